@@ -1,0 +1,166 @@
+"""What is said about a job: the vocabulary of verdicts, causes and evidence. No logic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Kind(Enum):
+    """The verdicts (docs/concepts.md explains each)."""
+
+    HUNG = "HUNG"
+    DEADLOCK = "DEADLOCK"
+    LOST_LINK = "LOST_LINK"
+    DEVICE_FAULT = "DEVICE_FAULT"
+    CRASHED = "CRASHED"
+    SLOW = "SLOW"
+    WORKING = "WORKING"
+    UNKNOWN = "UNKNOWN"
+
+    @property
+    def is_fault(self) -> bool:
+        """True for the verdicts after which a job does not go on by itself."""
+        return self in (Kind.HUNG, Kind.DEADLOCK, Kind.LOST_LINK, Kind.DEVICE_FAULT, Kind.CRASHED)
+
+
+class Cause(Enum):
+    """Why; a closed list, the value is the text used in JSON, metrics and CRDs."""
+
+    # announced
+    EXITED = "exited"
+    KILLED = "killed"
+    OOM_KILLED = "oom_killed"
+    ABORTED = "aborted"
+    SEGFAULT = "segfault"
+    LEFT_EARLY = "left_early"
+    DEVICE = "device"
+    # a culprit that does nothing
+    STOPPED = "stopped"
+    FROZEN = "frozen"
+    BLOCKED_LOCK = "blocked_lock"
+    BLOCKED_SLEEP = "blocked_sleep"
+    BLOCKED_READ = "blocked_read"
+    BLOCKED_UNKNOWN = "blocked_unknown"
+    SPINNING = "spinning"
+    STORAGE = "storage"
+    LOADER_STUCK = "loader_stuck"
+    LOADER_DIED = "loader_died"
+    MISSING_RANK = "missing_rank"
+    # between ranks
+    LINK = "link"
+    PEER_GONE = "peer_gone"
+    COLLECTIVE_MISMATCH = "collective_mismatch"
+    WAIT_CYCLE = "wait_cycle"
+    # slow
+    CPU_THROTTLED = "cpu_throttled"
+    MEMORY_PRESSURE = "memory_pressure"
+    SLOW_RANK = "slow_rank"
+    # legitimate quiet phases
+    TRAINING = "training"
+    CHECKPOINT = "checkpoint"
+    COMPILING = "compiling"
+    COMPUTING = "computing"
+    LOADING = "loading"
+    STARTING = "starting"
+    WAITING_FOR_USER = "waiting_for_user"
+    SLEEPING = "sleeping"
+    DEBUGGER = "debugger"
+    SUSPENDED = "suspended"
+    ENDING = "ending"
+    UNKNOWN = "unknown"
+
+
+class EvidenceKind(Enum):
+    """Independent ways of knowing. A shutdown needs two of them, or one `EVENT`."""
+
+    EVENT = "event"
+    """The kernel announced it: exit, signal, out of memory."""
+    TIME = "time"
+    """No progress for longer than this job ever was silent while healthy."""
+    SINK = "sink"
+    """The state of the thread at the end of the wait chain."""
+    EDGE = "edge"
+    """Bytes, queues and times of connections between processes."""
+    STACK = "stack"
+    """Where code waits, compared with the other ranks and with healthy times."""
+    PEERS = "peers"
+    """All other ranks wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One observation that supports a verdict, as a sentence a human can check."""
+
+    kind: EvidenceKind
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """Who; every field is None where it is not known."""
+
+    rank: int | None = None
+    pid: int | None = None
+    tid: int | None = None
+    host: str | None = None
+    pod: str | None = None
+    node: str | None = None
+    device: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WaitRow:
+    """One thread of interest in a verdict's table: who waits where, since when."""
+
+    rank: int | None
+    pid: int
+    tid: int
+    comm: str
+    role: str
+    """rank, loader, launcher, compiler, helper."""
+    wait: str
+    """The call decoded for people, like "futex(untimed) in futex_wait_queue" or "running"."""
+    since_s: float
+    """Seconds in it."""
+    note: str = ""
+    """culprit, victim, or empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is known about one job at one moment; `time_s` and `since_s` are unix seconds."""
+
+    job: str
+    incident: str
+    """Stable while the same trouble lasts; empty for WORKING without an incident."""
+    kind: Kind
+    cause: Cause
+    time_s: float
+    since_s: float
+    """When the trouble (or the quiet phase) began."""
+    culprit: Culprit | None = None
+    evidence: tuple[Evidence, ...] = ()
+    victims: tuple[int, ...] = ()
+    deadline_s: float | None = None
+    """When the framework itself would have given up (unix seconds); None when unknown."""
+    unobserved: tuple[str, ...] = ()
+    """What could not be seen and might change the verdict."""
+    waits: tuple[WaitRow, ...] = ()
+    factor: float | None = None
+    """SLOW only: how many times slower than its peers."""
+
+    def same_as(self, other: Verdict | None) -> bool:
+        """True when a reader would learn nothing new: verdict, culprit rank, process and cause are equal."""
+        if other is None:
+            return False
+        return (self.kind, self.cause, self.incident, _who(self)) == (
+            other.kind,
+            other.cause,
+            other.incident,
+            _who(other),
+        )
+
+
+def _who(verdict: Verdict) -> tuple[int | None, int | None] | None:
+    return None if verdict.culprit is None else (verdict.culprit.rank, verdict.culprit.pid)

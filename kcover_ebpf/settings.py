@@ -1,0 +1,121 @@
+"""Every setting of the sensor, with its unit, its default and why.
+
+`Settings` is built once from flags (and, in a cluster, chart values) and passed down; nothing else is global.
+`Policy` is the part that a user writes into a policy file (`--policy FILE`, TOML); durations there are text with
+a unit ("500ms", "3s", "2m", "1h"), so that nobody has to guess.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum
+from pathlib import Path
+
+from kcover_ebpf.errors import PolicyError
+
+_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+
+
+class Act(Enum):
+    """How far a decision may go; each level includes the ones before it."""
+
+    OBSERVE = "observe"
+    SNAPSHOT = "snapshot"
+    SHUTDOWN = "shutdown"
+    RESTART = "restart"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Thresholds and budgets; all times in seconds."""
+
+    stall_floor_s: float = 2.0
+    """No silent rank is called stalled before this: below it scheduling noise and collection pauses live."""
+    stall_factor: float = 1.5
+    """A gap counts as a stall when it is this many times the longest gap learned from healthy steps."""
+    confirm_s: float = 1.0
+    """A fault's picture must stay the same for so long before it is told."""
+    stopped_s: float = 2.0
+    """A rank stopped (or frozen) alone for so long is a fault; the whole job stopped together never is."""
+    quiet_cap_s: float = 1800.0
+    """A rank that makes effort while others wait (checkpoint, evaluation, compilation) is believed so long."""
+    storage_patience_s: float = 60.0
+    """Time for one storage call to end where nothing proves that the storage is stuck."""
+    start_grace_s: float = 60.0
+    """Time for missing ranks to appear after the last one that did."""
+    hard_limit_s: float | None = None
+    """Shut down after so long without any progress, on time alone; None (the default) means never."""
+    max_restarts: int = 3
+    """Restarts of one job before `run --act restart` gives up."""
+    backoff_s: float = 1.0
+    """Pause before the first restart; doubled for each further one."""
+    backoff_max_s: float = 60.0
+    grace_s: float = 5.0
+    """Time between SIGTERM and SIGKILL when the *user* ends the job; a shutdown on a verdict kills at once."""
+
+    @classmethod
+    def from_file(cls, path: Path) -> Policy:
+        """Read a TOML policy; raises `PolicyError` for anything that is not exactly a known setting."""
+        try:
+            table = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise PolicyError(f"cannot read policy {path}: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise PolicyError(f"policy {path} is not valid TOML: {error}") from error
+        known = {_policy_key(item.name): item.name for item in fields(cls)}
+        values: dict[str, float | int | None] = {}
+        for key, raw in table.items():
+            if key not in known:
+                raise PolicyError(f"policy {path}: unknown key {key!r}; known: {', '.join(sorted(known))}")
+            values[known[key]] = _policy_value(path, key, known[key], raw)
+        return replace(cls(), **values)  # type: ignore[arg-type]
+
+
+def _policy_key(name: str) -> str:
+    return name.removesuffix("_s")
+
+
+def _policy_value(path: Path, key: str, name: str, raw: object) -> float | int | None:
+    if name.endswith("_s"):
+        if name == "hard_limit_s" and raw == "never":
+            return None
+        if not isinstance(raw, str):
+            raise PolicyError(f'policy {path}: {key} needs a unit, for example {key} = "3s"')
+        try:
+            return parse_duration(raw)
+        except ValueError as error:
+            raise PolicyError(f"policy {path}: {key}: {error}") from error
+    if isinstance(raw, bool) or not isinstance(raw, int | float) or raw < 0:
+        raise PolicyError(f"policy {path}: {key} must be a number of 0 or more")
+    if name == "max_restarts":
+        if not isinstance(raw, int):
+            raise PolicyError(f"policy {path}: {key} must be a whole number")
+        return raw
+    return float(raw)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds in "500ms", "3s", "2m" or "1h"; raises `ValueError` with a hint for anything else."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a duration; write a number and ms, s, m or h, like 30s")
+    return float(match[1]) * _UNIT_S[match[2]]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the sensor itself does, apart from judging."""
+
+    period_s: float = 1.0
+    """Sampling period while all is well."""
+    suspicious_period_s: float = 0.25
+    """Sampling period while some job is suspicious."""
+    ring_bytes: int = 256 * 1024
+    """Size of the event ring buffer; a power of two."""
+    max_threads: int = 65536
+    """Threads the sampler can remember; more are counted as lost."""
+    act: Act = Act.OBSERVE
+    policy: Policy = field(default_factory=Policy)
