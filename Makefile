@@ -1,0 +1,111 @@
+# kcover-ebpf: `make help` lists the targets. Each sets up what it needs (tools/setup).
+.DEFAULT_GOAL := build
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+PYTHON := .venv/bin/python
+CLANG ?= clang-14
+LLVM_STRIP ?= llvm-strip-14
+CLANG_FORMAT ?= clang-format-14
+
+# ---- BPF objects: each source once per architecture, shipped inside the Python package
+
+OBJECT_DIR := kcover_ebpf/objects
+ARCHITECTURES := x86_64 arm64
+bpf_target_x86_64 := __TARGET_ARCH_x86
+bpf_target_arm64 := __TARGET_ARCH_arm64
+
+BPF_SOURCES := $(wildcard bpf/*.bpf.c)
+OBJECTS := $(foreach arch,$(ARCHITECTURES),\
+	$(BPF_SOURCES:bpf/%.bpf.c=$(OBJECT_DIR)/$(arch)/%.bpf.o))
+ORPHANS := $(filter-out $(OBJECTS),$(wildcard $(OBJECT_DIR)/*/*.bpf.o))
+
+# linux/types.h wants asm/types.h, which Debian keeps in a folder named after the build machine.
+BPF_CFLAGS := -g -O2 -mcpu=v3 -target bpf -Wall -Wextra -Werror -Wno-unused-parameter \
+	-ffile-prefix-map=$(CURDIR)=. -isystem /usr/include/$(shell uname -m)-linux-gnu
+
+.PHONY: objects
+objects: $(OBJECTS)
+	$(if $(ORPHANS),rm -f $(ORPHANS))
+
+define object_rule
+$(OBJECT_DIR)/$(1)/%.bpf.o: bpf/%.bpf.c Makefile
+	@mkdir -p $$(@D) build/bpf/$(1)
+	@echo "  BPF  $$@"
+	@$(CLANG) $(BPF_CFLAGS) -D$(bpf_target_$(1)) -MMD -MP -MT $$@ -MF build/bpf/$(1)/$$*.d -c $$< -o $$@
+	@$(LLVM_STRIP) -g $$@
+endef
+$(foreach arch,$(ARCHITECTURES),$(eval $(call object_rule,$(arch))))
+-include $(wildcard build/bpf/*/*.d)
+
+# ---- everyday targets
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# A second make, because the compiler may only be there once tools/setup has run.
+.PHONY: build
+build: setup-build ## set up, compile the BPF objects; then .venv/bin/kcover-ebpf runs
+	@$(MAKE) --no-print-directory --silent objects
+
+.PHONY: setup-build setup-demo setup-test setup-bench
+setup-build setup-demo setup-test setup-bench: setup-%:
+	@tools/setup $*
+
+.PHONY: demo
+export FAULT ?= stop
+demo: setup-demo build ## train 4 ranks, inject FAULT=stop|kill|lock|loop|skip|blackhole|loader|storage
+	@tools/demo/run
+
+.PHONY: test test-unit test-kernel test-vm
+test: setup-test check ## set up, check, run all tests (needs root for the kernel half)
+	@$(MAKE) --no-print-directory build
+	$(PYTHON) -m pytest
+
+test-unit: setup-test build ## the tests that need neither root nor BPF
+	$(PYTHON) -m pytest tests/unit
+
+test-kernel: setup-test build ## the tests against the running kernel, as root
+	$(PYTHON) -m pytest tests/kernel
+
+test-vm: setup-test build ## the tests that boot other kernels in virtual machines
+	$(PYTHON) -m pytest tests/vm
+
+.PHONY: bench bench-quick
+bench: setup-bench build ## the whole fault bench (resumable) and the cost bench: hours
+	@tools/faultbench/run
+	@tools/costbench/run
+
+bench-quick: setup-bench build ## a subset of the fault bench: under 10 minutes
+	@tools/faultbench/run --quick
+
+# ---- checks
+
+C_FILES = $(shell git ls-files -- '*.c' '*.h')
+PYTHON_TREES = kcover_ebpf tests tools
+
+.PHONY: check
+check: setup-test ## lint, format, types, layers
+	$(PYTHON) -m ruff check --quiet
+	$(PYTHON) -m ruff format --check --quiet
+	$(PYTHON) -m mypy $(PYTHON_TREES)
+	.venv/bin/lint-imports --no-logo
+	$(if $(C_FILES),$(CLANG_FORMAT) --style=file:bpf/.clang-format --dry-run -Werror $(C_FILES))
+
+.PHONY: format
+format: setup-test ## format and repair what a tool can
+	$(PYTHON) -m ruff check --quiet --fix-only
+	$(PYTHON) -m ruff format --quiet
+	$(if $(C_FILES),$(CLANG_FORMAT) --style=file:bpf/.clang-format -i $(C_FILES))
+
+.PHONY: wheel
+wheel: setup-test build ## a wheel in dist/ that installs without a compiler
+	$(PYTHON) -m hatchling build --target wheel
+
+.PHONY: clean distclean
+clean: ## remove build output
+	rm -rf build dist $(OBJECT_DIR) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+distclean: clean ## remove build output and the Python environments
+	rm -rf .venv .bench
