@@ -1,0 +1,242 @@
+"""Faults that a rank (or its data loader worker) does to itself, and nothing else.
+
+Each function is one fault, does not return unless the fault is one that leaves the process running, and has
+nothing to do with how it is detected. Faults from outside (signals, cgroups, network) are the
+injector's business: tools/faultbench/inject.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from training import EventLog, Options, Run
+
+FOREVER_S = 10**8
+PAGE_BYTES = 1 << 20
+
+
+def exit_one(run: Run) -> None:
+    """The script gives up with exit code 1."""
+    os._exit(1)
+
+
+def exit_zero(run: Run) -> None:
+    """The rank believes that the work is done, and leaves with code 0."""
+    os._exit(0)
+
+
+def segfault(run: Run) -> None:
+    """A bad pointer, in real C code rather than a signal sent to oneself."""
+    ctypes.string_at(1)
+
+
+def abort(run: Run) -> None:
+    """A failed assertion of a C++ runtime."""
+    os.abort()
+
+
+def out_of_memory(run: Run) -> None:
+    """Grow until the memory cgroup's limit, set by the injector, kills the process."""
+    grow()
+
+
+def grow() -> None:
+    """Allocate 8 MiB every 10 ms until something ends the process."""
+    hog = []
+    while True:
+        hog.append(b"x" * (8 * PAGE_BYTES))
+        time.sleep(0.01)
+
+
+def sleep(run: Run) -> None:
+    """Wait for something that never comes, in a sleep."""
+    time.sleep(FOREVER_S)
+
+
+def loop_python(run: Run) -> None:
+    """Loop in Python byte code."""
+    while True:
+        pass
+
+
+def loop_native(run: Run) -> None:
+    """Loop in native code that lets other threads run."""
+    while True:
+        run.pace.burn(1.0)
+
+
+def interpreter_lock(run: Run) -> None:
+    """Block in a C call that keeps the interpreter lock: every Python thread stops."""
+    ctypes.PyDLL(None).pause()
+
+
+def deadlock_threads(run: Run) -> None:
+    """Two threads of one rank take two locks in opposite order."""
+    first, second = threading.Lock(), threading.Lock()
+    ready = threading.Event()
+
+    def other() -> None:
+        with second:
+            ready.set()
+            first.acquire()
+
+    with first:
+        threading.Thread(target=other, daemon=True).start()
+        ready.wait()
+        second.acquire()
+
+
+def fork_with_lock(run: Run) -> None:
+    """Fork loader workers while a thread holds a lock that they will want."""
+    held = threading.Event()
+
+    def holder() -> None:
+        with WORKER_LOCK:
+            held.set()
+            time.sleep(2.0)
+
+    threading.Thread(target=holder, daemon=True).start()
+    held.wait()
+    run.trainer.new_epoch()
+
+
+WORKER_LOCK = threading.Lock()
+
+
+def read_path(run: Run) -> None:
+    """Read a file that never answers: a FIFO without a writer, a server that went away."""
+    with open(run.options.inject_path, "rb") as file:
+        file.read()
+
+
+def write_path(run: Run) -> None:
+    """Save a checkpoint to a file system that stops, or has no room."""
+    with open(run.options.inject_path, "wb") as file:
+        for _ in range(64):
+            file.write(b"x" * PAGE_BYTES)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def swap_storm(run: Run) -> None:
+    """Touch far more memory than the cgroup's limit before each computation; the injector provides swap."""
+    hog = bytearray(96 * PAGE_BYTES)
+    plain = run.pace.compute
+
+    def compute() -> None:
+        for page in range(0, len(hog), 4096):
+            hog[page] = (hog[page] + 1) & 0xFF
+        plain()
+
+    run.pace.compute = compute  # type: ignore[method-assign]
+
+
+def slow(run: Run) -> None:
+    """Compute `inject_factor` times longer than the others from now on."""
+    run.pace.factor = run.options.inject_factor
+
+
+def skip_loss(run: Run) -> None:
+    """Leave out one small collective: the next one of this rank meets one of another size."""
+    run.skip_loss = True
+
+
+FAULTS: dict[str, Callable[[Run], None]] = {
+    "exit-one": exit_one,
+    "exit-zero": exit_zero,
+    "segfault": segfault,
+    "abort": abort,
+    "oom": out_of_memory,
+    "sleep": sleep,
+    "loop-python": loop_python,
+    "loop-native": loop_native,
+    "interpreter-lock": interpreter_lock,
+    "deadlock-threads": deadlock_threads,
+    "fork-with-lock": fork_with_lock,
+    "read-path": read_path,
+    "write-path": write_path,
+    "swap-storm": swap_storm,
+    "slow": slow,
+    "skip-loss": skip_loss,
+}
+MISMATCHES = ("crossed", "sizes", "barrier")
+"""Faults made of collectives: every rank takes part, one of them wrongly."""
+
+
+def begin(run: Run) -> None:
+    """Begin the fault that the options name, if this rank is its culprit."""
+    kind = run.options.inject
+    if kind in MISMATCHES:
+        if run.is_culprit:
+            run.log.write("fault", kind=kind, culprit=run.trainer.rank)
+        run.trainer.mismatch(kind, run.is_culprit)
+    elif kind == "skip-step":
+        skip_step(run)
+    elif kind == "closed-window":
+        closed_window(run)
+    elif kind in FAULTS and run.is_culprit:
+        run.log.write("fault", kind=kind, culprit=run.trainer.rank)
+        FAULTS[kind](run)
+
+
+def skip_step(run: Run) -> None:
+    """One rank leaves out all collectives of one step; equal sizes hide it until the training ends."""
+    run.steps_left = 8
+    if run.is_culprit:
+        run.log.write("fault", kind="skip-step", culprit=run.trainer.rank)
+        run.skip_update = run.skip_loss = True
+
+
+def closed_window(run: Run) -> None:
+    """The neighbour streams data to the culprit over a socket of its own; the culprit's reader is stuck.
+
+    The culprit itself goes on into the collective, where the neighbour, blocked in send, never arrives.
+    """
+    culprit, rank, world = run.options.inject_rank, run.trainer.rank, run.trainer.world
+    path = run.options.inject_path
+    if rank == culprit:
+        listener = socket.create_server(("", 0))
+        with open(path + ".new", "w") as file:
+            file.write(str(listener.getsockname()[1]))
+        os.rename(path + ".new", path)
+        run.log.write("fault", kind="closed-window", culprit=rank)
+
+        def reader() -> None:
+            connection, _ = listener.accept()
+            connection.recv(1)
+            deadlock_threads(run)
+
+        threading.Thread(target=reader, daemon=True).start()
+    elif rank == (culprit + 1) % world:
+        while not os.path.exists(path):
+            time.sleep(0.05)
+        with open(path) as file:
+            port = int(file.read())
+        stream = socket.create_connection(("127.0.0.1", port))
+        stream.sendall(bytes(256 * PAGE_BYTES))
+
+
+def in_worker(options: Options, log: EventLog) -> None:
+    """Do to this data loader worker what `options.inject` asks for; returns when it is no wait."""
+    kind = options.inject
+    log.write("fault", kind=kind, culprit=options.inject_rank)
+    if kind == "worker-sleep":
+        time.sleep(FOREVER_S)
+    elif kind == "worker-read":
+        with open(options.inject_path, "rb") as file:
+            file.read()
+    elif kind == "worker-oom":
+        grow()
+    elif kind == "worker-loop":
+        while True:
+            pass
+    elif kind == "worker-killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif kind == "worker-stopped":
+        os.kill(os.getpid(), signal.SIGSTOP)
