@@ -1,0 +1,50 @@
+"""Applies the skip policy of tests/skips.py, and marks the tests by their folder."""
+
+import os
+from collections.abc import Generator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from tests import skips
+
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        folder = item.path.relative_to(here).parts[0]
+        if folder == "kernel":
+            item.add_marker(pytest.mark.kernel)
+            item.add_marker(pytest.mark.needs("root", "bpf", "btf"))
+        elif folder == "vm":
+            item.add_marker(pytest.mark.vm)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("needs"):
+        skips.require(*mark.args)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    return report if hasattr(report, "wasxfail") else _judged(report)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    return _judged((yield))
+
+
+def _judged(report: Report) -> Report:
+    if report.skipped and skips.is_strict(os.environ) and isinstance(report.longrepr, tuple):
+        expected = skips.expected_skips(skips.EXPECTED_SKIPS.read_text())
+        failure = skips.failure(report.longrepr[2], expected)
+        if failure is not None:
+            report.outcome = "failed"
+            report.longrepr = failure
+    return report

@@ -1,0 +1,50 @@
+"""Limits that no linter knows: the length of a file and of a function (CONTRIBUTING.md)."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[2] / "kcover_ebpf"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+MAX_FILE_LINES = 300
+MAX_FUNCTION_LINES = 40
+
+# File, or file:function -> why it may be longer.
+EXEMPT = {"facts.py": "one vocabulary: dataclasses and their docstrings, no code"}
+
+
+def function_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of the function, its docstring left out."""
+    end = node.end_lineno or node.lineno
+    if ast.get_docstring(node) is None:
+        return end - node.lineno + 1
+    docstring = node.body[0]
+    return end - node.lineno - ((docstring.end_lineno or 0) - docstring.lineno)
+
+
+def too_long(name: str, text: str) -> list[str]:
+    found = []
+    if (lines := len(text.splitlines())) > MAX_FILE_LINES:
+        found.append(f"{name}: {lines} lines")
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if (lines := function_lines(node)) > MAX_FUNCTION_LINES:
+            found.append(f"{name}:{node.name}: {lines} lines")
+    return [entry for entry in found if entry.rpartition(":")[0] not in EXEMPT]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda m: str(m.relative_to(PACKAGE)))
+def test_files_and_functions_are_short(module: Path) -> None:
+    assert too_long(str(module.relative_to(PACKAGE)), module.read_text()) == []
+
+
+def test_the_rule_sees_a_long_file_and_a_long_function() -> None:
+    body = "    x = 1\n" * MAX_FUNCTION_LINES
+    long_function = f"def f():\n{body}"
+    documented = f'def f():\n    """One.\n\n    Two.\n    """\n{body[10:]}'
+    assert too_long("a.py", long_function) == ["a.py:f: 41 lines"]
+    assert too_long("a.py", documented) == []
+    assert too_long("a.py", "x = 1\n" * 301) == ["a.py: 301 lines"]
+    assert too_long("facts.py", "x = 1\n" * 301) == []
