@@ -1,8 +1,8 @@
 """Faults that a rank (or its data loader worker) does to itself, and nothing else.
 
-Each function is one fault, does not return unless the fault is one that leaves the process running, and has
-nothing to do with how it is detected. Faults from outside (signals, cgroups, network) are the
-injector's business: tools/faultbench/inject.
+Each function is one fault, does not return unless the fault is one that leaves the process
+running, and has nothing to do with how it is detected. Faults from outside (signals, cgroups,
+network) are the injector's business: tools/faultbench/inject.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
-from training import EventLog, Options, Run
+from tools.workloads.training import EventLog, Options, Run
 
 FOREVER_S = 10**8
 PAGE_BYTES = 1 << 20
@@ -118,14 +119,13 @@ def read_path(run: Run) -> None:
 def write_path(run: Run) -> None:
     """Save a checkpoint to a file system that stops, or has no room."""
     with open(run.options.inject_path, "wb") as file:
-        for _ in range(64):
-            file.write(b"x" * PAGE_BYTES)
+        file.writelines(b"x" * PAGE_BYTES for _ in range(64))
         file.flush()
         os.fsync(file.fileno())
 
 
 def swap_storm(run: Run) -> None:
-    """Touch far more memory than the cgroup's limit before each computation; the injector provides swap."""
+    """Touch far more memory than the limit before each computation; the injector has the swap."""
     hog = bytearray(96 * PAGE_BYTES)
     plain = run.pace.compute
 
@@ -186,7 +186,7 @@ def begin(run: Run) -> None:
 
 
 def skip_step(run: Run) -> None:
-    """One rank leaves out all collectives of one step; equal sizes hide it until the training ends."""
+    """One rank leaves out one step's collectives; equal sizes hide it until the training ends."""
     run.steps_left = 8
     if run.is_culprit:
         run.log.write("fault", kind="skip-step", culprit=run.trainer.rank)
@@ -194,17 +194,18 @@ def skip_step(run: Run) -> None:
 
 
 def closed_window(run: Run) -> None:
-    """The neighbour streams data to the culprit over a socket of its own; the culprit's reader is stuck.
+    """The neighbour streams data to the culprit, whose reader is stuck: the window closes.
 
-    The culprit itself goes on into the collective, where the neighbour, blocked in send, never arrives.
+    The culprit itself goes on into the collective, where the neighbour, blocked in send, never
+    arrives.
     """
     culprit, rank, world = run.options.inject_rank, run.trainer.rank, run.trainer.world
-    path = run.options.inject_path
+    path = Path(run.options.inject_path)
     if rank == culprit:
         listener = socket.create_server(("", 0))
-        with open(path + ".new", "w") as file:
-            file.write(str(listener.getsockname()[1]))
-        os.rename(path + ".new", path)
+        complete = path.with_suffix(".new")
+        complete.write_text(str(listener.getsockname()[1]))
+        complete.rename(path)
         run.log.write("fault", kind="closed-window", culprit=rank)
 
         def reader() -> None:
@@ -214,11 +215,9 @@ def closed_window(run: Run) -> None:
 
         threading.Thread(target=reader, daemon=True).start()
     elif rank == (culprit + 1) % world:
-        while not os.path.exists(path):
+        while not path.exists():
             time.sleep(0.05)
-        with open(path) as file:
-            port = int(file.read())
-        stream = socket.create_connection(("127.0.0.1", port))
+        stream = socket.create_connection(("127.0.0.1", int(path.read_text())))
         stream.sendall(bytes(256 * PAGE_BYTES))
 
 

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Data-parallel training with JAX: one CPU device a process, collectives over gloo.
 
 Needs RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT in the environment (launch.py sets them).
@@ -9,8 +8,9 @@ from __future__ import annotations
 import os
 
 import numpy as np
-import phases
-from training import EventLog, Options, train
+
+from tools.workloads import phases
+from tools.workloads.training import EventLog, Options, train
 
 PARAMETERS = 20_000
 
@@ -38,7 +38,7 @@ class JaxTrainer:
         self._random = np.random.default_rng(self.rank)
         self.next_batch()
 
-    def _average(self, row: np.ndarray) -> None:
+    def _average(self, row: np.ndarray[tuple[int], np.dtype[np.float32]]) -> None:
         rows = self._jax.make_array_from_process_local_data(self._split, row[None])
         self._mean(rows).block_until_ready()
 

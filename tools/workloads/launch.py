@@ -1,10 +1,9 @@
-#!/usr/bin/python3
 """Start the ranks of a training job on this host, as torchrun or a shell loop would.
 
-It waits for all ranks and exits with the code of the first one that failed (128 + signal for one that was killed),
-0 if none did. With --kill-others it ends the job as soon as one rank fails, as torchrun does. SIGUSR1 restarts all
-ranks, as an elastic agent does. With --netns every rank gets a network namespace of its own on a private bridge.
-MPI jobs are handed to mpirun.
+It waits for all ranks and exits with the code of the first one that failed (128 + signal for one
+that was killed), 0 if none did. With --kill-others it ends the job as soon as one rank fails, as
+torchrun does. SIGUSR1 restarts all ranks, as an elastic agent does. With --netns every rank gets
+a network namespace of its own on a private bridge. MPI jobs are handed to mpirun.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ import time
 from pathlib import Path
 from types import FrameType
 
-import network
-from training import EventLog
+from tools.workloads import network
+from tools.workloads.training import EventLog
 
-HERE = Path(__file__).resolve().parent
-SCRIPTS = {"torch": "torch_ddp.py", "mpi": "mpi_allreduce.py", "jax": "jax_allreduce.py"}
+ROOT = Path(__file__).resolve().parents[2]
+MODULES = {"torch": "torch_ddp", "mpi": "mpi_allreduce", "jax": "jax_allreduce"}
 POLL_S = 0.05
 
 
 def arguments() -> argparse.Namespace:
     """Parse the command line; everything after `--` goes to each rank."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--framework", choices=sorted(SCRIPTS), default="torch")
+    parser.add_argument("--framework", choices=sorted(MODULES), default="torch")
     parser.add_argument("--python", default="/usr/bin/python3", help="interpreter of the ranks")
     parser.add_argument("--world", type=int, default=4, help="number of ranks")
     parser.add_argument("--absent", type=int, default=None, help="a rank that is not started")
@@ -51,13 +50,14 @@ def free_port() -> int:
 def environment() -> dict[str, str]:
     """One thread per library: many ranks share few cores here."""
     quiet = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    quiet["PYTHONPATH"] = str(ROOT)
     return {**os.environ, **quiet}
 
 
 def program(args: argparse.Namespace) -> list[str]:
     """The command of one rank."""
-    script = str(HERE / SCRIPTS[args.framework])
-    return [args.python, script, "--events", args.events, *args.rest]
+    module = "tools.workloads." + MODULES[args.framework]
+    return [args.python, "-m", module, "--events", args.events, *args.rest]
 
 
 def exit_code(status: int) -> int:
@@ -126,7 +126,7 @@ class Ranks:
         return failed
 
     def _reap(self) -> int:
-        """Write down the ranks that ended since the last call; returns the first bad exit code, or 0."""
+        """Write down the ranks that ended since the last call; returns a bad exit code, or 0."""
         failed = 0
         for rank, child in self._children.items():
             status = child.poll()
@@ -141,7 +141,7 @@ def mpirun(args: argparse.Namespace) -> int:
     """Run the MPI job over TCP on the loopback and return mpirun's own exit code."""
     command = network.inside(args.netns, 0) if args.netns else []
     command += ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(args.world)]
-    # TCP, because the network faults need sockets; with shared memory ranks use no kernel at all to talk.
+    # TCP, because the network faults need sockets; over shared memory the kernel sees nothing.
     command += ["--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"]
     command += ["--mca", "oob_tcp_if_include", "lo", "--mca", "mpi_yield_when_idle", "1"]
     child = subprocess.Popen([*command, *program(args)], env=environment())

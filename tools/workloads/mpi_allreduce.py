@@ -1,19 +1,19 @@
-#!/usr/bin/python3
-"""Data-parallel training of a linear model by hand, with Open MPI through mpi4py; start it with mpirun."""
+"""Data-parallel training with Open MPI through mpi4py; mpirun starts it."""
 
 from __future__ import annotations
 
 import os
 
 import numpy as np
-import phases
-from training import EventLog, Options, train
+
+from tools.workloads import phases
+from tools.workloads.training import EventLog, Options, train
 
 PARAMETERS = 20_000
 
 
 class MpiTrainer:
-    """Gradient descent on random data, gradients averaged by MPI_Allreduce; see training.Trainer."""
+    """Gradient descent on random data, averaged by MPI_Allreduce; see training.Trainer."""
 
     def __init__(self, options: Options) -> None:
         from mpi4py import MPI  # importing it starts MPI

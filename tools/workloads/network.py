@@ -1,7 +1,7 @@
-"""A network namespace per rank, joined by veth pairs on a bridge that lives in a namespace of its own.
+"""A network namespace per rank, joined by veth pairs on a bridge in one more namespace.
 
-Nothing of the host's own network is touched. All names start with the caller's prefix, so that what a killed
-launcher left behind can be found and removed by name.
+Nothing of the host's own network is touched. All names start with the caller's prefix, so that
+what a killed launcher left behind can be found and removed by name.
 """
 
 from __future__ import annotations
@@ -46,9 +46,7 @@ def create(prefix: str, world: int) -> None:
         # The host's name must lead to the rank's own address: gloo and JAX look it up.
         etc = Path("/etc/netns") / space
         etc.mkdir(parents=True, exist_ok=True)
-        (etc / "hosts").write_text(
-            f"127.0.0.1 localhost\n{address(rank)} {socket.gethostname()}\n"
-        )
+        (etc / "hosts").write_text(f"127.0.0.1 localhost\n{address(rank)} {socket.gethostname()}\n")
         ip("netns", "add", space)
         ip("-n", space, "link", "set", "lo", "up")
         peer = ["type", "veth", "peer", "name", port, "netns", switch]

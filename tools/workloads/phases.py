@@ -1,7 +1,8 @@
-"""Quiet phases: things a healthy training does that look like a hang. A verdict in one is a false one.
+"""Quiet phases: healthy things that look like a hang. A verdict in one is a false one.
 
-Each phase is written down as `phase_begin` and `phase_end`. Some stop the training for a while (a checkpoint,
-with the others waiting in a barrier), some only change how it runs for a while (slow input, odd step times).
+Each phase is written down as `phase_begin` and `phase_end`. Some stop the training for a while (a
+checkpoint, with the others waiting in a barrier), some only change how it runs for a while (slow
+input, odd step times).
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from training import EventLog, Options, Run
+
+from tools.workloads.training import EventLog, Options, Run
 
 MIB = 1 << 20
 DIRECT_BYTES_S = 10 * MIB
@@ -95,11 +97,14 @@ def evaluate_all(run: Run) -> None:
 
 
 def compile_for(seconds: float) -> None:
-    """Compile C++ over and over with the real compiler, as a graph compiler does with its kernels."""
-    source = "#include <map>\n#include <regex>\n#include <string>\nstd::map<std::string, std::regex> m;\n"
+    """Compile over and over with the real compiler, as a graph compiler does with its kernels."""
+    lines = [
+        f"double f{n}(double *a) {{ return a[{n}] * f{n - 1}(a) + {n}; }}" for n in range(1, 2000)
+    ]
+    source = "\n".join(["double f0(double *a) { return a[0]; }", *lines])
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        command = ["g++", "-x", "c++", "-O1", "-c", "-o", "/dev/null", "-"]
+        command = ["gcc", "-x", "c", "-O2", "-c", "-o", "/dev/null", "-"]
         subprocess.run(command, input=source.encode(), check=True)
 
 
@@ -227,7 +232,7 @@ def begin(run: Run) -> None:
 
 
 def before_step(run: Run) -> None:
-    """Set this step's length, and end a phase that lets the training go on when its time is over."""
+    """Set this step's length; end a phase that lets the training go on when its time is over."""
     if run.factors:
         run.pace.factor = run.factors.pop(0)
         if run.pace.factor == 1.0:

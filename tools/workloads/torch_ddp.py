@@ -1,7 +1,7 @@
-#!/usr/bin/python3
 """PyTorch DistributedDataParallel over gloo on the CPU, with data loader workers.
 
-Needs RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT in the environment, as torchrun sets them (launch.py does too).
+Needs RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT in the environment, as torchrun sets them
+(launch.py does too).
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from __future__ import annotations
 import os
 import time
 
-import faults
-import phases
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
-from training import EventLog, Options, train
+
+from tools.workloads import faults, phases
+from tools.workloads.training import EventLog, Options, train
 
 BATCH = 8
 FEATURES = 64
 
 
-class Samples(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Random samples; on the culprit, and only after `inject_step` batches, it does the loader's fault."""
+class Samples(Dataset[tuple[torch.Tensor, torch.Tensor]]):  # type: ignore[misc]
+    """Random samples; on the culprit, after `inject_step` batches, the loader's fault."""
 
     def __init__(self, options: Options, log: EventLog, first: int, armed: bool) -> None:
         self._options, self._log, self._first = options, log, first

@@ -2,8 +2,8 @@
 
 A step is a little arithmetic plus a sleep, the way a host waits for its device, followed by the
 framework's real collective. Everything that happens is appended to an event file as JSON lines:
-`unix` (seconds, CLOCK_REALTIME), `mono` (seconds, CLOCK_MONOTONIC), `rank`, `pid`, `event`. The file is
-written by the training itself and by the injector, never by the detector.
+`unix` (seconds, CLOCK_REALTIME), `mono` (seconds, CLOCK_MONOTONIC), `rank`, `pid`, `event`. The
+file is written by the training itself and by the injector, never by the detector.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import numpy as np
 class Options:
     """What a rank is told on its command line; times in seconds.
 
-    `inject` names a fault or a quiet phase (see faults.py and phases.py), "" for none. It begins on
-    rank `inject_rank` (a phase decides itself who takes part) before step `inject_step` and, where it has a
-    length, lasts `inject_s`. `steps` 0 means: until stopped.
+    `inject` names a fault or a quiet phase (see faults.py and phases.py), "" for none. It begins
+    on rank `inject_rank` (a phase decides itself who takes part) before step `inject_step` and,
+    where it has a length, lasts `inject_s`. `steps` 0 means: until stopped.
     """
 
     step_s: float = 0.5
@@ -151,8 +151,7 @@ class Run:
 
 def train(trainer: Trainer, options: Options, log: EventLog) -> None:
     """Train until `options.steps` are done (0: for ever), and do the one injection on the way."""
-    import faults
-    import phases
+    from tools.workloads import faults, phases
 
     run = Run(trainer, options, log, Pace(options))
     if options.steps:
@@ -177,7 +176,7 @@ def train(trainer: Trainer, options: Options, log: EventLog) -> None:
 
 
 def one_step(run: Run) -> None:
-    """Input, computation, gradients, loss; the collectives that a fault leaves out are left out once."""
+    """Input, computation, gradients, loss; collectives that a fault leaves out are left out once."""
     run.trainer.next_batch()
     run.pace.compute()
     if run.skip_update:
