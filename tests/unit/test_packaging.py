@@ -49,8 +49,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A fresh environment, blind to this one and to the system's packages, with the wheel in it."""
     environment = tmp_path_factory.mktemp("clean") / "env"
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-    pip = [environment / "bin/pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "install", wheel], check=True, cwd=environment)
+    pip = environment / "bin/pip"
+    subprocess.run([pip, "install", "--quiet", wheel], check=True, cwd=environment)
     return environment
 
 
