@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tools.faultbench.plan import RunSpec
 
@@ -46,7 +46,9 @@ def launch_command(run: RunSpec, tag: str, events: Path, path: str, healthy: boo
 
 
 class Job:
-    """A started job; `lines` grows while it runs."""
+    """A started job; `lines` grows while it runs. `act` None leaves the detector out."""
+
+    form = "json"
 
     def __init__(self, command: list[str], act: str | None, tag: str, folder: Path, stdin: str):
         self.act, self._tag, self._folder = act, tag, folder
@@ -54,11 +56,14 @@ class Job:
         self.noise: list[str] = []
         self._answer_fd: int | None = None
         self._stdin = self._open_stdin(stdin)
-        prefix = [str(SENSOR), "run", "--act", act, "-o", "json", "--"] if act else []
+        prefix = [*self._sensor(), "--"] if act else []
         self.top = self._start([*prefix, *command])
         if self._stdin != subprocess.DEVNULL:
             os.close(self._stdin)
             self._stdin = subprocess.DEVNULL
+
+    def _sensor(self) -> list[str]:
+        return [str(SENSOR), "run", "--act", str(self.act), "-o", self.form]
 
     def _open_stdin(self, kind: str) -> int:
         if kind == "tty":
@@ -71,7 +76,7 @@ class Job:
 
     def _start(self, command: list[str]) -> subprocess.Popen[str]:
         variables = {**os.environ, TAG_VARIABLE: tag_value(self._tag)}
-        with open(self._folder / "job.log", "a") as log:
+        with self.log_file() as log:
             process = subprocess.Popen(
                 command,
                 stdin=self._stdin,
@@ -86,10 +91,18 @@ class Job:
 
     def _read(self, process: subprocess.Popen[str]) -> None:
         for line in process.stdout or ():
-            try:
-                self.lines.append(json.loads(line))
-            except ValueError:
-                self.noise.append(line.rstrip()[:200])
+            self.take(line.rstrip("\n"))
+
+    def take(self, line: str) -> None:
+        """Keep a line of the detector; anything but JSON on its standard output is noise."""
+        try:
+            self.lines.append(json.loads(line))
+        except ValueError:
+            self.noise.append(line[:200])
+
+    def log_file(self) -> IO[str]:
+        """Where the job's own output goes."""
+        return open(self._folder / "job.log", "a")
 
     def answer(self) -> None:
         """Type a line into the job's standard input."""
@@ -100,8 +113,7 @@ class Job:
         """Kill the sensor and have a second one take over the job that lives on in `cgroup`."""
         self.top.kill()
         self.top.wait()
-        command = [str(SENSOR), "run", "--act", str(self.act), "-o", "json", "--cgroup", cgroup]
-        self.top = self._start(command)
+        self.top = self._start([*self._sensor(), "--cgroup", cgroup])
 
     def interrupt(self) -> int | None:
         """End the job as Ctrl-C does; its exit code, None if it had to be killed after 15 s."""
