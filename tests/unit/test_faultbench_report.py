@@ -84,10 +84,8 @@ def test_report_from_results_and_again_from_its_data(tmp_path: Path):
     (results / "x.json").write_text(json.dumps(absent | {"not_runnable": "JAX is not installed"}))
     assert reporting.main(["--results", str(results), "--out", str(out)]) == 0
     report = (out / "faultbench.md").read_text()
-    assert (
-        "| 15-two-locks | blocked_lock, blocked_read, blocked_sleep, blocked_unknown | HUNG storage (1) |"
-        in report
-    )
+    assert "| 15-two-locks | blocked_lock, blocked_read, blocked_sleep, blocked_unknown |" in report
+    assert "| HUNG storage (1) |" in report
     assert "| 06-stop | JAX is not installed |" in report
     files = {path.name: path.read_bytes() for path in out.iterdir()}
     for name in ("faultbench-latency.svg", "faultbench-curves.svg"):

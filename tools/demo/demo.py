@@ -86,9 +86,8 @@ def conclude(live: Live, job: ShownJob, fault: str) -> int:
     first_s = after[0][0] - begun["unix"]
     is_right = rank == culprit
     named = "nobody" if rank is None else f"rank {rank}"
-    say(
-        f"{'RIGHT' if is_right else 'WRONG'}: {kind} named {named}; first verdict {first_s:.1f} s after"
-    )
+    mark = "RIGHT" if is_right else "WRONG"
+    say(f"{mark}: {kind} named {named}; first verdict {first_s:.1f} s after the fault")
     say(f"gloo's own timeout, the only thing that ends a silent hang, is {GLOO_TIMEOUT_S} s")
     return 0 if is_right else 1
 
