@@ -221,10 +221,10 @@ def fact_text(fact: facts.Fact) -> str:
         case facts.ProcessExec():
             text = f"pid {fact.pid} became {fact.comm}"
         case facts.TcpStateChange():
-            edge = f"{_address(fact.local)} to {_address(fact.remote)}"
+            edge = f"{address(fact.local)} to {address(fact.remote)}"
             text = f"connection of pid {fact.pid}, {edge}: {fact.old} became {fact.new}"
         case facts.TcpRetransmit():
-            edge = f"{_address(fact.local)} to {_address(fact.remote)}"
+            edge = f"{address(fact.local)} to {address(fact.remote)}"
             text = f"connection of pid {fact.pid}, {edge}: sent again, back-off {fact.backoff}"
         case _:
             text = str(fact_object(fact)["fact"])
@@ -239,6 +239,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _address(address: tuple[str, int]) -> str:
-    host, port = address
+def address(endpoint: tuple[str, int]) -> str:
+    """Such as "10.0.0.1:29500" or "[::1]:29500"."""
+    host, port = endpoint
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -69,10 +69,10 @@ class Charge:
     """Name of the control group to make for it."""
     output_to_stderr: bool = False
     """The job's standard output goes where our standard error goes."""
-    watched: Target | None = None
-    """The running job, where there is no command."""
+    watched_pid: int | None = None
+    """First process of a running job, where there is no command."""
     watched_group: Path | None = None
-    """The v2 group that holds the watched job and nobody else."""
+    """Control group of a running job, where there is no command."""
 
 
 def keep(charge: Charge, sensor: socket.socket) -> None:
@@ -112,12 +112,13 @@ class _Keeper:
         self._target = self._choose_target()
 
     def _choose_target(self) -> Target:
-        if self._charge.watched is not None:
-            return self._charge.watched
-        if self.group is not None:
-            return cgroups.CgroupTarget(self.group, "job")
+        ours = frozenset({os.getpid(), os.getppid()})
+        if self._charge.watched_pid is not None:
+            return trees.PidTarget(self._charge.watched_pid, "job", ours)
+        if (group := self.group or self._charge.watched_group) is not None:
+            return cgroups.CgroupTarget(group, "job", ours)
         # No group of our own here; we are the subreaper of orphans, so our tree is the job.
-        return trees.PidTarget(os.getpid(), "job", frozenset({os.getpid()}))
+        return trees.PidTarget(os.getpid(), "job", ours)
 
     def serve(self) -> None:
         self._report({"is": "ready", "group": str(self.group) if self.group else None})
@@ -238,6 +239,8 @@ class _Keeper:
     def _kill(self) -> None:
         self._kill_count = len(self._target.pids())
         group = self.group or self._charge.watched_group
+        if group is not None and cgroups.processes(group) - self._target.pids():
+            group = None  # the sensor lives in it, too
         left = ending.kill_whole(self._target.pids, group, KILL_WAIT_S)
         self._kill_at = None
         self._stuck = bool(left)
