@@ -102,8 +102,11 @@ class Sensor:
         while not until():
             self.step()
             if until():
-                return
+                break
             self._listen()
+        # the events that ended the loop, a last exit most of all, are not judged yet
+        self._take(self._kernel.wait(0))
+        self._judge()
 
     def step(self) -> None:
         """One pass of the sampler and one judgement."""
