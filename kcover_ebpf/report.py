@@ -158,9 +158,13 @@ def _ranks(victims: tuple[int, ...]) -> str:
 
 
 def details(verdict: Verdict) -> list[str]:
-    """The lines below a headline: evidence, waits, the framework's deadline, what was not seen."""
+    """The lines below a headline: what supports the verdict, and who waits where."""
+    return [*reasons(verdict), *wait_table(verdict.waits)]
+
+
+def reasons(verdict: Verdict) -> list[str]:
+    """Evidence, the framework's own deadline, and what was not seen."""
     lines = [f"- {item.text} [{item.kind.value}]" for item in verdict.evidence]
-    lines += wait_table(verdict.waits)
     if verdict.deadline_s is not None:
         clock = time.strftime("%H:%M:%S", time.localtime(verdict.deadline_s))
         more = span(verdict.deadline_s - verdict.time_s)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import Any
 
 from kcover_ebpf import report
-from kcover_ebpf.facts import SocketSample
+from kcover_ebpf.cli import edges
 from kcover_ebpf.incidents.verdict import Verdict
 
 
@@ -21,47 +22,14 @@ def name_of(verdict: Verdict) -> str:
 
 
 def files(
-    verdict: Verdict, sockets: Iterable[SocketSample], recent: Iterable[str]
+    verdict: Verdict, connections: Collection[dict[str, Any]], recent: Iterable[str]
 ) -> dict[str, str]:
-    """File name -> text; `recent` are the JSON lines of the last facts."""
+    """File name -> text; `connections`: see `edges.edges`; `recent`: JSON lines of the last facts."""
     headline = [report.headline(verdict), *report.details(verdict)]
     return {
         "verdict.json": json.dumps(report.verdict_object(verdict), indent=2) + "\n",
         "verdict.txt": "\n".join(headline) + "\n",
         "waits.txt": "\n".join(report.wait_table(verdict.waits)) + "\n",
-        "sockets.txt": "\n".join(_socket_table(sockets)) + "\n",
+        "sockets.txt": "\n".join(edges.table(connections)) + "\n",
         "facts.jsonl": "".join(f"{line}\n" for line in recent),
     }
-
-
-_TITLES = (
-    "PID",
-    "FD",
-    "STATE",
-    "LOCAL",
-    "REMOTE",
-    "UNREAD",
-    "UNSENT",
-    "UNACKED",
-    "RETRANSMITS",
-    "BACKOFF",
-)
-
-
-def _socket_table(sockets: Iterable[SocketSample]) -> list[str]:
-    rows = [
-        (
-            str(each.pid),
-            str(each.fd),
-            each.state,
-            report.address(each.local),
-            report.address(each.remote),
-            str(each.unread_bytes),
-            str(each.unsent_bytes),
-            str(each.unacked_bytes),
-            str(each.retransmit_count),
-            str(each.backoff),
-        )
-        for each in sorted(sockets, key=lambda each: (each.pid, each.fd))
-    ]
-    return report.aligned([_TITLES, *rows])

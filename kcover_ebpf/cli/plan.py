@@ -72,11 +72,18 @@ def check_program(argv: tuple[str, ...]) -> None:
         candidates = [Path(program)]
     else:
         candidates = [Path(folder) / program for folder in os.get_exec_path()]
-    found = [path for path in candidates if path.is_file()]
+    found = [path for path in candidates if _is_file(path)]
     if not found:
         raise UsageError(f"program {program!r} does not exist; check its name and PATH")
     if not any(os.access(path, os.X_OK) for path in found):
         raise UsageError(f"{found[0]} may not be executed; chmod +x it, or name its interpreter")
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a folder of PATH that we may not read
+        return False
 
 
 def find_cgroup(text: str, act: Act) -> Path:

@@ -13,7 +13,7 @@ import time
 from types import FrameType
 
 from kcover_ebpf import actions
-from kcover_ebpf.cli import bundle, outcome
+from kcover_ebpf.cli import bundle, edges, outcome
 from kcover_ebpf.cli.failure import blame
 from kcover_ebpf.cli.outcome import Outcome, Reason
 from kcover_ebpf.cli.plan import Plan
@@ -176,9 +176,9 @@ class Session:
                 self._pause_s = self._budget.spend()
 
     def _snapshot(self, decision: Decision) -> None:
-        views = self._sensor.job.views.values()
-        sockets = [sample for view in views for sample in view.sockets.values()]
-        files = bundle.files(decision.verdict, sockets, self._recent.lines)
+        job = self._sensor.job
+        connections = edges.edges(job.views.values(), job.now_ns)
+        files = bundle.files(decision.verdict, connections, self._recent.lines)
         try:
             name = bundle.name_of(decision.verdict)
             path = actions.write_bundle(self._plan.snapshot_dir, name, files)

@@ -57,17 +57,22 @@ def trace(pid: int | None, cgroup: str | None, output: str) -> int:
 
 def _look(target: CgroupTarget | PidTarget, *, as_json: bool) -> int:
     from kcover_ebpf import report
+    from kcover_ebpf.cli import edges
     from kcover_ebpf.kernel import capabilities
     from kcover_ebpf.kernel.sampler import Kernel
-    from kcover_ebpf.sensor import snapshot
+    from kcover_ebpf.sensor import Sensor
 
     settings = Settings()
     with Kernel.open(settings) as kernel:
         capabilities.drop()
-        verdict = snapshot(kernel, target, settings)
+        sensor = Sensor(kernel, target, settings)
+        verdict = sensor.snapshot()
+    found = edges.edges(sensor.job.views.values(), sensor.job.now_ns)
     if as_json:
-        fields = report.verdict_object(verdict)
+        fields = report.verdict_object(verdict) | {"edges": found}
         click.echo(report.event_line("verdict", verdict.time_s, fields))
     else:
-        click.echo("\n".join([*report.details(verdict), report.headline(verdict)]))
+        lines = [*report.wait_table(verdict.waits), *edges.table(found)]
+        lines += [*report.reasons(verdict), report.headline(verdict)]
+        click.echo("\n".join(lines))
     return int(verdict.kind.is_fault)

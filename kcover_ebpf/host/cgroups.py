@@ -74,8 +74,8 @@ def find(text: str) -> Path:
         path = hierarchy.directory(text)
         if text and ".." not in path.parts and _is_group(path):
             return path
-    mounts = ", ".join(str(hierarchy.mount) for hierarchy in mounted) or "none is mounted"
-    raise UsageError(f"no cgroup {text!r}; name a directory below a cgroup mount ({mounts})")
+    below = mounted[0].mount if mounted else "a cgroup mount (there is none)"
+    raise UsageError(f"no cgroup {text!r}; name a directory below {below}")
 
 
 def _is_group(path: Path) -> bool:
