@@ -199,15 +199,14 @@ class Sensor:
         for sink in self._sinks:
             sink.on_waits(rows, f"{verdict.kind.value} {verdict.cause.value}")
 
+    def snapshot(self) -> Verdict:
+        """The verdict on a job that may be stuck already, from a few fast passes.
 
-def snapshot(kernel: Kernel, target: Target, settings: Settings) -> Verdict:
-    """The verdict on a job that may be stuck already, from a few fast passes and the kernel's own clocks.
-
-    Takes about three seconds, because a loop in place can only be told by looking several times.
-    """
-    sensor = Sensor(kernel, target, settings)
-    for _ in range(_SNAPSHOT_PASSES):
-        sensor.job.examine()
-        sensor.step()
-        kernel.wait(settings.suspicious_period_s)
-    return sensor.tracker.snapshot(sensor.job, procfs.unix_offset_s())
+        Takes about three seconds, because a loop in place can only be told by looking several
+        times.
+        """
+        for _ in range(_SNAPSHOT_PASSES):
+            self.job.examine()
+            self.step()
+            self._kernel.wait(self._settings.suspicious_period_s)
+        return self.tracker.snapshot(self.job, procfs.unix_offset_s())
