@@ -24,7 +24,7 @@ def name_of(verdict: Verdict) -> str:
 def files(
     verdict: Verdict, connections: Collection[dict[str, Any]], recent: Iterable[str]
 ) -> dict[str, str]:
-    """File name -> text; `connections`: see `edges.edges`; `recent`: JSON lines of the last facts."""
+    """File name -> text; `connections` as from `edges.edges`, `recent` facts as JSON lines."""
     headline = [report.headline(verdict), *report.details(verdict)]
     return {
         "verdict.json": json.dumps(report.verdict_object(verdict), indent=2) + "\n",
