@@ -30,7 +30,8 @@ def shutdown(time: float) -> dict[str, Any]:
 
 
 def test_a_right_verdict_and_its_shutdown():
-    lines = [verdict(123.5, "HUNG", RUN.culprit), shutdown(123.6)]
+    start = {"time": 99.0, "event": "start", "act": "shutdown"}
+    lines = [start, verdict(123.5, "HUNG", RUN.culprit), shutdown(123.6)]
     marks = judge(RUN, TRUTH, lines, 75, 125.0)
     assert marks.detected is marks.rank_right is marks.cause_right is True
     assert marks.latency_s == 2.5

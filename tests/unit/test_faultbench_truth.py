@@ -67,6 +67,11 @@ def test_a_dead_rank():
     assert effect(truth, 1.0, 20) is Effect.DIED
 
 
+def test_a_fault_that_lets_the_training_go_on_begins_when_it_begins():
+    events = [*training(20), event(10.4, "fault", 1, culprit=1)]
+    assert read_truth(parse(text(events)), 1, 40, goes_on=True).onset_at == 10.4
+
+
 def test_slower_steps():
     slow = [event(10 + 2 * n, "step", rank, step=9 + n) for n in range(1, 8) for rank in (0, 1)]
     events = [*training(10), event(10.1, "fault", 1), *slow]

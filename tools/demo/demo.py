@@ -17,7 +17,7 @@ from typing import IO
 
 from tools.faultbench import execute, prepare
 from tools.faultbench.capabilities import not_runnable
-from tools.faultbench.job import SENSOR, Job, launch_command, tag_value
+from tools.faultbench.job import ROOT, SENSOR, Job, launch_command, tag_value
 from tools.faultbench.leftovers import remove_leftovers, tag
 from tools.faultbench.live import Live, RunFailed, kill_tagged
 from tools.faultbench.plan import SCENARIOS, RunSpec
@@ -59,6 +59,12 @@ class ShownJob(Job):
         if found:
             rank = int(found[2]) if found[2] else None
             self.verdicts.append((time.time(), found[1], rank))
+
+    def folder(self) -> Path:
+        """Snapshots stay here to be looked at."""
+        folder = ROOT / "build/demo"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
 
     def log_file(self) -> IO[str]:
         """The job's own output goes to our standard error."""

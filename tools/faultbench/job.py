@@ -14,7 +14,7 @@ from typing import IO, Any
 from tools.faultbench.plan import RunSpec
 
 ROOT = Path(__file__).resolve().parents[2]
-LAUNCH = ROOT / "tools/workloads/launch"
+LAUNCH = ("/usr/bin/python3", "-m", "tools.workloads.launch")
 SENSOR = ROOT / ".venv/bin/kcover-ebpf"
 JAX_PYTHON = ROOT / ".bench/jax/bin/python"
 CPU_SHARE = 0.05
@@ -29,7 +29,7 @@ def tag_value(tag: str) -> str:
 def launch_command(run: RunSpec, tag: str, events: Path, path: str, healthy: bool) -> list[str]:
     """The launcher's command line for a run; `healthy` leaves the fault out (a bystander)."""
     scenario = run.scenario
-    command = [str(LAUNCH), "--framework", run.framework, "--world", str(run.world)]
+    command = [*LAUNCH, "--framework", run.framework, "--world", str(run.world)]
     command += ["--events", str(events)]
     if run.framework == "jax":
         command += ["--python", str(JAX_PYTHON)]
@@ -75,7 +75,7 @@ class Job:
         return subprocess.DEVNULL
 
     def _start(self, command: list[str]) -> subprocess.Popen[str]:
-        variables = {**os.environ, TAG_VARIABLE: tag_value(self._tag)}
+        variables = {**os.environ, TAG_VARIABLE: tag_value(self._tag), "PYTHONPATH": str(ROOT)}
         with self.log_file() as log:
             process = subprocess.Popen(
                 command,
@@ -83,6 +83,7 @@ class Job:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=variables,
+                cwd=self.folder(),
                 text=True,
                 start_new_session=True,
             )
@@ -99,6 +100,10 @@ class Job:
             self.lines.append(json.loads(line))
         except ValueError:
             self.noise.append(line[:200])
+
+    def folder(self) -> Path:
+        """Where it runs, and where the sensor puts its snapshots."""
+        return self._folder
 
     def log_file(self) -> IO[str]:
         """Where the job's own output goes."""

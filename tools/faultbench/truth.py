@@ -73,8 +73,14 @@ def typical_gap(times: Sequence[float]) -> float | None:
     return median(gaps) if len(gaps) > 1 else None
 
 
-def read_truth(events: Sequence[Event], culprit: int, until: float) -> Truth:
-    """Sum up the events of a run that was watched until the time `until`."""
+def read_truth(
+    events: Sequence[Event], culprit: int, until: float, *, goes_on: bool = False
+) -> Truth:
+    """Sum up the events of a run that was watched until the time `until`.
+
+    `goes_on` says that the fault lets the training go on, so that later steps mean nothing for its
+    onset.
+    """
     begin = first(events, "fault", "phase_begin")
     fault_at = begin["unix"] if begin else None
     times = step_times(events)
@@ -87,7 +93,7 @@ def read_truth(events: Sequence[Event], culprit: int, until: float) -> Truth:
     return Truth(
         ready_at=max((e["unix"] for e in events if e["event"] == "ready"), default=None),
         fault_at=fault_at,
-        onset_at=onset(events, fault_at, culprit),
+        onset_at=fault_at if goes_on else onset(events, fault_at, culprit),
         end_at=max(ends, default=None),
         culprit_pid=begin.get("target", begin["pid"]) if begin else None,
         steps_before=len(before),
