@@ -81,8 +81,7 @@ class _Run:
         may_end = plan.settings.act in (Act.SHUTDOWN, Act.RESTART)
         if not plan.argv and not may_end and not self._is_live:
             return None
-        group_name = f"kcover-run-{os.getpid()}"
-        keeper = Keeper.fork(Charge(plan.argv, group_name, plan.json, plan.pid, plan.cgroup))
+        keeper = Keeper.fork(Charge(plan.argv, plan.json, plan.pid, plan.cgroup))
         self._stack.callback(keeper.close)
         return keeper
 

@@ -102,7 +102,7 @@ def _memory_feature() -> Feature:
 
 
 def _cgroup_features() -> list[Feature]:
-    path = cgroups.make_for_job(f"kcover-doctor-{os.getpid()}")
+    path = cgroups.make_for_job("kcover-doctor", os.getpid())
     if path is None:
         lost = "run tells its job by the process tree, and kills one process after another"
         return [Feature("own control group", False, lost)]

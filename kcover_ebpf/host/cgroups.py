@@ -90,13 +90,19 @@ def is_root(path: Path) -> bool:
     return any(path == hierarchy.mount for hierarchy in _mounted())
 
 
-def make_for_job(name: str) -> Path | None:
-    """Make an empty v2 group `name` below our own or at the top; None where that is refused."""
+def make_for_job(prefix: str, pid: int) -> Path | None:
+    """Make an empty v2 group PREFIX-PID below our own or at the top; None where that is refused.
+
+    Removes what others with this prefix left empty behind, should both they and their keeper have
+    been killed.
+    """
+    name = f"{prefix}-{pid}"
     for hierarchy in _mounted():
         if not hierarchy.unified:
             continue
         for parent in (hierarchy.directory(_own_v2()), hierarchy.mount):
             path = parent / name
+            _sweep(parent, prefix)
             try:
                 path.mkdir(exist_ok=True)
                 # Anything but "domain" takes no processes: its parent is threaded.
@@ -106,6 +112,13 @@ def make_for_job(name: str) -> Path | None:
             except OSError:
                 continue
     return None
+
+
+def _sweep(parent: Path, prefix: str) -> None:
+    for path in parent.glob(f"{prefix}-*"):
+        pid = path.name.removeprefix(f"{prefix}-")
+        if pid.isdecimal() and not Path("/proc", pid).exists():
+            remove(path)
 
 
 def _own_v2() -> str:

@@ -38,8 +38,11 @@ KILL_WAIT_S = 5.0
 """A killed process that is still there after so long is in an uninterruptible call."""
 LEFTOVER_GRACE_S = 5.0
 """Processes that the job's first process left behind may clean up for so long."""
+GROUP_PREFIX = "kcover-run"
+"""The control group of a job is named after this and the pid of its sensor."""
 _LOOK_S = 0.05
 _LOOK_STUCK_S = 1.0
+_REMOVE_S = 10.0
 _IGNORED = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -65,8 +68,6 @@ class Charge:
 
     argv: tuple[str, ...] = ()
     """The job's command; empty when a job is only watched."""
-    group_name: str = ""
-    """Name of the control group to make for it."""
     output_to_stderr: bool = False
     """The job's standard output goes where our standard error goes."""
     watched_pid: int | None = None
@@ -83,7 +84,10 @@ def keep(charge: Charge, sensor: socket.socket) -> None:
         keeper.serve()
     finally:
         if keeper.group is not None:
-            cgroups.remove(keeper.group)
+            # A process leaves cgroup.procs before it leaves the group: the kernel may say EBUSY.
+            deadline = time.monotonic() + _REMOVE_S
+            while not cgroups.remove(keeper.group) and time.monotonic() < deadline:
+                time.sleep(_LOOK_S / 10)
 
 
 class _Keeper:
@@ -100,7 +104,7 @@ class _Keeper:
         os.set_blocking(waker, False)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self.group = cgroups.make_for_job(charge.group_name) if charge.argv else None
+        self.group = cgroups.make_for_job(GROUP_PREFIX, os.getppid()) if charge.argv else None
         self._main: int | None = None
         self._code: int | None = None
         self._kill_at: float | None = None
