@@ -43,7 +43,7 @@ from kcover_ebpf.settings import Policy
 from kcover_ebpf.syscalls import Family, SyscallTable
 
 _BLIND_NS = 2 * NS
-_SUSPICIOUS_FLOOR_S = 1.2
+_SIGNS_OF_TRAINING = 8
 _CALM_AFTER_NS = 30 * NS
 _LOOK_PERIOD_NS = 200_000_000
 _LOOKS_KEPT = 48
@@ -170,8 +170,8 @@ class Job:
             view = self.views.get(pid)
             if view is not None and view.on_peer_bytes(moved, tick.boottime_ns):
                 self._progress(view, tick.boottime_ns)
-                self.trained = self.trained or len(ranks) > 1
         self._moved_bytes.clear()
+        self._watch_training(ranks)
         if tick.late or tick.lost_count:
             self._blind_until_ns = tick.boottime_ns + _BLIND_NS
             self._restart_clocks(tick.boottime_ns)
@@ -181,6 +181,17 @@ class Job:
         elif not self.suspicious:
             self._shares.observe({pid: self._waits(view) for pid, view in ranks.items()})
         self._watch_suspicion(tick.boottime_ns)
+
+    def _watch_training(self, ranks: dict[Pid, ProcessView]) -> None:
+        # start-up has gaps of its own; what counts as a stall is learned from training alone
+        if self.trained or not ranks or len(ranks) < (self.world_size or 1):
+            return
+        talked = all(view.peer_bytes_ns for view in ranks.values())
+        cadences = [self._cadence[pid] for pid in ranks]
+        if talked or all(each.sign_count >= _SIGNS_OF_TRAINING for each in cadences):
+            self.trained = True
+            for each in cadences:
+                each.restart()
 
     def _restart_clocks(self, now_ns: int) -> None:
         self._floor_ns = now_ns
@@ -276,8 +287,7 @@ class Job:
         last_s = cadence.last_s
         if last_s is None:
             last_s = self.views[pid].first_seen_ns / NS
-        limit_s = max(_SUSPICIOUS_FLOOR_S, min(0.8 * cadence.threshold_s, 30.0))
-        return now_ns / NS - last_s >= limit_s
+        return now_ns / NS - last_s >= cadence.alarm_s
 
     @property
     def last_looks(self) -> dict[Pid, Inspection]:
@@ -315,8 +325,9 @@ class Job:
         earlier = self._looks.get((view.pid, lead.sample.tid))
         if earlier and self.now_ns - earlier[-1].boottime_ns < _LOOK_PERIOD_NS:
             return None
-        running_sp = lead.sample.user_sp if lead.burning_since_ns is not None else None
-        return Look(view.pid, lead.sample.tid, lead.sample.idle_since_ns, running_sp)
+        if lead.burning_since_ns is not None:
+            return None
+        return Look(view.pid, lead.sample.tid, lead.sample.idle_since_ns)
 
     # --- verdict
     # -----------------------------------------------------------------------------------------

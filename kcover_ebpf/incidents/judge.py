@@ -146,10 +146,13 @@ def _split(picture: Picture, ranks: Sequence[Standing]) -> tuple[list[Standing],
     if not odd and futexes and any(each.state is State.PEERS for each in ranks):
         # a busy waiter is in the collective for certain; a futex nobody ever left is not
         odd = {pid for pid, stack in futexes.items() if not picture.known.knows(stack)}
+    # several ranks that spin wait busily for a device or for each other; a single one is at the end of a chain
+    spinning = [each for each in ranks if each.state is State.SPINNING]
+    waits = {State.PEERS, State.FUTEX} | ({State.SPINNING} if len(spinning) > 1 else set())
     waiting, sinks = [], []
     for each in ranks:
         end = _follow(picture, each)
-        if end.pid == each.pid and each.pid not in odd and each.state in (State.PEERS, State.FUTEX):
+        if end.pid == each.pid and each.pid not in odd and each.state in waits:
             waiting.append(each)
         else:
             sinks.append(each)
@@ -267,7 +270,8 @@ def _stuck(
         return Finding(
             Kind.HUNG, Cause.STORAGE, first.since_ns, None, None, None, tuple(found), victims
         )
-    return _finding(Kind.HUNG, _cause(first, end), first, found, picture, ranks, end)
+    kind = Kind.SLOW if end.state is State.THROTTLED else Kind.HUNG
+    return _finding(kind, _cause(first, end), first, found, picture, ranks, end)
 
 
 _STUCK_CAUSE = {

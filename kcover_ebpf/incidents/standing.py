@@ -20,8 +20,6 @@ SLEEP_CAP_S = 600.0
 """A timed wait that ends later than this is as good as endless for the ranks that wait for it."""
 _RECENT_NS = 1_500_000_000
 _EFFORT_WINDOW_NS = 3 * NS
-_SPIN_SAMPLES = 8
-_SPIN_SAME_SHARE = 0.8
 
 
 class State(Enum):
@@ -149,7 +147,7 @@ def _state(
     if held is not None:
         return held, False, ()
     if lead.burning_since_ns is not None:
-        return _burning(lead, looks, scene), False, ()
+        return _burning(lead), False, ()
     if lead.progress_ns and scene.now_ns - lead.progress_ns < _RECENT_NS:
         if scene.now_ns - sample.idle_since_ns < _RECENT_NS:
             return State.MOVING, False, ()
@@ -158,33 +156,19 @@ def _state(
     return _blocked(view, sample, looks, scene)
 
 
-def _burning(lead: ThreadView, looks: Sequence[Inspection], scene: Scene) -> State:
+def _burning(lead: ThreadView) -> State:
     if lead.waits_busily:
         return State.PEERS
     share = _delay_share(lead)
     if share >= 0.9:
         return State.THROTTLED
-    return State.SPINNING if spins_in_place(lead, looks) else State.COMPUTING
+    return State.SPINNING if lead.spins_in_place else State.COMPUTING
 
 
 def _delay_share(lead: ThreadView) -> float:
     total = lead.sample.run_delay_ns - lead.burn_delay_ns
     used = lead.sample.cpu_ns - lead.burn_cpu_ns
     return total / (total + used) if total + used > 2 * NS else 0.0
-
-
-def spins_in_place(lead: ThreadView, looks: Sequence[Inspection]) -> bool:
-    """True when a burning thread was looked at often and nothing on its stack ever changed.
-
-    Code that computes calls, returns and spills: its stack pointer and the words above it change
-    from look to look. A loop that waits for nothing leaves them as they are.
-    """
-    burning = [look for look in looks if look.boottime_ns >= (lead.burning_since_ns or 0)]
-    burning = [look for look in burning if look.stack_digest][-16:]
-    if len(burning) < _SPIN_SAMPLES:
-        return False
-    seen = [(look.user_sp, look.stack_digest) for look in burning]
-    return max(seen.count(each) for each in set(seen)) >= _SPIN_SAME_SHARE * len(seen)
 
 
 def _blocked(
@@ -316,8 +300,7 @@ def _works(child: ProcessView, scene: Scene) -> bool:
     if lead is None:
         return scene.now_ns - child.first_seen_ns < _EFFORT_WINDOW_NS
     if lead.burning_since_ns is not None:
-        looks = scene.inspections(child.pid, lead.sample.tid)
-        return not spins_in_place(lead, looks)
+        return not lead.spins_in_place
     return lead.progress_ns > 0 and scene.now_ns - lead.progress_ns < _EFFORT_WINDOW_NS
 
 
