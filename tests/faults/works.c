@@ -57,8 +57,9 @@ static void touch(long pages)
 int main(int argc, char **argv)
 {
 	const char *what = argv[1];
+	char line[16];
 
-	while (getchar() != EOF) {
+	while (fgets(line, sizeof(line), stdin)) {
 		if (!strcmp(what, "cpu"))
 			burn(CLOCK_PROCESS_CPUTIME_ID, atol(argv[2]));
 		if (!strcmp(what, "write") || !strcmp(what, "read"))

@@ -104,20 +104,22 @@ def test_a_thread_that_stays_is_sent_once(kernel: Kernel) -> None:
         assert sample.idle_since_ns == pytest.approx(first[tid].idle_since_ns, abs=TICK_NS)
 
 
-def test_spinning_and_yielding_move(kernel: Kernel) -> None:
+def test_spinning_moves(kernel: Kernel) -> None:
     with waiting("spin", "yield") as (target, tids):
         kernel.watch(target.pid)
+        # A yielder on a busy machine may get less CPU than makes a move.
+        kernel.set_detail(target.pid, on=True)
         kernel.sample([])
         for _ in range(5):
             time.sleep(0.2)
             facts = kernel.sample([])
             tick = of_kind(facts, Tick)[0]
             samples = {int(sample.tid): sample for sample in of_kind(facts, ThreadSample)}
-            for tid in tids.values():
-                assert samples[tid].state is TaskState.RUNNING
-                assert samples[tid].site_since_ns == tick.boottime_ns
-            assert samples[tids["spin"]].syscall == NO_SYSCALL
-            assert samples[tids["yield"]].syscall in (SYSCALLS["yield"], NO_SYSCALL)
+            spin, yielder = samples[tids["spin"]], samples[tids["yield"]]
+            assert spin.state is yielder.state is TaskState.RUNNING
+            assert spin.site_since_ns == tick.boottime_ns
+            assert spin.syscall == NO_SYSCALL
+            assert yielder.syscall in (SYSCALLS["yield"], NO_SYSCALL)
             totals = of_kind(facts, ProcessTotals)[0]
             assert totals.moved_ns == tick.boottime_ns
             assert totals.running_count == 2
