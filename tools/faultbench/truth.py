@@ -15,6 +15,8 @@ from typing import Any
 from tools.faultbench.scenario import Effect
 
 Event = dict[str, Any]
+ALIVE = ("step", "grow")
+"""Events after which the culprit still worked; memory runs out some time after it began to grow."""
 SLOWED_BY = 1.15
 """Steps this many times longer than before count as slowed."""
 
@@ -107,10 +109,10 @@ def read_truth(
 
 
 def onset(events: Sequence[Event], fault_at: float | None, culprit: int) -> float | None:
-    """When the culprit stopped making steps, or the fault began, whichever is later."""
+    """When the culprit stopped making steps (or growing), or the fault began if that is later."""
     if fault_at is None:
         return None
-    last: list[float] = [e["unix"] for e in events if e["event"] == "step" and e["rank"] == culprit]
+    last: list[float] = [e["unix"] for e in events if e["event"] in ALIVE and e["rank"] == culprit]
     return max([fault_at, *last[-1:]])
 
 
