@@ -210,10 +210,16 @@ class Job:
             return
         self._stale_roles = False
         living = [view.seen for view in self.views.values() if view.seen is not None]
-        for pid, member in classify(living).items():
+        members = classify(living)
+        numbered = any(member.rank is not None for member in members.values())
+        for pid, member in members.items():
             view = self.views[pid]
             if view.exit is None or view.member is None:
                 self._join(view, member)
+            elif numbered and view.member.rank is None:
+                # what ran before the ranks had numbers was a wrapper around them
+                del self.views[pid]
+                self._cadence.pop(pid, None)
 
     def _join(self, view: ProcessView, member: Membership) -> None:
         view.member = member
@@ -352,7 +358,10 @@ class Job:
             return missing
         if not self.suspicious:
             return self._healthy()
-        return self._hard_limit(judge(self.picture()))
+        found = judge(self.picture())
+        if found.kind is Kind.WORKING and found.cause is Cause.TRAINING:
+            return self._healthy()
+        return self._hard_limit(found)
 
     def _failure(self) -> Finding | None:
         failures = self.announced.failures
