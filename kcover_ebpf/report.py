@@ -123,7 +123,8 @@ def headline(verdict: Verdict) -> str:
     if verdict.factor is not None:
         words.append(f", {verdict.factor:.1f} times as long as its peers")
     if verdict.kind is not Kind.WORKING or verdict.cause is not Cause.TRAINING:
-        words.append(f", for {span(verdict.time_s - verdict.since_s)}")
+        lasted = span(verdict.time_s - verdict.since_s)
+        words.append(f", {lasted} ago" if verdict.kind is Kind.CRASHED else f", for {lasted}")
     if verdict.victims:
         words.append(f"; {_ranks(verdict.victims)}")
     return printable("".join(words))

@@ -141,6 +141,7 @@ class _Run:
             "target": "command" if plan.argv else "pid" if plan.pid is not None else "cgroup",
             "argv": list(plan.argv),
             "pid": pid,
+            "restart": 0,
             "cgroup": None if group is None else str(group),
             "act": plan.settings.act,
             "world_size": _world_size(os.environ if plan.argv else {}),

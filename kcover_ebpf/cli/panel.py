@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kcover_ebpf import report
@@ -133,7 +134,9 @@ class LiveSink(Sink):
 
     def _title(self, columns: int) -> str:
         verdict = self._verdict
-        state = "watching" if verdict is None else report.headline(verdict)
-        text = f"-- {time.strftime('%H:%M:%S')}  {state}  {report.printable(self._summary)} "
+        state = report.printable(self._summary)
+        if verdict is not None:
+            state = report.headline(replace(verdict, time_s=time.time()))
+        text = f"-- {time.strftime('%H:%M:%S')}  {state} "
         colour = "" if verdict is None else _COLOURS.get(verdict.kind, _RED)
         return f"{_BOLD}{colour}{text[:columns].ljust(columns, '-')}{_RESET}"

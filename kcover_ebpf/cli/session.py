@@ -171,7 +171,8 @@ class Session:
         elif decision.act is Act.RESTART:
             refusal = self._budget.refusal(made_progress=self._sensor.made_progress)
             if refusal is not None:
-                self._shut_down(decision, Reason.RESTARTS, f"not started again: {refusal}")
+                instead = Decision(Act.SHUTDOWN, f"{decision.reason}; {refusal}", decision.verdict)
+                self._shut_down(instead, Reason.RESTARTS, f"not started again: {refusal}")
             elif self._kill(decision):
                 self._pause_s = self._budget.spend()
 
@@ -235,7 +236,8 @@ class Session:
         sensor, self._sensor = self._sensor, self._new_sensor()
         self._sensor.tracker = sensor.tracker  # incidents go on counting, and WORKING is told
         text = f"started the job again (restart {self._budget.count}), pid {pid}"
-        self._announcer.on_start({"restart": self._budget.count, "pid": pid, "text": text})
+        fields = {"job": self._plan.name, "pid": pid, "restart": self._budget.count, "text": text}
+        self._announcer.on_start(fields)
         return True
 
 
