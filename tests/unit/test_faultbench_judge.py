@@ -15,7 +15,7 @@ STOP = next(s for s in plan.SCENARIOS if s.id == "06-stop")
 HEALTHY = next(s for s in plan.SCENARIOS if s.id == "q0-healthy")
 RUN = RunSpec(STOP, "torch", 2.0)
 QUIET = RunSpec(HEALTHY, "torch", 2.0)
-TRUTH = Truth(100.0, 120.0, 121.0, None, 1, 9, 0, 2.0, None, 30.0, (), None)
+TRUTH = Truth(100.0, 120.0, 121.0, None, 1, 9, 0, 2.0, None, 30.0, 119.0, (), None)
 
 
 def verdict(

@@ -85,6 +85,13 @@ def test_training_that_goes_on():
     assert effect(truth, 1.0, 30.5) is Effect.UNAFFECTED
 
 
+def test_a_phase_that_stops_the_training_for_a_while():
+    late = [event(31 + n, "step", rank, step=10 + n) for n in range(6) for rank in (0, 1)]
+    events = [*training(10), event(10.1, "phase_begin", 0), event(30.1, "phase_end", 0), *late]
+    truth = read_truth(parse(text(events)), 0, 36.5, goes_on=True)
+    assert effect(truth, 1.0, 36.5) is Effect.SLOWED
+
+
 def test_nothing_happened():
     truth = read_truth(parse(text(training(4))), 0, 5)
     assert truth.fault_at is None

@@ -40,6 +40,7 @@ class Truth:
     step_s_before: float | None
     step_s_after: float | None
     longest_gap_s: float
+    last_step_at: float | None
     exits: tuple[tuple[int, int, float], ...]
     job_exit: tuple[int, float] | None
 
@@ -103,6 +104,7 @@ def read_truth(
         step_s_before=typical_gap(before[1:]),
         step_s_after=typical_gap(after),
         longest_gap_s=max(gaps, default=0.0),
+        last_step_at=times[-1] if times else None,
         exits=tuple((e["of"], e["code"], e["unix"]) for e in events if e["event"] == "rank_exit"),
         job_exit=(job_exit["code"], job_exit["unix"]) if job_exit else None,
     )
@@ -123,7 +125,7 @@ def effect(truth: Truth, step_s: float, until: float) -> Effect:
     if truth.fault_at is None:
         return Effect.UNAFFECTED
     finished = truth.job_exit is not None
-    silent_s = until - (truth.onset_at or truth.fault_at)
+    silent_s = until - max(truth.fault_at, truth.last_step_at or 0.0)
     stuck = truth.steps_after == 0 or truth.longest_gap_s >= 0.6 * (until - truth.fault_at)
     if stuck and not finished and silent_s > max(3.0, 2 * step_s):
         return Effect.STALLED
