@@ -95,7 +95,7 @@ class Sensor:
     @property
     def made_progress(self) -> bool:
         """True once the job was seen training."""
-        return self.job.trained
+        return self.job.pace.trained
 
     def run(self, until: Callable[[], bool]) -> None:
         """Sample, judge and decide until `until()` is true; it is asked at least once a pass."""
@@ -162,7 +162,7 @@ class Sensor:
         for pid in detailed ^ self._detailed:
             self._kernel.set_detail(pid, pid in detailed)
         self._detailed = detailed
-        for fact in self._kernel.sample(self.job.ranks.keys()):
+        for fact in self._kernel.sample(self.job.members.ranks.keys()):
             self.job.observe(fact)
             if isinstance(fact, Tick) and (fact.late or fact.lost_count):
                 self._tell_blind(fact)

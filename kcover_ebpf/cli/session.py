@@ -178,7 +178,7 @@ class Session:
 
     def _snapshot(self, decision: Decision) -> None:
         job = self._sensor.job
-        connections = edges.edges(job.views.values(), job.now_ns)
+        connections = edges.edges(job.members.views.values(), job.now_ns)
         files = bundle.files(decision.verdict, connections, self._recent.lines)
         try:
             name = bundle.name_of(decision.verdict)

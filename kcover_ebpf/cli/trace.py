@@ -67,7 +67,7 @@ def _look(target: CgroupTarget | PidTarget, *, as_json: bool) -> int:
         capabilities.drop()
         sensor = Sensor(kernel, target, settings)
         verdict = sensor.snapshot()
-    found = edges.edges(sensor.job.views.values(), sensor.job.now_ns)
+    found = edges.edges(sensor.job.members.views.values(), sensor.job.now_ns)
     if as_json:
         fields = report.verdict_object(verdict) | {"edges": found}
         click.echo(report.event_line("verdict", verdict.time_s, fields))

@@ -6,7 +6,7 @@ Times leave the boottime clock here: a verdict speaks unix seconds.
 from __future__ import annotations
 
 from kcover_ebpf.incidents.job import Job
-from kcover_ebpf.incidents.judge import Finding
+from kcover_ebpf.incidents.finding import Finding
 from kcover_ebpf.incidents.processes import NS
 from kcover_ebpf.incidents.table import gives_up_after_s, unobserved, wait_rows
 from kcover_ebpf.incidents.verdict import Cause, Culprit, EvidenceKind, Kind, Verdict
@@ -73,7 +73,7 @@ class Tracker:
                 self._count += 1
                 self._incident = f"{self._name}-{self._count}"
             self._open = finding
-        by_pid = {pid: view.member.rank for pid, view in job.views.items() if view.member}
+        by_pid = {pid: view.member.rank for pid, view in job.members.views.items() if view.member}
         victims = tuple(rank for pid in finding.victims if (rank := by_pid.get(pid)) is not None)
         since_s = finding.since_ns / NS + unix_offset_s
         gives_up_s = gives_up_after_s(job) if finding.kind.is_fault else None
