@@ -82,11 +82,12 @@ def test_page_faults(kernel: Kernel) -> None:
 
 def test_a_child_counts_from_its_birth(kernel: Kernel) -> None:
     code = """
-import os
+import os, time
 while input():
     if os.fork() == 0:
-        sum(range(3000000))
+        sum(range(5000000))
         print("done", flush=True)
+        time.sleep(60)
 """
     with running(sys.executable, "-c", code) as target:
         kernel.watch(target.pid)
