@@ -138,13 +138,18 @@ def processes(path: Path) -> set[int]:
             found.update(int(word) for word in (group / "cgroup.procs").read_bytes().split())
             # kernfs counts subdirectories in the link count: most groups need no listing.
             if group.stat().st_nlink > 2:
-                waiting += (Path(entry) for entry in os.scandir(group) if entry.is_dir())
+                waiting += _below(group)
         except OSError as error:
             # EOPNOTSUPP: a threaded group; its processes are listed in the group above.
             if error.errno not in (*_GONE, errno.EOPNOTSUPP):
                 raise
     found.discard(0)  # a process outside our pid namespace
     return found
+
+
+def _below(path: Path) -> list[Path]:
+    with os.scandir(path) as entries:
+        return [Path(entry) for entry in entries if entry.is_dir()]
 
 
 def join(path: Path) -> None:
@@ -177,9 +182,8 @@ def _event(path: Path, name: str) -> bool:
 def remove(path: Path) -> bool:
     """Remove the group with those below it; False while processes are in it."""
     try:
-        for entry in os.scandir(path):
-            if entry.is_dir() and not remove(Path(entry)):
-                return False
+        if not all(remove(group) for group in _below(path)):
+            return False
         path.rmdir()
     except OSError as error:
         return error.errno in _GONE
