@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import select
 import struct
 import termios
 from collections.abc import Iterator
@@ -209,6 +210,14 @@ def test_the_panel_fits_only_on_a_terminal_with_room(
     assert not panel.fits(writer)
 
 
+def everything(reader: int) -> str:
+    """All that arrives until the terminal, which hands on in pieces, is quiet for a moment."""
+    text = b""
+    while select.select([reader], [], [], 0.2)[0]:
+        text += os.read(reader, 65536)
+    return text.decode()
+
+
 def test_the_panel_gives_the_terminal_back(
     terminal: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,19 +231,19 @@ def test_the_panel_gives_the_terminal_back(
     rows = [WaitRow(rank, 7, 7, "python3", "rank", "futex", 1.0) for rank in range(12)]
     sink.on_start({"text": "watching"})
     sink.on_waits(rows, "WORKING training")
-    drawn = os.read(reader, 65536).decode()
+    drawn = everything(reader)
     assert "\x1b[1;17r" in drawn
     assert "WORKING training" in drawn
     assert "... and 2 more" in drawn
     assert all(len(line) <= 60 for line in re.split(r"\x1b\[[\d;]*[A-Za-z]|\x1b.|\r\n", drawn))
     resize(writer, 40, 60)
     sink.on_waits(rows, "WORKING training")
-    assert "\x1b[1;27r" in os.read(reader, 65536).decode()
+    assert "\x1b[1;27r" in everything(reader)
     sink.close()
-    last = os.read(reader, 65536).decode()
+    last = everything(reader)
     assert last == restores[1]
     assert "\x1b[r" in last
     assert restores[-1] == ""
     sink.close()
     sink.on_end({"text": "bye"})
-    assert "\x1b" not in os.read(reader, 65536).decode()
+    assert "\x1b" not in everything(reader)
