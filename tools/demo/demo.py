@@ -94,7 +94,7 @@ def conclude(live: Live, job: ShownJob, fault: str) -> int:
     named = "nobody" if rank is None else f"rank {rank}"
     mark = "RIGHT" if is_right else "WRONG"
     say(f"{mark}: {kind} named {named}; first verdict {first_s:.1f} s after the fault")
-    say(f"gloo's own timeout, the only thing that ends a silent hang, is {GLOO_TIMEOUT_S} s")
+    say(f"without a sensor, gloo gives up a silent hang after {GLOO_TIMEOUT_S} s")
     return 0 if is_right else 1
 
 
