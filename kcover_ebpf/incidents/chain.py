@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from kcover_ebpf.incidents import stacks
 from kcover_ebpf.incidents.finding import Picture
-from kcover_ebpf.incidents.processes import NS
-from kcover_ebpf.incidents.standing import EFFORT, HELD, STUCK, Standing, State
+from kcover_ebpf.incidents.ranks import Role
+from kcover_ebpf.incidents.standing import EFFORT, HELD, SOON_S, STUCK, Standing, State
 
 
 def split(picture: Picture, ranks: Sequence[Standing]) -> tuple[list[Standing], list[Standing]]:
@@ -72,9 +72,14 @@ def is_effort(picture: Picture, each: Standing) -> bool:
     end = follow(picture, each)
     if end.state is State.TRACED:
         return True
+    policy, silence_s = picture.policy, picture.silence_s(end.pid)
     if end.state in EFFORT or each.state in EFFORT:
-        age_s = (picture.now_ns - min(end.since_ns, each.since_ns)) / NS
-        return age_s < picture.policy.quiet_cap_s
-    if end.state is State.STORAGE and not end.proven:
-        return picture.silence_s(end.pid) < picture.policy.storage_patience_s
-    return False
+        return min(silence_s, picture.silence_s(each.pid)) < policy.quiet_cap_s
+    if end.state in HELD or end.proven:
+        return False
+    if end.state in _PATIENCE or end.role in (Role.HELPER, Role.COMPILER):
+        return silence_s < policy.storage_patience_s
+    return silence_s < SOON_S.get(end.state, 0.0)
+
+
+_PATIENCE = frozenset({State.STORAGE, State.OUTSIDE, State.HELPED})

@@ -7,7 +7,6 @@ pass.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
 
 from kcover_ebpf.facts import (
     DescriptorSample,
@@ -35,7 +34,8 @@ from kcover_ebpf.incidents.members import Members
 from kcover_ebpf.incidents.phases import Pace
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.ranks import Role
-from kcover_ebpf.incidents.standing import Scene, Standing, State, stand
+from kcover_ebpf.incidents.stand import stand
+from kcover_ebpf.incidents.standing import Scene, State
 from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
 from kcover_ebpf.settings import Policy
 from kcover_ebpf.syscalls import SyscallTable
@@ -259,9 +259,10 @@ class Job:
             holders=members.holders,
             inspections=self.attention.looks,
             kind=members.kind,
+            all_here=members.world_size == len(members.all_ranks),
         )
         standings = {
-            pid: self._floored(stand(view, scene))
+            pid: stand(view, scene).floored(self._floor_ns)
             for pid, view in views.items()
             if view.member is not None and view.member.owner is not None
         }
@@ -276,10 +277,6 @@ class Job:
             stop_signals=self.announced.stops,
             left={pid: standings[pid] for pid in ranks if standings[pid].state is State.LEFT},
         )
-
-    def _floored(self, standing: Standing) -> Standing:
-        # time before the floor cannot be judged: the node slept, the job was held, or the sensor was blind
-        return replace(standing, since_ns=max(standing.since_ns, self._floor_ns))
 
 
 def _held(view: ProcessView) -> bool:

@@ -11,7 +11,7 @@ from kcover_ebpf.incidents.processes import NS
 from kcover_ebpf.incidents.table import gives_up_after_s, unobserved, wait_rows
 from kcover_ebpf.incidents.verdict import Cause, Culprit, EvidenceKind, Kind, Verdict
 
-_HOLD_NS = 400_000_000
+_HOLD_NS = 200_000_000
 _QUIET_HOLD_NS = 3 * NS
 
 
@@ -58,6 +58,8 @@ class Tracker:
         if any(each.kind is EvidenceKind.EVENT for each in finding.evidence):
             return True
         held_ns = now_ns - self._candidate_since_ns
+        if finding.kind is Kind.SLOW:
+            return held_ns >= _QUIET_HOLD_NS
         if finding.kind is not Kind.WORKING:
             return held_ns >= _HOLD_NS
         ordinary = finding.cause in (Cause.TRAINING, Cause.STARTING, Cause.ENDING)
