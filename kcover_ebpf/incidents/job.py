@@ -23,6 +23,7 @@ from kcover_ebpf.facts import (
     SignalSent,
     SocketSample,
     TaskState,
+    TcpRetransmit,
     ThreadSample,
     Tick,
 )
@@ -30,10 +31,12 @@ from kcover_ebpf.incidents import announced, startup
 from kcover_ebpf.incidents.attention import Attention
 from kcover_ebpf.incidents.finding import Finding, Picture
 from kcover_ebpf.incidents.judge import judge
+from kcover_ebpf.incidents.loss import LossWatch
 from kcover_ebpf.incidents.members import Members
 from kcover_ebpf.incidents.phases import Pace
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.ranks import Role
+from kcover_ebpf.incidents.slowness import slowness
 from kcover_ebpf.incidents.stand import stand
 from kcover_ebpf.incidents.standing import Scene, State
 from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
@@ -53,6 +56,7 @@ class Job:
         self.attention = Attention()
         self.pace = Pace(policy, table)
         self.announced = announced.Announcements()
+        self.loss = LossWatch()
         self.now_ns = 0
         self._moved_bytes: dict[Pid, int] = defaultdict(int)
         self._blind_until_ns = 0
@@ -87,6 +91,8 @@ class Job:
                 self._alarm = True
             case Inspection():
                 self.attention.on_look(fact)
+            case TcpRetransmit():
+                self.loss.observe(fact, self.members.ranks)
             case Tick():
                 self._on_tick(fact)
             case _:
@@ -217,21 +223,11 @@ class Job:
         return announced.judge_failure(self.announced, self.members.views, survivors)
 
     def _healthy(self) -> Finding:
-        slow = self.pace.straggler()
-        if slow is None:
-            cause = Cause.TRAINING if self.pace.trained else Cause.STARTING
-            return Finding(Kind.WORKING, cause, self.now_ns)
-        member = self.members.views[slow.pid].member
-        rank = member.rank if member else None
-        text = (
-            f"rank {rank} waits {slow.own_wait_share:.0%} of the time, the others "
-            f"{slow.others_wait_share:.0%}: about {slow.factor:.1f} times slower"
-        )
-        evidence = (Evidence(EvidenceKind.PEERS, text),)
-        others = tuple(pid for pid in self.members.ranks if pid != slow.pid)
-        return Finding(
-            Kind.SLOW, Cause.SLOW_RANK, self.now_ns, slow.pid, None, rank, evidence, others
-        )
+        slow = slowness(self.pace, self.loss, self.members.ranks, self.now_ns)
+        if slow is not None:
+            return slow
+        cause = Cause.TRAINING if self.pace.trained else Cause.STARTING
+        return Finding(Kind.WORKING, cause, self.now_ns)
 
     def _hard_limit(self, finding: Finding) -> Finding:
         limit_s = self._policy.hard_limit_s

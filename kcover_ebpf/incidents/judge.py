@@ -183,8 +183,23 @@ def _stuck(
         return Finding(
             Kind.HUNG, Cause.STORAGE, first.since_ns, None, None, None, tuple(found), victims
         )
+    if end.pid == first.pid and _in_another_collective(first, others):
+        return _finding(Kind.DEADLOCK, Cause.COLLECTIVE_MISMATCH, first, found, picture, ranks, end)
     kind = Kind.SLOW if end.state is State.THROTTLED else Kind.HUNG
     return _finding(kind, _cause(first, end), first, found, picture, ranks, end)
+
+
+def _in_another_collective(odd: Standing, others: Sequence[Standing]) -> bool:
+    # it waits in the same library as the others, only elsewhere: they wait for it there, it for them here
+    if odd.state is not State.FUTEX or odd.inspection is None:
+        return False
+    own = stacks.library(odd.inspection.stack)
+    theirs = {
+        stacks.library(each.inspection.stack)
+        for each in others
+        if each.state is State.FUTEX and each.inspection is not None
+    }
+    return own is not None and own in theirs
 
 
 _STUCK_CAUSE = {
