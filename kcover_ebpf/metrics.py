@@ -75,8 +75,13 @@ _EXPECTED: Mapping[Kind, Sequence[Cause]] = {
 class MetricsSink:
     """Counts what the sensor says; a `sensor.Sink`."""
 
-    def __init__(self, probes: Iterable[tuple[str, str, bool]]) -> None:
-        """`probes`: family, name, and whether it is attached."""
+    wants_waits = True
+    """Ages are taken from the wait table."""
+
+    def __init__(
+        self, probes: Iterable[tuple[str, str, bool]], read_lost: Callable[[], Mapping[str, int]]
+    ) -> None:
+        """`probes`: family, name, is it attached; `read_lost`: losses so far, by family."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         registry = self.registry = CollectorRegistry()
         ProcessCollector(registry=registry)
@@ -115,7 +120,9 @@ class MetricsSink:
         )
         for family, probe, is_attached in probes:
             attached.labels(family, probe).set(is_attached)
-            self._lost.labels(family)
+        self._read_lost = read_lost
+        self._lost_before: dict[str, int] = {}
+        self._count_lost()
 
     def on_fact(self, fact: Fact) -> None:
         """Facts are not counted."""
@@ -127,7 +134,8 @@ class MetricsSink:
             self._detection.observe(max(verdict.time_s - verdict.since_s, 0.0))
 
     def on_waits(self, rows: Sequence[WaitRow], summary: str) -> None:  # noqa: ARG002
-        """Ages of the ranks in the table; ranks that are gone leave the metric."""
+        """Ages of the ranks in the table (ranks that are gone leave the metric), and losses."""
+        self._count_lost()
         self._ages.clear()
         for row in rows:
             if row.rank is not None and row.role == "rank":
@@ -141,9 +149,10 @@ class MetricsSink:
         """Count it."""
         self._actions.labels(decision.act.value).inc()
 
-    def count_lost(self, family: str, count: int) -> None:
-        """Add records lost since the call before."""
-        self._lost.labels(family).inc(count)
+    def _count_lost(self) -> None:
+        for family, count in self._read_lost().items():
+            self._lost.labels(family).inc(count - self._lost_before.get(family, 0))
+            self._lost_before[family] = count
 
 
 def parse_address(text: str) -> tuple[str, int]:
