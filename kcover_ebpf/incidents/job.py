@@ -31,6 +31,7 @@ from kcover_ebpf.incidents import announced, startup
 from kcover_ebpf.incidents.attention import Attention
 from kcover_ebpf.incidents.finding import Finding, Picture
 from kcover_ebpf.incidents.judge import judge
+from kcover_ebpf.incidents.links import Ends
 from kcover_ebpf.incidents.loss import LossWatch
 from kcover_ebpf.incidents.members import Members
 from kcover_ebpf.incidents.phases import Pace
@@ -247,14 +248,16 @@ class Job:
     def picture(self) -> Picture:
         """Everything a judgement needs, as of now."""
         members, views = self.members, self.members.views
+        ends = Ends(views.values())
         scene = Scene(
             now_ns=self.now_ns,
             policy=self._policy,
             table=self._table,
             children=members.children,
-            holders=members.holders,
+            holders=lambda pid, waited: members.holders(pid, waited, ends),
             inspections=self.attention.looks,
             kind=members.kind,
+            ends=ends,
             all_here=members.world_size == len(members.all_ranks),
         )
         standings = {
@@ -268,6 +271,7 @@ class Job:
             policy=self._policy,
             ranks=members.ranks,
             standings=standings,
+            ends=ends,
             thresholds_s={pid: self.pace.threshold_s(pid) for pid in members.ranks},
             known=self.attention.known,
             stop_signals=self.announced.stops,
