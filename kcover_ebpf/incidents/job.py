@@ -205,6 +205,9 @@ class Job:
             ended = any(view.exit is not None for view in self.members.views.values())
             cause = Cause.ENDING if ended else Cause.STARTING
             return Finding(Kind.WORKING, cause, self.now_ns)
+        unseen = startup.unsampled_rank(self.members, self.now_ns)
+        if unseen is not None:
+            return unseen
         missing = startup.missing_rank(self.members, self.pace, self.now_ns, self._policy)
         if missing is not None:
             return missing
