@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kcover_ebpf.facts import Pid
 from kcover_ebpf.incidents import chain, evidence, links, stacks
-from kcover_ebpf.incidents.finding import Finding, Picture
+from kcover_ebpf.incidents.finding import Finding, Picture, blame
 from kcover_ebpf.incidents.processes import NS, Effort
 from kcover_ebpf.incidents.standing import HELD, Standing, State
+from kcover_ebpf.incidents.standstill import standstill
 from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
 
-_CYCLE_FACTOR = 2.0
-_CYCLE_FLOOR_S = 6.0
 _VICTIM_S = 0.4
 
 
@@ -62,7 +60,7 @@ def _held_alone(picture: Picture, ranks: Sequence[Standing]) -> Finding | None:
             + evidence.time(picture, each)
             + evidence.peers(picture, each, ranks)
         )
-        return _finding(Kind.HUNG, cause, each, found, picture, ranks)
+        return blame(Kind.HUNG, cause, each, found, picture, ranks)
     return None
 
 
@@ -104,7 +102,7 @@ def _at_the_end_of_the_chain(picture: Picture, ranks: Sequence[Standing]) -> Fin
         return _working(picture, working, waiting)
     if stuck:
         return _stuck(picture, stuck, ranks)
-    return _nobody(picture, ranks)
+    return standstill(picture, ranks)
 
 
 def _working(picture: Picture, working: Sequence[Standing], waiting: Sequence[Standing]) -> Finding:
@@ -183,9 +181,9 @@ def _stuck(
             Kind.HUNG, Cause.STORAGE, first.since_ns, None, None, None, tuple(found), victims
         )
     if end.pid == first.pid and _in_another_collective(first, others):
-        return _finding(Kind.DEADLOCK, Cause.COLLECTIVE_MISMATCH, first, found, picture, ranks, end)
+        return blame(Kind.DEADLOCK, Cause.COLLECTIVE_MISMATCH, first, found, picture, ranks, end)
     kind = Kind.SLOW if end.state is State.THROTTLED else Kind.HUNG
-    return _finding(kind, _cause(first, end), first, found, picture, ranks, end)
+    return blame(kind, _cause(first, end), first, found, picture, ranks, end)
 
 
 def _in_another_collective(odd: Standing, others: Sequence[Standing]) -> bool:
@@ -221,97 +219,3 @@ def _cause(first: Standing, end: Standing) -> Cause:
     if first.state is State.CHILD:
         return Cause.LOADER_STUCK if first.waits_for else Cause.LOADER_DIED
     return _STUCK_CAUSE.get(end.state, Cause.BLOCKED_UNKNOWN)
-
-
-def _nobody(picture: Picture, ranks: Sequence[Standing]) -> Finding | None:
-    """Everybody waits for peers and nobody is at the end of a chain."""
-    if not ranks:
-        return None
-    silent = {each.pid: picture.silence_s(each.pid) for each in ranks}
-    needed = max(picture.thresholds_s[pid] for pid in silent)
-    if min(silent.values()) < max(1.0, needed / 2) or max(silent.values()) < needed:
-        return None
-    since_ns = min(each.since_ns for each in ranks)
-    gone = min(picture.left.values(), key=lambda each: each.since_ns, default=None)
-    if gone is not None:
-        text = f"{evidence.name(gone)} left with exit code 0 while the others still wait for it"
-        found = [Evidence(EvidenceKind.EVENT, text), *evidence.time(picture, ranks[0])]
-        return _finding(Kind.HUNG, Cause.LEFT_EARLY, gone, found, picture, ranks)
-    closed = links.closed_reader(picture.ranks, picture.ends)
-    if closed is not None:
-        reader = picture.standings[closed[0]]
-        text = f"{evidence.name(reader)} does not read: its peers wait to send it {closed[1]} B"
-        found = [Evidence(EvidenceKind.EDGE, text), *evidence.time(picture, reader)]
-        found += evidence.peers(picture, reader, ranks)
-        return _finding(Kind.HUNG, Cause.BLOCKED_READ, reader, found, picture, ranks)
-    apart = stacks.groups(
-        {
-            each.pid: each.inspection.stack
-            for each in ranks
-            if each.inspection and each.inspection.stack
-        }
-    )
-    lag = links.oldest_sender(picture.ranks)
-    if len(apart) > 1 or lag is not None:
-        return _mismatch(picture, ranks, apart, lag)
-    if min(silent.values()) < max(_CYCLE_FLOOR_S, _CYCLE_FACTOR * needed) or len(ranks) < 2:
-        return None
-    found = [
-        Evidence(EvidenceKind.TIME, f"no rank has moved for {min(silent.values()):.1f} s"),
-        Evidence(EvidenceKind.PEERS, "every rank waits for the others and no byte is on its way"),
-    ]
-    victims = tuple(each.pid for each in ranks)
-    return Finding(Kind.HUNG, Cause.WAIT_CYCLE, since_ns, None, None, None, tuple(found), victims)
-
-
-def _mismatch(
-    picture: Picture,
-    ranks: Sequence[Standing],
-    apart: Sequence[list[Pid]],
-    lag: tuple[Pid, float] | None,
-) -> Finding:
-    by_pid = {each.pid: each for each in ranks}
-    odd = stacks.minority(apart)
-    quiet_s = min(picture.silence_s(each.pid) for each in ranks)
-    found = [Evidence(EvidenceKind.TIME, f"no rank has moved for {quiet_s:.1f} s")]
-    culprit: Standing | None = None
-    if lag is not None:
-        text = f"{evidence.name(by_pid[lag[0]])} sent last {lag[1]:.2f} s before all others"
-        found.append(Evidence(EvidenceKind.EDGE, text))
-        culprit = by_pid[lag[0]]
-    if len(apart) > 1:
-        sides = " | ".join(
-            ", ".join(evidence.name(by_pid[pid]) for pid in group) for group in apart
-        )
-        found.append(
-            Evidence(EvidenceKind.STACK, f"the ranks wait in {len(apart)} places: {sides}")
-        )
-        if len(odd) == 1:
-            culprit = by_pid[odd[0]]
-    found.append(Evidence(EvidenceKind.PEERS, "every rank waits"))
-    since_ns = min(each.since_ns for each in ranks)
-    if len(apart) > 1:
-        cause = Cause.COLLECTIVE_MISMATCH
-        kind = Kind.DEADLOCK
-    else:
-        cause, kind = Cause.BLOCKED_UNKNOWN, Kind.HUNG
-    if culprit is None:
-        victims = tuple(by_pid)
-        return Finding(kind, cause, since_ns, None, None, None, tuple(found), victims)
-    return _finding(kind, cause, culprit, found, picture, ranks)
-
-
-def _finding(
-    kind: Kind,
-    cause: Cause,
-    culprit: Standing,
-    found: Sequence[Evidence],
-    picture: Picture,
-    ranks: Sequence[Standing],
-    end: Standing | None = None,
-) -> Finding:
-    victims = tuple(each.pid for each in ranks if each.pid != culprit.pid)
-    tid = (end or culprit).tid
-    return Finding(
-        kind, cause, culprit.since_ns, culprit.pid, tid, culprit.rank, tuple(found), victims
-    )

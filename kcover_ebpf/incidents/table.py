@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kcover_ebpf.incidents.job import Job
 from kcover_ebpf.incidents.finding import Finding
+from kcover_ebpf.incidents.job import Job
 from kcover_ebpf.incidents.processes import NS
 from kcover_ebpf.incidents.ranks import Role
 from kcover_ebpf.incidents.standing import Standing

@@ -5,8 +5,8 @@ Times leave the boottime clock here: a verdict speaks unix seconds.
 
 from __future__ import annotations
 
-from kcover_ebpf.incidents.job import Job
 from kcover_ebpf.incidents.finding import Finding
+from kcover_ebpf.incidents.job import Job
 from kcover_ebpf.incidents.processes import NS
 from kcover_ebpf.incidents.table import gives_up_after_s, unobserved, wait_rows
 from kcover_ebpf.incidents.verdict import Cause, Culprit, EvidenceKind, Kind, Verdict
