@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
-from tools.faultbench.cgroups import ROOT, dissolve
+from tools.faultbench.cgroups import ROOT, UNIFIED, dissolve
 from tools.faultbench.live import kill_tagged
 from tools.faultbench.prepare import SWAP_NOTE
 from tools.workloads import network
@@ -41,6 +42,10 @@ def remove_leftovers(work: Path) -> None:
         release(work / name)
         network.remove(name)
         shutil.rmtree(work / name, ignore_errors=True)
+    for group in UNIFIED.glob("kcover-run-*"):  # the sensor's own, if it was killed with its bench
+        if not Path("/proc", group.name.removeprefix("kcover-run-")).exists():
+            with contextlib.suppress(OSError):  # somebody still lives in it
+                group.rmdir()
 
 
 def run_name(name: str) -> re.Match[str] | None:
