@@ -201,7 +201,6 @@ struct pass_value {
 	__u64 id;
 	__u64 used_bytes;    /* of the buffer `samples` */
 	__u64 is_incomplete; /* not all threads were looked at: take the samples out and go on */
-	__u64 look_count;    /* threads in one call of walk.bpf.c */
 	__u64 boottime_ns;
 	__u64 previous_ns;  /* boottime of the pass before; 0 before the second */
 	__u64 monotonic_ns; /* CLOCK_MONOTONIC, which leaves out suspension */

@@ -267,29 +267,31 @@ static __always_inline bool is_unchanged(struct thread_sample *sample, struct ta
 	       (sample->raw_state || sample->cpu_ns == task->se.sum_exec_runtime);
 }
 
-/* False for a thread that was looked at before in this pass. */
-static __always_inline bool look_at(struct pass_value *pass, struct process_value *process,
-				    struct task_struct *task)
+/* All there is to do for a thread that was looked at before in this pass, or that has not run. */
+static __always_inline bool quick_look(struct pass_value *pass, struct process_value *process,
+				       struct task_struct *task, struct thread_sample *sample)
 {
-	__u32 tid = task->pid;
-	struct thread_sample *sample = bpf_map_lookup_elem(&threads, &tid);
-
-	if (!sample) {
-		first_look(pass, process, task);
-		return true;
-	}
 	if (sample->pass_id == pass->id)
-		return false;
-	if (!process->detail && is_unchanged(sample, task)) {
-		sample->pass_id = pass->id;
-		count_state(&process->totals, sample->state);
 		return true;
-	}
-	if (sample->start_ns != task->start_boottime)
+	if (process->detail || !is_unchanged(sample, task))
+		return false;
+	sample->pass_id = pass->id;
+	count_state(&process->totals, sample->state);
+	return true;
+}
+
+static __always_inline void long_look(struct pass_value *pass, struct process_value *process,
+				      struct task_struct *task, struct thread_sample *sample)
+{
+	if (!sample || sample->start_ns != task->start_boottime)
 		first_look(pass, process, task);
 	else
 		next_look(pass, process, task, sample);
-	return true;
+}
+
+static __always_inline struct thread_sample *sample_of(__u32 tid)
+{
+	return bpf_map_lookup_elem(&threads, &tid);
 }
 
 #endif

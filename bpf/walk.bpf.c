@@ -9,9 +9,6 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* Threads looked at in one call: on a kernel that is not preemptible a longer one would be felt. */
-#define MAX_LOOKS 16384
-
 /* include/uapi/linux/bpf.h has no names for them (kernel/bpf/task_iter.c) */
 #define ALL_PROCESSES 0
 #define ALL_THREADS   1
@@ -24,25 +21,54 @@ extern int bpf_iter_task_new(struct bpf_iter_task *it, struct task_struct *task,
 	__ksym;
 extern struct task_struct *bpf_iter_task_next(struct bpf_iter_task *it) __ksym;
 extern void bpf_iter_task_destroy(struct bpf_iter_task *it) __ksym;
+extern struct task_struct *bpf_task_from_pid(int pid) __ksym;
+extern void bpf_task_release(struct task_struct *task) __ksym;
+
+/*
+ * Not static, so that the verifier checks it once and not for every turn of the loop. Such a
+ * function takes numbers only, hence the second look-up of everything.
+ */
+__noinline int look_longer(__u32 pid, __u32 tid)
+{
+	struct process_value *process = watched(pid);
+	struct pass_value *pass = current_pass();
+	struct task_struct *task;
+
+	if (!process || !pass)
+		return 0;
+	task = bpf_task_from_pid(tid);
+	if (!task)
+		return 0;
+	if (process->pass_id != pass->id)
+		begin_process(process, pass, task, pid);
+	long_look(pass, process, task, sample_of(tid));
+	bpf_task_release(task);
+	return 0;
+}
+
+static __always_inline bool look_at(struct pass_value *pass, struct task_struct *task)
+{
+	__u32 pid = task->tgid, tid;
+	struct process_value *process = watched(pid);
+	struct thread_sample *sample;
+
+	if (!process)
+		return true;
+	tid = task->pid;
+	sample = sample_of(tid);
+	if (process->pass_id != pass->id || !sample || !quick_look(pass, process, task, sample))
+		look_longer(pid, tid);
+	return !pass->is_incomplete;
+}
 
 static __always_inline void walk_all_threads(struct pass_value *pass)
 {
-	struct process_value *process;
 	struct bpf_iter_task all;
 	struct task_struct *task;
-	__u32 pid;
 
 	bpf_iter_task_new(&all, NULL, ALL_THREADS);
 	while ((task = bpf_iter_task_next(&all))) {
-		pid = task->tgid;
-		process = watched(pid);
-		if (!process)
-			continue;
-		if (process->pass_id != pass->id)
-			begin_process(process, pass, task, pid);
-		if (look_at(pass, process, task) && ++pass->look_count >= MAX_LOOKS)
-			pass->is_incomplete = 1;
-		if (pass->is_incomplete)
+		if (!look_at(pass, task))
 			break;
 	}
 	bpf_iter_task_destroy(&all);
@@ -86,8 +112,6 @@ int walk_threads(struct bpf_iter__task *ctx)
 	if (!pass || !ctx->task)
 		return 0;
 	begin_pass(pass);
-	/* Not a local variable, whose every value the verifier would follow. */
-	pass->look_count = 0;
 	walk_all_threads(pass);
 	if (!pass->is_incomplete)
 		send_all_totals(pass);

@@ -257,7 +257,6 @@ class PassValue(ctypes.Structure):
         ("id", c_uint64),
         ("used_bytes", c_uint64),
         ("is_incomplete", c_uint64),
-        ("look_count", c_uint64),
         ("boottime_ns", c_uint64),
         ("previous_ns", c_uint64),
         ("monotonic_ns", c_uint64),
