@@ -55,11 +55,10 @@ def blame(
     cause: Cause,
     culprit: Standing,
     found: Sequence[Evidence],
-    picture: Picture,
     ranks: Sequence[Standing],
     end: Standing | None = None,
 ) -> Finding:
-    """A finding that names a culprit; `end` is the process at the end of its chain, if it is another one."""
+    """A finding that names a culprit; `end` is the end of its chain, if that is another process."""
     victims = tuple(each.pid for each in ranks if each.pid != culprit.pid)
     tid = (end or culprit).tid
     return Finding(

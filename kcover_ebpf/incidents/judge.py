@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kcover_ebpf.facts import Pid
 from kcover_ebpf.incidents import chain, evidence, links, stacks
 from kcover_ebpf.incidents.finding import Finding, Picture, blame
 from kcover_ebpf.incidents.processes import NS, Effort
@@ -60,7 +61,7 @@ def _held_alone(picture: Picture, ranks: Sequence[Standing]) -> Finding | None:
             + evidence.time(picture, each)
             + evidence.peers(picture, each, ranks)
         )
-        return blame(Kind.HUNG, cause, each, found, picture, ranks)
+        return blame(Kind.HUNG, cause, each, found, ranks)
     return None
 
 
@@ -70,7 +71,7 @@ def _lost_link(picture: Picture) -> Finding | None:
     if not edges or any(picture.standings[pid].state is State.MOVING for pid in views):
         return None
     pairs = {frozenset({edge.pid, edge.peer_pid or edge.remote}) for edge in edges}
-    if len(pairs) == 1 and max(edge.backoff for edge in edges) <= links.LOST_BACKOFF:
+    if len(pairs) == 1 and max(edge.backoff for edge in edges) < links.LOST_ALONE_BACKOFF:
         return None
     since_ns = min(edge.since_ns for edge in edges)
     shown = sorted(edges, key=lambda edge: -edge.backoff)[:4]
@@ -141,53 +142,54 @@ def _quiet_cause(first: Standing, end: Standing) -> Cause:
 def _stuck(
     picture: Picture, stuck: Sequence[Standing], ranks: Sequence[Standing]
 ) -> Finding | None:
-    ends = [(each, chain.follow(picture, each)) for each in stuck]
+    ends = {each.pid: chain.follow(picture, each) for each in stuck}
     # the earliest one: whoever came later may be waiting for it in a way that was not understood
-    first, end = min(ends, key=lambda pair: pair[0].since_ns)
-    silent_s = picture.silence_s(first.pid)
-    if silent_s < picture.thresholds_s[first.pid]:
-        return None
+    first = min(stuck, key=lambda each: each.since_ns)
+    end = ends[first.pid]
     others = [each for each in ranks if each.pid != first.pid]
+    if end.state is State.TRACED or picture.silence_s(first.pid) < picture.thresholds_s[first.pid]:
+        return None
     if any(picture.silence_s(each.pid) < _VICTIM_S for each in others):
         return None
-    if end.state is State.TRACED:
-        return None
-    found = [
-        Evidence(
-            EvidenceKind.SINK,
-            f"{evidence.name(first)}: {first.text}, {evidence.ago(picture, first)}",
-        )
-    ]
-    if end.pid != first.pid:
-        found.append(
-            Evidence(
-                EvidenceKind.EDGE,
-                f"it waits for process {end.pid}: {end.text}, {evidence.ago(picture, end)}",
-            )
-        )
-    found += (
-        evidence.time(picture, first)
-        + evidence.peers(picture, first, ranks)
-        + evidence.unread(picture, first)
-    )
-    found += evidence.sender(picture, first) + evidence.odd_stack(picture, first)
-    same = [each for each, last in ends if last.state is end.state]
-    if end.state is State.STORAGE and len(same) > 1:
+    found = _stuck_evidence(picture, first, end, ranks)
+    in_storage = sum(last.state is State.STORAGE for last in ends.values())
+    if end.state is State.STORAGE and in_storage > 1:
         # many ranks in the same resource: it is the resource, not a rank
-        text = f"{len(same)} ranks wait for storage"
-        found.append(Evidence(EvidenceKind.PEERS, text))
-        victims = tuple(each.pid for each in ranks)
+        found.append(Evidence(EvidenceKind.PEERS, f"{in_storage} ranks wait for storage"))
         return Finding(
-            Kind.HUNG, Cause.STORAGE, first.since_ns, None, None, None, tuple(found), victims
+            Kind.HUNG, Cause.STORAGE, first.since_ns, evidence=tuple(found), victims=_pids(ranks)
         )
     if end.pid == first.pid and _in_another_collective(first, others):
-        return blame(Kind.DEADLOCK, Cause.COLLECTIVE_MISMATCH, first, found, picture, ranks, end)
+        return blame(Kind.DEADLOCK, Cause.COLLECTIVE_MISMATCH, first, found, ranks)
     kind = Kind.SLOW if end.state is State.THROTTLED else Kind.HUNG
-    return blame(kind, _cause(first, end), first, found, picture, ranks, end)
+    return blame(kind, _cause(first, end), first, found, ranks, end)
+
+
+def _stuck_evidence(
+    picture: Picture, first: Standing, end: Standing, ranks: Sequence[Standing]
+) -> list[Evidence]:
+    text = f"{evidence.name(first)}: {first.text}, {evidence.ago(picture, first)}"
+    found = [Evidence(EvidenceKind.SINK, text)]
+    if end.pid != first.pid:
+        text = f"it waits for process {end.pid}: {end.text}, {evidence.ago(picture, end)}"
+        found.append(Evidence(EvidenceKind.EDGE, text))
+    return [
+        *found,
+        *evidence.time(picture, first),
+        *evidence.peers(picture, first, ranks),
+        *evidence.unread(picture, first),
+        *evidence.sender(picture, first),
+        *evidence.odd_stack(picture, first),
+    ]
+
+
+def _pids(ranks: Sequence[Standing]) -> tuple[Pid, ...]:
+    return tuple(each.pid for each in ranks)
 
 
 def _in_another_collective(odd: Standing, others: Sequence[Standing]) -> bool:
-    # it waits in the same library as the others, only elsewhere: they wait for it there, it for them here
+    # it waits in the same library as the others, only elsewhere: they wait for it there, it for
+    # them here
     if odd.state is not State.FUTEX or odd.inspection is None:
         return False
     own = stacks.library(odd.inspection.stack)

@@ -27,14 +27,14 @@ def standstill(picture: Picture, ranks: Sequence[Standing]) -> Finding | None:
     if gone is not None:
         text = f"{evidence.name(gone)} left with exit code 0 while the others still wait for it"
         found = [Evidence(EvidenceKind.EVENT, text), *evidence.time(picture, ranks[0])]
-        return blame(Kind.HUNG, Cause.LEFT_EARLY, gone, found, picture, ranks)
+        return blame(Kind.HUNG, Cause.LEFT_EARLY, gone, found, ranks)
     closed = links.closed_reader(picture.ranks, picture.ends)
     if closed is not None:
         reader = picture.standings[closed[0]]
         text = f"{evidence.name(reader)} does not read: its peers wait to send it {closed[1]} B"
         found = [Evidence(EvidenceKind.EDGE, text), *evidence.time(picture, reader)]
         found += evidence.peers(picture, reader, ranks)
-        return blame(Kind.HUNG, Cause.BLOCKED_READ, reader, found, picture, ranks)
+        return blame(Kind.HUNG, Cause.BLOCKED_READ, reader, found, ranks)
     apart = stacks.groups(
         {
             each.pid: each.inspection.stack
@@ -89,4 +89,4 @@ def _mismatch(
     if culprit is None:
         victims = tuple(by_pid)
         return Finding(kind, cause, since_ns, None, None, None, tuple(found), victims)
-    return blame(kind, cause, culprit, found, picture, ranks)
+    return blame(kind, cause, culprit, found, ranks)

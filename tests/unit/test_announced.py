@@ -222,3 +222,41 @@ def test_who_stopped_a_rank_is_told_until_it_is_continued(number: int) -> None:
     assert stage.job.announced.stops[Pid(101)].sender_pid == STRANGER
     send(stage, stage.rank(1), signal.SIGCONT)
     assert stage.job.announced.stops == {}
+
+
+def wrapped(stage: Stage) -> tuple[Proc, Proc]:
+    """Rank 3 as a shell with a program below it."""
+    stage.exit(stage.rank(3), 0)
+    stage.run(1)
+    del stage.procs[103]
+    shell = stage.add(Proc(800, rank=3, argv=("bash", "-c", "./train")))
+    return shell, stage.add(Proc(801, ppid=800, rank=3, argv=("readlink", "-f", "x")))
+
+
+def test_what_a_shell_around_a_rank_runs_first_may_fail() -> None:
+    stage = Stage()
+    shell, first = wrapped(stage)
+    stage.exit(first, 1)
+    stage.run(3)
+    assert faults(stage) == []
+    stage.exit(shell, 1)
+    stage.run(1)
+    assert [verdict.culprit and verdict.culprit.rank for verdict in faults(stage)] == [3]
+
+
+def test_a_failure_that_the_job_got_over_is_forgotten() -> None:
+    stage = trained()
+    stage.exit(stage.rank(2), 1)
+    stage.run(2)
+    assert faults(stage) != []
+    del stage.procs[102]
+    stage.add(Proc(902, rank=2))
+    verdict = stage.run(20)
+    assert verdict is not None and verdict.kind is Kind.WORKING
+
+
+def test_the_last_rank_to_end_is_told_at_once() -> None:
+    stage = trained(world=1)
+    stage.exit(stage.rank(0), 3)
+    stage.one_pass(1)
+    assert [verdict.cause for verdict in faults(stage)] == [Cause.EXITED]
