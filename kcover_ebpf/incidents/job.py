@@ -76,6 +76,17 @@ class Job:
                 self._moved_bytes[fact.pid] += self._view(fact).on_socket(fact)
             case DescriptorSample():
                 self._view(fact).descriptors[fact.fd, fact.inode] = fact
+            case Inspection():
+                self.attention.on_look(fact)
+            case TcpRetransmit():
+                self.loss.observe(fact, self.members.ranks)
+            case Tick():
+                self._on_tick(fact)
+            case _:
+                self._on_life(fact)
+
+    def _on_life(self, fact: Fact) -> None:
+        match fact:
             case ProcessSeen():
                 self._view(fact).seen = fact
                 self.members.rename()
@@ -90,12 +101,6 @@ class Job:
             case SignalSent():
                 self.announced.on_signal(fact)
                 self._alarm = True
-            case Inspection():
-                self.attention.on_look(fact)
-            case TcpRetransmit():
-                self.loss.observe(fact, self.members.ranks)
-            case Tick():
-                self._on_tick(fact)
             case _:
                 pass
 
@@ -278,6 +283,7 @@ class Job:
             ranks=members.ranks,
             standings=standings,
             ends=ends,
+            lossy=self.loss.lossy(self.now_ns) is not None,
             thresholds_s={pid: self.pace.threshold_s(pid) for pid in members.ranks},
             known=self.attention.known,
             stop_signals=self.announced.stops,
