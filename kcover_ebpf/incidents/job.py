@@ -142,6 +142,7 @@ class Job:
             view = self.members.views.get(pid)
             if view is not None and view.on_peer_bytes(moved, now_ns):
                 self._progress(pid, now_ns)
+        self.pace.note_payload(sum(self._moved_bytes.values()), tick.period_ns)
         self._moved_bytes.clear()
         self.announced.settle(self.members)
         self.pace.watch_training(ranks, self.members.world_size)
@@ -283,7 +284,7 @@ class Job:
             ranks=members.ranks,
             standings=standings,
             ends=ends,
-            lossy=self.loss.lossy(self.now_ns) is not None,
+            lossy=self.loss.lossy(self.now_ns, self.pace.slowed) is not None,
             thresholds_s={pid: self.pace.threshold_s(pid) for pid in members.ranks},
             known=self.attention.known,
             stop_signals=self.announced.stops,
