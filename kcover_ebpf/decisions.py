@@ -8,7 +8,6 @@ from kcover_ebpf.incidents.verdict import EvidenceKind, Kind, Verdict
 from kcover_ebpf.settings import Act
 
 
-
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What to do now; OBSERVE means nothing."""
