@@ -69,7 +69,9 @@ class Policy:
         values: dict[str, float | int | None] = {}
         for key, raw in table.items():
             if key not in known:
-                raise PolicyError(f"policy {path}: unknown key {key!r}; known: {', '.join(sorted(known))}")
+                raise PolicyError(
+                    f"policy {path}: unknown key {key!r}; known: {', '.join(sorted(known))}"
+                )
             values[known[key]] = _policy_value(path, key, known[key], raw)
         return replace(cls(), **values)  # type: ignore[arg-type]
 
