@@ -113,8 +113,8 @@ def test_switch_detail_lines_are_no_second_error(rest):
         ("NVRM: GPU 0000:5d:00.0: GPU has fallen off the bus.", GPU, Notice.GPU_LOST),
         (
             (
-                "NVRM: The NVIDIA GPU 0000:5d:00.0\nNVRM: (PCI ID: 10de:2330) installed in this system "
-                "has\nNVRM: fallen off the bus and is not responding to commands."
+                "NVRM: The NVIDIA GPU 0000:5d:00.0\nNVRM: (PCI ID: 10de:2330) installed in this "
+                "system has\nNVRM: fallen off the bus and is not responding to commands."
             ),
             GPU,
             Notice.GPU_LOST,
