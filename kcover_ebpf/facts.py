@@ -1,8 +1,9 @@
 """What the kernel said, in our words.
 
-Every value here is immutable and self-contained. All `*_ns` times are CLOCK_BOOTTIME nanoseconds (it goes on
-while a node is suspended and never jumps) unless the name says otherwise. `pid` is the process (the kernel's
-tgid), `tid` the thread. A fact says what was seen, never what it means: meaning begins in `incidents`.
+Every value here is immutable and self-contained. All `*_ns` times are CLOCK_BOOTTIME nanoseconds
+(it goes on while a node is suspended and never jumps) unless the name says otherwise. `pid` is the
+process (the kernel's tgid), `tid` the thread. A fact says what was seen, never what it means:
+meaning begins in `incidents`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ Tid = NewType("Tid", int)
 Inode = NewType("Inode", int)
 
 NO_SYSCALL = -1
-"""`ThreadSample.syscall` of a thread that is not in a system call (it runs in user space or faults)."""
+"""`ThreadSample.syscall` of a thread that is not in a system call (it runs in user space or
+faults).
+"""
 
 
 class TaskState(Enum):
@@ -36,8 +39,9 @@ class TaskState(Enum):
 class ThreadSample:
     """One thread at one pass of the sampler; sent when it moved, or at every pass in detail mode.
 
-    A thread *moved* when its site (system call, first argument, user stack pointer) differs from the
-    sample before, or when it used more than 2% of the interval on a CPU. A thread that was not sent did not move.
+    A thread *moved* when its site (system call, first argument, user stack pointer) differs from
+    the sample before, or when it used more than 2% of the interval on a CPU. A thread that was not
+    sent did not move.
     """
 
     boottime_ns: int
@@ -47,7 +51,9 @@ class ThreadSample:
     """Start of the thread; with `tid` it is its identity."""
     state: TaskState
     syscall: int
-    """Number of the system call it sits in, on the machine's own architecture; `NO_SYSCALL` if none."""
+    """Number of the system call it sits in, on the machine's own architecture; `NO_SYSCALL` if
+    none.
+    """
     args: tuple[int, int, int, int, int, int]
     user_sp: int
     user_ip: int
@@ -101,7 +107,9 @@ class SocketSample:
     fd: int
     inode: Inode
     state: str
-    """ESTABLISHED, SYN_SENT, SYN_RECV, FIN_WAIT1, ..., LISTEN, CLOSE (kernel: include/net/tcp_states.h)."""
+    """ESTABLISHED, SYN_SENT, SYN_RECV, FIN_WAIT1, ..., LISTEN, CLOSE (kernel:
+    include/net/tcp_states.h).
+    """
     local: tuple[str, int]
     remote: tuple[str, int]
     unread_bytes: int
@@ -116,7 +124,9 @@ class SocketSample:
     """Zero-window probes without an answer (icsk_probes_out)."""
     send_window_bytes: int
     last_send_ns: int
-    """Boottime of the last data sent, from the kernel's own clock ticks: exact to one tick (1-10 ms)."""
+    """Boottime of the last data sent, from the kernel's own clock ticks: exact to one tick (1-10
+    ms).
+    """
     last_receive_ns: int
     changed_ns: int
     """Last pass at which a byte counter or queue of this socket moved."""
@@ -232,6 +242,8 @@ class ProcessSeen:
     """At most the first 16 words; empty for a zombie."""
     rank_environ: dict[str, str] = field(default_factory=dict)
     """Only the variables that name a rank, a world or a rendezvous; never the whole environment."""
+    devices: frozenset[str] = frozenset()
+    """Device nodes it held open when it was read, like /dev/nvidia0 or /dev/infiniband/uverbs0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +252,9 @@ class WaitedFile:
 
     fd: int
     kind: str
-    """tcp, unix, pipe, fifo, file, tty, null, eventfd, inotify, device, other."""
+    """socket, tcp, unix, pipe, fifo, file, tty, null, device, other, or the name of an anonymous
+    inode.
+    """
     target: str
     """The link text of /proc/PID/fd/N, cut at 120 characters."""
     inode: Inode
@@ -259,23 +273,35 @@ class StorageState:
     completed_count: int
     suspended: bool
     """A device-mapper device that was suspended."""
-    throttled: bool
-    """Requests are held above the device (cgroup I/O limit), none is in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A request for an `Inspection` of one thread."""
+
+    pid: Pid
+    tid: Tid
+    since_ns: int
+    """When its wait began: relative time-outs count from there."""
+    running_sp: int | None
+    """Its stack pointer if it runs in user space; None if it waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
     """A closer look at one thread that does not move, made only while its job is suspicious.
 
-    Each part is None or empty where it could not be read in time (a process that died, or one whose memory
-    lock is held): the reader never waits for the target.
+    Each part is None or empty where it could not be read in time (a process that died, or one whose
+    memory lock is held): the reader never waits for the target.
     """
 
     boottime_ns: int
     pid: Pid
     tid: Tid
     wait_channel: str
-    """The kernel function it sleeps in (/proc/PID/task/TID/wchan); empty when it runs or is unknown."""
+    """The kernel function it sleeps in (/proc/PID/task/TID/wchan); empty when it runs or is
+    unknown.
+    """
     deadline_ns: int | None
     """When its timed wait ends by itself; None for an untimed wait or an unreadable time-out."""
     timed: bool
@@ -284,10 +310,13 @@ class Inspection:
     stack: tuple[str, ...]
     """module+offset words of the user stack that point into code, innermost first."""
     stack_digest: int
-    """Hash of the raw 4 KiB above the stack pointer: equal digests mean that nothing there changed."""
+    """Hash of the raw 4 KiB above the stack pointer: equal digests mean that nothing there changed.
+    """
     storage: StorageState | None
-    futex_word: int | None
-    """Address of the futex it waits on, if any."""
+    lock_holders: tuple[Pid, ...]
+    """Processes that hold the file lock it waits for; empty if it waits for none."""
+    user_sp: int
+    """The stack pointer that `stack` and `stack_digest` were read at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +329,9 @@ class Tick:
     lost_count: int
     """Ring-buffer records and sampler entries lost since the pass before."""
     late: bool
-    """The pass came so late (node suspended, sensor starved) that the time between cannot be judged."""
+    """The pass came so late (node suspended, sensor starved) that the time between cannot be
+    judged.
+    """
 
 
 Fact = (
@@ -319,4 +350,5 @@ Fact = (
     | Inspection
     | Tick
 )
-"""Everything `incidents` can be told. Later families (device, log, fabric) add their own members."""
+"""Everything `incidents` can be told. Later families (device, log, fabric) add their own members.
+"""

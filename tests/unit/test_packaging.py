@@ -107,3 +107,10 @@ def test_the_installed_command_runs_without_a_compiler(installed: Path) -> None:
     result = run_installed(installed, "kcover-ebpf", "--help")
     assert (result.returncode, result.stderr) == (0, "")
     assert "Usage: kcover-ebpf" in result.stdout
+
+
+@pytest.mark.needs("root", "bpf", "btf")
+def test_the_installed_command_loads_its_objects_without_a_compiler(installed: Path) -> None:
+    result = run_installed(installed, "kcover-ebpf", "doctor")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "attached" in result.stdout

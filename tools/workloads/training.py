@@ -176,7 +176,7 @@ def train(trainer: Trainer, options: Options, log: EventLog) -> None:
 
 
 def one_step(run: Run) -> None:
-    """Input, computation, gradients, loss; collectives that a fault leaves out are left out once."""
+    """Input, computation, gradients, loss; what a fault leaves out is left out once."""
     run.trainer.next_batch()
     run.pace.compute()
     if run.skip_update:

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Adds what a thread did since its last sample to its process: from the sampler and at its exit. */
+#ifndef KCOVER_ACCOUNT_BPF_H
+#define KCOVER_ACCOUNT_BPF_H
+
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include "maps.bpf.h"
+
+/* A counter that went back belongs to a thread that took over the tid (exec): it starts anew. */
+#define ADD_SINCE(total, was, now_value)                                           \
+	do {                                                                       \
+		__u64 now_ = (now_value);                                          \
+		__u64 was_ = (was);                                                \
+		__sync_fetch_and_add(&(total), now_ >= was_ ? now_ - was_ : now_); \
+		(was) = now_;                                                      \
+	} while (0)
+
+/*
+ * `sample` holds the counters of the thread's last sample, and those of now afterwards. A thread
+ * seen for the first time brings zeros if it began while its process was watched.
+ */
+static __always_inline void account(struct totals_event *totals, struct thread_sample *sample,
+				    struct task_struct *task)
+{
+	ADD_SINCE(totals->cpu_ns, sample->cpu_ns, task->se.sum_exec_runtime);
+	ADD_SINCE(totals->minor_faults, sample->minor_faults, task->min_flt);
+	ADD_SINCE(totals->major_faults, sample->major_faults, task->maj_flt);
+	if (bpf_core_field_exists(task->ioac.rchar)) {
+		ADD_SINCE(totals->read_chars, sample->read_chars, task->ioac.rchar);
+		ADD_SINCE(totals->write_chars, sample->write_chars, task->ioac.wchar);
+	}
+	if (bpf_core_field_exists(task->ioac.read_bytes)) {
+		ADD_SINCE(totals->read_bytes, sample->read_bytes, task->ioac.read_bytes);
+		ADD_SINCE(totals->write_bytes, sample->write_bytes, task->ioac.write_bytes);
+	}
+}
+
+/* Takes the counters as they are, so that what came before is not counted. */
+static __always_inline void set_baseline(struct thread_sample *sample, struct task_struct *task)
+{
+	struct totals_event ignored = {};
+
+	account(&ignored, sample, task);
+}
+
+#endif

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Differences between kernels, one helper each. What the kernel has is asked of its BTF, never of
+ * its version number.
+ */
+#ifndef KCOVER_COMPAT_BPF_H
+#define KCOVER_COMPAT_BPF_H
+
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include "arch.bpf.h"
+#include "events.h"
+
+/* include/linux/sched.h */
+#define TASK_INTERRUPTIBLE   0x0001
+#define TASK_UNINTERRUPTIBLE 0x0002
+#define TASK_STOPPED_BIT     0x0004
+#define TASK_TRACED_BIT      0x0008
+#define TASK_WAKING          0x0200
+#define TASK_NOLOAD          0x0400
+#define TASK_FROZEN          0x8000
+#define PF_EXITING           0x00000004
+#define PF_FROZEN            0x00010000
+/* include/linux/sched/jobctl.h */
+#define JOBCTL_TRAP_FREEZE (1UL << 23)
+
+/* Stacks of kernels that need the fallback below: 16 KiB on both architectures, without KASAN. */
+#define KERNEL_STACK_BYTES 16384
+
+/* 2f064a59a11f ("sched: Change task_struct::state", 5.14) renamed the field and halved it. */
+struct task_struct___before_5_14 {
+	long state;
+} __attribute__((preserve_access_index));
+
+static __always_inline __u32 raw_state(struct task_struct *task)
+{
+	struct task_struct___before_5_14 *old = (void *)task;
+
+	if (bpf_core_field_exists(task->__state))
+		return task->__state;
+	return BPF_CORE_READ(old, state);
+}
+
+/*
+ * Frozen has three faces: a state of its own since f5d39b020809 ("freezer,sched: Rewrite core
+ * freezer logic", 6.1), before that a flag on a sleeper (the bit is a hole since), and for the
+ * freezer of cgroup v2 a job control trap.
+ */
+static __always_inline __u32 thread_state(struct task_struct *task)
+{
+	__u32 state = raw_state(task);
+
+	if (task->exit_state)
+		return THREAD_ZOMBIE;
+	if (!state || state & TASK_WAKING)
+		return THREAD_RUNNING;
+	if (state & TASK_FROZEN)
+		return THREAD_FROZEN;
+	if (state & TASK_STOPPED_BIT)
+		return THREAD_STOPPED;
+	if (state & TASK_TRACED_BIT)
+		return THREAD_TRACED;
+	if (state & TASK_UNINTERRUPTIBLE) {
+		if (task->flags & PF_FROZEN)
+			return THREAD_FROZEN;
+		return state & TASK_NOLOAD ? THREAD_SLEEPING : THREAD_UNINTERRUPTIBLE;
+	}
+	if (state & TASK_INTERRUPTIBLE)
+		return task->jobctl & JOBCTL_TRAP_FREEZE ? THREAD_FROZEN : THREAD_SLEEPING;
+	return THREAD_OTHER;
+}
+
+/* The helper came with dd6e10fbd9fb ("bpf: Add bpf_task_pt_regs() helper", 5.15). */
+static __always_inline struct pt_regs *user_registers(struct task_struct *task)
+{
+	if (bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_task_pt_regs))
+		return (struct pt_regs *)bpf_task_pt_regs(task);
+	return (void *)task->stack + KERNEL_STACK_BYTES - bpf_core_type_size(struct pt_regs);
+}
+
+/*
+ * The scheduler's clock, which no helper reads: when the calling thread got its CPU, plus what it
+ * used since. The tick adds that up, so the result is late by at most one tick.
+ */
+static __always_inline __u64 scheduler_clock(void)
+{
+	struct task_struct *self = (void *)bpf_get_current_task();
+
+	if (!bpf_core_field_exists(self->sched_info.last_arrival))
+		return 0;
+	return BPF_CORE_READ(self, sched_info.last_arrival) +
+	       BPF_CORE_READ(self, se.sum_exec_runtime) -
+	       BPF_CORE_READ(self, se.prev_sum_exec_runtime);
+}
+
+/* 72ba14deb40a ("mm: Update mark_victim tracepoints fields", 6.9) passes the task, not its tid. */
+struct trace_event_raw_mark_victim {
+	__u32 uid;
+} __attribute__((preserve_access_index));
+
+static __always_inline bool mark_victim_passes_task(void)
+{
+	return bpf_core_field_exists(((struct trace_event_raw_mark_victim *)0)->uid);
+}
+
+#endif

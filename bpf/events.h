@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What the kernel half tells the other: the one header both sides share.
+ *
+ * Records (`*_event`) travel through the ring buffer or an iterator's file; values (`*_value`) live
+ * in maps that user space reads or writes. kcover_ebpf/wire.py mirrors every one of them; a test
+ * compares the two through BTF. All fields have a fixed width, padding is explicit, and every byte
+ * is written. `pid` is the process (the kernel's tgid), `tid` the thread; `*_ns` is CLOCK_BOOTTIME
+ * unless the name says otherwise.
+ */
+#ifndef KCOVER_EVENTS_H
+#define KCOVER_EVENTS_H
+
+#include <linux/types.h>
+
+#define COMM_BYTES        16
+#define ADDRESS_BYTES     16
+#define SYSCALL_ARG_COUNT 6
+#define NO_SYSCALL        (-1)
+
+enum event_type {
+	EVENT_THREAD = 1,
+	EVENT_TOTALS = 2,
+	EVENT_SOCKET = 3,
+	EVENT_DESCRIPTOR = 4,
+	EVENT_FORK = 5,
+	EVENT_EXEC = 6,
+	EVENT_EXIT = 7,
+	EVENT_OOM = 8,
+	EVENT_SIGNAL = 9,
+	EVENT_RETRANSMIT = 10,
+	EVENT_TCP_STATE = 11,
+};
+
+/* The letters of facts.TaskState. */
+enum thread_state {
+	THREAD_RUNNING = 'R',
+	THREAD_SLEEPING = 'S',
+	THREAD_UNINTERRUPTIBLE = 'D',
+	THREAD_STOPPED = 'T',
+	THREAD_TRACED = 't',
+	THREAD_FROZEN = 'F',
+	THREAD_ZOMBIE = 'Z',
+	THREAD_OTHER = '?',
+};
+
+enum descriptor_kind {
+	DESCRIPTOR_PIPE = 1,
+	DESCRIPTOR_FIFO = 2,
+	DESCRIPTOR_UNIX = 3,
+};
+
+struct event_header {
+	__u16 type; /* enum event_type */
+	__u16 size; /* of the whole record */
+	__u32 pid;
+	__u64 boottime_ns;
+};
+
+struct thread_event {
+	struct event_header header;
+	__u64 start_ns;
+	__u64 args[SYSCALL_ARG_COUNT];
+	__u64 user_sp;
+	__u64 user_ip;
+	__u64 site_since_ns;
+	__u64 idle_since_ns;
+	__u64 cpu_ns;
+	__u64 run_delay_ns;
+	__u64 voluntary_count;
+	__u64 involuntary_count;
+	__u32 tid;
+	__s32 syscall;
+	__u32 state; /* enum thread_state */
+	__u32 pad;
+	__u8 comm[COMM_BYTES];
+};
+
+struct totals_event {
+	struct event_header header;
+	__u64 cpu_ns;
+	__u64 read_bytes;
+	__u64 write_bytes;
+	__u64 read_chars;
+	__u64 write_chars;
+	__u64 minor_faults;
+	__u64 major_faults;
+	__u64 moved_ns;
+	__u32 ppid;
+	__u32 thread_count;
+	__u32 stopped_count;
+	__u32 traced_count;
+	__u32 frozen_count;
+	__u32 uninterruptible_count;
+	__u32 running_count;
+	__u32 pad;
+};
+
+/* IPv4 addresses are written as IPv6-mapped ones, in network order; ports in host order. */
+struct tcp_endpoints {
+	__u8 local[ADDRESS_BYTES];
+	__u8 remote[ADDRESS_BYTES];
+	__u16 local_port;
+	__u16 remote_port;
+	__u32 pad;
+};
+
+struct socket_event {
+	struct event_header header;
+	struct tcp_endpoints ends;
+	__u64 inode;
+	__u64 sent_bytes; /* without retransmissions */
+	__u64 received_bytes;
+	__u64 last_send_ns;
+	__u64 last_receive_ns;
+	__u64 changed_ns;
+	__u32 fd;
+	__u32 state;
+	__u32 unread_bytes;
+	__u32 unsent_bytes;
+	__u32 unacked_bytes;
+	__u32 send_window_bytes;
+	__u32 retransmit_count;
+	__u32 backoff;
+	__u32 probe_count;
+	__u32 pad;
+};
+
+struct descriptor_event {
+	struct event_header header;
+	__u64 inode;
+	__u64 peer_inode; /* 0: none */
+	__u32 fd;
+	__u32 kind; /* enum descriptor_kind */
+	__u32 unread_bytes;
+	__u16 readable;
+	__u16 writable;
+};
+
+struct fork_event {
+	struct event_header header;
+	__u32 child_pid;
+	__u32 pad;
+	__u8 comm[COMM_BYTES];
+};
+
+struct exec_event {
+	struct event_header header;
+	__u8 comm[COMM_BYTES];
+};
+
+struct exit_event {
+	struct event_header header;
+	__u32 wait_status; /* as waitpid(2) reports it */
+	__u32 pad;
+	__u8 comm[COMM_BYTES];
+};
+
+struct oom_event {
+	struct event_header header;
+	__u8 comm[COMM_BYTES];
+};
+
+struct signal_event {
+	struct event_header header;
+	__u32 tid;
+	__u32 signal;
+	__u32 sender_pid; /* 0: the kernel itself */
+	__u32 pad;
+	__u8 sender_comm[COMM_BYTES];
+};
+
+struct retransmit_event {
+	struct event_header header;
+	struct tcp_endpoints ends;
+	__u64 inode;
+	__u32 backoff;
+	__u32 pad;
+};
+
+struct tcp_state_event {
+	struct event_header header;
+	struct tcp_endpoints ends;
+	__u32 old_state;
+	__u32 new_state;
+};
+
+/* One watched process; that there is an entry is what makes it watched. */
+struct process_value {
+	struct totals_event totals;
+	__u64 watched_ns;     /* threads that started before count from their first sample */
+	__u64 pass_id;        /* the pass that counted the states in `totals` */
+	__u64 socket_pass_id; /* the iteration that first saw its descriptors: it sends all */
+	__u32 detail;         /* copied from the map `details` once a pass */
+	__u32 pad;
+};
+
+/* The pass under way (or the last one), by the first thread that it visits. */
+struct pass_value {
+	__u64 id;
+	__u64 boottime_ns;
+	__u64 previous_ns;  /* boottime of the pass before; 0 before the second */
+	__u64 monotonic_ns; /* CLOCK_MONOTONIC, which leaves out suspension */
+	__u64 sched_ns;     /* the scheduler's clock at the same moment */
+	__u64 jiffies;
+	__u64 tick_ns; /* written by user space: length of a jiffy */
+};
+
+/* Records and samples that found no room, since the start. */
+struct lost_value {
+	__u64 ring_count;
+	__u64 process_count;
+	__u64 thread_count;
+	__u64 socket_count;
+};
+
+#endif

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The kernel's own structures, reduced to the fields that are used. The loader relocates each
+ * access to where the running kernel keeps the field (CO-RE), so neither order nor size matters,
+ * and no generated header of 2.8 MB is needed. Differences between kernels are in compat.bpf.h.
+ */
+#ifndef KCOVER_KERNEL_H
+#define KCOVER_KERNEL_H
+
+#include <stdbool.h>
+#include <linux/bpf.h>
+#include <linux/types.h>
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+typedef struct {
+	int counter;
+} atomic_t;
+
+struct sched_info {
+	unsigned long long run_delay;
+	unsigned long long last_arrival;
+};
+
+struct sched_entity {
+	__u64 sum_exec_runtime;
+	__u64 prev_sum_exec_runtime;
+};
+
+struct task_io_accounting {
+	__u64 rchar;
+	__u64 wchar;
+	__u64 read_bytes;
+	__u64 write_bytes;
+};
+
+struct signal_struct {
+	atomic_t live;
+	int group_exit_code;
+	unsigned int flags;
+};
+
+struct task_struct {
+	unsigned int __state;
+	void *stack;
+	unsigned int flags;
+	struct sched_entity se;
+	struct sched_info sched_info;
+	int exit_state;
+	int exit_code;
+	unsigned long jobctl;
+	int pid;
+	int tgid;
+	struct task_struct *real_parent;
+	struct task_struct *group_leader;
+	unsigned long nvcsw;
+	unsigned long nivcsw;
+	__u64 start_boottime;
+	unsigned long min_flt;
+	unsigned long maj_flt;
+	char comm[16];
+	struct signal_struct *signal;
+	struct task_io_accounting ioac;
+};
+
+struct kernel_siginfo {
+	int si_code;
+};
+
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+	__u64 session_id;
+	__u64 seq_num;
+};
+
+struct bpf_iter__task {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
+};
+
+struct super_block {
+	unsigned long s_magic;
+};
+
+struct pipe_buffer {
+	unsigned int len;
+};
+
+struct pipe_inode_info {
+	unsigned int head;
+	unsigned int tail;
+	unsigned int ring_size;
+	struct pipe_buffer *bufs;
+};
+
+struct inode {
+	unsigned short i_mode;
+	struct super_block *i_sb;
+	unsigned long i_ino;
+	struct pipe_inode_info *i_pipe;
+};
+
+struct file {
+	unsigned int f_mode;
+	struct inode *f_inode;
+	void *private_data;
+};
+
+struct bpf_iter__task_file {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
+	__u32 fd;
+	struct file *file;
+};
+
+struct in6_addr {
+	union {
+		__u8 u6_addr8[16];
+	} in6_u;
+};
+
+struct sock_common {
+	__u32 skc_daddr;
+	__u32 skc_rcv_saddr;
+	__u16 skc_dport;
+	__u16 skc_num;
+	unsigned short skc_family;
+	volatile unsigned char skc_state;
+	unsigned long skc_flags;
+	struct in6_addr skc_v6_daddr;
+	struct in6_addr skc_v6_rcv_saddr;
+};
+
+struct sk_buff {
+	struct sk_buff *next;
+	unsigned int len;
+};
+
+struct sk_buff_head {
+	struct sk_buff *next;
+};
+
+struct sock {
+	struct sock_common __sk_common;
+	struct sk_buff_head sk_receive_queue;
+	__u16 sk_protocol;
+	__u16 sk_type;
+	struct socket *sk_socket;
+};
+
+struct socket {
+	struct sock *sk;
+};
+
+struct socket_alloc {
+	struct socket socket;
+	struct inode vfs_inode;
+};
+
+struct unix_sock {
+	struct sock *peer;
+};
+
+struct inet_connection_sock {
+	__u8 icsk_retransmits;
+	__u8 icsk_backoff;
+	__u8 icsk_probes_out;
+	struct {
+		__u32 lrcvtime;
+	} icsk_ack;
+};
+
+struct tcp_sock {
+	__u32 rcv_nxt;
+	__u32 copied_seq;
+	__u32 snd_nxt;
+	__u32 snd_una;
+	__u32 snd_wnd;
+	__u32 write_seq;
+	__u32 lsndtime;
+	__u64 bytes_sent;
+	__u64 bytes_retrans;
+	__u64 bytes_received;
+};
+
+#pragma clang attribute pop
+
+#endif

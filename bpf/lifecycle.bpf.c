@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * Announced faults and the family tree: exit, fork, exec, the out-of-memory killer, signals. All
+ * are rare. A child of a watched process is watched here, before it runs its first instruction.
+ */
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
+#include "account.bpf.h"
+#include "compat.bpf.h"
+#include "emit.bpf.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/* include/linux/sched/signal.h */
+#define SIGNAL_GROUP_EXIT 0x00000004
+/* include/linux/sched/signal.h: SEND_SIG_NOINFO stands for the caller, SEND_SIG_PRIV for the kernel
+ */
+#define SEND_SIG_NOINFO 0UL
+#define SEND_SIG_PRIV   1UL
+/* include/uapi/asm-generic/siginfo.h: what the kernel's timers send looks like user space's */
+#define SI_TIMER (-2)
+/* include/trace/events/signal.h */
+#define TRACE_SIGNAL_DELIVERED 0
+/* include/uapi/asm-generic/signal.h */
+#define SIGHUP  1
+#define SIGINT  2
+#define SIGQUIT 3
+#define SIGILL  4
+#define SIGTRAP 5
+#define SIGABRT 6
+#define SIGBUS  7
+#define SIGFPE  8
+#define SIGKILL 9
+#define SIGSEGV 11
+#define SIGTERM 15
+#define SIGCONT 18
+#define SIGSTOP 19
+#define SIGTSTP 20
+#define SIGTTIN 21
+#define SIGTTOU 22
+#define SIGXCPU 24
+#define SIGXFSZ 25
+#define SIGSYS  31
+#define BIT(n)  (1U << (n))
+/* Those that stop, continue or, by default, end a process and that nobody sends as a message. */
+#define TOLD_SIGNALS                                                                               \
+	(BIT(SIGHUP) | BIT(SIGINT) | BIT(SIGQUIT) | BIT(SIGILL) | BIT(SIGTRAP) | BIT(SIGABRT) |    \
+	 BIT(SIGBUS) | BIT(SIGFPE) | BIT(SIGKILL) | BIT(SIGSEGV) | BIT(SIGTERM) | BIT(SIGCONT) |   \
+	 BIT(SIGSTOP) | BIT(SIGTSTP) | BIT(SIGTTIN) | BIT(SIGTTOU) | BIT(SIGXCPU) | BIT(SIGXFSZ) | \
+	 BIT(SIGSYS))
+
+/* include/trace/events/sched.h, called by kernel_clone() in kernel/fork.c for threads as well */
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
+{
+	struct process_value process = {};
+	struct fork_event *event;
+	__u32 pid = parent->tgid, child_pid = child->tgid;
+
+	if (child->pid != child->tgid || !watched(pid))
+		return 0;
+	process.watched_ns = child->start_boottime;
+	if (bpf_map_update_elem(&processes, &child_pid, &process, BPF_ANY))
+		COUNT_LOST(process_count);
+	event = reserve_event(EVENT_FORK, sizeof(*event), pid);
+	if (!event)
+		return 0;
+	event->child_pid = child_pid;
+	event->pad = 0;
+	copy_comm(event->comm, child);
+	bpf_ringbuf_submit(event, 0);
+	return 0;
+}
+
+/* include/trace/events/sched.h, called by exec_binprm() in fs/exec.c once the exec succeeded */
+SEC("tp_btf/sched_process_exec")
+int BPF_PROG(on_exec, struct task_struct *task)
+{
+	struct exec_event *event;
+	__u32 pid = task->tgid;
+
+	if (!watched(pid))
+		return 0;
+	event = reserve_event(EVENT_EXEC, sizeof(*event), pid);
+	if (!event)
+		return 0;
+	copy_comm(event->comm, task);
+	bpf_ringbuf_submit(event, 0);
+	return 0;
+}
+
+/*
+ * The last account of a thread. The entry of a leader stays: it may be visited as a zombie for as
+ * long as other threads live.
+ */
+static __always_inline void end_thread(struct process_value *process, struct task_struct *task)
+{
+	__u32 tid = task->pid;
+	struct thread_sample *known = bpf_map_lookup_elem(&threads, &tid);
+	struct thread_sample fresh = {};
+
+	if (known)
+		account(&process->totals, known, task);
+	else if (task->start_boottime >= process->watched_ns)
+		account(&process->totals, &fresh, task);
+	if (task->pid != task->tgid)
+		bpf_map_delete_elem(&threads, &tid);
+}
+
+/* As wait_task_zombie() in kernel/exit.c. */
+static __always_inline __u32 wait_status(struct task_struct *leader)
+{
+	if (leader->signal->flags & SIGNAL_GROUP_EXIT)
+		return leader->signal->group_exit_code;
+	return leader->exit_code;
+}
+
+/*
+ * include/trace/events/sched.h, called by do_exit() in kernel/exit.c after `live` was counted down.
+ * Two last threads may both read zero: the one that deletes the entry tells.
+ */
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(on_exit, struct task_struct *task)
+{
+	struct task_struct *leader = task->group_leader;
+	struct process_value *process;
+	struct exit_event *event;
+	__u32 pid = task->tgid;
+
+	process = watched(pid);
+	if (!process)
+		return 0;
+	end_thread(process, task);
+	if (task->signal->live.counter || bpf_map_delete_elem(&processes, &pid))
+		return 0;
+	bpf_map_delete_elem(&threads, &pid);
+	bpf_map_delete_elem(&details, &pid);
+	event = reserve_event(EVENT_EXIT, sizeof(*event), pid);
+	if (!event)
+		return 0;
+	event->wait_status = wait_status(leader);
+	event->pad = 0;
+	copy_comm(event->comm, leader);
+	bpf_ringbuf_submit(event, 0);
+	return 0;
+}
+
+static __always_inline void tell_oom(__u32 pid, struct task_struct *task)
+{
+	struct oom_event *event;
+
+	if (!watched(pid))
+		return;
+	event = reserve_event(EVENT_OOM, sizeof(*event), pid);
+	if (!event)
+		return;
+	if (task)
+		copy_comm(event->comm, task);
+	else
+		__builtin_memset(event->comm, 0, sizeof(event->comm));
+	bpf_ringbuf_submit(event, 0);
+}
+
+/*
+ * include/trace/events/oom.h, called by mark_oom_victim() in mm/oom_kill.c. The victim may be any
+ * thread; older kernels pass its tid only, which is the pid for the usual single victim.
+ */
+SEC("tp_btf/mark_victim")
+int on_oom(__u64 *ctx)
+{
+	struct task_struct *victim;
+
+	if (!mark_victim_passes_task()) {
+		tell_oom(ctx[0], NULL);
+		return 0;
+	}
+	victim = (void *)ctx[0];
+	tell_oom(victim->tgid, victim);
+	return 0;
+}
+
+/* Kernel-made signals have a positive code, those of a process none or a negative one. */
+static __always_inline bool is_from_kernel(struct kernel_siginfo *info)
+{
+	unsigned long special = (unsigned long)info;
+	int code;
+
+	if (special == SEND_SIG_NOINFO || special == SEND_SIG_PRIV)
+		return special == SEND_SIG_PRIV;
+	code = BPF_CORE_READ(info, si_code);
+	return code > 0 || code == SI_TIMER;
+}
+
+/*
+ * include/trace/events/signal.h, called by __send_signal_locked() in kernel/signal.c. A SIGCONT
+ * nobody handles counts as ignored there although it continues the process.
+ */
+SEC("tp_btf/signal_generate")
+int BPF_PROG(on_signal, int signal, struct kernel_siginfo *info, struct task_struct *task,
+	     int group, int result)
+{
+	struct signal_event *event;
+
+	if (signal < 1 || signal > 31 || !(TOLD_SIGNALS & BIT(signal)) || !watched(task->tgid))
+		return 0;
+	if (result != TRACE_SIGNAL_DELIVERED && signal != SIGCONT)
+		return 0;
+	event = reserve_event(EVENT_SIGNAL, sizeof(*event), task->tgid);
+	if (!event)
+		return 0;
+	event->tid = task->pid;
+	event->signal = signal;
+	event->sender_pid = 0;
+	event->pad = 0;
+	__builtin_memset(event->sender_comm, 0, sizeof(event->sender_comm));
+	if (!is_from_kernel(info)) {
+		event->sender_pid = bpf_get_current_pid_tgid() >> 32;
+		bpf_get_current_comm(event->sender_comm, sizeof(event->sender_comm));
+	}
+	bpf_ringbuf_submit(event, 0);
+	return 0;
+}

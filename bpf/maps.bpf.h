@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The maps that all families share. Each object declares them; the loader creates them once, with
+ * the base object, and hands the same ones to every later object.
+ */
+#ifndef KCOVER_MAPS_BPF_H
+#define KCOVER_MAPS_BPF_H
+
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include "events.h"
+
+/* What was seen of a thread at its last sample that differed from the one before. */
+struct thread_sample {
+	__u64 pass_id; /* first, because user space finds stale entries by it */
+	__u64 start_ns;
+	__u64 switch_count;
+	__u64 cpu_ns;
+	__u64 site_since_ns;
+	__u64 user_sp;
+	__u64 arg0;
+	__s32 syscall;
+	__u32 state;
+	__u64 read_bytes;
+	__u64 write_bytes;
+	__u64 read_chars;
+	__u64 write_chars;
+	__u64 minor_faults;
+	__u64 major_faults;
+};
+
+struct socket_sample {
+	__u64 pass_id; /* first, as above */
+	__u64 inode;
+	__u64 sent_bytes;
+	__u64 received_bytes;
+	__u64 changed_ns;
+	__u64 retransmit_ns;
+	__u32 pid;
+	__u32 state;
+	__u32 unread_bytes;
+	__u32 unsent_bytes;
+	__u32 unacked_bytes;
+	__u32 trouble; /* retransmissions, backoff and probes in one word */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32); /* pid */
+	__type(value, struct process_value);
+} processes SEC(".maps");
+
+/* Processes whose every thread and descriptor is sent at every pass. Written by user space only. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32); /* pid */
+	__type(value, __u32);
+} details SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32); /* tid */
+	__type(value, struct thread_sample);
+} threads SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64); /* address of the struct sock */
+	__type(value, struct socket_sample);
+} sockets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct pass_value);
+} pass SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 256 * 1024);
+} events SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct lost_value);
+} lost SEC(".maps");
+
+static __always_inline struct process_value *watched(__u32 pid)
+{
+	return bpf_map_lookup_elem(&processes, &pid);
+}
+
+static __always_inline struct pass_value *current_pass(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&pass, &zero);
+}
+
+#define COUNT_LOST(field)                                                      \
+	do {                                                                   \
+		__u32 zero_ = 0;                                               \
+		struct lost_value *lost_ = bpf_map_lookup_elem(&lost, &zero_); \
+		if (lost_)                                                     \
+			__sync_fetch_and_add(&lost_->field, 1);                \
+	} while (0)
+
+#endif

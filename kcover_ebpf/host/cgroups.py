@@ -1,0 +1,191 @@
+"""Control groups as directories: find, list, freeze, kill, make and remove them.
+
+Copes with cgroup v2, v1 and both at once ("hybrid"). A job is made in v2 only, for v2 alone can
+kill a group as one; a group to watch may lie in any hierarchy. Source: the kernel's
+Documentation/admin-guide/cgroup-v2.rst and proc_pid_mountinfo(5). What happens to the processes of
+a group that is not v2 is in `host.ending`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from kcover_ebpf.errors import UsageError
+
+_GONE = (errno.ENOENT, errno.ENODEV)
+_FREEZE_PATIENCE_S = 0.5
+_POLL_S = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """One mounted cgroup hierarchy."""
+
+    mount: Path
+    root: str
+    """The part of the hierarchy that is mounted there; "/" except for bind mounts of containers."""
+    unified: bool
+    """Version 2."""
+
+    def directory(self, inside: str) -> Path:
+        """Where the group that /proc/PID/cgroup calls `inside` lies; it need not exist."""
+        if self.root != "/":
+            inside = inside.removeprefix(self.root)
+        return self.mount / inside.lstrip("/")
+
+
+def hierarchies(mountinfo: str) -> tuple[Hierarchy, ...]:
+    """The cgroup mounts in the text of /proc/PID/mountinfo, v2 first."""
+    found = []
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        fs_type = right.partition(" ")[0]
+        if fs_type in ("cgroup", "cgroup2"):
+            root, mount = (_unescape(word) for word in left.split()[3:5])
+            found.append(Hierarchy(Path(mount), root, fs_type == "cgroup2"))
+    return tuple(sorted(found, key=lambda hierarchy: not hierarchy.unified))
+
+
+def _unescape(word: str) -> str:
+    r"""Mount points write space, tab, newline and backslash as \040 and the like."""
+    return word.encode().decode("unicode_escape") if "\\" in word else word
+
+
+def _mounted() -> tuple[Hierarchy, ...]:
+    return hierarchies(Path("/proc/self/mountinfo").read_text(encoding="utf-8"))
+
+
+def find(text: str) -> Path:
+    """The directory of the group a user named; raises `UsageError` if there is none.
+
+    A user may name a directory, or the path that /proc/PID/cgroup shows (looked for in v2 first).
+    """
+    named = Path(text)
+    mounted = _mounted()
+    if text and _is_group(named):
+        path = named.resolve()
+        if any(path.is_relative_to(hierarchy.mount) for hierarchy in mounted):
+            return path
+    for hierarchy in mounted:
+        path = hierarchy.directory(text)
+        if text and ".." not in path.parts and _is_group(path):
+            return path
+    mounts = ", ".join(str(hierarchy.mount) for hierarchy in mounted) or "none is mounted"
+    raise UsageError(f"no cgroup {text!r}; name a directory below a cgroup mount ({mounts})")
+
+
+def _is_group(path: Path) -> bool:
+    try:
+        return (path / "cgroup.procs").exists()
+    except (OSError, ValueError):
+        return False
+
+
+def is_root(path: Path) -> bool:
+    """True for the top of a hierarchy, as far as we see it: the whole machine or container."""
+    return any(path == hierarchy.mount for hierarchy in _mounted())
+
+
+def make_for_job(name: str) -> Path | None:
+    """Make an empty v2 group `name` below our own or at the top; None where that is refused."""
+    for hierarchy in _mounted():
+        if not hierarchy.unified:
+            continue
+        for parent in (hierarchy.directory(_own_v2()), hierarchy.mount):
+            path = parent / name
+            try:
+                path.mkdir(exist_ok=True)
+                # Anything but "domain" takes no processes: its parent is threaded.
+                if (path / "cgroup.type").read_text().strip() == "domain":
+                    return path
+                path.rmdir()
+            except OSError:
+                continue
+    return None
+
+
+def _own_v2() -> str:
+    for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+        if line.startswith("0::"):
+            return line.removeprefix("0::")
+    return "/"
+
+
+def processes(path: Path) -> set[int]:
+    """Pids in the group and in all groups below it, without zombies; empty once it is gone."""
+    found: set[int] = set()
+    waiting = [path]
+    while waiting:
+        group = waiting.pop()
+        try:
+            found.update(int(word) for word in (group / "cgroup.procs").read_bytes().split())
+            # kernfs counts subdirectories in the link count: most groups need no listing.
+            if group.stat().st_nlink > 2:
+                waiting += (Path(entry) for entry in os.scandir(group) if entry.is_dir())
+        except OSError as error:
+            # EOPNOTSUPP: a threaded group; its processes are listed in the group above.
+            if error.errno not in (*_GONE, errno.EOPNOTSUPP):
+                raise
+    found.discard(0)  # a process outside our pid namespace
+    return found
+
+
+def join(path: Path) -> None:
+    """Move the calling process into the group."""
+    (path / "cgroup.procs").write_text("0", encoding="ascii")
+
+
+def can_kill(path: Path) -> bool:
+    """The group can be frozen and killed as one (cgroup.kill: v2, Linux 5.14)."""
+    return (path / "cgroup.kill").exists()
+
+
+def kill_as_one(path: Path) -> None:
+    """Freeze the group, so that no process sees another one die, then kill all of it at once.
+
+    What does not freeze within half a second (uninterruptible calls) is killed all the same.
+    """
+    (path / "cgroup.freeze").write_text("1", encoding="ascii")
+    deadline = time.monotonic() + _FREEZE_PATIENCE_S
+    while not _event(path, "frozen") and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    (path / "cgroup.kill").write_text("1", encoding="ascii")
+    (path / "cgroup.freeze").write_text("0", encoding="ascii")
+
+
+def _event(path: Path, name: str) -> bool:
+    return f"{name} 1" in (path / "cgroup.events").read_text().splitlines()
+
+
+def remove(path: Path) -> bool:
+    """Remove the group with those below it; False while processes are in it."""
+    try:
+        for entry in os.scandir(path):
+            if entry.is_dir() and not remove(Path(entry)):
+                return False
+        path.rmdir()
+    except OSError as error:
+        return error.errno in _GONE
+    return True
+
+
+class CgroupTarget:
+    """The processes of one group, as the job under watch."""
+
+    def __init__(self, path: Path, name: str, exclude: frozenset[int] = frozenset()) -> None:
+        """`exclude`: the sensor's own processes, which may be in the group but not in the job."""
+        self.path = path
+        self.name = name
+        self._exclude = exclude
+
+    def pids(self) -> set[int]:
+        """Members now; empty once the group is gone."""
+        return processes(self.path) - self._exclude
+
+    def gone(self) -> bool:
+        """True when no member is left."""
+        return not self.pids()

@@ -1,0 +1,78 @@
+"""End all processes of a job together: stop every one, so that none sees another die, then kill.
+
+A rank that sees its peer die writes misleading errors and leaves with an exit code of its own,
+which a job controller takes for the fault.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from kcover_ebpf.host import cgroups
+
+_POLL_S = 0.01
+_BATCH = 256
+"""Processes pinned by a descriptor at a time, far below any limit of open files."""
+
+Members = Callable[[], set[int]]
+
+
+def send(members: Members, pids: set[int], number: signal.Signals) -> None:
+    """Send a signal to those of `pids` that are members, never to a process with a recycled pid.
+
+    Processes we may not signal, or that are gone, are passed over: the caller looks who is left.
+    """
+    waiting = sorted(pids)
+    for start in range(0, len(waiting), _BATCH):
+        with contextlib.ExitStack() as stack:
+            pinned = dict(_pin(waiting[start : start + _BATCH], stack))
+            for pid in pinned.keys() & members():
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    signal.pidfd_send_signal(pinned[pid], number)
+
+
+def _pin(pids: list[int], stack: contextlib.ExitStack) -> Iterator[tuple[int, int]]:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(pid)
+            stack.callback(os.close, descriptor)
+            yield pid, descriptor
+
+
+def ask_to_end(members: Members) -> None:
+    """SIGTERM to every member; stopped ones are continued, or they would not see it."""
+    pids = members()
+    send(members, pids, signal.SIGTERM)
+    send(members, pids, signal.SIGCONT)
+
+
+def kill_whole(members: Members, group: Path | None, wait_s: float) -> set[int]:
+    """Stop, then kill every member; returns those still there after `wait_s` seconds.
+
+    Those are in an uninterruptible call, or we have no right to kill them.
+    `group` is the control group that holds the members and nobody else, or None.
+    """
+    deadline = time.monotonic() + wait_s
+    try:
+        if group is None or not cgroups.can_kill(group):
+            raise FileNotFoundError(group)
+        cgroups.kill_as_one(group)
+    except OSError:  # cgroup v1, Linux before 5.14, a group just removed
+        _stop_all(members, deadline)
+    while (left := members()) and time.monotonic() < deadline:
+        send(members, left, signal.SIGKILL)
+        time.sleep(_POLL_S)
+    return members()
+
+
+def _stop_all(members: Members, deadline: float) -> None:
+    stopped: set[int] = set()
+    # Until a look finds nobody new: what is not yet stopped may fork.
+    while (fresh := members() - stopped) and time.monotonic() < deadline:
+        send(members, fresh, signal.SIGSTOP)
+        stopped |= fresh

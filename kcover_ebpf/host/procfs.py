@@ -1,0 +1,75 @@
+"""What /proc says about processes: who they are, and the clocks of this host. Reads only."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+from kcover_ebpf.facts import Pid, ProcessSeen
+
+PROC = Path("/proc")
+_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_WORDS = 16
+_ENVIRON_BYTES = 256 * 1024
+
+
+def boottime_ns() -> int:
+    """Now on CLOCK_BOOTTIME, the clock of all facts."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def unix_offset_s() -> float:
+    """Seconds to add to a boottime to get unix time, as of now."""
+    return time.time() - boottime_ns() / 1e9
+
+
+def read_process(pid: Pid, variables: Collection[str]) -> ProcessSeen | None:
+    """Who a process is, with those of `variables` that its environment sets; None if it is gone."""
+    folder = PROC / str(pid)
+    try:
+        stat = (folder / "stat").read_text(encoding="utf-8", errors="replace")
+        argv = _read(folder / "cmdline", 8192)
+        environ = _read(folder / "environ", _ENVIRON_BYTES)
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    except PermissionError:
+        environ = b""
+    comm, ppid, start_ns = parse_stat(stat)
+    words = argv.split(b"\0")[: _WORDS + 1]
+    return ProcessSeen(
+        boottime_ns=boottime_ns(),
+        pid=pid,
+        ppid=ppid,
+        start_ns=start_ns,
+        comm=comm,
+        argv=tuple(word.decode("utf-8", "replace") for word in words if word)[:_WORDS],
+        rank_environ=parse_environ(environ, variables),
+    )
+
+
+def parse_stat(text: str) -> tuple[str, Pid, int]:
+    """(name, parent, start in boottime ns) of a /proc/PID/stat line; the name may hold anything, also ")"."""
+    comm = text[text.index("(") + 1 : text.rindex(")")]
+    rest = text[text.rindex(")") + 1 :].split()
+    return comm, Pid(int(rest[1])), int(rest[19]) * _TICK_NS
+
+
+def parse_environ(raw: bytes, variables: Collection[str]) -> dict[str, str]:
+    """The wanted variables of an environment block; values are cut at 200 characters."""
+    found = {}
+    for entry in raw.split(b"\0"):
+        name, separator, value = entry.partition(b"=")
+        key = name.decode("utf-8", "replace")
+        if separator and key in variables:
+            found[key] = value.decode("utf-8", "replace")[:200]
+    return found
+
+
+def _read(path: Path, limit: int) -> bytes:
+    with path.open("rb", buffering=0) as file:
+        data = b""
+        while len(data) < limit and (chunk := file.read(limit - len(data))):
+            data += chunk
+        return data

@@ -1,0 +1,102 @@
+"""The user stack of a waiting thread as a list of code words, read without stopping it.
+
+Words of the 2 KiB above the stack pointer that point into executable mappings are named
+module+offset: no frame pointers, no symbols, equal across the ranks of a job whatever the address
+randomisation (measured, docs/decisions/0003). Some words are left over from earlier calls; a
+comparison must allow for that.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+import zlib
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from kcover_ebpf.facts import Pid
+
+_STACK_BYTES = 2048
+_DIGEST_BYTES = 4096
+_MAPS_AGE_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Maps:
+    read_s: float
+    starts: list[int]
+    ends: list[int]
+    names: list[str]
+    bases: list[int]
+
+
+class Memory:
+    """Reads the stacks of other processes; remembers their executable mappings for some seconds."""
+
+    def __init__(self) -> None:
+        self._maps: dict[Pid, _Maps] = {}
+
+    def words(self, pid: Pid, stack_pointer: int) -> tuple[str, ...]:
+        """Code words on the stack, innermost first; empty if the memory cannot be read."""
+        raw = read_memory(pid, stack_pointer, _STACK_BYTES)
+        if not raw:
+            return ()
+        maps = self._executable(pid)
+        values = struct.unpack(f"={len(raw) // 8}Q", raw[: len(raw) // 8 * 8])
+        return tuple(word for value in values if (word := _word(maps, value)))
+
+    def forget(self, pid: Pid) -> None:
+        """Drop what was remembered about a process."""
+        self._maps.pop(pid, None)
+
+    def _executable(self, pid: Pid) -> _Maps:
+        maps = self._maps.get(pid)
+        if maps is None or time.monotonic() - maps.read_s > _MAPS_AGE_S:
+            maps = self._maps[pid] = _read_maps(pid)
+        return maps
+
+
+def digest(pid: Pid, stack_pointer: int) -> int:
+    """Checksum of the 4 KiB above a stack pointer; 0 if they cannot be read."""
+    raw = read_memory(pid, stack_pointer, _DIGEST_BYTES)
+    return zlib.crc32(raw) | 1 << 32 if raw else 0
+
+
+def read_memory(pid: Pid, address: int, size: int) -> bytes:
+    """Bytes of another process's memory; empty (or short) where it cannot be read."""
+    try:
+        fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.pread(fd, size, address)
+    except (OSError, OverflowError):
+        return b""
+    finally:
+        os.close(fd)
+
+
+def _word(maps: _Maps, value: int) -> str | None:
+    index = bisect_right(maps.starts, value) - 1
+    if index < 0 or value >= maps.ends[index]:
+        return None
+    return f"{maps.names[index]}+{value - maps.bases[index]:x}"
+
+
+def _read_maps(pid: Pid) -> _Maps:
+    maps = _Maps(time.monotonic(), [], [], [], [])
+    try:
+        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                part = line.split(maxsplit=5)
+                if "x" not in part[1] or len(part) < 6:
+                    continue
+                start, end = (int(each, 16) for each in part[0].split("-"))
+                maps.starts.append(start)
+                maps.ends.append(end)
+                maps.names.append(os.path.basename(part[5].strip())[:32])
+                maps.bases.append(start - int(part[2], 16))
+    except OSError:
+        pass
+    return maps

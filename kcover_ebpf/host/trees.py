@@ -1,0 +1,115 @@
+"""A process and all its descendants, as the job under watch.
+
+/proc is listed on each look, but only processes that were not there before are read: a process
+changes its parent only when that one ends, and then it is known already. Missed are a process whose
+parent ended between its birth and the next look, and one that got the number of a process that was
+there at the look before.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from kcover_ebpf.errors import UsageError
+
+
+class Stat(NamedTuple):
+    """What identifies a process (proc_pid_stat(5))."""
+
+    ppid: int
+    start_ticks: int
+    """Start in clock ticks since boot; with the pid it is the identity of a process."""
+    alive: bool
+    """False for a zombie, unless threads of it still run."""
+
+
+def read_stat(pid: int) -> Stat | None:
+    """Parent, start and liveness of a process; None if there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read()
+    except OSError:
+        return None
+    # The name before the last ")" may hold anything, ")" and spaces included.
+    words = text[text.rindex(b")") + 2 :].split()
+    alive = words[0] not in (b"Z", b"X") or int(words[17]) > 1
+    return Stat(int(words[1]), int(words[19]), alive)
+
+
+def check_pid(pid: int) -> None:
+    """Raise `UsageError`, saying what to ask for instead, unless `pid` is a live user process."""
+    stat = read_stat(pid)
+    if stat is None or not stat.alive:
+        raise UsageError(f"no process {pid}; `ps -ef` lists them")
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            status = dict(line.rstrip("\n").split(":", 1) for line in file if ":" in line)
+    except OSError as error:
+        raise UsageError(f"no process {pid}; it has just ended") from error
+    owner = int(status["Tgid"])
+    if owner != pid:
+        raise UsageError(f"{pid} is a thread; ask for its process, {owner}")
+    if "VmSize" not in status and stat.ppid in (0, 2) and pid != 1:
+        raise UsageError(f"{pid} is a kernel thread; name a process of the job")
+
+
+def ancestors(pid: int) -> set[int]:
+    """`pid` and the chain of its parents."""
+    chain: set[int] = set()
+    while pid > 0 and pid not in chain:
+        chain.add(pid)
+        stat = read_stat(pid)
+        pid = stat.ppid if stat else 0
+    return chain
+
+
+class PidTarget:
+    """A process and its descendants, also those whose parent has died since we looked first."""
+
+    def __init__(self, pid: int, name: str, exclude: frozenset[int] = frozenset()) -> None:
+        """`exclude`: the sensor's own processes; what they started is no part of the job either."""
+        self.pid = pid
+        self.name = name
+        self._exclude = exclude
+        self._seen: set[int] = set()
+        self._members: dict[int, int] = {}
+        """pid -> start_ticks; an excluded root, too, so that its descendants are found."""
+        self._rooted = False
+
+    def pids(self) -> set[int]:
+        """Members now."""
+        self._forget_dead()
+        with os.scandir("/proc") as entries:
+            listed = {int(entry.name) for entry in entries if entry.name.isdecimal()}
+        fresh = listed - self._seen
+        self._seen = listed
+        self._adopt({pid: stat for pid in fresh if (stat := read_stat(pid)) is not None})
+        return self._members.keys() - self._exclude
+
+    def gone(self) -> bool:
+        """True when no member is left."""
+        self._forget_dead()
+        return not self._members.keys() - self._exclude and not self.pids()
+
+    def _forget_dead(self) -> None:
+        for pid, start_ticks in list(self._members.items()):
+            stat = read_stat(pid)
+            if stat is None or not stat.alive or stat.start_ticks != start_ticks:
+                del self._members[pid]
+                self._seen.discard(pid)
+
+    def _adopt(self, fresh: dict[int, Stat]) -> None:
+        children: dict[int, list[int]] = {}
+        for pid, stat in fresh.items():
+            children.setdefault(stat.ppid, []).append(pid)
+        waiting = [pid for member in self._members for pid in children.get(member, ())]
+        if self.pid in fresh and not self._rooted:
+            self._rooted = True
+            waiting.append(self.pid)
+        while waiting:
+            pid = waiting.pop()
+            # An excluded child is the sensor itself, and its children are none of the job's.
+            if fresh[pid].alive and (pid == self.pid or pid not in self._exclude):
+                self._members[pid] = fresh[pid].start_ticks
+                waiting += children.get(pid, ())

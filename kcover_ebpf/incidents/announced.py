@@ -1,0 +1,199 @@
+"""Faults that the kernel announces: exits, signals, out of memory. They need no waiting and no learning.
+
+Who died first is not always who is to blame: a rank that left with code 0, or that skipped a
+collective, makes an innocent peer fail. Those two are told apart here.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from kcover_ebpf.facts import OomKill, Pid, ProcessExit, SignalSent
+from kcover_ebpf.incidents import links, stacks
+from kcover_ebpf.incidents.judge import Finding
+from kcover_ebpf.incidents.processes import NS, ProcessView
+from kcover_ebpf.incidents.ranks import Role
+from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
+
+SETTLE_NS = 300_000_000
+"""Time after a first failure in which the others are looked at, before it is told."""
+_LEFT_WINDOW_NS = 10 * NS
+_CRASH_SIGNALS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
+_ENDING_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL}
+
+
+@dataclass(slots=True)
+class Announcements:
+    """What was announced about one job so far."""
+
+    failures: list[ProcessExit] = field(default_factory=list)
+    """Failed exits of ranks and of their loaders, in order."""
+    oom: set[Pid] = field(default_factory=set)
+    signals: dict[Pid, SignalSent] = field(default_factory=dict)
+    """The last fatal signal sent to a process."""
+    stops: dict[Pid, SignalSent] = field(default_factory=dict)
+    """The stop signal in force for a process."""
+
+    def on_signal(self, sent: SignalSent) -> None:
+        """Note who sent which signal."""
+        if sent.signal in (signal.SIGSTOP, signal.SIGTSTP):
+            self.stops[sent.pid] = sent
+        elif sent.signal == signal.SIGCONT:
+            self.stops.pop(sent.pid, None)
+        else:
+            self.signals[sent.pid] = sent
+
+    def on_oom(self, kill: OomKill) -> None:
+        """Note a victim of the out-of-memory killer."""
+        self.oom.add(kill.pid)
+
+    def on_exit(self, view: ProcessView, leaving: ProcessExit, members: Collection[Pid]) -> None:
+        """Note an exit if it is a failure that concerns the job."""
+        if view.member is None or view.member.role not in (Role.RANK, Role.LOADER):
+            return
+        by_signal = leaving.signal != 0
+        if view.member.role is Role.LOADER and not by_signal:
+            return
+        sent = self.signals.get(leaving.pid)
+        inside = sent is not None and sent.sender_pid in members and sent.sender_pid != leaving.pid
+        if by_signal and inside and leaving.signal in _ENDING_SIGNALS:
+            return
+        if by_signal or leaving.exit_code != 0:
+            self.failures.append(leaving)
+
+    def clear(self) -> None:
+        """Forget failures once they have been judged and the job goes on without them."""
+        self.failures.clear()
+
+
+def judge_failure(
+    announced: Announcements,
+    views: Mapping[Pid, ProcessView],
+    known: stacks.KnownWaits,
+    survivor_stacks: Mapping[Pid, stacks.Stack],
+) -> Finding | None:
+    """The finding for the first failure; None if there is none, or if somebody ended the whole job."""
+    if not announced.failures:
+        return None
+    first = announced.failures[0]
+    view = views[first.pid]
+    ranks = {
+        pid: each for pid, each in views.items() if each.member and each.member.role is Role.RANK
+    }
+    alive = [pid for pid, each in ranks.items() if each.exit is None]
+    if not alive and _ended_from_outside(announced, ranks):
+        return None
+    victims = tuple(pid for pid in alive)
+    evidence = [Evidence(EvidenceKind.EVENT, _told(view, first, announced))]
+    blamed = _left_before(first, ranks) or None
+    if blamed is not None:
+        who = _name(ranks[blamed])
+        evidence.insert(0, Evidence(EvidenceKind.EVENT, f"{who} left with exit code 0 before"))
+        return _finding(Cause.LEFT_EARLY, Kind.CRASHED, ranks[blamed], evidence, victims)
+    odd = _skipped(first, ranks, survivor_stacks)
+    if odd is not None and view.member is not None and view.member.role is Role.RANK:
+        other = [pid for pid in survivor_stacks if pid != odd]
+        names = ", ".join(_name(ranks[pid]) for pid in other)
+        text = f"{_name(ranks[odd])} waits in another collective than {names}"
+        evidence.append(Evidence(EvidenceKind.STACK, text))
+        return _finding(Cause.COLLECTIVE_MISMATCH, Kind.CRASHED, ranks[odd], evidence, victims)
+    return _finding(_cause(view, first, announced), Kind.CRASHED, view, evidence, victims)
+
+
+def _left_before(first: ProcessExit, ranks: Mapping[Pid, ProcessView]) -> Pid | None:
+    for pid, view in ranks.items():
+        leaving = view.exit
+        if leaving is None or leaving.signal or leaving.exit_code or pid == first.pid:
+            continue
+        if 0 <= first.boottime_ns - leaving.boottime_ns <= _LEFT_WINDOW_NS:
+            return pid
+    return None
+
+
+def _skipped(
+    first: ProcessExit, ranks: Mapping[Pid, ProcessView], survivors: Mapping[Pid, stacks.Stack]
+) -> Pid | None:
+    """The survivor that waits in another collective than the rest; None unless two signs agree.
+
+    Its stack differs from all others', which are alike; or, with only two left, it is the one that
+    has sent after the other: it entered its collective last, and what it sent there killed the
+    receiver.
+    """
+    if first.signal not in (0, signal.SIGABRT) or len(survivors) < 2:
+        return None
+    apart = stacks.groups(survivors)
+    if len(apart) != 2:
+        return None
+    odd = stacks.minority(apart)
+    if len(odd) == 1:
+        return odd[0]
+    newest = links.newest_sender({pid: ranks[pid] for pid in survivors})
+    return newest[0] if newest is not None and len(survivors) == 2 else None
+
+
+def _ended_from_outside(announced: Announcements, ranks: Mapping[Pid, ProcessView]) -> bool:
+    exits = [view.exit for view in ranks.values() if view.exit is not None]
+    return bool(exits) and all(
+        each.signal in _ENDING_SIGNALS and each.pid not in announced.oom for each in exits
+    )
+
+
+def _cause(view: ProcessView, leaving: ProcessExit, announced: Announcements) -> Cause:
+    if leaving.pid in announced.oom:
+        return Cause.OOM_KILLED
+    if view.member is not None and view.member.role is Role.LOADER:
+        return Cause.LOADER_DIED
+    if leaving.signal == signal.SIGABRT:
+        return Cause.ABORTED
+    if leaving.signal in _CRASH_SIGNALS:
+        return Cause.SEGFAULT
+    return Cause.KILLED if leaving.signal else Cause.EXITED
+
+
+def _told(view: ProcessView, leaving: ProcessExit, announced: Announcements) -> str:
+    if leaving.signal:
+        how = f"died by {_signal_name(leaving.signal)}"
+        sent = announced.signals.get(leaving.pid)
+        if leaving.pid in announced.oom:
+            how += ", chosen by the out-of-memory killer"
+        elif sent is not None and sent.signal == leaving.signal and sent.sender_pid:
+            own = sent.sender_pid == leaving.pid
+            how += (
+                " raised by itself" if own else f" sent by {sent.sender_comm} ({sent.sender_pid})"
+            )
+    else:
+        how = f"exited with code {leaving.exit_code}"
+    what = "" if view.member is None or view.member.role is Role.RANK else "a data loader of "
+    return f"{what}{_name(view)} (pid {leaving.pid}, {leaving.comm}) {how}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _name(view: ProcessView) -> str:
+    rank = view.member.rank if view.member else None
+    return f"rank {rank}" if rank is not None else f"process {view.pid}"
+
+
+def _finding(
+    cause: Cause, kind: Kind, view: ProcessView, evidence: list[Evidence], victims: tuple[Pid, ...]
+) -> Finding:
+    member = view.member
+    owner = member.owner if member and member.owner is not None else view.pid
+    since_ns = view.exit.boottime_ns if view.exit is not None else 0
+    return Finding(
+        kind,
+        cause,
+        since_ns,
+        owner,
+        view.pid,
+        member.rank if member else None,
+        tuple(evidence),
+        tuple(pid for pid in victims if pid != owner),
+    )

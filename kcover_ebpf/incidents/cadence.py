@@ -1,0 +1,60 @@
+"""How long a rank is silent while healthy, learned from its own gaps, and what therefore counts as a stall."""
+
+from __future__ import annotations
+
+from collections import deque
+
+_REMEMBERED = 256
+_ENOUGH = 5
+_UNLEARNED_S = 8.0
+
+
+class Cadence:
+    """The gaps between signs of progress of one rank; all times in seconds.
+
+    The threshold is a multiple of the longest remembered gap, so a job with long silent steps is
+    given long ones. Gaps of an incident must not be learned: `forget_current` drops the gap that is
+    being waited for.
+    """
+
+    def __init__(self, floor_s: float, factor: float) -> None:
+        self._floor_s, self._factor = floor_s, factor
+        self._gaps: deque[float] = deque(maxlen=_REMEMBERED)
+        self._last_s: float | None = None
+        self._began_s: float | None = None
+
+    @property
+    def last_s(self) -> float | None:
+        """Time of the last progress; None before the first."""
+        return self._last_s
+
+    def progress(self, now_s: float) -> None:
+        """Note a sign of progress at `now_s`; signs that arrive in disorder are ignored."""
+        self._began_s = now_s if self._began_s is None else self._began_s
+        if self._last_s is not None and now_s > self._last_s:
+            self._gaps.append(now_s - self._last_s)
+        if self._last_s is None or now_s > self._last_s:
+            self._last_s = now_s
+
+    def forget_current(self, now_s: float) -> None:
+        """Start the present gap anew, without learning it (the node slept, or the sensor was blind)."""
+        self._last_s = None if self._last_s is None else max(now_s, self._last_s)
+
+    @property
+    def learned(self) -> bool:
+        """True once the threshold rests on this job's own gaps."""
+        if self._last_s is None or self._began_s is None or len(self._gaps) < _ENOUGH:
+            return False
+        return self._last_s - self._began_s >= 3 * max(self._gaps)
+
+    @property
+    def longest_s(self) -> float:
+        """The longest healthy gap so far; 0 before the first."""
+        return max(self._gaps, default=0.0)
+
+    @property
+    def threshold_s(self) -> float:
+        """A silence longer than this is a stall."""
+        if not self.learned:
+            return max(_UNLEARNED_S, self._factor * self.longest_s)
+        return max(self._floor_s, self._factor * self.longest_s)

@@ -1,0 +1,120 @@
+"""TCP connections between the ranks of a job: who has not read, who has not sent, which link is lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from kcover_ebpf.facts import Pid, SocketSample
+from kcover_ebpf.incidents.processes import NS, ProcessView
+
+LOST_BACKOFF = 3
+"""Doublings of the retransmission time-out without an answer: 0.2 s + 0.4 s + 0.8 s and more."""
+SEND_LEAD_NS = 60_000_000
+"""A rank that sent last so much earlier than all others has not entered what they are in.
+Kernel ticks of up to 10 ms and scheduling stay below it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostEdge:
+    """A connection on which a sender repeats itself without an answer."""
+
+    rank: int | None
+    pid: Pid
+    peer_pid: Pid | None
+    """None when the other end is not on this host."""
+    local: tuple[str, int]
+    remote: tuple[str, int]
+    backoff: int
+    unacked_bytes: int
+    since_ns: int
+
+    @property
+    def text(self) -> str:
+        """The edge for people."""
+        return (
+            f"{self.local[0]}:{self.local[1]} -> {self.remote[0]}:{self.remote[1]}: "
+            f"{self.unacked_bytes} B unanswered, back-off {self.backoff}"
+        )
+
+
+class Ends:
+    """Which process of the job holds which end of a connection."""
+
+    def __init__(self, views: Iterable[ProcessView]) -> None:
+        self._owner: dict[tuple[tuple[str, int], tuple[str, int]], Pid] = {}
+        for view in views:
+            for sample in view.sockets.values():
+                self._owner.setdefault((sample.local, sample.remote), view.pid)
+
+    def peer(self, sample: SocketSample) -> Pid | None:
+        """The process at the other end; None if it is not on this host or not watched."""
+        return self._owner.get((sample.remote, sample.local))
+
+
+def lost_edges(views: Iterable[ProcessView], ends: Ends) -> list[LostEdge]:
+    """Connections of the given ranks on which the kernel has backed off at least `LOST_BACKOFF` times."""
+    found = []
+    for view in views:
+        for sample in view.sockets.values():
+            if sample.backoff < LOST_BACKOFF or not (sample.unacked_bytes or sample.unsent_bytes):
+                continue
+            if sample.probe_count and sample.send_window_bytes == 0:
+                continue
+            rank = view.member.rank if view.member else None
+            found.append(
+                LostEdge(
+                    rank=rank,
+                    pid=view.pid,
+                    peer_pid=ends.peer(sample),
+                    local=sample.local,
+                    remote=sample.remote,
+                    backoff=sample.backoff,
+                    unacked_bytes=sample.unacked_bytes or sample.unsent_bytes,
+                    since_ns=sample.last_send_ns or sample.changed_ns,
+                )
+            )
+    return found
+
+
+def common_end(edges: Iterable[LostEdge], rank_count: int) -> Pid | None:
+    """The one process that every lost edge touches; None if there is none, or if two could be meant."""
+    pairs = {frozenset({edge.pid, edge.peer_pid}) for edge in edges if edge.peer_pid is not None}
+    if len(pairs) < 2 or rank_count < 3:
+        return None
+    touched = Counter(pid for pair in pairs for pid in pair)
+    everywhere = [pid for pid, count in touched.items() if count == len(pairs)]
+    return everywhere[0] if len(everywhere) == 1 else None
+
+
+def unread(view: ProcessView, ends: Ends, ranks: Mapping[Pid, object]) -> tuple[int, int]:
+    """(bytes, connections) that peers sent to this rank and that it did not read."""
+    waiting = [
+        sample.unread_bytes
+        for sample in view.sockets.values()
+        if sample.unread_bytes > 0 and ends.peer(sample) in ranks
+    ]
+    return sum(waiting), len(waiting)
+
+
+def oldest_sender(views: Mapping[Pid, ProcessView]) -> tuple[Pid, float] | None:
+    """(the rank that sent last before all others, lead in seconds); None without a clear lead.
+
+    Each rank sends as it enters a collective; the one that never entered has only received. Source:
+    measured, docs/decisions/0003.
+    """
+    times = sorted((view.last_send_ns, pid) for pid, view in views.items() if view.last_send_ns)
+    if len(times) < 2 or len(times) < len(views):
+        return None
+    lead_ns = times[1][0] - times[0][0]
+    return (times[0][1], lead_ns / NS) if lead_ns >= SEND_LEAD_NS else None
+
+
+def newest_sender(views: Mapping[Pid, ProcessView]) -> tuple[Pid, float] | None:
+    """(the rank that sent after all others, lead in seconds); None without a clear lead."""
+    times = sorted(((view.last_send_ns, pid) for pid, view in views.items()), reverse=True)
+    if len(times) < 2:
+        return None
+    lead_ns = times[0][0] - times[1][0]
+    return (times[0][1], lead_ns / NS) if lead_ns >= SEND_LEAD_NS else None

@@ -1,0 +1,134 @@
+"""One process over time: threads, totals, sockets, and what kind of effort it makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from kcover_ebpf.facts import (
+    DescriptorSample,
+    Inode,
+    Pid,
+    ProcessExit,
+    ProcessSeen,
+    ProcessTotals,
+    SocketSample,
+    ThreadSample,
+    Tid,
+)
+from kcover_ebpf.incidents.ranks import Membership
+from kcover_ebpf.incidents.threads import ThreadView
+from kcover_ebpf.syscalls import SyscallTable
+
+NS = 1_000_000_000
+_COMPUTE_SHARE = 0.05
+_IO_RATE = 16 * 1024
+_CHARS_RATE = 256 * 1024
+_TYPICAL_SHARE = 0.1
+_BYTES_FLOOR = 512
+
+
+class Effort(Enum):
+    """Kinds of work that explain why others wait."""
+
+    COMPUTE = "compute"
+    STORAGE = "storage"
+    CHILDREN = "children"
+
+
+@dataclass(slots=True)
+class ProcessView:
+    """Everything known about one process of a job; times are boottime nanoseconds."""
+
+    pid: Pid
+    first_seen_ns: int
+    seen: ProcessSeen | None = None
+    member: Membership | None = None
+    threads: dict[Tid, ThreadView] = field(default_factory=dict)
+    totals: ProcessTotals | None = None
+    sockets: dict[int, SocketSample] = field(default_factory=dict)
+    descriptors: dict[tuple[int, Inode], DescriptorSample] = field(default_factory=dict)
+    exit: ProcessExit | None = None
+    effort_ns: dict[Effort, int] = field(default_factory=dict)
+    """Last time of each kind of effort."""
+    storage_moved_ns: int = 0
+    """Last time that any byte went to or came from storage."""
+    cpu_share: float = 0.0
+    """CPUs used over the last pass, all threads together."""
+    peer_bytes_ns: int = 0
+    """Last time that more than heartbeats went over its connections."""
+    _peer_bytes: int = 0
+    _typical_bytes: float = 0.0
+
+    @property
+    def lead(self) -> ThreadView | None:
+        """The thread that stands for the process: its first one (frameworks train in it)."""
+        return self.threads.get(Tid(self.pid))
+
+    def on_thread(self, sample: ThreadSample, table: SyscallTable) -> bool:
+        """Take a sample; True if it shows progress of the lead thread."""
+        view = self.threads.get(sample.tid)
+        if view is None:
+            view = self.threads[sample.tid] = ThreadView(sample)
+            return False
+        progressed = view.observe(sample, table)
+        return progressed and sample.tid == Tid(self.pid)
+
+    def on_totals(self, totals: ProcessTotals) -> None:
+        """Take the sums of one pass and derive the effort made since the pass before."""
+        before, self.totals = self.totals, totals
+        if before is None or totals.boottime_ns <= before.boottime_ns:
+            return
+        interval_ns = totals.boottime_ns - before.boottime_ns
+        self.cpu_share = (totals.cpu_ns - before.cpu_ns) / interval_ns
+        if self._side_share() >= _COMPUTE_SHARE:
+            self.effort_ns[Effort.COMPUTE] = totals.boottime_ns
+        storage = totals.read_bytes + totals.write_bytes - before.read_bytes - before.write_bytes
+        chars = totals.read_chars + totals.write_chars - before.read_chars - before.write_chars
+        if storage > 0 or chars * NS >= _CHARS_RATE * interval_ns:
+            self.storage_moved_ns = totals.boottime_ns
+        if storage * NS >= _IO_RATE * interval_ns or chars * NS >= _CHARS_RATE * interval_ns:
+            self.effort_ns[Effort.STORAGE] = totals.boottime_ns
+
+    def _side_share(self) -> float:
+        # what the other threads use: a lead thread that burns is judged by itself (it may only be
+        # waiting)
+        lead = self.lead
+        if lead is not None and lead.burning_since_ns is not None:
+            return max(0.0, self.cpu_share - 1.0)
+        return self.cpu_share
+
+    def on_socket(self, sample: SocketSample) -> int:
+        """Take a socket; returns by how many payload bytes it moved (0 for a new one)."""
+        before = self.sockets.get(sample.fd)
+        self.sockets[sample.fd] = sample
+        if before is None or before.inode != sample.inode:
+            return 0
+        sent = sample.sent_bytes - before.sent_bytes
+        return max(0, sent + sample.received_bytes - before.received_bytes)
+
+    def on_peer_bytes(self, moved: int, now_ns: int) -> bool:
+        """Note the bytes of one pass over connections to other ranks; True if they are more than heartbeats."""
+        if moved <= 0:
+            return False
+        enough = moved >= max(_BYTES_FLOOR, _TYPICAL_SHARE * self._typical_bytes)
+        # a slow average over the passes that carried payload: a heartbeat alone never becomes
+        # typical
+        if enough:
+            weight = 0.1 if self._typical_bytes else 1.0
+            self._typical_bytes += weight * (moved - self._typical_bytes)
+            self.peer_bytes_ns = now_ns
+        return enough
+
+    def latest_effort(self, now_ns: int, within_ns: int) -> Effort | None:
+        """The most recent kind of effort made within the last `within_ns`; None if there was none."""
+        recent = [(at, kind) for kind, at in self.effort_ns.items() if now_ns - at <= within_ns]
+        return max(recent, key=lambda each: each[0])[1] if recent else None
+
+    @property
+    def last_send_ns(self) -> int:
+        """When it last sent data on any established connection; 0 if it has none."""
+        return max(
+            (each.last_send_ns for each in self.sockets.values() if each.state == "ESTABLISHED"),
+            default=0,
+        )

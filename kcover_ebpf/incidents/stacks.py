@@ -1,0 +1,74 @@
+"""Stacks as sets of code words: which waits were seen while healthy, and who waits elsewhere than the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+_SAME = 0.6
+_REMEMBERED = 64
+
+Key = TypeVar("Key")
+Stack = tuple[str, ...]
+
+
+def similarity(one: Stack, other: Stack) -> float:
+    """Share of code words that two stacks have in common, 0 to 1."""
+    left, right = set(one), set(other)
+    return len(left & right) / len(left | right) if left or right else 0.0
+
+
+class KnownWaits:
+    """Stacks of waits that ended: the ranks of a job run the same program, so one memory serves all."""
+
+    def __init__(self) -> None:
+        self._stacks: list[Stack] = []
+
+    def learn(self, stack: Stack) -> None:
+        """Remember a wait that ended by itself; the oldest go first when there are many."""
+        if stack and not self.knows(stack):
+            self._stacks = [*self._stacks[-(_REMEMBERED - 1) :], stack]
+
+    def knows(self, stack: Stack) -> bool:
+        """True if such a wait was seen to end before."""
+        return any(similarity(stack, each) >= _SAME for each in self._stacks)
+
+    @property
+    def stacks(self) -> tuple[Stack, ...]:
+        """All that are remembered, oldest first."""
+        return tuple(self._stacks)
+
+    @property
+    def count(self) -> int:
+        """Number of different waits remembered."""
+        return len(self._stacks)
+
+
+def groups(stacks: Mapping[Key, Stack]) -> list[list[Key]]:
+    """Owners of similar stacks, largest group first; each group is compared with its first member."""
+    found: list[tuple[Stack, list[Key]]] = []
+    for key, stack in stacks.items():
+        for first, members in found:
+            if similarity(first, stack) >= _SAME:
+                members.append(key)
+                break
+        else:
+            found.append((stack, [key]))
+    return sorted((members for _, members in found), key=len, reverse=True)
+
+
+def outliers(stacks: Mapping[Key, Stack], known: KnownWaits) -> list[Key]:
+    """Owners whose wait is neither known nor shared by the majority.
+
+    A wait that is known was seen to end, so beside it an unknown one stands out. Among unknown waits only a
+    majority tells who stands out; among known ones nobody does.
+    """
+    unknown = [key for key, stack in stacks.items() if not known.knows(stack)]
+    return unknown if len(unknown) < len(stacks) else minority(groups(stacks))
+
+
+def minority(ordered: Sequence[list[Key]]) -> list[Key]:
+    """Members of all groups but the largest; empty if there is one group, or no single largest one."""
+    if len(ordered) < 2 or len(ordered[0]) == len(ordered[1]):
+        return []
+    return [key for group in ordered[1:] for key in group]

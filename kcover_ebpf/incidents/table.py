@@ -1,0 +1,87 @@
+"""The wait table of a verdict: which thread of which rank sits where, since when."""
+
+from __future__ import annotations
+
+from kcover_ebpf.incidents.job import Job
+from kcover_ebpf.incidents.judge import Finding
+from kcover_ebpf.incidents.processes import NS
+from kcover_ebpf.incidents.ranks import Role
+from kcover_ebpf.incidents.standing import Standing
+from kcover_ebpf.incidents.verdict import WaitRow
+
+# seconds after which the framework gives up by itself, by a module on the stacks of its ranks; the
+# defaults of torch.distributed (NCCL 600 s, all other backends 1,800 s) and of jax.distributed's
+# heartbeat
+_GIVES_UP_S = (("libnccl", 600.0), ("libtorch", 1800.0), ("jaxlib", 100.0), ("libjax", 100.0))
+
+
+def wait_rows(job: Job, finding: Finding) -> tuple[WaitRow, ...]:
+    """One row per rank, and one for each child that a rank waits for; ranks in order."""
+    picture = job.picture()
+    rows = []
+    for pid, standing in picture.standings.items():
+        member = job.views[pid].member
+        if member is None or member.role not in (Role.RANK, Role.LOADER):
+            continue
+        if member.role is Role.LOADER and pid not in _explaining(finding, job):
+            continue
+        rows.append(_row(job, standing, finding))
+    return tuple(
+        sorted(rows, key=lambda row: (row.rank is None, row.rank or 0, row.role != "rank"))
+    )
+
+
+def _explaining(finding: Finding, job: Job) -> set[int]:
+    if finding.tid is None or finding.culprit is None:
+        return set()
+    return {
+        pid for pid, view in job.views.items() if finding.tid in view.threads or pid == finding.tid
+    }
+
+
+def _row(job: Job, standing: Standing, finding: Finding) -> WaitRow:
+    view = job.views[standing.pid]
+    lead = view.lead
+    role = view.member.role.value if view.member else "helper"
+    note = ""
+    if standing.pid == finding.culprit:
+        note = "culprit" if finding.kind.is_fault else "slow"
+    elif standing.pid in finding.victims:
+        note = "victim"
+    comm = lead.sample.comm if lead else (view.seen.comm if view.seen else "?")
+    return WaitRow(
+        rank=standing.rank,
+        pid=standing.pid,
+        tid=standing.tid,
+        comm=comm,
+        role=role,
+        wait=standing.text,
+        since_s=max(0.0, (job.now_ns - standing.since_ns) / NS),
+        note=note,
+    )
+
+
+def gives_up_after_s(job: Job) -> float | None:
+    """Seconds after which this job's framework ends a hang by itself (its default); None if unknown."""
+    modules = {word.split("+")[0] for stack in job.known.stacks for word in stack}
+    modules |= {word.split("+")[0] for look in job.last_looks.values() for word in look.stack}
+    for prefix, limit_s in _GIVES_UP_S:
+        if any(module.startswith(prefix) for module in modules):
+            return limit_s
+    return None
+
+
+def unobserved(job: Job) -> tuple[str, ...]:
+    """What could not be seen in this job and might change a verdict."""
+    said = []
+    present = {view.member.rank for view in job.ranks.values() if view.member}
+    size = job.world_size
+    if size is not None and job.trained and len(present) + len(job.exited_ranks) < size:
+        said.append(f"{size - len(present)} of {size} ranks are not on this host")
+    if any(name.startswith("/dev/nvidia") for name in job.devices):
+        said.append(
+            "what runs on the GPU: kernels and NVLink traffic leave no trace in system calls"
+        )
+    if any(name.startswith("/dev/infiniband") for name in job.devices):
+        said.append("RDMA traffic: it bypasses sockets")
+    return tuple(said)

@@ -1,0 +1,134 @@
+"""One thread over time: does it move, does it spin, since when does it sit where it sits.
+
+A thread that is not sent by the sampler did not move, so the last sample stays true until the next
+one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from kcover_ebpf.facts import NO_SYSCALL, TaskState, ThreadSample
+from kcover_ebpf.syscalls import Family, SyscallTable
+
+BUSY_SHARE = 0.5
+"""Share of an interval on a CPU (or runnable) above which a thread is burning it."""
+MOVE_SHARE = 0.02
+"""Share of an interval on a CPU above which a thread moved (the sampler in the kernel uses the
+same).
+"""
+_POLLS_FOR_SPIN = 2
+_WINDOW = 12
+
+
+@dataclass(frozen=True, slots=True)
+class _Glimpse:
+    boottime_ns: int
+    calls_nothing: bool
+    """In user space, or runnable there."""
+    spin_call: bool
+    """In sched_yield, or in a poll with time-out 0: the calls of a busy waiter."""
+    busy: bool
+
+
+@dataclass(slots=True)
+class ThreadView:
+    """The last sample of a thread and what the samples before it add up to."""
+
+    sample: ThreadSample
+    progress_ns: int = 0
+    """Last time it was seen to do something else than before; 0 before the first time."""
+    burning_since_ns: int | None = None
+    """Start of the present uninterrupted use of a CPU; None while it sleeps."""
+    burn_cpu_ns: int = 0
+    """CPU time when that began."""
+    burn_delay_ns: int = 0
+    """Run delay when that began."""
+    glimpses: deque[_Glimpse] = field(default_factory=lambda: deque(maxlen=_WINDOW))
+
+    def observe(self, sample: ThreadSample, table: SyscallTable) -> bool:
+        """Take the next sample; True if the thread made progress since the one before."""
+        before, self.sample = self.sample, sample
+        if sample.start_ns != before.start_ns:
+            self.progress_ns, self.burning_since_ns = sample.boottime_ns, None
+            self.glimpses.clear()
+            return True
+        share = cpu_share(before, sample)
+        busy = share >= BUSY_SHARE or (
+            sample.state is TaskState.RUNNING and busy_share(before, sample) >= BUSY_SHARE
+        )
+        was_burning = self.burning_since_ns is not None
+        if not busy:
+            self.burning_since_ns = None
+        elif self.burning_since_ns is None:
+            self.burning_since_ns = before.boottime_ns
+            self.burn_cpu_ns, self.burn_delay_ns = before.cpu_ns, before.run_delay_ns
+        self.glimpses.append(_glimpse(sample, table, busy))
+        moved = site(sample) != site(before) or share >= MOVE_SHARE
+        progressed = moved and not (busy and was_burning)
+        if progressed and not is_tick(before, sample, share):
+            self.progress_ns = sample.boottime_ns
+            return True
+        return False
+
+    @property
+    def waits_busily(self) -> bool:
+        """It burns a CPU in calls that only ask again: the way MPI waits for its peers."""
+        if len(self.glimpses) < 3 or self.burning_since_ns is None:
+            return False
+        burning = [each for each in self.glimpses if each.boottime_ns > self.burning_since_ns]
+        asked = sum(each.spin_call for each in burning)
+        others = sum(not each.spin_call and not each.calls_nothing for each in burning)
+        return (
+            len(burning) >= 3 and asked >= max(_POLLS_FOR_SPIN, len(burning) // 5) and others == 0
+        )
+
+
+def is_tick(before: ThreadSample, after: ThreadSample, share: float) -> bool:
+    """True when the thread only woke from a timed wait to wait again at the same place.
+
+    Caught on a CPU in between, its site differs for one sample; the tiny use of CPU gives it away.
+    """
+    return share < MOVE_SHARE / 4 and NO_SYSCALL in (before.syscall, after.syscall)
+
+
+def site(sample: ThreadSample) -> tuple[int, int, int]:
+    """Where a thread waits: the call, its first argument and the user stack pointer."""
+    return sample.syscall, sample.args[0], sample.user_sp
+
+
+def cpu_share(before: ThreadSample, after: ThreadSample) -> float:
+    """Share of the time between two samples that the thread spent on a CPU."""
+    interval_ns = after.boottime_ns - before.boottime_ns
+    return (after.cpu_ns - before.cpu_ns) / interval_ns if interval_ns > 0 else 0.0
+
+
+def busy_share(before: ThreadSample, after: ThreadSample) -> float:
+    """Like `cpu_share`, counting the time it wanted a CPU and got none."""
+    interval_ns = after.boottime_ns - before.boottime_ns
+    wanted_ns = after.cpu_ns - before.cpu_ns + after.run_delay_ns - before.run_delay_ns
+    return wanted_ns / interval_ns if interval_ns > 0 else 0.0
+
+
+def _glimpse(sample: ThreadSample, table: SyscallTable, busy: bool) -> _Glimpse:
+    family = table.family(sample.syscall)
+    polls_at_once = family is Family.POLL and poll_timeout_ms(sample, table) == 0
+    return _Glimpse(
+        boottime_ns=sample.boottime_ns,
+        calls_nothing=sample.syscall == NO_SYSCALL,
+        spin_call=family is Family.YIELD or polls_at_once,
+        busy=busy,
+    )
+
+
+def poll_timeout_ms(sample: ThreadSample, table: SyscallTable) -> int | None:
+    """Time-out of a poll or epoll_wait that carries it by value: milliseconds, -1 for none; None if by pointer."""
+    name = table.name(sample.syscall)
+    raw = {"poll": sample.args[2], "epoll_wait": sample.args[3], "epoll_pwait": sample.args[3]}.get(
+        name
+    )
+    if raw is None:
+        return None
+    value = raw & 0xFFFFFFFF
+    return value - (1 << 32) if value & 0x80000000 else value

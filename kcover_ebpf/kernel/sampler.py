@@ -1,0 +1,224 @@
+"""The kernel half as one object: what is watched, one pass of the sampler, events as they come.
+
+It reads no /proc and judges nothing. Nothing is pinned: when the process ends, however it ends,
+the kernel takes every program and map back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import math
+import sys
+import time
+from collections import Counter
+from collections.abc import Collection, Sequence
+from types import TracebackType
+from typing import Self
+
+from kcover_ebpf import wire
+from kcover_ebpf.decode import decode, decode_stream
+from kcover_ebpf.errors import DecodeError
+from kcover_ebpf.facts import Fact, Pid, ProcessExit, Tick
+from kcover_ebpf.kernel import features
+from kcover_ebpf.kernel.clock import tick_ns, tick_ns_between
+from kcover_ebpf.kernel.libbpf import BpfMap, RingBuffer
+from kcover_ebpf.kernel.probes import FAMILIES, Family, LoadedFamily, ProbeStatus, load_family
+from kcover_ebpf.kernel.sockets import SocketSampler
+from kcover_ebpf.settings import Settings
+
+LATE_PERIODS = 2.5
+"""A pass that comes after so many regular periods says nothing about the time between."""
+
+LATE_SUSPENDED_NS = 100_000_000
+"""The node slept for longer than this between two passes (boottime went on, monotonic did not)."""
+
+_TICK_MEASURE_S = 0.1
+_TOTALS_BYTES = ctypes.sizeof(wire.TotalsEvent)
+_TOTALS_TYPE = wire.EventType.TOTALS.to_bytes(2, sys.byteorder)
+
+
+def _key(number: int) -> bytes:
+    return number.to_bytes(4, sys.byteorder)
+
+
+class Kernel:
+    """Our programs in the kernel. A context manager; `close` detaches everything.
+
+    Not thread-safe. `statuses` says which probes are attached, `rejected` counts the records that
+    could not be decoded, by the kind of `DecodeError`.
+    """
+
+    def __init__(self, families: Sequence[LoadedFamily], settings: Settings) -> None:
+        """Take over loaded families, the base one first; `open` is the way to get there."""
+        self._families = families
+        self._settings = settings
+        self.statuses: tuple[ProbeStatus, ...] = tuple(
+            status for family in families for status in family.statuses
+        )
+        self.rejected: Counter[str] = Counter()
+        base = families[0]
+        self._maps = _maps_of(base)
+        self._threads = base.links["sample_threads"]
+        self._sockets = SocketSampler.of(families)
+        self._ring = RingBuffer(self._maps["events"])
+        self._previous: wire.PassValue | None = None
+        self._lost_count = 0
+        self._overflow_count = 0
+        self._has_stale = False
+
+    @classmethod
+    def open(cls, settings: Settings, families: Sequence[Family] = FAMILIES) -> Kernel:
+        """Load and attach; raises `LoadError` if the base family (the first) cannot be.
+
+        What else the kernel refuses is told by `statuses`.
+        """
+        features.require_rights()
+        loaded: list[LoadedFamily] = []
+        try:
+            for family in families:
+                shared = _maps_of(loaded[0]) if loaded else {}
+                loaded.append(load_family(family, shared, settings))
+            kernel = cls(loaded, settings)
+        except BaseException:
+            for one in reversed(loaded):
+                one.close()
+            raise
+        kernel._calibrate()
+        return kernel
+
+    def watch(self, pid: Pid) -> None:
+        """Watch a process with all its threads; children it makes from now on follow by themselves.
+
+        A process beyond the capacity of 4,096 is not watched, and counted as lost.
+        """
+        value = wire.ProcessValue(watched_ns=time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+        try:
+            self._maps["processes"].add(_key(pid), bytes(value))
+        except OSError as error:
+            if error.errno != errno.E2BIG:
+                raise
+            self._overflow_count += 1
+
+    def unwatch(self, pid: Pid) -> None:
+        """Forget a process; its children stay watched."""
+        self._maps["processes"].delete(_key(pid))
+        self._maps["details"].delete(_key(pid))
+        self._sockets.forget(pid)
+        self._has_stale = True
+
+    def set_detail(self, pid: Pid, on: bool) -> None:
+        """Have every thread and descriptor of a watched process sent at each pass, or stop that."""
+        if on:
+            self._maps["details"].update(_key(pid), _key(1))
+        else:
+            self._maps["details"].delete(_key(pid))
+
+    def sample(self, socket_pids: Collection[Pid]) -> list[Fact]:
+        """One pass: samples of threads, totals of all watched processes, descriptors, a `Tick`.
+
+        Descriptors are read for `socket_pids` only. All facts of a pass carry the same time.
+        """
+        facts = list(decode_stream(self._threads.read_iterator(), self.rejected))
+        state = self._pass()
+        facts += self._totals(state.boottime_ns)
+        facts += decode_stream(self._sockets.read(socket_pids), self.rejected)
+        facts.append(self._tick(state))
+        if self._has_stale:
+            self._forget_stale(state.id)
+        self._previous = state
+        return facts
+
+    def wait(self, timeout_s: float) -> list[Fact]:
+        """Events, as soon as there is any; empty after `timeout_s`, or when a signal came."""
+        facts: list[Fact] = []
+        for record in self._ring.poll(max(0, math.ceil(timeout_s * 1000))):
+            try:
+                fact = decode(record)
+            except DecodeError as error:
+                self.rejected[error.kind] += 1
+                continue
+            if isinstance(fact, ProcessExit):
+                self._sockets.forget(fact.pid)
+            facts.append(fact)
+        return facts
+
+    def close(self) -> None:
+        """Detach and unload everything."""
+        self._ring.close()
+        self._sockets.close()
+        for family in reversed(self._families):
+            family.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _calibrate(self) -> None:
+        """Tell the socket sampler how long a tick is, from the clocks of a pass over nothing."""
+        self._threads.read_iterator()
+        first = self._pass()
+        length_ns = tick_ns(first.jiffies, first.monotonic_ns)
+        if length_ns is None:
+            time.sleep(_TICK_MEASURE_S)
+            self._threads.read_iterator()
+            second = self._pass()
+            length_ns = tick_ns_between(
+                (first.jiffies, first.monotonic_ns), (second.jiffies, second.monotonic_ns)
+            )
+        first.tick_ns = length_ns
+        self._maps["pass"].update(_key(0), bytes(first))
+
+    def _pass(self) -> wire.PassValue:
+        return wire.PassValue.from_buffer_copy(self._maps["pass"].lookup(_key(0)) or b"")
+
+    def _totals(self, boottime_ns: int) -> list[Fact]:
+        """Totals of the processes that this pass saw; one that is gone keeps an older time."""
+        facts = []
+        for value in self._maps["processes"].values():
+            if value.startswith(_TOTALS_TYPE):
+                fact = decode(value[:_TOTALS_BYTES])
+                if fact.boottime_ns == boottime_ns:
+                    facts.append(fact)
+        return facts
+
+    def _tick(self, state: wire.PassValue) -> Tick:
+        lost_count = self._read_lost()
+        new_count, self._lost_count = lost_count - self._lost_count, lost_count
+        previous = self._previous
+        if previous is None:
+            return Tick(state.boottime_ns, 0, new_count, late=False)
+        period_ns = state.boottime_ns - previous.boottime_ns
+        suspended_ns = period_ns - (state.monotonic_ns - previous.monotonic_ns)
+        late = (
+            period_ns > LATE_PERIODS * self._settings.period_s * 1e9
+            or suspended_ns > LATE_SUSPENDED_NS
+        )
+        return Tick(state.boottime_ns, period_ns, new_count, late)
+
+    def _read_lost(self) -> int:
+        lost = wire.LostValue.from_buffer_copy(self._maps["lost"].lookup(_key(0)) or b"")
+        samples = lost.process_count + lost.thread_count + lost.socket_count
+        total: int = self._overflow_count + lost.ring_count + samples
+        self._has_stale |= total > self._lost_count
+        return total
+
+    def _forget_stale(self, pass_id: int) -> None:
+        """Make room: drop samples of threads and sockets that this pass did not see."""
+        mark = pass_id.to_bytes(8, sys.byteorder)
+        for name in ("threads", "sockets"):
+            stale = [key for key, value in self._maps[name].items() if not value.startswith(mark)]
+            for key in stale:
+                self._maps[name].delete(key)
+        self._has_stale = False
+
+
+def _maps_of(family: LoadedFamily) -> dict[str, BpfMap]:
+    return family.object.maps if family.object is not None else {}

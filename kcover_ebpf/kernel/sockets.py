@@ -1,0 +1,69 @@
+"""Which descriptors the socket sampler walks: those of single processes where the kernel can."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+
+from kcover_ebpf.facts import Pid
+from kcover_ebpf.kernel.libbpf import BpfObject, Link
+from kcover_ebpf.kernel.probes import LoadedFamily
+
+_PROGRAM = "sample_sockets"
+
+
+class SocketSampler:
+    """Reads the iterator over descriptors, one process at a time, or over all (before Linux 6.1).
+
+    A walk costs some 5 us and 0.1 us per descriptor, so processes without an edge are not walked.
+    """
+
+    def __init__(self, loaded: BpfObject | None, every: Link | None) -> None:
+        """`every` is the link over all processes, None if the family was refused."""
+        self._object = loaded
+        self._every = every
+        self._links: dict[Pid, Link] = {}
+        self._by_process = self._knows_processes()
+
+    @classmethod
+    def of(cls, families: Sequence[LoadedFamily]) -> SocketSampler:
+        """The sampler of whichever family carries the program; it reads nothing if none does."""
+        for family in families:
+            if _PROGRAM in family.links:
+                return cls(family.object, family.links[_PROGRAM])
+        return cls(None, None)
+
+    def read(self, pids: Collection[Pid]) -> bytes:
+        """The records of these processes (at least these, where all must be walked)."""
+        if self._every is None or not pids:
+            return b""
+        if not self._by_process:
+            return self._every.read_iterator()
+        return b"".join(self._link_to(pid).read_iterator() for pid in pids)
+
+    def forget(self, pid: Pid) -> None:
+        """Drop what is kept for a process that ended or is watched no more."""
+        link = self._links.pop(pid, None)
+        if link is not None:
+            link.destroy()
+
+    def close(self) -> None:
+        """Drop what is kept for every process."""
+        for pid in list(self._links):
+            self.forget(pid)
+
+    def _link_to(self, pid: Pid) -> Link:
+        if pid not in self._links:
+            assert self._object is not None
+            # By the leader: threads share its descriptors, but for rare clones without CLONE_FILES.
+            self._links[pid] = self._object.attach_task_iterator(_PROGRAM, tid=pid)
+        return self._links[pid]
+
+    def _knows_processes(self) -> bool:
+        if self._object is None:
+            return False
+        try:
+            self._object.attach_task_iterator(_PROGRAM, pid=os.getpid()).destroy()
+        except OSError:
+            return False
+        return True

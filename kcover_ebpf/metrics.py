@@ -1,0 +1,215 @@
+"""Prometheus metrics of the sensor, served only where `--metrics ADDR:PORT` asks for it.
+
+Series whose labels are a closed list exist from the start, at zero, so that an alert can tell
+"never happened" from "not there". Names are a contract (docs/metrics.md).
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from socketserver import TCPServer, ThreadingMixIn
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    make_wsgi_app,
+)
+
+from kcover_ebpf import __version__
+from kcover_ebpf.decisions import Decision
+from kcover_ebpf.errors import UsageError
+from kcover_ebpf.facts import Fact
+from kcover_ebpf.incidents.verdict import Cause, Kind, Verdict, WaitRow
+from kcover_ebpf.settings import Act
+
+_DETECTION_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
+_ANNOUNCED = (
+    Cause.EXITED,
+    Cause.KILLED,
+    Cause.OOM_KILLED,
+    Cause.ABORTED,
+    Cause.SEGFAULT,
+    Cause.LEFT_EARLY,
+    Cause.LOADER_DIED,
+)
+_QUIET = (
+    Cause.TRAINING,
+    Cause.CHECKPOINT,
+    Cause.COMPILING,
+    Cause.COMPUTING,
+    Cause.LOADING,
+    Cause.STARTING,
+    Cause.WAITING_FOR_USER,
+    Cause.SLEEPING,
+    Cause.DEBUGGER,
+    Cause.SUSPENDED,
+    Cause.ENDING,
+)
+_SLOW = (Cause.CPU_THROTTLED, Cause.MEMORY_PRESSURE, Cause.SLOW_RANK, Cause.STORAGE)
+_LINK = (Cause.LINK, Cause.PEER_GONE)
+_HUNG = tuple(
+    cause
+    for cause in Cause
+    if cause not in {*_ANNOUNCED, *_QUIET, *_SLOW, *_LINK, Cause.DEVICE, Cause.WAIT_CYCLE}
+)
+_EXPECTED: Mapping[Kind, Sequence[Cause]] = {
+    Kind.HUNG: (*_HUNG, Cause.STORAGE, Cause.PEER_GONE),
+    Kind.DEADLOCK: (Cause.WAIT_CYCLE,),
+    Kind.LOST_LINK: _LINK,
+    Kind.DEVICE_FAULT: (Cause.DEVICE,),
+    Kind.CRASHED: _ANNOUNCED,
+    Kind.SLOW: _SLOW,
+    Kind.WORKING: _QUIET,
+    Kind.UNKNOWN: (Cause.UNKNOWN,),
+}
+"""Pairs that exist from the start; any other pair appears when it happens."""
+
+
+class MetricsSink:
+    """Counts what the sensor says; a `sensor.Sink`."""
+
+    def __init__(self, probes: Iterable[tuple[str, str, bool]], families: Iterable[str]) -> None:
+        """`probes`: family, name, is it attached; `families`: those that can lose records."""
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        registry = self.registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        build = Gauge("kcover_build_info", "Always 1.", ["version"], registry=registry)
+        build.labels(__version__).set(1)
+        self._verdicts = Counter(
+            "kcover_verdicts", "Verdicts told.", ["verdict", "cause"], registry=registry
+        )
+        for kind, causes in _EXPECTED.items():
+            for cause in causes:
+                self._verdicts.labels(kind.value, cause.value)
+        self._actions = Counter(
+            "kcover_actions", "Actions carried out.", ["act"], registry=registry
+        )
+        for act in Act:
+            if act is not Act.OBSERVE:
+                self._actions.labels(act.value)
+        self._detection = Histogram(
+            "kcover_detection_seconds",
+            "From the beginning of a trouble to its verdict.",
+            buckets=_DETECTION_BUCKETS_S,
+            registry=registry,
+        )
+        self._ages = Gauge(
+            "kcover_rank_progress_age_seconds",
+            "Since the rank made progress last.",
+            ["rank"],
+            registry=registry,
+        )
+        self._lost = Counter(
+            "kcover_records_lost", "Kernel records lost.", ["family"], registry=registry
+        )
+        for family in families:
+            self._lost.labels(family)
+        self._blind = Counter("kcover_blind", "Times without sight.", registry=registry)
+        attached = Gauge(
+            "kcover_probe_attached", "1 if attached.", ["family", "probe"], registry=registry
+        )
+        for family, probe, is_attached in probes:
+            attached.labels(family, probe).set(is_attached)
+
+    def on_fact(self, fact: Fact) -> None:
+        """Facts are not counted."""
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        """Count it; a fault also by how long it took to find."""
+        self._verdicts.labels(verdict.kind.value, verdict.cause.value).inc()
+        if verdict.kind.is_fault:
+            self._detection.observe(max(verdict.time_s - verdict.since_s, 0.0))
+
+    def on_waits(self, rows: Sequence[WaitRow], summary: str) -> None:  # noqa: ARG002
+        """Ages of the ranks in the table; ranks that are gone leave the metric."""
+        self._ages.clear()
+        for row in rows:
+            if row.rank is not None and row.role == "rank":
+                self._ages.labels(str(row.rank)).set(row.since_s)
+
+    def on_blind(self, reason: str) -> None:  # noqa: ARG002
+        """Count it."""
+        self._blind.inc()
+
+    def on_action(self, decision: Decision, text: str) -> None:  # noqa: ARG002
+        """Count it."""
+        self._actions.labels(decision.act.value).inc()
+
+    def count_lost(self, family: str, count: int) -> None:
+        """Add records lost since the call before."""
+        self._lost.labels(family).inc(count)
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of "ADDR:PORT"; an empty ADDR means all; raises `UsageError`."""
+    host, colon, port = text.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    is_number = port.isascii() and port.isdecimal() and int(port) <= 65535
+    if not colon or not is_number or (":" in bare and bare == host):
+        raise UsageError(
+            f"--metrics {text!r} is not ADDR:PORT; write 127.0.0.1:9464, :9464 or [::1]:9464"
+        )
+    return bare, int(port)
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """A slow scraper must not hold up the next one."""
+
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        """Bind without asking the name service who we are, which may take seconds."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = self.server_address[:2]
+        self.setup_environ()
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
+
+
+class _Handler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Scrapes are no news."""
+
+
+class MetricsServer:
+    """A bound port, which answers after `serve`; raises `UsageError` where it cannot be bound."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        host, port = address
+        server = _Server6 if ":" in host else _Server
+        try:
+            self._server = make_server(host, port, _no_metrics, server, _Handler)
+        except OSError as error:
+            where = f"{host or '*'}:{port}"
+            raise UsageError(
+                f"cannot serve metrics on {where}: {error.strerror}; choose another --metrics"
+            ) from error
+        self.port: int = self._server.server_port
+        self._thread: threading.Thread | None = None
+
+    def serve(self, registry: CollectorRegistry) -> None:
+        """Answer from now on, in a thread of its own."""
+        self._server.set_app(make_wsgi_app(registry))
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Release the port."""
+        if self._thread is not None:
+            self._server.shutdown()
+            self._thread.join()
+        self._server.server_close()
+
+
+def _no_metrics(environ: object, start_response: Callable[..., object]) -> list[bytes]:  # noqa: ARG001
+    start_response("503 Service Unavailable", [])
+    return []

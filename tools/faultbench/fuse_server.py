@@ -1,0 +1,103 @@
+"""A FUSE file system with one file, "data", that answers reads and writes never, or slowly.
+
+It speaks the kernel's protocol itself (include/uapi/linux/fuse.h), because the point is a server
+that misbehaves. Usage: fuse_server.py MOUNTPOINT silent|slow. It ends when the file system is
+unmounted.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+import sys
+import time
+
+LOOKUP, FORGET, GETATTR, SETATTR, OPEN, READ, WRITE = 1, 2, 3, 4, 14, 15, 16
+RELEASE, FLUSH, INIT, OPENDIR, RELEASEDIR, INTERRUPT, BATCH_FORGET = 18, 25, 26, 27, 29, 36, 42
+REQUEST = struct.Struct("<IIQQIIII")
+WRITE_IN = struct.Struct("<QQII")
+DIRECTORY, DATA = 1, 2
+SIZE_BYTES = 1 << 26
+DIRECT_IO = 1
+SLOW_S = 0.2
+
+
+def mount(path: str) -> int:
+    """Mount at `path` and return the connection to the kernel; raises OSError."""
+    device = os.open("/dev/fuse", os.O_RDWR)
+    libc = ctypes.CDLL(None, use_errno=True)
+    options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other"
+    if libc.mount(b"faultbench", path.encode(), b"fuse", 0, options.encode()):
+        raise OSError(ctypes.get_errno(), "mount of a FUSE file system failed")
+    return device
+
+
+def attributes(node: int) -> bytes:
+    """Struct fuse_attr of the directory or of the file."""
+    mode, size = (0o40755, 4096) if node == DIRECTORY else (0o100666, SIZE_BYTES)
+    numbers = (mode, 1, 0, 0, 0, 4096, 0)
+    return struct.pack("<6Q10I", node, size, size // 512, 0, 0, 0, 0, 0, 0, *numbers)
+
+
+def answer(operation: int, node: int, body: bytes, slow: bool) -> tuple[int, bytes] | None:
+    """Error number and data to reply with; None for no reply at all."""
+    if operation in (READ, WRITE):
+        if not slow:
+            return None
+        time.sleep(SLOW_S)
+        size = WRITE_IN.unpack_from(body)[2]
+        return 0, struct.pack("<II", size, 0) if operation == WRITE else bytes(min(size, 4096))
+    if operation in (FORGET, INTERRUPT, BATCH_FORGET):
+        return None
+    return control(operation, node)
+
+
+def control(operation: int, node: int) -> tuple[int, bytes]:
+    """Replies to what is neither data nor a notice."""
+    replies = {
+        INIT: struct.pack("<4I2H2I2HI", 7, 31, 1 << 17, 0, 12, 9, 1 << 20, 1, 256, 0, 0)
+        + bytes(28),
+        LOOKUP: struct.pack("<4Q2I", DATA, 0, 60, 60, 0, 0) + attributes(DATA),
+        GETATTR: struct.pack("<Q2I", 60, 0, 0) + attributes(node),
+        SETATTR: struct.pack("<Q2I", 60, 0, 0) + attributes(node),
+        OPEN: struct.pack("<Q2I", 1, DIRECT_IO, 0),
+        OPENDIR: struct.pack("<Q2I", 1, 0, 0),
+        RELEASE: b"",
+        FLUSH: b"",
+        RELEASEDIR: b"",
+    }
+    return (0, replies[operation]) if operation in replies else (errno.ENOSYS, b"")
+
+
+def serve(device: int, slow: bool) -> None:
+    """Answer requests, or not, until the file system is gone."""
+    while True:
+        try:
+            message = os.read(device, 1 << 21)
+        except OSError as error:
+            if error.errno in (errno.EINTR, errno.ENOENT):
+                continue
+            return
+        _, operation, unique, node, *_ = REQUEST.unpack_from(message)
+        reply = answer(operation, node, message[REQUEST.size :], slow)
+        if reply is not None:
+            header = struct.pack("<IiQ", 16 + len(reply[1]), -reply[0], unique)
+            try:
+                os.write(device, header + reply[1])
+            except OSError as error:
+                if error.errno != errno.ENOENT:  # the caller gave up meanwhile
+                    return
+
+
+def main() -> None:
+    """Mount, say so, serve."""
+    path, manner = sys.argv[1:]
+    device = mount(path)
+    print("mounted", flush=True)
+    serve(device, manner == "slow")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Things that have to exist before a job starts: file systems that misbehave, pipes, swap."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tools.faultbench.job import TAG_VARIABLE, tag_value
+from tools.faultbench.live import Live, RunFailed
+from tools.faultbench.network_faults import run
+
+IMAGE_BYTES = 64 << 20
+FULL_IMAGE_BYTES = 24 << 20
+SWAP_BYTES = 512 << 20
+
+
+def name(live: Live) -> Path:
+    """A file name in the run's folder."""
+    return live.folder / "file"
+
+
+def fifo(live: Live) -> Path:
+    """A named pipe that nobody writes."""
+    path = live.folder / "fifo"
+    os.mkfifo(path)
+    return path
+
+
+def big_file(live: Live) -> Path:
+    """A file of 2 MiB to read slowly."""
+    path = live.folder / "data"
+    path.write_bytes(bytes(2 << 20))
+    return path
+
+
+def fuse(live: Live, manner: str) -> Path:
+    """A FUSE file system whose server answers late or never."""
+    mount = live.folder / "fuse"
+    mount.mkdir()
+    command = [sys.executable, "-m", "tools.faultbench.fuse_server", str(mount), manner]
+    variables = {**os.environ, TAG_VARIABLE: tag_value(live.tag)}
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, env=variables)
+    live.undo.callback(server.wait)
+    live.undo.callback(unmount, mount)
+    if not server.stdout or not server.stdout.readline():
+        raise RunFailed("the FUSE server did not start")
+    return mount / "data"
+
+
+def unmount(mount: Path) -> None:
+    """Unmount now, whoever still waits in there; waiting readers get an error."""
+    subprocess.run(["umount", "-f", "-l", str(mount)], check=False, capture_output=True)
+
+
+def ext4(live: Live, size_bytes: int) -> Path:
+    """A small ext4 on a loop device, mounted."""
+    image, mount = live.folder / "ext4.img", live.folder / "ext4"
+    mount.mkdir()
+    with open(image, "wb") as file:
+        file.truncate(size_bytes)
+    run("mkfs.ext4", "-q", "-F", str(image))
+    run("mount", "-o", "loop", str(image), str(mount))
+    live.undo.callback(unmount, mount)
+    return mount
+
+
+def ext4_frozen(live: Live) -> Path:
+    """A file on a file system that is suspended: writers wait in state D."""
+    mount = ext4(live, IMAGE_BYTES)
+    run("fsfreeze", "--freeze", str(mount))
+    live.undo.callback(run, "fsfreeze", "--unfreeze", str(mount))
+    return mount / "checkpoint"
+
+
+def ext4_full(live: Live) -> Path:
+    """A file on a file system too small for it."""
+    return ext4(live, FULL_IMAGE_BYTES) / "checkpoint"
+
+
+def swap(live: Live) -> Path:
+    """Swap space on a compressed memory device, for the time of the run."""
+    device = run("zramctl", "--find", "--size", str(SWAP_BYTES)).strip()
+    live.undo.callback(run, "zramctl", "--reset", device)
+    run("mkswap", device)
+    run("swapon", device)
+    live.undo.callback(run, "swapoff", device)
+    return live.folder
+
+
+PREPARE: dict[str, Callable[[Live], Path]] = {
+    "name": name,
+    "fifo": fifo,
+    "big-file": big_file,
+    "fuse-silent": lambda live: fuse(live, "silent"),
+    "fuse-slow": lambda live: fuse(live, "slow"),
+    "ext4-frozen": ext4_frozen,
+    "ext4-full": ext4_full,
+    "swap": swap,
+}

@@ -1,0 +1,92 @@
+"""What one line of the fault matrix says; the lines are in faults_table.py, quiet_table.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+ALL = ("torch", "mpi", "jax")
+SOCKETS = ("torch", "jax")
+TORCH = ("torch",)
+
+HUNG = frozenset({"HUNG"})
+CRASHED = frozenset({"CRASHED"})
+LOST = frozenset({"LOST_LINK"})
+SLOW = frozenset({"SLOW"})
+BLOCKED = frozenset({"blocked_lock", "blocked_sleep", "blocked_read", "blocked_unknown"})
+
+
+class Effect(Enum):
+    """What a fault does to the training when nobody intervenes, read from the event file."""
+
+    DIED = "a rank ended with an error"
+    STALLED = "no rank completes a step"
+    SLOWED = "steps take longer"
+    UNAFFECTED = "training goes on"
+
+
+class Culprit(Enum):
+    """Which rank is to be named."""
+
+    RANK = "the rank chosen by the hash of the run's name"
+    EITHER_END = "that rank or the next one: the fault is between them"
+    OPTIONAL = "that rank, or nobody: the host cannot always tell"
+    NOBODY = "no rank"
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One fault or quiet phase; how long and how often it runs is the plan's business.
+
+    `number` is the line of the list of 45 faults, or the letter of the list of 18 quiet phases.
+    `inject` is what the workload does to itself (tools/workloads), `host` what the injector does
+    from outside, `prepare` what has to exist before the job starts and `arm` what happens once
+    all ranks train. `verdicts` and `causes` are what counts as right. `effects` says how the
+    training itself must react, so that a fault that did not really happen is noticed. `phase_s`
+    is the length of a quiet phase in seconds.
+    """
+
+    id: str
+    number: str
+    title: str
+    verdicts: frozenset[str] = frozenset()
+    causes: frozenset[str] = frozenset()
+    effects: frozenset[Effect] = frozenset({Effect.STALLED})
+    inject: str = ""
+    host: str = ""
+    prepare: str = ""
+    arm: str = ""
+    culprit: Culprit = Culprit.RANK
+    frameworks: tuple[str, ...] = TORCH
+    netns: bool = False
+    may_shut_down: bool = True
+    held_out: bool = False
+    phase_s: float = 20.0
+    factor: float = 1.0
+    at_first_step: bool = False
+    absent: bool = False
+    bystander: bool = False
+    stdin: str = ""
+    needs_sensor: bool = False
+    steps_s: tuple[float, ...] = (0.2, 2.0, 10.0)
+
+    @property
+    def is_announced(self) -> bool:
+        """Whether the kernel announces the fault (a process died); the others are silent."""
+        return self.verdicts == CRASHED
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether a verdict is wanted; in a quiet phase every verdict is a false one."""
+        return bool(self.verdicts)
+
+
+NOT_HERE: dict[str, str] = {
+    "26 delay": "a delay of 200 ms needs the netem queue, which this kernel does not have",
+    "30": "name look-up: not part of a running job's step; tried in the test bed with a cluster",
+    "31": "an unreachable store is a fault of the start; tried in the test bed with a cluster",
+    "33": "a foreign connection on NCCL's port needs NCCL, that is a GPU",
+    "35": "setting the clock would disturb everything else on the host; tried in a virtual machine",
+    "36-41": "driver, PCIe and kernel faults need a stub driver in a virtual machine",
+}
+"""Lines of the fault list that no scenario covers here, and why."""
