@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
-from kcover_ebpf.facts import Pid
+if TYPE_CHECKING:
+    from kcover_ebpf.facts import Pid
 
 
 class Rung(Enum):
@@ -70,12 +72,33 @@ class DeviceNotice:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class DriverLine:
+    """A driver's line as printed, not read yet; who may write the log can forge it."""
+
+    boottime_ns: int
+    text: str
+
+
 class AerSeverity(Enum):
     """Severity of a PCIe error as the tracepoint numbers it (kernel: include/ras/ras_event.h)."""
 
     NONFATAL = 0
     FATAL = 1
     CORRECTED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class AerTotal:
+    """The kernel half's word on a PCIe error: corrected ones are told at most once an interval."""
+
+    boottime_ns: int
+    device: str
+    severity: AerSeverity
+    status: int
+    """Bits of the error that is told, not of those between."""
+    total: int
+    """Errors of this device and severity since the probe was attached; 0: not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +153,20 @@ class DeviceHeld:
 
 
 @dataclass(frozen=True, slots=True)
+class CudaContext:
+    """A process began (or ended) to use a GPU for computing."""
+
+    boottime_ns: int
+    pid: Pid
+    uuid: str
+    """As NVML writes it, "GPU-00112233-..."."""
+    mig: bool
+    """Uses a MIG instance of it, not all of it."""
+    active: bool
+    comm: str
+
+
+@dataclass(frozen=True, slots=True)
 class DriverChange:
     """A kernel module came or went; device drivers need their probes attached again."""
 
@@ -170,9 +207,12 @@ class DeviceFault:
 DeviceFact = (
     XidReported
     | DeviceNotice
+    | DriverLine
+    | AerTotal
     | AerError
     | MemoryFault
     | DeviceHeld
+    | CudaContext
     | DriverChange
     | PortChange
     | DeviceFault

@@ -10,6 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kcover_ebpf.device_facts import DeviceFault
 from kcover_ebpf.facts import (
     DescriptorSample,
     Fact,
@@ -33,6 +34,7 @@ from kcover_ebpf.facts import (
 )
 from kcover_ebpf.incidents import announced, links, stacks
 from kcover_ebpf.incidents.cadence import Cadence
+from kcover_ebpf.incidents.devices import DeviceFaults
 from kcover_ebpf.incidents.judge import Finding, Picture, judge
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.ranks import Membership, Role, classify
@@ -59,6 +61,7 @@ class Job:
         self._policy, self._table = policy, table
         self.views: dict[Pid, ProcessView] = {}
         self.announced = announced.Announcements()
+        self.faults = DeviceFaults()
         self.known = stacks.KnownWaits()
         self.world_size: int | None = None
         self.trained = False
@@ -111,6 +114,9 @@ class Job:
                 self._alarm = True
             case Inspection():
                 self._on_look(fact)
+            case DeviceFault():
+                self.faults.on_fault(fact)
+                self._alarm = True
             case Tick():
                 self._on_tick(fact)
             case _:
@@ -266,6 +272,8 @@ class Job:
             for view in self.views.values():
                 view.descriptors.clear()
         self._alarm = False
+        if self._suspicious_since_ns is None:
+            self.faults.forget_harmless(now_ns)
 
     def examine(self) -> None:
         """Look closely at the next pass, whether or not anything seems wrong."""
@@ -330,7 +338,7 @@ class Job:
         """What the job looks like now; None while it cannot be judged."""
         if self.blind:
             return None
-        failed = self._failure()
+        failed = self.faults.judge(self.views) or self._failure()
         if failed is not None:
             return failed
         ranks = self.ranks

@@ -34,6 +34,7 @@ class Finding:
     rank: int | None = None
     evidence: tuple[Evidence, ...] = ()
     victims: tuple[Pid, ...] = ()
+    device: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Stand-in for the GPU driver in tests: loads as "nvidia", has its device files, and the functions
- * and the tracepoint of its interface layer that a sensor attaches to, with their arguments. What it
- * says is what the test writes to /proc/driver/nvidia/stub, one command a write:
+ * and the tracepoint of its interface layer that a sensor attaches to, with their arguments. What
+ * it says is what the test writes to /proc/driver/nvidia/stub, one command a write:
  *
  *   print TEXT              the driver's way to print, from the kernel, without an error number
  *   report NUMBER BDF TEXT  the driver's way to report an Xid, without a printed line
@@ -27,7 +27,7 @@
 #define CREATE_TRACE_POINTS
 #include "trace.h"
 
-#define MAJOR_NUMBER 195
+#define MAJOR_NUMBER  195
 #define CONTROL_MINOR 255
 /* The compiler must not clone, inline or drop what a probe looks for by name. */
 #define PROBED __attribute__((__noipa__))
@@ -153,7 +153,7 @@ static ssize_t stub_write(struct file *file, const char __user *text, size_t siz
 	return result ? result : size;
 }
 
-static const struct proc_ops stub_operations = {.proc_write = stub_write};
+static const struct proc_ops stub_operations = { .proc_write = stub_write };
 
 static int information_show(struct seq_file *file, void *unused)
 {

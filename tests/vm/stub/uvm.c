@@ -8,9 +8,9 @@
 #include <linux/module.h>
 #include <linux/uaccess.h>
 
-#define REGISTER_GPU 37
+#define REGISTER_GPU   37
 #define UNREGISTER_GPU 38
-#define PROBED __attribute__((__noipa__))
+#define PROBED         __attribute__((__noipa__))
 
 /* kernel-open/nvidia-uvm/uvm_ioctl.h, unchanged from 515 to 595 */
 struct register_params {

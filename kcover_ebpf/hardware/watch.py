@@ -1,0 +1,253 @@
+"""Watches the devices of this host, and says what their reports mean for the processes of a job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Self
+
+from kcover_ebpf import device_wire as wire
+from kcover_ebpf.device_decode import text_of
+from kcover_ebpf.device_facts import (
+    AerError,
+    AerSeverity,
+    AerTotal,
+    CudaContext,
+    DeviceFact,
+    DeviceHeld,
+    DeviceNotice,
+    DriverChange,
+    DriverLine,
+    Rung,
+    XidReported,
+)
+from kcover_ebpf.facts import Fact, Pid, ProcessExit
+from kcover_ebpf.hardware import families, faults, ownership, topology
+from kcover_ebpf.hardware.aer import AerCounter
+from kcover_ebpf.hardware.catalog import FIRST_SXID, Catalog
+from kcover_ebpf.hardware.kernlog import read_console, read_record
+from kcover_ebpf.hardware.kmsg import KmsgReader
+from kcover_ebpf.hardware.ladder import Ladder
+from kcover_ebpf.kernel.libbpf import BpfMap
+from kcover_ebpf.kernel.probes import Family, LoadedFamily, ProbeStatus, load_family
+from kcover_ebpf.settings import Settings
+
+SELF_TEST = "kcover-ebpf self-test"
+"""Text that is written to the kernel log at start, to learn whether the console rung works."""
+
+
+class DeviceWatch:
+    """A context manager; `observe` takes the kernel's facts, `tick` is asked once a pass.
+
+    `pin_driver` allows the driver's tracepoint, which keeps the driver from being unloaded.
+    """
+
+    def __init__(
+        self,
+        maps: Mapping[str, BpfMap],
+        settings: Settings,
+        catalog: Catalog,
+        *,
+        pin_driver: bool = False,
+        root: Path = Path("/"),
+    ) -> None:
+        self._maps, self._settings, self._catalog = maps, settings, catalog
+        self._root, self._pin = root, pin_driver
+        self._loaded: dict[str, LoadedFamily] = {}
+        for family in (families.LOG, families.PCIE, families.MEMORY):
+            self._load(family)
+        self._kmsg = _open_kmsg(root)
+        self.console_works = False
+        self.ladder = Ladder(Rung.KMSG)
+        self.topology = topology.Topology()
+        self._holders = ownership.Holders()
+        self._aer = AerCounter()
+        self._stale_driver = False
+        self.attach_driver()
+        self._say_self_test()
+
+    # --- probes
+
+    @property
+    def statuses(self) -> tuple[ProbeStatus, ...]:
+        """What became of each probe."""
+        return tuple(status for family in self._loaded.values() for status in family.statuses)
+
+    @property
+    def rung(self) -> Rung:
+        """The best rung of the Xid ladder that works now."""
+        return self.ladder.best
+
+    def attach_driver(self) -> None:
+        """Attach anew what hangs on the GPU driver, and read which GPUs it has."""
+        self._load(families.GPU_PINNED if self._pin else families.GPU)
+        self.topology = self.topology.joined(topology.read(self._root))
+        self.ladder.best = self._best_rung()
+        self._stale_driver = False
+
+    def _load(self, family: Family) -> None:
+        if (before := self._loaded.pop(family.name, None)) is not None:
+            before.close()
+        self._loaded[family.name] = load_family(family, self._maps, self._settings)
+
+    def _best_rung(self) -> Rung:
+        links = self._loaded["gpu"].links
+        if "on_xid_tracepoint" in links:
+            return Rung.TRACEPOINT
+        if "on_xid" in links:
+            return Rung.KPROBE
+        # who reads the log knows who wrote a line; the console only says sooner that there is one
+        return Rung.KMSG if self._kmsg is not None else Rung.CONSOLE
+
+    def _say_self_test(self) -> None:
+        with contextlib.suppress(OSError), open(self._root / "dev/kmsg", "w") as log:
+            log.write(f"<7>{SELF_TEST}\n")
+
+    # --- facts
+
+    def observe(self, fact: Fact, members: Collection[Pid]) -> list[DeviceFact]:
+        """What follows from a fact of the kernel half, for a job with these processes."""
+        match fact:
+            case DriverLine():
+                return [*self._on_line(fact, members), *self._read_log(members)]
+            case XidReported():
+                # the driver prints before it reports: its words are in the log by now
+                return [*self._read_log(members), *self._on_xid(fact, members)]
+            case AerTotal():
+                error = self._aer.on_total(fact)
+                return [] if error is None else self._on_aer(error, members)
+            case DeviceHeld():
+                self._holders.on_held(fact)
+            case CudaContext():
+                self._holders.on_context(fact)
+            case DriverChange():
+                self._stale_driver |= fact.module in families.GPU_MODULES
+            case ProcessExit():
+                self._holders.on_exit(fact.pid)
+            case _:
+                pass
+        return []
+
+    def tick(self, members: Collection[Pid]) -> list[DeviceFact]:
+        """What polling finds, and what waited for a better rung; attaches to a new driver."""
+        if self._stale_driver or self._driver_appeared():
+            self.attach_driver()
+        found = self._read_log(members)
+        for report in self.ladder.overdue(_now_ns()):
+            found += self._concerning(report, members)
+        for error in self._aer.on_look(self._aer_totals()):
+            found += self._on_aer(error, members)
+        return found
+
+    def _driver_appeared(self) -> bool:
+        # without the module tracepoint, and when its functions could not be probed yet
+        there = (self._root / "sys/module/nvidia").exists()
+        return there and not self._loaded["gpu"].links
+
+    def _on_line(self, line: DriverLine, members: Collection[Pid]) -> list[DeviceFact]:
+        if line.text.startswith(SELF_TEST):
+            self.console_works = True
+            return []
+        report = read_console(line.text, line.boottime_ns)
+        # a notice counts when the log confirms it, which is read next
+        return self._on_xid(report, members) if isinstance(report, XidReported) else []
+
+    def _read_log(self, members: Collection[Pid]) -> list[DeviceFact]:
+        found: list[DeviceFact] = []
+        for record in self._kmsg.records() if self._kmsg is not None else ():
+            report = read_record(record, _now_ns())
+            if isinstance(report, XidReported):
+                found += self._on_xid(report, members)
+            elif report is not None:
+                found += self._on_notice(report, members)
+        return found
+
+    def _on_xid(self, report: XidReported, members: Collection[Pid]) -> list[DeviceFact]:
+        known = self.ladder.observe(report)
+        return [] if known is None else self._concerning(known, members)
+
+    def _concerning(self, report: XidReported, members: Collection[Pid]) -> list[DeviceFact]:
+        if report.number >= FIRST_SXID:
+            concerned = {pid for gpu in self.topology.gpus for pid in self._of_gpu(gpu, members)}
+        else:
+            concerned = self._of_device(report.device, members)
+        if report.pid is not None and report.pid in members:
+            concerned.add(report.pid)
+        return [report, *faults.of_xid(report, concerned, self._catalog, self._driver())]
+
+    def _on_aer(self, error: AerError, members: Collection[Pid]) -> list[DeviceFact]:
+        found: list[DeviceFact] = [error]
+        if error.severity is AerSeverity.CORRECTED:
+            return found
+        for device in self._devices_below(error.device):
+            found += faults.of_aer(error, self._of_device(device, members), device)
+        return found
+
+    def _on_notice(self, notice: DeviceNotice, members: Collection[Pid]) -> list[DeviceFact]:
+        found: list[DeviceFact] = [notice]
+        for device in self._devices_below(notice.device):
+            found += faults.of_notice(notice, self._of_device(device, members), device)
+        return found
+
+    # --- who
+
+    def _devices_below(self, device: str) -> set[str]:
+        below = {gpu.device for gpu in self.topology.gpus_below(device)}
+        return below | {port.device for port in self.topology.ports_below(device)}
+
+    def _of_device(self, device: str, members: Collection[Pid]) -> set[Pid]:
+        concerned: set[Pid] = set()
+        for gpu in self.topology.gpus:
+            if gpu.device == device:
+                concerned |= self._of_gpu(gpu, members)
+        nodes = {port.node for port in self.topology.ports if port.device == device and port.node}
+        return concerned | (ownership.open_by(members, nodes) if nodes else set())
+
+    def _of_gpu(self, gpu: topology.Gpu, members: Collection[Pid]) -> set[Pid]:
+        told = self._holders.of(gpu.minor, gpu.uuid, _now_ns()) & set(members)
+        return told | ownership.open_by(members, {f"/dev/nvidia{gpu.minor}"})
+
+    def _driver(self) -> str | None:
+        try:
+            return (self._root / "sys/module/nvidia/version").read_text().strip()
+        except OSError:
+            return None
+
+    def _aer_totals(self) -> Iterator[AerTotal]:
+        loaded = self._loaded["pcie"]
+        if loaded.object is None or not loaded.links:
+            return
+        for key, value in loaded.object.maps["aer_totals"].items():
+            who = wire.AerKey.from_buffer_copy(key)
+            what = wire.AerValue.from_buffer_copy(value)
+            bits = sum(1 << bit for bit in range(32) if what.bit_count[bit])
+            severity = AerSeverity(who.severity)
+            yield AerTotal(_now_ns(), text_of(who.device), severity, bits, what.total)
+
+    def close(self) -> None:
+        """Detach everything."""
+        for family in self._loaded.values():
+            family.close()
+        self._loaded.clear()
+        if self._kmsg is not None:
+            self._kmsg.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _now_ns() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def _open_kmsg(root: Path) -> KmsgReader | None:
+    try:
+        return KmsgReader(os.fspath(root / "dev/kmsg"))
+    except OSError:
+        return None
