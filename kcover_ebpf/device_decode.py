@@ -18,7 +18,7 @@ from kcover_ebpf.device_facts import (
     MemoryFault,
     MemoryKind,
     Rung,
-    XidReported,
+    XidSighting,
 )
 from kcover_ebpf.facts import Pid
 
@@ -40,14 +40,13 @@ def text_of(raw: ctypes.Array[ctypes.c_uint8]) -> str:
     return bytes(raw).partition(b"\0")[0].decode("utf-8", "replace")
 
 
-def _xid(event: wire.XidEvent) -> XidReported:
-    return XidReported(
+def _xid(event: wire.XidEvent) -> XidSighting:
+    return XidSighting(
         event.header.boottime_ns,
         text_of(event.device),
         event.number,
         text_of(event.text),
         _RUNGS[event.rung],
-        confirmed=True,
     )
 
 

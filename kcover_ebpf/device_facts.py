@@ -26,6 +26,18 @@ class Rung(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class XidSighting:
+    """The kernel half saw the driver report an error; joined with its other traces it is an Xid."""
+
+    boottime_ns: int
+    device: str
+    number: int
+    text: str
+    """As the driver worded it, or its format where that is not filled yet."""
+    rung: Rung
+
+
+@dataclass(frozen=True, slots=True)
 class XidReported:
     """The GPU or NVSwitch driver reported an error by number."""
 
@@ -205,7 +217,8 @@ class DeviceFault:
 
 
 DeviceFact = (
-    XidReported
+    XidSighting
+    | XidReported
     | DeviceNotice
     | DriverLine
     | AerTotal

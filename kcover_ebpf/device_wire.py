@@ -45,7 +45,7 @@ class MemorySource(IntEnum):
 
 
 class XidEvent(ctypes.Structure):
-    """Facts: XidReported."""
+    """Facts: XidSighting."""
 
     _fields_ = (
         ("header", EventHeader),

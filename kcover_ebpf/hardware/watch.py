@@ -23,6 +23,7 @@ from kcover_ebpf.device_facts import (
     DriverLine,
     Rung,
     XidReported,
+    XidSighting,
 )
 from kcover_ebpf.facts import Fact, Pid, ProcessExit
 from kcover_ebpf.hardware import families, faults, ownership, topology
@@ -65,6 +66,9 @@ class DeviceWatch:
         self.topology = topology.Topology()
         self._holders = ownership.Holders()
         self._aer = AerCounter()
+        self._aer_stirs = False
+        self._line_came = False
+        self._driver_version: str | None = None
         self._stale_driver = False
         self.attach_driver()
         self._say_self_test()
@@ -86,6 +90,7 @@ class DeviceWatch:
         self._load(families.GPU_PINNED if self._pin else families.GPU)
         self.topology = self.topology.joined(topology.read(self._root))
         self.ladder.best = self._best_rung()
+        self._driver_version = _version(self._root)
         self._stale_driver = False
 
     def _load(self, family: Family) -> None:
@@ -113,10 +118,11 @@ class DeviceWatch:
         match fact:
             case DriverLine():
                 return [*self._on_line(fact, members), *self._read_log(members)]
-            case XidReported():
+            case XidSighting():
                 # the driver prints before it reports: its words are in the log by now
-                return [*self._read_log(members), *self._on_xid(fact, members)]
+                return [*self._read_log(members), *self._on_xid(_report(fact), members)]
             case AerTotal():
+                self._aer_stirs = True
                 error = self._aer.on_total(fact)
                 return [] if error is None else self._on_aer(error, members)
             case DeviceHeld():
@@ -135,11 +141,14 @@ class DeviceWatch:
         """What polling finds, and what waited for a better rung; attaches to a new driver."""
         if self._stale_driver or self._driver_appeared():
             self.attach_driver()
-        found = self._read_log(members)
+        found = self._poll_log(members)
         for report in self.ladder.overdue(_now_ns()):
             found += self._concerning(report, members)
-        for error in self._aer.on_look(self._aer_totals()):
-            found += self._on_aer(error, members)
+        if self._aer_stirs:
+            errors = self._aer.on_look(self._aer_totals())
+            self._aer_stirs = bool(errors)
+            for error in errors:
+                found += self._on_aer(error, members)
         return found
 
     def _driver_appeared(self) -> bool:
@@ -148,12 +157,21 @@ class DeviceWatch:
         return there and not self._loaded["gpu"].links
 
     def _on_line(self, line: DriverLine, members: Collection[Pid]) -> list[DeviceFact]:
+        self._line_came = True
         if line.text.startswith(SELF_TEST):
             self.console_works = True
             return []
         report = read_console(line.text, line.boottime_ns)
         # a notice counts when the log confirms it, which is read next
         return self._on_xid(report, members) if isinstance(report, XidReported) else []
+
+    def _poll_log(self, members: Collection[Pid]) -> list[DeviceFact]:
+        """Read the log, unless the console would have said that there is something in it."""
+        if self._kmsg is not None and self.console_works and not self._line_came:
+            self._kmsg.skip()
+            return []
+        self._line_came = False
+        return self._read_log(members)
 
     def _read_log(self, members: Collection[Pid]) -> list[DeviceFact]:
         found: list[DeviceFact] = []
@@ -176,7 +194,7 @@ class DeviceWatch:
             concerned = self._of_device(report.device, members)
         if report.pid is not None and report.pid in members:
             concerned.add(report.pid)
-        return [report, *faults.of_xid(report, concerned, self._catalog, self._driver())]
+        return [report, *faults.of_xid(report, concerned, self._catalog, self._driver_version)]
 
     def _on_aer(self, error: AerError, members: Collection[Pid]) -> list[DeviceFact]:
         found: list[DeviceFact] = [error]
@@ -210,12 +228,6 @@ class DeviceWatch:
         told = self._holders.of(gpu.minor, gpu.uuid, _now_ns()) & set(members)
         return told | ownership.open_by(members, {f"/dev/nvidia{gpu.minor}"})
 
-    def _driver(self) -> str | None:
-        try:
-            return (self._root / "sys/module/nvidia/version").read_text().strip()
-        except OSError:
-            return None
-
     def _aer_totals(self) -> Iterator[AerTotal]:
         loaded = self._loaded["pcie"]
         if loaded.object is None or not loaded.links:
@@ -244,6 +256,19 @@ class DeviceWatch:
 
 def _now_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def _report(seen: XidSighting) -> XidReported:
+    return XidReported(
+        seen.boottime_ns, seen.device, seen.number, seen.text, seen.rung, confirmed=True
+    )
+
+
+def _version(root: Path) -> str | None:
+    try:
+        return (root / "sys/module/nvidia/version").read_text().strip()
+    except OSError:
+        return None
 
 
 def _open_kmsg(root: Path) -> KmsgReader | None:

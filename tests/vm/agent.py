@@ -1,7 +1,7 @@
 """First process of a guest: does what the host asks, one JSON object a line on a serial port.
 
-{"run": ["ls"], "timeout": 9} gives {"code": 0, "output": "..."}; with "background": "LOG" the command
-goes on and its output is in that file. {"python": "..."} runs in this process, where names stay.
+{"run": ["ls"], "timeout": 9} gives {"code": 0, "output": "..."}; with "background": "LOG" it goes
+on, its output in that file. {"python": "..."} runs in this process, where names stay.
 """
 
 import contextlib

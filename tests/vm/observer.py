@@ -52,11 +52,11 @@ def main() -> None:
         write(out, {"ready": watch.rung.value, "console": watch.console_works, "probes": probes})
         while True:
             for fact in kernel.wait(PERIOD_S):
-                write(out, as_json(fact))
-                for further in watch.observe(fact, pids):
-                    write(out, as_json(further))
-            for further in watch.tick(pids):
-                write(out, as_json(further))
+                further = [as_json(each) for each in watch.observe(fact, pids)]
+                for line in (as_json(fact), *further):
+                    write(out, line)
+            for each in watch.tick(pids):
+                write(out, as_json(each))
             write(out, {"cpu_s": time.process_time(), "rung": watch.rung.value})
 
 

@@ -1,0 +1,46 @@
+"""How long an Xid takes to become a fact, on a machine whose time does not depend on the host's load.
+
+Guest time is one nanosecond an instruction: a slow core, but always the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.vm import kernels
+from tests.vm.conftest import GPU, Observer, insert_driver
+from tests.vm.guest import Guest, gpu_slot
+from tests.vm.test_devices import SAY
+
+ROUNDS = 23
+
+
+@pytest.fixture
+def steady_guest(prepared: kernels.Prepared) -> Iterator[Guest]:
+    if prepared.stub is None:
+        pytest.skip(f"needs headers and a compiler for {prepared.version}: no stand-in driver")
+    with Guest(prepared, devices=gpu_slot(), steady=True) as machine:
+        insert_driver(machine, prepared.stub)
+        yield machine
+
+
+def test_xid_to_fact(steady_guest: Guest, capsys: pytest.CaptureFixture[str]) -> None:
+    steady_guest.python("import time")
+    steady_guest.python(SAY)
+    observer = Observer(steady_guest, [])
+    mark = observer.mark()
+    for number in range(1, ROUNDS + 1):
+        command = f"say('xid {number} {GPU} pid=1, name=x, y')"
+        steady_guest.python(f"{command}; time.sleep(0.3)", timeout_s=120)
+    facts = observer.facts("XidReported", ROUNDS, mark)
+    begun = [line for line in observer.lines()[mark:] if line.get("fact") == "DriverLine"]
+    # the first trace of each: the kernel's own time of the printed line
+    late_ms = sorted(
+        (fact["told_ns"] - line["boottime_ns"]) / 1e6
+        for fact, line in zip(facts, begun, strict=True)
+    )
+    with capsys.disabled():
+        print(f"\n  log line to fact: p50 {late_ms[ROUNDS // 2]:.1f} ms, p99 {late_ms[-1]:.1f} ms")
+    assert late_ms[-1] < 50
