@@ -16,8 +16,12 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* More CPU than one part in so many of the time since the last pass is a move. */
-#define MOVED_CPU_PART 50
+/*
+ * More CPU than one part in so many of the time since the last pass is a move; less than the floor
+ * never is, so that a wake-up between two passes in a row (after an event) stays what it is.
+ */
+#define MOVED_CPU_PART	   50
+#define MOVED_CPU_FLOOR_NS 1000000
 
 static __always_inline void begin_pass(struct pass_value *pass, __u64 id)
 {
@@ -74,12 +78,10 @@ static __always_inline void read_site(struct thread_event *event, struct task_st
 
 	event->user_sp = REGS_SP(regs);
 	event->user_ip = REGS_IP(regs);
-	if (syscall < 0 || (event->state == THREAD_RUNNING && REGS_CALL_IS_OVER(regs))) {
-		event->syscall = NO_SYSCALL;
-		__builtin_memset(event->args, 0, sizeof(event->args));
-		return;
-	}
 	event->syscall = syscall;
+	if (syscall < 0 || (event->state == THREAD_RUNNING && REGS_CALL_IS_OVER(regs)))
+		event->syscall = NO_SYSCALL;
+	/* outside a call these are registers like others: they tell a loop from a computation */
 	event->args[0] = REGS_ARG0(regs);
 	event->args[1] = REGS_ARG1(regs);
 	event->args[2] = REGS_ARG2(regs);
@@ -128,10 +130,12 @@ static __always_inline bool has_moved(struct thread_event *event, struct thread_
 {
 	__u64 used_ns = event->cpu_ns - sample->cpu_ns;
 
-	if (event->syscall != sample->syscall || event->args[0] != sample->arg0 ||
-	    event->user_sp != sample->user_sp)
+	if (event->syscall != sample->syscall || event->user_sp != sample->user_sp)
 		return true;
-	return used_ns * MOVED_CPU_PART > pass->boottime_ns - pass->previous_ns;
+	if (event->syscall != NO_SYSCALL && event->args[0] != sample->arg0)
+		return true;
+	return used_ns > MOVED_CPU_FLOOR_NS &&
+	       used_ns * MOVED_CPU_PART > pass->boottime_ns - pass->previous_ns;
 }
 
 static __always_inline void remember(struct thread_sample *sample, struct thread_event *event)

@@ -57,6 +57,7 @@ class ThreadSample:
     none.
     """
     args: tuple[int, int, int, int, int, int]
+    """Arguments of the call; outside a call whatever its registers for arguments held when last seen."""
     user_sp: int
     user_ip: int
     site_since_ns: int
@@ -285,8 +286,6 @@ class Look:
     tid: Tid
     since_ns: int
     """When its wait began: relative time-outs count from there."""
-    running_sp: int | None
-    """Its stack pointer if it runs in user space; None if it waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,14 +310,9 @@ class Inspection:
     files: tuple[WaitedFile, ...]
     stack: tuple[str, ...]
     """module+offset words of the user stack that point into code, innermost first."""
-    stack_digest: int
-    """Hash of the raw 4 KiB above the stack pointer: equal digests mean that nothing there changed.
-    """
     storage: StorageState | None
     lock_holders: tuple[Pid, ...]
     """Processes that hold the file lock it waits for; empty if it waits for none."""
-    user_sp: int
-    """The stack pointer that `stack` and `stack_digest` were read at."""
 
 
 @dataclass(frozen=True, slots=True)

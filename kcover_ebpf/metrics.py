@@ -75,8 +75,8 @@ _EXPECTED: Mapping[Kind, Sequence[Cause]] = {
 class MetricsSink:
     """Counts what the sensor says; a `sensor.Sink`."""
 
-    def __init__(self, probes: Iterable[tuple[str, str, bool]], families: Iterable[str]) -> None:
-        """`probes`: family, name, is it attached; `families`: those that can lose records."""
+    def __init__(self, probes: Iterable[tuple[str, str, bool]]) -> None:
+        """`probes`: family, name, and whether it is attached."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         registry = self.registry = CollectorRegistry()
         ProcessCollector(registry=registry)
@@ -109,14 +109,13 @@ class MetricsSink:
         self._lost = Counter(
             "kcover_records_lost", "Kernel records lost.", ["family"], registry=registry
         )
-        for family in families:
-            self._lost.labels(family)
         self._blind = Counter("kcover_blind", "Times without sight.", registry=registry)
         attached = Gauge(
             "kcover_probe_attached", "1 if attached.", ["family", "probe"], registry=registry
         )
         for family, probe, is_attached in probes:
             attached.labels(family, probe).set(is_attached)
+            self._lost.labels(family)
 
     def on_fact(self, fact: Fact) -> None:
         """Facts are not counted."""
@@ -167,7 +166,8 @@ class _Server(ThreadingMixIn, WSGIServer):
     def server_bind(self) -> None:
         """Bind without asking the name service who we are, which may take seconds."""
         TCPServer.server_bind(self)
-        self.server_name, self.server_port = self.server_address[:2]
+        host, self.server_port = self.server_address[:2]
+        self.server_name = str(host)
         self.setup_environ()
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any
 
+from kcover_ebpf import device_facts as devices
 from kcover_ebpf import facts
 from kcover_ebpf.incidents.verdict import Cause, Culprit, Kind, Verdict, WaitRow
 
@@ -123,7 +124,8 @@ def headline(verdict: Verdict) -> str:
     if verdict.factor is not None:
         words.append(f", {verdict.factor:.1f} times as long as its peers")
     if verdict.kind is not Kind.WORKING or verdict.cause is not Cause.TRAINING:
-        words.append(f", for {span(verdict.time_s - verdict.since_s)}")
+        lasted = span(verdict.time_s - verdict.since_s)
+        words.append(f", {lasted} ago" if verdict.kind is Kind.CRASHED else f", for {lasted}")
     if verdict.victims:
         words.append(f"; {_ranks(verdict.victims)}")
     return printable("".join(words))
@@ -158,9 +160,13 @@ def _ranks(victims: tuple[int, ...]) -> str:
 
 
 def details(verdict: Verdict) -> list[str]:
-    """The lines below a headline: evidence, waits, the framework's deadline, what was not seen."""
+    """The lines below a headline: what supports the verdict, and who waits where."""
+    return [*reasons(verdict), *wait_table(verdict.waits)]
+
+
+def reasons(verdict: Verdict) -> list[str]:
+    """Evidence, the framework's own deadline, and what was not seen."""
     lines = [f"- {item.text} [{item.kind.value}]" for item in verdict.evidence]
-    lines += wait_table(verdict.waits)
     if verdict.deadline_s is not None:
         clock = time.strftime("%H:%M:%S", time.localtime(verdict.deadline_s))
         more = span(verdict.deadline_s - verdict.time_s)
@@ -221,14 +227,38 @@ def fact_text(fact: facts.Fact) -> str:
         case facts.ProcessExec():
             text = f"pid {fact.pid} became {fact.comm}"
         case facts.TcpStateChange():
-            edge = f"{_address(fact.local)} to {_address(fact.remote)}"
+            edge = f"{address(fact.local)} to {address(fact.remote)}"
             text = f"connection of pid {fact.pid}, {edge}: {fact.old} became {fact.new}"
         case facts.TcpRetransmit():
-            edge = f"{_address(fact.local)} to {_address(fact.remote)}"
+            edge = f"{address(fact.local)} to {address(fact.remote)}"
             text = f"connection of pid {fact.pid}, {edge}: sent again, back-off {fact.backoff}"
+        case devices.DeviceFault():
+            text = f"pid {fact.pid} holds a faulty device: {fact.text}"
+        case devices.XidReported() | devices.AerError() | devices.MemoryFault():
+            text = device_text(fact)
+        case devices.DeviceNotice():
+            text = f"{fact.device}: {fact.text}"
+        case devices.PortChange():
+            text = f"port {fact.port} is {'up' if fact.up else 'down'}: {fact.text}"
         case _:
             text = str(fact_object(fact)["fact"])
     return printable(text)
+
+
+def device_text(fact: devices.XidReported | devices.AerError | devices.MemoryFault) -> str:
+    """What a device reported, as a sentence."""
+    match fact:
+        case devices.XidReported():
+            doubt = "" if fact.confirmed else " (perhaps forged: nobody but the log says so)"
+            kind = "SXid" if fact.number >= 10000 else "Xid"
+            return f"{kind} {fact.number} on {fact.device}{doubt}: {fact.text}"
+        case devices.AerError():
+            errors = ", ".join(fact.errors) or "unknown"
+            severity = fact.severity.name.lower()
+            return f"{fact.count} {severity} PCIe error(s) at {fact.device}: {errors}"
+        case devices.MemoryFault():
+            state = "corrected" if fact.corrected else "uncorrected"
+            return f"{state} {fact.kind.value} memory error at {fact.address:#x}: {fact.text}"
 
 
 def signal_name(number: int) -> str:
@@ -239,6 +269,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _address(address: tuple[str, int]) -> str:
-    host, port = address
+def address(endpoint: tuple[str, int]) -> str:
+    """Such as "10.0.0.1:29500" or "[::1]:29500"."""
+    host, port = endpoint
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -116,15 +116,18 @@ class Sensor:
     @property
     def made_progress(self) -> bool:
         """True once the job was seen training."""
-        return self.job.trained
+        return self.job.pace.trained
 
     def run(self, until: Callable[[], bool]) -> None:
         """Sample, judge and decide until `until()` is true; it is asked at least once a pass."""
         while not until():
             self.step()
             if until():
-                return
+                break
             self._listen()
+        # the events that ended the loop, a last exit most of all, are not judged yet
+        self._take(self._kernel.wait(0))
+        self._judge()
 
     def step(self) -> None:
         """One pass of the sampler and one judgement."""
@@ -193,7 +196,7 @@ class Sensor:
         for pid in detailed ^ self._detailed:
             self._kernel.set_detail(pid, pid in detailed)
         self._detailed = detailed
-        for fact in self._kernel.sample(self.job.ranks.keys()):
+        for fact in self._kernel.sample(self.job.members.ranks.keys()):
             self.job.observe(fact)
             if isinstance(fact, Tick) and (fact.late or fact.lost_count):
                 self._tell_blind(fact)
@@ -230,15 +233,14 @@ class Sensor:
         for sink in self._sinks:
             sink.on_waits(rows, f"{verdict.kind.value} {verdict.cause.value}")
 
+    def snapshot(self) -> Verdict:
+        """The verdict on a job that may be stuck already, from a few fast passes.
 
-def snapshot(kernel: Kernel, target: Target, settings: Settings) -> Verdict:
-    """The verdict on a job that may be stuck already, from a few fast passes and the kernel's own clocks.
-
-    Takes about three seconds, because a loop in place can only be told by looking several times.
-    """
-    sensor = Sensor(kernel, target, settings)
-    for _ in range(_SNAPSHOT_PASSES):
-        sensor.job.examine()
-        sensor.step()
-        kernel.wait(settings.suspicious_period_s)
-    return sensor.tracker.snapshot(sensor.job, procfs.unix_offset_s())
+        Takes about three seconds, because a loop in place can only be told by looking several
+        times.
+        """
+        for _ in range(_SNAPSHOT_PASSES):
+            self.job.examine()
+            self.step()
+            self._kernel.wait(self._settings.suspicious_period_s)
+        return self.tracker.snapshot(self.job, procfs.unix_offset_s())

@@ -1,8 +1,8 @@
 """Every setting of the sensor, with its unit, its default and why.
 
-`Settings` is built once from flags (and, in a cluster, chart values) and passed down; nothing else is global.
-`Policy` is the part that a user writes into a policy file (`--policy FILE`, TOML); durations there are text with
-a unit ("500ms", "3s", "2m", "1h"), so that nobody has to guess.
+`Settings` is built once from flags (and, in a cluster, chart values) and passed down; nothing else
+is global. `Policy` is the part that a user writes into a policy file (`--policy FILE`, TOML);
+durations there are text with a unit ("500ms", "3s", "2m", "1h"), so that nobody has to guess.
 """
 
 from __future__ import annotations
@@ -32,29 +32,38 @@ class Act(Enum):
 class Policy:
     """Thresholds and budgets; all times in seconds."""
 
-    stall_floor_s: float = 2.0
-    """No silent rank is called stalled before this: below it scheduling noise and collection pauses live."""
+    stall_floor_s: float = 1.6
+    """No silent rank is called stalled before this: below it scheduling noise and collection pauses
+    live.
+    """
     stall_factor: float = 1.5
-    """A gap counts as a stall when it is this many times the longest gap learned from healthy steps."""
-    confirm_s: float = 1.0
-    """A fault's picture must stay the same for so long before it is told."""
+    """A gap counts as a stall when it is this many times the longest gap learned from healthy
+    steps.
+    """
     stopped_s: float = 2.0
-    """A rank stopped (or frozen) alone for so long is a fault; the whole job stopped together never is."""
+    """A rank stopped (or frozen) alone for so long is a fault; the whole job stopped together never
+    is.
+    """
     quiet_cap_s: float = 1800.0
-    """A rank that makes effort while others wait (checkpoint, evaluation, compilation) is believed so long."""
+    """A rank that makes effort while others wait (checkpoint, evaluation, compilation) is believed
+    so long.
+    """
     storage_patience_s: float = 60.0
-    """Time for one storage call to end where nothing proves that the storage is stuck."""
-    start_grace_s: float = 60.0
+    """Time for a storage call, an outside service or a helper program where nothing proves it stuck."""
+    start_grace_s: float = 20.0
     """Time for missing ranks to appear after the last one that did."""
     hard_limit_s: float | None = None
-    """Shut down after so long without any progress, on time alone; None (the default) means never."""
+    """Shut down after so long without any progress, on time alone; None (the default) means never.
+    """
     max_restarts: int = 3
     """Restarts of one job before `run --act restart` gives up."""
     backoff_s: float = 1.0
     """Pause before the first restart; doubled for each further one."""
     backoff_max_s: float = 60.0
     grace_s: float = 5.0
-    """Time between SIGTERM and SIGKILL when the *user* ends the job; a shutdown on a verdict kills at once."""
+    """Time between SIGTERM and SIGKILL when the *user* ends the job; a shutdown on a verdict kills
+    at once.
+    """
 
     @classmethod
     def from_file(cls, path: Path) -> Policy:

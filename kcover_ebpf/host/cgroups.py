@@ -74,8 +74,8 @@ def find(text: str) -> Path:
         path = hierarchy.directory(text)
         if text and ".." not in path.parts and _is_group(path):
             return path
-    mounts = ", ".join(str(hierarchy.mount) for hierarchy in mounted) or "none is mounted"
-    raise UsageError(f"no cgroup {text!r}; name a directory below a cgroup mount ({mounts})")
+    below = mounted[0].mount if mounted else "a cgroup mount (there is none)"
+    raise UsageError(f"no cgroup {text!r}; name a directory below {below}")
 
 
 def _is_group(path: Path) -> bool:
@@ -90,13 +90,19 @@ def is_root(path: Path) -> bool:
     return any(path == hierarchy.mount for hierarchy in _mounted())
 
 
-def make_for_job(name: str) -> Path | None:
-    """Make an empty v2 group `name` below our own or at the top; None where that is refused."""
+def make_for_job(prefix: str, pid: int) -> Path | None:
+    """Make an empty v2 group PREFIX-PID below our own or at the top; None where that is refused.
+
+    Removes what others with this prefix left empty behind, should both they and their keeper have
+    been killed.
+    """
+    name = f"{prefix}-{pid}"
     for hierarchy in _mounted():
         if not hierarchy.unified:
             continue
         for parent in (hierarchy.directory(_own_v2()), hierarchy.mount):
             path = parent / name
+            _sweep(parent, prefix)
             try:
                 path.mkdir(exist_ok=True)
                 # Anything but "domain" takes no processes: its parent is threaded.
@@ -106,6 +112,13 @@ def make_for_job(name: str) -> Path | None:
             except OSError:
                 continue
     return None
+
+
+def _sweep(parent: Path, prefix: str) -> None:
+    for path in parent.glob(f"{prefix}-*"):
+        pid = path.name.removeprefix(f"{prefix}-")
+        if pid.isdecimal() and not Path("/proc", pid).exists():
+            remove(path)
 
 
 def _own_v2() -> str:
@@ -125,13 +138,18 @@ def processes(path: Path) -> set[int]:
             found.update(int(word) for word in (group / "cgroup.procs").read_bytes().split())
             # kernfs counts subdirectories in the link count: most groups need no listing.
             if group.stat().st_nlink > 2:
-                waiting += (Path(entry) for entry in os.scandir(group) if entry.is_dir())
+                waiting += _below(group)
         except OSError as error:
             # EOPNOTSUPP: a threaded group; its processes are listed in the group above.
             if error.errno not in (*_GONE, errno.EOPNOTSUPP):
                 raise
     found.discard(0)  # a process outside our pid namespace
     return found
+
+
+def _below(path: Path) -> list[Path]:
+    with os.scandir(path) as entries:
+        return [Path(entry) for entry in entries if entry.is_dir()]
 
 
 def join(path: Path) -> None:
@@ -164,9 +182,8 @@ def _event(path: Path, name: str) -> bool:
 def remove(path: Path) -> bool:
     """Remove the group with those below it; False while processes are in it."""
     try:
-        for entry in os.scandir(path):
-            if entry.is_dir() and not remove(Path(entry)):
-                return False
+        if not all(remove(group) for group in _below(path)):
+            return False
         path.rmdir()
     except OSError as error:
         return error.errno in _GONE

@@ -91,8 +91,6 @@ class Inspector:
                 self._seen.put(None)
 
     def _inspect(self, look: Look) -> Inspection:
-        if look.running_sp is not None:
-            return _running(look)
         call = self._call(look)
         timed, deadline_ns = (False, None) if call is None else _deadline(look, call)
         files = () if call is None else _files(look, call)
@@ -105,12 +103,10 @@ class Inspector:
             timed=timed,
             files=files,
             stack=() if call is None else self._memory.words(look.pid, call.sp),
-            stack_digest=0,
             storage=next((state for each in files if (state := _storage(each.device))), None),
             lock_holders=_lock_holders(look.pid)
             if call and call.name in ("flock", "fcntl")
             else (),
-            user_sp=0 if call is None else call.sp,
         )
 
     def _call(self, look: Look) -> _Call | None:
@@ -120,24 +116,6 @@ class Inspector:
         number = int(text[0])
         args = tuple(int(each, 16) for each in text[1:-2])
         return _Call(self._table.name(number), args, int(text[-2], 16))
-
-
-def _running(look: Look) -> Inspection:
-    sp = look.running_sp or 0
-    return Inspection(
-        boottime_ns=boottime_ns(),
-        pid=look.pid,
-        tid=look.tid,
-        wait_channel="",
-        deadline_ns=None,
-        timed=False,
-        files=(),
-        stack=(),
-        stack_digest=stack.digest(look.pid, sp),
-        storage=None,
-        lock_holders=(),
-        user_sp=sp,
-    )
 
 
 def _text(path: str) -> str:

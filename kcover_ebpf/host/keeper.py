@@ -38,8 +38,11 @@ KILL_WAIT_S = 5.0
 """A killed process that is still there after so long is in an uninterruptible call."""
 LEFTOVER_GRACE_S = 5.0
 """Processes that the job's first process left behind may clean up for so long."""
+GROUP_PREFIX = "kcover-run"
+"""The control group of a job is named after this and the pid of its sensor."""
 _LOOK_S = 0.05
 _LOOK_STUCK_S = 1.0
+_REMOVE_S = 10.0
 _IGNORED = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -65,14 +68,12 @@ class Charge:
 
     argv: tuple[str, ...] = ()
     """The job's command; empty when a job is only watched."""
-    group_name: str = ""
-    """Name of the control group to make for it."""
     output_to_stderr: bool = False
     """The job's standard output goes where our standard error goes."""
-    watched: Target | None = None
-    """The running job, where there is no command."""
+    watched_pid: int | None = None
+    """First process of a running job, where there is no command."""
     watched_group: Path | None = None
-    """The v2 group that holds the watched job and nobody else."""
+    """Control group of a running job, where there is no command."""
 
 
 def keep(charge: Charge, sensor: socket.socket) -> None:
@@ -83,7 +84,10 @@ def keep(charge: Charge, sensor: socket.socket) -> None:
         keeper.serve()
     finally:
         if keeper.group is not None:
-            cgroups.remove(keeper.group)
+            # A process leaves cgroup.procs before it leaves the group: the kernel may say EBUSY.
+            deadline = time.monotonic() + _REMOVE_S
+            while not cgroups.remove(keeper.group) and time.monotonic() < deadline:
+                time.sleep(_LOOK_S / 10)
 
 
 class _Keeper:
@@ -100,7 +104,7 @@ class _Keeper:
         os.set_blocking(waker, False)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self.group = cgroups.make_for_job(charge.group_name) if charge.argv else None
+        self.group = cgroups.make_for_job(GROUP_PREFIX, os.getppid()) if charge.argv else None
         self._main: int | None = None
         self._code: int | None = None
         self._kill_at: float | None = None
@@ -112,12 +116,13 @@ class _Keeper:
         self._target = self._choose_target()
 
     def _choose_target(self) -> Target:
-        if self._charge.watched is not None:
-            return self._charge.watched
-        if self.group is not None:
-            return cgroups.CgroupTarget(self.group, "job")
+        ours = frozenset({os.getpid(), os.getppid()})
+        if self._charge.watched_pid is not None:
+            return trees.PidTarget(self._charge.watched_pid, "job", ours)
+        if (group := self.group or self._charge.watched_group) is not None:
+            return cgroups.CgroupTarget(group, "job", ours)
         # No group of our own here; we are the subreaper of orphans, so our tree is the job.
-        return trees.PidTarget(os.getpid(), "job", frozenset({os.getpid()}))
+        return trees.PidTarget(os.getpid(), "job", ours)
 
     def serve(self) -> None:
         self._report({"is": "ready", "group": str(self.group) if self.group else None})
@@ -238,6 +243,8 @@ class _Keeper:
     def _kill(self) -> None:
         self._kill_count = len(self._target.pids())
         group = self.group or self._charge.watched_group
+        if group is not None and cgroups.processes(group) - self._target.pids():
+            group = None  # the sensor lives in it, too
         left = ending.kill_whole(self._target.pids, group, KILL_WAIT_S)
         self._kill_at = None
         self._stuck = bool(left)

@@ -11,14 +11,12 @@ from __future__ import annotations
 import os
 import struct
 import time
-import zlib
 from bisect import bisect_right
 from dataclasses import dataclass
 
 from kcover_ebpf.facts import Pid
 
 _STACK_BYTES = 2048
-_DIGEST_BYTES = 4096
 _MAPS_AGE_S = 20.0
 
 
@@ -55,12 +53,6 @@ class Memory:
         if maps is None or time.monotonic() - maps.read_s > _MAPS_AGE_S:
             maps = self._maps[pid] = _read_maps(pid)
         return maps
-
-
-def digest(pid: Pid, stack_pointer: int) -> int:
-    """Checksum of the 4 KiB above a stack pointer; 0 if they cannot be read."""
-    raw = read_memory(pid, stack_pointer, _DIGEST_BYTES)
-    return zlib.crc32(raw) | 1 << 32 if raw else 0
 
 
 def read_memory(pid: Pid, address: int, size: int) -> bytes:

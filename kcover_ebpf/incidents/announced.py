@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from kcover_ebpf.facts import OomKill, Pid, ProcessExit, SignalSent
 from kcover_ebpf.incidents import links, stacks
-from kcover_ebpf.incidents.judge import Finding
+from kcover_ebpf.incidents.finding import Finding
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.ranks import Role
 from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
@@ -71,7 +71,6 @@ class Announcements:
 def judge_failure(
     announced: Announcements,
     views: Mapping[Pid, ProcessView],
-    known: stacks.KnownWaits,
     survivor_stacks: Mapping[Pid, stacks.Stack],
 ) -> Finding | None:
     """The finding for the first failure; None if there is none, or if somebody ended the whole job."""

@@ -7,6 +7,7 @@ from collections import deque
 _REMEMBERED = 256
 _ENOUGH = 5
 _UNLEARNED_S = 8.0
+_LOOK_FLOOR_S = 1.2
 
 
 class Cadence:
@@ -39,6 +40,21 @@ class Cadence:
     def forget_current(self, now_s: float) -> None:
         """Start the present gap anew, without learning it (the node slept, or the sensor was blind)."""
         self._last_s = None if self._last_s is None else max(now_s, self._last_s)
+
+    def restart(self) -> None:
+        """Forget all gaps: what was learned belongs to another phase of the job (its start)."""
+        self._gaps.clear()
+        self._began_s = self._last_s
+
+    @property
+    def sign_count(self) -> int:
+        """Signs of progress remembered."""
+        return len(self._gaps)
+
+    @property
+    def alarm_s(self) -> float:
+        """A silence longer than this is worth a closer look: just above what was ever seen."""
+        return max(_LOOK_FLOOR_S, 1.05 * self.longest_s if self.learned else 0.0)
 
     @property
     def learned(self) -> bool:

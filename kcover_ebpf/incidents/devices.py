@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from kcover_ebpf.device_facts import DeviceFault
 from kcover_ebpf.facts import Pid
-from kcover_ebpf.incidents.judge import Finding
+from kcover_ebpf.incidents.finding import Finding
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
 

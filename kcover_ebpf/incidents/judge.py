@@ -7,55 +7,18 @@ waits form a cycle, or the link between them is lost.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
-from kcover_ebpf.facts import Pid, SignalSent
-from kcover_ebpf.incidents import links, stacks
-from kcover_ebpf.incidents.processes import NS, Effort, ProcessView
-from kcover_ebpf.incidents.standing import EFFORT, HELD, STUCK, Standing, State
+from kcover_ebpf.facts import Pid
+from kcover_ebpf.incidents import chain, evidence, links, stacks
+from kcover_ebpf.incidents.finding import Finding, Picture
+from kcover_ebpf.incidents.processes import NS, Effort
+from kcover_ebpf.incidents.standing import HELD, Standing, State
 from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
-from kcover_ebpf.settings import Policy
 
 _CYCLE_FACTOR = 2.0
 _CYCLE_FLOOR_S = 6.0
 _VICTIM_S = 0.4
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one look at a job says; becomes a verdict when it holds."""
-
-    kind: Kind
-    cause: Cause
-    since_ns: int
-    culprit: Pid | None = None
-    tid: int | None = None
-    rank: int | None = None
-    evidence: tuple[Evidence, ...] = ()
-    victims: tuple[Pid, ...] = ()
-    device: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """All that a judgement needs of one job at one moment."""
-
-    now_ns: int
-    policy: Policy
-    ranks: Mapping[Pid, ProcessView]
-    """Living ranks."""
-    standings: Mapping[Pid, Standing]
-    """Of ranks and of every process they may wait for."""
-    thresholds_s: Mapping[Pid, float]
-    known: stacks.KnownWaits
-    stop_signals: Mapping[Pid, SignalSent] = field(default_factory=dict)
-    left: Mapping[Pid, Standing] = field(default_factory=dict)
-    """Ranks that exited with code 0."""
-
-    def silence_s(self, pid: Pid) -> float:
-        """Seconds since this process stands where it stands."""
-        return (self.now_ns - self.standings[pid].since_ns) / NS
 
 
 def judge(picture: Picture) -> Finding:
@@ -81,7 +44,10 @@ def _held_alone(picture: Picture, ranks: Sequence[Standing]) -> Finding | None:
             continue
         cause = Cause.STOPPED if each.state is State.STOPPED else Cause.FROZEN
         found = [
-            Evidence(EvidenceKind.SINK, f"{_name(each)} is {each.text}, {_ago(picture, each)}")
+            Evidence(
+                EvidenceKind.SINK,
+                f"{evidence.name(each)} is {each.text}, {evidence.ago(picture, each)}",
+            )
         ]
         signal = picture.stop_signals.get(each.pid)
         if signal is not None:
@@ -91,7 +57,11 @@ def _held_alone(picture: Picture, ranks: Sequence[Standing]) -> Finding | None:
             found.append(
                 Evidence(EvidenceKind.EVENT, f"signal {signal.signal} was sent by {sender}")
             )
-        found += _unread(picture, each) + _time(picture, each) + _peers(picture, each, ranks)
+        found += (
+            evidence.unread(picture, each)
+            + evidence.time(picture, each)
+            + evidence.peers(picture, each, ranks)
+        )
         return _finding(Kind.HUNG, cause, each, found, picture, ranks)
     return None
 
@@ -119,15 +89,17 @@ def _lost_link(picture: Picture) -> Finding | None:
             Kind.LOST_LINK, Cause.LINK, since_ns, None, None, None, tuple(found), victims
         )
     common = picture.standings[pid]
-    found.append(Evidence(EvidenceKind.PEERS, f"every lost connection touches {_name(common)}"))
+    found.append(
+        Evidence(EvidenceKind.PEERS, f"every lost connection touches {evidence.name(common)}")
+    )
     return Finding(
         Kind.LOST_LINK, Cause.LINK, since_ns, pid, None, common.rank, tuple(found), victims
     )
 
 
 def _at_the_end_of_the_chain(picture: Picture, ranks: Sequence[Standing]) -> Finding | None:
-    waiting, sinks = _split(picture, ranks)
-    working = [each for each in sinks if _is_effort(picture, each)]
+    waiting, sinks = chain.split(picture, ranks)
+    working = [each for each in sinks if chain.is_effort(picture, each)]
     stuck = [each for each in sinks if each not in working]
     if working:
         return _working(picture, working, waiting)
@@ -136,79 +108,13 @@ def _at_the_end_of_the_chain(picture: Picture, ranks: Sequence[Standing]) -> Fin
     return _nobody(picture, ranks)
 
 
-def _split(picture: Picture, ranks: Sequence[Standing]) -> tuple[list[Standing], list[Standing]]:
-    """(those who wait for peers, those at the end of a chain)."""
-    futexes = {
-        each.pid: each.inspection.stack
-        for each in ranks
-        if each.state is State.FUTEX and each.inspection is not None and each.inspection.stack
-    }
-    odd = set(stacks.outliers(futexes, picture.known)) if len(ranks) > 1 else set()
-    if not odd and futexes and any(each.state is State.PEERS for each in ranks):
-        # a busy waiter is in the collective for certain; a futex nobody ever left is not
-        odd = {pid for pid, stack in futexes.items() if not picture.known.knows(stack)}
-    waiting, sinks = [], []
-    for each in ranks:
-        end = _follow(picture, each)
-        if end.pid == each.pid and each.pid not in odd and each.state in (State.PEERS, State.FUTEX):
-            waiting.append(each)
-        else:
-            sinks.append(each)
-    return waiting, sinks
-
-
-def _follow(picture: Picture, start: Standing) -> Standing:
-    """The process at the end of the chain of waits for children, pipes and locks; itself if it ends there."""
-    seen, here = {start.pid}, start
-    while here.state in (State.CHILD, State.LOCK, State.READ):
-        ahead = [
-            picture.standings[pid]
-            for pid in here.waits_for
-            if pid in picture.standings and pid not in seen and pid not in picture.ranks
-        ]
-        ahead += [
-            picture.standings[pid]
-            for pid in here.waits_for
-            if pid in picture.ranks and pid not in seen and here.state is State.LOCK
-        ]
-        if not ahead:
-            return here
-        here = max(ahead, key=lambda each: (_weight(each), -each.since_ns))
-        seen.add(here.pid)
-    return here
-
-
-def _weight(standing: Standing) -> int:
-    # among several children the one that cannot go on explains the wait; an idle one does not
-    if standing.state in HELD:
-        return 3
-    if standing.state in STUCK:
-        return 3
-    if standing.state is State.FUTEX:
-        timed = standing.inspection is not None and standing.inspection.timed
-        return 1 if timed else 2
-    return 0 if standing.state in (State.CHILD, State.PEERS) else 1
-
-
-def _is_effort(picture: Picture, each: Standing) -> bool:
-    end = _follow(picture, each)
-    if end.state is State.TRACED:
-        return True
-    if end.state in EFFORT or each.state in EFFORT:
-        age_s = (picture.now_ns - min(end.since_ns, each.since_ns)) / NS
-        return age_s < picture.policy.quiet_cap_s
-    if end.state is State.STORAGE and not end.proven:
-        return picture.silence_s(end.pid) < picture.policy.storage_patience_s
-    return False
-
-
 def _working(picture: Picture, working: Sequence[Standing], waiting: Sequence[Standing]) -> Finding:
     moving = [each for each in working if each.state is State.MOVING]
     if moving or not waiting:
         return Finding(Kind.WORKING, Cause.TRAINING, picture.now_ns)
     first = min(working, key=lambda each: each.since_ns)
-    end = _follow(picture, first)
-    text = f"{_name(first)} is {end.state.value}: {end.text}, {_ago(picture, end)}; the others wait for it"
+    end = chain.follow(picture, first)
+    text = f"{evidence.name(first)} is {end.state.value}: {end.text}, {evidence.ago(picture, end)}; the others wait for it"
     return Finding(
         Kind.WORKING,
         _quiet_cause(first, end),
@@ -238,7 +144,7 @@ def _quiet_cause(first: Standing, end: Standing) -> Cause:
 def _stuck(
     picture: Picture, stuck: Sequence[Standing], ranks: Sequence[Standing]
 ) -> Finding | None:
-    ends = [(each, _follow(picture, each)) for each in stuck]
+    ends = [(each, chain.follow(picture, each)) for each in stuck]
     # the earliest one: whoever came later may be waiting for it in a way that was not understood
     first, end = min(ends, key=lambda pair: pair[0].since_ns)
     silent_s = picture.silence_s(first.pid)
@@ -249,16 +155,25 @@ def _stuck(
         return None
     if end.state is State.TRACED:
         return None
-    found = [Evidence(EvidenceKind.SINK, f"{_name(first)}: {first.text}, {_ago(picture, first)}")]
+    found = [
+        Evidence(
+            EvidenceKind.SINK,
+            f"{evidence.name(first)}: {first.text}, {evidence.ago(picture, first)}",
+        )
+    ]
     if end.pid != first.pid:
         found.append(
             Evidence(
                 EvidenceKind.EDGE,
-                f"it waits for process {end.pid}: {end.text}, {_ago(picture, end)}",
+                f"it waits for process {end.pid}: {end.text}, {evidence.ago(picture, end)}",
             )
         )
-    found += _time(picture, first) + _peers(picture, first, ranks) + _unread(picture, first)
-    found += _sender(picture, first) + _odd_stack(picture, first)
+    found += (
+        evidence.time(picture, first)
+        + evidence.peers(picture, first, ranks)
+        + evidence.unread(picture, first)
+    )
+    found += evidence.sender(picture, first) + evidence.odd_stack(picture, first)
     same = [each for each, last in ends if last.state is end.state]
     if end.state is State.STORAGE and len(same) > 1:
         # many ranks in the same resource: it is the resource, not a rank
@@ -268,7 +183,23 @@ def _stuck(
         return Finding(
             Kind.HUNG, Cause.STORAGE, first.since_ns, None, None, None, tuple(found), victims
         )
-    return _finding(Kind.HUNG, _cause(first, end), first, found, picture, ranks, end)
+    if end.pid == first.pid and _in_another_collective(first, others):
+        return _finding(Kind.DEADLOCK, Cause.COLLECTIVE_MISMATCH, first, found, picture, ranks, end)
+    kind = Kind.SLOW if end.state is State.THROTTLED else Kind.HUNG
+    return _finding(kind, _cause(first, end), first, found, picture, ranks, end)
+
+
+def _in_another_collective(odd: Standing, others: Sequence[Standing]) -> bool:
+    # it waits in the same library as the others, only elsewhere: they wait for it there, it for them here
+    if odd.state is not State.FUTEX or odd.inspection is None:
+        return False
+    own = stacks.library(odd.inspection.stack)
+    theirs = {
+        stacks.library(each.inspection.stack)
+        for each in others
+        if each.state is State.FUTEX and each.inspection is not None
+    }
+    return own is not None and own in theirs
 
 
 _STUCK_CAUSE = {
@@ -304,9 +235,16 @@ def _nobody(picture: Picture, ranks: Sequence[Standing]) -> Finding | None:
     since_ns = min(each.since_ns for each in ranks)
     gone = min(picture.left.values(), key=lambda each: each.since_ns, default=None)
     if gone is not None:
-        text = f"{_name(gone)} left with exit code 0 while the others still wait for it"
-        found = [Evidence(EvidenceKind.EVENT, text), *_time(picture, ranks[0])]
+        text = f"{evidence.name(gone)} left with exit code 0 while the others still wait for it"
+        found = [Evidence(EvidenceKind.EVENT, text), *evidence.time(picture, ranks[0])]
         return _finding(Kind.HUNG, Cause.LEFT_EARLY, gone, found, picture, ranks)
+    closed = links.closed_reader(picture.ranks, links.Ends(picture.ranks.values()))
+    if closed is not None:
+        reader = picture.standings[closed[0]]
+        text = f"{evidence.name(reader)} does not read: its peers wait to send it {closed[1]} B"
+        found = [Evidence(EvidenceKind.EDGE, text), *evidence.time(picture, reader)]
+        found += evidence.peers(picture, reader, ranks)
+        return _finding(Kind.HUNG, Cause.BLOCKED_READ, reader, found, picture, ranks)
     apart = stacks.groups(
         {
             each.pid: each.inspection.stack
@@ -339,11 +277,13 @@ def _mismatch(
     found = [Evidence(EvidenceKind.TIME, f"no rank has moved for {quiet_s:.1f} s")]
     culprit: Standing | None = None
     if lag is not None:
-        text = f"{_name(by_pid[lag[0]])} sent last {lag[1]:.2f} s before all others"
+        text = f"{evidence.name(by_pid[lag[0]])} sent last {lag[1]:.2f} s before all others"
         found.append(Evidence(EvidenceKind.EDGE, text))
         culprit = by_pid[lag[0]]
     if len(apart) > 1:
-        sides = " | ".join(", ".join(_name(by_pid[pid]) for pid in group) for group in apart)
+        sides = " | ".join(
+            ", ".join(evidence.name(by_pid[pid]) for pid in group) for group in apart
+        )
         found.append(
             Evidence(EvidenceKind.STACK, f"the ranks wait in {len(apart)} places: {sides}")
         )
@@ -376,62 +316,3 @@ def _finding(
     return Finding(
         kind, cause, culprit.since_ns, culprit.pid, tid, culprit.rank, tuple(found), victims
     )
-
-
-def _time(picture: Picture, each: Standing) -> list[Evidence]:
-    threshold = picture.thresholds_s.get(each.pid)
-    if threshold is None or picture.silence_s(each.pid) < threshold:
-        return []
-    text = (
-        f"{_name(each)} has not moved for {picture.silence_s(each.pid):.1f} s "
-        f"(a stall from {threshold:.1f} s on, learned)"
-    )
-    return [Evidence(EvidenceKind.TIME, text)]
-
-
-def _peers(picture: Picture, culprit: Standing, ranks: Sequence[Standing]) -> list[Evidence]:
-    others = [each for each in ranks if each.pid != culprit.pid]
-    if not others or any(each.state in EFFORT for each in others):
-        return []
-    shortest = min(picture.silence_s(each.pid) for each in others)
-    text = f"all {len(others)} other ranks wait, for at least {shortest:.1f} s"
-    return [Evidence(EvidenceKind.PEERS, text)]
-
-
-def _unread(picture: Picture, each: Standing) -> list[Evidence]:
-    view = picture.ranks.get(each.pid)
-    if view is None:
-        return []
-    ends = links.Ends(picture.ranks.values())
-    size, count = links.unread(view, ends, picture.ranks)
-    if not count:
-        return []
-    text = f"{_name(each)} left {size} B from {count} peer connections unread"
-    return [Evidence(EvidenceKind.EDGE, text)]
-
-
-def _sender(picture: Picture, each: Standing) -> list[Evidence]:
-    lag = links.oldest_sender(picture.ranks)
-    if lag is None or lag[0] != each.pid:
-        return []
-    return [
-        Evidence(EvidenceKind.EDGE, f"{_name(each)} sent last {lag[1]:.2f} s before all others")
-    ]
-
-
-def _odd_stack(picture: Picture, each: Standing) -> list[Evidence]:
-    if each.inspection is None or not each.inspection.stack or not picture.known.count:
-        return []
-    if picture.known.knows(each.inspection.stack):
-        return []
-    return [
-        Evidence(EvidenceKind.STACK, f"{_name(each)} waits where no rank ever waited while healthy")
-    ]
-
-
-def _name(each: Standing) -> str:
-    return f"rank {each.rank}" if each.rank is not None else f"process {each.pid}"
-
-
-def _ago(picture: Picture, each: Standing) -> str:
-    return f"for {picture.silence_s(each.pid):.1f} s"

@@ -60,7 +60,7 @@ def lost_edges(views: Iterable[ProcessView], ends: Ends) -> list[LostEdge]:
         for sample in view.sockets.values():
             if sample.backoff < LOST_BACKOFF or not (sample.unacked_bytes or sample.unsent_bytes):
                 continue
-            if sample.probe_count and sample.send_window_bytes == 0:
+            if window_closed(sample):
                 continue
             rank = view.member.rank if view.member else None
             found.append(
@@ -76,6 +76,25 @@ def lost_edges(views: Iterable[ProcessView], ends: Ends) -> list[LostEdge]:
                 )
             )
     return found
+
+
+def window_closed(sample: SocketSample) -> bool:
+    """True when a sender asks in vain for room: the peer answers, but does not read."""
+    return sample.unacked_bytes == 0 and sample.unsent_bytes > sample.send_window_bytes
+
+
+def closed_reader(views: Mapping[Pid, ProcessView], ends: Ends) -> tuple[Pid, int] | None:
+    """(the rank that does not read, bytes that wait for it); None if no window is closed."""
+    waiting: dict[Pid, int] = {}
+    for view in views.values():
+        for sample in view.sockets.values():
+            reader = ends.peer(sample)
+            if reader in views and reader is not None and window_closed(sample):
+                waiting[reader] = waiting.get(reader, 0) + sample.unsent_bytes
+    if not waiting:
+        return None
+    reader = max(waiting, key=lambda pid: waiting[pid])
+    return reader, waiting[reader]
 
 
 def common_end(edges: Iterable[LostEdge], rank_count: int) -> Pid | None:

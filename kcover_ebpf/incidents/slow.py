@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from kcover_ebpf.facts import Pid
 
-_WINDOW = 60
-_ENOUGH = 30
+_WINDOW = 40
+_ENOUGH = 16
 _BUSY_SHARE = 0.15
-_WAIT_SHARE = 0.3
+_APART = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class WaitShares:
         slow = min(shares, key=lambda pid: shares[pid])
         others = [share for pid, share in shares.items() if pid != slow]
         lowest = min(others)
-        if shares[slow] > _BUSY_SHARE or lowest < _WAIT_SHARE:
+        if shares[slow] > _BUSY_SHARE or lowest - shares[slow] < _APART:
             return None
         mean = min(0.98, sum(others) / len(others))
         return Straggler(slow, (1 - shares[slow]) / (1 - mean), shares[slow], mean)

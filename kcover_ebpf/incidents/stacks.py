@@ -18,6 +18,19 @@ def similarity(one: Stack, other: Stack) -> float:
     return len(left & right) / len(left | right) if left or right else 0.0
 
 
+# what every wait goes through, whoever called it
+_PLUMBING = ("libc.", "libc-", "libpthread", "libstdc++", "ld-", "[vdso]", "python", "libpython")
+
+
+def library(stack: Stack) -> str | None:
+    """The library that waits: the innermost one that is neither system nor interpreter; None if there is none.
+
+    A wait in Python's own locks has none within reach.
+    """
+    modules = (word.rpartition("+")[0] for word in stack)
+    return next((name for name in modules if not name.startswith(_PLUMBING)), None)
+
+
 class KnownWaits:
     """Stacks of waits that ended: the ranks of a job run the same program, so one memory serves all."""
 

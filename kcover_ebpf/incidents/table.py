@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kcover_ebpf.incidents.job import Job
-from kcover_ebpf.incidents.judge import Finding
+from kcover_ebpf.incidents.finding import Finding
 from kcover_ebpf.incidents.processes import NS
 from kcover_ebpf.incidents.ranks import Role
 from kcover_ebpf.incidents.standing import Standing
@@ -20,7 +20,7 @@ def wait_rows(job: Job, finding: Finding) -> tuple[WaitRow, ...]:
     picture = job.picture()
     rows = []
     for pid, standing in picture.standings.items():
-        member = job.views[pid].member
+        member = job.members.views[pid].member
         if member is None or member.role not in (Role.RANK, Role.LOADER):
             continue
         if member.role is Role.LOADER and pid not in _explaining(finding, job):
@@ -35,12 +35,14 @@ def _explaining(finding: Finding, job: Job) -> set[int]:
     if finding.tid is None or finding.culprit is None:
         return set()
     return {
-        pid for pid, view in job.views.items() if finding.tid in view.threads or pid == finding.tid
+        pid
+        for pid, view in job.members.views.items()
+        if finding.tid in view.threads or pid == finding.tid
     }
 
 
 def _row(job: Job, standing: Standing, finding: Finding) -> WaitRow:
-    view = job.views[standing.pid]
+    view = job.members.views[standing.pid]
     lead = view.lead
     role = view.member.role.value if view.member else "helper"
     note = ""
@@ -63,8 +65,10 @@ def _row(job: Job, standing: Standing, finding: Finding) -> WaitRow:
 
 def gives_up_after_s(job: Job) -> float | None:
     """Seconds after which this job's framework ends a hang by itself (its default); None if unknown."""
-    modules = {word.split("+")[0] for stack in job.known.stacks for word in stack}
-    modules |= {word.split("+")[0] for look in job.last_looks.values() for word in look.stack}
+    modules = {word.split("+")[0] for stack in job.attention.known.stacks for word in stack}
+    modules |= {
+        word.split("+")[0] for look in job.attention.last_looks().values() for word in look.stack
+    }
     for prefix, limit_s in _GIVES_UP_S:
         if any(module.startswith(prefix) for module in modules):
             return limit_s
@@ -74,14 +78,13 @@ def gives_up_after_s(job: Job) -> float | None:
 def unobserved(job: Job) -> tuple[str, ...]:
     """What could not be seen in this job and might change a verdict."""
     said = []
-    present = {view.member.rank for view in job.ranks.values() if view.member}
-    size = job.world_size
-    if size is not None and job.trained and len(present) + len(job.exited_ranks) < size:
-        said.append(f"{size - len(present)} of {size} ranks are not on this host")
-    if any(name.startswith("/dev/nvidia") for name in job.devices):
-        said.append(
-            "what runs on the GPU: kernels and NVLink traffic leave no trace in system calls"
-        )
-    if any(name.startswith("/dev/infiniband") for name in job.devices):
+    here, size = len(job.members.all_ranks), job.members.world_size
+    if size is not None and job.pace.trained and here < size:
+        said.append(f"{size - here} of {size} ranks are not on this host")
+    views = job.members.views.values()
+    devices = {name for view in views if view.seen for name in view.seen.devices}
+    if any(name.startswith("/dev/nvidia") for name in devices):
+        said.append("what runs on the GPU: kernels and NVLink traffic make no system calls")
+    if any(name.startswith("/dev/infiniband") for name in devices):
         said.append("RDMA traffic: it bypasses sockets")
     return tuple(said)

@@ -19,7 +19,9 @@ MOVE_SHARE = 0.02
 same).
 """
 _POLLS_FOR_SPIN = 2
-_WINDOW = 12
+_WINDOW = 16
+_ENOUGH_TO_TELL = 8
+_LOOP_VALUES = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class _Glimpse:
     """In user space, or runnable there."""
     spin_call: bool
     """In sched_yield, or in a poll with time-out 0: the calls of a busy waiter."""
-    busy: bool
+    registers: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -64,7 +66,7 @@ class ThreadView:
         elif self.burning_since_ns is None:
             self.burning_since_ns = before.boottime_ns
             self.burn_cpu_ns, self.burn_delay_ns = before.cpu_ns, before.run_delay_ns
-        self.glimpses.append(_glimpse(sample, table, busy))
+        self.glimpses.append(_glimpse(sample, table))
         moved = site(sample) != site(before) or share >= MOVE_SHARE
         progressed = moved and not (busy and was_burning)
         if progressed and not is_tick(before, sample, share):
@@ -75,27 +77,47 @@ class ThreadView:
     @property
     def waits_busily(self) -> bool:
         """It burns a CPU in calls that only ask again: the way MPI waits for its peers."""
-        if len(self.glimpses) < 3 or self.burning_since_ns is None:
-            return False
-        burning = [each for each in self.glimpses if each.boottime_ns > self.burning_since_ns]
+        burning = self._burning()
         asked = sum(each.spin_call for each in burning)
         others = sum(not each.spin_call and not each.calls_nothing for each in burning)
         return (
             len(burning) >= 3 and asked >= max(_POLLS_FOR_SPIN, len(burning) // 5) and others == 0
         )
 
+    @property
+    def spins_in_place(self) -> bool:
+        """True when a burning thread was seen often enough and its registers took only a few values.
+
+        Code that computes counts and points: its registers differ at every look. A loop that waits for
+        nothing comes back to the same few (measured: 3 values in 24 looks against 24, docs/decisions/0003).
+        """
+        burning = [each for each in self._burning() if each.calls_nothing]
+        values = {each.registers for each in burning}
+        return len(burning) >= _ENOUGH_TO_TELL and len(values) <= _LOOP_VALUES * len(burning)
+
+    def _burning(self) -> list[_Glimpse]:
+        since_ns = self.burning_since_ns
+        if since_ns is None:
+            return []
+        return [each for each in self.glimpses if each.boottime_ns > since_ns]
+
 
 def is_tick(before: ThreadSample, after: ThreadSample, share: float) -> bool:
     """True when the thread only woke from a timed wait to wait again at the same place.
 
-    Caught on a CPU in between, its site differs for one sample; the tiny use of CPU gives it away.
+    Caught on a CPU in between, or with its arguments at a new address, its site differs; the tiny use of CPU
+    gives it away.
     """
-    return share < MOVE_SHARE / 4 and NO_SYSCALL in (before.syscall, after.syscall)
+    if share >= MOVE_SHARE / 4:
+        return False
+    same_place = (before.syscall, before.user_sp) == (after.syscall, after.user_sp)
+    return same_place or NO_SYSCALL in (before.syscall, after.syscall)
 
 
 def site(sample: ThreadSample) -> tuple[int, int, int]:
-    """Where a thread waits: the call, its first argument and the user stack pointer."""
-    return sample.syscall, sample.args[0], sample.user_sp
+    """Where a thread waits: the call, its first argument (0 outside a call) and the user stack pointer."""
+    argument = 0 if sample.syscall == NO_SYSCALL else sample.args[0]
+    return sample.syscall, argument, sample.user_sp
 
 
 def cpu_share(before: ThreadSample, after: ThreadSample) -> float:
@@ -111,14 +133,14 @@ def busy_share(before: ThreadSample, after: ThreadSample) -> float:
     return wanted_ns / interval_ns if interval_ns > 0 else 0.0
 
 
-def _glimpse(sample: ThreadSample, table: SyscallTable, busy: bool) -> _Glimpse:
+def _glimpse(sample: ThreadSample, table: SyscallTable) -> _Glimpse:
     family = table.family(sample.syscall)
     polls_at_once = family is Family.POLL and poll_timeout_ms(sample, table) == 0
     return _Glimpse(
         boottime_ns=sample.boottime_ns,
         calls_nothing=sample.syscall == NO_SYSCALL,
         spin_call=family is Family.YIELD or polls_at_once,
-        busy=busy,
+        registers=(sample.user_sp, *sample.args),
     )
 
 

@@ -6,12 +6,12 @@ Times leave the boottime clock here: a verdict speaks unix seconds.
 from __future__ import annotations
 
 from kcover_ebpf.incidents.job import Job
-from kcover_ebpf.incidents.judge import Finding
+from kcover_ebpf.incidents.finding import Finding
 from kcover_ebpf.incidents.processes import NS
 from kcover_ebpf.incidents.table import gives_up_after_s, unobserved, wait_rows
 from kcover_ebpf.incidents.verdict import Cause, Culprit, EvidenceKind, Kind, Verdict
 
-_HOLD_NS = 400_000_000
+_HOLD_NS = 200_000_000
 _QUIET_HOLD_NS = 3 * NS
 
 
@@ -58,6 +58,8 @@ class Tracker:
         if any(each.kind is EvidenceKind.EVENT for each in finding.evidence):
             return True
         held_ns = now_ns - self._candidate_since_ns
+        if finding.kind is Kind.SLOW:
+            return held_ns >= _QUIET_HOLD_NS
         if finding.kind is not Kind.WORKING:
             return held_ns >= _HOLD_NS
         ordinary = finding.cause in (Cause.TRAINING, Cause.STARTING, Cause.ENDING)
@@ -73,7 +75,7 @@ class Tracker:
                 self._count += 1
                 self._incident = f"{self._name}-{self._count}"
             self._open = finding
-        by_pid = {pid: view.member.rank for pid, view in job.views.items() if view.member}
+        by_pid = {pid: view.member.rank for pid, view in job.members.views.items() if view.member}
         victims = tuple(rank for pid in finding.victims if (rank := by_pid.get(pid)) is not None)
         since_s = finding.since_ns / NS + unix_offset_s
         gives_up_s = gives_up_after_s(job) if finding.kind.is_fault else None

@@ -288,18 +288,21 @@ class BpfObject:
             self._pointer = None
 
 
+_LOG_NOISE = (
+    "processed ",
+    "-- END",
+    "libbpf: failed to load object",
+    "verification time",
+    "stack depth",
+)
+
+
 def _verdict_of_log() -> str:
     """The line in which the verifier, or libbpf, says why: the last that is no summary."""
-    noise = (
-        "processed ",
-        "-- END",
-        "libbpf: failed to load object",
-        "verification time",
-        "stack depth",
-    )
     for line in reversed(_log):
         text = line.strip()
-        if text and not text.startswith(noise) and "failed to load: -" not in text:
+        is_summary = "failed to load: -" in text or "failed to prepare load attributes" in text
+        if text and not text.startswith(_LOG_NOISE) and not is_summary:
             return f" ({text.removeprefix('libbpf: ')[:200]})"
     return ""
 

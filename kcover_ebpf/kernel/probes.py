@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.abc import Traversable
 from importlib.resources import as_file, files
 
 from kcover_ebpf.errors import LoadError
@@ -99,8 +100,8 @@ class LoadedFamily:
 def load_family(family: Family, shared: Mapping[str, BpfMap], settings: Settings) -> LoadedFamily:
     """Load and attach a family, on the maps in `shared` where it declares them too.
 
-    Probes that are refused are left out and say so in their status. Raises `LoadError` if the family
-    is required and any probe of it is refused.
+    Probes that are refused are left out, and their status says why. Raises `LoadError` if the
+    family is required and any probe of it is refused.
     """
     names = frozenset(probe.name for probe in family.probes)
     refused: dict[str, str] = {}
@@ -171,10 +172,14 @@ def _load(
     return bpf_object
 
 
-def _open(name: str) -> BpfObject:
+def object_folder() -> Traversable:
+    """Where the object files for this machine are; raises `LoadError` where there are none."""
     machine = platform.machine()
     if machine not in _ARCHITECTURES:
         raise LoadError(f"no BPF objects for {machine}; there are for {', '.join(_ARCHITECTURES)}")
-    folder = files("kcover_ebpf") / "objects" / _ARCHITECTURES[machine]
-    with as_file(folder / f"{name}.bpf.o") as path:
+    return files("kcover_ebpf") / "objects" / _ARCHITECTURES[machine]
+
+
+def _open(name: str) -> BpfObject:
+    with as_file(object_folder() / f"{name}.bpf.o") as path:
         return BpfObject(path)

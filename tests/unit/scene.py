@@ -173,7 +173,7 @@ class Stage:
         since_ns = self.now_ns - NS // 50 if proc.mode == "train" else proc.mode_since_ns
         return ThreadSample(
             boottime_ns=self.now_ns, pid=Pid(proc.pid), tid=Tid(proc.pid), start_ns=1, state=state,
-            syscall=number, args=(3, 0, 0xFFFFFFFF, 0, 0, 0), user_sp=pointer, user_ip=0x1000,
+            syscall=number, args=(3, proc.step if proc.mode == "run" else 0, 0xFFFFFFFF, 0, 0, 0), user_sp=pointer, user_ip=0x1000,
             site_since_ns=since_ns, idle_since_ns=since_ns, cpu_ns=proc.cpu_ns, run_delay_ns=proc.delay_ns,
             voluntary_count=proc.step, involuntary_count=0, comm="python3",
         )
@@ -199,18 +199,14 @@ class Stage:
 
     def _inspection(self, look: Look) -> Inspection:
         proc = self.procs[int(look.pid)]
-        if look.running_sp is not None:
-            moving = proc.mode == "run"
-            digest = proc.step if moving else 7
-            return _empty(look, self.now_ns, digest, look.running_sp)
         return replace(
-            _empty(look, self.now_ns, 0, 0x7000), stack=proc.stack, files=proc.files, timed=proc.timed,
+            _empty(look, self.now_ns), stack=proc.stack, files=proc.files, timed=proc.timed,
             wait_channel=proc.wait_channel, storage=proc.storage, deadline_ns=proc.deadline_ns,
         )
 
 
-def _empty(look: Look, now_ns: int, digest: int, pointer: int) -> Inspection:
-    return Inspection(now_ns, look.pid, look.tid, "", None, False, (), (), digest, None, (), pointer)
+def _empty(look: Look, now_ns: int) -> Inspection:
+    return Inspection(now_ns, look.pid, look.tid, "", None, False, (), (), None, ())
 
 
 def pipe(stage: Stage, holder: Proc, fd: int, inode: int) -> WaitedFile:

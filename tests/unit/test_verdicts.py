@@ -179,7 +179,7 @@ def test_ranks_that_end_one_after_the_other_are_no_fault() -> None:
 def test_two_places_at_once_are_a_mismatch() -> None:
     stage = trained()
     stage.become(stage.rank(2), "futex", stack=BARRIER)
-    stage.job.known.learn(BARRIER)
+    stage.job.attention.known.learn(BARRIER)
     all_wait(stage, 2)
     verdict = stage.run(12)
     assert verdict is not None and verdict.kind is Kind.DEADLOCK
@@ -247,7 +247,7 @@ def test_a_fault_that_ends_is_followed_by_working() -> None:
 def test_a_missing_rank_is_named_but_never_ends_a_job() -> None:
     stage = Stage(world=3, policy=Policy(start_grace_s=30), connected=False)
     del stage.procs[102]
-    stage.job.views.clear()
+    stage.job.members.views.clear()
     for proc in list(stage.procs.values()):
         stage.add(proc)
         stage.become(proc, "poll")

@@ -53,7 +53,7 @@ def reasons(run: RunSpec) -> list[str]:
         found.append("no cgroup v2 on this host")
     if scenario.netns:
         found.append(in_namespace("ip link add eth0 type veth peer name p && nft list ruleset"))
-    if scenario.host == "loss-5":
+    if scenario.host.startswith("loss-"):
         rule = "chain i { type filter hook input priority 0; numgen random mod 100 < 5 drop; }"
         found.append(in_namespace(f"echo 'table inet t {{ {rule}; }}' | nft -f -"))
     if scenario.host == "rate-1mbit":

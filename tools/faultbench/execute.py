@@ -15,6 +15,7 @@ from tools.faultbench.job import Job, launch_command, tag_value
 from tools.faultbench.judge import Judgement, fault_verdicts, judge, rank_is_right
 from tools.faultbench.live import Live, RunFailed, kill_tagged
 from tools.faultbench.plan import RunSpec
+from tools.faultbench.scenario import Effect
 from tools.faultbench.truth import Event, effect, first, read_truth
 from tools.workloads import network
 from tools.workloads.training import EventLog
@@ -162,7 +163,9 @@ def report(
     run: RunSpec, events: list[Event], jobs: list[Job], codes: list[int | None], until: float
 ) -> dict[str, Any]:
     """Truth, judgement and the detector's own lines."""
-    truth = read_truth([e for e in events if e["unix"] <= until], run.culprit, until)
+    watched = [event for event in events if event["unix"] <= until]
+    goes_on = Effect.SLOWED in run.scenario.effects
+    truth = read_truth(watched, run.culprit, until, goes_on=goes_on)
     reaction = effect(truth, run.step_s, until)
     lines = jobs[0].lines if jobs else []
     code = codes[0] if codes else None

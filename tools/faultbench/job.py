@@ -9,12 +9,12 @@ import signal
 import subprocess
 import threading
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tools.faultbench.plan import RunSpec
 
 ROOT = Path(__file__).resolve().parents[2]
-LAUNCH = ROOT / "tools/workloads/launch"
+LAUNCH = ("/usr/bin/python3", "-m", "tools.workloads.launch")
 SENSOR = ROOT / ".venv/bin/kcover-ebpf"
 JAX_PYTHON = ROOT / ".bench/jax/bin/python"
 CPU_SHARE = 0.05
@@ -29,7 +29,7 @@ def tag_value(tag: str) -> str:
 def launch_command(run: RunSpec, tag: str, events: Path, path: str, healthy: bool) -> list[str]:
     """The launcher's command line for a run; `healthy` leaves the fault out (a bystander)."""
     scenario = run.scenario
-    command = [str(LAUNCH), "--framework", run.framework, "--world", str(run.world)]
+    command = [*LAUNCH, "--framework", run.framework, "--world", str(run.world)]
     command += ["--events", str(events)]
     if run.framework == "jax":
         command += ["--python", str(JAX_PYTHON)]
@@ -46,7 +46,9 @@ def launch_command(run: RunSpec, tag: str, events: Path, path: str, healthy: boo
 
 
 class Job:
-    """A started job; `lines` grows while it runs."""
+    """A started job; `lines` grows while it runs. `act` None leaves the detector out."""
+
+    form = "json"
 
     def __init__(self, command: list[str], act: str | None, tag: str, folder: Path, stdin: str):
         self.act, self._tag, self._folder = act, tag, folder
@@ -54,11 +56,14 @@ class Job:
         self.noise: list[str] = []
         self._answer_fd: int | None = None
         self._stdin = self._open_stdin(stdin)
-        prefix = [str(SENSOR), "run", "--act", act, "-o", "json", "--"] if act else []
+        prefix = [*self._sensor(), "--"] if act else []
         self.top = self._start([*prefix, *command])
         if self._stdin != subprocess.DEVNULL:
             os.close(self._stdin)
             self._stdin = subprocess.DEVNULL
+
+    def _sensor(self) -> list[str]:
+        return [str(SENSOR), "run", "--act", str(self.act), "-o", self.form]
 
     def _open_stdin(self, kind: str) -> int:
         if kind == "tty":
@@ -70,14 +75,15 @@ class Job:
         return subprocess.DEVNULL
 
     def _start(self, command: list[str]) -> subprocess.Popen[str]:
-        variables = {**os.environ, TAG_VARIABLE: tag_value(self._tag)}
-        with open(self._folder / "job.log", "a") as log:
+        variables = {**os.environ, TAG_VARIABLE: tag_value(self._tag), "PYTHONPATH": str(ROOT)}
+        with self.log_file() as log:
             process = subprocess.Popen(
                 command,
                 stdin=self._stdin,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=variables,
+                cwd=self.folder(),
                 text=True,
                 start_new_session=True,
             )
@@ -86,10 +92,22 @@ class Job:
 
     def _read(self, process: subprocess.Popen[str]) -> None:
         for line in process.stdout or ():
-            try:
-                self.lines.append(json.loads(line))
-            except ValueError:
-                self.noise.append(line.rstrip()[:200])
+            self.take(line.rstrip("\n"))
+
+    def take(self, line: str) -> None:
+        """Keep a line of the detector; anything but JSON on its standard output is noise."""
+        try:
+            self.lines.append(json.loads(line))
+        except ValueError:
+            self.noise.append(line[:200])
+
+    def folder(self) -> Path:
+        """Where it runs, and where the sensor puts its snapshots."""
+        return self._folder
+
+    def log_file(self) -> IO[str]:
+        """Where the job's own output goes."""
+        return open(self._folder / "job.log", "a")
 
     def answer(self) -> None:
         """Type a line into the job's standard input."""
@@ -100,8 +118,7 @@ class Job:
         """Kill the sensor and have a second one take over the job that lives on in `cgroup`."""
         self.top.kill()
         self.top.wait()
-        command = [str(SENSOR), "run", "--act", str(self.act), "-o", "json", "--cgroup", cgroup]
-        self.top = self._start(command)
+        self.top = self._start([*self._sensor(), "--cgroup", cgroup])
 
     def interrupt(self) -> int | None:
         """End the job as Ctrl-C does; its exit code, None if it had to be killed after 15 s."""

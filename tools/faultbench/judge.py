@@ -100,4 +100,5 @@ def shut_down_time(lines: Sequence[Line], exit_code: int | None, until: float) -
     """When the job was shut down on a verdict (exit code 75), None if it was not."""
     if exit_code != SHUT_DOWN_CODE:
         return None
-    return min((float(x["time"]) for x in lines if x.get("event") == "action"), default=until)
+    actions = [line for line in lines if line.get("event") == "action"]
+    return min((float(x["time"]) for x in actions if x.get("act") == "shutdown"), default=until)

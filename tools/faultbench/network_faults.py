@@ -95,11 +95,24 @@ def local_ports(pid: int) -> set[int]:
     return ports
 
 
-def loss_5(live: Live) -> None:
-    """Lose 5% of the packets to the culprit."""
-    live.begin_fault()
-    rule = f"iifname {network.DEVICE} numgen random mod 100 < 5 drop"
+def lose(live: Live, percent: int) -> None:
+    """Lose so many of the packets to the culprit."""
+    rule = f"iifname {network.DEVICE} numgen random mod 100 < {percent} drop"
     drop(live, live.run.culprit, inward=rule)
+
+
+def loss_5(live: Live) -> None:
+    """A bad cable that the training hardly feels: no fault, a phase."""
+    live.begin_phase()
+    lose(live, 5)
+    live.sleep(live.run.scenario.phase_s)
+    live.end_phase()
+
+
+def loss_20(live: Live) -> None:
+    """A cable so bad that steps take longer."""
+    live.begin_fault()
+    lose(live, 20)
 
 
 def rate_1mbit(live: Live) -> None:
@@ -143,6 +156,7 @@ BEGIN: dict[str, Callable[[Live], None]] = {
     "drop-edge": drop_edge,
     "drop-ports": drop_ports,
     "loss-5": loss_5,
+    "loss-20": loss_20,
     "rate-1mbit": rate_1mbit,
     "flap-5": flap_5,
     "remove-link": remove_link,

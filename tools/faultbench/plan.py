@@ -15,6 +15,10 @@ SCENARIOS: tuple[Scenario, ...] = (*FAULTS, *QUIET)
 WORLDS = {"torch": 4, "mpi": 4, "jax": 3}
 WARM_UP_S = 8.0
 WARM_UP_STEPS = 6
+SLOW_WATCH_S = 60.0
+"""A slow rank does no harm at once: who says so may look at many steps."""
+ABSENT_WATCH_S = 90.0
+"""A start may take its time, and so may a verdict that a rank is missing."""
 QUICK_STEP_S = 0.5
 QUICK = (
     "01-kill",
@@ -82,6 +86,10 @@ class RunSpec:
     @property
     def watch_s(self) -> float:
         """Seconds to wait for a verdict after a fault; for a phase, after its end."""
+        if self.scenario.absent:
+            return ABSENT_WATCH_S
+        if self.scenario.is_fault and not self.scenario.may_shut_down:
+            return max(SLOW_WATCH_S, 8 * self.step_s)
         if self.scenario.is_fault:
             return max(30.0, 8 * self.step_s)
         return max(6.0, 3 * self.step_s)

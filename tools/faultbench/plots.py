@@ -82,7 +82,7 @@ def mark(record: Record, y: float) -> str:
     """A run's dot, or its cross at the right edge."""
     paint = colour(record["step_s"])
     if record["latency_s"] is None:
-        x = WIDTH - RIGHT + 10
+        x = WIDTH - RIGHT + 10.0
         return f'<path d="M{x - 4} {y - 4}l8 8m0 -8l-8 8" stroke="{paint}" stroke-width="2"/>'
     fill = "none" if record["rank_right"] is False else paint
     x = x_of(record["latency_s"])

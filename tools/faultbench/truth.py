@@ -15,6 +15,8 @@ from typing import Any
 from tools.faultbench.scenario import Effect
 
 Event = dict[str, Any]
+ALIVE = ("step", "grow")
+"""Events after which the culprit still worked; memory runs out some time after it began to grow."""
 SLOWED_BY = 1.15
 """Steps this many times longer than before count as slowed."""
 
@@ -38,6 +40,7 @@ class Truth:
     step_s_before: float | None
     step_s_after: float | None
     longest_gap_s: float
+    last_step_at: float | None
     exits: tuple[tuple[int, int, float], ...]
     job_exit: tuple[int, float] | None
 
@@ -73,8 +76,14 @@ def typical_gap(times: Sequence[float]) -> float | None:
     return median(gaps) if len(gaps) > 1 else None
 
 
-def read_truth(events: Sequence[Event], culprit: int, until: float) -> Truth:
-    """Sum up the events of a run that was watched until the time `until`."""
+def read_truth(
+    events: Sequence[Event], culprit: int, until: float, *, goes_on: bool = False
+) -> Truth:
+    """Sum up the events of a run that was watched until the time `until`.
+
+    `goes_on` says that the fault lets the training go on, so that later steps mean nothing for its
+    onset.
+    """
     begin = first(events, "fault", "phase_begin")
     fault_at = begin["unix"] if begin else None
     times = step_times(events)
@@ -87,7 +96,7 @@ def read_truth(events: Sequence[Event], culprit: int, until: float) -> Truth:
     return Truth(
         ready_at=max((e["unix"] for e in events if e["event"] == "ready"), default=None),
         fault_at=fault_at,
-        onset_at=onset(events, fault_at, culprit),
+        onset_at=fault_at if goes_on else onset(events, fault_at, culprit),
         end_at=max(ends, default=None),
         culprit_pid=begin.get("target", begin["pid"]) if begin else None,
         steps_before=len(before),
@@ -95,16 +104,17 @@ def read_truth(events: Sequence[Event], culprit: int, until: float) -> Truth:
         step_s_before=typical_gap(before[1:]),
         step_s_after=typical_gap(after),
         longest_gap_s=max(gaps, default=0.0),
+        last_step_at=times[-1] if times else None,
         exits=tuple((e["of"], e["code"], e["unix"]) for e in events if e["event"] == "rank_exit"),
         job_exit=(job_exit["code"], job_exit["unix"]) if job_exit else None,
     )
 
 
 def onset(events: Sequence[Event], fault_at: float | None, culprit: int) -> float | None:
-    """When the culprit stopped making steps, or the fault began, whichever is later."""
+    """When the culprit stopped making steps (or growing), or the fault began if that is later."""
     if fault_at is None:
         return None
-    last: list[float] = [e["unix"] for e in events if e["event"] == "step" and e["rank"] == culprit]
+    last: list[float] = [e["unix"] for e in events if e["event"] in ALIVE and e["rank"] == culprit]
     return max([fault_at, *last[-1:]])
 
 
@@ -115,7 +125,7 @@ def effect(truth: Truth, step_s: float, until: float) -> Effect:
     if truth.fault_at is None:
         return Effect.UNAFFECTED
     finished = truth.job_exit is not None
-    silent_s = until - (truth.onset_at or truth.fault_at)
+    silent_s = until - max(truth.fault_at, truth.last_step_at or 0.0)
     stuck = truth.steps_after == 0 or truth.longest_gap_s >= 0.6 * (until - truth.fault_at)
     if stuck and not finished and silent_s > max(3.0, 2 * step_s):
         return Effect.STALLED

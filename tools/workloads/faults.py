@@ -44,13 +44,14 @@ def abort(run: Run) -> None:
 
 def out_of_memory(run: Run) -> None:
     """Grow until the memory cgroup's limit, set by the injector, kills the process."""
-    grow()
+    grow(run.log)
 
 
-def grow() -> None:
-    """Allocate 8 MiB every 10 ms until something ends the process."""
+def grow(log: EventLog) -> None:
+    """Allocate 8 MiB every 10 ms until something ends the process; the last note tells when."""
     hog = []
     while True:
+        log.write("grow")
         hog.append(b"x" * (8 * PAGE_BYTES))
         time.sleep(0.01)
 
@@ -231,7 +232,7 @@ def in_worker(options: Options, log: EventLog) -> None:
         with open(options.inject_path, "rb") as file:
             file.read()
     elif kind == "worker-oom":
-        grow()
+        grow(log)
     elif kind == "worker-loop":
         while True:
             pass

@@ -246,7 +246,6 @@ def at_end(run: Run) -> None:
     """Phase `finish-apart`: ranks have still different amounts to upload after the last step."""
     if run.options.inject != "finish-apart":
         return
-    run.trainer.barrier()
     for _ in range(int(run.trainer.rank * run.options.inject_s / run.trainer.world / 0.1)):
         run.pace.burn(0.01)
         time.sleep(0.09)

@@ -170,8 +170,8 @@ def train(trainer: Trainer, options: Options, log: EventLog) -> None:
         step += 1
         if run.steps_left is not None:
             run.steps_left -= 1
-    phases.at_end(run)
     trainer.close()
+    phases.at_end(run)
     log.write("done")
 
 

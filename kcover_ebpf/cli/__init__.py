@@ -1,0 +1,94 @@
+"""The command `kcover-ebpf`. Commands are imported when they are asked for: `--help` loads none."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import click
+
+from kcover_ebpf import __version__
+from kcover_ebpf.errors import KcoverError
+
+_COMMANDS = {
+    "run": "Watch a job for hangs and faults; end it or start it again as a whole.",
+    "trace": "Explain a stuck process or job now, in one look.",
+    "doctor": "Say which probes work here, and what is therefore invisible.",
+    "xid": "Explain an Xid (GPU) or SXid (NVSwitch) number.",
+    "completion": "Print the completion script of a shell.",
+}
+_EXAMPLES = """
+\b
+Examples:
+  kcover-ebpf run --act shutdown -- torchrun --nproc-per-node 4 train.py
+  kcover-ebpf trace --pid 4711
+  kcover-ebpf doctor
+"""
+_EXIT_INTERNAL = 70
+_EXIT_INTERRUPTED = 130
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(_COMMANDS)
+
+    def get_command(
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        cmd_name: str,
+    ) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module = importlib.import_module(f"kcover_ebpf.cli.{cmd_name}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        formatter: click.HelpFormatter,
+    ) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.command(cls=_LazyGroup, epilog=_EXAMPLES)
+@click.version_option(__version__, prog_name="kcover-ebpf")
+def cli() -> None:
+    """Find the rank that hangs or fails in a distributed training job, by eBPF.
+
+    Needs root (or CAP_BPF and CAP_PERFMON), and no change to the training code.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code, with one line on stderr for every error."""
+    try:
+        code = cli.main(
+            args=None if arguments is None else list(arguments),
+            prog_name="kcover-ebpf",
+            standalone_mode=False,
+        )
+    except KcoverError as error:
+        return _fail(str(error), error.exit_code)
+    except click.ClickException as error:
+        return _fail(_with_hint(error), error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        return _EXIT_INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - a traceback helps no user
+        from kcover_ebpf.cli.failure import blame
+
+        return _fail(f"internal error, please report it: {blame(error)}", _EXIT_INTERNAL)
+    return code if isinstance(code, int) else 0
+
+
+def _with_hint(error: click.ClickException) -> str:
+    message = error.format_message().rstrip(".")
+    context = getattr(error, "ctx", None)
+    return f"{message}; see {context.command_path} --help" if context else message
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"kcover-ebpf: {' '.join(message.split())}", file=sys.stderr)
+    return code

@@ -1,0 +1,161 @@
+"""`kcover-ebpf doctor`: what works on this host, what does not and why, and what that costs."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from kcover_ebpf import __version__, report
+from kcover_ebpf.errors import CannotObserve
+from kcover_ebpf.host import cgroups
+from kcover_ebpf.kernel import capabilities, features
+
+if TYPE_CHECKING:
+    from kcover_ebpf.kernel.probes import ProbeStatus
+
+_EXAMPLES = """
+\b
+Examples:
+  kcover-ebpf doctor
+  kcover-ebpf doctor -o json
+
+\b
+Exit codes:
+  0 the base layer works; 3 it does not
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """Something the kernel or the host may offer."""
+
+    name: str
+    found: bool
+    detail: str
+    """What was found, or what is lost without it."""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="json: one object on one line.",
+)
+def doctor(output: str) -> int:
+    """Load every probe, say what became of it, and unload all again. Changes nothing."""
+    found = host_features()
+    statuses: tuple[ProbeStatus, ...] = ()
+    trouble: CannotObserve | None = None
+    try:
+        statuses = _try_probes()
+    except CannotObserve as error:
+        trouble = error
+    if output == "json":
+        click.echo(_as_json(found, statuses, trouble))
+    else:
+        click.echo("\n".join(_as_text(found, statuses)))
+    if trouble is not None:
+        raise trouble
+    return 0
+
+
+def _try_probes() -> tuple[ProbeStatus, ...]:
+    features.require_rights()
+    from kcover_ebpf.kernel.sampler import Kernel
+    from kcover_ebpf.settings import Settings
+
+    with Kernel.open(Settings()) as kernel:
+        return kernel.statuses
+
+
+def host_features() -> list[Feature]:
+    """What the kernel and our rights offer, beside the probes themselves."""
+    lacking = capabilities.missing()
+    return [
+        Feature(
+            "rights",
+            not lacking,
+            f"missing {', '.join(lacking)}: run as root" if lacking else "may load BPF",
+        ),
+        Feature(
+            "type information",
+            features.BTF.exists(),
+            str(features.BTF) if features.BTF.exists() else "needs CONFIG_DEBUG_INFO_BTF",
+        ),
+        _memory_feature(),
+        *_cgroup_features(),
+    ]
+
+
+def _memory_feature() -> Feature:
+    can = capabilities.Capability.SYS_PTRACE in capabilities.effective()
+    detail = "user stacks and time-outs of waits are read"
+    return Feature("memory of other processes", can, detail if can else f"not: {detail}")
+
+
+def _cgroup_features() -> list[Feature]:
+    path = cgroups.make_for_job("kcover-doctor", os.getpid())
+    if path is None:
+        lost = "run tells its job by the process tree, and kills one process after another"
+        return [Feature("own control group", False, lost)]
+    try:
+        can_kill = cgroups.can_kill(path)
+    finally:
+        cgroups.remove(path)
+    return [
+        Feature("own control group", True, f"below {path.parent}"),
+        Feature(
+            "kill a group as one",
+            can_kill,
+            "cgroup.kill" if can_kill else "needs Linux 5.14; processes are stopped, then killed",
+        ),
+    ]
+
+
+def _as_text(found: list[Feature], statuses: tuple[ProbeStatus, ...]) -> list[str]:
+    lines = [f"kcover-ebpf {__version__}, Linux {platform.release()}, {platform.machine()}", ""]
+    feature_rows = [(each.name, "yes" if each.found else "no", each.detail) for each in found]
+    lines += report.aligned([("FEATURE", "FOUND", "DETAIL"), *feature_rows])
+    if statuses:
+        rows = [
+            (
+                each.family,
+                each.probe,
+                "attached" if each.attached else "refused",
+                each.blind_to,
+                each.reason,
+            )
+            for each in statuses
+        ]
+        titles = ("FAMILY", "PROBE", "STATE", "SEES", "WHY NOT")
+        lines += ["", *report.aligned([titles, *rows])]
+    refused = [each for each in statuses if not each.attached]
+    if refused:
+        lines += ["", "not observable here: " + "; ".join(each.blind_to for each in refused)]
+    elif statuses:
+        lines += ["", "all probes work"]
+    return lines
+
+
+def _as_json(
+    found: list[Feature], statuses: tuple[ProbeStatus, ...], trouble: CannotObserve | None
+) -> str:
+    fields = {
+        "version": __version__,
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "ok": trouble is None,
+        "trouble": None if trouble is None else str(trouble),
+        "features": [asdict(each) for each in found],
+        "probes": [asdict(each) for each in statuses],
+        "unobserved": [each.blind_to for each in statuses if not each.attached],
+    }
+    return report.event_line("doctor", time.time(), fields)

@@ -1,0 +1,91 @@
+"""The connections of a job as a table: who is at each end, what is queued, when it moved. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from kcover_ebpf import report
+from kcover_ebpf.incidents.links import Ends
+from kcover_ebpf.incidents.processes import NS, ProcessView
+
+_TITLES = (
+    "FROM",
+    "TO",
+    "LOCAL",
+    "REMOTE",
+    "STATE",
+    "UNREAD",
+    "UNSENT",
+    "UNACKED",
+    "BACKOFF",
+    "SENT",
+    "RECEIVED",
+)
+
+
+def edges(views: Collection[ProcessView], now_ns: int) -> list[dict[str, Any]]:
+    """One object for each connected socket; ages in seconds before `now_ns`, None for never."""
+    ends = Ends(views)
+    names = {view.pid: _name(view) for view in views}
+    found = []
+    for view in sorted(views, key=lambda each: each.pid):
+        for fd, sample in sorted(view.sockets.items()):
+            if sample.state == "LISTEN":
+                continue
+            peer = ends.peer(sample)
+            found.append(
+                {
+                    "from": names[view.pid],
+                    "to": None if peer is None else names[peer],
+                    "pid": view.pid,
+                    "fd": fd,
+                    "peer_pid": peer,
+                    "local": report.address(sample.local),
+                    "remote": report.address(sample.remote),
+                    "state": sample.state,
+                    "unread_bytes": sample.unread_bytes,
+                    "unsent_bytes": sample.unsent_bytes,
+                    "unacked_bytes": sample.unacked_bytes,
+                    "backoff": sample.backoff,
+                    "send_age_s": _age_s(sample.last_send_ns, now_ns),
+                    "receive_age_s": _age_s(sample.last_receive_ns, now_ns),
+                }
+            )
+    return found
+
+
+def table(found: Collection[dict[str, Any]]) -> list[str]:
+    """The edges as aligned columns; no lines for no edges."""
+    if not found:
+        return []
+    rows = [
+        (
+            each["from"],
+            each["to"] or "elsewhere",
+            each["local"],
+            each["remote"],
+            each["state"],
+            str(each["unread_bytes"]),
+            str(each["unsent_bytes"]),
+            str(each["unacked_bytes"]),
+            str(each["backoff"]),
+            _ago(each["send_age_s"]),
+            _ago(each["receive_age_s"]),
+        )
+        for each in found
+    ]
+    return report.aligned([_TITLES, *rows])
+
+
+def _name(view: ProcessView) -> str:
+    rank = view.member.rank if view.member else None
+    return f"pid {view.pid}" if rank is None else f"rank {rank}"
+
+
+def _age_s(at_ns: int, now_ns: int) -> float | None:
+    return None if at_ns <= 0 else max(0.0, (now_ns - at_ns) / NS)
+
+
+def _ago(age_s: float | None) -> str:
+    return "never" if age_s is None else f"{report.span(age_s)} ago"

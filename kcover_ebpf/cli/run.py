@@ -1,0 +1,109 @@
+"""`kcover-ebpf run`: watch a job of our own or a running one, and act on what is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kcover_ebpf.cli import plan as planning
+from kcover_ebpf.cli.plan import Plan
+from kcover_ebpf.settings import Act
+
+_EXAMPLES = """
+\b
+Examples:
+  kcover-ebpf run -- python3 train.py                      watch, and only tell
+  kcover-ebpf run --act shutdown -- torchrun train.py      end the whole job on a fault
+  kcover-ebpf run --act restart --max-restarts 2 -- mpirun -n 4 python3 train.py
+  kcover-ebpf run --pid 4711 --for 30s -o json             watch a running process tree
+  kcover-ebpf run --cgroup /sys/fs/cgroup/system.slice/train.service
+
+\b
+Exit codes:
+  the job's own (128+signal if a signal ended it); 75 if it was ended on a verdict;
+  2 wrong usage; 3 cannot observe; with --for: 0 healthy, 1 a fault is open
+"""
+
+
+@click.command(epilog=_EXAMPLES, context_settings={"ignore_unknown_options": False})
+@click.option(
+    "--act",
+    type=click.Choice([act.value for act in Act]),
+    default=Act.OBSERVE.value,
+    show_default=True,
+    help="How far to go on a verdict; each level includes the ones before it.",
+)
+@click.option("--max-restarts", type=click.IntRange(min=0), help="Budget of --act restart.")
+@click.option(
+    "--policy",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="TOML file with thresholds and budgets.",
+)
+@click.option("--for", "duration", metavar="DURATION", help="End after so long, like 90s or 2h.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="json: JSON lines on stdout; the job's own output goes to stderr.",
+)
+@click.option("--metrics", metavar="ADDR:PORT", help="Serve Prometheus metrics there.")
+@click.option(
+    "--snapshot-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("kcover-snapshots"),
+    show_default=True,
+    help="Where the bundle of a fault is written.",
+)
+@click.option("--pid", type=click.IntRange(min=1), help="Watch this process and its descendants.")
+@click.option("--cgroup", metavar="PATH", help="Watch the processes of this control group.")
+@click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD...]")
+def run(  # noqa: PLR0913 - one for each option
+    *,
+    act: str,
+    max_restarts: int | None,
+    policy: Path | None,
+    duration: str | None,
+    output: str,
+    metrics: str | None,
+    snapshot_dir: Path,
+    pid: int | None,
+    cgroup: str | None,
+    argv: tuple[str, ...],
+) -> int:
+    """Watch a job for hangs and faults; with --act shutdown or restart, end it whole.
+
+    CMD is started in a control group of its own and ended with us (Ctrl-C, SIGTERM). A job that is
+    watched by --pid or --cgroup goes on when we end.
+    """
+    planning.choose_target(argv, pid, cgroup)
+    settings = planning.make_settings(act, policy, max_restarts)
+    planning.check_act(settings.act, has_command=bool(argv))
+    path, name = None, ""
+    if argv:
+        planning.check_program(argv)
+        name = planning.name_of(argv)
+    elif pid is not None:
+        planning.check_pid(pid, settings.act)
+        name = f"pid-{pid}"
+    elif cgroup is not None:
+        path = planning.find_cgroup(cgroup, settings.act)
+        name = path.name
+    # Imported late, as for all commands: --help should not load the whole sensor.
+    from kcover_ebpf.cli import assembly
+
+    return assembly.carry_out(
+        Plan(
+            settings=settings,
+            name=name,
+            argv=argv,
+            pid=pid,
+            cgroup=path,
+            for_s=planning.parse_for(duration),
+            json=output == "json",
+            metrics=metrics,
+            snapshot_dir=snapshot_dir.absolute(),
+        )
+    )

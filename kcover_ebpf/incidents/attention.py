@@ -1,0 +1,102 @@
+"""What the sensor looks at, and how closely: suspicion, and the requests for a closer look."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+
+from kcover_ebpf.facts import Inspection, Look, Pid, Tid
+from kcover_ebpf.incidents.processes import NS, ProcessView
+from kcover_ebpf.incidents.stacks import KnownWaits, Stack
+
+_CALM_AFTER_NS = 30 * NS
+_LOOK_PERIOD_NS = 200_000_000
+_LOOKS_KEPT = 48
+_EAGER_WAITS = 10
+_EAGER_NS = 60 * NS
+_BASELINE_PERIOD_NS = 10 * NS
+_BASELINE_LOOKS = 2
+
+
+class Attention:
+    """How closely one job is watched."""
+
+    def __init__(self) -> None:
+        self.known = KnownWaits()
+        self._looks: dict[tuple[Pid, Tid], deque[Inspection]] = {}
+        self._pending: dict[Pid, Stack] = {}
+        self._suspicious_since_ns: int | None = None
+        self._began_ns: int | None = None
+        self._next_baseline_ns = 0
+
+    @property
+    def suspicious(self) -> bool:
+        """True while something may be wrong: every thread is sampled in detail."""
+        return self._suspicious_since_ns is not None
+
+    def urgent(self, now_ns: int) -> bool:
+        """True while the sampler should go fast: a long quiet phase is watched at the ordinary pace."""
+        since_ns = self._suspicious_since_ns
+        return since_ns is not None and now_ns - since_ns < _CALM_AFTER_NS
+
+    def suspect(self, wrong: bool, now_ns: int) -> bool:
+        """Say once a pass whether something may be wrong; True when a suspicion ended with this."""
+        if wrong:
+            if self._suspicious_since_ns is None:
+                self._suspicious_since_ns = now_ns
+            return False
+        ended = self._suspicious_since_ns is not None
+        self._suspicious_since_ns = None
+        if ended:
+            self._looks.clear()
+        return ended
+
+    def on_look(self, look: Inspection) -> None:
+        """Keep a closer look; one made in healthy times waits to be seen ending."""
+        self._looks.setdefault((look.pid, look.tid), deque(maxlen=_LOOKS_KEPT)).append(look)
+        if look.stack and not self.suspicious:
+            self._pending[look.pid] = look.stack
+
+    def on_progress(self, pid: Pid) -> None:
+        """A process went on: the wait it was seen in before is one that ends by itself."""
+        stack = self._pending.pop(pid, None)
+        if stack is not None:
+            self.known.learn(stack)
+
+    def forget(self, pid: Pid) -> None:
+        """A process is gone."""
+        self._pending.pop(pid, None)
+        for key in [key for key in self._looks if key[0] == pid]:
+            del self._looks[key]
+
+    def looks(self, pid: Pid, tid: int) -> Sequence[Inspection]:
+        """Closer looks at a thread, oldest first."""
+        return self._looks.get((pid, Tid(tid)), ())
+
+    def last_looks(self) -> dict[Pid, Inspection]:
+        """The last closer look at each process, of those that were looked at."""
+        return {pid: looks[-1] for (pid, _), looks in self._looks.items() if looks}
+
+    def wants(
+        self, owned: Iterable[ProcessView], waiting: Collection[ProcessView], now_ns: int
+    ) -> list[Look]:
+        """Threads to look at now: all leads while suspicious, else a few healthy waits to remember."""
+        if self.suspicious:
+            return [look for view in owned if (look := self._request(view, now_ns)) is not None]
+        if now_ns < self._next_baseline_ns:
+            return []
+        self._began_ns = now_ns if self._began_ns is None else self._began_ns
+        if self.known.count >= _EAGER_WAITS or now_ns - self._began_ns > _EAGER_NS:
+            self._next_baseline_ns = now_ns + _BASELINE_PERIOD_NS
+        fresh = [view for view in waiting if view.pid not in self._pending]
+        looks = [look for view in fresh if (look := self._request(view, now_ns)) is not None]
+        return looks[:_BASELINE_LOOKS]
+
+    def _request(self, view: ProcessView, now_ns: int) -> Look | None:
+        lead = view.lead
+        if lead is None or lead.burning_since_ns is not None:
+            return None
+        earlier = self._looks.get((view.pid, lead.sample.tid))
+        if earlier and now_ns - earlier[-1].boottime_ns < _LOOK_PERIOD_NS:
+            return None
+        return Look(view.pid, lead.sample.tid, lead.sample.idle_since_ns)

@@ -1,0 +1,85 @@
+"""The walk: from everyone who waits to the process at the end of the chain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kcover_ebpf.incidents import stacks
+from kcover_ebpf.incidents.finding import Picture
+from kcover_ebpf.incidents.ranks import Role
+from kcover_ebpf.incidents.standing import EFFORT, HELD, SOON_S, STUCK, Standing, State
+
+
+def split(picture: Picture, ranks: Sequence[Standing]) -> tuple[list[Standing], list[Standing]]:
+    """(those who wait for peers, those at the end of a chain)."""
+    futexes = {
+        each.pid: each.inspection.stack
+        for each in ranks
+        if each.state is State.FUTEX and each.inspection is not None and each.inspection.stack
+    }
+    odd = set(stacks.outliers(futexes, picture.known)) if len(ranks) > 1 else set()
+    if not odd and futexes and any(each.state is State.PEERS for each in ranks):
+        # a busy waiter is in the collective for certain; a futex nobody ever left is not
+        odd = {pid for pid, stack in futexes.items() if not picture.known.knows(stack)}
+    # several ranks that spin wait busily for a device or for each other; a single one is at the end of a chain
+    spinning = [each for each in ranks if each.state is State.SPINNING]
+    waits = {State.PEERS, State.FUTEX} | ({State.SPINNING} if len(spinning) > 1 else set())
+    waiting, sinks = [], []
+    for each in ranks:
+        end = follow(picture, each)
+        if end.pid == each.pid and each.pid not in odd and each.state in waits:
+            waiting.append(each)
+        else:
+            sinks.append(each)
+    return waiting, sinks
+
+
+def follow(picture: Picture, start: Standing) -> Standing:
+    """The process at the end of the chain of waits for children, pipes and locks; itself if it ends there."""
+    seen, here = {start.pid}, start
+    while here.state in (State.CHILD, State.LOCK, State.READ):
+        ahead = [
+            picture.standings[pid]
+            for pid in here.waits_for
+            if pid in picture.standings and pid not in seen and pid not in picture.ranks
+        ]
+        ahead += [
+            picture.standings[pid]
+            for pid in here.waits_for
+            if pid in picture.ranks and pid not in seen and here.state is State.LOCK
+        ]
+        if not ahead:
+            return here
+        here = max(ahead, key=lambda each: (_weight(each), -each.since_ns))
+        seen.add(here.pid)
+    return here
+
+
+def _weight(standing: Standing) -> int:
+    # among several children the one that cannot go on explains the wait; an idle one does not
+    if standing.state in HELD:
+        return 3
+    if standing.state in STUCK:
+        return 3
+    if standing.state is State.FUTEX:
+        timed = standing.inspection is not None and standing.inspection.timed
+        return 1 if timed else 2
+    return 0 if standing.state in (State.CHILD, State.PEERS) else 1
+
+
+def is_effort(picture: Picture, each: Standing) -> bool:
+    """True if what is at the end of this chain explains why others wait, and is still believed."""
+    end = follow(picture, each)
+    if end.state is State.TRACED:
+        return True
+    policy, silence_s = picture.policy, picture.silence_s(end.pid)
+    if end.state in EFFORT or each.state in EFFORT:
+        return min(silence_s, picture.silence_s(each.pid)) < policy.quiet_cap_s
+    if end.state in HELD or end.proven:
+        return False
+    if end.state in _PATIENCE or end.role in (Role.HELPER, Role.COMPILER):
+        return silence_s < policy.storage_patience_s
+    return silence_s < SOON_S.get(end.state, 0.0)
+
+
+_PATIENCE = frozenset({State.STORAGE, State.OUTSIDE, State.HELPED})

@@ -1,0 +1,50 @@
+"""What one look at a job sees and says: a `Picture` goes in, a `Finding` comes out. No logic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kcover_ebpf.facts import Pid, SignalSent
+from kcover_ebpf.incidents.processes import NS, ProcessView
+from kcover_ebpf.incidents.stacks import KnownWaits
+from kcover_ebpf.incidents.standing import Standing
+from kcover_ebpf.incidents.verdict import Cause, Evidence, Kind
+from kcover_ebpf.settings import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one look at a job says; becomes a verdict when it holds."""
+
+    kind: Kind
+    cause: Cause
+    since_ns: int
+    culprit: Pid | None = None
+    tid: int | None = None
+    rank: int | None = None
+    evidence: tuple[Evidence, ...] = ()
+    victims: tuple[Pid, ...] = ()
+    device: str | None = None
+    """The device at fault, if it is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """All that a judgement needs of one job at one moment."""
+
+    now_ns: int
+    policy: Policy
+    ranks: Mapping[Pid, ProcessView]
+    """Living ranks."""
+    standings: Mapping[Pid, Standing]
+    """Of ranks and of every process they may wait for."""
+    thresholds_s: Mapping[Pid, float]
+    known: KnownWaits
+    stop_signals: Mapping[Pid, SignalSent] = field(default_factory=dict)
+    left: Mapping[Pid, Standing] = field(default_factory=dict)
+    """Ranks that exited with code 0."""
+
+    def silence_s(self, pid: Pid) -> float:
+        """Seconds since this process stands where it stands."""
+        return (self.now_ns - self.standings[pid].since_ns) / NS

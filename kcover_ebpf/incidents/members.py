@@ -1,0 +1,114 @@
+"""The processes of a job: who they are, who belongs to whom, who holds the other end of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kcover_ebpf.facts import Inode, Pid, ProcessExit, WaitedFile
+from kcover_ebpf.incidents import links
+from kcover_ebpf.incidents.processes import ProcessView
+from kcover_ebpf.incidents.ranks import Role, classify
+
+
+class Members:
+    """All processes of one job that are known, the ranks that ended included."""
+
+    def __init__(self) -> None:
+        self.views: dict[Pid, ProcessView] = {}
+        self.world_size: int | None = None
+        self._stale = False
+
+    def view(self, pid: Pid, now_ns: int) -> ProcessView:
+        """The process, made known if it is new."""
+        found = self.views.get(pid)
+        if found is None:
+            found = self.views[pid] = ProcessView(pid, now_ns)
+        return found
+
+    def rename(self) -> None:
+        """Something was learned about who a process is: roles are told anew at the next `classify`."""
+        self._stale = True
+
+    def classify(self) -> bool:
+        """Tell roles anew if anything changed; True if it did."""
+        if not self._stale:
+            return False
+        self._stale = False
+        found = classify([view.seen for view in self.views.values() if view.seen is not None])
+        numbered = any(member.rank is not None for member in found.values())
+        for pid, member in found.items():
+            view = self.views[pid]
+            if view.exit is None or view.member is None:
+                view.member = member
+                self.world_size = member.world_size or self.world_size
+            elif numbered and view.member.rank is None:
+                # what ran before the ranks had numbers was a wrapper around them
+                del self.views[pid]
+        return True
+
+    def leave(self, pid: Pid, leaving: ProcessExit) -> None:
+        """A process ended. Ranks and loaders stay known, so that who waits for them can be explained."""
+        view = self.views[pid]
+        view.exit = leaving
+        if view.member is None or view.member.role not in (Role.RANK, Role.LOADER):
+            del self.views[pid]
+
+    @property
+    def all_ranks(self) -> dict[Pid, ProcessView]:
+        """Ranks, living or not."""
+        return {
+            pid: view
+            for pid, view in self.views.items()
+            if view.member is not None and view.member.role is Role.RANK
+        }
+
+    @property
+    def ranks(self) -> dict[Pid, ProcessView]:
+        """Living ranks."""
+        return {pid: view for pid, view in self.all_ranks.items() if view.exit is None}
+
+    @property
+    def owned(self) -> dict[Pid, ProcessView]:
+        """Living ranks and the living processes that belong to one."""
+        return {
+            pid: view
+            for pid, view in self.views.items()
+            if view.exit is None and view.member is not None and view.member.owner is not None
+        }
+
+    def children(self, pid: Pid) -> Sequence[ProcessView]:
+        """Living processes that belong to the rank `pid`, itself not included."""
+        return [
+            view
+            for view in self.owned.values()
+            if view.pid != pid and view.member and view.member.owner == pid
+        ]
+
+    def kind(self, pid: Pid, waited: WaitedFile) -> str:
+        """What a file really is: the sampler knows what the name of a descriptor does not say."""
+        view = self.views[pid]
+        if waited.fd in view.sockets:
+            return "tcp"
+        known = [each.kind for each in view.descriptors.values() if each.fd == waited.fd]
+        return known[0] if known else waited.kind
+
+    def holders(self, pid: Pid, waited: WaitedFile) -> tuple[Pid, ...]:
+        """Living processes of the job that hold the other end of a pipe or connection."""
+        view = self.views[pid]
+        socket = view.sockets.get(waited.fd)
+        if socket is not None:
+            peer = links.Ends(self.views.values()).peer(socket)
+            return () if peer is None else (peer,)
+        inodes: set[Inode] = {waited.inode}
+        for descriptor in view.descriptors.values():
+            if descriptor.fd == waited.fd:
+                inodes = {descriptor.peer_inode or descriptor.inode}
+        return tuple(
+            sorted(
+                other.pid
+                for other in self.views.values()
+                if other.pid != pid
+                and other.exit is None
+                and any(each.inode in inodes for each in other.descriptors.values())
+            )
+        )

@@ -1,0 +1,93 @@
+"""How far a job has come, and how long its ranks are silent on the way: start, training, stalls, stragglers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kcover_ebpf.facts import Pid, TaskState
+from kcover_ebpf.incidents.cadence import Cadence
+from kcover_ebpf.incidents.processes import NS, ProcessView
+from kcover_ebpf.incidents.slow import Straggler, WaitShares
+from kcover_ebpf.settings import Policy
+from kcover_ebpf.syscalls import Family, SyscallTable
+
+_SIGNS_OF_TRAINING = 8
+_WAIT_FAMILIES = frozenset({Family.FUTEX, Family.POLL, Family.NETWORK, Family.YIELD})
+
+
+class Pace:
+    """The progress of the ranks of one job."""
+
+    def __init__(self, policy: Policy, table: SyscallTable) -> None:
+        self._policy, self._table = policy, table
+        self._cadences: dict[Pid, Cadence] = {}
+        self._shares = WaitShares()
+        self.trained = False
+        """True once all ranks made progress together: payload between them, or repeated moves."""
+        self.last_joined_ns = 0
+
+    def join(self, view: ProcessView) -> None:
+        """A rank appeared."""
+        if view.pid not in self._cadences:
+            policy = self._policy
+            self._cadences[view.pid] = Cadence(policy.stall_floor_s, policy.stall_factor)
+            self.last_joined_ns = max(self.last_joined_ns, view.first_seen_ns)
+
+    def leave(self, pid: Pid) -> None:
+        """A process is no rank after all."""
+        self._cadences.pop(pid, None)
+
+    def progress(self, pid: Pid, now_ns: int) -> bool:
+        """Note a sign of progress; False if the process is no rank."""
+        cadence = self._cadences.get(pid)
+        if cadence is None:
+            return False
+        cadence.progress(now_ns / NS)
+        return True
+
+    def watch_training(self, ranks: Mapping[Pid, ProcessView], world_size: int | None) -> None:
+        """Tell when start-up is over: it has gaps of its own, and stalls are learned from training alone."""
+        if self.trained or not ranks or len(ranks) < (world_size or 1):
+            return
+        talked = all(view.peer_bytes_ns for view in ranks.values())
+        cadences = [self._cadences[pid] for pid in ranks]
+        if talked or all(each.sign_count >= _SIGNS_OF_TRAINING for each in cadences):
+            self.trained = True
+            for each in cadences:
+                each.restart()
+
+    def restart_clocks(self, now_ns: int) -> None:
+        """What is silent now is silent since now: the time before cannot be judged."""
+        for cadence in self._cadences.values():
+            cadence.forget_current(now_ns / NS)
+
+    def is_silent(self, view: ProcessView, now_ns: int) -> bool:
+        """True if a rank is silent for longer than it ever was."""
+        cadence = self._cadences[view.pid]
+        last_s = view.first_seen_ns / NS if cadence.last_s is None else cadence.last_s
+        return now_ns / NS - last_s >= cadence.alarm_s
+
+    def threshold_s(self, pid: Pid) -> float:
+        """A silence longer than this is a stall of this rank."""
+        return self._cadences[pid].threshold_s
+
+    def silence_s(self, ranks: Mapping[Pid, ProcessView], now_ns: int) -> float:
+        """Seconds since any of the ranks made progress; 0 if none ever did."""
+        lasts = [last for pid in ranks if (last := self._cadences[pid].last_s) is not None]
+        return now_ns / NS - max(lasts) if lasts else 0.0
+
+    def waits(self, view: ProcessView) -> bool:
+        """True if the lead thread sits in a call that waits for somebody."""
+        lead = view.lead
+        if lead is None:
+            return False
+        blocked = lead.sample.state is TaskState.SLEEPING or lead.waits_busily
+        return blocked and self._table.family(lead.sample.syscall) in _WAIT_FAMILIES
+
+    def observe_shares(self, ranks: Mapping[Pid, ProcessView]) -> None:
+        """Take one healthy pass for the search for stragglers."""
+        self._shares.observe({pid: self.waits(view) for pid, view in ranks.items()})
+
+    def straggler(self) -> Straggler | None:
+        """The rank that the others wait for; None if nobody stands out."""
+        return self._shares.straggler()

@@ -1,0 +1,50 @@
+"""A job that goes on, but slower than it could: a straggler among its ranks, or a link that loses packets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kcover_ebpf.facts import Pid
+from kcover_ebpf.incidents.finding import Finding
+from kcover_ebpf.incidents.loss import LossWatch
+from kcover_ebpf.incidents.phases import Pace
+from kcover_ebpf.incidents.processes import ProcessView
+from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
+
+
+def slowness(
+    pace: Pace, loss: LossWatch, ranks: Mapping[Pid, ProcessView], now_ns: int
+) -> Finding | None:
+    """SLOW with its cause; None while the job is as fast as its ranks let it."""
+    lossy = loss.lossy(now_ns)
+    if lossy is not None:
+        where = f", most of them at rank {_rank(ranks, lossy.pid)}" if lossy.pid else ""
+        text = f"{lossy.rate_per_s:.1f} TCP retransmissions a second between ranks{where}"
+        return _slow(Cause.LINK, lossy.pid, ranks, Evidence(EvidenceKind.EDGE, text), now_ns)
+    slow = pace.straggler()
+    if slow is None:
+        return None
+    text = (
+        f"rank {_rank(ranks, slow.pid)} waits {slow.own_wait_share:.0%} of the time, the others "
+        f"{slow.others_wait_share:.0%}: about {slow.factor:.1f} times slower"
+    )
+    return _slow(Cause.SLOW_RANK, slow.pid, ranks, Evidence(EvidenceKind.PEERS, text), now_ns)
+
+
+def _slow(
+    cause: Cause, pid: Pid | None, ranks: Mapping[Pid, ProcessView], said: Evidence, now_ns: int
+) -> Finding:
+    return Finding(
+        kind=Kind.SLOW,
+        cause=cause,
+        since_ns=now_ns,
+        culprit=pid,
+        rank=_rank(ranks, pid),
+        evidence=(said,),
+        victims=tuple(other for other in ranks if other != pid),
+    )
+
+
+def _rank(ranks: Mapping[Pid, ProcessView], pid: Pid | None) -> int | None:
+    view = ranks.get(pid) if pid is not None else None
+    return view.member.rank if view is not None and view.member else None

@@ -1,0 +1,158 @@
+"""Judge where a process stands: by its lead thread, its other threads and its children."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kcover_ebpf.facts import Inspection, TaskState, ThreadSample
+from kcover_ebpf.incidents.processes import NS, Effort, ProcessView
+from kcover_ebpf.incidents.ranks import Role
+from kcover_ebpf.incidents.standing import HELD, Scene, Standing, State
+from kcover_ebpf.incidents.threads import ThreadView
+from kcover_ebpf.incidents.waits import Wait, judge_wait
+from kcover_ebpf.syscalls import SyscallTable
+
+_RECENT_NS = 1_500_000_000
+_EFFORT_WINDOW_NS = 3 * NS
+_STORAGE_WINDOW_NS = 6 * NS
+_THROTTLED_SHARE = 0.9
+
+_HELD_STATE = {
+    TaskState.STOPPED: State.STOPPED,
+    TaskState.FROZEN: State.FROZEN,
+    TaskState.TRACED: State.TRACED,
+}
+_EFFORT_STATE = {
+    Effort.COMPUTE: State.COMPUTING,
+    Effort.STORAGE: State.STORING,
+    Effort.CHILDREN: State.CHILDREN,
+}
+_MAY_WAIT_FOR_CHILDREN = frozenset(
+    {State.CHILD, State.FUTEX, State.HELPED, State.PEERS, State.READ, State.OTHER}
+)
+
+
+def stand(view: ProcessView, scene: Scene) -> Standing:
+    """Where `view` stands as of `scene.now_ns`; a process that was not sampled yet counts as moving."""
+    rank = view.member.rank if view.member else None
+    role = view.member.role if view.member else Role.HELPER
+    lead = view.lead
+    if view.exit is not None:
+        state = State.GONE if view.exit.signal or view.exit.exit_code else State.LEFT
+        since_ns = view.exit.boottime_ns
+        return Standing(view.pid, view.pid, rank, role, state, since_ns, "exited")
+    if lead is None:
+        since_ns = view.first_seen_ns
+        return Standing(view.pid, view.pid, rank, role, State.MOVING, since_ns, "not sampled yet")
+    looks = [
+        look
+        for look in scene.inspections(view.pid, lead.sample.tid)
+        if look.boottime_ns >= lead.progress_ns
+    ]
+    wait = _state(view, lead, looks, scene)
+    effort = _effort(view, wait.state, scene)
+    state = wait.state if effort is None else _EFFORT_STATE[effort]
+    last = looks[-1] if looks else None
+    return Standing(
+        pid=view.pid,
+        tid=lead.sample.tid,
+        rank=rank,
+        role=role,
+        state=state,
+        since_ns=_since(lead, view),
+        text=describe(lead.sample, last, scene.table, state),
+        inspection=last,
+        proven=wait.proven and effort is None,
+        waits_for=wait.waits_for,
+        effort=effort,
+    )
+
+
+def _state(view: ProcessView, lead: ThreadView, looks: Sequence[Inspection], scene: Scene) -> Wait:
+    sample = lead.sample
+    held = _HELD_STATE.get(sample.state)
+    if held is not None:
+        return Wait(held)
+    if lead.burning_since_ns is not None:
+        return Wait(_burning(lead))
+    moved = lead.progress_ns and scene.now_ns - lead.progress_ns < _RECENT_NS
+    if sample.state is TaskState.RUNNING or (
+        moved and scene.now_ns - sample.idle_since_ns < _RECENT_NS
+    ):
+        return Wait(State.MOVING)
+    return judge_wait(view, sample, looks, scene)
+
+
+def _burning(lead: ThreadView) -> State:
+    if lead.waits_busily:
+        return State.PEERS
+    waited_ns = lead.sample.run_delay_ns - lead.burn_delay_ns
+    total_ns = waited_ns + lead.sample.cpu_ns - lead.burn_cpu_ns
+    if total_ns > 2 * NS and waited_ns >= _THROTTLED_SHARE * total_ns:
+        return State.THROTTLED
+    return State.SPINNING if lead.spins_in_place else State.COMPUTING
+
+
+def _effort(view: ProcessView, state: State, scene: Scene) -> Effort | None:
+    if state in HELD or state in (State.MOVING, State.SPINNING, State.COMPUTING):
+        return None
+    if state is State.STORAGE:
+        # one long call: its bytes are charged when it begins, so they are remembered for longer
+        quiet_ns = scene.now_ns - view.storage_moved_ns
+        moved = view.storage_moved_ns and quiet_ns <= _STORAGE_WINDOW_NS
+        return Effort.STORAGE if moved else None
+    own = view.latest_effort(scene.now_ns, _EFFORT_WINDOW_NS)
+    if own is not None or state not in _MAY_WAIT_FOR_CHILDREN:
+        return own
+    at_work = any(_works(child, scene) for child in scene.children(view.pid))
+    return Effort.CHILDREN if at_work else None
+
+
+def _works(child: ProcessView, scene: Scene) -> bool:
+    if child.latest_effort(scene.now_ns, _EFFORT_WINDOW_NS) is not None:
+        return True
+    lead = child.lead
+    if lead is None:
+        return scene.now_ns - child.first_seen_ns < _EFFORT_WINDOW_NS
+    if lead.burning_since_ns is not None:
+        return not lead.spins_in_place
+    return lead.progress_ns > 0 and scene.now_ns - lead.progress_ns < _EFFORT_WINDOW_NS
+
+
+def _since(lead: ThreadView, view: ProcessView) -> int:
+    if lead.burning_since_ns is not None:
+        return lead.burning_since_ns
+    # A thread that only wakes to wait again left a CPU a moment ago, but has been at this site for long; one that
+    # came back to the same site after real work has been there only since that work.
+    progress_ns = max(lead.progress_ns, view.peer_bytes_ns)
+    return min(lead.sample.idle_since_ns, max(lead.sample.site_since_ns, progress_ns))
+
+
+def describe(
+    sample: ThreadSample, look: Inspection | None, table: SyscallTable, state: State
+) -> str:
+    """The call a thread sits in, for people: name, what it waits on, kernel function, when it ends."""
+    held = {
+        TaskState.STOPPED: "stopped (SIGSTOP)",
+        TaskState.FROZEN: "frozen (cgroup)",
+        TaskState.TRACED: "held by a debugger",
+    }.get(sample.state)
+    if held is not None:
+        return held
+    running = sample.state is TaskState.RUNNING
+    parts = [table.name(sample.syscall) or ("running in user space" if running else "page fault")]
+    if look is not None:
+        if look.files:
+            parts.append(f"fd {look.files[0].fd} {look.files[0].kind} {look.files[0].target}")
+        if look.wait_channel:
+            parts.append(f"[{look.wait_channel}]")
+        if look.timed and look.deadline_ns is not None:
+            left_s = max(0.0, (look.deadline_ns - sample.boottime_ns) / NS)
+            parts.append(f"(ends in {left_s:.0f} s)")
+    if state is State.SPINNING:
+        parts.append("(a loop in place)")
+    if state is State.THROTTLED:
+        parts.append("(wants a CPU and gets none)")
+    if sample.state is TaskState.UNINTERRUPTIBLE:
+        parts.append("(state D)")
+    return " ".join(parts)

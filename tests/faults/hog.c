@@ -1,0 +1,13 @@
+// Takes memory until somebody objects.
+#include <stdlib.h>
+#include <string.h>
+
+int main(void)
+{
+	for (;;) {
+		char *memory = malloc(1 << 20);
+
+		if (memory)
+			memset(memory, 1, 1 << 20);
+	}
+}

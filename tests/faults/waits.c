@@ -1,0 +1,102 @@
+// One thread for each way to wait (or not to); prints "NAME TID" for each, then waits for a line.
+#define _GNU_SOURCE
+#include <linux/futex.h>
+#include <poll.h>
+#include <signal.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static int word;
+static int idle_pipe[2];
+
+static void wait_futex(void)
+{
+	syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
+}
+
+static void wait_poll(void)
+{
+	struct pollfd poll_fd = { .fd = idle_pipe[0], .events = POLLIN };
+
+	poll(&poll_fd, 1, 600000);
+}
+
+static void wait_read(void)
+{
+	char byte;
+
+	if (read(idle_pipe[0], &byte, 1) < 0)
+		abort();
+}
+
+static void wait_sleep(void)
+{
+	struct timespec duration = { .tv_sec = 600 };
+
+	nanosleep(&duration, NULL);
+}
+
+/* The parent of a vfork cannot be interrupted until its child is gone. */
+static void wait_vfork(void)
+{
+	if (vfork() == 0) {
+		pause();
+		_exit(0);
+	}
+}
+
+static void spin(void)
+{
+	for (volatile int on = 1; on;)
+		;
+}
+
+static void yield(void)
+{
+	for (;;)
+		sched_yield();
+}
+
+static const struct {
+	const char *name;
+	void (*run)(void);
+} kinds[] = {
+	{ "futex", wait_futex }, { "poll", wait_poll },   { "read", wait_read },
+	{ "sleep", wait_sleep }, { "vfork", wait_vfork }, { "spin", spin },
+	{ "yield", yield },
+};
+
+static void *begin(void *kind)
+{
+	int index = *(int *)kind;
+
+	printf("%s %ld\n", kinds[index].name, syscall(SYS_gettid));
+	fflush(stdout);
+	kinds[index].run();
+	return NULL;
+}
+
+int main(int argc, char **argv)
+{
+	static int indexes[sizeof(kinds) / sizeof(*kinds)];
+	pthread_t thread;
+
+	if (pipe(idle_pipe))
+		return 1;
+	for (int asked = 1; asked < argc; asked++)
+		for (unsigned int i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
+			if (!strcmp(argv[asked], kinds[i].name)) {
+				indexes[i] = i;
+				pthread_create(&thread, NULL, begin, &indexes[i]);
+			}
+	getchar();
+	/* Not a return from main: the vfork child would outlive us. */
+	kill(0, 9);
+}

@@ -1,0 +1,123 @@
+"""The tiny fault programs of tests/faults, compiled once, and how tests run and watch them."""
+
+import atexit
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+from kcover_ebpf.facts import Pid
+from kcover_ebpf.kernel.sampler import Kernel
+from tests.skips import ROOT
+
+FIRINGS = 23
+"""A prime number of times: a lost or doubled event cannot hide in a round figure."""
+
+DEADLINE_S = 20.0
+T = TypeVar("T")
+
+
+@cache
+def _folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="kcover-faults-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@cache
+def program(name: str) -> str:
+    """Path of a compiled tests/faults/NAME.c."""
+    compiler = shutil.which("cc") or shutil.which("clang-14") or "cc"
+    binary = _folder() / name
+    source = ROOT / "tests" / "faults" / f"{name}.c"
+    subprocess.run(
+        [compiler, "-O1", "-pthread", "-o", str(binary), str(source)], check=True, timeout=60
+    )
+    return str(binary)
+
+
+class Running:
+    """A fault program under way; talks in lines."""
+
+    def __init__(self, *command: str) -> None:
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            start_new_session=True,
+        )
+        self.pid = Pid(self._process.pid)
+
+    def line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def say(self, text: str = "go") -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(text + "\n")
+
+    def work(self) -> None:
+        """One round of tests/faults/works.c."""
+        self.say()
+        assert self.line() == "done"
+
+    def wait(self) -> int:
+        return self._process.wait(timeout=DEADLINE_S)
+
+    def rest(self) -> list[str]:
+        assert self._process.stdout is not None
+        return self._process.stdout.read().split()
+
+    def end(self) -> None:
+        """Kill the whole session, so that nothing stays behind."""
+        if self._process.poll() is None:
+            os.killpg(self.pid, signal.SIGCONT)
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait(timeout=DEADLINE_S)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+@contextmanager
+def running(*command: str) -> Iterator[Running]:
+    one = Running(*command)
+    try:
+        yield one
+    finally:
+        one.end()
+
+
+def events(kernel: Kernel, count: int, *kinds: type[T]) -> list[T]:
+    """Wait for `count` facts of some kinds, then a little more: one too many is seen as well."""
+    found: list[T] = []
+    deadline = time.monotonic() + DEADLINE_S
+    while len(found) < count and time.monotonic() < deadline:
+        found += of_kind(kernel.wait(0.2), *kinds)
+    while more := kernel.wait(0.1):
+        found += of_kind(more, *kinds)
+    return found
+
+
+def of_kind(facts: Iterable[object], *kinds: type[T]) -> list[T]:
+    return [fact for fact in facts if isinstance(fact, kinds)]
+
+
+def until(look: Callable[[], T | None], what: str) -> T:
+    """What `look` finds, asked again and again; fails when time is up."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        found = look()
+        if found is not None and found is not False:
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"waited in vain for {what}")

@@ -1,0 +1,176 @@
+"""Announced faults: each fired 23 times, 23 facts expected, each about the right process."""
+
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kcover_ebpf.facts import OomKill, ProcessExec, ProcessExit, ProcessFork, SignalSent
+from kcover_ebpf.kernel.sampler import Kernel
+from tests.kernel.helpers import FIRINGS, Running, events, of_kind, program, running, until
+
+
+@contextmanager
+def nursery(count: int, *command: str) -> Iterator[Running]:
+    """A parent that will run the command so many times, itself past its own exec."""
+    with running(program("repeat"), str(count), *command) as parent:
+        assert parent.line() == "ready"
+        yield parent
+
+
+@pytest.mark.parametrize(
+    ("how", "exit_code", "by_signal"),
+    [
+        ("0", 0, 0),
+        ("3", 3, 0),
+        ("255", 255, 0),
+        ("kill", 0, signal.SIGKILL),
+        ("abort", 0, signal.SIGABRT),
+        ("segfault", 0, signal.SIGSEGV),
+        ("thread", 4, 0),
+        ("leader-first", 5, 0),
+    ],
+)
+def test_exits(kernel: Kernel, how: str, exit_code: int, by_signal: int) -> None:
+    with nursery(FIRINGS, program("exits"), how) as parent:
+        kernel.watch(parent.pid)
+        parent.say()
+        pids = [int(pid) for pid in parent.rest()]
+        exits = events(kernel, FIRINGS + 1, ProcessExit)
+    assert len(pids) == FIRINGS
+    assert [fact.pid for fact in exits] == [*pids, parent.pid]
+    for fact in exits[:-1]:
+        assert (fact.exit_code, fact.signal, fact.comm) == (exit_code, by_signal, "exits")
+    assert (exits[-1].exit_code, exits[-1].signal) == (0, 0)
+
+
+def test_children_are_watched_from_their_birth(kernel: Kernel) -> None:
+    """Grandchildren too: a shell runs the program, and only the shell's parent was watched."""
+    shell = f"{program('exits')} 7; exit 9"
+    with nursery(FIRINGS, "/bin/sh", "-c", shell) as parent:
+        kernel.watch(parent.pid)
+        parent.say()
+        pids = [int(pid) for pid in parent.rest()]
+        facts = events(kernel, 6 * FIRINGS + 1, ProcessFork, ProcessExec, ProcessExit)
+    kinds = Counter(type(fact) for fact in facts)
+    assert kinds == {
+        ProcessFork: 2 * FIRINGS,
+        ProcessExec: 2 * FIRINGS,
+        ProcessExit: 2 * FIRINGS + 1,
+    }
+    forks = of_kind(facts, ProcessFork)
+    codes = {int(fact.pid): fact.exit_code for fact in of_kind(facts, ProcessExit)}
+    assert [fact.child_pid for fact in forks if fact.pid == parent.pid] == pids
+    assert [codes[pid] for pid in pids] == [9] * FIRINGS
+    grandchildren = {fact.child_pid: fact.pid for fact in forks if fact.pid in pids}
+    assert sorted(grandchildren.values()) == sorted(pids)
+    assert [codes[pid] for pid in grandchildren] == [7] * FIRINGS
+
+
+def test_nothing_is_told_about_others(kernel: Kernel) -> None:
+    with nursery(FIRINGS, program("exits"), "abort") as parent:
+        parent.say()
+        assert len(parent.rest()) == FIRINGS
+        assert kernel.wait(0.3) == []
+        assert [type(fact).__name__ for fact in kernel.sample([parent.pid])] == ["Tick"]
+
+
+def test_unwatched_is_forgotten(kernel: Kernel) -> None:
+    with nursery(1, program("exits"), "abort") as parent:
+        kernel.watch(parent.pid)
+        kernel.sample([parent.pid])
+        kernel.unwatch(parent.pid)
+        parent.say()
+        assert len(parent.rest()) == 1
+        assert kernel.wait(0.3) == []
+        assert len(kernel.sample([parent.pid])) == 1
+
+
+def test_stop_and_continue_name_the_sender(kernel: Kernel) -> None:
+    with running(program("crowd"), "threads", "3") as target:
+        assert target.line() == "3"
+        kernel.watch(target.pid)
+        for _ in range(FIRINGS):
+            os.kill(target.pid, signal.SIGSTOP)
+            os.kill(target.pid, signal.SIGCONT)
+        sent = events(kernel, 2 * FIRINGS, SignalSent)
+    assert Counter(fact.signal for fact in sent) == {
+        signal.SIGSTOP: FIRINGS,
+        signal.SIGCONT: FIRINGS,
+    }
+    comm = Path("/proc/self/comm").read_text().strip()
+    assert {(fact.pid, fact.sender_pid, fact.sender_comm) for fact in sent} == {
+        (target.pid, os.getpid(), comm)
+    }
+
+
+@pytest.mark.parametrize(
+    ("how", "number", "from_kernel"),
+    [("abort", signal.SIGABRT, False), ("segfault", signal.SIGSEGV, True)],
+)
+def test_fatal_signals(kernel: Kernel, how: str, number: int, from_kernel: bool) -> None:
+    with nursery(FIRINGS, program("exits"), how) as parent:
+        kernel.watch(parent.pid)
+        parent.say()
+        pids = [int(pid) for pid in parent.rest()]
+        sent = events(kernel, FIRINGS, SignalSent)
+    assert [(fact.pid, fact.signal) for fact in sent] == [(pid, number) for pid in pids]
+    assert [fact.sender_pid for fact in sent] == [0 if from_kernel else pid for pid in pids]
+
+
+@pytest.fixture
+def small_memory() -> str:
+    """A shell command that puts itself into a cgroup with 16 MiB of memory."""
+    for root, limit in (
+        ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+        ("/sys/fs/cgroup", "memory.max"),
+    ):
+        if not (Path(root) / "cgroup.procs").exists():
+            continue
+        group = Path(root) / f"kcover-test-{os.getpid()}"
+        group.mkdir(exist_ok=True)
+        if (group / limit).exists():
+            (group / limit).write_text("16777216")
+            return f"echo $$ > {group}/cgroup.procs"
+        group.rmdir()
+    pytest.skip("needs memory: no memory controller of cgroups")
+
+
+def test_victims_of_the_oom_killer(kernel: Kernel, small_memory: str) -> None:
+    shell = f"{small_memory}; exec {program('hog')}"
+    with nursery(FIRINGS, "/bin/sh", "-c", shell) as parent:
+        kernel.watch(parent.pid)
+        parent.say()
+        pids = [int(pid) for pid in parent.rest()]
+        facts = events(kernel, 2 * FIRINGS + 1, OomKill, ProcessExit)
+    group = Path(small_memory.split("> ")[1].removesuffix("/cgroup.procs"))
+    until(lambda: _removed(group), "the cgroup to be empty")
+    victims = of_kind(facts, OomKill)
+    assert [(fact.pid, fact.comm) for fact in victims] == [(pid, "hog") for pid in pids]
+    killed = [fact for fact in of_kind(facts, ProcessExit) if fact.pid != parent.pid]
+    assert [(fact.pid, fact.signal) for fact in killed] == [(pid, signal.SIGKILL) for pid in pids]
+
+
+def _removed(group: Path) -> bool:
+    try:
+        group.rmdir()
+    except OSError:
+        return False
+    return True
+
+
+def test_an_exec_changes_the_name(kernel: Kernel) -> None:
+    code = "import os, sys; print(); sys.stdin.readline(); os.execv('/bin/sleep', ['sleep', '0'])"
+    with running(sys.executable, "-uc", code) as target:
+        target.line()
+        kernel.watch(target.pid)
+        target.say()
+        facts = events(kernel, 2, ProcessExec, ProcessExit)
+    assert [type(fact) for fact in facts] == [ProcessExec, ProcessExit]
+    assert [fact.comm for fact in of_kind(facts, ProcessExec)] == ["sleep"]
+    assert [fact.comm for fact in of_kind(facts, ProcessExit)] == ["sleep"]

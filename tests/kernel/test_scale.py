@@ -1,0 +1,120 @@
+"""Ten thousand threads, descriptors and connections; records and samples that find no room."""
+
+import os
+import time
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from kcover_ebpf.facts import Pid, ProcessTotals, SocketSample, ThreadSample, Tick
+from kcover_ebpf.kernel.sampler import Kernel
+from kcover_ebpf.settings import Settings
+from tests.kernel.helpers import FIRINGS, of_kind, program, running
+
+MANY = 10_000
+CONNECTIONS = 4_000
+
+
+def test_ten_thousand_threads(kernel: Kernel) -> None:
+    with running(program("crowd"), "threads", str(MANY)) as target:
+        if (made := int(target.line())) < MANY:
+            pytest.skip(f"needs threads: this machine gives {made} to a process")
+        kernel.watch(target.pid)
+        first = kernel.sample([])
+        samples = of_kind(first, ThreadSample)
+        assert Counter(Counter(one.tid for one in samples).values()) == {1: MANY + 1}
+        second = kernel.sample([])
+        kernel.set_detail(target.pid, on=True)
+        third = kernel.sample([])
+    for facts in (first, second, third):
+        assert of_kind(facts, ProcessTotals)[0].thread_count == MANY + 1
+        assert of_kind(facts, Tick)[0].lost_count == 0
+    assert len(of_kind(second, ThreadSample)) == 0
+    # More than fits into the iterator's buffer at once: the kernel calls twice where it was full.
+    assert {one.tid for one in of_kind(third, ThreadSample)} == {one.tid for one in samples}
+    assert of_kind(third, ProcessTotals)[0].cpu_ns < 100_000_000
+
+
+def test_ten_thousand_descriptors(kernel: Kernel) -> None:
+    with running(program("crowd"), "files", str(MANY)) as target:
+        assert int(target.line()) == MANY
+        kernel.watch(target.pid)
+        began = time.perf_counter()
+        facts = kernel.sample([target.pid])
+        took_s = time.perf_counter() - began
+    assert of_kind(facts, SocketSample) == []
+    assert took_s < 0.5
+
+
+def test_thousands_of_connections(kernel: Kernel) -> None:
+    with running(program("crowd"), "sockets", str(CONNECTIONS)) as target:
+        assert int(target.line()) == CONNECTIONS
+        kernel.watch(target.pid)
+        first = of_kind(kernel.sample([target.pid]), SocketSample)
+        second = kernel.sample([target.pid])
+    assert Counter(Counter(one.inode for one in first).values()) == {1: 2 * CONNECTIONS + 1}
+    assert Counter(one.state for one in first) == {"ESTABLISHED": 2 * CONNECTIONS, "LISTEN": 1}
+    assert of_kind(second, SocketSample) == []
+    assert of_kind(second, Tick)[0].lost_count == 0
+
+
+def test_lost_records_are_counted() -> None:
+    settings = replace(Settings(), ring_bytes=os.sysconf("SC_PAGE_SIZE"))
+    rounds = 10 * FIRINGS
+    with (
+        Kernel.open(settings) as kernel,
+        running(program("repeat"), str(rounds), program("exits"), "0") as parent,
+    ):
+        assert parent.line() == "ready"
+        kernel.watch(parent.pid)
+        kernel.sample([])
+        parent.say()
+        assert len(parent.rest()) == rounds
+        parent.wait()
+        told = 0
+        while facts := kernel.wait(0.1):
+            told += len(facts)
+        lost = of_kind(kernel.sample([]), Tick)[0].lost_count
+        assert of_kind(kernel.sample([]), Tick)[0].lost_count == 0, "each loss is told once"
+    assert told > 0
+    assert lost > 0
+    assert told + lost == 3 * rounds + 1, "fork, exec and exit of each, and the parent's exit"
+
+
+def test_threads_beyond_the_capacity_are_counted_and_still_sent() -> None:
+    settings = replace(Settings(), max_threads=100)
+    with (
+        Kernel.open(settings) as kernel,
+        running(program("crowd"), "threads", "199") as target,
+    ):
+        target.line()
+        kernel.watch(target.pid)
+        facts = kernel.sample([])
+        assert len(of_kind(facts, ThreadSample)) == 200
+        assert of_kind(facts, Tick)[0].lost_count == 100
+
+
+def test_threads_of_the_dead_and_the_unwatched_make_room() -> None:
+    settings = replace(Settings(), max_threads=100)
+    with Kernel.open(settings) as kernel:
+        for _ in range(3):
+            with running(program("crowd"), "threads", "79") as target:
+                target.line()
+                kernel.watch(target.pid)
+                facts = kernel.sample([])
+                assert len(of_kind(facts, ThreadSample)) == 80
+                assert of_kind(facts, Tick)[0].lost_count == 0
+                kernel.unwatch(target.pid)
+                kernel.sample([])
+            with running(program("crowd"), "threads", "79") as target:
+                target.line()
+                kernel.watch(target.pid)
+                assert of_kind(kernel.sample([]), Tick)[0].lost_count == 0
+
+
+def test_processes_beyond_the_capacity_are_counted(kernel: Kernel) -> None:
+    # Numbers no process has; the table cannot know.
+    for number in range(4_096 + FIRINGS):
+        kernel.watch(Pid(2**22 + number))
+    assert of_kind(kernel.sample([]), Tick)[0].lost_count == FIRINGS

@@ -1,0 +1,282 @@
+"""TCP edges and other descriptors, most of them held by the test's own process."""
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kcover_ebpf.facts import (
+    DescriptorSample,
+    Fact,
+    Pid,
+    SocketSample,
+    TcpRetransmit,
+    TcpStateChange,
+    Tick,
+)
+from kcover_ebpf.kernel.sampler import Kernel
+from tests.kernel.helpers import FIRINGS, of_kind, program, running, until
+from tests.skips import ROOT
+
+ME = Pid(os.getpid())
+TICK_NS = 10_000_000
+"""The longest tick a kernel may have."""
+
+
+class Pair:
+    """A TCP connection with itself: both ends in this process."""
+
+    def __init__(self, host: str, to: str | None = None) -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        dual = family == socket.AF_INET6 and host == "::"
+        self.listener = socket.create_server((host, 0), family=family, dualstack_ipv6=dual)
+        self.port = self.listener.getsockname()[1]
+        self.near = socket.create_connection((to or host, self.port))
+        self.far, _ = self.listener.accept()
+
+    def close(self) -> None:
+        for one in (self.near, self.far, self.listener):
+            one.close()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    made = Pair("127.0.0.1")
+    yield made
+    made.close()
+
+
+def inode(one: socket.socket | int) -> int:
+    return os.fstat(one if isinstance(one, int) else one.fileno()).st_ino
+
+
+def edges(kernel: Kernel, pid: Pid = ME) -> dict[int, SocketSample]:
+    """A pass; the sockets of the process that were sent, by inode."""
+    return {one.inode: one for one in of_kind(kernel.sample([pid]), SocketSample)}
+
+
+def test_both_ends_of_a_connection(kernel: Kernel, pair: Pair) -> None:
+    kernel.watch(ME)
+    pair.near.send(b"x" * 100)
+    pair.far.recv(40)
+    sent = edges(kernel)
+    near, far = sent[inode(pair.near)], sent[inode(pair.far)]
+    assert (near.fd, far.fd) == (pair.near.fileno(), pair.far.fileno())
+    assert near.local == pair.near.getsockname() == far.remote
+    assert near.remote == pair.near.getpeername() == far.local
+    assert near.state == far.state == "ESTABLISHED"
+    assert (near.sent_bytes, near.received_bytes) == (100, 0)
+    assert (far.sent_bytes, far.received_bytes) == (0, 100)
+    assert (near.unread_bytes, far.unread_bytes) == (0, 60)
+    assert (near.unsent_bytes, near.unacked_bytes, near.retransmit_count) == (0, 0, 0)
+    assert near.send_window_bytes > 10_000
+    assert sent[inode(pair.listener)].state == "LISTEN"
+
+
+@pytest.mark.parametrize(
+    ("host", "to", "local", "remote"),
+    [
+        ("::1", None, "::1", "::1"),
+        ("::", "127.0.0.1", "127.0.0.1", "127.0.0.1"),
+        ("127.0.0.1", None, "127.0.0.1", "127.0.0.1"),
+    ],
+    ids=["IPv6", "IPv4 on an IPv6 socket", "IPv4"],
+)
+def test_families(kernel: Kernel, host: str, to: str | None, local: str, remote: str) -> None:
+    made = Pair(host, to)
+    kernel.watch(ME)
+    try:
+        far = edges(kernel)[inode(made.far)]
+    finally:
+        made.close()
+    assert far.local == (local, made.port)
+    assert far.remote[0] == remote
+
+
+def test_only_what_moved_is_sent(kernel: Kernel, pair: Pair) -> None:
+    kernel.watch(ME)
+    first = edges(kernel)
+    assert {inode(pair.near), inode(pair.far), inode(pair.listener)} <= set(first)
+    assert edges(kernel) == {}
+    pair.near.send(b"x")
+    facts = kernel.sample([ME])
+    moved = {one.inode: one for one in of_kind(facts, SocketSample)}
+    now_ns = of_kind(facts, Tick)[0].boottime_ns
+    assert set(moved) == {inode(pair.near), inode(pair.far)}
+    assert {one.changed_ns for one in moved.values()} == {now_ns}
+    kernel.set_detail(ME, on=True)
+    detailed = edges(kernel)
+    kernel.set_detail(ME, on=False)
+    assert set(detailed) == set(first)
+    assert detailed[inode(pair.near)].changed_ns == now_ns
+    assert edges(kernel) == {}
+
+
+def test_processes_that_were_not_asked_for(kernel: Kernel, pair: Pair) -> None:
+    with running(program("crowd"), "sockets", "1") as other:
+        other.line()
+        kernel.watch(ME)
+        assert of_kind(kernel.sample([]), SocketSample) == []
+        assert of_kind(kernel.sample([other.pid]), SocketSample) == [], "asked for, not watched"
+
+
+def test_when_data_was_last_sent(kernel: Kernel, pair: Pair) -> None:
+    kernel.watch(ME)
+    for _ in range(3):
+        pair.near.send(b"x")
+        sent_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        time.sleep(0.3)
+        sample = edges(kernel)
+        assert sample[inode(pair.near)].last_send_ns == pytest.approx(sent_ns, abs=2 * TICK_NS)
+        assert sample[inode(pair.far)].last_receive_ns == pytest.approx(sent_ns, abs=2 * TICK_NS)
+
+
+def test_a_reader_that_does_not_read(kernel: Kernel, pair: Pair) -> None:
+    kernel.watch(ME)
+    pair.near.setblocking(False)
+    written = 0
+    try:
+        while True:
+            written += pair.near.send(bytes(65536))
+    except BlockingIOError:
+        pass
+    time.sleep(0.1)
+    sample = edges(kernel)
+    near, far = sample[inode(pair.near)], sample[inode(pair.far)]
+    assert far.unread_bytes > 0
+    assert near.unsent_bytes > 0
+    assert near.sent_bytes == far.received_bytes == far.unread_bytes
+    assert near.unsent_bytes + near.unacked_bytes + near.sent_bytes == written
+    assert near.send_window_bytes < 65536
+    kernel.set_detail(ME, on=True)
+    until(lambda: edges(kernel)[inode(pair.near)].probe_count > 0, "a zero-window probe")
+
+
+def test_the_end_of_a_stream_is_no_data(kernel: Kernel, pair: Pair) -> None:
+    kernel.watch(ME)
+    pair.near.send(b"xyz")
+    pair.near.shutdown(socket.SHUT_WR)
+    time.sleep(0.05)
+    far = edges(kernel)[inode(pair.far)]
+    assert (far.state, far.unread_bytes) == ("CLOSE_WAIT", 3)
+    pair.far.recv(3)
+    assert edges(kernel)[inode(pair.far)].unread_bytes == 0
+
+
+def test_a_socket_with_two_holders(kernel: Kernel, pair: Pair) -> None:
+    copy = os.dup(pair.near.fileno())
+    kernel.watch(ME)
+    try:
+        for _ in range(2):
+            sent = of_kind(kernel.sample([ME]), SocketSample)
+            fds = {one.fd for one in sent if one.inode == inode(copy)}
+            assert fds == {copy, pair.near.fileno()}
+            pair.near.send(b"x")
+    finally:
+        os.close(copy)
+
+
+@pytest.mark.needs("netns", "nftables")
+def test_a_link_that_loses_everything(kernel: Kernel) -> None:
+    script = str(ROOT / "tests" / "faults" / "blackhole.py")
+    with running("unshare", "--net", sys.executable, script) as target:
+        port = int(target.line().split()[1])
+        kernel.watch(target.pid)
+        ends = [
+            one for one in edges(kernel, target.pid).values() if one.remote == ("127.0.0.1", port)
+        ]
+        assert len(ends) == 1, "sockets of another network namespace are seen"
+        sender = ends[0]
+        target.say()
+        assert target.line() == "cut"
+        kernel.set_detail(target.pid, on=True)
+        events: list[Fact] = []
+
+        def backed_off() -> SocketSample | None:
+            events.extend(kernel.wait(0.05))
+            now = edges(kernel, target.pid)[sender.inode]
+            return now if now.backoff >= 3 else None
+
+        last = until(backed_off, "three times a doubled time-out")
+    assert last.unacked_bytes == 1000
+    assert last.sent_bytes == sender.sent_bytes + 1000, "a repetition is not progress"
+    assert last.retransmit_count >= 3
+    assert last.last_send_ns > sender.last_send_ns
+    repeated = of_kind(events, TcpRetransmit)
+    assert 3 <= len(repeated) <= 8
+    assert {one.inode for one in repeated} == {sender.inode}
+    assert {one.remote for one in repeated} == {("127.0.0.1", port)}
+    assert [one.backoff for one in repeated] == sorted(one.backoff for one in repeated)
+
+
+def test_connections_come_and_go(kernel: Kernel) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    kernel.watch(ME)
+    remote = listener.getsockname()
+    for _ in range(FIRINGS):
+        with socket.create_connection(remote):
+            listener.accept()[0].close()
+    listener.close()
+    time.sleep(0.1)
+    changes = of_kind(kernel.wait(0.5), TcpStateChange)
+    mine = [one for one in changes if one.remote == remote]
+    assert {one.pid for one in mine} == {ME}
+    assert sum((one.old, one.new) == ("CLOSE", "SYN_SENT") for one in mine) == FIRINGS
+    assert sum((one.old, one.new) == ("SYN_SENT", "ESTABLISHED") for one in mine) == FIRINGS
+    assert sum(one.new == "CLOSE" for one in mine) == FIRINGS
+
+
+def test_a_connection_refused(kernel: Kernel) -> None:
+    closed = socket.create_server(("127.0.0.1", 0))
+    remote = closed.getsockname()
+    closed.close()
+    kernel.watch(ME)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(remote)
+    changes = [one for one in of_kind(kernel.wait(0.5), TcpStateChange) if one.remote == remote]
+    assert [(one.old, one.new) for one in changes] == [("CLOSE", "SYN_SENT"), ("SYN_SENT", "CLOSE")]
+
+
+def test_descriptors_are_told_in_detail_only(kernel: Kernel, tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    one, other = socket.socketpair()
+    os.mkfifo(tmp_path / "fifo")
+    fifo = os.open(tmp_path / "fifo", os.O_RDWR)
+    os.write(write_end, b"12345")
+    os.write(write_end, b"67")
+    os.read(read_end, 1)
+    os.write(fifo, b"abc")
+    one.send(b"xy")
+    kernel.watch(ME)
+    try:
+        assert of_kind(kernel.sample([ME]), DescriptorSample) == []
+        kernel.set_detail(ME, on=True)
+        found = {sample.fd: sample for sample in of_kind(kernel.sample([ME]), DescriptorSample)}
+        inodes = {fd: inode(fd) for fd in (read_end, write_end, fifo)}
+        pair_inodes = (inode(one), inode(other))
+    finally:
+        for fd in (read_end, write_end, fifo):
+            os.close(fd)
+        one_fd, other_fd = one.fileno(), other.fileno()
+        one.close()
+        other.close()
+    for fd, kind, access, unread in (
+        (read_end, "pipe", (True, False), 6),
+        (write_end, "pipe", (False, True), 6),
+        (fifo, "fifo", (True, True), 3),
+    ):
+        sample = found[fd]
+        assert (sample.kind, sample.inode, sample.peer_inode) == (kind, inodes[fd], None)
+        assert (sample.readable, sample.writable) == access
+        assert sample.unread_bytes == unread
+    for fd, mine, theirs, unread in (
+        (one_fd, pair_inodes[0], pair_inodes[1], 0),
+        (other_fd, pair_inodes[1], pair_inodes[0], 2),
+    ):
+        sample = found[fd]
+        assert (sample.kind, sample.inode, sample.peer_inode) == ("unix", mine, theirs)
+        assert sample.unread_bytes == unread

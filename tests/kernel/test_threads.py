@@ -1,0 +1,231 @@
+"""Where threads wait, since when, and in which state: each kind of wait by a thread of its own."""
+
+import ctypes
+import os
+import platform
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kcover_ebpf.facts import NO_SYSCALL, Pid, ProcessTotals, TaskState, ThreadSample, Tick
+from kcover_ebpf.kernel.sampler import Kernel
+from tests.kernel.helpers import Running, of_kind, program, running, until
+
+# arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h
+SYSCALLS = {
+    "x86_64": {"futex": 202, "poll": 7, "read": 0, "sleep": 35, "vfork": 58, "yield": 24},
+    "aarch64": {"futex": 98, "poll": 73, "read": 63, "sleep": 101, "vfork": 220, "yield": 124},
+}[platform.machine()]
+GLIBC_SLEEP = {"x86_64": 230, "aarch64": 115}[platform.machine()]
+WAITS = ("futex", "poll", "read", "sleep", "vfork")
+TICK_NS = 10_000_000
+PTRACE_ATTACH, PTRACE_DETACH = 16, 17
+
+
+@contextmanager
+def waiting(*kinds: str) -> Iterator[tuple[Running, dict[str, int]]]:
+    """A process with a thread per kind of wait, and the tid of each."""
+    with running(program("waits"), *kinds) as target:
+        tids = {}
+        for _ in kinds:
+            kind, tid = target.line().split()
+            tids[kind] = int(tid)
+        time.sleep(0.1)
+        yield target, tids
+
+
+def threads_of(kernel: Kernel, pid: Pid) -> dict[int, ThreadSample]:
+    """A pass; the samples of the process by tid."""
+    samples = of_kind(kernel.sample([]), ThreadSample)
+    assert {sample.pid for sample in samples} <= {pid}
+    return {sample.tid: sample for sample in samples}
+
+
+def totals_of(kernel: Kernel) -> ProcessTotals:
+    return of_kind(kernel.sample([]), ProcessTotals)[0]
+
+
+def test_wait_sites(kernel: Kernel) -> None:
+    with waiting(*WAITS) as (target, tids):
+        kernel.watch(target.pid)
+        samples = threads_of(kernel, target.pid)
+        main = samples[target.pid]
+        sites = {kind: samples[tid] for kind, tid in tids.items()}
+        vfork_child_is_watched = len(samples) == len(WAITS) + 1
+    assert vfork_child_is_watched
+    for kind, sample in sites.items():
+        expected = {SYSCALLS[kind], GLIBC_SLEEP} if kind == "sleep" else {SYSCALLS[kind]}
+        assert sample.syscall in expected, kind
+        state = TaskState.UNINTERRUPTIBLE if kind == "vfork" else TaskState.SLEEPING
+        assert sample.state is state, kind
+        assert sample.user_sp > 0
+        assert sample.user_ip > 0
+        assert sample.comm == "waits"
+    futex = sites["futex"].args
+    assert (futex[1] & 0x7F, futex[2], futex[3]) == (0, 0, 0), "untimed FUTEX_WAIT for 0"
+    assert sites["poll"].args[1:3] == (1, 600000)
+    assert sites["read"].args[2] == 1
+    assert main.syscall == SYSCALLS["read"]
+    assert main.args[0] == 0
+
+
+def test_since_when_is_known_at_first_sight(kernel: Kernel) -> None:
+    with waiting(*WAITS) as (target, tids):
+        began_ns = {
+            tid: time.clock_gettime_ns(time.CLOCK_BOOTTIME) - 100_000_000 for tid in tids.values()
+        }
+        time.sleep(1.5)
+        kernel.watch(target.pid)
+        samples = threads_of(kernel, target.pid)
+    for tid, began in began_ns.items():
+        for since_ns in (samples[tid].site_since_ns, samples[tid].idle_since_ns):
+            assert abs(since_ns - began) < 100_000_000 + TICK_NS
+        assert samples[tid].start_ns <= samples[tid].site_since_ns + TICK_NS
+
+
+def test_a_thread_that_stays_is_sent_once(kernel: Kernel) -> None:
+    with waiting("futex", "poll") as (target, tids):
+        kernel.watch(target.pid)
+        first = threads_of(kernel, target.pid)
+        assert set(tids.values()) < set(first)
+        for _ in range(5):
+            assert threads_of(kernel, target.pid) == {}
+        kernel.set_detail(target.pid, on=True)
+        again = threads_of(kernel, target.pid)
+        kernel.set_detail(target.pid, on=False)
+        assert threads_of(kernel, target.pid) == {}
+    assert set(again) == set(first)
+    for tid, sample in again.items():
+        assert sample.site_since_ns == first[tid].site_since_ns
+        assert sample.idle_since_ns == pytest.approx(first[tid].idle_since_ns, abs=TICK_NS)
+
+
+def test_spinning_moves(kernel: Kernel) -> None:
+    with waiting("spin", "yield") as (target, tids):
+        kernel.watch(target.pid)
+        # A yielder on a busy machine may get less CPU than makes a move.
+        kernel.set_detail(target.pid, on=True)
+        kernel.sample([])
+        for _ in range(5):
+            time.sleep(0.2)
+            facts = kernel.sample([])
+            tick = of_kind(facts, Tick)[0]
+            samples = {int(sample.tid): sample for sample in of_kind(facts, ThreadSample)}
+            spin, yielder = samples[tids["spin"]], samples[tids["yield"]]
+            assert spin.state is yielder.state is TaskState.RUNNING
+            assert spin.site_since_ns == tick.boottime_ns
+            assert spin.syscall == NO_SYSCALL
+            assert yielder.syscall in (SYSCALLS["yield"], NO_SYSCALL)
+            totals = of_kind(facts, ProcessTotals)[0]
+            assert totals.moved_ns == tick.boottime_ns
+            assert totals.running_count == 2
+
+
+def test_run_delay_grows_when_threads_compete(kernel: Kernel) -> None:
+    cpu = min(os.sched_getaffinity(0))
+    with running("taskset", "-c", str(cpu), program("waits"), "spin", "spin") as target:
+        tids = [int(target.line().split()[1]) for _ in range(2)]
+        kernel.watch(target.pid)
+        before = threads_of(kernel, target.pid)
+        time.sleep(1.0)
+        after = threads_of(kernel, target.pid)
+    waited = [after[tid].run_delay_ns - before[tid].run_delay_ns for tid in tids]
+    worked = [after[tid].cpu_ns - before[tid].cpu_ns for tid in tids]
+    assert all(delay > 200_000_000 for delay in waited)
+    assert sum(worked) < 1_100_000_000
+
+
+def _sleeps(totals: ProcessTotals) -> bool:
+    return totals.stopped_count == totals.running_count == 0
+
+
+def test_stopped_and_continued(kernel: Kernel) -> None:
+    with waiting("futex", "poll") as (target, tids):
+        kernel.watch(target.pid)
+        before = threads_of(kernel, target.pid)
+        os.kill(target.pid, signal.SIGSTOP)
+        until(lambda: totals_of(kernel).stopped_count == 3, "three stopped threads")
+        kernel.set_detail(target.pid, on=True)
+        stopped = threads_of(kernel, target.pid)
+        os.kill(target.pid, signal.SIGCONT)
+        until(lambda: _sleeps(totals_of(kernel)), "sleeping threads")
+        after = threads_of(kernel, target.pid)
+    for tid in tids.values():
+        assert stopped[tid].state is TaskState.STOPPED
+        assert after[tid].state is TaskState.SLEEPING
+        assert stopped[tid].site_since_ns == before[tid].site_since_ns, "a stop is no move"
+
+
+def test_traced(kernel: Kernel) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    with waiting("futex") as (target, _tids):
+        kernel.watch(target.pid)
+        assert libc.ptrace(PTRACE_ATTACH, target.pid, None, None) == 0
+        try:
+            until(lambda: totals_of(kernel).traced_count == 1, "one traced thread")
+            kernel.set_detail(target.pid, on=True)
+            assert threads_of(kernel, target.pid)[target.pid].state is TaskState.TRACED
+        finally:
+            os.waitpid(target.pid, 0x40000000)  # __WALL
+            assert libc.ptrace(PTRACE_DETACH, target.pid, None, None) == 0
+        until(lambda: totals_of(kernel).traced_count == 0, "no traced thread")
+
+
+def freezers() -> list[tuple[Path, str, str, str]]:
+    """(root, file, freeze, thaw) of each hierarchy that can freeze here."""
+    found = []
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, folder, kind, options = line.split()[:4]
+        if kind == "cgroup2":
+            found.append((Path(folder), "cgroup.freeze", "1", "0"))
+        elif kind == "cgroup" and "freezer" in options.split(","):
+            found.append((Path(folder), "freezer.state", "FROZEN", "THAWED"))
+    return found
+
+
+@pytest.mark.parametrize("version", ["cgroup.freeze", "freezer.state"])
+def test_frozen(kernel: Kernel, version: str) -> None:
+    ways = [way for way in freezers() if way[1] == version]
+    if not ways:
+        pytest.skip(f"needs {version}: no such cgroup hierarchy is mounted")
+    root, file, freeze, thaw = ways[0]
+    group = root / f"kcover-frozen-{os.getpid()}"
+    group.mkdir()
+    try:
+        with waiting("futex", "poll", "spin") as (target, tids):
+            (group / "cgroup.procs").write_text(str(target.pid))
+            kernel.watch(target.pid)
+            before = threads_of(kernel, target.pid)
+            (group / file).write_text(freeze)
+            until(lambda: totals_of(kernel).frozen_count == 4, "four frozen threads")
+            kernel.set_detail(target.pid, on=True)
+            frozen = threads_of(kernel, target.pid)
+            (group / file).write_text(thaw)
+            until(lambda: totals_of(kernel).frozen_count == 0, "no frozen thread")
+    finally:
+        until(lambda: not group.exists() or _rmdir(group), "an empty cgroup")
+    assert {frozen[tid].state for tid in tids.values()} == {TaskState.FROZEN}
+    for kind in ("futex", "poll"):
+        assert frozen[tids[kind]].site_since_ns == before[tids[kind]].site_since_ns
+
+
+def _rmdir(group: Path) -> bool:
+    try:
+        group.rmdir()
+    except OSError:
+        return False
+    return True
+
+
+def test_a_thread_that_ended_is_not_sent(kernel: Kernel) -> None:
+    with running(program("works"), "threads", "23") as target:
+        kernel.watch(target.pid)
+        kernel.set_detail(target.pid, on=True)
+        target.work()
+        samples = threads_of(kernel, target.pid)
+        assert set(samples) == {target.pid}
+        assert totals_of(kernel).thread_count == 1

@@ -1,0 +1,62 @@
+"""The fault matrix is complete, and every word in it is one that something understands."""
+
+from string import ascii_lowercase
+
+import pytest
+
+from kcover_ebpf.incidents.verdict import Cause, Kind
+from tools.faultbench import host_faults, plan, prepare
+from tools.faultbench.scenario import Culprit, Scenario
+from tools.workloads import faults, phases
+
+SCENARIOS = plan.SCENARIOS
+IDS = [scenario.id for scenario in SCENARIOS]
+INJECTED = (
+    set(faults.FAULTS)
+    | set(faults.MISMATCHES)
+    | set(phases.STOPPING)
+    | set(phases.GOING_ON)
+    | {"skip-step", "closed-window", "slow-start", "slow-loader"}
+    | {f"worker-{kind}" for kind in ("sleep", "read", "oom", "loop", "killed", "stopped")}
+)
+
+
+def test_ids_are_unique():
+    assert len(set(IDS)) == len(IDS)
+
+
+def test_every_demanded_line_of_the_lists_is_there():
+    numbers = {scenario.number for scenario in SCENARIOS}
+    wanted = [*range(1, 21), *range(23, 30), 32, 34, 42, 43, 44, 45]
+    assert {str(n) for n in wanted} - numbers == set()
+    assert set(ascii_lowercase[:18]) - numbers == set()
+
+
+def test_about_a_quarter_is_held_out():
+    for kind in (True, False):
+        group = [s for s in SCENARIOS if s.is_fault == kind]
+        assert 0.18 <= sum(s.held_out for s in group) / len(group) <= 0.32
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=IDS)
+def test_every_word_is_known(scenario: Scenario):
+    assert scenario.verdicts <= {kind.value for kind in Kind}
+    assert scenario.causes <= {cause.value for cause in Cause}
+    assert scenario.inject in INJECTED | {""}
+    assert scenario.host in set(host_faults.BEGIN) | {""}
+    assert scenario.prepare in set(prepare.PREPARE) | {""}
+    assert scenario.arm in set(host_faults.ARM) | {""}
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=IDS)
+def test_something_happens(scenario: Scenario):
+    assert scenario.inject or scenario.host or scenario.absent
+    assert scenario.is_fault == bool(scenario.causes)
+    assert scenario.is_fault or scenario.culprit is Culprit.NOBODY
+    assert scenario.effects
+
+
+def test_loader_faults_only_where_there_is_a_loader():
+    for scenario in SCENARIOS:
+        if scenario.inject.startswith("worker-") or scenario.inject in ("fork-with-lock", "rejoin"):
+            assert scenario.frameworks == ("torch",), scenario.id

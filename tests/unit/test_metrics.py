@@ -1,0 +1,98 @@
+"""Metrics: what exists from the start, what is counted, and what is served."""
+
+import dataclasses
+import socket
+import urllib.request
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from kcover_ebpf.decisions import Decision
+from kcover_ebpf.errors import UsageError
+from kcover_ebpf.incidents.verdict import Cause, Kind, Verdict, WaitRow
+from kcover_ebpf.metrics import MetricsServer, MetricsSink, parse_address
+from kcover_ebpf.settings import Act
+
+VERDICT = Verdict("j", "j-1", Kind.HUNG, Cause.STOPPED, time_s=103.5, since_s=100.0)
+PROBES = [("threads", "sample_threads", True), ("tcp", "on_retransmit", False)]
+
+
+def scrape(port: int, host: str = "127.0.0.1") -> dict[tuple[str, tuple[str, ...]], float]:
+    with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=5) as answer:
+        text = answer.read().decode()
+    return {
+        (sample.name, tuple(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_what_is_told_is_served() -> None:
+    server = MetricsServer(("127.0.0.1", 0))
+    sink = MetricsSink(PROBES)
+    server.serve(sink.registry)
+    try:
+        before = scrape(server.port)
+        assert before["kcover_verdicts_total", ("stopped", "HUNG")] == 0
+        assert before["kcover_actions_total", ("shutdown",)] == 0
+        assert before["kcover_detection_seconds_count", ()] == 0
+        assert before["kcover_probe_attached", ("threads", "sample_threads")] == 1
+        assert before["kcover_probe_attached", ("tcp", "on_retransmit")] == 0
+        assert before["kcover_records_lost_total", ("tcp",)] == 0
+        assert before["process_resident_memory_bytes", ()] > 0
+        sink.on_verdict(VERDICT)
+        working = dataclasses.replace(VERDICT, kind=Kind.WORKING, cause=Cause.TRAINING)
+        sink.on_verdict(working)
+        sink.on_action(Decision(Act.SHUTDOWN, "why", VERDICT), "done")
+        sink.on_waits([WaitRow(3, 7, 7, "python3", "rank", "futex", 2.5)], "")
+        sink.on_blind("lost")
+        sink.count_lost("threads", 5)
+        after = scrape(server.port)
+        assert after["kcover_verdicts_total", ("stopped", "HUNG")] == 1
+        assert after["kcover_verdicts_total", ("training", "WORKING")] == 1
+        assert after["kcover_actions_total", ("shutdown",)] == 1
+        assert after["kcover_detection_seconds_sum", ()] == 3.5
+        assert after["kcover_detection_seconds_count", ()] == 1
+        assert after["kcover_rank_progress_age_seconds", ("3",)] == 2.5
+        assert after["kcover_blind_total", ()] == 1
+        assert after["kcover_records_lost_total", ("threads",)] == 5
+        sink.on_waits([], "")
+        assert ("kcover_rank_progress_age_seconds", ("3",)) not in scrape(server.port)
+    finally:
+        server.close()
+
+
+def test_ipv6() -> None:
+    server = MetricsServer(("::1", 0))
+    server.serve(MetricsSink([]).registry)
+    try:
+        assert ("kcover_blind_total", ()) in scrape(server.port, "[::1]")
+    finally:
+        server.close()
+
+
+def test_a_port_in_use_is_a_usage_error() -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        with pytest.raises(UsageError, match=r"cannot serve metrics on 127\.0\.0\.1:"):
+            MetricsServer(("127.0.0.1", holder.getsockname()[1]))
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:9464", ("127.0.0.1", 9464)),
+        (":0", ("", 0)),
+        ("[::1]:80", ("::1", 80)),
+        ("localhost:65535", ("localhost", 65535)),
+    ],
+)
+def test_addresses(text: str, address: tuple[str, int]) -> None:
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["", "9464", "host", "host:", "host:x", "host:65536", "::1:80"])
+def test_bad_addresses(text: str) -> None:
+    with pytest.raises(UsageError, match="is not ADDR:PORT"):
+        parse_address(text)
