@@ -36,7 +36,7 @@ _LAST_WORD_S = 0.2
 class Session:
     """The life of one run, after everything was checked and loaded."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - one part of the run each
         self,
         plan: Plan,
         kernel: Kernel,

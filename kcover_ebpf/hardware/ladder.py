@@ -1,4 +1,4 @@
-"""One fact for each Xid, however many rungs of the ladder saw it. Pure: time comes with the reports.
+"""One fact for each Xid, however many rungs of the ladder saw it. Pure: time comes with reports.
 
 Each error reaches every rung that works exactly once, so the n-th report of a number on one rung is
 the n-th on any other. The best rung tells at once and takes what it does not carry (process, MIG
@@ -28,11 +28,11 @@ class _Entry:
 
     def pop_held(self, report: XidReported) -> list[XidReported]:
         """The other rungs' word on the same error."""
-        found = []
-        for reports in self.held.values():
-            if reports and _same_words(report.text, reports[0].text):
-                found.append(reports.popleft())
-        return found
+        return [
+            reports.popleft()
+            for reports in self.held.values()
+            if reports and _same_words(report.text, reports[0].text)
+        ]
 
 
 class Ladder:
@@ -43,7 +43,7 @@ class Ladder:
         self._entries: dict[tuple[str, int], _Entry] = {}
 
     def observe(self, report: XidReported) -> XidReported | None:
-        """The fact that this report makes; None if told already, or while a better rung may tell."""
+        """The fact that a report makes; None if told already, or while a better rung may tell."""
         report = _split(report)
         entry = self._entry(report)
         entry.seen[report.rung] += 1

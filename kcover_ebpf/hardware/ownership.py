@@ -11,7 +11,7 @@ from kcover_ebpf.device_facts import CudaContext, DeviceHeld
 from kcover_ebpf.facts import Pid
 
 KEEP_NS = 10_000_000_000
-"""A process that let go of a GPU, or died, counts as its holder for so long: the error that killed it
+"""So long a process that let go of a GPU, or died, counts as its holder: the error that killed it
 is often told later.
 """
 CONTROL_MINOR = 255
@@ -75,7 +75,7 @@ def _has_open(folder: Path, paths: Collection[str]) -> bool:
         return False
     for name in names:
         try:
-            if os.readlink(folder / name) in paths:
+            if os.readlink(folder / name) in paths:  # noqa: PTH115
                 return True
         except OSError:
             continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -68,7 +67,7 @@ def read(root: Path = Path("/")) -> Topology:
 def path_of(root: Path, device: str) -> tuple[str, ...]:
     """The PCI addresses above a device, and itself; just itself when it has left the bus."""
     try:
-        real = os.readlink(root / "sys/bus/pci/devices" / device)
+        real = str((root / "sys/bus/pci/devices" / device).readlink())
     except OSError:
         return (device,)
     return tuple(part for part in real.split("/") if _BDF.fullmatch(part))
@@ -100,7 +99,7 @@ def _ports(root: Path) -> Iterator[Port]:
     for kind in ("net", "infiniband"):
         for folder in sorted((root / "sys/class" / kind).glob("*")):
             try:
-                device = Path(os.readlink(folder / "device")).name
+                device = (folder / "device").readlink().name
             except OSError:
                 continue
             if _BDF.fullmatch(device):
