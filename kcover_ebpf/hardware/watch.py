@@ -39,6 +39,9 @@ from kcover_ebpf.settings import Settings
 SELF_TEST = "kcover-ebpf self-test"
 """Text that is written to the kernel log at start, to learn whether the console rung works."""
 
+_AER_SETTLE_NS = 3_000_000_000
+"""Longer than the kernel half stays silent about a device after it told an error."""
+
 
 class DeviceWatch:
     """A context manager; `observe` takes the kernel's facts, `tick` is asked once a pass.
@@ -66,7 +69,7 @@ class DeviceWatch:
         self.topology = topology.Topology()
         self._holders = ownership.Holders()
         self._aer = AerCounter()
-        self._aer_stirs = False
+        self._aer_quiet_ns = 0
         self._line_came = False
         self._driver_version: str | None = None
         self._stale_driver = False
@@ -122,7 +125,7 @@ class DeviceWatch:
                 # the driver prints before it reports: its words are in the log by now
                 return [*self._read_log(members), *self._on_xid(_report(fact), members)]
             case AerTotal():
-                self._aer_stirs = True
+                self._aer_quiet_ns = _now_ns() + _AER_SETTLE_NS
                 error = self._aer.on_total(fact)
                 return [] if error is None else self._on_aer(error, members)
             case DeviceHeld():
@@ -144,10 +147,8 @@ class DeviceWatch:
         found = self._poll_log(members)
         for report in self.ladder.overdue(_now_ns()):
             found += self._concerning(report, members)
-        if self._aer_stirs:
-            errors = self._aer.on_look(self._aer_totals())
-            self._aer_stirs = bool(errors)
-            for error in errors:
+        if _now_ns() < self._aer_quiet_ns:
+            for error in self._aer.on_look(self._aer_totals()):
                 found += self._on_aer(error, members)
         return found
 

@@ -1,4 +1,4 @@
-"""How long an Xid takes to become a fact, on a machine whose time does not depend on the host's load.
+"""How long an Xid takes to become a fact, on a machine whose time does not depend on the host.
 
 Guest time is one nanosecond an instruction: a slow core, but always the same one.
 """
