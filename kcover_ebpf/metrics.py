@@ -75,47 +75,46 @@ _EXPECTED: Mapping[Kind, Sequence[Cause]] = {
 class MetricsSink:
     """Counts what the sensor says; a `sensor.Sink`."""
 
-    def __init__(self, probes: Iterable[tuple[str, str, bool]]) -> None:
-        """`probes`: family, name, and whether it is attached."""
+    wants_waits = True
+    """Ages are taken from the wait table."""
+
+    def __init__(
+        self, probes: Iterable[tuple[str, str, bool]], read_lost: Callable[[], Mapping[str, int]]
+    ) -> None:
+        """`probes`: family, name, is it attached; `read_lost`: losses so far, by family."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        registry = self.registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        build = Gauge("kcover_build_info", "Always 1.", ["version"], registry=registry)
-        build.labels(__version__).set(1)
-        self._verdicts = Counter(
-            "kcover_verdicts", "Verdicts told.", ["verdict", "cause"], registry=registry
-        )
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self._gauge("kcover_build_info", "Always 1.", "version").labels(__version__).set(1)
+        self._verdicts = self._counter("kcover_verdicts", "Verdicts told.", "verdict", "cause")
         for kind, causes in _EXPECTED.items():
             for cause in causes:
                 self._verdicts.labels(kind.value, cause.value)
-        self._actions = Counter(
-            "kcover_actions", "Actions carried out.", ["act"], registry=registry
-        )
-        for act in Act:
-            if act is not Act.OBSERVE:
-                self._actions.labels(act.value)
+        self._actions = self._counter("kcover_actions", "Actions carried out.", "act")
+        for act in (Act.SNAPSHOT, Act.SHUTDOWN, Act.RESTART):
+            self._actions.labels(act.value)
         self._detection = Histogram(
             "kcover_detection_seconds",
             "From the beginning of a trouble to its verdict.",
             buckets=_DETECTION_BUCKETS_S,
-            registry=registry,
+            registry=self.registry,
         )
-        self._ages = Gauge(
-            "kcover_rank_progress_age_seconds",
-            "Since the rank made progress last.",
-            ["rank"],
-            registry=registry,
-        )
-        self._lost = Counter(
-            "kcover_records_lost", "Kernel records lost.", ["family"], registry=registry
-        )
-        self._blind = Counter("kcover_blind", "Times without sight.", registry=registry)
-        attached = Gauge(
-            "kcover_probe_attached", "1 if attached.", ["family", "probe"], registry=registry
-        )
+        text = "How long a rank has stood where it stands."
+        self._ages = self._gauge("kcover_rank_progress_age_seconds", text, "rank")
+        self._blind = self._counter("kcover_blind", "Times at which nothing could be judged.")
+        attached = self._gauge("kcover_probe_attached", "1 if attached.", "family", "probe")
         for family, probe, is_attached in probes:
             attached.labels(family, probe).set(is_attached)
-            self._lost.labels(family)
+        self._lost = self._counter("kcover_records_lost", "Kernel records lost.", "family")
+        self._read_lost = read_lost
+        self._lost_before: dict[str, int] = {}
+        self._count_lost()
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, labels, registry=self.registry)
 
     def on_fact(self, fact: Fact) -> None:
         """Facts are not counted."""
@@ -127,7 +126,8 @@ class MetricsSink:
             self._detection.observe(max(verdict.time_s - verdict.since_s, 0.0))
 
     def on_waits(self, rows: Sequence[WaitRow], summary: str) -> None:  # noqa: ARG002
-        """Ages of the ranks in the table; ranks that are gone leave the metric."""
+        """Ages of the ranks in the table (ranks that are gone leave the metric), and losses."""
+        self._count_lost()
         self._ages.clear()
         for row in rows:
             if row.rank is not None and row.role == "rank":
@@ -141,9 +141,10 @@ class MetricsSink:
         """Count it."""
         self._actions.labels(decision.act.value).inc()
 
-    def count_lost(self, family: str, count: int) -> None:
-        """Add records lost since the call before."""
-        self._lost.labels(family).inc(count)
+    def _count_lost(self) -> None:
+        for family, count in self._read_lost().items():
+            self._lost.labels(family).inc(count - self._lost_before.get(family, 0))
+            self._lost_before[family] = count
 
 
 def parse_address(text: str) -> tuple[str, int]:

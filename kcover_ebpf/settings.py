@@ -16,6 +16,8 @@ from pathlib import Path
 from kcover_ebpf.errors import PolicyError
 
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_MOST = 1e9
+"""Nothing here is larger: 30 years, or a number that was meant to be infinite."""
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 
 
@@ -72,7 +74,8 @@ class Policy:
             table = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise PolicyError(f"cannot read policy {path}: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
+            # tomllib also lets through what very long numbers and deep nesting raise
             raise PolicyError(f"policy {path} is not valid TOML: {error}") from error
         known = {_policy_key(item.name): item.name for item in fields(cls)}
         values: dict[str, float | int | None] = {}
@@ -99,8 +102,9 @@ def _policy_value(path: Path, key: str, name: str, raw: object) -> float | int |
             return parse_duration(raw)
         except ValueError as error:
             raise PolicyError(f"policy {path}: {key}: {error}") from error
-    if isinstance(raw, bool) or not isinstance(raw, int | float) or raw < 0:
-        raise PolicyError(f"policy {path}: {key} must be a number of 0 or more")
+    # a chain that is also false for nan
+    if isinstance(raw, bool) or not isinstance(raw, int | float) or not 0 <= raw <= _MOST:
+        raise PolicyError(f"policy {path}: {key} must be a number from 0 to {_MOST:.0f}")
     if name == "max_restarts":
         if not isinstance(raw, int):
             raise PolicyError(f"policy {path}: {key} must be a whole number")
@@ -113,7 +117,10 @@ def parse_duration(text: str) -> float:
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a duration; write a number and ms, s, m or h, like 30s")
-    return float(match[1]) * _UNIT_S[match[2]]
+    seconds = float(match[1]) * _UNIT_S[match[2]]
+    if seconds > _MOST:
+        raise ValueError(f"{text[:20]!r} is longer than 30 years; write a shorter one, like 30s")
+    return seconds
 
 
 @dataclass(frozen=True, slots=True)

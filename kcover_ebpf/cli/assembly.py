@@ -101,7 +101,7 @@ class _Run:
         from kcover_ebpf.metrics import MetricsSink
 
         probes = [(each.family, each.probe, each.attached) for each in kernel.statuses]
-        sink = MetricsSink(probes)
+        sink = MetricsSink(probes, lambda: kernel.lost_counts)
         server.serve(sink.registry)
         return sink
 

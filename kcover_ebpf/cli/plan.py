@@ -42,6 +42,20 @@ def choose_target(argv: tuple[str, ...], pid: int | None, cgroup: str | None) ->
         raise UsageError("give only one of a command, --pid and --cgroup")
 
 
+def find_target(
+    argv: tuple[str, ...], pid: int | None, cgroup: str | None, act: Act
+) -> tuple[str, Path | None]:
+    """Name of the job, and the directory of `--cgroup`; raises `UsageError` if it is not there."""
+    if argv:
+        check_program(argv)
+        return name_of(argv), None
+    if pid is not None:
+        check_pid(pid, act)
+        return f"pid-{pid}", None
+    path = find_cgroup(cgroup or "", act)
+    return path.name, path
+
+
 def make_settings(act: str, policy: Path | None, max_restarts: int | None) -> Settings:
     """Settings from the flags and the policy file; the flag `--max-restarts` wins over the file."""
     chosen = Policy() if policy is None else Policy.from_file(policy)

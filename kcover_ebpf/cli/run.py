@@ -81,16 +81,7 @@ def run(  # noqa: PLR0913 - one for each option
     planning.choose_target(argv, pid, cgroup)
     settings = planning.make_settings(act, policy, max_restarts)
     planning.check_act(settings.act, has_command=bool(argv))
-    path, name = None, ""
-    if argv:
-        planning.check_program(argv)
-        name = planning.name_of(argv)
-    elif pid is not None:
-        planning.check_pid(pid, settings.act)
-        name = f"pid-{pid}"
-    elif cgroup is not None:
-        path = planning.find_cgroup(cgroup, settings.act)
-        name = path.name
+    name, path = planning.find_target(argv, pid, cgroup, settings.act)
     # Imported late, as for all commands: --help should not load the whole sensor.
     from kcover_ebpf.cli import assembly
 

@@ -264,7 +264,7 @@ def parse_locks(text: str, waiter: Pid) -> tuple[Pid, ...]:
             continue
         waits = part[1] == "->"
         pid = part[5] if waits else part[4]
-        if not pid.lstrip("-").isdigit():
+        if not pid.removeprefix("-").isdecimal():
             continue
         if not waits:
             holders[part[0]] = Pid(int(pid))

@@ -75,6 +75,10 @@ def is_effort(picture: Picture, each: Standing) -> bool:
     policy, silence_s = picture.policy, picture.silence_s(end.pid)
     if end.state in EFFORT or each.state in EFFORT:
         return min(silence_s, picture.silence_s(each.pid)) < policy.quiet_cap_s
+    if end.state is State.THROTTLED:
+        # one rank without a CPU has a limit of its own; several mean that the host is overloaded
+        ranks = [picture.standings[pid].state for pid in picture.ranks]
+        return ranks.count(State.THROTTLED) > 1
     if end.state in HELD or end.proven:
         return False
     if end.state in _PATIENCE or end.role in (Role.HELPER, Role.COMPILER):

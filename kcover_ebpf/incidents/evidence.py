@@ -37,8 +37,7 @@ def unread(picture: Picture, each: Standing) -> list[Evidence]:
     view = picture.ranks.get(each.pid)
     if view is None:
         return []
-    ends = links.Ends(picture.ranks.values())
-    size, count = links.unread(view, ends, picture.ranks)
+    size, count = links.unread(view, picture.ends, picture.ranks)
     if not count:
         return []
     text = f"{name(each)} left {size} B from {count} peer connections unread"

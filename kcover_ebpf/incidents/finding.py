@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kcover_ebpf.facts import Pid, SignalSent
+from kcover_ebpf.incidents.links import Ends
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.stacks import KnownWaits
 from kcover_ebpf.incidents.standing import Standing
@@ -39,6 +40,7 @@ class Picture:
     """Living ranks."""
     standings: Mapping[Pid, Standing]
     """Of ranks and of every process they may wait for."""
+    ends: Ends
     thresholds_s: Mapping[Pid, float]
     known: KnownWaits
     stop_signals: Mapping[Pid, SignalSent] = field(default_factory=dict)

@@ -33,6 +33,7 @@ from kcover_ebpf.incidents.attention import Attention
 from kcover_ebpf.incidents.devices import DeviceFaults
 from kcover_ebpf.incidents.finding import Finding, Picture
 from kcover_ebpf.incidents.judge import judge
+from kcover_ebpf.incidents.links import Ends
 from kcover_ebpf.incidents.loss import LossWatch
 from kcover_ebpf.incidents.members import Members
 from kcover_ebpf.incidents.phases import Pace
@@ -212,6 +213,9 @@ class Job:
             ended = any(view.exit is not None for view in self.members.views.values())
             cause = Cause.ENDING if ended else Cause.STARTING
             return Finding(Kind.WORKING, cause, self.now_ns)
+        unseen = startup.unsampled_rank(self.members, self.now_ns)
+        if unseen is not None:
+            return unseen
         missing = startup.missing_rank(self.members, self.pace, self.now_ns, self._policy)
         if missing is not None:
             return missing
@@ -255,14 +259,16 @@ class Job:
     def picture(self) -> Picture:
         """Everything a judgement needs, as of now."""
         members, views = self.members, self.members.views
+        ends = Ends(views.values())
         scene = Scene(
             now_ns=self.now_ns,
             policy=self._policy,
             table=self._table,
             children=members.children,
-            holders=members.holders,
+            holders=lambda pid, waited: members.holders(pid, waited, ends),
             inspections=self.attention.looks,
             kind=members.kind,
+            ends=ends,
             all_here=members.world_size == len(members.all_ranks),
         )
         standings = {
@@ -276,6 +282,7 @@ class Job:
             policy=self._policy,
             ranks=members.ranks,
             standings=standings,
+            ends=ends,
             thresholds_s={pid: self.pace.threshold_s(pid) for pid in members.ranks},
             known=self.attention.known,
             stop_signals=self.announced.stops,

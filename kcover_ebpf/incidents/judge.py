@@ -68,8 +68,7 @@ def _held_alone(picture: Picture, ranks: Sequence[Standing]) -> Finding | None:
 
 def _lost_link(picture: Picture) -> Finding | None:
     views = picture.ranks
-    ends = links.Ends(views.values())
-    edges = links.lost_edges(views.values(), ends)
+    edges = links.lost_edges(views.values(), picture.ends)
     if not edges or any(picture.standings[pid].state is State.MOVING for pid in views):
         return None
     pairs = {frozenset({edge.pid, edge.peer_pid or edge.remote}) for edge in edges}
@@ -238,7 +237,7 @@ def _nobody(picture: Picture, ranks: Sequence[Standing]) -> Finding | None:
         text = f"{evidence.name(gone)} left with exit code 0 while the others still wait for it"
         found = [Evidence(EvidenceKind.EVENT, text), *evidence.time(picture, ranks[0])]
         return _finding(Kind.HUNG, Cause.LEFT_EARLY, gone, found, picture, ranks)
-    closed = links.closed_reader(picture.ranks, links.Ends(picture.ranks.values()))
+    closed = links.closed_reader(picture.ranks, picture.ends)
     if closed is not None:
         reader = picture.standings[closed[0]]
         text = f"{evidence.name(reader)} does not read: its peers wait to send it {closed[1]} B"

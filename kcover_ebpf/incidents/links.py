@@ -52,6 +52,17 @@ class Ends:
         """The process at the other end; None if it is not on this host or not watched."""
         return self._owner.get((sample.remote, sample.local))
 
+    def asked_outside_ns(self, view: ProcessView) -> int:
+        """When a process last sent to somebody who is none of the job's; 0 if it never did."""
+        return max(
+            (
+                sample.last_send_ns
+                for sample in view.sockets.values()
+                if sample.state in ("ESTABLISHED", "SYN_SENT") and self.peer(sample) is None
+            ),
+            default=0,
+        )
+
 
 def lost_edges(views: Iterable[ProcessView], ends: Ends) -> list[LostEdge]:
     """Connections of the given ranks on which the kernel has backed off at least `LOST_BACKOFF` times."""

@@ -92,12 +92,12 @@ class Members:
         known = [each.kind for each in view.descriptors.values() if each.fd == waited.fd]
         return known[0] if known else waited.kind
 
-    def holders(self, pid: Pid, waited: WaitedFile) -> tuple[Pid, ...]:
+    def holders(self, pid: Pid, waited: WaitedFile, ends: links.Ends) -> tuple[Pid, ...]:
         """Living processes of the job that hold the other end of a pipe or connection."""
         view = self.views[pid]
         socket = view.sockets.get(waited.fd)
         if socket is not None:
-            peer = links.Ends(self.views.values()).peer(socket)
+            peer = ends.peer(socket)
             return () if peer is None else (peer,)
         inodes: set[Inode] = {waited.inode}
         for descriptor in view.descriptors.values():

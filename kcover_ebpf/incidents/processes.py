@@ -55,6 +55,8 @@ class ProcessView:
     """Last time that any byte went to or came from storage."""
     cpu_share: float = 0.0
     """CPUs used over the last pass, all threads together."""
+    major_fault_rate: float = 0.0
+    """Pages fetched from storage or swap a second, over the last pass."""
     peer_bytes_ns: int = 0
     """Last time that more than heartbeats went over its connections."""
     _peer_bytes: int = 0
@@ -81,6 +83,8 @@ class ProcessView:
             return
         interval_ns = totals.boottime_ns - before.boottime_ns
         self.cpu_share = (totals.cpu_ns - before.cpu_ns) / interval_ns
+        faults = totals.major_faults - before.major_faults
+        self.major_fault_rate = faults * NS / interval_ns
         if self._side_share() >= _COMPUTE_SHARE:
             self.effort_ns[Effort.COMPUTE] = totals.boottime_ns
         storage = totals.read_bytes + totals.write_bytes - before.read_bytes - before.write_bytes

@@ -11,24 +11,38 @@ from kcover_ebpf.incidents.phases import Pace
 from kcover_ebpf.incidents.processes import ProcessView
 from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
 
+_SWAPPING_PER_S = 20.0
+_STARVED_SHARE = 0.5
+
 
 def slowness(
     pace: Pace, loss: LossWatch, ranks: Mapping[Pid, ProcessView], now_ns: int
 ) -> Finding | None:
     """SLOW with its cause; None while the job is as fast as its ranks let it."""
     lossy = loss.lossy(now_ns)
-    if lossy is not None:
+    if lossy is not None and not _is_starved(ranks, lossy.pid):
         where = f", most of them at rank {_rank(ranks, lossy.pid)}" if lossy.pid else ""
         text = f"{lossy.rate_per_s:.1f} TCP retransmissions a second between ranks{where}"
         return _slow(Cause.LINK, lossy.pid, ranks, Evidence(EvidenceKind.EDGE, text), now_ns)
     slow = pace.straggler()
     if slow is None:
         return None
+    cause = Cause.SLOW_RANK
+    if ranks[slow.pid].major_fault_rate >= _SWAPPING_PER_S:
+        cause = Cause.MEMORY_PRESSURE
+    elif _is_starved(ranks, slow.pid):
+        cause = Cause.CPU_THROTTLED
     text = (
         f"rank {_rank(ranks, slow.pid)} waits {slow.own_wait_share:.0%} of the time, the others "
         f"{slow.others_wait_share:.0%}: about {slow.factor:.1f} times slower"
     )
-    return _slow(Cause.SLOW_RANK, slow.pid, ranks, Evidence(EvidenceKind.PEERS, text), now_ns)
+    return _slow(cause, slow.pid, ranks, Evidence(EvidenceKind.PEERS, text), now_ns)
+
+
+def _is_starved(ranks: Mapping[Pid, ProcessView], pid: Pid | None) -> bool:
+    # a rank without a CPU answers late, and late answers look like losses
+    view = ranks.get(pid) if pid is not None else None
+    return view is not None and view.lead is not None and view.lead.delay_share >= _STARVED_SHARE
 
 
 def _slow(

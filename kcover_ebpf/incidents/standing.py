@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from kcover_ebpf.facts import Inspection, Pid, WaitedFile
+from kcover_ebpf.incidents.links import Ends
 from kcover_ebpf.incidents.processes import Effort, ProcessView
 from kcover_ebpf.incidents.ranks import Role
 from kcover_ebpf.settings import Policy
@@ -99,5 +100,6 @@ class Scene:
     """Closer looks at a thread, oldest first."""
     kind: Callable[[Pid, WaitedFile], str]
     """What a file really is (a socket's protocol is not in its name)."""
+    ends: Ends
     all_here: bool
     """Every rank of the job is on this host, so a connection to nobody known leads outside the job."""

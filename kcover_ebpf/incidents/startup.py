@@ -1,4 +1,4 @@
-"""A job that never began because a rank is not there."""
+"""Ranks that are not there: one that never appeared, and one that the sampler does not see."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
 from kcover_ebpf.settings import Policy
 
 _MOST_RANKS = 1 << 16
+_SAMPLED_WITHIN_NS = 5 * NS
 
 
 def missing_rank(members: Members, pace: Pace, now_ns: int, policy: Policy) -> Finding | None:
@@ -40,3 +41,16 @@ def missing_rank(members: Members, pace: Pace, now_ns: int, policy: Policy) -> F
         evidence=(Evidence(EvidenceKind.TIME, text),),
         victims=tuple(ranks),
     )
+
+
+def unsampled_rank(members: Members, now_ns: int) -> Finding | None:
+    """UNKNOWN while a rank lives of which no thread was ever sampled: what is not seen is not healthy."""
+    for view in members.ranks.values():
+        if view.lead is None and now_ns - view.first_seen_ns > _SAMPLED_WITHIN_NS:
+            rank = view.member.rank if view.member else None
+            text = f"rank {rank} (pid {view.pid}) is there, but the sampler does not see its threads"
+            evidence = (Evidence(EvidenceKind.SINK, text),)
+            return Finding(
+                Kind.UNKNOWN, Cause.UNKNOWN, view.first_seen_ns, None, None, None, evidence
+            )
+    return None

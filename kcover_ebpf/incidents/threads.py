@@ -47,6 +47,8 @@ class ThreadView:
     """CPU time when that began."""
     burn_delay_ns: int = 0
     """Run delay when that began."""
+    delay_share: float = 0.0
+    """Share of the last interval in which it wanted a CPU and got none."""
     glimpses: deque[_Glimpse] = field(default_factory=lambda: deque(maxlen=_WINDOW))
 
     def observe(self, sample: ThreadSample, table: SyscallTable) -> bool:
@@ -60,6 +62,7 @@ class ThreadView:
         busy = share >= BUSY_SHARE or (
             sample.state is TaskState.RUNNING and busy_share(before, sample) >= BUSY_SHARE
         )
+        self.delay_share = busy_share(before, sample) - share
         was_burning = self.burning_since_ns is not None
         if not busy:
             self.burning_since_ns = None

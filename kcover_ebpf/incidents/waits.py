@@ -14,10 +14,6 @@ from kcover_ebpf.syscalls import Family
 SLEEP_CAP_S = 600.0
 """A timed wait that ends later than this is as good as endless for the ranks that wait for it."""
 _STREAM_KINDS = frozenset({"pipe", "unix"})
-_HELPING_NS = 1_200_000_000
-_HELPING = frozenset(
-    {Family.NETWORK, Family.POLL, Family.READ, Family.WRITE, Family.FILE, Family.SLEEP}
-)
 
 
 class Wait(NamedTuple):
@@ -56,17 +52,14 @@ def judge_wait(
 
 
 def _is_helped(view: ProcessView, sample: ThreadSample, scene: Scene) -> bool:
-    # A thread that began to wait for the network, a file or a timer after the lead began to wait may be working
-    # for it. One that was parked before is not, and one that keeps waking only watches the time.
+    # What may release the lead: another thread that entered storage after the lead began to wait, or an answer
+    # from outside the job to what the process has sent there since.
     began_ns = sample.idle_since_ns - NS
-    for other in view.threads.values():
-        seen = other.sample
-        if seen.tid == sample.tid or seen.site_since_ns < began_ns:
-            continue
-        waits_ns = scene.now_ns - seen.idle_since_ns
-        if scene.table.family(seen.syscall) in _HELPING and waits_ns >= _HELPING_NS:
-            return True
-    return False
+    in_storage = any(
+        other.sample.state is TaskState.UNINTERRUPTIBLE and other.sample.idle_since_ns >= began_ns
+        for other in view.threads.values()
+    )
+    return in_storage or (scene.all_here and scene.ends.asked_outside_ns(view) >= began_ns)
 
 
 def _sleeping(look: Inspection | None, scene: Scene) -> State:

@@ -25,6 +25,7 @@ from kcover_ebpf.kernel.clock import tick_ns, tick_ns_between
 from kcover_ebpf.kernel.libbpf import BpfMap, RingBuffer
 from kcover_ebpf.kernel.probes import FAMILIES, Family, LoadedFamily, ProbeStatus, load_family
 from kcover_ebpf.kernel.sockets import SocketSampler
+from kcover_ebpf.kernel.threads import ThreadSampler
 from kcover_ebpf.settings import Settings
 
 LATE_PERIODS = 2.5
@@ -59,9 +60,10 @@ class Kernel:
         self.rejected: Counter[str] = Counter()
         base = families[0]
         self._maps = _maps_of(base)
-        self._threads = base.links["sample_threads"]
+        self._threads = ThreadSampler(families)
         self._sockets = SocketSampler.of(families)
         self._ring = RingBuffer(self._maps["events"])
+        self._lost = self._maps["lost"].memory()
         self._previous: wire.PassValue | None = None
         self._lost_count = 0
         self._overflow_count = 0
@@ -124,9 +126,12 @@ class Kernel:
 
         Descriptors are read for `socket_pids` only. All facts of a pass carry the same time.
         """
-        facts = list(decode_stream(self._threads.read_iterator(), self.rejected))
-        state = self._pass()
-        facts += self._totals(state.boottime_ns)
+        facts: list[Fact] = []
+        for records in self._threads.run():
+            facts += decode_stream(records, self.rejected)
+        state = self._threads.state()
+        if not self._threads.tells_totals:
+            facts += self._totals(state.boottime_ns)
         facts += decode_stream(self._sockets.read(socket_pids), self.rejected)
         facts.append(self._tick(state))
         if self._has_stale:
@@ -151,6 +156,8 @@ class Kernel:
     def close(self) -> None:
         """Detach and unload everything."""
         self._ring.close()
+        self._lost.close()
+        self._threads.close()
         self._sockets.close()
         for family in reversed(self._families):
             family.close()
@@ -168,21 +175,21 @@ class Kernel:
 
     def _calibrate(self) -> None:
         """Tell the socket sampler how long a tick is, from the clocks of a pass over nothing."""
-        self._threads.read_iterator()
-        first = self._pass()
+        first = self._blank_pass()
         length_ns = tick_ns(first.jiffies, first.monotonic_ns)
         if length_ns is None:
             time.sleep(_TICK_MEASURE_S)
-            self._threads.read_iterator()
-            second = self._pass()
+            second = self._blank_pass()
             length_ns = tick_ns_between(
                 (first.jiffies, first.monotonic_ns), (second.jiffies, second.monotonic_ns)
             )
         first.tick_ns = length_ns
         self._maps["pass"].update(_key(0), bytes(first))
 
-    def _pass(self) -> wire.PassValue:
-        return wire.PassValue.from_buffer_copy(self._maps["pass"].lookup(_key(0)) or b"")
+    def _blank_pass(self) -> wire.PassValue:
+        for _ in self._threads.run():
+            pass
+        return self._threads.state()
 
     def _totals(self, boottime_ns: int) -> list[Fact]:
         """Totals of the processes that this pass saw; one that is gone keeps an older time."""
@@ -208,10 +215,18 @@ class Kernel:
         )
         return Tick(state.boottime_ns, period_ns, new_count, late)
 
+    @property
+    def lost_counts(self) -> dict[str, int]:
+        """What found no room since the start, by family; "events" are records of the ring buffer."""
+        lost = wire.LostValue.from_buffer_copy(self._lost)
+        return {
+            "threads": self._overflow_count + lost.process_count + lost.thread_count,
+            "sockets": lost.socket_count,
+            "events": lost.ring_count,
+        }
+
     def _read_lost(self) -> int:
-        lost = wire.LostValue.from_buffer_copy(self._maps["lost"].lookup(_key(0)) or b"")
-        samples = lost.process_count + lost.thread_count + lost.socket_count
-        total: int = self._overflow_count + lost.ring_count + samples
+        total = sum(self.lost_counts.values())
         self._has_stale |= total > self._lost_count
         return total
 

@@ -29,7 +29,8 @@ def scrape(port: int, host: str = "127.0.0.1") -> dict[tuple[str, tuple[str, ...
 
 def test_what_is_told_is_served() -> None:
     server = MetricsServer(("127.0.0.1", 0))
-    sink = MetricsSink(PROBES)
+    lost = {"threads": 0, "events": 2}
+    sink = MetricsSink(PROBES, lambda: lost)
     server.serve(sink.registry)
     try:
         before = scrape(server.port)
@@ -38,15 +39,16 @@ def test_what_is_told_is_served() -> None:
         assert before["kcover_detection_seconds_count", ()] == 0
         assert before["kcover_probe_attached", ("threads", "sample_threads")] == 1
         assert before["kcover_probe_attached", ("tcp", "on_retransmit")] == 0
-        assert before["kcover_records_lost_total", ("tcp",)] == 0
+        assert before["kcover_records_lost_total", ("threads",)] == 0
+        assert before["kcover_records_lost_total", ("events",)] == 2
         assert before["process_resident_memory_bytes", ()] > 0
         sink.on_verdict(VERDICT)
         working = dataclasses.replace(VERDICT, kind=Kind.WORKING, cause=Cause.TRAINING)
         sink.on_verdict(working)
         sink.on_action(Decision(Act.SHUTDOWN, "why", VERDICT), "done")
+        lost["threads"] = 5
         sink.on_waits([WaitRow(3, 7, 7, "python3", "rank", "futex", 2.5)], "")
         sink.on_blind("lost")
-        sink.count_lost("threads", 5)
         after = scrape(server.port)
         assert after["kcover_verdicts_total", ("stopped", "HUNG")] == 1
         assert after["kcover_verdicts_total", ("training", "WORKING")] == 1
@@ -64,7 +66,7 @@ def test_what_is_told_is_served() -> None:
 
 def test_ipv6() -> None:
     server = MetricsServer(("::1", 0))
-    server.serve(MetricsSink([]).registry)
+    server.serve(MetricsSink([], dict).registry)
     try:
         assert ("kcover_blind_total", ()) in scrape(server.port, "[::1]")
     finally:

@@ -55,6 +55,11 @@ def chosen(args: argparse.Namespace) -> list[RunSpec]:
     return plan.select(runs, only, names(args.framework), steps)
 
 
+def is_done(path: Path) -> bool:
+    """Whether there is a result; a run that could not be carried out is done again."""
+    return path.exists() and not json.loads(path.read_text()).get("problem")
+
+
 class Bench:
     """The runs of one invocation, their results and the progress shown."""
 
@@ -62,7 +67,7 @@ class Bench:
         self._args = args
         self._folder = args.results or RESULTS / ("no-sensor" if args.no_sensor else "sensor")
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._runs = [run for run in runs if args.fresh or not self._path(run).exists()]
+        self._runs = [run for run in runs if args.fresh or not is_done(self._path(run))]
         self._started = time.monotonic()
         self._done = 0
         self._lock = Lock()

@@ -1,0 +1,137 @@
+"""How the tests start the real `kcover-ebpf`, and look at what it leaves behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from kcover_ebpf.host import cgroups, trees
+
+COMMAND = str(Path(sys.executable).with_name("kcover-ebpf"))
+PYTHON = "/usr/bin/python3"
+PATIENCE_S = 30.0
+
+
+def own_group(pid: int) -> Path:
+    """Where the sensor with this pid makes the group of its job."""
+    (unified,) = (
+        each
+        for each in cgroups.hierarchies(Path("/proc/self/mountinfo").read_text())
+        if each.unified
+    )
+    own = next(
+        line.removeprefix("0::")
+        for line in Path("/proc/self/cgroup").read_text().splitlines()
+        if line.startswith("0::")
+    )
+    return unified.directory(own) / f"kcover-run-{pid}"
+
+
+def is_alive(pid: int) -> bool:
+    stat = trees.read_stat(pid)
+    return stat is not None and stat.alive
+
+
+def until(look: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not look():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.02)
+
+
+class Run:
+    """A `kcover-ebpf run` in a session of its own."""
+
+    def __init__(self, *arguments: str, folder: Path, prefix: Sequence[str] = ()) -> None:
+        self.process = subprocess.Popen(
+            [*prefix, COMMAND, "run", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=folder,
+            start_new_session=True,
+        )
+        self.pid = self.process.pid
+        self.group = own_group(self.pid)
+        self.out = ""
+        self.err = ""
+
+    def members(self) -> set[int]:
+        return cgroups.processes(self.group)
+
+    def await_members(self, count: int) -> set[int]:
+        until(lambda: len(self.members()) >= count, f"{count} processes in {self.group}")
+        return self.members()
+
+    def keeper(self) -> int:
+        """The only child of the sensor."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        (keeper,) = (int(child) for child in children)
+        return keeper
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def finish(self) -> int:
+        self.out, self.err = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode
+
+    def reap(self) -> int:
+        """After SIGKILL: the job, which goes on, may hold our standard error, never our output."""
+        assert self.process.stdout is not None
+        self.out += self.process.stdout.read()
+        return self.process.wait(PATIENCE_S)
+
+    def events(self) -> list[dict[str, Any]]:
+        """The JSON lines of its standard output, which holds nothing else."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+@contextmanager
+def run(*arguments: str, folder: Path, prefix: Sequence[str] = ()) -> Iterator[Run]:
+    """Start it; afterwards nothing may be left: no process of the job, no keeper, no group."""
+    one = Run(*arguments, folder=folder, prefix=prefix)
+    seen: set[int] = set()
+    try:
+        yield one
+        seen = one.members() if one.process.poll() is None else set()
+    finally:
+        if one.process.poll() is None:
+            one.process.kill()
+            if cgroups.can_kill(one.group):
+                cgroups.kill_as_one(one.group)
+            one.process.communicate(timeout=PATIENCE_S)
+        for pipe in (one.process.stdout, one.process.stderr):
+            if pipe is not None:
+                pipe.close()
+    until(lambda: not any(is_alive(pid) for pid in seen), "the job to end")
+    until(lambda: not one.group.exists(), f"{one.group} to be removed")
+
+
+def done(*arguments: str, folder: Path, stdin: str = "", **options: Any) -> Any:
+    """Run it to its end."""
+    return subprocess.run(
+        [COMMAND, *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=PATIENCE_S,
+        check=False,
+        **options,
+    )
+
+
+def shell(script: str) -> list[str]:
+    return ["sh", "-c", script]
+
+
+def environment(**values: str) -> dict[str, str]:
+    return {**os.environ, **values}

@@ -1,0 +1,67 @@
+"""Links that lose packets while the job goes on."""
+
+import pytest
+
+from kcover_ebpf.facts import Inode, Pid, TcpRetransmit
+from kcover_ebpf.incidents.loss import LossWatch
+from kcover_ebpf.incidents.processes import NS, ProcessView
+
+from .test_links import mesh
+
+
+def lossy_watch(
+    views: dict[Pid, ProcessView], pairs: list[tuple[int, int]], seconds: int, per_s: int = 4
+) -> LossWatch:
+    watch = LossWatch()
+    for step in range(seconds * per_s):
+        for pid, other in pairs:
+            watch.observe(again(views, pid, other, step * NS // per_s), views)
+    return watch
+
+
+def again(views: dict[Pid, ProcessView], pid: int, other: int, now_ns: int) -> TcpRetransmit:
+    sample = views[Pid(pid)].sockets[other]
+    return TcpRetransmit(now_ns, Pid(pid), Inode(0), sample.local, sample.remote, 0)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "rank"),
+    [
+        ([(100, 102), (102, 101), (103, 102)], 102),
+        ([(100, 101), (102, 103)], None),
+        ([(100, 101)], None),
+    ],
+)
+def test_the_rank_that_most_losses_touch(pairs: list[tuple[int, int]], rank: int | None) -> None:
+    found = lossy_watch(mesh(4), pairs, 10).lossy(10 * NS)
+    assert found is not None
+    assert found.pid == rank
+    assert found.rate_per_s == pytest.approx(4 * len(pairs), rel=0.1)
+
+
+def test_rare_losses_are_healthy_and_old_ones_forgotten() -> None:
+    views = mesh(2)
+    watch = LossWatch()
+    assert watch.lossy(0) is None
+    for second in range(0, 10, 2):
+        watch.observe(again(views, 100, 101, second * NS), views)
+    assert watch.lossy(10 * NS) is None
+    assert lossy_watch(views, [(100, 101)], 10).lossy(25 * NS) is None
+
+
+def test_a_burst_of_a_moment_is_no_lossy_link() -> None:
+    assert lossy_watch(mesh(2), [(100, 101)], 2, per_s=50).lossy(3 * NS) is None
+
+
+def test_losses_to_anybody_but_a_rank_do_not_count() -> None:
+    views = mesh(3)
+    fact = TcpRetransmit(0, Pid(100), Inode(0), ("10.0.0.1", 5), ("8.8.8.8", 443), 0)
+    watch = LossWatch()
+    for step in range(60):
+        watch.observe(TcpRetransmit(step * NS // 6, *_rest(fact)), views)
+        watch.observe(TcpRetransmit(step * NS // 6, Pid(9), *_rest(fact)[1:]), views)
+    assert watch.lossy(10 * NS) is None
+
+
+def _rest(fact: TcpRetransmit) -> tuple[Pid, Inode, tuple[str, int], tuple[str, int], int]:
+    return fact.pid, fact.inode, fact.local, fact.remote, fact.backoff

@@ -1,0 +1,83 @@
+"""What /proc says, from any bytes it may hold, and of this very process."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kcover_ebpf.facts import Pid
+from kcover_ebpf.host import procfs
+from kcover_ebpf.host.procfs import parse_environ, parse_stat
+
+TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+NAMES = st.one_of(st.text(max_size=15), st.text(alphabet="() \n\tRS0", max_size=15))
+
+
+@given(NAMES, st.integers(0, 2**22), st.integers(0, 2**62), st.lists(st.integers(), max_size=30))
+def test_a_name_may_hold_anything(name: str, ppid: int, ticks: int, more: list[int]) -> None:
+    between = " ".join(["0"] * 17)
+    text = f"77 ({name}) S {ppid} {between} {ticks} {' '.join(map(str, more))}\n"
+    assert parse_stat(text) == (name, ppid, ticks * TICK_NS)
+
+
+@given(st.binary(), st.sets(st.text(max_size=3)))
+def test_any_environment_block_gives_wanted_variables_only(raw: bytes, wanted: set[str]) -> None:
+    found = parse_environ(raw, wanted)
+    assert found.keys() <= wanted
+    assert all(len(value) <= 200 for value in found.values())
+
+
+PAIRS = st.dictionaries(
+    st.sampled_from(["RANK", "WORLD_SIZE", "SECRET", "RANK2"]),
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20),
+)
+
+
+@given(PAIRS)
+def test_variables_are_found_whole_and_others_are_never_kept(environ: dict[str, str]) -> None:
+    raw = b"".join(f"{name}={value}\0".encode() for name, value in environ.items())
+    wanted = {"RANK", "WORLD_SIZE"}
+    assert parse_environ(raw, wanted) == {k: v for k, v in environ.items() if k in wanted}
+
+
+def test_values_are_cut_and_may_hold_equal_signs() -> None:
+    assert parse_environ(b"A=1=2\0B\0C=" + b"x" * 999, {"A", "B", "C"}) == {
+        "A": "1=2",
+        "C": "x" * 200,
+    }
+
+
+def test_this_process_is_read_as_it_is() -> None:
+    script = "import time; time.sleep(20)"
+    words = [sys.executable, "-c", script, *map(str, range(30))]
+    began_ns = procfs.boottime_ns()
+    with subprocess.Popen(words, env={"RANK": "5", "TOKEN": "x"}) as child:
+        try:
+            seen = procfs.read_process(Pid(child.pid), {"RANK"})
+        finally:
+            child.kill()
+    assert seen is not None
+    assert (seen.pid, seen.ppid, seen.rank_environ) == (child.pid, os.getpid(), {"RANK": "5"})
+    assert seen.argv == tuple(words[:16])
+    assert abs(seen.start_ns - began_ns) < 2_000_000_000
+    assert began_ns <= seen.boottime_ns <= procfs.boottime_ns()
+
+
+def test_a_process_that_is_gone_is_none_and_a_zombie_says_nothing() -> None:
+    child = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    zombie = procfs.read_process(Pid(child.pid), {"RANK"})
+    child.wait()
+    # newer kernels refuse to open the environment of a zombie, older ones call it empty
+    assert zombie is None or (zombie.argv, zombie.rank_environ) == ((), {})
+    assert procfs.read_process(Pid(child.pid), {"RANK"}) is None
+
+
+def test_boottime_plus_the_offset_is_unix_time() -> None:
+    assert procfs.boottime_ns() / 1e9 + procfs.unix_offset_s() == pytest.approx(
+        time.time(), abs=0.05
+    )

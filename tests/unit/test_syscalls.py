@@ -1,0 +1,70 @@
+"""The table of system calls against the headers of the kernel itself."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from kcover_ebpf.facts import NO_SYSCALL
+from kcover_ebpf.syscalls import FIRST_ARGUMENT_IS_FD, Family, SyscallTable
+from tests.skips import skip
+
+# machine -> the header that numbers its calls; Debian keeps the one of x86 in a folder of its own
+HEADERS = {
+    "x86_64": ("/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "/usr/include/asm/unistd_64.h"),
+    "aarch64": ("/usr/include/asm-generic/unistd.h",),
+}
+MOST = 1024
+
+
+def numbers_in(text: str) -> dict[str, int]:
+    """Names and numbers of a unistd.h, the generic one's aliases (__NR3264_) resolved."""
+    lines = re.findall(r"^#define\s+__NR(3264)?_(\w+)\s+(\w+)", text, re.MULTILINE)
+    plain = {name: int(value) for _, name, value in lines if value.isdecimal()}
+    alias = {
+        name: plain[value.removeprefix("__NR3264_")]
+        for _, name, value in lines
+        if value.removeprefix("__NR3264_") in plain
+    }
+    return plain | alias
+
+
+def listed(table: SyscallTable) -> dict[str, int]:
+    names = {table.name(number): number for number in range(MOST)}
+    return {name: number for name, number in names.items() if not name.startswith("syscall ")}
+
+
+@pytest.mark.parametrize("machine", HEADERS)
+def test_every_number_is_the_one_of_the_kernel_header(machine: str) -> None:
+    header = next((Path(path) for path in HEADERS[machine] if Path(path).exists()), None)
+    if header is None:
+        skip("headers", f"install the kernel's headers for {machine}")
+    truth = numbers_in(header.read_text())
+    ours = listed(SyscallTable(machine))
+    assert len(ours) > 60
+    assert ours == {name: truth.get(name) for name in ours}
+
+
+def test_both_architectures_tell_the_same_families() -> None:
+    x86, arm = SyscallTable("x86_64"), SyscallTable("aarch64")
+    ours, theirs = listed(x86), listed(arm)
+    assert theirs.keys() <= ours.keys()
+    for name, number in theirs.items():
+        assert arm.family(number) is x86.family(ours[name]), name
+    assert listed(SyscallTable("arm64")) == theirs
+
+
+def test_the_calls_that_wait_on_a_descriptor_are_listed() -> None:
+    assert listed(SyscallTable("x86_64")).keys() >= FIRST_ARGUMENT_IS_FD
+
+
+def test_what_is_not_listed_is_a_wait_of_unknown_kind() -> None:
+    table = SyscallTable("x86_64")
+    assert (table.name(999), table.family(999)) == ("syscall 999", Family.OTHER)
+    assert (table.name(NO_SYSCALL), table.family(NO_SYSCALL)) == ("", Family.NONE)
+    assert (table.name(202), table.family(202)) == ("futex", Family.FUTEX)
+
+
+def test_an_unknown_machine_is_a_key_error() -> None:
+    with pytest.raises(KeyError):
+        SyscallTable("riscv64")
