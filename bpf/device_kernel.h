@@ -24,6 +24,23 @@ struct inode___device {
 	__u32 i_rdev;
 };
 
+struct devlink {
+	struct device *dev;
+};
+
+/* include/rdma/ib_verbs.h */
+struct ib_device {
+	char name[64];
+};
+
+struct ib_event {
+	struct ib_device *device;
+	union {
+		__u32 port_num;
+	} element;
+	__u32 event;
+};
+
 struct module {
 	char name[56];
 };

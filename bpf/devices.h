@@ -16,6 +16,8 @@
 #define AER_STATUS_BITS    32
 #define MEMORY_LABEL_BYTES 64
 #define UUID_BYTES         16
+#define NIC_DEVICE_BYTES   64
+#define NIC_TEXT_BYTES     128
 
 enum device_event_type {
 	EVENT_XID = 32,
@@ -25,6 +27,7 @@ enum device_event_type {
 	EVENT_OPEN = 36,
 	EVENT_UVM = 37,
 	EVENT_MODULE = 38,
+	EVENT_NIC = 39,
 };
 
 /* The values of facts' Rung that the kernel half can have. */
@@ -37,6 +40,11 @@ enum memory_source {
 	MEMORY_EDAC = 1,
 	MEMORY_PAGE = 2,
 	MEMORY_MACHINE_CHECK = 3,
+};
+
+enum nic_source {
+	NIC_RDMA = 1,
+	NIC_HEALTH = 2,
 };
 
 /* The header's pid is the thread group in whose context the driver ran: not the guilty one. */
@@ -93,6 +101,17 @@ struct module_event {
 	__u32 loaded;
 	__u32 pad;
 	__u8 name[MODULE_BYTES];
+};
+
+/* A network device's driver, or the RDMA core, tells of a fault. */
+struct nic_event {
+	struct event_header header;
+	__u32 source; /* enum nic_source */
+	__u32 event;  /* enum ib_event_type for NIC_RDMA */
+	__u32 port;   /* of an RDMA device */
+	__u32 pad;
+	__u8 device[NIC_DEVICE_BYTES]; /* PCI address; RDMA device name for NIC_RDMA */
+	__u8 text[NIC_TEXT_BYTES];
 };
 
 struct aer_key {

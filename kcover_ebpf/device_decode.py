@@ -13,10 +13,13 @@ from kcover_ebpf.device_facts import (
     CudaContext,
     DeviceFact,
     DeviceHeld,
+    DeviceNotice,
     DriverChange,
     DriverLine,
     MemoryFault,
     MemoryKind,
+    Notice,
+    PortChange,
     Rung,
     XidSighting,
 )
@@ -104,6 +107,18 @@ def _module(event: wire.ModuleEvent) -> DriverChange:
     return DriverChange(event.header.boottime_ns, text_of(event.name), bool(event.loaded))
 
 
+# include/rdma/ib_verbs.h, enum ib_event_type
+_RDMA_EVENTS = {8: (False, "device failed"), 9: (True, "port active"), 10: (False, "port down")}
+
+
+def _nic(event: wire.NicEvent) -> PortChange | DeviceNotice:
+    name, text = text_of(event.device), text_of(event.text)
+    if event.source == wire.NicSource.HEALTH:
+        return DeviceNotice(event.header.boottime_ns, name, Notice.NIC_FAILED, text)
+    up, words = _RDMA_EVENTS[event.event]
+    return PortChange(event.header.boottime_ns, f"{name}/{event.port}", "", up, words)
+
+
 class MirrorLayout:
     """Reads a record as its mirror; has the two names of `struct.Struct` that `decode` uses.
 
@@ -126,6 +141,7 @@ DEVICE_DECODERS: dict[int, tuple[MirrorLayout, Callable[..., DeviceFact]]] = {
     wire.DeviceEventType.MEMORY: (MirrorLayout(wire.MemoryEvent), _memory),
     wire.DeviceEventType.OPEN: (MirrorLayout(wire.OpenEvent), _held),
     wire.DeviceEventType.UVM: (MirrorLayout(wire.UvmEvent), _cuda),
+    wire.DeviceEventType.NIC: (MirrorLayout(wire.NicEvent), _nic),
     wire.DeviceEventType.MODULE: (MirrorLayout(wire.ModuleEvent), _module),
 }
 """Type of a record -> its layout, and the fact in it; KeyError: a closed list holds something else.

@@ -14,6 +14,8 @@ LogText = c_uint8 * 512
 ModuleName = c_uint8 * 56
 MemoryLabel = c_uint8 * 64
 Uuid = c_uint8 * 16
+NicDeviceName = c_uint8 * 64
+NicText = c_uint8 * 128
 BitCounts = c_uint32 * 32
 
 
@@ -27,6 +29,7 @@ class DeviceEventType(IntEnum):
     OPEN = 36
     UVM = 37
     MODULE = 38
+    NIC = 39
 
 
 class XidRung(IntEnum):
@@ -42,6 +45,13 @@ class MemorySource(IntEnum):
     EDAC = 1
     PAGE = 2
     MACHINE_CHECK = 3
+
+
+class NicSource(IntEnum):
+    """`nic_event.source`."""
+
+    RDMA = 1
+    HEALTH = 2
 
 
 class XidEvent(ctypes.Structure):
@@ -121,6 +131,20 @@ class ModuleEvent(ctypes.Structure):
         ("loaded", c_uint32),
         ("pad", c_uint32),
         ("name", ModuleName),
+    )
+
+
+class NicEvent(ctypes.Structure):
+    """Facts: PortChange or DeviceNotice."""
+
+    _fields_ = (
+        ("header", EventHeader),
+        ("source", c_uint32),
+        ("event", c_uint32),
+        ("port", c_uint32),
+        ("pad", c_uint32),
+        ("device", NicDeviceName),
+        ("text", NicText),
     )
 
 

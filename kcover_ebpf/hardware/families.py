@@ -36,4 +36,13 @@ MEMORY = Family(
         Probe("on_machine_check", "machine checks"),
     ),
 )
+NIC = Family(
+    "nic",
+    (
+        Probe("on_rdma", "RDMA ports that go down and devices that fail (their state is polled)"),
+        Probe("on_health", "faults that network drivers report by devlink"),
+    ),
+)
+"""The first probe is attached while the RDMA core is loaded."""
 GPU_MODULES = frozenset({"nvidia", "nvidia_uvm"})
+NIC_MODULE = "ib_core"

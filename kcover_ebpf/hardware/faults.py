@@ -10,6 +10,7 @@ from kcover_ebpf.device_facts import (
     DeviceFault,
     DeviceNotice,
     Notice,
+    PortChange,
     XidReported,
 )
 from kcover_ebpf.facts import Pid
@@ -65,6 +66,19 @@ def of_notice(notice: DeviceNotice, holders: Collection[Pid], held: str) -> list
     lethal = notice.notice in _LETHAL_NOTICES or notice.notice is Notice.SLOT_DOWN
     return [
         DeviceFault(notice.boottime_ns, pid, held, notice.notice.value, notice.text, lethal)
+        for pid in sorted(holders)
+    ]
+
+
+def of_port(change: PortChange, holders: Collection[Pid], device: str) -> list[DeviceFault]:
+    """The faults of the processes that use an RDMA port which went down or counts errors.
+
+    Never the job's end by itself: RDMA retries for half a minute, and a link may come back.
+    """
+    state = "up" if change.up else "down"
+    text = f"RDMA port {change.port} is {state}: {change.text}"
+    return [
+        DeviceFault(change.boottime_ns, pid, device, f"port {state}", text, ends_job=False)
         for pid in sorted(holders)
     ]
 

@@ -21,6 +21,7 @@ from kcover_ebpf.device_facts import (
     DeviceNotice,
     DriverChange,
     DriverLine,
+    PortChange,
     Rung,
     XidReported,
     XidSighting,
@@ -32,6 +33,7 @@ from kcover_ebpf.hardware.catalog import FIRST_SXID, Catalog
 from kcover_ebpf.hardware.kernlog import read_console, read_record
 from kcover_ebpf.hardware.kmsg import KmsgReader
 from kcover_ebpf.hardware.ladder import Ladder
+from kcover_ebpf.hardware.ports import PortWatch
 from kcover_ebpf.kernel.libbpf import BpfMap
 from kcover_ebpf.kernel.probes import Family, LoadedFamily, ProbeStatus, load_family
 from kcover_ebpf.settings import Settings
@@ -61,13 +63,15 @@ class DeviceWatch:
         self._maps, self._settings, self._catalog = maps, settings, catalog
         self._root, self._pin = root, pin_driver
         self._loaded: dict[str, LoadedFamily] = {}
-        for family in (families.LOG, families.PCIE, families.MEMORY):
+        for family in (families.LOG, families.PCIE, families.MEMORY, families.NIC):
             self._load(family)
         self._kmsg = _open_kmsg(root)
         self.console_works = False
         self.ladder = Ladder(Rung.KMSG)
         self.topology = topology.Topology()
         self._holders = ownership.Holders()
+        self._ports = _open_ports(root)
+        self._stale_nic = False
         self._aer = AerCounter()
         self._aer_quiet_ns = 0
         self._line_came = False
@@ -134,6 +138,11 @@ class DeviceWatch:
                 self._holders.on_context(fact)
             case DriverChange():
                 self._stale_driver |= fact.module in families.GPU_MODULES
+                self._stale_nic |= fact.module == families.NIC_MODULE
+            case PortChange():
+                return self._on_port(fact, members)[1:]
+            case DeviceNotice():
+                return self._on_notice(fact, members)[1:]
             case ProcessExit():
                 self._holders.on_exit(fact.pid)
             case _:
@@ -144,7 +153,13 @@ class DeviceWatch:
         """What polling finds, and what waited for a better rung; attaches to a new driver."""
         if self._stale_driver or self._driver_appeared():
             self.attach_driver()
+        if self._stale_nic:
+            self._stale_nic = False
+            self._load(families.NIC)
         found = self._poll_log(members)
+        if self._ports is not None:
+            for change in self._ports.changes(_now_ns()):
+                found += self._on_port(change, members)
         for report in self.ladder.overdue(_now_ns()):
             found += self._concerning(report, members)
         if _now_ns() < self._aer_quiet_ns:
@@ -211,6 +226,15 @@ class DeviceWatch:
             found += faults.of_notice(notice, self._of_device(device, members), device)
         return found
 
+    def _on_port(self, change: PortChange, members: Collection[Pid]) -> list[DeviceFact]:
+        found: list[DeviceFact] = [change]
+        name = change.port.partition("/")[0]
+        for port in self.topology.ports:
+            if port.name == name and port.node:
+                holders = ownership.open_by(members, {port.node})
+                found += faults.of_port(change, holders, port.device)
+        return found
+
     # --- who
 
     def _devices_below(self, device: str) -> set[str]:
@@ -245,8 +269,9 @@ class DeviceWatch:
         for family in self._loaded.values():
             family.close()
         self._loaded.clear()
-        if self._kmsg is not None:
-            self._kmsg.close()
+        for reader in (self._kmsg, self._ports):
+            if reader is not None:
+                reader.close()
 
     def __enter__(self) -> Self:
         return self
@@ -268,6 +293,13 @@ def _report(seen: XidSighting) -> XidReported:
 def _version(root: Path) -> str | None:
     try:
         return (root / "sys/module/nvidia/version").read_text().strip()
+    except OSError:
+        return None
+
+
+def _open_ports(root: Path) -> PortWatch | None:
+    try:
+        return PortWatch(root)
     except OSError:
         return None
 

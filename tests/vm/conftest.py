@@ -35,6 +35,8 @@ class Observer:
         self._file = guest.share / f"facts-{time.monotonic_ns()}"
         self._log = guest.share / "observer.log"
         self._guest = guest
+        self.member = members[0] if members else 0
+        """The process that holds the GPU."""
         inside = f"/share/{self._file.name}"
         arguments = [str(pid) for pid in members]
         self.pid = guest.start(
@@ -138,6 +140,5 @@ def observer(guest: Guest, driver: kernels.Prepared) -> Iterator[Observer]:
     guest.python("import os, time")
     pid = guest.start("/usr/bin/python3", "-c", HOLD, log="/share/member.log")
     watching = Observer(guest, [pid])
-    watching.member = pid  # type: ignore[attr-defined]
     yield watching
     watching.close()

@@ -234,10 +234,8 @@ def _stub(kernel: Kernel, version: str, folder: Path) -> Path | None:
         return None
     # the package includes its common part by an absolute path
     makefile = tree / "Makefile"
-    common = tree.parent / f"linux-headers-{version.removesuffix('-amd64')}-common"
-    if not common.exists():
-        common = _one(tree.parent.glob("linux-headers-*-common"), "common headers")
-    makefile.write_text(f"include {common}/Makefile\n")
+    if (text := makefile.read_text()).count(f"{tree.parent}/") == 0:
+        makefile.write_text(text.replace("/usr/src/", f"{tree.parent}/"))
     shutil.rmtree(build, ignore_errors=True)
     shutil.copytree(source, build)
     try:

@@ -5,10 +5,14 @@ Each count is compared with a second source in the guest: the kernel's log, its 
 
 from __future__ import annotations
 
+from typing import Any
+
 from kcover_ebpf.hardware.catalog import judge
 from kcover_ebpf.hardware.catalog.files import shipped
 from tests.vm.conftest import GPU, PORT, Observer
 from tests.vm.guest import Guest
+
+Line = dict[str, Any]
 
 # 23, a prime: no buffer or batch size divides it
 XIDS = (
@@ -136,8 +140,8 @@ def test_switch_errors_concern_every_gpu(guest: Guest, observer: Observer) -> No
     assert [report["link"] for report in reports] == [30, 30]
 
 
-def aer_counts(observer: Observer, mark: int, wanted: int) -> list[dict]:
-    def enough(lines: list[dict]) -> bool:
+def aer_counts(observer: Observer, mark: int, wanted: int) -> list[Line]:
+    def enough(lines: list[Line]) -> bool:
         return sum(line["count"] for line in lines if line.get("fact") == "AerError") >= wanted
 
     lines = observer.wait(enough, mark)
@@ -147,7 +151,7 @@ def aer_counts(observer: Observer, mark: int, wanted: int) -> list[dict]:
 
 def check_severity(
     guest: Guest, observer: Observer, kind: str, bits: tuple[int, int], pause_s: float
-) -> list[dict]:
+) -> list[Line]:
     guest.python(INJECT)
     mark, before = observer.mark(), counter(guest, kind)
     guest.python(f"inject('{GPU}', {bits[0]}, {bits[1]}, 23, {pause_s})", timeout_s=200)
@@ -196,25 +200,13 @@ def test_an_error_of_the_port_above_is_the_gpus(guest: Guest, observer: Observer
     assert "Surprise Down Error" in fault["text"]
 
 
-def test_a_storm_of_corrected_errors_is_counted_and_cheap(
-    guest: Guest, observer: Observer, capsys
-) -> None:
+def test_a_storm_of_corrected_errors_is_counted(guest: Guest, observer: Observer) -> None:
     guest.python(INJECT)
     mark, before = observer.mark(), counter(guest, "cor")
-    cpu_before = [line["cpu_s"] for line in observer.lines()[:mark] if "cpu_s" in line][-1]
-    script = f"t = time.monotonic(); inject('{GPU}', 0, 0x1, 10000); print(time.monotonic() - t)"
-    burst_s = float(guest.python(script, timeout_s=300))
-    guest.python("time.sleep(2)")
+    guest.python(f"inject('{GPU}', 0, 0x1, 10000); time.sleep(2)", timeout_s=300)
     happened = counter(guest, "cor") - before
     facts = aer_counts(observer, mark, happened)
-    lines = observer.lines()[mark:]
-    cpu_s = [line["cpu_s"] for line in lines if "cpu_s" in line][-1] - cpu_before
-    idle = len([line for line in lines if "cpu_s" in line])
-    with capsys.disabled():
-        print(
-            f"\n  storm: {happened} errors in {burst_s:.1f} s, told in {len(facts)} facts, "
-            f"sensor CPU {cpu_s:.3f} s in {idle} passes"
-        )
+    passes = len([line for line in observer.lines()[mark:] if "cpu_s" in line])
     assert happened > 1000
     assert sum(fact["count"] for fact in facts) == happened
-    assert len(facts) <= idle + 2 * burst_s
+    assert len(facts) <= 2 * passes
