@@ -33,12 +33,19 @@ struct ib_device {
 	char name[64];
 };
 
+/* Those of a device or a port, not of one queue. */
+enum ib_event_type {
+	IB_EVENT_DEVICE_FATAL = 8,
+	IB_EVENT_PORT_ACTIVE = 9,
+	IB_EVENT_PORT_ERR = 10,
+};
+
 struct ib_event {
 	struct ib_device *device;
 	union {
 		__u32 port_num;
 	} element;
-	__u32 event;
+	enum ib_event_type event;
 };
 
 struct module {

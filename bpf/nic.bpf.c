@@ -10,10 +10,6 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* enum ib_event_type in include/rdma/ib_verbs.h: those of a device or a port, not of one queue */
-#define IB_EVENT_DEVICE_FATAL 8
-#define IB_EVENT_PORT_ERR     10
-
 static __always_inline void clear_nic(struct nic_event *event, __u32 source)
 {
 	event->source = source;

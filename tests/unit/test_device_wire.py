@@ -1,4 +1,4 @@
-"""Both sides of bpf/devices.h agree, as test_wire.py demands it of bpf/events.h; and its decoding."""
+"""Both sides of bpf/devices.h agree, as test_wire.py demands it of bpf/events.h; and decoding."""
 
 import ctypes
 import inspect

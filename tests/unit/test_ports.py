@@ -31,7 +31,10 @@ def message(name: str, state: int, *, flags: int = 1, kind: int = 16) -> bytes:
         (message("eth0", 2, flags=0), [Link("eth0", "down", False)]),
         (message("eth0", 2, kind=17), [Link("eth0", "gone", True)]),
         (message("eth0", 99), [Link("eth0", "unknown", True)]),
-        (message("a", 6) + message("b", 3), [Link("a", "up", True), Link("b", "lowerlayerdown", True)]),
+        (
+            message("a", 6) + message("b", 3),
+            [Link("a", "up", True), Link("b", "lowerlayerdown", True)],
+        ),
         (message("eth0", 6, kind=20), []),
         (message("eth0", 6)[:-3], []),
         (b"", []),

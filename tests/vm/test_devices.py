@@ -180,7 +180,7 @@ def test_23_nonfatal_errors(guest: Guest, observer: Observer) -> None:
 
 def test_23_fatal_errors_end_the_job_that_holds_the_gpu(guest: Guest, observer: Observer) -> None:
     mark = observer.mark()
-    facts = check_severity(guest, observer, "fatal", (0x40000, 0), 3)
+    facts = check_severity(guest, observer, "fatal", (0x40000, 0), 1.5)
     assert len(facts) == 23
     faults = [line for line in observer.lines()[mark:] if line.get("fact") == "DeviceFault"]
     assert len(faults) == 23
