@@ -72,8 +72,12 @@ def _try_probes() -> tuple[ProbeStatus, ...]:
     from kcover_ebpf.kernel.sampler import Kernel
     from kcover_ebpf.settings import Settings
 
-    with Kernel.open(Settings()) as kernel:
-        return kernel.statuses
+    from kcover_ebpf.hardware.catalog.files import load
+    from kcover_ebpf.hardware.watch import DeviceWatch
+
+    settings = Settings()
+    with Kernel.open(settings) as kernel, DeviceWatch(kernel.maps, settings, load()) as devices:
+        return (*kernel.statuses, *devices.statuses)
 
 
 def host_features() -> list[Feature]:
