@@ -47,10 +47,8 @@ static __always_inline __u32 raw_state(struct task_struct *task)
  * freezer logic", 6.1), before that a flag on a sleeper (the bit is a hole since), and for the
  * freezer of cgroup v2 a job control trap.
  */
-static __always_inline __u32 thread_state(struct task_struct *task)
+static __always_inline __u32 thread_state(struct task_struct *task, __u32 state)
 {
-	__u32 state = raw_state(task);
-
 	if (task->exit_state)
 		return THREAD_ZOMBIE;
 	if (!state || state & TASK_WAKING)

@@ -190,6 +190,7 @@ struct process_value {
 	struct totals_event totals;
 	__u64 watched_ns;     /* threads that started before count from their first sample */
 	__u64 pass_id;        /* the pass that counted the states in `totals` */
+	__u64 told_id;        /* the pass whose totals were sent */
 	__u64 socket_pass_id; /* the iteration that first saw its descriptors: it sends all */
 	__u32 detail;         /* copied from the map `details` once a pass */
 	__u32 pad;
@@ -198,6 +199,8 @@ struct process_value {
 /* The pass under way (or the last one), by the first thread that it visits. */
 struct pass_value {
 	__u64 id;
+	__u64 used_bytes;    /* of the buffer `samples` */
+	__u64 is_incomplete; /* not all threads were looked at: take the samples out and go on */
 	__u64 boottime_ns;
 	__u64 previous_ns;  /* boottime of the pass before; 0 before the second */
 	__u64 monotonic_ns; /* CLOCK_MONOTONIC, which leaves out suspension */

@@ -15,18 +15,25 @@ struct thread_sample {
 	__u64 pass_id; /* first, because user space finds stale entries by it */
 	__u64 start_ns;
 	__u64 switch_count;
+	__u32 raw_state;
+	__u32 state; /* enum thread_state */
 	__u64 cpu_ns;
 	__u64 site_since_ns;
 	__u64 user_sp;
 	__u64 arg0;
 	__s32 syscall;
-	__u32 state;
+	__u32 pad;
 	__u64 read_bytes;
 	__u64 write_bytes;
 	__u64 read_chars;
 	__u64 write_chars;
 	__u64 minor_faults;
 	__u64 major_faults;
+};
+
+/* Records of one pass, one after the other; `pass_value.used_bytes` says how far. */
+struct sample_buffer {
+	__u8 bytes[256 * 1024];
 };
 
 struct socket_sample {
@@ -77,24 +84,35 @@ struct {
 	__type(value, struct socket_sample);
 } sockets SEC(".maps");
 
+/* The next three are mapped into the reader's memory: it needs no system call to look at them. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
 	__type(value, struct pass_value);
 } pass SEC(".maps");
 
 struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 256 * 1024);
-} events SEC(".maps");
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct sample_buffer);
+} samples SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
 	__type(value, struct lost_value);
 } lost SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 256 * 1024);
+} events SEC(".maps");
 
 static __always_inline struct process_value *watched(__u32 pid)
 {

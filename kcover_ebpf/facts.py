@@ -57,7 +57,9 @@ class ThreadSample:
     none.
     """
     args: tuple[int, int, int, int, int, int]
-    """Arguments of the call; outside a call whatever its registers for arguments held when last seen."""
+    """Arguments of the call; outside a call whatever its registers for arguments held when last
+    seen.
+    """
     user_sp: int
     user_ip: int
     site_since_ns: int

@@ -51,7 +51,9 @@ class Policy:
     so long.
     """
     storage_patience_s: float = 60.0
-    """Time for a storage call, an outside service or a helper program where nothing proves it stuck."""
+    """Time for a storage call, an outside service or a helper program where nothing proves it
+    stuck.
+    """
     start_grace_s: float = 20.0
     """Time for missing ranks to appear after the last one that did."""
     hard_limit_s: float | None = None

@@ -243,6 +243,7 @@ class ProcessValue(ctypes.Structure):
         ("totals", TotalsEvent),
         ("watched_ns", c_uint64),
         ("pass_id", c_uint64),
+        ("told_id", c_uint64),
         ("socket_pass_id", c_uint64),
         ("detail", c_uint32),
         ("pad", c_uint32),
@@ -254,6 +255,8 @@ class PassValue(ctypes.Structure):
 
     _fields_ = (
         ("id", c_uint64),
+        ("used_bytes", c_uint64),
+        ("is_incomplete", c_uint64),
         ("boottime_ns", c_uint64),
         ("previous_ns", c_uint64),
         ("monotonic_ns", c_uint64),

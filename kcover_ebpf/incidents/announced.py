@@ -7,12 +7,13 @@ collective, makes an innocent peer fail. Those two are told apart here.
 from __future__ import annotations
 
 import signal
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kcover_ebpf.facts import OomKill, Pid, ProcessExit, SignalSent
 from kcover_ebpf.incidents import links, stacks
 from kcover_ebpf.incidents.finding import Finding
+from kcover_ebpf.incidents.members import Members
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.ranks import Role
 from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
@@ -20,6 +21,8 @@ from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
 SETTLE_NS = 300_000_000
 """Time after a first failure in which the others are looked at, before it is told."""
 _LEFT_WINDOW_NS = 10 * NS
+_ESTABLISHED_NS = 5 * NS
+_AGAIN_NS = 3 * NS
 _CRASH_SIGNALS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 _ENDING_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL}
 
@@ -49,23 +52,46 @@ class Announcements:
         """Note a victim of the out-of-memory killer."""
         self.oom.add(kill.pid)
 
-    def on_exit(self, view: ProcessView, leaving: ProcessExit, members: Collection[Pid]) -> None:
+    def on_exit(self, view: ProcessView, leaving: ProcessExit, members: Members) -> None:
         """Note an exit if it is a failure that concerns the job."""
-        if view.member is None or view.member.role not in (Role.RANK, Role.LOADER):
+        member, by_signal = view.member, leaving.signal != 0
+        if member is None or not (by_signal or leaving.exit_code):
             return
-        by_signal = leaving.signal != 0
-        if view.member.role is Role.LOADER and not by_signal:
+        if by_signal and leaving.signal in _ENDING_SIGNALS and self._ended_inside(leaving, members):
             return
-        sent = self.signals.get(leaving.pid)
-        inside = sent is not None and sent.sender_pid in members and sent.sender_pid != leaving.pid
-        if by_signal and inside and leaving.signal in _ENDING_SIGNALS:
-            return
-        if by_signal or leaving.exit_code != 0:
+        concerns = {
+            # what a wrapper runs before the training may fail without harm; the wrapper tells
+            Role.RANK: by_signal or _established(view, leaving) or not members.is_wrapped(view),
+            Role.LOADER: by_signal,
+            Role.HELPER: member.wraps and not self._failed(member.rank, members),
+        }
+        if concerns.get(member.role, False):
             self.failures.append(leaving)
 
-    def clear(self) -> None:
-        """Forget failures once they have been judged and the job goes on without them."""
+    def _ended_inside(self, leaving: ProcessExit, members: Members) -> bool:
+        # a launcher or a rank ends its own processes; that is management, not a fault
+        sent = self.signals.get(leaving.pid)
+        return (
+            sent is not None and sent.sender_pid != leaving.pid and sent.sender_pid in members.views
+        )
+
+    def _failed(self, rank: int | None, members: Members) -> bool:
+        views = [members.views.get(failure.pid) for failure in self.failures]
+        return any(view is not None and view.member and view.member.rank == rank for view in views)
+
+    def settle(self, members: Members) -> None:
+        """Forget the failures once the job got over them: each rank is there again and goes on."""
+        living = {view.member.rank: view for view in members.ranks.values() if view.member}
+        for failure in self.failures:
+            view = members.views.get(failure.pid)
+            again = living.get(view.member.rank) if view is not None and view.member else None
+            if again is None or again.peer_bytes_ns < failure.boottime_ns + _AGAIN_NS:
+                return
         self.failures.clear()
+
+
+def _established(view: ProcessView, leaving: ProcessExit) -> bool:
+    return view.peer_bytes_ns > 0 or leaving.boottime_ns - view.first_seen_ns >= _ESTABLISHED_NS
 
 
 def judge_failure(
@@ -90,15 +116,15 @@ def judge_failure(
     if blamed is not None:
         who = _name(ranks[blamed])
         evidence.insert(0, Evidence(EvidenceKind.EVENT, f"{who} left with exit code 0 before"))
-        return _finding(Cause.LEFT_EARLY, Kind.CRASHED, ranks[blamed], evidence, victims)
+        return _finding(Cause.LEFT_EARLY, first.boottime_ns, ranks[blamed], evidence, victims)
     odd = _skipped(first, ranks, survivor_stacks)
     if odd is not None and view.member is not None and view.member.role is Role.RANK:
         other = [pid for pid in survivor_stacks if pid != odd]
         names = ", ".join(_name(ranks[pid]) for pid in other)
         text = f"{_name(ranks[odd])} waits in another collective than {names}"
         evidence.append(Evidence(EvidenceKind.STACK, text))
-        return _finding(Cause.COLLECTIVE_MISMATCH, Kind.CRASHED, ranks[odd], evidence, victims)
-    return _finding(_cause(view, first, announced), Kind.CRASHED, view, evidence, victims)
+        return _finding(Cause.COLLECTIVE_MISMATCH, first.boottime_ns, ranks[odd], evidence, victims)
+    return _finding(_cause(view, first, announced), first.boottime_ns, view, evidence, victims)
 
 
 def _left_before(first: ProcessExit, ranks: Mapping[Pid, ProcessView]) -> Pid | None:
@@ -181,13 +207,16 @@ def _name(view: ProcessView) -> str:
 
 
 def _finding(
-    cause: Cause, kind: Kind, view: ProcessView, evidence: list[Evidence], victims: tuple[Pid, ...]
+    cause: Cause,
+    since_ns: int,
+    view: ProcessView,
+    evidence: list[Evidence],
+    victims: tuple[Pid, ...],
 ) -> Finding:
     member = view.member
     owner = member.owner if member and member.owner is not None else view.pid
-    since_ns = view.exit.boottime_ns if view.exit is not None else 0
     return Finding(
-        kind,
+        Kind.CRASHED,
         cause,
         since_ns,
         owner,

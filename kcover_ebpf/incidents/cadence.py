@@ -7,7 +7,9 @@ from collections import deque
 _REMEMBERED = 256
 _ENOUGH = 5
 _UNLEARNED_S = 8.0
-_LOOK_FLOOR_S = 1.2
+_LOOK_FLOOR_S = 0.9
+_EACH_PASS_S = 1.5
+_UNUSUAL = 1.05
 
 
 class Cadence:
@@ -53,8 +55,11 @@ class Cadence:
 
     @property
     def alarm_s(self) -> float:
-        """A silence longer than this is worth a closer look: just above what was ever seen."""
-        return max(_LOOK_FLOOR_S, 1.05 * self.longest_s if self.learned else 0.0)
+        """A silence longer than this is worth a closer look: just above what was ever seen.
+
+        Where every pass showed progress, one pass without is already unusual.
+        """
+        return max(_LOOK_FLOOR_S, _UNUSUAL * self.longest_s if self.longest_s > _EACH_PASS_S else 0)
 
     @property
     def learned(self) -> bool:

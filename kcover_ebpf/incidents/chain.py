@@ -21,7 +21,8 @@ def split(picture: Picture, ranks: Sequence[Standing]) -> tuple[list[Standing], 
     if not odd and futexes and any(each.state is State.PEERS for each in ranks):
         # a busy waiter is in the collective for certain; a futex nobody ever left is not
         odd = {pid for pid, stack in futexes.items() if not picture.known.knows(stack)}
-    # several ranks that spin wait busily for a device or for each other; a single one is at the end of a chain
+    # several ranks that spin wait busily for a device or for each other; a single one is at the end
+    # of a chain
     spinning = [each for each in ranks if each.state is State.SPINNING]
     waits = {State.PEERS, State.FUTEX} | ({State.SPINNING} if len(spinning) > 1 else set())
     waiting, sinks = [], []

@@ -1,8 +1,8 @@
-"""What one look at a job sees and says: a `Picture` goes in, a `Finding` comes out. No logic."""
+"""What one look at a job sees and says: a `Picture` goes in, a `Finding` comes out. No judgement."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kcover_ebpf.facts import Pid, SignalSent
@@ -50,3 +50,19 @@ class Picture:
     def silence_s(self, pid: Pid) -> float:
         """Seconds since this process stands where it stands."""
         return (self.now_ns - self.standings[pid].since_ns) / NS
+
+
+def blame(
+    kind: Kind,
+    cause: Cause,
+    culprit: Standing,
+    found: Sequence[Evidence],
+    ranks: Sequence[Standing],
+    end: Standing | None = None,
+) -> Finding:
+    """A finding that names a culprit; `end` is the end of its chain, if that is another process."""
+    victims = tuple(each.pid for each in ranks if each.pid != culprit.pid)
+    tid = (end or culprit).tid
+    return Finding(
+        kind, cause, culprit.since_ns, culprit.pid, tid, culprit.rank, tuple(found), victims
+    )

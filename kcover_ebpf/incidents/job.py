@@ -1,7 +1,7 @@
 """All facts of one job over time, and what they add up to. Pure: time comes in with the facts.
 
-The caller feeds `observe` with every fact, carries out the looks it `wants`, and asks for the `finding` once a
-pass.
+The caller feeds `observe` with every fact, carries out the looks it `wants`, and asks for the
+`finding` once a pass.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ class Job:
     def _on_exit(self, fact: ProcessExit) -> None:
         view = self._view(fact)
         self._classify()
+        self.announced.on_exit(view, fact, self.members)
         self.members.leave(fact.pid, fact)
-        self.announced.on_exit(view, fact, self.members.views.keys())
         if view.member is not None and view.member.role in (Role.RANK, Role.LOADER):
             self._alarm = True
         else:
@@ -144,6 +144,7 @@ class Job:
             if view is not None and view.on_peer_bytes(moved, now_ns):
                 self._progress(pid, now_ns)
         self._moved_bytes.clear()
+        self.announced.settle(self.members)
         self.pace.watch_training(ranks, self.members.world_size)
         if tick.late or tick.lost_count:
             self._blind_until_ns = now_ns + _BLIND_NS
@@ -228,7 +229,9 @@ class Job:
 
     def _failure(self) -> Finding | None:
         failures = self.announced.failures
-        if not failures or self.now_ns - failures[0].boottime_ns < announced.SETTLE_NS:
+        if not failures:
+            return None
+        if self.members.ranks and self.now_ns - failures[0].boottime_ns < announced.SETTLE_NS:
             return None
         last = self.attention.last_looks()
         survivors = {pid: last[pid].stack for pid in self.members.ranks if pid in last}

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 
 from kcover_ebpf.facts import Pid
 from kcover_ebpf.incidents import chain, evidence, links, stacks
-from kcover_ebpf.incidents.finding import Finding, Picture
+from kcover_ebpf.incidents.finding import Finding, Picture, blame
 from kcover_ebpf.incidents.processes import NS, Effort
 from kcover_ebpf.incidents.standing import HELD, Standing, State
+from kcover_ebpf.incidents.standstill import standstill
 from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
 
-_CYCLE_FACTOR = 2.0
-_CYCLE_FLOOR_S = 6.0
 _VICTIM_S = 0.4
 
 
@@ -62,7 +61,7 @@ def _held_alone(picture: Picture, ranks: Sequence[Standing]) -> Finding | None:
             + evidence.time(picture, each)
             + evidence.peers(picture, each, ranks)
         )
-        return _finding(Kind.HUNG, cause, each, found, picture, ranks)
+        return blame(Kind.HUNG, cause, each, found, ranks)
     return None
 
 
@@ -72,7 +71,7 @@ def _lost_link(picture: Picture) -> Finding | None:
     if not edges or any(picture.standings[pid].state is State.MOVING for pid in views):
         return None
     pairs = {frozenset({edge.pid, edge.peer_pid or edge.remote}) for edge in edges}
-    if len(pairs) == 1 and max(edge.backoff for edge in edges) <= links.LOST_BACKOFF:
+    if len(pairs) == 1 and max(edge.backoff for edge in edges) < links.LOST_ALONE_BACKOFF:
         return None
     since_ns = min(edge.since_ns for edge in edges)
     shown = sorted(edges, key=lambda edge: -edge.backoff)[:4]
@@ -104,7 +103,7 @@ def _at_the_end_of_the_chain(picture: Picture, ranks: Sequence[Standing]) -> Fin
         return _working(picture, working, waiting)
     if stuck:
         return _stuck(picture, stuck, ranks)
-    return _nobody(picture, ranks)
+    return standstill(picture, ranks)
 
 
 def _working(picture: Picture, working: Sequence[Standing], waiting: Sequence[Standing]) -> Finding:
@@ -143,53 +142,54 @@ def _quiet_cause(first: Standing, end: Standing) -> Cause:
 def _stuck(
     picture: Picture, stuck: Sequence[Standing], ranks: Sequence[Standing]
 ) -> Finding | None:
-    ends = [(each, chain.follow(picture, each)) for each in stuck]
+    ends = {each.pid: chain.follow(picture, each) for each in stuck}
     # the earliest one: whoever came later may be waiting for it in a way that was not understood
-    first, end = min(ends, key=lambda pair: pair[0].since_ns)
-    silent_s = picture.silence_s(first.pid)
-    if silent_s < picture.thresholds_s[first.pid]:
-        return None
+    first = min(stuck, key=lambda each: each.since_ns)
+    end = ends[first.pid]
     others = [each for each in ranks if each.pid != first.pid]
+    if end.state is State.TRACED or picture.silence_s(first.pid) < picture.thresholds_s[first.pid]:
+        return None
     if any(picture.silence_s(each.pid) < _VICTIM_S for each in others):
         return None
-    if end.state is State.TRACED:
-        return None
-    found = [
-        Evidence(
-            EvidenceKind.SINK,
-            f"{evidence.name(first)}: {first.text}, {evidence.ago(picture, first)}",
-        )
-    ]
-    if end.pid != first.pid:
-        found.append(
-            Evidence(
-                EvidenceKind.EDGE,
-                f"it waits for process {end.pid}: {end.text}, {evidence.ago(picture, end)}",
-            )
-        )
-    found += (
-        evidence.time(picture, first)
-        + evidence.peers(picture, first, ranks)
-        + evidence.unread(picture, first)
-    )
-    found += evidence.sender(picture, first) + evidence.odd_stack(picture, first)
-    same = [each for each, last in ends if last.state is end.state]
-    if end.state is State.STORAGE and len(same) > 1:
+    found = _stuck_evidence(picture, first, end, ranks)
+    in_storage = sum(last.state is State.STORAGE for last in ends.values())
+    if end.state is State.STORAGE and in_storage > 1:
         # many ranks in the same resource: it is the resource, not a rank
-        text = f"{len(same)} ranks wait for storage"
-        found.append(Evidence(EvidenceKind.PEERS, text))
-        victims = tuple(each.pid for each in ranks)
+        found.append(Evidence(EvidenceKind.PEERS, f"{in_storage} ranks wait for storage"))
         return Finding(
-            Kind.HUNG, Cause.STORAGE, first.since_ns, None, None, None, tuple(found), victims
+            Kind.HUNG, Cause.STORAGE, first.since_ns, evidence=tuple(found), victims=_pids(ranks)
         )
     if end.pid == first.pid and _in_another_collective(first, others):
-        return _finding(Kind.DEADLOCK, Cause.COLLECTIVE_MISMATCH, first, found, picture, ranks, end)
+        return blame(Kind.DEADLOCK, Cause.COLLECTIVE_MISMATCH, first, found, ranks)
     kind = Kind.SLOW if end.state is State.THROTTLED else Kind.HUNG
-    return _finding(kind, _cause(first, end), first, found, picture, ranks, end)
+    return blame(kind, _cause(first, end), first, found, ranks, end)
+
+
+def _stuck_evidence(
+    picture: Picture, first: Standing, end: Standing, ranks: Sequence[Standing]
+) -> list[Evidence]:
+    text = f"{evidence.name(first)}: {first.text}, {evidence.ago(picture, first)}"
+    found = [Evidence(EvidenceKind.SINK, text)]
+    if end.pid != first.pid:
+        text = f"it waits for process {end.pid}: {end.text}, {evidence.ago(picture, end)}"
+        found.append(Evidence(EvidenceKind.EDGE, text))
+    return [
+        *found,
+        *evidence.time(picture, first),
+        *evidence.peers(picture, first, ranks),
+        *evidence.unread(picture, first),
+        *evidence.sender(picture, first),
+        *evidence.odd_stack(picture, first),
+    ]
+
+
+def _pids(ranks: Sequence[Standing]) -> tuple[Pid, ...]:
+    return tuple(each.pid for each in ranks)
 
 
 def _in_another_collective(odd: Standing, others: Sequence[Standing]) -> bool:
-    # it waits in the same library as the others, only elsewhere: they wait for it there, it for them here
+    # it waits in the same library as the others, only elsewhere: they wait for it there, it for
+    # them here
     if odd.state is not State.FUTEX or odd.inspection is None:
         return False
     own = stacks.library(odd.inspection.stack)
@@ -221,97 +221,3 @@ def _cause(first: Standing, end: Standing) -> Cause:
     if first.state is State.CHILD:
         return Cause.LOADER_STUCK if first.waits_for else Cause.LOADER_DIED
     return _STUCK_CAUSE.get(end.state, Cause.BLOCKED_UNKNOWN)
-
-
-def _nobody(picture: Picture, ranks: Sequence[Standing]) -> Finding | None:
-    """Everybody waits for peers and nobody is at the end of a chain."""
-    if not ranks:
-        return None
-    silent = {each.pid: picture.silence_s(each.pid) for each in ranks}
-    needed = max(picture.thresholds_s[pid] for pid in silent)
-    if min(silent.values()) < max(1.0, needed / 2) or max(silent.values()) < needed:
-        return None
-    since_ns = min(each.since_ns for each in ranks)
-    gone = min(picture.left.values(), key=lambda each: each.since_ns, default=None)
-    if gone is not None:
-        text = f"{evidence.name(gone)} left with exit code 0 while the others still wait for it"
-        found = [Evidence(EvidenceKind.EVENT, text), *evidence.time(picture, ranks[0])]
-        return _finding(Kind.HUNG, Cause.LEFT_EARLY, gone, found, picture, ranks)
-    closed = links.closed_reader(picture.ranks, picture.ends)
-    if closed is not None:
-        reader = picture.standings[closed[0]]
-        text = f"{evidence.name(reader)} does not read: its peers wait to send it {closed[1]} B"
-        found = [Evidence(EvidenceKind.EDGE, text), *evidence.time(picture, reader)]
-        found += evidence.peers(picture, reader, ranks)
-        return _finding(Kind.HUNG, Cause.BLOCKED_READ, reader, found, picture, ranks)
-    apart = stacks.groups(
-        {
-            each.pid: each.inspection.stack
-            for each in ranks
-            if each.inspection and each.inspection.stack
-        }
-    )
-    lag = links.oldest_sender(picture.ranks)
-    if len(apart) > 1 or lag is not None:
-        return _mismatch(picture, ranks, apart, lag)
-    if min(silent.values()) < max(_CYCLE_FLOOR_S, _CYCLE_FACTOR * needed) or len(ranks) < 2:
-        return None
-    found = [
-        Evidence(EvidenceKind.TIME, f"no rank has moved for {min(silent.values()):.1f} s"),
-        Evidence(EvidenceKind.PEERS, "every rank waits for the others and no byte is on its way"),
-    ]
-    victims = tuple(each.pid for each in ranks)
-    return Finding(Kind.HUNG, Cause.WAIT_CYCLE, since_ns, None, None, None, tuple(found), victims)
-
-
-def _mismatch(
-    picture: Picture,
-    ranks: Sequence[Standing],
-    apart: Sequence[list[Pid]],
-    lag: tuple[Pid, float] | None,
-) -> Finding:
-    by_pid = {each.pid: each for each in ranks}
-    odd = stacks.minority(apart)
-    quiet_s = min(picture.silence_s(each.pid) for each in ranks)
-    found = [Evidence(EvidenceKind.TIME, f"no rank has moved for {quiet_s:.1f} s")]
-    culprit: Standing | None = None
-    if lag is not None:
-        text = f"{evidence.name(by_pid[lag[0]])} sent last {lag[1]:.2f} s before all others"
-        found.append(Evidence(EvidenceKind.EDGE, text))
-        culprit = by_pid[lag[0]]
-    if len(apart) > 1:
-        sides = " | ".join(
-            ", ".join(evidence.name(by_pid[pid]) for pid in group) for group in apart
-        )
-        found.append(
-            Evidence(EvidenceKind.STACK, f"the ranks wait in {len(apart)} places: {sides}")
-        )
-        if len(odd) == 1:
-            culprit = by_pid[odd[0]]
-    found.append(Evidence(EvidenceKind.PEERS, "every rank waits"))
-    since_ns = min(each.since_ns for each in ranks)
-    if len(apart) > 1:
-        cause = Cause.COLLECTIVE_MISMATCH
-        kind = Kind.DEADLOCK
-    else:
-        cause, kind = Cause.BLOCKED_UNKNOWN, Kind.HUNG
-    if culprit is None:
-        victims = tuple(by_pid)
-        return Finding(kind, cause, since_ns, None, None, None, tuple(found), victims)
-    return _finding(kind, cause, culprit, found, picture, ranks)
-
-
-def _finding(
-    kind: Kind,
-    cause: Cause,
-    culprit: Standing,
-    found: Sequence[Evidence],
-    picture: Picture,
-    ranks: Sequence[Standing],
-    end: Standing | None = None,
-) -> Finding:
-    victims = tuple(each.pid for each in ranks if each.pid != culprit.pid)
-    tid = (end or culprit).tid
-    return Finding(
-        kind, cause, culprit.since_ns, culprit.pid, tid, culprit.rank, tuple(found), victims
-    )

@@ -11,7 +11,9 @@ from kcover_ebpf.incidents.processes import NS, ProcessView
 
 _WINDOW_NS = 10 * NS
 _RATE_PER_S = 2.5
-"""A healthy job on a loaded host shows 0.1 to 0.4 spurious ones a second (measured, docs/decisions/0003)."""
+"""A healthy job on a loaded host shows 0.1 to 0.4 spurious ones a second (measured,
+docs/decisions/0003).
+"""
 _SHARE = 0.8
 _MOST = 4096
 

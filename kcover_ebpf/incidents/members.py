@@ -9,6 +9,8 @@ from kcover_ebpf.incidents import links
 from kcover_ebpf.incidents.processes import ProcessView
 from kcover_ebpf.incidents.ranks import Role, classify
 
+_DEEPEST = 8
+
 
 class Members:
     """All processes of one job that are known, the ranks that ended included."""
@@ -47,11 +49,25 @@ class Members:
         return True
 
     def leave(self, pid: Pid, leaving: ProcessExit) -> None:
-        """A process ended. Ranks and loaders stay known, so that who waits for them can be explained."""
+        """A process ended. Those with a rank stay known, so that who waits for them can be explained."""
         view = self.views[pid]
         view.exit = leaving
-        if view.member is None or view.member.role not in (Role.RANK, Role.LOADER):
+        member = view.member
+        if member is None or not (member.role in (Role.RANK, Role.LOADER) or member.wraps):
             del self.views[pid]
+
+    def is_wrapped(self, view: ProcessView) -> bool:
+        """True while a shell around this rank lives: it decides what an early exit means."""
+        seen, rank = view.seen, view.member.rank if view.member else None
+        for _ in range(_DEEPEST):
+            above = self.views.get(seen.ppid) if seen is not None else None
+            if above is None or rank is None:
+                return False
+            member = above.member
+            if above.exit is None and member and member.wraps and member.rank == rank:
+                return True
+            seen = above.seen
+        return False
 
     @property
     def all_ranks(self) -> dict[Pid, ProcessView]:

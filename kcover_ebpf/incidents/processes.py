@@ -49,8 +49,8 @@ class ProcessView:
     sockets: dict[int, SocketSample] = field(default_factory=dict)
     descriptors: dict[tuple[int, Inode], DescriptorSample] = field(default_factory=dict)
     exit: ProcessExit | None = None
-    effort_ns: dict[Effort, int] = field(default_factory=dict)
-    """Last time of each kind of effort."""
+    efforts: dict[Effort, tuple[int, int]] = field(default_factory=dict)
+    """Last pass (from, to) of each kind of effort."""
     storage_moved_ns: int = 0
     """Last time that any byte went to or came from storage."""
     cpu_share: float = 0.0
@@ -86,13 +86,13 @@ class ProcessView:
         faults = totals.major_faults - before.major_faults
         self.major_fault_rate = faults * NS / interval_ns
         if self._side_share() >= _COMPUTE_SHARE:
-            self.effort_ns[Effort.COMPUTE] = totals.boottime_ns
+            self.efforts[Effort.COMPUTE] = before.boottime_ns, totals.boottime_ns
         storage = totals.read_bytes + totals.write_bytes - before.read_bytes - before.write_bytes
         chars = totals.read_chars + totals.write_chars - before.read_chars - before.write_chars
         if storage > 0 or chars * NS >= _CHARS_RATE * interval_ns:
             self.storage_moved_ns = totals.boottime_ns
         if storage * NS >= _IO_RATE * interval_ns or chars * NS >= _CHARS_RATE * interval_ns:
-            self.effort_ns[Effort.STORAGE] = totals.boottime_ns
+            self.efforts[Effort.STORAGE] = before.boottime_ns, totals.boottime_ns
 
     def _side_share(self) -> float:
         # what the other threads use: a lead thread that burns is judged by itself (it may only be
@@ -124,9 +124,9 @@ class ProcessView:
             self.peer_bytes_ns = now_ns
         return enough
 
-    def latest_effort(self, now_ns: int, within_ns: int) -> Effort | None:
-        """The most recent kind of effort made within the last `within_ns`; None if there was none."""
-        recent = [(at, kind) for kind, at in self.effort_ns.items() if now_ns - at <= within_ns]
+    def latest_effort(self, since_ns: int) -> Effort | None:
+        """The most recent kind of effort in a pass that began after `since_ns`; None if there was none."""
+        recent = [(to, kind) for kind, (begin, to) in self.efforts.items() if begin >= since_ns]
         return max(recent, key=lambda each: each[0])[1] if recent else None
 
     @property

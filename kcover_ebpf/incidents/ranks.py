@@ -102,13 +102,22 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The role of one process; `rank` is that of the rank it belongs to, None if to none or if unnumbered."""
+    """The role of one process.
+
+    `rank` is that of the rank it belongs to, or of the one it wraps (a shell around it); None if it belongs to
+    none, or if ranks have no numbers.
+    """
 
     role: Role
     rank: int | None
     world_size: int | None
     owner: Pid | None
     """The rank process it belongs to: itself for a rank, None outside any rank."""
+
+    @property
+    def wraps(self) -> bool:
+        """True for a shell around a rank."""
+        return self.role is Role.HELPER and self.owner is None and self.rank is not None
 
 
 def rank_of(environ: Mapping[str, str]) -> tuple[int | None, int | None]:
@@ -160,7 +169,8 @@ def _member(
     if _is_launcher(process):
         return Membership(Role.LAUNCHER, None, None, None)
     if _is_shell(process):
-        return Membership(Role.HELPER, None, None, None)
+        # the number belongs to what it starts, but its own end is that rank's end too
+        return Membership(Role.HELPER, rank, None, None)
     if _program(process) in _COMPILERS or _is_helper(process):
         return Membership(Role.HELPER, None, None, None)
     if rank is None and not anonymous:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kcover_ebpf.facts import Inspection, TaskState, ThreadSample
+from kcover_ebpf.facts import Inspection, TaskState, ThreadSample, Tid
 from kcover_ebpf.incidents.processes import NS, Effort, ProcessView
 from kcover_ebpf.incidents.ranks import Role
 from kcover_ebpf.incidents.standing import HELD, Scene, Standing, State
@@ -101,29 +101,31 @@ def _effort(view: ProcessView, state: State, scene: Scene) -> Effort | None:
         quiet_ns = scene.now_ns - view.storage_moved_ns
         moved = view.storage_moved_ns and quiet_ns <= _STORAGE_WINDOW_NS
         return Effort.STORAGE if moved else None
-    own = view.latest_effort(scene.now_ns, _EFFORT_WINDOW_NS)
+    # only what was done during the wait can explain it
+    since_ns = max(_since(view.threads[Tid(view.pid)], view), scene.now_ns - _EFFORT_WINDOW_NS)
+    own = view.latest_effort(since_ns)
     if own is not None or state not in _MAY_WAIT_FOR_CHILDREN:
         return own
-    at_work = any(_works(child, scene) for child in scene.children(view.pid))
+    at_work = any(_works(child, since_ns) for child in scene.children(view.pid))
     return Effort.CHILDREN if at_work else None
 
 
-def _works(child: ProcessView, scene: Scene) -> bool:
-    if child.latest_effort(scene.now_ns, _EFFORT_WINDOW_NS) is not None:
+def _works(child: ProcessView, since_ns: int) -> bool:
+    if child.latest_effort(since_ns) is not None:
         return True
     lead = child.lead
     if lead is None:
-        return scene.now_ns - child.first_seen_ns < _EFFORT_WINDOW_NS
+        return child.first_seen_ns >= since_ns
     if lead.burning_since_ns is not None:
         return not lead.spins_in_place
-    return lead.progress_ns > 0 and scene.now_ns - lead.progress_ns < _EFFORT_WINDOW_NS
+    return lead.progress_ns > since_ns
 
 
 def _since(lead: ThreadView, view: ProcessView) -> int:
     if lead.burning_since_ns is not None:
         return lead.burning_since_ns
-    # A thread that only wakes to wait again left a CPU a moment ago, but has been at this site for long; one that
-    # came back to the same site after real work has been there only since that work.
+    # A thread that only wakes to wait again left a CPU a moment ago, but has been at this site for
+    # long; one that came back to the same site after real work has been there only since that work.
     progress_ns = max(lead.progress_ns, view.peer_bytes_ns)
     return min(lead.sample.idle_since_ns, max(lead.sample.site_since_ns, progress_ns))
 

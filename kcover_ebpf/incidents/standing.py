@@ -1,8 +1,8 @@
 """Where one process stands at one moment: does it work, wait, or can it not go on by itself.
 
-The states fall into groups: *effort* (it works, others may wait), *patience* (it waits for something outside the
-job that may well come), *waiting* (for other ranks or its own children) and *stuck* (nothing the job can do ends
-this).
+The states fall into groups: *effort* (it works, others may wait), *patience* (it waits for
+something outside the job that may well come), *waiting* (for other ranks or its own children) and
+*stuck* (nothing the job can do ends this).
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ STUCK = frozenset(
     | {State.SPINNING, State.OTHER}
 )
 SOON_S = {State.FAULTING: 6.0, State.DEVICE: 8.0, State.OTHER: 4.0}
-"""Seconds for which a wait that usually ends soon is believed, whatever this job's own steps last."""
+"""Seconds for which a wait that usually ends soon is believed, whatever this job's own steps last.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,4 +103,5 @@ class Scene:
     """What a file really is (a socket's protocol is not in its name)."""
     ends: Ends
     all_here: bool
-    """Every rank of the job is on this host, so a connection to nobody known leads outside the job."""
+    """Every rank of the job is on this host, so a connection to nobody known leads outside the job.
+    """

@@ -27,7 +27,7 @@ def missing_rank(members: Members, pace: Pace, now_ns: int, policy: Policy) -> F
     waited_s = (now_ns - pace.last_joined_ns) / NS
     if not absent or waited_s < policy.start_grace_s:
         return None
-    if any(view.latest_effort(now_ns, 5 * NS) for view in ranks.values()):
+    if any(view.latest_effort(now_ns - 5 * NS) for view in ranks.values()):
         return None
     text = (
         f"{len(present)} of {world_size} ranks are here; "
@@ -48,7 +48,9 @@ def unsampled_rank(members: Members, now_ns: int) -> Finding | None:
     for view in members.ranks.values():
         if view.lead is None and now_ns - view.first_seen_ns > _SAMPLED_WITHIN_NS:
             rank = view.member.rank if view.member else None
-            text = f"rank {rank} (pid {view.pid}) is there, but the sampler does not see its threads"
+            text = (
+                f"rank {rank} (pid {view.pid}) is there, but the sampler does not see its threads"
+            )
             evidence = (Evidence(EvidenceKind.SINK, text),)
             return Finding(
                 Kind.UNKNOWN, Cause.UNKNOWN, view.first_seen_ns, None, None, None, evidence

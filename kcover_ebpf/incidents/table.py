@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kcover_ebpf.incidents.job import Job
 from kcover_ebpf.incidents.finding import Finding
+from kcover_ebpf.incidents.job import Job
 from kcover_ebpf.incidents.processes import NS
 from kcover_ebpf.incidents.ranks import Role
 from kcover_ebpf.incidents.standing import Standing
@@ -20,8 +20,11 @@ def wait_rows(job: Job, finding: Finding) -> tuple[WaitRow, ...]:
     picture = job.picture()
     rows = []
     for pid, standing in picture.standings.items():
-        member = job.members.views[pid].member
+        view = job.members.views[pid]
+        member = view.member
         if member is None or member.role not in (Role.RANK, Role.LOADER):
+            continue
+        if view.exit is not None and member.rank is None:
             continue
         if member.role is Role.LOADER and pid not in _explaining(finding, job):
             continue

@@ -21,6 +21,8 @@ same).
 _POLLS_FOR_SPIN = 2
 _WINDOW = 16
 _ENOUGH_TO_TELL = 8
+_RAN_NS = 5_000_000
+"""Registers are those of the last entry into the kernel: a thread that did not run shows the old ones."""
 _LOOP_VALUES = 0.4
 
 
@@ -69,7 +71,8 @@ class ThreadView:
         elif self.burning_since_ns is None:
             self.burning_since_ns = before.boottime_ns
             self.burn_cpu_ns, self.burn_delay_ns = before.cpu_ns, before.run_delay_ns
-        self.glimpses.append(_glimpse(sample, table))
+        if sample.cpu_ns - before.cpu_ns >= _RAN_NS:
+            self.glimpses.append(_glimpse(sample, table))
         moved = site(sample) != site(before) or share >= MOVE_SHARE
         progressed = moved and not (busy and was_burning)
         if progressed and not is_tick(before, sample, share):
@@ -91,8 +94,9 @@ class ThreadView:
     def spins_in_place(self) -> bool:
         """True when a burning thread was seen often enough and its registers took only a few values.
 
-        Code that computes counts and points: its registers differ at every look. A loop that waits for
-        nothing comes back to the same few (measured: 3 values in 24 looks against 24, docs/decisions/0003).
+        Code that computes counts and points: its registers differ at every look. A loop that waits
+        for nothing comes back to the same few (measured: 3 values in 24 looks against 24,
+        docs/decisions/0003).
         """
         burning = [each for each in self._burning() if each.calls_nothing]
         values = {each.registers for each in burning}
@@ -108,8 +112,8 @@ class ThreadView:
 def is_tick(before: ThreadSample, after: ThreadSample, share: float) -> bool:
     """True when the thread only woke from a timed wait to wait again at the same place.
 
-    Caught on a CPU in between, or with its arguments at a new address, its site differs; the tiny use of CPU
-    gives it away.
+    Caught on a CPU in between, or with its arguments at a new address, its site differs; the tiny
+    use of CPU gives it away.
     """
     if share >= MOVE_SHARE / 4:
         return False

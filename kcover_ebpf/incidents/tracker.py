@@ -5,13 +5,14 @@ Times leave the boottime clock here: a verdict speaks unix seconds.
 
 from __future__ import annotations
 
-from kcover_ebpf.incidents.job import Job
 from kcover_ebpf.incidents.finding import Finding
+from kcover_ebpf.incidents.job import Job
 from kcover_ebpf.incidents.processes import NS
 from kcover_ebpf.incidents.table import gives_up_after_s, unobserved, wait_rows
 from kcover_ebpf.incidents.verdict import Cause, Culprit, EvidenceKind, Kind, Verdict
 
 _HOLD_NS = 200_000_000
+_ORDINARY_HOLD_NS = 1 * NS
 _QUIET_HOLD_NS = 3 * NS
 
 
@@ -62,8 +63,11 @@ class Tracker:
             return held_ns >= _QUIET_HOLD_NS
         if finding.kind is not Kind.WORKING:
             return held_ns >= _HOLD_NS
+        if self._told is None:
+            return True
+        # a fault that ends is told once it is over for good, a start or an end when it stays so for a moment
         ordinary = finding.cause in (Cause.TRAINING, Cause.STARTING, Cause.ENDING)
-        return held_ns >= (0 if ordinary and self._open is None else _QUIET_HOLD_NS)
+        return held_ns >= (_ORDINARY_HOLD_NS if ordinary and self._open is None else _QUIET_HOLD_NS)
 
     def _verdict(self, finding: Finding, job: Job, unix_offset_s: float) -> Verdict:
         if finding.kind is Kind.WORKING:

@@ -52,8 +52,8 @@ def judge_wait(
 
 
 def _is_helped(view: ProcessView, sample: ThreadSample, scene: Scene) -> bool:
-    # What may release the lead: another thread that entered storage after the lead began to wait, or an answer
-    # from outside the job to what the process has sent there since.
+    # What may release the lead: another thread that entered storage after the lead began to wait,
+    # or an answer from outside the job to what the process has sent there since.
     began_ns = sample.idle_since_ns - NS
     in_storage = any(
         other.sample.state is TaskState.UNINTERRUPTIBLE and other.sample.idle_since_ns >= began_ns
@@ -126,8 +126,9 @@ _DEVICE_PATIENCE_NS = 8 * NS
 
 
 def _storage_proven(looks: Sequence[Inspection]) -> bool:
-    # Slow storage ends by itself, so only what cannot end counts: a frozen file system, a suspended device, a
-    # device that completed none of the requests in flight, a server that answered nothing.
+    # Slow storage ends by itself, so only what cannot end counts: a frozen file system, a suspended
+    # device, a device that completed none of the requests in flight, a server that answered
+    # nothing.
     if not looks:
         return False
     first, last = looks[0], looks[-1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 from collections.abc import Iterator
 from ctypes import POINTER, byref, c_bool, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
@@ -131,6 +132,11 @@ class BpfMap:
     def reuse(self, other: BpfMap) -> None:
         """Be the same map as `other`; only before the object is loaded."""
         _check(self._lib.bpf_map__reuse_fd(self._pointer, other.fd))
+
+    def memory(self) -> mmap.mmap:
+        """The values of a mappable array, live and read-only; a system call less for each look."""
+        size = -self.value_size % mmap.PAGESIZE + self.value_size
+        return mmap.mmap(self.fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
 
     def lookup(self, key: bytes) -> bytes | None:
         """The value of an entry, or None."""

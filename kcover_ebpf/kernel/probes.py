@@ -56,6 +56,10 @@ FAMILIES = (
         required=True,
     ),
     Family(
+        "walk",
+        (Probe("walk_threads", "nothing: threads are sampled the dearer way"),),
+    ),
+    Family(
         "sockets",
         (Probe("sample_sockets", "TCP connections, pipes and Unix sockets between processes"),),
     ),

@@ -217,7 +217,7 @@ class Kernel:
 
     @property
     def lost_counts(self) -> dict[str, int]:
-        """What found no room since the start, by family; "events" are records of the ring buffer."""
+        """What found no room since the start, by family; "events": in the ring buffer."""
         lost = wire.LostValue.from_buffer_copy(self._lost)
         return {
             "threads": self._overflow_count + lost.process_count + lost.thread_count,

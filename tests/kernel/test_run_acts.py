@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,8 @@ import os, signal, sys, time
 rank = os.environ["RANK"]
 if rank == "1":
     time.sleep(1.5)
+    while os.path.exists("hold"):
+        time.sleep(0.05)
     if not os.path.exists("survive"):
         os.kill(os.getpid(), signal.SIGKILL)
     sys.exit(0)
@@ -182,24 +185,36 @@ def started(job: Path, group: Path | None = None) -> subprocess.Popen[bytes]:
         if group is not None:
             cgroups.join(group)
 
+    (job / "hold").touch()
     return subprocess.Popen([PYTHON, "job.py"], cwd=job, preexec_fn=join)  # noqa: PLW1509
+
+
+def watched(job: Path, *arguments: str, **options: Any) -> tuple[int, list[dict[str, Any]]]:
+    """Watch a running job; rank 1 dies once we do."""
+    command = [COMMAND, "run", "--act", "shutdown", "-o", "json", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=job, **options) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline()]
+        (job / "hold").unlink()
+        lines += process.stdout.readlines()
+    return process.returncode, [json.loads(line) for line in lines]
 
 
 def test_a_watched_process_tree_is_ended_and_nobody_else(job: Path) -> None:
     with subprocess.Popen(["sleep", "60"]) as bystander, started(job) as top:
-        ended = done("run", "--act", "shutdown", "--pid", str(top.pid), folder=job)
+        code, _ = watched(job, "--pid", str(top.pid))
         assert top.wait(10) == -9
         assert bystander.poll() is None
         bystander.kill()
-    assert ended.returncode == 75, ended.stdout
+    assert code == 75
     assert not (job / "saw").exists()
 
 
 def test_a_watched_group_is_ended(job: Path, group: Path) -> None:
     with started(job, group) as top:
-        ended = done("run", "--act", "shutdown", "--cgroup", str(group), folder=job)
+        code, _ = watched(job, "--cgroup", str(group))
         assert top.wait(10) == -9
-    assert ended.returncode == 75, ended.stdout
+    assert code == 75
     assert cgroups.processes(group) == set()
     assert group.exists()
     assert not (job / "saw").exists()
@@ -207,14 +222,9 @@ def test_a_watched_group_is_ended(job: Path, group: Path) -> None:
 
 def test_we_live_in_the_group_that_we_end(job: Path, group: Path) -> None:
     with started(job, group) as top:
-        ended = done(
-            *("run", "--act", "shutdown", "--cgroup", str(group), "-o", "json"),
-            folder=job,
-            preexec_fn=lambda: cgroups.join(group),
-        )
+        code, events = watched(job, "--cgroup", str(group), preexec_fn=lambda: cgroups.join(group))
         assert top.wait(10) == -9
-    assert ended.returncode == 75
-    events = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert code == 75
     assert events[-1]["reason"] == "shutdown"
     named = {row["comm"] for event in events for row in event.get("waits", ())}
     assert "kcover-ebpf" not in named

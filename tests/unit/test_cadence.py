@@ -24,9 +24,9 @@ def test_the_threshold_grows_with_the_steps(gap_s: float, threshold_s: float) ->
 
 
 def test_the_alarm_is_just_above_the_longest_gap() -> None:
-    assert stepping(0.1).alarm_s == pytest.approx(1.2)
+    assert stepping(0.1).alarm_s == pytest.approx(0.9)
     assert stepping(10.0).alarm_s == pytest.approx(10.5)
-    assert Cadence(1.6, 1.5).alarm_s == pytest.approx(1.2)
+    assert Cadence(1.6, 1.5).alarm_s == pytest.approx(0.9)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5])
@@ -77,6 +77,6 @@ def test_in_whatever_order_signs_arrive_the_clock_never_goes_back(times: list[fl
         assert cadence.last_s is not None
         assert before is None or cadence.last_s >= before
         assert cadence.threshold_s >= max(1.6, 1.5 * cadence.longest_s)
-        assert cadence.alarm_s >= 1.2
+        assert cadence.alarm_s >= 0.9
     if times:
         assert cadence.last_s == max(times[0], *times)

@@ -106,7 +106,7 @@ def test_a_shell_that_inherits_the_rank_is_not_the_rank() -> None:
         process(1, 0, "mpirun -n 2 ./wrap"),
         process(2, 1, "/bin/sh ./wrap", rank=0),
         process(3, 2, "python3 train.py", rank=0),
-    ) == {1: ("launcher", None), 2: ("helper", None), 3: ("rank", 0)}
+    ) == {1: ("launcher", None), 2: ("helper", 0), 3: ("rank", 0)}
 
 
 def test_without_any_number_the_topmost_programs_are_ranks() -> None:
@@ -122,7 +122,7 @@ def test_beside_numbered_ranks_a_program_without_a_number_is_a_helper() -> None:
 
 def is_sound(member: Membership, members: dict[Pid, Membership]) -> bool:
     if member.owner is None:
-        return member.role in (Role.LAUNCHER, Role.HELPER) and member.rank is None
+        return member.role in (Role.LAUNCHER, Role.HELPER) and (member.rank is None or member.wraps)
     owner = members[member.owner]
     return owner.role is Role.RANK and owner.owner == member.owner and owner.rank == member.rank
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
-from tools.faultbench.cgroups import ROOT, dissolve
+from tools.faultbench.cgroups import ROOT, UNIFIED, dissolve
 from tools.faultbench.live import kill_tagged
+from tools.faultbench.prepare import SWAP_NOTE
 from tools.workloads import network
 
 PREFIX = "kfb"
@@ -37,14 +39,26 @@ def remove_leftovers(work: Path) -> None:
             dissolve(path, path.parent)
     for name in dead:
         kill_tagged(name + ";")
-        for mount in ("fuse", "ext4"):
-            place = work / name / mount
-            if place.exists() or mount == "fuse":
-                subprocess.run(["umount", "-f", "-l", str(place)], check=False, capture_output=True)
+        release(work / name)
         network.remove(name)
         shutil.rmtree(work / name, ignore_errors=True)
+    for group in UNIFIED.glob("kcover-run-*"):  # the sensor's own, if it was killed with its bench
+        if not Path("/proc", group.name.removeprefix("kcover-run-")).exists():
+            with contextlib.suppress(OSError):  # somebody still lives in it
+                group.rmdir()
 
 
 def run_name(name: str) -> re.Match[str] | None:
     """The run's own name at the start of a longer one."""
     return re.match(rf"{PREFIX}\d+-\d+", name)
+
+
+def release(folder: Path) -> None:
+    """Give back what a dead run's folder holds: swap, mounts, suspended or not."""
+    commands = [["fsfreeze", "--unfreeze", str(folder / "ext4")]]
+    commands += [["umount", "-f", "-l", str(folder / mount)] for mount in ("fuse", "ext4")]
+    if (folder / SWAP_NOTE).exists():
+        device = (folder / SWAP_NOTE).read_text()
+        commands += [["swapoff", device], ["zramctl", "--reset", device]]
+    for command in commands:
+        subprocess.run(command, check=False, capture_output=True)  # most are not there to release

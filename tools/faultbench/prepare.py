@@ -15,6 +15,7 @@ from tools.faultbench.network_faults import run
 IMAGE_BYTES = 64 << 20
 FULL_IMAGE_BYTES = 24 << 20
 SWAP_BYTES = 512 << 20
+SWAP_NOTE = "swap-device"
 
 
 def name(live: Live) -> Path:
@@ -83,6 +84,7 @@ def ext4_full(live: Live) -> Path:
 def swap(live: Live) -> Path:
     """Swap space on a compressed memory device, for the time of the run."""
     device = run("zramctl", "--find", "--size", str(SWAP_BYTES)).strip()
+    (live.folder / SWAP_NOTE).write_text(device)  # for whoever cleans up after a killed bench
     live.undo.callback(run, "zramctl", "--reset", device)
     run("mkswap", device)
     run("swapon", device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -152,6 +153,8 @@ def main(argv: list[str] | None = None) -> int:
     if not args.no_sensor and not SENSOR.exists():
         print(f"faultbench: {SENSOR} is missing; run `make build`", file=sys.stderr)
         return 2
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job ignores SIGINT
+        signal.signal(number, signal.default_int_handler)
     WORK.mkdir(parents=True, exist_ok=True)
     remove_leftovers(WORK)
     try:

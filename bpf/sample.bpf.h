@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * One look at one thread: compare it with the sample before, do the "since when" arithmetic, add
+ * up what its process did, and write a record if it moved. Shared by the two ways to walk.
+ *
+ * Records go into the buffer `samples`. When that is full, the pass is incomplete: the reader takes
+ * them out and runs the walk again, which skips every thread it already looked at in this pass.
+ */
+#ifndef KCOVER_SAMPLE_BPF_H
+#define KCOVER_SAMPLE_BPF_H
+
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include "account.bpf.h"
+#include "compat.bpf.h"
+#include "emit.bpf.h"
+
+/*
+ * More CPU than one part in so many of the time since the last pass is a move; less than the floor
+ * never is, so that a wake-up between two passes in a row (after an event) stays what it is.
+ */
+#define MOVED_CPU_PART     50
+#define MOVED_CPU_FLOOR_NS 1000000
+
+struct site {
+	__u64 user_sp;
+	__u64 arg0;
+	__s32 syscall;
+};
+
+static __always_inline void begin_pass(struct pass_value *pass)
+{
+	pass->used_bytes = 0;
+	if (pass->is_incomplete) {
+		pass->is_incomplete = 0;
+		return;
+	}
+	pass->id++;
+	pass->previous_ns = pass->boottime_ns;
+	pass->sched_ns = scheduler_clock();
+	pass->boottime_ns = bpf_ktime_get_boot_ns();
+	pass->monotonic_ns = bpf_ktime_get_ns();
+	pass->jiffies = bpf_jiffies64();
+}
+
+static __always_inline void begin_process(struct process_value *process, struct pass_value *pass,
+					  struct task_struct *task, __u32 pid)
+{
+	struct totals_event *totals = &process->totals;
+	__u32 *detail = bpf_map_lookup_elem(&details, &pid);
+
+	fill_header(&totals->header, EVENT_TOTALS, sizeof(*totals), pid, pass->boottime_ns);
+	totals->ppid = task->real_parent->tgid;
+	totals->thread_count = 0;
+	totals->stopped_count = 0;
+	totals->traced_count = 0;
+	totals->frozen_count = 0;
+	totals->uninterruptible_count = 0;
+	totals->running_count = 0;
+	process->detail = detail ? *detail : 0;
+	process->pass_id = pass->id;
+}
+
+static __always_inline void count_state(struct totals_event *totals, __u32 state)
+{
+	if (state == THREAD_ZOMBIE)
+		return;
+	totals->thread_count++;
+	if (state == THREAD_SLEEPING)
+		return;
+	if (state == THREAD_RUNNING)
+		totals->running_count++;
+	else if (state == THREAD_UNINTERRUPTIBLE)
+		totals->uninterruptible_count++;
+	else if (state == THREAD_STOPPED)
+		totals->stopped_count++;
+	else if (state == THREAD_TRACED)
+		totals->traced_count++;
+	else if (state == THREAD_FROZEN)
+		totals->frozen_count++;
+}
+
+/* Room for a record in the buffer, or NULL: then the pass is incomplete. */
+static __always_inline void *append(struct pass_value *pass, __u64 size)
+{
+	struct sample_buffer *buffer;
+	__u64 used = pass->used_bytes;
+	__u32 zero = 0;
+
+	buffer = bpf_map_lookup_elem(&samples, &zero);
+	if (!buffer || used > sizeof(buffer->bytes) - size) {
+		pass->is_incomplete = 1;
+		return NULL;
+	}
+	pass->used_bytes = used + size;
+	return buffer->bytes + used;
+}
+
+/* The call a thread sits in. One that runs may be past it: then the registers are left-overs. */
+static __always_inline void read_site(struct site *site, struct pt_regs *regs, __u32 state)
+{
+	site->syscall = REGS_SYSCALL(regs);
+	site->user_sp = REGS_SP(regs);
+	if (site->syscall < 0 || (state == THREAD_RUNNING && REGS_CALL_IS_OVER(regs))) {
+		site->syscall = NO_SYSCALL;
+		site->arg0 = 0;
+		return;
+	}
+	site->arg0 = REGS_ARG0(regs);
+}
+
+/* When a thread that does not run got its last CPU, on the clock of the pass. */
+static __always_inline __u64 idle_since(struct pass_value *pass, struct task_struct *task,
+					__u32 state)
+{
+	__u64 arrival = 0;
+
+	if (state == THREAD_RUNNING || !pass->sched_ns)
+		return pass->boottime_ns;
+	if (bpf_core_field_exists(task->sched_info.last_arrival))
+		arrival = task->sched_info.last_arrival;
+	if (arrival >= pass->sched_ns)
+		return pass->boottime_ns;
+	if (!arrival || pass->sched_ns - arrival > pass->boottime_ns)
+		return task->start_boottime;
+	return pass->boottime_ns - (pass->sched_ns - arrival);
+}
+
+static __always_inline void fill_event(struct thread_event *event, struct task_struct *task,
+				       struct pt_regs *regs, struct site *site)
+{
+	event->tid = task->pid;
+	event->pad = 0;
+	event->start_ns = task->start_boottime;
+	event->cpu_ns = task->se.sum_exec_runtime;
+	event->run_delay_ns = 0;
+	if (bpf_core_field_exists(task->sched_info.run_delay))
+		event->run_delay_ns = task->sched_info.run_delay;
+	event->voluntary_count = task->nvcsw;
+	event->involuntary_count = task->nivcsw;
+	copy_comm(event->comm, task);
+	event->syscall = site->syscall;
+	event->user_sp = site->user_sp;
+	event->user_ip = REGS_IP(regs);
+	__builtin_memset(event->args, 0, sizeof(event->args));
+	if (site->syscall == NO_SYSCALL)
+		return;
+	event->args[0] = site->arg0;
+	event->args[1] = REGS_ARG1(regs);
+	event->args[2] = REGS_ARG2(regs);
+	event->args[3] = REGS_ARG3(regs);
+	event->args[4] = REGS_ARG4(regs);
+	event->args[5] = REGS_ARG5(regs);
+}
+
+static __always_inline bool send_thread(struct pass_value *pass, struct task_struct *task,
+					struct pt_regs *regs, struct site *site,
+					struct thread_sample *sample)
+{
+	struct thread_event *event = append(pass, sizeof(*event));
+
+	if (!event)
+		return false;
+	fill_header(&event->header, EVENT_THREAD, sizeof(*event), task->tgid, pass->boottime_ns);
+	event->state = sample->state;
+	event->site_since_ns = sample->site_since_ns;
+	event->idle_since_ns = idle_since(pass, task, sample->state);
+	fill_event(event, task, regs, site);
+	return true;
+}
+
+static __always_inline void remember(struct thread_sample *sample, struct pass_value *pass,
+				     struct task_struct *task, struct site *site)
+{
+	sample->pass_id = pass->id;
+	sample->start_ns = task->start_boottime;
+	sample->switch_count = task->nvcsw + task->nivcsw;
+	sample->user_sp = site->user_sp;
+	sample->arg0 = site->arg0;
+	sample->syscall = site->syscall;
+}
+
+/*
+ * A thread without a sample: it is new, or its process is watched only now. One that is on its way
+ * out was accounted by sched_process_exit.
+ */
+static __always_inline void first_look(struct pass_value *pass, struct process_value *process,
+				       struct task_struct *task)
+{
+	struct pt_regs *regs = user_registers(task);
+	struct thread_sample sample = {};
+	__u32 tid = task->pid;
+	struct site site;
+
+	if (task->flags & PF_EXITING)
+		return;
+	sample.raw_state = raw_state(task);
+	sample.state = thread_state(task, sample.raw_state);
+	sample.site_since_ns = idle_since(pass, task, sample.state);
+	read_site(&site, regs, sample.state);
+	if (!send_thread(pass, task, regs, &site, &sample))
+		return;
+	remember(&sample, pass, task, &site);
+	if (sample.start_ns < process->watched_ns)
+		set_baseline(&sample, task);
+	else
+		account(&process->totals, &sample, task);
+	if (bpf_map_update_elem(&threads, &tid, &sample, BPF_ANY)) {
+		/* Nothing could tell it from a new one later in this pass: it must not be sent. */
+		COUNT_LOST(thread_count);
+		pass->used_bytes -= sizeof(struct thread_event);
+		return;
+	}
+	count_state(&process->totals, sample.state);
+}
+
+static __always_inline bool has_moved(struct thread_sample *sample, struct pass_value *pass,
+				      struct task_struct *task, struct site *site)
+{
+	__u64 used_ns = task->se.sum_exec_runtime - sample->cpu_ns;
+
+	if (site->syscall != sample->syscall || site->arg0 != sample->arg0 ||
+	    site->user_sp != sample->user_sp)
+		return true;
+	return used_ns > MOVED_CPU_FLOOR_NS &&
+	       used_ns * MOVED_CPU_PART > pass->boottime_ns - pass->previous_ns;
+}
+
+static __always_inline void next_look(struct pass_value *pass, struct process_value *process,
+				      struct task_struct *task, struct thread_sample *sample)
+{
+	struct pt_regs *regs = user_registers(task);
+	__u64 site_since_ns = sample->site_since_ns;
+	__u32 raw = raw_state(task), before = sample->state;
+	struct site site;
+	bool moved;
+
+	sample->state = thread_state(task, raw);
+	read_site(&site, regs, sample->state);
+	moved = has_moved(sample, pass, task, &site);
+	if (moved)
+		sample->site_since_ns = pass->boottime_ns;
+	if ((moved || sample->state != before || process->detail) &&
+	    !send_thread(pass, task, regs, &site, sample)) {
+		sample->state = before;
+		sample->site_since_ns = site_since_ns;
+		return;
+	}
+	sample->raw_state = raw;
+	if (moved)
+		process->totals.moved_ns = pass->boottime_ns;
+	account(&process->totals, sample, task);
+	remember(sample, pass, task, &site);
+	count_state(&process->totals, sample->state);
+}
+
+/*
+ * The short way, for nearly all threads at nearly all passes. It touches as little of the task as
+ * it can, because each line of memory is a cache miss: a thread that sleeps in the same state with
+ * the same number of switches has not run, so nothing else of it can have changed.
+ */
+static __always_inline bool is_unchanged(struct thread_sample *sample, struct task_struct *task)
+{
+	return sample->switch_count == task->nvcsw + task->nivcsw &&
+	       sample->start_ns == task->start_boottime && sample->raw_state == raw_state(task) &&
+	       (sample->raw_state || sample->cpu_ns == task->se.sum_exec_runtime);
+}
+
+/* All there is to do for a thread that was looked at before in this pass, or that has not run. */
+static __always_inline bool quick_look(struct pass_value *pass, struct process_value *process,
+				       struct task_struct *task, struct thread_sample *sample)
+{
+	if (sample->pass_id == pass->id)
+		return true;
+	if (process->detail || !is_unchanged(sample, task))
+		return false;
+	sample->pass_id = pass->id;
+	count_state(&process->totals, sample->state);
+	return true;
+}
+
+static __always_inline void long_look(struct pass_value *pass, struct process_value *process,
+				      struct task_struct *task, struct thread_sample *sample)
+{
+	if (!sample || sample->start_ns != task->start_boottime)
+		first_look(pass, process, task);
+	else
+		next_look(pass, process, task, sample);
+}
+
+static __always_inline struct thread_sample *sample_of(__u32 tid)
+{
+	return bpf_map_lookup_elem(&threads, &tid);
+}
+
+#endif

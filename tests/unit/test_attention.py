@@ -1,0 +1,102 @@
+"""How closely a job is watched: when suspicion begins and ends, and what is looked at."""
+
+from __future__ import annotations
+
+from kcover_ebpf.facts import Inspection, Pid, Tid
+from kcover_ebpf.incidents.attention import Attention
+
+from .scene import COLLECTIVE, LOCK, NS, START_NS, Proc
+from .test_verdicts import all_wait, trained
+
+
+def look(pid: int, at_ns: int, stack: tuple[str, ...] = COLLECTIVE) -> Inspection:
+    return Inspection(at_ns, Pid(pid), Tid(pid), "", None, False, (), stack, None, ())
+
+
+def test_a_healthy_job_is_watched_at_leisure() -> None:
+    stage = trained()
+    assert (stage.job.urgent, stage.job.detailed) == (False, set())
+
+
+def test_a_silent_job_is_watched_closely_loaders_included_and_calmly_after_a_while() -> None:
+    stage = trained()
+    stage.add(Proc(501, ppid=101))
+    stage.add(Proc(60, argv=("torchrun",)))
+    stage.become(stage.rank(0), "run")
+    all_wait(stage, 0)
+    stage.run(10)
+    assert (stage.job.urgent, stage.job.detailed) == (True, {100, 101, 102, 103, 501})
+    stage.run(40)
+    assert (stage.job.urgent, stage.job.detailed) == (False, {100, 101, 102, 103, 501})
+    for proc in stage.procs.values():
+        stage.become(proc, "train")
+    stage.run(5)
+    assert not stage.job.detailed
+
+
+def test_examine_looks_closely_for_one_pass() -> None:
+    stage = trained()
+    stage.job.examine()
+    stage.one_pass(NS)
+    assert stage.job.detailed
+    stage.one_pass(NS)
+    assert not stage.job.detailed
+
+
+def test_suspicion_ends_once_and_forgets_the_looks() -> None:
+    attention = Attention()
+    assert not attention.suspect(False, 0)
+    assert not attention.suspect(True, NS)
+    attention.on_look(look(1, NS))
+    assert attention.looks(Pid(1), 1)
+    assert attention.suspect(False, 2 * NS)
+    assert not attention.suspect(False, 3 * NS)
+    assert not attention.looks(Pid(1), 1)
+
+
+def test_a_wait_is_known_once_it_was_seen_to_end_in_healthy_times_only() -> None:
+    attention = Attention()
+    attention.on_look(look(1, 0))
+    assert not attention.known.knows(COLLECTIVE)
+    attention.on_progress(Pid(1))
+    assert attention.known.knows(COLLECTIVE)
+    attention.suspect(True, NS)
+    attention.on_look(look(1, NS, LOCK))
+    attention.on_progress(Pid(1))
+    assert not attention.known.knows(LOCK)
+
+
+def test_a_process_that_is_gone_teaches_nothing() -> None:
+    attention = Attention()
+    attention.on_look(look(1, 0))
+    attention.forget(Pid(1))
+    attention.on_progress(Pid(1))
+    assert attention.known.count == 0
+    assert attention.last_looks() == {}
+
+
+def test_looks_per_thread_are_few() -> None:
+    attention = Attention()
+    for step in range(100):
+        attention.on_look(look(1, step))
+    assert len(attention.looks(Pid(1), 1)) == 48
+    assert attention.last_looks()[Pid(1)].boottime_ns == 99
+
+
+def test_a_suspicious_job_is_looked_at_in_all_waiting_leads_but_none_that_burns() -> None:
+    stage = trained()
+    all_wait(stage, -1)
+    stage.become(stage.rank(2), "run")
+    stage.run(6)
+    stage.now_ns += NS // 2
+    stage.job.now_ns = stage.now_ns
+    assert {each.pid for each in stage.job.wants()} == {100, 101, 103}
+
+
+def test_healthy_waits_are_learned_a_few_at_a_time() -> None:
+    stage = trained(world=4, seconds=1)
+    stage.one_pass(NS)
+    assert len(stage.job.wants()) <= 2
+    stage.run(30)
+    assert stage.job.attention.known.knows(COLLECTIVE)
+    assert stage.now_ns > START_NS

@@ -1,0 +1,162 @@
+"""The walk along the waits, on any graph of them: it ends, and ends at whom it should."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kcover_ebpf.facts import Inspection, Pid, Tid
+from kcover_ebpf.incidents import chain
+from kcover_ebpf.incidents.finding import Picture
+from kcover_ebpf.incidents.judge import judge
+from kcover_ebpf.incidents.links import Ends
+from kcover_ebpf.incidents.processes import NS, ProcessView
+from kcover_ebpf.incidents.ranks import Role
+from kcover_ebpf.incidents.stacks import KnownWaits
+from kcover_ebpf.incidents.standing import Standing, State
+from kcover_ebpf.incidents.verdict import EvidenceKind, Kind
+from kcover_ebpf.settings import Policy
+
+from .scene import BARRIER, COLLECTIVE
+
+NOW_NS = 1_000 * NS
+
+
+def at(
+    pid: int,
+    state: State,
+    *waits_for: int,
+    since_s: float = 100,
+    role: Role = Role.RANK,
+    stack: tuple[str, ...] = (),
+    timed: bool = False,
+) -> Standing:
+    look = Inspection(NOW_NS, Pid(pid), Tid(pid), "", None, timed, (), stack, None, ())
+    return Standing(
+        pid=Pid(pid),
+        tid=pid,
+        rank=pid if role is Role.RANK else None,
+        role=role,
+        state=state,
+        since_ns=NOW_NS - int(since_s * NS),
+        text="text",
+        inspection=look,
+        waits_for=tuple(map(Pid, waits_for)),
+    )
+
+
+def picture(*standings: Standing, known: KnownWaits | None = None) -> Picture:
+    ranks = {each.pid: ProcessView(each.pid, 0) for each in standings if each.role is Role.RANK}
+    return Picture(
+        now_ns=NOW_NS,
+        policy=Policy(),
+        ranks=ranks,
+        standings={each.pid: each for each in standings},
+        ends=Ends(ranks.values()),
+        thresholds_s=dict.fromkeys(ranks, 2.0),
+        known=known or KnownWaits(),
+    )
+
+
+def end_of(*standings: Standing) -> int:
+    return chain.follow(picture(*standings), standings[0]).pid
+
+
+def child(pid: int, state: State, *waits_for: int, **more: object) -> Standing:
+    return at(pid, state, *waits_for, role=Role.LOADER, **more)  # type: ignore[arg-type]
+
+
+def test_the_chain_goes_through_children_to_the_last_one() -> None:
+    assert end_of(at(1, State.CHILD, 2), child(2, State.READ, 3), child(3, State.SLEEP_LONG)) == 3
+
+
+def test_a_rank_waits_for_ranks_only_by_a_lock() -> None:
+    assert end_of(at(1, State.LOCK, 2), at(2, State.SLEEP_LONG)) == 2
+    assert end_of(at(1, State.READ, 2), at(2, State.SLEEP_LONG)) == 1
+
+
+def test_a_cycle_of_waits_ends() -> None:
+    assert end_of(at(1, State.CHILD, 2), child(2, State.READ, 3), child(3, State.READ, 2)) == 3
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "end"),
+    [
+        (child(2, State.PEERS), child(3, State.STOPPED), 3),
+        (child(2, State.SLEEP_LONG), child(3, State.FUTEX), 2),
+        (child(2, State.FUTEX), child(3, State.FUTEX, timed=True), 2),
+        (child(2, State.FUTEX, timed=True), child(3, State.FUTEX), 3),
+        (child(2, State.STORAGE, since_s=10), child(3, State.STORAGE, since_s=50), 3),
+    ],
+)
+def test_of_several_children_the_one_that_cannot_go_on_explains_the_wait(
+    one: Standing, other: Standing, end: int
+) -> None:
+    assert end_of(at(1, State.CHILD, 2, 3), one, other) == end
+
+
+def sides(*ranks: Standing, known: Sequence[tuple[str, ...]] = ()) -> tuple[set[int], set[int]]:
+    waits = KnownWaits()
+    for each in known:
+        waits.learn(each)
+    waiting, sinks = chain.split(picture(*ranks, known=waits), ranks)
+    return {each.pid for each in waiting}, {each.pid for each in sinks}
+
+
+def test_one_spinning_rank_is_at_the_end_and_several_wait() -> None:
+    assert sides(at(1, State.SPINNING), at(2, State.FUTEX)) == ({2}, {1})
+    assert sides(at(1, State.SPINNING), at(2, State.SPINNING)) == ({1, 2}, set())
+
+
+def test_a_lock_nobody_ever_left_is_at_the_end_of_the_chain() -> None:
+    ranks = [at(pid, State.FUTEX, stack=COLLECTIVE) for pid in (1, 2)]
+    odd = at(3, State.FUTEX, stack=BARRIER)
+    assert sides(*ranks, odd, known=[COLLECTIVE]) == ({1, 2}, {3})
+    assert sides(*ranks, odd, known=[COLLECTIVE, BARRIER]) == ({1, 2, 3}, set())
+    assert sides(at(1, State.PEERS), odd) == ({1}, {3})
+
+
+STANDINGS = st.lists(
+    st.builds(
+        at,
+        st.integers(1, 6),
+        st.sampled_from(State),
+        st.integers(1, 7),
+        st.integers(1, 7),
+        since_s=st.floats(0, 900),
+        role=st.sampled_from([Role.RANK, Role.LOADER, Role.HELPER]),
+        stack=st.sampled_from([(), COLLECTIVE, BARRIER]),
+        timed=st.booleans(),
+    ),
+    unique_by=lambda each: each.pid,
+)
+
+
+@given(STANDINGS)
+def test_any_picture_is_judged(standings: list[Standing]) -> None:
+    scene = picture(*standings)
+    ranks = [each for each in standings if each.pid in scene.ranks]
+    waiting, sinks = chain.split(scene, ranks)
+    assert sorted(each.pid for each in (*waiting, *sinks)) == sorted(each.pid for each in ranks)
+    found = judge(scene)
+    assert found.culprit is None or found.culprit in scene.ranks
+    assert found.culprit not in found.victims
+    assert set(found.victims) <= scene.ranks.keys()
+    if found.kind.is_fault:
+        assert found.evidence
+    if found.kind is Kind.WORKING:
+        assert found.culprit is None
+    kinds = {each.kind for each in found.evidence}
+    assert not found.kind.is_fault or kinds != {EvidenceKind.TIME}
+
+
+@given(STANDINGS)
+def test_a_rank_that_moves_right_now_is_never_a_culprit(standings: list[Standing]) -> None:
+    scene = picture(*standings)
+    found = judge(scene)
+    if found.culprit is not None:
+        assert scene.standings[found.culprit].state is not State.MOVING
+        assert scene.silence_s(found.culprit) >= 2.0

@@ -1,0 +1,225 @@
+"""Clocks and phases of a whole job: what is learned, what is forgotten, when nothing is judged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kcover_ebpf.decisions import decide
+from kcover_ebpf.facts import Pid, ProcessTotals
+from kcover_ebpf.incidents.verdict import Cause, Kind, Verdict
+from kcover_ebpf.settings import Act, Policy
+
+from .scene import LOCK, NS, Stage
+from .test_verdicts import all_wait, trained
+
+
+def faults(stage: Stage) -> list[Verdict]:
+    return [verdict for verdict in stage.verdicts if verdict.kind is not Kind.WORKING]
+
+
+def every(stage: Stage, mode: str) -> None:
+    for proc in stage.procs.values():
+        stage.become(proc, mode)
+
+
+def long_steps(stage: Stage, step_s: float, count: int) -> None:
+    for _ in range(count):
+        every(stage, "train")
+        stage.run(1)
+        every(stage, "futex")
+        stage.run(step_s)
+
+
+def test_gaps_of_the_start_are_not_used_for_the_training() -> None:
+    stage = Stage(connected=False)
+    long_steps(stage, 20, 3)
+    assert stage.job.pace.threshold_s(Pid(100)) > 20
+    stage.connected = True
+    every(stage, "train")
+    stage.run(20)
+    assert stage.job.pace.trained
+    assert stage.job.pace.threshold_s(Pid(100)) < 3
+
+
+def test_a_stall_is_longer_than_the_long_steps_of_the_job() -> None:
+    stage = Stage()
+    long_steps(stage, 10, 8)
+    assert faults(stage) == []
+    every(stage, "train")
+    stage.run(1)
+    stage.become(stage.rank(1), "futex", stack=LOCK)
+    all_wait(stage, 1)
+    stage.run(13)
+    assert faults(stage) == []
+    stage.run(8)
+    assert [each.cause for each in faults(stage)] == [Cause.BLOCKED_LOCK]
+
+
+def stay(stage: Stage, mode: str) -> None:
+    """All ranks are in `mode` again, where they have been for long."""
+    for proc in stage.procs.values():
+        proc.mode = mode
+        proc.mode_since_ns = stage.now_ns - 1000 * NS
+
+
+def longest_silence_s(stage: Stage) -> float:
+    picture = stage.job.picture()
+    return max(picture.silence_s(pid) for pid in picture.ranks)
+
+
+def test_a_job_stopped_and_continued_as_a_whole_starts_its_clocks_anew() -> None:
+    stage = trained()
+    all_wait(stage, -1)
+    stage.run(1)
+    every(stage, "stopped")
+    stage.run(60)
+    stay(stage, "futex")
+    stage.run(2)
+    assert longest_silence_s(stage) < 2.5
+    assert faults(stage) == []
+
+
+@pytest.mark.parametrize(("lost", "late"), [(1, False), (0, True)])
+def test_after_a_blind_moment_nothing_is_judged_and_clocks_start_anew(
+    lost: int, late: bool
+) -> None:
+    stage = trained()
+    stay(stage, "futex")
+    stage.run(1)
+    stage.now_ns += 100 * NS
+    stage.one_pass(NS, lost=lost, late=late)
+    assert stage.job.finding() is None
+    assert longest_silence_s(stage) == 0
+    for _ in range(8):
+        stage.one_pass(NS // 4)
+        assert (stage.job.finding() is None) == (longest_silence_s(stage) < 2)
+    assert faults(stage) == []
+
+
+@pytest.mark.parametrize("modes", [("spin", "spin"), ("spin", "spin", "spin", "spin")])
+def test_several_spinning_ranks_wait_and_none_of_them_is_a_culprit(modes: tuple[str, ...]) -> None:
+    stage = trained()
+    all_wait(stage, -1)
+    for rank, mode in enumerate(modes):
+        stage.become(stage.rank(rank), mode)
+    stage.run(25)
+    assert [(each.cause, each.culprit) for each in faults(stage)] == [(Cause.WAIT_CYCLE, None)]
+
+
+def test_several_spinning_ranks_wait_for_the_one_that_is_stopped() -> None:
+    stage = trained()
+    every(stage, "spin")
+    stage.become(stage.rank(3), "stopped")
+    stage.run(10)
+    assert [each.cause for each in faults(stage)] == [Cause.STOPPED]
+
+
+def test_one_spinning_rank_is_a_culprit() -> None:
+    stage = trained()
+    all_wait(stage, -1)
+    stage.become(stage.rank(0), "spin")
+    verdict = stage.run(15)
+    assert verdict is not None
+    assert verdict.culprit is not None
+    assert (verdict.cause, verdict.culprit.rank) == (Cause.SPINNING, 0)
+
+
+def straggling(stage: Stage, rank: int, seconds: int = 60) -> None:
+    """The rank computes all the time, the others wait half of it; all make progress."""
+    stage.become(stage.rank(rank), "run")
+    for _ in range(seconds):
+        stage.rank(rank).sent += 100_000
+        stage.one_pass(NS)
+
+
+def test_a_straggler_is_slow_and_slow_never_ends_a_job() -> None:
+    stage = trained()
+    straggling(stage, 2)
+    (verdict,) = faults(stage)
+    assert (verdict.kind, verdict.cause) == (Kind.SLOW, Cause.SLOW_RANK)
+    assert verdict.culprit is not None
+    assert verdict.culprit.rank == 2
+    for allowed in Act:
+        assert decide(verdict, allowed, hard_limit_s=0).act is Act.OBSERVE
+
+
+def test_a_straggler_that_swaps_is_under_memory_pressure() -> None:
+    stage = trained()
+    straggling(stage, 2, 40)
+    stage.verdicts.clear()
+    for _ in range(30):
+        totals = stage.job.members.views[Pid(102)].totals
+        assert isinstance(totals, ProcessTotals)
+        stage.job.members.views[Pid(102)].totals = replace(
+            totals, major_faults=totals.major_faults - 500
+        )
+        straggling(stage, 2, 1)
+    assert {each.cause for each in faults(stage)} == {Cause.MEMORY_PRESSURE}
+
+
+def close_windows(stage: Stage, reader: int, **changes: int) -> None:
+    """Every rank waits to send to `reader`; nothing else goes over the wire from now on."""
+    stage.connected = False
+    views = stage.job.members.ranks
+    for pid, view in views.items():
+        for fd, sample in view.sockets.items():
+            if pid != reader and fd == 10 + stage.procs[reader].rank:  # type: ignore[operator]
+                view.sockets[fd] = replace(sample, backoff=5, **changes)  # type: ignore[arg-type]
+
+
+def test_peers_that_ask_in_vain_for_room_point_at_who_does_not_read() -> None:
+    stage = trained()
+    all_wait(stage, -1)
+    close_windows(stage, 102, unsent_bytes=5000, send_window_bytes=0)
+    stage.run(10)
+    (verdict,) = faults(stage)
+    assert verdict.culprit is not None
+    assert (verdict.cause, verdict.culprit.rank) == (Cause.BLOCKED_READ, 2)
+
+
+def test_peers_that_get_no_answer_have_lost_their_link() -> None:
+    stage = trained()
+    all_wait(stage, -1)
+    close_windows(stage, 102, unsent_bytes=5000, unacked_bytes=96, send_window_bytes=0)
+    stage.run(10)
+    (verdict,) = faults(stage)
+    assert verdict.culprit is not None
+    assert (verdict.kind, verdict.culprit.rank) == (Kind.LOST_LINK, 2)
+
+
+def test_between_two_ranks_a_lost_link_has_no_culprit() -> None:
+    stage = trained(world=2)
+    stage.rank(1).backoff = 5
+    all_wait(stage, -1)
+    stage.run(8)
+    assert [(each.kind, each.culprit) for each in faults(stage)] == [(Kind.LOST_LINK, None)]
+
+
+def test_a_rank_whose_threads_are_not_seen_makes_the_verdict_unknown() -> None:
+    stage = trained(world=2)
+    del stage.procs[101]
+    stage.job.members.views[Pid(101)].threads.clear()
+    stage.run(10)
+    (verdict,) = faults(stage)
+    assert verdict.kind is Kind.UNKNOWN
+    assert decide(verdict, Act.RESTART, hard_limit_s=0).act is Act.OBSERVE
+
+
+def test_without_a_hard_limit_no_silence_is_a_fault_by_itself() -> None:
+    stage = trained(policy=Policy(quiet_cap_s=1e9))
+    stage.become(stage.rank(0), "run")
+    all_wait(stage, 0)
+    stage.run(900)
+    assert faults(stage) == []
+
+
+def test_effort_is_believed_up_to_the_cap_only() -> None:
+    stage = trained(policy=Policy(quiet_cap_s=120))
+    stage.become(stage.rank(0), "run")
+    all_wait(stage, 0)
+    stage.run(115)
+    assert faults(stage) == []
+    stage.run(15)
+    assert [each.kind for each in faults(stage)] == [Kind.HUNG]

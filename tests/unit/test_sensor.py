@@ -1,0 +1,247 @@
+"""The loop: facts go in, verdicts and decisions come out, and whoever listens is told once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import cast
+
+import pytest
+
+from kcover_ebpf.decisions import Decision
+from kcover_ebpf.facts import (
+    Fact,
+    Inspection,
+    Look,
+    Pid,
+    ProcessExit,
+    ProcessSeen,
+    ThreadSample,
+    Tick,
+)
+from kcover_ebpf.incidents.verdict import Kind, Verdict, WaitRow
+from kcover_ebpf.kernel.sampler import Kernel
+from kcover_ebpf.sensor import Sensor
+from kcover_ebpf.settings import Act, Settings
+
+from .scene import NS, Stage
+
+RANKS = (100, 101)
+
+
+class ScriptedKernel:
+    """Answers like the sampler, from lists that a test fills."""
+
+    def __init__(self) -> None:
+        self.watched: list[int] = []
+        self.details: list[tuple[int, bool]] = []
+        self.passes: list[list[Fact]] = []
+        self.events: list[list[Fact]] = []
+        self.waited_s: list[float] = []
+
+    def watch(self, pid: Pid) -> None:
+        self.watched.append(pid)
+
+    def set_detail(self, pid: Pid, on: bool) -> None:
+        self.details.append((pid, on))
+
+    def sample(self, ranks: Collection[Pid]) -> list[Fact]:
+        return self.passes.pop(0) if self.passes else []
+
+    def wait(self, timeout_s: float) -> list[Fact]:
+        self.waited_s.append(timeout_s)
+        return self.events.pop(0) if self.events else []
+
+
+class Members:
+    name = "job"
+
+    def __init__(self) -> None:
+        self.now = set(RANKS)
+
+    def pids(self) -> set[int]:
+        return self.now
+
+
+class NoLooks:
+    """The ranks of this script are no processes of this host."""
+
+    def __init__(self, machine: str) -> None:
+        self.forgotten: list[int] = []
+
+    def look(self, looks: Sequence[Look]) -> list[Inspection]:
+        return []
+
+    def forget(self, pid: Pid) -> None:
+        self.forgotten.append(pid)
+
+
+class Ears:
+    """Writes down all it is told."""
+
+    wants_waits = True
+
+    def __init__(self) -> None:
+        self.facts: list[Fact] = []
+        self.verdicts: list[Verdict] = []
+        self.tables: list[str] = []
+        self.blind: list[str] = []
+
+    def on_fact(self, fact: Fact) -> None:
+        self.facts.append(fact)
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        self.verdicts.append(verdict)
+
+    def on_waits(self, rows: Sequence[WaitRow], summary: str) -> None:
+        self.tables.append(summary)
+
+    def on_blind(self, reason: str) -> None:
+        self.blind.append(reason)
+
+    def on_action(self, decision: Decision, text: str) -> None:
+        raise AssertionError("the sensor carries nothing out itself")
+
+
+class Bench:
+    """A sensor on a scripted kernel, with a clock that a test turns."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, act: Act) -> None:
+        self.now_ns = 1_000 * NS
+        self.kernel, self.members, self.ears = ScriptedKernel(), Members(), Ears()
+        self.decisions: list[Decision] = []
+        patch.setattr("kcover_ebpf.host.procfs.boottime_ns", lambda: self.now_ns)
+        patch.setattr("kcover_ebpf.host.procfs.unix_offset_s", lambda: 5000.0)
+        patch.setattr("kcover_ebpf.host.procfs.read_process", self._read)
+        patch.setattr("kcover_ebpf.sensor.Inspector", NoLooks)
+        self.sensor = Sensor(
+            cast("Kernel", self.kernel),
+            self.members,
+            Settings(act=act),
+            [self.ears],
+            self.decisions.append,
+        )
+
+    def _read(self, pid: Pid, wanted: Collection[str]) -> ProcessSeen | None:
+        if pid not in RANKS:
+            return None
+        environ = {"RANK": str(pid - 100), "WORLD_SIZE": "2"}
+        return ProcessSeen(self.now_ns, pid, Pid(1), 1, "python3", ("python3", "x"), environ)
+
+    def step(self, *facts: Fact) -> None:
+        self.now_ns += NS
+        self.kernel.passes.append([*facts, Tick(self.now_ns, NS, 0, False)])
+        self.sensor.step()
+
+    def exit(self, pid: int, code: int) -> ProcessExit:
+        return ProcessExit(self.now_ns, Pid(pid), code, 0, False, "python3")
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(monkeypatch, Act.SHUTDOWN)
+
+
+def sampled(bench: Bench, pid: int) -> ThreadSample:
+    stage = Stage(world=2)
+    stage.now_ns = bench.now_ns
+    return stage._thread(stage.procs[pid])
+
+
+def test_members_are_watched_once_and_introduced(bench: Bench) -> None:
+    for _ in range(3):
+        bench.step()
+    assert sorted(bench.kernel.watched) == [100, 101]
+    assert set(bench.sensor.job.members.ranks) == {100, 101}
+    bench.members.now.add(200)
+    bench.step()
+    assert bench.kernel.watched[2:] == [200]
+
+
+def test_a_failed_exit_becomes_one_verdict_and_one_decision(bench: Bench) -> None:
+    bench.step(*(sampled(bench, pid) for pid in RANKS))
+    leaving = bench.exit(101, 3)
+    bench.kernel.events = [[leaving]]
+    bench.sensor._take(bench.kernel.wait(0))
+    bench.members.now.discard(101)
+    for _ in range(3):
+        bench.step(sampled(bench, 100))
+    assert bench.ears.facts == [leaving]
+    crashes = [each for each in bench.ears.verdicts if each.kind is Kind.CRASHED]
+    assert [each.culprit and each.culprit.rank for each in crashes] == [1]
+    assert [each.act for each in bench.decisions] == [Act.SHUTDOWN]
+    assert bench.decisions[0].verdict is crashes[0]
+    assert crashes[0].time_s == pytest.approx(bench.now_ns / NS + 5000, abs=5)
+
+
+def test_an_observer_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, Act.OBSERVE)
+    bench.step()
+    bench.sensor._take([bench.exit(101, 3)])
+    bench.step()
+    assert [each.kind for each in bench.ears.verdicts][-1] is Kind.CRASHED
+    assert bench.decisions == []
+
+
+def test_the_events_that_end_the_loop_are_judged(bench: Bench) -> None:
+    bench.step()
+    bench.sensor._take([bench.exit(101, 3)])
+    bench.now_ns += NS
+    bench.kernel.events = [[], [bench.exit(100, 0)]]
+    answers = iter([False, False, True])
+    bench.kernel.passes = [[Tick(bench.now_ns - NS + 1, NS, 0, False)]]
+    bench.sensor.run(lambda: next(answers))
+    assert bench.ears.verdicts[-1].kind is Kind.CRASHED
+    assert bench.kernel.waited_s[-1] == 0
+
+
+def test_an_announced_fact_ends_the_pause_and_other_facts_do_not(bench: Bench) -> None:
+    bench.step()
+    quiet = Tick(bench.now_ns, NS, 0, False)
+    bench.kernel.events = [[quiet], [bench.exit(101, 1)], [quiet]]
+    bench.sensor._listen()
+    assert len(bench.kernel.waited_s) == 2
+    assert bench.kernel.waited_s == pytest.approx([1.0, 1.0])
+
+
+def test_the_pause_is_short_while_something_may_be_wrong(bench: Bench) -> None:
+    bench.step(*(sampled(bench, pid) for pid in RANKS))
+    for _ in range(3):
+        bench.step()
+    bench.sensor._listen()
+    assert bench.kernel.waited_s == pytest.approx([0.25])
+    assert sorted(bench.kernel.details) == [(100, True), (101, True)]
+
+
+@pytest.mark.parametrize(
+    ("lost", "late", "told"),
+    [(3, False, ["3 records were lost"]), (0, True, ["no pass for 1.0 s"]), (0, False, [])],
+)
+def test_what_was_lost_is_told(bench: Bench, lost: int, late: bool, told: list[str]) -> None:
+    bench.kernel.passes = [[Tick(bench.now_ns, NS, lost, late)]]
+    bench.sensor.step()
+    assert bench.ears.blind == told
+
+
+def test_the_table_is_told_once_a_pass_to_those_who_want_it(bench: Bench) -> None:
+    for _ in range(3):
+        bench.step(*(sampled(bench, pid) for pid in RANKS))
+    assert bench.ears.tables == ["WORKING starting"] * 3
+
+
+def test_a_number_that_is_used_again_is_watched_again(bench: Bench) -> None:
+    bench.step()
+    bench.sensor._take([bench.exit(101, 0)])
+    bench.step()
+    assert bench.kernel.watched.count(101) == 2
+
+
+def test_a_snapshot_looks_closely_without_waiting_for_a_stall(bench: Bench) -> None:
+    stage = Stage(world=2)
+    bench.kernel.passes = [
+        [*(stage._thread(stage.procs[pid]) for pid in RANKS), Tick(bench.now_ns, NS, 0, False)]
+    ]
+    verdict = bench.sensor.snapshot()
+    assert verdict.job == "job"
+    assert (100, True) in bench.kernel.details
+    assert len(bench.kernel.waited_s) == 12
+    assert verdict.culprit is None

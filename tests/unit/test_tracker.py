@@ -1,0 +1,129 @@
+"""From findings to verdicts: told once, under a stable name, in unix time, WORKING at the end."""
+
+from __future__ import annotations
+
+from kcover_ebpf.incidents.tracker import Tracker
+from kcover_ebpf.incidents.verdict import Cause, Kind, Verdict
+
+from .scene import BARRIER, LOCK, NS, Stage
+from .test_verdicts import all_wait, trained
+
+
+def faults(stage: Stage) -> list[Verdict]:
+    return [verdict for verdict in stage.verdicts if verdict.kind is not Kind.WORKING]
+
+
+def go_on(stage: Stage, seconds: float = 15) -> None:
+    for proc in stage.procs.values():
+        stage.become(proc, "train")
+    stage.run(seconds)
+
+
+def stop_rank(stage: Stage, rank: int) -> None:
+    stage.become(stage.rank(rank), "stopped")
+    all_wait(stage, rank)
+    stage.run(5)
+
+
+def test_a_verdict_is_told_once_while_it_lasts() -> None:
+    stage = trained()
+    stop_rank(stage, 1)
+    stage.run(60)
+    assert [each.cause for each in faults(stage)] == [Cause.STOPPED]
+
+
+def test_healthy_training_is_told_once() -> None:
+    stage = trained(seconds=120)
+    assert [each.cause for each in stage.verdicts] == [Cause.STARTING, Cause.TRAINING]
+    assert {each.incident for each in stage.verdicts} == {""}
+
+
+def test_the_next_trouble_has_another_name() -> None:
+    stage = trained()
+    for rank in (1, 1, 2):
+        stop_rank(stage, rank)
+        go_on(stage)
+    assert [each.incident for each in faults(stage)] == ["job-1", "job-2", "job-3"]
+    assert stage.verdicts[-1].kind is Kind.WORKING
+    assert stage.verdicts[-1].incident == ""
+
+
+def test_a_hang_that_ends_in_a_crash_is_one_incident() -> None:
+    stage = trained()
+    stop_rank(stage, 1)
+    stage.exit(stage.rank(1), signal=9)
+    stage.run(3)
+    assert [(each.kind, each.incident) for each in faults(stage)] == [
+        (Kind.HUNG, "job-1"),
+        (Kind.CRASHED, "job-1"),
+    ]
+
+
+def test_a_better_cause_is_told_under_the_same_name() -> None:
+    stage = trained()
+    stage.become(stage.rank(1), "futex", stack=LOCK)
+    all_wait(stage, 1)
+    stage.run(8)
+    stage.become(stage.rank(1), "stopped")
+    stage.run(5)
+    assert [(each.cause, each.incident) for each in faults(stage)] == [
+        (Cause.BLOCKED_LOCK, "job-1"),
+        (Cause.STOPPED, "job-1"),
+    ]
+
+
+def test_a_fault_must_hold_before_it_is_told() -> None:
+    stage = trained()
+    stage.become(stage.rank(1), "stopped")
+    all_wait(stage, 1)
+    while stage.job.finding() is None or stage.job.finding().kind is Kind.WORKING:  # type: ignore[union-attr]
+        stage.one_pass(NS // 4)
+    assert faults(stage) == []
+    stage.one_pass(NS // 4)
+    assert [each.cause for each in faults(stage)] == [Cause.STOPPED]
+
+
+def test_an_announced_fault_is_told_at_once() -> None:
+    stage = trained()
+    stage.exit(stage.rank(1), 1)
+    stage.now_ns += NS
+    tracker = Tracker("job", "host")
+    stage.job.now_ns = stage.now_ns
+    verdict = tracker.update(stage.job, 0.0)
+    assert verdict is not None
+    assert verdict.kind is Kind.CRASHED
+
+
+def test_times_are_unix_seconds_and_the_host_is_named() -> None:
+    stage = trained()
+    stop_rank(stage, 1)
+    verdict = Tracker("job", "node-7").snapshot(stage.job, 1_700_000_000.5)
+    assert verdict.time_s == stage.now_ns / NS + 1_700_000_000.5
+    assert 4 <= verdict.time_s - verdict.since_s <= 6
+    assert verdict.culprit is not None
+    assert (verdict.culprit.host, verdict.culprit.rank) == ("node-7", 1)
+
+
+def test_a_job_that_cannot_be_judged_is_unknown_in_a_snapshot_and_silent_otherwise() -> None:
+    stage = trained()
+    told = len(stage.verdicts)
+    stage.one_pass(NS, lost=3)
+    assert stage.tracker.snapshot(stage.job, 0.0).kind is Kind.UNKNOWN
+    assert len(stage.verdicts) == told
+
+
+def test_the_deadline_is_that_of_the_library_on_the_stacks() -> None:
+    stage = trained()
+    stop_rank(stage, 1)
+    (verdict,) = faults(stage)
+    assert verdict.deadline_s is not None
+    assert verdict.deadline_s - verdict.since_s == 1800  # libtorch, measured on its ranks
+    assert next(each for each in stage.verdicts if each.kind is Kind.WORKING).deadline_s is None
+
+
+def test_a_mismatch_may_take_over_from_a_hang_without_a_new_name() -> None:
+    stage = trained()
+    stage.become(stage.rank(2), "futex", stack=BARRIER)
+    all_wait(stage, 2)
+    stage.run(20)
+    assert {each.incident for each in faults(stage)} == {"job-1"}
