@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Self
 
-from kcover_ebpf import device_wire as wire
-from kcover_ebpf.device_decode import text_of
 from kcover_ebpf.device_facts import (
     AerError,
     AerSeverity,
@@ -29,13 +27,14 @@ from kcover_ebpf.device_facts import (
 from kcover_ebpf.facts import Fact, Pid, ProcessExit
 from kcover_ebpf.hardware import families, faults, ownership, topology
 from kcover_ebpf.hardware.aer import AerCounter
+from kcover_ebpf.hardware.attach import Attachments
 from kcover_ebpf.hardware.catalog import FIRST_SXID, Catalog
 from kcover_ebpf.hardware.kernlog import read_console, read_record
 from kcover_ebpf.hardware.kmsg import KmsgReader
 from kcover_ebpf.hardware.ladder import Ladder
 from kcover_ebpf.hardware.ports import PortWatch
 from kcover_ebpf.kernel.libbpf import BpfMap
-from kcover_ebpf.kernel.probes import Family, LoadedFamily, ProbeStatus, load_family
+from kcover_ebpf.kernel.probes import ProbeStatus
 from kcover_ebpf.settings import Settings
 
 SELF_TEST = "kcover-ebpf self-test"
@@ -60,11 +59,8 @@ class DeviceWatch:
         pin_driver: bool = False,
         root: Path = Path("/"),
     ) -> None:
-        self._maps, self._settings, self._catalog = maps, settings, catalog
-        self._root, self._pin = root, pin_driver
-        self._loaded: dict[str, LoadedFamily] = {}
-        for family in (families.LOG, families.PCIE, families.MEMORY, families.NIC):
-            self._load(family)
+        self._catalog, self._root = catalog, root
+        self._attached = Attachments(maps, settings, root, pin_driver=pin_driver)
         self._kmsg = _open_kmsg(root)
         self.console_works = False
         self.ladder = Ladder(Rung.KMSG)
@@ -77,7 +73,7 @@ class DeviceWatch:
         self._line_came = False
         self._driver_version: str | None = None
         self._stale_driver = False
-        self.attach_driver()
+        self._meet_driver()
         self._say_self_test()
 
     # --- probes
@@ -85,34 +81,21 @@ class DeviceWatch:
     @property
     def statuses(self) -> tuple[ProbeStatus, ...]:
         """What became of each probe."""
-        return tuple(status for family in self._loaded.values() for status in family.statuses)
+        return self._attached.statuses
 
     @property
     def rung(self) -> Rung:
         """The best rung of the Xid ladder that works now."""
         return self.ladder.best
 
-    def attach_driver(self) -> None:
-        """Attach anew what hangs on the GPU driver, and read which GPUs it has."""
-        self._load(families.GPU_PINNED if self._pin else families.GPU)
+    def _meet_driver(self) -> None:
+        """Learn which GPUs the driver has, and how it can be heard."""
         self.topology = self.topology.joined(topology.read(self._root))
-        self.ladder.best = self._best_rung()
+        # who reads the log knows who wrote a line; the console only says sooner that there is one
+        log = Rung.KMSG if self._kmsg is not None else Rung.CONSOLE
+        self.ladder.best = self._attached.rung or log
         self._driver_version = _version(self._root)
         self._stale_driver = False
-
-    def _load(self, family: Family) -> None:
-        if (before := self._loaded.pop(family.name, None)) is not None:
-            before.close()
-        self._loaded[family.name] = load_family(family, self._maps, self._settings)
-
-    def _best_rung(self) -> Rung:
-        links = self._loaded["gpu"].links
-        if "on_xid_tracepoint" in links:
-            return Rung.TRACEPOINT
-        if "on_xid" in links:
-            return Rung.KPROBE
-        # who reads the log knows who wrote a line; the console only says sooner that there is one
-        return Rung.KMSG if self._kmsg is not None else Rung.CONSOLE
 
     def _say_self_test(self) -> None:
         with contextlib.suppress(OSError), open(self._root / "dev/kmsg", "w") as log:
@@ -151,11 +134,12 @@ class DeviceWatch:
 
     def tick(self, members: Collection[Pid]) -> list[DeviceFact]:
         """What polling finds, and what waited for a better rung; attaches to a new driver."""
-        if self._stale_driver or self._driver_appeared():
-            self.attach_driver()
+        if self._stale_driver or self._attached.driver_waits:
+            self._attached.reload_gpu()
+            self._meet_driver()
         if self._stale_nic:
             self._stale_nic = False
-            self._load(families.NIC)
+            self._attached.reload_nic()
         found = self._poll_log(members)
         if self._ports is not None:
             for change in self._ports.changes(_now_ns()):
@@ -163,14 +147,9 @@ class DeviceWatch:
         for report in self.ladder.overdue(_now_ns()):
             found += self._concerning(report, members)
         if _now_ns() < self._aer_quiet_ns:
-            for error in self._aer.on_look(self._aer_totals()):
+            for error in self._aer.on_look(self._attached.aer_totals()):
                 found += self._on_aer(error, members)
         return found
-
-    def _driver_appeared(self) -> bool:
-        # without the module tracepoint, and when its functions could not be probed yet
-        there = (self._root / "sys/module/nvidia").exists()
-        return there and not self._loaded["gpu"].links
 
     def _on_line(self, line: DriverLine, members: Collection[Pid]) -> list[DeviceFact]:
         self._line_came = True
@@ -253,22 +232,9 @@ class DeviceWatch:
         told = self._holders.of(gpu.minor, gpu.uuid, _now_ns()) & set(members)
         return told | ownership.open_by(members, {f"/dev/nvidia{gpu.minor}"})
 
-    def _aer_totals(self) -> Iterator[AerTotal]:
-        loaded = self._loaded["pcie"]
-        if loaded.object is None or not loaded.links:
-            return
-        for key, value in loaded.object.maps["aer_totals"].items():
-            who = wire.AerKey.from_buffer_copy(key)
-            what = wire.AerValue.from_buffer_copy(value)
-            bits = sum(1 << bit for bit in range(32) if what.bit_count[bit])
-            severity = AerSeverity(who.severity)
-            yield AerTotal(_now_ns(), text_of(who.device), severity, bits, what.total)
-
     def close(self) -> None:
         """Detach everything."""
-        for family in self._loaded.values():
-            family.close()
-        self._loaded.clear()
+        self._attached.close()
         for reader in (self._kmsg, self._ports):
             if reader is not None:
                 reader.close()

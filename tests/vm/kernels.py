@@ -23,7 +23,7 @@ from pathlib import Path
 from tests.vm import initramfs
 
 ROOT = Path(__file__).resolve().parents[2]
-STORE = ROOT / ".vm"
+STORE = (ROOT / ".vm").resolve()
 BOOT_MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_console")
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
@@ -234,8 +234,8 @@ def _stub(kernel: Kernel, version: str, folder: Path) -> Path | None:
         return None
     # the package includes its common part by an absolute path
     makefile = tree / "Makefile"
-    if (text := makefile.read_text()).count(f"{tree.parent}/") == 0:
-        makefile.write_text(text.replace("/usr/src/", f"{tree.parent}/"))
+    text = makefile.read_text()
+    makefile.write_text(re.sub(r"(?<=\s)/\S*/?usr/src/", f"{tree.parent}/", text))
     shutil.rmtree(build, ignore_errors=True)
     shutil.copytree(source, build)
     try:
