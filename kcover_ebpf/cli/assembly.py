@@ -19,10 +19,12 @@ from kcover_ebpf.cli import panel
 from kcover_ebpf.cli.outcome import Outcome
 from kcover_ebpf.cli.plan import Plan
 from kcover_ebpf.cli.sinks import Announcer, JsonSink, Out, TextSink
+from kcover_ebpf.hardware import topology
 from kcover_ebpf.host import cgroups, trees
 from kcover_ebpf.host.keeper import Charge
 from kcover_ebpf.host.launch import Keeper
 from kcover_ebpf.kernel import capabilities, features
+from kcover_ebpf.kernel.capabilities import Capability
 from kcover_ebpf.settings import Act
 
 if TYPE_CHECKING:
@@ -31,8 +33,7 @@ if TYPE_CHECKING:
     from kcover_ebpf.metrics import MetricsServer, MetricsSink
 
 _STDOUT = 1
-# With PERFMON a GPU driver that is loaded later gets its probes then.
-_KEPT = (capabilities.KEPT | {capabilities.Capability.PERFMON}) - {
+_KEPT = capabilities.KEPT - {
     # The keeper starts and ends the job, with rights of its own.
     capabilities.Capability.KILL,
     capabilities.Capability.SETGID,
@@ -66,7 +67,8 @@ class _Run:
 
         kernel = self._stack.enter_context(Kernel.open(plan.settings))
         devices = self._watch_devices(kernel)
-        capabilities.drop(_KEPT)
+        # where there are GPUs, a driver that is loaded later gets its probes then
+        capabilities.drop(_KEPT | ({Capability.PERFMON} if topology.has_gpu() else set()))
         extra = () if server is None else (self._serve(server, kernel),)
         target = self._make_target(keeper)
         session = Session(plan, kernel, target, keeper, announcer, extra, devices)

@@ -1,4 +1,4 @@
-"""Which device families are in the kernel now: loaded once, or anew when a driver comes and goes."""
+"""Which device families are in the kernel: loaded once, or anew when a driver comes and goes."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+_GPU_VENDOR = "0x10de"
 _BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
@@ -64,6 +65,12 @@ def read(root: Path = Path("/")) -> Topology:
     return Topology(tuple(_gpus(root)), tuple(_ports(root)))
 
 
+def has_gpu(root: Path = Path("/")) -> bool:
+    """Whether a GPU's vendor has a device on the bus, with or without a driver."""
+    vendors = (root / "sys/bus/pci/devices").glob("*/vendor")
+    return any(_read(vendor) == _GPU_VENDOR for vendor in vendors)
+
+
 def path_of(root: Path, device: str) -> tuple[str, ...]:
     """The PCI addresses above a device, and itself; just itself when it has left the bus."""
     try:
@@ -86,12 +93,15 @@ def _gpus(root: Path) -> Iterator[Gpu]:
         )
 
 
-def _fields(path: Path) -> dict[str, str]:
+def _read(path: Path) -> str:
     try:
-        text = path.read_text(errors="replace")
+        return path.read_text(errors="replace").strip()
     except OSError:
-        return {}
-    pairs = (line.partition(":") for line in text.splitlines())
+        return ""
+
+
+def _fields(path: Path) -> dict[str, str]:
+    pairs = (line.partition(":") for line in _read(path).splitlines())
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 

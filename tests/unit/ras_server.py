@@ -5,6 +5,7 @@ import socket
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass
@@ -18,18 +19,19 @@ class RasServer:
     greeting: str = "SERVER PROTOCOL 2"
     asked: list[str] = field(default_factory=list)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._held = []
+        self._held: list[socket.socket] = []
         self._stopping = False
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
     @property
-    def address(self):
-        return self._listener.getsockname()
+    def address(self) -> tuple[str, int]:
+        host, port = self._listener.getsockname()
+        return host, port
 
-    def _serve(self):
+    def _serve(self) -> None:
         served = 0
         while True:
             try:
@@ -47,7 +49,7 @@ class RasServer:
                 self._talk(stream, self.reports[min(served, len(self.reports) - 1)])
             served += 1
 
-    def _talk(self, stream, report):
+    def _talk(self, stream: Any, report: str) -> None:
         for raw in stream:
             line = raw.decode().strip()
             self.asked.append(line)
@@ -64,7 +66,7 @@ class RasServer:
             stream.write(answer.encode() + b"\n")
             stream.flush()
 
-    def close(self):
+    def close(self) -> None:
         if self._stopping:
             return
         self._stopping = True

@@ -32,7 +32,17 @@ from kcover_ebpf.syscalls import SyscallTable
 
 NS = 1_000_000_000
 START_NS = 1_000 * NS
-FUTEX, NANOSLEEP, POLL, READ, OPENAT, PWRITE, YIELD, FSYNC, IOCTL = 202, 230, 7, 0, 257, 18, 24, 74, 16
+FUTEX, NANOSLEEP, POLL, READ, OPENAT, PWRITE, YIELD, FSYNC, IOCTL = (
+    202,
+    230,
+    7,
+    0,
+    257,
+    18,
+    24,
+    74,
+    16,
+)
 COLLECTIVE = tuple(f"libtorch.so+{each:x}" for each in range(0x100, 0x120))
 BARRIER = tuple(f"libtorch.so+{each:x}" for each in range(0x400, 0x420))
 LOCK = tuple(f"python3.11+{each:x}" for each in range(0x900, 0x920))
@@ -89,9 +99,13 @@ class Stage:
         """A new process appears."""
         proc.mode_since_ns = self.now_ns
         self.procs[proc.pid] = proc
-        environ = {} if proc.rank is None else {"RANK": str(proc.rank), "WORLD_SIZE": str(self.world)}
+        environ = (
+            {} if proc.rank is None else {"RANK": str(proc.rank), "WORLD_SIZE": str(self.world)}
+        )
         self.job.observe(
-            ProcessSeen(self.now_ns, Pid(proc.pid), Pid(proc.ppid), 1, "python3", proc.argv, environ)
+            ProcessSeen(
+                self.now_ns, Pid(proc.pid), Pid(proc.ppid), 1, "python3", proc.argv, environ
+            )
         )
         return proc
 
@@ -135,7 +149,9 @@ class Stage:
             self.verdicts.append(verdict)
 
     def _sample(self, proc: Proc, period_ns: int, detailed: bool) -> None:
-        share = {"train": 0.3, "run": 1.0, "spin": 1.0, "yield": 1.0, "throttled": 0.01}.get(proc.mode, 0.0)
+        share = {"train": 0.3, "run": 1.0, "spin": 1.0, "yield": 1.0, "throttled": 0.01}.get(
+            proc.mode, 0.0
+        )
         proc.cpu_ns += int(share * period_ns)
         if proc.mode == "throttled":
             proc.delay_ns += int(0.99 * period_ns)
@@ -150,9 +166,23 @@ class Stage:
         side_ns = int(proc.side_cpu * (self.now_ns - START_NS))
         self.tell(
             ProcessTotals(
-                self.now_ns, Pid(proc.pid), Pid(proc.ppid), proc.cpu_ns + side_ns, 0, proc.written,
-                0, proc.written, 0, 0, 0, 1, int(proc.mode == "stopped"), int(proc.mode == "traced"),
-                int(proc.mode == "frozen"), int(proc.mode == "write"), 0,
+                self.now_ns,
+                Pid(proc.pid),
+                Pid(proc.ppid),
+                proc.cpu_ns + side_ns,
+                0,
+                proc.written,
+                0,
+                proc.written,
+                0,
+                0,
+                0,
+                1,
+                int(proc.mode == "stopped"),
+                int(proc.mode == "traced"),
+                int(proc.mode == "frozen"),
+                int(proc.mode == "write"),
+                0,
             )
         )
         if self.connected and proc.rank is not None:
@@ -160,22 +190,50 @@ class Stage:
 
     def _thread(self, proc: Proc) -> ThreadSample:
         state = {
-            "stopped": TaskState.STOPPED, "traced": TaskState.TRACED, "frozen": TaskState.FROZEN,
-            "run": TaskState.RUNNING, "spin": TaskState.RUNNING, "yield": TaskState.RUNNING,
-            "throttled": TaskState.RUNNING, "write": TaskState.UNINTERRUPTIBLE, "fault": TaskState.UNINTERRUPTIBLE,
+            "stopped": TaskState.STOPPED,
+            "traced": TaskState.TRACED,
+            "frozen": TaskState.FROZEN,
+            "run": TaskState.RUNNING,
+            "spin": TaskState.RUNNING,
+            "yield": TaskState.RUNNING,
+            "throttled": TaskState.RUNNING,
+            "write": TaskState.UNINTERRUPTIBLE,
+            "fault": TaskState.UNINTERRUPTIBLE,
         }.get(proc.mode, TaskState.SLEEPING)
         number = {
-            "futex": FUTEX, "run": NO_SYSCALL, "spin": NO_SYSCALL, "throttled": NO_SYSCALL, "yield": YIELD,
-            "sleep": NANOSLEEP, "sleep_long": NANOSLEEP, "read": READ, "poll": POLL, "write": PWRITE,
-            "fault": NO_SYSCALL, "fifo": OPENAT, "ioctl": IOCTL,
+            "futex": FUTEX,
+            "run": NO_SYSCALL,
+            "spin": NO_SYSCALL,
+            "throttled": NO_SYSCALL,
+            "yield": YIELD,
+            "sleep": NANOSLEEP,
+            "sleep_long": NANOSLEEP,
+            "read": READ,
+            "poll": POLL,
+            "write": PWRITE,
+            "fault": NO_SYSCALL,
+            "fifo": OPENAT,
+            "ioctl": IOCTL,
         }.get(proc.mode, FUTEX if proc.step % 2 else NANOSLEEP)
         pointer = 0x7000 + (proc.step % 7 * 64 if proc.mode in ("run", "train") else 0)
         since_ns = self.now_ns - NS // 50 if proc.mode == "train" else proc.mode_since_ns
         return ThreadSample(
-            boottime_ns=self.now_ns, pid=Pid(proc.pid), tid=Tid(proc.pid), start_ns=1, state=state,
-            syscall=number, args=(3, proc.step if proc.mode == "run" else 0, 0xFFFFFFFF, 0, 0, 0), user_sp=pointer, user_ip=0x1000,
-            site_since_ns=since_ns, idle_since_ns=since_ns, cpu_ns=proc.cpu_ns, run_delay_ns=proc.delay_ns,
-            voluntary_count=proc.step, involuntary_count=0, comm="python3",
+            boottime_ns=self.now_ns,
+            pid=Pid(proc.pid),
+            tid=Tid(proc.pid),
+            start_ns=1,
+            state=state,
+            syscall=number,
+            args=(3, proc.step if proc.mode == "run" else 0, 0xFFFFFFFF, 0, 0, 0),
+            user_sp=pointer,
+            user_ip=0x1000,
+            site_since_ns=since_ns,
+            idle_since_ns=since_ns,
+            cpu_ns=proc.cpu_ns,
+            run_delay_ns=proc.delay_ns,
+            voluntary_count=proc.step,
+            involuntary_count=0,
+            comm="python3",
         )
 
     def _socket(self, proc: Proc) -> None:
@@ -184,13 +242,25 @@ class Stage:
                 continue
             self.tell(
                 SocketSample(
-                    boottime_ns=self.now_ns, pid=Pid(proc.pid), fd=10 + other.rank, inode=Inode(proc.pid * 100 + other.rank),
-                    state="ESTABLISHED", local=("127.0.0.1", proc.pid * 100 + other.rank),
-                    remote=("127.0.0.1", other.pid * 100 + (proc.rank or 0)), unread_bytes=proc.unread,
-                    unsent_bytes=0, unacked_bytes=96 if self._lost(proc, other) else 0, sent_bytes=proc.sent,
-                    received_bytes=proc.sent, retransmit_count=0, backoff=max(proc.backoff, other.backoff),
-                    probe_count=0, send_window_bytes=65536, last_send_ns=proc.last_send_ns,
-                    last_receive_ns=proc.last_send_ns, changed_ns=self.now_ns,
+                    boottime_ns=self.now_ns,
+                    pid=Pid(proc.pid),
+                    fd=10 + other.rank,
+                    inode=Inode(proc.pid * 100 + other.rank),
+                    state="ESTABLISHED",
+                    local=("127.0.0.1", proc.pid * 100 + other.rank),
+                    remote=("127.0.0.1", other.pid * 100 + (proc.rank or 0)),
+                    unread_bytes=proc.unread,
+                    unsent_bytes=0,
+                    unacked_bytes=96 if self._lost(proc, other) else 0,
+                    sent_bytes=proc.sent,
+                    received_bytes=proc.sent,
+                    retransmit_count=0,
+                    backoff=max(proc.backoff, other.backoff),
+                    probe_count=0,
+                    send_window_bytes=65536,
+                    last_send_ns=proc.last_send_ns,
+                    last_receive_ns=proc.last_send_ns,
+                    changed_ns=self.now_ns,
                 )
             )
 
@@ -200,8 +270,13 @@ class Stage:
     def _inspection(self, look: Look) -> Inspection:
         proc = self.procs[int(look.pid)]
         return replace(
-            _empty(look, self.now_ns), stack=proc.stack, files=proc.files, timed=proc.timed,
-            wait_channel=proc.wait_channel, storage=proc.storage, deadline_ns=proc.deadline_ns,
+            _empty(look, self.now_ns),
+            stack=proc.stack,
+            files=proc.files,
+            timed=proc.timed,
+            wait_channel=proc.wait_channel,
+            storage=proc.storage,
+            deadline_ns=proc.deadline_ns,
         )
 
 
@@ -212,6 +287,8 @@ def _empty(look: Look, now_ns: int) -> Inspection:
 def pipe(stage: Stage, holder: Proc, fd: int, inode: int) -> WaitedFile:
     """A pipe that `holder` has open, as the sampler tells it in detail mode."""
     stage.tell(
-        DescriptorSample(stage.now_ns, Pid(holder.pid), fd, "pipe", Inode(inode), None, True, True, 0)
+        DescriptorSample(
+            stage.now_ns, Pid(holder.pid), fd, "pipe", Inode(inode), None, True, True, 0
+        )
     )
     return WaitedFile(fd, "pipe", f"pipe:[{inode}]", Inode(inode), "", "")

@@ -166,6 +166,11 @@ def test_topology(tmp_path):
     devices = tmp_path / "sys/bus/pci/devices"
     devices.mkdir(parents=True)
     (devices / GPU).symlink_to(f"../../../devices/pci0000:5c/0000:5c:00.0/{GPU}")
+    real = tmp_path / "sys/devices/pci0000:5c/0000:5c:00.0" / GPU
+    real.mkdir(parents=True)
+    assert not topology.has_gpu(tmp_path)
+    (real / "vendor").write_text("0x10de\n")
+    assert topology.has_gpu(tmp_path)
     nic = tmp_path / "sys/class/net/eth0"
     nic.mkdir(parents=True)
     (nic / "device").symlink_to("../../../0000:9a:00.0")

@@ -13,6 +13,7 @@ from kcover_ebpf import device_facts as facts
 from kcover_ebpf import device_wire as wire
 from kcover_ebpf.decode import decode
 from kcover_ebpf.errors import DecodeError
+from kcover_ebpf.facts import Pid
 from kcover_ebpf.wire import EventHeader
 from tests.unit.test_wire import (
     ARCHITECTURES,
@@ -134,11 +135,13 @@ MCE = 1 << 61
         ),
         (
             record(wire.OpenEvent, KIND.OPEN, file=5, minor=1, opened=1, comm=b"python3"),
-            facts.DeviceHeld(9, 7, 1, 5, True, "python3"),
+            facts.DeviceHeld(9, Pid(7), 1, 5, True, "python3"),
         ),
         (
             record(wire.UvmEvent, KIND.UVM, uuid=bytes(range(16)), registered=1, partition=3),
-            facts.CudaContext(9, 7, "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f", True, True, ""),
+            facts.CudaContext(
+                9, Pid(7), "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f", True, True, ""
+            ),
         ),
         (
             record(wire.ModuleEvent, KIND.MODULE, loaded=1, name=b"nvidia"),

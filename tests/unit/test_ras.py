@@ -26,7 +26,7 @@ def serve():
         server.close()
 
 
-def behind(*texts):
+def behind(*texts: str) -> list[int] | None:
     found = laggard([parse(text) for text in texts])
     return None if found is None else [rank.rank for rank in found.behind]
 

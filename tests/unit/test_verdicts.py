@@ -35,10 +35,15 @@ FAULTS: dict[str, tuple[Callable[[Stage, Proc], None], Cause]] = {
     ),
     "fifo": (lambda s, p: s.become(p, "fifo", wait_channel="wait_for_partner"), Cause.BLOCKED_READ),
     "loop": (lambda s, p: s.become(p, "spin"), Cause.SPINNING),
-    "fault": (lambda s, p: s.become(p, "fault", wait_channel="handle_userfault"), Cause.BLOCKED_UNKNOWN),
+    "fault": (
+        lambda s, p: s.become(p, "fault", wait_channel="handle_userfault"),
+        Cause.BLOCKED_UNKNOWN,
+    ),
     "frozen filesystem": (
         lambda s, p: s.become(
-            p, "write", wait_channel="percpu_rwsem_wait",
+            p,
+            "write",
+            wait_channel="percpu_rwsem_wait",
             files=(WaitedFile(3, "file", "/mnt/x", Inode(0), "7:0", "ext4"),),
         ),
         Cause.STORAGE,
@@ -92,7 +97,9 @@ QUIET: dict[str, Callable[[Stage, Proc], None]] = {
     "checkpoint": lambda s, p: s.become(p, "write", io_bytes_s=10_000_000),
     "one long write": lambda s, p: s.become(p, "write"),
     "evaluation without calls": lambda s, p: s.become(p, "run"),
-    "asynchronous work in other threads": lambda s, p: s.become(p, "futex", stack=LOCK, side_cpu=0.8),
+    "asynchronous work in other threads": lambda s, p: s.become(
+        p, "futex", stack=LOCK, side_cpu=0.8
+    ),
     "timed sleep": lambda s, p: s.become(p, "sleep", timed=True, deadline_ns=s.now_ns + 45 * NS),
     "debugger": lambda s, p: s.become(p, "traced"),
     "user": lambda s, p: s.become(

@@ -142,7 +142,8 @@ def test_switch_errors_concern_every_gpu(guest: Guest, observer: Observer) -> No
 
 def aer_counts(observer: Observer, mark: int, wanted: int) -> list[Line]:
     def enough(lines: list[Line]) -> bool:
-        return sum(line["count"] for line in lines if line.get("fact") == "AerError") >= wanted
+        told = sum(int(x["count"]) for x in lines if x.get("fact") == "AerError")
+        return told >= wanted
 
     lines = observer.wait(enough, mark)
     observer.mark()
