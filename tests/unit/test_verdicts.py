@@ -61,8 +61,10 @@ def test_a_rank_that_cannot_go_on_is_named(name: str, rank: int) -> None:
     all_wait(stage, rank)
     began_ns = stage.now_ns
     verdict = stage.run(12)
-    assert verdict is not None and verdict.kind is Kind.HUNG, stage.verdicts
-    assert verdict.culprit is not None and verdict.culprit.rank == rank
+    assert verdict is not None
+    assert verdict.kind is Kind.HUNG
+    assert verdict.culprit is not None
+    assert verdict.culprit.rank == rank
     assert verdict.cause is cause
     assert verdict.time_s - began_ns / NS < 10
     assert decide(verdict, Act.SHUTDOWN).act is Act.SHUTDOWN
@@ -77,7 +79,8 @@ def test_a_stopped_rank_is_named_after_two_seconds() -> None:
     verdict = stage.run(3)
     assert verdict is not None
     assert (verdict.kind, verdict.cause) == (Kind.HUNG, Cause.STOPPED)
-    assert verdict.culprit is not None and verdict.culprit.rank == 2
+    assert verdict.culprit is not None
+    assert verdict.culprit.rank == 2
     assert verdict.victims == (0, 1, 3)
 
 
@@ -129,7 +132,8 @@ def test_a_stuck_loader_blames_its_rank() -> None:
     stage.become(stage.rank(1), "poll", files=(waited,))
     all_wait(stage, 1)
     verdict = stage.run(12)
-    assert verdict is not None and verdict.cause is Cause.LOADER_STUCK
+    assert verdict is not None
+    assert verdict.cause is Cause.LOADER_STUCK
     assert verdict.culprit is not None
     assert (verdict.culprit.rank, verdict.culprit.tid) == (1, 501)
 
@@ -142,7 +146,8 @@ def test_a_working_loader_is_no_fault() -> None:
     stage.become(stage.rank(1), "poll", files=(waited,))
     all_wait(stage, 1)
     verdict = stage.run(30)
-    assert verdict is not None and (verdict.kind, verdict.cause) == (Kind.WORKING, Cause.LOADING)
+    assert verdict is not None
+    assert (verdict.kind, verdict.cause) == (Kind.WORKING, Cause.LOADING)
 
 
 def test_a_cut_off_rank_is_a_lost_link() -> None:
@@ -150,8 +155,10 @@ def test_a_cut_off_rank_is_a_lost_link() -> None:
     stage.rank(2).backoff = 4
     all_wait(stage, -1)
     verdict = stage.run(4)
-    assert verdict is not None and verdict.kind is Kind.LOST_LINK
-    assert verdict.culprit is not None and verdict.culprit.rank == 2
+    assert verdict is not None
+    assert verdict.kind is Kind.LOST_LINK
+    assert verdict.culprit is not None
+    assert verdict.culprit.rank == 2
 
 
 @pytest.mark.parametrize(
@@ -162,8 +169,10 @@ def test_a_failed_exit_is_told_within_a_second(code: int, signal: int, cause: Ca
     stage = trained()
     stage.exit(stage.rank(3), code, signal)
     verdict = stage.run(1)
-    assert verdict is not None and (verdict.kind, verdict.cause) == (Kind.CRASHED, cause)
-    assert verdict.culprit is not None and verdict.culprit.rank == 3
+    assert verdict is not None
+    assert (verdict.kind, verdict.cause) == (Kind.CRASHED, cause)
+    assert verdict.culprit is not None
+    assert verdict.culprit.rank == 3
 
 
 def test_a_rank_that_left_with_code_0_is_blamed_when_the_others_wait() -> None:
@@ -171,8 +180,10 @@ def test_a_rank_that_left_with_code_0_is_blamed_when_the_others_wait() -> None:
     stage.exit(stage.rank(1), 0)
     all_wait(stage, 1)
     verdict = stage.run(12)
-    assert verdict is not None and verdict.cause is Cause.LEFT_EARLY
-    assert verdict.culprit is not None and verdict.culprit.rank == 1
+    assert verdict is not None
+    assert verdict.cause is Cause.LEFT_EARLY
+    assert verdict.culprit is not None
+    assert verdict.culprit.rank == 1
 
 
 def test_ranks_that_end_one_after_the_other_are_no_fault() -> None:
@@ -189,15 +200,18 @@ def test_two_places_at_once_are_a_mismatch() -> None:
     stage.job.attention.known.learn(BARRIER)
     all_wait(stage, 2)
     verdict = stage.run(12)
-    assert verdict is not None and verdict.kind is Kind.DEADLOCK
-    assert verdict.culprit is not None and verdict.culprit.rank == 2
+    assert verdict is not None
+    assert verdict.kind is Kind.DEADLOCK
+    assert verdict.culprit is not None
+    assert verdict.culprit.rank == 2
 
 
 def test_nobody_at_the_end_of_the_chain_is_told_without_a_culprit() -> None:
     stage = trained()
     all_wait(stage, -1)
     verdict = stage.run(15)
-    assert verdict is not None and verdict.kind is Kind.HUNG
+    assert verdict is not None
+    assert verdict.kind is Kind.HUNG
     assert (verdict.culprit, verdict.cause) == (None, Cause.WAIT_CYCLE)
 
 
@@ -207,8 +221,10 @@ def test_busy_waiters_are_victims() -> None:
     for rank in (0, 2, 3):
         stage.become(stage.rank(rank), "yield")
     verdict = stage.run(12)
-    assert verdict is not None and verdict.cause is Cause.BLOCKED_LOCK
-    assert verdict.culprit is not None and verdict.culprit.rank == 1
+    assert verdict is not None
+    assert verdict.cause is Cause.BLOCKED_LOCK
+    assert verdict.culprit is not None
+    assert verdict.culprit.rank == 1
 
 
 def test_lost_records_freeze_the_verdict() -> None:
@@ -235,8 +251,10 @@ def test_storage_with_requests_in_flight_and_none_completed_is_stuck() -> None:
     stage.become(stage.rank(0), "write", files=(file,), storage=state)
     all_wait(stage, 0)
     verdict = stage.run(15)
-    assert verdict is not None and verdict.cause is Cause.STORAGE
-    assert verdict.culprit is not None and verdict.culprit.rank == 0
+    assert verdict is not None
+    assert verdict.cause is Cause.STORAGE
+    assert verdict.culprit is not None
+    assert verdict.culprit.rank == 0
 
 
 def test_a_fault_that_ends_is_followed_by_working() -> None:
@@ -248,7 +266,8 @@ def test_a_fault_that_ends_is_followed_by_working() -> None:
         stage.become(proc, "train")
     verdict = stage.run(10)
     assert [each.kind for each in stage.verdicts[-2:]] == [Kind.HUNG, Kind.WORKING]
-    assert verdict is not None and verdict.cause is Cause.TRAINING
+    assert verdict is not None
+    assert verdict.cause is Cause.TRAINING
 
 
 def test_a_missing_rank_is_named_but_never_ends_a_job() -> None:
@@ -259,8 +278,10 @@ def test_a_missing_rank_is_named_but_never_ends_a_job() -> None:
         stage.add(proc)
         stage.become(proc, "poll")
     verdict = stage.run(45)
-    assert verdict is not None and verdict.cause is Cause.MISSING_RANK
-    assert verdict.culprit is not None and verdict.culprit.rank == 2
+    assert verdict is not None
+    assert verdict.cause is Cause.MISSING_RANK
+    assert verdict.culprit is not None
+    assert verdict.culprit.rank == 2
     assert decide(verdict, Act.RESTART).act is Act.SNAPSHOT
 
 
@@ -269,5 +290,6 @@ def test_time_alone_ends_a_job_only_by_the_hard_limit() -> None:
     stage.become(stage.rank(0), "run")
     all_wait(stage, 0)
     verdict = stage.run(50)
-    assert verdict is not None and verdict.kind is Kind.HUNG
+    assert verdict is not None
+    assert verdict.kind is Kind.HUNG
     assert decide(verdict, Act.SHUTDOWN, 30).act is Act.SHUTDOWN
