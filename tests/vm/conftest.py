@@ -115,8 +115,11 @@ def guest(prepared: kernels.Prepared) -> Iterator[Guest]:
 
 @pytest.fixture(scope="module")
 def driver(guest: Guest, prepared: kernels.Prepared) -> kernels.Prepared:
+    """The stand-in driver is loaded."""
     if prepared.stub is None:
         pytest.skip(f"needs headers and a compiler for {prepared.version}: no stand-in driver")
+    if not guest.run("/bin/test", "-e", "/sys/module/nvidia").code:
+        return prepared
     insert_driver(guest, prepared.stub)
     return prepared
 
@@ -135,10 +138,14 @@ time.sleep(3600)
 
 
 @pytest.fixture(scope="module")
-def observer(guest: Guest, driver: kernels.Prepared) -> Iterator[Observer]:
-    """With one member process, not started yet: see `member`."""
+def observer(guest: Guest, prepared: kernels.Prepared) -> Iterator[Observer]:
+    """With one member process, which holds the GPU where there is a driver for it."""
     guest.python("import os, time")
-    pid = guest.start("/usr/bin/python3", "-c", HOLD, log="/share/member.log")
-    watching = Observer(guest, [pid])
+    guest.shell("modprobe ib_core")
+    members = []
+    if prepared.stub is not None:
+        insert_driver(guest, prepared.stub)
+        members.append(guest.start("/usr/bin/python3", "-c", HOLD, log="/share/member.log"))
+    watching = Observer(guest, members)
     yield watching
     watching.close()

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from kcover_ebpf.hardware.catalog import judge
 from kcover_ebpf.hardware.catalog.files import shipped
 from tests.vm.conftest import GPU, PORT, Observer
@@ -14,6 +16,7 @@ from tests.vm.guest import Guest
 
 Line = dict[str, Any]
 
+needs_driver = pytest.mark.usefixtures("driver")
 # 23, a prime: no buffer or batch size divides it
 XIDS = (
     13, 31, 32, 43, 45, 46, 48, 61, 62, 63, 64, 69, 74, 79, 92, 94, 95, 109, 119, 120, 140, 154,
@@ -55,12 +58,14 @@ def counter(guest: Guest, kind: str) -> int:
     return int(guest.shell(f"cat /sys/bus/pci/devices/{PORT}/aer_rootport_total_err_{kind}"))
 
 
+@needs_driver
 def test_every_probe_is_attached(observer: Observer) -> None:
     assert observer.ready["ready"] == "kprobe"
     refused = {name: reason for name, reason in observer.ready["probes"].items() if reason}
     assert refused == {}
 
 
+@needs_driver
 def test_23_xids_are_23_facts(guest: Guest, observer: Observer) -> None:
     guest.python(SAY)
     mark, before = observer.mark(), logged(guest)
@@ -76,6 +81,7 @@ def test_23_xids_are_23_facts(guest: Guest, observer: Observer) -> None:
     assert all(fact["confirmed"] and fact["text"].endswith("the stand-in") for fact in facts)
 
 
+@needs_driver
 def test_xids_that_end_a_job_are_faults_of_the_process_that_holds_the_gpu(
     guest: Guest, observer: Observer
 ) -> None:
@@ -92,6 +98,7 @@ def test_xids_that_end_a_job_are_faults_of_the_process_that_holds_the_gpu(
         assert fault["ends_job"] == judge(entry, "").ends_job, number
 
 
+@needs_driver
 def test_a_silent_driver_is_seen_all_the_same(guest: Guest, observer: Observer) -> None:
     """With NVreg_RmLogonRC=0 the driver reports without printing."""
     guest.python(SAY)
@@ -102,20 +109,24 @@ def test_a_silent_driver_is_seen_all_the_same(guest: Guest, observer: Observer) 
     assert logged(guest) == before
 
 
+@needs_driver
 def test_a_line_alone_is_believed_only_from_the_kernel(guest: Guest, observer: Observer) -> None:
     guest.python(SAY)
     mark = observer.mark()
     guest.shell(f"echo 'NVRM: Xid (PCI:0000:5d:00): 79, pid={observer.member}, forged' >/dev/kmsg")
     guest.python("say('print NVRM: Xid (PCI:0000:5d:00 GPU-I:03): 48, by the kernel')")
-    facts = observer.facts("XidReported", 2, mark)
+    # without a console rung (before 6.0) a forged line is not even told
+    wanted = 2 if observer.ready["console"] else 1
+    facts = observer.facts("XidReported", wanted, mark)
     by_number = {fact["number"]: fact for fact in facts}
-    assert not by_number[79]["confirmed"]
+    assert 79 not in by_number or not by_number[79]["confirmed"]
     assert by_number[48]["confirmed"]
     assert by_number[48]["gpu_instance"] == 3
     faults = [line for line in observer.lines()[mark:] if line.get("fact") == "DeviceFault"]
     assert {fault["code"] for fault in faults} == {"Xid 48"}
 
 
+@needs_driver
 def test_a_lost_gpu_without_an_xid(guest: Guest, observer: Observer) -> None:
     guest.python(SAY)
     mark = observer.mark()
@@ -124,6 +135,7 @@ def test_a_lost_gpu_without_an_xid(guest: Guest, observer: Observer) -> None:
     assert (fault["code"], fault["pid"], fault["ends_job"]) == ("gpu_lost", observer.member, True)
 
 
+@needs_driver
 def test_switch_errors_concern_every_gpu(guest: Guest, observer: Observer) -> None:
     guest.python(SAY)
     mark = observer.mark()
@@ -170,6 +182,7 @@ def test_23_corrected_errors(guest: Guest, observer: Observer) -> None:
     assert len(facts) < 23
 
 
+@needs_driver
 def test_23_nonfatal_errors(guest: Guest, observer: Observer) -> None:
     mark = observer.mark()
     facts = check_severity(guest, observer, "nonfatal", (0x4000, 0), 0.3)
@@ -179,6 +192,7 @@ def test_23_nonfatal_errors(guest: Guest, observer: Observer) -> None:
     assert {(fault["pid"], fault["ends_job"]) for fault in faults} == {(observer.member, False)}
 
 
+@needs_driver
 def test_23_fatal_errors_end_the_job_that_holds_the_gpu(guest: Guest, observer: Observer) -> None:
     mark = observer.mark()
     facts = check_severity(guest, observer, "fatal", (0x40000, 0), 1.5)
@@ -190,6 +204,7 @@ def test_23_fatal_errors_end_the_job_that_holds_the_gpu(guest: Guest, observer: 
     }
 
 
+@needs_driver
 def test_an_error_of_the_port_above_is_the_gpus(guest: Guest, observer: Observer) -> None:
     guest.python(INJECT)
     mark = observer.mark()
