@@ -143,10 +143,8 @@ static __always_inline void fill_event(struct thread_event *event, struct task_s
 	event->syscall = site->syscall;
 	event->user_sp = site->user_sp;
 	event->user_ip = REGS_IP(regs);
-	__builtin_memset(event->args, 0, sizeof(event->args));
-	if (site->syscall == NO_SYSCALL)
-		return;
-	event->args[0] = site->arg0;
+	/* Outside a call these are registers like others: they tell a loop from a computation. */
+	event->args[0] = REGS_ARG0(regs);
 	event->args[1] = REGS_ARG1(regs);
 	event->args[2] = REGS_ARG2(regs);
 	event->args[3] = REGS_ARG3(regs);

@@ -244,7 +244,7 @@ class ProcessSeen:
     start_ns: int
     comm: str
     argv: tuple[str, ...]
-    """At most the first 16 words; empty for a zombie."""
+    """At most the first 16 words."""
     rank_environ: dict[str, str] = field(default_factory=dict)
     """Only the variables that name a rank, a world or a rendezvous; never the whole environment."""
     devices: frozenset[str] = frozenset()

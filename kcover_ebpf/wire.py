@@ -12,8 +12,6 @@ import struct
 from ctypes import c_int32, c_uint8, c_uint16, c_uint32, c_uint64
 from enum import IntEnum
 
-NO_SYSCALL = -1
-
 
 class EventType(IntEnum):
     """`event_header.type`: what a record is."""
@@ -169,12 +167,7 @@ class DescriptorEvent(ctypes.Structure):
 class ForkEvent(ctypes.Structure):
     """A watched process (the header's pid) made another one."""
 
-    _fields_ = (
-        ("header", EventHeader),
-        ("child_pid", c_uint32),
-        ("pad", c_uint32),
-        ("comm", Comm),
-    )
+    _fields_ = (("header", EventHeader), ("child_pid", c_uint32), ("pad", c_uint32), ("comm", Comm))
 
 
 class ExecEvent(ctypes.Structure):

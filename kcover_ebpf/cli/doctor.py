@@ -93,9 +93,14 @@ def host_features() -> list[Feature]:
             features.BTF.exists(),
             str(features.BTF) if features.BTF.exists() else "needs CONFIG_DEBUG_INFO_BTF",
         ),
+        *([] if lacking else _kernel_features()),
         _memory_feature(),
         *_cgroup_features(),
     ]
+
+
+def _kernel_features() -> list[Feature]:
+    return [Feature(one.name, one.found, one.detail) for one in features.kernel_features()]
 
 
 def _memory_feature() -> Feature:

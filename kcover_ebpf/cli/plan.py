@@ -82,10 +82,11 @@ def parse_for(text: str | None) -> float | None:
 def check_program(argv: tuple[str, ...]) -> None:
     """Raise `UsageError` unless the command's program exists and may be executed."""
     program = argv[0]
-    if "/" in program:
-        candidates = [Path(program)]
-    else:
-        candidates = [Path(folder) / program for folder in os.get_exec_path()]
+    candidates = (
+        [Path(program)]
+        if "/" in program
+        else [Path(folder) / program for folder in os.get_exec_path()]
+    )
     found = [path for path in candidates if _is_file(path)]
     if not found:
         raise UsageError(f"program {program!r} does not exist; check its name and PATH")

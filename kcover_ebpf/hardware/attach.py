@@ -11,7 +11,7 @@ from kcover_ebpf import device_wire as wire
 from kcover_ebpf.device_decode import text_of
 from kcover_ebpf.device_facts import AerSeverity, AerTotal, Rung
 from kcover_ebpf.hardware import families
-from kcover_ebpf.kernel.libbpf import BpfMap
+from kcover_ebpf.kernel.maps import BpfMap
 from kcover_ebpf.kernel.probes import Family, LoadedFamily, ProbeStatus, load_family
 from kcover_ebpf.settings import Settings
 

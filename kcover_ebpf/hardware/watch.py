@@ -33,7 +33,7 @@ from kcover_ebpf.hardware.kernlog import read_console, read_record
 from kcover_ebpf.hardware.kmsg import KmsgReader
 from kcover_ebpf.hardware.ladder import Ladder
 from kcover_ebpf.hardware.ports import PortWatch
-from kcover_ebpf.kernel.libbpf import BpfMap
+from kcover_ebpf.kernel.maps import BpfMap
 from kcover_ebpf.kernel.probes import ProbeStatus
 from kcover_ebpf.settings import Settings
 

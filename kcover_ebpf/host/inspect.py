@@ -7,12 +7,12 @@ caller takes what is there.
 
 from __future__ import annotations
 
-import os
 import struct
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from kcover_ebpf.facts import Inode, Inspection, Look, Pid, StorageState, WaitedFile
@@ -206,7 +206,7 @@ def _watched_by(pid: Pid, epoll_fd: int) -> list[int]:
 
 def _file(pid: Pid, fd: int) -> WaitedFile:
     try:
-        target = os.readlink(f"/proc/{pid}/fd/{fd}")
+        target = str(Path(f"/proc/{pid}/fd/{fd}").readlink())
     except OSError:
         return WaitedFile(fd, "other", "?", Inode(0), "", "")
     kind, inode = _kind(target)

@@ -26,7 +26,11 @@ def unix_offset_s() -> float:
 
 
 def read_process(pid: Pid, variables: Collection[str]) -> ProcessSeen | None:
-    """Who a process is, with those of `variables` that its environment sets; None if it is gone."""
+    """Who a process is, with those of `variables` that its environment sets.
+
+    None if it is gone, or has no words: it is a zombie, or in the midst of an exec, and may be asked
+    again.
+    """
     folder = PROC / str(pid)
     try:
         stat = (folder / "stat").read_text(encoding="utf-8", errors="replace")
@@ -36,6 +40,8 @@ def read_process(pid: Pid, variables: Collection[str]) -> ProcessSeen | None:
         return None
     except PermissionError:
         environ = b""
+    if not argv:
+        return None
     comm, ppid, start_ns = parse_stat(stat)
     words = argv.split(b"\0")[: _WORDS + 1]
     return ProcessSeen(

@@ -13,6 +13,7 @@ import struct
 import time
 from bisect import bisect_right
 from dataclasses import dataclass
+from posixpath import basename
 
 from kcover_ebpf.facts import Pid
 
@@ -87,7 +88,7 @@ def _read_maps(pid: Pid) -> _Maps:
                 start, end = (int(each, 16) for each in part[0].split("-"))
                 maps.starts.append(start)
                 maps.ends.append(end)
-                maps.names.append(os.path.basename(part[5].strip())[:32])
+                maps.names.append(basename(part[5].strip())[:32])
                 maps.bases.append(start - int(part[2], 16))
     except OSError:
         pass

@@ -7,7 +7,7 @@ collective, makes an innocent peer fail. Those two are told apart here.
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kcover_ebpf.facts import OomKill, Pid, ProcessExit, SignalSent
@@ -102,7 +102,7 @@ def judge_failure(
     """The finding for the first failure; None if there is none, or if somebody ended the whole job."""
     if not announced.failures:
         return None
-    first = announced.failures[0]
+    first = _first(announced.failures, views)
     view = views[first.pid]
     ranks = {
         pid: each for pid, each in views.items() if each.member and each.member.role is Role.RANK
@@ -125,6 +125,14 @@ def judge_failure(
         evidence.append(Evidence(EvidenceKind.STACK, text))
         return _finding(Cause.COLLECTIVE_MISMATCH, first.boottime_ns, ranks[odd], evidence, victims)
     return _finding(_cause(view, first, announced), first.boottime_ns, view, evidence, victims)
+
+
+def _first(failures: Sequence[ProcessExit], views: Mapping[Pid, ProcessView]) -> ProcessExit:
+    # a rank that dies with its loaders is to be told, whichever of them was reaped first
+    first = failures[0]
+    member = views[first.pid].member
+    owner = member.owner if member is not None else None
+    return next((each for each in failures if each.pid == owner), first)
 
 
 def _left_before(first: ProcessExit, ranks: Mapping[Pid, ProcessView]) -> Pid | None:

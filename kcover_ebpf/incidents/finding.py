@@ -41,6 +41,8 @@ class Picture:
     standings: Mapping[Pid, Standing]
     """Of ranks and of every process they may wait for."""
     ends: Ends
+    lossy: bool
+    """A link between ranks loses packets, and others get through."""
     thresholds_s: Mapping[Pid, float]
     known: KnownWaits
     stop_signals: Mapping[Pid, SignalSent] = field(default_factory=dict)

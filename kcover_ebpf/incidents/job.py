@@ -79,6 +79,17 @@ class Job:
                 self._moved_bytes[fact.pid] += self._view(fact).on_socket(fact)
             case DescriptorSample():
                 self._view(fact).descriptors[fact.fd, fact.inode] = fact
+            case Inspection():
+                self.attention.on_look(fact)
+            case TcpRetransmit():
+                self.loss.observe(fact, self.members.ranks)
+            case Tick():
+                self._on_tick(fact)
+            case _:
+                self._on_life(fact)
+
+    def _on_life(self, fact: Fact) -> None:
+        match fact:
             case ProcessSeen():
                 self._view(fact).seen = fact
                 self.members.rename()
@@ -93,15 +104,9 @@ class Job:
             case SignalSent():
                 self.announced.on_signal(fact)
                 self._alarm = True
-            case Inspection():
-                self.attention.on_look(fact)
             case DeviceFault():
                 self.faults.on_fault(fact)
                 self._alarm = True
-            case TcpRetransmit():
-                self.loss.observe(fact, self.members.ranks)
-            case Tick():
-                self._on_tick(fact)
             case _:
                 pass
 
@@ -143,6 +148,7 @@ class Job:
             view = self.members.views.get(pid)
             if view is not None and view.on_peer_bytes(moved, now_ns):
                 self._progress(pid, now_ns)
+        self.pace.note_payload(sum(self._moved_bytes.values()), tick.period_ns)
         self._moved_bytes.clear()
         self.announced.settle(self.members)
         self.pace.watch_training(ranks, self.members.world_size)
@@ -286,6 +292,7 @@ class Job:
             ranks=members.ranks,
             standings=standings,
             ends=ends,
+            lossy=self.loss.lossy(self.now_ns, self.pace.slowed) is not None,
             thresholds_s={pid: self.pace.threshold_s(pid) for pid in members.ranks},
             known=self.attention.known,
             stop_signals=self.announced.stops,

@@ -13,7 +13,7 @@ from kcover_ebpf.facts import Pid
 from kcover_ebpf.incidents import chain, evidence, links, stacks
 from kcover_ebpf.incidents.finding import Finding, Picture, blame
 from kcover_ebpf.incidents.processes import NS, Effort
-from kcover_ebpf.incidents.standing import HELD, Standing, State
+from kcover_ebpf.incidents.standing import EFFORT, HELD, Standing, State
 from kcover_ebpf.incidents.standstill import standstill
 from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
 
@@ -28,6 +28,7 @@ def judge(picture: Picture) -> Finding:
     return (
         _held_alone(picture, ranks)
         or _lost_link(picture)
+        or _closed_window(picture, ranks)
         or _at_the_end_of_the_chain(picture, ranks)
         or Finding(Kind.WORKING, Cause.TRAINING, picture.now_ns)
     )
@@ -71,7 +72,7 @@ def _lost_link(picture: Picture) -> Finding | None:
     if not edges or any(picture.standings[pid].state is State.MOVING for pid in views):
         return None
     pairs = {frozenset({edge.pid, edge.peer_pid or edge.remote}) for edge in edges}
-    if len(pairs) == 1 and max(edge.backoff for edge in edges) < links.LOST_ALONE_BACKOFF:
+    if picture.lossy and max(edge.backoff for edge in edges) < links.LOST_ON_LOSSY_BACKOFF:
         return None
     since_ns = min(edge.since_ns for edge in edges)
     shown = sorted(edges, key=lambda edge: -edge.backoff)[:4]
@@ -95,6 +96,20 @@ def _lost_link(picture: Picture) -> Finding | None:
     )
 
 
+def _closed_window(picture: Picture, ranks: Sequence[Standing]) -> Finding | None:
+    # a rank that does not read what was sent to it, while nobody makes an effort
+    closed = links.closed_reader(picture.ranks, picture.ends)
+    if closed is None or any(each.state in EFFORT for each in ranks):
+        return None
+    reader = picture.standings[closed[0]]
+    if picture.silence_s(reader.pid) < picture.thresholds_s[reader.pid]:
+        return None
+    text = f"{evidence.name(reader)} does not read: its peers wait to send it {closed[1]} B"
+    found = [Evidence(EvidenceKind.EDGE, text), *evidence.time(picture, reader)]
+    found += evidence.peers(picture, reader, ranks)
+    return blame(Kind.HUNG, Cause.BLOCKED_READ, reader, found, ranks)
+
+
 def _at_the_end_of_the_chain(picture: Picture, ranks: Sequence[Standing]) -> Finding | None:
     waiting, sinks = chain.split(picture, ranks)
     working = [each for each in sinks if chain.is_effort(picture, each)]
@@ -112,7 +127,8 @@ def _working(picture: Picture, working: Sequence[Standing], waiting: Sequence[St
         return Finding(Kind.WORKING, Cause.TRAINING, picture.now_ns)
     first = min(working, key=lambda each: each.since_ns)
     end = chain.follow(picture, first)
-    text = f"{evidence.name(first)} is {end.state.value}: {end.text}, {evidence.ago(picture, end)}; the others wait for it"
+    what = f"{end.state.value}: {end.text}, {evidence.ago(picture, end)}"
+    text = f"{evidence.name(first)} is {what}; the others wait for it"
     return Finding(
         Kind.WORKING,
         _quiet_cause(first, end),

@@ -11,8 +11,8 @@ from kcover_ebpf.incidents.processes import NS, ProcessView
 
 LOST_BACKOFF = 3
 """Doublings of the retransmission time-out without an answer: 0.2 s + 0.4 s + 0.8 s and more."""
-LOST_ALONE_BACKOFF = 5
-"""The same for a single connection: on a lossy link one segment is lost four times in a row now and then."""
+LOST_ON_LOSSY_BACKOFF = 6
+"""The same where other segments still get through: there one is lost four times in a row now and then."""
 SEND_LEAD_NS = 60_000_000
 """A rank that sent last so much earlier than all others has not entered what they are in.
 Kernel ticks of up to 10 ms and scheduling stay below it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 
 from kcover_ebpf.facts import Pid, TaskState
@@ -12,6 +13,9 @@ from kcover_ebpf.settings import Policy
 from kcover_ebpf.syscalls import Family, SyscallTable
 
 _SIGNS_OF_TRAINING = 8
+_RATES_KEPT = 60
+_RECENT_PASSES = 8
+_SLOWED_SHARE = 0.6
 _WAIT_FAMILIES = frozenset({Family.FUTEX, Family.POLL, Family.NETWORK, Family.YIELD})
 
 
@@ -22,6 +26,7 @@ class Pace:
         self._policy, self._table = policy, table
         self._cadences: dict[Pid, Cadence] = {}
         self._shares = WaitShares()
+        self._payload_rates: deque[float] = deque(maxlen=_RATES_KEPT)
         self.trained = False
         """True once all ranks made progress together: payload between them, or repeated moves."""
         self.last_joined_ns = 0
@@ -87,6 +92,20 @@ class Pace:
     def observe_shares(self, ranks: Mapping[Pid, ProcessView]) -> None:
         """Take one healthy pass for the search for stragglers."""
         self._shares.observe({pid: self.waits(view) for pid, view in ranks.items()})
+
+    def note_payload(self, moved_bytes: int, period_ns: int) -> None:
+        """Take the bytes that all ranks moved between them in one pass."""
+        if self.trained and period_ns > 0:
+            self._payload_rates.append(moved_bytes * NS / period_ns)
+
+    @property
+    def slowed(self) -> bool:
+        """True while the ranks move much fewer bytes than they used to, over some ten passes."""
+        rates = list(self._payload_rates)
+        if len(rates) < 2 * _RECENT_PASSES:
+            return False
+        before, recent = rates[:-_RECENT_PASSES], rates[-_RECENT_PASSES:]
+        return sum(recent) / len(recent) < _SLOWED_SHARE * sum(before) / len(before)
 
     def straggler(self) -> Straggler | None:
         """The rank that the others wait for; None if nobody stands out."""

@@ -19,7 +19,7 @@ def slowness(
     pace: Pace, loss: LossWatch, ranks: Mapping[Pid, ProcessView], now_ns: int
 ) -> Finding | None:
     """SLOW with its cause; None while the job is as fast as its ranks let it."""
-    lossy = loss.lossy(now_ns)
+    lossy = loss.lossy(now_ns, pace.slowed)
     if lossy is not None and not _is_starved(ranks, lossy.pid):
         where = f", most of them at rank {_rank(ranks, lossy.pid)}" if lossy.pid else ""
         text = f"{lossy.rate_per_s:.1f} TCP retransmissions a second between ranks{where}"

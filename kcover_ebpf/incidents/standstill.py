@@ -28,13 +28,6 @@ def standstill(picture: Picture, ranks: Sequence[Standing]) -> Finding | None:
         text = f"{evidence.name(gone)} left with exit code 0 while the others still wait for it"
         found = [Evidence(EvidenceKind.EVENT, text), *evidence.time(picture, ranks[0])]
         return blame(Kind.HUNG, Cause.LEFT_EARLY, gone, found, ranks)
-    closed = links.closed_reader(picture.ranks, picture.ends)
-    if closed is not None:
-        reader = picture.standings[closed[0]]
-        text = f"{evidence.name(reader)} does not read: its peers wait to send it {closed[1]} B"
-        found = [Evidence(EvidenceKind.EDGE, text), *evidence.time(picture, reader)]
-        found += evidence.peers(picture, reader, ranks)
-        return blame(Kind.HUNG, Cause.BLOCKED_READ, reader, found, ranks)
     apart = stacks.groups(
         {
             each.pid: each.inspection.stack

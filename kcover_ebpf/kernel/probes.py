@@ -13,7 +13,8 @@ from importlib.abc import Traversable
 from importlib.resources import as_file, files
 
 from kcover_ebpf.errors import LoadError
-from kcover_ebpf.kernel.libbpf import BpfMap, BpfObject, Link
+from kcover_ebpf.kernel.maps import BpfMap
+from kcover_ebpf.kernel.objects import BpfObject, Link
 from kcover_ebpf.settings import Settings
 
 _ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "arm64"}
@@ -21,10 +22,11 @@ _ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "arm64"}
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One program and what nobody sees without it."""
+    """One program."""
 
     name: str
     blind_to: str
+    """What nobody sees without it; empty if another program does the same at a higher price."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ FAMILIES = (
     ),
     Family(
         "walk",
-        (Probe("walk_threads", "nothing: threads are sampled the dearer way"),),
+        (Probe("walk_threads", ""),),
     ),
     Family(
         "sockets",

@@ -22,7 +22,7 @@ from kcover_ebpf.errors import DecodeError
 from kcover_ebpf.facts import Fact, Pid, ProcessExit, Tick
 from kcover_ebpf.kernel import features
 from kcover_ebpf.kernel.clock import tick_ns, tick_ns_between
-from kcover_ebpf.kernel.libbpf import BpfMap, RingBuffer
+from kcover_ebpf.kernel.maps import BpfMap, RingBuffer
 from kcover_ebpf.kernel.probes import FAMILIES, Family, LoadedFamily, ProbeStatus, load_family
 from kcover_ebpf.kernel.sockets import SocketSampler
 from kcover_ebpf.kernel.threads import ThreadSampler
@@ -54,8 +54,10 @@ class Kernel:
         """Take over loaded families, the base one first; `open` is the way to get there."""
         self._families = families
         self._settings = settings
+        every = [status for family in families for status in family.statuses]
+        # A refusal that costs no sight is not worth a word.
         self.statuses: tuple[ProbeStatus, ...] = tuple(
-            status for family in families for status in family.statuses
+            status for status in every if status.attached or status.blind_to
         )
         self.rejected: Counter[str] = Counter()
         base = families[0]

@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Sequence
 
 from kcover_ebpf.facts import Pid
-from kcover_ebpf.kernel.libbpf import BpfObject, Link
+from kcover_ebpf.kernel.objects import BpfObject, Link
 from kcover_ebpf.kernel.probes import LoadedFamily
 
 _PROGRAM = "sample_sockets"

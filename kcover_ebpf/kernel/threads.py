@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterator, Sequence
 
 from kcover_ebpf import wire
-from kcover_ebpf.kernel.libbpf import BpfMap, Link
+from kcover_ebpf.kernel.maps import BpfMap
+from kcover_ebpf.kernel.objects import Link
 from kcover_ebpf.kernel.probes import LoadedFamily
 
 _WALK = "walk_threads"

@@ -2,13 +2,25 @@ from collections.abc import Iterator
 
 import pytest
 
+from kcover_ebpf.kernel.probes import FAMILIES
 from kcover_ebpf.kernel.sampler import Kernel
 from kcover_ebpf.settings import Settings
 
+# Threads are sampled in one of two ways, so what is tested about them is tested in both.
+BOTH_WAYS = {"test_threads", "test_totals", "test_scale"}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "kernel" in metafunc.fixturenames:
+        both = metafunc.module.__name__.rpartition(".")[2] in BOTH_WAYS
+        metafunc.parametrize("kernel", ["walk", "visits"] if both else ["walk"], indirect=True)
+
 
 @pytest.fixture
-def kernel() -> Iterator[Kernel]:
-    with Kernel.open(Settings()) as opened:
+def kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
+    """Our programs, loaded; "visits" is how kernels before 6.7 sample threads."""
+    families = [one for one in FAMILIES if request.param == "walk" or one.name != "walk"]
+    with Kernel.open(Settings(), families) as opened:
         assert all(status.attached for status in opened.statuses), opened.statuses
         yield opened
         assert not opened.rejected

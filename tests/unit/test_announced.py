@@ -252,7 +252,8 @@ def test_a_failure_that_the_job_got_over_is_forgotten() -> None:
     del stage.procs[102]
     stage.add(Proc(902, rank=2))
     verdict = stage.run(20)
-    assert verdict is not None and verdict.kind is Kind.WORKING
+    assert verdict is not None
+    assert verdict.kind is Kind.WORKING
 
 
 def test_the_last_rank_to_end_is_told_at_once() -> None:

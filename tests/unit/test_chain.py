@@ -55,6 +55,7 @@ def picture(*standings: Standing, known: KnownWaits | None = None) -> Picture:
         policy=Policy(),
         ranks=ranks,
         standings={each.pid: each for each in standings},
+        lossy=False,
         ends=Ends(ranks.values()),
         thresholds_s=dict.fromkeys(ranks, 2.0),
         known=known or KnownWaits(),

@@ -33,7 +33,7 @@ def again(views: dict[Pid, ProcessView], pid: int, other: int, now_ns: int) -> T
     ],
 )
 def test_the_rank_that_most_losses_touch(pairs: list[tuple[int, int]], rank: int | None) -> None:
-    found = lossy_watch(mesh(4), pairs, 10).lossy(10 * NS)
+    found = lossy_watch(mesh(4), pairs, 10).lossy(10 * NS, slowed=False)
     assert found is not None
     assert found.pid == rank
     assert found.rate_per_s == pytest.approx(4 * len(pairs), rel=0.1)
@@ -42,15 +42,15 @@ def test_the_rank_that_most_losses_touch(pairs: list[tuple[int, int]], rank: int
 def test_rare_losses_are_healthy_and_old_ones_forgotten() -> None:
     views = mesh(2)
     watch = LossWatch()
-    assert watch.lossy(0) is None
+    assert watch.lossy(0, slowed=False) is None
     for second in range(0, 10, 2):
         watch.observe(again(views, 100, 101, second * NS), views)
-    assert watch.lossy(10 * NS) is None
-    assert lossy_watch(views, [(100, 101)], 10).lossy(25 * NS) is None
+    assert watch.lossy(10 * NS, slowed=False) is None
+    assert lossy_watch(views, [(100, 101)], 10).lossy(25 * NS, slowed=False) is None
 
 
 def test_a_burst_of_a_moment_is_no_lossy_link() -> None:
-    assert lossy_watch(mesh(2), [(100, 101)], 2, per_s=50).lossy(3 * NS) is None
+    assert lossy_watch(mesh(2), [(100, 101)], 2, per_s=50).lossy(3 * NS, slowed=False) is None
 
 
 def test_losses_to_anybody_but_a_rank_do_not_count() -> None:
@@ -60,8 +60,14 @@ def test_losses_to_anybody_but_a_rank_do_not_count() -> None:
     for step in range(60):
         watch.observe(TcpRetransmit(step * NS // 6, *_rest(fact)), views)
         watch.observe(TcpRetransmit(step * NS // 6, Pid(9), *_rest(fact)[1:]), views)
-    assert watch.lossy(10 * NS) is None
+    assert watch.lossy(10 * NS, slowed=False) is None
 
 
 def _rest(fact: TcpRetransmit) -> tuple[Pid, Inode, tuple[str, int], tuple[str, int], int]:
     return fact.pid, fact.inode, fact.local, fact.remote, fact.backoff
+
+
+def test_when_the_job_has_become_slow_fewer_losses_matter() -> None:
+    watch = lossy_watch(mesh(2), [(100, 101)], 10, per_s=2)
+    assert watch.lossy(10 * NS, slowed=False) is None
+    assert watch.lossy(10 * NS, slowed=True) is not None

@@ -1,0 +1,130 @@
+"""Maps and the ring buffer of a loaded object, as bytes."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+from collections.abc import Iterator
+from ctypes import byref, c_uint32
+
+from kcover_ebpf.kernel.libbpf import SampleCallback, check, last_error, library
+
+_BATCH_COUNT = 512
+_BPF_ANY, _BPF_NOEXIST = 0, 1
+
+
+class BpfMap:
+    """A map of a loaded object. Keys and values are bytes of exactly its sizes."""
+
+    def __init__(self, pointer: int) -> None:
+        self._pointer = pointer
+        self._lib = library()
+        self.key_size: int = self._lib.bpf_map__key_size(pointer)
+        self.value_size: int = self._lib.bpf_map__value_size(pointer)
+
+    @property
+    def fd(self) -> int:
+        """File descriptor of the map, -1 before the object is loaded."""
+        return int(self._lib.bpf_map__fd(self._pointer))
+
+    def set_max_entries(self, count: int) -> None:
+        """Change the capacity; only before the object is loaded."""
+        check(self._lib.bpf_map__set_max_entries(self._pointer, count))
+
+    def reuse(self, other: BpfMap) -> None:
+        """Be the same map as `other`; only before the object is loaded."""
+        check(self._lib.bpf_map__reuse_fd(self._pointer, other.fd))
+
+    def memory(self) -> mmap.mmap:
+        """The values of a mappable array, live and read-only; a system call less for each look."""
+        size = -self.value_size % mmap.PAGESIZE + self.value_size
+        return mmap.mmap(self.fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
+
+    def lookup(self, key: bytes) -> bytes | None:
+        """The value of an entry, or None."""
+        value = ctypes.create_string_buffer(self.value_size)
+        if self._lib.bpf_map_lookup_elem(self.fd, key, value) < 0:
+            return None
+        return value.raw
+
+    def update(self, key: bytes, value: bytes) -> None:
+        """Set an entry; raises `OSError` (E2BIG when the map is full)."""
+        check(self._lib.bpf_map_update_elem(self.fd, key, value, _BPF_ANY))
+
+    def add(self, key: bytes, value: bytes) -> None:
+        """Make an entry unless there is one; raises `OSError` (E2BIG when the map is full)."""
+        result = self._lib.bpf_map_update_elem(self.fd, key, value, _BPF_NOEXIST)
+        if result != -errno.EEXIST:
+            check(result)
+
+    def delete(self, key: bytes) -> None:
+        """Remove an entry, if it is there."""
+        self._lib.bpf_map_delete_elem(self.fd, key)
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """Every entry, hundreds a system call; those that come or go meanwhile may be missed."""
+        for keys, values in self._batches():
+            yield from zip(
+                _split(keys, self.key_size), _split(values, self.value_size), strict=True
+            )
+
+    def values(self) -> Iterator[bytes]:
+        """Every value, likewise."""
+        for _, values in self._batches():
+            yield from _split(values, self.value_size)
+
+    def _batches(self) -> Iterator[tuple[bytes, bytes]]:
+        keys = bytearray(self.key_size * _BATCH_COUNT)
+        values = bytearray(self.value_size * _BATCH_COUNT)
+        key_buffer = (ctypes.c_char * len(keys)).from_buffer(keys)
+        value_buffer = (ctypes.c_char * len(values)).from_buffer(values)
+        cursor, count = c_uint32(), c_uint32()
+        started, result = None, 0
+        while result >= 0:
+            count.value = _BATCH_COUNT
+            result = self._lib.bpf_map_lookup_batch(
+                self.fd, started, byref(cursor), key_buffer, value_buffer, byref(count), None
+            )
+            if result != -errno.ENOENT:
+                check(result)
+            started = byref(cursor)
+            yield (
+                bytes(keys[: count.value * self.key_size]),
+                bytes(values[: count.value * self.value_size]),
+            )
+
+
+def _split(packed: bytes, size: int) -> Iterator[bytes]:
+    return (packed[start : start + size] for start in range(0, len(packed), size))
+
+
+class RingBuffer:
+    """The reader of a ring buffer map."""
+
+    def __init__(self, events: BpfMap) -> None:
+        self._lib = library()
+        self._records: list[bytes] = []
+        # ctypes does not keep callbacks alive; the attribute does.
+        self._callback = SampleCallback(self._take)
+        self._pointer: int | None = self._lib.ring_buffer__new(
+            events.fd, self._callback, None, None
+        )
+        if not self._pointer:
+            raise last_error()
+
+    def _take(self, _context: int, data: int, size: int) -> int:
+        self._records.append(ctypes.string_at(data, size))
+        return 0
+
+    def poll(self, timeout_ms: int) -> list[bytes]:
+        """Records that are there, or the first to come in time; empty if none, or on a signal."""
+        self._lib.ring_buffer__poll(self._pointer, timeout_ms)
+        records, self._records = self._records, []
+        return records
+
+    def close(self) -> None:
+        """Stop reading."""
+        if self._pointer is not None:
+            self._lib.ring_buffer__free(self._pointer)
+            self._pointer = None

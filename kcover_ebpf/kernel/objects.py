@@ -1,0 +1,126 @@
+"""Object files and the links of their programs.
+
+No policy lives here: which object is loaded, and what its refusal costs, is said in `probes`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from ctypes import byref, c_size_t, c_uint32, c_void_p
+from pathlib import Path
+
+from kcover_ebpf.errors import LoadError
+from kcover_ebpf.kernel.libbpf import check, clear_log, last_error, library, verdict_of_log
+from kcover_ebpf.kernel.maps import BpfMap
+
+_READ_BYTES = 64 * 1024
+
+
+class _IterTaskInfo(ctypes.Structure):
+    """`union bpf_iter_link_info`, member `task` (include/uapi/linux/bpf.h)."""
+
+    _fields_ = (("tid", c_uint32), ("pid", c_uint32), ("pid_fd", c_uint32))
+
+
+class _IterAttachOptions(ctypes.Structure):
+    _fields_ = (("sz", c_size_t), ("link_info", c_void_p), ("link_info_len", c_uint32))
+
+
+class Link:
+    """An attached program; destroying the link detaches it."""
+
+    def __init__(self, pointer: int) -> None:
+        self._pointer: int | None = pointer
+
+    def read_iterator(self) -> bytes:
+        """One whole walk of an iterator program: everything it wrote."""
+        fd = check(library().bpf_iter_create(library().bpf_link__fd(self._pointer)))
+        chunks: list[bytes] = []
+        try:
+            while True:
+                try:
+                    chunk = os.read(fd, _READ_BYTES)
+                except BlockingIOError:
+                    # The kernel pauses after a million objects without output.
+                    continue
+                if not chunk:
+                    return b"".join(chunks)
+                chunks.append(chunk)
+        finally:
+            os.close(fd)
+
+    def destroy(self) -> None:
+        """Detach; further calls do nothing."""
+        if self._pointer is not None:
+            library().bpf_link__destroy(self._pointer)
+            self._pointer = None
+
+
+class BpfObject:
+    """One object file: opened, adjusted (maps, which programs), loaded, attached, closed."""
+
+    def __init__(self, path: Path) -> None:
+        """Open without loading; raises `LoadError`."""
+        self._lib = library()
+        self.name = path.name
+        clear_log()
+        self._pointer: int | None = self._lib.bpf_object__open_file(os.fsencode(path), None)
+        if not self._pointer:
+            raise LoadError(f"cannot open {path}: {last_error().strerror}; run make build")
+        self._programs = dict(self._walk("program"))
+        self.maps = {name: BpfMap(pointer) for name, pointer in self._walk("map")}
+
+    def _walk(self, kind: str) -> Iterator[tuple[str, int]]:
+        following = getattr(self._lib, f"bpf_object__next_{kind}")
+        name_of = getattr(self._lib, f"bpf_{kind}__name")
+        pointer = following(self._pointer, None)
+        while pointer:
+            yield name_of(pointer).decode(), pointer
+            pointer = following(self._pointer, pointer)
+
+    @property
+    def program_names(self) -> tuple[str, ...]:
+        """The programs in the file."""
+        return tuple(self._programs)
+
+    def select(self, names: frozenset[str]) -> None:
+        """Load only these programs."""
+        for name, pointer in self._programs.items():
+            self._lib.bpf_program__set_autoload(pointer, name in names)
+
+    def load(self) -> None:
+        """Have the kernel check and take the object; raises `LoadError` with its reason."""
+        clear_log()
+        result = self._lib.bpf_object__load(self._pointer)
+        if result < 0:
+            raise LoadError(f"{self.name}: {os.strerror(-result)}{verdict_of_log()}")
+
+    def attach(self, name: str) -> Link:
+        """Attach a program as its section says; raises `LoadError`."""
+        clear_log()
+        pointer = self._lib.bpf_program__attach(self._programs[name])
+        if not pointer:
+            raise LoadError(f"{self.name}: {name}: {last_error().strerror}")
+        return Link(pointer)
+
+    def attach_task_iterator(self, name: str, *, tid: int = 0, pid: int = 0) -> Link:
+        """Attach a task iterator to one thread or one process only; raises `OSError`.
+
+        Kernels before 6.1 do not know `pid` (E2BIG) and overlook `tid`.
+        """
+        info = _IterTaskInfo(tid, pid, 0)
+        options = _IterAttachOptions(
+            ctypes.sizeof(_IterAttachOptions), ctypes.addressof(info), ctypes.sizeof(info)
+        )
+        pointer = self._lib.bpf_program__attach_iter(self._programs[name], byref(options))
+        if not pointer:
+            raise last_error()
+        return Link(pointer)
+
+    def close(self) -> None:
+        """Give back programs and maps; attached programs live as long as their links."""
+        if self._pointer is not None:
+            self._lib.bpf_object__close(self._pointer)
+            self._pointer = None
