@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kcover_ebpf.device_facts import DeviceFault
-from kcover_ebpf.facts import Pid
+from kcover_ebpf.facts import Fact, Pid
 from kcover_ebpf.incidents.finding import Finding
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
@@ -21,18 +21,15 @@ class DeviceFaults:
     def __init__(self) -> None:
         self._faults: list[DeviceFault] = []
 
-    @property
-    def pending(self) -> bool:
-        """True while a fault that ends the job is known."""
-        return any(fault.ends_job for fault in self._faults)
+    def observe(self, fact: Fact) -> None:
+        """Note a fault; other facts are nothing here."""
+        if isinstance(fact, DeviceFault):
+            self._faults.append(fact)
 
-    def on_fault(self, fault: DeviceFault) -> None:
-        """Note a fault."""
-        self._faults.append(fault)
-
-    def forget_harmless(self, now_ns: int) -> None:
-        """Forget faults that the job has outlived; called only while it goes on."""
-        self._faults = [f for f in self._faults if now_ns - f.boottime_ns < HARMLESS_NS]
+    def outlive(self, now_ns: int, silent: bool) -> None:
+        """Forget faults that the job has outlived; `silent`: some rank does not go on."""
+        if not silent:
+            self._faults = [f for f in self._faults if now_ns - f.boottime_ns < HARMLESS_NS]
 
     def judge(self, views: Mapping[Pid, ProcessView]) -> Finding | None:
         """The finding for the first fault that ends the job; None if there is none."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from kcover_ebpf.device_facts import DeviceFault
 from kcover_ebpf.facts import (
     DescriptorSample,
     Fact,
@@ -104,11 +103,8 @@ class Job:
             case SignalSent():
                 self.announced.on_signal(fact)
                 self._alarm = True
-            case DeviceFault():
-                self.faults.on_fault(fact)
-                self._alarm = True
             case _:
-                pass
+                self.faults.observe(fact)
 
     def _view(
         self,
@@ -165,8 +161,7 @@ class Job:
         if self.attention.suspect(wrong, now_ns):
             for view in self.members.views.values():
                 view.descriptors.clear()
-        if not wrong:
-            self.faults.forget_harmless(now_ns)
+        self.faults.outlive(now_ns, silent)
         self._alarm = False
 
     def _restart_clocks(self, now_ns: int) -> None:

@@ -200,10 +200,10 @@ def view(pid: int) -> ProcessView:
 def test_a_device_fault_is_a_finding_with_its_device():
     found = DeviceFaults()
     views = {Pid(7): view(7), Pid(8): view(8)}
-    found.on_fault(fault(1, ends_job=False))
+    found.observe(fault(1, ends_job=False))
     assert found.judge(views) is None
-    found.on_fault(fault(2))
-    found.on_fault(fault(3, pid=99))
+    found.observe(fault(2))
+    found.observe(fault(3, pid=99))
     finding = found.judge(views)
     assert finding is not None
     assert (finding.kind, finding.cause) == (Kind.DEVICE_FAULT, Cause.DEVICE)
@@ -215,14 +215,16 @@ def test_a_device_fault_is_a_finding_with_its_device():
 
 def test_a_fault_of_a_process_outside_the_job_is_none():
     found = DeviceFaults()
-    found.on_fault(fault(2, pid=99))
+    found.observe(fault(2, pid=99))
     assert found.judge({Pid(7): view(7)}) is None
 
 
 def test_a_fault_that_the_job_outlived_is_forgotten():
     found = DeviceFaults()
-    found.on_fault(fault(2))
-    found.forget_harmless(1 + HARMLESS_NS)
+    found.observe(fault(2))
+    found.outlive(1 + HARMLESS_NS, silent=False)
     assert found.judge({Pid(7): view(7)}) is not None
-    found.forget_harmless(2 + HARMLESS_NS)
+    found.outlive(2 + HARMLESS_NS, silent=True)
+    assert found.judge({Pid(7): view(7)}) is not None
+    found.outlive(2 + HARMLESS_NS, silent=False)
     assert found.judge({Pid(7): view(7)}) is None
