@@ -49,8 +49,8 @@ help: ## list the targets
 build: setup-build ## set up, compile the BPF objects; then .venv/bin/kcover-ebpf runs
 	@$(MAKE) --no-print-directory --silent objects
 
-.PHONY: setup-build setup-demo setup-test setup-bench
-setup-build setup-demo setup-test setup-bench: setup-%:
+.PHONY: setup-build setup-demo setup-test setup-vm setup-bench
+setup-build setup-demo setup-test setup-vm setup-bench: setup-%:
 	@tools/setup $*
 
 .PHONY: demo
@@ -58,7 +58,7 @@ export FAULT ?= stop
 demo: setup-demo build ## train 4 ranks, inject FAULT=stop|kill|lock|loop|skip|blackhole|loader|storage
 	@tools/demo/run
 
-.PHONY: test test-unit test-kernel test-vm
+.PHONY: test test-unit test-kernel test-vm test-vm-matrix
 test: setup-test check ## set up, check, run all tests (needs root for the kernel half)
 	@$(MAKE) --no-print-directory build
 	$(PYTHON) -m pytest
@@ -69,7 +69,11 @@ test-unit: setup-test build ## the tests that need neither root nor BPF
 test-kernel: setup-test build ## the tests against the running kernel, as root
 	$(PYTHON) -m pytest tests/kernel
 
-test-vm: setup-test build ## the tests that boot other kernels in virtual machines
+test-vm: setup-vm build ## the tests that boot another kernel (6.1) in a virtual machine
+	$(PYTHON) -m pytest tests/vm
+
+test-vm-matrix: export KCOVER_VM_KERNELS := 5.10 6.1 6.12 newest
+test-vm-matrix: setup-vm build ## the same on 5.10, 6.1, 6.12 and the newest kernel to be had
 	$(PYTHON) -m pytest tests/vm
 
 .PHONY: bench bench-quick

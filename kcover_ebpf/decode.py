@@ -14,6 +14,7 @@ from socket import AF_INET, AF_INET6, inet_ntop
 from typing import Any
 
 from kcover_ebpf import wire
+from kcover_ebpf.device_decode import DEVICE_DECODERS, MirrorLayout
 from kcover_ebpf.errors import DecodeError
 from kcover_ebpf.facts import (
     DescriptorSample,
@@ -227,7 +228,8 @@ def _tcp_state_change(fields: _Fields) -> TcpStateChange:
     )
 
 
-_DECODERS: dict[int, tuple[struct.Struct, Callable[[_Fields], Fact]]] = {
+_DECODERS: dict[int, tuple[struct.Struct | MirrorLayout, Callable[..., Fact]]] = {
+    **DEVICE_DECODERS,
     wire.EventType.THREAD: (wire.unpacker(wire.ThreadEvent), _thread_sample),
     wire.EventType.TOTALS: (wire.unpacker(wire.TotalsEvent), _process_totals),
     wire.EventType.SOCKET: (wire.unpacker(wire.SocketEvent), _socket_sample),

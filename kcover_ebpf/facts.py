@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NewType
 
+from kcover_ebpf.device_facts import DeviceFact
+
 Pid = NewType("Pid", int)
 Tid = NewType("Tid", int)
 Inode = NewType("Inode", int)
@@ -345,6 +347,7 @@ Fact = (
     | ProcessSeen
     | Inspection
     | Tick
+    | DeviceFact
 )
 """Everything `incidents` can be told. Later families (device, log, fabric) add their own members.
 """

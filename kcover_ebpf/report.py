@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any
 
+from kcover_ebpf import device_facts as devices
 from kcover_ebpf import facts
 from kcover_ebpf.incidents.verdict import Cause, Culprit, Kind, Verdict, WaitRow
 
@@ -231,9 +232,33 @@ def fact_text(fact: facts.Fact) -> str:
         case facts.TcpRetransmit():
             edge = f"{address(fact.local)} to {address(fact.remote)}"
             text = f"connection of pid {fact.pid}, {edge}: sent again, back-off {fact.backoff}"
+        case devices.DeviceFault():
+            text = f"pid {fact.pid} holds a faulty device: {fact.text}"
+        case devices.XidReported() | devices.AerError() | devices.MemoryFault():
+            text = device_text(fact)
+        case devices.DeviceNotice():
+            text = f"{fact.device}: {fact.text}"
+        case devices.PortChange():
+            text = f"port {fact.port} is {'up' if fact.up else 'down'}: {fact.text}"
         case _:
             text = str(fact_object(fact)["fact"])
     return printable(text)
+
+
+def device_text(fact: devices.XidReported | devices.AerError | devices.MemoryFault) -> str:
+    """What a device reported, as a sentence."""
+    match fact:
+        case devices.XidReported():
+            doubt = "" if fact.confirmed else " (perhaps forged: nobody but the log says so)"
+            kind = "SXid" if fact.number >= 10000 else "Xid"
+            return f"{kind} {fact.number} on {fact.device}{doubt}: {fact.text}"
+        case devices.AerError():
+            errors = ", ".join(fact.errors) or "unknown"
+            severity = fact.severity.name.lower()
+            return f"{fact.count} {severity} PCIe error(s) at {fact.device}: {errors}"
+        case devices.MemoryFault():
+            state = "corrected" if fact.corrected else "uncorrected"
+            return f"{state} {fact.kind.value} memory error at {fact.address:#x}: {fact.text}"
 
 
 def signal_name(number: int) -> str:

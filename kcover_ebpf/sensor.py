@@ -11,6 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from kcover_ebpf.decisions import Decision, decide
+from kcover_ebpf.device_facts import (
+    AerError,
+    DeviceFault,
+    DeviceNotice,
+    MemoryFault,
+    PortChange,
+    XidReported,
+)
 from kcover_ebpf.facts import (
     Fact,
     OomKill,
@@ -19,6 +27,7 @@ from kcover_ebpf.facts import (
     SignalSent,
     Tick,
 )
+from kcover_ebpf.hardware.watch import DeviceWatch
 from kcover_ebpf.host import procfs
 from kcover_ebpf.host.inspect import Inspector
 from kcover_ebpf.incidents.job import Job
@@ -30,7 +39,17 @@ from kcover_ebpf.kernel.sampler import Kernel
 from kcover_ebpf.settings import Act, Settings
 from kcover_ebpf.syscalls import SyscallTable
 
-_ANNOUNCED = (ProcessExit, OomKill, SignalSent)
+_ANNOUNCED = (
+    ProcessExit,
+    OomKill,
+    SignalSent,
+    XidReported,
+    DeviceNotice,
+    AerError,
+    MemoryFault,
+    PortChange,
+    DeviceFault,
+)
 _SNAPSHOT_PASSES = 12
 
 
@@ -81,6 +100,7 @@ class Sensor:
         settings: Settings,
         sinks: Sequence[Sink] = (),
         carry_out: Callable[[Decision], None] | None = None,
+        devices: DeviceWatch | None = None,
     ) -> None:
         machine = os.uname().machine
         self._kernel, self._target, self._settings = kernel, target, settings
@@ -91,6 +111,7 @@ class Sensor:
         self._watched: set[Pid] = set()
         self._detailed: set[Pid] = set()
         self._done: set[tuple[str, Act]] = set()
+        self._devices = devices
         self._watches_table = any(getattr(sink, "wants_waits", False) for sink in sinks)
 
     @property
@@ -113,6 +134,7 @@ class Sensor:
         """One pass of the sampler and one judgement."""
         self._join_new_members()
         self._sample()
+        self._poll_devices()
         self._look()
         self._judge()
         if self._watches_table and self.tracker.current is not None:
@@ -134,15 +156,27 @@ class Sensor:
         """Feed events; True if one of them should be judged at once."""
         announced = False
         for fact in events:
-            self.job.observe(fact)
-            if isinstance(fact, ProcessExit):
-                self._watched.discard(fact.pid)
-                self._inspector.forget(fact.pid)
-            if isinstance(fact, _ANNOUNCED):
-                announced = True
-                for sink in self._sinks:
-                    sink.on_fact(fact)
+            announced |= self._take_one(fact)
+            if self._devices is not None:
+                for further in self._devices.observe(fact, self._watched):
+                    announced |= self._take_one(further)
         return announced
+
+    def _take_one(self, fact: Fact) -> bool:
+        self.job.observe(fact)
+        if isinstance(fact, ProcessExit):
+            self._watched.discard(fact.pid)
+            self._inspector.forget(fact.pid)
+        if not isinstance(fact, _ANNOUNCED):
+            return False
+        for sink in self._sinks:
+            sink.on_fact(fact)
+        return True
+
+    def _poll_devices(self) -> None:
+        if self._devices is not None:
+            for fact in self._devices.tick(self._watched):
+                self._take_one(fact)
 
     def _join_new_members(self) -> None:
         members = {Pid(pid) for pid in self._target.pids()}

@@ -19,13 +19,16 @@ from kcover_ebpf.cli import panel
 from kcover_ebpf.cli.outcome import Outcome
 from kcover_ebpf.cli.plan import Plan
 from kcover_ebpf.cli.sinks import Announcer, JsonSink, Out, TextSink
+from kcover_ebpf.hardware import topology
 from kcover_ebpf.host import cgroups, trees
 from kcover_ebpf.host.keeper import Charge
 from kcover_ebpf.host.launch import Keeper
 from kcover_ebpf.kernel import capabilities, features
+from kcover_ebpf.kernel.capabilities import Capability
 from kcover_ebpf.settings import Act
 
 if TYPE_CHECKING:
+    from kcover_ebpf.hardware.watch import DeviceWatch
     from kcover_ebpf.kernel.sampler import Kernel
     from kcover_ebpf.metrics import MetricsServer, MetricsSink
 
@@ -63,10 +66,12 @@ class _Run:
         from kcover_ebpf.kernel.sampler import Kernel
 
         kernel = self._stack.enter_context(Kernel.open(plan.settings))
-        capabilities.drop(_KEPT)
+        devices = self._watch_devices(kernel)
+        # where there are GPUs, a driver that is loaded later gets its probes then
+        capabilities.drop(_KEPT | ({Capability.PERFMON} if topology.has_gpu() else set()))
         extra = () if server is None else (self._serve(server, kernel),)
         target = self._make_target(keeper)
-        session = Session(plan, kernel, target, keeper, announcer, extra)
+        session = Session(plan, kernel, target, keeper, announcer, extra, devices)
         session.catch_signals()
         if plan.argv and keeper is not None:
             keeper.start()
@@ -101,6 +106,13 @@ class _Run:
         sink = MetricsSink(probes, lambda: kernel.lost_counts)
         server.serve(sink.registry)
         return sink
+
+    def _watch_devices(self, kernel: Kernel) -> DeviceWatch:
+        from kcover_ebpf.hardware.catalog.files import load
+        from kcover_ebpf.hardware.watch import DeviceWatch
+
+        settings = self._plan.settings
+        return self._stack.enter_context(DeviceWatch(kernel.maps, settings, load()))
 
     def _make_announcer(self, keeper: Keeper | None) -> Announcer:
         out = Out(_STDOUT)

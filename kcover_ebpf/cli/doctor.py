@@ -69,11 +69,14 @@ def doctor(output: str) -> int:
 
 def _try_probes() -> tuple[ProbeStatus, ...]:
     features.require_rights()
+    from kcover_ebpf.hardware.catalog.files import load
+    from kcover_ebpf.hardware.watch import DeviceWatch
     from kcover_ebpf.kernel.sampler import Kernel
     from kcover_ebpf.settings import Settings
 
-    with Kernel.open(Settings()) as kernel:
-        return kernel.statuses
+    settings = Settings()
+    with Kernel.open(settings) as kernel, DeviceWatch(kernel.maps, settings, load()) as devices:
+        return (*kernel.statuses, *devices.statuses)
 
 
 def host_features() -> list[Feature]:

@@ -20,6 +20,7 @@ from kcover_ebpf.cli.plan import Plan
 from kcover_ebpf.cli.sinks import Announcer, Recent
 from kcover_ebpf.decisions import Decision
 from kcover_ebpf.errors import ActionError, CannotObserve
+from kcover_ebpf.hardware.watch import DeviceWatch
 from kcover_ebpf.host.launch import Keeper
 from kcover_ebpf.host.trees import read_stat
 from kcover_ebpf.kernel.sampler import Kernel
@@ -35,7 +36,7 @@ _LAST_WORD_S = 0.2
 class Session:
     """The life of one run, after everything was checked and loaded."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - one part of the run each
         self,
         plan: Plan,
         kernel: Kernel,
@@ -43,10 +44,12 @@ class Session:
         keeper: Keeper | None,
         announcer: Announcer,
         extra_sinks: tuple[Sink, ...] = (),
+        devices: DeviceWatch | None = None,
     ) -> None:
         """`keeper` is None only where a job that is not ours is merely watched."""
         self._plan, self._kernel, self._target = plan, kernel, target
         self._keeper, self._announcer = keeper, announcer
+        self._devices = devices
         self._recent = Recent()
         self._sinks: tuple[Sink, ...] = (announcer, self._recent, *extra_sinks)
         self._owns_job = bool(plan.argv)
@@ -79,7 +82,14 @@ class Session:
                 return self._finish()
 
     def _new_sensor(self) -> Sensor:
-        return Sensor(self._kernel, self._target, self._plan.settings, self._sinks, self._carry_out)
+        return Sensor(
+            self._kernel,
+            self._target,
+            self._plan.settings,
+            self._sinks,
+            self._carry_out,
+            self._devices,
+        )
 
     def _watch(self) -> None:
         try:

@@ -26,6 +26,8 @@ class Finding:
     rank: int | None = None
     evidence: tuple[Evidence, ...] = ()
     victims: tuple[Pid, ...] = ()
+    device: str | None = None
+    """The device at fault, if it is one."""
 
 
 @dataclass(frozen=True, slots=True)

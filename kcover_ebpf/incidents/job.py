@@ -29,6 +29,7 @@ from kcover_ebpf.facts import (
 )
 from kcover_ebpf.incidents import announced, startup
 from kcover_ebpf.incidents.attention import Attention
+from kcover_ebpf.incidents.devices import DeviceFaults
 from kcover_ebpf.incidents.finding import Finding, Picture
 from kcover_ebpf.incidents.judge import judge
 from kcover_ebpf.incidents.links import Ends
@@ -57,6 +58,7 @@ class Job:
         self.attention = Attention()
         self.pace = Pace(policy, table)
         self.announced = announced.Announcements()
+        self.faults = DeviceFaults()
         self.loss = LossWatch()
         self.now_ns = 0
         self._moved_bytes: dict[Pid, int] = defaultdict(int)
@@ -102,7 +104,7 @@ class Job:
                 self.announced.on_signal(fact)
                 self._alarm = True
             case _:
-                pass
+                self.faults.observe(fact)
 
     def _view(
         self,
@@ -159,6 +161,7 @@ class Job:
         if self.attention.suspect(wrong, now_ns):
             for view in self.members.views.values():
                 view.descriptors.clear()
+        self.faults.outlive(now_ns, silent)
         self._alarm = False
 
     def _restart_clocks(self, now_ns: int) -> None:
@@ -205,7 +208,7 @@ class Job:
         """What the job looks like now; None while what was seen is not complete enough to judge by."""
         if self.now_ns < self._blind_until_ns:
             return None
-        failed = self._failure()
+        failed = self.faults.judge(self.members.views) or self._failure()
         if failed is not None:
             return failed
         if not self.members.ranks:

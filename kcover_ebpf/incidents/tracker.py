@@ -114,7 +114,13 @@ class Tracker:
     def _culprit(self, finding: Finding) -> Culprit | None:
         if finding.culprit is None and finding.rank is None:
             return None
-        return Culprit(rank=finding.rank, pid=finding.culprit, tid=finding.tid, host=self._host)
+        return Culprit(
+            rank=finding.rank,
+            pid=finding.culprit,
+            tid=finding.tid,
+            host=self._host,
+            device=finding.device,
+        )
 
 
 def _alike(one: Finding, other: Finding) -> bool:

@@ -12,7 +12,7 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -90,6 +90,11 @@ class Kernel:
             raise
         kernel._calibrate()
         return kernel
+
+    @property
+    def maps(self) -> Mapping[str, BpfMap]:
+        """The maps of the base family, for further families to share."""
+        return self._maps
 
     def watch(self, pid: Pid) -> None:
         """Watch a process with all its threads; children it makes from now on follow by themselves.

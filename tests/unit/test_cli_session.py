@@ -93,7 +93,13 @@ class FakeSensor:
     scripts: list[Script]
 
     def __init__(
-        self, kernel: object, target: object, settings: object, sinks: object, carry_out: Any
+        self,
+        kernel: object,
+        target: object,
+        settings: object,
+        sinks: object,
+        carry_out: Any,
+        devices: object = None,
     ) -> None:
         self.job = SimpleNamespace(members=SimpleNamespace(views={}), now_ns=0)
         self.tracker: object = object()

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The kernel's structures that the device families read, reduced to the fields that are used. */
+#ifndef KCOVER_DEVICE_KERNEL_H
+#define KCOVER_DEVICE_KERNEL_H
+
+#include "kernel.h"
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct kobject {
+	const char *name;
+};
+
+struct device {
+	struct kobject kobj;
+};
+
+struct pci_dev {
+	struct device dev;
+};
+
+/* include/linux/fs.h: the device number of a device file */
+struct inode___device {
+	__u32 i_rdev;
+};
+
+struct devlink {
+	struct device *dev;
+};
+
+/* include/rdma/ib_verbs.h */
+struct ib_device {
+	char name[64];
+};
+
+/* Those of a device or a port, not of one queue. */
+enum ib_event_type {
+	IB_EVENT_DEVICE_FATAL = 8,
+	IB_EVENT_PORT_ACTIVE = 9,
+	IB_EVENT_PORT_ERR = 10,
+};
+
+struct ib_event {
+	struct ib_device *device;
+	union {
+		__u32 port_num;
+	} element;
+	enum ib_event_type event;
+};
+
+struct module {
+	char name[56];
+};
+
+/* arch/x86/include/asm/mce.h (uapi before 6.12); the first member of what newer kernels pass */
+struct mce {
+	__u64 status;
+	__u64 addr;
+	__u32 extcpu;
+	__u8 bank;
+};
+
+#pragma clang attribute pop
+
+#endif

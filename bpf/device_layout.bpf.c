@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/* Never loaded: as layout.bpf.c, for the types of devices.h. */
+#include "devices.h"
+
+struct xid_event xid_event;
+struct log_event log_event;
+struct aer_event aer_event;
+struct memory_event memory_event;
+struct open_event open_event;
+struct uvm_event uvm_event;
+struct module_event module_event;
+struct nic_event nic_event;
+struct aer_key aer_key;
+struct aer_value aer_value;
+
+enum device_event_type device_event_type;
+enum xid_rung xid_rung;
+enum memory_source memory_source;
+enum nic_source nic_source;

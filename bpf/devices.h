@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What the kernel half tells about devices; kcover_ebpf/device_wire.py mirrors it. The rules are
+ * those of events.h. A device is the kernel's name of a PCI function, "0000:5d:00.0", ended by a
+ * zero.
+ */
+#ifndef KCOVER_DEVICES_H
+#define KCOVER_DEVICES_H
+
+#include "events.h"
+
+#define DEVICE_BYTES       24
+#define XID_TEXT_BYTES     256
+#define LOG_TEXT_BYTES     512
+#define MODULE_BYTES       56
+#define AER_STATUS_BITS    32
+#define MEMORY_LABEL_BYTES 64
+#define UUID_BYTES         16
+#define NIC_DEVICE_BYTES   64
+#define NIC_TEXT_BYTES     128
+
+enum device_event_type {
+	EVENT_XID = 32,
+	EVENT_LOG = 33,
+	EVENT_AER = 34,
+	EVENT_MEMORY = 35,
+	EVENT_OPEN = 36,
+	EVENT_UVM = 37,
+	EVENT_MODULE = 38,
+	EVENT_NIC = 39,
+};
+
+/* The values of facts' Rung that the kernel half can have. */
+enum xid_rung {
+	RUNG_KPROBE = 1,
+	RUNG_TRACEPOINT = 2,
+};
+
+enum memory_source {
+	MEMORY_EDAC = 1,
+	MEMORY_PAGE = 2,
+	MEMORY_MACHINE_CHECK = 3,
+};
+
+enum nic_source {
+	NIC_RDMA = 1,
+	NIC_HEALTH = 2,
+};
+
+/* The header's pid is the thread group in whose context the driver ran: not the guilty one. */
+struct xid_event {
+	struct event_header header;
+	__u32 number;
+	__u32 rung; /* enum xid_rung */
+	__u8 device[DEVICE_BYTES];
+	__u8 text[XID_TEXT_BYTES]; /* empty where the driver's arguments do not hold it */
+};
+
+struct log_event {
+	struct event_header header;
+	__u8 text[LOG_TEXT_BYTES];
+};
+
+struct aer_event {
+	struct event_header header;
+	__u8 device[DEVICE_BYTES];
+	__u32 status;
+	__u32 severity; /* 0 non-fatal, 1 fatal, 2 corrected */
+	__u64 total;    /* of this device and severity, since the probe was attached */
+};
+
+struct memory_event {
+	struct event_header header;
+	__u64 address; /* page frame number for MEMORY_PAGE */
+	__u64 status;  /* of the machine check; what became of the page */
+	__u32 source;  /* enum memory_source */
+	__u32 severity;
+	__u32 count;
+	__u32 cpu;
+	__u8 label[MEMORY_LABEL_BYTES];
+};
+
+struct open_event {
+	struct event_header header;
+	__u64 file; /* address of the struct file: forks and passed descriptors share it */
+	__u32 minor;
+	__u32 opened; /* 0: closed for the last time */
+	__u8 comm[COMM_BYTES];
+};
+
+struct uvm_event {
+	struct event_header header;
+	__u8 uuid[UUID_BYTES];
+	__u32 registered;
+	__u32 partition; /* not 0: a MIG instance */
+	__u8 comm[COMM_BYTES];
+};
+
+struct module_event {
+	struct event_header header;
+	__u32 loaded;
+	__u32 pad;
+	__u8 name[MODULE_BYTES];
+};
+
+/* A network device's driver, or the RDMA core, tells of a fault. */
+struct nic_event {
+	struct event_header header;
+	__u32 source; /* enum nic_source */
+	__u32 event;  /* enum ib_event_type for NIC_RDMA */
+	__u32 port;   /* of an RDMA device */
+	__u32 pad;
+	__u8 device[NIC_DEVICE_BYTES]; /* PCI address; RDMA device name for NIC_RDMA */
+	__u8 text[NIC_TEXT_BYTES];
+};
+
+struct aer_key {
+	__u8 device[DEVICE_BYTES];
+	__u32 severity;
+	__u32 pad;
+};
+
+/* Counters only grow, so that no reader can lose what is added while it reads. */
+struct aer_value {
+	__u64 total;
+	__u64 told_ns;
+	__u32 bit_count[AER_STATUS_BITS];
+};
+
+#endif

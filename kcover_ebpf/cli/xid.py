@@ -1,0 +1,96 @@
+"""`kcover-ebpf xid N`: explains one Xid or SXid number."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from kcover_ebpf.errors import UsageError
+from kcover_ebpf.hardware.catalog import Entry, judge
+from kcover_ebpf.hardware.catalog.files import load
+
+SCHEMA = "kcover.io/v1alpha1"
+
+
+@click.command(name="xid", short_help="explain an Xid or SXid number")
+@click.argument("number", type=click.IntRange(min=0))
+@click.option(
+    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True
+)
+@click.option(
+    "--driver", metavar="VERSION", help="driver version, for numbers that changed their meaning"
+)
+@click.option(
+    "--catalog", type=click.Path(dir_okay=False, path_type=Path), help="TOML file of own entries"
+)
+def xid(number: int, output: str, driver: str | None, catalog: Path | None) -> None:
+    """Explain an Xid (GPU) or SXid (NVSwitch) NUMBER: whose fault it is and what to do."""
+    known = load(catalog)
+    entry = known.find(number, driver)
+    if entry is None:
+        raise UsageError(
+            f"{number} is no documented Xid or SXid; a log line has it after the parenthesis"
+        )
+    others = tuple(other for other in known.variants(number) if other is not entry)
+    click.echo(
+        json.dumps(as_json(entry, others), ensure_ascii=False)
+        if output == "json"
+        else as_text(entry, others)
+    )
+
+
+def as_json(entry: Entry, others: tuple[Entry, ...] = ()) -> dict[str, object]:
+    """The stable machine form: unknown is null, enumerations are their words."""
+    return {
+        "schema": SCHEMA,
+        "kind": entry.name.split()[0],
+        "number": entry.number,
+        "mnemonic": entry.mnemonic,
+        "meaning": entry.meaning,
+        "domain": entry.domain.value,
+        "action": entry.action.value,
+        "advice": entry.advice,
+        "job_survives": entry.survival.value,
+        "ends_job": judge(entry).ends_job,
+        "device_unfit": judge(entry).device_unfit,
+        "since": entry.since or None,
+        "until": entry.until or None,
+        "source": list(entry.source),
+        "says": dict(entry.says),
+        "disagreement": entry.disagreement or None,
+        "other_meanings": [as_json(other) for other in others],
+    }
+
+
+def as_text(entry: Entry, others: tuple[Entry, ...] = ()) -> str:
+    """The form for people, one fact a line."""
+    rows = [
+        ("meaning", entry.meaning),
+        ("fault of", entry.domain.value),
+        ("do", f"{entry.action.value}: {entry.advice}"),
+        ("job goes on", entry.survival.value),
+        (
+            "driver",
+            " ".join(
+                filter(
+                    None,
+                    (entry.since and f"from {entry.since}", entry.until and f"to {entry.until}"),
+                )
+            ),
+        ),
+        ("others say", "; ".join(f"{who}: {words}" for who, words in entry.says.items())),
+        ("they disagree", entry.disagreement),
+        ("source", "; ".join(entry.source)),
+    ]
+    lines = [
+        f"{entry.name} {entry.mnemonic}",
+        *(f"  {label:<14}{value}" for label, value in rows if value),
+    ]
+    lines += [
+        f"  other meaning {other.mnemonic} (driver {other.since or 'any'} to "
+        f"{other.until or 'now'}): {other.meaning}"
+        for other in others
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,232 @@
+"""What devices said, in our words: GPUs, PCIe, memory, network ports.
+
+Same rules as `facts`: immutable, CLOCK_BOOTTIME nanoseconds, what was seen and never what it means.
+A `device` is a PCI address with its function, in lower case ("0000:5d:00.0"). What a report means
+for a job is `DeviceFault`, made in `hardware` with the help of the catalogue.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kcover_ebpf.facts import Pid
+
+
+class Rung(Enum):
+    """Where an Xid was seen; the ladder of docs/hardware.md, best first."""
+
+    KPROBE = "kprobe"
+    TRACEPOINT = "tracepoint"
+    CONSOLE = "console"
+    KMSG = "kmsg"
+    NVML = "nvml"
+
+
+@dataclass(frozen=True, slots=True)
+class XidSighting:
+    """The kernel half saw the driver report an error; joined with its other traces it is an Xid."""
+
+    boottime_ns: int
+    device: str
+    number: int
+    text: str
+    """As the driver worded it, or its format where that is not filled yet."""
+    rung: Rung
+
+
+@dataclass(frozen=True, slots=True)
+class XidReported:
+    """The GPU or NVSwitch driver reported an error by number."""
+
+    boottime_ns: int
+    device: str
+    number: int
+    """Xid; 10000 and above: SXid."""
+    text: str
+    """The driver's message behind the number and the process; empty where the rung has none."""
+    rung: Rung
+    confirmed: bool
+    """False when only the console said so: who may write the kernel log could have forged it."""
+    pid: Pid | None = None
+    """Who allocated the channel (initial pid namespace); None when the driver did not say."""
+    process: str = ""
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+    """The MIG instance; None for a whole GPU."""
+    link: int | None = None
+    """NVSwitch port (SXid only); None when the message names none."""
+
+
+class Notice(Enum):
+    """What a driver line without a number says; a closed list."""
+
+    GPU_LOST = "gpu_lost"
+    GPU_INIT_FAILED = "gpu_init_failed"
+    NIC_FAILED = "nic_failed"
+    NIC_RECOVERED = "nic_recovered"
+    NIC_TIMEOUT = "nic_timeout"
+    MODULE_FAULT = "module_fault"
+    SLOT_DOWN = "slot_down"
+    SLOT_UP = "slot_up"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNotice:
+    """A driver said something about its device that has no error number."""
+
+    boottime_ns: int
+    device: str
+    """PCI address; the port's own for SLOT_*."""
+    notice: Notice
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class DriverLine:
+    """A driver's line as printed, not read yet; who may write the log can forge it."""
+
+    boottime_ns: int
+    text: str
+
+
+class AerSeverity(Enum):
+    """Severity of a PCIe error as the tracepoint numbers it (kernel: include/ras/ras_event.h)."""
+
+    NONFATAL = 0
+    FATAL = 1
+    CORRECTED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class AerTotal:
+    """The kernel half's word on a PCIe error: corrected ones are told at most once an interval."""
+
+    boottime_ns: int
+    device: str
+    severity: AerSeverity
+    status: int
+    """Bits of the error that is told, not of those between."""
+    total: int
+    """Errors of this device and severity since the probe was attached; 0: not counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class AerError:
+    """PCIe advanced error reporting: one error, or many corrected ones of one device added up."""
+
+    boottime_ns: int
+    device: str
+    """The device that detected it, often a port above the real one."""
+    severity: AerSeverity
+    status: int
+    """Error bits, masked; 0 for a fatal error of an endpoint, whose registers nobody could read."""
+    errors: tuple[str, ...]
+    """Names of the bits, as in the PCIe specification."""
+    count: int
+    """Errors since the report before of this device and severity."""
+
+
+class MemoryKind(Enum):
+    """Which part of the kernel reported bad memory."""
+
+    EDAC = "edac"
+    PAGE = "page"
+    MACHINE_CHECK = "machine_check"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFault:
+    """The host's memory or processor reported an error."""
+
+    boottime_ns: int
+    kind: MemoryKind
+    corrected: bool
+    address: int
+    """Physical address; page frame number for PAGE; 0 when unknown."""
+    count: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceHeld:
+    """A process opened (or closed for the last time) a GPU's device file."""
+
+    boottime_ns: int
+    pid: Pid
+    minor: int
+    """Minor number of /dev/nvidiaN; 255 is nvidiactl."""
+    file: int
+    """Identity of the open file: forks and passed descriptors share it."""
+    held: bool
+    comm: str
+
+
+@dataclass(frozen=True, slots=True)
+class CudaContext:
+    """A process began (or ended) to use a GPU for computing."""
+
+    boottime_ns: int
+    pid: Pid
+    uuid: str
+    """As NVML writes it, "GPU-00112233-..."."""
+    mig: bool
+    """Uses a MIG instance of it, not all of it."""
+    active: bool
+    comm: str
+
+
+@dataclass(frozen=True, slots=True)
+class DriverChange:
+    """A kernel module came or went; device drivers need their probes attached again."""
+
+    boottime_ns: int
+    module: str
+    loaded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PortChange:
+    """A network or RDMA port changed."""
+
+    boottime_ns: int
+    port: str
+    """Interface name ("eth0") or RDMA device and port ("mlx5_0/1")."""
+    device: str
+    """PCI address behind it; empty for a virtual one."""
+    up: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFault:
+    """A device that a process of a job holds was announced to be broken."""
+
+    boottime_ns: int
+    pid: Pid
+    """The process of the job that holds the device."""
+    device: str
+    code: str
+    """Xid 79, SXid 20034, AER fatal, port down: for people and metrics."""
+    text: str
+    """The sentence for the evidence, with device, code and meaning."""
+    ends_job: bool
+    """False: told as evidence only."""
+
+
+DeviceFact = (
+    XidSighting
+    | XidReported
+    | DeviceNotice
+    | DriverLine
+    | AerTotal
+    | AerError
+    | MemoryFault
+    | DeviceHeld
+    | CudaContext
+    | DriverChange
+    | PortChange
+    | DeviceFault
+)

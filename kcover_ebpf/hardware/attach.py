@@ -1,0 +1,95 @@
+"""Which device families are in the kernel: loaded once, or anew when a driver comes and goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from kcover_ebpf import device_wire as wire
+from kcover_ebpf.device_decode import text_of
+from kcover_ebpf.device_facts import AerSeverity, AerTotal, Rung
+from kcover_ebpf.hardware import families
+from kcover_ebpf.kernel.maps import BpfMap
+from kcover_ebpf.kernel.probes import Family, LoadedFamily, ProbeStatus, load_family
+from kcover_ebpf.settings import Settings
+
+_MODULES = {"gpu": "nvidia", "nic": families.NIC_MODULE}
+"""Families that have nothing to hang on while a module is not loaded."""
+
+
+class Attachments:
+    """The device families, on maps shared with the base family."""
+
+    def __init__(
+        self, maps: Mapping[str, BpfMap], settings: Settings, root: Path, *, pin_driver: bool
+    ) -> None:
+        self._maps, self._settings, self._root = maps, settings, root
+        self._gpu = families.GPU_PINNED if pin_driver else families.GPU
+        self._loaded: dict[str, LoadedFamily] = {}
+        for family in (families.LOG, families.PCIE, families.MEMORY, families.NIC, self._gpu):
+            self._load(family)
+
+    def _load(self, family: Family) -> None:
+        if (before := self._loaded.pop(family.name, None)) is not None:
+            before.close()
+        self._loaded[family.name] = load_family(family, self._maps, self._settings)
+
+    def reload_gpu(self) -> None:
+        """Attach anew what hangs on the GPU driver."""
+        self._load(self._gpu)
+
+    def reload_nic(self) -> None:
+        """Attach anew what hangs on the RDMA core."""
+        self._load(families.NIC)
+
+    @property
+    def statuses(self) -> tuple[ProbeStatus, ...]:
+        """What became of each probe; where its driver is not loaded, that is the reason."""
+        return tuple(
+            self._explained(status)
+            for family in self._loaded.values()
+            for status in family.statuses
+        )
+
+    def _explained(self, status: ProbeStatus) -> ProbeStatus:
+        module = _MODULES.get(status.family)
+        if status.attached or module is None or self._has_module(module):
+            return status
+        return replace(status, reason=f"the module {module} is not loaded")
+
+    def _has_module(self, name: str) -> bool:
+        return (self._root / "sys/module" / name).exists()
+
+    @property
+    def driver_waits(self) -> bool:
+        """True when the GPU driver is there and nothing hangs on it yet."""
+        return not self._loaded["gpu"].links and self._has_module("nvidia")
+
+    @property
+    def rung(self) -> Rung | None:
+        """The rung of the Xid ladder that the driver's own functions give; None without them."""
+        links = self._loaded["gpu"].links
+        if "on_xid_tracepoint" in links:
+            return Rung.TRACEPOINT
+        return Rung.KPROBE if "on_xid" in links else None
+
+    def aer_totals(self) -> Iterator[AerTotal]:
+        """What was counted of every device and severity since the start."""
+        loaded = self._loaded["pcie"]
+        if loaded.object is None or not loaded.links:
+            return
+        now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        for key, value in loaded.object.maps["aer_totals"].items():
+            who = wire.AerKey.from_buffer_copy(key)
+            what = wire.AerValue.from_buffer_copy(value)
+            bits = sum(1 << bit for bit in range(32) if what.bit_count[bit])
+            severity = AerSeverity(who.severity)
+            yield AerTotal(now_ns, text_of(who.device), severity, bits, what.total)
+
+    def close(self) -> None:
+        """Detach everything."""
+        for family in self._loaded.values():
+            family.close()
+        self._loaded.clear()

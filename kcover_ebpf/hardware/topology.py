@@ -1,0 +1,118 @@
+"""Which devices this host has, and which PCIe ports they hang on: read from /proc and /sys."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_GPU_VENDOR = "0x10de"
+_BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU that the driver knows."""
+
+    device: str
+    minor: int
+    """N of /dev/nvidiaN; -1 when the driver did not say."""
+    uuid: str
+    path: tuple[str, ...]
+    """PCI addresses from the root port down to the device itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One network or RDMA device with a PCI device behind it."""
+
+    name: str
+    device: str
+    path: tuple[str, ...]
+    node: str
+    """Its RDMA device file ("/dev/infiniband/uverbs0"); empty for a plain interface."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """A host's devices at one moment."""
+
+    gpus: tuple[Gpu, ...] = ()
+    ports: tuple[Port, ...] = ()
+
+    def gpus_below(self, device: str) -> tuple[Gpu, ...]:
+        """The GPU itself, or all GPUs that hang on this port."""
+        return tuple(gpu for gpu in self.gpus if device in gpu.path)
+
+    def ports_below(self, device: str) -> tuple[Port, ...]:
+        """The network devices at or below this PCI address."""
+        return tuple(port for port in self.ports if device in port.path)
+
+    def joined(self, newer: Topology) -> Topology:
+        """What is known now: a device that is gone stays known, for it may have failed."""
+        return Topology(
+            (
+                *newer.gpus,
+                *(g for g in self.gpus if g.device not in {n.device for n in newer.gpus}),
+            ),
+            (*newer.ports, *(p for p in self.ports if p.name not in {n.name for n in newer.ports})),
+        )
+
+
+def read(root: Path = Path("/")) -> Topology:
+    """The topology now; what cannot be read is left out."""
+    return Topology(tuple(_gpus(root)), tuple(_ports(root)))
+
+
+def has_gpu(root: Path = Path("/")) -> bool:
+    """Whether a GPU's vendor has a device on the bus, with or without a driver."""
+    vendors = (root / "sys/bus/pci/devices").glob("*/vendor")
+    return any(_read(vendor) == _GPU_VENDOR for vendor in vendors)
+
+
+def path_of(root: Path, device: str) -> tuple[str, ...]:
+    """The PCI addresses above a device, and itself; just itself when it has left the bus."""
+    try:
+        real = str((root / "sys/bus/pci/devices" / device).readlink())
+    except OSError:
+        return (device,)
+    return tuple(part for part in real.split("/") if _BDF.fullmatch(part))
+
+
+def _gpus(root: Path) -> Iterator[Gpu]:
+    for folder in sorted((root / "proc/driver/nvidia/gpus").glob("*")):
+        fields = _fields(folder / "information")
+        minor = fields.get("Device Minor", "")
+        device = folder.name.lower()
+        yield Gpu(
+            device,
+            int(minor) if minor.isdecimal() else -1,
+            fields.get("GPU UUID", ""),
+            path_of(root, device),
+        )
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _fields(path: Path) -> dict[str, str]:
+    pairs = (line.partition(":") for line in _read(path).splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _ports(root: Path) -> Iterator[Port]:
+    for kind in ("net", "infiniband"):
+        for folder in sorted((root / "sys/class" / kind).glob("*")):
+            try:
+                device = (folder / "device").readlink().name
+            except OSError:
+                continue
+            if _BDF.fullmatch(device):
+                nodes = sorted((folder / "device/infiniband_verbs").glob("uverbs*"))
+                node = f"/dev/infiniband/{nodes[0].name}" if nodes else ""
+                yield Port(folder.name, device, path_of(root, device), node)

@@ -1,0 +1,230 @@
+"""Names and counts of PCIe errors, who holds a device, and what a report means for the holders."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kcover_ebpf.device_facts import (
+    AerError,
+    AerSeverity,
+    AerTotal,
+    CudaContext,
+    DeviceFault,
+    DeviceHeld,
+    DeviceNotice,
+    Notice,
+    Rung,
+    XidReported,
+)
+from kcover_ebpf.facts import Pid, ProcessSeen
+from kcover_ebpf.hardware import faults, topology
+from kcover_ebpf.hardware.aer import AerCounter, names
+from kcover_ebpf.hardware.catalog.files import shipped
+from kcover_ebpf.hardware.ownership import KEEP_NS, Holders, open_by
+from kcover_ebpf.incidents.devices import HARMLESS_NS, DeviceFaults
+from kcover_ebpf.incidents.processes import ProcessView
+from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind
+
+GPU, UUID = "0000:5d:00.0", "GPU-00112233-4455-6677-8899-aabbccddeeff"
+CORRECTED, NONFATAL, FATAL = AerSeverity.CORRECTED, AerSeverity.NONFATAL, AerSeverity.FATAL
+
+
+def xid(number: int, text: str = "", **more) -> XidReported:
+    values = {"rung": Rung.KPROBE, "confirmed": True, **more}
+    return XidReported(5, GPU, number, text, **values)
+
+
+@pytest.mark.parametrize(
+    ("severity", "status", "expected"),
+    [
+        (CORRECTED, 0x1, ("Receiver Error",)),
+        (CORRECTED, 0x1000, ("Replay Timer Timeout",)),
+        (FATAL, 0x1000, ("Poisoned TLP",)),
+        (NONFATAL, 0x104000, ("Completion Timeout", "Unsupported Request")),
+        (FATAL, 0x20, ("Surprise Down Error",)),
+        (FATAL, 0, ()),
+        (CORRECTED, 0x2, ("bit 1",)),
+    ],
+)
+def test_error_names(severity, status, expected):
+    assert names(severity, status) == expected
+
+
+@given(st.lists(st.integers(0, 50), max_size=30), st.data())
+def test_no_error_is_lost_or_counted_twice(bursts, data):
+    """Records are told now and then, the map may be looked at any time."""
+    counter, total, told = AerCounter(), 0, 0
+    for burst in bursts:
+        total += burst
+        fact = AerTotal(0, GPU, CORRECTED, 1, total)
+        if data.draw(st.booleans()) and total:
+            told += error.count if (error := counter.on_total(fact)) else 0
+        if data.draw(st.booleans()):
+            told += sum(error.count for error in counter.on_look([fact]))
+    told += sum(error.count for error in counter.on_look([AerTotal(0, GPU, CORRECTED, 1, total)]))
+    assert told == total
+
+
+def test_uncounted_errors_are_told_one_by_one():
+    counter = AerCounter()
+    fact = AerTotal(0, GPU, FATAL, 0x20, 0)
+    for _ in range(2):
+        error = counter.on_total(fact)
+        assert error is not None
+        assert error.count == 1
+
+
+@pytest.mark.parametrize(
+    ("report", "pids", "ends_job"),
+    [
+        (xid(79), {10, 11}, True),
+        (xid(79, pid=Pid(11)), {10, 11}, True),
+        (xid(31, pid=Pid(11)), {11}, False),
+        (xid(31), {10, 11}, False),
+        (xid(94, "Contained: x. RST: No, D-RST: No", pid=Pid(11)), {11}, True),
+        (xid(94, "Contained: x. RST: Yes, D-RST: No", pid=Pid(11)), {10, 11}, True),
+        (xid(95, pid=Pid(11), gpu_instance=2), {11}, True),
+        (xid(63), {10, 11}, False),
+        (xid(999), {10, 11}, False),
+        (xid(12020, "Fatal, Link 3 x"), {10, 11}, True),
+        (xid(20034, "Fatal, Link 3 x"), {10, 11}, False),
+    ],
+)
+def test_whom_an_xid_concerns(report, pids, ends_job):
+    found = faults.of_xid(report, {Pid(10), Pid(11)}, shipped())
+    assert {fault.pid for fault in found} == pids
+    assert {fault.ends_job for fault in found} == {ends_job}
+    assert all(GPU in fault.text for fault in found)
+
+
+def test_what_could_be_forged_concerns_nobody():
+    assert faults.of_xid(xid(79, confirmed=False), {Pid(10)}, shipped()) == []
+
+
+def aer(severity: AerSeverity, device: str = GPU) -> AerError:
+    return AerError(5, device, severity, 0x20, names(severity, 0x20), 1)
+
+
+def test_whom_a_pcie_error_concerns():
+    assert faults.of_aer(aer(CORRECTED), {Pid(1)}, GPU) == []
+    (told,) = faults.of_aer(aer(NONFATAL), {Pid(1)}, GPU)
+    assert not told.ends_job
+    (told,) = faults.of_aer(aer(FATAL, "0000:5c:00.0"), {Pid(1)}, GPU)
+    assert told.ends_job
+    assert told.device == GPU
+    assert told.text.startswith("PCIe fatal error of port 0000:5c:00.0 above 0000:5d:00.0")
+
+
+def test_whom_a_notice_concerns():
+    lost = DeviceNotice(5, GPU, Notice.GPU_LOST, "gone")
+    assert faults.of_notice(lost, {Pid(1)}, GPU)[0].ends_job
+    assert faults.of_notice(DeviceNotice(5, GPU, Notice.SLOT_UP, "x"), {Pid(1)}, GPU) == []
+    late = DeviceNotice(5, GPU, Notice.NIC_TIMEOUT, "x")
+    assert not faults.of_notice(late, {Pid(1)}, GPU)[0].ends_job
+
+
+def held(pid: int, file: int, at_ns: int = 0, *, opened: bool = True, minor: int = 0) -> DeviceHeld:
+    return DeviceHeld(at_ns, Pid(pid), minor, file, opened, "x")
+
+
+def test_holders():
+    holders = Holders()
+    holders.on_held(held(1, 100))
+    holders.on_held(held(2, 200, minor=255))
+    assert holders.of(0, UUID, 1) == {1}
+    assert holders.of(1, UUID, 1) == set()
+    # the last reference is dropped by whoever has it, also by another process
+    holders.on_held(held(9, 100, at_ns=5, opened=False))
+    assert holders.of(0, UUID, KEEP_NS) == {1}
+    assert holders.of(0, UUID, KEEP_NS + 6) == set()
+
+
+def test_compute_contexts():
+    holders = Holders()
+    holders.on_context(CudaContext(0, Pid(4), UUID, False, True, "x"))
+    assert holders.of(-1, UUID, 0) == {4}
+    holders.on_context(CudaContext(0, Pid(4), UUID, False, False, "x"))
+    assert holders.of(-1, UUID, 0) == set()
+    holders.on_context(CudaContext(0, Pid(4), UUID, False, True, "x"))
+    holders.on_exit(Pid(4))
+    assert holders.of(-1, UUID, 0) == set()
+
+
+def test_open_files(tmp_path):
+    for pid, target in ((1, "/dev/nvidia0"), (2, "/dev/nvidia1"), (3, "/dev/null")):
+        folder = tmp_path / str(pid) / "fd"
+        folder.mkdir(parents=True)
+        (folder / "5").symlink_to(target)
+    pids = {Pid(1), Pid(2), Pid(3), Pid(99)}
+    assert open_by(pids, {"/dev/nvidia0"}, tmp_path) == {1}
+
+
+def test_topology(tmp_path):
+    info = tmp_path / "proc/driver/nvidia/gpus/0000:5D:00.0/information"
+    info.parent.mkdir(parents=True)
+    info.write_text(f"Model: \t\t X\nGPU UUID: \t {UUID}\nDevice Minor: \t 3\n")
+    devices = tmp_path / "sys/bus/pci/devices"
+    devices.mkdir(parents=True)
+    (devices / GPU).symlink_to(f"../../../devices/pci0000:5c/0000:5c:00.0/{GPU}")
+    real = tmp_path / "sys/devices/pci0000:5c/0000:5c:00.0" / GPU
+    real.mkdir(parents=True)
+    assert not topology.has_gpu(tmp_path)
+    (real / "vendor").write_text("0x10de\n")
+    assert topology.has_gpu(tmp_path)
+    nic = tmp_path / "sys/class/net/eth0"
+    nic.mkdir(parents=True)
+    (nic / "device").symlink_to("../../../0000:9a:00.0")
+    virtual = tmp_path / "sys/class/net/lo"
+    virtual.mkdir()
+    found = topology.read(tmp_path)
+    (gpu,) = found.gpus
+    assert (gpu.minor, gpu.uuid, gpu.path) == (3, UUID, ("0000:5c:00.0", GPU))
+    assert [port.name for port in found.ports] == ["eth0"]
+    assert found.gpus_below("0000:5c:00.0") == (gpu,)
+    assert found.gpus_below("0000:00:00.0") == ()
+    assert found.ports_below("0000:9a:00.0") == found.ports
+    # a driver that is gone takes its list with it; the device is still known
+    assert found.joined(topology.Topology()).gpus == (gpu,)
+
+
+def fault(at_ns: int, *, ends_job: bool = True, pid: int = 7) -> DeviceFault:
+    return DeviceFault(at_ns, Pid(pid), GPU, "Xid 79", f"Xid 79 at {at_ns}", ends_job)
+
+
+def view(pid: int) -> ProcessView:
+    made = ProcessView(Pid(pid), 0)
+    made.seen = ProcessSeen(0, Pid(pid), Pid(1), 0, "python3", ("python3",))
+    return made
+
+
+def test_a_device_fault_is_a_finding_with_its_device():
+    found = DeviceFaults()
+    views = {Pid(7): view(7), Pid(8): view(8)}
+    found.observe(fault(1, ends_job=False))
+    assert found.judge(views) is None
+    found.observe(fault(2))
+    found.observe(fault(3, pid=99))
+    finding = found.judge(views)
+    assert finding is not None
+    assert (finding.kind, finding.cause) == (Kind.DEVICE_FAULT, Cause.DEVICE)
+    assert (finding.culprit, finding.device, finding.since_ns) == (7, GPU, 2)
+    assert finding.victims == (8,)
+    assert finding.evidence[0].kind is EvidenceKind.EVENT
+    assert [each.text for each in finding.evidence][:2] == ["Xid 79 at 2", "Xid 79 at 1"]
+
+
+def test_a_fault_of_a_process_outside_the_job_is_none():
+    found = DeviceFaults()
+    found.observe(fault(2, pid=99))
+    assert found.judge({Pid(7): view(7)}) is None
+
+
+def test_a_fault_that_the_job_outlived_is_forgotten():
+    found = DeviceFaults()
+    found.observe(fault(2))
+    found.outlive(1 + HARMLESS_NS, silent=False)
+    assert found.judge({Pid(7): view(7)}) is not None
+    found.outlive(2 + HARMLESS_NS, silent=True)
+    assert found.judge({Pid(7): view(7)}) is not None
+    found.outlive(2 + HARMLESS_NS, silent=False)
+    assert found.judge({Pid(7): view(7)}) is None

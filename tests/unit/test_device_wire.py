@@ -1,0 +1,178 @@
+"""Both sides of bpf/devices.h agree, as test_wire.py demands it of bpf/events.h; and decoding."""
+
+import ctypes
+import inspect
+import json
+import re
+import subprocess
+from enum import IntEnum
+
+import pytest
+
+from kcover_ebpf import device_facts as facts
+from kcover_ebpf import device_wire as wire
+from kcover_ebpf.decode import decode
+from kcover_ebpf.errors import DecodeError
+from kcover_ebpf.facts import Pid
+from kcover_ebpf.wire import EventHeader
+from tests.unit.test_wire import (
+    ARCHITECTURES,
+    EVENTS_H,
+    OBJECTS,
+    Type,
+    _camel,
+    _described,
+    _described_mirror,
+    _enums,
+    _structs,
+)
+
+DEVICES_H = EVENTS_H.with_name("devices.h")
+SHARED = {"event_header"}
+
+
+def types_of(architecture: str) -> list[Type]:
+    path = OBJECTS / architecture / "device_layout.bpf.o"
+    command = ["bpftool", "--json", "btf", "dump", "file", str(path)]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=30)
+    types: list[Type] = json.loads(done.stdout)["types"]
+    return types
+
+
+TYPES = types_of("x86_64")
+STRUCTS = {name: one for name, one in _structs(TYPES).items() if name not in SHARED}
+
+
+def test_the_layout_object_has_every_type_of_the_header() -> None:
+    text = DEVICES_H.read_text()
+    assert set(re.findall(r"^struct (\w+) \{", text, re.MULTILINE)) == set(STRUCTS)
+    assert set(re.findall(r"^enum (\w+) \{", text, re.MULTILINE)) == set(_enums(TYPES))
+
+
+def test_nothing_is_mirrored_that_the_header_lacks() -> None:
+    mirrors = {
+        name
+        for name, one in inspect.getmembers(wire, inspect.isclass)
+        if one.__module__ == wire.__name__ and issubclass(one, ctypes.Structure | IntEnum)
+    }
+    assert mirrors == {_camel(name) for name in (*STRUCTS, *_enums(TYPES))}
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("name", sorted(STRUCTS))
+def test_struct(architecture: str, name: str) -> None:
+    types = types_of(architecture)
+    struct = _structs(types)[name]
+    mirror = getattr(wire, _camel(name))
+    fields = [
+        (one["name"], one["bits_offset"] // 8, _described(types, one["type_id"]))
+        for one in struct["members"]
+    ]
+    mirrored = [
+        (field, getattr(mirror, field).offset, _described_mirror(kind))
+        for field, kind in mirror._fields_
+    ]
+    assert mirrored == fields
+    assert ctypes.sizeof(mirror) == struct["size"]
+    assert sum(ctypes.sizeof(kind) for _, kind in mirror._fields_) == struct["size"], "a hole"
+
+
+@pytest.mark.parametrize("name", sorted(_enums(TYPES)))
+def test_enum(name: str) -> None:
+    values = _enums(TYPES)[name]["values"]
+    mirror = getattr(wire, _camel(name))
+    named = {one["name"].split("_", 1)[1]: one["val"] for one in values}
+    assert {member.name: member.value for member in mirror} == named
+
+
+def record(mirror, kind: wire.DeviceEventType, **fields) -> bytes:
+    header = EventHeader(type=kind, size=ctypes.sizeof(mirror), pid=7, boottime_ns=9)
+    event = mirror(header=header)
+    for name, value in fields.items():
+        if isinstance(value, bytes):
+            target = getattr(event, name)
+            target[: len(value)] = value
+        else:
+            setattr(event, name, value)
+    return bytes(event)
+
+
+KIND = wire.DeviceEventType
+GPU = b"0000:5d:00.0"
+MCE = 1 << 61
+
+
+@pytest.mark.parametrize(
+    ("raw", "fact"),
+    [
+        (
+            record(wire.XidEvent, KIND.XID, number=79, rung=1, device=GPU, text=b"lost"),
+            facts.XidSighting(9, "0000:5d:00.0", 79, "lost", facts.Rung.KPROBE),
+        ),
+        (record(wire.LogEvent, KIND.LOG, text=b"NVRM: x"), facts.DriverLine(9, "NVRM: x")),
+        (
+            record(wire.AerEvent, KIND.AER, device=GPU, status=0x40, severity=2, total=5),
+            facts.AerTotal(9, "0000:5d:00.0", facts.AerSeverity.CORRECTED, 0x40, 5),
+        ),
+        (
+            record(wire.MemoryEvent, KIND.MEMORY, source=1, severity=1, count=3, label=b"DIMM 1"),
+            facts.MemoryFault(9, facts.MemoryKind.EDAC, False, 0, 3, "DIMM 1"),
+        ),
+        (
+            record(wire.MemoryEvent, KIND.MEMORY, source=2, address=42, status=3, count=1),
+            facts.MemoryFault(9, facts.MemoryKind.PAGE, False, 42, 1, "page recovered"),
+        ),
+        (
+            record(wire.MemoryEvent, KIND.MEMORY, source=3, status=MCE, severity=4, count=1, cpu=2),
+            facts.MemoryFault(
+                9,
+                facts.MemoryKind.MACHINE_CHECK,
+                False,
+                0,
+                1,
+                "CPU 2 bank 4 status 0x2000000000000000",
+            ),
+        ),
+        (
+            record(wire.OpenEvent, KIND.OPEN, file=5, minor=1, opened=1, comm=b"python3"),
+            facts.DeviceHeld(9, Pid(7), 1, 5, True, "python3"),
+        ),
+        (
+            record(wire.UvmEvent, KIND.UVM, uuid=bytes(range(16)), registered=1, partition=3),
+            facts.CudaContext(
+                9, Pid(7), "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f", True, True, ""
+            ),
+        ),
+        (
+            record(wire.ModuleEvent, KIND.MODULE, loaded=1, name=b"nvidia"),
+            facts.DriverChange(9, "nvidia", True),
+        ),
+        (
+            record(wire.NicEvent, KIND.NIC, source=1, event=10, port=1, device=b"mlx5_0"),
+            facts.PortChange(9, "mlx5_0/1", "", False, "port down"),
+        ),
+        (
+            record(wire.NicEvent, KIND.NIC, source=2, device=b"0000:9a:00.0", text=b"fw fatal"),
+            facts.DeviceNotice(9, "0000:9a:00.0", facts.Notice.NIC_FAILED, "fw fatal"),
+        ),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, bytes) else "",
+)
+def test_decode(raw: bytes, fact: facts.DeviceFact) -> None:
+    assert decode(raw) == fact
+
+
+@pytest.mark.parametrize(
+    ("raw", "kind"),
+    [
+        (record(wire.XidEvent, KIND.XID, rung=9), "bad_value"),
+        (record(wire.AerEvent, KIND.AER, severity=9), "bad_value"),
+        (record(wire.MemoryEvent, KIND.MEMORY, source=9), "bad_value"),
+        (record(wire.NicEvent, KIND.NIC, source=1, event=77), "bad_value"),
+        (record(wire.LogEvent, KIND.LOG)[:-1], "wrong_size"),
+    ],
+)
+def test_bad_records_are_refused(raw: bytes, kind: str) -> None:
+    with pytest.raises(DecodeError) as caught:
+        decode(raw)
+    assert caught.value.kind == kind

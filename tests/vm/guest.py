@@ -1,0 +1,206 @@
+"""One virtual machine, emulated (no KVM), as a child process that cannot outlive the tests."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from tests.vm.kernels import ROOT, Prepared
+
+_PR_SET_PDEATHSIG = 1
+_QEMU = "qemu-system-x86_64"
+
+
+class GuestError(Exception):
+    """The guest did not do what it was asked; the message has its last words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A command that ended in the guest."""
+
+    code: int
+    output: str
+
+
+def _child_setup() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.nice(10)  # the host's own tests measure time
+
+
+class Guest:
+    """Boots at construction; use as a context manager."""
+
+    def __init__(
+        self,
+        kernel: Prepared,
+        *,
+        devices: Sequence[str] = (),
+        memory_mib: int = 1024,
+        steady: bool = False,
+    ) -> None:
+        """`steady`: guest time is one nanosecond an instruction, whatever else the host does.
+
+        It takes about three times as long.
+        """
+        self._steady = steady
+        self._folder = Path(tempfile.mkdtemp(prefix="guest."))
+        self.share = self._folder / "share"
+        """A folder that the guest sees, writable, as /share."""
+        self.share.mkdir()
+        self._console = self._folder / "console"
+        with self._console.open("wb") as console:
+            self._process = subprocess.Popen(
+                self._command(kernel, devices, memory_mib),
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                preexec_fn=_child_setup,  # noqa: PLW1509 - no other thread runs yet
+            )
+        try:
+            self._agent = self._connect("agent")
+            self._lines = self._agent.makefile("rb")
+            self._agent.settimeout(120)
+            if b"ready" not in self._lines.readline():
+                raise GuestError(self.console())
+        except BaseException:
+            self.close()
+            raise
+
+    def _command(self, kernel: Prepared, devices: Sequence[str], memory_mib: int) -> list[str]:
+        arguments = "console=ttyS0 quiet panic=-1 tsc=reliable"
+        shares: list[str] = []
+        for tag, path, read_only in (
+            ("host", Path("/"), True),
+            ("modules", kernel.modules, True),
+            ("share", self.share, False),
+        ):
+            access = ",readonly=on" if read_only else ""
+            shares += [
+                "-fsdev",
+                f"local,id={tag},path={path},security_model=none,multidevs=remap{access}",
+                "-device",
+                f"virtio-9p-pci,fsdev={tag},mount_tag={tag}",
+            ]
+        return [
+            *(_QEMU, "-machine", "q35", "-accel", "tcg", "-cpu", "max", "-smp", "1"),
+            *(("-icount", "shift=0,sleep=on") if self._steady else ()),
+            *("-m", str(memory_mib), "-nodefaults", "-no-user-config", "-display", "none"),
+            *("-no-reboot", "-serial", "stdio"),
+            *("-kernel", str(kernel.vmlinux), "-initrd", str(kernel.initrd), "-append", arguments),
+            *("-qmp", f"unix:{self._folder}/monitor,server=on,wait=off"),
+            *("-device", "virtio-serial-pci"),
+            *("-chardev", f"socket,id=agent,path={self._folder}/agent,server=on,wait=off"),
+            *("-device", "virtserialport,chardev=agent,name=agent"),
+            *shares,
+            *devices,
+        ]
+
+    def _connect(self, name: str) -> socket.socket:
+        deadline = time.monotonic() + 20
+        while True:
+            port = socket.socket(socket.AF_UNIX)
+            try:
+                port.connect(str(self._folder / name))
+            except OSError:
+                port.close()
+                if time.monotonic() > deadline or self._process.poll() is not None:
+                    raise GuestError(f"no virtual machine: {self.console()}") from None
+                time.sleep(0.02)
+            else:
+                return port
+
+    def console(self) -> str:
+        """The end of what the guest printed."""
+        return self._console.read_text(errors="replace")[-2000:]
+
+    def ask(self, request: Mapping[str, Any], timeout_s: float) -> Done:
+        """One request to the agent."""
+        self._agent.settimeout(timeout_s + 10)
+        try:
+            self._agent.sendall(json.dumps(request).encode() + b"\n")
+            line = self._lines.readline()
+        except TimeoutError as error:
+            raise GuestError(f"no answer to {request}: {self.console()}") from error
+        if not line:
+            raise GuestError(f"the guest died: {self.console()}")
+        reply = json.loads(line)
+        return Done(reply["code"], reply["output"])
+
+    def run(self, *command: str, timeout_s: float = 60) -> Done:
+        """Run a command to its end; its output is stdout and stderr together."""
+        return self.ask({"run": list(command), "timeout": timeout_s}, timeout_s)
+
+    def shell(self, script: str, timeout_s: float = 60) -> str:
+        """Run a shell script that must succeed; returns what it printed."""
+        done = self.run("/bin/sh", "-ec", script, timeout_s=timeout_s)
+        if done.code:
+            raise GuestError(f"{script}: {done.code}: {done.output}")
+        return done.output
+
+    def start(self, *command: str, log: str) -> int:
+        """Start a command that goes on in the background, its output in the guest's file `log`."""
+        return int(self.ask({"run": list(command), "background": log}, 10).output)
+
+    def python(self, source: str, timeout_s: float = 60) -> str:
+        """Run Python inside the agent, where names stay; returns what it printed."""
+        done = self.ask({"python": source}, timeout_s)
+        if done.code:
+            raise GuestError(done.output)
+        return done.output
+
+    def monitor(self, line: str) -> str:
+        """A command of QEMU's monitor."""
+        with self._connect("monitor") as port, port.makefile("rwb") as stream:
+            stream.readline()
+            for name, arguments in (
+                ("qmp_capabilities", {}),
+                ("human-monitor-command", {"command-line": line}),
+            ):
+                stream.write(json.dumps({"execute": name, "arguments": arguments}).encode() + b"\n")
+                stream.flush()
+                reply: dict[str, Any] = {}
+                while not reply.keys() & {"return", "error"}:
+                    reply = json.loads(stream.readline())
+            if "error" in reply:
+                raise GuestError(str(reply["error"]))
+            return str(reply["return"]).strip()
+
+    def close(self) -> None:
+        """End the machine and remove its files."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (getattr(self, "_lines", None), getattr(self, "_agent", None)):
+            if stream is not None:
+                stream.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+PYTHON = str(ROOT / ".venv" / "bin" / "python")
+"""The checkout's interpreter, at the same path inside the guest."""
+
+
+def gpu_slot(bus: int = 0x5D, name: str = "gpu") -> list[str]:
+    """A PCIe endpoint with AER at 0000:BUS:00.0, behind a root port of its own."""
+    return [
+        *("-device", f"pxb-pcie,id={name}-root,bus_nr={bus - 1:#x},bus=pcie.0"),
+        *("-device", f"pcie-root-port,id={name}-port,bus={name}-root,slot=40,chassis=40,addr=0.0"),
+        *("-device", f"virtio-rng-pci,aer=on,id={name},bus={name}-port"),
+    ]

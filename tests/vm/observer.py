@@ -1,0 +1,64 @@
+"""Runs inside a guest: the kernel half and the device watch, each fact a JSON line in a file.
+
+observer.py OUTPUT [MEMBER_PID...]: writes a line {"ready": ...} first, then one for each fact, with
+`told_ns`, the boottime at which it was there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+from enum import Enum
+from pathlib import Path
+from typing import Any, TextIO
+
+from kcover_ebpf.facts import Fact, Pid
+from kcover_ebpf.hardware.catalog.files import shipped
+from kcover_ebpf.hardware.watch import DeviceWatch
+from kcover_ebpf.kernel.sampler import Kernel
+from kcover_ebpf.settings import Settings
+
+PERIOD_S = 0.25
+
+
+def as_json(fact: Fact) -> dict[str, Any]:
+    words = {
+        item.name: value.value if isinstance(value := getattr(fact, item.name), Enum) else value
+        for item in dataclasses.fields(fact)
+    }
+    now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    return {"fact": type(fact).__name__, "told_ns": now_ns, **words}
+
+
+def write(out: TextIO, line: dict[str, Any]) -> None:
+    out.write(json.dumps(line) + "\n")
+    out.flush()
+
+
+def main() -> None:
+    output, *members = sys.argv[1:]
+    pids = {Pid(int(pid)) for pid in members}
+    settings = Settings()
+    with (
+        Path(output).open("w") as out,
+        Kernel.open(settings) as kernel,
+        DeviceWatch(kernel.maps, settings, shipped()) as watch,
+    ):
+        for fact in kernel.wait(0.2):
+            watch.observe(fact, pids)
+        probes = {f"{s.family}.{s.probe}": s.reason for s in watch.statuses}
+        write(out, {"ready": watch.rung.value, "console": watch.console_works, "probes": probes})
+        while True:
+            for fact in kernel.wait(PERIOD_S):
+                further = [as_json(each) for each in watch.observe(fact, pids)]
+                for line in (as_json(fact), *further):
+                    write(out, line)
+            for each in watch.tick(pids):
+                write(out, as_json(each))
+            write(out, {"cpu_s": time.process_time(), "rung": watch.rung.value})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""What else the kernel reports: bad pages, RDMA ports, links; and a driver that comes and goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.vm import kernels
+from tests.vm.conftest import GPU, Observer, insert_driver
+from tests.vm.guest import Guest
+from tests.vm.test_devices import SAY
+
+# kernel helper of glibc's madvise: MADV_HWPOISON (include/uapi/asm-generic/mman-common.h)
+POISON = """
+import ctypes, mmap
+area = mmap.mmap(-1, 4096)
+area[0] = 1
+address = ctypes.addressof(ctypes.c_char.from_buffer(area))
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(4096), 100):
+    raise OSError(ctypes.get_errno())
+"""
+
+
+def kinds(lines: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [line for line in lines if line.get("fact") == kind]
+
+
+def test_a_bad_page(guest: Guest, observer: Observer) -> None:
+    mark = observer.mark()
+    guest.run("/usr/bin/python3", "-c", POISON)
+    (fact,) = observer.facts("MemoryFault", 1, mark)
+    assert (fact["kind"], fact["corrected"]) == ("page", False)
+    assert fact["address"] > 0
+    assert "Memory failure" in guest.shell("dmesg | tail -20")
+
+
+def test_a_link_that_goes_down(guest: Guest, observer: Observer) -> None:
+    guest.shell("ip link add wire0 type veth peer name wire1; ip link set wire0 up")
+    guest.shell("ip link set wire1 up; sleep 1")
+    mark = observer.mark()
+    guest.shell("ip link set wire1 down; sleep 1; ip link set wire1 up; sleep 1")
+    lines = observer.wait(
+        lambda lines: len([x for x in kinds(lines, "PortChange") if x["port"] == "wire0"]) >= 2,
+        mark,
+    )
+    told = [(x["up"], x["text"]) for x in kinds(lines, "PortChange") if x["port"] == "wire0"]
+    assert [up for up, _ in told] == [False, True]
+    guest.shell("ip link del wire0")
+
+
+def test_an_rdma_port_that_goes_down(guest: Guest, observer: Observer) -> None:
+    guest.shell("modprobe rdma_rxe; ip link add wire0 type veth peer name wire1")
+    guest.shell(
+        "ip link set wire0 up; ip link set wire1 up; rdma link add soft type rxe netdev wire0"
+    )
+    guest.python("import time; time.sleep(3)")
+    mark = observer.mark()
+    guest.shell("ip link set wire1 down; sleep 1")
+    lines = observer.wait(
+        lambda lines: any(x["port"] == "soft/1" for x in kinds(lines, "PortChange")), mark
+    )
+    told = [x for x in kinds(lines, "PortChange") if x["port"] == "soft/1"]
+    # newer kernels say it twice
+    assert {(fact["up"], fact["text"]) for fact in told} == {(False, "port down")}
+    assert "DOWN" in guest.shell("cat /sys/class/infiniband/soft/ports/1/state")
+    guest.shell("ip link del wire0")
+
+
+def test_a_driver_that_is_unloaded_and_loaded_again(
+    guest: Guest, observer: Observer, driver: kernels.Prepared
+) -> None:
+    """The probes must not keep the driver in, and must come back with it."""
+    assert driver.stub is not None
+    guest.python("import time")
+    guest.python(SAY)
+    guest.run("/bin/kill", str(observer.member))
+    mark = observer.mark()
+    guest.shell("rmmod nvidia_uvm; rmmod nvidia")
+    observer.wait(lambda lines: any(line.get("rung") == "kmsg" for line in lines), mark)
+    insert_driver(guest, driver.stub)
+    mark = len(observer.lines())
+    observer.wait(lambda lines: any(line.get("rung") == "kprobe" for line in lines), mark)
+    mark = observer.mark()
+    guest.python(f"say('xid 79 {GPU} pid=1, name=x, after the upgrade')")
+    (fact,) = observer.facts("XidReported", 1, mark)
+    assert (fact["rung"], fact["text"]) == ("kprobe", "after the upgrade")
