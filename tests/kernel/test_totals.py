@@ -28,7 +28,8 @@ def test_cpu_time(kernel: Kernel) -> None:
         for _ in range(FIRINGS):
             target.work()
         last = totals(kernel, target.pid)
-    assert last.cpu_ns == pytest.approx(FIRINGS * BURN_NS, rel=0.1)
+    # Each round ends a little after its time, much after on an emulated machine.
+    assert FIRINGS * BURN_NS * 0.99 < last.cpu_ns < FIRINGS * BURN_NS * 2
     assert last.ppid == os.getpid()
     assert last.moved_ns == last.boottime_ns
 
