@@ -32,6 +32,7 @@ from kcover_ebpf.incidents.attention import Attention
 from kcover_ebpf.incidents.devices import DeviceFaults
 from kcover_ebpf.incidents.finding import Finding, Picture
 from kcover_ebpf.incidents.judge import judge
+from kcover_ebpf.incidents.limit import at_hard_limit
 from kcover_ebpf.incidents.links import Ends
 from kcover_ebpf.incidents.loss import LossWatch
 from kcover_ebpf.incidents.members import Members
@@ -41,11 +42,12 @@ from kcover_ebpf.incidents.ranks import Role
 from kcover_ebpf.incidents.slowness import slowness
 from kcover_ebpf.incidents.stand import stand
 from kcover_ebpf.incidents.standing import Scene, State
-from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
+from kcover_ebpf.incidents.verdict import Cause, Kind
 from kcover_ebpf.settings import Policy
 from kcover_ebpf.syscalls import SyscallTable
 
 _BLIND_NS = 2 * NS
+_LOSSY_SILENCE_S = 4.5
 _HELD = (TaskState.STOPPED, TaskState.FROZEN, TaskState.TRACED)
 
 
@@ -144,7 +146,8 @@ class Job:
             view = self.members.views.get(pid)
             if view is not None and view.on_peer_bytes(moved, now_ns):
                 self._progress(pid, now_ns)
-        self.pace.note_payload(sum(self._moved_bytes.values()), tick.period_ns)
+        if not self.attention.suspicious:
+            self.pace.note_payload(sum(self._moved_bytes.values()), tick.period_ns)
         self._moved_bytes.clear()
         self.announced.settle(self.members)
         self.pace.watch_training(ranks, self.members.world_size)
@@ -226,7 +229,8 @@ class Job:
         found = judge(self.picture())
         if found.cause is Cause.TRAINING:
             return self._healthy()
-        return self._hard_limit(found)
+        silent_s = self.pace.silence_s(self.members.ranks, self.now_ns)
+        return at_hard_limit(found, silent_s, self._policy, self.now_ns)
 
     def _failure(self) -> Finding | None:
         failures = self.announced.failures
@@ -244,21 +248,6 @@ class Job:
             return slow
         cause = Cause.TRAINING if self.pace.trained else Cause.STARTING
         return Finding(Kind.WORKING, cause, self.now_ns)
-
-    def _hard_limit(self, finding: Finding) -> Finding:
-        limit_s = self._policy.hard_limit_s
-        ranks = self.members.ranks
-        silent_s = self.pace.silence_s(ranks, self.now_ns)
-        if limit_s is None or finding.kind.is_fault or silent_s < limit_s:
-            return finding
-        text = f"no progress for {silent_s:.0f} s: the policy's hard limit"
-        return Finding(
-            kind=Kind.HUNG,
-            cause=Cause.UNKNOWN,
-            since_ns=self.now_ns - int(silent_s * NS),
-            evidence=(*finding.evidence, Evidence(EvidenceKind.TIME, text)),
-            victims=tuple(ranks),
-        )
 
     def picture(self) -> Picture:
         """Everything a judgement needs, as of now."""
@@ -287,12 +276,18 @@ class Job:
             ranks=members.ranks,
             standings=standings,
             ends=ends,
-            lossy=self.loss.lossy(self.now_ns, self.pace.slowed) is not None,
+            lossy=self._is_lossy(),
             thresholds_s={pid: self.pace.threshold_s(pid) for pid in members.ranks},
             known=self.attention.known,
             stop_signals=self.announced.stops,
             left={pid: standings[pid] for pid in ranks if standings[pid].state is State.LEFT},
         )
+
+    def _is_lossy(self) -> bool:
+        # a link that lost everything shows retransmissions as well, but nothing gets through any more
+        silent_s = self.pace.silence_s(self.members.ranks, self.now_ns)
+        lossy = self.loss.lossy(self.now_ns, self.pace.slowed)
+        return lossy is not None and silent_s < _LOSSY_SILENCE_S
 
 
 def _held(view: ProcessView) -> bool:
