@@ -1,4 +1,5 @@
-// Says it is ready, waits for a line, then runs a program COUNT times, one after the other, and prints its pids.
+// Says it is ready, waits for a line, then runs a program COUNT times, one after the other, and
+// prints its pids.
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
