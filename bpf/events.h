@@ -109,7 +109,7 @@ struct socket_event {
 	struct event_header header;
 	struct tcp_endpoints ends;
 	__u64 inode;
-	__u64 sent_bytes; /* without retransmissions */
+	__u64 acked_bytes; /* acknowledged by the peer, the SYN included */
 	__u64 received_bytes;
 	__u64 last_send_ns;
 	__u64 last_receive_ns;

@@ -180,8 +180,7 @@ struct tcp_sock {
 	__u32 snd_wnd;
 	__u32 write_seq;
 	__u32 lsndtime;
-	__u64 bytes_sent;
-	__u64 bytes_retrans;
+	__u64 bytes_acked;
 	__u64 bytes_received;
 };
 

@@ -46,7 +46,7 @@ struct sample_buffer {
 struct socket_sample {
 	__u64 pass_id; /* first, as above */
 	__u64 inode;
-	__u64 sent_bytes;
+	__u64 acked_bytes;
 	__u64 received_bytes;
 	__u64 changed_ns;
 	__u64 retransmit_ns;

@@ -64,7 +64,7 @@ static __always_inline void read_counters(struct socket_event *event, struct soc
 	event->unread_bytes = unread_bytes(sk, tcp);
 	event->unsent_bytes = clamp(BPF_CORE_READ(tcp, write_seq) - next);
 	event->unacked_bytes = clamp(next - BPF_CORE_READ(tcp, snd_una));
-	event->sent_bytes = BPF_CORE_READ(tcp, bytes_sent) - BPF_CORE_READ(tcp, bytes_retrans);
+	event->acked_bytes = BPF_CORE_READ(tcp, bytes_acked);
 	event->received_bytes = BPF_CORE_READ(tcp, bytes_received);
 	event->send_window_bytes = BPF_CORE_READ(tcp, snd_wnd);
 	event->retransmit_count = BPF_CORE_READ(icsk, icsk_retransmits);
@@ -83,7 +83,7 @@ static __always_inline void read_socket(struct socket_event *event, struct sock 
 	event->pad = 0;
 	if (event->state == TCP_LISTEN || event->state == TCP_CLOSE) {
 		/* The counters of a socket without a connection mean something else, or nothing. */
-		__builtin_memset(&event->sent_bytes, 0, 5 * sizeof(__u64));
+		__builtin_memset(&event->acked_bytes, 0, 5 * sizeof(__u64));
 		__builtin_memset(&event->unread_bytes, 0, 7 * sizeof(__u32));
 		return;
 	}
@@ -99,7 +99,7 @@ static __always_inline __u32 trouble_of(struct socket_event *event)
 
 static __always_inline bool has_moved(struct socket_sample *sample, struct socket_event *event)
 {
-	return sample->sent_bytes != event->sent_bytes ||
+	return sample->acked_bytes != event->acked_bytes ||
 	       sample->received_bytes != event->received_bytes ||
 	       sample->unread_bytes != event->unread_bytes ||
 	       sample->unsent_bytes != event->unsent_bytes ||
@@ -109,7 +109,7 @@ static __always_inline bool has_moved(struct socket_sample *sample, struct socke
 static __always_inline void remember(struct socket_sample *sample, struct socket_event *event)
 {
 	sample->inode = event->inode;
-	sample->sent_bytes = event->sent_bytes;
+	sample->acked_bytes = event->acked_bytes;
 	sample->received_bytes = event->received_bytes;
 	sample->changed_ns = event->changed_ns;
 	sample->state = event->state;

@@ -132,7 +132,7 @@ def _process_totals(fields: _Fields) -> ProcessTotals:
 
 def _socket_sample(fields: _Fields) -> SocketSample:
     _, _, pid, boottime_ns, local, remote, local_port, remote_port, _, inode, *rest = fields
-    sent_bytes, received_bytes, last_send_ns, last_receive_ns, changed_ns, *rest = rest
+    acked_bytes, received_bytes, last_send_ns, last_receive_ns, changed_ns, *rest = rest
     fd, state, unread, unsent, unacked, send_window, retransmits, backoff, probes, _ = rest
     return SocketSample(
         boottime_ns,
@@ -145,7 +145,7 @@ def _socket_sample(fields: _Fields) -> SocketSample:
         unread,
         unsent,
         unacked,
-        sent_bytes,
+        acked_bytes,
         received_bytes,
         retransmits,
         backoff,

@@ -39,7 +39,9 @@ class TaskState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ThreadSample:
-    """One thread at one pass of the sampler; sent when it moved, or at every pass in detail mode.
+    """One thread at one pass of the sampler, sent when it moved and once more when it came to rest.
+
+    In detail mode all threads are sent at the first pass, then those that ran at all.
 
     A thread *moved* when its site (system call, first argument, user stack pointer) differs from
     the sample before, or when it used more than 2% of the interval on a CPU. A thread that was not
@@ -120,7 +122,11 @@ class SocketSample:
     unread_bytes: int
     unsent_bytes: int
     unacked_bytes: int
-    sent_bytes: int
+    acked_bytes: int
+    """Bytes that the peer acknowledged (tcpi_bytes_acked): what is only sent, or sent again, is no progress.
+
+    The SYN of the side that connected counts as one.
+    """
     received_bytes: int
     retransmit_count: int
     """Retransmissions of the segment that is now unacknowledged (icsk_retransmits)."""

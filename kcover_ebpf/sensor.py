@@ -51,6 +51,7 @@ _ANNOUNCED = (
     DeviceFault,
 )
 _SNAPSHOT_PASSES = 12
+_MEMBERS_NS = 3_000_000_000
 
 
 class Target(Protocol):
@@ -110,6 +111,7 @@ class Sensor:
         self._inspector = Inspector(machine)
         self._watched: set[Pid] = set()
         self._detailed: set[Pid] = set()
+        self._next_members_ns = 0
         self._done: set[tuple[str, Act]] = set()
         self._devices = devices
         self._watches_table = any(getattr(sink, "wants_waits", False) for sink in sinks)
@@ -133,6 +135,8 @@ class Sensor:
     def step(self) -> None:
         """One pass of the sampler and one judgement."""
         self._join_new_members()
+        for pid in self.job.nameless:
+            self._introduce(pid)
         self._sample()
         self._poll_devices()
         self._look()
@@ -166,6 +170,8 @@ class Sensor:
         self.job.observe(fact)
         if isinstance(fact, ProcessExit):
             self._watched.discard(fact.pid)
+            # its number may be used again, by a process that must be looked for
+            self._next_members_ns = 0
             self._inspector.forget(fact.pid)
         if not isinstance(fact, _ANNOUNCED):
             return False
@@ -179,12 +185,15 @@ class Sensor:
                 self._take_one(fact)
 
     def _join_new_members(self) -> None:
+        # forks are told by the kernel; only who joins from outside must be looked for, which costs more
+        now_ns = procfs.boottime_ns()
+        if self._watched and now_ns < self._next_members_ns:
+            return
+        self._next_members_ns = now_ns + _MEMBERS_NS
         members = {Pid(pid) for pid in self._target.pids()}
         for pid in members - self._watched:
             self._kernel.watch(pid)
             self._watched.add(pid)
-            self._introduce(pid)
-        for pid in self.job.nameless:
             self._introduce(pid)
 
     def _introduce(self, pid: Pid) -> None:

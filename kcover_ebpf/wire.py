@@ -131,7 +131,7 @@ class SocketEvent(ctypes.Structure):
         ("header", EventHeader),
         ("ends", TcpEndpoints),
         ("inode", c_uint64),
-        ("sent_bytes", c_uint64),
+        ("acked_bytes", c_uint64),
         ("received_bytes", c_uint64),
         ("last_send_ns", c_uint64),
         ("last_receive_ns", c_uint64),

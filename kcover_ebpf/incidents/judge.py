@@ -168,6 +168,8 @@ def _stuck(
     if any(picture.silence_s(each.pid) < _VICTIM_S for each in others):
         return None
     found = _stuck_evidence(picture, first, end, ranks)
+    if not end.proven and (not others or first.rank is None):
+        return _alone(first, end, found)
     in_storage = sum(last.state is State.STORAGE for last in ends.values())
     if end.state is State.STORAGE and in_storage > 1:
         # many ranks in the same resource: it is the resource, not a rank
@@ -179,6 +181,21 @@ def _stuck(
         return blame(Kind.DEADLOCK, Cause.COLLECTIVE_MISMATCH, first, found, ranks)
     kind = Kind.SLOW if end.state is State.THROTTLED else Kind.HUNG
     return blame(kind, _cause(first, end), first, found, ranks, end)
+
+
+def _alone(first: Standing, end: Standing, found: Sequence[Evidence]) -> Finding:
+    # nobody waits for it and nothing tells what it should be doing: a server sleeps like that all day
+    if end.state is State.SLEEP_LONG:
+        return Finding(Kind.WORKING, Cause.SLEEPING, first.since_ns)
+    return Finding(
+        Kind.UNKNOWN,
+        _cause(first, end),
+        first.since_ns,
+        first.pid,
+        end.tid,
+        first.rank,
+        tuple(found),
+    )
 
 
 def _stuck_evidence(

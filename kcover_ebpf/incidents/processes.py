@@ -26,6 +26,7 @@ _IO_RATE = 16 * 1024
 _CHARS_RATE = 256 * 1024
 _TYPICAL_SHARE = 0.1
 _BYTES_FLOOR = 512
+_MOST_THREADS = 4096
 
 
 class Effort(Enum):
@@ -70,11 +71,20 @@ class ProcessView:
     def on_thread(self, sample: ThreadSample, table: SyscallTable) -> bool:
         """Take a sample; True if it shows progress of the lead thread."""
         view = self.threads.get(sample.tid)
+        if view is None and len(self.threads) >= _MOST_THREADS:
+            self._forget_threads()
         if view is None:
             view = self.threads[sample.tid] = ThreadView(sample)
             return False
         progressed = view.observe(sample, table)
         return progressed and sample.tid == Tid(self.pid)
+
+    def _forget_threads(self) -> None:
+        # the end of a thread is not told; in a process that keeps making new ones the oldest samples go
+        oldest = sorted(self.threads.values(), key=lambda each: each.sample.boottime_ns)
+        for each in oldest[: _MOST_THREADS // 2]:
+            if each.sample.tid != Tid(self.pid):
+                del self.threads[each.sample.tid]
 
     def on_totals(self, totals: ProcessTotals) -> None:
         """Take the sums of one pass and derive the effort made since the pass before."""
@@ -108,7 +118,7 @@ class ProcessView:
         self.sockets[sample.fd] = sample
         if before is None or before.inode != sample.inode:
             return 0
-        sent = sample.sent_bytes - before.sent_bytes
+        sent = sample.acked_bytes - before.acked_bytes
         return max(0, sent + sample.received_bytes - before.received_bytes)
 
     def on_peer_bytes(self, moved: int, now_ns: int) -> bool:

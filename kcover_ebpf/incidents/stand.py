@@ -149,7 +149,7 @@ def describe(
         if look.wait_channel:
             parts.append(f"[{look.wait_channel}]")
         if look.timed and look.deadline_ns is not None:
-            left_s = max(0.0, (look.deadline_ns - sample.boottime_ns) / NS)
+            left_s = max(0.0, (look.deadline_ns - look.boottime_ns) / NS)
             parts.append(f"(ends in {left_s:.0f} s)")
     if state is State.SPINNING:
         parts.append("(a loop in place)")

@@ -21,6 +21,7 @@ same).
 _POLLS_FOR_SPIN = 2
 _WINDOW = 16
 _ENOUGH_TO_TELL = 8
+_LONGEST_PASS_NS = 1_000_000_000
 _RAN_NS = 5_000_000
 """Registers are those of the last entry into the kernel: a thread that did not run shows the old ones."""
 _LOOP_VALUES = 0.4
@@ -129,15 +130,18 @@ def site(sample: ThreadSample) -> tuple[int, int, int]:
 
 def cpu_share(before: ThreadSample, after: ThreadSample) -> float:
     """Share of the time between two samples that the thread spent on a CPU."""
-    interval_ns = after.boottime_ns - before.boottime_ns
-    return (after.cpu_ns - before.cpu_ns) / interval_ns if interval_ns > 0 else 0.0
+    return (after.cpu_ns - before.cpu_ns) / _interval_ns(before, after)
 
 
 def busy_share(before: ThreadSample, after: ThreadSample) -> float:
     """Like `cpu_share`, counting the time it wanted a CPU and got none."""
-    interval_ns = after.boottime_ns - before.boottime_ns
     wanted_ns = after.cpu_ns - before.cpu_ns + after.run_delay_ns - before.run_delay_ns
-    return wanted_ns / interval_ns if interval_ns > 0 else 0.0
+    return wanted_ns / _interval_ns(before, after)
+
+
+def _interval_ns(before: ThreadSample, after: ThreadSample) -> int:
+    # a thread at rest is not sent: what it used, it used in the last pass
+    return min(_LONGEST_PASS_NS, max(1, after.boottime_ns - before.boottime_ns))
 
 
 def _glimpse(sample: ThreadSample, table: SyscallTable) -> _Glimpse:

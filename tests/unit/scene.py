@@ -258,7 +258,7 @@ class Stage:
                     unread_bytes=proc.unread,
                     unsent_bytes=0,
                     unacked_bytes=96 if self._lost(proc, other) else 0,
-                    sent_bytes=proc.sent,
+                    acked_bytes=proc.sent,
                     received_bytes=proc.sent,
                     retransmit_count=0,
                     backoff=max(proc.backoff, other.backoff),

@@ -153,7 +153,7 @@ def socket_sample(**changes: object) -> SocketSample:
         "unread_bytes": 96,
         "unsent_bytes": 0,
         "unacked_bytes": 0,
-        "sent_bytes": 10,
+        "acked_bytes": 10,
         "received_bytes": 10,
         "retransmit_count": 0,
         "backoff": 0,

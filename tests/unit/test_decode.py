@@ -145,7 +145,7 @@ def test_totals() -> None:
 
 
 def test_socket() -> None:
-    names = """inode sent_bytes received_bytes last_send_ns last_receive_ns changed_ns fd
+    names = """inode acked_bytes received_bytes last_send_ns last_receive_ns changed_ns fd
         unread_bytes unsent_bytes unacked_bytes send_window_bytes retransmit_count backoff
         probe_count"""
     numbers = {name: 100 + index for index, name in enumerate(names.split())}

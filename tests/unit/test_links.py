@@ -36,7 +36,7 @@ def edge(pid: Pid, other: Pid, **changes: int) -> SocketSample:
         unread_bytes=0,
         unsent_bytes=0,
         unacked_bytes=0,
-        sent_bytes=0,
+        acked_bytes=0,
         received_bytes=0,
         retransmit_count=0,
         backoff=0,
