@@ -136,14 +136,19 @@ RUN = TaskState.RUNNING
             sample(1, 0),
             LOOK,
             State.READ,
-            "read fd 9 pipe pipe:[77] [futex_wait] (ends in 29 s)",
+            "read fd 9 pipe pipe:[77] [futex_wait] (ends in 30 s)",
         ),
         (sample(1, -1, RUN), None, State.SPINNING, "running in user space (a loop in place)"),
         (sample(1, -1), None, State.FAULTING, "page fault"),
         (sample(1, state=TaskState.STOPPED), LOOK, State.STOPPED, "stopped (SIGSTOP)"),
         (sample(1, state=TaskState.FROZEN), None, State.FROZEN, "frozen (cgroup)"),
         (sample(1, 18, TaskState.UNINTERRUPTIBLE), None, State.STORAGE, "pwrite64 (state D)"),
-        (sample(99), replace(LOOK, files=()), State.FUTEX, "futex [futex_wait] (ends in 0 s)"),
+        (
+            sample(99),
+            replace(LOOK, files=(), boottime_ns=40 * NS),
+            State.FUTEX,
+            "futex [futex_wait] (ends in 0 s)",
+        ),
     ],
 )
 def test_the_words_for_a_wait(
