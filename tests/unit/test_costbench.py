@@ -1,90 +1,148 @@
 """The cost bench's arithmetic and report, on numbers whose answer is known."""
 
+import json
 import random
+from itertools import pairwise
+from statistics import fmean
 
 import pytest
 
 from tools.costbench import report
 from tools.costbench.statistics import (
+    Estimate,
+    beside_baseline,
     bootstrap,
-    geometric_mean,
-    median,
-    paired_difference,
-    paired_ratio,
+    difference,
+    interleave,
+    ratio,
 )
 
-MODES = ("absent", "idle", "attached", "fault")
+
+def test_each_block_has_the_baseline_on_either_side() -> None:
+    order = interleave(("a", "b", "c"), "none", rounds=4, seed=3)
+    assert order[::2] == ["none"] * 13
+    rounds = [order[start : start + 6 : 2] for start in range(1, 25, 6)]
+    assert all(sorted(each) == ["a", "b", "c"] for each in rounds)
+    assert len({tuple(each) for each in rounds}) > 1
+    assert order == interleave(("a", "b", "c"), "none", rounds=4, seed=3)
+    assert all("none" in pair for pair in pairwise(order))
 
 
-def test_means() -> None:
-    assert geometric_mean([0.5, 2.0]) == pytest.approx(1.0)
-    assert geometric_mean([4.0]) == pytest.approx(4.0)
-    assert median([3, 1, 2]) == 2
-    assert median([4, 1, 2, 3]) == 2.5
+def test_a_block_is_compared_with_both_sides() -> None:
+    blocks = [("none", 1.0), ("a", 5.0), ("none", 3.0), ("b", 8.0), ("a", 9.0), ("none", 4.0)]
+    assert beside_baseline(blocks, "a", "none") == [(5.0, 2.0), (9.0, 4.0)]
+    assert beside_baseline(blocks, "b", "none") == [(8.0, 3.0)]
+    assert beside_baseline(blocks, "c", "none") == []
 
 
-def test_a_ratio_within_rounds_does_not_see_a_machine_that_slows_down() -> None:
-    before = [1.0 * 1.1**index for index in range(30)]
-    found = paired_ratio([value * 1.01 for value in before], before)
+def test_a_block_without_baseline_is_refused() -> None:
+    with pytest.raises(ValueError, match="block 1 "):
+        beside_baseline([("b", 1.0), ("a", 1.0), ("b", 1.0)], "a", "none")
+
+
+def test_a_machine_that_slows_down_is_no_cost() -> None:
+    order = interleave(("a",), "none", rounds=20, seed=0)
+    drift = [(mode, 1.0 + 0.05 * at) for at, mode in enumerate(order)]
+    assert ratio(drift, "a", "none").value == pytest.approx(1.0)
+    dearer = [(mode, value * (1.01 if mode == "a" else 1)) for mode, value in drift]
+    found = ratio(dearer, "a", "none")
     assert found.value == pytest.approx(1.01)
     assert found.high - found.low < 1e-9
+    more = [(mode, value + (0.5 if mode == "a" else 0)) for mode, value in drift]
+    assert difference(more, "a", "none").value == pytest.approx(0.5)
 
 
 def test_the_interval_covers_the_truth_about_95_times_in_100() -> None:
     chance = random.Random(1)
     covered = 0
-    for seed in range(60):
-        values = [chance.gauss(10, 1) for _ in range(30)]
-        found = bootstrap(values, lambda drawn: sum(drawn) / len(drawn), seed)
+    for seed in range(40):
+        found = bootstrap([chance.gauss(10, 1) for _ in range(30)], fmean, seed)
         covered += found.low <= 10 <= found.high
-    assert 50 <= covered <= 60
+    assert 33 <= covered <= 40
 
 
-def test_a_report_can_be_made_again() -> None:
-    values = [1.0, 2.0, 4.0, 3.0]
-    assert bootstrap(values, median) == bootstrap(values, median)
-
-
-def test_no_values_are_no_estimate() -> None:
+def test_the_same_numbers_give_the_same_interval() -> None:
+    assert bootstrap([1.0, 2.0, 4.0, 3.0]) == bootstrap([1.0, 2.0, 4.0, 3.0])
+    assert bootstrap([2.0]) == Estimate(2.0, 2.0, 2.0)
     with pytest.raises(ValueError, match="no values"):
-        paired_ratio([], [])
-    with pytest.raises(ValueError, match="zip"):
-        paired_difference([1.0], [1.0, 2.0])
+        bootstrap([])
 
 
-def _window(mode: str, factor: float, agents: int) -> report.Raw:
+@pytest.mark.parametrize(
+    ("low", "value", "high", "said"),
+    [
+        (0.1, 0.2, 0.3, "met"),
+        (0.1, 0.2, 0.5, "met"),
+        (0.1, 0.2, 0.6, "met, but not proven"),
+        (0.4, 0.55, 0.6, "**missed**, but not proven"),
+        (0.51, 0.55, 0.6, "**missed**"),
+    ],
+)
+def test_a_goal(low: float, value: float, high: float, said: str) -> None:
+    told = report.verdict(Estimate(value, low, high), 0.5)
+    assert told == said or told.startswith(said + ":")
+
+
+def _agent(share: float, rss_kib: int = 25_000) -> dict[str, float]:
+    usage = {"rss_kib": rss_kib, "pss_kib": 20_000, "peak_kib": 33_000}
+    return {"cpu_share": share, "wakeups_per_s": 1.5, **usage}
+
+
+def _block(mode: str, factor: float) -> dict[str, object]:
     return {
         "mode": mode,
-        "step_s": 0.05 * factor,
         "step_count": 160,
-        "rank_cpu_s_per_step": 0.05 * factor,
-        "agent_cpu_share": [0.001] * agents,
-        "agent_rss_kib": [25_000] * agents,
-        "agent_peak_kib": [33_000] * agents,
-        "agent_start_s": [0.3] * agents,
-        "load_average": 1.5,
-        "syscall_ns": [100.0 * factor, 120.0],
+        "mean_step_s": 0.05 * factor,
+        "median_step_s": 0.05,
+        "rank_cpu_s_per_step": 0.005 * factor,
+        "load_average": 9.5,
+        "verdicts": ["HUNG stopped"] if mode == "fault" else [],
+        "agent": None if mode == "absent" else _agent(0.001),
     }
 
 
-def test_the_report_says_what_was_measured() -> None:
-    rounds = [
-        [_window(mode, 1 + 0.02 * index, min(index, 1) + index // 3) for index, mode in each]
-        for each in ([*enumerate(MODES)], [*reversed([*enumerate(MODES)])])
-    ]
-    threads = [{**_window("", 1, 1), "thread_count": count} for count in (10_000, 0, 2500)]
+@pytest.fixture
+def raw() -> dict[str, object]:
+    factors = {"absent": 1.0, "idle": 1.0, "attached": 1.02, "fault": 1.0005}
+    order = interleave(("idle", "attached", "fault"), "absent", rounds=3, seed=0)
+    crowd = {"process_count": 20, "window_s": 60, "verdicts": [], "pass_ms": [1.0, 2.0, 3.0]}
     machine = {"kernel": "6.18", "machine": "x86_64", "cpu": "C", "cpu_count": 2, "python": "3.11"}
-    raw = {
+    calls = [("absent", 100.0), ("attached", 107.0), ("absent", 100.0)]
+    return {
+        "quick": False,
         "machine": {**machine, "unix": 0},
-        "window_s": 8.0,
-        "rounds": rounds,
-        "threads": threads,
+        "block_s": 8.0,
+        "blocks": [_block(mode, factors[mode]) for mode in order],
+        "steady": {"window_s": 60, "verdicts": ["WORKING training"], "agent": _agent(0.0012)},
+        "starts": {"true_s": [0.4], "ready_s": [0.7], "verdict_s": [0.8], "told": ["WORKING x"]},
+        "crowds": [{**crowd, "thread_count": 2_500, "agent": _agent(0.02, 70_000)}],
+        "syscalls": [{"mode": mode, "call_ns": value} for mode, value in calls],
     }
-    text = report.text(raw)
-    assert "2 rounds of 8 s" in text
-    assert "| idle | +2.00% (+2.00 to +2.00) | +2.00% (+2.00 to +2.00) |" in text
-    assert "| attached | +4.00%" in text
-    assert "| attached | 0.10% | 25.6 MB | 33.8 MB | 0.30 s |" in text
-    assert "| fault, sensor 2 | 0.10% |" in text
-    assert "| fault | 106.0 ns | +6.0 ns (+6.0 to +6.0) |" in text
-    assert text.index("| 0 | 0.10%") < text.index("| 2,500 |") < text.index("| 10,000 |")
+
+
+def test_goals_are_judged_by_what_was_measured(raw: dict[str, object]) -> None:
+    lines = report.text(raw).splitlines()
+    rows = {line.split(" | ")[0]: line for line in lines if line.startswith("| ")}
+    for name, measured, said in (
+        ("step time, attached", "+2.00%", "**missed** |"),
+        ("step time, fault", "+0.05%", "met |"),
+        ("agent CPU, 2,500 threads, the training", "0.120%", "met |"),
+        ("agent CPU, 2,500 threads, a parked crowd", "2.000%", "**missed** |"),
+        ("agent RSS, 2,500 threads, a parked crowd", "71.7 MB", "**missed** |"),
+        ("start: `run -- true`", "0.40 s", "met |"),
+        ("start: watching", "0.70 s", "**missed** |"),
+        ("unrelated system call", "+7.00 ns", "**missed** |"),
+    ):
+        row = rows["| " + name]
+        assert measured in row
+        assert row.endswith(said)
+
+
+def test_a_busy_machine_is_said_to_be_one(raw: dict[str, object]) -> None:
+    assert "**not quiet**" in report.text(raw)
+    raw["blocks"] = [{**block, "load_average": 1.0} for block in raw["blocks"]]  # type: ignore[attr-defined]
+    assert "not quiet" not in report.text(raw)
+
+
+def test_raw_numbers_survive_their_file(raw: dict[str, object]) -> None:
+    assert report.text(json.loads(json.dumps(raw))) == report.text(raw)

@@ -1,11 +1,11 @@
-"""The arithmetic of the cost bench: paired ratios and their bootstrap interval. Pure."""
+"""The arithmetic of the cost bench: neighbours in time and bootstrap intervals. Pure."""
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean, median
 
 RESAMPLES = 10_000
 _CONFIDENCE = 0.95
@@ -19,13 +19,52 @@ class Estimate:
     low: float
     high: float
 
+    def scaled(self, factor: float, offset: float = 0.0) -> Estimate:
+        """Each bound times a positive `factor`, plus `offset`."""
+        return Estimate(*(part * factor + offset for part in (self.value, self.low, self.high)))
+
+
+def interleave(modes: Sequence[str], baseline: str, rounds: int, seed: int) -> list[str]:
+    """Blocks in the order to measure: the modes shuffled in each round, the baseline around each.
+
+    Every block that is not the baseline thus has a baseline block on either side.
+    """
+    chance = random.Random(seed)
+    order = [baseline]
+    for _ in range(rounds):
+        for mode in chance.sample(modes, k=len(modes)):
+            order += [mode, baseline]
+    return order
+
+
+def beside_baseline(
+    blocks: Sequence[tuple[str, float]], mode: str, baseline: str
+) -> list[tuple[float, float]]:
+    """Each value of `mode` with the mean of the baseline blocks just before and after it.
+
+    The mean of both sides takes out a machine that gets steadily slower or faster. Raises
+    `ValueError` for a block without any baseline beside it.
+    """
+    pairs = []
+    for index, (name, value) in enumerate(blocks):
+        if name != mode:
+            continue
+        sides = [*blocks[max(0, index - 1) : index], *blocks[index + 1 : index + 2]]
+        near = [side for side_name, side in sides if side_name == baseline]
+        if not near:
+            raise ValueError(f"block {index} ({mode}) has no {baseline} block beside it")
+        pairs.append((value, fmean(near)))
+    return pairs
+
 
 def bootstrap(
-    values: Sequence[float], statistic: Callable[[Sequence[float]], float], seed: int = 0
+    values: Sequence[float],
+    statistic: Callable[[Sequence[float]], float] = median,
+    seed: int = 0,
 ) -> Estimate:
     """`statistic` of the values, with a percentile bootstrap interval (Efron 1979).
 
-    The seed makes a report reproducible from its raw numbers.
+    The seed makes a report reproducible from its raw numbers. Raises `ValueError` without values.
     """
     if not values:
         raise ValueError("no values")
@@ -36,23 +75,11 @@ def bootstrap(
     return Estimate(statistic(values), low, high)
 
 
-def geometric_mean(values: Sequence[float]) -> float:
-    """The mean of ratios."""
-    return math.exp(math.fsum(math.log(value) for value in values) / len(values))
+def ratio(blocks: Sequence[tuple[str, float]], mode: str, baseline: str) -> Estimate:
+    """Median of the ratios of a mode's blocks to the baseline blocks beside each."""
+    return bootstrap([value / base for value, base in beside_baseline(blocks, mode, baseline)])
 
 
-def median(values: Sequence[float]) -> float:
-    """The middle value, or the mean of the two in the middle."""
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
-
-
-def paired_ratio(after: Sequence[float], before: Sequence[float]) -> Estimate:
-    """Geometric mean of after/before, measured in the same round each."""
-    return bootstrap([a / b for a, b in zip(after, before, strict=True)], geometric_mean)
-
-
-def paired_difference(after: Sequence[float], before: Sequence[float]) -> Estimate:
-    """Median of after - before, measured in the same round each."""
-    return bootstrap([a - b for a, b in zip(after, before, strict=True)], median)
+def difference(blocks: Sequence[tuple[str, float]], mode: str, baseline: str) -> Estimate:
+    """Median of the differences of a mode's blocks to the baseline blocks beside each."""
+    return bootstrap([value - base for value, base in beside_baseline(blocks, mode, baseline)])
