@@ -225,9 +225,9 @@ def _in_another_collective(odd: Standing, others: Sequence[Standing]) -> bool:
     # them here
     if odd.state is not State.FUTEX or odd.inspection is None:
         return False
-    own = stacks.library(odd.inspection.stack)
+    own = stacks.waits_in(odd.inspection.stack)
     theirs = {
-        stacks.library(each.inspection.stack)
+        stacks.waits_in(each.inspection.stack)
         for each in others
         if each.state is State.FUTEX and each.inspection is not None
     }

@@ -22,7 +22,7 @@ def similarity(one: Stack, other: Stack) -> float:
 _PLUMBING = ("libc.", "libc-", "libpthread", "libstdc++", "ld-", "[vdso]", "python", "libpython")
 
 
-def library(stack: Stack) -> str | None:
+def waits_in(stack: Stack) -> str | None:
     """The library that waits: the innermost one that is neither system nor interpreter; None if there is none.
 
     A wait in Python's own locks has none within reach.

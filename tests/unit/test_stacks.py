@@ -8,10 +8,10 @@ from kcover_ebpf.incidents.stacks import (
     KnownWaits,
     Stack,
     groups,
-    library,
     minority,
     outliers,
     similarity,
+    waits_in,
 )
 
 STACKS = st.lists(st.sampled_from([f"m+{each:x}" for each in range(12)]), max_size=8).map(tuple)
@@ -103,4 +103,4 @@ def test_known_waits_are_few_and_different() -> None:
     ],
 )
 def test_the_library_that_waits(stack: Stack, name: str | None) -> None:
-    assert library(stack) == name
+    assert waits_in(stack) == name
