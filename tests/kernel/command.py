@@ -57,6 +57,8 @@ class Run:
             text=True,
             cwd=folder,
             start_new_session=True,
+            # the tests themselves may run under nohup, and what is ignored is inherited
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
         )
         self.pid = self.process.pid
         self.group = own_group(self.pid)
