@@ -50,15 +50,14 @@ class Run:
 
     def __init__(self, *arguments: str, folder: Path, prefix: Sequence[str] = ()) -> None:
         self.process = subprocess.Popen(
-            [*prefix, COMMAND, "run", *arguments],
+            # the tests themselves may run under nohup, and what is ignored is inherited
+            [*prefix, "env", "--default-signal=HUP", COMMAND, "run", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             cwd=folder,
             start_new_session=True,
-            # the tests themselves may run under nohup, and what is ignored is inherited
-            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
         )
         self.pid = self.process.pid
         self.group = own_group(self.pid)
