@@ -51,7 +51,7 @@ class Run:
     def __init__(self, *arguments: str, folder: Path, prefix: Sequence[str] = ()) -> None:
         self.process = subprocess.Popen(
             # the tests themselves may run under nohup, and what is ignored is inherited
-            [*prefix, "env", "--default-signal=HUP", COMMAND, "run", *arguments],
+            ["env", "--default-signal=HUP", *prefix, COMMAND, "run", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
