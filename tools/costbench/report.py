@@ -193,10 +193,9 @@ def _caveat(raw: Raw) -> str:
     if loads <= raw["machine"]["cpu_count"]:
         return ""
     return (
-        f"\nThe machine was **not quiet**: more wanted to run ({loads:.1f}) than it has cores, and "
+        f"The machine was **not quiet**: more wanted to run ({loads:.1f}) than it has cores, and "
         f"steps without any sensor differ between blocks by ±{_noise(raw) * 100:.0f}%. A cost of "
-        "0.1% cannot be told from that; read the intervals, not the middle values. CPU time is "
-        "disturbed less than time on the clock.\n"
+        "0.1% cannot be told from that; read the intervals, not the middle values.\n"
     )
 
 

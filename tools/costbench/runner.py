@@ -38,7 +38,7 @@ class Size:
 
 
 QUICK = Size(rounds=2, block_s=6.0, window_s=10.0, syscall_rounds=3, start_count=3)
-WHOLE = Size(rounds=5, block_s=8.0, window_s=60.0, syscall_rounds=10, start_count=10)
+WHOLE = Size(rounds=5, block_s=6.0, window_s=60.0, syscall_rounds=12, start_count=10)
 
 
 def arguments() -> argparse.Namespace:
