@@ -11,6 +11,7 @@ from kcover_ebpf.incidents.stacks import KnownWaits, Stack
 
 _CALM_AFTER_NS = 30 * NS
 _LOOK_PERIOD_NS = 200_000_000
+_CALM_PERIOD_NS = 5 * NS
 _LOOKS_KEPT = 48
 _EAGER_WAITS = 10
 _EAGER_NS = 60 * NS
@@ -97,6 +98,7 @@ class Attention:
         if lead is None or lead.burning_since_ns is not None:
             return None
         earlier = self._looks.get((view.pid, lead.sample.tid))
-        if earlier and now_ns - earlier[-1].boottime_ns < _LOOK_PERIOD_NS:
+        period_ns = _LOOK_PERIOD_NS if self.urgent(now_ns) else _CALM_PERIOD_NS
+        if earlier and now_ns - earlier[-1].boottime_ns < period_ns:
             return None
         return Look(view.pid, lead.sample.tid, lead.sample.idle_since_ns)
