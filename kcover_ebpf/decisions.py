@@ -17,16 +17,24 @@ class Decision:
     verdict: Verdict
 
 
-def decide(verdict: Verdict, allowed: Act, hard_limit_s: float | None = None) -> Decision:
+def decide(
+    verdict: Verdict,
+    allowed: Act,
+    hard_limit_s: float | None = None,
+    link_patience_s: float = 0.0,
+) -> Decision:
     """The action for a new verdict, no further than `allowed`.
 
     A job is ended only on an announced fault, or on two independent kinds of evidence of which one
-    says more than that time has passed; or when the policy's own hard limit has passed.
+    says more than that time has passed; or when the policy's own hard limit has passed. A
+    lost link is told at once, and ends a job only after `link_patience_s` without a byte.
     """
     if not verdict.kind.is_fault or allowed is Act.OBSERVE:
         return Decision(Act.OBSERVE, "", verdict)
     if allowed is Act.SNAPSHOT:
         return Decision(Act.SNAPSHOT, "policy allows a snapshot only", verdict)
+    if verdict.kind is Kind.LOST_LINK and verdict.time_s - verdict.since_s < link_patience_s:
+        return Decision(Act.SNAPSHOT, "a link that flaps comes back by itself", verdict)
     kinds = {each.kind for each in verdict.evidence}
     if verdict.kind is Kind.CRASHED or EvidenceKind.EVENT in kinds:
         return Decision(allowed, "announced fault", verdict)

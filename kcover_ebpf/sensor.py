@@ -235,7 +235,8 @@ class Sensor:
         # asked at each pass while a fault lasts: evidence that was missing when it was told may come later
         if fault is None or self._carry_out is None:
             return
-        decision = decide(fault, self._settings.act, self._settings.policy.hard_limit_s)
+        policy = self._settings.policy
+        decision = decide(fault, self._settings.act, policy.hard_limit_s, policy.link_patience_s)
         if decision.act is Act.OBSERVE or (fault.incident, decision.act) in self._done:
             return
         self._done.add((fault.incident, decision.act))

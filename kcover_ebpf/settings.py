@@ -54,6 +54,8 @@ class Policy:
     """Time for a storage call, an outside service or a helper program where nothing proves it
     stuck.
     """
+    link_patience_s: float = 8.0
+    """Time for a lost link to come back before a job is ended for it; it is told before."""
     start_grace_s: float = 20.0
     """Time for missing ranks to appear after the last one that did."""
     hard_limit_s: float | None = None

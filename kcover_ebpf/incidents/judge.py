@@ -74,7 +74,9 @@ def _lost_link(picture: Picture) -> Finding | None:
     pairs = {frozenset({edge.pid, edge.peer_pid or edge.remote}) for edge in edges}
     if picture.lossy and max(edge.backoff for edge in edges) < links.LOST_ON_LOSSY_BACKOFF:
         return None
-    since_ns = min(edge.since_ns for edge in edges)
+    # each repetition counts as sent: the last byte that got through tells since when the link is lost
+    since_ns = max(view.peer_bytes_ns for view in views.values())
+    since_ns = since_ns or min(edge.since_ns for edge in edges)
     shown = sorted(edges, key=lambda edge: -edge.backoff)[:4]
     found = [Evidence(EvidenceKind.EDGE, edge.text) for edge in shown]
     quiet_s = (picture.now_ns - since_ns) / NS

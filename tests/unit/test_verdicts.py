@@ -306,3 +306,17 @@ def test_time_alone_ends_a_job_only_by_the_hard_limit() -> None:
     assert verdict is not None
     assert verdict.kind is Kind.HUNG
     assert decide(verdict, Act.SHUTDOWN, 30).act is Act.SHUTDOWN
+
+
+def test_a_lost_link_is_told_at_once_and_ends_the_job_only_when_it_stays_lost() -> None:
+    stage = trained()
+    stage.rank(2).backoff = 4
+    all_wait(stage, -1)
+    verdict = stage.run(4)
+    assert verdict is not None
+    assert verdict.kind is Kind.LOST_LINK
+    assert decide(verdict, Act.SHUTDOWN, None, 8.0).act is Act.SNAPSHOT
+    stage.run(8)
+    latest = stage.tracker.latest
+    assert latest is not None
+    assert decide(latest, Act.SHUTDOWN, None, 8.0).act is Act.SHUTDOWN
