@@ -192,7 +192,7 @@ struct process_value {
 	__u64 pass_id;        /* the pass that counted the states in `totals` */
 	__u64 told_id;        /* the pass whose totals were sent */
 	__u64 socket_pass_id; /* the iteration that first saw its descriptors: it sends all */
-	__u32 detail;         /* copied from the map `details` once a pass */
+	__u32 detail;         /* enum detail of maps.bpf.h */
 	__u32 pad;
 };
 

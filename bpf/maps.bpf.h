@@ -10,6 +10,13 @@
 #include <bpf/bpf_helpers.h>
 #include "events.h"
 
+/* How closely a process is looked at. */
+enum detail {
+	DETAIL_OFF = 0,
+	DETAIL_ON = 1,    /* send threads that ran at all, and every descriptor */
+	DETAIL_BEGIN = 2, /* the first pass of it: send all threads */
+};
+
 /* What was seen of a thread at its last sample that differed from the one before. */
 struct thread_sample {
 	__u64 pass_id; /* first, because user space finds stale entries by it */
@@ -22,7 +29,7 @@ struct thread_sample {
 	__u64 user_sp;
 	__u64 arg0;
 	__s32 syscall;
-	__u32 pad;
+	__u32 moved;
 	__u64 read_bytes;
 	__u64 write_bytes;
 	__u64 read_chars;
@@ -59,7 +66,7 @@ struct {
 	__type(value, struct process_value);
 } processes SEC(".maps");
 
-/* Processes whose every thread and descriptor is sent at every pass. Written by user space only. */
+/* Processes that are looked at in detail. Written by user space only. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);

@@ -58,7 +58,10 @@ static __always_inline void begin_process(struct process_value *process, struct 
 	totals->frozen_count = 0;
 	totals->uninterruptible_count = 0;
 	totals->running_count = 0;
-	process->detail = detail ? *detail : 0;
+	if (!detail)
+		process->detail = DETAIL_OFF;
+	else
+		process->detail = process->detail == DETAIL_OFF ? DETAIL_BEGIN : DETAIL_ON;
 	process->pass_id = pass->id;
 }
 
@@ -232,20 +235,22 @@ static __always_inline void next_look(struct pass_value *pass, struct process_va
 	__u64 site_since_ns = sample->site_since_ns;
 	__u32 raw = raw_state(task), before = sample->state;
 	struct site site;
-	bool moved;
+	bool moved, news;
 
 	sample->state = thread_state(task, raw);
 	read_site(&site, regs, sample->state);
 	moved = has_moved(sample, pass, task, &site);
 	if (moved)
 		sample->site_since_ns = pass->boottime_ns;
-	if ((moved || sample->state != before || process->detail) &&
-	    !send_thread(pass, task, regs, &site, sample)) {
+	/* Once more when it came to rest, so that what used a CPU is known not to any longer. */
+	news = moved || sample->moved || sample->state != before || process->detail;
+	if (news && !send_thread(pass, task, regs, &site, sample)) {
 		sample->state = before;
 		sample->site_since_ns = site_since_ns;
 		return;
 	}
 	sample->raw_state = raw;
+	sample->moved = moved;
 	if (moved)
 		process->totals.moved_ns = pass->boottime_ns;
 	account(&process->totals, sample, task);
@@ -271,25 +276,33 @@ static __always_inline bool quick_look(struct pass_value *pass, struct process_v
 {
 	if (sample->pass_id == pass->id)
 		return true;
-	if (process->detail || !is_unchanged(sample, task))
+	if (process->detail == DETAIL_BEGIN || sample->moved || !is_unchanged(sample, task))
 		return false;
 	sample->pass_id = pass->id;
 	count_state(&process->totals, sample->state);
 	return true;
 }
 
-static __always_inline void long_look(struct pass_value *pass, struct process_value *process,
-				      struct task_struct *task, struct thread_sample *sample)
-{
-	if (!sample || sample->start_ns != task->start_boottime)
-		first_look(pass, process, task);
-	else
-		next_look(pass, process, task, sample);
-}
-
 static __always_inline struct thread_sample *sample_of(__u32 tid)
 {
 	return bpf_map_lookup_elem(&threads, &tid);
+}
+
+static __always_inline void look(struct pass_value *pass, struct process_value *process,
+				 struct task_struct *task)
+{
+	struct thread_sample *sample = sample_of(task->pid);
+
+	if (!sample) {
+		first_look(pass, process, task);
+		return;
+	}
+	if (quick_look(pass, process, task, sample))
+		return;
+	if (sample->start_ns != task->start_boottime)
+		first_look(pass, process, task);
+	else
+		next_look(pass, process, task, sample);
 }
 
 #endif

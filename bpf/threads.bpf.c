@@ -14,7 +14,6 @@ int sample_threads(struct bpf_iter__task *ctx)
 	struct pass_value *pass = current_pass();
 	struct task_struct *task = ctx->task;
 	struct process_value *process;
-	struct thread_sample *sample;
 	__u32 pid;
 
 	if (!pass || !task)
@@ -27,8 +26,6 @@ int sample_threads(struct bpf_iter__task *ctx)
 		return 0;
 	if (process->pass_id != pass->id)
 		begin_process(process, pass, task, pid);
-	sample = sample_of(task->pid);
-	if (!sample || !quick_look(pass, process, task, sample))
-		long_look(pass, process, task, sample);
+	look(pass, process, task);
 	return 0;
 }

@@ -41,7 +41,7 @@ __noinline int look_longer(__u32 pid, __u32 tid)
 		return 0;
 	if (process->pass_id != pass->id)
 		begin_process(process, pass, task, pid);
-	long_look(pass, process, task, sample_of(tid));
+	look(pass, process, task);
 	bpf_task_release(task);
 	return 0;
 }

@@ -7,10 +7,6 @@ from dataclasses import dataclass
 from kcover_ebpf.incidents.verdict import EvidenceKind, Kind, Verdict
 from kcover_ebpf.settings import Act
 
-_STRUCTURAL = frozenset(
-    {EvidenceKind.SINK, EvidenceKind.EDGE, EvidenceKind.STACK, EvidenceKind.PEERS}
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -34,7 +30,7 @@ def decide(verdict: Verdict, allowed: Act, hard_limit_s: float | None = None) ->
     kinds = {each.kind for each in verdict.evidence}
     if verdict.kind is Kind.CRASHED or EvidenceKind.EVENT in kinds:
         return Decision(allowed, "announced fault", verdict)
-    if len(kinds) >= 2 and kinds & _STRUCTURAL:
+    if len(kinds) >= 2:
         names = " and ".join(sorted(each.value for each in kinds))
         return Decision(allowed, f"independent evidence: {names}", verdict)
     if hard_limit_s is not None and verdict.time_s - verdict.since_s >= hard_limit_s:

@@ -232,17 +232,23 @@ def fact_text(fact: facts.Fact) -> str:
         case facts.TcpRetransmit():
             edge = f"{address(fact.local)} to {address(fact.remote)}"
             text = f"connection of pid {fact.pid}, {edge}: sent again, back-off {fact.backoff}"
-        case devices.DeviceFault():
-            text = f"pid {fact.pid} holds a faulty device: {fact.text}"
-        case devices.XidReported() | devices.AerError() | devices.MemoryFault():
-            text = device_text(fact)
-        case devices.DeviceNotice():
-            text = f"{fact.device}: {fact.text}"
-        case devices.PortChange():
-            text = f"port {fact.port} is {'up' if fact.up else 'down'}: {fact.text}"
         case _:
-            text = str(fact_object(fact)["fact"])
+            text = _device_fact_text(fact)
     return printable(text)
+
+
+def _device_fact_text(fact: facts.Fact) -> str:
+    match fact:
+        case devices.DeviceFault():
+            return f"pid {fact.pid} holds a faulty device: {fact.text}"
+        case devices.XidReported() | devices.AerError() | devices.MemoryFault():
+            return device_text(fact)
+        case devices.DeviceNotice():
+            return f"{fact.device}: {fact.text}"
+        case devices.PortChange():
+            return f"port {fact.port} is {'up' if fact.up else 'down'}: {fact.text}"
+        case _:
+            return str(fact_object(fact)["fact"])
 
 
 def device_text(fact: devices.XidReported | devices.AerError | devices.MemoryFault) -> str:

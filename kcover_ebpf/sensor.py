@@ -110,6 +110,7 @@ class Sensor:
         self._inspector = Inspector(machine)
         self._watched: set[Pid] = set()
         self._detailed: set[Pid] = set()
+        self._done: set[tuple[str, Act]] = set()
         self._devices = devices
         self._watches_table = any(getattr(sink, "wants_waits", False) for sink in sinks)
 
@@ -216,14 +217,20 @@ class Sensor:
 
     def _judge(self) -> None:
         verdict = self.tracker.update(self.job, procfs.unix_offset_s())
-        if verdict is None:
+        if verdict is not None:
+            for sink in self._sinks:
+                sink.on_verdict(verdict)
+        self._decide(self.tracker.latest)
+
+    def _decide(self, fault: Verdict | None) -> None:
+        # asked at each pass while a fault lasts: evidence that was missing when it was told may come later
+        if fault is None or self._carry_out is None:
             return
-        for sink in self._sinks:
-            sink.on_verdict(verdict)
-        policy = self._settings.policy
-        decision = decide(verdict, self._settings.act, policy.hard_limit_s)
-        if decision.act is not Act.OBSERVE and self._carry_out is not None:
-            self._carry_out(decision)
+        decision = decide(fault, self._settings.act, self._settings.policy.hard_limit_s)
+        if decision.act is Act.OBSERVE or (fault.incident, decision.act) in self._done:
+            return
+        self._done.add((fault.incident, decision.act))
+        self._carry_out(decision)
 
     def _tell_table(self, verdict: Verdict) -> None:
         finding = self.job.finding()

@@ -124,10 +124,10 @@ def _works(child: ProcessView, since_ns: int) -> bool:
 def _since(lead: ThreadView, view: ProcessView) -> int:
     if lead.burning_since_ns is not None:
         return lead.burning_since_ns
-    # A thread that only wakes to wait again left a CPU a moment ago, but has been at this site for
-    # long; one that came back to the same site after real work has been there only since that work.
+    # A thread that only wakes to wait again left a CPU a moment ago, and each time its arguments may lie elsewhere;
+    # it has been here since it last did something else.
     progress_ns = max(lead.progress_ns, view.peer_bytes_ns)
-    return min(lead.sample.idle_since_ns, max(lead.sample.site_since_ns, progress_ns))
+    return min(lead.sample.idle_since_ns, progress_ns or lead.sample.site_since_ns)
 
 
 def describe(

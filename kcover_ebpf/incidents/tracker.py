@@ -22,6 +22,7 @@ class Tracker:
     def __init__(self, name: str, host: str) -> None:
         self._name, self._host = name, host
         self._told: Verdict | None = None
+        self._latest: Verdict | None = None
         self._candidate: Finding | None = None
         self._candidate_since_ns = 0
         self._open: Finding | None = None
@@ -33,9 +34,15 @@ class Tracker:
         """The verdict told last; None before the first."""
         return self._told
 
+    @property
+    def latest(self) -> Verdict | None:
+        """The fault that holds now, with the evidence of the last pass; None while there is none."""
+        return self._latest
+
     def update(self, job: Job, unix_offset_s: float) -> Verdict | None:
         """The new verdict if it changed; None otherwise. `unix_offset_s`: unix time minus boottime."""
         finding = job.finding()
+        self._latest = None
         if finding is None:
             self._candidate = None
             return None
@@ -44,8 +51,14 @@ class Tracker:
         self._candidate = finding
         if not self._holds(finding, job.now_ns):
             return None
+        told = self._told
+        if told is not None and finding.kind is Kind.WORKING and told.cause is finding.cause:
+            # nothing new, and nothing to decide: the usual case, which must cost nothing
+            return None
         verdict = self._verdict(finding, job, unix_offset_s)
-        if verdict.same_as(self._told):
+        if finding.kind.is_fault:
+            self._latest = verdict
+        if verdict.same_as(told):
             return None
         self._told = verdict
         return verdict

@@ -117,7 +117,11 @@ class Kernel:
         self._has_stale = True
 
     def set_detail(self, pid: Pid, on: bool) -> None:
-        """Have every thread and descriptor of a watched process sent at each pass, or stop that."""
+        """Look closely at a watched process, or stop that.
+
+        The next pass sends all its threads, later ones those that ran at all; every pass sends all
+        its descriptors.
+        """
         if on:
             self._maps["details"].update(_key(pid), _key(1))
         else:

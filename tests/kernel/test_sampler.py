@@ -36,7 +36,7 @@ except KcoverError as error:
 
 
 def script(text: str) -> list[str]:
-    return [sys.executable, "-c", OPENED + textwrap.dedent(text)]
+    return [sys.executable, "-uc", OPENED + textwrap.dedent(text)]
 
 
 def outcome(*command: str) -> subprocess.CompletedProcess[str]:

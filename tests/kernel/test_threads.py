@@ -96,8 +96,11 @@ def test_a_thread_that_stays_is_sent_once(kernel: Kernel) -> None:
             assert threads_of(kernel, target.pid) == {}
         kernel.set_detail(target.pid, on=True)
         again = threads_of(kernel, target.pid)
+        assert threads_of(kernel, target.pid) == {}, "what did not run has nothing new to tell"
         kernel.set_detail(target.pid, on=False)
         assert threads_of(kernel, target.pid) == {}
+        kernel.set_detail(target.pid, on=True)
+        assert set(threads_of(kernel, target.pid)) == set(first)
     assert set(again) == set(first)
     for tid, sample in again.items():
         assert sample.site_since_ns == first[tid].site_since_ns
@@ -123,6 +126,20 @@ def test_spinning_moves(kernel: Kernel) -> None:
             totals = of_kind(facts, ProcessTotals)[0]
             assert totals.moved_ns == tick.boottime_ns
             assert totals.running_count == 2
+
+
+def test_what_comes_to_rest_is_sent_once_more(kernel: Kernel) -> None:
+    with running(program("works"), "cpu", "100") as target:
+        kernel.watch(target.pid)
+        kernel.sample([])
+        target.work()
+        time.sleep(0.05)
+        moved = threads_of(kernel, target.pid)[target.pid]
+        at_rest = threads_of(kernel, target.pid)[target.pid]
+        assert threads_of(kernel, target.pid) == {}
+    assert moved.site_since_ns == moved.boottime_ns
+    assert at_rest.site_since_ns == moved.site_since_ns
+    assert at_rest.cpu_ns == moved.cpu_ns
 
 
 def test_run_delay_grows_when_threads_compete(kernel: Kernel) -> None:
@@ -153,6 +170,9 @@ def test_stopped_and_continued(kernel: Kernel) -> None:
         stopped = threads_of(kernel, target.pid)
         os.kill(target.pid, signal.SIGCONT)
         until(lambda: _sleeps(totals_of(kernel)), "sleeping threads")
+        kernel.set_detail(target.pid, on=False)
+        kernel.sample([])
+        kernel.set_detail(target.pid, on=True)
         after = threads_of(kernel, target.pid)
     for tid in tids.values():
         assert stopped[tid].state is TaskState.STOPPED

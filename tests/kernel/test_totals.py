@@ -28,7 +28,8 @@ def test_cpu_time(kernel: Kernel) -> None:
         for _ in range(FIRINGS):
             target.work()
         last = totals(kernel, target.pid)
-    assert last.cpu_ns == pytest.approx(FIRINGS * BURN_NS, rel=0.1)
+    # Each round ends a little after its time, much after on an emulated machine.
+    assert FIRINGS * BURN_NS * 0.99 < last.cpu_ns < FIRINGS * BURN_NS * 2
     assert last.ppid == os.getpid()
     assert last.moved_ns == last.boottime_ns
 
@@ -39,8 +40,8 @@ def test_threads_that_live_between_two_passes_count(kernel: Kernel) -> None:
         totals(kernel, target.pid)
         target.work()
         last = totals(kernel, target.pid)
-    assert last.cpu_ns > FIRINGS * 2_000_000
-    assert last.cpu_ns == pytest.approx(FIRINGS * 2_000_000, rel=0.5)
+    # Each burns 2 ms; to make and end a thread costs, too, most of all on an emulated machine.
+    assert FIRINGS * 2_000_000 < last.cpu_ns < FIRINGS * 6_000_000
 
 
 @pytest.mark.parametrize("what", ["write", "read"])

@@ -210,6 +210,7 @@ class Stage:
             "sleep_long": NANOSLEEP,
             "read": READ,
             "poll": POLL,
+            "tick": POLL,
             "write": PWRITE,
             "fault": NO_SYSCALL,
             "fifo": OPENAT,
@@ -217,6 +218,11 @@ class Stage:
         }.get(proc.mode, FUTEX if proc.step % 2 else NANOSLEEP)
         pointer = 0x7000 + (proc.step % 7 * 64 if proc.mode in ("run", "train") else 0)
         since_ns = self.now_ns - NS // 50 if proc.mode == "train" else proc.mode_since_ns
+        argument = 3
+        if proc.mode == "tick":
+            # a poll of five seconds that begins anew, each time with its arguments at another address
+            since_ns = self.now_ns - (self.now_ns - proc.mode_since_ns) % (5 * NS)
+            argument = since_ns // NS
         return ThreadSample(
             boottime_ns=self.now_ns,
             pid=Pid(proc.pid),
@@ -224,7 +230,7 @@ class Stage:
             start_ns=1,
             state=state,
             syscall=number,
-            args=(3, proc.step if proc.mode == "run" else 0, 0xFFFFFFFF, 0, 0, 0),
+            args=(argument, proc.step if proc.mode == "run" else 0, 0xFFFFFFFF, 0, 0, 0),
             user_sp=pointer,
             user_ip=0x1000,
             site_since_ns=since_ns,

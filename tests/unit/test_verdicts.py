@@ -138,6 +138,19 @@ def test_a_stuck_loader_blames_its_rank() -> None:
     assert (verdict.culprit.rank, verdict.culprit.tid) == (1, 501)
 
 
+def test_a_rank_that_polls_for_a_stuck_loader_again_and_again_is_silent_all_the_time() -> None:
+    stage = trained(policy=Policy(stall_floor_s=12))
+    loader = stage.add(Proc(501, ppid=101, rank=None))
+    stage.run(5)
+    stage.become(loader, "fifo", wait_channel="wait_for_partner")
+    waited = WaitedFile(9, "pipe", "pipe:[77]", Inode(77), "", "")
+    stage.become(stage.rank(1), "tick", files=(waited,))
+    all_wait(stage, 1)
+    verdict = stage.run(20)
+    assert verdict is not None
+    assert verdict.cause is Cause.LOADER_STUCK
+
+
 def test_a_working_loader_is_no_fault() -> None:
     stage = trained()
     loader = stage.add(Proc(501, ppid=101, rank=None))

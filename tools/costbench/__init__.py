@@ -1,0 +1,1 @@
+"""What the sensor costs the job it watches."""
