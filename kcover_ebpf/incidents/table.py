@@ -7,12 +7,15 @@ from kcover_ebpf.incidents.job import Job
 from kcover_ebpf.incidents.processes import NS
 from kcover_ebpf.incidents.ranks import Role
 from kcover_ebpf.incidents.standing import Standing
-from kcover_ebpf.incidents.verdict import WaitRow
+from kcover_ebpf.incidents.verdict import Kind, WaitRow
 
 # seconds after which the framework gives up by itself, by a module on the stacks of its ranks; the
 # defaults of torch.distributed (NCCL 600 s, all other backends 1,800 s) and of jax.distributed's
 # heartbeat
 _GIVES_UP_S = (("libnccl", 600.0), ("libtorch", 1800.0), ("jaxlib", 100.0), ("libjax", 100.0))
+
+
+_NOTES = {Kind.SLOW: "slow", Kind.UNKNOWN: "unclear"}
 
 
 def wait_rows(job: Job, finding: Finding) -> tuple[WaitRow, ...]:
@@ -50,7 +53,7 @@ def _row(job: Job, standing: Standing, finding: Finding) -> WaitRow:
     role = view.member.role.value if view.member else "helper"
     note = ""
     if standing.pid == finding.culprit:
-        note = "culprit" if finding.kind.is_fault else "slow"
+        note = _NOTES.get(finding.kind, "culprit")
     elif standing.pid in finding.victims:
         note = "victim"
     comm = lead.sample.comm if lead else (view.seen.comm if view.seen else "?")
