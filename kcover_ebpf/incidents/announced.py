@@ -110,9 +110,9 @@ def judge_failure(
     alive = [pid for pid, each in ranks.items() if each.exit is None]
     if not alive and _ended_from_outside(announced, ranks):
         return None
-    victims = tuple(pid for pid in alive)
+    victims = tuple(alive)
     evidence = [Evidence(EvidenceKind.EVENT, _told(view, first, announced))]
-    blamed = _left_before(first, ranks) or None
+    blamed = _left_before(first, ranks)
     if blamed is not None:
         who = _name(ranks[blamed])
         evidence.insert(0, Evidence(EvidenceKind.EVENT, f"{who} left with exit code 0 before"))

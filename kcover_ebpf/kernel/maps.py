@@ -41,13 +41,6 @@ class BpfMap:
         size = -self.value_size % mmap.PAGESIZE + self.value_size
         return mmap.mmap(self.fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
 
-    def lookup(self, key: bytes) -> bytes | None:
-        """The value of an entry, or None."""
-        value = ctypes.create_string_buffer(self.value_size)
-        if self._lib.bpf_map_lookup_elem(self.fd, key, value) < 0:
-            return None
-        return value.raw
-
     def update(self, key: bytes, value: bytes) -> None:
         """Set an entry; raises `OSError` (E2BIG when the map is full)."""
         check(self._lib.bpf_map_update_elem(self.fd, key, value, _BPF_ANY))

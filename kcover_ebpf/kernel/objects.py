@@ -80,11 +80,6 @@ class BpfObject:
             yield name_of(pointer).decode(), pointer
             pointer = following(self._pointer, pointer)
 
-    @property
-    def program_names(self) -> tuple[str, ...]:
-        """The programs in the file."""
-        return tuple(self._programs)
-
     def select(self, names: frozenset[str]) -> None:
         """Load only these programs."""
         for name, pointer in self._programs.items():
