@@ -338,6 +338,44 @@ class Tick:
     """
 
 
+@dataclass(frozen=True, slots=True)
+class CollectiveRank:
+    """A rank that stands out among those of its communicator, in NCCL's own words."""
+
+    rank: int
+    """In its communicator, which need not hold the whole job."""
+    size: int
+    """Ranks of that communicator."""
+    host: str
+    pid: Pid | None
+    """None for a process of another host, or where it cannot be told which one is meant."""
+    launched: int
+    """Operations it launched; 0 when it gave no answer."""
+    most_launched: int
+    """Operations that the furthest rank launched."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectivesSeen:
+    """What the job's own NCCL answered, several times in a row, while the job was suspicious.
+
+    Nothing moving, nobody behind, nobody missing: every rank has joined, and the operation itself does
+    not end.
+    """
+
+    boottime_ns: int
+    since_ns: int
+    """When the first of these answers was asked for."""
+    answer_count: int = 0
+    moving: bool = False
+    """Counts grew from one answer to the next."""
+    behind: tuple[CollectiveRank, ...] = ()
+    missing: tuple[CollectiveRank, ...] = ()
+    """Ranks whose processes gave no answer to the others."""
+    trouble: str = ""
+    """Why there is no answer; then nothing else is known."""
+
+
 Fact = (
     ThreadSample
     | ProcessTotals
@@ -352,6 +390,7 @@ Fact = (
     | TcpStateChange
     | ProcessSeen
     | Inspection
+    | CollectivesSeen
     | Tick
     | DeviceFact
 )

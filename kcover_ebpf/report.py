@@ -44,6 +44,8 @@ CAUSE_TEXT = {
     Cause.PEER_GONE: "waits for a peer that is gone",
     Cause.COLLECTIVE_MISMATCH: "is in another collective than its peers",
     Cause.WAIT_CYCLE: "is part of a circle of waits",
+    Cause.NOT_IN_COLLECTIVE: "did not join the collective that the others are in",
+    Cause.COLLECTIVE_STUCK: "is in a collective that all have joined and that does not end",
     Cause.CPU_THROTTLED: "is throttled by its CPU limit",
     Cause.MEMORY_PRESSURE: "is short of memory",
     Cause.SLOW_RANK: "is slower than its peers",
@@ -239,6 +241,10 @@ def fact_text(fact: facts.Fact) -> str:
 
 def _device_fact_text(fact: facts.Fact) -> str:
     match fact:
+        case facts.CollectivesSeen():
+            late = [f"rank {each.rank} of {each.size} is behind" for each in fact.behind]
+            late += [f"rank {each.rank} of {each.size} gives no answer" for each in fact.missing]
+            return f"NCCL: {', '.join(late) or 'no rank stands out'}"
         case devices.DeviceFault():
             return f"pid {fact.pid} holds a faulty device: {fact.text}"
         case devices.XidReported() | devices.AerError() | devices.MemoryFault():

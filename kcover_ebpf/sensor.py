@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kcover_ebpf.decisions import Decision, decide
 from kcover_ebpf.device_facts import (
@@ -38,6 +38,9 @@ from kcover_ebpf.incidents.verdict import Verdict, WaitRow
 from kcover_ebpf.kernel.sampler import Kernel
 from kcover_ebpf.settings import Act, Settings
 from kcover_ebpf.syscalls import SyscallTable
+
+if TYPE_CHECKING:
+    from kcover_ebpf.hardware.ras.watch import RasWatch
 
 _ANNOUNCED = (
     ProcessExit,
@@ -114,6 +117,8 @@ class Sensor:
         self._next_members_ns = 0
         self._done: set[tuple[str, Act]] = set()
         self._devices = devices
+        self._ras: RasWatch | None = None
+        self._stragglers: object = ()
         self._watches_table = any(getattr(sink, "wants_waits", False) for sink in sinks)
 
     @property
@@ -128,6 +133,8 @@ class Sensor:
             if until():
                 break
             self._listen()
+        if self._ras is not None:
+            self._ras.close()
         # the events that ended the loop, a last exit most of all, are not judged yet
         self._take(self._kernel.wait(0))
         self._judge()
@@ -140,6 +147,7 @@ class Sensor:
         self._sample()
         self._poll_devices()
         self._look()
+        self._ask_collectives()
         self._judge()
         if self._watches_table and self.tracker.current is not None:
             self._tell_table(self.tracker.current)
@@ -223,6 +231,23 @@ class Sensor:
     def _look(self) -> None:
         for inspection in self._inspector.look(self.job.wants()):
             self.job.observe(inspection)
+
+    def _ask_collectives(self) -> None:
+        suspicious = self.job.attention.suspicious
+        if self._ras is None:
+            if not suspicious:
+                return
+            # few jobs ever need it
+            from kcover_ebpf.hardware.ras.watch import RasWatch
+
+            self._ras = RasWatch()
+        for fact in self._ras.tick(suspicious, self.job.members.ranks):
+            self.job.observe(fact)
+            named = fact.behind, fact.missing
+            if any(named) and named != self._stragglers:
+                self._stragglers = named
+                for sink in self._sinks:
+                    sink.on_fact(fact)
 
     def _judge(self) -> None:
         verdict = self.tracker.update(self.job, procfs.unix_offset_s())

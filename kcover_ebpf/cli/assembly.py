@@ -68,7 +68,8 @@ class _Run:
         kernel = self._stack.enter_context(Kernel.open(plan.settings))
         devices = self._watch_devices(kernel)
         # where there are GPUs, a driver that is loaded later gets its probes then
-        capabilities.drop(_KEPT | ({Capability.PERFMON} if topology.has_gpu() else set()))
+        kept = _KEPT | ({Capability.PERFMON} if topology.has_gpu() else set())
+        capabilities.drop(kept, capabilities.SPARE)
         extra = () if server is None else (self._serve(server, kernel),)
         target = self._make_target(keeper)
         session = Session(plan, kernel, target, keeper, announcer, extra, devices)
@@ -112,7 +113,9 @@ class _Run:
         from kcover_ebpf.hardware.watch import DeviceWatch
 
         settings = self._plan.settings
-        return self._stack.enter_context(DeviceWatch(kernel.maps, settings, load()))
+        return self._stack.enter_context(
+            DeviceWatch(kernel.maps, settings, load(self._plan.catalog))
+        )
 
     def _make_announcer(self, keeper: Keeper | None) -> Announcer:
         out = Out(_STDOUT)

@@ -95,6 +95,7 @@ def host_features() -> list[Feature]:
         ),
         *([] if lacking else _kernel_features()),
         _memory_feature(),
+        _network_feature(),
         *_cgroup_features(),
     ]
 
@@ -107,6 +108,13 @@ def _memory_feature() -> Feature:
     can = capabilities.Capability.SYS_PTRACE in capabilities.effective()
     detail = "user stacks and time-outs of waits are read"
     return Feature("memory of other processes", can, detail if can else f"not: {detail}")
+
+
+def _network_feature() -> Feature:
+    can = capabilities.Capability.SYS_ADMIN in capabilities.effective()
+    detail = "a job with a network of its own is asked what its NCCL counts (RAS)"
+    lost = f"needs CAP_SYS_ADMIN; not: {detail}"
+    return Feature("networks of other jobs", can, detail if can else lost)
 
 
 def _cgroup_features() -> list[Feature]:

@@ -29,6 +29,8 @@ class Plan:
     metrics: str | None = None
     """ADDR:PORT."""
     snapshot_dir: Path = Path("kcover-snapshots")
+    catalog: Path | None = None
+    """An operator's own entries about Xids and SXids; None: the shipped ones."""
 
 
 def choose_target(argv: tuple[str, ...], pid: int | None, cgroup: str | None) -> None:
@@ -64,6 +66,14 @@ def make_settings(act: str, policy: Path | None, max_restarts: int | None) -> Se
             raise UsageError("--max-restarts needs --act restart")
         chosen = replace(chosen, max_restarts=max_restarts)
     return Settings(act=Act(act), policy=chosen)
+
+
+def check_catalog(path: Path | None) -> None:
+    """Raise `PolicyError` unless the operator's catalogue can be used."""
+    if path is not None:
+        from kcover_ebpf.hardware.catalog.files import load
+
+        load(path)
 
 
 def parse_for(text: str | None) -> float | None:

@@ -40,6 +40,11 @@ Exit codes:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="TOML file with thresholds and budgets.",
 )
+@click.option(
+    "--catalog",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="TOML file with your own word on Xids and SXids (see kcover-ebpf xid).",
+)
 @click.option("--for", "duration", metavar="DURATION", help="End after so long, like 90s or 2h.")
 @click.option(
     "-o",
@@ -65,6 +70,7 @@ def run(  # noqa: PLR0913 - one for each option
     act: str,
     max_restarts: int | None,
     policy: Path | None,
+    catalog: Path | None,
     duration: str | None,
     output: str,
     metrics: str | None,
@@ -81,6 +87,7 @@ def run(  # noqa: PLR0913 - one for each option
     planning.choose_target(argv, pid, cgroup)
     settings = planning.make_settings(act, policy, max_restarts)
     planning.check_act(settings.act, has_command=bool(argv))
+    planning.check_catalog(catalog)
     name, path = planning.find_target(argv, pid, cgroup, settings.act)
     # Imported late, as for all commands: --help should not load the whole sensor.
     from kcover_ebpf.cli import assembly
@@ -96,5 +103,6 @@ def run(  # noqa: PLR0913 - one for each option
             json=output == "json",
             metrics=metrics,
             snapshot_dir=snapshot_dir.absolute(),
+            catalog=catalog,
         )
     )

@@ -64,7 +64,7 @@ def _look(target: CgroupTarget | PidTarget, *, as_json: bool) -> int:
 
     settings = Settings()
     with Kernel.open(settings) as kernel:
-        capabilities.drop()
+        capabilities.drop(spare=capabilities.SPARE)
         sensor = Sensor(kernel, target, settings)
         verdict = sensor.snapshot()
     found = edges.edges(sensor.job.members.views.values(), sensor.job.now_ns)

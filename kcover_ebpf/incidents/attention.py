@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 
-from kcover_ebpf.facts import Inspection, Look, Pid, Tid
+from kcover_ebpf.facts import CollectivesSeen, Inspection, Look, Pid, Tid
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.stacks import KnownWaits, Stack
 
@@ -24,6 +24,8 @@ class Attention:
 
     def __init__(self) -> None:
         self.known = KnownWaits()
+        self.collectives: CollectivesSeen | None = None
+        """What the job's own NCCL said in this suspicion; None while it said nothing."""
         self._looks: dict[tuple[Pid, Tid], deque[Inspection]] = {}
         self._pending: dict[Pid, Stack] = {}
         self._suspicious_since_ns: int | None = None
@@ -50,6 +52,7 @@ class Attention:
         self._suspicious_since_ns = None
         if ended:
             self._looks.clear()
+            self.collectives = None
         return ended
 
     def on_look(self, look: Inspection) -> None:

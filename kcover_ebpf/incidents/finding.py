@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kcover_ebpf.facts import Pid, SignalSent
+from kcover_ebpf.facts import CollectivesSeen, Pid, SignalSent
 from kcover_ebpf.incidents.links import Ends
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.stacks import KnownWaits
@@ -28,6 +28,8 @@ class Finding:
     victims: tuple[Pid, ...] = ()
     device: str | None = None
     """The device at fault, if it is one."""
+    host: str | None = None
+    """Where the culprit is; None: here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class Picture:
     stop_signals: Mapping[Pid, SignalSent] = field(default_factory=dict)
     left: Mapping[Pid, Standing] = field(default_factory=dict)
     """Ranks that exited with code 0."""
+    collectives: CollectivesSeen | None = None
+    """The last word of the job's own NCCL in this suspicion; None while it said nothing."""
 
     def silence_s(self, pid: Pid) -> float:
         """Seconds since this process stands where it stands."""

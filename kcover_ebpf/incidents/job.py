@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from kcover_ebpf.facts import (
+    CollectivesSeen,
     DescriptorSample,
     Fact,
     Inspection,
@@ -105,6 +106,10 @@ class Job:
             case SignalSent():
                 self.announced.on_signal(fact)
                 self._alarm = True
+            case CollectivesSeen():
+                self.attention.collectives = fact
+                if fact.moving:
+                    self._restart_clocks(fact.boottime_ns)
             case _:
                 self.faults.observe(fact)
 
@@ -281,6 +286,7 @@ class Job:
             known=self.attention.known,
             stop_signals=self.announced.stops,
             left={pid: standings[pid] for pid in ranks if standings[pid].state is State.LEFT},
+            collectives=self.attention.collectives,
         )
 
     def _is_lossy(self) -> bool:

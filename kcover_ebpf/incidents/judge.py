@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kcover_ebpf.facts import Pid
-from kcover_ebpf.incidents import chain, evidence, links, stacks
+from kcover_ebpf.incidents import chain, collectives, evidence, links, stacks
 from kcover_ebpf.incidents.finding import Finding, Picture, blame
 from kcover_ebpf.incidents.processes import NS, Effort
 from kcover_ebpf.incidents.standing import EFFORT, HELD, Standing, State
@@ -25,13 +25,14 @@ def judge(picture: Picture) -> Finding:
     ranks = [picture.standings[pid] for pid in picture.ranks]
     if ranks and all(each.state in HELD for each in ranks):
         return Finding(Kind.WORKING, Cause.SUSPENDED, min(each.since_ns for each in ranks))
-    return (
+    found = (
         _held_alone(picture, ranks)
         or _lost_link(picture)
         or _closed_window(picture, ranks)
         or _at_the_end_of_the_chain(picture, ranks)
         or Finding(Kind.WORKING, Cause.TRAINING, picture.now_ns)
     )
+    return collectives.refine(picture, found, ranks)
 
 
 def _held_alone(picture: Picture, ranks: Sequence[Standing]) -> Finding | None:

@@ -26,7 +26,7 @@ _RANK_VARIABLES = (
 )
 RANK_ENVIRON = frozenset(
     {name for pair in _RANK_VARIABLES for name in pair}
-    | {"LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "JAX_COORDINATOR_ADDRESS"}
+    | {"LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "JAX_COORDINATOR_ADDRESS", "NCCL_RAS_ADDR"}
 )
 """The only environment variables ever read from a watched process."""
 

@@ -93,4 +93,9 @@ def unobserved(job: Job) -> tuple[str, ...]:
         said.append("what runs on the GPU: kernels and NVLink traffic make no system calls")
     if any(name.startswith("/dev/infiniband") for name in devices):
         said.append("RDMA traffic: it bypasses sockets")
+    counts = job.attention.collectives
+    if counts is not None and counts.trouble:
+        said.append(
+            f"how many operations each rank launched: NCCL gave no answer ({counts.trouble})"
+        )
     return tuple(said)

@@ -118,7 +118,7 @@ class Tracker:
             rank=finding.rank,
             pid=finding.culprit,
             tid=finding.tid,
-            host=self._host,
+            host=finding.host or self._host,
             device=finding.device,
         )
 

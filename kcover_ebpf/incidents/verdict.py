@@ -52,6 +52,8 @@ class Cause(Enum):
     PEER_GONE = "peer_gone"
     COLLECTIVE_MISMATCH = "collective_mismatch"
     WAIT_CYCLE = "wait_cycle"
+    NOT_IN_COLLECTIVE = "not_in_collective"
+    COLLECTIVE_STUCK = "collective_stuck"
     # slow
     CPU_THROTTLED = "cpu_throttled"
     MEMORY_PRESSURE = "memory_pressure"
@@ -86,6 +88,8 @@ class EvidenceKind(Enum):
     """Where code waits, compared with the other ranks and with healthy times."""
     PEERS = "peers"
     """All other ranks wait."""
+    COLLECTIVE = "collective"
+    """How many operations each rank launched, by the job's own NCCL."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
+from typing import NamedTuple
 
 
 class Capability(IntEnum):
@@ -40,6 +43,11 @@ KEPT = frozenset(
     }
 )
 """What the sensor still needs once its programs are attached."""
+
+SPARE = frozenset({Capability.SYS_ADMIN})
+"""For connections inside a job's network namespace, by one thread for a moment
+(docs/decisions/0005).
+"""
 
 _VERSION_3 = 0x20080522
 
@@ -74,16 +82,61 @@ def missing() -> tuple[str, ...]:
     return tuple(f"CAP_{one.name}" for one in needed if one not in have)
 
 
-def drop(kept: frozenset[Capability] = KEPT) -> None:
+def drop(kept: frozenset[Capability] = KEPT, spare: frozenset[Capability] = frozenset()) -> None:
     """Give up every capability but `kept`, for this thread and those it makes; raises `OSError`.
 
-    To be called once, after attaching and before threads are started. It never gains one.
+    Those in `spare` have no effect any more, but a thread may raise them again for a moment. To be
+    called once, after attaching and before threads are started. It never gains one.
     """
-    mask = sum(1 << number for number in effective() & kept)
-    header = _Header(_VERSION_3, 0)
-    low, high = mask & 0xFFFFFFFF, mask >> 32
-    data = (_Data * 2)(_Data(low, low, 0), _Data(high, high, 0))
+    have = effective()
+    _set(have & kept, have & (kept | spare))
+
+
+@contextmanager
+def raised(capability: Capability) -> Iterator[None]:
+    """Let this thread use a spare capability; no error where it has none: its use will tell."""
+    before = _get()
+    if not before.permitted >> capability & 1 or before.effective >> capability & 1:
+        yield
+        return
+    _set_masks(before.effective | 1 << capability, before.permitted)
+    try:
+        yield
+    finally:
+        _set_masks(before.effective, before.permitted)
+
+
+class _Masks(NamedTuple):
+    effective: int
+    permitted: int
+
+
+def permitted() -> frozenset[int]:
+    """Numbers of the capabilities that this thread may raise."""
+    return frozenset(number for number in range(64) if _get().permitted >> number & 1)
+
+
+def _get() -> _Masks:
+    data = (_Data * 2)()
+    _call("capget", data)
+    return _Masks(
+        data[0].effective | data[1].effective << 32, data[0].permitted | data[1].permitted << 32
+    )
+
+
+def _set(in_effect: frozenset[int], allowed: frozenset[int]) -> None:
+    _set_masks(sum(1 << number for number in in_effect), sum(1 << number for number in allowed))
+
+
+def _set_masks(in_effect: int, allowed: int) -> None:
+    low = _Data(in_effect & 0xFFFFFFFF, allowed & 0xFFFFFFFF, 0)
+    _call("capset", (_Data * 2)(low, _Data(in_effect >> 32, allowed >> 32, 0)))
+
+
+def _call(name: str, data: ctypes.Array[_Data]) -> None:
+    # the calls of libc are those of the kernel: they concern the calling thread alone
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.capset(ctypes.byref(header), ctypes.byref(data)) != 0:
+    header = _Header(_VERSION_3, 0)
+    if getattr(libc, name)(ctypes.byref(header), data) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

@@ -80,8 +80,8 @@ class Run:
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def finish(self) -> int:
-        self.out, self.err = self.process.communicate(timeout=PATIENCE_S)
+    def finish(self, patience_s: float = PATIENCE_S) -> int:
+        self.out, self.err = self.process.communicate(timeout=patience_s)
         return self.process.returncode
 
     def reap(self) -> int:

@@ -17,10 +17,13 @@ class RasServer:
     silent_first: int = 0
     """So many connections are accepted and never answered, as by a stopped process."""
     greeting: str = "SERVER PROTOCOL 2"
+    events: list[str] | None = None
+    """What is told to who asks to MONITOR; None: a server before 2.29."""
+    port: int = 0
     asked: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", self.port), reuse_port=True)
         self._held: list[socket.socket] = []
         self._stopping = False
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -57,6 +60,13 @@ class RasServer:
                 answer = self.greeting
             elif line.startswith("SET FORMAT") and not self.json_known:
                 answer = "ERROR: unknown command"
+            elif line.startswith("MONITOR"):
+                if self.events is None:
+                    answer = "ERROR: unknown command"
+                else:
+                    stream.write("\n".join(["OK", *self.events, ""]).encode())
+                    stream.flush()
+                    return
             elif line.endswith("STATUS"):
                 stream.write(report.encode())
                 stream.flush()
@@ -96,8 +106,8 @@ def json_report(
             "rank": rank,
             "host": "10.0.0.1",
             "pid": pid_of(rank),
-            "cuda_dev": rank,
-            "nvml_dev": rank,
+            "cuda_dev": pid_of(rank) % 8,
+            "nvml_dev": pid_of(rank) % 8,
             "status": {"init_state": "SUCCESS", "async_error": "SUCCESS"},
             "collective_counts": {"AllReduce": count, "Broadcast": 1},
         }
@@ -129,6 +139,13 @@ def json_report(
     }
     text = json.dumps(table, indent=2)
     return text.replace('"host": "10.0.0.2",', '"host": "10.0.0.2"') if drop_comma else text
+
+
+def joined(*reports: str) -> str:
+    """One report of the communicators of several."""
+    tables = [json.loads(report) for report in reports]
+    tables[0]["communicators"] = [comm for table in tables for comm in table["communicators"]]
+    return json.dumps(tables[0])
 
 
 TEXT_REPORT = """NCCL version 2.26.2 compiled with CUDA 12.8

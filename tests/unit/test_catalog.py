@@ -172,7 +172,11 @@ def test_operator_overrides(tmp_path):
         ("xid = 3", "[xid] is unknown"),
         ("[xid]\n13 = 3", "must be a table"),
         ("nonsense", "not valid TOML"),
+        ("x = " + "9" * 5000, "not valid TOML"),
+        ("x = " + "[" * 5000, "not valid TOML"),
+        ("[xid.99999999999]\naction = 'none'", "no xid number"),
     ],
+    ids=lambda text: text[:30],
 )
 def test_a_bad_override_is_refused(tmp_path, text, complaint):
     own = tmp_path / "own.toml"

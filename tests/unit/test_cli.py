@@ -57,7 +57,7 @@ def failure(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[i
         ("run --for 0s -- true", "longer time"),
         ("run --policy no-such-file -- true", "does not exist"),
         ("run -o yaml -- true", "'yaml' is not one of"),
-        ("run --no-such-option -- true", "No such option: --no-such-option"),
+        ("run --no-such-option -- true", "No such option"),
         ("trace", "name one job"),
         ("trace --pid 1 --cgroup /", "name one job"),
         ("trace --pid 4194303", "no process 4194303"),
@@ -91,6 +91,14 @@ def test_wrong_policy(
     code, err = failure(["run", "--policy", str(path), "--", "true"], capsys)
     assert code == 2
     assert words in err
+
+
+def test_wrong_catalogue(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text("[xid.79]\naction = 'pray'\n")
+    code, err = failure(["run", "--catalog", str(path), "--", "true"], capsys)
+    assert code == 2
+    assert "'pray' is not a valid Action" in err
 
 
 @pytest.mark.parametrize("error", [CannotObserve("no\nrights"), LoadError("no rights")])
@@ -127,7 +135,9 @@ def test_the_plan_says_what_was_asked(
 
     monkeypatch.setattr(assembly, "carry_out", accept)
     (tmp_path / "p.toml").write_text('grace = "2s"\nmax_restarts = 9\n')
+    (tmp_path / "own.toml").write_text("[xid.63]\naction = 'reset_gpu'\n")
     arguments = f"run --act restart --max-restarts 1 --policy {tmp_path}/p.toml --for 2m -o json"
+    arguments += f" --catalog {tmp_path}/own.toml"
     code = cli.main([*arguments.split(), "--", "sh", "-c", "exit 0", "--pid", "3"])
     assert code == 7
     (plan,) = plans
@@ -136,6 +146,7 @@ def test_the_plan_says_what_was_asked(
     assert plan.settings.policy.max_restarts == 1
     assert plan.settings.policy.grace_s == 2.0
     assert plan.for_s == 120.0
+    assert plan.catalog == tmp_path / "own.toml"
     assert plan.json
     assert capsys.readouterr() == ("", "")
 

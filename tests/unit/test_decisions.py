@@ -11,7 +11,7 @@ from kcover_ebpf.settings import Act
 ENDING = (Act.SHUTDOWN, Act.RESTART)
 LEVEL = list(Act)
 QUIET_KINDS = [Kind.WORKING, Kind.UNKNOWN, Kind.SLOW]
-STRUCTURAL = {EvidenceKind.SINK, EvidenceKind.EDGE, EvidenceKind.STACK, EvidenceKind.PEERS}
+STRUCTURAL = set(EvidenceKind) - {EvidenceKind.EVENT, EvidenceKind.TIME}
 
 
 def verdict(kind: Kind, *kinds: EvidenceKind, lasted_s: float = 10_000) -> Verdict:

@@ -1,14 +1,34 @@
 """NCCL RAS: both formats, the traps of the protocol, and who is named when."""
 
 import contextlib
+import os
+import socket
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.hardware.ras import RasError, laggard, parse
-from kcover_ebpf.hardware.ras.client import DEFAULT_ADDRESS, Patience, address_of, ask
-from tests.unit.ras_server import INCOMPLETE_TEXT, TEXT_REPORT, RasServer, json_report
+from kcover_ebpf.facts import Pid
+from kcover_ebpf.hardware.ras import RasError, parse, read
+from kcover_ebpf.hardware.ras.client import (
+    DEFAULT_PORT,
+    Patience,
+    Place,
+    ask,
+    dead_peers,
+    listen,
+    port_of,
+)
+from kcover_ebpf.hardware.ras.place import holder_inode
+from tests.unit.ras_server import (
+    INCOMPLETE_TEXT,
+    TEXT_REPORT,
+    RasServer,
+    joined,
+    json_report,
+)
 
 QUICK = Patience(connect_s=0.3, collect_s=1.0, tries=3)
 
@@ -27,8 +47,16 @@ def serve():
 
 
 def behind(*texts: str) -> list[int] | None:
-    found = laggard([parse(text) for text in texts])
-    return None if found is None else [rank.rank for rank in found.behind]
+    """Ranks that hold up the others; None when the job goes on."""
+    found = read([parse(text) for text in texts])
+    assert found is not None
+    return None if found.moving else [rank.rank for rank, _ in found.behind]
+
+
+def place(server: RasServer, pids: set[int]) -> Place:
+    """The server's, whose processes `pids` are all this one."""
+    me = Pid(os.getpid())
+    return Place(server.address, me, dict.fromkeys(pids, me))
 
 
 def test_the_rank_that_never_joined_is_named():
@@ -38,37 +66,67 @@ def test_the_rank_that_never_joined_is_named():
 @pytest.mark.parametrize(
     ("first", "last"),
     [
-        ([7, 7, 6, 7], [8, 8, 7, 8]),  # all go on: one is late as somebody always is
+        ([7, 7, 6, 7], [8, 8, 7, 8]),  # one is late as somebody always is
         ([7, 7, 6, 7], [7, 7, 7, 7]),
-        ([7, 7, 7, 7], [7, 7, 7, 7]),  # all joined: nobody's fault by counts
     ],
 )
-def test_nobody_is_named(first, last):
+def test_a_job_that_goes_on(first, last):
     assert behind(json_report(first), json_report(last)) is None
 
 
+def test_all_joined_is_nobodys_fault_by_counts():
+    assert behind(json_report([7, 7, 7, 7]), json_report([7, 7, 7, 7])) == []
+
+
 def test_one_answer_is_not_enough():
-    assert laggard([parse(json_report([7, 6]))]) is None
+    assert read([parse(json_report([7, 6]))]) is None
 
 
 def test_another_kind_of_operation_shows_a_mismatch():
-    """The totals are equal, the operations are not."""
+    """The totals are equal, the operations are not: each lacks what the other did."""
     report = json_report([7, 7]).replace('"AllReduce": 7', '"AllGather": 7', 1)
-    assert behind(report, report) is None  # each lacks what the other did: no one is behind alone
+    assert behind(report, report) == []
+
+
+def test_who_is_behind_because_it_waits_in_another_communicator_is_no_culprit():
+    """Rank 1 is late in "dp" because it waits in "tp" for rank 2, which waits nowhere."""
+    report = joined(
+        json_report([7, 6], comm="dp"),
+        json_report([4, 3], comm="tp", pid_of=lambda rank: 101 + rank),
+    )
+    found = read([parse(report), parse(report)])
+    assert found is not None
+    assert [(rank.pid, comm.name) for rank, comm in found.behind] == [(102, "tp")]
+
+
+def test_ranks_that_wait_for_each_other_are_not_named():
+    report = joined(json_report([7, 6], comm="a"), json_report([3, 4], comm="b"))
+    assert behind(report, report) == []
+
+
+def test_a_communicator_that_is_taken_apart_tells_nothing():
+    report = (
+        json_report([7, 6])
+        .replace('"SUCCESS"}', '"SUCCESS", "destroy_flag": true}')
+        .replace('"async_error": "SUCCESS"', '"async_error": "SUCCESS", "finalize_called": true')
+    )
+    assert behind(report, report) == []
 
 
 @pytest.mark.parametrize("drop_comma", [False, True])
 def test_missing_ranks(drop_comma):
     report = parse(json_report([7, 7, 7, None], missing=(3,), drop_comma=drop_comma))
-    found = laggard([report, report])
+    found = read([report, report])
     assert found is not None
-    assert [(rank.rank, rank.dead, rank.host) for rank in found.missing] == [(3, True, "10.0.0.2")]
+    assert [(r.rank, r.dead, r.host) for r, _ in found.missing] == [(3, True, "10.0.0.2")]
 
 
 def test_a_rank_that_was_missing_once_only():
     first = parse(json_report([7, 7, 7, 7]))
     last = parse(json_report([7, 7, 7, None], missing=(3,)))
-    assert laggard([first, last]) is None
+    found = read([first, last])
+    assert found is not None
+    assert found.missing == ()
 
 
 def test_one_number_before_2_26():
@@ -91,9 +149,10 @@ def test_the_text_report():
 
 def test_the_text_report_of_a_missing_rank():
     report = parse(INCOMPLETE_TEXT)
-    found = laggard([report, report])
+    found = read([report, report])
     assert found is not None
-    assert [(rank.rank, rank.pid) for rank in found.missing] == [(5, 105)]
+    assert [(rank.rank, rank.pid) for rank, _ in found.missing] == [(5, 105)]
+    assert not found.complete
 
 
 @pytest.mark.parametrize(
@@ -116,7 +175,7 @@ def test_no_answer_breaks_the_parser(text):
 
 def test_conversation(serve):
     server = serve(json_report([7, 6]))
-    report = ask(server.address, {100}, QUICK)
+    report = ask(place(server, {100}), QUICK)
     assert [rank.total for rank in report.communicators[0].ranks] == [8, 7]
     assert server.asked == [
         "CLIENT PROTOCOL 2",
@@ -128,20 +187,20 @@ def test_conversation(serve):
 
 def test_an_old_server_answers_in_text(serve):
     server = serve(TEXT_REPORT.format(behind=6649), json_known=False)
-    assert not ask(server.address, {103}, QUICK).whole
+    assert not ask(place(server, {103}), QUICK).whole
 
 
 def test_a_stopped_process_behind_the_shared_port_costs_one_try(serve):
     server = serve(json_report([7, 6]), silent_first=1)
-    assert ask(server.address, {100}, QUICK).whole
+    assert ask(place(server, {100}), QUICK).whole
 
 
 def test_another_jobs_answer_is_not_believed(serve):
     foreign = json_report([7, 6], pid_of=lambda rank: 900 + rank)
     with pytest.raises(RasError, match="another job answered"):
-        ask(serve(foreign).address, {100}, QUICK)
+        ask(place(serve(foreign), {100}), QUICK)
     server = serve(foreign, json_report([7, 6]))
-    assert ask(server.address, {100}, QUICK).concerns({100})
+    assert ask(place(server, {100}), QUICK).concerns({100})
 
 
 @pytest.mark.parametrize(
@@ -155,28 +214,67 @@ def test_another_jobs_answer_is_not_believed(serve):
 )
 def test_wrong_servers(serve, reports, options):
     with pytest.raises(RasError):
-        ask(serve(*reports, **options).address, {100}, QUICK)
+        ask(place(serve(*reports, **options), {100}), QUICK)
 
 
 def test_nobody_listens(serve):
     server = serve(json_report([1]))
-    address = server.address
+    where = place(server, {100})
     server.close()
     with pytest.raises(RasError, match="refused"):
-        ask(address, {100}, QUICK)
-    serve(json_report([1]))
+        ask(where, QUICK)
+
+
+def test_a_server_that_is_no_process_of_the_job(serve):
+    """The report speaks of our numbers: in a shared namespace another pod's may be the same."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        where = Place(serve(json_report([7, 6])).address, Pid(os.getpid()), {100: Pid(other.pid)})
+        with pytest.raises(RasError, match="another job"):
+            ask(where, QUICK)
+        other.kill()
+
+
+def test_events(serve):
+    event = '{"timestamp": "x", "group": "LIFECYCLE", "event": "PEER_DEAD", '
+    event += '"peer": {"host": "10.0.0.2", "pid": 103, "cuda_devs": "0"}, "details": ""}'
+    server = serve(json_report([1]), events=[event])
+    told = listen(place(server, {100}), QUICK, 0.3)
+    assert dead_peers(told) == [("10.0.0.2", 103)]
+    assert "MONITOR lifecycle" in server.asked
+
+
+def test_a_server_without_events(serve):
+    assert listen(place(serve(json_report([1])), {100}), QUICK, 5.0) == []
+
+
+@given(st.lists(st.text(max_size=80), max_size=4))
+def test_no_event_breaks_the_reader(lines):
+    assert dead_peers([*lines, '{"event": "PEER_DEAD", "peer": 3}']) == []
 
 
 @pytest.mark.parametrize(
-    ("value", "address"),
+    ("value", "port"),
     [
-        (None, DEFAULT_ADDRESS),
-        ("", DEFAULT_ADDRESS),
-        ("10.0.0.1:999", ("10.0.0.1", 999)),
-        ("[::1]:999", ("::1", 999)),
-        ("nonsense", DEFAULT_ADDRESS),
-        ("host:port", DEFAULT_ADDRESS),
+        (None, DEFAULT_PORT),
+        ("", DEFAULT_PORT),
+        ("10.0.0.1:999", 999),
+        ("[::1]:999", 999),
+        ("nonsense", DEFAULT_PORT),
+        ("host:port", DEFAULT_PORT),
+        ("host:99999", DEFAULT_PORT),
+        ("host:0", DEFAULT_PORT),
+        ("host:²", DEFAULT_PORT),
     ],
 )
-def test_address(value, address):
-    assert address_of(value) == address
+def test_port(value, port):
+    assert port_of(value) == port
+
+
+def test_ipv6_listeners_are_found_too():
+    """The other end is looked up in the kernel's table of the address family."""
+    with (
+        socket.create_server(("::1", 0), family=socket.AF_INET6) as listener,
+        socket.create_connection(listener.getsockname()[:2]) as near,
+        listener.accept()[0] as far,
+    ):
+        assert holder_inode(near, Pid(os.getpid())) == os.fstat(far.fileno()).st_ino

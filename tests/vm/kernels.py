@@ -235,7 +235,7 @@ def _stub(kernel: Kernel, version: str, folder: Path) -> Path | None:
     # the package includes its common part by an absolute path
     makefile = tree / "Makefile"
     text = makefile.read_text()
-    makefile.write_text(re.sub(r"(?<=\s)/\S*/?usr/src/", f"{tree.parent}/", text))
+    makefile.write_text(re.sub(r"(?<=[\s=])/\S*/?usr/src/", f"{tree.parent}/", text))
     shutil.rmtree(build, ignore_errors=True)
     shutil.copytree(source, build)
     try:

@@ -97,7 +97,8 @@ def _overridden(catalog: Catalog, path: Path) -> Catalog:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise PolicyError(f"cannot read catalogue {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
+        # tomllib also lets through what very long numbers and deep nesting raise
         raise PolicyError(f"catalogue {path} is not valid TOML: {error}") from error
     for kind, rows in table.items():
         if kind not in ("xid", "sxid") or not isinstance(rows, dict):
@@ -113,7 +114,8 @@ def _overridden(catalog: Catalog, path: Path) -> Catalog:
 
 
 def _number(path: Path, kind: str, key: str) -> int:
-    if not key.isdecimal() or (int(key) >= FIRST_SXID) != (kind == "sxid"):
+    is_number = key.isascii() and key.isdecimal() and len(key) < 8
+    if not is_number or (int(key) >= FIRST_SXID) != (kind == "sxid"):
         raise PolicyError(f"catalogue {path}: {key!r} is no {kind} number")
     return int(key)
 

@@ -24,6 +24,7 @@ class RasRank:
     """One rank of one communicator."""
 
     rank: int
+    """In its communicator; -1 in the text report, for all ranks that are not listed."""
     host: str
     pid: int
     """As seen in the rank's own pid namespace."""
@@ -33,11 +34,18 @@ class RasRank:
     """Gave no answer to the other ranks."""
     dead: bool = False
     """The others gave it up."""
+    gpu: int = 0
+    """CUDA device; it tells the ranks of one process apart."""
 
     @property
     def total(self) -> int:
         """Operations launched, of all kinds."""
         return sum(self.counts.values())
+
+    @property
+    def who(self) -> tuple[str, int, int]:
+        """The same for one rank in all communicators."""
+        return self.host, self.pid, self.gpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +55,24 @@ class RasCommunicator:
     name: str
     size: int
     ranks: tuple[RasRank, ...]
+    ending: bool = False
+    """Some rank has begun to take it apart: its counts mean nothing any more."""
+
+    @property
+    def counts(self) -> dict[int, dict[str, int]]:
+        """What each rank that answered has launched."""
+        return {rank.rank: dict(rank.counts) for rank in self.ranks if not rank.missing}
+
+    @property
+    def behind(self) -> tuple[RasRank, ...]:
+        """Ranks that launched fewer operations of some kind than another; none if all lack some."""
+        present = [rank for rank in self.ranks if not rank.missing]
+        kinds = {kind for rank in present for kind in rank.counts}
+        most = {kind: max(rank.counts.get(kind, 0) for rank in present) for kind in kinds}
+        late = tuple(
+            rank for rank in present if any(rank.counts.get(kind, 0) < most[kind] for kind in kinds)
+        )
+        return late if len(late) < len(present) and not self.ending else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,47 +89,62 @@ class RasReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Laggard:
+class Reading:
     """What several answers say together."""
 
-    communicator: str
-    behind: tuple[RasRank, ...]
-    """Ranks that launched fewer operations than the others, and did not move."""
-    missing: tuple[RasRank, ...]
+    moving: bool
+    """Some count grew: the job goes on."""
+    behind: tuple[tuple[RasRank, RasCommunicator], ...] = ()
+    """Who launched fewer operations than others, moved no more, and waits for nobody itself."""
+    missing: tuple[tuple[RasRank, RasCommunicator], ...] = ()
+    """Who gave no answer to the others, in all these answers."""
+    complete: bool = True
+    """False: the answers do not list who is on time, so that equal counts cannot be told."""
 
 
-def laggard(reports: Sequence[RasReport]) -> Laggard | None:
-    """Who holds up the others, if no count moved from the first answer to the last; None if nobody.
+def read(reports: Sequence[RasReport]) -> Reading | None:
+    """What the answers say together; None for fewer than two: a rank is late for a moment always.
 
-    Needs two answers at least. All ranks equal and still is another trouble: nobody's by counts.
+    A rank may be behind in one communicator because it waits in another one: who waits nowhere is
+    named. If nobody is left so, the ranks wait for each other, and none is named.
     """
     if len(reports) < 2:
         return None
-    first, last = reports[0], reports[-1]
-    before = {comm.name: comm for comm in first.communicators}
-    for comm in last.communicators:
-        missing = tuple(rank for rank in comm.ranks if rank.missing)
-        earlier = before.get(comm.name)
-        still = earlier is not None and _counts(earlier) == _counts(comm)
-        behind = _behind(comm) if still else ()
-        stays = missing and earlier is not None and any(rank.missing for rank in earlier.ranks)
-        if behind or stays:
-            return Laggard(comm.name, behind, missing if stays else ())
-    return None
-
-
-def _counts(comm: RasCommunicator) -> dict[int, dict[str, int]]:
-    return {rank.rank: dict(rank.counts) for rank in comm.ranks if not rank.missing}
-
-
-def _behind(comm: RasCommunicator) -> tuple[RasRank, ...]:
-    present = [rank for rank in comm.ranks if not rank.missing]
-    kinds = {kind for rank in present for kind in rank.counts}
-    most = {kind: max(rank.counts.get(kind, 0) for rank in present) for kind in kinds}
-    late = tuple(
-        rank for rank in present if any(rank.counts.get(kind, 0) < most[kind] for kind in kinds)
+    first = {comm.name: comm for comm in reports[0].communicators}
+    last = [comm for comm in reports[-1].communicators if comm.name in first]
+    complete = all(report.whole for report in reports)
+    if any(first[comm.name].counts != comm.counts for comm in last):
+        return Reading(moving=True, complete=complete)
+    behind = [(rank, comm) for comm in last for rank in comm.behind]
+    late = {(comm.name, rank.who) for rank, comm in behind}
+    unequal = [comm for comm in last if comm.behind]
+    waiting = {
+        rank.who
+        for comm in unequal
+        for rank in comm.ranks
+        if not rank.missing and (comm.name, rank.who) not in late
+    }
+    sinks = {rank.who: (rank, comm) for rank, comm in behind if rank.who not in waiting}
+    return Reading(
+        moving=False,
+        behind=tuple(sinks.values()),
+        missing=_missing(reports),
+        complete=complete,
     )
-    return late if len(late) < len(present) else ()
+
+
+def _missing(reports: Sequence[RasReport]) -> tuple[tuple[RasRank, RasCommunicator], ...]:
+    found = [
+        {
+            rank.who: (rank, comm)
+            for comm in report.communicators
+            for rank in comm.ranks
+            if rank.missing
+        }
+        for report in reports
+    ]
+    always = set.intersection(*(set(each) for each in found))
+    return tuple(pair for who, pair in found[-1].items() if who in always)
 
 
 def parse(answer: str) -> RasReport:
@@ -137,7 +178,9 @@ def _loads(text: str) -> Any:
 def _communicator(table: Mapping[str, Any]) -> RasCommunicator:
     ranks = [_rank(each) for each in table.get("ranks", ())]
     ranks += [_missing_rank(each) for each in table.get("missing_ranks", ())]
-    return RasCommunicator(str(table["hash"]), int(table["size"]), tuple(ranks))
+    states = [each.get("status", {}) for each in table.get("ranks", ())]
+    ending = any(each.get("finalize_called") or each.get("destroy_flag") for each in states)
+    return RasCommunicator(str(table["hash"]), int(table["size"]), tuple(ranks), ending)
 
 
 def _rank(table: Mapping[str, Any]) -> RasRank:
@@ -149,6 +192,7 @@ def _rank(table: Mapping[str, Any]) -> RasRank:
         str(table["host"]),
         int(table["pid"]),
         {str(kind): int(count) for kind, count in counts.items()},
+        gpu=int(table.get("cuda_dev", 0)),
     )
 
 
@@ -161,12 +205,13 @@ def _missing_rank(table: Mapping[str, Any]) -> RasRank:
         {},
         missing=True,
         dead=bool(status.get("considered_dead")),
+        gpu=int(table.get("cuda_dev", 0)),
     )
 
 
 _BLOCK = re.compile(r"^\s*#(?P<name>\d+-\d+) \((?P<hash>[0-9a-f]+)\)(?P<flags>.*)$")
 _LAUNCHED = re.compile(r"^\s*(?:\d+ ranks? ha(?:ve|s)) launched up to operation (\d+)")
-_RANK = re.compile(r"^\s*Rank (\d+) -- GPU \S+ managed by process (\d+) on node (\S+)")
+_RANK = re.compile(r"^\s*Rank (\d+) -- GPU (\d+)\S* managed by process (\d+) on node (\S+)")
 _SIZE = re.compile(r"^\s*\d+\s+\d+\s+\d+\s+\d+\s+(?P<size>\d+)\s+\d+\s+[A-Z]+")
 
 
@@ -193,7 +238,7 @@ def parse_text(text: str) -> RasReport:
                 found[name].append(RasRank(-1, "", 0, {"all": most}))
         elif name and (match := _RANK.match(line)):
             counts = {} if is_missing else {"all": launched}
-            who = RasRank(int(match[1]), match[3], int(match[2]), counts, missing=is_missing)
-            found[name].append(who)
+            rank, gpu, pid, host = int(match[1]), int(match[2]), int(match[3]), match[4]
+            found[name].append(RasRank(rank, host, pid, counts, is_missing, gpu=gpu))
     comms = tuple(RasCommunicator(key, size, tuple(ranks)) for key, ranks in found.items())
     return RasReport(comms, whole=False)

@@ -1,25 +1,32 @@
-"""Asks the RAS threads of a job's processes, in their network namespace, without a client binary.
+"""Speaks NCCL's RAS protocol: one question, one report; and the events of a server that has them.
 
 Several processes of one namespace share the port (SO_REUSEPORT): a connection lands on any of them,
-also on one that is stopped, where it is accepted and never answered. So every step has a short
-time-out, and who asks tries several times.
+also on one that is stopped, where it is accepted and never answered, and, in a namespace that is
+shared, on another job's. So every step has a short time-out, who asks tries several times, and a
+report counts only when one of our own processes holds the other end of the connection.
 """
 
 from __future__ import annotations
 
-import ctypes
+import json
 import os
 import socket
-import threading
-from collections.abc import Collection
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
 
+from kcover_ebpf.facts import Pid
 from kcover_ebpf.hardware.ras import RasError, RasReport, parse
+from kcover_ebpf.hardware.ras.place import connect, holder_inode
+from kcover_ebpf.host import procfs
 
-DEFAULT_ADDRESS = ("localhost", 28028)
+DEFAULT_PORT = 28028
 _PROTOCOL = 2
-_CLONE_NEWNET = 0x40000000
 _REPORT_BYTES = 64 * 1024 * 1024
+_LINE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,96 +34,160 @@ class Patience:
     """How long to wait, in seconds, and how often to try."""
 
     connect_s: float = 1.0
+    """Also for each short answer."""
     collect_s: float = 5.0
     """Time for the RAS threads of all ranks to answer; NCCL's own default."""
     tries: int = 4
 
 
-def address_of(environ_value: str | None) -> tuple[str, int]:
-    """The address in NCCL_RAS_ADDR ("host:port", "[ipv6]:port"), or the default."""
-    if not environ_value:
-        return DEFAULT_ADDRESS
-    host, _, port = environ_value.rpartition(":")
-    if not host or not port.isdecimal():
-        return DEFAULT_ADDRESS
-    return host.strip("[]"), int(port)
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the ranks of a job answer: one listener's address in one network namespace."""
+
+    address: tuple[str, int]
+    pid: Pid
+    """A process in that namespace."""
+    pids: Mapping[int, Pid]
+    """The processes of the job there: number in their own pid namespace -> number in ours."""
 
 
-def ask(
-    address: tuple[str, int],
-    own_pids: Collection[int],
-    patience: Patience = Patience(),
-    netns_pid: int | None = None,
-) -> RasReport:
-    """A report that concerns one of `own_pids` (numbers in the ranks' pid namespace).
+def port_of(environ_value: str | None) -> int:
+    """The port in NCCL_RAS_ADDR ("host:port", "[ipv6]:port"), or the default."""
+    _, _, port = (environ_value or "").rpartition(":")
+    number = int(port) if port.isascii() and port.isdecimal() and len(port) < 6 else 0
+    return number if 0 < number < 65536 else DEFAULT_PORT
 
-    `netns_pid`: a process whose network namespace is entered for the connection alone. Raises
-    `RasError` when no try gives one.
+
+def ask(place: Place, patience: Patience) -> RasReport:
+    """A report of this job; raises `RasError` when no try gives one.
+
+    Takes up to `tries` times the time-outs, so it is no call for the sensor's own loop.
     """
     trouble = "no answer"
     for _ in range(patience.tries):
         try:
-            with _connected(address, patience.connect_s, netns_pid) as connection:
-                report = parse(_converse(connection, patience))
+            with _talk(place, patience) as stream:
+                report = parse(_report(stream, patience))
         except (OSError, RasError) as error:
             trouble = str(error) or type(error).__name__
             continue
-        if report.concerns(own_pids):
+        if report.concerns(place.pids):
             return report
         trouble = "another job answered"
     raise RasError(trouble)
 
 
-def _converse(connection: socket.socket, patience: Patience) -> str:
-    connection.settimeout(patience.connect_s)
-    with connection.makefile("rwb") as stream:
+def listen(place: Place, patience: Patience, seconds: float) -> list[str]:
+    """What a server of 2.29 or later tells within so many seconds, one JSON object each.
 
-        def say(line: str) -> str:
-            stream.write(line.encode() + b"\n")
-            stream.flush()
-            return stream.readline(4096).decode("utf-8", "replace").strip()
+    Returns at once with nothing where the server knows no such thing.
+    """
+    end_s = time.monotonic() + seconds
+    told: list[str] = []
+    try:
+        with _talk(place, patience) as stream:
+            if _say(stream, "MONITOR lifecycle") != "OK":
+                return []
+            while (left_s := end_s - time.monotonic()) > 0:
+                stream.timeout_s(left_s)
+                line = stream.line()
+                if not line:
+                    break
+                told.append(line)
+    except (OSError, RasError):
+        pass
+    return told
 
-        greeting = say(f"CLIENT PROTOCOL {_PROTOCOL}")
+
+def dead_peers(lines: list[str]) -> list[tuple[str, int]]:
+    """(host, pid there) of each process that an event calls dead; other events are passed over."""
+    found = []
+    for line in lines:
+        try:
+            event = json.loads(line)
+            if event["event"] == "PEER_DEAD":
+                found.append((str(event["peer"]["host"]), int(event["peer"]["pid"])))
+        except (ValueError, KeyError, TypeError):
+            continue
+    return found
+
+
+class _Stream:
+    """Lines over a connection."""
+
+    def __init__(self, connection: socket.socket, stream: BinaryIO) -> None:
+        self._connection, self._stream = connection, stream
+
+    def timeout_s(self, seconds: float) -> None:
+        """From now on a read or write takes no longer."""
+        self._connection.settimeout(seconds)
+
+    def send(self, line: str) -> None:
+        self._connection.sendall(line.encode() + b"\n")
+
+    def line(self) -> str:
+        return self._stream.readline(_LINE_BYTES).decode("utf-8", "replace").strip()
+
+    def rest(self, until_s: float) -> str:
+        """All that comes until the end of file; raises `RasError` when that comes too late."""
+        parts, size = [], 0
+        while chunk := self._stream.read1(_LINE_BYTES):  # type: ignore[attr-defined]
+            parts.append(chunk)
+            size += len(chunk)
+            if size > _REPORT_BYTES or time.monotonic() > until_s:
+                raise RasError("the report does not end")
+        return b"".join(parts).decode("utf-8", "replace")
+
+
+@contextmanager
+def _talk(place: Place, patience: Patience) -> Iterator[_Stream]:
+    """A conversation with one of our own processes, in JSON where it knows that."""
+    with (
+        connect(place.address, patience.connect_s, place.pid) as connection,
+        connection.makefile("rb") as raw,
+    ):
+        stream = _Stream(connection, raw)
+        greeting = _say(stream, f"CLIENT PROTOCOL {_PROTOCOL}")
         if not greeting.startswith("SERVER PROTOCOL "):
             raise RasError(f"not a RAS server: {greeting[:80]!r}")
-        say(f"TIMEOUT {int(patience.collect_s)}")
+        # before the greeting the connection may not have been accepted, and belongs to nobody
+        if not _is_ours(connection, place):
+            raise RasError("another job answered")
+        _say(stream, f"TIMEOUT {int(patience.collect_s)}")
         # older versions answer with an error, and then report in text
-        say("SET FORMAT json")
-        connection.settimeout(2 * patience.collect_s + 1)
-        stream.write(b"VERBOSE STATUS\n")
-        stream.flush()
-        return stream.read(_REPORT_BYTES).decode("utf-8", "replace")
+        _say(stream, "SET FORMAT json")
+        yield stream
 
 
-def _connected(address: tuple[str, int], timeout_s: float, netns_pid: int | None) -> socket.socket:
-    if netns_pid is None:
-        return socket.create_connection(address, timeout_s)
-    made: list[socket.socket | OSError] = []
-    # a thread of its own: a namespace is entered by one thread, and this one need not come back
-    thread = threading.Thread(target=_connect_inside, args=(address, timeout_s, netns_pid, made))
-    thread.start()
-    thread.join()
-    (result,) = made
-    if isinstance(result, OSError):
-        raise result
-    return result
+def _say(stream: _Stream, line: str) -> str:
+    stream.send(line)
+    return stream.line()
 
 
-def _connect_inside(
-    address: tuple[str, int],
-    timeout_s: float,
-    netns_pid: int,
-    made: list[socket.socket | OSError],
-) -> None:
+def _report(stream: _Stream, patience: Patience) -> str:
+    patience_s = 2 * patience.collect_s + 1
+    stream.timeout_s(patience_s)
+    stream.send("VERBOSE STATUS")
+    return stream.rest(time.monotonic() + patience_s)
+
+
+def _is_ours(connection: socket.socket, place: Place) -> bool:
+    inode = holder_inode(connection, place.pid)
+    return inode is not None and any(
+        _holds(procfs.PROC / str(pid) / "fd", f"socket:[{inode}]") for pid in place.pids.values()
+    )
+
+
+def _holds(folder: Path, target: str) -> bool:
     try:
-        namespace = os.open(f"/proc/{netns_pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            libc = ctypes.CDLL(None, use_errno=True)
-            if libc.setns(namespace, _CLONE_NEWNET) != 0:
-                code = ctypes.get_errno()
-                raise OSError(code, os.strerror(code))
-        finally:
-            os.close(namespace)
-        made.append(socket.create_connection(address, timeout_s))
-    except OSError as error:
-        made.append(error)
+        with os.scandir(folder) as entries:
+            return any(_link(entry.path) == target for entry in entries)
+    except OSError:
+        return False
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)  # noqa: PTH115 - a path object for each descriptor costs more
+    except OSError:
+        return ""

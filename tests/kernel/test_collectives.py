@@ -1,0 +1,82 @@
+"""A job whose ranks all spin in one collective: the host sees no difference, NCCL's counts name the rank."""
+
+from __future__ import annotations
+
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kcover_ebpf.kernel import capabilities
+from tests.kernel.command import PYTHON, run
+from tests.skips import ROOT
+
+STEPS, WORLD = 40, 3
+RANK = "RANK=$r WORLD_SIZE=3 {enter} {python} {program} {steps} {late} {way}"
+JOB = f"for r in 0 1 2; do {RANK} & done; wait"
+
+pytestmark = pytest.mark.needs("cgroup2", "netns")
+
+
+@pytest.fixture
+def netns() -> Iterator[str]:
+    """A network namespace with a loopback of its own, as a pod has one."""
+    name = f"kcover-{uuid.uuid4().hex[:8]}"
+    subprocess.run(["ip", "netns", "add", name], check=True)
+    try:
+        subprocess.run(["ip", "-n", name, "link", "set", "lo", "up"], check=True)
+        yield name
+    finally:
+        subprocess.run(["ip", "netns", "delete", name], check=False)
+
+
+def job(enter: str, late: int, way: str) -> list[str]:
+    program = ROOT / "tests/faults/collective.py"
+    script = JOB.format(
+        enter=enter, python=PYTHON, program=program, steps=STEPS, late=late, way=way
+    )
+    return ["--", "sh", "-c", script]
+
+
+def test_the_rank_that_never_joined_is_named_in_its_own_network(tmp_path: Path, netns: str) -> None:
+    options = ("-o", "json", "--act", "shutdown", "--for", "90s")
+    with run(*options, *job(f"ip netns exec {netns}", 1, "spin"), folder=tmp_path) as one:
+        assert one.finish(100) == 75, one.err
+    faults = [each for each in one.events() if each.get("verdict") in {"HUNG", "DEADLOCK"}]
+    last = faults[-1]
+    assert (last["verdict"], last["cause"]) == ("HUNG", "not_in_collective")
+    assert last["culprit"]["rank"] == 1
+    assert last["victims"] == [0, 2]
+    assert "collective" in {each["kind"] for each in last["evidence"]}
+    told = [each for each in one.events() if each.get("fact") == "collectives_seen"]
+    assert [each["behind"][0]["rank"] for each in told] == [1]
+
+
+def test_all_joined(tmp_path: Path) -> None:
+    options = ("-o", "json", "--act", "shutdown", "--for", "90s")
+    with run(*options, *job("", -1, "yield"), folder=tmp_path) as one:
+        assert one.finish(100) == 75, one.err
+    last = [each for each in one.events() if each.get("verdict") == "HUNG"][-1]
+    assert (last["cause"], last["culprit"]) == ("collective_stuck", None)
+
+
+def test_the_right_to_enter_a_network_is_used_for_a_moment_only() -> None:
+    """In a child, because rights do not come back."""
+    program = """
+from kcover_ebpf.kernel import capabilities as c
+admin = c.Capability.SYS_ADMIN
+c.drop(spare=c.SPARE)
+assert admin not in c.effective() and admin in c.permitted()
+with c.raised(admin):
+    assert admin in c.effective()
+assert admin not in c.effective() and c.Capability.SYSLOG not in c.permitted()
+with c.raised(c.Capability.SYSLOG):
+    assert c.Capability.SYSLOG not in c.effective()
+"""
+    assert capabilities.Capability.SYS_ADMIN in capabilities.effective()
+    done = subprocess.run(
+        [str(ROOT / ".venv/bin/python"), "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

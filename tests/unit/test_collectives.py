@@ -1,0 +1,143 @@
+"""What NCCL's own counts change about a verdict: who is named, who is spared, what is not overruled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kcover_ebpf.decisions import decide
+from kcover_ebpf.facts import CollectiveRank, CollectivesSeen, Pid
+from kcover_ebpf.incidents.judge import judge
+from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind, Verdict
+from kcover_ebpf.settings import Act
+
+from .scene import NS, Stage
+
+
+def rank(number: int, *, pid: int | None = None, size: int = 4, host: str = "h") -> CollectiveRank:
+    return CollectiveRank(number, size, host, None if pid is None else Pid(pid), 6, 7)
+
+
+def spinning(stage: Stage, mode: str = "spin") -> Stage:
+    """All ranks wait busily: the host cannot tell who did not join."""
+    stage.run(60)
+    for number in range(stage.world):
+        stage.become(stage.rank(number), mode)
+    stage.run(3)
+    return stage
+
+
+def told(stage: Stage, **fields: object) -> Verdict:
+    """NCCL says so, again and again."""
+    for _ in range(12):
+        fact = CollectivesSeen(stage.now_ns, stage.now_ns - 2 * NS, 3)
+        stage.tell(replace(fact, **fields))  # type: ignore[arg-type]
+        stage.run(1)
+    assert stage.tracker.current is not None
+    return stage.tracker.current
+
+
+def test_without_a_word_from_nccl_nobody_is_named() -> None:
+    verdict = spinning(Stage()).run(20)
+    assert verdict is not None
+    assert (verdict.kind, verdict.cause, verdict.culprit) == (Kind.HUNG, Cause.WAIT_CYCLE, None)
+
+
+def test_the_rank_that_did_not_join_is_named() -> None:
+    verdict = told(spinning(Stage()), behind=(rank(2, pid=102),))
+    assert (verdict.kind, verdict.cause) == (Kind.HUNG, Cause.NOT_IN_COLLECTIVE)
+    assert verdict.culprit is not None
+    assert (verdict.culprit.rank, verdict.culprit.pid, verdict.culprit.host) == (2, 102, "host")
+    assert verdict.victims == (0, 1, 3)
+    kinds = {each.kind for each in verdict.evidence}
+    assert {EvidenceKind.COLLECTIVE, EvidenceKind.TIME} <= kinds
+    assert decide(verdict, Act.SHUTDOWN).act is Act.SHUTDOWN
+
+
+def test_numbers_of_a_communicator_over_all_ranks_are_the_jobs() -> None:
+    verdict = told(spinning(Stage()), behind=(rank(1),))
+    assert verdict.culprit is not None
+    assert verdict.culprit.pid == 101
+
+
+def test_a_rank_of_another_host() -> None:
+    """Two of the four ranks are here; who did not join is not."""
+    stage = spinning(Stage())
+    stage.run(20)
+    here = dict(list(stage.job.members.ranks.items())[:2])
+    fact = CollectivesSeen(stage.now_ns, 0, 3, behind=(rank(3, host="10.0.0.9"),))
+    picture = replace(stage.job.picture(), ranks=here, collectives=fact)
+    found = judge(picture)
+    assert (found.kind, found.cause) == (Kind.HUNG, Cause.NOT_IN_COLLECTIVE)
+    assert (found.rank, found.culprit, found.host) == (3, None, "10.0.0.9")
+    assert found.victims == (100, 101)
+
+
+def test_a_missing_rank_is_named() -> None:
+    verdict = told(spinning(Stage()), missing=(rank(3, pid=103),))
+    assert verdict.culprit is not None
+    assert verdict.culprit.rank == 3
+    assert "gave no answer" in verdict.evidence[0].text
+
+
+def test_two_that_did_not_join_are_told_and_none_is_blamed() -> None:
+    verdict = told(spinning(Stage()), behind=(rank(1, pid=101), rank(2, pid=102)))
+    assert (verdict.cause, verdict.culprit) == (Cause.NOT_IN_COLLECTIVE, None)
+    assert verdict.victims == (0, 3)
+
+
+def test_all_joined_is_no_circle() -> None:
+    verdict = told(spinning(Stage()))
+    assert (verdict.kind, verdict.cause) == (Kind.HUNG, Cause.COLLECTIVE_STUCK)
+    assert verdict.culprit is None
+
+
+def test_counts_that_move_end_a_suspicion() -> None:
+    stage = spinning(Stage())
+    assert told(stage, moving=True).kind is Kind.WORKING
+    assert not stage.verdicts or not any(each.kind.is_fault for each in stage.verdicts)
+
+
+def test_a_rank_that_computes_is_behind_and_rightly_so() -> None:
+    stage = spinning(Stage())
+    stage.become(stage.rank(2), "run")
+    stage.run(3)
+    verdict = told(stage, behind=(rank(2, pid=102),))
+    assert not verdict.kind.is_fault
+
+
+def test_busy_waiters_that_look_like_computations() -> None:
+    """Who is behind sleeps on a lock, so the others, which burn their CPUs, wait for it."""
+    stage = Stage()
+    stage.run(60)
+    for number in range(4):
+        stage.become(stage.rank(number), "futex" if number == 2 else "run")
+    stage.run(3)
+    verdict = told(stage, behind=(rank(2, pid=102),))
+    assert verdict.culprit is not None
+    assert (verdict.kind, verdict.culprit.rank) == (Kind.HUNG, 2)
+
+
+@pytest.mark.parametrize("behind", [(), (rank(1, pid=101),)])
+def test_a_stopped_rank_stays_the_culprit(behind: tuple[CollectiveRank, ...]) -> None:
+    stage = spinning(Stage())
+    stage.become(stage.rank(2), "stopped")
+    verdict = told(stage, behind=behind)
+    assert verdict.culprit is not None
+    assert (verdict.cause, verdict.culprit.rank) == (Cause.STOPPED, 2)
+
+
+def test_two_witnesses_of_the_same_culprit() -> None:
+    stage = spinning(Stage())
+    stage.become(stage.rank(2), "stopped")
+    verdict = told(stage, missing=(rank(2, pid=102),))
+    assert verdict.cause is Cause.STOPPED
+    assert stage.tracker.latest is not None
+    assert EvidenceKind.COLLECTIVE in {each.kind for each in stage.tracker.latest.evidence}
+
+
+def test_no_answer_is_said() -> None:
+    verdict = told(spinning(Stage()), trouble="nobody listens")
+    assert verdict.cause is Cause.WAIT_CYCLE
+    assert any("nobody listens" in each for each in verdict.unobserved)
