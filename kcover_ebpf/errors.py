@@ -6,6 +6,13 @@
     ├── CannotObserve       the kernel or our rights do not allow to look      exit code 3
     │   └── LoadError       a BPF object was refused                           exit code 3
     ├── DecodeError         a record has not the bytes its type demands        counted, dropped
+    ├── ObjectError         an object of the API has not the shape it should   counted, dropped
+    ├── ApiError            the API server refused, or did not answer          retried
+    │   ├── Conflict        somebody else was first                            409
+    │   ├── Forbidden       this ServiceAccount may not                        401, 403
+    │   ├── NotFound        no such object, or no such kind                    404
+    │   ├── Gone            the history asked for is no longer kept            410
+    │   └── Unreachable     no answer: network, time-out, overload             -, 429, 5xx
     └── ActionError         a decision could not be carried out                reported, retried
 
 The message of a `UsageError` or `CannotObserve` is one line that says what to do.
@@ -45,6 +52,40 @@ class DecodeError(KcoverError):
         """`kind` is one of a closed list (it becomes a metric label), `detail` is for people."""
         super().__init__(f"{kind}: {detail}")
         self.kind = kind
+
+
+class ObjectError(KcoverError):
+    """An object of the Kubernetes API has not the shape that its kind demands."""
+
+
+class ApiError(KcoverError):
+    """The API server refused a request, or did not answer; the message carries no secrets."""
+
+    def __init__(self, message: str, status: int = 0, retry_after_s: float | None = None) -> None:
+        """`status`: the HTTP status, 0 without an answer; `retry_after_s`: as the server asks."""
+        super().__init__(message)
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+
+class Conflict(ApiError):
+    """The object changed, exists already, or a precondition does not hold."""
+
+
+class Forbidden(ApiError):
+    """Our ServiceAccount has not this right, or an admission policy refused."""
+
+
+class NotFound(ApiError):
+    """There is no such object, or the server does not know the kind."""
+
+
+class Gone(ApiError):
+    """The server no longer keeps the history that was asked for: list again."""
+
+
+class Unreachable(ApiError):
+    """No answer, or none that is about the request: try again later."""
 
 
 class ActionError(KcoverError):

@@ -1,0 +1,110 @@
+"""Which pods belong together: the table of job kinds, read by a pod's labels alone.
+
+An agent asks the API server for nothing to find a gang: the labels that a job kind puts on its pods,
+else the uid of the owner that controls the pod, which stands in a selector as if it were a label.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from kcover_ebpf.cluster.pods import Owner, Pod
+
+OWNER_UID = "kcover.io/owner-uid"
+"""In a selector: the uid of the controlling owner, for kinds that put no label of their own on pods."""
+RECOVERY_LABEL = "kcover.io/cascading-recovery"
+_OPERATOR_LABEL = "training.kubeflow.org/operator-name"
+
+
+@dataclass(frozen=True, slots=True)
+class JobKind:
+    """One row of kinds.toml, as far as pods are concerned."""
+
+    name: str
+    group: str
+    owner: str
+    """Kind of the owner, which may have a name that other groups use as well (Volcano's Job)."""
+    gang: tuple[str, ...]
+    operator: str | None
+    needs: tuple[str, ...]
+
+    def owns(self, owner: Owner | None) -> bool:
+        """True if this kind is what `owner` says."""
+        return owner is not None and (owner.kind, owner.group) == (self.owner, self.group)
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """Pods that live and die together; equal for all of them."""
+
+    namespace: str
+    name: str
+    kind: str | None
+    """As the pod tells; the controller finds the real owner."""
+    selector: tuple[tuple[str, str], ...]
+    """Sorted pairs; see `selects`."""
+
+
+@cache
+def job_kinds() -> tuple[JobKind, ...]:
+    """The table, in its order."""
+    text = resources.files(__package__).joinpath("kinds.toml").read_text(encoding="utf-8")
+    return tuple(
+        JobKind(
+            name=name,
+            group=row["group"],
+            owner=row.get("owner", name),
+            gang=tuple(row["gang"]),
+            operator=row.get("operator"),
+            needs=tuple(row.get("needs", ())),
+        )
+        for name, row in tomllib.loads(text).items()
+        if "gang" in row
+    )
+
+
+def kind_of(pod: Pod) -> JobKind | None:
+    """The job kind whose labels a pod carries; None if there is none."""
+    carried = [row for row in job_kinds() if all(label in pod.labels for label in row.gang)]
+    if not carried:
+        return None
+    same = [row for row in carried if row.gang == carried[0].gang]
+    operator = pod.labels.get(_OPERATOR_LABEL)
+    return next(
+        (row for row in same if row.owns(pod.controller)),
+        next((row for row in same if operator and row.operator == operator), same[0]),
+    )
+
+
+def gang_of(pod: Pod) -> Gang | None:
+    """The gang of a pod; None for a bare pod without a job's labels."""
+    kind = kind_of(pod)
+    owner = pod.controller
+    if kind is not None:
+        selector = tuple(sorted((label, pod.labels[label]) for label in kind.gang))
+        name = "-".join(pod.labels[label] for label in kind.gang)
+        return Gang(pod.namespace, name, kind.owner, selector)
+    if owner is None:
+        return None
+    return Gang(pod.namespace, owner.name, owner.kind, ((OWNER_UID, owner.uid),))
+
+
+def is_job_pod(pod: Pod) -> bool:
+    """True for a pod of a kind that is watched without being asked."""
+    kind = kind_of(pod)
+    return kind is not None and all(label in pod.labels for label in kind.needs)
+
+
+def selects(selector: Mapping[str, str], pod: Pod) -> bool:
+    """True if a gang's selector means this pod; an empty selector means none."""
+    owner = pod.controller
+    return bool(selector) and all(
+        (owner is not None and owner.uid == value)
+        if label == OWNER_UID
+        else pod.labels.get(label) == value
+        for label, value in selector.items()
+    )

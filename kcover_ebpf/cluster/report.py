@@ -1,0 +1,202 @@
+"""What an agent says about one job on its node, and what a controller hears: `FaultReport`.
+
+The schema, with a sentence about each field, is charts/kcover-ebpf/crds. Ages are seconds before
+`time_s`, so that the clocks of nodes need not agree (docs/decisions/0005).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from kcover_ebpf.cluster.codec import decode, encode, wire
+from kcover_ebpf.cluster.order import Verb
+from kcover_ebpf.errors import ObjectError
+from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind
+
+GROUP = "kcover.io"
+API_VERSION = "kcover.io/v1alpha1"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRef:
+    """The gang as its pods name it; `selector` is understood by `kinds.selects`."""
+
+    name: str
+    selector: Mapping[str, str]
+    kind: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PodRef:
+    """A watched pod of the gang on this node."""
+
+    name: str
+    uid: str
+    devices: tuple[str, ...] = ()
+    """PCI addresses of the devices it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedCulprit:
+    """Who, as the node sees it; None where it is not known."""
+
+    rank: int | None = None
+    pid: int | None = None
+    tid: int | None = None
+    host: str | None = None
+    pod: str | None = None
+    pod_uid: str | None = None
+    node: str | None = None
+    device: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedEvidence:
+    """One sentence that supports a verdict, and the node that says it."""
+
+    kind: EvidenceKind
+    text: str
+    node: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LocalVerdict:
+    """The verdict of one node alone."""
+
+    verdict: Kind
+    cause: Cause
+    age_s: float | None = None
+    """Since the trouble began."""
+    culprit: ReportedCulprit | None = None
+    evidence: tuple[ReportedEvidence, ...] = ()
+    unobserved: tuple[str, ...] = ()
+    deadline_s: float | None = None
+    """Seconds after the report until the framework gives up by itself."""
+    factor: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SocketPicture:
+    """One connection of a rank; `local` and `remote` are "ADDRESS:PORT" ("[::1]:80" for IPv6)."""
+
+    local: str
+    remote: str
+    state: str
+    unread: int = 0
+    unsent: int = 0
+    unacked: int = 0
+    window: int = 0
+    backoff: int = 0
+    sent_age_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankPicture:
+    """Where one process stands; the terms are those of `incidents.standing`."""
+
+    pod_uid: str
+    pid: int
+    role: str
+    state: str
+    """Value of `standing.State`."""
+    tid: int | None = None
+    rank: int | None = None
+    world_size: int | None = None
+    text: str | None = None
+    age_s: float | None = None
+    threshold_s: float | None = None
+    """Absent for helpers."""
+    sent_age_s: float | None = None
+    received_age_s: float | None = None
+    proven: bool = False
+    effort: str | None = None
+    timed: bool = False
+    waits_for: tuple[int, ...] = ()
+    stack: tuple[str, ...] = ()
+    known_wait: bool = False
+    exit: str | None = None
+    """"code N" or "signal N"."""
+    sockets: tuple[SocketPicture, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePicture:
+    """An announced fault of a device that has not been cleared."""
+
+    device: str
+    fault: str
+    text: str
+    uuid: str | None = None
+    fatal: bool = False
+    age_s: float | None = None
+    pods: tuple[str, ...] = ()
+    """uids of pods that hold it."""
+
+
+class AckResult(Enum):
+    """How an order ended."""
+
+    DONE = "Done"
+    PARTIAL = "Partial"
+    REFUSED = "Refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """An order that was carried out."""
+
+    order: str
+    verb: Verb
+    result: AckResult
+    processes: int | None = None
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FaultReport:
+    """What one node sees of one job, or of itself (`job` is None)."""
+
+    node: str
+    time_s: float = field(metadata=wire("time", time=True))
+    """Unix seconds, by the clock of the node."""
+    sequence: int
+    agent: str | None = None
+    expires_after_s: int = field(default=90)
+    job: JobRef | None = None
+    pods: tuple[PodRef, ...] = ()
+    suspicious: bool = False
+    trained: bool = False
+    verdict: LocalVerdict | None = None
+    ranks: tuple[RankPicture, ...] = ()
+    devices: tuple[DevicePicture, ...] = ()
+    acks: tuple[Ack, ...] = ()
+
+
+def report_of(api: Mapping[str, Any]) -> FaultReport:
+    """The report in a FaultReport object; raises `ObjectError`."""
+    metadata = api.get("metadata")
+    name = metadata.get("name", "?") if isinstance(metadata, Mapping) else "?"
+    try:
+        return decode(FaultReport, api.get("spec"), "spec")
+    except ObjectError as error:
+        raise ObjectError(f"FaultReport {name}: {error}") from error
+
+
+def object_of(
+    report: FaultReport, namespace: str, name: str, owners: tuple[PodRef, ...] = ()
+) -> dict[str, Any]:
+    """The FaultReport object; it is owned by pods, so it goes when the last of them does."""
+    metadata: dict[str, Any] = {"name": name, "namespace": namespace}
+    if owners:
+        metadata["ownerReferences"] = [
+            {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid} for pod in owners
+        ]
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "FaultReport",
+        "metadata": metadata,
+        "spec": encode(report),
+    }

@@ -1,0 +1,263 @@
+"""One connection to an API server: requests by path, answers as plain objects, errors by kind.
+
+The official client reads the configuration, keeps tokens fresh and makes TLS; its models, which are
+most of its size and know no custom resource, are not used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from kcover_ebpf import __version__
+from kcover_ebpf.errors import (
+    ApiError,
+    Conflict,
+    Forbidden,
+    Gone,
+    NotFound,
+    Unreachable,
+    UsageError,
+)
+
+CONNECT_TIMEOUT_S = 5.0
+REQUEST_TIMEOUT_S = 30.0
+STREAM_SLACK_S = 15.0
+"""A stream that is silent for so long after the server should have ended it is dead."""
+_MOST_ERROR_TEXT = 300
+_KINDS: Mapping[int, type[ApiError]] = {
+    401: Forbidden,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: Gone,
+    429: Unreachable,
+}
+
+Object = dict[str, Any]
+
+
+class Session:
+    """Requests to one API server. Thread-safe: urllib3's pool is."""
+
+    def __init__(self, configuration: Any) -> None:
+        """`configuration`: a `kubernetes.client.Configuration`; `connect` makes one."""
+        from kubernetes.client.rest import RESTClientObject
+
+        self._configuration = configuration
+        self._host = str(configuration.host).rstrip("/")
+        self._pool = RESTClientObject(configuration).pool_manager
+
+    @property
+    def host(self) -> str:
+        """The server's URL, for people."""
+        return self._host
+
+    def get(self, path: str) -> Object:
+        """One object."""
+        return self._json("GET", path)
+
+    def list(self, path: str, query: Mapping[str, str] | None = None) -> Object:
+        """One page of a collection, as the server sends it: `metadata`, `items`."""
+        return self._json("GET", path, query)
+
+    def create(self, path: str, body: Object) -> Object:
+        """Make an object in a collection; `Conflict` if there is one of that name."""
+        return self._json("POST", path, None, body)
+
+    def replace(self, path: str, body: Object) -> Object:
+        """Replace an object; with its resourceVersion in `body` a `Conflict` if it changed."""
+        return self._json("PUT", path, None, body)
+
+    def merge_patch(self, path: str, body: Object) -> Object:
+        """Change fields; with metadata.resourceVersion or uid in `body` a `Conflict` if they differ."""
+        return self._json("PATCH", path, None, body, "application/merge-patch+json")
+
+    def apply(self, path: str, body: Object, manager: str) -> Object:
+        """Server-side apply, taking over fields of other managers."""
+        query = {"fieldManager": manager, "force": "true"}
+        return self._json("PATCH", path, query, body, "application/apply-patch+yaml")
+
+    def delete(
+        self,
+        path: str,
+        uid: str | None = None,
+        grace_s: int | None = None,
+        propagation: str | None = None,
+    ) -> Object:
+        """Delete one object; with `uid` a `Conflict` if it is another one of that name."""
+        body = _delete_options(grace_s, propagation)
+        if uid is not None:
+            body["preconditions"] = {"uid": uid}
+        return self._json("DELETE", path, None, body)
+
+    def delete_collection(
+        self,
+        path: str,
+        label_selector: str,
+        grace_s: int | None = None,
+        propagation: str | None = None,
+    ) -> Object:
+        """Delete what carries the labels; an empty selector is refused, it would mean everything."""
+        if not label_selector:
+            raise ValueError("a label selector is needed")
+        query = {"labelSelector": label_selector}
+        return self._json("DELETE", path, query, _delete_options(grace_s, propagation))
+
+    def stream(self, path: str, query: Mapping[str, str], timeout_s: int) -> Iterator[Object]:
+        """Events of a watch, until the server ends it after `timeout_s`; close the iterator to leave early."""
+        asked = {**query, "watch": "1", "timeoutSeconds": str(timeout_s)}
+        response = self._send("GET", path, asked, None, "", timeout_s + STREAM_SLACK_S)
+        try:
+            yield from _lines(response)
+        finally:
+            response.close()
+            with contextlib.suppress(Exception):
+                response.release_conn()
+
+    def _json(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Object | None = None,
+        kind: str = "application/json",
+    ) -> Object:
+        response = self._send(method, path, query, body, kind, REQUEST_TIMEOUT_S)
+        try:
+            raw = response.read()
+            found = json.loads(raw) if raw else {}
+        except ValueError as error:
+            raise Unreachable(f"{method} {path}: the answer is no JSON") from error
+        except Exception as error:
+            raise _unreachable(method, path, error) from error
+        finally:
+            response.release_conn()
+        return found if isinstance(found, dict) else {}
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: Object | None,
+        kind: str,
+        timeout_s: float,
+    ) -> Any:
+        import urllib3
+
+        url = f"{self._host}{path}" + (f"?{urlencode(query)}" if query else "")
+        headers = {"Accept": "application/json", "User-Agent": f"kcover-ebpf/{__version__}"}
+        if body is not None:
+            headers["Content-Type"] = kind
+        try:
+            headers.update(self._authorization())
+            response = self._pool.request(
+                method,
+                url,
+                body=None if body is None else json.dumps(body),
+                headers=headers,
+                preload_content=False,
+                retries=False,
+                timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=timeout_s),
+            )
+        except Exception as error:
+            raise _unreachable(method, path, error) from error
+        if response.status >= 400:
+            raise _refusal(method, path, response)
+        return response
+
+    def _authorization(self) -> dict[str, str]:
+        # the client calls its refresh hook here: a token of a ServiceAccount lives for an hour
+        setting = self._configuration.auth_settings().get("BearerToken")
+        return {"Authorization": str(setting["value"])} if setting else {}
+
+
+def connect(kubeconfig: str | None = None, context: str | None = None) -> Session:
+    """A session by a kubeconfig, or as the pod that we run in; raises `UsageError` without either.
+
+    Nothing is sent yet. `kubeconfig` None: KUBECONFIG, else the pod's own token, else ~/.kube/config.
+    """
+    import os
+
+    from kubernetes import client, config
+
+    configuration = client.Configuration()
+    in_pod = "KUBERNETES_SERVICE_HOST" in os.environ
+    named = kubeconfig or os.environ.get("KUBECONFIG")
+    try:
+        if named is None and context is None and in_pod:
+            config.load_incluster_config(client_configuration=configuration)
+        else:
+            path = named or str(Path.home() / ".kube" / "config")
+            if named is not None and not any(Path(each).is_file() for each in path.split(":")):
+                raise UsageError(f"no kubeconfig {path}; name one with --kubeconfig")
+            config.load_kube_config(path, context, configuration, persist_config=False)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"cannot use the {'kubeconfig ' + named if named else 'Kubernetes configuration'}: "
+            f"{_said(error)}; give a valid one with --kubeconfig"
+        ) from error
+    configuration.retries = False
+    return Session(configuration)
+
+
+def _delete_options(grace_s: int | None, propagation: str | None) -> Object:
+    body: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
+    if grace_s is not None:
+        body["gracePeriodSeconds"] = grace_s
+    if propagation is not None:
+        body["propagationPolicy"] = propagation
+    return body
+
+
+def _lines(response: Any) -> Iterator[Object]:
+    rest = b""
+    try:
+        for chunk in response.stream(65536, decode_content=True):
+            *whole, rest = (rest + chunk).split(b"\n")
+            for line in whole:
+                if line.strip():
+                    found = json.loads(line)
+                    if isinstance(found, dict):
+                        yield found
+    except ValueError as error:
+        raise Unreachable("watch: the answer is no JSON") from error
+    except ApiError:
+        raise
+    except Exception as error:
+        raise _unreachable("watch", "", error) from error
+
+
+def _refusal(method: str, path: str, response: Any) -> ApiError:
+    try:
+        body = json.loads(response.read(65536))
+        said = str(body.get("message", "")) if isinstance(body, dict) else ""
+    except Exception:  # noqa: BLE001 - what a proxy sends in place of a status may be anything
+        said = ""
+    finally:
+        response.release_conn()
+    status = int(response.status)
+    wait = response.headers.get("Retry-After", "")
+    kind = _KINDS.get(status, Unreachable if status >= 500 else ApiError)
+    text = f"{method} {path}: {status} {' '.join(said.split())[:_MOST_ERROR_TEXT]}".rstrip()
+    return kind(text, status, float(wait) if wait.isdecimal() else None)
+
+
+def _unreachable(method: str, path: str, error: Exception) -> Unreachable:
+    return Unreachable(f"{method} {path}: {_said(error)}".strip())
+
+
+def _said(error: BaseException) -> str:
+    # urllib3 wraps the reason, and writes addresses of objects into its messages
+    reason = getattr(error, "reason", None)
+    if isinstance(reason, BaseException):
+        return _said(reason)
+    text = str(error).rpartition("object at ")[2].partition(">: ")[2] or str(error)
+    return " ".join((text or type(error).__name__).split())[:_MOST_ERROR_TEXT]

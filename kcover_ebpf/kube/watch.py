@@ -1,0 +1,222 @@
+"""A collection kept up to date: list, then watch from there, and list again when history is gone.
+
+`Plan` is the pure half: it says what to do next and takes what came of it. `Watch` does it in a
+thread of its own and hands each change to a callback.
+
+Source: Kubernetes API concepts, "Efficient detection of changes".
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+from kcover_ebpf.errors import ApiError, Gone
+
+Object = dict[str, Any]
+PAGE = 500
+STREAM_S = 290
+"""Length of one watch; the server's own limit is 30 to 60 minutes, idle connections die sooner."""
+_FIRST_DELAY_S = 0.5
+_LONGEST_DELAY_S = 30.0
+_HEALTHY_S = 10.0
+"""A watch that lived for so long was no failure."""
+
+
+class Change(Enum):
+    """What became of an object."""
+
+    SET = "set"
+    """It is new, or changed."""
+    GONE = "gone"
+    SYNCED = "synced"
+    """A list is complete; there is no object. What was not in it is gone, and has been told so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One change; `object` is empty for SYNCED."""
+
+    change: Change
+    object: Object
+
+
+class Plan:
+    """The state of one list-and-watch, without any transport."""
+
+    def __init__(self) -> None:
+        self.version: str | None = None
+        """Where to watch from; None: list first."""
+        self._known: dict[str, Object] = {}
+        self._failures = 0
+
+    def listed(self, items: Mapping[str, Object], version: str) -> Iterator[Event]:
+        """A complete list came; tells what is new and what went away unseen."""
+        for key in self._known.keys() - items.keys():
+            yield Event(Change.GONE, self._known.pop(key))
+        for key, item in items.items():
+            before = self._known.get(key)
+            if before is None or _version(before) != _version(item):
+                self._known[key] = _identity(item)
+                yield Event(Change.SET, item)
+        self.version = version
+        yield Event(Change.SYNCED, {})
+
+    def told(self, raw: Object) -> Event | None:
+        """One line of a watch came; None where it only moves the version; raises `Gone`, `ApiError`."""
+        kind, item = raw.get("type"), raw.get("object")
+        if not isinstance(item, dict):
+            return None
+        if kind == "ERROR":
+            raise self._refused(item)
+        if kind not in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK"):
+            return None
+        self.version = _version(item) or self.version
+        if kind == "BOOKMARK":
+            return None
+        key = key_of(item)
+        if kind == "DELETED":
+            self._known.pop(key, None)
+            return Event(Change.GONE, item)
+        self._known[key] = _identity(item)
+        return Event(Change.SET, item)
+
+    def _refused(self, status: Object) -> ApiError:
+        code = status.get("code")
+        text = f"watch: {code} {status.get('message', '')}"[:300]
+        if code == 410:
+            self.version = None
+            return Gone(text, 410)
+        return ApiError(text, code if isinstance(code, int) else 0)
+
+    def failed(self, error: ApiError) -> float:
+        """A list or watch failed; seconds to wait (before jitter) until the next try.
+
+        History that is gone is listed again at once, the first time.
+        """
+        self._failures += 1
+        if isinstance(error, Gone):
+            self.version = None
+            if self._failures == 1:
+                return 0.0
+        delay_s = min(_FIRST_DELAY_S * float(2 ** min(self._failures - 1, 16)), _LONGEST_DELAY_S)
+        return max(delay_s, error.retry_after_s or 0.0)
+
+    def worked(self) -> None:
+        """A list was complete, or a watch lived long enough: the next failure is a first one."""
+        self._failures = 0
+
+
+def key_of(item: Object) -> str:
+    """Identity of an object within its collection: a name may come back, a uid does not."""
+    metadata = item.get("metadata") or {}
+    return str(metadata.get("uid") or f"{metadata.get('namespace', '')}/{metadata.get('name', '')}")
+
+
+def _version(item: Object) -> str:
+    return str((item.get("metadata") or {}).get("resourceVersion") or "")
+
+
+def _identity(item: Object) -> Object:
+    # enough to say that it is gone; the whole objects live with whoever listens
+    kept = ("name", "namespace", "uid", "resourceVersion")
+    metadata = item.get("metadata") or {}
+    return {"metadata": {key: metadata[key] for key in kept if key in metadata}}
+
+
+class Transport(Protocol):
+    """What a watch needs of a `Session`."""
+
+    def list(self, path: str, query: Mapping[str, str] | None = None) -> Object:
+        """One page."""
+        ...
+
+    def stream(self, path: str, query: Mapping[str, str], timeout_s: int) -> Iterator[Object]:
+        """Events until the server ends the watch."""
+        ...
+
+
+class Watch:
+    """Keeps one collection up to date in a thread; callbacks run in that thread."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        path: str,
+        query: Mapping[str, str],
+        on_event: Callable[[Event], None],
+        on_error: Callable[[ApiError], None] = lambda _: None,
+    ) -> None:
+        """`query`: field or label selectors."""
+        self._transport, self._path, self._query = transport, path, dict(query)
+        self._on_event, self._on_error = on_event, on_error
+        self._plan = Plan()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"watch {path}", daemon=True)
+        self.synced = threading.Event()
+        """Set once the first list is complete."""
+
+    def start(self) -> None:
+        """Begin; the thread never dies of an error of the API."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End soon; a stream under way is left to the process's end."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            began_s = time.monotonic()
+            try:
+                self._once()
+            except ApiError as error:
+                if time.monotonic() - began_s > _HEALTHY_S:
+                    self._plan.worked()
+                self._on_error(error)
+                # all agents lose the server at once; they must not all come back at once
+                self._stop.wait(self._plan.failed(error) * random.uniform(0.5, 1.5))
+
+    def _once(self) -> None:
+        if self._plan.version is None:
+            self._list()
+        began_s = time.monotonic()
+        asked = {
+            **self._query,
+            "resourceVersion": self._plan.version or "",
+            "allowWatchBookmarks": "true",
+        }
+        for raw in self._transport.stream(self._path, asked, _stream_s()):
+            event = self._plan.told(raw)
+            self._plan.worked()
+            if event is not None:
+                self._on_event(event)
+            if self._stop.is_set():
+                return
+        if time.monotonic() - began_s < 1.0:
+            # a server (or a proxy) that ends every watch at once must not be asked in a tight loop
+            self._stop.wait(1.0)
+
+    def _list(self) -> None:
+        items: dict[str, Object] = {}
+        query = {**self._query, "limit": str(PAGE)}
+        while True:
+            page = self._transport.list(self._path, query)
+            for item in page.get("items") or ():
+                items[key_of(item)] = item
+            metadata = page.get("metadata") or {}
+            if not metadata.get("continue"):
+                break
+            query["continue"] = str(metadata["continue"])
+        for event in self._plan.listed(items, str(metadata.get("resourceVersion") or "")):
+            self._on_event(event)
+        self._plan.worked()
+        self.synced.set()
+
+
+def _stream_s() -> int:
+    return random.randint(STREAM_S * 9 // 10, STREAM_S)

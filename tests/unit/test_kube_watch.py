@@ -1,0 +1,163 @@
+"""List and watch: what is told, where a watch begins again, and how long it waits."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from kcover_ebpf.errors import ApiError, Gone, Unreachable
+from kcover_ebpf.kube.watch import Change, Event, Plan, Watch
+
+
+def item(name: str, version: int = 1, uid: str | None = None) -> dict[str, Any]:
+    return {"metadata": {"name": name, "uid": uid or f"u-{name}", "resourceVersion": str(version)}}
+
+
+def keyed(*items: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {each["metadata"]["uid"]: each for each in items}
+
+
+def names(events: Iterator[Event]) -> list[tuple[Change, str]]:
+    return [(each.change, each.object.get("metadata", {}).get("name", "")) for each in events]
+
+
+def test_a_first_list_tells_everything() -> None:
+    plan = Plan()
+    told = names(plan.listed(keyed(item("a"), item("b")), "7"))
+    assert told == [(Change.SET, "a"), (Change.SET, "b"), (Change.SYNCED, "")]
+    assert plan.version == "7"
+
+
+def test_a_second_list_tells_the_difference() -> None:
+    plan = Plan()
+    list(plan.listed(keyed(item("a"), item("b"), item("c")), "7"))
+    told = names(plan.listed(keyed(item("a"), item("b", 8)), "9"))
+    assert told == [(Change.GONE, "c"), (Change.SET, "b"), (Change.SYNCED, "")]
+
+
+def test_a_pod_of_the_same_name_is_another_one() -> None:
+    plan = Plan()
+    list(plan.listed(keyed(item("a", 1, "old")), "1"))
+    told = names(plan.listed(keyed(item("a", 5, "new")), "6"))
+    assert told == [(Change.GONE, "a"), (Change.SET, "a"), (Change.SYNCED, "")]
+
+
+def test_a_watch_moves_on() -> None:
+    plan = Plan()
+    list(plan.listed({}, "1"))
+    assert plan.told({"type": "ADDED", "object": item("a", 2)}) == Event(Change.SET, item("a", 2))
+    assert plan.told({"type": "MODIFIED", "object": item("a", 3)}) == Event(
+        Change.SET, item("a", 3)
+    )
+    assert plan.told({"type": "BOOKMARK", "object": item("", 9)}) is None
+    assert plan.version == "9"
+    assert plan.told({"type": "DELETED", "object": item("a", 10)}) == Event(
+        Change.GONE, item("a", 10)
+    )
+    # what was told as gone is not told again
+    assert names(plan.listed({}, "11")) == [(Change.SYNCED, "")]
+
+
+@pytest.mark.parametrize(
+    "raw", [{}, {"type": "ADDED"}, {"type": "NEW", "object": {}}, {"object": 5}]
+)
+def test_a_line_that_says_nothing(raw: dict[str, Any]) -> None:
+    assert Plan().told(raw) is None
+
+
+def test_history_that_is_gone_is_listed_again_at_once_but_not_in_a_loop() -> None:
+    plan = Plan()
+    list(plan.listed({}, "1"))
+    with pytest.raises(Gone) as caught:
+        plan.told({"type": "ERROR", "object": {"code": 410, "message": "too old"}})
+    assert plan.version is None
+    assert plan.failed(caught.value) == 0.0
+    assert plan.failed(caught.value) > 0.0
+
+
+def test_another_error_in_a_watch_goes_on_from_where_it_was() -> None:
+    plan = Plan()
+    list(plan.listed({}, "5"))
+    with pytest.raises(ApiError) as caught:
+        plan.told({"type": "ERROR", "object": {"code": 500, "message": "oh"}})
+    plan.failed(caught.value)
+    assert plan.version == "5"
+
+
+def test_the_wait_doubles_up_to_a_limit_and_begins_anew_after_success() -> None:
+    plan = Plan()
+    waits = [plan.failed(Unreachable("no")) for _ in range(9)]
+    assert waits == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
+    plan.worked()
+    assert plan.failed(Unreachable("no")) == 0.5
+    assert plan.failed(Unreachable("busy", 429, 60.0)) == 60.0
+
+
+class Scripted:
+    """A transport that plays lists and streams, then says that it is done."""
+
+    def __init__(self, pages: list[Any], streams: list[Any]) -> None:
+        self.pages, self.streams = pages, streams
+        self.asked: list[Mapping[str, str]] = []
+        self.done = threading.Event()
+
+    def list(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
+        self.asked.append(dict(query or {}))
+        page = self.pages.pop(0)
+        if isinstance(page, ApiError):
+            raise page
+        return dict(page)
+
+    def stream(
+        self, path: str, query: Mapping[str, str], timeout_s: int
+    ) -> Iterator[dict[str, Any]]:
+        self.asked.append(dict(query))
+        if not self.streams:
+            self.done.set()
+            threading.Event().wait(60)
+        for raw in self.streams.pop(0):
+            if isinstance(raw, ApiError):
+                raise raw
+            yield raw
+
+
+def page(version: str, *items: dict[str, Any], more: str = "") -> dict[str, Any]:
+    return {"metadata": {"resourceVersion": version, "continue": more}, "items": list(items)}
+
+
+def test_a_whole_life() -> None:
+    transport = Scripted(
+        [page("3", item("a"), more="x"), page("3", item("b")), page("20", item("b"), item("c"))],
+        [
+            [{"type": "ADDED", "object": item("d", 5)}, Unreachable("cut")],
+            [{"type": "ERROR", "object": {"code": 410}}],
+        ],
+    )
+    told: list[tuple[Change, str]] = []
+    errors: list[ApiError] = []
+    watch = Watch(
+        transport,
+        "/pods",
+        {"fieldSelector": "spec.nodeName=n"},
+        lambda event: told.append((event.change, event.object.get("metadata", {}).get("name", ""))),
+        errors.append,
+    )
+    watch.start()
+    assert transport.done.wait(30)
+    assert told == [
+        (Change.SET, "a"),
+        (Change.SET, "b"),
+        (Change.SYNCED, ""),
+        (Change.SET, "d"),
+        (Change.GONE, "a"),
+        (Change.GONE, "d"),
+        (Change.SET, "c"),
+        (Change.SYNCED, ""),
+    ]
+    assert [type(each) for each in errors] == [Unreachable, Gone]
+    assert all(each["fieldSelector"] == "spec.nodeName=n" for each in transport.asked)
+    assert [each.get("continue") for each in transport.asked[:2]] == [None, "x"]
+    watched = [each["resourceVersion"] for each in transport.asked if "resourceVersion" in each]
+    assert watched == ["3", "5", "20"]
+    watch.stop()
