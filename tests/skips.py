@@ -71,6 +71,7 @@ CAPABILITIES: Mapping[str, tuple[Callable[[], bool], str]] = {
     "loop": (Path("/dev/loop-control").exists, "load the loop module"),
     "gcc": (lambda: shutil.which("gcc") is not None, "run tools/setup test"),
     "bpftool": (lambda: _runs("bpftool", "version"), "run tools/setup test"),
+    "promtool": (lambda: shutil.which("promtool") is not None, "run tools/setup test"),
     "torch": (lambda: _has_module("torch"), "run tools/setup test"),
     "mpi": (
         lambda: _has_module("mpi4py") and shutil.which("mpirun") is not None,

@@ -1,0 +1,48 @@
+# The image of the agent and the controller. `tools/image build` makes it without a Docker engine; `docker build .` works too.
+# Nothing in it depends on the time or the place of the build: same sources, same Debian packages, same digest.
+ARG BASE=docker.io/library/debian:bookworm-slim
+
+FROM ${BASE} AS build
+RUN apt-get -q update \
+ && apt-get -q install -y --no-install-recommends \
+    ca-certificates clang-14 libbpf-dev libc6-dev llvm-14 make python3-pip python3-venv
+WORKDIR /src
+# A certificate authority of the network that builds, if it has one of its own.
+ARG CA_BUNDLE=
+COPY tools/image-requirements.txt tools/
+RUN pip install ${CA_BUNDLE:+--cert ${CA_BUNDLE}} --break-system-packages --quiet --no-compile --no-deps \
+    --only-binary :all: --require-hashes --root /out -r tools/image-requirements.txt \
+ && rm -r /out/usr/local/lib/python3.11/dist-packages/kubernetes/aio \
+ && pip install ${CA_BUNDLE:+--cert ${CA_BUNDLE}} --break-system-packages --quiet hatchling==1.33.0
+ARG SOURCE_DATE_EPOCH=0
+COPY . .
+RUN make --silent objects && python3 -m hatchling build --target wheel \
+ && pip install --break-system-packages --quiet --no-compile --no-deps --no-index --root /out dist/*.whl
+
+FROM ${BASE} AS runtime
+RUN apt-get -q update && apt-get -q install -y --no-install-recommends libbpf1 python3
+COPY --from=build /out/ /
+COPY tools/sbom.py /tmp/
+ARG SOURCE_DATE_EPOCH=0
+# Compiled files that carry a hash, because one that carries a time is not believed once all times are the same.
+RUN python3 -m compileall -q -f --invalidation-mode unchecked-hash /usr/lib/python3 /usr/lib/python3.11 \
+    /usr/local/lib/python3.11/dist-packages \
+ && mkdir -p /usr/share/sbom && python3 /tmp/sbom.py > /usr/share/sbom/kcover-ebpf.spdx.json \
+ && find /usr/local/lib/python3.11/dist-packages -path '*.dist-info/direct_url.json' -delete \
+ && rm -rf /tmp/* /var/log/* /var/cache/* /var/lib/apt/lists/* /var/lib/dpkg/*-old /etc/machine-id \
+    /usr/share/doc/*/changelog* /usr/share/man /usr/share/info /usr/share/locale /root/.cache
+
+FROM scratch
+ARG VERSION=0
+ARG REVISION=
+LABEL org.opencontainers.image.title="kcover-ebpf" \
+      org.opencontainers.image.description="eBPF fault sensor for AI training: agent and controller" \
+      org.opencontainers.image.licenses="Apache-2.0 AND (GPL-2.0-only OR BSD-2-Clause)" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+COPY --from=runtime / /
+ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+# The controller. The agent's pod asks for root by itself.
+USER 65532:65532
+ENTRYPOINT ["kcover-ebpf"]

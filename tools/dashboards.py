@@ -1,0 +1,194 @@
+"""Writes the Grafana dashboards of the chart (charts/kcover-ebpf/files/dashboards) from the tables below.
+
+python tools/dashboards.py           writes them
+python tools/dashboards.py --check   says which are not up to date, and exits 1
+"""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent.parent / "charts/kcover-ebpf/files/dashboards"
+WIDTH = 24
+Json = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One picture; `kind` is a panel type of Grafana, `width` is in 24ths of the page."""
+
+    title: str
+    kind: str
+    width: int
+    height: int
+    queries: tuple[tuple[str, str], ...]
+    """Expression and legend."""
+    unit: str = "short"
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    """One page; `variables` are (name, query of label values)."""
+
+    name: str
+    title: str
+    variables: tuple[tuple[str, str], ...]
+    panels: tuple[Panel, ...]
+
+
+INCIDENTS = "kcover_incident_info"
+CLUSTER = Dashboard(
+    "cluster",
+    "kcover-ebpf / cluster",
+    (),
+    (
+        Panel("Jobs in trouble", "stat", 4, 4, ((f'count({INCIDENTS}{{phase!~"Recovered|Observed"}}) or vector(0)', ""),)),
+        Panel("Watched pods", "stat", 4, 4, (("sum(kcover_watched_pods)", ""),)),
+        Panel("Agents that answer", "stat", 4, 4, (('sum(up{job="kcover-agent"})', ""),)),
+        Panel("Leaders", "stat", 4, 4, (("sum(kcover_leader)", ""),), text="1 is right."),
+        Panel("Breaker", "stat", 4, 4, (("max by (breaker) (kcover_breaker_open)", "{{breaker}}"),), text="1: only observing."),
+        Panel("Nodes kept out", "stat", 4, 4, (("sum(kcover_nodes_kept_out)", ""),)),
+        Panel("Incidents", "table", 24, 8, ((INCIDENTS, ""),)),
+        Panel("Incidents by phase", "timeseries", 12, 8, (("sum by (phase) (kcover_incidents)", "{{phase}}"),)),
+        Panel("Verdicts of agents", "timeseries", 12, 8, (("sum by (verdict, cause) (increase(kcover_verdicts_total[$__rate_interval])) > 0", "{{verdict}} {{cause}}"),)),
+        Panel(
+            "From fault to verdict", "timeseries", 8, 8,
+            tuple((f"histogram_quantile({q}, sum by (le) (rate(kcover_detection_seconds_bucket[1h])))", f"p{int(q * 100)}") for q in (0.5, 0.99)), "s",
+        ),
+        Panel(
+            "From verdict to progress", "timeseries", 8, 8,
+            tuple((f"histogram_quantile({q}, sum by (le, way) (rate(kcover_recovery_seconds_bucket[1h])))", f"{{{{way}}}} p{int(q * 100)}") for q in (0.5, 0.99)), "s",
+        ),
+        Panel("Time lost, by phase", "timeseries", 8, 8, (("sum by (phase) (increase(kcover_time_lost_seconds_total[1h]))", "{{phase}}"),), "s"),
+        Panel("API errors", "timeseries", 12, 8, (("sum by (verb, resource) (rate(kcover_api_errors_total[$__rate_interval]))", "{{verb}} {{resource}}"),), "reqps"),
+        Panel("Own memory, largest", "timeseries", 12, 8, (('max by (job) (process_resident_memory_bytes{job=~"kcover-.+"})', "{{job}}"),), "bytes"),
+    ),
+)  # fmt: skip
+JOB = Dashboard(
+    "job",
+    "kcover-ebpf / job",
+    (
+        ("namespace", "label_values(kcover_rank_progress_age_seconds, namespace)"),
+        ("training_job", 'label_values(kcover_rank_progress_age_seconds{namespace="$namespace"}, training_job)'),
+    ),
+    (
+        Panel("Incident", "table", 24, 5, ((f'{INCIDENTS}{{namespace="$namespace",training_job="$training_job"}}', ""),)),
+        Panel(
+            "How long each rank has stood", "timeseries", 24, 9,
+            (('max by (rank, pod) (kcover_rank_progress_age_seconds{namespace="$namespace",training_job="$training_job"})', "{{rank}} {{pod}}"),), "s",
+            "A rank that trains stays near zero; those that wait rise together, and so does the one they wait for.",
+        ),
+        Panel("What each node says", "table", 12, 7, (('kcover_job_verdict{namespace="$namespace",training_job="$training_job"} == 1', ""),)),
+        Panel("Effective training time", "timeseries", 12, 7, (('kcover_job_ettr_ratio{namespace="$namespace",training_job="$training_job"}', "ratio"),), "percentunit"),
+    ),
+)  # fmt: skip
+NODE = Dashboard(
+    "node",
+    "kcover-ebpf / node",
+    (("node", 'label_values(up{job="kcover-agent"}, node)'),),
+    (
+        Panel("Watched pods", "stat", 6, 4, (('kcover_watched_pods{node="$node"}', ""),)),
+        Panel("Reports not sent", "stat", 6, 4, (('kcover_reports_spooled{node="$node"}', ""),)),
+        Panel("Agent CPU", "stat", 6, 4, (('rate(process_cpu_seconds_total{job="kcover-agent",node="$node"}[1m])', ""),), "percentunit"),
+        Panel("Agent memory", "stat", 6, 4, (('process_resident_memory_bytes{job="kcover-agent",node="$node"}', ""),), "bytes"),
+        Panel("Device faults", "table", 12, 7, (('kcover_device_fault{node="$node"} == 1', ""),)),
+        Panel("Probes that are not attached", "table", 12, 7, (('kcover_probe_attached{node="$node"} == 0', ""),)),
+        Panel("Xids", "timeseries", 8, 7, (('sum by (device, xid) (increase(kcover_xid_total{node="$node"}[$__rate_interval]))', "{{device}} {{xid}}"),)),
+        Panel("PCIe errors", "timeseries", 8, 7, (('sum by (device, error) (increase(kcover_pcie_aer_total{node="$node"}[$__rate_interval]))', "{{device}} {{error}}"),)),
+        Panel("Ports that went down", "timeseries", 8, 7, (('sum by (device) (increase(kcover_port_down_total{node="$node"}[$__rate_interval]))', "{{device}}"),)),
+        Panel("Records lost, times without a judgement", "timeseries", 12, 7, (
+            ('sum by (family) (increase(kcover_records_lost_total{node="$node"}[$__rate_interval]))', "lost: {{family}}"),
+            ('increase(kcover_blind_total{node="$node"}[$__rate_interval])', "blind"),
+        )),
+        Panel("Orders carried out", "timeseries", 12, 7, (('sum by (verb, result) (increase(kcover_orders_total{node="$node"}[$__rate_interval]))', "{{verb}} {{result}}"),)),
+    ),
+)  # fmt: skip
+DASHBOARDS = (CLUSTER, JOB, NODE)
+SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+
+
+def _panel(panel: Panel, number: int, x: int, y: int) -> Json:
+    instant = panel.kind in {"stat", "table"}
+    targets = [
+        {
+            "refId": chr(ord("A") + index),
+            "datasource": SOURCE,
+            "expr": expression,
+            "legendFormat": legend or "__auto",
+            "instant": instant,
+            "range": not instant,
+            "format": "table" if panel.kind == "table" else "time_series",
+        }
+        for index, (expression, legend) in enumerate(panel.queries)
+    ]
+    hidden = {"Time": True, "Value": True, "__name__": True, "instance": True, "job": True}
+    tidy = [{"id": "organize", "options": {"excludeByName": hidden}}]
+    return {
+        "id": number,
+        "type": panel.kind,
+        "title": panel.title,
+        "description": panel.text,
+        "datasource": SOURCE,
+        "gridPos": {"x": x, "y": y, "w": panel.width, "h": panel.height},
+        "fieldConfig": {"defaults": {"unit": panel.unit}, "overrides": []},
+        "targets": targets,
+        "transformations": tidy if panel.kind == "table" else [],
+    }
+
+
+def _panels(panels: tuple[Panel, ...]) -> list[Json]:
+    placed: list[Json] = []
+    x = y = row_height = 0
+    for number, panel in enumerate(panels, start=1):
+        if x + panel.width > WIDTH:
+            x, y, row_height = 0, y + row_height, 0
+        placed.append(_panel(panel, number, x, y))
+        x, row_height = x + panel.width, max(row_height, panel.height)
+    return placed
+
+
+def _variable(name: str, query: str) -> Json:
+    return {
+        "name": name,
+        "type": "query",
+        "datasource": SOURCE,
+        "definition": query,
+        "query": {"query": query, "refId": name},
+        "refresh": 2,
+        "sort": 1,
+    }
+
+
+def render(dashboard: Dashboard) -> str:
+    """The dashboard as Grafana imports it."""
+    source: Json = {"name": "datasource", "type": "datasource", "query": "prometheus"}
+    page: Json = {
+        "uid": f"kcover-{dashboard.name}",
+        "title": dashboard.title,
+        "tags": ["kcover-ebpf"],
+        "schemaVersion": 39,
+        "editable": True,
+        "refresh": "10s",
+        "time": {"from": "now-1h", "to": "now"},
+        "templating": {"list": [source, *(_variable(*each) for each in dashboard.variables)]},
+        "panels": _panels(dashboard.panels),
+    }
+    return json.dumps(page, indent=1) + "\n"
+
+
+def main(arguments: list[str]) -> int:
+    files = {FOLDER / f"{each.name}.json": render(each) for each in DASHBOARDS}
+    if arguments == ["--check"]:
+        old = [path.name for path, text in files.items() if path.read_text() != text]
+        print("\n".join(f"{name}: run python tools/dashboards.py" for name in old), end="")
+        return 1 if old else 0
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for path, text in files.items():
+        path.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

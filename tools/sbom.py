@@ -1,0 +1,109 @@
+"""Writes the SPDX 2.3 bill of materials of the system it runs in: Debian's packages and Python's.
+
+Runs inside the image that is being built, with the standard library alone. The same packages give
+the same bytes: the time is SOURCE_DATE_EPOCH, the name of the document is a hash of its contents.
+"""
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+NAME = "kcover-ebpf"
+FORMAT = "${Package}\t${Version}\t${Architecture}\t${source:Package}\t${Maintainer}\n"
+Package = dict[str, object]
+
+
+def spdx_id(kind: str, name: str) -> str:
+    """An identifier of SPDX: letters, digits, dots and hyphens."""
+    return f"SPDXRef-{kind}-" + re.sub(r"[^A-Za-z0-9.-]", "-", name)
+
+
+def entry(kind: str, name: str, version: str, purl: str, licence: str | None) -> Package:
+    """One package.
+
+    `licence` None: its metadata names none. A Debian package's is in /usr/share/doc/NAME/copyright.
+    """
+    return {
+        "SPDXID": spdx_id(kind, name),
+        "name": name,
+        "versionInfo": version,
+        "downloadLocation": "NOASSERTION",
+        "filesAnalyzed": False,
+        "licenseConcluded": "NOASSERTION",
+        "licenseDeclared": licence or "NOASSERTION",
+        "copyrightText": "NOASSERTION",
+        "externalRefs": [
+            {
+                "referenceCategory": "PACKAGE-MANAGER",
+                "referenceType": "purl",
+                "referenceLocator": purl,
+            }
+        ],
+    }
+
+
+def debian_packages(listing: str) -> Iterator[Package]:
+    """The packages in the output of dpkg-query with FORMAT."""
+    for line in listing.splitlines():
+        name, version, architecture, source, maintainer = line.split("\t")
+        purl = f"pkg:deb/debian/{name}@{version.replace('+', '%2B')}?arch={architecture}"
+        package = entry("deb", name, version, purl, None)
+        package["supplier"] = f"Organization: {maintainer}"
+        package["sourceInfo"] = f"built from the Debian source package {source}"
+        yield package
+
+
+def python_packages(folder: Path) -> Iterator[Package]:
+    """The distributions installed in `folder`."""
+    for found in metadata.distributions(path=[str(folder)]):
+        name = found.metadata["Name"]
+        expression = next(iter(found.metadata.get_all("License-Expression") or ()), None)
+        purl = f"pkg:pypi/{name.lower().replace('_', '-')}@{found.version}"
+        yield entry("pypi", name, found.version, purl, expression)
+
+
+def document(packages: list[Package], epoch_s: int) -> dict[str, object]:
+    """The document, of the time `epoch_s` (seconds since 1970)."""
+    packages = sorted(packages, key=lambda package: str(package["SPDXID"]))
+    digest = hashlib.sha256(json.dumps(packages, sort_keys=True).encode()).hexdigest()
+    described = [{"relationshipType": "DESCRIBES", "relatedSpdxElement": package["SPDXID"]}
+                 for package in packages]  # fmt: skip
+    return {
+        "spdxVersion": "SPDX-2.3",
+        "dataLicense": "CC0-1.0",
+        "SPDXID": "SPDXRef-DOCUMENT",
+        "name": NAME,
+        "documentNamespace": f"https://kcover.io/spdx/{NAME}-{digest}",
+        "creationInfo": {
+            "created": datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "creators": [f"Tool: {NAME}-tools-sbom"],
+        },
+        "packages": packages,
+        "relationships": [{"spdxElementId": "SPDXRef-DOCUMENT", **each} for each in described],
+    }
+
+
+def main() -> None:
+    listing = subprocess.run(
+        ["dpkg-query", "--show", f"--showformat={FORMAT}"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    folder = Path("/usr/local/lib/python3.11/dist-packages")
+    packages = [*debian_packages(listing), *python_packages(folder)]
+    json.dump(
+        document(packages, int(os.environ.get("SOURCE_DATE_EPOCH", "0"))), sys.stdout, indent=1
+    )
+    sys.stdout.write("\n")
+
+
+if __name__ == "__main__":
+    main()
