@@ -12,6 +12,7 @@ import os
 import platform
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kcover_ebpf import __version__
@@ -114,7 +115,7 @@ class _Run:
 
         settings = self._plan.settings
         return self._stack.enter_context(
-            DeviceWatch(kernel.maps, settings, load(self._plan.catalog))
+            DeviceWatch(kernel.maps, settings, partial(load, self._plan.catalog))
         )
 
     def _make_announcer(self, keeper: Keeper | None) -> Announcer:

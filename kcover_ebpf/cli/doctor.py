@@ -75,7 +75,7 @@ def _try_probes() -> tuple[ProbeStatus, ...]:
     from kcover_ebpf.settings import Settings
 
     settings = Settings()
-    with Kernel.open(settings) as kernel, DeviceWatch(kernel.maps, settings, load()) as devices:
+    with Kernel.open(settings) as kernel, DeviceWatch(kernel.maps, settings, load) as devices:
         return (*kernel.statuses, *devices.statuses)
 
 

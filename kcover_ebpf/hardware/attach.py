@@ -11,12 +11,20 @@ from kcover_ebpf import device_wire as wire
 from kcover_ebpf.device_decode import text_of
 from kcover_ebpf.device_facts import AerSeverity, AerTotal, Rung
 from kcover_ebpf.hardware import families
+from kcover_ebpf.kernel.libbpf import kept_memory
 from kcover_ebpf.kernel.maps import BpfMap
-from kcover_ebpf.kernel.probes import Family, LoadedFamily, ProbeStatus, load_family
+from kcover_ebpf.kernel.probes import Family, LoadedFamily, Probe, ProbeStatus, load_family
 from kcover_ebpf.settings import Settings
 
-_MODULES = {"gpu": "nvidia", "nic": families.NIC_MODULE}
-"""Families that have nothing to hang on while a module is not loaded."""
+_MODULES = {
+    "on_rdma": families.NIC_MODULE,
+    "on_xid_tracepoint": families.GPU_MODULE,
+    **{probe.name: families.GPU_MODULE for probe in families.GPU.probes},
+}
+"""Probes that have nothing to hang on while a module is not loaded."""
+
+_MOST_REFUSALS = 5
+"""A driver that is just being loaded may refuse once or twice; a kernel without kprobes always does."""
 
 
 class Attachments:
@@ -28,17 +36,27 @@ class Attachments:
         self._maps, self._settings, self._root = maps, settings, root
         self._gpu = families.GPU_PINNED if pin_driver else families.GPU
         self._loaded: dict[str, LoadedFamily] = {}
-        for family in (families.LOG, families.PCIE, families.MEMORY, families.NIC, self._gpu):
-            self._load(family)
+        self._refused_count = 0
+        with kept_memory():
+            for family in (families.LOG, families.PCIE, families.MEMORY, families.NIC, self._gpu):
+                self._load(family)
 
     def _load(self, family: Family) -> None:
         if (before := self._loaded.pop(family.name, None)) is not None:
             before.close()
-        self._loaded[family.name] = load_family(family, self._maps, self._settings)
+        # not even tried: that would cost some 10 ms of each start
+        ready = tuple(probe for probe in family.probes if self._has_module_of(probe.name))
+        loaded = LoadedFamily(None, {}, ())
+        if ready:
+            loaded = load_family(replace(family, probes=ready), self._maps, self._settings)
+        waiting = tuple(_waiting(family, probe) for probe in family.probes if probe not in ready)
+        self._loaded[family.name] = replace(loaded, statuses=loaded.statuses + waiting)
 
     def reload_gpu(self) -> None:
         """Attach anew what hangs on the GPU driver."""
         self._load(self._gpu)
+        if not self._loaded["gpu"].links:
+            self._refused_count += 1
 
     def reload_nic(self) -> None:
         """Attach anew what hangs on the RDMA core."""
@@ -47,25 +65,19 @@ class Attachments:
     @property
     def statuses(self) -> tuple[ProbeStatus, ...]:
         """What became of each probe; where its driver is not loaded, that is the reason."""
-        return tuple(
-            self._explained(status)
-            for family in self._loaded.values()
-            for status in family.statuses
-        )
+        return tuple(status for family in self._loaded.values() for status in family.statuses)
 
-    def _explained(self, status: ProbeStatus) -> ProbeStatus:
-        module = _MODULES.get(status.family)
-        if status.attached or module is None or self._has_module(module):
-            return status
-        return replace(status, reason=f"the module {module} is not loaded")
+    def _has_module_of(self, probe: str) -> bool:
+        return probe not in _MODULES or self._has_module(_MODULES[probe])
 
     def _has_module(self, name: str) -> bool:
         return (self._root / "sys/module" / name).exists()
 
     @property
     def driver_waits(self) -> bool:
-        """True when the GPU driver is there and nothing hangs on it yet."""
-        return not self._loaded["gpu"].links and self._has_module("nvidia")
+        """True when the GPU driver is there and nothing hangs on it yet; not for ever if it is refused."""
+        may_work = self._refused_count < _MOST_REFUSALS and not self._loaded["gpu"].links
+        return may_work and self._has_module(families.GPU_MODULE)
 
     @property
     def rung(self) -> Rung | None:
@@ -93,3 +105,10 @@ class Attachments:
         for family in self._loaded.values():
             family.close()
         self._loaded.clear()
+
+
+def _waiting(family: Family, probe: Probe) -> ProbeStatus:
+    reason = f"the module {_MODULES[probe.name]} is not loaded"
+    return ProbeStatus(
+        family.name, probe.name, attached=False, reason=reason, blind_to=probe.blind_to
+    )

@@ -44,5 +44,6 @@ NIC = Family(
     ),
 )
 """The first probe is attached while the RDMA core is loaded."""
-GPU_MODULES = frozenset({"nvidia", "nvidia_uvm"})
+GPU_MODULE = "nvidia"
+GPU_MODULES = frozenset({GPU_MODULE, "nvidia_uvm"})
 NIC_MODULE = "ib_core"

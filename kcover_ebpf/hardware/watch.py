@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -47,6 +47,8 @@ _AER_SETTLE_NS = 3_000_000_000
 class DeviceWatch:
     """A context manager; `observe` takes the kernel's facts, `tick` is asked once a pass.
 
+    `catalog` is read after the start, which it would make longer, and before the first Xid: reports of
+    several rungs must be taken as they come. Without GPUs it is never read.
     `pin_driver` allows the driver's tracepoint, which keeps the driver from being unloaded.
     """
 
@@ -54,12 +56,12 @@ class DeviceWatch:
         self,
         maps: Mapping[str, BpfMap],
         settings: Settings,
-        catalog: Catalog,
+        catalog: Callable[[], Catalog],
         *,
         pin_driver: bool = False,
         root: Path = Path("/"),
     ) -> None:
-        self._catalog, self._root = catalog, root
+        self._read_catalog, self._root = catalog, root
         self._attached = Attachments(maps, settings, root, pin_driver=pin_driver)
         self._kmsg = _open_kmsg(root)
         self.console_works = False
@@ -73,6 +75,7 @@ class DeviceWatch:
         self._line_came = False
         self._driver_version: str | None = None
         self._stale_driver = False
+        self._has_catalog = False
         self._meet_driver()
         self._say_self_test()
 
@@ -140,6 +143,9 @@ class DeviceWatch:
         if self._stale_nic:
             self._stale_nic = False
             self._attached.reload_nic()
+        if self.topology.gpus and not self._has_catalog:
+            self._has_catalog = True
+            self._read_catalog()
         found = self._poll_log(members)
         if self._ports is not None:
             for change in self._ports.changes(_now_ns()):
@@ -189,7 +195,8 @@ class DeviceWatch:
             concerned = self._of_device(report.device, members)
         if report.pid is not None and report.pid in members:
             concerned.add(report.pid)
-        return [report, *faults.of_xid(report, concerned, self._catalog, self._driver_version)]
+        catalog = self._read_catalog()
+        return [report, *faults.of_xid(report, concerned, catalog, self._driver_version)]
 
     def _on_aer(self, error: AerError, members: Collection[Pid]) -> list[DeviceFact]:
         found: list[DeviceFact] = [error]

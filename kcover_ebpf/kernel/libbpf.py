@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from ctypes import POINTER, c_bool, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from functools import cache
 from typing import Any
@@ -28,6 +30,7 @@ _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "bpf_object__next_program": (c_void_p, (c_void_p, c_void_p)),
     "bpf_object__next_map": (c_void_p, (c_void_p, c_void_p)),
     "bpf_program__name": (c_char_p, (c_void_p,)),
+    "bpf_program__section_name": (c_char_p, (c_void_p,)),
     "bpf_program__set_autoload": (c_int, (c_void_p, c_bool)),
     "bpf_program__attach": (c_void_p, (c_void_p,)),
     "bpf_program__attach_iter": (c_void_p, (c_void_p, c_void_p)),
@@ -81,6 +84,29 @@ def library() -> ctypes.CDLL:
         function.restype, function.argtypes = result, arguments
     loaded.libbpf_set_print(_print)
     return loaded
+
+
+# include/malloc.h
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_KEEP_ALL_BYTES, _KEEP_LITTLE_BYTES = 64 * 1024 * 1024, 1024 * 1024
+
+
+@contextmanager
+def kept_memory() -> Iterator[None]:
+    """Keep freed memory within this block, and give it all back to the kernel at its end.
+
+    libbpf reads the kernel's types, 5 MB and an index, anew for each object. Two thirds of the time
+    of a small object are the page faults of that memory (measured: 15 ms with them, 6 ms without).
+    """
+    libc = ctypes.CDLL(None)
+    libc.mallopt(_MMAP_THRESHOLD, c_int(_KEEP_ALL_BYTES))
+    libc.mallopt(_TRIM_THRESHOLD, c_int(_KEEP_ALL_BYTES))
+    try:
+        yield
+    finally:
+        libc.mallopt(_MMAP_THRESHOLD, c_int(_KEEP_LITTLE_BYTES))
+        libc.mallopt(_TRIM_THRESHOLD, c_int(_KEEP_LITTLE_BYTES))
+        libc.malloc_trim(c_size_t(0))
 
 
 def last_error() -> OSError:

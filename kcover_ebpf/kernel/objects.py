@@ -16,6 +16,7 @@ from kcover_ebpf.kernel.libbpf import check, clear_log, last_error, library, ver
 from kcover_ebpf.kernel.maps import BpfMap
 
 _READ_BYTES = 64 * 1024
+_TYPED = "tp_btf/"
 
 
 class _IterTaskInfo(ctypes.Structure):
@@ -79,6 +80,16 @@ class BpfObject:
         while pointer:
             yield name_of(pointer).decode(), pointer
             pointer = following(self._pointer, pointer)
+
+    def typed_tracepoints(self) -> dict[str, str]:
+        """The kernel's tracepoint of each program that needs one with known types (tp_btf)."""
+        name_of = self._lib.bpf_program__section_name
+        sections = {name: name_of(pointer).decode() for name, pointer in self._programs.items()}
+        return {
+            name: section.removeprefix(_TYPED)
+            for name, section in sections.items()
+            if section.startswith(_TYPED)
+        }
 
     def select(self, names: frozenset[str]) -> None:
         """Load only these programs."""

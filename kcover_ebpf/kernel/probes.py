@@ -13,6 +13,7 @@ from importlib.abc import Traversable
 from importlib.resources import as_file, files
 
 from kcover_ebpf.errors import LoadError
+from kcover_ebpf.kernel import tracepoints
 from kcover_ebpf.kernel.maps import BpfMap
 from kcover_ebpf.kernel.objects import BpfObject, Link
 from kcover_ebpf.settings import Settings
@@ -110,18 +111,21 @@ def load_family(family: Family, shared: Mapping[str, BpfMap], settings: Settings
     family is required and any probe of it is refused.
     """
     names = frozenset(probe.name for probe in family.probes)
-    refused: dict[str, str] = {}
+    refused = _find_absent(family)
+    loaded: BpfObject | None = None
     try:
-        loaded = _load(family, names, shared, settings)
+        if names - refused.keys():
+            loaded = _load(family, names - refused.keys(), shared, settings)
     except LoadError as error:
         if family.required:
             raise
-        refused = _find_refused(family, shared, settings) or dict.fromkeys(names, str(error))
-        if not names - refused.keys():
-            return LoadedFamily(None, {}, _statuses(family, refused))
-        loaded = _load(family, names - refused.keys(), shared, settings)
+        rest = names - refused.keys()
+        refused |= _find_refused(family, rest, shared, settings) or dict.fromkeys(rest, str(error))
+        if names - refused.keys():
+            loaded = _load(family, names - refused.keys(), shared, settings)
     links: dict[str, Link] = {}
     for name in sorted(names - refused.keys()):
+        assert loaded is not None
         try:
             links[name] = loaded.attach(name)
         except LoadError as error:
@@ -146,16 +150,29 @@ def _statuses(family: Family, refused: Mapping[str, str]) -> tuple[ProbeStatus, 
     )
 
 
+def _find_absent(family: Family) -> dict[str, str]:
+    """Programs whose tracepoint is not there: found by name, which is cheaper than by trying."""
+    opened = _open(family.name)
+    needed = opened.typed_tracepoints()
+    opened.close()
+    absent = tracepoints.absent(needed.values())
+    return {
+        probe.name: f"this kernel has no tracepoint {needed[probe.name]}"
+        for probe in family.probes
+        if needed.get(probe.name) in absent
+    }
+
+
 def _find_refused(
-    family: Family, shared: Mapping[str, BpfMap], settings: Settings
+    family: Family, names: frozenset[str], shared: Mapping[str, BpfMap], settings: Settings
 ) -> dict[str, str]:
-    """Which programs the kernel refuses, each tried alone, and why."""
+    """Which of these programs the kernel refuses, each tried alone, and why."""
     refused = {}
-    for probe in family.probes:
+    for name in sorted(names):
         try:
-            _load(family, frozenset({probe.name}), shared, settings).close()
+            _load(family, frozenset({name}), shared, settings).close()
         except LoadError as error:
-            refused[probe.name] = str(error)
+            refused[name] = str(error)
     return refused
 
 

@@ -22,6 +22,7 @@ from kcover_ebpf.errors import DecodeError
 from kcover_ebpf.facts import Fact, Pid, ProcessExit, Tick
 from kcover_ebpf.kernel import features
 from kcover_ebpf.kernel.clock import tick_ns, tick_ns_between
+from kcover_ebpf.kernel.libbpf import kept_memory
 from kcover_ebpf.kernel.maps import BpfMap, RingBuffer
 from kcover_ebpf.kernel.probes import FAMILIES, Family, LoadedFamily, ProbeStatus, load_family
 from kcover_ebpf.kernel.sockets import SocketSampler
@@ -80,9 +81,10 @@ class Kernel:
         features.require_rights()
         loaded: list[LoadedFamily] = []
         try:
-            for family in families:
-                shared = _maps_of(loaded[0]) if loaded else {}
-                loaded.append(load_family(family, shared, settings))
+            with kept_memory():
+                for family in families:
+                    shared = _maps_of(loaded[0]) if loaded else {}
+                    loaded.append(load_family(family, shared, settings))
             kernel = cls(loaded, settings)
         except BaseException:
             for one in reversed(loaded):

@@ -44,7 +44,7 @@ def main() -> None:
     with (
         Path(output).open("w") as out,
         Kernel.open(settings) as kernel,
-        DeviceWatch(kernel.maps, settings, shipped()) as watch,
+        DeviceWatch(kernel.maps, settings, shipped) as watch,
     ):
         for fact in kernel.wait(0.2):
             watch.observe(fact, pids)

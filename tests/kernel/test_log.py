@@ -1,0 +1,58 @@
+"""Lines of the kernel log, written by the test and told by the log family."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from kcover_ebpf.device_facts import DriverLine
+from kcover_ebpf.hardware import families
+from kcover_ebpf.kernel.probes import load_family
+from kcover_ebpf.kernel.sampler import Kernel
+from kcover_ebpf.settings import Settings
+from tests.kernel.helpers import FIRINGS
+
+
+@pytest.fixture
+def watched(kernel: Kernel) -> Iterator[Kernel]:
+    loaded = load_family(families.LOG, kernel.maps, Settings())
+    assert "on_console" in loaded.links, loaded.statuses
+    yield kernel
+    loaded.close()
+
+
+def _print(text: str) -> None:
+    with open("/dev/kmsg", "w") as log:
+        log.write(f"<7>{text}\n")
+
+
+def _told(kernel: Kernel) -> list[str]:
+    facts = kernel.wait(0)
+    return [fact.text for fact in facts if isinstance(fact, DriverLine) and "#" in fact.text]
+
+
+@pytest.mark.parametrize(
+    "stamp",
+    ["", "[    0.000000] ", "[12345.678901][ T123] ", "[12345.678901][    T1] "],
+    ids=["no stamp", "a time", "a time and a thread", "a time and the first thread"],
+)
+def test_a_line_is_told_without_the_stamp_of_older_kernels(watched: Kernel, stamp: str) -> None:
+    lines = [f"kcover-ebpf test #{number}" for number in range(FIRINGS)]
+    for line in lines:
+        _print(stamp + line)
+    assert _told(watched) == lines
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "a line #1 of somebody else",
+        "[12345.678901] a line #2 of somebody else",
+        "pcieport 0000:5d:00.0: AER: corrected #3",
+        "said kcover-ebpf #4",
+        "[12345.678901]kcover-ebpf #5",
+    ],
+)
+def test_other_lines_are_not_told(watched: Kernel, line: str) -> None:
+    _print(line)
+    _print("pcieport 0000:5d:00.0: pciehp: Slot(7): Link Down #6")
+    assert _told(watched) == ["pcieport 0000:5d:00.0: pciehp: Slot(7): Link Down #6"]
