@@ -69,6 +69,10 @@ class Target(Protocol):
         """Its members now; empty when it is gone."""
         ...
 
+    def gone(self) -> bool:
+        """True when it is gone; cheap enough to ask twice a pass."""
+        ...
+
 
 class Sink(Protocol):
     """Somebody who is told what the sensor sees."""

@@ -5,9 +5,14 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import TypeVar
 
+import hypothesis
 import pytest
 
 from tests import skips
+
+# how long an example takes says something about the machine only
+hypothesis.settings.register_profile("kcover", deadline=None)
+hypothesis.settings.load_profile("kcover")
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 

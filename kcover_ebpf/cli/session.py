@@ -107,7 +107,7 @@ class Session:
         if self._end_s is not None and time.monotonic() >= self._end_s:
             return True
         if not self._owns_job:
-            return not self._target.pids()
+            return self._target.gone()
         assert self._keeper is not None
         if self._keeper.job_pid is not None and not _is_alive(self._keeper.job_pid):
             self._wait_for_news(_LAST_WORD_S)

@@ -33,7 +33,8 @@ class Attachments:
     def __init__(
         self, maps: Mapping[str, BpfMap], settings: Settings, root: Path, *, pin_driver: bool
     ) -> None:
-        self._maps, self._settings, self._root = maps, settings, root
+        self._maps, self._settings = maps, settings
+        self._modules = root / "sys/module"
         self._gpu = families.GPU_PINNED if pin_driver else families.GPU
         self._loaded: dict[str, LoadedFamily] = {}
         self._refused_count = 0
@@ -71,7 +72,7 @@ class Attachments:
         return probe not in _MODULES or self._has_module(_MODULES[probe])
 
     def _has_module(self, name: str) -> bool:
-        return (self._root / "sys/module" / name).exists()
+        return (self._modules / name).exists()
 
     @property
     def driver_waits(self) -> bool:

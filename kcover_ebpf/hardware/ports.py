@@ -81,6 +81,7 @@ class PortWatch:
     def __init__(self, root: Path = Path("/")) -> None:
         """Open in this network namespace; raises `OSError` where netlink is refused."""
         self._root = root
+        self._rdma = root / "sys/class/infiniband"
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
         self._socket.setblocking(False)
         self._socket.bind((0, _RTMGRP_LINK))
@@ -121,7 +122,9 @@ class PortWatch:
             return ""
 
     def _errors(self, boottime_ns: int) -> Iterator[PortChange]:
-        for port in (self._root / "sys/class/infiniband").glob("*/ports/*"):
+        if not self._rdma.is_dir():
+            return  # most hosts: a search would cost more
+        for port in self._rdma.glob("*/ports/*"):
             name = f"{port.parts[-3]}/{port.name}"
             for counter in _ERROR_COUNTERS:
                 text = _read(port / "counters" / counter)

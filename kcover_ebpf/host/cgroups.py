@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kcover_ebpf.errors import UsageError
+from kcover_ebpf.host.trees import is_same_alive, read_stat
 
 _GONE = (errno.ENOENT, errno.ENODEV)
 _FREEZE_PATIENCE_S = 0.5
@@ -198,11 +199,23 @@ class CgroupTarget:
         self.path = path
         self.name = name
         self._exclude = exclude
+        self._witness: tuple[int, int] | None = None
 
     def pids(self) -> set[int]:
         """Members now; empty once the group is gone."""
-        return processes(self.path) - self._exclude
+        members = processes(self.path) - self._exclude
+        oldest = min(members, default=0)
+        stat = read_stat(oldest) if oldest else None
+        self._witness = (oldest, stat.start_ticks) if stat is not None else None
+        return members
 
     def gone(self) -> bool:
-        """True when no member is left."""
+        """True when no member is left.
+
+        The kernel walks every thread of a group to list its processes, so one member that was there
+        at the last listing and still lives is enough. One that was moved elsewhere since is taken for a
+        member until the next listing.
+        """
+        if self._witness is not None and is_same_alive(*self._witness):
+            return False
         return not self.pids()

@@ -37,6 +37,12 @@ def read_stat(pid: int) -> Stat | None:
     return Stat(int(words[1]), int(words[19]), alive)
 
 
+def is_same_alive(pid: int, start_ticks: int) -> bool:
+    """True while the process that has this number and start lives; costs one small file."""
+    stat = read_stat(pid)
+    return stat is not None and stat.alive and stat.start_ticks == start_ticks
+
+
 def check_pid(pid: int) -> None:
     """Raise `UsageError`, saying what to ask for instead, unless `pid` is a live user process."""
     stat = read_stat(pid)
@@ -88,14 +94,13 @@ class PidTarget:
         return self._members.keys() - self._exclude
 
     def gone(self) -> bool:
-        """True when no member is left."""
-        self._forget_dead()
-        return not self._members.keys() - self._exclude and not self.pids()
+        """True when no member is left; one that lives is enough to know, so most calls are cheap."""
+        known = ((pid, ticks) for pid, ticks in self._members.items() if pid not in self._exclude)
+        return not any(is_same_alive(pid, ticks) for pid, ticks in known) and not self.pids()
 
     def _forget_dead(self) -> None:
         for pid, start_ticks in list(self._members.items()):
-            stat = read_stat(pid)
-            if stat is None or not stat.alive or stat.start_ticks != start_ticks:
+            if not is_same_alive(pid, start_ticks):
                 del self._members[pid]
                 self._seen.discard(pid)
 

@@ -10,8 +10,11 @@ from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.stacks import KnownWaits, Stack
 
 _CALM_AFTER_NS = 30 * NS
+_CALM_UNTRAINED_NS = 12 * NS
+"""A job that never trained: its start, or none at all. The first verdicts come after 8 s of silence."""
 _LOOK_PERIOD_NS = 200_000_000
-_CALM_PERIOD_NS = 5 * NS
+_LOOK_EASE_NS = 80 * NS
+_LONGEST_PERIOD_NS = 20 * NS
 _LOOKS_KEPT = 48
 _EAGER_WAITS = 10
 _EAGER_NS = 60 * NS
@@ -37,10 +40,11 @@ class Attention:
         """True while something may be wrong: every thread is sampled in detail."""
         return self._suspicious_since_ns is not None
 
-    def urgent(self, now_ns: int) -> bool:
+    def urgent(self, now_ns: int, trained: bool) -> bool:
         """True while the sampler should go fast: a long quiet phase is watched at the ordinary pace."""
         since_ns = self._suspicious_since_ns
-        return since_ns is not None and now_ns - since_ns < _CALM_AFTER_NS
+        calm_after_ns = _CALM_AFTER_NS if trained else _CALM_UNTRAINED_NS
+        return since_ns is not None and now_ns - since_ns < calm_after_ns
 
     def suspect(self, wrong: bool, now_ns: int) -> bool:
         """Say once a pass whether something may be wrong; True when a suspicion ended with this."""
@@ -101,7 +105,19 @@ class Attention:
         if lead is None or lead.burning_since_ns is not None:
             return None
         earlier = self._looks.get((view.pid, lead.sample.tid))
-        period_ns = _LOOK_PERIOD_NS if self.urgent(now_ns) else _CALM_PERIOD_NS
-        if earlier and now_ns - earlier[-1].boottime_ns < period_ns:
-            return None
+        if earlier:
+            last_ns = earlier[-1].boottime_ns
+            since_ns = max(earlier[0].boottime_ns, lead.progress_ns)
+            if now_ns - last_ns < look_period_ns(last_ns - since_ns):
+                return None
         return Look(view.pid, lead.sample.tid, lead.sample.idle_since_ns)
+
+
+def look_period_ns(age_ns: int) -> int:
+    """Pause before the next look at a thread that was first and last seen in one wait so far apart.
+
+    The longer nothing changes the rarer are the looks: every pass up to 4 s, 0.8 s apart at 8 s, 5 s at
+    20 s. What must be seen to last so long is seen a tenth later. A thread that moves starts anew.
+    """
+    eased_ns = max(0, age_ns) ** 2 // _LOOK_EASE_NS
+    return min(max(_LOOK_PERIOD_NS, eased_ns), _LONGEST_PERIOD_NS)

@@ -200,7 +200,7 @@ class Job:
     @property
     def urgent(self) -> bool:
         """True while the sampler should go fast."""
-        return self.attention.urgent(self.now_ns)
+        return self.attention.urgent(self.now_ns, self.pace.trained)
 
     def examine(self) -> None:
         """Look closely at the next pass, whether or not anything seems wrong."""

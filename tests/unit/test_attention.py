@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kcover_ebpf.facts import Inspection, Pid, Tid
-from kcover_ebpf.incidents.attention import Attention
+from kcover_ebpf.incidents.attention import Attention, look_period_ns
 
 from .scene import COLLECTIVE, LOCK, NS, START_NS, Proc
 from .test_verdicts import all_wait, trained
@@ -91,6 +93,42 @@ def test_a_suspicious_job_is_looked_at_in_all_waiting_leads_but_none_that_burns(
     stage.now_ns += NS // 2
     stage.job.now_ns = stage.now_ns
     assert {each.pid for each in stage.job.wants()} == {100, 101, 103}
+
+
+@pytest.mark.parametrize(
+    ("age_s", "period_s"),
+    [(-5, 0.2), (0, 0.2), (4, 0.2), (8, 0.8), (20, 5), (40, 20), (4000, 20)],
+)
+def test_looks_get_rarer_the_longer_nothing_changes(age_s: float, period_s: float) -> None:
+    assert look_period_ns(int(age_s * NS)) == period_s * NS
+
+
+def test_a_thread_that_moved_is_looked_at_again_at_once() -> None:
+    stage = trained()
+    all_wait(stage, -1)
+    stage.run(40)
+    rank = stage.rank(1)
+    last = stage.job.attention.last_looks
+    assert stage.now_ns - last()[Pid(rank.pid)].boottime_ns > NS
+    stage.become(rank, "run")
+    stage.one_pass(NS // 4)
+    stage.become(rank, "futex")
+    stage.one_pass(NS // 4)
+    stage.one_pass(NS // 4)
+    assert stage.now_ns - last()[Pid(rank.pid)].boottime_ns <= NS // 4
+    assert stage.now_ns - last()[Pid(stage.rank(2).pid)].boottime_ns > NS
+
+
+def test_a_job_that_never_trained_is_soon_watched_calmly() -> None:
+    attention = Attention()
+    attention.suspect(True, 0)
+    assert attention.urgent(11 * NS, trained=False)
+    assert not attention.urgent(12 * NS, trained=False)
+    assert attention.urgent(29 * NS, trained=True)
+    assert not attention.urgent(30 * NS, trained=True)
+    attention.suspect(False, 40 * NS)
+    attention.suspect(True, 41 * NS)
+    assert attention.urgent(50 * NS, trained=False)
 
 
 def test_healthy_waits_are_learned_a_few_at_a_time() -> None:

@@ -86,6 +86,25 @@ def test_processes_of_a_group_and_of_those_below(group: Path) -> None:
 
 
 @pytest.mark.needs("root", "cgroup2")
+def test_a_group_is_gone_with_its_last_member_and_not_with_the_one_that_was_asked(
+    group: Path,
+) -> None:
+    with sleeper_in(group) as one, sleeper_in(group) as two, sleeper_in(group) as ours:
+        target = CgroupTarget(group, "", frozenset({ours.pid}))
+        try:
+            assert not target.gone()
+            for each in (one, two):
+                assert not target.gone()
+                each.kill()
+                each.wait()
+            assert target.gone()
+        finally:
+            for each in (one, two, ours):
+                each.kill()
+    assert target.gone()
+
+
+@pytest.mark.needs("root", "cgroup2")
 def test_a_group_is_found_by_its_directory_and_by_its_name(group: Path) -> None:
     assert cgroups.find(str(group)) == group
     (mount,) = (each for each in cgroups.hierarchies(_own_mounts()) if each.unified)

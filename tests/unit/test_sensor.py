@@ -61,6 +61,9 @@ class Members:
     def pids(self) -> set[int]:
         return self.now
 
+    def gone(self) -> bool:
+        return not self.now
+
 
 class NoLooks:
     """The ranks of this script are no processes of this host."""
