@@ -53,7 +53,6 @@ _ANNOUNCED = (
     PortChange,
     DeviceFault,
 )
-_SNAPSHOT_PASSES = 12
 _MEMBERS_NS = 3_000_000_000
 
 
@@ -279,14 +278,11 @@ class Sensor:
         for sink in self._sinks:
             sink.on_waits(rows, f"{verdict.kind.value} {verdict.cause.value}")
 
-    def snapshot(self) -> Verdict:
-        """The verdict on a job that may be stuck already, from a few fast passes.
+    def examine(self) -> None:
+        """One close pass over a job that may be stuck already, whether or not anything seems wrong."""
+        self.job.examine()
+        self.step()
 
-        Takes about three seconds, because a loop in place can only be told by looking several
-        times.
-        """
-        for _ in range(_SNAPSHOT_PASSES):
-            self.job.examine()
-            self.step()
-            self._kernel.wait(self._settings.suspicious_period_s)
-        return self.tracker.snapshot(self.job, procfs.unix_offset_s())
+    def rest(self) -> None:
+        """The pause between two close passes."""
+        self._kernel.wait(self._settings.suspicious_period_s)

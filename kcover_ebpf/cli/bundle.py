@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from kcover_ebpf import report
-from kcover_ebpf.cli import edges
 from kcover_ebpf.incidents.verdict import Verdict
+from kcover_ebpf.trace import edges
 
 
 def name_of(verdict: Verdict) -> str:

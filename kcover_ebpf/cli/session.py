@@ -13,7 +13,7 @@ import time
 from types import FrameType
 
 from kcover_ebpf import actions
-from kcover_ebpf.cli import bundle, edges, outcome
+from kcover_ebpf.cli import bundle, outcome
 from kcover_ebpf.cli.failure import blame
 from kcover_ebpf.cli.outcome import Outcome, Reason
 from kcover_ebpf.cli.plan import Plan
@@ -26,6 +26,7 @@ from kcover_ebpf.host.trees import read_stat
 from kcover_ebpf.kernel.sampler import Kernel
 from kcover_ebpf.sensor import Sensor, Sink, Target
 from kcover_ebpf.settings import Act
+from kcover_ebpf.trace import edges
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _END_SLACK_S = 10.0

@@ -7,33 +7,18 @@ caller takes what is there.
 
 from __future__ import annotations
 
-import struct
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from kcover_ebpf.facts import Inode, Inspection, Look, Pid, StorageState, WaitedFile
-from kcover_ebpf.host import stack
+from kcover_ebpf.facts import Inspection, Look, Pid, StorageState
+from kcover_ebpf.host import calls, stack
+from kcover_ebpf.host.calls import read_text
 from kcover_ebpf.host.procfs import boottime_ns
-from kcover_ebpf.syscalls import FIRST_ARGUMENT_IS_FD, SyscallTable
+from kcover_ebpf.syscalls import SyscallTable
 
 _WORKERS = 3
-_POLL_FDS = 64
-_FUTEX_COMMAND = 0x7F
-_FUTEX_WAIT_BITSET = 9
-_FUTEX_CLOCK_REALTIME = 256
-_TIMER_ABSTIME = 1
-_FOREVER_S = 1 << 40
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    name: str
-    args: tuple[int, ...]
-    sp: int
 
 
 class Inspector:
@@ -91,9 +76,11 @@ class Inspector:
                 self._seen.put(None)
 
     def _inspect(self, look: Look) -> Inspection:
-        call = self._call(look)
-        timed, deadline_ns = (False, None) if call is None else _deadline(look, call)
-        files = () if call is None else _files(look, call)
+        call = calls.read_call(look.pid, look.tid, self._table)
+        timed, deadline_ns = (
+            (False, None) if call is None else calls.deadline(look.pid, call, look.since_ns)
+        )
+        files = () if call is None else calls.files(look.pid, call)
         return Inspection(
             boottime_ns=boottime_ns(),
             pid=look.pid,
@@ -104,155 +91,29 @@ class Inspector:
             files=files,
             stack=() if call is None else self._memory.words(look.pid, call.sp),
             storage=next((state for each in files if (state := _storage(each.device))), None),
-            lock_holders=_lock_holders(look.pid)
+            lock_holders=lock_holders_of(look.pid)
             if call and call.name in ("flock", "fcntl")
             else (),
         )
 
-    def _call(self, look: Look) -> _Call | None:
-        text = _text(f"/proc/{look.pid}/task/{look.tid}/syscall").split()
-        if len(text) < 3:
-            return None
-        number = int(text[0])
-        args = tuple(int(each, 16) for each in text[1:-2])
-        return _Call(self._table.name(number), args, int(text[-2], 16))
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
-
 
 def _wait_channel(look: Look) -> str:
-    text = _text(f"/proc/{look.pid}/task/{look.tid}/wchan").strip()
+    text = read_text(f"/proc/{look.pid}/task/{look.tid}/wchan").strip()
     return "" if text == "0" else text
-
-
-def _deadline(look: Look, call: _Call) -> tuple[bool, int | None]:
-    """(the wait is timed, boottime of its end or None if unreadable)."""
-    args = call.args
-    match call.name:
-        case "futex" if args[3]:
-            absolute = args[1] & _FUTEX_COMMAND == _FUTEX_WAIT_BITSET
-            clock = time.CLOCK_REALTIME if args[1] & _FUTEX_CLOCK_REALTIME else time.CLOCK_MONOTONIC
-            return True, _timespec(look, args[3], clock if absolute else None)
-        case "futex_waitv" if args[3]:
-            return True, _timespec(look, args[3], time.CLOCK_MONOTONIC)
-        case "clock_nanosleep":
-            return True, _timespec(look, args[2], args[0] if args[1] & _TIMER_ABSTIME else None)
-        case "nanosleep":
-            return True, _timespec(look, args[0], None)
-        case "ppoll" if args[2]:
-            return True, _timespec(look, args[2], None)
-        case "pselect6" if args[4]:
-            return True, _timespec(look, args[4], None)
-        case "poll":
-            return _milliseconds(look, args[2])
-        case "epoll_wait" | "epoll_pwait":
-            return _milliseconds(look, args[3])
-        case _:
-            return False, None
-
-
-def _milliseconds(look: Look, raw: int) -> tuple[bool, int | None]:
-    value = raw & 0xFFFFFFFF
-    if value & 0x80000000:
-        return False, None
-    return True, look.since_ns + value * 1_000_000
-
-
-def _timespec(look: Look, address: int, clock: int | None) -> int | None:
-    """Boottime of a time-out at `address`: absolute on `clock`, or relative to the start of the wait if None."""
-    raw = stack.read_memory(look.pid, address, 16)
-    if len(raw) < 16:
-        return None
-    seconds, nanoseconds = struct.unpack("=qq", raw)
-    if not 0 <= seconds < _FOREVER_S or not 0 <= nanoseconds < 1_000_000_000:
-        return None
-    value_ns: int = seconds * 1_000_000_000 + nanoseconds
-    if clock is None:
-        return look.since_ns + value_ns
-    if clock not in (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC, time.CLOCK_BOOTTIME):
-        return None
-    return boottime_ns() + value_ns - time.clock_gettime_ns(clock)
-
-
-def _files(look: Look, call: _Call) -> tuple[WaitedFile, ...]:
-    if call.name in FIRST_ARGUMENT_IS_FD:
-        fd = call.args[0] & 0xFFFFFFFF
-        if call.name.startswith("epoll"):
-            return tuple(_file(look.pid, each) for each in _watched_by(look.pid, fd))
-        return (_file(look.pid, fd),)
-    if call.name in ("poll", "ppoll"):
-        count = min(call.args[1], _POLL_FDS)
-        raw = stack.read_memory(look.pid, call.args[0], 8 * count)
-        fds = [fd for fd, _, _ in struct.iter_unpack("=ihh", raw[: len(raw) // 8 * 8]) if fd >= 0]
-        return tuple(_file(look.pid, fd) for fd in fds)
-    if call.name in ("open", "openat", "openat2"):
-        address = call.args[0 if call.name == "open" else 1]
-        raw = stack.read_memory(look.pid, address, 256)
-        path = raw.split(b"\0")[0].decode("utf-8", "replace")
-        return (WaitedFile(-1, "file", path[:120], Inode(0), "", ""),) if path else ()
-    return ()
-
-
-def _watched_by(pid: Pid, epoll_fd: int) -> list[int]:
-    lines = _text(f"/proc/{pid}/fdinfo/{epoll_fd}").splitlines()
-    return [int(line.split()[1]) for line in lines if line.startswith("tfd:")][:_POLL_FDS]
-
-
-def _file(pid: Pid, fd: int) -> WaitedFile:
-    try:
-        target = str(Path(f"/proc/{pid}/fd/{fd}").readlink())
-    except OSError:
-        return WaitedFile(fd, "other", "?", Inode(0), "", "")
-    kind, inode = _kind(target)
-    device, fs_type = _mount(pid, fd) if kind == "file" else ("", "")
-    return WaitedFile(fd, kind, target[:120], inode, device, fs_type)
-
-
-def _kind(target: str) -> tuple[str, Inode]:
-    # the target itself is never touched: a stat of a file on a hung mount would hang us as well
-    prefix, _, rest = target.partition(":[")
-    if rest.endswith("]") and rest[:-1].isdigit():
-        return prefix, Inode(int(rest[:-1]))
-    if target.startswith("anon_inode:"):
-        return target.removeprefix("anon_inode:").strip("[]"), Inode(0)
-    if target == "/dev/null":
-        return "null", Inode(0)
-    if target.startswith(("/dev/pts/", "/dev/tty", "/dev/console")):
-        return "tty", Inode(0)
-    if target.startswith("/dev/") and not target.startswith("/dev/shm/"):
-        return "device", Inode(0)
-    return "file", Inode(0)
-
-
-def _mount(pid: Pid, fd: int) -> tuple[str, str]:
-    """(MAJOR:MINOR, type) of the file system a descriptor is on."""
-    info = _text(f"/proc/{pid}/fdinfo/{fd}").splitlines()
-    mount = next((line.split()[1] for line in info if line.startswith("mnt_id:")), None)
-    for line in _text(f"/proc/{pid}/mountinfo").splitlines():
-        part = line.split()
-        if part[0] == mount and "-" in part:
-            return part[2], part[part.index("-") + 1]
-    return "", ""
 
 
 def _storage(device: str) -> StorageState | None:
     """Counters of a block device (kernel: Documentation/block/stat.rst); None if it is none."""
-    stat = _text(f"/sys/dev/block/{device}/stat").split() if device else []
+    stat = read_text(f"/sys/dev/block/{device}/stat").split() if device else []
     if len(stat) < 9:
         return None
-    suspended = _text(f"/sys/dev/block/{device}/dm/suspended").strip() == "1"
+    suspended = read_text(f"/sys/dev/block/{device}/dm/suspended").strip() == "1"
     return StorageState(device, int(stat[8]), int(stat[0]) + int(stat[4]), suspended)
 
 
-def _lock_holders(pid: Pid) -> tuple[Pid, ...]:
+def lock_holders_of(pid: Pid) -> tuple[Pid, ...]:
     """Processes that hold the lock `pid` waits for (kernel: /proc/locks, "->" marks a waiter)."""
-    return parse_locks(_text("/proc/locks"), pid)
+    return parse_locks(read_text("/proc/locks"), pid)
 
 
 def parse_locks(text: str, waiter: Pid) -> tuple[Pid, ...]:

@@ -281,7 +281,7 @@ class Job:
             ranks=members.ranks,
             standings=standings,
             ends=ends,
-            lossy=self._is_lossy(),
+            lossy=self._is_lossy([standings[pid].since_ns for pid in members.ranks]),
             thresholds_s={pid: self.pace.threshold_s(pid) for pid in members.ranks},
             known=self.attention.known,
             stop_signals=self.announced.stops,
@@ -289,11 +289,11 @@ class Job:
             collectives=self.attention.collectives,
         )
 
-    def _is_lossy(self) -> bool:
-        # a link that lost everything shows retransmissions as well, but nothing gets through any more
+    def _is_lossy(self, since_ns: list[int]) -> bool:
+        # a lost link shows retransmissions as well, but nothing gets through; silence unseen is the kernel's word
         silent_s = self.pace.silence_s(self.members.ranks, self.now_ns)
-        lossy = self.loss.lossy(self.now_ns, self.pace.slowed)
-        return lossy is not None and silent_s < _LOSSY_SILENCE_S
+        silent_s = silent_s or (self.now_ns - max(since_ns, default=self.now_ns)) / NS
+        return bool(self.loss.lossy(self.now_ns, self.pace.slowed)) and silent_s < _LOSSY_SILENCE_S
 
 
 def _held(view: ProcessView) -> bool:

@@ -26,7 +26,15 @@ _RANK_VARIABLES = (
 )
 RANK_ENVIRON = frozenset(
     {name for pair in _RANK_VARIABLES for name in pair}
-    | {"LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "JAX_COORDINATOR_ADDRESS", "NCCL_RAS_ADDR"}
+    | {
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "JAX_COORDINATOR_ADDRESS",
+        "NCCL_RAS_ADDR",
+    }
 )
 """The only environment variables ever read from a watched process."""
 

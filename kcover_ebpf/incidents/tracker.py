@@ -63,10 +63,13 @@ class Tracker:
         self._told = verdict
         return verdict
 
-    def snapshot(self, job: Job, unix_offset_s: float) -> Verdict:
-        """The verdict as of now, without waiting for it to hold; UNKNOWN while the job cannot be judged."""
-        finding = job.finding() or Finding(Kind.UNKNOWN, Cause.UNKNOWN, job.now_ns)
-        return self._verdict(finding, job, unix_offset_s)
+    def snapshot(self, job: Job, unix_offset_s: float, finding: Finding | None = None) -> Verdict:
+        """The verdict as of now, without waiting for it to hold; UNKNOWN while the job cannot be judged.
+
+        `finding` replaces what the job itself would say.
+        """
+        found = finding or job.finding() or Finding(Kind.UNKNOWN, Cause.UNKNOWN, job.now_ns)
+        return self._verdict(found, job, unix_offset_s)
 
     def _holds(self, finding: Finding, now_ns: int) -> bool:
         if any(each.kind is EvidenceKind.EVENT for each in finding.evidence):

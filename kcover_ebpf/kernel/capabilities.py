@@ -49,6 +49,15 @@ SPARE = frozenset({Capability.SYS_ADMIN})
 (docs/decisions/0005).
 """
 
+TRACE = frozenset(
+    {
+        Capability.BPF,  # map updates, before Linux 5.19
+        Capability.DAC_READ_SEARCH,
+        Capability.SYS_PTRACE,
+    }
+)
+"""What a look needs: it reads, and ends nobody."""
+
 _VERSION_3 = 0x20080522
 
 

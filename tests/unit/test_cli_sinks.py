@@ -12,13 +12,14 @@ from fcntl import ioctl
 
 import pytest
 
-from kcover_ebpf.cli import bundle, edges, panel
+from kcover_ebpf.cli import bundle, panel
 from kcover_ebpf.cli.sinks import Announcer, JsonSink, Out, Recent, Sink, TextSink
 from kcover_ebpf.decisions import Decision
 from kcover_ebpf.facts import Inode, Pid, ProcessExit, SocketSample
 from kcover_ebpf.incidents.processes import ProcessView
 from kcover_ebpf.incidents.verdict import Cause, Kind, Verdict, WaitRow
 from kcover_ebpf.settings import Act
+from kcover_ebpf.trace import edges
 
 WORKING = Verdict("j", "", Kind.WORKING, Cause.TRAINING, time_s=100.25, since_s=90.0)
 HUNG = Verdict(

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcover_ebpf.facts import Inode, Inspection, Look, Pid, Tid
-from kcover_ebpf.host.inspect import Inspector, _kind, parse_locks
+from kcover_ebpf.host.calls import kind_of
+from kcover_ebpf.host.inspect import Inspector, parse_locks
 from kcover_ebpf.host.procfs import boottime_ns
 
 from .children import child_in
@@ -240,11 +241,11 @@ def test_any_lock_table_gives_pids_or_nothing(text: str, waiter: int) -> None:
     ],
 )
 def test_the_kind_of_a_file_is_read_from_its_link(target: str, kind: str, inode: int) -> None:
-    assert _kind(target) == (kind, Inode(inode))
+    assert kind_of(target) == (kind, Inode(inode))
 
 
 @given(st.text())
-def test_any_link_has_a_kind(target: str) -> None:
-    kind, inode = _kind(target)
+def test_any_link_has_akind_of(target: str) -> None:
+    kind, inode = kind_of(target)
     assert isinstance(kind, str)
     assert inode >= 0

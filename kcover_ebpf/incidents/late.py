@@ -1,0 +1,110 @@
+"""What a look at a job that is stuck already can say, though it never saw the job healthy. Pure.
+
+No cadence was learned, and what was announced is past. But the kernel remembers since when each
+thread waits, and a rank that is not there any more leaves a gap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kcover_ebpf.incidents.finding import Finding
+from kcover_ebpf.incidents.job import Job
+from kcover_ebpf.incidents.processes import NS, ProcessView
+from kcover_ebpf.incidents.standing import Standing, State
+from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
+
+_LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+_WAITS = frozenset({State.PEERS, State.FUTEX})
+_MOST_RANKS = 1 << 16
+_SILENCE_S = 2.0
+
+
+def nobody_moves(job: Job) -> bool:
+    """True while every rank here waits for others; False for a job without ranks."""
+    standings = _standings(job)
+    return bool(standings) and all(each.state in _WAITS for each in standings)
+
+
+def lost_before(job: Job) -> Finding | None:
+    """The rank that was lost before we looked, while all others wait for it; None if none is missing here.
+
+    A launcher says how many ranks it started on this host; without it only a gap in the numbers
+    tells that a rank of this host, and not of another one, is missing.
+    """
+    standings = _standings(job)
+    if not standings or not all(each.state in _WAITS for each in standings):
+        return None
+    absent = _absent_ranks(job)
+    since_ns = min(each.since_ns for each in standings)
+    last_ns = max(each.since_ns for each in standings)
+    if not absent or (job.now_ns - last_ns) / NS < _SILENCE_S:
+        return None
+    size = job.members.world_size
+    found = [
+        Evidence(
+            EvidenceKind.SINK,
+            f"rank {absent[0]} is not here: {len(standings)} of {size} ranks run on this host, "
+            "and it ended before this look, or never began",
+        ),
+        Evidence(
+            EvidenceKind.PEERS,
+            f"all {len(standings)} ranks that are here wait, "
+            f"for at least {(job.now_ns - last_ns) / NS:.1f} s",
+        ),
+    ]
+    return Finding(
+        kind=Kind.HUNG,
+        cause=Cause.MISSING_RANK,
+        since_ns=since_ns,
+        rank=absent[0],
+        evidence=tuple(found),
+        victims=tuple(each.pid for each in standings),
+    )
+
+
+def name_the_lost(job: Job, found: Finding) -> Finding:
+    """A lost link that no rank here explains, with the one rank of this host that is not here as its end."""
+    if found.kind is not Kind.LOST_LINK or found.rank is not None:
+        return found
+    absent = _absent_ranks(job)
+    if len(absent) != 1:
+        return found
+    text = f"rank {absent[0]} is not here, and the lost connections lead to nobody here"
+    evidence = (*found.evidence, Evidence(EvidenceKind.SINK, text))
+    return replace(found, rank=absent[0], evidence=evidence)
+
+
+def _absent_ranks(job: Job) -> list[int]:
+    members = [view.member for view in job.members.ranks.values() if view.member]
+    present = {each.rank for each in members if each.rank is not None}
+    return _absent(present, job.members.world_size, _local_size(job))
+
+
+def _standings(job: Job) -> list[Standing]:
+    ranks = job.members.ranks
+    return [each for pid, each in job.picture().standings.items() if pid in ranks]
+
+
+def _absent(present: set[int], world_size: int | None, local_size: int | None) -> list[int]:
+    if not present or world_size is None or len(present) >= min(world_size, _MOST_RANKS):
+        return []
+    if local_size is not None:
+        # launchers number the ranks of a host in one run
+        first = min(present) // local_size * local_size
+        return sorted(set(range(first, first + local_size)) - present)
+    return sorted(set(range(min(present), max(present))) - present)
+
+
+def _local_size(job: Job) -> int | None:
+    sizes = {size for view in job.members.ranks.values() if (size := _told(view)) is not None}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def _told(view: ProcessView) -> int | None:
+    environ = view.seen.rank_environ if view.seen is not None else {}
+    for name in _LOCAL_SIZES:
+        text = environ.get(name, "")
+        if text.isascii() and text.isdigit() and 0 < int(text[:8]) < _MOST_RANKS:
+            return int(text[:8])
+    return None

@@ -1,0 +1,73 @@
+"""What a human should doubt about a verdict, and do next. Pure."""
+
+from __future__ import annotations
+
+from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind, Verdict
+from kcover_ebpf.report import culprit_text
+
+_NEXT = {
+    Cause.STOPPED: "find out who stopped {who}, then let it go on: kill -CONT {pid}",
+    Cause.FROZEN: "see who froze the control group in /proc/{pid}/cgroup, then write 0 to its cgroup.freeze",
+    Cause.BLOCKED_LOCK: "read the frames of {who}: the line that takes the lock, and who has it",
+    Cause.BLOCKED_SLEEP: "read the Python frames of {who}: the line that sleeps is no part of a step",
+    Cause.BLOCKED_READ: "read the frames of {who}, and look at whoever should write what it reads",
+    Cause.BLOCKED_UNKNOWN: "compare the frames of {who} with those of its peers",
+    Cause.SPINNING: "read the frames of {who} twice: what stays is the loop (py-spy top --nonblocking --pid {pid})",
+    Cause.STORAGE: "check the storage that {who} waits for: dmesg, the server, and `timeout 5 ls` of its path",
+    Cause.LOADER_STUCK: "read the frames of process {end}; give the DataLoader a timeout= so that it fails by itself",
+    Cause.LOADER_DIED: "look in the log of {who} and in dmesg for what ended the loader",
+    Cause.MISSING_RANK: "find out how {who} ended: its log, its exit code, dmesg; the others cannot go on without it",
+    Cause.LINK: "check the network of {who}: ip -s link, ss -ti, the switch port, the firewall's counters",
+    Cause.PEER_GONE: "look for the host of the peer: is it up, is its rank alive?",
+    Cause.COLLECTIVE_MISMATCH: "compare the Python frames of the ranks: {who} is in another collective than its peers",
+    Cause.WAIT_CYCLE: "compare the frames of the ranks: each waits for another one, as in crossed collectives",
+    Cause.CPU_THROTTLED: "raise the CPU limit of {who}: nr_throttled in its cgroup's cpu.stat",
+    Cause.MEMORY_PRESSURE: "raise the memory limit of {who}, or find what grows: memory.pressure of its cgroup",
+    Cause.SLOW_RANK: "compare the host of {who} with the others: clocks, heat, other work, storage, network",
+    Cause.DEVICE: "look up the device of {who}: kcover-ebpf doctor, nvidia-smi -q, dmesg",
+    Cause.OOM_KILLED: "raise the memory limit of {who}, then start the job again",
+}
+_WORKING = {
+    Cause.TRAINING: "nothing to do",
+    Cause.DEBUGGER: "detach the debugger; until then the job waits",
+    Cause.SUSPENDED: "nothing to do: the whole job was suspended; let it go on when you are ready",
+    Cause.WAITING_FOR_USER: "answer the prompt on the job's terminal",
+}
+_WATCH = "look again in a minute; to be told when it hangs: kcover-ebpf run --pid PID"
+_ENOUGH_KINDS = 2
+
+
+def next_step(verdict: Verdict) -> str:
+    """One sentence for a human, such as which process to look at."""
+    if not verdict.kind.is_fault and verdict.kind is not Kind.SLOW:
+        if verdict.kind is Kind.UNKNOWN:
+            return "look again while it is in trouble; `kcover-ebpf doctor` says what is invisible here"
+        return _WORKING.get(verdict.cause, _WATCH)
+    culprit = verdict.culprit
+    if culprit is None and verdict.cause is not Cause.WAIT_CYCLE:
+        return "compare the frames of the ranks below; no single one stands out"
+    text = _NEXT.get(verdict.cause, "look in the log of {who}, then start the job again")
+    if culprit is None:
+        return text.format(who="nobody", pid="PID", tid="TID", end="PID")
+    pid = culprit.pid or "PID"
+    tid = culprit.tid or pid
+    return text.format(who=culprit_text(culprit), pid=pid, tid=tid, end=tid)
+
+
+def doubt(verdict: Verdict) -> list[str]:
+    """Why the verdict may be wrong, as sentences; empty where nothing speaks against it."""
+    said = []
+    kinds = {each.kind for each in verdict.evidence}
+    if verdict.kind.is_fault and EvidenceKind.EVENT not in kinds and len(kinds) < _ENOUGH_KINDS:
+        said.append("it rests on one kind of evidence only")
+    if verdict.kind.is_fault and verdict.culprit is None:
+        said.append("no rank stands out, so nobody is named")
+    if verdict.kind is Kind.WORKING and verdict.cause is not Cause.TRAINING:
+        said.append(
+            "the job was seen for some seconds only; a quiet phase that never ends looks like this"
+        )
+    if verdict.kind in (Kind.HUNG, Kind.DEADLOCK, Kind.LOST_LINK):
+        said.append("this look never saw the job healthy, so it could not compare")
+    if verdict.kind is Kind.UNKNOWN:
+        said.append("what was seen fits no known fault, and no healthy job either")
+    return said

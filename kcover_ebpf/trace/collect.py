@@ -1,0 +1,152 @@
+"""One look at a job as a stream of JSON lines: the table at once, then the stacks, then the verdict."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from kcover_ebpf import __version__, report
+from kcover_ebpf.incidents.verdict import Verdict
+from kcover_ebpf.kernel.sampler import Kernel
+from kcover_ebpf.sensor import Sensor, Target
+from kcover_ebpf.settings import Settings
+from kcover_ebpf.syscalls import SyscallTable
+from kcover_ebpf.trace import advice, edges, passes
+from kcover_ebpf.trace.helpers import Frames, Helpers
+from kcover_ebpf.trace.passes import Patience
+from kcover_ebpf.trace.record import Looked, Row, plain
+from kcover_ebpf.trace.table import Table
+
+_TABLE_PASS = 2
+_HELPERS_S = 4.0
+_MOST_STACKS = 64
+_LIVE_S = 2.0
+_MOST_CULPRIT_THREADS = 8
+
+
+class Tracer:
+    """Looks at one job; `pods` tells the pod of each process in a cluster."""
+
+    def __init__(
+        self, kernel: Kernel, target: Target, settings: Settings, pods: Mapping[int, str]
+    ) -> None:
+        self._kernel, self._name, self._pods = kernel, target.name, pods
+        self._sensor = Sensor(kernel, target, settings)
+        self._table = Table(self._sensor.job, SyscallTable(os.uname().machine), pods)
+        self._helpers: Helpers | None = None
+
+    def once(self) -> Iterator[str]:
+        """One look of some three seconds; the last line but one is the verdict, the last its exit code."""
+        yield self._looked()
+        rows: list[Row] = []
+        patience = Patience()
+        try:
+            for number in passes.passes(self._sensor):
+                if number <= _TABLE_PASS:
+                    self._table.note()
+                if number == _TABLE_PASS:
+                    rows = self._table.rows()
+                    yield self._rows(rows)
+                    self._helpers = Helpers(_worth_a_stack(rows, None))
+                if patience.is_over(self._sensor, number):
+                    break
+            rows = self._table.rows()
+            verdict = passes.conclude(self._sensor)
+            yield self._rows(rows)
+            blind: list[str] = []
+            yield self._stacks(rows, verdict, blind)
+            yield from self._conclusion(verdict, blind)
+        finally:
+            self.close()
+
+    def live(self) -> Iterator[str]:
+        """Tables and verdicts, again and again, until the caller stops."""
+        yield self._looked()
+        due_s, patience, judged = 0.0, Patience(), False
+        for number in passes.passes(self._sensor):
+            if number <= _TABLE_PASS:
+                self._table.note()
+            judged |= patience.is_over(self._sensor, number)
+            if number < _TABLE_PASS or time.monotonic() < due_s:
+                continue
+            due_s = time.monotonic() + _LIVE_S
+            yield self._rows(self._table.rows())
+            if judged:
+                yield from self._conclusion(passes.conclude(self._sensor), [])
+
+    def close(self) -> None:
+        """End the helpers."""
+        if self._helpers is not None:
+            self._helpers.close()
+
+    def _looked(self) -> str:
+        pods = tuple(sorted(set(self._pods.values())))
+        looked = Looked(self._name, os.uname().nodename, pods, os.environ.get("NODE_NAME"))
+        return _line("trace", plain(looked) | {"version": __version__})
+
+    def _rows(self, rows: Sequence[Row]) -> str:
+        return _line("threads", {"threads": [plain(each) for each in rows]})
+
+    def _stacks(self, rows: Sequence[Row], verdict: Verdict, blind: list[str]) -> str:
+        frames = Frames()
+        if self._helpers is not None:
+            frames = self._helpers.collect(_HELPERS_S, self._table.numbers)
+        seen = set(frames.native)
+        late = [each for each in _worth_a_stack(rows, verdict) if each[:2] not in seen]
+        if late:
+            # the thread at the end of the chain was not known when the first were read
+            self._helpers = Helpers(late)
+            more = self._helpers.collect(_HELPERS_S, self._table.numbers)
+            frames.python |= more.python
+            frames.native |= more.native
+            frames.kernel |= more.kernel
+            frames.blind += [each for each in more.blind if each not in frames.blind]
+        ranks = {(row.pid, row.tid): row.rank for row in rows}
+        keys = dict.fromkeys(each[:2] for each in _worth_a_stack(rows, verdict))
+        if verdict.culprit is not None:
+            # the other half of a deadlock: another Python thread of the same process
+            same = [key for key in frames.python if key[0] == verdict.culprit.pid]
+            keys |= dict.fromkeys(same[:_MOST_CULPRIT_THREADS])
+        stacks = [frames.stack(pid, tid, ranks.get((pid, tid))) for pid, tid in keys]
+        blind += frames.blind
+        return _line("stacks", {"stacks": [plain(each) for each in stacks], "unobserved": blind})
+
+    def _conclusion(self, verdict: Verdict, blind: Sequence[str]) -> Iterator[str]:
+        job = self._sensor.job
+        fields = report.verdict_object(verdict)
+        fields["unobserved"] = [*fields["unobserved"], *blind]
+        fields |= {
+            "edges": edges.edges(job.members.views.values(), job.now_ns),
+            "headline": report.headline(verdict),
+            "reasons": report.reasons(verdict),
+            "doubt": advice.doubt(verdict),
+            "next_step": advice.next_step(verdict),
+        }
+        yield _line("verdict", fields)
+        yield _line("end", {"exit_code": int(verdict.kind.is_fault)})
+
+
+def _worth_a_stack(rows: Sequence[Row], verdict: Verdict | None) -> list[tuple[int, int, str]]:
+    """(pid, tid, name of the process) of the threads that may explain the job, the culprit's first."""
+    culprit = verdict.culprit if verdict is not None else None
+    wanted: dict[tuple[int, int], None] = {}
+    if culprit is not None:
+        for row in rows:
+            if row.tid == culprit.tid or (row.pid == culprit.pid and row.lead):
+                wanted[row.pid, row.tid] = None
+    leads = [row for row in rows if row.lead and row.role in ("rank", "loader")]
+    for row in sorted(leads, key=lambda each: each.role != "rank"):
+        wanted[row.pid, row.tid] = None
+    by_tid = {row.tid: row for row in rows}
+    for row in rows:
+        for target in row.waits_for:
+            if target.kind in ("lock", "thread") and target.tid in by_tid:
+                wanted[row.pid, row.tid] = None
+                wanted[by_tid[target.tid].pid, target.tid] = None
+    names = {row.pid: row.comm for row in rows if row.lead}
+    return [(pid, tid, names.get(pid, "")) for pid, tid in wanted][:_MOST_STACKS]
+
+
+def _line(event: str, fields: dict[str, object]) -> str:
+    return report.event_line(event, time.time(), fields)

@@ -1,0 +1,58 @@
+"""The passes of one look at a job that may be stuck already, and the verdict after them."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Iterator
+
+from kcover_ebpf.host import procfs
+from kcover_ebpf.incidents import late
+from kcover_ebpf.incidents.verdict import Cause, Verdict
+from kcover_ebpf.sensor import Sensor
+
+PASSES = 12
+"""A loop in place can only be told by looking several times: about three seconds."""
+PATIENT_S = 20.0
+"""A job that is silent, but not for long enough yet to be called hung, is looked at for so long."""
+_ALIKE = 5
+_QUIET = (Cause.STARTING, Cause.TRAINING)
+
+
+def passes(sensor: Sensor) -> Iterator[int]:
+    """Close passes, with a pause between them; yields the number of each, from 1. The caller stops."""
+    for number in itertools.count(1):
+        sensor.examine()
+        yield number
+        sensor.rest()
+
+
+class Patience:
+    """Tells when a verdict can be given: when what is found stays the same, and is not just silence."""
+
+    def __init__(self) -> None:
+        self._end_s = time.monotonic() + PATIENT_S
+        self._found: deque[tuple[object, ...]] = deque(maxlen=_ALIKE)
+
+    def is_over(self, sensor: Sensor, number: int) -> bool:
+        """To be asked after each pass, with its number."""
+        found = sensor.job.finding()
+        seen = () if found is None else (found.kind, found.cause, found.culprit, found.rank)
+        self._found.append(seen)
+        if number < PASSES:
+            return False
+        if time.monotonic() >= self._end_s:
+            return True
+        silent = found is not None and found.cause in _QUIET and late.nobody_moves(sensor.job)
+        return not silent and len(set(self._found)) == 1
+
+
+def conclude(sensor: Sensor) -> Verdict:
+    """The verdict as of now."""
+    finding = sensor.job.finding()
+    if finding is not None and finding.cause in _QUIET:
+        finding = late.lost_before(sensor.job) or finding
+    elif finding is not None:
+        finding = late.name_the_lost(sensor.job, finding)
+    return sensor.tracker.snapshot(sensor.job, procfs.unix_offset_s(), finding)

@@ -1,0 +1,252 @@
+"""The records of a trace as text and as Markdown; the same for a look now, elsewhere or last week. Pure."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+
+from kcover_ebpf import report
+from kcover_ebpf.trace import edges, groups
+from kcover_ebpf.trace.record import Conclusion, Line, Looked, Row, Stack
+
+_TITLES = ("RANK", "ROLE", "PID/TID", "NAME", "S", "FOR", "CPU", "WAITS IN")
+_MOST_SIDE_ROWS = 20
+_MOST_EDGES = 12
+_FRAMES = {"python": 12, "native": 10, "kernel": 8}
+
+
+class TextView:
+    """Prints each record as it comes: the table first, the verdict last."""
+
+    def __init__(self, *, every_thread: bool = False) -> None:
+        self._every, self._shown = every_thread, False
+
+    def show(self, line: Line) -> list[str]:
+        """The lines to print for one record."""
+        if line.looked is not None:
+            return [title(line.looked, line.time_s)]
+        if line.event == "threads":
+            # the second table of a look differs in CPU shares only, and scrolls the first away
+            if self._shown:
+                return []
+            self._shown = True
+            return [*table(line.rows, every_thread=self._every), ""]
+        if line.event == "stacks":
+            return stacks(line.stacks)
+        if line.conclusion is not None:
+            return [*connections(line.conclusion), *conclusion(line.conclusion)]
+        return []
+
+
+class LiveView:
+    """A screen that is drawn anew at each table and verdict."""
+
+    def __init__(self, *, every_thread: bool = False) -> None:
+        self._every = every_thread
+        self._title, self._table, self._end = "", [""], ["looking ..."]
+
+    def show(self, line: Line) -> list[str]:
+        """The whole screen; empty if nothing changed."""
+        if line.looked is not None:
+            self._title = title(line.looked, line.time_s)
+            return []
+        if line.event == "threads":
+            self._table = table(line.rows, every_thread=self._every)
+        elif line.conclusion is not None:
+            self._end = conclusion(line.conclusion)
+        else:
+            return []
+        clock = time.strftime("%H:%M:%S", time.localtime(line.time_s))
+        return [f"{self._title}, now {clock}", *self._table, "", *self._end]
+
+
+class MarkdownView:
+    """A report to paste into an issue, written when the trace ends."""
+
+    def __init__(self, *, every_thread: bool = False) -> None:
+        self._every = every_thread
+        self._looked: Line | None = None
+        self._rows: Sequence[Row] = ()
+        self._stacks: Sequence[Stack] = ()
+        self._conclusion: Conclusion | None = None
+
+    def show(self, line: Line) -> list[str]:
+        """Nothing, until the last record."""
+        match line.event:
+            case "trace":
+                self._looked = line
+            case "threads":
+                self._rows = line.rows
+            case "stacks":
+                self._stacks = line.stacks
+            case "verdict":
+                self._conclusion = line.conclusion
+            case _:
+                return self._text()
+        return []
+
+    def _text(self) -> list[str]:
+        found = self._conclusion
+        lines = []
+        if self._looked is not None and self._looked.looked is not None:
+            lines += [f"## {title(self._looked.looked, self._looked.time_s)}", ""]
+        if found is not None:
+            lines += [f"**{found.headline}**", "", *fenced(conclusion(found)[1:])]
+        lines += ["### Threads", "", *fenced(table(self._rows, every_thread=self._every))]
+        if self._stacks:
+            lines += ["### Frames", "", *fenced(stacks(self._stacks))]
+        if found is not None and found.edges:
+            lines += ["### Connections", "", *fenced(edges.table(found.edges))]
+        return lines
+
+
+def fenced(lines: Sequence[str]) -> list[str]:
+    """Lines as a block of code, whatever is in them."""
+    return ["~~~~~~", *lines, "~~~~~~", ""]
+
+
+def merged(lines: Iterable[Line]) -> str:
+    """The whole trace as one JSON object: the verdict's, with the threads and stacks."""
+    fields: dict[str, object] = {}
+    threads: object = []
+    found: object = []
+    for line in lines:
+        if line.event == "threads":
+            threads = line.fields["threads"]
+        elif line.event == "stacks":
+            found = line.fields["stacks"]
+        elif line.event == "verdict":
+            fields = dict(line.fields)
+    whole = fields | {"threads": threads, "stacks": found}
+    return json.dumps(whole, allow_nan=False, separators=(",", ":"))
+
+
+def title(looked: Looked, time_s: float) -> str:
+    """Who looks at what, and when."""
+    place = looked.node or looked.host
+    pods = f" ({', '.join(looked.pods)})" if looked.pods else ""
+    clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_s))
+    return report.printable(f"{looked.job}{pods} on {place}, {clock}")
+
+
+def table(rows: Sequence[Row], *, every_thread: bool = False) -> list[str]:
+    """The threads of interest, identical waits in one line, the odd one out first."""
+    if every_thread:
+        return _aligned([_cells([row]) for row in rows])
+    by_tid = {row.tid: row for row in rows}
+    leads = [row for row in rows if row.lead and row.role != "helper"]
+    leads = leads or [row for row in rows if row.lead]
+    holders = groups.lock_holders(rows)
+    sides = [row for row in rows if row not in leads]
+    notable = [row for row in sides if row.tid in holders or groups.interesting(row, by_tid)]
+    shown = groups.together(leads, groups.wait_key)
+    shown += groups.together(notable, groups.wait_key)[:_MOST_SIDE_ROWS]
+    counted = {(row.pid, row.tid) for group in shown for row in group}
+    rest = [row for row in rows if (row.pid, row.tid) not in counted]
+    return [*_aligned([_cells(group) for group in shown]), *_rest(rest)]
+
+
+def _aligned(cells: list[tuple[str, ...]]) -> list[str]:
+    return report.aligned([_TITLES, *cells]) if cells else ["no threads"]
+
+
+def _cells(group: Sequence[Row]) -> tuple[str, ...]:
+    first = group[0]
+    number = str(first.pid) if first.lead else f"{first.pid}/{first.tid}"
+    number += f" +{len(group) - 1}" if len(group) > 1 else ""
+    spans = [row.since_s for row in group if row.since_s is not None]
+    shares = [row.cpu_share for row in group if row.cpu_share is not None]
+    pods = sorted({row.pod for row in group if row.pod})
+    return (
+        groups.ranks_text([row.rank for row in group]),
+        first.role if first.lead else f"{first.role} thread",
+        number,
+        first.comm if len({row.comm for row in group}) == 1 else f"{first.comm}, ...",
+        first.state,
+        _spans(spans),
+        _percent(shares),
+        first.text + (f"  in {', '.join(pods[:3])}" if len(pods) > 1 else ""),
+    )
+
+
+def _spans(spans: Sequence[float]) -> str:
+    if not spans:
+        return "-"
+    low, high = report.span(min(spans)), report.span(max(spans))
+    return low if low == high else f"{low}-{high}"
+
+
+def _percent(shares: Sequence[float]) -> str:
+    return f"{100 * max(shares):.0f}%" if shares else "-"
+
+
+def _rest(rows: Sequence[Row]) -> list[str]:
+    if not rows:
+        return []
+    kinds = groups.together(rows, lambda row: row.call or "running")
+    names = [f"{len(group)} in {group[0].call or 'user space'}" for group in reversed(kinds)]
+    more = "" if len(names) <= 6 else ", ..."
+    return [f"and {len(rows)} other threads: {', '.join(names[:6])}{more}  (--all shows them)"]
+
+
+def stacks(found: Sequence[Stack]) -> list[str]:
+    """The frames of the threads of interest, identical ones once, the odd one out first."""
+    lines = []
+    for group in groups.together(found, groups.stack_key):
+        first = group[0]
+        if not (first.python or first.native or first.kernel):
+            continue
+        who = groups.ranks_text([each.rank for each in group])
+        named = f"rank {who}" if len(group) == 1 else f"ranks {who}"
+        where = f"{'' if who == '-' else named + ': '}thread {first.tid}"
+        where += f" and {len(group) - 1} more at the same place" if len(group) > 1 else ""
+        lines.append(where)
+        for kind, most in _FRAMES.items():
+            frames: tuple[str, ...] = getattr(first, kind)
+            lines += _frames(kind, frames, most)
+        lines.append("")
+    return [report.printable(line) for line in lines]
+
+
+def _frames(kind: str, frames: Sequence[str], most: int) -> list[str]:
+    if not frames:
+        return []
+    labels = [kind, *[""] * (len(frames) - 1)]
+    lines = [f"  {label:7} {frame}" for label, frame in zip(labels, frames, strict=True)][:most]
+    more = len(frames) - most
+    return lines + ([f"          ... {more} more"] if more > 0 else [])
+
+
+def connections(found: Conclusion) -> list[str]:
+    """The connections on which something is stuck; the others as a number."""
+    stuck = [
+        each
+        for each in found.edges
+        if each.get("unread_bytes")
+        or each.get("unsent_bytes")
+        or each.get("unacked_bytes")
+        or each.get("backoff")
+    ]
+    rest = len(found.edges) - min(len(stuck), _MOST_EDGES)
+    lines = edges.table(stuck[:_MOST_EDGES])
+    if not found.edges:
+        return []
+    if rest:
+        what = "other connections" if stuck else "connections, nothing queued on any"
+        lines.append(f"{rest} {what}")
+    return [*lines, ""]
+
+
+def conclusion(found: Conclusion) -> list[str]:
+    """The verdict with its evidence, doubt, what was not seen, and what to do next."""
+    lines = [found.headline, *(f"  {each}" for each in found.reasons if each.startswith("- "))]
+    lines += [f"  {each}" for each in found.reasons if not each.startswith(("- ", "not observed"))]
+    blind = found.verdict.get("unobserved", [])
+    if isinstance(blind, list) and blind:
+        lines.append(f"  not observable: {'; '.join(map(str, blind))}")
+    if found.doubt:
+        lines.append(f"  doubt: {'; '.join(found.doubt)}")
+    if found.next_step:
+        lines.append(f"  next: {found.next_step}")
+    return [report.printable(line) for line in lines]

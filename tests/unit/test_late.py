@@ -1,0 +1,65 @@
+"""A look at a job that was stuck before anybody watched."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kcover_ebpf.incidents import late
+from kcover_ebpf.incidents.finding import Finding
+from kcover_ebpf.incidents.verdict import Cause, Kind
+
+from .scene import NS, Proc, Stage
+
+
+def waiting(present: list[int], world: int, environ: dict[str, str], mode: str = "futex") -> Stage:
+    """A job of which only some ranks are here, all in one mode, seen for four seconds."""
+    stage = Stage(world=0)
+    stage.world = world
+    for rank in present:
+        stage.add(Proc(100 + rank, rank=rank, mode=mode))
+    stage.job.examine()
+    stage.one_pass(NS)
+    for view in stage.job.members.views.values():
+        if view.seen is not None:
+            view.seen = replace(view.seen, rank_environ=view.seen.rank_environ | environ)
+    for _ in range(4):
+        stage.job.examine()
+        stage.one_pass(NS)
+    return stage
+
+
+LOCAL = {"LOCAL_WORLD_SIZE": "4"}
+CASES = {
+    "a gap in the numbers": ([0, 1, 3], 4, {}, 2),
+    "the last one, told by the launcher": ([0, 1, 2], 4, LOCAL, 3),
+    "the first one": ([1, 2, 3], 4, LOCAL, 0),
+    "the last of a host of many": ([4, 5, 6], 8, LOCAL, 7),
+    "none: the others may be elsewhere": ([0, 1, 2], 4, {}, None),
+    "none: the launcher started no more here": ([0, 1, 2, 3], 8, LOCAL, None),
+    "none: all are here": ([0, 1, 2, 3], 4, LOCAL, None),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_rank_that_is_gone_leaves_a_gap(name: str) -> None:
+    present, world, environ, lost = CASES[name]
+    found = late.lost_before(waiting(present, world, environ).job)
+    assert (None if found is None else found.rank) == lost
+    if found is not None:
+        assert (found.kind, found.cause) == (Kind.HUNG, Cause.MISSING_RANK)
+
+
+def test_nobody_is_lost_while_one_works() -> None:
+    stage = waiting([0, 1, 3], 4, LOCAL, mode="run")
+    assert not late.nobody_moves(stage.job)
+    assert late.lost_before(stage.job) is None
+
+
+def test_a_lost_link_that_nobody_here_explains_leads_to_the_lost_rank() -> None:
+    stage = waiting([0, 1, 3], 4, LOCAL)
+    link = Finding(Kind.LOST_LINK, Cause.LINK, stage.now_ns)
+    assert late.name_the_lost(stage.job, link).rank == 2
+    named = replace(link, rank=1)
+    assert late.name_the_lost(stage.job, named) is named
