@@ -40,7 +40,8 @@ def test_it_is_quiet_when_nothing_is_missing() -> None:
 def test_an_unknown_profile_is_a_usage_error() -> None:
     result = run_setup("everything")
     assert result.returncode == 2
-    assert result.stderr.startswith("usage: tools/setup [build | demo | test | vm | image | bench]")
+    usage = "usage: tools/setup [build | demo | test | vm | image | cluster | bench]"
+    assert result.stderr.startswith(usage)
 
 
 def test_without_root_it_says_what_to_run(fake_path: Path) -> None:
