@@ -1,0 +1,1 @@
+"""The test bed: a real Kubernetes with several nodes on one machine (see README.md here)."""

@@ -1,0 +1,131 @@
+"""Builds the programs from Go modules into the cache."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+from pathlib import Path
+
+from tools.cluster import cache, shell, versions
+from tools.cluster.errors import Failure
+from tools.cluster.versions import Kubernetes, Program
+
+KUBERNETES_PROGRAMS = (
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubelet",
+    "kube-proxy",
+    "kubectl",
+)
+
+
+def kubernetes(release: Kubernetes, say: shell.Say) -> list[Path]:
+    """The programs of one Kubernetes release, built where they are missing.
+
+    k8s.io/kubernetes cannot be installed by its name, because its go.mod replaces the staging
+    modules by folders. So a module of our own requires it, and replaces each of them by its
+    published version.
+    """
+    target = cache.folder("bin", f"kubernetes-{release.version}")
+    programs = [target / name for name in KUBERNETES_PROGRAMS]
+    with cache.locked():
+        missing = [program for program in programs if not cache.intact(program)]
+        if missing:
+            work = _kubernetes_module(release, say)
+            for program in missing:
+                package = f"k8s.io/kubernetes/cmd/{program.name}"
+                _build(program, work, package, _stamp(release), say)
+    return programs
+
+
+def program(wanted: Program, say: shell.Say) -> Path:
+    """One program, built in its own module's folder where it is missing."""
+    path = cache.folder("bin", f"{wanted.name}-{wanted.version}") / wanted.name
+    with cache.locked():
+        if not cache.intact(path):
+            _build(path, module_folder(wanted), wanted.package, [], say)
+    return path
+
+
+def module_folder(wanted: Program) -> Path:
+    """Where Go keeps the module's source; downloaded where it is missing."""
+    return Path(_download(f"{wanted.module}@{wanted.version}")["Dir"])
+
+
+def _kubernetes_module(release: Kubernetes, say: shell.Say) -> Path:
+    say(f"fetching the source of Kubernetes {release.version}")
+    work = cache.folder("build", f"kubernetes-{release.version}")
+    published = Path(_download(f"k8s.io/kubernetes@{release.version}")["GoMod"]).read_text()
+    staging = re.findall(r"(\S+) => \./staging/", published)
+    replacements = [f"replace {name} => {name} v0.{release.version[3:]}" for name in staging]
+    requirement = f"require k8s.io/kubernetes {release.version}"
+    go_mod = ["module testbed", f"go {versions.go()}", requirement, *replacements]
+    (work / "go.mod").write_text("\n".join(go_mod) + "\n")
+    imports = [f'_ "k8s.io/kubernetes/cmd/{name}"' for name in KUBERNETES_PROGRAMS]
+    source = ["//go:build tools", "package testbed", "import (", *imports, ")"]
+    (work / "tools.go").write_text("\n".join(source) + "\n")
+    shell.logged(cache.folder("log") / "build.log", [*_go(), "-C", work, "mod", "tidy"], _env())
+    return work
+
+
+def _stamp(release: Kubernetes) -> list[str]:
+    variables = {
+        "k8s.io/component-base/version.gitVersion": release.version,
+        "k8s.io/component-base/version.gitMajor": "1",
+        "k8s.io/component-base/version.gitMinor": release.minor,
+        "k8s.io/client-go/pkg/version.gitVersion": release.version,
+    }
+    return [f"-X {name}={value}" for name, value in variables.items()]
+
+
+def _build(path: Path, work: Path, package: str, flags: list[str], say: shell.Say) -> None:
+    started = time.monotonic()
+    linker = " ".join(["-s", "-w", *flags])
+    new = path.with_name(path.name + ".new")
+    command = [*_go(), "build", "-C", work, "-trimpath", "-ldflags", linker, "-o", new, package]
+    shell.logged(cache.folder("log") / "build.log", command, _env())
+    new.replace(path)
+    cache.seal(path)
+    say(f"built {path.name} ({path.parent.name}) in {time.monotonic() - started:.0f} s")
+
+
+def _download(module: str) -> dict[str, str]:
+    fields: dict[str, str] = json.loads(
+        shell.text(*_go(), "mod", "download", "-json", module, timeout_s=1800)
+    )
+    return fields
+
+
+def _env() -> dict[str, str]:
+    return {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false"}
+
+
+def _go() -> list[str | Path]:
+    """The machine's Go where it is new enough or fetches a newer one by itself, else a fetched one.
+
+    Debian 12's Go 1.19 is too old, and too old to fetch another by itself. But a Go release is a
+    module as well, only that a module cannot carry the mode of its files.
+    """
+    found = shutil.which("go")
+    if found is None:
+        raise Failure("Go is not installed: run tools/setup cluster, or install it from go.dev")
+    have = _version(shell.text(found, "env", "GOVERSION"))
+    if have >= (1, 21):  # from here on Go follows the go line of go.mod by itself
+        return [found]
+    machine = shell.text(found, "env", "GOOS", "GOARCH").split()
+    module = f"golang.org/toolchain@v0.0.1-go{versions.go()}.{'-'.join(machine)}"
+    home = Path(json.loads(shell.text(found, "mod", "download", "-json", module))["Dir"])
+    for folder in (home / "bin", *home.glob("pkg/tool/*")):
+        for file in folder.iterdir():
+            file.chmod(0o755)
+    return [home / "bin/go"]
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """The numbers of a version such as go1.26.0; () where there are none."""
+    found = re.match(r"go(\d+)\.(\d+)", text)
+    return tuple(map(int, found.groups())) if found else ()

@@ -1,0 +1,141 @@
+"""Brings a test bed up, or what is missing of it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.cluster import (
+    addons,
+    build,
+    cgroups,
+    components,
+    config,
+    down,
+    images,
+    kube,
+    layout,
+    network,
+    nodes,
+    pki,
+    state,
+    versions,
+)
+from tools.cluster.errors import Usage
+from tools.cluster.layout import Bed
+from tools.cluster.probes import wait
+from tools.cluster.processes import boot_id
+from tools.cluster.state import State
+from tools.cluster.versions import Kubernetes
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the command line asked for; None where it said nothing."""
+
+    nodes: int | None
+    kubernetes: str | None
+    controllers: list[str]
+
+
+def say(line: str) -> None:
+    """Tell the person at the keyboard."""
+    print(f"testbed: {line}", flush=True)
+
+
+@contextmanager
+def stage(name: str) -> Iterator[None]:
+    """One line of progress, with the seconds it took."""
+    started = time.monotonic()
+    yield
+    say(f"{name:<24} {time.monotonic() - started:5.1f} s")
+
+
+def bring_up(bed: Bed, wanted: Wanted) -> State:
+    """Make the test bed what is wanted; raises Usage where that cannot be."""
+    running = state.load(bed)
+    if running is not None:
+        release = _check_running(running, wanted)
+    else:
+        release = versions.kubernetes(wanted.kubernetes)
+        if state.owner(bed) is not None or bed.folder.exists():
+            down.bring_down(bed)  # the rest of one that was killed, or of another boot
+        running = _claim(bed, release, wanted.nodes or 2)
+    running.nodes = max(running.nodes, wanted.nodes or 0)
+    running.save()
+    _start(running, release)
+    addons.install(running, wanted.controllers, stage, say)
+    return running
+
+
+def _check_running(running: State, wanted: Wanted) -> Kubernetes:
+    release = versions.by_version(running.kubernetes)
+    if wanted.kubernetes is not None and versions.kubernetes(wanted.kubernetes) != release:
+        raise Usage(
+            f"this test bed runs Kubernetes {running.kubernetes}: "
+            "take it down first, or choose another --name"
+        )
+    if wanted.nodes is not None and wanted.nodes < running.nodes:
+        raise Usage(f"this test bed has {running.nodes} nodes: take it down first")
+    return release
+
+
+def _claim(bed: Bed, release: Kubernetes, count: int) -> State:
+    for shared in (Path("/var"), Path("/run")):
+        if bed.folder.is_relative_to(shared):
+            raise Usage(f"a node hides {shared}: use a checkout in another folder")
+    bed.folder.mkdir(parents=True)
+    bed.mark.symlink_to(bed.folder)
+    return State(bed, boot_id(), release.version, _free_port(), count)
+
+
+def _free_port(first: int = layout.API_PORT) -> int:
+    """The usual port of the API server, or the next one that nobody on the host listens on."""
+    for port in range(first, first + 1000):
+        with socket.socket() as attempt:
+            attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                attempt.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise Usage("no free port for the API server on 127.0.0.1")
+
+
+def _start(running: State, release: Kubernetes) -> None:
+    bed = running.bed
+    cgroups.create(bed.control_cgroup)
+    with stage("programs"):
+        _link_programs(bed, release)
+    with stage("images"):
+        images.store(bed, say)
+    with stage("network and keys"):
+        network.create_control(bed)
+        pki.create_authority(bed)
+        pki.create_admin(bed, running.api_port)
+        config.write_control(bed)
+    with stage("control plane"):
+        for component in components.control_plane(bed, release, running.api_port):
+            components.ensure(running, component)
+        kube.apply(bed, config.CLUSTER_OBJECTS)
+    for node in bed.nodes(running.nodes):
+        with stage(node.name):
+            nodes.ensure(running, node)
+    with stage("nodes ready"):
+        wait("a node", lambda: kube.nodes_ready(bed) >= running.nodes, 120)
+
+
+def _link_programs(bed: Bed, release: Kubernetes) -> None:
+    bed.bin.mkdir(exist_ok=True)
+    programs = build.kubernetes(release, say)
+    programs += [build.program(versions.program(name), say) for name in ("coredns", "helm")]
+    for program in programs:
+        link = bed.bin / program.name
+        if not link.is_symlink() or os.readlink(link) != str(program):  # noqa: PTH115
+            link.unlink(missing_ok=True)
+            link.symlink_to(program)
