@@ -49,8 +49,8 @@ help: ## list the targets
 build: setup-build ## set up, compile the BPF objects; then .venv/bin/kcover-ebpf runs
 	@$(MAKE) --no-print-directory --silent objects
 
-.PHONY: setup-build setup-demo setup-test setup-vm setup-bench
-setup-build setup-demo setup-test setup-vm setup-bench: setup-%:
+.PHONY: setup-build setup-demo setup-test setup-vm setup-cluster setup-bench
+setup-build setup-demo setup-test setup-vm setup-cluster setup-bench: setup-%:
 	@tools/setup $*
 
 .PHONY: demo
@@ -58,7 +58,7 @@ export FAULT ?= stop
 demo: setup-demo build ## train 4 ranks, inject FAULT=stop|kill|lock|loop|skip|blackhole|loader|storage
 	@tools/demo/run
 
-.PHONY: test test-unit test-kernel test-vm test-vm-matrix
+.PHONY: test test-unit test-kernel test-vm test-vm-matrix test-cluster
 test: setup-test check ## set up, check, run all tests (needs root for the kernel half)
 	@$(MAKE) --no-print-directory build
 	$(PYTHON) -m pytest
@@ -75,6 +75,10 @@ test-vm: setup-vm build ## the tests that boot another kernel (6.1) in a virtual
 test-vm-matrix: export KCOVER_VM_KERNELS := 5.10 6.1 6.12 newest
 test-vm-matrix: setup-vm build ## the same on 5.10, 6.1, 6.12 and the newest kernel to be had
 	$(PYTHON) -m pytest tests/vm
+
+test-cluster: setup-cluster build ## the tests on a real Kubernetes: that of $KUBECONFIG, or tools/testbed
+	@if [ -z "$$KUBECONFIG" ]; then tools/testbed up; fi
+	$(PYTHON) -m pytest tests/cluster
 
 .PHONY: bench bench-quick
 bench: setup-bench build ## the whole fault bench (resumable) and the cost bench: hours

@@ -27,6 +27,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.needs("root", "bpf", "btf"))
         elif folder == "vm":
             item.add_marker(pytest.mark.vm)
+        elif folder == "cluster":
+            item.add_marker(pytest.mark.cluster)
+            item.add_marker(pytest.mark.needs("root"))
+            # Of the test alone: the first one to ask for the cluster may have to build it.
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(300, func_only=True))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1,0 +1,153 @@
+"""A real cluster for tests: through kubectl, as its user would, and every wait is bounded."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import selectors
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+JOBS = Path(__file__).with_name("jobs")
+ROOT = Path(__file__).resolve().parents[2]
+TRAIN = ROOT / "tools/cluster/train.py"
+PATIENCE_S = 120.0
+
+
+class ClusterError(AssertionError):
+    """kubectl failed, or something did not happen in time."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster that tests may use, each in a namespace of its own."""
+
+    kubeconfig: Path
+    kubectl: Path
+
+    def run(
+        self, *arguments: str, stdin: str | None = None, timeout_s: float = PATIENCE_S
+    ) -> subprocess.CompletedProcess[str]:
+        """Run kubectl; it may fail."""
+        command = [str(self.kubectl), f"--kubeconfig={self.kubeconfig}", *arguments]
+        return subprocess.run(
+            command, input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+
+    def ctl(self, *arguments: str, stdin: str | None = None, timeout_s: float = PATIENCE_S) -> str:
+        """What kubectl prints; raises ClusterError when it fails."""
+        done = self.run(*arguments, stdin=stdin, timeout_s=timeout_s)
+        if done.returncode != 0:
+            raise ClusterError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+        return done.stdout
+
+    def get(self, *arguments: str) -> list[dict[str, Any]]:
+        """The objects that `kubectl get` finds; for one by its name a list of one."""
+        found: dict[str, Any] = json.loads(self.ctl("get", *arguments, "--output=json"))
+        items: list[dict[str, Any]] = found.get("items", [found])
+        return items
+
+    def serves(self, resource: str) -> bool:
+        """Whether the API server knows a resource, such as pytorchjobs.kubeflow.org."""
+        return self.run("get", resource, "--all-namespaces", "--output=name").returncode == 0
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """A namespace of one test."""
+
+    cluster: Cluster
+    name: str
+
+    def ctl(self, *arguments: str, stdin: str | None = None, timeout_s: float = PATIENCE_S) -> str:
+        """`Cluster.ctl` in this namespace."""
+        namespace = f"--namespace={self.name}"
+        return self.cluster.ctl(namespace, *arguments, stdin=stdin, timeout_s=timeout_s)
+
+    def get(self, *arguments: str) -> list[dict[str, Any]]:
+        """`Cluster.get` in this namespace."""
+        return self.cluster.get(f"--namespace={self.name}", *arguments)
+
+    def apply(self, manifest: str) -> None:
+        """Apply the objects; tries again while a webhook that was just installed is not served."""
+        deadline = time.monotonic() + 30
+        while True:
+            done = self.cluster.run(
+                "apply", f"--namespace={self.name}", "--filename=-", stdin=manifest
+            )
+            if done.returncode == 0:
+                return
+            if "failed calling webhook" not in done.stderr or time.monotonic() > deadline:
+                raise ClusterError(done.stderr.strip())
+            time.sleep(1)
+
+    def start(self, job: str) -> None:
+        """Start the example `jobs/<job>.yaml`."""
+        self.apply((JOBS / f"{job}.yaml").read_text())
+
+    def wait(self, thing: str, condition: str, timeout_s: float = PATIENCE_S) -> None:
+        """Watch until `thing` (such as pod/a) meets a condition of `kubectl wait --for`."""
+        limit = f"--timeout={timeout_s:.0f}s"
+        self.ctl("wait", thing, f"--for={condition}", limit, timeout_s=timeout_s + 10)
+
+    def pods(self, selector: str = "") -> list[dict[str, Any]]:
+        """The pods, by label selector; those that are being deleted too."""
+        return self.get("pods", f"--selector={selector}")
+
+    def wait_for_log(
+        self, pod: str, pattern: str, timeout_s: float = PATIENCE_S, container: str = ""
+    ) -> re.Match[str]:
+        """Follow a pod's log until a line matches; raises ClusterError with its end when none does."""
+        command = [
+            str(self.cluster.kubectl), f"--kubeconfig={self.cluster.kubeconfig}",
+            f"--namespace={self.name}", "logs", "--follow", pod,
+            *([f"--container={container}"] if container else []),
+        ]  # fmt: skip
+        deadline = time.monotonic() + timeout_s
+        said = ""
+        while time.monotonic() < deadline:  # the log can end because its container starts again
+            with subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            ) as tail:
+                try:
+                    said = ""
+                    for text in _chunks(tail, deadline):
+                        said += text
+                        if match := re.search(pattern, said, re.MULTILINE):
+                            return match
+                finally:
+                    tail.kill()
+            time.sleep(0.5)
+        raise ClusterError(f"{pod} did not log {pattern!r} in {timeout_s:.0f} s: {said[-2000:]}")
+
+    def wait_for_steps(self, selector: str, count: int, step: int, timeout_s: float = 180) -> None:
+        """Wait until `count` pods are there and each has trained `step` steps."""
+        deadline = time.monotonic() + timeout_s
+        while len(found := self.pods(selector)) < count:
+            if time.monotonic() > deadline:
+                names = [pod["metadata"]["name"] for pod in found]
+                raise ClusterError(f"{count} pods expected, only {names} came up")
+            time.sleep(0.5)
+        for pod in found:
+            left = max(1.0, deadline - time.monotonic())
+            name = pod["metadata"]["name"]
+            self.wait(f"pod/{name}", "condition=Ready", left)
+            self.wait_for_log(name, rf"rank \d+ step {step}$", left)
+
+
+def _chunks(tail: subprocess.Popen[bytes], deadline: float):
+    """What the process says, as it says it, until it ends or the time is over."""
+    assert tail.stdout is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(tail.stdout, selectors.EVENT_READ)
+        while (left := deadline - time.monotonic()) > 0:
+            if not selector.select(left):
+                return
+            text = os.read(tail.stdout.fileno(), 1 << 16)
+            if not text:
+                return
+            yield text.decode(errors="replace")
