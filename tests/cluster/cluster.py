@@ -124,17 +124,22 @@ class Namespace:
             time.sleep(0.5)
         raise ClusterError(f"{pod} did not log {pattern!r} in {timeout_s:.0f} s: {said[-2000:]}")
 
+    def wait_for_pods(self, selector: str, count: int, timeout_s: float = PATIENCE_S) -> list[str]:
+        """Wait until so many pods are there, whatever their phase; returns their names."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            names = [pod["metadata"]["name"] for pod in self.pods(selector)]
+            if len(names) >= count:
+                return names
+            if time.monotonic() > deadline:
+                raise ClusterError(f"{count} pods expected, only {names} came up")
+            time.sleep(0.5)
+
     def wait_for_steps(self, selector: str, count: int, step: int, timeout_s: float = 180) -> None:
         """Wait until `count` pods are there and each has trained `step` steps."""
         deadline = time.monotonic() + timeout_s
-        while len(found := self.pods(selector)) < count:
-            if time.monotonic() > deadline:
-                names = [pod["metadata"]["name"] for pod in found]
-                raise ClusterError(f"{count} pods expected, only {names} came up")
-            time.sleep(0.5)
-        for pod in found:
+        for name in self.wait_for_pods(selector, count, timeout_s):
             left = max(1.0, deadline - time.monotonic())
-            name = pod["metadata"]["name"]
             self.wait(f"pod/{name}", "condition=Ready", left)
             self.wait_for_log(name, rf"rank \d+ step {step}$", left)
 

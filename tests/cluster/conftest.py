@@ -5,7 +5,7 @@ import re
 import shutil
 import subprocess
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,19 @@ def cluster() -> Cluster:
     done = subprocess.run([TESTBED, "up"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"tools/testbed up: {done.stderr or done.stdout}"
     return Cluster(ROOT / ".testbed/kubeconfig", ROOT / ".testbed/bin/kubectl")
+
+
+@pytest.fixture(scope="session")
+def install(cluster: Cluster) -> Callable[[str], None]:
+    """Installs a job controller of the test bed; a cluster of $KUBECONFIG is taken as it is."""
+
+    def once(name: str) -> None:
+        if "KUBECONFIG" not in os.environ:
+            command = [str(TESTBED), "up", "--controllers", name]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, f"tools/testbed up: {done.stderr or done.stdout}"
+
+    return once
 
 
 @pytest.fixture

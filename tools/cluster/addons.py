@@ -100,7 +100,7 @@ def _wait(bed: Bed, controller: Controller) -> None:
 def _image(program: Program, say: shell.Say) -> Path:
     binary = build.program(program, say)
     archive = cache.folder("images", "programs") / f"{program.name}-{program.version}.tar"
-    with cache.locked():
+    with cache.locked(archive.name):
         if not archive.exists():
             name = f"localhost/kcover-{program.name}:{program.version}"
             images.static(archive, name, binary, USER)
@@ -114,7 +114,7 @@ def _manifest(bed: Bed, controller: Controller) -> Path:
     programs = [versions.program(name) for name in controller.programs]
     made_of = cache.key(*texts.values(), *(program.version for program in programs))
     rendered = cache.folder("manifests") / f"{controller.name}-{made_of}.yaml"
-    with cache.locked():
+    with cache.locked(rendered.name):
         if not rendered.exists():
             work = cache.folder("build", "manifests", controller.name)
             for name, text in texts.items():

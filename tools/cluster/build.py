@@ -32,7 +32,7 @@ def kubernetes(release: Kubernetes, say: shell.Say) -> list[Path]:
     """
     target = cache.folder("bin", f"kubernetes-{release.version}")
     programs = [target / name for name in KUBERNETES_PROGRAMS]
-    with cache.locked():
+    with cache.locked(target.name):
         missing = [program for program in programs if not cache.intact(program)]
         if missing:
             work = _kubernetes_module(release, say)
@@ -45,7 +45,7 @@ def kubernetes(release: Kubernetes, say: shell.Say) -> list[Path]:
 def program(wanted: Program, say: shell.Say) -> Path:
     """One program, built in its own module's folder where it is missing."""
     path = cache.folder("bin", f"{wanted.name}-{wanted.version}") / wanted.name
-    with cache.locked():
+    with cache.locked(path.parent.name):
         if not cache.intact(path):
             _build(path, module_folder(wanted), wanted.package, [], say)
     return path

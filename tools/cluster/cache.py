@@ -21,9 +21,9 @@ def folder(*names: str) -> Path:
 
 
 @contextmanager
-def locked() -> Iterator[None]:
-    """One at a time fills the cache."""
-    with open(folder() / "lock", "w") as file:
+def locked(what: str) -> Iterator[None]:
+    """One at a time makes a thing; whoever comes second waits and finds it there."""
+    with open(folder("locks") / what, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

@@ -64,11 +64,11 @@ def _run(options: argparse.Namespace) -> int:
     if not layout.NAME.fullmatch(options.name):
         raise Usage(f"--name {options.name}: use up to 20 of a-z, 0-9 and -")
     bed = Bed.of_checkout(options.name)
+    state.check_owner(bed)
     if options.verb == "status":
         return status.show(bed, options.output == "json")
     if os.geteuid() != 0:
         raise Failure("run it as root: it makes namespaces, mounts and cgroups")
-    state.check_owner(bed)
     if options.verb == "exec":
         _exec(bed, options.node, options.command)
     wanted = _wanted(options) if options.verb == "up" else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from tools.cluster import layout, pki
@@ -86,10 +87,10 @@ subjects:
 def write_control(bed: Bed) -> None:
     """The files of the control plane."""
     bed.etc.mkdir(parents=True, exist_ok=True)
-    (bed.etc / "audit.yaml").write_text(AUDIT_POLICY)
+    _write(bed.etc / "audit.yaml", AUDIT_POLICY)
     kubeconfig = pki.create_identity(bed, "coredns", "/CN=system:coredns")
     corefile = COREFILE.format(address=layout.CONTROL_ADDRESS, kubeconfig=kubeconfig)
-    (bed.etc / "Corefile").write_text(corefile)
+    _write(bed.etc / "Corefile", corefile)
     _write_proxy(bed, "control")
 
 
@@ -98,10 +99,10 @@ def write_node(node: Node) -> None:
     etc = node.bed.etc
     cni = etc / f"{node.name}-cni"
     cni.mkdir(parents=True, exist_ok=True)
-    (cni / "10-testbed.conflist").write_text(json.dumps(cni_network(node), indent=1))
+    _write(cni / "10-testbed.conflist", json.dumps(cni_network(node), indent=1))
     text = CONTAINERD.format(pause=layout.PAUSE_IMAGE, cni=cni)
-    (etc / f"{node.name}-containerd.toml").write_text(text)
-    (etc / f"{node.name}-kubelet.yaml").write_text(json.dumps(kubelet(node), indent=1))
+    _write(etc / f"{node.name}-containerd.toml", text)
+    _write(etc / f"{node.name}-kubelet.yaml", json.dumps(kubelet(node), indent=1))
     _write_proxy(node.bed, node.name)
 
 
@@ -164,4 +165,10 @@ def _write_proxy(bed: Bed, name: str) -> None:
         "metricsBindAddress": "127.0.0.1:10249",
         "conntrack": {"maxPerCore": 0},  # global to the machine, and often read-only
     }
-    (bed.etc / f"{name}-kube-proxy.yaml").write_text(json.dumps(settings, indent=1))
+    _write(bed.etc / f"{name}-kube-proxy.yaml", json.dumps(settings, indent=1))
+
+
+def _write(file: Path, text: str) -> None:
+    """Leave a file alone that is as it should be: kube-proxy ends itself when its own changes."""
+    if not file.exists() or file.read_text() != text:
+        file.write_text(text)

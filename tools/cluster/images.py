@@ -72,7 +72,7 @@ def base(say: shell.Say) -> list[Path]:
     """Archives of the pause and the training image."""
     folder = cache.folder("images", RECIPE)
     pause, train = folder / "pause.tar", folder / "train.tar"
-    with cache.locked():
+    with cache.locked(f"images-{RECIPE}"):
         if not pause.exists():
             static(pause, layout.PAUSE_IMAGE, _compile_pause(folder))
         if not train.exists():
@@ -102,7 +102,7 @@ def store(bed: Bed, say: shell.Say) -> Path:
     """The containerd folder in the cache that has the base images unpacked."""
     archives = base(say)
     target = cache.folder("stores") / RECIPE
-    with cache.locked():
+    with cache.locked(f"store-{RECIPE}"):
         if not target.exists():
             say("unpacking the images")
             _make_store(bed, archives, target)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -87,7 +88,7 @@ def remove_all(bed: Bed) -> None:
     if not FOLDER.is_dir():
         return
     for file in FOLDER.iterdir():
-        if file.name == bed.control_netns or file.name.startswith(f"{bed.prefix}-node"):
+        if re.fullmatch(rf"{bed.prefix}-(control|node\d+)", file.name):
             shell.text("ip", "netns", "del", file.name)
 
 

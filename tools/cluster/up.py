@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections.abc import Iterator
@@ -131,11 +130,14 @@ def _start(running: State, release: Kubernetes) -> None:
 
 
 def _link_programs(bed: Bed, release: Kubernetes) -> None:
+    """Links to the programs in the cache; they are checked once, when the links are made."""
+    others = ("coredns", "helm")
+    if all((bed.bin / name).exists() for name in (*build.KUBERNETES_PROGRAMS, *others)):
+        return
     bed.bin.mkdir(exist_ok=True)
     programs = build.kubernetes(release, say)
-    programs += [build.program(versions.program(name), say) for name in ("coredns", "helm")]
+    programs += [build.program(versions.program(name), say) for name in others]
     for program in programs:
         link = bed.bin / program.name
-        if not link.is_symlink() or os.readlink(link) != str(program):  # noqa: PTH115
-            link.unlink(missing_ok=True)
-            link.symlink_to(program)
+        link.unlink(missing_ok=True)
+        link.symlink_to(program)
