@@ -1,0 +1,71 @@
+"""An API server with the chart installed in it; no node runs. Programs are those of the test bed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chart.control_plane import ControlPlane, running
+from tests.chart.release import CHART, FULLNAME, RELEASE, Helm, Installed
+from tools.cluster import build, versions
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session")
+def programs() -> dict[str, Path]:
+    """Kubernetes and helm: of this checkout's test bed, or built where the cache has none."""
+    folder = ROOT / ".testbed/bin"
+    if (folder / "kube-apiserver").exists() and (folder / "helm").exists():
+        return {path.name: path.resolve() for path in folder.iterdir()}
+    found = build.kubernetes(versions.kubernetes(None), print)
+    helm = build.program(versions.program("helm"), print)
+    return {path.name: path for path in (*found, helm)}
+
+
+@pytest.fixture(scope="session")
+def kubectl(programs: dict[str, Path]) -> Path:
+    return programs["kubectl"]
+
+
+@pytest.fixture(scope="session")
+def plane(
+    programs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ControlPlane]:
+    """One for all tests that share an installed release."""
+    with running(tmp_path_factory.mktemp("plane"), programs["kube-apiserver"]) as plane:
+        yield plane
+
+
+@pytest.fixture
+def fresh_plane(programs: dict[str, Path], tmp_path: Path) -> Iterator[ControlPlane]:
+    """One that no other test has seen."""
+    with running(tmp_path, programs["kube-apiserver"]) as plane:
+        yield plane
+
+
+@pytest.fixture(scope="session")
+def helm(programs: dict[str, Path], plane: ControlPlane) -> Helm:
+    return Helm(programs["helm"], plane.kubeconfig)
+
+
+@pytest.fixture
+def fresh_helm(programs: dict[str, Path], fresh_plane: ControlPlane) -> Helm:
+    return Helm(programs["helm"], fresh_plane.kubeconfig)
+
+
+@pytest.fixture(scope="session")
+def installed(plane: ControlPlane, helm: Helm) -> Installed:
+    """The chart with its defaults in namespace `kcover`, nodes n1 and n2, and a namespace `ml`."""
+    root = plane.admin()
+    for node in ("n1", "n2"):
+        body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}
+        assert root.ask("POST", "/api/v1/nodes", body).code == 201
+    for name in ("kcover", "ml"):
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        assert root.ask("POST", "/api/v1/namespaces", body).code == 201
+        # What the controller-manager would do, which does not run here.
+        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
+        root.ask("POST", f"/api/v1/namespaces/{name}/serviceaccounts", account)
+    helm("install", RELEASE, str(CHART), "--namespace=kcover", f"--set=fullnameOverride={FULLNAME}")
+    return Installed(plane, "kcover")

@@ -1,0 +1,183 @@
+"""What the admission policies of the chart refuse, accept and change, at a real API server."""
+
+from typing import Any
+
+import pytest
+
+from tests.chart.control_plane import ControlPlane, User
+from tests.chart.release import FULLNAME, Installed
+
+REPORTS = "/apis/kcover.io/v1alpha1/namespaces/ml/faultreports"
+INCIDENTS = "/apis/kcover.io/v1alpha1/namespaces/ml/incidents"
+PODS = "/api/v1/namespaces/ml/pods"
+KILLED = {"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0]}}
+
+
+def report(name: str, node: str, sequence: int = 1) -> dict[str, Any]:
+    spec = {"node": node, "time": "2026-11-21T12:00:00Z", "sequence": sequence}
+    return {
+        "apiVersion": "kcover.io/v1alpha1",
+        "kind": "FaultReport",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+
+
+def incident(name: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "kcover.io/v1alpha1",
+        "kind": "Incident",
+        "metadata": {"name": name},
+        "spec": {"job": {"kind": "Job", "name": "llm", "uid": "u"}},
+    }
+
+
+@pytest.fixture(scope="module")
+def root(plane: ControlPlane) -> User:
+    """A cluster administrator: RBAC refuses it nothing."""
+    return plane.admin()
+
+
+@pytest.fixture(scope="module")
+def of_n1(installed: Installed, root: User) -> str:
+    """The path of a report that the agent of n1 wrote."""
+    written = installed.agent("n1").apply(f"{REPORTS}/llm.n1", report("llm.n1", "n1"))
+    assert written.code == 201, written.message
+    return f"{REPORTS}/llm.n1"
+
+
+def test_an_agent_writes_about_its_own_node(installed: Installed, of_n1: str) -> None:
+    again = installed.agent("n1").apply(of_n1, report("llm.n1", "n1", 2))
+    assert (again.code, again.body["spec"]["sequence"]) == (200, 2)
+
+
+def test_the_report_of_a_node_about_itself_has_its_name(installed: Installed) -> None:
+    written = installed.agent("n1").apply(f"{REPORTS}/n1", report("n1", "n1"))
+    assert written.code == 201, written.message
+
+
+@pytest.mark.parametrize("name", ["llm.n2", "n2", "llm"])
+def test_an_agent_cannot_write_about_another_node(installed: Installed, name: str) -> None:
+    refused = installed.agent("n1").apply(f"{REPORTS}/{name}", report(name, "n2"))
+    assert refused.code == 403
+    assert "the agent of node n1 reports about itself only" in refused.message
+
+
+def test_an_agent_cannot_take_the_name_of_another_nodes_report(installed: Installed) -> None:
+    refused = installed.agent("n1").apply(f"{REPORTS}/llm.n2", report("llm.n2", "n1"))
+    assert refused.code == 403
+    assert "the name of a FaultReport ends in the name of its node" in refused.message
+
+
+@pytest.mark.parametrize("node", ["n1", "n2"])
+def test_an_agent_cannot_change_another_nodes_report(
+    installed: Installed, of_n1: str, node: str
+) -> None:
+    refused = installed.agent("n2").apply(of_n1, report("llm.n1", node))
+    assert refused.code == 403
+    assert "the agent of node n2 reports about itself only" in refused.message
+
+
+def test_an_agent_cannot_delete_another_nodes_report(installed: Installed, of_n1: str) -> None:
+    assert installed.agent("n2").ask("DELETE", of_n1).code == 403
+    assert installed.agent("n1").ask("DELETE", of_n1 + "?dryRun=All").code == 200
+
+
+def test_a_token_without_a_node_writes_nothing(installed: Installed) -> None:
+    refused = installed.unbound_agent().apply(f"{REPORTS}/llm.n1", report("llm.n1", "n1"))
+    assert refused.code == 403
+    assert "(its token names none)" in refused.message
+
+
+def test_nobody_else_writes_a_report(root: User, of_n1: str) -> None:
+    made = root.ask("POST", REPORTS, report("forged.n1", "n1"))
+    assert (made.code, "by the agent of its node alone" in made.message) == (403, True)
+    changed = root.merge(of_n1, {"spec": {"suspicious": True}})
+    assert (changed.code, "by the agent of its node alone" in changed.message) == (403, True)
+
+
+def test_the_garbage_collector_can_drop_owners_and_an_administrator_can_delete(
+    root: User, of_n1: str
+) -> None:
+    assert root.merge(of_n1, {"metadata": {"ownerReferences": []}}).code == 200
+    assert root.ask("DELETE", of_n1 + "?dryRun=All").code == 200
+
+
+def test_incidents_are_the_controllers(installed: Installed, root: User) -> None:
+    controller = installed.controller()
+    assert root.ask("POST", INCIDENTS, incident("forged")).code == 403
+    assert installed.agent("n1").ask("POST", INCIDENTS, incident("forged")).code == 403
+    assert controller.ask("POST", INCIDENTS, incident("llm-1")).code == 201
+    status = {"status": {"phase": "Open", "verdict": "HUNG"}}
+    for user in (root, installed.agent("n1")):
+        assert user.merge(f"{INCIDENTS}/llm-1/status", status).code == 403
+    written = controller.merge(f"{INCIDENTS}/llm-1/status", status)
+    assert (written.code, written.body["status"]["phase"]) == (200, "Open")
+
+
+def test_a_person_approves_and_changes_nothing_else(installed: Installed, root: User) -> None:
+    assert installed.controller().ask("POST", INCIDENTS, incident("llm-2")).code == 201
+    path = f"{INCIDENTS}/llm-2"
+    assert root.merge(path, {"spec": {"approved": True}}).code == 200
+    for change in ({"selector": {"app": "other"}}, {"policy": "mine"}, {"job": {"name": "other"}}):
+        refused = root.merge(path, {"spec": change})
+        assert refused.code in (403, 422), refused.message
+    assert root.merge(path, {"status": {"phase": "Decided"}}).body.get("status", {}) == {}
+
+
+def pod(name: str, containers: list[dict[str, Any]], **spec: object) -> dict[str, Any]:
+    full = [{"name": f"c{i}", "image": "none", **each} for i, each in enumerate(containers)]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"kcover.io/cascading-recovery": "true"}},
+        "spec": {"restartPolicy": "Never", **spec, "containers": full},
+    }
+
+
+def rules(root: User, body: dict[str, Any]) -> list[object]:
+    """Policy and rules of each container of the pod, as the API server would store it."""
+    made = root.ask("POST", f"{PODS}?dryRun=All", body)
+    assert made.code == 201, made.message
+    containers = made.body["spec"]["containers"]
+    return [(each.get("restartPolicy"), each.get("restartPolicyRules")) for each in containers]
+
+
+ARMED = ("Never", [KILLED])
+UNTOUCHED = (None, None)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        pytest.param(pod("a", [{}]), [ARMED], id="a rank"),
+        pytest.param(pod("a", [{}, {}, {}]), [ARMED] * 3, id="each container"),
+        pytest.param(pod("a", [{}] * 8), [ARMED] * 8, id="eight containers"),
+        pytest.param(pod("a", [{}], restartPolicy="OnFailure"), [ARMED], id="restarted on failure"),
+        pytest.param(pod("a", [{}] * 9), [UNTOUCHED] * 9, id="more containers than the rule knows"),
+        pytest.param(pod("a", [{}], restartPolicy="Always"), [UNTOUCHED], id="runs for ever"),
+        pytest.param(
+            pod("a", [{"restartPolicy": "Never"}, {}]),
+            [("Never", None), UNTOUCHED],
+            id="a container with a policy of its own",
+        ),
+    ],
+)
+def test_armed_pods_get_the_kubelets_rule(
+    installed: Installed, root: User, body: dict[str, Any], expected: list[object]
+) -> None:
+    assert rules(root, body) == expected
+
+
+@pytest.mark.parametrize("value", [None, "false", ""])
+def test_pods_that_are_not_armed_are_left_alone(
+    installed: Installed, root: User, value: str | None
+) -> None:
+    body = pod("a", [{}])
+    body["metadata"]["labels"] = {} if value is None else {"kcover.io/cascading-recovery": value}
+    assert rules(root, body) == [UNTOUCHED]
+
+
+def test_the_fixture_is_the_release(installed: Installed, root: User) -> None:
+    path = f"/api/v1/namespaces/{installed.namespace}/serviceaccounts/{FULLNAME}-agent"
+    assert root.ask("GET", path).code == 200

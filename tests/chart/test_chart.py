@@ -1,0 +1,199 @@
+"""The chart with a real helm and a real API server: what it renders is accepted, and it leaves again."""
+
+import itertools
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.chart.control_plane import ControlPlane, User
+from tests.chart.release import CHART, FULLNAME, Helm
+
+MATRIX = {
+    "defaults": [],
+    "unprivileged": ["agent.privileged=false"],
+    "unprivileged, every family": [
+        "agent.privileged=false", "agent.capabilities.hardware={SYSLOG,SYS_ADMIN}",
+        "agent.seccompProfile.type=RuntimeDefault",
+    ],
+    "one replica, dry run": ["controller.replicas=1", "controller.dryRun=true"],
+    "without admission": ["admission.validating=false", "admission.restartInPlace=false"],
+    "a private registry": [
+        "image.repository=registry.example/kcover-ebpf", "image.tag=9.9.9",
+        "imagePullSecrets[0].name=pull", "image.pullPolicy=Always",
+    ],
+    "by digest": ["image.digest=sha256:" + "0" * 64],
+    "GPU nodes only": [
+        "agent.nodeSelector.gpu=yes", "agent.tolerations[0].key=nvidia.com/gpu",
+        "agent.tolerations[0].operator=Exists", "agent.priorityClassName=", "controller.priorityClassName=",
+    ],
+    "monitoring, network closed": [
+        "podMonitor.labels.release=prometheus", "dashboards.enabled=false",
+        "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.name=monitoring",
+    ],
+    "long names, extras": [
+        "fullnameOverride=" + "k" * 40, "agent.extraEnv[0].name=A", "agent.extraEnv[0].value=b",
+        "controller.extraArgs={--verbose}", "agent.podLabels.team=ml",
+        "controller.podAnnotations.a=b", "agent.updateStrategy.type=OnDelete",
+        "agent.updateStrategy.rollingUpdate=null",
+    ],
+}  # fmt: skip
+REFUSED = {
+    "agent.privilegd=true": "'privilegd' not allowed",
+    "unknown=1": "'unknown' not allowed",
+    "agent.privileged=maybe": "privileged",
+    "controller.replicas=0": "replicas",
+    "agent.capabilities.hardware={SYS_MODULE}": "hardware",
+    "image.digest=latest": "digest",
+    "metrics.agentPort=80": "agentPort",
+    "prometheusRule.runbookBase=https://x": "runbookBase",
+}
+
+OFFLINE = ("--kube-version=1.36.0",)
+"""Without an API server helm assumes the release of Kubernetes that it was built with."""
+
+
+def sets(values: list[str]) -> list[str]:
+    return [part for value in values for part in ("--set", value)]
+
+
+def render(helm: Helm, values: list[str], *options: str) -> list[dict[str, Any]]:
+    arguments = (*sets(values), "--namespace=matrix", "--validate", *options)
+    text = helm("template", "kcover", str(CHART), *arguments)
+    return [each for each in yaml.safe_load_all(text) if each]
+
+
+@pytest.fixture(scope="module")
+def matrix_namespace(plane: ControlPlane, installed: object) -> str:
+    """An empty namespace; the CRDs come with `installed`."""
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "matrix"}}
+    assert plane.admin().ask("POST", "/api/v1/namespaces", body).code in (201, 409)
+    return "matrix"
+
+
+def test_lint(helm: Helm) -> None:
+    helm("lint", str(CHART), "--strict")
+
+
+@pytest.mark.parametrize("name", MATRIX)
+def test_the_api_server_accepts_what_is_rendered(
+    helm: Helm, kubectl: Path, plane: ControlPlane, matrix_namespace: str, name: str
+) -> None:
+    manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": render(helm, MATRIX[name])})
+    done = subprocess.run(
+        [kubectl, f"--kubeconfig={plane.kubeconfig}", "create", "--dry-run=server",
+         "--validate=strict", f"--namespace={matrix_namespace}", "--filename=-"],
+        input=manifest, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    # Hidden fields, deprecated APIs, policies that cannot work: the API server warns.
+    warnings = [line for line in done.stderr.splitlines() if "violate PodSecurity" not in line]
+    assert warnings == []
+
+
+@pytest.mark.parametrize("value", REFUSED)
+def test_a_value_that_the_schema_does_not_know_is_refused(helm: Helm, value: str) -> None:
+    done = helm.run("template", "kcover", str(CHART), *OFFLINE, "--set", value)
+    assert done.returncode != 0
+    assert REFUSED[value] in done.stderr
+
+
+def names(objects: list[dict[str, Any]]) -> set[str]:
+    return {f"{each['kind']}/{each['metadata']['name']}" for each in objects}
+
+
+def test_monitoring_is_there_where_the_api_is_or_when_forced(
+    helm: Helm, matrix_namespace: str
+) -> None:
+    """The API server of the test has no Prometheus operator."""
+    wanted = {f"PodMonitor/{FULLNAME}-agent", f"PrometheusRule/{FULLNAME}"}
+    assert not wanted & names(render(helm, ["fullnameOverride=" + FULLNAME]))
+    forced = ["podMonitor.enabled=true", "prometheusRule.enabled=true"]
+    values = sets([*forced, "fullnameOverride=" + FULLNAME])
+    text = helm("template", "kcover", str(CHART), *OFFLINE, *values)
+    objects = [each for each in yaml.safe_load_all(text) if each]
+    assert wanted <= names(objects)
+    rule = next(each for each in objects if each["kind"] == "PrometheusRule")
+    assert rule["spec"] == yaml.safe_load((CHART / "files/alerts.yaml").read_text())
+
+
+def test_runbooks_become_links(helm: Helm) -> None:
+    values = [
+        "prometheusRule.enabled=true",
+        "prometheusRule.runbookBase=https://git.example/kcover/",
+    ]
+    text = helm("template", "kcover", str(CHART), *OFFLINE, *sets(values))
+    assert "runbook_url: https://git.example/kcover/docs/runbooks/KcoverJobHung.md" in text
+
+
+def security(objects: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    pod = next(each for each in objects if each["kind"] == kind)["spec"]["template"]["spec"]
+    context: dict[str, Any] = pod["containers"][0]["securityContext"]
+    return context
+
+
+def test_the_unprivileged_agent_has_the_named_capabilities_alone(
+    helm: Helm, matrix_namespace: str
+) -> None:
+    context = security(render(helm, ["agent.privileged=false"]), "DaemonSet")
+    assert (context["privileged"], context["allowPrivilegeEscalation"]) == (False, False)
+    base = ["BPF", "PERFMON", "SYS_PTRACE", "DAC_READ_SEARCH", "KILL"]
+    assert context["capabilities"] == {"drop": ["ALL"], "add": [*base, "SYSLOG"]}
+    controller = security(render(helm, []), "Deployment")
+    assert controller["capabilities"] == {"drop": ["ALL"]}
+
+
+def inventory(root: User) -> set[tuple[str, str, str]]:
+    """Every object there is: resource, namespace, name."""
+    found = set()
+    groups = root.ask("GET", "/apis").body["groups"]
+    versions = [f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups]
+    for base in ["/api/v1", *versions]:
+        for each in root.ask("GET", base).body["resources"]:
+            # Events and leases come and go by themselves.
+            if "list" not in each["verbs"] or each["name"] in ("events", "leases"):
+                continue
+            items = root.ask("GET", f"{base}/{each['name']}").body.get("items") or []
+            for metadata in (item["metadata"] for item in items):
+                place = metadata.get("namespace", "")
+                found.add((f"{base}/{each['name']}", place, metadata["name"]))
+    return found
+
+
+def test_install_upgrade_uninstall_leave_the_crds_and_nothing_else(
+    fresh_plane: ControlPlane, fresh_helm: Helm
+) -> None:
+    root = fresh_plane.admin()
+    place = ("--namespace=kcover", "--create-namespace")
+    before = inventory(root)
+    fresh_helm("install", "kcover", str(CHART), *place)
+    installed = inventory(root)
+    assert len(installed - before) > 20
+    fresh_helm("upgrade", "kcover", str(CHART), *place, "--set", "agent.privileged=false")
+    history = json.loads(fresh_helm("history", "kcover", *place[:1], "--output=json"))
+    assert [each["status"] for each in history] == ["superseded", "deployed"]
+    fresh_helm("uninstall", "kcover", *place[:1])
+    left = inventory(root) - before
+    assert {name for _, _, name in left} == {
+        "kcover",  # the namespace
+        "faultpolicies.kcover.io",
+        "faultreports.kcover.io",
+        "incidents.kcover.io",
+        "v1alpha1.kcover.io",  # the group that these make
+    }
+
+
+def test_two_releases_would_share_no_object(helm: Helm, matrix_namespace: str) -> None:
+    def of(release: str, namespace: str) -> set[tuple[str, str, str]]:
+        text = helm("template", release, str(CHART), f"--namespace={namespace}", "--validate")
+        objects = [each for each in yaml.safe_load_all(text) if each]
+        return {
+            (each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"])
+            for each in objects
+        }
+
+    sides = [of(*each) for each in itertools.product(("a", "b"), ("one", "two"))]
+    assert all(not one & other for one, other in itertools.combinations(sides, 2))

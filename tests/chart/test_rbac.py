@@ -1,0 +1,181 @@
+"""Each component, with its own token: what it needs is allowed, and everything else is refused.
+
+Twice: by the rules that the API server says apply to it, and by trying every verb on every resource
+that the API server has. Tries are dry runs on a name that does not exist: authorization comes
+before the object is looked for, so 403 means refused and anything else means allowed.
+"""
+
+import itertools
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.chart.control_plane import ControlPlane, User
+from tests.chart.release import Installed, make_pod
+
+RESTART = Path(__file__).resolve().parents[2] / "kcover_ebpf/cluster/restart.toml"
+
+
+class Right(NamedTuple):
+    """One verb on one resource; `group` "" is the core group."""
+
+    verb: str
+    group: str
+    resource: str
+
+
+def rights(group: str, resources: str, verbs: str) -> set[Right]:
+    return {Right(verb, group, each) for verb in verbs.split() for each in resources.split()}
+
+
+AGENT = (
+    rights("", "pods", "list watch")
+    | rights("kcover.io", "faultpolicies incidents", "list watch")
+    | rights("kcover.io", "faultreports", "get list create patch delete")
+)
+CONTROLLER = (
+    rights("", "pods", "get list watch delete deletecollection")
+    | rights("", "nodes", "get list watch patch")
+    | rights("", "nodes/status", "patch")
+    | rights("", "events", "list watch create patch")
+    | rights("kcover.io", "faultpolicies faultreports", "get list watch")
+    | rights("kcover.io", "incidents", "get list watch create patch delete")
+    | rights("kcover.io", "incidents/status", "get patch update")
+    | rights("batch", "jobs", "get list patch")
+    | rights("kubeflow.org", "pytorchjobs tfjobs xgboostjobs", "get list patch")
+    | rights("kubeflow.org", "paddlejobs jaxjobs mpijobs", "get list patch")
+    | rights("trainer.kubeflow.org", "trainjobs", "get list patch")
+    | rights("jobset.x-k8s.io", "jobsets", "get list patch")
+    | rights("ray.io", "rayjobs rayclusters", "get list patch")
+    | rights("kueue.x-k8s.io", "workloads", "get list patch")
+    | rights("leaderworkerset.x-k8s.io", "leaderworkersets", "get list")
+    | rights("apps", "statefulsets", "get list")
+    | rights("batch.volcano.sh", "jobs", "get list")
+    | rights("bus.volcano.sh", "commands", "create")
+    | rights("resource.k8s.io", "devicetaintrules", "get list create delete")
+    | rights("resource.k8s.io", "resourceslices resourceclaims", "get list")
+)
+AT_HOME = {
+    "agent": set[Right](),
+    # The lease that leads; only `create` is for any name.
+    "controller": rights("coordination.k8s.io", "leases", "create get update patch"),
+}
+EVERYWHERE = {"agent": AGENT, "controller": CONTROLLER}
+VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
+NOTHING = "kcover-rbac-test"
+# A review of itself, which every account may ask for.
+OF_ITSELF = {"authentication.k8s.io", "authorization.k8s.io"}
+
+
+def user_of(installed: Installed, component: str) -> User:
+    return installed.agent("n1") if component == "agent" else installed.controller()
+
+
+def told_rules(user: User, namespace: str) -> set[Right]:
+    """What the API server says this user may do in a namespace."""
+    path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+    answer = user.ask("POST", path, {"spec": {"namespace": namespace}})
+    assert answer.code == 201, answer.message
+    assert not answer.body["status"]["incomplete"]
+    return {
+        Right(*each)
+        for rule in answer.body["status"]["resourceRules"]
+        for each in itertools.product(rule["verbs"], rule["apiGroups"], rule["resources"])
+    }
+
+
+@pytest.mark.parametrize("namespace", ["home", "ml"])
+@pytest.mark.parametrize("component", ["agent", "controller"])
+def test_the_rules_are_what_is_needed_and_no_more(
+    installed: Installed, component: str, namespace: str
+) -> None:
+    nobody = User(installed.plane, installed.plane.token("ml", "default"))
+    at_home = namespace == "home"
+    place = installed.namespace if at_home else namespace
+    mine = told_rules(user_of(installed, component), place) - told_rules(nobody, place)
+    expected = EVERYWHERE[component] | (AT_HOME[component] if at_home else set())
+    assert mine == expected
+    assert not any("*" in part for right in mine for part in right)
+
+
+def resources(root: User) -> Iterator[tuple[Right, str, bool]]:
+    """Every resource and subresource of the API server: its name, its path, is it namespaced."""
+    for name, version in group_versions(root):
+        base = f"/apis/{name}/{version}" if name else f"/api/{version}"
+        for each in root.ask("GET", base).body["resources"]:
+            yield Right("", name, each["name"]), base, each["namespaced"]
+
+
+def group_versions(root: User) -> Iterator[tuple[str, str]]:
+    yield "", "v1"
+    for group in root.ask("GET", "/apis").body["groups"]:
+        yield group["name"], group["preferredVersion"]["version"]
+
+
+def is_allowed(user: User, verb: str, base: str, name: str, namespace: str | None) -> bool:
+    """Try it, without effect."""
+    plural, _, sub = name.partition("/")
+    place = base + (f"/namespaces/{namespace}" if namespace else "") + f"/{plural}"
+    one = f"{place}/{NOTHING}" + (f"/{sub}" if sub else "")
+    few = "?labelSelector=none%3Dnone"
+    dry = "dryRun=All"
+    tries: dict[str, tuple[str, str, object]] = {
+        "get": ("GET", one, None),
+        "list": ("GET", place + few, None),
+        "watch": ("GET", f"{place}{few}&watch=true&timeoutSeconds=1", None),
+        "create": ("POST", (one if sub else place) + f"?{dry}", {}),
+        "update": ("PUT", f"{one}?{dry}", {}),
+        "patch": ("PATCH", f"{one}?{dry}", {}),
+        "delete": ("DELETE", f"{one}?{dry}", None),
+        "deletecollection": ("DELETE", f"{place}{few}&{dry}", None),
+    }
+    method, path, body = tries[verb]
+    kind = "application/merge-patch+json" if verb == "patch" else "application/json"
+    return user.ask(method, path, body, kind).code != 403
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("component", ["agent", "controller"])
+def test_every_verb_on_every_resource_is_tried(
+    installed: Installed, plane: ControlPlane, component: str
+) -> None:
+    user, expected = user_of(installed, component), EVERYWHERE[component]
+    tried, wrong = 0, []
+    for (_, group, name), base, namespaced in resources(plane.admin()):
+        if group in OF_ITSELF:
+            continue
+        for verb in VERBS:
+            if "/" in name and verb in ("list", "watch", "deletecollection"):
+                continue
+            allowed = is_allowed(user, verb, base, name, "ml" if namespaced else None)
+            tried += 1
+            if allowed != (Right(verb, group, name) in expected):
+                wrong.append(f"{verb} {name}.{group}: {'allowed' if allowed else 'refused'}")
+    assert wrong == []
+    assert tried > 500
+
+
+def test_the_lease_of_another_program_is_out_of_reach(installed: Installed) -> None:
+    base = "/apis/coordination.k8s.io/v1"
+    controller = installed.controller()
+    assert not is_allowed(controller, "get", base, "leases", installed.namespace)
+    assert not is_allowed(controller, "update", base, "leases", "kube-system")
+
+
+def test_each_kind_of_the_table_can_be_restarted() -> None:
+    table: dict[str, Any] = tomllib.loads(RESTART.read_text())
+    for row in table["kind"]:
+        verb = "patch" if row["way"] == "suspend" else "get"
+        assert Right(verb, row["group"], row["plural"]) in CONTROLLER
+    queue = table["queue"]
+    assert Right("patch", queue["group"], queue["plural"]) in CONTROLLER
+
+
+def test_a_try_can_be_told_apart(installed: Installed, plane: ControlPlane) -> None:
+    make_pod(plane, "ml", "n1", "default")
+    root, agent = plane.admin(), installed.agent("n1")
+    assert is_allowed(root, "get", "/api/v1", "secrets", "ml")
+    assert not is_allowed(agent, "get", "/api/v1", "secrets", "ml")
