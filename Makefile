@@ -78,7 +78,7 @@ test-vm-matrix: setup-vm build ## the same on 5.10, 6.1, 6.12 and the newest ker
 
 test-cluster: setup-cluster build ## the tests on a real Kubernetes: that of $KUBECONFIG, or tools/testbed
 	@if [ -z "$$KUBECONFIG" ]; then tools/testbed up; fi
-	$(PYTHON) -m pytest tests/cluster
+	$(PYTHON) -m pytest tests/chart tests/cluster
 
 .PHONY: bench bench-quick
 bench: setup-bench build ## the whole fault bench (resumable) and the cost bench: hours

@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.needs("root", "bpf", "btf"))
         elif folder == "vm":
             item.add_marker(pytest.mark.vm)
-        elif folder == "cluster":
+        elif folder in {"cluster", "chart"}:
             item.add_marker(pytest.mark.cluster)
             item.add_marker(pytest.mark.needs("root"))
             # Of the test alone: the first one to ask for the cluster may have to build it.

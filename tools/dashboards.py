@@ -80,8 +80,7 @@ JOB = Dashboard(
             (('max by (rank, pod) (kcover_rank_progress_age_seconds{namespace="$namespace",training_job="$training_job"})', "{{rank}} {{pod}}"),), "s",
             "A rank that trains stays near zero; those that wait rise together, and so does the one they wait for.",
         ),
-        Panel("What each node says", "table", 12, 7, (('kcover_job_verdict{namespace="$namespace",training_job="$training_job"} == 1', ""),)),
-        Panel("Effective training time", "timeseries", 12, 7, (('kcover_job_ettr_ratio{namespace="$namespace",training_job="$training_job"}', "ratio"),), "percentunit"),
+        Panel("Effective training time", "timeseries", 24, 7, (('kcover_job_ettr_ratio{namespace="$namespace",training_job="$training_job"}', "ratio"),), "percentunit"),
     ),
 )  # fmt: skip
 NODE = Dashboard(
@@ -97,7 +96,7 @@ NODE = Dashboard(
         Panel("Probes that are not attached", "table", 12, 7, (('kcover_probe_attached{node="$node"} == 0', ""),)),
         Panel("Xids", "timeseries", 8, 7, (('sum by (device, xid) (increase(kcover_xid_total{node="$node"}[$__rate_interval]))', "{{device}} {{xid}}"),)),
         Panel("PCIe errors", "timeseries", 8, 7, (('sum by (device, error) (increase(kcover_pcie_aer_total{node="$node"}[$__rate_interval]))', "{{device}} {{error}}"),)),
-        Panel("Ports that went down", "timeseries", 8, 7, (('sum by (device) (increase(kcover_port_down_total{node="$node"}[$__rate_interval]))', "{{device}}"),)),
+        Panel("Ports that went down", "timeseries", 8, 7, (('sum by (device, port) (increase(kcover_port_down_total{node="$node"}[$__rate_interval]))', "{{device}} {{port}}"),)),
         Panel("Records lost, times without a judgement", "timeseries", 12, 7, (
             ('sum by (family) (increase(kcover_records_lost_total{node="$node"}[$__rate_interval]))', "lost: {{family}}"),
             ('increase(kcover_blind_total{node="$node"}[$__rate_interval])', "blind"),
