@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tools.costbench import agent_cost, report, training_cost
+from tools.costbench import agent_cost, passes, report, training_cost
 from tools.costbench.processes import ROOT, SENSOR, build_load
 from tools.costbench.statistics import interleave
 
@@ -28,24 +28,27 @@ CROWDS = ((200, 4), (2_500, 20), (8_000, 64))
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How long to measure; `block_s` and `window_s` in seconds."""
+    """How long to measure; `block_s`, `paired_s` and `window_s` in seconds."""
 
     rounds: int
     block_s: float
+    paired_s: float
     window_s: float
     syscall_rounds: int
     start_count: int
 
 
-QUICK = Size(rounds=2, block_s=6.0, window_s=10.0, syscall_rounds=3, start_count=3)
-WHOLE = Size(rounds=5, block_s=6.0, window_s=60.0, syscall_rounds=12, start_count=10)
+QUICK = Size(2, block_s=6.0, paired_s=30.0, window_s=10.0, syscall_rounds=3, start_count=3)
+WHOLE = Size(4, block_s=6.0, paired_s=210.0, window_s=60.0, syscall_rounds=8, start_count=10)
 
 
 def arguments() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--quick", action="store_true", help="2 minutes instead of 8: a smoke test")
+    parser.add_argument(
+        "--quick", action="store_true", help="3 minutes instead of 11: a smoke test"
+    )
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "bench" / "costbench")
     return parser.parse_args()
 
@@ -67,6 +70,8 @@ def measure(size: Size) -> dict[str, Any]:
             for number, mode in enumerate(order, 1):
                 _say(f"block {number} of {len(order)}: {mode}")
                 raw["blocks"].append(stage.block(mode, size.block_s))
+            _say("single passes against the steps beside them")
+            raw["passes"] = passes.measure(stage.training, stage.watched["attached"], size.paired_s)
             _say("the sensor over the training, for longer")
             raw["steady"] = stage.steady(size.window_s)
             _say("start of the sensor")

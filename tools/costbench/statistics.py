@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
@@ -83,3 +84,47 @@ def ratio(blocks: Sequence[tuple[str, float]], mode: str, baseline: str) -> Esti
 def difference(blocks: Sequence[tuple[str, float]], mode: str, baseline: str) -> Estimate:
     """Median of the differences of a mode's blocks to the baseline blocks beside each."""
     return bootstrap([value - base for value, base in beside_baseline(blocks, mode, baseline)])
+
+
+_WINDOW = 2
+"""Steps that a pass can make longer: the one it falls into, and the next."""
+_BESIDE = 4
+"""Steps on either side of them that tell how long they would have taken."""
+_TRIMMED = 0.05
+
+
+def excess_s(ends: Sequence[float], at_s: float) -> float | None:
+    """Seconds by which the steps at a moment took longer than the ones just before and after.
+
+    `ends` are the ends of all steps, in order. None where there are not enough steps around.
+    """
+    first = bisect_right(ends, at_s) - 1
+    last = first + _WINDOW
+    if first < _BESIDE or last + _BESIDE >= len(ends):
+        return None
+    near_s = ends[first] - ends[first - _BESIDE] + ends[last + _BESIDE] - ends[last]
+    return ends[last] - ends[first] - near_s * _WINDOW / (2 * _BESIDE)
+
+
+def trimmed_mean(values: Sequence[float]) -> float:
+    """Mean without the lowest and highest twentieth: a few steps from which something else took a core."""
+    cut = int(len(values) * _TRIMMED)
+    return fmean(sorted(values)[cut : len(values) - cut])
+
+
+def apart(
+    ones: Sequence[float],
+    others: Sequence[float],
+    statistic: Callable[[Sequence[float]], float] = fmean,
+    seed: int = 0,
+) -> Estimate:
+    """Statistic of `ones` less that of `others`, with a percentile bootstrap interval."""
+    chance = random.Random(seed)
+
+    def draw(values: Sequence[float]) -> float:
+        return statistic(chance.choices(values, k=len(values)))
+
+    drawn = sorted(draw(ones) - draw(others) for _ in range(RESAMPLES))
+    tail = (1 - _CONFIDENCE) / 2
+    low, high = (drawn[round(share * (RESAMPLES - 1))] for share in (tail, 1 - tail))
+    return Estimate(statistic(ones) - statistic(others), low, high)
