@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from pathlib import Path
@@ -81,14 +82,19 @@ class Policy:
         except (ValueError, RecursionError) as error:
             # tomllib also lets through what very long numbers and deep nesting raise
             raise PolicyError(f"policy {path} is not valid TOML: {error}") from error
+        return cls.of(table, f"policy {path}")
+
+    @classmethod
+    def of(cls, table: Mapping[str, object], where: str) -> Policy:
+        """A policy of settings by name; raises `PolicyError`, which begins with `where`."""
         known = {_policy_key(item.name): item.name for item in fields(cls)}
         values: dict[str, float | int | None] = {}
         for key, raw in table.items():
             if key not in known:
                 raise PolicyError(
-                    f"policy {path}: unknown key {key!r}; known: {', '.join(sorted(known))}"
+                    f"{where}: unknown key {key!r}; known: {', '.join(sorted(known))}"
                 )
-            values[known[key]] = _policy_value(path, key, known[key], raw)
+            values[known[key]] = _policy_value(where, key, known[key], raw)
         return replace(cls(), **values)  # type: ignore[arg-type]
 
 
@@ -96,22 +102,22 @@ def _policy_key(name: str) -> str:
     return name.removesuffix("_s")
 
 
-def _policy_value(path: Path, key: str, name: str, raw: object) -> float | int | None:
+def _policy_value(where: str, key: str, name: str, raw: object) -> float | int | None:
     if name.endswith("_s"):
         if name == "hard_limit_s" and raw == "never":
             return None
         if not isinstance(raw, str):
-            raise PolicyError(f'policy {path}: {key} needs a unit, for example {key} = "3s"')
+            raise PolicyError(f'{where}: {key} needs a unit, for example {key} = "3s"')
         try:
             return parse_duration(raw)
         except ValueError as error:
-            raise PolicyError(f"policy {path}: {key}: {error}") from error
+            raise PolicyError(f"{where}: {key}: {error}") from error
     # a chain that is also false for nan
     if isinstance(raw, bool) or not isinstance(raw, int | float) or not 0 <= raw <= _MOST:
-        raise PolicyError(f"policy {path}: {key} must be a number from 0 to {_MOST:.0f}")
+        raise PolicyError(f"{where}: {key} must be a number from 0 to {_MOST:.0f}")
     if name == "max_restarts":
         if not isinstance(raw, int):
-            raise PolicyError(f"policy {path}: {key} must be a whole number")
+            raise PolicyError(f"{where}: {key} must be a whole number")
         return raw
     return float(raw)
 

@@ -1,0 +1,250 @@
+"""From what all nodes say about a job to what is done about it: the guards, in the order in which they ask.
+
+Armed, allowed by policy, enough evidence, not held up by the breaker, within the budget, after the
+pause; then the way. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from kcover_ebpf import decisions
+from kcover_ebpf.cluster.case import Merged
+from kcover_ebpf.cluster.gang import means_of
+from kcover_ebpf.cluster.incident import Action, Lost, Phase, Status, Way
+from kcover_ebpf.cluster.policy import Approval, Level
+from kcover_ebpf.cluster.steps import Move, Turn, start, why_not_in_place
+from kcover_ebpf.incidents.verdict import Cause, Kind
+from kcover_ebpf.settings import Act
+
+HOLD_S = 0.3
+"""A verdict put together from several reports must stay the same for so long: they come at different moments."""
+OVER_S = 5.0
+"""A trouble is over by itself when nobody has said anything about it for so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """What holds for the whole cluster."""
+
+    dry_run: bool = False
+    acting: int = 0
+    """Jobs that are being shut down now."""
+    most_acting: int = 20
+    """The breaker: no more at once, whoever asks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One question to the guards."""
+
+    turn: Turn
+    armed: bool
+    approved: bool
+    gates: Gates
+    held_s: float
+    """Seconds for which the verdict has been the same."""
+    last_restart_s: float | None = None
+    """When other incidents restarted this job last; None if they never did within the window."""
+
+
+def first_status(merged: Merged, nodes: tuple[str, ...]) -> Status:
+    """The status of a new incident, before anything is decided."""
+    return describe(Status(phase=Phase.OPEN), merged, nodes).enter(
+        Phase.OPEN, merged.verdict.time_s, tell(merged)
+    )
+
+
+def describe(status: Status, merged: Merged, nodes: tuple[str, ...]) -> Status:
+    """The status with what is said now; the time of the first sign stays."""
+    verdict = merged.verdict
+    since_s = verdict.since_s if status.since_s is None else min(status.since_s, verdict.since_s)
+    return replace(
+        status,
+        verdict=verdict.kind,
+        cause=verdict.cause,
+        since_s=since_s,
+        deadline_s=verdict.deadline_s,
+        culprit=merged.culprit,
+        evidence=tuple(replace(each, text=each.text[:1024]) for each in merged.evidence[:64]),
+        victims=verdict.victims[:4096],
+        unobserved=tuple(each[:1024] for each in verdict.unobserved[:64]),
+        nodes=nodes[:2000] or status.nodes,
+    )
+
+
+def tell(merged: Merged) -> str:
+    """The trouble in one line."""
+    culprit, verdict = merged.culprit, merged.verdict
+    who = "nobody can be named"
+    if culprit is not None:
+        rank = f"rank {culprit.rank}" if culprit.rank is not None else f"process {culprit.pid}"
+        who = " ".join(
+            part
+            for part in (
+                rank if culprit.rank is not None or culprit.pid else "",
+                f"in pod {culprit.pod}" if culprit.pod else "",
+                f"on {culprit.node}" if culprit.node else "",
+            )
+            if part
+        )
+    first = f": {merged.evidence[0].text}" if merged.evidence else ""
+    return f"{verdict.kind.value} {verdict.cause.value}, {who}{first}"[:1024]
+
+
+def decide(ask: Ask) -> Move:
+    """What comes next for an incident that is not acted on yet (Open, Decided, Observed, Refused)."""
+    merged = ask.turn.world.merged
+    if merged is None or not (merged.verdict.kind.is_fault or merged.verdict.kind is Kind.SLOW):
+        return _over(ask)
+    if not merged.is_announced and ask.held_s < HOLD_S:
+        return Move(wake_s=HOLD_S - ask.held_s)
+    turn = replace(ask.turn, status=describe(ask.turn.status, merged, ask.turn.world.nodes))
+    if merged.verdict.kind is Kind.SLOW:
+        return _settle(ask, turn, Phase.OBSERVED, "a slow rank is told, and left alone")
+    short = _too_little(merged, turn)
+    if short is not None:
+        return _settle(ask, turn, Phase.OPEN, short, 1.0)
+    observed = _why_observed(ask, turn)
+    if observed is not None:
+        return _settle(ask, turn, Phase.OBSERVED, observed)
+    way, why = way_of(turn)
+    if way is Way.NONE:
+        return _settle(ask, turn, Phase.REFUSED, _no_way(turn, why))
+    if turn.restarts_left <= 0 and not ask.approved:
+        spent = f"the budget of {turn.policy.restarts.max} restarts is spent"
+        if _loops(turn):
+            return Move(_final_stop(turn, spent))
+        return _settle(ask, turn, Phase.REFUSED, spent)
+    waits = _why_wait(ask, turn)
+    if waits is not None:
+        return _settle(ask, turn, Phase.DECIDED, waits[0], waits[1])
+    return Move(_act(turn, merged, way))
+
+
+def _too_little(merged: Merged, turn: Turn) -> str | None:
+    """Why a restart would be premature; None once there is evidence enough."""
+    if merged.depends:
+        return f"waiting: {merged.verdict.unobserved[0]}"
+    thresholds = turn.policy.settings()
+    decision = decisions.decide(
+        merged.verdict, Act.SHUTDOWN, thresholds.hard_limit_s, thresholds.link_patience_s
+    )
+    return None if decision.act is Act.SHUTDOWN else decision.reason
+
+
+def _why_observed(ask: Ask, turn: Turn) -> str | None:
+    """Why the trouble is only told; None where one may act."""
+    top, policy = turn.world.top, turn.policy
+    if top is None or top.ended:
+        return f"the job is {top.ended if top else 'gone'}"
+    if not ask.armed:
+        return "not armed: label the job or its pods kcover.io/cascading-recovery=true"
+    if policy.action is not Level.SHUTDOWN:
+        return f"the policy allows {policy.action.value} only"
+    if ask.gates.dry_run or policy.dry_run:
+        way, _ = way_of(turn)
+        return f"dry run: would restart it ({way.value})"
+    return None
+
+
+def _no_way(turn: Turn, why: str) -> str:
+    top = turn.world.top
+    if top is not None and top.ref.kind == "Pod":
+        return "bare pods: nobody would make them again"
+    if top is not None and means_of(top) is None:
+        return f"{top.ref.kind} is not a kind that can be restarted whole, and in place: {why}"
+    return f"the policy allows no way that fits; in place: {why}"
+
+
+def _why_wait(ask: Ask, turn: Turn) -> tuple[str, float] | None:
+    """(why, seconds until it should be asked again); None if it need not wait."""
+    if turn.policy.approval is Approval.MANUAL and not ask.approved:
+        return f"waits for approval: kubectl kcover approve {turn.name}", 30.0
+    if ask.gates.acting >= ask.gates.most_acting:
+        return f"waits: {ask.gates.acting} jobs are being restarted at once", 1.0
+    if ask.last_restart_s is not None and not ask.approved:
+        left_s = ask.last_restart_s + turn.pause_s - turn.world.now_s
+        if left_s > 0 and not _loops(turn):
+            return f"waits: restart {turn.earlier + 1} of this job begins after a pause", left_s
+    return None
+
+
+def _loops(turn: Turn) -> bool:
+    """True for a crash in a gang that its kubelets restart for ever by themselves."""
+    merged = turn.world.merged
+    crashed = merged is not None and merged.verdict.kind is Kind.CRASHED
+    return crashed and why_not_in_place(turn.world, turn.policy) is None
+
+
+def way_of(turn: Turn) -> tuple[Way, str]:
+    """The first way that fits, and why an earlier one does not."""
+    why = why_not_in_place(turn.world, turn.policy)
+    if why is None:
+        return Way.IN_PLACE, ""
+    top = turn.world.top
+    if Way.REPLACE in turn.policy.ways and top is not None and means_of(top) is not None:
+        return Way.REPLACE, why
+    return Way.NONE, why
+
+
+def _act(turn: Turn, merged: Merged, way: Way) -> Status:
+    now_s = turn.world.now_s
+    reason = f"{merged.verdict.kind.value} {merged.verdict.cause.value}"
+    status = turn.status
+    if status.phase is not Phase.DECIDED:
+        status = status.enter(Phase.DECIDED, now_s, tell(merged))
+    opened_s = status.at(Phase.OPEN) or now_s
+    since_s = status.since_s if status.since_s is not None else opened_s
+    lost = Lost(detect_s=max(opened_s - since_s, 0.0), decide_s=max(now_s - opened_s, 0.0))
+    turn = replace(turn, status=replace(status, lost=lost))
+    if _loops(turn) and merged.verdict.cause is not Cause.LEFT_EARLY:
+        if turn.earlier == 0:
+            return _settle_crash(turn, merged)
+        if Way.REPLACE in turn.policy.ways and means_of_top(turn):
+            # a pause needs a job that does not run: the kubelets would restart it at once
+            return start(turn, Way.REPLACE, f"{reason} again")
+    return start(turn, way, reason)
+
+
+def means_of_top(turn: Turn) -> bool:
+    """True if the job's owner can be restarted by replacing its pods."""
+    return turn.world.top is not None and means_of(turn.world.top) is not None
+
+
+def _settle_crash(turn: Turn, merged: Merged) -> Status:
+    now_s = turn.world.now_s
+    detail = {"pods": str(len(turn.world.live)), "crashed": f"{merged.verdict.since_s:.6f}"}
+    action = Action(Way.IN_PLACE, "Settle", 1, now_s, "the kubelets restart it", detail)
+    status = replace(turn.status, action=action, order=None)
+    text = "in place: the kubelets restart what crashed; wait for every pod"
+    return status.enter(Phase.SHUTTING_DOWN, now_s, text).begin(Way.IN_PLACE, now_s)
+
+
+def _final_stop(turn: Turn, reason: str) -> Status:
+    now_s = turn.world.now_s
+    action = Action(Way.NONE, "FinalStop", 1, now_s, reason)
+    status = replace(turn.status, action=action, order=None)
+    text = f"stop for good: {reason}, and it would restart for ever"
+    return status.enter(Phase.SHUTTING_DOWN, now_s, text)
+
+
+def _settle(ask: Ask, turn: Turn, phase: Phase, reason: str, wake_s: float = 5.0) -> Move:
+    """Stay in a phase for a reason. What is written changes with the verdict or the reason, not with each second."""
+    old, new = ask.turn.status, turn.status
+    same = (old.verdict, old.cause, old.culprit) == (new.verdict, new.cause, new.culprit)
+    if old.phase is phase and same and old.message.endswith(reason):
+        return Move(wake_s=wake_s)
+    merged = turn.world.merged
+    message = f"{tell(merged)[: 1000 - len(reason)]}; {reason}" if merged is not None else reason
+    return Move(new.enter(phase, turn.world.now_s, message), wake_s=wake_s)
+
+
+def _over(ask: Ask) -> Move:
+    status = ask.turn.status
+    if status.phase.is_over:
+        return Move()
+    if ask.held_s < OVER_S:
+        return Move(wake_s=OVER_S - ask.held_s)
+    text = "over by itself, before anything was done"
+    return Move(status.enter(Phase.OBSERVED, ask.turn.world.now_s, text))

@@ -1,0 +1,239 @@
+"""The pictures that the nodes of a job sent, as the one picture that `incidents.judge` judges.
+
+Processes of different nodes may have the same number, so each gets one of its own. Ages of all
+reports are rebased to one moment by the controller's clock. What two nodes did within
+`APART_S` of each other has no order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TypeVar
+
+from kcover_ebpf.cluster.report import FaultReport, RankPicture, SocketPicture
+from kcover_ebpf.facts import Inode, Inspection, Pid, SocketSample, Tid
+from kcover_ebpf.incidents.finding import Picture
+from kcover_ebpf.incidents.links import Ends
+from kcover_ebpf.incidents.processes import NS, Effort, ProcessView
+from kcover_ebpf.incidents.ranks import Membership, Role
+from kcover_ebpf.incidents.stacks import KnownWaits
+from kcover_ebpf.incidents.standing import Standing, State
+from kcover_ebpf.settings import Policy
+
+APART_S = 0.5
+"""Reports travel and clocks are read at different moments: what is closer than this is not ordered."""
+_NOW_NS = 1 << 60
+"""The moment of the picture on a clock of its own; ages are counted back from it."""
+_PID_BITS = 22
+"""The kernel's largest process number (PID_MAX_LIMIT)."""
+_E = TypeVar("_E", bound=Enum)
+_O = TypeVar("_O")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A report, and when it came."""
+
+    report: FaultReport
+    arrived_s: float
+    """Unix seconds by the controller's clock."""
+
+    def age_s(self, now_s: float) -> float:
+        """Seconds since it came, never negative."""
+        return max(0.0, now_s - self.arrived_s)
+
+    def is_stale(self, now_s: float) -> bool:
+        """True if it says nothing any more."""
+        return self.age_s(now_s) > self.report.expires_after_s
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The picture, and who is who in it."""
+
+    picture: Picture
+    who: Mapping[Pid, tuple[FaultReport, RankPicture]]
+
+
+class _Clock:
+    """Ages of one report, on the picture's clock."""
+
+    def __init__(self, late_s: float) -> None:
+        self._late_s = late_s
+
+    def ns(self, age_s: float | None) -> int:
+        """When that was; 0 (never) for None."""
+        return 0 if age_s is None else _NOW_NS - int((max(age_s, 0.0) + self._late_s) * NS)
+
+
+def gather(seen: Sequence[Seen], now_s: float, policy: Policy) -> Gathered:
+    """One picture of all ranks that the reports show."""
+    views: dict[Pid, ProcessView] = {}
+    standings: dict[Pid, Standing] = {}
+    thresholds: dict[Pid, float] = {}
+    who: dict[Pid, tuple[FaultReport, RankPicture]] = {}
+    known = KnownWaits()
+    for index, each in enumerate(seen):
+        clock = _Clock(each.age_s(now_s))
+        for rank in each.report.ranks:
+            pid = _pid(index, rank.pid)
+            who[pid] = each.report, rank
+            standings[pid] = _standing(index, rank, clock)
+            if rank.known_wait:
+                known.learn(rank.stack)
+            if rank.role == Role.RANK.value:
+                views[pid] = _view(pid, rank, clock)
+                floor_s = policy.stall_floor_s
+                thresholds[pid] = floor_s if rank.threshold_s is None else rank.threshold_s
+    _unorder(views, {pid: report.node for pid, (report, _) in who.items()})
+    ended = {pid for pid, (_, rank) in who.items() if rank.exit is not None}
+    left = {pid: standings[pid] for pid in ended if pid in views and who[pid][1].exit == "code 0"}
+    picture = Picture(
+        now_ns=_NOW_NS,
+        policy=policy,
+        ranks={pid: view for pid, view in views.items() if pid not in ended},
+        standings=standings,
+        ends=Ends(views.values()),
+        lossy=False,
+        thresholds_s=thresholds,
+        known=known,
+        left=left,
+    )
+    return Gathered(picture, who)
+
+
+def _pid(index: int, pid: int) -> Pid:
+    return Pid((index + 1) << _PID_BITS | pid & ((1 << _PID_BITS) - 1))
+
+
+def _standing(index: int, rank: RankPicture, clock: _Clock) -> Standing:
+    pid = _pid(index, rank.pid)
+    since_ns = clock.ns(rank.age_s) or _NOW_NS
+    inspection = Inspection(
+        boottime_ns=_NOW_NS,
+        pid=pid,
+        tid=Tid(rank.tid or rank.pid),
+        wait_channel="",
+        deadline_ns=None,
+        timed=rank.timed,
+        files=(),
+        stack=rank.stack,
+        storage=None,
+        lock_holders=(),
+    )
+    return Standing(
+        pid=pid,
+        tid=rank.tid or rank.pid,
+        rank=rank.rank,
+        role=_enum(Role, rank.role, Role.HELPER),
+        state=_enum(State, rank.state, State.OTHER),
+        since_ns=since_ns,
+        text=rank.text or rank.state,
+        inspection=inspection if rank.stack or rank.timed else None,
+        proven=rank.proven,
+        waits_for=tuple(_pid(index, each) for each in rank.waits_for),
+        effort=_enum(Effort, rank.effort, None),
+    )
+
+
+def _view(pid: Pid, rank: RankPicture, clock: _Clock) -> ProcessView:
+    view = ProcessView(pid, first_seen_ns=1)
+    view.member = Membership(Role.RANK, rank.rank, rank.world_size, pid)
+    view.peer_bytes_ns = clock.ns(rank.received_age_s)
+    sockets = (_socket(pid, fd, each, clock) for fd, each in enumerate(rank.sockets))
+    view.sockets = {sample.fd: sample for sample in sockets if sample is not None}
+    sent_ns = clock.ns(rank.sent_age_s)
+    if sent_ns and view.last_send_ns == 0:
+        # a node with very many connections tells only when the last byte was sent over any of them
+        view.sockets[-1] = replace(
+            _NO_SOCKET, pid=pid, state="ESTABLISHED", last_send_ns=sent_ns, remote=("", pid)
+        )
+    return view
+
+
+_NO_SOCKET = SocketSample(
+    boottime_ns=_NOW_NS,
+    pid=Pid(0),
+    fd=-1,
+    inode=Inode(0),
+    state="CLOSE",
+    local=("", 0),
+    remote=("", 0),
+    unread_bytes=0,
+    unsent_bytes=0,
+    unacked_bytes=0,
+    acked_bytes=0,
+    received_bytes=0,
+    retransmit_count=0,
+    backoff=0,
+    probe_count=0,
+    send_window_bytes=0,
+    last_send_ns=0,
+    last_receive_ns=0,
+    changed_ns=0,
+)
+
+
+def _socket(pid: Pid, fd: int, seen: SocketPicture, clock: _Clock) -> SocketSample | None:
+    local, remote = _address(seen.local), _address(seen.remote)
+    if local is None or remote is None:
+        return None
+    return replace(
+        _NO_SOCKET,
+        pid=pid,
+        fd=fd,
+        state=seen.state,
+        local=local,
+        remote=remote,
+        unread_bytes=seen.unread,
+        unsent_bytes=seen.unsent,
+        unacked_bytes=seen.unacked,
+        backoff=seen.backoff,
+        send_window_bytes=seen.window,
+        last_send_ns=clock.ns(seen.sent_age_s),
+        changed_ns=clock.ns(seen.sent_age_s) or _NOW_NS,
+    )
+
+
+def _address(text: str) -> tuple[str, int] | None:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdecimal():
+        return None
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _unorder(views: Mapping[Pid, ProcessView], nodes: Mapping[Pid, str]) -> None:
+    """Take away the lead of whoever sent first (or last) where the next one is on another node and close."""
+    times = sorted((view.last_send_ns, pid) for pid, view in views.items() if view.last_send_ns)
+    if len(times) < 2:
+        return
+    for (at_ns, pid), (next_ns, next_pid) in ((times[0], times[1]), (times[-1], times[-2])):
+        if nodes[pid] != nodes[next_pid] and abs(at_ns - next_ns) < APART_S * NS:
+            _send_at(views[pid], at_ns, next_ns)
+
+
+def _send_at(view: ProcessView, at_ns: int, instead_ns: int) -> None:
+    for fd, sample in view.sockets.items():
+        close = sample.last_send_ns == at_ns or sample.last_send_ns > instead_ns
+        if sample.last_send_ns and close:
+            view.sockets[fd] = replace(sample, last_send_ns=instead_ns)
+
+
+def _enum(kind: type[_E], value: str | None, other: _O) -> _E | _O:
+    # a newer agent may say what we do not know yet
+    try:
+        return kind(value)
+    except ValueError:
+        return other
+
+
+def ranks_of(seen: Iterable[Seen]) -> list[tuple[FaultReport, RankPicture]]:
+    """Every living rank that the reports show."""
+    return [
+        (each.report, rank)
+        for each in seen
+        for rank in each.report.ranks
+        if rank.role == Role.RANK.value and rank.exit is None
+    ]

@@ -1,0 +1,232 @@
+"""One verdict for a job that spans nodes, from what each node reported.
+
+What a kernel announced on any node wins. Else the pictures of all nodes are judged together by the judge
+of a single host. A node whose picture is missing is named, and a verdict that depends on it is marked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kcover_ebpf.cluster import absent
+from kcover_ebpf.cluster.case import Case, Merged
+from kcover_ebpf.cluster.gather import APART_S, Gathered, Seen, gather
+from kcover_ebpf.cluster.report import LocalVerdict, ReportedCulprit, ReportedEvidence
+from kcover_ebpf.incidents import chain
+from kcover_ebpf.incidents.finding import Finding
+from kcover_ebpf.incidents.judge import judge
+from kcover_ebpf.incidents.processes import NS
+from kcover_ebpf.incidents.standing import State
+from kcover_ebpf.incidents.verdict import Cause, Culprit, Evidence, EvidenceKind, Kind, Verdict
+
+_STRENGTH = {
+    Cause.OOM_KILLED: 0,
+    Cause.SEGFAULT: 0,
+    Cause.DEVICE: 0,
+    Cause.LEFT_EARLY: 0,
+    Cause.KILLED: 1,
+    Cause.ABORTED: 2,
+    Cause.LOADER_DIED: 2,
+    Cause.EXITED: 3,
+}
+"""Who died by itself, before who may have died of a peer's death (a reset connection ends in an exit)."""
+
+
+def merge(case: Case) -> Merged:
+    """The verdict; WORKING where no node has anything to say against it."""
+    found = _announced(case) or absent.lost_node(case) or _alone(case)
+    if found is not None:
+        return found
+    pictured = case.pictured
+    if not any(each.report.suspicious for each in pictured):
+        return _slow(case) or _working(case)
+    gathered = gather(pictured, case.now_s, case.policy)
+    finding = absent.missing_rank(case, gathered) or judge(gathered.picture)
+    if _is_unordered(gathered, finding):
+        text = "several ranks cannot go on, on nodes whose order in time is not known"
+        evidence = (*finding.evidence, Evidence(EvidenceKind.SINK, text))
+        finding = replace(finding, culprit=None, rank=None, tid=None, evidence=evidence)
+    return _told(case, gathered, finding)
+
+
+def _announced(case: Case) -> Merged | None:
+    told = [
+        (_age(each, case.now_s), each, each.report.verdict)
+        for each in case.fresh
+        if each.report.verdict is not None and _is_announced(each.report.verdict)
+    ]
+    if not told:
+        return None
+    oldest_s = max(age_s for age_s, _, _ in told)
+    first = [each for each in told if oldest_s - each[0] < APART_S]
+    best = min(_STRENGTH.get(verdict.cause, 2) for _, _, verdict in first)
+    chosen = [each for each in first if _STRENGTH.get(each[2].cause, 2) == best]
+    _, seen, verdict = chosen[0]
+    merged = _from_local(case, seen, verdict)
+    others = [
+        ReportedEvidence(each.kind, each.text, other.report.node)
+        for _, other, local in told
+        if other is not seen
+        for each in local.evidence[:1]
+    ]
+    merged = replace(merged, evidence=(*merged.evidence, *others[:8]))
+    if len({each.report.node for _, each, _ in chosen}) > 1:
+        # two nodes say it of their own rank, and nothing tells which came first
+        plain = replace(merged.verdict, culprit=None)
+        return replace(merged, culprit=None, verdict=plain)
+    return merged
+
+
+def _is_announced(verdict: LocalVerdict) -> bool:
+    if not any(each.kind is EvidenceKind.EVENT for each in verdict.evidence):
+        return False
+    return verdict.verdict in (Kind.CRASHED, Kind.DEVICE_FAULT) or verdict.cause is Cause.LEFT_EARLY
+
+
+def _age(each: Seen, now_s: float) -> float:
+    verdict = each.report.verdict
+    told_s = verdict.age_s if verdict is not None and verdict.age_s is not None else 0.0
+    return told_s + each.age_s(now_s)
+
+
+def _alone(case: Case) -> Merged | None:
+    """The node's own verdict, where the whole gang is on one node: it knows more than it reports."""
+    nodes = {pod.node for pod in case.pods if not pod.ended}
+    fresh = case.fresh
+    if len(nodes) != 1 or len(fresh) != 1 or fresh[0].report.verdict is None:
+        return None
+    return _from_local(case, fresh[0], fresh[0].report.verdict)
+
+
+def _slow(case: Case) -> Merged | None:
+    slow = [
+        (each.report.verdict.factor or 0.0, index, each, each.report.verdict)
+        for index, each in enumerate(case.fresh)
+        if each.report.verdict is not None and each.report.verdict.verdict is Kind.SLOW
+    ]
+    if not slow:
+        return None
+    _, _, seen, verdict = max(slow, key=lambda each: each[:2])
+    return _from_local(case, seen, verdict)
+
+
+def _working(case: Case) -> Merged:
+    trained = [each.report.trained for each in case.fresh]
+    cause = Cause.TRAINING if trained and all(trained) else Cause.STARTING
+    return Merged(Verdict(case.name, "", Kind.WORKING, cause, case.now_s, case.now_s))
+
+
+def _from_local(case: Case, seen: Seen, local: LocalVerdict) -> Merged:
+    report = seen.report
+    since_s = case.now_s - _age(seen, case.now_s)
+    culprit = local.culprit and replace(local.culprit, node=local.culprit.node or report.node)
+    if culprit is not None and culprit.pod is None and culprit.pod_uid is not None:
+        named = {pod.uid: pod.name for pod in case.pods}
+        culprit = replace(culprit, pod=named.get(culprit.pod_uid))
+    deadline_s = None if local.deadline_s is None else seen.arrived_s + local.deadline_s
+    evidence = tuple(replace(each, node=each.node or report.node) for each in local.evidence)
+    verdict = Verdict(
+        job=case.name,
+        incident="",
+        kind=local.verdict,
+        cause=local.cause,
+        time_s=case.now_s,
+        since_s=since_s,
+        culprit=_plain(culprit),
+        evidence=tuple(Evidence(each.kind, each.text) for each in evidence),
+        deadline_s=deadline_s,
+        unobserved=local.unobserved,
+        factor=local.factor,
+    )
+    return Merged(verdict, culprit, evidence)
+
+
+def _is_unordered(gathered: Gathered, finding: Finding) -> bool:
+    """True if another rank on another node stopped going on so soon after that neither is first."""
+    picture, culprit = gathered.picture, finding.culprit
+    if culprit is None or culprit not in picture.standings or finding.kind is not Kind.HUNG:
+        return False
+    first = picture.standings[culprit]
+    if first.state in (State.STOPPED, State.FROZEN, State.LEFT) or first.proven:
+        return False
+    _, sinks = chain.split(picture, [picture.standings[pid] for pid in picture.ranks])
+    node = gathered.who[culprit][0].node
+    return any(
+        each.pid != culprit
+        and gathered.who[each.pid][0].node != node
+        and abs(each.since_ns - first.since_ns) < APART_S * NS
+        and not chain.is_effort(picture, each)
+        for each in sinks
+    )
+
+
+def _told(case: Case, gathered: Gathered, finding: Finding) -> Merged:
+    since_s = case.now_s - (gathered.picture.now_ns - finding.since_ns) / NS
+    culprit = _culprit(case, gathered, finding)
+    ranks = {pid: each.rank for pid, (_, each) in gathered.who.items()}
+    victims = {rank for pid in finding.victims if (rank := ranks.get(pid)) is not None}
+    silent = case.silent
+    deadlines = [
+        each.arrived_s + each.report.verdict.deadline_s
+        for each in case.fresh
+        if each.report.verdict is not None and each.report.verdict.deadline_s is not None
+    ]
+    local = {
+        text
+        for each in case.fresh
+        if each.report.verdict
+        for text in each.report.verdict.unobserved
+    }
+    node = culprit.node if culprit else None
+    verdict = Verdict(
+        job=case.name,
+        incident="",
+        kind=finding.kind,
+        cause=finding.cause,
+        time_s=case.now_s,
+        since_s=since_s,
+        culprit=_plain(culprit),
+        evidence=finding.evidence,
+        victims=tuple(sorted(victims)),
+        deadline_s=min(deadlines, default=None),
+        unobserved=(*(f"node {name} did not report" for name in silent), *sorted(_own(local))),
+    )
+    evidence = tuple(ReportedEvidence(each.kind, each.text, node) for each in finding.evidence)
+    held = finding.cause in (Cause.STOPPED, Cause.FROZEN)
+    return Merged(verdict, culprit, evidence, depends=bool(silent) and not held)
+
+
+def _own(texts: set[str]) -> set[str]:
+    # what a node cannot see of other hosts is just what was put together here
+    return {text for text in texts if "not on this host" not in text}
+
+
+def _culprit(case: Case, gathered: Gathered, finding: Finding) -> ReportedCulprit | None:
+    if finding.culprit is None:
+        return None if finding.rank is None else ReportedCulprit(rank=finding.rank)
+    report, rank = gathered.who[finding.culprit]
+    names = {pod.uid: pod.name for pod in report.pods} | {pod.uid: pod.name for pod in case.pods}
+    return ReportedCulprit(
+        rank=finding.rank,
+        pid=rank.pid,
+        tid=finding.tid,
+        host=report.node,
+        pod=names.get(rank.pod_uid),
+        pod_uid=rank.pod_uid,
+        node=report.node,
+        device=finding.device,
+    )
+
+
+def _plain(culprit: ReportedCulprit | None) -> Culprit | None:
+    if culprit is None:
+        return None
+    return Culprit(
+        rank=culprit.rank,
+        pid=culprit.pid,
+        tid=culprit.tid,
+        host=culprit.host,
+        pod=culprit.pod,
+        node=culprit.node,
+        device=culprit.device,
+    )

@@ -1,0 +1,235 @@
+"""The steps that replace all pods of a gang: hold the job, see the old pods out, let the job make new ones.
+
+Never a kill before the deletion is marked: it would be counted as a failure. Never a new pod before the
+old ones are gone: it would fail the job, or share a device with a rank that still lives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kcover_ebpf.cluster.gang import Command, Cordon, Delete, DeleteAll, GangPod, Hold, means_of
+from kcover_ebpf.cluster.incident import Phase
+from kcover_ebpf.cluster.order import Verb
+from kcover_ebpf.cluster.restart import Means
+from kcover_ebpf.cluster.steps import Move, Turn, fail
+
+_LARGE = 20
+"""From so many pods on one collective request marks them faster than their controller does."""
+_CONTROLLER_S = 120.0
+"""A job controller that has not deleted anything by then does not work."""
+_RENEW_S = 10.0
+_MARGIN_S = 15.0
+"""Added to the grace period: measured, enough for everything but a process that cannot be killed."""
+_LEADER_S = 10.0
+_SLOW_S = 600.0
+
+
+def suspend(turn: Turn) -> Move:
+    """Suspend the job; ours is told from anybody else's by the annotation in the same request."""
+    top = turn.world.top
+    if top is None or top.target is None:
+        return Move(fail(turn, "the job is gone"))
+    if top.ended:
+        return Move(fail(turn, f"the job is {top.ended} by itself"))
+    if top.target.held and top.target.held_by == turn.mark:
+        return Move(
+            turn.go("Terminate", "replace: the job is suspended; wait for its pods to be deleted")
+        )
+    if top.target.held:
+        who = top.target.held_by or "somebody else"
+        return Move(fail(turn, f"the job was suspended by {who}; it is left as it is"))
+    return Move(calls=(Hold(top.target, held=True), *_cordon(turn)), wake_s=1.0)
+
+
+def terminate(turn: Turn) -> Move:
+    """Wait until every pod is marked for deletion."""
+    live, marked = turn.world.live, [each for each in turn.world.pods if each.is_leaving]
+    if _let_go(turn):
+        return Move(turn.go("Release", "replace: somebody resumed the job"))
+    if not live:
+        return _gone_next(turn)
+    if turn.elapsed_s >= _CONTROLLER_S:
+        return Move(
+            turn.go("Abandon", f"the controller of the job does not delete pod {live[0].pod.name}")
+        )
+    if len(live) + len(marked) > _LARGE and marked:
+        return Move(calls=(DeleteAll(turn.selector),), wake_s=2.0)
+    return Move(wake_s=_CONTROLLER_S - turn.elapsed_s)
+
+
+def delete(turn: Turn) -> Move:
+    """Delete the pods of a kind that makes them again by itself."""
+    top = turn.world.top
+    if top is None or top.ended:
+        return Move(fail(turn, f"the job is {top.ended if top else 'gone'} by itself"))
+    old = [each for each in turn.world.live if turn.is_old(each)]
+    if not old:
+        return _gone_next(turn)
+    means = means_of(top)
+    if means is Means.COMMAND and top.version <= turn.number("version"):
+        return Move(calls=(Command(_command_name(turn), top.ref), *_cordon(turn)), wake_s=2.0)
+    if means is Means.COMMAND and turn.elapsed_s < _LEADER_S:
+        return Move(wake_s=_LEADER_S - turn.elapsed_s)
+    if means is Means.LEADER and top.row is not None and top.row.leader is not None:
+        key, value = top.row.leader
+        leaders = [each for each in old if each.pod.labels.get(key) == value]
+        if leaders:
+            return Move(calls=(_delete(leaders, foreground=True), *_cordon(turn)), wake_s=1.0)
+        if turn.elapsed_s < _LEADER_S:
+            return Move(wake_s=_LEADER_S - turn.elapsed_s)
+    return Move(calls=(_delete(old), *_cordon(turn)), wake_s=1.0)
+
+
+def _delete(pods: list[GangPod], foreground: bool = False) -> Delete:
+    named = tuple((each.pod.name, each.pod.uid) for each in pods)
+    return Delete(named, grace_s=1, foreground=foreground)
+
+
+def _command_name(turn: Turn) -> str:
+    return f"{turn.name}-{turn.action.attempt}"
+
+
+def _gone_next(turn: Turn) -> Move:
+    status = turn.go(
+        "Gone", "replace: every old pod is marked for deletion; kill what is left of them"
+    )
+    return Move(turn.order(status, Verb.KILL_TERMINATING))
+
+
+def gone(turn: Turn) -> Move:
+    """Wait until no old pod is left."""
+    left = _left(turn)
+    if not left:
+        return _up_again(turn)
+    if _let_go(turn):
+        return Move(turn.go("Release", "replace: somebody resumed the job"))
+    fresh = [each for each in left if each.is_live]
+    if fresh and turn.world.top is not None and turn.world.top.target is not None:
+        # a controller that was late made another pod before it saw the suspension
+        return Move(turn.go("Terminate", f"replace: pod {fresh[0].pod.name} came late"))
+    limit_s = turn.number("grace", 30.0) + _MARGIN_S
+    if turn.elapsed_s >= limit_s:
+        names = ", ".join(f"{each.pod.name} on {each.pod.node}" for each in left[:8])
+        text = f"these pods cannot be ended: {names}; their processes may be stuck in the kernel (state D)"
+        nodes = " ".join(sorted({each.pod.node for each in left if each.pod.node}))
+        return Move(turn.go("Stuck", text, stuck=nodes))
+    order = turn.status.order
+    if order is not None and turn.world.now_s >= order.expires_s - _RENEW_S:
+        # agents carry out an order once; one that was restarted meanwhile gets another
+        count = int(turn.number("renewed")) + 1
+        action = turn.action
+        detail = {**action.detail, "renewed": str(count)}
+        status = replace(turn.status, action=replace(action, detail=detail))
+        return Move(turn.order(status, Verb.KILL_TERMINATING, f"-{count}"))
+    wait_s = limit_s - turn.elapsed_s
+    return Move(wake_s=min(wait_s, 5.0))
+
+
+def stuck(turn: Turn) -> Move:
+    """Pods whose processes cannot be killed: cordon; delete by force only where the policy says so."""
+    left = _left(turn)
+    if not left:
+        return _up_again(turn)
+    nodes = tuple(turn.action.detail.get("stuck", "").split())
+    calls: list[Cordon | Delete] = []
+    if turn.policy.node.cordon and nodes:
+        calls.append(Cordon(nodes, "a process on this node cannot be killed"))
+    if turn.policy.force_delete:
+        named = tuple((each.pod.name, each.pod.uid) for each in left if each.is_leaving)
+        calls.append(Delete(named, grace_s=0))
+    return Move(calls=tuple(calls), wake_s=30.0)
+
+
+def pause(turn: Turn) -> Move:
+    """The pause that the policy wants between restarts of one job."""
+    if turn.elapsed_s < turn.number("pause"):
+        return Move(wake_s=turn.number("pause") - turn.elapsed_s)
+    return Move(turn.go("Release", "replace: let the job go on"))
+
+
+def release(turn: Turn) -> Move:
+    """Let the job go on, if it is still we who hold it."""
+    top = turn.world.top
+    if top is None:
+        return Move(fail(turn, "the job is gone"))
+    if top.target is not None and top.target.held_by == turn.mark:
+        return Move(calls=(Hold(top.target, held=False),), wake_s=1.0)
+    return Move(turn.go("Return", "replace: the job goes on; wait for its new pods"))
+
+
+def back(turn: Turn) -> Move:
+    """Wait until as many new pods run as there were."""
+    top = turn.world.top
+    if top is None:
+        return Move(fail(turn, "the job is gone"))
+    if top.ended:
+        return Move(fail(turn, f"the job is {top.ended}"))
+    new = [
+        each
+        for each in turn.world.live
+        if not turn.action.detail.get("before") or not turn.is_old(each)
+    ]
+    ready = [each for each in new if each.pod.ready]
+    if len(ready) == len(new) and len(new) >= max(1, int(turn.number("pods"))):
+        returned = f"{turn.world.now_s:.6f}"
+        return Move(
+            turn.go("Progress", "replace: all pods run again", Phase.RECOVERING, returned=returned)
+        )
+    if turn.elapsed_s >= _SLOW_S and "slow" not in turn.action.detail:
+        text = f"replace: {len(ready)} of {int(turn.number('pods'))} pods run after {_SLOW_S:.0f} s"
+        return Move(turn.go("Return", text, slow="1"))
+    return Move(wake_s=10.0)
+
+
+def abandon(turn: Turn) -> Move:
+    """The job's own controller does not work: give the job back as it was."""
+    top = turn.world.top
+    if top is not None and top.target is not None and top.target.held_by == turn.mark:
+        return Move(calls=(Hold(top.target, held=False),), wake_s=1.0)
+    return Move(fail(turn, f"the job could not be replaced: {turn.status.message}"))
+
+
+def final_stop(turn: Turn) -> Move:
+    """A job that crashes again and again under a rule that restarts it for ever: suspend it for good, and say so."""
+    top = turn.world.top
+    if top is None or top.ended:
+        return Move(fail(turn, f"the job is {top.ended if top else 'gone'}"))
+    if top.target is None:
+        return Move(fail(turn, f"{turn.action.reason}; this kind cannot be suspended"))
+    if top.target.held:
+        return Move(
+            fail(turn, f"{turn.action.reason}; the job is suspended, until somebody resumes it")
+        )
+    return Move(calls=(Hold(top.target, held=True),), wake_s=1.0)
+
+
+def _up_again(turn: Turn) -> Move:
+    top = turn.world.top
+    if top is None or top.target is None:
+        return Move(turn.go("Return", "replace: the old pods are gone; wait for new ones"))
+    if turn.number("pause") > 0:
+        text = f"replace: the old pods are gone; pause for {turn.number('pause'):g} s"
+        return Move(turn.go("Pause", text))
+    return Move(turn.go("Release", "replace: the old pods are gone; let the job go on"))
+
+
+def _left(turn: Turn) -> list[GangPod]:
+    held = turn.world.top is not None and turn.world.top.target is not None
+    pods = turn.world.pods
+    if held:
+        return [each for each in pods if each.is_leaving or each.is_live]
+    return [each for each in pods if turn.is_old(each) and (each.is_leaving or each.is_live)]
+
+
+def _let_go(turn: Turn) -> bool:
+    """True if somebody resumed the job that we had suspended."""
+    target = turn.world.top.target if turn.world.top is not None else None
+    return target is not None and not target.held
+
+
+def _cordon(turn: Turn) -> tuple[Cordon, ...]:
+    node = turn.action.detail.get("elsewhere")
+    if not node or not turn.policy.node.cordon:
+        return ()
+    return (Cordon((node,), "two restarts of a job made no progress with this node"),)

@@ -1,0 +1,183 @@
+"""The restart of a whole gang, in a simulated cluster: each way, and every point at which things may break off."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import Phase as Part
+from hypothesis import strategies as st
+
+from kcover_ebpf.cluster.incident import Phase, Status, Way
+from kcover_ebpf.cluster.policy import FaultPolicy, Restarts
+from tests.unit.cluster_sim import START_S, Sim
+
+
+def story(sim: Sim) -> str:
+    return "\n".join(sim.log)
+
+
+def took_s(status: Status) -> float:
+    back_s = status.at(Phase.RECOVERING)
+    assert back_s is not None
+    return back_s - START_S
+
+
+@pytest.mark.parametrize("means", ["suspend", "delete", "leader"])
+def test_a_gang_is_replaced(means):
+    sim = Sim(means)
+    before = {pod.uid for pod in sim.pods}
+    sim.begin(Way.REPLACE)
+    status = sim.run()
+    assert status.phase is Phase.RECOVERED, story(sim)
+    assert sim.ended is None
+    assert not before & {pod.uid for pod in sim.pods}
+    assert len(sim.pods) == sim.count
+    assert (sim.held, sim.held_by) == (False, None)
+    assert [each.way for each in status.restarts] == [Way.REPLACE]
+    assert took_s(status) < 5, story(sim)
+
+
+def test_a_gang_is_restarted_in_place():
+    sim = Sim()
+    before = {pod.uid for pod in sim.pods}
+    sim.begin(Way.IN_PLACE)
+    status = sim.run()
+    assert status.phase is Phase.RECOVERED, story(sim)
+    assert {pod.uid for pod in sim.pods} == before
+    assert all(pod.restarts == 1 for pod in sim.pods)
+    assert sim.version == 1, "the job object is not touched"
+    assert took_s(status) < 4
+    lost = status.lost
+    assert lost is not None
+    assert lost.shut_down_s is not None
+    assert lost.reschedule_s is not None
+    assert lost.first_progress_s is not None
+
+
+def test_a_node_that_does_not_answer_a_stop_leads_to_replacing():
+    sim = Sim(deaf=frozenset({"n1"}))
+    sim.begin(Way.IN_PLACE)
+    status = sim.run()
+    assert status.phase is Phase.RECOVERED, story(sim)
+    assert [each.way for each in status.restarts] == [Way.REPLACE]
+    assert all(pod.restarts == 0 for pod in sim.pods)
+    assert any("n0 Resume" in line for line in sim.log), story(sim)
+
+
+def test_without_agents_it_takes_the_grace_period():
+    sim = Sim(agents=frozenset())
+    sim.begin(Way.REPLACE)
+    status = sim.run()
+    assert status.phase is Phase.RECOVERED, story(sim)
+    assert 30 < took_s(status) < 35
+    assert "no agent" in status.message
+
+
+def test_a_restart_that_does_not_help_escalates_to_the_end():
+    sim = Sim(helps=False)
+    sim.begin(Way.IN_PLACE)
+    sim.run(100)
+    status = sim.run(100)
+    assert status.phase is Phase.RECOVERING, "no fault was told again: nothing more is done"
+
+
+def test_a_rank_in_state_d_is_told_and_cordoned_and_waited_for():
+    sim = Sim(stuck_index=1, thaw_s=200)
+    sim.begin(Way.REPLACE)
+    status = sim.run(100)
+    assert status.phase is Phase.SHUTTING_DOWN
+    assert "cannot be ended: j-1 on n1" in status.message
+    assert sim.cordoned == {"n1"}
+    assert sim.held, "while the rank lives no new one may be started"
+    assert sim.run(200).phase is Phase.RECOVERED, story(sim)
+    assert not sim.held
+
+
+def test_a_rank_in_state_d_is_deleted_by_force_only_by_policy():
+    sim = Sim(stuck_index=1, policy=FaultPolicy(force_delete=True))
+    sim.begin(Way.REPLACE)
+    assert sim.run(100).phase is Phase.RECOVERED, story(sim)
+
+
+def test_a_job_suspended_by_somebody_else_is_left_alone():
+    sim = Sim()
+    sim.begin(Way.REPLACE)
+    sim.held = True
+    status = sim.run()
+    assert status.phase is Phase.FAILED
+    assert "suspended by somebody else" in status.message
+    assert (sim.held, sim.held_by) == (True, None)
+
+
+def test_somebody_who_resumes_the_job_is_not_fought():
+    sim = Sim("suspend", agents=frozenset())
+    sim.begin(Way.REPLACE)
+    for _ in range(8):
+        sim.reconcile()
+        sim.tick()
+    assert sim.held
+    sim.held = False
+    versions = sim.version
+    sim.reconcile()
+    assert sim.held is False
+    assert sim.version <= versions + 1, "only our own mark is taken away"
+    assert sim.held_by is None
+
+
+def test_an_unknown_step_of_another_version_fails_with_a_word():
+    sim = Sim()
+    sim.begin(Way.REPLACE)
+    assert sim.status is not None
+    sim.status = {**sim.status, "action": {**sim.status["action"], "step": "Fly"}}
+    status = sim.run()
+    assert status.phase is Phase.FAILED
+    assert "Fly" in status.message
+
+
+def cases() -> st.SearchStrategy[Sim]:
+    return st.builds(
+        Sim,
+        means=st.sampled_from(["suspend", "delete", "leader"]),
+        count=st.integers(2, 5),
+        agents=st.sampled_from([frozenset(), frozenset({"n0"}), frozenset({"n0", "n1"})]),
+        deaf=st.sampled_from([frozenset(), frozenset({"n0"}), frozenset({"n1"})]),
+        stuck_index=st.sampled_from([None, None, None, 1]),
+        thaw_s=st.just(120.0),
+        crashes=st.sets(st.integers(1, 60), max_size=12),
+        outages=st.lists(
+            st.tuples(st.floats(0, 60), st.floats(1, 60)).map(lambda x: (x[0], x[0] + x[1])),
+            max_size=2,
+        ).map(tuple),
+        policy=st.builds(FaultPolicy, restarts=st.builds(Restarts, max=st.integers(2, 4))),
+    )
+
+
+# a story of 1,000 ticks takes minutes to shrink, and tells enough as it is
+@settings(
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=(Part.explicit, Part.reuse, Part.generate),
+)
+@given(sim=cases(), way=st.sampled_from([Way.IN_PLACE, Way.REPLACE]))
+def test_whatever_breaks_off_nothing_is_left_half_done(sim, way):
+    if way is Way.IN_PLACE and sim.agents != {"n0", "n1"}:
+        way = Way.REPLACE
+    sim.begin(way)
+    status = sim.run(1500)
+    said = story(sim)
+    assert status.phase.is_over, said
+    assert status.phase is Phase.RECOVERED, said
+    assert (sim.held, sim.held_by) == (False, None), said
+    assert all(pod.process != "stopped" for pod in sim.pods), said
+    assert sim.ended is None, said
+    assert len([pod for pod in sim.pods if pod.deleted_s is None]) == sim.count, said
+    assert len(status.restarts) <= sim.policy.restarts.max, said
+    # each pod was made new at most once for each replacement that was counted
+    replaced = sum(each.way is Way.REPLACE for each in status.restarts)
+    assert sum(" new u" in line for line in sim.log) <= sim.count * (replaced + 1), said
+    killed = sum(each.way is Way.IN_PLACE for each in status.restarts)
+    assert all(pod.restarts <= killed for pod in sim.pods), said
+    assert dataclasses.is_dataclass(status)

@@ -1,0 +1,180 @@
+"""The guards before a restart: each one alone stops it, and says why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kcover_ebpf.cluster import gang, incident, restart
+from kcover_ebpf.cluster.case import Merged
+from kcover_ebpf.cluster.decide import Ask, Gates, decide, first_status
+from kcover_ebpf.cluster.incident import Phase, Way
+from kcover_ebpf.cluster.merge import merge
+from kcover_ebpf.cluster.order import Verb
+from kcover_ebpf.cluster.policy import Approval, FaultPolicy, Level, Restarts
+from kcover_ebpf.cluster.steps import Turn
+from kcover_ebpf.incidents.standing import State
+from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
+from tests.unit.cluster_case import LOCK, NOW_S, SELECTOR, case, local, pod, rank, report
+
+SEEN = (
+    report("a", rank(0), rank(2)),
+    report("b", rank(1, State.STOPPED), rank(3)),
+)
+CRASH = local(Kind.CRASHED, Cause.KILLED, 1, 1.0, EvidenceKind.EVENT)
+CRASHED = (SEEN[0], report("b", rank(1), rank(3), verdict=CRASH))
+
+
+def top(**more) -> gang.Top:
+    row = restart.restarts().find("batch/v1", "Job")
+    target = gang.Target("batch/v1", "jobs", "j", ("spec", "suspend"), True, "1")
+    made = gang.Top(incident.JobRef("Job", "j", "uid", "batch/v1"), row, target)
+    return replace(made, **more)
+
+
+def world(seen=SEEN, **more) -> gang.World:
+    merged = merge(case(*seen))
+    made = gang.World(
+        now_s=NOW_S,
+        top=top(),
+        pods=tuple(gang.GangPod(pod(each)) for each in range(4)),
+        reports=seen,
+        merged=merged,
+        agents=frozenset("ab"),
+    )
+    return replace(made, **more)
+
+
+def ask(at: gang.World, policy: FaultPolicy | None = None, earlier: int = 0, **more) -> Ask:
+    assert at.merged is not None
+    status = first_status(at.merged, at.nodes)
+    turn = Turn(status, at, policy or FaultPolicy(), "inc", "ns/inc", SELECTOR, earlier)
+    return replace(Ask(turn, armed=True, approved=False, gates=Gates(), held_s=1.0), **more)
+
+
+def without_rule() -> tuple[gang.GangPod, ...]:
+    plain = [
+        replace(
+            pod(each),
+            containers=tuple(replace(c, restarts_pod=False) for c in pod(each).containers),
+        )
+        for each in range(4)
+    ]
+    return tuple(gang.GangPod(each) for each in plain)
+
+
+def weak(merged: Merged | None) -> Merged:
+    assert merged is not None
+    only = (Evidence(EvidenceKind.TIME, "for long"),)
+    return replace(merged, verdict=replace(merged.verdict, evidence=only))
+
+
+STOPS = {
+    "not armed": (ask(world(), armed=False), Phase.OBSERVED, "not armed"),
+    "the policy only observes": (
+        ask(world(), FaultPolicy(action=Level.OBSERVE)), Phase.OBSERVED, "allows Observe only",
+    ),
+    "dry run of the policy": (
+        ask(world(), FaultPolicy(dry_run=True)), Phase.OBSERVED, "dry run: would restart it (InPlace)",
+    ),
+    "dry run of the cluster": (ask(world(), gates=Gates(dry_run=True)), Phase.OBSERVED, "dry run"),
+    "the job is over": (ask(world(top=top(ended="Failed"))), Phase.OBSERVED, "the job is Failed"),
+    "the job is gone": (ask(world(top=None)), Phase.OBSERVED, "the job is gone"),
+    "one kind of evidence": (
+        ask(world(merged=weak(world().merged))), Phase.OPEN, "one kind of evidence",
+    ),
+    "a node is silent": (
+        ask(world((report("b", rank(1, State.LOCK, 7, stack=LOCK), rank(3)),))),
+        Phase.OPEN, "waiting: node a did not report",
+    ),
+    "approval": (
+        ask(world(), FaultPolicy(approval=Approval.MANUAL)), Phase.DECIDED, "kubectl kcover approve inc",
+    ),
+    "the breaker": (ask(world(), gates=Gates(acting=20)), Phase.DECIDED, "20 jobs"),
+    "the pause": (
+        ask(world(), earlier=1, last_restart_s=NOW_S - 3), Phase.DECIDED, "after a pause",
+    ),
+    "the budget": (ask(world(), earlier=3), Phase.REFUSED, "budget of 3 restarts"),
+    "bare pods": (
+        ask(world(top=top(row=None, target=None, ref=incident.JobRef("Pod", "p", "u", "v1")),
+                  pods=without_rule())),
+        Phase.REFUSED, "bare pods",
+    ),
+    "an unknown kind": (
+        ask(world(top=top(row=None, target=None, ref=incident.JobRef("Deployment", "d", "u", "apps/v1")),
+                  pods=without_rule())),
+        Phase.REFUSED, "Deployment is not a kind",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "phase", "words"), STOPS.values(), ids=STOPS)
+def test_each_guard_stops_a_restart(asked, phase, words):
+    move = decide(asked)
+    assert move.status is not None
+    assert (move.status.phase, words in move.status.message) == (phase, True), move.status.message
+    assert move.calls == ()
+    assert move.status.restarts == ()
+    again = decide(replace(asked, turn=replace(asked.turn, status=move.status)))
+    assert again.status is None, "the same is not written every second"
+
+
+WAYS = {
+    "in place where every pod carries the rule": (ask(world()), Way.IN_PLACE, "Stop"),
+    "replaced where a pod does not": (ask(world(pods=without_rule())), Way.REPLACE, "Suspend"),
+    "replaced where a node has no agent": (ask(world(agents=frozenset("a"))), Way.REPLACE, "Suspend"),
+    "replaced where the policy says so": (
+        ask(world(), FaultPolicy(ways=(Way.REPLACE,))), Way.REPLACE, "Suspend",
+    ),
+    "replaced where the job would pay for it": (
+        ask(world(top=top(costs_in_place=True))), Way.REPLACE, "Suspend",
+    ),
+    "a crash comes back by itself": (ask(world(CRASHED)), Way.IN_PLACE, "Settle"),
+    "a second crash waits outside": (
+        ask(world(CRASHED), earlier=1, last_restart_s=NOW_S - 3), Way.REPLACE, "Suspend",
+    ),
+    "the last crash is the end": (ask(world(CRASHED), earlier=3), Way.NONE, "FinalStop"),
+    "a person may go beyond the budget": (ask(world(), earlier=3, approved=True), Way.IN_PLACE, "Stop"),
+    "after the pause": (ask(world(), earlier=1, last_restart_s=NOW_S - 11), Way.IN_PLACE, "Stop"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "way", "step"), WAYS.values(), ids=WAYS)
+def test_the_way_that_is_taken(asked, way, step):
+    status = decide(asked).status
+    assert status is not None
+    assert status.phase is Phase.SHUTTING_DOWN
+    assert status.action is not None
+    assert (status.action.way, status.action.step) == (way, step)
+    assert [each.phase for each in status.timeline] == ["Open", "Decided", "ShuttingDown"][
+        : len(status.timeline)
+    ] or way is Way.NONE
+    if step == "Stop":
+        assert status.order is not None
+        assert status.order.verb is Verb.STOP
+        assert status.order.created_before_s == NOW_S - 309
+
+
+def test_a_verdict_must_hold_before_it_counts():
+    assert decide(ask(world(), held_s=0.1)).status is None
+    assert decide(ask(world(CRASHED), held_s=0.0)).status is not None, (
+        "what was announced is true at once"
+    )
+
+
+def test_a_trouble_that_goes_by_is_told_as_over():
+    asked = ask(world())
+    calm = replace(asked, turn=replace(asked.turn, world=replace(asked.turn.world, merged=None)))
+    assert decide(replace(calm, held_s=1.0)).status is None
+    status = decide(replace(calm, held_s=9.0)).status
+    assert status is not None
+    assert (status.phase, status.message) == (
+        Phase.OBSERVED,
+        "over by itself, before anything was done",
+    )
+
+
+@pytest.mark.parametrize(("earlier", "pause_s"), [(0, 0), (1, 10), (2, 20), (3, 40), (30, 600)])
+def test_the_pause_doubles_up_to_its_limit(earlier, pause_s):
+    assert Restarts().pause_s(earlier) == pause_s

@@ -1,0 +1,75 @@
+"""The FaultPolicy resource: defaults, which one holds for a pod, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from kcover_ebpf.cluster.incident import Way
+from kcover_ebpf.cluster.policy import FaultPolicy, Level, NamedPolicy, holding, policy_of
+from kcover_ebpf.errors import ObjectError
+
+
+def made(name: str = "p", namespace: str = "ns", **spec: object) -> NamedPolicy:
+    return policy_of({"metadata": {"name": name, "namespace": namespace}, "spec": spec})
+
+
+def test_an_empty_policy_is_the_default():
+    assert made().policy == FaultPolicy()
+
+
+def test_every_field_is_read():
+    policy = made(
+        action="Snapshot",
+        dryRun=True,
+        ways=["Replace"],
+        restarts={"max": 1, "windowSeconds": 60, "backoffSeconds": 5, "backoffMaxSeconds": 50},
+        forceDelete=True,
+        node={"cordon": False},
+        thresholds={"quiet_cap": "5m", "stall_factor": "2.5"},
+    ).policy
+    assert (policy.action, policy.dry_run, policy.ways) == (Level.SNAPSHOT, True, (Way.REPLACE,))
+    assert (policy.restarts.max, policy.restarts.backoff_max_seconds) == (1, 50)
+    assert (policy.force_delete, policy.node.cordon, policy.node.taint) == (True, False, True)
+    assert (policy.settings().quiet_cap_s, policy.settings().stall_factor) == (300.0, 2.5)
+
+
+SELECTORS = {
+    "nothing asked": ({}, True),
+    "a label": ({"matchLabels": {"app": "llm"}}, True),
+    "another value": ({"matchLabels": {"app": "web"}}, False),
+    "In": ({"matchExpressions": [{"key": "app", "operator": "In", "values": ["llm"]}]}, True),
+    "NotIn": ({"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["llm"]}]}, False),
+    "NotIn a missing label": (
+        {"matchExpressions": [{"key": "x", "operator": "NotIn", "values": ["llm"]}]}, True,
+    ),
+    "Exists": ({"matchExpressions": [{"key": "x", "operator": "Exists"}]}, False),
+    "DoesNotExist": ({"matchExpressions": [{"key": "x", "operator": "DoesNotExist"}]}, True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("selector", "holds"), SELECTORS.values(), ids=SELECTORS)
+def test_a_selector(selector, holds):
+    found = holding([made(selector=selector)], "ns", {"app": "llm"})
+    assert (found is not None) == holds
+
+
+def test_the_first_by_name_holds_and_only_in_its_namespace():
+    policies = [made("b"), made("a"), made("0", "elsewhere")]
+    found = holding(policies, "ns", {})
+    assert found is not None
+    assert found.name == "a"
+    assert holding(policies, "third", {}) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"action": "Pray"}, "spec.action"),
+        ({"thresholds": {"quiet_cap": "5"}}, "quiet_cap"),
+        ({"thresholds": {"quite_cap": "5m"}}, "unknown key 'quite_cap'"),
+        ({"ways": "Replace"}, "spec.ways"),
+    ],
+)
+def test_a_policy_that_means_nothing_is_refused(spec, words):
+    with pytest.raises(ObjectError, match=words):
+        made(**spec)
