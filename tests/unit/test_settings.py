@@ -145,5 +145,12 @@ def test_the_exit_codes_of_all_errors() -> None:
         "CannotObserve": 3,
         "LoadError": 3,
         "DecodeError": 1,
+        "ObjectError": 1,
+        "ApiError": 1,
+        "Conflict": 1,
+        "Forbidden": 1,
+        "NotFound": 1,
+        "Gone": 1,
+        "Unreachable": 1,
         "ActionError": 1,
     }
