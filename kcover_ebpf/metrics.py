@@ -79,7 +79,10 @@ class MetricsSink:
     """Ages are taken from the wait table."""
 
     def __init__(
-        self, probes: Iterable[tuple[str, str, bool]], read_lost: Callable[[], Mapping[str, int]]
+        self,
+        probes: Iterable[tuple[str, str, bool]],
+        read_lost: Callable[[], Mapping[str, int]],
+        age_labels: Sequence[str] = ("rank",),
     ) -> None:
         """`probes`: family, name, is it attached; `read_lost`: losses so far, by family."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -100,7 +103,7 @@ class MetricsSink:
             registry=self.registry,
         )
         text = "How long a rank has stood where it stands."
-        self._ages = self._gauge("kcover_rank_progress_age_seconds", text, "rank")
+        self._ages = self._gauge("kcover_rank_progress_age_seconds", text, *age_labels)
         self._blind = self._counter("kcover_blind", "Times at which nothing could be judged.")
         attached = self._gauge("kcover_probe_attached", "1 if attached.", "family", "probe")
         for family, probe, is_attached in probes:
@@ -197,9 +200,11 @@ class MetricsServer:
         self.port: int = self._server.server_port
         self._thread: threading.Thread | None = None
 
-    def serve(self, registry: CollectorRegistry) -> None:
-        """Answer from now on, in a thread of its own."""
-        self._server.set_app(make_wsgi_app(registry))
+    def serve(
+        self, registry: CollectorRegistry, checks: Mapping[str, Callable[[], str]] | None = None
+    ) -> None:
+        """Answer from now on, in a thread of its own; `checks`: path to what is wrong, empty if nothing is."""
+        self._server.set_app(_with_checks(make_wsgi_app(registry), checks or {}))
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 
@@ -209,6 +214,23 @@ class MetricsServer:
             self._server.shutdown()
             self._thread.join()
         self._server.server_close()
+
+
+def _with_checks(
+    metrics: Callable[..., Iterable[bytes]], checks: Mapping[str, Callable[[], str]]
+) -> Callable[..., Iterable[bytes]]:
+    def answer(
+        environ: Mapping[str, object], start_response: Callable[..., object]
+    ) -> Iterable[bytes]:
+        check = checks.get(str(environ.get("PATH_INFO")))
+        if check is None:
+            return metrics(environ, start_response)
+        wrong = check()
+        status = "503 Service Unavailable" if wrong else "200 OK"
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+        return [(wrong or "ok").encode() + b"\n"]
+
+    return answer
 
 
 def _no_metrics(environ: object, start_response: Callable[..., object]) -> list[bytes]:  # noqa: ARG001

@@ -15,6 +15,7 @@ _COMMANDS = {
     "run": "Watch a job for hangs and faults; end it or start it again as a whole.",
     "trace": "Explain a stuck process or job now, in one look.",
     "doctor": "Say which probes work here, and what is therefore invisible.",
+    "controller": "Judge and restart the jobs of a Kubernetes cluster.",
     "xid": "Explain an Xid (GPU) or SXid (NVSwitch) number.",
     "completion": "Print the completion script of a shell.",
 }

@@ -13,8 +13,8 @@ from kcover_ebpf.cluster.steps import Move, Turn, escalate, fail, has_restarted,
 STOP_S = 3.0
 """All nodes must have stopped their ranks by then."""
 RESUME_S = 3.0
-_RESTART_S = 15.0
-"""A kubelet that restarts a pod in place does it within two seconds."""
+_RESTART_S = 30.0
+"""A kubelet restarts a pod in place within two seconds; one on an overloaded host was seen to take fifteen."""
 _SETTLE_S = 5.0
 """A gang that comes back by itself after a crash is back by then."""
 _CLOCKS_S = 3.0

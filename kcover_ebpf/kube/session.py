@@ -77,6 +77,10 @@ class Session:
         """Change fields; with metadata.resourceVersion or uid in `body` a `Conflict` if they differ."""
         return self._json("PATCH", path, None, body, "application/merge-patch+json")
 
+    def strategic_patch(self, path: str, body: Object) -> Object:
+        """Change a built-in object, whose lists (like conditions) are merged by their keys."""
+        return self._json("PATCH", path, None, body, "application/strategic-merge-patch+json")
+
     def apply(self, path: str, body: Object, manager: str) -> Object:
         """Server-side apply, taking over fields of other managers."""
         query = {"fieldManager": manager, "force": "true"}
@@ -206,6 +210,21 @@ def connect(kubeconfig: str | None = None, context: str | None = None) -> Sessio
         ) from error
     configuration.retries = False
     return Session(configuration)
+
+
+def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> str:
+    """The namespace that a context of a kubeconfig names; "default" where none does."""
+    import os
+
+    from kubernetes import config
+
+    try:
+        named = kubeconfig or os.environ.get("KUBECONFIG")
+        contexts, active = config.list_kube_config_contexts(named)
+    except (config.ConfigException, OSError):
+        return "default"
+    chosen = next((each for each in contexts if each["name"] == context), active)
+    return str(chosen["context"].get("namespace") or "default")
 
 
 def _delete_options(grace_s: int | None, propagation: str | None) -> Object:

@@ -1,0 +1,124 @@
+"""`kcover-ebpf controller`: put the reports of all nodes together, decide, restart jobs as a whole."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+from pathlib import Path
+
+import click
+
+from kcover_ebpf.errors import UsageError
+from kcover_ebpf.settings import parse_duration
+
+_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+@click.command(
+    epilog="Needs the rights of the chart's controller; one replica leads, the others wait."
+)
+@click.option(
+    "--kubeconfig", metavar="FILE", help="Kubernetes configuration; default: as the pod we run in."
+)
+@click.option("--namespace", metavar="NAME", help="Where the lease is kept; default: our own.")
+@click.option(
+    "--lease", default="kcover-ebpf-controller", show_default=True, help="Name of the lease."
+)
+@click.option(
+    "--agent", default="kcover-ebpf-agent", show_default=True, help="ServiceAccount of the agents."
+)
+@click.option("--metrics", metavar="ADDR:PORT", help="Serve metrics, /healthz and /readyz.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="NAMESPACE",
+    help="Only jobs of this namespace; may be repeated.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option(
+    "--breaker-jobs",
+    default=10,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Jobs restarted within the window.",
+)
+@click.option(
+    "--breaker-nodes",
+    default=5,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Nodes kept out within the window.",
+)
+@click.option(
+    "--breaker-nodes-percent",
+    default=10.0,
+    show_default=True,
+    type=click.FloatRange(0, 100),
+    help="Share of all nodes kept out; one is always allowed.",
+)
+@click.option(
+    "--breaker-window",
+    default="300s",
+    show_default=True,
+    metavar="DURATION",
+    help="The window of both breakers.",
+)
+@click.option(
+    "--log-level",
+    default="info",
+    show_default=True,
+    type=click.Choice(["debug", "info", "warning", "error"]),
+)
+def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
+    kubeconfig: str | None,
+    namespace: str | None,
+    lease: str,
+    agent: str,  # noqa: ARG001 - who may report is enforced by admission; the chart names it to both
+    metrics: str | None,
+    only: tuple[str, ...],
+    dry_run: bool,
+    breaker_jobs: int,
+    breaker_nodes: int,
+    breaker_nodes_percent: float,
+    breaker_window: str,
+    log_level: str,
+) -> int:
+    """Merge the reports of all nodes into Incidents, and restart jobs as a whole."""
+    from kcover_ebpf.cluster.nodes import NodeBreaker
+    from kcover_ebpf.controller.jobs import Limits
+    from kcover_ebpf.controller.program import Controller, ControllerSettings
+    from kcover_ebpf.kube.session import connect
+    from kcover_ebpf.metrics import parse_address
+
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
+    settings = ControllerSettings(
+        namespace=namespace or _own_namespace(),
+        identity=os.environ.get("POD_NAME") or f"{socket.gethostname()}-{os.getpid()}",
+        lease=lease,
+        metrics=parse_address(metrics) if metrics else None,
+        limits=Limits(dry_run, breaker_jobs, _window_s(breaker_window), frozenset(only)),
+        nodes=NodeBreaker(breaker_nodes, breaker_nodes_percent),
+    )
+    program = Controller(connect(kubeconfig), settings)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: program.stop())
+    program.run()
+    return 0
+
+
+def _window_s(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise UsageError(f"--breaker-window: {error}") from error
+
+
+def _own_namespace() -> str:
+    if name := os.environ.get("POD_NAMESPACE"):
+        return name
+    try:
+        return _NAMESPACE_FILE.read_text(encoding="utf-8").strip()
+    except OSError:
+        return "default"

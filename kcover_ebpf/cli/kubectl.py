@@ -1,0 +1,237 @@
+"""`kubectl kcover`: incidents for people. A second name of the same program, found by kubectl on PATH."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+import click
+
+from kcover_ebpf import __version__
+from kcover_ebpf.cluster import times
+from kcover_ebpf.cluster.incident import Status, incident_of
+from kcover_ebpf.errors import Forbidden, KcoverError, NotFound, ObjectError, UsageError
+from kcover_ebpf.kube.session import Session, connect, namespace_of
+
+_GROUP = "/apis/kcover.io/v1alpha1"
+_COLUMNS = ("JOB", "KIND", "VERDICT", "CULPRIT", "NODE", "CAUSE", "PHASE", "AGE", "INCIDENT")
+_Command = Callable[..., int]
+
+
+def _common(command: _Command) -> _Command:
+    """The options that every verb has, as one session, namespace and format."""
+
+    @click.option("-n", "--namespace", metavar="NAME", help="Default: that of the context.")
+    @click.option("--kubeconfig", metavar="FILE", help="In place of KUBECONFIG or ~/.kube/config.")
+    @click.option("--context", metavar="NAME", help="Context of the kubeconfig.")
+    @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+    @wraps(command)
+    def run(
+        namespace: str | None, kubeconfig: str | None, context: str | None, output: str, **more: Any
+    ) -> int:
+        session = connect(kubeconfig, context)
+        chosen = namespace or namespace_of(kubeconfig, context)
+        return command(session=session, namespace=chosen, as_json=output == "json", **more)
+
+    return run
+
+
+@click.group()
+@click.version_option(__version__, prog_name="kubectl kcover")
+def kubectl() -> None:
+    """Incidents of training jobs: see, explain, approve; and let nodes in again."""
+
+
+@kubectl.command("list")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Of all namespaces.")
+@_common
+def list_incidents(session: Session, namespace: str, as_json: bool, all_namespaces: bool) -> int:
+    """Show incidents, the newest last."""
+    where = "" if all_namespaces else f"/namespaces/{namespace}"
+    items = session.list(f"{_GROUP}{where}/incidents").get("items") or []
+    items.sort(key=lambda each: str(each["metadata"].get("creationTimestamp")))
+    if as_json:
+        print(json.dumps({"items": items}, indent=2))
+        return 0
+    if not items:
+        print(f"no incidents{'' if all_namespaces else f' in namespace {namespace}'}")
+        return 0
+    head = (("NAMESPACE",) if all_namespaces else ()) + _COLUMNS
+    rows = [_row(each, all_namespaces) for each in items]
+    _table([head, *rows])
+    return 0
+
+
+def _row(raw: dict[str, Any], with_namespace: bool) -> tuple[str, ...]:
+    status = raw.get("status") or {}
+    job, culprit = raw["spec"]["job"], status.get("culprit") or {}
+    cells = (
+        job["name"],
+        job["kind"],
+        status.get("verdict", ""),
+        culprit.get("pod", ""),
+        culprit.get("node", ""),
+        status.get("cause", ""),
+        status.get("phase", ""),
+        _age(raw["metadata"].get("creationTimestamp")),
+        raw["metadata"]["name"],
+    )
+    return ((raw["metadata"]["namespace"],) if with_namespace else ()) + cells
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> None:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        print(
+            "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        )
+
+
+def _age(text: object) -> str:
+    seconds = time.time() - times.from_text(str(text)) if text else 0.0
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{max(seconds, 0):.0f}s"
+
+
+@kubectl.command()
+@click.argument("incident")
+@_common
+def explain(session: Session, namespace: str, as_json: bool, incident: str) -> int:
+    """Tell the story of an incident: who, why, what was done, and what it cost."""
+    raw = _get(session, namespace, incident)
+    if as_json:
+        print(json.dumps(raw, indent=2))
+        return 0
+    found = incident_of(raw)
+    print(f"{found.job.kind} {found.namespace}/{found.job.name}")
+    if found.status is None:
+        print("nothing is decided yet")
+        return 0
+    _explain(found.status)
+    return 0
+
+
+def _explain(status: Status) -> None:
+    print(f"  {status.phase.value}: {status.message}")
+    culprit = status.culprit
+    if culprit is not None:
+        known = {key: getattr(culprit, key) for key in ("rank", "pod", "node", "pid", "device")}
+        said = ", ".join(f"{key} {value}" for key, value in known.items() if value is not None)
+        print(f"  culprit: {said or 'nobody can be named'}")
+    if status.deadline_s is not None:
+        print(f"  the framework would have given up at {times.to_text(status.deadline_s)[:19]}Z")
+    for title, lines in (
+        ("why", [f"[{each.kind.value}] {each.text}" for each in status.evidence]),
+        ("not seen", list(status.unobserved)),
+        ("what happened", _timeline(status)),
+        ("kept on nodes", list(status.bundles)),
+    ):
+        if lines:
+            print(f"  {title}:")
+            for line in lines:
+                print(f"    {line}")
+    if status.lost is not None:
+        print(f"  time lost: {status.lost.total_s:.1f} s")
+
+
+def _timeline(status: Status) -> list[str]:
+    start_s = status.timeline[0].time_s if status.timeline else 0.0
+    return [
+        f"{each.time_s - start_s:+8.1f} s  {each.phase:13} {each.text or ''}"
+        for each in status.timeline
+    ]
+
+
+@kubectl.command()
+@click.argument("incident")
+@_common
+def approve(session: Session, namespace: str, as_json: bool, incident: str) -> int:
+    """Let an incident be acted on: where its policy asks for approval, or once beyond a spent budget."""
+    _get(session, namespace, incident)
+    path = f"{_GROUP}/namespaces/{namespace}/incidents/{incident}"
+    raw = session.merge_patch(path, {"spec": {"approved": True}})
+    print(json.dumps(raw, indent=2) if as_json else f"incident {incident} approved")
+    return 0
+
+
+@kubectl.command("dry-run")
+@click.argument("policy")
+@click.argument("switch", type=click.Choice(["on", "off"]))
+@_common
+def dry_run(session: Session, namespace: str, as_json: bool, policy: str, switch: str) -> int:
+    """Switch the dry run of a FaultPolicy on or off; it is made, for all pods, if there is none."""
+    wanted = switch == "on"
+    collection = f"{_GROUP}/namespaces/{namespace}/faultpolicies"
+    try:
+        raw = session.merge_patch(f"{collection}/{policy}", {"spec": {"dryRun": wanted}})
+    except NotFound:
+        if not wanted:
+            raise UsageError(f"no FaultPolicy {policy} in namespace {namespace}") from None
+        made = {
+            "apiVersion": "kcover.io/v1alpha1",
+            "kind": "FaultPolicy",
+            "metadata": {"name": policy, "namespace": namespace},
+            "spec": {"dryRun": True},
+        }
+        raw = session.create(collection, made)
+    print(json.dumps(raw, indent=2) if as_json else f"FaultPolicy {policy}: dry run {switch}")
+    return 0
+
+
+@kubectl.command()
+@click.argument("node")
+@_common
+def uncordon(session: Session, namespace: str, as_json: bool, node: str) -> int:  # noqa: ARG001
+    """Declare a node well: faults told before now do not count, and what we did to it is taken back."""
+    from kcover_ebpf.cluster.nodes import CLEARED
+
+    now = times.to_text(time.time())
+    try:
+        raw = session.merge_patch(
+            f"/api/v1/nodes/{node}", {"metadata": {"annotations": {CLEARED: now}}}
+        )
+    except NotFound:
+        raise UsageError(f"no node {node}; see kubectl get nodes") from None
+    done = f"node {node} is declared well; the controller lets it in again"
+    print(json.dumps(raw, indent=2) if as_json else done)
+    return 0
+
+
+def _get(session: Session, namespace: str, name: str) -> dict[str, Any]:
+    try:
+        return session.get(f"{_GROUP}/namespaces/{namespace}/incidents/{name}")
+    except NotFound:
+        hint = "see kubectl kcover list -A"
+        raise UsageError(f"no incident {name} in namespace {namespace}; {hint}") from None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the plugin; returns its exit code, with one line on stderr for every error."""
+    try:
+        code = kubectl.main(
+            args=None if arguments is None else list(arguments),
+            prog_name="kubectl kcover",
+            standalone_mode=False,
+        )
+    except Forbidden as error:
+        return _fail(f"not allowed: {error}", 1)
+    except ObjectError as error:
+        return _fail(f"{error}; was it written by a newer version?", 1)
+    except KcoverError as error:
+        return _fail(str(error), error.exit_code)
+    except click.ClickException as error:
+        return _fail(error.format_message(), error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+    return code if isinstance(code, int) else 0
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"kubectl kcover: {' '.join(message.split())}", file=sys.stderr)
+    return code

@@ -1,0 +1,132 @@
+"""What to do with a node whose device announced a fatal fault: tell, keep new pods off, and let them on again. Pure.
+
+A fault that is no longer told is not a fault that is mended: an agent forgets it when it starts anew. So a
+node is let go only when somebody says that it is well: a clean inspection, or a person.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kcover_ebpf.cluster import times
+from kcover_ebpf.cluster.policy import NodeActions
+from kcover_ebpf.cluster.report import DevicePicture
+
+CORDONED = "kcover.io/cordoned"
+"""Annotation of a node that we keep out: when, and why. Without it a cordon is not ours."""
+CLEARED = "kcover.io/cleared"
+"""Annotation: faults older than this time do not count. Written by a clean inspection, or by hand."""
+CONDITION = "KcoverDeviceFault"
+TAINT = "kcover.io/device-fault"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node as it is."""
+
+    name: str
+    uid: str
+    cordoned: bool
+    annotations: Mapping[str, str]
+    taints: tuple[Mapping[str, Any], ...]
+    """As they stand in the object."""
+    condition: str
+    """Status of our condition; empty without one."""
+    resource_version: str = ""
+
+    @property
+    def ours(self) -> bool:
+        """True if it is we who keep it out."""
+        return CORDONED in self.annotations
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """What to change; None and False leave things as they are."""
+
+    condition: tuple[bool, str] | None = None
+    """(is there a fault, message) to be written."""
+    keep_out: str = ""
+    """Why new pods are to be kept off; empty: they are not."""
+    cordon: bool = False
+    taint: bool = False
+    devices: tuple[DevicePicture, ...] = ()
+    """Devices to be tainted instead of the node."""
+    let_go: bool = False
+    refused: str = ""
+    """Why the node is not kept out although it should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBreaker:
+    """How many nodes may be kept out."""
+
+    most: int = 5
+    most_percent: float = 10.0
+
+    def room(self, kept_out: int, nodes: int, recent: int) -> bool:
+        """True if one more is allowed: of all nodes at most that share (at least one), and at most `most` lately."""
+        share = max(1, int(nodes * self.most_percent / 100))
+        return kept_out < share and recent < self.most
+
+
+def view_of(raw: Mapping[str, Any]) -> NodeView:
+    """The node in an object of the API, as the store keeps it."""
+    metadata, spec = raw.get("metadata") or {}, raw.get("spec") or {}
+    ours = [each for each in raw.get("conditions") or () if each.get("type") == CONDITION]
+    return NodeView(
+        name=str(metadata.get("name", "")),
+        uid=str(metadata.get("uid", "")),
+        cordoned=bool(spec.get("unschedulable")),
+        annotations=metadata.get("annotations") or {},
+        taints=tuple(spec.get("taints") or ()),
+        condition=str(ours[0].get("status", "")) if ours else "",
+        resource_version=str(metadata.get("resourceVersion", "")),
+    )
+
+
+def plan(
+    node: NodeView,
+    faults: Sequence[DevicePicture],
+    report_s: float,
+    policy: NodeActions,
+    by_dra: frozenset[str],
+    room: bool,
+) -> NodePlan:
+    """What to do about the faults that the agent of a node tells.
+
+    `report_s`: when it told them (unix seconds). `by_dra`: devices that the cluster hands out one by
+    one, so that each can be tainted alone. `room`: the breaker allows another node.
+    """
+    cleared_s = _time(node.annotations.get(CLEARED))
+    fatal = [
+        each
+        for each in faults
+        if each.fatal and report_s - (each.age_s or 0.0) > (cleared_s or 0.0)
+    ]
+    if not fatal:
+        since_s = _time(node.annotations.get(CORDONED, "").partition(" ")[0])
+        mended = node.ours and cleared_s is not None and cleared_s >= (since_s or 0.0)
+        well = node.condition == "True" and (mended or not node.ours)
+        return NodePlan(condition=(False, "no device fault") if well else None, let_go=mended)
+    text = "; ".join(f"{each.device} {each.fault}: {each.text}" for each in fatal[:4])[:512]
+    condition = (True, text) if node.condition != "True" else None
+    alone = tuple(each for each in fatal if each.device in by_dra and policy.device_taint)
+    whole = [each for each in fatal if each not in alone]
+    wants = bool(whole) and (policy.cordon or policy.taint) and not node.ours
+    if wants and not room:
+        return NodePlan(
+            condition=condition, devices=alone, refused="the breaker allows no more nodes"
+        )
+    if not wants:
+        return NodePlan(condition=condition, devices=alone)
+    return NodePlan(condition, text, policy.cordon, policy.taint, alone)
+
+
+def _time(text: str | None) -> float | None:
+    try:
+        return times.from_text(text) if text else None
+    except ValueError:
+        return None

@@ -1,0 +1,1 @@
+"""The controller: puts the reports of all nodes together, decides, and restarts jobs as a whole."""

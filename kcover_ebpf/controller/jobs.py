@@ -1,0 +1,269 @@
+"""One look at one gang: what is said about it, what is decided, and the next steps of what was begun."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from kcover_ebpf.cluster import cascade, decide
+from kcover_ebpf.cluster.case import Merged
+from kcover_ebpf.cluster.gang import GangPod, Top, World
+from kcover_ebpf.cluster.incident import Incident, Phase, Status
+from kcover_ebpf.cluster.policy import FaultPolicy, Level, NamedPolicy
+from kcover_ebpf.cluster.steps import Move, Turn
+from kcover_ebpf.controller.gangs import Gangs
+from kcover_ebpf.controller.owners import Owners
+from kcover_ebpf.controller.scenes import Memory, Scenes
+from kcover_ebpf.controller.store import GangKey, Store
+from kcover_ebpf.controller.story import Story
+from kcover_ebpf.controller.writer import Writer
+from kcover_ebpf.incidents.verdict import Kind
+
+_LOG = logging.getLogger(__name__)
+_MOST_MOVES = 24
+_AGAIN_S = 1.0
+"""The same call is not made again before."""
+_OWNER_S = 1.0
+_IDLE_S = 30.0
+"""A gang without trouble is watched for so long after its last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Settings of the controller that concern decisions."""
+
+    dry_run: bool = False
+    jobs: int = 10
+    """The breaker: jobs restarted within the window."""
+    window_s: float = 300.0
+    only: frozenset[str] = frozenset()
+    """Namespaces to look at; empty: all."""
+
+
+class Jobs:
+    """Looks at gangs; thread-safe as long as no gang is looked at twice at a time."""
+
+    def __init__(
+        self,
+        store: Store,
+        gangs: Gangs,
+        owners: Owners,
+        writer: Writer,
+        story: Story,
+        limits: Limits,
+    ) -> None:
+        self._store, self._gangs, self._scenes = store, gangs, Scenes(store, owners)
+        self._writer, self._story, self._limits = writer, story, limits
+        self._memory: dict[GangKey, Memory] = {}
+        self._reserved: dict[str, float] = {}
+        self._gate = threading.Lock()
+        self.wall: Callable[[], float] = time.time
+
+    def look(self, key: GangKey) -> float | None:
+        """Look at a gang; seconds until it should be looked at again, None if an event will say so."""
+        if self._limits.only and key.namespace not in self._limits.only:
+            return None
+        known = self._store.of_gang(key)
+        live = next(
+            (each for each in known if each.status is None or not each.status.phase.is_over), None
+        )
+        memory = self._memory.setdefault(key, Memory())
+        if live is None and not self._scenes.is_troubled(key):
+            if memory.calm_s and self.wall() - memory.calm_s < _IDLE_S:
+                return _IDLE_S
+            self._gangs.forget(key)
+            self._memory.pop(key, None)
+            return None
+        memory.calm_s = self.wall()
+        gang = self._gangs.watch(key)
+        if not gang.synced:
+            return 1.0
+        return self._go_on(key, live, known, gang.pods, memory)
+
+    def _go_on(
+        self,
+        key: GangKey,
+        live: Incident | None,
+        known: list[Incident],
+        pods: tuple[GangPod, ...],
+        memory: Memory,
+    ) -> float | None:
+        acting = live is not None and live.status is not None and live.status.phase.is_acting
+        if acting or memory.found is None or self.wall() - memory.found[0] > _OWNER_S:
+            memory.found = self.wall(), self._scenes.found(key, live, pods)
+        found = memory.found[1]
+        if live is None and found is None:
+            return 1.0 if pods else None
+        named = self._scenes.policy(key, pods, live)
+        policy = named.policy if named is not None else FaultPolicy()
+        if policy.action is Level.IGNORE and live is None:
+            return None
+        world = self._scenes.world(key, found, pods, policy)
+        memory.remember(world.merged, self.wall())
+        if live is None:
+            live = self._opened(key, known, world, named, memory)
+            if live is None:
+                return (
+                    0.3 if world.merged is not None and world.merged.verdict.kind.is_fault else 2.0
+                )
+        if found is not None and found.created_s is not None:
+            self._story.created_s[live.job.uid] = found.created_s
+        return self._move(key, live, known, policy, world, memory)
+
+    def _opened(
+        self,
+        key: GangKey,
+        known: list[Incident],
+        world: World,
+        named: NamedPolicy | None,
+        memory: Memory,
+    ) -> Incident | None:
+        """The incident of what is said now: the one that is there already, a new one, or None."""
+        merged, top = world.merged, world.top
+        if merged is None or top is None or not _is_told(merged):
+            return None
+        if not merged.is_announced and self.wall() - memory.since_s < decide.HOLD_S:
+            return None
+        ours = [each for each in known if each.job.uid == top.ref.uid and each.status is not None]
+        last = ours[-1] if ours else None
+        if (
+            last is not None
+            and last.status is not None
+            and merged.verdict.since_s <= last.status.last_s
+        ):
+            again = last.status.phase in (Phase.OBSERVED, Phase.REFUSED)
+            return last if again else None
+        name = f"{key.selector[0][1][:40].rstrip('-.')}-{uuid.uuid4().hex[:8]}"
+        made = Incident(
+            key.namespace,
+            name,
+            top.ref,
+            key.labels,
+            policy=named.name if named is not None else None,
+        )
+        created = self._store.read_incident(self._writer.create(made))
+        if created is None:
+            return None
+        self._store.put(created)
+        return created
+
+    def _move(
+        self,
+        key: GangKey,
+        live: Incident,
+        known: list[Incident],
+        policy: FaultPolicy,
+        world: World,
+        memory: Memory,
+    ) -> float | None:
+        for _ in range(_MOST_MOVES):
+            turn = self._turn(live, known, policy, world)
+            if turn is None:
+                return None
+            move = self._next(live, turn, known, memory)
+            if move.status is not None:
+                live = self._write(live, move.status)
+                if move.status.phase.is_over:
+                    return move.wake_s or 5.0
+                continue
+            if not self._perform(key, live, move, memory):
+                return move.wake_s
+            found = self._scenes.found(key, live, world.pods)
+            world = replace(world, now_s=self.wall(), top=found.top if found is not None else None)
+        return 0.2
+
+    def _turn(
+        self, live: Incident, known: list[Incident], policy: FaultPolicy, world: World
+    ) -> Turn | None:
+        status = live.status
+        if status is None:
+            if world.merged is None or not _is_told(world.merged):
+                # whoever made it died before saying why, and the trouble is over
+                status = Status(Phase.OPEN).enter(Phase.OPEN, live.created_s, "seen")
+            else:
+                status = decide.first_status(world.merged, world.nodes)
+        window_s = policy.restarts.window_seconds
+        since_s = world.now_s - window_s
+        earlier = sum(
+            one.time_s >= since_s
+            for each in known
+            if each.name != live.name and each.job.uid == live.job.uid and each.status is not None
+            for one in each.status.restarts
+        )
+        return Turn(
+            status=status,
+            world=world,
+            policy=policy,
+            name=live.name,
+            mark=f"{live.namespace}/{live.name}",
+            selector=live.selector,
+            earlier=earlier,
+        )
+
+    def _next(self, live: Incident, turn: Turn, known: list[Incident], memory: Memory) -> Move:
+        if turn.status.phase.is_acting:
+            return cascade.advance(turn)
+        ended = [
+            each.status.last_s
+            for each in known
+            if each.name != live.name
+            and each.job.uid == live.job.uid
+            and each.status is not None
+            and each.status.restarts
+        ]
+        with self._gate:
+            acting = self._store.acting(self._limits.window_s) | self._reservations()
+            acting.discard(live.job.uid)
+            top: Top | None = turn.world.top
+            ask = decide.Ask(
+                turn=turn,
+                armed=top is not None and top.armed,
+                approved=live.approved,
+                gates=decide.Gates(self._limits.dry_run, len(acting), self._limits.jobs),
+                held_s=self.wall() - memory.since_s,
+                last_restart_s=max(ended, default=None),
+            )
+            move = decide.decide(ask)
+            if move.status is not None and move.status.phase is Phase.SHUTTING_DOWN:
+                self._reserved[live.job.uid] = self.wall()
+        if move.status is None and live.status is None:
+            return Move(turn.status)
+        return move
+
+    def _reservations(self) -> set[str]:
+        # decided by another thread, and not yet seen in the store
+        now_s = self.wall()
+        self._reserved = {uid: at_s for uid, at_s in self._reserved.items() if now_s - at_s < 30.0}
+        return set(self._reserved)
+
+    def _write(self, live: Incident, status: Status) -> Incident:
+        before = live.status
+        written = self._store.read_incident(self._writer.status(live, status))
+        found = written if written is not None else replace(live, status=status)
+        self._store.put(found)
+        _LOG.info("%s/%s %s: %s", found.namespace, found.name, status.phase.value, status.message)
+        self._story.tell(found, before, status)
+        return found
+
+    def _perform(self, key: GangKey, live: Incident, move: Move, memory: Memory) -> bool:
+        """Make the calls of a move; True if the world should be looked at again at once."""
+        done = False
+        now_s = self.wall()
+        memory.called = {
+            call: at_s for call, at_s in memory.called.items() if now_s - at_s < _AGAIN_S
+        }
+        for call in move.calls:
+            if repr(call) in memory.called:
+                continue
+            memory.called[repr(call)] = now_s
+            self._writer.perform(key.namespace, call, f"{live.namespace}/{live.name}")
+            done = True
+        return done
+
+
+def _is_told(merged: Merged) -> bool:
+    return merged.verdict.kind.is_fault or merged.verdict.kind is Kind.SLOW

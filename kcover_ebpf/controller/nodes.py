@@ -1,0 +1,237 @@
+"""Keeps bad nodes out: condition, cordon, taint, or a DeviceTaintRule on the one device; and lets them in again."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kcover_ebpf.cluster import times
+from kcover_ebpf.cluster.nodes import (
+    CONDITION,
+    CORDONED,
+    TAINT,
+    NodeBreaker,
+    NodePlan,
+    NodeView,
+    plan,
+    view_of,
+)
+from kcover_ebpf.cluster.policy import FaultPolicy, holding
+from kcover_ebpf.cluster.report import DevicePicture
+from kcover_ebpf.controller.store import Store
+from kcover_ebpf.errors import ApiError, Conflict, NotFound
+from kcover_ebpf.kube.session import Session
+from kcover_ebpf.kube.watch import Change, Event
+
+_LOG = logging.getLogger(__name__)
+_RESOURCE = "/apis/resource.k8s.io"
+_PCI = "resource.kubernetes.io/pciBusID"
+Tell = Callable[[dict[str, str], str, str, bool], None]
+
+
+class Nodes:
+    """Looks at one node after the other; thread-safe."""
+
+    def __init__(
+        self,
+        session: Session,
+        store: Store,
+        breaker: NodeBreaker,
+        window_s: float,
+        dry_run: bool,
+        tell: Tell,
+    ) -> None:
+        """`window_s`: the time in which the breaker counts nodes that were kept out lately."""
+        self._session, self._store, self._tell = session, store, tell
+        self._breaker, self._window_s, self._dry_run = breaker, window_s, dry_run
+        self._lock = threading.Lock()
+        self._said: dict[str, str] = {}
+
+    @property
+    def kept_out(self) -> int:
+        """Nodes that we cordoned or tainted."""
+        return sum(view_of(raw).ours for raw in list(self._store.raw_nodes.values()))
+
+    @property
+    def is_full(self) -> bool:
+        """True while the breaker allows no more."""
+        return not self._room()
+
+    def look(self, name: str) -> None:
+        """Do what is to be done about a node; raises `ApiError`."""
+        raw, seen = self._store.raw_nodes.get(name), self._store.host_reports.get(name)
+        if raw is None:
+            return
+        node = view_of(raw)
+        faults: tuple[DevicePicture, ...] = ()
+        report_s = self._store.wall()
+        if seen is not None and not seen.is_stale(report_s):
+            faults, report_s = seen.report.devices, seen.arrived_s
+        if not any(each.fatal for each in faults) and not node.ours and node.condition != "True":
+            return
+        found = holding(
+            list(self._store.policies.values()), self._store.host_namespaces.get(name, ""), {}
+        )
+        policy = (found.policy if found is not None else FaultPolicy()).node
+        dra = self._by_dra(name) if policy.device_taint and faults else {}
+        with self._lock:
+            room = self._room()
+            self._do(node, plan(node, faults, report_s, policy, frozenset(dra), room), dra)
+
+    def keep_out(self, name: str, reason: str) -> None:
+        """Cordon a node for another reason than a device; within the breaker. Raises `ApiError`."""
+        raw = self._store.raw_nodes.get(name)
+        if raw is None:
+            return
+        node = view_of(raw)
+        with self._lock:
+            if node.ours or node.cordoned:
+                return
+            if not self._room():
+                self._say(
+                    node,
+                    "KcoverBreakerOpen",
+                    f"not cordoned ({reason}): too many nodes are kept out",
+                    True,
+                )
+                return
+            self._do(node, NodePlan(keep_out=reason, cordon=True), {})
+
+    def _room(self) -> bool:
+        now_s, recent = self._store.wall(), 0
+        for raw in list(self._store.raw_nodes.values()):
+            since = view_of(raw).annotations.get(CORDONED, "").partition(" ")[0]
+            try:
+                recent += bool(since) and now_s - times.from_text(since) < self._window_s
+            except ValueError:
+                continue
+        return self._breaker.room(self.kept_out, len(self._store.nodes), recent)
+
+    def _do(self, node: NodeView, todo: NodePlan, dra: Mapping[str, Mapping[str, Any]]) -> None:
+        if todo.refused:
+            self._say(node, "KcoverBreakerOpen", f"not kept out: {todo.refused}", True)
+        if self._dry_run:
+            if todo.keep_out:
+                self._say(node, "KcoverDryRun", f"would keep new pods off: {todo.keep_out}", True)
+            return
+        if todo.condition is not None:
+            self._condition(node, *todo.condition)
+        for device in todo.devices:
+            self._taint_device(node, device, dra[device.device])
+        if todo.keep_out:
+            self._keep_out(node, todo)
+        if todo.let_go:
+            self.let_go(node)
+
+    def _condition(self, node: NodeView, fault: bool, text: str) -> None:
+        now = times.to_text(self._store.wall())[:19] + "Z"
+        condition = {
+            "type": CONDITION,
+            "status": "True" if fault else "False",
+            "reason": "DeviceFault" if fault else "Cleared",
+            "message": text,
+            "lastHeartbeatTime": now,
+            "lastTransitionTime": now,
+        }
+        path = f"/api/v1/nodes/{node.name}/status"
+        # conditions are merged by their type, so those of others stay
+        self._session.strategic_patch(path, {"status": {"conditions": [condition]}})
+        self._say(node, "KcoverDeviceFault" if fault else "KcoverDeviceWell", text, fault)
+
+    def _keep_out(self, node: NodeView, todo: NodePlan) -> None:
+        now = times.to_text(self._store.wall())
+        spec: dict[str, Any] = {}
+        if todo.cordon and not node.cordoned:
+            spec["unschedulable"] = True
+        if todo.taint:
+            ours = {"key": TAINT, "value": "fatal", "effect": "NoSchedule"}
+            spec["taints"] = [*_others(node), ours]
+        raw = _change(self._session, node, f"{now} {todo.keep_out}", spec)
+        self._remember(raw)
+        self._say(node, "KcoverCordoned", todo.keep_out, True)
+
+    def let_go(self, node: NodeView) -> None:
+        """Take away what we did to a node, and nothing else."""
+        self._remember(release(self._session, node))
+        self._say(node, "KcoverUncordoned", "declared well after a fault", False)
+
+    def _remember(self, raw: Mapping[str, Any]) -> None:
+        if raw.get("metadata"):
+            self._store.on_node(Event(Change.SET, dict(raw)))
+
+    def _say(self, node: NodeView, reason: str, text: str, trouble: bool) -> None:
+        if self._said.get(node.name) == reason + text:
+            return
+        self._said[node.name] = reason + text
+        _LOG.info("node %s: %s: %s", node.name, reason, text)
+        about = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}
+        self._tell(about, reason, text, trouble)
+
+    # ---- devices that the cluster hands out one by one (DRA)
+
+    def _by_dra(self, node: str) -> dict[str, dict[str, Any]]:
+        """Selectors of DRA devices of a node, by PCI address; empty where there are none."""
+        try:
+            version = self._session.get(_RESOURCE)["preferredVersion"]["groupVersion"]
+            found = self._session.list(
+                f"/apis/{version}/resourceslices", {"fieldSelector": f"spec.nodeName={node}"}
+            )
+        except (ApiError, KeyError):
+            return {}
+        devices = {}
+        for item in found.get("items") or ():
+            spec = item.get("spec") or {}
+            for each in spec.get("devices") or ():
+                inner = each.get("basic") or each
+                address = (inner.get("attributes") or {}).get(_PCI, {}).get("string")
+                if address:
+                    pool = (spec.get("pool") or {}).get("name")
+                    devices[str(address)] = {
+                        "driver": spec.get("driver"),
+                        "pool": pool,
+                        "device": each.get("name"),
+                    }
+        return devices
+
+    def _taint_device(
+        self, node: NodeView, device: DevicePicture, selector: Mapping[str, Any]
+    ) -> None:
+        name = re.sub(r"[^a-z0-9.-]+", "-", f"kcover-{node.name}-{device.device}".lower())
+        taint = {"key": TAINT, "value": "fatal", "effect": "NoSchedule"}
+        for version in ("v1beta2", "v1alpha3"):
+            body = {
+                "apiVersion": f"resource.k8s.io/{version}",
+                "kind": "DeviceTaintRule",
+                "metadata": {"name": name, "labels": {"kcover.io/node": node.name}},
+                "spec": {"deviceSelector": dict(selector), "taint": taint},
+            }
+            try:
+                self._session.create(f"{_RESOURCE}/{version}/devicetaintrules", body)
+            except Conflict:
+                return
+            except NotFound:
+                continue
+            self._say(node, "KcoverDeviceTainted", f"{device.device}: {device.text}", True)
+            return
+
+
+def release(session: Session, node: NodeView) -> dict[str, Any]:
+    """Let new pods onto a node again, if it is we who kept them off; raises `ApiError`."""
+    return _change(session, node, None, {"taints": _others(node), "unschedulable": None})
+
+
+def _others(node: NodeView) -> list[Mapping[str, Any]]:
+    return [each for each in node.taints if each.get("key") != TAINT]
+
+
+def _change(
+    session: Session, node: NodeView, note: str | None, spec: Mapping[str, Any]
+) -> dict[str, Any]:
+    # a list of taints is replaced whole: refused if anybody changed the node since
+    metadata = {"resourceVersion": node.resource_version, "annotations": {CORDONED: note}}
+    return session.merge_patch(
+        f"/api/v1/nodes/{node.name}", {"metadata": metadata, "spec": dict(spec)}
+    )

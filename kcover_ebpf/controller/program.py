@@ -1,0 +1,186 @@
+"""The controller as a program: watches, workers, the lease, and what it serves."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kcover_ebpf.cluster.nodes import NodeBreaker
+from kcover_ebpf.cluster.report import API_VERSION
+from kcover_ebpf.controller.gangs import Gangs
+from kcover_ebpf.controller.jobs import Jobs, Limits
+from kcover_ebpf.controller.nodes import Nodes
+from kcover_ebpf.controller.owners import Owners
+from kcover_ebpf.controller.store import GangKey, Store
+from kcover_ebpf.controller.story import Story
+from kcover_ebpf.controller.triggers import FIELDS, Triggers
+from kcover_ebpf.controller.work import Queue
+from kcover_ebpf.controller.writer import Writer
+from kcover_ebpf.errors import ApiError, KcoverError
+from kcover_ebpf.kube.lease import Elector
+from kcover_ebpf.kube.session import Session
+from kcover_ebpf.kube.watch import Event, Watch
+from kcover_ebpf.metrics import MetricsServer
+
+_LOG = logging.getLogger(__name__)
+_RETRY_S = 1.0
+_MOST_RETRY_S = 15.0
+_RESYNC_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """What a user sets; times in seconds."""
+
+    namespace: str
+    identity: str
+    lease: str = "kcover-ebpf-controller"
+    metrics: tuple[str, int] | None = None
+    limits: Limits = field(default_factory=Limits)
+    nodes: NodeBreaker = field(default_factory=NodeBreaker)
+    workers: int = 8
+
+
+class Controller:
+    """One replica."""
+
+    def __init__(self, session: Session, settings: ControllerSettings) -> None:
+        self._settings = settings
+        self._queue: Queue[GangKey | str] = Queue()
+        self._failures: dict[GangKey | str, int] = {}
+        self._stop = threading.Event()
+        store = self._store = Store(self._queue.add, self._queue.add, self._bad)
+        self._writer = Writer(session, self._keep_out)
+        self._story = Story(store, self._writer, time.time)
+        self._gangs = Gangs(session, self._queue.add, self._watch_failed)
+        owners = Owners(session)
+        limits = settings.limits
+        self._jobs = Jobs(store, self._gangs, owners, self._writer, self._story, limits)
+        self._nodes = Nodes(
+            session, store, settings.nodes, limits.window_s, limits.dry_run, self._story.event
+        )
+        self._elector = Elector(
+            session, settings.namespace, settings.lease, settings.identity, time.monotonic
+        )
+        self._story.leads = lambda: self._elector.leads
+        self._story.kept_out = lambda: self._nodes.kept_out
+        self._story.breakers = self._breakers
+        triggers = Triggers(session, store)
+        ours = f"/apis/{API_VERSION}"
+        watched: tuple[tuple[str, dict[str, str], Callable[[Event], None]], ...] = (
+            (f"{ours}/faultpolicies", {}, store.on_policy),
+            (f"{ours}/incidents", {}, store.on_incident),
+            ("/api/v1/nodes", {}, store.on_node),
+            (f"{ours}/faultreports", {}, store.on_report),
+            ("/api/v1/events", {"fieldSelector": FIELDS}, triggers.on_event),
+        )
+        self._watches = [
+            Watch(session, path, query, on_event, self._watch_failed)
+            for path, query, on_event in watched
+        ]
+
+    def run(self) -> None:
+        """Work until `stop`; raises `UsageError` where the metrics cannot be served."""
+        address = self._settings.metrics
+        server = MetricsServer(address) if address is not None else None
+        if server is not None:
+            server.serve(self._story.registry, {"/healthz": self._health, "/readyz": self._ready})
+        for watch in self._watches:
+            watch.start()
+        self._story.start()
+        workers = [
+            threading.Thread(target=self._work, name=f"worker {each}", daemon=True)
+            for each in range(self._settings.workers)
+        ]
+        for worker in workers:
+            worker.start()
+        self._elector.start(self._on_lead, time.time)
+        while not self._stop.wait(_RESYNC_S):
+            self._look_at_all()
+        self._queue.close()
+        for worker in workers:
+            worker.join(5.0)
+        self._elector.stop()
+        if server is not None:
+            server.close()
+
+    def stop(self) -> None:
+        """End; may be called from a signal handler."""
+        self._stop.set()
+
+    def _look_at_all(self) -> None:
+        if self._elector.leads:
+            for key in self._store.gangs:
+                self._queue.add(key)
+            for name in list(self._store.host_reports):
+                self._queue.add(name)
+
+    def _on_lead(self, leads: bool) -> None:
+        _LOG.info("%s", "leading" if leads else "not leading any more")
+        self._look_at_all()
+
+    def _synced(self) -> bool:
+        return all(watch.synced.is_set() for watch in self._watches[:4])
+
+    def _work(self) -> None:
+        while True:
+            key = self._queue.take()
+            if key is None:
+                return
+            try:
+                self._look(key)
+            finally:
+                self._queue.done(key)
+
+    def _look(self, key: GangKey | str) -> None:
+        if not self._elector.leads:
+            return
+        if not self._synced():
+            self._queue.add(key, 0.2)
+            return
+        try:
+            if isinstance(key, str):
+                self._nodes.look(key)
+                again_s = None
+            else:
+                again_s = self._jobs.look(key)
+        except KcoverError as error:
+            count = self._failures[key] = self._failures.get(key, 0) + 1
+            wait_s = min(_RETRY_S * 2.0 ** (count - 1), _MOST_RETRY_S)
+            self._story.failed("reconcile", "nodes" if isinstance(key, str) else "incidents")
+            _LOG.warning("%s: %s; again in %.0f s", key, error, wait_s)
+            self._queue.add(key, wait_s)
+        except Exception:  # noqa: BLE001
+            # one gang that we do not understand must not end the work on all others
+            self._story.failed("reconcile", "internal")
+            _LOG.exception("%s: internal error, please report it", key)
+            self._queue.add(key, _MOST_RETRY_S)
+        else:
+            self._failures.pop(key, None)
+            if again_s is not None:
+                self._queue.add(key, again_s)
+
+    def _keep_out(self, node: str, reason: str) -> None:
+        self._nodes.keep_out(node, reason)
+
+    def _breakers(self) -> dict[str, bool]:
+        limits = self._settings.limits
+        busy = len(self._store.acting(limits.window_s)) >= limits.jobs
+        return {"jobs": busy, "nodes": self._nodes.is_full}
+
+    def _bad(self, text: str) -> None:
+        self._story.failed("read", "objects")
+        _LOG.warning("%s", text)
+
+    def _watch_failed(self, error: ApiError) -> None:
+        self._story.failed("watch", "objects")
+        _LOG.warning("%s", error)
+
+    def _health(self) -> str:
+        return "stopping" if self._stop.is_set() else ""
+
+    def _ready(self) -> str:
+        return "" if self._synced() else "waiting for the first lists"

@@ -1,0 +1,102 @@
+"""Everything that a decision about one gang needs, put together from what is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kcover_ebpf.cluster.case import Case, Merged
+from kcover_ebpf.cluster.gang import GangPod, World
+from kcover_ebpf.cluster.incident import Incident
+from kcover_ebpf.cluster.merge import merge
+from kcover_ebpf.cluster.policy import FaultPolicy, NamedPolicy, holding
+from kcover_ebpf.controller.owners import Found, Owners
+from kcover_ebpf.controller.store import TRIGGER_S, GangKey, Store
+from kcover_ebpf.incidents.verdict import Kind
+
+
+@dataclass(slots=True)
+class Memory:
+    """What may be lost: how long the same was said, and which calls were made just now."""
+
+    signature: tuple[object, ...] = ()
+    since_s: float = 0.0
+    called: dict[str, float] = field(default_factory=dict)
+    calm_s: float = 0.0
+    """When there was trouble last."""
+    found: tuple[float, Found | None] | None = None
+    """The top owner as it was a moment ago; nodes of a silent job report every second."""
+
+    def remember(self, merged: Merged | None, now_s: float) -> None:
+        """Note what is said now; the clock goes on while it is the same."""
+        signature: tuple[object, ...] = ()
+        if merged is not None and merged.verdict.kind is not Kind.WORKING:
+            culprit = merged.culprit
+            who = (culprit.node, culprit.pod, culprit.pid) if culprit is not None else None
+            signature = (merged.verdict.kind, merged.verdict.cause, who)
+        if signature != self.signature:
+            self.signature, self.since_s = signature, now_s
+
+
+class Scenes:
+    """Looks things up; writes nothing."""
+
+    def __init__(self, store: Store, owners: Owners) -> None:
+        self._store, self._owners = store, owners
+
+    def is_troubled(self, key: GangKey) -> bool:
+        """True if anybody says anything against a gang."""
+        if key in self._store.triggers:
+            return True
+        for seen in self._store.seen(key):
+            verdict = seen.report.verdict
+            told = verdict is not None and (
+                verdict.verdict.is_fault or verdict.verdict is Kind.SLOW
+            )
+            if (seen.report.suspicious or told) and not seen.is_stale(self._store.wall()):
+                return True
+        return False
+
+    def found(self, key: GangKey, live: Incident | None, pods: tuple[GangPod, ...]) -> Found | None:
+        """The top owner; that of the incident, if there is one."""
+        if live is None:
+            return self._owners.of_pods(key.namespace, pods)
+        above = self._owners.of_pods(key.namespace, pods)
+        if above is not None and above.top.ref.uid == live.job.uid:
+            return above
+        return self._owners.of_ref(key.namespace, live.job, pods)
+
+    def policy(
+        self, key: GangKey, pods: tuple[GangPod, ...], live: Incident | None
+    ) -> NamedPolicy | None:
+        """The policy that holds; None: the defaults."""
+        if pods:
+            return holding(list(self._store.policies.values()), key.namespace, pods[0].pod.labels)
+        named = live.policy if live is not None else None
+        policies = list(self._store.policies.values())
+        return next(
+            (each for each in policies if (each.namespace, each.name) == (key.namespace, named)),
+            None,
+        )
+
+    def world(
+        self, key: GangKey, found: Found | None, pods: tuple[GangPod, ...], policy: FaultPolicy
+    ) -> World:
+        """What is known now."""
+        now_s, seen = self._store.wall(), self._store.seen(key)
+        case = Case(
+            name=str(key),
+            seen=seen,
+            pods=[each.pod for each in pods],
+            nodes=self._store.nodes,
+            policy=policy.settings(),
+            now_s=now_s,
+        )
+        merged = merge(case)
+        trigger = self._store.triggers.get(key)
+        if trigger is not None and not merged.verdict.kind.is_fault:
+            if now_s - trigger[0] < TRIGGER_S:
+                merged = trigger[1]
+            else:
+                self._store.triggers.pop(key, None)
+        agents = frozenset(each.report.node for each in seen if not each.is_stale(now_s))
+        return World(now_s, found.top if found else None, pods, seen, merged, agents)

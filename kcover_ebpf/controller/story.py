@@ -1,0 +1,186 @@
+"""What the controller tells others about incidents: Events on pod, job and node, and Prometheus metrics."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import Counter as Tally
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily
+
+from kcover_ebpf.cluster.incident import Incident, Phase, Status
+from kcover_ebpf.controller.store import Store
+from kcover_ebpf.controller.writer import Writer
+from kcover_ebpf.errors import ApiError
+
+_LOG = logging.getLogger(__name__)
+_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
+_LOST = ("detect", "decide", "shut_down", "reschedule", "first_progress")
+_REASONS = {
+    Phase.OPEN: "KcoverFaultSeen",
+    Phase.DECIDED: "KcoverFaultDecided",
+    Phase.SHUTTING_DOWN: "KcoverShuttingDown",
+    Phase.RECOVERING: "KcoverRecovering",
+    Phase.RECOVERED: "KcoverRecovered",
+    Phase.OBSERVED: "KcoverObserved",
+    Phase.REFUSED: "KcoverRefused",
+    Phase.FAILED: "KcoverFailed",
+}
+_TROUBLE = (Phase.OPEN, Phase.DECIDED, Phase.SHUTTING_DOWN, Phase.REFUSED, Phase.FAILED)
+
+
+class Story:
+    """Tells; never in the way of what it tells: Events go out by a thread of their own."""
+
+    def __init__(self, store: Store, writer: Writer, wall: Callable[[], float]) -> None:
+        self._store, self._writer, self._wall = store, writer, wall
+        self._events: queue.Queue[tuple[dict[str, str], str, str, float, bool]] = queue.Queue(
+            10_000
+        )
+        self.leads: Callable[[], bool] = lambda: False
+        self.breakers: Callable[[], dict[str, bool]] = dict
+        self.kept_out: Callable[[], int] = lambda: 0
+        self.created_s: dict[str, float] = {}
+        """Creation of each job with an incident, by its uid; unix seconds."""
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.registry.register(self)
+        self._detection = self._histogram("kcover_detection_seconds", "From trouble to verdict.")
+        text = "From the verdict until all ranks make progress again."
+        self._recovery = self._histogram("kcover_recovery_seconds", text, "way")
+        self._lost = Counter(
+            "kcover_time_lost_seconds", "Lost in incidents.", ["phase"], registry=self.registry
+        )
+        for phase in _LOST:
+            self._lost.labels(phase)
+        text = "Requests to the API server that failed."
+        self._errors = Counter(
+            "kcover_api_errors", text, ["verb", "resource"], registry=self.registry
+        )
+
+    def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
+        return Histogram(name, text, labels, buckets=_BUCKETS_S, registry=self.registry)
+
+    def start(self) -> None:
+        """Begin to send Events."""
+        threading.Thread(target=self._send, name="events", daemon=True).start()
+
+    def failed(self, verb: str, resource: str) -> None:
+        """Count a request that failed."""
+        self._errors.labels(verb, resource).inc()
+
+    def tell(self, about: Incident, before: Status | None, now: Status) -> None:
+        """The status of an incident was written."""
+        if before is not None and before.phase is now.phase:
+            return
+        self._count(before, now)
+        reason, trouble = _REASONS[now.phase], now.phase in _TROUBLE
+        job = {
+            "apiVersion": about.job.api_version,
+            "kind": about.job.kind,
+            "name": about.job.name,
+            "uid": about.job.uid,
+            "namespace": about.namespace,
+        }
+        self.event(job, reason, f"{about.name}: {now.message}", trouble)
+        culprit = now.culprit
+        if culprit is None or now.phase not in (Phase.SHUTTING_DOWN, Phase.OBSERVED, Phase.REFUSED):
+            return
+        if culprit.pod and culprit.pod_uid:
+            pod = {"apiVersion": "v1", "kind": "Pod", "name": culprit.pod, "uid": culprit.pod_uid}
+            self.event({**pod, "namespace": about.namespace}, reason, now.message, trouble)
+
+    def event(self, about: dict[str, str], reason: str, text: str, trouble: bool) -> None:
+        """Send an Event soon; one too many is dropped."""
+        try:
+            self._events.put_nowait((about, reason, text, self._wall(), trouble))
+        except queue.Full:
+            self.failed("create", "events")
+
+    def _send(self) -> None:
+        while True:
+            about, reason, text, at_s, trouble = self._events.get()
+            try:
+                self._writer.event(about, reason, text, at_s, trouble)
+            except ApiError as error:
+                self.failed("create", "events")
+                _LOG.debug("event: %s", error)
+
+    def _count(self, before: Status | None, now: Status) -> None:
+        if before is None and now.since_s is not None:
+            self._detection.observe(max(self._wall() - now.since_s, 0.0))
+        if now.phase is Phase.RECOVERED and now.action is not None:
+            opened_s = now.at(Phase.OPEN) or now.at(Phase.SHUTTING_DOWN) or self._wall()
+            self._recovery.labels(now.action.way.value).observe(self._wall() - opened_s)
+        if now.phase in (Phase.RECOVERED, Phase.FAILED) and now.lost is not None:
+            for phase in _LOST:
+                self._lost.labels(phase).inc(max(getattr(now.lost, f"{phase}_s") or 0.0, 0.0))
+
+    # ---- what is read from the store when somebody asks
+
+    def collect(self) -> Iterator[Any]:
+        """For prometheus_client."""
+        leads = self.leads()
+        yield _gauge("kcover_leader", "1 if this replica leads.", {(): float(leads)})
+        yield self._phases(leads)
+        yield self._infos(leads)
+        yield self._ettr(leads)
+        names = ("jobs", "nodes")
+        opened = self.breakers()
+        yield _gauge(
+            "kcover_breaker_open",
+            "1 while too much was done at once to do more.",
+            {(name,): float(leads and opened.get(name, False)) for name in names},
+            "breaker",
+        )
+        kept = float(self.kept_out()) if leads else 0.0
+        yield _gauge("kcover_nodes_kept_out", "Nodes cordoned or tainted by us.", {(): kept})
+
+    def _incidents(self, leads: bool) -> list[tuple[Incident, Status]]:
+        known = list(self._store.incidents.values()) if leads else []
+        return [(each, each.status) for each in known if each.status is not None]
+
+    def _phases(self, leads: bool) -> Any:
+        tally = Tally(status.phase.value for _, status in self._incidents(leads))
+        values = {(phase.value,): float(tally[phase.value]) for phase in Phase}
+        return _gauge("kcover_incidents", "Incidents there are.", values, "phase")
+
+    def _infos(self, leads: bool) -> Any:
+        values = {}
+        for each, status in self._incidents(leads):
+            if status.phase is Phase.RECOVERED:
+                continue
+            culprit = status.culprit
+            where = (culprit.pod or "", culprit.node or "") if culprit is not None else ("", "")
+            said = (
+                status.verdict.value if status.verdict else "",
+                status.cause.value if status.cause else "",
+                status.phase.value,
+            )
+            values[each.namespace, each.job.name, each.job.kind, each.name, *said, *where] = 1.0
+        labels = "namespace training_job kind incident verdict cause phase pod node".split()  # noqa: SIM905
+        return _gauge("kcover_incident_info", "Incidents that are not over.", values, *labels)
+
+    def _ettr(self, leads: bool) -> Any:
+        lost: Tally[tuple[str, str, str]] = Tally()
+        for each, status in self._incidents(leads):
+            if status.lost is not None:
+                lost[each.namespace, each.job.name, each.job.uid] += status.lost.total_s  # type: ignore[assignment]
+        values = {}
+        for (namespace, name, uid), lost_s in lost.items():
+            age_s = self._wall() - self.created_s.get(uid, self._wall())
+            if age_s > 0:
+                values[namespace, name] = max(0.0, 1.0 - lost_s / age_s)
+        text = "1 - time lost in incidents / age of the job."
+        return _gauge("kcover_job_ettr_ratio", text, values, "namespace", "training_job")
+
+
+def _gauge(name: str, text: str, values: dict[Any, float], *labels: str) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for key, value in values.items():
+        family.add_metric(list(key), value)
+    return family

@@ -1,0 +1,153 @@
+"""The only part of the controller that writes to the API server, apart from its lease.
+
+Every call may be made twice: statuses carry the resourceVersion they were made from, deletions the uid,
+holds the resourceVersion of the object, and what is created has a fixed name.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from kcover_ebpf.cluster import incident, times
+from kcover_ebpf.cluster.gang import (
+    HELD_BY,
+    Call,
+    Command,
+    Cordon,
+    Delete,
+    DeleteAll,
+    Hold,
+)
+from kcover_ebpf.cluster.incident import Incident, Status
+from kcover_ebpf.cluster.kinds import OWNER_UID
+from kcover_ebpf.cluster.report import API_VERSION
+from kcover_ebpf.cluster.restart import group_of
+from kcover_ebpf.errors import ActionError, Conflict, NotFound
+from kcover_ebpf.kube.session import Session
+
+_LOG = logging.getLogger(__name__)
+
+
+class Writer:
+    """Writes; raises `ApiError` where the server refuses."""
+
+    def __init__(self, session: Session, cordon: Any) -> None:
+        """`cordon(node, reason)`: keeps new pods off a node, within the breaker."""
+        self._session, self._cordon = session, cordon
+
+    def create(self, made: Incident) -> dict[str, Any]:
+        """Make an incident."""
+        return self._session.create(_incidents(made.namespace), incident.object_of(made))
+
+    def status(self, known: Incident, status: Status) -> dict[str, Any]:
+        """Write a status; `Conflict` if anybody wrote the incident since we read it."""
+        body = incident.object_of(known)
+        body["metadata"] |= {"resourceVersion": known.resource_version, "uid": known.uid}
+        body["status"] = incident.status_of(status)
+        return self._session.replace(f"{_incidents(known.namespace)}/{known.name}/status", body)
+
+    def perform(self, namespace: str, call: Call, mark: str) -> None:
+        """Make one call of a step."""
+        match call:
+            case Hold():
+                self._hold(namespace, call, mark)
+            case Delete():
+                self._delete(namespace, call)
+            case DeleteAll():
+                self._delete_all(namespace, call)
+            case Command():
+                self._command(namespace, call)
+            case Cordon():
+                for node in call.nodes:
+                    self._cordon(node, call.reason)
+
+    def _hold(self, namespace: str, call: Hold, mark: str) -> None:
+        target = call.target
+        value = target.held_value if call.held else not target.held_value
+        body: dict[str, Any] = {
+            "metadata": {
+                "resourceVersion": target.resource_version,
+                "annotations": {HELD_BY: mark if call.held else None},
+            }
+        }
+        nested = body
+        for key in target.field[:-1]:
+            nested = nested.setdefault(key, {})
+        nested[target.field[-1]] = value
+        path = f"/apis/{target.api_version}/namespaces/{namespace}/{target.plural}/{target.name}"
+        _LOG.info(
+            "%s %s/%s/%s", "hold" if call.held else "release", namespace, target.plural, target.name
+        )
+        self._session.merge_patch(path, body)
+
+    def _delete(self, namespace: str, call: Delete) -> None:
+        propagation = "Foreground" if call.foreground else None
+        for name, uid in call.pods:
+            _LOG.info("delete pod %s/%s (grace %d s)", namespace, name, call.grace_s)
+            try:
+                self._session.delete(
+                    f"/api/v1/namespaces/{namespace}/pods/{name}", uid, call.grace_s, propagation
+                )
+            except (NotFound, Conflict):
+                continue  # it went by itself, or another one has its name already
+
+    def _delete_all(self, namespace: str, call: DeleteAll) -> None:
+        if not call.selector or OWNER_UID in call.selector:
+            raise ActionError("a collection of pods cannot be deleted without labels")
+        selector = ",".join(f"{key}={value}" for key, value in call.selector.items())
+        _LOG.info("delete all pods of %s in %s", selector, namespace)
+        self._session.delete_collection(f"/api/v1/namespaces/{namespace}/pods", selector)
+
+    def _command(self, namespace: str, call: Command) -> None:
+        group = group_of(call.target.api_version)
+        body = {
+            "apiVersion": "bus.volcano.sh/v1alpha1",
+            "kind": "Command",
+            "metadata": {"name": call.name, "namespace": namespace},
+            "action": call.action,
+            "reason": "kcover",
+            "target": {
+                "apiVersion": call.target.api_version,
+                "kind": call.target.kind,
+                "name": call.target.name,
+                "uid": call.target.uid,
+                "controller": True,
+            },
+        }
+        _LOG.info("command %s for %s %s/%s", call.action, group, namespace, call.target.name)
+        try:
+            self._session.create(
+                f"/apis/bus.volcano.sh/v1alpha1/namespaces/{namespace}/commands", body
+            )
+        except Conflict:
+            return  # it is there already, and was not carried out yet
+
+    def event(
+        self, about: Mapping[str, str], reason: str, text: str, now_s: float, trouble: bool
+    ) -> None:
+        """An Event about an object (`apiVersion`, `kind`, `name`, `uid`, `namespace`); compatible with kcover's."""
+        namespace = about.get("namespace") or "default"
+        now = times.to_text(now_s)[:19] + "Z"
+        body: dict[str, Any] = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": "kcover-", "namespace": namespace},
+            "involvedObject": dict(about),
+            "reason": reason,
+            "message": text[:1024],
+            "type": "Warning" if trouble else "Normal",
+            "source": {"component": "kcover-ebpf"},
+            "reportingComponent": "kcover-ebpf",
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        if trouble and about.get("kind") == "Pod":
+            body["metadata"]["annotations"] = {"kcover.io/need-recovery": "true"}
+        self._session.create(f"/api/v1/namespaces/{namespace}/events", body)
+
+
+def _incidents(namespace: str) -> str:
+    return f"/apis/{API_VERSION}/namespaces/{namespace}/incidents"

@@ -1,0 +1,144 @@
+"""Who leads: one Lease, held by one of several replicas, renewed while it lives.
+
+Clocks of replicas are not compared: a lease has run out when nobody changed it for its whole
+duration, as watched here. Source: client-go's leader election, which does the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kcover_ebpf.cluster import times
+from kcover_ebpf.errors import ApiError, Conflict, NotFound
+from kcover_ebpf.kube.session import Session
+
+DURATION_S = 15.0
+"""A leader that did not renew for so long is taken to be gone."""
+GIVE_UP_S = 10.0
+"""A leader that could not renew for so long stops acting; less than `DURATION_S`, so that there are never two."""
+PERIOD_S = 2.0
+
+
+@dataclass(slots=True)
+class Claim:
+    """What one replica knows about the lease; times are monotonic seconds. Pure."""
+
+    identity: str
+    seen: tuple[str, str] | None = None
+    """Holder and renewal time as written by the holder."""
+    seen_s: float = 0.0
+    renewed_s: float | None = None
+    """When we renewed last; None unless we hold it."""
+
+    def observe(self, holder: str, renewed: str, now_s: float) -> None:
+        """Take a look at the lease."""
+        if (holder, renewed) != self.seen:
+            self.seen, self.seen_s = (holder, renewed), now_s
+        if holder != self.identity:
+            self.renewed_s = None
+
+    def may_take(self, now_s: float) -> bool:
+        """True if it is ours, free, or has run out."""
+        if self.seen is None or self.seen[0] in ("", self.identity):
+            return True
+        return now_s - self.seen_s >= DURATION_S
+
+    def leads(self, now_s: float) -> bool:
+        """True while it is safe to act."""
+        return self.renewed_s is not None and now_s - self.renewed_s < GIVE_UP_S
+
+
+class Elector:
+    """Tries to hold a lease in a thread of its own."""
+
+    def __init__(
+        self, session: Session, namespace: str, name: str, identity: str, clock: Callable[[], float]
+    ) -> None:
+        """`clock`: monotonic seconds."""
+        self._session, self._clock = session, clock
+        self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._name = name
+        self._claim = Claim(identity)
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def leads(self) -> bool:
+        """True while this replica may act."""
+        return self._claim.leads(self._clock())
+
+    def start(self, on_change: Callable[[bool], None], wall: Callable[[], float]) -> None:
+        """Begin; `on_change` is told, in the elector's thread, when we begin or cease to lead."""
+        self._thread = threading.Thread(
+            target=self._run, args=(on_change, wall), name="lease", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Give the lease back, so that another replica need not wait for it to run out."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(PERIOD_S * 3)
+        if not self.leads:
+            return
+        try:
+            lease = self._session.get(f"{self._collection}/{self._name}")
+            if lease.get("spec", {}).get("holderIdentity") == self._claim.identity:
+                lease["spec"]["holderIdentity"] = ""
+                self._session.replace(f"{self._collection}/{self._name}", lease)
+        except ApiError:
+            return
+
+    def _run(self, on_change: Callable[[bool], None], wall: Callable[[], float]) -> None:
+        led = False
+        while not self._stop.is_set():
+            try:
+                self._once(wall())
+            except (Conflict, NotFound):
+                pass
+            except ApiError:
+                pass  # whether we still lead is a matter of time, and `leads` counts it
+            if self.leads is not led:
+                led = not led
+                on_change(led)
+            self._stop.wait(PERIOD_S)
+
+    def _once(self, wall_s: float) -> None:
+        asked_s = self._clock()
+        path = f"{self._collection}/{self._name}"
+        try:
+            lease = self._session.get(path)
+        except NotFound:
+            made = {
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": {"name": self._name},
+                "spec": self._spec({}, wall_s),
+            }
+            self._session.create(self._collection, made)
+            self._claim.renewed_s = asked_s
+            return
+        spec = lease.get("spec") or {}
+        holder, renewed = str(spec.get("holderIdentity") or ""), str(spec.get("renewTime") or "")
+        self._claim.observe(holder, renewed, asked_s)
+        if not self._claim.may_take(asked_s):
+            return
+        lease["spec"] = self._spec(spec, wall_s)
+        self._session.replace(path, lease)
+        self._claim.observe(self._claim.identity, str(lease["spec"]["renewTime"]), asked_s)
+        self._claim.renewed_s = asked_s
+
+    def _spec(self, before: dict[str, Any], wall_s: float) -> dict[str, Any]:
+        mine = before.get("holderIdentity") == self._claim.identity
+        now = times.to_text(wall_s)
+        changes = int(before.get("leaseTransitions") or 0) + (0 if mine or not before else 1)
+        return {
+            "holderIdentity": self._claim.identity,
+            "leaseDurationSeconds": int(DURATION_S),
+            "acquireTime": before.get("acquireTime") if mine else now,
+            "renewTime": now,
+            "leaseTransitions": changes,
+        }

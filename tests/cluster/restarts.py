@@ -1,0 +1,153 @@
+"""A controller under test, and what a restart of a job of each kind looks like from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from kcover_ebpf.cluster.restart import Restart, at, restarts
+from tests.cluster.agent_double import AgentDouble, is_first, processes
+from tests.cluster.cluster import ClusterError, Namespace
+
+POLICY = """
+apiVersion: kcover.io/v1alpha1
+kind: FaultPolicy
+metadata: {name: p}
+spec: %s
+"""
+IN_PLACE_RULE = [
+    {"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0]}}
+]
+
+
+class Program:
+    """`kcover-ebpf controller` for one namespace."""
+
+    def __init__(self, namespace: Namespace, log: Path) -> None:
+        self._namespace, self._log = namespace, log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Run it; the lease is the namespace's own."""
+        command = [sys.executable, "-m", "kcover_ebpf", "controller", "--breaker-jobs", "100"]
+        command += ["--kubeconfig", str(self._namespace.cluster.kubeconfig)]
+        command += ["--namespace", self._namespace.name, "--only", self._namespace.name]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def end(self, number: int = signal.SIGTERM) -> None:
+        """End it as the kubelet would, or by another signal."""
+        if self._process is not None:
+            self._process.send_signal(number)
+            self._process.wait(20)
+            self._process = None
+
+    @property
+    def log(self) -> str:
+        """What it said."""
+        return self._log.read_text() if self._log.exists() else ""
+
+
+@contextmanager
+def running(namespace: Namespace, log: Path) -> Iterator[Program]:
+    """A controller that runs for as long as the block."""
+    program = Program(namespace, log)
+    program.start()
+    try:
+        yield program
+    finally:
+        program.end()
+
+
+def policy(namespace: Namespace, **spec: object) -> None:
+    """The FaultPolicy of a namespace; without a pause between restarts unless told otherwise."""
+    values: dict[str, object] = {"restarts": {"max": 50, "backoffSeconds": 0}} | spec
+    namespace.apply(POLICY % json.dumps(values))
+
+
+def incidents(namespace: Namespace) -> list[dict[str, Any]]:
+    """Incidents, oldest first."""
+    found = namespace.get("incidents")
+    return sorted(found, key=lambda each: each["metadata"]["creationTimestamp"])
+
+
+def wait_for_phase(
+    namespace: Namespace, phases: tuple[str, ...], count: int = 1, timeout_s: float = 150.0
+) -> dict[str, Any]:
+    """The incident that is the `count`th and in one of these phases."""
+    deadline = time.monotonic() + timeout_s
+    found: list[dict[str, Any]] = []
+    while time.monotonic() < deadline:
+        found = incidents(namespace)
+        if len(found) >= count:
+            last = found[count - 1]
+            if last.get("status", {}).get("phase") in phases:
+                return last
+        time.sleep(0.2)
+    said = [json.dumps(each.get("status", {}).get("timeline"), indent=1) for each in found]
+    raise ClusterError(f"no incident came to {phases} in {timeout_s:.0f} s: {said}")
+
+
+def ways(incident: Mapping[str, Any]) -> list[str]:
+    """How the job was really restarted, in order."""
+    return [each["way"] for each in incident["status"].get("restarts", ())]
+
+
+def moment(incident: Mapping[str, Any], phase: str) -> float:
+    """When a phase was entered first; unix seconds."""
+    from kcover_ebpf.cluster.times import from_text
+
+    lines = incident["status"]["timeline"]
+    return from_text(next(each["time"] for each in lines if each["phase"] == phase))
+
+
+def counters(namespace: Namespace, row: Restart, name: str) -> dict[str, object]:
+    """What a restart must not move, as it stands on the object."""
+    raw = namespace.get(f"{row.plural}.{row.group}" if row.group else row.plural, name)[0]
+    return {".".join(keys): at(raw, keys) for keys in row.counters}
+
+
+def row_of(api_version: str, kind: str) -> Restart:
+    """The row of the table; it must be there."""
+    found = restarts().find(api_version, kind)
+    assert found is not None
+    return found
+
+
+def hang(pod: Mapping[str, Any]) -> None:
+    """Stop the rank of a pod by SIGSTOP, as a hang that answers to nothing."""
+    first = [pid for pid in processes(pod["metadata"]["uid"]) if is_first(pid)]
+    assert first, "no process of this pod is on this host"
+    for pid in first:
+        os.kill(pid, signal.SIGSTOP)
+
+
+def stopped(pods: list[dict[str, Any]]) -> list[int]:
+    """Processes of pods that are stopped."""
+    found = []
+    for pod in pods:
+        for pid in processes(pod["metadata"]["uid"]):
+            try:
+                state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+            except OSError:
+                continue
+            if state == "T":
+                found.append(pid)
+    return found
+
+
+def recover(namespace: Namespace, double: AgentDouble, count: int = 1) -> dict[str, Any]:
+    """Wait until all pods are back, then let the agents tell of progress."""
+    last = ("Recovering", "Recovered", "Failed", "Refused", "Observed")
+    found = wait_for_phase(namespace, last, count)
+    assert found["status"]["phase"] in ("Recovering", "Recovered"), found["status"]["message"]
+    double.fault = None
+    return wait_for_phase(namespace, ("Recovered",), count)

@@ -1,0 +1,152 @@
+"""The parts of the controller that need no API server: its queue, its lease, what it remembers of objects."""
+
+from __future__ import annotations
+
+import pytest
+
+from kcover_ebpf.cluster.incident import Phase
+from kcover_ebpf.controller.store import GangKey, Store, gang_key
+from kcover_ebpf.controller.work import Queue
+from kcover_ebpf.kube.lease import DURATION_S, GIVE_UP_S, Claim
+from kcover_ebpf.kube.watch import Change, Event
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_a_burst_about_one_key_is_looked_at_once():
+    clock = Clock()
+    queue: Queue[str] = Queue(clock)
+    for _ in range(23):
+        queue.add("a")
+    queue.add("b", 5.0)
+    clock.now_s += 1
+    assert queue.take() == "a"
+    queue.done("a")
+    queue.add("b", 0.0)
+    assert queue.take() == "b", "an earlier date replaces a later one"
+    queue.done("b")
+    queue.close()
+    assert queue.take() is None
+
+
+def test_a_key_is_never_in_two_hands():
+    clock = Clock()
+    queue: Queue[str] = Queue(clock)
+    queue.add("a", 0.0)
+    assert queue.take() == "a"
+    queue.add("a", 0.0)
+    queue.add("b", 0.0)
+    assert queue.take() == "b"
+    queue.done("a")
+    clock.now_s += 1
+    assert queue.take() == "a", "what came while it was in hand is looked at afterwards"
+
+
+def test_a_lease_is_taken_only_when_its_holder_was_silent_for_its_whole_duration():
+    claim = Claim("me")
+    claim.observe("other", "t1", 100.0)
+    assert not claim.may_take(100.0 + DURATION_S - 0.1)
+    claim.observe("other", "t2", 110.0)
+    assert not claim.may_take(110.0 + DURATION_S - 0.1)
+    claim.observe("other", "t2", 120.0)
+    assert claim.may_take(110.0 + DURATION_S)
+
+
+def test_a_leader_that_cannot_renew_stops_before_another_may_begin():
+    claim = Claim("me", renewed_s=100.0)
+    assert claim.leads(100.0 + GIVE_UP_S - 0.1)
+    assert not claim.leads(100.0 + GIVE_UP_S)
+    assert GIVE_UP_S < DURATION_S
+    claim.renewed_s = 105.0
+    claim.observe("other", "t9", 106.0)
+    assert not claim.leads(106.0), "somebody else holds it"
+
+
+def report(uid: str = "r1", written: str = "2026-01-01T00:00:00Z", **spec) -> Event:
+    values = {
+        "node": "a",
+        "time": "2026-01-01T00:00:00Z",
+        "sequence": 1,
+        "job": {"name": "j", "selector": {"k": "v"}},
+        "pods": [{"name": "j-0", "uid": "p0"}],
+    } | spec
+    metadata = {"name": uid, "namespace": "ns", "uid": uid, "managedFields": [{"time": written}]}
+    return Event(Change.SET, {"metadata": metadata, "spec": values})
+
+
+@pytest.fixture
+def store() -> Store:
+    told: list[GangKey] = []
+    made = Store(told.append, wall=Clock())
+    made.bad = pytest.fail
+    return made
+
+
+KEY = gang_key("ns", {"k": "v"})
+WRITTEN_S = 1767225600.0
+
+
+def test_a_report_is_as_old_as_its_way_was_long_whatever_the_clocks_say(store):
+    clock = store.wall
+    clock.now_s = WRITTEN_S + 3600.0
+    store.on_report(report())
+    assert store.seen(KEY)[0].age_s(clock.now_s) == 0, (
+        "the API server's clock is an hour behind ours"
+    )
+    clock.now_s += 60.0
+    store.on_report(report(written="2026-01-01T00:00:20Z"))
+    assert store.seen(KEY)[0].age_s(clock.now_s) == pytest.approx(40.0)
+
+
+def test_reports_come_and_go_by_node(store):
+    store.on_report(report())
+    store.on_report(report("r2", node="b"))
+    assert {seen.report.node for seen in store.seen(KEY)} == {"a", "b"}
+    store.on_report(Event(Change.GONE, {"metadata": {"uid": "r1"}}))
+    assert [seen.report.node for seen in store.seen(KEY)] == ["b"]
+    store.on_report(Event(Change.GONE, {"metadata": {"uid": "r2"}}))
+    assert store.gangs == []
+
+
+def test_an_object_that_cannot_be_read_is_told_and_dropped(store):
+    told: list[str] = []
+    store.bad = told.append
+    store.on_report(report(sequence="many"))
+    assert store.seen(KEY) == ()
+    assert "spec.sequence" in told[0]
+
+
+def incident(version: str, phase: str, restarted: str | None = None) -> Event:
+    status = {"phase": phase, "message": ""}
+    if restarted:
+        status["restarts"] = [{"way": "InPlace", "time": restarted}]  # type: ignore[assignment]
+    metadata = {
+        "name": "i", "namespace": "ns", "uid": "u", "resourceVersion": version,
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    }  # fmt: skip
+    spec = {"job": {"kind": "Job", "name": "j", "uid": "ju"}, "selector": {"k": "v"}}
+    return Event(Change.SET, {"metadata": metadata, "spec": spec, "status": status})
+
+
+def test_an_echo_does_not_undo_what_was_written_since(store):
+    store.on_incident(incident("9", "ShuttingDown"))
+    store.on_incident(incident("8", "Open"))
+    assert store.of_gang(KEY)[0].status.phase is Phase.SHUTTING_DOWN
+    store.on_incident(incident("10", "Recovered"))
+    assert store.of_gang(KEY)[0].status.phase is Phase.RECOVERED
+
+
+def test_the_breaker_counts_jobs_that_go_down_and_those_of_the_last_minutes(store):
+    store.wall.now_s = WRITTEN_S + 100
+    assert store.acting(300) == set()
+    store.on_incident(incident("1", "ShuttingDown"))
+    assert store.acting(300) == {"ju"}
+    store.on_incident(incident("2", "Recovered", "2026-01-01T00:01:00Z"))
+    assert store.acting(300) == {"ju"}
+    assert store.acting(30) == set()
