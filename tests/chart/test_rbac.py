@@ -30,34 +30,34 @@ def rights(group: str, resources: str, verbs: str) -> set[Right]:
 AGENT = (
     rights("", "pods", "list watch")
     | rights("kcover.io", "faultpolicies incidents", "list watch")
-    | rights("kcover.io", "faultreports", "get list create patch delete")
+    | rights("kcover.io", "faultreports", "create patch delete")
 )
 CONTROLLER = (
     rights("", "pods", "get list watch delete deletecollection")
-    | rights("", "nodes", "get list watch patch")
+    | rights("", "nodes", "list watch patch")
     | rights("", "nodes/status", "patch")
-    | rights("", "events", "list watch create patch")
-    | rights("kcover.io", "faultpolicies faultreports", "get list watch")
-    | rights("kcover.io", "incidents", "get list watch create patch delete")
-    | rights("kcover.io", "incidents/status", "get patch update")
-    | rights("batch", "jobs", "get list patch")
-    | rights("kubeflow.org", "pytorchjobs tfjobs xgboostjobs", "get list patch")
-    | rights("kubeflow.org", "paddlejobs jaxjobs mpijobs", "get list patch")
-    | rights("trainer.kubeflow.org", "trainjobs", "get list patch")
-    | rights("jobset.x-k8s.io", "jobsets", "get list patch")
-    | rights("ray.io", "rayjobs rayclusters", "get list patch")
-    | rights("kueue.x-k8s.io", "workloads", "get list patch")
-    | rights("leaderworkerset.x-k8s.io", "leaderworkersets", "get list")
-    | rights("apps", "statefulsets", "get list")
-    | rights("batch.volcano.sh", "jobs", "get list")
+    | rights("", "events", "list watch create")
+    | rights("kcover.io", "faultpolicies faultreports", "list watch")
+    | rights("kcover.io", "incidents", "list watch create")
+    | rights("kcover.io", "incidents/status", "update")
+    | rights("batch", "jobs", "get patch")
+    | rights("kubeflow.org", "pytorchjobs tfjobs xgboostjobs", "get patch")
+    | rights("kubeflow.org", "paddlejobs jaxjobs mpijobs", "get patch")
+    | rights("trainer.kubeflow.org", "trainjobs", "get patch")
+    | rights("jobset.x-k8s.io", "jobsets", "get patch")
+    | rights("ray.io", "rayjobs rayclusters", "get patch")
+    | rights("kueue.x-k8s.io", "workloads", "list patch")
+    | rights("leaderworkerset.x-k8s.io", "leaderworkersets", "get")
+    | rights("apps", "statefulsets", "get")
+    | rights("batch.volcano.sh", "jobs", "get")
     | rights("bus.volcano.sh", "commands", "create")
-    | rights("resource.k8s.io", "devicetaintrules", "get list create delete")
-    | rights("resource.k8s.io", "resourceslices resourceclaims", "get list")
+    | rights("resource.k8s.io", "devicetaintrules", "create")
+    | rights("resource.k8s.io", "resourceslices", "list")
 )
 AT_HOME = {
     "agent": set[Right](),
     # The lease that leads; only `create` is for any name.
-    "controller": rights("coordination.k8s.io", "leases", "create get update patch"),
+    "controller": rights("coordination.k8s.io", "leases", "create get update"),
 }
 EVERYWHERE = {"agent": AGENT, "controller": CONTROLLER}
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
