@@ -6,13 +6,17 @@ before the object is looked for, so 403 means refused and anything else means al
 """
 
 import itertools
+import tomllib
 from collections.abc import Iterator
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 from tests.chart.control_plane import ControlPlane, User
 from tests.chart.release import Installed, make_pod
+
+RESTART = Path(__file__).resolve().parents[2] / "kcover_ebpf/cluster/restart.toml"
 
 
 class Right(NamedTuple):
@@ -159,6 +163,15 @@ def test_the_lease_of_another_program_is_out_of_reach(installed: Installed) -> N
     controller = installed.controller()
     assert not is_allowed(controller, "get", base, "leases", installed.namespace)
     assert not is_allowed(controller, "update", base, "leases", "kube-system")
+
+
+def test_each_kind_of_the_table_can_be_restarted() -> None:
+    table: dict[str, Any] = tomllib.loads(RESTART.read_text())
+    for row in table["kind"]:
+        verb = "patch" if row["way"] == "suspend" else "get"
+        assert Right(verb, row["group"], row["plural"]) in CONTROLLER
+    queue = table["queue"]
+    assert Right("patch", queue["group"], queue["plural"]) in CONTROLLER
 
 
 def test_a_try_can_be_told_apart(installed: Installed, plane: ControlPlane) -> None:

@@ -53,7 +53,7 @@ true
 startupProbe:
   httpGet: {path: /healthz, port: metrics}
   periodSeconds: 1
-  failureThreshold: 60
+  failureThreshold: 300
 livenessProbe:
   httpGet: {path: /healthz, port: metrics}
   periodSeconds: 10

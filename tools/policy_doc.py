@@ -1,0 +1,119 @@
+"""Writes docs/policy.md from the schema of FaultPolicy and the table of job kinds.
+
+python tools/policy_doc.py           writes it
+python tools/policy_doc.py --check   says whether it is up to date, and exits 1 if not
+"""
+
+import json
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+CRD = ROOT / "charts/kcover-ebpf/crds/faultpolicies.yaml"
+KINDS = ROOT / "kcover_ebpf/cluster/restart.toml"
+PAGE = ROOT / "docs/policy.md"
+Schema = Mapping[str, Any]
+
+HEAD = """# Fault policies
+
+<!-- Written by tools/policy_doc.py from the schema and the table of job kinds: change those. -->
+
+Without any `FaultPolicy` every pod of a known kind of job is watched, and a job is restarted when it is *armed*: the label
+`kcover.io/cascading-recovery=true` is on its pods or on the job itself. A policy changes that for the pods of its namespace that it
+selects; of several that select a pod, the first by name holds. The shortest useful one:
+
+```yaml
+apiVersion: kcover.io/v1alpha1
+kind: FaultPolicy
+metadata: {name: careful, namespace: ml}
+spec:
+  action: Shutdown
+  approval: Manual
+  restarts: {max: 1}
+```
+
+The API server checks and completes it: a key that is not on this page is refused with `kubectl apply --validate=strict`, and
+`kubectl explain faultpolicy.spec --recursive` shows the same as the table.
+
+## Fields of `spec`
+
+| field | values | default | meaning |
+|---|---|---|---|
+"""
+MIDDLE = """
+## Kinds of jobs
+
+Kinds that can be restarted whole, and how. *In place* is open to all of them where the cluster allows it (Kubernetes 1.36); where *may cost* names a
+field, and it is set, restarts in place are counted against it, and the job is replaced instead. A kind that is not here is reported on and left alone.
+
+| kind | group | replaced by | in place may cost | seen with its real controller |
+|---|---|---|---|---|
+"""
+WAYS = {
+    "suspend": "its own `{suspend}`",
+    "delete": "deleting its pods",
+    "leader": "deleting its leader pod",
+    "command": "deleting its pods, or a Command where its policies give that a meaning",
+}
+
+
+def _values(schema: Schema) -> str:
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    if schema["type"] == "array":
+        return f"list of {_values(schema['items'])}"
+    if schema["type"] == "object":
+        return "map of text"
+    least = schema.get("minimum")
+    return schema["type"] + (f", {least} or more" if least is not None else "")
+
+
+def fields(schema: Schema, path: str = "") -> Iterator[str]:
+    """Rows of the table, one a field that holds a value."""
+    for name, child in schema["properties"].items():
+        here = f"{path}{name}"
+        if "properties" in child:
+            yield from fields(child, f"{here}.")
+            continue
+        if child.get("items", {}).get("properties"):
+            yield from fields(child["items"], f"{here}[].")
+            continue
+        default = f"`{json.dumps(child['default'])}`" if "default" in child else ""
+        yield f"| `{here}` | {_values(child)} | {default} | {child.get('description', '')} |"
+
+
+def kinds(table: Mapping[str, Any]) -> Iterator[str]:
+    """Rows of the table of kinds."""
+    for row in table["kind"]:
+        way = WAYS[row["way"]].format(suspend=row.get("suspend"))
+        cost = f"`{row['in_place_costs']}`" if "in_place_costs" in row else ""
+        seen = "yes" if row.get("measured", True) else "no"
+        yield f"| {row['kind']} | `{row['group']}` | {way} | {cost} | {seen} |"
+
+
+def render() -> str:
+    """The whole page."""
+    crd = yaml.safe_load(CRD.read_text(encoding="utf-8"))
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    table = tomllib.loads(KINDS.read_text(encoding="utf-8"))
+    return HEAD + "\n".join(fields(schema)) + "\n" + MIDDLE + "\n".join(kinds(table)) + "\n"
+
+
+def main(arguments: list[str]) -> int:
+    page = render()
+    if arguments != ["--check"]:
+        PAGE.write_text(page, encoding="utf-8")
+        return 0
+    if PAGE.read_text(encoding="utf-8") == page:
+        return 0
+    print("docs/policy.md is not up to date: run python tools/policy_doc.py")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
