@@ -7,6 +7,7 @@ lock: callers use a worker (thread or process) that they can leave behind.
 from __future__ import annotations
 
 import struct
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,9 @@ from kcover_ebpf.host.procfs import boottime_ns
 from kcover_ebpf.syscalls import FIRST_ARGUMENT_IS_FD, SyscallTable
 
 _POLL_FDS = 64
+_SELECT_FDS = 1024
+_TIMESPEC_AT = {"nanosleep": 0, "ppoll": 2, "epoll_pwait2": 3, "pselect6": 4}
+"""Which argument points to the length of the wait; none is given for an endless one."""
 _FUTEX_COMMAND = 0x7F
 _FUTEX_WAIT_BITSET = 9
 _FUTEX_CLOCK_REALTIME = 256
@@ -68,12 +72,10 @@ def deadline(pid: Pid, call: Call, since_ns: int) -> tuple[bool, int | None]:
             return True, _timespec(
                 pid, since_ns, args[2], args[0] if args[1] & _TIMER_ABSTIME else None
             )
-        case "nanosleep":
-            return True, _timespec(pid, since_ns, args[0], None)
-        case "ppoll" if args[2]:
-            return True, _timespec(pid, since_ns, args[2], None)
-        case "pselect6" if args[4]:
-            return True, _timespec(pid, since_ns, args[4], None)
+        case "nanosleep" | "ppoll" | "epoll_pwait2" | "pselect6" if args[_TIMESPEC_AT[call.name]]:
+            return True, _timespec(pid, since_ns, args[_TIMESPEC_AT[call.name]], None)
+        case "select" if args[4]:
+            return True, _timespec(pid, since_ns, args[4], None, unit_ns=1000)
         case "poll":
             return _milliseconds(since_ns, args[2])
         case "epoll_wait" | "epoll_pwait":
@@ -89,15 +91,20 @@ def _milliseconds(since_ns: int, raw: int) -> tuple[bool, int | None]:
     return True, since_ns + value * 1_000_000
 
 
-def _timespec(pid: Pid, since_ns: int, address: int, clock: int | None) -> int | None:
-    """Boottime of a time-out at `address`: absolute on `clock`, or relative to the start of the wait if None."""
+def _timespec(
+    pid: Pid, since_ns: int, address: int, clock: int | None, unit_ns: int = 1
+) -> int | None:
+    """Boottime of a time-out at `address`: absolute on `clock`, or relative to the start of the wait if None.
+
+    `unit_ns`: what the fraction of a second is counted in; 1000 for a timeval.
+    """
     raw = stack.read_memory(pid, address, 16)
     if len(raw) < 16:
         return None
-    seconds, nanoseconds = struct.unpack("=qq", raw)
-    if not 0 <= seconds < _FOREVER_S or not 0 <= nanoseconds < 1_000_000_000:
+    seconds, fraction = struct.unpack("=qq", raw)
+    if not 0 <= seconds < _FOREVER_S or not 0 <= fraction * unit_ns < 1_000_000_000:
         return None
-    value_ns: int = seconds * 1_000_000_000 + nanoseconds
+    value_ns: int = seconds * 1_000_000_000 + fraction * unit_ns
     if clock is None:
         return since_ns + value_ns
     if clock not in (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC, time.CLOCK_BOOTTIME):
@@ -117,12 +124,25 @@ def files(pid: Pid, call: Call) -> tuple[WaitedFile, ...]:
         raw = stack.read_memory(pid, call.args[0], 8 * count)
         fds = [fd for fd, _, _ in struct.iter_unpack("=ihh", raw[: len(raw) // 8 * 8]) if fd >= 0]
         return tuple(_file(pid, fd) for fd in fds)
+    if call.name in ("select", "pselect6"):
+        return tuple(_file(pid, fd) for fd in _selected(pid, call.args))
     if call.name in ("open", "openat", "openat2"):
         address = call.args[0 if call.name == "open" else 1]
         raw = stack.read_memory(pid, address, 256)
         path = raw.split(b"\0")[0].decode("utf-8", "replace")
         return (WaitedFile(-1, "file", path[:120], Inode(0), "", ""),) if path else ()
     return ()
+
+
+def _selected(pid: Pid, args: tuple[int, ...]) -> list[int]:
+    """Descriptors of the three sets of a select, a bit each (sys/select.h)."""
+    count = min(args[0] & 0xFFFFFFFF, _SELECT_FDS)
+    found: set[int] = set()
+    for address in args[1:4]:
+        raw = stack.read_memory(pid, address, (count + 63) // 64 * 8) if address else b""
+        bits = int.from_bytes(raw, sys.byteorder)
+        found.update(fd for fd in range(count) if bits >> fd & 1)
+    return sorted(found)[:_POLL_FDS]
 
 
 def _watched_by(pid: Pid, epoll_fd: int) -> list[int]:

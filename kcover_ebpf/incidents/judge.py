@@ -252,6 +252,8 @@ _STUCK_CAUSE = {
 
 
 def _cause(first: Standing, end: Standing) -> Cause:
+    if first.state is State.LOCK:
+        return Cause.BLOCKED_LOCK
     if end.pid != first.pid:
         return Cause.LOADER_STUCK
     if first.state is State.CHILD:

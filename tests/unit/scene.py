@@ -32,17 +32,8 @@ from kcover_ebpf.syscalls import SyscallTable
 
 NS = 1_000_000_000
 START_NS = 1_000 * NS
-FUTEX, NANOSLEEP, POLL, READ, OPENAT, PWRITE, YIELD, FSYNC, IOCTL = (
-    202,
-    230,
-    7,
-    0,
-    257,
-    18,
-    24,
-    74,
-    16,
-)
+FUTEX, NANOSLEEP, POLL, READ, OPENAT, PWRITE, YIELD = 202, 230, 7, 0, 257, 18, 24
+FSYNC, IOCTL, FLOCK = 74, 16, 73
 COLLECTIVE = tuple(f"libtorch.so+{each:x}" for each in range(0x100, 0x120))
 BARRIER = tuple(f"libtorch.so+{each:x}" for each in range(0x400, 0x420))
 LOCK = tuple(f"python3.11+{each:x}" for each in range(0x900, 0x920))
@@ -57,7 +48,8 @@ class Proc:
     rank: int | None = None
     argv: tuple[str, ...] = ("python3", "train.py")
     mode: str = "train"
-    """train, futex, run, spin, yield, sleep, sleep_long, stopped, traced, frozen, read, poll, write, fault, fifo."""
+    """train, futex, run, spin, yield, sleep, sleep_long, stopped, traced, frozen, read, poll, write, fault, fifo,
+    flock."""
     stack: tuple[str, ...] = COLLECTIVE
     io_bytes_s: int = 0
     side_cpu: float = 0.0
@@ -65,6 +57,7 @@ class Proc:
     wait_channel: str = ""
     storage: StorageState | None = None
     deadline_ns: int | None = None
+    lock_holders: tuple[int, ...] = ()
     timed: bool = False
     mode_since_ns: int = START_NS
     cpu_ns: int = 0
@@ -215,6 +208,7 @@ class Stage:
             "fault": NO_SYSCALL,
             "fifo": OPENAT,
             "ioctl": IOCTL,
+            "flock": FLOCK,
         }.get(proc.mode, FUTEX if proc.step % 2 else NANOSLEEP)
         pointer = 0x7000 + (proc.step % 7 * 64 if proc.mode in ("run", "train") else 0)
         since_ns = self.now_ns - NS // 50 if proc.mode == "train" else proc.mode_since_ns
@@ -283,6 +277,7 @@ class Stage:
             wait_channel=proc.wait_channel,
             storage=proc.storage,
             deadline_ns=proc.deadline_ns,
+            lock_holders=tuple(Pid(each) for each in proc.lock_holders),
         )
 
 

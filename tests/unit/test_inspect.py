@@ -69,7 +69,14 @@ ready(); libc.clock_nanosleep(0, 1, struct.pack('qq', end, int(time.time() % 1 *
     "ppoll": """
 r, w = os.pipe(); fds = struct.pack('ihh', r, 1, 0)
 ready(); libc.ppoll(fds, 1, struct.pack('qq', 77, 0), None)""",
+    "epoll_pwait2": """
+e = select.epoll(); room = ctypes.create_string_buffer(64)
+ready(); libc.syscall(ctypes.c_long(441), e.fileno(), room, 1, struct.pack('qq', 77, 0), None, 8)""",
 }
+if platform.machine() == "x86_64":
+    TIMED["select by its own number"] = """
+r, w = os.pipe(); fds = ctypes.create_string_buffer((1 << r).to_bytes(8, sys.byteorder), 128)
+ready(); libc.syscall(ctypes.c_long(23), r + 1, fds, None, None, struct.pack('qq', 76, 999_999))"""
 
 
 @pytest.mark.parametrize("name", TIMED)
@@ -110,6 +117,18 @@ ready(); p.poll()""")
         (42, "pipe"),
     ]
     assert found.files[0].inode == found.files[2].inode != found.files[1].inode
+
+
+def test_the_files_of_a_select_are_those_of_its_three_sets() -> None:
+    found, _ = looked_at("""
+r, w = os.pipe(); a, b = socket.socketpair()
+for each, at in ((r, 3 + 64), (a.fileno(), 70), (r, 200), (r, 201)): os.dup2(each, at)
+ready(); select.select([67, 200], [], [70])""")
+    assert [(each.fd, each.kind) for each in found.files] == [
+        (67, "pipe"),
+        (70, "socket"),
+        (200, "pipe"),
+    ]
 
 
 def test_the_files_of_an_epoll_are_those_it_watches() -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from kcover_ebpf.decisions import decide
 from kcover_ebpf.facts import Pid, ProcessTotals
-from kcover_ebpf.incidents.verdict import Cause, Kind, Verdict
+from kcover_ebpf.incidents.judge import judge
+from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind, Verdict
 from kcover_ebpf.settings import Act, Policy
 
 from .scene import LOCK, NS, Stage
@@ -223,3 +224,73 @@ def test_effort_is_believed_up_to_the_cap_only() -> None:
     assert faults(stage) == []
     stage.run(15)
     assert [each.kind for each in faults(stage)] == [Kind.HUNG]
+
+
+@pytest.mark.parametrize(
+    ("holder", "at_the_end"),
+    [
+        (100, "process 100: futex"),  # a rank that waits for this one in the collective
+        (4711, None),  # somebody who is none of the job's
+    ],
+)
+def test_a_rank_that_waits_for_a_file_lock(holder: int, at_the_end: str | None) -> None:
+    stage = trained()
+    stage.become(stage.rank(1), "flock", lock_holders=(holder,))
+    all_wait(stage, 1)
+    stage.run(12)
+    (verdict,) = faults(stage)
+    assert verdict.culprit is not None
+    assert (verdict.kind, verdict.cause, verdict.culprit.rank) == (Kind.HUNG, Cause.BLOCKED_LOCK, 1)
+    edges = [each.text for each in verdict.evidence if each.kind is EvidenceKind.EDGE]
+    assert any(at_the_end in text for text in edges) if at_the_end else not edges
+
+
+def test_of_a_rank_that_sleeps_with_a_lock_and_one_that_wants_it_the_sleeper_is_named() -> None:
+    stage = trained()
+    sleeper = stage.rank(3)
+    stage.become(sleeper, "sleep_long", timed=True, deadline_ns=stage.now_ns + 10**18)
+    stage.run(0.3)
+    stage.become(stage.rank(1), "flock", lock_holders=(sleeper.pid,))
+    for rank in (0, 2):
+        stage.become(stage.rank(rank), "futex", last_send_ns=stage.now_ns)
+    stage.run(12)
+    (verdict,) = faults(stage)
+    assert verdict.culprit is not None
+    assert (verdict.cause, verdict.culprit.rank) == (Cause.BLOCKED_SLEEP, 3)
+
+
+@pytest.mark.parametrize(("backoff", "is_lost"), [(5, False), (6, True)])
+def test_where_packets_are_lost_a_link_is_lost_later(backoff: int, is_lost: bool) -> None:
+    stage = trained()
+    stage.rank(1).backoff = backoff
+    all_wait(stage, -1)
+    stage.run(4)
+    found = judge(replace(stage.job.picture(), lossy=True))
+    assert (found.kind is Kind.LOST_LINK) == is_lost
+    assert judge(replace(stage.job.picture(), lossy=False)).kind is Kind.LOST_LINK
+
+
+@pytest.mark.parametrize(
+    ("rates", "slowed"),
+    [
+        ([1000] * 8 + [100] * 7, False),  # not enough passes yet
+        ([1000] * 8 + [599] * 8, True),
+        ([1000] * 8 + [600] * 8, False),
+        ([1000] * 8 + [1000] * 8, False),
+        ([0] * 16, False),
+        ([1000] * 300 + [100] * 3, False),  # a hiccup
+    ],
+)
+def test_a_job_is_slowed_when_it_moves_much_fewer_bytes(rates: list[int], slowed: bool) -> None:
+    pace = trained().job.pace
+    pace._payload_rates.clear()
+    for rate in rates:
+        pace.note_payload(rate, NS)
+    assert pace.slowed == slowed
+
+
+def test_bytes_before_the_training_say_nothing_about_its_pace() -> None:
+    pace = Stage().job.pace
+    for rate in [1000] * 8 + [100] * 8:
+        pace.note_payload(rate, NS)
+    assert not pace.slowed
