@@ -70,7 +70,7 @@ def _values(schema: Schema) -> str:
     if schema["type"] == "object":
         return "map of text"
     least = schema.get("minimum")
-    return schema["type"] + (f", {least} or more" if least is not None else "")
+    return str(schema["type"]) + (f", {least} or more" if least is not None else "")
 
 
 def fields(schema: Schema, path: str = "") -> Iterator[str]:
