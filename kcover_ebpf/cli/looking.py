@@ -16,6 +16,7 @@ from kcover_ebpf.errors import CannotObserve, UsageError
 from kcover_ebpf.host.cgroups import CgroupTarget
 from kcover_ebpf.host.trees import PidTarget
 from kcover_ebpf.trace import record, render
+from kcover_ebpf.trace.pods import PodTarget
 from kcover_ebpf.trace.record import Line
 
 _CLEAR = "\x1b[H\x1b[2J"
@@ -37,7 +38,7 @@ class How:
             raise UsageError(f"--live has no end, so -o {self.output} cannot be written; use jsonl")
 
 
-def here(target: CgroupTarget | PidTarget, how: How, pods: dict[int, str] | None = None) -> int:
+def here(target: CgroupTarget | PidTarget | PodTarget, how: How) -> int:
     """Look at a job of this host."""
     from kcover_ebpf.kernel import capabilities, features
     from kcover_ebpf.kernel.sampler import Kernel
@@ -49,7 +50,7 @@ def here(target: CgroupTarget | PidTarget, how: How, pods: dict[int, str] | None
     with Kernel.open(settings) as kernel:
         # the reader of kernel stacks raises the spare right, when it can
         capabilities.drop(capabilities.TRACE, spare=capabilities.SPARE)
-        tracer = Tracer(kernel, target, settings, pods or {})
+        tracer = Tracer(kernel, target, settings)
         with contextlib.closing(tracer):
             return show(tracer.live() if how.live else tracer.once(), how)
 
@@ -74,33 +75,56 @@ def _lines_of(file: IO[str]) -> Iterator[str]:
 
 
 def show(lines: Iterable[str], how: How) -> int:
-    """Render each line as it comes, save it if that is wanted; returns the exit code of the last look."""
-    code = 0
+    """Render each line as it comes, save it if that is wanted; returns the exit code.
+
+    It is that of the last look; 128 + signal for one that was ended before its verdict. Raises
+    `CannotObserve` if the lines end before it.
+    """
+    code: int | None = None
     with contextlib.ExitStack() as stack:
         saved = stack.enter_context(_open(how.save)) if how.save is not None else None
         stack.enter_context(_ended_by_signals())
-        view = _view(how)
-        kept: list[Line] = []
-        with contextlib.suppress(_Ended, BrokenPipeError):
+        screen = _Screen(how)
+        try:
             for text in lines:
                 line = record.parse(text)
                 if saved is not None:
                     saved.write(text + "\n")
                     saved.flush()
                 code = line.exit_code if line.exit_code is not None else code
-                if how.output == "json":
-                    kept.append(line)
-                elif how.output == "jsonl":
-                    _print([text])
-                elif shown := view.show(line):
-                    _print(([_CLEAR + shown[0], *shown[1:]]) if _draws(how) else shown)
-            if kept:
-                _print([render.merged(kept)])
+                screen.show(text, line)
+            screen.end()
+        except _Ended as ended:
+            return 128 + ended.number if code is None else code
+        except BrokenPipeError:
+            return 128 + signal.SIGPIPE if code is None else code
+    if code is None:
+        raise CannotObserve("the look was cut off before its verdict; try again")
     return code
 
 
-def _draws(how: How) -> bool:
-    return how.live and sys.stdout.isatty()
+class _Screen:
+    """Standard output, in the form the user wants."""
+
+    def __init__(self, how: How) -> None:
+        self._how = how
+        self._view = _view(how)
+        self._kept: list[Line] = []
+
+    def show(self, text: str, line: Line) -> None:
+        """Take one line of the stream."""
+        if self._how.output == "json":
+            self._kept.append(line)
+        elif self._how.output == "jsonl":
+            _print([text])
+        elif shown := self._view.show(line):
+            draws = self._how.live and sys.stdout.isatty()
+            _print([_CLEAR + shown[0], *shown[1:]] if draws else shown)
+
+    def end(self) -> None:
+        """No more lines."""
+        if self._kept:
+            _print([render.merged(self._kept)])
 
 
 def _view(how: How) -> render.TextView | render.LiveView | render.MarkdownView:
@@ -131,11 +155,15 @@ def _open(path: Path) -> IO[str]:
 class _Ended(Exception):
     """The user has seen enough."""
 
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    def end(_number: int, _frame: FrameType | None) -> None:
-        raise _Ended
+    def end(number: int, _frame: FrameType | None) -> None:
+        raise _Ended(number)
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in numbers}
@@ -147,8 +175,3 @@ def _ended_by_signals() -> Iterator[None]:
     finally:
         for number in numbers:
             signal.signal(number, before[number])
-
-
-def closed_early() -> CannotObserve:
-    """The stream ended before the verdict."""
-    return CannotObserve("the look was cut off before its verdict; try again")

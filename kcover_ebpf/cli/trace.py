@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -12,12 +16,15 @@ from kcover_ebpf.errors import UsageError
 from kcover_ebpf.host.cgroups import CgroupTarget
 from kcover_ebpf.host.trees import PidTarget
 from kcover_ebpf.settings import Act
+from kcover_ebpf.trace.pods import PodTarget, end_with_asker
 
 _EXAMPLES = """
 \b
 Examples:
   kcover-ebpf trace --pid 4711
   kcover-ebpf trace --cgroup /sys/fs/cgroup/system.slice/train.service -o json
+  kcover-ebpf trace train-worker-3 -n research
+  kcover-ebpf trace --job train -n research --live
   kcover-ebpf trace --pid 4711 --save stuck.jsonl; kcover-ebpf trace --replay stuck.jsonl -o md
 
 \b
@@ -27,8 +34,17 @@ Exit codes:
 
 
 @click.command(epilog=_EXAMPLES)
+@click.argument("pod", required=False)
+@click.option("-n", "--namespace", default="default", show_default=True, help="Of POD or --job.")
+@click.option("-c", "--container", help="Only this container of POD; all by default.")
+@click.option("--job", metavar="NAME", help="All pods of this job.")
+@click.option("--kubeconfig", metavar="FILE", help="As for kubectl.")
+@click.option("--context", help="Of the kubeconfig.")
+@click.option("--agent-namespace", metavar="NAME", help="Where the agents run; found by default.")
 @click.option("--pid", type=click.IntRange(min=1), help="This process and its descendants.")
 @click.option("--cgroup", metavar="PATH", help="The processes of this control group.")
+@click.option("--pod-uid", multiple=True, metavar="UID[=NAME]", help="A pod of this very node.")
+@click.option("--container-id", multiple=True, metavar="ID", help="Only this container of it.")
 @click.option("--replay", type=click.Path(path_type=Path), help="Show a look that was saved.")
 @click.option("--save", type=click.Path(path_type=Path), help="Write the look to a file as well.")
 @click.option("--live/--once", default=False, help="Look again and again; once is the default.")
@@ -41,39 +57,104 @@ Exit codes:
     show_default=True,
     help="json: one object; jsonl: its parts as they come.",
 )
-def trace(  # noqa: PLR0913, PLR0917 - an option each
-    pid: int | None,
-    cgroup: str | None,
-    replay: Path | None,
-    save: Path | None,
-    live: bool,
-    every: bool,
-    output: str,
-) -> int:
+@click.option("--name", hidden=True, help="What to call the job.")
+@click.option("--with-asker", is_flag=True, hidden=True, help="End when standard input does.")
+def trace(**options: Any) -> int:
     """Take one look at a job and say which thread waits for what, and whose fault it is.
 
+    POD is a pod of the cluster that kubectl would talk to; the agent on its node does the looking.
     The table comes at once, the verdict after about three seconds. Nothing is stopped or changed.
     """
     from kcover_ebpf.cli import looking
 
-    how = looking.How(output=output, live=live, every_thread=every, save=save)
+    wishes = Wishes(**options)
+    how = looking.How(
+        output=wishes.output, live=wishes.live, every_thread=wishes.every, save=wishes.save
+    )
     how.check()
-    if [pid, cgroup, replay].count(None) != 2:
-        raise UsageError("name one job: --pid PID or --cgroup PATH, or a saved look: --replay FILE")
-    if replay is not None:
-        return looking.replay(replay, how)
-    return looking.here(_target(pid, cgroup), how)
+    wishes.check()
+    if wishes.replay is not None:
+        return looking.replay(wishes.replay, how)
+    if wishes.pod or wishes.job:
+        return looking.show(_remote(wishes), how)
+    if wishes.with_asker:
+        end_with_asker(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    return looking.here(_target(wishes), how)
 
 
-def _target(pid: int | None, cgroup: str | None) -> CgroupTarget | PidTarget:
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """The options, as they are named on the command line."""
+
+    pod: str | None
+    namespace: str
+    container: str | None
+    job: str | None
+    kubeconfig: str | None
+    context: str | None
+    agent_namespace: str | None
+    pid: int | None
+    cgroup: str | None
+    pod_uid: tuple[str, ...]
+    container_id: tuple[str, ...]
+    replay: Path | None
+    save: Path | None
+    live: bool
+    every: bool
+    output: str
+    name: str | None
+    with_asker: bool
+
+    def check(self) -> None:
+        """Raise `UsageError` unless exactly one target is named."""
+        targets = (self.pod, self.job, self.pid, self.cgroup, self.pod_uid or None, self.replay)
+        if sum(each is not None for each in targets) != 1:
+            raise UsageError(
+                "name one job: POD, --job NAME, --pid PID or --cgroup PATH, "
+                "or a saved look: --replay FILE"
+            )
+        if self.container is not None and self.pod is None:
+            raise UsageError("--container needs a POD")
+
+
+def _remote(wishes: Wishes) -> Iterator[str]:
+    try:
+        from kcover_ebpf.cli import remote
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            "a POD needs the Kubernetes client: pip install kcover-ebpf[kube]"
+        ) from error
+
+    wanted = remote.Wanted(
+        pod=wishes.pod,
+        job=wishes.job,
+        namespace=wishes.namespace,
+        container=wishes.container,
+        agent_namespace=wishes.agent_namespace,
+        kubeconfig=wishes.kubeconfig,
+        context=wishes.context,
+        live=wishes.live,
+    )
+    return remote.lines(wanted)
+
+
+def _target(wishes: Wishes) -> CgroupTarget | PidTarget | PodTarget:
     ours = frozenset({os.getpid()})
-    target: CgroupTarget | PidTarget
-    if pid is not None:
-        planning.check_pid(pid, Act.OBSERVE)
-        target = PidTarget(pid, f"pid-{pid}", ours)
+    target: CgroupTarget | PidTarget | PodTarget
+    if wishes.pod_uid:
+        pods = dict(_named(each) for each in wishes.pod_uid)
+        target = PodTarget(wishes.name or next(iter(pods.values())), pods, wishes.container_id)
+    elif wishes.pid is not None:
+        planning.check_pid(wishes.pid, Act.OBSERVE)
+        target = PidTarget(wishes.pid, f"pid-{wishes.pid}", ours)
     else:
-        path = planning.find_cgroup(cgroup or "", Act.OBSERVE)
+        path = planning.find_cgroup(wishes.cgroup or "", Act.OBSERVE)
         target = CgroupTarget(path, path.name, ours)
     if not target.pids():
         raise UsageError(f"no process is in {target.name}; name a running job")
     return target
+
+
+def _named(text: str) -> tuple[str, str]:
+    uid, _, name = text.partition("=")
+    return uid, name or f"pod-{uid}"

@@ -6,7 +6,7 @@ from collections import deque
 
 _REMEMBERED = 256
 _ENOUGH = 5
-_UNLEARNED_S = 8.0
+UNLEARNED_S = 8.0
 _LOOK_FLOOR_S = 0.9
 _EACH_PASS_S = 1.5
 _UNUSUAL = 1.05
@@ -20,8 +20,9 @@ class Cadence:
     being waited for.
     """
 
-    def __init__(self, floor_s: float, factor: float) -> None:
-        self._floor_s, self._factor = floor_s, factor
+    def __init__(self, floor_s: float, factor: float, unlearned_s: float = UNLEARNED_S) -> None:
+        """`unlearned_s` stands in for the threshold until enough gaps were seen."""
+        self._floor_s, self._factor, self._unlearned_s = floor_s, factor, unlearned_s
         self._gaps: deque[float] = deque(maxlen=_REMEMBERED)
         self._last_s: float | None = None
         self._began_s: float | None = None
@@ -77,5 +78,5 @@ class Cadence:
     def threshold_s(self) -> float:
         """A silence longer than this is a stall."""
         if not self.learned:
-            return max(_UNLEARNED_S, self._factor * self.longest_s)
+            return max(self._unlearned_s, self._factor * self.longest_s)
         return max(self._floor_s, self._factor * self.longest_s)

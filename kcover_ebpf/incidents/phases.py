@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from kcover_ebpf.facts import Pid, TaskState
-from kcover_ebpf.incidents.cadence import Cadence
+from kcover_ebpf.incidents.cadence import UNLEARNED_S, Cadence
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.slow import Straggler, WaitShares
 from kcover_ebpf.settings import Policy
@@ -27,6 +27,8 @@ class Pace:
         self._cadences: dict[Pid, Cadence] = {}
         self._shares = WaitShares()
         self._payload_rates: deque[float] = deque(maxlen=_RATES_KEPT)
+        self.unlearned_s = UNLEARNED_S
+        """What counts as a stall while nothing was learned; for ranks that join from now on."""
         self.trained = False
         """True once all ranks made progress together: payload between them, or repeated moves."""
         self.last_joined_ns = 0
@@ -35,7 +37,8 @@ class Pace:
         """A rank appeared."""
         if view.pid not in self._cadences:
             policy = self._policy
-            self._cadences[view.pid] = Cadence(policy.stall_floor_s, policy.stall_factor)
+            known = policy.stall_floor_s, policy.stall_factor, self.unlearned_s
+            self._cadences[view.pid] = Cadence(*known)
             self.last_joined_ns = max(self.last_joined_ns, view.first_seen_ns)
 
     def leave(self, pid: Pid) -> None:

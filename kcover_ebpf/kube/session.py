@@ -57,6 +57,11 @@ class Session:
         """The server's URL, for people."""
         return self._host
 
+    @property
+    def configuration(self) -> Any:
+        """The client's own, for what is no plain request."""
+        return self._configuration
+
     def get(self, path: str) -> Object:
         """One object."""
         return self._json("GET", path)
@@ -159,7 +164,7 @@ class Session:
         if body is not None:
             headers["Content-Type"] = kind
         try:
-            headers.update(self._authorization())
+            headers.update(self.authorization())
             response = self._pool.request(
                 method,
                 url,
@@ -175,7 +180,8 @@ class Session:
             raise _refusal(method, path, response)
         return response
 
-    def _authorization(self) -> dict[str, str]:
+    def authorization(self) -> dict[str, str]:
+        """The header that says who we are; empty with a client certificate."""
         # the client calls its refresh hook here: a token of a ServiceAccount lives for an hour
         setting = self._configuration.auth_settings().get("BearerToken")
         return {"Authorization": str(setting["value"])} if setting else {}

@@ -15,6 +15,7 @@ from kcover_ebpf.syscalls import SyscallTable
 from kcover_ebpf.trace import advice, edges, passes
 from kcover_ebpf.trace.helpers import Frames, Helpers
 from kcover_ebpf.trace.passes import Patience
+from kcover_ebpf.trace.pods import PodTarget
 from kcover_ebpf.trace.record import Looked, Row, plain
 from kcover_ebpf.trace.table import Table
 
@@ -26,14 +27,13 @@ _MOST_CULPRIT_THREADS = 8
 
 
 class Tracer:
-    """Looks at one job; `pods` tells the pod of each process in a cluster."""
+    """Looks at one job."""
 
-    def __init__(
-        self, kernel: Kernel, target: Target, settings: Settings, pods: Mapping[int, str]
-    ) -> None:
-        self._kernel, self._name, self._pods = kernel, target.name, pods
+    def __init__(self, kernel: Kernel, target: Target, settings: Settings) -> None:
+        self._target = target
         self._sensor = Sensor(kernel, target, settings)
-        self._table = Table(self._sensor.job, SyscallTable(os.uname().machine), pods)
+        self._sensor.job.pace.unlearned_s = passes.STALL_S
+        self._table = Table(self._sensor.job, SyscallTable(os.uname().machine), self._pods)
         self._helpers: Helpers | None = None
 
     def once(self) -> Iterator[str]:
@@ -80,9 +80,12 @@ class Tracer:
         if self._helpers is not None:
             self._helpers.close()
 
+    def _pods(self) -> Mapping[int, str]:
+        return self._target.pod_names if isinstance(self._target, PodTarget) else {}
+
     def _looked(self) -> str:
-        pods = tuple(sorted(set(self._pods.values())))
-        looked = Looked(self._name, os.uname().nodename, pods, os.environ.get("NODE_NAME"))
+        pods = tuple(sorted(set(self._pods().values())))
+        looked = Looked(self._target.name, os.uname().nodename, pods, os.environ.get("NODE_NAME"))
         return _line("trace", plain(looked) | {"version": __version__})
 
     def _rows(self, rows: Sequence[Row]) -> str:

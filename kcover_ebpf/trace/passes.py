@@ -16,6 +16,12 @@ PASSES = 12
 """A loop in place can only be told by looking several times: about three seconds."""
 PATIENT_S = 20.0
 """A job that is silent, but not for long enough yet to be called hung, is looked at for so long."""
+STORAGE_S = 10.0
+"""Storage that answers nobody is told from slow storage by looking for so long."""
+STALL_S = 5.0
+"""A silence that counts as a stall though the job was never seen healthy: somebody thinks it is stuck,
+and a look ends nothing.
+"""
 _ALIKE = 5
 _QUIET = (Cause.STARTING, Cause.TRAINING)
 
@@ -32,7 +38,7 @@ class Patience:
     """Tells when a verdict can be given: when what is found stays the same, and is not just silence."""
 
     def __init__(self) -> None:
-        self._end_s = time.monotonic() + PATIENT_S
+        self._began_s = time.monotonic()
         self._found: deque[tuple[object, ...]] = deque(maxlen=_ALIKE)
 
     def is_over(self, sensor: Sensor, number: int) -> bool:
@@ -42,8 +48,11 @@ class Patience:
         self._found.append(seen)
         if number < PASSES:
             return False
-        if time.monotonic() >= self._end_s:
+        spent_s = time.monotonic() - self._began_s
+        if spent_s >= PATIENT_S:
             return True
+        if found is not None and found.cause is Cause.CHECKPOINT and spent_s < STORAGE_S:
+            return False
         silent = found is not None and found.cause in _QUIET and late.nobody_moves(sensor.job)
         return not silent and len(set(self._found)) == 1
 

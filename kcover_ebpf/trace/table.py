@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from kcover_ebpf.facts import NO_SYSCALL, Inode, Pid, TaskState, ThreadSample, Tid
 from kcover_ebpf.host import glance, partners
@@ -25,7 +25,9 @@ _PIPE_SEARCH_S = 0.15
 class Table:
     """Makes the rows; remembers the first sample of each thread for its CPU share."""
 
-    def __init__(self, job: Job, syscalls: SyscallTable, pods: Mapping[int, str]) -> None:
+    def __init__(
+        self, job: Job, syscalls: SyscallTable, pods: Callable[[], Mapping[int, str]]
+    ) -> None:
         """`pods`: process -> its pod, in a cluster."""
         self._job, self._syscalls, self._pods = job, syscalls, pods
         self._first: dict[tuple[Pid, Tid], tuple[int, int]] = {}
@@ -60,7 +62,7 @@ class Table:
             ],
             _GLANCE_S,
         )
-        people = _People(self._job, glances)
+        people = _People(self._job, glances, self._pods())
         return [
             self._row(view, sample, glances.get((view.pid, sample.tid)), people)
             for view, sample in threads
@@ -86,7 +88,7 @@ class Table:
             comm=sample.comm,
             rank=member.rank if member else None,
             role=member.role.value if member else Role.HELPER.value,
-            pod=self._pods.get(view.pid),
+            pod=people.pods.get(view.pid),
             state=sample.state.value,
             call=name,
             text=text,
@@ -132,8 +134,11 @@ class Table:
 class _People:
     """Who is who in the job at one look."""
 
-    def __init__(self, job: Job, glances: Mapping[tuple[Pid, Tid], Glance]) -> None:
+    def __init__(
+        self, job: Job, glances: Mapping[tuple[Pid, Tid], Glance], pods: Mapping[int, str]
+    ) -> None:
         self._job = job
+        self.pods = pods
         self._ends = Ends(job.members.views.values())
         self._standings = job.picture().standings
         self._holders = self._search(glances)

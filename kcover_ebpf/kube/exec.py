@@ -1,0 +1,141 @@
+"""A command in a container of a pod, its output as lines, over the API server's websocket.
+
+Protocol: v4/v5.channel.k8s.io (k8s.io/apimachinery pkg/util/remotecommand). The websocket itself is
+the official client's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from kcover_ebpf.errors import ApiError, Forbidden, NotFound, Unreachable
+from kcover_ebpf.kube.session import Session
+
+_STDOUT, _STDERR, _ERROR = 1, 2, 3
+_POLL_S = 1.0
+_MOST_SAID = 2000
+_STATUS: dict[int, type[ApiError]] = {401: Forbidden, 403: Forbidden, 404: NotFound}
+
+
+class Exec:
+    """One command under way. A context manager: leaving it ends the connection, and so its input."""
+
+    def __init__(
+        self, session: Session, namespace: str, pod: str, container: str, command: Sequence[str]
+    ) -> None:
+        """Connect and start it; raises `Forbidden`, `NotFound`, `Unreachable`."""
+        self._client = _connect(session, namespace, pod, container, command)
+        self._errors = b""
+        self._status = b""
+
+    def lines(self, beat_s: float) -> Iterator[str]:
+        """Lines of its standard output until it ends; a newline is sent to it every `beat_s` seconds.
+
+        A command that ends when no newline comes any more ends with us, whatever becomes of the
+        connection.
+        """
+        rest, beat_at_s = b"", 0.0
+        while self._client.is_open():
+            if time.monotonic() >= beat_at_s:
+                beat_at_s = time.monotonic() + beat_s
+                self._send(b"\n")
+            self._update()
+            *whole, rest = (rest + self._client.read_channel(_STDOUT)).split(b"\n")
+            for line in whole:
+                yield line.decode("utf-8", "replace")
+            self._take_rest()
+        rest += self._client.read_channel(_STDOUT)
+        self._take_rest()
+        for line in rest.split(b"\n"):
+            if line:
+                yield line.decode("utf-8", "replace")
+
+    @property
+    def said(self) -> str:
+        """The last it wrote to its standard error."""
+        return self._errors.decode("utf-8", "replace").strip()
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of the command; None while it runs, or if the connection was lost before it ended."""
+        try:
+            status = json.loads(self._status)
+            if status["status"] == "Success":
+                return 0
+            causes = status.get("details", {}).get("causes", [])
+            codes = [each["message"] for each in causes if each.get("reason") == "ExitCode"]
+            return int(codes[0])
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+            return None
+
+    @property
+    def refusal(self) -> str:
+        """Why the command could not be started; empty where it was."""
+        try:
+            return "" if self.exit_code is not None else str(json.loads(self._status)["message"])
+        except (ValueError, KeyError, TypeError):
+            return ""
+
+    def close(self) -> None:
+        """End the connection."""
+        with contextlib.suppress(Exception):
+            self._client.close(timeout=1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _update(self) -> None:
+        try:
+            self._client.update(timeout=_POLL_S)
+        except Exception as error:
+            raise Unreachable(f"the connection to the pod broke: {_said(error)}") from error
+
+    def _send(self, data: bytes) -> None:
+        with contextlib.suppress(Exception):  # a broken connection is seen by the next read
+            self._client.write_stdin(data)
+
+    def _take_rest(self) -> None:
+        self._errors = (self._errors + self._client.read_channel(_STDERR))[-_MOST_SAID:]
+        self._status += self._client.read_channel(_ERROR)
+
+
+def _connect(
+    session: Session, namespace: str, pod: str, container: str, command: Sequence[str]
+) -> Any:
+    from kubernetes.stream import ws_client
+
+    query = [("container", container), ("stdin", "true"), ("stdout", "true"), ("stderr", "true")]
+    query += [("tty", "false"), *(("command", word) for word in command)]
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod}/exec"
+    url = ws_client.get_websocket_url(session.host + path, query)
+    headers = {key.lower(): value for key, value in session.authorization().items()}
+    try:
+        return ws_client.WSClient(
+            session.configuration, url, headers, capture_all=False, binary=True
+        )
+    except Exception as error:
+        status = getattr(error, "status_code", 0)
+        kind = _STATUS.get(status, Unreachable)
+        raise kind(f"exec in pod {namespace}/{pod}: {_said(error)}", status) from error
+
+
+def _said(error: BaseException) -> str:
+    # a refused handshake carries the server's Status object as its body
+    body = getattr(error, "resp_body", None)
+    try:
+        return str(json.loads(body or b"")["message"])[:300]
+    except (ValueError, KeyError, TypeError):
+        return " ".join(str(error).split())[:300] or type(error).__name__
