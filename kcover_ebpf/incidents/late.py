@@ -21,9 +21,9 @@ _SILENCE_S = 2.0
 
 
 def nobody_moves(job: Job) -> bool:
-    """True while every rank here waits for others; False for a job without ranks."""
+    """True while every rank here has waited for others for a moment; False for a job without ranks."""
     standings = _standings(job)
-    return bool(standings) and all(each.state in _WAITS for each in standings)
+    return bool(standings) and all(_waits(job, each) for each in standings)
 
 
 def lost_before(job: Job) -> Finding | None:
@@ -33,12 +33,12 @@ def lost_before(job: Job) -> Finding | None:
     tells that a rank of this host, and not of another one, is missing.
     """
     standings = _standings(job)
-    if not standings or not all(each.state in _WAITS for each in standings):
+    if not nobody_moves(job):
         return None
     absent = _absent_ranks(job)
     since_ns = min(each.since_ns for each in standings)
     last_ns = max(each.since_ns for each in standings)
-    if not absent or (job.now_ns - last_ns) / NS < _SILENCE_S:
+    if not absent:
         return None
     size = job.members.world_size
     found = [
@@ -79,6 +79,10 @@ def _absent_ranks(job: Job) -> list[int]:
     members = [view.member for view in job.members.ranks.values() if view.member]
     present = {each.rank for each in members if each.rank is not None}
     return _absent(present, job.members.world_size, _local_size(job))
+
+
+def _waits(job: Job, each: Standing) -> bool:
+    return each.state in _WAITS and (job.now_ns - each.since_ns) / NS >= _SILENCE_S
 
 
 def _standings(job: Job) -> list[Standing]:

@@ -8,9 +8,11 @@ from typing import Any
 from kcover_ebpf.trace import groups
 from kcover_ebpf.trace.record import Line, Row, Stack
 
+_OTHERS_WAIT = ("HUNG", "DEADLOCK", "LOST_LINK")
 FAULTS = ("DEVICE_FAULT", "CRASHED", "LOST_LINK", "DEADLOCK", "HUNG")
 _WEAK = ("missing_rank", "wait_cycle", "blocked_unknown")
 _ENOUGH = 3
+_STALL_S = 5.0
 
 
 def merge(looks: Sequence[Sequence[Line]]) -> dict[str, dict[str, Any]]:
@@ -31,6 +33,9 @@ def merge(looks: Sequence[Sequence[Line]]) -> dict[str, dict[str, Any]]:
     verdict = _worst(looks)
     if verdict.get("verdict") not in FAULTS or verdict.get("culprit") is None:
         verdict = _odd_one(looks, verdict) or verdict
+    elif verdict.get("verdict") in _OTHERS_WAIT:
+        verdict["victims"] = _victims(looks, verdict)
+    _join(edges)
     said = [each for look in looks for line in look for each in _unobserved(line)]
     verdict |= {"edges": edges, "unobserved": list(dict.fromkeys(_about_all(said, looks)))}
     return {
@@ -38,6 +43,21 @@ def merge(looks: Sequence[Sequence[Line]]) -> dict[str, dict[str, Any]]:
         "stacks": {"stacks": stacks, "unobserved": blind},
         "verdict": verdict,
     }
+
+
+def _victims(looks: Sequence[Sequence[Line]], verdict: dict[str, Any]) -> list[int]:
+    culprit = verdict["culprit"]
+    named = culprit.get("rank") if isinstance(culprit, dict) else None
+    ranks = {row.rank for look in looks for row in _leads(look) if row.state != "R"}
+    return sorted(each for each in ranks if each is not None and each != named)
+
+
+def _join(edges: list[Any]) -> None:
+    # the other end of a connection is held by a rank of another node
+    held = {(each.get("local"), each.get("remote")): each.get("from") for each in edges}
+    for each in edges:
+        if each.get("to") is None:
+            each["to"] = held.get((each.get("remote"), each.get("local")))
 
 
 def _unobserved(line: Line) -> list[str]:
@@ -67,7 +87,7 @@ def _weight(verdict: dict[str, Any]) -> tuple[int, bool, bool, int]:
 def _odd_one(looks: Sequence[Sequence[Line]], verdict: dict[str, Any]) -> dict[str, Any] | None:
     """The one lead that waits where no other does, if all wait and at least three can be compared."""
     rows = [row for look in looks for row in _leads(look)]
-    if len(rows) < _ENOUGH or any(_works(row) for row in rows):
+    if len(rows) < _ENOUGH or any((row.since_s or 0.0) < _STALL_S for row in rows):
         return None
     leads = {(row.pid, row.tid): row for row in rows}
     stacks = [each for look in looks for each in _stacks(look) if (each.pid, each.tid) in leads]
@@ -101,10 +121,6 @@ def _odd_one(looks: Sequence[Sequence[Line]], verdict: dict[str, Any]) -> dict[s
 def _leads(look: Sequence[Line]) -> list[Row]:
     table = next((line for line in reversed(look) if line.event == "threads"), None)
     return [row for row in table.rows if row.lead and row.role == "rank"] if table else []
-
-
-def _works(row: Row) -> bool:
-    return row.state == "R" or (row.cpu_share or 0.0) > 0.5
 
 
 def _stacks(look: Sequence[Line]) -> list[Stack]:

@@ -44,7 +44,9 @@ class Patience:
     def is_over(self, sensor: Sensor, number: int) -> bool:
         """To be asked after each pass, with its number."""
         found = sensor.job.finding()
-        seen = () if found is None else (found.kind, found.cause, found.culprit, found.rank)
+        seen: tuple[object, ...] = ()
+        if found is not None and found.cause not in _QUIET:
+            seen = found.kind, found.cause, found.culprit, found.rank
         self._found.append(seen)
         if number < PASSES:
             return False

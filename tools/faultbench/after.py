@@ -36,7 +36,7 @@ from tools.workloads.training import EventLog
 RESULTS = ROOT / ".bench/results/after"
 WORK = ROOT / ".bench/work"
 HANG_LIMIT_S = 90.0
-TRACE_LIMIT_S = 60.0
+TRACE_LIMIT_S = 120.0
 
 
 def hangs(run: RunSpec) -> bool:
