@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from kcover_ebpf.facts import NO_SYSCALL, Inode, Pid, TaskState, ThreadSample, Tid
-from kcover_ebpf.host import glance, partners
+from kcover_ebpf.host import glance, partners, trees
 from kcover_ebpf.host.calls import Call
 from kcover_ebpf.host.glance import Ask, Glance
 from kcover_ebpf.incidents.job import Job
@@ -19,7 +19,7 @@ from kcover_ebpf.trace.record import Row, Target
 
 _GLANCE_S = 0.3
 _MOST_THREADS = 4096
-_PIPE_SEARCH_S = 0.15
+_PIPE_SEARCH_S = 0.2
 
 
 class Table:
@@ -154,10 +154,16 @@ class _People:
         own = list(self._job.members.views)
         found = partners.pipe_holders(pipes, own, _PIPE_SEARCH_S)
         lonely = frozenset(inode for inode in pipes if len(found.get(inode, [])) < 2)
-        others = [pid for pid in partners.every_process() if pid not in self._job.members.views]
+        # who started the job is the likely partner: it is asked first
+        above = [Pid(pid) for view in self._views() for pid in trees.ancestors(view.pid)]
+        others = dict.fromkeys([*above, *partners.every_process()])
+        others = {pid: None for pid in others if pid not in self._job.members.views}
         for inode, pids in partners.pipe_holders(lonely, others, _PIPE_SEARCH_S).items():
             found.setdefault(inode, []).extend(pids)
         return found
+
+    def _views(self) -> list[ProcessView]:
+        return [view for view in self._job.members.views.values() if view.exit is None]
 
     def since_s(self, view: ProcessView, sample: ThreadSample) -> float | None:
         """Seconds in the present wait; None for a thread that runs."""

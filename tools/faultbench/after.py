@@ -92,7 +92,7 @@ def still_hangs(live: Live, begun_s: float) -> bool:
 def look(live: Live) -> dict[str, Any]:
     """Run `trace` on the job's first process; its verdict line, exit code and duration."""
     pid = str(live.launcher()["pid"])
-    command = ["nice", "-n", "5", str(SENSOR), "trace", "--pid", pid, "-o", "json"]
+    command = [str(SENSOR), "trace", "--pid", pid, "-o", "json"]
     begin = time.monotonic()
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=TRACE_LIMIT_S, check=False
