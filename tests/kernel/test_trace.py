@@ -16,6 +16,7 @@ from .command import COMMAND, until
 from .helpers import Running, program, running
 
 pytestmark = pytest.mark.kernel
+MAIN = "import sys; from kcover_ebpf.cli import main; sys.exit(main())"
 PIPES = """
 import os, select, sys, time
 r, w = os.pipe()
@@ -135,7 +136,7 @@ def test_without_py_spy_the_look_goes_on(tmp_path: Path) -> None:
     environ = {**os.environ, "PATH": str(tmp_path), "PYTHONPATH": paths}
     with running("/usr/bin/python3", "-c", "input()") as target:
         done = subprocess.run(
-            ["/usr/bin/python3", "-m", "kcover_ebpf.cli", "trace", "--pid", str(target.pid)],
+            ["/usr/bin/python3", "-c", MAIN, "trace", "--pid", str(target.pid)],
             capture_output=True,
             text=True,
             env=environ,
@@ -176,14 +177,17 @@ def test_what_was_saved_is_shown_the_same_without_rights(tmp_path: Path) -> None
             timeout=100,
             check=False,
         )
-    again = subprocess.run(
-        ["setpriv", "--reuid=65534", "--clear-groups", COMMAND, "trace", "--replay", "/dev/stdin"],
-        stdin=file.open(),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    # as somebody who may read nothing of ours, so the file is handed over open
+    nobody = ["setpriv", "--reuid=65534", "--clear-groups"]
+    with file.open() as saved:
+        again = subprocess.run(
+            [*nobody, COMMAND, "trace", "--replay", "/dev/stdin"],
+            stdin=saved,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
     assert (again.stdout, again.returncode) == (shown.stdout, shown.returncode), again.stderr
 
 
