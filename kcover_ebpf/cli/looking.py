@@ -19,6 +19,7 @@ from kcover_ebpf.trace import record, render
 from kcover_ebpf.trace.pods import PodTarget
 from kcover_ebpf.trace.record import Line
 
+_NEVER_LATE_S = 60.0
 _CLEAR = "\x1b[H\x1b[2J"
 _LONGEST_LINE = 64 * 1024 * 1024
 
@@ -46,7 +47,8 @@ def here(target: CgroupTarget | PidTarget | PodTarget, how: How) -> int:
     from kcover_ebpf.trace.collect import Tracer
 
     features.require_rights()
-    settings = Settings()
+    # a look judges by the kernel's own times: what a starved look misses between two passes is no loss
+    settings = Settings(period_s=_NEVER_LATE_S)
     with Kernel.open(settings) as kernel:
         # the reader of kernel stacks raises the spare right, when it can
         capabilities.drop(capabilities.TRACE, spare=capabilities.SPARE)
