@@ -71,6 +71,9 @@ def _run(options: argparse.Namespace) -> int:
         raise Failure("run it as root: it makes namespaces, mounts and cgroups")
     if options.verb == "exec":
         _exec(bed, options.node, options.command)
+    if options.verb == "load":
+        _load(bed, options.archive, options.image)
+        return 0
     wanted = _wanted(options) if options.verb == "up" else None
     with state.locked(bed):
         if wanted is not None:
@@ -78,8 +81,6 @@ def _run(options: argparse.Namespace) -> int:
         elif options.verb == "down":
             with up.stage("down"):
                 down.bring_down(bed)
-        elif options.verb == "load":
-            _load(bed, options.archive, options.image)
         elif options.verb == "reboot":
             running, node = _node(bed, options.node)
             nodes.stop(running, node)

@@ -149,6 +149,7 @@ def kubelet(node: Node) -> dict[str, Any]:
         "imageGCLowThresholdPercent": 99,
         "evictionHard": {"memory.available": "100Mi"},
         "nodeStatusUpdateFrequency": "5s",
+        "syncFrequency": "5s",  # job controllers wait for their certificates to appear in a volume
     }
 
 

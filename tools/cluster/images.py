@@ -48,6 +48,7 @@ RECIPE = cache.key(
     *TRAIN_PACKAGES,
     *(f"{name}\n{text}" for name, text in sorted(TRAIN_FILES.items())),
 )
+PROGRAM = "/manager"
 SNAPSHOTS = "io.containerd.snapshotter.v1.overlayfs/snapshots"
 SEED = """\
 version = 2
@@ -82,18 +83,18 @@ def base(say: shell.Say) -> list[Path]:
 
 
 def static(archive: Path, name: str, program: Path, user: str = "0:0") -> None:
-    """Write the image `name` that holds and runs one static program."""
+    """Write the image `name` that runs one static program, under the name that manifests expect."""
     layer = archive.with_suffix(".layer")
     with tarfile.open(layer, "w") as tar:
         for folder in ("tmp", "etc"):
             entry = tarfile.TarInfo(folder)
             entry.type, entry.mode = tarfile.DIRTYPE, 0o1777 if folder == "tmp" else 0o755
             tar.addfile(entry)
-        entry = tarfile.TarInfo("program")
+        entry = tarfile.TarInfo(PROGRAM.removeprefix("/"))
         entry.size, entry.mode = program.stat().st_size, 0o755
         with open(program, "rb") as file:
             tar.addfile(entry, file)
-    settings = {"Entrypoint": ["/program"], "User": user}
+    settings = {"Entrypoint": [PROGRAM], "User": user}
     oci.write(archive, name, layer, platform.machine(), settings)
     layer.unlink()
 
