@@ -43,6 +43,18 @@ def create(cgroup: str) -> None:
                     file.write_text((path.parent / name).read_text())
 
 
+def weigh(cgroup: str, processors: int) -> None:
+    """Give the cgroup the weight that a node gives its pods: 1024 shares for each processor.
+
+    Without it a whole test bed counts as much as one single process of the host.
+    """
+    for top in hierarchies():
+        for name, value in (("cpu.shares", 1024), ("cpu.weight", 100)):
+            file = top / cgroup / name
+            if file.exists():
+                file.write_text(str(value * processors))
+
+
 def procs_file(cgroup: str) -> Path:
     """Writing 0 to it moves the writer into the cgroup, in the hierarchy that we track."""
     return hierarchies()[0] / cgroup / "cgroup.procs"

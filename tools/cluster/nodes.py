@@ -8,6 +8,7 @@ mounts vanish with the last process of the node.
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 
@@ -94,6 +95,7 @@ def prepare(state: State, node: Node) -> None:
     """Network, cgroups, identity, disk and settings of the node, or what is missing of them."""
     network.create_node(node, state.bed.nodes(state.nodes))
     cgroups.create(node.components_cgroup)
+    cgroups.weigh(node.cgroup, os.cpu_count() or 1)
     pki.create_node_identity(node)
     for name in ("var", "work", "kubelet"):
         (node.folder / name).mkdir(parents=True, exist_ok=True)

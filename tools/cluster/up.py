@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -109,6 +110,7 @@ def _free_port(first: int = layout.API_PORT) -> int:
 def _start(running: State, release: Kubernetes) -> None:
     bed = running.bed
     cgroups.create(bed.control_cgroup)
+    cgroups.weigh(bed.cgroup, running.nodes * (os.cpu_count() or 1))
     with stage("programs"):
         _link_programs(bed, release)
     with stage("images"):
