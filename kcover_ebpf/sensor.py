@@ -8,51 +8,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from kcover_ebpf.decisions import Decision, decide
-from kcover_ebpf.device_facts import (
-    AerError,
-    DeviceFault,
-    DeviceNotice,
-    MemoryFault,
-    PortChange,
-    XidReported,
-)
-from kcover_ebpf.facts import (
-    Fact,
-    OomKill,
-    Pid,
-    ProcessExit,
-    SignalSent,
-    Tick,
-)
+from kcover_ebpf.decisions import Decision
+from kcover_ebpf.facts import Fact, ProcessExit
 from kcover_ebpf.hardware.watch import DeviceWatch
 from kcover_ebpf.host import procfs
 from kcover_ebpf.host.inspect import Inspector
 from kcover_ebpf.incidents.job import Job
-from kcover_ebpf.incidents.ranks import RANK_ENVIRON
-from kcover_ebpf.incidents.table import wait_rows
 from kcover_ebpf.incidents.tracker import Tracker
-from kcover_ebpf.incidents.verdict import Verdict, WaitRow
+from kcover_ebpf.jobwatch import JobWatch, Sink
 from kcover_ebpf.kernel.sampler import Kernel
-from kcover_ebpf.settings import Act, Settings
+from kcover_ebpf.settings import Settings
 from kcover_ebpf.syscalls import SyscallTable
 
-if TYPE_CHECKING:
-    from kcover_ebpf.hardware.ras.watch import RasWatch
-
-_ANNOUNCED = (
-    ProcessExit,
-    OomKill,
-    SignalSent,
-    XidReported,
-    DeviceNotice,
-    AerError,
-    MemoryFault,
-    PortChange,
-    DeviceFault,
-)
 _MEMBERS_NS = 3_000_000_000
 
 
@@ -72,28 +41,8 @@ class Target(Protocol):
         """True when it is gone; cheap enough to ask twice a pass."""
         ...
 
-
-class Sink(Protocol):
-    """Somebody who is told what the sensor sees."""
-
-    def on_fact(self, fact: Fact) -> None:
-        """An announced fact."""
-        ...
-
-    def on_verdict(self, verdict: Verdict) -> None:
-        """A verdict that differs from the one before."""
-        ...
-
-    def on_waits(self, rows: Sequence[WaitRow], summary: str) -> None:
-        """Where the ranks stand, once a pass."""
-        ...
-
-    def on_blind(self, reason: str) -> None:
-        """Something was lost; nothing is judged for a while."""
-        ...
-
-    def on_action(self, decision: Decision, text: str) -> None:
-        """What is being done about a verdict."""
+    def gone(self) -> bool:
+        """True when it is gone; cheap enough to ask twice a pass."""
         ...
 
 
@@ -111,18 +60,25 @@ class Sensor:
     ) -> None:
         machine = os.uname().machine
         self._kernel, self._target, self._settings = kernel, target, settings
-        self._sinks, self._carry_out = sinks, carry_out
-        self.job = Job(settings.policy, SyscallTable(machine))
-        self.tracker = Tracker(target.name, os.uname().nodename)
+        tracker = Tracker(target.name, os.uname().nodename)
+        self._watch = JobWatch(kernel, tracker, SyscallTable(machine), settings, sinks, carry_out)
         self._inspector = Inspector(machine)
-        self._watched: set[Pid] = set()
-        self._detailed: set[Pid] = set()
         self._next_members_ns = 0
-        self._done: set[tuple[str, Act]] = set()
         self._devices = devices
-        self._ras: RasWatch | None = None
-        self._stragglers: object = ()
-        self._watches_table = any(getattr(sink, "wants_waits", False) for sink in sinks)
+
+    @property
+    def job(self) -> Job:
+        """What is known about the job."""
+        return self._watch.job
+
+    @property
+    def tracker(self) -> Tracker:
+        """Its verdict over time; a sensor that goes on after a restart takes over the one before."""
+        return self._watch.tracker
+
+    @tracker.setter
+    def tracker(self, tracker: Tracker) -> None:
+        self._watch.tracker = tracker
 
     @property
     def made_progress(self) -> bool:
@@ -136,24 +92,23 @@ class Sensor:
             if until():
                 break
             self._listen()
-        if self._ras is not None:
-            self._ras.close()
+        self._watch.close()
         # the events that ended the loop, a last exit most of all, are not judged yet
         self._take(self._kernel.wait(0))
-        self._judge()
+        self._watch.judge()
 
     def step(self) -> None:
         """One pass of the sampler and one judgement."""
         self._join_new_members()
-        for pid in self.job.nameless:
-            self._introduce(pid)
-        self._sample()
+        self._watch.prepare()
+        for fact in self._kernel.sample(self.job.members.ranks.keys()):
+            self._watch.take(fact)
         self._poll_devices()
-        self._look()
-        self._ask_collectives()
-        self._judge()
-        if self._watches_table and self.tracker.current is not None:
-            self._tell_table(self.tracker.current)
+        for inspection in self._inspector.look(self.job.wants()):
+            self.job.observe(inspection)
+        self._watch.ask_collectives()
+        self._watch.judge()
+        self._watch.tell_table()
 
     def _listen(self) -> None:
         # events are judged as they come: an announced fault must not wait for the next pass
@@ -173,110 +128,30 @@ class Sensor:
         for fact in events:
             announced |= self._take_one(fact)
             if self._devices is not None:
-                for further in self._devices.observe(fact, self._watched):
+                for further in self._devices.observe(fact, self._watch.members):
                     announced |= self._take_one(further)
         return announced
 
     def _take_one(self, fact: Fact) -> bool:
-        self.job.observe(fact)
+        announced = self._watch.take(fact)
         if isinstance(fact, ProcessExit):
-            self._watched.discard(fact.pid)
             # its number may be used again, by a process that must be looked for
             self._next_members_ns = 0
             self._inspector.forget(fact.pid)
-        if not isinstance(fact, _ANNOUNCED):
-            return False
-        for sink in self._sinks:
-            sink.on_fact(fact)
-        return True
+        return announced
 
     def _poll_devices(self) -> None:
         if self._devices is not None:
-            for fact in self._devices.tick(self._watched):
+            for fact in self._devices.tick(self._watch.members):
                 self._take_one(fact)
 
     def _join_new_members(self) -> None:
         # forks are told by the kernel; only who joins from outside must be looked for, which costs more
         now_ns = procfs.boottime_ns()
-        if self._watched and now_ns < self._next_members_ns:
+        if self._watch.members and now_ns < self._next_members_ns:
             return
         self._next_members_ns = now_ns + _MEMBERS_NS
-        members = {Pid(pid) for pid in self._target.pids()}
-        for pid in members - self._watched:
-            self._kernel.watch(pid)
-            self._watched.add(pid)
-            self._introduce(pid)
-
-    def _introduce(self, pid: Pid) -> None:
-        seen = procfs.read_process(pid, RANK_ENVIRON)
-        if seen is not None:
-            self.job.observe(seen)
-
-    def _sample(self) -> None:
-        detailed = self.job.detailed
-        for pid in detailed ^ self._detailed:
-            self._kernel.set_detail(pid, pid in detailed)
-        self._detailed = detailed
-        for fact in self._kernel.sample(self.job.members.ranks.keys()):
-            self.job.observe(fact)
-            if isinstance(fact, Tick) and (fact.late or fact.lost_count):
-                self._tell_blind(fact)
-
-    def _tell_blind(self, tick: Tick) -> None:
-        reason = (
-            f"{tick.lost_count} records were lost"
-            if tick.lost_count
-            else f"no pass for {tick.period_ns / 1e9:.1f} s"
-        )
-        for sink in self._sinks:
-            sink.on_blind(reason)
-
-    def _look(self) -> None:
-        for inspection in self._inspector.look(self.job.wants()):
-            self.job.observe(inspection)
-
-    def _ask_collectives(self) -> None:
-        suspicious = self.job.attention.suspicious
-        if self._ras is None:
-            if not suspicious:
-                return
-            # few jobs ever need it
-            from kcover_ebpf.hardware.ras.watch import RasWatch
-
-            self._ras = RasWatch()
-        for fact in self._ras.tick(suspicious, self.job.members.ranks):
-            self.job.observe(fact)
-            named = fact.behind, fact.missing
-            if any(named) and named != self._stragglers:
-                self._stragglers = named
-                for sink in self._sinks:
-                    sink.on_fact(fact)
-
-    def _judge(self) -> None:
-        verdict = self.tracker.update(self.job, procfs.unix_offset_s())
-        if verdict is not None:
-            for sink in self._sinks:
-                sink.on_verdict(verdict)
-        self._decide(self.tracker.latest)
-
-    def _decide(self, fault: Verdict | None) -> None:
-        # asked at each pass while a fault lasts: evidence that was missing when it was told may come later
-        if fault is None or self._carry_out is None:
-            return
-        policy = self._settings.policy
-        decision = decide(fault, self._settings.act, policy.hard_limit_s, policy.link_patience_s)
-        if decision.act is Act.OBSERVE or (fault.incident, decision.act) in self._done:
-            return
-        self._done.add((fault.incident, decision.act))
-        self._carry_out(decision)
-
-    def _tell_table(self, verdict: Verdict) -> None:
-        finding = self.job.finding()
-        if finding is None:
-            return
-        rows = wait_rows(self.job, finding)
-        for sink in self._sinks:
-            sink.on_waits(rows, f"{verdict.kind.value} {verdict.cause.value}")
+        self._watch.join(self._target.pids())
 
     def examine(self) -> None:
         """One close pass over a job that may be stuck already, whether or not anything seems wrong."""

@@ -23,8 +23,9 @@ from kcover_ebpf.errors import ActionError, CannotObserve
 from kcover_ebpf.hardware.watch import DeviceWatch
 from kcover_ebpf.host.launch import Keeper
 from kcover_ebpf.host.trees import read_stat
+from kcover_ebpf.jobwatch import Sink
 from kcover_ebpf.kernel.sampler import Kernel
-from kcover_ebpf.sensor import Sensor, Sink, Target
+from kcover_ebpf.sensor import Sensor, Target
 from kcover_ebpf.settings import Act
 from kcover_ebpf.trace import edges
 

@@ -53,10 +53,10 @@ _HELD = (TaskState.STOPPED, TaskState.FROZEN, TaskState.TRACED)
 
 
 class Job:
-    """One job as seen from this host."""
+    """One job as seen from this host; `whole`: every rank of it should be here."""
 
-    def __init__(self, policy: Policy, table: SyscallTable) -> None:
-        self._policy, self._table = policy, table
+    def __init__(self, policy: Policy, table: SyscallTable, *, whole: bool = True) -> None:
+        self._policy, self._table, self._whole = policy, table, whole
         self.members = Members()
         self.attention = Attention()
         self.pace = Pace(policy, table)
@@ -227,7 +227,7 @@ class Job:
         if unseen is not None:
             return unseen
         missing = startup.missing_rank(self.members, self.pace, self.now_ns, self._policy)
-        if missing is not None:
+        if self._whole and missing is not None:
             return missing
         if not self.attention.suspicious:
             return self._healthy()

@@ -1,0 +1,200 @@
+"""One job under watch: its members, its facts, its verdict, and who is told.
+
+A `Sensor` moves the facts of the kernel to one of these; the agent of a node to many. Nothing here
+judges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from kcover_ebpf.decisions import Decision, decide
+from kcover_ebpf.device_facts import (
+    AerError,
+    DeviceFault,
+    DeviceNotice,
+    MemoryFault,
+    PortChange,
+    XidReported,
+)
+from kcover_ebpf.facts import (
+    Fact,
+    OomKill,
+    Pid,
+    ProcessExit,
+    SignalSent,
+    Tick,
+)
+from kcover_ebpf.host import procfs
+from kcover_ebpf.incidents.job import Job
+from kcover_ebpf.incidents.ranks import RANK_ENVIRON
+from kcover_ebpf.incidents.table import wait_rows
+from kcover_ebpf.incidents.tracker import Tracker
+from kcover_ebpf.incidents.verdict import Verdict, WaitRow
+from kcover_ebpf.kernel.sampler import Kernel
+from kcover_ebpf.settings import Act, Settings
+from kcover_ebpf.syscalls import SyscallTable
+
+if TYPE_CHECKING:
+    from kcover_ebpf.hardware.ras.watch import RasWatch
+
+ANNOUNCED = (
+    ProcessExit,
+    OomKill,
+    SignalSent,
+    XidReported,
+    DeviceNotice,
+    AerError,
+    MemoryFault,
+    PortChange,
+    DeviceFault,
+)
+"""Facts that are told, and judged, as they come."""
+
+
+class Sink(Protocol):
+    """Somebody who is told what the sensor sees."""
+
+    def on_fact(self, fact: Fact) -> None:
+        """An announced fact."""
+        ...
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        """A verdict that differs from the one before."""
+        ...
+
+    def on_waits(self, rows: Sequence[WaitRow], summary: str) -> None:
+        """Where the ranks stand, once a pass."""
+        ...
+
+    def on_blind(self, reason: str) -> None:
+        """Something was lost; nothing is judged for a while."""
+        ...
+
+    def on_action(self, decision: Decision, text: str) -> None:
+        """What is being done about a verdict."""
+        ...
+
+
+class JobWatch:
+    """Everything about one job but the loop: the caller samples, and routes facts here."""
+
+    def __init__(  # noqa: PLR0913 - one part of the watch each
+        self,
+        kernel: Kernel,
+        tracker: Tracker,
+        table: SyscallTable,
+        settings: Settings,
+        sinks: Sequence[Sink] = (),
+        carry_out: Callable[[Decision], None] | None = None,
+        *,
+        whole: bool = True,
+    ) -> None:
+        """`whole`: every rank of the job should be on this host."""
+        self._kernel, self._settings = kernel, settings
+        self._sinks, self._carry_out = sinks, carry_out
+        self.job = Job(settings.policy, table, whole=whole)
+        self.tracker = tracker
+        self.members: set[Pid] = set()
+        """Watched processes that live."""
+        self._detailed: set[Pid] = set()
+        self._done: set[tuple[str, Act]] = set()
+        self._ras: RasWatch | None = None
+        self._stragglers: object = ()
+        self._watches_table = any(getattr(sink, "wants_waits", False) for sink in sinks)
+
+    def join(self, pids: Iterable[int]) -> None:
+        """Watch those that are not watched yet."""
+        for pid in {Pid(pid) for pid in pids} - self.members:
+            self._kernel.watch(pid)
+            self.members.add(pid)
+            self._introduce(pid)
+
+    def prepare(self) -> None:
+        """Before a pass: learn who is new, and say which processes are to be sampled in detail."""
+        for pid in self.job.nameless:
+            self._introduce(pid)
+        detailed = self.job.detailed
+        for pid in detailed ^ self._detailed:
+            self._kernel.set_detail(pid, pid in detailed)
+        self._detailed = detailed
+
+    def _introduce(self, pid: Pid) -> None:
+        seen = procfs.read_process(pid, RANK_ENVIRON)
+        if seen is not None:
+            self.job.observe(seen)
+
+    def take(self, fact: Fact) -> bool:
+        """Feed one fact; True if it should be judged at once."""
+        self.job.observe(fact)
+        if isinstance(fact, Tick) and (fact.late or fact.lost_count):
+            self._tell_blind(fact)
+        if isinstance(fact, ProcessExit):
+            self.members.discard(fact.pid)
+        if not isinstance(fact, ANNOUNCED):
+            return False
+        for sink in self._sinks:
+            sink.on_fact(fact)
+        return True
+
+    def _tell_blind(self, tick: Tick) -> None:
+        reason = (
+            f"{tick.lost_count} records were lost"
+            if tick.lost_count
+            else f"no pass for {tick.period_ns / 1e9:.1f} s"
+        )
+        for sink in self._sinks:
+            sink.on_blind(reason)
+
+    def ask_collectives(self) -> None:
+        """While it is suspicious: take what its own NCCL said."""
+        suspicious = self.job.attention.suspicious
+        if self._ras is None:
+            if not suspicious:
+                return
+            # few jobs ever need it
+            from kcover_ebpf.hardware.ras.watch import RasWatch
+
+            self._ras = RasWatch()
+        for fact in self._ras.tick(suspicious, self.job.members.ranks):
+            self.job.observe(fact)
+            named = fact.behind, fact.missing
+            if any(named) and named != self._stragglers:
+                self._stragglers = named
+                for sink in self._sinks:
+                    sink.on_fact(fact)
+
+    def judge(self) -> None:
+        """Tell a verdict that changed, and decide about the one that holds."""
+        verdict = self.tracker.update(self.job, procfs.unix_offset_s())
+        if verdict is not None:
+            for sink in self._sinks:
+                sink.on_verdict(verdict)
+        self._decide(self.tracker.latest)
+
+    def _decide(self, fault: Verdict | None) -> None:
+        # asked at each pass while a fault lasts: evidence that was missing when it was told may come later
+        if fault is None or self._carry_out is None:
+            return
+        policy = self._settings.policy
+        decision = decide(fault, self._settings.act, policy.hard_limit_s, policy.link_patience_s)
+        if decision.act is Act.OBSERVE or (fault.incident, decision.act) in self._done:
+            return
+        self._done.add((fault.incident, decision.act))
+        self._carry_out(decision)
+
+    def tell_table(self) -> None:
+        """Tell who waits where, if anybody wants to know."""
+        verdict = self.tracker.current
+        finding = self.job.finding() if self._watches_table and verdict is not None else None
+        if finding is None or verdict is None:
+            return
+        rows = wait_rows(self.job, finding)
+        for sink in self._sinks:
+            sink.on_waits(rows, f"{verdict.kind.value} {verdict.cause.value}")
+
+    def close(self) -> None:
+        """Ask nobody any more; the processes stay watched."""
+        if self._ras is not None:
+            self._ras.close()
