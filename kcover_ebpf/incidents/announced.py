@@ -98,8 +98,13 @@ def judge_failure(
     announced: Announcements,
     views: Mapping[Pid, ProcessView],
     survivor_stacks: Mapping[Pid, stacks.Stack],
+    *,
+    whole: bool = True,
 ) -> Finding | None:
-    """The finding for the first failure; None if there is none, or if somebody ended the whole job."""
+    """The finding for the first failure; None if there is none, or if somebody ended the whole job.
+
+    `whole`: all ranks are among `views`; else nobody can tell that the whole job was ended.
+    """
     if not announced.failures:
         return None
     first = _first(announced.failures, views)
@@ -108,7 +113,7 @@ def judge_failure(
         pid: each for pid, each in views.items() if each.member and each.member.role is Role.RANK
     }
     alive = [pid for pid, each in ranks.items() if each.exit is None]
-    if not alive and _ended_from_outside(announced, ranks):
+    if whole and not alive and _ended_from_outside(announced, ranks):
         return None
     victims = tuple(alive)
     evidence = [Evidence(EvidenceKind.EVENT, _told(view, first, announced))]

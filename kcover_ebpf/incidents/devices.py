@@ -26,6 +26,11 @@ class DeviceFaults:
         if isinstance(fact, DeviceFault):
             self._faults.append(fact)
 
+    @property
+    def told(self) -> tuple[DeviceFault, ...]:
+        """Faults that were announced and not outlived."""
+        return tuple(self._faults)
+
     def outlive(self, now_ns: int, silent: bool) -> None:
         """Forget faults that the job has outlived; `silent`: some rank does not go on."""
         if not silent:

@@ -50,6 +50,8 @@ class Picture:
     stop_signals: Mapping[Pid, SignalSent] = field(default_factory=dict)
     left: Mapping[Pid, Standing] = field(default_factory=dict)
     """Ranks that exited with code 0."""
+    whole: bool = True
+    """All ranks of the job are in it; False where others see the rest."""
     collectives: CollectivesSeen | None = None
     """The last word of the job's own NCCL in this suspicion; None while it said nothing."""
 

@@ -65,8 +65,7 @@ class Job:
         self.loss = LossWatch()
         self.now_ns = 0
         self._moved_bytes: dict[Pid, int] = defaultdict(int)
-        self._blind_until_ns = 0
-        self._floor_ns = 0
+        self._blind_until_ns = self._floor_ns = 0
         self._alarm = False
 
     def observe(self, fact: Fact) -> None:
@@ -155,20 +154,19 @@ class Job:
             self.pace.note_payload(sum(self._moved_bytes.values()), tick.period_ns)
         self._moved_bytes.clear()
         self.announced.settle(self.members)
-        self.pace.watch_training(ranks, self.members.world_size)
+        self.pace.watch_training(ranks, self.members.world_size if self._whole else None)
         if tick.late or tick.lost_count:
             self._blind_until_ns = now_ns + _BLIND_NS
             self._restart_clocks(now_ns)
         held = sum(_held(view) for view in ranks.values())
-        if held and held == len(ranks):
+        if self._whole and held and held == len(ranks):
             self._restart_clocks(now_ns)
         elif not self.attention.suspicious:
             self.pace.observe_shares(ranks)
         silent = any(self.pace.is_silent(view, now_ns) for view in ranks.values())
         wrong = silent or held > 0 or self._alarm or bool(self.announced.failures)
         if self.attention.suspect(wrong, now_ns):
-            for view in self.members.views.values():
-                view.descriptors.clear()
+            self.members.forget_descriptors()
         self.faults.outlive(now_ns, silent)
         self._alarm = False
 
@@ -224,11 +222,10 @@ class Job:
             cause = Cause.ENDING if ended else Cause.STARTING
             return Finding(Kind.WORKING, cause, self.now_ns)
         unseen = startup.unsampled_rank(self.members, self.now_ns)
+        if unseen is None and self._whole:
+            unseen = startup.missing_rank(self.members, self.pace, self.now_ns, self._policy)
         if unseen is not None:
             return unseen
-        missing = startup.missing_rank(self.members, self.pace, self.now_ns, self._policy)
-        if self._whole and missing is not None:
-            return missing
         if not self.attention.suspicious:
             return self._healthy()
         found = judge(self.picture())
@@ -241,11 +238,13 @@ class Job:
         failures = self.announced.failures
         if not failures:
             return None
-        if self.members.ranks and self.now_ns - failures[0].boottime_ns < announced.SETTLE_NS:
+        waits = bool(self.members.ranks) or not self._whole
+        if waits and self.now_ns - failures[0].boottime_ns < announced.SETTLE_NS:
             return None
         last = self.attention.last_looks()
         survivors = {pid: last[pid].stack for pid in self.members.ranks if pid in last}
-        return announced.judge_failure(self.announced, self.members.views, survivors)
+        seen = self.announced, self.members.views
+        return announced.judge_failure(*seen, survivors, whole=self._whole)
 
     def _healthy(self) -> Finding:
         slow = slowness(self.pace, self.loss, self.members.ranks, self.now_ns)
@@ -284,6 +283,7 @@ class Job:
             lossy=self._is_lossy([standings[pid].since_ns for pid in members.ranks]),
             thresholds_s={pid: self.pace.threshold_s(pid) for pid in members.ranks},
             known=self.attention.known,
+            whole=self._whole,
             stop_signals=self.announced.stops,
             left={pid: standings[pid] for pid in ranks if standings[pid].state is State.LEFT},
             collectives=self.attention.collectives,

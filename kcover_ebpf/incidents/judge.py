@@ -23,7 +23,7 @@ _VICTIM_S = 0.4
 def judge(picture: Picture) -> Finding:
     """One finding for the job as it is now; WORKING(training) when nothing is wrong."""
     ranks = [picture.standings[pid] for pid in picture.ranks]
-    if ranks and all(each.state in HELD for each in ranks):
+    if picture.whole and ranks and all(each.state in HELD for each in ranks):
         return Finding(Kind.WORKING, Cause.SUSPENDED, min(each.since_ns for each in ranks))
     found = (
         _held_alone(picture, ranks)

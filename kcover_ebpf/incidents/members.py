@@ -31,6 +31,11 @@ class Members:
         """Something was learned about who a process is: roles are told anew at the next `classify`."""
         self._stale = True
 
+    def forget_descriptors(self) -> None:
+        """What was seen open in detail is not kept up to date any more."""
+        for view in self.views.values():
+            view.descriptors.clear()
+
     def classify(self) -> bool:
         """Tell roles anew if anything changed; True if it did."""
         if not self._stale:

@@ -81,11 +81,13 @@ class Stage:
     procs: dict[int, Proc] = field(default_factory=dict)
     verdicts: list[Verdict] = field(default_factory=list)
     connected: bool = True
+    here: int | None = None
+    """Ranks on this host, where the others are elsewhere."""
 
     def __post_init__(self) -> None:
-        self.job = Job(self.policy, SyscallTable("x86_64"))
+        self.job = Job(self.policy, SyscallTable("x86_64"), whole=self.here is None)
         self.tracker = Tracker("job", "host")
-        for rank in range(self.world):
+        for rank in range(self.world if self.here is None else self.here):
             self.add(Proc(100 + rank, rank=rank))
 
     def add(self, proc: Proc) -> Proc:

@@ -1,0 +1,52 @@
+"""What a host says that has only some of the ranks: what it does not see may well go on."""
+
+import pytest
+
+from kcover_ebpf.incidents.verdict import Cause, Kind
+
+from .scene import Stage
+
+
+def trained(world: int, here: int | None) -> Stage:
+    stage = Stage(world=world, here=here)
+    stage.run(20)
+    return stage
+
+
+def last(stage: Stage) -> tuple[Kind, Cause]:
+    verdict = stage.verdicts[-1]
+    return verdict.kind, verdict.cause
+
+
+@pytest.mark.parametrize(
+    ("world", "here", "expected"),
+    [
+        (1, None, (Kind.WORKING, Cause.SUSPENDED)),
+        (4, 1, (Kind.HUNG, Cause.STOPPED)),
+    ],
+    ids=["the whole job was suspended", "the rest may go on"],
+)
+def test_all_ranks_here_are_stopped(
+    world: int, here: int | None, expected: tuple[Kind, Cause]
+) -> None:
+    stage = trained(world, here)
+    stage.become(stage.rank(0), "stopped")
+    stage.run(8)
+    assert last(stage) == expected
+
+
+def test_training_is_seen_without_the_others() -> None:
+    assert trained(4, 2).job.pace.trained
+
+
+def test_a_rank_on_another_host_is_not_missing() -> None:
+    stage = trained(4, 2)
+    stage.run(60)
+    assert last(stage) == (Kind.WORKING, Cause.TRAINING)
+
+
+def test_the_only_rank_here_is_killed() -> None:
+    stage = trained(4, 1)
+    stage.exit(stage.rank(0), signal=9)
+    stage.run(2)
+    assert last(stage) == (Kind.CRASHED, Cause.KILLED)
