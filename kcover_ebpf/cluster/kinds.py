@@ -16,6 +16,8 @@ from kcover_ebpf.cluster.pods import Owner, Pod
 
 OWNER_UID = "kcover.io/owner-uid"
 """In a selector: the uid of the controlling owner, for kinds that put no label of their own on pods."""
+POD_UID = "kcover.io/pod-uid"
+"""The same for a bare pod, which is a gang of one."""
 RECOVERY_LABEL = "kcover.io/cascading-recovery"
 _OPERATOR_LABEL = "training.kubeflow.org/operator-name"
 
@@ -80,8 +82,8 @@ def kind_of(pod: Pod) -> JobKind | None:
     )
 
 
-def gang_of(pod: Pod) -> Gang | None:
-    """The gang of a pod; None for a bare pod without a job's labels."""
+def gang_of(pod: Pod) -> Gang:
+    """The gang of a pod: by a job's labels, else its owner's pods, else it alone."""
     kind = kind_of(pod)
     owner = pod.controller
     if kind is not None:
@@ -89,7 +91,7 @@ def gang_of(pod: Pod) -> Gang | None:
         name = "-".join(pod.labels[label] for label in kind.gang)
         return Gang(pod.namespace, name, kind.owner, selector)
     if owner is None:
-        return None
+        return Gang(pod.namespace, pod.name, "Pod", ((POD_UID, pod.uid),))
     return Gang(pod.namespace, owner.name, owner.kind, ((OWNER_UID, owner.uid),))
 
 
@@ -101,10 +103,13 @@ def is_job_pod(pod: Pod) -> bool:
 
 def selects(selector: Mapping[str, str], pod: Pod) -> bool:
     """True if a gang's selector means this pod; an empty selector means none."""
-    owner = pod.controller
-    return bool(selector) and all(
-        (owner is not None and owner.uid == value)
-        if label == OWNER_UID
-        else pod.labels.get(label) == value
-        for label, value in selector.items()
-    )
+    return bool(selector) and all(_value(label, pod) == value for label, value in selector.items())
+
+
+def _value(label: str, pod: Pod) -> str | None:
+    # uids come from their own fields alone: a label of that name, which anybody may set, is no uid
+    if label == POD_UID:
+        return pod.uid
+    if label == OWNER_UID:
+        return pod.controller.uid if pod.controller is not None else None
+    return pod.labels.get(label)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.cluster.kinds import OWNER_UID, Gang, gang_of, is_job_pod, selects
+from kcover_ebpf.cluster.kinds import OWNER_UID, POD_UID, Gang, gang_of, is_job_pod, selects
 from kcover_ebpf.cluster.pods import ContainerKind, Pod, pod_of
 from kcover_ebpf.errors import ObjectError
 
@@ -85,7 +85,6 @@ def test_gang(
 ) -> None:
     one = pod(labels, owner)
     gang = gang_of(one)
-    assert gang is not None
     assert (gang.namespace, gang.kind, set(gang.name.split("-"))) == (
         "team",
         kind,
@@ -95,9 +94,17 @@ def test_gang(
     assert selects(dict(gang.selector), one)
 
 
-def test_a_bare_pod_has_no_gang() -> None:
-    assert gang_of(pod({"app": "x"})) is None
-    assert not is_job_pod(pod())
+def test_a_bare_pod_is_a_gang_of_one() -> None:
+    one = pod({"app": "x"})
+    gang = gang_of(one)
+    assert gang == Gang("team", "p-0", "Pod", ((POD_UID, "u-0"),))
+    assert selects(dict(gang.selector), one)
+    assert not is_job_pod(one)
+
+
+@pytest.mark.parametrize("label", [POD_UID, OWNER_UID])
+def test_a_label_that_looks_like_a_uid_is_none(label: str) -> None:
+    assert not selects({label: "x"}, pod({label: "x"}))
 
 
 def test_pods_of_one_owner_are_one_gang_and_of_another_are_not() -> None:
