@@ -41,10 +41,6 @@ class Target(Protocol):
         """True when it is gone; cheap enough to ask twice a pass."""
         ...
 
-    def gone(self) -> bool:
-        """True when it is gone; cheap enough to ask twice a pass."""
-        ...
-
 
 class Sensor:
     """Watches one job until told to stop."""

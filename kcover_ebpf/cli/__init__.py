@@ -14,6 +14,7 @@ from kcover_ebpf.errors import KcoverError
 _COMMANDS = {
     "run": "Watch a job for hangs and faults; end it or start it again as a whole.",
     "trace": "Explain a stuck process or job now, in one look.",
+    "agent": "Watch the training pods of a Kubernetes node.",
     "doctor": "Say which probes work here, and what is therefore invisible.",
     "controller": "Judge and restart the jobs of a Kubernetes cluster.",
     "xid": "Explain an Xid (GPU) or SXid (NVSwitch) number.",

@@ -8,7 +8,7 @@ from typing import Any
 
 from kcover_ebpf.cluster import times
 from kcover_ebpf.cluster.case import Merged
-from kcover_ebpf.cluster.kinds import gang_of
+from kcover_ebpf.cluster.kinds import POD_UID, gang_of
 from kcover_ebpf.cluster.pods import Pod, pod_of
 from kcover_ebpf.cluster.report import ReportedCulprit, ReportedEvidence
 from kcover_ebpf.controller.store import TRIGGER_S, GangKey, Store, gang_key
@@ -79,7 +79,8 @@ class Triggers:
 def key_of(pod: Pod) -> GangKey | None:
     """The gang of a pod; None for a bare pod."""
     gang = gang_of(pod)
-    return gang_key(gang.namespace, dict(gang.selector)) if gang is not None else None
+    selector = dict(gang.selector)
+    return None if POD_UID in selector else gang_key(gang.namespace, selector)
 
 
 def _at_s(event: Mapping[str, Any], now_s: float) -> float:

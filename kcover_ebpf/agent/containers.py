@@ -1,0 +1,180 @@
+"""Where the containers of a pod lie among the control groups of this node, and who runs in them.
+
+Works on the host, and in a pod that sees the host's processes and /sys/fs/cgroup. Directories are
+looked for by the pod's uid: /proc/PID/cgroup of a process that is just being started tells the group
+that it was started from.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kcover_ebpf.cluster.cgroup import containers_of
+from kcover_ebpf.cluster.pods import ContainerKind, Pod
+from kcover_ebpf.host import cgroups
+from kcover_ebpf.host.trees import read_stat
+
+_DEEPEST_ROOT = 4
+_ROOTS_PERIOD_S = 5.0
+_QOS = ("", "burstable", "besteffort")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One container that has a control group now."""
+
+    pod_uid: str
+    id: str
+    path: Path
+
+
+class Containers:
+    """Finds groups; remembers only where kubelets keep theirs."""
+
+    def __init__(self, mounts: Sequence[Path] | None = None) -> None:
+        """`mounts`: cgroup hierarchies, v2 first; None: all that are mounted here."""
+        self._mounts = mounts
+        self._roots: list[Path] = []
+        self._next_look_s = 0.0
+
+    def of_pod(self, uid: str) -> list[Found]:
+        """The containers of a pod that have a group now, its sandbox included; empty if it has none."""
+        found = self._of_pod(uid)
+        if not found and time.monotonic() >= self._next_look_s:
+            self._next_look_s = time.monotonic() + _ROOTS_PERIOD_S
+            self._roots = [
+                root
+                for mount in self._all_mounts()
+                for root in _kubelet_roots(mount, _DEEPEST_ROOT)
+            ]
+            found = self._of_pod(uid)
+        return found
+
+    def _of_pod(self, uid: str) -> list[Found]:
+        for root in self._roots:
+            for folder in _pod_folders(root, uid):
+                found = list(_containers_in(folder, uid))
+                # with several hierarchies the first that knows its processes is as good as any
+                if any(cgroups.processes(each.path) for each in found):
+                    return found
+        return []
+
+    def _all_mounts(self) -> Sequence[Path]:
+        if self._mounts is not None:
+            return self._mounts
+        root = host_root()
+        text = Path("/proc/1/mountinfo" if root != Path("/") else "/proc/self/mountinfo").read_text(
+            encoding="utf-8"
+        )
+        return [root / each.mount.relative_to("/") for each in cgroups.hierarchies(text)]
+
+    def of_ranks(self, pod: Pod) -> list[Found]:
+        """The pod's main containers: sidecars and what runs before or beside them are no ranks."""
+        main = {each.id for each in pod.containers if each.kind is ContainerKind.MAIN and each.id}
+        return [each for each in self.of_pod(pod.uid) if each.id in main] if main else []
+
+    def of_work(self, pod: Pod) -> list[Found]:
+        """All containers but the sandbox, also one that is so new that the API server has not heard of it."""
+        known = {each.id for each in pod.containers}
+        found = self.of_pod(pod.uid)
+        sandbox = _sandbox(found)
+        return [each for each in found if each.id in known or each is not sandbox]
+
+
+def host_root() -> Path:
+    """The node's own file system: ours, or, in a pod with hostPID, that of PID 1."""
+    try:
+        apart = os.readlink("/proc/1/ns/mnt") != os.readlink("/proc/self/ns/mnt")  # noqa: PTH115
+    except OSError:
+        apart = False
+    return Path("/proc/1/root") if apart else Path("/")
+
+
+def processes(found: Iterable[Found]) -> set[int]:
+    """Pids in these containers now, without zombies."""
+    return {pid for each in found for pid in cgroups.processes(each.path)}
+
+
+def inits(found: Found) -> set[int]:
+    """Those whose death ends the container: PID 1 of its pid namespace; all, where it has none of its own."""
+    pids = cgroups.processes(found.path)
+    first = {pid for pid in pids if _number_inside(pid) == 1}
+    return first or pids
+
+
+def is_stopped(pid: int) -> bool:
+    """True for a process that cannot run user code now: stopped, traced, or gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return True
+    return text[text.rindex(b")") + 2 :][:1] in (b"T", b"t", b"Z", b"X")
+
+
+def start_ticks(pid: int) -> int | None:
+    """Start of a process, which with its pid is its identity; None if it is gone."""
+    stat = read_stat(pid)
+    return None if stat is None else stat.start_ticks
+
+
+def _kubelet_roots(folder: Path, depth: int) -> Iterator[Path]:
+    for child in _folders(folder):
+        name = child.name
+        if name == "kubepods" or (name.endswith("kubepods.slice") and "pod" in name):
+            yield child
+        elif depth > 1:
+            yield from _kubelet_roots(child, depth - 1)
+
+
+def _pod_folders(root: Path, uid: str) -> Iterator[Path]:
+    for qos in _QOS:
+        yield root / qos / f"pod{uid}"
+        base = root.name.removesuffix(".slice") + (f"-{qos}" if qos else "")
+        parent = root / f"{base}.slice" if qos else root
+        yield parent / f"{base}-pod{uid.replace('-', '_')}.slice"
+
+
+def _containers_in(folder: Path, uid: str) -> Iterator[Found]:
+    for child in _folders(folder):
+        where = containers_of(os.fspath(child))
+        if where and where[0].pod_uid == uid.lower() and where[0].container_id is not None:
+            yield Found(uid, where[0].container_id, child)
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            return [Path(entry) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+
+
+def _sandbox(found: Sequence[Found]) -> Found | None:
+    """A pod's sandbox is started before all its containers, and lives as long as the pod."""
+    begun = {each.id: start for each in found if (start := _begun(each)) is not None}
+    return min(
+        (each for each in found if each.id in begun), key=lambda each: begun[each.id], default=None
+    )
+
+
+def _begun(found: Found) -> int | None:
+    starts = [start_ticks(pid) for pid in cgroups.processes(found.path)]
+    return min((start for start in starts if start is not None), default=None)
+
+
+def _number_inside(pid: int) -> int | None:
+    """The pid in its innermost namespace (proc_pid_status(5), NSpid)."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    for line in lines.splitlines():
+        if line.startswith("NSpid:"):
+            numbers = line.split()[1:]
+            # one number alone is that of our own namespace: the container shares it
+            return int(numbers[-1]) if len(numbers) > 1 else None
+    return None

@@ -1,0 +1,115 @@
+"""What the devices of this node announced and has not been cleared, and which pods hold them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from kcover_ebpf.cluster.report import DevicePicture
+from kcover_ebpf.device_facts import (
+    AerError,
+    AerSeverity,
+    DeviceFault,
+    DeviceNotice,
+    Notice,
+    PortChange,
+    XidReported,
+)
+from kcover_ebpf.facts import Fact, Pid
+from kcover_ebpf.hardware import faults, ownership
+from kcover_ebpf.hardware.catalog import Catalog
+from kcover_ebpf.hardware.topology import Topology
+
+_MOST = 64
+_TEXT = 1024
+_NODE = Pid(0)
+"""In place of a holder: what a report means is asked for the device itself, whoever holds it."""
+_CLEARS = {Notice.NIC_RECOVERED: Notice.NIC_FAILED, Notice.SLOT_UP: Notice.SLOT_DOWN}
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    fault: DeviceFault
+    pods: frozenset[str] = frozenset()
+
+
+class DeviceBoard:
+    """Faults by device and code; a later word on the same replaces the earlier one."""
+
+    def __init__(self, catalog: Callable[[], Catalog]) -> None:
+        """`catalog` is asked at the first Xid: most nodes never have one."""
+        self._catalog = catalog
+        self._known: dict[tuple[str, str], _Known] = {}
+        self.version = 0
+
+    def observe(self, fact: Fact) -> None:
+        """Take a fact; most concern no device."""
+        for fault in self._faults(fact):
+            self._note(fault)
+
+    def _faults(self, fact: Fact) -> list[DeviceFault]:
+        match fact:
+            case XidReported():
+                return faults.of_xid(fact, (_NODE,), self._catalog())
+            case AerError():
+                fatal = fact.severity is AerSeverity.FATAL
+                return faults.of_aer(fact, (_NODE,), fact.device) if fatal else []
+            case DeviceNotice():
+                cleared = _CLEARS.get(fact.notice)
+                if cleared is not None:
+                    self._clear(fact.device, cleared.value)
+                return faults.of_notice(fact, (_NODE,), fact.device)
+            case PortChange():
+                self._clear(fact.device or fact.port, "port down")
+                where = fact.device or fact.port
+                return [] if fact.up else faults.of_port(fact, (_NODE,), where)
+            case _:
+                return []
+
+    def _note(self, fault: DeviceFault) -> None:
+        key = fault.device, fault.code
+        before = self._known.get(key)
+        if before is None and len(self._known) >= _MOST:
+            return
+        self._known[key] = _Known(fault, before.pods if before else frozenset())
+        self.version += 1
+
+    def _clear(self, device: str, code: str) -> None:
+        if self._known.pop((device, code), None) is not None:
+            self.version += 1
+
+    def hold(self, fault: DeviceFault, pod_uid: str) -> None:
+        """A process of this pod holds the device of a fault."""
+        for key, known in self._known.items():
+            if key[0] == fault.device and pod_uid and pod_uid not in known.pods:
+                self._known[key] = replace(known, pods=known.pods | {pod_uid})
+                self.version += 1
+
+    def pictures(self, now_ns: int) -> tuple[DevicePicture, ...]:
+        """For the node's report; ages in seconds before `now_ns` (boottime)."""
+        return tuple(
+            DevicePicture(
+                device=fault.device,
+                fault=re.sub(r"\W+", "_", fault.code.lower()),
+                text=fault.text[:_TEXT],
+                fatal=fault.ends_job,
+                age_s=round((now_ns - fault.boottime_ns) / 1e9, 3),
+                pods=tuple(sorted(known.pods)),
+            )
+            for known in self._known.values()
+            for fault in (known.fault,)
+        )
+
+
+def devices_of(topology: Topology, members: Mapping[Pid, str]) -> dict[str, tuple[str, ...]]:
+    """Which devices each pod has open: uid of the pod to PCI addresses; `members`: process to uid."""
+    nodes = {f"/dev/nvidia{gpu.minor}": gpu.device for gpu in topology.gpus if gpu.minor >= 0}
+    nodes |= {port.node: port.device for port in topology.ports if port.node}
+    if not nodes:
+        return {}
+    found: dict[str, set[str]] = {}
+    for node, device in nodes.items():
+        for pid in ownership.open_by(members.keys(), {node}):
+            found.setdefault(members[pid], set()).add(device)
+    return {uid: tuple(sorted(devices)) for uid, devices in found.items()}

@@ -1,0 +1,93 @@
+"""What the agent tells Prometheus, beside what the sensor tells (docs/metrics.md)."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Mapping
+
+from kcover_ebpf.cluster.kinds import Gang
+from kcover_ebpf.cluster.report import Ack, DevicePicture, FaultReport
+from kcover_ebpf.device_facts import AerError, PortChange, XidReported
+from kcover_ebpf.errors import ApiError
+from kcover_ebpf.facts import Fact
+from kcover_ebpf.incidents.ranks import Role
+from kcover_ebpf.metrics import MetricsSink
+
+_AGE_LABELS = ("namespace", "training_job", "rank", "pod")
+
+
+class AgentMetrics(MetricsSink):
+    """All series of one agent. A sink of every gang: verdicts add up over gangs."""
+
+    wants_waits = False
+
+    def __init__(
+        self, probes: Iterable[tuple[str, str, bool]], read_lost: Callable[[], Mapping[str, int]]
+    ) -> None:
+        super().__init__(probes, read_lost, age_labels=_AGE_LABELS)
+        self._pods = self._gauge("kcover_watched_pods", "Pods under watch.")
+        self._gangs = self._gauge("kcover_watched_jobs", "Jobs with pods under watch.")
+        self._sent = self._counter("kcover_reports", "Reports by what came of them.", "result")
+        self._spooled = self._gauge("kcover_reports_spooled", "Reports with news, not sent yet.")
+        self._errors = self._counter(
+            "kcover_api_errors", "Requests that failed.", "verb", "resource", "kind"
+        )
+        self._orders = self._counter("kcover_orders", "Orders carried out.", "verb", "result")
+        self._faults = self._gauge(
+            "kcover_device_fault", "1 for a fault not cleared.", "device", "fault", "fatal"
+        )
+        self._xids = self._counter("kcover_xid", "Xids and SXids.", "device", "xid")
+        self._aer = self._counter("kcover_pcie_aer", "PCIe errors.", "device", "severity", "error")
+        self._down = self._counter("kcover_port_down", "Ports that went down.", "device", "port")
+        self._sent_before: Tally[str] = Tally()
+
+    def on_pass(
+        self, gangs: Mapping[Gang, FaultReport], pod_count: int, waiting: int, sent: Tally[str]
+    ) -> None:
+        """The state after a pass."""
+        self._count_lost()
+        self._pods.set(pod_count)
+        self._gangs.set(len(gangs))
+        self._spooled.set(waiting)
+        for result, count in sent.items():
+            self._sent.labels(result).inc(count - self._sent_before[result])
+        self._sent_before = Tally(sent)
+        self._ages.clear()
+        for gang, report in gangs.items():
+            self._tell_ages(gang, report)
+
+    def _tell_ages(self, gang: Gang, report: FaultReport) -> None:
+        names = {pod.uid: pod.name for pod in report.pods}
+        for each in report.ranks:
+            if each.role == Role.RANK.value and each.age_s is not None and each.exit is None:
+                rank = str(each.pid if each.rank is None else each.rank)
+                pod = names.get(each.pod_uid, "")
+                self._ages.labels(gang.namespace, gang.name, rank, pod).set(each.age_s)
+
+    def on_devices(self, pictures: Iterable[DevicePicture]) -> None:
+        """The faults that are not cleared."""
+        self._faults.clear()
+        for each in pictures:
+            self._faults.labels(each.device, each.fault, str(each.fatal).lower()).set(1)
+
+    def on_node_fact(self, fact: Fact) -> None:
+        """Count what devices say."""
+        match fact:
+            case XidReported():
+                self._xids.labels(fact.device, str(fact.number)).inc()
+            case AerError():
+                for error in fact.errors or ("unknown",):
+                    severity = fact.severity.name.lower()
+                    self._aer.labels(fact.device, severity, error).inc(fact.count)
+            case PortChange() if not fact.up:
+                self._down.labels(fact.device, fact.port).inc()
+            case _:
+                pass
+
+    def on_error(self, verb: str, resource: str, error: ApiError) -> None:
+        """Count a request that failed."""
+        self._errors.labels(verb, resource, type(error).__name__).inc()
+
+    def on_order(self, gang: Gang, ack: Ack) -> None:  # noqa: ARG002
+        """Count an order."""
+        self._orders.labels(ack.verb.value, ack.result.value).inc()

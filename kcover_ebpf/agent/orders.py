@@ -1,0 +1,297 @@
+"""Carries out the orders of Incidents, as docs/decisions/0005 says, and refuses everything else.
+
+All of it runs in one thread of its own (`run`), so that an order waits for nothing but the one before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from kcover_ebpf.agent import signals
+from kcover_ebpf.agent.containers import Containers, Found, start_ticks
+from kcover_ebpf.agent.ledger import (
+    ContainerRef,
+    Ledger,
+    ProcessRef,
+    StopRecord,
+    interrupted,
+)
+from kcover_ebpf.agent.naming import key_of
+from kcover_ebpf.agent.registry import GangHere, Registry
+from kcover_ebpf.cluster.kinds import Gang, selects
+from kcover_ebpf.cluster.order import Order, OrderedIncident, Verb
+from kcover_ebpf.cluster.pods import Pod
+from kcover_ebpf.cluster.report import Ack, AckResult
+from kcover_ebpf.errors import ActionError
+
+_OBEYED_PHASE = "ShuttingDown"
+_IDLE_S = 1.0
+_ACKS_TOLD = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A bundle that `write` makes; `path` is told before it is there, for a stop must not wait."""
+
+    path: str
+    write: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Who is told; all are called in the order thread and must not wait."""
+
+    acked: Callable[[Gang, Ack], None]
+    killed: Callable[[Gang], None]
+    """The gang's processes were ended by us: what is seen of their death is no fault."""
+    evidence: Callable[[Gang, Sequence[Found]], Evidence]
+    """All is stopped: what is to be kept of it before it is killed."""
+    passed_over: Callable[[str], None]
+
+
+@dataclass(slots=True)
+class _Standing:
+    """A KillTerminating that goes on until it expires: pods may be marked after it was heard."""
+
+    order: Order
+    gang: Gang
+    killed: set[str]
+    told: Ack | None = None
+
+
+class Executor:
+    """Obeys. `hear`, `pods_changed` and `is_held` may be called from any thread."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        containers: Containers,
+        ledger: Ledger,
+        listeners: Listeners,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`clock`: unix seconds; the controller's clock and ours must agree to a few seconds."""
+        self._registry, self._containers, self._ledger = registry, containers, ledger
+        self._tell, self._clock = listeners, clock
+        self._inbox: queue.SimpleQueue[OrderedIncident | None] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._standing: list[_Standing] = []
+        self._acks: dict[str, tuple[Ack, ...]] = {}
+        self._held: frozenset[str] = frozenset(each.gang for each in ledger.stops.values())
+
+    def hear(self, incident: OrderedIncident) -> None:
+        """An Incident came or changed."""
+        self._inbox.put(incident)
+
+    def pods_changed(self) -> None:
+        """A pod came, changed or went."""
+        if self._standing:
+            self._inbox.put(None)
+
+    def acks(self, gang: Gang) -> tuple[Ack, ...]:
+        """What a gang's report tells of orders, the newest last."""
+        key = key_of(gang)
+        return self._acks.get(key) or self._ledger.acks(key)
+
+    def is_held(self, gang: Gang) -> bool:
+        """True while we keep this gang stopped: how it stands says nothing about it."""
+        return key_of(gang) in self._held
+
+    def close(self) -> None:
+        """End `run` soon. What is stopped stays so until its time: the next agent knows it."""
+        self._stopping.set()
+        self._inbox.put(None)
+
+    def run(self) -> None:
+        """Obey until `close`."""
+        for record in self._ledger.unfinished:
+            self._ledger.finish(interrupted(record))
+        while not self._stopping.is_set():
+            self.expire()
+            try:
+                incident = self._inbox.get(timeout=self._patience_s())
+            except queue.Empty:
+                continue
+            if incident is not None:
+                self.obey(incident)
+            self.repeat()
+
+    def _patience_s(self) -> float:
+        ends = [each.until_s for each in self._ledger.stops.values()]
+        return min([_IDLE_S, *(max(0.0, end_s - self._clock()) for end_s in ends)])
+
+    def obey(self, incident: OrderedIncident) -> None:
+        """Carry out the order of an Incident, if it has one that is for us and not done yet."""
+        order = incident.order
+        if order is None or incident.phase != _OBEYED_PHASE or self._is_done(order):
+            return
+        here = self._addressed(incident.namespace, order)
+        if here is None:
+            return
+        pods = [pod for pod in here.pods if _is_meant(pod, order)]
+        if not pods:
+            return
+        if order.expires_s <= self._clock():
+            self._tell.passed_over(f"order {order.id} ({order.verb.value}) came after it expired")
+            return
+        try:
+            self._carry_out(incident, order, here.gang, pods)
+        except ActionError as error:
+            with contextlib.suppress(ActionError):
+                if not self._ledger.knows(order.id):
+                    self._ledger.begin(order, key_of(here.gang))
+            self._ack(here.gang, Ack(order.id, order.verb, AckResult.REFUSED, 0, str(error)))
+
+    def _is_done(self, order: Order) -> bool:
+        # killing what is being deleted is the one order that goes on, also after a restart of ours
+        if order.verb is Verb.KILL_TERMINATING:
+            return any(each.order.id == order.id for each in self._standing)
+        return self._ledger.knows(order.id)
+
+    def _addressed(self, namespace: str, order: Order) -> GangHere | None:
+        for gang, here in self._registry.gangs().items():
+            if gang.namespace == namespace and dict(gang.selector) == dict(order.selector):
+                return here
+        return None
+
+    def _carry_out(
+        self, incident: OrderedIncident, order: Order, gang: Gang, pods: Sequence[Pod]
+    ) -> None:
+        match order.verb:
+            case Verb.STOP:
+                self._stop(incident, order, gang, pods)
+            case Verb.KILL:
+                self._kill(incident, order, gang)
+            case Verb.RESUME:
+                self._ledger.begin(order, key_of(gang))
+                outcome = self._release(incident.uid)
+                self._finish(gang, order, outcome)
+            case Verb.KILL_TERMINATING:
+                if not self._ledger.knows(order.id):
+                    self._ledger.begin(order, key_of(gang))
+                self._standing.append(_Standing(order, gang, set()))
+
+    def _stop(
+        self, incident: OrderedIncident, order: Order, gang: Gang, pods: Sequence[Pod]
+    ) -> None:
+        found = [each for pod in pods for each in self._containers.of_work(pod)]
+        already = {
+            ProcessRef(pid, start)
+            for pid in signals.held(found)
+            if (start := start_ticks(pid)) is not None
+        }
+        record = StopRecord(
+            incident=incident.uid,
+            gang=key_of(gang),
+            until_s=order.expires_s,
+            containers=tuple(ContainerRef(each.pod_uid, each.id) for each in found),
+            held=tuple(sorted(already, key=lambda each: each.pid)),
+        )
+        self._ledger.begin(order, key_of(gang), record)
+        self._note_held()
+        outcome = signals.stop(found)
+        evidence = self._tell.evidence(gang, found)
+        self._finish(gang, order, outcome, f"evidence in {evidence.path}")
+        evidence.write()
+
+    def _kill(self, incident: OrderedIncident, order: Order, gang: Gang) -> None:
+        record = self._ledger.stops.get(incident.uid)
+        if record is None:
+            raise ActionError("nothing is stopped here for this incident")
+        self._ledger.begin(order, key_of(gang))
+        self._tell.killed(gang)
+        outcome = signals.kill(self._recorded(record))
+        self._ledger.drop_stop(incident.uid)
+        self._note_held()
+        self._finish(gang, order, outcome)
+
+    def _release(self, incident_uid: str) -> signals.Outcome:
+        record = self._ledger.stops.get(incident_uid)
+        if record is None:
+            return signals.Outcome(0)
+        keep = [each.pid for each in record.held if start_ticks(each.pid) == each.start_ticks]
+        outcome = signals.resume(self._recorded(record), keep)
+        self._ledger.drop_stop(incident_uid)
+        self._note_held()
+        return outcome
+
+    def _recorded(self, record: StopRecord) -> list[Found]:
+        wanted = {(each.pod_uid, each.id) for each in record.containers}
+        uids = {each.pod_uid for each in record.containers}
+        here = [found for uid in uids for found in self._containers.of_pod(uid)]
+        return [each for each in here if (each.pod_uid, each.id) in wanted]
+
+    def expire(self) -> None:
+        """Let go of what nobody ended in time, and forget orders that are over."""
+        now_s = self._clock()
+        for incident, record in self._ledger.stops.items():
+            if record.until_s <= now_s:
+                self._release(incident)
+                self._tell.passed_over(
+                    f"{record.gang} goes on: no Kill came before its stop expired"
+                )
+        self._standing = [each for each in self._standing if each.order.expires_s > now_s]
+
+    def repeat(self) -> None:
+        """Kill what has been marked for deletion since a KillTerminating was heard."""
+        for each in self._standing:
+            here = self._registry.gangs().get(each.gang)
+            pods = [pod for pod in (here.pods if here else ()) if _is_meant(pod, each.order)]
+            fresh = [
+                pod for pod in pods if pod.deleted_s is not None and pod.uid not in each.killed
+            ]
+            if fresh:
+                self._tell.killed(each.gang)
+            count = 0
+            for pod in fresh:
+                count += signals.kill(self._containers.of_work(pod)).count
+                each.killed.add(pod.uid)
+            self._tell_standing(each, pods, count)
+
+    def _tell_standing(self, each: _Standing, pods: Iterable[Pod], count: int) -> None:
+        waiting = sum(pod.deleted_s is None for pod in pods)
+        before = each.told.processes or 0 if each.told else 0
+        ack = Ack(
+            order=each.order.id,
+            verb=each.order.verb,
+            result=AckResult.PARTIAL if waiting else AckResult.DONE,
+            processes=before + count,
+            text=f"{waiting} pods are not marked for deletion yet" if waiting else None,
+        )
+        if ack != each.told:
+            each.told = ack
+            self._ack(each.gang, ack)
+
+    def _finish(self, gang: Gang, order: Order, outcome: signals.Outcome, text: str = "") -> None:
+        left = ", ".join(map(str, outcome.left[:16]))
+        ack = Ack(
+            order.id,
+            order.verb,
+            AckResult.PARTIAL if outcome.left else AckResult.DONE,
+            outcome.count,
+            "; ".join(part for part in (f"not stopped: pid {left}" if left else "", text) if part)
+            or None,
+        )
+        self._ack(gang, ack)
+
+    def _ack(self, gang: Gang, ack: Ack) -> None:
+        try:
+            self._ledger.finish(ack)
+        except ActionError as error:
+            ack = replace(ack, text=f"{ack.text or ''}; {error}".removeprefix("; "))
+        key = key_of(gang)
+        others = [each for each in self.acks(gang) if each.order != ack.order]
+        self._acks[key] = (*others, ack)[-_ACKS_TOLD:]
+        self._tell.acked(gang, ack)
+
+    def _note_held(self) -> None:
+        self._held = frozenset(each.gang for each in self._ledger.stops.values())
+
+
+def _is_meant(pod: Pod, order: Order) -> bool:
+    return selects(order.selector, pod) and pod.created_s <= order.created_before_s

@@ -1,0 +1,202 @@
+"""Sends reports: at once when a verdict changes or an order was carried out, else as seldom as will do.
+
+The loop leaves the newest draft of each gang here, and a thread sends it. What could not be sent is
+made anew by the next pass, so that nothing stale is ever sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+from kcover_ebpf.cluster.report import Ack, FaultReport, PodRef, object_of
+from kcover_ebpf.errors import ApiError, NotFound, Unreachable
+
+MANAGER = "kcover-agent"
+HEARTBEAT_S = 30.0
+_PICTURE_S = 1.0
+_RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0)
+_REFUSED_S = 10.0
+_BASE = "/apis/kcover.io/v1alpha1/namespaces"
+
+
+class Api(Protocol):
+    """What is needed of a session."""
+
+    def apply(self, path: str, body: dict[str, object], manager: str) -> object:
+        """Server-side apply."""
+        ...
+
+    def delete(self, path: str) -> object:
+        """Delete one object."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A report as the loop made it; sequence and acks are added when it is sent."""
+
+    namespace: str
+    name: str
+    report: FaultReport
+    owners: tuple[PodRef, ...]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Identity of the object."""
+        return self.namespace, self.name
+
+    @property
+    def news(self) -> object:
+        """What is sent at once when it differs."""
+        said, report = self.report.verdict, self.report
+        who = said.culprit if said is not None else None
+        return (
+            None if said is None else (said.verdict, said.cause, who),
+            report.suspicious,
+            report.trained,
+            report.pods,
+            tuple((each.device, each.fault, each.pods) for each in report.devices),
+        )
+
+
+@dataclass(slots=True)
+class _Sent:
+    news: object
+    at_s: float
+    acks: tuple[Ack, ...]
+
+
+class Reporter:
+    """One thread that sends; `put` and `hurry` may be called from any other."""
+
+    def __init__(
+        self,
+        api: Api,
+        acks: Callable[[str, str], tuple[Ack, ...]],
+        on_error: Callable[[str, str, ApiError], None],
+    ) -> None:
+        """`acks`: of the gang with this report; `on_error`: verb, resource, what was wrong."""
+        self._api, self._acks, self._on_error = api, acks, on_error
+        # must grow over restarts, too, and nothing on disk is certain to be there
+        self._sequence = time.time_ns() // 1_000_000
+        self._drafts: dict[tuple[str, str], Draft] = {}
+        self._sent: dict[tuple[str, str], _Sent] = {}
+        self._gone: set[tuple[str, str]] = set()
+        self._refused: dict[tuple[str, str], float] = {}
+        self._wake = threading.Event()
+        self._stopping = False
+        self._failures = 0
+        self._not_before_s = 0.0
+        self.counts: Counter[str] = Counter()
+        """sent, failed, deleted."""
+
+    @property
+    def waiting(self) -> int:
+        """Reports with news that have not reached the API server."""
+        return sum(self._is_news(draft) for draft in list(self._drafts.values()))
+
+    def put(self, draft: Draft) -> None:
+        """The newest state of a gang (or of the node)."""
+        self._drafts[draft.key] = draft
+        self._gone.discard(draft.key)
+        if self._is_news(draft):
+            self._wake.set()
+
+    def keep(self, keys: Collection[tuple[str, str]]) -> None:
+        """All others are of gangs that are gone: their reports are deleted."""
+        for key in self._drafts.keys() - set(keys):
+            del self._drafts[key]
+            self._gone.add(key)
+            self._wake.set()
+
+    def owe(self, key: tuple[str, str]) -> None:
+        """A report of an earlier life of this agent that may be without a gang now."""
+        if key not in self._drafts:
+            self._gone.add(key)
+
+    def hurry(self, namespace: str, name: str) -> None:
+        """An order was carried out: say so in this report now, even if the one before was refused."""
+        self._refused.pop((namespace, name), None)
+        self._wake.set()
+
+    def close(self) -> None:
+        """End `run` soon."""
+        self._stopping = True
+        self._wake.set()
+
+    def run(self) -> None:
+        """Send until `close`."""
+        while not self._stopping:
+            self._wake.wait(0.25)
+            self._wake.clear()
+            self.look()
+
+    def look(self) -> None:
+        """Send what is due now."""
+        now_s = time.monotonic()
+        if now_s >= self._not_before_s:
+            self._send_due(now_s)
+
+    def _send_due(self, now_s: float) -> None:
+        try:
+            for draft in list(self._drafts.values()):
+                if self._is_due(draft, now_s):
+                    self._try("apply", draft.key, now_s, partial(self._send, draft))
+            for key in list(self._gone):
+                self._try("delete", key, now_s, partial(self._delete, key))
+            self._failures = 0
+        except Unreachable as error:
+            pause_s = _RETRY_S[min(self._failures, len(_RETRY_S) - 1)] * random.uniform(0.5, 1.5)
+            self._failures += 1
+            # all agents lose the server at once; they must not all come back at once
+            self._not_before_s = now_s + max(pause_s, error.retry_after_s or 0.0)
+
+    def _try(self, verb: str, key: tuple[str, str], now_s: float, call: Callable[[], None]) -> None:
+        if now_s < self._refused.get(key, 0.0):
+            return
+        try:
+            call()
+            self._refused.pop(key, None)
+        except ApiError as error:
+            self.counts["failed"] += 1
+            self._on_error(verb, "faultreports", error)
+            if isinstance(error, Unreachable):
+                raise
+            # a namespace that is being deleted must not hold up the reports of the others
+            self._refused[key] = now_s + _REFUSED_S
+
+    def _is_news(self, draft: Draft) -> bool:
+        sent = self._sent.get(draft.key)
+        return sent is None or sent.news != draft.news or sent.acks != self._acks(*draft.key)
+
+    def _is_due(self, draft: Draft, now_s: float) -> bool:
+        sent = self._sent.get(draft.key)
+        if sent is None or self._is_news(draft):
+            return True
+        pause_s = _PICTURE_S if draft.report.ranks else HEARTBEAT_S
+        return now_s - sent.at_s >= pause_s
+
+    def _send(self, draft: Draft) -> None:
+        self._sequence += 1
+        acks = self._acks(*draft.key)
+        report = replace(draft.report, sequence=self._sequence, acks=acks)
+        body = object_of(report, draft.namespace, draft.name, draft.owners)
+        self._api.apply(f"{_BASE}/{draft.namespace}/faultreports/{draft.name}", body, MANAGER)
+        self._sent[draft.key] = _Sent(draft.news, time.monotonic(), acks)
+        self.counts["sent"] += 1
+
+    def _delete(self, key: tuple[str, str]) -> None:
+        # its pods may have taken it along
+        with contextlib.suppress(NotFound):
+            self._api.delete(f"{_BASE}/{key[0]}/faultreports/{key[1]}")
+        self.counts["deleted"] += 1
+        self._gone.discard(key)
+        self._sent.pop(key, None)

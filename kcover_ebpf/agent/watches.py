@@ -1,0 +1,59 @@
+"""What the agent hears from the API server: the pods of its node, the policies, the incidents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kcover_ebpf.agent.orders import Executor
+from kcover_ebpf.agent.registry import Registry
+from kcover_ebpf.cluster.order import incident_of
+from kcover_ebpf.errors import ApiError, ObjectError
+from kcover_ebpf.kube.watch import Change, Event, Transport, Watch
+
+_CUSTOM = "/apis/kcover.io/v1alpha1"
+
+
+class Watches:
+    """Three threads that live as long as the agent."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        node: str,
+        registry: Registry,
+        executor: Executor,
+        on_error: Callable[[str, str, ApiError], None],
+    ) -> None:
+        """`on_error`: verb, resource and what was wrong."""
+        self._registry, self._executor, self._on_error = registry, executor, on_error
+
+        def watch(path: str, query: dict[str, str], on_event: Callable[[Event], None]) -> Watch:
+            resource = path.rpartition("/")[2]
+            return Watch(
+                transport, path, query, on_event, lambda error: on_error("watch", resource, error)
+            )
+
+        self._pods = watch("/api/v1/pods", {"fieldSelector": f"spec.nodeName={node}"}, self._on_pod)
+        self._policies = watch(f"{_CUSTOM}/faultpolicies", {}, registry.on_policy)
+        self._incidents = watch(f"{_CUSTOM}/incidents", {}, self._on_incident)
+
+    def start(self) -> None:
+        """Begin to listen."""
+        for each in (self._pods, self._policies, self._incidents):
+            each.start()
+
+    def has_pods(self) -> bool:
+        """True once the pods of this node are known."""
+        return self._pods.synced.is_set()
+
+    def _on_pod(self, event: Event) -> None:
+        self._registry.on_pod(event)
+        self._executor.pods_changed()
+
+    def _on_incident(self, event: Event) -> None:
+        if event.change is not Change.SET:
+            return
+        try:
+            self._executor.hear(incident_of(event.object))
+        except ObjectError as error:
+            self._on_error("read", "incidents", ApiError(str(error)))

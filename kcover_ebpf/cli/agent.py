@@ -1,0 +1,100 @@
+"""`kcover-ebpf agent`: the program of a node of a Kubernetes cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+_EXAMPLES = """
+\b
+Examples:
+  kcover-ebpf agent                                   as the chart's DaemonSet runs it
+  kcover-ebpf agent --node node1 --kubeconfig admin.conf --namespace kcover-system
+  kcover-ebpf agent --metrics :9464                   also /healthz and /readyz
+
+\b
+Exit codes:
+  0 ended by SIGTERM or SIGINT; 2 wrong usage; 3 cannot observe.
+  An API server that does not answer is waited for.
+"""
+_LEVELS = ("error", "warning", "info", "debug")
+
+
+@click.command(epilog=_EXAMPLES)
+@click.option(
+    "--node",
+    envvar=["KCOVER_NODE_NAME", "NODE_NAME"],
+    metavar="NAME",
+    help="Name of this node in the cluster; or NODE_NAME.",
+)
+@click.option(
+    "--namespace",
+    envvar=["KCOVER_NAMESPACE", "POD_NAMESPACE"],
+    default="kcover-system",
+    show_default=True,
+    help="Where the report about the node itself goes; or POD_NAMESPACE.",
+)
+@click.option(
+    "--kubeconfig",
+    envvar="KCOVER_KUBECONFIG",
+    metavar="FILE",
+    help="In place of KUBECONFIG, the pod's own account, or ~/.kube/config.",
+)
+@click.option("--context", envvar="KCOVER_CONTEXT", help="Context of the kubeconfig.")
+@click.option(
+    "--metrics",
+    envvar="KCOVER_METRICS",
+    metavar="ADDR:PORT",
+    help="Serve Prometheus metrics, /healthz and /readyz there.",
+)
+@click.option(
+    "--state-dir",
+    envvar="KCOVER_STATE_DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("/var/lib/kcover-ebpf"),
+    show_default=True,
+    help="Reports not sent, orders carried out, evidence.",
+)
+@click.option(
+    "--catalog",
+    envvar="KCOVER_CATALOG",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="TOML file with your own word on Xids and SXids (see kcover-ebpf xid).",
+)
+@click.option(
+    "--log-level",
+    envvar="KCOVER_LOG_LEVEL",
+    type=click.Choice(_LEVELS),
+    default="info",
+    show_default=True,
+)
+def agent(  # noqa: PLR0913, PLR0917 - one option each
+    node: str | None,
+    namespace: str,
+    kubeconfig: str | None,
+    context: str | None,
+    metrics: str | None,
+    state_dir: Path,
+    catalog: Path | None,
+    log_level: str,
+) -> int:
+    """Watch the training pods of this node, report what is seen, carry out orders."""
+    from kcover_ebpf.errors import UsageError
+
+    if not node:
+        raise UsageError("the node has no name here; give --node NAME, or set NODE_NAME")
+    from kcover_ebpf.agent.log import Level
+    from kcover_ebpf.agent.program import AgentPlan, run_agent
+
+    plan = AgentPlan(
+        node=node,
+        namespace=namespace,
+        state_dir=state_dir,
+        kubeconfig=kubeconfig,
+        context=context,
+        metrics=metrics,
+        catalog=catalog,
+        log_level=Level[log_level.upper()],
+    )
+    return run_agent(plan)

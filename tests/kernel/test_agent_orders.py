@@ -1,0 +1,302 @@
+"""Orders, carried out on real processes in groups laid out as a kubelet does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kcover_ebpf.agent.containers import Containers, Found
+from kcover_ebpf.agent.ledger import Ledger
+from kcover_ebpf.agent.orders import Evidence, Executor, Listeners
+from kcover_ebpf.agent.registry import Registry
+from kcover_ebpf.cluster.kinds import Gang
+from kcover_ebpf.cluster.order import Order, OrderedIncident, Verb
+from kcover_ebpf.cluster.report import Ack, AckResult
+from kcover_ebpf.cluster.times import from_text
+from kcover_ebpf.host import cgroups
+
+from .pods import LABEL, NODE, FakePod, kubelet_root, state_of
+
+pytestmark = pytest.mark.needs("root", "cgroup2")
+NOW_S = from_text("2026-01-01T01:00:00Z")
+
+
+@dataclass
+class Bench:
+    """An executor over pods that a test makes, with a clock that it turns."""
+
+    root: Path
+    folder: Path
+    now_s: float = NOW_S
+    acks: list[Ack] = field(default_factory=list)
+    killed: list[Gang] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    evidence: list[str] = field(default_factory=list)
+    pods: list[FakePod] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.registry = Registry(NODE)
+        self.executor = self.new_executor()
+
+    def new_executor(self) -> Executor:
+        """As after a restart of the agent: only the disk remembers."""
+
+        def keep(gang: Gang, found: Sequence[Found]) -> Evidence:
+            states = "".join(pod.states() for pod in self.pods)
+            return Evidence("/bundle", lambda: self.evidence.append(states))
+
+        listeners = Listeners(
+            acked=lambda _, ack: self.acks.append(ack),
+            killed=self.killed.append,
+            evidence=keep,
+            passed_over=self.said.append,
+        )
+        return Executor(
+            self.registry,
+            Containers([self.root]),
+            Ledger(self.folder / "orders.json"),
+            listeners,
+            lambda: self.now_s,
+        )
+
+    def pod(self, name: str, job: str = "train", containers: Sequence[str] = ("main",)) -> FakePod:
+        pod = FakePod(self.root, name, job)
+        for each in containers:
+            pod.add(each)
+        self.pods.append(pod)
+        self.registry.on_pod(pod.event())
+        return pod
+
+    def order(self, verb: Verb, number: str = "1", **other: object) -> Ack | None:
+        """Give an order; the ack, if there was one."""
+        order = Order(number, verb, {LABEL: "train"}, self.now_s, self.now_s + 10)
+        fields: dict[str, object] = {"phase": "ShuttingDown", "namespace": "team", **other}
+        for key in [key for key in fields if key in Order.__dataclass_fields__]:
+            order = replace(order, **{key: fields.pop(key)})  # type: ignore[arg-type]
+        incident = OrderedIncident(
+            str(fields["namespace"]), "i", str(fields.get("uid", "u1")), str(fields["phase"]), order
+        )
+        before = len(self.acks)
+        self.executor.obey(incident)
+        self.executor.repeat()
+        return self.acks[-1] if len(self.acks) > before else None
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with kubelet_root() as root:
+        made = Bench(root, tmp_path)
+        yield made
+        for pod in made.pods:
+            for leader in pod.leaders:
+                leader.kill()
+                leader.wait()
+                assert leader.stdout is not None
+                leader.stdout.close()
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.01)
+
+
+def test_stop_stops_every_process_of_the_gang_and_no_other(bench: Bench) -> None:
+    one, two = bench.pod("a", containers=("main", "log")), bench.pod("b")
+    other = bench.pod("c", job="another")
+    ack = bench.order(Verb.STOP)
+    assert ack is not None
+    assert (ack.result, ack.processes, ack.text) == (AckResult.DONE, 9, "evidence in /bundle")
+    assert (one.states(), two.states()) == ("TTTTTT", "TTT")
+    assert "T" not in other.states()
+    # the evidence is taken when all stands still
+    assert bench.evidence[0].count("T") == 9
+
+
+def test_a_stopped_gang_is_held_and_its_kill_is_told_before(bench: Bench) -> None:
+    pod = bench.pod("a")
+    (gang,) = bench.registry.gangs()
+    bench.order(Verb.STOP)
+    assert bench.executor.is_held(gang)
+    ack = bench.order(Verb.KILL, "2")
+    assert ack is not None
+    assert (ack.verb, ack.result, ack.processes) == (Verb.KILL, AckResult.DONE, 1)
+    wait_until(lambda: not pod.pids())
+    assert not bench.executor.is_held(gang)
+    assert bench.killed == [gang]
+    assert [each.order for each in bench.executor.acks(gang)] == ["1", "2"]
+
+
+def test_a_kill_without_a_stop_of_the_same_incident_is_refused(bench: Bench) -> None:
+    pod = bench.pod("a")
+    bench.order(Verb.STOP)
+    ack = bench.order(Verb.KILL, "2", uid="another")
+    assert ack is not None
+    assert (ack.result, ack.text) == (
+        AckResult.REFUSED,
+        "nothing is stopped here for this incident",
+    )
+    assert pod.states() == "TTT"
+
+
+def test_a_kill_spares_what_came_after_the_stop(bench: Bench) -> None:
+    pod = bench.pod("a")
+    bench.order(Verb.STOP)
+    late = pod.add("late")
+    bench.registry.on_pod(pod.event())
+    bench.order(Verb.KILL, "2")
+    wait_until(lambda: len(pod.pids()) == 3)
+    assert {Path(f"/proc/{pid}/cgroup").read_text().strip()[-64:] for pid in pod.pids()} == {
+        late.name
+    }
+
+
+def test_resume_lets_go_but_for_what_somebody_else_had_stopped(bench: Bench) -> None:
+    pod = bench.pod("a")
+    hung = max(pod.pids())
+    os.kill(hung, signal.SIGSTOP)
+    wait_until(lambda: state_of(hung) == "T")
+    bench.order(Verb.STOP)
+    ack = bench.order(Verb.RESUME, "2")
+    assert ack is not None
+    assert (ack.result, ack.processes) == (AckResult.DONE, 2)
+    wait_until(lambda: pod.states().count("T") == 1)
+    assert state_of(hung) == "T"
+
+
+def test_a_stop_that_no_kill_follows_ends_by_itself(bench: Bench) -> None:
+    pod = bench.pod("a")
+    bench.order(Verb.STOP)
+    bench.now_s += 9.9
+    bench.executor.expire()
+    assert pod.states() == "TTT"
+    bench.now_s += 0.2
+    bench.executor.expire()
+    wait_until(lambda: "T" not in pod.states())
+    assert "goes on" in bench.said[0]
+
+
+def test_a_restarted_agent_lets_go_in_time_and_does_nothing_twice(bench: Bench) -> None:
+    pod = bench.pod("a")
+    bench.order(Verb.STOP)
+    bench.executor = bench.new_executor()
+    (gang,) = bench.registry.gangs()
+    assert bench.executor.is_held(gang)
+    assert [each.order for each in bench.executor.acks(gang)] == ["1"]
+    bench.now_s += 11
+    bench.executor.expire()
+    wait_until(lambda: "T" not in pod.states())
+    bench.now_s -= 11
+    assert bench.order(Verb.STOP) is None
+    assert "T" not in pod.states()
+
+
+def test_a_restarted_agent_kills_what_the_one_before_stopped(bench: Bench) -> None:
+    pod = bench.pod("a")
+    bench.order(Verb.STOP)
+    bench.executor = bench.new_executor()
+    ack = bench.order(Verb.KILL, "2")
+    assert ack is not None
+    assert ack.result is AckResult.DONE
+    wait_until(lambda: not pod.pids())
+
+
+def test_only_pods_that_are_being_deleted_are_killed_and_later_ones_when_they_are(
+    bench: Bench,
+) -> None:
+    going, staying = bench.pod("a", containers=("main", "log")), bench.pod("b")
+    going.deleting = True
+    bench.registry.on_pod(going.event())
+    ack = bench.order(Verb.KILL_TERMINATING)
+    assert ack is not None
+    assert (ack.result, ack.processes) == (AckResult.PARTIAL, 2)
+    wait_until(lambda: not going.pids())
+    assert len(staying.pids()) == 3
+    staying.deleting = True
+    bench.registry.on_pod(staying.event())
+    bench.executor.repeat()
+    assert (bench.acks[-1].result, bench.acks[-1].processes) == (AckResult.DONE, 3)
+    wait_until(lambda: not staying.pids())
+
+
+def test_a_sandbox_is_left_alone(bench: Bench) -> None:
+    pod = FakePod(bench.root, "a")
+    bench.pods.append(pod)
+    sandbox = pod.add("sandbox", known=False)
+    # starts are counted in ticks of the clock
+    time.sleep(0.05)
+    pod.add("main")
+    bench.registry.on_pod(pod.event())
+    ack = bench.order(Verb.STOP)
+    assert ack is not None
+    assert ack.processes == 3
+    pod.deleting = True
+    bench.registry.on_pod(pod.event())
+    bench.order(Verb.KILL_TERMINATING, "2")
+    wait_until(lambda: pod.pids() == cgroups.processes(sandbox))
+    assert pod.states().count("T") == 0
+
+
+def test_a_container_that_the_api_has_not_told_yet_is_stopped_too(bench: Bench) -> None:
+    pod = bench.pod("a")
+    pod.add("new", known=False)
+    ack = bench.order(Verb.STOP)
+    assert ack is not None
+    assert ack.processes == 6
+
+
+NOT_OBEYED: dict[str, dict[str, Any]] = {
+    "in another phase": {"phase": "Decided"},
+    "before there is a phase": {"phase": ""},
+    "in another namespace": {"namespace": "elsewhere"},
+    "for another gang": {"selector": {LABEL: "another"}},
+    "for everything of a label that is no gang": {"selector": {"app": "x"}},
+    "too late": {"expires_s": NOW_S - 1},
+    "for pods that came later": {"created_before_s": NOW_S - 7200},
+}
+
+
+@pytest.mark.parametrize("other", NOT_OBEYED.values(), ids=NOT_OBEYED.keys())
+def test_not_obeyed(other: dict[str, Any], bench: Bench) -> None:
+    pod = bench.pod("a")
+    assert bench.order(Verb.STOP, "1", **other) is None
+    assert "T" not in pod.states()
+
+
+def test_pods_of_another_node_are_not_ours(bench: Bench) -> None:
+    pod = bench.pod("a")
+    pod.node = "node2"
+    bench.registry.on_pod(pod.event())
+    assert bench.order(Verb.STOP) is None
+    assert "T" not in pod.states()
+
+
+def test_without_a_disk_nothing_is_done(bench: Bench) -> None:
+    pod = bench.pod("a")
+    bench.folder.joinpath("orders.draft").mkdir()
+    ack = bench.order(Verb.STOP)
+    assert ack is not None
+    assert ack.result is AckResult.REFUSED
+    assert "cannot write" in (ack.text or "")
+    assert "T" not in pod.states()
+
+
+def test_the_thread_lets_go_without_being_asked(bench: Bench) -> None:
+    import threading
+
+    pod = bench.pod("a")
+    bench.order(Verb.STOP)
+    bench.now_s += 11
+    thread = threading.Thread(target=bench.executor.run)
+    thread.start()
+    wait_until(lambda: "T" not in pod.states())
+    bench.executor.close()
+    thread.join()

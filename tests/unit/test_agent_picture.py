@@ -1,0 +1,63 @@
+"""From a job to what is reported of it, and back to the words of the schema."""
+
+from kcover_ebpf.agent.picture import ranks_of, verdict_of
+from kcover_ebpf.cluster.report import FaultReport, object_of, report_of
+from kcover_ebpf.facts import Pid
+
+from .scene import Stage
+
+
+def hung() -> Stage:
+    stage = Stage(world=4, here=3)
+    stage.run(20)
+    stage.become(stage.rank(1), "stopped")
+    for rank in (0, 2):
+        stage.become(stage.rank(rank), "futex", last_send_ns=stage.now_ns)
+    stage.run(8)
+    return stage
+
+
+def test_the_picture_of_a_hang() -> None:
+    stage = hung()
+    pods = {Pid(proc.pid): f"u-{proc.rank}" for proc in stage.procs.values()}
+    ranks = {each.rank: each for each in ranks_of(stage.job, pods)}
+    assert set(ranks) == {0, 1, 2}
+    stopped = ranks[1]
+    assert (stopped.pod_uid, stopped.role, stopped.state) == ("u-1", "rank", "stopped")
+    assert stopped.age_s is not None
+    assert 6 <= stopped.age_s <= 9
+    assert stopped.world_size == 4
+    assert all(each.sockets for each in ranks.values())
+    assert all(each.threshold_s is not None for each in ranks.values())
+    report = FaultReport(node="n", time_s=1.0, sequence=1, ranks=tuple(ranks.values()))
+    assert report_of(object_of(report, "team", "r")) == report
+
+
+def test_a_process_of_no_pod_is_left_out() -> None:
+    stage = hung()
+    assert [each.pod_uid for each in ranks_of(stage.job, {Pid(100): "u"})] == ["u"]
+
+
+def test_a_rank_that_ended_says_how() -> None:
+    stage = Stage(world=4, here=2)
+    stage.run(20)
+    stage.exit(stage.rank(0), signal=9)
+    stage.run(2)
+    ranks = {each.rank: each for each in ranks_of(stage.job, {Pid(100): "u", Pid(101): "v"})}
+    assert (ranks[0].exit, ranks[0].sockets) == ("signal 9", ())
+    assert ranks[1].exit is None
+
+
+def test_the_verdict_names_pod_and_node_and_counts_back_from_the_report() -> None:
+    stage = hung()
+    told = stage.verdicts[-1]
+    found = verdict_of(told, "n1", told.since_s + 12, {Pid(101): "u-1"}, {"u-1": "train-1"})
+    assert found.age_s == 12.0
+    assert found.culprit is not None
+    assert (found.culprit.pod, found.culprit.pod_uid, found.culprit.node, found.culprit.rank) == (
+        "train-1",
+        "u-1",
+        "n1",
+        1,
+    )
+    assert found.unobserved == ("1 of 4 ranks are not on this host",)

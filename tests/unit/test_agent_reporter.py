@@ -1,0 +1,191 @@
+"""When a report is sent, and what happens when it cannot be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kcover_ebpf.agent.reporter import Draft, Reporter
+from kcover_ebpf.cluster.order import Verb
+from kcover_ebpf.cluster.report import (
+    Ack,
+    AckResult,
+    FaultReport,
+    LocalVerdict,
+    PodRef,
+    RankPicture,
+)
+from kcover_ebpf.errors import ApiError, Forbidden, NotFound, Unreachable
+from kcover_ebpf.incidents.verdict import Cause, Kind
+
+HUNG = LocalVerdict(Kind.HUNG, Cause.STOPPED)
+RANK = RankPicture("u", 1, "rank", "stopped")
+
+
+class Server:
+    """Takes what it is sent, or fails as told."""
+
+    def __init__(self) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self.deleted: list[str] = []
+        self.fails: dict[str, ApiError] = {}
+
+    def apply(self, path: str, body: dict[str, Any], manager: str) -> None:
+        self._fail(path)
+        assert manager == "kcover-agent"
+        self.sent.append(body)
+
+    def delete(self, path: str) -> None:
+        self._fail(path)
+        self.deleted.append(path)
+
+    def _fail(self, path: str) -> None:
+        for part, error in self.fails.items():
+            if part in path:
+                raise error
+
+    @property
+    def names(self) -> list[str]:
+        return [each["metadata"]["name"] for each in self.sent]
+
+
+class Bench:
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now_s = 1000.0
+        patch.setattr("kcover_ebpf.agent.reporter.time.monotonic", lambda: self.now_s)
+        patch.setattr("kcover_ebpf.agent.reporter.random.uniform", lambda low, high: 1.0)
+        self.server = Server()
+        self.acks: dict[str, tuple[Ack, ...]] = {}
+        self.errors: list[tuple[str, str]] = []
+        self.reporter = Reporter(
+            self.server,
+            lambda _, name: self.acks.get(name, ()),
+            lambda verb, resource, error: self.errors.append((verb, type(error).__name__)),
+        )
+
+    def put(self, name: str = "r", **report: Any) -> None:
+        made = FaultReport(node="n", time_s=self.now_s, sequence=0, pods=(PodRef("p", "u"),))
+        self.reporter.put(Draft("team", name, replace(made, **report), ()))
+
+    def turn(self, seconds: float = 0.0) -> int:
+        """Let time pass and the thread look once; how many reports went out."""
+        self.now_s += seconds
+        before = len(self.server.sent)
+        self.reporter.look()
+        return len(self.server.sent) - before
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(monkeypatch)
+
+
+def test_the_first_report_is_sent_at_once_and_then_every_thirty_seconds(bench: Bench) -> None:
+    bench.put()
+    assert bench.turn() == 1
+    sent = []
+    for _ in range(60):
+        bench.put()
+        sent.append(bench.turn(1.0))
+    assert [index + 1 for index, count in enumerate(sent) if count] == [30, 60]
+
+
+def test_a_changed_verdict_is_sent_at_once(bench: Bench) -> None:
+    bench.put()
+    bench.turn()
+    bench.put(verdict=HUNG)
+    assert bench.turn(0.1) == 1
+    bench.put(verdict=replace(HUNG, age_s=5.0))
+    assert bench.turn(0.1) == 0
+
+
+def test_a_picture_is_sent_once_a_second(bench: Bench) -> None:
+    bench.put(verdict=HUNG, ranks=(RANK,))
+    bench.turn()
+    sent = 0
+    for _ in range(40):
+        bench.put(verdict=HUNG, ranks=(RANK,))
+        sent += bench.turn(0.25)
+    assert sent == 10
+
+
+def test_an_ack_is_sent_at_once(bench: Bench) -> None:
+    bench.put()
+    bench.turn()
+    bench.acks["r"] = (Ack("1", Verb.STOP, AckResult.DONE, 3),)
+    bench.reporter.hurry("team", "r")
+    assert bench.turn(0.01) == 1
+    assert bench.server.sent[-1]["spec"]["acks"][0]["order"] == "1"
+
+
+def test_sequences_grow(bench: Bench) -> None:
+    bench.put("a")
+    bench.put("b")
+    bench.turn()
+    first, second = (each["spec"]["sequence"] for each in bench.server.sent)
+    assert second == first + 1
+
+
+def test_what_an_outage_kept_back_is_made_anew_and_sent_once(bench: Bench) -> None:
+    bench.put()
+    bench.turn()
+    bench.server.fails["faultreports"] = Unreachable("no")
+    bench.put(verdict=HUNG)
+    began_s = bench.now_s
+    for _ in range(60):
+        bench.put(verdict=HUNG)
+        assert bench.turn(1.0) == 0
+    assert bench.reporter.waiting == 1
+    # not in a tight loop
+    assert 5 <= bench.reporter.counts["failed"] <= 12
+    bench.server.fails.clear()
+    sent = []
+    for _ in range(12):
+        bench.put(verdict=HUNG)
+        sent.append(bench.turn(1.0))
+    assert sum(sent) == 1
+    assert bench.server.sent[-1]["spec"]["time"] > f"1970-01-01T00:{int(began_s / 60) + 1:02d}"
+    assert bench.reporter.waiting == 0
+
+
+def test_one_report_that_is_refused_does_not_hold_up_the_others(bench: Bench) -> None:
+    bench.server.fails["/bad"] = Forbidden("no", 403)
+    bench.put("bad")
+    bench.put("good")
+    bench.turn()
+    bench.turn(1.0)
+    assert bench.server.names == ["good"]
+    assert bench.errors == [("apply", "Forbidden")]
+    bench.server.fails.clear()
+    bench.turn(11.0)
+    assert bench.server.names == ["good", "bad"]
+
+
+def test_the_report_of_a_gang_that_is_gone_is_deleted(bench: Bench) -> None:
+    bench.put("a")
+    bench.put("b")
+    bench.turn()
+    bench.reporter.keep({("team", "b")})
+    bench.turn()
+    bench.turn(60.0)
+    assert [path.rpartition("/")[2] for path in bench.server.deleted] == ["a"]
+    assert bench.server.names[2:] == ["b"]
+
+
+def test_a_report_that_went_with_its_pods_is_no_error(bench: Bench) -> None:
+    bench.put("a")
+    bench.turn()
+    bench.server.fails["/a"] = NotFound("gone", 404)
+    bench.reporter.keep(())
+    bench.turn()
+    assert bench.errors == []
+
+
+def test_what_an_earlier_agent_left_is_deleted_unless_the_gang_is_there(bench: Bench) -> None:
+    bench.put("here")
+    bench.reporter.owe(("team", "here"))
+    bench.reporter.owe(("team", "gone"))
+    bench.turn()
+    assert [path.rpartition("/")[2] for path in bench.server.deleted] == ["gone"]
