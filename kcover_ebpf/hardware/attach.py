@@ -56,8 +56,8 @@ class Attachments:
     def reload_gpu(self) -> None:
         """Attach anew what hangs on the GPU driver."""
         self._load(self._gpu)
-        if not self._loaded["gpu"].links:
-            self._refused_count += 1
+        refused = not self._loaded["gpu"].links and self._has_module(families.GPU_MODULE)
+        self._refused_count = self._refused_count + 1 if refused else 0
 
     def reload_nic(self) -> None:
         """Attach anew what hangs on the RDMA core."""

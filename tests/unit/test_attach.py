@@ -1,0 +1,93 @@
+"""Which device families are tried, and when again; the real kernel's answers are in tests/vm."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from kcover_ebpf.hardware import attach, families
+from kcover_ebpf.hardware.attach import Attachments
+from kcover_ebpf.kernel.maps import BpfMap
+from kcover_ebpf.kernel.objects import Link
+from kcover_ebpf.kernel.probes import Family, LoadedFamily, ProbeStatus
+from kcover_ebpf.settings import Settings
+
+
+class Loader:
+    """Stands for the kernel: takes every probe, or refuses all of the GPU driver's."""
+
+    def __init__(self) -> None:
+        self.tried: list[str] = []
+        self.refuses_gpu = False
+
+    def load(
+        self, family: Family, _shared: Mapping[str, BpfMap], _settings: Settings
+    ) -> LoadedFamily:
+        self.tried += [probe.name for probe in family.probes]
+        taken = family.name != "gpu" or not self.refuses_gpu
+        links = {probe.name: Link(0) for probe in family.probes} if taken else {}
+        for link in links.values():
+            link._pointer = None
+        statuses = tuple(
+            ProbeStatus(family.name, probe.name, taken, "" if taken else "refused", probe.blind_to)
+            for probe in family.probes
+        )
+        return LoadedFamily(None, links, statuses)
+
+
+@pytest.fixture
+def loader(monkeypatch: pytest.MonkeyPatch) -> Loader:
+    found = Loader()
+    monkeypatch.setattr(attach, "load_family", found.load)
+    return found
+
+
+def _host(root: Path, *modules: str) -> Path:
+    for name in modules:
+        (root / "sys/module" / name).mkdir(parents=True)
+    return root
+
+
+def _attached(root: Path) -> Attachments:
+    return Attachments({}, Settings(), root, pin_driver=False)
+
+
+GPU_PROBES = {probe.name for probe in families.GPU.probes}
+
+
+def test_what_hangs_on_a_module_is_not_tried_before_it_is_there(
+    loader: Loader, tmp_path: Path
+) -> None:
+    found = _attached(_host(tmp_path))
+    assert not GPU_PROBES & set(loader.tried)
+    assert {"on_console", "on_aer", "on_health"} <= set(loader.tried)
+    reasons = {status.probe: status.reason for status in found.statuses if not status.attached}
+    assert reasons == {
+        **dict.fromkeys(GPU_PROBES, "the module nvidia is not loaded"),
+        "on_rdma": "the module ib_core is not loaded",
+    }
+    assert not found.driver_waits
+
+
+def test_a_driver_that_comes_is_attached_to_once(loader: Loader, tmp_path: Path) -> None:
+    found = _attached(_host(tmp_path))
+    _host(tmp_path, "nvidia")
+    waits = [found.driver_waits]
+    found.reload_gpu()
+    waits.append(found.driver_waits)
+    assert waits == [True, False]
+    assert set(loader.tried) >= GPU_PROBES
+    assert all(status.attached for status in found.statuses if status.family == "gpu")
+
+
+def test_a_kernel_that_always_refuses_is_not_asked_for_ever(loader: Loader, tmp_path: Path) -> None:
+    loader.refuses_gpu = True
+    found = _attached(_host(tmp_path, "nvidia"))
+    tries = 0
+    while found.driver_waits:
+        found.reload_gpu()
+        tries += 1
+    assert tries == 5
+    loader.refuses_gpu = False
+    found.reload_gpu()
+    assert any(status.attached for status in found.statuses if status.family == "gpu")
