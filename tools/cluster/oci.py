@@ -67,7 +67,7 @@ def names(archive: Path) -> list[str]:
                 if member in members and (file := tar.extractfile(members[member])):
                     return read(json.load(file))
     except (tarfile.TarError, json.JSONDecodeError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{archive} is no image archive: {error}") from error
+        raise ValueError(f"{archive} is no image archive") from error
     raise ValueError(f"{archive} is no image archive: it has neither index.json nor manifest.json")
 
 
