@@ -24,6 +24,23 @@ struct inode___device {
 	__u32 i_rdev;
 };
 
+/* include/linux/blk-mq.h, blkdev.h; the disk is the queue's since 5.16 */
+struct gendisk {
+	int major;
+	int first_minor;
+	char disk_name[32];
+};
+
+struct request_queue {
+	struct gendisk *disk;
+};
+
+struct request {
+	struct request_queue *q;
+	__u32 cmd_flags;
+	__u64 __sector;
+};
+
 struct devlink {
 	struct device *dev;
 };

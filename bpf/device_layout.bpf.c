@@ -10,6 +10,7 @@ struct open_event open_event;
 struct uvm_event uvm_event;
 struct module_event module_event;
 struct nic_event nic_event;
+struct block_event block_event;
 struct aer_key aer_key;
 struct aer_value aer_value;
 

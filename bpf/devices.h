@@ -18,6 +18,7 @@
 #define UUID_BYTES         16
 #define NIC_DEVICE_BYTES   64
 #define NIC_TEXT_BYTES     128
+#define DISK_BYTES         32
 
 enum device_event_type {
 	EVENT_XID = 32,
@@ -28,6 +29,7 @@ enum device_event_type {
 	EVENT_UVM = 37,
 	EVENT_MODULE = 38,
 	EVENT_NIC = 39,
+	EVENT_BLOCK = 40,
 };
 
 /* The values of facts' Rung that the kernel half can have. */
@@ -112,6 +114,19 @@ struct nic_event {
 	__u32 pad;
 	__u8 device[NIC_DEVICE_BYTES]; /* PCI address; RDMA device name for NIC_RDMA */
 	__u8 text[NIC_TEXT_BYTES];
+};
+
+/* A request that a block device failed. */
+struct block_event {
+	struct event_header header;
+	__u64 sector; /* of 512 bytes */
+	__u32 bytes;
+	__u32 status;    /* blk_status_t */
+	__u32 operation; /* enum req_op */
+	__u32 major;
+	__u32 minor; /* of the whole disk */
+	__u32 pad;
+	__u8 disk[DISK_BYTES];
 };
 
 struct aer_key {

@@ -10,6 +10,7 @@ from kcover_ebpf import device_wire as wire
 from kcover_ebpf.device_facts import (
     AerSeverity,
     AerTotal,
+    BlockError,
     CudaContext,
     DeviceFact,
     DeviceHeld,
@@ -119,6 +120,35 @@ def _nic(event: wire.NicEvent) -> PortChange | DeviceNotice:
     return PortChange(event.header.boottime_ns, f"{name}/{event.port}", "", up, words)
 
 
+# include/linux/blk_types.h: blk_status_t, enum req_op
+_BLOCK_ERRORS = {
+    1: "not supported",
+    2: "timeout",
+    3: "no space",
+    4: "transport",
+    5: "target",
+    6: "reservation conflict",
+    7: "medium",
+    8: "protection",
+    9: "resource",
+    10: "I/O",
+}
+_BLOCK_OPERATIONS = {0: "read", 1: "write", 2: "flush", 3: "discard", 9: "write zeroes"}
+
+
+def _block(event: wire.BlockEvent) -> BlockError:
+    operation, status = event.operation, event.status
+    return BlockError(
+        event.header.boottime_ns,
+        text_of(event.disk),
+        f"{event.major}:{event.minor}",
+        _BLOCK_OPERATIONS.get(operation, f"operation {operation}"),
+        event.sector,
+        event.bytes,
+        _BLOCK_ERRORS.get(status, f"status {status}"),
+    )
+
+
 class MirrorLayout:
     """Reads a record as its mirror; has the two names of `struct.Struct` that `decode` uses.
 
@@ -142,6 +172,7 @@ DEVICE_DECODERS: dict[int, tuple[MirrorLayout, Callable[..., DeviceFact]]] = {
     wire.DeviceEventType.OPEN: (MirrorLayout(wire.OpenEvent), _held),
     wire.DeviceEventType.UVM: (MirrorLayout(wire.UvmEvent), _cuda),
     wire.DeviceEventType.NIC: (MirrorLayout(wire.NicEvent), _nic),
+    wire.DeviceEventType.BLOCK: (MirrorLayout(wire.BlockEvent), _block),
     wire.DeviceEventType.MODULE: (MirrorLayout(wire.ModuleEvent), _module),
 }
 """Type of a record -> its layout, and the fact in it; KeyError: a closed list holds something else.

@@ -198,6 +198,42 @@ class PortChange:
     """PCI address behind it; empty for a virtual one."""
     up: bool
     text: str
+    addresses: tuple[str, ...] = ()
+    """Of an interface: by them a connection is known to go through it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockError:
+    """A disk failed a request; whose data it was is not told."""
+
+    boottime_ns: int
+    disk: str
+    """Such as "sda" or "nvme0n1"."""
+    device: str
+    """MAJOR:MINOR of the whole disk."""
+    operation: str
+    """read, write, flush, discard, or a number."""
+    sector: int
+    size_bytes: int
+    error: str
+    """The block layer's own class of error: medium, transport, timeout, ..."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverCall:
+    """A thread sits in a call of the GPU driver that signals cannot end (state D)."""
+
+    boottime_ns: int
+    pid: Pid
+    tid: int
+    since_ns: int
+    node: str
+    """The device file of the call, "/dev/nvidiactl" for most."""
+    device: str
+    """The GPU; empty where the process holds several, or none that is known."""
+    uuid: str
+    wait_channel: str
+    """The kernel function it sleeps in; empty when unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +250,8 @@ class DeviceFault:
     """The sentence for the evidence, with device, code and meaning."""
     ends_job: bool
     """False: told as evidence only."""
+    uuid: str = ""
+    """Of a GPU, as NVML and device plug-ins write it; empty for other devices."""
 
 
 DeviceFact = (
@@ -228,5 +266,7 @@ DeviceFact = (
     | CudaContext
     | DriverChange
     | PortChange
+    | BlockError
+    | DriverCall
     | DeviceFault
 )

@@ -16,6 +16,7 @@ MemoryLabel = c_uint8 * 64
 Uuid = c_uint8 * 16
 NicDeviceName = c_uint8 * 64
 NicText = c_uint8 * 128
+DiskName = c_uint8 * 32
 BitCounts = c_uint32 * 32
 
 
@@ -30,6 +31,7 @@ class DeviceEventType(IntEnum):
     UVM = 37
     MODULE = 38
     NIC = 39
+    BLOCK = 40
 
 
 class XidRung(IntEnum):
@@ -145,6 +147,22 @@ class NicEvent(ctypes.Structure):
         ("pad", c_uint32),
         ("device", NicDeviceName),
         ("text", NicText),
+    )
+
+
+class BlockEvent(ctypes.Structure):
+    """Facts: BlockError."""
+
+    _fields_ = (
+        ("header", EventHeader),
+        ("sector", c_uint64),
+        ("bytes", c_uint32),
+        ("status", c_uint32),
+        ("operation", c_uint32),
+        ("major", c_uint32),
+        ("minor", c_uint32),
+        ("pad", c_uint32),
+        ("disk", DiskName),
     )
 
 

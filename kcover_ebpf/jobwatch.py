@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Protocol
 from kcover_ebpf.decisions import Decision, decide
 from kcover_ebpf.device_facts import (
     AerError,
+    BlockError,
     DeviceFault,
     DeviceNotice,
+    DriverCall,
     MemoryFault,
     PortChange,
     XidReported,
@@ -48,6 +50,8 @@ ANNOUNCED = (
     AerError,
     MemoryFault,
     PortChange,
+    BlockError,
+    DriverCall,
     DeviceFault,
 )
 """Facts that are told, and judged, as they come."""

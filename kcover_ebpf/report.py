@@ -37,6 +37,7 @@ CAUSE_TEXT = {
     Cause.BLOCKED_UNKNOWN: "waits in the kernel",
     Cause.SPINNING: "runs without getting anywhere",
     Cause.STORAGE: "waits for storage that does not answer",
+    Cause.DRIVER_STUCK: "is stuck in a call of a device driver",
     Cause.LOADER_STUCK: "waits for a data loader that is stuck",
     Cause.LOADER_DIED: "waits for a data loader that died",
     Cause.MISSING_RANK: "never appeared",
@@ -249,6 +250,12 @@ def _device_fact_text(fact: facts.Fact) -> str:
             return f"pid {fact.pid} holds a faulty device: {fact.text}"
         case devices.XidReported() | devices.AerError() | devices.MemoryFault():
             return device_text(fact)
+        case devices.BlockError():
+            what = f"{fact.operation} of {fact.size_bytes} B at sector {fact.sector}"
+            return f"disk {fact.disk} failed a {what}: {fact.error} error"
+        case devices.DriverCall():
+            where = f"{fact.node} [{fact.wait_channel or 'in the driver'}]"
+            return f"pid {fact.pid} thread {fact.tid} is stuck in a driver call: {where}"
         case devices.DeviceNotice():
             return f"{fact.device}: {fact.text}"
         case devices.PortChange():

@@ -100,8 +100,7 @@ class Sensor:
         for fact in self._kernel.sample(self.job.members.ranks.keys()):
             self._watch.take(fact)
         self._poll_devices()
-        for inspection in self._inspector.look(self.job.wants()):
-            self.job.observe(inspection)
+        self._take(self._inspector.look(self.job.wants()))
         self._watch.ask_collectives()
         self._watch.judge()
         self._watch.tell_table()

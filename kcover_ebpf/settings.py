@@ -145,5 +145,7 @@ class Settings:
     """Size of the event ring buffer; a power of two."""
     max_threads: int = 65536
     """Threads the sampler can remember; more are counted as lost."""
+    pin_driver: bool = False
+    """Use the GPU driver's own tracepoint, although the driver cannot be unloaded meanwhile."""
     act: Act = Act.OBSERVE
     policy: Policy = field(default_factory=Policy)

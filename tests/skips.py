@@ -78,6 +78,7 @@ CAPABILITIES: Mapping[str, tuple[Callable[[], bool], str]] = {
         "run tools/setup test",
     ),
     "jax": ((ROOT / ".bench/jax/bin/python").exists, "run tools/setup bench"),
+    "nvidia-ml-py": (lambda: _has_module("pynvml"), "run tools/setup test"),
     "nvidia": (Path("/dev/nvidiactl").exists, "run on a machine with an NVIDIA GPU"),
 }
 

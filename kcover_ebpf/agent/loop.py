@@ -100,9 +100,7 @@ class NodeLoop:
         for fact in self._devices.tick(self._owners.keys()):
             self._route(fact)
         looks = [look for watch in watches for look in watch.job.wants()]
-        for inspection in self._inspector.look(looks):
-            if (owner := self._owners.get(inspection.pid)) is not None:
-                owner.watch.job.observe(inspection)
+        self._take(self._inspector.look(looks))
         for watch in watches:
             watch.ask_collectives()
         self._judge()

@@ -115,7 +115,12 @@ class _Run:
 
         settings = self._plan.settings
         return self._stack.enter_context(
-            DeviceWatch(kernel.maps, settings, partial(load, self._plan.catalog))
+            DeviceWatch(
+                kernel.maps,
+                settings,
+                partial(load, self._plan.catalog),
+                pin_driver=settings.pin_driver,
+            )
         )
 
     def _make_announcer(self, keeper: Keeper | None) -> Announcer:

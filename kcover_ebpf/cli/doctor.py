@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from kcover_ebpf.host import cgroups
 from kcover_ebpf.kernel import capabilities, features
 
 if TYPE_CHECKING:
+    from kcover_ebpf.hardware.rungs import Active
     from kcover_ebpf.kernel.probes import ProbeStatus
 
 _EXAMPLES = """
@@ -28,6 +30,10 @@ Examples:
 Exit codes:
   0 the base layer works; 3 it does not
 """
+
+
+_SELF_TEST_S = 0.5
+_NVML_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,30 +59,42 @@ def doctor(output: str) -> int:
     """Load every probe, say what became of it, and unload all again. Changes nothing."""
     found = host_features()
     statuses: tuple[ProbeStatus, ...] = ()
+    rungs: Sequence[Active] = ()
     trouble: CannotObserve | None = None
     try:
-        statuses = _try_probes()
+        statuses, rungs = _try_probes()
     except CannotObserve as error:
         trouble = error
     if output == "json":
-        click.echo(_as_json(found, statuses, trouble))
+        click.echo(_as_json(found, statuses, rungs, trouble))
     else:
-        click.echo("\n".join(_as_text(found, statuses)))
+        click.echo("\n".join(_as_text(found, statuses, rungs)))
     if trouble is not None:
         raise trouble
     return 0
 
 
-def _try_probes() -> tuple[ProbeStatus, ...]:
+def _try_probes() -> tuple[tuple[ProbeStatus, ...], Sequence[Active]]:
     features.require_rights()
+    from kcover_ebpf.hardware import rungs
     from kcover_ebpf.hardware.catalog.files import load
+    from kcover_ebpf.hardware.nvml import Nvml
     from kcover_ebpf.hardware.watch import DeviceWatch
     from kcover_ebpf.kernel.sampler import Kernel
     from kcover_ebpf.settings import Settings
 
     settings = Settings()
     with Kernel.open(settings) as kernel, DeviceWatch(kernel.maps, settings, load) as devices:
-        return (*kernel.statuses, *devices.statuses)
+        end_s = time.monotonic() + _SELF_TEST_S
+        while not devices.console_works and (left_s := end_s - time.monotonic()) > 0:
+            for fact in kernel.wait(left_s):
+                devices.observe(fact, ())
+        statuses, found = devices.statuses, rungs.active(devices.sources)
+        if not any(each.probe == "nvml" for each in statuses):
+            nvml = Nvml()
+            statuses = (*statuses, nvml.status(_NVML_S))
+            nvml.close()
+        return (*kernel.statuses, *statuses), found
 
 
 def host_features() -> list[Feature]:
@@ -136,7 +154,9 @@ def _cgroup_features() -> list[Feature]:
     ]
 
 
-def _as_text(found: list[Feature], statuses: tuple[ProbeStatus, ...]) -> list[str]:
+def _as_text(
+    found: list[Feature], statuses: tuple[ProbeStatus, ...], rungs: Sequence[Active]
+) -> list[str]:
     lines = [f"kcover-ebpf {__version__}, Linux {platform.release()}, {platform.machine()}", ""]
     feature_rows = [(each.name, "yes" if each.found else "no", each.detail) for each in found]
     lines += report.aligned([("FEATURE", "FOUND", "DETAIL"), *feature_rows])
@@ -153,6 +173,9 @@ def _as_text(found: list[Feature], statuses: tuple[ProbeStatus, ...]) -> list[st
         ]
         titles = ("FAMILY", "PROBE", "STATE", "SEES", "WHY NOT")
         lines += ["", *report.aligned([titles, *rows])]
+    if rungs:
+        sources = [(each.family, each.rung) for each in rungs]
+        lines += ["", *report.aligned([("EVENTS", "TOLD BY"), *sources])]
     refused = [each for each in statuses if not each.attached]
     if refused:
         lines += ["", "not observable here: " + "; ".join(each.blind_to for each in refused)]
@@ -162,7 +185,10 @@ def _as_text(found: list[Feature], statuses: tuple[ProbeStatus, ...]) -> list[st
 
 
 def _as_json(
-    found: list[Feature], statuses: tuple[ProbeStatus, ...], trouble: CannotObserve | None
+    found: list[Feature],
+    statuses: tuple[ProbeStatus, ...],
+    rungs: Sequence[Active],
+    trouble: CannotObserve | None,
 ) -> str:
     fields = {
         "version": __version__,
@@ -172,6 +198,7 @@ def _as_json(
         "trouble": None if trouble is None else str(trouble),
         "features": [asdict(each) for each in found],
         "probes": [asdict(each) for each in statuses],
+        "rungs": [asdict(each) for each in rungs],
         "unobserved": [each.blind_to for each in statuses if not each.attached],
     }
     return report.event_line("doctor", time.time(), fields)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -45,6 +46,11 @@ Exit codes:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="TOML file with your own word on Xids and SXids (see kcover-ebpf xid).",
 )
+@click.option(
+    "--pin-driver",
+    is_flag=True,
+    help="Use the GPU driver's own tracepoint too: it cannot be unloaded while we run.",
+)
 @click.option("--for", "duration", metavar="DURATION", help="End after so long, like 90s or 2h.")
 @click.option(
     "-o",
@@ -71,6 +77,7 @@ def run(  # noqa: PLR0913 - one for each option
     max_restarts: int | None,
     policy: Path | None,
     catalog: Path | None,
+    pin_driver: bool,
     duration: str | None,
     output: str,
     metrics: str | None,
@@ -86,6 +93,7 @@ def run(  # noqa: PLR0913 - one for each option
     """
     planning.choose_target(argv, pid, cgroup)
     settings = planning.make_settings(act, policy, max_restarts)
+    settings = replace(settings, pin_driver=pin_driver)
     planning.check_act(settings.act, has_command=bool(argv))
     planning.check_catalog(catalog)
     name, path = planning.find_target(argv, pid, cgroup, settings.act)

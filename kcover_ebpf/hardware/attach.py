@@ -39,7 +39,7 @@ class Attachments:
         self._loaded: dict[str, LoadedFamily] = {}
         self._refused_count = 0
         with kept_memory():
-            for family in (families.LOG, families.PCIE, families.MEMORY, families.NIC, self._gpu):
+            for family in (*families.ALWAYS, families.NIC, self._gpu):
                 self._load(family)
 
     def _load(self, family: Family) -> None:

@@ -16,8 +16,8 @@ GPU = Family(
 )
 """Attached while the driver is loaded; kprobes, so that it can be unloaded meanwhile."""
 
-GPU_PINNED = Family("gpu", (Probe("on_xid_tracepoint", GPU.probes[0].blind_to), *GPU.probes[1:]))
-"""The same with the driver's own tracepoint, which keeps the driver from being unloaded."""
+GPU_PINNED = Family("gpu", (Probe("on_xid_tracepoint", "the driver's own words"), *GPU.probes))
+"""With the driver's own tracepoint as well, which keeps the driver from being unloaded."""
 
 LOG = Family(
     "log",
@@ -36,6 +36,7 @@ MEMORY = Family(
         Probe("on_machine_check", "machine checks"),
     ),
 )
+BLOCK = Family("block", (Probe("on_block_error", "requests that disks fail"),))
 NIC = Family(
     "nic",
     (
@@ -44,6 +45,8 @@ NIC = Family(
     ),
 )
 """The first probe is attached while the RDMA core is loaded."""
+ALWAYS = (LOG, PCIE, MEMORY, BLOCK)
+"""Attached once, at the start."""
 GPU_MODULE = "nvidia"
 GPU_MODULES = frozenset({GPU_MODULE, "nvidia_uvm"})
 NIC_MODULE = "ib_core"

@@ -61,7 +61,7 @@ class Ladder:
         """
         late = []
         for key, entry in list(self._entries.items()):
-            for rung in (Rung.KPROBE, Rung.TRACEPOINT, Rung.KMSG, Rung.CONSOLE):
+            for rung in (Rung.KPROBE, Rung.TRACEPOINT, Rung.KMSG, Rung.NVML, Rung.CONSOLE):
                 held = entry.held[rung]
                 while held and now_ns - held[0].boottime_ns >= HOLD_NS:
                     report = held.popleft()

@@ -6,6 +6,7 @@ A port that was moved into a pod's namespace is not seen from here.
 from __future__ import annotations
 
 import errno
+import fcntl
 import socket
 import struct
 from collections.abc import Iterator
@@ -75,6 +76,26 @@ def _attributes(raw: bytes) -> Iterator[tuple[int, bytes]]:
         offset += (length + 3) & ~3
 
 
+_SIOCGIFADDR = 0x8915
+_IFREQ = struct.Struct("=16s24x")
+
+
+def addresses(name: str, root: Path = Path("/")) -> tuple[str, ...]:
+    """The addresses of an interface of this network namespace: the first IPv4 one, all IPv6 ones."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        try:
+            raw = fcntl.ioctl(asking, _SIOCGIFADDR, _IFREQ.pack(name.encode()[:15]))
+            found.append(socket.inet_ntoa(raw[20:24]))
+        except OSError:
+            pass  # it has none
+    for line in _read(root / "proc/net/if_inet6").splitlines():
+        words = line.split()
+        if len(words) == 6 and words[5] == name:
+            found.append(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(words[0])))
+    return tuple(found)
+
+
 class PortWatch:
     """Told by the kernel about links, and asks for the error counters of RDMA ports."""
 
@@ -111,9 +132,9 @@ class PortWatch:
                 self._up[link.name] = up
                 if before is not None and before != up:
                     off = "" if up or link.wanted else ", switched off"
-                    yield PortChange(
-                        boottime_ns, link.name, self._device(link.name), up, f"{link.state}{off}"
-                    )
+                    device, text = self._device(link.name), f"{link.state}{off}"
+                    known = addresses(link.name, self._root)
+                    yield PortChange(boottime_ns, link.name, device, up, text, known)
 
     def _device(self, name: str) -> str:
         try:

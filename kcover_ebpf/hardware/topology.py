@@ -71,6 +71,19 @@ def has_gpu(root: Path = Path("/")) -> bool:
     return any(_read(vendor) == _GPU_VENDOR for vendor in vendors)
 
 
+_MIG_ACCESS = re.compile(r"gpu(\d+)/gi(\d+)/(?:ci\d+/)?access (\d+)")
+
+
+def mig_nodes(root: Path, minor: int, instance: int) -> frozenset[str]:
+    """Device files that a process must open to use a MIG instance of /dev/nvidia`minor`."""
+    table = _MIG_ACCESS.findall(_read(root / "proc/driver/nvidia-caps/mig-minors"))
+    return frozenset(
+        f"/dev/nvidia-caps/nvidia-cap{number}"
+        for gpu, found, number in table
+        if (int(gpu), int(found)) == (minor, instance)
+    )
+
+
 def path_of(root: Path, device: str) -> tuple[str, ...]:
     """The PCI addresses above a device, and itself; just itself when it has left the bus."""
     try:

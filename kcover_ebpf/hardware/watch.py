@@ -11,11 +11,8 @@ from typing import Self
 
 from kcover_ebpf.device_facts import (
     AerError,
-    AerSeverity,
     AerTotal,
-    CudaContext,
     DeviceFact,
-    DeviceHeld,
     DeviceNotice,
     DriverChange,
     DriverLine,
@@ -24,15 +21,21 @@ from kcover_ebpf.device_facts import (
     XidReported,
     XidSighting,
 )
-from kcover_ebpf.facts import Fact, Pid, ProcessExit
-from kcover_ebpf.hardware import families, faults, ownership, topology
+from kcover_ebpf.facts import Fact, Inspection, Pid
+from kcover_ebpf.hardware import families
 from kcover_ebpf.hardware.aer import AerCounter
 from kcover_ebpf.hardware.attach import Attachments
-from kcover_ebpf.hardware.catalog import FIRST_SXID, Catalog
+from kcover_ebpf.hardware.catalog import Catalog
+from kcover_ebpf.hardware.concern import Concern
 from kcover_ebpf.hardware.kernlog import read_console, read_record
 from kcover_ebpf.hardware.kmsg import KmsgReader
 from kcover_ebpf.hardware.ladder import Ladder
+from kcover_ebpf.hardware.nvml import Nvml
 from kcover_ebpf.hardware.ports import PortWatch
+from kcover_ebpf.hardware.rungs import Sources
+from kcover_ebpf.hardware.stuck import StuckCalls
+from kcover_ebpf.hardware.topology import Topology
+from kcover_ebpf.hardware.whose import Whose
 from kcover_ebpf.kernel.maps import BpfMap
 from kcover_ebpf.kernel.probes import ProbeStatus
 from kcover_ebpf.settings import Settings
@@ -66,8 +69,10 @@ class DeviceWatch:
         self._kmsg = _open_kmsg(root)
         self.console_works = False
         self.ladder = Ladder(Rung.KMSG)
-        self.topology = topology.Topology()
-        self._holders = ownership.Holders()
+        self.whose = Whose(root)
+        self._stuck = StuckCalls(self.whose)
+        patience_ns = int(settings.policy.link_patience_s * 1e9)
+        self._concern = Concern(self.whose, catalog, patience_ns)
         self._ports = _open_ports(root)
         self._stale_nic = False
         self._aer = AerCounter()
@@ -84,21 +89,55 @@ class DeviceWatch:
     @property
     def statuses(self) -> tuple[ProbeStatus, ...]:
         """What became of each probe."""
-        return self._attached.statuses
+        nvml = (self.whose.nvml.status(),) if self.whose.nvml is not None else ()
+        return (*self._attached.statuses, *nvml)
 
     @property
     def rung(self) -> Rung:
         """The best rung of the Xid ladder that works now."""
         return self.ladder.best
 
+    @property
+    def topology(self) -> Topology:
+        """The devices of this host, also those that have gone."""
+        return self.whose.topology
+
+    @property
+    def sources(self) -> Sources:
+        """What tells of device events now; the console is known once its self-test was observed."""
+        return Sources(
+            probes={each.probe for each in self.statuses if each.attached},
+            xid=self.rung,
+            driver=self._driver_version is not None,
+            console=self.console_works,
+            log=self._kmsg is not None,
+            links=self._ports is not None,
+        )
+
     def _meet_driver(self) -> None:
         """Learn which GPUs the driver has, and how it can be heard."""
-        self.topology = self.topology.joined(topology.read(self._root))
-        # who reads the log knows who wrote a line; the console only says sooner that there is one
-        log = Rung.KMSG if self._kmsg is not None else Rung.CONSOLE
-        self.ladder.best = self._attached.rung or log
+        self.whose.learn()
         self._driver_version = _version(self._root)
+        self.ladder.best = self._best_rung()
         self._stale_driver = False
+
+    def _best_rung(self) -> Rung:
+        if self._attached.rung is not None or self._kmsg is not None:
+            self._leave_nvml()
+            # who reads the log knows who wrote a line; the console only says sooner that there is one
+            return self._attached.rung or Rung.KMSG
+        if self._driver_version is None:
+            self._leave_nvml()
+            return Rung.CONSOLE
+        if self.whose.nvml is None:
+            self.whose.nvml = Nvml()
+        return Rung.NVML
+
+    def _leave_nvml(self) -> None:
+        # it keeps the driver loaded while it is open
+        if self.whose.nvml is not None:
+            self.whose.nvml.close()
+            self.whose.nvml = None
 
     def _say_self_test(self) -> None:
         with contextlib.suppress(OSError), open(self._root / "dev/kmsg", "w") as log:
@@ -118,21 +157,18 @@ class DeviceWatch:
                 self._aer_quiet_ns = _now_ns() + _AER_SETTLE_NS
                 error = self._aer.on_total(fact)
                 return [] if error is None else self._on_aer(error, members)
-            case DeviceHeld():
-                self._holders.on_held(fact)
-            case CudaContext():
-                self._holders.on_context(fact)
             case DriverChange():
                 self._stale_driver |= fact.module in families.GPU_MODULES
                 self._stale_nic |= fact.module == families.NIC_MODULE
+            case Inspection():
+                call = self._stuck.observe(fact)
+                return [] if call is None else [call]
             case PortChange():
-                return self._on_port(fact, members)[1:]
+                return list(self._concern.of_port(fact, members))
             case DeviceNotice():
                 return self._on_notice(fact, members)[1:]
-            case ProcessExit():
-                self._holders.on_exit(fact.pid)
             case _:
-                pass
+                self.whose.observe(fact)
         return []
 
     def tick(self, members: Collection[Pid]) -> list[DeviceFact]:
@@ -143,13 +179,16 @@ class DeviceWatch:
         if self._stale_nic:
             self._stale_nic = False
             self._attached.reload_nic()
-        if self.topology.gpus and not self._has_catalog:
+        if self.whose.topology.gpus and not self._has_catalog:
             self._has_catalog = True
             self._read_catalog()
         found = self._poll_log(members)
         if self._ports is not None:
             for change in self._ports.changes(_now_ns()):
-                found += self._on_port(change, members)
+                found += [change, *self._concern.of_port(change, members)]
+        found += self._concern.of_time(members, _now_ns())
+        for report in self.whose.nvml.take() if self.whose.nvml is not None else ():
+            found += self._on_xid(report, members)
         for report in self.ladder.overdue(_now_ns()):
             found += self._concerning(report, members)
         if _now_ns() < self._aer_quiet_ns:
@@ -189,59 +228,18 @@ class DeviceWatch:
         return [] if known is None else self._concerning(known, members)
 
     def _concerning(self, report: XidReported, members: Collection[Pid]) -> list[DeviceFact]:
-        if report.number >= FIRST_SXID:
-            concerned = {pid for gpu in self.topology.gpus for pid in self._of_gpu(gpu, members)}
-        else:
-            concerned = self._of_device(report.device, members)
-        if report.pid is not None and report.pid in members:
-            concerned.add(report.pid)
-        catalog = self._read_catalog()
-        return [report, *faults.of_xid(report, concerned, catalog, self._driver_version)]
+        return [report, *self._concern.of_xid(report, members, _now_ns(), self._driver_version)]
 
     def _on_aer(self, error: AerError, members: Collection[Pid]) -> list[DeviceFact]:
-        found: list[DeviceFact] = [error]
-        if error.severity is AerSeverity.CORRECTED:
-            return found
-        for device in self._devices_below(error.device):
-            found += faults.of_aer(error, self._of_device(device, members), device)
-        return found
+        return [error, *self._concern.of_aer(error, members, _now_ns())]
 
     def _on_notice(self, notice: DeviceNotice, members: Collection[Pid]) -> list[DeviceFact]:
-        found: list[DeviceFact] = [notice]
-        for device in self._devices_below(notice.device):
-            found += faults.of_notice(notice, self._of_device(device, members), device)
-        return found
-
-    def _on_port(self, change: PortChange, members: Collection[Pid]) -> list[DeviceFact]:
-        found: list[DeviceFact] = [change]
-        name = change.port.partition("/")[0]
-        for port in self.topology.ports:
-            if port.name == name and port.node:
-                holders = ownership.open_by(members, {port.node})
-                found += faults.of_port(change, holders, port.device)
-        return found
-
-    # --- who
-
-    def _devices_below(self, device: str) -> set[str]:
-        below = {gpu.device for gpu in self.topology.gpus_below(device)}
-        return below | {port.device for port in self.topology.ports_below(device)}
-
-    def _of_device(self, device: str, members: Collection[Pid]) -> set[Pid]:
-        concerned: set[Pid] = set()
-        for gpu in self.topology.gpus:
-            if gpu.device == device:
-                concerned |= self._of_gpu(gpu, members)
-        nodes = {port.node for port in self.topology.ports if port.device == device and port.node}
-        return concerned | (ownership.open_by(members, nodes) if nodes else set())
-
-    def _of_gpu(self, gpu: topology.Gpu, members: Collection[Pid]) -> set[Pid]:
-        told = self._holders.of(gpu.minor, gpu.uuid, _now_ns()) & set(members)
-        return told | ownership.open_by(members, {f"/dev/nvidia{gpu.minor}"})
+        return [notice, *self._concern.of_notice(notice, members, _now_ns())]
 
     def close(self) -> None:
         """Detach everything."""
         self._attached.close()
+        self._leave_nvml()
         for reader in (self._kmsg, self._ports):
             if reader is not None:
                 reader.close()

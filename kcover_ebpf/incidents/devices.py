@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from kcover_ebpf.device_facts import DeviceFault
+from kcover_ebpf.device_facts import DeviceFault, DriverCall, PortChange
 from kcover_ebpf.facts import Fact, Pid
 from kcover_ebpf.incidents.finding import Finding
 from kcover_ebpf.incidents.processes import NS, ProcessView
@@ -20,11 +21,45 @@ class DeviceFaults:
 
     def __init__(self) -> None:
         self._faults: list[DeviceFault] = []
+        self._calls: dict[Pid, DriverCall] = {}
+        self._ports_down: dict[str, PortChange] = {}
 
     def observe(self, fact: Fact) -> None:
-        """Note a fault; other facts are nothing here."""
+        """Note a fault, or a driver call that hangs; other facts are nothing here."""
         if isinstance(fact, DeviceFault):
             self._faults.append(fact)
+        elif isinstance(fact, DriverCall):
+            self._calls[fact.pid] = fact
+        elif isinstance(fact, PortChange) and fact.up:
+            self._ports_down.pop(fact.port, None)
+        elif isinstance(fact, PortChange):
+            self._ports_down[fact.port] = fact
+
+    def located(self, found: Finding, ranks: Mapping[Pid, ProcessView]) -> Finding:
+        """The finding with its device, where it is a driver call that hangs or a link that is down."""
+        if found.kind is Kind.LOST_LINK:
+            return self._with_port(found, ranks)
+        call = None if found.culprit is None else self._calls.get(found.culprit)
+        if found.cause is not Cause.DRIVER_STUCK or call is None:
+            return found
+        where = f" at {call.device}" if call.device else ""
+        text = (
+            f"thread {call.tid} is in a call of {call.node}{where} that no signal ends (state D, "
+            f"{call.wait_channel or 'unknown function'})"
+        )
+        said = Evidence(EvidenceKind.SINK, text)
+        return replace(found, device=call.device or None, evidence=(*found.evidence, said))
+
+    def _with_port(self, found: Finding, ranks: Mapping[Pid, ProcessView]) -> Finding:
+        local = {each.local[0] for view in ranks.values() for each in view.sockets.values()}
+        for port in self._ports_down.values():
+            if local.intersection(port.addresses):
+                text = f"port {port.port} of the job's connections is down: {port.text}"
+                said = Evidence(EvidenceKind.EVENT, text)
+                return replace(
+                    found, device=port.device or port.port, evidence=(said, *found.evidence)
+                )
+        return found
 
     @property
     def told(self) -> tuple[DeviceFault, ...]:

@@ -228,7 +228,7 @@ class Job:
             return unseen
         if not self.attention.suspicious:
             return self._healthy()
-        found = judge(self.picture())
+        found = self.faults.located(judge(self.picture()), self.members.ranks)
         if found.cause is Cause.TRAINING:
             return self._healthy()
         silent_s = self.pace.silence_s(self.members.ranks, self.now_ns)

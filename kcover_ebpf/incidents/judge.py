@@ -246,7 +246,7 @@ _STUCK_CAUSE = {
     State.LOCK: Cause.BLOCKED_LOCK,
     State.FUTEX: Cause.BLOCKED_LOCK,
     State.STORAGE: Cause.STORAGE,
-    State.DEVICE: Cause.DEVICE,
+    State.DEVICE: Cause.DRIVER_STUCK,
     State.SPINNING: Cause.SPINNING,
 }
 

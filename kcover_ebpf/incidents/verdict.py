@@ -44,6 +44,7 @@ class Cause(Enum):
     BLOCKED_UNKNOWN = "blocked_unknown"
     SPINNING = "spinning"
     STORAGE = "storage"
+    DRIVER_STUCK = "driver_stuck"
     LOADER_STUCK = "loader_stuck"
     LOADER_DIED = "loader_died"
     MISSING_RANK = "missing_rank"

@@ -12,11 +12,13 @@ from ctypes import byref, c_size_t, c_uint32, c_void_p
 from pathlib import Path
 
 from kcover_ebpf.errors import LoadError
+from kcover_ebpf.kernel import symbols
 from kcover_ebpf.kernel.libbpf import check, clear_log, last_error, library, verdict_of_log
 from kcover_ebpf.kernel.maps import BpfMap
 
 _READ_BYTES = 64 * 1024
 _TYPED = "tp_btf/"
+_KPROBE = "kprobe/"
 
 
 class _IterTaskInfo(ctypes.Structure):
@@ -104,11 +106,21 @@ class BpfObject:
             raise LoadError(f"{self.name}: {os.strerror(-result)}{verdict_of_log()}")
 
     def attach(self, name: str) -> Link:
-        """Attach a program as its section says; raises `LoadError`."""
+        """Attach a program as its section says; raises `LoadError`.
+
+        A function that is not there by its name may be there as a clone of the compiler's.
+        """
         clear_log()
-        pointer = self._lib.bpf_program__attach(self._programs[name])
+        program = self._programs[name]
+        pointer = self._lib.bpf_program__attach(program)
         if not pointer:
-            raise LoadError(f"{self.name}: {name}: {last_error().strerror}")
+            error = last_error()
+            section = self._lib.bpf_program__section_name(program).decode()
+            clone = symbols.variant(section.removeprefix(_KPROBE)) if _KPROBE in section else None
+            if clone is not None:
+                pointer = self._lib.bpf_program__attach_kprobe(program, False, clone.encode())
+            if not pointer:
+                raise LoadError(f"{self.name}: {name}: {error.strerror}")
         return Link(pointer)
 
     def attach_task_iterator(self, name: str, *, tid: int = 0, pid: int = 0) -> Link:

@@ -1,5 +1,7 @@
 """Names and counts of PCIe errors, who holds a device, and what a report means for the holders."""
 
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,18 +15,32 @@ from kcover_ebpf.device_facts import (
     DeviceHeld,
     DeviceNotice,
     Notice,
+    PortChange,
     Rung,
     XidReported,
 )
-from kcover_ebpf.facts import Pid, ProcessSeen
+from kcover_ebpf.facts import (
+    Inode,
+    Inspection,
+    Pid,
+    ProcessSeen,
+    SocketSample,
+    Tid,
+    WaitedFile,
+)
 from kcover_ebpf.hardware import faults, topology
 from kcover_ebpf.hardware.aer import AerCounter, names
 from kcover_ebpf.hardware.catalog.files import shipped
+from kcover_ebpf.hardware.concern import Concern
 from kcover_ebpf.hardware.ownership import KEEP_NS, Holders, open_by
+from kcover_ebpf.hardware.stuck import StuckCalls
+from kcover_ebpf.hardware.whose import Whose
 from kcover_ebpf.incidents.devices import HARMLESS_NS, DeviceFaults
+from kcover_ebpf.incidents.finding import Finding
 from kcover_ebpf.incidents.processes import ProcessView
 from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind
 
+NIC = "0000:9a:00.0"
 GPU, UUID = "0000:5d:00.0", "GPU-00112233-4455-6677-8899-aabbccddeeff"
 CORRECTED, NONFATAL, FATAL = AerSeverity.CORRECTED, AerSeverity.NONFATAL, AerSeverity.FATAL
 
@@ -228,3 +244,115 @@ def test_a_fault_that_the_job_outlived_is_forgotten():
     assert found.judge({Pid(7): view(7)}) is not None
     found.outlive(2 + HARMLESS_NS, silent=False)
     assert found.judge({Pid(7): view(7)}) is None
+
+
+def look(at_s: float, *targets: str) -> Inspection:
+    files = tuple(WaitedFile(3, "device", each, Inode(0), "", "") for each in targets)
+    at_ns = int(at_s * 1e9)
+    return Inspection(at_ns, Pid(7), Tid(8), "rm_wait", None, False, files, (), None, ())
+
+
+@pytest.mark.parametrize(
+    ("looks", "in_d", "told"),
+    [
+        ([look(0, "/dev/nvidia0"), look(5, "/dev/nvidia0")], True, [GPU]),
+        ([look(t, "/dev/nvidia0") for t in (0, 2, 5, 6, 9)], True, [GPU]),
+        ([look(0, "/dev/nvidia0"), look(3, "/dev/nvidia0")], True, []),
+        ([look(0, "/dev/nvidia0"), look(5, "/dev/nvidia0")], False, []),
+        ([look(0, "/dev/nvidia0"), look(3), look(5, "/dev/nvidia0")], True, []),
+        ([look(0, "/mnt/data"), look(9, "/mnt/data")], True, []),
+        ([look(0, "/dev/nvidiactl"), look(5, "/dev/nvidiactl")], True, [GPU]),
+        ([look(0, "/dev/nvidia5"), look(5, "/dev/nvidia5")], True, [""]),
+    ],
+    ids=[
+        "a call that lasts",
+        "is told once",
+        "a call that may end",
+        "a call that a signal ends",
+        "a call that ended between",
+        "a file",
+        "the control file means the GPU that is held",
+        "a GPU that nobody knows",
+    ],
+)
+def test_driver_calls_that_hang(looks, in_d, told, tmp_path):
+    whose = Whose(tmp_path)
+    whose.topology = topology.Topology((topology.Gpu(GPU, 0, UUID, (GPU,)),))
+    if told != [""]:
+        whose.observe(DeviceHeld(0, Pid(7), 0, 1, True, "x"))
+    calls = StuckCalls(whose, lambda pid, tid: in_d)
+    found = [call for each in looks if (call := calls.observe(each)) is not None]
+    assert [call.device for call in found] == told
+    assert all(call.uuid == (UUID if call.device else "") for call in found)
+
+
+def test_the_users_of_a_mig_instance(tmp_path):
+    caps = tmp_path / "proc/driver/nvidia-caps"
+    caps.mkdir(parents=True)
+    (caps / "mig-minors").write_text(
+        "config 1\nmonitor 2\ngpu0/gi1/access 3\ngpu0/gi1/ci0/access 4\ngpu0/gi2/access 12\n"
+        "gpu1/gi1/access 138\n"
+    )
+    assert topology.mig_nodes(tmp_path, 0, 1) == {
+        "/dev/nvidia-caps/nvidia-cap3",
+        "/dev/nvidia-caps/nvidia-cap4",
+    }
+    assert topology.mig_nodes(tmp_path, 0, 7) == frozenset()
+    assert topology.mig_nodes(tmp_path / "none", 0, 1) == frozenset()
+
+
+def lost_link(local: str) -> tuple[Finding, dict[Pid, ProcessView]]:
+    """A lost link, and the rank with a connection that begins at this address."""
+    view = ProcessView(Pid(7), 0)
+    sample = SocketSample(
+        1, Pid(7), 3, Inode(1), "ESTABLISHED", (local, 9), ("10.0.0.2", 9),
+        *(0,) * 12,
+    )  # fmt: skip
+    view.on_socket(sample)
+    return Finding(Kind.LOST_LINK, Cause.LINK, 5), {Pid(7): view}
+
+
+@pytest.mark.parametrize(
+    ("local", "changes", "device"),
+    [
+        ("10.0.0.1", [False], "0000:9a:00.0"),
+        ("10.0.0.1", [False, True], None),
+        ("10.9.9.9", [False], None),
+        ("10.0.0.1", [], None),
+    ],
+    ids=["is down", "came back", "is another port", "was always up"],
+)
+def test_a_lost_link_whose_port(local, changes, device):
+    known = DeviceFaults()
+    for up in changes:
+        known.observe(PortChange(5, "eth0", "0000:9a:00.0", up, "down", ("10.0.0.1",)))
+    found = known.located(*lost_link(local))
+    assert found.device == device
+    assert [each.kind for each in found.evidence] == ([EvidenceKind.EVENT] if device else [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "waits_s", "lost"),
+    [
+        ([False], 9, [True]),
+        ([False], 7, []),
+        ([False, True], 9, []),
+        ([False, False], 9, [True]),
+    ],
+    ids=["stays", "may come back", "came back", "is told twice"],
+)
+def test_an_rdma_port_that_is_down_and(tmp_path, changes, waits_s, lost):
+    node = tmp_path / "uverbs0"
+    node.touch()
+    whose = Whose(tmp_path)
+    whose.topology = topology.Topology((), (topology.Port("mlx5_0", NIC, (NIC,), str(node)),))
+    concern = Concern(whose, shipped, 8_000_000_000)
+    with node.open() as held:
+        assert held.fileno() > 0
+        members = {Pid(os.getpid())}
+        for up in changes:
+            told = concern.of_port(PortChange(0, "mlx5_0/1", NIC, up, "port down"), members)
+            assert [each.ends_job for each in told] == [False]
+        found = concern.of_time(members, waits_s * 1_000_000_000)
+        assert [each.ends_job for each in found] == lost
+        assert concern.of_time(members, waits_s * 1_000_000_000) == []

@@ -155,6 +155,24 @@ MCE = 1 << 61
             record(wire.NicEvent, KIND.NIC, source=2, device=b"0000:9a:00.0", text=b"fw fatal"),
             facts.DeviceNotice(9, "0000:9a:00.0", facts.Notice.NIC_FAILED, "fw fatal"),
         ),
+        (
+            record(
+                wire.BlockEvent,
+                KIND.BLOCK,
+                sector=8,
+                bytes=4096,
+                status=7,
+                operation=0,
+                major=8,
+                minor=16,
+                disk=b"sdb",
+            ),
+            facts.BlockError(9, "sdb", "8:16", "read", 8, 4096, "medium"),
+        ),
+        (
+            record(wire.BlockEvent, KIND.BLOCK, status=200, operation=35, disk=b"sdb"),
+            facts.BlockError(9, "sdb", "0:0", "operation 35", 0, 0, "status 200"),
+        ),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, bytes) else "",
 )

@@ -30,7 +30,8 @@ from tests.unit.ras_server import (
     json_report,
 )
 
-QUICK = Patience(connect_s=0.3, collect_s=1.0, tries=3)
+QUICK = Patience(connect_s=1.0, collect_s=1.0, tries=3)
+PATIENT = Patience(connect_s=20.0, collect_s=20.0, tries=1)
 
 
 @pytest.fixture
@@ -238,13 +239,13 @@ def test_events(serve):
     event = '{"timestamp": "x", "group": "LIFECYCLE", "event": "PEER_DEAD", '
     event += '"peer": {"host": "10.0.0.2", "pid": 103, "cuda_devs": "0"}, "details": ""}'
     server = serve(json_report([1]), events=[event])
-    told = listen(place(server, {100}), QUICK, 0.3)
+    told = listen(place(server, {100}), PATIENT, 20.0)
     assert dead_peers(told) == [("10.0.0.2", 103)]
     assert "MONITOR lifecycle" in server.asked
 
 
 def test_a_server_without_events(serve):
-    assert listen(place(serve(json_report([1])), {100}), QUICK, 5.0) == []
+    assert listen(place(serve(json_report([1])), {100}), PATIENT, 20.0) == []
 
 
 @given(st.lists(st.text(max_size=80), max_size=4))

@@ -48,7 +48,7 @@ FAULTS: dict[str, tuple[Callable[[Stage, Proc], None], Cause]] = {
         ),
         Cause.STORAGE,
     ),
-    "driver": (lambda s, p: s.become(p, "ioctl"), Cause.DEVICE),
+    "driver": (lambda s, p: s.become(p, "ioctl"), Cause.DRIVER_STUCK),
 }
 
 

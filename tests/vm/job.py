@@ -1,5 +1,7 @@
 """Runs inside a guest: a job of two ranks that train over TCP; rank 0 holds the GPU.
 
+JOB_ADDRESS is where rank 0 listens, JOB_GPU the device file it opens (empty: none).
+
 No framework: what is tested is what the whole sensor makes of a device's fault, and emulation makes
 a torch job take minutes to start.
 """
@@ -12,17 +14,28 @@ import sys
 import time
 
 STEPS = 100_000
+ADDRESS, PORT = os.environ.get("JOB_ADDRESS", "127.0.0.1"), 29500
+
+
+def connected() -> socket.socket:
+    """Rank 0 may not be there yet."""
+    while True:
+        try:
+            return socket.create_connection((ADDRESS, PORT))
+        except OSError:
+            time.sleep(0.3)
 
 
 def main() -> None:
     rank = int(os.environ["RANK"])
     if rank == 0:
-        os.open("/dev/nvidia0", os.O_RDWR)
-        server = socket.create_server(("127.0.0.1", 29500))
+        gpu = os.environ.get("JOB_GPU", "/dev/nvidia0")
+        if gpu:
+            os.open(gpu, os.O_RDWR)
+        server = socket.create_server((ADDRESS, PORT))
         peer, _ = server.accept()
     else:
-        time.sleep(1)
-        peer = socket.create_connection(("127.0.0.1", 29500))
+        peer = connected()
     for step in range(STEPS):
         peer.sendall(b"x" * 4096)
         left = 4096

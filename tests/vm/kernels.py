@@ -40,6 +40,7 @@ class Kernel:
     suite: str
     package: str = "linux-image-amd64"
     headers: str = "linux-headers-amd64"
+    component: str = "main"
 
 
 DEFAULT = Kernel("6.1", "bookworm-security")
@@ -67,7 +68,7 @@ class Prepared:
 
 def prepared(kernel: Kernel = DEFAULT) -> Prepared:
     """Fetch, unpack and build what is missing; raises `Missing` with the reason."""
-    with _lock():
+    with locked():
         version = _version(kernel)
         folder = STORE / version
         if not (folder / "complete").exists():
@@ -82,14 +83,16 @@ def prepared(kernel: Kernel = DEFAULT) -> Prepared:
 
 
 @contextmanager
-def _lock() -> Iterator[None]:
+def locked(what: str = "kernels") -> Iterator[None]:
+    """One at a time: tests of several kernels share the store."""
     STORE.mkdir(exist_ok=True)
-    with (STORE / "lock").open("w") as file:
+    with (STORE / f"{what}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def _run(*command: str, cwd: Path | None = None, what: str = "") -> str:
+def run(*command: str, cwd: Path | None = None, what: str = "") -> str:
+    """What a command printed; raises `Missing` with its last words when it fails."""
     try:
         done = subprocess.run(
             command, cwd=cwd, capture_output=True, text=True, check=False, timeout=600
@@ -103,17 +106,19 @@ def _run(*command: str, cwd: Path | None = None, what: str = "") -> str:
 
 
 def _apt(kernel: Kernel, tool: str, *arguments: str, cwd: Path | None = None) -> str:
-    state = STORE / "apt" / kernel.suite
+    state = STORE / "apt" / f"{kernel.suite}-{kernel.component}"
     if not (state / "sources.list").exists():
         for part in ("lists/partial", "cache/archives/partial", "preferences"):
             (state / part).mkdir(parents=True, exist_ok=True)
         (state / "status").touch()
         security = kernel.suite.endswith("-security")
-        uris = _run("apt-get", "indextargets", "--format", "$(REPO_URI)").split()
+        uris = run("apt-get", "indextargets", "--format", "$(REPO_URI)").split()
         mirror = next((u for u in uris if u.rstrip("/").endswith("security") == security), None)
         if mirror is None:
             raise Missing("apt knows no Debian mirror")
-        source = f"deb [arch=amd64 signed-by={_KEYRING}] {mirror} {kernel.suite} main\n"
+        source = (
+            f"deb [arch=amd64 signed-by={_KEYRING}] {mirror} {kernel.suite} {kernel.component}\n"
+        )
         (state / "sources.list").write_text(source)
     options = {
         "Dir::Etc::SourceList": state / "sources.list",
@@ -127,8 +132,8 @@ def _apt(kernel: Kernel, tool: str, *arguments: str, cwd: Path | None = None) ->
     }
     words = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
     if not any((state / "lists").glob("*Packages*")):
-        _run("apt-get", *words, "update", what=f"no package list of {kernel.suite}")
-    return _run(tool, *words, *arguments, cwd=cwd, what=f"{kernel.suite}: {arguments[-1]}")
+        run("apt-get", *words, "update", what=f"no package list of {kernel.suite}")
+    return run(tool, *words, *arguments, cwd=cwd, what=f"{kernel.suite}: {arguments[-1]}")
 
 
 def _depends(kernel: Kernel, package: str) -> list[str]:
@@ -166,27 +171,28 @@ def _fetch(kernel: Kernel, version: str, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     image, headers = folder / "image", folder / "headers"
     parts = [p for p in _depends(kernel, f"linux-image-{version}") if version in p]
-    _unpack(kernel, [f"linux-image-{version}", *parts], image)
+    unpack(kernel, [f"linux-image-{version}", *parts], image)
     modules = _one(image.glob("**/lib/modules"), "modules")
-    _run("/sbin/depmod", "-b", str(modules.parents[1]), version)
+    run("/sbin/depmod", "-b", str(modules.parents[1]), version)
     _unpack_vmlinux(_one(image.glob("**/vmlinuz*"), "kernel image"), folder / "vmlinux")
     try:
         name = f"linux-headers-{version}"
         needed = [
             p for p in _depends(kernel, name) if p.startswith(("linux-headers", "linux-kbuild"))
         ]
-        _unpack(kernel, [name, *needed], headers)
+        unpack(kernel, [name, *needed], headers)
     except Missing as reason:
         (folder / "no-headers").write_text(str(reason))
     (folder / "complete").touch()
 
 
-def _unpack(kernel: Kernel, packages: list[str], target: Path) -> None:
+def unpack(kernel: Kernel, packages: list[str], target: Path) -> None:
+    """Fetch packages of a suite and lay out their files below `target`; nothing is installed."""
     debs = target.with_suffix(".debs")
     debs.mkdir(parents=True)
     _apt(kernel, "apt-get", "-q", "download", *packages, cwd=debs)
     for deb in debs.glob("*.deb"):
-        _run("dpkg-deb", "-x", str(deb), str(target))
+        run("dpkg-deb", "-x", str(deb), str(target))
     shutil.rmtree(debs)
 
 
@@ -223,13 +229,31 @@ def _unpack_vmlinux(bzimage: Path, target: Path) -> None:
     target.write_bytes(elf)
 
 
+# gcc 12 knows one flag of kernels that were built with a newer one by another name
+_COMPILER = """#!/bin/sh
+for word; do
+	shift
+	case $word in
+	-fmin-function-alignment=*) word=-falign-functions=${word#*=} ;;
+	esac
+	set -- "$@" "$word"
+done
+exec gcc "$@"
+"""
+
+
+def headers_of(version: str) -> Path:
+    """Where modules for a fetched kernel are built; absent where its headers cannot be had."""
+    return STORE / version / "headers" / "usr" / "src" / f"linux-headers-{version}"
+
+
 def _stub(kernel: Kernel, version: str, folder: Path) -> Path | None:
     build, source = folder / "stub", Path(__file__).with_name("stub")
     module = build / "nvidia.ko"
     newest = max(file.stat().st_mtime for file in source.iterdir())
     if module.exists() and module.stat().st_mtime >= newest:
         return module
-    tree = folder / "headers" / "usr" / "src" / f"linux-headers-{version}"
+    tree = headers_of(version)
     if not tree.exists():
         return None
     # the package includes its common part by an absolute path
@@ -238,8 +262,12 @@ def _stub(kernel: Kernel, version: str, folder: Path) -> Path | None:
     makefile.write_text(re.sub(r"(?<=[\s=])/\S*/?usr/src/", f"{tree.parent}/", text))
     shutil.rmtree(build, ignore_errors=True)
     shutil.copytree(source, build)
+    compiler = build / "compiler"
+    compiler.write_text(_COMPILER)
+    compiler.chmod(0o755)
+    words = ("make", "-s", "-C", str(tree), f"M={build}", f"CC={compiler}", "modules")
     try:
-        _run("make", "-s", "-C", str(tree), f"M={build}", "CC=gcc", "modules", what="stub driver")
+        run(*words, what="stub driver")
     except Missing as reason:
         (folder / "no-stub").write_text(str(reason))
         return None

@@ -1,6 +1,6 @@
 """Runs inside a guest: the kernel half and the device watch, each fact a JSON line in a file.
 
-observer.py OUTPUT [MEMBER_PID...]: writes a line {"ready": ...} first, then one for each fact, with
+observer.py OUTPUT [--pin-driver] [MEMBER_PID...]: writes a line {"ready": ...} first, then one for each fact, with
 `told_ns`, the boottime at which it was there.
 """
 
@@ -38,13 +38,13 @@ def write(out: TextIO, line: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    output, *members = sys.argv[1:]
-    pids = {Pid(int(pid)) for pid in members}
+    output, *rest = sys.argv[1:]
+    pids = {Pid(int(word)) for word in rest if word.isdecimal()}
     settings = Settings()
     with (
         Path(output).open("w") as out,
         Kernel.open(settings) as kernel,
-        DeviceWatch(kernel.maps, settings, shipped) as watch,
+        DeviceWatch(kernel.maps, settings, shipped, pin_driver="--pin-driver" in rest) as watch,
     ):
         for fact in kernel.wait(0.2):
             watch.observe(fact, pids)

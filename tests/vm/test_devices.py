@@ -11,7 +11,8 @@ import pytest
 
 from kcover_ebpf.hardware.catalog import judge
 from kcover_ebpf.hardware.catalog.files import shipped
-from tests.vm.conftest import GPU, PORT, Observer
+from tests.vm import kernels
+from tests.vm.conftest import GPU, HOLD, PORT, UUID, Observer
 from tests.vm.guest import Guest
 
 Line = dict[str, Any]
@@ -124,6 +125,68 @@ def test_a_line_alone_is_believed_only_from_the_kernel(guest: Guest, observer: O
     assert by_number[48]["gpu_instance"] == 3
     faults = [line for line in observer.lines()[mark:] if line.get("fact") == "DeviceFault"]
     assert {fault["code"] for fault in faults} == {"Xid 48"}
+
+
+USE = """
+import fcntl, os, time
+gpu = os.open("/dev/nvidia0", os.O_RDWR)
+time.sleep(3600)
+"""
+
+
+@needs_driver
+def test_an_error_of_a_mig_instance_concerns_who_opened_it(
+    guest: Guest, prepared: kernels.Prepared
+) -> None:
+    """Two processes hold the GPU, one of them its instance 3; the line names no process."""
+    guest.python(SAY)
+    members = [
+        guest.start("/usr/bin/python3", "-c", script, log="/dev/null") for script in (HOLD, USE)
+    ]
+    guest.shell("sleep 2")
+    both = Observer(guest, members)
+    mark = both.mark()
+    guest.python("say('print NVRM: Xid (PCI:0000:5d:00 GPU-I:03): 95, Uncontained')")
+    (fault,) = both.facts("DeviceFault", 1, mark)
+    mark = both.mark()
+    guest.python("say('print NVRM: Xid (PCI:0000:5d:00 GPU-I:07): 95, Uncontained')")
+    faults = both.facts("DeviceFault", 2, mark)
+    both.close()
+    guest.run("/bin/kill", *map(str, members))
+    assert (fault["pid"], fault["uuid"]) == (members[0], UUID)
+    # nobody is known to use instance 7: then all that hold the GPU are concerned
+    assert {each["pid"] for each in faults} == set(members)
+
+
+@needs_driver
+def test_a_function_that_the_compiler_renamed(guest: Guest, observer: Observer) -> None:
+    """The stand-in's uvm_api_unregister_gpu is a clone, as gcc makes them."""
+    names = guest.shell("grep -o 'uvm_api_unregister_gpu[^ \t]*' /proc/kallsyms").split()
+    assert names == ["uvm_api_unregister_gpu.constprop.0"]
+    mark = observer.mark()
+    guest.run("/usr/bin/python3", "-c", HOLD.replace("time.sleep(3600)", LET_GO))
+    facts = observer.facts("CudaContext", 2, mark)
+    assert [(fact["active"], fact["uuid"]) for fact in facts] == [(True, UUID), (False, UUID)]
+
+
+LET_GO = 'fcntl.ioctl(uvm, 38, bytes.fromhex("00112233445566778899aabbccddeeff") + bytes(24))'
+
+
+@needs_driver
+def test_the_drivers_own_tracepoint_when_told_to(guest: Guest, observer: Observer) -> None:
+    guest.python(SAY)
+    pinned = Observer(guest, [observer.member], "--pin-driver")
+    assert pinned.ready["ready"] == "tracepoint"
+    mark = pinned.mark()
+    for number in (79, 94, 154):
+        guest.python(f"say('xid {number} {GPU} pid={observer.member}, name=x, once')")
+    facts = pinned.facts("XidReported", 3, mark)
+    assert [(f["number"], f["rung"], f["text"]) for f in facts] == [
+        (number, "tracepoint", "once") for number in (79, 94, 154)
+    ]
+    uses = int(guest.shell("cat /sys/module/nvidia/refcnt"))
+    pinned.close()
+    assert int(guest.shell("cat /sys/module/nvidia/refcnt")) < uses
 
 
 @needs_driver

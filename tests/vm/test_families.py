@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.vm import kernels
 from tests.vm.conftest import GPU, Observer, insert_driver
 from tests.vm.guest import Guest
@@ -32,6 +34,62 @@ def test_a_bad_page(guest: Guest, observer: Observer) -> None:
     assert (fact["kind"], fact["corrected"]) == ("page", False)
     assert fact["address"] > 0
     assert "Memory failure" in guest.shell("dmesg | tail -20")
+
+
+def test_a_machine_check(guest: Guest, observer: Observer) -> None:
+    guest.shell("modprobe mce-inject")
+    mark = observer.mark()
+    place = "/sys/kernel/debug/mce-inject"
+    # valid, uncorrected, enabled, with an address (arch/x86/include/asm/mce.h)
+    guest.shell(
+        f"cd {place}; echo sw >flags; echo 0xb400000000000135 >status; echo 0x12345 >addr; echo 4 >bank"
+    )
+    (fact,) = observer.facts("MemoryFault", 1, mark)
+    assert (fact["kind"], fact["corrected"], fact["address"]) == ("machine_check", False, 0x12345)
+    assert "bank 4" in fact["text"]
+
+
+@pytest.fixture
+def faults(guest: Guest, prepared: kernels.Prepared) -> str:
+    """Where the module that raises faults without a device takes its commands."""
+    if prepared.stub is None or not prepared.stub.with_name("kcover_faults.ko").exists():
+        pytest.skip(f"needs headers and a compiler for {prepared.version}")
+    module = prepared.stub.with_name("kcover_faults.ko")
+    guest.shell(f"[ -e /proc/kcover_faults ] || insmod {module}")
+    return "/proc/kcover_faults"
+
+
+def test_a_memory_controller_that_reports(guest: Guest, observer: Observer, faults: str) -> None:
+    before = int(guest.shell("cat /sys/devices/system/edac/mc/mc0/ue_count"))
+    mark = observer.mark()
+    guest.shell(f"echo memory DIMM_A1 >{faults}")
+    (fact,) = observer.facts("MemoryFault", 1, mark)
+    assert (fact["kind"], fact["corrected"], fact["count"]) == ("edac", False, 1)
+    assert "DIMM_A1" in fact["text"]
+    assert int(guest.shell("cat /sys/devices/system/edac/mc/mc0/ue_count")) == before + 1
+
+
+def test_firmware_that_fails(guest: Guest, observer: Observer, faults: str) -> None:
+    mark = observer.mark()
+    guest.shell(f"echo health fw fatal 0x7 >{faults}")
+    (fact,) = observer.facts("DeviceNotice", 1, mark)
+    assert (fact["notice"], fact["device"], fact["text"]) == ("nic_failed", GPU, "fw fatal 0x7")
+
+
+def test_a_disk_that_fails_a_request(guest: Guest, observer: Observer) -> None:
+    """The first bad sector of the emulated disk is 0x1234 (drivers/scsi/scsi_debug.c)."""
+    if "block_rq_error" in observer.ready["probes"].get("block.on_block_error", ""):
+        pytest.skip("needs block_rq_error: Linux 5.18 or newer")
+    guest.shell("modprobe scsi_debug opts=2 max_luns=1 num_tgts=1; modprobe sd_mod; sleep 3")
+    mark = observer.mark()
+    read = guest.run("/bin/dd", "if=/dev/sda", "of=/dev/null", "bs=512", "skip=4660", "count=1",
+                     "iflag=direct")  # fmt: skip
+    assert read.code != 0
+    facts = observer.facts("BlockError", 1, mark)
+    assert {(f["disk"], f["operation"], f["sector"], f["error"]) for f in facts} == {
+        ("sda", "read", 0x1234, "medium")
+    }
+    assert "sda" in guest.shell("dmesg | tail -20")
 
 
 def test_a_link_that_goes_down(guest: Guest, observer: Observer) -> None:

@@ -22,13 +22,13 @@ LAUNCH = (
 class Run:
     """`kcover-ebpf run` in the guest."""
 
-    def __init__(self, guest: Guest, *options: str) -> None:
+    def __init__(self, guest: Guest, *options: str, launch: str = LAUNCH) -> None:
         command = kernels.ROOT / ".venv/bin/kcover-ebpf"
         self._out, self._code = guest.share / "run.json", guest.share / "run.code"
         for path in (self._out, self._code):
             path.unlink(missing_ok=True)
         script = (
-            f"{command} run -o json {' '.join(options)} -- /bin/sh -c '{LAUNCH}' "
+            f"{command} run -o json {' '.join(options)} -- /bin/sh -c '{launch}' "
             "> /share/run.json 2> /share/run.log; echo $? > /share/run.code"
         )
         guest.start("/bin/sh", "-c", script, log="/dev/null")
@@ -40,7 +40,7 @@ class Run:
         return [json.loads(line) for line in whole.splitlines()]
 
     def wait(self, found: Any, what: str) -> list[dict[str, Any]]:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 400
         while not found(self.lines()):
             if time.monotonic() > deadline:
                 log = self._out.with_suffix(".log").read_text()[-1500:]

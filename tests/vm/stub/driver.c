@@ -29,6 +29,7 @@
 
 #define MAJOR_NUMBER  195
 #define CONTROL_MINOR 255
+#define MIG_MINOR     200
 /* The compiler must not clone, inline or drop what a probe looks for by name. */
 #define PROBED __attribute__((__noipa__))
 
@@ -38,7 +39,7 @@ MODULE_PARM_DESC(gpu, "PCI address of /dev/nvidia0");
 
 static struct class *device_class;
 static struct cdev device_files;
-static struct proc_dir_entry *proc_root;
+static struct proc_dir_entry *proc_root, *caps_root;
 
 void nv_printf(u32 level, const char *format, ...);
 PROBED void nv_printf(u32 level, const char *format, ...)
@@ -163,6 +164,13 @@ static int information_show(struct seq_file *file, void *unused)
 	return 0;
 }
 
+/* One MIG instance, number 3, whose device file has the minor MIG_MINOR. */
+static int mig_minors_show(struct seq_file *file, void *unused)
+{
+	seq_printf(file, "config 1\nmonitor 2\ngpu0/gi3/access %d\n", MIG_MINOR);
+	return 0;
+}
+
 static int version_show(struct seq_file *file, void *unused)
 {
 	seq_puts(file, "NVRM version: NVIDIA UNIX Open Kernel Module  575.51.02  Stub\n");
@@ -179,6 +187,10 @@ static void make_files(void)
 	gpus = proc_mkdir("gpus", proc_root);
 	gpus = proc_mkdir(gpu, gpus);
 	proc_create_single("information", 0444, gpus, information_show);
+	caps_root = proc_mkdir("driver/nvidia-caps", NULL);
+	proc_create_single("mig-minors", 0444, caps_root, mig_minors_show);
+	device_create(device_class, NULL, MKDEV(MAJOR_NUMBER, MIG_MINOR), NULL,
+		      "nvidia-caps!nvidia-cap%d", MIG_MINOR);
 	device_create(device_class, NULL, MKDEV(MAJOR_NUMBER, 0), NULL, "nvidia0");
 	device_create(device_class, NULL, MKDEV(MAJOR_NUMBER, CONTROL_MINOR), NULL, "nvidiactl");
 }
@@ -215,6 +227,8 @@ unregister:
 static void __exit stub_exit(void)
 {
 	proc_remove(proc_root);
+	proc_remove(caps_root);
+	device_destroy(device_class, MKDEV(MAJOR_NUMBER, MIG_MINOR));
 	device_destroy(device_class, MKDEV(MAJOR_NUMBER, 0));
 	device_destroy(device_class, MKDEV(MAJOR_NUMBER, CONTROL_MINOR));
 	class_destroy(device_class);

@@ -1,0 +1,153 @@
+"""The last rung: NVML, where neither the driver's functions nor the kernel's log can be had.
+
+It is last because it keeps the driver loaded while it is open, tells neither process nor words, and
+may drop the first errors of a burst. Its calls can hang with the GPU they ask, so a thread of its own
+makes them, and what it learned before a fault is kept for after it.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kcover_ebpf.device_facts import Rung, XidReported
+from kcover_ebpf.facts import Pid
+from kcover_ebpf.kernel.probes import ProbeStatus
+
+_WAIT_MS = 500
+_SNAPSHOT_S = 10.0
+_NO_INSTANCE = 0xFFFFFFFF
+_SEES = "Xids and who computes on a GPU, where nothing else tells"
+_NO_PACKAGE = "the package nvidia-ml-py is not installed (pip install kcover-ebpf[gpu])"
+_NO_LIBRARY = "libnvidia-ml.so.1 not found"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUser:
+    """A process that NVML lists on a GPU."""
+
+    pid: Pid
+    gpu_instance: int | None
+    """Of MIG; None on a whole GPU."""
+
+
+class Nvml:
+    """Listens from its making on; `take` and `users` never wait."""
+
+    def __init__(self) -> None:
+        self._told: queue.SimpleQueue[XidReported] = queue.SimpleQueue()
+        self._stopped = threading.Event()
+        self._settled = threading.Event()
+        self._users: Mapping[str, tuple[GpuUser, ...]] = {}
+        self._reason = "it does not answer"
+        threading.Thread(target=self._run, name="nvml", daemon=True).start()
+
+    @property
+    def works(self) -> bool:
+        """Whether it listens now."""
+        return not self._reason
+
+    def status(self, timeout_s: float = 0.0) -> ProbeStatus:
+        """As of a probe; waits so long for a library that does not answer."""
+        self._settled.wait(timeout_s)
+        return ProbeStatus("gpu", "nvml", self.works, self._reason, _SEES)
+
+    def take(self) -> list[XidReported]:
+        """Xids since the last call."""
+        found = []
+        while not self._told.empty():
+            found.append(self._told.get_nowait())
+        return found
+
+    def users(self, device: str) -> tuple[GpuUser, ...]:
+        """Who computed on a GPU when it was asked last, up to ten seconds ago."""
+        return self._users.get(device, ())
+
+    def close(self) -> None:
+        """End; a call that hangs is left to itself."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        try:
+            import pynvml
+        except ImportError:
+            self._reason = _NO_PACKAGE
+            self._settled.set()
+            return
+        try:
+            pynvml.nvmlInit()
+            try:
+                self._listen(pynvml)
+            finally:
+                pynvml.nvmlShutdown()
+        except pynvml.NVMLError_LibraryNotFound:
+            self._reason = _NO_LIBRARY
+        except pynvml.NVMLError as error:
+            self._reason = f"NVML: {error}"
+        self._settled.set()
+
+    def _listen(self, nvml: Any) -> None:
+        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        addresses = {_key(each): _address(nvml, each) for each in handles}
+        events = nvml.nvmlEventSetCreate()
+        try:
+            for each in handles:
+                nvml.nvmlDeviceRegisterEvents(each, nvml.nvmlEventTypeXidCriticalError, events)
+            self._reason = ""
+            next_snapshot_s = 0.0
+            while not self._stopped.is_set():
+                if time.monotonic() >= next_snapshot_s:
+                    self._users = {addresses[_key(each)]: _users(nvml, each) for each in handles}
+                    next_snapshot_s = time.monotonic() + _SNAPSHOT_S
+                self._settled.set()
+                self._wait(nvml, events, addresses)
+        finally:
+            nvml.nvmlEventSetFree(events)
+
+    def _wait(self, nvml: Any, events: Any, addresses: Mapping[int, str]) -> None:
+        try:
+            event = nvml.nvmlEventSetWait(events, _WAIT_MS)
+        except nvml.NVMLError_Timeout:
+            return
+        self._told.put(
+            XidReported(
+                time.clock_gettime_ns(time.CLOCK_BOOTTIME),
+                addresses.get(_key(event.device), ""),
+                int(event.eventData),
+                "",
+                Rung.NVML,
+                confirmed=True,
+                gpu_instance=_instance(event.gpuInstanceId),
+                compute_instance=_instance(event.computeInstanceId),
+            )
+        )
+
+
+def _key(handle: Any) -> int:
+    import ctypes
+
+    return int(ctypes.cast(handle, ctypes.c_void_p).value or 0)
+
+
+def _address(nvml: Any, handle: Any) -> str:
+    """As the kernel writes it: NVML has eight digits of domain, in capitals."""
+    raw = nvml.nvmlDeviceGetPciInfo(handle).busId
+    text = raw.decode() if isinstance(raw, bytes) else str(raw)
+    domain, _, rest = text.lower().partition(":")
+    return f"{int(domain, 16):04x}:{rest}"
+
+
+def _instance(number: int) -> int | None:
+    return None if number == _NO_INSTANCE else int(number)
+
+
+def _users(nvml: Any, handle: Any) -> tuple[GpuUser, ...]:
+    try:
+        found = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    except nvml.NVMLError:
+        return ()
+    return tuple(GpuUser(Pid(each.pid), _instance(each.gpuInstanceId)) for each in found)

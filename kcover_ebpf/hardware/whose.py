@@ -1,0 +1,76 @@
+"""Which processes a device belongs to: what the driver told, what is open now, what NVML listed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from kcover_ebpf.device_facts import CudaContext, DeviceHeld
+from kcover_ebpf.facts import Fact, Pid, ProcessExit
+from kcover_ebpf.hardware import ownership, topology
+from kcover_ebpf.hardware.nvml import Nvml
+
+
+class Whose:
+    """The devices of this host and their holders."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._holders = ownership.Holders()
+        self.topology = topology.Topology()
+        self.nvml: Nvml | None = None
+        """Set while it is the rung in use; it lists processes too."""
+
+    def learn(self) -> None:
+        """Read the devices anew; one that is gone stays known, for it may have failed."""
+        self.topology = self.topology.joined(topology.read(self._root))
+
+    def observe(self, fact: Fact) -> None:
+        """Note who takes or leaves a GPU; other facts are nothing here."""
+        match fact:
+            case DeviceHeld():
+                self._holders.on_held(fact)
+            case CudaContext():
+                self._holders.on_context(fact)
+            case ProcessExit():
+                self._holders.on_exit(fact.pid)
+            case _:
+                pass
+
+    def below(self, device: str) -> set[str]:
+        """GPUs and network devices at or below a PCI address."""
+        found = {gpu.device for gpu in self.topology.gpus_below(device)}
+        return found | {port.device for port in self.topology.ports_below(device)}
+
+    def uuid(self, device: str) -> str:
+        """A GPU's, as NVML writes it; empty for other devices and where the driver did not say."""
+        return next((gpu.uuid for gpu in self.topology.gpus if gpu.device == device), "")
+
+    def of(
+        self, device: str, members: Collection[Pid], now_ns: int, instance: int | None = None
+    ) -> set[Pid]:
+        """Those of `members` that hold a device, or its MIG instance where it is known who does."""
+        concerned: set[Pid] = set()
+        for gpu in self.topology.gpus:
+            if gpu.device == device:
+                concerned |= self._of_gpu(gpu, members, now_ns, instance)
+        nodes = {port.node for port in self.topology.ports if port.device == device and port.node}
+        return concerned | (ownership.open_by(members, nodes) if nodes else set())
+
+    def of_any_gpu(self, members: Collection[Pid], now_ns: int) -> set[Pid]:
+        """Those of `members` that hold some GPU."""
+        gpus = self.topology.gpus
+        return {pid for gpu in gpus for pid in self._of_gpu(gpu, members, now_ns, None)}
+
+    def _of_gpu(
+        self, gpu: topology.Gpu, members: Collection[Pid], now_ns: int, instance: int | None
+    ) -> set[Pid]:
+        told = self._holders.of(gpu.minor, gpu.uuid, now_ns)
+        listed = self.nvml.users(gpu.device) if self.nvml is not None else ()
+        told |= {user.pid for user in listed}
+        held = told & set(members) | ownership.open_by(members, {f"/dev/nvidia{gpu.minor}"})
+        if instance is None:
+            return held
+        nodes = topology.mig_nodes(self._root, gpu.minor, instance)
+        users = {user.pid for user in listed if user.gpu_instance == instance}
+        return (ownership.open_by(held, nodes) | users & held) or held

@@ -1,0 +1,38 @@
+"""What doctor says about who tells of what."""
+
+from dataclasses import replace
+
+import pytest
+
+from kcover_ebpf.device_facts import Rung
+from kcover_ebpf.hardware.rungs import NONE, Sources, active
+
+NOTHING = Sources(frozenset(), Rung.CONSOLE, False, False, False, False)
+
+
+def told(sources: Sources) -> dict[str, str]:
+    return {each.family: each.rung for each in active(sources)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "family", "words"),
+    [
+        ({"xid": Rung.KPROBE, "driver": True}, "Xids", "kprobe nv_report_error"),
+        ({"xid": Rung.TRACEPOINT, "driver": True}, "Xids", "keeps the driver loaded"),
+        ({"xid": Rung.NVML, "driver": True}, "Xids", "NVML events"),
+        ({"xid": Rung.KMSG, "driver": True}, "Xids", "/dev/kmsg"),
+        ({"xid": Rung.KMSG}, "Xids", "the driver is not loaded"),
+        ({"console": True, "log": True}, "driver lines", "printk:console, read in /dev/kmsg"),
+        ({"log": True}, "driver lines", "polled"),
+        ({"console": True}, "driver lines", "not believed"),
+        ({}, "driver lines", NONE),
+        ({"probes": {"on_open"}}, "GPU holders", "kprobes and /proc"),
+        ({}, "GPU holders", "/proc"),
+        ({}, "PCIe errors", NONE),
+        ({"probes": {"on_page", "on_machine_check"}}, "memory errors", "failure_event, mce_record"),
+        ({}, "RDMA ports", "counters, polled"),
+        ({"links": True}, "links", "netlink"),
+    ],
+)
+def test_each_rung(changes, family, words):
+    assert words in told(replace(NOTHING, **changes))[family]
