@@ -19,7 +19,7 @@ from typing import Any, Self
 from tests.vm.kernels import ROOT, Prepared
 
 _PR_SET_PDEATHSIG = 1
-_BOOT_S = 400.0
+_BOOT_S = 900.0
 """Two seconds on an idle machine."""
 _QEMU = "qemu-system-x86_64"
 
