@@ -18,12 +18,19 @@ _LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 _WAITS = frozenset({State.PEERS, State.FUTEX})
 _MOST_RANKS = 1 << 16
 _SILENCE_S = 2.0
+_LONG_WAIT_S = 4.0
 
 
 def nobody_moves(job: Job) -> bool:
     """True while every rank here has waited for others for a moment; False for a job without ranks."""
     standings = _standings(job)
     return bool(standings) and all(_waits(job, each) for each in standings)
+
+
+def somebody_waits(job: Job) -> bool:
+    """True while a rank here has waited for others for longer than most steps last."""
+    waits = [each for each in _standings(job) if each.state in _WAITS]
+    return any((job.now_ns - each.since_ns) / NS >= _LONG_WAIT_S for each in waits)
 
 
 def lost_before(job: Job) -> Finding | None:

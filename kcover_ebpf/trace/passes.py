@@ -18,9 +18,9 @@ PATIENT_S = 20.0
 """A job that is silent, but not for long enough yet to be called hung, is looked at for so long."""
 STORAGE_S = 10.0
 """Storage that answers nobody is told from slow storage by looking for so long."""
-STALL_S = 5.0
+STALL_S = 3.0
 """A silence that counts as a stall though the job was never seen healthy: somebody thinks it is stuck,
-and a look ends nothing.
+and a look ends nothing. Below the 5 s after which a data loader's reader asks whether its workers live.
 """
 _ALIKE = 5
 _QUIET = (Cause.STARTING, Cause.TRAINING)
@@ -55,7 +55,7 @@ class Patience:
             return True
         if found is not None and found.cause is Cause.CHECKPOINT and spent_s < STORAGE_S:
             return False
-        silent = found is not None and found.cause in _QUIET and late.nobody_moves(sensor.job)
+        silent = found is not None and found.cause in _QUIET and late.somebody_waits(sensor.job)
         return not silent and len(set(self._found)) == 1
 
 

@@ -1,0 +1,176 @@
+"""`kcover-ebpf trace POD` and `--job`, through pods that stand for the agents: this checkout, on every node."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.cluster import JOBS, ROOT, Cluster, Namespace
+
+COMMAND = str(Path(sys.executable).with_name("kcover-ebpf"))
+LABELS = {"app.kubernetes.io/name": "kcover-ebpf", "app.kubernetes.io/component": "agent"}
+RANK = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+START = f'#!/bin/sh\nexec chroot /host {COMMAND} "$@"\n'
+
+
+def agents() -> dict[str, Any]:
+    """Pods as the chart makes them, but for the program: the nodes share this machine's files."""
+    container = {
+        "name": "agent",
+        "image": "localhost/kcover-train:1",
+        "imagePullPolicy": "Never",
+        "command": ["sleep", "infinity"],
+        "securityContext": {"privileged": True},
+        "volumeMounts": [
+            {"name": "host", "mountPath": "/host"},
+            {"name": "start", "mountPath": "/usr/local/bin/kcover-ebpf", "subPath": "start"},
+        ],
+    }
+    volumes = [
+        {"name": "host", "hostPath": {"path": "/"}},
+        {"name": "start", "configMap": {"name": "start", "defaultMode": 0o755}},
+    ]
+    pod = {
+        "hostPID": True,
+        "terminationGracePeriodSeconds": 1,
+        "containers": [container],
+        "volumes": volumes,
+    }
+    template = {"metadata": {"labels": LABELS}, "spec": pod}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": "agent"},
+        "spec": {"selector": {"matchLabels": LABELS}, "template": template},
+    }
+
+
+def job() -> str:
+    """The example Job, with four ranks that know their number."""
+    text = (JOBS / "job.yaml").read_text()
+    for old, new in (("completions: 2", "completions: 4"), ("parallelism: 2", "parallelism: 4")):
+        assert old in text
+        text = text.replace(old, new)
+    rank = f'{{name: RANK, valueFrom: {{fieldRef: {{fieldPath: "{RANK}"}}}}}}'
+    return text.replace("env: [", f"env: [{rank}, ").replace('value: "2"', 'value: "4"')
+
+
+@pytest.fixture
+def watched(namespace: Namespace) -> Namespace:
+    """A namespace with stand-in agents and a job of four ranks that trains."""
+    start = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "start"}}
+    namespace.apply(json.dumps(start | {"data": {"start": START}}))
+    namespace.apply(json.dumps(agents()))
+    namespace.apply(job())
+    namespace.ctl("rollout", "status", "daemonset/agent")
+    namespace.wait_for_steps("job-name=demo", 4, 3)
+    return namespace
+
+
+def trace(namespace: Namespace, *arguments: str, kubeconfig: Path | None = None) -> Any:
+    chosen = str(kubeconfig or namespace.cluster.kubeconfig)
+    return subprocess.run(
+        [COMMAND, "trace", *arguments, "-n", namespace.name, "--kubeconfig", chosen],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def signal_rank(namespace: Namespace, found: dict[str, Any], rank: int, name: str) -> None:
+    """Send a signal to a rank's process, from an agent, which sees the pids of the host."""
+    (pid,) = [row["pid"] for row in found["threads"] if row["lead"] and row["rank"] == rank]
+    namespace.ctl("exec", "daemonset/agent", "--", "kill", f"-{name}", str(pid))
+
+
+@pytest.mark.timeout(600)
+def test_the_stopped_rank_of_a_job_on_two_nodes_is_named(watched: Namespace) -> None:
+    mine = ("--agent-namespace", watched.name)
+    healthy = trace(watched, "--job", "demo", *mine, "-o", "json")
+    assert healthy.returncode == 0, healthy.stdout + healthy.stderr
+    found = json.loads(healthy.stdout)
+    assert {row["rank"] for row in found["threads"] if row["lead"]} == {0, 1, 2, 3}
+    signal_rank(watched, found, 2, "STOP")
+    try:
+        time.sleep(10)
+        hung = trace(watched, "--job", "demo", *mine, "-o", "json")
+        said = json.loads(hung.stdout)
+        assert (said["verdict"], said["cause"], said["culprit"]["rank"]) == ("HUNG", "stopped", 2)
+        assert said["victims"] == [0, 1, 3]
+        assert hung.returncode == 1
+        (pod,) = {row["pod"] for row in found["threads"] if row["rank"] == 2}
+        one = trace(watched, pod, *mine)
+        assert one.returncode == 1
+        assert "stopped (SIGSTOP)" in one.stdout
+    finally:
+        signal_rank(watched, found, 2, "CONT")
+
+
+@pytest.fixture
+def nobody(watched: Namespace, tmp_path: Path) -> Path:
+    """A kubeconfig of somebody who may see pods, and nothing else."""
+    watched.ctl("create", "serviceaccount", "nobody")
+    watched.ctl("create", "role", "see", "--verb=get,list", "--resource=pods")
+    who = f"--serviceaccount={watched.name}:nobody"
+    watched.ctl("create", "rolebinding", "see", "--role=see", who)
+    token = watched.ctl("create", "token", "nobody").strip()
+    path = tmp_path / "kubeconfig"
+    path.write_text(watched.cluster.kubeconfig.read_text())
+    changed = Cluster(path, watched.cluster.kubectl)
+    changed.ctl("config", "set-credentials", "nobody", f"--token={token}")
+    changed.ctl("config", "set-context", "--current", "--user=nobody")
+    return path
+
+
+@pytest.mark.timeout(600)
+def test_what_stands_in_the_way_is_told_and_a_dead_client_leaves_nothing(
+    watched: Namespace, nobody: Path
+) -> None:
+    pod = watched.pods("job-name=demo")[0]["metadata"]["name"]
+    mine = ("--agent-namespace", watched.name)
+    for arguments, kubeconfig, code, text in (
+        (("nowhere", *mine), None, 2, "no pod nowhere"),
+        ((pod, *mine, "-c", "none"), None, 2, "no container none; it has main"),
+        ((pod, "--agent-namespace", "default"), None, 3, "no agent of kcover-ebpf runs on node"),
+        ((pod, *mine), nobody, 3, "may not exec into the agents"),
+        ((pod,), nobody, 3, "--agent-namespace"),
+    ):
+        done = trace(watched, *arguments, kubeconfig=kubeconfig)
+        assert (done.returncode, text in done.stderr) == (code, True), done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    where = ("-n", watched.name, *mine, "--kubeconfig", str(watched.cluster.kubeconfig))
+    client = subprocess.Popen(
+        [COMMAND, "trace", pod, "--live", "-o", "jsonl", *where],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert client.stdout is not None
+    assert '"event":"trace"' in client.stdout.readline()
+    assert looks(pod) == 1
+    client.kill()
+    client.wait()
+    client.stdout.close()
+    deadline = time.monotonic() + 60
+    while looks(pod):
+        assert time.monotonic() < deadline, "the look goes on in the agent"
+        time.sleep(0.5)
+
+
+def looks(pod: str) -> int:
+    """Looks at a pod that agents of this machine take now."""
+    count = 0
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        named = any(word.endswith(f"={pod}".encode()) for word in words)
+        count += named and b"--with-asker" in words and str(ROOT).encode() in b" ".join(words)
+    return count

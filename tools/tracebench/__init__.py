@@ -1,0 +1,1 @@
+"""How fast the first screen of `kcover-ebpf trace` is."""
