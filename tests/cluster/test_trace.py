@@ -27,6 +27,7 @@ def agents() -> dict[str, Any]:
         "imagePullPolicy": "Never",
         "command": ["sleep", "infinity"],
         "securityContext": {"privileged": True},
+        "resources": {"requests": {"cpu": "200m"}},
         "volumeMounts": [
             {"name": "host", "mountPath": "/host"},
             {"name": "start", "mountPath": "/usr/local/bin/kcover-ebpf", "subPath": "start"},
@@ -79,7 +80,7 @@ def trace(namespace: Namespace, *arguments: str, kubeconfig: Path | None = None)
         [COMMAND, "trace", *arguments, "-n", namespace.name, "--kubeconfig", chosen],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 
