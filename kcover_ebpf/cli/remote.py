@@ -92,9 +92,9 @@ def _pods_of_job(session: Session, wanted: Wanted) -> list[Pod]:
     found = session.list(f"/api/v1/namespaces/{wanted.namespace}/pods")
     pods = [pod_of(each) for each in found.get("items", [])]
     gangs = [(pod, gang_of(pod)) for pod in pods]
-    mine = [pod for pod, gang in gangs if gang is not None and gang.name == wanted.job]
+    mine = [pod for pod, gang in gangs if gang.name == wanted.job]
     if not mine:
-        names = sorted({gang.name for _, gang in gangs if gang is not None})
+        names = sorted({gang.name for _, gang in gangs})
         known = f"; there are {', '.join(names[:8])}" if names else ""
         raise UsageError(f"no pods of a job {wanted.job} in namespace {wanted.namespace}{known}")
     alive = [pod for pod in mine if pod.phase == "Running" and pod.node]
