@@ -119,7 +119,7 @@ def decide(ask: Ask) -> Move:
     waits = _why_wait(ask, turn)
     if waits is not None:
         return _settle(ask, turn, Phase.DECIDED, waits[0], waits[1])
-    return Move(_act(turn, merged, way))
+    return Move(_act(turn, merged, way, _pause_left_s(ask, turn) > 0))
 
 
 def _too_little(merged: Merged, turn: Turn) -> str | None:
@@ -163,11 +163,17 @@ def _why_wait(ask: Ask, turn: Turn) -> tuple[str, float] | None:
         return f"waits for approval: kubectl kcover approve {turn.name}", 30.0
     if ask.gates.acting >= ask.gates.most_acting:
         return f"waits: {ask.gates.acting} jobs are being restarted at once", 1.0
-    if ask.last_restart_s is not None and not ask.approved:
-        left_s = ask.last_restart_s + turn.pause_s - turn.world.now_s
-        if left_s > 0 and not _loops(turn):
-            return f"waits: restart {turn.earlier + 1} of this job begins after a pause", left_s
+    left_s = _pause_left_s(ask, turn)
+    if left_s > 0 and not _loops(turn):
+        return f"waits: restart {turn.earlier + 1} of this job begins after a pause", left_s
     return None
+
+
+def _pause_left_s(ask: Ask, turn: Turn) -> float:
+    """What is left of the pause after the last restart; a person who approves need not wait."""
+    if ask.last_restart_s is None or ask.approved:
+        return 0.0
+    return max(0.0, ask.last_restart_s + turn.pause_s - turn.world.now_s)
 
 
 def _loops(turn: Turn) -> bool:
@@ -188,7 +194,7 @@ def way_of(turn: Turn) -> tuple[Way, str]:
     return Way.NONE, why
 
 
-def _act(turn: Turn, merged: Merged, way: Way) -> Status:
+def _act(turn: Turn, merged: Merged, way: Way, too_soon: bool) -> Status:
     now_s = turn.world.now_s
     reason = f"{merged.verdict.kind.value} {merged.verdict.cause.value}"
     status = turn.status
@@ -199,7 +205,7 @@ def _act(turn: Turn, merged: Merged, way: Way) -> Status:
     lost = Lost(detect_s=max(opened_s - since_s, 0.0), decide_s=max(now_s - opened_s, 0.0))
     turn = replace(turn, status=replace(status, lost=lost))
     if _loops(turn) and merged.verdict.cause is not Cause.LEFT_EARLY:
-        if turn.earlier == 0:
+        if not too_soon:
             return _settle_crash(turn, merged)
         if Way.REPLACE in turn.policy.ways and means_of_top(turn):
             # a pause needs a job that does not run: the kubelets would restart it at once

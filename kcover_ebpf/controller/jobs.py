@@ -93,9 +93,10 @@ class Jobs:
         memory: Memory,
     ) -> float | None:
         acting = live is not None and live.status is not None and live.status.phase.is_acting
-        if acting or memory.found is None or self.wall() - memory.found[0] > _OWNER_S:
-            memory.found = self.wall(), self._scenes.found(key, live, pods)
-        found = memory.found[1]
+        kept = memory.found
+        if acting or kept is None or kept[1] != pods or self.wall() - kept[0] > _OWNER_S:
+            memory.found = kept = self.wall(), pods, self._scenes.found(key, live, pods)
+        found = kept[2]
         if live is None and found is None:
             return 1.0 if pods else None
         named = self._scenes.policy(key, pods, live)
@@ -166,7 +167,10 @@ class Jobs:
                 return None
             move = self._next(live, turn, known, memory)
             if move.status is not None:
+                began = move.status.phase.is_acting and not turn.status.phase.is_acting
                 live = self._write(live, move.status)
+                if began and move.status.order is None:
+                    return 0.0  # where many jobs break at once, all are decided before one is ended
                 if move.status.phase.is_over:
                     return move.wake_s or 5.0
                 continue

@@ -23,8 +23,8 @@ class Memory:
     called: dict[str, float] = field(default_factory=dict)
     calm_s: float = 0.0
     """When there was trouble last."""
-    found: tuple[float, Found | None] | None = None
-    """The top owner as it was a moment ago; nodes of a silent job report every second."""
+    found: tuple[float, tuple[GangPod, ...], Found | None] | None = None
+    """The top owner of these pods as it was a moment ago; nodes of a silent job report every second."""
 
     def remember(self, merged: Merged | None, now_s: float) -> None:
         """Note what is said now; the clock goes on while it is the same."""

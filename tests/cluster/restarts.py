@@ -31,14 +31,16 @@ IN_PLACE_RULE = [
 class Program:
     """`kcover-ebpf controller` for one namespace."""
 
-    def __init__(self, namespace: Namespace, log: Path) -> None:
+    def __init__(self, namespace: Namespace, log: Path, kubeconfig: Path | None = None) -> None:
         self._namespace, self._log = namespace, log
+        self._kubeconfig = kubeconfig or namespace.cluster.kubeconfig
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Run it; the lease is the namespace's own."""
-        command = [sys.executable, "-m", "kcover_ebpf", "controller", "--breaker-jobs", "100"]
-        command += ["--kubeconfig", str(self._namespace.cluster.kubeconfig)]
+        program = str(Path(sys.executable).with_name("kcover-ebpf"))
+        command = [program, "controller", "--breaker-jobs", "100"]
+        command += ["--kubeconfig", str(self._kubeconfig)]
         command += ["--namespace", self._namespace.name, "--only", self._namespace.name]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -57,9 +59,9 @@ class Program:
 
 
 @contextmanager
-def running(namespace: Namespace, log: Path) -> Iterator[Program]:
+def running(namespace: Namespace, log: Path, kubeconfig: Path | None = None) -> Iterator[Program]:
     """A controller that runs for as long as the block."""
-    program = Program(namespace, log)
+    program = Program(namespace, log, kubeconfig)
     program.start()
     try:
         yield program

@@ -17,6 +17,7 @@ import yaml
 from kcover_ebpf.kube.session import connect
 from tests.cluster.agent_double import AgentDouble
 from tests.cluster.cluster import JOBS, Namespace
+from tests.cluster.gate import Gate
 from tests.cluster.restarts import (
     IN_PLACE_RULE,
     counters,
@@ -146,6 +147,9 @@ def test_a_job_is_restarted_in_place(namespace, session, controller):
     row = row_of(example.api_version, example.kind)
     before = counters(namespace, row, "demo")
     old = {pod["metadata"]["uid"] for pod in namespace.pods(example.text)}
+    beside = (JOBS / "job.yaml").read_text().replace("demo", "beside")
+    namespace.apply(beside)
+    others = namespace.wait_for_pods("batch.kubernetes.io/job-name=beside", 2)
     namespace.wait_for_steps(example.text, example.pods, 3)
     with AgentDouble(session, namespace.name, example.labels, example.kind) as double:
         victim = namespace.pods(example.text)[-1]
@@ -157,6 +161,9 @@ def test_a_job_is_restarted_in_place(namespace, session, controller):
     assert {pod["metadata"]["uid"] for pod in pods} == old
     restarts = [pod["status"]["containerStatuses"][0]["restartCount"] for pod in pods]
     assert restarts == [1] * example.pods
+    untouched = namespace.pods("batch.kubernetes.io/job-name=beside")
+    assert {pod["metadata"]["name"] for pod in untouched} == set(others)
+    assert all(not pod["status"]["containerStatuses"][0]["restartCount"] for pod in untouched)
     assert counters(namespace, row, "demo") == before
     namespace.wait_for_steps(example.text, example.pods, 3)
 
@@ -196,6 +203,31 @@ def test_a_controller_killed_at_any_step_is_followed_by_one_that_goes_on(
     assert len(pods) == example.pods
     assert not old & {pod["metadata"]["uid"] for pod in pods}
     assert len(incidents(namespace)) == 1, "it was acted on once"
+    assert namespace.get("jobs", "demo")[0]["spec"].get("suspend") is False
+
+
+def test_an_api_server_that_is_away_for_a_minute_delays_and_doubles_nothing(namespace, tmp_path):
+    example = EXAMPLES["job"]
+    policy(namespace, ways=["Replace"])
+    started(namespace, example)
+    old = {pod["metadata"]["uid"] for pod in namespace.pods(example.text)}
+    gate = Gate(namespace.cluster.kubeconfig, tmp_path)
+    session = connect(str(gate.kubeconfig))
+    with (
+        running(namespace, tmp_path / "controller.log", gate.kubeconfig),
+        AgentDouble(session, namespace.name, example.labels, example.kind) as double,
+    ):
+        double.break_rank(namespace.pods(example.text)[-1]["metadata"]["name"])
+        wait_for_phase(namespace, ("ShuttingDown",))
+        gate.shut()
+        time.sleep(60)
+        gate.open()
+        incident = recover(namespace, double)
+    assert ways(incident) == ["Replace"]
+    pods = namespace.pods(example.text)
+    assert len(pods) == example.pods
+    assert not old & {pod["metadata"]["uid"] for pod in pods}
+    assert len(incidents(namespace)) == 1
     assert namespace.get("jobs", "demo")[0]["spec"].get("suspend") is False
 
 

@@ -134,6 +134,9 @@ WAYS = {
     "a second crash waits outside": (
         ask(world(CRASHED), earlier=1, last_restart_s=NOW_S - 3), Way.REPLACE, "Suspend",
     ),
+    "a second crash much later comes back by itself": (
+        ask(world(CRASHED), earlier=1, last_restart_s=NOW_S - 300), Way.IN_PLACE, "Settle",
+    ),
     "the last crash is the end": (ask(world(CRASHED), earlier=3), Way.NONE, "FinalStop"),
     "a person may go beyond the budget": (ask(world(), earlier=3, approved=True), Way.IN_PLACE, "Stop"),
     "after the pause": (ask(world(), earlier=1, last_restart_s=NOW_S - 11), Way.IN_PLACE, "Stop"),

@@ -1,0 +1,297 @@
+"""How fast and how dear the controller is in a large cluster: `python -m tools.clusterbench decide|delete|orders`.
+
+No node runs here. Nodes and pods are objects, and agents are simulated, so that what is measured is the
+controller and the API server it talks to. Both share this machine with whatever else runs on it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from kcover_ebpf.cluster import report, times
+from kcover_ebpf.cluster.order import Verb, incident_of
+from kcover_ebpf.cluster.report import (
+    Ack,
+    AckResult,
+    FaultReport,
+    JobRef,
+    LocalVerdict,
+    PodRef,
+    RankPicture,
+    ReportedCulprit,
+    ReportedEvidence,
+)
+from kcover_ebpf.errors import ApiError
+from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind
+from kcover_ebpf.kube.session import Session
+from kcover_ebpf.kube.watch import Change, Event, Watch
+from tools.clusterbench.plane import (
+    NAMESPACE,
+    ROOT,
+    SELECTOR,
+    Controller,
+    cluster,
+    in_parallel,
+    make_job,
+    make_nodes,
+    set_status,
+    wait,
+)
+
+_REPORTS = f"/apis/kcover.io/v1alpha1/namespaces/{NAMESPACE}/faultreports"
+_INCIDENTS = f"/apis/kcover.io/v1alpha1/namespaces/{NAMESPACE}/incidents"
+_PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+
+
+def crashed(pod: dict[str, Any]) -> LocalVerdict:
+    """An announced fault of one rank."""
+    name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+    culprit = ReportedCulprit(rank=0, pid=1, pod=name, pod_uid=uid)
+    told = (ReportedEvidence(EvidenceKind.EVENT, "rank 0 died by SIGSEGV"),)
+    return LocalVerdict(Kind.CRASHED, Cause.SEGFAULT, 0.1, culprit, told)
+
+
+def send(session: Session, job: str, node: str, pods: list[dict[str, Any]], **more: Any) -> None:
+    """One report of one agent."""
+    refs = tuple(PodRef(each["metadata"]["name"], each["metadata"]["uid"]) for each in pods)
+    values: dict[str, Any] = {"suspicious": False, "trained": True} | more
+    said = FaultReport(
+        node, time.time(), 1, "bench", 90, JobRef(job, {SELECTOR: job}), refs, **values
+    )
+    body = report.object_of(said, NAMESPACE, f"{job}.{node}")
+    session.apply(f"{_REPORTS}/{job}.{node}", body, "kcover-agent")
+
+
+def phase_times(session: Session, phase: str) -> dict[str, float]:
+    """When each job's incident came to a phase; unix seconds."""
+    found: dict[str, float] = {}
+    for raw in session.list(_INCIDENTS).get("items") or ():
+        for line in (raw.get("status") or {}).get("timeline") or ():
+            if line["phase"] == phase:
+                found.setdefault(raw["spec"]["job"]["name"], times.from_text(line["time"]))
+    return found
+
+
+def calls(session: Session) -> dict[str, int]:
+    """Requests that the API server has served, by verb."""
+    response = session._send("GET", "/metrics", None, None, "", 30.0)
+    served: dict[str, int] = {}
+    for line in response.read().decode().splitlines():
+        if line.startswith("apiserver_request_total{"):
+            verb = line.partition('verb="')[2].partition('"')[0]
+            served[verb] = served.get(verb, 0) + int(float(line.rpartition(" ")[2]))
+    response.release_conn()
+    return served
+
+
+def decide(
+    session: Session, kubeconfig: Path, folder: Path, nodes: int, jobs: int
+) -> dict[str, Any]:
+    """Many jobs break at once in a large cluster: seconds from each report to `Decided`."""
+    make_nodes(session, nodes)
+    made: dict[int, list[dict[str, Any]]] = {}
+    share = nodes // jobs
+
+    def one(index: int) -> None:
+        made[index] = make_job(
+            session, f"job{index}", range(index * share, (index + 1) * share), False
+        )
+
+    in_parallel(one, jobs)
+    for index, pods in made.items():
+        for offset, pod in enumerate(pods):
+            send(session, f"job{index}", f"n{index * share + offset}", [pod])
+    controller = Controller(kubeconfig, folder / "controller.log")
+    try:
+        log = folder / "controller.log"
+        wait("leading", lambda: "leading" in log.read_text(), 120)
+        time.sleep(15)
+        idle_mb, before, cpu_s = controller.rss_mb(), calls(session), controller.cpu_s()
+        sent: dict[str, float] = {}
+
+        def fault(index: int) -> None:
+            job, pods = f"job{index}", made[index]
+            send(session, job, f"n{index * share}", [pods[0]], verdict=crashed(pods[0]))
+            sent[job] = time.time()
+
+        in_parallel(fault, jobs)
+        wait("all decided", lambda: len(phase_times(session, "Decided")) >= jobs, 180)
+        decided = phase_times(session, "Decided")
+        time.sleep(5)
+        after, busy_s, peak_mb = calls(session), controller.cpu_s() - cpu_s, controller.rss_mb()
+    finally:
+        controller.stop()
+    took = sorted(decided[job] - at_s for job, at_s in sent.items())
+    spread = {verb: after[verb] - before.get(verb, 0) for verb in after}
+    return {
+        "nodes": nodes,
+        "jobs": jobs,
+        "pods": nodes,
+        "decided_s": _spread(took),
+        "rss_idle_mb": round(idle_mb, 1),
+        "rss_after_mb": round(peak_mb, 1),
+        "cpu_s": round(busy_s, 2),
+        "requests": {verb: count for verb, count in sorted(spread.items()) if count},
+    }
+
+
+def delete(
+    session: Session, kubeconfig: Path, folder: Path, nodes: int, pods: int
+) -> dict[str, Any]:
+    """One large gang is replaced: seconds from the verdict until every pod is marked as deleted.
+
+    The first pod is marked by hand, as the job's own controller would; the rest is ours.
+    """
+    make_nodes(session, nodes)
+    gang = make_job(session, "big", (index % nodes for index in range(pods)), False)
+    marked: dict[str, float] = {}
+
+    def on_event(event: Event) -> None:
+        metadata = event.object.get("metadata") or {}
+        if event.change is Change.GONE or metadata.get("deletionTimestamp"):
+            marked.setdefault(str(metadata.get("uid")), time.time())
+
+    Watch(session, _PODS, {}, on_event).start()
+    controller = Controller(kubeconfig, folder / "controller.log")
+    try:
+        send(session, "big", "n0", gang[:1])
+        wait("leading", lambda: "leading" in (folder / "controller.log").read_text(), 120)
+        time.sleep(5)
+        send(session, "big", "n0", gang[:1], verdict=crashed(gang[0]))
+        job = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/big"
+        wait("suspended", lambda: session.get(job)["spec"].get("suspend") is True, 120)
+        first_s = time.time()
+        session.delete(f"{_PODS}/big-1", None, 30)
+        wait("all marked", lambda: len(marked) >= pods, 180)
+    finally:
+        controller.stop()
+    start_s = phase_times(session, "ShuttingDown")["big"]
+    last_s = max(marked.values())
+    return {
+        "pods": pods,
+        "verdict_to_all_marked_s": round(last_s - start_s, 3),
+        "first_mark_to_all_marked_s": round(last_s - first_s, 3),
+    }
+
+
+class Agents:
+    """Agents of many nodes in one process: one watch for all, one acknowledgement for each."""
+
+    def __init__(self, session: Session, gang: list[dict[str, Any]]) -> None:
+        self._session, self._gang = session, gang
+        self._lock = threading.Lock()
+        self._done: dict[str, tuple[Ack, ...]] = {}
+        self.at_s: dict[Verb, list[float]] = {Verb.STOP: [], Verb.KILL: []}
+        """When each agent had acknowledged."""
+
+    def on_event(self, event: Event) -> None:
+        """An incident changed."""
+        if event.change is not Change.SET:
+            return
+        order = incident_of(event.object).order
+        if order is None or order.id in self._done:
+            return
+        acks = (*next(iter(self._done.values()), ()), Ack(order.id, order.verb, AckResult.DONE, 1))
+        self._done[order.id] = acks[-8:]
+        threading.Thread(target=self._obey, args=(order.verb, acks), daemon=True).start()
+
+    def _obey(self, verb: Verb, acks: tuple[Ack, ...]) -> None:
+        def one(index: int) -> None:
+            pod = self._gang[index]
+            try:
+                send(self._session, "big", f"n{index}", [pod], acks=acks)
+                if verb is Verb.KILL:
+                    set_status(self._session, pod["metadata"]["name"], 1)
+            except ApiError:
+                return
+            with self._lock:
+                self.at_s.setdefault(verb, []).append(time.time())
+
+        in_parallel(one, len(self._gang))
+
+
+def orders(session: Session, kubeconfig: Path, folder: Path, nodes: int) -> dict[str, Any]:
+    """One large gang is restarted in place by simulated agents: seconds from the first stop to the last kill."""
+    make_nodes(session, nodes)
+    gang = make_job(session, "big", range(nodes))
+    in_parallel(lambda index: send(session, "big", f"n{index}", [gang[index]]), nodes)
+    agents = Agents(session, gang)
+    Watch(session, _INCIDENTS, {}, agents.on_event).start()
+    controller = Controller(kubeconfig, folder / "controller.log")
+    try:
+        wait("leading", lambda: "leading" in (folder / "controller.log").read_text(), 120)
+        time.sleep(5)
+        uid = gang[0]["metadata"]["uid"]
+        rank = RankPicture(uid, 1, "rank", "stopped", 1, 0, nodes, "SIGSTOP", 3.0, 2.0)
+        send(session, "big", "n0", gang[:1], suspicious=True, ranks=(rank,))
+        over = lambda: any(phase_times(session, each) for each in ("Recovering", "Failed"))  # noqa: E731
+        wait("all back", over, 240)
+    finally:
+        controller.stop()
+    stops, kills = sorted(agents.at_s[Verb.STOP]), sorted(agents.at_s[Verb.KILL])
+    start_s = phase_times(session, "ShuttingDown")["big"]
+    return {
+        "agents": nodes,
+        "restarted_in_place": len(kills) == nodes,
+        "order_to_all_stopped_s": round(stops[-1] - start_s, 3) if stops else None,
+        "first_stop_to_last_kill_s": round(kills[-1] - stops[0], 3) if stops and kills else None,
+        "kills": len(kills),
+    }
+
+
+def _spread(values: list[float]) -> dict[str, float]:
+    cuts = statistics.quantiles(values, n=100) if len(values) > 1 else values * 99
+    return {
+        "p50": round(cuts[49], 3),
+        "p90": round(cuts[89], 3),
+        "p99": round(cuts[98], 3),
+        "max": round(values[-1], 3),
+    }
+
+
+def _run(
+    asked: argparse.Namespace, session: Session, kubeconfig: Path, folder: Path
+) -> dict[str, Any]:
+    if asked.scenario == "decide":
+        return decide(session, kubeconfig, folder, asked.nodes, asked.jobs)
+    if asked.scenario == "delete":
+        return delete(session, kubeconfig, folder, asked.nodes, asked.pods)
+    return orders(session, kubeconfig, folder, asked.nodes)
+
+
+def main() -> None:
+    """Run one scenario, and append its numbers to the record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("scenario", choices=["decide", "delete", "orders"])
+    parser.add_argument("--nodes", type=int, default=1500)
+    parser.add_argument("--jobs", type=int, default=150)
+    parser.add_argument("--pods", type=int, default=1000)
+    parser.add_argument("--bin", type=Path, default=ROOT / ".testbed/bin")
+    parser.add_argument("--record", type=Path, default=ROOT / "docs/bench/clusterbench.jsonl")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with cluster(folder, asked.bin / "kube-apiserver") as (session, kubeconfig):
+            load = os.getloadavg()
+            try:
+                found = {"scenario": asked.scenario, **_run(asked, session, kubeconfig, folder)}
+            except TimeoutError:
+                print((folder / "controller.log").read_text()[-3000:])
+                raise
+    found |= {"load_before": round(load[0], 1), "load_after": round(os.getloadavg()[0], 1)}
+    found["time"] = times.to_text(time.time())[:19] + "Z"
+    print(json.dumps(found, indent=2))
+    with asked.record.open("a", encoding="utf-8") as record:
+        record.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()

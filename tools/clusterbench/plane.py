@@ -1,0 +1,177 @@
+"""A control plane with nobody on it, and the objects of a large cluster put there by hand."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kcover_ebpf.errors import ApiError
+from kcover_ebpf.kube.session import Session, connect
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMESPACE = "bench"
+SELECTOR = "batch.kubernetes.io/job-name"
+_THREADS = 16
+
+
+def in_parallel(work: Callable[[int], object], count: int) -> None:
+    """Do it for 0 .. count-1, some at a time."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        list(pool.map(work, range(count)))
+
+
+def install(session: Session) -> None:
+    """The resources, the namespace, and a policy without limits."""
+    for path in sorted((ROOT / "charts/kcover-ebpf/crds").glob("*.yaml")):
+        body = yaml.safe_load(path.read_text())
+        session.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body)
+    session.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    account = {"metadata": {"name": "default"}}
+    session.create(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", account)
+    policy = {
+        "apiVersion": "kcover.io/v1alpha1",
+        "kind": "FaultPolicy",
+        "metadata": {"name": "p"},
+        "spec": {"restarts": {"max": 100, "backoffSeconds": 0}},
+    }
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            session.create(f"/apis/kcover.io/v1alpha1/namespaces/{NAMESPACE}/faultpolicies", policy)
+            return
+        except ApiError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+
+
+def make_nodes(session: Session, count: int) -> None:
+    """Nodes that are ready."""
+
+    def one(index: int) -> None:
+        ready = {"type": "Ready", "status": "True", "reason": "bench"}
+        body = {"metadata": {"name": f"n{index}"}, "status": {"conditions": [ready]}}
+        session.create("/api/v1/nodes", body)
+
+    in_parallel(one, count)
+
+
+def make_job(
+    session: Session, name: str, nodes: Iterable[int], managed: bool = True
+) -> list[dict[str, Any]]:
+    """A Job that its controller leaves alone, and its pods, which run; returns the pods."""
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "labels": {"kcover.io/cascading-recovery": "true"}},
+        "spec": {
+            "managedBy": "kcover.io/bench",
+            "template": {"spec": {"restartPolicy": "Never", "containers": [_CONTAINER]}},
+        },
+    }
+    made = session.create(f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs", job)
+    uid = made["metadata"]["uid"]
+    return [_make_pod(session, name, uid, index, node, managed) for index, node in enumerate(nodes)]
+
+
+_CONTAINER: dict[str, Any] = {
+    "name": "main",
+    "image": "x",
+    "restartPolicy": "Never",
+    "restartPolicyRules": [
+        {"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0]}}
+    ],
+}
+
+
+def _make_pod(
+    session: Session, job: str, uid: str, index: int, node: int, in_place: bool
+) -> dict[str, Any]:
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": uid, "controller": True}
+    container = _CONTAINER if in_place else {"name": "main", "image": "x"}
+    body = {
+        "metadata": {
+            "name": f"{job}-{index}",
+            "labels": {SELECTOR: job, "kcover.io/cascading-recovery": "true"},
+            "ownerReferences": [owner],
+        },
+        "spec": {"restartPolicy": "Never", "nodeName": f"n{node}", "containers": [container]},
+    }
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    made = session.create(path, body)
+    set_status(session, made["metadata"]["name"], 0)
+    return made
+
+
+def set_status(session: Session, pod: str, restarts: int) -> None:
+    """The pod runs and is ready, after so many restarts."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    state = {
+        "name": "main", "ready": True, "restartCount": restarts, "image": "x", "imageID": "x",
+        "state": {"running": {"startedAt": now}},
+    }  # fmt: skip
+    status = {
+        "phase": "Running",
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "containerStatuses": [state],
+    }
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}/status"
+    session.merge_patch(path, {"status": status})
+
+
+class Controller:
+    """The controller under test, as a process of its own."""
+
+    def __init__(self, kubeconfig: Path, log: Path) -> None:
+        program = Path(sys.executable).with_name("kcover-ebpf")
+        command = [str(program), "controller", "--kubeconfig", str(kubeconfig)]
+        command += ["--namespace", NAMESPACE, "--breaker-jobs", "100000"]
+        self._log = log.open("wb")
+        self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
+
+    def rss_mb(self) -> float:
+        """Resident memory now."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        line = next(each for each in status.splitlines() if each.startswith("VmRSS:"))
+        return int(line.split()[1]) / 1024
+
+    def cpu_s(self) -> float:
+        """CPU time used so far."""
+        stat = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(") ")[2].split()
+        return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+
+    def stop(self) -> None:
+        """End it."""
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(30)
+        self._log.close()
+
+
+@contextmanager
+def cluster(folder: Path, apiserver: Path) -> Iterator[tuple[Session, Path]]:
+    """A fresh control plane with our resources in it."""
+    from tests.chart.control_plane import running
+
+    with running(folder, apiserver) as plane:
+        session = connect(str(plane.kubeconfig))
+        install(session)
+        yield session, plane.kubeconfig
+
+
+def wait(what: str, reached: Callable[[], bool], timeout_s: float) -> None:
+    """Until it is so; raises TimeoutError."""
+    deadline = time.monotonic() + timeout_s
+    while not reached():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not within {timeout_s:.0f} s")
+        time.sleep(0.1)
