@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kcover_ebpf.cluster.gang import GangPod
-from kcover_ebpf.cluster.kinds import OWNER_UID, selects
+from kcover_ebpf.cluster.kinds import OWNER_UID, POD_UID, selects
 from kcover_ebpf.cluster.pods import pod_of
 from kcover_ebpf.controller.store import GangKey
 from kcover_ebpf.errors import ApiError, ObjectError
@@ -28,7 +28,7 @@ class Gang:
         self._key, self._changed = key, changed
         self._pods: dict[str, GangPod] = {}
         self._lock = threading.Lock()
-        labels = {name: value for name, value in key.selector if name != OWNER_UID}
+        labels = {name: value for name, value in key.selector if name not in (OWNER_UID, POD_UID)}
         query = {"labelSelector": ",".join(f"{k}={v}" for k, v in labels.items())} if labels else {}
         path = f"/api/v1/namespaces/{key.namespace}/pods"
         self._watch = Watch(session, path, query, self._on_event, failed)

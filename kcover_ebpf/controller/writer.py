@@ -21,7 +21,7 @@ from kcover_ebpf.cluster.gang import (
     Hold,
 )
 from kcover_ebpf.cluster.incident import Incident, Status
-from kcover_ebpf.cluster.kinds import OWNER_UID
+from kcover_ebpf.cluster.kinds import OWNER_UID, POD_UID
 from kcover_ebpf.cluster.report import API_VERSION
 from kcover_ebpf.cluster.restart import group_of
 from kcover_ebpf.errors import ActionError, Conflict, NotFound
@@ -94,7 +94,7 @@ class Writer:
                 continue  # it went by itself, or another one has its name already
 
     def _delete_all(self, namespace: str, call: DeleteAll) -> None:
-        if not call.selector or OWNER_UID in call.selector:
+        if not call.selector or {OWNER_UID, POD_UID} & set(call.selector):
             raise ActionError("a collection of pods cannot be deleted without labels")
         selector = ",".join(f"{key}={value}" for key, value in call.selector.items())
         _LOG.info("delete all pods of %s in %s", selector, namespace)
