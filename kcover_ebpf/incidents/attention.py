@@ -85,6 +85,17 @@ class Attention:
         """The last closer look at each process, of those that were looked at."""
         return {pid: looks[-1] for (pid, _), looks in self._looks.items() if looks}
 
+    def stacks_of(self, waiting: Iterable[ProcessView]) -> dict[Pid, Stack]:
+        """Where each of these waits, of those that were looked at in the wait they are in now."""
+        last = self.last_looks()
+        return {
+            view.pid: last[view.pid].stack
+            for view in waiting
+            if view.pid in last
+            and view.lead is not None
+            and last[view.pid].boottime_ns >= view.lead.progress_ns
+        }
+
     def wants(
         self, owned: Iterable[ProcessView], waiting: Collection[ProcessView], now_ns: int
     ) -> list[Look]:

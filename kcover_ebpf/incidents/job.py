@@ -206,9 +206,11 @@ class Job:
 
     def wants(self) -> list[Look]:
         """Threads to look at now."""
-        ranks = self.members.ranks.values()
-        waiting = [view for view in ranks if self.pace.waits(view)]
-        return self.attention.wants(self.members.owned.values(), waiting, self.now_ns)
+        return self.attention.wants(self.members.owned.values(), self._waiting, self.now_ns)
+
+    @property
+    def _waiting(self) -> list[ProcessView]:
+        return [view for view in self.members.ranks.values() if self.pace.waits(view)]
 
     def finding(self) -> Finding | None:
         """What the job looks like now; None while what was seen is not complete enough to judge by."""
@@ -241,10 +243,8 @@ class Job:
         waits = bool(self.members.ranks) or not self._whole
         if waits and self.now_ns - failures[0].boottime_ns < announced.SETTLE_NS:
             return None
-        last = self.attention.last_looks()
-        survivors = {pid: last[pid].stack for pid in self.members.ranks if pid in last}
-        seen = self.announced, self.members.views
-        return announced.judge_failure(*seen, survivors, whole=self._whole)
+        stacks, views = self.attention.stacks_of(self._waiting), self.members.views
+        return announced.judge_failure(self.announced, views, stacks, whole=self._whole)
 
     def _healthy(self) -> Finding:
         slow = slowness(self.pace, self.loss, self.members.ranks, self.now_ns)

@@ -11,7 +11,7 @@ from kcover_ebpf.facts import OomKill, Pid, SignalSent, Tid
 from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind, Verdict
 from kcover_ebpf.settings import Act
 
-from .scene import BARRIER, NS, Proc, Stage
+from .scene import BARRIER, LOCK, NS, Proc, Stage
 from .test_verdicts import all_wait, trained
 
 STRANGER = 9
@@ -194,6 +194,19 @@ def test_of_three_ranks_the_survivor_that_sent_last_skipped_it(lead_s: float, ra
     assert verdict.culprit.rank == rank
     mismatch = rank == 2
     assert verdict.cause is (Cause.COLLECTIVE_MISMATCH if mismatch else Cause.ABORTED)
+
+
+def test_a_survivor_that_has_not_come_to_the_collective_skipped_none() -> None:
+    stage = trained()
+    for rank in (0, 2, 3):
+        stage.become(stage.rank(rank), "futex", last_send_ns=stage.now_ns)
+    stage.become(stage.rank(1), "sleep", stack=LOCK)
+    stage.run(1.5)
+    stage.exit(stage.rank(3), signal=signal.SIGABRT)
+    stage.run(2)
+    verdict = next(each for each in faults(stage) if each.kind is Kind.CRASHED)
+    assert verdict.culprit is not None
+    assert (verdict.cause, verdict.culprit.rank) == (Cause.ABORTED, 3)
 
 
 def test_survivors_in_the_same_collective_are_all_victims() -> None:
