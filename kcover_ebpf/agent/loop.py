@@ -75,6 +75,11 @@ class NodeLoop:
         self._calm_until_ns = 0
         self._forgotten: set[Gang] = set()
 
+    @property
+    def gangs(self) -> Iterable[GangWatch]:
+        """Those under watch."""
+        return self._gangs.values()
+
     def forget(self, gang: Gang) -> None:
         """Begin anew with a gang whose processes we end; may be called from any thread."""
         self._forgotten.add(gang)

@@ -1,0 +1,274 @@
+"""Real agents, one for each node, over a training that spans both: what they report and obey.
+
+They run on this host, with the API server behind a relay that can be cut. The job is not armed, so a
+controller that may be there leaves it alone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+
+from kcover_ebpf.agent.containers import Containers, is_stopped, processes
+from kcover_ebpf.cluster.pods import Pod, pod_of
+from tests.cluster.cluster import JOBS, ROOT, TRAIN, Cluster, Namespace
+from tests.cluster.relay import Relay
+
+pytestmark = [pytest.mark.needs("root", "bpf"), pytest.mark.timeout(900, func_only=True)]
+
+SELECTOR = "training.kubeflow.org/job-name=demo"
+SOON_S = 120.0
+T = TypeVar("T")
+
+
+def until(look: Callable[[], T | None], what: str, timeout_s: float = SOON_S) -> T:
+    """The first answer that is not None or False."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if found := look():
+            return found
+        time.sleep(0.3)
+    raise AssertionError(f"not within {timeout_s:.0f} s: {what}")
+
+
+@dataclass
+class Agent:
+    """One agent; it may be killed and started again."""
+
+    node: str
+    folder: Path
+    kubeconfig: Path
+    namespace: str
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        state = self.folder / self.node
+        command = [
+            str(Path(sys.executable).with_name("kcover-ebpf")), "agent", f"--node={self.node}",
+            f"--state-dir={state}", f"--namespace={self.namespace}",
+            f"--kubeconfig={self.kubeconfig}",
+        ]  # fmt: skip
+        with open(self.folder / f"{self.node}.log", "ab") as log:
+            self.process = subprocess.Popen(command, stderr=log, cwd=ROOT)
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    @property
+    def said(self) -> str:
+        return (self.folder / f"{self.node}.log").read_text()
+
+
+@dataclass
+class Stand:
+    """A job of four ranks on two nodes, under the eyes of two agents."""
+
+    namespace: Namespace
+    relay: Relay
+    agents: dict[str, Agent] = field(default_factory=dict)
+
+    def pods(self) -> list[Pod]:
+        return [pod_of(each) for each in self.namespace.pods(SELECTOR)]
+
+    def pids(self, pod: Pod) -> set[int]:
+        return processes(Containers().of_work(pod))
+
+    def specs(self) -> dict[str, dict[str, Any]]:
+        """The reports, by node."""
+        found = self.namespace.get("faultreports.kcover.io")
+        return {each["spec"]["node"]: each["spec"] for each in found if "job" in each["spec"]}
+
+    def verdict(self, node: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.specs().get(node, {}).get("verdict", {})
+        return found
+
+    def wait_for_training(self) -> None:
+        until(
+            lambda: all(self.verdict(node).get("cause") == "training" for node in self.agents),
+            "both nodes say that the job trains",
+            300,
+        )
+
+    def acks(self, order: str) -> dict[str, str]:
+        return {
+            node: ack["result"]
+            for node, spec in self.specs().items()
+            for ack in spec.get("acks", ())
+            if ack["order"] == order
+        }
+
+    def order(self, incident: str, number: str, verb: str, seconds: float) -> None:
+        now = datetime.now(UTC)
+        body = {
+            "status": {
+                "phase": "ShuttingDown",
+                "order": {
+                    "id": number,
+                    "verb": verb,
+                    "selector": {"training.kubeflow.org/job-name": "demo"},
+                    "createdBefore": (now + timedelta(seconds=1)).isoformat(),
+                    "expires": (now + timedelta(seconds=seconds)).isoformat(),
+                },
+            }
+        }
+        patch = yaml.safe_dump(body)
+        self.namespace.ctl(
+            "patch",
+            f"incident/{incident}",
+            "--subresource=status",
+            "--type=merge",
+            f"--patch={patch}",
+        )
+
+    def incident(self, name: str) -> None:
+        job = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "demo", "uid": "u"}
+        made = {
+            "apiVersion": "kcover.io/v1alpha1",
+            "kind": "Incident",
+            "metadata": {"name": name},
+            "spec": {"job": job},
+        }
+        self.namespace.apply(yaml.safe_dump(made))
+
+
+@pytest.fixture(scope="module")
+def stand(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+    folder = tmp_path_factory.mktemp("agents")
+    cluster.ctl("apply", f"--filename={ROOT / 'charts/kcover-ebpf/crds'}")
+    config = yaml.safe_load(cluster.kubeconfig.read_text())
+    server = config["clusters"][0]["cluster"]
+    address = urlsplit(server["server"])
+    relay = Relay(address.hostname or "", address.port or 443)
+    server["server"] = f"https://127.0.0.1:{relay.port}"
+    server["tls-server-name"] = address.hostname
+    (folder / "kubeconfig").write_text(yaml.safe_dump(config))
+    name = f"agents-{os.getpid()}"
+    cluster.ctl("create", "namespace", name)
+    namespace = Namespace(cluster, name)
+    made = Stand(namespace, relay)
+    try:
+        namespace.ctl("create", "configmap", "train", f"--from-file={TRAIN}")
+        manifest = (JOBS / "pytorchjob.yaml").read_text()
+        namespace.apply(manifest.replace("kcover.io/cascading-recovery", "example.com/label"))
+        for node in cluster.get("nodes"):
+            agent = Agent(node["metadata"]["name"], folder, folder / "kubeconfig", name)
+            agent.start()
+            made.agents[agent.node] = agent
+        namespace.wait_for_steps(SELECTOR, 4, 5, 300)
+        yield made
+    finally:
+        for agent in made.agents.values():
+            agent.kill()
+        relay.cut()
+        cluster.ctl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def victim(stand: Stand) -> Iterator[tuple[Pod, int]]:
+    """A worker's pod and the pid of its rank, which is let go afterwards."""
+    stand.wait_for_training()
+    pod = next(each for each in stand.pods() if "worker" in each.name)
+    pid = min(stand.pids(pod))
+    yield pod, pid
+    os.kill(pid, signal.SIGCONT)
+
+
+def test_a_stopped_rank_is_named_and_its_recovery_told(
+    stand: Stand, victim: tuple[Pod, int]
+) -> None:
+    pod, pid = victim
+    os.kill(pid, signal.SIGSTOP)
+    verdict = until(
+        lambda: (said := stand.verdict(pod.node)).get("verdict") == "HUNG" and said, "HUNG"
+    )
+    culprit = verdict["culprit"]
+    assert verdict["cause"] == "stopped"
+    assert (culprit["pod"], culprit["podUID"], culprit["pid"]) == (pod.name, pod.uid, pid)
+    index = int(pod.labels["training.kubeflow.org/replica-index"])
+    assert culprit["rank"] == index + 1
+    ranks = {rank["pid"]: rank for rank in stand.specs()[pod.node]["ranks"]}
+    assert ranks[pid]["state"] == "stopped"
+    os.kill(pid, signal.SIGCONT)
+    stand.wait_for_training()
+
+
+def test_what_happens_while_the_api_server_is_away_is_told_when_it_is_back(
+    stand: Stand, victim: tuple[Pod, int]
+) -> None:
+    pod, pid = victim
+    stand.relay.cut()
+    cut = datetime.now(UTC)
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(60)
+    assert stand.verdict(pod.node)["verdict"] == "WORKING"
+    stand.relay.mend()
+    until(lambda: stand.verdict(pod.node)["verdict"] == "HUNG", "HUNG")
+    spec = stand.specs()[pod.node]
+    # it was made after the outage, and says how long ago the trouble began
+    written = datetime.fromisoformat(spec["time"])
+    assert written > cut + timedelta(seconds=60)
+    assert spec["verdict"]["ageS"] >= 55
+
+
+def test_an_agent_that_was_killed_goes_on(stand: Stand, victim: tuple[Pod, int]) -> None:
+    pod, pid = victim
+    agent = stand.agents[pod.node]
+    before = stand.specs()[pod.node]["sequence"]
+    agent.kill()
+    os.kill(pid, signal.SIGSTOP)
+    agent.start()
+    until(lambda: stand.verdict(pod.node)["verdict"] == "HUNG", "HUNG")
+    assert stand.specs()[pod.node]["sequence"] > before
+
+
+def test_orders_on_two_nodes(stand: Stand) -> None:
+    stand.wait_for_training()
+    stand.incident("by-hand")
+    pids = {pid for pod in stand.pods() for pid in stand.pids(pod)}
+    stand.order("by-hand", "1", "Stop", 60)
+    until(lambda: stand.acks("1") == dict.fromkeys(stand.agents, "Done"), "both acknowledge")
+    assert all(is_stopped(pid) for pid in pids)
+    # what we stopped ourselves is no fault
+    assert {stand.verdict(node)["verdict"] for node in stand.agents} == {"WORKING"}
+    stand.order("by-hand", "2", "Resume", 60)
+    until(lambda: stand.acks("2") == dict.fromkeys(stand.agents, "Done"), "both acknowledge")
+    assert not any(is_stopped(pid) for pid in pids)
+    stand.order("by-hand", "3", "Stop", 15)
+    until(lambda: stand.acks("3") == dict.fromkeys(stand.agents, "Done"), "both acknowledge")
+    for agent in stand.agents.values():
+        agent.kill()
+        agent.start()
+    until(lambda: not any(is_stopped(pid) for pid in pids), "the stop ends by itself")
+    assert {pid for pod in stand.pods() for pid in stand.pids(pod)} == pids
+
+
+def test_kill_ends_the_whole_gang_and_reports_go_with_the_pods(stand: Stand) -> None:
+    stand.wait_for_training()
+    stand.incident("the-end")
+    pods = stand.pods()
+    pids = {pid for pod in pods for pid in stand.pids(pod)}
+    stand.order("the-end", "4", "Stop", 60)
+    until(lambda: stand.acks("4") == dict.fromkeys(stand.agents, "Done"), "both acknowledge")
+    stand.order("the-end", "5", "Kill", 60)
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "all are gone")
+    stand.namespace.ctl("delete", "pytorchjob", "demo", "--wait=false")
+    until(lambda: not stand.specs(), "the reports are gone")
+    bundles = [path for agent in stand.agents.values() for path in agent.folder.glob("*/bundles/*")]
+    assert {each.name for path in bundles for each in path.iterdir()} >= {
+        "report.json",
+        "threads.txt",
+    }
