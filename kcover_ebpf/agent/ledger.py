@@ -134,7 +134,9 @@ def _read(path: Path) -> _Book:
     except FileNotFoundError:
         return _Book()
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}; choose another --state-dir") from error
+        raise UsageError(
+            f"cannot read {path}: {error.strerror}; choose another --state-dir"
+        ) from error
     except (ValueError, RecursionError, ObjectError):
         path.replace(path.with_suffix(".bad"))
         return _Book()

@@ -41,9 +41,14 @@ class Relay:
         with contextlib.suppress(OSError):
             while True:
                 near, _ = listener.accept()
-                far = socket.create_connection(self._target)
-                for source, sink in ((near, far), (far, near)):
-                    threading.Thread(target=self._copy, args=(source, sink), daemon=True).start()
+                threading.Thread(target=self._carry, args=(near,), daemon=True).start()
+
+    def _carry(self, near: socket.socket) -> None:
+        with near, contextlib.suppress(OSError), socket.create_connection(self._target) as far:
+            back = threading.Thread(target=self._copy, args=(far, near), daemon=True)
+            back.start()
+            self._copy(near, far)
+            back.join()
 
     def _copy(self, source: socket.socket, sink: socket.socket) -> None:
         with self._lock:
