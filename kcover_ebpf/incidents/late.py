@@ -82,6 +82,21 @@ def name_the_lost(job: Job, found: Finding) -> Finding:
     return replace(found, rank=absent[0], evidence=evidence)
 
 
+def held_here(job: Job, found: Finding) -> Finding:
+    """A stopped or frozen part of a job as a fault: only a whole job that is held was suspended on purpose."""
+    size, ranks = job.members.world_size, job.members.ranks
+    if found.cause is not Cause.SUSPENDED or size is None or len(ranks) >= size:
+        return found
+    first = min(_standings(job), key=lambda each: each.since_ns)
+    cause = {State.STOPPED: Cause.STOPPED, State.FROZEN: Cause.FROZEN}.get(first.state)
+    if cause is None:
+        return found
+    text = f"all {len(ranks)} ranks that were looked at are held, of {size} in the job"
+    evidence = (Evidence(EvidenceKind.SINK, f"rank {first.rank} is {first.text}; {text}"),)
+    known = first.since_ns, first.pid, first.tid, first.rank
+    return Finding(Kind.HUNG, cause, *known, evidence=evidence)
+
+
 def _absent_ranks(job: Job) -> list[int]:
     members = [view.member for view in job.members.ranks.values() if view.member]
     present = {each.rank for each in members if each.rank is not None}

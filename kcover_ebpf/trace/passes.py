@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 
 from kcover_ebpf.host import procfs
@@ -22,7 +22,7 @@ STALL_S = 3.0
 """A silence that counts as a stall though the job was never seen healthy: somebody thinks it is stuck,
 and a look ends nothing. Below the 5 s after which a data loader's reader asks whether its workers live.
 """
-_ALIKE = 5
+_ALIKE, _SEEN_OFTEN = 5, 4
 _QUIET = (Cause.STARTING, Cause.TRAINING)
 
 
@@ -40,6 +40,7 @@ class Patience:
     def __init__(self) -> None:
         self._began_s = time.monotonic()
         self._found: deque[tuple[object, ...]] = deque(maxlen=_ALIKE)
+        self._faults: Counter[tuple[object, ...]] = Counter()
 
     def is_over(self, sensor: Sensor, number: int) -> bool:
         """To be asked after each pass, with its number."""
@@ -48,8 +49,13 @@ class Patience:
         if found is not None and found.cause not in _QUIET:
             seen = found.kind, found.cause, found.culprit, found.rank
         self._found.append(seen)
+        if found is not None and found.kind.is_fault:
+            self._faults[seen] += 1
         if number < PASSES:
             return False
+        # a rank that asks every few seconds whether its workers live looks alive for a moment each time
+        if self._faults[seen] >= _SEEN_OFTEN:
+            return True
         spent_s = time.monotonic() - self._began_s
         if spent_s >= PATIENT_S:
             return True
@@ -65,5 +71,5 @@ def conclude(sensor: Sensor) -> Verdict:
     if finding is not None and finding.cause in _QUIET:
         finding = late.lost_before(sensor.job) or finding
     elif finding is not None:
-        finding = late.name_the_lost(sensor.job, finding)
+        finding = late.held_here(sensor.job, late.name_the_lost(sensor.job, finding))
     return sensor.tracker.snapshot(sensor.job, procfs.unix_offset_s(), finding)

@@ -68,3 +68,14 @@ def test_a_lost_link_that_nobody_here_explains_leads_to_the_lost_rank() -> None:
 def test_a_look_goes_on_while_a_rank_waits_without_reason() -> None:
     assert late.somebody_waits(waiting([0, 1], 4, LOCAL).job)
     assert not late.somebody_waits(waiting([0, 1], 4, LOCAL, mode="run").job)
+
+
+@pytest.mark.parametrize(("present", "cause"), [([2], Cause.STOPPED), ([0, 1], Cause.SUSPENDED)])
+def test_a_part_of_a_job_that_is_stopped_was_not_suspended(
+    present: list[int], cause: Cause
+) -> None:
+    stage = waiting(present, 2, {}, mode="stopped")
+    suspended = Finding(Kind.WORKING, Cause.SUSPENDED, stage.now_ns)
+    found = late.held_here(stage.job, suspended)
+    assert found.cause is cause
+    assert found.rank == (2 if cause is Cause.STOPPED else None)

@@ -1,0 +1,46 @@
+"""How long one look lasts: until what is found stays, and silence is explained."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from kcover_ebpf.incidents import late
+from kcover_ebpf.incidents.finding import Finding
+from kcover_ebpf.incidents.verdict import Cause, Kind
+from kcover_ebpf.sensor import Sensor
+from kcover_ebpf.trace import passes
+from kcover_ebpf.trace.passes import Patience
+
+QUIET = Finding(Kind.WORKING, Cause.STARTING, 0)
+STUCK = Finding(Kind.HUNG, Cause.LOADER_STUCK, 0, rank=2)
+STORING = Finding(Kind.WORKING, Cause.CHECKPOINT, 0)
+COMPUTES = Finding(Kind.WORKING, Cause.COMPUTING, 0)
+
+# what is found at the passes (the last for ever), whether a rank waits for long, passes until it is over
+LOOKS = {
+    "a healthy job": ([QUIET], False, 12),
+    "a hung job": ([STUCK], True, 12),
+    "a silent job is looked at until the time is over": ([QUIET], True, 40),
+    "storage gets time to answer": ([STORING], False, 20),
+    "what was found only now must stay": ([QUIET] * 11 + [COMPUTES], False, 16),
+    "a fault that shows now and then": ([QUIET] * 12 + [STUCK, QUIET, QUIET] * 9, True, 22),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_a_look_lasts_as_long_as_it_must(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, waits, expected = LOOKS[name]
+    now_s = 0.0
+    monkeypatch.setattr(passes, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(late, "somebody_waits", lambda _: waits)
+    patience = Patience()
+    for number in range(1, 100):
+        now_s = number * 0.5
+        finding = found[min(number, len(found)) - 1]
+        job: Any = SimpleNamespace(finding=lambda finding=finding: finding)
+        if patience.is_over(cast(Sensor, SimpleNamespace(job=job)), number):
+            break
+    assert number == expected
