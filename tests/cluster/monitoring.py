@@ -1,7 +1,6 @@
 """A real Prometheus and a real Alertmanager beside the cluster, with the chart's own rules.
 
-They run in the network of a node of the test bed, from where pods can be reached, and find the
-pods through the API server as a PodMonitor would have them do.
+They run in the network of a node of the test bed, from where pods can be reached.
 """
 
 from __future__ import annotations
@@ -16,13 +15,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from tests.cluster.cluster import ROOT
+from tests.cluster.cluster import ROOT, Cluster
 
 TESTBED = ROOT / "tools/testbed"
 RULES = ROOT / "charts/kcover-ebpf/files/alerts.yaml"
 NODE = "node1"
 PROMETHEUS, ALERTMANAGER = "127.0.0.1:19090", "127.0.0.1:19093"
 INTERVAL = "2s"
+COMPONENTS = ("agent", "controller")
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,24 @@ class Monitoring:
     """Both, running; questions go through the node's network."""
 
     bed: str
+    folder: Path
+
+    def find(self, cluster: Cluster, namespace: str) -> None:
+        """Scrape the pods that are there now, under the names that the PodMonitor gives them."""
+        for component in COMPONENTS:
+            selector = f"--selector=app.kubernetes.io/component={component}"
+            pods = cluster.get("pods", f"--namespace={namespace}", selector)
+            groups = [
+                {
+                    "targets": [f"{pod['status']['podIP']}:{_port(pod)}"],
+                    "labels": {"node": pod["spec"]["nodeName"]},
+                }
+                for pod in pods
+                if "deletionTimestamp" not in pod["metadata"]
+            ]
+            part = self.folder / "part"
+            part.write_text(json.dumps(groups))
+            part.rename(_targets(self.folder, component))
 
     def _get(self, address: str, path: str) -> Any:
         done = subprocess.run(
@@ -60,42 +78,39 @@ class Monitoring:
         return time.monotonic() - started
 
 
+def _port(pod: dict[str, Any]) -> int:
+    ports: list[dict[str, Any]] = pod["spec"]["containers"][0]["ports"]
+    return next(int(port["containerPort"]) for port in ports if port["name"] == "metrics")
+
+
 def _on_node(bed: str) -> list[str]:
     return [str(TESTBED), "exec", "--name", bed, NODE, "--"]
 
 
-def _scrape(component: str, kubeconfig: Path, namespace: str) -> dict[str, Any]:
-    """The chart's PodMonitor in the words of Prometheus."""
-    pod = "__meta_kubernetes_pod"
-    label = f"{pod}_label_app_kubernetes_io"
+def _scrape(component: str, folder: Path) -> dict[str, Any]:
+    """The chart's PodMonitor in the words of Prometheus.
+
+    Targets come from a file, because Debian's Prometheus has no Kubernetes discovery.
+    """
     return {
         "job_name": f"kcover-{component}",
         "honor_labels": True,
-        "kubernetes_sd_configs": [
-            {
-                "role": "pod",
-                "kubeconfig_file": str(kubeconfig),
-                "namespaces": {"names": [namespace]},
-            }
-        ],
-        "relabel_configs": [
-            {"source_labels": [f"{label}_component"], "regex": component, "action": "keep"},
-            {"source_labels": [f"{pod}_container_port_name"], "regex": "metrics", "action": "keep"},
-            {"source_labels": [f"{pod}_node_name"], "target_label": "node"},
-        ],
+        "file_sd_configs": [{"files": [str(_targets(folder, component))]}],
     }
 
 
-def _configure(folder: Path, kubeconfig: Path, namespace: str) -> None:
+def _targets(folder: Path, component: str) -> Path:
+    return folder / f"{component}.json"
+
+
+def _configure(folder: Path) -> None:
     prometheus = {
         "global": {"scrape_interval": INTERVAL, "evaluation_interval": INTERVAL},
         "rule_files": [str(RULES)],
         "alerting": {
             "alertmanagers": [{"static_configs": [{"targets": [ALERTMANAGER]}]}],
         },
-        "scrape_configs": [
-            _scrape(each, kubeconfig, namespace) for each in ("agent", "controller")
-        ],
+        "scrape_configs": [_scrape(each, folder) for each in COMPONENTS],
     }
     (folder / "prometheus.yml").write_text(json.dumps(prometheus))
     route = {"receiver": "nobody", "group_wait": "0s"}
@@ -104,9 +119,9 @@ def _configure(folder: Path, kubeconfig: Path, namespace: str) -> None:
 
 
 @contextmanager
-def running(folder: Path, kubeconfig: Path, namespace: str, bed: str) -> Iterator[Monitoring]:
-    """Start both with their data in `folder`; `kubeconfig` holds from inside a node."""
-    _configure(folder, kubeconfig, namespace)
+def running(folder: Path, bed: str) -> Iterator[Monitoring]:
+    """Start both with their data in `folder`; nothing is scraped before `Monitoring.find`."""
+    _configure(folder)
     commands = [
         ["prometheus-alertmanager", f"--config.file={folder}/alertmanager.yml",
          f"--storage.path={folder}/alertmanager", f"--web.listen-address={ALERTMANAGER}",
@@ -120,7 +135,7 @@ def running(folder: Path, kubeconfig: Path, namespace: str, bed: str) -> Iterato
             with open(folder / f"{command[0]}.log", "wb") as log:
                 full = [*_on_node(bed), *command]
                 processes.append(subprocess.Popen(full, stdout=log, stderr=log))
-        monitoring = Monitoring(bed)
+        monitoring = Monitoring(bed, folder)
         monitoring.wait(lambda: _is_up(monitoring), 120)
         yield monitoring
     finally:

@@ -38,20 +38,9 @@ def release(cluster: Cluster) -> Iterator[Release]:
 
 @pytest.fixture(scope="module")
 def watching(release: Release, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitoring]:
-    kubeconfig = FOLDER / "etc/node1-admin.kubeconfig"
-    folder = tmp_path_factory.mktemp("monitoring")
-    _make_reader(release, kubeconfig)
-    with monitoring.running(folder, kubeconfig, NAMESPACE, BED) as watching:
+    with monitoring.running(tmp_path_factory.mktemp("monitoring"), BED) as watching:
+        watching.find(release.cluster, NAMESPACE)
         yield watching
-
-
-def _make_reader(release: Release, kubeconfig: Path) -> None:
-    """The administrator's kubeconfig with the address that the API server has inside a node."""
-    view = ("config", "view", "--flatten", "--raw", "--output=json")
-    config = json.loads(release.cluster.ctl(*view))
-    config["clusters"][0]["cluster"]["server"] = "https://10.90.0.1:6443"
-    kubeconfig.write_text(json.dumps(config))
-    kubeconfig.chmod(0o600)
 
 
 def ranks(namespace: Namespace) -> list[int]:
@@ -136,6 +125,7 @@ def test_the_unprivileged_profile_sees_the_same_base_layer(
     text = release.ctl("get", "daemonset", "kcover-ebpf-agent", "--output=json")
     container = json.loads(text)["spec"]["template"]["spec"]["containers"][0]
     assert container["securityContext"]["privileged"] is False
+    watching.find(release.cluster, NAMESPACE)
     base = 'kcover_probe_attached{family=~"threads|walk|sockets|lifecycle"}'
     watching.wait(lambda: watching.query(f"{base} == 1"), 60)
     assert watching.query(f"{base} == 0") == []
