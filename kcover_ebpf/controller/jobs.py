@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from kcover_ebpf.cluster import cascade, decide
 from kcover_ebpf.cluster.case import Merged
-from kcover_ebpf.cluster.gang import GangPod, Top, World
+from kcover_ebpf.cluster.gang import GangPod, Hold, Top, World
 from kcover_ebpf.cluster.incident import Incident, Phase, Status
 from kcover_ebpf.cluster.policy import FaultPolicy, Level, NamedPolicy
 from kcover_ebpf.cluster.steps import Move, Turn
@@ -67,6 +67,7 @@ class Jobs:
         """Look at a gang; seconds until it should be looked at again, None if an event will say so."""
         if self._limits.only and key.namespace not in self._limits.only:
             return None
+        self._let_go(key)
         known = self._store.of_gang(key)
         live = next(
             (each for each in known if each.status is None or not each.status.phase.is_over), None
@@ -83,6 +84,18 @@ class Jobs:
         if not gang.synced:
             return 1.0
         return self._go_on(key, live, known, gang.pods, memory)
+
+    def _let_go(self, key: GangKey) -> None:
+        """Resume a job whose incident was deleted under way: nothing else would ever do it."""
+        orphan = self._store.orphans.get(key)
+        if orphan is None:
+            return
+        found = self._scenes.found(key, orphan, ())
+        target = found.top.target if found is not None else None
+        mark = f"{orphan.namespace}/{orphan.name}"
+        if target is not None and target.held_by == mark:
+            self._writer.perform(key.namespace, Hold(target, held=False), mark)
+        self._store.orphans.pop(key, None)
 
     def _go_on(
         self,

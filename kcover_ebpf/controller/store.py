@@ -78,6 +78,8 @@ class Store:
     host_reports: dict[str, Seen] = field(default_factory=dict)
     """Reports about nodes themselves, by node."""
     host_namespaces: dict[str, str] = field(default_factory=dict)
+    orphans: dict[GangKey, Incident] = field(default_factory=dict)
+    """Incidents that somebody deleted while their job was being restarted."""
     triggers: dict[GangKey, tuple[float, Merged]] = field(default_factory=dict)
     _reports: dict[GangKey, dict[str, Seen]] = field(default_factory=lambda: defaultdict(dict))
     _where: dict[Uid, tuple[GangKey | None, str]] = field(default_factory=dict)
@@ -129,7 +131,13 @@ class Store:
         if event.change is Change.GONE:
             metadata = event.object.get("metadata") or {}
             with self._lock:
-                self.incidents.pop((metadata.get("namespace", ""), metadata.get("name", "")), None)
+                gone = self.incidents.pop(
+                    (metadata.get("namespace", ""), metadata.get("name", "")), None
+                )
+            if gone is not None and gone.status is not None and gone.status.phase.is_acting:
+                key = gang_key(gone.namespace, gone.selector)
+                self.orphans[key] = gone
+                self.changed(key)
             return
         found = self.read_incident(event.object)
         if found is not None:

@@ -33,7 +33,8 @@ class Gate:
         self._open = True
         self._connections: list[socket.socket] = []
         self._lock = threading.Lock()
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
 
     def shut(self) -> None:
         """The server is away from now on."""
@@ -50,7 +51,10 @@ class Gate:
 
     def _accept(self) -> None:
         while True:
-            client, _ = self._listener.accept()
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return  # closed
             if not self._open:
                 client.close()
                 continue
@@ -61,8 +65,22 @@ class Gate:
                 continue
             with self._lock:
                 self._connections += [client, server]
-            for source, sink in ((client, server), (server, client)):
-                threading.Thread(target=_copy, args=(source, sink), daemon=True).start()
+            threading.Thread(target=_pass_on, args=(client, server), daemon=True).start()
+
+    def close(self) -> None:
+        """End it, with all that goes through it."""
+        self.shut()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join(10)
+        self._listener.close()
+
+
+def _pass_on(client: socket.socket, server: socket.socket) -> None:
+    with client, server:
+        back = threading.Thread(target=_copy, args=(server, client), daemon=True)
+        back.start()
+        _copy(client, server)
+        back.join()
 
 
 def _copy(source: socket.socket, sink: socket.socket) -> None:

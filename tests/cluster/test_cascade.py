@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -211,11 +212,12 @@ def test_an_api_server_that_is_away_for_a_minute_delays_and_doubles_nothing(name
     policy(namespace, ways=["Replace"])
     started(namespace, example)
     old = {pod["metadata"]["uid"] for pod in namespace.pods(example.text)}
-    gate = Gate(namespace.cluster.kubeconfig, tmp_path)
-    session = connect(str(gate.kubeconfig))
     with (
+        closing(Gate(namespace.cluster.kubeconfig, tmp_path)) as gate,
         running(namespace, tmp_path / "controller.log", gate.kubeconfig),
-        AgentDouble(session, namespace.name, example.labels, example.kind) as double,
+        AgentDouble(
+            connect(str(gate.kubeconfig)), namespace.name, example.labels, example.kind
+        ) as double,
     ):
         double.break_rank(namespace.pods(example.text)[-1]["metadata"]["name"])
         wait_for_phase(namespace, ("ShuttingDown",))
@@ -229,6 +231,21 @@ def test_an_api_server_that_is_away_for_a_minute_delays_and_doubles_nothing(name
     assert not old & {pod["metadata"]["uid"] for pod in pods}
     assert len(incidents(namespace)) == 1
     assert namespace.get("jobs", "demo")[0]["spec"].get("suspend") is False
+
+
+def test_a_job_whose_incident_is_deleted_under_way_is_let_go(namespace, session, controller):
+    example = EXAMPLES["job"]
+    policy(namespace, ways=["Replace"])
+    started(namespace, example)
+    with AgentDouble(session, namespace.name, example.labels, example.kind) as double:
+        nodes = {pod["spec"]["nodeName"] for pod in namespace.pods(example.text)}
+        double.deaf |= nodes  # so that the old pods stay for their grace period
+        double.break_rank(namespace.pods(example.text)[-1]["metadata"]["name"])
+        wait_for_phase(namespace, ("ShuttingDown",))
+        namespace.wait("job/demo", "jsonpath={.spec.suspend}=true", 60)
+        double.silent |= nodes
+        namespace.ctl("delete", "incidents,faultreports", "--all")
+        namespace.wait("job/demo", "jsonpath={.spec.suspend}=false", 60)
 
 
 REFUSALS = {
@@ -245,7 +262,8 @@ def test_a_job_that_may_not_be_touched_is_not(spec, phase, words, namespace, ses
     policy(namespace, **spec)
     started(namespace, example)
     if not spec:
-        namespace.ctl("label", "pods", "--all", f"{LABEL}-")
+        # the API server gives a Job without labels those of its template
+        namespace.ctl("label", "pods,jobs", "--all", f"{LABEL}-")
     old = {pod["metadata"]["uid"] for pod in namespace.pods(example.text)}
     with AgentDouble(session, namespace.name, example.labels, example.kind) as double:
         double.break_rank(namespace.pods(example.text)[-1]["metadata"]["name"])

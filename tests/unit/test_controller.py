@@ -142,6 +142,17 @@ def test_an_echo_does_not_undo_what_was_written_since(store):
     assert store.of_gang(KEY)[0].status.phase is Phase.RECOVERED
 
 
+def test_an_incident_deleted_while_its_job_is_down_is_not_forgotten(store):
+    store.on_incident(incident("1", "ShuttingDown"))
+    gone = {"metadata": {"name": "i", "namespace": "ns", "uid": "u"}}
+    store.on_incident(Event(Change.GONE, gone))
+    assert store.orphans[KEY].name == "i"
+    store.orphans.clear()
+    store.on_incident(incident("2", "Recovered"))
+    store.on_incident(Event(Change.GONE, gone))
+    assert store.orphans == {}
+
+
 def test_the_breaker_counts_jobs_that_go_down_and_those_of_the_last_minutes(store):
     store.wall.now_s = WRITTEN_S + 100
     assert store.acting(300) == set()
