@@ -103,7 +103,7 @@ class Executor:
         return key_of(gang) in self._held
 
     def close(self) -> None:
-        """End `run` soon. What is stopped stays so until its time: the next agent knows it."""
+        """End `run` soon. It lets go of what is stopped: nobody knows whether there will be a next agent."""
         self._stopping.set()
         self._inbox.put(None)
 
@@ -120,6 +120,8 @@ class Executor:
             if incident is not None:
                 self.obey(incident)
             self.repeat()
+        for held in self._ledger.stops:
+            self._release(held)
 
     def _patience_s(self) -> float:
         ends = [each.until_s for each in self._ledger.stops.values()]

@@ -121,7 +121,7 @@ class _Agent:
         watches.start()
         self._log.say(self._greeting(kernel, session.host))
         self._loop.run(self._is_over)
-        self._log.say("ends: what is stopped by an order goes on when its time is over")
+        self._log.say("ends")
         return 0
 
     def _start(self, work: Any) -> None:

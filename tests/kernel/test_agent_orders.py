@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -290,8 +291,6 @@ def test_without_a_disk_nothing_is_done(bench: Bench) -> None:
 
 
 def test_the_thread_lets_go_without_being_asked(bench: Bench) -> None:
-    import threading
-
     pod = bench.pod("a")
     bench.order(Verb.STOP)
     bench.now_s += 11
@@ -300,3 +299,16 @@ def test_the_thread_lets_go_without_being_asked(bench: Bench) -> None:
     wait_until(lambda: "T" not in pod.states())
     bench.executor.close()
     thread.join()
+
+
+def test_an_agent_that_is_asked_to_end_leaves_nobody_stopped(bench: Bench) -> None:
+    pod = bench.pod("a")
+    bench.order(Verb.STOP)
+    bench.executor.close()
+    thread = threading.Thread(target=bench.executor.run)
+    thread.start()
+    thread.join()
+    wait_until(lambda: "T" not in pod.states())
+    ack = bench.order(Verb.KILL, "2")
+    assert ack is not None
+    assert ack.result is AckResult.REFUSED
