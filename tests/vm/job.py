@@ -1,6 +1,7 @@
 """Runs inside a guest: a job of two ranks that train over TCP; rank 0 holds the GPU.
 
-JOB_ADDRESS is where rank 0 listens, JOB_GPU the device file it opens (empty: none).
+JOB_ADDRESS is where rank 0 listens, JOB_GPU the device file it opens (empty: none). After JOB_STUCK
+steps (0: never) rank 0 makes a call of the stand-in driver that sleeps in state D.
 
 No framework: what is tested is what the whole sensor makes of a device's fault, and emulation makes
 a torch job take minutes to start.
@@ -8,12 +9,14 @@ a torch job take minutes to start.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import sys
 import time
 
 STEPS = 100_000
+STUCK = int(os.environ.get("JOB_STUCK", "0"))
 ADDRESS, PORT = os.environ.get("JOB_ADDRESS", "127.0.0.1"), 29500
 
 
@@ -29,14 +32,15 @@ def connected() -> socket.socket:
 def main() -> None:
     rank = int(os.environ["RANK"])
     if rank == 0:
-        gpu = os.environ.get("JOB_GPU", "/dev/nvidia0")
-        if gpu:
-            os.open(gpu, os.O_RDWR)
+        name = os.environ.get("JOB_GPU", "/dev/nvidia0")
+        gpu = os.open(name, os.O_RDWR) if name else -1
         server = socket.create_server((ADDRESS, PORT))
         peer, _ = server.accept()
     else:
         peer = connected()
     for step in range(STEPS):
+        if rank == 0 and step == STUCK > 0:
+            fcntl.ioctl(gpu, 2, 120_000)
         peer.sendall(b"x" * 4096)
         left = 4096
         while left:

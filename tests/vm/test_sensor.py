@@ -102,3 +102,18 @@ def test_a_harmless_xid_ends_nothing(guest: Guest, driver: kernels.Prepared, rep
     reports = [line for line in lines if line.get("fact") == "xid_reported"]
     assert [line["number"] for line in reports] == [int(report.split(maxsplit=1)[0])]
     assert not [line for line in lines if line.get("verdict") == "DEVICE_FAULT"]
+
+
+def stuck(lines: list[dict[str, Any]]) -> bool:
+    return any(line.get("cause") == "driver_stuck" for line in lines)
+
+
+def test_a_driver_call_that_hangs(guest: Guest, driver: kernels.Prepared) -> None:
+    """The rank sits in an ioctl in state D: no signal ends it, and the GPU is named."""
+    run = Run(guest, "--for", "200s", launch=f"export JOB_STUCK=400; {LAUNCH}")
+    lines = run.wait(stuck, "driver call")
+    verdict = next(line for line in lines if line.get("cause") == "driver_stuck")
+    assert (verdict["verdict"], verdict["culprit"]["rank"]) == ("HUNG", 0)
+    assert verdict["culprit"]["device"] == GPU
+    (call,) = [line for line in lines if line.get("fact") == "driver_call"]
+    assert (call["node"], call["device"]) == ("/dev/nvidia0", GPU)

@@ -1,0 +1,36 @@
+"""The driver functions that the sensor names are in really built drivers, under their own names."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from kcover_ebpf.kernel.symbols import variants
+from tests.vm import drivers
+from tests.vm.kernels import ROOT, Kernel, Missing
+
+NAMED = re.findall(r'SEC\("kprobe/(\w+)"\)', (ROOT / "bpf/gpu.bpf.c").read_text())
+TRACEPOINT = re.findall(r'SEC\("raw_tp/(\w+)"\)', (ROOT / "bpf/gpu.bpf.c").read_text())
+
+
+@pytest.fixture(scope="module", params=drivers.DRIVERS, ids=lambda driver: driver.name)
+def table(request: pytest.FixtureRequest) -> dict[str, str]:
+    driver: Kernel = request.param
+    try:
+        return drivers.symbols(driver)
+    except Missing as reason:
+        pytest.skip(f"needs the driver {driver.name}: {reason}")
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_function_that_is_probed(table: dict[str, str], name: str) -> None:
+    lines = [f"0 {kind} {symbol}" for symbol, kind in table.items()]
+    assert table.get(name) in {"t", "T"} or len(variants(name, lines)) == 1
+
+
+@pytest.mark.parametrize("name", TRACEPOINT)
+def test_the_tracepoint(table: dict[str, str], name: str) -> None:
+    """Open drivers have it since 575.51.02; Debian packages none that is newer than 555."""
+    if f"__tracepoint_{name}" not in table:
+        pytest.skip("needs an open driver of 575.51.02 or newer")
