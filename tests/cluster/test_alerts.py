@@ -60,6 +60,13 @@ def ranks(namespace: Namespace) -> list[int]:
     return sorted(found)
 
 
+def has_trained(namespace: Namespace) -> bool:
+    """Whether every node that reports on the job saw it training: before, silence says nothing."""
+    reports = [each["spec"] for each in namespace.get("faultreports.kcover.io")]
+    causes = [each.get("verdict", {}).get("cause") for each in reports]
+    return bool(causes) and all(cause == "training" for cause in causes)
+
+
 def queries(namespace: str) -> list[str]:
     """Every query of every dashboard, as Grafana would send it for this job."""
     found = []
@@ -85,6 +92,7 @@ def test_a_hang_fires_reaches_alertmanager_and_resolves(
     job = (ROOT / "tests/cluster/jobs/job.yaml").read_text()
     namespace.apply(job.replace('kcover.io/cascading-recovery: "true"', "team: ml"))
     namespace.wait_for_steps(JOB, 2, 20, 300)
+    watching.wait(lambda: has_trained(namespace), 240)
     assert watching.firing("KcoverJobHung") == []
 
     victim = ranks(namespace)[0]
