@@ -28,9 +28,7 @@ class Gang:
         self._key, self._changed = key, changed
         self._pods: dict[str, GangPod] = {}
         self._lock = threading.Lock()
-        labels = {name: value for name, value in key.selector if name not in (OWNER_UID, POD_UID)}
-        query = {"labelSelector": ",".join(f"{k}={v}" for k, v in labels.items())} if labels else {}
-        path = f"/api/v1/namespaces/{key.namespace}/pods"
+        path, query = _asked(key)
         self._watch = Watch(session, path, query, self._on_event, failed)
         self._watch.start()
 
@@ -87,12 +85,32 @@ class Gangs:
                 self._gangs[key] = Gang(self._session, key, self._changed, self._failed)
             return self._gangs[key]
 
+    def look(self, key: GangKey) -> tuple[GangPod, ...]:
+        """The pods as they are now, without a watch; raises `ApiError`."""
+        path, query = _asked(key)
+        found = []
+        for raw in self._session.list(path, query).get("items") or ():
+            try:
+                each = gang_pod(raw)
+            except ObjectError:
+                continue
+            if selects(key.labels, each.pod):
+                found.append(each)
+        return tuple(sorted(found, key=lambda each: each.pod.name))
+
     def forget(self, key: GangKey) -> None:
         """Stop watching a gang."""
         with self._lock:
             found = self._gangs.pop(key, None)
         if found is not None:
             found.stop()
+
+
+def _asked(key: GangKey) -> tuple[str, dict[str, str]]:
+    """Path and query of a gang's pods; those of gangs without labels are picked out afterwards."""
+    labels = {name: value for name, value in key.selector if name not in (OWNER_UID, POD_UID)}
+    selector = ",".join(f"{name}={value}" for name, value in labels.items())
+    return f"/api/v1/namespaces/{key.namespace}/pods", {"labelSelector": selector} if labels else {}
 
 
 def gang_pod(raw: Mapping[str, Any]) -> GangPod:

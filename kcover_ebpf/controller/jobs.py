@@ -28,6 +28,7 @@ _MOST_MOVES = 24
 _AGAIN_S = 1.0
 """The same call is not made again before."""
 _OWNER_S = 1.0
+_FIRST_S = 0.5
 _IDLE_S = 30.0
 """A gang without trouble is watched for so long after its last one."""
 
@@ -80,6 +81,10 @@ class Jobs:
             self._memory.pop(key, None)
             return None
         memory.calm_s = self.wall()
+        memory.first_s = memory.first_s or self.wall()
+        if live is None and self.wall() - memory.first_s < _FIRST_S:
+            # a watch is a connection of its own: a fault that is told at once is decided without
+            return self._go_on(key, live, known, self._gangs.look(key), memory)
         gang = self._gangs.watch(key)
         if not gang.synced:
             return 1.0

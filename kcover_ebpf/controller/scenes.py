@@ -21,6 +21,8 @@ class Memory:
     signature: tuple[object, ...] = ()
     since_s: float = 0.0
     called: dict[str, float] = field(default_factory=dict)
+    first_s: float = 0.0
+    """When this trouble was looked at first; 0 before."""
     calm_s: float = 0.0
     """When there was trouble last."""
     found: tuple[float, tuple[GangPod, ...], Found | None] | None = None

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from kcover_ebpf.cluster import order, report
+from kcover_ebpf.cluster.kinds import selects
 from kcover_ebpf.cluster.order import Verb
+from kcover_ebpf.cluster.pods import pod_of
 from kcover_ebpf.cluster.report import Ack, AckResult, FaultReport, JobRef, PodRef, RankPicture
 from kcover_ebpf.errors import ApiError
 from kcover_ebpf.kube.session import Session
@@ -86,10 +88,8 @@ class AgentDouble:
 
     def pods(self) -> list[dict[str, Any]]:
         """The gang's pods."""
-        query = {"labelSelector": ",".join(f"{k}={v}" for k, v in self._selector.items())}
-        path = f"/api/v1/namespaces/{self._namespace}/pods"
-        items: list[dict[str, Any]] = self._session.list(path, query).get("items") or []
-        return items
+        items = self._session.list(f"/api/v1/namespaces/{self._namespace}/pods").get("items") or []
+        return [each for each in items if selects(self._selector, pod_of(each))]
 
     def _run(self) -> None:
         reported_s = 0.0

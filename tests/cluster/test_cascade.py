@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from kcover_ebpf.cluster.kinds import OWNER_UID, POD_UID
 from kcover_ebpf.kube.session import connect
 from tests.cluster.agent_double import AgentDouble
 from tests.cluster.cluster import JOBS, Namespace
@@ -35,6 +36,14 @@ from tests.cluster.restarts import (
 
 pytestmark = pytest.mark.timeout(600)
 LABEL = "kcover.io/cascading-recovery"
+BARE = """
+apiVersion: v1
+kind: Pod
+metadata: {name: bare, labels: {kcover.io/cascading-recovery: "true"}}
+spec:
+  automountServiceAccountToken: false
+  containers: [{name: main, image: "localhost/kcover-train:1", command: [sleep, "100000"]}]
+"""
 
 
 @dataclass(frozen=True)
@@ -139,6 +148,35 @@ def test_a_job_is_replaced_and_nothing_is_counted(example, namespace, session, c
     assert "kcover.io/suspended-by" not in top["metadata"].get("annotations", {})
     assert not stopped(pods)
     assert len(incidents(namespace)) == 1
+
+
+def test_a_stateful_set_is_replaced(namespace, session, controller):
+    policy(namespace, ways=["Replace"])
+    namespace.start("statefulset")
+    for name in namespace.wait_for_pods("app=demo", 2):
+        namespace.wait(f"pod/{name}", "condition=Ready", 180)
+    uid = namespace.get("statefulsets", "demo")[0]["metadata"]["uid"]
+    old = {pod["metadata"]["uid"] for pod in namespace.pods("app=demo")}
+    with AgentDouble(session, namespace.name, {OWNER_UID: uid}, "StatefulSet") as double:
+        double.break_rank("demo-1")
+        incident = recover(namespace, double)
+    assert ways(incident) == ["Replace"], incident["status"]["timeline"]
+    pods = namespace.pods("app=demo")
+    assert len(pods) == 2
+    assert not old & {pod["metadata"]["uid"] for pod in pods}
+
+
+def test_a_bare_pod_is_refused(namespace, session, controller):
+    policy(namespace)
+    namespace.apply(BARE)
+    namespace.wait("pod/bare", "condition=Ready", 180)
+    uid = namespace.pods()[0]["metadata"]["uid"]
+    with AgentDouble(session, namespace.name, {POD_UID: uid}, "Pod") as double:
+        double.break_rank("bare")
+        incident = wait_for_phase(namespace, ("Refused", "Observed", "ShuttingDown"))
+        assert incident["status"]["phase"] == "Refused", incident["status"]["message"]
+        assert "bare pods" in incident["status"]["message"]
+        assert namespace.pods()[0]["metadata"]["uid"] == uid
 
 
 def test_a_job_is_restarted_in_place(namespace, session, controller):
