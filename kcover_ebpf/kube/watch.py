@@ -57,7 +57,7 @@ class Plan:
 
     def listed(self, items: Mapping[str, Object], version: str) -> Iterator[Event]:
         """A complete list came; tells what is new and what went away unseen."""
-        for key in self._known.keys() - items.keys():
+        for key in [key for key in self._known if key not in items]:
             yield Event(Change.GONE, self._known.pop(key))
         for key, item in items.items():
             before = self._known.get(key)
