@@ -195,13 +195,15 @@ def not_counted(records: Sequence[Record]) -> str:
     return table(("scenario or run", "why it is not counted"), rows)
 
 
-def markdown(records: Sequence[Record]) -> str:
-    """The whole report."""
+def markdown(records: Sequence[Record], name: str = "faultbench") -> str:
+    """The whole report; `name` is that of the files it belongs to."""
+    loads = sorted(r["load"] for r in records if "load" in r)
     frameworks = ", ".join(sorted({r["framework"] for r in records}))
     return f"""# Fault bench
 
-Made by `tools/faultbench/report` from [faultbench.jsonl](faultbench.jsonl): {len(records)} runs on
-{frameworks}. What happened and when was written down by the injector and the training, never by the
+Made by `tools/faultbench/report` from [{name}.jsonl]({name}.jsonl): {len(records)} runs on
+{frameworks}, beside a load of {number(quantile(loads, 0.5))} (median; from {number(quantile(loads, 0.0))} to \
+{number(quantile(loads, 1.0))}). What happened and when was written down by the injector and the training, never by the
 detector. Latency runs from the onset: when the fault began, or the last step that the culprit still
 completed if that is later. `*` marks scenarios held out of tuning. How it works:
 [tools/faultbench](../../tools/faultbench/README.md).
@@ -212,7 +214,7 @@ completed if that is later. `*` marks scenarios held out of tuning. How it works
 ## Goals
 
 {goals(records)}
-![share of faults detected within a time](faultbench-curves.svg)
+![share of faults detected within a time]({name}-curves.svg)
 
 ## Per framework and step length
 
@@ -220,7 +222,7 @@ completed if that is later. `*` marks scenarios held out of tuning. How it works
 ## Per fault
 
 {by_scenario(records)}
-![latency per fault](faultbench-latency.svg)
+![latency per fault]({name}-latency.svg)
 
 ## Causes that were not always right
 
@@ -238,8 +240,9 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tools/faultbench/report", description=__doc__)
     parser.add_argument("--results", type=Path, default=RESULTS / "sensor")
     parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--name", default="faultbench", help="what the files are called")
     args = parser.parse_args(argv)
-    data = args.out / "faultbench.jsonl"
+    data = args.out / f"{args.name}.jsonl"
     if args.results.is_dir() and (fresh := gather(args.results)):
         args.out.mkdir(parents=True, exist_ok=True)
         data.write_text("".join(json.dumps(record) + "\n" for record in fresh))
@@ -247,10 +250,10 @@ def main(argv: list[str] | None = None) -> int:
         print(f"report: no results in {args.results}; run tools/faultbench/run", file=sys.stderr)
         return 2
     records = [json.loads(line) for line in data.read_text().splitlines()]
-    (args.out / "faultbench.md").write_text(markdown(records))
-    (args.out / "faultbench-latency.svg").write_text(plots.latency_by_scenario(records))
-    (args.out / "faultbench-curves.svg").write_text(plots.latency_curves(records, ANNOUNCED))
-    print(f"{len(records)} runs -> {args.out}/faultbench.md")
+    (args.out / f"{args.name}.md").write_text(markdown(records, args.name))
+    (args.out / f"{args.name}-latency.svg").write_text(plots.latency_by_scenario(records))
+    (args.out / f"{args.name}-curves.svg").write_text(plots.latency_curves(records, ANNOUNCED))
+    print(f"{len(records)} runs -> {args.out}/{args.name}.md")
     return 0
 
 
