@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kcover_ebpf.cluster.kinds import OWNER_UID, POD_UID
+from kcover_ebpf.cluster.kinds import OWNER_UID
 from kcover_ebpf.kube.session import connect
 from tests.cluster.agent_double import AgentDouble
 from tests.cluster.cluster import JOBS, Namespace
@@ -36,14 +36,6 @@ from tests.cluster.restarts import (
 
 pytestmark = pytest.mark.timeout(600)
 LABEL = "kcover.io/cascading-recovery"
-BARE = """
-apiVersion: v1
-kind: Pod
-metadata: {name: bare, labels: {kcover.io/cascading-recovery: "true"}}
-spec:
-  automountServiceAccountToken: false
-  containers: [{name: main, image: "localhost/kcover-train:1", command: [sleep, "100000"]}]
-"""
 
 
 @dataclass(frozen=True)
@@ -166,17 +158,29 @@ def test_a_stateful_set_is_replaced(namespace, session, controller):
     assert not old & {pod["metadata"]["uid"] for pod in pods}
 
 
-def test_a_bare_pod_is_refused(namespace, session, controller):
-    policy(namespace)
-    namespace.apply(BARE)
-    namespace.wait("pod/bare", "condition=Ready", 180)
-    uid = namespace.pods()[0]["metadata"]["uid"]
-    with AgentDouble(session, namespace.name, {POD_UID: uid}, "Pod") as double:
-        double.break_rank("bare")
-        incident = wait_for_phase(namespace, ("Refused", "Observed", "ShuttingDown"))
-        assert incident["status"]["phase"] == "Refused", incident["status"]["message"]
-        assert "bare pods" in incident["status"]["message"]
-        assert namespace.pods()[0]["metadata"]["uid"] == uid
+def test_an_event_that_asks_for_a_recovery_is_a_trigger(namespace, session, controller):
+    # as kcover's detector, or anybody else's, writes it; no agent takes part
+    example = EXAMPLES["job"]
+    policy(namespace, ways=["Replace"])
+    started(namespace, example)
+    pod = namespace.pods(example.text)[0]
+    old = {pod["metadata"]["uid"] for pod in namespace.pods(example.text)}
+    about = {"kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": "asks", "annotations": {"kcover.io/need-recovery": "true"}},
+        "involvedObject": {**about, "namespace": namespace.name, "apiVersion": "v1"},
+        "reason": "Error",
+        "type": "Warning",
+        "source": {"component": "kcover"},
+        "message": "a container failed",
+        "lastTimestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    namespace.apply(yaml.safe_dump(event))
+    incident = wait_for_phase(namespace, ("Recovering", "Recovered"))
+    assert ways(incident) == ["Replace"]
+    assert not old & {pod["metadata"]["uid"] for pod in namespace.pods(example.text)}
 
 
 def test_a_job_is_restarted_in_place(namespace, session, controller):
