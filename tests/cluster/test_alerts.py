@@ -63,8 +63,7 @@ def ranks(namespace: Namespace) -> list[int]:
 def has_trained(namespace: Namespace) -> bool:
     """Whether every node that reports on the job saw it training: before, silence says nothing."""
     reports = [each["spec"] for each in namespace.get("faultreports.kcover.io")]
-    causes = [each.get("verdict", {}).get("cause") for each in reports]
-    return bool(causes) and all(cause == "training" for cause in causes)
+    return bool(reports) and all(each.get("trained") for each in reports)
 
 
 def queries(namespace: str) -> list[str]:
