@@ -14,7 +14,7 @@ from kcover_ebpf.cluster.incident import Action, Phase, Status, Way
 from kcover_ebpf.cluster.order import Order, Verb
 from kcover_ebpf.cluster.report import ReportedCulprit
 from kcover_ebpf.errors import ObjectError
-from kcover_ebpf.incidents.verdict import Cause, Kind
+from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind
 
 CRD = Path(__file__).resolve().parents[2] / "charts/kcover-ebpf/crds/incidents.yaml"
 
@@ -43,6 +43,9 @@ def test_what_is_written_is_in_the_schema():
     for each in fields(Status):
         assert (each.metadata.get("key") or camel(each.name)) in known, each.name
     assert [each.value for each in Phase] == known["phase"]["enum"]
+    kinds = known["evidence"]["items"]["properties"]["kind"]["enum"]
+    assert {each.value for each in EvidenceKind} == set(kinds)
+    assert [each.value for each in Kind] == known["verdict"]["enum"]
     written = incident.status_of(full())
     for key in ("action", "order", "culprit"):
         assert set(written[key]) <= set(known[key]["properties"]), key
