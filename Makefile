@@ -58,6 +58,10 @@ export FAULT ?= stop
 demo: setup-demo build ## train 4 ranks, inject FAULT=stop|kill|lock|loop|skip|blackhole|loader|storage
 	@tools/demo/run
 
+.PHONY: demo-cluster
+demo-cluster: setup-cluster build ## a real Kubernetes, a hung PyTorchJob: restarted in place, then replaced
+	@PYTHONPATH=$(CURDIR) /usr/bin/python3 -m tools.demo.cluster
+
 .PHONY: test test-unit test-kernel test-vm test-vm-matrix test-cluster
 test: setup-test check ## set up, check, run all tests (needs root for the kernel half)
 	@$(MAKE) --no-print-directory build
