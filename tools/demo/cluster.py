@@ -119,7 +119,9 @@ def set_up() -> None:
     clean_up()
     ctl("create", "namespace", NAMESPACE)
     ctl("create", "configmap", "train", f"--from-file={ROOT / 'tools/cluster/train.py'}")
-    say("a PyTorchJob: 1 master, 3 workers, torch + gloo, armed by kcover.io/cascading-recovery=true")
+    say(
+        "a PyTorchJob: 1 master, 3 workers, torch + gloo, armed by kcover.io/cascading-recovery=true"
+    )
     ctl("apply", f"--filename={ROOT / 'tests/cluster/jobs/pytorchjob.yaml'}")
     wait_until("the training", trains)
     print(ctl("get", "pods", "--output=wide"))
@@ -140,7 +142,9 @@ def hurt_and_watch(title: str) -> bool:
     told: list[str] = []
 
     def is_over() -> bool:
-        fresh = [each for each in items("incidents.kcover.io") if each["metadata"]["uid"] not in known]
+        fresh = [
+            each for each in items("incidents.kcover.io") if each["metadata"]["uid"] not in known
+        ]
         if not fresh:
             return False
         status = fresh[0].get("status", {})
@@ -154,7 +158,9 @@ def hurt_and_watch(title: str) -> bool:
     wait_until("the training", trains)
     say(f"all four ranks train again, {time.time() - began:.1f} s after the fault")
     print(ctl("get", "incidents", "--sort-by=.metadata.creationTimestamp"))
-    (incident,) = [each for each in items("incidents.kcover.io") if each["metadata"]["uid"] not in known]
+    (incident,) = [
+        each for each in items("incidents.kcover.io") if each["metadata"]["uid"] not in known
+    ]
     culprit = incident["status"].get("culprit", {}).get("pod")
     return culprit == VICTIM and incident["status"]["phase"] == "Recovered"
 

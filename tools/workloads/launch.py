@@ -119,7 +119,8 @@ class Ranks:
                 self._log.write("restart")
                 self.stop()
                 self.start()
-            failed = failed or self._reap()
+            code = self._reap()
+            failed = failed or code
             if failed and self._args.kill_others:
                 self.stop()
             time.sleep(POLL_S)
