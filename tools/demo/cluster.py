@@ -113,7 +113,7 @@ def set_up() -> None:
     step("tools/image", "build")
     step("tools/testbed", "load", "build/image/kcover-ebpf.tar")
     say("helm install")
-    chart = ROOT / "charts/kcover-ebpf"
+    chart = str(ROOT / "charts/kcover-ebpf")
     release = ["--install", RELEASE, chart, f"--namespace={SYSTEM}", "--create-namespace"]
     step(BIN / "helm", "upgrade", *release, "--wait", "--timeout=3m")
     clean_up()
@@ -162,7 +162,7 @@ def hurt_and_watch(title: str) -> bool:
         each for each in items("incidents.kcover.io") if each["metadata"]["uid"] not in known
     ]
     culprit = incident["status"].get("culprit", {}).get("pod")
-    return culprit == VICTIM and incident["status"]["phase"] == "Recovered"
+    return bool(culprit == VICTIM and incident["status"]["phase"] == "Recovered")
 
 
 def main() -> int:
