@@ -46,7 +46,7 @@ KEPT = frozenset(
 
 SPARE = frozenset({Capability.SYS_ADMIN})
 """For connections inside a job's network namespace, by one thread for a moment
-(docs/decisions/0005).
+(docs/decisions/0007).
 """
 
 TRACE = frozenset(

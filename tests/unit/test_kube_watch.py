@@ -100,7 +100,7 @@ class Scripted:
     def __init__(self, pages: list[Any], streams: list[Any]) -> None:
         self.pages, self.streams = pages, streams
         self.asked: list[Mapping[str, str]] = []
-        self.done = threading.Event()
+        self.done, self.over = threading.Event(), threading.Event()
 
     def list(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
         self.asked.append(dict(query or {}))
@@ -115,7 +115,8 @@ class Scripted:
         self.asked.append(dict(query))
         if not self.streams:
             self.done.set()
-            threading.Event().wait(60)
+            self.over.wait(60)
+            return
         for raw in self.streams.pop(0):
             if isinstance(raw, ApiError):
                 raise raw
@@ -161,3 +162,4 @@ def test_a_whole_life() -> None:
     watched = [each["resourceVersion"] for each in transport.asked if "resourceVersion" in each]
     assert watched == ["3", "5", "20"]
     watch.stop()
+    transport.over.set()

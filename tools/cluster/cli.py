@@ -63,6 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     if not layout.NAME.fullmatch(options.name):
         raise Usage(f"--name {options.name}: use up to 20 of a-z, 0-9 and -")
+    wanted = _wanted(options) if options.verb == "up" else None
     bed = Bed.of_checkout(options.name)
     state.check_owner(bed)
     if options.verb == "status":
@@ -74,7 +75,6 @@ def _run(options: argparse.Namespace) -> int:
     if options.verb == "load":
         _load(bed, options.archive, options.image)
         return 0
-    wanted = _wanted(options) if options.verb == "up" else None
     with state.locked(bed):
         if wanted is not None:
             _up(bed, wanted)
