@@ -28,7 +28,7 @@ REPLACE = """
 apiVersion: kcover.io/v1alpha1
 kind: FaultPolicy
 metadata: {name: replace}
-spec: {ways: [Replace]}
+spec: {ways: [Replace], restarts: {backoffSeconds: 0}}
 """
 PATIENCE_S = 240.0
 OVER = ("Recovered", "Failed", "Refused", "Observed")
