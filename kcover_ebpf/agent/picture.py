@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from kcover_ebpf import report
 from kcover_ebpf.cluster.report import (
     LocalVerdict,
     RankPicture,
@@ -98,8 +99,8 @@ def _waiting(sample: SocketSample) -> int:
 
 def _socket(picture: Picture, sample: SocketSample) -> SocketPicture:
     return SocketPicture(
-        local=_address(sample.local),
-        remote=_address(sample.remote),
+        local=report.address(sample.local),
+        remote=report.address(sample.remote),
         state=sample.state,
         unread=sample.unread_bytes,
         unsent=sample.unsent_bytes,
@@ -108,11 +109,6 @@ def _socket(picture: Picture, sample: SocketSample) -> SocketPicture:
         backoff=sample.backoff,
         sent_age_s=_age_s(picture, sample.last_send_ns),
     )
-
-
-def _address(end: tuple[str, int]) -> str:
-    host, port = end
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def verdict_of(
