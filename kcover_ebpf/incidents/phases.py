@@ -94,7 +94,11 @@ class Pace:
 
     def observe_shares(self, ranks: Mapping[Pid, ProcessView]) -> None:
         """Take one healthy pass for the search for stragglers."""
-        self._shares.observe({pid: self.waits(view) for pid, view in ranks.items()})
+        self._shares.observe({pid: self._wait(view) for pid, view in ranks.items()})
+
+    def _wait(self, view: ProcessView) -> int | None:
+        # a wait is one and the same for as long as the thread was seen to do nothing else
+        return view.lead.progress_ns if view.lead is not None and self.waits(view) else None
 
     def note_payload(self, moved_bytes: int, period_ns: int) -> None:
         """Take the bytes that all ranks moved between them in one pass."""

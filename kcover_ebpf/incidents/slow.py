@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
+import math
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from kcover_ebpf.facts import Pid
 
-_WINDOW = 40
-_ENOUGH = 16
+_WINDOWS = (24, 48, 96, 192)
+"""Passes: short ones for short steps, long ones so that several steps of a minute fit in."""
 _BUSY_SHARE = 0.15
-_APART = 0.25
+_APART = 0.15
+"""The share that the others wait for a rank that takes 1.2 times as long as they."""
+_CHANCE = 1.5
+"""Two standard deviations of a difference between shares of one half; all windows are tried every pass."""
+_LEAST_KEPT = 1 / 3
+_Waits = Sequence[int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,24 +35,43 @@ class WaitShares:
     """Share of healthy passes in which each rank was seen waiting for its peers."""
 
     def __init__(self) -> None:
-        self._seen: dict[Pid, deque[bool]] = {}
+        self._seen: dict[Pid, deque[int | None]] = {}
 
-    def observe(self, waiting: Mapping[Pid, bool]) -> None:
-        """Take one pass over all living ranks."""
+    def observe(self, waiting: Mapping[Pid, int | None]) -> None:
+        """Take one pass over all living ranks: what tells this wait of a rank from its next one, None if it works."""
         for pid in self._seen.keys() - waiting.keys():
             del self._seen[pid]
-        for pid, waits in waiting.items():
-            self._seen.setdefault(pid, deque(maxlen=_WINDOW)).append(waits)
+        for pid, wait in waiting.items():
+            self._seen.setdefault(pid, deque(maxlen=_WINDOWS[-1])).append(wait)
 
     def straggler(self) -> Straggler | None:
         """The one rank that the others wait for; None while too few passes were seen or nobody stands out."""
-        if len(self._seen) < 2 or min(map(len, self._seen.values())) < _ENOUGH:
+        if len(self._seen) < 2:
             return None
-        shares = {pid: sum(seen) / len(seen) for pid, seen in self._seen.items()}
-        slow = min(shares, key=lambda pid: shares[pid])
-        others = [share for pid, share in shares.items() if pid != slow]
-        lowest = min(others)
-        if shares[slow] > _BUSY_SHARE or lowest - shares[slow] < _APART:
+        seen = min(map(len, self._seen.values()))
+        windows = (window for window in _WINDOWS if window <= seen)
+        return next((found for each in windows if (found := self._stands_out(each))), None)
+
+    def _stands_out(self, window: int) -> Straggler | None:
+        last = {pid: list(islice(reversed(waits), window)) for pid, waits in self._seen.items()}
+        slow = min(last, key=lambda pid: _count(last[pid]))
+        own = _count(last[slow]) / window
+        others = [_repeated_share(waits) for pid, waits in last.items() if pid != slow]
+        apart = max(_APART, _CHANCE / math.sqrt(window))
+        if own > _BUSY_SHARE or min(others) - own < apart:
             return None
         mean = min(0.98, sum(others) / len(others))
-        return Straggler(slow, (1 - shares[slow]) / (1 - mean), shares[slow], mean)
+        return Straggler(slow, (1 - own) / (1 - mean), own, mean)
+
+
+def _count(waits: Iterable[int | None]) -> int:
+    return sum(wait is not None for wait in waits)
+
+
+def _repeated_share(waits: _Waits) -> float:
+    """Share of waiting without the longest wait: one long phase of one rank is no slow rank."""
+    longest = max(Counter(wait for wait in waits if wait is not None).values(), default=0)
+    kept = len(waits) - longest
+    if kept < _LEAST_KEPT * len(waits):
+        return 0.0
+    return (_count(waits) - longest) / kept

@@ -15,7 +15,7 @@ SCENARIOS: tuple[Scenario, ...] = (*FAULTS, *QUIET)
 WORLDS = {"torch": 4, "mpi": 4, "jax": 3}
 WARM_UP_S = 8.0
 WARM_UP_STEPS = 6
-SLOW_WATCH_S = 60.0
+SLOW_WATCH_S = 100.0
 """A slow rank does no harm at once: who says so may look at many steps."""
 ABSENT_WATCH_S = 90.0
 """A start may take its time, and so may a verdict that a rank is missing."""
