@@ -100,8 +100,8 @@ class NodeLoop:
         watches = [each.watch for each in self._gangs.values()]
         for watch in watches:
             watch.prepare()
-        ranks = [pid for watch in watches for pid in watch.job.members.ranks]
-        self._take(self._kernel.sample(ranks))
+        connected = [pid for watch in watches for pid in watch.job.members.connected]
+        self._take(self._kernel.sample(connected))
         for fact in self._devices.tick(self._owners.keys()):
             self._route(fact)
         looks = [look for watch in watches for look in watch.job.wants()]

@@ -151,7 +151,7 @@ class Job:
             if view is not None and view.on_peer_bytes(moved, now_ns):
                 self._progress(pid, now_ns)
         if not self.attention.suspicious:
-            self.pace.note_payload(sum(self._moved_bytes.values()), tick.period_ns)
+            self.pace.note_payload(sum(self._moved_bytes[pid] for pid in ranks), tick.period_ns)
         self._moved_bytes.clear()
         self.announced.settle(self.members)
         self.pace.watch_training(ranks, self.members.world_size if self._whole else None)

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from kcover_ebpf.facts import Pid, SocketSample
 from kcover_ebpf.incidents.processes import NS, ProcessView
+from kcover_ebpf.incidents.ranks import Role
 
+_Pair = tuple[tuple[str, int], tuple[str, int]]
 LOST_BACKOFF = 3
 """Doublings of the retransmission time-out without an answer: 0.2 s + 0.4 s + 0.8 s and more."""
 LOST_ON_LOSSY_BACKOFF = 6
@@ -45,13 +47,18 @@ class Ends:
     """Which process of the job holds which end of a connection."""
 
     def __init__(self, views: Iterable[ProcessView]) -> None:
-        self._owner: dict[tuple[tuple[str, int], tuple[str, int]], Pid] = {}
+        self._owner: dict[_Pair, Pid] = {}
+        self._launchers: set[_Pair] = set()
         for view in views:
-            for sample in view.sockets.values():
-                self._owner.setdefault((sample.local, sample.remote), view.pid)
+            pairs = [(sample.local, sample.remote) for sample in view.sockets.values()]
+            if view.member is not None and view.member.role is Role.LAUNCHER:
+                self._launchers.update(pairs)
+                continue
+            for pair in pairs:
+                self._owner.setdefault(pair, view.pid)
 
     def peer(self, sample: SocketSample) -> Pid | None:
-        """The process at the other end; None if it is not on this host or not watched."""
+        """The process at the other end; None if it is not on this host, not watched, or a launcher."""
         return self._owner.get((sample.remote, sample.local))
 
     def asked_outside_ns(self, view: ProcessView) -> int:
@@ -60,10 +67,14 @@ class Ends:
             (
                 sample.last_send_ns
                 for sample in view.sockets.values()
-                if sample.state in ("ESTABLISHED", "SYN_SENT") and self.peer(sample) is None
+                if sample.state in ("ESTABLISHED", "SYN_SENT") and self._is_outside(sample)
             ),
             default=0,
         )
+
+    def _is_outside(self, sample: SocketSample) -> bool:
+        pair = sample.remote, sample.local
+        return pair not in self._owner and pair not in self._launchers
 
 
 def lost_edges(views: Iterable[ProcessView], ends: Ends) -> list[LostEdge]:

@@ -89,6 +89,13 @@ class Members:
         return {pid: view for pid, view in self.all_ranks.items() if view.exit is None}
 
     @property
+    def connected(self) -> list[Pid]:
+        """Living processes whose connections tell something: the ranks, and the launchers they report to."""
+        roles = (Role.RANK, Role.LAUNCHER)
+        alive = ((pid, view.member) for pid, view in self.views.items() if view.exit is None)
+        return [pid for pid, member in alive if member is not None and member.role in roles]
+
+    @property
     def owned(self) -> dict[Pid, ProcessView]:
         """Living ranks and the living processes that belong to one."""
         return {

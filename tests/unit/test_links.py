@@ -166,3 +166,16 @@ def test_the_lead_of_a_sender_is_clear(times_ms: list[int]) -> None:
     if found is not None:
         assert found[0] == 100 + times_ms.index(first)
         assert found[1] == pytest.approx((second - first) / 1000)
+
+
+def test_a_launcher_is_inside_the_job_but_nobodys_peer() -> None:
+    views = mesh(3)
+    me, launcher = views[Pid(100)], ProcessView(Pid(200), 0)
+    to_launcher = edge(Pid(100), Pid(200), last_send_ns=5 * NS)
+    me.on_socket(to_launcher)
+    assert links.Ends(views.values()).asked_outside_ns(me) == 5 * NS
+    launcher.member = Membership(Role.LAUNCHER, None, None, None)
+    launcher.on_socket(edge(Pid(200), Pid(100)))
+    ends = links.Ends([*views.values(), launcher])
+    assert ends.asked_outside_ns(me) == 0
+    assert ends.peer(to_launcher) is None

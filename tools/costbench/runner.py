@@ -39,7 +39,7 @@ class Size:
 
 
 QUICK = Size(2, block_s=6.0, paired_s=30.0, window_s=10.0, syscall_rounds=3, start_count=3)
-WHOLE = Size(4, block_s=6.0, paired_s=210.0, window_s=60.0, syscall_rounds=8, start_count=10)
+WHOLE = Size(4, block_s=6.0, paired_s=210.0, window_s=60.0, syscall_rounds=40, start_count=10)
 
 
 def arguments() -> argparse.Namespace:

@@ -171,12 +171,10 @@ def report(
     code = codes[0] if codes else None
     judgement = judge(run, truth, lines, code, until)
     bystander = [line for job in jobs[1:] for line in fault_verdicts(job.lines)]
-    happened = truth.fault_at is not None
-    if not jobs or jobs[0].act is None or not run.scenario.is_fault:
-        # Only a job that nobody shuts down shows how it reacts by itself.
-        happened = happened and (reaction in run.scenario.effects or judgement.shut_down)
+    # only a job that nobody shuts down shows how it reacts by itself
+    shown = reaction in run.scenario.effects or judgement.shut_down
     return {
-        "valid": happened,
+        "valid": truth.fault_at is not None and shown,
         "effect": reaction.name,
         "truth": dataclasses.asdict(truth),
         "exit_code": code,

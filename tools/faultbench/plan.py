@@ -17,6 +17,8 @@ WARM_UP_S = 8.0
 WARM_UP_STEPS = 6
 SLOW_WATCH_S = 100.0
 """A slow rank does no harm at once: who says so may look at many steps."""
+SLOW_STEPS = 5
+"""Steps of the slowed length that are watched: one alone cannot be told from one long phase."""
 ABSENT_WATCH_S = 90.0
 """A start may take its time, and so may a verdict that a rank is missing."""
 QUICK_STEP_S = 0.5
@@ -89,7 +91,8 @@ class RunSpec:
         if self.scenario.absent:
             return ABSENT_WATCH_S
         if self.scenario.is_fault and not self.scenario.may_shut_down:
-            return max(SLOW_WATCH_S, 8 * self.step_s)
+            slowed_s = SLOW_STEPS * self.step_s * self.scenario.factor
+            return max(SLOW_WATCH_S, slowed_s)
         if self.scenario.is_fault:
             return max(30.0, 8 * self.step_s)
         return max(6.0, 3 * self.step_s)
