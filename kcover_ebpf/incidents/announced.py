@@ -57,7 +57,8 @@ class Announcements:
         member, by_signal = view.member, leaving.signal != 0
         if member is None or not (by_signal or leaving.exit_code):
             return
-        if by_signal and leaving.signal in _ENDING_SIGNALS and self._ended_inside(leaving, members):
+        ended = leaving.signal in _ENDING_SIGNALS and self._ended_inside(leaving, members)
+        if ended and not self._ended_for_another(view, leaving, members):
             return
         concerns = {
             # what a wrapper runs before the training may fail without harm; the wrapper tells
@@ -74,6 +75,12 @@ class Announcements:
         return (
             sent is not None and sent.sender_pid != leaving.pid and sent.sender_pid in members.views
         )
+
+    def _ended_for_another(self, view: ProcessView, leaving: ProcessExit, members: Members) -> bool:
+        # a launcher that was not told to end, but ends the others because a rank left with code 0, tells nobody
+        told = self.signals[leaving.pid].sender_pid in self.signals
+        is_rank = view.member is not None and view.member.role is Role.RANK
+        return is_rank and not told and _left_before(leaving, members.all_ranks) is not None
 
     def _failed(self, rank: int | None, members: Members) -> bool:
         views = [members.views.get(failure.pid) for failure in self.failures]

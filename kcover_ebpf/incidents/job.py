@@ -41,6 +41,7 @@ from kcover_ebpf.incidents.phases import Pace
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.ranks import Role
 from kcover_ebpf.incidents.slowness import slowness
+from kcover_ebpf.incidents.stacks import KnownWaits
 from kcover_ebpf.incidents.stand import stand
 from kcover_ebpf.incidents.standing import Scene, State
 from kcover_ebpf.incidents.verdict import Cause, Kind
@@ -50,6 +51,7 @@ from kcover_ebpf.syscalls import SyscallTable
 _BLIND_NS = 2 * NS
 _LOSSY_SILENCE_S = 4.5
 _HELD = (TaskState.STOPPED, TaskState.FROZEN, TaskState.TRACED)
+_Sample = ThreadSample | ProcessTotals | SocketSample | DescriptorSample
 
 
 class Job:
@@ -112,16 +114,7 @@ class Job:
             case _:
                 self.faults.observe(fact)
 
-    def _view(
-        self,
-        fact: ThreadSample
-        | ProcessTotals
-        | SocketSample
-        | DescriptorSample
-        | ProcessSeen
-        | ProcessExec
-        | ProcessExit,
-    ) -> ProcessView:
+    def _view(self, fact: _Sample | ProcessSeen | ProcessExec | ProcessExit) -> ProcessView:
         return self.members.view(fact.pid, fact.boottime_ns)
 
     def _on_thread(self, sample: ThreadSample) -> None:
@@ -231,7 +224,7 @@ class Job:
         if not self.attention.suspicious:
             return self._healthy()
         found = self.faults.located(judge(self.picture()), self.members.ranks)
-        if found.cause is Cause.TRAINING:
+        if found.cause is Cause.TRAINING or startup.awaits_somebody(found, self.members, self.pace):
             return self._healthy()
         silent_s = self.pace.silence_s(self.members.ranks, self.now_ns)
         return at_hard_limit(found, silent_s, self._policy, self.now_ns)
@@ -282,7 +275,7 @@ class Job:
             ends=ends,
             lossy=self._is_lossy([standings[pid].since_ns for pid in members.ranks]),
             thresholds_s={pid: self.pace.threshold_s(pid) for pid in members.ranks},
-            known=self.attention.known,
+            known=self.attention.known if self.pace.trained else KnownWaits(),
             whole=self._whole,
             stop_signals=self.announced.stops,
             left={pid: standings[pid] for pid in ranks if standings[pid].state is State.LEFT},

@@ -43,6 +43,12 @@ def missing_rank(members: Members, pace: Pace, now_ns: int, policy: Policy) -> F
     )
 
 
+def awaits_somebody(found: Finding, members: Members, pace: Pace) -> bool:
+    """True while a job stands still because a rank has not come yet: that is how every start looks."""
+    incomplete = len(members.all_ranks) < (members.world_size or 0)
+    return found.cause is Cause.WAIT_CYCLE and incomplete and not pace.trained
+
+
 def unsampled_rank(members: Members, now_ns: int) -> Finding | None:
     """UNKNOWN while a rank lives of which no thread was ever sampled: what is not seen is not healthy."""
     for view in members.ranks.values():

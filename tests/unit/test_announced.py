@@ -135,6 +135,35 @@ def test_a_rank_that_the_launcher_ends_after_another_failed_is_a_victim() -> Non
     assert verdict.culprit.rank == 3
 
 
+def ended_by_their_launcher(*, told: bool) -> Stage:
+    """Rank 3 leaves with code 0 and the launcher ends the others; `told`: somebody ended the launcher first."""
+    stage = trained()
+    launcher = stage.add(Proc(50, argv=("mpirun", "train.py")))
+    loader = stage.add(Proc(501, ppid=101))
+    stage.run(1)
+    if told:
+        send(stage, launcher, signal.SIGTERM)
+    stage.exit(stage.rank(3))
+    send(stage, loader, signal.SIGTERM, sender=101)
+    stage.exit(loader, signal=signal.SIGTERM)
+    for rank in (0, 1, 2):
+        send(stage, stage.rank(rank), signal.SIGTERM, sender=launcher.pid)
+        stage.exit(stage.rank(rank), signal=signal.SIGTERM)
+    stage.run(3)
+    return stage
+
+
+def test_a_launcher_that_ends_the_others_says_who_left() -> None:
+    verdict = only_fault(ended_by_their_launcher(told=False))
+    assert (verdict.kind, verdict.cause) == (Kind.CRASHED, Cause.LEFT_EARLY)
+    assert verdict.culprit is not None
+    assert verdict.culprit.rank == 3
+
+
+def test_nobody_left_early_where_the_launcher_was_told_to_end() -> None:
+    assert faults(ended_by_their_launcher(told=True)) == []
+
+
 @pytest.mark.parametrize(
     ("code", "gap_s", "rank", "cause"),
     [

@@ -10,7 +10,7 @@ from .test_links import mesh
 
 
 def lossy_watch(
-    views: dict[Pid, ProcessView], pairs: list[tuple[int, int]], seconds: int, per_s: int = 4
+    views: dict[Pid, ProcessView], pairs: list[tuple[int, int]], seconds: int, per_s: int = 8
 ) -> LossWatch:
     watch = LossWatch()
     for step in range(seconds * per_s):
@@ -36,7 +36,7 @@ def test_the_rank_that_most_losses_touch(pairs: list[tuple[int, int]], rank: int
     found = lossy_watch(mesh(4), pairs, 10).lossy(10 * NS, slowed=False)
     assert found is not None
     assert found.pid == rank
-    assert found.rate_per_s == pytest.approx(4 * len(pairs), rel=0.1)
+    assert found.rate_per_s == pytest.approx(8 * len(pairs), rel=0.1)
 
 
 def test_rare_losses_are_healthy_and_old_ones_forgotten() -> None:

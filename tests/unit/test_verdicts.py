@@ -11,7 +11,7 @@ from kcover_ebpf.facts import Inode, StorageState, WaitedFile
 from kcover_ebpf.incidents.verdict import Cause, Kind
 from kcover_ebpf.settings import Act, Policy
 
-from .scene import BARRIER, LOCK, NS, Proc, Stage
+from .scene import BARRIER, COLLECTIVE, LOCK, NS, Proc, Stage
 
 
 def trained(world: int = 4, seconds: float = 20, **options: object) -> Stage:
@@ -296,6 +296,21 @@ def test_a_missing_rank_is_named_but_never_ends_a_job() -> None:
     assert verdict.culprit is not None
     assert verdict.culprit.rank == 2
     assert decide(verdict, Act.RESTART).act is Act.SNAPSHOT
+    told = [each.cause for each in stage.verdicts if each.kind is not Kind.WORKING]
+    assert told == [Cause.MISSING_RANK]
+
+
+def test_waits_known_from_the_start_excuse_nobody_before_the_first_step() -> None:
+    stage = Stage(world=3)
+    stage.job.attention.known.learn(LOCK)
+    stage.become(stage.rank(0), "futex", stack=LOCK)
+    for rank in (1, 2):
+        stage.become(stage.rank(rank), "futex", stack=COLLECTIVE)
+    verdict = stage.run(30)
+    assert verdict is not None
+    assert verdict.kind is not Kind.WORKING
+    assert verdict.culprit is not None
+    assert verdict.culprit.rank == 0
 
 
 def test_time_alone_ends_a_job_only_by_the_hard_limit() -> None:
