@@ -90,7 +90,7 @@ class RunSpec:
         """Seconds to wait for a verdict after a fault; for a phase, after its end."""
         if self.scenario.absent:
             return ABSENT_WATCH_S
-        if self.scenario.is_fault and not self.scenario.may_shut_down:
+        if self.scenario.is_fault and "SLOW" in self.scenario.verdicts:
             slowed_s = SLOW_STEPS * self.step_s * self.scenario.factor
             return max(SLOW_WATCH_S, slowed_s)
         if self.scenario.is_fault:
