@@ -21,6 +21,7 @@ from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
 SETTLE_NS = 300_000_000
 """Time after a first failure in which the others are looked at, before it is told."""
 _LEFT_WINDOW_NS = 10 * NS
+_LEFT_STEPS = 1.5
 _ESTABLISHED_NS = 5 * NS
 _AGAIN_NS = 3 * NS
 _CRASH_SIGNALS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
@@ -38,6 +39,12 @@ class Announcements:
     """The last fatal signal sent to a process."""
     stops: dict[Pid, SignalSent] = field(default_factory=dict)
     """The stop signal in force for a process."""
+    left_window_ns: int = _LEFT_WINDOW_NS
+    """How long before a failure a rank may have left to be its reason."""
+
+    def on_step(self, longest_s: float) -> None:
+        """Take the longest step so far (seconds): only after it do the others notice that a rank has left."""
+        self.left_window_ns = max(_LEFT_WINDOW_NS, int(_LEFT_STEPS * longest_s * NS))
 
     def on_signal(self, sent: SignalSent) -> None:
         """Note who sent which signal."""
@@ -80,7 +87,8 @@ class Announcements:
         # a launcher that was not told to end, but ends the others because a rank left with code 0, tells nobody
         told = self.signals[leaving.pid].sender_pid in self.signals
         is_rank = view.member is not None and view.member.role is Role.RANK
-        return is_rank and not told and _left_before(leaving, members.all_ranks) is not None
+        left = _left_before(leaving, members.all_ranks, self.left_window_ns)
+        return is_rank and not told and left is not None
 
     def _failed(self, rank: int | None, members: Members) -> bool:
         views = [members.views.get(failure.pid) for failure in self.failures]
@@ -124,7 +132,7 @@ def judge_failure(
         return None
     victims = tuple(alive)
     evidence = [Evidence(EvidenceKind.EVENT, _told(view, first, announced))]
-    blamed = _left_before(first, ranks)
+    blamed = _left_before(first, ranks, announced.left_window_ns)
     if blamed is not None:
         who = _name(ranks[blamed])
         evidence.insert(0, Evidence(EvidenceKind.EVENT, f"{who} left with exit code 0 before"))
@@ -147,12 +155,14 @@ def _first(failures: Sequence[ProcessExit], views: Mapping[Pid, ProcessView]) ->
     return next((each for each in failures if each.pid == owner), first)
 
 
-def _left_before(first: ProcessExit, ranks: Mapping[Pid, ProcessView]) -> Pid | None:
+def _left_before(
+    first: ProcessExit, ranks: Mapping[Pid, ProcessView], window_ns: int
+) -> Pid | None:
     for pid, view in ranks.items():
         leaving = view.exit
         if leaving is None or leaving.signal or leaving.exit_code or pid == first.pid:
             continue
-        if 0 <= first.boottime_ns - leaving.boottime_ns <= _LEFT_WINDOW_NS:
+        if 0 <= first.boottime_ns - leaving.boottime_ns <= window_ns:
             return pid
     return None
 

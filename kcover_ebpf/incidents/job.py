@@ -147,6 +147,7 @@ class Job:
             self.pace.note_payload(sum(self._moved_bytes[pid] for pid in ranks), tick.period_ns)
         self._moved_bytes.clear()
         self.announced.settle(self.members)
+        self.announced.on_step(self.pace.longest_s)
         self.pace.watch_training(ranks, self.members.world_size if self._whole else None)
         if tick.late or tick.lost_count:
             self._blind_until_ns = now_ns + _BLIND_NS

@@ -79,6 +79,11 @@ class Pace:
         """A silence longer than this is a stall of this rank."""
         return self._cadences[pid].threshold_s
 
+    @property
+    def longest_s(self) -> float:
+        """The longest healthy silence of any rank, in seconds: about a step; 0 before the first."""
+        return max((each.longest_s for each in self._cadences.values()), default=0.0)
+
     def silence_s(self, ranks: Mapping[Pid, ProcessView], now_ns: int) -> float:
         """Seconds since any of the ranks made progress; 0 if none ever did."""
         lasts = [last for pid in ranks if (last := self._cadences[pid].last_s) is not None]

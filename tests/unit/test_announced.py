@@ -178,12 +178,23 @@ def test_who_left_shortly_before_the_first_failure_is_to_blame(
 ) -> None:
     stage = trained()
     stage.exit(stage.rank(1), code)
-    stage.now_ns += int(gap_s * NS)
+    stage.run(gap_s)
     stage.exit(stage.rank(3), 1)
     stage.run(2)
-    verdict = only_fault(stage)
+    verdict = faults(stage)[-1]
     assert verdict.culprit is not None
     assert (verdict.culprit.rank, verdict.cause) == (rank, cause)
+
+
+def test_the_longer_the_steps_the_later_a_leaver_is_noticed() -> None:
+    stage = trained()
+    for _ in range(3):
+        stage.one_pass(10 * NS)
+    stage.exit(stage.rank(1))
+    stage.now_ns += 12 * NS
+    stage.exit(stage.rank(3), 1)
+    stage.run(2)
+    assert faults(stage)[-1].cause is Cause.LEFT_EARLY
 
 
 def aborted_while_waiting(world: int, odd: int) -> Verdict:
