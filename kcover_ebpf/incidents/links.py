@@ -28,6 +28,7 @@ class LostEdge:
     pid: Pid
     peer_pid: Pid | None
     """None when the other end is not on this host."""
+    peer_rank: int | None
     local: tuple[str, int]
     remote: tuple[str, int]
     backoff: int
@@ -38,9 +39,14 @@ class LostEdge:
     def text(self) -> str:
         """The edge for people."""
         return (
-            f"{self.local[0]}:{self.local[1]} -> {self.remote[0]}:{self.remote[1]}: "
+            f"{_end(self.rank, self.local)} -> {_end(self.peer_rank, self.remote)}: "
             f"{self.unacked_bytes} B unanswered, back-off {self.backoff}"
         )
+
+
+def _end(rank: int | None, address: tuple[str, int]) -> str:
+    where = f"{address[0]}:{address[1]}"
+    return where if rank is None else f"rank {rank} ({where})"
 
 
 class Ends:
@@ -79,19 +85,21 @@ class Ends:
 
 def lost_edges(views: Iterable[ProcessView], ends: Ends) -> list[LostEdge]:
     """Connections of the given ranks on which the kernel has backed off at least `LOST_BACKOFF` times."""
-    found = []
+    found, views = [], list(views)
+    ranks = {view.pid: view.member.rank for view in views if view.member}
     for view in views:
         for sample in view.sockets.values():
             if sample.backoff < LOST_BACKOFF or not (sample.unacked_bytes or sample.unsent_bytes):
                 continue
             if window_closed(sample):
                 continue
-            rank = view.member.rank if view.member else None
+            peer = ends.peer(sample)
             found.append(
                 LostEdge(
-                    rank=rank,
+                    rank=ranks.get(view.pid),
                     pid=view.pid,
-                    peer_pid=ends.peer(sample),
+                    peer_pid=peer,
+                    peer_rank=None if peer is None else ranks.get(peer),
                     local=sample.local,
                     remote=sample.remote,
                     backoff=sample.backoff,

@@ -77,7 +77,9 @@ def test_a_lost_edge_says_between_whom() -> None:
     lose(views, [(100, 101)])
     (found,) = lost(views)
     assert (found.pid, found.peer_pid, found.rank, found.unacked_bytes) == (100, 101, 0, 96)
-    assert found.text == "10.0.0.1:1001 -> 10.0.0.1:1010: 96 B unanswered, back-off 4"
+    assert found.text == (
+        "rank 0 (10.0.0.1:1001) -> rank 1 (10.0.0.1:1010): 96 B unanswered, back-off 4"
+    )
     foreign = {Pid(100): views[Pid(100)]}
     assert lost(foreign)[0].peer_pid is None
 
