@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from socketserver import TCPServer, ThreadingMixIn
+from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import (
@@ -28,6 +29,9 @@ from kcover_ebpf.errors import UsageError
 from kcover_ebpf.facts import Fact
 from kcover_ebpf.incidents.verdict import Cause, Kind, Verdict, WaitRow
 from kcover_ebpf.settings import Act
+
+if TYPE_CHECKING:
+    from kcover_ebpf.kernel.probes import ProbeStatus
 
 _DETECTION_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
 _ANNOUNCED = (
@@ -80,11 +84,11 @@ class MetricsSink:
 
     def __init__(
         self,
-        probes: Iterable[tuple[str, str, bool]],
+        read_probes: Callable[[], Iterable[ProbeStatus]],
         read_lost: Callable[[], Mapping[str, int]],
         age_labels: Sequence[str] = ("rank",),
     ) -> None:
-        """`probes`: family, name, is it attached; `read_lost`: losses so far, by family."""
+        """`read_probes`: what became of each probe, as of now; `read_lost`: losses so far, by family."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
@@ -105,13 +109,15 @@ class MetricsSink:
         text = "How long a rank has stood where it stands."
         self._ages = self._gauge("kcover_rank_progress_age_seconds", text, *age_labels)
         self._blind = self._counter("kcover_blind", "Times at which nothing could be judged.")
-        attached = self._gauge("kcover_probe_attached", "1 if attached.", "family", "probe")
-        for family, probe, is_attached in probes:
-            attached.labels(family, probe).set(is_attached)
+        self._attached = self._gauge("kcover_probe_attached", "1 if attached.", "family", "probe")
+        text = "1 for each probe that is not attached, with why."
+        self._refused = self._gauge("kcover_probe_refused", text, "family", "probe", "reason")
+        self._read_probes = read_probes
+        self._probes_before: tuple[ProbeStatus, ...] = ()
         self._lost = self._counter("kcover_records_lost", "Kernel records lost.", "family")
         self._read_lost = read_lost
         self._lost_before: dict[str, int] = {}
-        self._count_lost()
+        self._look_at_kernel()
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
@@ -129,8 +135,8 @@ class MetricsSink:
             self._detection.observe(max(verdict.time_s - verdict.since_s, 0.0))
 
     def on_waits(self, rows: Sequence[WaitRow], summary: str) -> None:  # noqa: ARG002
-        """Ages of the ranks in the table (ranks that are gone leave the metric), and losses."""
-        self._count_lost()
+        """Ages of the ranks in the table (ranks that are gone leave the metric), probes, losses."""
+        self._look_at_kernel()
         self._ages.clear()
         for row in rows:
             if row.rank is not None and row.role == "rank":
@@ -144,7 +150,16 @@ class MetricsSink:
         """Count it."""
         self._actions.labels(decision.act.value).inc()
 
-    def _count_lost(self) -> None:
+    def _look_at_kernel(self) -> None:
+        probes = tuple(self._read_probes())
+        if probes != self._probes_before:  # a driver came or went
+            self._probes_before = probes
+            self._attached.clear()
+            self._refused.clear()
+            for each in probes:
+                self._attached.labels(each.family, each.probe).set(each.attached)
+                if each.refusal is not None:
+                    self._refused.labels(each.family, each.probe, each.refusal.value).set(1)
         for family, count in self._read_lost().items():
             self._lost.labels(family).inc(count - self._lost_before.get(family, 0))
             self._lost_before[family] = count

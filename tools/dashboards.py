@@ -93,7 +93,7 @@ NODE = Dashboard(
         Panel("Agent CPU", "stat", 6, 4, (('rate(process_cpu_seconds_total{job="kcover-agent",node="$node"}[1m])', ""),), "percentunit"),
         Panel("Agent memory", "stat", 6, 4, (('process_resident_memory_bytes{job="kcover-agent",node="$node"}', ""),), "bytes"),
         Panel("Device faults", "table", 12, 7, (('kcover_device_fault{node="$node"} == 1', ""),)),
-        Panel("Probes that are not attached", "table", 12, 7, (('kcover_probe_attached{node="$node"} == 0', ""),)),
+        Panel("Probes that are not attached", "table", 12, 7, (('kcover_probe_refused{node="$node"}', ""),), text="reason: the kernel has nothing to hang on, the driver is not loaded, a library is missing, or it was refused."),
         Panel("Xids", "timeseries", 8, 7, (('sum by (device, xid) (increase(kcover_xid_total{node="$node"}[$__rate_interval]))', "{{device}} {{xid}}"),)),
         Panel("PCIe errors", "timeseries", 8, 7, (('sum by (device, error) (increase(kcover_pcie_aer_total{node="$node"}[$__rate_interval]))', "{{device}} {{error}}"),)),
         Panel("Ports that went down", "timeseries", 8, 7, (('sum by (device, port) (increase(kcover_port_down_total{node="$node"}[$__rate_interval]))', "{{device}} {{port}}"),)),

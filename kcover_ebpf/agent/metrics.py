@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Mapping
+from itertools import product
+from typing import TYPE_CHECKING
 
 from kcover_ebpf.cluster.kinds import Gang
-from kcover_ebpf.cluster.report import Ack, DevicePicture, FaultReport
+from kcover_ebpf.cluster.order import Verb
+from kcover_ebpf.cluster.report import Ack, AckResult, DevicePicture, FaultReport
 from kcover_ebpf.device_facts import AerError, PortChange, XidReported
-from kcover_ebpf.errors import ApiError
+from kcover_ebpf.errors import ApiError, Unreachable
 from kcover_ebpf.facts import Fact
 from kcover_ebpf.incidents.ranks import Role
 from kcover_ebpf.metrics import MetricsSink
 
+if TYPE_CHECKING:
+    from kcover_ebpf.kernel.probes import ProbeStatus
+
+_REQUESTS = (
+    ("watch", "pods"),
+    ("watch", "incidents"),
+    ("watch", "faultpolicies"),
+    ("apply", "faultreports"),
+    ("delete", "faultreports"),
+)
 _AGE_LABELS = ("namespace", "training_job", "rank", "pod")
 
 
@@ -22,9 +35,11 @@ class AgentMetrics(MetricsSink):
     wants_waits = False
 
     def __init__(
-        self, probes: Iterable[tuple[str, str, bool]], read_lost: Callable[[], Mapping[str, int]]
+        self,
+        read_probes: Callable[[], Iterable[ProbeStatus]],
+        read_lost: Callable[[], Mapping[str, int]],
     ) -> None:
-        super().__init__(probes, read_lost, age_labels=_AGE_LABELS)
+        super().__init__(read_probes, read_lost, age_labels=_AGE_LABELS)
         self._pods = self._gauge("kcover_watched_pods", "Pods under watch.")
         self._gangs = self._gauge("kcover_watched_jobs", "Jobs with pods under watch.")
         self._sent = self._counter("kcover_reports", "Reports by what came of them.", "result")
@@ -32,7 +47,11 @@ class AgentMetrics(MetricsSink):
         self._errors = self._counter(
             "kcover_api_errors", "Requests that failed.", "verb", "resource", "kind"
         )
+        for verb, resource in _REQUESTS:
+            self._errors.labels(verb, resource, Unreachable.__name__)
         self._orders = self._counter("kcover_orders", "Orders carried out.", "verb", "result")
+        for order, result in product(Verb, AckResult):
+            self._orders.labels(order.value, result.value)
         self._faults = self._gauge(
             "kcover_device_fault", "1 for a fault not cleared.", "device", "fault", "fatal"
         )
@@ -45,7 +64,7 @@ class AgentMetrics(MetricsSink):
         self, gangs: Mapping[Gang, FaultReport], pod_count: int, waiting: int, sent: Tally[str]
     ) -> None:
         """The state after a pass."""
-        self._count_lost()
+        self._look_at_kernel()
         self._pods.set(pod_count)
         self._gangs.set(len(gangs))
         self._spooled.set(waiting)

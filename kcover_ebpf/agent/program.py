@@ -115,7 +115,7 @@ class _Agent:
             sinks=audience.sinks,
         )
         if server is not None:
-            self._serve(server, kernel, watches)
+            self._serve(server, kernel, devices, watches)
         for work in (executor, reporter):
             self._start(work)
         watches.start()
@@ -201,11 +201,14 @@ class _Agent:
         self._stack.callback(server.close)
         return server
 
-    def _serve(self, server: MetricsServer, kernel: Kernel, watches: Watches) -> None:
+    def _serve(
+        self, server: MetricsServer, kernel: Kernel, devices: DeviceWatch, watches: Watches
+    ) -> None:
         from kcover_ebpf.agent.metrics import AgentMetrics
 
-        probes = [(each.family, each.probe, each.attached) for each in kernel.statuses]
-        metrics = AgentMetrics(probes, lambda: kernel.lost_counts)
+        metrics = AgentMetrics(
+            lambda: (*kernel.statuses, *devices.statuses), lambda: kernel.lost_counts
+        )
         self._audience.metrics = metrics
         checks = {
             "/healthz": lambda: (
@@ -216,10 +219,10 @@ class _Agent:
         server.serve(metrics.registry, checks)
 
     def _greeting(self, kernel: Kernel, host: str) -> str:
+        from kcover_ebpf.kernel.probes import costly
+
         refused = "; ".join(
-            f"not observed: {each.blind_to} ({each.reason})"
-            for each in kernel.statuses
-            if not each.attached
+            f"not observed: {each.blind_to} ({each.reason})" for each in costly(kernel.statuses)
         )
         what = f"kcover-ebpf {__version__} watches node {self._plan.node} of {host}"
         return f"{what}; {refused}" if refused else what

@@ -71,7 +71,7 @@ class _Run:
         # where there are GPUs, a driver that is loaded later gets its probes then
         kept = _KEPT | ({Capability.PERFMON} if topology.has_gpu() else set())
         capabilities.drop(kept, capabilities.SPARE)
-        extra = () if server is None else (self._serve(server, kernel),)
+        extra = () if server is None else (self._serve(server, kernel, devices),)
         target = self._make_target(keeper)
         session = Session(plan, kernel, target, keeper, announcer, extra, devices)
         session.catch_signals()
@@ -101,11 +101,12 @@ class _Run:
         self._stack.callback(server.close)
         return server
 
-    def _serve(self, server: MetricsServer, kernel: Kernel) -> MetricsSink:
+    def _serve(self, server: MetricsServer, kernel: Kernel, devices: DeviceWatch) -> MetricsSink:
         from kcover_ebpf.metrics import MetricsSink
 
-        probes = [(each.family, each.probe, each.attached) for each in kernel.statuses]
-        sink = MetricsSink(probes, lambda: kernel.lost_counts)
+        sink = MetricsSink(
+            lambda: (*kernel.statuses, *devices.statuses), lambda: kernel.lost_counts
+        )
         server.serve(sink.registry)
         return sink
 
@@ -149,10 +150,12 @@ class _Run:
     def _start_fields(
         self, kernel: Kernel, keeper: Keeper | None, server: MetricsServer | None
     ) -> dict[str, Any]:
+        from kcover_ebpf.kernel.probes import costly
+
         plan = self._plan
         group = plan.cgroup or (keeper.group if keeper else None)
         pid = plan.pid or (keeper.job_pid if keeper else None)
-        refused = [each for each in kernel.statuses if not each.attached]
+        refused = costly(kernel.statuses)
         what = f"pid {pid}" if pid is not None else f"cgroup {group}"
         return {
             "job": plan.name,

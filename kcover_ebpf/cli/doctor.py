@@ -15,10 +15,10 @@ from kcover_ebpf import __version__, report
 from kcover_ebpf.errors import CannotObserve
 from kcover_ebpf.host import cgroups
 from kcover_ebpf.kernel import capabilities, features
+from kcover_ebpf.kernel.probes import ProbeStatus, Refusal, costly
 
 if TYPE_CHECKING:
     from kcover_ebpf.hardware.rungs import Active
-    from kcover_ebpf.kernel.probes import ProbeStatus
 
 _EXAMPLES = """
 \b
@@ -32,6 +32,13 @@ Exit codes:
 """
 
 
+_STATES = {
+    None: "attached",
+    Refusal.NO_HOOK: "not in this kernel",
+    Refusal.NO_DRIVER: "no driver",
+    Refusal.NO_LIBRARY: "not installed",
+    Refusal.REFUSED: "refused",
+}
 _SELF_TEST_S = 0.5
 _NVML_S = 5.0
 
@@ -165,7 +172,7 @@ def _as_text(
             (
                 each.family,
                 each.probe,
-                "attached" if each.attached else "refused",
+                _STATES[each.refusal],
                 each.blind_to,
                 each.reason,
             )
@@ -176,11 +183,11 @@ def _as_text(
     if rungs:
         sources = [(each.family, each.rung) for each in rungs]
         lines += ["", *report.aligned([("EVENTS", "TOLD BY"), *sources])]
-    refused = [each for each in statuses if not each.attached]
-    if refused:
-        lines += ["", "not observable here: " + "; ".join(each.blind_to for each in refused)]
+    lost = [each.blind_to for each in costly(statuses)]
+    if lost:
+        lines += ["", "not observable here: " + "; ".join(lost)]
     elif statuses:
-        lines += ["", "all probes work"]
+        lines += ["", "nothing is lost here"]
     return lines
 
 
@@ -199,6 +206,6 @@ def _as_json(
         "features": [asdict(each) for each in found],
         "probes": [asdict(each) for each in statuses],
         "rungs": [asdict(each) for each in rungs],
-        "unobserved": [each.blind_to for each in statuses if not each.attached],
+        "unobserved": [each.blind_to for each in costly(statuses)],
     }
     return report.event_line("doctor", time.time(), fields)

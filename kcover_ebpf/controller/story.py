@@ -12,7 +12,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily
 
-from kcover_ebpf.cluster.incident import Incident, Phase, Status
+from kcover_ebpf.cluster.incident import Incident, Phase, Status, Way
 from kcover_ebpf.controller.store import Store
 from kcover_ebpf.controller.writer import Writer
 from kcover_ebpf.errors import ApiError
@@ -20,6 +20,14 @@ from kcover_ebpf.errors import ApiError
 _LOG = logging.getLogger(__name__)
 _BUCKETS_S = (0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
 _LOST = ("detect", "decide", "shut_down", "reschedule", "first_progress")
+_REQUESTS = (
+    ("watch", "objects"),
+    ("read", "objects"),
+    ("reconcile", "incidents"),
+    ("reconcile", "nodes"),
+    ("reconcile", "internal"),
+    ("create", "events"),
+)
 _REASONS = {
     Phase.OPEN: "KcoverFaultSeen",
     Phase.DECIDED: "KcoverFaultDecided",
@@ -52,6 +60,8 @@ class Story:
         self._detection = self._histogram("kcover_detection_seconds", "From trouble to verdict.")
         text = "From the verdict until all ranks make progress again."
         self._recovery = self._histogram("kcover_recovery_seconds", text, "way")
+        for way in (Way.IN_PLACE, Way.REPLACE):
+            self._recovery.labels(way.value)
         self._lost = Counter(
             "kcover_time_lost_seconds", "Lost in incidents.", ["phase"], registry=self.registry
         )
@@ -61,6 +71,8 @@ class Story:
         self._errors = Counter(
             "kcover_api_errors", text, ["verb", "resource"], registry=self.registry
         )
+        for request in _REQUESTS:
+            self._errors.labels(*request)
 
     def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
         return Histogram(name, text, labels, buckets=_BUCKETS_S, registry=self.registry)

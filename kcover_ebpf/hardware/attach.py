@@ -13,7 +13,14 @@ from kcover_ebpf.device_facts import AerSeverity, AerTotal, Rung
 from kcover_ebpf.hardware import families
 from kcover_ebpf.kernel.libbpf import kept_memory
 from kcover_ebpf.kernel.maps import BpfMap
-from kcover_ebpf.kernel.probes import Family, LoadedFamily, Probe, ProbeStatus, load_family
+from kcover_ebpf.kernel.probes import (
+    Family,
+    LoadedFamily,
+    Probe,
+    ProbeStatus,
+    Refusal,
+    load_family,
+)
 from kcover_ebpf.settings import Settings
 
 _MODULES = {
@@ -111,5 +118,10 @@ class Attachments:
 def _waiting(family: Family, probe: Probe) -> ProbeStatus:
     reason = f"the module {_MODULES[probe.name]} is not loaded"
     return ProbeStatus(
-        family.name, probe.name, attached=False, reason=reason, blind_to=probe.blind_to
+        family.name,
+        probe.name,
+        attached=False,
+        reason=reason,
+        blind_to=probe.blind_to,
+        refusal=Refusal.NO_DRIVER,
     )

@@ -16,7 +16,7 @@ from typing import Any
 
 from kcover_ebpf.device_facts import Rung, XidReported
 from kcover_ebpf.facts import Pid
-from kcover_ebpf.kernel.probes import ProbeStatus
+from kcover_ebpf.kernel.probes import ProbeStatus, Refusal
 
 _WAIT_MS = 500
 _SNAPSHOT_S = 10.0
@@ -43,18 +43,19 @@ class Nvml:
         self._stopped = threading.Event()
         self._settled = threading.Event()
         self._users: Mapping[str, tuple[GpuUser, ...]] = {}
-        self._reason = "it does not answer"
+        self._state: tuple[str, Refusal | None] = ("it does not answer", Refusal.REFUSED)
         threading.Thread(target=self._run, name="nvml", daemon=True).start()
 
     @property
     def works(self) -> bool:
         """Whether it listens now."""
-        return not self._reason
+        return self._state[1] is None
 
     def status(self, timeout_s: float = 0.0) -> ProbeStatus:
         """As of a probe; waits so long for a library that does not answer."""
         self._settled.wait(timeout_s)
-        return ProbeStatus("gpu", "nvml", self.works, self._reason, _SEES)
+        reason, refusal = self._state
+        return ProbeStatus("gpu", "nvml", refusal is None, reason, _SEES, refusal)
 
     def take(self) -> list[XidReported]:
         """Xids since the last call."""
@@ -75,7 +76,7 @@ class Nvml:
         try:
             import pynvml
         except ImportError:
-            self._reason = _NO_PACKAGE
+            self._state = _NO_PACKAGE, Refusal.NO_LIBRARY
             self._settled.set()
             return
         try:
@@ -85,9 +86,10 @@ class Nvml:
             finally:
                 pynvml.nvmlShutdown()
         except pynvml.NVMLError_LibraryNotFound:
-            self._reason = _NO_LIBRARY
+            self._state = _NO_LIBRARY, Refusal.NO_LIBRARY
         except pynvml.NVMLError as error:
-            self._reason = f"NVML: {error}"
+            absent = error.value == pynvml.NVML_ERROR_DRIVER_NOT_LOADED
+            self._state = f"NVML: {error}", Refusal.NO_DRIVER if absent else Refusal.REFUSED
         self._settled.set()
 
     def _listen(self, nvml: Any) -> None:
@@ -97,7 +99,7 @@ class Nvml:
         try:
             for each in handles:
                 nvml.nvmlDeviceRegisterEvents(each, nvml.nvmlEventTypeXidCriticalError, events)
-            self._reason = ""
+            self._state = "", None
             next_snapshot_s = 0.0
             while not self._stopped.is_set():
                 if time.monotonic() >= next_snapshot_s:

@@ -120,7 +120,7 @@ class BpfObject:
             if clone is not None:
                 pointer = self._lib.bpf_program__attach_kprobe(program, False, clone.encode())
             if not pointer:
-                raise LoadError(f"{self.name}: {name}: {error.strerror}")
+                raise LoadError(f"{self.name}: {name}: {error.strerror}") from error
         return Link(pointer)
 
     def attach_task_iterator(self, name: str, *, tid: int = 0, pid: int = 0) -> Link:

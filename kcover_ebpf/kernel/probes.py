@@ -6,9 +6,11 @@ loaded again without it. Only the base family is indispensable.
 
 from __future__ import annotations
 
+import errno
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from importlib.abc import Traversable
 from importlib.resources import as_file, files
 
@@ -19,6 +21,7 @@ from kcover_ebpf.kernel.objects import BpfObject, Link
 from kcover_ebpf.settings import Settings
 
 _ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "arm64"}
+_NOT_THERE = frozenset({errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,19 @@ class Family:
     required: bool = False
 
 
+class Refusal(StrEnum):
+    """Kinds of reasons why a probe is not attached; a closed list, for it labels a metric."""
+
+    NO_HOOK = "no_hook"
+    """This kernel has nothing that it could hang on: built without it, or too old."""
+    NO_DRIVER = "no_driver"
+    """The kernel module that it hangs on is not loaded now."""
+    NO_LIBRARY = "no_library"
+    """A program library that it needs is not installed."""
+    REFUSED = "refused"
+    """The kernel was asked and said no: a right is missing, or the verifier objects."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProbeStatus:
     """What became of one probe."""
@@ -50,7 +66,13 @@ class ProbeStatus:
     """Why it is not attached, in the kernel's words; empty if it is."""
     blind_to: str
     """What cannot be observed without it."""
+    refusal: Refusal | None = None
+    """Why, as one of a few kinds; None if it is attached."""
 
+
+_No = tuple[str, Refusal]
+"""Why a probe is not attached, in words and as a kind."""
+_YES = ("", None)
 
 FAMILIES = (
     Family(
@@ -120,7 +142,7 @@ def load_family(family: Family, shared: Mapping[str, BpfMap], settings: Settings
         if family.required:
             raise
         rest = names - refused.keys()
-        refused |= _find_refused(family, rest, shared, settings) or dict.fromkeys(rest, str(error))
+        refused |= _find_refused(family, rest, shared, settings) or dict.fromkeys(rest, _no(error))
         if names - refused.keys():
             loaded = _load(family, names - refused.keys(), shared, settings)
     links: dict[str, Link] = {}
@@ -129,35 +151,48 @@ def load_family(family: Family, shared: Mapping[str, BpfMap], settings: Settings
         try:
             links[name] = loaded.attach(name)
         except LoadError as error:
-            refused[name] = str(error)
+            refused[name] = _no(error)
     result = LoadedFamily(loaded, links, _statuses(family, refused))
     if family.required and refused:
         result.close()
-        raise LoadError("; ".join(refused.values()))
+        raise LoadError("; ".join(text for text, _ in refused.values()))
     return result
 
 
-def _statuses(family: Family, refused: Mapping[str, str]) -> tuple[ProbeStatus, ...]:
+def _no(error: LoadError) -> _No:
+    """Reason and kind of a refusal; a program's function or PMU that is not there is no refusal."""
+    cause = error.__cause__
+    absent = isinstance(cause, OSError) and cause.errno in _NOT_THERE
+    return str(error), Refusal.NO_HOOK if absent else Refusal.REFUSED
+
+
+def costly(statuses: Iterable[ProbeStatus]) -> list[ProbeStatus]:
+    """The probes without which something cannot be observed, and that are not attached."""
+    return [each for each in statuses if not each.attached and each.blind_to]
+
+
+def _statuses(family: Family, refused: Mapping[str, _No]) -> tuple[ProbeStatus, ...]:
     return tuple(
         ProbeStatus(
             family.name,
             probe.name,
             attached=probe.name not in refused,
-            reason=refused.get(probe.name, ""),
+            reason=refused.get(probe.name, _YES)[0],
             blind_to=probe.blind_to,
+            refusal=refused.get(probe.name, _YES)[1],
         )
         for probe in family.probes
     )
 
 
-def _find_absent(family: Family) -> dict[str, str]:
+def _find_absent(family: Family) -> dict[str, _No]:
     """Programs whose tracepoint is not there: found by name, which is cheaper than by trying."""
     opened = _open(family.name)
     needed = opened.typed_tracepoints()
     opened.close()
     absent = tracepoints.absent(needed.values())
     return {
-        probe.name: f"this kernel has no tracepoint {needed[probe.name]}"
+        probe.name: (f"this kernel has no tracepoint {needed[probe.name]}", Refusal.NO_HOOK)
         for probe in family.probes
         if needed.get(probe.name) in absent
     }
@@ -165,14 +200,14 @@ def _find_absent(family: Family) -> dict[str, str]:
 
 def _find_refused(
     family: Family, names: frozenset[str], shared: Mapping[str, BpfMap], settings: Settings
-) -> dict[str, str]:
+) -> dict[str, _No]:
     """Which of these programs the kernel refuses, each tried alone, and why."""
     refused = {}
     for name in sorted(names):
         try:
             _load(family, frozenset({name}), shared, settings).close()
         except LoadError as error:
-            refused[name] = str(error)
+            refused[name] = _no(error)
     return refused
 
 

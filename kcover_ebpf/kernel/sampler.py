@@ -55,10 +55,8 @@ class Kernel:
         """Take over loaded families, the base one first; `open` is the way to get there."""
         self._families = families
         self._settings = settings
-        every = [status for family in families for status in family.statuses]
-        # A refusal that costs no sight is not worth a word.
         self.statuses: tuple[ProbeStatus, ...] = tuple(
-            status for status in every if status.attached or status.blind_to
+            status for family in families for status in family.statuses
         )
         self.rejected: Counter[str] = Counter()
         base = families[0]

@@ -222,8 +222,10 @@ def test_a_refused_probe_costs_that_probe(tmp_path: Path, monkeypatch: pytest.Mo
     assert not by_name["good"].reason
     assert not by_name["absent"].attached
     assert "no_such_tracepoint" in by_name["absent"].reason
+    assert by_name["absent"].refusal is probes.Refusal.NO_HOOK
     assert not by_name["unsafe"].attached
     assert "beyond struct task_struct" in by_name["unsafe"].reason
+    assert by_name["unsafe"].refusal is probes.Refusal.REFUSED
     assert by_name["unsafe"].blind_to == "wild memory"
 
 

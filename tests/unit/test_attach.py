@@ -9,7 +9,7 @@ from kcover_ebpf.hardware import attach, families
 from kcover_ebpf.hardware.attach import Attachments
 from kcover_ebpf.kernel.maps import BpfMap
 from kcover_ebpf.kernel.objects import Link
-from kcover_ebpf.kernel.probes import Family, LoadedFamily, ProbeStatus
+from kcover_ebpf.kernel.probes import Family, LoadedFamily, ProbeStatus, Refusal
 from kcover_ebpf.settings import Settings
 
 
@@ -66,6 +66,8 @@ def test_what_hangs_on_a_module_is_not_tried_before_it_is_there(
         **dict.fromkeys(GPU_PROBES, "the module nvidia is not loaded"),
         "on_rdma": "the module ib_core is not loaded",
     }
+    kinds = {status.refusal for status in found.statuses}
+    assert kinds == {None, Refusal.NO_DRIVER}
     assert not found.driver_waits
 
 

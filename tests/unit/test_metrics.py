@@ -3,18 +3,24 @@
 import dataclasses
 import socket
 import urllib.request
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from kcover_ebpf.agent.metrics import AgentMetrics
+from kcover_ebpf.controller.store import Store
+from kcover_ebpf.controller.story import Story
 from kcover_ebpf.decisions import Decision
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.incidents.verdict import Cause, Kind, Verdict, WaitRow
+from kcover_ebpf.kernel.probes import ProbeStatus, Refusal
 from kcover_ebpf.metrics import MetricsServer, MetricsSink, parse_address
 from kcover_ebpf.settings import Act
 
 VERDICT = Verdict("j", "j-1", Kind.HUNG, Cause.STOPPED, time_s=103.5, since_s=100.0)
-PROBES = [("threads", "sample_threads", True), ("tcp", "on_retransmit", False)]
+TAKEN = ProbeStatus("threads", "sample_threads", True, "", "waits")
+REFUSED = ProbeStatus("tcp", "on_retransmit", False, "no", "drops", Refusal.REFUSED)
 
 
 def scrape(port: int, host: str = "127.0.0.1") -> dict[tuple[str, tuple[str, ...]], float]:
@@ -30,7 +36,7 @@ def scrape(port: int, host: str = "127.0.0.1") -> dict[tuple[str, tuple[str, ...
 def test_what_is_told_is_served() -> None:
     server = MetricsServer(("127.0.0.1", 0))
     lost = {"threads": 0, "events": 2}
-    sink = MetricsSink(PROBES, lambda: lost)
+    sink = MetricsSink(lambda: [TAKEN, REFUSED], lambda: lost)
     server.serve(sink.registry)
     try:
         before = scrape(server.port)
@@ -39,6 +45,7 @@ def test_what_is_told_is_served() -> None:
         assert before["kcover_detection_seconds_count", ()] == 0
         assert before["kcover_probe_attached", ("threads", "sample_threads")] == 1
         assert before["kcover_probe_attached", ("tcp", "on_retransmit")] == 0
+        assert before["kcover_probe_refused", ("tcp", "on_retransmit", "refused")] == 1
         assert before["kcover_records_lost_total", ("threads",)] == 0
         assert before["kcover_records_lost_total", ("events",)] == 2
         assert before["process_resident_memory_bytes", ()] > 0
@@ -64,9 +71,37 @@ def test_what_is_told_is_served() -> None:
         server.close()
 
 
+def test_a_probe_of_a_driver_that_comes_is_attached_from_then_on() -> None:
+    waiting = ProbeStatus("gpu", "on_xid", False, "no driver", "Xids", Refusal.NO_DRIVER)
+    probes = [TAKEN, waiting]
+    sink = MetricsSink(lambda: probes, dict)
+    refused = {"family": "gpu", "probe": "on_xid", "reason": "no_driver"}
+    attached = {"family": "gpu", "probe": "on_xid"}
+    value = sink.registry.get_sample_value
+    assert value("kcover_probe_refused", refused) == 1
+    assert value("kcover_probe_attached", attached) == 0
+    probes[1] = dataclasses.replace(waiting, attached=True, reason="", refusal=None)
+    sink.on_waits([], "")
+    assert value("kcover_probe_refused", refused) is None
+    assert value("kcover_probe_attached", attached) == 1
+
+
+def test_what_has_a_closed_list_of_labels_is_there_before_it_happens() -> None:
+    """So a dashboard shows zero, and an increase from nothing is one."""
+    value = AgentMetrics(list, dict).registry.get_sample_value
+    assert value("kcover_orders_total", {"verb": "Stop", "result": "Done"}) == 0
+    lost = {"verb": "apply", "resource": "faultreports", "kind": "Unreachable"}
+    assert value("kcover_api_errors_total", lost) == 0
+    nobody: Any = None
+    story = Story(Store(print), nobody, lambda: 0.0)
+    value = story.registry.get_sample_value
+    assert value("kcover_recovery_seconds_count", {"way": "InPlace"}) == 0
+    assert value("kcover_api_errors_total", {"verb": "create", "resource": "events"}) == 0
+
+
 def test_ipv6() -> None:
     server = MetricsServer(("::1", 0))
-    server.serve(MetricsSink([], dict).registry)
+    server.serve(MetricsSink(list, dict).registry)
     try:
         assert ("kcover_blind_total", ()) in scrape(server.port, "[::1]")
     finally:

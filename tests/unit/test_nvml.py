@@ -27,6 +27,7 @@ while status.attached and len(found) < int(sys.argv[2]) and time.monotonic() < e
     time.sleep(0.01)
 print(json.dumps({
     "reason": status.reason,
+    "refusal": status.refusal,
     "xids": [(x.device, x.number, x.gpu_instance, x.confirmed, x.rung.value) for x in found],
     "users": [(u.pid, u.gpu_instance) for u in nvml.users("0000:5d:00.0")],
 }))
@@ -75,7 +76,8 @@ def test_xids_and_who_computes(library: Path) -> None:
 
 
 def test_a_driver_that_is_not_loaded(library: Path) -> None:
-    assert listen(library, "refuse 9\n")["reason"] == "NVML: Driver Not Loaded"
+    said = listen(library, "refuse 9\n")
+    assert (said["reason"], said["refusal"]) == ("NVML: Driver Not Loaded", "no_driver")
 
 
 def test_a_library_that_hangs_is_not_waited_for(library: Path) -> None:
