@@ -33,6 +33,20 @@ def somebody_waits(job: Job) -> bool:
     return any((job.now_ns - each.since_ns) / NS >= _LONG_WAIT_S for each in waits)
 
 
+def undecided(job: Job) -> bool:
+    """True while a rank burns a CPU and it may still turn out to be the one that the others wait for.
+
+    A rank that waits busily, as MPI's do, must be told from one that computes or loops in place, and the
+    kernel does not remember since when either has been at it: only looking for longer tells.
+    """
+    for each in _standings(job):
+        lead = job.members.ranks[each.pid].lead
+        seldom = lead is not None and lead.seen_too_seldom
+        if each.state is State.SPINNING or (each.state is State.COMPUTING and seldom):
+            return True
+    return False
+
+
 def lost_before(job: Job) -> Finding | None:
     """The rank that was lost before we looked, while all others wait for it; None if none is missing here.
 

@@ -62,10 +62,9 @@ class ThreadView:
             self.glimpses.clear()
             return True
         share = cpu_share(before, sample)
-        busy = share >= BUSY_SHARE or (
-            sample.state is TaskState.RUNNING and busy_share(before, sample) >= BUSY_SHARE
-        )
-        self.delay_share = busy_share(before, sample) - share
+        wanted = 1.0 if _starved(before, sample) else busy_share(before, sample)
+        busy = share >= BUSY_SHARE or (sample.state is TaskState.RUNNING and wanted >= BUSY_SHARE)
+        self.delay_share = wanted - share
         was_burning = self.burning_since_ns is not None
         if not busy:
             self.burning_since_ns = None
@@ -92,6 +91,12 @@ class ThreadView:
         )
 
     @property
+    def seen_too_seldom(self) -> bool:
+        """True while it burns a CPU and too few looks found it running to tell what for."""
+        is_burning = self.burning_since_ns is not None
+        return is_burning and not self.waits_busily and len(self._burning()) < _ENOUGH_TO_TELL
+
+    @property
     def spins_in_place(self) -> bool:
         """True when a burning thread was seen often enough and its registers took only a few values.
 
@@ -108,6 +113,15 @@ class ThreadView:
         if since_ns is None:
             return []
         return [each for each in self.glimpses if each.boottime_ns > since_ns]
+
+
+def _starved(before: ThreadSample, after: ThreadSample) -> bool:
+    """It was ready to run all the time between two samples, and never did.
+
+    The kernel counts the wait for a CPU when it ends, so nothing shows it before.
+    """
+    ready = before.state is after.state is TaskState.RUNNING
+    return ready and (before.cpu_ns, before.run_delay_ns) == (after.cpu_ns, after.run_delay_ns)
 
 
 def is_tick(before: ThreadSample, after: ThreadSample, share: float) -> bool:

@@ -22,6 +22,8 @@ STALL_S = 3.0
 """A silence that counts as a stall though the job was never seen healthy: somebody thinks it is stuck,
 and a look ends nothing. Below the 5 s after which a data loader's reader asks whether its workers live.
 """
+BUSY_S = 10.0
+"""Ranks that burn a CPU are looked at for so long to tell who waits from who works."""
 _ALIKE, _SEEN_OFTEN = 5, 4
 _QUIET = (Cause.STARTING, Cause.TRAINING)
 
@@ -60,6 +62,8 @@ class Patience:
         if spent_s >= PATIENT_S:
             return True
         if found is not None and found.cause is Cause.CHECKPOINT and spent_s < STORAGE_S:
+            return False
+        if spent_s < BUSY_S and late.undecided(sensor.job):
             return False
         silent = found is not None and found.cause in _QUIET and late.somebody_waits(sensor.job)
         return not silent and len(set(self._found)) == 1

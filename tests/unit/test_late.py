@@ -70,6 +70,34 @@ def test_a_look_goes_on_while_a_rank_waits_without_reason() -> None:
     assert not late.somebody_waits(waiting([0, 1], 4, LOCAL, mode="run").job)
 
 
+def busy(modes: list[str], passes: int) -> Stage:
+    """Ranks that burn their CPUs, seen so often."""
+    stage = Stage(world=0)
+    stage.world = len(modes)
+    for rank, mode in enumerate(modes):
+        stage.add(Proc(100 + rank, rank=rank, mode=mode))
+    for _ in range(passes):
+        stage.job.examine()
+        stage.one_pass(NS // 4)
+    return stage
+
+
+@pytest.mark.parametrize(
+    ("modes", "passes", "undecided"),
+    [
+        (["yield", "yield", "run"], 6, True),
+        (["yield", "yield", "run"], 16, False),
+        (["yield", "yield", "spin"], 16, True),
+        (["yield", "yield", "yield"], 16, False),
+        (["yield", "yield", "futex"], 16, False),
+    ],
+)
+def test_who_waits_busily_is_told_from_who_works_by_looking_for_longer(
+    modes: list[str], passes: int, undecided: bool
+) -> None:
+    assert late.undecided(busy(modes, passes).job) is undecided
+
+
 @pytest.mark.parametrize(("present", "cause"), [([2], Cause.STOPPED), ([0, 1], Cause.SUSPENDED)])
 def test_a_part_of_a_job_that_is_stopped_was_not_suspended(
     present: list[int], cause: Cause

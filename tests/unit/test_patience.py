@@ -19,23 +19,28 @@ STUCK = Finding(Kind.HUNG, Cause.LOADER_STUCK, 0, rank=2)
 STORING = Finding(Kind.WORKING, Cause.CHECKPOINT, 0)
 COMPUTES = Finding(Kind.WORKING, Cause.COMPUTING, 0)
 
-# what is found at the passes (the last for ever), whether a rank waits for long, passes until it is over
+# what is found at the passes (the last for ever), whether a rank waits for long, or burns a CPU for nobody
+# knows what; passes until it is over
 LOOKS = {
-    "a healthy job": ([QUIET], False, 12),
-    "a hung job": ([STUCK], True, 12),
-    "a silent job is looked at until the time is over": ([QUIET], True, 40),
-    "storage gets time to answer": ([STORING], False, 20),
-    "what was found only now must stay": ([QUIET] * 11 + [COMPUTES], False, 16),
-    "a fault that shows now and then": ([QUIET] * 12 + [STUCK, QUIET, QUIET] * 9, True, 22),
+    "a healthy job": ([QUIET], False, False, 12),
+    "a hung job": ([STUCK], True, False, 12),
+    "a hung job, one rank burns": ([STUCK], True, True, 12),
+    "a silent job is looked at until the time is over": ([QUIET], True, False, 40),
+    "storage gets time to answer": ([STORING], False, False, 20),
+    "what was found only now must stay": ([QUIET] * 11 + [COMPUTES], False, False, 16),
+    "a fault that shows now and then": ([QUIET] * 12 + [STUCK, QUIET, QUIET] * 9, True, False, 22),
+    "who burns a CPU may be stuck or not": ([COMPUTES], False, True, 20),
+    "a loop in place takes time to tell": ([QUIET] * 13 + [STUCK], False, True, 17),
 }
 
 
 @pytest.mark.parametrize("name", LOOKS)
 def test_a_look_lasts_as_long_as_it_must(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, waits, expected = LOOKS[name]
+    found, waits, burns, expected = LOOKS[name]
     now_s = 0.0
     monkeypatch.setattr(passes, "time", SimpleNamespace(monotonic=lambda: now_s))
     monkeypatch.setattr(late, "somebody_waits", lambda _: waits)
+    monkeypatch.setattr(late, "undecided", lambda _: burns)
     patience = Patience()
     for number in range(1, 100):
         now_s = number * 0.5

@@ -1,5 +1,7 @@
 """One thread over time: moves, ticks, busy waiting, loops in place."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -107,6 +109,26 @@ def test_a_thread_that_wants_a_cpu_and_gets_none_burns_as_well() -> None:
     assert view.burning_since_ns == 0
     view = seen(sample(0), sample(1, delay_s=0.9))
     assert view.burning_since_ns is None
+
+
+def test_a_thread_that_was_ready_all_the_time_and_never_ran_goes_on_burning() -> None:
+    view = burning(5, [YIELD], 5)
+    since_ns, last = view.burning_since_ns, view.sample
+    assert since_ns is not None
+    assert not view.observe(replace(last, boottime_ns=last.boottime_ns + NS), TABLE)
+    assert (view.burning_since_ns, view.delay_share, view.waits_busily) == (since_ns, 1.0, True)
+    asleep = replace(view.sample, boottime_ns=last.boottime_ns + 2 * NS, state=TaskState.SLEEPING)
+    view.observe(asleep, TABLE)
+    assert burns_since(view) is None
+    ready_again = replace(asleep, boottime_ns=last.boottime_ns + 3 * NS, state=TaskState.RUNNING)
+    view.observe(ready_again, TABLE)
+    assert burns_since(view) is None, "it may have become ready only now"
+
+
+@pytest.mark.parametrize(("count", "seldom"), [(2, True), (7, True), (16, False)])
+def test_a_few_looks_do_not_tell_what_a_thread_burns_for(count: int, seldom: bool) -> None:
+    assert burning(count, [NO_SYSCALL], count).seen_too_seldom is seldom
+    assert not burning(16, [YIELD], 1).seen_too_seldom
 
 
 @pytest.mark.parametrize(
