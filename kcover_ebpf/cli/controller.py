@@ -96,6 +96,7 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
     settings = ControllerSettings(
         namespace=namespace or _own_namespace(),
         identity=os.environ.get("POD_NAME") or f"{socket.gethostname()}-{os.getpid()}",
+        pod_uid=os.environ.get("POD_UID", ""),
         lease=lease,
         metrics=parse_address(metrics) if metrics else None,
         limits=Limits(dry_run, breaker_jobs, _window_s(breaker_window), frozenset(only)),

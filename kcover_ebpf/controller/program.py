@@ -37,6 +37,8 @@ class ControllerSettings:
 
     namespace: str
     identity: str
+    pod_uid: str = ""
+    """Of the pod named `identity` that we run in; empty outside of a cluster."""
     lease: str = "kcover-ebpf-controller"
     metrics: tuple[str, int] | None = None
     limits: Limits = field(default_factory=Limits)
@@ -63,7 +65,12 @@ class Controller:
             session, store, settings.nodes, limits.window_s, limits.dry_run, self._story.event
         )
         self._elector = Elector(
-            session, settings.namespace, settings.lease, settings.identity, time.monotonic
+            session,
+            settings.namespace,
+            settings.lease,
+            settings.identity,
+            time.monotonic,
+            settings.pod_uid,
         )
         self._story.leads = lambda: self._elector.leads
         self._story.kept_out = lambda: self._nodes.kept_out

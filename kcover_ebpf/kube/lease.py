@@ -55,10 +55,21 @@ class Elector:
     """Tries to hold a lease in a thread of its own."""
 
     def __init__(
-        self, session: Session, namespace: str, name: str, identity: str, clock: Callable[[], float]
+        self,
+        session: Session,
+        namespace: str,
+        name: str,
+        identity: str,
+        clock: Callable[[], float],
+        pod_uid: str = "",
     ) -> None:
-        """`clock`: monotonic seconds."""
+        """`clock`: monotonic seconds; `pod_uid`: of our pod, named `identity`, where we run in one.
+
+        The lease then belongs to the leader's pod: when all are gone, the cluster collects it.
+        """
         self._session, self._clock = session, clock
+        pod = {"apiVersion": "v1", "kind": "Pod", "name": identity, "uid": pod_uid}
+        self._owners = [pod] if pod_uid else []
         self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._name = name
         self._claim = Claim(identity)
@@ -115,7 +126,7 @@ class Elector:
             made = {
                 "apiVersion": "coordination.k8s.io/v1",
                 "kind": "Lease",
-                "metadata": {"name": self._name},
+                "metadata": {"name": self._name, "ownerReferences": self._owners},
                 "spec": self._spec({}, wall_s),
             }
             self._session.create(self._collection, made)
@@ -126,6 +137,7 @@ class Elector:
         self._claim.observe(holder, renewed, asked_s)
         if not self._claim.may_take(asked_s):
             return
+        lease["metadata"]["ownerReferences"] = self._owners
         lease["spec"] = self._spec(spec, wall_s)
         self._session.replace(path, lease)
         self._claim.observe(self._claim.identity, str(lease["spec"]["renewTime"]), asked_s)

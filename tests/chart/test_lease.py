@@ -1,0 +1,53 @@
+"""Who leads, with the rights that the chart gives: the lease goes with the pods that held it."""
+
+import json
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from kcover_ebpf.kube.lease import Elector
+from kcover_ebpf.kube.session import connect
+from tests.chart.release import FULLNAME, Installed, make_pod
+
+ACCOUNT = f"{FULLNAME}-controller"
+
+
+@pytest.mark.timeout(120)
+def test_the_lease_belongs_to_the_pod_that_leads_and_is_given_back(
+    installed: Installed, tmp_path: Path
+) -> None:
+    """So nothing is left when both are gone; the cluster's collector removes what has no owner."""
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{installed.namespace}/leases/{ACCOUNT}"
+    for node in ("n1", "n2"):
+        pod = make_pod(installed.plane, installed.namespace, node, ACCOUNT)["metadata"]
+        token = installed.plane.token(installed.namespace, ACCOUNT, {"metadata": pod})
+        session = connect(str(kubeconfig(installed, tmp_path, token)))
+        elector = Elector(
+            session, installed.namespace, ACCOUNT, pod["name"], time.monotonic, pod["uid"]
+        )
+        leads = threading.Event()
+        elector.start(partial(tell, leads), time.time)
+        assert leads.wait(60), "the lease was not given back"
+        lease = installed.plane.admin().ask("GET", path).body
+        (owner,) = lease["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["name"], owner["uid"]) == ("Pod", pod["name"], pod["uid"])
+        assert lease["spec"]["holderIdentity"] == pod["name"]
+        elector.stop()
+        assert not installed.plane.admin().ask("GET", path).body["spec"].get("holderIdentity")
+
+
+def tell(event: threading.Event, leads: bool) -> None:
+    if leads:
+        event.set()
+
+
+def kubeconfig(installed: Installed, folder: Path, token: str) -> Path:
+    """The administrator's, with this token in place of the certificate."""
+    config = json.loads(installed.plane.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": token}
+    path = folder / "kubeconfig"
+    path.write_text(json.dumps(config))
+    return path
