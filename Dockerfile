@@ -20,7 +20,10 @@ RUN make --silent objects && python3 -m hatchling build --target wheel \
  && pip install --break-system-packages --quiet --no-compile --no-deps --no-index --root /out dist/*.whl
 
 FROM ${BASE} AS runtime
-RUN apt-get -q update && apt-get -q install -y --no-install-recommends libbpf1 python3
+# Of bcc only its symbolizer, for `trace`: the package as a whole would bring a compiler of 100 MB. It needs libelf and libstdc++.
+RUN apt-get -q update && apt-get -q install -y --no-install-recommends libbpf1 libelf1 libstdc++6 python3 \
+ && cd /tmp && apt-get -q download libbpfcc \
+ && dpkg-deb --fsys-tarfile libbpfcc_*.deb | tar -C / -x --wildcards './usr/lib/*/libbcc_bpf.so.*' ./usr/share/doc/libbpfcc/copyright
 COPY --from=build /out/ /
 COPY tools/sbom.py /tmp/
 ARG SOURCE_DATE_EPOCH=0

@@ -90,15 +90,25 @@ def document(packages: list[Package], epoch_s: int) -> dict[str, object]:
     }
 
 
+def listing() -> str:
+    """The installed packages, and those in /tmp, of which files were taken."""
+    commands = [["dpkg-query", "--show"]]
+    commands += [["dpkg-deb", "--show", str(path)] for path in sorted(Path("/tmp").glob("*.deb"))]
+    shown = [
+        subprocess.run(
+            [*words[:2], f"--showformat={FORMAT}", *words[2:]],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for words in commands
+    ]
+    return "".join(shown)
+
+
 def main() -> None:
-    listing = subprocess.run(
-        ["dpkg-query", "--show", f"--showformat={FORMAT}"],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
     folder = Path("/usr/local/lib/python3.11/dist-packages")
-    packages = [*debian_packages(listing), *python_packages(folder)]
+    packages = [*debian_packages(listing()), *python_packages(folder)]
     json.dump(
         document(packages, int(os.environ.get("SOURCE_DATE_EPOCH", "0"))), sys.stdout, indent=1
     )
