@@ -32,6 +32,7 @@ class Pace:
         self.trained = False
         """True once all ranks made progress together: payload between them, or repeated moves."""
         self.last_joined_ns = 0
+        self._talked = False
 
     def join(self, view: ProcessView) -> None:
         """A rank appeared."""
@@ -55,11 +56,13 @@ class Pace:
 
     def watch_training(self, ranks: Mapping[Pid, ProcessView], world_size: int | None) -> None:
         """Tell when start-up is over: it has gaps of its own, and stalls are learned from training alone."""
-        if self.trained or not ranks or len(ranks) < (world_size or 1):
+        if self._talked or not ranks or len(ranks) < (world_size or 1):
             return
-        talked = all(view.peer_bytes_ns for view in ranks.values())
+        self._talked = all(view.peer_bytes_ns for view in ranks.values())
         cadences = [self._cadences[pid] for pid in ranks]
-        if talked or all(each.sign_count >= _SIGNS_OF_TRAINING for each in cadences):
+        moved = all(each.sign_count >= _SIGNS_OF_TRAINING for each in cadences)
+        # moves are the weaker sign: ranks that load their libraries move as well, and it is not over before they talk
+        if self._talked or (moved and not self.trained):
             self.trained = True
             for each in cadences:
                 each.restart()

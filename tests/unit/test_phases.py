@@ -1,0 +1,54 @@
+"""When start-up is over, and what is learned from then on."""
+
+from kcover_ebpf.facts import Pid
+from kcover_ebpf.incidents.phases import Pace
+from kcover_ebpf.incidents.processes import NS, ProcessView
+from kcover_ebpf.settings import Policy
+from kcover_ebpf.syscalls import SyscallTable
+
+
+def start() -> tuple[Pace, dict[Pid, ProcessView]]:
+    pace = Pace(Policy(), SyscallTable("x86_64"))
+    ranks = {Pid(pid): ProcessView(Pid(pid), 0) for pid in (1, 2)}
+    for view in ranks.values():
+        pace.join(view)
+    return pace, ranks
+
+
+def move(pace: Pace, ranks: dict[Pid, ProcessView], *seconds: float) -> None:
+    for second in seconds:
+        for pid in ranks:
+            pace.progress(pid, int(second * NS))
+        pace.watch_training(ranks, len(ranks))
+
+
+def talk(ranks: dict[Pid, ProcessView], second: float) -> None:
+    for view in ranks.values():
+        view.peer_bytes_ns = int(second * NS)
+
+
+def test_gaps_of_the_start_are_forgotten_once_the_ranks_talk() -> None:
+    pace, ranks = start()
+    move(pace, ranks, *range(1, 12), 30)
+    assert pace.trained
+    assert pace.longest_s > 10
+    talk(ranks, 31)
+    move(pace, ranks, 31)
+    assert pace.longest_s == 0
+    move(pace, ranks, 32, 33, 45)
+    assert pace.longest_s == 12
+
+
+def test_a_job_whose_ranks_never_talk_trains_by_its_moves() -> None:
+    pace, ranks = start()
+    move(pace, ranks, *range(1, 8))
+    assert not pace.trained
+    move(pace, ranks, 8, 9, 10)
+    assert pace.trained
+
+
+def test_nothing_is_told_before_all_ranks_have_come() -> None:
+    pace, ranks = start()
+    talk(ranks, 1)
+    pace.watch_training(ranks, 3)
+    assert not pace.trained
