@@ -12,7 +12,7 @@
     │   ├── Forbidden       this ServiceAccount may not                        401, 403
     │   ├── NotFound        no such object, or no such kind                    404
     │   ├── Gone            the history asked for is no longer kept            410
-    │   └── Unreachable     no answer: network, time-out, overload             -, 429, 5xx
+    │   └── Unreachable     no answer: network, time-out, overload             -, 429, 5xx; exit code 3
     └── ActionError         a decision could not be carried out                reported, retried
 
 The message of a `UsageError` or `CannotObserve` is one line that says what to do.
@@ -86,6 +86,8 @@ class Gone(ApiError):
 
 class Unreachable(ApiError):
     """No answer, or none that is about the request: try again later."""
+
+    exit_code = 3
 
 
 class ActionError(KcoverError):

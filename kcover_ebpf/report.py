@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import signal
 import time
 from collections.abc import Iterable, Sequence
 from enum import Enum
@@ -17,6 +16,7 @@ from typing import Any
 
 from kcover_ebpf import device_facts as devices
 from kcover_ebpf import facts
+from kcover_ebpf.incidents.announced import signal_name
 from kcover_ebpf.incidents.verdict import Cause, Culprit, Kind, Verdict, WaitRow
 
 SCHEMA = "kcover.io/v1alpha1"
@@ -278,14 +278,6 @@ def device_text(fact: devices.XidReported | devices.AerError | devices.MemoryFau
         case devices.MemoryFault():
             state = "corrected" if fact.corrected else "uncorrected"
             return f"{state} {fact.kind.value} memory error at {fact.address:#x}: {fact.text}"
-
-
-def signal_name(number: int) -> str:
-    """Such as "SIGKILL", or "signal 40" where it has no name."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def address(endpoint: tuple[str, int]) -> str:

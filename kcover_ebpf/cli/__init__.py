@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Sequence
 
 import click
 
 from kcover_ebpf import __version__
-from kcover_ebpf.errors import KcoverError
+from kcover_ebpf.cli.entry import call
 
 _COMMANDS = {
     "run": "Watch a job for hangs and faults; end it or start it again as a whole.",
@@ -27,8 +26,6 @@ Examples:
   kcover-ebpf trace --pid 4711
   kcover-ebpf doctor
 """
-_EXIT_INTERNAL = 70
-_EXIT_INTERRUPTED = 130
 
 
 class _LazyGroup(click.Group):
@@ -66,31 +63,4 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code, with one line on stderr for every error."""
-    try:
-        code = cli.main(
-            args=None if arguments is None else list(arguments),
-            prog_name="kcover-ebpf",
-            standalone_mode=False,
-        )
-    except KcoverError as error:
-        return _fail(str(error), error.exit_code)
-    except click.ClickException as error:
-        return _fail(_with_hint(error), error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
-        return _EXIT_INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - a traceback helps no user
-        from kcover_ebpf.cli.failure import blame
-
-        return _fail(f"internal error, please report it: {blame(error)}", _EXIT_INTERNAL)
-    return code if isinstance(code, int) else 0
-
-
-def _with_hint(error: click.ClickException) -> str:
-    message = error.format_message().rstrip(".")
-    context = getattr(error, "ctx", None)
-    return f"{message}; see {context.command_path} --help" if context else message
-
-
-def _fail(message: str, code: int) -> int:
-    print(f"kcover-ebpf: {' '.join(message.split())}", file=sys.stderr)
-    return code
+    return call(cli, "kcover-ebpf", arguments)

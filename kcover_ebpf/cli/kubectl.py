@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+import re
 import time
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -12,20 +12,39 @@ from typing import Any
 import click
 
 from kcover_ebpf import __version__
+from kcover_ebpf.cli.entry import call
 from kcover_ebpf.cluster import times
 from kcover_ebpf.cluster.incident import Status, incident_of
-from kcover_ebpf.errors import Forbidden, KcoverError, NotFound, ObjectError, UsageError
+from kcover_ebpf.errors import (
+    CannotObserve,
+    Forbidden,
+    KcoverError,
+    NotFound,
+    ObjectError,
+    Unreachable,
+    UsageError,
+)
 from kcover_ebpf.kube.session import Session, connect, namespace_of
 
 _GROUP = "/apis/kcover.io/v1alpha1"
 _COLUMNS = ("JOB", "KIND", "VERDICT", "CULPRIT", "NODE", "CAUSE", "PHASE", "AGE", "INCIDENT")
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _Command = Callable[..., int]
+
+
+def _name(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """A name that an object may have; anything else would make another path of it."""
+    if value is not None and not _NAME.fullmatch(value):
+        raise click.BadParameter(f"{value!r} is no name of an object", context, parameter)
+    return value
 
 
 def _common(command: _Command) -> _Command:
     """The options that every verb has, as one session, namespace and format."""
 
-    @click.option("-n", "--namespace", metavar="NAME", help="Default: that of the context.")
+    @click.option(
+        "-n", "--namespace", metavar="NAME", callback=_name, help="Default: that of the context."
+    )
     @click.option("--kubeconfig", metavar="FILE", help="In place of KUBECONFIG or ~/.kube/config.")
     @click.option("--context", metavar="NAME", help="Context of the kubeconfig.")
     @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
@@ -52,7 +71,10 @@ def kubectl() -> None:
 def list_incidents(session: Session, namespace: str, as_json: bool, all_namespaces: bool) -> int:
     """Show incidents, the newest last."""
     where = "" if all_namespaces else f"/namespaces/{namespace}"
-    items = session.list(f"{_GROUP}{where}/incidents").get("items") or []
+    try:
+        items = session.list(f"{_GROUP}{where}/incidents").get("items") or []
+    except NotFound:
+        raise CannotObserve("this cluster has no incidents; is kcover-ebpf installed?") from None
     items.sort(key=lambda each: str(each["metadata"].get("creationTimestamp")))
     if as_json:
         print(json.dumps({"items": items}, indent=2))
@@ -100,7 +122,7 @@ def _age(text: object) -> str:
 
 
 @kubectl.command()
-@click.argument("incident")
+@click.argument("incident", callback=_name)
 @_common
 def explain(session: Session, namespace: str, as_json: bool, incident: str) -> int:
     """Tell the story of an incident: who, why, what was done, and what it cost."""
@@ -149,7 +171,7 @@ def _timeline(status: Status) -> list[str]:
 
 
 @kubectl.command()
-@click.argument("incident")
+@click.argument("incident", callback=_name)
 @_common
 def approve(session: Session, namespace: str, as_json: bool, incident: str) -> int:
     """Let an incident be acted on: where its policy asks for approval, or once beyond a spent budget."""
@@ -161,7 +183,7 @@ def approve(session: Session, namespace: str, as_json: bool, incident: str) -> i
 
 
 @kubectl.command("dry-run")
-@click.argument("policy")
+@click.argument("policy", callback=_name)
 @click.argument("switch", type=click.Choice(["on", "off"]))
 @_common
 def dry_run(session: Session, namespace: str, as_json: bool, policy: str, switch: str) -> int:
@@ -185,7 +207,7 @@ def dry_run(session: Session, namespace: str, as_json: bool, policy: str, switch
 
 
 @kubectl.command()
-@click.argument("node")
+@click.argument("node", callback=_name)
 @_common
 def uncordon(session: Session, namespace: str, as_json: bool, node: str) -> int:  # noqa: ARG001
     """Declare a node well: faults told before now do not count, and what we did to it is taken back."""
@@ -213,25 +235,15 @@ def _get(session: Session, namespace: str, name: str) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the plugin; returns its exit code, with one line on stderr for every error."""
-    try:
-        code = kubectl.main(
-            args=None if arguments is None else list(arguments),
-            prog_name="kubectl kcover",
-            standalone_mode=False,
-        )
-    except Forbidden as error:
-        return _fail(f"not allowed: {error}", 1)
-    except ObjectError as error:
-        return _fail(f"{error}; was it written by a newer version?", 1)
-    except KcoverError as error:
-        return _fail(str(error), error.exit_code)
-    except click.ClickException as error:
-        return _fail(error.format_message(), error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
-        return 130
-    return code if isinstance(code, int) else 0
+    return call(kubectl, "kubectl kcover", arguments, _tell)
 
 
-def _fail(message: str, code: int) -> int:
-    print(f"kubectl kcover: {' '.join(message.split())}", file=sys.stderr)
-    return code
+def _tell(error: KcoverError) -> str:
+    match error:
+        case Forbidden():
+            return f"not allowed: {error}"
+        case Unreachable():
+            return f"the cluster does not answer: {error}"
+        case ObjectError():
+            return f"{error}; was it written by a newer version?"
+    return str(error)

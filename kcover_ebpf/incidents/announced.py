@@ -209,7 +209,7 @@ def _cause(view: ProcessView, leaving: ProcessExit, announced: Announcements) ->
 
 def _told(view: ProcessView, leaving: ProcessExit, announced: Announcements) -> str:
     if leaving.signal:
-        how = f"died by {_signal_name(leaving.signal)}"
+        how = f"died by {signal_name(leaving.signal)}"
         sent = announced.signals.get(leaving.pid)
         if leaving.pid in announced.oom:
             how += ", chosen by the out-of-memory killer"
@@ -224,7 +224,8 @@ def _told(view: ProcessView, leaving: ProcessExit, announced: Announcements) -> 
     return f"{what}{_name(view)} (pid {leaving.pid}, {leaving.comm}) {how}"
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """Such as "SIGKILL", or "signal 40" where it has no name."""
     try:
         return signal.Signals(number).name
     except ValueError:

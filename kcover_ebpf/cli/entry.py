@@ -1,0 +1,50 @@
+"""From a click command to an exit code: one line on stderr for every error, and never a traceback."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+import click
+
+from kcover_ebpf.errors import KcoverError
+
+_EXIT_INTERNAL = 70
+_EXIT_INTERRUPTED = 130
+
+
+def call(
+    command: click.Command,
+    name: str,
+    arguments: Sequence[str] | None,
+    tell: Callable[[KcoverError], str] = str,
+) -> int:
+    """Run a command under its `name`; `tell`: an error of ours in words. `arguments` None: the process's own."""
+    try:
+        code = command.main(
+            args=None if arguments is None else list(arguments),
+            prog_name=name,
+            standalone_mode=False,
+        )
+    except KcoverError as error:
+        return _fail(name, tell(error), error.exit_code)
+    except click.ClickException as error:
+        return _fail(name, _with_hint(error), error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        return _EXIT_INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - a traceback helps no user
+        from kcover_ebpf.cli.failure import blame
+
+        return _fail(name, f"internal error, please report it: {blame(error)}", _EXIT_INTERNAL)
+    return code if isinstance(code, int) else 0
+
+
+def _with_hint(error: click.ClickException) -> str:
+    message = error.format_message().rstrip(".")
+    context = getattr(error, "ctx", None)
+    return f"{message}; see {context.command_path} --help" if context else message
+
+
+def _fail(name: str, message: str, code: int) -> int:
+    print(f"{name}: {' '.join(message.split())}", file=sys.stderr)
+    return code

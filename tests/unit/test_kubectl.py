@@ -1,0 +1,282 @@
+"""`kubectl kcover` against a server that keeps a few objects: what it prints, changes and refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kcover_ebpf.cli import kubectl
+from kcover_ebpf.cluster import times
+from kcover_ebpf.cluster.incident import Incident, JobRef, Lost, Phase, Status, object_of, status_of
+from kcover_ebpf.cluster.nodes import CLEARED
+from kcover_ebpf.cluster.report import ReportedCulprit, ReportedEvidence
+from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind
+from tests.unit.api_server import Answer, Request, serving
+from tests.unit.test_kube_session import kubeconfig
+
+GROUP = "/apis/kcover.io/v1alpha1"
+STATUS = Status(
+    Phase.OPEN,
+    verdict=Kind.HUNG,
+    cause=Cause.STOPPED,
+    culprit=ReportedCulprit(rank=2, pid=77, pod="llm-2", node="n7"),
+    evidence=(ReportedEvidence(EvidenceKind.PEERS, "all other ranks wait"),),
+    unobserved=("node n9: no report",),
+    deadline_s=1_800_000_000.0,
+    lost=Lost(detect_s=2.5, decide_s=0.1),
+)
+
+
+def incident(namespace: str, name: str, age_s: float) -> dict[str, Any]:
+    told = STATUS.enter(Phase.OPEN, 1_700_000_000.0, "seen")
+    told = told.enter(Phase.DECIDED, 1_700_000_001.5, "HUNG stopped, rank 2 in pod llm-2 on n7")
+    job = JobRef("PyTorchJob", "llm", "uid", "kubeflow.org/v1")
+    raw = object_of(Incident(namespace, name, job, {"k": "v"})) | {"status": status_of(told)}
+    made_s = times.from_text("2026-01-01T00:00:00Z") - age_s
+    raw["metadata"]["creationTimestamp"] = times.to_text(made_s)[:19] + "Z"
+    return raw
+
+
+@dataclass
+class Cluster:
+    """Objects by path; a PATCH of what is there merges the top level of `spec` and the metadata."""
+
+    objects: dict[str, dict[str, Any]] = field(default_factory=dict)
+    refuse: int = 0
+    raw: dict[str, Any] | None = None
+
+    def put(self, namespace: str, name: str, age_s: float = 0.0) -> None:
+        path = f"{GROUP}/namespaces/{namespace}/incidents/{name}"
+        self.objects[path] = incident(namespace, name, age_s)
+
+    def answer(self, request: Request) -> Answer:
+        if self.refuse:
+            return Answer(self.refuse, {"message": "no, because"})
+        if self.raw is not None:
+            return Answer(body=self.raw)
+        if request.method == "POST":
+            self.objects[f"{request.path}/{request.body['metadata']['name']}"] = request.body
+            return Answer(201, request.body)
+        if request.path.endswith("/incidents"):
+            kept = [each for path, each in self.objects.items() if self._is_in(request.path, path)]
+            return Answer(body={"items": kept})
+        found = self.objects.get(request.path)
+        if found is None:
+            return Answer(404, {"message": "not found"})
+        if request.method == "PATCH":
+            for part in ("spec", "metadata"):
+                found.setdefault(part, {}).update(request.body.get(part, {}))
+        return Answer(body=found)
+
+    @staticmethod
+    def _is_in(collection: str, path: str) -> bool:
+        everywhere = collection == f"{GROUP}/incidents"
+        return path.startswith(f"{collection}/") or (everywhere and "/incidents/" in path)
+
+
+@dataclass
+class Plugin:
+    cluster: Cluster
+    config: str
+    capsys: pytest.CaptureFixture[str]
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        code = kubectl.main([*arguments, "--kubeconfig", self.config])
+        out, err = self.capsys.readouterr()
+        return code, out, err
+
+    def fails(self, *arguments: str) -> tuple[int, str]:
+        code, out, err = self(*arguments)
+        assert out == ""
+        assert err.startswith("kubectl kcover: ")
+        assert err.count("\n") == 1
+        assert "Traceback" not in err
+        return code, err
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Plugin]:
+    cluster = Cluster()
+    with serving(cluster.answer) as server:
+        yield Plugin(cluster, kubeconfig(tmp_path, server.url), capsys)
+
+
+def test_a_list_has_a_line_for_each_incident_the_newest_last(plugin: Plugin) -> None:
+    plugin.cluster.put("default", "llm-b", age_s=10.0)
+    plugin.cluster.put("default", "llm-a", age_s=900.0)
+    plugin.cluster.put("other", "llm-c")
+    code, out, _ = plugin("list")
+    head, first, second = out.splitlines()
+    assert code == 0
+    assert head.split() == list(kubectl._COLUMNS)
+    assert first.split()[:7] == ["llm", "PyTorchJob", "HUNG", "llm-2", "n7", "stopped", "Decided"]
+    assert (first.split()[-1], second.split()[-1]) == ("llm-a", "llm-b")
+
+
+def test_a_list_of_all_namespaces_names_them(plugin: Plugin) -> None:
+    plugin.cluster.put("ml", "llm-a")
+    plugin.cluster.put("other", "llm-c")
+    out = plugin("list", "-A")[1].splitlines()
+    assert [line.split()[0] for line in out] == ["NAMESPACE", "ml", "other"]
+
+
+def test_a_list_of_nothing_says_so(plugin: Plugin) -> None:
+    assert plugin("list", "-n", "empty") == (0, "no incidents in namespace empty\n", "")
+
+
+def test_a_list_as_json_is_what_the_server_has(plugin: Plugin) -> None:
+    plugin.cluster.put("default", "llm-a")
+    found = json.loads(plugin("list", "-o", "json")[1])
+    assert [each["metadata"]["name"] for each in found["items"]] == ["llm-a"]
+
+
+def test_an_incident_is_explained(plugin: Plugin) -> None:
+    plugin.cluster.put("ml", "llm-a")
+    code, out, _ = plugin("explain", "llm-a", "-n", "ml")
+    assert code == 0
+    assert out.splitlines() == [
+        "PyTorchJob ml/llm",
+        "  Decided: HUNG stopped, rank 2 in pod llm-2 on n7",
+        "  culprit: rank 2, pod llm-2, node n7, pid 77",
+        "  the framework would have given up at 2027-01-15T08:00:00Z",
+        "  why:",
+        "    [peers] all other ranks wait",
+        "  not seen:",
+        "    node n9: no report",
+        "  what happened:",
+        "        +0.0 s  Open          seen",
+        "        +1.5 s  Decided       HUNG stopped, rank 2 in pod llm-2 on n7",
+        "  time lost: 2.6 s",
+    ]
+
+
+def test_an_incident_without_a_status_is_explained(plugin: Plugin) -> None:
+    plugin.cluster.put("default", "new")
+    del plugin.cluster.objects[f"{GROUP}/namespaces/default/incidents/new"]["status"]
+    assert plugin("explain", "new")[1].splitlines()[1] == "nothing is decided yet"
+
+
+def test_an_approval_is_written_into_the_spec_alone(plugin: Plugin) -> None:
+    plugin.cluster.put("default", "llm-a")
+    assert plugin("approve", "llm-a") == (0, "incident llm-a approved\n", "")
+    spec = plugin.cluster.objects[f"{GROUP}/namespaces/default/incidents/llm-a"]["spec"]
+    assert spec["approved"] is True
+
+
+def test_a_dry_run_is_switched_on_and_off(plugin: Plugin) -> None:
+    path = f"{GROUP}/namespaces/default/faultpolicies/careful"
+    assert plugin("dry-run", "careful", "on")[:2] == (0, "FaultPolicy careful: dry run on\n")
+    assert plugin.cluster.objects[path]["spec"] == {"dryRun": True}, (
+        "it is made where there is none"
+    )
+    assert plugin("dry-run", "careful", "off")[0] == 0
+    assert plugin.cluster.objects[path]["spec"] == {"dryRun": False}
+
+
+def test_a_node_is_declared_well(plugin: Plugin) -> None:
+    plugin.cluster.objects["/api/v1/nodes/n7"] = {"metadata": {}}
+    code, out, _ = plugin("uncordon", "n7")
+    assert (code, out) == (0, "node n7 is declared well; the controller lets it in again\n")
+    told = plugin.cluster.objects["/api/v1/nodes/n7"]["metadata"]["annotations"][CLEARED]
+    times.from_text(told)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["explain", "none"], "no incident none in namespace default; see kubectl kcover list -A"),
+        (["approve", "none", "-n", "ml"], "no incident none in namespace ml"),
+        (["dry-run", "none", "off"], "no FaultPolicy none in namespace default"),
+        (["uncordon", "none"], "no node none; see kubectl get nodes"),
+        (["explain", ""], "is no name of an object"),
+        (["explain", "../nodes"], "is no name of an object"),
+        (["approve", "a/status"], "is no name of an object"),
+        (["list", "-n", "Not A Namespace"], "is no name of an object"),
+        (["dry-run", "p", "maybe"], "'maybe' is not one of"),
+        (["list", "-o", "yaml"], "'yaml' is not one of"),
+        (["explain"], "Missing argument 'INCIDENT'"),
+        (["lst"], "No such command 'lst'"),
+    ],
+)
+def test_bad_input_is_one_line_and_2(plugin: Plugin, arguments: list[str], words: str) -> None:
+    code, err = plugin.fails(*arguments) if arguments != ["lst"] else _bare(plugin, "lst")
+    assert code == 2
+    assert words in err
+
+
+def _bare(plugin: Plugin, *arguments: str) -> tuple[int, str]:
+    code = kubectl.main(list(arguments))
+    return code, plugin.capsys.readouterr().err
+
+
+def test_a_cluster_that_cannot_be_reached_is_one_line_and_3(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nowhere = Plugin(Cluster(), kubeconfig(tmp_path, "http://127.0.0.1:1"), capsys)
+    code, err = nowhere.fails("list")
+    assert code == 3
+    assert "the cluster does not answer: GET /apis/kcover.io" in err
+
+
+def test_a_cluster_without_kcover_is_one_line_and_3(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(lambda _: Answer(404, {"message": "page not found"})) as server:
+        code, err = Plugin(Cluster(), kubeconfig(tmp_path, server.url), capsys).fails("list", "-A")
+    assert code == 3
+    assert "is kcover-ebpf installed?" in err
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (None, "no kubeconfig"),
+        ("{", "cannot use the kubeconfig"),
+        ("", "cannot use the kubeconfig"),
+    ],
+    ids=["missing", "not yaml", "empty"],
+)
+def test_a_kubeconfig_that_is_none_is_one_line_and_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], config: str | None, words: str
+) -> None:
+    path = tmp_path / "config"
+    if config is not None:
+        path.write_text(config)
+    code, err = Plugin(Cluster(), str(path), capsys).fails("list")
+    assert code == 2
+    assert words in err
+
+
+def test_a_right_that_is_missing_is_named(plugin: Plugin) -> None:
+    plugin.cluster.refuse = 403
+    code, err = plugin.fails("approve", "llm-a")
+    assert code == 1
+    assert "not allowed: GET" in err
+    assert "no, because" in err
+
+
+def test_an_object_of_another_version_is_one_line(plugin: Plugin) -> None:
+    plugin.cluster.raw = {"metadata": {"name": "x"}, "spec": {"job": "a string"}}
+    code, err = plugin.fails("explain", "x")
+    assert code == 1
+    assert "spec.job: an object is wanted" in err
+    assert "newer version" in err
+
+
+def test_an_error_that_nobody_foresaw_is_one_line_and_70(
+    plugin: Plugin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin.cluster.put("default", "llm-a")
+
+    def broken(*_: object) -> str:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr(kubectl, "_row", broken)
+    code, err = plugin.fails("list")
+    assert code == 70
+    assert "internal error, please report it: ZeroDivisionError: oh at test_kubectl.py:" in err
