@@ -57,6 +57,22 @@ ANNOUNCED = (
 """Facts that are told, and judged, as they come."""
 
 
+def listen(
+    kernel: Kernel, settings: Settings, urgent: bool, take: Callable[[Iterable[Fact]], bool]
+) -> None:
+    """Wait for the next pass.
+
+    What the kernel tells meanwhile goes to `take`, for an announced fault must not wait; true from it ends
+    the waiting.
+    """
+    period_s = settings.suspicious_period_s if urgent else settings.period_s
+    end_ns = procfs.boottime_ns() + int(period_s * 1e9)
+    while (left_ns := end_ns - procfs.boottime_ns()) > 0:
+        events = kernel.wait(left_ns / 1e9)
+        if not events or take(events):
+            return
+
+
 class Sink(Protocol):
     """Somebody who is told what the sensor sees."""
 

@@ -17,7 +17,7 @@ from kcover_ebpf.host import procfs
 from kcover_ebpf.host.inspect import Inspector
 from kcover_ebpf.incidents.job import Job
 from kcover_ebpf.incidents.tracker import Tracker
-from kcover_ebpf.jobwatch import JobWatch, Sink
+from kcover_ebpf.jobwatch import JobWatch, Sink, listen
 from kcover_ebpf.kernel.sampler import Kernel
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.syscalls import SyscallTable
@@ -87,7 +87,7 @@ class Sensor:
             self.step()
             if until():
                 break
-            self._listen()
+            listen(self._kernel, self._settings, self.job.urgent, self._take)
         self._watch.close()
         # the events that ended the loop, a last exit most of all, are not judged yet
         self._take(self._kernel.wait(0))
@@ -104,18 +104,6 @@ class Sensor:
         self._watch.ask_collectives()
         self._watch.judge()
         self._watch.tell_table()
-
-    def _listen(self) -> None:
-        # events are judged as they come: an announced fault must not wait for the next pass
-        policy = self._settings
-        period_s = policy.suspicious_period_s if self.job.urgent else policy.period_s
-        end_ns = procfs.boottime_ns() + int(period_s * 1e9)
-        while (left_ns := end_ns - procfs.boottime_ns()) > 0:
-            events = self._kernel.wait(left_ns / 1e9)
-            if not events:
-                return
-            if self._take(events):
-                return
 
     def _take(self, events: Iterable[Fact]) -> bool:
         """Feed events; True if one of them should be judged at once."""

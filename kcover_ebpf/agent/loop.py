@@ -14,7 +14,7 @@ from kcover_ebpf.hardware.watch import DeviceWatch
 from kcover_ebpf.host import procfs
 from kcover_ebpf.host.inspect import Inspector
 from kcover_ebpf.incidents.tracker import Tracker
-from kcover_ebpf.jobwatch import JobWatch, Sink
+from kcover_ebpf.jobwatch import JobWatch, Sink, listen
 from kcover_ebpf.kernel.sampler import Kernel
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.syscalls import SyscallTable
@@ -89,7 +89,8 @@ class NodeLoop:
         while not until():
             self.step()
             if not until():
-                self._listen()
+                urgent = any(each.watch.job.urgent for each in self._gangs.values())
+                listen(self._kernel, self._settings, urgent, self._hear)
         for each in self._gangs.values():
             each.watch.close()
 
@@ -118,19 +119,11 @@ class NodeLoop:
                 each.watch.tell_table()
         self._audience.on_pass(self._gangs.values())
 
-    def _listen(self) -> None:
-        urgent = any(each.watch.job.urgent for each in self._gangs.values())
-        period_s = self._settings.suspicious_period_s if urgent else self._settings.period_s
-        end_ns = procfs.boottime_ns() + int(period_s * 1e9)
-        while (left_ns := end_ns - procfs.boottime_ns()) > 0:
-            events = self._kernel.wait(left_ns / 1e9)
-            if not events:
-                return
-            if self._take(events):
-                # an announced fault is judged by itself: a pass over all gangs would cost more
-                self._judge()
-            if self._registry.version != self._version or self._forgotten:
-                return
+    def _hear(self, events: Iterable[Fact]) -> bool:
+        if self._take(events):
+            # an announced fault is judged by itself: a pass over all gangs would cost more
+            self._judge()
+        return self._registry.version != self._version or bool(self._forgotten)
 
     def _take(self, facts: Iterable[Fact]) -> bool:
         announced = False

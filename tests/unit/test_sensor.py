@@ -19,6 +19,7 @@ from kcover_ebpf.facts import (
     Tick,
 )
 from kcover_ebpf.incidents.verdict import Kind, Verdict, WaitRow
+from kcover_ebpf.jobwatch import listen
 from kcover_ebpf.kernel.sampler import Kernel
 from kcover_ebpf.sensor import Sensor
 from kcover_ebpf.settings import Act, Settings
@@ -136,6 +137,11 @@ class Bench:
         self.kernel.passes.append([*facts, Tick(self.now_ns, NS, 0, False)])
         self.sensor.step()
 
+    def listen(self) -> None:
+        """The pause between two passes, as `run` makes it."""
+        sensor = self.sensor
+        listen(sensor._kernel, sensor._settings, sensor.job.urgent, sensor._take)
+
     def exit(self, pid: int, code: int) -> ProcessExit:
         return ProcessExit(self.now_ns, Pid(pid), code, 0, False, "python3")
 
@@ -202,7 +208,7 @@ def test_an_announced_fact_ends_the_pause_and_other_facts_do_not(bench: Bench) -
     bench.step()
     quiet = Tick(bench.now_ns, NS, 0, False)
     bench.kernel.events = [[quiet], [bench.exit(101, 1)], [quiet]]
-    bench.sensor._listen()
+    bench.listen()
     assert len(bench.kernel.waited_s) == 2
     assert bench.kernel.waited_s == pytest.approx([1.0, 1.0])
 
@@ -211,7 +217,7 @@ def test_the_pause_is_short_while_something_may_be_wrong(bench: Bench) -> None:
     bench.step(*(sampled(bench, pid) for pid in RANKS))
     for _ in range(3):
         bench.step()
-    bench.sensor._listen()
+    bench.listen()
     assert bench.kernel.waited_s == pytest.approx([0.25])
     assert sorted(bench.kernel.details) == [(100, True), (101, True)]
 
