@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kcover_ebpf.cluster import times
-from kcover_ebpf.errors import ApiError, Conflict, NotFound
+from kcover_ebpf.errors import ApiError, NotFound
 from kcover_ebpf.kube.session import Session
 
 DURATION_S = 15.0
@@ -20,6 +20,9 @@ DURATION_S = 15.0
 GIVE_UP_S = 10.0
 """A leader that could not renew for so long stops acting; less than `DURATION_S`, so that there are never two."""
 PERIOD_S = 2.0
+_REQUEST_S = 2.5
+"""A request that takes longer is given up and made again: three of them fit into `GIVE_UP_S`."""
+_RETRY_S = 0.5
 
 
 @dataclass(slots=True)
@@ -67,12 +70,14 @@ class Elector:
 
         The lease then belongs to the leader's pod: when all are gone, the cluster collects it.
         """
-        self._session, self._clock = session, clock
+        self._session, self._clock = session.hurried(_REQUEST_S), clock
         pod = {"apiVersion": "v1", "kind": "Pod", "name": identity, "uid": pod_uid}
         self._owners = [pod] if pod_uid else []
         self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._name = name
         self._claim = Claim(identity)
+        self._held: dict[str, Any] | None = None
+        """The lease as we wrote it last: while nobody else writes, it need not be read again."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -106,42 +111,51 @@ class Elector:
     def _run(self, on_change: Callable[[bool], None], wall: Callable[[], float]) -> None:
         led = False
         while not self._stop.is_set():
+            wait_s = PERIOD_S
             try:
-                self._once(wall())
-            except (Conflict, NotFound):
-                pass
+                self.renew(wall())
             except ApiError:
-                pass  # whether we still lead is a matter of time, and `leads` counts it
+                # whether we still lead is a matter of time, and `leads` counts it
+                wait_s = _RETRY_S
             if self.leads is not led:
                 led = not led
                 on_change(led)
-            self._stop.wait(PERIOD_S)
+            self._stop.wait(wait_s)
 
-    def _once(self, wall_s: float) -> None:
+    def renew(self, wall_s: float) -> None:
+        """Take the lease, or keep it, if that is possible now; raises `ApiError`."""
         asked_s = self._clock()
         path = f"{self._collection}/{self._name}"
-        try:
-            lease = self._session.get(path)
-        except NotFound:
-            made = {
-                "apiVersion": "coordination.k8s.io/v1",
-                "kind": "Lease",
-                "metadata": {"name": self._name, "ownerReferences": self._owners},
-                "spec": self._spec({}, wall_s),
-            }
-            self._session.create(self._collection, made)
-            self._claim.renewed_s = asked_s
-            return
-        spec = lease.get("spec") or {}
-        holder, renewed = str(spec.get("holderIdentity") or ""), str(spec.get("renewTime") or "")
-        self._claim.observe(holder, renewed, asked_s)
-        if not self._claim.may_take(asked_s):
-            return
+        lease, self._held = self._held, None
+        if lease is None:
+            try:
+                lease = self._session.get(path)
+            except NotFound:
+                self._held = self._session.create(self._collection, self._new(wall_s))
+                self._mine(self._held, asked_s)
+                return
+            spec = lease.get("spec") or {}
+            holder = str(spec.get("holderIdentity") or "")
+            self._claim.observe(holder, str(spec.get("renewTime") or ""), asked_s)
+            if not self._claim.may_take(asked_s):
+                return
         lease["metadata"]["ownerReferences"] = self._owners
-        lease["spec"] = self._spec(spec, wall_s)
-        self._session.replace(path, lease)
+        lease["spec"] = self._spec(lease.get("spec") or {}, wall_s)
+        # refused if anybody wrote it since: then it is read again
+        self._held = self._session.replace(path, lease)
+        self._mine(lease, asked_s)
+
+    def _mine(self, lease: dict[str, Any], asked_s: float) -> None:
         self._claim.observe(self._claim.identity, str(lease["spec"]["renewTime"]), asked_s)
         self._claim.renewed_s = asked_s
+
+    def _new(self, wall_s: float) -> dict[str, Any]:
+        return {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": self._name, "ownerReferences": self._owners},
+            "spec": self._spec({}, wall_s),
+        }
 
     def _spec(self, before: dict[str, Any], wall_s: float) -> dict[str, Any]:
         mine = before.get("holderIdentity") == self._claim.identity

@@ -7,11 +7,12 @@ most of its size and know no custom resource, are not used.
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from kcover_ebpf import __version__
 from kcover_ebpf.errors import (
@@ -26,6 +27,8 @@ from kcover_ebpf.errors import (
 
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 30.0
+POOL = 64
+"""Connections that are kept: each watch holds one, and one too many costs a TLS handshake for every request."""
 STREAM_SLACK_S = 15.0
 """A stream that is silent for so long after the server should have ended it is dead."""
 _MOST_ERROR_TEXT = 300
@@ -50,7 +53,16 @@ class Session:
 
         self._configuration = configuration
         self._host = str(configuration.host).rstrip("/")
-        self._pool = RESTClientObject(configuration).pool_manager
+        # the connections to this one server, without the manager's search for them at each request
+        self._pool = RESTClientObject(configuration).pool_manager.connection_from_url(self._host)
+        self._prefix = urlsplit(self._host).path
+        self._timeout_s = REQUEST_TIMEOUT_S
+
+    def hurried(self, timeout_s: float) -> Session:
+        """The same connection, for requests that are given up after `timeout_s` without an answer."""
+        made = copy.copy(self)
+        made._timeout_s = timeout_s
+        return made
 
     @property
     def host(self) -> str:
@@ -104,18 +116,12 @@ class Session:
             body["preconditions"] = {"uid": uid}
         return self._json("DELETE", path, None, body)
 
-    def delete_collection(
-        self,
-        path: str,
-        label_selector: str,
-        grace_s: int | None = None,
-        propagation: str | None = None,
-    ) -> Object:
+    def delete_collection(self, path: str, label_selector: str) -> Object:
         """Delete what carries the labels; an empty selector is refused, it would mean everything."""
         if not label_selector:
             raise ValueError("a label selector is needed")
         query = {"labelSelector": label_selector}
-        return self._json("DELETE", path, query, _delete_options(grace_s, propagation))
+        return self._json("DELETE", path, query, _delete_options(None, None))
 
     def stream(self, path: str, query: Mapping[str, str], timeout_s: int) -> Iterator[Object]:
         """Events of a watch, until the server ends it after `timeout_s`; close the iterator to leave early."""
@@ -136,7 +142,7 @@ class Session:
         body: Object | None = None,
         kind: str = "application/json",
     ) -> Object:
-        response = self._send(method, path, query, body, kind, REQUEST_TIMEOUT_S)
+        response = self._send(method, path, query, body, kind, self._timeout_s)
         try:
             raw = response.read()
             found = json.loads(raw) if raw else {}
@@ -159,20 +165,21 @@ class Session:
     ) -> Any:
         import urllib3
 
-        url = f"{self._host}{path}" + (f"?{urlencode(query)}" if query else "")
+        url = f"{self._prefix}{path}" + (f"?{urlencode(query)}" if query else "")
         headers = {"Accept": "application/json", "User-Agent": f"kcover-ebpf/{__version__}"}
         if body is not None:
             headers["Content-Type"] = kind
         try:
             headers.update(self.authorization())
-            response = self._pool.request(
+            response = self._pool.urlopen(
                 method,
                 url,
                 body=None if body is None else json.dumps(body),
                 headers=headers,
                 preload_content=False,
                 retries=False,
-                timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=timeout_s),
+                redirect=False,
+                timeout=urllib3.Timeout(connect=min(CONNECT_TIMEOUT_S, timeout_s), read=timeout_s),
             )
         except Exception as error:
             raise _unreachable(method, path, error) from error
@@ -215,6 +222,7 @@ def connect(kubeconfig: str | None = None, context: str | None = None) -> Sessio
             f"{_said(error)}; give a valid one with --kubeconfig"
         ) from error
     configuration.retries = False
+    configuration.connection_pool_maxsize = POOL
     return Session(configuration)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
@@ -19,6 +19,8 @@ from typing import Any, Protocol
 from kcover_ebpf.errors import ApiError, Gone
 
 Object = dict[str, Any]
+_Kept = tuple[str, str, str]
+"""Namespace, name and version of an object."""
 PAGE = 500
 STREAM_S = 290
 """Length of one watch; the server's own limit is 30 to 60 minutes, idle connections die sooner."""
@@ -52,20 +54,51 @@ class Plan:
     def __init__(self) -> None:
         self.version: str | None = None
         """Where to watch from; None: list first."""
-        self._known: dict[str, Object] = {}
+        self._known: dict[str, _Kept] = {}
+        self._keys: dict[tuple[str, str], str] = {}
+        """By namespace and name."""
+        self._seen: set[str] = set()
         self._failures = 0
 
-    def listed(self, items: Mapping[str, Object], version: str) -> Iterator[Event]:
-        """A complete list came; tells what is new and what went away unseen."""
-        for key in [key for key in self._known if key not in items]:
-            yield Event(Change.GONE, self._known.pop(key))
-        for key, item in items.items():
-            before = self._known.get(key)
-            if before is None or _version(before) != _version(item):
-                self._known[key] = _identity(item)
+    def begin(self) -> None:
+        """A list begins, from its first page."""
+        self._seen = set()
+
+    def page(self, items: Iterable[Object]) -> Iterator[Event]:
+        """One page of a list came; tells what is new in it.
+
+        A page is told before the next one is asked for: a list of a large cluster is never held whole.
+        """
+        for item in items:
+            key = key_of(item)
+            self._seen.add(key)
+            kept = _kept(item)
+            older = self._keys.get(kept[:2])
+            if older is not None and older != key:
+                # of a name that is used again the old object goes before the new one comes
+                yield self._forget(older)
+            if self._known.get(key) != kept:
+                self._keep(key, kept)
                 yield Event(Change.SET, item)
+
+    def listed(self, version: str) -> Iterator[Event]:
+        """The list is complete; tells what went away unseen."""
+        for key in [key for key in self._known if key not in self._seen]:
+            yield self._forget(key)
+        self._seen = set()
         self.version = version
         yield Event(Change.SYNCED, {})
+
+    def _keep(self, key: str, kept: _Kept) -> None:
+        self._known[key] = kept
+        self._keys[kept[:2]] = key
+
+    def _forget(self, key: str) -> Event:
+        namespace, name, version = self._known.pop(key)
+        if self._keys.get((namespace, name)) == key:
+            del self._keys[namespace, name]
+        metadata = {"namespace": namespace, "name": name, "uid": key, "resourceVersion": version}
+        return Event(Change.GONE, {"metadata": metadata})
 
     def told(self, raw: Object) -> Event | None:
         """One line of a watch came; None where it only moves the version; raises `Gone`, `ApiError`."""
@@ -81,9 +114,10 @@ class Plan:
             return None
         key = key_of(item)
         if kind == "DELETED":
-            self._known.pop(key, None)
+            if key in self._known:
+                self._forget(key)
             return Event(Change.GONE, item)
-        self._known[key] = _identity(item)
+        self._keep(key, _kept(item))
         return Event(Change.SET, item)
 
     def _refused(self, status: Object) -> ApiError:
@@ -122,11 +156,10 @@ def _version(item: Object) -> str:
     return str((item.get("metadata") or {}).get("resourceVersion") or "")
 
 
-def _identity(item: Object) -> Object:
+def _kept(item: Object) -> _Kept:
     # enough to say that it is gone; the whole objects live with whoever listens
-    kept = ("name", "namespace", "uid", "resourceVersion")
     metadata = item.get("metadata") or {}
-    return {"metadata": {key: metadata[key] for key in kept if key in metadata}}
+    return str(metadata.get("namespace") or ""), str(metadata.get("name") or ""), _version(item)
 
 
 class Transport(Protocol):
@@ -202,20 +235,22 @@ class Watch:
             self._stop.wait(1.0)
 
     def _list(self) -> None:
-        items: dict[str, Object] = {}
         query = {**self._query, "limit": str(PAGE)}
+        self._plan.begin()
         while True:
             page = self._transport.list(self._path, query)
-            for item in page.get("items") or ():
-                items[key_of(item)] = item
+            self._tell(self._plan.page(page.get("items") or ()))
             metadata = page.get("metadata") or {}
             if not metadata.get("continue"):
                 break
             query["continue"] = str(metadata["continue"])
-        for event in self._plan.listed(items, str(metadata.get("resourceVersion") or "")):
-            self._on_event(event)
+        self._tell(self._plan.listed(str(metadata.get("resourceVersion") or "")))
         self._plan.worked()
         self.synced.set()
+
+    def _tell(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self._on_event(event)
 
 
 def _stream_s() -> int:

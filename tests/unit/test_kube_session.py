@@ -91,11 +91,11 @@ CALLS: dict[str, tuple[Call, str, dict[str, str], str | None, Any]] = {
         },
     ),
     "delete a collection": (
-        lambda s: s.delete_collection("/x", "a=b", grace_s=1),
+        lambda s: s.delete_collection("/x", "a=b"),
         "DELETE",
         {"labelSelector": "a=b"},
         "application/json",
-        {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 1},
+        {"apiVersion": "v1", "kind": "DeleteOptions"},
     ),
 }
 

@@ -14,8 +14,11 @@ def item(name: str, version: int = 1, uid: str | None = None) -> dict[str, Any]:
     return {"metadata": {"name": name, "uid": uid or f"u-{name}", "resourceVersion": str(version)}}
 
 
-def keyed(*items: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {each["metadata"]["uid"]: each for each in items}
+def listed(plan: Plan, version: str, *pages: list[dict[str, Any]]) -> Iterator[Event]:
+    plan.begin()
+    for each in pages:
+        yield from plan.page(each)
+    yield from plan.listed(version)
 
 
 def names(events: Iterator[Event]) -> list[tuple[Change, str]]:
@@ -24,28 +27,45 @@ def names(events: Iterator[Event]) -> list[tuple[Change, str]]:
 
 def test_a_first_list_tells_everything() -> None:
     plan = Plan()
-    told = names(plan.listed(keyed(item("a"), item("b")), "7"))
+    told = names(listed(plan, "7", [item("a")], [item("b")]))
     assert told == [(Change.SET, "a"), (Change.SET, "b"), (Change.SYNCED, "")]
     assert plan.version == "7"
 
 
 def test_a_second_list_tells_the_difference() -> None:
     plan = Plan()
-    list(plan.listed(keyed(item("a"), item("b"), item("c")), "7"))
-    told = names(plan.listed(keyed(item("a"), item("b", 8)), "9"))
-    assert told == [(Change.GONE, "c"), (Change.SET, "b"), (Change.SYNCED, "")]
+    list(listed(plan, "7", [item("a"), item("b")], [item("c")]))
+    told = names(listed(plan, "9", [item("a"), item("b", 8)]))
+    assert told == [(Change.SET, "b"), (Change.GONE, "c"), (Change.SYNCED, "")]
 
 
 def test_a_pod_of_the_same_name_is_another_one() -> None:
     plan = Plan()
-    list(plan.listed(keyed(item("a", 1, "old")), "1"))
-    told = names(plan.listed(keyed(item("a", 5, "new")), "6"))
+    list(listed(plan, "1", [item("a", 1, "old")]))
+    told = names(listed(plan, "6", [item("a", 5, "new")]))
     assert told == [(Change.GONE, "a"), (Change.SET, "a"), (Change.SYNCED, "")]
+
+
+def test_a_list_that_was_cut_off_tells_the_rest_when_it_comes_whole() -> None:
+    plan = Plan()
+    list(listed(plan, "1", [item("a"), item("b")]))
+    plan.begin()
+    assert names(plan.page([item("b", 5), item("c", 6)])) == [(Change.SET, "b"), (Change.SET, "c")]
+    told = names(listed(plan, "9", [item("b", 5), item("d", 7)]))
+    assert told == [(Change.SET, "d"), (Change.GONE, "a"), (Change.GONE, "c"), (Change.SYNCED, "")]
+
+
+def test_a_name_that_came_back_while_nobody_watched_goes_before_it_comes() -> None:
+    plan = Plan()
+    list(listed(plan, "1", [item("a", 1, "old")]))
+    plan.told({"type": "DELETED", "object": item("a", 2, "old")})
+    plan.told({"type": "ADDED", "object": item("a", 3, "new")})
+    assert names(listed(plan, "4", [item("a", 3, "new")])) == [(Change.SYNCED, "")]
 
 
 def test_a_watch_moves_on() -> None:
     plan = Plan()
-    list(plan.listed({}, "1"))
+    list(listed(plan, "1"))
     assert plan.told({"type": "ADDED", "object": item("a", 2)}) == Event(Change.SET, item("a", 2))
     assert plan.told({"type": "MODIFIED", "object": item("a", 3)}) == Event(
         Change.SET, item("a", 3)
@@ -56,7 +76,7 @@ def test_a_watch_moves_on() -> None:
         Change.GONE, item("a", 10)
     )
     # what was told as gone is not told again
-    assert names(plan.listed({}, "11")) == [(Change.SYNCED, "")]
+    assert names(listed(plan, "11")) == [(Change.SYNCED, "")]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +88,7 @@ def test_a_line_that_says_nothing(raw: dict[str, Any]) -> None:
 
 def test_history_that_is_gone_is_listed_again_at_once_but_not_in_a_loop() -> None:
     plan = Plan()
-    list(plan.listed({}, "1"))
+    list(listed(plan, "1"))
     with pytest.raises(Gone) as caught:
         plan.told({"type": "ERROR", "object": {"code": 410, "message": "too old"}})
     assert plan.version is None
@@ -78,7 +98,7 @@ def test_history_that_is_gone_is_listed_again_at_once_but_not_in_a_loop() -> Non
 
 def test_another_error_in_a_watch_goes_on_from_where_it_was() -> None:
     plan = Plan()
-    list(plan.listed({}, "5"))
+    list(listed(plan, "5"))
     with pytest.raises(ApiError) as caught:
         plan.told({"type": "ERROR", "object": {"code": 500, "message": "oh"}})
     plan.failed(caught.value)
@@ -151,9 +171,9 @@ def test_a_whole_life() -> None:
         (Change.SET, "b"),
         (Change.SYNCED, ""),
         (Change.SET, "d"),
+        (Change.SET, "c"),
         (Change.GONE, "a"),
         (Change.GONE, "d"),
-        (Change.SET, "c"),
         (Change.SYNCED, ""),
     ]
     assert [type(each) for each in errors] == [Unreachable, Gone]
