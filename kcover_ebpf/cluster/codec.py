@@ -3,22 +3,39 @@
 `age_s` is written as `ageS`, `pod_uid` as `podUID`. A field whose metadata say `wire(key, ...)` has
 another name, or is a time. What is None, or False or empty by default, is left out. A reader refuses
 what has the wrong type, and passes over keys that it does not know: a newer writer may say more.
+
+What is to be done with each field is worked out once for each dataclass: a controller of a large
+cluster reads some fifty reports a second.
 """
 
 from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
-from functools import cache
-from typing import Any, TypeVar, cast
+from functools import cache, partial
+from typing import Any, TypeVar
 
 from kcover_ebpf.cluster import times
 from kcover_ebpf.errors import ObjectError
 
 _T = TypeVar("_T")
+_Read = Callable[[Any], Any]
+
+
+class _Wrong(Exception):
+    """Says what is wrong; the place is put together while it is raised."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.place = ""
+
+    def inside(self, part: str) -> _Wrong:
+        dot = "." if self.place and not self.place.startswith("[") else ""
+        self.place = f"{part}{dot}{self.place}"
+        return self
 
 
 def wire(key: str, *, time: bool = False) -> dict[str, Any]:
@@ -35,15 +52,17 @@ def camel(name: str) -> str:
 def encode(value: object) -> dict[str, Any]:
     """The JSON object of a dataclass."""
     found = {}
-    for each in _fields(cast("Hashable", type(value))):
-        raw = getattr(value, each.name)
-        if raw is None or (raw in ((), False) and raw == each.default):
+    for name, key, default, is_time in _written(typing.cast("Hashable", type(value))):
+        raw = getattr(value, name)
+        if raw is None or (raw in ((), False) and raw == default):
             continue
-        found[_key(each)] = times.to_text(raw) if each.metadata.get("time") else _plain(raw)
+        found[key] = times.to_text(raw) if is_time else _plain(raw)
     return found
 
 
 def _plain(raw: Any) -> Any:
+    if isinstance(raw, str | int | float):
+        return raw
     if is_dataclass(raw):
         return encode(raw)
     if isinstance(raw, Enum):
@@ -55,100 +74,143 @@ def _plain(raw: Any) -> Any:
     return raw
 
 
+@cache
+def _written(kind: Hashable) -> tuple[tuple[str, str, Any, bool], ...]:
+    """Of each field: its name, its key, its default, and whether it is a time."""
+    return tuple(
+        (each.name, _key(each), each.default, bool(each.metadata.get("time")))
+        for each in _fields(kind)
+    )
+
+
 def decode(kind: type[_T], data: object, where: str = "") -> _T:
     """The dataclass of a JSON object; raises `ObjectError`, which names the place."""
+    try:
+        return typing.cast("_T", _object(kind, data))
+    except _Wrong as wrong:
+        wrong = wrong.inside(where) if where else wrong
+        raise ObjectError(f"{wrong.place or 'the object'}: {wrong}") from None
+
+
+def _object(kind: type, data: object) -> object:
     if not isinstance(data, Mapping):
-        raise _wrong(where, "an object", data)
-    hints = _hints(cast("Hashable", kind))
+        raise _wrong("an object", data)
     values: dict[str, Any] = {}
-    for each in _fields(cast("Hashable", kind)):
-        key = _key(each)
-        inside = f"{where}.{key}" if where else key
+    for name, key, is_needed, read in _readers(kind):
         raw = data.get(key)
         if raw is None:
-            if each.default is MISSING and each.default_factory is MISSING:
-                raise ObjectError(f"{inside}: missing")
+            if is_needed:
+                raise _Wrong("missing").inside(key)
             continue
-        if each.metadata.get("time"):
-            values[each.name] = _time(raw, inside)
-        else:
-            values[each.name] = _value(hints[each.name], raw, inside)
+        try:
+            values[name] = read(raw)
+        except _Wrong as wrong:
+            raise wrong.inside(key) from None
     return kind(**values)
 
 
-def _time(raw: object, where: str) -> float:
-    if not isinstance(raw, str):
-        raise _wrong(where, "a time", raw)
-    try:
-        return times.from_text(raw)
-    except ValueError as error:
-        raise ObjectError(f"{where}: {error}") from error
+@cache
+def _readers(kind: Hashable) -> tuple[tuple[str, str, bool, _Read], ...]:
+    """Of each field: its name, its key, whether it must be there, and what reads it."""
+    hints = typing.get_type_hints(kind)
+    return tuple(
+        (
+            each.name,
+            _key(each),
+            each.default is MISSING and each.default_factory is MISSING,
+            _time if each.metadata.get("time") else _reader(hints[each.name]),
+        )
+        for each in _fields(kind)
+    )
 
 
-def _value(hint: Any, raw: object, where: str) -> Any:
+def _fields(kind: Hashable) -> tuple[Field[Any], ...]:
+    return fields(typing.cast("type[Any]", kind))
+
+
+def _reader(hint: Any) -> _Read:
     origin = typing.get_origin(hint)
     if origin in (types.UnionType, typing.Union):
         hint = next(each for each in typing.get_args(hint) if each is not types.NoneType)
         origin = typing.get_origin(hint)
     if origin is tuple:
-        return _sequence(typing.get_args(hint)[0], raw, where)
+        return partial(_sequence, _reader(typing.get_args(hint)[0]))
     if origin is Mapping or hint is Mapping:
-        return _labels(raw, where)
+        return _labels
     if is_dataclass(hint):
-        return decode(cast("type[Any]", hint), raw, where)
+        return partial(_object, typing.cast("type[Any]", hint))
     if isinstance(hint, type) and issubclass(hint, Enum):
-        return _enum(hint, raw, where)
-    return _scalar(hint, raw, where)
+        return partial(_enum, {each.value: each for each in hint})
+    return _SCALARS[hint]
 
 
-def _sequence(hint: Any, raw: object, where: str) -> tuple[Any, ...]:
+def _time(raw: object) -> float:
+    if not isinstance(raw, str):
+        raise _wrong("a time", raw)
+    try:
+        return times.from_text(raw)
+    except ValueError as error:
+        raise _Wrong(str(error)) from error
+
+
+def _sequence(read: _Read, raw: object) -> tuple[Any, ...]:
     if not isinstance(raw, Sequence) or isinstance(raw, str | bytes):
-        raise _wrong(where, "a list", raw)
-    return tuple(_value(hint, each, f"{where}[{index}]") for index, each in enumerate(raw))
+        raise _wrong("a list", raw)
+    found = []
+    for index, each in enumerate(raw):
+        try:
+            found.append(read(each))
+        except _Wrong as wrong:
+            raise wrong.inside(f"[{index}]") from None
+    return tuple(found)
 
 
-def _labels(raw: object, where: str) -> dict[str, str]:
+def _labels(raw: object) -> dict[str, str]:
     if not isinstance(raw, Mapping) or not all(
         isinstance(key, str) and isinstance(value, str) for key, value in raw.items()
     ):
-        raise _wrong(where, "an object of strings", raw)
+        raise _wrong("an object of strings", raw)
     return dict(raw)
 
 
-def _enum(hint: type[Enum], raw: object, where: str) -> Enum:
-    try:
-        return hint(raw)
-    except ValueError as error:
-        raise _wrong(where, f"one of {', '.join(str(each.value) for each in hint)}", raw) from error
+def _enum(known: Mapping[object, Enum], raw: object) -> Enum:
+    found = known.get(raw) if isinstance(raw, str) else None
+    if found is None:
+        raise _wrong(f"one of {', '.join(str(each) for each in known)}", raw)
+    return found
 
 
-_NAMES = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}
+def _string(raw: object) -> str:
+    if not isinstance(raw, str):
+        raise _wrong("a string", raw)
+    return raw
 
 
-def _scalar(hint: type, raw: object, where: str) -> Any:
-    if hint is bool or isinstance(raw, bool):
-        if hint is bool and isinstance(raw, bool):
-            return raw
-    elif hint is float and isinstance(raw, int | float) and raw == raw:  # noqa: PLR0124 - not nan
-        return float(raw)
-    elif hint in (int, str) and isinstance(raw, hint):
-        return raw
-    raise _wrong(where, _NAMES[hint], raw)
+def _whole(raw: object) -> int:
+    if not isinstance(raw, int) or isinstance(raw, bool):
+        raise _wrong("a whole number", raw)
+    return raw
 
 
-def _wrong(where: str, wanted: str, raw: object) -> ObjectError:
-    return ObjectError(f"{where or 'the object'}: {wanted} is wanted, not {str(raw)[:40]!r}")
+def _number(raw: object) -> float:
+    is_number = isinstance(raw, int | float) and not isinstance(raw, bool)
+    if not is_number or raw != raw:  # noqa: PLR0124 - not nan
+        raise _wrong("a number", raw)
+    return float(typing.cast("float", raw))
 
 
-@cache
-def _fields(kind: Hashable) -> tuple[Field[Any], ...]:
-    return fields(cast("type[Any]", kind))
+def _truth(raw: object) -> bool:
+    if not isinstance(raw, bool):
+        raise _wrong("true or false", raw)
+    return raw
+
+
+_SCALARS: Mapping[type, _Read] = {str: _string, int: _whole, float: _number, bool: _truth}
+
+
+def _wrong(wanted: str, raw: object) -> _Wrong:
+    return _Wrong(f"{wanted} is wanted, not {str(raw)[:40]!r}")
 
 
 def _key(each: Field[Any]) -> str:
     return each.metadata.get("key") or camel(each.name)
-
-
-@cache
-def _hints(kind: Hashable) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
