@@ -34,8 +34,8 @@ _STEPS: Mapping[str, Callable[[Turn], Move]] = {
     "Abandon": replacing.abandon,
     "FinalStop": replacing.final_stop,
 }
-
-
+HOLDS = frozenset({"Suspend", "Release", "Abandon", "FinalStop"})
+"""Steps that change the switch of the job: they must see it as it is now."""
 _DOWN = frozenset({"Kill", "Pause", "Release", "Return"})
 """Steps that begin when nothing of the old ranks is left (or, in place, is about to be)."""
 

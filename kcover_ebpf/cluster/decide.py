@@ -70,6 +70,7 @@ def describe(status: Status, merged: Merged, nodes: tuple[str, ...]) -> Status:
         victims=verdict.victims[:4096],
         unobserved=tuple(each[:1024] for each in verdict.unobserved[:64]),
         nodes=nodes[:2000] or status.nodes,
+        closed_s=None,
     )
 
 
@@ -95,7 +96,7 @@ def tell(merged: Merged) -> str:
 def decide(ask: Ask) -> Move:
     """What comes next for an incident that is not acted on yet (Open, Decided, Observed, Refused)."""
     merged = ask.turn.world.merged
-    if merged is None or not (merged.verdict.kind.is_fault or merged.verdict.kind is Kind.SLOW):
+    if merged is None or not merged.verdict.kind.is_trouble:
         return _over(ask)
     if not merged.is_announced and ask.held_s < HOLD_S:
         return Move(wake_s=HOLD_S - ask.held_s)
@@ -252,5 +253,5 @@ def _over(ask: Ask) -> Move:
         return Move()
     if ask.held_s < OVER_S:
         return Move(wake_s=OVER_S - ask.held_s)
-    text = "over by itself, before anything was done"
-    return Move(status.enter(Phase.OBSERVED, ask.turn.world.now_s, text))
+    text, now_s = "over by itself, before anything was done", ask.turn.world.now_s
+    return Move(replace(status.enter(Phase.OBSERVED, now_s, text), closed_s=now_s))

@@ -139,9 +139,12 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class DeleteAll:
-    """Delete all pods of a gang in one request; only while the job is held, so that none of them is new."""
+    """Delete all pods of a gang by their labels; only while the job is held, so that none of them is new."""
 
     selector: Mapping[str, str]
+    shares: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """(label, values) of each of several requests at once: the API server deletes one pod of a request after the
+    other, and waits for its disk each time. Empty: one request for all."""
 
 
 @dataclass(frozen=True, slots=True)

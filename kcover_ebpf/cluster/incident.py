@@ -132,6 +132,13 @@ class Status:
     restarts: tuple[Restarted, ...] = ()
     lost: Lost | None = None
     bundles: tuple[str, ...] = ()
+    closed_s: float | None = field(default=None, metadata=wire("closedAt", time=True))
+    """When the trouble that was told and not acted on was seen to be over; None while it may go on."""
+
+    @property
+    def is_closed(self) -> bool:
+        """True once there is nothing left to be told."""
+        return self.phase is Phase.RECOVERED or self.closed_s is not None
 
     def at(self, phase: Phase) -> float | None:
         """When a phase was entered first; None if it never was."""

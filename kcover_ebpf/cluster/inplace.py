@@ -11,7 +11,11 @@ from kcover_ebpf.cluster.order import Verb
 from kcover_ebpf.cluster.steps import Move, Turn, escalate, fail, has_restarted, start
 
 STOP_S = 3.0
-"""All nodes must have stopped their ranks by then."""
+"""All nodes must have stopped their ranks by then,"""
+STOP_EACH_S = 0.003
+"""and so much later for each of them: what 1,000 nodes say takes its time to be written and read."""
+_MOST_STOP_S = 7.0
+"""Agents let go of what they stopped after 10 s; the order to kill must reach them before."""
 RESUME_S = 3.0
 _RESTART_S = 30.0
 """A kubelet restarts a pod in place within two seconds; one on an overloaded host was seen to take fifteen."""
@@ -27,16 +31,17 @@ def stop(turn: Turn) -> Move:
     bad = sorted(node for node, result in acks.items() if result != "Done")
     waiting = sorted(set(turn.status.nodes) - set(acks))
     lost = _lost(turn)
-    if bad or lost or (waiting and turn.elapsed_s >= STOP_S):
+    limit_s = min(STOP_S + STOP_EACH_S * len(turn.status.nodes), _MOST_STOP_S)
+    if bad or lost or (waiting and turn.elapsed_s >= limit_s):
         why = lost or (
             f"node {bad[0]} could not stop its ranks"
             if bad
-            else f"node {waiting[0]} did not stop its ranks within {STOP_S:g} s"
+            else f"node {waiting[0]} did not stop its ranks within {limit_s:.1f} s"
         )
         status = turn.go("Resume", f"in place: let the ranks go on ({why})", why=why)
         return Move(turn.order(status, Verb.RESUME))
     if waiting:
-        return Move(wake_s=STOP_S - turn.elapsed_s)
+        return Move(wake_s=limit_s - turn.elapsed_s)
     text = f"in place: all ranks on {len(turn.status.nodes)} nodes are stopped; kill them"
     status = turn.go("Kill", text).begin(Way.IN_PLACE, turn.world.now_s)
     return Move(turn.order(status, Verb.KILL))

@@ -10,25 +10,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from kcover_ebpf.cluster import cascade, decide
-from kcover_ebpf.cluster.case import Merged
 from kcover_ebpf.cluster.gang import GangPod, Hold, Top, World
 from kcover_ebpf.cluster.incident import Incident, Phase, Status
 from kcover_ebpf.cluster.policy import FaultPolicy, Level, NamedPolicy
 from kcover_ebpf.cluster.steps import Move, Turn
 from kcover_ebpf.controller.gangs import Gangs
-from kcover_ebpf.controller.owners import Owners
+from kcover_ebpf.controller.owners import Found, Owners
 from kcover_ebpf.controller.scenes import Memory, Scenes
 from kcover_ebpf.controller.store import GangKey, Store
 from kcover_ebpf.controller.story import Story
 from kcover_ebpf.controller.writer import Writer
-from kcover_ebpf.incidents.verdict import Kind
 
 _LOG = logging.getLogger(__name__)
 _MOST_MOVES = 24
 _AGAIN_S = 1.0
 """The same call is not made again before."""
+_FRESH_S = 0.05
 _OWNER_S = 1.0
-_FIRST_S = 0.5
+"""The top owner is not read more often, unless a step is about to change it."""
 _IDLE_S = 30.0
 """A gang without trouble is watched for so long after its last one."""
 
@@ -81,14 +80,10 @@ class Jobs:
             self._memory.pop(key, None)
             return None
         memory.calm_s = self.wall()
-        memory.first_s = memory.first_s or self.wall()
-        if live is None and self.wall() - memory.first_s < _FIRST_S:
-            # a watch is a connection of its own: a fault that is told at once is decided without
-            return self._go_on(key, live, known, self._gangs.look(key), memory)
-        gang = self._gangs.watch(key)
-        if not gang.synced:
+        pods = self._gangs.pods(key)
+        if pods is None:
             return 1.0
-        return self._go_on(key, live, known, gang.pods, memory)
+        return self._go_on(key, live, known, pods, memory)
 
     def _let_go(self, key: GangKey) -> None:
         """Resume a job whose incident was deleted under way: nothing else would ever do it."""
@@ -110,11 +105,7 @@ class Jobs:
         pods: tuple[GangPod, ...],
         memory: Memory,
     ) -> float | None:
-        acting = live is not None and live.status is not None and live.status.phase.is_acting
-        kept = memory.found
-        if acting or kept is None or kept[1] != pods or self.wall() - kept[0] > _OWNER_S:
-            memory.found = kept = self.wall(), pods, self._scenes.found(key, live, pods)
-        found = kept[2]
+        found = self._found(key, live, pods, memory)
         if live is None and found is None:
             return 1.0 if pods else None
         named = self._scenes.policy(key, pods, live)
@@ -143,7 +134,7 @@ class Jobs:
     ) -> Incident | None:
         """The incident of what is said now: the one that is there already, a new one, or None."""
         merged, top = world.merged, world.top
-        if merged is None or top is None or not _is_told(merged):
+        if merged is None or top is None or not merged.verdict.kind.is_trouble:
             return None
         if not merged.is_announced and self.wall() - memory.since_s < decide.HOLD_S:
             return None
@@ -180,6 +171,8 @@ class Jobs:
         memory: Memory,
     ) -> float | None:
         for _ in range(_MOST_MOVES):
+            found = self._found(key, live, world.pods, memory)
+            world = replace(world, now_s=self.wall(), top=found.top if found is not None else None)
             turn = self._turn(live, known, policy, world)
             if turn is None:
                 return None
@@ -194,16 +187,26 @@ class Jobs:
                 continue
             if not self._perform(key, live, move, memory):
                 return move.wake_s
-            found = self._scenes.found(key, live, world.pods)
-            world = replace(world, now_s=self.wall(), top=found.top if found is not None else None)
+            memory.found = None
         return 0.2
+
+    def _found(
+        self, key: GangKey, live: Incident | None, pods: tuple[GangPod, ...], memory: Memory
+    ) -> Found | None:
+        """The top owner as it was a moment ago; as it is now, where the next step may hold it or let it go."""
+        action = live.status.action if live is not None and live.status is not None else None
+        keep_s = _FRESH_S if action is not None and action.step in cascade.HOLDS else _OWNER_S
+        kept = memory.found
+        if kept is None or kept[1] is None or self.wall() - kept[0] > keep_s:
+            memory.found = kept = self.wall(), self._scenes.found(key, live, pods)
+        return kept[1]
 
     def _turn(
         self, live: Incident, known: list[Incident], policy: FaultPolicy, world: World
     ) -> Turn | None:
         status = live.status
         if status is None:
-            if world.merged is None or not _is_told(world.merged):
+            if world.merged is None or not world.merged.verdict.kind.is_trouble:
                 # whoever made it died before saying why, and the trouble is over
                 status = Status(Phase.OPEN).enter(Phase.OPEN, live.created_s, "seen")
             else:
@@ -285,7 +288,3 @@ class Jobs:
             self._writer.perform(key.namespace, call, f"{live.namespace}/{live.name}")
             done = True
         return done
-
-
-def _is_told(merged: Merged) -> bool:
-    return merged.verdict.kind.is_fault or merged.verdict.kind is Kind.SLOW

@@ -18,8 +18,6 @@ from kcover_ebpf.kube.session import Session
 
 _KEEP_S = 60.0
 """What stands between a pod and its top owner hardly ever changes."""
-_JUST_S = 0.1
-"""The way up ends with reading the very object that is asked for next."""
 _MOST_STEPS = 6
 _ENDS = ("Complete", "Completed", "Succeeded", "Finished", "Failed", "Aborted", "Terminated")
 
@@ -45,7 +43,6 @@ class Owners:
     def __init__(self, session: Session, clock: Callable[[], float] = time.monotonic) -> None:
         self._session, self._clock = session, clock
         self._links: dict[str, tuple[float, _Link]] = {}
-        self._just_read: dict[str, tuple[float, dict[str, Any]]] = {}
         self._queue_version: str | None = None
 
     def of_pods(self, namespace: str, pods: Sequence[GangPod]) -> Found | None:
@@ -57,20 +54,28 @@ class Owners:
         if first.controller is None:
             ref = JobRef("Pod", first.name, first.uid, "v1")
             return Found(Top(ref, None, armed=armed), first.created_s)
-        ref, up_armed = self._climb(namespace, first.controller)
-        found = self.of_ref(namespace, ref, pods)
+        ref, up_armed, raw = self._climb(namespace, first.controller)
+        found = self.of_ref(namespace, ref, pods, raw)
         if found is None:
             return None
         top = replace(found.top, armed=found.top.armed or armed or up_armed)
         return replace(found, top=top)
 
-    def of_ref(self, namespace: str, ref: JobRef, pods: Sequence[GangPod] = ()) -> Found | None:
-        """The object itself, as it is now; None if it is gone, or another one has its name."""
+    def of_ref(
+        self,
+        namespace: str,
+        ref: JobRef,
+        pods: Sequence[GangPod] = (),
+        raw: Mapping[str, Any] | None = None,
+    ) -> Found | None:
+        """The object itself, as it is now; None if it is gone, or another one has its name.
+
+        `raw`: the object, where it was read just now.
+        """
         row = restarts().find(ref.api_version, ref.kind)
         if row is None:
             return Found(Top(ref, None))
-        read_s, raw = self._just_read.pop(ref.uid, (0.0, {}))
-        if self._clock() - read_s > _JUST_S:
+        if raw is None:
             try:
                 raw = self._session.get(_path(ref.api_version, row.plural, namespace, ref.name))
             except NotFound:
@@ -90,43 +95,44 @@ class Owners:
         )
         return Found(top, times.from_text(str(metadata["creationTimestamp"])))
 
-    def _climb(self, namespace: str, owner: Owner) -> tuple[JobRef, bool]:
+    def _climb(self, namespace: str, owner: Owner) -> tuple[JobRef, bool, Mapping[str, Any] | None]:
+        """The top, whether anything on the way arms it, and the top's object if it was read."""
         armed = False
         for _ in range(_MOST_STEPS):
-            link = self._link(namespace, owner)
+            link, raw = self._link(namespace, owner)
             if link is None:
                 break
             armed = armed or link.armed
             if link.owner is None:
                 break
             owner = link.owner
-        return JobRef(owner.kind, owner.name, owner.uid, owner.api_version), armed
+        return JobRef(owner.kind, owner.name, owner.uid, owner.api_version), armed, raw
 
-    def _link(self, namespace: str, owner: Owner) -> _Link | None:
-        """What is above an owner; None for a kind that is not in the table, or an object that is gone."""
+    def _link(self, namespace: str, owner: Owner) -> tuple[_Link | None, Mapping[str, Any] | None]:
+        """What is above an owner, and the owner's object if it was read now.
+
+        None, None for a kind that is not in the table, or an object that is gone.
+        """
         kept = self._links.get(owner.uid)
         if kept is not None and self._clock() - kept[0] < _KEEP_S:
-            return kept[1]
+            return kept[1], None
         row = restarts().find(owner.api_version, owner.kind)
         is_pod = (owner.api_version, owner.kind) == ("v1", "Pod")
         if row is None and not is_pod:
-            return None
+            return None, None
         plural = "pods" if row is None else row.plural
         try:
             raw = self._session.get(_path(owner.api_version, plural, namespace, owner.name))
         except NotFound:
-            return None
+            return None, None
         metadata = raw.get("metadata") or {}
-        if row is not None:
-            self._just_read[owner.uid] = self._clock(), raw
         above = [_owner(each) for each in metadata.get("ownerReferences") or ()]
         armed = (metadata.get("labels") or {}).get(ARMED) == "true"
         link = _Link(armed, next((each for each in above if each.controller), None))
         if len(self._links) > 10_000:
             self._links.clear()
-            self._just_read.clear()
         self._links[owner.uid] = self._clock(), link
-        return link
+        return link, raw
 
     def _target(
         self, namespace: str, ref: JobRef, row: Restart, raw: Mapping[str, Any]

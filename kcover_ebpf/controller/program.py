@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from kcover_ebpf.cluster.nodes import NodeBreaker
 from kcover_ebpf.cluster.report import API_VERSION
+from kcover_ebpf.controller.archive import Archive
 from kcover_ebpf.controller.gangs import Gangs
 from kcover_ebpf.controller.jobs import Jobs, Limits
 from kcover_ebpf.controller.nodes import Nodes
@@ -29,6 +30,8 @@ _LOG = logging.getLogger(__name__)
 _RETRY_S = 1.0
 _MOST_RETRY_S = 15.0
 _RESYNC_S = 5.0
+_MOST_REST_S = 0.1
+"""A gang is not looked at again for as long as the last look took, but no longer than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class Controller:
         self._failures: dict[GangKey | str, int] = {}
         self._stop = threading.Event()
         store = self._store = Store(self._queue.add, self._queue.add, self._bad)
-        self._writer = Writer(session, self._keep_out)
+        self._writer = Writer(session, self._keep_out, lambda: self._elector.leads)
         self._story = Story(store, self._writer, time.time)
         self._gangs = Gangs(session, self._queue.add, self._watch_failed)
         owners = Owners(session)
@@ -72,7 +75,8 @@ class Controller:
             time.monotonic,
             settings.pod_uid,
         )
-        self._story.leads = lambda: self._elector.leads
+        leads = self._story.leads = lambda: self._elector.leads
+        self._archive = Archive(store, owners, self._writer, lambda: leads() and self._synced())
         self._story.kept_out = lambda: self._nodes.kept_out
         self._story.breakers = self._breakers
         triggers = Triggers(session, store)
@@ -97,6 +101,8 @@ class Controller:
             server.serve(self._story.registry, {"/healthz": self._health, "/readyz": self._ready})
         for watch in self._watches:
             watch.start()
+        self._gangs.start()
+        self._archive.start()
         self._story.start()
         workers = [
             threading.Thread(target=self._work, name=f"worker {each}", daemon=True)
@@ -108,8 +114,10 @@ class Controller:
         while not self._stop.wait(_RESYNC_S):
             self._look_at_all()
         self._queue.close()
+        self._archive.stop()
         for worker in workers:
             worker.join(5.0)
+        self._story.close(2.0)
         self._elector.stop()
         if server is not None:
             server.close()
@@ -130,17 +138,20 @@ class Controller:
         self._look_at_all()
 
     def _synced(self) -> bool:
-        return all(watch.synced.is_set() for watch in self._watches[:4])
+        return self._gangs.synced and all(watch.synced.is_set() for watch in self._watches[:4])
 
     def _work(self) -> None:
         while True:
             key = self._queue.take()
             if key is None:
                 return
+            began_s = time.monotonic()
             try:
                 self._look(key)
             finally:
-                self._queue.done(key)
+                # of a gang of 1,000 pods on as many nodes something is told every millisecond
+                took_s = time.monotonic() - began_s
+                self._queue.done(key, min(took_s, _MOST_REST_S))
 
     def _look(self, key: GangKey | str) -> None:
         if not self._elector.leads:

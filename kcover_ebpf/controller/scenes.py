@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kcover_ebpf.cluster.case import Case, Merged
+from kcover_ebpf.cluster.closing import is_suspect
 from kcover_ebpf.cluster.gang import GangPod, World
 from kcover_ebpf.cluster.incident import Incident
 from kcover_ebpf.cluster.merge import merge
@@ -21,12 +22,10 @@ class Memory:
     signature: tuple[object, ...] = ()
     since_s: float = 0.0
     called: dict[str, float] = field(default_factory=dict)
-    first_s: float = 0.0
-    """When this trouble was looked at first; 0 before."""
     calm_s: float = 0.0
     """When there was trouble last."""
-    found: tuple[float, tuple[GangPod, ...], Found | None] | None = None
-    """The top owner of these pods as it was a moment ago; nodes of a silent job report every second."""
+    found: tuple[float, Found | None] | None = None
+    """The top owner as it was a moment ago; nodes of a silent job report every second."""
 
     def remember(self, merged: Merged | None, now_s: float) -> None:
         """Note what is said now; the clock goes on while it is the same."""
@@ -49,14 +48,8 @@ class Scenes:
         """True if anybody says anything against a gang."""
         if key in self._store.triggers:
             return True
-        for seen in self._store.seen(key):
-            verdict = seen.report.verdict
-            told = verdict is not None and (
-                verdict.verdict.is_fault or verdict.verdict is Kind.SLOW
-            )
-            if (seen.report.suspicious or told) and not seen.is_stale(self._store.wall()):
-                return True
-        return False
+        now_s = self._store.wall()
+        return any(is_suspect(seen) and not seen.is_stale(now_s) for seen in self._store.seen(key))
 
     def found(self, key: GangKey, live: Incident | None, pods: tuple[GangPod, ...]) -> Found | None:
         """The top owner; that of the incident, if there is one."""

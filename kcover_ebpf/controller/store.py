@@ -139,10 +139,19 @@ class Store:
                 self.orphans[key] = gone
                 self.changed(key)
             return
+        if self._is_known(event.object.get("metadata") or {}):
+            return  # we wrote it
         found = self.read_incident(event.object)
         if found is not None:
             self.put(found)
             self.changed(gang_key(found.namespace, found.selector))
+
+    def _is_known(self, metadata: Mapping[str, Any]) -> bool:
+        known = self.incidents.get((metadata.get("namespace", ""), metadata.get("name", "")))
+        return known is not None and (known.uid, known.resource_version) == (
+            metadata.get("uid"),
+            metadata.get("resourceVersion"),
+        )
 
     def read_incident(self, raw: Mapping[str, Any]) -> Incident | None:
         """The incident in an object; None, and a complaint, if it cannot be read."""

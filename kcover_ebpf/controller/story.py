@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import logging
-import queue
-import threading
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from kcover_ebpf.cluster.incident import Incident, Phase, Status, Way
+from kcover_ebpf.controller.events import Events
 from kcover_ebpf.controller.store import Store
 from kcover_ebpf.controller.writer import Writer
-from kcover_ebpf.errors import ApiError
 
-_LOG = logging.getLogger(__name__)
 _BUCKETS_S = (0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
 _LOST = ("detect", "decide", "shut_down", "reschedule", "first_progress")
 _REQUESTS = (
@@ -26,7 +28,6 @@ _REQUESTS = (
     ("reconcile", "incidents"),
     ("reconcile", "nodes"),
     ("reconcile", "internal"),
-    ("create", "events"),
 )
 _REASONS = {
     Phase.OPEN: "KcoverFaultSeen",
@@ -42,18 +43,17 @@ _TROUBLE = (Phase.OPEN, Phase.DECIDED, Phase.SHUTTING_DOWN, Phase.REFUSED, Phase
 
 
 class Story:
-    """Tells; never in the way of what it tells: Events go out by a thread of their own."""
+    """Tells; never in the way of what it tells."""
 
     def __init__(self, store: Store, writer: Writer, wall: Callable[[], float]) -> None:
-        self._store, self._writer, self._wall = store, writer, wall
-        self._events: queue.Queue[tuple[dict[str, str], str, str, float, bool]] = queue.Queue(
-            10_000
-        )
+        self._store, self._wall = store, wall
+        self._events = Events(writer.event, wall)
         self.leads: Callable[[], bool] = lambda: False
         self.breakers: Callable[[], dict[str, bool]] = dict
         self.kept_out: Callable[[], int] = lambda: 0
         self.created_s: dict[str, float] = {}
         """Creation of each job with an incident, by its uid; unix seconds."""
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.registry.register(self)
@@ -79,7 +79,11 @@ class Story:
 
     def start(self) -> None:
         """Begin to send Events."""
-        threading.Thread(target=self._send, name="events", daemon=True).start()
+        self._events.start()
+
+    def close(self, within_s: float) -> None:
+        """Send the Events that wait."""
+        self._events.close(within_s)
 
     def failed(self, verb: str, resource: str) -> None:
         """Count a request that failed."""
@@ -98,29 +102,18 @@ class Story:
             "uid": about.job.uid,
             "namespace": about.namespace,
         }
-        self.event(job, reason, f"{about.name}: {now.message}", trouble)
+        self._events.tell(about.name, job, reason, f"{about.name}: {now.message}", trouble)
         culprit = now.culprit
         if culprit is None or now.phase not in (Phase.SHUTTING_DOWN, Phase.OBSERVED, Phase.REFUSED):
             return
         if culprit.pod and culprit.pod_uid:
             pod = {"apiVersion": "v1", "kind": "Pod", "name": culprit.pod, "uid": culprit.pod_uid}
-            self.event({**pod, "namespace": about.namespace}, reason, now.message, trouble)
+            pod["namespace"] = about.namespace
+            self._events.tell(about.name, pod, reason, now.message, trouble)
 
     def event(self, about: dict[str, str], reason: str, text: str, trouble: bool) -> None:
-        """Send an Event soon; one too many is dropped."""
-        try:
-            self._events.put_nowait((about, reason, text, self._wall(), trouble))
-        except queue.Full:
-            self.failed("create", "events")
-
-    def _send(self) -> None:
-        while True:
-            about, reason, text, at_s, trouble = self._events.get()
-            try:
-                self._writer.event(about, reason, text, at_s, trouble)
-            except ApiError as error:
-                self.failed("create", "events")
-                _LOG.debug("event: %s", error)
+        """Tell about an object that is in no incident; each reason is a series of its own."""
+        self._events.tell(reason, about, reason, text, trouble)
 
     def _count(self, before: Status | None, now: Status) -> None:
         if before is None and now.since_s is not None:
@@ -151,6 +144,9 @@ class Story:
         )
         kept = float(self.kept_out()) if leads else 0.0
         yield _gauge("kcover_nodes_kept_out", "Nodes cordoned or tainted by us.", {(): kept})
+        lost = CounterMetricFamily("kcover_events_lost", "Events that were not written.")
+        lost.add_metric([], self._events.lost_count)
+        yield lost
 
     def _incidents(self, leads: bool) -> list[tuple[Incident, Status]]:
         known = list(self._store.incidents.values()) if leads else []
@@ -164,7 +160,7 @@ class Story:
     def _infos(self, leads: bool) -> Any:
         values = {}
         for each, status in self._incidents(leads):
-            if status.phase is Phase.RECOVERED:
+            if status.is_closed:
                 continue
             culprit = status.culprit
             where = (culprit.pod or "", culprit.node or "") if culprit is not None else ("", "")
@@ -175,7 +171,7 @@ class Story:
             )
             values[each.namespace, each.job.name, each.job.kind, each.name, *said, *where] = 1.0
         labels = "namespace training_job kind incident verdict cause phase pod node".split()  # noqa: SIM905
-        return _gauge("kcover_incident_info", "Incidents that are not over.", values, *labels)
+        return _gauge("kcover_incident_info", "Incidents that are not closed.", values, *labels)
 
     def _ettr(self, leads: bool) -> Any:
         lost: Tally[tuple[str, str, str]] = Tally()

@@ -13,6 +13,9 @@ _SETTLE_S = 0.01
 """A burst of events about one key is looked at once."""
 
 
+_MOST_RESTS = 1000
+
+
 class Queue(Generic[_Key]):
     """Thread-safe; times are monotonic seconds."""
 
@@ -23,6 +26,8 @@ class Queue(Generic[_Key]):
         self._busy: set[_Key] = set()
         self._again: set[_Key] = set()
         """Came due while somebody worked on them."""
+        self._rests: dict[_Key, float] = {}
+        """Not to be taken before."""
         self._count = 0
         self._ready = threading.Condition()
         self._closed = False
@@ -30,7 +35,8 @@ class Queue(Generic[_Key]):
     def add(self, key: _Key, after_s: float = _SETTLE_S) -> None:
         """Look at a key after so many seconds, or earlier if it is due earlier already."""
         with self._ready:
-            due_s = self._clock() + after_s
+            now_s = self._clock()
+            due_s = max(now_s + after_s, self._rests.get(key, 0.0))
             if key in self._due and self._due[key] <= due_s:
                 return
             self._due[key] = due_s
@@ -60,10 +66,14 @@ class Queue(Generic[_Key]):
             heapq.heappop(self._heap)
         return self._heap[0][0] - self._clock() if self._heap else None
 
-    def done(self, key: _Key) -> None:
-        """The look is over; what came meanwhile may be taken now."""
+    def done(self, key: _Key, rest_s: float = 0.0) -> None:
+        """The look is over; what came meanwhile may be taken `rest_s` from now."""
         with self._ready:
             self._busy.discard(key)
+            now_s = self._clock()
+            if len(self._rests) > _MOST_RESTS:
+                self._rests = {each: at_s for each, at_s in self._rests.items() if at_s > now_s}
+            self._rests[key] = now_s + rest_s
             again = key in self._again
             self._again.discard(key)
         if again:

@@ -7,7 +7,8 @@ holds the resourceVersion of the object, and what is created has a fixed name.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from kcover_ebpf.cluster import incident, times
@@ -24,6 +25,7 @@ from kcover_ebpf.cluster.incident import Incident, Status
 from kcover_ebpf.cluster.kinds import OWNER_UID, POD_UID
 from kcover_ebpf.cluster.report import API_VERSION
 from kcover_ebpf.cluster.restart import group_of
+from kcover_ebpf.controller.events import Said
 from kcover_ebpf.errors import ActionError, Conflict, NotFound
 from kcover_ebpf.kube.session import Session
 
@@ -33,20 +35,36 @@ _LOG = logging.getLogger(__name__)
 class Writer:
     """Writes; raises `ApiError` where the server refuses."""
 
-    def __init__(self, session: Session, cordon: Any) -> None:
-        """`cordon(node, reason)`: keeps new pods off a node, within the breaker."""
-        self._session, self._cordon = session, cordon
+    def __init__(
+        self, session: Session, cordon: Callable[[str, str], None], leads: Callable[[], bool]
+    ) -> None:
+        """`cordon(node, reason)`: keeps new pods off a node, within the breaker; `leads`: whether we may write."""
+        self._session, self._cordon, self._leads = session, cordon, leads
+
+    @property
+    def _api(self) -> Session:
+        # a look that was begun as the leader may go on for longer than the lease
+        if not self._leads():
+            raise ActionError("nothing is written: another controller may lead by now")
+        return self._session
 
     def create(self, made: Incident) -> dict[str, Any]:
         """Make an incident."""
-        return self._session.create(_incidents(made.namespace), incident.object_of(made))
+        return self._api.create(_incidents(made.namespace), incident.object_of(made))
 
     def status(self, known: Incident, status: Status) -> dict[str, Any]:
         """Write a status; `Conflict` if anybody wrote the incident since we read it."""
         body = incident.object_of(known)
         body["metadata"] |= {"resourceVersion": known.resource_version, "uid": known.uid}
         body["status"] = incident.status_of(status)
-        return self._session.replace(f"{_incidents(known.namespace)}/{known.name}/status", body)
+        return self._api.replace(f"{_incidents(known.namespace)}/{known.name}/status", body)
+
+    def delete_incident(self, known: Incident) -> None:
+        """Delete an incident, unless another one has its name by now."""
+        try:
+            self._api.delete(f"{_incidents(known.namespace)}/{known.name}", known.uid)
+        except (NotFound, Conflict):
+            return
 
     def perform(self, namespace: str, call: Call, mark: str) -> None:
         """Make one call of a step."""
@@ -80,14 +98,14 @@ class Writer:
         _LOG.info(
             "%s %s/%s/%s", "hold" if call.held else "release", namespace, target.plural, target.name
         )
-        self._session.merge_patch(path, body)
+        self._api.merge_patch(path, body)
 
     def _delete(self, namespace: str, call: Delete) -> None:
         propagation = "Foreground" if call.foreground else None
         for name, uid in call.pods:
             _LOG.info("delete pod %s/%s (grace %d s)", namespace, name, call.grace_s)
             try:
-                self._session.delete(
+                self._api.delete(
                     f"/api/v1/namespaces/{namespace}/pods/{name}", uid, call.grace_s, propagation
                 )
             except (NotFound, Conflict):
@@ -98,7 +116,10 @@ class Writer:
             raise ActionError("a collection of pods cannot be deleted without labels")
         selector = ",".join(f"{key}={value}" for key, value in call.selector.items())
         _LOG.info("delete all pods of %s in %s", selector, namespace)
-        self._session.delete_collection(f"/api/v1/namespaces/{namespace}/pods", selector)
+        path, api = f"/api/v1/namespaces/{namespace}/pods", self._api
+        parts = [f"{selector},{key} in ({','.join(values)})" for key, values in call.shares]
+        with ThreadPoolExecutor(max(len(parts), 1)) as pool:
+            list(pool.map(lambda part: api.delete_collection(path, part), parts or [selector]))
 
     def _command(self, namespace: str, call: Command) -> None:
         group = group_of(call.target.api_version)
@@ -118,35 +139,49 @@ class Writer:
         }
         _LOG.info("command %s for %s %s/%s", call.action, group, namespace, call.target.name)
         try:
-            self._session.create(
-                f"/apis/bus.volcano.sh/v1alpha1/namespaces/{namespace}/commands", body
-            )
+            self._api.create(f"/apis/bus.volcano.sh/v1alpha1/namespaces/{namespace}/commands", body)
         except Conflict:
             return  # it is there already, and was not carried out yet
 
-    def event(
-        self, about: Mapping[str, str], reason: str, text: str, now_s: float, trouble: bool
-    ) -> None:
-        """An Event about an object (`apiVersion`, `kind`, `name`, `uid`, `namespace`); compatible with kcover's."""
-        namespace = about.get("namespace") or "default"
-        now = times.to_text(now_s)[:19] + "Z"
+    def event(self, said: Said) -> None:
+        """Write an Event, or what became of it; compatible with kcover's."""
+        namespace = said.about.get("namespace") or "default"
+        events = f"/api/v1/namespaces/{namespace}/events"
         body: dict[str, Any] = {
+            "reason": said.reason,
+            "message": said.text[:1024],
+            "type": "Warning" if said.trouble else "Normal",
+            "lastTimestamp": _seconds(said.last_s),
+            "count": said.count,
+        }
+        if said.is_known:
+            try:
+                self._api.merge_patch(f"{events}/{said.name}", body)
+            except NotFound:
+                pass  # Events live for an hour, by default
+            else:
+                return
+        metadata: dict[str, Any] = {"name": said.name, "namespace": namespace}
+        if said.trouble and said.about.get("kind") == "Pod":
+            metadata["annotations"] = {"kcover.io/need-recovery": "true"}
+        new = {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"generateName": "kcover-", "namespace": namespace},
-            "involvedObject": dict(about),
-            "reason": reason,
-            "message": text[:1024],
-            "type": "Warning" if trouble else "Normal",
+            "metadata": metadata,
+            "involvedObject": dict(said.about),
             "source": {"component": "kcover-ebpf"},
             "reportingComponent": "kcover-ebpf",
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
+            "firstTimestamp": _seconds(said.first_s),
         }
-        if trouble and about.get("kind") == "Pod":
-            body["metadata"]["annotations"] = {"kcover.io/need-recovery": "true"}
-        self._session.create(f"/api/v1/namespaces/{namespace}/events", body)
+        try:
+            self._api.create(events, new | body)
+        except Conflict:
+            # told by the controller that led before us
+            self._api.merge_patch(f"{events}/{said.name}", body)
+
+
+def _seconds(time_s: float) -> str:
+    return times.to_text(time_s)[:19] + "Z"
 
 
 def _incidents(namespace: str) -> str:

@@ -23,6 +23,11 @@ class Kind(Enum):
         """True for the verdicts after which a job does not go on by itself."""
         return self in (Kind.HUNG, Kind.DEADLOCK, Kind.LOST_LINK, Kind.DEVICE_FAULT, Kind.CRASHED)
 
+    @property
+    def is_trouble(self) -> bool:
+        """True for the verdicts that are told as an incident: faults, and a slow rank."""
+        return self.is_fault or self is Kind.SLOW
+
 
 class Cause(Enum):
     """Why; a closed list, the value is the text used in JSON, metrics and CRDs."""

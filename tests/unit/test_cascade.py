@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import Phase as Part
 from hypothesis import strategies as st
 
+from kcover_ebpf.cluster import replacing
+from kcover_ebpf.cluster.gang import GangPod
 from kcover_ebpf.cluster.incident import Phase, Status, Way
 from kcover_ebpf.cluster.policy import FaultPolicy, Restarts
+from tests.unit.cluster_case import pod
 from tests.unit.cluster_sim import START_S, Sim
 
 
@@ -181,3 +185,26 @@ def test_whatever_breaks_off_nothing_is_left_half_done(sim, way):
     killed = sum(each.way is Way.IN_PLACE for each in status.restarts)
     assert all(pod.restarts <= killed for pod in sim.pods), said
     assert dataclasses.is_dataclass(status)
+
+
+def gang_pods(count: int, **labels: str) -> list[GangPod]:
+    pods = (pod(number) for number in range(count))
+    return [
+        GangPod(replace(each, labels={"job": "j", "index": each.name} | labels)) for each in pods
+    ]
+
+
+@pytest.mark.parametrize(("count", "parts"), [(0, 0), (1, 0), (127, 0), (128, 2), (1000, 8)])
+def test_a_large_gang_is_deleted_in_parts_that_hold_every_pod_once(count: int, parts: int) -> None:
+    pods = gang_pods(count)
+    found = replacing.shares(pods)
+    assert len(found) == parts
+    assert {label for label, _ in found} <= {"index"}
+    meant = sorted(value for _, values in found for value in values)
+    assert meant == (sorted(each.pod.name for each in pods) if parts else [])
+
+
+def test_a_gang_whose_pods_cannot_be_told_apart_is_deleted_at_once() -> None:
+    pods = [replace(each, pod=replace(each.pod, labels={"job": "j"})) for each in gang_pods(200)]
+    pods[0] = replace(pods[0], pod=replace(pods[0].pod, labels={"job": "j", "odd": "1"}))
+    assert replacing.shares(pods) == ()

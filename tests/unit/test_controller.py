@@ -48,6 +48,20 @@ def test_a_key_is_never_in_two_hands():
     assert queue.take() == "a", "what came while it was in hand is looked at afterwards"
 
 
+def test_a_key_that_took_long_rests_for_as_long():
+    clock = Clock()
+    queue: Queue[str] = Queue(clock)
+    queue.add("a", 0.0)
+    assert queue.take() == "a"
+    queue.done("a", rest_s=0.5)
+    queue.add("a", 0.0)
+    queue.add("b", 0.4)
+    clock.now_s += 0.45
+    assert queue.take() == "b"
+    clock.now_s += 0.1
+    assert queue.take() == "a"
+
+
 def test_a_lease_is_taken_only_when_its_holder_was_silent_for_its_whole_duration():
     claim = Claim("me")
     claim.observe("other", "t1", 100.0)

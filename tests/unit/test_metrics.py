@@ -3,6 +3,7 @@
 import dataclasses
 import socket
 import urllib.request
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -92,11 +93,12 @@ def test_what_has_a_closed_list_of_labels_is_there_before_it_happens() -> None:
     assert value("kcover_orders_total", {"verb": "Stop", "result": "Done"}) == 0
     lost = {"verb": "apply", "resource": "faultreports", "kind": "Unreachable"}
     assert value("kcover_api_errors_total", lost) == 0
-    nobody: Any = None
+    nobody: Any = SimpleNamespace(event=print)
     story = Story(Store(print), nobody, lambda: 0.0)
     value = story.registry.get_sample_value
     assert value("kcover_recovery_seconds_count", {"way": "InPlace"}) == 0
-    assert value("kcover_api_errors_total", {"verb": "create", "resource": "events"}) == 0
+    assert value("kcover_api_errors_total", {"verb": "watch", "resource": "objects"}) == 0
+    assert value("kcover_events_lost_total") == 0
 
 
 def test_ipv6() -> None:

@@ -11,38 +11,27 @@ import json
 import os
 import statistics
 import tempfile
-import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kcover_ebpf.cluster import report, times
-from kcover_ebpf.cluster.order import Verb, incident_of
-from kcover_ebpf.cluster.report import (
-    Ack,
-    AckResult,
-    FaultReport,
-    JobRef,
-    LocalVerdict,
-    PodRef,
-    RankPicture,
-    ReportedCulprit,
-    ReportedEvidence,
-)
-from kcover_ebpf.errors import ApiError
+from kcover_ebpf.cluster import times
+from kcover_ebpf.cluster.order import Verb
+from kcover_ebpf.cluster.report import LocalVerdict, ReportedCulprit, ReportedEvidence
 from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind
 from kcover_ebpf.kube.session import Session
 from kcover_ebpf.kube.watch import Change, Event, Watch
+from tools.clusterbench.agents import Agents
 from tools.clusterbench.plane import (
     NAMESPACE,
     ROOT,
-    SELECTOR,
     Controller,
     cluster,
     in_parallel,
     make_job,
     make_nodes,
-    set_status,
+    report_body,
     wait,
 )
 
@@ -61,15 +50,27 @@ def crashed(pod: dict[str, Any]) -> LocalVerdict:
     return LocalVerdict(Kind.CRASHED, Cause.SEGFAULT, 0.1, culprit, told)
 
 
+def left_early(pod: dict[str, Any]) -> LocalVerdict:
+    """An announced fault after which the others wait: all of them are stopped and killed."""
+    return replace(crashed(pod), cause=Cause.LEFT_EARLY)
+
+
 def send(session: Session, job: str, node: str, pods: list[dict[str, Any]], **more: Any) -> None:
     """One report of one agent."""
-    refs = tuple(PodRef(each["metadata"]["name"], each["metadata"]["uid"]) for each in pods)
-    values: dict[str, Any] = {"suspicious": False, "trained": True} | more
-    said = FaultReport(
-        node, time.time(), 1, "bench", 90, JobRef(job, {SELECTOR: job}), refs, **values
-    )
-    body = report.object_of(said, NAMESPACE, f"{job}.{node}")
-    session.apply(f"{_REPORTS}/{job}.{node}", body, "kcover-agent")
+    session.apply(f"{_REPORTS}/{job}.{node}", report_body(job, node, pods, **more), "kcover-agent")
+
+
+class Seen:
+    """When a watcher first saw each job's incident decided."""
+
+    def __init__(self, session: Session) -> None:
+        self.at_s: dict[str, float] = {}
+        Watch(session, _INCIDENTS, {}, self._on_event).start()
+
+    def _on_event(self, event: Event) -> None:
+        timeline = (event.object.get("status") or {}).get("timeline") or ()
+        if any(line["phase"] == "Decided" for line in timeline):
+            self.at_s.setdefault(event.object["spec"]["job"]["name"], time.time())
 
 
 def phase_times(session: Session, phase: str) -> dict[str, float]:
@@ -116,6 +117,7 @@ def decide(
         time.sleep(15)
         idle_mb, before, cpu_s = controller.rss_mb(), calls(session), controller.cpu_s()
         sent: dict[str, float] = {}
+        seen = Seen(session)
 
         def fault(index: int) -> None:
             job, pods = f"job{index}", made[index]
@@ -123,13 +125,13 @@ def decide(
             sent[job] = time.time()
 
         in_parallel(fault, jobs)
-        wait("all decided", lambda: len(phase_times(session, "Decided")) >= jobs, 180)
-        decided = phase_times(session, "Decided")
-        time.sleep(5)
+        wait("all decided", lambda: len(seen.at_s) >= jobs, 180)
+        decided_cpu_s = controller.cpu_s() - cpu_s
+        time.sleep(15)
         after, busy_s, peak_mb = calls(session), controller.cpu_s() - cpu_s, controller.rss_mb()
     finally:
         controller.stop()
-    took = sorted(decided[job] - at_s for job, at_s in sent.items())
+    took = sorted(seen.at_s[job] - at_s for job, at_s in sent.items())
     spread = {verb: after[verb] - before.get(verb, 0) for verb in after}
     return {
         "nodes": nodes,
@@ -138,6 +140,7 @@ def decide(
         "decided_s": _spread(took),
         "rss_idle_mb": round(idle_mb, 1),
         "rss_after_mb": round(peak_mb, 1),
+        "cpu_decided_s": round(decided_cpu_s, 2),
         "cpu_s": round(busy_s, 2),
         "requests": {verb: count for verb, count in sorted(spread.items()) if count},
     }
@@ -182,69 +185,54 @@ def delete(
     }
 
 
-class Agents:
-    """Agents of many nodes in one process: one watch for all, one acknowledgement for each."""
-
-    def __init__(self, session: Session, gang: list[dict[str, Any]]) -> None:
-        self._session, self._gang = session, gang
-        self._lock = threading.Lock()
-        self._done: dict[str, tuple[Ack, ...]] = {}
-        self.at_s: dict[Verb, list[float]] = {Verb.STOP: [], Verb.KILL: []}
-        """When each agent had acknowledged."""
-
-    def on_event(self, event: Event) -> None:
-        """An incident changed."""
-        if event.change is not Change.SET:
-            return
-        order = incident_of(event.object).order
-        if order is None or order.id in self._done:
-            return
-        acks = (*next(iter(self._done.values()), ()), Ack(order.id, order.verb, AckResult.DONE, 1))
-        self._done[order.id] = acks[-8:]
-        threading.Thread(target=self._obey, args=(order.verb, acks), daemon=True).start()
-
-    def _obey(self, verb: Verb, acks: tuple[Ack, ...]) -> None:
-        def one(index: int) -> None:
-            pod = self._gang[index]
-            try:
-                send(self._session, "big", f"n{index}", [pod], acks=acks)
-                if verb is Verb.KILL:
-                    set_status(self._session, pod["metadata"]["name"], 1)
-            except ApiError:
-                return
-            with self._lock:
-                self.at_s.setdefault(verb, []).append(time.time())
-
-        in_parallel(one, len(self._gang))
-
-
 def orders(session: Session, kubeconfig: Path, folder: Path, nodes: int) -> dict[str, Any]:
     """One large gang is restarted in place by simulated agents: seconds from the first stop to the last kill."""
     make_nodes(session, nodes)
     gang = make_job(session, "big", range(nodes))
     in_parallel(lambda index: send(session, "big", f"n{index}", [gang[index]]), nodes)
-    agents = Agents(session, gang)
-    Watch(session, _INCIDENTS, {}, agents.on_event).start()
+    agents = Agents(session, "big", gang)
+    agents.start()
+    if not agents.up.wait(180):
+        raise TimeoutError("not every agent has a watch")
     controller = Controller(kubeconfig, folder / "controller.log")
     try:
         wait("leading", lambda: "leading" in (folder / "controller.log").read_text(), 120)
-        time.sleep(5)
-        uid = gang[0]["metadata"]["uid"]
-        rank = RankPicture(uid, 1, "rank", "stopped", 1, 0, nodes, "SIGSTOP", 3.0, 2.0)
-        send(session, "big", "n0", gang[:1], suspicious=True, ranks=(rank,))
+        time.sleep(10)
+        before, cpu_s, idle_mb = calls(session), controller.cpu_s(), controller.rss_mb()
+        send(session, "big", "n0", gang[:1], verdict=left_early(gang[0]))
         over = lambda: any(phase_times(session, each) for each in ("Recovering", "Failed"))  # noqa: E731
         wait("all back", over, 240)
+        after, busy_s, peak_mb = calls(session), controller.cpu_s() - cpu_s, controller.rss_mb()
     finally:
         controller.stop()
-    stops, kills = sorted(agents.at_s[Verb.STOP]), sorted(agents.at_s[Verb.KILL])
+    stops, kills = sorted(agents.heard_s[Verb.STOP]), sorted(agents.heard_s[Verb.KILL])
     start_s = phase_times(session, "ShuttingDown")["big"]
     return {
         "agents": nodes,
         "restarted_in_place": len(kills) == nodes,
         "order_to_all_stopped_s": round(stops[-1] - start_s, 3) if stops else None,
         "first_stop_to_last_kill_s": round(kills[-1] - stops[0], 3) if stops and kills else None,
+        "stops": len(stops),
         "kills": len(kills),
+        "rss_idle_mb": round(idle_mb, 1),
+        "rss_after_mb": round(peak_mb, 1),
+        "cpu_s": round(busy_s, 2),
+        "requests": {verb: after[verb] - before.get(verb, 0) for verb in sorted(after)},
+        "timeline": _timeline(session, "big"),
     }
+
+
+def _timeline(session: Session, job: str) -> list[str]:
+    found = []
+    for raw in session.list(_INCIDENTS).get("items") or ():
+        if raw["spec"]["job"]["name"] == job:
+            lines = (raw.get("status") or {}).get("timeline") or ()
+            first_s = times.from_text(lines[0]["time"]) if lines else 0.0
+            found = [
+                f"{times.from_text(each['time']) - first_s:+.3f} {each['phase']}: {each['text']}"
+                for each in lines
+            ]
+    return found
 
 
 def _spread(values: list[float]) -> dict[str, float]:

@@ -15,6 +15,8 @@ from typing import Any
 
 import yaml
 
+from kcover_ebpf.cluster import report
+from kcover_ebpf.cluster.report import FaultReport, JobRef, PodRef
 from kcover_ebpf.errors import ApiError
 from kcover_ebpf.kube.session import Session, connect
 
@@ -22,6 +24,8 @@ ROOT = Path(__file__).resolve().parents[2]
 NAMESPACE = "bench"
 SELECTOR = "batch.kubernetes.io/job-name"
 _THREADS = 16
+_EXPIRES_S = 900
+"""Reports are made long before they are needed."""
 
 
 def in_parallel(work: Callable[[int], object], count: int) -> None:
@@ -80,8 +84,14 @@ def make_job(
         },
     }
     made = session.create(f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs", job)
-    uid = made["metadata"]["uid"]
-    return [_make_pod(session, name, uid, index, node, managed) for index, node in enumerate(nodes)]
+    uid, places = made["metadata"]["uid"], list(nodes)
+    with ThreadPoolExecutor(_THREADS if len(places) > _THREADS else 1) as pool:
+        return list(
+            pool.map(
+                lambda index: _make_pod(session, name, uid, index, places[index], managed),
+                range(len(places)),
+            )
+        )
 
 
 _CONTAINER: dict[str, Any] = {
@@ -102,19 +112,23 @@ def _make_pod(
     body = {
         "metadata": {
             "name": f"{job}-{index}",
-            "labels": {SELECTOR: job, "kcover.io/cascading-recovery": "true"},
+            "labels": {
+                SELECTOR: job,
+                "batch.kubernetes.io/job-completion-index": str(index),
+                "kcover.io/cascading-recovery": "true",
+            },
             "ownerReferences": [owner],
         },
         "spec": {"restartPolicy": "Never", "nodeName": f"n{node}", "containers": [container]},
     }
     path = f"/api/v1/namespaces/{NAMESPACE}/pods"
     made = session.create(path, body)
-    set_status(session, made["metadata"]["name"], 0)
+    session.merge_patch(f"{path}/{made['metadata']['name']}/status", pod_status(0))
     return made
 
 
-def set_status(session: Session, pod: str, restarts: int) -> None:
-    """The pod runs and is ready, after so many restarts."""
+def pod_status(restarts: int) -> dict[str, Any]:
+    """A pod that runs and is ready, after so many restarts."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     state = {
         "name": "main", "ready": True, "restartCount": restarts, "image": "x", "imageID": "x",
@@ -125,8 +139,17 @@ def set_status(session: Session, pod: str, restarts: int) -> None:
         "conditions": [{"type": "Ready", "status": "True"}],
         "containerStatuses": [state],
     }
-    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}/status"
-    session.merge_patch(path, {"status": status})
+    return {"status": status}
+
+
+def report_body(job: str, node: str, pods: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    """The report of one agent about one job."""
+    refs = tuple(PodRef(each["metadata"]["name"], each["metadata"]["uid"]) for each in pods)
+    values: dict[str, Any] = {"suspicious": False, "trained": True} | more
+    said = FaultReport(
+        node, time.time(), 1, "bench", _EXPIRES_S, JobRef(job, {SELECTOR: job}), refs, **values
+    )
+    return report.object_of(said, NAMESPACE, f"{job}.{node}")
 
 
 class Controller:

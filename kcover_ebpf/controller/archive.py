@@ -1,0 +1,86 @@
+"""Closes incidents whose trouble is over, and deletes those that need no longer be kept."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from kcover_ebpf.cluster import closing
+from kcover_ebpf.cluster.incident import Incident, Status
+from kcover_ebpf.cluster.policy import Restarts
+from kcover_ebpf.controller.owners import Owners
+from kcover_ebpf.controller.store import Store, gang_key
+from kcover_ebpf.controller.writer import Writer
+from kcover_ebpf.errors import KcoverError
+
+_LOG = logging.getLogger(__name__)
+_PERIOD_S = 15.0
+_MOST_DELETED = 100
+"""In one look, so that a leader that finds thousands does other things, too."""
+
+
+class Archive:
+    """Looks at all incidents from time to time, in a thread of its own."""
+
+    def __init__(
+        self, store: Store, owners: Owners, writer: Writer, leads: Callable[[], bool]
+    ) -> None:
+        """`leads`: whether we may write."""
+        self._store, self._owners, self._writer, self._leads = store, owners, writer, leads
+        self._stop = threading.Event()
+
+    def start(self) -> None:
+        """Begin."""
+        threading.Thread(target=self._run, name="archive", daemon=True).start()
+
+    def stop(self) -> None:
+        """End soon."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        while not self._stop.wait(_PERIOD_S):
+            if self._leads():
+                self.look()
+
+    def look(self) -> None:
+        """Close what is over, delete what is old."""
+        known = list(self._store.incidents.values())
+        for each in known:
+            self._try(self._close, each)
+        policies = [each.policy for each in list(self._store.policies.values())]
+        windows = [each.restarts.window_seconds for each in policies]
+        window_s = max([Restarts().window_seconds, *windows])
+        old = closing.outdated(known, self._store.wall(), window_s)
+        for each in old[:_MOST_DELETED]:
+            self._try(self._writer.delete_incident, each)
+
+    def _try(self, what: Callable[[Incident], None], about: Incident) -> None:
+        try:
+            what(about)
+        except KcoverError as error:
+            # somebody wrote it meanwhile, or the server is away: it is looked at again
+            _LOG.info("incident %s/%s is kept as it is: %s", about.namespace, about.name, error)
+
+    def _close(self, known: Incident) -> None:
+        status = known.status
+        if status is None or not status.phase.is_over or status.is_closed:
+            return
+        why = self._why_over(known, status)
+        if why is None:
+            return
+        closed = closing.close(status, why, self._store.wall())
+        written = self._store.read_incident(self._writer.status(known, closed))
+        if written is not None:
+            self._store.put(written)
+        _LOG.info("%s/%s closed: %s", known.namespace, known.name, why)
+
+    def _why_over(self, known: Incident, status: Status) -> str | None:
+        now_s = self._store.wall()
+        seen = self._store.seen(gang_key(known.namespace, known.selector))
+        told = [each for each in seen if not each.is_stale(now_s)]
+        if told:
+            return closing.why_calm(status, told)
+        # agents report about every job that is there: only one that is not there is asked for
+        found = self._owners.of_ref(known.namespace, known.job)
+        return closing.why_gone(status, found.top if found is not None else None, now_s)

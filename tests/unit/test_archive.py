@@ -1,0 +1,144 @@
+"""The leader's housekeeping: what it closes, what it deletes, and that it gets into nobody's way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kcover_ebpf.cluster.gang import Top
+from kcover_ebpf.cluster.incident import (
+    Incident,
+    JobRef,
+    Phase,
+    Status,
+    Way,
+    incident_of,
+    object_of,
+)
+from kcover_ebpf.cluster.incident import status_of as written
+from kcover_ebpf.cluster.policy import FaultPolicy, NamedPolicy, Restarts
+from kcover_ebpf.controller.archive import Archive
+from kcover_ebpf.controller.owners import Found
+from kcover_ebpf.controller.store import Store, Uid, gang_key
+from kcover_ebpf.errors import Conflict, Unreachable
+from tests.unit.cluster_case import report
+
+NOW_S = 1_000_000.0
+JOB = JobRef("Job", "j", "job-uid", "batch/v1")
+LABELS = {"batch.kubernetes.io/job-name": "j"}
+DAY_S = 86400.0
+
+
+class Writer:
+    def __init__(self) -> None:
+        self.written: dict[str, Status] = {}
+        self.deleted: list[str] = []
+        self.error: Exception | None = None
+
+    def status(self, known: Incident, status: Status):
+        if self.error is not None:
+            raise self.error
+        self.written[known.name] = status
+        raw = object_of(known) | {"status": written(status)}
+        raw["metadata"] |= {"resourceVersion": "9", "uid": known.uid}
+        return raw
+
+    def delete_incident(self, known: Incident) -> None:
+        self.deleted.append(known.name)
+
+
+class Owners:
+    def __init__(self, top: Top | None) -> None:
+        self.top, self.asked = top, 0
+        self.error: Exception | None = None
+
+    def of_ref(self, namespace: str, ref: JobRef) -> Found | None:
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        return Found(self.top) if self.top is not None else None
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store(lambda _: None, wall=lambda: NOW_S)
+
+
+def put(store: Store, name: str, phase: Phase, age_s: float = 60.0) -> Incident:
+    status = Status(phase).enter(phase, NOW_S - age_s, "x")
+    made = Incident("ns", name, JOB, LABELS, status=status, uid=f"uid-{name}", resource_version="1")
+    store.put(made)
+    return made
+
+
+def look(store: Store, owners: Owners, writer: Writer) -> None:
+    Archive(store, owners, writer, lambda: True).look()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_only_what_was_told_and_left_is_closed_when_the_job_is_gone(store, phase) -> None:
+    put(store, "i", phase)
+    writer = Writer()
+    look(store, Owners(None), writer)
+    closed = phase in (Phase.OBSERVED, Phase.REFUSED, Phase.FAILED)
+    assert set(writer.written) == ({"i"} if closed else set())
+    assert writer.deleted == []
+    if closed:
+        found = store.incidents["ns", "i"].status
+        assert found is not None
+        assert found.phase is phase
+        assert found.closed_s == NOW_S
+
+
+def test_a_job_that_agents_report_about_is_not_asked_for(store) -> None:
+    put(store, "i", Phase.OBSERVED)
+    seen = report("a", arrived_s=NOW_S - 5.0, suspicious=False)
+    store._reports[gang_key("ns", LABELS)]["a"] = seen
+    owners, writer = Owners(None), Writer()
+    look(store, owners, writer)
+    assert (owners.asked, set(writer.written)) == (0, {"i"})
+    closed = writer.written["i"]
+    assert closed.message.endswith("closed: the ranks make progress again")
+    look(store, owners, writer)
+    assert store.incidents["ns", "i"].status == closed, "it is closed once"
+
+
+def test_a_job_that_is_still_silent_keeps_its_incident_open(store) -> None:
+    put(store, "i", Phase.OBSERVED)
+    store._reports[gang_key("ns", LABELS)]["a"] = report("a", arrived_s=NOW_S - 5.0)
+    writer = Writer()
+    look(store, Owners(None), writer)
+    assert writer.written == {}
+
+
+@pytest.mark.parametrize("error", [Conflict("somebody was first"), Unreachable("away")])
+def test_an_incident_that_cannot_be_written_does_not_stop_the_others(store, error) -> None:
+    put(store, "i", Phase.OBSERVED)
+    put(store, "old", Phase.RECOVERED, 8 * DAY_S)
+    writer = Writer()
+    writer.error = error
+    look(store, Owners(None), writer)
+    assert writer.deleted == ["old"]
+
+
+def test_incidents_are_kept_as_long_as_the_longest_budget_counts_them(store) -> None:
+    kept = put(store, "old", Phase.RECOVERED, 8 * DAY_S)
+    assert kept.status is not None
+    store.put(replace(kept, status=kept.status.begin(Way.IN_PLACE, NOW_S - 8 * DAY_S)))
+    longest = FaultPolicy(restarts=Restarts(window_seconds=int(30 * DAY_S)))
+    store.policies[Uid("p")] = NamedPolicy("ns", "p", longest)
+    writer = Writer()
+    look(store, Owners(None), writer)
+    assert writer.deleted == []
+    store.policies.clear()
+    look(store, Owners(None), writer)
+    assert writer.deleted == ["old"]
+
+
+def test_a_reader_that_knows_nothing_of_closing_still_reads() -> None:
+    raw = object_of(Incident("ns", "i", JOB, LABELS))
+    raw["status"] = {"phase": "Observed", "message": "x"}
+    found = incident_of(raw).status
+    assert found is not None
+    assert not found.is_closed

@@ -1,0 +1,115 @@
+"""When an incident that was only told is over, and how long closed ones are kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kcover_ebpf.cluster import closing
+from kcover_ebpf.cluster.gang import Top
+from kcover_ebpf.cluster.gather import Seen
+from kcover_ebpf.cluster.incident import (
+    Incident,
+    JobRef,
+    Phase,
+    Restarted,
+    Status,
+    Way,
+    incident_of,
+    object_of,
+    status_of,
+)
+from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind
+from tests.unit.cluster_case import local, report
+
+NOW_S = 1_000_000.0
+JOB = JobRef("Job", "j", "job-uid", "batch/v1")
+TOLD = Status(Phase.OBSERVED).enter(Phase.OBSERVED, NOW_S, "HUNG stopped; not armed")
+
+
+def calm(**more: object) -> Seen:
+    return report("a", arrived_s=NOW_S + 60.0, **({"suspicious": False, "trained": True} | more))
+
+
+SLOW = local(Kind.SLOW, Cause.SLOW_RANK, 0, 5.0, EvidenceKind.PEERS)
+FAULT = local(Kind.CRASHED, Cause.KILLED, 0, 5.0, EvidenceKind.EVENT)
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ([calm()], "the ranks make progress again"),
+        ([calm(), calm(suspicious=True)], None),
+        ([calm(trained=False)], None),
+        ([calm(verdict=SLOW)], None),
+        ([calm(verdict=FAULT)], None),
+        ([calm(), replace(calm(), arrived_s=NOW_S + 1.0)], None),
+    ],
+    ids=["all train", "one stands", "starts again", "slow", "fault", "one has not said so yet"],
+)
+def test_a_trouble_is_over_when_every_node_says_so(told, expected) -> None:
+    assert closing.why_calm(TOLD, told) == expected
+
+
+@pytest.mark.parametrize(
+    ("top", "after_s", "expected"),
+    [
+        (None, 1.0, "the job is gone"),
+        (Top(JOB, None, ended="Complete"), 1.0, "the job is Complete"),
+        (Top(JOB, None), 60.0, None),
+        (Top(JOB, None), 4000.0, "nothing is told about it any more"),
+    ],
+)
+def test_a_trouble_of_a_job_that_nobody_sees_is_over_with_the_job(top, after_s, expected) -> None:
+    assert closing.why_gone(TOLD, top, NOW_S + after_s) == expected
+
+
+def test_a_closed_incident_says_what_was_done_and_why_it_is_closed() -> None:
+    closed = closing.close(TOLD, "the job is gone", NOW_S + 9)
+    assert closed.is_closed
+    assert closed.phase is Phase.OBSERVED
+    assert closed.message == "HUNG stopped; not armed; closed: the job is gone"
+    assert closed.last_s == TOLD.last_s, "a trouble that begins later is another one"
+    raw = object_of(Incident("ns", "i", JOB, {"k": "v"})) | {"status": status_of(closed)}
+    assert incident_of(raw).status == closed
+
+
+def incident(number: int, age_s: float, phase: Phase = Phase.RECOVERED, **more) -> Incident:
+    status = Status(phase).enter(phase, NOW_S - age_s, "x")
+    return Incident("ns", f"i{number}", JOB, {}, status=replace(status, **more))
+
+
+DAY_S = 86400.0
+
+
+def names(found: list[Incident]) -> set[str]:
+    return {each.name for each in found}
+
+
+def test_closed_incidents_are_kept_for_a_week_and_twenty_of_a_job() -> None:
+    many = [incident(number, 60.0 * number) for number in range(25)]
+    old = incident(99, 8 * DAY_S)
+    found = closing.outdated([*many, old], NOW_S, DAY_S)
+    assert names(found) == {"i20", "i21", "i22", "i23", "i24", "i99"}
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        incident(1, 30 * DAY_S, Phase.OBSERVED),
+        incident(1, 30 * DAY_S, Phase.FAILED),
+        incident(1, 30 * DAY_S, Phase.SHUTTING_DOWN),
+        incident(1, 6 * DAY_S),
+        incident(1, 8 * DAY_S, restarts=(Restarted(Way.IN_PLACE, NOW_S - 8 * DAY_S),)),
+        replace(incident(1, 0.0), status=None),
+    ],
+    ids=["not closed", "failed", "under way", "young", "its restart counts", "new"],
+)
+def test_what_still_says_something_is_kept(kept: Incident) -> None:
+    assert closing.outdated([kept], NOW_S, 30 * DAY_S) == []
+
+
+def test_a_restart_counts_no_longer_than_the_longest_window() -> None:
+    kept = incident(1, 8 * DAY_S, restarts=(Restarted(Way.IN_PLACE, NOW_S - 8 * DAY_S),))
+    assert names(closing.outdated([kept], NOW_S, DAY_S)) == {"i1"}
