@@ -103,21 +103,36 @@ class ControlPlane:
         assert answer.code == 201, answer.message
         return str(answer.body["status"]["token"])
 
+    def kubeconfig_of(self, name: str, token: str) -> Path:
+        """A kubeconfig of somebody with a token."""
+        path = self.folder / f"{name}.kubeconfig"
+        _write_kubeconfig(self, path, {"token": token})
+        return path
+
+    def audited(self) -> list[dict[str, Any]]:
+        """What the service accounts of the audited namespace asked for so far."""
+        whole = (self.folder / "audit.log").read_text().rpartition("\n")[0]
+        return [json.loads(line) for line in whole.splitlines()]
+
 
 @contextmanager
-def running(folder: Path, apiserver: Path) -> Iterator[ControlPlane]:
-    """Start one in `folder`; stopped, with its etcd, at the end."""
+def running(folder: Path, apiserver: Path, audited: str | None = None) -> Iterator[ControlPlane]:
+    """Start one in `folder`; stopped, with its etcd, at the end.
+
+    `audited`: the namespace whose service accounts are to be written down.
+    """
     _make_pki(folder)
     ports = _free_ports(3)
     plane = ControlPlane(folder, f"https://127.0.0.1:{ports[2]}")
-    commands = [_etcd(ports), _apiserver(apiserver, ports)]
+    commands = [_etcd(ports), _apiserver(apiserver, ports) + _audit(folder, audited)]
     processes = []
     try:
         for command in commands:
             with open(folder / f"{Path(command[0]).name}.log", "wb") as log:
                 processes.append(subprocess.Popen(command, cwd=folder, stdout=log, stderr=log))
         _wait_until_ready(plane)
-        _write_kubeconfig(plane)
+        certificate = {f"client-{end}": str(folder / f"admin.{file}") for end, file in _ADMIN}
+        _write_kubeconfig(plane, plane.kubeconfig, certificate)
         yield plane
     finally:
         for process in reversed(processes):
@@ -189,13 +204,26 @@ def _make_pki(folder: Path) -> None:
         )  # fmt: skip
 
 
-def _write_kubeconfig(plane: ControlPlane) -> None:
+def _audit(folder: Path, namespace: str | None) -> list[str]:
+    if namespace is None:
+        return []
+    group = f"system:serviceaccounts:{namespace}"
+    policy = {
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived"],
+        "rules": [{"level": "Metadata", "userGroups": [group]}, {"level": "None"}],
+    }
+    (folder / "audit.yaml").write_text(json.dumps(policy))
+    return ["--audit-policy-file=audit.yaml", "--audit-log-path=audit.log"]
+
+
+_ADMIN = (("certificate", "crt"), ("key", "key"))
+
+
+def _write_kubeconfig(plane: ControlPlane, path: Path, user: Mapping[str, str]) -> None:
     folder = plane.folder
     cluster = {"server": plane.url, "certificate-authority": str(folder / "ca.crt")}
-    user = {
-        "client-certificate": str(folder / "admin.crt"),
-        "client-key": str(folder / "admin.key"),
-    }
     config = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -204,4 +232,4 @@ def _write_kubeconfig(plane: ControlPlane) -> None:
         "users": [{"name": "test", "user": user}],
         "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
     }
-    plane.kubeconfig.write_text(json.dumps(config))
+    path.write_text(json.dumps(config))

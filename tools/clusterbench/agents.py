@@ -44,7 +44,10 @@ class Agents:
 
     def __init__(self, session: Session, job: str, gang: list[dict[str, Any]]) -> None:
         self._job, self._gang = job, gang
-        self._configuration = session.configuration
+        settings = session.configuration
+        self._url = urlsplit(settings.host)
+        self._tls = ssl.create_default_context(cafile=settings.ssl_ca_cert)
+        self._tls.load_cert_chain(settings.cert_file, settings.key_file)
         version = session.list(_INCIDENTS, {"limit": "1"})["metadata"]["resourceVersion"]
         query = {"watch": "1", "resourceVersion": version, "timeoutSeconds": "900"}
         self._watch = f"{_INCIDENTS}?{urlencode(query)}"
@@ -67,10 +70,8 @@ class Agents:
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        url, settings = urlsplit(self._configuration.host), self._configuration
-        context = ssl.create_default_context(cafile=settings.ssl_ca_cert)
-        context.load_cert_chain(settings.cert_file, settings.key_file)
-        reader, writer = await asyncio.open_connection(url.hostname, url.port, ssl=context)
+        host, port = self._url.hostname, self._url.port
+        reader, writer = await asyncio.open_connection(host, port, ssl=self._tls)
         try:
             yield reader, writer
         finally:
@@ -112,24 +113,33 @@ class Agents:
                 head += f"Content-Type: {asked.kind}\r\nContent-Length: {len(body)}\r\n\r\n"
                 writer.write(head.encode() + body)
                 status, length = await _head(reader)
-                answer = await reader.readexactly(length) if length else b""
+                if length is not None:
+                    answer = await reader.readexactly(length)
+                else:
+                    answer = b"".join([chunk async for chunk in _chunks(reader)])
                 if status >= 300:
                     raise RuntimeError(f"{asked.path}: {status} {answer[:300]!r}")
 
 
-async def _head(reader: asyncio.StreamReader) -> tuple[int, int]:
-    """Status and content length of an answer."""
+async def _head(reader: asyncio.StreamReader) -> tuple[int, int | None]:
+    """Status and content length of an answer; None for a chunked one."""
     lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     named = dict(line.lower().split(": ", 1) for line in lines[1:] if ": " in line)
-    return int(lines[0].split()[1]), int(named.get("content-length", 0))
+    length = named.get("content-length")
+    return int(lines[0].split()[1]), None if length is None else int(length)
+
+
+async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    while size := int(await reader.readline(), 16):
+        yield (await reader.readexactly(size + 2))[:-2]
+    await reader.readline()
 
 
 async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
     """The lines of a chunked answer, until it ends."""
     rest = b""
-    while size := int(await reader.readline(), 16):
-        chunk = await reader.readexactly(size + 2)
-        *whole, rest = (rest + chunk[:-2]).split(b"\n")
+    async for chunk in _chunks(reader):
+        *whole, rest = (rest + chunk).split(b"\n")
         for line in whole:
             yield line
 

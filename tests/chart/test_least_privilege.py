@@ -1,0 +1,328 @@
+"""Agent and controller, each with its own account and nothing else, take a job through a whole restart.
+
+The API server's audit log says which rights they used. A right that was not used needs a reason below, and
+what was refused is a fault: of the chart, or of a program that asks for what it does not need. Agent and
+controller are the real programs; the job controller and the kubelet, which are nobody's question here, are
+played by the test, on real processes in real control groups.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chart.control_plane import ControlPlane, User, running
+from tests.chart.release import CHART, FULLNAME, RELEASE, Helm, Installed, make_pod
+from tests.chart.test_rbac import AGENT, AT_HOME, CONTROLLER, Right, rights
+from tests.kernel.pods import FakePod, kubelet_root
+
+pytestmark = [
+    pytest.mark.needs("root", "bpf", "cgroup2"),
+    pytest.mark.timeout(600, func_only=True),
+]
+
+HOME, TEAM, NODE, JOB = "kcover", "ml", "n1", "train"
+PODS = f"/api/v1/namespaces/{TEAM}/pods"
+JOBS = f"/apis/batch/v1/namespaces/{TEAM}/jobs"
+INCIDENTS = f"/apis/kcover.io/v1alpha1/namespaces/{TEAM}/incidents"
+REPORTS = f"/apis/kcover.io/v1alpha1/namespaces/{TEAM}/faultreports"
+JOB_LABEL = "batch.kubernetes.io/job-name"
+ARMED = {"kcover.io/cascading-recovery": "true"}
+_RANK = """
+import os, sys, time
+if "RANK" not in os.environ:
+    os.environ |= {"RANK": "%d", "WORLD_SIZE": "2"}
+    os.execv(sys.executable, sys.orig_argv)
+print("up", flush=True)
+while True: time.sleep(0.01)
+"""
+
+# ---- rights that this restart does not use, and why they are there
+
+OTHER_KINDS = "how another kind of job is restarted (tests/cluster/test_cascade.py)"
+NOT_USED: dict[str, dict[Right, str]] = {
+    "agent": {
+        Right("create", "kcover.io", "faultreports"): "asked for beside `patch` by a server-side "
+        "apply of what is not there yet; the request is written down as a patch",
+    },
+    "controller": {
+        **dict.fromkeys(
+            rights("kubeflow.org", "pytorchjobs tfjobs xgboostjobs", "get patch")
+            | rights("kubeflow.org", "paddlejobs jaxjobs mpijobs", "get patch")
+            | rights("trainer.kubeflow.org", "trainjobs", "get patch")
+            | rights("jobset.x-k8s.io", "jobsets", "get patch")
+            | rights("ray.io", "rayjobs rayclusters", "get patch")
+            | rights("kueue.x-k8s.io", "workloads", "list patch")
+            | rights("leaderworkerset.x-k8s.io", "leaderworkersets", "get")
+            | rights("apps", "statefulsets", "get")
+            | rights("batch.volcano.sh", "jobs", "get")
+            | rights("bus.volcano.sh", "commands", "create")
+            | rights("", "pods", "delete"),
+            OTHER_KINDS,
+        ),
+        **dict.fromkeys(
+            rights("", "nodes", "patch") | rights("", "nodes/status", "patch"),
+            "cordon, taint and condition of a node with a device fault (tests/unit/test_nodes.py)",
+        ),
+        **dict.fromkeys(
+            rights("resource.k8s.io", "devicetaintrules", "create")
+            | rights("resource.k8s.io", "resourceslices", "list"),
+            "a device fault where devices come by DRA (tests/unit/test_nodes.py)",
+        ),
+        Right("deletecollection", "", "pods"): "gangs of more than 20 pods (tools/clusterbench)",
+        Right("delete", "kcover.io", "incidents"): "after a week (tests/unit/test_archive.py)",
+    },
+}
+
+
+@pytest.fixture
+def plane(programs: dict[str, Path], tmp_path: Path) -> Iterator[ControlPlane]:
+    with running(tmp_path, programs["kube-apiserver"], audited=HOME) as plane:
+        yield plane
+
+
+@pytest.fixture
+def installed(plane: ControlPlane, programs: dict[str, Path]) -> Installed:
+    root = plane.admin()
+    ready = {"conditions": [{"type": "Ready", "status": "True", "reason": "test"}]}
+    made(root.ask("POST", "/api/v1/nodes", {"metadata": {"name": NODE}, "status": ready}))
+    for name in (HOME, TEAM):
+        made(root.ask("POST", "/api/v1/namespaces", {"metadata": {"name": name}}))
+        accounts = f"/api/v1/namespaces/{name}/serviceaccounts"
+        made(root.ask("POST", accounts, {"metadata": {"name": "default"}}))
+    helm = Helm(programs["helm"], plane.kubeconfig)
+    # a restart in place uses fewer rights: pods are to be replaced
+    full = f"--set=fullnameOverride={FULLNAME}"
+    helm("install", RELEASE, str(CHART), f"--namespace={HOME}", full)
+    return Installed(plane, HOME)
+
+
+def made(answer: Any) -> dict[str, Any]:
+    assert answer.code in (200, 201), answer.message
+    return dict(answer.body)
+
+
+def until(reached: Callable[[], Any], what: str, timeout_s: float = 90.0) -> Any:
+    deadline = time.monotonic() + timeout_s
+    while not (found := reached()):
+        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
+        time.sleep(0.2)
+    return found
+
+
+@dataclass
+class Stand:
+    """A job of two pods on one node, and who plays its controller and its kubelet."""
+
+    root: User
+    groups: Path
+    pods: dict[str, FakePod] = field(default_factory=dict)
+    leaders: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    """Of all pods, also of those that are gone."""
+
+    def job(self) -> dict[str, Any]:
+        return made(self.root.ask("GET", f"{JOBS}/{JOB}"))
+
+    def make_job(self) -> None:
+        container = {"name": "main", "image": "x"}
+        template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+        spec = {"managedBy": "kcover.io/test", "template": template}
+        body = {"metadata": {"name": JOB, "labels": ARMED}, "spec": spec}
+        made(self.root.ask("POST", JOBS, body))
+
+    def make_pods(self, start: str) -> None:
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": JOB, "controller": True}
+        owner["uid"] = self.job()["metadata"]["uid"]
+        for index in range(2):
+            labels = {JOB_LABEL: JOB, "batch.kubernetes.io/job-completion-index": str(index)}
+            metadata = {"name": f"{JOB}-{index}-{start}", "labels": labels}
+            spec = {
+                "nodeName": NODE,
+                "restartPolicy": "Never",
+                "containers": [{"name": "main", "image": "x"}],
+            }
+            body = {"metadata": metadata | {"ownerReferences": [owner]}, "spec": spec}
+            uid = made(self.root.ask("POST", PODS, body))["metadata"]["uid"]
+            pod = FakePod(self.groups, str(metadata["name"]), uid=uid)
+            pod.add("main", program=_RANK % index)
+            self.pods[pod.name] = pod
+            self.leaders += pod.leaders
+            status = pod.api()["status"]
+            assert isinstance(status, dict)
+            status["conditions"] = [{"type": "Ready", "status": "True"}]
+            for each in status["containerStatuses"]:
+                now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+                each |= {"ready": True, "restartCount": 0, "image": "x", "imageID": "x"}
+                each["state"] = {"running": {"startedAt": now}}
+            made(self.root.merge(f"{PODS}/{pod.name}/status", {"status": status}))
+
+    def reported(self) -> set[str]:
+        items = made(self.root.ask("GET", REPORTS))["items"]
+        return {pod["name"] for each in items for pod in each["spec"].get("pods", ())}
+
+    def incident(self, job: str = JOB) -> dict[str, Any]:
+        items = made(self.root.ask("GET", INCIDENTS))["items"]
+        mine = [each for each in items if each["spec"]["job"]["name"] == job]
+        return mine[0] if mine else {}
+
+    def phase(self, job: str = JOB) -> str:
+        return str(self.incident(job).get("status", {}).get("phase", ""))
+
+    def delete_pods(self) -> None:
+        """As the job's controller does when the job is suspended."""
+        for name in self.pods:
+            made(self.root.ask("DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 30}))
+
+    def bury_pods(self) -> None:
+        """As the kubelet does when the processes of pods that are being deleted are gone."""
+        pods = self.pods.values()
+        until(lambda: not any(pod.pids() for pod in pods), "the agent ends all processes")
+        for pod in pods:
+            self.root.ask("DELETE", f"{PODS}/{pod.name}", {"gracePeriodSeconds": 0})
+        self.pods.clear()
+
+
+@pytest.fixture
+def stand(plane: ControlPlane) -> Iterator[Stand]:
+    with kubelet_root() as groups:
+        made_one = Stand(plane.admin(), groups)
+        yield made_one
+        for leader in made_one.leaders:
+            leader.kill()
+            leader.wait()
+            assert leader.stdout is not None
+            leader.stdout.close()
+
+
+def start(stack: ExitStack, installed: Installed, folder: Path, component: str, *more: str) -> Path:
+    """The real program, as the chart's account, bound to a pod on the node; returns its log."""
+    plane, account = installed.plane, f"{FULLNAME}-{component}"
+    pod = make_pod(plane, HOME, NODE, account)
+    config = plane.kubeconfig_of(component, plane.token(HOME, account, pod))
+    program = str(Path(sys.executable).with_name("kcover-ebpf"))
+    command = [program, component, f"--kubeconfig={config}", f"--namespace={HOME}", *more]
+    log = folder / f"{component}.log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, stderr=file, stdout=subprocess.DEVNULL)
+    stack.callback(process.wait, 30)
+    stack.callback(process.terminate)
+    return log
+
+
+def ask_for_recovery(root: User) -> None:
+    """Kcover's own way, about a pod of a job that is not armed: it is looked at, told, and left alone."""
+    labels = {JOB_LABEL: "other"}
+    owner: dict[str, Any] = {"apiVersion": "batch/v1", "kind": "Job", "name": "other"}
+    owner["controller"] = True
+    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "x"}]}}
+    spec = {"managedBy": "kcover.io/test", "template": template}
+    body = {"metadata": {"name": "other"}, "spec": spec}
+    owner["uid"] = made(root.ask("POST", JOBS, body))["metadata"]["uid"]
+    metadata = {"name": "other-0", "labels": labels, "ownerReferences": [owner]}
+    pod = made(root.ask("POST", PODS, {"metadata": metadata, "spec": template["spec"]}))
+    about = {"apiVersion": "v1", "kind": "Pod", "name": "other-0", "namespace": TEAM}
+    event = {
+        "metadata": {"name": "asks", "annotations": {"kcover.io/need-recovery": "true"}},
+        "involvedObject": about | {"uid": pod["metadata"]["uid"]},
+        "type": "Warning",
+        "reason": "Broken",
+        "source": {"component": "somebody"},
+        "lastTimestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    made(root.ask("POST", f"/api/v1/namespaces/{TEAM}/events", event))
+
+
+def restart(stand: Stand) -> None:
+    """A rank dies, and the job is replaced whole."""
+    stand.make_job()
+    stand.make_pods("a")
+    until(lambda: len(stand.reported()) == 2, "the agent reports both pods")
+    time.sleep(3.0)
+    (rank,) = next(iter(stand.pods.values())).pids()
+    os.kill(rank, signal.SIGKILL)
+    until(lambda: stand.job()["spec"].get("suspend") is True, "the controller suspends the job")
+    stand.delete_pods()
+    stand.bury_pods()
+    until(lambda: not stand.job()["spec"].get("suspend"), "the controller lets the job go on")
+    stand.make_pods("b")
+    until(lambda: stand.phase() == "Recovering", "all pods run again")
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    ends = ("SuccessCriteriaMet", "Complete")
+    conditions = [
+        {"type": each, "status": "True", "lastTransitionTime": now, "reason": "CompletionsReached"}
+        for each in ends
+    ]
+    status = {"conditions": conditions, "startTime": now, "completionTime": now}
+    made(stand.root.merge(f"{JOBS}/{JOB}/status", {"status": status}))
+    until(lambda: stand.phase() == "Recovered", "the job is over")
+
+
+def used(plane: ControlPlane, component: str) -> set[Right]:
+    account = f"system:serviceaccount:{HOME}:{FULLNAME}-{component}"
+    found = set()
+    for each in plane.audited():
+        if each["user"]["username"] != account:
+            continue
+        about = each.get("objectRef")
+        assert about is not None, f"{component} asked for {each['requestURI']}"
+        sub = f"/{about['subresource']}" if about.get("subresource") else ""
+        found.add(Right(each["verb"], about.get("apiGroup", ""), about["resource"] + sub))
+    return found
+
+
+def test_a_whole_restart_uses_every_right_or_says_why_not(
+    installed: Installed, stand: Stand, tmp_path: Path
+) -> None:
+    plane = installed.plane
+    with ExitStack() as stack:
+        logs = [
+            start(stack, installed, tmp_path, "controller", f"--lease={FULLNAME}-controller"),
+            start(
+                stack,
+                installed,
+                tmp_path,
+                "agent",
+                f"--node={NODE}",
+                f"--state-dir={tmp_path / 's'}",
+            ),
+        ]
+        try:
+            restart(stand)
+            ask_for_recovery(stand.root)
+            until(
+                lambda: stand.phase("other") == "Observed", "the other job is told, and left alone"
+            )
+            until(lambda: Right("create", "", "events") in used(plane, "controller"), "an Event")
+            stand.root.ask("DELETE", f"{JOBS}/{JOB}")
+            for pod in stand.pods.values():
+                stand.root.ask("DELETE", f"{PODS}/{pod.name}", {"gracePeriodSeconds": 0})
+            until(lambda: not stand.reported(), "the agent takes its report away")
+        except AssertionError:
+            print(*(log.read_text()[-3000:] for log in logs), sep="\n---\n")
+            print(stand.incident())
+            raise
+    refused = [
+        (each["user"]["username"], each["verb"], each["requestURI"])
+        for each in plane.audited()
+        if each["responseStatus"]["code"] in (401, 403)
+    ]
+    assert refused == []
+    for component, granted in (
+        ("agent", AGENT),
+        ("controller", CONTROLLER | AT_HOME["controller"]),
+    ):
+        took, excused = used(plane, component), set(NOT_USED[component])
+        assert took <= granted
+        assert excused <= granted, "a reason for a right that nobody has"
+        assert granted - took - excused == set(), f"{component} has rights that it did not use"
+        assert took & excused == set(), "used after all: the reason is not needed"
