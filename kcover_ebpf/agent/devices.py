@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kcover_ebpf.cluster.report import DevicePicture
@@ -37,9 +37,18 @@ class _Known:
 class DeviceBoard:
     """Faults by device and code; a later word on the same replaces the earlier one."""
 
-    def __init__(self, catalog: Callable[[], Catalog]) -> None:
-        """`catalog` is asked at the first Xid: most nodes never have one."""
-        self._catalog = catalog
+    def __init__(
+        self,
+        catalog: Callable[[], Catalog],
+        driver: Callable[[], str | None],
+        below: Callable[[str], Collection[str]],
+    ) -> None:
+        """`catalog` is asked at the first Xid: most nodes never have one.
+
+        `driver`: version of the GPU driver that is loaded, on which the meaning of some numbers depends;
+        `below`: GPUs and network devices at or below a PCI address.
+        """
+        self._catalog, self._driver, self._below = catalog, driver, below
         self._known: dict[tuple[str, str], _Known] = {}
         self.version = 0
 
@@ -51,21 +60,26 @@ class DeviceBoard:
     def _faults(self, fact: Fact) -> list[DeviceFault]:
         match fact:
             case XidReported():
-                return faults.of_xid(fact, (_NODE,), self._catalog())
-            case AerError():
-                fatal = fact.severity is AerSeverity.FATAL
-                return faults.of_aer(fact, (_NODE,), fact.device) if fatal else []
+                return faults.of_xid(fact, (_NODE,), self._catalog(), self._driver())
+            case AerError() if fact.severity is AerSeverity.FATAL:
+                devices = self._concerned(fact.device)
+                return [each for at in devices for each in faults.of_aer(fact, (_NODE,), at)]
             case DeviceNotice():
-                cleared = _CLEARS.get(fact.notice)
-                if cleared is not None:
-                    self._clear(fact.device, cleared.value)
-                return faults.of_notice(fact, (_NODE,), fact.device)
+                devices = self._concerned(fact.device)
+                if (cleared := _CLEARS.get(fact.notice)) is not None:
+                    for at in devices:
+                        self._clear(at, cleared.value)
+                return [each for at in devices for each in faults.of_notice(fact, (_NODE,), at)]
             case PortChange():
                 self._clear(fact.device or fact.port, "port down")
                 where = fact.device or fact.port
                 return [] if fact.up else faults.of_port(fact, (_NODE,), where)
             case _:
                 return []
+
+    def _concerned(self, device: str) -> Sequence[str]:
+        """What is used of a device: a port's fault is one of all that hangs on it."""
+        return sorted(self._below(device)) or (device,)
 
     def _note(self, fault: DeviceFault) -> None:
         key = fault.device, fault.code

@@ -143,10 +143,10 @@ class _Agent:
         if plan.catalog is not None:
             load(plan.catalog)  # a mistake in it is told at the start, not at the first Xid
         catalog = cache(partial(load, plan.catalog))
-        self._board = DeviceBoard(catalog)
         kernel = self._stack.enter_context(Kernel.open(plan.settings))
-        devices = DeviceWatch(kernel.maps, plan.settings, catalog)
-        return kernel, self._stack.enter_context(devices)
+        devices = self._stack.enter_context(DeviceWatch(kernel.maps, plan.settings, catalog))
+        self._board = DeviceBoard(catalog, lambda: devices.driver, devices.whose.below)
+        return kernel, devices
 
     def _make_executor(
         self, registry: Registry, containers: Containers, ledger: Ledger

@@ -78,7 +78,8 @@ class DeviceWatch:
         self._aer = AerCounter()
         self._aer_quiet_ns = 0
         self._line_came = False
-        self._driver_version: str | None = None
+        self.driver: str | None = None
+        """Version of the GPU driver that is loaded; None without one."""
         self._stale_driver = False
         self._has_catalog = False
         self._meet_driver()
@@ -108,7 +109,7 @@ class DeviceWatch:
         return Sources(
             probes={each.probe for each in self.statuses if each.attached},
             xid=self.rung,
-            driver=self._driver_version is not None,
+            driver=self.driver is not None,
             console=self.console_works,
             log=self._kmsg is not None,
             links=self._ports is not None,
@@ -117,7 +118,7 @@ class DeviceWatch:
     def _meet_driver(self) -> None:
         """Learn which GPUs the driver has, and how it can be heard."""
         self.whose.learn()
-        self._driver_version = _version(self._root)
+        self.driver = _version(self._root)
         self.ladder.best = self._best_rung()
         self._stale_driver = False
 
@@ -126,7 +127,7 @@ class DeviceWatch:
             self._leave_nvml()
             # who reads the log knows who wrote a line; the console only says sooner that there is one
             return self._attached.rung or Rung.KMSG
-        if self._driver_version is None:
+        if self.driver is None:
             self._leave_nvml()
             return Rung.CONSOLE
         if self.whose.nvml is None:
@@ -228,7 +229,7 @@ class DeviceWatch:
         return [] if known is None else self._concerning(known, members)
 
     def _concerning(self, report: XidReported, members: Collection[Pid]) -> list[DeviceFact]:
-        return [report, *self._concern.of_xid(report, members, _now_ns(), self._driver_version)]
+        return [report, *self._concern.of_xid(report, members, _now_ns(), self.driver)]
 
     def _on_aer(self, error: AerError, members: Collection[Pid]) -> list[DeviceFact]:
         return [error, *self._concern.of_aer(error, members, _now_ns())]

@@ -1,0 +1,147 @@
+"""What a node's report says of its devices: which are broken, whose they are, when they are well again."""
+
+from __future__ import annotations
+
+import pytest
+
+from kcover_ebpf.agent.devices import DeviceBoard, devices_of
+from kcover_ebpf.device_facts import (
+    AerError,
+    AerSeverity,
+    DeviceFault,
+    DeviceNotice,
+    Notice,
+    PortChange,
+    Rung,
+    XidReported,
+)
+from kcover_ebpf.facts import Pid
+from kcover_ebpf.hardware.catalog.files import shipped
+from kcover_ebpf.hardware.topology import Gpu, Port, Topology
+
+PORT, GPU, OTHER, NIC = "0000:5c:00.0", "0000:5d:00.0", "0000:5e:00.0", "0000:9a:00.0"
+BELOW = {PORT: {GPU, OTHER}, GPU: {GPU}}
+S = 1_000_000_000
+
+
+def board(driver: str | None = None) -> DeviceBoard:
+    return DeviceBoard(shipped, lambda: driver, lambda device: BELOW.get(device, set()))
+
+
+def xid(number: int, text: str = "", *, confirmed: bool = True) -> XidReported:
+    return XidReported(3 * S, GPU, number, text, Rung.KPROBE, confirmed=confirmed)
+
+
+def aer(device: str, severity: AerSeverity) -> AerError:
+    return AerError(3 * S, device, severity, 0x20, ("Surprise Down Error",), 1)
+
+
+def notice(device: str, kind: Notice) -> DeviceNotice:
+    return DeviceNotice(3 * S, device, kind, kind.value)
+
+
+def port(up: bool) -> PortChange:
+    return PortChange(3 * S, "mlx5_0/1", NIC, up, "port up" if up else "port down")
+
+
+def told(known: DeviceBoard) -> list[tuple[str, str, bool]]:
+    return [(each.device, each.fault, each.fatal) for each in known.pictures(5 * S)]
+
+
+@pytest.mark.parametrize(
+    ("fact", "expected"),
+    [
+        (xid(79), [(GPU, "xid_79", True)]),
+        (xid(63), [(GPU, "xid_63", False)]),
+        (xid(79, confirmed=False), []),
+        (aer(GPU, AerSeverity.FATAL), [(GPU, "aer_fatal", True)]),
+        (aer(PORT, AerSeverity.FATAL), [(GPU, "aer_fatal", True), (OTHER, "aer_fatal", True)]),
+        (aer("0000:01:00.0", AerSeverity.FATAL), [("0000:01:00.0", "aer_fatal", True)]),
+        (aer(GPU, AerSeverity.NONFATAL), []),
+        (aer(GPU, AerSeverity.CORRECTED), []),
+        (notice(PORT, Notice.SLOT_DOWN), [(GPU, "slot_down", True), (OTHER, "slot_down", True)]),
+        (notice(GPU, Notice.GPU_LOST), [(GPU, "gpu_lost", True)]),
+        (port(up=False), [(NIC, "port_down", False)]),
+        (port(up=True), []),
+    ],
+    ids=lambda value: getattr(value, "text", None) or None,
+)
+def test_what_is_told(fact, expected):
+    known = board()
+    known.observe(fact)
+    assert told(known) == expected
+
+
+def test_the_drivers_branch_decides_what_a_number_means():
+    """144 was a rotation of keys in 550, and is an NVLink unit since 560."""
+    text = {}
+    for driver in ("550.163.01", "580.65.06"):
+        known = board(driver)
+        known.observe(xid(144, "once"))
+        (text[driver],) = (each.text for each in known.pictures(5 * S))
+    assert text["550.163.01"] != text["580.65.06"]
+    assert "key" in text["550.163.01"].lower()
+
+
+@pytest.mark.parametrize(
+    ("broken", "well"),
+    [
+        (port(up=False), port(up=True)),
+        (notice(NIC, Notice.NIC_FAILED), notice(NIC, Notice.NIC_RECOVERED)),
+        (notice(PORT, Notice.SLOT_DOWN), notice(PORT, Notice.SLOT_UP)),
+    ],
+    ids=["port", "firmware", "slot"],
+)
+def test_what_recovers_is_told_no_more(broken, well):
+    known = board()
+    known.observe(broken)
+    before = known.version
+    known.observe(well)
+    assert told(known) == []
+    assert known.version > before
+
+
+def test_the_pods_that_hold_a_device():
+    known = board()
+    known.observe(aer(PORT, AerSeverity.FATAL))
+    fault = DeviceFault(3 * S, Pid(7), GPU, "AER fatal", "x", ends_job=True)
+    for pod in ("uid-b", "uid-a", "uid-a", ""):
+        known.hold(fault, pod)
+    pictures = {each.device: each for each in known.pictures(5 * S)}
+    assert pictures[GPU].pods == ("uid-a", "uid-b")
+    assert pictures[OTHER].pods == ()
+    assert pictures[GPU].age_s == 2.0
+    assert PORT in pictures[GPU].text
+
+
+def test_a_later_word_on_the_same_fault_keeps_its_pods_and_a_flood_has_an_end():
+    known = board()
+    known.observe(xid(79, "first"))
+    known.hold(DeviceFault(3 * S, Pid(7), GPU, "Xid 79", "x", ends_job=True), "uid-a")
+    known.observe(xid(79, "second"))
+    (picture,) = known.pictures(5 * S)
+    assert "second" in picture.text
+    assert picture.pods == ("uid-a",)
+    for number in range(200):
+        known.observe(aer(f"0000:{number:02x}:00.0", AerSeverity.FATAL))
+    assert len(known.pictures(5 * S)) == 64
+
+
+def test_which_devices_each_pod_has_open(monkeypatch):
+    topology = Topology(
+        (Gpu(GPU, 0, "GPU-1", ()), Gpu(OTHER, -1, "", ())),
+        (Port("mlx5_0", NIC, (), "/dev/infiniband/uverbs0"), Port("eth0", NIC, (), "")),
+    )
+    held = {"/dev/nvidia0": {Pid(7), Pid(8)}, "/dev/infiniband/uverbs0": {Pid(8)}}
+    asked = []
+
+    def open_by(pids, paths):
+        (path,) = paths
+        asked.append(path)
+        return held[path] & set(pids)
+
+    monkeypatch.setattr("kcover_ebpf.agent.devices.ownership.open_by", open_by)
+    members = {Pid(7): "uid-a", Pid(8): "uid-b"}
+    assert devices_of(topology, members) == {"uid-a": (GPU,), "uid-b": (GPU, NIC)}
+    assert set(asked) == set(held)
+    assert devices_of(Topology(), members) == {}
