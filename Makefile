@@ -62,7 +62,7 @@ demo: setup-demo build ## train 4 ranks, inject FAULT=stop|kill|lock|loop|skip|b
 demo-cluster: setup-cluster build ## a real Kubernetes, a hung PyTorchJob: restarted in place, then replaced
 	@PYTHONPATH=$(CURDIR) /usr/bin/python3 -m tools.demo.cluster
 
-.PHONY: test test-unit test-kernel test-vm test-vm-matrix test-cluster
+.PHONY: test test-unit test-kernel test-vm test-vm-matrix test-drivers test-cluster
 test: setup-test check ## set up, check, run all tests (needs root for the kernel half)
 	@$(MAKE) --no-print-directory build
 	$(PYTHON) -m pytest
@@ -74,11 +74,14 @@ test-kernel: setup-test build ## the tests against the running kernel, as root
 	$(PYTHON) -m pytest tests/kernel
 
 test-vm: setup-vm build ## the tests that boot another kernel (6.1) in a virtual machine
-	$(PYTHON) -m pytest tests/vm
+	$(PYTHON) -m pytest tests/vm --ignore=tests/vm/test_targets.py
 
 test-vm-matrix: export KCOVER_VM_KERNELS := 5.10 6.1 6.12 newest
 test-vm-matrix: setup-vm build ## the same on 5.10, 6.1, 6.12 and the newest kernel to be had
-	$(PYTHON) -m pytest tests/vm
+	$(PYTHON) -m pytest tests/vm --ignore=tests/vm/test_targets.py
+
+test-drivers: setup-vm build ## build real GPU drivers, and look for the functions that are probed
+	$(PYTHON) -m pytest tests/vm/test_targets.py
 
 test-cluster: setup-cluster build ## the tests on a real Kubernetes: that of $KUBECONFIG, or tools/testbed
 	@if [ -z "$$KUBECONFIG" ]; then tools/testbed up; fi

@@ -12,17 +12,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.vm.kernels import (
-    DEFAULT,
-    STORE,
-    Kernel,
-    Missing,
-    headers_of,
-    locked,
-    prepared,
-    run,
-    unpack,
-)
+from tests.vm.kernels import DEFAULT, prepared
+from tests.vm.packages import STORE, Kernel, Missing, locked, run, unpack
+from tests.vm.standin import headers_of
 
 DRIVERS = (
     Kernel("open-535", "bookworm", "nvidia-open-kernel-dkms", component="contrib"),

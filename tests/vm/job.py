@@ -44,7 +44,10 @@ def main() -> None:
         peer.sendall(b"x" * 4096)
         left = 4096
         while left:
-            left -= len(peer.recv(left))
+            got = peer.recv(left)
+            if not got:
+                sys.exit("the other rank has gone")
+            left -= len(got)
         if step == 0:
             print(f"rank {rank} trains", file=sys.stderr, flush=True)
         time.sleep(0.02)

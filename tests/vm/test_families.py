@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tests.vm import kernels
-from tests.vm.conftest import GPU, Observer, insert_driver
+from tests.vm.conftest import GPU, insert_driver, stub_of
 from tests.vm.guest import Guest
-from tests.vm.test_devices import SAY
+from tests.vm.sensing import SAY, Observer, of_kind
 
 # kernel helper of glibc's madvise: MADV_HWPOISON (include/uapi/asm-generic/mman-common.h)
 POISON = """
@@ -23,10 +21,7 @@ if libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(4096), 100):
 """
 
 
-def kinds(lines: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    return [line for line in lines if line.get("fact") == kind]
-
-
+@pytest.mark.family("memory")
 def test_a_bad_page(guest: Guest, observer: Observer) -> None:
     mark = observer.mark()
     guest.run("/usr/bin/python3", "-c", POISON)
@@ -36,6 +31,7 @@ def test_a_bad_page(guest: Guest, observer: Observer) -> None:
     assert "Memory failure" in guest.shell("dmesg | tail -20")
 
 
+@pytest.mark.family("memory")
 def test_a_machine_check(guest: Guest, observer: Observer) -> None:
     guest.shell("modprobe mce-inject")
     mark = observer.mark()
@@ -52,13 +48,12 @@ def test_a_machine_check(guest: Guest, observer: Observer) -> None:
 @pytest.fixture
 def faults(guest: Guest, prepared: kernels.Prepared) -> str:
     """Where the module that raises faults without a device takes its commands."""
-    if prepared.stub is None or not prepared.stub.with_name("kcover_faults.ko").exists():
-        pytest.skip(f"needs headers and a compiler for {prepared.version}")
-    module = prepared.stub.with_name("kcover_faults.ko")
+    module = stub_of(prepared).with_name("kcover_faults.ko")
     guest.shell(f"[ -e /proc/kcover_faults ] || insmod {module}")
     return "/proc/kcover_faults"
 
 
+@pytest.mark.family("memory")
 def test_a_memory_controller_that_reports(guest: Guest, observer: Observer, faults: str) -> None:
     before = int(guest.shell("cat /sys/devices/system/edac/mc/mc0/ue_count"))
     mark = observer.mark()
@@ -69,6 +64,7 @@ def test_a_memory_controller_that_reports(guest: Guest, observer: Observer, faul
     assert int(guest.shell("cat /sys/devices/system/edac/mc/mc0/ue_count")) == before + 1
 
 
+@pytest.mark.family("nic")
 def test_firmware_that_fails(guest: Guest, observer: Observer, faults: str) -> None:
     mark = observer.mark()
     guest.shell(f"echo health fw fatal 0x7 >{faults}")
@@ -76,6 +72,7 @@ def test_firmware_that_fails(guest: Guest, observer: Observer, faults: str) -> N
     assert (fact["notice"], fact["device"], fact["text"]) == ("nic_failed", GPU, "fw fatal 0x7")
 
 
+@pytest.mark.family("disk")
 def test_a_disk_that_fails_a_request(guest: Guest, observer: Observer) -> None:
     """The first bad sector of the emulated disk is 0x1234 (drivers/scsi/scsi_debug.c)."""
     if "block_rq_error" in observer.ready["probes"].get("block.on_block_error", ""):
@@ -92,20 +89,22 @@ def test_a_disk_that_fails_a_request(guest: Guest, observer: Observer) -> None:
     assert "sda" in guest.shell("dmesg | tail -20")
 
 
+@pytest.mark.family("nic")
 def test_a_link_that_goes_down(guest: Guest, observer: Observer) -> None:
     guest.shell("ip link add wire0 type veth peer name wire1; ip link set wire0 up")
     guest.shell("ip link set wire1 up; sleep 1")
     mark = observer.mark()
     guest.shell("ip link set wire1 down; sleep 1; ip link set wire1 up; sleep 1")
     lines = observer.wait(
-        lambda lines: len([x for x in kinds(lines, "PortChange") if x["port"] == "wire0"]) >= 2,
+        lambda lines: len([x for x in of_kind(lines, "PortChange") if x["port"] == "wire0"]) >= 2,
         mark,
     )
-    told = [(x["up"], x["text"]) for x in kinds(lines, "PortChange") if x["port"] == "wire0"]
+    told = [(x["up"], x["text"]) for x in of_kind(lines, "PortChange") if x["port"] == "wire0"]
     assert [up for up, _ in told] == [False, True]
     guest.shell("ip link del wire0")
 
 
+@pytest.mark.family("nic")
 def test_an_rdma_port_that_goes_down(guest: Guest, observer: Observer) -> None:
     guest.shell("modprobe rdma_rxe; ip link add wire0 type veth peer name wire1")
     guest.shell(
@@ -115,9 +114,9 @@ def test_an_rdma_port_that_goes_down(guest: Guest, observer: Observer) -> None:
     mark = observer.mark()
     guest.shell("ip link set wire1 down; sleep 1")
     lines = observer.wait(
-        lambda lines: any(x["port"] == "soft/1" for x in kinds(lines, "PortChange")), mark
+        lambda lines: any(x["port"] == "soft/1" for x in of_kind(lines, "PortChange")), mark
     )
-    told = [x for x in kinds(lines, "PortChange") if x["port"] == "soft/1"]
+    told = [x for x in of_kind(lines, "PortChange") if x["port"] == "soft/1"]
     # where the soft device has counters (7.3), a growing link_downed says it once more
     assert (False, "port down") in {(fact["up"], fact["text"]) for fact in told}
     assert not any(fact["up"] for fact in told)
@@ -125,12 +124,12 @@ def test_an_rdma_port_that_goes_down(guest: Guest, observer: Observer) -> None:
     guest.shell("ip link del wire0")
 
 
+@pytest.mark.family("reload")
 def test_a_driver_that_is_unloaded_and_loaded_again(
     guest: Guest, observer: Observer, driver: kernels.Prepared
 ) -> None:
     """The probes must not keep the driver in, and must come back with it."""
     assert driver.stub is not None
-    guest.python("import time")
     guest.python(SAY)
     guest.run("/bin/kill", str(observer.member))
     mark = observer.mark()

@@ -1,119 +1,92 @@
-"""The whole sensor in a guest: a fatal Xid ends the local job that holds the device."""
+"""The whole sensor in a guest: what ends the local job that holds the device, and what does not."""
 
 from __future__ import annotations
 
-import json
-import time
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
 from tests.vm import kernels
 from tests.vm.conftest import GPU
 from tests.vm.guest import Guest
-from tests.vm.test_devices import SAY
+from tests.vm.packages import ROOT
+from tests.vm.sensing import INJECT, SAY, Line, Lines, Run, ended, of_kind, trains
 
+Figure = Callable[[str, object], None]
 LAUNCH = (
     "for r in 0 1; do RANK=$r LOCAL_RANK=$r WORLD_SIZE=2 "
-    f"/usr/bin/python3 {kernels.ROOT}/tests/vm/job.py & done; wait"
+    f"/usr/bin/python3 {ROOT}/tests/vm/job.py & done; wait"
 )
+HARMLESS = (63, 31)
+"""Handled by the hardware; an application's own fault."""
+FATAL = {
+    "Xid 79": f"say('xid 79 {GPU} GPU has fallen off the bus.')",
+    "AER fatal": f"print(time.clock_gettime_ns(7)); inject('{GPU}', 0x40000, 0)",
+}
 
 
-class Run:
-    """`kcover-ebpf run` in the guest."""
-
-    def __init__(self, guest: Guest, *options: str, launch: str = LAUNCH) -> None:
-        command = kernels.ROOT / ".venv/bin/kcover-ebpf"
-        self._out, self._code = guest.share / "run.json", guest.share / "run.code"
-        for path in (self._out, self._code):
-            path.unlink(missing_ok=True)
-        script = (
-            f"{command} run -o json {' '.join(options)} -- /bin/sh -c '{launch}' "
-            "> /share/run.json 2> /share/run.log; echo $? > /share/run.code"
-        )
-        guest.start("/bin/sh", "-c", script, log="/dev/null")
-
-    def lines(self) -> list[dict[str, Any]]:
-        if not self._out.exists():
-            return []
-        whole = self._out.read_text().rpartition("\n")[0]
-        return [json.loads(line) for line in whole.splitlines()]
-
-    def wait(self, found: Any, what: str) -> list[dict[str, Any]]:
-        deadline = time.monotonic() + 400
-        while not found(self.lines()):
-            if time.monotonic() > deadline:
-                log = self._out.with_suffix(".log").read_text()[-1500:]
-                pytest.fail(f"no {what}: {self.lines()[-5:]} {log}", pytrace=False)
-            time.sleep(0.1)
-        return self.lines()
-
-    def code(self) -> int:
-        self.wait(lambda _: self._code.exists() and self._code.read_text().strip(), "end")
-        return int(self._code.read_text())
-
-
-def trains(lines: list[dict[str, Any]]) -> bool:
-    return any(line.get("cause") == "training" for line in lines)
-
-
-def ended(lines: list[dict[str, Any]]) -> bool:
-    return any(line["event"] == "end" for line in lines)
-
-
-def fault(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    (verdict,) = [line for line in lines if line.get("verdict") == "DEVICE_FAULT"]
+def verdict_of(lines: Lines, kind: str) -> Line:
+    (verdict,) = [line for line in lines if line.get("verdict") == kind]
     return verdict
 
 
-def test_a_fatal_xid_ends_the_job_that_holds_the_gpu(
-    guest: Guest, driver: kernels.Prepared, capsys: pytest.CaptureFixture[str]
-) -> None:
-    guest.python("import time")
-    guest.python(SAY)
-    run = Run(guest, "--act", "shutdown")
-    run.wait(trains, "training")
-    begun_s = int(guest.python(f"say('xid 79 {GPU} GPU has fallen off the bus.')")) / 1e9
+def is_ended_by(run: Run, guest: Guest, fatal: str, note: Figure) -> Line:
+    """Cause it; the verdict, once the job was shut down; both latencies are noted."""
+    begun_s = int(guest.python(FATAL[fatal])) / 1e9
     offset_s = float(guest.python("print(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME))"))
     lines = run.wait(ended, "end")
     assert run.code() == 75
-    verdict = fault(lines)
+    verdict = verdict_of(lines, "DEVICE_FAULT")
+    acted = next(line for line in lines if line["event"] == "action")
+    note("to_verdict_ms", round((verdict["time"] - begun_s - offset_s) * 1e3))
+    note("to_shutdown_ms", round((acted["time"] - begun_s - offset_s) * 1e3))
     assert verdict["cause"] == "device"
     assert verdict["culprit"]["device"] == GPU
     assert verdict["culprit"]["rank"] == 0
-    assert "Xid 79" in verdict["evidence"][0]["text"]
-    assert "fallen off the bus" in verdict["evidence"][0]["text"]
-    acted = [line for line in lines if line["event"] == "action"]
-    with capsys.disabled():
-        told_ms = (verdict["time"] - begun_s - offset_s) * 1e3
-        acted_ms = (acted[0]["time"] - begun_s - offset_s) * 1e3
-        print(f"\n  Xid 79 to verdict {told_ms:.0f} ms, to shutdown {acted_ms:.0f} ms, guest time")
+    assert fatal.partition(" ")[0] in verdict["evidence"][0]["text"]
+    return verdict
 
 
-@pytest.mark.parametrize("report", ["63 {gpu} Row Remapper", "31 {gpu} MMU Fault"])
-def test_a_harmless_xid_ends_nothing(guest: Guest, driver: kernels.Prepared, report: str) -> None:
-    guest.python("import time")
+@pytest.mark.family("sensor")
+def test_of_several_xids_the_fatal_one_ends_the_job_that_holds_the_gpu(
+    guest: Guest, driver: kernels.Prepared, record_property: Figure
+) -> None:
     guest.python(SAY)
-    run = Run(guest, "--act", "shutdown", "--for", "25s")
+    run = Run(guest, "--act", "shutdown", launch=LAUNCH)
     run.wait(trains, "training")
-    guest.python(f"say('xid {report.format(gpu=GPU)}')")
-    lines = run.wait(ended, "end")
-    assert run.code() == 0
-    reports = [line for line in lines if line.get("fact") == "xid_reported"]
-    assert [line["number"] for line in reports] == [int(report.split(maxsplit=1)[0])]
-    assert not [line for line in lines if line.get("verdict") == "DEVICE_FAULT"]
+    for number in HARMLESS:
+        guest.python(f"say('xid {number} {GPU} harmless'); time.sleep(3)")
+    before = run.wait(lambda lines: len(of_kind(lines, "xid_reported")) == 2, "harmless Xids")
+    assert [line["number"] for line in of_kind(before, "xid_reported")] == list(HARMLESS)
+    assert not [line for line in before if line.get("verdict") == "DEVICE_FAULT"]
+    verdict = is_ended_by(run, guest, "Xid 79", record_property)
+    assert "fallen off the bus" in verdict["evidence"][0]["text"]
 
 
-def stuck(lines: list[dict[str, Any]]) -> bool:
+@pytest.mark.family("sensor")
+def test_a_fatal_pcie_error_ends_the_job_that_holds_the_gpu(
+    guest: Guest, driver: kernels.Prepared, record_property: Figure
+) -> None:
+    guest.python(INJECT)
+    run = Run(guest, "--act", "shutdown", launch=LAUNCH)
+    run.wait(trains, "training")
+    is_ended_by(run, guest, "AER fatal", record_property)
+
+
+def stuck(lines: Lines) -> bool:
     return any(line.get("cause") == "driver_stuck" for line in lines)
 
 
-def test_a_driver_call_that_hangs(guest: Guest, driver: kernels.Prepared) -> None:
+@pytest.mark.family("stuck")
+def test_a_driver_call_that_hangs(
+    guest: Guest, driver: kernels.Prepared, record_property: Figure
+) -> None:
     """The rank sits in an ioctl in state D: no signal ends it, and the GPU is named."""
     run = Run(guest, "--for", "200s", launch=f"export JOB_STUCK=400; {LAUNCH}")
     lines = run.wait(stuck, "driver call")
     verdict = next(line for line in lines if line.get("cause") == "driver_stuck")
+    (call,) = of_kind(lines, "driver_call")
+    record_property("to_verdict_s", round(verdict["time"] - verdict["since"], 1))
     assert (verdict["verdict"], verdict["culprit"]["rank"]) == ("HUNG", 0)
     assert verdict["culprit"]["device"] == GPU
-    (call,) = [line for line in lines if line.get("fact") == "driver_call"]
     assert (call["node"], call["device"]) == ("/dev/nvidia0", GPU)

@@ -8,10 +8,13 @@ import pytest
 
 from kcover_ebpf.kernel.symbols import variants
 from tests.vm import drivers
-from tests.vm.kernels import ROOT, Kernel, Missing
+from tests.vm.packages import ROOT, Kernel, Missing
 
 NAMED = re.findall(r'SEC\("kprobe/(\w+)"\)', (ROOT / "bpf/gpu.bpf.c").read_text())
 TRACEPOINT = re.findall(r'SEC\("raw_tp/(\w+)"\)', (ROOT / "bpf/gpu.bpf.c").read_text())
+
+
+pytestmark = pytest.mark.family("targets")
 
 
 @pytest.fixture(scope="module", params=drivers.DRIVERS, ids=lambda driver: driver.name)

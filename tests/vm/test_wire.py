@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.vm import kernels
 from tests.vm.guest import Guest, GuestError, wire_end
-from tests.vm.test_sensor import Run, trains
+from tests.vm.packages import ROOT
+from tests.vm.sensing import Line, Lines, Run, of_kind, trains
 
+pytestmark = pytest.mark.family("wire")
+
+Figure = Callable[[str, object], None]
 NEAR, FAR = "10.77.0.1", "10.77.0.2"
 CARD = "$(basename $(dirname $(grep -l 52:54 /sys/class/net/*/address)))"
-RANK = f"RANK={{rank}} JOB_ADDRESS={NEAR} JOB_GPU= exec /usr/bin/python3 {kernels.ROOT}/tests/vm/job.py"
+RANK = f"RANK={{rank}} JOB_ADDRESS={NEAR} JOB_GPU= exec /usr/bin/python3 {ROOT}/tests/vm/job.py"
 
 
 @pytest.fixture(scope="module")
@@ -46,54 +49,62 @@ def reached(near: Guest) -> str:
     raise last
 
 
-@pytest.fixture
-def run(pair: tuple[Guest, Guest]) -> Iterator[Run]:
+@pytest.fixture(scope="module")
+def run(pair: tuple[Guest, Guest]) -> Run:
     """The sensor beside rank 0; rank 1 is on the other machine. Both train."""
     near, far = pair
-    other = far.start("/bin/sh", "-c", RANK.format(rank=1), log="/dev/null")
-    watching = Run(near, "--for", "300s", launch=RANK.format(rank=0))
+    far.start("/bin/sh", "-c", RANK.format(rank=1), log="/dev/null")
+    watching = Run(near, launch=RANK.format(rank=0))
     watching.wait(trains, "training")
-    yield watching
-    far.run("/bin/kill", str(other))
-    watching.code()
+    return watching
 
 
-def lost(lines: list[dict[str, Any]]) -> bool:
-    return any(line.get("verdict") == "LOST_LINK" for line in lines)
+def lost(lines: Lines) -> Line | None:
+    return next((line for line in lines if line.get("verdict") == "LOST_LINK"), None)
 
 
-def healed(lines: list[dict[str, Any]]) -> bool:
+def healed(lines: Lines) -> bool:
     kinds = [line["verdict"] for line in lines if line["event"] == "verdict"]
     return "LOST_LINK" in kinds and kinds[-1] == "WORKING"
 
 
-def verdict(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    return next(line for line in lines if line.get("verdict") == "LOST_LINK")
+def cut(near: Guest, run: Run, what: str, note: Figure) -> Lines:
+    """What the sensor says from the cut of the wire or the card to its healing."""
+    begun = len(run.lines())
+    cut_at_s = float(near.python("import time; print(time.time())"))
+    near.monitor(f"set_link {what} off")
+    try:
+        run.wait(lambda lines: lost(lines) is not None, "lost link", begun)
+        carrier = near.shell(f"cat /sys/class/net/{CARD}/carrier").strip()
+    finally:
+        near.monitor(f"set_link {what} on")
+    lines = run.wait(healed, "healing", begun)
+    verdict = lost(lines)
+    assert verdict is not None
+    note("to_verdict_s", round(verdict["time"] - cut_at_s, 1))
+    # a wire that only loses packets leaves the card its carrier
+    assert carrier == ("0" if what == "card" else "1")
+    return lines
 
 
-def test_a_wire_that_loses_everything_in_silence(pair: tuple[Guest, Guest], run: Run) -> None:
-    near, _ = pair
-    near.monitor("set_link wire off")
-    lines = run.wait(lost, "lost link")
-    near.monitor("set_link wire on")
-    said = verdict(lines)
+def test_a_wire_that_loses_everything_in_silence(
+    pair: tuple[Guest, Guest], run: Run, record_property: Figure
+) -> None:
+    lines = cut(pair[0], run, "wire", record_property)
+    said = lost(lines)
+    assert said is not None
     assert said["cause"] == "link"
     assert any(FAR in each["text"] for each in said["evidence"])
-    # the card has a carrier all the time
-    assert not [line for line in lines if line.get("fact") == "port_change"]
-    run.wait(healed, "healing")
+    assert of_kind(lines, "port_change") == []
 
 
-def test_a_plug_that_is_pulled(pair: tuple[Guest, Guest], run: Run) -> None:
-    near, _ = pair
-    near.monitor("set_link card off")
-    lines = run.wait(lost, "lost link")
-    carrier = near.shell(f"cat /sys/class/net/{CARD}/carrier").strip()
-    near.monitor("set_link card on")
-    assert carrier == "0"
-    (down,) = [x for x in lines if x.get("fact") == "port_change" and not x["up"]]
+def test_a_plug_that_is_pulled(
+    pair: tuple[Guest, Guest], run: Run, record_property: Figure
+) -> None:
+    lines = cut(pair[0], run, "card", record_property)
+    (down,) = [fact for fact in of_kind(lines, "port_change") if not fact["up"]]
     assert down["addresses"] == [NEAR]
-    said = verdict(lines)
+    said = lost(lines)
+    assert said is not None
     assert said["evidence"][0]["kind"] == "event"
     assert down["port"] in said["evidence"][0]["text"]
-    run.wait(healed, "healing")

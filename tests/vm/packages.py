@@ -1,0 +1,98 @@
+"""Packages of other distributions' suites, unpacked below .vm/ without touching the host's packages.
+
+apt works with a state of its own: neither the host's package lists nor its packages change.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+STORE = (ROOT / ".vm").resolve()
+_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+
+
+class Missing(Exception):
+    """Something cannot be had here; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One supported kernel and where Debian keeps it."""
+
+    name: str
+    suite: str
+    package: str = "linux-image-amd64"
+    headers: str = "linux-headers-amd64"
+    component: str = "main"
+
+
+@contextmanager
+def locked(what: str = "kernels") -> Iterator[None]:
+    """One at a time: tests of several kernels share the store."""
+    STORE.mkdir(exist_ok=True)
+    with (STORE / f"{what}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def run(*command: str, cwd: Path | None = None, what: str = "") -> str:
+    """What a command printed; raises `Missing` with its last words when it fails."""
+    try:
+        done = subprocess.run(
+            command, cwd=cwd, capture_output=True, text=True, check=False, timeout=600
+        )
+    except OSError as error:
+        raise Missing(f"{what or command[0]}: {error}") from error
+    if done.returncode:
+        last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-3:]
+        raise Missing(f"{what or command[0]}: {' | '.join(last)}")
+    return done.stdout
+
+
+def apt(kernel: Kernel, tool: str, *arguments: str, cwd: Path | None = None) -> str:
+    """What a tool of apt says, asked about one suite."""
+    state = STORE / "apt" / f"{kernel.suite}-{kernel.component}"
+    if not (state / "sources.list").exists():
+        for part in ("lists/partial", "cache/archives/partial", "preferences"):
+            (state / part).mkdir(parents=True, exist_ok=True)
+        (state / "status").touch()
+        security = kernel.suite.endswith("-security")
+        uris = run("apt-get", "indextargets", "--format", "$(REPO_URI)").split()
+        mirror = next((u for u in uris if u.rstrip("/").endswith("security") == security), None)
+        if mirror is None:
+            raise Missing("apt knows no Debian mirror")
+        source = (
+            f"deb [arch=amd64 signed-by={_KEYRING}] {mirror} {kernel.suite} {kernel.component}\n"
+        )
+        (state / "sources.list").write_text(source)
+    options = {
+        "Dir::Etc::SourceList": state / "sources.list",
+        "Dir::Etc::SourceParts": "/nonexistent",
+        "Dir::Etc::Preferences": "/dev/null",
+        "Dir::Etc::PreferencesParts": state / "preferences",
+        "Dir::State::Lists": state / "lists",
+        "Dir::Cache": state / "cache",
+        "Dir::State::status": state / "status",
+        "APT::Sandbox::User": "root",
+    }
+    words = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
+    if not any((state / "lists").glob("*Packages*")):
+        run("apt-get", *words, "update", what=f"no package list of {kernel.suite}")
+    return run(tool, *words, *arguments, cwd=cwd, what=f"{kernel.suite}: {arguments[-1]}")
+
+
+def unpack(kernel: Kernel, packages: list[str], target: Path) -> None:
+    """Fetch packages of a suite and lay out their files below `target`; nothing is installed."""
+    debs = target.with_suffix(".debs")
+    debs.mkdir(parents=True)
+    apt(kernel, "apt-get", "-q", "download", *packages, cwd=debs)
+    for deb in debs.glob("*.deb"):
+        run("dpkg-deb", "-x", str(deb), str(target))
+    shutil.rmtree(debs)

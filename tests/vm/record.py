@@ -1,0 +1,71 @@
+"""Notes what became of each test, and what it measured, in .vm/results.json for tools/hardware_doc.py."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import subprocess
+from functools import cache
+from typing import Any
+
+import pytest
+
+from tests.vm.kernels import known_version
+from tests.vm.packages import ROOT, STORE, Kernel, locked
+from tools.hardware_doc import FAMILIES
+
+FILE = STORE / "results.json"
+
+
+def take(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Note a test that ran, or that was skipped or failed before it could."""
+    if report.when != "call" and not (report.when == "setup" and report.outcome != "passed"):
+        return
+    mark = item.get_closest_marker("family")
+    if mark is None:
+        return
+    (family,) = mark.args
+    if family not in FAMILIES:
+        pytest.fail(f"tools/hardware_doc.py knows no family {family}", pytrace=False)
+    params = dict(item.callspec.params) if hasattr(item, "callspec") else {}
+    kernel = params.pop("prepared", None)
+    group, version = "drivers", ""
+    if isinstance(kernel, Kernel):
+        group, version = kernel.name, known_version(kernel)
+    words = "-".join(str(getattr(value, "name", value)) for value in params.values())
+    name = f"{item.path.stem}::{getattr(item, 'originalname', item.name)}"
+    _write(group, f"{name}[{words}]" if words else name, _entry(item, report, family, version))
+
+
+def _entry(
+    item: pytest.Item, report: pytest.TestReport, family: str, version: str
+) -> dict[str, Any]:
+    return {
+        "family": family,
+        "outcome": report.outcome,
+        "reason": _reason(report),
+        "seconds": round(report.duration, 1),
+        "figures": dict(item.user_properties),
+        "version": version,
+        "commit": _commit(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+
+
+def _reason(report: pytest.TestReport) -> str:
+    if isinstance(report.longrepr, tuple):
+        return str(report.longrepr[2]).removeprefix("Skipped: ")
+    return report.longreprtext.strip().splitlines()[-1] if report.longreprtext else ""
+
+
+@cache
+def _commit() -> str:
+    command = ("git", "-C", str(ROOT), "describe", "--always", "--dirty=+")
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _write(group: str, name: str, entry: dict[str, Any]) -> None:
+    with locked("results"):
+        known = json.loads(FILE.read_text()) if FILE.exists() else {}
+        known.setdefault(group, {})[name] = entry
+        FILE.write_text(json.dumps(known, indent=1))

@@ -1,0 +1,117 @@
+"""Real kernels, real PCIe errors: each is counted once, and is one of the device and its holders.
+
+Each count is compared with a second source in the guest: the kernel's own counters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.vm.conftest import GPU, PORT
+from tests.vm.guest import Guest
+from tests.vm.sensing import INJECT, Lines, Observer, of_kind
+
+Figure = Callable[[str, object], None]
+needs_driver = pytest.mark.usefixtures("driver")
+
+
+def counter(guest: Guest, kind: str) -> int:
+    """Errors that the port above the GPU was told of, by the kernel's own count.
+
+    The device's own count leaves out fatal errors: its registers cannot be read then.
+    """
+    return int(guest.shell(f"cat /sys/bus/pci/devices/{PORT}/aer_rootport_total_err_{kind}"))
+
+
+def aer_counts(observer: Observer, mark: int, wanted: int) -> Lines:
+    def enough(lines: Lines) -> bool:
+        return sum(int(fact["count"]) for fact in of_kind(lines, "AerError")) >= wanted
+
+    observer.wait(enough, mark)
+    observer.mark()
+    return of_kind(observer.lines()[mark:], "AerError")
+
+
+def check_severity(
+    guest: Guest,
+    observer: Observer,
+    kind: str,
+    bits: tuple[int, int],
+    pause_s: float,
+    note: Figure,
+) -> Lines:
+    guest.python(INJECT)
+    mark, before = observer.mark(), counter(guest, kind)
+    guest.python(f"inject('{GPU}', {bits[0]}, {bits[1]}, 23, {pause_s})", timeout_s=200)
+    facts = aer_counts(observer, mark, 23)
+    note("errors_told", f"{sum(fact['count'] for fact in facts)} of 23")
+    assert counter(guest, kind) - before == 23
+    assert {fact["device"] for fact in facts} == {GPU}
+    assert sum(fact["count"] for fact in facts) == 23
+    return facts
+
+
+@pytest.mark.family("aer")
+def test_23_corrected_errors(guest: Guest, observer: Observer, record_property: Figure) -> None:
+    facts = check_severity(guest, observer, "cor", (0, 0x40), 0.02, record_property)
+    assert {fact["severity"] for fact in facts} == {2}
+    assert all("Bad TLP" in fact["errors"] for fact in facts)
+    assert len(facts) < 23
+
+
+@pytest.mark.family("aer")
+@needs_driver
+def test_23_nonfatal_errors(guest: Guest, observer: Observer, record_property: Figure) -> None:
+    mark = observer.mark()
+    facts = check_severity(guest, observer, "nonfatal", (0x4000, 0), 0.3, record_property)
+    assert len(facts) == 23
+    assert all("Completion Timeout" in fact["errors"] for fact in facts)
+    faults = of_kind(observer.lines()[mark:], "DeviceFault")
+    assert {(fault["pid"], fault["ends_job"]) for fault in faults} == {(observer.member, False)}
+
+
+@pytest.mark.family("aer")
+@needs_driver
+def test_23_fatal_errors_end_the_job_that_holds_the_gpu(
+    guest: Guest, observer: Observer, record_property: Figure
+) -> None:
+    mark = observer.mark()
+    facts = check_severity(guest, observer, "fatal", (0x40000, 0), 0.7, record_property)
+    assert len(facts) == 23
+    faults = of_kind(observer.lines()[mark:], "DeviceFault")
+    assert len(faults) == 23
+    assert {(f["code"], f["pid"], f["ends_job"]) for f in faults} == {
+        ("AER fatal", observer.member, True)
+    }
+
+
+@pytest.mark.family("aer")
+@needs_driver
+def test_an_error_of_the_port_above_is_the_gpus(guest: Guest, observer: Observer) -> None:
+    guest.python(INJECT)
+    mark = observer.mark()
+    guest.python(f"inject('{PORT}', 0x20, 0)")
+    (fault,) = observer.facts("DeviceFault", 1, mark)
+    assert fault["device"] == GPU
+    assert fault["pid"] == observer.member
+    assert PORT in fault["text"]
+    assert "Surprise Down Error" in fault["text"]
+
+
+@pytest.mark.family("storm")
+def test_a_storm_of_corrected_errors_is_counted(
+    guest: Guest, observer: Observer, record_property: Figure
+) -> None:
+    guest.python(INJECT)
+    mark, before = observer.mark(), counter(guest, "cor")
+    guest.python(f"inject('{GPU}', 0, 0x1, 10000); time.sleep(2)", timeout_s=300)
+    happened = counter(guest, "cor") - before
+    facts = aer_counts(observer, mark, happened)
+    passes = len([line for line in observer.lines()[mark:] if "cpu_s" in line])
+    told = sum(fact["count"] for fact in facts)
+    record_property("errors_told", f"{told} of {happened}")
+    assert happened > 1000
+    assert told == happened
+    assert len(facts) <= 2 * passes

@@ -1,0 +1,230 @@
+"""Writes what tests/vm showed into docs: docs/bench/hardware.json and .md, and the matrix of docs/hardware.md.
+
+python tools/hardware_doc.py --take    takes over what ran here since (.vm/results.json), then writes
+python tools/hardware_doc.py           writes the pages from docs/bench/hardware.json
+python tools/hardware_doc.py --check   says whether they are up to date, and exits 1 if not
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+TAKEN = ROOT / ".vm/results.json"
+DATA = ROOT / "docs/bench/hardware.json"
+REPORT = ROOT / "docs/bench/hardware.md"
+PAGE = ROOT / "docs/hardware.md"
+BEGIN = "<!-- Written by tools/hardware_doc.py: change tests/vm. -->\n"
+END = "<!-- Until here. -->\n"
+
+Test = Mapping[str, Any]
+Results = dict[str, dict[str, Test]]
+"""Kernel (or "drivers") -> test -> what became of it, as tests/vm/record.py writes it."""
+
+KERNELS = ("5.10", "6.1", "6.12", "newest")
+FAMILIES = {
+    "probes": "every probe attached",
+    "xid": "Xid by kprobe: 23 of 23, device and process; each a fault of the holder as the catalogue says",
+    "silent": "an Xid that the driver does not print",
+    "log": "lines of the log; forged ones refused; MIG instance",
+    "tracepoint": "the driver's tracepoint (`--pin-driver`)",
+    "holders": "who holds the GPU: open, compute context, MIG instance, renamed function",
+    "lost": "GPU lost without an Xid",
+    "switch": "NVSwitch errors",
+    "aer": "PCIe errors: 23 of 23 corrected, non-fatal, fatal, and those of the port above",
+    "storm": "10,000 corrected errors, none lost",
+    "memory": "bad page, machine check, memory controller",
+    "nic": "RDMA port, link, devlink health",
+    "disk": "failed request of a disk",
+    "reload": "driver unloaded and loaded again",
+    "sensor": "whole sensor: fatal Xid, fatal PCIe error -> verdict -> shutdown; harmless Xids end nothing",
+    "stuck": "whole sensor: a driver call that hangs",
+    "wire": "whole sensor: two machines, a silent wire, a pulled plug",
+    "latency": "time and cost, guest time",
+    "node": "node of a real cluster: fatal Xid -> Incident, condition, cordon",
+    "targets": "",
+}
+"""What a test's mark `family` may name: the rows of the matrix; without words: none of a kernel."""
+
+HEAD = """# Devices: what ran in a guest
+
+<!-- Written by tools/hardware_doc.py from hardware.json: run `make test-vm`, then it with --take. -->
+
+Emulated machines (QEMU without KVM), real kernels of Debian, a stand-in driver with the real one's function names,
+arguments and tracepoint, real PCIe errors through `aer_inject`. *Guest time*: one instruction is a nanosecond, so that
+the load of the host does not matter. What it means for the sensor: [docs/hardware.md](../hardware.md).
+
+"""
+
+
+def take(results: Results, ran: Results) -> Results:
+    """`results` with what ran since; tests that the sources no longer have are dropped."""
+    names = sorted({*results, *ran})
+    merged = {name: {**results.get(name, {}), **ran.get(name, {})} for name in names}
+    return {
+        name: {test: merged[name][test] for test in sorted(merged[name]) if _exists(test)}
+        for name in names
+    }
+
+
+def _exists(test: str) -> bool:
+    module, _, name = test.partition("::")
+    source = ROOT / "tests/vm" / f"{module}.py"
+    return source.exists() and f"def {name.partition('[')[0]}(" in source.read_text()
+
+
+class Notes:
+    """Remarks under a table, each written once."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+
+    def mark(self, text: str) -> str:
+        """The number of a remark, to stand in a cell."""
+        if text not in self._texts:
+            self._texts.append(text)
+        return f" ({self._texts.index(text) + 1})"
+
+    def lines(self) -> str:
+        """All of them."""
+        return "".join(f"{i}. {text}\n" for i, text in enumerate(self._texts, start=1))
+
+
+def cell(tests: Mapping[str, Test], notes: Notes) -> str:
+    """Whether a family works: the outcomes of its tests in one word, with the reasons for others."""
+    if not tests:
+        return "not run"
+    failed = {name: test for name, test in tests.items() if test["outcome"] == "failed"}
+    skipped = {name: test for name, test in tests.items() if test["outcome"] == "skipped"}
+    remarks = "".join(notes.mark(f"{_said(name)}: {t['reason']}") for name, t in failed.items())
+    if failed:
+        return f"**no**{remarks}"
+    if len(skipped) == len(tests):
+        return "-" + "".join(sorted({notes.mark(t["reason"]) for t in skipped.values()}))
+    return "yes" + "".join(
+        notes.mark(f"without {_said(name)}: {t['reason']}") for name, t in skipped.items()
+    )
+
+
+def _said(test: str) -> str:
+    return f"`{test.partition('::')[2]}`"
+
+
+def matrix(results: Results) -> str:
+    """One row a family, one column a kernel."""
+    kernels = [name for name in KERNELS if name in results]
+    notes = Notes()
+    versions = (_version(results[name]) for name in kernels)
+    text = f"| family | {' | '.join(map(_column, kernels, versions))} |\n|---|{'---|' * len(kernels)}\n"
+    for key, words in FAMILIES.items():
+        if not words:
+            continue
+        cells = [
+            cell({n: t for n, t in results[kernel].items() if t["family"] == key}, notes)
+            for kernel in kernels
+        ]
+        text += f"| {words} | {' | '.join(cells)} |\n"
+    return f"{text}\n{notes.lines()}"
+
+
+def _version(tests: Mapping[str, Test]) -> str:
+    return str(max(tests.values(), key=lambda test: str(test["date"]))["version"])
+
+
+def _column(name: str, version: str) -> str:
+    return f"{name} ({version})" if name == "newest" else name
+
+
+def figures(results: Results) -> str:
+    """What was measured, one row a figure and kernel."""
+    text = "| measured by | figure | " + " | ".join(KERNELS) + " |\n|---|---|"
+    text += "---|" * len(KERNELS) + "\n"
+    rows: dict[tuple[str, str], dict[str, object]] = {}
+    for kernel in KERNELS:
+        for name, test in results.get(kernel, {}).items():
+            for figure, value in test["figures"].items():
+                rows.setdefault((_said(name), figure), {})[kernel] = value
+    for (name, figure), values in sorted(rows.items()):
+        cells = " | ".join(str(values.get(kernel, "")) for kernel in KERNELS)
+        text += f"| {name} | {figure.replace('_', ' ')} | {cells} |\n"
+    return text
+
+
+def targets(results: Results) -> str:
+    """The symbols of built drivers that the sensor names."""
+    tests = results.get("drivers", {})
+    if not tests:
+        return "Not run.\n"
+    return "| what | outcome |\n|---|---|\n" + "".join(
+        f"| {_said(name)} | {_outcome(test)} |\n" for name, test in tests.items()
+    )
+
+
+def every_test(results: Results) -> str:
+    """One row a test."""
+    kernels = [name for name in KERNELS if name in results]
+    text = f"| test | {' | '.join(kernels)} |\n|---|{'---|' * len(kernels)}\n"
+    for name in sorted({name for kernel in kernels for name in results[kernel]}):
+        cells = (_outcome(results[kernel].get(name)) for kernel in kernels)
+        text += f"| `{name}` | {' | '.join(cells)} |\n"
+    return text
+
+
+def _outcome(test: Test | None) -> str:
+    if test is None:
+        return "not run"
+    if test["outcome"] == "passed":
+        return f"passed, {test['seconds']:.0f} s, {test['commit']}"
+    return f"{test['outcome']}: {test['reason']}"
+
+
+def report(results: Results) -> str:
+    """The whole of docs/bench/hardware.md."""
+    dates = sorted({str(test["date"]) for tests in results.values() for test in tests.values()})
+    when = f"Run on {dates[0]}" + (f" to {dates[-1]}" if len(dates) > 1 else "") + ".\n\n"
+    return "".join(
+        (
+            *(HEAD, when, "## Matrix\n\n", matrix(results)),
+            *("\n## Figures\n\n", figures(results)),
+            *("\n## Functions of built drivers\n\n", targets(results)),
+            *("\n## Every test\n\n", every_test(results)),
+        )
+    )
+
+
+def page(results: Results, before: str) -> str:
+    """docs/hardware.md with the matrix and the figures between its two marks."""
+    head, _, rest = before.partition(BEGIN)
+    tail = rest.partition(END)[2]
+    return f"{head}{BEGIN}\n{matrix(results)}\n{figures(results)}\n{END}{tail}"
+
+
+def _load(file: Path) -> Results:
+    loaded: Results = json.loads(file.read_text()) if file.exists() else {}
+    return loaded
+
+
+def main(arguments: Iterable[str]) -> int:
+    """Write or compare; the exit code."""
+    results = _load(DATA)
+    if "--take" in arguments:
+        results = take(results, _load(TAKEN))
+    texts = {
+        DATA: json.dumps(results, indent=1, ensure_ascii=False) + "\n",
+        REPORT: report(results),
+        PAGE: page(results, PAGE.read_text()),
+    }
+    if "--check" not in arguments:
+        for file, text in texts.items():
+            file.write_text(text)
+        return 0
+    stale = [file for file, text in texts.items() if file.read_text() != text]
+    for file in stale:
+        print(f"{file.relative_to(ROOT)} is not up to date: run tools/hardware_doc.py")
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
