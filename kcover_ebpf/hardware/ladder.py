@@ -41,6 +41,7 @@ class Ladder:
     def __init__(self, best: Rung) -> None:
         self.best = best
         self._entries: dict[tuple[str, int], _Entry] = {}
+        self._asked_ns = 0
 
     def observe(self, report: XidReported) -> XidReported | None:
         """The fact that a report makes; None if told already, or while a better rung may tell."""
@@ -55,22 +56,25 @@ class Ladder:
         return _tell(entry, report)
 
     def overdue(self, now_ns: int) -> list[XidReported]:
-        """What lower rungs saw, and the best one did not in time.
+        """What lower rungs saw, and the best one did not in time; asked once after each reading of all rungs.
 
+        What happened before the last time it was asked has been read since, and no more than that is
+        certain: a reader that is behind must not take for missed what it has not read yet.
         A line that nobody can vouch for does not count as told: it must not hide a real one.
         """
         late = []
+        read_ns, self._asked_ns = self._asked_ns, now_ns
         for key, entry in list(self._entries.items()):
             for rung in (Rung.KPROBE, Rung.TRACEPOINT, Rung.KMSG, Rung.NVML, Rung.CONSOLE):
                 held = entry.held[rung]
-                while held and now_ns - held[0].boottime_ns >= HOLD_NS:
+                while held and read_ns - held[0].boottime_ns >= HOLD_NS:
                     report = held.popleft()
                     if report.confirmed:
                         late.append(_tell(entry, report))
                     else:
                         entry.seen[rung] -= 1
                         late.append(report)
-            if now_ns - entry.last_ns >= FORGET_NS:
+            if read_ns - entry.last_ns >= FORGET_NS:
                 del self._entries[key]
         return late
 

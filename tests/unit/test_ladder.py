@@ -20,13 +20,18 @@ def line(at_ms: int = 0, **more):
     return xid(Rung.CONSOLE, at_ms, text="lost", pid=Pid(7), process="x", gpu_instance=3, **more)
 
 
+def late(ladder: Ladder, now_ns: int) -> list[XidReported]:
+    """As of two readings at the same moment."""
+    return ladder.overdue(now_ns) + ladder.overdue(now_ns)
+
+
 def test_line_then_report_is_one_fact_with_all_that_is_known():
     ladder = Ladder(Rung.KPROBE)
     assert ladder.observe(line()) is None
     told = ladder.observe(xid(Rung.KPROBE, 1, text="%s"))
     assert told == XidReported(0, GPU, 79, "lost", Rung.KPROBE, True, Pid(7), "x", 3)
     assert ladder.observe(xid(Rung.KMSG, 2)) is None
-    assert ladder.overdue(10 * HOLD_NS) == []
+    assert late(ladder, 10 * HOLD_NS) == []
 
 
 def test_report_without_a_line_is_told_at_once():
@@ -40,17 +45,29 @@ def test_what_the_best_rung_missed_is_told_after_a_pause():
     ladder = Ladder(Rung.KPROBE)
     assert ladder.observe(line()) is None
     assert ladder.observe(xid(Rung.KMSG, 1)) is None
-    assert ladder.overdue(HOLD_NS - 1) == []
-    (told,) = ladder.overdue(HOLD_NS + MS)
+    assert late(ladder, HOLD_NS - 1) == []
+    (told,) = late(ladder, HOLD_NS + MS)
     assert told.confirmed
     assert told.gpu_instance == 3
-    assert ladder.overdue(2 * HOLD_NS) == []
+    assert late(ladder, 2 * HOLD_NS) == []
+
+
+def test_a_reader_that_is_behind_tells_nothing_twice():
+    """The log is read as of now, the events of the probes in their order: those may be seconds old."""
+    ladder = Ladder(Rung.KPROBE)
+    ladder.overdue(9_000 * MS)
+    assert ladder.observe(xid(Rung.KMSG, 10_000)) is None
+    assert ladder.overdue(16_000 * MS) == []
+    told = ladder.observe(xid(Rung.KPROBE, 9_500))
+    assert told is not None
+    assert told.rung is Rung.KPROBE
+    assert late(ladder, 22_000 * MS) == []
 
 
 def test_a_forged_line_is_told_as_such_and_hides_nothing():
     ladder = Ladder(Rung.KPROBE)
     ladder.observe(line())
-    (told,) = ladder.overdue(HOLD_NS)
+    (told,) = late(ladder, HOLD_NS)
     assert not told.confirmed
     assert ladder.observe(xid(Rung.KPROBE, 600)) is not None
     assert ladder.observe(xid(Rung.KPROBE, 601)) is not None
@@ -96,5 +113,5 @@ def test_any_interleaving_tells_each_error_once(count, lower, best, data):
         now_ms += data.draw(st.integers(0, 20))
         report = line(now_ms) if rung is Rung.CONSOLE else xid(rung, now_ms)
         told += ladder.observe(report) is not None
-    late = ladder.overdue(now_ms * MS + HOLD_NS)
-    assert told + sum(report.confirmed for report in late) == count
+    rest = late(ladder, now_ms * MS + HOLD_NS)
+    assert told + sum(report.confirmed for report in rest) == count
