@@ -55,7 +55,10 @@ def _entry(
 def _reason(report: pytest.TestReport) -> str:
     if isinstance(report.longrepr, tuple):
         return str(report.longrepr[2]).removeprefix("Skipped: ")
-    return report.longreprtext.strip().splitlines()[-1] if report.longreprtext else ""
+    lines = report.longreprtext.splitlines()
+    # pytest marks what went wrong with an E
+    said = [line[1:].strip() for line in lines if line.startswith("E ")] or lines[-1:]
+    return " ".join(said)[:200]
 
 
 @cache
