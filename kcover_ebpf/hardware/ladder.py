@@ -15,6 +15,8 @@ from kcover_ebpf.hardware.kernlog import message_parts
 
 HOLD_NS = 500_000_000
 """Time for a better rung to see what a lower one saw."""
+UNCONFIRMED_NS = 2 * HOLD_NS
+"""Longer for what only the console saw: its confirmation is read a moment after it."""
 FORGET_NS = 5_000_000_000
 """After so long without a report of a number, its count starts again on all rungs."""
 
@@ -67,7 +69,8 @@ class Ladder:
         for key, entry in list(self._entries.items()):
             for rung in (Rung.KPROBE, Rung.TRACEPOINT, Rung.KMSG, Rung.NVML, Rung.CONSOLE):
                 held = entry.held[rung]
-                while held and read_ns - held[0].boottime_ns >= HOLD_NS:
+                hold_ns = UNCONFIRMED_NS if rung is Rung.CONSOLE else HOLD_NS
+                while held and read_ns - held[0].boottime_ns >= hold_ns:
                     report = held.popleft()
                     if report.confirmed:
                         late.append(_tell(entry, report))

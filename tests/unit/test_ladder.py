@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from kcover_ebpf.device_facts import Rung, XidReported
 from kcover_ebpf.facts import Pid
-from kcover_ebpf.hardware.ladder import FORGET_NS, HOLD_NS, Ladder
+from kcover_ebpf.hardware.ladder import FORGET_NS, HOLD_NS, UNCONFIRMED_NS, Ladder
 
 GPU = "0000:5d:00.0"
 MS = 1_000_000
@@ -67,10 +67,22 @@ def test_a_reader_that_is_behind_tells_nothing_twice():
 def test_a_forged_line_is_told_as_such_and_hides_nothing():
     ladder = Ladder(Rung.KPROBE)
     ladder.observe(line())
-    (told,) = late(ladder, HOLD_NS)
+    assert late(ladder, UNCONFIRMED_NS - 1) == []
+    (told,) = late(ladder, UNCONFIRMED_NS)
     assert not told.confirmed
-    assert ladder.observe(xid(Rung.KPROBE, 600)) is not None
-    assert ladder.observe(xid(Rung.KPROBE, 601)) is not None
+    assert ladder.observe(xid(Rung.KPROBE, 1100)) is not None
+    assert ladder.observe(xid(Rung.KPROBE, 1101)) is not None
+
+
+def test_a_line_is_not_told_as_doubtful_while_its_confirmation_waits():
+    """Errors of a switch have no probe: the console says them, and the log a moment later."""
+    ladder = Ladder(Rung.KPROBE)
+    assert ladder.observe(line()) is None
+    assert ladder.observe(xid(Rung.KMSG, 66)) is None
+    assert late(ladder, HOLD_NS + 30 * MS) == []
+    (told,) = late(ladder, HOLD_NS + 66 * MS)
+    assert told.confirmed
+    assert late(ladder, 10 * HOLD_NS) == []
 
 
 def test_other_words_are_another_error():
