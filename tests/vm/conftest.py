@@ -12,7 +12,7 @@ import pytest
 from tests.vm import kernels, record
 from tests.vm.guest import Guest, gpu_slot
 from tests.vm.packages import Missing
-from tests.vm.sensing import HOLD, Observer
+from tests.vm.sensing import HOLD, INJECT, SAY, Observer
 
 GPU = "0000:5d:00.0"
 PORT = "0000:5c:00.0"
@@ -56,6 +56,18 @@ def use_aer(guest: Guest) -> None:
     """Let errors be injected; kernels before 6.0 leave an endpoint's error reporting off."""
     guest.shell("modprobe virtio_rng; modprobe aer_inject")
     guest.shell(f"for d in {GPU} {PORT}; do setpci -s $d CAP_EXP+08.w=000f:000f; done")
+
+
+@pytest.fixture(scope="session")
+def steady_guest(prepared: kernels.Prepared) -> Iterator[Guest]:
+    """For what depends on time: with the driver, and without a word about the host's load."""
+    stub = stub_of(prepared)
+    with Guest(prepared, devices=gpu_slot(), steady=True) as machine:
+        insert_driver(machine, stub)
+        use_aer(machine)
+        machine.python(SAY)
+        machine.python(INJECT)
+        yield machine
 
 
 @pytest.fixture(scope="session")

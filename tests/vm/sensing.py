@@ -17,7 +17,7 @@ Line = dict[str, Any]
 Lines = list[Line]
 
 # what emulation takes here grows tenfold on a busy machine
-PATIENCE_S = 300.0
+PATIENCE_S = 900.0
 
 # --- programs that run in the guest
 

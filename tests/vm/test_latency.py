@@ -9,27 +9,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.vm import kernels
-from tests.vm.conftest import GPU, insert_driver, stub_of, use_aer
-from tests.vm.guest import Guest, gpu_slot
-from tests.vm.sensing import INJECT, SAY, Lines, Observer, of_kind
+from tests.vm.conftest import GPU
+from tests.vm.guest import Guest
+from tests.vm.sensing import Lines, Observer, of_kind
 
 pytestmark = pytest.mark.family("latency")
 
 Figure = Callable[[str, object], None]
 ROUNDS = 23
 MOST_MS = 50
-
-
-@pytest.fixture(scope="module")
-def steady_guest(prepared: kernels.Prepared) -> Iterator[Guest]:
-    stub = stub_of(prepared)
-    with Guest(prepared, devices=gpu_slot(), steady=True) as machine:
-        insert_driver(machine, stub)
-        use_aer(machine)
-        machine.python(SAY)
-        machine.python(INJECT)
-        yield machine
 
 
 @pytest.fixture(scope="module")
