@@ -6,6 +6,7 @@ python tools/hardware_doc.py --check   says whether they are up to date, and exi
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -92,8 +93,11 @@ class Notes:
         return "".join(f"{i}. {text}\n" for i, text in enumerate(self._texts, start=1))
 
 
-def cell(tests: Mapping[str, Test], notes: Notes) -> str:
-    """Whether a family works: the outcomes of its tests in one word, with the reasons for others."""
+def cell(tests: Mapping[str, Test], notes: Notes, wanted: Iterable[str] = ()) -> str:
+    """Whether a family works: the outcomes of its tests in one word, with the reasons for others.
+
+    `wanted`: names of all tests of the family.
+    """
     if not tests:
         return "not run"
     failed = {name: test for name, test in tests.items() if test["outcome"] == "failed"}
@@ -103,9 +107,22 @@ def cell(tests: Mapping[str, Test], notes: Notes) -> str:
         return f"**no**{remarks}"
     if len(skipped) == len(tests):
         return "-" + "".join(sorted({notes.mark(t["reason"]) for t in skipped.values()}))
-    return "yes" + "".join(
-        notes.mark(f"without {_said(name)}: {t['reason']}") for name, t in skipped.items()
-    )
+    left_out = {_said(name): t["reason"] for name, t in skipped.items()}
+    ran = {_said(name) for name in tests}
+    left_out |= {f"`{name}`": "not run" for name in wanted if f"`{name}`" not in ran}
+    return "yes" + "".join(notes.mark(f"without {name}: {why}") for name, why in left_out.items())
+
+
+def members_of(family: str) -> list[str]:
+    """Names of the tests that are marked with a family, by the sources."""
+    names: list[str] = []
+    for file in sorted((ROOT / "tests/vm").glob("test_*.py")):
+        source = file.read_text()
+        if f'pytestmark = pytest.mark.family("{family}")' in source:
+            names += re.findall(r"^def (test_\w+)", source, re.MULTILINE)
+        marked = rf'^@pytest\.mark\.family\("{family}"\)\n(?:@.*\n)*def (test_\w+)'
+        names += re.findall(marked, source, re.MULTILINE)
+    return names
 
 
 def _said(test: str) -> str:
@@ -122,8 +139,8 @@ def matrix(results: Results) -> str:
         if not words:
             continue
         cells = [
-            cell({n: t for n, t in results[kernel].items() if t["family"] == key}, notes)
-            for kernel in kernels
+            cell({n: t for n, t in tests.items() if t["family"] == key}, notes, members_of(key))
+            for tests in map(results.__getitem__, kernels)
         ]
         text += f"| {words} | {' | '.join(cells)} |\n"
     return f"{text}\n{notes.lines()}"
@@ -176,7 +193,7 @@ def _outcome(test: Test | None) -> str:
     if test is None:
         return "not run"
     if test["outcome"] == "passed":
-        return f"passed, {test['seconds']:.0f} s, {test['commit']}"
+        return f"passed, {test['seconds']:.0f} s, {test['commit']}, load {test['load']:.0f}"
     return f"{test['outcome']}: {test['reason']}"
 
 

@@ -5,7 +5,18 @@ from __future__ import annotations
 import pytest
 
 from tools import hardware_doc
-from tools.hardware_doc import BEGIN, END, Notes, cell, figures, matrix, page, report, take
+from tools.hardware_doc import (
+    BEGIN,
+    END,
+    Notes,
+    cell,
+    figures,
+    matrix,
+    members_of,
+    page,
+    report,
+    take,
+)
 
 
 def ran(family: str = "aer", outcome: str = "passed", reason: str = "", **figures: object):
@@ -18,6 +29,7 @@ def ran(family: str = "aer", outcome: str = "passed", reason: str = "", **figure
         "version": "6.1.0-56-amd64",
         "commit": "abc1234",
         "date": "2026-11-21",
+        "load": 1.25,
     }
 
 
@@ -41,6 +53,18 @@ FAILED = ran(outcome="failed", reason="AssertionError: 22 == 23")
 def test_a_cell(tests, expected, notes):
     remarks = Notes()
     assert (cell(tests, remarks), remarks.lines()) == (expected, notes)
+
+
+def test_a_test_that_was_left_out_is_named():
+    remarks = Notes()
+    assert cell({"m::a": PASSED}, remarks, ["a", "b"]) == "yes (1)"
+    assert remarks.lines() == "1. without `b`: not run\n"
+
+
+def test_the_members_of_a_family_are_found_in_the_sources():
+    assert "test_23_fatal_errors_end_the_job_that_holds_the_gpu" in members_of("aer")
+    assert members_of("storm") == ["test_a_storm_of_corrected_errors_is_counted"]
+    assert len(members_of("latency")) == 3
 
 
 def test_each_remark_is_written_once():
@@ -78,7 +102,7 @@ def test_the_page_keeps_what_people_wrote():
 def test_the_report_names_commit_and_date():
     text = report({"6.1": {"m::a": PASSED}, "drivers": {"m::b[open-535]": SKIPPED}})
     assert "Run on 2026-11-21.\n" in text
-    assert "| `m::a` | passed, 2 s, abc1234 |" in text
+    assert "| `m::a` | passed, 2 s, abc1234, load 1 |" in text
     assert "| `b[open-535]` | skipped: needs x: not here |" in text
 
 

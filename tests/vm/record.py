@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import subprocess
 from functools import cache
 from typing import Any
@@ -40,7 +41,10 @@ def take(item: pytest.Item, report: pytest.TestReport) -> None:
 def _entry(
     item: pytest.Item, report: pytest.TestReport, family: str, version: str
 ) -> dict[str, Any]:
+    # what is measured beside other work is worse than what is measured alone
+    load = round(os.getloadavg()[0], 1)
     return {
+        "load": load,
         "family": family,
         "outcome": report.outcome,
         "reason": _reason(report),
