@@ -110,10 +110,11 @@ class JobWatch:
         carry_out: Callable[[Decision], None] | None = None,
         *,
         whole: bool = True,
+        environ: frozenset[str] = RANK_ENVIRON,
     ) -> None:
-        """`whole`: every rank of the job should be on this host."""
+        """`whole`: every rank of the job should be on this host; `environ`: variables that tell who is a rank."""
         self._kernel, self._settings = kernel, settings
-        self._sinks, self._carry_out = sinks, carry_out
+        self._sinks, self._carry_out, self._environ = sinks, carry_out, environ
         self.job = Job(settings.policy, table, whole=whole)
         self.tracker = tracker
         self.members: set[Pid] = set()
@@ -141,7 +142,7 @@ class JobWatch:
         self._detailed = detailed
 
     def _introduce(self, pid: Pid) -> None:
-        seen = procfs.read_process(pid, RANK_ENVIRON)
+        seen = procfs.read_process(pid, self._environ)
         if seen is not None:
             self.job.observe(seen)
 

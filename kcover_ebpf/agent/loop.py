@@ -8,11 +8,12 @@ from typing import Protocol
 
 from kcover_ebpf.agent.containers import Containers, processes
 from kcover_ebpf.agent.registry import GangHere, Registry
-from kcover_ebpf.cluster.kinds import Gang
+from kcover_ebpf.cluster.kinds import Gang, counts_whole_gang
 from kcover_ebpf.facts import Fact, Pid, ProcessExit, ProcessFork, Tick
 from kcover_ebpf.hardware.watch import DeviceWatch
 from kcover_ebpf.host import procfs
 from kcover_ebpf.host.inspect import Inspector
+from kcover_ebpf.incidents.ranks import INDEX, RANK_ENVIRON
 from kcover_ebpf.incidents.tracker import Tracker
 from kcover_ebpf.jobwatch import JobWatch, Sink, listen
 from kcover_ebpf.kernel.sampler import Kernel
@@ -188,7 +189,7 @@ class NodeLoop:
         self._next_members_ns = 0
 
     def _new_watch(self, here: GangHere) -> JobWatch:
-        gang = here.gang
+        gang, counted = here.gang, all(map(counts_whole_gang, here.pods))
         tracker = Tracker(f"{gang.namespace}/{gang.name}", self._registry.node)
         settings = Settings(
             period_s=self._settings.period_s,
@@ -196,7 +197,13 @@ class NodeLoop:
             policy=here.policy,
         )
         return JobWatch(
-            self._kernel, tracker, self._table, settings, self._sinks(gang), whole=False
+            self._kernel,
+            tracker,
+            self._table,
+            settings,
+            self._sinks(gang),
+            whole=False,
+            environ=RANK_ENVIRON if counted else RANK_ENVIRON - {INDEX},
         )
 
     def _leave(self, known: GangWatch) -> None:

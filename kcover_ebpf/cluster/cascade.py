@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 
 from kcover_ebpf.cluster import inplace, replacing
 from kcover_ebpf.cluster.incident import Lost, Phase, Status
+from kcover_ebpf.cluster.kinds import must_train
 from kcover_ebpf.cluster.steps import Move, Turn, escalate, fail
 
 _NO_AGENT_S = 60.0
@@ -85,7 +86,7 @@ def _progress(turn: Turn) -> Move:
         if told and merged.verdict.since_s >= returned_s:
             cause = f"{merged.verdict.kind.value} {merged.verdict.cause.value}"
             return Move(escalate(turn, f"{cause} again before any progress"))
-    nodes = set(world.nodes)
+    nodes = {each.pod.node for each in world.live if each.pod.node and must_train(each.pod)}
     told_by = {
         each.report.node: each.report.trained and not each.report.suspicious
         for each in world.reports

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kcover_ebpf.cluster.gather import Seen
+from kcover_ebpf.cluster.kinds import must_train
 from kcover_ebpf.cluster.pods import Pod
 from kcover_ebpf.cluster.report import ReportedCulprit, ReportedEvidence
 from kcover_ebpf.incidents.verdict import EvidenceKind, Verdict
@@ -70,7 +71,7 @@ class Case:
 
     @property
     def silent(self) -> list[str]:
-        """Nodes with running pods of the gang of which no current picture is known; sorted."""
+        """Nodes with ranks in running pods of which no current picture is known; sorted."""
         told = {each.report.node for each in self.pictured}
-        running = {pod.node for pod in self.pods if pod.node and not pod.ended}
+        running = {pod.node for pod in self.pods if pod.node and not pod.ended and must_train(pod)}
         return sorted(running - told)

@@ -33,6 +33,8 @@ class JobKind:
     gang: tuple[str, ...]
     operator: str | None
     needs: tuple[str, ...]
+    parts: str | None
+    launcher: tuple[str, ...]
 
     def owns(self, owner: Owner | None) -> bool:
         """True if this kind is what `owner` says."""
@@ -63,6 +65,8 @@ def job_kinds() -> tuple[JobKind, ...]:
             gang=tuple(row["gang"]),
             operator=row.get("operator"),
             needs=tuple(row.get("needs", ())),
+            parts=row.get("parts"),
+            launcher=tuple(row.get("launcher", ())),
         )
         for name, row in tomllib.loads(text).items()
         if "gang" in row
@@ -99,6 +103,21 @@ def is_job_pod(pod: Pod) -> bool:
     """True for a pod of a kind that is watched without being asked."""
     kind = kind_of(pod)
     return kind is not None and all(label in pod.labels for label in kind.needs)
+
+
+def counts_whole_gang(pod: Pod) -> bool:
+    """True if the completion index of a pod, should it have one, counts through all of its gang."""
+    kind = kind_of(pod)
+    return kind is None or kind.parts is None or pod.labels.get(kind.parts) == "1"
+
+
+def must_train(pod: Pod) -> bool:
+    """False for a pod that starts ranks in others and may hold none: what is not told of it is no gap."""
+    kind = kind_of(pod)
+    if kind is None or not kind.launcher:
+        return True
+    label, value = kind.launcher
+    return pod.labels.get(label) != value
 
 
 def selects(selector: Mapping[str, str], pod: Pod) -> bool:

@@ -71,7 +71,9 @@ class Announcements:
             # what a wrapper runs before the training may fail without harm; the wrapper tells
             Role.RANK: by_signal or _established(view, leaving) or not members.is_wrapped(view),
             Role.LOADER: by_signal,
-            Role.HELPER: member.wraps and not self._failed(member.rank, members),
+            Role.HELPER: member.wraps
+            and not members.is_wrapped(view)
+            and not self._failed(member.rank, members),
         }
         if concerns.get(member.role, False):
             self.failures.append(leaving)
@@ -93,6 +95,10 @@ class Announcements:
     def _failed(self, rank: int | None, members: Members) -> bool:
         views = [members.views.get(failure.pid) for failure in self.failures]
         return any(view is not None and view.member and view.member.rank == rank for view in views)
+
+    def keep(self, members: Members) -> None:
+        """Forget the failures of what was no part of the job after all."""
+        self.failures = [each for each in self.failures if each.pid in members.views]
 
     def settle(self, members: Members) -> None:
         """Forget the failures once the job got over them: each rank is there again and goes on."""

@@ -171,6 +171,7 @@ class Job:
     def _classify(self) -> None:
         if not self.members.classify():
             return
+        self.announced.keep(self.members)
         ranks = self.members.all_ranks
         for pid, view in self.members.views.items():
             if pid in ranks:

@@ -42,13 +42,13 @@ class Members:
             return False
         self._stale = False
         found = classify([view.seen for view in self.views.values() if view.seen is not None])
-        numbered = any(member.rank is not None for member in found.values())
+        numbered = any(each.rank is not None and not each.by_pod for each in found.values())
         for pid, member in found.items():
             view = self.views[pid]
             if view.exit is None or view.member is None:
                 view.member = member
                 self.world_size = member.world_size or self.world_size
-            elif numbered and view.member.rank is None:
+            elif numbered and (view.member.rank is None or view.member.by_pod):
                 # what ran before the ranks had numbers was a wrapper around them
                 del self.views[pid]
         return True
@@ -62,11 +62,11 @@ class Members:
             del self.views[pid]
 
     def is_wrapped(self, view: ProcessView) -> bool:
-        """True while a shell around this rank lives: it decides what an early exit means."""
+        """True while a shell around this rank, or around another shell, lives: it decides what an early exit means."""
         seen, rank = view.seen, view.member.rank if view.member else None
         for _ in range(_DEEPEST):
             above = self.views.get(seen.ppid) if seen is not None else None
-            if above is None or rank is None:
+            if above is None:
                 return False
             member = above.member
             if above.exit is None and member and member.wraps and member.rank == rank:

@@ -1,7 +1,8 @@
 """Who is a rank: roles of the processes of a job, from what they are called and what their environment says.
 
 Sources of the variables: torchrun (RANK, WORLD_SIZE), Open MPI (OMPI_COMM_WORLD_*), PMIx and PMI,
-Slurm, JAX.
+Slurm, JAX, Paddle. What Kubernetes' controllers tell a pod is its place in the gang, the rank of its
+topmost program where that is told no other: batch Job (JOB_COMPLETION_INDEX), LeaderWorkerSet, Trainer.
 """
 
 from __future__ import annotations
@@ -23,9 +24,14 @@ _RANK_VARIABLES = (
     ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES"),
     ("PROCESS_ID", "NUM_PROCESSES"),
     ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM"),
 )
+INDEX = "JOB_COMPLETION_INDEX"
+# A gang may have as many ranks in each pod as it likes, so they say nothing about the world's size.
+_POD_VARIABLES = ("PET_NODE_RANK", "LWS_WORKER_INDEX", INDEX)
 RANK_ENVIRON = frozenset(
     {name for pair in _RANK_VARIABLES for name in pair}
+    | set(_POD_VARIABLES)
     | {
         "LOCAL_RANK",
         "LOCAL_WORLD_SIZE",
@@ -56,6 +62,8 @@ _LAUNCHERS = frozenset(
     }
     | {"deepspeed", "accelerate", "raylet", "slurmstepd"}
 )
+_REMOTE = frozenset({"ssh", "rsh"})
+"""What a launcher reaches other hosts by; under any other parent it is whatever its environment says."""
 _LAUNCHER_MODULES = frozenset(
     {"torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic"}
 )
@@ -121,11 +129,10 @@ class Membership:
     world_size: int | None
     owner: Pid | None
     """The rank process it belongs to: itself for a rank, None outside any rank."""
-
-    @property
-    def wraps(self) -> bool:
-        """True for a shell around a rank."""
-        return self.role is Role.HELPER and self.owner is None and self.rank is not None
+    by_pod: bool = False
+    """`rank` is the place of its pod: no process of the job was told a number of its own."""
+    wraps: bool = False
+    """It is a shell around a rank, or around what may be one where ranks have no numbers."""
 
 
 def rank_of(environ: Mapping[str, str]) -> tuple[int | None, int | None]:
@@ -136,6 +143,12 @@ def rank_of(environ: Mapping[str, str]) -> tuple[int | None, int | None]:
             size = _number(environ.get(size_name))
             return rank, size or None
     return None, None
+
+
+def place_of(environ: Mapping[str, str]) -> int | None:
+    """The place of the pod in its gang, told by the environment of each of its processes; None without one."""
+    numbers = (_number(environ.get(name)) for name in _POD_VARIABLES)
+    return next((number for number in numbers if number is not None), None)
 
 
 def _number(text: str | None) -> int | None:
@@ -150,12 +163,14 @@ def classify(processes: Iterable[ProcessSeen]) -> dict[Pid, Membership]:
     """Roles of all processes of one job.
 
     A rank is the topmost process with a rank number that is neither a shell around it nor a
-    launcher. In a job without any rank number every topmost program counts as a rank without a
-    number.
+    launcher. In a job without any rank number every topmost program counts as a rank; its number is the
+    place of its pod, if it has one.
     """
     by_pid = {process.pid: process for process in processes}
     numbered = {pid: rank_of(process.rank_environ) for pid, process in by_pid.items()}
     anonymous = all(rank is None for rank, _ in numbered.values())
+    if anonymous:
+        numbered = {pid: (place_of(each.rank_environ), None) for pid, each in by_pid.items()}
     roles: dict[Pid, Membership] = {}
     for pid in sorted(by_pid, key=lambda each: _depth(each, by_pid)):
         roles[pid] = _member(by_pid[pid], by_pid, roles, numbered, anonymous)
@@ -170,20 +185,23 @@ def _member(
     anonymous: bool,
 ) -> Membership:
     rank, world = numbered[process.pid]
+    by_pod = anonymous and rank is not None
     parent = roles.get(process.ppid)
     if parent is not None and parent.owner is not None:
         role = _child_role(process, by_pid[parent.owner])
-        return Membership(role, parent.rank, parent.world_size, parent.owner)
+        return Membership(role, parent.rank, parent.world_size, parent.owner, parent.by_pod)
     if _is_launcher(process):
         return Membership(Role.LAUNCHER, None, None, None)
     if _is_shell(process):
         # the number belongs to what it starts, but its own end is that rank's end too
-        return Membership(Role.HELPER, rank, None, None)
+        return Membership(Role.HELPER, rank, None, None, by_pod, rank is not None or anonymous)
     if _program(process) in _COMPILERS or _is_helper(process):
+        return Membership(Role.HELPER, None, None, None)
+    if _program(process) in _REMOTE and parent is not None and parent.role is Role.LAUNCHER:
         return Membership(Role.HELPER, None, None, None)
     if rank is None and not anonymous:
         return Membership(Role.HELPER, None, None, None)
-    return Membership(Role.RANK, rank, world, process.pid)
+    return Membership(Role.RANK, rank, world, process.pid, by_pod)
 
 
 def _child_role(process: ProcessSeen, owner: ProcessSeen) -> Role:

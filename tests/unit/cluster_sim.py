@@ -62,6 +62,8 @@ class Sim:
     stuck_index: int | None = None
     """This rank is in state D until `thaw_s`."""
     thaw_s: float = 1e9
+    launcher: int | None = None
+    """This pod holds no rank, and is alone on node n9."""
     helps: bool = True
     """Training makes progress after a restart."""
     policy: FaultPolicy = field(default_factory=FaultPolicy)
@@ -101,7 +103,8 @@ class Sim:
         for index in range(self.count):
             if index not in here:
                 uid = f"u{next(self._uids)}"
-                pod = SimPod(f"j-{index}", uid, f"n{index % 2}", self.now_s, index)
+                node = "n9" if index == self.launcher else f"n{index % 2}"
+                pod = SimPod(f"j-{index}", uid, node, self.now_s, index)
                 pod.ready = False
                 self.pods.append(pod)
                 self.log.append(f"{self.now_s - START_S:.2f} new {uid}")
@@ -255,6 +258,12 @@ class Sim:
         if pod.process == "dead":
             container = replace(container, started_s=None)
         labels = {"leaderworkerset.sigs.k8s.io/worker-index": str(pod.index)}
+        if pod.index == self.launcher:
+            labels = {
+                "training.kubeflow.org/job-name": "j",
+                "training.kubeflow.org/operator-name": "mpi-operator",
+                "training.kubeflow.org/job-role": "launcher",
+            }
         seen = Pod(
             "ns",
             pod.name,
@@ -277,7 +286,8 @@ class Sim:
             (pod.restarts or pod.created_s > START_S) and pod.ready and pod.process == "running"
             for pod in mine
         )
-        trained = bool(mine) and restarted and self.helps
+        ranks = [pod for pod in mine if pod.index != self.launcher]
+        trained = bool(ranks) and restarted and self.helps
         report = FaultReport(
             node=node,
             time_s=self.now_s,

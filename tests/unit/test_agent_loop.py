@@ -82,6 +82,7 @@ class Bench:
         self.kernel, self.registry, self.ears = ScriptedKernel(), Registry("n1"), Ears()
         self.running: dict[str, set[int]] = {}
         self.held: set[str] = set()
+        self.environ = {"WORLD_SIZE": "8"}
         patch.setattr("kcover_ebpf.host.procfs.boottime_ns", lambda: self.now_ns)
         patch.setattr("kcover_ebpf.host.procfs.read_process", self._read)
         patch.setattr(loop, "Inspector", NoLooks)
@@ -97,7 +98,8 @@ class Bench:
         )
 
     def _read(self, pid: int, variables: Collection[str]) -> ProcessSeen:
-        environ = {"RANK": str(pid), "WORLD_SIZE": "8"}
+        environ = {"RANK": str(pid), **self.environ}
+        environ = {name: environ[name] for name in environ.keys() & set(variables)}
         return ProcessSeen(
             self.now_ns, Pid(pid), Pid(1), 1, "python3", ("python3", "t.py"), environ
         )
@@ -147,6 +149,19 @@ def test_processes_of_all_gangs_are_sampled_by_one_sampler(bench: Bench) -> None
     assert bench.kernel.watched == {10, 11, 20}
     assert bench.kernel.asked[-1] <= {10, 11, 20}
     assert bench.gang("a").pods == {10: "u-a-0", 11: "u-a-0"}
+
+
+@pytest.mark.parametrize(("parts", "rank"), [("1", 5), ("2", None)])
+def test_the_index_of_a_pod_is_a_rank_where_one_job_makes_the_gang(
+    bench: Bench, parts: str, rank: int | None
+) -> None:
+    labels = {"jobset.sigs.k8s.io/jobset-name": "s", "jobset.sigs.k8s.io/global-replicas": parts}
+    bench.environ = {"RANK": "", "JOB_COMPLETION_INDEX": "5"}
+    bench.pod("s-0", "s", 10, labels=labels)
+    bench.step()
+    members = bench.gang("s").watch.job.members
+    members.classify()
+    assert [view.member and view.member.rank for view in members.ranks.values()] == [rank]
 
 
 def test_a_death_concerns_its_own_gang_alone(bench: Bench) -> None:

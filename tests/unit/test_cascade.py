@@ -60,6 +60,15 @@ def test_a_gang_is_restarted_in_place():
     assert lost.first_progress_s is not None
 
 
+@pytest.mark.parametrize("way", [Way.IN_PLACE, Way.REPLACE])
+def test_nothing_trains_on_the_node_of_a_launcher(way):
+    sim = Sim(launcher=0, agents=frozenset({"n0", "n1", "n9"}))
+    sim.begin(way)
+    status = sim.run()
+    assert status.phase is Phase.RECOVERED, story(sim)
+    assert "n9" in status.nodes
+
+
 def test_a_node_that_does_not_answer_a_stop_leads_to_replacing():
     sim = Sim(deaf=frozenset({"n1"}))
     sim.begin(Way.IN_PLACE)

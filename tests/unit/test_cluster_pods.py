@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.cluster.kinds import OWNER_UID, POD_UID, Gang, gang_of, is_job_pod, selects
+from kcover_ebpf.cluster.kinds import (
+    OWNER_UID,
+    POD_UID,
+    Gang,
+    counts_whole_gang,
+    gang_of,
+    is_job_pod,
+    selects,
+)
 from kcover_ebpf.cluster.pods import ContainerKind, Pod, pod_of
 from kcover_ebpf.errors import ObjectError
 
@@ -92,6 +100,22 @@ def test_gang(
     )
     assert is_job_pod(one) is watched
     assert selects(dict(gang.selector), one)
+
+
+@pytest.mark.parametrize(
+    ("labels", "whole"),
+    [
+        ({JOB: "j", INDEX: "0"}, True),
+        ({SET: "j", INDEX: "0", "jobset.sigs.k8s.io/global-replicas": "1"}, True),
+        ({SET: "j", INDEX: "0", "jobset.sigs.k8s.io/global-replicas": "2"}, False),
+        ({SET: "j", INDEX: "0"}, False),
+        ({}, True),
+    ],
+)
+def test_an_index_counts_through_the_gang_unless_several_jobs_make_it(
+    labels: dict[str, str], whole: bool
+) -> None:
+    assert counts_whole_gang(pod(labels)) is whole
 
 
 def test_a_bare_pod_is_a_gang_of_one() -> None:

@@ -77,6 +77,19 @@ def test_what_ran_before_the_numbered_ranks_was_a_wrapper() -> None:
     assert set(members.all_ranks) == {100}
 
 
+def test_so_was_what_had_the_number_of_its_pod_only() -> None:
+    members = Members()
+    environ = {"JOB_COMPLETION_INDEX": "0"}
+    words = ("python3", "setup.py")
+    members.view(Pid(10), 0).seen = ProcessSeen(0, Pid(10), Pid(1), 0, "x", words, environ)
+    members.rename()
+    members.classify()
+    leave(members, 10)
+    assert set(members.all_ranks) == {10}
+    appear(members, 100, 1, "python3 train.py", rank=0)
+    assert set(members.all_ranks) == {100}
+
+
 def test_a_rank_that_ended_keeps_its_role() -> None:
     members = two_ranks()
     leave(members, 100)

@@ -104,6 +104,17 @@ def test_a_verdict_that_a_silent_node_could_change_is_marked():
     assert merged.verdict.unobserved == ("node a did not report",)
 
 
+def test_a_node_that_only_starts_ranks_need_not_report_any():
+    labels = {"training.kubeflow.org/job-name": "j", "training.kubeflow.org/job-role": "launcher"}
+    labels["training.kubeflow.org/operator-name"] = "mpi-operator"
+    launcher = replace(pod(0), name="j-launcher", uid="uid-9", node="c", labels=labels)
+    seen = report("a", *WAITING[0]), report("b", BLOCKED, rank(3))
+    pods = tuple(pod(each) for each in range(4))
+    assert merge(case(*seen, pods=4)).culprit is not None
+    assert not merge(replace(case(*seen), pods=(*pods, launcher))).depends
+    assert merge(replace(case(*seen), pods=(*pods, replace(launcher, labels={})))).depends
+
+
 def test_a_stale_picture_counts_as_silence():
     merged = merge(
         case(report("a", *WAITING[0], arrived_s=NOW_S - 40), report("b", BLOCKED, rank(3)))

@@ -47,6 +47,8 @@ TREES = st.lists(
         # torchrun below Slurm: its own variables count
         ({"RANK": "3", "WORLD_SIZE": "8", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, (3, 8)),
         ({"RANK": "", "PMI_RANK": "2", "PMI_SIZE": "4"}, (2, 4)),
+        ({"PADDLE_TRAINER_ID": "1", "PADDLE_TRAINERS_NUM": "2"}, (1, 2)),
+        ({"JOB_COMPLETION_INDEX": "1", "WORLD_SIZE": "8"}, (None, None)),
         ({"RANK": "-1"}, (None, None)),
         ({"RANK": "0x1"}, (None, None)),
         ({"RANK": "²"}, (None, None)),
@@ -115,9 +117,63 @@ def test_without_any_number_the_topmost_programs_are_ranks() -> None:
     ) == {1: ("helper", None), 2: ("rank", None), 3: ("loader", None)}
 
 
+def test_how_a_launcher_reaches_other_hosts_is_no_rank() -> None:
+    assert roles(
+        process(1, 0, "mpirun -n 2 python3 a.py"), process(2, 1, "/usr/bin/ssh -x host orted")
+    ) == {1: ("launcher", None), 2: ("helper", None)}
+
+
 def test_beside_numbered_ranks_a_program_without_a_number_is_a_helper() -> None:
     found = roles(process(1, 0, "python3 tensorboard.py"), process(2, 0, "python3 a.py", rank=0))
     assert found == {1: ("helper", None), 2: ("rank", 0)}
+
+
+def in_pod(pid: int, ppid: int, command: str, **environ: str) -> ProcessSeen:
+    return ProcessSeen(0, Pid(pid), Pid(ppid), 0, "comm", tuple(command.split()), environ)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"JOB_COMPLETION_INDEX": "3"},
+        {"LWS_WORKER_INDEX": "3"},
+        {"PET_NODE_RANK": "3", "JOB_COMPLETION_INDEX": "0"},
+        {"RANK": "", "JOB_COMPLETION_INDEX": "3", "WORLD_SIZE": "16"},
+    ],
+)
+def test_the_place_of_a_pod_is_the_rank_of_its_topmost_program(environ: dict[str, str]) -> None:
+    members = classify(
+        [
+            in_pod(1, 0, "sh -c train", **environ),
+            in_pod(2, 1, "python3 a.py", **environ),
+            in_pod(3, 2, "python3 a.py", **environ),
+        ]
+    )
+    assert {pid: (each.role.value, each.rank) for pid, each in members.items()} == {
+        1: ("helper", 3),
+        2: ("rank", 3),
+        3: ("loader", 3),
+    }
+    # a pod may hold several ranks, so nobody knows how many there are
+    assert {each.world_size for each in members.values()} == {None}
+    assert all(each.by_pod for each in members.values())
+
+
+def test_the_rank_that_a_process_was_told_wins_over_the_place_of_its_pod() -> None:
+    index = {"JOB_COMPLETION_INDEX": "1"}
+    members = classify(
+        [
+            in_pod(1, 0, "python3 launch.py", **index),
+            in_pod(2, 1, "python3 a.py", RANK="2", WORLD_SIZE="4", **index),
+            in_pod(3, 1, "python3 a.py", RANK="3", WORLD_SIZE="4", **index),
+        ]
+    )
+    assert {pid: (each.role.value, each.rank) for pid, each in members.items()} == {
+        1: ("helper", None),
+        2: ("rank", 2),
+        3: ("rank", 3),
+    }
+    assert not any(each.by_pod for each in members.values())
 
 
 def is_sound(member: Membership, members: dict[Pid, Membership]) -> bool:
