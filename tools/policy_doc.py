@@ -49,7 +49,8 @@ MIDDLE = """
 ## Kinds of jobs
 
 Kinds that can be restarted whole, and how. *In place* is open to all of them where the cluster allows it (Kubernetes 1.36); where *may cost* names a
-field, and it is set, restarts in place are counted against it, and the job is replaced instead. A kind that is not here is reported on and left alone.
+field, it is set, and a pod's own restart policy is not Never, the kind's controller counts such restarts, or answers them, and the job is
+replaced instead. A kind that is not here is reported on and left alone.
 
 | kind | group | replaced by | in place may cost | seen with its real controller |
 |---|---|---|---|---|

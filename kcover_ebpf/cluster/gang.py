@@ -45,7 +45,7 @@ class Top:
     ended: str | None = None
     """Complete, Succeeded or Failed once it is over."""
     costs_in_place: bool = False
-    """Restarts by the kubelet are counted against a limit that this object sets."""
+    """Restarts by the kubelet are counted against a limit, or answered by the job's own controller."""
     deletion_means: bool = False
     """A policy of the object itself gives the deletion of a pod a meaning (Volcano)."""
     version: int = 0

@@ -32,7 +32,7 @@ class Restart:
     leader: tuple[str, str] | None = None
     """Label (key, value) of the leader pod; only where `means` is LEADER."""
     in_place_costs: tuple[str, ...] = ()
-    """Path of the limit that restarts by the kubelet are counted against; empty: they are not counted."""
+    """Path of what makes its controller count restarts by the kubelet, or answer them; empty: it does neither."""
     counters: tuple[tuple[str, ...], ...] = ()
     """Paths of what a restart must not move."""
     measured: bool = True

@@ -152,7 +152,7 @@ def why_not_in_place(world: World, policy: FaultPolicy) -> str | None:
         (bool(missing), f"no agent reports from node {missing[0] if missing else ''}"),
         (
             world.top is not None and world.top.costs_in_place,
-            "the job counts restarts in place against its back-off limit",
+            "the controller of the job counts restarts in place, or answers them itself",
         ),
         (
             merged is not None
