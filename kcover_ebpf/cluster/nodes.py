@@ -57,6 +57,8 @@ class NodePlan:
     let_go: bool = False
     refused: str = ""
     """Why the node is not kept out although it should be."""
+    cleared_s: float | None = None
+    """Taints of single devices made before (unix seconds) are to be taken back; None: none are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,19 +112,18 @@ def plan(
         since_s = _time(node.annotations.get(CORDONED, "").partition(" ")[0])
         mended = node.ours and cleared_s is not None and cleared_s >= (since_s or 0.0)
         well = node.condition == "True" and (mended or not node.ours)
-        return NodePlan(condition=(False, "no device fault") if well else None, let_go=mended)
+        condition = (False, "no device fault") if well else None
+        return NodePlan(condition=condition, let_go=mended, cleared_s=cleared_s)
     text = "; ".join(f"{each.device} {each.fault}: {each.text}" for each in fatal[:4])[:512]
-    condition = (True, text) if node.condition != "True" else None
+    told = (True, text) if node.condition != "True" else None
     alone = tuple(each for each in fatal if each.device in by_dra and policy.device_taint)
     whole = [each for each in fatal if each not in alone]
     wants = bool(whole) and (policy.cordon or policy.taint) and not node.ours
     if wants and not room:
-        return NodePlan(
-            condition=condition, devices=alone, refused="the breaker allows no more nodes"
-        )
+        return NodePlan(condition=told, devices=alone, refused="the breaker allows no more nodes")
     if not wants:
-        return NodePlan(condition=condition, devices=alone)
-    return NodePlan(condition, text, policy.cordon, policy.taint, alone)
+        return NodePlan(condition=told, devices=alone)
+    return NodePlan(told, text, policy.cordon, policy.taint, alone)
 
 
 def _time(text: str | None) -> float | None:

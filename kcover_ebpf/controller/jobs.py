@@ -147,7 +147,7 @@ class Jobs:
         ):
             again = last.status.phase in (Phase.OBSERVED, Phase.REFUSED)
             return last if again else None
-        name = f"{key.selector[0][1][:40].rstrip('-.')}-{uuid.uuid4().hex[:8]}"
+        name = f"{top.ref.name[:40].rstrip('-.')}-{uuid.uuid4().hex[:8]}"
         made = Incident(
             key.namespace,
             name,

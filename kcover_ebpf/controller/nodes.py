@@ -10,6 +10,7 @@ from typing import Any
 
 from kcover_ebpf.cluster import times
 from kcover_ebpf.cluster.nodes import (
+    CLEARED,
     CONDITION,
     CORDONED,
     TAINT,
@@ -29,6 +30,8 @@ from kcover_ebpf.kube.watch import Change, Event
 _LOG = logging.getLogger(__name__)
 _RESOURCE = "/apis/resource.k8s.io"
 _PCI = "resource.kubernetes.io/pciBusID"
+_NODE = "kcover.io/node"
+_RULE_VERSIONS = ("v1beta2", "v1alpha3")
 Tell = Callable[[dict[str, str], str, str, bool], None]
 
 
@@ -49,6 +52,8 @@ class Nodes:
         self._breaker, self._window_s, self._dry_run = breaker, window_s, dry_run
         self._lock = threading.Lock()
         self._said: dict[str, str] = {}
+        self._lifted: dict[str, float] = {}
+        """Node -> the clearance after which the taints of its devices were taken back."""
 
     @property
     def kept_out(self) -> int:
@@ -70,7 +75,8 @@ class Nodes:
         report_s = self._store.wall()
         if seen is not None and not seen.is_stale(report_s):
             faults, report_s = seen.report.devices, seen.arrived_s
-        if not any(each.fatal for each in faults) and not node.ours and node.condition != "True":
+        touched = node.ours or node.condition == "True" or CLEARED in node.annotations
+        if not any(each.fatal for each in faults) and not touched:
             return
         found = holding(
             list(self._store.policies.values()), self._store.host_namespaces.get(name, ""), {}
@@ -125,6 +131,9 @@ class Nodes:
             self._keep_out(node, todo)
         if todo.let_go:
             self.let_go(node)
+        if todo.cleared_s is not None and self._lifted.get(node.name) != todo.cleared_s:
+            self._untaint_devices(node, todo.cleared_s)
+            self._lifted[node.name] = todo.cleared_s
 
     def _condition(self, node: NodeView, fault: bool, text: str) -> None:
         now = times.to_text(self._store.wall())[:19] + "Z"
@@ -201,11 +210,11 @@ class Nodes:
     ) -> None:
         name = re.sub(r"[^a-z0-9.-]+", "-", f"kcover-{node.name}-{device.device}".lower())
         taint = {"key": TAINT, "value": "fatal", "effect": "NoSchedule"}
-        for version in ("v1beta2", "v1alpha3"):
+        for version in _RULE_VERSIONS:
             body = {
                 "apiVersion": f"resource.k8s.io/{version}",
                 "kind": "DeviceTaintRule",
-                "metadata": {"name": name, "labels": {"kcover.io/node": node.name}},
+                "metadata": {"name": name, "labels": {_NODE: node.name}},
                 "spec": {"deviceSelector": dict(selector), "taint": taint},
             }
             try:
@@ -215,6 +224,20 @@ class Nodes:
             except NotFound:
                 continue
             self._say(node, "KcoverDeviceTainted", f"{device.device}: {device.text}", True)
+            return
+
+    def _untaint_devices(self, node: NodeView, cleared_s: float) -> None:
+        for version in _RULE_VERSIONS:
+            path = f"{_RESOURCE}/{version}/devicetaintrules"
+            try:
+                found = self._session.list(path, {"labelSelector": f"{_NODE}={node.name}"})
+            except NotFound:
+                continue
+            for each in found.get("items") or ():
+                metadata = each["metadata"]
+                if times.from_text(metadata["creationTimestamp"]) <= cleared_s:
+                    self._session.delete(f"{path}/{metadata['name']}")
+                    self._say(node, "KcoverDeviceUntainted", metadata["name"], False)
             return
 
 

@@ -55,7 +55,7 @@ CONTROLLER = (
     | rights("apps", "statefulsets", "get")
     | rights("batch.volcano.sh", "jobs", "get")
     | rights("bus.volcano.sh", "commands", "create")
-    | rights("resource.k8s.io", "devicetaintrules", "create")
+    | rights("resource.k8s.io", "devicetaintrules", "create list delete")
     | rights("resource.k8s.io", "resourceslices", "list")
 )
 AT_HOME = {

@@ -85,6 +85,15 @@ def test_a_node_declared_well_is_let_in(cleared, let_go):
     assert decide(node, faults=()).let_go is let_go
 
 
+def test_devices_tainted_before_a_clearance_are_given_back_after_it():
+    cleared = replace(NODE, condition="True", annotations={CLEARED: "2025-12-31T23:30:00Z"})
+    found = decide(cleared, faults=(), by_dra=frozenset({XID.device}))
+    assert found.cleared_s == NOW_S - 1800
+    assert found.condition == (False, "no device fault")
+    assert decide(replace(NODE, condition="True"), faults=()).cleared_s is None
+    assert decide(cleared, by_dra=frozenset({XID.device})).cleared_s is None
+
+
 def test_a_new_fault_after_that_counts():
     node = replace(NODE, annotations={CLEARED: "2025-12-31T23:30:00Z"})
     assert decide(node).keep_out
