@@ -1,18 +1,24 @@
 """The cluster that the tests use: that of $KUBECONFIG, or else the test bed of this checkout."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.cluster import ROOT, TRAIN, Cluster, Namespace
+from tests.cluster import agents as real_agents
+from tests.cluster import nodes
+from tests.cluster.cluster import ROOT, TRAIN, Cluster, ClusterError, Namespace
 
 TESTBED = ROOT / "tools/testbed"
+RULE = "templates/admission/restart-in-place.yaml"
+RELEASE = "app.kubernetes.io/name=kcover-ebpf"
 
 
 @pytest.fixture(scope="session")
@@ -43,9 +49,13 @@ def install(cluster: Cluster) -> Callable[[str], None]:
 
 @pytest.fixture
 def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Namespace]:
-    """A namespace of the test's own, with the training program; deleted afterwards."""
+    """A namespace of the test's own, with the training program; deleted afterwards.
+
+    A node that the test's controller kept out is let in again: the next test needs all of them.
+    """
     readable = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[:40].strip("-")
     name = f"{readable}-{uuid.uuid4().hex[:6]}"
+    out = nodes.kept_out(cluster)
     cluster.ctl("create", "namespace", name)
     try:
         mine = Namespace(cluster, name)
@@ -54,3 +64,62 @@ def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Name
     finally:
         # Not waited for: the ranks have 30 s to end, and nobody else looks into this namespace.
         cluster.ctl("delete", "namespace", name, "--wait=false")
+        for node in nodes.kept_out(cluster) - out:
+            nodes.let_in(cluster, node)
+
+
+@pytest.fixture(scope="module")
+def agents(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, real_agents.Agent]]:
+    """The real agents of all nodes. Two that watch one node contradict each other: there must be no release."""
+    release = cluster.get("daemonsets", "--all-namespaces", f"--selector={RELEASE}")
+    assert not release, "uninstall the release of kcover-ebpf first: helm uninstall"
+    cluster.ctl("apply", f"--filename={ROOT / 'charts/kcover-ebpf/crds'}")
+    name = f"agents-{uuid.uuid4().hex[:6]}"
+    cluster.ctl("create", "namespace", name)
+    try:
+        with real_agents.running(cluster, tmp_path_factory.mktemp("agents"), name) as started:
+            yield started
+    finally:
+        cluster.ctl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture(scope="module")
+def restart_in_place(cluster: Cluster) -> Iterator[bool]:
+    """The admission policy of the chart that gives armed pods the kubelet's rule, without the rest of it.
+
+    False where the cluster is too old for it.
+    """
+    if not cluster.serves("mutatingadmissionpolicies.admissionregistration.k8s.io"):
+        yield False
+        return
+    helm = shutil.which("helm") or str(ROOT / ".testbed/bin/helm")
+    command = [helm, "template", "rule", str(ROOT / "charts/kcover-ebpf")]
+    command += [
+        "--set=admission.restartInPlace=true",
+        "--kube-version=1.36.0",
+        f"--show-only={RULE}",
+    ]
+    policy = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    cluster.ctl("apply", "--filename=-", stdin=policy)
+    try:
+        _wait_for_rule(cluster)
+        yield True
+    finally:
+        cluster.ctl("delete", "--filename=-", stdin=policy)
+
+
+def _wait_for_rule(cluster: Cluster) -> None:
+    """A policy is in force a moment after it was made."""
+    container = {"name": "main", "image": "none"}
+    labels = {"kcover.io/cascading-recovery": "true"}
+    spec = {"restartPolicy": "Never", "containers": [container]}
+    metadata = {"name": "asks", "labels": labels}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    command = ["create", "--dry-run=server", "--filename=-", "--output=json"]
+    deadline = time.monotonic() + 30
+    while "RestartAllContainers" not in cluster.ctl(*command, stdin=json.dumps(pod)):
+        if time.monotonic() > deadline:
+            raise ClusterError("pods do not get the rule RestartAllContainers")
+        time.sleep(0.5)

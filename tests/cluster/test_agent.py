@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +21,8 @@ import yaml
 
 from kcover_ebpf.agent.containers import Containers, is_stopped, processes
 from kcover_ebpf.cluster.pods import Pod, pod_of
+from tests.cluster import agents
+from tests.cluster.agents import Agent
 from tests.cluster.cluster import JOBS, ROOT, TRAIN, Cluster, Namespace
 from tests.cluster.relay import Relay
 
@@ -44,42 +44,12 @@ def until(look: Callable[[], T | None], what: str, timeout_s: float = SOON_S) ->
 
 
 @dataclass
-class Agent:
-    """One agent; it may be killed and started again."""
-
-    node: str
-    folder: Path
-    kubeconfig: Path
-    namespace: str
-    process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        state = self.folder / self.node
-        command = [
-            str(Path(sys.executable).with_name("kcover-ebpf")), "agent", f"--node={self.node}",
-            f"--state-dir={state}", f"--namespace={self.namespace}",
-            f"--kubeconfig={self.kubeconfig}",
-        ]  # fmt: skip
-        with open(self.folder / f"{self.node}.log", "ab") as log:
-            self.process = subprocess.Popen(command, stderr=log, cwd=ROOT)
-
-    def kill(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait()
-
-    @property
-    def said(self) -> str:
-        return (self.folder / f"{self.node}.log").read_text()
-
-
-@dataclass
 class Stand:
     """A job of four ranks on two nodes, under the eyes of two agents."""
 
     namespace: Namespace
     relay: Relay
-    agents: dict[str, Agent] = field(default_factory=dict)
+    agents: dict[str, Agent]
 
     def pods(self) -> list[Pod]:
         return [pod_of(each) for each in self.namespace.pods(SELECTOR)]
@@ -159,20 +129,14 @@ def stand(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     name = f"agents-{os.getpid()}"
     cluster.ctl("create", "namespace", name)
     namespace = Namespace(cluster, name)
-    made = Stand(namespace, relay)
     try:
         namespace.ctl("create", "configmap", "train", f"--from-file={TRAIN}")
         manifest = (JOBS / "pytorchjob.yaml").read_text()
         namespace.apply(manifest.replace("kcover.io/cascading-recovery", "example.com/label"))
-        for node in cluster.get("nodes"):
-            agent = Agent(node["metadata"]["name"], folder, folder / "kubeconfig", name)
-            agent.start()
-            made.agents[agent.node] = agent
-        namespace.wait_for_steps(SELECTOR, 4, 5, 300)
-        yield made
+        with agents.running(cluster, folder, name, folder / "kubeconfig") as started:
+            namespace.wait_for_steps(SELECTOR, 4, 5, 300)
+            yield Stand(namespace, relay, started)
     finally:
-        for agent in made.agents.values():
-            agent.kill()
         relay.cut()
         cluster.ctl("delete", "namespace", name, "--wait=false")
 

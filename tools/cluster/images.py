@@ -162,7 +162,7 @@ def _make_train(archive: Path) -> None:
     command: list[str | Path] = ["mmdebstrap", "--variant=minbase", "--mode=root"]
     command += [f"--dpkgopt=path-exclude={pattern}" for pattern in LEFT_OUT]
     command += [f"--include={','.join(TRAIN_PACKAGES)}", *hooks]
-    command += ["--customize-hook=mkdir -p $1/run/sshd", SUITE, root]
+    command += [SUITE, root]
     shell.logged(cache.folder("log") / "images.log", command)
     settings = {"Cmd": ["python3"], "Env": ["PATH=/usr/local/bin:/usr/bin:/usr/sbin:/bin:/sbin"]}
     oci.write(archive, layout.TRAIN_IMAGE, root, platform.machine(), settings)

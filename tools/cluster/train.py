@@ -8,6 +8,8 @@ STEPS               end after so many steps (0: never)
 CHECKPOINT_EVERY    rank 0 saves every so many steps while the others wait (0: never)
 CHECKPOINT_SECONDS  how long it then writes, past the page cache (5)
 CHECKPOINT_PATH     where to (/tmp/checkpoint)
+
+SIGUSR1 makes it take memory until the kernel ends it.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import itertools
 import json
 import mmap
 import os
+import signal
 import socket
 import time
 from collections.abc import Mapping
@@ -142,7 +145,15 @@ def save(path: str, seconds: float) -> None:
         os.close(file)
 
 
+def take_memory(*_: object) -> None:
+    """Take all there is, and use it."""
+    hoard = []
+    while True:
+        hoard.append(b"x" * (16 << 20))
+
+
 def main() -> None:
+    signal.signal(signal.SIGUSR1, take_memory)
     job: Any
     if "OMPI_COMM_WORLD_RANK" in os.environ:
         job = MpiJob()

@@ -1,0 +1,249 @@
+"""Real faults in real jobs: real agents name the pod, the real controller restarts the whole job, or lets it work."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import skips
+from tests.cluster import nodes
+from tests.cluster.cluster import JOBS, ClusterError, Namespace
+from tests.cluster.kinds import (
+    KINDS,
+    process,
+    rank_of,
+    rank_pods,
+    start,
+    wait_for_training,
+    wait_until_learned,
+)
+from tests.cluster.restarts import (
+    counters,
+    incidents,
+    policy,
+    row_of,
+    running,
+    stopped,
+    wait_for_phase,
+    ways,
+)
+
+pytestmark = [
+    pytest.mark.needs("root", "bpf"),
+    pytest.mark.timeout(600),
+    pytest.mark.usefixtures("agents", "restart_in_place"),
+]
+FOUR = KINDS["pytorchjob"]
+TWO = KINDS["job"]
+OVER = ("Recovered", "Failed", "Refused", "Observed")
+
+
+@pytest.fixture
+def controller(namespace: Namespace, tmp_path: Path) -> Iterator[None]:
+    with running(namespace, tmp_path / "controller.log") as program:
+        yield
+        print(program.log)
+
+
+def restarts(namespace: Namespace, selector: str) -> dict[str, int]:
+    """Restarts of each pod's first container, by uid."""
+    return {
+        pod["metadata"]["uid"]: pod["status"]["containerStatuses"][0]["restartCount"]
+        for pod in namespace.pods(selector)
+    }
+
+
+def limited(text: str) -> str:
+    """An example whose ranks may use little memory."""
+    return text.replace("{requests: {cpu: 20m}}", "{requests: {cpu: 20m}, limits: {memory: 640Mi}}")
+
+
+SIGNALS = {
+    "killed": (signal.SIGKILL, "killed", str),
+    "out of memory": (signal.SIGUSR1, "oom_killed", limited),
+}
+
+
+@pytest.mark.usefixtures("controller")
+@pytest.mark.parametrize(("number", "cause", "change"), SIGNALS.values(), ids=SIGNALS)
+def test_a_rank_that_dies_takes_its_job_along_and_no_other(
+    namespace: Namespace,
+    restart_in_place: bool,
+    number: int,
+    cause: str,
+    change: Callable[[str], str],
+) -> None:
+    if not restart_in_place:
+        skips.skip("restart-in-place", "without it the job of a rank that dies has failed")
+    policy(namespace)
+    start(namespace, FOUR, change)
+    beside = "batch.kubernetes.io/job-name=beside"
+    namespace.apply((JOBS / "job.yaml").read_text().replace("demo", "beside"))
+    namespace.wait_for_steps(beside, 2, 3)
+    wait_until_learned(namespace, FOUR)
+    row = row_of(FOUR.api_version, FOUR.kind)
+    before, other = counters(namespace, row, "demo"), restarts(namespace, beside)
+    old = restarts(namespace, FOUR.selector)
+    victim = rank_pods(namespace, FOUR)[-1]
+    rank = rank_of(namespace, FOUR, victim)
+    os.kill(process(victim), number)
+    incident = wait_for_phase(namespace, OVER)
+    status = incident["status"]
+    assert status["phase"] == "Recovered", status["timeline"]
+    assert (status["verdict"], status["cause"]) == ("CRASHED", cause)
+    culprit = status["culprit"]
+    assert (culprit["pod"], culprit["rank"]) == (victim["metadata"]["name"], rank)
+    assert culprit["node"] == victim["spec"]["nodeName"]
+    new = restarts(namespace, FOUR.selector)
+    assert new.keys() == old.keys()
+    assert all(new[uid] > old[uid] for uid in new)
+    wait_for_training(namespace, FOUR)
+    assert counters(namespace, row, "demo") == before
+    assert restarts(namespace, beside) == other, "the job beside it was left alone"
+    assert len(incidents(namespace)) == 1
+
+
+@pytest.mark.needs("nftables")
+@pytest.mark.usefixtures("controller")
+def test_two_pods_that_do_not_reach_each_other(namespace: Namespace) -> None:
+    policy(namespace, ways=["Replace"])
+    start(namespace, FOUR)
+    wait_until_learned(namespace, FOUR)
+    one, other = rank_pods(namespace, FOUR)[1:3]
+    cut(one, other["status"]["podIP"])
+    cut(other, one["status"]["podIP"])
+    incident = wait_for_phase(namespace, OVER)
+    status = incident["status"]
+    assert status["phase"] == "Recovered", status["timeline"]
+    assert status["verdict"] == "LOST_LINK"
+    ends = {each["metadata"]["name"] for each in (one, other)}
+    named = status.get("culprit", {}).get("pod")
+    assert named is None or named in ends
+    said = " ".join(each["text"] for each in status["evidence"])
+    assert one["status"]["podIP"] in said or other["status"]["podIP"] in said or named in ends
+    assert ways(incident) == ["Replace"]
+    wait_for_training(namespace, FOUR)
+
+
+def cut(pod: dict[str, Any], address: str) -> None:
+    """Lose all packets between a pod and an address, in silence; it ends with the pod."""
+    rules = (
+        "table inet lost { chain in { type filter hook input priority 0; ip saddr %s drop; }\n"
+        " chain out { type filter hook output priority 0; ip daddr %s drop; }\n}"
+    )
+    subprocess.run(
+        ["nsenter", f"--target={process(pod)}", "--net", "nft", "-f", "-"],
+        input=rules % (address, address),
+        text=True,
+        check=True,
+    )
+
+
+@pytest.mark.usefixtures("controller")
+def test_a_checkpoint_of_half_a_minute_is_left_alone(namespace: Namespace) -> None:
+    policy(namespace)
+    start(namespace, TWO, with_checkpoints(every=60, seconds=30))
+    pods = restarts(namespace, TWO.selector)
+    wait_until_learned(namespace, TWO)
+    wait_for_training(namespace, TWO, steps=65)
+    assert incidents(namespace) == []
+    assert restarts(namespace, TWO.selector) == pods
+
+
+def with_checkpoints(every: int, seconds: float, path: str = "/tmp/checkpoint") -> Any:
+    """Rank 0 of the example Job saves every so many steps of half a second, while the other waits."""
+    told = {"EVERY": every, "SECONDS": seconds, "PATH": path}
+    variables = [f'{{name: CHECKPOINT_{name}, value: "{value}"}}' for name, value in told.items()]
+    return lambda text: text.replace("env: [", f"env: [{', '.join(variables)}, ")
+
+
+@pytest.fixture
+def disk(namespace: Namespace) -> Iterator[tuple[str, str]]:
+    """(node, folder): a file system on one node that can be frozen; it is let go before the end."""
+    node = min(each["metadata"]["name"] for each in namespace.cluster.get("nodes"))
+    folder = f"/var/{namespace.name}"
+    nodes.inside(node, "mkdir", folder)
+    nodes.inside(node, "truncate", "--size=64M", f"{folder}.img")
+    nodes.inside(node, "mkfs.ext4", "-q", f"{folder}.img")
+    nodes.inside(node, "mount", "-o", "loop", f"{folder}.img", folder)
+    try:
+        yield node, folder
+    finally:
+        thaw(node, folder)
+        namespace.ctl("delete", "jobs", "--all", "--cascade=foreground", "--timeout=60s")
+        nodes.inside(node, "umount", folder)
+        nodes.inside(node, "rm", f"{folder}.img")
+
+
+def thaw(node: str, folder: str) -> None:
+    try:
+        nodes.inside(node, "fsfreeze", "--unfreeze", folder)
+    except ClusterError as error:
+        if "Invalid argument" not in str(error):  # it is not frozen any more
+            raise
+
+
+@pytest.mark.needs("loop")
+@pytest.mark.usefixtures("controller")
+def test_a_rank_that_no_signal_ends_is_told_and_its_node_is_kept_out(
+    namespace: Namespace, disk: tuple[str, str]
+) -> None:
+    node, folder = disk
+    policy(namespace)
+
+    def on_disk(text: str) -> str:
+        text = with_checkpoints(every=8, seconds=0.1, path="/data/checkpoint")(text)
+        volume = f"{{name: data, hostPath: {{path: {folder}}}}}"
+        text = text.replace("volumes: [", f"volumes: [{volume}, ")
+        text = text.replace("volumeMounts: [", "volumeMounts: [{name: data, mountPath: /data}, ")
+        pinned = f"nodeSelector: {{kubernetes.io/hostname: {node}}}"
+        return text.replace(
+            "      subdomain: demo\n",
+            f"      subdomain: demo\n      {pinned}\n      terminationGracePeriodSeconds: 3\n",
+        )
+
+    start(namespace, TWO, on_disk)
+    wait_until_learned(namespace, TWO)
+    victim = rank_pods(namespace, TWO)[0]
+    nodes.inside(node, "fsfreeze", "--freeze", folder)
+    incident = until_told(namespace, "cannot be ended")
+    culprit = incident["status"]["culprit"]
+    assert (culprit["pod"], culprit["node"]) == (victim["metadata"]["name"], node)
+    assert (culprit["rank"], incident["status"]["cause"]) == (0, "storage")
+    (job,) = namespace.get("jobs", "demo")
+    assert job["spec"]["suspend"], "no new rank while the old one writes"
+    assert any(
+        pod["metadata"]["uid"] == victim["metadata"]["uid"] for pod in rank_pods(namespace, TWO)
+    )
+    thaw(node, folder)
+    namespace.wait("job/demo", "jsonpath={.spec.suspend}=false", 60)
+    assert node in nodes.kept_out(namespace.cluster)
+    nodes.let_in(namespace.cluster, node)
+    incident = wait_for_phase(namespace, OVER)
+    assert incident["status"]["phase"] == "Recovered", incident["status"]["timeline"]
+    wait_for_training(namespace, TWO)
+    pods = rank_pods(namespace, TWO)
+    assert victim["metadata"]["uid"] not in {pod["metadata"]["uid"] for pod in pods}
+    assert not stopped(pods)
+    (job,) = namespace.get("jobs", "demo")
+    assert not job["status"].get("failed")
+
+
+def until_told(namespace: Namespace, words: str, timeout_s: float = 120.0) -> dict[str, Any]:
+    """The incident, once its timeline says so."""
+    deadline = time.monotonic() + timeout_s
+    told: list[str] = []
+    while time.monotonic() < deadline:
+        for each in incidents(namespace):
+            told = [line.get("text", "") for line in each.get("status", {}).get("timeline", ())]
+            if any(words in text for text in told):
+                return each
+        time.sleep(0.3)
+    raise ClusterError(f"nobody said {words!r}: {told}")
