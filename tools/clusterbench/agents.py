@@ -130,7 +130,7 @@ async def _head(reader: asyncio.StreamReader) -> tuple[int, int | None]:
 
 
 async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    while size := int(await reader.readline(), 16):
+    while size := int(await reader.readline() or b"0", 16):
         yield (await reader.readexactly(size + 2))[:-2]
     await reader.readline()
 
