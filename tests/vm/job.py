@@ -40,7 +40,7 @@ def main() -> None:
         peer = connected()
     for step in range(STEPS):
         if rank == 0 and step == STUCK > 0:
-            fcntl.ioctl(gpu, 2, 120_000)
+            fcntl.ioctl(gpu, 102, 120_000)
         peer.sendall(b"x" * 4096)
         left = 4096
         while left:

@@ -1,6 +1,6 @@
 """The whole sensor in a guest: what ends the local job that holds the device, and what does not.
 
-In guest time: on a host that is busy with other things an emulated sensor is too slow to judge.
+Its times are of a guest whose clock is the host's: on a busy host they say nothing.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.vm import kernels
 from tests.vm.conftest import GPU
 from tests.vm.guest import Guest
 from tests.vm.packages import ROOT
-from tests.vm.sensing import Line, Lines, Run, ended, of_kind, trains
+from tests.vm.sensing import INJECT, SAY, Line, Lines, Run, ended, of_kind, trains
 
 Figure = Callable[[str, object], None]
 LAUNCH = (
@@ -51,26 +52,28 @@ def is_ended_by(run: Run, guest: Guest, fatal: str, note: Figure) -> Line:
 
 @pytest.mark.family("sensor")
 def test_of_several_xids_the_fatal_one_ends_the_job_that_holds_the_gpu(
-    steady_guest: Guest, record_property: Figure
+    guest: Guest, driver: kernels.Prepared, record_property: Figure
 ) -> None:
-    run = Run(steady_guest, "--act", "shutdown", launch=LAUNCH)
+    guest.python(SAY)
+    run = Run(guest, "--act", "shutdown", launch=LAUNCH)
     run.wait(trains, "training")
     for number in HARMLESS:
-        steady_guest.python(f"say('xid {number} {GPU} harmless'); time.sleep(3)")
+        guest.python(f"say('xid {number} {GPU} harmless'); time.sleep(3)")
     before = run.wait(lambda lines: len(of_kind(lines, "xid_reported")) == 2, "harmless Xids")
     assert [line["number"] for line in of_kind(before, "xid_reported")] == list(HARMLESS)
     assert not [line for line in before if line.get("verdict") == "DEVICE_FAULT"]
-    verdict = is_ended_by(run, steady_guest, "Xid 79", record_property)
+    verdict = is_ended_by(run, guest, "Xid 79", record_property)
     assert "fallen off the bus" in verdict["evidence"][0]["text"]
 
 
 @pytest.mark.family("sensor")
 def test_a_fatal_pcie_error_ends_the_job_that_holds_the_gpu(
-    steady_guest: Guest, record_property: Figure
+    guest: Guest, driver: kernels.Prepared, record_property: Figure
 ) -> None:
-    run = Run(steady_guest, "--act", "shutdown", launch=LAUNCH)
+    guest.python(INJECT)
+    run = Run(guest, "--act", "shutdown", launch=LAUNCH)
     run.wait(trains, "training")
-    is_ended_by(run, steady_guest, "AER fatal", record_property)
+    is_ended_by(run, guest, "AER fatal", record_property)
 
 
 def stuck(lines: Lines) -> bool:
@@ -78,9 +81,11 @@ def stuck(lines: Lines) -> bool:
 
 
 @pytest.mark.family("stuck")
-def test_a_driver_call_that_hangs(steady_guest: Guest, record_property: Figure) -> None:
+def test_a_driver_call_that_hangs(
+    guest: Guest, driver: kernels.Prepared, record_property: Figure
+) -> None:
     """The rank sits in an ioctl in state D: no signal ends it, and the GPU is named."""
-    run = Run(steady_guest, "--for", "200s", launch=f"export JOB_STUCK=400; {LAUNCH}")
+    run = Run(guest, "--for", "200s", launch=f"export JOB_STUCK=400; {LAUNCH}")
     lines = run.wait(stuck, "driver call")
     verdict = next(line for line in lines if line.get("cause") == "driver_stuck")
     (call,) = of_kind(lines, "driver_call")

@@ -9,7 +9,8 @@
  *   xid NUMBER BDF TEXT     both, in the driver's order: print, then report
  *   storm COUNT NUMBER BDF  many of them
  *
- * ioctl(fd, 1, ms) sleeps so that signals end it, ioctl(fd, 2, ms) in state D.
+ * ioctl(fd, 101, ms) sleeps so that signals end it, ioctl(fd, 102, ms) in state D. Lower numbers
+ * are the kernel's own for every file.
  */
 #define pr_fmt(fmt) fmt
 #include <linux/cdev.h>
@@ -84,9 +85,9 @@ static PROBED int nvidia_close(struct inode *inode, struct file *file)
 static PROBED long nvidia_unlocked_ioctl(struct file *file, unsigned int command, unsigned long ms)
 {
 	switch (command) {
-	case 1:
+	case 101:
 		return msleep_interruptible(ms) ? -EINTR : 0;
-	case 2:
+	case 102:
 		msleep(ms);
 		return 0;
 	}
