@@ -38,9 +38,11 @@ RUN python3 -m compileall -q -f --invalidation-mode unchecked-hash /usr/lib/pyth
 FROM scratch
 ARG VERSION=0
 ARG REVISION=
+ARG CREATED=
 LABEL org.opencontainers.image.title="kcover-ebpf" \
       org.opencontainers.image.description="eBPF fault sensor for AI training: agent and controller" \
       org.opencontainers.image.licenses="Apache-2.0 AND (GPL-2.0-only OR BSD-2-Clause)" \
+      org.opencontainers.image.created="${CREATED}" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 COPY --from=runtime / /
