@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-BIN = ROOT / ".testbed/bin"
-KUBECONFIG = ROOT / ".testbed/kubeconfig"
+BED = ROOT / ".testbed"
 RELEASE, SYSTEM, NAMESPACE, JOB = "kcover-ebpf", "kcover-system", "kcover-demo", "demo"
 PODS = f"training.kubeflow.org/job-name={JOB}"
 VICTIM = f"{JOB}-worker-1"
@@ -45,16 +44,21 @@ def say(text: str) -> None:
 
 def step(*command: str | Path) -> None:
     """Run a command with its output shown; raises `DemoFailed`."""
-    environ = {**os.environ, "KUBECONFIG": str(KUBECONFIG)}
+    environ = {**os.environ, "KUBECONFIG": str(BED / "kubeconfig")}
     if subprocess.run(command, cwd=ROOT, env=environ, check=False).returncode != 0:
         raise DemoFailed(f"failed: {' '.join(map(str, command))}")
 
 
+def kubectl(*arguments: str) -> list[str]:
+    """A command line for the demo's namespace."""
+    program, config = BED / "bin/kubectl", BED / "kubeconfig"
+    return [str(program), f"--kubeconfig={config}", f"--namespace={NAMESPACE}", *arguments]
+
+
 def ctl(*arguments: str, stdin: str | None = None) -> str:
     """What kubectl prints; raises `DemoFailed`."""
-    command = [str(BIN / "kubectl"), f"--kubeconfig={KUBECONFIG}", f"--namespace={NAMESPACE}"]
     done = subprocess.run(
-        [*command, *arguments], input=stdin, capture_output=True, text=True, check=False
+        kubectl(*arguments), input=stdin, capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
         raise DemoFailed(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
@@ -106,7 +110,7 @@ def rank_pid(pod: str) -> int:
 
 
 def set_up() -> None:
-    """Test bed, image, release, job; each is left alone where it is there already."""
+    """Test bed, image, release; each is left alone where it is there already."""
     say("a Kubernetes of two nodes (the first time it is built: about 15 minutes)")
     step("tools/testbed", "up")
     say("the image, from this checkout")
@@ -115,7 +119,11 @@ def set_up() -> None:
     say("helm install")
     chart = str(ROOT / "charts/kcover-ebpf")
     release = ["--install", RELEASE, chart, f"--namespace={SYSTEM}", "--create-namespace"]
-    step(BIN / "helm", "upgrade", *release, "--wait", "--timeout=3m")
+    step(BED / "bin/helm", "upgrade", *release, "--wait", "--timeout=3m")
+
+
+def start_job() -> None:
+    """A PyTorchJob of four pods that trains, in a namespace of the demo's own."""
     clean_up()
     ctl("create", "namespace", NAMESPACE)
     ctl("create", "configmap", "train", f"--from-file={ROOT / 'tools/cluster/train.py'}")
@@ -172,6 +180,7 @@ def main() -> int:
         return 2
     try:
         set_up()
+        start_job()
         in_place = hurt_and_watch("in place")
         ctl("apply", "--filename=-", stdin=REPLACE)
         replaced = hurt_and_watch("replaced")

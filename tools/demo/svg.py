@@ -12,7 +12,7 @@ LINE_PX, CHARACTER_PX, MARGIN_PX, TITLE_PX = 18, 7.7, 16, 34
 COLOURS = (
     (re.compile(r"\b(HUNG|DEADLOCK|LOST_LINK|CRASHED)\b"), "#ff7b72"),
     (re.compile(r"\bculprit\b"), "#ff7b72"),
-    (re.compile(r"\b(WORKING|right)\b"), "#7ee787"),
+    (re.compile(r"\b(WORKING|right|Recovered)\b"), "#7ee787"),
     (re.compile(r"\[(sink|edge|time|peers|stack|event)\]"), "#79c0ff"),
     (re.compile(r"\bSLOW\b"), "#e3b341"),
 )
