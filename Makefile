@@ -62,7 +62,7 @@ demo: setup-demo build ## train 4 ranks, inject FAULT=stop|kill|lock|loop|skip|b
 demo-cluster: setup-cluster build ## a real Kubernetes, a hung PyTorchJob: restarted in place, then replaced
 	@PYTHONPATH=$(CURDIR) /usr/bin/python3 -m tools.demo.cluster
 
-.PHONY: test test-unit test-kernel test-vm test-vm-matrix test-drivers test-cluster
+.PHONY: test test-unit test-kernel test-chart test-vm test-vm-matrix test-drivers test-cluster test-all
 test: setup-test check ## set up, check, run all tests (needs root for the kernel half)
 	@$(MAKE) --no-print-directory build
 	$(PYTHON) -m pytest
@@ -72,6 +72,9 @@ test-unit: setup-test build ## the tests that need neither root nor BPF
 
 test-kernel: setup-test build ## the tests against the running kernel, as root
 	$(PYTHON) -m pytest tests/kernel
+
+test-chart: setup-cluster build ## the chart at a real API server, which is built the first time
+	$(PYTHON) -m pytest tests/chart
 
 test-vm: setup-vm build ## the tests that boot another kernel (6.1) in a virtual machine
 	$(PYTHON) -m pytest tests/vm --ignore=tests/vm/test_targets.py
@@ -83,9 +86,10 @@ test-vm-matrix: setup-vm build ## the same on 5.10, 6.1, 6.12 and the newest ker
 test-drivers: setup-vm build ## build real GPU drivers, and look for the functions that are probed
 	$(PYTHON) -m pytest tests/vm/test_targets.py
 
-test-cluster: setup-cluster build ## the tests on a real Kubernetes: that of $KUBECONFIG, or tools/testbed
-	@if [ -z "$$KUBECONFIG" ]; then tools/testbed up; fi
-	$(PYTHON) -m pytest tests/chart tests/cluster
+test-cluster: setup-cluster build ## the tests on a real Kubernetes: that of $KUBECONFIG, or one that is made
+	$(PYTHON) -m pytest tests/cluster
+
+test-all: test test-chart test-cluster ## all but virtual machines: what a release must pass
 
 .PHONY: bench bench-quick
 bench: setup-bench build ## the whole fault bench (resumable) and the cost bench: hours

@@ -28,8 +28,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         elif folder == "vm":
             item.add_marker(pytest.mark.vm)
         elif folder in {"cluster", "chart"}:
-            item.add_marker(pytest.mark.cluster)
-            item.add_marker(pytest.mark.needs("root"))
+            item.add_marker(getattr(pytest.mark, folder))
+            needed = ("root",) if folder == "cluster" else ("etcd", "go")
+            item.add_marker(pytest.mark.needs(*needed))
             # Of the test alone: the first one to ask for the cluster may have to build it.
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(300, func_only=True))

@@ -71,6 +71,8 @@ CAPABILITIES: Mapping[str, tuple[Callable[[], bool], str]] = {
     "loop": (Path("/dev/loop-control").exists, "load the loop module"),
     "gcc": (lambda: shutil.which("gcc") is not None, "run tools/setup test"),
     "bpftool": (lambda: _runs("bpftool", "version"), "run tools/setup test"),
+    "etcd": (lambda: shutil.which("etcd") is not None, "run tools/setup cluster"),
+    "go": (lambda: shutil.which("go") is not None, "run tools/setup cluster: Kubernetes is built"),
     "promtool": (lambda: shutil.which("promtool") is not None, "run tools/setup test"),
     "torch": (lambda: _has_module("torch"), "run tools/setup test"),
     "mpi": (

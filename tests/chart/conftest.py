@@ -18,7 +18,7 @@ def programs() -> dict[str, Path]:
     folder = ROOT / ".testbed/bin"
     if (folder / "kube-apiserver").exists() and (folder / "helm").exists():
         return {path.name: path.resolve() for path in folder.iterdir()}
-    found = build.kubernetes(versions.kubernetes(None), print)
+    found = build.kubernetes(versions.kubernetes(None), print, ("kube-apiserver", "kubectl"))
     helm = build.program(versions.program("helm"), print)
     return {path.name: path for path in (*found, helm)}
 

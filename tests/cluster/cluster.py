@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests import skips
+
 JOBS = Path(__file__).with_name("jobs")
 ROOT = Path(__file__).resolve().parents[2]
 TRAIN = ROOT / "tools/cluster/train.py"
 PATIENCE_S = 120.0
+_BED = re.compile(r"\.testbed(?:-(.+))?")
 
 
 class ClusterError(AssertionError):
@@ -50,6 +53,21 @@ class Cluster:
         found: dict[str, Any] = json.loads(self.ctl("get", *arguments, "--output=json"))
         items: list[dict[str, Any]] = found.get("items", [found])
         return items
+
+    def testbed(self, verb: str, *words: str) -> list[str]:
+        """A command of the `tools/testbed` that made this cluster; skips the test on any other cluster."""
+        folder = self.kubeconfig.parent
+        program, name = folder.parent / "tools/testbed", _BED.fullmatch(folder.name)
+        if name is None or not program.exists():
+            skips.skip("testbed", "use a cluster that tools/testbed made")
+        # from its own checkout, whose modules it is to run
+        there = ["env", f"--chdir={folder.parent}", str(program)]
+        return [*there, verb, "--name", name[1] or "default", *words]
+
+    @property
+    def helm(self) -> str:
+        """The program that the test bed brings."""
+        return str(self.kubeconfig.parent / "bin/helm")
 
     def serves(self, resource: str) -> bool:
         """Whether the API server knows a resource, such as pytorchjobs.kubeflow.org."""

@@ -8,6 +8,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,23 +16,39 @@ import pytest
 from tests.cluster import agents as real_agents
 from tests.cluster import nodes
 from tests.cluster.cluster import ROOT, TRAIN, Cluster, ClusterError, Namespace
+from tests.cluster.installed import Release, installed, provide_image
 
 TESTBED = ROOT / "tools/testbed"
 RULE = "templates/admission/restart-in-place.yaml"
 RELEASE = "app.kubernetes.io/name=kcover-ebpf"
 
 
+@contextmanager
+def removed_afterwards() -> Iterator[None]:
+    """Take the test bed down at the end, also if we are killed; one that was up before stays."""
+    was_up = subprocess.run([TESTBED, "status"], capture_output=True, check=False).returncode == 0
+    if was_up:
+        yield
+        return
+    # It hears of our end by the end of its input, in a session that no Ctrl-C reaches.
+    command = ["sh", "-c", 'cat >/dev/null; exec "$0" down', str(TESTBED)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True):
+        yield
+
+
 @pytest.fixture(scope="session")
-def cluster() -> Cluster:
+def cluster() -> Iterator[Cluster]:
     """A running cluster with the job controllers that `tools/testbed up` installs."""
     if chosen := os.environ.get("KUBECONFIG"):
         kubectl = ROOT / ".testbed/bin/kubectl"
         found = str(kubectl) if kubectl.exists() else shutil.which("kubectl")
         assert found is not None, "KUBECONFIG is set, but there is no kubectl on PATH"
-        return Cluster(Path(chosen).resolve(), Path(found))
-    done = subprocess.run([TESTBED, "up"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"tools/testbed up: {done.stderr or done.stdout}"
-    return Cluster(ROOT / ".testbed/kubeconfig", ROOT / ".testbed/bin/kubectl")
+        yield Cluster(Path(chosen).resolve(), Path(found))
+        return
+    with removed_afterwards():
+        done = subprocess.run([TESTBED, "up"], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"tools/testbed up: {done.stderr or done.stdout}"
+        yield Cluster(ROOT / ".testbed/kubeconfig", ROOT / ".testbed/bin/kubectl")
 
 
 @pytest.fixture(scope="session")
@@ -45,6 +62,20 @@ def install(cluster: Cluster) -> Callable[[str], None]:
             assert done.returncode == 0, f"tools/testbed up: {done.stderr or done.stdout}"
 
     return once
+
+
+@pytest.fixture(scope="module")
+def image(cluster: Cluster) -> str:
+    """The image of this checkout, on every node."""
+    return provide_image(cluster)
+
+
+@pytest.fixture(scope="module")
+def release(cluster: Cluster, image: str) -> Iterator[Release]:
+    """The chart with its defaults; one for the tests of a module."""
+    with installed(cluster, image) as release:
+        release.wait_until_ready()
+        yield release
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from urllib.parse import urlencode
 
 from tests.cluster.cluster import ROOT, Cluster
 
-TESTBED = ROOT / "tools/testbed"
 RULES = ROOT / "charts/kcover-ebpf/files/alerts.yaml"
 NODE = "node1"
 PROMETHEUS, ALERTMANAGER = "127.0.0.1:19090", "127.0.0.1:19093"
@@ -29,21 +28,21 @@ COMPONENTS = ("agent", "controller")
 class Monitoring:
     """Both, running; questions go through the node's network."""
 
-    bed: str
+    cluster: Cluster
     folder: Path
 
-    def find(self, cluster: Cluster, namespace: str) -> None:
+    def find(self, namespace: str) -> None:
         """Scrape the pods that are there now, under the names that the PodMonitor gives them."""
         for component in COMPONENTS:
             selector = f"--selector=app.kubernetes.io/component={component}"
-            pods = cluster.get("pods", f"--namespace={namespace}", selector)
+            pods = self.cluster.get("pods", f"--namespace={namespace}", selector)
             groups = [
                 {
                     "targets": [f"{pod['status']['podIP']}:{_port(pod)}"],
                     "labels": {"node": pod["spec"]["nodeName"]},
                 }
                 for pod in pods
-                if "deletionTimestamp" not in pod["metadata"]
+                if "deletionTimestamp" not in pod["metadata"] and "podIP" in pod["status"]
             ]
             part = self.folder / "part"
             part.write_text(json.dumps(groups))
@@ -51,7 +50,7 @@ class Monitoring:
 
     def _get(self, address: str, path: str) -> Any:
         done = subprocess.run(
-            [*_on_node(self.bed), "curl", "--silent", "--max-time", "20", f"http://{address}{path}"],
+            [*_on_node(self.cluster), "curl", "-s", "--max-time", "20", f"http://{address}{path}"],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         return json.loads(done.stdout) if done.stdout else {}
@@ -83,8 +82,8 @@ def _port(pod: dict[str, Any]) -> int:
     return next(int(port["containerPort"]) for port in ports if port["name"] == "metrics")
 
 
-def _on_node(bed: str) -> list[str]:
-    return [str(TESTBED), "exec", "--name", bed, NODE, "--"]
+def _on_node(cluster: Cluster) -> list[str]:
+    return cluster.testbed("exec", NODE, "--")
 
 
 def _scrape(component: str, folder: Path) -> dict[str, Any]:
@@ -119,7 +118,7 @@ def _configure(folder: Path) -> None:
 
 
 @contextmanager
-def running(folder: Path, bed: str) -> Iterator[Monitoring]:
+def running(folder: Path, cluster: Cluster) -> Iterator[Monitoring]:
     """Start both with their data in `folder`; nothing is scraped before `Monitoring.find`."""
     _configure(folder)
     commands = [
@@ -133,9 +132,9 @@ def running(folder: Path, bed: str) -> Iterator[Monitoring]:
     try:
         for command in commands:
             with open(folder / f"{command[0]}.log", "wb") as log:
-                full = [*_on_node(bed), *command]
+                full = [*_on_node(cluster), *command]
                 processes.append(subprocess.Popen(full, stdout=log, stderr=log))
-        monitoring = Monitoring(bed, folder)
+        monitoring = Monitoring(cluster, folder)
         monitoring.wait(lambda: _is_up(monitoring), 120)
         yield monitoring
     finally:

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tools.cluster import cache, shell, versions
@@ -23,15 +24,17 @@ KUBERNETES_PROGRAMS = (
 )
 
 
-def kubernetes(release: Kubernetes, say: shell.Say) -> list[Path]:
-    """The programs of one Kubernetes release, built where they are missing.
+def kubernetes(
+    release: Kubernetes, say: shell.Say, names: Sequence[str] = KUBERNETES_PROGRAMS
+) -> list[Path]:
+    """These programs of one Kubernetes release, built where they are missing.
 
     k8s.io/kubernetes cannot be installed by its name, because its go.mod replaces the staging
     modules by folders. So a module of our own requires it, and replaces each of them by its
     published version.
     """
     target = cache.folder("bin", f"kubernetes-{release.version}")
-    programs = [target / name for name in KUBERNETES_PROGRAMS]
+    programs = [target / name for name in names]
     with cache.locked(target.name):
         missing = [program for program in programs if not cache.intact(program)]
         if missing:

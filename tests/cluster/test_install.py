@@ -1,0 +1,148 @@
+"""From `helm install` to the first pod under watch, what each profile sees, and that nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from tests.cluster.cluster import Cluster, Namespace
+from tests.cluster.installed import NAMESPACE, Release, installed
+from tests.cluster.victims import has_trained, observed, ranks
+
+pytestmark = pytest.mark.timeout(1800, func_only=True)
+
+COMMAND = str(Path(sys.executable).with_name("kcover-ebpf"))
+KINDS = (
+    "daemonsets.apps,deployments.apps,replicasets.apps,pods,services,serviceaccounts,configmaps,secrets,"
+    "leases.coordination.k8s.io,roles,rolebindings,networkpolicies,poddisruptionbudgets"
+)
+CLUSTER_KINDS = (
+    "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings,"
+    "mutatingadmissionpolicies,mutatingadmissionpolicybindings"
+)
+# made by the cluster in every namespace
+OF_THE_CLUSTER = {"serviceaccount/default", "configmap/kube-root-ca.crt"}
+T = TypeVar("T")
+
+
+def until(what: str, look: Callable[[], T | None], limit_s: float) -> T:
+    """The first answer that says something."""
+    deadline = time.monotonic() + limit_s
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"not within {limit_s:.0f} s: {what}"
+        time.sleep(0.3)
+    return found
+
+
+def left(cluster: Cluster) -> set[str]:
+    """What of a release is still there."""
+    names = cluster.ctl("get", KINDS, f"--namespace={NAMESPACE}", "--output=name").split()
+    label = "--selector=app.kubernetes.io/name=kcover-ebpf"
+    names += cluster.ctl("get", CLUSTER_KINDS, label, "--output=name").split()
+    return set(names) - OF_THE_CLUSTER
+
+
+def test_the_first_pod_is_watched_within_seconds_and_removal_leaves_nothing(
+    namespace: Namespace, image: str
+) -> None:
+    """Printed, not judged: how long it takes is a matter of the machine (docs/install.md has a quiet one's)."""
+    observed(namespace)
+    cluster = namespace.cluster
+    with installed(cluster, image) as release:
+        until("a report", lambda: namespace.get("faultreports.kcover.io"), 120)
+        watched_s = time.monotonic() - release.began_s
+        ready_s = release.wait_until_ready()
+        print(f"helm install to first pod watched {watched_s:.1f} s, to all ready {ready_s:.1f} s")
+        until("a leader", lambda: "lease" in release.ctl("get", "leases", "--output=name"), 60)
+    # the lease goes with the pod that held it last
+    until("nothing is left", lambda: not left(cluster), 90)
+
+
+def pod_of(namespace: Namespace, fault: str) -> str:
+    """Do this to one rank; the name of its pod."""
+    pod, pid = next(iter(ranks(namespace).items()))
+    if fault == "cut":
+        for chain in ("INPUT", "OUTPUT"):
+            rule = ["iptables", "-I", chain, "-p", "tcp", "-j", "DROP"]
+            subprocess.run(["nsenter", f"--net=/proc/{pid}/ns/net", *rule], check=True)
+    else:
+        os.kill(pid, {"stop": signal.SIGSTOP, "kill": signal.SIGKILL}[fault])
+    return pod
+
+
+def verdict(namespace: Namespace) -> dict[str, Any] | None:
+    """The status of the job's incident, once it says what is wrong."""
+    for incident in namespace.get("incidents.kcover.io"):
+        status: dict[str, Any] = incident.get("status", {})
+        if status.get("verdict") not in (None, "WORKING", "UNKNOWN"):
+            return status
+    return None
+
+
+# signals of the base layer: what threads wait for, exits, sockets
+FAULTS = {
+    "stop": ("HUNG", "stopped"),
+    "kill": ("CRASHED", "killed"),
+    "cut": ("LOST_LINK", "link"),
+}
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["privileged", "unprivileged"])
+def profile(request: pytest.FixtureRequest, cluster: Cluster, image: str) -> Any:
+    """A release whose agents have all rights, or only the named ones."""
+    privileged = str(request.param).lower()
+    with installed(cluster, image, f"agent.privileged={privileged}") as release:
+        release.wait_until_ready()
+        text = release.ctl("get", "daemonset", "kcover-ebpf-agent", "--output=json")
+        container = json.loads(text)["spec"]["template"]["spec"]["containers"][0]
+        assert container["securityContext"]["privileged"] is request.param
+        yield release
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_both_profiles_see_what_the_base_layer_shows(
+    profile: Release, namespace: Namespace, fault: str
+) -> None:
+    observed(namespace)
+    until("training is seen", lambda: has_trained(namespace), 240)
+    began_s = time.monotonic()
+    pod = pod_of(namespace, fault)
+    said = until("a verdict", lambda: verdict(namespace), 180)
+    print(f"{fault}: {said['verdict']} {said['cause']} after {time.monotonic() - began_s:.1f} s")
+    assert (said["verdict"], said["cause"]) == FAULTS[fault]
+    if fault != "cut":  # a link has two ends
+        assert said["culprit"]["pod"] == pod
+
+
+def test_a_look_through_the_pod_has_python_native_and_kernel_frames(
+    profile: Release, namespace: Namespace
+) -> None:
+    """The symbols are in files of the job's image, which the agent sees through /proc alone."""
+    observed(namespace, numbered=True)
+    pod = pod_of(namespace, "stop")
+    time.sleep(8)
+    where = ("-n", namespace.name, "--kubeconfig", str(namespace.cluster.kubeconfig))
+    done = subprocess.run(
+        [COMMAND, "trace", "--job", "demo", *where, "-o", "json"],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    seen = json.loads(done.stdout)
+    assert (seen["cause"], seen["culprit"]["pod"]) == ("stopped", pod)
+    assert {len(each["python"]) > 0 for each in seen["stacks"]} == {True}
+    native = [frame for each in seen["stacks"] for frame in each["native"]]
+    assert any(frame.endswith("(libc.so.6)") for frame in native), native
+    assert any("(libtorch" in frame for frame in native), native
+    blind = [each for each in seen["unobserved"] if "native frames" in each]
+    assert blind == []
+    privileged = any(each["kernel"] for each in seen["stacks"])
+    assert privileged or any("kernel frames" in each for each in seen["unobserved"])
