@@ -75,7 +75,7 @@ NOT_USED: dict[str, dict[Right, str]] = {
             "cordon, taint and condition of a node with a device fault (tests/unit/test_nodes.py)",
         ),
         **dict.fromkeys(
-            rights("resource.k8s.io", "devicetaintrules", "create")
+            rights("resource.k8s.io", "devicetaintrules", "create list delete")
             | rights("resource.k8s.io", "resourceslices", "list"),
             "a device fault where devices come by DRA (tests/unit/test_nodes.py)",
         ),
@@ -83,6 +83,9 @@ NOT_USED: dict[str, dict[Right, str]] = {
         Right("delete", "kcover.io", "incidents"): "after a week (tests/unit/test_archive.py)",
     },
 }
+
+SOMETIMES = {Right("patch", "", "events")}
+"""An Event is changed where the restart took longer than the Event waited for the last word."""
 
 
 @pytest.fixture
@@ -324,5 +327,7 @@ def test_a_whole_restart_uses_every_right_or_says_why_not(
         took, excused = used(plane, component), set(NOT_USED[component])
         assert took <= granted
         assert excused <= granted, "a reason for a right that nobody has"
-        assert granted - took - excused == set(), f"{component} has rights that it did not use"
+        assert granted - took - excused - SOMETIMES == set(), (
+            f"{component} has rights that it did not use"
+        )
         assert took & excused == set(), "used after all: the reason is not needed"
