@@ -21,6 +21,7 @@ from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
 SETTLE_NS = 300_000_000
 """Time after a first failure in which the others are looked at, before it is told."""
 _LEFT_WINDOW_NS = 10 * NS
+"""How long before a failure a rank may have left to be its reason, at least."""
 _LEFT_STEPS = 1.5
 _ESTABLISHED_NS = 5 * NS
 _AGAIN_NS = 3 * NS
@@ -39,12 +40,6 @@ class Announcements:
     """The last fatal signal sent to a process."""
     stops: dict[Pid, SignalSent] = field(default_factory=dict)
     """The stop signal in force for a process."""
-    left_window_ns: int = _LEFT_WINDOW_NS
-    """How long before a failure a rank may have left to be its reason."""
-
-    def on_step(self, longest_s: float) -> None:
-        """Take the longest step so far (seconds): only after it do the others notice that a rank has left."""
-        self.left_window_ns = max(_LEFT_WINDOW_NS, int(_LEFT_STEPS * longest_s * NS))
 
     def on_signal(self, sent: SignalSent) -> None:
         """Note who sent which signal."""
@@ -59,13 +54,18 @@ class Announcements:
         """Note a victim of the out-of-memory killer."""
         self.oom.add(kill.pid)
 
-    def on_exit(self, view: ProcessView, leaving: ProcessExit, members: Members) -> None:
-        """Note an exit if it is a failure that concerns the job."""
+    def on_exit(
+        self, view: ProcessView, leaving: ProcessExit, members: Members, longest_s: float
+    ) -> None:
+        """Note an exit if it is a failure that concerns the job.
+
+        `longest_s`: the longest step so far; after that the others notice that a rank has left.
+        """
         member, by_signal = view.member, leaving.signal != 0
         if member is None or not (by_signal or leaving.exit_code):
             return
         ended = leaving.signal in _ENDING_SIGNALS and self._ended_inside(leaving, members)
-        if ended and not self._ended_for_another(view, leaving, members):
+        if ended and not self._ended_for_another(view, leaving, members, longest_s):
             return
         concerns = {
             # what a wrapper runs before the training may fail without harm; the wrapper tells
@@ -85,11 +85,13 @@ class Announcements:
             sent is not None and sent.sender_pid != leaving.pid and sent.sender_pid in members.views
         )
 
-    def _ended_for_another(self, view: ProcessView, leaving: ProcessExit, members: Members) -> bool:
+    def _ended_for_another(
+        self, view: ProcessView, leaving: ProcessExit, members: Members, longest_s: float
+    ) -> bool:
         # a launcher that was not told to end, but ends the others because a rank left with code 0, tells nobody
         told = self.signals[leaving.pid].sender_pid in self.signals
         is_rank = view.member is not None and view.member.role is Role.RANK
-        left = _left_before(leaving, members.all_ranks, self.left_window_ns)
+        left = _left_before(leaving, members.all_ranks, longest_s)
         return is_rank and not told and left is not None
 
     def _failed(self, rank: int | None, members: Members) -> bool:
@@ -119,12 +121,14 @@ def judge_failure(
     announced: Announcements,
     views: Mapping[Pid, ProcessView],
     survivor_stacks: Mapping[Pid, stacks.Stack],
+    longest_s: float,
     *,
     whole: bool = True,
 ) -> Finding | None:
     """The finding for the first failure; None if there is none, or if somebody ended the whole job.
 
-    `whole`: all ranks are among `views`; else nobody can tell that the whole job was ended.
+    `longest_s`: the longest step so far. `whole`: all ranks are among `views`; else nobody can tell that
+    the whole job was ended.
     """
     if not announced.failures:
         return None
@@ -138,7 +142,7 @@ def judge_failure(
         return None
     victims = tuple(alive)
     evidence = [Evidence(EvidenceKind.EVENT, _told(view, first, announced))]
-    blamed = _left_before(first, ranks, announced.left_window_ns)
+    blamed = _left_before(first, ranks, longest_s)
     if blamed is not None:
         who = _name(ranks[blamed])
         evidence.insert(0, Evidence(EvidenceKind.EVENT, f"{who} left with exit code 0 before"))
@@ -162,8 +166,9 @@ def _first(failures: Sequence[ProcessExit], views: Mapping[Pid, ProcessView]) ->
 
 
 def _left_before(
-    first: ProcessExit, ranks: Mapping[Pid, ProcessView], window_ns: int
+    first: ProcessExit, ranks: Mapping[Pid, ProcessView], longest_s: float
 ) -> Pid | None:
+    window_ns = max(_LEFT_WINDOW_NS, int(_LEFT_STEPS * longest_s * NS))
     for pid, view in ranks.items():
         leaving = view.exit
         if leaving is None or leaving.signal or leaving.exit_code or pid == first.pid:

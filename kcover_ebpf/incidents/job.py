@@ -124,7 +124,7 @@ class Job:
     def _on_exit(self, fact: ProcessExit) -> None:
         view = self._view(fact)
         self._classify()
-        self.announced.on_exit(view, fact, self.members)
+        self.announced.on_exit(view, fact, self.members, self.pace.longest_s)
         self.members.leave(fact.pid, fact)
         if view.member is not None and view.member.role in (Role.RANK, Role.LOADER):
             self._alarm = True
@@ -147,7 +147,6 @@ class Job:
             self.pace.note_payload(sum(self._moved_bytes[pid] for pid in ranks), tick.period_ns)
         self._moved_bytes.clear()
         self.announced.settle(self.members)
-        self.announced.on_step(self.pace.longest_s)
         self.pace.watch_training(ranks, self.members.world_size if self._whole else None)
         if tick.late or tick.lost_count:
             self._blind_until_ns = now_ns + _BLIND_NS
@@ -239,7 +238,8 @@ class Job:
         if waits and self.now_ns - failures[0].boottime_ns < announced.SETTLE_NS:
             return None
         stacks, views = self.attention.stacks_of(self._waiting), self.members.views
-        return announced.judge_failure(self.announced, views, stacks, whole=self._whole)
+        longest_s = self.pace.longest_s
+        return announced.judge_failure(self.announced, views, stacks, longest_s, whole=self._whole)
 
     def _healthy(self) -> Finding:
         slow = slowness(self.pace, self.loss, self.members.ranks, self.now_ns)

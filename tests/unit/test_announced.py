@@ -197,6 +197,23 @@ def test_the_longer_the_steps_the_later_a_leaver_is_noticed() -> None:
     assert faults(stage)[-1].cause is Cause.LEFT_EARLY
 
 
+@pytest.mark.parametrize(("gap_s", "noticed"), [(14, True), (16, False)])
+def test_the_longer_the_steps_the_later_a_launcher_ends_the_others(
+    gap_s: int, noticed: bool
+) -> None:
+    stage = trained()
+    launcher = stage.add(Proc(50, argv=("mpirun", "train.py")))
+    for _ in range(3):
+        stage.one_pass(10 * NS)
+    stage.exit(stage.rank(3))
+    stage.now_ns += gap_s * NS
+    for rank in (0, 1, 2):
+        send(stage, stage.rank(rank), signal.SIGTERM, sender=launcher.pid)
+        stage.exit(stage.rank(rank), signal=signal.SIGTERM)
+    stage.run(3)
+    assert [each.cause for each in faults(stage)] == [Cause.LEFT_EARLY] * noticed
+
+
 def aborted_while_waiting(world: int, odd: int) -> Verdict:
     """Rank `odd` waits in another collective; one of the others then aborts."""
     stage = trained(world=world)
