@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -54,18 +54,22 @@ class WaitShares:
 
     def _stands_out(self, window: int) -> Straggler | None:
         last = {pid: list(islice(reversed(waits), window)) for pid, waits in self._seen.items()}
-        slow = min(last, key=lambda pid: _count(last[pid]))
-        own = _count(last[slow]) / window
-        others = [_repeated_share(waits) for pid, waits in last.items() if pid != slow]
+        counts = {pid: _count(waits) for pid, waits in last.items()}
+        slow = min(counts, key=counts.__getitem__)
+        own = counts.pop(slow) / window
         apart = max(_APART, _CHANCE / math.sqrt(window))
-        if own > _BUSY_SHARE or min(others) - own < apart:
+        # without its longest wait a rank waits no larger share: nearly every pass ends here
+        if own > _BUSY_SHARE or min(counts.values()) / window - own < apart:
+            return None
+        others = [_repeated_share(last[pid]) for pid in counts]
+        if min(others) - own < apart:
             return None
         mean = min(0.98, sum(others) / len(others))
         return Straggler(slow, (1 - own) / (1 - mean), own, mean)
 
 
-def _count(waits: Iterable[int | None]) -> int:
-    return sum(wait is not None for wait in waits)
+def _count(waits: _Waits) -> int:
+    return len(waits) - waits.count(None)
 
 
 def _repeated_share(waits: _Waits) -> float:
