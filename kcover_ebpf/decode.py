@@ -19,9 +19,7 @@ from kcover_ebpf.errors import DecodeError
 from kcover_ebpf.facts import (
     DescriptorSample,
     Fact,
-    Inode,
     OomKill,
-    Pid,
     ProcessExec,
     ProcessExit,
     ProcessFork,
@@ -32,8 +30,8 @@ from kcover_ebpf.facts import (
     TcpRetransmit,
     TcpStateChange,
     ThreadSample,
-    Tid,
 )
+from kcover_ebpf.ids import Inode, Pid, Tid
 
 TRUNCATED = "truncated"
 """The bytes end before the record does; nothing after it can be read."""

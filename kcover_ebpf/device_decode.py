@@ -24,7 +24,7 @@ from kcover_ebpf.device_facts import (
     Rung,
     XidSighting,
 )
-from kcover_ebpf.facts import Pid
+from kcover_ebpf.ids import Pid
 
 _RUNGS = {wire.XidRung.KPROBE: Rung.KPROBE, wire.XidRung.TRACEPOINT: Rung.TRACEPOINT}
 _MEMORY = {

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kcover_ebpf.facts import Pid
+    from kcover_ebpf.ids import Pid
 
 
 class Rung(Enum):

@@ -20,15 +20,9 @@ from kcover_ebpf.device_facts import (
     PortChange,
     XidReported,
 )
-from kcover_ebpf.facts import (
-    Fact,
-    OomKill,
-    Pid,
-    ProcessExit,
-    SignalSent,
-    Tick,
-)
+from kcover_ebpf.facts import Fact, OomKill, ProcessExit, SignalSent, Tick
 from kcover_ebpf.host import procfs
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents.job import Job
 from kcover_ebpf.incidents.ranks import RANK_ENVIRON
 from kcover_ebpf.incidents.table import wait_rows

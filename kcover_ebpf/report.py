@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any
 
 from kcover_ebpf import device_facts as devices
-from kcover_ebpf import facts
+from kcover_ebpf import facts, host_facts
 from kcover_ebpf.incidents.announced import signal_name
 from kcover_ebpf.incidents.verdict import Cause, Culprit, Kind, Verdict, WaitRow
 
@@ -242,7 +242,7 @@ def fact_text(fact: facts.Fact) -> str:
 
 def _device_fact_text(fact: facts.Fact) -> str:
     match fact:
-        case facts.CollectivesSeen():
+        case host_facts.CollectivesSeen():
             late = [f"rank {each.rank} of {each.size} is behind" for each in fact.behind]
             late += [f"rank {each.rank} of {each.size} gives no answer" for each in fact.missing]
             return f"NCCL: {', '.join(late) or 'no rank stands out'}"

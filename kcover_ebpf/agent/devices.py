@@ -16,10 +16,11 @@ from kcover_ebpf.device_facts import (
     PortChange,
     XidReported,
 )
-from kcover_ebpf.facts import Fact, Pid
+from kcover_ebpf.facts import Fact
 from kcover_ebpf.hardware import faults, ownership
 from kcover_ebpf.hardware.catalog import Catalog
 from kcover_ebpf.hardware.topology import Topology
+from kcover_ebpf.ids import Pid
 
 _MOST = 64
 _TEXT = 1024

@@ -9,10 +9,11 @@ from typing import Protocol
 from kcover_ebpf.agent.containers import Containers, processes
 from kcover_ebpf.agent.registry import GangHere, Registry
 from kcover_ebpf.cluster.kinds import Gang, counts_whole_gang
-from kcover_ebpf.facts import Fact, Pid, ProcessExit, ProcessFork, Tick
+from kcover_ebpf.facts import Fact, ProcessExit, ProcessFork, Tick
 from kcover_ebpf.hardware.watch import DeviceWatch
 from kcover_ebpf.host import procfs
 from kcover_ebpf.host.inspect import Inspector
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents.ranks import INDEX, RANK_ENVIRON
 from kcover_ebpf.incidents.tracker import Tracker
 from kcover_ebpf.jobwatch import JobWatch, Sink, listen

@@ -15,7 +15,8 @@ from kcover_ebpf.cluster.report import (
     ReportedEvidence,
     SocketPicture,
 )
-from kcover_ebpf.facts import Pid, SocketSample
+from kcover_ebpf.facts import SocketSample
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents.finding import Picture
 from kcover_ebpf.incidents.job import Job
 from kcover_ebpf.incidents.processes import NS, ProcessView

@@ -13,7 +13,9 @@ from enum import Enum
 from typing import TypeVar
 
 from kcover_ebpf.cluster.report import FaultReport, RankPicture, SocketPicture
-from kcover_ebpf.facts import Inode, Inspection, Pid, SocketSample, Tid
+from kcover_ebpf.facts import SocketSample
+from kcover_ebpf.host_facts import Inspection
+from kcover_ebpf.ids import Inode, Pid, Tid
 from kcover_ebpf.incidents.finding import Picture
 from kcover_ebpf.incidents.links import Ends
 from kcover_ebpf.incidents.processes import NS, Effort, ProcessView

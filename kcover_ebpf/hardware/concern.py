@@ -13,10 +13,10 @@ from kcover_ebpf.device_facts import (
     PortChange,
     XidReported,
 )
-from kcover_ebpf.facts import Pid
 from kcover_ebpf.hardware import faults, ownership
 from kcover_ebpf.hardware.catalog import FIRST_SXID, Catalog
 from kcover_ebpf.hardware.whose import Whose
+from kcover_ebpf.ids import Pid
 
 Members = Collection[Pid]
 

@@ -13,8 +13,8 @@ from kcover_ebpf.device_facts import (
     PortChange,
     XidReported,
 )
-from kcover_ebpf.facts import Pid
 from kcover_ebpf.hardware.catalog import Action, Catalog, Entry, Judgement, judge
+from kcover_ebpf.ids import Pid
 
 _LETHAL_NOTICES = frozenset({Notice.GPU_LOST, Notice.GPU_INIT_FAILED, Notice.NIC_FAILED})
 _ONE_PROCESS = frozenset({Action.RESTART_APP, Action.CHECK_APP, Action.CHECK_PEER, Action.NONE})

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kcover_ebpf.device_facts import DeviceNotice, Notice, Rung, XidReported
-from kcover_ebpf.facts import Pid
+from kcover_ebpf.ids import Pid
 
 _KERNEL_FACILITY_BELOW = 8
 """A record's first number is facility * 8 + level; facility 0 is the kernel."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kcover_ebpf.device_facts import Rung, XidReported
-from kcover_ebpf.facts import Pid
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.probes import ProbeStatus, Refusal
 
 _WAIT_MS = 500

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kcover_ebpf.device_facts import CudaContext, DeviceHeld
-from kcover_ebpf.facts import Pid
+from kcover_ebpf.ids import Pid
 
 KEEP_NS = 10_000_000_000
 """So long a process that let go of a GPU, or died, counts as its holder: the error that killed it

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kcover_ebpf.device_facts import DriverCall
-from kcover_ebpf.facts import Inspection, Pid
 from kcover_ebpf.hardware.whose import Whose
+from kcover_ebpf.host_facts import Inspection
+from kcover_ebpf.ids import Pid
 
 PATIENCE_NS = 4_000_000_000
 """A call is told when every look for so long found it: driver calls pass through state D all the time."""

@@ -21,7 +21,7 @@ from kcover_ebpf.device_facts import (
     XidReported,
     XidSighting,
 )
-from kcover_ebpf.facts import Fact, Inspection, Pid
+from kcover_ebpf.facts import Fact
 from kcover_ebpf.hardware import families
 from kcover_ebpf.hardware.aer import AerCounter
 from kcover_ebpf.hardware.attach import Attachments
@@ -36,6 +36,8 @@ from kcover_ebpf.hardware.rungs import Sources
 from kcover_ebpf.hardware.stuck import StuckCalls
 from kcover_ebpf.hardware.topology import Topology
 from kcover_ebpf.hardware.whose import Whose
+from kcover_ebpf.host_facts import Inspection
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.maps import BpfMap
 from kcover_ebpf.kernel.probes import ProbeStatus
 from kcover_ebpf.settings import Settings

@@ -6,9 +6,10 @@ from collections.abc import Collection
 from pathlib import Path
 
 from kcover_ebpf.device_facts import CudaContext, DeviceHeld
-from kcover_ebpf.facts import Fact, Pid, ProcessExit
+from kcover_ebpf.facts import Fact, ProcessExit
 from kcover_ebpf.hardware import ownership, topology
 from kcover_ebpf.hardware.nvml import Nvml
+from kcover_ebpf.ids import Pid
 
 
 class Whose:

@@ -12,9 +12,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from kcover_ebpf.facts import Inode, Pid, Tid, WaitedFile
 from kcover_ebpf.host import stack
 from kcover_ebpf.host.procfs import boottime_ns
+from kcover_ebpf.host_facts import WaitedFile
+from kcover_ebpf.ids import Inode, Pid, Tid
 from kcover_ebpf.syscalls import FIRST_ARGUMENT_IS_FD, SyscallTable
 
 _POLL_FDS = 64

@@ -11,9 +11,9 @@ import re
 import struct
 from bisect import bisect_right
 
-from kcover_ebpf.facts import Pid, Tid
 from kcover_ebpf.host import stack
 from kcover_ebpf.host.calls import read_text
+from kcover_ebpf.ids import Pid, Tid
 
 _STACK_BYTES = 16384
 _MOST = 48

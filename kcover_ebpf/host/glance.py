@@ -12,10 +12,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
-from kcover_ebpf.facts import Pid, Tid, WaitedFile
 from kcover_ebpf.host import calls, stack
 from kcover_ebpf.host.calls import Call
 from kcover_ebpf.host.inspect import lock_holders_of
+from kcover_ebpf.host_facts import WaitedFile
+from kcover_ebpf.ids import Pid, Tid
 
 _WORKERS = 4
 _LOCK_BYTES = 24

@@ -12,10 +12,11 @@ import time
 from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 
-from kcover_ebpf.facts import Inspection, Look, Pid, StorageState
 from kcover_ebpf.host import calls, stack
 from kcover_ebpf.host.calls import read_text
 from kcover_ebpf.host.procfs import boottime_ns
+from kcover_ebpf.host_facts import Inspection, Look, StorageState
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.syscalls import SyscallTable
 
 _WORKERS = 3

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from kcover_ebpf.facts import Inode, Pid
+from kcover_ebpf.ids import Inode, Pid
 
 
 def pipe_holders(

@@ -7,7 +7,8 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from kcover_ebpf.facts import Pid, ProcessSeen
+from kcover_ebpf.host_facts import ProcessSeen
+from kcover_ebpf.ids import Pid
 
 PROC = Path("/proc")
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from posixpath import basename
 
-from kcover_ebpf.facts import Pid
+from kcover_ebpf.ids import Pid
 
 _STACK_BYTES = 2048
 _MAPS_AGE_S = 20.0

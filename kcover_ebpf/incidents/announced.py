@@ -10,7 +10,8 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kcover_ebpf.facts import OomKill, Pid, ProcessExit, SignalSent
+from kcover_ebpf.facts import OomKill, ProcessExit, SignalSent
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents import links, stacks
 from kcover_ebpf.incidents.finding import Finding
 from kcover_ebpf.incidents.members import Members

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 
-from kcover_ebpf.facts import CollectivesSeen, Inspection, Look, Pid, Tid
+from kcover_ebpf.host_facts import CollectivesSeen, Inspection, Look
+from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.stacks import KnownWaits, Stack
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kcover_ebpf.facts import CollectiveRank, CollectivesSeen, Pid
+from kcover_ebpf.host_facts import CollectiveRank, CollectivesSeen
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents import chain, evidence
 from kcover_ebpf.incidents.finding import Finding, Picture
 from kcover_ebpf.incidents.standing import Standing

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from kcover_ebpf.device_facts import DeviceFault, DriverCall, PortChange
-from kcover_ebpf.facts import Fact, Pid
+from kcover_ebpf.facts import Fact
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents.finding import Finding
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind

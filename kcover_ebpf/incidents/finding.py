@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kcover_ebpf.facts import CollectivesSeen, Pid, SignalSent
+from kcover_ebpf.facts import SignalSent
+from kcover_ebpf.host_facts import CollectivesSeen
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents.links import Ends
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.stacks import KnownWaits

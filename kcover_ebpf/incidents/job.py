@@ -9,17 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 
 from kcover_ebpf.facts import (
-    CollectivesSeen,
     DescriptorSample,
     Fact,
-    Inspection,
-    Look,
     OomKill,
-    Pid,
     ProcessExec,
     ProcessExit,
     ProcessFork,
-    ProcessSeen,
     ProcessTotals,
     SignalSent,
     SocketSample,
@@ -28,6 +23,8 @@ from kcover_ebpf.facts import (
     ThreadSample,
     Tick,
 )
+from kcover_ebpf.host_facts import CollectivesSeen, Inspection, Look, ProcessSeen
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents import announced, startup
 from kcover_ebpf.incidents.attention import Attention
 from kcover_ebpf.incidents.devices import DeviceFaults

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from kcover_ebpf.facts import Pid, SocketSample
+from kcover_ebpf.facts import SocketSample
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.ranks import Role
 

@@ -6,7 +6,8 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kcover_ebpf.facts import Pid, TcpRetransmit
+from kcover_ebpf.facts import TcpRetransmit
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents.processes import NS, ProcessView
 
 _WINDOW_NS = 10 * NS

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kcover_ebpf.facts import Inode, Pid, ProcessExit, WaitedFile
+from kcover_ebpf.facts import ProcessExit
+from kcover_ebpf.host_facts import WaitedFile
+from kcover_ebpf.ids import Inode, Pid
 from kcover_ebpf.incidents import links
 from kcover_ebpf.incidents.processes import ProcessView
 from kcover_ebpf.incidents.ranks import Role, classify

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-from kcover_ebpf.facts import Pid, TaskState
+from kcover_ebpf.facts import TaskState
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents.cadence import UNLEARNED_S, Cadence
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.slow import Straggler, WaitShares

@@ -7,15 +7,13 @@ from enum import Enum
 
 from kcover_ebpf.facts import (
     DescriptorSample,
-    Inode,
-    Pid,
     ProcessExit,
-    ProcessSeen,
     ProcessTotals,
     SocketSample,
     ThreadSample,
-    Tid,
 )
+from kcover_ebpf.host_facts import ProcessSeen
+from kcover_ebpf.ids import Inode, Pid, Tid
 from kcover_ebpf.incidents.ranks import Membership
 from kcover_ebpf.incidents.threads import ThreadView
 from kcover_ebpf.syscalls import SyscallTable

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from posixpath import basename
 
-from kcover_ebpf.facts import Pid, ProcessSeen
+from kcover_ebpf.host_facts import ProcessSeen
+from kcover_ebpf.ids import Pid
 
 # (rank, world size), the most specific source first: a launcher's own variables outlive the ones
 # around it

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from kcover_ebpf.facts import Pid
+from kcover_ebpf.ids import Pid
 
 _WINDOWS = (24, 48, 96, 192)
 """Passes: short ones for short steps, long ones so that several steps of a minute fit in."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kcover_ebpf.facts import Pid
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents.finding import Finding
 from kcover_ebpf.incidents.loss import LossWatch
 from kcover_ebpf.incidents.phases import Pace

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kcover_ebpf.facts import Inspection, TaskState, ThreadSample, Tid
+from kcover_ebpf.facts import TaskState, ThreadSample
+from kcover_ebpf.host_facts import Inspection
+from kcover_ebpf.ids import Tid
 from kcover_ebpf.incidents.processes import NS, Effort, ProcessView
 from kcover_ebpf.incidents.ranks import Role
 from kcover_ebpf.incidents.standing import HELD, Scene, Standing, State

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from kcover_ebpf.facts import Inspection, Pid, WaitedFile
+from kcover_ebpf.host_facts import Inspection, WaitedFile
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents.links import Ends
 from kcover_ebpf.incidents.processes import Effort, ProcessView
 from kcover_ebpf.incidents.ranks import Role

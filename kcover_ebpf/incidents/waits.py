@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kcover_ebpf.facts import NO_SYSCALL, Inspection, Pid, TaskState, ThreadSample, WaitedFile
+from kcover_ebpf.facts import NO_SYSCALL, TaskState, ThreadSample
+from kcover_ebpf.host_facts import Inspection, WaitedFile
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.standing import Scene, State
 from kcover_ebpf.incidents.threads import poll_timeout_ms

@@ -19,7 +19,8 @@ from typing import Self
 from kcover_ebpf import wire
 from kcover_ebpf.decode import decode, decode_stream
 from kcover_ebpf.errors import DecodeError
-from kcover_ebpf.facts import Fact, Pid, ProcessExit, Tick
+from kcover_ebpf.facts import Fact, ProcessExit, Tick
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel import features
 from kcover_ebpf.kernel.clock import tick_ns, tick_ns_between
 from kcover_ebpf.kernel.libbpf import kept_memory

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 
-from kcover_ebpf.facts import Pid
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.objects import BpfObject, Link
 from kcover_ebpf.kernel.probes import LoadedFamily
 

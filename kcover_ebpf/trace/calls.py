@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kcover_ebpf.facts import WaitedFile
+from kcover_ebpf.host_facts import WaitedFile
 from kcover_ebpf.report import span
 from kcover_ebpf.trace.futex import Lock
 from kcover_ebpf.trace.record import Target

@@ -12,8 +12,8 @@ import os
 import re
 import sys
 
-from kcover_ebpf.facts import Pid, Tid
 from kcover_ebpf.host import frames
+from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.trace.symbols import NoSymbolizer, Symbols
 
 _MOST_FRAMES = 24

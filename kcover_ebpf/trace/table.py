@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from kcover_ebpf.facts import NO_SYSCALL, Inode, Pid, TaskState, ThreadSample, Tid
+from kcover_ebpf.facts import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.host import glance, partners, trees
 from kcover_ebpf.host.calls import Call
 from kcover_ebpf.host.glance import Ask, Glance
+from kcover_ebpf.ids import Inode, Pid, Tid
 from kcover_ebpf.incidents.job import Job
 from kcover_ebpf.incidents.links import Ends
 from kcover_ebpf.incidents.processes import NS, ProcessView

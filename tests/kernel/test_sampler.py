@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from kcover_ebpf.errors import LoadError
-from kcover_ebpf.facts import Pid, ProcessExit, ThreadSample, Tick
+from kcover_ebpf.facts import ProcessExit, ThreadSample, Tick
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel import probes
 from kcover_ebpf.kernel.capabilities import KEPT
 from kcover_ebpf.kernel.sampler import Kernel

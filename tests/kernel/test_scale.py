@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.facts import Pid, ProcessTotals, SocketSample, ThreadSample, Tick
+from kcover_ebpf.facts import ProcessTotals, SocketSample, ThreadSample, Tick
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import Kernel
 from kcover_ebpf.settings import Settings
 from tests.kernel.helpers import FIRINGS, of_kind, program, running

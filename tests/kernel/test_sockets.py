@@ -12,12 +12,12 @@ import pytest
 from kcover_ebpf.facts import (
     DescriptorSample,
     Fact,
-    Pid,
     SocketSample,
     TcpRetransmit,
     TcpStateChange,
     Tick,
 )
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import Kernel
 from tests.kernel.helpers import FIRINGS, of_kind, program, running, until
 from tests.skips import ROOT

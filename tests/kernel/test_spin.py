@@ -11,7 +11,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from kcover_ebpf.facts import Pid, ThreadSample
+from kcover_ebpf.facts import ThreadSample
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents.threads import ThreadView
 from kcover_ebpf.kernel.sampler import Kernel
 from kcover_ebpf.settings import Settings

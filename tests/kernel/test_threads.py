@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kcover_ebpf.facts import NO_SYSCALL, Pid, ProcessTotals, TaskState, ThreadSample, Tick
+from kcover_ebpf.facts import NO_SYSCALL, ProcessTotals, TaskState, ThreadSample, Tick
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import Kernel
 from tests.kernel.helpers import Running, of_kind, program, running, until
 

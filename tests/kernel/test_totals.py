@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kcover_ebpf.facts import Pid, ProcessTotals
+from kcover_ebpf.facts import ProcessTotals
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import Kernel
 from tests.kernel.helpers import FIRINGS, of_kind, program, running
 

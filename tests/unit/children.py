@@ -9,8 +9,9 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from kcover_ebpf.facts import Look, Pid, Tid
 from kcover_ebpf.host.procfs import boottime_ns
+from kcover_ebpf.host_facts import Look
+from kcover_ebpf.ids import Pid, Tid
 
 PREAMBLE = """
 import ctypes, fcntl, os, select, signal, socket, struct, sys, threading, time

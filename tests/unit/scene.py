@@ -8,22 +8,16 @@ from kcover_ebpf.facts import (
     NO_SYSCALL,
     DescriptorSample,
     Fact,
-    Inode,
-    Inspection,
-    Look,
-    Pid,
     ProcessExit,
-    ProcessSeen,
     ProcessTotals,
     SignalSent,
     SocketSample,
-    StorageState,
     TaskState,
     ThreadSample,
     Tick,
-    Tid,
-    WaitedFile,
 )
+from kcover_ebpf.host_facts import Inspection, Look, ProcessSeen, StorageState, WaitedFile
+from kcover_ebpf.ids import Inode, Pid, Tid
 from kcover_ebpf.incidents.job import Job
 from kcover_ebpf.incidents.tracker import Tracker
 from kcover_ebpf.incidents.verdict import Verdict

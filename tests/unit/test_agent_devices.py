@@ -15,9 +15,9 @@ from kcover_ebpf.device_facts import (
     Rung,
     XidReported,
 )
-from kcover_ebpf.facts import Pid
 from kcover_ebpf.hardware.catalog.files import shipped
 from kcover_ebpf.hardware.topology import Gpu, Port, Topology
+from kcover_ebpf.ids import Pid
 
 PORT, GPU, OTHER, NIC = "0000:5c:00.0", "0000:5d:00.0", "0000:5e:00.0", "0000:9a:00.0"
 BELOW = {PORT: {GPU, OTHER}, GPU: {GPU}}

@@ -14,8 +14,10 @@ from kcover_ebpf.agent.registry import Registry
 from kcover_ebpf.cluster.kinds import Gang
 from kcover_ebpf.cluster.pods import Pod
 from kcover_ebpf.device_facts import DeviceFact, PortChange
-from kcover_ebpf.facts import Fact, Inspection, Look, Pid, ProcessExit, ProcessFork, ProcessSeen
+from kcover_ebpf.facts import Fact, ProcessExit, ProcessFork
 from kcover_ebpf.hardware.watch import DeviceWatch
+from kcover_ebpf.host_facts import Inspection, Look, ProcessSeen
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import Kernel
 from kcover_ebpf.kube.watch import Change, Event
 from kcover_ebpf.settings import Settings

@@ -2,7 +2,7 @@
 
 from kcover_ebpf.agent.picture import ranks_of, verdict_of
 from kcover_ebpf.cluster.report import FaultReport, object_of, report_of
-from kcover_ebpf.facts import Pid
+from kcover_ebpf.ids import Pid
 
 from .scene import Stage
 

@@ -7,7 +7,8 @@ import signal
 import pytest
 
 from kcover_ebpf.decisions import decide
-from kcover_ebpf.facts import OomKill, Pid, SignalSent, Tid
+from kcover_ebpf.facts import OomKill, SignalSent
+from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind, Verdict
 from kcover_ebpf.settings import Act
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kcover_ebpf.facts import Inspection, Pid, Tid
+from kcover_ebpf.host_facts import Inspection
+from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.incidents.attention import Attention, look_period_ns
 
 from .scene import COLLECTIVE, LOCK, NS, START_NS, Proc

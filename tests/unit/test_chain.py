@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.facts import Inspection, Pid, Tid
+from kcover_ebpf.host_facts import Inspection
+from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.incidents import chain
 from kcover_ebpf.incidents.finding import Picture
 from kcover_ebpf.incidents.judge import judge

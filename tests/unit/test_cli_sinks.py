@@ -15,7 +15,8 @@ import pytest
 from kcover_ebpf.cli import bundle, panel
 from kcover_ebpf.cli.sinks import Announcer, JsonSink, Out, Recent, Sink, TextSink
 from kcover_ebpf.decisions import Decision
-from kcover_ebpf.facts import Inode, Pid, ProcessExit, SocketSample
+from kcover_ebpf.facts import ProcessExit, SocketSample
+from kcover_ebpf.ids import Inode, Pid
 from kcover_ebpf.incidents.processes import ProcessView
 from kcover_ebpf.incidents.verdict import Cause, Kind, Verdict, WaitRow
 from kcover_ebpf.settings import Act

@@ -25,7 +25,6 @@ from kcover_ebpf.facts import (
     DescriptorSample,
     Fact,
     OomKill,
-    Pid,
     ProcessExec,
     ProcessExit,
     ProcessFork,
@@ -37,6 +36,7 @@ from kcover_ebpf.facts import (
     TcpStateChange,
     ThreadSample,
 )
+from kcover_ebpf.ids import Pid
 
 MIRRORS: dict[wire.EventType, type[ctypes.Structure]] = {
     wire.EventType.THREAD: wire.ThreadEvent,

@@ -19,15 +19,7 @@ from kcover_ebpf.device_facts import (
     Rung,
     XidReported,
 )
-from kcover_ebpf.facts import (
-    Inode,
-    Inspection,
-    Pid,
-    ProcessSeen,
-    SocketSample,
-    Tid,
-    WaitedFile,
-)
+from kcover_ebpf.facts import SocketSample
 from kcover_ebpf.hardware import faults, topology
 from kcover_ebpf.hardware.aer import AerCounter, names
 from kcover_ebpf.hardware.catalog.files import shipped
@@ -35,6 +27,8 @@ from kcover_ebpf.hardware.concern import Concern
 from kcover_ebpf.hardware.ownership import KEEP_NS, Holders, open_by
 from kcover_ebpf.hardware.stuck import StuckCalls
 from kcover_ebpf.hardware.whose import Whose
+from kcover_ebpf.host_facts import Inspection, ProcessSeen, WaitedFile
+from kcover_ebpf.ids import Inode, Pid, Tid
 from kcover_ebpf.incidents.devices import HARMLESS_NS, DeviceFaults
 from kcover_ebpf.incidents.finding import Finding
 from kcover_ebpf.incidents.processes import ProcessView

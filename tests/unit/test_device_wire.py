@@ -13,7 +13,7 @@ from kcover_ebpf import device_facts as facts
 from kcover_ebpf import device_wire as wire
 from kcover_ebpf.decode import decode
 from kcover_ebpf.errors import DecodeError
-from kcover_ebpf.facts import Pid
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.wire import EventHeader
 from tests.unit.test_wire import (
     ARCHITECTURES,

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.facts import Inode, Inspection, Look, Pid, Tid
 from kcover_ebpf.host.calls import kind_of
 from kcover_ebpf.host.inspect import Inspector, parse_locks
 from kcover_ebpf.host.procfs import boottime_ns
+from kcover_ebpf.host_facts import Inspection, Look
+from kcover_ebpf.ids import Inode, Pid, Tid
 
 from .children import child_in
 

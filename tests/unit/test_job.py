@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from kcover_ebpf.decisions import decide
-from kcover_ebpf.facts import Pid, ProcessTotals
+from kcover_ebpf.facts import ProcessTotals
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents.judge import judge
 from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind, Verdict
 from kcover_ebpf.settings import Act, Policy

@@ -7,7 +7,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kcover_ebpf.device_facts import DeviceNotice, Notice, Rung, XidReported
-from kcover_ebpf.facts import Pid
 from kcover_ebpf.hardware.kernlog import (
     KmsgRecord,
     parse_record,
@@ -15,6 +14,7 @@ from kcover_ebpf.hardware.kernlog import (
     read_line,
     read_record,
 )
+from kcover_ebpf.ids import Pid
 
 GPU = "0000:5d:00.0"
 

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcover_ebpf.device_facts import Rung, XidReported
-from kcover_ebpf.facts import Pid
 from kcover_ebpf.hardware.ladder import FORGET_NS, HOLD_NS, UNCONFIRMED_NS, Ladder
+from kcover_ebpf.ids import Pid
 
 GPU = "0000:5d:00.0"
 MS = 1_000_000

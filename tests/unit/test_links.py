@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.facts import Inode, Pid, SocketSample
+from kcover_ebpf.facts import SocketSample
+from kcover_ebpf.ids import Inode, Pid
 from kcover_ebpf.incidents import links
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.ranks import Membership, Role

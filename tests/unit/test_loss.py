@@ -2,7 +2,8 @@
 
 import pytest
 
-from kcover_ebpf.facts import Inode, Pid, TcpRetransmit
+from kcover_ebpf.facts import TcpRetransmit
+from kcover_ebpf.ids import Inode, Pid
 from kcover_ebpf.incidents.loss import LossWatch
 from kcover_ebpf.incidents.processes import NS, ProcessView
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from kcover_ebpf.facts import (
-    DescriptorSample,
-    Inode,
-    Pid,
-    ProcessExit,
-    ProcessSeen,
-    WaitedFile,
-)
+from kcover_ebpf.facts import DescriptorSample, ProcessExit
+from kcover_ebpf.host_facts import ProcessSeen, WaitedFile
+from kcover_ebpf.ids import Inode, Pid
 from kcover_ebpf.incidents.links import Ends
 from kcover_ebpf.incidents.members import Members
 from kcover_ebpf.incidents.ranks import Role

@@ -1,6 +1,6 @@
 """When start-up is over, and what is learned from then on."""
 
-from kcover_ebpf.facts import Pid
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents.phases import Pace
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.settings import Policy

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcover_ebpf.device_facts import DeviceFault, PortChange
-from kcover_ebpf.facts import Pid
 from kcover_ebpf.hardware.faults import of_port
 from kcover_ebpf.hardware.ports import Link, PortWatch, parse_links
+from kcover_ebpf.ids import Pid
 
 
 def attribute(kind: int, value: bytes) -> bytes:

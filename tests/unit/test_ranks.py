@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.facts import Pid, ProcessSeen
+from kcover_ebpf.host_facts import ProcessSeen
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents.ranks import RANK_ENVIRON, Membership, Role, classify, rank_of
 
 ENVIRONS = st.dictionaries(

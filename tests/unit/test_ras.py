@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.facts import Pid
 from kcover_ebpf.hardware.ras import RasError, parse, read
 from kcover_ebpf.hardware.ras.client import (
     DEFAULT_PORT,
@@ -22,6 +21,7 @@ from kcover_ebpf.hardware.ras.client import (
     port_of,
 )
 from kcover_ebpf.hardware.ras.place import holder_inode
+from kcover_ebpf.ids import Pid
 from tests.unit.ras_server import (
     INCOMPLETE_TEXT,
     TEXT_REPORT,

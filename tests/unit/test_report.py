@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcover_ebpf import facts, report
+from kcover_ebpf.ids import Inode, Pid, Tid
 from kcover_ebpf.incidents.verdict import (
     Cause,
     Culprit,
@@ -243,35 +244,35 @@ LOCAL, REMOTE = ("10.0.0.1", 29500), ("::1", 4711)
     ("fact", "text"),
     [
         (
-            facts.ProcessExit(1, facts.Pid(7), 3, 0, core_dumped=False, comm="python3"),
+            facts.ProcessExit(1, Pid(7), 3, 0, core_dumped=False, comm="python3"),
             "pid 7 (python3) left with exit code 3",
         ),
         (
-            facts.ProcessExit(1, facts.Pid(7), 0, 9, core_dumped=False, comm="a\x1b[31m"),
+            facts.ProcessExit(1, Pid(7), 0, 9, core_dumped=False, comm="a\x1b[31m"),
             "pid 7 (a\\x1b[31m) was killed by SIGKILL",
         ),
         (
-            facts.OomKill(1, facts.Pid(7), "python3"),
+            facts.OomKill(1, Pid(7), "python3"),
             "pid 7 (python3) is the victim of the out-of-memory killer",
         ),
         (
-            facts.SignalSent(1, facts.Pid(7), facts.Tid(7), 19, facts.Pid(0), ""),
+            facts.SignalSent(1, Pid(7), Tid(7), 19, Pid(0), ""),
             "the kernel sent SIGSTOP to pid 7",
         ),
         (
-            facts.SignalSent(1, facts.Pid(7), facts.Tid(7), 40, facts.Pid(8), "sh"),
+            facts.SignalSent(1, Pid(7), Tid(7), 40, Pid(8), "sh"),
             "pid 8 (sh) sent signal 40 to pid 7",
         ),
         (
-            facts.TcpStateChange(1, facts.Pid(7), LOCAL, REMOTE, "ESTABLISHED", "CLOSE"),
+            facts.TcpStateChange(1, Pid(7), LOCAL, REMOTE, "ESTABLISHED", "CLOSE"),
             "connection of pid 7, 10.0.0.1:29500 to [::1]:4711: ESTABLISHED became CLOSE",
         ),
         (
-            facts.TcpRetransmit(1, facts.Pid(7), facts.Inode(5), LOCAL, REMOTE, 4),
+            facts.TcpRetransmit(1, Pid(7), Inode(5), LOCAL, REMOTE, 4),
             "connection of pid 7, 10.0.0.1:29500 to [::1]:4711: sent again, back-off 4",
         ),
-        (facts.ProcessFork(1, facts.Pid(7), facts.Pid(8), "sh"), "pid 7 started pid 8 (sh)"),
-        (facts.ProcessExec(1, facts.Pid(7), "python3"), "pid 7 became python3"),
+        (facts.ProcessFork(1, Pid(7), Pid(8), "sh"), "pid 7 started pid 8 (sh)"),
+        (facts.ProcessExec(1, Pid(7), "python3"), "pid 7 became python3"),
     ],
 )
 def test_facts_as_text(fact: facts.Fact, text: str) -> None:
@@ -279,7 +280,7 @@ def test_facts_as_text(fact: facts.Fact, text: str) -> None:
 
 
 def test_a_fact_as_json() -> None:
-    fact = facts.ProcessExit(5, facts.Pid(7), 3, 0, core_dumped=False, comm="python3")
+    fact = facts.ProcessExit(5, Pid(7), 3, 0, core_dumped=False, comm="python3")
     line = report.event_line("fact", NOON, report.fact_object(fact))
     assert json.loads(line) == {
         "schema": "kcover.io/v1alpha1",

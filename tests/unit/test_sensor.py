@@ -8,16 +8,9 @@ from typing import cast
 import pytest
 
 from kcover_ebpf.decisions import Decision
-from kcover_ebpf.facts import (
-    Fact,
-    Inspection,
-    Look,
-    Pid,
-    ProcessExit,
-    ProcessSeen,
-    ThreadSample,
-    Tick,
-)
+from kcover_ebpf.facts import Fact, ProcessExit, ThreadSample, Tick
+from kcover_ebpf.host_facts import Inspection, Look, ProcessSeen
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents.verdict import Kind, Verdict, WaitRow
 from kcover_ebpf.jobwatch import listen
 from kcover_ebpf.kernel.sampler import Kernel

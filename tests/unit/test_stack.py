@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.facts import Look, Pid
 from kcover_ebpf.host import stack
 from kcover_ebpf.host.stack import Memory, read_memory
+from kcover_ebpf.host_facts import Look
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents.stacks import similarity
 
 from .children import child_in

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.facts import Inode, Inspection, Pid, TaskState, ThreadSample, Tid, WaitedFile
+from kcover_ebpf.facts import TaskState, ThreadSample
+from kcover_ebpf.host_facts import Inspection, WaitedFile
+from kcover_ebpf.ids import Inode, Pid, Tid
 from kcover_ebpf.incidents.stand import describe
 from kcover_ebpf.incidents.standing import Standing, State
 from kcover_ebpf.incidents.verdict import Cause, Kind

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.facts import Pid
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents.table import gives_up_after_s, unobserved
 from kcover_ebpf.incidents.verdict import WaitRow
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.facts import NO_SYSCALL, Pid, TaskState, ThreadSample, Tid
+from kcover_ebpf.facts import NO_SYSCALL, TaskState, ThreadSample
+from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.incidents.processes import NS
 from kcover_ebpf.incidents.threads import ThreadView, poll_timeout_ms
 from kcover_ebpf.syscalls import SyscallTable

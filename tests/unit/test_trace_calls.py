@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.facts import Inode, WaitedFile
+from kcover_ebpf.host_facts import WaitedFile
+from kcover_ebpf.ids import Inode
 from kcover_ebpf.syscalls import SyscallTable
 from kcover_ebpf.trace.calls import Known, decode
 from kcover_ebpf.trace.futex import Lock

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from kcover_ebpf.decisions import decide
-from kcover_ebpf.facts import Inode, StorageState, WaitedFile
+from kcover_ebpf.host_facts import StorageState, WaitedFile
+from kcover_ebpf.ids import Inode
 from kcover_ebpf.incidents.verdict import Cause, Kind
 from kcover_ebpf.settings import Act, Policy
 

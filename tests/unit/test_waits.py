@@ -6,16 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.facts import (
-    Inode,
-    Pid,
-    SocketSample,
-    StorageState,
-    TaskState,
-    ThreadSample,
-    Tid,
-    WaitedFile,
-)
+from kcover_ebpf.facts import SocketSample, TaskState, ThreadSample
+from kcover_ebpf.host_facts import StorageState, WaitedFile
+from kcover_ebpf.ids import Inode, Pid, Tid
 from kcover_ebpf.incidents.standing import State
 from kcover_ebpf.incidents.verdict import Cause, Kind, Verdict
 from kcover_ebpf.settings import Policy

@@ -14,9 +14,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TextIO
 
-from kcover_ebpf.facts import Fact, Pid
+from kcover_ebpf.facts import Fact
 from kcover_ebpf.hardware.catalog.files import shipped
 from kcover_ebpf.hardware.watch import DeviceWatch
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import Kernel
 from kcover_ebpf.settings import Settings
 

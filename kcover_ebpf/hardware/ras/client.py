@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from kcover_ebpf.facts import Pid
 from kcover_ebpf.hardware.ras import RasError, RasReport, parse
 from kcover_ebpf.hardware.ras.place import connect, holder_inode
 from kcover_ebpf.host import procfs
+from kcover_ebpf.ids import Pid
 
 DEFAULT_PORT = 28028
 _PROTOCOL = 2

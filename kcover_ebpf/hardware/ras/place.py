@@ -8,8 +8,8 @@ import os
 import socket
 import threading
 
-from kcover_ebpf.facts import Pid
 from kcover_ebpf.host import procfs
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.capabilities import Capability, raised
 
 _CLONE_NEWNET = 0x40000000

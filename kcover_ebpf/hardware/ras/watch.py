@@ -11,12 +11,14 @@ import threading
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
-from kcover_ebpf.facts import CollectiveRank, CollectivesSeen, Pid, SocketSample
+from kcover_ebpf.facts import SocketSample
 from kcover_ebpf.hardware import ras
 from kcover_ebpf.hardware.ras import RasCommunicator, RasError, RasRank, RasReport, client
 from kcover_ebpf.hardware.ras.client import Patience, Place
 from kcover_ebpf.hardware.ras.place import namespace_of, pid_inside
 from kcover_ebpf.host import procfs
+from kcover_ebpf.host_facts import CollectiveRank, CollectivesSeen
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents.processes import ProcessView
 
 ADDRESS_VARIABLE = "NCCL_RAS_ADDR"
