@@ -2,9 +2,6 @@
 /*
  * One look at one thread: compare it with the sample before, do the "since when" arithmetic, add
  * up what its process did, and write a record if it moved. Shared by the two ways to walk.
- *
- * Records go into the buffer `samples`. When that is full, the pass is incomplete: the reader takes
- * them out and runs the walk again, which skips every thread it already looked at in this pass.
  */
 #ifndef KCOVER_SAMPLE_BPF_H
 #define KCOVER_SAMPLE_BPF_H
@@ -14,7 +11,7 @@
 #include <bpf/bpf_core_read.h>
 #include "account.bpf.h"
 #include "compat.bpf.h"
-#include "emit.bpf.h"
+#include "pass.bpf.h"
 
 /*
  * More CPU than one part in so many of the time since the last pass is a move; less than the floor
@@ -28,77 +25,6 @@ struct site {
 	__u64 arg0;
 	__s32 syscall;
 };
-
-static __always_inline void begin_pass(struct pass_value *pass)
-{
-	pass->used_bytes = 0;
-	if (pass->is_incomplete) {
-		pass->is_incomplete = 0;
-		return;
-	}
-	pass->id++;
-	pass->previous_ns = pass->boottime_ns;
-	pass->sched_ns = scheduler_clock();
-	pass->boottime_ns = bpf_ktime_get_boot_ns();
-	pass->monotonic_ns = bpf_ktime_get_ns();
-	pass->jiffies = bpf_jiffies64();
-}
-
-static __always_inline void begin_process(struct process_value *process, struct pass_value *pass,
-					  struct task_struct *task, __u32 pid)
-{
-	struct totals_event *totals = &process->totals;
-	__u32 *detail = bpf_map_lookup_elem(&details, &pid);
-
-	fill_header(&totals->header, EVENT_TOTALS, sizeof(*totals), pid, pass->boottime_ns);
-	totals->ppid = task->real_parent->tgid;
-	totals->thread_count = 0;
-	totals->stopped_count = 0;
-	totals->traced_count = 0;
-	totals->frozen_count = 0;
-	totals->uninterruptible_count = 0;
-	totals->running_count = 0;
-	if (!detail)
-		process->detail = DETAIL_OFF;
-	else
-		process->detail = process->detail == DETAIL_OFF ? DETAIL_BEGIN : DETAIL_ON;
-	process->pass_id = pass->id;
-}
-
-static __always_inline void count_state(struct totals_event *totals, __u32 state)
-{
-	if (state == THREAD_ZOMBIE)
-		return;
-	totals->thread_count++;
-	if (state == THREAD_SLEEPING)
-		return;
-	if (state == THREAD_RUNNING)
-		totals->running_count++;
-	else if (state == THREAD_UNINTERRUPTIBLE)
-		totals->uninterruptible_count++;
-	else if (state == THREAD_STOPPED)
-		totals->stopped_count++;
-	else if (state == THREAD_TRACED)
-		totals->traced_count++;
-	else if (state == THREAD_FROZEN)
-		totals->frozen_count++;
-}
-
-/* Room for a record in the buffer, or NULL: then the pass is incomplete. */
-static __always_inline void *append(struct pass_value *pass, __u64 size)
-{
-	struct sample_buffer *buffer;
-	__u64 used = pass->used_bytes;
-	__u32 zero = 0;
-
-	buffer = bpf_map_lookup_elem(&samples, &zero);
-	if (!buffer || used > sizeof(buffer->bytes) - size) {
-		pass->is_incomplete = 1;
-		return NULL;
-	}
-	pass->used_bytes = used + size;
-	return buffer->bytes + used;
-}
 
 /* The call a thread sits in. One that runs may be past it: then the registers are left-overs. */
 static __always_inline void read_site(struct site *site, struct pt_regs *regs, __u32 state)

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).resolve().parents[2] / "kcover_ebpf"
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "kcover_ebpf"
 MODULES = sorted(PACKAGE.rglob("*.py"))
+KERNEL_HALF = sorted((ROOT / "bpf").glob("*.[ch]"))
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 40
 
@@ -38,6 +40,11 @@ def too_long(name: str, text: str) -> list[str]:
 @pytest.mark.parametrize("module", MODULES, ids=lambda m: str(m.relative_to(PACKAGE)))
 def test_files_and_functions_are_short(module: Path) -> None:
     assert too_long(str(module.relative_to(PACKAGE)), module.read_text()) == []
+
+
+@pytest.mark.parametrize("source", KERNEL_HALF, ids=lambda path: path.name)
+def test_files_of_the_kernel_half_are_short(source: Path) -> None:
+    assert len(source.read_text().splitlines()) <= MAX_FILE_LINES
 
 
 def test_the_rule_sees_a_long_file_and_a_long_function(monkeypatch: pytest.MonkeyPatch) -> None:
