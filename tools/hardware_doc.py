@@ -44,7 +44,6 @@ FAMILIES = {
     "stuck": "whole sensor: a driver call that hangs",
     "wire": "whole sensor: two machines, a silent wire, a pulled plug",
     "latency": "time and cost, guest time",
-    "node": "node of a real cluster: fatal Xid -> Incident, condition, cordon",
     "targets": "",
 }
 """What a test's mark `family` may name: the rows of the matrix; without words: none of a kernel."""

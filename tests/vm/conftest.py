@@ -19,6 +19,9 @@ PORT = "0000:5c:00.0"
 UUID = "GPU-00112233-4455-6677-8899-aabbccddeeff"
 WANTED = os.environ.get("KCOVER_VM_KERNELS", kernels.DEFAULT.name).split()
 CHOSEN = [kernel for kernel in kernels.KERNELS if kernel.name in WANTED]
+if unknown := set(WANTED) - {kernel.name for kernel in CHOSEN}:
+    raise pytest.UsageError(f"KCOVER_VM_KERNELS: no kernel {', '.join(sorted(unknown))}")
+needs_driver = pytest.mark.usefixtures("driver")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -48,12 +51,16 @@ def prepared(request: pytest.FixtureRequest) -> kernels.Prepared:
 @pytest.fixture(scope="session")
 def guest(prepared: kernels.Prepared) -> Iterator[Guest]:
     with Guest(prepared, devices=gpu_slot()) as machine:
-        use_aer(machine)
+        teach(machine)
         yield machine
 
 
-def use_aer(guest: Guest) -> None:
-    """Let errors be injected; kernels before 6.0 leave an endpoint's error reporting off."""
+def teach(guest: Guest) -> None:
+    """Its agent can `say` what the driver does, and `inject` PCIe errors.
+
+    Kernels before 6.0 leave an endpoint's error reporting off.
+    """
+    guest.python(SAY + INJECT)
     guest.shell("modprobe virtio_rng; modprobe aer_inject")
     guest.shell(f"for d in {GPU} {PORT}; do setpci -s $d CAP_EXP+08.w=000f:000f; done")
 
@@ -64,9 +71,7 @@ def steady_guest(prepared: kernels.Prepared) -> Iterator[Guest]:
     stub = stub_of(prepared)
     with Guest(prepared, devices=gpu_slot(), steady=True) as machine:
         insert_driver(machine, stub)
-        use_aer(machine)
-        machine.python(SAY)
-        machine.python(INJECT)
+        teach(machine)
         yield machine
 
 

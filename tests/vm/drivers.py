@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from tests.vm.kernels import DEFAULT, prepared
-from tests.vm.packages import STORE, Kernel, Missing, locked, run, unpack
+from tests.vm.packages import STORE, Kernel, Missing, each, locked, run, unpack
 from tests.vm.standin import headers_of
 
 DRIVERS = (
@@ -73,15 +73,8 @@ def _build(folder: Path, version: str) -> None:
 
 
 def main() -> int:
-    """Build all; those that cannot be had are said and make the result 1."""
-    failed = 0
-    for driver in DRIVERS:
-        try:
-            print(f"{driver.name}: {len(symbols(driver))} symbols")
-        except Missing as reason:
-            failed = 1
-            print(f"{driver.name}: {reason}", file=sys.stderr)
-    return failed
+    """Build all; the exit code."""
+    return each(DRIVERS, lambda driver: f"{len(symbols(driver))} symbols")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.vm import initramfs, standin
-from tests.vm.packages import STORE, Kernel, Missing, apt, locked, run, unpack
+from tests.vm.packages import STORE, Kernel, Missing, apt, each, locked, run, unpack
 
 BOOT_MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_console")
 DEFAULT = Kernel("6.1", "bookworm-security")
@@ -158,20 +158,15 @@ def _unpack_vmlinux(bzimage: Path, target: Path) -> None:
 
 
 def main() -> int:
-    """Fetch the named kernels; those that cannot be had are said and make the result 1."""
+    """Fetch the named kernels; the exit code."""
     wanted = sys.argv[1:] or [DEFAULT.name]
-    failed = 0
-    for kernel in KERNELS:
-        if kernel.name not in wanted:
-            continue
-        try:
-            ready = prepared(kernel)
-            stub = f"without stub driver: {ready.why_no_stub}" if ready.why_no_stub else "ready"
-            print(f"{kernel.name}: {ready.version} {stub}")
-        except Missing as reason:
-            failed = 1
-            print(f"{kernel.name}: {reason}", file=sys.stderr)
-    return failed
+    return each((kernel for kernel in KERNELS if kernel.name in wanted), _readiness)
+
+
+def _readiness(kernel: Kernel) -> str:
+    ready = prepared(kernel)
+    stub = f"without stub driver: {ready.why_no_stub}" if ready.why_no_stub else "ready"
+    return f"{ready.version} {stub}"
 
 
 if __name__ == "__main__":

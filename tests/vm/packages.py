@@ -8,7 +8,8 @@ from __future__ import annotations
 import fcntl
 import shutil
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,3 +97,15 @@ def unpack(kernel: Kernel, packages: list[str], target: Path) -> None:
     for deb in debs.glob("*.deb"):
         run("dpkg-deb", "-x", str(deb), str(target))
     shutil.rmtree(debs)
+
+
+def each(wanted: Iterable[Kernel], told: Callable[[Kernel], str]) -> int:
+    """Print what is told of each; those that cannot be had are said, and make the result 1."""
+    failed = 0
+    for kernel in wanted:
+        try:
+            print(f"{kernel.name}: {told(kernel)}")
+        except Missing as reason:
+            failed = 1
+            print(f"{kernel.name}: {reason}", file=sys.stderr)
+    return failed

@@ -15,6 +15,8 @@ from tests.vm.packages import ROOT
 
 Line = dict[str, Any]
 Lines = list[Line]
+Figure = Callable[[str, object], None]
+"""What notes something that a test measured: pytest's `record_property`."""
 
 # what emulation takes here grows tenfold on a busy machine
 PATIENCE_S = 900.0

@@ -5,16 +5,14 @@ Each count is compared with a second source in the guest: the kernel's own count
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
 
 import pytest
 
-from tests.vm.conftest import GPU, PORT
+from kcover_ebpf.hardware.aer import CORRECTED_BITS, UNCORRECTED_BITS
+from tests.vm.conftest import GPU, PORT, needs_driver
 from tests.vm.guest import Guest
-from tests.vm.sensing import INJECT, Lines, Observer, of_kind
-
-Figure = Callable[[str, object], None]
-needs_driver = pytest.mark.usefixtures("driver")
+from tests.vm.sensing import Figure, Lines, Observer, of_kind
 
 
 def counter(guest: Guest, kind: str) -> int:
@@ -42,7 +40,6 @@ def check_severity(
     pause_s: float,
     note: Figure,
 ) -> Lines:
-    guest.python(INJECT)
     mark, before = observer.mark(), counter(guest, kind)
     guest.python(f"inject('{GPU}', {bits[0]}, {bits[1]}, 23, {pause_s})", timeout_s=200)
     facts = aer_counts(observer, mark, 23)
@@ -90,7 +87,6 @@ def test_23_fatal_errors_end_the_job_that_holds_the_gpu(
 @pytest.mark.family("aer")
 @needs_driver
 def test_an_error_of_the_port_above_is_the_gpus(guest: Guest, observer: Observer) -> None:
-    guest.python(INJECT)
     mark = observer.mark()
     guest.python(f"inject('{PORT}', 0x20, 0)")
     (fault,) = observer.facts("DeviceFault", 1, mark)
@@ -100,11 +96,41 @@ def test_an_error_of_the_port_above_is_the_gpus(guest: Guest, observer: Observer
     assert "Surprise Down Error" in fault["text"]
 
 
+TRACED = "/sys/kernel/tracing/events/ras/aer_event"
+OTHER_NAMES = {"RELAY_NUM Rollover": "Replay Number Rollover"}
+"""The kernel's name -> that of the specification."""
+
+
+@pytest.mark.family("aer")
+@pytest.mark.parametrize("kind", ["corrected", "uncorrected"])
+def test_every_bit_has_the_kernels_name(guest: Guest, observer: Observer, kind: str) -> None:
+    """Of an endpoint the kernel does not read what a fatal error was: the port above has those."""
+    device, mask, bits = GPU, "14", set(CORRECTED_BITS)
+    if kind == "uncorrected":
+        # the kernel has no name for the 26th
+        device, mask, bits = PORT, "08", set(UNCORRECTED_BITS) - {26}
+    word = sum(1 << bit for bit in bits)
+    words = f"0, {word}" if kind == "corrected" else f"{word}, 0"
+    guest.shell(f"setpci -s {device} ECAP_AER+{mask}.l=0")
+    mark = observer.mark()
+    guest.shell(f"echo >{TRACED}/../../../trace; echo 1 >{TRACED}/enable")
+    guest.python(f"inject('{device}', {words}); time.sleep(1)")
+    (fact,) = observer.facts("AerError", 1, mark)
+    trace = guest.shell(f"echo 0 >{TRACED}/enable; cat {TRACED}/../../../trace")
+    (said,) = re.findall(r"severity=(?:Corrected|Fatal), (.+), TLP Header", trace)
+    names = [OTHER_NAMES.get(name, name) for name in said.split("|")]
+    assert len(fact["errors"]) == len(bits)
+    assert [_short(name) for name in fact["errors"]] == [_short(name) for name in names]
+
+
+def _short(name: str) -> str:
+    return name.removesuffix(" Error")
+
+
 @pytest.mark.family("storm")
 def test_a_storm_of_corrected_errors_is_counted(
     guest: Guest, observer: Observer, record_property: Figure
 ) -> None:
-    guest.python(INJECT)
     mark, before = observer.mark(), counter(guest, "cor")
     guest.python(f"inject('{GPU}', 0, 0x1, 10000); time.sleep(2)", timeout_s=300)
     happened = counter(guest, "cor") - before

@@ -5,19 +5,15 @@ Each count is compared with a second source in the guest: the kernel's log.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from kcover_ebpf.hardware.catalog import judge
 from kcover_ebpf.hardware.catalog.files import shipped
 from tests.vm import kernels
-from tests.vm.conftest import GPU, UUID
+from tests.vm.conftest import GPU, UUID, needs_driver
 from tests.vm.guest import Guest
-from tests.vm.sensing import HOLD, SAY, Observer, of_kind
+from tests.vm.sensing import HOLD, Figure, Observer, of_kind
 
-Figure = Callable[[str, object], None]
-needs_driver = pytest.mark.usefixtures("driver")
 # 23, a prime: no buffer or batch size divides it
 XIDS = (
     13, 31, 32, 43, 45, 46, 48, 61, 62, 63, 64, 69, 74, 79, 92, 94, 95, 109, 119, 120, 140, 154,
@@ -43,7 +39,6 @@ def test_every_probe_is_attached(guest: Guest, observer: Observer) -> None:
 @pytest.mark.family("xid")
 @needs_driver
 def test_23_xids_are_23_facts(guest: Guest, observer: Observer, record_property: Figure) -> None:
-    guest.python(SAY)
     mark, before = observer.mark(), logged(guest)
     for n, number in enumerate(XIDS):
         text = WORDS.format(pid=observer.member, n=n % 10)
@@ -63,7 +58,6 @@ def test_23_xids_are_23_facts(guest: Guest, observer: Observer, record_property:
 def test_xids_that_end_a_job_are_faults_of_the_process_that_holds_the_gpu(
     guest: Guest, observer: Observer
 ) -> None:
-    guest.python(SAY)
     mark = observer.mark()
     for number in XIDS:
         guest.python(f"say('xid {number} {GPU} no process is named here')")
@@ -80,7 +74,6 @@ def test_xids_that_end_a_job_are_faults_of_the_process_that_holds_the_gpu(
 @needs_driver
 def test_a_silent_driver_is_seen_all_the_same(guest: Guest, observer: Observer) -> None:
     """With NVreg_RmLogonRC=0 the driver reports without printing."""
-    guest.python(SAY)
     mark, before = observer.mark(), logged(guest)
     guest.python(f"say('report 95 {GPU} Uncontained: LTC TAG')")
     (fact,) = observer.facts("XidReported", 1, mark)
@@ -91,7 +84,6 @@ def test_a_silent_driver_is_seen_all_the_same(guest: Guest, observer: Observer) 
 @pytest.mark.family("log")
 @needs_driver
 def test_a_line_alone_is_believed_only_from_the_kernel(guest: Guest, observer: Observer) -> None:
-    guest.python(SAY)
     mark = observer.mark()
     guest.shell(f"echo 'NVRM: Xid (PCI:0000:5d:00): 79, pid={observer.member}, forged' >/dev/kmsg")
     guest.python("say('print NVRM: Xid (PCI:0000:5d:00 GPU-I:03): 48, by the kernel')")
@@ -119,7 +111,6 @@ def test_an_error_of_a_mig_instance_concerns_who_opened_it(
     guest: Guest, prepared: kernels.Prepared
 ) -> None:
     """Two processes hold the GPU, one of them its instance 3; the line names no process."""
-    guest.python(SAY)
     members = [
         guest.start("/usr/bin/python3", "-c", script, log="/dev/null") for script in (HOLD, USE)
     ]
@@ -156,7 +147,6 @@ LET_GO = 'fcntl.ioctl(uvm, 38, bytes.fromhex("00112233445566778899aabbccddeeff")
 @pytest.mark.family("tracepoint")
 @needs_driver
 def test_the_drivers_own_tracepoint_when_told_to(guest: Guest, observer: Observer) -> None:
-    guest.python(SAY)
     pinned = Observer(guest, [observer.member], "--pin-driver")
     assert pinned.ready["ready"] == "tracepoint"
     mark = pinned.mark()
@@ -174,7 +164,6 @@ def test_the_drivers_own_tracepoint_when_told_to(guest: Guest, observer: Observe
 @pytest.mark.family("lost")
 @needs_driver
 def test_a_lost_gpu_without_an_xid(guest: Guest, observer: Observer) -> None:
-    guest.python(SAY)
     mark = observer.mark()
     guest.python(f"say('print NVRM: GPU {GPU}: GPU has fallen off the bus.')")
     (fault,) = observer.facts("DeviceFault", 1, mark)
@@ -184,7 +173,6 @@ def test_a_lost_gpu_without_an_xid(guest: Guest, observer: Observer) -> None:
 @pytest.mark.family("switch")
 @needs_driver
 def test_switch_errors_concern_every_gpu(guest: Guest, observer: Observer) -> None:
-    guest.python(SAY)
     mark = observer.mark()
     head = "print nvidia-nvswitch0: SXid (PCI:0000:c1:00.0)"
     guest.python(f"say('{head}: 12020, Fatal, Link 30 egress sequence ID error')")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,11 +11,10 @@ import pytest
 from tests.vm import kernels
 from tests.vm.guest import Guest, GuestError, wire_end
 from tests.vm.packages import ROOT
-from tests.vm.sensing import Line, Lines, Run, of_kind, trains
+from tests.vm.sensing import Figure, Line, Lines, Run, of_kind, trains
 
 pytestmark = pytest.mark.family("wire")
 
-Figure = Callable[[str, object], None]
 NEAR, FAR = "10.77.0.1", "10.77.0.2"
 CARD = "$(basename $(dirname $(grep -l 52:54 /sys/class/net/*/address)))"
 RANK = f"RANK={{rank}} JOB_ADDRESS={NEAR} JOB_GPU= exec /usr/bin/python3 {ROOT}/tests/vm/job.py"
