@@ -17,6 +17,7 @@
 #define MEMORY_LABEL_BYTES 64
 #define UUID_BYTES         16
 #define NIC_DEVICE_BYTES   64
+#define NIC_REPORTER_BYTES 32
 #define NIC_TEXT_BYTES     128
 #define DISK_BYTES         32
 
@@ -112,7 +113,8 @@ struct nic_event {
 	__u32 event;  /* enum ib_event_type for NIC_RDMA */
 	__u32 port;   /* of an RDMA device */
 	__u32 pad;
-	__u8 device[NIC_DEVICE_BYTES]; /* PCI address; RDMA device name for NIC_RDMA */
+	__u8 device[NIC_DEVICE_BYTES];     /* PCI address; RDMA device name for NIC_RDMA */
+	__u8 reporter[NIC_REPORTER_BYTES]; /* the part of the driver that tells, for NIC_HEALTH */
 	__u8 text[NIC_TEXT_BYTES];
 };
 

@@ -17,6 +17,7 @@ static __always_inline void clear_nic(struct nic_event *event, __u32 source)
 	event->port = 0;
 	event->pad = 0;
 	__builtin_memset(event->device, 0, sizeof(event->device));
+	__builtin_memset(event->reporter, 0, sizeof(event->reporter));
 	__builtin_memset(event->text, 0, sizeof(event->text));
 }
 
@@ -54,6 +55,7 @@ int on_health(__u64 *ctx)
 	clear_nic(event, NIC_HEALTH);
 	bpf_probe_read_kernel_str(event->device, sizeof(event->device),
 				  BPF_CORE_READ(devlink, dev, kobj.name));
+	bpf_probe_read_kernel_str(event->reporter, sizeof(event->reporter), (void *)ctx[1]);
 	bpf_probe_read_kernel_str(event->text, sizeof(event->text), (void *)ctx[2]);
 	bpf_ringbuf_submit(event, 0);
 	return 0;

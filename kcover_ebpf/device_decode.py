@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable
 from uuid import UUID
 
@@ -32,7 +33,8 @@ _MEMORY = {
     wire.MemorySource.PAGE: MemoryKind.PAGE,
     wire.MemorySource.MACHINE_CHECK: MemoryKind.MACHINE_CHECK,
 }
-_SEVERITIES = {severity.value: severity for severity in AerSeverity}
+SEVERITIES = {severity.value: severity for severity in AerSeverity}
+"""By the tracepoint's number; the kernel has more of them (3: DPC_FATAL) that it never tells."""
 # arch/x86/include/asm/mce.h: the error was not corrected
 _MCE_UNCORRECTED = 1 << 61
 # include/linux/mm.h: what became of the page
@@ -62,7 +64,7 @@ def _aer(event: wire.AerEvent) -> AerTotal:
     return AerTotal(
         event.header.boottime_ns,
         text_of(event.device),
-        _SEVERITIES[event.severity],
+        SEVERITIES[event.severity],
         event.status,
         event.total,
     )
@@ -112,10 +114,17 @@ def _module(event: wire.ModuleEvent) -> DriverChange:
 _RDMA_EVENTS = {8: (False, "device failed"), 9: (True, "port active"), 10: (False, "port down")}
 
 
+# drivers name it in the reporter (mlx5: "fw_fatal") or in the message (bnxt: "FW fatal error"); all else
+# (queues that time out, full buffers, firmware that restarts itself) the driver mends under the job
+_FATAL = re.compile(r"(?<!non)(?<!non-)fatal", re.IGNORECASE)
+
+
 def _nic(event: wire.NicEvent) -> PortChange | DeviceNotice:
     name, text = text_of(event.device), text_of(event.text)
     if event.source == wire.NicSource.HEALTH:
-        return DeviceNotice(event.header.boottime_ns, name, Notice.NIC_FAILED, text)
+        words = f"{text_of(event.reporter)}: {text}"
+        notice = Notice.NIC_FAILED if _FATAL.search(words) else Notice.NIC_HEALTH
+        return DeviceNotice(event.header.boottime_ns, name, notice, words)
     up, words = _RDMA_EVENTS[event.event]
     return PortChange(event.header.boottime_ns, f"{name}/{event.port}", "", up, words)
 

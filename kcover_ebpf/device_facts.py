@@ -68,6 +68,8 @@ class Notice(Enum):
     NIC_FAILED = "nic_failed"
     NIC_RECOVERED = "nic_recovered"
     NIC_TIMEOUT = "nic_timeout"
+    NIC_HEALTH = "nic_health"
+    """The driver noticed something that it may mend itself: a queue that hangs, a full buffer."""
     MODULE_FAULT = "module_fault"
     SLOT_DOWN = "slot_down"
     SLOT_UP = "slot_up"

@@ -15,6 +15,7 @@ ModuleName = c_uint8 * 56
 MemoryLabel = c_uint8 * 64
 Uuid = c_uint8 * 16
 NicDeviceName = c_uint8 * 64
+NicReporter = c_uint8 * 32
 NicText = c_uint8 * 128
 DiskName = c_uint8 * 32
 BitCounts = c_uint32 * 32
@@ -146,6 +147,7 @@ class NicEvent(ctypes.Structure):
         ("port", c_uint32),
         ("pad", c_uint32),
         ("device", NicDeviceName),
+        ("reporter", NicReporter),
         ("text", NicText),
     )
 

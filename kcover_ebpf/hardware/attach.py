@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from kcover_ebpf import device_wire as wire
-from kcover_ebpf.device_decode import text_of
-from kcover_ebpf.device_facts import AerSeverity, AerTotal, Rung
+from kcover_ebpf.device_decode import SEVERITIES, text_of
+from kcover_ebpf.device_facts import AerTotal, Rung
 from kcover_ebpf.hardware import families
 from kcover_ebpf.kernel.libbpf import kept_memory
 from kcover_ebpf.kernel.maps import BpfMap
@@ -104,9 +104,9 @@ class Attachments:
         for key, value in loaded.object.maps["aer_totals"].items():
             who = wire.AerKey.from_buffer_copy(key)
             what = wire.AerValue.from_buffer_copy(value)
-            bits = sum(1 << bit for bit in range(32) if what.bit_count[bit])
-            severity = AerSeverity(who.severity)
-            yield AerTotal(now_ns, text_of(who.device), severity, bits, what.total)
+            if (severity := SEVERITIES.get(who.severity)) is not None:
+                bits = sum(1 << bit for bit in range(32) if what.bit_count[bit])
+                yield AerTotal(now_ns, text_of(who.device), severity, bits, what.total)
 
     def close(self) -> None:
         """Detach everything."""

@@ -1,10 +1,15 @@
 """Which device families are tried, and when again; the real kernel's answers are in tests/vm."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from kcover_ebpf import device_wire as wire
+from kcover_ebpf.device_facts import AerSeverity
 from kcover_ebpf.hardware import attach, families
 from kcover_ebpf.hardware.attach import Attachments
 from kcover_ebpf.kernel.maps import BpfMap
@@ -93,3 +98,16 @@ def test_a_kernel_that_always_refuses_is_not_asked_for_ever(loader: Loader, tmp_
     loader.refuses_gpu = False
     found.reload_gpu()
     assert any(status.attached for status in found.statuses if status.family == "gpu")
+
+
+def test_a_severity_that_is_not_known_ends_nothing(loader: Loader, tmp_path: Path) -> None:
+    """The kernel names a fourth one, DPC_FATAL, and tells none of it."""
+    value = wire.AerValue(total=3)
+    value.bit_count[6] = 3
+    entries = {bytes(wire.AerKey(severity=number)): bytes(value) for number in (2, 3)}
+    found = _attached(_host(tmp_path))
+    loaded = found._loaded["pcie"]
+    counted = SimpleNamespace(maps={"aer_totals": entries}, close=lambda: None)
+    found._loaded["pcie"] = replace(loaded, object=cast("Any", counted))
+    (told,) = found.aer_totals()
+    assert (told.severity, told.total, told.status) == (AerSeverity.CORRECTED, 3, 0x40)

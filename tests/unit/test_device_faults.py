@@ -129,8 +129,9 @@ def test_whom_a_notice_concerns():
     lost = DeviceNotice(5, GPU, Notice.GPU_LOST, "gone")
     assert faults.of_notice(lost, {Pid(1)}, GPU)[0].ends_job
     assert faults.of_notice(DeviceNotice(5, GPU, Notice.SLOT_UP, "x"), {Pid(1)}, GPU) == []
-    late = DeviceNotice(5, GPU, Notice.NIC_TIMEOUT, "x")
-    assert not faults.of_notice(late, {Pid(1)}, GPU)[0].ends_job
+    for notice in (Notice.NIC_TIMEOUT, Notice.NIC_HEALTH):
+        late = DeviceNotice(5, GPU, notice, "x")
+        assert not faults.of_notice(late, {Pid(1)}, GPU)[0].ends_job
 
 
 def held(pid: int, file: int, at_ns: int = 0, *, opened: bool = True, minor: int = 0) -> DeviceHeld:

@@ -98,6 +98,13 @@ def record(mirror, kind: wire.DeviceEventType, **fields) -> bytes:
 
 
 KIND = wire.DeviceEventType
+
+
+def health(reporter: bytes, text: bytes) -> bytes:
+    nic = b"0000:9a:00.0"
+    return record(wire.NicEvent, KIND.NIC, source=2, device=nic, reporter=reporter, text=text)
+
+
 GPU = b"0000:5d:00.0"
 MCE = 1 << 61
 
@@ -152,8 +159,31 @@ MCE = 1 << 61
             facts.PortChange(9, "mlx5_0/1", "", False, "port down"),
         ),
         (
-            record(wire.NicEvent, KIND.NIC, source=2, device=b"0000:9a:00.0", text=b"fw fatal"),
-            facts.DeviceNotice(9, "0000:9a:00.0", facts.Notice.NIC_FAILED, "fw fatal"),
+            health(b"fw_fatal", b"critical temperature"),
+            facts.DeviceNotice(
+                9, "0000:9a:00.0", facts.Notice.NIC_FAILED, "fw_fatal: critical temperature"
+            ),
+        ),
+        (
+            health(b"fw", b"FW fatal error reported"),
+            facts.DeviceNotice(
+                9, "0000:9a:00.0", facts.Notice.NIC_FAILED, "fw: FW fatal error reported"
+            ),
+        ),
+        (
+            health(b"fw_reset", b"FW non-fatal reset event received"),
+            facts.DeviceNotice(
+                9,
+                "0000:9a:00.0",
+                facts.Notice.NIC_HEALTH,
+                "fw_reset: FW non-fatal reset event received",
+            ),
+        ),
+        (
+            health(b"tx", b"TX timeout on queue: 3"),
+            facts.DeviceNotice(
+                9, "0000:9a:00.0", facts.Notice.NIC_HEALTH, "tx: TX timeout on queue: 3"
+            ),
         ),
         (
             record(

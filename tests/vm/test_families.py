@@ -7,7 +7,7 @@ import pytest
 from tests.vm import kernels
 from tests.vm.conftest import GPU, insert_driver, stub_of
 from tests.vm.guest import Guest
-from tests.vm.sensing import SAY, Observer, of_kind
+from tests.vm.sensing import Observer, of_kind
 
 # kernel helper of glibc's madvise: MADV_HWPOISON (include/uapi/asm-generic/mman-common.h)
 POISON = """
@@ -67,9 +67,14 @@ def test_a_memory_controller_that_reports(guest: Guest, observer: Observer, faul
 @pytest.mark.family("nic")
 def test_firmware_that_fails(guest: Guest, observer: Observer, faults: str) -> None:
     mark = observer.mark()
-    guest.shell(f"echo health fw fatal 0x7 >{faults}")
-    (fact,) = observer.facts("DeviceNotice", 1, mark)
-    assert (fact["notice"], fact["device"], fact["text"]) == ("nic_failed", GPU, "fw fatal 0x7")
+    guest.shell(
+        f"echo health fw_fatal sensor 0x7 >{faults}; echo health tx queue 3 hangs >{faults}"
+    )
+    told = observer.facts("DeviceNotice", 2, mark)
+    assert [(fact["notice"], fact["device"], fact["text"]) for fact in told] == [
+        ("nic_failed", GPU, "fw_fatal: sensor 0x7"),
+        ("nic_health", GPU, "tx: queue 3 hangs"),
+    ]
 
 
 @pytest.mark.family("disk")
@@ -130,7 +135,6 @@ def test_a_driver_that_is_unloaded_and_loaded_again(
 ) -> None:
     """The probes must not keep the driver in, and must come back with it."""
     assert driver.stub is not None
-    guest.python(SAY)
     guest.run("/bin/kill", str(observer.member))
     mark = observer.mark()
     guest.shell("rmmod nvidia_uvm; rmmod nvidia")

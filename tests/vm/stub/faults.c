@@ -3,8 +3,8 @@
  * Faults that no emulated device has, raised through the kernel's own interfaces for drivers. One
  * command a write to /proc/kcover_faults:
  *
- *   health TEXT    a network device's driver reports a fault of its firmware (devlink health)
- *   memory LABEL   a memory controller reports an uncorrected error (EDAC)
+ *   health REPORTER TEXT    a network device's driver reports (devlink health: fw_fatal or tx)
+ *   memory LABEL            a memory controller reports an uncorrected error (EDAC)
  */
 #include <linux/device.h>
 #include <linux/edac.h>
@@ -22,7 +22,6 @@ MODULE_PARM_DESC(nic, "PCI address of the network device");
 
 static struct pci_dev *device;
 static struct devlink *link;
-static struct devlink_health_reporter *reporter;
 static struct platform_device *controller_device;
 static struct mem_ctl_info *controller;
 
@@ -39,7 +38,39 @@ void edac_mc_handle_error(const enum hw_event_mc_err_type type, struct mem_ctl_i
 			  const char *msg, const char *other_detail);
 
 static const struct devlink_ops link_operations = {};
-static const struct devlink_health_reporter_ops health_operations = { .name = "fw" };
+/* as mlx5 has them: one for what it cannot mend, and one for a queue that it restarts */
+static const struct devlink_health_reporter_ops health_operations[] = {
+	{ .name = "fw_fatal" },
+	{ .name = "tx" },
+};
+static struct devlink_health_reporter *reporters[ARRAY_SIZE(health_operations)];
+
+static void make_reporters(void)
+{
+	int i;
+
+	for (i = 0; i < ARRAY_SIZE(reporters); i++)
+/* d2b8c7ba3c79 ("devlink: Move graceful period parameter to reporter ops", 6.18) */
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 18, 0)
+		reporters[i] = devlink_health_reporter_create(link, &health_operations[i], NULL);
+#else
+		reporters[i] = devlink_health_reporter_create(link, &health_operations[i], 0, NULL);
+#endif
+}
+
+static int report_health(char *words)
+{
+	char *name = strsep(&words, " ");
+	int i;
+
+	for (i = 0; words && i < ARRAY_SIZE(reporters); i++) {
+		if (strcmp(name, health_operations[i].name))
+			continue;
+		devlink_health_report(reporters[i], words, NULL);
+		return 0;
+	}
+	return -EINVAL;
+}
 
 static int make_link(void)
 {
@@ -58,12 +89,7 @@ static int make_link(void)
 #endif
 	if (!link)
 		return -ENOMEM;
-/* d2b8c7ba3c79 ("devlink: Move graceful period parameter to reporter ops", 6.18) */
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 18, 0)
-	reporter = devlink_health_reporter_create(link, &health_operations, NULL);
-#else
-	reporter = devlink_health_reporter_create(link, &health_operations, 0, NULL);
-#endif
+	make_reporters();
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 15, 0)
 	devlink_register(link);
 #else
@@ -95,10 +121,8 @@ static int make_controller(void)
 
 static int raise_fault(char *command)
 {
-	if (!strncmp(command, "health ", 7)) {
-		devlink_health_report(reporter, command + 7, NULL);
-		return 0;
-	}
+	if (!strncmp(command, "health ", 7))
+		return report_health(command + 7);
 	if (!strncmp(command, "memory ", 7)) {
 		strscpy(controller->dimms[0]->label, command + 7,
 			sizeof(controller->dimms[0]->label));
