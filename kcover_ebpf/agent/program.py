@@ -207,7 +207,8 @@ class _Agent:
         from kcover_ebpf.agent.metrics import AgentMetrics
 
         metrics = AgentMetrics(
-            lambda: (*kernel.statuses, *devices.statuses), lambda: kernel.lost_counts
+            lambda: (*kernel.statuses, *devices.statuses),
+            lambda: kernel.lost_counts | devices.lost_counts,
         )
         self._audience.metrics = metrics
         checks = {

@@ -105,7 +105,8 @@ class _Run:
         from kcover_ebpf.metrics import MetricsSink
 
         sink = MetricsSink(
-            lambda: (*kernel.statuses, *devices.statuses), lambda: kernel.lost_counts
+            lambda: (*kernel.statuses, *devices.statuses),
+            lambda: kernel.lost_counts | devices.lost_counts,
         )
         server.serve(sink.registry)
         return sink

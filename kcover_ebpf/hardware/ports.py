@@ -17,7 +17,11 @@ from kcover_ebpf.device_facts import PortChange
 
 # include/uapi/linux/rtnetlink.h, if_link.h, if.h
 _RTMGRP_LINK = 1
-_RTM_NEWLINK, _RTM_DELLINK = 16, 17
+_RTM_NEWLINK, _RTM_DELLINK, _RTM_GETLINK = 16, 17, 18
+_NLM_F_REQUEST, _NLM_F_DUMP = 1, 0x300
+_LAST = (2, 3)
+"""NLMSG_ERROR, NLMSG_DONE"""
+_ANSWER_S = 1.0
 _IFLA_IFNAME, _IFLA_OPERSTATE = 3, 16
 _IFF_UP = 1
 _OPERSTATES = ("unknown", "notpresent", "down", "lowerlayerdown", "testing", "dormant", "up")
@@ -76,6 +80,30 @@ def _attributes(raw: bytes) -> Iterator[tuple[int, bytes]]:
         offset += (length + 3) & ~3
 
 
+def links_now() -> list[Link]:
+    """All links of this network namespace; raises `OSError`. sysfs may be another namespace's."""
+    found: list[Link] = []
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as asking:
+        asking.settimeout(_ANSWER_S)
+        length = _HEADER.size + _IFINFO.size
+        head = _HEADER.pack(length, _RTM_GETLINK, _NLM_F_REQUEST | _NLM_F_DUMP, 1, 0)
+        asking.send(head + bytes(_IFINFO.size))
+        while True:
+            raw = asking.recv(65536)
+            found += parse_links(raw)
+            # an end or an error is the last message of its datagram
+            if len(raw) < _HEADER.size or any(kind in _LAST for kind in _kinds(raw)):
+                return found
+
+
+def _kinds(raw: bytes) -> Iterator[int]:
+    offset = 0
+    while offset + _HEADER.size <= len(raw):
+        length, kind, *_ = _HEADER.unpack_from(raw, offset)
+        yield kind
+        offset += max(_HEADER.size, (length + 3) & ~3)
+
+
 _SIOCGIFADDR = 0x8915
 _IFREQ = struct.Struct("=16s24x")
 
@@ -97,7 +125,7 @@ def addresses(name: str, root: Path = Path("/")) -> tuple[str, ...]:
 
 
 class PortWatch:
-    """Told by the kernel about links, and asks for the error counters of RDMA ports."""
+    """Told by the kernel about links; asks RDMA ports for their state and error counters."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         """Open in this network namespace; raises `OSError` where netlink is refused."""
@@ -107,34 +135,64 @@ class PortWatch:
         self._socket.setblocking(False)
         self._socket.bind((0, _RTMGRP_LINK))
         self._up: dict[str, bool] = {}
-        for folder in (root / "sys/class/net").glob("*"):
-            self._up[folder.name] = _read(folder / "operstate") == "up"
+        """Links, and RDMA ports ("mlx5_0/1"), as they were seen or told last."""
+        self.has_new = False
+        """A device came that was not there before; who reads it sets it back."""
+        self.lost_count = 0
+        """Times that the kernel had more to say about links than it kept for us."""
         self._counters: dict[tuple[str, str], int] = {}
+        for link in links_now():
+            self._up[link.name] = link.state == "up"
         self.changes(0)
+        self.has_new = False
 
     def changes(self, boottime_ns: int) -> list[PortChange]:
         """What changed since the last call."""
-        return [*self._links(boottime_ns), *self._errors(boottime_ns)]
+        return [*self._links(boottime_ns), *self._rdma_ports(boottime_ns)]
+
+    def heard(self, change: PortChange) -> None:
+        """Another source told of an RDMA port: it is not told again."""
+        self._up[change.port] = change.up
 
     def _links(self, boottime_ns: int) -> Iterator[PortChange]:
+        lost_count = self.lost_count
         while True:
             try:
                 raw = self._socket.recv(65536)
             except BlockingIOError:
-                return
+                break
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise
+                self.lost_count += 1  # told at once; what is older than the loss comes after it
                 continue
             for link in parse_links(raw):
-                up = link.state == "up"
-                before = self._up.get(link.name)
-                self._up[link.name] = up
-                if before is not None and before != up:
-                    off = "" if up or link.wanted else ", switched off"
-                    device, text = self._device(link.name), f"{link.state}{off}"
-                    known = addresses(link.name, self._root)
-                    yield PortChange(boottime_ns, link.name, device, up, text, known)
+                yield from self._changed(link, boottime_ns)
+        if self.lost_count > lost_count:
+            yield from self._after_loss(boottime_ns)
+
+    def _after_loss(self, boottime_ns: int) -> Iterator[PortChange]:
+        try:
+            links = links_now()
+        except OSError:
+            return  # each link's next change is told as ever
+        for name in self._up.keys() - {link.name for link in links}:
+            if "/" not in name:
+                links.append(Link(name, "gone", wanted=True))
+        for link in links:
+            yield from self._changed(link, boottime_ns)
+
+    def _changed(self, link: Link, boottime_ns: int) -> Iterator[PortChange]:
+        up = link.state == "up"
+        before = self._up.pop(link.name, None)
+        if link.state != "gone":
+            self._up[link.name] = up
+            self.has_new |= before is None and bool(self._device(link.name))
+        if before is not None and before != up:
+            off = "" if up or link.wanted else ", switched off"
+            device, text = self._device(link.name), f"{link.state}{off}"
+            known = addresses(link.name, self._root)
+            yield PortChange(boottime_ns, link.name, device, up, text, known)
 
     def _device(self, name: str) -> str:
         try:
@@ -142,21 +200,30 @@ class PortWatch:
         except OSError:
             return ""
 
-    def _errors(self, boottime_ns: int) -> Iterator[PortChange]:
+    def _rdma_ports(self, boottime_ns: int) -> Iterator[PortChange]:
         if not self._rdma.is_dir():
             return  # most hosts: a search would cost more
         for port in self._rdma.glob("*/ports/*"):
             name = f"{port.parts[-3]}/{port.name}"
-            for counter in _ERROR_COUNTERS:
-                text = _read(port / "counters" / counter)
-                if not text.isdecimal():
-                    continue
-                count, before = int(text), self._counters.get((name, counter))
-                self._counters[name, counter] = count
-                if before is not None and count > before:
-                    up = _read(port / "state").endswith("ACTIVE")
-                    told = f"{counter} +{count - before}"
-                    yield PortChange(boottime_ns, name, self._rdma_device(port), up, told)
+            # "4: ACTIVE"; a port that trains again is INIT or ARMED for a while
+            state = _read(port / "state").rpartition(" ")[2]
+            up, before = state == "ACTIVE", self._up.get(name)
+            if state:
+                self._up[name] = up
+                self.has_new |= before is None
+            told = [f"port {state}"] if state and before not in (None, up) else []
+            for text in (*told, *self._errors(port, name)):
+                yield PortChange(boottime_ns, name, self._rdma_device(port), up, text)
+
+    def _errors(self, port: Path, name: str) -> Iterator[str]:
+        for counter in _ERROR_COUNTERS:
+            text = _read(port / "counters" / counter)
+            if not text.isdecimal():
+                continue
+            count, before = int(text), self._counters.get((name, counter))
+            self._counters[name, counter] = count
+            if before is not None and count > before:
+                yield f"{counter} +{count - before}"
 
     def _rdma_device(self, port: Path) -> str:
         try:

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from kcover_ebpf.device_facts import (
     AerError,
@@ -45,6 +45,7 @@ from kcover_ebpf.settings import Settings
 SELF_TEST = "kcover-ebpf self-test"
 """Text that is written to the kernel log at start, to learn whether the console rung works."""
 
+_Reader = TypeVar("_Reader")
 _AER_SETTLE_NS = 3_000_000_000
 """Longer than the kernel half stays silent about a device after it told an error."""
 
@@ -68,14 +69,14 @@ class DeviceWatch:
     ) -> None:
         self._read_catalog, self._root = catalog, root
         self._attached = Attachments(maps, settings, root, pin_driver=pin_driver)
-        self._kmsg = _open_kmsg(root)
+        self._kmsg = _opened(lambda: KmsgReader(os.fspath(root / "dev/kmsg")))
         self.console_works = False
         self.ladder = Ladder(Rung.KMSG)
         self.whose = Whose(root)
         self._stuck = StuckCalls(self.whose)
         patience_ns = int(settings.policy.link_patience_s * 1e9)
         self._concern = Concern(self.whose, catalog, patience_ns)
-        self._ports = _open_ports(root)
+        self._ports = _opened(lambda: PortWatch(root))
         self._stale_nic = False
         self._aer = AerCounter()
         self._aer_quiet_ns = 0
@@ -116,6 +117,14 @@ class DeviceWatch:
             log=self._kmsg is not None,
             links=self._ports is not None,
         )
+
+    @property
+    def lost_counts(self) -> dict[str, int]:
+        """What was overwritten before it was read, since the start, by source."""
+        return {
+            "log": self._kmsg.lost_count if self._kmsg is not None else 0,
+            "links": self._ports.lost_count if self._ports is not None else 0,
+        }
 
     def _meet_driver(self) -> None:
         """Learn which GPUs the driver has, and how it can be heard."""
@@ -167,6 +176,8 @@ class DeviceWatch:
                 call = self._stuck.observe(fact)
                 return [] if call is None else [call]
             case PortChange():
+                if self._ports is not None:
+                    self._ports.heard(fact)
                 return list(self._concern.of_port(fact, members))
             case DeviceNotice():
                 return self._on_notice(fact, members)[1:]
@@ -187,8 +198,7 @@ class DeviceWatch:
             self._read_catalog()
         found = self._poll_log(members)
         if self._ports is not None:
-            for change in self._ports.changes(_now_ns()):
-                found += [change, *self._concern.of_port(change, members)]
+            found += self._poll_ports(self._ports, members)
         found += self._concern.of_time(members, _now_ns())
         for report in self.whose.nvml.take() if self.whose.nvml is not None else ():
             found += self._on_xid(report, members)
@@ -198,6 +208,14 @@ class DeviceWatch:
             for error in self._aer.on_look(self._attached.aer_totals()):
                 found += self._on_aer(error, members)
         return found
+
+    def _poll_ports(self, ports: PortWatch, members: Collection[Pid]) -> list[DeviceFact]:
+        changes = ports.changes(_now_ns())
+        if ports.has_new:
+            ports.has_new = False
+            self.whose.learn()
+        faults = [each for change in changes for each in self._concern.of_port(change, members)]
+        return [*changes, *faults]
 
     def _on_line(self, line: DriverLine, members: Collection[Pid]) -> list[DeviceFact]:
         self._line_came = True
@@ -271,15 +289,8 @@ def _version(root: Path) -> str | None:
         return None
 
 
-def _open_ports(root: Path) -> PortWatch | None:
+def _opened(reader: Callable[[], _Reader]) -> _Reader | None:
     try:
-        return PortWatch(root)
-    except OSError:
-        return None
-
-
-def _open_kmsg(root: Path) -> KmsgReader | None:
-    try:
-        return KmsgReader(os.fspath(root / "dev/kmsg"))
+        return reader()
     except OSError:
         return None

@@ -28,10 +28,45 @@ for change in watch.changes(7):
         print("up" if change.up else "down", change.text)
 """
 
+FLOOD = """
+import subprocess, time
+from kcover_ebpf.hardware.ports import PortWatch
+
+def ip(lines):
+    subprocess.run(["ip", "-batch", "-"], input=lines, text=True, check=True)
+
+for name in "left", "gone", "off":
+    ip(f"link add {name} type veth peer name {name}-2\\nlink set {name} up\\nlink set {name}-2 up")
+time.sleep(0.5)
+watch = PortWatch()
+ip("link set lo up\\nlink set lo down\\n" * 2000)
+ip("link set left-2 down\\nlink del gone\\nlink set off down")
+for change in watch.changes(7):
+    if change.port in ("left", "gone", "off"):
+        print(change.port, "up" if change.up else "down", change.text)
+assert watch.lost_count > 0
+"""
+
+
+def test_more_changes_than_the_kernel_keeps_for_us() -> None:
+    """A port that went down while the queue was full is seen all the same."""
+    assert sorted(lines_of(FLOOD)) == [
+        "gone down gone",
+        "left down lowerlayerdown",
+        "off down down, switched off",
+    ]
+
 
 def test_a_cable_that_is_pulled_and_put_back() -> None:
+    lines = lines_of(SCRIPT)
+    assert [line.split()[0] for line in lines] == ["up", "down", "up", "down"]
+    assert lines[1] == "down lowerlayerdown"
+
+
+def lines_of(script: str) -> list[str]:
+    """What a program prints in a network namespace of its own."""
     done = subprocess.run(
-        ["unshare", "--net", sys.executable, "-c", SCRIPT],
+        ["unshare", "--net", sys.executable, "-c", script],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -39,6 +74,4 @@ def test_a_cable_that_is_pulled_and_put_back() -> None:
         timeout=30,
     )
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["up", "down", "up", "down"]
-    assert lines[1] == "down lowerlayerdown"
+    return done.stdout.splitlines()

@@ -1,6 +1,8 @@
 """Link messages of netlink, by bytes; the real kernel's in tests/kernel/test_ports.py."""
 
 import struct
+from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -51,21 +53,66 @@ def test_no_bytes_break_the_parser(noise, at):
         list(parse_links(raw))
 
 
-def test_counters_of_rdma_ports(tmp_path):
-    port = tmp_path / "sys/class/infiniband/mlx5_0/ports/1"
-    (port / "counters").mkdir(parents=True)
-    (port / "state").write_text("4: ACTIVE\n")
-    downed = port / "counters/link_downed"
-    downed.write_text("3\n")
+@pytest.fixture
+def port(tmp_path):
+    """An RDMA port of a file tree, which is active and went down three times."""
+    folder = tmp_path / "sys/class/infiniband/mlx5_0/ports/1"
+    (folder / "counters").mkdir(parents=True)
+    (folder / "state").write_text("4: ACTIVE\n")
+    (folder / "counters/link_downed").write_text("3\n")
     (tmp_path / "sys/class/infiniband/mlx5_0/device").symlink_to("../../../0000:9a:00.0")
-    watch = PortWatch(tmp_path)
-    try:
-        assert [c for c in watch.changes(1) if "/" in c.port] == []
-        downed.write_text("5\n")
-        changes = [change for change in watch.changes(2) if "/" in change.port]
-        assert changes == [PortChange(2, "mlx5_0/1", "0000:9a:00.0", True, "link_downed +2")]
-    finally:
-        watch.close()
+    return folder
+
+
+@pytest.fixture
+def watch(tmp_path, port):
+    with closing(PortWatch(tmp_path)) as found:
+        yield found
+
+
+def changes(watch, at_ns: int) -> list[tuple[bool, str]]:
+    told = [each for each in watch.changes(at_ns) if "/" in each.port]
+    assert all(each == replace(each, port="mlx5_0/1", device="0000:9a:00.0") for each in told)
+    return [(each.up, each.text) for each in told]
+
+
+def test_counters_of_rdma_ports(watch, port):
+    assert changes(watch, 1) == []
+    (port / "counters/link_downed").write_text("5\n")
+    assert changes(watch, 2) == [(True, "link_downed +2")]
+    assert changes(watch, 3) == []
+
+
+def test_an_rdma_port_of_which_only_the_state_tells(watch, port):
+    """Where kprobes cannot be had; that it comes back must be told, or its job would be ended."""
+    for state, told in (
+        ("1: DOWN", [(False, "port DOWN")]),
+        ("1: DOWN", []),
+        ("2: INIT", []),
+        ("4: ACTIVE", [(True, "port ACTIVE")]),
+        ("", []),
+        ("4: ACTIVE", []),
+    ):
+        (port / "state").write_text(f"{state}\n")
+        assert changes(watch, 1) == told
+
+
+def test_a_device_that_comes_later(tmp_path, watch):
+    assert not watch.has_new
+    later = tmp_path / "sys/class/infiniband/mlx5_1/ports/1"
+    later.mkdir(parents=True)
+    (later / "state").write_text("1: DOWN\n")
+    (tmp_path / "sys/class/infiniband/mlx5_1/device").symlink_to("../../../0000:9b:00.0")
+    assert changes(watch, 1) == []
+    assert watch.has_new
+
+
+def test_what_the_kernel_told_of_an_rdma_port_is_not_told_again(watch, port):
+    (port / "state").write_text("1: DOWN\n")
+    watch.heard(PortChange(1, "mlx5_0/1", "", False, "port down"))
+    assert changes(watch, 2) == []
+    (port / "state").write_text("4: ACTIVE\n")
+    assert changes(watch, 3) == [(True, "port ACTIVE")]
 
 
 def test_whom_a_port_concerns():
