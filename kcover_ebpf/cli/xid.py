@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from kcover_ebpf.errors import UsageError
-from kcover_ebpf.hardware.catalog import Entry, judge
+from kcover_ebpf.hardware.catalog import Entry, judge, version_key
 from kcover_ebpf.hardware.catalog.files import load
 
 SCHEMA = "kcover.io/v1alpha1"
@@ -27,6 +27,8 @@ SCHEMA = "kcover.io/v1alpha1"
 )
 def xid(number: int, output: str, driver: str | None, catalog: Path | None) -> None:
     """Explain an Xid (GPU) or SXid (NVSwitch) NUMBER: whose fault it is and what to do."""
+    if driver is not None and not version_key(driver):
+        raise UsageError(f"--driver {driver!r} is no version; give one like 570.86.15")
     known = load(catalog)
     entry = known.find(number, driver)
     if entry is None:
@@ -69,7 +71,7 @@ def as_text(entry: Entry, others: tuple[Entry, ...] = ()) -> str:
     rows = [
         ("meaning", entry.meaning),
         ("fault of", entry.domain.value),
-        ("do", f"{entry.action.value}: {entry.advice}"),
+        ("do", f"{entry.action.value}: {entry.advice}".removesuffix(": ")),
         ("job goes on", entry.survival.value),
         (
             "driver",

@@ -153,6 +153,8 @@ def test_operator_overrides(tmp_path):
     assert switch is not None
     assert ours is not None
     assert thirteen.action is Action.CONTACT_SUPPORT
+    assert not thirteen.advice
+    assert switch.advice
     assert thirteen.source[-1] == "operator"
     assert switch.survival is Survival.NO
     assert ours.mnemonic == "OURS"
@@ -163,7 +165,9 @@ def test_operator_overrides(tmp_path):
     ("text", "complaint"),
     [
         ("[xid.13]\nactoin = 'none'", "no field 'actoin'"),
-        ("[xid.13]\naction = 'explode'", "'explode' is not a valid Action"),
+        ("[xid.13]\naction = 'explode'", "no action 'explode'; use one of none, restart_app, "),
+        ("[xid.13]\ndomain = 3", "no domain 3; use one of application, driver, hardware, fabric"),
+        ("[xid.13]\nmeaning = 3", "3 is no text"),
         ("[xid.900]\naction = 'none'", "also needs mnemonic, meaning, domain, survival"),
         ("[xid.12028]\naction = 'none'", "no xid number"),
         ("[sxid.79]\naction = 'none'", "no sxid number"),
@@ -203,6 +207,14 @@ def test_command_json_and_other_meanings():
     assert said["schema"] == "kcover.io/v1alpha1"
 
 
+def test_command_with_an_operators_file(tmp_path):
+    own = tmp_path / "own.toml"
+    own.write_text('[xid.79]\naction = "contact_support"\n')
+    result = CliRunner().invoke(xid, ["79", "--catalog", str(own)])
+    assert "\n  do            contact_support\n" in result.output
+    assert result.output.endswith("; operator\n")
+
+
 @pytest.mark.parametrize("number", ["0", "184", "9999", "31000"])
 def test_command_unknown_number(number):
     result = CliRunner().invoke(xid, [number])
@@ -210,8 +222,16 @@ def test_command_unknown_number(number):
     assert result.exception.exit_code == 2
 
 
-@pytest.mark.parametrize("arguments", [["abc"], ["-1"], [], ["79", "-o", "yaml"]])
+@pytest.mark.parametrize(
+    "arguments", [["abc"], ["-1"], [], ["79", "-o", "yaml"], ["79", "--catalog", "/"]]
+)
 def test_command_bad_usage(arguments):
     result = CliRunner().invoke(xid, arguments)
     assert result.exit_code == 2
     assert "Traceback" not in result.output
+
+
+def test_command_bad_driver_version():
+    result = CliRunner().invoke(xid, ["79", "--driver", "newest"])
+    assert isinstance(result.exception, UsageError)
+    assert "570.86.15" in str(result.exception)

@@ -98,7 +98,7 @@ def test_wrong_catalogue(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     path.write_text("[xid.79]\naction = 'pray'\n")
     code, err = failure(["run", "--catalog", str(path), "--", "true"], capsys)
     assert code == 2
-    assert "'pray' is not a valid Action" in err
+    assert "no action 'pray'; use one of" in err
 
 
 @pytest.mark.parametrize("error", [CannotObserve("no\nrights"), LoadError("no rights")])

@@ -9,9 +9,11 @@ lines say whether they are fatal.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
+from typing import Any
 
 FIRST_SXID = 10000
 """Numbers from here on are SXids (driver: ctrl_dev_nvswitch.h, so that they differ from Xids)."""
@@ -198,15 +200,34 @@ def _from_message(entry: Entry, text: str) -> tuple[Action, Survival, str] | Non
     return None
 
 
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no text")
+    return value
+
+
+def _word(kind: type[Enum], value: object) -> Enum:
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(str(each.value) for each in kind)
+        raise ValueError(f"no {kind.__name__.lower()} {value!r}; use one of {known}") from None
+
+
 def override(entry: Entry, changes: Mapping[str, object]) -> Entry:
-    """`entry` with an operator's changes; raises KeyError (no such field) or ValueError (word)."""
-    readers = {
-        "mnemonic": str,
-        "meaning": str,
-        "advice": str,
-        "domain": Domain,
-        "action": Action,
-        "survival": Survival,
+    """`entry` with an operator's changes; raises KeyError (no such field) or ValueError (word).
+
+    Advice that spoke of another action goes with it.
+    """
+    readers: dict[str, Callable[[object], Any]] = {
+        "mnemonic": _text,
+        "meaning": _text,
+        "advice": _text,
+        "domain": partial(_word, Domain),
+        "action": partial(_word, Action),
+        "survival": partial(_word, Survival),
     }
     values = {key: readers[key](value) for key, value in changes.items()}
+    if values.get("action", entry.action) is not entry.action:
+        values.setdefault("advice", "")
     return replace(entry, **values, source=(*entry.source, "operator"))
