@@ -26,7 +26,11 @@ MALFORMED = f"print(time.clock_gettime_ns(7)); inject('{GPU}', 0x40000, 0)"
 @pytest.fixture
 def job(guest: Guest, driver: kernels.Prepared) -> Run:
     """Two ranks that train, rank 0 on the GPU; the sensor beside them may end them."""
-    run = Run(guest, "--act", "shutdown", launch=LAUNCH)
+    return training(guest)
+
+
+def training(guest: Guest, *options: str) -> Run:
+    run = Run(guest, "--act", "shutdown", *options, launch=LAUNCH)
     run.wait(trains, "training")
     return run
 
@@ -70,6 +74,15 @@ def test_a_fatal_pcie_error_ends_the_job_that_holds_the_gpu(
     guest: Guest, job: Run, record_property: Figure
 ) -> None:
     check_ended_by(job, guest, MALFORMED, f"PCIe fatal error of {GPU}: ", record_property)
+
+
+@pytest.mark.family("sensor")
+@needs_driver
+def test_an_xid_that_the_operator_calls_fatal(guest: Guest, record_property: Figure) -> None:
+    (guest.share / "own.toml").write_text('[xid.63]\nsurvival = "no"\nmeaning = "our word"\n')
+    job = training(guest, "--catalog", "/share/own.toml")
+    fatal = f"say('xid {HARMLESS[0]} {GPU} harmless elsewhere')"
+    check_ended_by(job, guest, fatal, f"Xid 63 on {GPU} (our word)", record_property)
 
 
 def stuck(lines: Lines) -> bool:
