@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kcover_ebpf.device_facts import PortChange
+from kcover_ebpf.hardware.topology import function_of
 
 # include/uapi/linux/rtnetlink.h, if_link.h, if.h
 _RTMGRP_LINK = 1
@@ -195,10 +196,7 @@ class PortWatch:
             yield PortChange(boottime_ns, link.name, device, up, text, known)
 
     def _device(self, name: str) -> str:
-        try:
-            return (self._root / "sys/class/net" / name / "device").readlink().name
-        except OSError:
-            return ""
+        return function_of(self._root / "sys/class/net" / name)
 
     def _rdma_ports(self, boottime_ns: int) -> Iterator[PortChange]:
         if not self._rdma.is_dir():
@@ -213,7 +211,7 @@ class PortWatch:
                 self.has_new |= before is None
             told = [f"port {state}"] if state and before not in (None, up) else []
             for text in (*told, *self._errors(port, name)):
-                yield PortChange(boottime_ns, name, self._rdma_device(port), up, text)
+                yield PortChange(boottime_ns, name, function_of(port.parents[1]), up, text)
 
     def _errors(self, port: Path, name: str) -> Iterator[str]:
         for counter in _ERROR_COUNTERS:
@@ -224,12 +222,6 @@ class PortWatch:
             self._counters[name, counter] = count
             if before is not None and count > before:
                 yield f"{counter} +{count - before}"
-
-    def _rdma_device(self, port: Path) -> str:
-        try:
-            return (port.parents[1] / "device").readlink().name
-        except OSError:
-            return ""
 
     def close(self) -> None:
         """Stop listening."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -118,14 +119,21 @@ def _fields(path: Path) -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
+def function_of(folder: Path) -> str:
+    """The PCI function behind a device of sysfs, also where a bus of its own lies between (virtio, parts of a NIC).
+
+    Empty for one that no hardware is behind.
+    """
+    link = folder / "device"
+    parts = os.path.realpath(link).split("/") if link.is_symlink() else []
+    return next((part for part in reversed(parts) if _BDF.fullmatch(part)), "")
+
+
 def _ports(root: Path) -> Iterator[Port]:
+    verbs = sorted((root / "sys/class/infiniband_verbs").glob("uverbs*"))
+    nodes = {_read(each / "ibdev"): f"/dev/infiniband/{each.name}" for each in verbs}
     for kind in ("net", "infiniband"):
         for folder in sorted((root / "sys/class" / kind).glob("*")):
-            try:
-                device = (folder / "device").readlink().name
-            except OSError:
-                continue
-            if _BDF.fullmatch(device):
-                nodes = sorted((folder / "device/infiniband_verbs").glob("uverbs*"))
-                node = f"/dev/infiniband/{nodes[0].name}" if nodes else ""
+            if device := function_of(folder):
+                node = nodes.get(folder.name, "") if kind == "infiniband" else ""
                 yield Port(folder.name, device, path_of(root, device), node)

@@ -198,6 +198,26 @@ def test_topology(tmp_path):
     assert found.joined(topology.Topology()).gpus == (gpu,)
 
 
+def test_rdma_devices_and_their_files(tmp_path):
+    """Also one that is a part of a NIC, with the bus of such parts between."""
+    classes = tmp_path / "sys/class"
+    bus = tmp_path / "sys/devices/pci0000:99/0000:99:01.0" / NIC
+    for name, place in (("mlx5_0", bus), ("mlx5_2", bus / "mlx5_core.sf.4")):
+        folder = classes / "infiniband" / name
+        folder.mkdir(parents=True)
+        (folder / "device").symlink_to(place)
+    (classes / "infiniband/soft").mkdir()
+    for number, name in enumerate(("soft", "mlx5_2", "mlx5_0")):
+        verbs = classes / f"infiniband_verbs/uverbs{number}"
+        verbs.mkdir(parents=True)
+        (verbs / "ibdev").write_text(f"{name}\n")
+    ports = {port.name: (port.device, port.node) for port in topology.read(tmp_path).ports}
+    assert ports == {
+        "mlx5_0": (NIC, "/dev/infiniband/uverbs2"),
+        "mlx5_2": (NIC, "/dev/infiniband/uverbs1"),
+    }
+
+
 def fault(at_ns: int, *, ends_job: bool = True, pid: int = 7) -> DeviceFault:
     return DeviceFault(at_ns, Pid(pid), GPU, "Xid 79", f"Xid 79 at {at_ns}", ends_job)
 

@@ -222,6 +222,18 @@ def _mac(path: Path) -> str:
     return f"52:54:00:00:00:{sum(path.name.encode()) % 256:02x}"
 
 
+CARD = "$(basename $(dirname $(grep -l 52:54 /sys/class/net/*/address)))"
+"""In a guest's shell: the name of its network card."""
+
+
+def idle_card() -> list[str]:
+    """A network card whose plug can be pulled (the monitor's "set_link idle off"), with nobody else on the wire."""
+    return [
+        *("-netdev", "hubport,id=nobody,hubid=7"),
+        *("-device", "virtio-net-pci,netdev=nobody,id=idle"),
+    ]
+
+
 def gpu_slot(bus: int = 0x5D, name: str = "gpu") -> list[str]:
     """A PCIe endpoint with AER at 0000:BUS:00.0, behind a root port of its own."""
     return [

@@ -9,7 +9,7 @@ import pytest
 
 from tests.vm import kernels
 from tests.vm.conftest import GPU, needs_driver
-from tests.vm.guest import Guest
+from tests.vm.guest import CARD, Guest
 from tests.vm.packages import ROOT
 from tests.vm.sensing import Figure, Line, Lines, Run, ended, of_kind, trains
 
@@ -29,8 +29,8 @@ def job(guest: Guest, driver: kernels.Prepared) -> Run:
     return training(guest)
 
 
-def training(guest: Guest, *options: str) -> Run:
-    run = Run(guest, "--act", "shutdown", *options, launch=LAUNCH)
+def training(guest: Guest, *options: str, launch: str = LAUNCH) -> Run:
+    run = Run(guest, "--act", "shutdown", *options, launch=launch)
     run.wait(trains, "training")
     return run
 
@@ -44,17 +44,22 @@ def check_ended_by(run: Run, guest: Guest, fatal: str, evidence: str, note: Figu
     """Cause it: verdict and shutdown follow; both latencies are noted."""
     begun_s = int(guest.python(fatal)) / 1e9
     offset_s = float(guest.python("print(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME))"))
+    verdict, acted = check_ended(run, guest, GPU, evidence)
+    note("to_verdict_ms", round((verdict["time"] - begun_s - offset_s) * 1e3))
+    note("to_shutdown_ms", round((acted["time"] - begun_s - offset_s) * 1e3))
+
+
+def check_ended(run: Run, guest: Guest, device: str, evidence: str) -> tuple[Line, Line]:
+    """The verdict that names the device, and the shutdown, after which nothing of the job is left."""
     lines = run.wait(ended, "end")
     assert run.code() == 75
     assert guest.run("/usr/bin/pgrep", "-f", "tests/vm/job.py").output == ""
     verdict = verdict_of(lines, "DEVICE_FAULT")
-    acted = next(line for line in lines if line["event"] == "action")
-    note("to_verdict_ms", round((verdict["time"] - begun_s - offset_s) * 1e3))
-    note("to_shutdown_ms", round((acted["time"] - begun_s - offset_s) * 1e3))
     assert verdict["cause"] == "device"
-    assert verdict["culprit"]["device"] == GPU
+    assert verdict["culprit"]["device"] == device
     assert verdict["culprit"]["rank"] == 0
     assert evidence in verdict["evidence"][0]["text"]
+    return verdict, next(line for line in lines if line["event"] == "action")
 
 
 @pytest.mark.family("sensor")
@@ -83,6 +88,40 @@ def test_an_xid_that_the_operator_calls_fatal(guest: Guest, record_property: Fig
     job = training(guest, "--catalog", "/share/own.toml")
     fatal = f"say('xid {HARMLESS[0]} {GPU} harmless elsewhere')"
     check_ended_by(job, guest, fatal, f"Xid 63 on {GPU} (our word)", record_property)
+
+
+RDMA = f"""
+modprobe virtio_net; modprobe rdma_rxe; sleep 1; c={CARD}; ip link set $c up
+rdma link add plug type rxe netdev $c; sleep 2; grep -q ACTIVE /sys/class/infiniband/plug/ports/1/state
+basename $(dirname $(readlink -f /sys/class/net/$c/device))
+"""
+
+
+def pull(guest: Guest, state: str) -> float:
+    """Pull the plug, or put it back; when."""
+    guest.monitor(f"set_link idle {state}")
+    return float(guest.python("import time; print(time.time())"))
+
+
+@pytest.mark.family("sensor")
+def test_an_rdma_port_that_stays_down(guest: Guest, record_property: Figure) -> None:
+    """It is forgiven when it comes back soon."""
+    card = guest.shell(RDMA).strip()
+    run = training(guest, launch=f"export JOB_GPU=/dev/infiniband/uverbs0; {LAUNCH}")
+    pull(guest, "off")
+    guest.shell("sleep 1")
+    pull(guest, "on")
+    run.wait(lambda lines: any(x["up"] for x in ports(lines)), "port that is up again")
+    begun_s = pull(guest, "off")
+    verdict, _ = check_ended(run, guest, card, "RDMA port plug/1 is down: ")
+    pull(guest, "on")
+    record_property("to_verdict_s", round(verdict["time"] - begun_s, 1))
+    assert verdict["time"] - begun_s > 7
+    assert "has not come back for" in verdict["evidence"][0]["text"]
+
+
+def ports(lines: Lines) -> Lines:
+    return [line for line in of_kind(lines, "port_change") if line["port"] == "plug/1"]
 
 
 def stuck(lines: Lines) -> bool:

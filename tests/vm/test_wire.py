@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.vm import kernels
-from tests.vm.guest import Guest, GuestError, wire_end
+from tests.vm.guest import CARD, Guest, GuestError, wire_end
 from tests.vm.packages import ROOT
 from tests.vm.sensing import Figure, Line, Lines, Run, of_kind, trains
 
 pytestmark = pytest.mark.family("wire")
 
 NEAR, FAR = "10.77.0.1", "10.77.0.2"
-CARD = "$(basename $(dirname $(grep -l 52:54 /sys/class/net/*/address)))"
 RANK = f"RANK={{rank}} JOB_ADDRESS={NEAR} JOB_GPU= exec /usr/bin/python3 {ROOT}/tests/vm/job.py"
 
 
