@@ -36,27 +36,31 @@ class _Known:
 
 
 class DeviceBoard:
-    """Faults by device and code; a later word on the same replaces the earlier one."""
+    """Faults by device (of a port: by its name) and code; a later word on the same replaces the earlier one."""
 
     def __init__(
         self,
         catalog: Callable[[], Catalog],
         driver: Callable[[], str | None],
         below: Callable[[str], Collection[str]],
+        function_of: Callable[[str], str],
     ) -> None:
         """`catalog` is asked at the first Xid: most nodes never have one.
 
         `driver`: version of the GPU driver that is loaded, on which the meaning of some numbers depends;
-        `below`: GPUs and network devices at or below a PCI address.
+        `below`: GPUs and network devices at or below a PCI address; `function_of`: the PCI address of a
+        port, which the RDMA core does not tell, empty where it is not known.
         """
-        self._catalog, self._driver, self._below = catalog, driver, below
+        self._catalog, self._driver = catalog, driver
+        self._below, self._function_of = below, function_of
         self._known: dict[tuple[str, str], _Known] = {}
         self.version = 0
 
     def observe(self, fact: Fact) -> None:
         """Take a fact; most concern no device."""
+        port = fact.port if isinstance(fact, PortChange) else ""
         for fault in self._faults(fact):
-            self._note(fault)
+            self._note((port or fault.device, fault.code), fault)
 
     def _faults(self, fact: Fact) -> list[DeviceFault]:
         match fact:
@@ -72,8 +76,8 @@ class DeviceBoard:
                         self._clear(at, cleared.value)
                 return [each for at in devices for each in faults.of_notice(fact, (_NODE,), at)]
             case PortChange():
-                self._clear(fact.device or fact.port, "port down")
-                where = fact.device or fact.port
+                self._clear(fact.port, "port down")
+                where = fact.device or self._function_of(fact.port) or fact.port
                 return [] if fact.up else faults.of_port(fact, (_NODE,), where)
             case _:
                 return []
@@ -82,8 +86,7 @@ class DeviceBoard:
         """What is used of a device: a port's fault is one of all that hangs on it."""
         return sorted(self._below(device)) or (device,)
 
-    def _note(self, fault: DeviceFault) -> None:
-        key = fault.device, fault.code
+    def _note(self, key: tuple[str, str], fault: DeviceFault) -> None:
         before = self._known.get(key)
         if before is None and len(self._known) >= _MOST:
             return
@@ -97,7 +100,7 @@ class DeviceBoard:
     def hold(self, fault: DeviceFault, pod_uid: str) -> None:
         """A process of this pod holds the device of a fault."""
         for key, known in self._known.items():
-            if key[0] == fault.device and pod_uid and pod_uid not in known.pods:
+            if known.fault.device == fault.device and pod_uid and pod_uid not in known.pods:
                 self._known[key] = replace(known, pods=known.pods | {pod_uid})
                 self.version += 1
 

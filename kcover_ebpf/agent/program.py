@@ -145,7 +145,8 @@ class _Agent:
         catalog = cache(partial(load, plan.catalog))
         kernel = self._stack.enter_context(Kernel.open(plan.settings))
         devices = self._stack.enter_context(DeviceWatch(kernel.maps, plan.settings, catalog))
-        self._board = DeviceBoard(catalog, lambda: devices.driver, devices.whose.below)
+        whose = devices.whose
+        self._board = DeviceBoard(catalog, lambda: devices.driver, whose.below, whose.function_of)
         return kernel, devices
 
     def _make_executor(

@@ -43,6 +43,11 @@ class Whose:
         found = {gpu.device for gpu in self.topology.gpus_below(device)}
         return found | {port.device for port in self.topology.ports_below(device)}
 
+    def function_of(self, port: str) -> str:
+        """PCI address of a port, named as facts name it ("mlx5_0/1", "eth0"); empty where it is not known."""
+        name = port.partition("/")[0]
+        return next((each.device for each in self.topology.ports if each.name == name), "")
+
     def uuid(self, device: str) -> str:
         """A GPU's, as NVML writes it; empty for other devices and where the driver did not say."""
         return next((gpu.uuid for gpu in self.topology.gpus if gpu.device == device), "")

@@ -25,7 +25,13 @@ S = 1_000_000_000
 
 
 def board(driver: str | None = None) -> DeviceBoard:
-    return DeviceBoard(shipped, lambda: driver, lambda device: BELOW.get(device, set()))
+    functions = {"mlx5_0/1": NIC, "mlx5_0/2": NIC}
+    return DeviceBoard(
+        shipped,
+        lambda: driver,
+        lambda device: BELOW.get(device, set()),
+        lambda name: functions.get(name, ""),
+    )
 
 
 def xid(number: int, text: str = "", *, confirmed: bool = True) -> XidReported:
@@ -40,8 +46,8 @@ def notice(device: str, kind: Notice) -> DeviceNotice:
     return DeviceNotice(3 * S, device, kind, kind.value)
 
 
-def port(up: bool) -> PortChange:
-    return PortChange(3 * S, "mlx5_0/1", NIC, up, "port up" if up else "port down")
+def port(up: bool, name: str = "mlx5_0/1", device: str = NIC) -> PortChange:
+    return PortChange(3 * S, name, device, up, "port up" if up else "port down")
 
 
 def told(known: DeviceBoard) -> list[tuple[str, str, bool]]:
@@ -62,6 +68,8 @@ def told(known: DeviceBoard) -> list[tuple[str, str, bool]]:
         (notice(PORT, Notice.SLOT_DOWN), [(GPU, "slot_down", True), (OTHER, "slot_down", True)]),
         (notice(GPU, Notice.GPU_LOST), [(GPU, "gpu_lost", True)]),
         (port(up=False), [(NIC, "port_down", False)]),
+        (port(up=False, device=""), [(NIC, "port_down", False)]),
+        (port(up=False, name="soft/1", device=""), [("soft/1", "port_down", False)]),
         (port(up=True), []),
     ],
     ids=lambda value: getattr(value, "text", None) or None,
@@ -87,10 +95,12 @@ def test_the_drivers_branch_decides_what_a_number_means():
     ("broken", "well"),
     [
         (port(up=False), port(up=True)),
+        (port(up=False), port(up=True, device="")),
+        (port(up=False, device=""), port(up=True)),
         (notice(NIC, Notice.NIC_FAILED), notice(NIC, Notice.NIC_RECOVERED)),
         (notice(PORT, Notice.SLOT_DOWN), notice(PORT, Notice.SLOT_UP)),
     ],
-    ids=["port", "firmware", "slot"],
+    ids=["port", "port, by the kernel", "port, by its state", "firmware", "slot"],
 )
 def test_what_recovers_is_told_no_more(broken, well):
     known = board()
@@ -99,6 +109,17 @@ def test_what_recovers_is_told_no_more(broken, well):
     known.observe(well)
     assert told(known) == []
     assert known.version > before
+
+
+def test_two_ports_of_one_card():
+    known = board()
+    known.observe(port(up=False))
+    known.observe(port(up=False, name="mlx5_0/2"))
+    known.observe(port(up=True, name="mlx5_0/2"))
+    known.hold(DeviceFault(3 * S, Pid(7), NIC, "port down", "x", ends_job=False), "uid-a")
+    (picture,) = known.pictures(5 * S)
+    assert "mlx5_0/1" in picture.text
+    assert picture.pods == ("uid-a",)
 
 
 def test_the_pods_that_hold_a_device():

@@ -216,6 +216,9 @@ def test_rdma_devices_and_their_files(tmp_path):
         "mlx5_0": (NIC, "/dev/infiniband/uverbs2"),
         "mlx5_2": (NIC, "/dev/infiniband/uverbs1"),
     }
+    whose = Whose(tmp_path)
+    whose.learn()
+    assert [whose.function_of(name) for name in ("mlx5_2/1", "mlx5_0", "soft/1")] == [NIC, NIC, ""]
 
 
 def fault(at_ns: int, *, ends_job: bool = True, pid: int = 7) -> DeviceFault:
