@@ -56,7 +56,10 @@ def active(sources: Sources) -> Sequence[Active]:
         Active("PCIe errors", probed("on_aer", "tracepoint aer_event")),
         Active("memory errors", _memory(sources)),
         Active("block errors", probed("on_block_error", "tracepoint block_rq_error")),
-        Active("RDMA ports", probed("on_rdma", "kprobe and counters", "counters, polled")),
+        Active(
+            "RDMA ports",
+            probed("on_rdma", "kprobe, state and counters", "state and counters, polled"),
+        ),
         Active("NIC firmware", probed("on_health", "tracepoint devlink_health_report")),
         Active("links", "netlink" if sources.links else NONE),
     )

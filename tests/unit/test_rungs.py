@@ -30,7 +30,7 @@ def told(sources: Sources) -> dict[str, str]:
         ({}, "GPU holders", "/proc"),
         ({}, "PCIe errors", NONE),
         ({"probes": {"on_page", "on_machine_check"}}, "memory errors", "failure_event, mce_record"),
-        ({}, "RDMA ports", "counters, polled"),
+        ({}, "RDMA ports", "state and counters, polled"),
         ({"links": True}, "links", "netlink"),
     ],
 )

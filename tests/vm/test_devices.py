@@ -5,6 +5,8 @@ Each count is compared with a second source in the guest: the kernel's log.
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from kcover_ebpf.hardware.catalog import judge
@@ -12,6 +14,7 @@ from kcover_ebpf.hardware.catalog.files import shipped
 from tests.vm import kernels
 from tests.vm.conftest import GPU, UUID, needs_driver
 from tests.vm.guest import Guest
+from tests.vm.packages import ROOT
 from tests.vm.sensing import HOLD, Figure, Observer, of_kind
 
 # 23, a prime: no buffer or batch size divides it
@@ -34,6 +37,21 @@ def test_every_probe_is_attached(guest: Guest, observer: Observer) -> None:
     # since Linux 5.18
     has_block = guest.run("/bin/ls", "/sys/kernel/tracing/events/block/block_rq_error").code == 0
     assert set(refused) == (set() if has_block else {"block.on_block_error"}), refused
+
+
+@pytest.mark.family("probes")
+@needs_driver
+def test_doctor_names_who_tells(guest: Guest, observer: Observer) -> None:
+    done = guest.run(str(ROOT / ".venv/bin/kcover-ebpf"), "doctor", "-o", "json")
+    told = {row["family"]: row["rung"] for row in json.loads(done.output)["rungs"]}
+    console = "printk:console, read in /dev/kmsg"
+    assert told["Xids"] == "kprobe nv_report_error"
+    assert told["driver lines"] == (console if observer.ready["console"] else "/dev/kmsg, polled")
+    assert told["GPU holders"] == "kprobes and /proc"
+    assert told["PCIe errors"] == "tracepoint aer_event"
+    assert told["RDMA ports"] == "kprobe, state and counters"
+    assert told["NIC firmware"] == "tracepoint devlink_health_report"
+    assert told["links"] == "netlink"
 
 
 @pytest.mark.family("xid")
