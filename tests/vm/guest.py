@@ -77,6 +77,10 @@ class Guest:
             self._agent.settimeout(_BOOT_S)
             if b"ready" not in self._lines.readline():
                 raise GuestError(self.console())
+        except ConnectionError as error:
+            said = self.console()
+            self.close()
+            raise GuestError(f"the machine ended: {said}") from error
         except BaseException:
             self.close()
             raise
@@ -230,7 +234,7 @@ def idle_card() -> list[str]:
     """A network card whose plug can be pulled (the monitor's "set_link idle off"), with nobody else on the wire."""
     return [
         *("-netdev", "hubport,id=nobody,hubid=7"),
-        *("-device", "virtio-net-pci,netdev=nobody,id=idle"),
+        *("-device", "virtio-net-pci,netdev=nobody,id=idle,bus=pcie.0"),
     ]
 
 
