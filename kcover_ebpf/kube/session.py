@@ -1,12 +1,11 @@
 """One connection to an API server: requests by path, answers as plain objects, errors by kind.
 
 The official client reads the configuration, keeps tokens fresh and makes TLS; its models, which are
-most of its size and know no custom resource, are not used.
+most of its size and know no custom resource, are not used, nor is its way to send a request (`wire`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import json
 from collections.abc import Iterator, Mapping
@@ -24,8 +23,8 @@ from kcover_ebpf.errors import (
     Unreachable,
     UsageError,
 )
+from kcover_ebpf.kube.wire import Answer, Wire
 
-CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 30.0
 POOL = 64
 """Connections that are kept: each watch holds one, and one too many costs a TLS handshake for every request."""
@@ -45,7 +44,7 @@ Object = dict[str, Any]
 
 
 class Session:
-    """Requests to one API server. Thread-safe: urllib3's pool is."""
+    """Requests to one API server. Thread-safe."""
 
     def __init__(self, configuration: Any) -> None:
         """`configuration`: a `kubernetes.client.Configuration`; `connect` makes one."""
@@ -53,9 +52,9 @@ class Session:
 
         self._configuration = configuration
         self._host = str(configuration.host).rstrip("/")
-        # the connections to this one server, without the manager's search for them at each request
-        self._pool = RESTClientObject(configuration).pool_manager.connection_from_url(self._host)
-        self._prefix = urlsplit(self._host).path
+        parts = urlsplit(self._host)
+        pool = RESTClientObject(configuration).pool_manager.connection_from_url(self._host)
+        self._wire, self._prefix = Wire(pool, parts.netloc, POOL), parts.path
         self._timeout_s = REQUEST_TIMEOUT_S
 
     def hurried(self, timeout_s: float) -> Session:
@@ -126,13 +125,11 @@ class Session:
     def stream(self, path: str, query: Mapping[str, str], timeout_s: int) -> Iterator[Object]:
         """Events of a watch, until the server ends it after `timeout_s`; close the iterator to leave early."""
         asked = {**query, "watch": "1", "timeoutSeconds": str(timeout_s)}
-        response = self._send("GET", path, asked, None, "", timeout_s + STREAM_SLACK_S)
+        answer = self.ask("GET", path, asked, timeout_s=timeout_s + STREAM_SLACK_S)
         try:
-            yield from _lines(response)
+            yield from _lines(answer)
         finally:
-            response.close()
-            with contextlib.suppress(Exception):
-                response.release_conn()
+            answer.close()
 
     def _json(
         self,
@@ -142,50 +139,44 @@ class Session:
         body: Object | None = None,
         kind: str = "application/json",
     ) -> Object:
-        response = self._send(method, path, query, body, kind, self._timeout_s)
+        answer = self.ask(method, path, query, body, kind)
         try:
-            raw = response.read()
+            raw = answer.read()
             found = json.loads(raw) if raw else {}
-        except ValueError as error:
+        except json.JSONDecodeError as error:
             raise Unreachable(f"{method} {path}: the answer is no JSON") from error
         except Exception as error:
             raise _unreachable(method, path, error) from error
         finally:
-            response.release_conn()
+            answer.close()
         return found if isinstance(found, dict) else {}
 
-    def _send(
+    def ask(
         self,
         method: str,
         path: str,
-        query: Mapping[str, str] | None,
-        body: Object | None,
-        kind: str,
-        timeout_s: float,
-    ) -> Any:
-        import urllib3
+        query: Mapping[str, str] | None = None,
+        body: Object | None = None,
+        kind: str = "application/json",
+        timeout_s: float | None = None,
+    ) -> Answer:
+        """Any request, its answer unread; close it. Raises `ApiError` for an answer that says no.
 
-        url = f"{self._prefix}{path}" + (f"?{urlencode(query)}" if query else "")
+        `timeout_s` None: that of the session.
+        """
+        target = f"{self._prefix}{path}" + (f"?{urlencode(query)}" if query else "")
         headers = {"Accept": "application/json", "User-Agent": f"kcover-ebpf/{__version__}"}
+        raw = None
         if body is not None:
-            headers["Content-Type"] = kind
+            headers["Content-Type"], raw = kind, json.dumps(body).encode()
         try:
             headers.update(self.authorization())
-            response = self._pool.urlopen(
-                method,
-                url,
-                body=None if body is None else json.dumps(body),
-                headers=headers,
-                preload_content=False,
-                retries=False,
-                redirect=False,
-                timeout=urllib3.Timeout(connect=min(CONNECT_TIMEOUT_S, timeout_s), read=timeout_s),
-            )
+            answer = self._wire.ask(method, target, headers, raw, timeout_s or self._timeout_s)
         except Exception as error:
             raise _unreachable(method, path, error) from error
-        if response.status >= 400:
-            raise _refusal(method, path, response)
-        return response
+        if answer.status >= 400:
+            raise _refusal(method, path, answer)
+        return answer
 
     def authorization(self) -> dict[str, str]:
         """The header that says who we are; empty with a client certificate."""
@@ -250,37 +241,34 @@ def _delete_options(grace_s: int | None, propagation: str | None) -> Object:
     return body
 
 
-def _lines(response: Any) -> Iterator[Object]:
+def _lines(answer: Answer) -> Iterator[Object]:
     rest = b""
     try:
-        for chunk in response.stream(65536, decode_content=True):
+        for chunk in answer.parts():
             *whole, rest = (rest + chunk).split(b"\n")
             for line in whole:
                 if line.strip():
                     found = json.loads(line)
                     if isinstance(found, dict):
                         yield found
-    except ValueError as error:
+    except json.JSONDecodeError as error:
         raise Unreachable("watch: the answer is no JSON") from error
-    except ApiError:
-        raise
     except Exception as error:
         raise _unreachable("watch", "", error) from error
 
 
-def _refusal(method: str, path: str, response: Any) -> ApiError:
+def _refusal(method: str, path: str, answer: Answer) -> ApiError:
     try:
-        body = json.loads(response.read(65536))
+        body = json.loads(answer.read())
         said = str(body.get("message", "")) if isinstance(body, dict) else ""
     except Exception:  # noqa: BLE001 - what a proxy sends in place of a status may be anything
         said = ""
     finally:
-        response.release_conn()
-    status = int(response.status)
-    wait = response.headers.get("Retry-After", "")
-    kind = _KINDS.get(status, Unreachable if status >= 500 else ApiError)
-    text = f"{method} {path}: {status} {' '.join(said.split())[:_MOST_ERROR_TEXT]}".rstrip()
-    return kind(text, status, float(wait) if wait.isdecimal() else None)
+        answer.close()
+    wait = answer.headers.get("retry-after", "")
+    kind = _KINDS.get(answer.status, Unreachable if answer.status >= 500 else ApiError)
+    text = f"{method} {path}: {answer.status} {' '.join(said.split())[:_MOST_ERROR_TEXT]}".rstrip()
+    return kind(text, answer.status, float(wait) if wait.isdecimal() else None)
 
 
 def _unreachable(method: str, path: str, error: Exception) -> Unreachable:
