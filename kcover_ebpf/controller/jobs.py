@@ -282,9 +282,11 @@ class Jobs:
             call: at_s for call, at_s in memory.called.items() if now_s - at_s < _AGAIN_S
         }
         for call in move.calls:
-            if repr(call) in memory.called:
+            name = repr(call)
+            if name in memory.called:
                 continue
-            memory.called[repr(call)] = now_s
             self._writer.perform(key.namespace, call, f"{live.namespace}/{live.name}")
+            # it may have taken seconds, and the pods that we know are those from before
+            memory.called[name] = self.wall()
             done = True
         return done

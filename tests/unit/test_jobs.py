@@ -1,0 +1,63 @@
+"""One look at a gang, with everything around it made up: which calls it makes, and how often."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from kcover_ebpf.cluster.gang import Call, DeleteAll, GangPod, Target, Top
+from kcover_ebpf.cluster.incident import Action, Incident, JobRef, Phase, Status, Way
+from kcover_ebpf.cluster.pods import Pod
+from kcover_ebpf.cluster.restart import restarts
+from kcover_ebpf.controller.jobs import Jobs, Limits
+from kcover_ebpf.controller.owners import Found
+from kcover_ebpf.controller.store import Store, gang_key
+
+LABELS = {"batch.kubernetes.io/job-name": "j"}
+KEY = gang_key("ns", LABELS)
+REF = JobRef("Job", "j", "ju", "batch/v1")
+START_S = 1_000.0
+
+
+def pod(index: int, deleted_s: float | None) -> GangPod:
+    name = f"j-{index}"
+    labels = {**LABELS, "batch.kubernetes.io/job-completion-index": str(index)}
+    return GangPod(
+        Pod("ns", name, f"u{index}", "n0", "Running", 10.0, deleted_s, labels, {}, (), ())
+    )
+
+
+class World:
+    """A suspended Job of 30 pods, one of which its controller has marked; a call takes its time."""
+
+    def __init__(self, took_s: float) -> None:
+        self.now_s, self.took_s = START_S, took_s
+        self.calls: list[Call] = []
+        self.store = Store(lambda _: None, wall=lambda: self.now_s)
+        action = Action(Way.REPLACE, "Terminate", 1, START_S, "x", {"pods": "30"})
+        status = Status(Phase.SHUTTING_DOWN, action=action)
+        self.store.put(Incident("ns", "i", REF, LABELS, status=status, uid="iu"))
+        target = Target("batch/v1", "jobs", "j", ("spec", "suspend"), True, "1", True, "ns/i")
+        found = Found(Top(REF, restarts().find("batch/v1", "Job"), target, armed=True))
+        pods = tuple(pod(index, 1.0 if index == 0 else None) for index in range(30))
+        owners = SimpleNamespace(of_pods=lambda *_: found, of_ref=lambda *_: found)
+        gangs = SimpleNamespace(pods=lambda _: pods)
+        writer = SimpleNamespace(perform=self._perform)
+        story: Any = SimpleNamespace(created_s={})
+        self.jobs = Jobs(self.store, gangs, owners, writer, story, Limits())  # type: ignore[arg-type]
+        self.jobs.wall = lambda: self.now_s
+
+    def _perform(self, namespace: str, call: Call, mark: str) -> None:
+        assert (namespace, mark) == ("ns", "ns/i")
+        self.calls.append(call)
+        self.now_s += self.took_s
+
+
+def test_a_call_that_takes_long_is_not_made_again_for_what_was_known_before_it() -> None:
+    world = World(took_s=5.0)
+    wake_s = world.jobs.look(KEY)
+    assert world.calls == [DeleteAll(LABELS)]
+    assert wake_s == 2.0, "and is made again if nothing comes of it"
+    world.now_s += 2.0
+    world.jobs.look(KEY)
+    assert len(world.calls) == 2
