@@ -102,11 +102,8 @@ class _Informer:
         self.watch = Watch(session, path, query, self._on_event, failed)
 
     def _on_event(self, event: Event) -> None:
-        if event.change is not Change.SYNCED:
-            self._changed(self.pods.take(event))
-            return
-        self.watch.synced.set()
-        self._changed(None)
+        key = None if event.change is Change.SYNCED else self.pods.take(event)
+        self._changed(key)
 
 
 class Gangs:

@@ -81,6 +81,10 @@ class Store:
     orphans: dict[GangKey, Incident] = field(default_factory=dict)
     """Incidents that somebody deleted while their job was being restarted."""
     triggers: dict[GangKey, tuple[float, Merged]] = field(default_factory=dict)
+    _told: dict[GangKey, dict[tuple[str, str], Incident]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
+    """Incidents by gang."""
     _reports: dict[GangKey, dict[str, Seen]] = field(default_factory=lambda: defaultdict(dict))
     _where: dict[Uid, tuple[GangKey | None, str]] = field(default_factory=dict)
     _clock: _Clock = field(default_factory=_Clock)
@@ -134,6 +138,8 @@ class Store:
                 gone = self.incidents.pop(
                     (metadata.get("namespace", ""), metadata.get("name", "")), None
                 )
+                if gone is not None:
+                    self._untell(gone)
             if gone is not None and gone.status is not None and gone.status.phase.is_acting:
                 key = gang_key(gone.namespace, gone.selector)
                 self.orphans[key] = gone
@@ -166,9 +172,19 @@ class Store:
         """Remember an incident, unless a newer version is known."""
         with self._lock:
             old = self.incidents.get(found.key)
-            newer = old is None or old.uid != found.uid
-            if newer or _number(found.resource_version) >= _number(old.resource_version):  # type: ignore[union-attr]
-                self.incidents[found.key] = found
+            if old is not None:
+                same = old.uid == found.uid
+                if same and _number(found.resource_version) < _number(old.resource_version):
+                    return
+                self._untell(old)
+            self.incidents[found.key] = found
+            self._told[gang_key(found.namespace, found.selector)][found.key] = found
+
+    def _untell(self, old: Incident) -> None:
+        key = gang_key(old.namespace, old.selector)
+        del self._told[key][old.key]
+        if not self._told[key]:
+            del self._told[key]
 
     def on_policy(self, event: Event) -> None:
         """A FaultPolicy was written or deleted."""
@@ -233,12 +249,7 @@ class Store:
     def of_gang(self, key: GangKey) -> list[Incident]:
         """Incidents of a gang, oldest first."""
         with self._lock:
-            ours = [
-                each
-                for each in self.incidents.values()
-                if each.namespace == key.namespace
-                and tuple(sorted(each.selector.items())) == key.selector
-            ]
+            ours = list(self._told.get(key, {}).values())
         return sorted(ours, key=lambda each: (each.created_s, each.name))
 
     def acting(self, window_s: float) -> set[str]:

@@ -11,8 +11,6 @@ from typing import Generic, TypeVar
 _Key = TypeVar("_Key")
 _SETTLE_S = 0.01
 """A burst of events about one key is looked at once."""
-
-
 _MOST_RESTS = 1000
 
 
@@ -70,14 +68,18 @@ class Queue(Generic[_Key]):
         """The look is over; what came meanwhile may be taken `rest_s` from now."""
         with self._ready:
             self._busy.discard(key)
-            now_s = self._clock()
-            if len(self._rests) > _MOST_RESTS:
-                self._rests = {each: at_s for each, at_s in self._rests.items() if at_s > now_s}
-            self._rests[key] = now_s + rest_s
+            if rest_s > 0:
+                self._rest(key, rest_s)
             again = key in self._again
             self._again.discard(key)
         if again:
             self.add(key)
+
+    def _rest(self, key: _Key, rest_s: float) -> None:
+        now_s = self._clock()
+        if len(self._rests) > _MOST_RESTS:
+            self._rests = {each: at_s for each, at_s in self._rests.items() if at_s > now_s}
+        self._rests[key] = now_s + rest_s
 
     def close(self) -> None:
         """Let all waiting workers go."""

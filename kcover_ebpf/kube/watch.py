@@ -192,7 +192,7 @@ class Watch:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"watch {path}", daemon=True)
         self.synced = threading.Event()
-        """Set once the first list is complete."""
+        """Set once the first list is complete, before SYNCED is told."""
 
     def start(self) -> None:
         """Begin; the thread never dies of an error of the API."""
@@ -246,10 +246,12 @@ class Watch:
             query["continue"] = str(metadata["continue"])
         self._tell(self._plan.listed(str(metadata.get("resourceVersion") or "")))
         self._plan.worked()
-        self.synced.set()
 
     def _tell(self, events: Iterable[Event]) -> None:
         for event in events:
+            if event.change is Change.SYNCED:
+                # whoever is told that the list is complete may ask whether it is
+                self.synced.set()
             self._on_event(event)
 
 

@@ -48,7 +48,7 @@ def test_a_key_is_never_in_two_hands():
     assert queue.take() == "a", "what came while it was in hand is looked at afterwards"
 
 
-def test_a_key_that_took_long_rests_for_as_long():
+def test_a_key_rests_for_as_long_as_is_said():
     clock = Clock()
     queue: Queue[str] = Queue(clock)
     queue.add("a", 0.0)
@@ -60,6 +60,14 @@ def test_a_key_that_took_long_rests_for_as_long():
     assert queue.take() == "b"
     clock.now_s += 0.1
     assert queue.take() == "a"
+
+
+def test_a_key_that_need_not_rest_leaves_nothing_behind():
+    queue: Queue[str] = Queue(Clock())
+    queue.add("a", 0.0)
+    queue.take()
+    queue.done("a")
+    assert queue._rests == {}
 
 
 def test_a_lease_is_taken_only_when_its_holder_was_silent_for_its_whole_duration():
@@ -136,7 +144,7 @@ def test_an_object_that_cannot_be_read_is_told_and_dropped(store):
     assert "spec.sequence" in told[0]
 
 
-def incident(version: str, phase: str, restarted: str | None = None) -> Event:
+def incident(version: str, phase: str, restarted: str | None = None, gang: str = "v") -> Event:
     status = {"phase": phase, "message": ""}
     if restarted:
         status["restarts"] = [{"way": "InPlace", "time": restarted}]  # type: ignore[assignment]
@@ -144,7 +152,7 @@ def incident(version: str, phase: str, restarted: str | None = None) -> Event:
         "name": "i", "namespace": "ns", "uid": "u", "resourceVersion": version,
         "creationTimestamp": "2026-01-01T00:00:00Z",
     }  # fmt: skip
-    spec = {"job": {"kind": "Job", "name": "j", "uid": "ju"}, "selector": {"k": "v"}}
+    spec = {"job": {"kind": "Job", "name": "j", "uid": "ju"}, "selector": {"k": gang}}
     return Event(Change.SET, {"metadata": metadata, "spec": spec, "status": status})
 
 
@@ -154,6 +162,15 @@ def test_an_echo_does_not_undo_what_was_written_since(store):
     assert store.of_gang(KEY)[0].status.phase is Phase.SHUTTING_DOWN
     store.on_incident(incident("10", "Recovered"))
     assert store.of_gang(KEY)[0].status.phase is Phase.RECOVERED
+
+
+def test_incidents_are_found_by_their_gang_whatever_becomes_of_them(store):
+    store.on_incident(incident("1", "Open"))
+    store.on_incident(incident("2", "Open", gang="other"))
+    other = gang_key("ns", {"k": "other"})
+    assert (store.of_gang(KEY), len(store.of_gang(other))) == ([], 1)
+    store.on_incident(Event(Change.GONE, {"metadata": {"name": "i", "namespace": "ns"}}))
+    assert (store.of_gang(other), store.incidents, dict(store._told)) == ([], {}, {})
 
 
 def test_an_incident_deleted_while_its_job_is_down_is_not_forgotten(store):

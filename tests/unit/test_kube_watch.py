@@ -157,13 +157,14 @@ def test_a_whole_life() -> None:
     )
     told: list[tuple[Change, str]] = []
     errors: list[ApiError] = []
-    watch = Watch(
-        transport,
-        "/pods",
-        {"fieldSelector": "spec.nodeName=n"},
-        lambda event: told.append((event.change, event.object.get("metadata", {}).get("name", ""))),
-        errors.append,
-    )
+
+    def on_event(event: Event) -> None:
+        told.append((event.change, event.object.get("metadata", {}).get("name", "")))
+        if event.change is Change.SYNCED:
+            assert watch.synced.is_set(), "whoever is told may ask"
+
+    query = {"fieldSelector": "spec.nodeName=n"}
+    watch = Watch(transport, "/pods", query, on_event, errors.append)
     watch.start()
     assert transport.done.wait(30)
     assert told == [
