@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
+from kcover_ebpf.cluster.codec import encode
 from kcover_ebpf.cluster.report import Ack, FaultReport, PodRef, object_of
 from kcover_ebpf.errors import ApiError, NotFound, Unreachable
 
@@ -32,6 +33,10 @@ class Api(Protocol):
 
     def apply(self, path: str, body: dict[str, object], manager: str) -> object:
         """Server-side apply."""
+        ...
+
+    def merge_patch(self, path: str, body: dict[str, object]) -> object:
+        """Change fields."""
         ...
 
     def delete(self, path: str) -> object:
@@ -69,6 +74,7 @@ class Draft:
 
 @dataclass(slots=True)
 class _Sent:
+    report: FaultReport
     news: object
     at_s: float
     acks: tuple[Ack, ...]
@@ -181,17 +187,32 @@ class Reporter:
         sent = self._sent.get(draft.key)
         if sent is None or self._is_news(draft):
             return True
-        pause_s = _PICTURE_S if draft.report.ranks else HEARTBEAT_S
+        # what is stopped by an order is as it was: 1,000 nodes that say so every second would delay the next order
+        is_picture = bool(draft.report.ranks) and draft.report is not sent.report
+        pause_s = _PICTURE_S if is_picture else HEARTBEAT_S
         return now_s - sent.at_s >= pause_s
 
     def _send(self, draft: Draft) -> None:
         self._sequence += 1
-        acks = self._acks(*draft.key)
-        report = replace(draft.report, sequence=self._sequence, acks=acks)
-        body = object_of(report, draft.namespace, draft.name, draft.owners)
-        self._api.apply(f"{_BASE}/{draft.namespace}/faultreports/{draft.name}", body, MANAGER)
-        self._sent[draft.key] = _Sent(draft.news, time.monotonic(), acks)
+        acks, sent = self._acks(*draft.key), self._sent.get(draft.key)
+        path = f"{_BASE}/{draft.namespace}/faultreports/{draft.name}"
+        only_acks = sent is not None and sent.news == draft.news and sent.acks != acks
+        if not only_acks or not self._answer(path, acks):
+            report = replace(draft.report, sequence=self._sequence, acks=acks)
+            body = object_of(report, draft.namespace, draft.name, draft.owners)
+            self._api.apply(path, body, MANAGER)
+        self._sent[draft.key] = _Sent(draft.report, draft.news, time.monotonic(), acks)
         self.counts["sent"] += 1
+
+    def _answer(self, path: str, acks: tuple[Ack, ...]) -> bool:
+        """Add to a report which orders were carried out; False if it is not there any more."""
+        # a whole report is read as YAML, some KB of it, and 1,000 nodes answer at the same moment
+        spec = {"sequence": self._sequence, "acks": [encode(each) for each in acks]}
+        try:
+            self._api.merge_patch(path, {"spec": spec})
+        except NotFound:
+            return False
+        return True
 
     def _delete(self, key: tuple[str, str]) -> None:
         # its pods may have taken it along

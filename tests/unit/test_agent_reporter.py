@@ -29,13 +29,21 @@ class Server:
 
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
+        self.patched: list[dict[str, Any]] = []
         self.deleted: list[str] = []
         self.fails: dict[str, ApiError] = {}
+        self.gone = False
 
     def apply(self, path: str, body: dict[str, Any], manager: str) -> None:
         self._fail(path)
         assert manager == "kcover-agent"
         self.sent.append(body)
+
+    def merge_patch(self, path: str, body: dict[str, Any]) -> None:
+        self._fail(path)
+        if self.gone:
+            raise NotFound("404")
+        self.patched.append(body)
 
     def delete(self, path: str) -> None:
         self._fail(path)
@@ -72,9 +80,9 @@ class Bench:
     def turn(self, seconds: float = 0.0) -> int:
         """Let time pass and the thread look once; how many reports went out."""
         self.now_s += seconds
-        before = len(self.server.sent)
+        before = len(self.server.sent) + len(self.server.patched)
         self.reporter.look()
-        return len(self.server.sent) - before
+        return len(self.server.sent) + len(self.server.patched) - before
 
 
 @pytest.fixture
@@ -111,12 +119,48 @@ def test_a_picture_is_sent_once_a_second(bench: Bench) -> None:
     assert sent == 10
 
 
+def test_a_picture_that_stays_as_it_was_is_not_sent_again(bench: Bench) -> None:
+    bench.put(verdict=HUNG, ranks=(RANK,))
+    bench.turn()
+    assert sum(bench.turn(0.25) for _ in range(40)) == 0
+    bench.acks["r"] = (Ack("1", Verb.STOP, AckResult.DONE, 3),)
+    assert bench.turn(0.25) == 1
+    assert sum(bench.turn(0.25) for _ in range(40)) == 0
+
+
 def test_an_ack_is_sent_at_once(bench: Bench) -> None:
     bench.put()
     bench.turn()
     bench.acks["r"] = (Ack("1", Verb.STOP, AckResult.DONE, 3),)
     bench.reporter.hurry("team", "r")
     assert bench.turn(0.01) == 1
+    (patch,) = bench.server.patched
+    assert patch["spec"]["acks"][0]["order"] == "1"
+    first = bench.server.sent[-1]["spec"]["sequence"]
+    assert patch["spec"] == {"acks": patch["spec"]["acks"], "sequence": first + 1}
+    bench.put(verdict=HUNG)
+    assert bench.turn(0.01) == 1
+    assert bench.server.sent[-1]["spec"]["acks"] == patch["spec"]["acks"], (
+        "the next one has it, too"
+    )
+
+
+def test_an_ack_is_sent_with_the_whole_report_where_somebody_deleted_it(bench: Bench) -> None:
+    bench.put()
+    bench.turn()
+    bench.acks["r"] = (Ack("1", Verb.STOP, AckResult.DONE, 3),)
+    bench.server.gone = True
+    assert bench.turn(0.01) == 1
+    assert bench.server.sent[-1]["spec"]["acks"][0]["order"] == "1"
+
+
+def test_an_ack_with_other_news_goes_with_them(bench: Bench) -> None:
+    bench.put()
+    bench.turn()
+    bench.acks["r"] = (Ack("1", Verb.STOP, AckResult.DONE, 3),)
+    bench.put(verdict=HUNG)
+    assert bench.turn(0.01) == 1
+    assert bench.server.patched == []
     assert bench.server.sent[-1]["spec"]["acks"][0]["order"] == "1"
 
 
