@@ -1,7 +1,8 @@
 """How fast and how dear the controller is in a large cluster: `python -m tools.clusterbench decide|delete|orders`.
 
-No node runs here. Nodes and pods are objects, and agents are simulated, so that what is measured is the
+No node runs there. Nodes and pods are objects, and agents are simulated, so that what is measured is the
 controller and the API server it talks to. Both share this machine with whatever else runs on it.
+`in-place` and `replace` restart a small job on the real cluster of $KUBECONFIG.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from kcover_ebpf.cluster.report import LocalVerdict, ReportedCulprit, ReportedEv
 from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind
 from kcover_ebpf.kube.session import Session
 from kcover_ebpf.kube.watch import Change, Event, Watch
-from tools.clusterbench.agents import Agents
+from tools.clusterbench.agents import Agents, build
+from tools.clusterbench.meter import Meter
 from tools.clusterbench.plane import (
     NAMESPACE,
     ROOT,
@@ -34,6 +36,7 @@ from tools.clusterbench.plane import (
     report_body,
     wait,
 )
+from tools.clusterbench.restart import restart
 
 _REPORTS = f"/apis/kcover.io/v1alpha1/namespaces/{NAMESPACE}/faultreports"
 _INCIDENTS = f"/apis/kcover.io/v1alpha1/namespaces/{NAMESPACE}/incidents"
@@ -83,18 +86,6 @@ def phase_times(session: Session, phase: str) -> dict[str, float]:
     return found
 
 
-def calls(session: Session) -> dict[str, int]:
-    """Requests that the API server has served, by verb."""
-    response = session._send("GET", "/metrics", None, None, "", 30.0)
-    served: dict[str, int] = {}
-    for line in response.read().decode().splitlines():
-        if line.startswith("apiserver_request_total{"):
-            verb = line.partition('verb="')[2].partition('"')[0]
-            served[verb] = served.get(verb, 0) + int(float(line.rpartition(" ")[2]))
-    response.release_conn()
-    return served
-
-
 def decide(
     session: Session, kubeconfig: Path, folder: Path, nodes: int, jobs: int
 ) -> dict[str, Any]:
@@ -115,7 +106,7 @@ def decide(
         log = folder / "controller.log"
         wait("leading", lambda: "leading" in log.read_text(), 120)
         time.sleep(15)
-        idle_mb, before, cpu_s = controller.rss_mb(), calls(session), controller.cpu_s()
+        idle_mb, meter = controller.rss_mb(), Meter(session)
         sent: dict[str, float] = {}
         seen = Seen(session)
 
@@ -126,13 +117,12 @@ def decide(
 
         in_parallel(fault, jobs)
         wait("all decided", lambda: len(seen.at_s) >= jobs, 180)
-        decided_cpu_s = controller.cpu_s() - cpu_s
+        decided = meter.spent()
         time.sleep(15)
-        after, busy_s, peak_mb = calls(session), controller.cpu_s() - cpu_s, controller.rss_mb()
+        spent, peak_mb = meter.spent(), controller.rss_mb()
     finally:
         controller.stop()
     took = sorted(seen.at_s[job] - at_s for job, at_s in sent.items())
-    spread = {verb: after[verb] - before.get(verb, 0) for verb in after}
     return {
         "nodes": nodes,
         "jobs": jobs,
@@ -140,9 +130,8 @@ def decide(
         "decided_s": _spread(took),
         "rss_idle_mb": round(idle_mb, 1),
         "rss_after_mb": round(peak_mb, 1),
-        "cpu_decided_s": round(decided_cpu_s, 2),
-        "cpu_s": round(busy_s, 2),
-        "requests": {verb: count for verb, count in sorted(spread.items()) if count},
+        "until_decided": decided,
+        "in_all": spent,
     }
 
 
@@ -169,11 +158,12 @@ def delete(
         wait("leading", lambda: "leading" in (folder / "controller.log").read_text(), 120)
         time.sleep(5)
         send(session, "big", "n0", gang[:1], verdict=crashed(gang[0]))
-        job = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/big"
+        meter, job = Meter(session), f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/big"
         wait("suspended", lambda: session.get(job)["spec"].get("suspend") is True, 120)
         first_s = time.time()
         session.delete(f"{_PODS}/big-1", None, 30)
         wait("all marked", lambda: len(marked) >= pods, 180)
+        spent = meter.spent()
     finally:
         controller.stop()
     start_s = phase_times(session, "ShuttingDown")["big"]
@@ -182,6 +172,7 @@ def delete(
         "pods": pods,
         "verdict_to_all_marked_s": round(last_s - start_s, 3),
         "first_mark_to_all_marked_s": round(last_s - first_s, 3),
+        **spent,
     }
 
 
@@ -189,22 +180,19 @@ def orders(session: Session, kubeconfig: Path, folder: Path, nodes: int) -> dict
     """One large gang is restarted in place by simulated agents: seconds from the first stop to the last kill."""
     make_nodes(session, nodes)
     gang = make_job(session, "big", range(nodes))
-    in_parallel(lambda index: send(session, "big", f"n{index}", [gang[index]]), nodes)
-    agents = Agents(session, "big", gang)
-    agents.start()
-    if not agents.up.wait(180):
-        raise TimeoutError("not every agent has a watch")
+    agents = Agents(build(folder), session, "big", gang)
     controller = Controller(kubeconfig, folder / "controller.log")
     try:
         wait("leading", lambda: "leading" in (folder / "controller.log").read_text(), 120)
         time.sleep(10)
-        before, cpu_s, idle_mb = calls(session), controller.cpu_s(), controller.rss_mb()
+        meter, idle_mb = Meter(session), controller.rss_mb()
         send(session, "big", "n0", gang[:1], verdict=left_early(gang[0]))
         wait("all back, or let go", lambda: _is_over(session, "big"), 240)
-        after, busy_s, peak_mb = calls(session), controller.cpu_s() - cpu_s, controller.rss_mb()
+        spent, peak_mb = meter.spent(), controller.rss_mb()
     finally:
         controller.stop()
-    stops, kills = sorted(agents.heard_s[Verb.STOP]), sorted(agents.heard_s[Verb.KILL])
+        agents.stop()
+    stops, kills = agents.all_heard(Verb.STOP), agents.all_heard(Verb.KILL)
     start_s = phase_times(session, "ShuttingDown")["big"]
     return {
         "agents": nodes,
@@ -215,8 +203,7 @@ def orders(session: Session, kubeconfig: Path, folder: Path, nodes: int) -> dict
         "kills": len(kills),
         "rss_idle_mb": round(idle_mb, 1),
         "rss_after_mb": round(peak_mb, 1),
-        "cpu_s": round(busy_s, 2),
-        "requests": {verb: after[verb] - before.get(verb, 0) for verb in sorted(after)},
+        **spent,
         "timeline": _timeline(session, "big"),
     }
 
@@ -259,30 +246,41 @@ def _run(
     return orders(session, kubeconfig, folder, asked.nodes)
 
 
+def _simulate(asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    with cluster(folder, asked.bin / "kube-apiserver") as (session, kubeconfig):
+        try:
+            return _run(asked, session, kubeconfig, folder)
+        except TimeoutError:
+            print((folder / "controller.log").read_text()[-3000:])
+            raise
+
+
 def main() -> None:
     """Run one scenario, and append its numbers to the record."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("scenario", choices=["decide", "delete", "orders"])
+    parser.add_argument("scenario", choices=["decide", "delete", "orders", "in-place", "replace"])
     parser.add_argument("--nodes", type=int, default=1500)
     parser.add_argument("--jobs", type=int, default=150)
     parser.add_argument("--pods", type=int, default=1000)
+    parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--bin", type=Path, default=ROOT / ".testbed/bin")
     parser.add_argument("--record", type=Path, default=ROOT / "docs/bench/clusterbench.jsonl")
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        with cluster(folder, asked.bin / "kube-apiserver") as (session, kubeconfig):
-            load = os.getloadavg()
-            try:
-                found = {"scenario": asked.scenario, **_run(asked, session, kubeconfig, folder)}
-            except TimeoutError:
-                print((folder / "controller.log").read_text()[-3000:])
-                raise
-    found |= {"load_before": round(load[0], 1), "load_after": round(os.getloadavg()[0], 1)}
-    found["time"] = times.to_text(time.time())[:19] + "Z"
-    print(json.dumps(found, indent=2))
-    with asked.record.open("a", encoding="utf-8") as record:
-        record.write(json.dumps(found) + "\n")
+    ways = {"in-place": "InPlace", "replace": "Replace"}
+    for _ in range(asked.runs):
+        with tempfile.TemporaryDirectory() as name:
+            folder, load = Path(name), os.getloadavg()
+            if asked.scenario in ways:
+                kubeconfig = Path(os.environ["KUBECONFIG"])
+                found = restart(kubeconfig, folder, ways[asked.scenario])
+            else:
+                found = _simulate(asked, folder)
+        found = {"scenario": asked.scenario, **found, "load_before": round(load[0], 1)}
+        found["load_after"] = round(os.getloadavg()[0], 1)
+        found["time"] = times.to_text(time.time())[:19] + "Z"
+        print(json.dumps(found, indent=2), flush=True)
+        with asked.record.open("a", encoding="utf-8") as record:
+            record.write(json.dumps(found) + "\n")
 
 
 if __name__ == "__main__":

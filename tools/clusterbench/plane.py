@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -167,11 +166,6 @@ class Controller:
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         line = next(each for each in status.splitlines() if each.startswith("VmRSS:"))
         return int(line.split()[1]) / 1024
-
-    def cpu_s(self) -> float:
-        """CPU time used so far."""
-        stat = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(") ")[2].split()
-        return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
 
     def stop(self) -> None:
         """End it."""

@@ -1,0 +1,218 @@
+// Agents of many nodes in one process, for `python -m tools.clusterbench orders`: each has a watch of its own,
+// and acknowledges with a report of its own. Compiled, so that two cores that also carry the API server measure
+// the way of an order through it rather than themselves. What an agent does to its processes takes no time here.
+//
+// Reads one JSON object (settings) from stdin. Writes "up" once every agent has reported and listens, then
+// "VERB UNIX_SECONDS" for each order that an agent hears; ends with an error line and exit code 1.
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"sync"
+	"time"
+)
+
+type settings struct {
+	Server string  `json:"server"`
+	CA     string  `json:"ca"`
+	Cert   string  `json:"cert"`
+	Key    string  `json:"key"`
+	Watch  string  `json:"watch"`
+	Agents []agent `json:"agents"`
+}
+
+type agent struct {
+	Report    string         `json:"report"`
+	Body      map[string]any `json:"body"`
+	PodStatus string         `json:"podStatus"`
+	Restarted map[string]any `json:"restarted"`
+	acks      []ack
+}
+
+type ack struct {
+	Order     string `json:"order"`
+	Verb      string `json:"verb"`
+	Result    string `json:"result"`
+	Processes int    `json:"processes"`
+}
+
+type order struct {
+	ID   string `json:"id"`
+	Verb string `json:"verb"`
+}
+
+// Connections by which reports are sent; agents of a real cluster have one each.
+const senders = 128
+
+// TLS handshakes at a time.
+const greetings = 32
+
+const mergePatch = "application/merge-patch+json"
+
+var (
+	client  *http.Client
+	tlsConf *tls.Config
+	server  *url.URL
+	output  = bufio.NewWriter(os.Stdout)
+	outLock sync.Mutex
+)
+
+func main() {
+	var asked settings
+	check(json.NewDecoder(os.Stdin).Decode(&asked))
+	connect(asked)
+	gate := make(chan struct{}, greetings)
+	var up sync.WaitGroup
+	for index := range asked.Agents {
+		up.Add(1)
+		go func() {
+			each := &asked.Agents[index]
+			gate <- struct{}{}
+			patch(each.Report+"?fieldManager=kcover-agent&force=true", "application/apply-patch+yaml", each.Body)
+			lines := listen(asked.Watch)
+			<-gate
+			up.Done()
+			each.obey(lines)
+		}()
+	}
+	up.Wait()
+	say("up")
+	select {}
+}
+
+func connect(asked settings) {
+	var err error
+	server, err = url.Parse(asked.Server)
+	check(err)
+	pair, err := tls.LoadX509KeyPair(asked.Cert, asked.Key)
+	check(err)
+	authority, err := os.ReadFile(asked.CA)
+	check(err)
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(authority)
+	tlsConf = &tls.Config{
+		Certificates:       []tls.Certificate{pair},
+		RootCAs:            roots,
+		ServerName:         server.Hostname(),
+		ClientSessionCache: tls.NewLRUClientSessionCache(8),
+	}
+	dial := func(context.Context, string, string) (net.Conn, error) { return open() }
+	client = &http.Client{Transport: &http.Transport{
+		DialTLSContext: dial, MaxConnsPerHost: senders, MaxIdleConnsPerHost: senders,
+	}}
+}
+
+func open() (net.Conn, error) { return tls.Dial("tcp", server.Host, tlsConf) }
+
+// listen begins a watch, and returns its lines.
+func listen(path string) *bufio.Reader {
+	connection, err := open()
+	check(err)
+	request, err := http.NewRequest("GET", server.String()+path, nil)
+	check(err)
+	check(request.Write(connection))
+	response, err := http.ReadResponse(bufio.NewReader(connection), request)
+	check(err)
+	expect(response)
+	return bufio.NewReader(response.Body)
+}
+
+func (a *agent) obey(lines *bufio.Reader) {
+	for {
+		line, err := lines.ReadBytes('\n')
+		check(err)
+		heard := orderIn(line)
+		if heard == nil || a.knows(heard.ID) {
+			continue
+		}
+		say(fmt.Sprintf("%s %.6f", heard.Verb, float64(time.Now().UnixMicro())/1e6))
+		a.acks = append(a.acks, ack{heard.ID, heard.Verb, "Done", 1})
+		// as agent/reporter.py does: nothing of the report but the acks
+		answer := map[string]any{"sequence": len(a.acks) + 1, "acks": a.acks}
+		patch(a.Report, mergePatch, map[string]any{"spec": answer})
+		if heard.Verb == "Kill" {
+			patch(a.PodStatus, mergePatch, a.Restarted)
+		}
+	}
+}
+
+func (a *agent) knows(id string) bool {
+	for _, each := range a.acks {
+		if each.Order == id {
+			return true
+		}
+	}
+	return false
+}
+
+func patch(path, kind string, body map[string]any) {
+	raw, err := json.Marshal(body)
+	check(err)
+	request, err := http.NewRequest("PATCH", server.String()+path, bytes.NewReader(raw))
+	check(err)
+	request.Header.Set("Content-Type", kind)
+	response, err := client.Do(request)
+	check(err)
+	expect(response)
+	_, err = io.Copy(io.Discard, response.Body)
+	check(err)
+	check(response.Body.Close())
+}
+
+func expect(response *http.Response) {
+	if response.StatusCode >= 300 {
+		said, _ := io.ReadAll(io.LimitReader(response.Body, 300))
+		check(fmt.Errorf("%s: %s", response.Status, said))
+	}
+}
+
+var (
+	lastLock  sync.Mutex
+	lastLine  []byte
+	lastOrder *order
+)
+
+// orderIn finds the order in an event. All watches tell the same, and it is read once; the agents of a real
+// cluster read it each on a machine of its own.
+func orderIn(line []byte) *order {
+	lastLock.Lock()
+	defer lastLock.Unlock()
+	if bytes.Equal(line, lastLine) {
+		return lastOrder
+	}
+	var event struct {
+		Object struct {
+			Status struct {
+				Order *order `json:"order"`
+			} `json:"status"`
+		} `json:"object"`
+	}
+	check(json.Unmarshal(line, &event))
+	lastLine, lastOrder = bytes.Clone(line), event.Object.Status.Order
+	return lastOrder
+}
+
+func say(text string) {
+	outLock.Lock()
+	defer outLock.Unlock()
+	fmt.Fprintln(output, text)
+	check(output.Flush())
+}
+
+func check(err error) {
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+}
