@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ POOL = 64
 """Connections that are kept: each watch holds one, and one too many costs a TLS handshake for every request."""
 STREAM_SLACK_S = 15.0
 """A stream that is silent for so long after the server should have ended it is dead."""
+_TOKEN_S = 10.0
+"""For so long a token is not asked for again: the client reads its whole configuration anew each time."""
 _MOST_ERROR_TEXT = 300
 _KINDS: Mapping[int, type[ApiError]] = {
     401: Forbidden,
@@ -56,6 +59,8 @@ class Session:
         pool = RESTClientObject(configuration).pool_manager.connection_from_url(self._host)
         self._wire, self._prefix = Wire(pool, parts.netloc, POOL), parts.path
         self._timeout_s = REQUEST_TIMEOUT_S
+        self._header: dict[str, str] = {}
+        self._known_until_s = 0.0
 
     def hurried(self, timeout_s: float) -> Session:
         """The same connection, for requests that are given up after `timeout_s` without an answer."""
@@ -178,11 +183,15 @@ class Session:
             raise _refusal(method, path, answer)
         return answer
 
-    def authorization(self) -> dict[str, str]:
+    def authorization(self) -> Mapping[str, str]:
         """The header that says who we are; empty with a client certificate."""
-        # the client calls its refresh hook here: a token of a ServiceAccount lives for an hour
-        setting = self._configuration.auth_settings().get("BearerToken")
-        return {"Authorization": str(setting["value"])} if setting else {}
+        now_s = time.monotonic()
+        if now_s >= self._known_until_s:
+            # the client calls its refresh hook here: a token of a ServiceAccount lives for an hour
+            setting = self._configuration.auth_settings().get("BearerToken")
+            self._header = {"Authorization": str(setting["value"])} if setting else {}
+            self._known_until_s = now_s + _TOKEN_S
+        return self._header
 
 
 def connect(kubeconfig: str | None = None, context: str | None = None) -> Session:
