@@ -28,6 +28,8 @@ _AGAIN_S = 1.0
 _FRESH_S = 0.05
 _OWNER_S = 1.0
 """The top owner is not read more often, unless a step is about to change it."""
+_YIELD_S = 1.0
+"""A job waits for so long at most, until others are decided on, before it is ended."""
 _IDLE_S = 30.0
 """A gang without trouble is watched for so long after its last one."""
 
@@ -61,6 +63,7 @@ class Jobs:
         self._memory: dict[GangKey, Memory] = {}
         self._reserved: dict[str, float] = {}
         self._gate = threading.Lock()
+        self._deciding: set[GangKey] = set()
         self.wall: Callable[[], float] = time.time
 
     def look(self, key: GangKey) -> float | None:
@@ -83,7 +86,22 @@ class Jobs:
         pods = self._gangs.pods(key)
         if pods is None:
             return 1.0
-        return self._go_on(key, live, known, pods, memory)
+        if live is not None and self._yields(live):
+            return _YIELD_S / 10
+        if live is None or live.status is None or not live.status.phase.is_acting:
+            self._deciding.add(key)
+        try:
+            return self._go_on(key, live, known, pods, memory)
+        finally:
+            self._deciding.discard(key)
+
+    def _yields(self, live: Incident) -> bool:
+        """Where many jobs break at once, all are decided before one is ended; but none waits for long."""
+        status = live.status
+        if not self._deciding or status is None or status.order is not None:
+            return False
+        began_s = status.at(Phase.SHUTTING_DOWN)
+        return began_s is not None and self.wall() - began_s < _YIELD_S
 
     def _let_go(self, key: GangKey) -> None:
         """Resume a job whose incident was deleted under way: nothing else would ever do it."""
@@ -148,13 +166,8 @@ class Jobs:
             again = last.status.phase in (Phase.OBSERVED, Phase.REFUSED)
             return last if again else None
         name = f"{top.ref.name[:40].rstrip('-.')}-{uuid.uuid4().hex[:8]}"
-        made = Incident(
-            key.namespace,
-            name,
-            top.ref,
-            key.labels,
-            policy=named.name if named is not None else None,
-        )
+        policy = named.name if named is not None else None
+        made = Incident(key.namespace, name, top.ref, key.labels, policy)
         created = self._store.read_incident(self._writer.create(made))
         if created is None:
             return None
@@ -181,7 +194,7 @@ class Jobs:
                 began = move.status.phase.is_acting and not turn.status.phase.is_acting
                 live = self._write(live, move.status)
                 if began and move.status.order is None:
-                    return 0.0  # where many jobs break at once, all are decided before one is ended
+                    return 0.0  # others first
                 if move.status.phase.is_over:
                     return move.wake_s or 5.0
                 continue
@@ -213,12 +226,8 @@ class Jobs:
                 status = decide.first_status(world.merged, world.nodes)
         window_s = policy.restarts.window_seconds
         since_s = world.now_s - window_s
-        earlier = sum(
-            one.time_s >= since_s
-            for each in known
-            if each.name != live.name and each.job.uid == live.job.uid and each.status is not None
-            for one in each.status.restarts
-        )
+        others = _others(live, known)
+        earlier = sum(one.time_s >= since_s for each in others for one in each.restarts)
         return Turn(
             status=status,
             world=world,
@@ -232,14 +241,7 @@ class Jobs:
     def _next(self, live: Incident, turn: Turn, known: list[Incident], memory: Memory) -> Move:
         if turn.status.phase.is_acting:
             return cascade.advance(turn)
-        ended = [
-            each.status.last_s
-            for each in known
-            if each.name != live.name
-            and each.job.uid == live.job.uid
-            and each.status is not None
-            and each.status.restarts
-        ]
+        ended = [each.last_s for each in _others(live, known) if each.restarts]
         with self._gate:
             acting = self._store.acting(self._limits.window_s) | self._reservations()
             acting.discard(live.job.uid)
@@ -276,11 +278,8 @@ class Jobs:
 
     def _perform(self, key: GangKey, live: Incident, move: Move, memory: Memory) -> bool:
         """Make the calls of a move; True if the world should be looked at again at once."""
-        done = False
-        now_s = self.wall()
-        memory.called = {
-            call: at_s for call, at_s in memory.called.items() if now_s - at_s < _AGAIN_S
-        }
+        done, since_s = False, self.wall() - _AGAIN_S
+        memory.called = {call: at_s for call, at_s in memory.called.items() if at_s > since_s}
         for call in move.calls:
             name = repr(call)
             if name in memory.called:
@@ -290,3 +289,9 @@ class Jobs:
             memory.called[name] = self.wall()
             done = True
         return done
+
+
+def _others(live: Incident, known: list[Incident]) -> list[Status]:
+    """What is said of other incidents of the same job."""
+    ours = (each for each in known if each.name != live.name and each.job.uid == live.job.uid)
+    return [each.status for each in ours if each.status is not None]

@@ -47,7 +47,7 @@ class ControllerSettings:
     metrics: tuple[str, int] | None = None
     limits: Limits = field(default_factory=Limits)
     nodes: NodeBreaker = field(default_factory=NodeBreaker)
-    workers: int = 8
+    workers: int = 16
 
 
 class Controller:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,16 +36,17 @@ class World:
         self.calls: list[Call] = []
         self.store = Store(lambda _: None, wall=lambda: self.now_s)
         action = Action(Way.REPLACE, "Terminate", 1, START_S, "x", {"pods": "30"})
-        status = Status(Phase.SHUTTING_DOWN, action=action)
+        told = Status(Phase.OPEN, action=action)
+        status = told.enter(Phase.SHUTTING_DOWN, START_S, "replace")
         self.store.put(Incident("ns", "i", REF, LABELS, status=status, uid="iu"))
         target = Target("batch/v1", "jobs", "j", ("spec", "suspend"), True, "1", True, "ns/i")
         found = Found(Top(REF, restarts().find("batch/v1", "Job"), target, armed=True))
         pods = tuple(pod(index, 1.0 if index == 0 else None) for index in range(30))
         owners = SimpleNamespace(of_pods=lambda *_: found, of_ref=lambda *_: found)
         gangs = SimpleNamespace(pods=lambda _: pods)
-        writer = SimpleNamespace(perform=self._perform)
-        story: Any = SimpleNamespace(created_s={})
-        self.jobs = Jobs(self.store, gangs, owners, writer, story, Limits())  # type: ignore[arg-type]
+        self.writer: Any = SimpleNamespace(perform=self._perform)
+        story: Any = SimpleNamespace(created_s={}, tell=lambda *_: None)
+        self.jobs = Jobs(self.store, gangs, owners, self.writer, story, Limits())  # type: ignore[arg-type]
         self.jobs.wall = lambda: self.now_s
 
     def _perform(self, namespace: str, call: Call, mark: str) -> None:
@@ -61,3 +63,31 @@ def test_a_call_that_takes_long_is_not_made_again_for_what_was_known_before_it()
     world.now_s += 2.0
     world.jobs.look(KEY)
     assert len(world.calls) == 2
+
+
+def test_a_job_waits_a_moment_while_others_are_decided_on() -> None:
+    world = World(took_s=0.1)
+    world.now_s += 0.5
+    world.jobs._deciding.add(gang_key("ns", {"batch.kubernetes.io/job-name": "another"}))
+    assert world.jobs.look(KEY) == 0.1
+    assert world.calls == []
+    world.now_s += 0.6
+    world.jobs.look(KEY)
+    assert len(world.calls) == 1, "but not for long"
+    assert KEY not in world.jobs._deciding
+
+
+def test_a_job_that_is_decided_on_holds_up_others_only_meanwhile() -> None:
+    world = World(took_s=0.1)
+    (known,) = world.store.of_gang(KEY)
+    world.store.put(replace(known, status=None, uid="other"))
+    seen: list[bool] = []
+
+    def status(*_: object) -> dict[str, object]:
+        seen.append(KEY in world.jobs._deciding)
+        return {}
+
+    world.writer.status = status
+    world.jobs.look(KEY)
+    assert seen == [True]
+    assert not world.jobs._deciding
