@@ -26,8 +26,7 @@ import (
 type settings struct {
 	Server string  `json:"server"`
 	CA     string  `json:"ca"`
-	Cert   string  `json:"cert"`
-	Key    string  `json:"key"`
+	Token  string  `json:"token"`
 	Watch  string  `json:"watch"`
 	Agents []agent `json:"agents"`
 }
@@ -64,6 +63,7 @@ var (
 	client  *http.Client
 	tlsConf *tls.Config
 	server  *url.URL
+	token   string
 	output  = bufio.NewWriter(os.Stdout)
 	outLock sync.Mutex
 )
@@ -95,14 +95,12 @@ func connect(asked settings) {
 	var err error
 	server, err = url.Parse(asked.Server)
 	check(err)
-	pair, err := tls.LoadX509KeyPair(asked.Cert, asked.Key)
-	check(err)
+	token = asked.Token
 	authority, err := os.ReadFile(asked.CA)
 	check(err)
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(authority)
 	tlsConf = &tls.Config{
-		Certificates:       []tls.Certificate{pair},
 		RootCAs:            roots,
 		ServerName:         server.Hostname(),
 		ClientSessionCache: tls.NewLRUClientSessionCache(8),
@@ -121,6 +119,7 @@ func listen(path string) *bufio.Reader {
 	check(err)
 	request, err := http.NewRequest("GET", server.String()+path, nil)
 	check(err)
+	request.Header.Set("Authorization", token)
 	check(request.Write(connection))
 	response, err := http.ReadResponse(bufio.NewReader(connection), request)
 	check(err)
@@ -161,6 +160,7 @@ func patch(path, kind string, body map[string]any) {
 	check(err)
 	request, err := http.NewRequest("PATCH", server.String()+path, bytes.NewReader(raw))
 	check(err)
+	request.Header.Set("Authorization", token)
 	request.Header.Set("Content-Type", kind)
 	response, err := client.Do(request)
 	check(err)

@@ -75,8 +75,7 @@ def _settings(session: Session, job: str, gang: Sequence[dict[str, Any]]) -> dic
     return {
         "server": known.host,
         "ca": known.ssl_ca_cert,
-        "cert": known.cert_file,
-        "key": known.key_file,
+        "token": session.authorization()["Authorization"],
         "watch": f"{_INCIDENTS}?{urlencode(query)}",
         "agents": [
             {

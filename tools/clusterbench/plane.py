@@ -41,6 +41,16 @@ def install(session: Session) -> None:
     session.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
     account = {"metadata": {"name": "default"}}
     session.create(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", account)
+    binding = {
+        "metadata": {"name": "bench"},
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": "cluster-admin",
+        },
+        "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": NAMESPACE}],
+    }
+    session.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding)
     policy = {
         "apiVersion": "kcover.io/v1alpha1",
         "kind": "FaultPolicy",
@@ -180,9 +190,11 @@ def cluster(folder: Path, apiserver: Path) -> Iterator[tuple[Session, Path]]:
     from tests.chart.control_plane import running
 
     with running(folder, apiserver) as plane:
-        session = connect(str(plane.kubeconfig))
-        install(session)
-        yield session, plane.kubeconfig
+        admin = connect(str(plane.kubeconfig))
+        install(admin)
+        # by a token, as in a cluster: a certificate would be verified anew for each request
+        kubeconfig = plane.kubeconfig_of("bench", plane.token(NAMESPACE, "default"))
+        yield connect(str(kubeconfig)), kubeconfig
 
 
 def wait(what: str, reached: Callable[[], bool], timeout_s: float) -> None:
