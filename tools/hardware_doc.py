@@ -63,10 +63,11 @@ def take(results: Results, ran: Results) -> Results:
     """`results` with what ran since; tests that the sources no longer have are dropped."""
     names = sorted({*results, *ran})
     merged = {name: {**results.get(name, {}), **ran.get(name, {})} for name in names}
-    return {
+    there = {
         name: {test: merged[name][test] for test in sorted(merged[name]) if _exists(test)}
         for name in names
     }
+    return {name: tests for name, tests in there.items() if tests}
 
 
 def _exists(test: str) -> bool:
@@ -107,8 +108,8 @@ def cell(tests: Mapping[str, Test], notes: Notes, wanted: Iterable[str] = ()) ->
     if len(skipped) == len(tests):
         return "-" + "".join(sorted({notes.mark(t["reason"]) for t in skipped.values()}))
     left_out = {_said(name): t["reason"] for name, t in skipped.items()}
-    ran = {_said(name) for name in tests}
-    left_out |= {f"`{name}`": "not run" for name in wanted if f"`{name}`" not in ran}
+    ran = {name.partition("::")[2].partition("[")[0] for name in tests}
+    left_out |= {f"`{name}`": "not run" for name in wanted if name not in ran}
     return "yes" + "".join(notes.mark(f"without {name}: {why}") for name, why in left_out.items())
 
 
