@@ -198,6 +198,29 @@ def test_the_longer_the_steps_the_later_a_leaver_is_noticed() -> None:
     assert faults(stage)[-1].cause is Cause.LEFT_EARLY
 
 
+def test_who_leaves_after_the_first_failure_is_not_to_blame() -> None:
+    stage = trained()
+    stage.exit(stage.rank(3), 1)
+    stage.one_pass(NS // 4)
+    stage.exit(stage.rank(1))
+    stage.run(2)
+    assert [(each.culprit and each.culprit.rank, each.cause) for each in faults(stage)] == [
+        (3, Cause.EXITED)
+    ]
+
+
+def test_a_rank_that_dies_after_its_loader_is_told_instead_of_it() -> None:
+    stage, loader = with_loader()
+    stage.exit(loader, signal=signal.SIGKILL)
+    stage.one_pass(NS // 4)
+    stage.exit(stage.rank(1), signal=signal.SIGSEGV)
+    stage.run(2)
+    verdict = only_fault(stage)
+    assert verdict.cause is Cause.SEGFAULT
+    assert verdict.culprit is not None
+    assert (verdict.culprit.rank, verdict.culprit.pid) == (1, 101)
+
+
 @pytest.mark.parametrize(("gap_s", "noticed"), [(14, True), (16, False)])
 def test_the_longer_the_steps_the_later_a_launcher_ends_the_others(
     gap_s: int, noticed: bool

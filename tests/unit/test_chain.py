@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,7 @@ from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.ranks import Role
 from kcover_ebpf.incidents.stacks import KnownWaits
 from kcover_ebpf.incidents.standing import Standing, State
-from kcover_ebpf.incidents.verdict import EvidenceKind, Kind
+from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind
 from kcover_ebpf.settings import Policy
 
 from .scene import BARRIER, COLLECTIVE
@@ -162,3 +163,60 @@ def test_a_rank_that_moves_right_now_is_never_a_culprit(standings: list[Standing
     if found.culprit is not None:
         assert scene.standings[found.culprit].state is not State.MOVING
         assert scene.silence_s(found.culprit) >= 2.0
+
+
+def test_of_ranks_that_cannot_go_on_the_first_is_named() -> None:
+    found = judge(
+        picture(
+            at(1, State.PEERS),
+            at(2, State.SLEEP_LONG, since_s=20),
+            at(3, State.SLEEP_LONG, since_s=30),
+        )
+    )
+    assert (found.kind, found.culprit, found.cause) == (Kind.HUNG, 3, Cause.BLOCKED_SLEEP)
+
+
+@pytest.mark.parametrize(("since_s", "kind"), [(0.3, Kind.WORKING), (0.5, Kind.HUNG)])
+def test_nobody_is_named_while_another_came_to_wait_just_now(since_s: float, kind: Kind) -> None:
+    found = judge(picture(at(1, State.SLEEP_LONG, since_s=30), at(2, State.PEERS, since_s=since_s)))
+    assert found.kind is kind
+
+
+@pytest.mark.parametrize(("second", "culprit"), [(State.STORAGE, None), (State.FUTEX, 1)])
+def test_where_several_ranks_wait_for_storage_it_is_no_rank(
+    second: State, culprit: int | None
+) -> None:
+    ranks = [at(1, State.STORAGE), at(2, second), at(3, State.FUTEX)]
+    stuck = [replace(each, proven=each.state is State.STORAGE) for each in ranks]
+    found = judge(picture(*stuck))
+    assert (found.kind, found.cause, found.culprit) == (Kind.HUNG, Cause.STORAGE, culprit)
+
+
+def test_one_rank_without_a_cpu_explains_no_wait_but_an_overloaded_host_does() -> None:
+    one = picture(at(1, State.THROTTLED), at(2, State.PEERS))
+    several = picture(at(1, State.THROTTLED), at(2, State.THROTTLED))
+    assert not chain.is_effort(one, one.standings[Pid(1)])
+    assert chain.is_effort(several, several.standings[Pid(1)])
+
+
+@pytest.mark.parametrize(("since_s", "cause"), [(1.9, Cause.TRAINING), (2.1, Cause.STOPPED)])
+def test_a_rank_that_is_stopped_for_a_moment_is_no_fault(since_s: float, cause: Cause) -> None:
+    found = judge(picture(at(1, State.STOPPED, since_s=since_s), at(2, State.PEERS)))
+    assert found.cause is cause
+
+
+@pytest.mark.parametrize(
+    ("since_s", "threshold_s", "cause"),
+    [
+        (5, 2, Cause.TRAINING),
+        (7, 2, Cause.WAIT_CYCLE),
+        (19, 10, Cause.TRAINING),
+        (21, 10, Cause.WAIT_CYCLE),
+    ],
+)
+def test_a_circle_is_told_after_twice_a_stall(
+    since_s: float, threshold_s: float, cause: Cause
+) -> None:
+    scene = picture(at(1, State.PEERS, since_s=since_s), at(2, State.PEERS, since_s=since_s))
+    found = judge(replace(scene, thresholds_s=dict.fromkeys(scene.ranks, threshold_s)))
+    assert found.cause is cause

@@ -56,6 +56,17 @@ def test_the_rank_that_did_not_join_is_named() -> None:
     assert decide(verdict, Act.SHUTDOWN).act is Act.SHUTDOWN
 
 
+def test_nobody_is_named_while_a_rank_has_come_to_its_wait_just_now() -> None:
+    stage = spinning(Stage())
+    stage.run(20)
+    fact = CollectivesSeen(stage.now_ns, 0, 3, behind=(rank(2, pid=102),))
+    scene = replace(stage.job.picture(), collectives=fact)
+    assert judge(scene).cause is Cause.NOT_IN_COLLECTIVE
+    late = replace(scene.standings[Pid(100)], since_ns=stage.now_ns - NS // 2)
+    scene = replace(scene, standings={**scene.standings, Pid(100): late})
+    assert judge(scene).cause is not Cause.NOT_IN_COLLECTIVE
+
+
 def test_numbers_of_a_communicator_over_all_ranks_are_the_jobs() -> None:
     verdict = told(spinning(Stage()), behind=(rank(1),))
     assert verdict.culprit is not None

@@ -238,13 +238,14 @@ def test_a_device_fault_is_a_finding_with_its_device():
     assert found.judge(views) is None
     found.observe(fault(2))
     found.observe(fault(3, pid=99))
+    found.observe(fault(11 * 10**9))  # much later: another trouble
     finding = found.judge(views)
     assert finding is not None
     assert (finding.kind, finding.cause) == (Kind.DEVICE_FAULT, Cause.DEVICE)
     assert (finding.culprit, finding.device, finding.since_ns) == (7, GPU, 2)
     assert finding.victims == (8,)
     assert finding.evidence[0].kind is EvidenceKind.EVENT
-    assert [each.text for each in finding.evidence][:2] == ["Xid 79 at 2", "Xid 79 at 1"]
+    assert [each.text for each in finding.evidence] == [f"Xid 79 at {at}" for at in (2, 1, 3)]
 
 
 def test_a_fault_of_a_process_outside_the_job_is_none():

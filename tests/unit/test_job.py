@@ -179,6 +179,8 @@ def test_peers_that_ask_in_vain_for_room_point_at_who_does_not_read() -> None:
     (verdict,) = faults(stage)
     assert verdict.culprit is not None
     assert (verdict.cause, verdict.culprit.rank) == (Cause.BLOCKED_READ, 2)
+    patient = dict.fromkeys(stage.job.members.ranks, 60.0)
+    assert judge(replace(stage.job.picture(), thresholds_s=patient)).kind is Kind.WORKING
 
 
 def test_peers_that_get_no_answer_have_lost_their_link() -> None:

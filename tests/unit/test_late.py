@@ -63,6 +63,8 @@ def test_a_lost_link_that_nobody_here_explains_leads_to_the_lost_rank() -> None:
     assert late.name_the_lost(stage.job, link).rank == 2
     named = replace(link, rank=1)
     assert late.name_the_lost(stage.job, named) is named
+    several = waiting([0, 3], 4, LOCAL)
+    assert late.name_the_lost(several.job, link) is link
 
 
 def test_a_look_goes_on_while_a_rank_waits_without_reason() -> None:

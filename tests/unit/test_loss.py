@@ -6,8 +6,11 @@ from kcover_ebpf.facts import TcpRetransmit
 from kcover_ebpf.ids import Inode, Pid
 from kcover_ebpf.incidents.loss import LossWatch
 from kcover_ebpf.incidents.processes import NS, ProcessView
+from kcover_ebpf.incidents.verdict import Kind
 
+from .scene import Stage
 from .test_links import mesh
+from .test_verdicts import all_wait, trained
 
 
 def lossy_watch(
@@ -31,6 +34,7 @@ def again(views: dict[Pid, ProcessView], pid: int, other: int, now_ns: int) -> T
         ([(100, 102), (102, 101), (103, 102)], 102),
         ([(100, 101), (102, 103)], None),
         ([(100, 101)], None),
+        ([(100, 102), (101, 102), (103, 102), (100, 101)], None),  # most, but not nearly all
     ],
 )
 def test_the_rank_that_most_losses_touch(pairs: list[tuple[int, int]], rank: int | None) -> None:
@@ -72,3 +76,23 @@ def test_when_the_job_has_become_slow_fewer_losses_matter() -> None:
     watch = lossy_watch(mesh(2), [(100, 101)], 10, per_s=2)
     assert watch.lossy(10 * NS, slowed=False) is None
     assert watch.lossy(10 * NS, slowed=True) is not None
+
+
+def lose_packets(stage: Stage, seconds: int) -> None:
+    """Between ranks 1 and 2, eight times a second."""
+    ends = ("127.0.0.1", 10_102), ("127.0.0.1", 10_201)
+    for _ in range(4 * seconds):
+        for _ in range(2):
+            stage.tell(TcpRetransmit(stage.now_ns, Pid(101), Inode(0), *ends, 0))
+        stage.one_pass(NS // 4)
+
+
+def test_losses_are_no_excuse_for_a_link_that_carries_nothing_for_long() -> None:
+    stage = trained()
+    lose_packets(stage, 8)
+    stage.rank(1).backoff = 4
+    all_wait(stage, -1)
+    lose_packets(stage, 4)
+    assert Kind.LOST_LINK not in {verdict.kind for verdict in stage.verdicts}
+    lose_packets(stage, 3)
+    assert stage.verdicts[-1].kind is Kind.LOST_LINK

@@ -44,6 +44,15 @@ def test_ranks_their_children_and_the_size_of_the_world() -> None:
     assert not members.children(Pid(100))
 
 
+def test_a_rank_is_wrapped_while_the_shell_around_it_lives() -> None:
+    members = Members()
+    appear(members, 800, 1, "bash run.sh", 0)
+    appear(members, 801, 800, "readlink x", 0)
+    assert members.is_wrapped(members.views[Pid(801)])
+    leave(members, 800)
+    assert not members.is_wrapped(members.views[Pid(801)])
+
+
 def test_roles_are_told_anew_only_when_something_was_learned() -> None:
     members = two_ranks()
     assert not members.classify()

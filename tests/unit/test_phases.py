@@ -1,10 +1,13 @@
 """When start-up is over, and what is learned from then on."""
 
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.facts import NO_SYSCALL
+from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.incidents.phases import Pace
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.settings import Policy
 from kcover_ebpf.syscalls import SyscallTable
+
+from .test_threads import POLL, YIELD, burning
 
 
 def start() -> tuple[Pace, dict[Pid, ProcessView]]:
@@ -52,3 +55,12 @@ def test_nothing_is_told_before_all_ranks_have_come() -> None:
     talk(ranks, 1)
     pace.watch_training(ranks, 3)
     assert not pace.trained
+
+
+def test_a_rank_that_asks_again_and_again_waits_and_one_that_computes_does_not() -> None:
+    pace, ranks = start()
+    view = ranks[Pid(1)]
+    assert not pace.waits(view)
+    for calls, waits in (([YIELD], True), ([POLL], True), ([NO_SYSCALL], False)):
+        view.threads[Tid(1)] = burning(16, calls, 16)
+        assert pace.waits(view) is waits

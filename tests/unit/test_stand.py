@@ -71,6 +71,45 @@ def test_the_state_of_a_rank(mode: str, changes: dict[str, object], state: State
     assert after(mode, changes).state is state
 
 
+@pytest.mark.parametrize(("quiet_s", "state"), [(4, State.STORING), (9, State.STORAGE)])
+def test_one_long_storage_call_is_charged_when_it_begins(quiet_s: int, state: State) -> None:
+    stage = trained()
+    rank = stage.rank(1)
+    stage.become(rank, "write", io_bytes_s=1_000_000)
+    all_wait(stage, 1)
+    stage.run(1)
+    rank.io_bytes_s = 0
+    stage.run(quiet_s)
+    assert standing(stage, 101).state is state
+
+
+@pytest.mark.parametrize(
+    ("wanted", "state"), [(0.97, State.THROTTLED), (0.6, State.COMPUTING), (0.0, State.COMPUTING)]
+)
+def test_who_gets_no_cpu_is_told_from_who_shares_one(wanted: float, state: State) -> None:
+    """`wanted`: the share of the time in which it was ready and did not run."""
+    stage = trained()
+    rank = stage.rank(1)
+    stage.become(rank, "run")
+    for _ in range(24):
+        rank.cpu_ns -= int(wanted * NS / 4)
+        rank.delay_ns += int(wanted * NS / 4)
+        stage.one_pass(NS // 4)
+    assert standing(stage, 101).state is state
+
+
+def test_what_was_seen_in_an_earlier_wait_explains_no_later_one() -> None:
+    stage = trained()
+    rank = stage.rank(1)
+    stage.become(rank, "read", files=(PIPE,))
+    all_wait(stage, 1)
+    stage.run(4)
+    assert standing(stage, 101).inspection is not None
+    stage.become(rank, "run")
+    stage.one_pass(NS // 4)
+    assert standing(stage, 101).inspection is None
+
+
 def test_silence_is_counted_from_the_moment_the_wait_began() -> None:
     stage = trained()
     stage.become(stage.rank(1), "futex", stack=LOCK)

@@ -136,6 +136,8 @@ def test_a_few_looks_do_not_tell_what_a_thread_burns_for(count: int, seldom: boo
     ("count", "calls", "spread", "in_place", "waits"),
     [
         (16, [NO_SYSCALL], 2, True, False),
+        (16, [NO_SYSCALL], 5, True, False),
+        (16, [NO_SYSCALL], 8, False, False),
         (16, [NO_SYSCALL], 16, False, False),
         (8, [NO_SYSCALL], 1, False, False),
         (10, [NO_SYSCALL], 1, True, False),

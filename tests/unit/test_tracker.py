@@ -48,6 +48,15 @@ def test_the_next_trouble_has_another_name() -> None:
     assert stage.verdicts[-1].incident == ""
 
 
+def test_a_fault_that_ends_for_a_moment_only_is_one_incident() -> None:
+    stage = trained()
+    stop_rank(stage, 1)
+    go_on(stage, 0.5)
+    stop_rank(stage, 1)
+    assert [each.incident for each in faults(stage)] == ["job-1"]
+    assert stage.verdicts[-1].kind is Kind.HUNG
+
+
 def test_a_hang_that_ends_in_a_crash_is_one_incident() -> None:
     stage = trained()
     stop_rank(stage, 1)

@@ -200,6 +200,18 @@ def test_a_rank_that_left_with_code_0_is_blamed_when_the_others_wait() -> None:
     assert verdict.culprit.rank == 1
 
 
+def test_of_two_ranks_that_left_the_first_is_blamed() -> None:
+    stage = trained()
+    for rank in (2, 1):
+        stage.exit(stage.rank(rank), 0)
+        stage.run(1)
+    all_wait(stage, -1)
+    verdict = stage.run(12)
+    assert verdict is not None
+    assert verdict.culprit is not None
+    assert (verdict.cause, verdict.culprit.rank) == (Cause.LEFT_EARLY, 2)
+
+
 def test_ranks_that_end_one_after_the_other_are_no_fault() -> None:
     stage = trained()
     for rank in range(4):
@@ -284,14 +296,22 @@ def test_a_fault_that_ends_is_followed_by_working() -> None:
     assert verdict.cause is Cause.TRAINING
 
 
-def test_a_missing_rank_is_named_but_never_ends_a_job() -> None:
+def without_rank_2(**changes: object) -> Stage:
+    """The first two of three ranks wait for the last, which does not come."""
     stage = Stage(world=3, policy=Policy(start_grace_s=30), connected=False)
     del stage.procs[102]
     stage.job.members.views.clear()
     for proc in list(stage.procs.values()):
         stage.add(proc)
-        stage.become(proc, "poll")
-    verdict = stage.run(45)
+        stage.become(proc, "poll", **changes)
+    return stage
+
+
+def test_a_missing_rank_is_named_but_never_ends_a_job() -> None:
+    stage = without_rank_2()
+    stage.run(29)
+    assert stage.verdicts[-1].kind is Kind.WORKING
+    verdict = stage.run(16)
     assert verdict is not None
     assert verdict.cause is Cause.MISSING_RANK
     assert verdict.culprit is not None
@@ -299,6 +319,12 @@ def test_a_missing_rank_is_named_but_never_ends_a_job() -> None:
     assert decide(verdict, Act.RESTART).act is Act.SNAPSHOT
     told = [each.cause for each in stage.verdicts if each.kind is not Kind.WORKING]
     assert told == [Cause.MISSING_RANK]
+
+
+def test_nobody_is_missing_while_those_who_came_are_at_work() -> None:
+    stage = without_rank_2(side_cpu=0.5)
+    stage.run(45)
+    assert {each.kind for each in stage.verdicts} == {Kind.WORKING}
 
 
 def test_waits_known_from_the_start_excuse_nobody_before_the_first_step() -> None:

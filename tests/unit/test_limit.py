@@ -1,0 +1,30 @@
+"""The rule that goes by time alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from kcover_ebpf.incidents.finding import Finding
+from kcover_ebpf.incidents.limit import at_hard_limit
+from kcover_ebpf.incidents.processes import NS
+from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind
+from kcover_ebpf.settings import Policy
+
+NOW_NS = 1_000 * NS
+WORKS = Finding(Kind.WORKING, Cause.COMPUTING, NOW_NS)
+HANGS = Finding(Kind.HUNG, Cause.BLOCKED_LOCK, NOW_NS, rank=1)
+
+
+@pytest.mark.parametrize(
+    ("found", "silent_s", "limit_s"), [(WORKS, 1e6, None), (WORKS, 29, 30), (HANGS, 1e6, 30)]
+)
+def test_what_was_found_stays(found: Finding, silent_s: float, limit_s: float | None) -> None:
+    policy = Policy(hard_limit_s=limit_s)
+    assert at_hard_limit(found, silent_s, policy, NOW_NS) is found
+
+
+def test_a_silence_beyond_the_limit_is_a_hang_of_nobody() -> None:
+    found = at_hard_limit(WORKS, 30, Policy(hard_limit_s=30), NOW_NS)
+    assert (found.kind, found.cause, found.rank) == (Kind.HUNG, Cause.UNKNOWN, None)
+    assert found.since_ns == NOW_NS - 30 * NS
+    assert [each.kind for each in found.evidence] == [EvidenceKind.TIME]
