@@ -71,7 +71,7 @@ def _kubernetes_module(release: Kubernetes, say: shell.Say) -> Path:
     imports = [f'_ "k8s.io/kubernetes/cmd/{name}"' for name in KUBERNETES_PROGRAMS]
     source = ["//go:build tools", "package testbed", "import (", *imports, ")"]
     (work / "tools.go").write_text("\n".join(source) + "\n")
-    shell.logged(cache.folder("log") / "build.log", [*_go(), "-C", work, "mod", "tidy"], _env())
+    shell.logged(cache.folder("log") / "build.log", [*go(), "-C", work, "mod", "tidy"], _env())
     return work
 
 
@@ -89,7 +89,7 @@ def _build(path: Path, work: Path, package: str, flags: list[str], say: shell.Sa
     started = time.monotonic()
     linker = " ".join(["-s", "-w", *flags])
     new = path.with_name(path.name + ".new")
-    command = [*_go(), "build", "-C", work, "-trimpath", "-ldflags", linker, "-o", new, package]
+    command = [*go(), "build", "-C", work, "-trimpath", "-ldflags", linker, "-o", new, package]
     shell.logged(cache.folder("log") / "build.log", command, _env())
     new.replace(path)
     cache.seal(path)
@@ -98,7 +98,7 @@ def _build(path: Path, work: Path, package: str, flags: list[str], say: shell.Sa
 
 def _download(module: str) -> dict[str, str]:
     fields: dict[str, str] = json.loads(
-        shell.text(*_go(), "mod", "download", "-json", module, timeout_s=1800)
+        shell.text(*go(), "mod", "download", "-json", module, timeout_s=1800)
     )
     return fields
 
@@ -107,7 +107,7 @@ def _env() -> dict[str, str]:
     return {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false"}
 
 
-def _go() -> list[str | Path]:
+def go() -> list[str | Path]:
     """The machine's Go where it is new enough or fetches a newer one by itself, else a fetched one.
 
     Debian 12's Go 1.19 is too old, and too old to fetch another by itself. But a Go release is a

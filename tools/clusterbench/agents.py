@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 
 from kcover_ebpf.cluster.order import Verb
 from kcover_ebpf.kube.session import Session
+from tools.cluster import build as programs
 from tools.clusterbench.plane import NAMESPACE, pod_status, report_body
 
 _INCIDENTS = f"/apis/kcover.io/v1alpha1/namespaces/{NAMESPACE}/incidents"
@@ -22,9 +23,9 @@ _PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
 def build(folder: Path) -> Path:
     """Compile the program into a folder; its path."""
-    program, source = folder / "agents", Path(__file__).with_name("agents.go")
-    subprocess.run(["go", "build", "-o", str(program), str(source)], check=True)
-    return program
+    made, source = folder / "agents", Path(__file__).with_name("agents.go")
+    subprocess.run([*programs.go(), "build", "-o", made, source], check=True)
+    return made
 
 
 class Agents:
