@@ -9,60 +9,17 @@ import itertools
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from tests.chart.control_plane import ControlPlane, User
 from tests.chart.release import Installed, make_pod
+from tests.chart.rights import AGENT, AT_HOME, CONTROLLER, Right
 
 RESTART = Path(__file__).resolve().parents[2] / "kcover_ebpf/cluster/restart.toml"
 
 
-class Right(NamedTuple):
-    """One verb on one resource; `group` "" is the core group."""
-
-    verb: str
-    group: str
-    resource: str
-
-
-def rights(group: str, resources: str, verbs: str) -> set[Right]:
-    return {Right(verb, group, each) for verb in verbs.split() for each in resources.split()}
-
-
-AGENT = (
-    rights("", "pods", "list watch")
-    | rights("kcover.io", "faultpolicies incidents", "list watch")
-    | rights("kcover.io", "faultreports", "create patch delete")
-)
-CONTROLLER = (
-    rights("", "pods", "get list watch delete deletecollection")
-    | rights("", "nodes", "list watch patch")
-    | rights("", "nodes/status", "patch")
-    | rights("", "events", "list watch create patch")
-    | rights("kcover.io", "faultpolicies faultreports", "list watch")
-    | rights("kcover.io", "incidents", "list watch create delete")
-    | rights("kcover.io", "incidents/status", "update")
-    | rights("batch", "jobs", "get patch")
-    | rights("kubeflow.org", "pytorchjobs tfjobs xgboostjobs", "get patch")
-    | rights("kubeflow.org", "paddlejobs jaxjobs mpijobs", "get patch")
-    | rights("trainer.kubeflow.org", "trainjobs", "get patch")
-    | rights("jobset.x-k8s.io", "jobsets", "get patch")
-    | rights("ray.io", "rayjobs rayclusters", "get patch")
-    | rights("kueue.x-k8s.io", "workloads", "list patch")
-    | rights("leaderworkerset.x-k8s.io", "leaderworkersets", "get")
-    | rights("apps", "statefulsets", "get")
-    | rights("batch.volcano.sh", "jobs", "get")
-    | rights("bus.volcano.sh", "commands", "create")
-    | rights("resource.k8s.io", "devicetaintrules", "create list delete")
-    | rights("resource.k8s.io", "resourceslices", "list")
-)
-AT_HOME = {
-    "agent": set[Right](),
-    # The lease that leads; only `create` is for any name.
-    "controller": rights("coordination.k8s.io", "leases", "create get update"),
-}
 EVERYWHERE = {"agent": AGENT, "controller": CONTROLLER}
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 NOTHING = "kcover-rbac-test"
