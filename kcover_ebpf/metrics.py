@@ -10,7 +10,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from socketserver import TCPServer, ThreadingMixIn
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import (
@@ -31,7 +31,9 @@ from kcover_ebpf.incidents.verdict import Cause, Kind, Verdict, WaitRow
 from kcover_ebpf.settings import Act
 
 if TYPE_CHECKING:
+    from kcover_ebpf.hardware.watch import DeviceWatch
     from kcover_ebpf.kernel.probes import ProbeStatus
+    from kcover_ebpf.kernel.sampler import Kernel
 
 _DETECTION_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
 _ANNOUNCED = (
@@ -118,6 +120,14 @@ class MetricsSink:
         self._read_lost = read_lost
         self._lost_before: dict[str, int] = {}
         self._look_at_kernel()
+
+    @classmethod
+    def of(cls, kernel: Kernel, devices: DeviceWatch) -> Self:
+        """Of a sensor: the probes and losses of its kernel side and of its device families."""
+        return cls(
+            lambda: (*kernel.statuses, *devices.statuses),
+            lambda: kernel.lost_counts | devices.lost_counts,
+        )
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self.registry)

@@ -207,10 +207,7 @@ class _Agent:
     ) -> None:
         from kcover_ebpf.agent.metrics import AgentMetrics
 
-        metrics = AgentMetrics(
-            lambda: (*kernel.statuses, *devices.statuses),
-            lambda: kernel.lost_counts | devices.lost_counts,
-        )
+        metrics = AgentMetrics.of(kernel, devices)
         self._audience.metrics = metrics
         checks = {
             "/healthz": lambda: (

@@ -104,10 +104,7 @@ class _Run:
     def _serve(self, server: MetricsServer, kernel: Kernel, devices: DeviceWatch) -> MetricsSink:
         from kcover_ebpf.metrics import MetricsSink
 
-        sink = MetricsSink(
-            lambda: (*kernel.statuses, *devices.statuses),
-            lambda: kernel.lost_counts | devices.lost_counts,
-        )
+        sink = MetricsSink.of(kernel, devices)
         server.serve(sink.registry)
         return sink
 
