@@ -76,6 +76,14 @@ _EXPECTED: Mapping[Kind, Sequence[Cause]] = {
     Kind.UNKNOWN: (Cause.UNKNOWN,),
 }
 """Pairs that exist from the start; any other pair appears when it happens."""
+_WHY_NOT_ATTACHED = (
+    "1 for each probe that is not attached: no_hook (this kernel has nothing to hang on), no_driver (its module is not "
+    "loaded), no_library, refused (a right is missing, or the verifier objects)."
+)
+_WHERE_LOST = (
+    "Records of the kernel. threads and sockets: no room in the sampler; events: ring buffer full; log and links: the "
+    "kernel overwrote its log, or dropped messages about links, before they were read."
+)
 
 
 class MetricsSink:
@@ -99,24 +107,29 @@ class MetricsSink:
         for kind, causes in _EXPECTED.items():
             for cause in causes:
                 self._verdicts.labels(kind.value, cause.value)
-        self._actions = self._counter("kcover_actions", "Actions carried out.", "act")
+        self._actions = self._counter(
+            "kcover_actions", "Snapshots, shutdowns, restarts of run.", "act"
+        )
         for act in (Act.SNAPSHOT, Act.SHUTDOWN, Act.RESTART):
             self._actions.labels(act.value)
         self._detection = Histogram(
             "kcover_detection_seconds",
-            "From the beginning of a trouble to its verdict.",
+            "From the beginning of a trouble to its verdict, faults only.",
             buckets=_DETECTION_BUCKETS_S,
             registry=self.registry,
         )
         text = "How long a rank has stood where it stands."
         self._ages = self._gauge("kcover_rank_progress_age_seconds", text, *age_labels)
         self._blind = self._counter("kcover_blind", "Times at which nothing could be judged.")
-        self._attached = self._gauge("kcover_probe_attached", "1 if attached.", "family", "probe")
-        text = "1 for each probe that is not attached, with why."
-        self._refused = self._gauge("kcover_probe_refused", text, "family", "probe", "reason")
+        self._attached = self._gauge(
+            "kcover_probe_attached", "1 if attached, else 0.", "family", "probe"
+        )
+        self._refused = self._gauge(
+            "kcover_probe_refused", _WHY_NOT_ATTACHED, "family", "probe", "reason"
+        )
         self._read_probes = read_probes
         self._probes_before: tuple[ProbeStatus, ...] = ()
-        self._lost = self._counter("kcover_records_lost", "Kernel records lost.", "family")
+        self._lost = self._counter("kcover_records_lost", _WHERE_LOST, "family")
         self._read_lost = read_lost
         self._lost_before: dict[str, int] = {}
         self._look_at_kernel()

@@ -40,24 +40,38 @@ class AgentMetrics(MetricsSink):
         read_lost: Callable[[], Mapping[str, int]],
     ) -> None:
         super().__init__(read_probes, read_lost, age_labels=_AGE_LABELS)
-        self._pods = self._gauge("kcover_watched_pods", "Pods under watch.")
-        self._gangs = self._gauge("kcover_watched_jobs", "Jobs with pods under watch.")
+        self._pods = self._gauge("kcover_watched_pods", "Pods of this node that are watched.")
+        self._gangs = self._gauge(
+            "kcover_watched_jobs", "Jobs with pods of this node that are watched."
+        )
         self._sent = self._counter("kcover_reports", "Reports by what came of them.", "result")
-        self._spooled = self._gauge("kcover_reports_spooled", "Reports with news, not sent yet.")
+        self._spooled = self._gauge(
+            "kcover_reports_spooled", "Reports with news that the API server has not taken yet."
+        )
         self._errors = self._counter(
-            "kcover_api_errors", "Requests that failed.", "verb", "resource", "kind"
+            "kcover_api_errors",
+            "Requests to the API server that failed.",
+            "verb",
+            "resource",
+            "kind",
         )
         for verb, resource in _REQUESTS:
             self._errors.labels(verb, resource, Unreachable.__name__)
-        self._orders = self._counter("kcover_orders", "Orders carried out.", "verb", "result")
+        self._orders = self._counter(
+            "kcover_orders", "Orders of the controller, as carried out.", "verb", "result"
+        )
         for order, result in product(Verb, AckResult):
             self._orders.labels(order.value, result.value)
         self._faults = self._gauge(
-            "kcover_device_fault", "1 for a fault not cleared.", "device", "fault", "fatal"
+            "kcover_device_fault",
+            "1 while an announced fault has not been cleared.",
+            *("device", "fault", "fatal"),
         )
-        self._xids = self._counter("kcover_xid", "Xids and SXids.", "device", "xid")
+        self._xids = self._counter("kcover_xid", "Xids and SXids seen.", "device", "xid")
         self._aer = self._counter("kcover_pcie_aer", "PCIe errors.", "device", "severity", "error")
-        self._down = self._counter("kcover_port_down", "Ports that went down.", "device", "port")
+        self._down = self._counter(
+            "kcover_port_down", "Times a port or link went down.", "device", "port"
+        )
         self._sent_before: Tally[str] = Tally()
 
     def on_pass(

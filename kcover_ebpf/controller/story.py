@@ -57,17 +57,21 @@ class Story:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.registry.register(self)
-        self._detection = self._histogram("kcover_detection_seconds", "From trouble to verdict.")
+        self._detection = self._histogram(
+            "kcover_detection_seconds", "From the beginning of a trouble to its verdict."
+        )
         text = "From the verdict until all ranks make progress again."
         self._recovery = self._histogram("kcover_recovery_seconds", text, "way")
         for way in (Way.IN_PLACE, Way.REPLACE):
             self._recovery.labels(way.value)
-        self._lost = Counter(
-            "kcover_time_lost_seconds", "Lost in incidents.", ["phase"], registry=self.registry
-        )
+        text = f"Seconds lost in incidents, by phase: {', '.join(_LOST)}."
+        self._lost = Counter("kcover_time_lost_seconds", text, ["phase"], registry=self.registry)
         for phase in _LOST:
             self._lost.labels(phase)
-        text = "Requests to the API server that failed."
+        text = (
+            "Work on gangs (incidents) or nodes that failed, watches that were cut off, objects that "
+            "cannot be read."
+        )
         self._errors = Counter(
             "kcover_api_errors", text, ["verb", "resource"], registry=self.registry
         )
@@ -138,13 +142,17 @@ class Story:
         opened = self.breakers()
         yield _gauge(
             "kcover_breaker_open",
-            "1 while too much was done at once to do more.",
+            "1 while jobs or nodes are not acted on, because too many were.",
             {(name,): float(leads and opened.get(name, False)) for name in names},
             "breaker",
         )
         kept = float(self.kept_out()) if leads else 0.0
-        yield _gauge("kcover_nodes_kept_out", "Nodes cordoned or tainted by us.", {(): kept})
-        lost = CounterMetricFamily("kcover_events_lost", "Events that were not written.")
+        yield _gauge(
+            "kcover_nodes_kept_out", "Nodes that this controller cordoned or tainted.", {(): kept}
+        )
+        lost = CounterMetricFamily(
+            "kcover_events_lost", "Events that were never written: refused, or one too many."
+        )
         lost.add_metric([], self._events.lost_count)
         yield lost
 
@@ -171,7 +179,11 @@ class Story:
             )
             values[each.namespace, each.job.name, each.job.kind, each.name, *said, *where] = 1.0
         labels = "namespace training_job kind incident verdict cause phase pod node".split()  # noqa: SIM905
-        return _gauge("kcover_incident_info", "Incidents that are not closed.", values, *labels)
+        text = (
+            "1 for each incident that is not closed: neither recovered nor, where nothing was done, over by "
+            "itself; pod and node are the culprit's, empty if nobody is named."
+        )
+        return _gauge("kcover_incident_info", text, values, *labels)
 
     def _ettr(self, leads: bool) -> Any:
         lost: Tally[tuple[str, str, str]] = Tally()
@@ -183,7 +195,7 @@ class Story:
             age_s = self._wall() - self.created_s.get(uid, self._wall())
             if age_s > 0:
                 values[namespace, name] = max(0.0, 1.0 - lost_s / age_s)
-        text = "1 - time lost in incidents / age of the job."
+        text = "Effective training time ratio: 1 - time lost in incidents / age of the job."
         return _gauge("kcover_job_ettr_ratio", text, values, "namespace", "training_job")
 
 

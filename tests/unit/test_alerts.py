@@ -83,10 +83,3 @@ def test_a_dashboard_asks_only_for_documented_metrics(dashboard: Path) -> None:
 
 def test_an_undocumented_metric_is_noticed() -> None:
     assert asked_for("rate(kcover_invented_total[5m])") - documented() == {"kcover_invented_total"}
-
-
-@pytest.mark.parametrize("rule", rules(), ids=lambda rule: str(rule["alert"]))
-def test_the_page_of_alerts_has_each_with_its_severity_and_delay(rule: dict[str, Any]) -> None:
-    name, after = rule["alert"], rule.get("for", "at once")
-    row = f"| [{name}](runbooks/{name}.md) | {rule['labels']['severity']} | {after} | "
-    assert row in (ROOT / "docs/alerts.md").read_text()

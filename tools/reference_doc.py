@@ -1,0 +1,159 @@
+"""Writes docs/metrics.md from what the programs serve, and docs/alerts.md from the alerts and their runbooks.
+
+python tools/reference_doc.py           writes both
+python tools/reference_doc.py --check   says which is not up to date, and exits 1
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import yaml
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.metrics import MetricWrapperBase
+
+from kcover_ebpf.agent.metrics import AgentMetrics
+from kcover_ebpf.controller.store import Store
+from kcover_ebpf.controller.story import Story
+from kcover_ebpf.metrics import MetricsSink
+
+ROOT = Path(__file__).resolve().parent.parent
+ALERTS = ROOT / "charts/kcover-ebpf/files/alerts.yaml"
+RUNBOOKS = ROOT / "docs/runbooks"
+MEANS = re.compile(r"\*\*Means\.\*\* (.+?)\.(?:\s|$)", re.DOTALL)
+TABLE = "\n| metric | type | labels | meaning |\n|---|---|---|---|\n"
+
+METRICS_HEAD = """# Metrics
+
+<!-- Written by tools/reference_doc.py from the programs themselves: change those. -->
+
+Names are a contract. Series with a closed list of labels exist from the start, at zero. Alerts and dashboards
+ask for no name that is not on this page; a test holds them together.
+
+Nothing here grows with the age of the cluster: series about a pod, rank or job leave with it, those about a device are
+bounded by the devices of the node, `verdict`, `cause`, `phase`, `verb` and `family` are closed lists. Each program also
+serves `process_*`: its own CPU, memory and descriptors.
+
+## Labels that join
+
+| label | joins |
+|---|---|
+| `namespace`, `pod` | kube-state-metrics (`kube_pod_info`), dcgm-exporter with Kubernetes support on |
+| `node` | `kube_node_info`; the scrape adds it to what an agent serves (the PodMonitor's relabelling) |
+| `device` | PCI address; dcgm-exporter's `pci_bus_id` |
+| `training_job` | the job; not named `job`, which is Prometheus's own |
+
+## `kcover-ebpf agent`, `kcover-ebpf run --metrics ADDR:PORT`
+"""
+CONTROLLER_HEAD = """
+## Controller
+
+Counted by the leader; a replica that does not lead serves `kcover_leader` 0 and no incident.
+"""
+ALERTS_HEAD = """# Alerts
+
+<!-- Written by tools/reference_doc.py from charts/kcover-ebpf/files/alerts.yaml and the runbooks: change those. -->
+
+They are in `charts/kcover-ebpf/files/alerts.yaml`; `promtool test rules tests/unit/alerts.test.yaml` tests each of
+them.
+
+| alert | severity | after | when |
+|---|---|---|---|
+"""
+ALERTS_END = """
+`KcoverJobHung` needs no waiting time, because a verdict already is one: it is told after two independent kinds of
+evidence agree. With a scrape and an evaluation every 5 s it fires within 10 s of the verdict.
+"""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric as it is served; `name` has the ending that queries use."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    text: str
+
+
+def served(registry: CollectorRegistry) -> dict[str, Metric]:
+    """All metrics of a program but those of its process, by name."""
+    # the registry tells labels only of series that exist
+    collectors = list(registry._collector_to_names)
+    families: list[Any] = []
+    for each in collectors:
+        if isinstance(each, MetricWrapperBase):
+            (family,) = each.describe()
+            families.append((family, each._labelnames))
+        elif not isinstance(each, ProcessCollector):
+            families += [(family, family._labelnames) for family in each.collect()]  # type: ignore[attr-defined]
+    found = {}
+    for family, labels in families:
+        name = family.name + ("_total" if family.type == "counter" else "")
+        found[name] = Metric(name, family.type, tuple(labels), family.documentation.rstrip("."))
+    return found
+
+
+def names(labels: tuple[str, ...]) -> str:
+    """A list of labels, as it stands in a cell."""
+    return ", ".join(f"`{label}`" for label in labels)
+
+
+def rows(metrics: dict[str, Metric], beside: dict[str, Metric]) -> Iterator[str]:
+    """Rows of a table; `beside`: the agent's, where they have more labels."""
+    for each in metrics.values():
+        also = set(beside[each.name].labels) - set(each.labels) if each.name in beside else set()
+        labels = names(each.labels) + (f"; agent also {names(tuple(sorted(also)))}" if also else "")
+        yield f"| `{each.name}` | {each.kind} | {labels} | {each.text} |\n"
+
+
+def metrics_page() -> str:
+    """docs/metrics.md."""
+    nobody: Any = SimpleNamespace(event=print)
+    sensor = served(MetricsSink(list, dict).registry)
+    agent = served(AgentMetrics(list, dict).registry)
+    controller = served(Story(Store(print), nobody, lambda: 0.0).registry)
+    only_agent = {name: each for name, each in agent.items() if name not in sensor}
+    parts = [METRICS_HEAD + TABLE, *rows(sensor, agent), "\n## Agent only\n" + TABLE]
+    return "".join([*parts, *rows(only_agent, {}), CONTROLLER_HEAD + TABLE, *rows(controller, {})])
+
+
+def when(alert: str) -> str:
+    """The first sentence of the runbook."""
+    found = MEANS.search((RUNBOOKS / f"{alert}.md").read_text(encoding="utf-8"))
+    assert found is not None, f"docs/runbooks/{alert}.md does not begin with what the alert means"
+    return " ".join(found[1].split())
+
+
+def alerts_page() -> str:
+    """docs/alerts.md."""
+    groups = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
+    table = [
+        f"| [{name}](runbooks/{name}.md) | {rule['labels']['severity']} "
+        f"| {rule.get('for', 'at once')} | {when(name)} |\n"
+        for group in groups
+        for rule in group["rules"]
+        for name in [rule["alert"]]
+    ]
+    return ALERTS_HEAD + "".join(table) + ALERTS_END
+
+
+def main(arguments: list[str]) -> int:
+    """Write or compare; the exit code."""
+    pages = {"docs/metrics.md": metrics_page(), "docs/alerts.md": alerts_page()}
+    if arguments != ["--check"]:
+        for name, text in pages.items():
+            (ROOT / name).write_text(text, encoding="utf-8")
+        return 0
+    old = [name for name, text in pages.items() if (ROOT / name).read_text("utf-8") != text]
+    for name in old:
+        print(f"{name} is not up to date: run python tools/reference_doc.py")
+    return 1 if old else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
