@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kcover_ebpf import report
@@ -13,7 +13,7 @@ from kcover_ebpf.cluster.kinds import gang_of
 from kcover_ebpf.cluster.pods import ContainerKind, Pod, pod_of
 from kcover_ebpf.errors import ApiError, CannotObserve, Forbidden, NotFound, UsageError
 from kcover_ebpf.kube.exec import Exec
-from kcover_ebpf.kube.session import Session, connect
+from kcover_ebpf.kube.session import Session, connect, namespace_of
 from kcover_ebpf.trace import merge, record
 from kcover_ebpf.trace.pods import BEAT_S
 from kcover_ebpf.trace.record import Line
@@ -30,7 +30,8 @@ class Wanted:
 
     pod: str | None = None
     job: str | None = None
-    namespace: str = "default"
+    namespace: str | None = None
+    """None: that of the context."""
     container: str | None = None
     agent_namespace: str | None = None
     kubeconfig: str | None = None
@@ -54,6 +55,8 @@ class Place:
 def lines(wanted: Wanted) -> Iterator[str]:
     """The records of the look; raises `UsageError` and `CannotObserve` with what to do."""
     session = connect(wanted.kubeconfig, wanted.context)
+    if wanted.namespace is None:
+        wanted = replace(wanted, namespace=namespace_of(wanted.kubeconfig, wanted.context))
     try:
         pods = _pods_of_job(session, wanted) if wanted.job else [_pod(session, wanted)]
         places = [_place(session, node, group, wanted) for node, group in _by_node(pods)]

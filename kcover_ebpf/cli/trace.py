@@ -35,7 +35,7 @@ Exit codes:
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("pod", required=False)
-@click.option("-n", "--namespace", default="default", show_default=True, help="Of POD or --job.")
+@click.option("-n", "--namespace", help="Of POD or --job; that of the context by default.")
 @click.option("-c", "--container", help="Only this container of POD; all by default.")
 @click.option("--job", metavar="NAME", help="All pods of this job.")
 @click.option("--kubeconfig", metavar="FILE", help="As for kubectl.")
@@ -87,7 +87,7 @@ class Wishes:
     """The options, as they are named on the command line."""
 
     pod: str | None
-    namespace: str
+    namespace: str | None
     container: str | None
     job: str | None
     kubeconfig: str | None
@@ -118,12 +118,7 @@ class Wishes:
 
 
 def _remote(wishes: Wishes) -> Iterator[str]:
-    try:
-        from kcover_ebpf.cli import remote
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            "a POD needs the Kubernetes client: pip install kcover-ebpf[kube]"
-        ) from error
+    from kcover_ebpf.cli import remote
 
     wanted = remote.Wanted(
         pod=wishes.pod,

@@ -195,14 +195,13 @@ class Session:
 
 
 def connect(kubeconfig: str | None = None, context: str | None = None) -> Session:
-    """A session by a kubeconfig, or as the pod that we run in; raises `UsageError` without either.
+    """A session by a kubeconfig, or as the pod that we run in; raises `UsageError` without either, or the client.
 
     Nothing is sent yet. `kubeconfig` None: KUBECONFIG, else the pod's own token, else ~/.kube/config.
     """
     import os
 
-    from kubernetes import client, config
-
+    client, config = _modules()
     configuration = client.Configuration()
     in_pod = "KUBERNETES_SERVICE_HOST" in os.environ
     named = kubeconfig or os.environ.get("KUBECONFIG")
@@ -230,8 +229,7 @@ def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> s
     """The namespace that a context of a kubeconfig names; "default" where none does."""
     import os
 
-    from kubernetes import config
-
+    _, config = _modules()
     try:
         named = kubeconfig or os.environ.get("KUBECONFIG")
         contexts, active = config.list_kube_config_contexts(named)
@@ -239,6 +237,14 @@ def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> s
         return "default"
     chosen = next((each for each in contexts if each["name"] == context), active)
     return str(chosen["context"].get("namespace") or "default")
+
+
+def _modules() -> tuple[Any, Any]:
+    try:
+        from kubernetes import client, config
+    except ModuleNotFoundError as error:
+        raise UsageError("this needs the Kubernetes client: pip install kubernetes") from error
+    return client, config
 
 
 def _delete_options(grace_s: int | None, propagation: str | None) -> Object:

@@ -1,6 +1,7 @@
 """What goes over the wire to an API server, and which error an answer becomes."""
 
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,12 @@ def test_a_bad_kubeconfig_is_one_line(text: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="kubeconfig") as caught:
         connect(str(path))
     assert "\n" not in str(caught.value)
+
+
+def test_without_the_client_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    with pytest.raises(UsageError, match="pip install kubernetes"):
+        connect()
 
 
 def test_an_unknown_context(tmp_path: Path) -> None:

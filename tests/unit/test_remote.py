@@ -135,6 +135,15 @@ def test_a_pod_is_looked_at_by_the_agent_of_its_node(server: Server) -> None:
     assert "--live" not in command
 
 
+def test_without_a_namespace_it_is_that_of_the_context(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.pods = []
+    monkeypatch.setattr(remote, "namespace_of", lambda *_: "physics")
+    with pytest.raises(UsageError, match="no pod a in namespace physics"):
+        list(remote.lines(Wanted(pod="a")))
+
+
 def test_live_is_passed_on(server: Server) -> None:
     lines(pod="a", live=True)
     assert "--live" in server.commands[0][1]
