@@ -2,11 +2,13 @@
 
 import dataclasses
 import socket
+import subprocess
 import urllib.request
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kcover_ebpf.agent.metrics import AgentMetrics
@@ -93,12 +95,32 @@ def test_what_has_a_closed_list_of_labels_is_there_before_it_happens() -> None:
     assert value("kcover_orders_total", {"verb": "Stop", "result": "Done"}) == 0
     lost = {"verb": "apply", "resource": "faultreports", "kind": "Unreachable"}
     assert value("kcover_api_errors_total", lost) == 0
-    nobody: Any = SimpleNamespace(event=print)
-    story = Story(Store(print), nobody, lambda: 0.0)
-    value = story.registry.get_sample_value
+    value = controller().get_sample_value
     assert value("kcover_recovery_seconds_count", {"way": "InPlace"}) == 0
     assert value("kcover_api_errors_total", {"verb": "watch", "resource": "objects"}) == 0
     assert value("kcover_events_lost_total") == 0
+
+
+def controller() -> CollectorRegistry:
+    nobody: Any = SimpleNamespace(event=print)
+    return Story(Store(print), nobody, lambda: 0.0).registry
+
+
+PROGRAMS = {
+    "run": lambda: MetricsSink(list, dict).registry,
+    "agent": lambda: AgentMetrics(list, dict).registry,
+    "controller": controller,
+}
+
+
+@pytest.mark.needs("promtool")
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_promtool_finds_nothing_to_say(program: str) -> None:
+    """Names, units and help texts are as Prometheus' own rules want them."""
+    text = generate_latest(PROGRAMS[program]())
+    command = ["promtool", "check", "metrics"]
+    done = subprocess.run(command, input=text, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_ipv6() -> None:
