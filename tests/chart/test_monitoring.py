@@ -1,0 +1,42 @@
+"""With the Prometheus operator's own definitions in the cluster its objects come by themselves, and are valid."""
+
+import subprocess
+from pathlib import Path
+
+import yaml
+
+from tests.chart.control_plane import ControlPlane
+from tests.chart.release import CHART, Helm
+from tools.cluster import build
+from tools.cluster.versions import Program
+
+OPERATOR = Program(
+    "prometheus-operator", "github.com/prometheus-operator/prometheus-operator", "v0.85.0"
+)
+WANTED = ("podmonitors", "prometheusrules")
+
+
+def kubectl_of(kubectl: Path, plane: ControlPlane, *arguments: str, stdin: str = "") -> str:
+    done = subprocess.run(
+        [kubectl, f"--kubeconfig={plane.kubeconfig}", *arguments],
+        input=stdin, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_operator_would_take_the_monitors_and_the_rules(
+    fresh_plane: ControlPlane, fresh_helm: Helm, kubectl: Path
+) -> None:
+    crds = build.module_folder(OPERATOR) / "example/prometheus-operator-crd"
+    for each in WANTED:
+        path = crds / f"monitoring.coreos.com_{each}.yaml"
+        kubectl_of(kubectl, fresh_plane, "create", f"--filename={path}")
+        crd = f"crd/{each}.monitoring.coreos.com"
+        kubectl_of(kubectl, fresh_plane, "wait", crd, "--for=condition=Established")
+    text = fresh_helm("template", "kcover", str(CHART), "--namespace=default", "--validate")
+    objects = [each for each in yaml.safe_load_all(text) if each]
+    mine = [each for each in objects if each["apiVersion"] == "monitoring.coreos.com/v1"]
+    assert [each["kind"] for each in mine] == ["PodMonitor", "PodMonitor", "PrometheusRule"]
+    strict = ("create", "--dry-run=server", "--validate=strict", "--filename=-")
+    kubectl_of(kubectl, fresh_plane, *strict, stdin=yaml.safe_dump_all(mine))
