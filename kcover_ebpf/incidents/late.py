@@ -98,14 +98,17 @@ def name_the_lost(job: Job, found: Finding) -> Finding:
 
 def held_here(job: Job, found: Finding) -> Finding:
     """A stopped or frozen part of a job as a fault: only a whole job that is held was suspended on purpose."""
-    size, ranks = job.members.world_size, job.members.ranks
-    if found.cause is not Cause.SUSPENDED or size is None or len(ranks) >= size:
+    ranks, standings = job.members.ranks, _standings(job)
+    # who has the number of its pod alone may not know how many there are, but those below it are
+    numbers = (each.rank for each in standings if each.rank is not None)
+    size = job.members.world_size or max(numbers, default=0) + 1
+    if found.cause is not Cause.SUSPENDED or len(ranks) >= size:
         return found
-    first = min(_standings(job), key=lambda each: each.since_ns)
+    first = min(standings, key=lambda each: each.since_ns)
     cause = {State.STOPPED: Cause.STOPPED, State.FROZEN: Cause.FROZEN}.get(first.state)
     if cause is None:
         return found
-    text = f"all {len(ranks)} ranks that were looked at are held, of {size} in the job"
+    text = f"all {len(ranks)} ranks that were looked at are held, of {size} or more in the job"
     evidence = (Evidence(EvidenceKind.SINK, f"rank {first.rank} is {first.text}; {text}"),)
     known = first.since_ns, first.pid, first.tid, first.rank
     return Finding(Kind.HUNG, cause, *known, evidence=evidence)

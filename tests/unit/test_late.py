@@ -100,11 +100,19 @@ def test_who_waits_busily_is_told_from_who_works_by_looking_for_longer(
     assert late.undecided(busy(modes, passes).job) is undecided
 
 
-@pytest.mark.parametrize(("present", "cause"), [([2], Cause.STOPPED), ([0, 1], Cause.SUSPENDED)])
+@pytest.mark.parametrize(
+    ("present", "world", "cause"),
+    [
+        ([2], 4, Cause.STOPPED),
+        ([0, 1], 2, Cause.SUSPENDED),
+        pytest.param([2], 0, Cause.STOPPED, id="numbers below, and no word on how many"),
+        pytest.param([0, 1], 0, Cause.SUSPENDED, id="no numbers below"),
+    ],
+)
 def test_a_part_of_a_job_that_is_stopped_was_not_suspended(
-    present: list[int], cause: Cause
+    present: list[int], world: int, cause: Cause
 ) -> None:
-    stage = waiting(present, 2, {}, mode="stopped")
+    stage = waiting(present, world, {}, mode="stopped")
     suspended = Finding(Kind.WORKING, Cause.SUSPENDED, stage.now_ns)
     found = late.held_here(stage.job, suspended)
     assert found.cause is cause
