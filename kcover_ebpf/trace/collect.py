@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from kcover_ebpf import __version__, report
 from kcover_ebpf.incidents.verdict import Verdict
@@ -52,7 +53,7 @@ class Tracer:
                 if patience.is_over(self._sensor, number):
                     break
             rows = self._table.rows()
-            verdict = passes.conclude(self._sensor)
+            verdict = self._conclude()
             yield self._rows(rows)
             blind: list[str] = []
             yield self._stacks(rows, verdict, blind)
@@ -73,7 +74,7 @@ class Tracer:
             due_s = time.monotonic() + _LIVE_S
             yield self._rows(self._table.rows())
             if judged:
-                yield from self._conclusion(passes.conclude(self._sensor), [])
+                yield from self._conclusion(self._conclude(), [])
 
     def close(self) -> None:
         """End the helpers."""
@@ -82,6 +83,16 @@ class Tracer:
 
     def _pods(self) -> Mapping[int, str]:
         return self._target.pod_names if isinstance(self._target, PodTarget) else {}
+
+    def _conclude(self) -> Verdict:
+        """The verdict as of now; its culprit with pod and node, where those are known."""
+        verdict = passes.conclude(self._sensor)
+        culprit = verdict.culprit
+        pod = self._pods().get(culprit.pid) if culprit and culprit.pid else None
+        if culprit is None or pod is None:
+            return verdict
+        placed = replace(culprit, pod=pod, node=os.environ.get("NODE_NAME"))
+        return replace(verdict, culprit=placed)
 
     def _looked(self) -> str:
         pods = tuple(sorted(set(self._pods().values())))

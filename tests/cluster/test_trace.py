@@ -96,15 +96,15 @@ def test_the_stopped_rank_of_a_job_on_two_nodes_is_named(watched: Namespace) -> 
     assert healthy.returncode == 0, healthy.stdout + healthy.stderr
     found = json.loads(healthy.stdout)
     assert {row["rank"] for row in found["threads"] if row["lead"]} == {0, 1, 2, 3}
+    (pod,) = {row["pod"] for row in found["threads"] if row["rank"] == 2}
     signal_rank(watched, found, 2, "STOP")
     try:
         time.sleep(10)
         hung = trace(watched, "--job", "demo", *mine, "-o", "json")
         said = json.loads(hung.stdout)
         assert (said["verdict"], said["cause"], said["culprit"]["rank"]) == ("HUNG", "stopped", 2)
-        assert said["victims"] == [0, 1, 3]
+        assert (said["victims"], said["culprit"]["pod"]) == ([0, 1, 3], pod)
         assert hung.returncode == 1
-        (pod,) = {row["pod"] for row in found["threads"] if row["rank"] == 2}
         one = trace(watched, pod, *mine)
         assert one.returncode == 1
         assert "stopped (SIGSTOP)" in one.stdout
