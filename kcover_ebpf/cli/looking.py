@@ -154,8 +154,8 @@ def _open(path: Path) -> IO[str]:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
-class _Ended(Exception):
-    """The user has seen enough."""
+class _Ended(BaseException):
+    """The user has seen enough. No `Exception`: who reads a connection would take it for a break of that."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

@@ -144,4 +144,6 @@ def test_nothing_was_asked_that_is_not_allowed(release: Release) -> None:
     for component in ("agent", "controller"):
         selector = f"--selector=app.kubernetes.io/component={component}"
         log = release.ctl("logs", selector, "--tail=-1", "--prefix")
-        assert not re.search("forbidden", log, re.IGNORECASE)
+        refused = [line for line in log.splitlines() if re.search("forbidden", line, re.IGNORECASE)]
+        # what is told about a namespace that is just being deleted has no place any more
+        assert [line for line in refused if "being terminated" not in line] == []

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import pytest
 
-from kcover_ebpf.cli import remote
+from kcover_ebpf.cli import looking, remote
 from kcover_ebpf.cli.remote import Wanted
 from kcover_ebpf.errors import CannotObserve, Forbidden, NotFound, Unreachable, UsageError
 from kcover_ebpf.report import event_line
@@ -142,6 +143,18 @@ def test_without_a_namespace_it_is_that_of_the_context(
     monkeypatch.setattr(remote, "namespace_of", lambda *_: "physics")
     with pytest.raises(UsageError, match="no pod a in namespace physics"):
         list(remote.lines(Wanted(pod="a")))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_the_connection_is_read_is_no_break_of_it(number: signal.Signals) -> None:
+    def broken() -> Iterator[str]:
+        yield from look("node1")[:1]
+        try:
+            signal.raise_signal(number)
+        except Exception as error:
+            raise CannotObserve("the connection broke") from error
+
+    assert looking.show(broken(), looking.How(output="jsonl")) == 128 + number
 
 
 def test_live_is_passed_on(server: Server) -> None:
