@@ -101,6 +101,13 @@ def test_a_value_that_the_schema_does_not_know_is_refused(helm: Helm, value: str
     assert REFUSED[value] in done.stderr
 
 
+def test_the_shown_crds_are_one_stream_of_documents(helm: Helm) -> None:
+    """The way to upgrade them is to pipe them into kubectl, and helm puts nothing between the files."""
+    shown = yaml.safe_load_all(helm("show", "crds", str(CHART)))
+    found = sorted(each["spec"]["names"]["kind"] for each in shown if each)
+    assert found == ["FaultPolicy", "FaultReport", "Incident"]
+
+
 def names(objects: list[dict[str, Any]]) -> set[str]:
     return {f"{each['kind']}/{each['metadata']['name']}" for each in objects}
 
