@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -199,8 +200,6 @@ def connect(kubeconfig: str | None = None, context: str | None = None) -> Sessio
 
     Nothing is sent yet. `kubeconfig` None: KUBECONFIG, else the pod's own token, else ~/.kube/config.
     """
-    import os
-
     client, config = _modules()
     configuration = client.Configuration()
     in_pod = "KUBERNETES_SERVICE_HOST" in os.environ
@@ -227,8 +226,6 @@ def connect(kubeconfig: str | None = None, context: str | None = None) -> Sessio
 
 def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> str:
     """The namespace that a context of a kubeconfig names; "default" where none does."""
-    import os
-
     _, config = _modules()
     try:
         named = kubeconfig or os.environ.get("KUBECONFIG")
