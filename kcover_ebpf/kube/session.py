@@ -1,11 +1,12 @@
 """One connection to an API server: requests by path, answers as plain objects, errors by kind.
 
 The official client reads the configuration, keeps tokens fresh and makes TLS; its models, which are
-most of its size and know no custom resource, are not used, nor is its way to send a request (`wire`).
+most of its size and know no custom resource, are not used.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import os
@@ -25,8 +26,8 @@ from kcover_ebpf.errors import (
     Unreachable,
     UsageError,
 )
-from kcover_ebpf.kube.wire import Answer, Wire
 
+CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 30.0
 POOL = 64
 """Connections that are kept: each watch holds one, and one too many costs a TLS handshake for every request."""
@@ -48,7 +49,7 @@ Object = dict[str, Any]
 
 
 class Session:
-    """Requests to one API server. Thread-safe."""
+    """Requests to one API server. Thread-safe: urllib3's pool is."""
 
     def __init__(self, configuration: Any) -> None:
         """`configuration`: a `kubernetes.client.Configuration`; `connect` makes one."""
@@ -56,9 +57,9 @@ class Session:
 
         self._configuration = configuration
         self._host = str(configuration.host).rstrip("/")
-        parts = urlsplit(self._host)
-        pool = RESTClientObject(configuration).pool_manager.connection_from_url(self._host)
-        self._wire, self._prefix = Wire(pool, parts.netloc, POOL), parts.path
+        # the connections to this one server, without the manager's search for them at each request
+        self._pool = RESTClientObject(configuration).pool_manager.connection_from_url(self._host)
+        self._prefix = urlsplit(self._host).path
         self._timeout_s = REQUEST_TIMEOUT_S
         self._header: dict[str, str] = {}
         self._known_until_s = 0.0
@@ -131,11 +132,13 @@ class Session:
     def stream(self, path: str, query: Mapping[str, str], timeout_s: int) -> Iterator[Object]:
         """Events of a watch, until the server ends it after `timeout_s`; close the iterator to leave early."""
         asked = {**query, "watch": "1", "timeoutSeconds": str(timeout_s)}
-        answer = self.ask("GET", path, asked, timeout_s=timeout_s + STREAM_SLACK_S)
+        response = self._send("GET", path, asked, None, "", timeout_s + STREAM_SLACK_S)
         try:
-            yield from _lines(answer)
+            yield from _lines(response)
         finally:
-            answer.close()
+            response.close()
+            with contextlib.suppress(Exception):
+                response.release_conn()
 
     def _json(
         self,
@@ -145,44 +148,50 @@ class Session:
         body: Object | None = None,
         kind: str = "application/json",
     ) -> Object:
-        answer = self.ask(method, path, query, body, kind)
+        response = self._send(method, path, query, body, kind, self._timeout_s)
         try:
-            raw = answer.read()
+            raw = response.read()
             found = json.loads(raw) if raw else {}
-        except json.JSONDecodeError as error:
+        except ValueError as error:
             raise Unreachable(f"{method} {path}: the answer is no JSON") from error
         except Exception as error:
             raise _unreachable(method, path, error) from error
         finally:
-            answer.close()
+            response.release_conn()
         return found if isinstance(found, dict) else {}
 
-    def ask(
+    def _send(
         self,
         method: str,
         path: str,
-        query: Mapping[str, str] | None = None,
-        body: Object | None = None,
-        kind: str = "application/json",
-        timeout_s: float | None = None,
-    ) -> Answer:
-        """Any request, its answer unread; close it. Raises `ApiError` for an answer that says no.
+        query: Mapping[str, str] | None,
+        body: Object | None,
+        kind: str,
+        timeout_s: float,
+    ) -> Any:
+        import urllib3
 
-        `timeout_s` None: that of the session.
-        """
-        target = f"{self._prefix}{path}" + (f"?{urlencode(query)}" if query else "")
+        url = f"{self._prefix}{path}" + (f"?{urlencode(query)}" if query else "")
         headers = {"Accept": "application/json", "User-Agent": f"kcover-ebpf/{__version__}"}
-        raw = None
         if body is not None:
-            headers["Content-Type"], raw = kind, json.dumps(body).encode()
+            headers["Content-Type"] = kind
         try:
             headers.update(self.authorization())
-            answer = self._wire.ask(method, target, headers, raw, timeout_s or self._timeout_s)
+            response = self._pool.urlopen(
+                method,
+                url,
+                body=None if body is None else json.dumps(body),
+                headers=headers,
+                preload_content=False,
+                retries=False,
+                redirect=False,
+                timeout=urllib3.Timeout(connect=min(CONNECT_TIMEOUT_S, timeout_s), read=timeout_s),
+            )
         except Exception as error:
             raise _unreachable(method, path, error) from error
-        if answer.status >= 400:
-            raise _refusal(method, path, answer)
-        return answer
+        if response.status >= 400:
+            raise _refusal(method, path, response)
+        return response
 
     def authorization(self) -> Mapping[str, str]:
         """The header that says who we are; empty with a client certificate."""
@@ -253,34 +262,37 @@ def _delete_options(grace_s: int | None, propagation: str | None) -> Object:
     return body
 
 
-def _lines(answer: Answer) -> Iterator[Object]:
+def _lines(response: Any) -> Iterator[Object]:
     rest = b""
     try:
-        for chunk in answer.parts():
+        for chunk in response.stream(65536, decode_content=True):
             *whole, rest = (rest + chunk).split(b"\n")
             for line in whole:
                 if line.strip():
                     found = json.loads(line)
                     if isinstance(found, dict):
                         yield found
-    except json.JSONDecodeError as error:
+    except ValueError as error:
         raise Unreachable("watch: the answer is no JSON") from error
+    except ApiError:
+        raise
     except Exception as error:
         raise _unreachable("watch", "", error) from error
 
 
-def _refusal(method: str, path: str, answer: Answer) -> ApiError:
+def _refusal(method: str, path: str, response: Any) -> ApiError:
     try:
-        body = json.loads(answer.read())
+        body = json.loads(response.read(65536))
         said = str(body.get("message", "")) if isinstance(body, dict) else ""
     except Exception:  # noqa: BLE001 - what a proxy sends in place of a status may be anything
         said = ""
     finally:
-        answer.close()
-    wait = answer.headers.get("retry-after", "")
-    kind = _KINDS.get(answer.status, Unreachable if answer.status >= 500 else ApiError)
-    text = f"{method} {path}: {answer.status} {' '.join(said.split())[:_MOST_ERROR_TEXT]}".rstrip()
-    return kind(text, answer.status, float(wait) if wait.isdecimal() else None)
+        response.release_conn()
+    status = int(response.status)
+    wait = response.headers.get("Retry-After", "")
+    kind = _KINDS.get(status, Unreachable if status >= 500 else ApiError)
+    text = f"{method} {path}: {status} {' '.join(said.split())[:_MOST_ERROR_TEXT]}".rstrip()
+    return kind(text, status, float(wait) if wait.isdecimal() else None)
 
 
 def _unreachable(method: str, path: str, error: Exception) -> Unreachable:

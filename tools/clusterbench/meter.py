@@ -31,9 +31,13 @@ class Meter:
 
 
 def _requests(session: Session) -> Counter[str]:
-    answer = session.ask("GET", "/metrics")
-    text = answer.read().decode()
-    answer.close()
+    from kubernetes import client
+
+    with client.ApiClient(session.configuration) as api:
+        answer, _, _ = api.call_api(
+            "/metrics", "GET", auth_settings=["BearerToken"], _preload_content=False
+        )
+        text = answer.read().decode()
     served: Counter[str] = Counter()
     for line in text.splitlines():
         if line.startswith("apiserver_request_total{"):
