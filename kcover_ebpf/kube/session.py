@@ -17,15 +17,8 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from kcover_ebpf import __version__
-from kcover_ebpf.errors import (
-    ApiError,
-    Conflict,
-    Forbidden,
-    Gone,
-    NotFound,
-    Unreachable,
-    UsageError,
-)
+from kcover_ebpf.errors import ApiError, Unreachable, UsageError
+from kcover_ebpf.kube.refusal import refusal, said, unreachable
 
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 30.0
@@ -35,15 +28,6 @@ STREAM_SLACK_S = 15.0
 """A stream that is silent for so long after the server should have ended it is dead."""
 _TOKEN_S = 10.0
 """For so long a token is not asked for again: the client reads its whole configuration anew each time."""
-_MOST_ERROR_TEXT = 300
-_KINDS: Mapping[int, type[ApiError]] = {
-    401: Forbidden,
-    403: Forbidden,
-    404: NotFound,
-    409: Conflict,
-    410: Gone,
-    429: Unreachable,
-}
 
 Object = dict[str, Any]
 
@@ -155,7 +139,7 @@ class Session:
         except ValueError as error:
             raise Unreachable(f"{method} {path}: the answer is no JSON") from error
         except Exception as error:
-            raise _unreachable(method, path, error) from error
+            raise unreachable(method, path, error) from error
         finally:
             response.release_conn()
         return found if isinstance(found, dict) else {}
@@ -188,9 +172,9 @@ class Session:
                 timeout=urllib3.Timeout(connect=min(CONNECT_TIMEOUT_S, timeout_s), read=timeout_s),
             )
         except Exception as error:
-            raise _unreachable(method, path, error) from error
+            raise unreachable(method, path, error) from error
         if response.status >= 400:
-            raise _refusal(method, path, response)
+            raise refusal(method, path, response)
         return response
 
     def authorization(self) -> Mapping[str, str]:
@@ -226,7 +210,7 @@ def connect(kubeconfig: str | None = None, context: str | None = None) -> Sessio
     except Exception as error:
         raise UsageError(
             f"cannot use the {'kubeconfig ' + named if named else 'Kubernetes configuration'}: "
-            f"{_said(error)}; give a valid one with --kubeconfig"
+            f"{said(error)}; give a valid one with --kubeconfig"
         ) from error
     configuration.retries = False
     configuration.connection_pool_maxsize = POOL
@@ -277,32 +261,4 @@ def _lines(response: Any) -> Iterator[Object]:
     except ApiError:
         raise
     except Exception as error:
-        raise _unreachable("watch", "", error) from error
-
-
-def _refusal(method: str, path: str, response: Any) -> ApiError:
-    try:
-        body = json.loads(response.read(65536))
-        said = str(body.get("message", "")) if isinstance(body, dict) else ""
-    except Exception:  # noqa: BLE001 - what a proxy sends in place of a status may be anything
-        said = ""
-    finally:
-        response.release_conn()
-    status = int(response.status)
-    wait = response.headers.get("Retry-After", "")
-    kind = _KINDS.get(status, Unreachable if status >= 500 else ApiError)
-    text = f"{method} {path}: {status} {' '.join(said.split())[:_MOST_ERROR_TEXT]}".rstrip()
-    return kind(text, status, float(wait) if wait.isdecimal() else None)
-
-
-def _unreachable(method: str, path: str, error: Exception) -> Unreachable:
-    return Unreachable(f"{method} {path}: {_said(error)}".strip())
-
-
-def _said(error: BaseException) -> str:
-    # urllib3 wraps the reason, and writes addresses of objects into its messages
-    reason = getattr(error, "reason", None)
-    if isinstance(reason, BaseException):
-        return _said(reason)
-    text = str(error).rpartition("object at ")[2].partition(">: ")[2] or str(error)
-    return " ".join((text or type(error).__name__).split())[:_MOST_ERROR_TEXT]
+        raise unreachable("watch", "", error) from error
