@@ -8,9 +8,10 @@ import re
 import selectors
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests import skips
 
@@ -19,10 +20,21 @@ ROOT = Path(__file__).resolve().parents[2]
 TRAIN = ROOT / "tools/cluster/train.py"
 PATIENCE_S = 120.0
 _BED = re.compile(r"\.testbed(?:-(.+))?")
+T = TypeVar("T")
 
 
 class ClusterError(AssertionError):
     """kubectl failed, or something did not happen in time."""
+
+
+def until(look: Callable[[], T | None], what: str, timeout_s: float = PATIENCE_S) -> T:
+    """The first answer that says something; raises ClusterError, with `what`, where none comes in time."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := look()):
+        if time.monotonic() > deadline:
+            raise ClusterError(f"not within {timeout_s:.0f} s: {what}")
+        time.sleep(0.3)
+    return found
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -23,24 +23,12 @@ from kcover_ebpf.agent.containers import Containers, is_stopped, processes
 from kcover_ebpf.cluster.pods import Pod, pod_of
 from tests.cluster import agents
 from tests.cluster.agents import Agent
-from tests.cluster.cluster import JOBS, ROOT, TRAIN, Cluster, Namespace
+from tests.cluster.cluster import JOBS, ROOT, TRAIN, Cluster, Namespace, until
 from tests.cluster.relay import Relay
 
 pytestmark = [pytest.mark.needs("root", "bpf"), pytest.mark.timeout(900, func_only=True)]
 
 SELECTOR = "training.kubeflow.org/job-name=demo"
-SOON_S = 120.0
-T = TypeVar("T")
-
-
-def until(look: Callable[[], T | None], what: str, timeout_s: float = SOON_S) -> T:
-    """The first answer that is not None or False."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if found := look():
-            return found
-        time.sleep(0.3)
-    raise AssertionError(f"not within {timeout_s:.0f} s: {what}")
 
 
 @dataclass

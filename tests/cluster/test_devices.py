@@ -9,17 +9,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
 from tests import skips
 from tests.cluster.agents import Agent
-from tests.cluster.cluster import JOBS, Cluster, ClusterError, Namespace
+from tests.cluster.cluster import JOBS, Cluster, Namespace, until
 from tests.cluster.guest_node import CARD, CARD_UP, GuestNode
 from tests.cluster.kinds import KINDS, rank_pods
 from tests.cluster.nodes import kept_out
@@ -32,17 +31,6 @@ from tests.vm.packages import Missing
 pytestmark = [pytest.mark.needs("root", "bpf"), pytest.mark.timeout(900, func_only=True)]
 DRIVER, OTHER = "gpu.kcover.test", "0000:5e:00.0"
 TWO = KINDS["job"]
-T = TypeVar("T")
-
-
-def until(look: Callable[[], T], what: str, timeout_s: float = 120.0) -> T:
-    """The first answer that is true."""
-    deadline = time.monotonic() + timeout_s
-    while not (found := look()):
-        if time.monotonic() > deadline:
-            raise ClusterError(f"not within {timeout_s:.0f} s: {what}")
-        time.sleep(0.3)
-    return found
 
 
 @pytest.fixture(scope="module")

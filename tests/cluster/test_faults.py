@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 
 from tests import skips
 from tests.cluster import nodes
-from tests.cluster.cluster import JOBS, ClusterError, Namespace
+from tests.cluster.cluster import JOBS, ClusterError, Namespace, until
 from tests.cluster.kinds import (
     KINDS,
     process,
@@ -236,14 +235,14 @@ def test_a_rank_that_no_signal_ends_is_told_and_its_node_is_kept_out(
     assert not job["status"].get("failed")
 
 
-def until_told(namespace: Namespace, words: str, timeout_s: float = 120.0) -> dict[str, Any]:
+def until_told(namespace: Namespace, words: str) -> dict[str, Any]:
     """The incident, once its timeline says so."""
-    deadline = time.monotonic() + timeout_s
-    told: list[str] = []
-    while time.monotonic() < deadline:
+
+    def look() -> dict[str, Any] | None:
         for each in incidents(namespace):
             told = [line.get("text", "") for line in each.get("status", {}).get("timeline", ())]
             if any(words in text for text in told):
                 return each
-        time.sleep(0.3)
-    raise ClusterError(f"nobody said {words!r}: {told}")
+        return None
+
+    return until(look, f"somebody says {words!r}")
