@@ -17,6 +17,7 @@ from tests.cluster import agents as real_agents
 from tests.cluster import nodes
 from tests.cluster.cluster import ROOT, TRAIN, Cluster, ClusterError, Namespace
 from tests.cluster.installed import Release, installed, provide_image
+from tests.cluster.restarts import running
 
 TESTBED = ROOT / "tools/testbed"
 RULE = "templates/admission/restart-in-place.yaml"
@@ -97,6 +98,14 @@ def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Name
         cluster.ctl("delete", "namespace", name, "--wait=false")
         for node in nodes.kept_out(cluster) - out:
             nodes.let_in(cluster, node)
+
+
+@pytest.fixture
+def controller(namespace: Namespace, tmp_path: Path) -> Iterator[None]:
+    """The controller, for this namespace alone; what it said is shown where the test fails."""
+    with running(namespace, tmp_path / "controller.log") as program:
+        yield
+        print(program.log)
 
 
 @pytest.fixture(scope="module")

@@ -5,23 +5,44 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import yaml
 
 
 class Relay:
-    """Listens on a port of its own; `cut` drops every connection and refuses new ones."""
+    """Carries connections to the server of a kubeconfig; `cut` drops every one and refuses new ones."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self._target = host, port
+    def __init__(self, kubeconfig: Path, folder: Path) -> None:
+        config = yaml.safe_load(kubeconfig.read_text())
+        server = config["clusters"][0]["cluster"]
+        address = urlsplit(server["server"])
+        self._target = address.hostname or "", address.port or 443
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._listener: socket.socket | None = None
-        self.port = 0
+        self._port = 0
         self.mend()
+        server["server"] = f"https://127.0.0.1:{self._port}"
+        server["tls-server-name"] = address.hostname
+        _find_files(server, kubeconfig.parent)
+        _find_files(config["users"][0]["user"], kubeconfig.parent)
+        self.kubeconfig = folder / "relayed.kubeconfig"
+        """Leads through the relay."""
+        self.kubeconfig.write_text(yaml.safe_dump(config))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cut()
 
     def mend(self) -> None:
         """Let connections through (again)."""
-        listener = socket.create_server(("127.0.0.1", self.port))
-        self.port = listener.getsockname()[1]
+        listener = socket.create_server(("127.0.0.1", self._port))
+        self._port = listener.getsockname()[1]
         self._listener = listener
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
 
@@ -52,6 +73,8 @@ class Relay:
 
     def _copy(self, source: socket.socket, sink: socket.socket) -> None:
         with self._lock:
+            if self._listener is None:  # cut since it was accepted
+                return
             self._open.add(source)
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
@@ -60,3 +83,10 @@ class Relay:
             sink.shutdown(socket.SHUT_RDWR)
         with self._lock:
             self._open.discard(source)
+
+
+def _find_files(entry: dict[str, Any], folder: Path) -> None:
+    """Names of files in a kubeconfig are relative to its own folder."""
+    for key in ("certificate-authority", "client-certificate", "client-key"):
+        if key in entry:
+            entry[key] = str((folder / entry[key]).resolve())

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -107,13 +106,7 @@ class Stand:
 def stand(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
     folder = tmp_path_factory.mktemp("agents")
     cluster.ctl("apply", f"--filename={ROOT / 'charts/kcover-ebpf/crds'}")
-    config = yaml.safe_load(cluster.kubeconfig.read_text())
-    server = config["clusters"][0]["cluster"]
-    address = urlsplit(server["server"])
-    relay = Relay(address.hostname or "", address.port or 443)
-    server["server"] = f"https://127.0.0.1:{relay.port}"
-    server["tls-server-name"] = address.hostname
-    (folder / "kubeconfig").write_text(yaml.safe_dump(config))
+    relay = Relay(cluster.kubeconfig, folder)
     name = f"agents-{os.getpid()}"
     cluster.ctl("create", "namespace", name)
     namespace = Namespace(cluster, name)
@@ -121,7 +114,7 @@ def stand(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         namespace.ctl("create", "configmap", "train", f"--from-file={TRAIN}")
         manifest = (JOBS / "pytorchjob.yaml").read_text()
         namespace.apply(manifest.replace("kcover.io/cascading-recovery", "example.com/label"))
-        with agents.running(cluster, folder, name, folder / "kubeconfig") as started:
+        with agents.running(cluster, folder, name, relay.kubeconfig) as started:
             namespace.wait_for_steps(SELECTOR, 4, 5, 300)
             yield Stand(namespace, relay, started)
     finally:

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
 
 import pytest
 import yaml
@@ -17,8 +14,8 @@ import yaml
 from kcover_ebpf.kube.session import connect
 from tests.cluster.agent_double import AgentDouble
 from tests.cluster.cluster import JOBS, Namespace
-from tests.cluster.gate import Gate
 from tests.cluster.kinds import KINDS
+from tests.cluster.relay import Relay
 from tests.cluster.restarts import (
     IN_PLACE_RULE,
     counters,
@@ -44,13 +41,6 @@ LABELS = {"batch.kubernetes.io/job-name": "demo"}
 @pytest.fixture
 def session(namespace: Namespace):
     return connect(str(namespace.cluster.kubeconfig))
-
-
-@pytest.fixture
-def controller(namespace: Namespace, tmp_path: Path) -> Iterator[object]:
-    with running(namespace, tmp_path / "controller.log") as program:
-        yield program
-        print(program.log)
 
 
 def started(namespace: Namespace, in_place: bool = False) -> None:
@@ -167,15 +157,15 @@ def test_an_api_server_that_is_away_for_a_minute_delays_and_doubles_nothing(name
     started(namespace)
     old = {pod["metadata"]["uid"] for pod in namespace.pods(JOB.selector)}
     with (
-        closing(Gate(namespace.cluster.kubeconfig, tmp_path)) as gate,
-        running(namespace, tmp_path / "controller.log", gate.kubeconfig),
-        AgentDouble(connect(str(gate.kubeconfig)), namespace.name, LABELS, JOB.kind) as double,
+        Relay(namespace.cluster.kubeconfig, tmp_path) as relay,
+        running(namespace, tmp_path / "controller.log", relay.kubeconfig),
+        AgentDouble(connect(str(relay.kubeconfig)), namespace.name, LABELS, JOB.kind) as double,
     ):
         double.break_rank(namespace.pods(JOB.selector)[-1]["metadata"]["name"])
         wait_for_phase(namespace, ("ShuttingDown",))
-        gate.shut()
+        relay.cut()
         time.sleep(60)
-        gate.open()
+        relay.mend()
         incident = recover(namespace, double)
     assert ways(incident) == ["Replace"]
     pods = namespace.pods(JOB.selector)

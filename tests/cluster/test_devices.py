@@ -22,7 +22,7 @@ from tests.cluster.cluster import JOBS, Cluster, Namespace, until
 from tests.cluster.guest_node import CARD, CARD_UP, GuestNode
 from tests.cluster.kinds import KINDS, rank_pods
 from tests.cluster.nodes import kept_out
-from tests.cluster.restarts import incidents, policy, running, wait_for_phase, ways
+from tests.cluster.restarts import incidents, policy, wait_for_phase, ways
 from tests.vm import kernels
 from tests.vm.conftest import GPU, insert_driver
 from tests.vm.guest import Guest, gpu_slot
@@ -58,13 +58,6 @@ def node(
         found.run_agent(namespace.name)
         until(lambda: report(namespace, found.name), "the agent in the guest reports", 300)
         yield found
-
-
-@pytest.fixture
-def controller(namespace: Namespace, tmp_path: Path) -> Iterator[None]:
-    with running(namespace, tmp_path / "controller.log") as program:
-        yield
-        print(program.log)
 
 
 def report(namespace: Namespace, name: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +27,6 @@ from tests.cluster.restarts import (
     incidents,
     policy,
     row_of,
-    running,
     stopped,
     wait_for_phase,
     ways,
@@ -42,13 +40,6 @@ pytestmark = [
 FOUR = KINDS["pytorchjob"]
 TWO = KINDS["job"]
 OVER = ("Recovered", "Failed", "Refused", "Observed")
-
-
-@pytest.fixture
-def controller(namespace: Namespace, tmp_path: Path) -> Iterator[None]:
-    with running(namespace, tmp_path / "controller.log") as program:
-        yield
-        print(program.log)
 
 
 def restarts(namespace: Namespace, selector: str) -> dict[str, int]:
