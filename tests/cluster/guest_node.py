@@ -135,7 +135,10 @@ def _identity(uid: str) -> str:
 
 
 def _group(uid: str) -> str:
-    return f"/sys/fs/cgroup/kubepods/burstable/pod{uid}/{_identity(uid)}"
+    """As with the systemd driver; the test bed's own kubelets use cgroupfs."""
+    pods = "/sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice"
+    pod = f"kubepods-burstable-pod{uid.replace('-', '_')}.slice"
+    return f"{pods}/{pod}/cri-containerd-{_identity(uid)}.scope"
 
 
 def _running(pod: dict[str, Any]) -> dict[str, Any]:

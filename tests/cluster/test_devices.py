@@ -84,10 +84,12 @@ def of_node(cluster: Cluster, node: GuestNode) -> dict[str, Any]:
     return found
 
 
-def condition(cluster: Cluster, node: GuestNode) -> str:
-    """Status of the condition that tells of a device fault; empty without one."""
-    conditions = of_node(cluster, node)["status"]["conditions"]
-    return next((each["status"] for each in conditions if each["type"] == "KcoverDeviceFault"), "")
+def condition(cluster: Cluster, node: GuestNode) -> tuple[str, str]:
+    """Status and message of the condition that tells of a device fault; empty without one."""
+    for each in of_node(cluster, node)["status"]["conditions"]:
+        if each["type"] == "KcoverDeviceFault":
+            return each["status"], each["message"]
+    return "", ""
 
 
 def spread(text: str) -> str:
@@ -121,6 +123,8 @@ def test_a_gpu_that_falls_off_the_bus(
     uids = {pod["metadata"]["uid"] for pod in here}
     until(lambda: holders(namespace, node) >= uids, "the agent knows who holds the GPU")
     break_gpu(node)
+    fault = until(lambda: report(namespace, node.name).get("devices"), "the agent tells")[0]
+    assert (fault["device"], fault["fatal"], set(fault["pods"])) == (GPU, True, uids)
     incident = wait_for_phase(namespace, ("Recovered", "Failed", "Refused", "Observed"), 1, 240)
     status = incident["status"]
     assert status["phase"] == "Recovered", status["timeline"]
@@ -128,9 +132,10 @@ def test_a_gpu_that_falls_off_the_bus(
     culprit = status["culprit"]
     assert (culprit["device"], culprit["node"]) == (GPU, node.name)
     assert culprit["pod"] in {pod["metadata"]["name"] for pod in here}
+    assert "fallen off the bus" in status["evidence"][0]["text"]
     assert ways(incident) == ["Replace"]
     assert len(incidents(namespace)) == 1
-    check_kept_out(cluster, namespace, node)
+    check_kept_out(cluster, node)
     pods = rank_pods(namespace, TWO)
     assert len(pods) == 3
     assert node.name not in {pod["spec"]["nodeName"] for pod in pods}
@@ -139,21 +144,21 @@ def test_a_gpu_that_falls_off_the_bus(
     (job,) = namespace.get("jobs", "demo")
     assert not job["status"].get("failed")
     declare_well(cluster, node)
-    until(lambda: condition(cluster, node) == "False", "the condition is taken back")
+    until(lambda: condition(cluster, node)[0] == "False", "the condition is taken back")
     until(lambda: not kept_out(cluster), "the node is let in")
     spec = of_node(cluster, node)["spec"]
     assert not spec.get("unschedulable")
     assert "kcover.io/device-fault" not in {taint["key"] for taint in spec.get("taints", ())}
 
 
-def check_kept_out(cluster: Cluster, namespace: Namespace, node: GuestNode) -> None:
-    """Report, condition, cordon, taint and Events of a node whose GPU failed."""
-    (fault,) = report(namespace, node.name)["devices"]
-    assert (fault["device"], fault["fatal"]) == (GPU, True)
+def check_kept_out(cluster: Cluster, node: GuestNode) -> None:
+    """Condition, cordon, taint and Events of a node whose GPU failed."""
     spec = of_node(cluster, node)["spec"]
     assert spec["unschedulable"]
     assert "kcover.io/device-fault" in {taint["key"] for taint in spec["taints"]}
-    assert condition(cluster, node) == "True"
+    status, message = condition(cluster, node)
+    assert status == "True"
+    assert "xid_79" in message
     assert kept_out(cluster) == {node.name}
     events = cluster.get("events", "--all-namespaces", "--field-selector=involvedObject.kind=Node")
     told = {each["reason"] for each in events if each["involvedObject"]["name"] == node.name}
@@ -233,7 +238,7 @@ def test_a_gpu_that_is_handed_out_alone_is_tainted_alone(
         selector = {"driver": DRIVER, "pool": node.name, "device": "gpu-0"}
         assert rule["spec"]["deviceSelector"] == selector
         assert rule["spec"]["taint"]["effect"] == "NoSchedule"
-        until(lambda: condition(cluster, node) == "True", "the node tells of the fault")
+        until(lambda: condition(cluster, node)[0] == "True", "the node tells of the fault")
         assert kept_out(cluster) == set(), "its other GPU goes on working"
         for name, address in (("bad", GPU), ("good", OTHER)):
             for each in asking(node, name, address):
