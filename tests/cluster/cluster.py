@@ -8,7 +8,9 @@ import re
 import selectors
 import subprocess
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -84,6 +86,11 @@ class Cluster:
     def serves(self, resource: str) -> bool:
         """Whether the API server knows a resource, such as pytorchjobs.kubeflow.org."""
         return self.run("get", resource, "--all-namespaces", "--output=name").returncode == 0
+
+    @property
+    def arms_pods(self) -> bool:
+        """Whether it is new enough for the policy that gives armed pods the kubelet's rule."""
+        return self.serves("mutatingadmissionpolicies.admissionregistration.k8s.io")
 
 
 @dataclass(frozen=True)
@@ -172,6 +179,20 @@ class Namespace:
             left = max(1.0, deadline - time.monotonic())
             self.wait(f"pod/{name}", "condition=Ready", left)
             self.wait_for_log(name, rf"rank \d+ step {step}$", left)
+
+
+@contextmanager
+def fresh_namespace(cluster: Cluster, title: str) -> Iterator[Namespace]:
+    """A namespace with the training program, called after the title; deleted afterwards."""
+    readable = re.sub(r"[^a-z0-9]+", "-", title.lower())[:40].strip("-")
+    mine = Namespace(cluster, f"{readable}-{uuid.uuid4().hex[:6]}")
+    cluster.ctl("create", "namespace", mine.name)
+    try:
+        mine.ctl("create", "configmap", "train", f"--from-file={TRAIN}")
+        yield mine
+    finally:
+        # Not waited for: the ranks have 30 s to end, and nobody else looks into this namespace.
+        cluster.ctl("delete", "namespace", mine.name, "--wait=false")
 
 
 def _chunks(tail: subprocess.Popen[bytes], deadline: float):

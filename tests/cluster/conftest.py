@@ -2,12 +2,11 @@
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pytest
 
 from tests.cluster import agents as real_agents
 from tests.cluster import nodes
-from tests.cluster.cluster import ROOT, TRAIN, Cluster, ClusterError, Namespace
+from tests.cluster.cluster import ROOT, Cluster, ClusterError, Namespace, fresh_namespace
 from tests.cluster.installed import Release, installed, provide_image
 from tests.cluster.restarts import running
 
@@ -53,16 +52,16 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def install(cluster: Cluster) -> Callable[[str], None]:
-    """Installs a job controller of the test bed; a cluster of $KUBECONFIG is taken as it is."""
+def install(cluster: Cluster) -> Callable[[Iterable[str]], None]:
+    """Installs job controllers of the test bed; a cluster of $KUBECONFIG is taken as it is."""
 
-    def once(name: str) -> None:
-        if "KUBECONFIG" not in os.environ:
-            command = [str(TESTBED), "up", "--controllers", name]
+    def at_once(names: Iterable[str]) -> None:
+        if "KUBECONFIG" not in os.environ and names:
+            command = [str(TESTBED), "up", "--controllers", ",".join(sorted(names))]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             assert done.returncode == 0, f"tools/testbed up: {done.stderr or done.stdout}"
 
-    return once
+    return at_once
 
 
 @pytest.fixture(scope="module")
@@ -81,23 +80,9 @@ def release(cluster: Cluster, image: str) -> Iterator[Release]:
 
 @pytest.fixture
 def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Namespace]:
-    """A namespace of the test's own, with the training program; deleted afterwards.
-
-    A node that the test's controller kept out is let in again: the next test needs all of them.
-    """
-    readable = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[:40].strip("-")
-    name = f"{readable}-{uuid.uuid4().hex[:6]}"
-    out = nodes.kept_out(cluster)
-    cluster.ctl("create", "namespace", name)
-    try:
-        mine = Namespace(cluster, name)
-        mine.ctl("create", "configmap", "train", f"--from-file={TRAIN}")
+    """A namespace of the test's own, with the training program; deleted afterwards."""
+    with nodes.all_let_in(cluster), fresh_namespace(cluster, request.node.name) as mine:
         yield mine
-    finally:
-        # Not waited for: the ranks have 30 s to end, and nobody else looks into this namespace.
-        cluster.ctl("delete", "namespace", name, "--wait=false")
-        for node in nodes.kept_out(cluster) - out:
-            nodes.let_in(cluster, node)
 
 
 @pytest.fixture
@@ -131,7 +116,7 @@ def restart_in_place(cluster: Cluster) -> Iterator[bool]:
 
     False where the cluster is too old for it.
     """
-    if not cluster.serves("mutatingadmissionpolicies.admissionregistration.k8s.io"):
+    if not cluster.arms_pods:
         yield False
         return
     helm = shutil.which("helm") or str(ROOT / ".testbed/bin/helm")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from kcover_ebpf.cluster.nodes import view_of
 from kcover_ebpf.controller.nodes import release
 from kcover_ebpf.kube.session import connect
-from tests.cluster.cluster import Cluster, ClusterError
+from tests.cluster.cluster import Cluster, ClusterError, Namespace
 
 
 def kept_out(cluster: Cluster) -> set[str]:
@@ -22,10 +25,21 @@ def let_in(cluster: Cluster, name: str) -> None:
     release(connect(str(cluster.kubeconfig)), view_of(raw))
 
 
-def inside(node: str, *command: str) -> str:
+@contextmanager
+def all_let_in(cluster: Cluster) -> Iterator[None]:
+    """Nodes that a test's controller keeps out are let in at the end: the next test needs all of them."""
+    out = kept_out(cluster)
+    try:
+        yield
+    finally:
+        for node in kept_out(cluster) - out:
+            let_in(cluster, node)
+
+
+def inside(cluster: Cluster, node: str, *command: str) -> str:
     """Run a command in the mounts of a node of the test bed, which are those of its kubelet; its output."""
     done = subprocess.run(
-        ["nsenter", f"--target={_kubelet(node)}", "--mount", *command],
+        ["nsenter", f"--target={_kubelet(cluster, node)}", "--mount", *command],
         capture_output=True,
         text=True,
         check=False,
@@ -35,13 +49,41 @@ def inside(node: str, *command: str) -> str:
     return done.stdout
 
 
-def _kubelet(node: str) -> int:
+@contextmanager
+def disk(namespace: Namespace) -> Iterator[tuple[str, str]]:
+    """(node, folder): a file system on one node that can be frozen; it is let go before the end."""
+    cluster = namespace.cluster
+    node = min(each["metadata"]["name"] for each in cluster.get("nodes"))
+    folder = f"/var/{namespace.name}"
+    inside(cluster, node, "mkdir", folder)
+    inside(cluster, node, "truncate", "--size=64M", f"{folder}.img")
+    inside(cluster, node, "mkfs.ext4", "-q", f"{folder}.img")
+    inside(cluster, node, "mount", "-o", "loop", f"{folder}.img", folder)
+    try:
+        yield node, folder
+    finally:
+        thaw(cluster, node, folder)
+        namespace.ctl("delete", "jobs", "--all", "--cascade=foreground", "--timeout=60s")
+        inside(cluster, node, "umount", folder)
+        inside(cluster, node, "rm", f"{folder}.img")
+
+
+def thaw(cluster: Cluster, node: str, folder: str) -> None:
+    try:
+        inside(cluster, node, "fsfreeze", "--unfreeze", folder)
+    except ClusterError as error:
+        if "Invalid argument" not in str(error):  # it is not frozen any more
+            raise
+
+
+def _kubelet(cluster: Cluster, node: str) -> int:
+    program = os.fsencode(cluster.kubeconfig.parent / "bin/kubelet")
     wanted = f"--hostname-override={node}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             words = (folder / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if words[0].endswith(b"kubelet") and wanted in words:
+        if words[0] == program and wanted in words:
             return int(folder.name)
     raise ClusterError(f"the kubelet of {node} does not run on this host")

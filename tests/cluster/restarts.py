@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,19 +29,27 @@ IN_PLACE_RULE = [
 
 
 class Program:
-    """`kcover-ebpf controller` for one namespace."""
+    """`kcover-ebpf controller` for some namespaces; the first one holds the lease."""
 
-    def __init__(self, namespace: Namespace, log: Path, kubeconfig: Path | None = None) -> None:
-        self._namespace, self._log = namespace, log
-        self._kubeconfig = kubeconfig or namespace.cluster.kubeconfig
+    def __init__(
+        self,
+        namespaces: Sequence[Namespace],
+        log: Path,
+        kubeconfig: Path | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
+        self._names, self._log = [each.name for each in namespaces], log
+        self._options = options
+        self._kubeconfig = kubeconfig or namespaces[0].cluster.kubeconfig
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        """Run it; the lease is the namespace's own."""
+    def start(self, lease: str = "controller") -> None:
+        """Run it."""
         program = str(Path(sys.executable).with_name("kcover-ebpf"))
         command = [program, "controller", "--breaker-jobs", "100"]
-        command += ["--kubeconfig", str(self._kubeconfig)]
-        command += ["--namespace", self._namespace.name, "--only", self._namespace.name]
+        command += ["--kubeconfig", str(self._kubeconfig), "--namespace", self._names[0]]
+        command += [f"--lease={lease}", *(f"--only={name}" for name in self._names)]
+        command += self._options
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
 
@@ -59,12 +67,21 @@ class Program:
 
 
 @contextmanager
-def running(namespace: Namespace, log: Path, kubeconfig: Path | None = None) -> Iterator[Program]:
+def running(
+    namespace: Namespace,
+    log: Path,
+    kubeconfig: Path | None = None,
+    others: Sequence[Namespace] = (),
+    options: Sequence[str] = (),
+) -> Iterator[Program]:
     """A controller that runs for as long as the block."""
-    program = Program(namespace, log, kubeconfig)
+    program = Program([namespace, *others], log, kubeconfig, options)
     program.start()
     try:
         yield program
+    except Exception as error:
+        error.add_note(f"the controller:\n{program.log}")
+        raise
     finally:
         program.end()
 

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -15,9 +15,9 @@ PODS = 40
 
 @pytest.mark.timeout(900, func_only=True)
 def test_the_ranks_of_a_fake_job_run_until_they_are_deleted(
-    namespace: Namespace, install: Callable[[str], None]
+    namespace: Namespace, install: Callable[[Iterable[str]], None]
 ) -> None:
-    install("kwok")
+    install(["kwok"])
     cluster = namespace.cluster
     if not cluster.serves("stages.kwok.x-k8s.io"):
         skips.skip("kwok", "the cluster of $KUBECONFIG does not have it")

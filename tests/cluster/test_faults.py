@@ -12,7 +12,8 @@ import pytest
 
 from tests import skips
 from tests.cluster import nodes
-from tests.cluster.cluster import JOBS, ClusterError, Namespace, until
+from tests.cluster.cluster import JOBS, Cluster, Namespace, until
+from tests.cluster.crowd import Book, Crowd, asked_for, crowd
 from tests.cluster.kinds import (
     KINDS,
     process,
@@ -34,12 +35,26 @@ from tests.cluster.restarts import (
 
 pytestmark = [
     pytest.mark.needs("root", "bpf"),
-    pytest.mark.timeout(600),
-    pytest.mark.usefixtures("agents", "restart_in_place"),
+    pytest.mark.timeout(600, func_only=True),
+    pytest.mark.usefixtures("agents"),
 ]
 FOUR = KINDS["pytorchjob"]
 TWO = KINDS["job"]
 OVER = ("Recovered", "Failed", "Refused", "Observed")
+BOOK = Book()
+
+
+@pytest.fixture(scope="module")
+def faults(
+    request: pytest.FixtureRequest,
+    cluster: Cluster,
+    restart_in_place: bool,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Crowd]:
+    """All faults that this run asks for, a few at a time."""
+    chosen = {name: BOOK[name] for name in asked_for(request)}
+    with crowd(cluster, chosen, tmp_path_factory.mktemp("faults")) as started:
+        yield started
 
 
 def restarts(namespace: Namespace, selector: str) -> dict[str, int]:
@@ -55,22 +70,11 @@ def limited(text: str) -> str:
     return text.replace("{requests: {cpu: 20m}}", "{requests: {cpu: 20m}, limits: {memory: 640Mi}}")
 
 
-SIGNALS = {
-    "killed": (signal.SIGKILL, "killed", str),
-    "out of memory": (signal.SIGUSR1, "oom_killed", limited),
-}
-
-
-@pytest.mark.usefixtures("controller")
-@pytest.mark.parametrize(("number", "cause", "change"), SIGNALS.values(), ids=SIGNALS)
-def test_a_rank_that_dies_takes_its_job_along_and_no_other(
-    namespace: Namespace,
-    restart_in_place: bool,
-    number: int,
-    cause: str,
-    change: Callable[[str], str],
+def dies_with_its_job(
+    number: int, cause: str, change: Callable[[str], str], namespace: Namespace
 ) -> None:
-    if not restart_in_place:
+    """A rank that gets this signal takes its job along, and no other."""
+    if not namespace.cluster.arms_pods:
         skips.skip("restart-in-place", "without it the job of a rank that dies has failed")
     policy(namespace)
     start(namespace, FOUR, change)
@@ -100,9 +104,27 @@ def test_a_rank_that_dies_takes_its_job_along_and_no_other(
     assert len(incidents(namespace)) == 1
 
 
-@pytest.mark.needs("nftables")
-@pytest.mark.usefixtures("controller")
-def test_two_pods_that_do_not_reach_each_other(namespace: Namespace) -> None:
+def attended(text: str) -> str:
+    """An example whose pods have another container beside the rank's."""
+    old = "          - name: pytorch\n"
+    assert old in text
+    other = "{name: beside, image: localhost/kcover-train:1, command: [sleep, infinity]}"
+    return text.replace(old, f"          - {other}\n{old}")
+
+
+@BOOK.scenario()
+def a_rank_is_killed(namespace: Namespace) -> None:
+    dies_with_its_job(signal.SIGKILL, "killed", attended, namespace)
+
+
+@BOOK.scenario()
+def a_rank_takes_too_much_memory(namespace: Namespace) -> None:
+    dies_with_its_job(signal.SIGUSR1, "oom_killed", limited, namespace)
+
+
+@BOOK.scenario()
+def two_pods_do_not_reach_each_other(namespace: Namespace) -> None:
+    skips.require("nftables")
     policy(namespace, ways=["Replace"])
     start(namespace, FOUR)
     wait_until_learned(namespace, FOUR)
@@ -136,8 +158,8 @@ def cut(pod: dict[str, Any], address: str) -> None:
     )
 
 
-@pytest.mark.usefixtures("controller")
-def test_a_checkpoint_of_half_a_minute_is_left_alone(namespace: Namespace) -> None:
+@BOOK.scenario()
+def a_checkpoint_of_half_a_minute_is_left_alone(namespace: Namespace) -> None:
     policy(namespace)
     start(namespace, TWO, with_checkpoints(every=60, seconds=30))
     pods = restarts(namespace, TWO.selector)
@@ -154,39 +176,16 @@ def with_checkpoints(every: int, seconds: float, path: str = "/tmp/checkpoint") 
     return lambda text: text.replace("env: [", f"env: [{', '.join(variables)}, ")
 
 
-@pytest.fixture
-def disk(namespace: Namespace) -> Iterator[tuple[str, str]]:
-    """(node, folder): a file system on one node that can be frozen; it is let go before the end."""
-    node = min(each["metadata"]["name"] for each in namespace.cluster.get("nodes"))
-    folder = f"/var/{namespace.name}"
-    nodes.inside(node, "mkdir", folder)
-    nodes.inside(node, "truncate", "--size=64M", f"{folder}.img")
-    nodes.inside(node, "mkfs.ext4", "-q", f"{folder}.img")
-    nodes.inside(node, "mount", "-o", "loop", f"{folder}.img", folder)
-    try:
-        yield node, folder
-    finally:
-        thaw(node, folder)
-        namespace.ctl("delete", "jobs", "--all", "--cascade=foreground", "--timeout=60s")
-        nodes.inside(node, "umount", folder)
-        nodes.inside(node, "rm", f"{folder}.img")
-
-
-def thaw(node: str, folder: str) -> None:
-    try:
-        nodes.inside(node, "fsfreeze", "--unfreeze", folder)
-    except ClusterError as error:
-        if "Invalid argument" not in str(error):  # it is not frozen any more
-            raise
-
-
-@pytest.mark.needs("loop")
-@pytest.mark.usefixtures("controller")
-def test_a_rank_that_no_signal_ends_is_told_and_its_node_is_kept_out(
-    namespace: Namespace, disk: tuple[str, str]
-) -> None:
-    node, folder = disk
+@BOOK.scenario()
+def a_rank_that_no_signal_ends_is_told_and_its_node_is_kept_out(namespace: Namespace) -> None:
+    skips.require("loop")
     policy(namespace)
+    with nodes.disk(namespace) as (node, mounted):
+        on_a_frozen_disk(namespace, node, mounted)
+
+
+def on_a_frozen_disk(namespace: Namespace, node: str, folder: str) -> None:
+    """Rank 0 of a job writes there when it freezes."""
 
     def on_disk(text: str) -> str:
         text = with_checkpoints(every=8, seconds=0.1, path="/data/checkpoint")(text)
@@ -202,7 +201,7 @@ def test_a_rank_that_no_signal_ends_is_told_and_its_node_is_kept_out(
     start(namespace, TWO, on_disk)
     wait_until_learned(namespace, TWO)
     victim = rank_pods(namespace, TWO)[0]
-    nodes.inside(node, "fsfreeze", "--freeze", folder)
+    nodes.inside(namespace.cluster, node, "fsfreeze", "--freeze", folder)
     incident = until_told(namespace, "cannot be ended")
     culprit = incident["status"]["culprit"]
     assert (culprit["pod"], culprit["node"]) == (victim["metadata"]["name"], node)
@@ -212,7 +211,7 @@ def test_a_rank_that_no_signal_ends_is_told_and_its_node_is_kept_out(
     assert any(
         pod["metadata"]["uid"] == victim["metadata"]["uid"] for pod in rank_pods(namespace, TWO)
     )
-    thaw(node, folder)
+    nodes.thaw(namespace.cluster, node, folder)
     namespace.wait("job/demo", "jsonpath={.spec.suspend}=false", 60)
     assert node in nodes.kept_out(namespace.cluster)
     nodes.let_in(namespace.cluster, node)
@@ -226,6 +225,41 @@ def test_a_rank_that_no_signal_ends_is_told_and_its_node_is_kept_out(
     assert not job["status"].get("failed")
 
 
+@BOOK.scenario()
+def a_program_that_always_fails_is_stopped_for_good(namespace: Namespace) -> None:
+    """The kubelets would restart it in place for ever: budget, pause and end are ours."""
+    if not namespace.cluster.arms_pods:
+        skips.skip("restart-in-place", "without it the job fails by itself")
+    policy(namespace, restarts={"max": 2, "backoffSeconds": 15})
+    start(namespace, TWO, failing)
+    namespace.wait("job/demo", "jsonpath={.spec.suspend}=true", 120)
+    incident = until_told(namespace, "pause for 15 s")
+    until_told(namespace, "stop for good: the budget of 2 restarts is spent")
+    last = until(lambda: stopped_for_good(namespace), "the last incident is over")
+    assert "the job is suspended, until somebody resumes it" in last["status"]["message"]
+    assert incident["metadata"]["uid"] != last["metadata"]["uid"]
+    begun = [way for each in incidents(namespace) for way in ways(each)]
+    assert begun == ["InPlace", "Replace"]
+    until(lambda: not namespace.pods(), "no pod is left")
+    (job,) = namespace.get("jobs", "demo")
+    assert job["spec"]["suspend"]
+    assert not job["status"].get("failed")
+
+
+def failing(text: str) -> str:
+    """The example Job with ranks that leave with code 3 after 24 steps."""
+    program = "import os, runpy; os.environ['STEPS'] = '24'; "
+    program += "runpy.run_path('/train/train.py', run_name='__main__'); os._exit(3)"
+    old = "[python3, /train/train.py]"
+    assert old in text
+    return text.replace(old, f'[python3, -c, "{program}"]')
+
+
+def stopped_for_good(namespace: Namespace) -> dict[str, Any] | None:
+    last = incidents(namespace)[-1]
+    return last if last["status"]["phase"] == "Failed" else None
+
+
 def until_told(namespace: Namespace, words: str) -> dict[str, Any]:
     """The incident, once its timeline says so."""
 
@@ -237,3 +271,8 @@ def until_told(namespace: Namespace, words: str) -> dict[str, Any]:
         return None
 
     return until(look, f"somebody says {words!r}")
+
+
+@pytest.mark.parametrize("scenario", BOOK)
+def test_a_real_fault(scenario: str, faults: Crowd) -> None:
+    faults.wait(scenario)

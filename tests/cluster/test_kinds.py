@@ -8,14 +8,15 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 from kcover_ebpf.cluster.restart import at
-from tests.cluster.cluster import Namespace
+from tests.cluster.cluster import Cluster, Namespace
+from tests.cluster.crowd import Crowd, Scenario, asked_for, crowd
 from tests.cluster.kinds import (
     KINDS,
     Kind,
@@ -32,7 +33,6 @@ from tests.cluster.restarts import (
     moment,
     policy,
     row_of,
-    running,
     stopped,
     wait_for_phase,
     ways,
@@ -40,35 +40,45 @@ from tests.cluster.restarts import (
 
 pytestmark = [
     pytest.mark.needs("root", "bpf"),
-    pytest.mark.timeout(900, func_only=True),  # the controller may have to be built
+    pytest.mark.timeout(900, func_only=True),  # the controllers may have to be built
     pytest.mark.usefixtures("agents"),
 ]
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_a_stopped_rank_restarts_its_whole_job(
-    name: str,
-    namespace: Namespace,
-    install: Callable[[str], None],
+@pytest.fixture(scope="module")
+def kinds(
+    request: pytest.FixtureRequest,
+    cluster: Cluster,
+    install: Callable[[Iterable[str]], None],
     restart_in_place: bool,
-    tmp_path: Path,
-) -> None:
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Crowd]:
+    """All kinds that this run asks for, a few at a time."""
+    chosen = asked_for(request)
+    install({KINDS[name].controller for name in chosen} - {""})
+    scenarios = {name: Scenario(partial(restart_whole, name, restart_in_place)) for name in chosen}
+    with crowd(cluster, scenarios, tmp_path_factory.mktemp("kinds")) as started:
+        yield started
+
+
+@pytest.mark.parametrize("scenario", KINDS)
+def test_a_stopped_rank_restarts_its_whole_job(scenario: str, kinds: Crowd) -> None:
+    kinds.wait(scenario)
+
+
+def restart_whole(name: str, restart_in_place: bool, namespace: Namespace) -> None:
+    """Each way in turn, as far as the kind and the cluster know it."""
     kind = KINDS[name]
     chosen = [way for way in kind.ways if restart_in_place or way == "Replace"]
-    if kind.controller:
-        install(kind.controller)
     start(namespace, kind)
+    if kind.pods > 3:
+        assert len({pod["spec"]["nodeName"] for pod in rank_pods(namespace, kind)}) == 2
     before = state(namespace, kind)
-    policy(namespace, ways=chosen[:1])
-    with running(namespace, tmp_path / "controller.log") as program:
-        try:
-            for count, way in enumerate(chosen, 1):
-                policy(namespace, ways=[way])
-                wait_until_learned(namespace, kind)
-                hurt_and_check(namespace, name, way, count)
-                assert state(namespace, kind) == before
-        finally:
-            print(program.log)
+    for count, way in enumerate(chosen, 1):
+        policy(namespace, ways=[way])
+        wait_until_learned(namespace, kind)
+        hurt_and_check(namespace, name, way, count)
+        assert state(namespace, kind) == before
 
 
 def hurt_and_check(namespace: Namespace, name: str, way: str, count: int) -> None:

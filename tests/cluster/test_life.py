@@ -18,9 +18,9 @@ TESTBED = str(ROOT / "tools/testbed")
 UP = [TESTBED, "up", "--name", NAME, "--controllers", "none"]
 
 
-def testbed(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [TESTBED, words[0], "--name", NAME, *words[1:]]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    line = [TESTBED, words[0], "--name", NAME, *words[1:]]
+    return subprocess.run(line, capture_output=True, text=True, check=False)
 
 
 def left(bed: Bed) -> list[str]:
@@ -42,38 +42,38 @@ def left(bed: Bed) -> list[str]:
 @pytest.fixture
 def bed() -> Iterator[Bed]:
     mine = Bed.of_checkout(NAME)
-    assert testbed("down").returncode == 0
+    assert command("down").returncode == 0
     yield mine
-    testbed("down")
+    command("down")
 
 
 @pytest.mark.timeout(1800, func_only=True)
 def test_up_status_reboot_down(bed: Bed) -> None:
-    assert testbed("status").returncode == 1
-    first = testbed("up", "--controllers", "none", "--nodes", "1")
+    assert command("status").returncode == 1
+    first = command("up", "--controllers", "none", "--nodes", "1")
     assert first.returncode == 0, first.stderr
     running = state.load(bed)
     assert running is not None
-    again = testbed("up", "--controllers", "none")
+    again = command("up", "--controllers", "none")
     assert again.returncode == 0, again.stderr
     repeated = state.load(bed)
     assert repeated is not None
     assert repeated.processes == running.processes, "a second up leaves everything alone"
 
     os.kill(running.processes["node1-kubelet"].pid, signal.SIGKILL)
-    assert testbed("status").returncode == 1
-    assert testbed("up", "--controllers", "none").returncode == 0
-    assert testbed("status", "-o", "json").returncode == 0
+    assert command("status").returncode == 1
+    assert command("up", "--controllers", "none").returncode == 0
+    assert command("status", "-o", "json").returncode == 0
 
-    assert testbed("reboot", "node1").returncode == 0
+    assert command("reboot", "node1").returncode == 0
     rebooted = state.load(bed)
     assert rebooted is not None
     assert not running.processes["node1-holder"].alive()
     assert rebooted.processes["node1-holder"].alive()
     assert rebooted.processes["etcd"] == running.processes["etcd"]
 
-    assert testbed("up", "--kubernetes", "1.34").returncode == 2
-    assert testbed("down").returncode == 0
+    assert command("up", "--kubernetes", "1.34").returncode == 2
+    assert command("down").returncode == 0
     assert left(bed) == []
 
 
@@ -88,5 +88,5 @@ def test_an_up_that_was_killed_leaves_nothing_after_down(bed: Bed, until: str) -
             time.sleep(0.05)
         os.killpg(up.pid, signal.SIGKILL)
     assert left(bed) != []
-    assert testbed("down").returncode == 0
+    assert command("down").returncode == 0
     assert left(bed) == []

@@ -1,20 +1,10 @@
-"""The cluster itself is what we take it for: nodes, names, addresses, real jobs that train."""
+"""The cluster itself is what we take it for: nodes, names, addresses; test_kinds.py has jobs that train."""
 
 import base64
 import json
 
-import pytest
-
-from tests import skips
 from tests.cluster.cluster import Cluster, Namespace
 
-# example in jobs/ -> (the resource it needs, label selector of its pods, number of pods)
-JOBS = {
-    "job": ("jobs.batch", "batch.kubernetes.io/job-name=demo", 2),
-    "pytorchjob": ("pytorchjobs.kubeflow.org", "training.kubeflow.org/job-name=demo", 4),
-    "jobset": ("jobsets.jobset.x-k8s.io", "jobset.sigs.k8s.io/jobset-name=demo", 2),
-    "statefulset": ("statefulsets.apps", "app=demo", 2),
-}
 POD = """
 apiVersion: v1
 kind: Pod
@@ -60,18 +50,3 @@ def test_a_token_is_bound_to_its_pod_and_node(namespace: Namespace) -> None:
     claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
     assert claims["kubernetes.io"]["pod"]["name"] == "asks"
     assert claims["kubernetes.io"]["node"]["name"] == pod["spec"]["nodeName"]
-
-
-@pytest.mark.parametrize("job", JOBS)
-def test_a_job_of_this_kind_trains(namespace: Namespace, job: str) -> None:
-    resource, selector, count = JOBS[job]
-    if not namespace.cluster.serves(resource):
-        skips.skip(job, "install its controller (tools/testbed up --controllers)")
-    namespace.start(job)
-    namespace.wait_for_steps(selector, count, 5)
-
-
-def test_ranks_of_one_job_run_on_both_nodes(namespace: Namespace) -> None:
-    namespace.start("pytorchjob")
-    namespace.wait_for_steps(JOBS["pytorchjob"][1], 4, 1)
-    assert len({pod["spec"]["nodeName"] for pod in namespace.pods()}) == 2

@@ -1,0 +1,82 @@
+"""The example Job under doubled agents: what a sensor would say is made up by a test, what agents do is done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+
+from kcover_ebpf.kube.session import connect
+from tests.cluster.agent_double import AgentDouble
+from tests.cluster.cluster import JOBS, Namespace
+from tests.cluster.kinds import KINDS
+from tests.cluster.restarts import IN_PLACE_RULE, incidents, ways
+
+JOB = KINDS["job"]
+_LABEL = "batch.kubernetes.io/job-name"
+_TRAIN = "[python3, /train/train.py]"
+
+
+def doubled(
+    namespace: Namespace,
+    job: str = "demo",
+    *,
+    selector: Mapping[str, str] | None = None,
+    kubeconfig: Path | None = None,
+) -> AgentDouble:
+    """The agents of a job; `selector` where it is none."""
+    session = connect(str(kubeconfig or namespace.cluster.kubeconfig))
+    labels = selector or {_LABEL: job}
+    return AgentDouble(session, namespace.name, labels, "Pod" if selector else JOB.kind)
+
+
+def started(
+    namespace: Namespace, job: str = "demo", *, in_place: bool = False, trains: bool = False
+) -> None:
+    """Start a job; unless it is to train, its ranks sleep: they answer to SIGTERM as little."""
+    text = (JOBS / "job.yaml").read_text().replace("demo", job)
+    assert _TRAIN in text
+    if not trains:
+        text = text.replace(_TRAIN, "[sleep, infinity]")
+    objects = list(yaml.safe_load_all(text))
+    if in_place:
+        for each in objects:
+            _carry(each)
+    namespace.apply(yaml.safe_dump_all(objects))
+    for name in namespace.wait_for_pods(f"{_LABEL}={job}", JOB.pods):
+        namespace.wait(f"pod/{name}", "condition=Ready", 180)
+
+
+def _carry(value: object) -> None:
+    """Put the rule that the admission policy of the chart adds into every container of a template."""
+    if isinstance(value, dict):
+        for container in value.get("containers") or ():
+            container |= {"restartPolicy": "Never", "restartPolicyRules": IN_PLACE_RULE}
+        for each in value.values():
+            _carry(each)
+    elif isinstance(value, list):
+        for each in value:
+            _carry(each)
+
+
+def uids(namespace: Namespace, job: str = "demo") -> set[str]:
+    """Of the pods of a job."""
+    return {pod["metadata"]["uid"] for pod in namespace.pods(f"{_LABEL}={job}")}
+
+
+def break_rank(namespace: Namespace, double: AgentDouble, job: str = "demo") -> None:
+    """Have the agents report that the last rank of a job is stopped."""
+    double.break_rank(namespace.pods(f"{_LABEL}={job}")[-1]["metadata"]["name"])
+
+
+def check_acted_once(namespace: Namespace, old: set[str], way: str = "Replace") -> None:
+    """One incident, one restart; nothing is left suspended, nothing was counted."""
+    (incident,) = incidents(namespace)
+    assert ways(incident) == [way], incident["status"]["timeline"]
+    new = uids(namespace)
+    assert len(new) == JOB.pods
+    assert new == old if way == "InPlace" else not new & old
+    (job,) = namespace.get("jobs", "demo")
+    assert not job["spec"].get("suspend")
+    assert not job["status"].get("failed")

@@ -1,0 +1,161 @@
+"""Jobs that the real controller does not restart, or not yet, and what a person does about it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.cluster import ROOT, Cluster, Namespace
+from tests.cluster.crowd import Book, Crowd, Scenario, asked_for, crowd
+from tests.cluster.doubles import break_rank, check_acted_once, doubled, started, uids
+from tests.cluster.restarts import incidents, policy, recover, running, wait_for_phase, ways
+
+pytestmark = pytest.mark.timeout(600, func_only=True)
+LABEL = "kcover.io/cascading-recovery"
+BOOK = Book()
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: bare, labels: {kcover.io/cascading-recovery: "true"}}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers: [{name: main, image: "localhost/kcover-train:1", command: [sleep, infinity]}]
+"""
+
+
+@pytest.fixture(scope="module")
+def guards(
+    request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Crowd]:
+    """All scenarios that this run asks for, a few at a time."""
+    cluster.ctl("apply", f"--filename={ROOT / 'charts/kcover-ebpf/crds'}")
+    chosen = {name: BOOK[name] for name in asked_for(request)}
+    with crowd(cluster, chosen, tmp_path_factory.mktemp("guards")) as begun:
+        yield begun
+
+
+def plugin(namespace: Namespace, *words: str) -> str:
+    """What `kubectl kcover` prints."""
+    command = [str(Path(sys.executable).with_name("kubectl-kcover")), *words]
+    command += [f"--namespace={namespace.name}", f"--kubeconfig={namespace.cluster.kubeconfig}"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def check_left_alone(namespace: Namespace, old: set[str]) -> None:
+    """For a while, and with all its pods."""
+    time.sleep(3)
+    assert uids(namespace) == old
+    assert ways(incidents(namespace)[0]) == []
+
+
+def refused(spec: dict[str, object], phase: str, words: str, namespace: Namespace) -> None:
+    """A policy with which the job is only told of."""
+    policy(namespace, **spec)
+    started(namespace)
+    if not spec:
+        # the API server gives a Job without labels those of its template
+        namespace.ctl("label", "pods,jobs", "--all", f"{LABEL}-")
+    old = uids(namespace)
+    with doubled(namespace) as double:
+        break_rank(namespace, double)
+        incident = wait_for_phase(namespace, (phase,))
+        assert words in incident["status"]["message"]
+        check_left_alone(namespace, old)
+
+
+REFUSED: dict[str, tuple[dict[str, object], str, str]] = {
+    "a_job_that_is_not_armed": ({}, "Observed", "not armed"),
+    "a_policy_that_observes": ({"action": "Observe"}, "Observed", "allows Observe only"),
+    "a_budget_that_is_spent": ({"restarts": {"max": 0}}, "Refused", "budget"),
+}
+for title, told in REFUSED.items():
+    BOOK[title] = Scenario(partial(refused, *told))
+
+
+@BOOK.scenario(brings_controller=True)
+def a_second_job_waits_for_the_breaker(namespace: Namespace) -> None:
+    policy(namespace, ways=["Replace"])
+    jobs = ("demo", "beside")
+    for job in jobs:
+        started(namespace, job)
+    old = {job: uids(namespace, job) for job in jobs}
+    limits = ("--breaker-jobs=1", "--breaker-window=20s")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running(namespace, Path(folder) / "log", options=limits),
+        doubled(namespace) as one,
+        doubled(namespace, "beside") as other,
+    ):
+        break_rank(namespace, one)
+        first = wait_for_phase(namespace, ("Recovering",))
+        one.fault = None
+        break_rank(namespace, other, "beside")
+        second = wait_for_phase(namespace, ("Decided",), 2)
+        assert "waits: 1 jobs" in second["status"]["message"]
+        assert first["spec"]["job"]["name"] == "demo"
+        assert uids(namespace, "beside") == old["beside"]
+        recover(namespace, other, 2)
+    assert [ways(each) for each in incidents(namespace)] == [["Replace"], ["Replace"]]
+    assert not uids(namespace, "beside") & old["beside"]
+
+
+@BOOK.scenario()
+def a_restart_that_a_person_approves(namespace: Namespace) -> None:
+    policy(namespace, approval="Manual", ways=["Replace"])
+    started(namespace)
+    old = uids(namespace)
+    with doubled(namespace) as double:
+        break_rank(namespace, double)
+        name = wait_for_phase(namespace, ("Decided",))["metadata"]["name"]
+        check_left_alone(namespace, old)
+        assert f"kubectl kcover approve {name}" in plugin(namespace, "explain", name)
+        plugin(namespace, "approve", name)
+        recover(namespace, double)
+    check_acted_once(namespace, old)
+    (line,) = [each for each in plugin(namespace, "list").splitlines() if name in each]
+    assert line.split()[:3] == ["demo", "Job", "HUNG"]
+    assert "Recovered" in line
+
+
+@BOOK.scenario()
+def a_dry_run_that_a_person_ends(namespace: Namespace) -> None:
+    policy(namespace, ways=["Replace"])
+    plugin(namespace, "dry-run", "p", "on")
+    started(namespace)
+    old = uids(namespace)
+    with doubled(namespace) as double:
+        break_rank(namespace, double)
+        incident = wait_for_phase(namespace, ("Observed",))
+        assert "dry run: would restart it (Replace)" in incident["status"]["message"]
+        check_left_alone(namespace, old)
+        plugin(namespace, "dry-run", "p", "off")
+        wait_for_phase(namespace, ("Recovering", "Recovered"))
+        recover(namespace, double)
+    check_acted_once(namespace, old)
+
+
+@BOOK.scenario()
+def a_bare_pod_is_refused(namespace: Namespace) -> None:
+    policy(namespace)
+    namespace.apply(POD)
+    namespace.wait("pod/bare", "condition=Ready")
+    uid = namespace.get("pods", "bare")[0]["metadata"]["uid"]
+    with doubled(namespace, selector={"kcover.io/pod-uid": uid}) as double:
+        double.break_rank("bare")
+        incident = wait_for_phase(namespace, ("Refused",))
+        assert "bare pods: nobody would make them again" in incident["status"]["message"]
+        time.sleep(3)
+    (pod,) = namespace.get("pods", "bare")
+    assert (pod["metadata"]["uid"], pod["status"]["phase"]) == (uid, "Running")
+
+
+@pytest.mark.parametrize("scenario", BOOK)
+def test_a_guard(scenario: str, guards: Crowd) -> None:
+    guards.wait(scenario)
