@@ -106,6 +106,18 @@ def start(namespace: Namespace, kind: Kind, change: Callable[[str], str] = str) 
     wait_for_training(namespace, kind)
 
 
+def sized(text: str, pods: int) -> str:
+    """The example of a Job or JobSet with so many pods."""
+    for old, new in (
+        ("completions: 2", f"completions: {pods}"),
+        ("parallelism: 2", f"parallelism: {pods}"),
+        ('value: "2"', f'value: "{pods}"'),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
 def wait_for_training(namespace: Namespace, kind: Kind, steps: int = 3) -> None:
     """Wait until all pods are ready and each rank has made so many steps since its last start."""
     if not kind.speaker:

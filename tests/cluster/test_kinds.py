@@ -1,6 +1,10 @@
 """A job of each kind, under its own controller, has one rank stopped: named by real agents, restarted whole.
 
-First in place, where the kind can, then with its pods replaced. Prints a line of times for each.
+First in place, where the kind can, then with its pods replaced. Prints a line of times for each. For medians:
+
+    KCOVER_ROUNDS=5 pytest -s tests/cluster/test_kinds.py -k 'pytorchjob or [job] or [jobset]'
+
+goes each way five times, one job at a time, and Job and JobSet have four pods.
 """
 
 from __future__ import annotations
@@ -9,20 +13,23 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
+from statistics import median
 from typing import Any
 
 import pytest
 
 from kcover_ebpf.cluster.restart import at
 from tests.cluster.cluster import Cluster, Namespace
-from tests.cluster.crowd import Crowd, Scenario, asked_for, crowd
+from tests.cluster.crowd import AT_ONCE, Crowd, Scenario, asked_for, crowd
 from tests.cluster.kinds import (
     KINDS,
     Kind,
     process,
     rank_of,
     rank_pods,
+    sized,
     start,
     wait_for_training,
     wait_until_learned,
@@ -43,6 +50,7 @@ pytestmark = [
     pytest.mark.timeout(900, func_only=True),  # the controllers may have to be built
     pytest.mark.usefixtures("agents"),
 ]
+ROUNDS = int(os.environ.get("KCOVER_ROUNDS", "1"))
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +65,8 @@ def kinds(
     chosen = asked_for(request)
     install({KINDS[name].controller for name in chosen} - {""})
     scenarios = {name: Scenario(partial(restart_whole, name, restart_in_place)) for name in chosen}
-    with crowd(cluster, scenarios, tmp_path_factory.mktemp("kinds")) as started:
+    at_once = AT_ONCE if ROUNDS == 1 else 1
+    with crowd(cluster, scenarios, tmp_path_factory.mktemp("kinds"), at_once) as started:
         yield started
 
 
@@ -69,21 +78,34 @@ def test_a_stopped_rank_restarts_its_whole_job(scenario: str, kinds: Crowd) -> N
 def restart_whole(name: str, restart_in_place: bool, namespace: Namespace) -> None:
     """Each way in turn, as far as the kind and the cluster know it."""
     kind = KINDS[name]
+    change: Callable[[str], str] = str
+    if ROUNDS > 1 and kind.file in {"job", "jobset"}:
+        kind, change = replace(kind, pods=4), partial(sized, pods=4)
     chosen = [way for way in kind.ways if restart_in_place or way == "Replace"]
-    start(namespace, kind)
+    start(namespace, kind, change)
     if kind.pods > 3:
         assert len({pod["spec"]["nodeName"] for pod in rank_pods(namespace, kind)}) == 2
     before = state(namespace, kind)
-    for count, way in enumerate(chosen, 1):
+    taken: list[dict[str, Any]] = []
+    for way in (way for way in chosen for _ in range(ROUNDS)):
         policy(namespace, ways=[way])
         wait_until_learned(namespace, kind)
-        hurt_and_check(namespace, name, way, count)
+        incident = hurt_and_check(namespace, kind, way, len(taken) + 1)
+        taken.append(times(name, way, incident))
         assert state(namespace, kind) == before
+    for way in chosen:
+        of_way = [each for each in taken if each["way"] == way]
+        print(json.dumps({key: median_of(of_way, key) for key in of_way[0]}))
 
 
-def hurt_and_check(namespace: Namespace, name: str, way: str, count: int) -> None:
-    """One round: the `count`th incident of this namespace comes of it."""
-    kind = KINDS[name]
+def median_of(taken: list[dict[str, Any]], key: str) -> object:
+    """Of the figures of several rounds; what is no figure is the same in all of them."""
+    values = [each[key] for each in taken]
+    return values[0] if isinstance(values[0], str) else round(median(values), 2)
+
+
+def hurt_and_check(namespace: Namespace, kind: Kind, way: str, count: int) -> dict[str, Any]:
+    """One round; the `count`th incident of this namespace, which comes of it."""
     old = {pod["metadata"]["uid"]: restarts(pod) for pod in namespace.pods(kind.selector)}
     victim = rank_pods(namespace, kind)[-1]
     rank = rank_of(namespace, kind, victim)
@@ -106,10 +128,10 @@ def hurt_and_check(namespace: Namespace, name: str, way: str, count: int) -> Non
     assert not stopped(pods)
     wait_for_training(namespace, kind)
     assert len(incidents(namespace)) == count, "it was acted on once"
-    print(json.dumps(times(name, way, incident)))
+    return incident
 
 
-def times(name: str, way: str, incident: dict[str, Any]) -> dict[str, object]:
+def times(name: str, way: str, incident: dict[str, Any]) -> dict[str, Any]:
     """Seconds from the verdict until all pods ran again, and until the ranks made progress."""
     decided = moment(incident, "Decided")
     back, over = moment(incident, "Recovering") - decided, moment(incident, "Recovered") - decided

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.cluster import JOBS, ROOT, Cluster, Namespace
+from tests.cluster.kinds import sized
 
 COMMAND = str(Path(sys.executable).with_name("kcover-ebpf"))
 LABELS = {"app.kubernetes.io/name": "kcover-ebpf", "app.kubernetes.io/component": "agent"}
@@ -53,11 +54,7 @@ def agents() -> dict[str, Any]:
 
 def job() -> str:
     """The example Job with four ranks, which have their number from the index of their pod alone."""
-    text = (JOBS / "job.yaml").read_text()
-    for old, new in (("completions: 2", "completions: 4"), ("parallelism: 2", "parallelism: 4")):
-        assert old in text
-        text = text.replace(old, new)
-    return text.replace('value: "2"', 'value: "4"')
+    return sized((JOBS / "job.yaml").read_text(), 4)
 
 
 @pytest.fixture
