@@ -40,7 +40,7 @@ def removed_afterwards() -> Iterator[None]:
 def cluster() -> Iterator[Cluster]:
     """A running cluster with the job controllers that `tools/testbed up` installs."""
     if chosen := os.environ.get("KUBECONFIG"):
-        kubectl = ROOT / ".testbed/bin/kubectl"
+        kubectl = Path(chosen).resolve().parent / "bin/kubectl"
         found = str(kubectl) if kubectl.exists() else shutil.which("kubectl")
         assert found is not None, "KUBECONFIG is set, but there is no kubectl on PATH"
         yield Cluster(Path(chosen).resolve(), Path(found))
@@ -119,7 +119,7 @@ def restart_in_place(cluster: Cluster) -> Iterator[bool]:
     if not cluster.arms_pods:
         yield False
         return
-    helm = shutil.which("helm") or str(ROOT / ".testbed/bin/helm")
+    helm = shutil.which("helm") or cluster.helm
     command = [helm, "template", "rule", str(ROOT / "charts/kcover-ebpf")]
     command += [
         "--set=admission.restartInPlace=true",
