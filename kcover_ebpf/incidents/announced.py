@@ -14,7 +14,7 @@ from kcover_ebpf.facts import OomKill, ProcessExit, SignalSent
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents import links, stacks
 from kcover_ebpf.incidents.finding import Finding
-from kcover_ebpf.incidents.members import Members
+from kcover_ebpf.incidents.members import Members, established
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.ranks import Role
 from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
@@ -24,7 +24,6 @@ SETTLE_NS = 300_000_000
 _LEFT_WINDOW_NS = 10 * NS
 """How long before a failure a rank may have left to be its reason, at least."""
 _LEFT_STEPS = 1.5
-_ESTABLISHED_NS = 5 * NS
 _AGAIN_NS = 3 * NS
 _CRASH_SIGNALS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 _ENDING_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL}
@@ -70,7 +69,7 @@ class Announcements:
             return
         concerns = {
             # what a wrapper runs before the training may fail without harm; the wrapper tells
-            Role.RANK: by_signal or _established(view, leaving) or not members.is_wrapped(view),
+            Role.RANK: by_signal or established(view, leaving) or not members.is_wrapped(view),
             Role.LOADER: by_signal,
             Role.HELPER: member.wraps
             and not members.is_wrapped(view)
@@ -112,10 +111,6 @@ class Announcements:
             if again is None or again.peer_bytes_ns < failure.boottime_ns + _AGAIN_NS:
                 return
         self.failures.clear()
-
-
-def _established(view: ProcessView, leaving: ProcessExit) -> bool:
-    return view.peer_bytes_ns > 0 or leaving.boottime_ns - view.first_seen_ns >= _ESTABLISHED_NS
 
 
 def judge_failure(

@@ -8,10 +8,11 @@ from kcover_ebpf.facts import ProcessExit
 from kcover_ebpf.host_facts import WaitedFile
 from kcover_ebpf.ids import Inode, Pid
 from kcover_ebpf.incidents import links
-from kcover_ebpf.incidents.processes import ProcessView
+from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.ranks import Role, classify
 
 _DEEPEST = 8
+_ESTABLISHED_NS = 5 * NS
 
 
 class Members:
@@ -60,7 +61,10 @@ class Members:
         view = self.views[pid]
         view.exit = leaving
         member = view.member
-        if member is None or not (member.role in (Role.RANK, Role.LOADER) or member.wraps):
+        # what a script runs before the training ends when it likes: nobody will wait for it
+        prepared = not (leaving.signal or leaving.exit_code or established(view, leaving))
+        known = member is not None and (member.role in (Role.RANK, Role.LOADER) or member.wraps)
+        if not known or (prepared and self.is_wrapped(view)):
             del self.views[pid]
 
     def is_wrapped(self, view: ProcessView) -> bool:
@@ -142,3 +146,8 @@ class Members:
                 and any(each.inode in inodes for each in other.descriptors.values())
             )
         )
+
+
+def established(view: ProcessView, leaving: ProcessExit) -> bool:
+    """True if a process that ends took part in the job: it had talked to a rank, or was there for seconds."""
+    return view.peer_bytes_ns > 0 or leaving.boottime_ns - view.first_seen_ns >= _ESTABLISHED_NS

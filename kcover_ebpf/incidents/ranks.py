@@ -64,7 +64,7 @@ _LAUNCHERS = frozenset(
     | {"deepspeed", "accelerate", "raylet", "slurmstepd"}
 )
 _REMOTE = frozenset({"ssh", "rsh"})
-"""What a launcher reaches other hosts by; under any other parent it is whatever its environment says."""
+"""What reaches other hosts; it is a rank only where its environment says so."""
 _LAUNCHER_MODULES = frozenset(
     {"torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic"}
 )
@@ -198,7 +198,9 @@ def _member(
         return Membership(Role.HELPER, rank, None, None, by_pod, rank is not None or anonymous)
     if _program(process) in _COMPILERS or _is_helper(process):
         return Membership(Role.HELPER, None, None, None)
-    if _program(process) in _REMOTE and parent is not None and parent.role is Role.LAUNCHER:
+    reaches = _program(process) in _REMOTE
+    if reaches and (anonymous or (parent is not None and parent.role is Role.LAUNCHER)):
+        # a script that waits for the other hosts asks them by it, before there is any rank
         return Membership(Role.HELPER, None, None, None)
     if rank is None and not anonymous:
         return Membership(Role.HELPER, None, None, None)

@@ -149,3 +149,17 @@ def test_the_sampler_knows_what_the_name_of_a_descriptor_does_not_say() -> None:
     for fd, kind in ((101, "tcp"), (9, "unix"), (5, "socket")):
         waited = WaitedFile(fd, "socket", "socket:[1]", Inode(1), "", "")
         assert members.kind(Pid(100), waited) == kind
+
+
+def test_what_a_script_runs_before_the_training_is_forgotten_when_it_ends_well() -> None:
+    members = Members()
+    appear(members, 1, 0, "sh -c x")
+    appear(members, 2, 1, "cut -f1 hosts")
+    appear(members, 3, 1, "python3 train.py")
+    members.views[Pid(3)].peer_bytes_ns = 1
+    leave(members, 2)
+    leave(members, 3)
+    assert set(members.all_ranks) == {3}
+    appear(members, 4, 1, "prepare")
+    leave(members, 4, code=1)
+    assert set(members.all_ranks) == {3, 4}

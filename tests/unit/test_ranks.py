@@ -124,6 +124,13 @@ def test_how_a_launcher_reaches_other_hosts_is_no_rank() -> None:
     ) == {1: ("launcher", None), 2: ("helper", None)}
 
 
+def test_how_a_script_waits_for_other_hosts_is_no_rank() -> None:
+    assert roles(process(1, 0, "sh -c x"), process(2, 1, "ssh worker-0 true")) == {
+        1: ("helper", None),
+        2: ("helper", None),
+    }
+
+
 def test_beside_numbered_ranks_a_program_without_a_number_is_a_helper() -> None:
     found = roles(process(1, 0, "python3 tensorboard.py"), process(2, 0, "python3 a.py", rank=0))
     assert found == {1: ("helper", None), 2: ("rank", 0)}
