@@ -98,7 +98,7 @@ class _Agent:
         self._executor = executor
         spool = Spool(plan.state_dir / "reports")
         self._reporter = reporter = Reporter(session, self._acks, self._on_error)
-        watches = Watches(session, plan.node, registry, executor, self._on_error)
+        watches = Watches(session, plan.node, registry, executor, self._on_error, reporter.again)
         drafts = Drafts(Identity(plan.node, plan.namespace), reporter, spool, watches.has_pods)
         self._drafts = drafts
         self._audience = audience = NodeAudience(

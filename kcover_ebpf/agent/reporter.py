@@ -133,6 +133,12 @@ class Reporter:
         self._refused.pop((namespace, name), None)
         self._wake.set()
 
+    def again(self, namespace: str) -> None:
+        """Somebody waits for word of the jobs of a namespace: send it, though it may be no news."""
+        for key in [each for each in list(self._sent) if each[0] == namespace]:
+            self._sent.pop(key, None)
+        self._wake.set()
+
     def close(self) -> None:
         """End `run` soon."""
         self._stopping = True

@@ -23,9 +23,12 @@ class Watches:
         registry: Registry,
         executor: Executor,
         on_error: Callable[[str, str, ApiError], None],
+        on_recovering: Callable[[str], None],
     ) -> None:
-        """`on_error`: verb, resource and what was wrong."""
+        """`on_error`: verb, resource and what was wrong; `on_recovering`: the namespace of a job that is back."""
         self._registry, self._executor, self._on_error = registry, executor, on_error
+        self._on_recovering = on_recovering
+        self._recovering: set[str] = set()
 
         def watch(path: str, query: dict[str, str], on_event: Callable[[Event], None]) -> Watch:
             resource = path.rpartition("/")[2]
@@ -54,6 +57,14 @@ class Watches:
         if event.change is not Change.SET:
             return
         try:
-            self._executor.hear(incident_of(event.object))
+            incident = incident_of(event.object)
         except ObjectError as error:
             self._on_error("read", "incidents", ApiError(str(error)))
+            return
+        self._executor.hear(incident)
+        if incident.phase != "Recovering":
+            self._recovering.discard(incident.uid)
+        elif incident.uid not in self._recovering:
+            # the controller waits for progress; it may have been told before it asked
+            self._recovering.add(incident.uid)
+            self._on_recovering(incident.namespace)

@@ -164,6 +164,16 @@ def test_an_ack_with_other_news_goes_with_them(bench: Bench) -> None:
     assert bench.server.sent[-1]["spec"]["acks"][0]["order"] == "1"
 
 
+def test_who_waits_for_word_gets_it_without_news(bench: Bench) -> None:
+    bench.put()
+    bench.turn()
+    bench.reporter.again("another")
+    assert bench.turn(0.1) == 0
+    bench.reporter.again("team")
+    assert bench.turn(0.1) == 1
+    assert bench.turn(0.1) == 0
+
+
 def test_sequences_grow(bench: Bench) -> None:
     bench.put("a")
     bench.put("b")
