@@ -14,7 +14,7 @@ import pytest
 
 from tests.cluster import agents as real_agents
 from tests.cluster import nodes
-from tests.cluster.cluster import ROOT, Cluster, ClusterError, Namespace, fresh_namespace
+from tests.cluster.cluster import ROOT, Cluster, ClusterError, Namespace, made, titled
 from tests.cluster.installed import Release, installed, provide_image
 from tests.cluster.restarts import running
 
@@ -81,7 +81,7 @@ def release(cluster: Cluster, image: str) -> Iterator[Release]:
 @pytest.fixture
 def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Namespace]:
     """A namespace of the test's own, with the training program; deleted afterwards."""
-    with nodes.all_let_in(cluster), fresh_namespace(cluster, request.node.name) as mine:
+    with nodes.all_let_in(cluster), made(titled(cluster, request.node.name)) as mine:
         yield mine
 
 

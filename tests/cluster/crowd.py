@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.cluster import Cluster, Namespace, fresh_namespace
+from tests.cluster.cluster import Cluster, Namespace, made, titled
 from tests.cluster.nodes import all_let_in
 from tests.cluster.restarts import Program, running
 
 Body = Callable[[Namespace], None]
-AT_ONCE = 4
+AT_ONCE = 3
 """As many as two cores carry, where each rank needs two seconds of one of them to start."""
 
 
@@ -83,13 +83,22 @@ def crowd(
     """Run them; those that have not begun by the end of the block never do."""
     with ExitStack() as stack:
         stack.enter_context(all_let_in(cluster))
-        spaces = {name: stack.enter_context(fresh_namespace(cluster, name)) for name in scenarios}
+        spaces = {name: titled(cluster, name) for name in scenarios}
         watched = [spaces[name] for name, each in scenarios.items() if not each.brings_controller]
         program = None
         if watched:
             log = folder / "controller.log"
-            program = stack.enter_context(running(watched[0], log, others=watched[1:]))
+            home = stack.enter_context(made(titled(cluster, "crowd")))
+            program = stack.enter_context(running(home, log, others=watched))
         pool = ThreadPoolExecutor(at_once, thread_name_prefix="scenario")
         stack.callback(pool.shutdown, cancel_futures=True)
-        futures = {name: pool.submit(each.body, spaces[name]) for name, each in scenarios.items()}
+        futures = {
+            name: pool.submit(_in_namespace, each.body, spaces[name])
+            for name, each in scenarios.items()
+        }
         yield Crowd(spaces, futures, program)
+
+
+def _in_namespace(body: Body, namespace: Namespace) -> None:
+    with made(namespace):
+        body(namespace)

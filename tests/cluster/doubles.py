@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -22,13 +24,11 @@ def doubled(
     namespace: Namespace,
     job: str = "demo",
     *,
-    selector: Mapping[str, str] | None = None,
     kubeconfig: Path | None = None,
 ) -> AgentDouble:
-    """The agents of a job; `selector` where it is none."""
+    """The agents of a job."""
     session = connect(str(kubeconfig or namespace.cluster.kubeconfig))
-    labels = selector or {_LABEL: job}
-    return AgentDouble(session, namespace.name, labels, "Pod" if selector else JOB.kind)
+    return AgentDouble(session, namespace.name, {_LABEL: job}, JOB.kind)
 
 
 def started(
@@ -68,6 +68,23 @@ def uids(namespace: Namespace, job: str = "demo") -> set[str]:
 def break_rank(namespace: Namespace, double: AgentDouble, job: str = "demo") -> None:
     """Have the agents report that the last rank of a job is stopped."""
     double.break_rank(namespace.pods(f"{_LABEL}={job}")[-1]["metadata"]["name"])
+
+
+def ask_for_recovery(namespace: Namespace, pod: Mapping[str, Any]) -> None:
+    """An Event about a pod, as kcover's detector, or anybody else's, writes it."""
+    about = {"kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": "asks", "annotations": {"kcover.io/need-recovery": "true"}},
+        "involvedObject": {**about, "namespace": namespace.name, "apiVersion": "v1"},
+        "reason": "Error",
+        "type": "Warning",
+        "source": {"component": "kcover"},
+        "message": "a container failed",
+        "lastTimestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    namespace.apply(yaml.safe_dump(event))
 
 
 def check_acted_once(namespace: Namespace, old: set[str], way: str = "Replace") -> None:

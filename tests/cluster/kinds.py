@@ -136,7 +136,7 @@ def wait_until_learned(namespace: Namespace, kind: Kind, timeout_s: float = 90.0
     uids = {pod["metadata"]["uid"] for pod in rank_pods(namespace, kind)}
     deadline = time.monotonic() + timeout_s
     while True:
-        reports = [each["spec"] for each in namespace.get("faultreports.kcover.io")]
+        reports = [each["spec"] for each in namespace.items("faultreports")]
         told = {
             each["node"]
             for each in reports

@@ -94,7 +94,7 @@ def policy(namespace: Namespace, **spec: object) -> None:
 
 def incidents(namespace: Namespace) -> list[dict[str, Any]]:
     """Incidents, oldest first."""
-    found = namespace.get("incidents")
+    found = namespace.items("incidents")
     return sorted(found, key=lambda each: each["metadata"]["creationTimestamp"])
 
 

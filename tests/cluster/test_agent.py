@@ -50,7 +50,7 @@ class Stand:
 
     def specs(self) -> dict[str, dict[str, Any]]:
         """The reports, by node."""
-        found = self.namespace.get("faultreports.kcover.io")
+        found = self.namespace.items("faultreports")
         return {each["spec"]["node"]: each["spec"] for each in found if "job" in each["spec"]}
 
     def verdict(self, node: str) -> dict[str, Any]:

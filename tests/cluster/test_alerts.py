@@ -80,7 +80,7 @@ def test_a_hang_fires_reaches_alertmanager_and_resolves(
     try:
         watching.wait(lambda: watching.firing("KcoverJobHung"), 360)
         fired_s = time.time()
-        (incident,) = namespace.get("incidents.kcover.io")
+        (incident,) = namespace.items("incidents")
         decided_s = from_text(incident["status"]["timeline"][0]["time"])
         print(
             f"stop to verdict {decided_s - began_s:.1f} s, verdict to alert {fired_s - decided_s:.1f} s"

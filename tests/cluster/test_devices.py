@@ -62,7 +62,7 @@ def node(
 
 def report(namespace: Namespace, name: str) -> dict[str, Any]:
     """What the agent of a node says about its devices; empty while it said nothing."""
-    found = namespace.get("faultreports.kcover.io")
+    found = namespace.items("faultreports")
     return next((each["spec"] for each in found if each["metadata"]["name"] == name), {})
 
 
@@ -163,7 +163,7 @@ def holders(namespace: Namespace, node: GuestNode) -> set[str]:
     """Pods (uids) on a node that hold the GPU, as its agent tells."""
     return {
         pod["uid"]
-        for each in namespace.get("faultreports.kcover.io")
+        for each in namespace.items("faultreports")
         if each["spec"]["node"] == node.name
         for pod in each["spec"].get("pods", ())
         if GPU in pod.get("devices", ())

@@ -58,7 +58,7 @@ def test_the_first_pod_is_watched_within_seconds_and_removal_leaves_nothing(
     observed(namespace)
     cluster = namespace.cluster
     with installed(cluster, image) as release:
-        until("a report", lambda: namespace.get("faultreports.kcover.io"), 120)
+        until("a report", lambda: namespace.items("faultreports"), 120)
         watched_s = time.monotonic() - release.began_s
         ready_s = release.wait_until_ready()
         print(f"helm install to first pod watched {watched_s:.1f} s, to all ready {ready_s:.1f} s")
@@ -81,7 +81,7 @@ def pod_of(namespace: Namespace, fault: str) -> str:
 
 def verdict(namespace: Namespace) -> dict[str, Any] | None:
     """The status of the job's incident, once it says what is wrong."""
-    for incident in namespace.get("incidents.kcover.io"):
+    for incident in namespace.items("incidents"):
         status: dict[str, Any] = incident.get("status", {})
         if status.get("verdict") not in (None, "WORKING", "UNKNOWN"):
             return status

@@ -44,5 +44,5 @@ def ranks(namespace: Namespace, selector: str = JOB) -> dict[str, int]:
 
 def has_trained(namespace: Namespace) -> bool:
     """Whether every node that reports on the job saw it training: before, silence says nothing."""
-    reports = [each["spec"] for each in namespace.get("faultreports.kcover.io")]
+    reports = [each["spec"] for each in namespace.items("faultreports")]
     return bool(reports) and all(each.get("trained") for each in reports)
