@@ -163,7 +163,7 @@ def test_an_agent_that_was_killed_goes_on(stand: Stand, victim: tuple[Pod, int])
     agent.kill()
     os.kill(pid, signal.SIGSTOP)
     agent.start()
-    until(lambda: stand.verdict(pod.node)["verdict"] == "HUNG", "HUNG")
+    until(lambda: stand.verdict(pod.node).get("verdict") == "HUNG", "HUNG")
     assert stand.specs()[pod.node]["sequence"] > before
 
 

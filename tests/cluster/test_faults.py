@@ -106,7 +106,7 @@ def dies_with_its_job(
 
 def attended(text: str) -> str:
     """An example whose pods have another container beside the rank's."""
-    old = "          - name: pytorch\n"
+    old = "          volumes: ["
     assert old in text
     other = "{name: beside, image: localhost/kcover-train:1, command: [sleep, infinity]}"
     return text.replace(old, f"          - {other}\n{old}")
