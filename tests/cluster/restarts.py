@@ -15,7 +15,7 @@ from typing import Any
 
 from kcover_ebpf.cluster.restart import Restart, at, restarts
 from tests.cluster.agent_double import AgentDouble, is_first, processes
-from tests.cluster.cluster import ClusterError, Namespace
+from tests.cluster.cluster import ClusterError, Namespace, until
 
 POLICY = """
 apiVersion: kcover.io/v1alpha1
@@ -113,6 +113,19 @@ def wait_for_phase(
         time.sleep(0.2)
     said = [json.dumps(each.get("status", {}).get("timeline"), indent=1) for each in found]
     raise ClusterError(f"no incident came to {phases} in {timeout_s:.0f} s: {said}")
+
+
+def until_told(namespace: Namespace, words: str) -> dict[str, Any]:
+    """The incident, once its timeline says so."""
+
+    def look() -> dict[str, Any] | None:
+        for each in incidents(namespace):
+            told = [line.get("text", "") for line in each.get("status", {}).get("timeline", ())]
+            if any(words in text for text in told):
+                return each
+        return None
+
+    return until(look, f"somebody says {words!r}")
 
 
 def ways(incident: Mapping[str, Any]) -> list[str]:

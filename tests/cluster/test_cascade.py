@@ -1,4 +1,4 @@
-"""Restarts by the real controller that are broken off or led astray; test_kinds.py has those that simply work."""
+"""Restarts by the real controller that are broken off, refused or led astray; test_kinds.py has those that work."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import skips
+from tests.cluster import guards
 from tests.cluster.cluster import ROOT, Cluster, Namespace, until
 from tests.cluster.crowd import Book, Crowd, Scenario, asked_for, crowd
 from tests.cluster.doubles import (
@@ -48,9 +49,31 @@ def restarts(
 ) -> Iterator[Crowd]:
     """All scenarios that this run asks for, a few at a time."""
     cluster.ctl("apply", f"--filename={ROOT / 'charts/kcover-ebpf/crds'}")
-    chosen = {name: BOOK[name] for name in asked_for(request)}
-    with crowd(cluster, chosen, tmp_path_factory.mktemp("restarts")) as begun:
+    chosen = {name: (BOOK | guards.BOOK)[name] for name in asked_for(request)}
+    with crowd(cluster, chosen, tmp_path_factory.mktemp("restarts"), at_once=5) as begun:
         yield begun
+
+
+@BOOK.scenario(brings_controller=True)
+def an_api_server_that_is_away_for_a_minute_delays_and_doubles_nothing(
+    namespace: Namespace,
+) -> None:
+    policy(namespace, ways=["Replace"])
+    started(namespace)
+    old = uids(namespace)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Relay(namespace.cluster.kubeconfig, Path(folder)) as relay,
+        running(namespace, Path(folder) / "log", relay.kubeconfig),
+        doubled(namespace, kubeconfig=relay.kubeconfig) as double,
+    ):
+        break_rank(namespace, double)
+        wait_for_phase(namespace, ("ShuttingDown",))
+        relay.cut()
+        time.sleep(60)
+        relay.mend()
+        recover(namespace, double)
+    check_acted_once(namespace, old)
 
 
 def killed_at_every_step(way: str, namespace: Namespace) -> None:
@@ -92,28 +115,6 @@ BOOK["a_controller_killed_at_every_step_of_replacing"] = Scenario(
 BOOK["a_controller_killed_at_every_step_in_place"] = Scenario(
     partial(killed_at_every_step, "InPlace"), brings_controller=True
 )
-
-
-@BOOK.scenario(brings_controller=True)
-def an_api_server_that_is_away_for_a_minute_delays_and_doubles_nothing(
-    namespace: Namespace,
-) -> None:
-    policy(namespace, ways=["Replace"])
-    started(namespace)
-    old = uids(namespace)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Relay(namespace.cluster.kubeconfig, Path(folder)) as relay,
-        running(namespace, Path(folder) / "log", relay.kubeconfig),
-        doubled(namespace, kubeconfig=relay.kubeconfig) as double,
-    ):
-        break_rank(namespace, double)
-        wait_for_phase(namespace, ("ShuttingDown",))
-        relay.cut()
-        time.sleep(60)
-        relay.mend()
-        recover(namespace, double)
-    check_acted_once(namespace, old)
 
 
 @BOOK.scenario(brings_controller=True)
@@ -209,6 +210,6 @@ def an_event_that_asks_for_a_recovery_is_a_trigger(namespace: Namespace) -> None
     assert not old & uids(namespace)
 
 
-@pytest.mark.parametrize("scenario", BOOK)
+@pytest.mark.parametrize("scenario", [*BOOK, *guards.BOOK])
 def test_a_restart(scenario: str, restarts: Crowd) -> None:
     restarts.wait(scenario)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests import skips
-from tests.cluster import nodes
-from tests.cluster.cluster import JOBS, Cluster, Namespace, until
+from tests.cluster import lost, nodes
+from tests.cluster.cluster import JOBS, Cluster, Namespace
 from tests.cluster.crowd import Book, Crowd, asked_for, crowd
 from tests.cluster.kinds import (
     KINDS,
@@ -29,6 +29,7 @@ from tests.cluster.restarts import (
     policy,
     row_of,
     stopped,
+    until_told,
     wait_for_phase,
     ways,
 )
@@ -52,7 +53,7 @@ def faults(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Crowd]:
     """All faults that this run asks for, a few at a time."""
-    chosen = {name: BOOK[name] for name in asked_for(request)}
+    chosen = {name: (BOOK | lost.BOOK)[name] for name in asked_for(request)}
     with crowd(cluster, chosen, tmp_path_factory.mktemp("faults")) as started:
         yield started
 
@@ -225,54 +226,6 @@ def on_a_frozen_disk(namespace: Namespace, node: str, folder: str) -> None:
     assert not job["status"].get("failed")
 
 
-@BOOK.scenario()
-def a_program_that_always_fails_is_stopped_for_good(namespace: Namespace) -> None:
-    """The kubelets would restart it in place for ever: budget, pause and end are ours."""
-    if not namespace.cluster.arms_pods:
-        skips.skip("restart-in-place", "without it the job fails by itself")
-    policy(namespace, restarts={"max": 2, "backoffSeconds": 15})
-    start(namespace, TWO, failing)
-    namespace.wait("job/demo", "jsonpath={.spec.suspend}=true", 120)
-    incident = until_told(namespace, "pause for 15 s")
-    until_told(namespace, "stop for good: the budget of 2 restarts is spent")
-    last = until(lambda: stopped_for_good(namespace), "the last incident is over")
-    assert "the job is suspended, until somebody resumes it" in last["status"]["message"]
-    assert incident["metadata"]["uid"] != last["metadata"]["uid"]
-    begun = [way for each in incidents(namespace) for way in ways(each)]
-    assert begun == ["InPlace", "Replace"]
-    until(lambda: not namespace.pods(), "no pod is left")
-    (job,) = namespace.get("jobs", "demo")
-    assert job["spec"]["suspend"]
-    assert not job["status"].get("failed")
-
-
-def failing(text: str) -> str:
-    """The example Job with ranks that leave with code 3 after 24 steps."""
-    program = "import os, runpy; os.environ['STEPS'] = '24'; "
-    program += "runpy.run_path('/train/train.py', run_name='__main__'); os._exit(3)"
-    old = "[python3, /train/train.py]"
-    assert old in text
-    return text.replace(old, f'[python3, -c, "{program}"]')
-
-
-def stopped_for_good(namespace: Namespace) -> dict[str, Any] | None:
-    last = incidents(namespace)[-1]
-    return last if last["status"]["phase"] == "Failed" else None
-
-
-def until_told(namespace: Namespace, words: str) -> dict[str, Any]:
-    """The incident, once its timeline says so."""
-
-    def look() -> dict[str, Any] | None:
-        for each in incidents(namespace):
-            told = [line.get("text", "") for line in each.get("status", {}).get("timeline", ())]
-            if any(words in text for text in told):
-                return each
-        return None
-
-    return until(look, f"somebody says {words!r}")
-
-
-@pytest.mark.parametrize("scenario", BOOK)
+@pytest.mark.parametrize("scenario", [*BOOK, *lost.BOOK])
 def test_a_real_fault(scenario: str, faults: Crowd) -> None:
     faults.wait(scenario)

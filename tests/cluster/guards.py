@@ -1,4 +1,4 @@
-"""Jobs that the real controller does not restart, or not yet, and what a person does about it."""
+"""Scenarios for test_cascade.py: jobs that are not restarted, or not yet, and what a person does about it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import pytest
-
-from tests.cluster.cluster import ROOT, Cluster, Namespace
-from tests.cluster.crowd import Book, Crowd, Scenario, asked_for, crowd
+from tests.cluster.cluster import Namespace
+from tests.cluster.crowd import Book, Scenario
 from tests.cluster.doubles import (
-    ask_for_recovery,
     break_rank,
     check_acted_once,
     doubled,
@@ -24,28 +20,8 @@ from tests.cluster.doubles import (
 )
 from tests.cluster.restarts import incidents, policy, recover, running, wait_for_phase, ways
 
-pytestmark = pytest.mark.timeout(600, func_only=True)
 LABEL = "kcover.io/cascading-recovery"
 BOOK = Book()
-POD = """
-apiVersion: v1
-kind: Pod
-metadata: {name: bare, labels: {kcover.io/cascading-recovery: "true"}}
-spec:
-  terminationGracePeriodSeconds: 1
-  containers: [{name: main, image: "localhost/kcover-train:1", command: [sleep, infinity]}]
-"""
-
-
-@pytest.fixture(scope="module")
-def guards(
-    request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Crowd]:
-    """All scenarios that this run asks for, a few at a time."""
-    cluster.ctl("apply", f"--filename={ROOT / 'charts/kcover-ebpf/crds'}")
-    chosen = {name: BOOK[name] for name in asked_for(request)}
-    with crowd(cluster, chosen, tmp_path_factory.mktemp("guards")) as begun:
-        yield begun
 
 
 def plugin(namespace: Namespace, *words: str) -> str:
@@ -146,23 +122,3 @@ def a_dry_run_that_a_person_ends(namespace: Namespace) -> None:
         wait_for_phase(namespace, ("Recovering", "Recovered"))
         recover(namespace, double)
     check_acted_once(namespace, old)
-
-
-@BOOK.scenario()
-def a_bare_pod_is_refused(namespace: Namespace) -> None:
-    policy(namespace)
-    namespace.apply(POD)
-    namespace.wait("pod/bare", "condition=Ready")
-    (pod,) = namespace.get("pods", "bare")
-    ask_for_recovery(namespace, pod)
-    incident = wait_for_phase(namespace, ("Refused",))
-    assert "bare pods: nobody would make them again" in incident["status"]["message"]
-    time.sleep(3)
-    (still,) = namespace.get("pods", "bare")
-    assert still["metadata"]["uid"] == pod["metadata"]["uid"]
-    assert still["status"]["phase"] == "Running"
-
-
-@pytest.mark.parametrize("scenario", BOOK)
-def test_a_guard(scenario: str, guards: Crowd) -> None:
-    guards.wait(scenario)
