@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,6 +141,31 @@ def a_controller_killed_between_decision_and_deletion_is_followed_by_one_that_ac
         program.start()
         recover(namespace, double)
     check_acted_once(namespace, old)
+
+
+@BOOK.scenario(brings_controller=True)
+def a_report_that_nobody_renewed_is_not_acted_on(namespace: Namespace) -> None:
+    """As of a node that lost its power while it reported a hang, and of a controller that comes later."""
+    policy(namespace)
+    started(namespace)
+    old = uids(namespace)
+    with doubled(namespace) as double:
+        break_rank(namespace, double)
+        until(lambda: any(each.get("suspicious") for each in reports(namespace)), "a hang is told")
+    time.sleep(15)
+    assert reports(namespace), "they are still there"
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running(namespace, Path(folder) / "log") as program,
+    ):
+        until(lambda: "leading" in program.log, "the controller leads")
+        time.sleep(10)
+        assert [ways(each) for each in incidents(namespace)] in ([], [[]])
+    assert uids(namespace) == old
+
+
+def reports(namespace: Namespace) -> list[dict[str, Any]]:
+    return [each["spec"] for each in namespace.items("faultreports")]
 
 
 @BOOK.scenario()
