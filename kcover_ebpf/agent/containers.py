@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kcover_ebpf.cluster.cgroup import containers_of
-from kcover_ebpf.cluster.pods import ContainerKind, Pod
+from kcover_ebpf.cluster.kinds import with_ranks
+from kcover_ebpf.cluster.pods import Pod
 from kcover_ebpf.host import cgroups
 from kcover_ebpf.host.trees import read_stat
 
@@ -73,9 +74,9 @@ class Containers:
         return [root / each.mount.relative_to("/") for each in cgroups.hierarchies(text)]
 
     def of_ranks(self, pod: Pod) -> list[Found]:
-        """The pod's main containers: sidecars and what runs before or beside them are no ranks."""
-        main = {each.id for each in pod.containers if each.kind is ContainerKind.MAIN and each.id}
-        return [each for each in self.of_pod(pod.uid) if each.id in main] if main else []
+        """Those that may hold ranks, as far as they run."""
+        ranks = {each.id for each in with_ranks(pod) if each.id}
+        return [each for each in self.of_pod(pod.uid) if each.id in ranks] if ranks else []
 
     def of_work(self, pod: Pod) -> list[Found]:
         """All containers but the sandbox, also one that is so new that the API server has not heard of it."""

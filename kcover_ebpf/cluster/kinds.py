@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from kcover_ebpf.cluster.pods import Owner, Pod
+from kcover_ebpf.cluster.pods import Container, ContainerKind, Owner, Pod
 
 OWNER_UID = "kcover.io/owner-uid"
 """In a selector: the uid of the controlling owner, for kinds that put no label of their own on pods."""
@@ -35,6 +35,7 @@ class JobKind:
     needs: tuple[str, ...]
     parts: str | None
     launcher: tuple[str, ...]
+    container: str | None
 
     def owns(self, owner: Owner | None) -> bool:
         """True if this kind is what `owner` says."""
@@ -67,6 +68,7 @@ def job_kinds() -> tuple[JobKind, ...]:
             needs=tuple(row.get("needs", ())),
             parts=row.get("parts"),
             launcher=tuple(row.get("launcher", ())),
+            container=row.get("container"),
         )
         for name, row in tomllib.loads(text).items()
         if "gang" in row
@@ -118,6 +120,14 @@ def must_train(pod: Pod) -> bool:
         return True
     label, value = kind.launcher
     return pod.labels.get(label) != value
+
+
+def with_ranks(pod: Pod) -> tuple[Container, ...]:
+    """The containers of a pod that may hold ranks: what runs before or beside them does not."""
+    main = tuple(each for each in pod.containers if each.kind is ContainerKind.MAIN)
+    kind = kind_of(pod)
+    named = tuple(each for each in main if kind is not None and each.name == kind.container)
+    return named or main
 
 
 def selects(selector: Mapping[str, str], pod: Pod) -> bool:

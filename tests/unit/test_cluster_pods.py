@@ -1,5 +1,6 @@
 """Pods from API objects, and which gang they belong to."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from kcover_ebpf.cluster.kinds import (
     gang_of,
     is_job_pod,
     selects,
+    with_ranks,
 )
-from kcover_ebpf.cluster.pods import ContainerKind, Pod, pod_of
+from kcover_ebpf.cluster.pods import Container, ContainerKind, Pod, pod_of
 from kcover_ebpf.errors import ObjectError
 
 
@@ -209,3 +211,24 @@ parts = st.sampled_from(
 def test_any_pod_with_an_identity_is_read(labels: Any, spec: Any, status: Any) -> None:
     metadata = {"name": "p", "uid": "u", "labels": labels, "ownerReferences": labels}
     gang_of(pod_of({"metadata": metadata, "spec": spec, "status": status}))
+
+
+OF_KUBEFLOW = {"training.kubeflow.org/job-name": "j"}
+PYTORCH, BESIDE, BEFORE = (
+    Container("pytorch", ContainerKind.MAIN, "a"),
+    Container("log", ContainerKind.MAIN, "b"),
+    Container("pytorch", ContainerKind.INIT, "c"),
+)
+WITH_RANKS = {
+    "the one that the kind insists on": ("PyTorchJob", (BESIDE, PYTORCH), (PYTORCH,)),
+    "all, where none has its name": ("PyTorchJob", (BESIDE, BEFORE), (BESIDE,)),
+    "all, where the kind insists on none": ("MPIJob", (BESIDE, PYTORCH), (BESIDE, PYTORCH)),
+}
+
+
+@pytest.mark.parametrize(("kind", "containers", "expected"), WITH_RANKS.values(), ids=WITH_RANKS)
+def test_containers_with_ranks(
+    kind: str, containers: tuple[Container, ...], expected: tuple[Container, ...]
+) -> None:
+    made = pod(OF_KUBEFLOW, ("kubeflow.org/v1", kind))
+    assert with_ranks(replace(made, containers=containers)) == expected
