@@ -34,10 +34,8 @@ def _requests(session: Session) -> Counter[str]:
     from kubernetes import client
 
     with client.ApiClient(session.configuration) as api:
-        answer, _, _ = api.call_api(
-            "/metrics", "GET", auth_settings=["BearerToken"], _preload_content=False
-        )
-        text = answer.read().decode()
+        asked = api.param_serialize("GET", "/metrics", auth_settings=["BearerToken"])
+        text = api.call_api(*asked).read().decode()
     served: Counter[str] = Counter()
     for line in text.splitlines():
         if line.startswith("apiserver_request_total{"):
