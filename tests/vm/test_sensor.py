@@ -91,7 +91,7 @@ def test_an_xid_that_the_operator_calls_fatal(guest: Guest, record_property: Fig
 
 
 RDMA = f"""
-modprobe virtio_net; modprobe rdma_rxe; sleep 1; c={CARD}; ip link set $c up
+modprobe virtio_net; modprobe rdma_rxe; modprobe ib_uverbs; sleep 1; c={CARD}; ip link set $c up
 rdma link add plug type rxe netdev $c; sleep 2; grep -q ACTIVE /sys/class/infiniband/plug/ports/1/state
 basename $(dirname $(readlink -f /sys/class/net/$c/device))
 """
