@@ -53,21 +53,25 @@ class Link:
 
 def parse_links(raw: bytes) -> Iterator[Link]:
     """The link messages in one netlink datagram; what is not whole is left out."""
-    offset = 0
-    while offset + _HEADER.size + _IFINFO.size <= len(raw):
-        length, kind, *_ = _HEADER.unpack_from(raw, offset)
-        if length < _HEADER.size or offset + length > len(raw):
-            return
-        if kind in (_RTM_NEWLINK, _RTM_DELLINK) and length >= _HEADER.size + _IFINFO.size:
-            flags = _IFINFO.unpack_from(raw, offset + _HEADER.size)[3]
-            begin = offset + _HEADER.size + _IFINFO.size
-            words = dict(_attributes(raw[begin : offset + length]))
+    for kind, body in _messages(raw):
+        if kind in (_RTM_NEWLINK, _RTM_DELLINK) and len(body) >= _IFINFO.size:
+            flags = _IFINFO.unpack_from(body)[3]
+            words = dict(_attributes(body[_IFINFO.size :]))
             name = words.get(_IFLA_IFNAME, b"").partition(b"\0")[0].decode("utf-8", "replace")
             number = (words.get(_IFLA_OPERSTATE) or b"\0")[0]
             state = _OPERSTATES[number] if number < len(_OPERSTATES) else "unknown"
             if name:
                 gone = kind == _RTM_DELLINK
                 yield Link(name, "gone" if gone else state, bool(flags & _IFF_UP) or gone)
+
+
+def _messages(raw: bytes) -> Iterator[tuple[int, bytes]]:
+    offset = 0
+    while offset + _HEADER.size <= len(raw):
+        length, kind, *_ = _HEADER.unpack_from(raw, offset)
+        if length < _HEADER.size or offset + length > len(raw):
+            return
+        yield kind, raw[offset + _HEADER.size : offset + length]
         offset += (length + 3) & ~3
 
 
@@ -93,16 +97,8 @@ def links_now() -> list[Link]:
             raw = asking.recv(65536)
             found += parse_links(raw)
             # an end or an error is the last message of its datagram
-            if len(raw) < _HEADER.size or any(kind in _LAST for kind in _kinds(raw)):
+            if len(raw) < _HEADER.size or any(kind in _LAST for kind, _ in _messages(raw)):
                 return found
-
-
-def _kinds(raw: bytes) -> Iterator[int]:
-    offset = 0
-    while offset + _HEADER.size <= len(raw):
-        length, kind, *_ = _HEADER.unpack_from(raw, offset)
-        yield kind
-        offset += max(_HEADER.size, (length + 3) & ~3)
 
 
 _SIOCGIFADDR = 0x8915
