@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kcover_ebpf.device_facts import PortChange
-from kcover_ebpf.hardware.topology import function_of
+from kcover_ebpf.hardware.topology import function_of, function_of_rdma
 
 # include/uapi/linux/rtnetlink.h, if_link.h, if.h
 _RTMGRP_LINK = 1
@@ -207,7 +207,7 @@ class PortWatch:
                 self.has_new |= before is None
             told = [f"port {state}"] if state and before not in (None, up) else []
             for text in (*told, *self._errors(port, name)):
-                yield PortChange(boottime_ns, name, function_of(port.parents[1]), up, text)
+                yield PortChange(boottime_ns, name, function_of_rdma(port.parents[1]), up, text)
 
     def _errors(self, port: Path, name: str) -> Iterator[str]:
         for counter in _ERROR_COUNTERS:

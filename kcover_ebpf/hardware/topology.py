@@ -129,11 +129,23 @@ def function_of(folder: Path) -> str:
     return next((part for part in reversed(parts) if _BDF.fullmatch(part)), "")
 
 
+def function_of_rdma(folder: Path) -> str:
+    """The PCI function of an RDMA device; of one made of software (rxe, siw) that of its network interface.
+
+    Newer kernels give those no device of their own (/sys/devices/virtual/infiniband).
+    """
+    if found := function_of(folder):
+        return found
+    interfaces = map(_read, folder.glob("ports/*/gid_attrs/ndevs/0"))
+    name = next(filter(None, interfaces), "")
+    return function_of(folder.parents[1] / "net" / name) if name else ""
+
+
 def _ports(root: Path) -> Iterator[Port]:
     verbs = sorted((root / "sys/class/infiniband_verbs").glob("uverbs*"))
     nodes = {_read(each / "ibdev"): f"/dev/infiniband/{each.name}" for each in verbs}
-    for kind in ("net", "infiniband"):
+    for kind, function in (("net", function_of), ("infiniband", function_of_rdma)):
         for folder in sorted((root / "sys/class" / kind).glob("*")):
-            if device := function_of(folder):
+            if device := function(folder):
                 node = nodes.get(folder.name, "") if kind == "infiniband" else ""
                 yield Port(folder.name, device, path_of(root, device), node)

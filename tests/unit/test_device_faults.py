@@ -199,22 +199,29 @@ def test_topology(tmp_path):
 
 
 def test_rdma_devices_and_their_files(tmp_path):
-    """Also one that is a part of a NIC, with the bus of such parts between."""
+    """Also one that is a part of a NIC, with the bus of such parts between, and one made of software."""
     classes = tmp_path / "sys/class"
     bus = tmp_path / "sys/devices/pci0000:99/0000:99:01.0" / NIC
     for name, place in (("mlx5_0", bus), ("mlx5_2", bus / "mlx5_core.sf.4")):
         folder = classes / "infiniband" / name
         folder.mkdir(parents=True)
         (folder / "device").symlink_to(place)
-    (classes / "infiniband/soft").mkdir()
-    for number, name in enumerate(("soft", "mlx5_2", "mlx5_0")):
+    (classes / "net/eth0").mkdir(parents=True)
+    (classes / "net/eth0/device").symlink_to(bus)
+    for name, interface in (("soft", "veth1"), ("rxe_eth0", "eth0")):
+        interfaces = classes / "infiniband" / name / "ports/1/gid_attrs/ndevs"
+        interfaces.mkdir(parents=True)
+        (interfaces / "0").write_text(f"{interface}\n")
+    for number, name in enumerate(("soft", "mlx5_2", "mlx5_0", "rxe_eth0")):
         verbs = classes / f"infiniband_verbs/uverbs{number}"
         verbs.mkdir(parents=True)
         (verbs / "ibdev").write_text(f"{name}\n")
     ports = {port.name: (port.device, port.node) for port in topology.read(tmp_path).ports}
     assert ports == {
+        "eth0": (NIC, ""),
         "mlx5_0": (NIC, "/dev/infiniband/uverbs2"),
         "mlx5_2": (NIC, "/dev/infiniband/uverbs1"),
+        "rxe_eth0": (NIC, "/dev/infiniband/uverbs3"),
     }
     whose = Whose(tmp_path)
     whose.learn()
