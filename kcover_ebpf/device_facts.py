@@ -203,6 +203,11 @@ class PortChange:
     addresses: tuple[str, ...] = ()
     """Of an interface: by them a connection is known to go through it."""
 
+    @property
+    def is_rdma(self) -> bool:
+        """True for a port of an RDMA device, False for a network interface."""
+        return "/" in self.port
+
 
 @dataclass(frozen=True, slots=True)
 class BlockError:

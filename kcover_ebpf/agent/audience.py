@@ -61,6 +61,7 @@ class NodeAudience:
         watched = list(gangs)
         now_ns = procfs.boottime_ns()
         self._look_for_devices(watched, now_ns)
+        self._board.on_pass(now_ns)
         self._drafts.make(watched, self._board.pictures(now_ns))
         if self.metrics is None:
             return

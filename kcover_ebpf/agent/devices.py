@@ -26,6 +26,7 @@ _MOST = 64
 _TEXT = 1024
 _NODE = Pid(0)
 """In place of a holder: what a report means is asked for the device itself, whoever holds it."""
+_PORT_DOWN, _LINK_DOWN = "port down", "link down"
 _CLEARS = {Notice.NIC_RECOVERED: Notice.NIC_FAILED, Notice.SLOT_UP: Notice.SLOT_DOWN}
 
 
@@ -44,15 +45,18 @@ class DeviceBoard:
         driver: Callable[[], str | None],
         below: Callable[[str], Collection[str]],
         function_of: Callable[[str], str],
+        patience_ns: int,
     ) -> None:
         """`catalog` is asked at the first Xid: most nodes never have one.
 
         `driver`: version of the GPU driver that is loaded, on which the meaning of some numbers depends;
         `below`: GPUs and network devices at or below a PCI address; `function_of`: the PCI address of a
-        port, which the RDMA core does not tell, empty where it is not known.
+        port, which the RDMA core does not tell, empty where it is not known; `patience_ns`: an RDMA port
+        that was down for so long is a fatal fault, whoever holds it.
         """
         self._catalog, self._driver = catalog, driver
         self._below, self._function_of = below, function_of
+        self._patience_ns = patience_ns
         self._known: dict[tuple[str, str], _Known] = {}
         self.version = 0
 
@@ -75,10 +79,15 @@ class DeviceBoard:
                     for at in devices:
                         self._clear(at, cleared.value)
                 return [each for at in devices for each in faults.of_notice(fact, (_NODE,), at)]
+            case PortChange() if fact.up:
+                for code in (_PORT_DOWN, _LINK_DOWN):
+                    self._clear(fact.port, code)
+                return []
             case PortChange():
-                self._clear(fact.port, "port down")
-                where = fact.device or self._function_of(fact.port) or fact.port
-                return [] if fact.up else faults.of_port(fact, (_NODE,), where)
+                where = fact.device or self._function_of(fact.port)
+                if not where and not fact.is_rdma:
+                    return []  # of a pod or a tunnel: they come and go
+                return faults.of_port(fact, (_NODE,), where or fact.port)
             case _:
                 return []
 
@@ -90,6 +99,9 @@ class DeviceBoard:
         before = self._known.get(key)
         if before is None and len(self._known) >= _MOST:
             return
+        if before is not None and fault.code == _PORT_DOWN:
+            since_ns = before.fault.boottime_ns  # it was down all the time
+            fault = replace(fault, boottime_ns=since_ns, ends_job=before.fault.ends_job)
         self._known[key] = _Known(fault, before.pods if before else frozenset())
         self.version += 1
 
@@ -102,6 +114,15 @@ class DeviceBoard:
         for key, known in self._known.items():
             if known.fault.device == fault.device and pod_uid and pod_uid not in known.pods:
                 self._known[key] = replace(known, pods=known.pods | {pod_uid})
+                self.version += 1
+
+    def on_pass(self, now_ns: int) -> None:
+        """Ports that stayed down until now (boottime) have become fatal."""
+        for key, known in self._known.items():
+            fault = known.fault
+            lasted_ns = now_ns - fault.boottime_ns
+            if fault.code == _PORT_DOWN and not fault.ends_job and lasted_ns >= self._patience_ns:
+                self._known[key] = replace(known, fault=replace(fault, ends_job=True))
                 self.version += 1
 
     def pictures(self, now_ns: int) -> tuple[DevicePicture, ...]:

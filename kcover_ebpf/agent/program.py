@@ -146,7 +146,13 @@ class _Agent:
         kernel = self._stack.enter_context(Kernel.open(plan.settings))
         devices = self._stack.enter_context(DeviceWatch(kernel.maps, plan.settings, catalog))
         whose = devices.whose
-        self._board = DeviceBoard(catalog, lambda: devices.driver, whose.below, whose.function_of)
+        self._board = DeviceBoard(
+            catalog,
+            lambda: devices.driver,
+            whose.below,
+            whose.function_of,
+            int(plan.settings.policy.link_patience_s * 1e9),
+        )
         return kernel, devices
 
     def _make_executor(

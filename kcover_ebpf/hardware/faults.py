@@ -71,14 +71,15 @@ def of_notice(notice: DeviceNotice, holders: Collection[Pid], held: str) -> list
 
 
 def of_port(change: PortChange, holders: Collection[Pid], device: str) -> list[DeviceFault]:
-    """The faults of the processes that use an RDMA port which went down or counts errors.
+    """The faults of the processes that use a port which went down or counts errors.
 
     Never the job's end by itself: RDMA retries for half a minute, and a link may come back.
     """
     state = "up" if change.up else "down"
-    text = f"RDMA port {change.port} is {state}: {change.text}"
+    kind, what = ("port", "RDMA port") if change.is_rdma else ("link", "network interface")
+    text = f"{what} {change.port} is {state}: {change.text}"
     return [
-        DeviceFault(change.boottime_ns, pid, device, f"port {state}", text, ends_job=False)
+        DeviceFault(change.boottime_ns, pid, device, f"{kind} {state}", text, ends_job=False)
         for pid in sorted(holders)
     ]
 

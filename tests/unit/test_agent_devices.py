@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kcover_ebpf.agent.devices import DeviceBoard, devices_of
@@ -31,6 +33,7 @@ def board(driver: str | None = None) -> DeviceBoard:
         lambda: driver,
         lambda device: BELOW.get(device, set()),
         lambda name: functions.get(name, ""),
+        8 * S,
     )
 
 
@@ -70,6 +73,8 @@ def told(known: DeviceBoard) -> list[tuple[str, str, bool]]:
         (port(up=False), [(NIC, "port_down", False)]),
         (port(up=False, device=""), [(NIC, "port_down", False)]),
         (port(up=False, name="soft/1", device=""), [("soft/1", "port_down", False)]),
+        (port(up=False, name="eth0"), [(NIC, "link_down", False)]),
+        (port(up=False, name="veth4711", device=""), []),
         (port(up=True), []),
     ],
     ids=lambda value: getattr(value, "text", None) or None,
@@ -97,10 +102,11 @@ def test_the_drivers_branch_decides_what_a_number_means():
         (port(up=False), port(up=True)),
         (port(up=False), port(up=True, device="")),
         (port(up=False, device=""), port(up=True)),
+        (port(up=False, name="eth0"), port(up=True, name="eth0")),
         (notice(NIC, Notice.NIC_FAILED), notice(NIC, Notice.NIC_RECOVERED)),
         (notice(PORT, Notice.SLOT_DOWN), notice(PORT, Notice.SLOT_UP)),
     ],
-    ids=["port", "port, by the kernel", "port, by its state", "firmware", "slot"],
+    ids=["port", "port, by the kernel", "port, by its state", "link", "firmware", "slot"],
 )
 def test_what_recovers_is_told_no_more(broken, well):
     known = board()
@@ -120,6 +126,26 @@ def test_two_ports_of_one_card():
     (picture,) = known.pictures(5 * S)
     assert "mlx5_0/1" in picture.text
     assert picture.pods == ("uid-a",)
+
+
+def test_a_port_that_stays_down_is_fatal_to_its_node():
+    """Also when nobody holds it; a counter that grows meanwhile does not begin the wait anew."""
+    known = board()
+    known.observe(port(up=False))
+    known.observe(replace(port(up=False), boottime_ns=9 * S, text="link_downed +1"))
+    known.on_pass(10 * S)
+    assert told(known) == [(NIC, "port_down", False)]
+    version = known.version
+    known.on_pass(11 * S)
+    assert told(known) == [(NIC, "port_down", True)]
+    assert known.version > version
+    known.observe(replace(port(up=False), boottime_ns=12 * S))
+    assert told(known) == [(NIC, "port_down", True)]
+    known.observe(port(up=True))
+    known.observe(replace(port(up=False), boottime_ns=20 * S))
+    known.observe(replace(port(up=False, name="eth0"), boottime_ns=1 * S))
+    known.on_pass(21 * S)
+    assert told(known) == [(NIC, "port_down", False), (NIC, "link_down", False)]
 
 
 def test_the_pods_that_hold_a_device():
