@@ -62,7 +62,7 @@ demo: setup-demo build ## train 4 ranks, inject FAULT=stop|kill|lock|loop|skip|b
 demo-cluster: setup-cluster build ## a real Kubernetes, a hung PyTorchJob: restarted in place, then replaced
 	@PYTHONPATH=$(CURDIR) /usr/bin/python3 -m tools.demo.cluster
 
-.PHONY: test test-unit test-kernel test-chart test-vm test-vm-matrix test-drivers test-cluster test-all
+.PHONY: test test-unit test-kernel test-chart test-vm test-vm-matrix test-drivers test-cluster test-old test-all
 test: setup-test check ## set up, check, run all tests (needs root for the kernel half)
 	@$(MAKE) --no-print-directory build
 	$(PYTHON) -m pytest
@@ -89,7 +89,13 @@ test-drivers: setup-vm build ## build real GPU drivers, and look for the functio
 test-cluster: setup-cluster build ## the tests on a real Kubernetes: that of $KUBECONFIG, or one that is made
 	$(PYTHON) -m pytest tests/cluster
 
-test-all: test test-chart test-cluster ## all but virtual machines: what a release must pass
+OLD := 1.34
+test-old: setup-cluster build ## restarts on the oldest Kubernetes that is supported, which is built
+	tools/testbed up --name old --kubernetes $(OLD) --controllers all
+	KUBECONFIG=$(CURDIR)/.testbed-old/kubeconfig $(PYTHON) -m pytest tests/cluster/test_kinds.py; \
+		status=$$?; tools/testbed down --name old; exit $$status
+
+test-all: test test-chart test-cluster test-old ## all but virtual machines: what a release must pass
 
 .PHONY: bench bench-quick
 bench: setup-bench build ## the whole fault bench (resumable) and the cost bench: hours
