@@ -107,6 +107,23 @@ def inits(found: Found) -> set[int]:
     return first or pids
 
 
+def is_being_made(found: Found) -> bool:
+    """True until the runtime runs the container's program: until then its own process is there, named "runc:[2:INIT]".
+
+    A container whose making is disturbed has failed, and a pod that is never restarted with it (seen
+    with kubelet 1.36, containerd 1.6; the name is from runc's libcontainer/nsenter/nsexec.c).
+    """
+    names = [_name(pid) for pid in cgroups.processes(found.path)]
+    return bool(names) and all(name.startswith("runc:[") for name in names)
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
 def is_stopped(pid: int) -> bool:
     """True for a process that cannot run user code now: stopped, traced, or gone."""
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kcover_ebpf.cluster.incident import Phase, Way
 from kcover_ebpf.cluster.order import Verb
-from kcover_ebpf.cluster.steps import Move, Turn, escalate, fail, has_restarted, start
+from kcover_ebpf.cluster.steps import Move, Turn, escalate, has_restarted, start
 
 STOP_S = 3.0
 """All nodes must have stopped their ranks by then,"""
@@ -43,7 +43,10 @@ def stop(turn: Turn) -> Move:
     if waiting:
         return Move(wake_s=limit_s - turn.elapsed_s)
     text = f"in place: all ranks on {len(turn.status.nodes)} nodes are stopped; kill them"
-    status = turn.go("Kill", text).begin(Way.IN_PLACE, turn.world.now_s)
+    status = turn.go("Kill", text)
+    if not status.restarts:
+        # what the kubelets began after a crash is one restart with what we add to it
+        status = status.begin(Way.IN_PLACE, turn.world.now_s)
     return Move(turn.order(status, Verb.KILL))
 
 
@@ -89,8 +92,12 @@ def settle(turn: Turn) -> Move:
     if not behind:
         # restarted, and not ready yet: init containers may wait for each other
         return Move(wake_s=5.0)
-    if turn.restarts_left <= 0:
-        return Move(fail(turn, f"pod {behind} did not restart, and the budget is spent"))
+    making = next((each.pod.name for each in live if each.started_s is None), "")
+    if making and turn.elapsed_s < _RESTART_S:
+        # containers that are killed while they are made end their pod, and with it the job
+        return Move(wake_s=_RESTART_S - turn.elapsed_s)
+    if making:
+        return Move(escalate(turn, f"pod {making} does not come up again"))
     return Move(start(turn, Way.IN_PLACE, f"pod {behind} did not restart with the others"))
 
 

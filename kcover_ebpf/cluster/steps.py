@@ -114,8 +114,11 @@ def before_s(pods: Iterable[GangPod]) -> float:
 
 
 def baseline(pods: Iterable[GangPod]) -> str | None:
-    """Restart counts as "COUNT pod=COUNT ..."; the first one holds for pods not named. None if that is too long."""
-    counts = {each.pod.name: each.restart_count for each in pods}
+    """Restart counts as "COUNT pod=COUNT ..."; the first one holds for pods not named. None if that is too long.
+
+    What a kubelet is restarting just now is counted already, and need not restart once more.
+    """
+    counts = {each.pod.name: each.restart_count - (each.started_s is None) for each in pods}
     common = Counter(counts.values()).most_common(1)[0][0] if counts else 0
     others = [f"{name}={count}" for name, count in sorted(counts.items()) if count != common]
     text = " ".join([str(common), *others])

@@ -160,6 +160,26 @@ def test_a_kill_spares_what_came_after_the_stop(bench: Bench) -> None:
     }
 
 
+_RUNTIME = """
+import time
+open("/proc/self/comm", "w").write("runc:[2:INIT]")
+print("up", flush=True)
+while True: time.sleep(0.01)
+"""
+
+
+def test_a_container_that_is_being_made_is_left_alone(bench: Bench) -> None:
+    pod = bench.pod("a")
+    making = pod.add("making", program=_RUNTIME)
+    bench.registry.on_pod(pod.event())
+    ack = bench.order(Verb.STOP)
+    assert ack is not None
+    assert ack.processes == 3
+    assert [state_of(pid) for pid in cgroups.processes(making)] == ["S"]
+    bench.order(Verb.KILL, "2")
+    wait_until(lambda: pod.pids() == cgroups.processes(making))
+
+
 def test_resume_lets_go_but_for_what_somebody_else_had_stopped(bench: Bench) -> None:
     pod = bench.pod("a")
     hung = max(pod.pids())

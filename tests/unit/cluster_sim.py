@@ -47,7 +47,7 @@ class SimPod:
     started_s: float | None = None
     ready: bool = True
     process: str = "running"
-    """running, stopped, dead, gone; "stuck" is state D."""
+    """running, stopped, dead, making, gone; "stuck" is state D."""
     died_s: float = 0.0
 
 
@@ -56,6 +56,8 @@ class Sim:
     means: str = "suspend"
     count: int = 4
     in_place_rule: bool = True
+    making_s: float = 0.5
+    """How long a kubelet takes to make a container."""
     agents: frozenset[str] = frozenset({"n0", "n1"})
     deaf: frozenset[str] = frozenset()
     """Nodes whose agent reports, and carries out no order."""
@@ -167,20 +169,23 @@ class Sim:
                 if pod.process == "dead":
                     self.pods.remove(pod)
                     self.log.append(f"{self.now_s - START_S:.2f} gone {pod.uid}")
-            elif pod.process == "dead" and self.now_s - pod.died_s >= 1.0:
-                if self.in_place_rule:
-                    pod.process, pod.restarts, pod.started_s = (
-                        "running",
-                        pod.restarts + 1,
-                        self.now_s,
-                    )
-                    pod.ready = False
-                else:
-                    pod.phase = "Failed"
-                    self._fail(f"rank {pod.uid} died")
+            elif pod.process in ("dead", "making"):
+                self._restart(pod)
             elif not pod.ready and self.now_s - max(pod.created_s, pod.started_s or 0) >= 1.0:
                 pod.started_s = pod.started_s or self.now_s
                 pod.ready = True
+
+    def _restart(self, pod: SimPod) -> None:
+        dead_s = self.now_s - pod.died_s
+        if pod.process == "making" and dead_s >= 0.5 + self.making_s:
+            pod.process, pod.started_s = "running", self.now_s
+        elif pod.process == "dead" and dead_s >= 0.5:
+            if self.in_place_rule:
+                pod.process, pod.restarts, pod.started_s = "making", pod.restarts + 1, None
+                pod.ready = False
+            else:
+                pod.phase = "Failed"
+                self._fail(f"rank {pod.uid} died")
 
     def _agents(self) -> None:
         for node in self.agents:
@@ -308,6 +313,18 @@ class Sim:
     def begin(self, way: incident.Way) -> None:
         status = incident.Status(incident.Phase.DECIDED).enter(incident.Phase.OPEN, self.now_s, "")
         self.write(steps.start(self.turn(status), way, "HUNG stopped"))
+
+    def begin_crash(self, *indices: int) -> None:
+        """These ranks leave with an error, and it is decided to wait for the kubelets."""
+        for pod in self.pods:
+            if pod.index in indices:
+                pod.process, pod.died_s = "dead", self.now_s
+        detail = {"pods": str(self.count), "crashed": f"{self.now_s:.6f}"}
+        action = incident.Action(incident.Way.IN_PLACE, "Settle", 1, self.now_s, "", detail)
+        status = incident.Status(incident.Phase.DECIDED, action=action)
+        status = status.enter(incident.Phase.OPEN, self.now_s, "")
+        status = status.enter(incident.Phase.SHUTTING_DOWN, self.now_s, "wait for the kubelets")
+        self.write(status.begin(incident.Way.IN_PLACE, self.now_s))
 
     def turn(self, status: incident.Status) -> steps.Turn:
         return steps.Turn(status, self.world(), self.policy, "inc", MARK, SELECTOR)

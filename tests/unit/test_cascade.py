@@ -60,6 +60,52 @@ def test_a_gang_is_restarted_in_place():
     assert lost.first_progress_s is not None
 
 
+def test_a_gang_that_its_kubelets_restart_is_left_to_them():
+    sim = Sim()
+    sim.begin_crash(0, 1, 2, 3)
+    status = sim.run()
+    assert status.phase is Phase.RECOVERED, story(sim)
+    assert not any("Stop" in line for line in sim.log), story(sim)
+    assert [each.way for each in status.restarts] == [Way.IN_PLACE]
+
+
+@pytest.mark.parametrize("making_s", [0.5, 3.0, 9.0, 20.0])
+def test_ranks_that_hang_after_a_crash_are_killed_once_no_container_is_being_made(making_s):
+    sim = Sim(making_s=making_s, policy=FaultPolicy(restarts=Restarts(max=1)))
+    sim.begin_crash(1)
+    status = sim.run()
+    assert status.phase is Phase.RECOVERED, story(sim)
+    assert [each.way for each in status.restarts] == [Way.IN_PLACE]
+    (stopped, *_) = [float(line.split()[0]) for line in sim.log if "n0 Stop" in line]
+    assert stopped >= max(5.0, 0.5 + making_s)
+    assert all(pod.restarts >= 1 for pod in sim.pods)
+
+
+def test_a_pod_that_does_not_come_up_after_a_crash_leads_to_replacing():
+    sim = Sim(making_s=1e9)
+    sim.begin_crash(1)
+    status = sim.run()
+    assert status.phase is Phase.RECOVERED, story(sim)
+    assert [each.way for each in status.restarts] == [Way.IN_PLACE, Way.REPLACE]
+    assert any("pod j-1 does not come up again" in line for line in sim.log)
+    assert not any("Stop" in line for line in sim.log), story(sim)
+
+
+def test_a_container_that_is_just_being_made_counts_as_restarted_once_it_runs():
+    """A rank hangs while the kubelet restarts another: that one is killed by nobody, and its count stays."""
+    sim = Sim(making_s=3.0)
+    for each in sim.pods:
+        if each.index == 1:
+            each.process, each.died_s = "dead", sim.now_s - 1.0
+    sim.tick()
+    assert [each.process for each in sim.pods].count("making") == 1
+    sim.begin(Way.IN_PLACE)
+    status = sim.run()
+    assert status.phase is Phase.RECOVERED, story(sim)
+    assert [each.way for each in status.restarts] == [Way.IN_PLACE]
+    assert [each.restarts for each in sim.pods] == [1, 1, 1, 1]
+
+
 @pytest.mark.parametrize("way", [Way.IN_PLACE, Way.REPLACE])
 def test_nothing_trains_on_the_node_of_a_launcher(way):
     sim = Sim(launcher=0, agents=frozenset({"n0", "n1", "n9"}))
