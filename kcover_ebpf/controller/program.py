@@ -146,20 +146,21 @@ class Controller:
             key = self._queue.take()
             if key is None:
                 return
-            began_s = time.thread_time()
+            began_s, rest_s = time.thread_time(), 0.0
             try:
-                self._look(key)
+                rest_s = self._look(key)
             finally:
                 # of a gang of 1,000 pods on as many nodes something is told every millisecond
                 took_s = time.thread_time() - began_s
-                self._queue.done(key, min(took_s * _REST, _MOST_REST_S))
+                self._queue.done(key, max(rest_s, min(took_s * _REST, _MOST_REST_S)))
 
-    def _look(self, key: GangKey | str) -> None:
+    def _look(self, key: GangKey | str) -> float:
+        """Look at a gang or a node; how many seconds it must be left alone then, whatever happens to it."""
         if not self._elector.leads:
-            return
+            return 0.0
         if not self._synced():
             self._queue.add(key, 0.2)
-            return
+            return 0.0
         try:
             if isinstance(key, str):
                 self._nodes.look(key)
@@ -172,6 +173,8 @@ class Controller:
             self._story.failed("reconcile", "nodes" if isinstance(key, str) else "incidents")
             _LOG.warning("%s: %s; again in %.0f s", key, error, wait_s)
             self._queue.add(key, wait_s)
+            # a first failure, such as a conflict, may be over with the next event
+            return wait_s - _RETRY_S
         except Exception:  # noqa: BLE001
             # one gang that we do not understand must not end the work on all others
             self._story.failed("reconcile", "internal")
@@ -181,6 +184,7 @@ class Controller:
             self._failures.pop(key, None)
             if again_s is not None:
                 self._queue.add(key, again_s)
+        return 0.0
 
     def _keep_out(self, node: str, reason: str) -> None:
         self._nodes.keep_out(node, reason)
