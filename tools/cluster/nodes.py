@@ -115,8 +115,12 @@ def ensure(state: State, node: Node) -> None:
 
 
 def stop(state: State, node: Node) -> None:
-    """As if its power failed: every process of the node is gone, its disk stays."""
+    """As if its power failed: processes and cgroups of the node are gone, its disk stays.
+
+    A kubelet that finds cgroups of containers that its runtime does not know waits 3 s for each of them.
+    """
     cgroups.kill(node.cgroup)
+    cgroups.remove(node.cgroup)
     for part in parts(state, node):
         state.processes.pop(part.name, None)
     state.save()
