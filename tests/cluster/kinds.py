@@ -118,6 +118,13 @@ def sized(text: str, pods: int) -> str:
     return text
 
 
+def with_checkpoints(every: int, seconds: float, path: str = "/tmp/checkpoint") -> Any:
+    """Rank 0 of the example Job saves every so many steps of half a second, while the other waits."""
+    told = {"EVERY": every, "SECONDS": seconds, "PATH": path}
+    variables = [f'{{name: CHECKPOINT_{name}, value: "{value}"}}' for name, value in told.items()]
+    return lambda text: text.replace("env: [", f"env: [{', '.join(variables)}, ")
+
+
 def wait_for_training(namespace: Namespace, kind: Kind, steps: int = 3) -> None:
     """Wait until all pods are ready and each rank has made so many steps since its last start."""
     if not kind.speaker:

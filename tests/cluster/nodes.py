@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,12 +50,21 @@ def inside(cluster: Cluster, node: str, *command: str) -> str:
     return done.stdout
 
 
+_ONE_DISK = threading.Lock()
+"""Who freezes a node's disk has the node kept out: the jobs of other scenarios need the other nodes."""
+
+
 @contextmanager
 def disk(namespace: Namespace) -> Iterator[tuple[str, str]]:
     """(node, folder): a file system on one node that can be frozen; it is let go before the end."""
     cluster = namespace.cluster
-    node = min(each["metadata"]["name"] for each in cluster.get("nodes"))
-    folder = f"/var/{namespace.name}"
+    with _ONE_DISK:
+        node = min(each["metadata"]["name"] for each in cluster.get("nodes"))
+        yield from _disk(namespace, node, f"/var/{namespace.name}")
+
+
+def _disk(namespace: Namespace, node: str, folder: str) -> Iterator[tuple[str, str]]:
+    cluster = namespace.cluster
     inside(cluster, node, "mkdir", folder)
     inside(cluster, node, "truncate", "--size=64M", f"{folder}.img")
     inside(cluster, node, "mkfs.ext4", "-q", f"{folder}.img")

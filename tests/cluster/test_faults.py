@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests import skips
-from tests.cluster import lost, nodes
+from tests.cluster import frozen, lost
 from tests.cluster.cluster import JOBS, Cluster, Namespace
 from tests.cluster.crowd import Book, Crowd, asked_for, crowd
 from tests.cluster.kinds import (
@@ -22,14 +22,13 @@ from tests.cluster.kinds import (
     start,
     wait_for_training,
     wait_until_learned,
+    with_checkpoints,
 )
 from tests.cluster.restarts import (
     counters,
     incidents,
     policy,
     row_of,
-    stopped,
-    until_told,
     wait_for_phase,
     ways,
 )
@@ -53,7 +52,7 @@ def faults(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Crowd]:
     """All faults that this run asks for, a few at a time."""
-    chosen = {name: (BOOK | lost.BOOK)[name] for name in asked_for(request)}
+    chosen = {name: (BOOK | frozen.BOOK | lost.BOOK)[name] for name in asked_for(request)}
     with crowd(cluster, chosen, tmp_path_factory.mktemp("faults")) as started:
         yield started
 
@@ -170,62 +169,6 @@ def a_checkpoint_of_half_a_minute_is_left_alone(namespace: Namespace) -> None:
     assert restarts(namespace, TWO.selector) == pods
 
 
-def with_checkpoints(every: int, seconds: float, path: str = "/tmp/checkpoint") -> Any:
-    """Rank 0 of the example Job saves every so many steps of half a second, while the other waits."""
-    told = {"EVERY": every, "SECONDS": seconds, "PATH": path}
-    variables = [f'{{name: CHECKPOINT_{name}, value: "{value}"}}' for name, value in told.items()]
-    return lambda text: text.replace("env: [", f"env: [{', '.join(variables)}, ")
-
-
-@BOOK.scenario()
-def a_rank_that_no_signal_ends_is_told_and_its_node_is_kept_out(namespace: Namespace) -> None:
-    skips.require("loop")
-    policy(namespace)
-    with nodes.disk(namespace) as (node, mounted):
-        on_a_frozen_disk(namespace, node, mounted)
-
-
-def on_a_frozen_disk(namespace: Namespace, node: str, folder: str) -> None:
-    """Rank 0 of a job writes there when it freezes."""
-
-    def on_disk(text: str) -> str:
-        text = with_checkpoints(every=8, seconds=0.1, path="/data/checkpoint")(text)
-        volume = f"{{name: data, hostPath: {{path: {folder}}}}}"
-        text = text.replace("volumes: [", f"volumes: [{volume}, ")
-        text = text.replace("volumeMounts: [", "volumeMounts: [{name: data, mountPath: /data}, ")
-        pinned = f"nodeSelector: {{kubernetes.io/hostname: {node}}}"
-        return text.replace(
-            "      subdomain: demo\n",
-            f"      subdomain: demo\n      {pinned}\n      terminationGracePeriodSeconds: 3\n",
-        )
-
-    start(namespace, TWO, on_disk)
-    wait_until_learned(namespace, TWO)
-    victim = rank_pods(namespace, TWO)[0]
-    nodes.inside(namespace.cluster, node, "fsfreeze", "--freeze", folder)
-    incident = until_told(namespace, "cannot be ended")
-    culprit = incident["status"]["culprit"]
-    assert (culprit["pod"], culprit["node"]) == (victim["metadata"]["name"], node)
-    assert (culprit["rank"], incident["status"]["cause"]) == (0, "storage")
-    (job,) = namespace.get("jobs", "demo")
-    assert job["spec"]["suspend"], "no new rank while the old one writes"
-    assert any(
-        pod["metadata"]["uid"] == victim["metadata"]["uid"] for pod in rank_pods(namespace, TWO)
-    )
-    nodes.thaw(namespace.cluster, node, folder)
-    namespace.wait("job/demo", "jsonpath={.spec.suspend}=false", 60)
-    assert node in nodes.kept_out(namespace.cluster)
-    nodes.let_in(namespace.cluster, node)
-    incident = wait_for_phase(namespace, OVER)
-    assert incident["status"]["phase"] == "Recovered", incident["status"]["timeline"]
-    wait_for_training(namespace, TWO)
-    pods = rank_pods(namespace, TWO)
-    assert victim["metadata"]["uid"] not in {pod["metadata"]["uid"] for pod in pods}
-    assert not stopped(pods)
-    (job,) = namespace.get("jobs", "demo")
-    assert not job["status"].get("failed")
-
-
-@pytest.mark.parametrize("scenario", [*BOOK, *lost.BOOK])
+@pytest.mark.parametrize("scenario", [*BOOK, *frozen.BOOK, *lost.BOOK])
 def test_a_real_fault(scenario: str, faults: Crowd) -> None:
     faults.wait(scenario)
