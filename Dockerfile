@@ -36,15 +36,9 @@ RUN python3 -m compileall -q -f --invalidation-mode unchecked-hash /usr/lib/pyth
     /usr/share/doc/*/changelog* /usr/share/man /usr/share/info /usr/share/locale /root/.cache
 
 FROM scratch
-ARG VERSION=0
-ARG REVISION=
-ARG CREATED=
 LABEL org.opencontainers.image.title="kcover-ebpf" \
       org.opencontainers.image.description="eBPF fault sensor for AI training: agent and controller" \
-      org.opencontainers.image.licenses="Apache-2.0 AND (GPL-2.0-only OR BSD-2-Clause)" \
-      org.opencontainers.image.created="${CREATED}" \
-      org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}"
+      org.opencontainers.image.licenses="Apache-2.0 AND (GPL-2.0-only OR BSD-2-Clause)"
 COPY --from=runtime / /
 ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
