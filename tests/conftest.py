@@ -16,7 +16,8 @@ hypothesis.settings.load_profile("kcover")
 
 # They take minutes each, build for minutes, or boot a guest.
 LONG = {
-    "test_alerts.py", "test_devices.py", "test_fakes.py", "test_install.py", "test_life.py", "test_trace.py",
+    "test_alerts.py", "test_devices.py", "test_fakes.py", "test_install.py", "test_life.py", "test_reboot.py",
+    "test_trace.py",
 }  # fmt: skip
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
