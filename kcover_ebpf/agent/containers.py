@@ -85,6 +85,13 @@ class Containers:
         sandbox = _sandbox(found)
         return [each for each in found if each.id in known or each is not sandbox]
 
+    def at_work(self, pod: Pod) -> list[Found]:
+        """Those of `of_work` that may be stopped: a container that is disturbed while it is made has failed.
+
+        And so has, with it, a pod that is never restarted (seen with kubelet 1.36, containerd 1.6).
+        """
+        return [each for each in self.of_work(pod) if not _is_being_made(each)]
+
 
 def host_root() -> Path:
     """The node's own file system: ours, or, in a pod with hostPID, that of PID 1."""
@@ -107,12 +114,8 @@ def inits(found: Found) -> set[int]:
     return first or pids
 
 
-def is_being_made(found: Found) -> bool:
-    """True until the runtime runs the container's program: until then its own process is there, named "runc:[2:INIT]".
-
-    A container whose making is disturbed has failed, and a pod that is never restarted with it (seen
-    with kubelet 1.36, containerd 1.6; the name is from runc's libcontainer/nsenter/nsexec.c).
-    """
+def _is_being_made(found: Found) -> bool:
+    """True until its program runs: the runtime's own process is named "runc:[2:INIT]" (runc, nsexec.c)."""
     names = [_name(pid) for pid in cgroups.processes(found.path)]
     return bool(names) and all(name.startswith("runc:[") for name in names)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from kcover_ebpf.agent import signals
-from kcover_ebpf.agent.containers import Containers, Found, is_being_made, start_ticks
+from kcover_ebpf.agent.containers import Containers, Found, start_ticks
 from kcover_ebpf.agent.ledger import (
     ContainerRef,
     Ledger,
@@ -181,12 +181,7 @@ class Executor:
     def _stop(
         self, incident: OrderedIncident, order: Order, gang: Gang, pods: Sequence[Pod]
     ) -> None:
-        found = [
-            each
-            for pod in pods
-            for each in self._containers.of_work(pod)
-            if not is_being_made(each)
-        ]
+        found = [each for pod in pods for each in self._containers.at_work(pod)]
         already = {
             ProcessRef(pid, start)
             for pid in signals.held(found)
