@@ -92,6 +92,7 @@ def apt(kernel: Kernel, tool: str, *arguments: str, cwd: Path | None = None) -> 
 def unpack(kernel: Kernel, packages: list[str], target: Path) -> None:
     """Fetch packages of a suite and lay out their files below `target`; nothing is installed."""
     debs = target.with_suffix(".debs")
+    shutil.rmtree(debs, ignore_errors=True)  # of a fetch that was broken off
     debs.mkdir(parents=True)
     apt(kernel, "apt-get", "-q", "download", *packages, cwd=debs)
     for deb in debs.glob("*.deb"):

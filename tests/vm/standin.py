@@ -60,7 +60,7 @@ def built(kernel: Kernel, version: str) -> Path:
 
 def _make_runnable(kernel: Kernel, headers: Path) -> None:
     """The package's own tools may want a newer C library than the host's: give them their suite's."""
-    tools = [tool for tool in headers.glob("usr/lib/linux-kbuild-*/**/*") if _lacks_library(tool)]
+    tools = [tool for tool in headers.glob("usr/lib/linux-kbuild-*/**/*") if _is_too_new(tool)]
     if not tools:
         return
     libraries = headers / "libraries"
@@ -75,12 +75,15 @@ def _make_runnable(kernel: Kernel, headers: Path) -> None:
         tool.chmod(0o755)
 
 
-def _lacks_library(tool: Path) -> bool:
-    """Whether a program of this machine's kind does not start here."""
+def _is_too_new(tool: Path) -> bool:
+    """Whether a program of this machine's kind wants a newer C library than the host's.
+
+    What lacks another one is not needed: the old kernels' tools that sign modules.
+    """
     if not os.access(tool, os.X_OK) or not tool.is_file() or tool.suffix == ".program":
         return False
     with tool.open("rb") as file:
         if file.read(5) != b"\x7fELF\x02":
             return False
     done = subprocess.run(("ldd", str(tool)), capture_output=True, text=True, check=False)
-    return "not found" in done.stdout + done.stderr
+    return re.search(r"`GLIBC_\S+ not found", done.stdout + done.stderr) is not None
