@@ -38,7 +38,7 @@ MATRIX = {
         "fullnameOverride=" + "k" * 40, "agent.extraEnv[0].name=A", "agent.extraEnv[0].value=b",
         "controller.extraArgs={--verbose}", "agent.podLabels.team=ml",
         "controller.podAnnotations.a=b", "agent.updateStrategy.type=OnDelete",
-        "agent.updateStrategy.rollingUpdate=null",
+        "agent.updateStrategy.rollingUpdate=null", "agent.catalog=[xid.63]\nsurvival = \"no\"\n",
     ],
 }  # fmt: skip
 REFUSED = {
