@@ -43,9 +43,11 @@ def built(driver: Kernel) -> Path:
     folder = STORE / "drivers" / driver.name
     with locked("drivers"):
         if not all((folder / f"{module}.ko").exists() for module in MODULES):
-            shutil.rmtree(folder, ignore_errors=True)
-            unpack(driver, [driver.package], folder / "package")
-            _build(folder, kernel.version)
+            if not (folder / "unpacked").exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                unpack(driver, [driver.package], folder / "package")
+                (folder / "unpacked").touch()
+            _build(folder, kernel.version)  # goes on where it was broken off
     return folder
 
 
