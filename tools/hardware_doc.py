@@ -40,7 +40,7 @@ FAMILIES = {
     "nic": "RDMA port, link, devlink health",
     "disk": "failed request of a disk",
     "reload": "driver unloaded and loaded again",
-    "sensor": "whole sensor: fatal Xid, fatal PCIe error, RDMA port that stays down, operator's word -> shutdown; harmless Xids end nothing",
+    "sensor": "whole sensor: fatal Xid or PCIe error, RDMA port down, operator's word -> shutdown; harmless Xids: none",
     "stuck": "whole sensor: a driver call that hangs",
     "wire": "whole sensor: two machines, a silent wire, a pulled plug",
     "latency": "time and cost, guest time",
