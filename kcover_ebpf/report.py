@@ -151,7 +151,8 @@ def culprit_text(culprit: Culprit) -> str:
     details += [f"{label} {name}" for label, name in places.items() if name is not None]
     if culprit.rank is None:
         return ", ".join(details) or "somebody"
-    return f"rank {culprit.rank}" + (f" ({', '.join(details)})" if details else "")
+    either = "" if culprit.or_rank is None else f" or rank {culprit.or_rank}"
+    return f"rank {culprit.rank}{either}" + (f" ({', '.join(details)})" if details else "")
 
 
 def _ranks(victims: tuple[int, ...]) -> str:

@@ -32,6 +32,8 @@ class Finding:
     """The device at fault, if it is one."""
     host: str | None = None
     """Where the culprit is; None: here."""
+    or_rank: int | None = None
+    """The other end of a link, where either may be the culprit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,8 @@ class Job:
     """One job as seen from this host; `whole`: every rank of it should be here."""
 
     def __init__(self, policy: Policy, table: SyscallTable, *, whole: bool = True) -> None:
-        self._policy, self._table, self._whole = policy, table, whole
+        self._policy, self._whole = policy, whole
+        self.table = table
         self.members = Members()
         self.attention = Attention()
         self.pace = Pace(policy, table)
@@ -115,7 +116,7 @@ class Job:
         return self.members.view(fact.pid, fact.boottime_ns)
 
     def _on_thread(self, sample: ThreadSample) -> None:
-        if self._view(sample).on_thread(sample, self._table):
+        if self._view(sample).on_thread(sample, self.table):
             self._progress(sample.pid, sample.boottime_ns)
 
     def _on_exit(self, fact: ProcessExit) -> None:
@@ -252,7 +253,7 @@ class Job:
         scene = Scene(
             now_ns=self.now_ns,
             policy=self._policy,
-            table=self._table,
+            table=self.table,
             children=members.children,
             holders=lambda pid, waited: members.holders(pid, waited, ends),
             inspections=self.attention.looks,

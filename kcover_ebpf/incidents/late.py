@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kcover_ebpf.incidents import afterwards, links
+from kcover_ebpf.incidents.afterwards import Glances
 from kcover_ebpf.incidents.finding import Finding
 from kcover_ebpf.incidents.job import Job
 from kcover_ebpf.incidents.processes import NS, ProcessView
@@ -16,9 +18,38 @@ from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
 
 _LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 _WAITS = frozenset({State.PEERS, State.FUTEX})
+_NO_WORK = _WAITS | {State.SLEEPING, State.MOVING}
+_FOR_CHILDREN = (State.CHILDREN, State.CHILD)
 _MOST_RANKS = 1 << 16
+_BOTH = 2
 _SILENCE_S = 2.0
 _LONG_WAIT_S = 4.0
+_KNOCKING = frozenset({"CLOSE", "SYN_SENT"})
+_KNOCKED_S = 8.0
+QUIET = (Cause.STARTING, Cause.TRAINING)
+"""What a job is said to do when nothing stands out."""
+
+
+def finding(job: Job, glances: Glances) -> Finding | None:
+    """What the job looks like after these passes; None while what was seen is not complete enough."""
+    found = job.finding()
+    if found is None or found.kind not in (Kind.WORKING, Kind.SLOW):
+        return found
+    picture = afterwards.picture_of(job, glances)
+    found = afterwards.judge_again(job, picture, found)
+    return afterwards.name_who_is_waited_for(job, picture, found)
+
+
+def conclusion(job: Job, glances: Glances) -> Finding | None:
+    """The last word of a look: its finding, with what only the absence of a rank tells."""
+    found = finding(job, glances)
+    if found is None:
+        return None
+    if found.kind is Kind.WORKING and (lost := lost_before(job)) is not None:
+        return lost
+    if found.kind is Kind.LOST_LINK:
+        return since_the_loss(job, name_the_ends(job, name_the_lost(job, found)))
+    return held_here(job, found)
 
 
 def nobody_moves(job: Job) -> bool:
@@ -27,22 +58,26 @@ def nobody_moves(job: Job) -> bool:
     return bool(standings) and all(_waits(job, each) for each in standings)
 
 
-def somebody_waits(job: Job) -> bool:
+def somebody_waits(job: Job, glances: Glances) -> bool:
     """True while a rank here has waited for others for longer than most steps last."""
-    waits = [each for each in _standings(job) if each.state in _WAITS]
-    return any((job.now_ns - each.since_ns) / NS >= _LONG_WAIT_S for each in waits)
+    picture = afterwards.picture_of(job, glances)
+    waits = [pid for pid in picture.ranks if picture.standings[pid].state in _WAITS]
+    return any(picture.silence_s(pid) >= _LONG_WAIT_S for pid in waits)
 
 
-def undecided(job: Job) -> bool:
-    """True while a rank burns a CPU and it may still turn out to be the one that the others wait for.
+def undecided(job: Job, glances: Glances) -> bool:
+    """True while a rank or its loader burns a CPU and may still turn out to be what the others wait for.
 
     A rank that waits busily, as MPI's do, must be told from one that computes or loops in place, and the
     kernel does not remember since when either has been at it: only looking for longer tells.
     """
-    for each in _standings(job):
-        lead = job.members.ranks[each.pid].lead
-        seldom = lead is not None and lead.seen_too_seldom
-        if each.state is State.SPINNING or (each.state is State.COMPUTING and seldom):
+    picture = afterwards.picture_of(job, glances)
+    for each in (picture.standings[pid] for pid in picture.ranks):
+        views = [job.members.views[each.pid]]
+        views += job.members.children(each.pid) if each.state in _FOR_CHILDREN else []
+        burns = each.state in (State.COMPUTING, State.THROTTLED, *_FOR_CHILDREN)
+        seldom = any(view.lead is not None and view.lead.seen_too_seldom for view in views)
+        if each.state is State.SPINNING or (burns and seldom):
             return True
     return False
 
@@ -54,7 +89,7 @@ def lost_before(job: Job) -> Finding | None:
     tells that a rank of this host, and not of another one, is missing.
     """
     standings = _standings(job)
-    if not nobody_moves(job):
+    if not nobody_moves(job) and not _all_quiet(job):
         return None
     absent = _absent_ranks(job)
     since_ns = min(each.since_ns for each in standings)
@@ -96,6 +131,39 @@ def name_the_lost(job: Job, found: Finding) -> Finding:
     return replace(found, rank=absent[0], evidence=evidence)
 
 
+def name_the_ends(job: Job, found: Finding) -> Finding:
+    """A single lost link between two ranks of this host, with both as its ends: it may be either."""
+    if found.kind is not Kind.LOST_LINK or found.rank is not None:
+        return found
+    views, picture = job.members.ranks, job.picture()
+    pairs = {(e.rank, e.peer_rank) for e in links.lost_edges(views.values(), picture.ends)}
+    ends = {frozenset(pair) for pair in pairs}
+    if len(ends) != 1:
+        return found
+    known = sorted(rank for rank in ends.pop() if rank is not None)
+    if len(known) != _BOTH:
+        return found
+    victims = (pid for pid in found.victims if picture.standings[pid].rank not in known)
+    return replace(found, rank=known[0], or_rank=known[1], victims=tuple(victims))
+
+
+def since_the_loss(job: Job, found: Finding) -> Finding:
+    """A lost link, since the last byte that got through: the kernel counts each repetition as sent."""
+    lasts = [
+        each.last_receive_ns
+        for view in job.members.ranks.values()
+        for each in view.sockets.values()
+        if each.state == "ESTABLISHED"
+    ]
+    last_ns = max(lasts, default=0)
+    if not 0 < last_ns < found.since_ns:
+        return found
+    text = f"no byte has reached any rank for {(job.now_ns - last_ns) / NS:.1f} s"
+    others = (each for each in found.evidence if each.kind is not EvidenceKind.TIME)
+    evidence = (*others, Evidence(EvidenceKind.TIME, text))
+    return replace(found, since_ns=last_ns, evidence=evidence)
+
+
 def held_here(job: Job, found: Finding) -> Finding:
     """A stopped or frozen part of a job as a fault: only a whole job that is held was suspended on purpose."""
     ranks, standings = job.members.ranks, _standings(job)
@@ -121,7 +189,25 @@ def _absent_ranks(job: Job) -> list[int]:
 
 
 def _waits(job: Job, each: Standing) -> bool:
-    return each.state in _WAITS and (job.now_ns - each.since_ns) / NS >= _SILENCE_S
+    silent = (job.now_ns - each.since_ns) / NS >= _SILENCE_S
+    return (each.state in _WAITS and silent) or _knocks(job, job.members.views[each.pid])
+
+
+def _all_quiet(job: Job) -> bool:
+    # the rank that keeps the others' store asks it a hundred times a second, and sleeps in between
+    picture = job.picture()
+    quiet_ns = afterwards.quiet_since_ns(job, picture)
+    if quiet_ns is None or job.now_ns - quiet_ns < afterwards.UNEXPLAINED_S * NS:
+        return False
+    return all(picture.standings[pid].state in _NO_WORK for pid in picture.ranks)
+
+
+def _knocks(job: Job, view: ProcessView) -> bool:
+    # it has tried to reach somebody for long and is connected to nobody: so those begin whose first rank is missing
+    states = {each.state for each in view.sockets.values() if each.remote[1]}
+    if view.lead is None or "ESTABLISHED" in states or not states & _KNOCKING:
+        return False
+    return job.now_ns - view.lead.sample.start_ns >= _KNOCKED_S * NS
 
 
 def _standings(job: Job) -> list[Standing]:

@@ -33,7 +33,7 @@ class _Glimpse:
     calls_nothing: bool
     """In user space, or runnable there."""
     spin_call: bool
-    """In sched_yield, or in a poll with time-out 0: the calls of a busy waiter."""
+    """As `asks_again` says."""
     registers: tuple[int, ...]
 
 
@@ -158,13 +158,17 @@ def _interval_ns(before: ThreadSample, after: ThreadSample) -> int:
     return min(_LONGEST_PASS_NS, max(1, after.boottime_ns - before.boottime_ns))
 
 
-def _glimpse(sample: ThreadSample, table: SyscallTable) -> _Glimpse:
+def asks_again(sample: ThreadSample, table: SyscallTable) -> bool:
+    """True in sched_yield, or in a poll with time-out 0: the calls of a busy waiter."""
     family = table.family(sample.syscall)
-    polls_at_once = family is Family.POLL and poll_timeout_ms(sample, table) == 0
+    return family is Family.YIELD or (family is Family.POLL and poll_timeout_ms(sample, table) == 0)
+
+
+def _glimpse(sample: ThreadSample, table: SyscallTable) -> _Glimpse:
     return _Glimpse(
         boottime_ns=sample.boottime_ns,
         calls_nothing=sample.syscall == NO_SYSCALL,
-        spin_call=family is Family.YIELD or polls_at_once,
+        spin_call=asks_again(sample, table),
         registers=(sample.user_sp, *sample.args),
     )
 

@@ -123,6 +123,7 @@ class Tracker:
             tid=finding.tid,
             host=finding.host or self._host,
             device=finding.device,
+            or_rank=finding.or_rank,
         )
 
 

@@ -117,6 +117,8 @@ class Culprit:
     pod: str | None = None
     node: str | None = None
     device: str | None = None
+    or_rank: int | None = None
+    """The rank at the other end, where the fault lies between two and either may be it."""
 
 
 @dataclass(frozen=True, slots=True)

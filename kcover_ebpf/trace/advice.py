@@ -33,13 +33,19 @@ _WORKING = {
     Cause.SUSPENDED: "nothing to do: the whole job was suspended; let it go on when you are ready",
     Cause.WAITING_FOR_USER: "answer the prompt on the job's terminal",
 }
+_WORK = (Cause.COMPUTING, Cause.LOADING, Cause.CHECKPOINT)
 _WATCH = "look again in a minute; to be told when it hangs: kcover-ebpf run --pid PID"
+_JUDGE_YOURSELF = (
+    "read the frames of {who} twice: is what it does part of a step, and does it get on?"
+)
 _ENOUGH_KINDS = 2
 
 
 def next_step(verdict: Verdict) -> str:
     """One sentence for a human, such as which process to look at."""
     if not verdict.kind.is_fault and verdict.kind is not Kind.SLOW:
+        if verdict.kind is Kind.UNKNOWN and verdict.culprit is not None:
+            return _JUDGE_YOURSELF.format(who=culprit_text(verdict.culprit))
         if verdict.kind is Kind.UNKNOWN:
             return "look again while it is in trouble; `kcover-ebpf doctor` says what is invisible here"
         return _WORKING.get(verdict.cause, _WATCH)
@@ -68,6 +74,10 @@ def doubt(verdict: Verdict) -> list[str]:
         )
     if verdict.kind in (Kind.HUNG, Kind.DEADLOCK, Kind.LOST_LINK):
         said.append("this look never saw the job healthy, so it could not compare")
-    if verdict.kind is Kind.UNKNOWN:
+    if verdict.kind is Kind.UNKNOWN and verdict.cause in _WORK:
+        said.append(
+            "work that takes long, like an evaluation, and work without end look alike from outside"
+        )
+    elif verdict.kind is Kind.UNKNOWN:
         said.append("what was seen fits no known fault, and no healthy job either")
     return said

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from kcover_ebpf import __version__, report
+from kcover_ebpf.incidents.afterwards import Glances
 from kcover_ebpf.incidents.verdict import Verdict
 from kcover_ebpf.kernel.sampler import Kernel
 from kcover_ebpf.sensor import Sensor, Target
@@ -36,14 +37,15 @@ class Tracer:
         self._sensor.job.pace.unlearned_s = passes.STALL_S
         self._table = Table(self._sensor.job, SyscallTable(os.uname().machine), self._pods)
         self._helpers: Helpers | None = None
+        self._glances = Glances()
 
     def once(self) -> Iterator[str]:
         """One look of some three seconds; the last line but one is the verdict, the last its exit code."""
         yield self._looked()
         rows: list[Row] = []
-        patience = Patience()
+        patience = Patience(self._glances)
         try:
-            for number in passes.passes(self._sensor):
+            for number in passes.passes(self._sensor, self._glances):
                 if number <= _TABLE_PASS:
                     self._table.note()
                 if number == _TABLE_PASS:
@@ -64,8 +66,8 @@ class Tracer:
     def live(self) -> Iterator[str]:
         """Tables and verdicts, again and again, until the caller stops."""
         yield self._looked()
-        due_s, patience, judged = 0.0, Patience(), False
-        for number in passes.passes(self._sensor):
+        due_s, patience, judged = 0.0, Patience(self._glances), False
+        for number in passes.passes(self._sensor, self._glances):
             if number <= _TABLE_PASS:
                 self._table.note()
             judged |= patience.is_over(self._sensor, number)
@@ -86,7 +88,7 @@ class Tracer:
 
     def _conclude(self) -> Verdict:
         """The verdict as of now; its culprit with pod and node, where those are known."""
-        verdict = passes.conclude(self._sensor)
+        verdict = passes.conclude(self._sensor, self._glances)
         culprit = verdict.culprit
         pod = self._pods().get(culprit.pid) if culprit and culprit.pid else None
         if culprit is None or pod is None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from kcover_ebpf.host import procfs
 from kcover_ebpf.incidents import late
+from kcover_ebpf.incidents.afterwards import Glances
 from kcover_ebpf.incidents.verdict import Cause, Verdict
 from kcover_ebpf.sensor import Sensor
 
@@ -25,13 +26,14 @@ and a look ends nothing. Below the 5 s after which a data loader's reader asks w
 BUSY_S = 10.0
 """Ranks that burn a CPU are looked at for so long to tell who waits from who works."""
 _ALIKE, _SEEN_OFTEN = 5, 4
-_QUIET = (Cause.STARTING, Cause.TRAINING)
+_MAY_BE_STORAGE = (Cause.CHECKPOINT, Cause.LOADING)
 
 
-def passes(sensor: Sensor) -> Iterator[int]:
+def passes(sensor: Sensor, glances: Glances) -> Iterator[int]:
     """Close passes, with a pause between them; yields the number of each, from 1. The caller stops."""
     for number in itertools.count(1):
         sensor.examine()
+        glances.note(sensor.job)
         yield number
         sensor.rest()
 
@@ -39,16 +41,17 @@ def passes(sensor: Sensor) -> Iterator[int]:
 class Patience:
     """Tells when a verdict can be given: when what is found stays the same, and is not just silence."""
 
-    def __init__(self) -> None:
+    def __init__(self, glances: Glances) -> None:
+        self._glances = glances
         self._began_s = time.monotonic()
         self._found: deque[tuple[object, ...]] = deque(maxlen=_ALIKE)
         self._faults: Counter[tuple[object, ...]] = Counter()
 
     def is_over(self, sensor: Sensor, number: int) -> bool:
         """To be asked after each pass, with its number."""
-        found = sensor.job.finding()
+        found = late.finding(sensor.job, self._glances)
         seen: tuple[object, ...] = ()
-        if found is not None and found.cause not in _QUIET:
+        if found is not None and found.cause not in late.QUIET:
             seen = found.kind, found.cause, found.culprit, found.rank
         self._found.append(seen)
         if found is not None and found.kind.is_fault:
@@ -61,19 +64,17 @@ class Patience:
         spent_s = time.monotonic() - self._began_s
         if spent_s >= PATIENT_S:
             return True
-        if found is not None and found.cause is Cause.CHECKPOINT and spent_s < STORAGE_S:
+        if found is not None and found.cause in _MAY_BE_STORAGE and spent_s < STORAGE_S:
             return False
-        if spent_s < BUSY_S and late.undecided(sensor.job):
+        if spent_s < BUSY_S and late.undecided(sensor.job, self._glances):
             return False
-        silent = found is not None and found.cause in _QUIET and late.somebody_waits(sensor.job)
-        return not silent and len(set(self._found)) == 1
+        silent = found is not None and found.cause in late.QUIET
+        if silent and late.somebody_waits(sensor.job, self._glances):
+            return False
+        return len(set(self._found)) == 1
 
 
-def conclude(sensor: Sensor) -> Verdict:
+def conclude(sensor: Sensor, glances: Glances) -> Verdict:
     """The verdict as of now."""
-    finding = sensor.job.finding()
-    if finding is not None and finding.cause in _QUIET:
-        finding = late.lost_before(sensor.job) or finding
-    elif finding is not None:
-        finding = late.held_here(sensor.job, late.name_the_lost(sensor.job, finding))
+    finding = late.conclusion(sensor.job, glances)
     return sensor.tracker.snapshot(sensor.job, procfs.unix_offset_s(), finding)

@@ -42,8 +42,8 @@ class Proc:
     rank: int | None = None
     argv: tuple[str, ...] = ("python3", "train.py")
     mode: str = "train"
-    """train, futex, run, spin, yield, sleep, sleep_long, stopped, traced, frozen, read, poll, write, fault, fifo,
-    flock."""
+    """train, futex, run, spin, yield, starved (yield without a CPU), sleep, sleep_long, stopped, traced, frozen,
+    read, poll, write, fault, fifo, flock."""
     stack: tuple[str, ...] = COLLECTIVE
     io_bytes_s: int = 0
     side_cpu: float = 0.0
@@ -138,11 +138,10 @@ class Stage:
             self.verdicts.append(verdict)
 
     def _sample(self, proc: Proc, period_ns: int, detailed: bool) -> None:
-        share = {"train": 0.3, "run": 1.0, "spin": 1.0, "yield": 1.0, "throttled": 0.01}.get(
-            proc.mode, 0.0
-        )
+        shares = {"train": 0.3, "run": 1.0, "spin": 1.0, "yield": 1.0, "throttled": 0.01}
+        share = {**shares, "starved": 0.01}.get(proc.mode, 0.0)
         proc.cpu_ns += int(share * period_ns)
-        if proc.mode == "throttled":
+        if proc.mode in ("throttled", "starved"):
             proc.delay_ns += int(0.99 * period_ns)
         proc.written += int(proc.io_bytes_s * period_ns / NS)
         proc.step += 1
@@ -185,6 +184,7 @@ class Stage:
             "run": TaskState.RUNNING,
             "spin": TaskState.RUNNING,
             "yield": TaskState.RUNNING,
+            "starved": TaskState.RUNNING,
             "throttled": TaskState.RUNNING,
             "write": TaskState.UNINTERRUPTIBLE,
             "fault": TaskState.UNINTERRUPTIBLE,
@@ -195,6 +195,7 @@ class Stage:
             "spin": NO_SYSCALL,
             "throttled": NO_SYSCALL,
             "yield": YIELD,
+            "starved": YIELD,
             "sleep": NANOSLEEP,
             "sleep_long": NANOSLEEP,
             "read": READ,

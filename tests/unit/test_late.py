@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
+from kcover_ebpf.facts import SocketSample
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents import late
+from kcover_ebpf.incidents.afterwards import Glances
 from kcover_ebpf.incidents.finding import Finding
-from kcover_ebpf.incidents.verdict import Cause, Kind
+from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
 
 from .scene import NS, Proc, Stage
 
@@ -68,8 +71,108 @@ def test_a_lost_link_that_nobody_here_explains_leads_to_the_lost_rank() -> None:
 
 
 def test_a_look_goes_on_while_a_rank_waits_without_reason() -> None:
-    assert late.somebody_waits(waiting([0, 1], 4, LOCAL).job)
-    assert not late.somebody_waits(waiting([0, 1], 4, LOCAL, mode="run").job)
+    assert late.somebody_waits(waiting([0, 1], 4, LOCAL).job, Glances())
+    assert not late.somebody_waits(waiting([0, 1], 4, LOCAL, mode="run").job, Glances())
+
+
+@pytest.mark.parametrize(
+    ("state", "young", "others", "lost"),
+    [
+        ("CLOSE", False, (), 0),
+        ("SYN_SENT", False, (), 0),
+        pytest.param("CLOSE", True, (), None, id="the first one may only be slow"),
+        pytest.param("CLOSE", False, ("ESTABLISHED",), None, id="connected to somebody"),
+        pytest.param("LISTEN", False, (), None, id="asks nobody"),
+        pytest.param("unused", False, (), None, id="a socket that was never used"),
+    ],
+)
+def test_ranks_that_reach_nobody_wait_for_the_one_that_is_not_here(
+    state: str, young: bool, others: tuple[str, ...], lost: int | None
+) -> None:
+    stage = waiting([1, 2, 3], 4, LOCAL, mode="sleep")
+    for pid, view in stage.job.members.ranks.items():
+        assert view.lead is not None
+        view.sockets = {
+            fd: knock(pid, fd, each, stage.now_ns) for fd, each in enumerate((state, *others))
+        }
+        started_ns = stage.now_ns - (4 if young else 10) * NS
+        view.lead.sample = replace(view.lead.sample, start_ns=started_ns)
+    found = late.lost_before(stage.job)
+    assert (None if found is None else found.rank) == lost
+
+
+@pytest.mark.parametrize(
+    ("mode", "quiet_s", "lost"), [("sleep", 20, 3), ("sleep", 5, None), ("run", 20, None)]
+)
+def test_the_keeper_of_the_store_sleeps_and_asks_while_one_is_missing(
+    mode: str, quiet_s: int, lost: int | None
+) -> None:
+    stage = waiting([0, 1, 2], 4, LOCAL)
+    stage.become(stage.rank(0), mode, deadline_ns=stage.now_ns + 30 * NS)
+    for proc in stage.procs.values():
+        proc.last_send_ns = stage.now_ns - quiet_s * NS
+    for _ in range(10):
+        stage.job.examine()
+        stage.one_pass(NS // 4)
+    found = late.lost_before(stage.job)
+    assert (None if found is None else found.rank) == lost
+    last = late.conclusion(stage.job, Glances())
+    assert last is not None
+    assert (last.cause is Cause.MISSING_RANK) is (lost is not None)
+
+
+def knock(pid: int, fd: int, state: str, now_ns: int) -> SocketSample:
+    """A connection of a rank to the first one's address."""
+    remote = ("127.0.0.1", 0 if state in ("LISTEN", "unused") else 29500)
+    state = "CLOSE" if state == "unused" else state
+    ends = {"local": ("127.0.0.1", 0), "remote": remote}
+    zero = dict.fromkeys((each.name for each in fields(SocketSample)), 0)
+    known = {"boottime_ns": now_ns, "pid": pid, "fd": fd, "inode": fd, "state": state}
+    return SocketSample(**zero | known | ends)  # type: ignore[arg-type]
+
+
+LINKS = {
+    "two ranks": (2, None, (0, 1)),
+    "somebody is named already": (2, 1, (1, None)),
+    "many connections": (4, None, (None, None)),
+}
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_a_single_lost_link_has_two_ends(name: str) -> None:
+    world, named, ends = LINKS[name]
+    stage = waiting(list(range(world)), world, LOCAL)
+    for proc in stage.procs.values():
+        proc.backoff = 6
+    stage.one_pass(NS)
+    victims = tuple(stage.job.members.ranks)
+    link = Finding(Kind.LOST_LINK, Cause.LINK, stage.now_ns, rank=named, victims=victims)
+    found = late.name_the_ends(stage.job, link)
+    assert (found.rank, found.or_rank) == ends
+    assert found.victims == (() if name == "two ranks" else victims)
+
+
+def test_a_link_to_nobody_here_has_no_two_ends() -> None:
+    stage = waiting([0], 2, LOCAL)
+    view = stage.job.members.ranks[Pid(100)]
+    lost = replace(knock(100, 3, "ESTABLISHED", stage.now_ns), backoff=6, unacked_bytes=96)
+    view.sockets[3] = lost
+    link = Finding(Kind.LOST_LINK, Cause.LINK, stage.now_ns)
+    assert late.name_the_ends(stage.job, link) is link
+
+
+def test_a_link_is_lost_since_the_last_byte_that_got_through() -> None:
+    stage = waiting([0, 1], 2, LOCAL)
+    late_ns, time = stage.now_ns - NS, Evidence(EvidenceKind.TIME, "no answer for 1.0 s")
+    link = Finding(Kind.LOST_LINK, Cause.LINK, late_ns, evidence=(time,))
+    for proc in stage.procs.values():
+        proc.last_send_ns = stage.now_ns - 13 * NS
+    stage.one_pass(NS)
+    found = late.since_the_loss(stage.job, link)
+    assert found.since_ns == stage.now_ns - 14 * NS
+    assert [each.text for each in found.evidence] == ["no byte has reached any rank for 14.0 s"]
+    earlier = replace(link, since_ns=stage.now_ns - 20 * NS)
+    assert late.since_the_loss(stage.job, earlier) is earlier
 
 
 def busy(modes: list[str], passes: int) -> Stage:
@@ -97,7 +200,17 @@ def busy(modes: list[str], passes: int) -> Stage:
 def test_who_waits_busily_is_told_from_who_works_by_looking_for_longer(
     modes: list[str], passes: int, undecided: bool
 ) -> None:
-    assert late.undecided(busy(modes, passes).job) is undecided
+    assert late.undecided(busy(modes, passes).job, Glances()) is undecided
+
+
+@pytest.mark.parametrize(("passes", "undecided"), [(6, True), (20, False)])
+def test_a_loader_that_burns_a_cpu_is_looked_at_for_longer(passes: int, undecided: bool) -> None:
+    stage = busy(["futex", "poll"], 0)
+    stage.add(Proc(501, ppid=101, mode="run"))
+    for _ in range(passes):
+        stage.job.examine()
+        stage.one_pass(NS // 4)
+    assert late.undecided(stage.job, Glances()) is undecided
 
 
 @pytest.mark.parametrize(

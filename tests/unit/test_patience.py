@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from kcover_ebpf.incidents import late
+from kcover_ebpf.incidents.afterwards import Glances
 from kcover_ebpf.incidents.finding import Finding
 from kcover_ebpf.incidents.verdict import Cause, Kind
 from kcover_ebpf.sensor import Sensor
@@ -17,6 +18,7 @@ from kcover_ebpf.trace.passes import Patience
 QUIET = Finding(Kind.WORKING, Cause.STARTING, 0)
 STUCK = Finding(Kind.HUNG, Cause.LOADER_STUCK, 0, rank=2)
 STORING = Finding(Kind.WORKING, Cause.CHECKPOINT, 0)
+LOADING = Finding(Kind.WORKING, Cause.LOADING, 0)
 COMPUTES = Finding(Kind.WORKING, Cause.COMPUTING, 0)
 
 # what is found at the passes (the last for ever), whether a rank waits for long, or burns a CPU for nobody
@@ -27,6 +29,7 @@ LOOKS = {
     "a hung job, one rank burns": ([STUCK], True, True, 12),
     "a silent job is looked at until the time is over": ([QUIET], True, False, 40),
     "storage gets time to answer": ([STORING], False, False, 20),
+    "a loader's storage too": ([LOADING], False, False, 20),
     "what was found only now must stay": ([QUIET] * 11 + [COMPUTES], False, False, 16),
     "a fault that shows now and then": ([QUIET] * 12 + [STUCK, QUIET, QUIET] * 9, True, False, 22),
     "who burns a CPU may be stuck or not": ([COMPUTES], False, True, 20),
@@ -39,9 +42,10 @@ def test_a_look_lasts_as_long_as_it_must(name: str, monkeypatch: pytest.MonkeyPa
     found, waits, burns, expected = LOOKS[name]
     now_s = 0.0
     monkeypatch.setattr(passes, "time", SimpleNamespace(monotonic=lambda: now_s))
-    monkeypatch.setattr(late, "somebody_waits", lambda _: waits)
-    monkeypatch.setattr(late, "undecided", lambda _: burns)
-    patience = Patience()
+    monkeypatch.setattr(late, "finding", lambda job, _glances: job.finding())
+    monkeypatch.setattr(late, "somebody_waits", lambda _job, _glances: waits)
+    monkeypatch.setattr(late, "undecided", lambda _job, _glances: burns)
+    patience = Patience(Glances())
     for number in range(1, 100):
         now_s = number * 0.5
         finding = found[min(number, len(found)) - 1]

@@ -144,6 +144,7 @@ def test_the_contract_of_a_verdict_by_name() -> None:
         "pod": None,
         "node": None,
         "device": None,
+        "or_rank": None,
     }
     assert fields["verdict"] == "HUNG"
     assert fields["cause"] == "blocked_lock"

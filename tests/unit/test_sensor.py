@@ -11,6 +11,7 @@ from kcover_ebpf.decisions import Decision
 from kcover_ebpf.facts import Fact, ProcessExit, ThreadSample, Tick
 from kcover_ebpf.host_facts import Inspection, Look, ProcessSeen
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.incidents.afterwards import Glances
 from kcover_ebpf.incidents.verdict import Kind, Verdict, WaitRow
 from kcover_ebpf.jobwatch import listen
 from kcover_ebpf.kernel.sampler import Kernel
@@ -243,11 +244,12 @@ def test_a_snapshot_looks_closely_without_waiting_for_a_stall(bench: Bench) -> N
     bench.kernel.passes = [
         [*(stage._thread(stage.procs[pid]) for pid in RANKS), Tick(bench.now_ns, NS, 0, False)]
     ]
-    patience = passes.Patience()
-    for number in passes.passes(bench.sensor):
+    glances = Glances()
+    patience = passes.Patience(glances)
+    for number in passes.passes(bench.sensor, glances):
         if patience.is_over(bench.sensor, number):
             break
-    verdict = passes.conclude(bench.sensor)
+    verdict = passes.conclude(bench.sensor, glances)
     assert verdict.job == "job"
     assert (100, True) in bench.kernel.details
     assert len(bench.kernel.waited_s) == 11
