@@ -144,15 +144,18 @@ def marks(run: RunSpec, seen: dict[str, Any]) -> dict[str, Any]:
     """The answer of `trace` beside the truth."""
     line = seen["line"]
     found = bool(line) and line["verdict"] not in ("WORKING", "UNKNOWN")
+    # a rank is also named where the verdict is UNKNOWN: the one that the others wait for
+    says = found or named_rank(line) is not None
     return {
         "verdict": line.get("verdict"),
         "cause": line.get("cause"),
         "named_rank": named_rank(line),
         "found": found,
-        "rank_right": found and rank_is_right(run, line),
-        "cause_right": found and line.get("cause") in run.scenario.causes,
+        "rank_right": says and rank_is_right(run, line),
+        "cause_right": says and line.get("cause") in run.scenario.causes,
         "code": seen["code"],
         "took_s": seen["took_s"],
+        "load": round(os.getloadavg()[0], 1),
         "said": seen["said"][-300:],
         "evidence": [each["text"] for each in line.get("evidence", [])],
         "waits": line.get("waits", []),
