@@ -2,6 +2,7 @@
 
 Each job trains without any detector, is hurt, and is left alone until it hangs. Only then `trace`
 is started, so it has seen nothing of the healthy job. Who is to blame was recorded by the injector.
+With `--quiet`, jobs that are well are looked at in the middle of a quiet phase: none may be accused.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ from tools.workloads.training import EventLog
 RESULTS = ROOT / ".bench/results/after"
 WORK = ROOT / ".bench/work"
 HANG_LIMIT_S = 90.0
+INTO_PHASE_S = 12.0
+"""So long others have waited in a quiet phase before the look: a short wait would tell nobody anything."""
 TRACE_LIMIT_S = 120.0
 
 
@@ -43,6 +46,12 @@ def hangs(run: RunSpec) -> bool:
     """Whether this fault may leave a job that is alive and makes no step."""
     scenario = run.scenario
     return scenario.is_fault and Effect.STALLED in scenario.effects and not scenario.needs_sensor
+
+
+def is_quiet(run: RunSpec) -> bool:
+    """Whether this is a healthy phase that the training itself goes through, so that it can be looked at."""
+    scenario = run.scenario
+    return not scenario.is_fault and bool(scenario.inject or scenario.host == "nothing")
 
 
 def silent_s(events: list[Event]) -> float | None:
@@ -113,8 +122,9 @@ def execute(run: RunSpec, name: str) -> dict[str, Any]:
         "scenario": run.scenario.id,
         "framework": run.framework,
         "step_s": run.step_s,
-        "culprit_rank": run.culprit,
+        "culprit_rank": run.culprit if run.scenario.is_fault else None,
         "hung": False,
+        "healthy": not run.scenario.is_fault,
         "problem": None,
     }
     with ExitStack() as undo:
@@ -126,11 +136,7 @@ def execute(run: RunSpec, name: str) -> dict[str, Any]:
                 live.path = str(prepare.PREPARE[run.scenario.prepare](live))
             start_jobs(live, jobs, None)
             inject(live)
-            result["hung"] = await_hang(live) and still_hangs(live, time.time())
-            if result["hung"]:
-                begun_s = time.time()
-                result |= marks(run, look(live))
-                result["hung"] = still_hangs(live, begun_s)
+            result |= explain_phase(live) if is_quiet(run) else explain_hang(live)
         except (RunFailed, OSError, ValueError, subprocess.TimeoutExpired) as error:
             result["problem"] = f"{type(error).__name__}: {error}"
         for job in jobs:
@@ -138,6 +144,21 @@ def execute(run: RunSpec, name: str) -> dict[str, Any]:
     network.remove(name)
     shutil.rmtree(folder, ignore_errors=True)
     return result
+
+
+def explain_hang(live: Live) -> dict[str, Any]:
+    """The marks of a look at a job that hangs, and whether it did so all the time."""
+    if not (await_hang(live) and still_hangs(live, time.time())):
+        return {"hung": False}
+    begun_s = time.time()
+    seen = marks(live.run, look(live))
+    return seen | {"hung": still_hangs(live, begun_s)}
+
+
+def explain_phase(live: Live) -> dict[str, Any]:
+    """The marks of a look at a job in a quiet phase."""
+    live.sleep(INTO_PHASE_S)
+    return marks(live.run, look(live))
 
 
 def marks(run: RunSpec, seen: dict[str, Any]) -> dict[str, Any]:
@@ -167,6 +188,10 @@ def one_line(result: dict[str, Any]) -> str:
     name = f"{result['name']:34}"
     if result.get("not_runnable"):
         return f"{name} NOT RUNNABLE HERE: {result['not_runnable']}"
+    if result.get("healthy") and not result["problem"]:
+        right = "FALSE" if result["found"] else "ok"
+        told = f"{result['verdict']} {result['cause']} rank {result['named_rank']}"
+        return f"{name} {right:5} {result['took_s']:5.2f} s {told}"
     if result["problem"] or not result["hung"]:
         return f"{name} NO HANG: {result['problem'] or 'the job went on or ended'}"
     right = "ok" if result["rank_right"] else "WRONG"
@@ -213,13 +238,14 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tools/faultbench/trace-after", description=__doc__)
     parser.add_argument("--only", default="", help="scenario ids or list numbers, comma separated")
     parser.add_argument("--framework", default="", help="torch,mpi,jax")
+    parser.add_argument("--quiet", action="store_true", help="healthy jobs, in quiet phases")
     parser.add_argument("--step", default="0.2,2", help="step lengths in seconds")
     parser.add_argument("--jobs", type=int, default=2, help="runs at the same time (default 2)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the results")
     args = parser.parse_args(argv)
     steps = {float(step) for step in names(args.step)}
     runs = select(all_runs(), names(args.only), names(args.framework), steps)
-    runs = [run for run in runs if hangs(run)]
+    runs = [run for run in runs if (is_quiet(run) if args.quiet else hangs(run))]
     if not runs or os.geteuid() != 0 or not SENSOR.exists():
         print("after: no run matches, or not root, or `make build` is missing", file=sys.stderr)
         return 2
