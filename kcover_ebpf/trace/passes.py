@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from kcover_ebpf.host import procfs
 from kcover_ebpf.incidents import late
 from kcover_ebpf.incidents.afterwards import Glances
-from kcover_ebpf.incidents.verdict import Cause, Verdict
+from kcover_ebpf.incidents.finding import Finding
+from kcover_ebpf.incidents.verdict import Cause, Kind, Verdict
 from kcover_ebpf.sensor import Sensor
 
 PASSES = 12
@@ -66,12 +67,17 @@ class Patience:
             return True
         if found is not None and found.cause in _MAY_BE_STORAGE and spent_s < STORAGE_S:
             return False
-        if spent_s < BUSY_S and late.undecided(sensor.job, self._glances):
+        if spent_s < BUSY_S and (_computes(found) or late.undecided(sensor.job, self._glances)):
             return False
         silent = found is not None and found.cause in late.QUIET
         if silent and late.somebody_waits(sensor.job, self._glances):
             return False
         return len(set(self._found)) == 1
+
+
+def _computes(found: Finding | None) -> bool:
+    # the others may have waited for it longer than has been seen yet
+    return found is not None and (found.kind, found.cause) == (Kind.WORKING, Cause.COMPUTING)
 
 
 def conclude(sensor: Sensor, glances: Glances) -> Verdict:

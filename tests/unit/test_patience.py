@@ -20,6 +20,8 @@ STUCK = Finding(Kind.HUNG, Cause.LOADER_STUCK, 0, rank=2)
 STORING = Finding(Kind.WORKING, Cause.CHECKPOINT, 0)
 LOADING = Finding(Kind.WORKING, Cause.LOADING, 0)
 COMPUTES = Finding(Kind.WORKING, Cause.COMPUTING, 0)
+NAMED = Finding(Kind.UNKNOWN, Cause.COMPUTING, 0, rank=2)
+SLEEPS = Finding(Kind.WORKING, Cause.SLEEPING, 0)
 
 # what is found at the passes (the last for ever), whether a rank waits for long, or burns a CPU for nobody
 # knows what; passes until it is over
@@ -30,7 +32,9 @@ LOOKS = {
     "a silent job is looked at until the time is over": ([QUIET], True, False, 40),
     "storage gets time to answer": ([STORING], False, False, 20),
     "a loader's storage too": ([LOADING], False, False, 20),
-    "what was found only now must stay": ([QUIET] * 11 + [COMPUTES], False, False, 16),
+    "what was found only now must stay": ([QUIET] * 11 + [SLEEPS], False, False, 16),
+    "who computes may be waited for": ([COMPUTES], False, False, 20),
+    "who is named has been waited for": ([NAMED], False, False, 12),
     "a fault that shows now and then": ([QUIET] * 12 + [STUCK, QUIET, QUIET] * 9, True, False, 22),
     "who burns a CPU may be stuck or not": ([COMPUTES], False, True, 20),
     "a loop in place takes time to tell": ([QUIET] * 13 + [STUCK], False, True, 17),
