@@ -1,7 +1,7 @@
 """A node whose kernel has a GPU driver: a virtual machine with the real agent, beside the cluster's other nodes.
 
 Its kubelet is played from here, as far as pods and heartbeats go: a pod that is bound to it becomes a process in the
-guest, in a control group where a kubelet would have put it, and holds the GPU's device file.
+guest, in a control group where a kubelet would have put it, and holds the GPU's and the RDMA card's device file.
 """
 
 from __future__ import annotations
@@ -24,13 +24,19 @@ from tests.vm.guest import Guest, GuestError
 
 HOST = "10.0.2.2"
 """The host, from a guest with QEMU's own network."""
-CARD = ["-netdev", "user,id=api", "-device", "virtio-net-pci,netdev=api,bus=pcie.0"]
-CARD_UP = """
+_MAC = "02:00:00:00:00:01"
+CARD = ["-netdev", "user,id=api", "-device", f"virtio-net-pci,netdev=api,mac={_MAC},bus=pcie.0"]
+CARD_UP = f"""
 modprobe virtio_net; sleep 1
-card=$(basename $(dirname $(grep -l 52:54 /sys/class/net/*/address)))
+card=$(basename $(dirname $(grep -l {_MAC} /sys/class/net/*/address)))
 ip address add 10.0.2.15/24 dev $card; ip link set $card up
 """
-_HOLD = "import os, time; gpu = os.open('/dev/nvidia0', os.O_RDWR); time.sleep(3600)"
+# a longer sleep would be a rank that hangs, and the other ranks' verdict would come before a port's
+_HOLD = """import os, time
+held = [os.open(f'/dev/{name}', os.O_RDWR) for name in ('nvidia0', 'infiniband/uverbs0')]
+while True:
+    time.sleep(300)
+"""
 _BIG = {"cpu": "64", "memory": "64Gi", "pods": "100"}
 
 

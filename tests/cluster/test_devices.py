@@ -1,4 +1,4 @@
-"""A GPU fails on one node: through the kernel log of a virtual machine to the node that is kept out, and back again.
+"""A device fails on one node: through the kernel of a virtual machine to the node that is kept out, and back again.
 
 The bare host cannot show it: its kernel has neither kprobes nor modules, and what is written to /dev/kmsg from
 outside is a user's line, which the sensor does not believe.
@@ -10,7 +10,8 @@ import json
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ from tests.cluster.kinds import KINDS, rank_pods, sized
 from tests.cluster.nodes import kept_out
 from tests.cluster.restarts import incidents, policy, wait_for_phase, ways
 from tests.vm import kernels
-from tests.vm.conftest import GPU, insert_driver
-from tests.vm.guest import Guest, gpu_slot
+from tests.vm.conftest import GPU, insert_driver, teach
+from tests.vm.guest import RDMA_UP, Guest, gpu_slot, idle_card
 from tests.vm.packages import Missing
 
 pytestmark = [pytest.mark.needs("root", "bpf"), pytest.mark.timeout(900, func_only=True)]
@@ -35,29 +36,38 @@ TWO = KINDS["job"]
 
 @pytest.fixture(scope="module")
 def guest() -> Iterator[Guest]:
-    """A virtual machine with the stand-in driver, on the way to the host."""
+    """A virtual machine with the stand-in driver and an RDMA card, on the way to the host."""
     try:
         kernel = kernels.prepared(kernels.DEFAULT)
     except Missing as reason:
         skips.skip("vm", str(reason))
     if kernel.stub is None:
         skips.skip("vm", "no stand-in driver can be built")
-    with Guest(kernel, devices=[*CARD, *gpu_slot()]) as machine:
+    with Guest(kernel, devices=[*CARD, *gpu_slot(), *idle_card()]) as machine:
         insert_driver(machine, kernel.stub)
+        teach(machine)
         machine.shell(CARD_UP)
         yield machine
 
 
+@pytest.fixture(scope="module")
+def card(guest: Guest) -> str:
+    """The PCI address of its RDMA card."""
+    return guest.shell(RDMA_UP).strip()
+
+
 @pytest.fixture
 def node(
-    cluster: Cluster, guest: Guest, agents: dict[str, Agent], namespace: Namespace
+    cluster: Cluster, guest: Guest, card: str, agents: dict[str, Agent], namespace: Namespace
 ) -> Iterator[GuestNode]:
     """The virtual machine as a node, its agent at work."""
     assert agents, "the cluster's other nodes have theirs"
+    assert card
     with GuestNode(cluster, guest, f"guest-{uuid.uuid4().hex[:4]}") as found:
         found.run_agent(namespace.name)
         until(lambda: report(namespace, found.name), "the agent in the guest reports", 300)
         yield found
+    guest.monitor("set_link idle on")
 
 
 def report(namespace: Namespace, name: str) -> dict[str, Any]:
@@ -66,11 +76,31 @@ def report(namespace: Namespace, name: str) -> dict[str, Any]:
     return next((each["spec"] for each in found if each["metadata"]["name"] == name), {})
 
 
-def break_gpu(node: GuestNode) -> None:
+@dataclass(frozen=True)
+class Fault:
+    """One way in which a device fails, and how it is told."""
+
+    cause: Callable[[Guest], object]
+    code: str
+    said: str
+    of_card: bool = False
+    """The RDMA card's; else the GPU's."""
+
+
+def lose_gpu(guest: Guest) -> None:
     """The driver's stand-in prints, as the kernel, what the driver prints."""
-    node.guest.shell(
-        f"printf 'xid 79 {GPU} GPU has fallen off the bus.' > /proc/driver/nvidia/stub"
-    )
+    guest.python(f"say('xid 79 {GPU} GPU has fallen off the bus.')")
+
+
+FAULTS = {
+    "xid": Fault(lose_gpu, "xid_79", "fallen off the bus"),
+    "pcie": Fault(
+        lambda guest: guest.python(f"inject('{GPU}', 0x40000, 0)"), "aer_fatal", "PCIe fatal error"
+    ),
+    "port": Fault(
+        lambda guest: guest.monitor("set_link idle off"), "port_down", "RDMA port plug/1", True
+    ),
+}
 
 
 def declare_well(cluster: Cluster, node: GuestNode) -> None:
@@ -105,9 +135,11 @@ def spread(text: str) -> str:
 
 
 @pytest.mark.usefixtures("controller")
-def test_a_gpu_that_falls_off_the_bus(
-    cluster: Cluster, namespace: Namespace, node: GuestNode
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_a_device_that_fails(
+    cluster: Cluster, namespace: Namespace, node: GuestNode, card: str, fault: Fault
 ) -> None:
+    device = card if fault.of_card else GPU
     policy(namespace)
     namespace.apply(spread((JOBS / "job.yaml").read_text()))
     for name in namespace.wait_for_pods(TWO.selector, 3):
@@ -115,21 +147,27 @@ def test_a_gpu_that_falls_off_the_bus(
     here = [pod for pod in rank_pods(namespace, TWO) if pod["spec"]["nodeName"] == node.name]
     assert here, "no pod of the job landed in the guest"
     uids = {pod["metadata"]["uid"] for pod in here}
-    until(lambda: holders(namespace, node) >= uids, "the agent knows who holds the GPU")
-    break_gpu(node)
-    fault = until(lambda: report(namespace, node.name).get("devices"), "the agent tells")[0]
-    assert (fault["device"], fault["fatal"], set(fault["pods"])) == (GPU, True, uids)
+    until(lambda: holders(namespace, node, device) >= uids, "the agent knows who holds the device")
+    fault.cause(node.guest)
+    until(lambda: fatal(namespace, node) == [(device, fault.code, uids)], "the agent tells", 120)
     incident = wait_for_phase(namespace, ("Recovered", "Failed", "Refused", "Observed"), 1, 240)
     status = incident["status"]
     assert status["phase"] == "Recovered", status["timeline"]
     assert (status["verdict"], status["cause"]) == ("DEVICE_FAULT", "device")
     culprit = status["culprit"]
-    assert (culprit["device"], culprit["node"]) == (GPU, node.name)
+    assert (culprit["device"], culprit["node"]) == (device, node.name)
     assert culprit["pod"] in {pod["metadata"]["name"] for pod in here}
-    assert "fallen off the bus" in status["evidence"][0]["text"]
+    assert fault.said in status["evidence"][0]["text"]
     assert ways(incident) == ["Replace"]
     assert len(incidents(namespace)) == 1
-    check_kept_out(cluster, node)
+    check_kept_out(cluster, node, fault.code)
+    check_trains_elsewhere(namespace, node)
+    declare_well(cluster, node)
+    check_let_in(cluster, node)
+
+
+def check_trains_elsewhere(namespace: Namespace, node: GuestNode) -> None:
+    """The job is back whole, without the node, and was never counted as failed."""
     pods = rank_pods(namespace, TWO)
     assert len(pods) == 3
     assert node.name not in {pod["spec"]["nodeName"] for pod in pods}
@@ -137,7 +175,10 @@ def test_a_gpu_that_falls_off_the_bus(
         namespace.wait_for_log(pod["metadata"]["name"], r"rank \d step 3$")
     (job,) = namespace.get("jobs", "demo")
     assert not job["status"].get("failed")
-    declare_well(cluster, node)
+
+
+def check_let_in(cluster: Cluster, node: GuestNode) -> None:
+    """A node whose faults a person declared over."""
     until(lambda: condition(cluster, node)[0] == "False", "the condition is taken back")
     until(lambda: not kept_out(cluster), "the node is let in")
     spec = of_node(cluster, node)["spec"]
@@ -145,28 +186,34 @@ def test_a_gpu_that_falls_off_the_bus(
     assert "kcover.io/device-fault" not in {taint["key"] for taint in spec.get("taints", ())}
 
 
-def check_kept_out(cluster: Cluster, node: GuestNode) -> None:
-    """Condition, cordon, taint and Events of a node whose GPU failed."""
+def fatal(namespace: Namespace, node: GuestNode) -> list[tuple[str, str, set[str]]]:
+    """Device, fault and pods of each fatal fault that the node tells."""
+    devices = report(namespace, node.name).get("devices", ())
+    return [(x["device"], x["fault"], set(x.get("pods", ()))) for x in devices if x.get("fatal")]
+
+
+def check_kept_out(cluster: Cluster, node: GuestNode, code: str) -> None:
+    """Condition, cordon, taint and Events of a node whose device failed."""
     spec = of_node(cluster, node)["spec"]
     assert spec["unschedulable"]
     assert "kcover.io/device-fault" in {taint["key"] for taint in spec["taints"]}
     status, message = condition(cluster, node)
     assert status == "True"
-    assert "xid_79" in message
+    assert code in message
     assert kept_out(cluster) == {node.name}
     events = cluster.get("events", "--all-namespaces", "--field-selector=involvedObject.kind=Node")
     told = {each["reason"] for each in events if each["involvedObject"]["name"] == node.name}
     assert told >= {"KcoverDeviceFault", "KcoverCordoned"}
 
 
-def holders(namespace: Namespace, node: GuestNode) -> set[str]:
-    """Pods (uids) on a node that hold the GPU, as its agent tells."""
+def holders(namespace: Namespace, node: GuestNode, device: str) -> set[str]:
+    """Pods (uids) on a node that hold a device, as its agent tells."""
     return {
         pod["uid"]
         for each in namespace.items("faultreports")
         if each["spec"]["node"] == node.name
         for pod in each["spec"].get("pods", ())
-        if GPU in pod.get("devices", ())
+        if device in pod.get("devices", ())
     }
 
 
@@ -227,7 +274,7 @@ def test_a_gpu_that_is_handed_out_alone_is_tainted_alone(
         stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}),
     )
     try:
-        break_gpu(node)
+        lose_gpu(node.guest)
         (rule,) = until(lambda: rules(cluster, node), "a DeviceTaintRule")
         selector = {"driver": DRIVER, "pool": node.name, "device": "gpu-0"}
         assert rule["spec"]["deviceSelector"] == selector

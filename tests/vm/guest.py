@@ -238,6 +238,14 @@ def idle_card() -> list[str]:
     ]
 
 
+RDMA_UP = f"""
+modprobe virtio_net; modprobe rdma_rxe; modprobe ib_uverbs; sleep 1; c={CARD}; ip link set $c up
+rdma link add plug type rxe netdev $c; sleep 2; grep -q ACTIVE /sys/class/infiniband/plug/ports/1/state
+basename $(dirname $(readlink -f /sys/class/net/$c/device))
+"""
+"""In a guest's shell: makes the network card an RDMA device, called plug; prints its PCI address."""
+
+
 def gpu_slot(bus: int = 0x5D, name: str = "gpu") -> list[str]:
     """A PCIe endpoint with AER at 0000:BUS:00.0, behind a root port of its own."""
     return [

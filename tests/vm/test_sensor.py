@@ -9,7 +9,7 @@ import pytest
 
 from tests.vm import kernels
 from tests.vm.conftest import GPU, needs_driver
-from tests.vm.guest import CARD, Guest
+from tests.vm.guest import RDMA_UP, Guest
 from tests.vm.packages import ROOT
 from tests.vm.sensing import Figure, Line, Lines, Run, ended, of_kind, trains
 
@@ -90,13 +90,6 @@ def test_an_xid_that_the_operator_calls_fatal(guest: Guest, record_property: Fig
     check_ended_by(job, guest, fatal, f"Xid 63 on {GPU} (our word)", record_property)
 
 
-RDMA = f"""
-modprobe virtio_net; modprobe rdma_rxe; modprobe ib_uverbs; sleep 1; c={CARD}; ip link set $c up
-rdma link add plug type rxe netdev $c; sleep 2; grep -q ACTIVE /sys/class/infiniband/plug/ports/1/state
-basename $(dirname $(readlink -f /sys/class/net/$c/device))
-"""
-
-
 def pull(guest: Guest, state: str) -> float:
     """Pull the plug, or put it back; when."""
     guest.monitor(f"set_link idle {state}")
@@ -106,7 +99,7 @@ def pull(guest: Guest, state: str) -> float:
 @pytest.mark.family("sensor")
 def test_an_rdma_port_that_stays_down(guest: Guest, record_property: Figure) -> None:
     """It is forgiven when it comes back soon."""
-    card = guest.shell(RDMA).strip()
+    card = guest.shell(RDMA_UP).strip()
     run = training(guest, launch=f"export JOB_GPU=/dev/infiniband/uverbs0; {LAUNCH}")
     pull(guest, "off")
     guest.shell("sleep 1")
