@@ -12,6 +12,7 @@ from kcover_ebpf.cluster.order import Verb
 from kcover_ebpf.cluster.report import (
     Ack,
     AckResult,
+    DevicePicture,
     FaultReport,
     LocalVerdict,
     PodRef,
@@ -107,6 +108,17 @@ def test_a_changed_verdict_is_sent_at_once(bench: Bench) -> None:
     assert bench.turn(0.1) == 1
     bench.put(verdict=replace(HUNG, age_s=5.0))
     assert bench.turn(0.1) == 0
+
+
+def test_a_fault_that_becomes_fatal_is_sent_at_once(bench: Bench) -> None:
+    """Or the job would be back on the node before that is cordoned."""
+    down = DevicePicture("0000:9a:00.0", "port_down", "port down", age_s=1.0)
+    bench.put(devices=(down,))
+    assert bench.turn() == 1
+    bench.put(devices=(replace(down, age_s=5.0),))
+    assert bench.turn(0.1) == 0
+    bench.put(devices=(replace(down, age_s=8.0, fatal=True),))
+    assert bench.turn(0.1) == 1
 
 
 def test_a_picture_is_sent_once_a_second(bench: Bench) -> None:
