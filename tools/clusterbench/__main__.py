@@ -25,6 +25,7 @@ from kcover_ebpf.kube.session import Session
 from kcover_ebpf.kube.watch import Change, Event, Watch
 from tools.clusterbench.agents import Agents, build
 from tools.clusterbench.meter import Meter
+from tools.clusterbench.needs import WAYS, lack, programs
 from tools.clusterbench.plane import (
     NAMESPACE,
     ROOT,
@@ -263,16 +264,18 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=150)
     parser.add_argument("--pods", type=int, default=1000)
     parser.add_argument("--runs", type=int, default=1)
-    parser.add_argument("--bin", type=Path, default=ROOT / ".testbed/bin")
+    parser.add_argument("--bin", type=Path, default=programs())
     parser.add_argument("--record", type=Path, default=ROOT / "docs/bench/clusterbench.jsonl")
     asked = parser.parse_args()
-    ways = {"in-place": "InPlace", "replace": "Replace"}
+    lacking = lack(asked.scenario, asked.bin)
+    if lacking is not None:
+        parser.exit(2, f"clusterbench: {lacking}\n")
     for _ in range(asked.runs):
         with tempfile.TemporaryDirectory() as name:
             folder, load = Path(name), os.getloadavg()
-            if asked.scenario in ways:
+            if asked.scenario in WAYS:
                 kubeconfig = Path(os.environ["KUBECONFIG"])
-                found = restart(kubeconfig, folder, ways[asked.scenario])
+                found = restart(kubeconfig, folder, WAYS[asked.scenario])
             else:
                 found = _simulate(asked, folder)
         found = {"scenario": asked.scenario, **found, "load_before": round(load[0], 1)}
