@@ -10,6 +10,8 @@ from tests.chart.release import FULLNAME, Installed
 REPORTS = "/apis/kcover.io/v1alpha1/namespaces/ml/faultreports"
 INCIDENTS = "/apis/kcover.io/v1alpha1/namespaces/ml/incidents"
 PODS = "/api/v1/namespaces/ml/pods"
+ACK = {"spec": {"sequence": 2, "acks": [{"order": "1", "verb": "Stop", "result": "Done"}]}}
+"""As agent/reporter.py sends it."""
 KILLED = {"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0]}}
 
 
@@ -76,6 +78,19 @@ def test_an_agent_cannot_change_another_nodes_report(
     refused = installed.agent("n2").apply(of_n1, report("llm.n1", node))
     assert refused.code == 403
     assert "the agent of node n2 reports about itself only" in refused.message
+
+
+def test_a_report_is_all_that_its_agent_says(installed: Installed) -> None:
+    agent, path = installed.agent("n1"), f"{REPORTS}/acked.n1"
+    said = report("acked.n1", "n1")
+    said["spec"]["verdict"] = {"verdict": "HUNG", "cause": "stopped"}
+    assert agent.apply(path, said).code == 201
+    assert installed.agent("n2").merge(path, ACK).code == 403
+    answered = agent.merge(path, ACK)
+    assert (answered.code, answered.body["spec"]["verdict"]["cause"]) == (200, "stopped")
+    again = agent.apply(path, report("acked.n1", "n1", 3))
+    # the acks were another manager's to the API server, for they came in a patch
+    assert (again.code, again.body["spec"].keys() & {"verdict", "acks"}) == (200, set())
 
 
 def test_an_agent_cannot_delete_another_nodes_report(installed: Installed, of_n1: str) -> None:
