@@ -1,0 +1,112 @@
+"""When NCCL is asked, whom it means by a number, and what several places say together."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from kcover_ebpf.hardware.ras import RasReport, client, parse, watch
+from kcover_ebpf.hardware.ras.client import Patience, Place
+from kcover_ebpf.hardware.ras.place import pid_inside
+from kcover_ebpf.hardware.ras.watch import RasWatch
+from kcover_ebpf.host_facts import CollectivesSeen
+from kcover_ebpf.ids import Pid
+from tests.unit.ras_server import joined, json_report
+
+HOST = "10.0.0.1"
+LATE = json_report([7, 7, 6])
+"""Of the processes 100, 101 and 102, as their own pid namespaces number them."""
+
+
+class Nccl:
+    """Answers in place of the servers; counts how often it was asked."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.reports: dict[Pid, str] = {}
+        self.places: list[Place] = []
+        self.asked = 0
+        self.enough = threading.Event()
+        patch.setattr(watch, "find_places", lambda _: self.places)
+        patch.setattr(watch, "_hosts", lambda _: frozenset({HOST}))
+        patch.setattr(client, "ask", self._ask)
+        patch.setattr(client, "listen", lambda *_: iter(()))
+        patch.setattr(watch, "_FIRST_PAUSES_S", (0.0,) * 5)
+
+    def _ask(self, place: Place, patience: Patience) -> RasReport:
+        self.asked += 1
+        if self.asked >= 4 * len(self.places):
+            self.enough.set()
+        return parse(self.reports[place.pid])
+
+    def place(self, pid: int, report: str, pids: dict[int, int]) -> None:
+        """A network namespace whose ranks have these numbers: in it -> here."""
+        self.reports[Pid(pid)] = report
+        inside = {number: Pid(here) for number, here in pids.items()}
+        self.places.append(Place(("127.0.0.1", 28028), Pid(pid), inside))
+
+    def seen(self, asking: RasWatch) -> CollectivesSeen:
+        """The last word after some answers."""
+        assert asking.tick(True, {}) == []
+        assert self.enough.wait(60)
+        told = asking.tick(True, {})
+        asking.close()
+        return told[-1]
+
+
+@pytest.fixture
+def nccl(monkeypatch: pytest.MonkeyPatch) -> Nccl:
+    return Nccl(monkeypatch)
+
+
+def test_nccl_is_asked_while_a_job_is_suspicious_and_at_no_other_time(nccl: Nccl) -> None:
+    nccl.place(1, LATE, {102: 5102})
+    asking = RasWatch()
+    assert asking.tick(False, {}) == []
+    assert nccl.asked == 0
+    asking.tick(True, {})
+    assert nccl.enough.wait(60)
+    assert asking.tick(False, {}) == []
+    for thread in [each for each in threading.enumerate() if each.name == "ras"]:
+        thread.join(60)
+    count = nccl.asked
+    assert asking.tick(False, {}) == []
+    assert nccl.asked == count
+
+
+def test_a_number_is_that_of_the_ranks_own_pid_namespace(nccl: Nccl) -> None:
+    nccl.place(1, LATE, {100: 5100, 101: 5101, 102: 5102})
+    (rank,) = nccl.seen(RasWatch()).behind
+    assert (rank.rank, rank.pid, rank.launched, rank.most_launched) == (2, Pid(5102), 7, 8)
+
+
+def test_a_number_that_two_pods_have_names_no_process(nccl: Nccl) -> None:
+    nccl.place(1, LATE, {102: 5102})
+    nccl.place(2, LATE, {102: 6102})
+    (rank,) = nccl.seen(RasWatch()).behind
+    assert (rank.rank, rank.pid) == (2, None)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_each_place_knows_a_part_of_the_communicators(nccl: Nccl, order: tuple[int, int]) -> None:
+    """Who is late in one waits in the other, which one place alone knows; what it does not reach, the other does."""
+    dp, part = json_report([7, 6], comm="dp"), json_report([7, 0], missing=(1,), comm="dp")
+    tp = json_report([4, 3], comm="tp", pid_of=lambda rank: 101 + rank)
+    places = ((dp, {101: 5101}), (joined(part, tp), {102: 5102}))
+    for index in order:
+        nccl.place(index + 1, *places[index])
+    told = nccl.seen(RasWatch())
+    assert [rank.pid for rank in told.behind] == [Pid(5102)]
+    assert told.missing == ()
+
+
+def test_the_number_inside_is_the_last_of_the_kernels_list(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("kcover_ebpf.host.procfs.PROC", tmp_path)
+    folder = tmp_path / "4711"
+    folder.mkdir()
+    (folder / "status").write_text("Name:\tpython3\nNSpid:\t4711\t17\n")
+    assert pid_inside(Pid(4711)) == 17
+    assert pid_inside(Pid(4712)) == 4712
