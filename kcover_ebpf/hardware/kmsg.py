@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Iterator
 
-from kcover_ebpf.hardware.kernlog import KmsgRecord, parse_record
+from kcover_ebpf.hardware.kernlog import KmsgRecord, may_concern, parse_record
 
 _RECORD_BYTES = 8192
 
@@ -26,7 +26,7 @@ class KmsgReader:
         """Records that were overwritten before they were read."""
 
     def records(self) -> Iterator[KmsgRecord]:
-        """Records that are there now and were not read before."""
+        """Records of drivers that are there now and were not read before."""
         while True:
             try:
                 raw = os.read(self._older, _RECORD_BYTES)
@@ -38,7 +38,7 @@ class KmsgReader:
                     raise
                 self.lost_count += 1
                 continue
-            record = parse_record(raw)
+            record = parse_record(raw) if may_concern(raw) else None
             if record is not None and record.sequence >= self._next:
                 self._next = record.sequence + 1
                 yield record

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from kcover_ebpf.device_facts import DeviceNotice, Notice, Rung, XidReported
 from kcover_ebpf.hardware.kernlog import (
     KmsgRecord,
+    may_concern,
     parse_record,
     read_console,
     read_line,
@@ -20,7 +21,9 @@ GPU = "0000:5d:00.0"
 
 
 def said(text: str) -> XidReported | DeviceNotice | None:
-    return read_line(text, 7, Rung.KMSG)
+    report = read_line(text, 7, Rung.KMSG)
+    assert report is None or may_concern(text.encode())
+    return report
 
 
 @pytest.mark.parametrize(
