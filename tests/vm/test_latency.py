@@ -39,14 +39,15 @@ def late(facts: Lines, begun_ns: list[int], note: Figure) -> float:
 
 
 def test_xid_to_fact(steady_guest: Guest, steady: Observer, record_property: Figure) -> None:
-    mark = steady.mark()
+    mark, said_ns = steady.mark(), []
     for number in range(1, ROUNDS + 1):
         command = f"say('xid {number} {GPU} pid=1, name=x, y')"
-        steady_guest.python(f"{command}; time.sleep(0.3)", timeout_s=120)
+        said_ns.append(int(steady_guest.python(f"{command}; time.sleep(0.3)", timeout_s=120)))
     facts = steady.facts("XidReported", ROUNDS, mark)
-    # the first trace of each: the kernel's own time of the printed line
+    # the first trace of each: the kernel's own time of the printed line; without a console rung
+    # (before 6.0) the moment before the driver was told to print
     lines = of_kind(steady.lines()[mark:], "DriverLine")
-    begun_ns = [line["boottime_ns"] for line in lines]
+    begun_ns = [line["boottime_ns"] for line in lines] or said_ns
     assert late(facts, begun_ns, record_property) < MOST_MS
 
 
