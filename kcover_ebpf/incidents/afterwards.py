@@ -28,6 +28,7 @@ UNEXPLAINED_S = 10.0
 """Who is waited for is named when all others have waited for so long, or nobody has sent anything."""
 _KEPT = 24
 _ENOUGH = 8
+_HELPED_SHARE = 0.05
 _ASKED_PART = 5
 """Who waits busily is found asking at one pass of so many at least, and in no other call."""
 _AT_WORK = frozenset({Cause.COMPUTING, Cause.LOADING, Cause.CHECKPOINT})
@@ -38,6 +39,10 @@ class _Seen:
     since_ns: int
     """First of the passes in a row that found nothing but asking and own code."""
     asked: deque[bool]
+    now_ns: int
+    others_began_ns: int
+    """CPU time of the process's other threads at the first of them."""
+    others_ns: int
 
 
 class Glances:
@@ -54,18 +59,23 @@ class Glances:
             sample = view.lead.sample
             asks = asks_again(sample, job.table)
             if asks or (sample.syscall == NO_SYSCALL and sample.state is TaskState.RUNNING):
-                seen = self._seen.setdefault(pid, _Seen(job.now_ns, deque(maxlen=_KEPT)))
+                others_ns = (view.totals.cpu_ns if view.totals else 0) - sample.cpu_ns
+                new = _Seen(job.now_ns, deque(maxlen=_KEPT), job.now_ns, others_ns, others_ns)
+                seen = self._seen.setdefault(pid, new)
                 seen.asked.append(asks)
+                seen.now_ns, seen.others_ns = job.now_ns, others_ns
             else:
                 self._seen.pop(pid, None)
 
     def asks_since_ns(self, pid: Pid) -> int | None:
         """Boottime since which a rank does nothing but ask, with its own code in between; None if it does more."""
         seen = self._seen.get(pid)
-        enough = seen is not None and len(seen.asked) >= _ENOUGH
-        if seen is None or not enough or sum(seen.asked) * _ASKED_PART < len(seen.asked):
+        if seen is None or len(seen.asked) < _ENOUGH:
             return None
-        return seen.since_ns
+        # a thread that only asks may wait for others of its own process, which compute
+        helped_ns = seen.others_ns - seen.others_began_ns
+        alone = helped_ns < _HELPED_SHARE * (seen.now_ns - seen.since_ns)
+        return seen.since_ns if alone and sum(seen.asked) * _ASKED_PART >= len(seen.asked) else None
 
 
 def quiet_since_ns(job: Job, picture: Picture) -> int | None:
@@ -87,11 +97,15 @@ def _last_sent_ns(view: ProcessView, picture: Picture) -> int:
     )
 
 
+def _is_quiet(job: Job, picture: Picture) -> bool:
+    since_ns = quiet_since_ns(job, picture)
+    return since_ns is not None and job.now_ns - since_ns >= QUIET_S * NS
+
+
 def picture_of(job: Job, glances: Glances) -> Picture:
     """The picture of a job, in which those who only ask while nobody sends anything count as waiting."""
     picture = job.picture()
-    quiet_ns = quiet_since_ns(job, picture)
-    if quiet_ns is None or job.now_ns - quiet_ns < QUIET_S * NS:
+    if not _is_quiet(job, picture):
         return picture
     since_ns = {pid: glances.asks_since_ns(pid) for pid in picture.ranks}
     if not any(since_ns.values()):
@@ -114,9 +128,18 @@ def picture_of(job: Job, glances: Glances) -> Picture:
 def judge_again(job: Job, picture: Picture, found: Finding) -> Finding:
     """The finding by that picture; `found`, what the job alone says, where that shows nothing."""
     again = judge(picture)
+    named = None if found.culprit is None else picture.standings.get(found.culprit)
+    if named is not None and named.state is State.PEERS:
+        # it gets no CPU, but it would only ask with it
+        return again
     if again.cause is Cause.TRAINING or startup.awaits_somebody(again, job.members, job.pace):
         return found
     return again
+
+
+def somebody_asks(job: Job, picture: Picture, glances: Glances) -> bool:
+    """True while a rank waits busily and nobody sends: it may have done so for longer than has been seen."""
+    return _is_quiet(job, picture) and any(glances.asks_since_ns(pid) for pid in picture.ranks)
 
 
 def name_who_is_waited_for(job: Job, picture: Picture, found: Finding) -> Finding:

@@ -61,6 +61,8 @@ def nobody_moves(job: Job) -> bool:
 def somebody_waits(job: Job, glances: Glances) -> bool:
     """True while a rank here has waited for others for longer than most steps last."""
     picture = afterwards.picture_of(job, glances)
+    if afterwards.somebody_asks(job, picture, glances):
+        return True
     waits = [pid for pid in picture.ranks if picture.standings[pid].state in _WAITS]
     return any(picture.silence_s(pid) >= _LONG_WAIT_S for pid in waits)
 

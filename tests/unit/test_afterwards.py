@@ -71,8 +71,24 @@ def test_who_alone_gets_no_cpu_has_a_limit_of_its_own() -> None:
 
 
 def test_who_only_asks_is_not_slow_because_it_gets_no_cpu() -> None:
-    found = Looked(["futex", "futex", "starved"], 7).found
-    assert found.cause is not Cause.CPU_THROTTLED
+    found = Looked(["yield", "yield", "starved"], 4).found
+    assert (found.kind, found.rank) == (Kind.WORKING, None)
+
+
+def test_who_asks_for_threads_of_its_own_that_compute_does_not_wait_for_peers() -> None:
+    looked = Looked(["yield", "futex", "futex"], 0)
+    looked.stage.rank(0).side_cpu = 0.3
+    looked.go_on(6)
+    assert looked.glances.asks_since_ns(Pid(100)) is None
+
+
+def test_ranks_that_ask_are_looked_at_until_it_is_clear_whom() -> None:
+    looked = Looked(["yield", "yield"], 3)
+    assert late.somebody_waits(looked.stage.job, looked.glances)
+    looked.go_on(4)
+    assert looked.found.cause is Cause.WAIT_CYCLE
+    talks = Looked(["yield", "yield"], 3, quiet_s=-1)
+    assert not late.somebody_waits(talks.stage.job, talks.glances)
 
 
 @pytest.mark.parametrize("mode", ["run", "throttled"])
