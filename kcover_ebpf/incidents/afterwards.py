@@ -79,9 +79,12 @@ class Glances:
 
 
 def quiet_since_ns(job: Job, picture: Picture) -> int | None:
-    """Boottime of the last data that a rank sent to another one here; None where a rank has no such connection."""
+    """Boottime of the last data that a rank sent to another one here; None where there is no such connection.
+
+    A rank without any has not come so far yet: MPI connects when there is something to send.
+    """
     lasts = [_last_sent_ns(view, picture) for view in job.members.ranks.values()]
-    return max(lasts) if len(lasts) > 1 and all(lasts) else None
+    return max(lasts) if len(lasts) > 1 and any(lasts) else None
 
 
 def _last_sent_ns(view: ProcessView, picture: Picture) -> int:
@@ -164,7 +167,7 @@ def name_who_is_waited_for(job: Job, picture: Picture, found: Finding) -> Findin
     text = f"all {len(waiting)} other ranks wait, for at least {waited_s:.1f} s"
     said = [*found.evidence, Evidence(EvidenceKind.PEERS, text)]
     if quiet_ns is not None:
-        text = f"no rank has sent anything to another one for {quiet_s:.1f} s"
+        text = f"no rank has sent anything to another one over TCP for {quiet_s:.1f} s"
         said.append(Evidence(EvidenceKind.EDGE, text))
     said += evidence.sender(picture, first)
     return blame(Kind.UNKNOWN, found.cause, first, said, ranks, end)

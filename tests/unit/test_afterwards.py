@@ -116,6 +116,16 @@ def test_who_has_no_connection_to_another_rank_cannot_be_judged_by_them() -> Non
     assert looked.found.kind is Kind.WORKING
 
 
+def test_a_rank_that_never_sent_anything_is_quiet_as_well() -> None:
+    looked = Looked(["starved"] * 3 + ["futex"], 6, stack=LOCK)
+    stage = looked.stage
+    stage.connected = False
+    stage.job.members.views[Pid(103)].sockets.clear()
+    looked.go_on(1)
+    found = looked.found
+    assert (found.kind, found.cause, found.rank) == (Kind.HUNG, Cause.BLOCKED_LOCK, 3)
+
+
 def test_waits_of_the_kernel_s_own_count_need_no_connections() -> None:
     looked = Looked(["futex", "futex", "run"], 0)
     looked.stage.connected = False
