@@ -11,6 +11,7 @@ from kcover_ebpf.trace.record import Line, Row, Stack
 _OTHERS_WAIT = ("HUNG", "DEADLOCK", "LOST_LINK")
 FAULTS = ("DEVICE_FAULT", "CRASHED", "LOST_LINK", "DEADLOCK", "HUNG")
 _WEAK = ("missing_rank", "wait_cycle", "blocked_unknown")
+_AT_WORK = ("computing", "loading", "checkpoint")
 _ENOUGH = 3
 _STALL_S = 5.0
 
@@ -72,7 +73,18 @@ def _about_all(said: list[str], looks: Sequence[Sequence[Line]]) -> list[str]:
 
 def _worst(looks: Sequence[Sequence[Line]]) -> dict[str, Any]:
     found = [dict(line.conclusion.verdict) for look in looks for line in look if line.conclusion]
+    at_work = [each for each in found if each.get("cause") in _AT_WORK]
+    if len(at_work) > 1:
+        # each node names the one its own ranks wait for, but there are several
+        found = [_nobody(each) if each.get("verdict") == "UNKNOWN" else each for each in found]
     return max(found, key=_weight, default={})
+
+
+def _nobody(verdict: dict[str, Any]) -> dict[str, Any]:
+    text = "ranks of several nodes are at work"
+    headline = f"WORKING  {verdict.get('cause')}: {text}"
+    nobody = {"verdict": "WORKING", "culprit": None, "victims": [], "headline": headline}
+    return verdict | nobody | {"next_step": "look again in a minute", "reasons": [], "evidence": []}
 
 
 def _weight(verdict: dict[str, Any]) -> tuple[int, bool, bool, int]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from kcover_ebpf.report import event_line
 from kcover_ebpf.trace.merge import merge
 from kcover_ebpf.trace.record import Line, Row, Stack, parse, plain
@@ -54,6 +56,27 @@ def test_the_node_that_names_somebody_speaks_for_all() -> None:
     assert merged["verdict"]["culprit"]["rank"] == 3
     assert merged["verdict"]["victims"] == [0, 1, 2]
     assert len(merged["threads"]["threads"]) == len(merged["stacks"]["stacks"]) == 4
+
+
+def named(rank: int) -> dict[str, Any]:
+    """A node whose ranks wait for one that is at work."""
+    return {"verdict": "UNKNOWN", "cause": "computing", "culprit": {"rank": rank}}
+
+
+AT_WORK = {"verdict": "WORKING", "cause": "loading", "culprit": None}
+
+
+@pytest.mark.parametrize(
+    ("other", "rank"), [(QUIET, 3), (named(0), None), (AT_WORK, None), (STOPPED, 3)]
+)
+def test_who_is_waited_for_is_named_if_nobody_else_is_at_work(
+    other: dict[str, Any], rank: int | None
+) -> None:
+    verdict = merge([node(SAME, other), node({2: "allreduce", 3: "allreduce"}, named(3))])[
+        "verdict"
+    ]
+    culprit = verdict["culprit"]
+    assert (None if culprit is None else culprit["rank"]) == rank
 
 
 def test_the_odd_one_of_all_nodes_is_named_where_no_node_could() -> None:
