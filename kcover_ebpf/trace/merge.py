@@ -83,7 +83,12 @@ def _worst(looks: Sequence[Sequence[Line]]) -> dict[str, Any]:
 def _nobody(verdict: dict[str, Any]) -> dict[str, Any]:
     text = "ranks of several nodes are at work"
     headline = f"WORKING  {verdict.get('cause')}: {text}"
-    nobody = {"verdict": "WORKING", "culprit": None, "victims": [], "headline": headline}
+    nobody: dict[str, Any] = {
+        "verdict": "WORKING",
+        "culprit": None,
+        "victims": [],
+        "headline": headline,
+    }
     return verdict | nobody | {"next_step": "look again in a minute", "reasons": [], "evidence": []}
 
 
