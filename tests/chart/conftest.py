@@ -1,7 +1,9 @@
 """An API server with the chart installed in it; no node runs. Programs are those of the test bed."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,4 +70,24 @@ def installed(plane: ControlPlane, helm: Helm) -> Installed:
         account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
         root.ask("POST", f"/api/v1/namespaces/{name}/serviceaccounts", account)
     helm("install", RELEASE, str(CHART), "--namespace=kcover", f"--set=fullnameOverride={FULLNAME}")
-    return Installed(plane, "kcover")
+    found = Installed(plane, "kcover")
+    _wait_until_in_force(found)
+    return found
+
+
+def _wait_until_in_force(found: Installed) -> None:
+    """A policy is in force a moment after it was made: seconds, on a busy machine."""
+    path = (
+        "/apis/kcover.io/v1alpha1/namespaces/ml/faultreports/asks.n2?fieldManager=test&dryRun=All"
+    )
+    body: dict[str, Any] = {"apiVersion": "kcover.io/v1alpha1", "kind": "FaultReport"}
+    body |= {
+        "metadata": {"name": "asks.n2"},
+        "spec": {"node": "n2", "sequence": 1, "time": "2026-11-21T12:00:00Z"},
+    }
+    forger, deadline = found.agent("n1"), time.monotonic() + 60
+    while "denied" not in (
+        said := forger.ask("PATCH", path, body, "application/apply-patch+yaml").message
+    ):
+        assert time.monotonic() < deadline, f"no policy refuses a forged report: {said}"
+        time.sleep(0.2)
