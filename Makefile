@@ -63,9 +63,9 @@ demo-cluster: setup-cluster build ## a real Kubernetes, a hung PyTorchJob: resta
 	@PYTHONPATH=$(CURDIR) /usr/bin/python3 -m tools.demo.cluster
 
 .PHONY: test test-unit test-kernel test-chart test-vm test-vm-matrix test-drivers test-cluster test-old test-all
-test: setup-test check ## set up, check, run all tests (needs root for the kernel half)
+test: setup-cluster check ## set up, check, run all tests but the long ones; builds a Kubernetes the first time
 	@$(MAKE) --no-print-directory build
-	$(PYTHON) -m pytest
+	$(PYTHON) -m pytest tests/unit tests/kernel tests/chart tests/cluster -m "not long"
 
 test-unit: setup-test build ## the tests that need neither root nor BPF
 	$(PYTHON) -m pytest tests/unit
@@ -95,7 +95,7 @@ test-old: setup-cluster build ## restarts on the oldest Kubernetes that is suppo
 	KUBECONFIG=$(CURDIR)/.testbed-old/kubeconfig $(PYTHON) -m pytest tests/cluster/test_kinds.py; \
 		status=$$?; tools/testbed down --name old; exit $$status
 
-test-all: test test-chart test-cluster test-old ## all but virtual machines: what a release must pass
+test-all: test test-cluster test-old ## all but virtual machines: what a release must pass
 
 .PHONY: bench bench-quick
 bench: setup-bench build ## the whole fault bench (resumable) and the cost bench: hours

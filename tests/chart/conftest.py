@@ -9,19 +9,21 @@ import pytest
 
 from tests.chart.control_plane import ControlPlane, running
 from tests.chart.release import CHART, FULLNAME, RELEASE, Helm, Installed
+from tests.shown import shown
 from tools.cluster import build, versions
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
-def programs() -> dict[str, Path]:
+def programs(pytestconfig: pytest.Config) -> dict[str, Path]:
     """Kubernetes and helm: of this checkout's test bed, or built where the cache has none."""
     folder = ROOT / ".testbed/bin"
     if (folder / "kube-apiserver").exists() and (folder / "helm").exists():
         return {path.name: path.resolve() for path in folder.iterdir()}
-    found = build.kubernetes(versions.kubernetes(None), print, ("kube-apiserver", "kubectl"))
-    helm = build.program(versions.program("helm"), print)
+    with shown(pytestconfig):
+        found = build.kubernetes(versions.kubernetes(None), print, ("kube-apiserver", "kubectl"))
+        helm = build.program(versions.program("helm"), print)
     return {path.name: path for path in (*found, helm)}
 
 

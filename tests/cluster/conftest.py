@@ -17,6 +17,7 @@ from tests.cluster import nodes
 from tests.cluster.cluster import ROOT, Cluster, ClusterError, Namespace, made, titled
 from tests.cluster.installed import Release, installed, provide_image
 from tests.cluster.restarts import running
+from tests.shown import shown
 
 TESTBED = ROOT / "tools/testbed"
 RULE = "templates/admission/restart-in-place.yaml"
@@ -37,7 +38,7 @@ def removed_afterwards() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
+def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
     """A running cluster with the job controllers that `tools/testbed up` installs."""
     if chosen := os.environ.get("KUBECONFIG"):
         kubectl = Path(chosen).resolve().parent / "bin/kubectl"
@@ -46,8 +47,9 @@ def cluster() -> Iterator[Cluster]:
         yield Cluster(Path(chosen).resolve(), Path(found))
         return
     with removed_afterwards():
-        done = subprocess.run([TESTBED, "up"], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"tools/testbed up: {done.stderr or done.stdout}"
+        with shown(pytestconfig):
+            code = subprocess.run([TESTBED, "up"], check=False).returncode
+        assert code == 0, "tools/testbed up failed; its last lines are above"
         yield Cluster(ROOT / ".testbed/kubeconfig", ROOT / ".testbed/bin/kubectl")
 
 
