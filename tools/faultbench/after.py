@@ -178,8 +178,8 @@ def marks(run: RunSpec, seen: dict[str, Any]) -> dict[str, Any]:
         "took_s": seen["took_s"],
         "load": round(os.getloadavg()[0], 1),
         "said": seen["said"][-300:],
-        # where the checkout lies on this machine concerns nobody
-        "evidence": [each["text"].replace(f"{ROOT}/", "") for each in line.get("evidence", [])],
+        # where a run keeps its files on this machine concerns nobody
+        "evidence": [each["text"].replace(f"{WORK}/", "") for each in line.get("evidence", [])],
         "waits": line.get("waits", []),
     }
 
