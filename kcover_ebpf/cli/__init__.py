@@ -16,6 +16,7 @@ _COMMANDS = {
     "agent": "Watch the training pods of a Kubernetes node.",
     "doctor": "Say which probes work here, and what is therefore invisible.",
     "controller": "Judge and restart the jobs of a Kubernetes cluster.",
+    "logs": "Classify the lines of a kernel or container log.",
     "xid": "Explain an Xid (GPU) or SXid (NVSwitch) number.",
     "completion": "Print the completion script of a shell.",
 }

@@ -12,7 +12,9 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
-@pytest.mark.parametrize("tool", ["policy_doc", "reference_doc", "dashboards", "hardware_doc"])
+@pytest.mark.parametrize(
+    "tool", ["policy_doc", "reference_doc", "dashboards", "hardware_doc", "log_rules_doc"]
+)
 def test_what_is_written_by_a_tool_is_up_to_date(tool: str) -> None:
     done = subprocess.run(
         [sys.executable, ROOT / f"tools/{tool}.py", "--check"],

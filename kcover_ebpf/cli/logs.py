@@ -1,0 +1,75 @@
+"""`kcover-ebpf logs FILE`: what a kernel or container log says, line by line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from kcover_ebpf.errors import UsageError
+from kcover_ebpf.hardware.catalog.files import load as load_catalog
+from kcover_ebpf.logs import rules
+from kcover_ebpf.logs.lines import Source
+from kcover_ebpf.logs.reader import LogReader, Match
+from kcover_ebpf.report import printable
+
+_BLOCK_BYTES = 1 << 20
+_SOURCES = {"auto": Source.UNKNOWN, "kernel": Source.KERNEL, "container": Source.CONTAINER}
+
+
+@click.command(name="logs", short_help="classify the lines of a log")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
+@click.option(
+    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True
+)
+@click.option(
+    "--source",
+    type=click.Choice(list(_SOURCES)),
+    default="auto",
+    show_default=True,
+    help="who wrote lines without a prefix of dmesg, the journal or a container runtime",
+)
+@click.option(
+    "--rules",
+    "rules_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="own rules, which come first: TOML, or a log monitor of node-problem-detector (.json)",
+)
+def logs(file: Path, output: str, source: str, rules_file: Path | None) -> None:
+    """Classify the lines of a kernel or container log FILE (- for standard input).
+
+    Prints the lines that a rule knows, with what they mean and what to do; nothing for others. Lines
+    in a kernel log that user space wrote are passed over: they may be forged.
+    """
+    reader = LogReader(rules.load(rules_file), load_catalog(), bare_lines=_SOURCES[source])
+    show = _as_json if output == "json" else _as_text
+    for match in _matches(reader, file):
+        click.echo(show(match))
+
+
+def _matches(reader: LogReader, path: Path) -> Iterator[Match]:
+    with ExitStack() as stack:
+        try:
+            stream: BinaryIO = (
+                sys.stdin.buffer if str(path) == "-" else stack.enter_context(path.open("rb"))
+            )
+        except OSError as error:
+            raise UsageError(f"cannot read the log {path}: {error.strerror}") from error
+        while block := stream.read(_BLOCK_BYTES):
+            yield from reader.feed(block)
+        yield from reader.finish()
+
+
+def _as_json(match: Match) -> str:
+    return json.dumps({"schema": "kcover.io/v1alpha1", **asdict(match)}, ensure_ascii=True)
+
+
+def _as_text(match: Match) -> str:
+    head = f"{match.number}: {match.severity} {match.domain} {match.rule} ({match.concerns})"
+    return f"{head}\n    {printable(match.line)}\n    means: {match.meaning}\n    do:    {match.advice}"

@@ -1,0 +1,71 @@
+"""One line of a log without what the log itself put in front, and where the line came from. Pure.
+
+Formats: /dev/kmsg records (Documentation/ABI/testing/dev-kmsg), `dmesg` with and without `-T` or
+`-x`, journal and syslog lines, and the CRI's container log files (kubernetes/enhancements, "CRI
+container log format": time, stream, P or F, text).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Source(StrEnum):
+    """Who wrote a line."""
+
+    KERNEL = "kernel"
+    CONTAINER = "container"
+    UNKNOWN = "unknown"
+    """Nothing in front of it: a bare line of either."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """The message of one line, and its origin."""
+
+    source: Source
+    text: str
+    stream: str = ""
+    """`stdout` or `stderr` of a CRI line, else empty."""
+
+
+_KMSG = re.compile(r"(?P<priority>\d{1,4}),\d+,\d+,[^;]*;")
+_CRI = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d) (?P<stream>stdout|stderr)"
+    r" [PF][^ ]* "
+)
+_DECODED = re.compile(
+    r"(?P<facility>kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local\d)\s*"
+    r":\s*\w+\s*:\s*"
+)
+_BRACKET_TIME = re.compile(
+    r"\[(?: *\d+\.\d+|\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})\](?:\[ *[TC]\d+\])? ?"
+)
+_ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d)? ")
+_SYSLOG = re.compile(
+    r"(?:\w{3} [ \d]\d \d\d:\d\d:\d\d |\d{4}-\d\d-\d\dT\S+ )?(?:\S+ )?kernel: (?:\[ *\d+\.\d+\] )?"
+)
+
+
+def parse(line: str) -> LogLine | None:
+    """The line's message; None for one in the kernel's log that user space wrote: it may be forged."""
+    if match := _KMSG.match(line):
+        if int(match["priority"]) >= 8:  # facility * 8 + level; facility 0 is the kernel
+            return None
+        return LogLine(Source.KERNEL, line[match.end() :])
+    if match := _CRI.match(line):
+        return LogLine(Source.CONTAINER, line[match.end() :], match["stream"])
+    rest, source = line, Source.UNKNOWN
+    if match := _DECODED.match(rest):
+        if match["facility"] != "kern":
+            return None
+        rest, source = rest[match.end() :], Source.KERNEL
+        if match := _ISO_TIME.match(rest):
+            rest = rest[match.end() :]
+    if match := _BRACKET_TIME.match(rest):
+        rest, source = rest[match.end() :], Source.KERNEL
+    if match := _SYSLOG.match(rest):
+        rest, source = rest[match.end() :], Source.KERNEL
+    return LogLine(source, rest)

@@ -1,0 +1,198 @@
+"""The rules a log line is classified by: the shipped ones, an operator's TOML file, NPD's JSON."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Protocol
+
+import re2
+
+from kcover_ebpf.errors import PolicyError
+from kcover_ebpf.logs.lines import Source
+
+
+class Found(Protocol):
+    """A match of `Regex`."""
+
+    def groupdict(self) -> dict[str, str | None]:
+        """The named groups."""
+
+
+class Regex(Protocol):
+    """What is used of a compiled RE2 pattern."""
+
+    def search(self, text: str) -> Found | None:
+        """The first match anywhere in the text."""
+
+
+class Domain(StrEnum):
+    """Where the cause lies."""
+
+    HARDWARE = "hardware"
+    DRIVER = "driver"
+    NETWORK = "network"
+    STORAGE = "storage"
+    MEMORY = "memory"
+    PROGRAM = "program"
+
+
+class Severity(StrEnum):
+    """How bad it is."""
+
+    FATAL = "fatal"
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+class Concerns(StrEnum):
+    """Who has to act on it."""
+
+    NODE = "node"
+    JOB = "job"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One kind of line."""
+
+    name: str
+    source: Source
+    """KERNEL or CONTAINER: a rule never applies to a line of the other log."""
+    pattern: str
+    """RE2 syntax: no look-around and no back-references, so that no line takes more than linear time."""
+    regex: Regex
+    """`pattern`, compiled for text."""
+    domain: Domain
+    severity: Severity
+    concerns: Concerns
+    lasting: bool
+    """It stays until somebody repairs or reboots."""
+    meaning: str
+    advice: str
+
+
+_MOST_PATTERN_CHARS = 2_000
+"""A pattern longer than this is a mistake, and may take long to compile."""
+_MOST_FILE_BYTES = 1 << 20
+_KEYS = {each.name for each in fields(Rule)} - {"regex"}
+
+
+@cache
+def shipped() -> tuple[Rule, ...]:
+    """The rules that come with this package, first match first."""
+    return (*_table("kernel.toml", Source.KERNEL), *_table("container.toml", Source.CONTAINER))
+
+
+def _table(name: str, source: Source) -> tuple[Rule, ...]:
+    text = (files("kcover_ebpf.logs") / name).read_text(encoding="utf-8")
+    return tuple(_rule(row, source) for row in tomllib.loads(text)["rule"])
+
+
+def load(path: Path | None) -> tuple[Rule, ...]:
+    """An operator's rules (TOML, or the JSON of a node-problem-detector log monitor), then the shipped.
+
+    Raises `PolicyError` for a file that cannot be read or is wrong.
+    """
+    if path is None:
+        return shipped()
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(_MOST_FILE_BYTES + 1)
+    except OSError as error:
+        raise PolicyError(f"cannot read log rules {path}: {error.strerror}") from error
+    if len(raw) > _MOST_FILE_BYTES:
+        raise PolicyError(f"log rules {path} are larger than {_MOST_FILE_BYTES >> 20} MiB")
+    try:
+        text = raw.decode("utf-8")
+        table = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise PolicyError(f"log rules {path} cannot be parsed: {error}") from error
+    rows = (
+        table.get("rules" if path.suffix == ".json" else "rule")
+        if isinstance(table, dict)
+        else None
+    )
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise PolicyError(f"log rules {path} have no list of rules: use [[rule]] tables")
+    read = _npd_rule if path.suffix == ".json" else _own_rule
+    own = []
+    for number, row in enumerate(rows, start=1):
+        try:
+            own.append(read(row))
+        except (ValueError, TypeError) as error:
+            raise PolicyError(f"log rules {path}: rule {number}: {error}") from error
+    return (*own, *shipped())
+
+
+def compiled(pattern: str) -> Regex:
+    """A pattern for text; raises `ValueError` with RE2's own words."""
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        regex: Regex = re2.compile(pattern, options=options)
+    except re2.error as error:
+        words = error.args[0]
+        text = words.decode("utf-8", "replace") if isinstance(words, bytes) else words
+        raise ValueError(f"pattern {pattern!r}: {text}") from error
+    return regex
+
+
+def _own_rule(row: Mapping[str, Any]) -> Rule:
+    if unknown := set(row) - _KEYS:
+        raise ValueError(f"unknown key {min(unknown)!r}; keys are {', '.join(sorted(_KEYS))}")
+    if missing := [key for key in ("name", "pattern", "domain", "severity") if key not in row]:
+        raise ValueError(f"needs {', '.join(missing)}")
+    defaults = {"concerns": "job", "lasting": False, "meaning": "", "advice": ""}
+    return _rule({**defaults, **row}, Source(row.get("source", Source.KERNEL)))
+
+
+def _rule(row: Mapping[str, Any], source: Source) -> Rule:
+    if source is Source.UNKNOWN:
+        raise ValueError("source must be kernel or container")
+    words = {key: row[key] for key in ("name", "pattern", "meaning", "advice")}
+    if not all(isinstance(value, str) for value in words.values()):
+        raise TypeError("name, pattern, meaning and advice are texts")
+    if not isinstance(row["lasting"], bool):
+        raise TypeError("lasting is true or false")
+    if len(words["pattern"]) > _MOST_PATTERN_CHARS:
+        raise ValueError(f"pattern is longer than {_MOST_PATTERN_CHARS} characters")
+    return Rule(
+        name=words["name"],
+        source=source,
+        pattern=words["pattern"],
+        regex=compiled(words["pattern"]),
+        domain=Domain(row["domain"]),
+        severity=Severity(row["severity"]),
+        concerns=Concerns(row["concerns"]),
+        lasting=row["lasting"],
+        meaning=words["meaning"],
+        advice=words["advice"],
+    )
+
+
+def _npd_rule(row: Mapping[str, Any]) -> Rule:
+    """A rule of node-problem-detector's kernel monitor: `type`, `reason`, `pattern`, `condition`."""
+    if missing := [key for key in ("type", "reason", "pattern") if key not in row]:
+        raise ValueError(f"needs {', '.join(missing)}")
+    lasting = row["type"] == "permanent"
+    return _rule(
+        {
+            "name": row["reason"],
+            "pattern": row["pattern"],
+            "domain": Domain.DRIVER,
+            "severity": Severity.ERROR if lasting else Severity.WARNING,
+            "concerns": Concerns.NODE,
+            "lasting": lasting,
+            "meaning": f"node-problem-detector's condition {row.get('condition') or row['reason']}",
+            "advice": "see the rule's origin in node-problem-detector",
+        },
+        Source.KERNEL,
+    )
