@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "kcover_ebpf"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 KERNEL_HALF = sorted((ROOT / "bpf").glob("*.[ch]"))
-MAX_FILE_LINES = 300
+MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 40
 
 # File, or file:function -> why it may be longer.
@@ -54,5 +54,5 @@ def test_the_rule_sees_a_long_file_and_a_long_function(monkeypatch: pytest.Monke
     documented = f'def f():\n    """One.\n\n    Two.\n    """\n{body[10:]}'
     assert too_long("a.py", long_function) == ["a.py:f: 41 lines"]
     assert too_long("a.py", documented) == []
-    assert too_long("a.py", "x = 1\n" * 301) == ["a.py: 301 lines"]
-    assert too_long("b.py", "x = 1\n" * 301) == []
+    assert too_long("a.py", "x = 1\n" * 401) == ["a.py: 401 lines"]
+    assert too_long("b.py", "x = 1\n" * 401) == []
