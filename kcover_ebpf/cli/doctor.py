@@ -113,6 +113,7 @@ def host_features() -> list[Feature]:
             not lacking,
             f"missing {', '.join(lacking)}: run as root" if lacking else "may load BPF",
         ),
+        _numbers_feature(),
         Feature(
             "type information",
             features.BTF.exists(),
@@ -123,6 +124,13 @@ def host_features() -> list[Feature]:
         _network_feature(),
         *_cgroup_features(),
     ]
+
+
+def _numbers_feature() -> Feature:
+    found = features.has_host_numbers()
+    return Feature(
+        "process numbers", found, "those of the host" if found else features.FOREIGN_NUMBERS
+    )
 
 
 def _kernel_features() -> list[Feature]:

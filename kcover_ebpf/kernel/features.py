@@ -27,6 +27,15 @@ _MAP_RINGBUF = 27
 _LINK_CREATE = 28
 _BPF_SYSCALL = {"x86_64": 321, "aarch64": 280}
 
+# include/linux/proc_ns.h: PROC_PID_INIT_INO, the same number since Linux 3.8
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC
+
+FOREIGN_NUMBERS = (
+    "this pid namespace is not the host's, so the kernel's process numbers mean other processes here: "
+    "run on the host, with --pid=host (docker), or with hostPID: true (a pod)"
+)
+"""Why nothing can be observed from inside a container with process numbers of its own."""
+
 _RETURN_ZERO = bytes.fromhex("b700000000000000 9500000000000000")
 
 
@@ -81,11 +90,26 @@ def require_rights() -> None:
     lacking = capabilities.missing()
     if lacking:
         raise CannotObserve(f"missing {' and '.join(lacking)}: run as root, or grant them")
+    if not has_host_numbers():
+        raise CannotObserve(FOREIGN_NUMBERS)
     if not BTF.exists():
         raise CannotObserve(
             f"this kernel has no type information ({BTF}): "
             "it must be built with CONFIG_DEBUG_INFO_BTF=y, and /sys mounted"
         )
+
+
+def has_host_numbers() -> bool:
+    """True if our process numbers are those of the initial pid namespace, which BPF programs read.
+
+    Raises `CannotObserve` without a /proc to ask.
+    """
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino == _FIRST_PID_NAMESPACE
+    except OSError as error:
+        raise CannotObserve(
+            f"cannot read /proc/self/ns/pid ({error.strerror}): mount /proc"
+        ) from error
 
 
 def kernel_features() -> tuple[KernelFeature, ...]:

@@ -116,10 +116,12 @@ def run(*arguments: str, folder: Path, prefix: Sequence[str] = ()) -> Iterator[R
     until(lambda: not one.group.exists(), f"{one.group} to be removed")
 
 
-def done(*arguments: str, folder: Path, stdin: str = "", **options: Any) -> Any:
+def done(
+    *arguments: str, folder: Path, stdin: str = "", prefix: Sequence[str] = (), **options: Any
+) -> Any:
     """Run it to its end."""
     return subprocess.run(
-        [COMMAND, *arguments],
+        [*prefix, COMMAND, *arguments],
         input=stdin,
         capture_output=True,
         text=True,

@@ -1,8 +1,12 @@
 """What doctor tells about the kernel agrees with what the kernel then does."""
 
+import json
 from pathlib import Path
 
+import pytest
+
 from kcover_ebpf.kernel.features import kernel_features
+from tests.kernel.command import done
 
 
 def test_what_the_base_layer_needs_is_found_where_it_loads() -> None:
@@ -28,3 +32,31 @@ def test_trying_leaves_nothing_open() -> None:
     before = sorted(Path("/proc/self/fd").iterdir())
     kernel_features()
     assert sorted(Path("/proc/self/fd").iterdir()) == before
+
+
+@pytest.fixture
+def contained() -> tuple[str, ...]:
+    """What runs a command with process numbers of its own, as in a container without hostPID."""
+    return ("unshare", "--pid", "--fork", "--mount-proc")
+
+
+def test_a_job_in_a_foreign_pid_namespace_is_refused_in_one_line(
+    contained: tuple[str, ...], tmp_path: Path
+) -> None:
+    # the kernel's numbers are those of the host: a stranger's exit would be taken for a rank's
+    ended = done("run", "--", "touch", "started", folder=tmp_path, prefix=contained)
+    assert ended.returncode == 3
+    (line,) = ended.stderr.splitlines()
+    assert "pid namespace" in line
+    assert "hostPID" in line
+    assert not (tmp_path / "started").exists()
+
+
+def test_doctor_names_a_foreign_pid_namespace(contained: tuple[str, ...], tmp_path: Path) -> None:
+    ended = done("doctor", "-o", "json", folder=tmp_path, prefix=contained)
+    assert ended.returncode == 3
+    told = json.loads(ended.stdout)
+    assert [each["found"] for each in told["features"] if each["name"] == "process numbers"] == [
+        False
+    ]
+    assert "pid namespace" in told["trouble"]
