@@ -32,6 +32,7 @@ from kcover_ebpf.errors import ActionError
 _OBEYED_PHASE = "ShuttingDown"
 _IDLE_S = 1.0
 _ACKS_TOLD = 8
+"""As many as the schema admits (crds/faultreports.yaml, spec.acks)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,8 @@ class Executor:
     def acks(self, gang: Gang) -> tuple[Ack, ...]:
         """What a gang's report tells of orders, the newest last."""
         key = key_of(gang)
-        return self._acks.get(key) or self._ledger.acks(key)
+        # the ledger keeps more than the schema of a report admits: one too many and the API server refuses all of it
+        return (self._acks.get(key) or self._ledger.acks(key))[-_ACKS_TOLD:]
 
     def is_held(self, gang: Gang) -> bool:
         """True while we keep this gang stopped: how it stands says nothing about it."""
