@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
+from kcover_ebpf.agent.fitting import fitted
 from kcover_ebpf.cluster.codec import encode
 from kcover_ebpf.cluster.report import Ack, FaultReport, PodRef, object_of
 from kcover_ebpf.errors import ApiError, NotFound, Unreachable
@@ -25,6 +26,8 @@ HEARTBEAT_S = 30.0
 _PICTURE_S = 1.0
 _RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 _REFUSED_S = 10.0
+_OVERLOADED = (0, 429, 503)
+"""No answer, or one that is about the server: all reports wait. Any other is about the one request."""
 _BASE = "/apis/kcover.io/v1alpha1/namespaces"
 
 
@@ -101,6 +104,8 @@ class Reporter:
         self._stopping = False
         self._failures = 0
         self._not_before_s = 0.0
+        self.turn_s = time.monotonic()
+        """When `run` last looked, or made a request (monotonic)."""
         self.counts: Counter[str] = Counter()
         """sent, failed, deleted."""
 
@@ -147,9 +152,14 @@ class Reporter:
     def run(self) -> None:
         """Send until `close`."""
         while not self._stopping:
+            self.turn_s = time.monotonic()
             self._wake.wait(0.25)
             self._wake.clear()
-            self.look()
+            try:
+                self.look()
+            except Exception as error:  # noqa: BLE001 - a thread that ends would leave the node silent
+                self._on_error("send", "faultreports", ApiError(repr(error)))
+                time.sleep(_RETRY_S[0])
 
     def look(self) -> None:
         """Send what is due now."""
@@ -174,15 +184,19 @@ class Reporter:
     def _try(self, verb: str, key: tuple[str, str], now_s: float, call: Callable[[], None]) -> None:
         if now_s < self._refused.get(key, 0.0):
             return
+        self.turn_s = time.monotonic()
         try:
             call()
             self._refused.pop(key, None)
-        except ApiError as error:
+        except Exception as error:
+            # no error with one report may end all the others
+            known = error if isinstance(error, ApiError) else ApiError(repr(error))
             self.counts["failed"] += 1
-            self._on_error(verb, "faultreports", error)
-            if isinstance(error, Unreachable):
-                raise
-            # a namespace that is being deleted must not hold up the reports of the others
+            self._on_error(verb, "faultreports", known)
+            if isinstance(known, Unreachable) and known.status in _OVERLOADED:
+                raise known from error
+            # a namespace that is being deleted, one report that is too large, the webhook of one tenant (a 500)
+            # must not hold up the reports of the others
             self._refused[key] = now_s + _REFUSED_S
 
     def _is_news(self, draft: Draft) -> bool:
@@ -204,7 +218,7 @@ class Reporter:
         path = f"{_BASE}/{draft.namespace}/faultreports/{draft.name}"
         only_acks = sent is not None and sent.news == draft.news and sent.acks != acks
         if not only_acks or not self._answer(path, acks):
-            report = replace(draft.report, sequence=self._sequence, acks=acks)
+            report = fitted(replace(draft.report, sequence=self._sequence, acks=acks))
             body = object_of(report, draft.namespace, draft.name, draft.owners)
             self._api.apply(path, body, MANAGER)
         self._sent[draft.key] = _Sent(draft.report, draft.news, time.monotonic(), acks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -255,3 +255,51 @@ def test_what_an_earlier_agent_left_is_deleted_unless_the_gang_is_there(bench: B
     bench.reporter.owe(("team", "gone"))
     bench.turn()
     assert [path.rpartition("/")[2] for path in bench.server.deleted] == ["gone"]
+
+
+@pytest.mark.parametrize("status", [500, 502, 504])
+def test_a_failure_of_one_request_does_not_hold_up_the_others(bench: Bench, status: int) -> None:
+    """A report that is too large for etcd is answered with 500, and so is a tenant's broken webhook."""
+    bench.server.fails["/bad"] = Unreachable("etcdserver: request is too large", status)
+    bench.put("bad")
+    bench.put("good")
+    assert bench.turn() == 1
+    assert bench.turn(5.0) == 0
+    assert bench.reporter.counts["failed"] == 1
+    bench.server.fails.clear()
+    assert bench.turn(6.0) == 1
+
+
+@pytest.mark.parametrize("status", [0, 429, 503])
+def test_a_server_that_is_down_or_overloaded_is_not_asked_for_each_report(
+    bench: Bench, status: int
+) -> None:
+    bench.server.fails["faultreports"] = Unreachable("no", status)
+    for name in "abc":
+        bench.put(name)
+    bench.turn()
+    assert bench.reporter.counts["failed"] == 1
+
+
+def test_no_error_with_one_report_ends_all(bench: Bench) -> None:
+    bench.server.fails["/bad"] = cast("ApiError", TypeError("not to be written as JSON"))
+    bench.put("bad")
+    bench.put("good")
+    assert bench.turn() == 1
+    assert bench.errors == [("apply", "ApiError")]
+
+
+def test_no_error_ends_the_thread(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+
+    def look() -> None:
+        looked.append(1)
+        if len(looked) == 1:
+            raise KeyError("x")
+        bench.reporter.close()
+
+    monkeypatch.setattr("kcover_ebpf.agent.reporter.time.sleep", lambda _: None)
+    monkeypatch.setattr(bench.reporter, "look", look)
+    bench.reporter.run()
+    assert len(looked) == 2
+    assert bench.errors == [("send", "ApiError")]
