@@ -7,6 +7,7 @@ made anew by the next pass, so that nothing stale is ever sent.
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import threading
 import time
@@ -18,8 +19,9 @@ from typing import Protocol
 
 from kcover_ebpf.agent.fitting import fitted
 from kcover_ebpf.cluster.codec import encode
-from kcover_ebpf.cluster.report import Ack, FaultReport, PodRef, object_of
+from kcover_ebpf.cluster.report import Ack, FaultReport, LocalVerdict, PodRef, object_of
 from kcover_ebpf.errors import ApiError, NotFound, Unreachable
+from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind
 
 MANAGER = "kcover-agent"
 HEARTBEAT_S = 30.0
@@ -74,6 +76,20 @@ class Draft:
             tuple((each.device, each.fault, each.fatal, each.pods) for each in report.devices),
         )
 
+    def unseen(self, late_s: float) -> Draft:
+        """What is still true when nothing was sampled for `late_s`: what was announced, and no picture."""
+        said = self.report.verdict
+        if self.report.job is None or (said is not None and _is_announced(said)):
+            return replace(self, report=replace(self.report, ranks=()))
+        text = f"everything: the agent has not sampled for {late_s:.0f} s"
+        verdict = LocalVerdict(Kind.UNKNOWN, Cause.UNKNOWN, unobserved=(text,))
+        report = replace(self.report, time_s=time.time(), verdict=verdict, ranks=())
+        return replace(self, report=report)
+
+
+def _is_announced(verdict: LocalVerdict) -> bool:
+    return any(each.kind is EvidenceKind.EVENT for each in verdict.evidence)
+
 
 @dataclass(slots=True)
 class _Sent:
@@ -91,9 +107,15 @@ class Reporter:
         api: Api,
         acks: Callable[[str, str], tuple[Ack, ...]],
         on_error: Callable[[str, str, ApiError], None],
+        late_s: float = math.inf,
     ) -> None:
-        """`acks`: of the gang with this report; `on_error`: verb, resource, what was wrong."""
+        """`acks`: of the gang with this report; `on_error`: verb, resource, what was wrong.
+
+        `late_s`: where `put` is not called for so long, its caller stands still: what it said of the gangs'
+        health is not repeated, UNKNOWN is reported.
+        """
         self._api, self._acks, self._on_error = api, acks, on_error
+        self._late_s, self._fed_s = late_s, time.monotonic()
         # must grow over restarts, too, and nothing on disk is certain to be there
         self._sequence = time.time_ns() // 1_000_000
         self._drafts: dict[tuple[str, str], Draft] = {}
@@ -117,6 +139,7 @@ class Reporter:
     def put(self, draft: Draft) -> None:
         """The newest state of a gang (or of the node)."""
         self._drafts[draft.key] = draft
+        self._fed_s = time.monotonic()
         self._gone.discard(draft.key)
         if self._is_news(draft):
             self._wake.set()
@@ -169,7 +192,7 @@ class Reporter:
 
     def _send_due(self, now_s: float) -> None:
         try:
-            for draft in list(self._drafts.values()):
+            for draft in self._believed(now_s):
                 if self._is_due(draft, now_s):
                     self._try("apply", draft.key, now_s, partial(self._send, draft))
             for key in list(self._gone):
@@ -180,6 +203,10 @@ class Reporter:
             self._failures += 1
             # all agents lose the server at once; they must not all come back at once
             self._not_before_s = now_s + max(pause_s, error.retry_after_s or 0.0)
+
+    def _believed(self, now_s: float) -> list[Draft]:
+        drafts, silent_s = list(self._drafts.values()), now_s - self._fed_s
+        return drafts if silent_s < self._late_s else [each.unseen(silent_s) for each in drafts]
 
     def _try(self, verb: str, key: tuple[str, str], now_s: float, call: Callable[[], None]) -> None:
         if now_s < self._refused.get(key, 0.0):

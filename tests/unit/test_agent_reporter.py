@@ -14,12 +14,14 @@ from kcover_ebpf.cluster.report import (
     AckResult,
     DevicePicture,
     FaultReport,
+    JobRef,
     LocalVerdict,
     PodRef,
     RankPicture,
+    ReportedEvidence,
 )
 from kcover_ebpf.errors import ApiError, Forbidden, NotFound, Unreachable
-from kcover_ebpf.incidents.verdict import Cause, Kind
+from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind
 
 HUNG = LocalVerdict(Kind.HUNG, Cause.STOPPED)
 RANK = RankPicture("u", 1, "rank", "stopped")
@@ -303,3 +305,48 @@ def test_no_error_ends_the_thread(bench: Bench, monkeypatch: pytest.MonkeyPatch)
     bench.reporter.run()
     assert len(looked) == 2
     assert bench.errors == [("send", "ApiError")]
+
+
+WORKING = LocalVerdict(Kind.WORKING, Cause.TRAINING)
+SEGFAULT = (ReportedEvidence(EvidenceKind.EVENT, "rank 0 was killed by SIGSEGV"),)
+CRASHED = LocalVerdict(Kind.CRASHED, Cause.SEGFAULT, evidence=SEGFAULT)
+
+
+def verdict_of(sent: dict[str, Any]) -> str | None:
+    said = sent["spec"].get("verdict")
+    return None if said is None else str(said["verdict"])
+
+
+@pytest.mark.parametrize(
+    ("said", "then"),
+    [(WORKING, "UNKNOWN"), (None, "UNKNOWN"), (HUNG, "UNKNOWN"), (CRASHED, "CRASHED")],
+    ids=["working", "nothing yet", "hung", "announced"],
+)
+def test_a_loop_that_stands_still_says_nothing_about_health(
+    bench: Bench, said: LocalVerdict | None, then: str
+) -> None:
+    bench.reporter._late_s = 3.0
+    job = JobRef("train", {"job": "train"})
+    bench.put(job=job, verdict=said, ranks=(RANK,), suspicious=True)
+    bench.turn()
+    assert bench.turn(2.9) == 0
+    assert bench.turn(0.2) == (then == "UNKNOWN")
+    assert verdict_of(bench.server.sent[-1]) == then
+    # renewed as any other report, and its picture never is
+    assert sum(bench.turn(0.5) for _ in range(62)) == 1
+    last = bench.server.sent[-1]["spec"]
+    assert "ranks" not in last
+    if then == "UNKNOWN":
+        assert "has not sampled for" in last["verdict"]["unobserved"][0]
+    bench.put(job=job, verdict=WORKING)
+    assert bench.turn(0.1) == 1
+    assert verdict_of(bench.server.sent[-1]) == "WORKING"
+
+
+def test_what_devices_announced_stays_when_the_loop_stands_still(bench: Bench) -> None:
+    bench.reporter._late_s = 3.0
+    bench.put(devices=(DevicePicture("0000:9a:00.0", "xid_79", "x", fatal=True),))
+    bench.turn()
+    assert bench.turn(30.0) == 1
+    assert verdict_of(bench.server.sent[-1]) is None
+    assert bench.server.sent[-1]["spec"]["devices"]
