@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from kcover_ebpf.device_facts import DeviceFact
-from kcover_ebpf.host_facts import CollectivesSeen, Inspection, ProcessSeen
+from kcover_ebpf.host_facts import CollectivesSeen, Inspection, ProcessSeen, Unreadable
 from kcover_ebpf.ids import Inode, Pid, Tid
 
 NO_SYSCALL = -1
@@ -273,6 +273,7 @@ Fact = (
     | TcpStateChange
     | ProcessSeen
     | Inspection
+    | Unreadable
     | CollectivesSeen
     | Tick
     | DeviceFact

@@ -94,6 +94,19 @@ class Inspection:
 
 
 @dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Reading what a process is or does has not come back for a second: something in the kernel holds its locks.
+
+    A driver or a file system that does not answer, mostly: a healthy process is read in microseconds.
+    """
+
+    boottime_ns: int
+    pid: Pid
+    since_ns: int
+    """When the read began."""
+
+
+@dataclass(frozen=True, slots=True)
 class CollectiveRank:
     """A rank that stands out among those of its communicator, in NCCL's own words."""
 

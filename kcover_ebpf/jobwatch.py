@@ -6,7 +6,7 @@ judges.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from kcover_ebpf.decisions import Decision, decide
@@ -20,8 +20,9 @@ from kcover_ebpf.device_facts import (
     PortChange,
     XidReported,
 )
-from kcover_ebpf.facts import Fact, OomKill, ProcessExit, SignalSent, Tick
+from kcover_ebpf.facts import Fact, OomKill, ProcessExec, ProcessExit, SignalSent, Tick
 from kcover_ebpf.host import procfs
+from kcover_ebpf.host.identities import Identities
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents.job import Job
 from kcover_ebpf.incidents.ranks import RANK_ENVIRON
@@ -105,11 +106,16 @@ class JobWatch:
         *,
         whole: bool = True,
         environ: frozenset[str] = RANK_ENVIRON,
+        identities: Identities | None = None,
     ) -> None:
-        """`whole`: every rank of the job should be on this host; `environ`: variables that tell who is a rank."""
+        """`whole`: every rank of the job should be on this host; `environ`: variables that tell who is a rank.
+
+        `identities`: shared by the jobs of a node; None: of its own.
+        """
         self._kernel, self._settings, self._whole = kernel, settings, whole
         self._was_blind = False
         self._sinks, self._carry_out, self._environ = sinks, carry_out, environ
+        self._identities = Identities() if identities is None else identities
         self.job = Job(settings.policy, table, whole=whole)
         self.tracker = tracker
         self.members: set[Pid] = set()
@@ -122,30 +128,33 @@ class JobWatch:
 
     def join(self, pids: Iterable[int]) -> None:
         """Watch those that are not watched yet."""
-        for pid in {Pid(pid) for pid in pids} - self.members:
+        fresh = {Pid(pid) for pid in pids} - self.members
+        for pid in fresh:
             self._kernel.watch(pid)
             self.members.add(pid)
-            self._introduce(pid)
+        self._introduce(fresh)
 
     def prepare(self) -> None:
         """Before a pass: learn who is new, and say which processes are to be sampled in detail."""
-        for pid in self.job.nameless:
-            self._introduce(pid)
+        self._introduce(self.job.nameless)
         detailed = self.job.detailed
         for pid in detailed ^ self._detailed:
             self._kernel.set_detail(pid, pid in detailed)
         self._detailed = detailed
 
-    def _introduce(self, pid: Pid) -> None:
-        seen = procfs.read_process(pid, self._environ)
-        if seen is not None:
-            self.job.observe(seen)
+    def _introduce(self, pids: Collection[Pid]) -> None:
+        if pids:
+            for fact in self._identities.learn(pids, self._environ):
+                self.job.observe(fact)
 
     def take(self, fact: Fact) -> bool:
         """Feed one fact; True if it should be judged at once."""
         self.job.observe(fact)
         if isinstance(fact, Tick):
             self._tell_blind(fact)
+        if isinstance(fact, ProcessExit | ProcessExec):
+            # what is being read of it is of the program before
+            self._identities.forget(fact.pid)
         if isinstance(fact, ProcessExit):
             self.members.discard(fact.pid)
         if not isinstance(fact, ANNOUNCED):

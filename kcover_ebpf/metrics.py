@@ -6,11 +6,12 @@ Series whose labels are a closed list exist from the start, at zero, so that an 
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from socketserver import TCPServer, ThreadingMixIn
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import (
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
     from kcover_ebpf.kernel.probes import ProbeStatus
     from kcover_ebpf.kernel.sampler import Kernel
 
+_MOST_CONNECTIONS = 16
+"""A scraper holds one for milliseconds; each costs a thread and a descriptor of a program that has other work."""
+_SILENT_S = 5.0
+"""A client that says nothing, or takes nothing, for so long is let go."""
 _DETECTION_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
 _ANNOUNCED = (
     Cause.EXITED,
@@ -202,9 +207,34 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """A slow scraper must not hold up the next one."""
+    """A slow scraper must not hold up the next one, and many must not use up the descriptors."""
 
     daemon_threads = True
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        self._open: dict[Any, None] = {}
+        self._lock = threading.Lock()
+        super().__init__(*arguments, **keywords)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve it; where there are too many, the oldest gives way: a probe of the kubelet must still get in."""
+        with self._lock:
+            self._open[request] = None
+            oldest = next(iter(self._open)) if len(self._open) > _MOST_CONNECTIONS else None
+            if oldest is not None:
+                del self._open[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread sees an end, and closes it
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that broke off is no news."""
 
     def server_bind(self) -> None:
         """Bind without asking the name service who we are, which may take seconds."""
@@ -219,6 +249,8 @@ class _Server6(_Server):
 
 
 class _Handler(WSGIRequestHandler):
+    timeout = _SILENT_S
+
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Scrapes are no news."""
 

@@ -23,10 +23,14 @@ from kcover_ebpf.hardware.topology import Topology
 from kcover_ebpf.ids import Pid
 
 _MOST = 64
+_HARMLESS_NS = 24 * 3600 * 1_000_000_000
+"""A harmless event is reported for a day, so that whoever comes in the morning sees it; programs cause them at will."""
 _TEXT = 1024
 _NODE = Pid(0)
 """In place of a holder: what a report means is asked for the device itself, whoever holds it."""
 _PORT_DOWN, _LINK_DOWN = "port down", "link down"
+_STATES = (_PORT_DOWN, _LINK_DOWN)
+"""These last until the device says otherwise; all else is an event."""
 _CLEARS = {Notice.NIC_RECOVERED: Notice.NIC_FAILED, Notice.SLOT_UP: Notice.SLOT_DOWN}
 
 
@@ -97,13 +101,25 @@ class DeviceBoard:
 
     def _note(self, key: tuple[str, str], fault: DeviceFault) -> None:
         before = self._known.get(key)
-        if before is None and len(self._known) >= _MOST:
+        if before is None and len(self._known) >= _MOST and not self._made_room(fault):
             return
         if before is not None and fault.code == _PORT_DOWN:
             since_ns = before.fault.boottime_ns  # it was down all the time
             fault = replace(fault, boottime_ns=since_ns, ends_job=before.fault.ends_job)
         self._known[key] = _Known(fault, before.pods if before else frozenset())
         self.version += 1
+
+    def _made_room(self, fault: DeviceFault) -> bool:
+        """A fatal fault takes the place of the oldest harmless one, of an event first."""
+        harmless = [key for key, known in self._known.items() if not known.fault.ends_job]
+        if not fault.ends_job or not harmless:
+            return False
+        del self._known[min(harmless, key=self._worth)]
+        return True
+
+    def _worth(self, key: tuple[str, str]) -> tuple[bool, int]:
+        fault = self._known[key].fault
+        return fault.code in _STATES, fault.boottime_ns
 
     def _clear(self, device: str, code: str) -> None:
         if self._known.pop((device, code), None) is not None:
@@ -117,11 +133,13 @@ class DeviceBoard:
                 self.version += 1
 
     def on_pass(self, now_ns: int) -> None:
-        """Ports that stayed down until now (boottime) have become fatal."""
-        for key, known in self._known.items():
+        """Ports that stayed down until now (boottime) have become fatal; harmless events of a day ago are dropped."""
+        for key, known in list(self._known.items()):
             fault = known.fault
             lasted_ns = now_ns - fault.boottime_ns
-            if fault.code == _PORT_DOWN and not fault.ends_job and lasted_ns >= self._patience_ns:
+            if not fault.ends_job and fault.code not in _STATES and lasted_ns >= _HARMLESS_NS:
+                self._clear(*key)
+            elif fault.code == _PORT_DOWN and not fault.ends_job and lasted_ns >= self._patience_ns:
                 self._known[key] = replace(known, fault=replace(fault, ends_job=True))
                 self.version += 1
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -66,12 +67,17 @@ class _Book:
 
 
 class Ledger:
-    """The book, in memory and in `path`. Used by one thread; `acks` may be asked by others."""
+    """The book, in memory and in `path`. Used by the order thread, and by the main thread when it ends.
+
+    What must not be done twice is on disk before it is done. What is over is remembered at once, and written
+    if that is possible: letting go of processes depends on no disk.
+    """
 
     def __init__(self, path: Path) -> None:
         """Read what is there; raises `UsageError` if it cannot be read; what makes no sense is put aside."""
         self._path = path
         self._book = _read(path)
+        self._writing = threading.Lock()
 
     def knows(self, order_id: str) -> bool:
         """True once this order was begun, whatever came of it."""
@@ -79,24 +85,36 @@ class Ledger:
 
     def begin(self, order: Order, gang: str, stop: StopRecord | None = None) -> None:
         """Write down that this order is being carried out; raises `ActionError` if that is not possible."""
+        book = self._begun(order, gang, stop)
+        self._write(book)
+        self._book = book
+
+    def note(self, order: Order, gang: str) -> None:
+        """As `begin`, of an order that does no harm twice: remembered also where `ActionError` is raised."""
+        self._book = self._begun(order, gang, None)
+        self._write(self._book)
+
+    def _begun(self, order: Order, gang: str, stop: StopRecord | None) -> _Book:
         done = (*self._book.done, DoneRecord(order.id, order.verb, gang))[-_KEPT:]
         stops = self._book.stops
         if stop is not None:
             stops = (*(each for each in stops if each.incident != stop.incident), stop)
-        self._write(_Book(done, stops))
+        return _Book(done, stops)
 
     def finish(self, ack: Ack) -> None:
-        """Write down what came of an order."""
+        """What came of an order; remembered also where `ActionError` is raised."""
         done = tuple(
             replace(each, ack=ack) if each.id == ack.order else each for each in self._book.done
         )
-        self._write(replace(self._book, done=done))
+        self._book = replace(self._book, done=done)
+        self._write(self._book)
 
-    def drop_stop(self, incident: str) -> None:
-        """The containers of an incident are not stopped any more."""
-        stops = tuple(each for each in self._book.stops if each.incident != incident)
+    def drop_stops(self, incidents: Collection[str]) -> None:
+        """The containers of these are not stopped any more; remembered also where `ActionError` is raised."""
+        stops = tuple(each for each in self._book.stops if each.incident not in incidents)
         if len(stops) != len(self._book.stops):
-            self._write(replace(self._book, stops=stops))
+            self._book = replace(self._book, stops=stops)
+            self._write(self._book)
 
     @property
     def stops(self) -> Mapping[str, StopRecord]:
@@ -116,15 +134,15 @@ class Ledger:
     def _write(self, book: _Book) -> None:
         draft = self._path.with_suffix(".draft")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with open(draft, "w", encoding="utf-8") as file:
-                json.dump(encode(book), file)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(self._path)
+            with self._writing:
+                self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                with open(draft, "w", encoding="utf-8") as file:
+                    json.dump(encode(book), file)
+                    file.flush()
+                    os.fsync(file.fileno())
+                draft.replace(self._path)
         except OSError as error:
             raise ActionError(f"cannot write {self._path}: {error.strerror}") from error
-        self._book = book
 
 
 def _read(path: Path) -> _Book:

@@ -12,6 +12,7 @@ from kcover_ebpf.cluster.kinds import Gang, counts_whole_gang
 from kcover_ebpf.facts import Fact, ProcessExit, ProcessFork, ProcessTotals, Tick
 from kcover_ebpf.hardware.watch import DeviceWatch
 from kcover_ebpf.host import procfs
+from kcover_ebpf.host.identities import Identities
 from kcover_ebpf.host.inspect import Inspector
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents.ranks import INDEX, RANK_ENVIRON
@@ -70,6 +71,7 @@ class NodeLoop:
         self._is_held, self._sinks = is_held, sinks
         machine = os.uname().machine
         self._table, self._inspector = SyscallTable(machine), Inspector(machine)
+        self._identities = Identities()
         self._gangs: dict[Gang, GangWatch] = {}
         self._owners: dict[Pid, GangWatch] = {}
         self._version = -1
@@ -215,6 +217,7 @@ class NodeLoop:
             self._sinks(gang),
             whole=False,
             environ=RANK_ENVIRON if counted else RANK_ENVIRON - {INDEX},
+            identities=self._identities,
         )
 
     def _leave(self, known: GangWatch) -> None:
@@ -233,6 +236,7 @@ class NodeLoop:
             del self._owners[pid]
             self._kernel.unwatch(pid)
             self._inspector.forget(pid)
+            self._identities.forget(pid)
 
     def _join_new_members(self) -> None:
         # forks are told by the kernel; new containers, and who is put into one, must be looked for

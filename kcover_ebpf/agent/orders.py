@@ -1,6 +1,7 @@
 """Carries out the orders of Incidents, as docs/decisions/0005 says, and refuses everything else.
 
-All of it runs in one thread of its own (`run`), so that an order waits for nothing but the one before.
+All of it runs in one thread of its own (`run`), so that an order waits for nothing but the one before. No error
+ends it, and no disk keeps it from letting processes go: a rank that stays stopped is a hang of our own making.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from kcover_ebpf.agent import signals
 from kcover_ebpf.agent.containers import Containers, Found, start_ticks
@@ -32,6 +34,7 @@ from kcover_ebpf.errors import ActionError
 _OBEYED_PHASE = "ShuttingDown"
 _IDLE_S = 1.0
 _ACKS_TOLD = 8
+"""As many as the schema admits (crds/faultreports.yaml, spec.acks)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,10 @@ class Executor:
         self._standing: list[_Standing] = []
         self._acks: dict[str, tuple[Ack, ...]] = {}
         self._held: frozenset[str] = frozenset(each.gang for each in ledger.stops.values())
+        self._stops_lock = threading.Lock()
+        """Held while processes are being stopped."""
+        self.turn_s = time.monotonic()
+        """When `run` last began a turn (monotonic); it does so once a second."""
 
     def hear(self, incident: OrderedIncident) -> None:
         """An Incident came or changed."""
@@ -96,36 +103,64 @@ class Executor:
     def acks(self, gang: Gang) -> tuple[Ack, ...]:
         """What a gang's report tells of orders, the newest last."""
         key = key_of(gang)
-        return self._acks.get(key) or self._ledger.acks(key)
+        # the ledger keeps more than the schema of a report admits: one too many and the API server refuses all of it
+        return (self._acks.get(key) or self._ledger.acks(key))[-_ACKS_TOLD:]
 
     def is_held(self, gang: Gang) -> bool:
         """True while we keep this gang stopped: how it stands says nothing about it."""
         return key_of(gang) in self._held
 
     def close(self) -> None:
-        """End `run` soon. It lets go of what is stopped: nobody knows whether there will be a next agent."""
+        """End `run` soon, and let go of what is stopped now: nobody knows whether there will be a next agent."""
         self._stopping.set()
         self._inbox.put(None)
+        # a stop under way sees that we end; a thread that is stuck in it must not keep the others stopped
+        got = self._stops_lock.acquire(timeout=signals.STOP_WAIT_S + 0.5)
+        try:
+            self._release_all()
+        finally:
+            if got:
+                self._stops_lock.release()
 
     def run(self) -> None:
         """Obey until `close`."""
         for record in self._ledger.unfinished:
-            self._ledger.finish(interrupted(record))
+            with contextlib.suppress(ActionError):
+                self._ledger.finish(interrupted(record))
         while not self._stopping.is_set():
+            self.turn_s = time.monotonic()
             self.expire()
             try:
                 incident = self._inbox.get(timeout=self._patience_s())
             except queue.Empty:
                 continue
             if incident is not None:
-                self.obey(incident)
+                self._try(f"cannot obey {incident.name}", partial(self.obey, incident))
             self.repeat()
-        for held in self._ledger.stops:
-            self._release(held)
+        self._release_all()
+
+    def _try(self, what: str, step: Callable[[], object]) -> bool:
+        """What goes wrong with one step is said, and the next is taken."""
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next order must be obeyed
+            self._tell.passed_over(f"{what}: {error!r}")
+            return False
+        return True
+
+    def _release_all(self) -> None:
+        # all of them before the first write: a disk may not answer
+        done = [
+            incident
+            for incident, record in self._ledger.stops.items()
+            if self._try(f"cannot resume {record.gang}", partial(self._continue, record))
+        ]
+        self._drop(*done)
 
     def _patience_s(self) -> float:
-        ends = [each.until_s for each in self._ledger.stops.values()]
-        return min([_IDLE_S, *(max(0.0, end_s - self._clock()) for end_s in ends)])
+        left = [each.until_s - self._clock() for each in self._ledger.stops.values()]
+        # what is still there after its time could not be released, and is tried again in a second
+        return min([_IDLE_S, *(each for each in left if each > 0)])
 
     def obey(self, incident: OrderedIncident) -> None:
         """Carry out the order of an Incident, if it has one that is for us and not done yet."""
@@ -143,11 +178,17 @@ class Executor:
             return
         try:
             self._carry_out(incident, order, here.gang, pods)
-        except ActionError as error:
+        except (ActionError, OSError) as error:
+            self._refuse(incident, order, here.gang, str(error))
+
+    def _refuse(self, incident: OrderedIncident, order: Order, gang: Gang, why: str) -> None:
+        if order.verb is Verb.STOP:
+            # half a gang that stands still helps nobody
+            self._try(f"cannot resume {gang.name}", lambda: self._release(incident.uid))
+        if not self._ledger.knows(order.id):
             with contextlib.suppress(ActionError):
-                if not self._ledger.knows(order.id):
-                    self._ledger.begin(order, key_of(here.gang))
-            self._ack(here.gang, Ack(order.id, order.verb, AckResult.REFUSED, 0, str(error)))
+                self._ledger.note(order, key_of(gang))
+        self._ack(gang, Ack(order.id, order.verb, AckResult.REFUSED, 0, why))
 
     def _is_done(self, order: Order) -> bool:
         # killing what is being deleted is the one order that goes on, also after a restart of ours
@@ -170,8 +211,9 @@ class Executor:
             case Verb.KILL:
                 self._kill(incident, order, gang)
             case Verb.RESUME:
-                self._ledger.begin(order, key_of(gang))
                 outcome = self._release(incident.uid)
+                with contextlib.suppress(ActionError):
+                    self._ledger.note(order, key_of(gang))
                 self._finish(gang, order, outcome)
             case Verb.KILL_TERMINATING:
                 if not self._ledger.knows(order.id):
@@ -194,12 +236,15 @@ class Executor:
             containers=tuple(ContainerRef(each.pod_uid, each.id) for each in found),
             held=tuple(sorted(already, key=lambda each: each.pid)),
         )
-        self._ledger.begin(order, key_of(gang), record)
-        self._note_held()
-        outcome = signals.stop(found)
+        with self._stops_lock:
+            self._ledger.begin(order, key_of(gang), record)
+            if self._stopping.is_set():
+                raise ActionError("the agent ends")
+            self._note_held()
+            outcome = signals.stop(found)
         evidence = self._tell.evidence(gang, found)
         self._finish(gang, order, outcome, f"evidence in {evidence.path}")
-        evidence.write()
+        self._try("cannot keep evidence", evidence.write)
 
     def _kill(self, incident: OrderedIncident, order: Order, gang: Gang) -> None:
         record = self._ledger.stops.get(incident.uid)
@@ -208,19 +253,26 @@ class Executor:
         self._ledger.begin(order, key_of(gang))
         self._tell.killed(gang)
         outcome = signals.kill(self._recorded(record))
-        self._ledger.drop_stop(incident.uid)
-        self._note_held()
+        self._drop(incident.uid)
         self._finish(gang, order, outcome)
 
     def _release(self, incident_uid: str) -> signals.Outcome:
         record = self._ledger.stops.get(incident_uid)
         if record is None:
             return signals.Outcome(0)
-        keep = [each.pid for each in record.held if start_ticks(each.pid) == each.start_ticks]
-        outcome = signals.resume(self._recorded(record), keep)
-        self._ledger.drop_stop(incident_uid)
-        self._note_held()
+        outcome = self._continue(record)
+        self._drop(incident_uid)
         return outcome
+
+    def _continue(self, record: StopRecord) -> signals.Outcome:
+        keep = [each.pid for each in record.held if start_ticks(each.pid) == each.start_ticks]
+        return signals.resume(self._recorded(record), keep)
+
+    def _drop(self, *incidents: str) -> None:
+        # what a full disk still says is stopped the next agent lets go once more, which harms nobody
+        with contextlib.suppress(ActionError):
+            self._ledger.drop_stops(incidents)
+        self._note_held()
 
     def _recorded(self, record: StopRecord) -> list[Found]:
         wanted = {(each.pod_uid, each.id) for each in record.containers}
@@ -233,27 +285,29 @@ class Executor:
         now_s = self._clock()
         for incident, record in self._ledger.stops.items():
             if record.until_s <= now_s:
-                self._release(incident)
-                self._tell.passed_over(
-                    f"{record.gang} goes on: no Kill came before its stop expired"
-                )
+                self._try(f"cannot resume {record.gang}", partial(self._expired, incident, record))
         self._standing = [each for each in self._standing if each.order.expires_s > now_s]
+
+    def _expired(self, incident: str, record: StopRecord) -> None:
+        self._release(incident)
+        self._tell.passed_over(f"{record.gang} goes on: no Kill came before its stop expired")
 
     def repeat(self) -> None:
         """Kill what has been marked for deletion since a KillTerminating was heard."""
         for each in self._standing:
-            here = self._registry.gangs().get(each.gang)
-            pods = [pod for pod in (here.pods if here else ()) if _is_meant(pod, each.order)]
-            fresh = [
-                pod for pod in pods if pod.deleted_s is not None and pod.uid not in each.killed
-            ]
-            if fresh:
-                self._tell.killed(each.gang)
-            count = 0
-            for pod in fresh:
-                count += signals.kill(self._containers.of_work(pod)).count
-                each.killed.add(pod.uid)
-            self._tell_standing(each, pods, count)
+            self._try(f"cannot carry out order {each.order.id}", partial(self._kill_marked, each))
+
+    def _kill_marked(self, each: _Standing) -> None:
+        here = self._registry.gangs().get(each.gang)
+        pods = [pod for pod in (here.pods if here else ()) if _is_meant(pod, each.order)]
+        fresh = [pod for pod in pods if pod.deleted_s is not None and pod.uid not in each.killed]
+        if fresh:
+            self._tell.killed(each.gang)
+        count = 0
+        for pod in fresh:
+            count += signals.kill(self._containers.of_work(pod)).count
+            each.killed.add(pod.uid)
+        self._tell_standing(each, pods, count)
 
     def _tell_standing(self, each: _Standing, pods: Iterable[Pod], count: int) -> None:
         waiting = sum(pod.deleted_s is None for pod in pods)

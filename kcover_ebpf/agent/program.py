@@ -11,13 +11,14 @@ import contextlib
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kcover_ebpf import __version__
-from kcover_ebpf.agent import orders
+from kcover_ebpf.agent import health, orders
 from kcover_ebpf.agent.audience import NodeAudience
 from kcover_ebpf.agent.containers import Containers
 from kcover_ebpf.agent.devices import DeviceBoard
@@ -42,10 +43,12 @@ if TYPE_CHECKING:
     from kcover_ebpf.cluster.kinds import Gang
     from kcover_ebpf.hardware.watch import DeviceWatch
     from kcover_ebpf.kernel.sampler import Kernel
+    from kcover_ebpf.kube.session import Session
     from kcover_ebpf.metrics import MetricsServer
 
+_LATE_PERIODS = 3.0
+"""Without a pass for so many periods the jobs of this node are UNKNOWN, not as they were."""
 _KEPT = capabilities.KEPT - {Capability.SETGID, Capability.SETUID}
-_STALLED_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,7 @@ class _Agent:
         self._log = Log(plan.log_level)
         self._ending = threading.Event()
         self._passed_s = time.monotonic()
+        self._threads: dict[str, threading.Thread] = {}
 
     def run(self) -> int:
         plan = self._plan
@@ -97,8 +101,9 @@ class _Agent:
         executor = self._make_executor(registry, containers, ledger)
         self._executor = executor
         spool = Spool(plan.state_dir / "reports")
-        self._reporter = reporter = Reporter(session, self._acks, self._on_error)
+        self._reporter = reporter = self._make_reporter(session)
         watches = Watches(session, plan.node, registry, executor, self._on_error, reporter.again)
+        self._watches = watches
         drafts = Drafts(Identity(plan.node, plan.namespace), reporter, spool, watches.has_pods)
         self._drafts = drafts
         self._audience = audience = NodeAudience(
@@ -114,11 +119,11 @@ class _Agent:
             is_held=executor.is_held,
             sinks=audience.sinks,
         )
-        if server is not None:
-            self._serve(server, kernel, devices, watches)
         for work in (executor, reporter):
             self._start(work)
         watches.start()
+        if server is not None:
+            self._serve(server, kernel, devices, watches)
         self._log.say(self._greeting(kernel, session.host))
         self._loop.run(self._is_over)
         self._log.say("ends")
@@ -126,6 +131,7 @@ class _Agent:
 
     def _start(self, work: Any) -> None:
         thread = threading.Thread(target=work.run, name=type(work).__name__, daemon=True)
+        self._threads[thread.name] = thread
         thread.start()
         self._stack.callback(thread.join, 2.0)
         self._stack.callback(work.close)
@@ -154,6 +160,10 @@ class _Agent:
             int(plan.settings.policy.link_patience_s * 1e9),
         )
         return kernel, devices
+
+    def _make_reporter(self, session: Session) -> Reporter:
+        late_s = _LATE_PERIODS * self._plan.settings.period_s
+        return Reporter(session, self._acks, self._on_error, late_s)
 
     def _make_executor(
         self, registry: Registry, containers: Containers, ledger: Ledger
@@ -216,12 +226,23 @@ class _Agent:
         metrics = AgentMetrics.of(kernel, devices)
         self._audience.metrics = metrics
         checks = {
-            "/healthz": lambda: (
-                "no pass for 30 s" if time.monotonic() - self._passed_s > _STALLED_S else ""
-            ),
+            "/healthz": lambda: health.wrong(self._parts()),
             "/readyz": lambda: "" if watches.has_pods() else "the API server was not heard yet",
         }
         server.serve(metrics.registry, checks)
+
+    def _parts(self) -> Sequence[health.Part]:
+        executor, reporter, threads = self._executor, self._reporter, self._threads
+        return (
+            health.Part("sampling", lambda: True, lambda: self._passed_s, health.LOOP_S),
+            health.Part(
+                "orders", threads["Executor"].is_alive, lambda: executor.turn_s, health.ORDERS_S
+            ),
+            health.Part(
+                "reports", threads["Reporter"].is_alive, lambda: reporter.turn_s, health.REPORTS_S
+            ),
+            health.Part("watches", lambda: self._watches.is_alive),
+        )
 
     def _greeting(self, kernel: Kernel, host: str) -> str:
         from kcover_ebpf.kernel.probes import costly

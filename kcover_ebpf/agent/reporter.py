@@ -7,6 +7,7 @@ made anew by the next pass, so that nothing stale is ever sent.
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import threading
 import time
@@ -16,15 +17,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
+from kcover_ebpf.agent.fitting import fitted
 from kcover_ebpf.cluster.codec import encode
-from kcover_ebpf.cluster.report import Ack, FaultReport, PodRef, object_of
+from kcover_ebpf.cluster.report import Ack, FaultReport, LocalVerdict, PodRef, object_of
 from kcover_ebpf.errors import ApiError, NotFound, Unreachable
+from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind
 
 MANAGER = "kcover-agent"
 HEARTBEAT_S = 30.0
 _PICTURE_S = 1.0
 _RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 _REFUSED_S = 10.0
+_OVERLOADED = (0, 429, 503)
+"""No answer, or one that is about the server: all reports wait. Any other is about the one request."""
 _BASE = "/apis/kcover.io/v1alpha1/namespaces"
 
 
@@ -71,6 +76,20 @@ class Draft:
             tuple((each.device, each.fault, each.fatal, each.pods) for each in report.devices),
         )
 
+    def unseen(self, late_s: float) -> Draft:
+        """What is still true when nothing was sampled for `late_s`: what was announced, and no picture."""
+        said = self.report.verdict
+        if self.report.job is None or (said is not None and _is_announced(said)):
+            return replace(self, report=replace(self.report, ranks=()))
+        text = f"everything: the agent has not sampled for {late_s:.0f} s"
+        verdict = LocalVerdict(Kind.UNKNOWN, Cause.UNKNOWN, unobserved=(text,))
+        report = replace(self.report, time_s=time.time(), verdict=verdict, ranks=())
+        return replace(self, report=report)
+
+
+def _is_announced(verdict: LocalVerdict) -> bool:
+    return any(each.kind is EvidenceKind.EVENT for each in verdict.evidence)
+
 
 @dataclass(slots=True)
 class _Sent:
@@ -88,9 +107,15 @@ class Reporter:
         api: Api,
         acks: Callable[[str, str], tuple[Ack, ...]],
         on_error: Callable[[str, str, ApiError], None],
+        late_s: float = math.inf,
     ) -> None:
-        """`acks`: of the gang with this report; `on_error`: verb, resource, what was wrong."""
+        """`acks`: of the gang with this report; `on_error`: verb, resource, what was wrong.
+
+        `late_s`: where `put` is not called for so long, its caller stands still: what it said of the gangs'
+        health is not repeated, UNKNOWN is reported.
+        """
         self._api, self._acks, self._on_error = api, acks, on_error
+        self._late_s, self._fed_s = late_s, time.monotonic()
         # must grow over restarts, too, and nothing on disk is certain to be there
         self._sequence = time.time_ns() // 1_000_000
         self._drafts: dict[tuple[str, str], Draft] = {}
@@ -101,6 +126,8 @@ class Reporter:
         self._stopping = False
         self._failures = 0
         self._not_before_s = 0.0
+        self.turn_s = time.monotonic()
+        """When `run` last looked, or made a request (monotonic)."""
         self.counts: Counter[str] = Counter()
         """sent, failed, deleted."""
 
@@ -112,6 +139,7 @@ class Reporter:
     def put(self, draft: Draft) -> None:
         """The newest state of a gang (or of the node)."""
         self._drafts[draft.key] = draft
+        self._fed_s = time.monotonic()
         self._gone.discard(draft.key)
         if self._is_news(draft):
             self._wake.set()
@@ -147,9 +175,14 @@ class Reporter:
     def run(self) -> None:
         """Send until `close`."""
         while not self._stopping:
+            self.turn_s = time.monotonic()
             self._wake.wait(0.25)
             self._wake.clear()
-            self.look()
+            try:
+                self.look()
+            except Exception as error:  # noqa: BLE001 - a thread that ends would leave the node silent
+                self._on_error("send", "faultreports", ApiError(repr(error)))
+                time.sleep(_RETRY_S[0])
 
     def look(self) -> None:
         """Send what is due now."""
@@ -159,7 +192,7 @@ class Reporter:
 
     def _send_due(self, now_s: float) -> None:
         try:
-            for draft in list(self._drafts.values()):
+            for draft in self._believed(now_s):
                 if self._is_due(draft, now_s):
                     self._try("apply", draft.key, now_s, partial(self._send, draft))
             for key in list(self._gone):
@@ -171,18 +204,26 @@ class Reporter:
             # all agents lose the server at once; they must not all come back at once
             self._not_before_s = now_s + max(pause_s, error.retry_after_s or 0.0)
 
+    def _believed(self, now_s: float) -> list[Draft]:
+        drafts, silent_s = list(self._drafts.values()), now_s - self._fed_s
+        return drafts if silent_s < self._late_s else [each.unseen(silent_s) for each in drafts]
+
     def _try(self, verb: str, key: tuple[str, str], now_s: float, call: Callable[[], None]) -> None:
         if now_s < self._refused.get(key, 0.0):
             return
+        self.turn_s = time.monotonic()
         try:
             call()
             self._refused.pop(key, None)
-        except ApiError as error:
+        except Exception as error:
+            # no error with one report may end all the others
+            known = error if isinstance(error, ApiError) else ApiError(repr(error))
             self.counts["failed"] += 1
-            self._on_error(verb, "faultreports", error)
-            if isinstance(error, Unreachable):
-                raise
-            # a namespace that is being deleted must not hold up the reports of the others
+            self._on_error(verb, "faultreports", known)
+            if isinstance(known, Unreachable) and known.status in _OVERLOADED:
+                raise known from error
+            # a namespace that is being deleted, one report that is too large, the webhook of one tenant (a 500)
+            # must not hold up the reports of the others
             self._refused[key] = now_s + _REFUSED_S
 
     def _is_news(self, draft: Draft) -> bool:
@@ -204,7 +245,7 @@ class Reporter:
         path = f"{_BASE}/{draft.namespace}/faultreports/{draft.name}"
         only_acks = sent is not None and sent.news == draft.news and sent.acks != acks
         if not only_acks or not self._answer(path, acks):
-            report = replace(draft.report, sequence=self._sequence, acks=acks)
+            report = fitted(replace(draft.report, sequence=self._sequence, acks=acks))
             body = object_of(report, draft.namespace, draft.name, draft.owners)
             self._api.apply(path, body, MANAGER)
         self._sent[draft.key] = _Sent(draft.report, draft.news, time.monotonic(), acks)

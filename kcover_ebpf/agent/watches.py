@@ -45,6 +45,11 @@ class Watches:
         for each in (self._pods, self._policies, self._incidents):
             each.start()
 
+    @property
+    def is_alive(self) -> bool:
+        """True while all three live. How long they wait says nothing: a quiet watch is silent for minutes."""
+        return all(each.is_alive for each in (self._pods, self._policies, self._incidents))
+
     def has_pods(self) -> bool:
         """True once the pods of this node are known."""
         return self._pods.synced.is_set()

@@ -7,6 +7,7 @@ which a job controller takes for the fault.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import time
@@ -38,10 +39,15 @@ def send(members: Members, pids: set[int], number: signal.Signals) -> None:
 
 def _pin(pids: list[int], stack: contextlib.ExitStack) -> Iterator[tuple[int, int]]:
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
+        try:
             descriptor = os.pidfd_open(pid)
-            stack.callback(os.close, descriptor)
-            yield pid, descriptor
+        except OSError as error:
+            # EINVAL: Linux 5.10 to 6.14, for a leader that is gone while its process group or session lives on
+            if error.errno not in (errno.ESRCH, errno.EINVAL):
+                raise
+            continue
+        stack.callback(os.close, descriptor)
+        yield pid, descriptor
 
 
 def ask_to_end(members: Members) -> None:

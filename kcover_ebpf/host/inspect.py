@@ -1,25 +1,23 @@
 """A closer look at one thread that does not move: what it waits for, until when, where in its code.
 
-Reading the memory of a process can block for as long as that process holds its own memory lock,
-which a thread stuck in a page fault may do for ever. So every look runs in a worker thread, and the
+Reading the memory of a process can block for as long as something holds its memory lock, which a
+driver that does not answer may do for ever. So every inspection runs in a worker thread (`host.readers`), and the
 caller takes what is there.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
-from queue import Empty, SimpleQueue
+from functools import partial
 
 from kcover_ebpf.host import calls, stack
 from kcover_ebpf.host.calls import read_text
 from kcover_ebpf.host.procfs import boottime_ns
-from kcover_ebpf.host_facts import Inspection, Look, StorageState
+from kcover_ebpf.host.readers import Readers
+from kcover_ebpf.host_facts import Inspection, Look, StorageState, Unreadable
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.syscalls import SyscallTable
-
-_WORKERS = 3
 
 
 class Inspector:
@@ -28,53 +26,32 @@ class Inspector:
     def __init__(self, machine: str) -> None:
         self._table = SyscallTable(machine)
         self._memory = stack.Memory()
-        self._asked: SimpleQueue[Look] = SimpleQueue()
-        self._seen: SimpleQueue[Inspection | None] = SimpleQueue()
-        self._pending = 0
-        self._workers: list[threading.Thread] = []
+        self._readers: Readers[Pid, Inspection] = Readers("kcover-inspect")
+        self._told: set[Pid] = set()
 
-    def look(self, looks: Sequence[Look], timeout_s: float = 0.1) -> list[Inspection]:
-        """Ask for looks and take all that are ready, waiting at most `timeout_s` for the new ones."""
-        if self._pending < 4 * _WORKERS:
-            for each in looks:
-                self._asked.put(each)
-                self._pending += 1
-        if looks and not self._workers:
-            self._start()
-        done: list[Inspection] = []
-        deadline_s = time.monotonic() + timeout_s
-        while self._pending:
-            try:
-                found = self._seen.get(timeout=max(0.0, deadline_s - time.monotonic()))
-            except Empty:
-                break
-            self._pending -= 1
-            if found is not None:
-                done.append(found)
-        return done
+    def look(self, looks: Sequence[Look], timeout_s: float = 0.1) -> list[Inspection | Unreadable]:
+        """Ask for looks and take all that are ready, waiting at most `timeout_s` for the new ones.
 
-    @property
-    def blocked(self) -> bool:
-        """True while looks are under way that did not come back in time."""
-        return self._pending > 0
+        A process whose inspection is under way is not asked again, and after a second is told, once, as
+        `Unreadable`: that is a fact about it.
+        """
+        late = self._readers.take((), 0.0)
+        ask, inspect = self._readers.ask, self._inspect
+        asked = [each.pid for each in looks if ask(each.pid, partial(inspect, each))]
+        taken = [*late, *self._readers.take(asked, timeout_s)]
+        done = [each for _, each in taken if each is not None]
+        stuck = self._readers.stuck()
+        fresh, self._told = stuck.keys() - self._told, set(stuck)
+        now_ns, now_s = boottime_ns(), time.monotonic()
+        return [
+            *done,
+            *(Unreadable(now_ns, pid, now_ns - int((now_s - stuck[pid]) * 1e9)) for pid in fresh),
+        ]
 
     def forget(self, pid: Pid) -> None:
         """Drop what was remembered about a process that ended or became another program."""
         self._memory.forget(pid)
-
-    def _start(self) -> None:
-        for _ in range(_WORKERS):
-            worker = threading.Thread(target=self._work, name="kcover-inspect", daemon=True)
-            worker.start()
-            self._workers.append(worker)
-
-    def _work(self) -> None:
-        while True:
-            look = self._asked.get()
-            try:
-                self._seen.put(self._inspect(look))
-            except (OSError, ValueError):
-                self._seen.put(None)
+        self._readers.forget(pid)
 
     def _inspect(self, look: Look) -> Inspection:
         call = calls.read_call(look.pid, look.tid, self._table)

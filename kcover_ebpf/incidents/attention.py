@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 
-from kcover_ebpf.host_facts import CollectivesSeen, Inspection, Look
+from kcover_ebpf.host_facts import CollectivesSeen, Inspection, Look, Unreadable
 from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.stacks import KnownWaits, Stack
@@ -30,6 +30,8 @@ class Attention:
         self.known = KnownWaits()
         self.collectives: CollectivesSeen | None = None
         """What the job's own NCCL said in this suspicion; None while it said nothing."""
+        self.unreadable: dict[Pid, Unreadable] = {}
+        """Processes that could not be read when it was tried last."""
         self._looks: dict[tuple[Pid, Tid], deque[Inspection]] = {}
         self._pending: dict[Pid, Stack] = {}
         self._suspicious_since_ns: int | None = None
@@ -62,6 +64,7 @@ class Attention:
 
     def on_look(self, look: Inspection) -> None:
         """Keep a closer look; one made in healthy times waits to be seen ending."""
+        self.unreadable.pop(look.pid, None)
         self._looks.setdefault((look.pid, look.tid), deque(maxlen=_LOOKS_KEPT)).append(look)
         if look.stack and not self.suspicious:
             self._pending[look.pid] = look.stack

@@ -23,7 +23,7 @@ from kcover_ebpf.facts import (
     ThreadSample,
     Tick,
 )
-from kcover_ebpf.host_facts import CollectivesSeen, Inspection, Look, ProcessSeen
+from kcover_ebpf.host_facts import CollectivesSeen, Inspection, Look, ProcessSeen, Unreadable
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents import announced, startup
 from kcover_ebpf.incidents.attention import Attention
@@ -94,8 +94,11 @@ class Job:
     def _on_life(self, fact: Fact) -> None:
         match fact:
             case ProcessSeen():
+                self.attention.unreadable.pop(fact.pid, None)
                 self._view(fact).seen = fact
                 self.members.rename()
+            case Unreadable():
+                self.attention.unreadable[fact.pid] = fact
             case ProcessFork():
                 self.members.view(fact.child_pid, fact.boottime_ns)
             case ProcessExec():
@@ -123,6 +126,7 @@ class Job:
 
     def _on_exit(self, fact: ProcessExit) -> None:
         view = self._view(fact)
+        self.attention.unreadable.pop(fact.pid, None)
         self._classify()
         self.announced.on_exit(view, fact, self.members, self.pace.longest_s)
         self.members.leave(fact.pid, fact)
@@ -231,6 +235,9 @@ class Job:
         if self.sight.is_blind(self.now_ns):
             return self.sight.finding(self.now_ns)
         if not self.members.ranks:
+            hidden = startup.unreadable_process(self.members, self.attention.unreadable)
+            if hidden is not None:
+                return hidden
             ended = any(view.exit is not None for view in self.members.views.values())
             cause = Cause.ENDING if ended else Cause.STARTING
             return Finding(Kind.WORKING, cause, self.now_ns)

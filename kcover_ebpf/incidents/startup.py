@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from kcover_ebpf.host_facts import Unreadable
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents.finding import Finding
 from kcover_ebpf.incidents.members import Members
 from kcover_ebpf.incidents.phases import Pace
@@ -9,6 +13,7 @@ from kcover_ebpf.incidents.processes import NS
 from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
 from kcover_ebpf.settings import Policy
 
+WHY_UNREADABLE = "a call into a driver or a file system holds its memory lock"
 _MOST_RANKS = 1 << 16
 _SAMPLED_WITHIN_NS = 5 * NS
 
@@ -61,4 +66,15 @@ def unsampled_rank(members: Members, now_ns: int) -> Finding | None:
             return Finding(
                 Kind.UNKNOWN, Cause.UNKNOWN, view.first_seen_ns, None, None, None, evidence
             )
+    return None
+
+
+def unreadable_process(members: Members, unreadable: Mapping[Pid, Unreadable]) -> Finding | None:
+    """UNKNOWN while a process may be a rank, and nobody can read whether it is one."""
+    for pid, fact in unreadable.items():
+        view = members.views.get(pid)
+        if view is not None and view.seen is None and view.exit is None:
+            text = f"nobody can read what pid {pid} is: {WHY_UNREADABLE}"
+            evidence = (Evidence(EvidenceKind.SINK, text),)
+            return Finding(Kind.UNKNOWN, Cause.UNKNOWN, fact.since_ns, evidence=evidence)
     return None

@@ -7,6 +7,7 @@ from kcover_ebpf.incidents.job import Job
 from kcover_ebpf.incidents.processes import NS
 from kcover_ebpf.incidents.ranks import Role
 from kcover_ebpf.incidents.standing import Standing
+from kcover_ebpf.incidents.startup import WHY_UNREADABLE
 from kcover_ebpf.incidents.verdict import Kind, WaitRow
 
 # seconds after which the framework gives up by itself, by a module on the stacks of its ranks; the
@@ -93,6 +94,9 @@ def unobserved(job: Job) -> tuple[str, ...]:
         said.append("what runs on the GPU: kernels and NVLink traffic make no system calls")
     if any(name.startswith("/dev/infiniband") for name in devices):
         said.append("RDMA traffic: it bypasses sockets")
+    said += [
+        f"the memory of pid {pid}: {WHY_UNREADABLE}" for pid in sorted(job.attention.unreadable)
+    ]
     counts = job.attention.collectives
     if counts is not None and counts.trouble:
         said.append(

@@ -195,8 +195,13 @@ class Watch:
         """Set once the first list is complete, before SYNCED is told."""
 
     def start(self) -> None:
-        """Begin; the thread never dies of an error of the API."""
+        """Begin; the thread never dies of an error, of the API or of who listens."""
         self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """True once it was started, and for ever after: see `start`."""
+        return self._thread.is_alive()
 
     def stop(self) -> None:
         """End soon; a stream under way is left to the process's end."""
@@ -213,6 +218,10 @@ class Watch:
                 self._on_error(error)
                 # all agents lose the server at once; they must not all come back at once
                 self._stop.wait(self._plan.failed(error) * random.uniform(0.5, 1.5))
+            except Exception as error:  # noqa: BLE001 - a thread that ends would be deaf for ever
+                self._on_error(ApiError(f"{self._path}: {error!r}"))
+                self._plan.version = None
+                self._stop.wait(_LONGEST_DELAY_S * random.uniform(0.5, 1.5))
 
     def _once(self) -> None:
         if self._plan.version is None:
@@ -227,7 +236,7 @@ class Watch:
             event = self._plan.told(raw)
             self._plan.worked()
             if event is not None:
-                self._on_event(event)
+                self._hand(event)
             if self._stop.is_set():
                 return
         if time.monotonic() - began_s < 1.0:
@@ -252,7 +261,15 @@ class Watch:
             if event.change is Change.SYNCED:
                 # whoever is told that the list is complete may ask whether it is
                 self.synced.set()
+            self._hand(event)
+
+    def _hand(self, event: Event) -> None:
+        """One object that a listener fails at must not keep it from all others."""
+        try:
             self._on_event(event)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next event is handed on
+            what = key_of(event.object) if event.object else event.change.value
+            self._on_error(ApiError(f"{self._path}: cannot take {what}: {error!r}"))
 
 
 def _stream_s() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
@@ -332,3 +333,70 @@ def test_an_agent_that_is_asked_to_end_leaves_nobody_stopped(bench: Bench) -> No
     ack = bench.order(Verb.KILL, "2")
     assert ack is not None
     assert ack.result is AckResult.REFUSED
+
+
+def test_a_disk_that_fills_up_keeps_nobody_stopped(bench: Bench) -> None:
+    pod = bench.pod("a")
+    bench.order(Verb.STOP)
+    bench.folder.joinpath("orders.draft").mkdir()
+    bench.now_s += 11
+    bench.executor.expire()
+    wait_until(lambda: "T" not in pod.states())
+    (gang,) = bench.registry.gangs()
+    assert not bench.executor.is_held(gang)
+
+
+def test_a_resume_is_obeyed_without_a_disk(bench: Bench) -> None:
+    pod = bench.pod("a")
+    bench.order(Verb.STOP)
+    bench.folder.joinpath("orders.draft").mkdir()
+    ack = bench.order(Verb.RESUME, "2")
+    assert ack is not None
+    assert (ack.result, ack.processes) == (AckResult.DONE, 3)
+    wait_until(lambda: "T" not in pod.states())
+
+
+def test_an_agent_that_ends_while_it_keeps_evidence_leaves_nobody_stopped(bench: Bench) -> None:
+    """The order thread is not waited for: what follows is done by the thread that ends the agent."""
+    pod = bench.pod("a")
+    begun, done = threading.Event(), threading.Event()
+
+    def write() -> None:
+        begun.set()
+        done.wait(20)
+
+    bench.executor._tell = replace(
+        bench.executor._tell, evidence=lambda _gang, _found: Evidence("/bundle", write)
+    )
+    thread = threading.Thread(target=bench.order, args=(Verb.STOP,), daemon=True)
+    thread.start()
+    assert begun.wait(10)
+    assert pod.states() == "TTT"
+    bench.folder.joinpath("orders.draft").mkdir()
+    bench.executor.close()
+    wait_until(lambda: "T" not in pod.states())
+    assert thread.is_alive()
+    done.set()
+    thread.join()
+    assert "T" not in pod.states()
+
+
+def test_a_process_that_cannot_be_pinned_for_another_reason_stops_nobody(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = bench.pod("a")
+    opened, last = os.pidfd_open, max(pod.pids())
+
+    def pidfd_open(pid: int) -> int:
+        if pid == last:
+            raise OSError(errno.EIO, "Input/output error")
+        return opened(pid)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pidfd_open", pidfd_open)
+        ack = bench.order(Verb.STOP)
+    assert ack is not None
+    assert ack.result is AckResult.REFUSED
+    bench.now_s += 11
+    bench.executor.expire()
+    wait_until(lambda: "T" not in pod.states())

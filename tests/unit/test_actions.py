@@ -1,5 +1,7 @@
 """The budget of restarts, and the bundle of a snapshot."""
 
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -44,3 +46,13 @@ def test_a_bundle_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ActionError, match="cannot write the snapshot"):
         write_bundle(tmp_path / "file", "one", {})
+
+
+def test_a_bundle_is_for_its_owner_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        path = write_bundle(tmp_path / "new", "one", {"a.log": "secret"})
+    finally:
+        os.umask(before)
+    modes = [stat.S_IMODE(each.stat().st_mode) for each in (path.parent, path, path / "a.log")]
+    assert modes == [0o700, 0o700, 0o600]

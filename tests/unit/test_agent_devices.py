@@ -192,3 +192,59 @@ def test_which_devices_each_pod_has_open(monkeypatch):
     assert devices_of(topology, members) == {"uid-a": (GPU,), "uid-b": (GPU, NIC)}
     assert set(asked) == set(held)
     assert devices_of(Topology(), members) == {}
+
+
+APPLICATION_XIDS = (13, 31, 43, 45, 63, 68, 69, 8)
+
+
+def full_of_harmless() -> DeviceBoard:
+    """Eight GPUs, eight kinds of application errors each: a tenant's programs cause them at will."""
+    known = board()
+    for gpu in range(8):
+        for kind, number in enumerate(APPLICATION_XIDS):
+            fact = replace(xid(number), device=f"0000:{gpu:02x}:00.0", boottime_ns=(3 + kind) * S)
+            known.observe(fact)
+    assert len(told(known)) == 64
+    assert not any(fatal for _, _, fatal in told(known))
+    return known
+
+
+def test_a_fatal_fault_takes_the_place_of_the_oldest_harmless_one():
+    known = full_of_harmless()
+    known.observe(xid(79))
+    assert (GPU, "xid_79", True) in told(known)
+    assert len(told(known)) == 64
+    assert sum(fault == "xid_13" for _, fault, _ in told(known)) == 7
+
+
+def test_a_harmless_fault_takes_nobodys_place():
+    known = full_of_harmless()
+    before = told(known)
+    known.observe(xid(31))
+    assert told(known) == before
+
+
+def test_a_port_that_is_down_gives_way_last():
+    known = board()
+    known.observe(port(up=False))
+    for number in range(62):
+        known.observe(aer(f"0000:{number:02x}:00.0", AerSeverity.FATAL))
+    known.observe(xid(31))
+    known.observe(xid(79))
+    assert (NIC, "port_down", False) in told(known)
+    assert (GPU, "xid_31", False) not in told(known)
+    known.observe(aer(OTHER, AerSeverity.FATAL))
+    assert (NIC, "port_down", False) not in told(known)
+    assert (OTHER, "aer_fatal", True) in told(known)
+
+
+def test_a_harmless_event_is_dropped_after_a_day_a_state_or_a_fatal_fault_is_not():
+    known = board()
+    for fact in (xid(31), xid(79), port(up=False, name="eth0")):
+        known.observe(fact)
+    known.on_pass(24 * 3600 * S)
+    assert len(told(known)) == 3
+    version = known.version
+    known.on_pass((24 * 3600 + 3) * S)
+    assert told(known) == [(GPU, "xid_79", True), (NIC, "link_down", False)]
+    assert known.version > version

@@ -53,7 +53,7 @@ def test_a_second_stop_of_an_incident_takes_the_place_of_the_first(tmp_path: Pat
     later = StopRecord("i", "team/j", 99.0)
     ledger.begin(order("2"), "team/j", later)
     assert ledger.stops == {"i": later}
-    ledger.drop_stop("i")
+    ledger.drop_stops({"i"})
     assert Ledger(tmp_path / "orders.json").stops == {}
 
 
@@ -71,6 +71,27 @@ def test_what_cannot_be_written_is_not_done(tmp_path: Path) -> None:
     with pytest.raises(ActionError, match="cannot write"):
         ledger.begin(order("1"), "team/j")
     assert not ledger.knows("1")
+
+
+def test_what_is_over_is_remembered_without_a_disk(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "orders.json")
+    ledger.begin(order("1"), "team/j", STOP)
+    (tmp_path / "orders.draft").mkdir()
+    ack = Ack("1", Verb.STOP, AckResult.DONE, 3)
+    with pytest.raises(ActionError, match="cannot write"):
+        ledger.finish(ack)
+    with pytest.raises(ActionError, match="cannot write"):
+        ledger.drop_stops({"i"})
+    with pytest.raises(ActionError, match="cannot write"):
+        ledger.note(order("2", Verb.RESUME), "team/j")
+    assert ledger.acks("team/j") == (ack,)
+    assert ledger.stops == {}
+    assert ledger.knows("2")
+    (tmp_path / "orders.draft").rmdir()
+    ledger.begin(order("3"), "team/j")
+    again = Ledger(tmp_path / "orders.json")
+    assert again.stops == {}
+    assert again.acks("team/j") == (ack,)
 
 
 anything = st.recursive(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,12 +14,14 @@ from kcover_ebpf.cluster.report import (
     AckResult,
     DevicePicture,
     FaultReport,
+    JobRef,
     LocalVerdict,
     PodRef,
     RankPicture,
+    ReportedEvidence,
 )
 from kcover_ebpf.errors import ApiError, Forbidden, NotFound, Unreachable
-from kcover_ebpf.incidents.verdict import Cause, Kind
+from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind
 
 HUNG = LocalVerdict(Kind.HUNG, Cause.STOPPED)
 RANK = RankPicture("u", 1, "rank", "stopped")
@@ -255,3 +257,96 @@ def test_what_an_earlier_agent_left_is_deleted_unless_the_gang_is_there(bench: B
     bench.reporter.owe(("team", "gone"))
     bench.turn()
     assert [path.rpartition("/")[2] for path in bench.server.deleted] == ["gone"]
+
+
+@pytest.mark.parametrize("status", [500, 502, 504])
+def test_a_failure_of_one_request_does_not_hold_up_the_others(bench: Bench, status: int) -> None:
+    """A report that is too large for etcd is answered with 500, and so is a tenant's broken webhook."""
+    bench.server.fails["/bad"] = Unreachable("etcdserver: request is too large", status)
+    bench.put("bad")
+    bench.put("good")
+    assert bench.turn() == 1
+    assert bench.turn(5.0) == 0
+    assert bench.reporter.counts["failed"] == 1
+    bench.server.fails.clear()
+    assert bench.turn(6.0) == 1
+
+
+@pytest.mark.parametrize("status", [0, 429, 503])
+def test_a_server_that_is_down_or_overloaded_is_not_asked_for_each_report(
+    bench: Bench, status: int
+) -> None:
+    bench.server.fails["faultreports"] = Unreachable("no", status)
+    for name in "abc":
+        bench.put(name)
+    bench.turn()
+    assert bench.reporter.counts["failed"] == 1
+
+
+def test_no_error_with_one_report_ends_all(bench: Bench) -> None:
+    bench.server.fails["/bad"] = cast("ApiError", TypeError("not to be written as JSON"))
+    bench.put("bad")
+    bench.put("good")
+    assert bench.turn() == 1
+    assert bench.errors == [("apply", "ApiError")]
+
+
+def test_no_error_ends_the_thread(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+
+    def look() -> None:
+        looked.append(1)
+        if len(looked) == 1:
+            raise KeyError("x")
+        bench.reporter.close()
+
+    monkeypatch.setattr("kcover_ebpf.agent.reporter.time.sleep", lambda _: None)
+    monkeypatch.setattr(bench.reporter, "look", look)
+    bench.reporter.run()
+    assert len(looked) == 2
+    assert bench.errors == [("send", "ApiError")]
+
+
+WORKING = LocalVerdict(Kind.WORKING, Cause.TRAINING)
+SEGFAULT = (ReportedEvidence(EvidenceKind.EVENT, "rank 0 was killed by SIGSEGV"),)
+CRASHED = LocalVerdict(Kind.CRASHED, Cause.SEGFAULT, evidence=SEGFAULT)
+
+
+def verdict_of(sent: dict[str, Any]) -> str | None:
+    said = sent["spec"].get("verdict")
+    return None if said is None else str(said["verdict"])
+
+
+@pytest.mark.parametrize(
+    ("said", "then"),
+    [(WORKING, "UNKNOWN"), (None, "UNKNOWN"), (HUNG, "UNKNOWN"), (CRASHED, "CRASHED")],
+    ids=["working", "nothing yet", "hung", "announced"],
+)
+def test_a_loop_that_stands_still_says_nothing_about_health(
+    bench: Bench, said: LocalVerdict | None, then: str
+) -> None:
+    bench.reporter._late_s = 3.0
+    job = JobRef("train", {"job": "train"})
+    bench.put(job=job, verdict=said, ranks=(RANK,), suspicious=True)
+    bench.turn()
+    assert bench.turn(2.9) == 0
+    assert bench.turn(0.2) == (then == "UNKNOWN")
+    assert verdict_of(bench.server.sent[-1]) == then
+    # renewed as any other report, and its picture never is
+    assert sum(bench.turn(0.5) for _ in range(62)) == 1
+    last = bench.server.sent[-1]["spec"]
+    assert "ranks" not in last
+    if then == "UNKNOWN":
+        assert "has not sampled for" in last["verdict"]["unobserved"][0]
+    bench.put(job=job, verdict=WORKING)
+    assert bench.turn(0.1) == 1
+    assert verdict_of(bench.server.sent[-1]) == "WORKING"
+
+
+def test_what_devices_announced_stays_when_the_loop_stands_still(bench: Bench) -> None:
+    bench.reporter._late_s = 3.0
+    bench.put(devices=(DevicePicture("0000:9a:00.0", "xid_79", "x", fatal=True),))
+    bench.turn()
+    assert bench.turn(30.0) == 1
+    assert verdict_of(bench.server.sent[-1]) is None
+    assert bench.server.sent[-1]["spec"]["devices"]

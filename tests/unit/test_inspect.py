@@ -7,6 +7,7 @@ import socket
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from kcover_ebpf.host.calls import kind_of
 from kcover_ebpf.host.inspect import Inspector, parse_locks
 from kcover_ebpf.host.procfs import boottime_ns
-from kcover_ebpf.host_facts import Inspection, Look
+from kcover_ebpf.host_facts import Inspection, Look, Unreadable
 from kcover_ebpf.ids import Inode, Pid, Tid
 
 from .children import child_in
@@ -28,6 +29,7 @@ NEAR_NS = 300_000_000
 
 def inspect(look: Look) -> Inspection:
     (found,) = Inspector(platform.machine()).look([look], timeout_s=5)
+    assert isinstance(found, Inspection)
     assert (found.pid, found.tid) == (look.pid, look.tid)
     return found
 
@@ -190,25 +192,91 @@ def test_a_thread_that_runs_or_is_gone_says_nothing_and_holds_nobody_up() -> Non
         pass
     gone = Look(Pid(child.pid), Tid(child.pid), 0)
     here = Look(Pid(os.getpid()), Tid(os.getpid()), boottime_ns())
-    found = {each.pid: each for each in inspector.look([gone, here], timeout_s=5)}
-    assert not inspector.blocked
+    looks = inspector.look([gone, here], timeout_s=5)
+    found = {each.pid: each for each in looks if isinstance(each, Inspection)}
     empty = found[gone.pid]
     assert (empty.wait_channel, empty.timed, empty.files, empty.stack) == ("", False, (), ())
 
 
-def test_looks_that_do_not_come_back_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    inspector = Inspector(platform.machine())
-    hold = Look(Pid(1), Tid(1), 0)
-    slow = threading.Event()
-    monkeypatch.setattr(inspector, "_inspect", lambda _look: slow.wait(5) and None)
-    began_s = time.monotonic()
-    assert inspector.look([hold] * 3, timeout_s=0.05) == []
-    for _ in range(8):
-        assert inspector.look([hold] * 3, timeout_s=0.0) == []
-    assert time.monotonic() - began_s < 1
-    assert inspector.blocked
-    assert inspector._asked.qsize() <= 12
-    slow.set()
+class Stuck:
+    """An inspector at whose first processes no look ends until `over` is set."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, count: int) -> None:
+        self.inspector = Inspector(platform.machine())
+        self.over = threading.Event()
+        self.bad = [Look(Pid(number), Tid(number), 0) for number in range(1, count + 1)]
+        self.good = [Look(Pid(number), Tid(number), 0) for number in range(1001, 1004)]
+        self.begun: list[Pid] = []
+        real = self.inspector._inspect
+
+        def slow(look: Look) -> Inspection:
+            self.begun.append(look.pid)
+            if look in self.bad:
+                self.over.wait(30)
+            return real(look)
+
+        patch.setattr(self.inspector, "_inspect", slow)
+        patch.setattr("kcover_ebpf.host.readers.STUCK_S", 0.1)
+
+    def turn(self, timeout_s: float = 0.2) -> tuple[set[int], set[int], float]:
+        """(pids that were looked at, pids that cannot be read, seconds that it took)."""
+        time.sleep(0.06)  # passes are a second apart, and fractions of one under suspicion
+        began_s = time.monotonic()
+        found = self.inspector.look([*self.bad, *self.good], timeout_s)
+        took_s = time.monotonic() - began_s
+        seen = {int(each.pid) for each in found if isinstance(each, Inspection)}
+        return seen, {int(each.pid) for each in found if isinstance(each, Unreadable)}, took_s
+
+
+GOOD = {1001, 1002, 1003}
+
+
+@pytest.fixture
+def stuck(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stuck]:
+    made = Stuck(monkeypatch, request.param)
+    yield made
+    made.over.set()
+
+
+@pytest.mark.parametrize("stuck", [1, 5, 12], indirect=True)
+def test_a_process_that_cannot_be_read_costs_no_other_its_look(stuck: Stuck) -> None:
+    turns = [stuck.turn() for _ in range(16)]
+    assert all(seen == GOOD for seen, _, _ in turns[-5:])
+    # it is asked for once, waited for in the pass that asked, and told once
+    bad = {each.pid for each in stuck.bad}
+    assert sorted(pid for pid in stuck.begun if pid in bad) == sorted(bad)
+    assert sum(took_s for _, _, took_s in turns[-5:]) < 0.5
+    told = [pid for _, unreadable, _ in turns for pid in unreadable]
+    assert sorted(told) == sorted(bad)
+
+
+@pytest.mark.parametrize("stuck", [1], indirect=True)
+def test_since_when_it_cannot_be_read_is_told_and_what_comes_back_is_taken(stuck: Stuck) -> None:
+    began_ns = boottime_ns()
+    stuck.turn(0.05)
+    time.sleep(0.1)
+    (found,) = stuck.inspector.look([])
+    assert isinstance(found, Unreadable)
+    assert began_ns <= found.since_ns < began_ns + 100_000_000
+    assert found.boottime_ns - found.since_ns > 100_000_000
+    stuck.over.set()
+    time.sleep(0.05)
+    (late,) = stuck.inspector.look([])
+    assert isinstance(late, Inspection)
+    assert late.pid == 1
+
+
+@pytest.mark.parametrize("stuck", [40], indirect=True)
+def test_there_is_an_end_to_the_threads_that_are_left_behind(stuck: Stuck) -> None:
+    before = threading.active_count()
+    for _ in range(12):
+        stuck.turn(0.1)
+    assert threading.active_count() - before <= 16
+    assert stuck.turn()[2] < 0.1
+    stuck.over.set()
+    time.sleep(0.2)
+    stuck.turn()
+    assert stuck.turn()[0] >= GOOD
 
 
 LOCKS = """\

@@ -7,13 +7,15 @@ from dataclasses import replace
 import pytest
 
 from kcover_ebpf.decisions import decide
-from kcover_ebpf.facts import ProcessTotals
+from kcover_ebpf.facts import ProcessFork, ProcessTotals
+from kcover_ebpf.host_facts import Unreadable
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents.judge import judge
+from kcover_ebpf.incidents.table import unobserved
 from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind, Verdict
 from kcover_ebpf.settings import Act, Policy
 
-from .scene import LOCK, NS, Stage
+from .scene import LOCK, NS, Proc, Stage
 from .test_verdicts import all_wait, trained
 
 
@@ -294,3 +296,38 @@ def test_bytes_before_the_training_say_nothing_about_its_pace() -> None:
     for rate in [1000] * 8 + [100] * 8:
         pace.note_payload(rate, NS)
     assert not pace.slowed
+
+
+def test_a_process_that_nobody_can_read_is_named_as_unobserved_until_it_is_read() -> None:
+    stage = trained()
+    rank = stage.rank(2)
+    all_wait(stage, 2)
+    stage.become(rank, "fault")
+    stage.run(1)
+    stage.tell(Unreadable(stage.now_ns, Pid(rank.pid), stage.now_ns - NS))
+    assert any("the memory of pid 102" in each for each in unobserved(stage.job))
+    stage.run(1)
+    assert not any("the memory of" in each for each in unobserved(stage.job)), "it was read again"
+    stage.tell(Unreadable(stage.now_ns, Pid(rank.pid), stage.now_ns - NS))
+    stage.exit(rank, signal=9)
+    assert not any("the memory of" in each for each in unobserved(stage.job))
+
+
+def test_a_job_none_of_whose_processes_can_be_read_is_never_called_healthy() -> None:
+    """A node's agent that is started anew beside a hung rank does not learn that it is one."""
+    stage = Stage(world=0)
+    stage.tell(ProcessFork(stage.now_ns, Pid(1), Pid(100), "x"))
+    stage.run(3)
+    assert stage.tracker.current is not None
+    assert stage.tracker.current.kind is Kind.WORKING
+    stage.tell(Unreadable(stage.now_ns, Pid(100), stage.now_ns - NS))
+    stage.run(3)
+    assert (stage.tracker.current.kind, stage.tracker.current.cause) == (
+        Kind.UNKNOWN,
+        Cause.UNKNOWN,
+    )
+    assert "pid 100" in stage.tracker.current.evidence[0].text
+    stage.world = 1
+    stage.add(Proc(100, rank=0))
+    stage.run(8)
+    assert stage.tracker.current.kind is Kind.WORKING

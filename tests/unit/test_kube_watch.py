@@ -184,3 +184,39 @@ def test_a_whole_life() -> None:
     assert watched == ["3", "5", "20"]
     watch.stop()
     transport.over.set()
+
+
+def test_one_object_that_a_listener_fails_at_keeps_no_other_from_it() -> None:
+    transport = Scripted(
+        [page("3", item("a"), item("bad"), item("b"))],
+        [[{"type": "ADDED", "object": item("bad", 4)}, {"type": "ADDED", "object": item("c", 5)}]],
+    )
+    told: list[str] = []
+    errors: list[ApiError] = []
+
+    def on_event(event: Event) -> None:
+        name = event.object.get("metadata", {}).get("name", "")
+        if name == "bad":
+            raise KeyError("spec")
+        told.append(name)
+
+    watch = Watch(transport, "/pods", {}, on_event, errors.append)
+    watch.start()
+    assert transport.done.wait(30)
+    assert told == ["a", "b", "", "c"]
+    assert [str(each) for each in errors] == ["/pods: cannot take u-bad: KeyError('spec')"] * 2
+    watch.stop()
+    transport.over.set()
+
+
+def test_no_error_ends_a_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kcover_ebpf.kube.watch._LONGEST_DELAY_S", 0.01)
+    transport = Scripted([{"items": 7}, page("3", item("a"))], [])
+    errors: list[ApiError] = []
+    watch = Watch(transport, "/pods", {}, lambda _: None, errors.append)
+    watch.start()
+    assert transport.done.wait(30)
+    assert watch.is_alive
+    assert len(errors) == 1
+    watch.stop()
+    transport.over.set()

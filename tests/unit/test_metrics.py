@@ -3,7 +3,9 @@
 import dataclasses
 import socket
 import subprocess
+import threading
 import urllib.request
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -157,3 +159,45 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
 def test_bad_addresses(text: str) -> None:
     with pytest.raises(UsageError, match="is not ADDR:PORT"):
         parse_address(text)
+
+
+def idle(port: int) -> socket.socket:
+    client = socket.create_connection(("127.0.0.1", port), timeout=5)
+    client.sendall(b"GET /met")
+    return client
+
+
+def is_closed(client: socket.socket, within_s: float) -> bool:
+    client.settimeout(within_s)
+    try:
+        return client.recv(1) == b""
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+
+
+@pytest.fixture
+def server() -> Iterator[MetricsServer]:
+    made = MetricsServer(("127.0.0.1", 0))
+    made.serve(MetricsSink(list, dict).registry, {"/healthz": lambda: ""})
+    yield made
+    made.close()
+
+
+def test_idle_connections_give_way_and_a_probe_still_gets_in(server: MetricsServer) -> None:
+    threads = threading.active_count()
+    clients = [idle(server.port) for _ in range(60)]
+    assert ("kcover_blind_total", ()) in scrape(server.port)
+    assert all(is_closed(each, 2) for each in clients[:40])
+    assert threading.active_count() - threads <= 17
+    for each in clients:
+        each.close()
+
+
+def test_a_client_that_says_nothing_is_let_go(
+    server: MetricsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kcover_ebpf.metrics._Handler.timeout", 0.1)
+    with idle(server.port) as client:
+        assert is_closed(client, 2)

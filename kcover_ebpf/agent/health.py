@@ -1,0 +1,39 @@
+"""What /healthz says: a part of the agent that is dead, or stands still, so that the kubelet starts it anew."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+LOOP_S = 30.0
+"""A pass takes milliseconds; a node that starves us for so long is not observed anyway."""
+ORDERS_S = 60.0
+"""A turn takes a second, and at most some seconds while a gang is stopped and its evidence is kept."""
+REPORTS_S = 120.0
+"""One request may take 35 s before it is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One thread; `turn_s`: when it last began a turn (monotonic), None where it may rightly wait for minutes."""
+
+    name: str
+    is_alive: Callable[[], bool]
+    turn_s: Callable[[], float] | None = None
+    limit_s: float = 0.0
+
+
+def wrong(parts: Sequence[Part], clock: Callable[[], float] = time.monotonic) -> str:
+    """One line, empty if all is well."""
+    now_s = clock()
+    said = [text for part in parts if (text := _wrong(part, now_s))]
+    return "; ".join(said)
+
+
+def _wrong(part: Part, now_s: float) -> str:
+    if not part.is_alive():
+        return f"{part.name} ended"
+    if part.turn_s is not None and now_s - part.turn_s() > part.limit_s:
+        return f"{part.name}: no turn for {part.limit_s:.0f} s"
+    return ""

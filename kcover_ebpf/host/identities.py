@@ -1,0 +1,57 @@
+"""Who processes are, read without waiting for any of them: the loop that asks must go on for all others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable
+from functools import partial
+
+from kcover_ebpf.host import procfs
+from kcover_ebpf.host.readers import Readers
+from kcover_ebpf.host_facts import ProcessSeen, Unreadable
+from kcover_ebpf.ids import Pid
+
+_WAIT_S = 0.1
+"""New processes are known in the pass in which they appear, unless something is wrong with them."""
+
+
+class Identities:
+    """Shared by all jobs of a node; used by one thread."""
+
+    def __init__(self) -> None:
+        self._readers: Readers[Pid, ProcessSeen | None] = Readers("kcover-identify")
+        self._ready: dict[Pid, ProcessSeen] = {}
+
+    def learn(
+        self, pids: Collection[Pid], variables: Collection[str]
+    ) -> Iterable[ProcessSeen | Unreadable]:
+        """What is known of these now; ask again for those that are not among it.
+
+        None of them is waited for twice: a process whose memory lock is held stays nameless, and is told
+        as `Unreadable`.
+        """
+        self._take((), 0.0)
+        asked = [
+            pid
+            for pid in pids
+            if pid not in self._ready
+            and self._readers.ask(pid, partial(procfs.read_process, pid, variables))
+        ]
+        self._take(asked, _WAIT_S)
+        stuck = self._readers.stuck()
+        now_ns, now_s = procfs.boottime_ns(), time.monotonic()
+        for pid in pids:
+            if pid in self._ready:
+                yield self._ready.pop(pid)
+            elif pid in stuck:
+                yield Unreadable(now_ns, pid, now_ns - int((now_s - stuck[pid]) * 1e9))
+
+    def _take(self, asked: Collection[Pid], timeout_s: float) -> None:
+        for pid, seen in self._readers.take(asked, timeout_s):
+            if seen is not None:
+                self._ready[pid] = seen
+
+    def forget(self, pid: Pid) -> None:
+        """It ended, or became another program."""
+        self._ready.pop(pid, None)
+        self._readers.forget(pid)

@@ -1,0 +1,50 @@
+"""Which part of the agent is dead, or stands still."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from kcover_ebpf.agent import health
+from kcover_ebpf.agent.health import Part
+
+PARTS = {
+    "all is well": (Part("orders", lambda: True, lambda: 41.0, 60.0), ""),
+    "dead": (Part("orders", lambda: False, lambda: 100.0, 60.0), "orders ended"),
+    "standing still": (
+        Part("orders", lambda: True, lambda: 39.0, 60.0),
+        "orders: no turn for 60 s",
+    ),
+    "may wait": (Part("watch", lambda: True), ""),
+}
+
+
+@pytest.mark.parametrize(("part", "said"), PARTS.values(), ids=PARTS)
+def test_one_part(part: Part, said: str) -> None:
+    assert health.wrong([part], lambda: 100.0) == said
+
+
+def test_all_that_is_wrong_is_said() -> None:
+    parts = [PARTS["dead"][0], PARTS["all is well"][0], PARTS["standing still"][0]]
+    assert health.wrong(parts, lambda: 100.0) == "orders ended; orders: no turn for 60 s"
+
+
+def test_every_thread_of_the_agent_is_a_part() -> None:
+    """A thread that nobody asks about could end in silence."""
+    from kcover_ebpf.agent.program import AgentPlan, _Agent
+
+    agent: Any = _Agent(AgentPlan("n", "ns", None), None)  # type: ignore[arg-type]
+
+    class Work:
+        turn_s = 0.0
+
+    agent._executor = agent._reporter = Work()
+    agent._threads = {
+        "Executor": threading.Thread(target=lambda: None),
+        "Reporter": threading.Thread(target=lambda: None),
+    }
+    agent._watches = type("Watches", (), {"is_alive": False})()
+    said = health.wrong(agent._parts(), lambda: 0.0)
+    assert said == "orders ended; reports ended; watches ended"
