@@ -42,7 +42,8 @@ class Owners:
 
     def __init__(self, session: Session, clock: Callable[[], float] = time.monotonic) -> None:
         self._session, self._clock = session, clock
-        self._links: dict[str, tuple[float, _Link]] = {}
+        self._links: dict[tuple[str, str], tuple[float, _Link]] = {}
+        """By namespace and uid: anybody may write the uid of a foreign object into an ownerReference."""
         self._queue_version: str | None = None
 
     def of_pods(self, namespace: str, pods: Sequence[GangPod]) -> Found | None:
@@ -111,9 +112,10 @@ class Owners:
     def _link(self, namespace: str, owner: Owner) -> tuple[_Link | None, Mapping[str, Any] | None]:
         """What is above an owner, and the owner's object if it was read now.
 
-        None, None for a kind that is not in the table, or an object that is gone.
+        None, None for a kind that is not in the table, or an object that is gone or has another uid.
         """
-        kept = self._links.get(owner.uid)
+        key = namespace, owner.uid
+        kept = self._links.get(key)
         if kept is not None and self._clock() - kept[0] < _KEEP_S:
             return kept[1], None
         row = restarts().find(owner.api_version, owner.kind)
@@ -126,12 +128,14 @@ class Owners:
         except NotFound:
             return None, None
         metadata = raw.get("metadata") or {}
+        if metadata.get("uid") != owner.uid:
+            return None, None
         above = [_owner(each) for each in metadata.get("ownerReferences") or ()]
         armed = (metadata.get("labels") or {}).get(ARMED) == "true"
         link = _Link(armed, next((each for each in above if each.controller), None))
         if len(self._links) > 10_000:
             self._links.clear()
-        self._links[owner.uid] = self._clock(), link
+        self._links[key] = self._clock(), link
         return link, raw
 
     def _target(
