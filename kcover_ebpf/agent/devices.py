@@ -101,7 +101,8 @@ class DeviceBoard:
             return
         if before is not None and fault.code == _PORT_DOWN:
             since_ns = before.fault.boottime_ns  # it was down all the time
-            fault = replace(fault, boottime_ns=since_ns, ends_job=before.fault.ends_job)
+            lost = before.fault.ends_job
+            fault = replace(fault, boottime_ns=since_ns, ends_job=lost, device_unfit=lost)
         self._known[key] = _Known(fault, before.pods if before else frozenset())
         self.version += 1
 
@@ -122,7 +123,8 @@ class DeviceBoard:
             fault = known.fault
             lasted_ns = now_ns - fault.boottime_ns
             if fault.code == _PORT_DOWN and not fault.ends_job and lasted_ns >= self._patience_ns:
-                self._known[key] = replace(known, fault=replace(fault, ends_job=True))
+                lost = replace(fault, ends_job=True, device_unfit=True)
+                self._known[key] = replace(known, fault=lost)
                 self.version += 1
 
     def pictures(self, now_ns: int) -> tuple[DevicePicture, ...]:
@@ -133,6 +135,7 @@ class DeviceBoard:
                 fault=re.sub(r"\W+", "_", fault.code.lower()),
                 text=fault.text[:_TEXT],
                 fatal=fault.ends_job,
+                unfit=fault.device_unfit,
                 age_s=round((now_ns - fault.boottime_ns) / 1e9, 3),
                 pods=tuple(sorted(known.pods)),
             )

@@ -1,4 +1,4 @@
-"""What to do with a node whose device announced a fatal fault: tell, keep new pods off, and let them on again. Pure.
+"""What to do with a node with a device that no job can use: tell, keep new pods off, and let them on again. Pure.
 
 A fault that is no longer told is not a fault that is mended: an agent forgets it when it starts anew. So a
 node is let go only when somebody says that it is well: a clean inspection, or a person.
@@ -103,21 +103,21 @@ def plan(
     one, so that each can be tainted alone. `room`: the breaker allows another node.
     """
     cleared_s = _time(node.annotations.get(CLEARED))
-    fatal = [
+    unfit = [
         each
         for each in faults
-        if each.fatal and report_s - (each.age_s or 0.0) > (cleared_s or 0.0)
+        if each.unfit and report_s - (each.age_s or 0.0) > (cleared_s or 0.0)
     ]
-    if not fatal:
+    if not unfit:
         since_s = _time(node.annotations.get(CORDONED, "").partition(" ")[0])
         mended = node.ours and cleared_s is not None and cleared_s >= (since_s or 0.0)
         well = node.condition == "True" and (mended or not node.ours)
         condition = (False, "no device fault") if well else None
         return NodePlan(condition=condition, let_go=mended, cleared_s=cleared_s)
-    text = "; ".join(f"{each.device} {each.fault}: {each.text}" for each in fatal[:4])[:512]
+    text = "; ".join(f"{each.device} {each.fault}: {each.text}" for each in unfit[:4])[:512]
     told = (True, text) if node.condition != "True" else None
-    alone = tuple(each for each in fatal if each.device in by_dra and policy.device_taint)
-    whole = [each for each in fatal if each not in alone]
+    alone = tuple(each for each in unfit if each.device in by_dra and policy.device_taint)
+    whole = [each for each in unfit if each not in alone]
     wants = bool(whole) and (policy.cordon or policy.taint) and not node.ours
     if wants and not room:
         return NodePlan(condition=told, devices=alone, refused="the breaker allows no more nodes")

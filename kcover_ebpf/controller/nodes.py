@@ -76,7 +76,7 @@ class Nodes:
         if seen is not None and not seen.is_stale(report_s):
             faults, report_s = seen.report.devices, seen.arrived_s
         touched = node.ours or node.condition == "True" or CLEARED in node.annotations
-        if not any(each.fatal for each in faults) and not touched:
+        if not any(each.unfit for each in faults) and not touched:
             return
         found = holding(
             list(self._store.policies.values()), self._store.host_namespaces.get(name, ""), {}
