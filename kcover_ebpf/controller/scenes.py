@@ -94,4 +94,14 @@ class Scenes:
             else:
                 self._store.triggers.pop(key, None)
         agents = frozenset(each.report.node for each in seen if not each.is_stale(now_s))
-        return World(now_s, found.top if found else None, pods, seen, merged, agents)
+        nodes = {each.pod.node for each in pods}
+        return World(
+            now_s=now_s,
+            top=found.top if found else None,
+            pods=pods,
+            reports=seen,
+            merged=merged,
+            agents=agents,
+            ready=frozenset(each for each in nodes if self._store.is_ready(each)),
+            fenced=frozenset(each for each in nodes if self._store.is_out_of_service(each)),
+        )

@@ -19,6 +19,7 @@ from kcover_ebpf.kube.watch import Change, Event
 
 Uid = NewType("Uid", str)
 _LATE_S = 2.0
+_OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 TRIGGER_S = 180.0
 """An Event that asks for a recovery is not acted on when it is older."""
 
@@ -235,6 +236,16 @@ class Store:
         """The latest report of each node about a gang."""
         with self._lock:
             return tuple(self._reports.get(key, {}).values())
+
+    def is_ready(self, node: str) -> bool:
+        """True if the kubelet of a node answers."""
+        state = self.nodes.get(node)
+        return state is not None and state.ready
+
+    def is_out_of_service(self, node: str) -> bool:
+        """True if somebody said of a node that nothing runs there any more; Kubernetes fences by the same taint."""
+        spec = (self.raw_nodes.get(node) or {}).get("spec") or {}
+        return any(each.get("key") == _OUT_OF_SERVICE for each in spec.get("taints") or ())
 
     @property
     def gangs(self) -> list[GangKey]:
