@@ -78,7 +78,6 @@ class Store:
     incidents: dict[tuple[str, str], Incident] = field(default_factory=dict)
     host_reports: dict[str, Seen] = field(default_factory=dict)
     """Reports about nodes themselves, by node."""
-    host_namespaces: dict[str, str] = field(default_factory=dict)
     orphans: dict[GangKey, Incident] = field(default_factory=dict)
     """Incidents that somebody deleted while their job was being restarted."""
     triggers: dict[GangKey, tuple[float, Merged]] = field(default_factory=dict)
@@ -120,7 +119,6 @@ class Store:
             if said.job is None:
                 self._where[uid] = None, said.node
                 self.host_reports[said.node] = seen
-                self.host_namespaces[said.node] = str(metadata.get("namespace", ""))
             else:
                 key = gang_key(str(metadata.get("namespace", "")), said.job.selector)
                 self._where[uid] = key, said.node

@@ -25,8 +25,6 @@ class Api:
         uid: str,
         labels: dict[str, str] | None = None,
         owner: dict[str, Any] | None = None,
-        at: str = "apis/batch/v1",
-        plural: str = "jobs",
     ) -> None:
         metadata = {
             "name": name,
@@ -37,7 +35,7 @@ class Api:
             "resourceVersion": "1",
             "ownerReferences": [owner] if owner else [],
         }
-        path = f"/{at}/namespaces/{namespace}/{plural}/{name}"
+        path = f"/apis/batch/v1/namespaces/{namespace}/jobs/{name}"
         self.objects[path] = {"metadata": metadata, "spec": {"suspend": False, "runPolicy": {}}}
 
     def get(self, path: str) -> dict[str, Any]:
