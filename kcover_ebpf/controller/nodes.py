@@ -53,8 +53,17 @@ class NodeLimits:
 class Nodes:
     """Looks at one node after the other; thread-safe."""
 
-    def __init__(self, session: Session, store: Store, limits: NodeLimits, tell: Tell) -> None:
-        self._session, self._store, self._limits, self._tell = session, store, limits, tell
+    def __init__(
+        self,
+        session: Session,
+        writes: Callable[[], Session],
+        store: Store,
+        limits: NodeLimits,
+        tell: Tell,
+    ) -> None:
+        """`session`: reads; `writes`: the session for one write, raises `ActionError` unless we lead."""
+        self._session, self._writes = session, writes
+        self._store, self._limits, self._tell = store, limits, tell
         self._lock = threading.Lock()
         self._said: dict[str, str] = {}
         self._lifted: dict[str, float] = {}
@@ -155,7 +164,7 @@ class Nodes:
         }
         path = f"/api/v1/nodes/{node.name}/status"
         # conditions are merged by their type, so those of others stay
-        self._session.strategic_patch(path, {"status": {"conditions": [condition]}})
+        self._writes().strategic_patch(path, {"status": {"conditions": [condition]}})
         self._say(node, "KcoverDeviceFault" if fault else "KcoverDeviceWell", text, fault)
 
     def _keep_out(self, node: NodeView, todo: NodePlan) -> None:
@@ -166,13 +175,13 @@ class Nodes:
         if todo.taint:
             ours = {"key": TAINT, "value": "fatal", "effect": "NoSchedule"}
             spec["taints"] = [*_others(node), ours]
-        raw = _change(self._session, node, f"{now} {todo.keep_out}", spec, todo.until_s)
+        raw = _change(self._writes(), node, f"{now} {todo.keep_out}", spec, todo.until_s)
         self._remember(raw)
         self._say(node, "KcoverCordoned", todo.keep_out, True)
 
     def let_go(self, node: NodeView) -> None:
         """Take away what we did to a node, and nothing else."""
-        self._remember(release(self._session, node))
+        self._remember(release(self._writes(), node))
         why = "declared well after a fault" if node.until_s is None else "kept out for long enough"
         self._say(node, "KcoverUncordoned", why, False)
 
@@ -227,7 +236,7 @@ class Nodes:
                 "spec": {"deviceSelector": dict(selector), "taint": taint},
             }
             try:
-                self._session.create(f"{_RESOURCE}/{version}/devicetaintrules", body)
+                self._writes().create(f"{_RESOURCE}/{version}/devicetaintrules", body)
             except Conflict:
                 return
             except NotFound:
@@ -245,7 +254,7 @@ class Nodes:
             for each in found.get("items") or ():
                 metadata = each["metadata"]
                 if times.from_text(metadata["creationTimestamp"]) <= cleared_s:
-                    self._session.delete(f"{path}/{metadata['name']}")
+                    self._writes().delete(f"{path}/{metadata['name']}")
                     self._say(node, "KcoverDeviceUntainted", metadata["name"], False)
             return
 

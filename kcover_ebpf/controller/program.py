@@ -71,7 +71,9 @@ class Controller:
         owners = Owners(session)
         limits = settings.limits
         self._jobs = Jobs(store, self._gangs, owners, self._writer, self._story, limits)
-        self._nodes = Nodes(session, store, settings.about_nodes, self._story.event)
+        self._nodes = Nodes(
+            session, lambda: self._writer.api, store, settings.about_nodes, self._story.event
+        )
         self._elector = Elector(
             session,
             settings.namespace,

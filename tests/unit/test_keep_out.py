@@ -7,12 +7,15 @@ from typing import Any
 import pytest
 
 from kcover_ebpf.cluster.gather import Seen
-from kcover_ebpf.cluster.nodes import CORDONED, SUSPECT_S, UNTIL, NodeBreaker
+from kcover_ebpf.cluster.nodes import CORDONED, SUSPECT_S, UNTIL, NodeBreaker, view_of
 from kcover_ebpf.cluster.policy import FaultPolicy, NamedPolicy, NodeActions
 from kcover_ebpf.cluster.report import DevicePicture, FaultReport
 from kcover_ebpf.controller.nodes import NodeLimits, Nodes
 from kcover_ebpf.controller.store import Store, Uid
+from kcover_ebpf.errors import ActionError
 from kcover_ebpf.kube.watch import Change, Event
+
+OLD = {"name": "rule", "creationTimestamp": "2025-01-01T00:00:00Z"}
 
 
 class Cluster:
@@ -20,6 +23,7 @@ class Cluster:
 
     def __init__(self, count: int = 2, breaker: NodeBreaker | None = None) -> None:
         self.now_s = 1_767_225_600.0
+        self.leads = True
         self.events: list[tuple[str, str]] = []
         self.store = Store(lambda _: None, wall=lambda: self.now_s)
         for index in range(count):
@@ -28,10 +32,16 @@ class Cluster:
             )
         self.nodes = Nodes(
             self,  # type: ignore[arg-type]
+            self.writing,  # type: ignore[arg-type]
             self.store,
             NodeLimits("kcover", breaker or NodeBreaker(), 300.0),
             lambda about, reason, text, trouble: self.events.append((about["name"], reason)),
         )
+
+    def writing(self) -> Cluster:
+        if not self.leads:
+            raise ActionError("not the leader")
+        return self
 
     def _put(self, raw: dict[str, Any]) -> None:
         self.store.on_node(Event(Change.SET, raw))
@@ -49,6 +59,9 @@ class Cluster:
 
     def strategic_patch(self, *_: object) -> dict[str, Any]:
         return {}
+
+    def delete(self, *_: object) -> None:
+        pytest.fail("nothing is to be deleted")
 
     def get(self, *_: object) -> dict[str, Any]:
         return {}
@@ -125,3 +138,28 @@ def test_keep_out__suspicion_takes_half_of_the_breaker_and_none_of_the_devices_r
         cluster.breaks(f"n{index}")
     assert len(cluster.cordoned()) == 6
     assert cluster.nodes.is_full
+
+
+def test_nodes__nothing_is_written_by_a_controller_that_does_not_lead() -> None:
+    cluster = Cluster(100)
+    cluster.nodes.keep_out("n0", "stuck")
+    cluster.leads = False
+    with pytest.raises(ActionError):
+        cluster.nodes.keep_out("n1", "stuck")
+    with pytest.raises(ActionError):
+        cluster.breaks("n1")
+    cluster.now_s += SUSPECT_S + 1.0
+    with pytest.raises(ActionError):
+        cluster.nodes.look("n0")
+    assert cluster.cordoned() == ["n0"]
+
+
+def test_nodes__a_controller_that_does_not_lead_taints_and_frees_no_device() -> None:
+    cluster = Cluster()
+    cluster.leads = False
+    node = view_of(cluster.store.raw_nodes["n0"])
+    with pytest.raises(ActionError):
+        cluster.nodes._taint_device(node, DevicePicture("0000:5d:00.0", "xid_79", "x"), {})
+    cluster.list = lambda *_: {"items": [{"metadata": OLD}]}  # type: ignore[attr-defined]
+    with pytest.raises(ActionError):
+        cluster.nodes._untaint_devices(node, cluster.now_s)
