@@ -10,6 +10,7 @@ from kcover_ebpf.cluster import closing
 from kcover_ebpf.cluster.incident import Incident, Status
 from kcover_ebpf.cluster.policy import Restarts
 from kcover_ebpf.controller.owners import Owners
+from kcover_ebpf.controller.quota import close
 from kcover_ebpf.controller.store import Store, gang_key
 from kcover_ebpf.controller.writer import Writer
 from kcover_ebpf.errors import KcoverError
@@ -69,11 +70,7 @@ class Archive:
         why = self._why_over(known, status)
         if why is None:
             return
-        closed = closing.close(status, why, self._store.wall())
-        written = self._store.read_incident(self._writer.status(known, closed))
-        if written is not None:
-            self._store.put(written)
-        _LOG.info("%s/%s closed: %s", known.namespace, known.name, why)
+        close(self._store, self._writer, known, why)
 
     def _why_over(self, known: Incident, status: Status) -> str | None:
         now_s = self._store.wall()

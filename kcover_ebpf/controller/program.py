@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from kcover_ebpf.cluster.nodes import NodeBreaker
 from kcover_ebpf.cluster.report import API_VERSION
 from kcover_ebpf.controller.archive import Archive
+from kcover_ebpf.controller.breaker import Limits
 from kcover_ebpf.controller.gangs import Gangs
-from kcover_ebpf.controller.jobs import Jobs, Limits
+from kcover_ebpf.controller.jobs import Jobs
 from kcover_ebpf.controller.nodes import NodeLimits, Nodes
 from kcover_ebpf.controller.owners import Owners
 from kcover_ebpf.controller.store import GangKey, Store

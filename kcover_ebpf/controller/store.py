@@ -261,12 +261,12 @@ class Store:
             ours = list(self._told.get(key, {}).values())
         return sorted(ours, key=lambda each: (each.created_s, each.name))
 
-    def acting(self, window_s: float) -> set[str]:
-        """Jobs (uids) that are being shut down, or were restarted within the window."""
+    def acting(self, window_s: float) -> dict[str, str]:
+        """Jobs that are being shut down, or were restarted within the window: uid to namespace."""
         since_s = self.wall() - window_s
         with self._lock:
             return {
-                each.job.uid
+                each.job.uid: each.namespace
                 for each in self.incidents.values()
                 if each.status is not None
                 and (

@@ -10,7 +10,8 @@ from kcover_ebpf.cluster.gang import Call, DeleteAll, GangPod, Target, Top
 from kcover_ebpf.cluster.incident import Action, Incident, JobRef, Phase, Status, Way
 from kcover_ebpf.cluster.pods import Pod
 from kcover_ebpf.cluster.restart import restarts
-from kcover_ebpf.controller.jobs import Jobs, Limits
+from kcover_ebpf.controller.breaker import Limits
+from kcover_ebpf.controller.jobs import Jobs
 from kcover_ebpf.controller.owners import Found
 from kcover_ebpf.controller.store import Store, gang_key
 
