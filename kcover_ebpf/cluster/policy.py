@@ -13,7 +13,7 @@ from kcover_ebpf.cluster.incident import Way
 from kcover_ebpf.errors import ObjectError, PolicyError
 
 ARMED = "kcover.io/cascading-recovery"
-"""Label on a pod, or on any owner above it, that allows a restart."""
+"""Label on most pods of a job, or on any owner above them, that allows a restart."""
 
 
 class Level(Enum):

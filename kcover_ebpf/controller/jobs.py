@@ -117,6 +117,8 @@ class Jobs:
         found = self._found(key, live, pods, memory)
         if live is None and found is None:
             return 1.0 if pods else None
+        if found is not None:
+            pods = tuple(each for each in pods if each.pod.uid not in found.strays)
         named = self._scenes.policy(key, pods, live)
         policy = self._limits.bounds.of(named.policy if named is not None else FaultPolicy())
         if policy.action is Level.IGNORE and live is None:

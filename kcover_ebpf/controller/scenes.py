@@ -53,12 +53,7 @@ class Scenes:
 
     def found(self, key: GangKey, live: Incident | None, pods: tuple[GangPod, ...]) -> Found | None:
         """The top owner; that of the incident, if there is one."""
-        if live is None:
-            return self._owners.of_pods(key.namespace, pods)
-        above = self._owners.of_pods(key.namespace, pods)
-        if above is not None and above.top.ref.uid == live.job.uid:
-            return above
-        return self._owners.of_ref(key.namespace, live.job, pods)
+        return self._owners.of_pods(key.namespace, pods, live.job if live is not None else None)
 
     def policy(
         self, key: GangKey, pods: tuple[GangPod, ...], live: Incident | None
