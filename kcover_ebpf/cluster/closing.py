@@ -20,6 +20,8 @@ KEEP_PER_JOB = 20
 """Of the jobs of one name in a namespace, the newest so many closed incidents are kept."""
 KEEP_PER_NAMESPACE = 500
 """Of a namespace the newest so many: jobs may have ever new names, and etcd keeps some 10 KB of each."""
+MOST_COUNTED_S = 30 * 86400.0
+"""A restart is counted no longer, whatever window a policy asks for."""
 SILENT_S = 3600.0
 """A trouble of which nobody has said anything for so long is over as far as anybody can tell."""
 _CALM_S = 10.0
@@ -79,7 +81,8 @@ def outdated(incidents: Iterable[Incident], now_s: float, window_s: float) -> li
     for newest in kept.values():
         newest.sort(key=_closed_s, reverse=True)
         old += newest[KEEP_PER_NAMESPACE:]
-    return [each for each in old if not _counts(each, now_s - window_s)]
+    since_s = now_s - min(window_s, MOST_COUNTED_S)
+    return [each for each in old if not _counts(each, since_s)]
 
 
 def _closed_s(each: Incident) -> float:

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from kcover_ebpf.cluster import cascade, decide
-from kcover_ebpf.cluster.gang import GangPod, Hold, Top, World
+from kcover_ebpf.cluster.gang import GangPod, Top, World
 from kcover_ebpf.cluster.incident import Incident, Phase, Status
 from kcover_ebpf.cluster.policy import FaultPolicy, Level, NamedPolicy
 from kcover_ebpf.cluster.steps import Move, Turn
 from kcover_ebpf.controller.breaker import Breaker, Limits
+from kcover_ebpf.controller.deletions import Deletions
 from kcover_ebpf.controller.gangs import Gangs
 from kcover_ebpf.controller.owners import Found, Owners
 from kcover_ebpf.controller.quota import Quota
@@ -52,6 +53,7 @@ class Jobs:
         self._writer, self._story, self._limits = writer, story, limits
         self._memory: dict[GangKey, Memory] = {}
         self._breaker = Breaker(store, limits)
+        self._deletions = Deletions(store, self._scenes, writer)
         self._quota = Quota(store, writer, limits.incidents)
         self._gate = threading.Lock()
         self._deciding: set[GangKey] = set()
@@ -61,10 +63,15 @@ class Jobs:
         """Look at a gang; seconds until it should be looked at again, None if an event will say so."""
         if self._limits.only and key.namespace not in self._limits.only:
             return None
-        self._let_go(key)
+        self._deletions.finish(key)
         known = self._store.of_gang(key)
         live = next(
-            (each for each in known if each.status is None or not each.status.phase.is_over), None
+            (
+                each
+                for each in known
+                if not each.is_leaving and (each.status is None or not each.status.phase.is_over)
+            ),
+            None,
         )
         memory = self._memory.setdefault(key, Memory())
         if live is None and not self._scenes.is_troubled(key):
@@ -93,18 +100,6 @@ class Jobs:
             return False
         began_s = status.at(Phase.SHUTTING_DOWN)
         return began_s is not None and self.wall() - began_s < _YIELD_S
-
-    def _let_go(self, key: GangKey) -> None:
-        """Resume a job whose incident was deleted under way: nothing else would ever do it."""
-        orphan = self._store.orphans.get(key)
-        if orphan is None:
-            return
-        found = self._scenes.found(key, orphan, ())
-        target = found.top.target if found is not None else None
-        mark = f"{orphan.namespace}/{orphan.name}"
-        if target is not None and target.held_by == mark:
-            self._writer.perform(key.namespace, Hold(target, held=False), mark)
-        self._store.orphans.pop(key, None)
 
     def _go_on(
         self,
@@ -192,8 +187,11 @@ class Jobs:
                 if began and move.status.order is None:
                     return 0.0  # others first
                 if move.status.phase.is_over:
+                    self._deletions.guard(live, wanted=False)
                     return move.wake_s or 5.0
                 continue
+            if move.calls and turn.status.phase.is_acting:
+                live = self._deletions.guard(live, wanted=True)
             if not self._perform(key, live, move, memory):
                 return move.wake_s
             memory.found = None

@@ -247,11 +247,11 @@ class Store:
 
     @property
     def gangs(self) -> list[GangKey]:
-        """All gangs about which there is a report or an incident that is not over."""
+        """All gangs about which there is a report, or an incident that is not over or was deleted before it was."""
         with self._lock:
-            told = set(self._reports)
+            told = {*self._reports, *self.orphans}
             for each in self.incidents.values():
-                if each.status is None or not each.status.phase.is_over:
+                if each.is_guarded or each.status is None or not each.status.phase.is_over:
                     told.add(gang_key(each.namespace, each.selector))
             return list(told)
 

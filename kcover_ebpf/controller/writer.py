@@ -60,6 +60,17 @@ class Writer:
         body["status"] = incident.status_of(status)
         return self.api.replace(f"{_incidents(known.namespace)}/{known.name}/status", body)
 
+    def guard(self, known: Incident, wanted: bool) -> dict[str, Any] | None:
+        """Put our finalizer on an incident, or take it off; None if it is gone. `Conflict` as for `status`."""
+        others = [each for each in known.finalizers if each != incident.FINALIZER]
+        finalizers = [*others, incident.FINALIZER] if wanted else others
+        metadata = {"resourceVersion": known.resource_version, "uid": known.uid}
+        body = {"metadata": {**metadata, "finalizers": finalizers}}
+        try:
+            return self.api.merge_patch(f"{_incidents(known.namespace)}/{known.name}", body)
+        except NotFound:
+            return None
+
     def delete_incident(self, known: Incident) -> None:
         """Delete an incident, unless another one has its name by now."""
         try:

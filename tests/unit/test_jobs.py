@@ -45,7 +45,7 @@ class World:
         pods = tuple(pod(index, 1.0 if index == 0 else None) for index in range(30))
         owners = SimpleNamespace(of_pods=lambda *_: self.found, of_ref=lambda *_: self.found)
         gangs = SimpleNamespace(pods=lambda _: pods)
-        self.writer: Any = SimpleNamespace(perform=self._perform)
+        self.writer: Any = SimpleNamespace(perform=self._perform, guard=lambda *_: None)
         story: Any = SimpleNamespace(created_s={}, tell=lambda *_: None)
         self.jobs = Jobs(self.store, gangs, owners, self.writer, story, Limits())  # type: ignore[arg-type]
         self.jobs.wall = lambda: self.now_s
