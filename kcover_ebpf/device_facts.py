@@ -259,6 +259,9 @@ class DeviceFault:
     """False: told as evidence only."""
     uuid: str = ""
     """Of a GPU, as NVML and device plug-ins write it; empty for other devices."""
+    device_unfit: bool = False
+    """True: no job can use the device again before it was reset or replaced. A job may end without it (a contained
+    memory error), and a device be unfit while its job goes on."""
 
 
 DeviceFact = (

@@ -37,6 +37,9 @@ spec:
   restarts: {max: 1}
 ```
 
+What a policy may ask for is bounded by the operator (`controller.tenants` of the chart): a larger `restarts.max`, a shorter `windowSeconds`
+or `backoffSeconds` counts as the bound, by default 10, 3600 and 10. About nodes (`node`) only a policy in the controller's own namespace says anything.
+
 The API server checks and completes it: a key that is not on this page is refused with `kubectl apply --validate=strict`, and
 `kubectl explain faultpolicy.spec --recursive` shows the same as the table.
 

@@ -105,14 +105,15 @@ class DeviceBoard:
             return
         if before is not None and fault.code == _PORT_DOWN:
             since_ns = before.fault.boottime_ns  # it was down all the time
-            fault = replace(fault, boottime_ns=since_ns, ends_job=before.fault.ends_job)
+            lost = before.fault.ends_job
+            fault = replace(fault, boottime_ns=since_ns, ends_job=lost, device_unfit=lost)
         self._known[key] = _Known(fault, before.pods if before else frozenset())
         self.version += 1
 
     def _made_room(self, fault: DeviceFault) -> bool:
-        """A fatal fault takes the place of the oldest harmless one, of an event first."""
-        harmless = [key for key, known in self._known.items() if not known.fault.ends_job]
-        if not fault.ends_job or not harmless:
+        """A fault that matters takes the place of the oldest harmless one, of an event first."""
+        harmless = [key for key, known in self._known.items() if _is_harmless(known.fault)]
+        if _is_harmless(fault) or not harmless:
             return False
         del self._known[min(harmless, key=self._worth)]
         return True
@@ -137,10 +138,11 @@ class DeviceBoard:
         for key, known in list(self._known.items()):
             fault = known.fault
             lasted_ns = now_ns - fault.boottime_ns
-            if not fault.ends_job and fault.code not in _STATES and lasted_ns >= _HARMLESS_NS:
+            if _is_harmless(fault) and fault.code not in _STATES and lasted_ns >= _HARMLESS_NS:
                 self._clear(*key)
             elif fault.code == _PORT_DOWN and not fault.ends_job and lasted_ns >= self._patience_ns:
-                self._known[key] = replace(known, fault=replace(fault, ends_job=True))
+                lost = replace(fault, ends_job=True, device_unfit=True)
+                self._known[key] = replace(known, fault=lost)
                 self.version += 1
 
     def pictures(self, now_ns: int) -> tuple[DevicePicture, ...]:
@@ -151,6 +153,7 @@ class DeviceBoard:
                 fault=re.sub(r"\W+", "_", fault.code.lower()),
                 text=fault.text[:_TEXT],
                 fatal=fault.ends_job,
+                unfit=fault.device_unfit,
                 age_s=round((now_ns - fault.boottime_ns) / 1e9, 3),
                 pods=tuple(sorted(known.pods)),
             )
@@ -170,3 +173,8 @@ def devices_of(topology: Topology, members: Mapping[Pid, str]) -> dict[str, tupl
         for pid in ownership.open_by(members.keys(), {node}):
             found.setdefault(members[pid], set()).add(device)
     return {uid: tuple(sorted(devices)) for uid, devices in found.items()}
+
+
+def _is_harmless(fault: DeviceFault) -> bool:
+    """Neither a job was lost by it, nor is the device unfit for another."""
+    return not (fault.ends_job or fault.device_unfit)

@@ -64,7 +64,7 @@ class AgentMetrics(MetricsSink):
             self._orders.labels(order.value, result.value)
         self._faults = self._gauge(
             "kcover_device_fault",
-            "1 while an announced fault has not been cleared.",
+            "1 while an announced fault has not been cleared; fatal: it ends jobs, or the device is unfit.",
             *("device", "fault", "fatal"),
         )
         self._xids = self._counter("kcover_xid", "Xids and SXids seen.", "device", "xid")
@@ -101,7 +101,8 @@ class AgentMetrics(MetricsSink):
         """The faults that are not cleared."""
         self._faults.clear()
         for each in pictures:
-            self._faults.labels(each.device, each.fault, str(each.fatal).lower()).set(1)
+            lasting = each.fatal or each.unfit
+            self._faults.labels(each.device, each.fault, str(lasting).lower()).set(1)
 
     def on_node_fact(self, fact: Fact) -> None:
         """Count what devices say."""

@@ -73,7 +73,10 @@ class Draft:
             report.suspicious,
             report.trained,
             report.pods,
-            tuple((each.device, each.fault, each.fatal, each.pods) for each in report.devices),
+            tuple(
+                (each.device, each.fault, each.fatal, each.unfit, each.pods)
+                for each in report.devices
+            ),
         )
 
     def unseen(self, late_s: float) -> Draft:

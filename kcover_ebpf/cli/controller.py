@@ -66,6 +66,41 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
     help="The window of both breakers.",
 )
 @click.option(
+    "--namespace-percent",
+    default=50.0,
+    show_default=True,
+    type=click.FloatRange(0, 100),
+    help="Share of --breaker-jobs for the jobs of one namespace; one is always allowed.",
+)
+@click.option(
+    "--max-restarts",
+    default=10,
+    show_default=True,
+    type=click.IntRange(0),
+    help="The most that a FaultPolicy may allow to one job within its window.",
+)
+@click.option(
+    "--min-window",
+    default="3600s",
+    show_default=True,
+    metavar="DURATION",
+    help="The shortest window of a FaultPolicy.",
+)
+@click.option(
+    "--min-backoff",
+    default="10s",
+    show_default=True,
+    metavar="DURATION",
+    help="The shortest pause of a FaultPolicy before a second restart.",
+)
+@click.option(
+    "--max-incidents",
+    default=100,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Incidents of one namespace that are not closed.",
+)
+@click.option(
     "--log-level",
     default="info",
     show_default=True,
@@ -83,11 +118,17 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
     breaker_nodes: int,
     breaker_nodes_percent: float,
     breaker_window: str,
+    namespace_percent: float,
+    max_restarts: int,
+    min_window: str,
+    min_backoff: str,
+    max_incidents: int,
     log_level: str,
 ) -> int:
     """Merge the reports of all nodes into Incidents, and restart jobs as a whole."""
     from kcover_ebpf.cluster.nodes import NodeBreaker
-    from kcover_ebpf.controller.jobs import Limits
+    from kcover_ebpf.cluster.policy import Bounds
+    from kcover_ebpf.controller.breaker import Limits
     from kcover_ebpf.controller.program import Controller, ControllerSettings
     from kcover_ebpf.kube.session import connect
     from kcover_ebpf.metrics import parse_address
@@ -99,7 +140,19 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
         pod_uid=os.environ.get("POD_UID", ""),
         lease=lease,
         metrics=parse_address(metrics) if metrics else None,
-        limits=Limits(dry_run, breaker_jobs, _window_s(breaker_window), frozenset(only)),
+        limits=Limits(
+            dry_run=dry_run,
+            jobs=breaker_jobs,
+            window_s=_seconds("--breaker-window", breaker_window),
+            only=frozenset(only),
+            namespace_percent=namespace_percent,
+            bounds=Bounds(
+                max_restarts,
+                int(_seconds("--min-window", min_window)),
+                int(_seconds("--min-backoff", min_backoff)),
+            ),
+            incidents=max_incidents,
+        ),
         nodes=NodeBreaker(breaker_nodes, breaker_nodes_percent),
     )
     program = Controller(connect(kubeconfig), settings)
@@ -109,11 +162,11 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
     return 0
 
 
-def _window_s(text: str) -> float:
+def _seconds(option: str, text: str) -> float:
     try:
         return parse_duration(text)
     except ValueError as error:
-        raise UsageError(f"--breaker-window: {error}") from error
+        raise UsageError(f"{option}: {error}") from error
 
 
 def _own_namespace() -> str:

@@ -18,6 +18,10 @@ KEEP_S = 7 * 86400.0
 """A closed incident is kept for a week."""
 KEEP_PER_JOB = 20
 """Of the jobs of one name in a namespace, the newest so many closed incidents are kept."""
+KEEP_PER_NAMESPACE = 500
+"""Of a namespace the newest so many: jobs may have ever new names, and etcd keeps some 10 KB of each."""
+MOST_COUNTED_S = 30 * 86400.0
+"""A restart is counted no longer, whatever window a policy asks for."""
 SILENT_S = 3600.0
 """A trouble of which nobody has said anything for so long is over as far as anybody can tell."""
 _CALM_S = 10.0
@@ -67,16 +71,18 @@ def outdated(incidents: Iterable[Incident], now_s: float, window_s: float) -> li
     for each in incidents:
         if each.status is not None and each.status.is_closed:
             by_job[each.namespace, each.job.kind, each.job.name].append(each)
-    found = []
+    old: list[Incident] = []
+    kept: defaultdict[str, list[Incident]] = defaultdict(list)
     for closed in by_job.values():
         closed.sort(key=_closed_s, reverse=True)
-        found += [
-            each
-            for index, each in enumerate(closed)
-            if (index >= KEEP_PER_JOB or now_s - _closed_s(each) > KEEP_S)
-            and not _counts(each, now_s - window_s)
-        ]
-    return found
+        for index, each in enumerate(closed):
+            is_old = index >= KEEP_PER_JOB or now_s - _closed_s(each) > KEEP_S
+            (old if is_old else kept[each.namespace]).append(each)
+    for newest in kept.values():
+        newest.sort(key=_closed_s, reverse=True)
+        old += newest[KEEP_PER_NAMESPACE:]
+    since_s = now_s - min(window_s, MOST_COUNTED_S)
+    return [each for each in old if not _counts(each, since_s)]
 
 
 def _closed_s(each: Incident) -> float:

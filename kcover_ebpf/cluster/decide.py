@@ -32,6 +32,10 @@ class Gates:
     """Jobs that are being shut down now."""
     most_acting: int = 20
     """The breaker: no more at once, whoever asks."""
+    acting_here: int = 0
+    """Those of the job's own namespace among them."""
+    most_here: int = 20
+    """No more of one namespace: a tenant whose jobs crash all the time leaves room for the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +168,9 @@ def _why_wait(ask: Ask, turn: Turn) -> tuple[str, float] | None:
         return f"waits for approval: kubectl kcover approve {turn.name}", 30.0
     if ask.gates.acting >= ask.gates.most_acting:
         return f"waits: {ask.gates.acting} jobs are being restarted at once", 1.0
+    if ask.gates.acting_here >= ask.gates.most_here:
+        here = ask.gates.acting_here
+        return f"waits: {here} jobs of this namespace are being restarted at once", 1.0
     left_s = _pause_left_s(ask, turn)
     if left_s > 0 and not _loops(turn):
         return f"waits: restart {turn.earlier + 1} of this job begins after a pause", left_s

@@ -96,6 +96,10 @@ class World:
     merged: Merged | None = None
     agents: frozenset[str] = frozenset()
     """Nodes whose agent reports at all."""
+    ready: frozenset[str] = frozenset()
+    """Nodes of its pods whose kubelet answers: what the API server says of pods there is so."""
+    fenced: frozenset[str] = frozenset()
+    """Nodes of its pods of which somebody said that nothing runs there any more (taint out-of-service)."""
 
     @property
     def live(self) -> tuple[GangPod, ...]:

@@ -18,6 +18,8 @@ from kcover_ebpf.cluster.report import API_VERSION, ReportedCulprit, ReportedEvi
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.incidents.verdict import Cause, Kind
 
+FINALIZER = "kcover.io/resume-job"
+"""On an incident while its job is being restarted: who deletes it leaves no job suspended."""
 _MOST_MOMENTS = 64
 _MOST_RESTARTS = 64
 _MOST_TEXT = 1024
@@ -176,6 +178,14 @@ class Incident:
     uid: str = ""
     resource_version: str = ""
     created_s: float = 0.0
+    finalizers: tuple[str, ...] = ()
+    is_leaving: bool = False
+    """Somebody deleted it, and it is there until its finalizers are gone."""
+
+    @property
+    def is_guarded(self) -> bool:
+        """True if it cannot go before we have resumed its job."""
+        return FINALIZER in self.finalizers
 
     @property
     def key(self) -> tuple[str, str]:
@@ -214,6 +224,8 @@ def incident_of(api: Mapping[str, Any], created_s: float = 0.0) -> Incident:
         uid=str(metadata.get("uid", "")),
         resource_version=str(metadata.get("resourceVersion", "")),
         created_s=created_s,
+        finalizers=tuple(map(str, metadata.get("finalizers") or ())),
+        is_leaving="deletionTimestamp" in metadata,
     )
 
 

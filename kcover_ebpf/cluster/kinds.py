@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 
@@ -48,8 +48,9 @@ class Gang:
 
     namespace: str
     name: str
-    kind: str | None
-    """As the pod tells; the controller finds the real owner."""
+    kind: str | None = field(compare=False)
+    """As the pod tells; the controller finds the real owner. Pods of one selector are one gang whatever they tell: they
+    have one report, and an order means all of them."""
     selector: tuple[tuple[str, str], ...]
     """Sorted pairs; see `selects`."""
 

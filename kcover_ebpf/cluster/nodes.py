@@ -1,4 +1,4 @@
-"""What to do with a node whose device announced a fatal fault: tell, keep new pods off, and let them on again. Pure.
+"""What to do with a node with a device that no job can use: tell, keep new pods off, and let them on again. Pure.
 
 A fault that is no longer told is not a fault that is mended: an agent forgets it when it starts anew. So a
 node is let go only when somebody says that it is well: a clean inspection, or a person.
@@ -18,6 +18,11 @@ CORDONED = "kcover.io/cordoned"
 """Annotation of a node that we keep out: when, and why. Without it a cordon is not ours."""
 CLEARED = "kcover.io/cleared"
 """Annotation: faults older than this time do not count. Written by a clean inspection, or by hand."""
+UNTIL = "kcover.io/cordoned-until"
+"""Annotation of a node that we keep out on suspicion: when it is let in again by itself."""
+SUSPECT_S = 4 * 3600.0
+"""A node is kept out so long where no device of it is known to be unfit: a person on call has seen it by then, and what
+was no fault of the node does not use up the breaker for days."""
 CONDITION = "KcoverDeviceFault"
 TAINT = "kcover.io/device-fault"
 
@@ -41,6 +46,11 @@ class NodeView:
         """True if it is we who keep it out."""
         return CORDONED in self.annotations
 
+    @property
+    def until_s(self) -> float | None:
+        """When it is let in again by itself (unix seconds); None for a node that waits for somebody's word."""
+        return _time(self.annotations.get(UNTIL)) if self.ours else None
+
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
@@ -54,6 +64,8 @@ class NodePlan:
     taint: bool = False
     devices: tuple[DevicePicture, ...] = ()
     """Devices to be tainted instead of the node."""
+    until_s: float | None = None
+    """When the node is let in again by itself; None: never."""
     let_go: bool = False
     refused: str = ""
     """Why the node is not kept out although it should be."""
@@ -72,6 +84,11 @@ class NodeBreaker:
         """True if one more is allowed: of all nodes at most that share (at least one), and at most `most` lately."""
         share = max(1, int(nodes * self.most_percent / 100))
         return kept_out < share and recent < self.most
+
+    @property
+    def for_suspects(self) -> NodeBreaker:
+        """Half of it, for nodes without a device that is known to be unfit; they take no room from those with one."""
+        return NodeBreaker(max(1, self.most // 2), self.most_percent / 2)
 
 
 def view_of(raw: Mapping[str, Any]) -> NodeView:
@@ -103,27 +120,39 @@ def plan(
     one, so that each can be tainted alone. `room`: the breaker allows another node.
     """
     cleared_s = _time(node.annotations.get(CLEARED))
-    fatal = [
+    unfit = [
         each
         for each in faults
-        if each.fatal and report_s - (each.age_s or 0.0) > (cleared_s or 0.0)
+        if each.unfit and report_s - (each.age_s or 0.0) > (cleared_s or 0.0)
     ]
-    if not fatal:
+    if not unfit:
+        if node.until_s is not None and node.until_s <= report_s:
+            return NodePlan(let_go=True)
         since_s = _time(node.annotations.get(CORDONED, "").partition(" ")[0])
         mended = node.ours and cleared_s is not None and cleared_s >= (since_s or 0.0)
         well = node.condition == "True" and (mended or not node.ours)
         condition = (False, "no device fault") if well else None
         return NodePlan(condition=condition, let_go=mended, cleared_s=cleared_s)
-    text = "; ".join(f"{each.device} {each.fault}: {each.text}" for each in fatal[:4])[:512]
+    text = "; ".join(f"{each.device} {each.fault}: {each.text}" for each in unfit[:4])[:512]
     told = (True, text) if node.condition != "True" else None
-    alone = tuple(each for each in fatal if each.device in by_dra and policy.device_taint)
-    whole = [each for each in fatal if each not in alone]
-    wants = bool(whole) and (policy.cordon or policy.taint) and not node.ours
+    alone = tuple(each for each in unfit if each.device in by_dra and policy.device_taint)
+    whole = [each for each in unfit if each not in alone]
+    is_kept_out = node.ours and node.until_s is None
+    wants = bool(whole) and (policy.cordon or policy.taint) and not is_kept_out
     if wants and not room:
         return NodePlan(condition=told, devices=alone, refused="the breaker allows no more nodes")
     if not wants:
         return NodePlan(condition=told, devices=alone)
     return NodePlan(told, text, policy.cordon, policy.taint, alone)
+
+
+def suspect(node: NodeView, reason: str, now_s: float, policy: NodeActions, room: bool) -> NodePlan:
+    """What to do about a node that a job could not be restarted on, though no device of it is known to be unfit."""
+    if node.ours or node.cordoned or not policy.cordon:
+        return NodePlan()
+    if not room:
+        return NodePlan(refused=f"{reason}, but the breaker allows no more nodes")
+    return NodePlan(keep_out=reason, cordon=True, until_s=now_s + SUSPECT_S)
 
 
 def _time(text: str | None) -> float | None:

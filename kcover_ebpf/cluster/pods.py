@@ -74,6 +74,8 @@ class Pod:
     containers: tuple[Container, ...]
     ready: bool = False
     resource_version: str = ""
+    finalizers: tuple[str, ...] = ()
+    """Who must agree before its object may go."""
 
     @property
     def controller(self) -> Owner | None:
@@ -115,6 +117,7 @@ def pod_of(api: Mapping[str, Any]) -> Pod:
             each.get("type") == "Ready" and each.get("status") == "True" for each in conditions
         ),
         resource_version=_text(metadata.get("resourceVersion")),
+        finalizers=tuple(_text(each) for each in _list(metadata.get("finalizers"))),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -13,7 +13,7 @@ from kcover_ebpf.cluster.incident import Way
 from kcover_ebpf.errors import ObjectError, PolicyError
 
 ARMED = "kcover.io/cascading-recovery"
-"""Label on a pod, or on any owner above it, that allows a restart."""
+"""Label on most pods of a job, or on any owner above them, that allows a restart."""
 
 
 class Level(Enum):
@@ -117,6 +117,29 @@ class FaultPolicy:
         """The thresholds, beside their defaults; raises `PolicyError` for an unknown key or a wrong unit."""
         table = {key: _number(value) for key, value in self.thresholds.items()}
         return settings.Policy.of(table, "thresholds")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What the operator allows to every policy: users write those themselves. A policy that asks for more gets this."""
+
+    max_restarts: int = 10
+    """Of one job within its window: three times the default of a policy."""
+    window_seconds: int = 3600
+    """The shortest window: in a shorter one a budget bounds nothing."""
+    backoff_seconds: int = 10
+    """The shortest pause before a second restart: the default of a policy."""
+
+    def of(self, policy: FaultPolicy) -> FaultPolicy:
+        """The policy as far as it is allowed."""
+        asked = policy.restarts
+        allowed = Restarts(
+            max=min(asked.max, self.max_restarts),
+            window_seconds=max(asked.window_seconds, self.window_seconds),
+            backoff_seconds=max(asked.backoff_seconds, self.backoff_seconds),
+            backoff_max_seconds=max(asked.backoff_max_seconds, self.backoff_seconds),
+        )
+        return replace(policy, restarts=allowed)
 
 
 def _number(text: str) -> object:

@@ -126,10 +126,7 @@ def gone(turn: Turn) -> Move:
         return Move(turn.go("Terminate", f"replace: pod {fresh[0].pod.name} came late"))
     limit_s = turn.number("grace", 30.0) + _MARGIN_S
     if turn.elapsed_s >= limit_s:
-        names = ", ".join(f"{each.pod.name} on {each.pod.node}" for each in left[:8])
-        text = f"these pods cannot be ended: {names}; their processes may be stuck in the kernel (state D)"
-        nodes = " ".join(sorted({each.pod.node for each in left if each.pod.node}))
-        return Move(turn.go("Stuck", text, stuck=nodes))
+        return Move(turn.go("Stuck", _why_left(turn, left)))
     order = turn.status.order
     if order is not None and turn.world.now_s >= order.expires_s - _RENEW_S:
         # agents carry out an order once; one that was restarted meanwhile gets another
@@ -143,18 +140,65 @@ def gone(turn: Turn) -> Move:
 
 
 def stuck(turn: Turn) -> Move:
-    """Pods whose processes cannot be killed: cordon; delete by force only where the policy says so."""
+    """Pods whose processes cannot be killed: cordon; delete by force only where the policy says so, and it is safe."""
     left = _left(turn)
     if not left:
         return _up_again(turn)
-    nodes = tuple(turn.action.detail.get("stuck", "").split())
     calls: list[Cordon | Delete] = []
-    if turn.policy.node.cordon and nodes:
-        calls.append(Cordon(nodes, "a process on this node cannot be killed"))
-    if turn.policy.force_delete:
-        named = tuple((each.pod.name, each.pod.uid) for each in left if each.is_leaving)
+    nodes = sorted({each.pod.node for each in _unkillable(turn, left)})
+    if nodes:
+        calls.append(Cordon(tuple(nodes), "a process on this node cannot be killed"))
+    forced = [each for each in left if each.is_leaving and _is_fenced(turn, each)]
+    if turn.policy.force_delete and forced:
+        named = tuple((each.pod.name, each.pod.uid) for each in forced)
         calls.append(Delete(named, grace_s=0))
     return Move(calls=tuple(calls), wake_s=30.0)
+
+
+def _unkillable(turn: Turn, left: Sequence[GangPod]) -> list[GangPod]:
+    """Pods that still run although their kubelet, which answers, had all the time to end them."""
+    return [each for each in left if not each.pod.ended and each.pod.node in turn.world.ready]
+
+
+def _is_fenced(turn: Turn, each: GangPod) -> bool:
+    """True if no rank of the pod can go on computing beside the one that takes its place.
+
+    Its kubelet answers and the agent there has sent SIGKILL (what is in state D does nothing), or somebody says that
+    the node is out of service. A node that is only out of reach may run the rank for hours.
+    """
+    node, killed = each.pod.node, turn.order_id(Verb.KILL_TERMINATING)
+    acked = any(
+        ack.order.startswith(killed)
+        for seen in turn.world.reports
+        for ack in seen.report.acks
+        if seen.report.node == node
+    )
+    return node in turn.world.fenced or (acked and node in turn.world.ready & turn.world.agents)
+
+
+def _why_left(turn: Turn, left: Sequence[GangPod]) -> str:
+    alive = _unkillable(turn, left)
+    lost = [each for each in left if not each.pod.ended and each not in alive]
+    kept = [each for each in left if each.pod.ended]
+    parts = []
+    if alive:
+        parts.append(
+            f"these pods cannot be ended: {_names(alive)}; their processes may be stuck in the kernel (state D)"
+        )
+    if lost:
+        parts.append(
+            f"nobody knows whether these pods still run: {_names(lost)}; their nodes are not ready. Of a machine that "
+            "is off say so: kubectl taint node NAME node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+        )
+    if kept:
+        whose = sorted({name for each in kept for name in each.pod.finalizers})
+        why = f"kept by finalizers ({', '.join(whose[:4])})" if whose else "not removed yet"
+        parts.append(f"these pods have ended and are {why}: {_names(kept)}")
+    return "; ".join(parts)
+
+
+def _names(pods: Sequence[GangPod]) -> str:
+    return ", ".join(f"{each.pod.name} on {each.pod.node}" for each in pods[:8])
 
 
 def pause(turn: Turn) -> Move:
@@ -246,6 +290,6 @@ def _let_go(turn: Turn) -> bool:
 
 def _cordon(turn: Turn) -> tuple[Cordon, ...]:
     node = turn.action.detail.get("elsewhere")
-    if not node or not turn.policy.node.cordon:
+    if not node:
         return ()
     return (Cordon((node,), "two restarts of a job made no progress with this node"),)

@@ -131,6 +131,9 @@ class DevicePicture:
     text: str
     uuid: str | None = None
     fatal: bool = False
+    """The jobs that hold the device are lost."""
+    unfit: bool = False
+    """No job can use the device before it was reset or replaced: what decisions about the node go by."""
     age_s: float | None = None
     pods: tuple[str, ...] = ()
     """uids of pods that hold it."""

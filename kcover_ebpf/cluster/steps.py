@@ -16,8 +16,12 @@ from kcover_ebpf.cluster.incident import Action, Phase, Status, Way
 from kcover_ebpf.cluster.order import Order, Verb
 from kcover_ebpf.cluster.policy import FaultPolicy
 from kcover_ebpf.cluster.restart import Means
+from kcover_ebpf.incidents.verdict import Cause
 
 _EXPIRES_S = {Verb.STOP: 10.0, Verb.KILL: 15.0, Verb.RESUME: 30.0, Verb.KILL_TERMINATING: 30.0}
+_CAUSES_OF_NODES = frozenset({Cause.DRIVER_STUCK, Cause.PEER_GONE})
+"""Causes that lie with a node whatever its programs do, so that it is cordoned when a restart there did not help. A
+device that is unfit has its node kept out by what the agent reports about the device itself."""
 _MOST_DETAIL = 1024
 _MOST_NODES = 2000
 
@@ -76,13 +80,17 @@ class Turn:
     def order(self, status: Status, verb: Verb, suffix: str = "") -> Status:
         """The status with an order to all agents."""
         order = Order(
-            id=f"{self.name}-{self.action.attempt}-{verb.value.lower()}{suffix}",
+            id=f"{self.order_id(verb)}{suffix}",
             verb=verb,
             selector=self.selector,
             created_before_s=self.before_s,
             expires_s=self.world.now_s + _EXPIRES_S[verb],
         )
         return replace(status, order=order)
+
+    def order_id(self, verb: Verb) -> str:
+        """What the ids of all orders of this kind begin with, while this way is tried."""
+        return f"{self.name}-{self.action.attempt}-{verb.value.lower()}"
 
     @property
     def before_s(self) -> float:
@@ -223,7 +231,9 @@ def escalate(turn: Turn, reason: str) -> Status:
     if replaced == 0:
         return start(turn, Way.REPLACE, reason)
     if replaced == 1 and node:
-        return start(turn, Way.REPLACE, reason, elsewhere=node)
+        # a program that fails wherever it runs says nothing about the node it failed on
+        elsewhere = node if turn.status.cause in _CAUSES_OF_NODES else ""
+        return start(turn, Way.REPLACE, reason, elsewhere)
     return fail(turn, f"{reason}; every way was tried")
 
 

@@ -10,6 +10,7 @@ from kcover_ebpf.cluster import closing
 from kcover_ebpf.cluster.incident import Incident, Status
 from kcover_ebpf.cluster.policy import Restarts
 from kcover_ebpf.controller.owners import Owners
+from kcover_ebpf.controller.quota import close
 from kcover_ebpf.controller.store import Store, gang_key
 from kcover_ebpf.controller.writer import Writer
 from kcover_ebpf.errors import KcoverError
@@ -29,6 +30,8 @@ class Archive:
         """`leads`: whether we may write."""
         self._store, self._owners, self._writer, self._leads = store, owners, writer, leads
         self._stop = threading.Event()
+        self._tried_s: dict[tuple[str, str], float] = {}
+        """Incidents that are still there, and when their deletion was asked for last."""
 
     def start(self) -> None:
         """Begin."""
@@ -52,7 +55,12 @@ class Archive:
         windows = [each.restarts.window_seconds for each in policies]
         window_s = max([Restarts().window_seconds, *windows])
         old = closing.outdated(known, self._store.wall(), window_s)
-        for each in old[:_MOST_DELETED]:
+        # some may be kept by somebody's finalizer, or by a webhook: the others are not to wait for them
+        left = [each for each in old if not each.is_leaving]
+        left.sort(key=lambda each: self._tried_s.get(each.key, 0.0))
+        self._tried_s = {each.key: self._tried_s.get(each.key, 0.0) for each in left}
+        for each in left[:_MOST_DELETED]:
+            self._tried_s[each.key] = self._store.wall()
             self._try(self._writer.delete_incident, each)
 
     def _try(self, what: Callable[[Incident], None], about: Incident) -> None:
@@ -69,11 +77,7 @@ class Archive:
         why = self._why_over(known, status)
         if why is None:
             return
-        closed = closing.close(status, why, self._store.wall())
-        written = self._store.read_incident(self._writer.status(known, closed))
-        if written is not None:
-            self._store.put(written)
-        _LOG.info("%s/%s closed: %s", known.namespace, known.name, why)
+        close(self._store, self._writer, known, why)
 
     def _why_over(self, known: Incident, status: Status) -> str | None:
         now_s = self._store.wall()

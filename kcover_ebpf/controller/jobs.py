@@ -7,15 +7,18 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kcover_ebpf.cluster import cascade, decide
-from kcover_ebpf.cluster.gang import GangPod, Hold, Top, World
+from kcover_ebpf.cluster.gang import GangPod, Top, World
 from kcover_ebpf.cluster.incident import Incident, Phase, Status
 from kcover_ebpf.cluster.policy import FaultPolicy, Level, NamedPolicy
 from kcover_ebpf.cluster.steps import Move, Turn
+from kcover_ebpf.controller.breaker import Breaker, Limits
+from kcover_ebpf.controller.deletions import Deletions
 from kcover_ebpf.controller.gangs import Gangs
 from kcover_ebpf.controller.owners import Found, Owners
+from kcover_ebpf.controller.quota import Quota
 from kcover_ebpf.controller.scenes import Memory, Scenes
 from kcover_ebpf.controller.store import GangKey, Store
 from kcover_ebpf.controller.story import Story
@@ -34,18 +37,6 @@ _IDLE_S = 30.0
 """A gang without trouble is watched for so long after its last one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Settings of the controller that concern decisions."""
-
-    dry_run: bool = False
-    jobs: int = 10
-    """The breaker: jobs restarted within the window."""
-    window_s: float = 300.0
-    only: frozenset[str] = frozenset()
-    """Namespaces to look at; empty: all."""
-
-
 class Jobs:
     """Looks at gangs; thread-safe as long as no gang is looked at twice at a time."""
 
@@ -61,7 +52,9 @@ class Jobs:
         self._store, self._gangs, self._scenes = store, gangs, Scenes(store, owners)
         self._writer, self._story, self._limits = writer, story, limits
         self._memory: dict[GangKey, Memory] = {}
-        self._reserved: dict[str, float] = {}
+        self._breaker = Breaker(store, limits)
+        self._deletions = Deletions(store, self._scenes, writer)
+        self._quota = Quota(store, writer, limits.incidents)
         self._gate = threading.Lock()
         self._deciding: set[GangKey] = set()
         self.wall: Callable[[], float] = time.time
@@ -70,10 +63,15 @@ class Jobs:
         """Look at a gang; seconds until it should be looked at again, None if an event will say so."""
         if self._limits.only and key.namespace not in self._limits.only:
             return None
-        self._let_go(key)
+        self._deletions.finish(key)
         known = self._store.of_gang(key)
         live = next(
-            (each for each in known if each.status is None or not each.status.phase.is_over), None
+            (
+                each
+                for each in known
+                if not each.is_leaving and (each.status is None or not each.status.phase.is_over)
+            ),
+            None,
         )
         memory = self._memory.setdefault(key, Memory())
         if live is None and not self._scenes.is_troubled(key):
@@ -103,18 +101,6 @@ class Jobs:
         began_s = status.at(Phase.SHUTTING_DOWN)
         return began_s is not None and self.wall() - began_s < _YIELD_S
 
-    def _let_go(self, key: GangKey) -> None:
-        """Resume a job whose incident was deleted under way: nothing else would ever do it."""
-        orphan = self._store.orphans.get(key)
-        if orphan is None:
-            return
-        found = self._scenes.found(key, orphan, ())
-        target = found.top.target if found is not None else None
-        mark = f"{orphan.namespace}/{orphan.name}"
-        if target is not None and target.held_by == mark:
-            self._writer.perform(key.namespace, Hold(target, held=False), mark)
-        self._store.orphans.pop(key, None)
-
     def _go_on(
         self,
         key: GangKey,
@@ -126,8 +112,10 @@ class Jobs:
         found = self._found(key, live, pods, memory)
         if live is None and found is None:
             return 1.0 if pods else None
+        if found is not None:
+            pods = tuple(each for each in pods if each.pod.uid not in found.strays)
         named = self._scenes.policy(key, pods, live)
-        policy = named.policy if named is not None else FaultPolicy()
+        policy = self._limits.bounds.of(named.policy if named is not None else FaultPolicy())
         if policy.action is Level.IGNORE and live is None:
             return None
         world = self._scenes.world(key, found, pods, policy)
@@ -165,6 +153,8 @@ class Jobs:
         ):
             again = last.status.phase in (Phase.OBSERVED, Phase.REFUSED)
             return last if again else None
+        if not self._quota.has_room(key):
+            return None
         name = f"{top.ref.name[:40].rstrip('-.')}-{uuid.uuid4().hex[:8]}"
         policy = named.name if named is not None else None
         made = Incident(key.namespace, name, top.ref, key.labels, policy)
@@ -172,6 +162,7 @@ class Jobs:
         if created is None:
             return None
         self._store.put(created)
+        self._quota.supersede(known, name)
         return created
 
     def _move(
@@ -196,8 +187,11 @@ class Jobs:
                 if began and move.status.order is None:
                     return 0.0  # others first
                 if move.status.phase.is_over:
+                    self._deletions.guard(live, wanted=False)
                     return move.wake_s or 5.0
                 continue
+            if move.calls and turn.status.phase.is_acting:
+                live = self._deletions.guard(live, wanted=True)
             if not self._perform(key, live, move, memory):
                 return move.wake_s
             memory.found = None
@@ -243,29 +237,21 @@ class Jobs:
             return cascade.advance(turn)
         ended = [each.last_s for each in _others(live, known) if each.restarts]
         with self._gate:
-            acting = self._store.acting(self._limits.window_s) | self._reservations()
-            acting.discard(live.job.uid)
             top: Top | None = turn.world.top
             ask = decide.Ask(
                 turn=turn,
                 armed=top is not None and top.armed,
                 approved=live.approved,
-                gates=decide.Gates(self._limits.dry_run, len(acting), self._limits.jobs),
+                gates=self._breaker.gates(live.job.uid, live.namespace),
                 held_s=self.wall() - memory.since_s,
                 last_restart_s=max(ended, default=None),
             )
             move = decide.decide(ask)
             if move.status is not None and move.status.phase is Phase.SHUTTING_DOWN:
-                self._reserved[live.job.uid] = self.wall()
+                self._breaker.reserve(live.job.uid, live.namespace)
         if move.status is None and live.status is None:
             return Move(turn.status)
         return move
-
-    def _reservations(self) -> set[str]:
-        # decided by another thread, and not yet seen in the store
-        now_s = self.wall()
-        self._reserved = {uid: at_s for uid, at_s in self._reserved.items() if now_s - at_s < 30.0}
-        return set(self._reserved)
 
     def _write(self, live: Incident, status: Status) -> Incident:
         before = live.status

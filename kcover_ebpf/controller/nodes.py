@@ -6,6 +6,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from kcover_ebpf.cluster import times
@@ -14,13 +15,15 @@ from kcover_ebpf.cluster.nodes import (
     CONDITION,
     CORDONED,
     TAINT,
+    UNTIL,
     NodeBreaker,
     NodePlan,
     NodeView,
     plan,
+    suspect,
     view_of,
 )
-from kcover_ebpf.cluster.policy import FaultPolicy, holding
+from kcover_ebpf.cluster.policy import FaultPolicy, NodeActions, holding
 from kcover_ebpf.cluster.report import DevicePicture
 from kcover_ebpf.controller.store import Store
 from kcover_ebpf.errors import ApiError, Conflict, NotFound
@@ -35,21 +38,32 @@ _RULE_VERSIONS = ("v1beta2", "v1alpha3")
 Tell = Callable[[dict[str, str], str, str, bool], None]
 
 
+@dataclass(frozen=True, slots=True)
+class NodeLimits:
+    """What the operator allows."""
+
+    namespace: str
+    """Ours. A policy there says what may be done with nodes; those of other namespaces say nothing."""
+    breaker: NodeBreaker
+    window_s: float
+    """The time in which the breaker counts nodes that were kept out lately."""
+    dry_run: bool = False
+
+
 class Nodes:
     """Looks at one node after the other; thread-safe."""
 
     def __init__(
         self,
         session: Session,
+        writes: Callable[[], Session],
         store: Store,
-        breaker: NodeBreaker,
-        window_s: float,
-        dry_run: bool,
+        limits: NodeLimits,
         tell: Tell,
     ) -> None:
-        """`window_s`: the time in which the breaker counts nodes that were kept out lately."""
-        self._session, self._store, self._tell = session, store, tell
-        self._breaker, self._window_s, self._dry_run = breaker, window_s, dry_run
+        """`session`: reads; `writes`: the session for one write, raises `ActionError` unless we lead."""
+        self._session, self._writes = session, writes
+        self._store, self._limits, self._tell = store, limits, tell
         self._lock = threading.Lock()
         self._said: dict[str, str] = {}
         self._lifted: dict[str, float] = {}
@@ -58,12 +72,17 @@ class Nodes:
     @property
     def kept_out(self) -> int:
         """Nodes that we cordoned or tainted."""
-        return sum(view_of(raw).ours for raw in list(self._store.raw_nodes.values()))
+        return len(self.names_kept_out)
+
+    @property
+    def names_kept_out(self) -> list[str]:
+        """Their names; they are looked at also when their agents are silent."""
+        return [name for name, raw in list(self._store.raw_nodes.items()) if view_of(raw).ours]
 
     @property
     def is_full(self) -> bool:
         """True while the breaker allows no more."""
-        return not self._room()
+        return not self._room(suspects=False)
 
     def look(self, name: str) -> None:
         """Do what is to be done about a node; raises `ApiError`."""
@@ -76,15 +95,12 @@ class Nodes:
         if seen is not None and not seen.is_stale(report_s):
             faults, report_s = seen.report.devices, seen.arrived_s
         touched = node.ours or node.condition == "True" or CLEARED in node.annotations
-        if not any(each.fatal for each in faults) and not touched:
+        if not any(each.unfit for each in faults) and not touched:
             return
-        found = holding(
-            list(self._store.policies.values()), self._store.host_namespaces.get(name, ""), {}
-        )
-        policy = (found.policy if found is not None else FaultPolicy()).node
+        policy = self._policy()
         dra = self._by_dra(name) if policy.device_taint and faults else {}
         with self._lock:
-            room = self._room()
+            room = self._room(suspects=False)
             self._do(node, plan(node, faults, report_s, policy, frozenset(dra), room), dra)
 
     def keep_out(self, name: str, reason: str) -> None:
@@ -94,32 +110,33 @@ class Nodes:
             return
         node = view_of(raw)
         with self._lock:
-            if node.ours or node.cordoned:
-                return
-            if not self._room():
-                self._say(
-                    node,
-                    "KcoverBreakerOpen",
-                    f"not cordoned ({reason}): too many nodes are kept out",
-                    True,
-                )
-                return
-            self._do(node, NodePlan(keep_out=reason, cordon=True), {})
+            room = self._room(suspects=True)
+            self._do(node, suspect(node, reason, self._store.wall(), self._policy(), room), {})
 
-    def _room(self) -> bool:
-        now_s, recent = self._store.wall(), 0
+    def _policy(self) -> NodeActions:
+        found = holding(list(self._store.policies.values()), self._limits.namespace, {})
+        return (found.policy if found is not None else FaultPolicy()).node
+
+    def _room(self, suspects: bool) -> bool:
+        """True if one more node may be kept out: on suspicion, or for a device."""
+        now_s, recent, kept_out = self._store.wall(), 0, 0
         for raw in list(self._store.raw_nodes.values()):
-            since = view_of(raw).annotations.get(CORDONED, "").partition(" ")[0]
+            node = view_of(raw)
+            if not node.ours or (node.until_s is not None and not suspects):
+                continue
+            kept_out += 1
             try:
-                recent += bool(since) and now_s - times.from_text(since) < self._window_s
+                since_s = times.from_text(node.annotations[CORDONED].partition(" ")[0])
             except ValueError:
                 continue
-        return self._breaker.room(self.kept_out, len(self._store.nodes), recent)
+            recent += now_s - since_s < self._limits.window_s
+        breaker = self._limits.breaker.for_suspects if suspects else self._limits.breaker
+        return breaker.room(kept_out, len(self._store.nodes), recent)
 
     def _do(self, node: NodeView, todo: NodePlan, dra: Mapping[str, Mapping[str, Any]]) -> None:
         if todo.refused:
             self._say(node, "KcoverBreakerOpen", f"not kept out: {todo.refused}", True)
-        if self._dry_run:
+        if self._limits.dry_run:
             if todo.keep_out:
                 self._say(node, "KcoverDryRun", f"would keep new pods off: {todo.keep_out}", True)
             return
@@ -147,7 +164,7 @@ class Nodes:
         }
         path = f"/api/v1/nodes/{node.name}/status"
         # conditions are merged by their type, so those of others stay
-        self._session.strategic_patch(path, {"status": {"conditions": [condition]}})
+        self._writes().strategic_patch(path, {"status": {"conditions": [condition]}})
         self._say(node, "KcoverDeviceFault" if fault else "KcoverDeviceWell", text, fault)
 
     def _keep_out(self, node: NodeView, todo: NodePlan) -> None:
@@ -158,14 +175,15 @@ class Nodes:
         if todo.taint:
             ours = {"key": TAINT, "value": "fatal", "effect": "NoSchedule"}
             spec["taints"] = [*_others(node), ours]
-        raw = _change(self._session, node, f"{now} {todo.keep_out}", spec)
+        raw = _change(self._writes(), node, f"{now} {todo.keep_out}", spec, todo.until_s)
         self._remember(raw)
         self._say(node, "KcoverCordoned", todo.keep_out, True)
 
     def let_go(self, node: NodeView) -> None:
         """Take away what we did to a node, and nothing else."""
-        self._remember(release(self._session, node))
-        self._say(node, "KcoverUncordoned", "declared well after a fault", False)
+        self._remember(release(self._writes(), node))
+        why = "declared well after a fault" if node.until_s is None else "kept out for long enough"
+        self._say(node, "KcoverUncordoned", why, False)
 
     def _remember(self, raw: Mapping[str, Any]) -> None:
         if raw.get("metadata"):
@@ -218,7 +236,7 @@ class Nodes:
                 "spec": {"deviceSelector": dict(selector), "taint": taint},
             }
             try:
-                self._session.create(f"{_RESOURCE}/{version}/devicetaintrules", body)
+                self._writes().create(f"{_RESOURCE}/{version}/devicetaintrules", body)
             except Conflict:
                 return
             except NotFound:
@@ -236,7 +254,7 @@ class Nodes:
             for each in found.get("items") or ():
                 metadata = each["metadata"]
                 if times.from_text(metadata["creationTimestamp"]) <= cleared_s:
-                    self._session.delete(f"{path}/{metadata['name']}")
+                    self._writes().delete(f"{path}/{metadata['name']}")
                     self._say(node, "KcoverDeviceUntainted", metadata["name"], False)
             return
 
@@ -251,10 +269,18 @@ def _others(node: NodeView) -> list[Mapping[str, Any]]:
 
 
 def _change(
-    session: Session, node: NodeView, note: str | None, spec: Mapping[str, Any]
+    session: Session,
+    node: NodeView,
+    note: str | None,
+    spec: Mapping[str, Any],
+    until_s: float | None = None,
 ) -> dict[str, Any]:
+    until = times.to_text(until_s) if until_s is not None else None
     # a list of taints is replaced whole: refused if anybody changed the node since
-    metadata = {"resourceVersion": node.resource_version, "annotations": {CORDONED: note}}
+    metadata = {
+        "resourceVersion": node.resource_version,
+        "annotations": {CORDONED: note, UNTIL: until},
+    }
     return session.merge_patch(
         f"/api/v1/nodes/{node.name}", {"metadata": metadata, "spec": dict(spec)}
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from kcover_ebpf.cluster import times
 from kcover_ebpf.cluster.gang import HELD_BY, GangPod, Target, Top
 from kcover_ebpf.cluster.incident import JobRef
+from kcover_ebpf.cluster.kinds import gang_of
 from kcover_ebpf.cluster.pods import Owner
 from kcover_ebpf.cluster.policy import ARMED
 from kcover_ebpf.cluster.restart import Means, Restart, at, group_of, path, restarts
@@ -19,6 +21,8 @@ from kcover_ebpf.kube.session import Session
 _KEEP_S = 60.0
 """What stands between a pod and its top owner hardly ever changes."""
 _MOST_STEPS = 6
+_MOST_BRANCHES = 16
+"""Controllers of one gang's pods that are asked for; a JobSet may have hundreds, all below the same top."""
 _ENDS = ("Complete", "Completed", "Succeeded", "Finished", "Failed", "Aborted", "Terminated")
 
 
@@ -29,6 +33,8 @@ class Found:
     top: Top
     created_s: float | None = None
     """Creation of the object; None for one of an unknown kind."""
+    strays: frozenset[str] = frozenset()
+    """Pods (uids) that carry the labels of the gang and do not belong to the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,29 +43,86 @@ class _Link:
     owner: Owner | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """Pods of one controller, and what stands at the top of it."""
+
+    owner: Owner
+    pods: tuple[GangPod, ...]
+    ref: JobRef
+    raw: Mapping[str, Any] | None
+    """The object of `ref`, if it was read just now."""
+    armed: bool
+    """Something on the way carries the label that arms."""
+    named: bool
+    """Something on the way has the name that the pods' labels say: there is only one such object."""
+    complete: bool
+    """False where an owner on the way is gone: the pods may belong to anything."""
+
+
+def _weight(pods: Sequence[GangPod]) -> tuple[int, float]:
+    # by number, and of as many the older ones: whoever copies labels comes later
+    live = [each for each in pods if each.is_live]
+    return len(live), -min(each.pod.created_s for each in pods)
+
+
+def _bare(pods: Sequence[GangPod]) -> Found | None:
+    if not pods:
+        return None
+    first = min(pods, key=lambda each: (not each.is_live, each.pod.name)).pod
+    ref = JobRef("Pod", first.name, first.uid, "v1")
+    return Found(Top(ref, None, armed=_most_are_armed(pods)), first.created_s)
+
+
+def _most_are_armed(pods: Sequence[GangPod]) -> bool:
+    """True if most carry the label: one that somebody adds to a gang does not arm it."""
+    return sum(each.pod.labels.get(ARMED) == "true" for each in pods) * 2 > len(pods)
+
+
 class Owners:
     """Walks up; asks the API server for each object between, once in a while."""
 
     def __init__(self, session: Session, clock: Callable[[], float] = time.monotonic) -> None:
         self._session, self._clock = session, clock
-        self._links: dict[str, tuple[float, _Link]] = {}
+        self._links: dict[tuple[str, str], tuple[float, _Link]] = {}
+        """By namespace and uid: anybody may write the uid of a foreign object into an ownerReference."""
         self._queue_version: str | None = None
 
-    def of_pods(self, namespace: str, pods: Sequence[GangPod]) -> Found | None:
-        """The top owner of these pods; None without a pod, or if it is gone already."""
-        if not pods:
-            return None
-        first = min(pods, key=lambda each: (not each.is_live, each.pod.name)).pod
-        armed = any(each.pod.labels.get(ARMED) == "true" for each in pods)
-        if first.controller is None:
-            ref = JobRef("Pod", first.name, first.uid, "v1")
-            return Found(Top(ref, None, armed=armed), first.created_s)
-        ref, up_armed, raw = self._climb(namespace, first.controller)
+    def of_pods(
+        self, namespace: str, pods: Sequence[GangPod], job: JobRef | None = None
+    ) -> Found | None:
+        """The top owner of these pods; None without a pod, or if it is gone already.
+
+        Labels are anybody's, so pods of several owners may carry the same. The owner that counts is `job`, if that is
+        given (and then it is looked for also without a pod), else one with the name that the labels say, else the one
+        of most pods. Pods that belong to others are strays.
+        """
+        branches = self._branches(namespace, pods) if pods else []
+        if job is None and not branches:
+            return _bare(pods)
+        ref = job or max(branches, key=lambda each: (each.named, *_weight(each.pods))).ref
+        ours = [each for each in branches if each.ref.uid == ref.uid]
+        raw = next((each.raw for each in ours if each.raw is not None), None)
         found = self.of_ref(namespace, ref, pods, raw)
-        if found is None:
-            return None
-        top = replace(found.top, armed=found.top.armed or armed or up_armed)
-        return replace(found, top=top)
+        if found is None or ref.kind == "Pod":
+            return found
+        elsewhere = {each.owner for each in branches if each.complete and each not in ours}
+        strays = [each.pod.uid for each in pods if each.pod.controller in {None, *elsewhere}]
+        members = [pod for each in ours for pod in each.pods]
+        armed = found.top.armed or any(each.armed for each in ours) or _most_are_armed(members)
+        return replace(found, top=replace(found.top, armed=armed), strays=frozenset(strays))
+
+    def _branches(self, namespace: str, pods: Sequence[GangPod]) -> list[_Branch]:
+        """Pods by their controllers, the largest and oldest first; without pods that have none."""
+        by_owner: defaultdict[Owner, list[GangPod]] = defaultdict(list)
+        for each in pods:
+            if each.pod.controller is not None:
+                by_owner[each.pod.controller].append(each)
+        groups = sorted(by_owner.items(), key=lambda each: _weight(each[1]), reverse=True)
+        names = {value for _, value in gang_of(pods[0].pod).selector}
+        return [
+            self._climb(namespace, owner, group, names) for owner, group in groups[:_MOST_BRANCHES]
+        ]
 
     def of_ref(
         self,
@@ -95,25 +158,30 @@ class Owners:
         )
         return Found(top, times.from_text(str(metadata["creationTimestamp"])))
 
-    def _climb(self, namespace: str, owner: Owner) -> tuple[JobRef, bool, Mapping[str, Any] | None]:
-        """The top, whether anything on the way arms it, and the top's object if it was read."""
-        armed = False
+    def _climb(self, namespace: str, first: Owner, pods: list[GangPod], names: set[str]) -> _Branch:
+        """From one controller to the top; `names`: what the labels of the pods say."""
+        owner, armed, named, complete = first, False, False, False
+        raw: Mapping[str, Any] | None = None
         for _ in range(_MOST_STEPS):
             link, raw = self._link(namespace, owner)
             if link is None:
+                complete = restarts().find(owner.api_version, owner.kind) is None
                 break
-            armed = armed or link.armed
+            armed, named = armed or link.armed, named or owner.name in names
             if link.owner is None:
+                complete = True
                 break
             owner = link.owner
-        return JobRef(owner.kind, owner.name, owner.uid, owner.api_version), armed, raw
+        ref = JobRef(owner.kind, owner.name, owner.uid, owner.api_version)
+        return _Branch(first, tuple(pods), ref, raw, armed, named, complete)
 
     def _link(self, namespace: str, owner: Owner) -> tuple[_Link | None, Mapping[str, Any] | None]:
         """What is above an owner, and the owner's object if it was read now.
 
-        None, None for a kind that is not in the table, or an object that is gone.
+        None, None for a kind that is not in the table, or an object that is gone or has another uid.
         """
-        kept = self._links.get(owner.uid)
+        key = namespace, owner.uid
+        kept = self._links.get(key)
         if kept is not None and self._clock() - kept[0] < _KEEP_S:
             return kept[1], None
         row = restarts().find(owner.api_version, owner.kind)
@@ -126,12 +194,14 @@ class Owners:
         except NotFound:
             return None, None
         metadata = raw.get("metadata") or {}
+        if metadata.get("uid") != owner.uid:
+            return None, None
         above = [_owner(each) for each in metadata.get("ownerReferences") or ()]
         armed = (metadata.get("labels") or {}).get(ARMED) == "true"
         link = _Link(armed, next((each for each in above if each.controller), None))
         if len(self._links) > 10_000:
             self._links.clear()
-        self._links[owner.uid] = self._clock(), link
+        self._links[key] = self._clock(), link
         return link, raw
 
     def _target(

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from kcover_ebpf.cluster.nodes import NodeBreaker
 from kcover_ebpf.cluster.report import API_VERSION
 from kcover_ebpf.controller.archive import Archive
+from kcover_ebpf.controller.breaker import Limits
 from kcover_ebpf.controller.gangs import Gangs
-from kcover_ebpf.controller.jobs import Jobs, Limits
-from kcover_ebpf.controller.nodes import Nodes
+from kcover_ebpf.controller.jobs import Jobs
+from kcover_ebpf.controller.nodes import NodeLimits, Nodes
 from kcover_ebpf.controller.owners import Owners
 from kcover_ebpf.controller.store import GangKey, Store
 from kcover_ebpf.controller.story import Story
@@ -49,6 +50,12 @@ class ControllerSettings:
     nodes: NodeBreaker = field(default_factory=NodeBreaker)
     workers: int = 16
 
+    @property
+    def about_nodes(self) -> NodeLimits:
+        """What may be done with nodes."""
+        limits = self.limits
+        return NodeLimits(self.namespace, self.nodes, limits.window_s, limits.dry_run)
+
 
 class Controller:
     """One replica."""
@@ -66,7 +73,7 @@ class Controller:
         limits = settings.limits
         self._jobs = Jobs(store, self._gangs, owners, self._writer, self._story, limits)
         self._nodes = Nodes(
-            session, store, settings.nodes, limits.window_s, limits.dry_run, self._story.event
+            session, lambda: self._writer.api, store, settings.about_nodes, self._story.event
         )
         self._elector = Elector(
             session,
@@ -131,7 +138,7 @@ class Controller:
         if self._elector.leads:
             for key in self._store.gangs:
                 self._queue.add(key)
-            for name in list(self._store.host_reports):
+            for name in {*list(self._store.host_reports), *self._nodes.names_kept_out}:
                 self._queue.add(name)
 
     def _on_lead(self, leads: bool) -> None:

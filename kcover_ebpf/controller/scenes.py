@@ -53,12 +53,7 @@ class Scenes:
 
     def found(self, key: GangKey, live: Incident | None, pods: tuple[GangPod, ...]) -> Found | None:
         """The top owner; that of the incident, if there is one."""
-        if live is None:
-            return self._owners.of_pods(key.namespace, pods)
-        above = self._owners.of_pods(key.namespace, pods)
-        if above is not None and above.top.ref.uid == live.job.uid:
-            return above
-        return self._owners.of_ref(key.namespace, live.job, pods)
+        return self._owners.of_pods(key.namespace, pods, live.job if live is not None else None)
 
     def policy(
         self, key: GangKey, pods: tuple[GangPod, ...], live: Incident | None
@@ -94,4 +89,14 @@ class Scenes:
             else:
                 self._store.triggers.pop(key, None)
         agents = frozenset(each.report.node for each in seen if not each.is_stale(now_s))
-        return World(now_s, found.top if found else None, pods, seen, merged, agents)
+        nodes = {each.pod.node for each in pods}
+        return World(
+            now_s=now_s,
+            top=found.top if found else None,
+            pods=pods,
+            reports=seen,
+            merged=merged,
+            agents=agents,
+            ready=frozenset(each for each in nodes if self._store.is_ready(each)),
+            fenced=frozenset(each for each in nodes if self._store.is_out_of_service(each)),
+        )

@@ -19,6 +19,7 @@ from kcover_ebpf.kube.watch import Change, Event
 
 Uid = NewType("Uid", str)
 _LATE_S = 2.0
+_OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 TRIGGER_S = 180.0
 """An Event that asks for a recovery is not acted on when it is older."""
 
@@ -77,7 +78,6 @@ class Store:
     incidents: dict[tuple[str, str], Incident] = field(default_factory=dict)
     host_reports: dict[str, Seen] = field(default_factory=dict)
     """Reports about nodes themselves, by node."""
-    host_namespaces: dict[str, str] = field(default_factory=dict)
     orphans: dict[GangKey, Incident] = field(default_factory=dict)
     """Incidents that somebody deleted while their job was being restarted."""
     triggers: dict[GangKey, tuple[float, Merged]] = field(default_factory=dict)
@@ -119,7 +119,6 @@ class Store:
             if said.job is None:
                 self._where[uid] = None, said.node
                 self.host_reports[said.node] = seen
-                self.host_namespaces[said.node] = str(metadata.get("namespace", ""))
             else:
                 key = gang_key(str(metadata.get("namespace", "")), said.job.selector)
                 self._where[uid] = key, said.node
@@ -236,13 +235,23 @@ class Store:
         with self._lock:
             return tuple(self._reports.get(key, {}).values())
 
+    def is_ready(self, node: str) -> bool:
+        """True if the kubelet of a node answers."""
+        state = self.nodes.get(node)
+        return state is not None and state.ready
+
+    def is_out_of_service(self, node: str) -> bool:
+        """True if somebody said of a node that nothing runs there any more; Kubernetes fences by the same taint."""
+        spec = (self.raw_nodes.get(node) or {}).get("spec") or {}
+        return any(each.get("key") == _OUT_OF_SERVICE for each in spec.get("taints") or ())
+
     @property
     def gangs(self) -> list[GangKey]:
-        """All gangs about which there is a report or an incident that is not over."""
+        """All gangs about which there is a report, or an incident that is not over or was deleted before it was."""
         with self._lock:
-            told = set(self._reports)
+            told = {*self._reports, *self.orphans}
             for each in self.incidents.values():
-                if each.status is None or not each.status.phase.is_over:
+                if each.is_guarded or each.status is None or not each.status.phase.is_over:
                     told.add(gang_key(each.namespace, each.selector))
             return list(told)
 
@@ -252,12 +261,12 @@ class Store:
             ours = list(self._told.get(key, {}).values())
         return sorted(ours, key=lambda each: (each.created_s, each.name))
 
-    def acting(self, window_s: float) -> set[str]:
-        """Jobs (uids) that are being shut down, or were restarted within the window."""
+    def acting(self, window_s: float) -> dict[str, str]:
+        """Jobs that are being shut down, or were restarted within the window: uid to namespace."""
         since_s = self.wall() - window_s
         with self._lock:
             return {
-                each.job.uid
+                each.job.uid: each.namespace
                 for each in self.incidents.values()
                 if each.status is not None
                 and (

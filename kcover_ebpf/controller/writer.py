@@ -1,4 +1,4 @@
-"""The only part of the controller that writes to the API server, apart from its lease.
+"""What the controller writes to the API server, apart from its lease; nodes.py writes through `Writer.api`, too.
 
 Every call may be made twice: statuses carry the resourceVersion they were made from, deletions the uid,
 holds the resourceVersion of the object, and what is created has a fixed name.
@@ -42,7 +42,8 @@ class Writer:
         self._session, self._cordon, self._leads = session, cordon, leads
 
     @property
-    def _api(self) -> Session:
+    def api(self) -> Session:
+        """The session, for one write; raises `ActionError` unless we lead."""
         # a look that was begun as the leader may go on for longer than the lease
         if not self._leads():
             raise ActionError("nothing is written: another controller may lead by now")
@@ -50,19 +51,30 @@ class Writer:
 
     def create(self, made: Incident) -> dict[str, Any]:
         """Make an incident."""
-        return self._api.create(_incidents(made.namespace), incident.object_of(made))
+        return self.api.create(_incidents(made.namespace), incident.object_of(made))
 
     def status(self, known: Incident, status: Status) -> dict[str, Any]:
         """Write a status; `Conflict` if anybody wrote the incident since we read it."""
         body = incident.object_of(known)
         body["metadata"] |= {"resourceVersion": known.resource_version, "uid": known.uid}
         body["status"] = incident.status_of(status)
-        return self._api.replace(f"{_incidents(known.namespace)}/{known.name}/status", body)
+        return self.api.replace(f"{_incidents(known.namespace)}/{known.name}/status", body)
+
+    def guard(self, known: Incident, wanted: bool) -> dict[str, Any] | None:
+        """Put our finalizer on an incident, or take it off; None if it is gone. `Conflict` as for `status`."""
+        others = [each for each in known.finalizers if each != incident.FINALIZER]
+        finalizers = [*others, incident.FINALIZER] if wanted else others
+        metadata = {"resourceVersion": known.resource_version, "uid": known.uid}
+        body = {"metadata": {**metadata, "finalizers": finalizers}}
+        try:
+            return self.api.merge_patch(f"{_incidents(known.namespace)}/{known.name}", body)
+        except NotFound:
+            return None
 
     def delete_incident(self, known: Incident) -> None:
         """Delete an incident, unless another one has its name by now."""
         try:
-            self._api.delete(f"{_incidents(known.namespace)}/{known.name}", known.uid)
+            self.api.delete(f"{_incidents(known.namespace)}/{known.name}", known.uid)
         except (NotFound, Conflict):
             return
 
@@ -98,14 +110,14 @@ class Writer:
         _LOG.info(
             "%s %s/%s/%s", "hold" if call.held else "release", namespace, target.plural, target.name
         )
-        self._api.merge_patch(path, body)
+        self.api.merge_patch(path, body)
 
     def _delete(self, namespace: str, call: Delete) -> None:
         propagation = "Foreground" if call.foreground else None
         for name, uid in call.pods:
             _LOG.info("delete pod %s/%s (grace %d s)", namespace, name, call.grace_s)
             try:
-                self._api.delete(
+                self.api.delete(
                     f"/api/v1/namespaces/{namespace}/pods/{name}", uid, call.grace_s, propagation
                 )
             except (NotFound, Conflict):
@@ -116,10 +128,10 @@ class Writer:
             raise ActionError("a collection of pods cannot be deleted without labels")
         selector = ",".join(f"{key}={value}" for key, value in call.selector.items())
         _LOG.info("delete all pods of %s in %s", selector, namespace)
-        path, api = f"/api/v1/namespaces/{namespace}/pods", self._api
+        path = f"/api/v1/namespaces/{namespace}/pods"
         parts = [f"{selector},{key} in ({','.join(values)})" for key, values in call.shares]
         with ThreadPoolExecutor(max(len(parts), 1)) as pool:
-            list(pool.map(lambda part: api.delete_collection(path, part), parts or [selector]))
+            list(pool.map(lambda part: self.api.delete_collection(path, part), parts or [selector]))
 
     def _command(self, namespace: str, call: Command) -> None:
         group = group_of(call.target.api_version)
@@ -139,7 +151,7 @@ class Writer:
         }
         _LOG.info("command %s for %s %s/%s", call.action, group, namespace, call.target.name)
         try:
-            self._api.create(f"/apis/bus.volcano.sh/v1alpha1/namespaces/{namespace}/commands", body)
+            self.api.create(f"/apis/bus.volcano.sh/v1alpha1/namespaces/{namespace}/commands", body)
         except Conflict:
             return  # it is there already, and was not carried out yet
 
@@ -156,7 +168,7 @@ class Writer:
         }
         if said.is_known:
             try:
-                self._api.merge_patch(f"{events}/{said.name}", body)
+                self.api.merge_patch(f"{events}/{said.name}", body)
             except NotFound:
                 pass  # Events live for an hour, by default
             else:
@@ -174,10 +186,10 @@ class Writer:
             "firstTimestamp": _seconds(said.first_s),
         }
         try:
-            self._api.create(events, new | body)
+            self.api.create(events, new | body)
         except Conflict:
             # told by the controller that led before us
-            self._api.merge_patch(f"{events}/{said.name}", body)
+            self.api.merge_patch(f"{events}/{said.name}", body)
 
 
 def _seconds(time_s: float) -> str:

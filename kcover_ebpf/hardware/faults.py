@@ -36,10 +36,11 @@ def of_xid(
     # a switch error of one link ends the jobs on that link's GPU, which then says so itself
     fabric_wide = judged is not None and judged.action is Action.RESET_FABRIC
     lost = judged is not None and judged.ends_job and (fabric_wide or not switch)
+    unfit = judged is not None and judged.device_unfit
     code = entry.name if entry is not None else f"Xid {report.number}"
     text = _xid_text(report, code, entry)
     return [
-        DeviceFault(report.boottime_ns, pid, report.device, code, text, ends_job=lost)
+        DeviceFault(report.boottime_ns, pid, report.device, code, text, lost, device_unfit=unfit)
         for pid in sorted(concerned)
     ]
 
@@ -54,7 +55,7 @@ def of_aer(error: AerError, holders: Collection[Pid], held: str) -> list[DeviceF
     at = "" if error.device == held else f" of port {error.device} above {held}"
     text = f"PCIe {word} error{at or f' of {held}'}: {what}"
     return [
-        DeviceFault(error.boottime_ns, pid, held, f"AER {word}", text, ends_job=fatal)
+        DeviceFault(error.boottime_ns, pid, held, f"AER {word}", text, fatal, device_unfit=fatal)
         for pid in sorted(holders)
     ]
 
@@ -65,7 +66,15 @@ def of_notice(notice: DeviceNotice, holders: Collection[Pid], held: str) -> list
         return []
     lethal = notice.notice in _LETHAL_NOTICES or notice.notice is Notice.SLOT_DOWN
     return [
-        DeviceFault(notice.boottime_ns, pid, held, notice.notice.value, notice.text, lethal)
+        DeviceFault(
+            notice.boottime_ns,
+            pid,
+            held,
+            notice.notice.value,
+            notice.text,
+            ends_job=lethal,
+            device_unfit=lethal,
+        )
         for pid in sorted(holders)
     ]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kcover_ebpf.cluster import times
-from kcover_ebpf.errors import ApiError, NotFound
+from kcover_ebpf.errors import ApiError, Conflict, NotFound
 from kcover_ebpf.kube.session import Session
 
 DURATION_S = 15.0
@@ -35,6 +35,8 @@ class Claim:
     seen_s: float = 0.0
     renewed_s: float | None = None
     """When we renewed last; None unless we hold it."""
+    from_s: float = 0.0
+    """We do not lead before."""
 
     def observe(self, holder: str, renewed: str, now_s: float) -> None:
         """Take a look at the lease."""
@@ -51,7 +53,8 @@ class Claim:
 
     def leads(self, now_s: float) -> bool:
         """True while it is safe to act."""
-        return self.renewed_s is not None and now_s - self.renewed_s < GIVE_UP_S
+        ours = self.renewed_s is not None and now_s - self.renewed_s < GIVE_UP_S
+        return ours and now_s >= self.from_s
 
 
 class Elector:
@@ -123,7 +126,12 @@ class Elector:
             self._stop.wait(wait_s)
 
     def renew(self, wall_s: float) -> None:
-        """Take the lease, or keep it, if that is possible now; raises `ApiError`."""
+        """Take the lease, or keep it, if that is possible now; raises `ApiError`.
+
+        Who finds that somebody else wrote its lease, or that it is gone, does not lead until it has it again. A lease
+        that belongs to a pod goes with it, and the program in that pod may live on, cut off from its node's control
+        plane: who makes the lease anew waits until that one has given up.
+        """
         asked_s = self._clock()
         path = f"{self._collection}/{self._name}"
         lease, self._held = self._held, None
@@ -131,7 +139,9 @@ class Elector:
             try:
                 lease = self._session.get(path)
             except NotFound:
+                self._claim.renewed_s = None
                 self._held = self._session.create(self._collection, self._new(wall_s))
+                self._claim.from_s = asked_s + GIVE_UP_S if self._owners else asked_s
                 self._mine(self._held, asked_s)
                 return
             spec = lease.get("spec") or {}
@@ -142,7 +152,11 @@ class Elector:
         lease["metadata"]["ownerReferences"] = self._owners
         lease["spec"] = self._spec(lease.get("spec") or {}, wall_s)
         # refused if anybody wrote it since: then it is read again
-        self._held = self._session.replace(path, lease)
+        try:
+            self._held = self._session.replace(path, lease)
+        except (Conflict, NotFound):
+            self._claim.renewed_s = None
+            raise
         self._mine(lease, asked_s)
 
     def _mine(self, lease: dict[str, Any], asked_s: float) -> None:

@@ -43,7 +43,7 @@ CONTROLLER = (
     | rights("", "nodes", "list watch")
     | rights("", "events", "list watch create patch")
     | rights("kcover.io", "faultpolicies faultreports", "list watch")
-    | rights("kcover.io", "incidents", "list watch create delete")
+    | rights("kcover.io", "incidents", "list watch create patch delete")
     | rights("kcover.io", "incidents/status", "update")
     | OF_JOBS
     | OF_OTHER_KINDS

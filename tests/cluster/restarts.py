@@ -47,6 +47,7 @@ class Program:
         """Run it."""
         program = str(Path(sys.executable).with_name("kcover-ebpf"))
         command = [program, "controller", "--breaker-jobs", "100"]
+        command += ["--max-restarts=100", "--min-backoff=0s", "--namespace-percent=100"]
         command += ["--kubeconfig", str(self._kubeconfig), "--namespace", self._names[0]]
         command += [f"--lease={lease}", *(f"--only={name}" for name in self._names)]
         command += self._options

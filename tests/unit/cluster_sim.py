@@ -64,6 +64,12 @@ class Sim:
     stuck_index: int | None = None
     """This rank is in state D until `thaw_s`."""
     thaw_s: float = 1e9
+    unreachable: frozenset[str] = frozenset()
+    """Nodes whose kubelet does not answer."""
+    fenced: frozenset[str] = frozenset()
+    """Nodes that carry the taint out-of-service."""
+    kept_s: float = 0.0
+    """A finalizer keeps the object of a pod for so long after its processes are gone."""
     launcher: int | None = None
     """This pod holds no rank, and is alone on node n9."""
     helps: bool = True
@@ -166,7 +172,9 @@ class Sim:
             if pod.deleted_s is not None:
                 if pod.process != "stuck" and self.now_s >= pod.deleted_s:
                     pod.process = "dead"
-                if pod.process == "dead":
+                if pod.process == "dead" and pod.phase == "Running":
+                    pod.phase, pod.died_s = "Failed", self.now_s
+                if pod.process == "dead" and self.now_s - pod.died_s >= self.kept_s:
                     self.pods.remove(pod)
                     self.log.append(f"{self.now_s - START_S:.2f} gone {pod.uid}")
             elif pod.process in ("dead", "making"):
@@ -254,6 +262,8 @@ class Sim:
             pods=tuple(self._pod(pod) for pod in self.pods),
             reports=tuple(self._report(node) for node in sorted(self.agents)),
             agents=self.agents,
+            ready=frozenset({"n0", "n1", "n9"}) - self.unreachable,
+            fenced=self.fenced,
         )
 
     def _pod(self, pod: SimPod) -> gang.GangPod:
@@ -282,6 +292,7 @@ class Sim:
             (),
             (container,),
             pod.ready and pod.process != "dead",
+            finalizers=("example.com/kept",) if self.kept_s else (),
         )
         return gang.GangPod(seen, pod.grace_s, "Never")
 

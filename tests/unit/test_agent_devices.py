@@ -248,3 +248,42 @@ def test_a_harmless_event_is_dropped_after_a_day_a_state_or_a_fatal_fault_is_not
     known.on_pass((24 * 3600 + 3) * S)
     assert told(known) == [(GPU, "xid_79", True), (NIC, "link_down", False)]
     assert known.version > version
+
+
+@pytest.mark.parametrize(
+    ("fact", "fatal", "unfit"),
+    [
+        (xid(79), True, True),
+        (xid(94), True, False),
+        (xid(32), True, False),
+        (xid(64), False, True),
+        (xid(74), False, True),
+        (aer(GPU, AerSeverity.FATAL), True, True),
+        (notice(GPU, Notice.GPU_LOST), True, True),
+        (notice(PORT, Notice.SLOT_DOWN), True, True),
+        (port(up=False), False, False),
+    ],
+    ids=[
+        "xid 79",
+        "contained",
+        "push buffer",
+        "remap failed",
+        "nvlink",
+        "aer",
+        "lost",
+        "slot",
+        "port",
+    ],
+)
+def test_board__a_lost_job_and_an_unfit_device_are_two_things(fact, fatal, unfit):
+    known = board()
+    known.observe(fact)
+    assert {(each.fatal, each.unfit) for each in known.pictures(5 * S)} == {(fatal, unfit)}
+
+
+def test_board__a_port_that_stays_down_is_unfit():
+    known = board()
+    known.observe(port(up=False))
+    known.on_pass(11 * S)
+    known.observe(replace(port(up=False), boottime_ns=12 * S))
+    assert [each.unfit for each in known.pictures(13 * S)] == [True]

@@ -142,3 +142,30 @@ def test_a_reader_that_knows_nothing_of_closing_still_reads() -> None:
     found = incident_of(raw).status
     assert found is not None
     assert not found.is_closed
+
+
+def test_archive__what_cannot_be_deleted_does_not_keep_the_rest(store) -> None:
+    for index in range(100):
+        held = put(store, f"held-{index:03}", Phase.RECOVERED, 9 * DAY_S)
+        if index < 50:
+            store.put(replace(held, finalizers=("example.com/x",), is_leaving=True))
+    for index in range(60):
+        put(store, f"old-{index}", Phase.RECOVERED, 8 * DAY_S)
+    writer = Writer()
+    archive = Archive(store, Owners(None), writer, lambda: True)  # type: ignore[arg-type]
+    archive.look()
+    store.wall = lambda: NOW_S + 15.0
+    archive.look()
+    assert {f"old-{index}" for index in range(60)} <= set(writer.deleted)
+    assert "held-000" not in writer.deleted, "it is being deleted already"
+
+
+def test_archive__no_window_of_a_policy_keeps_incidents_for_ever(store) -> None:
+    kept = put(store, "old", Phase.RECOVERED, 31 * DAY_S)
+    assert kept.status is not None
+    store.put(replace(kept, status=kept.status.begin(Way.IN_PLACE, NOW_S - 31 * DAY_S)))
+    endless = FaultPolicy(restarts=Restarts(window_seconds=10**9))
+    store.policies[Uid("p")] = NamedPolicy("ns", "p", endless)
+    writer = Writer()
+    look(store, Owners(None), writer)
+    assert writer.deleted == ["old"]

@@ -186,9 +186,9 @@ def test_an_incident_deleted_while_its_job_is_down_is_not_forgotten(store):
 
 def test_the_breaker_counts_jobs_that_go_down_and_those_of_the_last_minutes(store):
     store.wall.now_s = WRITTEN_S + 100
-    assert store.acting(300) == set()
+    assert store.acting(300) == {}
     store.on_incident(incident("1", "ShuttingDown"))
-    assert store.acting(300) == {"ju"}
+    assert store.acting(300) == {"ju": "ns"}
     store.on_incident(incident("2", "Recovered", "2026-01-01T00:01:00Z"))
-    assert store.acting(300) == {"ju"}
-    assert store.acting(30) == set()
+    assert store.acting(300) == {"ju": "ns"}
+    assert store.acting(30) == {}

@@ -92,6 +92,9 @@ STOPS = {
         ask(world(), FaultPolicy(approval=Approval.MANUAL)), Phase.DECIDED, "kubectl kcover approve inc",
     ),
     "the breaker": (ask(world(), gates=Gates(acting=20)), Phase.DECIDED, "20 jobs"),
+    "the breaker of the namespace": (
+        ask(world(), gates=Gates(acting_here=5, most_here=5)), Phase.DECIDED, "5 jobs of this namespace",
+    ),
     "the pause": (
         ask(world(), earlier=1, last_restart_s=NOW_S - 3), Phase.DECIDED, "after a pause",
     ),

@@ -10,7 +10,8 @@ from kcover_ebpf.cluster.gang import Call, DeleteAll, GangPod, Target, Top
 from kcover_ebpf.cluster.incident import Action, Incident, JobRef, Phase, Status, Way
 from kcover_ebpf.cluster.pods import Pod
 from kcover_ebpf.cluster.restart import restarts
-from kcover_ebpf.controller.jobs import Jobs, Limits
+from kcover_ebpf.controller.breaker import Limits
+from kcover_ebpf.controller.jobs import Jobs
 from kcover_ebpf.controller.owners import Found
 from kcover_ebpf.controller.store import Store, gang_key
 
@@ -40,11 +41,11 @@ class World:
         status = told.enter(Phase.SHUTTING_DOWN, START_S, "replace")
         self.store.put(Incident("ns", "i", REF, LABELS, status=status, uid="iu"))
         target = Target("batch/v1", "jobs", "j", ("spec", "suspend"), True, "1", True, "ns/i")
-        found = Found(Top(REF, restarts().find("batch/v1", "Job"), target, armed=True))
+        self.found = Found(Top(REF, restarts().find("batch/v1", "Job"), target, armed=True))
         pods = tuple(pod(index, 1.0 if index == 0 else None) for index in range(30))
-        owners = SimpleNamespace(of_pods=lambda *_: found, of_ref=lambda *_: found)
+        owners = SimpleNamespace(of_pods=lambda *_: self.found, of_ref=lambda *_: self.found)
         gangs = SimpleNamespace(pods=lambda _: pods)
-        self.writer: Any = SimpleNamespace(perform=self._perform)
+        self.writer: Any = SimpleNamespace(perform=self._perform, guard=lambda *_: None)
         story: Any = SimpleNamespace(created_s={}, tell=lambda *_: None)
         self.jobs = Jobs(self.store, gangs, owners, self.writer, story, Limits())  # type: ignore[arg-type]
         self.jobs.wall = lambda: self.now_s
@@ -63,6 +64,23 @@ def test_a_call_that_takes_long_is_not_made_again_for_what_was_known_before_it()
     world.now_s += 2.0
     world.jobs.look(KEY)
     assert len(world.calls) == 2
+
+
+def test_jobs__a_restart_does_not_wait_for_pods_that_are_strays() -> None:
+    world = World(took_s=0.1)
+    live = frozenset(f"u{index}" for index in range(1, 30))
+    world.found = replace(world.found, strays=live)
+    steps: list[str] = []
+
+    def status(_: Incident, written: Status) -> dict[str, object]:
+        assert written.action is not None
+        steps.append(written.action.step)
+        return {}
+
+    world.writer.status = status
+    world.jobs.look(KEY)
+    assert steps == ["Gone"], "the only pod that is the job's own is marked for deletion"
+    assert world.calls == []
 
 
 def test_a_job_waits_a_moment_while_others_are_decided_on() -> None:

@@ -56,6 +56,8 @@ class Server:
 
     def replace(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         self._take("replace")
+        if self.lease is None:
+            raise NotFound("none")
         if body["metadata"]["resourceVersion"] != str(self.version):
             raise Conflict("changed")
         stored = self._store(body)
@@ -81,8 +83,8 @@ def server(clock: Clock) -> Server:
     return Server(clock)
 
 
-def elector(server: Server, identity: str) -> Elector:
-    return Elector(server, "ns", NAME, identity, server.clock)  # type: ignore[arg-type]
+def elector(server: Server, identity: str, pod_uid: str = "") -> Elector:
+    return Elector(server, "ns", NAME, identity, server.clock, pod_uid)  # type: ignore[arg-type]
 
 
 def renew(*electors: Elector) -> None:
@@ -91,6 +93,10 @@ def renew(*electors: Elector) -> None:
             each.renew(each._clock())
         except ApiError:
             continue
+
+
+def leading(*electors: Elector) -> list[Elector]:
+    return [each for each in electors if each.leads]
 
 
 def test_the_first_one_leads_and_renews_with_one_request(server: Server, clock: Clock) -> None:
@@ -170,3 +176,56 @@ def test_a_lease_that_somebody_else_wrote_is_read_again(server: Server, clock: C
     renew(one)
     assert one.leads
     assert server.lease["metadata"]["annotations"] == {"seen": "by hand"}
+
+
+def test_lease__gone_with_the_pod_of_its_holder_makes_no_second_leader(
+    server: Server, clock: Clock
+) -> None:
+    """The pod was deleted by force, its program lives, and the collector took the lease with it."""
+    one, two = elector(server, "one", "uid-1"), elector(server, "two", "uid-2")
+    renew(one)
+    clock.now_s += GIVE_UP_S
+    renew(one)
+    assert leading(one)
+    server.lease = None
+    for _ in range(30):
+        renew(two)
+        assert len(leading(one, two)) < 2
+        clock.now_s += 0.5
+    renew(two)
+    assert leading(two)
+    renew(one)
+    assert not leading(one)
+
+
+def test_lease__written_by_somebody_else_is_no_longer_led_with(
+    server: Server, clock: Clock
+) -> None:
+    one = elector(server, "one")
+    renew(one)
+    server.version += 1
+    assert server.lease is not None
+    server.lease["spec"]["holderIdentity"] = "two"
+    server.lease["metadata"]["resourceVersion"] = str(server.version)
+    renew(one)
+    assert not leading(one)
+    renew(one)
+    assert not leading(one), "it belongs to somebody who may live"
+
+
+def test_lease__made_anew_by_the_one_that_lost_it_is_led_with_after_a_while(
+    server: Server, clock: Clock
+) -> None:
+    one = elector(server, "one", "uid-1")
+    renew(one)
+    clock.now_s += GIVE_UP_S
+    renew(one)
+    assert leading(one)
+    server.lease = None
+    renew(one)
+    renew(one)
+    assert not leading(one)
+    for _ in range(6):
+        clock.now_s += 2.0
+        renew(one)
+    assert leading(one)

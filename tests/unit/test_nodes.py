@@ -20,7 +20,9 @@ from kcover_ebpf.cluster.report import DevicePicture
 
 NOW_S = 1767225600.0
 NODE = NodeView("n", "u", False, {}, (), "")
-XID = DevicePicture("0000:5d:00.0", "xid_79", "fell off the bus", fatal=True, age_s=10.0)
+XID = DevicePicture(
+    "0000:5d:00.0", "xid_79", "fell off the bus", fatal=True, unfit=True, age_s=10.0
+)
 OURS = replace(
     NODE, cordoned=True, annotations={CORDONED: "2025-12-31T23:00:00Z xid"}, condition="True"
 )
@@ -44,9 +46,13 @@ def test_a_fatal_fault_keeps_new_pods_off_the_node():
     assert "xid_79" in found.keep_out
 
 
-def test_a_fault_that_is_not_fatal_changes_nothing():
-    found = decide(faults=(replace(XID, fatal=False),))
+def test_a_fault_that_ends_the_job_and_leaves_the_device_fit_changes_nothing():
+    found = decide(faults=(replace(XID, unfit=False),))
     assert (found.condition, found.keep_out, found.let_go) == (None, "", False)
+
+
+def test_plan__a_device_that_is_unfit_keeps_pods_off_also_where_its_job_goes_on():
+    assert decide(faults=(replace(XID, fatal=False),)).keep_out
 
 
 def test_what_was_done_is_not_done_again():

@@ -168,6 +168,8 @@ class Controller:
         program = Path(sys.executable).with_name("kcover-ebpf")
         command = [str(program), "controller", "--kubeconfig", str(kubeconfig)]
         command += ["--namespace", NAMESPACE, "--breaker-jobs", "100000"]
+        command += ["--max-restarts=100", "--min-backoff=0s", "--max-incidents=100000"]
+        command += ["--namespace-percent=100"]
         self._log = log.open("wb")
         self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
 

@@ -1,0 +1,60 @@
+"""How many jobs may be restarted at once: of the cluster, and of one namespace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kcover_ebpf.cluster.decide import Gates
+from kcover_ebpf.cluster.policy import Bounds
+from kcover_ebpf.controller.store import Store
+
+_SEEN_S = 30.0
+"""What was decided is in the store by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Settings of the controller that concern decisions."""
+
+    dry_run: bool = False
+    jobs: int = 10
+    """The breaker: jobs restarted within the window."""
+    window_s: float = 300.0
+    only: frozenset[str] = frozenset()
+    """Namespaces to look at; empty: all."""
+    namespace_percent: float = 50.0
+    """Share of the breaker that the jobs of one namespace may use; one job is always allowed."""
+    bounds: Bounds = field(default_factory=Bounds)
+    incidents: int = 100
+    """Incidents of one namespace that are not closed."""
+
+    @property
+    def jobs_here(self) -> int:
+        """The breaker of one namespace."""
+        return max(1, int(self.jobs * self.namespace_percent / 100))
+
+
+class Breaker:
+    """Counts jobs that are acted on; whoever asks and reserves holds a lock meanwhile."""
+
+    def __init__(self, store: Store, limits: Limits) -> None:
+        self._store, self._limits = store, limits
+        self._reserved: dict[str, tuple[float, str]] = {}
+        """Job (uid) to when, and in which namespace, it was decided on and is not in the store yet."""
+
+    def gates(self, uid: str, namespace: str) -> Gates:
+        """What others leave to this job."""
+        limits, now_s = self._limits, self._store.wall()
+        self._reserved = {
+            each: at for each, at in self._reserved.items() if now_s - at[0] < _SEEN_S
+        }
+        acting = self._store.acting(limits.window_s) | {
+            each: where for each, (_, where) in self._reserved.items()
+        }
+        acting.pop(uid, None)
+        here = sum(each == namespace for each in acting.values())
+        return Gates(limits.dry_run, len(acting), limits.jobs, here, limits.jobs_here)
+
+    def reserve(self, uid: str, namespace: str) -> None:
+        """A job is about to be restarted."""
+        self._reserved[uid] = self._store.wall(), namespace

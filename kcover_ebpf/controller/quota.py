@@ -1,0 +1,69 @@
+"""How many incidents there may be: one of a gang that is not closed, and so many of a namespace."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from kcover_ebpf.cluster import closing
+from kcover_ebpf.cluster.incident import Incident
+from kcover_ebpf.controller.store import GangKey, Store
+from kcover_ebpf.controller.writer import Writer
+from kcover_ebpf.errors import KcoverError
+
+_LOG = logging.getLogger(__name__)
+_AGAIN_S = 60.0
+"""That a namespace is full is logged no more often."""
+
+
+class Quota:
+    """Makes room by closing what is over; thread-safe as far as `Store` is."""
+
+    def __init__(self, store: Store, writer: Writer, most: int) -> None:
+        """`most`: incidents of a namespace that are not closed."""
+        self._store, self._writer, self._most = store, writer, most
+        self._logged_s: dict[str, float] = {}
+
+    def has_room(self, key: GangKey) -> bool:
+        """True if an incident of this gang may be made; closes the oldest that is over, if that is needed for it."""
+        opened = [
+            each
+            for each in list(self._store.incidents.values())
+            if each.namespace == key.namespace and not _is_closed(each)
+        ]
+        if len(opened) < self._most:
+            return True
+        over = [each for each in opened if each.status is not None and each.status.phase.is_over]
+        oldest = min(over, key=lambda each: each.created_s, default=None)
+        if oldest is not None:
+            close(self._store, self._writer, oldest, "the namespace has too many open incidents")
+            return True
+        now_s = self._store.wall()
+        if now_s - self._logged_s.get(key.namespace, 0.0) >= _AGAIN_S:
+            self._logged_s[key.namespace] = now_s
+            _LOG.warning("no incident for %s: %d of its namespace are open", key, len(opened))
+        return False
+
+    def supersede(self, known: Iterable[Incident], by: str) -> None:
+        """Close what is over among the incidents of a gang: a newer one says what is so now."""
+        for each in known:
+            if each.status is not None and each.status.phase.is_over and not _is_closed(each):
+                try:
+                    close(self._store, self._writer, each, f"{by} is newer")
+                except KcoverError as error:
+                    # the archive closes it some time
+                    _LOG.info("incident %s/%s stays open: %s", each.namespace, each.name, error)
+
+
+def close(store: Store, writer: Writer, known: Incident, why: str) -> None:
+    """Write that an incident is over for good; raises `ApiError`."""
+    assert known.status is not None
+    closed = closing.close(known.status, why, store.wall())
+    written = store.read_incident(writer.status(known, closed))
+    if written is not None:
+        store.put(written)
+    _LOG.info("%s/%s closed: %s", known.namespace, known.name, why)
+
+
+def _is_closed(each: Incident) -> bool:
+    return each.status is not None and each.status.is_closed

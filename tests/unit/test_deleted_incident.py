@@ -1,0 +1,136 @@
+"""An incident that somebody deletes while its job is suspended: whoever leads then resumes the job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+from kcover_ebpf.cluster.gang import Call, Hold, Target, Top
+from kcover_ebpf.cluster.incident import (
+    FINALIZER,
+    Action,
+    Incident,
+    JobRef,
+    Phase,
+    Status,
+    Way,
+    object_of,
+    status_of,
+)
+from kcover_ebpf.cluster.restart import restarts
+from kcover_ebpf.controller.breaker import Limits
+from kcover_ebpf.controller.jobs import Jobs
+from kcover_ebpf.controller.owners import Found
+from kcover_ebpf.controller.store import Store, gang_key
+from kcover_ebpf.kube.watch import Change, Event
+
+LABELS = {"batch.kubernetes.io/job-name": "j"}
+KEY = gang_key("ns", LABELS)
+REF = JobRef("Job", "j", "ju", "batch/v1")
+START_S = 1_767_225_600.0
+
+
+class World:
+    """A Job whose restart has begun; it has no pods, and its object does what it is told."""
+
+    def __init__(self, step: str, held_by: str | None) -> None:
+        self.target = Target(
+            "batch/v1", "jobs", "j", ("spec", "suspend"), True, "1", held_by is not None, held_by
+        )
+        self.raw: dict[str, Any] | None = None
+        self.log: list[str] = []
+        action = Action(Way.REPLACE, step, 1, START_S, "x", {"pods": "2"})
+        status = Status(Phase.OPEN, action=action).enter(Phase.SHUTTING_DOWN, START_S, "replace")
+        self.known = Incident("ns", "i", REF, LABELS, status=status, uid="iu")
+        self.start()
+
+    def start(self) -> None:
+        """Another controller takes over."""
+        self.store = Store(lambda _: None, wall=lambda: START_S)
+        owners: Any = SimpleNamespace(of_pods=self._found, of_ref=self._found)
+        gangs: Any = SimpleNamespace(pods=lambda _: (), forget=lambda _: None)
+        story: Any = SimpleNamespace(created_s={}, tell=lambda *_: None)
+        self.jobs = Jobs(self.store, gangs, owners, self, story, Limits())  # type: ignore[arg-type]
+        self.jobs.wall = lambda: START_S
+
+    def _found(self, *_: object) -> Found:
+        return Found(Top(REF, restarts().find("batch/v1", "Job"), self.target, armed=True))
+
+    def perform(self, namespace: str, call: Call, mark: str) -> None:
+        assert isinstance(call, Hold)
+        self.log.append(f"held={call.held}")
+        self.target = replace(self.target, held=call.held, held_by=mark if call.held else None)
+
+    def status(self, known: Incident, status: Status) -> dict[str, Any]:
+        return self._object(replace(known, status=status))
+
+    def guard(self, known: Incident, wanted: bool) -> dict[str, Any]:
+        self.log.append(f"guarded={wanted}")
+        return self._object(replace(known, finalizers=(FINALIZER,) if wanted else ()))
+
+    def _object(self, known: Incident) -> dict[str, Any]:
+        raw = object_of(known)
+        raw["metadata"] |= {"uid": "iu", "finalizers": list(known.finalizers)}
+        assert known.status is not None
+        return raw | {"status": status_of(known.status)}
+
+    def delete(self) -> dict[str, Any]:
+        (known,) = self.store.of_gang(KEY)
+        raw = self._object(known)
+        raw["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:01Z"
+        self.store.on_incident(Event(Change.SET, raw))
+        return raw
+
+
+def test_deleted__an_incident_cannot_go_once_its_job_may_be_suspended() -> None:
+    world = World("Suspend", None)
+    world.store.put(world.known)
+    world.jobs.look(KEY)
+    assert world.log[:2] == ["guarded=True", "held=True"]
+
+
+def test_deleted__the_job_is_resumed_before_its_incident_goes() -> None:
+    world = World("Terminate", "ns/i")
+    world.store.put(replace(world.known, finalizers=(FINALIZER,)))
+    world.delete()
+    world.jobs.look(KEY)
+    assert world.log == ["held=False", "guarded=False"]
+
+
+def test_deleted__a_controller_that_starts_later_resumes_the_job() -> None:
+    world = World("Terminate", "ns/i")
+    world.store.put(replace(world.known, finalizers=(FINALIZER,)))
+    raw = world.delete()
+    world.start()
+    world.store.on_incident(Event(Change.SET, raw))
+    assert world.store.gangs == [KEY]
+    world.jobs.look(KEY)
+    assert world.log == ["held=False", "guarded=False"]
+
+
+def test_deleted__what_somebody_else_suspended_is_left_alone() -> None:
+    world = World("Terminate", "ns/another")
+    world.store.put(replace(world.known, finalizers=(FINALIZER,)))
+    world.delete()
+    world.jobs.look(KEY)
+    assert world.log == ["guarded=False"]
+
+
+def test_deleted__a_stand_by_that_saw_it_go_without_the_finalizer_knows_it_when_it_leads() -> None:
+    world = World("Terminate", "ns/i")
+    world.store.put(world.known)
+    world.store.on_incident(Event(Change.GONE, world._object(world.known)))
+    assert world.store.gangs == [KEY]
+    world.jobs.look(KEY)
+    assert world.log == ["held=False"]
+    assert world.store.gangs == []
+
+
+def test_deleted__an_incident_that_is_over_may_go() -> None:
+    world = World("Suspend", "ns/another")
+    world.store.put(replace(world.known, finalizers=(FINALIZER,)))
+    world.jobs.look(KEY)
+    (known,) = world.store.of_gang(KEY)
+    assert known.status is not None
+    assert (known.status.phase, known.finalizers) == (Phase.FAILED, ())

@@ -1,0 +1,99 @@
+"""Pods that do not go: which of them say something about their node, and which may be deleted by force."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kcover_ebpf.cluster import steps
+from kcover_ebpf.cluster.incident import Phase, Restarted, Way
+from kcover_ebpf.cluster.policy import FaultPolicy, NodeActions
+from kcover_ebpf.cluster.report import ReportedCulprit
+from kcover_ebpf.incidents.verdict import Cause
+from tests.unit.cluster_sim import Sim
+
+
+def test_stuck__a_finalizer_is_named_and_no_node_is_cordoned() -> None:
+    sim = Sim(kept_s=150.0)
+    sim.begin(Way.REPLACE)
+    status = sim.run(100)
+    assert status.action is not None
+    assert status.action.step == "Stuck"
+    assert "kept by finalizers (example.com/kept): j-0 on n0" in status.message
+    assert "state D" not in status.message
+    assert sim.run(200).phase is Phase.RECOVERED
+    assert sim.cordoned == set()
+
+
+def test_stuck__a_node_out_of_reach_is_named_and_not_cordoned() -> None:
+    sim = Sim(stuck_index=1, thaw_s=200, unreachable=frozenset({"n1"}))
+    sim.begin(Way.REPLACE)
+    status = sim.run(100)
+    assert "nobody knows whether these pods still run: j-1 on n1" in status.message
+    assert "out-of-service" in status.message
+    assert sim.cordoned == set()
+
+
+def test_stuck__the_policy_of_the_job_does_not_decide_about_nodes() -> None:
+    sim = Sim(stuck_index=1, thaw_s=200, policy=FaultPolicy(node=NodeActions(cordon=False)))
+    sim.begin(Way.REPLACE)
+    sim.run(100)
+    assert sim.cordoned == {"n1"}, "whether it is done is a question for the operator's policy"
+
+
+FORCE = FaultPolicy(force_delete=True)
+
+
+@pytest.mark.parametrize(
+    ("sim", "deleted"),
+    [
+        (Sim(stuck_index=1, policy=FORCE), True),
+        (Sim(stuck_index=1, policy=FORCE, unreachable=frozenset({"n1"})), False),
+        (Sim(stuck_index=1, policy=FORCE, deaf=frozenset({"n1"})), False),
+        (Sim(stuck_index=1, policy=FORCE, agents=frozenset({"n0"})), False),
+        (
+            Sim(
+                stuck_index=1,
+                policy=FORCE,
+                unreachable=frozenset({"n1"}),
+                fenced=frozenset({"n1"}),
+            ),
+            True,
+        ),
+    ],
+    ids=["killed by its agent", "out of reach", "no order carried out", "no agent", "fenced"],
+)
+def test_stuck__a_pod_is_deleted_by_force_only_where_its_rank_cannot_go_on(
+    sim: Sim, deleted: bool
+) -> None:
+    sim.begin(Way.REPLACE)
+    status = sim.run(150)
+    assert (status.phase is Phase.RECOVERED) is deleted, "\n".join(sim.log)
+
+
+@pytest.mark.parametrize(
+    ("cause", "elsewhere"),
+    [
+        (Cause.DRIVER_STUCK, "n1"),
+        (Cause.PEER_GONE, "n1"),
+        (Cause.EXITED, ""),
+        (Cause.KILLED, ""),
+        (Cause.STOPPED, ""),
+        (Cause.DEVICE, ""),
+    ],
+)
+def test_escalate__a_node_is_cordoned_for_causes_that_concern_nodes(
+    cause: Cause, elsewhere: str
+) -> None:
+    sim = Sim()
+    sim.begin(Way.REPLACE)
+    status = replace(
+        sim.read(),
+        cause=cause,
+        culprit=ReportedCulprit(rank=1, node="n1"),
+        restarts=(Restarted(Way.REPLACE, sim.now_s),),
+    )
+    after = steps.escalate(sim.turn(status), "again")
+    assert after.action is not None
+    assert (after.action.way, after.action.detail["elsewhere"]) == (Way.REPLACE, elsewhere)

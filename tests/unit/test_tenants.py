@@ -1,0 +1,147 @@
+"""What one namespace can take of the controller, whatever its policies and jobs do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kcover_ebpf.cluster import closing
+from kcover_ebpf.cluster.incident import (
+    Incident,
+    JobRef,
+    Phase,
+    Restarted,
+    Status,
+    Way,
+    object_of,
+    status_of,
+)
+from kcover_ebpf.cluster.policy import Bounds, FaultPolicy, Restarts
+from kcover_ebpf.controller.breaker import Breaker, Limits
+from kcover_ebpf.controller.quota import Quota
+from kcover_ebpf.controller.store import Store, gang_key
+
+NOW_S = 1_767_225_600.0
+
+
+def store() -> Store:
+    return Store(lambda _: None, wall=lambda: NOW_S)
+
+
+def put(
+    into: Store, namespace: str, index: int, phase: Phase = Phase.RECOVERED, age_s: float = 60.0
+) -> Incident:
+    restarts = (Restarted(Way.REPLACE, NOW_S - age_s),) if phase is Phase.RECOVERED else ()
+    status = Status(phase, restarts=restarts).enter(phase, NOW_S - age_s, "x")
+    made = Incident(
+        namespace,
+        f"i{index}",
+        JobRef("Job", f"j{index}", f"{namespace}-{index}", "batch/v1"),
+        {"batch.kubernetes.io/job-name": f"j{index}"},
+        status=status,
+        uid=f"u{index}",
+        created_s=NOW_S - 1000.0 + index,
+    )
+    into.put(made)
+    return made
+
+
+def test_breaker__jobs_of_one_namespace_leave_half_of_it_to_the_others() -> None:
+    known, limits = store(), Limits(jobs=10)
+    for index in range(10):
+        put(known, "evil", index)
+    breaker = Breaker(known, limits)
+    gates = breaker.gates("evil-11", "evil")
+    assert gates.acting_here >= gates.most_here == 5
+    for index in range(5, 10):
+        known.incidents.pop(("evil", f"i{index}"))
+    gates = breaker.gates("victim-0", "victim")
+    assert (gates.acting_here, gates.acting) == (0, 5)
+    assert gates.acting < gates.most_acting
+
+
+def test_breaker__what_was_decided_and_is_not_seen_yet_counts_in_its_namespace() -> None:
+    breaker = Breaker(store(), Limits(jobs=10))
+    for index in range(5):
+        breaker.reserve(f"evil-{index}", "evil")
+    assert breaker.gates("evil-5", "evil").acting_here == 5
+    assert breaker.gates("evil-0", "evil").acting_here == 4, "a job is not in its own way"
+    assert breaker.gates("victim-0", "victim").acting_here == 0
+
+
+@pytest.mark.parametrize(("jobs", "percent", "here"), [(10, 50, 5), (1, 50, 1), (10, 100, 10)])
+def test_breaker__one_job_of_a_namespace_is_always_allowed(
+    jobs: int, percent: float, here: int
+) -> None:
+    assert Limits(jobs=jobs, namespace_percent=percent).jobs_here == here
+
+
+def test_bounds__a_policy_gets_no_more_than_the_operator_allows() -> None:
+    asked = FaultPolicy(restarts=Restarts(10**9, 1, 0, 0))
+    assert Bounds().of(asked).restarts == Restarts(10, 3600, 10, 10)
+    assert Bounds().of(FaultPolicy()) == FaultPolicy(), "the defaults are within the bounds"
+    modest = FaultPolicy(restarts=Restarts(1, 90_000, 30, 60))
+    assert Bounds().of(modest) == modest
+
+
+class Writer:
+    """Statuses go straight into the store."""
+
+    def status(self, known: Incident, status: Status) -> dict[str, Any]:
+        raw = object_of(known)
+        raw["metadata"] |= {"uid": known.uid, "creationTimestamp": "2026-01-01T00:00:00Z"}
+        raw["status"] = status_of(status)
+        return raw
+
+
+def opened(known: Store, namespace: str) -> list[str]:
+    found = [each for each in known.incidents.values() if each.namespace == namespace]
+    return [each.name for each in found if each.status is not None and not each.status.is_closed]
+
+
+def test_quota__a_newer_incident_closes_the_older_ones_of_its_gang() -> None:
+    known = store()
+    quota = Quota(known, Writer(), 100)  # type: ignore[arg-type]
+    old = [put(known, "ns", 1, Phase.OBSERVED), put(known, "ns", 2, Phase.FAILED)]
+    acting = put(known, "ns", 3, Phase.SHUTTING_DOWN)
+    put(known, "ns", 4, Phase.OBSERVED)
+    quota.supersede([*old, acting], "i9")
+    assert opened(known, "ns") == ["i3", "i4"]
+    first = known.incidents["ns", "i1"].status
+    assert first is not None
+    assert first.message.endswith("closed: i9 is newer")
+
+
+def test_quota__a_full_namespace_makes_room_by_what_is_over() -> None:
+    known = store()
+    quota = Quota(known, Writer(), 3)  # type: ignore[arg-type]
+    key = gang_key("ns", {"k": "v"})
+    for index in range(2):
+        put(known, "ns", index, Phase.OBSERVED)
+    put(known, "other", 7, Phase.OBSERVED)
+    assert quota.has_room(key)
+    put(known, "ns", 2, Phase.DECIDED)
+    assert quota.has_room(key)
+    assert opened(known, "ns") == ["i1", "i2"], "the oldest one was closed"
+    assert opened(known, "other") == ["i7"]
+
+
+def test_quota__incidents_that_are_acted_on_or_wait_are_never_closed_for_room() -> None:
+    known = store()
+    for index in range(3):
+        put(known, "ns", index, Phase.DECIDED)
+    quota = Quota(known, Writer(), 3)  # type: ignore[arg-type]
+    assert not quota.has_room(gang_key("ns", {"k": "v"}))
+    assert len(opened(known, "ns")) == 3
+
+
+def test_closing__of_a_namespace_with_ever_new_jobs_the_newest_are_kept() -> None:
+    known = store()
+    for index in range(closing.KEEP_PER_NAMESPACE + 23):
+        made = put(known, "ns", index, Phase.OBSERVED)
+        assert made.status is not None
+        known.put(replace(made, status=replace(made.status, closed_s=NOW_S - 5000 + index)))
+    old = closing.outdated(known.incidents.values(), NOW_S, 86400.0)
+    assert sorted(each.name for each in old) == sorted(f"i{index}" for index in range(23))
