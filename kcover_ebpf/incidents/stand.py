@@ -129,7 +129,8 @@ def _since(lead: ThreadView, view: ProcessView) -> int:
     # A thread that only wakes to wait again left a CPU a moment ago, and each time its arguments may lie elsewhere;
     # it has been here since it last did something else.
     progress_ns = max(lead.progress_ns, view.peer_bytes_ns)
-    return min(lead.sample.idle_since_ns, progress_ns or lead.sample.site_since_ns)
+    since_ns = min(lead.sample.idle_since_ns, progress_ns or lead.sample.site_since_ns)
+    return max(since_ns, lead.burnt_until_ns)
 
 
 def describe(
