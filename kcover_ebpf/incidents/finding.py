@@ -56,6 +56,8 @@ class Picture:
     """Ranks that exited with code 0."""
     whole: bool = True
     """All ranks of the job are in it; False where others see the rest."""
+    starting: bool = False
+    """A rank has not come yet and the job never trained: those who came wait, as at every start."""
     collectives: CollectivesSeen | None = None
     """The last word of the job's own NCCL in this suspicion; None while it said nothing."""
 

@@ -25,6 +25,7 @@ _LONGEST_PASS_NS = 1_000_000_000
 _RAN_NS = 5_000_000
 """Registers are those of the last entry into the kernel: a thread that did not run shows the old ones."""
 _LOOP_VALUES = 0.4
+_HELD = (TaskState.STOPPED, TaskState.FROZEN, TaskState.TRACED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,10 @@ class ThreadView:
     """CPU time when that began."""
     burn_delay_ns: int = 0
     """Run delay when that began."""
+    burnt_until_ns: int = 0
+    """End of its last uninterrupted use of a CPU, late by at most a pass; 0 before the first.
+    No wait is older: the kernel's own mark of it is as early as that use began.
+    """
     delay_share: float = 0.0
     """Share of the last interval in which it wanted a CPU and got none."""
     glimpses: deque[_Glimpse] = field(default_factory=lambda: deque(maxlen=_WINDOW))
@@ -64,10 +69,15 @@ class ThreadView:
         share = cpu_share(before, sample)
         wanted = 1.0 if _starved(before, sample) else busy_share(before, sample)
         busy = share >= BUSY_SHARE or (sample.state is TaskState.RUNNING and wanted >= BUSY_SHARE)
+        busy = busy and sample.state not in _HELD
         self.delay_share = wanted - share
         was_burning = self.burning_since_ns is not None
         if not busy:
             self.burning_since_ns = None
+            if was_burning:
+                # it sleeps where it was caught burning, perhaps, and still did something else before
+                self.burnt_until_ns = _left_cpu_ns(before, sample)
+                self.progress_ns = max(self.progress_ns, self.burnt_until_ns)
         elif self.burning_since_ns is None:
             self.burning_since_ns = before.boottime_ns
             self.burn_cpu_ns, self.burn_delay_ns = before.cpu_ns, before.run_delay_ns
@@ -78,7 +88,7 @@ class ThreadView:
         if progressed and not is_tick(before, sample, share):
             self.progress_ns = sample.boottime_ns
             return True
-        return False
+        return was_burning and not busy
 
     @property
     def waits_busily(self) -> bool:
@@ -122,6 +132,12 @@ def _starved(before: ThreadSample, after: ThreadSample) -> bool:
     """
     ready = before.state is after.state is TaskState.RUNNING
     return ready and (before.cpu_ns, before.run_delay_ns) == (after.cpu_ns, after.run_delay_ns)
+
+
+def _left_cpu_ns(before: ThreadSample, after: ThreadSample) -> int:
+    # what it used since the pass before, it used at once: it was burning
+    used_ns = after.cpu_ns - before.cpu_ns + after.run_delay_ns - before.run_delay_ns
+    return min(before.boottime_ns + max(0, used_ns), after.boottime_ns)
 
 
 def is_tick(before: ThreadSample, after: ThreadSample, share: float) -> bool:
