@@ -112,6 +112,7 @@ class Tracker:
             deadline_s=None if gives_up_s is None else since_s + gives_up_s,
             unobserved=unobserved(job),
             waits=wait_rows(job, finding),
+            factor=finding.factor,
         )
 
     def _culprit(self, finding: Finding) -> Culprit | None:

@@ -13,7 +13,10 @@ from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind
 from tests.unit.cluster_case import case, local, rank, report
 
 CRASH = local(Kind.CRASHED, Cause.SEGFAULT, 0, 0.1, EvidenceKind.EVENT)
-CALM = tuple(report(node, suspicious=False, pods=(PodRef(f"j-{n}", f"uid-{n}"),)) for n, node in enumerate("ab"))  # fmt: skip
+CALM = tuple(
+    report(node, suspicious=False, pods=(PodRef(f"j-{number}", f"uid-{number}"),))
+    for number, node in enumerate("ab")
+)
 
 
 def forged(*pods: int, **more):
