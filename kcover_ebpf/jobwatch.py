@@ -163,16 +163,16 @@ class JobWatch:
             sink.on_blind(reason)
 
     def ask_collectives(self) -> None:
-        """While it is suspicious: take what its own NCCL said."""
-        suspicious = self.job.attention.suspicious
+        """While it has stalled: take what its own NCCL said."""
+        stalled = self.job.attention.stalled
         if self._ras is None:
-            if not suspicious:
+            if not stalled:
                 return
             # few jobs ever need it
             from kcover_ebpf.hardware.ras.watch import RasWatch
 
             self._ras = RasWatch()
-        for fact in self._ras.tick(suspicious, self.job.members.ranks):
+        for fact in self._ras.tick(stalled, self.job.members.ranks):
             self.job.observe(fact)
             named = fact.behind, fact.missing
             if any(named) and named != self._stragglers:

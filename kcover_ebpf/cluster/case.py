@@ -13,7 +13,7 @@ from kcover_ebpf.incidents.verdict import EvidenceKind, Verdict
 from kcover_ebpf.settings import Policy
 
 FRESH_S = 10.0
-"""A picture that was not renewed for so long says nothing about now: suspicious nodes report every second."""
+"""A picture that was not renewed for so long says nothing about now: nodes of a stalled job report every second."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,7 @@ class Job:
             view = self.members.views.get(pid)
             if view is not None and view.on_peer_bytes(moved, now_ns):
                 self._progress(pid, now_ns)
-        if not self.attention.suspicious:
+        if not self.attention.stalled:
             self.pace.note_payload(sum(self._moved_bytes[pid] for pid in ranks), tick.period_ns)
         self._moved_bytes.clear()
         self.announced.settle(self.members)
@@ -152,13 +152,14 @@ class Job:
         held = sum(_held(view) for view in ranks.values())
         if self._whole and held and held == len(ranks):
             self._restart_clocks(now_ns)
-        elif not self.attention.suspicious:
+        elif not self.attention.stalled:
             self.pace.observe_shares(ranks)
         silent = any(self.pace.is_silent(view, now_ns) for view in ranks.values())
         wrong = silent or held > 0 or self._alarm or bool(self.announced.failures)
-        if self.attention.suspect(wrong, now_ns):
+        stalled = self.pace.is_stalled(ranks, now_ns)
+        if self.attention.suspect(wrong, stalled, now_ns):
             self.members.forget_descriptors()
-        self.faults.outlive(now_ns, silent)
+        self.faults.outlive(now_ns, silent, stalled)
         self._alarm = False
 
     def _restart_clocks(self, now_ns: int) -> None:
@@ -208,7 +209,7 @@ class Job:
         """What the job looks like now; None while what was seen is not complete enough to judge by."""
         if self.now_ns < self._blind_until_ns:
             return None
-        failed = self.faults.judge(self.members.views) or self._failure()
+        failed = self.faults.judge(self.members.views, self.attention.stalled) or self._failure()
         if failed is not None:
             return failed
         if not self.members.ranks:
