@@ -86,7 +86,7 @@ def _is_announced(verdict: LocalVerdict) -> bool:
 def _age(each: Seen, now_s: float) -> float:
     verdict = each.report.verdict
     told_s = verdict.age_s if verdict is not None and verdict.age_s is not None else 0.0
-    return told_s + each.age_s(now_s)
+    return told_s + each.since_made_s(now_s)
 
 
 def _alone(case: Case) -> Merged | None:
