@@ -14,6 +14,8 @@ from kcover_ebpf.settings import Policy
 
 FRESH_S = 10.0
 """A picture that was not renewed for so long says nothing about now: nodes of a stalled job report every second."""
+AGENT_SILENT_S = 45.0
+"""An agent that has not reported for so long is not there: it does so every 30 s, and at once when its ranks stall."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,22 @@ class Case:
         return [
             each for each in self.fresh if each.report.ranks and each.age_s(self.now_s) <= FRESH_S
         ]
+
+    @property
+    def calm(self) -> dict[str, bool]:
+        """Silent nodes whose agent is there and reports no stall, and whether their ranks were seen training."""
+        there = {
+            each.report.node: each.report.trained
+            for each in self.fresh
+            if each.age_s(self.now_s) <= AGENT_SILENT_S and not each.report.suspicious
+        }
+        return {name: there[name] for name in self.silent if name in there}
+
+    def unheard_s(self, node: str) -> float | None:
+        """Seconds since the agent of a node reported last; None where no report of it is known."""
+        return min(
+            (each.age_s(self.now_s) for each in self.seen if each.report.node == node), default=None
+        )
 
     @property
     def silent(self) -> list[str]:

@@ -38,7 +38,7 @@ class Attention:
         self._looks: dict[tuple[Pid, Tid], deque[Inspection]] = {}
         self._pending: dict[Pid, Stack] = {}
         self.stalled = False
-        """True while no rank here makes progress, by a clock that would show it (`Pace.is_stalled`)."""
+        """True while no rank here makes progress, by a clock that would show it (`Pace.is_stalled`), or one is held."""
         self._suspicious_since_ns: int | None = None
         self._began_ns: int | None = None
         self._next_baseline_ns = 0

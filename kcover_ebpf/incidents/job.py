@@ -156,7 +156,8 @@ class Job:
             self.pace.observe_shares(ranks)
         silent = any(self.pace.is_silent(view, now_ns) for view in ranks.values())
         wrong = silent or held > 0 or self._alarm or bool(self.announced.failures)
-        stalled = self.pace.is_stalled(ranks, now_ns)
+        # a rank that is held keeps all others from going on, though it may take them a while to notice
+        stalled = held > 0 or self.pace.is_stalled(ranks, now_ns)
         if self.attention.suspect(wrong, stalled, now_ns):
             self.members.forget_descriptors()
         self.faults.outlive(now_ns, silent, stalled)

@@ -77,7 +77,10 @@ STORIES = {
         (Kind.WORKING, Cause.TRAINING, None, None, False),
     ),
     "a node went away with its ranks": (
-        case(report("a", *WAITING[0]), nodes={"a": NodeState("a"), "b": NodeState("b", ready=False)}),
+        case(
+            report("a", rank(0, age_s=12.0), rank(2, age_s=12.0)),
+            nodes={"a": NodeState("a"), "b": NodeState("b", ready=False)},
+        ),
         (Kind.HUNG, Cause.PEER_GONE, "j-1", "b", False),
     ),
 }  # fmt: skip
