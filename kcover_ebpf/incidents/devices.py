@@ -106,16 +106,26 @@ class DeviceFaults:
             if abs(fault.boottime_ns - first.boottime_ns) <= _RELATED_NS
         ]
         texts = dict.fromkeys((first.text, *(fault.text for fault in related)))
-        member = views[first.pid].member
-        owner = member.owner if member and member.owner is not None else first.pid
+        owners = {_owner(views, each.pid) for each in lethal if each.device == first.device}
+        owner = _owner(views, first.pid) if len(owners) == 1 else None
+        if owner is None:
+            text = f"{len(owners)} processes of the job have {first.device} open: none of them is named"
+            texts[text] = None
+        member = views[first.pid].member if owner is not None else None
         return Finding(
             Kind.DEVICE_FAULT,
             Cause.DEVICE,
             first.boottime_ns,
             owner,
-            first.pid,
+            first.pid if owner is not None else None,
             member.rank if member else None,
             tuple(Evidence(EvidenceKind.EVENT, text) for text in texts),
             tuple(pid for pid, view in views.items() if view.exit is None and pid != owner),
             first.device,
         )
+
+
+def _owner(views: Mapping[Pid, ProcessView], pid: Pid) -> Pid:
+    """The rank that a process belongs to, or itself."""
+    member = views[pid].member
+    return member.owner if member and member.owner is not None else pid

@@ -116,7 +116,7 @@ class Tracker:
         )
 
     def _culprit(self, finding: Finding) -> Culprit | None:
-        if finding.culprit is None and finding.rank is None:
+        if finding.culprit is None and finding.rank is None and finding.device is None:
             return None
         return Culprit(
             rank=finding.rank,

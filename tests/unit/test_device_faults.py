@@ -1,11 +1,14 @@
 """Names and counts of PCIe errors, who holds a device, and what a report means for the holders."""
 
 import os
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kcover_ebpf.agent.picture import verdict_of
+from kcover_ebpf.cluster.merge import merge
 from kcover_ebpf.device_facts import (
     AerError,
     AerSeverity,
@@ -34,6 +37,9 @@ from kcover_ebpf.incidents.finding import Finding
 from kcover_ebpf.incidents.processes import ProcessView
 from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind
 from kcover_ebpf.settings import Policy
+from tests.unit.cluster_case import case, report
+from tests.unit.cluster_case import rank as ranked
+from tests.unit.scene import Proc, Stage
 
 NIC = "0000:9a:00.0"
 GPU, UUID = "0000:5d:00.0", "GPU-00112233-4455-6677-8899-aabbccddeeff"
@@ -385,3 +391,28 @@ def test_an_rdma_port_that_is_down_and(tmp_path, changes, waits_s, lost):
         found = concern.of_time(members, waits_s * 1_000_000_000)
         assert [each.ends_job and each.if_stalled for each in found] == lost
         assert concern.of_time(members, waits_s * 1_000_000_000) == []
+
+
+@pytest.mark.parametrize(
+    ("holders", "named"),
+    [((106,), 6), (tuple(range(100, 108)), None), ((106, 206), 6)],
+    ids=["one rank", "all eight", "one rank and its loader"],
+)
+def test_a_gpu_that_falls_off_the_bus_is_named_and_its_rank_if_no_other_holds_it(holders, named):
+    stage = Stage(world=8)
+    stage.add(Proc(206, ppid=106))
+    stage.run(30)
+    faults_of_all = faults.of_xid(xid(79, "GPU has fallen off the bus."), holders, shipped())
+    for each in faults_of_all:
+        stage.tell(replace(each, boottime_ns=stage.now_ns))
+    stage.run(1)
+    verdict = stage.tracker.latest
+    assert verdict is not None
+    assert verdict.culprit is not None
+    assert (verdict.kind, verdict.culprit.device) == (Kind.DEVICE_FAULT, GPU)
+    assert (verdict.culprit.rank, verdict.culprit.host) == (named, "host")
+    assert (named is None) == ("8 processes of the job have" in verdict.evidence[-1].text)
+    reported = verdict_of(verdict, "a", verdict.time_s, {}, {})
+    merged = merge(case(report("a", ranked(0), suspicious=False, verdict=reported)))
+    assert merged.culprit is not None
+    assert (merged.culprit.device, merged.culprit.node) == (GPU, "a")

@@ -23,9 +23,7 @@ UP = {name: NodeState(name) for name in NODES}
 LOST = {**UP, "n3": NodeState("n3", ready=False)}
 
 
-def reports(
-    *numbers: int, state: State = State.FUTEX, age_s: float = 40.0, **more
-) -> list[Seen]:
+def reports(*numbers: int, state: State = State.FUTEX, age_s: float = 40.0, **more) -> list[Seen]:
     """What these nodes report of their eight ranks each."""
     return [
         report(
