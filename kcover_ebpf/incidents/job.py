@@ -34,7 +34,7 @@ from kcover_ebpf.incidents.limit import at_hard_limit
 from kcover_ebpf.incidents.links import Ends
 from kcover_ebpf.incidents.loss import LossWatch
 from kcover_ebpf.incidents.members import Members
-from kcover_ebpf.incidents.phases import Pace
+from kcover_ebpf.incidents.phases import LONGEST_BURN_NS, Pace
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.ranks import Role
 from kcover_ebpf.incidents.slowness import slowness
@@ -116,8 +116,13 @@ class Job:
         return self.members.view(fact.pid, fact.boottime_ns)
 
     def _on_thread(self, sample: ThreadSample) -> None:
-        if self._view(sample).on_thread(sample, self.table):
-            self._progress(sample.pid, sample.boottime_ns)
+        view = self._view(sample)
+        burned_ns = view.lead.burning_since_ns if view.lead is not None else None
+        if not view.on_thread(sample, self.table):
+            return
+        if burned_ns is not None and sample.boottime_ns - burned_ns > LONGEST_BURN_NS:
+            self.pace.forget_current(sample.pid, sample.boottime_ns)
+        self._progress(sample.pid, sample.boottime_ns)
 
     def _on_exit(self, fact: ProcessExit) -> None:
         view = self._view(fact)

@@ -18,6 +18,9 @@ _DOUBT_S = 15.0
 """A burn without any other sign counts as a stall for so long after it exceeds the threshold: long enough to ask
 the job's own NCCL five times, and short enough that a restarted job that burns from its first step on
 is seen to have recovered within 30 s (the threshold is 8 s while nothing was learned)."""
+LONGEST_BURN_NS = 180 * NS
+"""A longer use of a CPU without a pause is no step but many that nothing tells apart: learned as one gap, it would
+hide every stall shorter than 1.5 times the training so far."""
 _RATES_KEPT = 60
 _RECENT_PASSES = 8
 _SLOWED_SHARE = 0.6
@@ -58,6 +61,11 @@ class Pace:
             return False
         cadence.progress(now_ns / NS)
         return True
+
+    def forget_current(self, pid: Pid, now_ns: int) -> None:
+        """The present gap of a process ends now, and is not one to learn from."""
+        if pid in self._cadences:
+            self._cadences[pid].forget_current(now_ns / NS)
 
     def watch_training(self, ranks: Mapping[Pid, ProcessView], world_size: int | None) -> None:
         """Tell when start-up is over: it has gaps of its own, and stalls are learned from training alone."""

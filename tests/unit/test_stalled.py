@@ -96,6 +96,20 @@ def test_a_job_that_burns_from_its_first_step_on_has_recovered_within_30_s():
     assert recovered_ns - first_ns <= 30 * NS
 
 
+@pytest.mark.parametrize(("minutes", "longest_s"), [(2, 130.0), (30, 10.0)])
+def test_a_burn_is_learned_as_a_step_unless_it_is_longer_than_any(minutes, longest_s):
+    stage = Stage(connected=False)
+    stage.run(60)
+    all_become(stage, "run")
+    stage.run(60 * minutes)
+    all_become(stage, "train")
+    stage.run(10)
+    assert longest_s / 2 < stage.job.pace.longest_s + 5 <= longest_s
+    all_become(stage, "futex")
+    stage.run(1.5 * longest_s + 10)
+    assert stage.job.attention.stalled
+
+
 def down(stage: Stage, number: int = 0) -> DeviceFault:
     """What is known of a port of a rank's card that did not come back."""
     return DeviceFault(

@@ -36,9 +36,9 @@ class RasWatch:
         self._patience = patience or Patience()
         self._inquiry: _Inquiry | None = None
 
-    def tick(self, stalled: bool, ranks: Mapping[Pid, ProcessView]) -> list[CollectivesSeen]:
-        """What was learned since the last call; begins to ask, or ends to, as the stall does."""
-        if not stalled:
+    def tick(self, asks: bool, ranks: Mapping[Pid, ProcessView]) -> list[CollectivesSeen]:
+        """What was learned since the last call; `asks`: there is reason to ask now."""
+        if not asks:
             self.close()
             return []
         if self._inquiry is None:
