@@ -18,6 +18,8 @@ _DOUBT_S = 15.0
 """A burn without any other sign counts as a stall for so long after it exceeds the threshold: long enough to ask
 the job's own NCCL five times, and short enough that a restarted job that burns from its first step on
 is seen to have recovered within 30 s (the threshold is 8 s while nothing was learned)."""
+_PASS_NS = 2 * NS
+"""Bytes of the pass in which a burn began may have come before it."""
 LONGEST_BURN_NS = 180 * NS
 """A longer use of a CPU without a pause is no step but many that nothing tells apart: learned as one gap, it would
 hide every stall shorter than 1.5 times the training so far."""
@@ -103,7 +105,8 @@ class Pace:
             return False
         if lead is None or lead.burning_since_ns is None:
             return True
-        if lead.waits_busily or lead.spins_in_place or view.peer_bytes_ns >= lead.burning_since_ns:
+        talked = view.peer_bytes_ns > lead.burning_since_ns + _PASS_NS
+        if lead.waits_busily or lead.spins_in_place or talked:
             return True
         # A thread that burns a CPU looks the same while it computes, launches kernels or waits for a
         # device. Where no byte came to or from a peer since that began, nothing could have shown

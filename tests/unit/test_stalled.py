@@ -60,8 +60,9 @@ def test_ranks_that_wait_are_looked_at_first_and_stalled_later():
     assert (stage.job.attention.suspicious, stage.job.attention.stalled) == (True, True)
 
 
-def test_ranks_that_burn_a_cpu_for_hours_are_looked_at_and_have_not_stalled():
-    stage = Stage(connected=False)
+@pytest.mark.parametrize("connected", [True, False])
+def test_ranks_that_burn_a_cpu_for_hours_are_looked_at_and_have_not_stalled(connected):
+    stage = Stage(connected=connected)
     stage.run(30)
     all_become(stage, "run")
     stage.run(60)
