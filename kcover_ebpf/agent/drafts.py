@@ -103,7 +103,7 @@ class Drafts:
         if told is not None:
             verdict = verdict_of(told, self._identity.node, now_s, each.pods, names)
         verdict = self._remembered(key, verdict, frozenset(names), now_s)
-        suspicious = job.attention.suspicious
+        stalled = job.attention.stalled
         is_fault = verdict is not None and verdict.verdict.is_fault
         return FaultReport(
             node=self._identity.node,
@@ -112,10 +112,10 @@ class Drafts:
             agent=__version__,
             job=JobRef(gang.name, dict(gang.selector), gang.kind),
             pods=refs,
-            suspicious=suspicious,
+            suspicious=stalled,
             trained=job.pace.trained,
             verdict=verdict,
-            ranks=ranks_of(job, each.pods) if suspicious or is_fault else (),
+            ranks=ranks_of(job, each.pods) if stalled or is_fault else (),
         )
 
     def _remembered(

@@ -76,6 +76,8 @@ class Pod:
     resource_version: str = ""
     finalizers: tuple[str, ...] = ()
     """Who must agree before its object may go."""
+    address: str = ""
+    """Its IP address, of the node where it uses the node's network; empty while it has none."""
 
     @property
     def controller(self) -> Owner | None:
@@ -118,6 +120,7 @@ def pod_of(api: Mapping[str, Any]) -> Pod:
         ),
         resource_version=_text(metadata.get("resourceVersion")),
         finalizers=tuple(_text(each) for each in _list(metadata.get("finalizers"))),
+        address=_text(status.get("podIP")),
     )
 
 

@@ -171,6 +171,7 @@ class FaultReport:
     job: JobRef | None = None
     pods: tuple[PodRef, ...] = ()
     suspicious: bool = False
+    """The job has stalled: no rank here has made progress for longer than ever while healthy."""
     trained: bool = False
     verdict: LocalVerdict | None = None
     ranks: tuple[RankPicture, ...] = ()

@@ -1,4 +1,9 @@
-"""What the sensor looks at, and how closely: suspicion, and the requests for a closer look."""
+"""What the sensor looks at, and how closely: suspicion, stall, and the requests for a closer look.
+
+A job is *suspicious* as soon as something is unusual: that concerns this host alone, which looks closely. It has
+*stalled* when none of its ranks here has made progress for longer than they ever went without: that is
+reported, and costs others something. A healthy job on GPUs may be suspicious for hours.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +39,15 @@ class Attention:
         """Processes that could not be read when it was tried last."""
         self._looks: dict[tuple[Pid, Tid], deque[Inspection]] = {}
         self._pending: dict[Pid, Stack] = {}
+        self.stalled = False
+        """True while no rank here makes progress, by a clock that would show it (`Pace.is_stalled`), or one is held."""
         self._suspicious_since_ns: int | None = None
         self._began_ns: int | None = None
         self._next_baseline_ns = 0
 
     @property
     def suspicious(self) -> bool:
-        """True while something may be wrong: every thread is sampled in detail."""
+        """True while something may be wrong: every thread is sampled in detail. Says nothing to others."""
         return self._suspicious_since_ns is not None
 
     def urgent(self, now_ns: int, trained: bool) -> bool:
@@ -49,8 +56,13 @@ class Attention:
         calm_after_ns = _CALM_AFTER_NS if trained else _CALM_UNTRAINED_NS
         return since_ns is not None and now_ns - since_ns < calm_after_ns
 
-    def suspect(self, wrong: bool, now_ns: int) -> bool:
-        """Say once a pass whether something may be wrong; True when a suspicion ended with this."""
+    def suspect(self, wrong: bool, stalled: bool, now_ns: int) -> bool:
+        """Say once a pass whether something may be wrong, and whether the job has stalled.
+
+        True when a suspicion ended with this. What has stalled is suspicious, too.
+        """
+        self.stalled = stalled
+        wrong = wrong or stalled
         if wrong:
             if self._suspicious_since_ns is None:
                 self._suspicious_since_ns = now_ns

@@ -34,7 +34,7 @@ from kcover_ebpf.incidents.limit import at_hard_limit
 from kcover_ebpf.incidents.links import Ends
 from kcover_ebpf.incidents.loss import LossWatch
 from kcover_ebpf.incidents.members import Members
-from kcover_ebpf.incidents.phases import Pace
+from kcover_ebpf.incidents.phases import LONGEST_BURN_NS, Pace
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.ranks import Role
 from kcover_ebpf.incidents.sight import Sight, unseen
@@ -121,8 +121,13 @@ class Job:
         return self.members.view(fact.pid, fact.boottime_ns)
 
     def _on_thread(self, sample: ThreadSample) -> None:
-        if self._view(sample).on_thread(sample, self.table):
-            self._progress(sample.pid, sample.boottime_ns)
+        view = self._view(sample)
+        burned_ns = view.lead.burning_since_ns if view.lead is not None else None
+        if not view.on_thread(sample, self.table):
+            return
+        if burned_ns is not None and sample.boottime_ns - burned_ns > LONGEST_BURN_NS:
+            self.pace.forget_current(sample.pid, sample.boottime_ns)
+        self._progress(sample.pid, sample.boottime_ns)
 
     def _on_exit(self, fact: ProcessExit) -> None:
         view = self._view(fact)
@@ -147,7 +152,7 @@ class Job:
             view = self.members.views.get(pid)
             if view is not None and view.on_peer_bytes(moved, now_ns):
                 self._progress(pid, now_ns)
-        if not self.attention.suspicious:
+        if not self.attention.stalled:
             self.pace.note_payload(sum(self._moved_bytes[pid] for pid in ranks), tick.period_ns)
         self._moved_bytes.clear()
         self.announced.settle(self.members)
@@ -156,13 +161,15 @@ class Job:
         held = sum(_held(view) for view in ranks.values())
         if self._whole and held and held == len(ranks):
             self._restart_clocks(now_ns)
-        elif not self.attention.suspicious:
+        elif not self.attention.stalled:
             self.pace.observe_shares(ranks)
         silent = any(self.pace.is_silent(view, now_ns) for view in ranks.values())
         wrong = silent or held > 0 or self._alarm or bool(self.announced.failures)
-        if self.attention.suspect(wrong, now_ns):
+        # a rank that is held keeps all others from going on, though it may take them a while to notice
+        stalled = held > 0 or self.pace.is_stalled(ranks, now_ns)
+        if self.attention.suspect(wrong, stalled, now_ns):
             self.members.forget_descriptors()
-        self.faults.outlive(now_ns, silent)
+        self.faults.outlive(now_ns, silent, stalled)
         self._alarm = False
 
     def _look_for_blindness(self, tick: Tick) -> None:
@@ -226,7 +233,7 @@ class Job:
 
         What was announced is judged whatever was missed: it is certain.
         """
-        failed = self.faults.judge(self.members.views) or self._failure()
+        failed = self.faults.judge(self.members.views, self.attention.stalled) or self._failure()
         if failed is not None:
             return failed
         unsampled = startup.unsampled_rank(self.members, self.now_ns)

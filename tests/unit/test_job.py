@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from kcover_ebpf.agent.picture import verdict_of
 from kcover_ebpf.decisions import decide
 from kcover_ebpf.facts import ProcessFork, ProcessTotals
 from kcover_ebpf.host_facts import Unreadable
@@ -13,6 +14,7 @@ from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents.judge import judge
 from kcover_ebpf.incidents.table import unobserved
 from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind, Verdict
+from kcover_ebpf.report import verdict_object
 from kcover_ebpf.settings import Act, Policy
 
 from .scene import LOCK, NS, Proc, Stage
@@ -334,3 +336,13 @@ def test_a_job_none_of_whose_processes_can_be_read_is_never_called_healthy() -> 
     stage.add(Proc(100, rank=0))
     stage.run(8)
     assert stage.tracker.current.kind is Kind.WORKING
+
+
+def test_how_slow_a_straggler_is_reaches_the_report_and_the_json() -> None:
+    stage = trained()
+    straggling(stage, 2)
+    (verdict,) = faults(stage)
+    assert verdict.factor is not None
+    assert 1.2 < verdict.factor < 4
+    assert verdict_object(verdict)["factor"] == verdict.factor
+    assert verdict_of(verdict, "a", verdict.time_s, {}, {}).factor == verdict.factor
