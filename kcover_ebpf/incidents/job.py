@@ -7,6 +7,7 @@ The caller feeds `observe` with every fact, carries out the looks it `wants`, an
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import islice
 
 from kcover_ebpf.facts import (
     DescriptorSample,
@@ -47,6 +48,8 @@ from kcover_ebpf.syscalls import SyscallTable
 
 _BLIND_NS = 2 * NS
 _LOSSY_SILENCE_S = 4.5
+_MOST_CHILDREN = 256
+"""Children of ranks whose connections are read: each costs us a descriptor, and some 5 us a pass."""
 _HELD = (TaskState.STOPPED, TaskState.FROZEN, TaskState.TRACED)
 _Sample = ThreadSample | ProcessTotals | SocketSample | DescriptorSample
 
@@ -144,6 +147,9 @@ class Job:
         if not self.attention.suspicious:
             self.pace.note_payload(sum(self._moved_bytes[pid] for pid in ranks), tick.period_ns)
         self._moved_bytes.clear()
+        healthy = self.pace.trained and not self.attention.suspicious
+        for view in self.members.views.values():
+            view.traffic.end_pass(now_ns, tick.period_ns, healthy=healthy)
         self.announced.settle(self.members)
         self.pace.watch_training(ranks, self.members.world_size if self._whole else None)
         if tick.late or tick.lost_count:
@@ -181,6 +187,22 @@ class Job:
         """Living processes about which nothing was read yet."""
         views = self.members.views.values()
         return [view.pid for view in views if view.seen is None and view.exit is None]
+
+    @property
+    def connected(self) -> list[Pid]:
+        """Living processes whose connections are wanted at the next pass.
+
+        While something may be wrong, those of the ranks' children as well: what these wait for is asked then only.
+        """
+        if not self.attention.suspicious:
+            return self.members.connected
+        children = (view.pid for view in self.members.owned.values() if self._may_wait(view))
+        return list(dict.fromkeys([*self.members.connected, *islice(children, _MOST_CHILDREN)]))
+
+    def _may_wait(self, view: ProcessView) -> bool:
+        role = view.member.role if view.member else Role.HELPER
+        busy = view.lead is not None and view.lead.burning_since_ns is not None
+        return role in (Role.LOADER, Role.HELPER) and not busy
 
     @property
     def detailed(self) -> set[Pid]:
@@ -246,10 +268,16 @@ class Job:
         cause = Cause.TRAINING if self.pace.trained else Cause.STARTING
         return Finding(Kind.WORKING, cause, self.now_ns)
 
+    @property
+    def _elsewhere(self) -> bool:
+        # ranks on hosts that are not seen: connections to nobody known may lead to them
+        size = self.members.world_size
+        return not self._whole if size is None else size > len(self.members.all_ranks)
+
     def picture(self) -> Picture:
         """Everything a judgement needs, as of now."""
         members, views = self.members, self.members.views
-        ends = Ends(views.values())
+        ends = Ends(views.values(), elsewhere=self._elsewhere)
         scene = Scene(
             now_ns=self.now_ns,
             policy=self._policy,
