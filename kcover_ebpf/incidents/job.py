@@ -55,7 +55,7 @@ _Sample = ThreadSample | ProcessTotals | SocketSample | DescriptorSample
 
 
 class Job:
-    """One job as seen from this host; `whole`: every rank of it should be here."""
+    """One job as seen from this host; `whole`: every rank of it should be here, where no launcher says otherwise."""
 
     def __init__(self, policy: Policy, table: SyscallTable, *, whole: bool = True) -> None:
         self._policy, self._whole = policy, whole
@@ -151,16 +151,18 @@ class Job:
         for view in self.members.views.values():
             view.traffic.end_pass(now_ns, tick.period_ns, healthy=healthy)
         self.announced.settle(self.members)
-        self.pace.watch_training(ranks, self.members.world_size if self._whole else None)
+        expected = self.members.expected if self._whole else None
+        self.pace.watch_training(ranks, expected, now_ns)
         if tick.late or tick.lost_count:
             self._blind_until_ns = now_ns + _BLIND_NS
             self._restart_clocks(now_ns)
         held = sum(_held(view) for view in ranks.values())
-        if self._whole and held and held == len(ranks):
+        if self._all_here and held and held == len(ranks):
             self._restart_clocks(now_ns)
         elif not self.attention.suspicious:
             self.pace.observe_shares(ranks)
         silent = any(self.pace.is_silent(view, now_ns) for view in ranks.values())
+        held += sum(_held(view) for view in self.members.loaders.values())
         wrong = silent or held > 0 or self._alarm or bool(self.announced.failures)
         if self.attention.suspect(wrong, now_ns):
             self.members.forget_descriptors()
@@ -238,13 +240,16 @@ class Job:
             cause = Cause.ENDING if ended else Cause.STARTING
             return Finding(Kind.WORKING, cause, self.now_ns)
         unseen = startup.unsampled_rank(self.members, self.now_ns)
-        if unseen is None and self._whole:
-            unseen = startup.missing_rank(self.members, self.pace, self.now_ns, self._policy)
         if unseen is not None:
             return unseen
+        missing = None
+        if self._whole:
+            missing = startup.missing_rank(self.members, self.pace, self.now_ns, self._policy)
         if not self.attention.suspicious:
-            return self._healthy()
+            return missing or self._healthy()
         found = self.faults.located(judge(self.picture()), self.members.ranks)
+        if missing is not None and found.cause not in (Cause.STOPPED, Cause.FROZEN):
+            return missing
         if found.cause is Cause.TRAINING or startup.awaits_somebody(found, self.members, self.pace):
             return self._healthy()
         silent_s = self.pace.silence_s(self.members.ranks, self.now_ns)
@@ -269,10 +274,18 @@ class Job:
         return Finding(Kind.WORKING, cause, self.now_ns)
 
     @property
-    def _elsewhere(self) -> bool:
+    def _all_here(self) -> bool:
+        """Every rank of the job should be on this host, and no launcher says otherwise."""
+        size = self.members.world_size
+        return self._whole and (size is None or self.members.expected == size)
+
+    @property
+    def _elsewhere(self) -> bool | None:
         # ranks on hosts that are not seen: connections to nobody known may lead to them
         size = self.members.world_size
-        return not self._whole if size is None else size > len(self.members.all_ranks)
+        if size is None:
+            return False if self._whole else None
+        return size > len(self.members.all_ranks)
 
     def picture(self) -> Picture:
         """Everything a judgement needs, as of now."""
@@ -304,7 +317,7 @@ class Job:
             lossy=self._is_lossy([standings[pid].since_ns for pid in members.ranks]),
             thresholds_s={pid: self.pace.threshold_s(pid) for pid in members.ranks},
             known=self.attention.known if self.pace.trained else KnownWaits(),
-            whole=self._whole,
+            whole=self._all_here,
             stop_signals=self.announced.stops,
             left={pid: standings[pid] for pid in ranks if standings[pid].state is State.LEFT},
             collectives=self.attention.collectives,

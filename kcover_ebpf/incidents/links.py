@@ -65,12 +65,12 @@ def _end(rank: int | None, address: tuple[str, int]) -> str:
 class Ends:
     """Which process of the job holds which end of a connection."""
 
-    def __init__(self, views: Iterable[ProcessView], *, elsewhere: bool = False) -> None:
-        """`elsewhere`: some ranks of the job are on hosts that are not seen."""
+    def __init__(self, views: Iterable[ProcessView], *, elsewhere: bool | None = False) -> None:
+        """`elsewhere`: some ranks of the job are on hosts that are not seen; None where nobody can tell."""
         self._owner: dict[_Pair, Pid] = {}
         self._launchers: set[_Pair] = set()
         self._ranks: set[Pid] = set()
-        self._elsewhere = elsewhere
+        self.elsewhere = elsewhere
         self._payload: dict[Pid, list[int]] = {}
         # a child inherits the connections of its rank: they are the rank's
         for view in sorted(views, key=lambda each: not _is_rank(each)):
@@ -94,7 +94,7 @@ class Ends:
             return peer != pid and peer in self._ranks
         ports = sample.local[1], sample.remote[1]
         return (
-            self._elsewhere
+            self.elsewhere is not False
             and (sample.remote, sample.local) not in self._launchers
             and min(ports) >= _SERVICE_PORTS
             and not _is_loopback(sample.remote[0])
@@ -227,8 +227,10 @@ def oldest_sender(views: Mapping[Pid, ProcessView], ends: Ends) -> tuple[Pid, fl
     """(the rank that sent last before all others, lead in seconds); None without a clear lead.
 
     Each rank sends as it enters a collective; the one that never entered has only received. Source:
-    measured, docs/decisions/0003.
+    measured, docs/decisions/0003. If that one may be on a host that is not seen, the order of the others says nothing.
     """
+    if ends.elsewhere:
+        return None
     times = sorted(
         (at_ns, pid) for pid, view in views.items() if (at_ns := last_send_ns(view, ends))
     )

@@ -123,6 +123,8 @@ def _own_effort(view: ProcessView, since_ns: int, scene: Scene) -> Effort | None
 
 
 def _works(child: ProcessView, since_ns: int, scene: Scene) -> bool:
+    if child.lead is not None and child.lead.sample.state in _HELD_STATE:
+        return False
     if _own_effort(child, since_ns, scene) is not None:
         return True
     lead = child.lead
