@@ -97,7 +97,7 @@ class Sensor:
         """One pass of the sampler and one judgement."""
         self._join_new_members()
         self._watch.prepare()
-        for fact in self._kernel.sample(self.job.members.connected):
+        for fact in self._kernel.sample(self.job.connected):
             self._watch.take(fact)
         self._poll_devices()
         self._take(self._inspector.look(self.job.wants()))

@@ -105,7 +105,7 @@ class NodeLoop:
         watches = [each.watch for each in self._gangs.values()]
         for watch in watches:
             watch.prepare()
-        connected = [pid for watch in watches for pid in watch.job.members.connected]
+        connected = [pid for watch in watches for pid in watch.job.connected]
         self._take(self._kernel.sample(connected))
         for fact in self._devices.tick(self._owners.keys()):
             self._route(fact)

@@ -17,6 +17,7 @@ from kcover_ebpf.cluster.report import (
 )
 from kcover_ebpf.facts import SocketSample
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.incidents import links
 from kcover_ebpf.incidents.finding import Picture
 from kcover_ebpf.incidents.job import Job
 from kcover_ebpf.incidents.processes import NS, ProcessView
@@ -63,7 +64,7 @@ def _rank(
         text=standing.text[:_RANK_TEXT],
         age_s=_age_s(picture, standing.since_ns),
         threshold_s=picture.thresholds_s.get(pid),
-        sent_age_s=_age_s(picture, view.last_send_ns),
+        sent_age_s=_age_s(picture, links.last_send_ns(view, picture.ends)),
         received_age_s=_age_s(picture, view.peer_bytes_ns),
         proven=standing.proven,
         effort=standing.effort.value if standing.effort is not None else None,
@@ -92,15 +93,23 @@ def _exit(view: ProcessView) -> str | None:
 
 def _sockets(picture: Picture, view: ProcessView) -> tuple[SocketPicture, ...]:
     telling = [each for each in view.sockets.values() if each.remote[1]]
-    telling.sort(key=lambda each: (-each.backoff, -_waiting(each), -each.last_send_ns))
-    return tuple(_socket(picture, each) for each in telling[:_MOST_SOCKETS])
+    payload = {each.fd for each in links.payload_sockets(view, picture.ends)}
+    telling.sort(
+        key=lambda each: (
+            each.fd not in payload,
+            -each.backoff,
+            -_waiting(each),
+            -each.last_send_ns,
+        )
+    )
+    return tuple(_socket(picture, each, each.fd in payload) for each in telling[:_MOST_SOCKETS])
 
 
 def _waiting(sample: SocketSample) -> int:
     return sample.unread_bytes + sample.unsent_bytes + sample.unacked_bytes
 
 
-def _socket(picture: Picture, sample: SocketSample) -> SocketPicture:
+def _socket(picture: Picture, sample: SocketSample, payload: bool) -> SocketPicture:
     return SocketPicture(
         local=report.address(sample.local),
         remote=report.address(sample.remote),
@@ -111,6 +120,7 @@ def _socket(picture: Picture, sample: SocketSample) -> SocketPicture:
         window=sample.send_window_bytes,
         backoff=sample.backoff,
         sent_age_s=_age_s(picture, sample.last_send_ns),
+        payload=payload,
     )
 
 

@@ -17,7 +17,7 @@ from kcover_ebpf.facts import SocketSample
 from kcover_ebpf.host_facts import Inspection
 from kcover_ebpf.ids import Inode, Pid, Tid
 from kcover_ebpf.incidents.finding import Picture
-from kcover_ebpf.incidents.links import Ends
+from kcover_ebpf.incidents.links import Ends, last_send_ns
 from kcover_ebpf.incidents.processes import NS, Effort, ProcessView
 from kcover_ebpf.incidents.ranks import Membership, Role
 from kcover_ebpf.incidents.stacks import KnownWaits
@@ -30,6 +30,8 @@ _VAGUE_S = 2.0
 """The same on top of it, where it is not known how long a report was on its way."""
 _NOW_NS = 1 << 60
 """The moment of the picture on a clock of its own; ages are counted back from it."""
+_TOLD_PASSES = 60
+"""As good as many: the node has seen that a connection carries payload."""
 _PID_BITS = 22
 """The kernel's largest process number (PID_MAX_LIMIT)."""
 _E = TypeVar("_E", bound=Enum)
@@ -97,8 +99,10 @@ def gather(seen: Sequence[Seen], now_s: float, policy: Policy) -> Gathered:
                 views[pid] = _view(pid, rank, clock)
                 floor_s = policy.stall_floor_s
                 thresholds[pid] = floor_s if rank.threshold_s is None else rank.threshold_s
+    sizes = [rank.world_size or 0 for _, rank in who.values()]
+    ends = Ends(views.values(), elsewhere=max(sizes, default=0) > len(views))
     vague = {each.report.node for each in seen if each.delay_s is None}
-    _unorder(views, {pid: report.node for pid, (report, _) in who.items()}, vague)
+    _unorder(views, ends, {pid: report.node for pid, (report, _) in who.items()}, vague)
     ended = {pid for pid, (_, rank) in who.items() if rank.exit is not None}
     left = {pid: standings[pid] for pid in ended if pid in views and who[pid][1].exit == "code 0"}
     picture = Picture(
@@ -106,7 +110,7 @@ def gather(seen: Sequence[Seen], now_s: float, policy: Policy) -> Gathered:
         policy=policy,
         ranks={pid: view for pid, view in views.items() if pid not in ended},
         standings=standings,
-        ends=Ends(views.values()),
+        ends=ends,
         lossy=False,
         thresholds_s=thresholds,
         known=known,
@@ -161,12 +165,12 @@ def _view(pid: Pid, rank: RankPicture, clock: _Clock) -> ProcessView:
     view.peer_bytes_ns = clock.ns(rank.received_age_s)
     sockets = (_socket(pid, fd, each, clock) for fd, each in enumerate(rank.sockets))
     view.sockets = {sample.fd: sample for sample in sockets if sample is not None}
-    sent_ns = clock.ns(rank.sent_age_s)
-    if sent_ns and view.last_send_ns == 0:
-        # a node with very many connections tells only when the last byte was sent over any of them
-        view.sockets[-1] = replace(
-            _NO_SOCKET, pid=pid, state="ESTABLISHED", last_send_ns=sent_ns, remote=("", pid)
-        )
+    for fd, each in enumerate(rank.sockets):
+        if fd in view.sockets:
+            view.traffic.observe(None, view.sockets[fd])
+            view.traffic.tell(fd, passes=_TOLD_PASSES if each.payload else 0)
+    # a node with very many connections tells only when the last byte was sent over any of them
+    view.sent_ns = clock.ns(rank.sent_age_s)
     return view
 
 
@@ -222,10 +226,15 @@ def _address(text: str) -> tuple[str, int] | None:
 
 
 def _unorder(
-    views: Mapping[Pid, ProcessView], nodes: Mapping[Pid, str], vague: Collection[str]
+    views: Mapping[Pid, ProcessView],
+    ends: Ends,
+    nodes: Mapping[Pid, str],
+    vague: Collection[str],
 ) -> None:
     """Take away the lead of whoever sent first (or last) where somebody on another node is close to it."""
-    times = sorted((view.last_send_ns, pid) for pid, view in views.items() if view.last_send_ns)
+    times = sorted(
+        (at_ns, pid) for pid, view in views.items() if (at_ns := last_send_ns(view, ends))
+    )
     if len(times) < 2:
         return
     for (at_ns, pid), *others in (times, times[::-1]):
@@ -243,6 +252,8 @@ def _apart_s(nodes: Collection[str], vague: Collection[str]) -> float:
 
 
 def _send_at(view: ProcessView, at_ns: int, instead_ns: int) -> None:
+    if view.sent_ns == at_ns:
+        view.sent_ns = instead_ns
     for fd, sample in view.sockets.items():
         close = sample.last_send_ns == at_ns or sample.last_send_ns > instead_ns
         if sample.last_send_ns and close:

@@ -91,6 +91,8 @@ class SocketPicture:
     window: int = 0
     backoff: int = 0
     sent_age_s: float | None = None
+    payload: bool = False
+    """It carried data of the training from rank to rank."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,7 +193,8 @@ def _skipped(
     odd = stacks.minority(apart)
     if len(odd) == 1:
         return odd[0]
-    newest = links.newest_sender({pid: ranks[pid] for pid in survivors})
+    ends = links.Ends(ranks.values())
+    newest = links.newest_sender({pid: ranks[pid] for pid in survivors}, ends)
     return newest[0] if newest is not None and len(survivors) == 2 else None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents import stacks
 from kcover_ebpf.incidents.finding import Picture
 from kcover_ebpf.incidents.ranks import Role
@@ -54,13 +55,17 @@ def follow(picture: Picture, start: Standing) -> Standing:
         ]
         if not ahead:
             return here
-        here = max(ahead, key=lambda each: (_weight(each), -each.since_ns))
+        waited = here.pid
+        here = max(ahead, key=lambda each: (_weight(each, waited), -each.since_ns))
         seen.add(here.pid)
     return here
 
 
-def _weight(standing: Standing) -> int:
-    # among several children the one that cannot go on explains the wait; an idle one does not
+def _weight(standing: Standing, waited_by: Pid) -> int:
+    # among several children the one that cannot go on explains the wait; an idle one, which waits for
+    # work from the very rank that waits, does not
+    if standing.state is State.READ and waited_by in standing.waits_for:
+        return 0
     if standing.state in HELD:
         return 3
     if standing.state in STUCK:

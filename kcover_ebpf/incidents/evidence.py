@@ -62,7 +62,7 @@ def unread(picture: Picture, each: Standing) -> list[Evidence]:
 
 def sender(picture: Picture, each: Standing) -> list[Evidence]:
     """Its last sending, if that was before everybody else's."""
-    lag = links.oldest_sender(picture.ranks)
+    lag = links.oldest_sender(picture.ranks, picture.ends)
     if lag is None or lag[0] != each.pid:
         return []
     return [Evidence(EvidenceKind.EDGE, f"{name(each)} sent last {lag[1]:.2f} s before all others")]

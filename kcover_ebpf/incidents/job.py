@@ -7,6 +7,7 @@ The caller feeds `observe` with every fact, carries out the looks it `wants`, an
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import islice
 
 from kcover_ebpf.facts import (
     DescriptorSample,
@@ -47,12 +48,14 @@ from kcover_ebpf.settings import Policy
 from kcover_ebpf.syscalls import SyscallTable
 
 _LOSSY_SILENCE_S = 4.5
+_MOST_CHILDREN = 256
+"""Children of ranks whose connections are read: each costs us a descriptor, and some 5 us a pass."""
 _HELD = (TaskState.STOPPED, TaskState.FROZEN, TaskState.TRACED)
 _Sample = ThreadSample | ProcessTotals | SocketSample | DescriptorSample
 
 
 class Job:
-    """One job as seen from this host; `whole`: every rank of it should be here."""
+    """One job as seen from this host; `whole`: every rank of it should be here, where no launcher says otherwise."""
 
     def __init__(self, policy: Policy, table: SyscallTable, *, whole: bool = True) -> None:
         self._policy, self._whole = policy, whole
@@ -155,15 +158,20 @@ class Job:
         if not self.attention.stalled:
             self.pace.note_payload(sum(self._moved_bytes[pid] for pid in ranks), tick.period_ns)
         self._moved_bytes.clear()
+        healthy = self.pace.trained and not self.attention.suspicious
+        for view in self.members.views.values():
+            view.traffic.end_pass(now_ns, tick.period_ns, healthy=healthy)
         self.announced.settle(self.members)
-        self.pace.watch_training(ranks, self.members.world_size if self._whole else None)
+        expected = self.members.expected if self._whole else None
+        self.pace.watch_training(ranks, expected, now_ns)
         self._look_for_blindness(tick)
         held = sum(_held(view) for view in ranks.values())
-        if self._whole and held and held == len(ranks):
+        if self._all_here and held and held == len(ranks):
             self._restart_clocks(now_ns)
         elif not self.attention.stalled:
             self.pace.observe_shares(ranks)
         silent = any(self.pace.is_silent(view, now_ns) for view in ranks.values())
+        held += sum(_held(view) for view in self.members.loaders.values())
         wrong = silent or held > 0 or self._alarm or bool(self.announced.failures)
         # a rank that is held keeps all others from going on, though it may take them a while to notice
         stalled = held > 0 or self.pace.is_stalled(ranks, now_ns)
@@ -207,6 +215,22 @@ class Job:
         return [view.pid for view in views if view.seen is None and view.exit is None]
 
     @property
+    def connected(self) -> list[Pid]:
+        """Living processes whose connections are wanted at the next pass.
+
+        While something may be wrong, those of the ranks' children as well: what these wait for is asked then only.
+        """
+        if not self.attention.suspicious:
+            return self.members.connected
+        children = (view.pid for view in self.members.owned.values() if self._may_wait(view))
+        return list(dict.fromkeys([*self.members.connected, *islice(children, _MOST_CHILDREN)]))
+
+    def _may_wait(self, view: ProcessView) -> bool:
+        role = view.member.role if view.member else Role.HELPER
+        busy = view.lead is not None and view.lead.burning_since_ns is not None
+        return role in (Role.LOADER, Role.HELPER) and not busy
+
+    @property
     def detailed(self) -> set[Pid]:
         """Processes of which every thread and descriptor is wanted at each pass."""
         return set(self.members.owned) if self.attention.suspicious else set()
@@ -248,13 +272,14 @@ class Job:
             ended = any(view.exit is not None for view in self.members.views.values())
             cause = Cause.ENDING if ended else Cause.STARTING
             return Finding(Kind.WORKING, cause, self.now_ns)
+        missing = None
         if self._whole:
             missing = startup.missing_rank(self.members, self.pace, self.now_ns, self._policy)
-            if missing is not None:
-                return missing
         if not self.attention.suspicious:
-            return self._healthy()
+            return missing or self._healthy()
         found = self.faults.located(judge(self.picture()), self.members.ranks)
+        if missing is not None and found.cause not in (Cause.STOPPED, Cause.FROZEN):
+            return missing
         if found.cause is Cause.TRAINING:
             return self._healthy()
         silent_s = self.pace.silence_s(self.members.ranks, self.now_ns)
@@ -278,10 +303,24 @@ class Job:
         cause = Cause.TRAINING if self.pace.trained else Cause.STARTING
         return Finding(Kind.WORKING, cause, self.now_ns)
 
+    @property
+    def _all_here(self) -> bool:
+        """Every rank of the job should be on this host, and no launcher says otherwise."""
+        size = self.members.world_size
+        return self._whole and (size is None or self.members.expected == size)
+
+    @property
+    def _elsewhere(self) -> bool | None:
+        # ranks on hosts that are not seen: connections to nobody known may lead to them
+        size = self.members.world_size
+        if size is None:
+            return False if self._whole else None
+        return size > len(self.members.all_ranks)
+
     def picture(self) -> Picture:
         """Everything a judgement needs, as of now."""
         members, views = self.members, self.members.views
-        ends = Ends(views.values())
+        ends = Ends(views.values(), elsewhere=self._elsewhere)
         scene = Scene(
             now_ns=self.now_ns,
             policy=self._policy,
@@ -308,7 +347,7 @@ class Job:
             lossy=self._is_lossy([standings[pid].since_ns for pid in members.ranks]),
             thresholds_s={pid: self.pace.threshold_s(pid) for pid in members.ranks},
             known=self.attention.known if self.pace.trained else KnownWaits(),
-            whole=self._whole,
+            whole=self._all_here,
             starting=startup.awaits_somebody(members, self.pace),
             stop_signals=self.announced.stops,
             left={pid: standings[pid] for pid in ranks if standings[pid].state is State.LEFT},

@@ -75,9 +75,7 @@ def _lost_link(picture: Picture) -> Finding | None:
     pairs = {frozenset({edge.pid, edge.peer_pid or edge.remote}) for edge in edges}
     if picture.lossy and max(edge.backoff for edge in edges) < links.LOST_ON_LOSSY_BACKOFF:
         return None
-    # each repetition counts as sent: the last byte that got through tells since when the link is lost
-    since_ns = max(view.peer_bytes_ns for view in views.values())
-    since_ns = since_ns or min(edge.since_ns for edge in edges)
+    since_ns = min(edge.since_ns for edge in edges)
     shown = sorted(edges, key=lambda edge: -edge.backoff)[:4]
     found = [Evidence(EvidenceKind.EDGE, edge.text) for edge in shown]
     quiet_s = (picture.now_ns - since_ns) / NS
@@ -176,6 +174,8 @@ def _stuck(
         return None
     if any(picture.silence_s(each.pid) < _VICTIM_S for each in others):
         return None
+    if end.state in (State.OUTSIDE, State.HELPED):
+        return _awaits_outside(picture, first, end, ranks)
     found = _stuck_evidence(picture, first, end, ranks)
     certain = end.proven and end.state is State.STORAGE
     if not certain and (not others or first.rank is None):
@@ -206,6 +206,21 @@ def _alone(first: Standing, end: Standing, found: Sequence[Evidence]) -> Finding
         first.rank,
         tuple(found),
     )
+
+
+def _awaits_outside(
+    picture: Picture, first: Standing, end: Standing, ranks: Sequence[Standing]
+) -> Finding:
+    # nothing that is seen from here says whether the answer will come: told, and never acted upon
+    text = f"{evidence.name(first)}: {first.text}, {evidence.ago(picture, first)}"
+    if end.pid != first.pid:
+        text += f"; it waits for process {end.pid}: {end.text}, {evidence.ago(picture, end)}"
+    found = [
+        Evidence(EvidenceKind.SINK, f"{text}; {end.state.value}"),
+        *evidence.time(picture, first),
+        *evidence.peers(picture, first, ranks),
+    ]
+    return blame(Kind.UNKNOWN, _cause(first, end), first, found, ranks, end)
 
 
 def _stuck_evidence(

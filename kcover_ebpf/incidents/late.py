@@ -16,7 +16,6 @@ from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.standing import Standing, State
 from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
 
-_LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 _WAITS = frozenset({State.PEERS, State.FUTEX})
 _NO_WORK = _WAITS | {State.SLEEPING, State.MOVING}
 _FOR_CHILDREN = (State.CHILDREN, State.CHILD)
@@ -187,7 +186,7 @@ def held_here(job: Job, found: Finding) -> Finding:
 def _absent_ranks(job: Job) -> list[int]:
     members = [view.member for view in job.members.ranks.values() if view.member]
     present = {each.rank for each in members if each.rank is not None}
-    return _absent(present, job.members.world_size, _local_size(job))
+    return _absent(present, job.members.world_size, job.members.local_size)
 
 
 def _waits(job: Job, each: Standing) -> bool:
@@ -225,17 +224,3 @@ def _absent(present: set[int], world_size: int | None, local_size: int | None) -
         first = min(present) // local_size * local_size
         return sorted(set(range(first, first + local_size)) - present)
     return sorted(set(range(min(present), max(present))) - present)
-
-
-def _local_size(job: Job) -> int | None:
-    sizes = {size for view in job.members.ranks.values() if (size := _told(view)) is not None}
-    return sizes.pop() if len(sizes) == 1 else None
-
-
-def _told(view: ProcessView) -> int | None:
-    environ = view.seen.rank_environ if view.seen is not None else {}
-    for name in _LOCAL_SIZES:
-        text = environ.get(name, "")
-        if text.isascii() and text.isdigit() and 0 < int(text[:8]) < _MOST_RANKS:
-            return int(text[:8])
-    return None

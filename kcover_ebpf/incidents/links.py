@@ -1,15 +1,20 @@
-"""TCP connections between the ranks of a job: who has not read, who has not sent, which link is lost."""
+"""TCP connections between the ranks of a job: who has not read, who has not sent, which link is lost.
+
+Only connections that carry the training's data tell how far a rank has come: a store and NCCL's RAS are asked
+every second, whatever the training does, and what leads out of the job is none of its links.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kcover_ebpf.facts import SocketSample
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.ranks import Role
+from kcover_ebpf.incidents.traffic import carried_all_its_life
 
 _Pair = tuple[tuple[str, int], tuple[str, int]]
 LOST_BACKOFF = 3
@@ -19,6 +24,12 @@ LOST_ON_LOSSY_BACKOFF = 6
 SEND_LEAD_NS = 60_000_000
 """A rank that sent last so much earlier than all others has not entered what they are in.
 Kernel ticks of up to 10 ms and scheduling stay below it."""
+_MIN_PASSES = 2
+_RARELY = 10
+"""What carried payload so many times more rarely than the rank's busiest connection is no part of its steps: a
+new group is agreed upon, a name is looked up."""
+_SERVICE_PORTS = 1024
+"""Below this are services (HTTPS, NFS, SSH): no rank listens there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +46,7 @@ class LostEdge:
     backoff: int
     unacked_bytes: int
     since_ns: int
+    """When it broke, at the latest: its first repetition that stayed without an answer."""
 
     @property
     def text(self) -> str:
@@ -53,10 +65,17 @@ def _end(rank: int | None, address: tuple[str, int]) -> str:
 class Ends:
     """Which process of the job holds which end of a connection."""
 
-    def __init__(self, views: Iterable[ProcessView]) -> None:
+    def __init__(self, views: Iterable[ProcessView], *, elsewhere: bool | None = False) -> None:
+        """`elsewhere`: some ranks of the job are on hosts that are not seen; None where nobody can tell."""
         self._owner: dict[_Pair, Pid] = {}
         self._launchers: set[_Pair] = set()
-        for view in views:
+        self._ranks: set[Pid] = set()
+        self.elsewhere = elsewhere
+        self._payload: dict[Pid, list[int]] = {}
+        # a child inherits the connections of its rank: they are the rank's
+        for view in sorted(views, key=lambda each: not _is_rank(each)):
+            if _is_rank(view):
+                self._ranks.add(view.pid)
             pairs = [(sample.local, sample.remote) for sample in view.sockets.values()]
             if view.member is not None and view.member.role is Role.LAUNCHER:
                 self._launchers.update(pairs)
@@ -68,28 +87,74 @@ class Ends:
         """The process at the other end; None if it is not on this host, not watched, or a launcher."""
         return self._owner.get((sample.remote, sample.local))
 
-    def asked_outside_ns(self, view: ProcessView) -> int:
-        """When a process last sent to somebody who is none of the job's; 0 if it never did."""
-        return max(
-            (
-                sample.last_send_ns
-                for sample in view.sockets.values()
-                if sample.state in ("ESTABLISHED", "SYN_SENT") and self._is_outside(sample)
-            ),
-            default=0,
+    def joins_ranks(self, pid: Pid, sample: SocketSample) -> bool:
+        """True for a connection of `pid` to another rank: to one that is seen, or maybe to one on another host."""
+        peer = self.peer(sample)
+        if peer is not None:
+            return peer != pid and peer in self._ranks
+        ports = sample.local[1], sample.remote[1]
+        return (
+            self.elsewhere is not False
+            and (sample.remote, sample.local) not in self._launchers
+            and min(ports) >= _SERVICE_PORTS
+            and not _is_loopback(sample.remote[0])
         )
 
-    def _is_outside(self, sample: SocketSample) -> bool:
+    def payload_fds(self, view: ProcessView) -> list[int]:
+        """Descriptors of the connections of a rank to other ranks that carry the training's data.
+
+        Those that did so in healthy passes, at least twice and not ten times more rarely than the busiest. Of a
+        process that was never seen healthy what its connections carried since it began decides.
+        """
+        if view.pid not in self._payload:
+            ours = [each for each in view.sockets.values() if self.joins_ranks(view.pid, each)]
+            self._payload[view.pid] = [each.fd for each in _with_payload(view, ours)]
+        return self._payload[view.pid]
+
+    def outside(self, view: ProcessView) -> list[SocketSample]:
+        """The connections of a process itself to somebody who is none of the job's."""
+        return [
+            sample
+            for sample in view.sockets.values()
+            if sample.state in ("ESTABLISHED", "SYN_SENT") and self._is_outside(view.pid, sample)
+        ]
+
+    def _is_outside(self, pid: Pid, sample: SocketSample) -> bool:
         pair = sample.remote, sample.local
-        return pair not in self._owner and pair not in self._launchers
+        own = self._owner.get((sample.local, sample.remote)) == pid
+        return own and pair not in self._owner and pair not in self._launchers
+
+
+def _is_rank(view: ProcessView) -> bool:
+    return view.member is not None and view.member.role is Role.RANK
+
+
+def _is_loopback(address: str) -> bool:
+    return address.startswith("127.") or address == "::1"
+
+
+def payload_sockets(view: ProcessView, ends: Ends) -> Iterator[SocketSample]:
+    """The connections of a rank to other ranks that carry the training's data, as `Ends.payload_fds` says."""
+    return (view.sockets[fd] for fd in ends.payload_fds(view))
+
+
+def _with_payload(view: ProcessView, ours: Sequence[SocketSample]) -> list[SocketSample]:
+    if view.traffic.learned_passes >= _MIN_PASSES:
+        passes = [view.traffic.payload_passes(each) for each in ours]
+        needed = max(_MIN_PASSES, max(passes, default=0) / _RARELY)
+        return [each for each, count in zip(ours, passes, strict=True) if count >= needed]
+    if view.lead is None:
+        return []
+    start_ns = view.lead.sample.start_ns
+    return [each for each in ours if carried_all_its_life(each, start_ns)]
 
 
 def lost_edges(views: Iterable[ProcessView], ends: Ends) -> list[LostEdge]:
-    """Connections of the given ranks on which the kernel has backed off at least `LOST_BACKOFF` times."""
+    """Payload connections of the given ranks on which the kernel has backed off at least `LOST_BACKOFF` times."""
     found, views = [], list(views)
     ranks = {view.pid: view.member.rank for view in views if view.member}
     for view in views:
-        for sample in view.sockets.values():
+        for sample in payload_sockets(view, ends):
             if sample.backoff < LOST_BACKOFF or not (sample.unacked_bytes or sample.unsent_bytes):
                 continue
             if window_closed(sample):
@@ -105,7 +170,7 @@ def lost_edges(views: Iterable[ProcessView], ends: Ends) -> list[LostEdge]:
                     remote=sample.remote,
                     backoff=sample.backoff,
                     unacked_bytes=sample.unacked_bytes or sample.unsent_bytes,
-                    since_ns=sample.last_send_ns or sample.changed_ns,
+                    since_ns=view.traffic.broken_ns(sample),
                 )
             )
     return found
@@ -141,31 +206,43 @@ def common_end(edges: Iterable[LostEdge], rank_count: int) -> Pid | None:
 
 
 def unread(view: ProcessView, ends: Ends, ranks: Mapping[Pid, object]) -> tuple[int, int]:
-    """(bytes, connections) that peers sent to this rank and that it did not read."""
+    """(bytes, connections) of the training's data that peers sent to this rank and that it did not read."""
     waiting = [
         sample.unread_bytes
-        for sample in view.sockets.values()
+        for sample in payload_sockets(view, ends)
         if sample.unread_bytes > 0 and ends.peer(sample) in ranks
     ]
     return sum(waiting), len(waiting)
 
 
-def oldest_sender(views: Mapping[Pid, ProcessView]) -> tuple[Pid, float] | None:
+def last_send_ns(view: ProcessView, ends: Ends) -> int:
+    """When a rank last sent data of the training to another one; 0 if that is not known."""
+    times = (
+        each.last_send_ns for each in payload_sockets(view, ends) if each.state == "ESTABLISHED"
+    )
+    return max(times, default=view.sent_ns)
+
+
+def oldest_sender(views: Mapping[Pid, ProcessView], ends: Ends) -> tuple[Pid, float] | None:
     """(the rank that sent last before all others, lead in seconds); None without a clear lead.
 
     Each rank sends as it enters a collective; the one that never entered has only received. Source:
-    measured, docs/decisions/0003.
+    measured, docs/decisions/0003. If that one may be on a host that is not seen, the order of the others says nothing.
     """
-    times = sorted((view.last_send_ns, pid) for pid, view in views.items() if view.last_send_ns)
+    if ends.elsewhere:
+        return None
+    times = sorted(
+        (at_ns, pid) for pid, view in views.items() if (at_ns := last_send_ns(view, ends))
+    )
     if len(times) < 2 or len(times) < len(views):
         return None
     lead_ns = times[1][0] - times[0][0]
     return (times[0][1], lead_ns / NS) if lead_ns >= SEND_LEAD_NS else None
 
 
-def newest_sender(views: Mapping[Pid, ProcessView]) -> tuple[Pid, float] | None:
+def newest_sender(views: Mapping[Pid, ProcessView], ends: Ends) -> tuple[Pid, float] | None:
     """(the rank that sent after all others, lead in seconds); None without a clear lead."""
-    times = sorted(((view.last_send_ns, pid) for pid, view in views.items()), reverse=True)
+    times = sorted(((last_send_ns(view, ends), pid) for pid, view in views.items()), reverse=True)
     if len(times) < 2:
         return None
     lead_ns = times[0][0] - times[1][0]

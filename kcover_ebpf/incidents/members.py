@@ -9,7 +9,7 @@ from kcover_ebpf.host_facts import WaitedFile
 from kcover_ebpf.ids import Inode, Pid
 from kcover_ebpf.incidents import links
 from kcover_ebpf.incidents.processes import NS, ProcessView
-from kcover_ebpf.incidents.ranks import Role, classify
+from kcover_ebpf.incidents.ranks import Role, classify, local_size_of
 
 _DEEPEST = 8
 _ESTABLISHED_NS = 5 * NS
@@ -95,6 +95,25 @@ class Members:
         return {pid: view for pid, view in self.all_ranks.items() if view.exit is None}
 
     @property
+    def local_size(self) -> int | None:
+        """Ranks that their launcher started on this host; None where none says so, or they do not agree."""
+        environs = (view.seen.rank_environ for view in self.all_ranks.values() if view.seen)
+        sizes = {size for each in environs if (size := local_size_of(each)) is not None}
+        return sizes.pop() if len(sizes) == 1 else None
+
+    @property
+    def expected(self) -> int | None:
+        """Ranks that should be on this host in the end; None where nobody told how many there are.
+
+        Where it is not known how many of them are elsewhere, all.
+        """
+        local, world = self.local_size, self.world_size
+        if local is None or world is None:
+            return world
+        # two launchers of one job may share a host
+        return min(world, max(local, len(self.all_ranks)))
+
+    @property
     def connected(self) -> list[Pid]:
         """Living processes whose connections tell something: the ranks, and the launchers they report to."""
         roles = (Role.RANK, Role.LAUNCHER)
@@ -108,6 +127,15 @@ class Members:
             pid: view
             for pid, view in self.views.items()
             if view.exit is None and view.member is not None and view.member.owner is not None
+        }
+
+    @property
+    def loaders(self) -> dict[Pid, ProcessView]:
+        """Living children of ranks that run the ranks' own program."""
+        return {
+            pid: view
+            for pid, view in self.owned.items()
+            if view.member is not None and view.member.role is Role.LOADER
         }
 
     def children(self, pid: Pid) -> Sequence[ProcessView]:

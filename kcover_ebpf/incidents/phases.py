@@ -25,8 +25,14 @@ LONGEST_BURN_NS = 180 * NS
 hide every stall shorter than 1.5 times the training so far."""
 _RATES_KEPT = 60
 _RECENT_PASSES = 8
+_RECENT_S = 5.0
+"""Who waits for a rank that has not come yet made its last sign of progress longer ago than this."""
 _SLOWED_SHARE = 0.6
 _WAIT_FAMILIES = frozenset({Family.FUTEX, Family.POLL, Family.NETWORK, Family.YIELD})
+
+
+def _recent(cadence: Cadence, now_ns: int) -> bool:
+    return cadence.last_s is not None and now_ns / NS - cadence.last_s < _RECENT_S
 
 
 class Pace:
@@ -69,13 +75,24 @@ class Pace:
         if pid in self._cadences:
             self._cadences[pid].forget_current(now_ns / NS)
 
-    def watch_training(self, ranks: Mapping[Pid, ProcessView], world_size: int | None) -> None:
-        """Tell when start-up is over: it has gaps of its own, and stalls are learned from training alone."""
-        if self._talked or not ranks or len(ranks) < (world_size or 1):
+    def watch_training(
+        self, ranks: Mapping[Pid, ProcessView], expected: int | None, now_ns: int
+    ) -> None:
+        """Tell when start-up is over: it has gaps of its own, and stalls are learned from training alone.
+
+        `expected`: ranks that should be here. With fewer it is over once those that are here go on all the same,
+        long after the last of them came: the others are on other hosts.
+        """
+        if self._talked or not ranks:
             return
-        self._talked = all(view.peer_bytes_ns for view in ranks.values())
         cadences = [self._cadences[pid] for pid in ranks]
         moved = all(each.sign_count >= _SIGNS_OF_TRAINING for each in cadences)
+        if len(ranks) >= (expected or 1):
+            self._talked = all(view.peer_bytes_ns for view in ranks.values())
+        elif now_ns - self.last_joined_ns < self._policy.start_grace_s * NS:
+            return
+        else:
+            moved = moved and all(_recent(each, now_ns) for each in cadences)
         # moves are the weaker sign: ranks that load their libraries move as well, and it is not over before they talk
         if self._talked or (moved and not self.trained):
             self.trained = True

@@ -16,6 +16,7 @@ from kcover_ebpf.host_facts import ProcessSeen
 from kcover_ebpf.ids import Inode, Pid, Tid
 from kcover_ebpf.incidents.ranks import Membership
 from kcover_ebpf.incidents.threads import ThreadView
+from kcover_ebpf.incidents.traffic import Traffic
 from kcover_ebpf.syscalls import SyscallTable
 
 NS = 1_000_000_000
@@ -46,6 +47,8 @@ class ProcessView:
     threads: dict[Tid, ThreadView] = field(default_factory=dict)
     totals: ProcessTotals | None = None
     sockets: dict[int, SocketSample] = field(default_factory=dict)
+    traffic: Traffic = field(default_factory=Traffic)
+    """What each of `sockets` carried."""
     descriptors: dict[tuple[int, Inode], DescriptorSample] = field(default_factory=dict)
     exit: ProcessExit | None = None
     efforts: dict[Effort, tuple[int, int]] = field(default_factory=dict)
@@ -58,6 +61,8 @@ class ProcessView:
     """Pages fetched from storage or swap a second, over the last pass."""
     peer_bytes_ns: int = 0
     """Last time that more than heartbeats went over its connections."""
+    sent_ns: int = 0
+    """When it last sent data of the training, as its own host said; 0 where its connections are all known."""
     _peer_bytes: int = 0
     _typical_bytes: float = 0.0
 
@@ -114,10 +119,7 @@ class ProcessView:
         """Take a socket; returns by how many payload bytes it moved (0 for a new one)."""
         before = self.sockets.get(sample.fd)
         self.sockets[sample.fd] = sample
-        if before is None or before.inode != sample.inode:
-            return 0
-        sent = sample.acked_bytes - before.acked_bytes
-        return max(0, sent + sample.received_bytes - before.received_bytes)
+        return self.traffic.observe(before, sample)
 
     def on_peer_bytes(self, moved: int, now_ns: int) -> bool:
         """Note the bytes of one pass over connections to other ranks; True if they are more than heartbeats."""
@@ -136,11 +138,3 @@ class ProcessView:
         """The most recent kind of effort in a pass that began after `since_ns`; None if there was none."""
         recent = [(to, kind) for kind, (begin, to) in self.efforts.items() if begin >= since_ns]
         return max(recent, key=lambda each: each[0])[1] if recent else None
-
-    @property
-    def last_send_ns(self) -> int:
-        """When it last sent data on any established connection; 0 if it has none."""
-        return max(
-            (each.last_send_ns for each in self.sockets.values() if each.state == "ESTABLISHED"),
-            default=0,
-        )

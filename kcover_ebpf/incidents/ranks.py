@@ -27,16 +27,16 @@ _RANK_VARIABLES = (
     ("SLURM_PROCID", "SLURM_NTASKS"),
     ("PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM"),
 )
+_LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 INDEX = "JOB_COMPLETION_INDEX"
 # A gang may have as many ranks in each pod as it likes, so they say nothing about the world's size.
 _POD_VARIABLES = ("PET_NODE_RANK", "LWS_WORKER_INDEX", INDEX)
 RANK_ENVIRON = frozenset(
     {name for pair in _RANK_VARIABLES for name in pair}
     | set(_POD_VARIABLES)
+    | set(_LOCAL_SIZES)
     | {
         "LOCAL_RANK",
-        "LOCAL_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
         "MASTER_ADDR",
         "MASTER_PORT",
         "JAX_COORDINATOR_ADDRESS",
@@ -144,6 +144,12 @@ def rank_of(environ: Mapping[str, str]) -> tuple[int | None, int | None]:
             size = _number(environ.get(size_name))
             return rank, size or None
     return None, None
+
+
+def local_size_of(environ: Mapping[str, str]) -> int | None:
+    """Ranks that the launcher started on this host, told by an environment; None where it does not say."""
+    sizes = (_number(environ.get(name)) for name in _LOCAL_SIZES)
+    return next((size for size in sizes if size), None)
 
 
 def place_of(environ: Mapping[str, str]) -> int | None:

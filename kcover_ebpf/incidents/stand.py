@@ -108,15 +108,27 @@ def _effort(
         return Effort.STORAGE if moved or is_completing(looks) else None
     # only what was done during the wait can explain it
     since_ns = max(_since(view.threads[Tid(view.pid)], view), scene.now_ns - _EFFORT_WINDOW_NS)
-    own = view.latest_effort(since_ns)
+    own = _own_effort(view, since_ns, scene)
     if own is not None or state not in _MAY_WAIT_FOR_CHILDREN:
         return own
-    at_work = any(_works(child, since_ns) for child in scene.children(view.pid))
+    at_work = any(_works(child, since_ns, scene) for child in scene.children(view.pid))
     return Effort.CHILDREN if at_work else None
 
 
-def _works(child: ProcessView, since_ns: int) -> bool:
-    if child.latest_effort(since_ns) is not None:
+def _own_effort(view: ProcessView, since_ns: int, scene: Scene) -> Effort | None:
+    found = view.latest_effort(since_ns)
+    if found is None and any(
+        view.traffic.transfer_ns(sample) >= since_ns for sample in scene.ends.outside(view)
+    ):
+        # a checkpoint that is uploaded, a shard that is fetched: a store reached by the network
+        return Effort.STORAGE
+    return found
+
+
+def _works(child: ProcessView, since_ns: int, scene: Scene) -> bool:
+    if child.lead is not None and child.lead.sample.state in _HELD_STATE:
+        return False
+    if _own_effort(child, since_ns, scene) is not None:
         return True
     lead = child.lead
     if lead is None:

@@ -40,7 +40,7 @@ def standstill(picture: Picture, ranks: Sequence[Standing]) -> Finding | None:
             if each.inspection and each.inspection.stack
         }
     )
-    lag = links.oldest_sender(picture.ranks)
+    lag = links.oldest_sender(picture.ranks, picture.ends)
     if len(apart) > 1 or lag is not None:
         return _mismatch(picture, ranks, apart, lag)
     if min(silent.values()) < max(_CYCLE_FLOOR_S, _CYCLE_FACTOR * needed) or len(ranks) < 2:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kcover_ebpf.host_facts import Unreadable
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents.finding import Finding
 from kcover_ebpf.incidents.members import Members
 from kcover_ebpf.incidents.phases import Pace
-from kcover_ebpf.incidents.processes import NS
+from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
 from kcover_ebpf.settings import Policy
 
@@ -21,21 +21,21 @@ _SAMPLED_WITHIN_NS = 5 * NS
 def missing_rank(members: Members, pace: Pace, now_ns: int, policy: Policy) -> Finding | None:
     """The lowest rank that never appeared while those that did only wait; None if none is missing.
 
-    The evidence is time alone, which never ends a job: the rank may be starting on another host.
+    Those that their launcher started on another host are not. The evidence is time alone, which never ends a
+    job: where no launcher says how many ranks are here, it may be starting on another host.
     """
-    ranks = members.ranks
-    world_size = members.world_size
+    ranks, world_size = members.ranks, members.expected
     if pace.trained or world_size is None or len(members.all_ranks) != len(ranks):
         return None
-    present = {view.member.rank for view in ranks.values() if view.member}
-    absent = sorted(set(range(min(world_size, _MOST_RANKS))) - present)
+    members_here = (view.member for view in ranks.values() if view.member)
+    absent = _absent([each.rank for each in members_here if each.rank is not None], world_size)
     waited_s = (now_ns - pace.last_joined_ns) / NS
     if not absent or waited_s < policy.start_grace_s:
         return None
-    if any(view.latest_effort(now_ns - 5 * NS) for view in ranks.values()):
+    if any(_is_at_work(view, now_ns) for view in ranks.values()):
         return None
     text = (
-        f"{len(present)} of {world_size} ranks are here; "
+        f"{len(ranks)} of {world_size} ranks are here; "
         f"rank {absent[0]} is not, {waited_s:.0f} s after the last one came"
     )
     return Finding(
@@ -46,6 +46,19 @@ def missing_rank(members: Members, pace: Pace, now_ns: int, policy: Policy) -> F
         evidence=(Evidence(EvidenceKind.TIME, text),),
         victims=tuple(ranks),
     )
+
+
+def _absent(present: Sequence[int], count: int) -> list[int]:
+    # most launchers number the ranks of a host in one run; where they do not, none can be named
+    first = min(present, default=0) // count * count
+    here = set(range(first, first + min(count, _MOST_RANKS)))
+    return sorted(here - set(present)) if len(present) < count and here >= set(present) else []
+
+
+def _is_at_work(view: ProcessView, now_ns: int) -> bool:
+    lead = view.lead
+    burns = lead is not None and lead.burning_since_ns is not None and not lead.waits_busily
+    return burns or view.latest_effort(now_ns - 5 * NS) is not None
 
 
 def awaits_somebody(members: Members, pace: Pace) -> bool:

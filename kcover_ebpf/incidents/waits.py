@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kcover_ebpf.facts import NO_SYSCALL, TaskState, ThreadSample
+from kcover_ebpf.facts import NO_SYSCALL, SocketSample, TaskState, ThreadSample
 from kcover_ebpf.host_facts import Inspection, WaitedFile
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.incidents.links import LOST_BACKOFF
 from kcover_ebpf.incidents.processes import NS, ProcessView
+from kcover_ebpf.incidents.ranks import Role
 from kcover_ebpf.incidents.standing import Scene, State
 from kcover_ebpf.incidents.threads import poll_timeout_ms
 from kcover_ebpf.syscalls import Family
@@ -18,6 +20,10 @@ SLEEP_CAP_S = 600.0
 _FUTEX_PRIVATE = 128
 """FUTEX_PRIVATE_FLAG (include/uapi/linux/futex.h)."""
 _STREAM_KINDS = frozenset({"pipe", "unix"})
+_TICK_NS = 10_000_000
+"""The kernel counts the times of a socket in ticks of up to 10 ms."""
+_OPEN_QUESTION_NS = 1_500_000_000
+"""Longer than an answer takes, and than the second between two pushes of telemetry."""
 
 
 class Wait(NamedTuple):
@@ -65,7 +71,30 @@ def _is_helped(view: ProcessView, sample: ThreadSample, scene: Scene) -> bool:
         other.sample.state is TaskState.UNINTERRUPTIBLE and other.sample.idle_since_ns >= began_ns
         for other in view.threads.values()
     )
-    return in_storage or (scene.all_here and scene.ends.asked_outside_ns(view) >= began_ns)
+    return in_storage or _is_helped_from_outside(view, began_ns, scene)
+
+
+def _is_helped_from_outside(view: ProcessView, began_ns: int, scene: Scene) -> bool:
+    if _is_rank(view) and not scene.all_here:
+        return False
+    return any(
+        sample.last_send_ns >= began_ns
+        and (not view.traffic.is_habit(sample) or _owes_answer(sample, scene.now_ns))
+        for sample in scene.ends.outside(view)
+    )
+
+
+def _owes_answer(sample: SocketSample, now_ns: int) -> bool:
+    # Telemetry is answered at once, sent again and again without an answer, or not even acknowledged. Where a
+    # question is open for a while, somebody may wait for its answer, whatever else goes to that address.
+    if sample.backoff >= LOST_BACKOFF:
+        return False
+    asked_ns = sample.last_send_ns
+    return asked_ns > sample.last_receive_ns + _TICK_NS and now_ns - asked_ns >= _OPEN_QUESTION_NS
+
+
+def _is_rank(view: ProcessView) -> bool:
+    return view.member is not None and view.member.role is Role.RANK
 
 
 def _is_forsaken(view: ProcessView, sample: ThreadSample) -> bool:
@@ -99,8 +128,12 @@ def _on_files(
         return Wait(State.STORAGE, _storage_proven(looks))
     if "tcp" in kinds:
         peers = _holders(view, files, scene)
-        outside = not peers and scene.all_here
+        # a loader has nothing to say to other ranks: who is unknown to it is outside, wherever they are
+        outside = not peers and (scene.all_here or not _is_rank(view))
         return Wait(State.OUTSIDE if outside else State.PEERS, waits_for=peers)
+    if "socket" in kinds and not _is_rank(view):
+        # none of TCP's, or not sampled yet
+        return Wait(State.OUTSIDE)
     if "tty" in kinds or any(each.fd == 0 for each in files):
         return Wait(State.USER)
     if kinds & _STREAM_KINDS:

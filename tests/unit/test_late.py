@@ -143,7 +143,7 @@ def test_a_single_lost_link_has_two_ends(name: str) -> None:
     world, named, ends = LINKS[name]
     stage = waiting(list(range(world)), world, LOCAL)
     for proc in stage.procs.values():
-        proc.backoff = 6
+        proc.backoff, proc.sent = 6, 10_000_000
     stage.one_pass(NS)
     victims = tuple(stage.job.members.ranks)
     link = Finding(Kind.LOST_LINK, Cause.LINK, stage.now_ns, rank=named, victims=victims)

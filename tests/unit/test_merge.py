@@ -126,7 +126,7 @@ def test_a_stale_picture_counts_as_silence():
 
 
 def test_a_link_between_two_nodes_is_named_from_both_ends():
-    lost = {"backoff": 5, "unacked": 9000, "sent_age_s": 1.0}
+    lost = {"backoff": 5, "unacked": 9000, "sent_age_s": 1.0, "payload": True}
     ranks = [
         rank(0, sockets=(wire(0, 1, **lost),)),
         rank(1, sockets=(wire(1, 0, **lost), wire(1, 2, **lost))),
@@ -195,7 +195,10 @@ pictures = st.builds(
     exit=st.sampled_from([None, None, None, "code 0", "signal 9"]),
     effort=st.sampled_from([None, "compute", "of a newer agent"]),
     sockets=st.lists(
-        st.builds(wire, st.integers(0, 3), st.integers(0, 3), backoff=st.integers(0, 9), unacked=st.integers(0, 9)),
+        st.builds(
+            wire, st.integers(0, 3), st.integers(0, 3),
+            backoff=st.integers(0, 9), unacked=st.integers(0, 9), payload=st.booleans(),
+        ),
         max_size=3,
     ).map(tuple),
 )  # fmt: skip

@@ -22,7 +22,7 @@ def move(pace: Pace, ranks: dict[Pid, ProcessView], *seconds: float) -> None:
     for second in seconds:
         for pid in ranks:
             pace.progress(pid, int(second * NS))
-        pace.watch_training(ranks, len(ranks))
+        pace.watch_training(ranks, len(ranks), 0)
 
 
 def talk(ranks: dict[Pid, ProcessView], second: float) -> None:
@@ -53,7 +53,7 @@ def test_a_job_whose_ranks_never_talk_trains_by_its_moves() -> None:
 def test_nothing_is_told_before_all_ranks_have_come() -> None:
     pace, ranks = start()
     talk(ranks, 1)
-    pace.watch_training(ranks, 3)
+    pace.watch_training(ranks, 3, 0)
     assert not pace.trained
 
 

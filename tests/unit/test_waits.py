@@ -67,7 +67,7 @@ def test_a_wait_for_a_host_outside_the_job_is_believed_for_the_patience(patience
     assert faults(stage) == []
     verdict = stage.run(8)
     assert verdict is not None
-    assert verdict.kind is Kind.HUNG
+    assert verdict.kind is Kind.UNKNOWN
     assert verdict.culprit is not None
     assert verdict.culprit.rank == 1
 

@@ -1,0 +1,154 @@
+"""`run` on one of several hosts: ranks that live elsewhere are not missing, and what happens here is judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from kcover_ebpf.host_facts import ProcessSeen
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.incidents.job import Job
+from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind
+from kcover_ebpf.settings import Policy
+from kcover_ebpf.syscalls import SyscallTable
+
+from .scene import LOCK, Proc, Stage
+
+TORCHRUN = "LOCAL_WORLD_SIZE"
+OPEN_MPI = "OMPI_COMM_WORLD_LOCAL_SIZE"
+
+
+@dataclass
+class Part(Stage):
+    """The ranks of one host of two, watched by a sensor that was told of no other."""
+
+    world: int = 8
+    numbers: tuple[int, ...] = (0, 1, 2, 3)
+    told: dict[str, str] = field(default_factory=dict)
+    """What the launcher says beside rank and size."""
+    mode: str = "train"
+
+    def __post_init__(self) -> None:
+        self.here = 0
+        super().__post_init__()
+        self.job = Job(self.policy, SyscallTable("x86_64"), whole=True)
+        for rank in self.numbers:
+            self.add(Proc(100 + rank, rank=rank, mode=self.mode))
+
+    def add(self, proc: Proc) -> Proc:
+        super().add(proc)
+        environ = {"RANK": str(proc.rank), "WORLD_SIZE": str(self.world)} | self.told
+        seen = ProcessSeen(self.now_ns, Pid(proc.pid), Pid(1), 1, "python3", proc.argv, environ)
+        self.job.observe(seen)
+        return proc
+
+    def causes(self) -> list[Cause]:
+        return [each.cause for each in self.verdicts if each.kind is not Kind.WORKING]
+
+
+@pytest.mark.parametrize("told", [TORCHRUN, OPEN_MPI, None])
+@pytest.mark.parametrize("healthy", ["train", "run"])
+def test_ranks_of_other_hosts_are_not_missing(told: str | None, healthy: str) -> None:
+    stage = Part(told={} if told is None else {told: "4"})
+    stage.run(10)
+    for proc in stage.procs.values():
+        stage.become(proc, healthy)
+    stage.run(120)
+    assert stage.causes() == []
+
+
+@pytest.mark.parametrize("healthy", ["train", "run"])
+def test_a_stop_is_found_on_one_of_several_hosts(healthy: str) -> None:
+    stage = Part(told={TORCHRUN: "4"})
+    stage.run(10)
+    for proc in stage.procs.values():
+        stage.become(proc, healthy)
+    stage.run(60)
+    for proc in stage.procs.values():
+        stage.become(proc, "futex")
+    stage.become(stage.rank(2), "stopped")
+    stage.stop_signal(stage.rank(2))
+    verdict = stage.run(5)
+    assert verdict is not None
+    assert verdict.culprit is not None
+    assert (verdict.kind, verdict.cause, verdict.culprit.rank) == (Kind.HUNG, Cause.STOPPED, 2)
+
+
+@pytest.mark.parametrize("told", [TORCHRUN, None])
+def test_a_stop_is_found_before_any_training_was_seen(told: str | None) -> None:
+    stage = Part(told={} if told is None else {told: "4"}, mode="futex")
+    stage.run(30)
+    stage.become(stage.rank(2), "stopped")
+    stage.stop_signal(stage.rank(2))
+    stage.run(5)
+    assert stage.causes()[-1] is Cause.STOPPED
+
+
+def test_the_training_of_a_part_is_seen_once_it_goes_on_for_long() -> None:
+    stage = Part()
+    stage.run(15)
+    assert not stage.job.pace.trained
+    stage.run(20)
+    assert stage.job.pace.trained
+
+
+def test_a_start_that_waits_for_a_rank_is_no_training() -> None:
+    stage = Part()
+    stage.run(12)
+    for proc in stage.procs.values():
+        stage.become(proc, "poll")
+    stage.run(60)
+    assert not stage.job.pace.trained
+    assert stage.causes() == [Cause.MISSING_RANK]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "missing"),
+    [((4, 5, 7), 6), ((0, 1, 2), 3), ((0, 1, 2, 3), None), ((0, 2, 4, 6), None), ((0, 2, 4), None)],
+)
+def test_the_rank_that_is_missing_here_is_named(
+    numbers: tuple[int, ...], missing: int | None
+) -> None:
+    stage = Part(
+        numbers=numbers, told={TORCHRUN: "4"}, mode="poll", policy=Policy(start_grace_s=10)
+    )
+    stage.connected = False
+    verdict = stage.run(20)
+    assert verdict is not None
+    if missing is None:
+        assert Cause.MISSING_RANK not in stage.causes()
+    else:
+        assert verdict.culprit is not None
+        assert (verdict.cause, verdict.culprit.rank) == (Cause.MISSING_RANK, missing)
+        assert f"rank {missing} is not, " in verdict.evidence[0].text
+
+
+def test_all_ranks_of_this_host_may_be_held_while_the_others_go_on() -> None:
+    stage = Part(told={TORCHRUN: "4"})
+    stage.run(30)
+    for proc in stage.procs.values():
+        stage.become(proc, "stopped")
+    stage.run(8)
+    assert stage.causes() == [Cause.STOPPED]
+
+
+def test_a_lock_is_named_among_the_ranks_of_this_host() -> None:
+    stage = Part(told={TORCHRUN: "4"})
+    stage.run(30)
+    for proc in stage.procs.values():
+        stage.become(proc, "futex")
+    stage.become(stage.rank(1), "futex", stack=LOCK)
+    stage.run(6)
+    assert stage.causes() == [Cause.BLOCKED_LOCK]
+
+
+def test_while_a_rank_elsewhere_is_at_work_the_order_of_sending_here_names_nobody() -> None:
+    stage = Part(told={TORCHRUN: "4"})
+    stage.run(30)
+    for late, proc in enumerate(stage.procs.values()):
+        stage.become(proc, "futex", last_send_ns=stage.now_ns + late * 200_000_000)
+    stage.run(60)
+    kinds = {each.kind for verdict in stage.verdicts for each in verdict.evidence}
+    assert EvidenceKind.EDGE not in kinds
+    assert [each.culprit for each in stage.verdicts if each.culprit is not None] == []
