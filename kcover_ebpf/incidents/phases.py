@@ -96,13 +96,16 @@ class Pace:
         return view.first_seen_ns / NS if last_s is None else last_s
 
     def is_stalled(self, ranks: Mapping[Pid, ProcessView], now_ns: int) -> bool:
-        """True if no rank has made progress for longer than a stall takes, by a clock that would show it."""
-        return bool(ranks) and all(self._has_stalled(view, now_ns) for view in ranks.values())
+        """True if no rank has made progress for longer than a stall takes, and one of them would have shown it."""
+        silent = (
+            now_ns / NS - self._last_s(view) >= self.threshold_s(view.pid)
+            for view in ranks.values()
+        )
+        return all(silent) and any(self._would_show(view, now_ns) for view in ranks.values())
 
-    def _has_stalled(self, view: ProcessView, now_ns: int) -> bool:
+    def _would_show(self, view: ProcessView, now_ns: int) -> bool:
+        """True if progress of a silent rank would have been seen."""
         threshold_s, lead = self.threshold_s(view.pid), view.lead
-        if now_ns / NS - self._last_s(view) < threshold_s:
-            return False
         if lead is None or lead.burning_since_ns is None:
             return True
         talked = view.peer_bytes_ns > lead.burning_since_ns + _PASS_NS

@@ -78,6 +78,18 @@ def test_ranks_that_burn_a_cpu_and_are_known_to_wait_have_stalled(mode):
     assert stage.job.attention.stalled
 
 
+@pytest.mark.parametrize("mode", ["futex", "read", "write", "stopped"])
+def test_one_rank_that_sleeps_among_others_that_burn_a_cpu_has_stalled_the_job(mode):
+    stage = Stage(connected=False)
+    stage.run(30)
+    all_become(stage, "run")
+    stage.run(120)
+    assert not stage.job.attention.stalled
+    stage.become(stage.rank(2), mode)
+    stage.run(12)
+    assert stage.job.attention.stalled
+
+
 def test_bytes_are_the_clock_of_ranks_that_burn_a_cpu():
     stage = Stage()
     stage.run(30)
