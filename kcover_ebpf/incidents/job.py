@@ -34,7 +34,7 @@ from kcover_ebpf.incidents.limit import at_hard_limit
 from kcover_ebpf.incidents.links import Ends
 from kcover_ebpf.incidents.loss import LossWatch
 from kcover_ebpf.incidents.members import Members
-from kcover_ebpf.incidents.phases import LONGEST_BURN_NS, Pace
+from kcover_ebpf.incidents.phases import LONGEST_BURN_NS, Pace, Stall
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.ranks import Role
 from kcover_ebpf.incidents.slowness import slowness
@@ -162,10 +162,10 @@ class Job:
         silent = any(self.pace.is_silent(view, now_ns) for view in ranks.values())
         wrong = silent or held > 0 or self._alarm or bool(self.announced.failures)
         # a rank that is held keeps all others from going on, though it may take them a while to notice
-        stalled = held > 0 or self.pace.is_stalled(ranks, now_ns)
-        if self.attention.suspect(wrong, stalled, now_ns):
+        stall = Stall.CERTAIN if held else self.pace.stall(ranks, now_ns)
+        if self.attention.suspect(wrong, stall, now_ns):
             self.members.forget_descriptors()
-        self.faults.outlive(now_ns, silent, stalled)
+        self.faults.outlive(now_ns, silent, self.attention.stalled)
         self._alarm = False
 
     def _restart_clocks(self, now_ns: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from enum import Enum
 
 from kcover_ebpf.facts import TaskState
 from kcover_ebpf.ids import Pid
@@ -27,6 +28,17 @@ _RATES_KEPT = 60
 _RECENT_PASSES = 8
 _SLOWED_SHARE = 0.6
 _WAIT_FAMILIES = frozenset({Family.FUTEX, Family.POLL, Family.NETWORK, Family.YIELD})
+
+
+class Stall(Enum):
+    """Whether the ranks on this host have stopped making progress."""
+
+    NONE = "none"
+    """Some rank made progress, not longer ago than it ever was silent while healthy."""
+    UNKNOWN = "unknown"
+    """None has, and none would have shown it: they burn a CPU and exchange no bytes, as healthy ranks may for hours."""
+    CERTAIN = "certain"
+    """None has, and one would have shown it."""
 
 
 class Pace:
@@ -95,13 +107,16 @@ class Pace:
         last_s = self._cadences[view.pid].last_s
         return view.first_seen_ns / NS if last_s is None else last_s
 
-    def is_stalled(self, ranks: Mapping[Pid, ProcessView], now_ns: int) -> bool:
-        """True if no rank has made progress for longer than a stall takes, and one of them would have shown it."""
+    def stall(self, ranks: Mapping[Pid, ProcessView], now_ns: int) -> Stall:
+        """Whether the ranks go on."""
         silent = (
             now_ns / NS - self._last_s(view) >= self.threshold_s(view.pid)
             for view in ranks.values()
         )
-        return all(silent) and any(self._would_show(view, now_ns) for view in ranks.values())
+        if not ranks or not all(silent):
+            return Stall.NONE
+        shows = any(self._would_show(view, now_ns) for view in ranks.values())
+        return Stall.CERTAIN if shows else Stall.UNKNOWN
 
     def _would_show(self, view: ProcessView, now_ns: int) -> bool:
         """True if progress of a silent rank would have been seen."""
