@@ -30,7 +30,7 @@ def lost_node(case: Case) -> Merged | None:
     name = down[0]
     picture = gather(pictured, case.now_s, case.policy).picture
     waited_s = _waited_s(picture)
-    if waited_s < max(_STILL_S, *picture.thresholds_s.values()):
+    if waited_s < max([_STILL_S, *picture.thresholds_s.values()]):
         return None
     pod = next(pod for pod in case.pods if pod.node == name and not pod.ended)
     unheard_s = case.unheard_s(name)
@@ -106,7 +106,7 @@ def towards_unseen(case: Case, gathered: Gathered) -> Evidence | None:
     if not peers:
         return None
     text = (
-        f"{len(peers)} ranks that wait are connected to ranks on {', '.join(silent[:8])}, "
+        f"{len(peers)} of the ranks that wait are connected to ranks on {', '.join(silent[:8])}, "
         "of which nothing is seen: no agent reports from there"
     )
     return Evidence(EvidenceKind.EDGE, text)

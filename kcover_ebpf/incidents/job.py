@@ -146,7 +146,7 @@ class Job:
             view = self.members.views.get(pid)
             if view is not None and view.on_peer_bytes(moved, now_ns):
                 self._progress(pid, now_ns)
-        if not self.attention.stalled:
+        if not self.attention.suspicious:
             self.pace.note_payload(sum(self._moved_bytes[pid] for pid in ranks), tick.period_ns)
         self._moved_bytes.clear()
         self.announced.settle(self.members)
@@ -157,7 +157,7 @@ class Job:
         held = sum(_held(view) for view in ranks.values())
         if self._whole and held and held == len(ranks):
             self._restart_clocks(now_ns)
-        elif not self.attention.stalled:
+        elif not self.attention.suspicious:
             self.pace.observe_shares(ranks)
         silent = any(self.pace.is_silent(view, now_ns) for view in ranks.values())
         wrong = silent or held > 0 or self._alarm or bool(self.announced.failures)

@@ -87,6 +87,19 @@ def test_a_node_that_lost_its_path_to_the_server_is_left_alone(seen):
     assert merged.depends or not merged.verdict.kind.is_fault
 
 
+def test_a_picture_without_ranks_says_nothing_about_a_node_that_is_gone():
+    helpers = [
+        replace(
+            each,
+            report=replace(
+                each.report, ranks=tuple(replace(rank, role="helper") for rank in each.report.ranks)
+            ),
+        )
+        for each in reports(0, 1, 2)
+    ]
+    assert not merge(job(helpers, LOST)).verdict.kind.is_fault
+
+
 # --- a node whose ranks go on
 
 
@@ -150,7 +163,7 @@ def test_the_evidence_of_all_others_suffices_without_a_dead_agent(seen, acts):
         assert not acts
     if acts:
         assert merged.evidence[-1].kind is EvidenceKind.EDGE
-        assert "1 ranks that wait are connected to ranks on n3" in merged.evidence[-1].text
+        assert "1 of the ranks that wait are connected to ranks on n3" in merged.evidence[-1].text
         assert merged.verdict.unobserved == ("node n3 did not report",)
 
 
