@@ -25,12 +25,12 @@ def lost_node(case: Case) -> Merged | None:
     on: so all others must be there, and have stood still for a while.
     """
     down, pictured = _down(case), case.pictured
-    if not down or not pictured or set(case.silent) - set(down):
+    if not down or set(case.silent) - set(down) or not _has_stalled(case):
         return None
     name = down[0]
     picture = gather(pictured, case.now_s, case.policy).picture
     waited_s = _waited_s(picture)
-    if waited_s < max(_STILL_S, *picture.thresholds_s.values()):
+    if waited_s < max([_STILL_S, *picture.thresholds_s.values()]):
         return None
     pod = next(pod for pod in case.pods if pod.node == name and not pod.ended)
     unheard_s = case.unheard_s(name)
@@ -68,6 +68,12 @@ def _down(case: Case) -> list[str]:
     )
 
 
+def _has_stalled(case: Case) -> bool:
+    """True if every node with a picture is certain that its ranks do not go on."""
+    pictured = case.pictured
+    return bool(pictured) and all(each.report.suspicious for each in pictured)
+
+
 def _waited_s(picture: Picture) -> float:
     """Seconds for which every rank in the picture has stood still; 0 while one makes an effort, or is stopped."""
     ranks = [picture.standings[pid] for pid in picture.ranks]
@@ -86,7 +92,7 @@ def towards_unseen(case: Case, gathered: Gathered) -> Evidence | None:
     heard_s = [at_s for name in silent if (at_s := case.unheard_s(name)) is not None]
     if not silent or min(heard_s, default=_GONE_S) < _GONE_S:
         return None
-    if _waited_s(picture) < case.policy.quiet_cap_s:
+    if not _has_stalled(case) or _waited_s(picture) < case.policy.quiet_cap_s:
         return None
     there = {pod.address for pod in case.pods if pod.node in silent and pod.address}
     peers = [
@@ -100,7 +106,7 @@ def towards_unseen(case: Case, gathered: Gathered) -> Evidence | None:
     if not peers:
         return None
     text = (
-        f"{len(peers)} ranks that wait are connected to ranks on {', '.join(silent[:8])}, "
+        f"{len(peers)} of the ranks that wait are connected to ranks on {', '.join(silent[:8])}, "
         "of which nothing is seen: no agent reports from there"
     )
     return Evidence(EvidenceKind.EDGE, text)

@@ -71,9 +71,16 @@ class Case:
 
     @property
     def pictured(self) -> list[Seen]:
-        """Fresh reports with a picture of now."""
+        """Fresh reports with a picture of now.
+
+        Where a node cannot tell whether its ranks go on, it sends a picture with every heartbeat, and word at once when
+        it can: so that picture holds until then.
+        """
         return [
-            each for each in self.fresh if each.report.ranks and each.age_s(self.now_s) <= FRESH_S
+            each
+            for each in self.fresh
+            if each.report.ranks
+            and each.age_s(self.now_s) <= (FRESH_S if each.report.is_urgent else AGENT_SILENT_S)
         ]
 
     @property

@@ -41,7 +41,7 @@ def merge(case: Case) -> Merged:
     if found is not None:
         return found
     pictured = case.pictured
-    if not any(map(_is_troubled, pictured)):
+    if not any(each.report.is_urgent for each in pictured):
         return _slow(case) or _working(case)
     gathered = gather(pictured, case.now_s, case.policy)
     finding = absent.missing_rank(case, gathered) or judge(gathered.picture)
@@ -52,12 +52,6 @@ def merge(case: Case) -> Merged:
         evidence = (*finding.evidence, Evidence(EvidenceKind.SINK, text))
         finding = replace(finding, culprit=None, rank=None, tid=None, evidence=evidence)
     return _told(case, gathered, finding)
-
-
-def _is_troubled(each: Seen) -> bool:
-    """True where the ranks of a node have stalled, or it has found a fault by other means than silence."""
-    verdict = each.report.verdict
-    return each.report.suspicious or (verdict is not None and verdict.verdict.is_fault)
 
 
 def _announced(case: Case) -> Merged | None:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from kcover_ebpf.host_facts import CollectivesSeen, Inspection, Look, Unreadable
 from kcover_ebpf.ids import Pid, Tid
+from kcover_ebpf.incidents.phases import Stall
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.stacks import KnownWaits, Stack
 
@@ -39,8 +40,8 @@ class Attention:
         """Processes that could not be read when it was tried last."""
         self._looks: dict[tuple[Pid, Tid], deque[Inspection]] = {}
         self._pending: dict[Pid, Stack] = {}
-        self.stalled = False
-        """True while no rank here makes progress, by a clock that would show it (`Pace.is_stalled`), or one is held."""
+        self.stall = Stall.NONE
+        """Whether the ranks here go on; they do not while one of them is held."""
         self._suspicious_since_ns: int | None = None
         self._began_ns: int | None = None
         self._next_baseline_ns = 0
@@ -56,13 +57,18 @@ class Attention:
         calm_after_ns = _CALM_AFTER_NS if trained else _CALM_UNTRAINED_NS
         return since_ns is not None and now_ns - since_ns < calm_after_ns
 
-    def suspect(self, wrong: bool, stalled: bool, now_ns: int) -> bool:
+    @property
+    def stalled(self) -> bool:
+        """True while the ranks here certainly make no progress: worth asking others about, and telling them."""
+        return self.stall is Stall.CERTAIN
+
+    def suspect(self, wrong: bool, stall: Stall, now_ns: int) -> bool:
         """Say once a pass whether something may be wrong, and whether the job has stalled.
 
         True when a suspicion ended with this. What has stalled is suspicious, too.
         """
-        self.stalled = stalled
-        wrong = wrong or stalled
+        self.stall = stall
+        wrong = wrong or stall is not Stall.NONE
         if wrong:
             if self._suspicious_since_ns is None:
                 self._suspicious_since_ns = now_ns

@@ -35,7 +35,7 @@ from kcover_ebpf.incidents.limit import at_hard_limit
 from kcover_ebpf.incidents.links import Ends
 from kcover_ebpf.incidents.loss import LossWatch
 from kcover_ebpf.incidents.members import Members
-from kcover_ebpf.incidents.phases import LONGEST_BURN_NS, Pace
+from kcover_ebpf.incidents.phases import LONGEST_BURN_NS, Pace, Stall
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.ranks import Role
 from kcover_ebpf.incidents.sight import Sight, unseen
@@ -155,7 +155,7 @@ class Job:
             view = self.members.views.get(pid)
             if view is not None and view.on_peer_bytes(moved, now_ns):
                 self._progress(pid, now_ns)
-        if not self.attention.stalled:
+        if not self.attention.suspicious:
             self.pace.note_payload(sum(self._moved_bytes[pid] for pid in ranks), tick.period_ns)
         self._moved_bytes.clear()
         healthy = self.pace.trained and not self.attention.suspicious
@@ -168,16 +168,16 @@ class Job:
         held = sum(_held(view) for view in ranks.values())
         if self._all_here and held and held == len(ranks):
             self._restart_clocks(now_ns)
-        elif not self.attention.stalled:
+        elif not self.attention.suspicious:
             self.pace.observe_shares(ranks)
         silent = any(self.pace.is_silent(view, now_ns) for view in ranks.values())
         held += sum(_held(view) for view in self.members.loaders.values())
         wrong = silent or held > 0 or self._alarm or bool(self.announced.failures)
         # a rank that is held keeps all others from going on, though it may take them a while to notice
-        stalled = held > 0 or self.pace.is_stalled(ranks, now_ns)
-        if self.attention.suspect(wrong, stalled, now_ns):
+        stall = Stall.CERTAIN if held else self.pace.stall(ranks, now_ns)
+        if self.attention.suspect(wrong, stall, now_ns):
             self.members.forget_descriptors()
-        self.faults.outlive(now_ns, silent, stalled)
+        self.faults.outlive(now_ns, silent, self.attention.stalled)
         self._alarm = False
 
     def _look_for_blindness(self, tick: Tick) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from enum import Enum
 
 from kcover_ebpf.facts import TaskState
 from kcover_ebpf.ids import Pid
@@ -33,6 +34,17 @@ _WAIT_FAMILIES = frozenset({Family.FUTEX, Family.POLL, Family.NETWORK, Family.YI
 
 def _recent(cadence: Cadence, now_ns: int) -> bool:
     return cadence.last_s is not None and now_ns / NS - cadence.last_s < _RECENT_S
+
+
+class Stall(Enum):
+    """Whether the ranks on this host have stopped making progress."""
+
+    NONE = "none"
+    """Some rank made progress, not longer ago than it ever was silent while healthy."""
+    UNKNOWN = "unknown"
+    """None has, and none would have shown it: they burn a CPU and exchange no bytes, as healthy ranks may for hours."""
+    CERTAIN = "certain"
+    """None has, and one would have shown it."""
 
 
 class Pace:
@@ -112,14 +124,20 @@ class Pace:
         last_s = self._cadences[view.pid].last_s
         return view.first_seen_ns / NS if last_s is None else last_s
 
-    def is_stalled(self, ranks: Mapping[Pid, ProcessView], now_ns: int) -> bool:
-        """True if no rank has made progress for longer than a stall takes, by a clock that would show it."""
-        return bool(ranks) and all(self._has_stalled(view, now_ns) for view in ranks.values())
+    def stall(self, ranks: Mapping[Pid, ProcessView], now_ns: int) -> Stall:
+        """Whether the ranks go on."""
+        silent = (
+            now_ns / NS - self._last_s(view) >= self.threshold_s(view.pid)
+            for view in ranks.values()
+        )
+        if not ranks or not all(silent):
+            return Stall.NONE
+        shows = any(self._would_show(view, now_ns) for view in ranks.values())
+        return Stall.CERTAIN if shows else Stall.UNKNOWN
 
-    def _has_stalled(self, view: ProcessView, now_ns: int) -> bool:
+    def _would_show(self, view: ProcessView, now_ns: int) -> bool:
+        """True if progress of a silent rank would have been seen."""
         threshold_s, lead = self.threshold_s(view.pid), view.lead
-        if now_ns / NS - self._last_s(view) < threshold_s:
-            return False
         if lead is None or lead.burning_since_ns is None:
             return True
         talked = view.peer_bytes_ns > lead.burning_since_ns + _PASS_NS

@@ -78,6 +78,18 @@ def test_ranks_that_burn_a_cpu_and_are_known_to_wait_have_stalled(mode):
     assert stage.job.attention.stalled
 
 
+@pytest.mark.parametrize("mode", ["futex", "read", "write", "stopped"])
+def test_one_rank_that_sleeps_among_others_that_burn_a_cpu_has_stalled_the_job(mode):
+    stage = Stage(connected=False)
+    stage.run(30)
+    all_become(stage, "run")
+    stage.run(120)
+    assert not stage.job.attention.stalled
+    stage.become(stage.rank(2), mode)
+    stage.run(12)
+    assert stage.job.attention.stalled
+
+
 def test_bytes_are_the_clock_of_ranks_that_burn_a_cpu():
     stage = Stage()
     stage.run(30)
@@ -230,9 +242,10 @@ def sent(stage: Stage, tmp_path: Path, seconds: int) -> list[FaultReport]:
 
 
 @pytest.mark.parametrize(
-    ("mode", "most", "stalled"), [("run", 5, False), ("train", 5, False), ("futex", 200, True)]
+    ("mode", "most", "stalled", "pictured"),
+    [("run", 5, False, True), ("train", 5, False, False), ("futex", 200, True, True)],
 )
-def test_only_a_stall_is_reported_every_second(tmp_path, mode, most, stalled):
+def test_only_a_stall_is_reported_every_second(tmp_path, mode, most, stalled, pictured):
     stage = Stage(connected=mode != "run")
     stage.run(30)
     all_become(stage, mode)
@@ -241,4 +254,14 @@ def test_only_a_stall_is_reported_every_second(tmp_path, mode, most, stalled):
     assert len(reports) <= most
     assert len(reports) >= (90 if stalled else 1)
     assert {each.suspicious for each in reports} == {stalled}
-    assert all(bool(each.ranks) is stalled for each in reports)
+    assert {bool(each.ranks) for each in reports} == {pictured}
+
+
+def test_that_it_can_be_told_again_whether_ranks_go_on_is_reported_at_once(tmp_path):
+    stage = Stage(connected=False)
+    stage.run(30)
+    all_become(stage, "run")
+    stage.run(60)
+    assert [bool(each.ranks) for each in sent(stage, tmp_path, 2)] == [True]
+    all_become(stage, "train")
+    assert [bool(each.ranks) for each in sent(stage, tmp_path, 2)] == [False]

@@ -73,16 +73,31 @@ def test_a_node_that_is_gone_while_all_others_wait_is_named():
         [*reports(0, 1), *reports(2, state=State.MOVING)],
         [*reports(0, 1), *reports(2, age_s=5.0)],
         [*reports(0, 1, 2), calm(3, 20.0)],
+        [*reports(0, 1), *reports(2, age_s=3000.0, suspicious=False)],
     ],
     ids=[
         "all compute", "all go on", "one node goes on", "one more cannot be seen", "one writes",
         "one moves", "not for long", "its agent was heard 20 s ago",
+        "one cannot tell whether its ranks go on",
     ],
 )  # fmt: skip
 def test_a_node_that_lost_its_path_to_the_server_is_left_alone(seen):
     merged = merge(job(seen, LOST))
     assert merged.verdict.cause is not Cause.PEER_GONE
     assert merged.depends or not merged.verdict.kind.is_fault
+
+
+def test_a_picture_without_ranks_says_nothing_about_a_node_that_is_gone():
+    helpers = [
+        replace(
+            each,
+            report=replace(
+                each.report, ranks=tuple(replace(rank, role="helper") for rank in each.report.ranks)
+            ),
+        )
+        for each in reports(0, 1, 2)
+    ]
+    assert not merge(job(helpers, LOST)).verdict.kind.is_fault
 
 
 # --- a node whose ranks go on
@@ -133,8 +148,12 @@ def connected(age_s: float) -> list[Seen]:
         ([*connected(1900.0), calm(3, 50.0)], False),
         ([*connected(1900.0), calm(3, 70.0)], True),
         ([*connected(1900.0)[:2], *reports(2, state=State.COMPUTING, age_s=1900.0)], False),
+        ([*connected(1900.0)[:2], *reports(2, age_s=1900.0, suspicious=False)], False),
     ],
-    ids=["for long", "not for long", "not connected", "its agent may come back", "its agent is gone", "one computes"],
+    ids=[
+        "for long", "not for long", "not connected", "its agent may come back", "its agent is gone",
+        "one computes", "one cannot tell",
+    ],
 )  # fmt: skip
 def test_the_evidence_of_all_others_suffices_without_a_dead_agent(seen, acts):
     merged = merge(job(seen))
@@ -144,7 +163,7 @@ def test_the_evidence_of_all_others_suffices_without_a_dead_agent(seen, acts):
         assert not acts
     if acts:
         assert merged.evidence[-1].kind is EvidenceKind.EDGE
-        assert "1 ranks that wait are connected to ranks on n3" in merged.evidence[-1].text
+        assert "1 of the ranks that wait are connected to ranks on n3" in merged.evidence[-1].text
         assert merged.verdict.unobserved == ("node n3 did not report",)
 
 
@@ -157,3 +176,14 @@ def test_a_hard_limit_holds_though_a_node_is_silent(limits, phase):
     move = decide(ask(world(merged=merged), FaultPolicy(thresholds=limits)))
     assert move.status is not None
     assert move.status.phase is phase
+
+
+@pytest.mark.parametrize(("age_s", "depends"), [(5.0, False), (40.0, False), (50.0, True)])
+def test_the_picture_of_ranks_that_nobody_can_tell_about_holds_until_the_next_heartbeat(
+    age_s, depends
+):
+    (unsure,) = reports(0, suspicious=False)
+    seen = [replace(unsure, arrived_s=NOW_S - age_s), *reports(1, 2, 3)]
+    merged = merge(job(seen))
+    assert merged.verdict.kind is Kind.HUNG
+    assert merged.depends is depends
