@@ -53,7 +53,7 @@ def judge_wait(
     if on_files is not None:
         return on_files
     if sample.state is TaskState.UNINTERRUPTIBLE or family in (Family.FILE, Family.ASYNC_IO):
-        return Wait(State.STORAGE, _storage_proven(looks))
+        return Wait(State.STORAGE, _storage_proven(looks, scene))
     return Wait(State.OTHER)
 
 
@@ -96,7 +96,7 @@ def _on_files(
     if opening or "fifo" in kinds:
         return Wait(State.READ, opening, _holders(view, files, scene))
     if "file" in kinds and family in (Family.READ, Family.WRITE, Family.FILE):
-        return Wait(State.STORAGE, _storage_proven(looks))
+        return Wait(State.STORAGE, _storage_proven(looks, scene))
     if "tcp" in kinds:
         peers = _holders(view, files, scene)
         outside = not peers and scene.all_here
@@ -137,6 +137,10 @@ _ANSWER_PATIENCE_NS = 45 * NS
 """Drivers give a request 30 s (SCSI, NVMe) before they abort it, reset the device and try again."""
 
 
+_NO_DEVICE = "0:"
+"""Major number of file systems without a block device: a server, which may take minutes to come back."""
+
+
 def is_completing(looks: Sequence[Inspection]) -> bool:
     """True if the device or server that a thread waits for answered requests between the last two looks."""
     if len(looks) < 2:
@@ -147,7 +151,7 @@ def is_completing(looks: Sequence[Inspection]) -> bool:
     return last.completed_count > before.completed_count
 
 
-def _storage_proven(looks: Sequence[Inspection]) -> bool:
+def _storage_proven(looks: Sequence[Inspection], scene: Scene) -> bool:
     # Slow storage ends by itself, however long one call lasts: a close may upload a whole file. Only what answers
     # nobody counts: a frozen file system, a suspended device, requests in flight of which none
     # was completed.
@@ -162,4 +166,6 @@ def _storage_proven(looks: Sequence[Inspection]) -> bool:
     if last.storage.suspended:
         return True
     stalled = last.storage.completed_count == first.storage.completed_count
-    return stalled and last.storage.inflight_count > 0 and span_ns >= _ANSWER_PATIENCE_NS
+    is_server = last.storage.device.startswith(_NO_DEVICE)
+    patience_ns = scene.policy.storage_patience_s * NS if is_server else _ANSWER_PATIENCE_NS
+    return stalled and last.storage.inflight_count > 0 and span_ns >= patience_ns
