@@ -41,7 +41,7 @@ def judge_wait(
     if family is Family.FUTEX:
         if _is_helped(view, sample, scene):
             return Wait(State.HELPED)
-        return Wait(State.FUTEX, _is_forsaken(view, sample))
+        return Wait(State.FUTEX, _is_forsaken(view, scene))
     if family is Family.SLEEP:
         return Wait(_sleeping(look, scene))
     if family is Family.CHILD:
@@ -68,11 +68,19 @@ def _is_helped(view: ProcessView, sample: ThreadSample, scene: Scene) -> bool:
     return in_storage or (scene.all_here and scene.ends.asked_outside_ns(view) >= began_ns)
 
 
-def _is_forsaken(view: ProcessView, sample: ThreadSample) -> bool:
-    # alone in its process, at a futex that no other process can reach, without a time-out: what a
-    # process forked beside a held lock comes to
-    alone = view.totals is not None and view.totals.thread_count == 1
-    return alone and bool(sample.args[1] & _FUTEX_PRIVATE) and sample.args[3] == 0
+def _is_forsaken(view: ProcessView, scene: Scene) -> bool:
+    # All its threads sleep at futexes that no other process can reach, without a time-out: nobody is left to wake one.
+    # A process that was forked beside a held lock comes to this.
+    samples = [each.sample for each in view.threads.values()]
+    if view.totals is None or view.totals.thread_count != len(samples):
+        return False
+    return all(
+        each.state is TaskState.SLEEPING
+        and scene.table.family(each.syscall) is Family.FUTEX
+        and each.args[1] & _FUTEX_PRIVATE
+        and each.args[3] == 0
+        for each in samples
+    )
 
 
 def _sleeping(look: Inspection | None, scene: Scene) -> State:
