@@ -79,7 +79,9 @@ def test_a_loader_that_cannot_go_on(
 
 
 @pytest.mark.parametrize(
-    ("operation", "timeout", "ends"), [(PRIVATE, 0, True), (PRIVATE, 0x7F00, False), (0, 0, False)]
+    ("operation", "timeout", "ends"),
+    [(PRIVATE, 0, True), (PRIVATE, 0x7F00, False), (0, 0, False)],
+    ids=["for ever", "with a time-out", "at memory of others, too"],
 )
 def test_a_loader_that_was_forked_beside_a_held_lock(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, operation: int, timeout: int, *, ends: bool
@@ -163,5 +165,18 @@ def test_in_the_first_step_a_place_of_its_own_is_enough() -> None:
     for rank in range(4):
         stage.become(stage.rank(rank), "futex", stack=LOCK if rank == 2 else COLLECTIVE)
     verdict, kinds = hangs(stage, 30)
+    assert verdict.culprit is not None
+    assert (verdict.culprit.rank, kinds) == (2, {EvidenceKind.STACK})
+
+
+def test_a_busy_waiter_does_not_sleep_at_a_lock() -> None:
+    """As ranks of MPI, which were never seen asleep, so that no healthy wait is known."""
+    stage = Stage(world=4, connected=False)
+    for rank in range(4):
+        stage.become(stage.rank(rank), "yield")
+    stage.run(3)
+    stage.become(stage.rank(2), "futex", stack=LOCK)
+    assert stage.job.attention.known.count == 0
+    verdict, kinds = hangs(stage)
     assert verdict.culprit is not None
     assert (verdict.culprit.rank, kinds) == (2, {EvidenceKind.STACK})
