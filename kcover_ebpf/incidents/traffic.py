@@ -51,7 +51,7 @@ class Traffic:
         """Healthy passes of the training that were seen."""
 
     def observe(self, before: SocketSample | None, sample: SocketSample) -> int:
-        """Take a sample; returns the bytes moved since `before` (0 for a new connection)."""
+        """Take a sample; returns the payload bytes moved since `before`: 0 for a new connection, and for heartbeats."""
         link = self._links.get(sample.fd)
         if link is None or before is None or link.inode != sample.inode:
             link = self._links[sample.fd] = _Link(sample.inode)
@@ -67,7 +67,8 @@ class Traffic:
         elif not link.broken_ns:
             pauses_ns = _RTO_MIN_NS * ((1 << min(sample.backoff, 16)) - 1)
             link.broken_ns = max(link.through_ns, sample.boottime_ns - pauses_ns)
-        return moved
+        elapsed_ns = max(sample.boottime_ns - before.boottime_ns, _NS)
+        return moved if moved * _NS >= PAYLOAD_RATE * elapsed_ns else 0
 
     def end_pass(self, now_ns: int, period_ns: int, *, healthy: bool) -> None:
         """Close a pass; `healthy`: the job trains and nothing is suspicious, so that habits can be learned."""
