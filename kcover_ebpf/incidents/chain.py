@@ -90,7 +90,8 @@ def is_effort(picture: Picture, each: Standing) -> bool:
         return ranks.count(State.THROTTLED) > 1
     if end.state in HELD or end.proven:
         return False
-    if end.state in _PATIENCE or end.role in (Role.HELPER, Role.COMPILER):
+    helps = end.role in (Role.HELPER, Role.COMPILER) and end.state is not State.SLEEP_LONG
+    if end.state in _PATIENCE or helps:
         return silence_s < policy.storage_patience_s
     return silence_s < SOON_S.get(end.state, 0.0)
 

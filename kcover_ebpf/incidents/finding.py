@@ -55,7 +55,7 @@ class Picture:
     known: KnownWaits
     stop_signals: Mapping[Pid, SignalSent] = field(default_factory=dict)
     left: Mapping[Pid, Standing] = field(default_factory=dict)
-    """Ranks that exited with code 0."""
+    """Ranks that exited with code 0, or were ended by their own job, and did not come back."""
     whole: bool = True
     """All ranks of the job are in it; False where others see the rest."""
     starting: bool = False

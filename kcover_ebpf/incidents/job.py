@@ -42,7 +42,7 @@ from kcover_ebpf.incidents.sight import Sight, unseen
 from kcover_ebpf.incidents.slowness import slowness
 from kcover_ebpf.incidents.stacks import KnownWaits
 from kcover_ebpf.incidents.stand import stand
-from kcover_ebpf.incidents.standing import Scene, State
+from kcover_ebpf.incidents.standing import Scene
 from kcover_ebpf.incidents.verdict import Cause, Kind
 from kcover_ebpf.settings import Policy
 from kcover_ebpf.syscalls import SyscallTable
@@ -350,9 +350,16 @@ class Job:
             whole=self._all_here,
             starting=startup.awaits_somebody(members, self.pace),
             stop_signals=self.announced.stops,
-            left={pid: standings[pid] for pid in ranks if standings[pid].state is State.LEFT},
+            left={pid: standings[pid] for pid, view in ranks.items() if self._is_left(view)},
             collectives=self.attention.collectives,
         )
+
+    def _is_left(self, view: ProcessView) -> bool:
+        if view.exit is None or view.member is None:
+            return False
+        again = (each.member for each in self.members.ranks.values())
+        failed = view.exit.signal or view.exit.exit_code
+        return not failed or view.member.rank not in {each.rank for each in again if each}
 
     def _is_lossy(self, since_ns: list[int]) -> bool:
         # a lost link shows retransmissions as well, but nothing gets through; silence unseen is the kernel's word

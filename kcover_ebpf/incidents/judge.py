@@ -170,7 +170,7 @@ def _stuck(
     first = min(stuck, key=lambda each: each.since_ns)
     end = ends[first.pid]
     others = [each for each in ranks if each.pid != first.pid]
-    if end.state is State.TRACED or picture.silence_s(first.pid) < picture.thresholds_s[first.pid]:
+    if end.state is State.TRACED or picture.silence_s(first.pid) < _needed_s(picture, first, end):
         return None
     if any(picture.silence_s(each.pid) < _VICTIM_S for each in others):
         return None
@@ -191,6 +191,14 @@ def _stuck(
         return blame(Kind.DEADLOCK, Cause.COLLECTIVE_MISMATCH, first, found, ranks)
     kind = Kind.SLOW if end.state is State.THROTTLED else Kind.HUNG
     return blame(kind, _cause(first, end), first, found, ranks, end)
+
+
+def _needed_s(picture: Picture, first: Standing, end: Standing) -> float:
+    needed_s = picture.thresholds_s[first.pid]
+    if end.state in (State.STOPPED, State.FROZEN):
+        # its state says that it does not go on, however long this job's steps last
+        return min(needed_s, picture.policy.stopped_s)
+    return needed_s
 
 
 def _alone(first: Standing, end: Standing, found: Sequence[Evidence]) -> Finding:

@@ -103,6 +103,7 @@ _HELPER_WORDS = (
     "multiprocessing.forkserver",
     "multiprocessing.semaphore_tracker",
 )
+_SPAWNED = "--multiprocessing-fork"
 
 
 class Role(Enum):
@@ -220,7 +221,8 @@ def _child_role(process: ProcessSeen, owner: ProcessSeen) -> Role:
         return Role.COMPILER
     if _is_helper(process) or not process.argv:
         return Role.HELPER
-    same_program = process.argv[:1] == owner.argv[:1]
+    # a child that multiprocessing spawns is started by the full path of its interpreter
+    same_program = process.argv[:1] == owner.argv[:1] or _SPAWNED in process.argv
     return Role.LOADER if same_program else Role.HELPER
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents import evidence, links, stacks
 from kcover_ebpf.incidents.finding import Finding, Picture, blame
-from kcover_ebpf.incidents.standing import Standing
+from kcover_ebpf.incidents.standing import Standing, State
 from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
 
 _CYCLE_FACTOR = 2.0
@@ -27,6 +27,8 @@ def standstill(picture: Picture, ranks: Sequence[Standing]) -> Finding | None:
         return None
     since_ns = min(each.since_ns for each in ranks)
     gone = min(picture.left.values(), key=lambda each: each.since_ns, default=None)
+    if gone is not None and gone.state is State.GONE:
+        return _ended(picture, gone, ranks)
     if gone is not None:
         text = f"{evidence.name(gone)} left with exit code 0 while the others still wait for it"
         found = [Evidence(EvidenceKind.EVENT, text), *evidence.time(picture, ranks[0])]
@@ -41,6 +43,12 @@ def standstill(picture: Picture, ranks: Sequence[Standing]) -> Finding | None:
         }
     )
     lag = links.oldest_sender(picture.ranks, picture.ends)
+    left_unread = [each for each in ranks if evidence.unread(picture, each)]
+    if len(left_unread) == 1:
+        # what it waits for is there: a thread of it that should read does not
+        found = [*evidence.unread(picture, left_unread[0]), *evidence.time(picture, left_unread[0])]
+        found += evidence.peers(picture, left_unread[0], ranks)
+        return blame(Kind.HUNG, Cause.BLOCKED_READ, left_unread[0], found, ranks)
     if len(apart) > 1 or lag is not None:
         return _mismatch(picture, ranks, apart, lag)
     if min(silent.values()) < max(_CYCLE_FLOOR_S, _CYCLE_FACTOR * needed) or len(ranks) < 2:
@@ -51,6 +59,17 @@ def standstill(picture: Picture, ranks: Sequence[Standing]) -> Finding | None:
     ]
     victims = tuple(each.pid for each in ranks)
     return Finding(Kind.HUNG, Cause.WAIT_CYCLE, since_ns, None, None, None, tuple(found), victims)
+
+
+def _ended(picture: Picture, gone: Standing, ranks: Sequence[Standing]) -> Finding:
+    # its own launcher ended it, and may well start it again: that is announced only once it took too long
+    text = f"{evidence.name(gone)} was ended by its own job and has not come back"
+    kind = EvidenceKind.SINK
+    if picture.silence_s(gone.pid) >= picture.policy.storage_patience_s:
+        kind = EvidenceKind.EVENT
+    found = [Evidence(kind, f"{text}, {evidence.ago(picture, gone)}")]
+    found += [*evidence.time(picture, ranks[0]), *evidence.peers(picture, gone, ranks)]
+    return blame(Kind.HUNG, Cause.KILLED, gone, found, ranks)
 
 
 def _mismatch(

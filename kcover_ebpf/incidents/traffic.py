@@ -30,6 +30,9 @@ _MOST_REMOTES = 256
 @dataclass(slots=True)
 class _Link:
     inode: Inode
+    remote: tuple[str, int]
+    talk_passes: int = 0
+    """Healthy passes in which anything moved; counted up to a habit."""
     payload_passes: int = 0
     through_ns: int = 0
     """Last pass at which a byte was seen to get through; 0: never."""
@@ -46,28 +49,27 @@ class Traffic:
         self._links: dict[int, _Link] = {}
         self._moved: dict[int, int] = {}
         self._remotes: Counter[tuple[str, int]] = Counter()
-        self._talked: set[tuple[str, int]] = set()
         self.learned_passes = 0
         """Healthy passes of the training that were seen."""
 
     def observe(self, before: SocketSample | None, sample: SocketSample) -> int:
-        """Take a sample; returns the bytes moved since `before` (0 for a new connection)."""
+        """Take a sample; returns the payload bytes moved since `before`: 0 for a new connection, and for heartbeats."""
         link = self._links.get(sample.fd)
         if link is None or before is None or link.inode != sample.inode:
-            link = self._links[sample.fd] = _Link(sample.inode)
+            link = self._links[sample.fd] = _Link(sample.inode, sample.remote)
             before = sample
         sent = sample.acked_bytes - before.acked_bytes
         moved = max(0, sent + sample.received_bytes - before.received_bytes)
-        if moved:
+        if moved > 0:
             link.through_ns, link.broken_ns = sample.boottime_ns, 0
             self._moved[sample.fd] = self._moved.get(sample.fd, 0) + moved
-            self._talked.add(sample.remote)
         if not (sample.backoff and (sample.unacked_bytes or sample.unsent_bytes)):
             link.broken_ns = 0
         elif not link.broken_ns:
             pauses_ns = _RTO_MIN_NS * ((1 << min(sample.backoff, 16)) - 1)
             link.broken_ns = max(link.through_ns, sample.boottime_ns - pauses_ns)
-        return moved
+        # a connection at rest is not sent: what it moved, it moved in the last pass, a second or less
+        return moved if moved >= PAYLOAD_RATE else 0
 
     def end_pass(self, now_ns: int, period_ns: int, *, healthy: bool) -> None:
         """Close a pass; `healthy`: the job trains and nothing is suspicious, so that habits can be learned."""
@@ -76,14 +78,16 @@ class Traffic:
             link = self._links[fd]
             if moved * _NS >= TRANSFER_RATE * period_ns:
                 link.transfer_ns = began_ns
-            if healthy and moved * _NS >= PAYLOAD_RATE * period_ns:
-                link.payload_passes += 1
-        if healthy:
-            self.learned_passes += 1
-            if len(self._remotes) < _MOST_REMOTES:
-                self._remotes.update(self._talked)
+            if healthy:
+                link.payload_passes += moved * _NS >= PAYLOAD_RATE * period_ns
+                self._note_talk(link)
+        self.learned_passes += healthy
         self._moved.clear()
-        self._talked.clear()
+
+    def _note_talk(self, link: _Link) -> None:
+        if link.talk_passes < _HABIT_PASSES and len(self._remotes) < _MOST_REMOTES:
+            link.talk_passes += 1
+            self._remotes[link.remote] += 1
 
     def tell(self, fd: int, passes: int) -> None:
         """Take somebody else's word that a connection carried payload in so many healthy passes."""

@@ -53,6 +53,8 @@ class Wired(Stage):
     cut: tuple[int, int] | None = None
     cut_ns: int = 0
     """The data connection from one rank to the next one loses everything since then."""
+    unread: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Bytes that a process has not read, by its pid and descriptor."""
     _phases: dict[tuple[int, str], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -96,6 +98,7 @@ class Wired(Stage):
                 remote=("10.0.0.1", remote),
                 acked_bytes=moved,
                 received_bytes=moved,
+                unread_bytes=self.unread.get((pid, fd), 0),
                 last_send_ns=sent_ns,
                 last_receive_ns=sent_ns,
                 **(unanswered(self.now_ns - self.cut_ns) if lost else {}),  # type: ignore[arg-type]
