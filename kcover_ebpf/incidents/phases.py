@@ -22,7 +22,7 @@ is seen to have recovered within 30 s (the threshold is 8 s while nothing was le
 _PASS_NS = 2 * NS
 """Bytes of the pass in which a burn began may have come before it."""
 LONGEST_BURN_NS = 180 * NS
-"""A longer use of a CPU without a pause is no step but many that nothing tells apart: learned as one gap, it would
+"""A longer use of a CPU without a pause is no step but many that nothing separates: learned as one gap, it would
 hide every stall shorter than 1.5 times the training so far."""
 _RATES_KEPT = 60
 _RECENT_PASSES = 8

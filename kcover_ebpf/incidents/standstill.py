@@ -35,13 +35,8 @@ def standstill(picture: Picture, ranks: Sequence[Standing]) -> Finding | None:
         return blame(Kind.HUNG, Cause.LEFT_EARLY, gone, found, ranks)
     if picture.starting:
         return None
-    apart = stacks.groups(
-        {
-            each.pid: each.inspection.stack
-            for each in ranks
-            if each.inspection and each.inspection.stack
-        }
-    )
+    known = ((each.pid, each.inspection.stack) for each in ranks if each.inspection)
+    apart = stacks.groups({pid: stack for pid, stack in known if stack})
     lag = links.oldest_sender(picture.ranks, picture.ends)
     left_unread = [each for each in ranks if evidence.unread(picture, each)]
     if len(left_unread) == 1:
