@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.hardware.ras import RasError, parse, read
+from kcover_ebpf.hardware.ras import RasError, read
+from kcover_ebpf.hardware.ras.answer import parse
 from kcover_ebpf.hardware.ras.client import (
     DEFAULT_PORT,
     Patience,

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kcover_ebpf.hardware.ras import RasReport, client, parse, watch
+from kcover_ebpf.hardware.ras import RasReport, client, watch
+from kcover_ebpf.hardware.ras.answer import parse
 from kcover_ebpf.hardware.ras.client import Patience, Place
 from kcover_ebpf.hardware.ras.place import pid_inside
 from kcover_ebpf.hardware.ras.watch import RasWatch

@@ -8,11 +8,8 @@ never exactly together; unequal counts that do not move name the rank that never
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 
 class RasError(Exception):
@@ -36,6 +33,10 @@ class RasRank:
     """The others gave it up."""
     gpu: int = 0
     """CUDA device; it tells the ranks of one process apart."""
+    error: str = ""
+    """What its communicator failed of, in words; empty where it did not, and in the text report."""
+    aborted: bool = False
+    """It gave the communicator up."""
 
     @property
     def total(self) -> int:
@@ -145,100 +146,3 @@ def _missing(reports: Sequence[RasReport]) -> tuple[tuple[RasRank, RasCommunicat
     ]
     always = set.intersection(*(set(each) for each in found))
     return tuple(pair for who, pair in found[-1].items() if who in always)
-
-
-def parse(answer: str) -> RasReport:
-    """A report in either format; raises `RasError`."""
-    text = answer.lstrip()
-    if not text:
-        raise RasError("empty answer")
-    return parse_json(text) if text.startswith("{") else parse_text(text)
-
-
-# 2.28.9 forgets a comma between the fields of a missing rank
-_LOST_COMMA = re.compile(r'("|\d|\}|true|false)(\s*\n\s*")')
-
-
-def parse_json(text: str) -> RasReport:
-    """The JSON report; raises `RasError`."""
-    try:
-        table = _loads(text)
-        return RasReport(tuple(_communicator(each) for each in table["communicators"]), whole=True)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RasError(f"not a RAS report: {type(error).__name__} {error}") from error
-
-
-def _loads(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return json.loads(_LOST_COMMA.sub(r"\1,\2", text))
-
-
-def _communicator(table: Mapping[str, Any]) -> RasCommunicator:
-    ranks = [_rank(each) for each in table.get("ranks", ())]
-    ranks += [_missing_rank(each) for each in table.get("missing_ranks", ())]
-    states = [each.get("status", {}) for each in table.get("ranks", ())]
-    ending = any(each.get("finalize_called") or each.get("destroy_flag") for each in states)
-    return RasCommunicator(str(table["hash"]), int(table["size"]), tuple(ranks), ending)
-
-
-def _rank(table: Mapping[str, Any]) -> RasRank:
-    counts = table.get("collective_counts", {})
-    if isinstance(counts, int):
-        counts = {"all": counts}
-    return RasRank(
-        int(table["rank"]),
-        str(table["host"]),
-        int(table["pid"]),
-        {str(kind): int(count) for kind, count in counts.items()},
-        gpu=int(table.get("cuda_dev", 0)),
-    )
-
-
-def _missing_rank(table: Mapping[str, Any]) -> RasRank:
-    status = table.get("status", {})
-    return RasRank(
-        int(table["rank"]),
-        str(table.get("host", "")),
-        int(table.get("pid", 0)),
-        {},
-        missing=True,
-        dead=bool(status.get("considered_dead")),
-        gpu=int(table.get("cuda_dev", 0)),
-    )
-
-
-_BLOCK = re.compile(r"^\s*#(?P<name>\d+-\d+) \((?P<hash>[0-9a-f]+)\)(?P<flags>.*)$")
-_LAUNCHED = re.compile(r"^\s*(?:\d+ ranks? ha(?:ve|s)) launched up to operation (\d+)")
-_RANK = re.compile(r"^\s*Rank (\d+) -- GPU (\d+)\S* managed by process (\d+) on node (\S+)")
-_SIZE = re.compile(r"^\s*\d+\s+\d+\s+\d+\s+\d+\s+(?P<size>\d+)\s+\d+\s+[A-Z]+")
-
-
-def parse_text(text: str) -> RasReport:
-    """The report for people (before 2.28.7), which lists outliers only; raises `RasError`."""
-    if "summary" not in text and "Communicators" not in text:
-        raise RasError("not a RAS report")
-    found: dict[str, list[RasRank]] = {}
-    name, launched, most, is_missing = "", 0, 0, False
-    size = 0
-    for line in text.splitlines():
-        if match := _SIZE.match(line):
-            size = max(size, int(match["size"]))
-        elif match := _BLOCK.match(line):
-            name, is_missing = match["hash"], "INCOMPLETE" in match["flags"]
-            launched = most = 0
-            found.setdefault(name, [])
-        elif match := _LAUNCHED.match(line):
-            launched = int(match[1])
-            most = max(most, launched)
-            if launched == most and name:
-                # the many are not listed: one stands for them, so that the few can be seen behind
-                found[name] = [r for r in found[name] if r.rank >= 0]
-                found[name].append(RasRank(-1, "", 0, {"all": most}))
-        elif name and (match := _RANK.match(line)):
-            counts = {} if is_missing else {"all": launched}
-            rank, gpu, pid, host = int(match[1]), int(match[2]), int(match[3]), match[4]
-            found[name].append(RasRank(rank, host, pid, counts, is_missing, gpu=gpu))
-    comms = tuple(RasCommunicator(key, size, tuple(ranks)) for key, ranks in found.items())
-    return RasReport(comms, whole=False)

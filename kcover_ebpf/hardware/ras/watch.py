@@ -120,6 +120,10 @@ class _Inquiry:
             except RasError as error:
                 self._tell(CollectivesSeen(begun_ns, begun_ns, trouble=str(error)))
                 answers.clear()
+            except Exception as error:  # noqa: BLE001 - what a job answers must not end the asking unseen
+                trouble = f"asking failed: {type(error).__name__}"
+                self._tell(CollectivesSeen(begun_ns, begun_ns, trouble=trouble))
+                answers.clear()
             else:
                 answers = [*answers[-(_KEPT - 1) :], (begun_ns, report)]
                 self._judge(answers)
