@@ -111,3 +111,40 @@ def test_the_number_inside_is_the_last_of_the_kernels_list(
     (folder / "status").write_text("Name:\tpython3\nNSpid:\t4711\t17\n")
     assert pid_inside(Pid(4711)) == 17
     assert pid_inside(Pid(4712)) == 4712
+
+
+def test_who_called_what_is_said_of_a_mismatch(nccl: Nccl) -> None:
+    text = json_report([7, 7, 7]).replace('"AllReduce": 7', '"AllGather": 7', 1)
+    nccl.place(1, text, {100: 5100, 101: 5101, 102: 5102})
+    told = nccl.seen(RasWatch())
+    assert [(rank.rank, rank.pid) for rank in told.odd] == [(0, Pid(5100))]
+    assert [(side.operations, side.ranks) for side in told.sides] == [
+        ("AllGather 0, AllReduce 7", (1, 2)),
+        ("AllGather 7, AllReduce 0", (0,)),
+    ]
+    assert not told.equal
+
+
+def test_lists_have_an_end(nccl: Nccl) -> None:
+    nccl.place(1, json_report([7] * 30 + [6] * 40), {})
+    told = nccl.seen(RasWatch())
+    assert (len(told.behind), told.behind[0].comm) == (16, "abc")
+
+
+def test_two_answers_after_a_movement_are_enough(
+    nccl: Nccl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stood before it says nothing about who stands still after it."""
+    steps = iter([[5, 5], [6, 6], [7, 6]])
+    last = [7, 6]
+    nccl.place(1, LATE, {})
+    monkeypatch.setattr(threading.Thread, "start", lambda _: None)
+    watched = watch._Inquiry(nccl.places, (), Patience())
+    monkeypatch.setattr(client, "ask", lambda *_: parse(json_report(next(steps, last))))
+    answers: list[tuple[int, RasReport]] = []
+    told: list[CollectivesSeen] = []
+    monkeypatch.setattr(watched, "_tell", told.append)
+    for each in range(5):
+        answers = watched._round(answers, each)
+    assert [fact.moving for fact in told] == [True, True, False, False]
+    assert [fact.since_ns for fact in told[-2:]] == [2, 2]

@@ -3,13 +3,17 @@
 NCCL 2.24 and later answers over TCP (nccl: src/ras/client_support.cc, user guide "RAS"); since
 2.28.7 also as JSON. A report is believed only where its processes are the job's: in a shared
 network namespace the answer may be another job's. Unequal counts alone mean nothing, for ranks are
-never exactly together; unequal counts that do not move name the rank that never joined.
+never exactly together. Ranks launch operations in one order, so counts that do not move either lie one behind the
+other, and the last has not joined; or two ranks are ahead of each other, and the program called different operations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+
+REMOTE = "remote error"
+"""`RasRank.error` of who only learned that a peer failed."""
 
 
 class RasError(Exception):
@@ -65,15 +69,55 @@ class RasCommunicator:
         return {rank.rank: dict(rank.counts) for rank in self.ranks if not rank.missing}
 
     @property
-    def behind(self) -> tuple[RasRank, ...]:
-        """Ranks that launched fewer operations of some kind than another; none if all lack some."""
-        present = [rank for rank in self.ranks if not rank.missing]
-        kinds = {kind for rank in present for kind in rank.counts}
-        most = {kind: max(rank.counts.get(kind, 0) for rank in present) for kind in kinds}
-        late = tuple(
-            rank for rank in present if any(rank.counts.get(kind, 0) < most[kind] for kind in kinds)
-        )
-        return late if len(late) < len(present) and not self.ending else ()
+    def groups(self) -> list[tuple[RasRank, ...]]:
+        """Ranks that answered, by what they have launched; the largest group first."""
+        found: dict[frozenset[tuple[str, int]], list[RasRank]] = {}
+        for rank in self.ranks:
+            if not rank.missing:
+                launched = frozenset(each for each in rank.counts.items() if each[1])
+                found.setdefault(launched, []).append(rank)
+        return sorted(map(tuple, found.values()), key=len, reverse=True)
+
+    def compared(self) -> Comparison:
+        """Who is behind and who is at odds; nobody while it is taken apart."""
+        groups = self.groups
+        if self.ending or len(groups) < 2:
+            return Comparison()
+        if len(groups) > _MOST_GROUPS:
+            return Comparison(equal=False)
+        late = [each for each in groups if any(_is_ahead(other[0], each[0]) for other in groups)]
+        ahead = tuple(each for each in groups if each not in late)
+        behind = tuple(rank for group in late for rank in group)
+        return Comparison(behind, ahead if len(ahead) > 1 else (), equal=False)
+
+
+_MOST_GROUPS = 64
+"""Each is compared with each; ranks of one step are in a handful."""
+
+
+def _is_ahead(one: RasRank, other: RasRank) -> bool:
+    """True if `one` launched all that `other` did, and more."""
+    kinds = one.counts.keys() | other.counts.keys()
+    pairs = [(one.counts.get(kind, 0), other.counts.get(kind, 0)) for kind in kinds]
+    return all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What the ranks of one communicator launched, compared."""
+
+    behind: tuple[RasRank, ...] = ()
+    """Another one launched all that these did, and more."""
+    sides: tuple[tuple[RasRank, ...], ...] = ()
+    """At odds: groups of which each launched something that another has not; the largest first."""
+    equal: bool = True
+
+    @property
+    def odd(self) -> tuple[RasRank, ...]:
+        """The few among those at odds; nobody where no side has most of them."""
+        if not self.sides or 2 * len(self.sides[0]) <= sum(map(len, self.sides)):
+            return ()
+        return tuple(rank for side in self.sides[1:] for rank in side)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +133,27 @@ class RasReport:
         return any(rank.pid in pids for comm in self.communicators for rank in comm.ranks)
 
 
+_Pairs = tuple[tuple[RasRank, RasCommunicator], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What several answers say together."""
 
     moving: bool
     """Some count grew: the job goes on."""
-    behind: tuple[tuple[RasRank, RasCommunicator], ...] = ()
+    behind: _Pairs = ()
     """Who launched fewer operations than others, moved no more, and waits for nobody itself."""
-    missing: tuple[tuple[RasRank, RasCommunicator], ...] = ()
+    missing: _Pairs = ()
     """Who gave no answer to the others, in all these answers."""
+    failed: _Pairs = ()
+    """Whose communicator failed: those with an error of their own, else those whose peer failed, else who gave up."""
+    odd: _Pairs = ()
+    """Who called another operation than most."""
+    sides: tuple[tuple[RasRank, ...], ...] = ()
+    """Of the largest communicator whose ranks called different operations: who called the same."""
+    equal: bool = True
+    """All ranks have launched the same in every communicator."""
     complete: bool = True
     """False: the answers do not list who is on time, so that equal counts cannot be told."""
 
@@ -116,25 +171,51 @@ def read(reports: Sequence[RasReport]) -> Reading | None:
     complete = all(report.whole for report in reports)
     if any(first[comm.name].counts != comm.counts for comm in last):
         return Reading(moving=True, complete=complete)
-    behind = [(rank, comm) for comm in last for rank in comm.behind]
+    compared = [(comm, comm.compared()) for comm in last]
+    behind = [(rank, comm) for comm, each in compared for rank in each.behind]
     late = {(comm.name, rank.who) for rank, comm in behind}
-    unequal = [comm for comm in last if comm.behind]
     waiting = {
         rank.who
-        for comm in unequal
+        for comm, each in compared
+        if not each.equal
         for rank in comm.ranks
         if not rank.missing and (comm.name, rank.who) not in late
     }
     sinks = {rank.who: (rank, comm) for rank, comm in behind if rank.who not in waiting}
+    odd = {rank.who: (rank, comm) for comm, each in compared for rank in each.odd}
+    sides = [each.sides for _, each in compared]
+    at_odds = max(sides, key=lambda each: sum(map(len, each)), default=())
+    missing = _missing(reports)
     return Reading(
         moving=False,
         behind=tuple(sinks.values()),
-        missing=_missing(reports),
+        missing=missing,
+        failed=_failed(last, anybody_late=bool(behind or missing or at_odds)),
+        odd=tuple(odd.values()),
+        sides=at_odds,
+        equal=all(each.equal for _, each in compared),
         complete=complete,
     )
 
 
-def _missing(reports: Sequence[RasReport]) -> tuple[tuple[RasRank, RasCommunicator], ...]:
+def _failed(comms: Sequence[RasCommunicator], *, anybody_late: bool) -> _Pairs:
+    wrong = {
+        rank.who: (rank, comm)
+        for comm in comms
+        for rank in comm.ranks
+        if rank.error or (rank.aborted and not comm.ending)
+    }
+    # a peer's failure is told as "remote": it stands at the other end
+    own = [pair for pair in wrong.values() if pair[0].error not in ("", REMOTE)]
+    remote = [pair for pair in wrong.values() if pair[0].error == REMOTE]
+    gave_up = [pair for pair in wrong.values() if not pair[0].error]
+    if own or remote:
+        return tuple(own or remote)
+    # who waited in vain gives up by itself after its time-out, so that it is named only where nobody is late
+    return () if anybody_late else tuple(gave_up)
+
+
+def _missing(reports: Sequence[RasReport]) -> _Pairs:
     found = [
         {
             rank.who: (rank, comm)

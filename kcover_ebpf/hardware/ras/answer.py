@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kcover_ebpf.hardware.ras import RasCommunicator, RasError, RasRank, RasReport
+from kcover_ebpf.hardware.ras import REMOTE, RasCommunicator, RasError, RasRank, RasReport
 
 _MOST_CONTAINERS = 24_000
 _MOST_COMMAS = 80_000
@@ -32,7 +32,7 @@ _RESULTS = {
     3: "internal error",
     4: "invalid argument",
     5: "invalid usage",
-    6: "remote error",
+    6: REMOTE,
 }
 _FINE = (0, 7)
 
