@@ -102,11 +102,11 @@ class CollectiveRank:
     size: int
     """Ranks of that communicator."""
     host: str
-    pid: Pid | None
+    pid: Pid | None = None
     """None for a process of another host, or where it cannot be told which one is meant."""
-    launched: int
+    launched: int = 0
     """Operations it launched; 0 when it gave no answer."""
-    most_launched: int
+    most_launched: int = 0
     """Operations that the furthest rank launched."""
     comm: str = ""
     """Name of the communicator: with `rank` it says who is meant, to whoever else asked."""

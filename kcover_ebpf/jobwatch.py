@@ -164,17 +164,20 @@ class JobWatch:
 
     def ask_collectives(self) -> None:
         """While it is suspicious: take what its own NCCL said."""
-        suspicious = self.job.attention.suspicious
+        asks = self.job.attention.suspicious
         if self._ras is None:
-            if not suspicious:
+            if not asks:
                 return
             # few jobs ever need it
             from kcover_ebpf.hardware.ras.watch import RasWatch
 
             self._ras = RasWatch()
-        for fact in self._ras.tick(suspicious, self.job.members.ranks):
+        if not asks:
+            # what was said of one trouble says nothing about the next
+            self.job.attention.collectives = None
+        for fact in self._ras.tick(asks, self.job.members.ranks):
             self.job.observe(fact)
-            named = fact.behind, fact.missing
+            named = fact.behind, fact.missing, fact.failed, fact.sides
             if any(named) and named != self._stragglers:
                 self._stragglers = named
                 for sink in self._sinks:

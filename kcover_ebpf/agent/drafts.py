@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kcover_ebpf import __version__
 from kcover_ebpf.agent.loop import GangWatch
 from kcover_ebpf.agent.naming import report_name
-from kcover_ebpf.agent.picture import ranks_of, verdict_of
+from kcover_ebpf.agent.picture import pictured, verdict_of
 from kcover_ebpf.agent.reporter import Draft, Reporter
 from kcover_ebpf.agent.spool import Spool, Spooled, inherited
 from kcover_ebpf.cluster.kinds import Gang
@@ -105,7 +105,7 @@ class Drafts:
         verdict = self._remembered(key, verdict, frozenset(names), now_s)
         suspicious = job.attention.suspicious
         is_fault = verdict is not None and verdict.verdict.is_fault
-        return FaultReport(
+        report = FaultReport(
             node=self._identity.node,
             time_s=now_s,
             sequence=0,
@@ -115,8 +115,8 @@ class Drafts:
             suspicious=suspicious,
             trained=job.pace.trained,
             verdict=verdict,
-            ranks=ranks_of(job, each.pods) if suspicious or is_fault else (),
         )
+        return pictured(report, job, each.pods) if suspicious or is_fault else report
 
     def _remembered(
         self,

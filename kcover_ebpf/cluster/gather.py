@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeVar
 
+from kcover_ebpf.cluster import counts
 from kcover_ebpf.cluster.report import FaultReport, RankPicture, SocketPicture
-from kcover_ebpf.facts import SocketSample
+from kcover_ebpf.facts import SignalSent, SocketSample
 from kcover_ebpf.host_facts import Inspection
 from kcover_ebpf.ids import Inode, Pid, Tid
 from kcover_ebpf.incidents.finding import Picture
@@ -30,6 +31,8 @@ _NOW_NS = 1 << 60
 """The moment of the picture on a clock of its own; ages are counted back from it."""
 _PID_BITS = 22
 """The kernel's largest process number (PID_MAX_LIMIT)."""
+_NOBODYS_WAIT = ("a wait that has ended",)
+"""No rank has this stack: that some waits are known makes others new, though none of them is seen now."""
 _E = TypeVar("_E", bound=Enum)
 _O = TypeVar("_O")
 
@@ -76,9 +79,11 @@ def gather(seen: Sequence[Seen], now_s: float, policy: Policy) -> Gathered:
     standings: dict[Pid, Standing] = {}
     thresholds: dict[Pid, float] = {}
     who: dict[Pid, tuple[FaultReport, RankPicture]] = {}
+    answers: list[counts.Answer] = []
     known = KnownWaits()
     for index, each in enumerate(seen):
         clock = _Clock(each.age_s(now_s))
+        answers += _answer(index, each.report, clock)
         for rank in each.report.ranks:
             pid = _pid(index, rank.pid)
             who[pid] = each.report, rank
@@ -89,6 +94,8 @@ def gather(seen: Sequence[Seen], now_s: float, policy: Policy) -> Gathered:
                 views[pid] = _view(pid, rank, clock)
                 floor_s = policy.stall_floor_s
                 thresholds[pid] = floor_s if rank.threshold_s is None else rank.threshold_s
+    if any(each.report.knows_waits for each in seen):
+        known.learn(_NOBODYS_WAIT)
     _unorder(views, {pid: report.node for pid, (report, _) in who.items()})
     ended = {pid for pid, (_, rank) in who.items() if rank.exit is not None}
     left = {pid: standings[pid] for pid in ended if pid in views and who[pid][1].exit == "code 0"}
@@ -98,12 +105,32 @@ def gather(seen: Sequence[Seen], now_s: float, policy: Policy) -> Gathered:
         ranks={pid: view for pid, view in views.items() if pid not in ended},
         standings=standings,
         ends=Ends(views.values()),
-        lossy=False,
+        lossy=any(each.report.lossy for each in seen),
         thresholds_s=thresholds,
         known=known,
+        stop_signals=_stop_signals(who),
         left=left,
+        collectives=counts.joined(answers),
     )
     return Gathered(picture, who)
+
+
+def _answer(index: int, report: FaultReport, clock: _Clock) -> list[counts.Answer]:
+    said = report.collectives
+    if said is None:
+        return []
+    since_ns = clock.ns(said.age_s + said.span_s)
+    return [counts.Answer(said, clock.ns(said.age_s), since_ns, lambda pid: _pid(index, pid))]
+
+
+def _stop_signals(who: Mapping[Pid, tuple[FaultReport, RankPicture]]) -> dict[Pid, SignalSent]:
+    found = {}
+    for pid, (_, rank) in who.items():
+        sent = rank.stop_signal
+        if sent is not None:
+            sender = Pid(sent.sender_pid)
+            found[pid] = SignalSent(_NOW_NS, pid, Tid(pid), sent.signal, sender, sent.sender or "?")
+    return found
 
 
 def _pid(index: int, pid: int) -> Pid:

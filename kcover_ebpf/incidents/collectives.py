@@ -55,14 +55,15 @@ def refine(picture: Picture, found: Finding, ranks: Sequence[Standing]) -> Findi
 
 def unobserved(told: CollectivesSeen | None, modules: set[str]) -> list[str]:
     """What is not known of the counts of a job whose ranks have these modules on their stacks."""
-    what = "how many operations each rank launched"
     if told is not None and told.trouble:
-        return [f"{what}: NCCL gave no answer ({told.trouble})"]
+        return [f"{COUNTS}: NCCL gave no answer ({told.trouble})"]
     if told is None and any(each.startswith(_NCCL) for each in modules):
-        return [f"{what}: NCCL was not asked, or has not answered yet"]
+        return [f"{COUNTS}: NCCL was not asked, or has not answered yet"]
     return []
 
 
+COUNTS = "how many operations each rank launched"
+"""How each sentence about counts that are not known begins."""
 _NCCL = ("libnccl", "librccl", "libtorch_cuda", "libtorch_hip")
 
 
@@ -73,6 +74,10 @@ def _behind(
     named: Sequence[CollectiveRank],
 ) -> Finding:
     here = [each for each in ranks if each.pid in _pids(named, picture, ranks)]
+    patience_s = picture.policy.storage_patience_s
+    if not here and min(picture.silence_s(each.pid) for each in ranks) < patience_s:
+        # what it does is not seen here
+        return found
     elsewhere = next((each for each in here if _may_come(picture, each)), None)
     if elsewhere is None:
         return _named(picture, found, ranks, named, Cause.NOT_IN_COLLECTIVE)
