@@ -320,7 +320,9 @@ def test_counts_by_kind_tell_a_mismatch_from_a_rank_that_did_not_join(vectors, o
 
 
 def test_counts_of_a_thousand_sorts_name_nobody_and_are_not_equal():
-    report = parse(crossed(*({"AllReduce": each, "AllGather": 5000 - each} for each in range(1000))))
+    report = parse(
+        crossed(*({"AllReduce": each, "AllGather": 5000 - each} for each in range(1000)))
+    )
     found = read([report, report])
     assert found is not None
     assert (found.behind, found.odd, found.sides, found.equal) == ((), (), (), False)

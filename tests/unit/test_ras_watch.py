@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +16,10 @@ from kcover_ebpf.hardware.ras.place import pid_inside
 from kcover_ebpf.hardware.ras.watch import RasWatch
 from kcover_ebpf.host_facts import CollectivesSeen
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.incidents.tracker import Tracker
+from kcover_ebpf.jobwatch import JobWatch
+from kcover_ebpf.settings import Settings
+from kcover_ebpf.syscalls import SyscallTable
 from tests.unit.ras_server import joined, json_report
 
 HOST = "10.0.0.1"
@@ -148,3 +154,17 @@ def test_two_answers_after_a_movement_are_enough(
         answers = watched._round(answers, each)
     assert [fact.moving for fact in told] == [True, True, False, False]
     assert [fact.since_ns for fact in told[-2:]] == [2, 2]
+
+
+def test_what_was_said_of_one_trouble_is_forgotten_with_it() -> None:
+    job_watch = JobWatch(
+        cast("Any", None), Tracker("job", "host"), SyscallTable("x86_64"), Settings()
+    )
+    said = CollectivesSeen(1, 1, 3)
+    job_watch.job.observe(said)
+    job_watch._ras = cast("Any", SimpleNamespace(tick=lambda asks, _: [said] if asks else []))
+    job_watch.ask_collectives()
+    assert job_watch.job.attention.collectives is None
+    job_watch.job.attention.suspect(True, 1)
+    job_watch.ask_collectives()
+    assert job_watch.job.attention.collectives == said
