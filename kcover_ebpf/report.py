@@ -247,6 +247,8 @@ def _device_fact_text(fact: facts.Fact) -> str:
         case host_facts.CollectivesSeen():
             late = [f"rank {each.rank} of {each.size} is behind" for each in fact.behind]
             late += [f"rank {each.rank} of {each.size} gives no answer" for each in fact.missing]
+            late += [f"rank {each.rank} of {each.size}: {each.trouble}" for each in fact.failed]
+            late += [f"{each.rank_count} rank(s) launched {each.operations}" for each in fact.sides]
             return f"NCCL: {', '.join(late) or 'no rank stands out'}"
         case devices.DeviceFault():
             return f"pid {fact.pid} holds a faulty device: {fact.text}"

@@ -12,6 +12,7 @@ from kcover_ebpf.ids import Inode, Pid
 from kcover_ebpf.incidents.collectives import unobserved
 from kcover_ebpf.incidents.judge import judge
 from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind, Verdict
+from kcover_ebpf.report import fact_text
 from kcover_ebpf.settings import Act
 
 from .scene import COLLECTIVE, LOCK, NS, Stage
@@ -274,3 +275,13 @@ def test_that_nccl_was_not_asked_is_said_of_a_job_that_uses_it() -> None:
     verdict = spinning(stage).run(20)
     assert verdict is not None
     assert said in verdict.unobserved
+
+
+def test_what_nccl_said_is_a_sentence() -> None:
+    assert fact_text(CollectivesSeen(1, 1, 3)) == "NCCL: no rank stands out"
+    failed = replace(rank(2), trouble="system error")
+    said = fact_text(CollectivesSeen(1, 1, 3, failed=(failed,), sides=SIDES))
+    assert said == (
+        "NCCL: rank 2 of 4: system error, 7 rank(s) launched AllGather 50, AllReduce 101, "
+        "1 rank(s) launched AllGather 51, AllReduce 100"
+    )
