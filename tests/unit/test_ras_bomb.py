@@ -214,3 +214,21 @@ def test_asking_goes_on_after_any_error(monkeypatch, error):
     told = asking.tick(True, {})
     asking.close()
     assert {each.trouble for each in told} == {f"asking failed: {type(error).__name__}"}
+
+
+def test_a_job_that_answers_slowly_has_one_thread(monkeypatch):
+    go_on = threading.Event()
+    me = Pid(os.getpid())
+    monkeypatch.setattr(watch, "find_places", lambda _: [Place(("127.0.0.1", 1), me, {1: me})])
+    monkeypatch.setattr(client, "ask", lambda *_: go_on.wait(60))
+    before = {each for each in threading.enumerate() if each.name == "ras"}
+    asking = RasWatch()
+    for _ in range(5):
+        asking.tick(True, {})
+        asking.tick(False, {})
+    (thread,) = {each for each in threading.enumerate() if each.name == "ras"} - before
+    go_on.set()
+    thread.join(60)
+    asking.tick(True, {})
+    assert asking._inquiry is not None
+    asking.close()

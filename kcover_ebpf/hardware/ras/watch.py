@@ -38,6 +38,7 @@ class RasWatch:
     def __init__(self, patience: Patience | None = None) -> None:
         self._patience = patience or Patience()
         self._inquiry: _Inquiry | None = None
+        self._last: _Inquiry | None = None
 
     def tick(self, suspicious: bool, ranks: Mapping[Pid, ProcessView]) -> list[CollectivesSeen]:
         """What was learned since the last call; begins to ask, or ends to, as the suspicion does."""
@@ -45,6 +46,9 @@ class RasWatch:
             self.close()
             return []
         if self._inquiry is None:
+            if self._last is not None and not self._last.has_ended:
+                # who answers slowly and is suspicious now and then must not collect threads
+                return []
             places = find_places(ranks)
             if places:
                 self._inquiry = _Inquiry(places, _hosts(ranks), self._patience)
@@ -55,7 +59,7 @@ class RasWatch:
         """Ask no more; a question under way ends by itself and its answer is dropped."""
         if self._inquiry is not None:
             self._inquiry.stop()
-            self._inquiry = None
+            self._last, self._inquiry = self._inquiry, None
 
 
 def find_places(ranks: Mapping[Pid, ProcessView]) -> list[Place]:
@@ -102,7 +106,13 @@ class _Inquiry:
         self._places, self._hosts, self._patience = places, hosts, patience
         self._told: queue.SimpleQueue[CollectivesSeen] = queue.SimpleQueue()
         self._stopped = threading.Event()
-        threading.Thread(target=self._ask, name="ras", daemon=True).start()
+        self._thread = threading.Thread(target=self._ask, name="ras", daemon=True)
+        self._thread.start()
+
+    @property
+    def has_ended(self) -> bool:
+        """True once the question that was under way at `stop` is over."""
+        return not self._thread.is_alive()
 
     def take(self) -> list[CollectivesSeen]:
         found = []
