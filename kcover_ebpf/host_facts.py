@@ -115,20 +115,34 @@ class CollectiveRank:
     size: int
     """Ranks of that communicator."""
     host: str
-    pid: Pid | None
+    pid: Pid | None = None
     """None for a process of another host, or where it cannot be told which one is meant."""
-    launched: int
+    launched: int = 0
     """Operations it launched; 0 when it gave no answer."""
-    most_launched: int
+    most_launched: int = 0
     """Operations that the furthest rank launched."""
+    comm: str = ""
+    """Name of the communicator: with `rank` it says who is meant, to whoever else asked."""
+    trouble: str = ""
+    """What its communicator failed of."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveSide:
+    """Ranks of one communicator that called the same operations, where others called different ones."""
+
+    operations: str
+    """Those that differ and how often each was launched, as "AllGather 51, AllReduce 100"."""
+    rank_count: int
+    ranks: tuple[int, ...]
+    """In the communicator; the first few."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectivesSeen:
     """What the job's own NCCL answered, several times in a row, while the job had stalled.
 
-    Nothing moving, nobody behind, nobody missing: every rank has joined, and the operation itself does
-    not end.
+    Nothing moving, nobody named, all equal: every rank has joined, and the operation itself does not end.
     """
 
     boottime_ns: int
@@ -140,5 +154,13 @@ class CollectivesSeen:
     behind: tuple[CollectiveRank, ...] = ()
     missing: tuple[CollectiveRank, ...] = ()
     """Ranks whose processes gave no answer to the others."""
+    failed: tuple[CollectiveRank, ...] = ()
+    """Ranks at which a communicator failed, as near to where it began as NCCL says."""
+    odd: tuple[CollectiveRank, ...] = ()
+    """Ranks that called another operation than most; nobody where there is no majority."""
+    sides: tuple[CollectiveSide, ...] = ()
+    """Who called what, where ranks called different operations; the largest side first."""
+    equal: bool = True
+    """All ranks have launched the same. False with nobody named: each of those behind waits in another communicator."""
     trouble: str = ""
     """Why there is no answer; then nothing else is known."""

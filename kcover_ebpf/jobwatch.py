@@ -186,9 +186,12 @@ class JobWatch:
             from kcover_ebpf.hardware.ras.watch import RasWatch
 
             self._ras = RasWatch()
+        if not asks:
+            # what was said of one trouble says nothing about the next
+            self.job.attention.collectives = None
         for fact in self._ras.tick(asks, self.job.members.ranks):
             self.job.observe(fact)
-            named = fact.behind, fact.missing
+            named = fact.behind, fact.missing, fact.failed, fact.sides
             if any(named) and named != self._stragglers:
                 self._stragglers = named
                 for sink in self._sinks:

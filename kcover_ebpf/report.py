@@ -47,6 +47,7 @@ CAUSE_TEXT = {
     Cause.WAIT_CYCLE: "is part of a circle of waits",
     Cause.NOT_IN_COLLECTIVE: "did not join the collective that the others are in",
     Cause.COLLECTIVE_STUCK: "is in a collective that all have joined and that does not end",
+    Cause.COLLECTIVE_FAILED: "has a communicator that failed",
     Cause.CPU_THROTTLED: "is throttled by its CPU limit",
     Cause.MEMORY_PRESSURE: "is short of memory",
     Cause.SLOW_RANK: "is slower than its peers",
@@ -252,6 +253,8 @@ def _device_fact_text(fact: facts.Fact) -> str:
         case host_facts.CollectivesSeen():
             late = [f"rank {each.rank} of {each.size} is behind" for each in fact.behind]
             late += [f"rank {each.rank} of {each.size} gives no answer" for each in fact.missing]
+            late += [f"rank {each.rank} of {each.size}: {each.trouble}" for each in fact.failed]
+            late += [f"{each.rank_count} rank(s) launched {each.operations}" for each in fact.sides]
             return f"NCCL: {', '.join(late) or 'no rank stands out'}"
         case devices.DeviceFault():
             return f"pid {fact.pid} holds a faulty device: {fact.text}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kcover_ebpf import __version__
 from kcover_ebpf.agent.loop import GangWatch
 from kcover_ebpf.agent.naming import report_name
-from kcover_ebpf.agent.picture import ranks_of, verdict_of
+from kcover_ebpf.agent.picture import pictured, verdict_of
 from kcover_ebpf.agent.reporter import Draft, Reporter
 from kcover_ebpf.agent.spool import Spool, Spooled, inherited
 from kcover_ebpf.cluster.kinds import Gang
@@ -106,7 +106,7 @@ class Drafts:
         verdict = self._remembered(key, verdict, frozenset(names), now_s)
         stall = job.attention.stall
         is_fault = verdict is not None and verdict.verdict.is_fault
-        return FaultReport(
+        report = FaultReport(
             node=self._identity.node,
             time_s=now_s,
             sequence=0,
@@ -116,9 +116,9 @@ class Drafts:
             suspicious=stall is Stall.CERTAIN,
             trained=job.pace.trained,
             verdict=verdict,
-            # where it is not known whether the ranks go on, others may need to know what they look like
-            ranks=ranks_of(job, each.pods) if stall is not Stall.NONE or is_fault else (),
         )
+        # where it is not known whether the ranks go on, others may need to know what they look like
+        return pictured(report, job, each.pods) if stall is not Stall.NONE or is_fault else report
 
     def _remembered(
         self,

@@ -6,16 +6,21 @@ Ages are seconds before the report's own time. Texts are cut to what the schema 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from kcover_ebpf import report
 from kcover_ebpf.cluster.report import (
+    CollectivesPicture,
+    FaultReport,
     LocalVerdict,
     RankPicture,
     ReportedCulprit,
     ReportedEvidence,
     SocketPicture,
+    StopSignal,
 )
 from kcover_ebpf.facts import SocketSample
+from kcover_ebpf.host_facts import CollectivesSeen
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents import links
 from kcover_ebpf.incidents.finding import Picture
@@ -28,15 +33,45 @@ from kcover_ebpf.incidents.verdict import Culprit, Verdict
 _TEXT = 1024
 _RANK_TEXT = 512
 _FRAME_TEXT = 256
+_TROUBLE_TEXT = 256
 _MOST_RANKS = 512
 _MOST_SOCKETS = 64
 """A rank of a large job has hundreds; those that tell something come first."""
 _MOST_FRAMES = 32
 
 
-def ranks_of(job: Job, pods: Mapping[Pid, str]) -> tuple[RankPicture, ...]:
-    """Where each rank, and each process that one may wait for, stands; `pods`: process to uid of its pod."""
+def pictured(report: FaultReport, job: Job, pods: Mapping[Pid, str]) -> FaultReport:
+    """The report with all that a judge of the whole gang needs of these ranks; `pods`: process to uid of its pod."""
     picture = job.picture()
+    return replace(
+        report,
+        ranks=_ranks(picture, job, pods),
+        knows_waits=picture.known.count > 0,
+        lossy=picture.lossy,
+        collectives=_collectives(picture.collectives, picture.now_ns),
+    )
+
+
+def _collectives(seen: CollectivesSeen | None, now_ns: int) -> CollectivesPicture | None:
+    if seen is None:
+        return None
+    return CollectivesPicture(
+        age_s=max(0.0, round((now_ns - seen.boottime_ns) / NS, 3)),
+        span_s=round((seen.boottime_ns - seen.since_ns) / NS, 3),
+        answers=seen.answer_count,
+        moving=seen.moving,
+        behind=seen.behind,
+        missing=seen.missing,
+        failed=seen.failed,
+        odd=seen.odd,
+        sides=seen.sides,
+        equal=seen.equal,
+        trouble=seen.trouble[:_TROUBLE_TEXT] or None,
+    )
+
+
+def _ranks(picture: Picture, job: Job, pods: Mapping[Pid, str]) -> tuple[RankPicture, ...]:
+    """Where each rank, and each process that one may wait for, stands."""
     found = [
         _rank(picture, standing, job.members.views[pid], pods.get(pid, ""), job.members.world_size)
         for pid, standing in picture.standings.items()
@@ -74,7 +109,15 @@ def _rank(
         known_wait=bool(look is not None and look.stack and picture.known.knows(look.stack)),
         exit=_exit(view),
         sockets=_sockets(picture, view) if is_rank and view.exit is None else (),
+        stop_signal=_stop_signal(picture, pid),
     )
+
+
+def _stop_signal(picture: Picture, pid: Pid) -> StopSignal | None:
+    sent = picture.stop_signals.get(pid)
+    if sent is None:
+        return None
+    return StopSignal(sent.signal, sent.sender_pid, sent.sender_comm or None)
 
 
 def _age_s(picture: Picture, at_ns: int) -> float | None:

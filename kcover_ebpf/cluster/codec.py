@@ -129,10 +129,10 @@ def _fields(kind: Hashable) -> tuple[Field[Any], ...]:
 
 
 def _reader(hint: Any) -> _Read:
+    hint = getattr(hint, "__supertype__", hint)
     origin = typing.get_origin(hint)
     if origin in (types.UnionType, typing.Union):
-        hint = next(each for each in typing.get_args(hint) if each is not types.NoneType)
-        origin = typing.get_origin(hint)
+        return _reader(next(each for each in typing.get_args(hint) if each is not types.NoneType))
     if origin is tuple:
         return partial(_sequence, _reader(typing.get_args(hint)[0]))
     if origin is Mapping or hint is Mapping:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeVar
 
+from kcover_ebpf.cluster import counts
 from kcover_ebpf.cluster.report import FaultReport, RankPicture, SocketPicture
-from kcover_ebpf.facts import SocketSample
+from kcover_ebpf.facts import SignalSent, SocketSample
 from kcover_ebpf.host_facts import Inspection
 from kcover_ebpf.ids import Inode, Pid, Tid
 from kcover_ebpf.incidents.finding import Picture
@@ -34,6 +35,8 @@ _TOLD_PASSES = 60
 """As good as many: the node has seen that a connection carries payload."""
 _PID_BITS = 22
 """The kernel's largest process number (PID_MAX_LIMIT)."""
+_NOBODYS_WAIT = ("a wait that has ended",)
+"""No rank has this stack: that some waits are known makes others new, though none of them is seen now."""
 _E = TypeVar("_E", bound=Enum)
 _O = TypeVar("_O")
 
@@ -86,9 +89,11 @@ def gather(seen: Sequence[Seen], now_s: float, policy: Policy) -> Gathered:
     standings: dict[Pid, Standing] = {}
     thresholds: dict[Pid, float] = {}
     who: dict[Pid, tuple[FaultReport, RankPicture]] = {}
+    answers: list[counts.Answer] = []
     known = KnownWaits()
     for index, each in enumerate(seen):
         clock = _Clock(each.since_made_s(now_s))
+        answers += _answer(index, each.report, clock)
         for rank in each.report.ranks:
             pid = _pid(index, rank.pid)
             who[pid] = each.report, rank
@@ -99,6 +104,8 @@ def gather(seen: Sequence[Seen], now_s: float, policy: Policy) -> Gathered:
                 views[pid] = _view(pid, rank, clock)
                 floor_s = policy.stall_floor_s
                 thresholds[pid] = floor_s if rank.threshold_s is None else rank.threshold_s
+    if any(each.report.knows_waits for each in seen):
+        known.learn(_NOBODYS_WAIT)
     sizes = [rank.world_size or 0 for _, rank in who.values()]
     ends = Ends(views.values(), elsewhere=max(sizes, default=0) > len(views))
     vague = {each.report.node for each in seen if each.delay_s is None}
@@ -111,11 +118,13 @@ def gather(seen: Sequence[Seen], now_s: float, policy: Policy) -> Gathered:
         ranks={pid: view for pid, view in views.items() if pid not in ended},
         standings=standings,
         ends=ends,
-        lossy=False,
+        lossy=any(each.report.lossy for each in seen),
         thresholds_s=thresholds,
         known=known,
+        stop_signals=_stop_signals(who),
         left=left,
         starting=_is_starting(seen, views),
+        collectives=counts.joined(answers),
     )
     return Gathered(picture, who)
 
@@ -123,6 +132,24 @@ def gather(seen: Sequence[Seen], now_s: float, policy: Policy) -> Gathered:
 def _is_starting(seen: Sequence[Seen], views: Mapping[Pid, ProcessView]) -> bool:
     sizes = [view.member.world_size or 0 for view in views.values() if view.member is not None]
     return len(views) < max(sizes, default=0) and not any(each.report.trained for each in seen)
+
+
+def _answer(index: int, report: FaultReport, clock: _Clock) -> list[counts.Answer]:
+    said = report.collectives
+    if said is None:
+        return []
+    since_ns = clock.ns(said.age_s + said.span_s)
+    return [counts.Answer(said, clock.ns(said.age_s), since_ns, lambda pid: _pid(index, pid))]
+
+
+def _stop_signals(who: Mapping[Pid, tuple[FaultReport, RankPicture]]) -> dict[Pid, SignalSent]:
+    found = {}
+    for pid, (_, rank) in who.items():
+        sent = rank.stop_signal
+        if sent is not None:
+            sender = Pid(sent.sender_pid)
+            found[pid] = SignalSent(_NOW_NS, pid, Tid(pid), sent.signal, sender, sent.sender or "?")
+    return found
 
 
 def _pid(index: int, pid: int) -> Pid:

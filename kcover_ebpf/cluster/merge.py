@@ -12,7 +12,7 @@ from kcover_ebpf.cluster import absent
 from kcover_ebpf.cluster.case import Case, Merged
 from kcover_ebpf.cluster.gather import APART_S, Gathered, Seen, gather
 from kcover_ebpf.cluster.report import LocalVerdict, ReportedCulprit, ReportedEvidence
-from kcover_ebpf.incidents import chain
+from kcover_ebpf.incidents import chain, collectives
 from kcover_ebpf.incidents.finding import Finding
 from kcover_ebpf.incidents.judge import judge
 from kcover_ebpf.incidents.processes import NS
@@ -151,6 +151,9 @@ def _is_unordered(gathered: Gathered, finding: Finding) -> bool:
     picture, culprit = gathered.picture, finding.culprit
     if culprit is None or culprit not in picture.standings or finding.kind is not Kind.HUNG:
         return False
+    if any(each.kind is EvidenceKind.COLLECTIVE for each in finding.evidence):
+        # counts say who is behind, whoever stopped first
+        return False
     first = picture.standings[culprit]
     if first.state in (State.STOPPED, State.FROZEN, State.LEFT) or first.proven:
         return False
@@ -209,7 +212,7 @@ def _told(case: Case, gathered: Gathered, finding: Finding) -> Merged:
         evidence=finding.evidence,
         victims=tuple(sorted(victims)),
         deadline_s=min(deadlines, default=None),
-        unobserved=(*silent, *sorted(_own(local))),
+        unobserved=(*silent, *sorted(_own(local)), *_uncounted(gathered)),
     )
     evidence = tuple(ReportedEvidence(each.kind, each.text, node) for each in finding.evidence)
     depends = bool(silent) and unseen is None and not _is_held(finding)
@@ -227,14 +230,24 @@ def _missing(case: Case) -> tuple[str, ...]:
     return tuple(f"node {name} {said[calm.get(name)]}" for name in case.silent)
 
 
+def _uncounted(gathered: Gathered) -> list[str]:
+    # what NCCL told any node counts for all
+    stacks = (rank.stack for _, rank in gathered.who.values())
+    modules = {word.split("+")[0] for stack in stacks for word in stack}
+    return collectives.unobserved(gathered.picture.collectives, modules)
+
+
 def _own(texts: set[str]) -> set[str]:
     # what a node cannot see of other hosts is just what was put together here
-    return {text for text in texts if "not on this host" not in text}
+    known = "not on this host", collectives.COUNTS
+    return {text for text in texts if not any(each in text for each in known)}
 
 
 def _culprit(case: Case, gathered: Gathered, finding: Finding) -> ReportedCulprit | None:
     if finding.culprit is None:
-        return None if finding.rank is None else ReportedCulprit(rank=finding.rank)
+        if finding.rank is None:
+            return None
+        return ReportedCulprit(rank=finding.rank, host=finding.host)
     report, rank = gathered.who[finding.culprit]
     names = {pod.uid: pod.name for pod in report.pods} | {pod.uid: pod.name for pod in case.pods}
     return ReportedCulprit(

@@ -14,6 +14,7 @@ from typing import Any
 from kcover_ebpf.cluster.codec import decode, encode, wire
 from kcover_ebpf.cluster.order import Verb
 from kcover_ebpf.errors import ObjectError
+from kcover_ebpf.host_facts import CollectiveRank, CollectiveSide
 from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind
 
 GROUP = "kcover.io"
@@ -96,6 +97,16 @@ class SocketPicture:
 
 
 @dataclass(frozen=True, slots=True)
+class StopSignal:
+    """The stop signal in force for a process, and who sent it."""
+
+    signal: int
+    sender_pid: int = 0
+    """0 when the kernel itself sent it."""
+    sender: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RankPicture:
     """Where one process stands; the terms are those of `incidents.standing`."""
 
@@ -121,7 +132,28 @@ class RankPicture:
     known_wait: bool = False
     exit: str | None = None
     """"code N" or "signal N"."""
+    stop_signal: StopSignal | None = None
     sockets: tuple[SocketPicture, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CollectivesPicture:
+    """The last word of the job's own NCCL, as `host_facts.CollectivesSeen`; a pid is that of the reporting node."""
+
+    age_s: float
+    """Since it was said."""
+    span_s: float = 0.0
+    """From the first of these answers to the last."""
+    answers: int = 0
+    moving: bool = False
+    behind: tuple[CollectiveRank, ...] = ()
+    missing: tuple[CollectiveRank, ...] = ()
+    failed: tuple[CollectiveRank, ...] = ()
+    odd: tuple[CollectiveRank, ...] = ()
+    sides: tuple[CollectiveSide, ...] = ()
+    equal: bool = False
+    trouble: str | None = None
+    """Why there is no answer; then nothing else is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +210,12 @@ class FaultReport:
     trained: bool = False
     verdict: LocalVerdict | None = None
     ranks: tuple[RankPicture, ...] = ()
+    knows_waits: bool = False
+    """Waits were seen to end while the ranks here trained, so that one that never was is new."""
+    lossy: bool = False
+    """A link between ranks here loses packets, and others get through."""
+    collectives: CollectivesPicture | None = None
+    """None while NCCL was not asked, or has not answered yet."""
     devices: tuple[DevicePicture, ...] = ()
     acks: tuple[Ack, ...] = ()
 

@@ -37,8 +37,8 @@ def judge(picture: Picture) -> Finding:
 
 def _held_alone(picture: Picture, ranks: Sequence[Standing]) -> Finding | None:
     # a rank that was stopped or frozen while the others were not: its state alone says that nobody
-    # goes on
-    for each in ranks:
+    # goes on; of several the first one
+    for each in sorted(ranks, key=lambda each: each.since_ns):
         if each.state not in (State.STOPPED, State.FROZEN):
             continue
         if picture.silence_s(each.pid) < picture.policy.stopped_s:

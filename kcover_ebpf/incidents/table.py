@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kcover_ebpf.incidents import collectives
 from kcover_ebpf.incidents.finding import Finding
 from kcover_ebpf.incidents.job import Job
 from kcover_ebpf.incidents.processes import NS
@@ -72,14 +73,18 @@ def _row(job: Job, standing: Standing, finding: Finding) -> WaitRow:
 
 def gives_up_after_s(job: Job) -> float | None:
     """Seconds after which this job's framework ends a hang by itself (its default); None if unknown."""
-    modules = {word.split("+")[0] for stack in job.attention.known.stacks for word in stack}
-    modules |= {
-        word.split("+")[0] for look in job.attention.last_looks().values() for word in look.stack
-    }
+    modules = _modules(job)
     for prefix, limit_s in _GIVES_UP_S:
         if any(module.startswith(prefix) for module in modules):
             return limit_s
     return None
+
+
+def _modules(job: Job) -> set[str]:
+    """Libraries that were seen on stacks of its ranks."""
+    stacks = [*job.attention.known.stacks]
+    stacks += [look.stack for look in job.attention.last_looks().values()]
+    return {word.split("+")[0] for stack in stacks for word in stack}
 
 
 def unobserved(job: Job) -> tuple[str, ...]:
@@ -97,9 +102,5 @@ def unobserved(job: Job) -> tuple[str, ...]:
     said += [
         f"the memory of pid {pid}: {WHY_UNREADABLE}" for pid in sorted(job.attention.unreadable)
     ]
-    counts = job.attention.collectives
-    if counts is not None and counts.trouble:
-        said.append(
-            f"how many operations each rank launched: NCCL gave no answer ({counts.trouble})"
-        )
+    said += collectives.unobserved(job.attention.collectives, _modules(job))
     return tuple(said)

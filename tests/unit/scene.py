@@ -78,6 +78,9 @@ class Stage:
     here: int | None = None
     """Ranks on this host, where the others are elsewhere."""
 
+    facts: list[Fact] | None = None
+    """All that was fed to the job, in order, where somebody wants to feed it to another one."""
+
     def __post_init__(self) -> None:
         self.job = Job(self.policy, SyscallTable("x86_64"), whole=self.here is None)
         self.tracker = Tracker("job", "host")
@@ -91,7 +94,7 @@ class Stage:
         environ = (
             {} if proc.rank is None else {"RANK": str(proc.rank), "WORLD_SIZE": str(self.world)}
         )
-        self.job.observe(
+        self.tell(
             ProcessSeen(
                 self.now_ns, Pid(proc.pid), Pid(proc.ppid), 1, "python3", proc.argv, environ
             )
@@ -108,6 +111,8 @@ class Stage:
             setattr(proc, name, value)
 
     def tell(self, fact: Fact) -> None:
+        if self.facts is not None:
+            self.facts.append(fact)
         self.job.observe(fact)
 
     def exit(self, proc: Proc, code: int = 0, signal: int = 0) -> None:

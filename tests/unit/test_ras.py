@@ -1,7 +1,9 @@
 """NCCL RAS: both formats, the traps of the protocol, and who is named when."""
 
 import contextlib
+import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -10,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.hardware.ras import RasError, parse, read
+from kcover_ebpf.hardware.ras import RasError, read
+from kcover_ebpf.hardware.ras.answer import parse
 from kcover_ebpf.hardware.ras.client import (
     DEFAULT_PORT,
     Patience,
@@ -279,3 +282,91 @@ def test_ipv6_listeners_are_found_too():
         listener.accept()[0] as far,
     ):
         assert holder_inode(near, Pid(os.getpid())) == os.fstat(far.fileno()).st_ino
+
+
+def crossed(*vectors: dict[str, int], comm: str = "abc", **status: object) -> str:
+    """A report of one communicator; one vector of counts for each rank."""
+    table = json.loads(json_report([0] * len(vectors), comm=comm))
+    for rank, counts in zip(table["communicators"][0]["ranks"], vectors, strict=True):
+        rank["collective_counts"] = counts
+        rank["status"].update(status)
+    return json.dumps(table)
+
+
+REDUCED = {"AllReduce": 101, "AllGather": 50}
+GATHERED = {"AllReduce": 100, "AllGather": 51}
+BEFORE = {"AllReduce": 100, "AllGather": 50}
+
+
+@pytest.mark.parametrize(
+    ("vectors", "odd", "late", "sides"),
+    [
+        ([REDUCED] * 7 + [GATHERED], [7], [], [7, 1]),
+        ([REDUCED] * 2 + [GATHERED] * 2, [], [], [2, 2]),
+        ([REDUCED] * 2 + [GATHERED], [2], [], [2, 1]),
+        ([REDUCED] * 3 + [GATHERED, BEFORE], [3], [4], [3, 1]),
+        ([REDUCED] * 3 + [BEFORE], [], [3], []),
+        ([REDUCED, GATHERED], [], [], [1, 1]),
+    ],
+)
+def test_counts_by_kind_tell_a_mismatch_from_a_rank_that_did_not_join(vectors, odd, late, sides):
+    report = parse(crossed(*vectors))
+    found = read([report, report])
+    assert found is not None
+    assert [rank.rank for rank, _ in found.odd] == odd
+    assert [rank.rank for rank, _ in found.behind] == late
+    assert [len(side) for side in found.sides] == sides
+    assert not found.equal
+
+
+def test_counts_of_a_thousand_sorts_name_nobody_and_are_not_equal():
+    report = parse(
+        crossed(*({"AllReduce": each, "AllGather": 5000 - each} for each in range(1000)))
+    )
+    found = read([report, report])
+    assert found is not None
+    assert (found.behind, found.odd, found.sides, found.equal) == ((), (), (), False)
+
+
+def test_ranks_that_wait_for_each_other_are_not_equal():
+    report = parse(joined(json_report([7, 6], comm="a"), json_report([3, 4], comm="b")))
+    found = read([report, report])
+    assert found is not None
+    assert (found.behind, found.equal) == ((), False)
+
+
+OWN, REMOTE, GOES_ON, GAVE_UP = 2, 6, 7, {"abort_flag": True}
+
+
+@pytest.mark.parametrize(
+    ("states", "counts", "failed"),
+    [
+        ((0, OWN, 0, 0), (7, 7, 7, 7), [1]),
+        ((0, OWN, REMOTE, REMOTE), (7, 7, 7, 7), [1]),
+        ((0, "ncclSystemError", "SUCCESS", 0), (7, 7, 7, 7), [1]),
+        ((0, OWN, 0, 0), (7, 7, 6, 7), [1]),
+        ((0, REMOTE, REMOTE, 0), (7, 7, 7, 7), [1, 2]),
+        ((0, GOES_ON, 0, 0), (7, 7, 7, 7), []),
+        ((0, GAVE_UP, 0, 0), (7, 7, 7, 7), [1]),
+        ((0, GAVE_UP, 0, 0), (7, 7, 6, 7), []),
+    ],
+)
+def test_where_a_communicator_failed(states, counts, failed):
+    """NCCL numbers its results: 2 is the system's, 6 that of a peer, 7 none at all."""
+    table = json.loads(json_report(counts))
+    for rank, state in zip(table["communicators"][0]["ranks"], states, strict=True):
+        rank["status"].update(state if isinstance(state, dict) else {"async_error": state})
+    report = parse(json.dumps(table))
+    found = read([report, report])
+    assert found is not None
+    assert [rank.rank for rank, _ in found.failed] == failed
+
+
+def test_a_rank_that_answers_but_left_the_communicator_is_not_missing():
+    text = json_report([7, 7, 7, None], missing=(3,))
+    text = re.sub(r'"unresponsive": true,\s*"considered_dead": true', '"unresponsive": false', text)
+    report = parse(text)
+    found = read([report, report])
+    assert found is not None
+    assert found.missing == ()
+    assert report.communicators[0].ending

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from kcover_ebpf.hardware.ras import RasReport, client, parse, watch
+from kcover_ebpf.hardware.ras import RasReport, client, watch
+from kcover_ebpf.hardware.ras.answer import parse
 from kcover_ebpf.hardware.ras.client import Patience, Place
 from kcover_ebpf.hardware.ras.place import pid_inside
 from kcover_ebpf.hardware.ras.watch import RasWatch
 from kcover_ebpf.host_facts import CollectivesSeen
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.incidents.phases import Stall
+from kcover_ebpf.incidents.tracker import Tracker
+from kcover_ebpf.jobwatch import JobWatch
+from kcover_ebpf.settings import Settings
+from kcover_ebpf.syscalls import SyscallTable
 from tests.unit.ras_server import joined, json_report
 
 HOST = "10.0.0.1"
@@ -110,3 +118,54 @@ def test_the_number_inside_is_the_last_of_the_kernels_list(
     (folder / "status").write_text("Name:\tpython3\nNSpid:\t4711\t17\n")
     assert pid_inside(Pid(4711)) == 17
     assert pid_inside(Pid(4712)) == 4712
+
+
+def test_who_called_what_is_said_of_a_mismatch(nccl: Nccl) -> None:
+    text = json_report([7, 7, 7]).replace('"AllReduce": 7', '"AllGather": 7', 1)
+    nccl.place(1, text, {100: 5100, 101: 5101, 102: 5102})
+    told = nccl.seen(RasWatch())
+    assert [(rank.rank, rank.pid) for rank in told.odd] == [(0, Pid(5100))]
+    assert [(side.operations, side.ranks) for side in told.sides] == [
+        ("AllGather 0, AllReduce 7", (1, 2)),
+        ("AllGather 7, AllReduce 0", (0,)),
+    ]
+    assert not told.equal
+
+
+def test_lists_have_an_end(nccl: Nccl) -> None:
+    nccl.place(1, json_report([7] * 30 + [6] * 40), {})
+    told = nccl.seen(RasWatch())
+    assert (len(told.behind), told.behind[0].comm) == (16, "abc")
+
+
+def test_two_answers_after_a_movement_are_enough(
+    nccl: Nccl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stood before it says nothing about who stands still after it."""
+    steps = iter([[5, 5], [6, 6], [7, 6]])
+    last = [7, 6]
+    nccl.place(1, LATE, {})
+    monkeypatch.setattr(threading.Thread, "start", lambda _: None)
+    watched = watch._Inquiry(nccl.places, (), Patience())
+    monkeypatch.setattr(client, "ask", lambda *_: parse(json_report(next(steps, last))))
+    answers: list[tuple[int, RasReport]] = []
+    told: list[CollectivesSeen] = []
+    monkeypatch.setattr(watched, "_tell", told.append)
+    for each in range(5):
+        answers = watched._round(answers, each)
+    assert [fact.moving for fact in told] == [True, True, False, False]
+    assert [fact.since_ns for fact in told[-2:]] == [2, 2]
+
+
+def test_what_was_said_of_one_trouble_is_forgotten_with_it() -> None:
+    job_watch = JobWatch(
+        cast("Any", None), Tracker("job", "host"), SyscallTable("x86_64"), Settings()
+    )
+    said = CollectivesSeen(1, 1, 3)
+    job_watch.job.observe(said)
+    job_watch._ras = cast("Any", SimpleNamespace(tick=lambda asks, _: [said] if asks else []))
+    job_watch.ask_collectives()
+    assert job_watch.job.attention.collectives is None
+    job_watch.job.attention.suspect(True, Stall.CERTAIN, 1)
+    job_watch.ask_collectives()
+    assert job_watch.job.attention.collectives == said

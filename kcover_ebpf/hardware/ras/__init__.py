@@ -3,16 +3,17 @@
 NCCL 2.24 and later answers over TCP (nccl: src/ras/client_support.cc, user guide "RAS"); since
 2.28.7 also as JSON. A report is believed only where its processes are the job's: in a shared
 network namespace the answer may be another job's. Unequal counts alone mean nothing, for ranks are
-never exactly together; unequal counts that do not move name the rank that never joined.
+never exactly together. Ranks launch operations in one order, so counts that do not move either lie one behind the
+other, and the last has not joined; or two ranks are ahead of each other, and the program called different operations.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+REMOTE = "remote error"
+"""`RasRank.error` of who only learned that a peer failed."""
 
 
 class RasError(Exception):
@@ -36,6 +37,10 @@ class RasRank:
     """The others gave it up."""
     gpu: int = 0
     """CUDA device; it tells the ranks of one process apart."""
+    error: str = ""
+    """What its communicator failed of, in words; empty where it did not, and in the text report."""
+    aborted: bool = False
+    """It gave the communicator up."""
 
     @property
     def total(self) -> int:
@@ -64,15 +69,55 @@ class RasCommunicator:
         return {rank.rank: dict(rank.counts) for rank in self.ranks if not rank.missing}
 
     @property
-    def behind(self) -> tuple[RasRank, ...]:
-        """Ranks that launched fewer operations of some kind than another; none if all lack some."""
-        present = [rank for rank in self.ranks if not rank.missing]
-        kinds = {kind for rank in present for kind in rank.counts}
-        most = {kind: max(rank.counts.get(kind, 0) for rank in present) for kind in kinds}
-        late = tuple(
-            rank for rank in present if any(rank.counts.get(kind, 0) < most[kind] for kind in kinds)
-        )
-        return late if len(late) < len(present) and not self.ending else ()
+    def groups(self) -> list[tuple[RasRank, ...]]:
+        """Ranks that answered, by what they have launched; the largest group first."""
+        found: dict[frozenset[tuple[str, int]], list[RasRank]] = {}
+        for rank in self.ranks:
+            if not rank.missing:
+                launched = frozenset(each for each in rank.counts.items() if each[1])
+                found.setdefault(launched, []).append(rank)
+        return sorted(map(tuple, found.values()), key=len, reverse=True)
+
+    def compared(self) -> Comparison:
+        """Who is behind and who is at odds; nobody while it is taken apart."""
+        groups = self.groups
+        if self.ending or len(groups) < 2:
+            return Comparison()
+        if len(groups) > _MOST_GROUPS:
+            return Comparison(equal=False)
+        late = [each for each in groups if any(_is_ahead(other[0], each[0]) for other in groups)]
+        ahead = tuple(each for each in groups if each not in late)
+        behind = tuple(rank for group in late for rank in group)
+        return Comparison(behind, ahead if len(ahead) > 1 else (), equal=False)
+
+
+_MOST_GROUPS = 64
+"""Each is compared with each; ranks of one step are in a handful."""
+
+
+def _is_ahead(one: RasRank, other: RasRank) -> bool:
+    """True if `one` launched all that `other` did, and more."""
+    kinds = one.counts.keys() | other.counts.keys()
+    pairs = [(one.counts.get(kind, 0), other.counts.get(kind, 0)) for kind in kinds]
+    return all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What the ranks of one communicator launched, compared."""
+
+    behind: tuple[RasRank, ...] = ()
+    """Another one launched all that these did, and more."""
+    sides: tuple[tuple[RasRank, ...], ...] = ()
+    """At odds: groups of which each launched something that another has not; the largest first."""
+    equal: bool = True
+
+    @property
+    def odd(self) -> tuple[RasRank, ...]:
+        """The few among those at odds; nobody where no side has most of them."""
+        if not self.sides or 2 * len(self.sides[0]) <= sum(map(len, self.sides)):
+            return ()
+        return tuple(rank for side in self.sides[1:] for rank in side)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +133,27 @@ class RasReport:
         return any(rank.pid in pids for comm in self.communicators for rank in comm.ranks)
 
 
+_Pairs = tuple[tuple[RasRank, RasCommunicator], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What several answers say together."""
 
     moving: bool
     """Some count grew: the job goes on."""
-    behind: tuple[tuple[RasRank, RasCommunicator], ...] = ()
+    behind: _Pairs = ()
     """Who launched fewer operations than others, moved no more, and waits for nobody itself."""
-    missing: tuple[tuple[RasRank, RasCommunicator], ...] = ()
+    missing: _Pairs = ()
     """Who gave no answer to the others, in all these answers."""
+    failed: _Pairs = ()
+    """Whose communicator failed: those with an error of their own, else those whose peer failed, else who gave up."""
+    odd: _Pairs = ()
+    """Who called another operation than most."""
+    sides: tuple[tuple[RasRank, ...], ...] = ()
+    """Of the largest communicator whose ranks called different operations: who called the same."""
+    equal: bool = True
+    """All ranks have launched the same in every communicator."""
     complete: bool = True
     """False: the answers do not list who is on time, so that equal counts cannot be told."""
 
@@ -115,25 +171,51 @@ def read(reports: Sequence[RasReport]) -> Reading | None:
     complete = all(report.whole for report in reports)
     if any(first[comm.name].counts != comm.counts for comm in last):
         return Reading(moving=True, complete=complete)
-    behind = [(rank, comm) for comm in last for rank in comm.behind]
+    compared = [(comm, comm.compared()) for comm in last]
+    behind = [(rank, comm) for comm, each in compared for rank in each.behind]
     late = {(comm.name, rank.who) for rank, comm in behind}
-    unequal = [comm for comm in last if comm.behind]
     waiting = {
         rank.who
-        for comm in unequal
+        for comm, each in compared
+        if not each.equal
         for rank in comm.ranks
         if not rank.missing and (comm.name, rank.who) not in late
     }
     sinks = {rank.who: (rank, comm) for rank, comm in behind if rank.who not in waiting}
+    odd = {rank.who: (rank, comm) for comm, each in compared for rank in each.odd}
+    sides = [each.sides for _, each in compared]
+    at_odds = max(sides, key=lambda each: sum(map(len, each)), default=())
+    missing = _missing(reports)
     return Reading(
         moving=False,
         behind=tuple(sinks.values()),
-        missing=_missing(reports),
+        missing=missing,
+        failed=_failed(last, anybody_late=bool(behind or missing or at_odds)),
+        odd=tuple(odd.values()),
+        sides=at_odds,
+        equal=all(each.equal for _, each in compared),
         complete=complete,
     )
 
 
-def _missing(reports: Sequence[RasReport]) -> tuple[tuple[RasRank, RasCommunicator], ...]:
+def _failed(comms: Sequence[RasCommunicator], *, anybody_late: bool) -> _Pairs:
+    wrong = {
+        rank.who: (rank, comm)
+        for comm in comms
+        for rank in comm.ranks
+        if rank.error or (rank.aborted and not comm.ending)
+    }
+    # a peer's failure is told as "remote": it stands at the other end
+    own = [pair for pair in wrong.values() if pair[0].error not in ("", REMOTE)]
+    remote = [pair for pair in wrong.values() if pair[0].error == REMOTE]
+    gave_up = [pair for pair in wrong.values() if not pair[0].error]
+    if own or remote:
+        return tuple(own or remote)
+    # who waited in vain gives up by itself after its time-out, so that it is named only where nobody is late
+    return () if anybody_late else tuple(gave_up)
+
+
+def _missing(reports: Sequence[RasReport]) -> _Pairs:
     found = [
         {
             rank.who: (rank, comm)
@@ -145,100 +227,3 @@ def _missing(reports: Sequence[RasReport]) -> tuple[tuple[RasRank, RasCommunicat
     ]
     always = set.intersection(*(set(each) for each in found))
     return tuple(pair for who, pair in found[-1].items() if who in always)
-
-
-def parse(answer: str) -> RasReport:
-    """A report in either format; raises `RasError`."""
-    text = answer.lstrip()
-    if not text:
-        raise RasError("empty answer")
-    return parse_json(text) if text.startswith("{") else parse_text(text)
-
-
-# 2.28.9 forgets a comma between the fields of a missing rank
-_LOST_COMMA = re.compile(r'("|\d|\}|true|false)(\s*\n\s*")')
-
-
-def parse_json(text: str) -> RasReport:
-    """The JSON report; raises `RasError`."""
-    try:
-        table = _loads(text)
-        return RasReport(tuple(_communicator(each) for each in table["communicators"]), whole=True)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RasError(f"not a RAS report: {type(error).__name__} {error}") from error
-
-
-def _loads(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return json.loads(_LOST_COMMA.sub(r"\1,\2", text))
-
-
-def _communicator(table: Mapping[str, Any]) -> RasCommunicator:
-    ranks = [_rank(each) for each in table.get("ranks", ())]
-    ranks += [_missing_rank(each) for each in table.get("missing_ranks", ())]
-    states = [each.get("status", {}) for each in table.get("ranks", ())]
-    ending = any(each.get("finalize_called") or each.get("destroy_flag") for each in states)
-    return RasCommunicator(str(table["hash"]), int(table["size"]), tuple(ranks), ending)
-
-
-def _rank(table: Mapping[str, Any]) -> RasRank:
-    counts = table.get("collective_counts", {})
-    if isinstance(counts, int):
-        counts = {"all": counts}
-    return RasRank(
-        int(table["rank"]),
-        str(table["host"]),
-        int(table["pid"]),
-        {str(kind): int(count) for kind, count in counts.items()},
-        gpu=int(table.get("cuda_dev", 0)),
-    )
-
-
-def _missing_rank(table: Mapping[str, Any]) -> RasRank:
-    status = table.get("status", {})
-    return RasRank(
-        int(table["rank"]),
-        str(table.get("host", "")),
-        int(table.get("pid", 0)),
-        {},
-        missing=True,
-        dead=bool(status.get("considered_dead")),
-        gpu=int(table.get("cuda_dev", 0)),
-    )
-
-
-_BLOCK = re.compile(r"^\s*#(?P<name>\d+-\d+) \((?P<hash>[0-9a-f]+)\)(?P<flags>.*)$")
-_LAUNCHED = re.compile(r"^\s*(?:\d+ ranks? ha(?:ve|s)) launched up to operation (\d+)")
-_RANK = re.compile(r"^\s*Rank (\d+) -- GPU (\d+)\S* managed by process (\d+) on node (\S+)")
-_SIZE = re.compile(r"^\s*\d+\s+\d+\s+\d+\s+\d+\s+(?P<size>\d+)\s+\d+\s+[A-Z]+")
-
-
-def parse_text(text: str) -> RasReport:
-    """The report for people (before 2.28.7), which lists outliers only; raises `RasError`."""
-    if "summary" not in text and "Communicators" not in text:
-        raise RasError("not a RAS report")
-    found: dict[str, list[RasRank]] = {}
-    name, launched, most, is_missing = "", 0, 0, False
-    size = 0
-    for line in text.splitlines():
-        if match := _SIZE.match(line):
-            size = max(size, int(match["size"]))
-        elif match := _BLOCK.match(line):
-            name, is_missing = match["hash"], "INCOMPLETE" in match["flags"]
-            launched = most = 0
-            found.setdefault(name, [])
-        elif match := _LAUNCHED.match(line):
-            launched = int(match[1])
-            most = max(most, launched)
-            if launched == most and name:
-                # the many are not listed: one stands for them, so that the few can be seen behind
-                found[name] = [r for r in found[name] if r.rank >= 0]
-                found[name].append(RasRank(-1, "", 0, {"all": most}))
-        elif name and (match := _RANK.match(line)):
-            counts = {} if is_missing else {"all": launched}
-            rank, gpu, pid, host = int(match[1]), int(match[2]), int(match[3]), match[4]
-            found[name].append(RasRank(rank, host, pid, counts, is_missing, gpu=gpu))
-    comms = tuple(RasCommunicator(key, size, tuple(ranks)) for key, ranks in found.items())
-    return RasReport(comms, whole=False)

@@ -11,22 +11,31 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
-from kcover_ebpf.hardware.ras import RasError, RasReport, parse
+from kcover_ebpf.hardware.ras import RasError, RasReport
+from kcover_ebpf.hardware.ras.answer import parse
 from kcover_ebpf.hardware.ras.place import connect, holder_inode
 from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import Pid
 
 DEFAULT_PORT = 28028
 _PROTOCOL = 2
-_REPORT_BYTES = 64 * 1024 * 1024
-_LINE_BYTES = 64 * 1024
+REPORT_BYTES = 2 * 1024 * 1024
+"""NCCL writes some 600 bytes for each rank of each communicator, so this is 512 ranks in six of them. Whoever listens
+on the port decides what arrives here."""
+_LINE_BYTES = 4096
+"""An answer or event of NCCL is shorter than 300."""
+_EVENTS_BYTES = 64 * 1024
+_EVENTS = 256
+"""One is told for each process that dies or joins."""
+_READERS = threading.BoundedSemaphore(2)
+"""Reports being read and parsed at any time, whatever number of jobs is asked: so their memory is bounded, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +75,7 @@ def ask(place: Place, patience: Patience) -> RasReport:
     trouble = "no answer"
     for _ in range(patience.tries):
         try:
-            with _talk(place, patience) as stream:
+            with _talk(place, patience) as stream, _reader(patience):
                 report = parse(_report(stream, patience))
         except (OSError, RasError) as error:
             trouble = str(error) or type(error).__name__
@@ -84,16 +93,17 @@ def listen(place: Place, patience: Patience, seconds: float) -> list[str]:
     """
     end_s = time.monotonic() + seconds
     told: list[str] = []
+    size = 0
     try:
         with _talk(place, patience) as stream:
-            if _say(stream, "MONITOR lifecycle") != "OK":
+            if _say(stream, "MONITOR lifecycle", patience) != "OK":
                 return []
-            while (left_s := end_s - time.monotonic()) > 0:
-                stream.timeout_s(left_s)
-                line = stream.line()
+            while len(told) < _EVENTS and size < _EVENTS_BYTES:
+                line = stream.line(end_s)
                 if not line:
                     break
                 told.append(line)
+                size += len(line)
     except (OSError, RasError):
         pass
     return told
@@ -107,68 +117,89 @@ def dead_peers(lines: list[str]) -> list[tuple[str, int]]:
             event = json.loads(line)
             if event["event"] == "PEER_DEAD":
                 found.append((str(event["peer"]["host"]), int(event["peer"]["pid"])))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             continue
     return found
 
 
 class _Stream:
-    """Lines over a connection."""
+    """Lines over a connection. `until_s`, of the monotonic clock, ends a call however slowly bytes come."""
 
-    def __init__(self, connection: socket.socket, stream: BinaryIO) -> None:
-        self._connection, self._stream = connection, stream
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._left = b""
 
-    def timeout_s(self, seconds: float) -> None:
-        """From now on a read or write takes no longer."""
-        self._connection.settimeout(seconds)
-
-    def send(self, line: str) -> None:
+    def send(self, line: str, until_s: float) -> None:
+        self._connection.settimeout(max(0.001, until_s - time.monotonic()))
         self._connection.sendall(line.encode() + b"\n")
 
-    def line(self) -> str:
-        return self._stream.readline(_LINE_BYTES).decode("utf-8", "replace").strip()
+    def line(self, until_s: float) -> str:
+        """The next line, or what there is before the end of file; raises `RasError` if it is too long."""
+        while b"\n" not in self._left:
+            if len(self._left) > _LINE_BYTES:
+                raise RasError(f"a line of more than {_LINE_BYTES} bytes")
+            chunk = self._receive(until_s)
+            if not chunk:
+                break
+            self._left += chunk
+        line, _, self._left = self._left.partition(b"\n")
+        return line.decode("utf-8", "replace").strip()
 
     def rest(self, until_s: float) -> str:
-        """All that comes until the end of file; raises `RasError` when that comes too late."""
-        parts, size = [], 0
-        while chunk := self._stream.read1(_LINE_BYTES):  # type: ignore[attr-defined]
-            parts.append(chunk)
-            size += len(chunk)
-            if size > _REPORT_BYTES or time.monotonic() > until_s:
-                raise RasError("the report does not end")
-        return b"".join(parts).decode("utf-8", "replace")
+        """All that comes until the end of file; raises `RasError` if that is too much."""
+        found = bytearray(self._left)
+        while chunk := self._receive(until_s):
+            found += chunk
+            if len(found) > REPORT_BYTES:
+                raise RasError(f"a report of more than {REPORT_BYTES // 1024} KiB")
+        # names and numbers are ASCII; one byte a character, whatever is sent
+        return found.decode("latin-1")
+
+    def _receive(self, until_s: float) -> bytes:
+        left_s = until_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("timed out")
+        self._connection.settimeout(left_s)
+        return self._connection.recv(_LINE_BYTES)
 
 
 @contextmanager
 def _talk(place: Place, patience: Patience) -> Iterator[_Stream]:
     """A conversation with one of our own processes, in JSON where it knows that."""
-    with (
-        connect(place.address, patience.connect_s, place.pid) as connection,
-        connection.makefile("rb") as raw,
-    ):
-        stream = _Stream(connection, raw)
-        greeting = _say(stream, f"CLIENT PROTOCOL {_PROTOCOL}")
+    with connect(place.address, patience.connect_s, place.pid) as connection:
+        stream = _Stream(connection)
+        greeting = _say(stream, f"CLIENT PROTOCOL {_PROTOCOL}", patience)
         if not greeting.startswith("SERVER PROTOCOL "):
             raise RasError(f"not a RAS server: {greeting[:80]!r}")
         # before the greeting the connection may not have been accepted, and belongs to nobody
         if not _is_ours(connection, place):
             raise RasError("another job answered")
-        _say(stream, f"TIMEOUT {int(patience.collect_s)}")
+        _say(stream, f"TIMEOUT {int(patience.collect_s)}", patience)
         # older versions answer with an error, and then report in text
-        _say(stream, "SET FORMAT json")
+        _say(stream, "SET FORMAT json", patience)
         yield stream
 
 
-def _say(stream: _Stream, line: str) -> str:
-    stream.send(line)
-    return stream.line()
+def _say(stream: _Stream, line: str, patience: Patience) -> str:
+    until_s = time.monotonic() + patience.connect_s
+    stream.send(line, until_s)
+    return stream.line(until_s)
+
+
+@contextmanager
+def _reader(patience: Patience) -> Iterator[None]:
+    if not _READERS.acquire(timeout=2 * patience.collect_s):
+        raise RasError("other jobs are being asked")
+    try:
+        yield
+    finally:
+        _READERS.release()
 
 
 def _report(stream: _Stream, patience: Patience) -> str:
-    patience_s = 2 * patience.collect_s + 1
-    stream.timeout_s(patience_s)
-    stream.send("VERBOSE STATUS")
-    return stream.rest(time.monotonic() + patience_s)
+    until_s = time.monotonic() + 2 * patience.collect_s + 1
+    stream.send("VERBOSE STATUS", until_s)
+    return stream.rest(until_s)
 
 
 def _is_ours(connection: socket.socket, place: Place) -> bool:

@@ -76,14 +76,16 @@ def holder_inode(connection: socket.socket, pid: Pid) -> int | None:
     """Inode of the socket at the other end of a connection within the namespace of `pid`."""
     ours, theirs = connection.getsockname()[:2], connection.getpeername()[:2]
     for table in ("tcp", "tcp6"):
+        # line by line: a job may have very many connections
         try:
-            text = (procfs.PROC / str(pid) / "net" / table).read_text()
+            with (procfs.PROC / str(pid) / "net" / table).open() as lines:
+                for line in lines:
+                    words = line.split(maxsplit=10)
+                    ends = tuple(map(_endpoint, words[1:3]))
+                    if len(words) > 9 and ends == (theirs, ours):
+                        return int(words[9]) or None
         except OSError:
             continue
-        for line in text.splitlines()[1:]:
-            words = line.split()
-            if len(words) > 9 and (_endpoint(words[1]), _endpoint(words[2])) == (theirs, ours):
-                return int(words[9]) or None
     return None
 
 

@@ -13,11 +13,11 @@ from collections.abc import Collection, Mapping, Sequence
 
 from kcover_ebpf.facts import SocketSample
 from kcover_ebpf.hardware import ras
-from kcover_ebpf.hardware.ras import RasCommunicator, RasError, RasRank, RasReport, client
+from kcover_ebpf.hardware.ras import RasCommunicator, RasError, RasRank, RasReport, Reading, client
 from kcover_ebpf.hardware.ras.client import Patience, Place
 from kcover_ebpf.hardware.ras.place import namespace_of, pid_inside
 from kcover_ebpf.host import procfs
-from kcover_ebpf.host_facts import CollectiveRank, CollectivesSeen
+from kcover_ebpf.host_facts import CollectiveRank, CollectiveSide, CollectivesSeen
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents.processes import ProcessView
 
@@ -26,6 +26,9 @@ _FIRST_PAUSES_S = (0.7, 0.7, 1.0, 2.0, 5.0)
 _LATER_PAUSE_S = 30.0
 _KEPT = 3
 """A count must not have moved in so many answers in a row (two, while there are not more)."""
+_MOST_NAMED = 16
+"""More than one is a list for people only, and it travels in a report."""
+_MOST_SIDES = 8
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -35,6 +38,7 @@ class RasWatch:
     def __init__(self, patience: Patience | None = None) -> None:
         self._patience = patience or Patience()
         self._inquiry: _Inquiry | None = None
+        self._last: _Inquiry | None = None
 
     def tick(self, asks: bool, ranks: Mapping[Pid, ProcessView]) -> list[CollectivesSeen]:
         """What was learned since the last call; `asks`: there is reason to ask now."""
@@ -42,6 +46,9 @@ class RasWatch:
             self.close()
             return []
         if self._inquiry is None:
+            if self._last is not None and not self._last.has_ended:
+                # who answers slowly and is suspicious now and then must not collect threads
+                return []
             places = find_places(ranks)
             if places:
                 self._inquiry = _Inquiry(places, _hosts(ranks), self._patience)
@@ -52,7 +59,7 @@ class RasWatch:
         """Ask no more; a question under way ends by itself and its answer is dropped."""
         if self._inquiry is not None:
             self._inquiry.stop()
-            self._inquiry = None
+            self._last, self._inquiry = self._inquiry, None
 
 
 def find_places(ranks: Mapping[Pid, ProcessView]) -> list[Place]:
@@ -99,7 +106,13 @@ class _Inquiry:
         self._places, self._hosts, self._patience = places, hosts, patience
         self._told: queue.SimpleQueue[CollectivesSeen] = queue.SimpleQueue()
         self._stopped = threading.Event()
-        threading.Thread(target=self._ask, name="ras", daemon=True).start()
+        self._thread = threading.Thread(target=self._ask, name="ras", daemon=True)
+        self._thread.start()
+
+    @property
+    def has_ended(self) -> bool:
+        """True once the question that was under way at `stop` is over."""
+        return not self._thread.is_alive()
 
     def take(self) -> list[CollectivesSeen]:
         found = []
@@ -114,19 +127,38 @@ class _Inquiry:
         answers: list[tuple[int, RasReport]] = []
         round_count = 0
         while not self._stopped.is_set():
-            begun_ns = procfs.boottime_ns()
-            try:
-                report = _joined([client.ask(place, self._patience) for place in self._places])
-            except RasError as error:
-                self._tell(CollectivesSeen(begun_ns, begun_ns, trouble=str(error)))
-                answers.clear()
-            else:
-                answers = [*answers[-(_KEPT - 1) :], (begun_ns, report)]
-                self._judge(answers)
             pauses = _FIRST_PAUSES_S
             pause_s = pauses[round_count] if round_count < len(pauses) else _LATER_PAUSE_S
             round_count += 1
-            self._pause(pause_s, answers)
+            begun_ns = procfs.boottime_ns()
+            try:
+                answers = self._round(answers, begun_ns)
+                self._pause(pause_s, answers)
+                continue
+            except RasError as error:
+                trouble = str(error)
+            except Exception as error:  # noqa: BLE001 - what a job answers must not end the asking unseen
+                trouble = f"asking failed: {type(error).__name__}"
+            self._tell(CollectivesSeen(begun_ns, begun_ns, trouble=trouble))
+            answers = []
+            self._stopped.wait(pause_s)
+
+    def _round(
+        self, answers: list[tuple[int, RasReport]], begun_ns: int
+    ) -> list[tuple[int, RasReport]]:
+        report = _joined([client.ask(place, self._patience) for place in self._places])
+        answers = [*answers[-(_KEPT - 1) :], (begun_ns, report)]
+        reading = ras.read([report for _, report in answers])
+        if reading is None:
+            return answers
+        if reading.moving:
+            self._tell(CollectivesSeen(procfs.boottime_ns(), answers[0][0], moving=True))
+            # what stood before this movement says nothing about who stands still after it
+            return answers[-1:]
+        named = reading.behind or reading.missing or reading.failed or reading.sides
+        if named or reading.complete:
+            self._tell(self._fact(answers[0][0], reading, answers=len(answers)))
+        return answers
 
     def _pause(self, pause_s: float, answers: list[tuple[int, RasReport]]) -> None:
         """Wait; a server that tells events shortens the wait where it tells of a dead process."""
@@ -135,43 +167,41 @@ class _Inquiry:
             dead = client.dead_peers(client.listen(self._places[0], self._patience, pause_s))
             if dead:
                 ranks = _ranks_of(dead, answers[-1][1])
-                self._tell(self._fact(answers[0][0], missing=ranks, answers=len(answers)))
+                reading = Reading(moving=False, missing=tuple(ranks), equal=False)
+                self._tell(self._fact(answers[0][0], reading, answers=len(answers)))
                 return
         waited_s = (procfs.boottime_ns() - begun_ns) / 1e9
         self._stopped.wait(max(0.0, pause_s - waited_s))
 
-    def _judge(self, answers: Sequence[tuple[int, RasReport]]) -> None:
-        reading = ras.read([report for _, report in answers])
-        if reading is None:
-            return
-        if reading.moving:
-            self._tell(CollectivesSeen(procfs.boottime_ns(), answers[0][0], moving=True))
-        elif reading.behind or reading.missing or reading.complete:
-            self._tell(
-                self._fact(answers[0][0], reading.behind, reading.missing, answers=len(answers))
-            )
-
-    def _fact(
-        self,
-        since_ns: int,
-        behind: Sequence[tuple[RasRank, RasCommunicator]] = (),
-        missing: Sequence[tuple[RasRank, RasCommunicator]] = (),
-        *,
-        answers: int,
-    ) -> CollectivesSeen:
+    def _fact(self, since_ns: int, reading: Reading, *, answers: int) -> CollectivesSeen:
+        behind, missing, failed, odd = (
+            tuple(self._rank(*pair) for pair in pairs[:_MOST_NAMED])
+            for pairs in (reading.behind, reading.missing, reading.failed, reading.odd)
+        )
         return CollectivesSeen(
             procfs.boottime_ns(),
             since_ns,
             answer_count=answers,
-            behind=tuple(self._rank(*pair) for pair in behind),
-            missing=tuple(self._rank(*pair) for pair in missing),
+            behind=behind,
+            missing=missing,
+            failed=failed,
+            odd=odd,
+            sides=_sides(reading.sides),
+            equal=reading.equal,
         )
 
     def _rank(self, rank: RasRank, comm: RasCommunicator) -> CollectiveRank:
         most = max((each.total for each in comm.ranks if not each.missing), default=0)
         pid = self._here(rank)
         return CollectiveRank(
-            rank.rank, comm.size, rank.host, pid, launched=rank.total, most_launched=most
+            rank.rank,
+            comm.size,
+            rank.host,
+            pid,
+            launched=rank.total,
+            most_launched=most,
+            comm=comm.name,
+            trouble=rank.error or ("given up" if rank.aborted else ""),
         )
 
     def _here(self, rank: RasRank) -> Pid | None:
@@ -184,6 +214,19 @@ class _Inquiry:
     def _tell(self, fact: CollectivesSeen) -> None:
         if not self._stopped.is_set():
             self._told.put(fact)
+
+
+def _sides(sides: Sequence[Sequence[RasRank]]) -> tuple[CollectiveSide, ...]:
+    kinds = sorted({kind for side in sides for kind in side[0].counts})
+    differ = [kind for kind in kinds if len({side[0].counts.get(kind, 0) for side in sides}) > 1]
+    return tuple(
+        CollectiveSide(
+            ", ".join(f"{kind} {side[0].counts.get(kind, 0)}" for kind in differ[:_MOST_SIDES]),
+            len(side),
+            tuple(sorted(rank.rank for rank in side)[:_MOST_SIDES]),
+        )
+        for side in sides[:_MOST_SIDES]
+    )
 
 
 def _joined(reports: Sequence[RasReport]) -> RasReport:

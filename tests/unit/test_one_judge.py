@@ -1,0 +1,444 @@
+"""One judge: a job gets the same verdict whether one host sees all its ranks or two nodes report half of them each.
+
+A job is recorded on one host. Its facts are fed again to the agents of two nodes, each of which gets those of its own
+processes; their reports go through the codec and are judged together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from kcover_ebpf.agent.drafts import Drafts, Identity
+from kcover_ebpf.agent.loop import GangWatch
+from kcover_ebpf.agent.registry import GangHere
+from kcover_ebpf.cluster.case import Case, Merged
+from kcover_ebpf.cluster.gather import Seen
+from kcover_ebpf.cluster.kinds import Gang
+from kcover_ebpf.cluster.merge import merge
+from kcover_ebpf.cluster.report import object_of, report_of
+from kcover_ebpf.facts import Fact, SocketSample, Tick
+from kcover_ebpf.host_facts import (
+    CollectiveRank,
+    CollectiveSide,
+    CollectivesSeen,
+    Inspection,
+    WaitedFile,
+)
+from kcover_ebpf.ids import Inode, Pid
+from kcover_ebpf.incidents.finding import Finding
+from kcover_ebpf.incidents.job import Job
+from kcover_ebpf.incidents.tracker import Tracker
+from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind
+from kcover_ebpf.settings import Policy
+from kcover_ebpf.syscalls import SyscallTable
+from tests.unit.cluster_case import NOW_S, SELECTOR, case, pod
+from tests.unit.scene import BARRIER, LOCK, NS, Proc, Stage
+
+NODES = "ab"
+"""Even ranks are on the first node, odd ones on the second."""
+GANG = Gang("ns", "j", "Job", tuple(SELECTOR.items()))
+
+
+class Recorded(Stage):
+    """A job whose facts are kept."""
+
+    def node_of(self, pid: int) -> str:
+        proc = self.procs[pid]
+        rank = proc.rank if proc.rank is not None else self.procs[proc.ppid].rank
+        return NODES[(rank or 0) % 2]
+
+    def ask(self, seconds: int, **said: object) -> None:
+        """NCCL is asked once a second, and says so."""
+        for _ in range(seconds):
+            fact = CollectivesSeen(self.now_ns, self.now_ns - 2 * NS, 3)
+            self.tell(replace(fact, **said))  # type: ignore[arg-type]
+            self.run(1)
+
+
+def recorded(world: int = 4) -> Recorded:
+    """A job that has trained for a minute."""
+    stage = Recorded(world=world, facts=[])
+    stage.run(60)
+    return stage
+
+
+@dataclass
+class Agent:
+    """The sensor of one node; it is fed the facts of its own processes."""
+
+    node: str
+    pods: dict[Pid, str]
+    job: Job = field(init=False)
+    tracker: Tracker = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.job = Job(Policy(), SyscallTable("x86_64"), whole=False)
+        self.tracker = Tracker("ns/j", self.node)
+
+    def replay(self, stage: Recorded) -> None:
+        judged = False
+        for fact in stage.facts or ():
+            if judged and not isinstance(fact, Inspection):
+                self.tracker.update(self.job, 0.0)
+                judged = False
+            mine = self._mine(stage, fact)
+            if mine is not None:
+                self.job.observe(mine)
+            judged |= isinstance(fact, Tick)
+        self.tracker.update(self.job, 0.0)
+
+    def _mine(self, stage: Recorded, fact: Fact) -> Fact | None:
+        if isinstance(fact, Tick):
+            return fact
+        if isinstance(fact, CollectivesSeen):
+            # all are asked; a number is known only to the agent of the node that the process is on
+            lists = {
+                name: tuple(self._known(stage, each) for each in getattr(fact, name))
+                for name in ("behind", "missing", "failed", "odd")
+            }
+            return replace(fact, **cast("Any", lists))
+        if stage.node_of(cast("Any", fact).pid) != self.node:
+            return None
+        if isinstance(fact, SocketSample):
+            # one host talks over its loopback interface, two nodes cannot
+            return replace(fact, local=_addressed(fact.local), remote=_addressed(fact.remote))
+        return fact
+
+    def _known(self, stage: Recorded, rank: CollectiveRank) -> CollectiveRank:
+        here = rank.pid is not None and stage.node_of(rank.pid) == self.node
+        return rank if here else replace(rank, pid=None)
+
+    def report(self, late_s: float) -> Seen:
+        """What the product makes of it, as the controller reads it."""
+        numbers = [each for each in range(64) if f"uid-{each}" in self.pods.values()]
+        here = GangHere(GANG, tuple(pod(each) for each in numbers), Policy())
+        watch = SimpleNamespace(job=self.job, tracker=self.tracker)
+        each = GangWatch(here, cast("Any", watch))
+        each.pods = dict(self.pods)
+        spool = cast("Any", SimpleNamespace(load=lambda: ()))
+        drafts = Drafts(Identity(self.node, "kcover"), cast("Any", None), spool, lambda: True)
+        made = drafts._draft(each, self.job.now_ns / NS).report
+        return Seen(report_of(object_of(made, "ns", "r")), NOW_S - late_s)
+
+
+def _addressed(end: tuple[str, int]) -> tuple[str, int]:
+    return f"10.0.0.{end[1] // 100 % 100}", end[1]
+
+
+def on_two_nodes(stage: Recorded, late_s: float = 0.3) -> Merged:
+    """The verdict of the controller; both reports come so many seconds late."""
+    agents = [Agent(node, {}) for node in NODES]
+    for proc in stage.procs.values():
+        rank = proc.rank if proc.rank is not None else stage.procs[proc.ppid].rank
+        (agent,) = (each for each in agents if each.node == stage.node_of(proc.pid))
+        agent.pods[Pid(proc.pid)] = f"uid-{rank}"
+    for agent in agents:
+        agent.replay(stage)
+    told: Case = case(*(each.report(late_s) for each in agents), pods=stage.world)
+    return merge(told)
+
+
+def on_one_host(stage: Recorded) -> Finding:
+    found = stage.job.finding()
+    assert found is not None
+    return found
+
+
+def others(stage: Recorded, odd: int, mode: str = "futex") -> None:
+    for number in range(stage.world):
+        if number != odd:
+            stage.become(stage.rank(number), mode)
+
+
+def stopped(stage: Recorded) -> None:
+    stage.become(stage.rank(1), "stopped")
+    stage.stop_signal(stage.rank(1))
+    others(stage, 1)
+    stage.run(8)
+
+
+def at_a_lock(stage: Recorded) -> None:
+    stage.become(stage.rank(2), "futex", stack=LOCK)
+    others(stage, 2)
+    stage.run(8)
+
+
+def asleep(stage: Recorded) -> None:
+    stage.become(stage.rank(3), "sleep_long", deadline_ns=stage.now_ns + 3600 * NS, timed=True)
+    others(stage, 3)
+    stage.run(8)
+
+
+def in_the_driver(stage: Recorded) -> None:
+    stage.become(stage.rank(3), "ioctl")
+    others(stage, 3)
+    stage.run(12)
+
+
+def spins_alone(stage: Recorded) -> None:
+    stage.become(stage.rank(3), "spin")
+    others(stage, 3)
+    stage.run(10)
+
+
+def its_loader(stage: Recorded) -> None:
+    worker = stage.add(Proc(301, ppid=101))
+    stage.run(10)
+    stage.become(worker, "sleep_long", timed=True, deadline_ns=stage.now_ns + 10**9 * NS)
+    waited = WaitedFile(9, "pipe", "pipe:[77]", Inode(77), "", "")
+    stage.become(stage.rank(1), "poll", files=(waited,))
+    others(stage, 1)
+    stage.run(12)
+
+
+def ends_with_an_error(stage: Recorded) -> None:
+    stage.exit(stage.rank(1), code=1)
+    others(stage, 1)
+    stage.run(6)
+
+
+def is_killed(stage: Recorded) -> None:
+    stage.exit(stage.rank(2), signal=9)
+    others(stage, 2)
+    stage.run(6)
+
+
+def leaves_early(stage: Recorded) -> None:
+    stage.exit(stage.rank(1))
+    others(stage, 1)
+    stage.run(10)
+
+
+def mismatch_by_stack(stage: Recorded) -> None:
+    stage.become(stage.rank(3), "futex", stack=BARRIER)
+    others(stage, 3)
+    stage.run(8)
+
+
+def all_wait(stage: Recorded) -> None:
+    others(stage, -1, "yield")
+    stage.run(25)
+
+
+def link_lost(stage: Recorded) -> None:
+    others(stage, -1)
+    stage.rank(1).backoff = 6
+    stage.run(10)
+
+
+def writes(stage: Recorded) -> None:
+    stage.become(stage.rank(0), "write", io_bytes_s=50_000_000)
+    others(stage, 0)
+    stage.run(20)
+
+
+def computes(stage: Recorded) -> None:
+    stage.become(stage.rank(0), "run")
+    others(stage, 0)
+    stage.run(20)
+
+
+def trains(stage: Recorded) -> None:
+    stage.run(5)
+
+
+def by_nccl(number: int, **more: object) -> CollectiveRank:
+    rank = CollectiveRank(number, 4, "h", Pid(100 + number), 6, 7, comm="0x1")
+    return replace(rank, **more)  # type: ignore[arg-type]
+
+
+def ras(mode: str = "spin", **said: object) -> Callable[[Recorded], None]:
+    def act(stage: Recorded) -> None:
+        others(stage, -1, mode)
+        stage.run(3)
+        stage.ask(15, **said)
+
+    return act
+
+
+def behind_at_a_lock(stage: Recorded) -> None:
+    stage.become(stage.rank(1), "futex", stack=LOCK)
+    others(stage, 1, "run")
+    stage.run(3)
+    stage.ask(10, behind=(by_nccl(1),), equal=False)
+
+
+def behind_in_a_subgroup(stage: Recorded) -> None:
+    """Number 0 of two there, rank 3 of the job: only its own node knows which process that is."""
+    stage.become(stage.rank(3), "futex", stack=LOCK)
+    others(stage, 3, "run")
+    stage.run(3)
+    stage.ask(10, behind=(by_nccl(0, size=2, pid=Pid(103)),), equal=False)
+
+
+def behind_and_elsewhere(stage: Recorded) -> None:
+    stage.become(stage.rank(0), "poll")
+    others(stage, 0, "run")
+    stage.run(3)
+    stage.ask(20, behind=(by_nccl(0),), equal=False)
+
+
+SIDES = (
+    CollectiveSide("AllGather 50, AllReduce 101", 3, (0, 1, 2)),
+    CollectiveSide("AllGather 51, AllReduce 100", 1, (3,)),
+)
+FAILED = by_nccl(2, trouble="system error")
+
+STORIES: dict[str, tuple[Callable[[Recorded], None], Kind, Cause, int | None]] = {
+    "a rank is stopped": (stopped, Kind.HUNG, Cause.STOPPED, 1),
+    "a rank waits for a lock": (at_a_lock, Kind.HUNG, Cause.BLOCKED_LOCK, 2),
+    "a rank sleeps": (asleep, Kind.HUNG, Cause.BLOCKED_SLEEP, 3),
+    "a rank is in its driver": (in_the_driver, Kind.HUNG, Cause.DRIVER_STUCK, 3),
+    "a rank spins": (spins_alone, Kind.HUNG, Cause.SPINNING, 3),
+    "a loader sleeps": (its_loader, Kind.HUNG, Cause.LOADER_STUCK, 1),
+    "a rank ends with an error": (ends_with_an_error, Kind.CRASHED, Cause.EXITED, 1),
+    "a rank is killed": (is_killed, Kind.CRASHED, Cause.KILLED, 2),
+    "a rank leaves early": (leaves_early, Kind.HUNG, Cause.LEFT_EARLY, 1),
+    "a rank is in another collective": (
+        mismatch_by_stack,
+        Kind.DEADLOCK,
+        Cause.COLLECTIVE_MISMATCH,
+        3,
+    ),
+    "all wait": (all_wait, Kind.HUNG, Cause.WAIT_CYCLE, None),
+    "a link is lost": (link_lost, Kind.LOST_LINK, Cause.LINK, 1),
+    "a rank writes": (writes, Kind.WORKING, Cause.CHECKPOINT, None),
+    "a rank computes": (computes, Kind.WORKING, Cause.COMPUTING, None),
+    "all train": (trains, Kind.WORKING, Cause.TRAINING, None),
+    "NCCL: one is behind": (
+        ras(behind=(by_nccl(2),), equal=False),
+        Kind.HUNG,
+        Cause.NOT_IN_COLLECTIVE,
+        2,
+    ),
+    "NCCL: one is behind, at a lock": (behind_at_a_lock, Kind.HUNG, Cause.NOT_IN_COLLECTIVE, 1),
+    "NCCL: one is behind in a communicator of two": (
+        behind_in_a_subgroup,
+        Kind.HUNG,
+        Cause.NOT_IN_COLLECTIVE,
+        3,
+    ),
+    "NCCL: one is behind and may come": (behind_and_elsewhere, Kind.WORKING, Cause.COMPUTING, None),
+    "NCCL: two are behind": (
+        ras(behind=(by_nccl(1), by_nccl(2)), equal=False),
+        Kind.HUNG,
+        Cause.NOT_IN_COLLECTIVE,
+        None,
+    ),
+    "NCCL: one gives no answer": (
+        ras(missing=(by_nccl(3),)),
+        Kind.HUNG,
+        Cause.NOT_IN_COLLECTIVE,
+        3,
+    ),
+    "NCCL: one called another operation": (
+        ras("run", odd=(by_nccl(3),), sides=SIDES, equal=False),
+        Kind.DEADLOCK,
+        Cause.COLLECTIVE_MISMATCH,
+        3,
+    ),
+    "NCCL: a communicator failed": (
+        ras("run", failed=(FAILED,)),
+        Kind.HUNG,
+        Cause.COLLECTIVE_FAILED,
+        2,
+    ),
+    "NCCL: all have joined": (ras("yield"), Kind.HUNG, Cause.COLLECTIVE_STUCK, None),
+}
+
+
+@pytest.mark.parametrize(("act", "kind", "cause", "rank"), STORIES.values(), ids=STORIES)
+def test_two_nodes_say_what_one_host_says(
+    act: Callable[[Recorded], None], kind: Kind, cause: Cause, rank: int | None
+) -> None:
+    stage = recorded()
+    act(stage)
+    alone, merged = on_one_host(stage), on_two_nodes(stage)
+    together = merged.verdict
+    assert (alone.kind, alone.cause, alone.rank) == (kind, cause, rank)
+    culprit = merged.culprit.rank if merged.culprit is not None else None
+    assert (together.kind, together.cause, culprit) == (kind, cause, rank)
+    if rank is not None:
+        assert merged.culprit is not None
+        assert (merged.culprit.pod, merged.culprit.node) == (f"j-{rank}", NODES[rank % 2])
+
+
+def test_who_sent_the_stop_signal_is_known_to_all() -> None:
+    stage = recorded()
+    stopped(stage)
+    said = [each.text for each in on_two_nodes(stage).evidence if each.kind is EvidenceKind.EVENT]
+    assert said == ["signal 19 was sent by kill (9)"]
+    assert said == [
+        each.text for each in on_one_host(stage).evidence if each.kind is EvidenceKind.EVENT
+    ]
+
+
+def test_counts_say_the_same_over_nodes() -> None:
+    stage = recorded()
+    behind_in_a_subgroup(stage)
+    words = [
+        each.text for each in on_one_host(stage).evidence if each.kind is EvidenceKind.COLLECTIVE
+    ]
+    merged = on_two_nodes(stage).evidence
+    assert words == [each.text for each in merged if each.kind is EvidenceKind.COLLECTIVE]
+    assert words
+
+
+def test_a_node_whose_nccl_gives_no_answer_does_not_hide_what_the_other_was_told() -> None:
+    stage = recorded()
+    behind_at_a_lock(stage)
+    agents = [
+        Agent(node, {Pid(100 + each): f"uid-{each}" for each in (at, at + 2)})
+        for at, node in enumerate(NODES)
+    ]
+    for agent in agents:
+        agent.replay(stage)
+    trouble = CollectivesSeen(stage.now_ns, stage.now_ns, trouble="timed out")
+    agents[0].job.observe(trouble)
+    merged = merge(case(*(each.report(0.3) for each in agents)))
+    assert merged.verdict.cause is Cause.NOT_IN_COLLECTIVE
+    assert merged.verdict.unobserved == ()
+    agents[1].job.observe(trouble)
+    merged = merge(case(*(each.report(0.3) for each in agents)))
+    assert merged.verdict.cause is not Cause.NOT_IN_COLLECTIVE
+    assert [each for each in merged.verdict.unobserved if "timed out" in each]
+
+
+MODES = st.sampled_from(
+    ["futex", "yield", "run", "spin", "sleep_long", "stopped", "poll", "frozen"]
+)
+SAID = st.sampled_from([None, "behind", "missing", "failed", "equal"])
+
+
+@settings(max_examples=20, deadline=None, phases=(Phase.explicit, Phase.generate))
+@given(
+    st.lists(st.tuples(MODES, st.booleans()), min_size=4, max_size=4),
+    st.integers(0, 3),
+    SAID,
+    st.integers(4, 25),
+)
+def test_whatever_the_ranks_do_two_nodes_do_not_contradict_one_host(
+    modes: list[tuple[str, bool]], number: int, said: str | None, seconds: int
+) -> None:
+    """Where one host goes by the order of two moments, two nodes may name nobody."""
+    stage = recorded()
+    for rank, (mode, is_odd) in enumerate(modes):
+        stage.become(stage.rank(rank), mode, **({"stack": LOCK} if is_odd else {}))
+        stage.one_pass(NS)
+    if said is None:
+        stage.run(seconds)
+    else:
+        word = {} if said == "equal" else {said: (by_nccl(number, trouble="system error"),)}
+        stage.ask(seconds, **word)
+    alone, merged = on_one_host(stage), on_two_nodes(stage, late_s=0.0)
+    together = merged.verdict
+    assert (together.kind, together.cause) == (alone.kind, alone.cause)
+    if merged.culprit is not None:
+        assert merged.culprit.rank == alone.rank
