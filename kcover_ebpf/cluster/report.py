@@ -71,7 +71,9 @@ class LocalVerdict:
     age_s: float | None = None
     """Since the trouble began."""
     culprit: ReportedCulprit | None = None
-    evidence: tuple[ReportedEvidence, ...] = ()
+    evidence: tuple[ReportedEvidence, ...] = field(
+        default=(), metadata=wire("evidence", lenient=True)
+    )
     unobserved: tuple[str, ...] = ()
     deadline_s: float | None = None
     """Seconds after the report until the framework gives up by itself."""
@@ -175,7 +177,7 @@ class FaultReport:
     verdict: LocalVerdict | None = None
     ranks: tuple[RankPicture, ...] = ()
     devices: tuple[DevicePicture, ...] = ()
-    acks: tuple[Ack, ...] = ()
+    acks: tuple[Ack, ...] = field(default=(), metadata=wire("acks", lenient=True))
 
 
 def report_of(api: Mapping[str, Any]) -> FaultReport:
