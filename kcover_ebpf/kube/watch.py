@@ -190,13 +190,14 @@ class Watch:
         self._on_event, self._on_error = on_event, on_error
         self._plan = Plan()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"watch {path}", daemon=True)
+        self.thread = threading.Thread(target=self._run, name=f"watch {path}", daemon=True)
+        """For who asks whether it lives."""
         self.synced = threading.Event()
         """Set once the first list is complete, before SYNCED is told."""
 
     def start(self) -> None:
         """Begin; the thread never dies of an error of the API."""
-        self._thread.start()
+        self.thread.start()
 
     def stop(self) -> None:
         """End soon; a stream under way is left to the process's end."""
