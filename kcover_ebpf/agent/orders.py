@@ -32,6 +32,9 @@ from kcover_ebpf.errors import ActionError
 _OBEYED_PHASE = "ShuttingDown"
 _IDLE_S = 1.0
 _ACKS_TOLD = 8
+_LONGEST_STOP_S = 15.0
+"""Nothing stays stopped for longer, whatever became of the wall clock: orders to stop end after 10 s by the
+controller's, from which ours may differ by a few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +77,13 @@ class Executor:
         ledger: Ledger,
         listeners: Listeners,
         clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock`: unix seconds; the controller's clock and ours must agree to a few seconds."""
+        """`clock`: unix seconds; the controller's clock and ours must agree to a few seconds. `steady`: never set."""
         self._registry, self._containers, self._ledger = registry, containers, ledger
-        self._tell, self._clock = listeners, clock
+        self._tell, self._clock, self._steady = listeners, clock, steady
+        self._until_s = dict.fromkeys(ledger.stops, steady() + _LONGEST_STOP_S)
+        """Incident to when what is stopped for it is let go, by the steady clock."""
         self._inbox: queue.SimpleQueue[OrderedIncident | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._standing: list[_Standing] = []
@@ -124,8 +130,13 @@ class Executor:
             self._release(held)
 
     def _patience_s(self) -> float:
-        ends = [each.until_s for each in self._ledger.stops.values()]
-        return min([_IDLE_S, *(max(0.0, end_s - self._clock()) for end_s in ends)])
+        left = (self._left_s(key, each) for key, each in self._ledger.stops.items())
+        return min([_IDLE_S, *(max(0.0, left_s) for left_s in left)])
+
+    def _left_s(self, incident: str, record: StopRecord) -> float:
+        """Seconds until what is stopped is let go."""
+        by_wall_s = record.until_s - self._clock()
+        return min(by_wall_s, self._until_s.get(incident, 0.0) - self._steady())
 
     def obey(self, incident: OrderedIncident) -> None:
         """Carry out the order of an Incident, if it has one that is for us and not done yet."""
@@ -194,6 +205,7 @@ class Executor:
             containers=tuple(ContainerRef(each.pod_uid, each.id) for each in found),
             held=tuple(sorted(already, key=lambda each: each.pid)),
         )
+        self._until_s[incident.uid] = self._steady() + _LONGEST_STOP_S
         self._ledger.begin(order, key_of(gang), record)
         self._note_held()
         outcome = signals.stop(found)
@@ -231,8 +243,8 @@ class Executor:
     def expire(self) -> None:
         """Let go of what nobody ended in time, and forget orders that are over."""
         now_s = self._clock()
-        for incident, record in self._ledger.stops.items():
-            if record.until_s <= now_s:
+        for incident, record in list(self._ledger.stops.items()):
+            if self._left_s(incident, record) <= 0:
                 self._release(incident)
                 self._tell.passed_over(
                     f"{record.gang} goes on: no Kill came before its stop expired"
@@ -292,7 +304,9 @@ class Executor:
         self._tell.acked(gang, ack)
 
     def _note_held(self) -> None:
-        self._held = frozenset(each.gang for each in self._ledger.stops.values())
+        stops = self._ledger.stops
+        self._held = frozenset(each.gang for each in stops.values())
+        self._until_s = {key: at_s for key, at_s in self._until_s.items() if key in stops}
 
 
 def _is_meant(pod: Pod, order: Order) -> bool:

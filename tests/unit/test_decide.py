@@ -70,6 +70,7 @@ def weak(merged: Merged | None) -> Merged:
     return replace(merged, verdict=replace(merged.verdict, evidence=only))
 
 
+AHEAD = (SEEN[0], replace(SEEN[1], report=replace(SEEN[1].report, time_s=NOW_S + 9.5)))
 STOPS = {
     "not armed": (ask(world(), armed=False), Phase.OBSERVED, "not armed"),
     "the policy only observes": (
@@ -184,3 +185,18 @@ def test_a_trouble_that_goes_by_is_told_as_over():
 @pytest.mark.parametrize(("earlier", "pause_s"), [(0, 0), (1, 10), (2, 20), (3, 40), (30, 600)])
 def test_the_pause_doubles_up_to_its_limit(earlier, pause_s):
     assert Restarts().pause_s(earlier) == pause_s
+
+
+def test_decide__a_node_whose_clock_is_ahead_is_given_no_order_that_must_be_heard_in_time() -> None:
+    """It would hear each order to stop after its end: the gang is replaced, which needs no clock."""
+    found = decide(ask(world(AHEAD), armed=True)).status
+    assert found is not None
+    assert found.action is not None
+    assert found.action.way is Way.REPLACE
+    slow = replace(SEEN[1], report=replace(SEEN[1].report, time_s=NOW_S - 60.0))
+    behind = decide(ask(world((SEEN[0], slow)))).status
+    assert behind is not None
+    assert behind.action is not None
+    assert behind.action.way is Way.IN_PLACE, (
+        "it hears orders, and its agent bounds a stop by itself"
+    )
