@@ -208,7 +208,8 @@ class Store:
                 try:
                     self.policies[uid] = policy.policy_of(event.object)
                 except ObjectError as error:
-                    self.bad(str(error))
+                    self.bad(f"{error}; its pods are only observed")
+                    self.policies[uid] = policy.refused(event.object)
 
     def on_node(self, event: Event) -> None:
         """A node changed."""
