@@ -210,7 +210,7 @@ class Executor:
         self._note_held()
         outcome = signals.stop(found)
         evidence = self._tell.evidence(gang, found)
-        self._finish(gang, order, outcome, f"evidence in {evidence.path}")
+        self._finish(gang, order, outcome, evidence.path)
         evidence.write()
 
     def _kill(self, incident: OrderedIncident, order: Order, gang: Gang) -> None:
@@ -281,15 +281,17 @@ class Executor:
             each.told = ack
             self._ack(each.gang, ack)
 
-    def _finish(self, gang: Gang, order: Order, outcome: signals.Outcome, text: str = "") -> None:
+    def _finish(
+        self, gang: Gang, order: Order, outcome: signals.Outcome, bundle: str | None = None
+    ) -> None:
         left = ", ".join(map(str, outcome.left[:16]))
         ack = Ack(
             order.id,
             order.verb,
             AckResult.PARTIAL if outcome.left else AckResult.DONE,
             outcome.count,
-            "; ".join(part for part in (f"not stopped: pid {left}" if left else "", text) if part)
-            or None,
+            f"not stopped: pid {left}" if left else None,
+            bundle,
         )
         self._ack(gang, ack)
 

@@ -158,6 +158,8 @@ class Ack:
     result: AckResult
     processes: int | None = None
     text: str | None = None
+    bundle: str | None = None
+    """Path on the node of the evidence that was kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ def test_stop_stops_every_process_of_the_gang_and_no_other(bench: Bench) -> None
     other = bench.pod("c", job="another")
     ack = bench.order(Verb.STOP)
     assert ack is not None
-    assert (ack.result, ack.processes, ack.text) == (AckResult.DONE, 9, "evidence in /bundle")
+    assert (ack.result, ack.processes, ack.bundle) == (AckResult.DONE, 9, "/bundle")
     assert (one.states(), two.states()) == ("TTTTTT", "TTT")
     assert "T" not in other.states()
     # the evidence is taken when all stands still
