@@ -30,6 +30,7 @@ from kcover_ebpf.cluster.report import Ack, AckResult
 from kcover_ebpf.errors import ActionError
 
 _OBEYED_PHASE = "ShuttingDown"
+_SNAPSHOT_PHASE = "Observed"
 _IDLE_S = 1.0
 _ACKS_TOLD = 8
 _LONGEST_STOP_S = 15.0
@@ -141,7 +142,10 @@ class Executor:
     def obey(self, incident: OrderedIncident) -> None:
         """Carry out the order of an Incident, if it has one that is for us and not done yet."""
         order = incident.order
-        if order is None or incident.phase != _OBEYED_PHASE or self._is_done(order):
+        if order is None or self._is_done(order):
+            return
+        wanted = _SNAPSHOT_PHASE if order.verb is Verb.SNAPSHOT else _OBEYED_PHASE
+        if incident.phase != wanted:
             return
         here = self._addressed(incident.namespace, order)
         if here is None:
@@ -184,6 +188,8 @@ class Executor:
                 self._ledger.begin(order, key_of(gang))
                 outcome = self._release(incident.uid)
                 self._finish(gang, order, outcome)
+            case Verb.SNAPSHOT:
+                self._snapshot(order, gang, pods)
             case Verb.KILL_TERMINATING:
                 if not self._ledger.knows(order.id):
                     self._ledger.begin(order, key_of(gang))
@@ -211,6 +217,13 @@ class Executor:
         outcome = signals.stop(found)
         evidence = self._tell.evidence(gang, found)
         self._finish(gang, order, outcome, evidence.path)
+        evidence.write()
+
+    def _snapshot(self, order: Order, gang: Gang, pods: Sequence[Pod]) -> None:
+        found = [each for pod in pods for each in self._containers.at_work(pod)]
+        self._ledger.begin(order, key_of(gang))
+        evidence = self._tell.evidence(gang, found)
+        self._finish(gang, order, signals.Outcome(0), evidence.path)
         evidence.write()
 
     def _kill(self, incident: OrderedIncident, order: Order, gang: Gang) -> None:

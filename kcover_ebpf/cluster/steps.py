@@ -19,6 +19,8 @@ from kcover_ebpf.cluster.restart import Means
 from kcover_ebpf.incidents.verdict import Cause
 
 _EXPIRES_S = {Verb.STOP: 10.0, Verb.KILL: 15.0, Verb.RESUME: 30.0, Verb.KILL_TERMINATING: 30.0}
+SNAPSHOT_S = 30.0
+"""Evidence that is kept later says little about the trouble."""
 _CAUSES_OF_NODES = frozenset({Cause.DRIVER_STUCK, Cause.PEER_GONE})
 """Causes that lie with a node whatever its programs do, so that it is cordoned when a restart there did not help. A
 device that is unfit has its node kept out by what the agent reports about the device itself."""

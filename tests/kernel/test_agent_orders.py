@@ -332,3 +332,14 @@ def test_an_agent_that_is_asked_to_end_leaves_nobody_stopped(bench: Bench) -> No
     ack = bench.order(Verb.KILL, "2")
     assert ack is not None
     assert ack.result is AckResult.REFUSED
+
+
+def test_snapshot__keeps_evidence_and_touches_nothing(bench: Bench) -> None:
+    pod = bench.pod("a")
+    assert bench.order(Verb.SNAPSHOT, phase="ShuttingDown") is None
+    ack = bench.order(Verb.SNAPSHOT, phase="Observed")
+    assert ack is not None
+    assert (ack.result, ack.processes, ack.bundle) == (AckResult.DONE, 0, "/bundle")
+    assert "T" not in pod.states()
+    assert bench.order(Verb.SNAPSHOT, phase="Observed") is None, "once"
+    assert bench.order(Verb.STOP, "2", phase="Observed") is None, "nothing else is obeyed there"
