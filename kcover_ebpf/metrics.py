@@ -28,7 +28,7 @@ from kcover_ebpf import __version__
 from kcover_ebpf.decisions import Decision
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.facts import Fact
-from kcover_ebpf.incidents.verdict import Cause, Kind, Verdict, WaitRow
+from kcover_ebpf.incidents.verdict import CAUSES, Verdict, WaitRow
 from kcover_ebpf.settings import Act
 
 if TYPE_CHECKING:
@@ -41,46 +41,6 @@ _MOST_CONNECTIONS = 16
 _SILENT_S = 5.0
 """A client that says nothing, or takes nothing, for so long is let go."""
 _DETECTION_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
-_ANNOUNCED = (
-    Cause.EXITED,
-    Cause.KILLED,
-    Cause.OOM_KILLED,
-    Cause.ABORTED,
-    Cause.SEGFAULT,
-    Cause.LEFT_EARLY,
-    Cause.LOADER_DIED,
-)
-_QUIET = (
-    Cause.TRAINING,
-    Cause.CHECKPOINT,
-    Cause.COMPILING,
-    Cause.COMPUTING,
-    Cause.LOADING,
-    Cause.STARTING,
-    Cause.WAITING_FOR_USER,
-    Cause.SLEEPING,
-    Cause.DEBUGGER,
-    Cause.SUSPENDED,
-    Cause.ENDING,
-)
-_SLOW = (Cause.CPU_THROTTLED, Cause.MEMORY_PRESSURE, Cause.SLOW_RANK, Cause.STORAGE)
-_LINK = (Cause.LINK, Cause.PEER_GONE)
-_HUNG = tuple(
-    cause
-    for cause in Cause
-    if cause not in {*_ANNOUNCED, *_QUIET, *_SLOW, *_LINK, Cause.DEVICE, Cause.WAIT_CYCLE}
-)
-_EXPECTED: Mapping[Kind, Sequence[Cause]] = {
-    Kind.HUNG: (*_HUNG, Cause.STORAGE, Cause.PEER_GONE),
-    Kind.DEADLOCK: (Cause.WAIT_CYCLE,),
-    Kind.LOST_LINK: _LINK,
-    Kind.DEVICE_FAULT: (Cause.DEVICE,),
-    Kind.CRASHED: _ANNOUNCED,
-    Kind.SLOW: _SLOW,
-    Kind.WORKING: _QUIET,
-    Kind.UNKNOWN: (Cause.UNKNOWN,),
-}
-"""Pairs that exist from the start; any other pair appears when it happens."""
 _WHY_NOT_ATTACHED = (
     "1 for each probe that is not attached: no_hook (this kernel has nothing to hang on), no_driver (its module is not "
     "loaded), no_library, refused (a right is missing, or the verifier objects)."
@@ -110,7 +70,7 @@ class MetricsSink:
         ProcessCollector(registry=self.registry)
         self._gauge("kcover_build_info", "Always 1.", "version").labels(__version__).set(1)
         self._verdicts = self._counter("kcover_verdicts", "Verdicts told.", "verdict", "cause")
-        for kind, causes in _EXPECTED.items():
+        for kind, causes in CAUSES.items():
             for cause in causes:
                 self._verdicts.labels(kind.value, cause.value)
         self._actions = self._counter(

@@ -53,7 +53,6 @@ CAUSE_TEXT = {
     Cause.SLOW_RANK: "is slower than its peers",
     Cause.TRAINING: "trains",
     Cause.CHECKPOINT: "writes a checkpoint",
-    Cause.COMPILING: "compiles",
     Cause.COMPUTING: "computes",
     Cause.LOADING: "loads data",
     Cause.STARTING: "starts",

@@ -32,9 +32,13 @@ from kcover_ebpf.cluster.report import Ack, AckResult
 from kcover_ebpf.errors import ActionError
 
 _OBEYED_PHASE = "ShuttingDown"
+_SNAPSHOT_PHASE = "Observed"
 _IDLE_S = 1.0
 _ACKS_TOLD = 8
 """As many as the schema admits (crds/faultreports.yaml, spec.acks)."""
+_LONGEST_STOP_S = 15.0
+"""Nothing stays stopped for longer, whatever became of the wall clock: orders to stop end after 10 s by the
+controller's, from which ours may differ by a few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +81,13 @@ class Executor:
         ledger: Ledger,
         listeners: Listeners,
         clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock`: unix seconds; the controller's clock and ours must agree to a few seconds."""
+        """`clock`: unix seconds; the controller's clock and ours must agree to a few seconds. `steady`: never set."""
         self._registry, self._containers, self._ledger = registry, containers, ledger
-        self._tell, self._clock = listeners, clock
+        self._tell, self._clock, self._steady = listeners, clock, steady
+        self._until_s = dict.fromkeys(ledger.stops, steady() + _LONGEST_STOP_S)
+        """Incident to when what is stopped for it is let go, by the steady clock."""
         self._inbox: queue.SimpleQueue[OrderedIncident | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._standing: list[_Standing] = []
@@ -158,14 +165,22 @@ class Executor:
         self._drop(*done)
 
     def _patience_s(self) -> float:
-        left = [each.until_s - self._clock() for each in self._ledger.stops.values()]
+        left = (self._left_s(key, each) for key, each in self._ledger.stops.items())
         # what is still there after its time could not be released, and is tried again in a second
-        return min([_IDLE_S, *(each for each in left if each > 0)])
+        return min([_IDLE_S, *(left_s for left_s in left if left_s > 0)])
+
+    def _left_s(self, incident: str, record: StopRecord) -> float:
+        """Seconds until what is stopped is let go."""
+        by_wall_s = record.until_s - self._clock()
+        return min(by_wall_s, self._until_s.get(incident, 0.0) - self._steady())
 
     def obey(self, incident: OrderedIncident) -> None:
         """Carry out the order of an Incident, if it has one that is for us and not done yet."""
         order = incident.order
-        if order is None or incident.phase != _OBEYED_PHASE or self._is_done(order):
+        if order is None or self._is_done(order):
+            return
+        wanted = _SNAPSHOT_PHASE if order.verb is Verb.SNAPSHOT else _OBEYED_PHASE
+        if incident.phase != wanted:
             return
         here = self._addressed(incident.namespace, order)
         if here is None:
@@ -215,6 +230,8 @@ class Executor:
                 with contextlib.suppress(ActionError):
                     self._ledger.note(order, key_of(gang))
                 self._finish(gang, order, outcome)
+            case Verb.SNAPSHOT:
+                self._snapshot(order, gang, pods)
             case Verb.KILL_TERMINATING:
                 if not self._ledger.knows(order.id):
                     self._ledger.begin(order, key_of(gang))
@@ -237,13 +254,21 @@ class Executor:
             held=tuple(sorted(already, key=lambda each: each.pid)),
         )
         with self._stops_lock:
+            self._until_s[incident.uid] = self._steady() + _LONGEST_STOP_S
             self._ledger.begin(order, key_of(gang), record)
             if self._stopping.is_set():
                 raise ActionError("the agent ends")
             self._note_held()
             outcome = signals.stop(found)
         evidence = self._tell.evidence(gang, found)
-        self._finish(gang, order, outcome, f"evidence in {evidence.path}")
+        self._finish(gang, order, outcome, evidence.path)
+        self._try("cannot keep evidence", evidence.write)
+
+    def _snapshot(self, order: Order, gang: Gang, pods: Sequence[Pod]) -> None:
+        found = [each for pod in pods for each in self._containers.at_work(pod)]
+        self._ledger.begin(order, key_of(gang))
+        evidence = self._tell.evidence(gang, found)
+        self._finish(gang, order, signals.Outcome(0), evidence.path)
         self._try("cannot keep evidence", evidence.write)
 
     def _kill(self, incident: OrderedIncident, order: Order, gang: Gang) -> None:
@@ -284,7 +309,7 @@ class Executor:
         """Let go of what nobody ended in time, and forget orders that are over."""
         now_s = self._clock()
         for incident, record in self._ledger.stops.items():
-            if record.until_s <= now_s:
+            if self._left_s(incident, record) <= 0:
                 self._try(f"cannot resume {record.gang}", partial(self._expired, incident, record))
         self._standing = [each for each in self._standing if each.order.expires_s > now_s]
 
@@ -323,15 +348,17 @@ class Executor:
             each.told = ack
             self._ack(each.gang, ack)
 
-    def _finish(self, gang: Gang, order: Order, outcome: signals.Outcome, text: str = "") -> None:
+    def _finish(
+        self, gang: Gang, order: Order, outcome: signals.Outcome, bundle: str | None = None
+    ) -> None:
         left = ", ".join(map(str, outcome.left[:16]))
         ack = Ack(
             order.id,
             order.verb,
             AckResult.PARTIAL if outcome.left else AckResult.DONE,
             outcome.count,
-            "; ".join(part for part in (f"not stopped: pid {left}" if left else "", text) if part)
-            or None,
+            f"not stopped: pid {left}" if left else None,
+            bundle,
         )
         self._ack(gang, ack)
 
@@ -346,7 +373,9 @@ class Executor:
         self._tell.acked(gang, ack)
 
     def _note_held(self) -> None:
-        self._held = frozenset(each.gang for each in self._ledger.stops.values())
+        stops = self._ledger.stops
+        self._held = frozenset(each.gang for each in stops.values())
+        self._until_s = {key: at_s for key, at_s in self._until_s.items() if key in stops}
 
 
 def _is_meant(pod: Pod, order: Order) -> bool:

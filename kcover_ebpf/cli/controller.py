@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from kcover_ebpf.errors import UsageError
+from kcover_ebpf.report import printable
 from kcover_ebpf.settings import parse_duration
 
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -133,7 +134,9 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
     from kcover_ebpf.kube.session import connect
     from kcover_ebpf.metrics import parse_address
 
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=log_level.upper(), handlers=[handler])
     settings = ControllerSettings(
         namespace=namespace or _own_namespace(),
         identity=os.environ.get("POD_NAME") or f"{socket.gethostname()}-{os.getpid()}",
@@ -160,6 +163,14 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
         signal.signal(number, lambda *_: program.stop())
     program.run()
     return 0
+
+
+class OneLine(logging.Formatter):
+    """A message is one line, and commands no terminal: parts of it are names that the job gave itself."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name that logging calls
+        """The line, without a traceback that may follow."""
+        return printable(super().formatMessage(record))
 
 
 def _seconds(option: str, text: str) -> float:

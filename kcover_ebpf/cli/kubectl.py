@@ -25,6 +25,7 @@ from kcover_ebpf.errors import (
     UsageError,
 )
 from kcover_ebpf.kube.session import Session, connect, namespace_of
+from kcover_ebpf.report import printable
 
 _GROUP = "/apis/kcover.io/v1alpha1"
 _COLUMNS = ("JOB", "KIND", "VERDICT", "CULPRIT", "NODE", "CAUSE", "PHASE", "AGE", "INCIDENT")
@@ -105,10 +106,15 @@ def _row(raw: dict[str, Any], with_namespace: bool) -> tuple[str, ...]:
     return ((raw["metadata"]["namespace"],) if with_namespace else ()) + cells
 
 
+def _print(line: str) -> None:
+    # names of threads, files and pods come from the job, and could command a terminal
+    print(printable(line))
+
+
 def _table(rows: Sequence[tuple[str, ...]]) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
-        print(
+        _print(
             "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         )
 
@@ -131,7 +137,7 @@ def explain(session: Session, namespace: str, as_json: bool, incident: str) -> i
         print(json.dumps(raw, indent=2))
         return 0
     found = incident_of(raw)
-    print(f"{found.job.kind} {found.namespace}/{found.job.name}")
+    _print(f"{found.job.kind} {found.namespace}/{found.job.name}")
     if found.status is None:
         print("nothing is decided yet")
         return 0
@@ -140,14 +146,14 @@ def explain(session: Session, namespace: str, as_json: bool, incident: str) -> i
 
 
 def _explain(status: Status) -> None:
-    print(f"  {status.phase.value}: {status.message}")
+    _print(f"  {status.phase.value}: {status.message}")
     culprit = status.culprit
     if culprit is not None:
         known = {key: getattr(culprit, key) for key in ("rank", "pod", "node", "pid", "device")}
         said = ", ".join(f"{key} {value}" for key, value in known.items() if value is not None)
-        print(f"  culprit: {said or 'nobody can be named'}")
+        _print(f"  culprit: {said or 'nobody can be named'}")
     if status.deadline_s is not None:
-        print(f"  the framework would have given up at {times.to_text(status.deadline_s)[:19]}Z")
+        _print(f"  the framework would have given up at {times.to_text(status.deadline_s)[:19]}Z")
     for title, lines in (
         ("why", [f"[{each.kind.value}] {each.text}" for each in status.evidence]),
         ("not seen", list(status.unobserved)),
@@ -155,11 +161,11 @@ def _explain(status: Status) -> None:
         ("kept on nodes", list(status.bundles)),
     ):
         if lines:
-            print(f"  {title}:")
+            _print(f"  {title}:")
             for line in lines:
-                print(f"    {line}")
+                _print(f"    {line}")
     if status.lost is not None:
-        print(f"  time lost: {status.lost.total_s:.1f} s")
+        _print(f"  time lost: {status.lost.total_s:.1f} s")
 
 
 def _timeline(status: Status) -> list[str]:

@@ -38,6 +38,7 @@ _STEPS: Mapping[str, Callable[[Turn], Move]] = {
 }
 HOLDS = frozenset({"Suspend", "Release", "Abandon", "FinalStop"})
 """Steps that change the switch of the job: they must see it as it is now."""
+_MOST_BUNDLES = 64
 _DOWN = frozenset({"Kill", "Pause", "Release", "Return"})
 """Steps that begin when nothing of the old ranks is left (or, in place, is about to be)."""
 
@@ -47,7 +48,20 @@ def advance(turn: Turn) -> Move:
     move = _advance(turn)
     if move.status is None or move.status.phase is turn.status.phase is Phase.RECOVERING:
         return move
-    return dataclasses.replace(move, status=_account(move.status, turn.world.now_s))
+    status = with_bundles(move.status, turn)
+    return dataclasses.replace(move, status=_account(status, turn.world.now_s))
+
+
+def with_bundles(status: Status, turn: Turn) -> Status:
+    """The status with the evidence that nodes say they kept for this incident, as NODE:PATH."""
+    told = (
+        f"{seen.report.node}:{ack.bundle}"
+        for seen in turn.world.reports
+        for ack in seen.report.acks
+        if ack.bundle and ack.order.startswith(f"{turn.name}-")
+    )
+    kept = tuple(dict.fromkeys((*status.bundles, *told)))
+    return dataclasses.replace(status, bundles=kept[:_MOST_BUNDLES])
 
 
 def _account(status: Status, now_s: float) -> Status:

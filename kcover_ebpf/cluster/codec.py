@@ -2,7 +2,8 @@
 
 `age_s` is written as `ageS`, `pod_uid` as `podUID`. A field whose metadata say `wire(key, ...)` has
 another name, or is a time. What is None, or False or empty by default, is left out. A reader refuses
-what has the wrong type, and passes over keys that it does not know: a newer writer may say more.
+what has the wrong type, and passes over keys that it does not know: a newer writer may say more. Of an enum that has
+a word UNKNOWN, a word that a newer writer added is read as that.
 
 What is to be done with each field is worked out once for each dataclass: a controller of a large
 cluster reads some fifty reports a second.
@@ -38,9 +39,16 @@ class _Wrong(Exception):
         return self
 
 
-def wire(key: str, *, time: bool = False) -> dict[str, Any]:
-    """Metadata of a field: its name in the object, and whether its seconds are written as a date."""
-    return {"key": key, "time": time}
+class _UnknownWord(_Wrong):
+    """A word that an enum does not have: of a newer writer, or nonsense."""
+
+
+def wire(key: str, *, time: bool = False, lenient: bool = False) -> dict[str, Any]:
+    """Metadata of a field: its name in the object, and whether its seconds are written as a date.
+
+    `lenient`: entries of a list with a word that we do not know are passed over.
+    """
+    return {"key": key, "time": time, "lenient": lenient}
 
 
 def camel(name: str) -> str:
@@ -118,7 +126,7 @@ def _readers(kind: Hashable) -> tuple[tuple[str, str, bool, _Read], ...]:
             each.name,
             _key(each),
             each.default is MISSING and each.default_factory is MISSING,
-            _time if each.metadata.get("time") else _reader(hints[each.name]),
+            _read_of(each, hints[each.name]),
         )
         for each in _fields(kind)
     )
@@ -126,6 +134,14 @@ def _readers(kind: Hashable) -> tuple[tuple[str, str, bool, _Read], ...]:
 
 def _fields(kind: Hashable) -> tuple[Field[Any], ...]:
     return fields(typing.cast("type[Any]", kind))
+
+
+def _read_of(each: Field[Any], hint: Any) -> _Read:
+    if each.metadata.get("time"):
+        return _time
+    if each.metadata.get("lenient"):
+        return partial(_sequence, _reader(typing.get_args(hint)[0]), lenient=True)
+    return _reader(hint)
 
 
 def _reader(hint: Any) -> _Read:
@@ -140,7 +156,8 @@ def _reader(hint: Any) -> _Read:
     if is_dataclass(hint):
         return partial(_object, typing.cast("type[Any]", hint))
     if isinstance(hint, type) and issubclass(hint, Enum):
-        return partial(_enum, {each.value: each for each in hint})
+        unknown = hint.__members__.get("UNKNOWN")
+        return partial(_enum, {each.value: each for each in hint}, unknown)
     return _SCALARS[hint]
 
 
@@ -153,13 +170,16 @@ def _time(raw: object) -> float:
         raise _Wrong(str(error)) from error
 
 
-def _sequence(read: _Read, raw: object) -> tuple[Any, ...]:
+def _sequence(read: _Read, raw: object, *, lenient: bool = False) -> tuple[Any, ...]:
     if not isinstance(raw, Sequence) or isinstance(raw, str | bytes):
         raise _wrong("a list", raw)
     found = []
     for index, each in enumerate(raw):
         try:
             found.append(read(each))
+        except _UnknownWord as wrong:
+            if not lenient:
+                raise wrong.inside(f"[{index}]") from None
         except _Wrong as wrong:
             raise wrong.inside(f"[{index}]") from None
     return tuple(found)
@@ -173,10 +193,11 @@ def _labels(raw: object) -> dict[str, str]:
     return dict(raw)
 
 
-def _enum(known: Mapping[object, Enum], raw: object) -> Enum:
-    found = known.get(raw) if isinstance(raw, str) else None
+def _enum(known: Mapping[object, Enum], unknown: Enum | None, raw: object) -> Enum:
+    found = known.get(raw, unknown) if isinstance(raw, str) else None
     if found is None:
-        raise _wrong(f"one of {', '.join(str(each) for each in known)}", raw)
+        wrong = _wrong(f"one of {', '.join(str(each) for each in known)}", raw)
+        raise _UnknownWord(str(wrong)) if isinstance(raw, str) else wrong
     return found
 
 

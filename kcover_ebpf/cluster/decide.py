@@ -9,11 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from kcover_ebpf import decisions
+from kcover_ebpf.cluster.cascade import with_bundles
 from kcover_ebpf.cluster.case import Merged
 from kcover_ebpf.cluster.gang import means_of
 from kcover_ebpf.cluster.incident import Action, Lost, Phase, Status, Way
+from kcover_ebpf.cluster.order import Order, Verb
 from kcover_ebpf.cluster.policy import Approval, Level
-from kcover_ebpf.cluster.steps import Move, Turn, start, why_not_in_place
+from kcover_ebpf.cluster.steps import (
+    SNAPSHOT_S,
+    Move,
+    Turn,
+    before_s,
+    start,
+    why_not_in_place,
+)
 from kcover_ebpf.incidents.verdict import Cause, Kind
 from kcover_ebpf.settings import Act
 
@@ -112,6 +121,7 @@ def decide(ask: Ask) -> Move:
         return _settle(ask, turn, Phase.OPEN, short, 1.0)
     observed = _why_observed(ask, turn)
     if observed is not None:
+        turn = replace(turn, status=_with_snapshot(ask, turn))
         return _settle(ask, turn, Phase.OBSERVED, observed)
     way, why = way_of(turn)
     if way is Way.NONE:
@@ -152,6 +162,23 @@ def _why_observed(ask: Ask, turn: Turn) -> str | None:
         way, _ = way_of(turn)
         return f"dry run: would restart it ({way.value})"
     return None
+
+
+def _with_snapshot(ask: Ask, turn: Turn) -> Status:
+    """The status with an order to keep evidence, where the policy stops at that; agents carry it out once."""
+    status, policy = with_bundles(turn.status, turn), turn.policy
+    if not ask.armed or policy.action is not Level.SNAPSHOT or ask.gates.dry_run or policy.dry_run:
+        return status
+    if status.order is not None:
+        return status
+    order = Order(
+        id=f"{turn.name}-{Verb.SNAPSHOT.value.lower()}",
+        verb=Verb.SNAPSHOT,
+        selector=turn.selector,
+        created_before_s=before_s(turn.world.pods),
+        expires_s=turn.world.now_s + SNAPSHOT_S,
+    )
+    return replace(status, order=order)
 
 
 def _no_way(turn: Turn, why: str) -> str:
@@ -248,6 +275,7 @@ def _settle(ask: Ask, turn: Turn, phase: Phase, reason: str, wake_s: float = 5.0
     """Stay in a phase for a reason. What is written changes with the verdict or the reason, not with each second."""
     old, new = ask.turn.status, turn.status
     same = (old.verdict, old.cause, old.culprit) == (new.verdict, new.cause, new.culprit)
+    same = same and (old.order, old.bundles) == (new.order, new.bundles)
     if old.phase is phase and same and old.message.endswith(reason):
         return Move(wake_s=wake_s)
     merged = turn.world.merged

@@ -124,7 +124,9 @@ class Status:
     since_s: float | None = field(default=None, metadata=wire("since", time=True))
     deadline_s: float | None = field(default=None, metadata=wire("deadline", time=True))
     culprit: ReportedCulprit | None = None
-    evidence: tuple[ReportedEvidence, ...] = ()
+    evidence: tuple[ReportedEvidence, ...] = field(
+        default=(), metadata=wire("evidence", lenient=True)
+    )
     victims: tuple[int, ...] = ()
     unobserved: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kcover_ebpf.cluster.incident import Phase, Way
 from kcover_ebpf.cluster.order import Verb
-from kcover_ebpf.cluster.steps import Move, Turn, escalate, has_restarted, start
+from kcover_ebpf.cluster.steps import CLOCKS_S, Move, Turn, escalate, has_restarted, start
 
 STOP_S = 3.0
 """All nodes must have stopped their ranks by then,"""
@@ -21,8 +21,6 @@ _RESTART_S = 30.0
 """A kubelet restarts a pod in place within two seconds; one on an overloaded host was seen to take fifteen."""
 _SETTLE_S = 5.0
 """A gang that comes back by itself after a crash is back by then."""
-_CLOCKS_S = 3.0
-"""How much the clocks of nodes and of the controller may differ."""
 
 
 def stop(turn: Turn) -> Move:
@@ -82,7 +80,7 @@ def settle(turn: Turn) -> Move:
     lost = _lost(turn)
     if lost:
         return Move(escalate(turn, lost))
-    since_s = turn.number("crashed") - _CLOCKS_S
+    since_s = turn.number("crashed") - CLOCKS_S
     back = [each for each in live if each.started_s is not None and each.started_s >= since_s]
     if len(back) == len(live) and all(each.pod.ready for each in live):
         return _returned(turn, "the kubelets restarted every pod in place")

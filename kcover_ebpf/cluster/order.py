@@ -18,6 +18,8 @@ class Verb(Enum):
     KILL = "Kill"
     RESUME = "Resume"
     KILL_TERMINATING = "KillTerminating"
+    SNAPSHOT = "Snapshot"
+    """Keep evidence, and touch nothing."""
 
 
 @dataclass(frozen=True, slots=True)

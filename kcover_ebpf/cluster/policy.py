@@ -16,6 +16,15 @@ ARMED = "kcover.io/cascading-recovery"
 """Label on most pods of a job, or on any owner above them, that allows a restart."""
 
 
+_OF_RUN = {
+    "max_restarts": "use restarts.max",
+    "backoff": "use restarts.backoffSeconds",
+    "backoff_max": "use restarts.backoffMaxSeconds",
+    "grace": "pods have terminationGracePeriodSeconds",
+}
+"""Keys of a policy file of `run` that mean nothing in a cluster, and what does."""
+
+
 class Level(Enum):
     """The most that may be done with an armed job; each includes the ones before it."""
 
@@ -114,7 +123,10 @@ class FaultPolicy:
     thresholds: Mapping[str, str] = field(default_factory=dict)
 
     def settings(self) -> settings.Policy:
-        """The thresholds, beside their defaults; raises `PolicyError` for an unknown key or a wrong unit."""
+        """The thresholds, beside their defaults; raises `PolicyError` for a key without effect or a wrong unit."""
+        for key in self.thresholds:
+            if key in _OF_RUN:
+                raise PolicyError(f"thresholds: {key} has no effect in a cluster; {_OF_RUN[key]}")
         table = {key: _number(value) for key, value in self.thresholds.items()}
         return settings.Policy.of(table, "thresholds")
 
@@ -174,6 +186,22 @@ def policy_of(api: Mapping[str, Any]) -> NamedPolicy:
     except (ObjectError, PolicyError) as error:
         raise ObjectError(f"FaultPolicy {name}: {error}") from error
     return NamedPolicy(str(namespace), str(name), policy)
+
+
+def refused(api: Mapping[str, Any]) -> NamedPolicy:
+    """What holds in place of a policy that cannot be read: for all pods that it may have meant, nothing is done.
+
+    Without it the defaults would hold, which restart jobs: whoever wrote it may have wanted less.
+    """
+    metadata, spec = api.get("metadata") or {}, api.get("spec")
+    try:
+        raw = spec.get("selector") if isinstance(spec, Mapping) else None
+        selector = decode(Selector, raw or {}, "spec.selector")
+    except ObjectError:
+        selector = Selector()
+    nodes = NodeActions(cordon=False, taint=False, device_taint=False)
+    policy = FaultPolicy(selector=selector, action=Level.OBSERVE, node=nodes)
+    return NamedPolicy(str(metadata.get("namespace", "")), str(metadata.get("name", "?")), policy)
 
 
 def holding(

@@ -72,7 +72,9 @@ class LocalVerdict:
     age_s: float | None = None
     """Since the trouble began."""
     culprit: ReportedCulprit | None = None
-    evidence: tuple[ReportedEvidence, ...] = ()
+    evidence: tuple[ReportedEvidence, ...] = field(
+        default=(), metadata=wire("evidence", lenient=True)
+    )
     unobserved: tuple[str, ...] = ()
     deadline_s: float | None = None
     """Seconds after the report until the framework gives up by itself."""
@@ -190,6 +192,8 @@ class Ack:
     result: AckResult
     processes: int | None = None
     text: str | None = None
+    bundle: str | None = None
+    """Path on the node of the evidence that was kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +221,7 @@ class FaultReport:
     collectives: CollectivesPicture | None = None
     """None while NCCL was not asked, or has not answered yet."""
     devices: tuple[DevicePicture, ...] = ()
-    acks: tuple[Ack, ...] = ()
+    acks: tuple[Ack, ...] = field(default=(), metadata=wire("acks", lenient=True))
 
     @property
     def is_urgent(self) -> bool:

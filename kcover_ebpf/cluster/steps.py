@@ -19,9 +19,13 @@ from kcover_ebpf.cluster.restart import Means
 from kcover_ebpf.incidents.verdict import Cause
 
 _EXPIRES_S = {Verb.STOP: 10.0, Verb.KILL: 15.0, Verb.RESUME: 30.0, Verb.KILL_TERMINATING: 30.0}
+SNAPSHOT_S = 30.0
+"""Evidence that is kept later says little about the trouble."""
 _CAUSES_OF_NODES = frozenset({Cause.DRIVER_STUCK, Cause.PEER_GONE})
 """Causes that lie with a node whatever its programs do, so that it is cordoned when a restart there did not help. A
 device that is unfit has its node kept out by what the agent reports about the device itself."""
+CLOCKS_S = 3.0
+"""How much the clocks of nodes and of the controller may differ: an order to stop ends after 10 s by either."""
 _MOST_DETAIL = 1024
 _MOST_NODES = 2000
 
@@ -144,9 +148,20 @@ def has_restarted(each: GangPod, text: str) -> bool:
 # ---- ways
 
 
+def _fast_clock(world: World) -> str | None:
+    """A node that would hear an order after its end by its own clock; None if there is none."""
+    nodes = set(world.nodes)
+    for seen in world.reports:
+        ahead_s = seen.report.time_s - seen.arrived_s
+        if seen.report.node in nodes and ahead_s > CLOCKS_S:
+            return f"the clock of node {seen.report.node} is {ahead_s:.0f} s ahead of ours"
+    return None
+
+
 def why_not_in_place(world: World, policy: FaultPolicy) -> str | None:
     """Why the gang cannot be restarted in place; None if it can."""
     merged = world.merged
+    fast = _fast_clock(world)
     missing = sorted(set(world.nodes) - world.agents)
     reasons = (
         (Way.IN_PLACE not in policy.ways, "the policy does not allow it"),
@@ -161,6 +176,7 @@ def why_not_in_place(world: World, policy: FaultPolicy) -> str | None:
         ),
         (any(each.is_leaving for each in world.pods), "a pod of the job is being deleted"),
         (bool(missing), f"no agent reports from node {missing[0] if missing else ''}"),
+        (fast is not None, fast or ""),
         (
             world.top is not None and world.top.costs_in_place,
             "the controller of the job counts restarts in place, or answers them itself",

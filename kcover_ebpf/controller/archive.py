@@ -30,12 +30,14 @@ class Archive:
         """`leads`: whether we may write."""
         self._store, self._owners, self._writer, self._leads = store, owners, writer, leads
         self._stop = threading.Event()
+        self.thread = threading.Thread(target=self._run, name="archive", daemon=True)
+        """For who asks whether it lives."""
         self._tried_s: dict[tuple[str, str], float] = {}
         """Incidents that are still there, and when their deletion was asked for last."""
 
     def start(self) -> None:
         """Begin."""
-        threading.Thread(target=self._run, name="archive", daemon=True).start()
+        self.thread.start()
 
     def stop(self) -> None:
         """End soon."""

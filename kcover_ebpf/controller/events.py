@@ -58,13 +58,13 @@ class Events:
         self._lock = threading.Lock()
         self._added = threading.Event()
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name="events", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="events", daemon=True)
         self.lost_count = 0
         """Events that never reached the API server: one too many, or refused."""
 
     def start(self) -> None:
         """Begin to send."""
-        self._thread.start()
+        self.thread.start()
 
     def tell(
         self, series: str, about: Mapping[str, str], reason: str, text: str, trouble: bool
@@ -104,7 +104,7 @@ class Events:
         """Send what waits, without waiting any longer, and no later than `within_s` from now."""
         self._closing = True
         self._added.set()
-        self._thread.join(within_s)
+        self.thread.join(within_s)
 
     def _run(self) -> None:
         while True:

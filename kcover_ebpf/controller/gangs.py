@@ -131,6 +131,12 @@ class Gangs:
             each.watch.start()
 
     @property
+    def threads(self) -> list[threading.Thread]:
+        """What watches, for who asks whether it lives."""
+        with self._lock:
+            return [each.watch.thread for each in (*self._shared.values(), *self._own.values())]
+
+    @property
     def synced(self) -> bool:
         """True once the first lists are complete."""
         return all(each.watch.synced.is_set() for each in self._shared.values())

@@ -33,6 +33,8 @@ _OWNER_S = 1.0
 """The top owner is not read more often, unless a step is about to change it."""
 _YIELD_S = 1.0
 """A job waits for so long at most, until others are decided on, before it is ended."""
+_UNREADABLE_S = 30.0
+"""A gang with an incident that a newer version wrote is left to that version."""
 _IDLE_S = 30.0
 """A gang without trouble is watched for so long after its last one."""
 
@@ -63,6 +65,8 @@ class Jobs:
         """Look at a gang; seconds until it should be looked at again, None if an event will say so."""
         if self._limits.only and key.namespace not in self._limits.only:
             return None
+        if key in list(self._store.unreadable.values()):
+            return _UNREADABLE_S
         self._deletions.finish(key)
         known = self._store.of_gang(key)
         live = next(

@@ -16,6 +16,7 @@ from kcover_ebpf.cluster.pods import Owner
 from kcover_ebpf.cluster.policy import ARMED
 from kcover_ebpf.cluster.restart import Means, Restart, at, group_of, path, restarts
 from kcover_ebpf.errors import NotFound
+from kcover_ebpf.kube.paths import segment
 from kcover_ebpf.kube.session import Session
 
 _KEEP_S = 60.0
@@ -246,8 +247,10 @@ def _hold(
 
 
 def _path(api_version: str, plural: str, namespace: str, name: str) -> str:
-    root = f"/apis/{api_version}" if group_of(api_version) else f"/api/{api_version}"
-    return f"{root}/namespaces/{namespace}/{plural}/{name}"
+    # all but `plural` comes from an ownerReference, where nobody checks what a name is made of
+    version = "/".join(segment(part) for part in api_version.split("/"))
+    root = f"/apis/{version}" if group_of(api_version) else f"/api/{version}"
+    return f"{root}/namespaces/{segment(namespace)}/{plural}/{segment(name)}"
 
 
 def _owner(raw: Mapping[str, Any]) -> Owner:

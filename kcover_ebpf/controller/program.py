@@ -70,8 +70,7 @@ class Controller:
         self._story = Story(store, self._writer, time.time)
         self._gangs = Gangs(session, self._queue.add, self._watch_failed)
         owners = Owners(session)
-        limits = settings.limits
-        self._jobs = Jobs(store, self._gangs, owners, self._writer, self._story, limits)
+        self._jobs = Jobs(store, self._gangs, owners, self._writer, self._story, settings.limits)
         self._nodes = Nodes(
             session, lambda: self._writer.api, store, settings.about_nodes, self._story.event
         )
@@ -83,8 +82,8 @@ class Controller:
             time.monotonic,
             settings.pod_uid,
         )
-        leads = self._story.leads = lambda: self._elector.leads
-        self._archive = Archive(store, owners, self._writer, lambda: leads() and self._synced())
+        self._story.leads = lambda: self._elector.leads
+        self._archive = Archive(store, owners, self._writer, self._may_work)
         self._story.kept_out = lambda: self._nodes.kept_out
         self._story.breakers = self._breakers
         triggers = Triggers(session, store)
@@ -96,9 +95,16 @@ class Controller:
             (f"{ours}/faultreports", {}, store.on_report),
             ("/api/v1/events", {"fieldSelector": FIELDS}, triggers.on_event),
         )
+        self._workers = self._make_workers(settings.workers)
         self._watches = [
             Watch(session, path, query, on_event, self._watch_failed)
             for path, query, on_event in watched
+        ]
+
+    def _make_workers(self, count: int) -> list[threading.Thread]:
+        return [
+            threading.Thread(target=self._work, name=f"worker {each}", daemon=True)
+            for each in range(count)
         ]
 
     def run(self) -> None:
@@ -112,18 +118,14 @@ class Controller:
         self._gangs.start()
         self._archive.start()
         self._story.start()
-        workers = [
-            threading.Thread(target=self._work, name=f"worker {each}", daemon=True)
-            for each in range(self._settings.workers)
-        ]
-        for worker in workers:
+        for worker in self._workers:
             worker.start()
         self._elector.start(self._on_lead, time.time)
         while not self._stop.wait(_RESYNC_S):
             self._look_at_all()
         self._queue.close()
         self._archive.stop()
-        for worker in workers:
+        for worker in self._workers:
             worker.join(5.0)
         self._story.close(2.0)
         self._elector.stop()
@@ -144,6 +146,9 @@ class Controller:
     def _on_lead(self, leads: bool) -> None:
         _LOG.info("%s", "leading" if leads else "not leading any more")
         self._look_at_all()
+
+    def _may_work(self) -> bool:
+        return self._elector.leads and self._synced()
 
     def _synced(self) -> bool:
         return self._gangs.synced and all(watch.synced.is_set() for watch in self._watches[:4])
@@ -210,7 +215,19 @@ class Controller:
         _LOG.warning("%s", error)
 
     def _health(self) -> str:
-        return "stopping" if self._stop.is_set() else ""
+        if self._stop.is_set():
+            return "stopping"
+        dead = [
+            each.name for each in self._threads if each.ident is not None and not each.is_alive()
+        ]
+        return f"these threads are dead: {', '.join(dead)}" if dead else ""
+
+    @property
+    def _threads(self) -> list[threading.Thread]:
+        watches = [each.thread for each in self._watches]
+        elector = [self._elector.thread] if self._elector.thread is not None else []
+        others = [self._archive.thread, self._story.thread, *elector]
+        return [*watches, *self._gangs.threads, *self._workers, *others]
 
     def _ready(self) -> str:
         return "" if self._synced() else "waiting for the first lists"

@@ -79,6 +79,8 @@ class Store:
     incidents: dict[tuple[str, str], Incident] = field(default_factory=dict)
     host_reports: dict[str, Seen] = field(default_factory=dict)
     """Reports about nodes themselves, by node."""
+    unreadable: dict[tuple[str, str], GangKey] = field(default_factory=dict)
+    """Incidents that another version wrote, and whose they are: their jobs are left alone."""
     orphans: dict[GangKey, Incident] = field(default_factory=dict)
     """Incidents that somebody deleted while their job was being restarted."""
     triggers: dict[GangKey, tuple[float, Merged]] = field(default_factory=dict)
@@ -137,16 +139,16 @@ class Store:
             return
         if event.change is Change.GONE:
             metadata = event.object.get("metadata") or {}
+            key = (metadata.get("namespace", ""), metadata.get("name", ""))
             with self._lock:
-                gone = self.incidents.pop(
-                    (metadata.get("namespace", ""), metadata.get("name", "")), None
-                )
+                self.unreadable.pop(key, None)
+                gone = self.incidents.pop(key, None)
                 if gone is not None:
                     self._untell(gone)
             if gone is not None and gone.status is not None and gone.status.phase.is_acting:
-                key = gang_key(gone.namespace, gone.selector)
-                self.orphans[key] = gone
-                self.changed(key)
+                gang = gang_key(gone.namespace, gone.selector)
+                self.orphans[gang] = gone
+                self.changed(gang)
             return
         if self._is_known(event.object.get("metadata") or {}):
             return  # we wrote it
@@ -169,11 +171,21 @@ class Store:
             return incident.incident_of(raw, times.from_text(created) if created else self.wall())
         except (ObjectError, ValueError) as error:
             self.bad(str(error))
+            self._block(raw)
             return None
+
+    def _block(self, raw: Mapping[str, Any]) -> None:
+        metadata = raw.get("metadata") or {}
+        selector = (raw.get("spec") or {}).get("selector")
+        if isinstance(selector, Mapping):
+            namespace = str(metadata.get("namespace", ""))
+            name = str(metadata.get("name", ""))
+            self.unreadable[namespace, name] = gang_key(namespace, selector)
 
     def put(self, found: Incident) -> None:
         """Remember an incident, unless a newer version is known."""
         with self._lock:
+            self.unreadable.pop(found.key, None)
             old = self.incidents.get(found.key)
             if old is not None:
                 same = old.uid == found.uid
@@ -200,7 +212,8 @@ class Store:
                 try:
                     self.policies[uid] = policy.policy_of(event.object)
                 except ObjectError as error:
-                    self.bad(str(error))
+                    self.bad(f"{error}; its pods are only observed")
+                    self.policies[uid] = policy.refused(event.object)
 
     def on_node(self, event: Event) -> None:
         """A node changed."""

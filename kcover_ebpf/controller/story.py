@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator
+from threading import Thread
 from typing import Any
 
 from prometheus_client import (
@@ -80,6 +81,11 @@ class Story:
 
     def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
         return Histogram(name, text, labels, buckets=_BUCKETS_S, registry=self.registry)
+
+    @property
+    def thread(self) -> Thread:
+        """What sends Events, for who asks whether it lives."""
+        return self._events.thread
 
     def start(self) -> None:
         """Begin to send Events."""

@@ -14,6 +14,7 @@ from kcover_ebpf.cluster.report import ReportedCulprit, ReportedEvidence
 from kcover_ebpf.controller.store import TRIGGER_S, GangKey, Store, gang_key
 from kcover_ebpf.errors import ApiError, ObjectError
 from kcover_ebpf.incidents.verdict import Cause, Culprit, Evidence, EvidenceKind, Kind, Verdict
+from kcover_ebpf.kube.paths import segment
 from kcover_ebpf.kube.session import Session
 from kcover_ebpf.kube.watch import Change, Event
 
@@ -41,8 +42,8 @@ class Triggers:
             return
         about = event.object.get("involvedObject") or {}
         try:
-            path = f"/api/v1/namespaces/{about.get('namespace')}/pods/{about.get('name')}"
-            pod = pod_of(self._session.get(path))
+            where, name = (segment(str(about.get(key))) for key in ("namespace", "name"))
+            pod = pod_of(self._session.get(f"/api/v1/namespaces/{where}/pods/{name}"))
         except (ApiError, ObjectError) as error:
             _LOG.info("an event asks for a recovery of a pod that cannot be read: %s", error)
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -69,7 +69,6 @@ class Cause(Enum):
     # legitimate quiet phases
     TRAINING = "training"
     CHECKPOINT = "checkpoint"
-    COMPILING = "compiling"
     COMPUTING = "computing"
     LOADING = "loading"
     STARTING = "starting"
@@ -79,6 +78,75 @@ class Cause(Enum):
     SUSPENDED = "suspended"
     ENDING = "ending"
     UNKNOWN = "unknown"
+
+
+_STUCK = frozenset(
+    {
+        Cause.STOPPED,
+        Cause.FROZEN,
+        Cause.BLOCKED_LOCK,
+        Cause.BLOCKED_SLEEP,
+        Cause.BLOCKED_READ,
+        Cause.BLOCKED_UNKNOWN,
+        Cause.SPINNING,
+        Cause.STORAGE,
+        Cause.DRIVER_STUCK,
+        Cause.LOADER_STUCK,
+        Cause.LOADER_DIED,
+        Cause.LEFT_EARLY,
+        Cause.MISSING_RANK,
+        Cause.PEER_GONE,
+        Cause.WAIT_CYCLE,
+        Cause.NOT_IN_COLLECTIVE,
+        Cause.COLLECTIVE_FAILED,
+        Cause.COLLECTIVE_STUCK,
+        Cause.UNKNOWN,
+    }
+)
+_DIED = frozenset(
+    {
+        Cause.EXITED,
+        Cause.KILLED,
+        Cause.OOM_KILLED,
+        Cause.ABORTED,
+        Cause.SEGFAULT,
+        Cause.LEFT_EARLY,
+        Cause.LOADER_DIED,
+        Cause.COLLECTIVE_MISMATCH,
+        Cause.UNKNOWN,
+    }
+)
+_SLOWED = frozenset({Cause.SLOW_RANK, Cause.CPU_THROTTLED, Cause.MEMORY_PRESSURE, Cause.LINK})
+_QUIET = frozenset(
+    {
+        Cause.TRAINING,
+        Cause.CHECKPOINT,
+        Cause.COMPUTING,
+        Cause.LOADING,
+        Cause.STARTING,
+        Cause.WAITING_FOR_USER,
+        Cause.SLEEPING,
+        Cause.DEBUGGER,
+        Cause.SUSPENDED,
+        Cause.ENDING,
+    }
+)
+CAUSES: Mapping[Kind, frozenset[Cause]] = {
+    Kind.HUNG: _STUCK,
+    Kind.DEADLOCK: frozenset({Cause.COLLECTIVE_MISMATCH}),
+    Kind.LOST_LINK: frozenset({Cause.LINK}),
+    Kind.DEVICE_FAULT: frozenset({Cause.DEVICE}),
+    Kind.CRASHED: _DIED,
+    Kind.SLOW: _SLOWED,
+    Kind.WORKING: _QUIET,
+    Kind.UNKNOWN: _STUCK
+    | {Cause.COLLECTIVE_MISMATCH, Cause.CPU_THROTTLED}
+    | {Cause.COMPUTING, Cause.LOADING, Cause.CHECKPOINT},
+}
+"""Every pair of verdict and cause that there is: metrics have them from the start, and no judgement makes another.
+
+What is UNKNOWN has the cause of what it may be (a process alone, or one of a job that was seen only once).
+"""
 
 
 class EvidenceKind(Enum):

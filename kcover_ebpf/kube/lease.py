@@ -82,7 +82,8 @@ class Elector:
         self._held: dict[str, Any] | None = None
         """The lease as we wrote it last: while nobody else writes, it need not be read again."""
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self.thread: threading.Thread | None = None
+        """For who asks whether it lives; None before it began."""
 
     @property
     def leads(self) -> bool:
@@ -91,16 +92,16 @@ class Elector:
 
     def start(self, on_change: Callable[[bool], None], wall: Callable[[], float]) -> None:
         """Begin; `on_change` is told, in the elector's thread, when we begin or cease to lead."""
-        self._thread = threading.Thread(
+        self.thread = threading.Thread(
             target=self._run, args=(on_change, wall), name="lease", daemon=True
         )
-        self._thread.start()
+        self.thread.start()
 
     def stop(self) -> None:
         """Give the lease back, so that another replica need not wait for it to run out."""
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join(PERIOD_S * 3)
+        if self.thread is not None:
+            self.thread.join(PERIOD_S * 3)
         if not self.leads:
             return
         try:

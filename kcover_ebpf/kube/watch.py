@@ -190,18 +190,19 @@ class Watch:
         self._on_event, self._on_error = on_event, on_error
         self._plan = Plan()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"watch {path}", daemon=True)
+        self.thread = threading.Thread(target=self._run, name=f"watch {path}", daemon=True)
+        """For who asks whether it lives."""
         self.synced = threading.Event()
         """Set once the first list is complete, before SYNCED is told."""
 
     def start(self) -> None:
         """Begin; the thread never dies of an error, of the API or of who listens."""
-        self._thread.start()
+        self.thread.start()
 
     @property
     def is_alive(self) -> bool:
         """True once it was started, and for ever after: see `start`."""
-        return self._thread.is_alive()
+        return self.thread.is_alive()
 
     def stop(self) -> None:
         """End soon; a stream under way is left to the process's end."""

@@ -116,7 +116,7 @@ def test_stop_stops_every_process_of_the_gang_and_no_other(bench: Bench) -> None
     other = bench.pod("c", job="another")
     ack = bench.order(Verb.STOP)
     assert ack is not None
-    assert (ack.result, ack.processes, ack.text) == (AckResult.DONE, 9, "evidence in /bundle")
+    assert (ack.result, ack.processes, ack.bundle) == (AckResult.DONE, 9, "/bundle")
     assert (one.states(), two.states()) == ("TTTTTT", "TTT")
     assert "T" not in other.states()
     # the evidence is taken when all stands still
@@ -400,3 +400,14 @@ def test_a_process_that_cannot_be_pinned_for_another_reason_stops_nobody(
     bench.now_s += 11
     bench.executor.expire()
     wait_until(lambda: "T" not in pod.states())
+
+
+def test_snapshot__keeps_evidence_and_touches_nothing(bench: Bench) -> None:
+    pod = bench.pod("a")
+    assert bench.order(Verb.SNAPSHOT, phase="ShuttingDown") is None
+    ack = bench.order(Verb.SNAPSHOT, phase="Observed")
+    assert ack is not None
+    assert (ack.result, ack.processes, ack.bundle) == (AckResult.DONE, 0, "/bundle")
+    assert "T" not in pod.states()
+    assert bench.order(Verb.SNAPSHOT, phase="Observed") is None, "once"
+    assert bench.order(Verb.STOP, "2", phase="Observed") is None, "nothing else is obeyed there"

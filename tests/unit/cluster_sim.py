@@ -211,7 +211,9 @@ class Sim:
             if order.id in done or self.now_s > order.expires_s:
                 continue
             self._obey(node, order)
-            self.acked.setdefault(node, []).append(Ack(order.id, order.verb, AckResult.DONE))
+            bundle = f"/state/{order.id}" if order.verb is Verb.STOP else None
+            ack = Ack(order.id, order.verb, AckResult.DONE, bundle=bundle)
+            self.acked.setdefault(node, []).append(ack)
 
     def _obey(self, node: str, order) -> None:
         self.log.append(f"{self.now_s - START_S:.2f} {node} {order.verb.value}")

@@ -263,3 +263,14 @@ def test_a_gang_whose_pods_cannot_be_told_apart_is_deleted_at_once() -> None:
     pods = [replace(each, pod=replace(each.pod, labels={"job": "j"})) for each in gang_pods(200)]
     pods[0] = replace(pods[0], pod=replace(pods[0].pod, labels={"job": "j", "odd": "1"}))
     assert replacing.shares(pods) == ()
+
+
+def test_cascade__an_incident_says_what_was_kept_and_where() -> None:
+    sim = Sim()
+    sim.begin(Way.IN_PLACE)
+    status = sim.run()
+    assert status.phase is Phase.RECOVERED
+    assert set(status.bundles) == {"n0:/state/inc-1-stop", "n1:/state/inc-1-stop"}
+    replaced = Sim(agents=frozenset())
+    replaced.begin(Way.REPLACE)
+    assert replaced.run().bundles == ()

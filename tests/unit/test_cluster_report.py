@@ -15,6 +15,7 @@ from kcover_ebpf.cluster.codec import camel
 from kcover_ebpf.cluster.order import Order, Verb, incident_of, order_object
 from kcover_ebpf.cluster.report import FaultReport, PodRef, object_of, report_of
 from kcover_ebpf.errors import ObjectError
+from kcover_ebpf.incidents.verdict import Cause, Kind
 
 CRDS = Path(__file__).resolve().parents[2] / "charts/kcover-ebpf/crds"
 moments = st.integers(0, 4_000_000_000_000_000).map(lambda micros: micros / 1_000_000)
@@ -134,8 +135,8 @@ WRONG: dict[str, tuple[object, str]] = {
     "a time without a zone": ({**BASE, "time": "2026-01-02T03:04:05"}, "spec.time: "),
     "a number as text": ({**BASE, "sequence": "1"}, "spec.sequence: a whole number"),
     "true as a number": ({**BASE, "sequence": True}, "spec.sequence: a whole number"),
-    "an unknown verdict": (
-        {**BASE, "verdict": {"verdict": "SAD", "cause": "stopped"}},
+    "a verdict that is no word": (
+        {**BASE, "verdict": {"verdict": 1, "cause": "stopped"}},
         "spec.verdict.verdict: one of HUNG",
     ),
     "a rank without a pid": (
@@ -159,6 +160,25 @@ def test_a_wrong_report_names_the_place(spec: object, said: str) -> None:
 
 def test_a_report_of_a_newer_agent_is_read() -> None:
     assert report_of({"spec": {**BASE, "mood": "good"}}).node == "n"
+
+
+def test_report__words_of_a_newer_agent_cost_no_more_than_themselves() -> None:
+    said = {"kind": "event", "text": "known"}
+    verdict = {
+        "verdict": "HUNG",
+        "cause": "cosmic_ray",
+        "evidence": [{"kind": "oracle", "text": "new"}, said],
+    }
+    acks = [{"order": "1", "verb": "Dance", "result": "Done"}]
+    found = report_of({"spec": {**BASE, "verdict": verdict, "acks": acks}})
+    assert found.verdict is not None
+    assert (found.verdict.verdict, found.verdict.cause) == (Kind.HUNG, Cause.UNKNOWN)
+    assert [each.text for each in found.verdict.evidence] == ["known"]
+    assert found.acks == ()
+    sad = {"verdict": "SAD", "cause": "stopped"}
+    unknown = report_of({"spec": {**BASE, "verdict": sad}}).verdict
+    assert unknown is not None
+    assert not unknown.verdict.is_trouble
 
 
 json = st.recursive(

@@ -13,6 +13,7 @@ from kcover_ebpf.cluster.incident import Phase, Way
 from kcover_ebpf.cluster.merge import merge
 from kcover_ebpf.cluster.order import Verb
 from kcover_ebpf.cluster.policy import Approval, FaultPolicy, Level, Restarts
+from kcover_ebpf.cluster.report import Ack, AckResult
 from kcover_ebpf.cluster.steps import Turn
 from kcover_ebpf.incidents.standing import State
 from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
@@ -70,6 +71,7 @@ def weak(merged: Merged | None) -> Merged:
     return replace(merged, verdict=replace(merged.verdict, evidence=only))
 
 
+AHEAD = (SEEN[0], replace(SEEN[1], report=replace(SEEN[1].report, time_s=NOW_S + 9.5)))
 STOPS = {
     "not armed": (ask(world(), armed=False), Phase.OBSERVED, "not armed"),
     "the policy only observes": (
@@ -184,3 +186,51 @@ def test_a_trouble_that_goes_by_is_told_as_over():
 @pytest.mark.parametrize(("earlier", "pause_s"), [(0, 0), (1, 10), (2, 20), (3, 40), (30, 600)])
 def test_the_pause_doubles_up_to_its_limit(earlier, pause_s):
     assert Restarts().pause_s(earlier) == pause_s
+
+
+def test_decide__a_node_whose_clock_is_ahead_is_given_no_order_that_must_be_heard_in_time() -> None:
+    """It would hear each order to stop after its end: the gang is replaced, which needs no clock."""
+    found = decide(ask(world(AHEAD), armed=True)).status
+    assert found is not None
+    assert found.action is not None
+    assert found.action.way is Way.REPLACE
+    slow = replace(SEEN[1], report=replace(SEEN[1].report, time_s=NOW_S - 60.0))
+    behind = decide(ask(world((SEEN[0], slow)))).status
+    assert behind is not None
+    assert behind.action is not None
+    assert behind.action.way is Way.IN_PLACE, (
+        "it hears orders, and its agent bounds a stop by itself"
+    )
+
+
+def test_decide__a_policy_that_stops_at_a_snapshot_has_evidence_kept_once() -> None:
+    policy = FaultPolicy(action=Level.SNAPSHOT)
+    asked = ask(world(), policy)
+    found = decide(asked).status
+    assert found is not None
+    assert found.phase is Phase.OBSERVED
+    assert found.order is not None
+    assert (found.order.verb, found.order.selector) == (Verb.SNAPSHOT, SELECTOR)
+    again = replace(asked, turn=replace(asked.turn, status=found))
+    assert decide(again).status is None, "it is asked for once"
+    ack = Ack("inc-snapshot", Verb.SNAPSHOT, AckResult.DONE, bundle="/state/x")
+    told = replace(SEEN[0], report=replace(SEEN[0].report, acks=(ack,)))
+    kept = decide(replace(again, turn=replace(again.turn, world=world((told, SEEN[1]))))).status
+    assert kept is not None
+    assert kept.bundles == ("a:/state/x",)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ask(world(), FaultPolicy(action=Level.SNAPSHOT), armed=False),
+        ask(world(), FaultPolicy(action=Level.SNAPSHOT, dry_run=True)),
+        ask(world(), FaultPolicy(action=Level.SNAPSHOT), gates=Gates(dry_run=True)),
+        ask(world(), FaultPolicy(action=Level.OBSERVE)),
+    ],
+    ids=["not armed", "dry run", "dry run of the cluster", "observe"],
+)
+def test_decide__nothing_is_kept_where_nothing_is_to_be_done(asked: Ask) -> None:
+    found = decide(asked).status
+    assert found is not None
+    assert (found.phase, found.order) == (Phase.OBSERVED, None)

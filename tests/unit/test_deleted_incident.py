@@ -127,6 +127,18 @@ def test_deleted__a_stand_by_that_saw_it_go_without_the_finalizer_knows_it_when_
     assert world.store.gangs == []
 
 
+def test_unreadable__what_a_newer_version_began_is_left_to_it() -> None:
+    world = World("Suspend", None)
+    raw = world._object(world.known)
+    raw["status"]["phase"] = "Teleporting"
+    world.store.on_incident(Event(Change.SET, raw))
+    assert world.jobs.look(KEY) == 30.0
+    assert world.log == []
+    world.store.on_incident(Event(Change.SET, world._object(world.known)))
+    world.jobs.look(KEY)
+    assert world.log[:2] == ["guarded=True", "held=True"]
+
+
 def test_deleted__an_incident_that_is_over_may_go() -> None:
     world = World("Suspend", "ns/another")
     world.store.put(replace(world.known, finalizers=(FINALIZER,)))

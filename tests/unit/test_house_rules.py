@@ -13,7 +13,9 @@ MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 40
 
 # File, or file:function -> why it may be longer.
-EXEMPT: dict[str, str] = {}
+EXEMPT: dict[str, str] = {
+    "cli/controller.py:controller": "one argument for each option, and each is handed on by its name",
+}
 
 
 def function_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

@@ -280,3 +280,19 @@ def test_an_error_that_nobody_foresaw_is_one_line_and_70(
     code, err = plugin.fails("list")
     assert code == 70
     assert "internal error, please report it: ZeroDivisionError: oh at test_kubectl.py:" in err
+
+
+def test_kubectl__names_that_a_job_gave_itself_command_no_terminal(plugin: Plugin) -> None:
+    plugin.cluster.put("default", "llm-a")
+    (raw,) = plugin.cluster.objects.values()
+    bell = "thread \x1b]0;owned\x07\nllm/fake: Recovered"
+    raw["status"]["message"] = bell
+    raw["status"]["evidence"][0]["text"] = bell
+    raw["status"]["unobserved"] = [bell]
+    raw["status"]["timeline"][0]["text"] = bell
+    raw["status"]["culprit"]["pod"] = bell
+    for command in (("explain", "llm-a"), ("list",)):
+        out = plugin(*command)[1]
+        assert all(char.isprintable() or char == "\n" for char in out)
+        assert "\nllm/fake" not in out
+        assert "owned" in out

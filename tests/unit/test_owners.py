@@ -196,3 +196,25 @@ def test_gang__pods_of_one_selector_are_one_gang_whatever_kind_they_tell() -> No
     two = gang_of(owned("ml", "b", None, label | operator).pod)
     assert (one.kind, two.kind) == ("PyTorchJob", "TFJob")
     assert len({one, two}) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("../../secrets/s", "..%2F..%2Fsecrets%2Fs"),
+        ("..", "%2E%2E"),
+        ("j?watch=1#x", "j%3Fwatch%3D1%23x"),
+        ("llm.v2-a", "llm.v2-a"),
+    ],
+)
+def test_owners__what_an_owner_reference_says_stays_one_segment_of_the_path(
+    name: str, asked: str
+) -> None:
+    class Asked(Api):
+        def get(self, path: str) -> dict[str, Any]:
+            paths.append(path)
+            raise NotFound("404", 404)
+
+    paths: list[str] = []
+    Owners(Asked(), lambda: 0.0).of_pods("ml", [owned("ml", "x", job(name, "u"))])  # type: ignore[arg-type]
+    assert set(paths) == {f"/apis/batch/v1/namespaces/ml/jobs/{asked}"}

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
+from kcover_ebpf import settings
 from kcover_ebpf.cluster.incident import Way
 from kcover_ebpf.cluster.policy import FaultPolicy, Level, NamedPolicy, holding, policy_of
+from kcover_ebpf.controller.store import Store
 from kcover_ebpf.errors import ObjectError
+from kcover_ebpf.kube.watch import Change, Event
 
 
 def made(name: str = "p", namespace: str = "ns", **spec: object) -> NamedPolicy:
@@ -67,9 +72,52 @@ def test_the_first_by_name_holds_and_only_in_its_namespace():
         ({"action": "Pray"}, "spec.action"),
         ({"thresholds": {"quiet_cap": "5"}}, "quiet_cap"),
         ({"thresholds": {"quite_cap": "5m"}}, "unknown key 'quite_cap'"),
+        ({"thresholds": {"max_restarts": "5"}}, "use restarts.max"),
+        ({"thresholds": {"backoff": "5s"}}, "use restarts.backoffSeconds"),
+        ({"thresholds": {"backoff_max": "5s"}}, "use restarts.backoffMaxSeconds"),
+        ({"thresholds": {"grace": "5s"}}, "terminationGracePeriodSeconds"),
         ({"ways": "Replace"}, "spec.ways"),
     ],
 )
 def test_a_policy_that_means_nothing_is_refused(spec, words):
     with pytest.raises(ObjectError, match=words):
         made(**spec)
+
+
+def test_policy__every_threshold_that_is_taken_means_something_in_a_cluster():
+    """`run` alone restarts and ends processes by itself; all that judges, does so in a cluster, too."""
+    known = {each.name.removesuffix("_s") for each in dataclasses.fields(settings.Policy)}
+    without_effect = {"max_restarts", "backoff", "backoff_max", "grace"}
+    assert without_effect <= known
+    for key in known - without_effect:
+        value = "2.5" if key == "stall_factor" else "30s"
+        policy_of({"metadata": {"name": "p"}, "spec": {"thresholds": {key: value}}})
+
+
+@pytest.mark.parametrize(
+    ("spec", "labels", "action"),
+    [
+        ({"action": "Explode"}, {}, Level.OBSERVE),
+        (
+            {"thresholds": {"grace": "5s"}, "selector": {"matchLabels": {"a": "b"}}},
+            {"a": "b"},
+            Level.OBSERVE,
+        ),
+        (
+            {"thresholds": {"grace": "5s"}, "selector": {"matchLabels": {"a": "b"}}},
+            {"a": "c"},
+            None,
+        ),
+        ({"selector": "all"}, {}, Level.OBSERVE),
+        ("nonsense", {}, Level.OBSERVE),
+    ],
+)
+def test_policy__one_that_cannot_be_read_lets_nothing_be_done(spec, labels, action):
+    store = Store(lambda _: None)
+    said: list[str] = []
+    store.bad = said.append
+    raw = {"metadata": {"name": "p", "namespace": "ns", "uid": "u"}, "spec": spec}
+    store.on_policy(Event(Change.SET, raw))
+    found = holding(store.policies.values(), "ns", labels)
+    assert (found.policy.action if found is not None else None) is action
+    assert "only observed" in said[0]

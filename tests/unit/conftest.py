@@ -1,0 +1,18 @@
+"""Whatever the tests make the judge say must be in the table of what there is to say."""
+
+from typing import Any
+
+import pytest
+
+from kcover_ebpf.incidents import finding, verdict
+
+
+@pytest.fixture(scope="session", autouse=True)
+def pairs_are_in_the_table() -> None:
+    make = finding.Finding.__init__
+
+    def checked(self: finding.Finding, *arguments: Any, **named: Any) -> None:
+        make(self, *arguments, **named)
+        assert self.cause in verdict.CAUSES[self.kind], (self.kind, self.cause)
+
+    finding.Finding.__init__ = checked  # type: ignore[method-assign]

@@ -1,0 +1,56 @@
+"""The table of verdicts and causes: complete, and without what nobody says."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from kcover_ebpf import metrics
+from kcover_ebpf.incidents.finding import Finding
+from kcover_ebpf.incidents.verdict import CAUSES, Cause, Kind
+
+PACKAGE = Path(metrics.__file__).parent
+SOURCES = [
+    each
+    for folder in ("incidents", "cluster", "controller")
+    for each in sorted((PACKAGE / folder).glob("*.py"))
+    if each.name != "verdict.py"
+]
+
+
+def said() -> set[Cause]:
+    """Causes that a judgement names; `Cause.X` in its source."""
+    found = set()
+    for source in SOURCES:
+        for node in ast.walk(ast.parse(source.read_text())):
+            match node:
+                case ast.Attribute(value=ast.Name(id="Cause"), attr=name):
+                    found.add(Cause[name])
+    return found
+
+
+def test_pairs__each_cause_has_a_verdict_and_somebody_who_says_it() -> None:
+    listed = set().union(*CAUSES.values())
+    assert listed == set(Cause)
+    assert listed - said() == set()
+    assert set(CAUSES) == set(Kind)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.UNKNOWN])
+def test_pairs__quiet_causes_are_no_faults(kind: Kind) -> None:
+    assert bool(CAUSES[kind] & CAUSES[Kind.WORKING]) is (kind is Kind.WORKING)
+
+
+def test_pairs__metrics_have_each_from_the_start_and_no_other() -> None:
+    sink = metrics.MetricsSink(lambda: (), dict)
+    (family,) = [each for each in sink.registry.collect() if each.name == "kcover_verdicts"]
+    shown = {(each.labels["verdict"], each.labels["cause"]) for each in family.samples}
+    listed = {(kind.value, cause.value) for kind, causes in CAUSES.items() for cause in causes}
+    assert shown == listed
+
+
+def test_pairs__tests_of_the_judge_are_held_to_the_table() -> None:
+    with pytest.raises(AssertionError):
+        Finding(Kind.DEADLOCK, Cause.WAIT_CYCLE, 0)
