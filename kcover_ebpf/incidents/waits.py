@@ -60,6 +60,8 @@ def judge_wait(
         return on_files
     if sample.state is TaskState.UNINTERRUPTIBLE or family in (Family.FILE, Family.ASYNC_IO):
         return Wait(State.STORAGE, _storage_proven(looks, scene))
+    if look is not None and look.wait_channel.startswith(_SERVER_CHANNELS):
+        return Wait(State.STORAGE, _storage_proven(looks, scene))
     return Wait(State.OTHER)
 
 
