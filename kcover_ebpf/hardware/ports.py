@@ -9,13 +9,17 @@ import errno
 import fcntl
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from kcover_ebpf.device_facts import PortChange
 from kcover_ebpf.hardware.topology import function_of, function_of_rdma
+from kcover_ebpf.host.readers import Readers
 
+RDMA_PERIOD_NS = 5_000_000_000
+"""The kernel tells link changes at once; polling is for counters, and for where no probe can be had."""
 # include/uapi/linux/rtnetlink.h, if_link.h, if.h
 _RTMGRP_LINK = 1
 _RTM_NEWLINK, _RTM_DELLINK, _RTM_GETLINK = 16, 17, 18
@@ -121,8 +125,27 @@ def addresses(name: str, root: Path = Path("/")) -> tuple[str, ...]:
     return tuple(found)
 
 
+@dataclass(frozen=True, slots=True)
+class _RdmaPort:
+    """What sysfs says of an RDMA port: its state and error counters as texts, its PCI function."""
+
+    state: str
+    counters: Mapping[str, str]
+    device: str
+
+
+def _read_port(folder: Path) -> _RdmaPort:
+    counters = {each: _read(folder / "counters" / each) for each in _ERROR_COUNTERS}
+    return _RdmaPort(_read(folder / "state"), counters, function_of_rdma(folder.parents[1]))
+
+
 class PortWatch:
-    """Told by the kernel about links; asks RDMA ports for their state and error counters."""
+    """Told by the kernel about links; asks RDMA ports for their state and error counters.
+
+    Each of those is a command to the firmware of the card, with a time-out of a minute: what is told of them
+    was read beside the loop, and a card that does not answer is not waited for. No thread is started before
+    `changes` is asked for the first time.
+    """
 
     def __init__(self, root: Path = Path("/")) -> None:
         """Open in this network namespace; raises `OSError` where netlink is refused."""
@@ -138,9 +161,11 @@ class PortWatch:
         self.lost_count = 0
         """Times that the kernel had more to say about links than it kept for us."""
         self._counters: dict[tuple[str, str], int] = {}
+        self._readers: Readers[str, _RdmaPort] = Readers("kcover-ports")
+        self._next_ns = 0
         for link in links_now():
             self._up[link.name] = link.state == "up"
-        self.changes(0)
+        list(self._links(0))
         self.has_new = False
 
     def changes(self, boottime_ns: int) -> list[PortChange]:
@@ -195,23 +220,31 @@ class PortWatch:
         return function_of(self._root / "sys/class/net" / name)
 
     def _rdma_ports(self, boottime_ns: int) -> Iterator[PortChange]:
+        for name, seen in self._readers.take((), 0.0):
+            if seen is not None:
+                yield from self._compared(name, seen, boottime_ns)
+        if boottime_ns < self._next_ns:
+            return
+        self._next_ns = boottime_ns + RDMA_PERIOD_NS
         if not self._rdma.is_dir():
             return  # most hosts: a search would cost more
         for port in self._rdma.glob("*/ports/*"):
-            name = f"{port.parts[-3]}/{port.name}"
-            # "4: ACTIVE"; a port that trains again is INIT or ARMED for a while
-            state = _read(port / "state").rpartition(" ")[2]
-            up, before = state == "ACTIVE", self._up.get(name)
-            if state:
-                self._up[name] = up
-                self.has_new |= before is None
-            told = [f"port {state}"] if state and before not in (None, up) else []
-            for text in (*told, *self._errors(port, name)):
-                yield PortChange(boottime_ns, name, function_of_rdma(port.parents[1]), up, text)
+            # one that has not answered yet is not asked again
+            self._readers.ask(f"{port.parts[-3]}/{port.name}", partial(_read_port, port))
 
-    def _errors(self, port: Path, name: str) -> Iterator[str]:
-        for counter in _ERROR_COUNTERS:
-            text = _read(port / "counters" / counter)
+    def _compared(self, name: str, seen: _RdmaPort, boottime_ns: int) -> Iterator[PortChange]:
+        # "4: ACTIVE"; a port that trains again is INIT or ARMED for a while
+        state = seen.state.rpartition(" ")[2]
+        up, before = state == "ACTIVE", self._up.get(name)
+        if state:
+            self._up[name] = up
+            self.has_new |= before is None
+        told = [f"port {state}"] if state and before not in (None, up) else []
+        for text in (*told, *self._errors(name, seen.counters)):
+            yield PortChange(boottime_ns, name, seen.device, up, text)
+
+    def _errors(self, name: str, counters: Mapping[str, str]) -> Iterator[str]:
+        for counter, text in counters.items():
             if not text.isdecimal():
                 continue
             count, before = int(text), self._counters.get((name, counter))

@@ -159,6 +159,8 @@ class DeviceWatch:
 
     def observe(self, fact: Fact, members: Collection[Pid]) -> list[DeviceFact]:
         """What follows from a fact of the kernel half, for a job with these processes."""
+        if not self.whose.has_begun:
+            self.whose.refresh()
         match fact:
             case DriverLine():
                 return [*self._on_line(fact, members), *self._read_log(members)]
@@ -187,6 +189,7 @@ class DeviceWatch:
 
     def tick(self, members: Collection[Pid]) -> list[DeviceFact]:
         """What polling finds, and what waited for a better rung; attaches to a new driver."""
+        self.whose.refresh()
         if self._stale_driver or self._attached.driver_waits:
             self._attached.reload_gpu()
             self._meet_driver()

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 
 from kcover_ebpf.device_facts import CudaContext, DeviceHeld
 from kcover_ebpf.facts import Fact, ProcessExit
 from kcover_ebpf.hardware import ownership, topology
 from kcover_ebpf.hardware.nvml import Nvml
+from kcover_ebpf.host.readers import Readers
 from kcover_ebpf.ids import Pid
+
+_FIRST_WAIT_S = 1.0
+"""Reading the devices takes milliseconds; a driver that does not answer must not keep us from watching."""
 
 
 class Whose:
@@ -18,13 +23,33 @@ class Whose:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._holders = ownership.Holders()
+        self._readers: Readers[str, topology.Topology] = Readers("kcover-devices")
+        self._is_stale = False
+        self.has_begun = False
+        """Once `refresh` was called."""
         self.topology = topology.Topology()
         self.nvml: Nvml | None = None
         """Set while it is the rung in use; it lists processes too."""
 
     def learn(self) -> None:
-        """Read the devices anew; one that is gone stays known, for it may have failed."""
-        self.topology = self.topology.joined(topology.read(self._root))
+        """Read the devices anew; `refresh` does it."""
+        self._is_stale = True
+
+    def refresh(self) -> None:
+        """Once a pass: take what was read beside us. One that is gone stays known, for it may have failed.
+
+        The first time, which is after rights were given up (threads keep theirs), the answer is waited for.
+        """
+        wait_s, self.has_begun = 0.0 if self.has_begun else _FIRST_WAIT_S, True
+        self._take(0.0)
+        if self._is_stale and self._readers.ask("devices", partial(topology.read, self._root)):
+            self._is_stale = False
+        self._take(wait_s)
+
+    def _take(self, wait_s: float) -> None:
+        for _, found in self._readers.take(("devices",), wait_s):
+            if found is not None:
+                self.topology = self.topology.joined(found)
 
     def observe(self, fact: Fact) -> None:
         """Note who takes or leaves a GPU; other facts are nothing here."""

@@ -58,11 +58,19 @@ def judge_wait(
     on_files = _on_files(view, sample, family, looks, scene)
     if on_files is not None:
         return on_files
-    if sample.state is TaskState.UNINTERRUPTIBLE or family in (Family.FILE, Family.ASYNC_IO):
-        return Wait(State.STORAGE, _storage_proven(looks, scene))
-    if look is not None and look.wait_channel.startswith(_SERVER_CHANNELS):
+    if _is_storage(sample, family, look):
         return Wait(State.STORAGE, _storage_proven(looks, scene))
     return Wait(State.OTHER)
+
+
+# fs/fuse/dev.c, net/sunrpc, fs/nfs, fs/ceph, Lustre: a call whose file system waits for a server, in state S as well
+_SERVER_CHANNELS = ("request_wait_answer", "fuse_", "rpc_wait", "nfs", "ceph", "cl_sync", "ptlrpc")
+
+
+def _is_storage(sample: ThreadSample, family: Family, look: Inspection | None) -> bool:
+    if sample.state is TaskState.UNINTERRUPTIBLE or family in (Family.FILE, Family.ASYNC_IO):
+        return True
+    return look is not None and look.wait_channel.startswith(_SERVER_CHANNELS)
 
 
 def _is_helped(view: ProcessView, sample: ThreadSample, scene: Scene) -> bool:

@@ -1,6 +1,8 @@
 """Names and counts of PCIe errors, who holds a device, and what a report means for the holders."""
 
 import os
+import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -232,6 +234,7 @@ def test_rdma_devices_and_their_files(tmp_path):
     }
     whose = Whose(tmp_path)
     whose.learn()
+    whose.refresh()
     assert [whose.function_of(name) for name in ("mlx5_2/1", "mlx5_0", "soft/1")] == [NIC, NIC, ""]
 
 
@@ -416,3 +419,25 @@ def test_a_gpu_that_falls_off_the_bus_is_named_and_its_rank_if_no_other_holds_it
     merged = merge(case(report("a", ranked(0), suspicious=False, verdict=reported)))
     assert merged.culprit is not None
     assert (merged.culprit.device, merged.culprit.node) == (GPU, "a")
+
+
+def test_a_driver_that_does_not_answer_is_waited_for_once(tmp_path, monkeypatch):
+    """/proc/driver/nvidia takes locks of the driver, which may hang just when a job does."""
+    over = threading.Event()
+    found = topology.Topology((topology.Gpu(GPU, 0, UUID, (GPU,)),))
+    monkeypatch.setattr("kcover_ebpf.hardware.whose._FIRST_WAIT_S", 0.05)
+    monkeypatch.setattr(
+        "kcover_ebpf.hardware.whose.topology.read",
+        lambda _: found if over.wait(30) else None,
+    )
+    whose = Whose(tmp_path)
+    began_s = time.monotonic()
+    for _ in range(9):
+        whose.learn()
+        whose.refresh()
+    assert time.monotonic() - began_s < 0.5
+    assert whose.topology == topology.Topology()
+    over.set()
+    time.sleep(0.05)
+    whose.refresh()
+    assert whose.topology == found

@@ -121,3 +121,12 @@ def test_policy__one_that_cannot_be_read_lets_nothing_be_done(spec, labels, acti
     found = holding(store.policies.values(), "ns", labels)
     assert (found.policy.action if found is not None else None) is action
     assert "only observed" in said[0]
+
+
+def test_a_policy_that_is_larger_than_any_that_is_meant_is_refused():
+    """It may be of a time at which the schema had no bounds."""
+    values = {"key": "a", "operator": "In", "values": ["x" * 21_000] * 64}
+    with pytest.raises(ObjectError, match="larger than 8 KiB"):
+        made(selector={"matchExpressions": [values]})
+    large = [{"key": f"k{n}", "operator": "In", "values": ["x" * 63] * 8} for n in range(12)]
+    assert made(selector={"matchExpressions": large})

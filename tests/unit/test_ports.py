@@ -1,16 +1,20 @@
 """Link messages of netlink, by bytes; the real kernel's in tests/kernel/test_ports.py."""
 
 import struct
+import threading
+import time
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kcover_ebpf.device_facts import DeviceFault, PortChange
+from kcover_ebpf.hardware import ports
 from kcover_ebpf.hardware.faults import of_port
-from kcover_ebpf.hardware.ports import Link, PortWatch, parse_links
+from kcover_ebpf.hardware.ports import RDMA_PERIOD_NS, Link, PortWatch, parse_links
 from kcover_ebpf.ids import Pid
 
 
@@ -67,11 +71,18 @@ def port(tmp_path):
 @pytest.fixture
 def watch(tmp_path, port):
     with closing(PortWatch(tmp_path)) as found:
+        changes(found, 0)
+        found.has_new = False
         yield found
 
 
 def changes(watch, at_ns: int) -> list[tuple[bool, str]]:
-    told = [each for each in watch.changes(at_ns) if "/" in each.port]
+    """What changed by the poll of this moment, in periods of polling."""
+    told = watch.changes(at_ns * RDMA_PERIOD_NS)
+    deadline_s = time.monotonic() + 10
+    while watch._readers._tasks and time.monotonic() < deadline_s:
+        told += watch.changes(at_ns * RDMA_PERIOD_NS)
+    told = [replace(each, boottime_ns=0) for each in told if "/" in each.port]
     assert all(each == replace(each, port="mlx5_0/1", device="0000:9a:00.0") for each in told)
     return [(each.up, each.text) for each in told]
 
@@ -85,16 +96,17 @@ def test_counters_of_rdma_ports(watch, port):
 
 def test_an_rdma_port_of_which_only_the_state_tells(watch, port):
     """Where kprobes cannot be had; that it comes back must be told, or its job would be ended."""
-    for state, told in (
+    steps: tuple[tuple[str, list[tuple[bool, str]]], ...] = (
         ("1: DOWN", [(False, "port DOWN")]),
         ("1: DOWN", []),
         ("2: INIT", []),
         ("4: ACTIVE", [(True, "port ACTIVE")]),
         ("", []),
         ("4: ACTIVE", []),
-    ):
+    )
+    for at_ns, (state, told) in enumerate(steps, 1):
         (port / "state").write_text(f"{state}\n")
-        assert changes(watch, 1) == told
+        assert changes(watch, at_ns) == told
 
 
 def test_a_device_that_comes_later(tmp_path, watch):
@@ -122,3 +134,40 @@ def test_whom_a_port_concerns():
             5, Pid(7), "0000:9a:00.0", "port down", "RDMA port mlx5_0/1 is down: port down", False
         )
     ]
+
+
+def test_a_card_that_does_not_answer_is_not_waited_for(tmp_path, watch, monkeypatch):
+    """Its firmware may take a minute, and the loop watches all jobs of the node."""
+    later = tmp_path / "sys/class/infiniband/mlx5_1/ports/1"
+    later.mkdir(parents=True)
+    (later / "state").write_text("4: ACTIVE\n")
+    over, asked = threading.Event(), []
+    read = ports._read_port
+
+    def slow(folder):
+        asked.append(folder.parent.parent.name)
+        if "mlx5_1" in asked[-1]:
+            over.wait(30)
+        return read(folder)
+
+    monkeypatch.setattr(ports, "_read_port", slow)
+    (tmp_path / "sys/class/infiniband/mlx5_0/ports/1/state").write_text("1: DOWN\n")
+    told = []
+    began_s = time.monotonic()
+    for number in range(1, 9):
+        told += watch.changes(number * RDMA_PERIOD_NS)
+        time.sleep(0.01)
+    assert time.monotonic() - began_s < 1
+    assert [each.text for each in told] == ["port DOWN"]
+    assert asked.count("mlx5_1") == 1
+    assert asked.count("mlx5_0") > 4
+    over.set()
+
+
+def test_ports_are_not_polled_in_every_pass(watch, monkeypatch):
+    asked: list[Path] = []
+    monkeypatch.setattr(ports, "_read_port", asked.append)
+    for number in range(20):
+        watch.changes(RDMA_PERIOD_NS + number * RDMA_PERIOD_NS // 20)
+        time.sleep(0.002)
+    assert len(asked) == 1
