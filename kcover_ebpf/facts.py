@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from kcover_ebpf.device_facts import DeviceFact
-from kcover_ebpf.host_facts import CollectivesSeen, Inspection, ProcessSeen
+from kcover_ebpf.host_facts import CodeSeen, CollectivesSeen, Inspection, ProcessSeen
 from kcover_ebpf.ids import Inode, Pid, Tid
 
 NO_SYSCALL = -1
@@ -266,6 +266,7 @@ Fact = (
     | TcpStateChange
     | ProcessSeen
     | Inspection
+    | CodeSeen
     | CollectivesSeen
     | Tick
     | DeviceFact

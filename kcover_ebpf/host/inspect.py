@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from kcover_ebpf.host import calls, stack
 from kcover_ebpf.host.calls import read_text
 from kcover_ebpf.host.procfs import boottime_ns
-from kcover_ebpf.host_facts import Inspection, Look, StorageState
+from kcover_ebpf.host_facts import CodeSeen, Inspection, Look, StorageState
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.syscalls import SyscallTable
 
@@ -29,11 +29,13 @@ class Inspector:
         self._table = SyscallTable(machine)
         self._memory = stack.Memory()
         self._asked: SimpleQueue[Look] = SimpleQueue()
-        self._seen: SimpleQueue[Inspection | None] = SimpleQueue()
+        self._seen: SimpleQueue[Inspection | CodeSeen | None] = SimpleQueue()
         self._pending = 0
         self._workers: list[threading.Thread] = []
 
-    def look(self, looks: Sequence[Look], timeout_s: float = 0.1) -> list[Inspection]:
+    def look(
+        self, looks: Sequence[Look], timeout_s: float = 0.1
+    ) -> list[Inspection | CodeSeen]:
         """Ask for looks and take all that are ready, waiting at most `timeout_s` for the new ones."""
         if self._pending < 4 * _WORKERS:
             for each in looks:
@@ -41,7 +43,7 @@ class Inspector:
                 self._pending += 1
         if looks and not self._workers:
             self._start()
-        done: list[Inspection] = []
+        done: list[Inspection | CodeSeen] = []
         deadline_s = time.monotonic() + timeout_s
         while self._pending:
             try:
@@ -72,9 +74,15 @@ class Inspector:
         while True:
             look = self._asked.get()
             try:
-                self._seen.put(self._inspect(look))
+                burns = look.burning_sp is not None
+                self._seen.put(self._code(look) if burns else self._inspect(look))
             except (OSError, ValueError):
                 self._seen.put(None)
+
+    def _code(self, look: Look) -> CodeSeen:
+        modules = self._memory.modules(look.pid) if look.wants_modules else ()
+        words = self._memory.words(look.pid, look.burning_sp or 0)
+        return CodeSeen(boottime_ns(), look.pid, look.tid, words, modules)
 
     def _inspect(self, look: Look) -> Inspection:
         call = calls.read_call(look.pid, look.tid, self._table)

@@ -9,6 +9,7 @@ from kcover_ebpf.host_facts import CollectivesSeen, Inspection, Look
 from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.stacks import KnownWaits, Stack
+from kcover_ebpf.incidents.threads import ThreadView
 
 _CALM_AFTER_NS = 30 * NS
 _CALM_UNTRAINED_NS = 12 * NS
@@ -21,6 +22,10 @@ _EAGER_WAITS = 10
 _EAGER_NS = 60 * NS
 _BASELINE_PERIOD_NS = 10 * NS
 _BASELINE_LOOKS = 2
+_CODE_PERIOD_NS = 30 * NS
+"""Pause before mappings are read anew: a driver's library is loaded late, code made at run time never has a name."""
+_BUSY_THREADS = 4
+"""Side threads of a process whose stacks are read in one pass: NCCL's network threads are one a communicator."""
 
 
 class Attention:
@@ -101,16 +106,34 @@ class Attention:
         self, owned: Iterable[ProcessView], waiting: Collection[ProcessView], now_ns: int
     ) -> list[Look]:
         """Threads to look at now: all leads while suspicious, else a few healthy waits to remember."""
+        owned = list(owned)
+        codes = [look for view in owned for look in self._burning(view, now_ns)]
         if self.suspicious:
-            return [look for view in owned if (look := self._request(view, now_ns)) is not None]
+            return codes + [each for view in owned if (each := self._request(view, now_ns))]
         if now_ns < self._next_baseline_ns:
-            return []
+            return codes
         self._began_ns = now_ns if self._began_ns is None else self._began_ns
         if self.known.count >= _EAGER_WAITS or now_ns - self._began_ns > _EAGER_NS:
             self._next_baseline_ns = now_ns + _BASELINE_PERIOD_NS
         fresh = [view for view in waiting if view.pid not in self._pending]
         looks = [look for view in fresh if (look := self._request(view, now_ns)) is not None]
-        return looks[:_BASELINE_LOOKS]
+        return codes + looks[:_BASELINE_LOOKS]
+
+    def _burning(self, view: ProcessView, now_ns: int) -> list[Look]:
+        """Threads that burn a CPU: in calm times only where the code of a process lies is read, once."""
+        lead = view.lead
+        if lead is None:
+            return []
+        stale = now_ns - view.code_read_ns >= _CODE_PERIOD_NS
+        unknown = lead.burning_since_ns is not None and view.code.at(lead.sample.user_ip) is None
+        wants_modules = unknown and (stale or not view.code_read_ns)
+        if wants_modules:
+            view.code_read_ns = now_ns
+        threads = [lead] if wants_modules or (self.suspicious and lead.is_unplaced) else []
+        if self.suspicious and view.code:
+            busy = (each for each in view.side_threads if each.is_unplaced)
+            threads += sorted(busy, key=lambda each: -each.cpu_share)[:_BUSY_THREADS]
+        return [_code_look(view, each, wants_modules and each is lead) for each in threads]
 
     def _request(self, view: ProcessView, now_ns: int) -> Look | None:
         lead = view.lead
@@ -123,6 +146,11 @@ class Attention:
             if now_ns - last_ns < look_period_ns(last_ns - since_ns):
                 return None
         return Look(view.pid, lead.sample.tid, lead.sample.idle_since_ns)
+
+
+def _code_look(view: ProcessView, thread: ThreadView, wants_modules: bool) -> Look:
+    sample = thread.sample
+    return Look(view.pid, sample.tid, sample.idle_since_ns, sample.user_sp, wants_modules)
 
 
 def look_period_ns(age_ns: int) -> int:

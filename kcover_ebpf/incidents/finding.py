@@ -56,6 +56,8 @@ class Picture:
     """Ranks that exited with code 0."""
     whole: bool = True
     """All ranks of the job are in it; False where others see the rest."""
+    cadence_known: bool = False
+    """The thresholds rest on steps of this job that were seen."""
     collectives: CollectivesSeen | None = None
     """The last word of the job's own NCCL in this suspicion; None while it said nothing."""
 

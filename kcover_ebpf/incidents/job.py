@@ -23,7 +23,7 @@ from kcover_ebpf.facts import (
     ThreadSample,
     Tick,
 )
-from kcover_ebpf.host_facts import CollectivesSeen, Inspection, Look, ProcessSeen
+from kcover_ebpf.host_facts import CodeSeen, CollectivesSeen, Inspection, Look, ProcessSeen
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents import announced, startup
 from kcover_ebpf.incidents.attention import Attention
@@ -82,6 +82,9 @@ class Job:
                 self._view(fact).descriptors[fact.fd, fact.inode] = fact
             case Inspection():
                 self.attention.on_look(fact)
+            case CodeSeen():
+                if self._view(fact).on_code(fact):
+                    self._progress(fact.pid, fact.boottime_ns)
             case TcpRetransmit():
                 self.loss.observe(fact, self.members.ranks)
             case Tick():
@@ -97,7 +100,7 @@ class Job:
             case ProcessFork():
                 self.members.view(fact.child_pid, fact.boottime_ns)
             case ProcessExec():
-                self._view(fact).seen = None
+                self._view(fact).on_exec()
             case ProcessExit():
                 self._on_exit(fact)
             case OomKill():
@@ -112,7 +115,7 @@ class Job:
             case _:
                 self.faults.observe(fact)
 
-    def _view(self, fact: _Sample | ProcessSeen | ProcessExec | ProcessExit) -> ProcessView:
+    def _view(self, fact: _Sample | CodeSeen | ProcessSeen | ProcessExec | ProcessExit) -> ProcessView:
         return self.members.view(fact.pid, fact.boottime_ns)
 
     def _on_thread(self, sample: ThreadSample) -> None:
@@ -279,6 +282,7 @@ class Job:
             whole=self._whole,
             stop_signals=self.announced.stops,
             left={pid: standings[pid] for pid in ranks if standings[pid].state is State.LEFT},
+            cadence_known=self.pace.learned(members.ranks),
             collectives=self.attention.collectives,
         )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.incidents import chain, collectives, evidence, links, stacks
+from kcover_ebpf.incidents import chain, collectives, device, evidence, links, stacks
 from kcover_ebpf.incidents.finding import Finding, Picture, blame
 from kcover_ebpf.incidents.processes import NS, Effort
 from kcover_ebpf.incidents.standing import EFFORT, HELD, Standing, State
@@ -216,6 +216,7 @@ def _stuck_evidence(
         *evidence.unread(picture, first),
         *evidence.sender(picture, first),
         *evidence.odd_stack(picture, first),
+        *device.elsewhere(picture, first, ranks),
     ]
 
 

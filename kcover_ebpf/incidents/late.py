@@ -13,12 +13,11 @@ from kcover_ebpf.incidents.afterwards import Glances
 from kcover_ebpf.incidents.finding import Finding
 from kcover_ebpf.incidents.job import Job
 from kcover_ebpf.incidents.processes import NS, ProcessView
-from kcover_ebpf.incidents.standing import Standing, State
+from kcover_ebpf.incidents.standing import WAITING, Standing, State
 from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
 
 _LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
-_WAITS = frozenset({State.PEERS, State.FUTEX})
-_NO_WORK = _WAITS | {State.SLEEPING, State.MOVING}
+_NO_WORK = WAITING | {State.SLEEPING, State.MOVING}
 _FOR_CHILDREN = (State.CHILDREN, State.CHILD)
 _MOST_RANKS = 1 << 16
 _BOTH = 2
@@ -63,7 +62,7 @@ def somebody_waits(job: Job, glances: Glances) -> bool:
     picture = afterwards.picture_of(job, glances)
     if afterwards.somebody_asks(job, picture, glances):
         return True
-    waits = [pid for pid in picture.ranks if picture.standings[pid].state in _WAITS]
+    waits = [pid for pid in picture.ranks if picture.standings[pid].state in WAITING]
     return any(picture.silence_s(pid) >= _LONG_WAIT_S for pid in waits)
 
 
@@ -192,7 +191,7 @@ def _absent_ranks(job: Job) -> list[int]:
 
 def _waits(job: Job, each: Standing) -> bool:
     silent = (job.now_ns - each.since_ns) / NS >= _SILENCE_S
-    return (each.state in _WAITS and silent) or _knocks(job, job.members.views[each.pid])
+    return (each.state in WAITING and silent) or _knocks(job, job.members.views[each.pid])
 
 
 def _all_quiet(job: Job) -> bool:

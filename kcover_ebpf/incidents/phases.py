@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from kcover_ebpf.facts import TaskState
 from kcover_ebpf.ids import Pid
@@ -82,6 +82,10 @@ class Pace:
     def threshold_s(self, pid: Pid) -> float:
         """A silence longer than this is a stall of this rank."""
         return self._cadences[pid].threshold_s
+
+    def learned(self, pids: Iterable[Pid]) -> bool:
+        """True once the thresholds of all these ranks rest on gaps of their own."""
+        return all(self._cadences[pid].learned for pid in pids)
 
     @property
     def longest_s(self) -> float:

@@ -12,8 +12,9 @@ from kcover_ebpf.facts import (
     SocketSample,
     ThreadSample,
 )
-from kcover_ebpf.host_facts import ProcessSeen
+from kcover_ebpf.host_facts import CodeSeen, ProcessSeen
 from kcover_ebpf.ids import Inode, Pid, Tid
+from kcover_ebpf.incidents.code import CodeMap, of_stack
 from kcover_ebpf.incidents.ranks import Membership
 from kcover_ebpf.incidents.threads import ThreadView
 from kcover_ebpf.syscalls import SyscallTable
@@ -58,6 +59,10 @@ class ProcessView:
     """Pages fetched from storage or swap a second, over the last pass."""
     peer_bytes_ns: int = 0
     """Last time that more than heartbeats went over its connections."""
+    code: CodeMap = field(default_factory=CodeMap)
+    """Its executable mappings; empty until they were read."""
+    code_read_ns: int = 0
+    """When they were read last; 0 before."""
     _peer_bytes: int = 0
     _typical_bytes: float = 0.0
 
@@ -74,8 +79,25 @@ class ProcessView:
         if view is None:
             view = self.threads[sample.tid] = ThreadView(sample)
             return False
-        progressed = view.observe(sample, table)
+        progressed = view.observe(sample, table, self.code)
         return progressed and sample.tid == Tid(self.pid)
+
+    def on_code(self, seen: CodeSeen) -> bool:
+        """Take where a burning thread was called from; True if it shows progress of the lead thread."""
+        if seen.modules:
+            self.code, self.code_read_ns = CodeMap(seen.modules), seen.boottime_ns
+        view = self.threads.get(seen.tid)
+        progressed = view is not None and view.on_stack(of_stack(seen.stack), seen.boottime_ns)
+        return progressed and seen.tid == Tid(self.pid)
+
+    @property
+    def side_threads(self) -> list[ThreadView]:
+        """All known threads but the lead one."""
+        return [view for tid, view in self.threads.items() if tid != Tid(self.pid)]
+
+    def on_exec(self) -> None:
+        """It became another program."""
+        self.seen, self.code, self.code_read_ns = None, CodeMap(), 0
 
     def _forget_threads(self) -> None:
         # the end of a thread is not told; in a process that keeps making new ones the oldest samples go
@@ -93,7 +115,8 @@ class ProcessView:
         self.cpu_share = (totals.cpu_ns - before.cpu_ns) / interval_ns
         faults = totals.major_faults - before.major_faults
         self.major_fault_rate = faults * NS / interval_ns
-        if self._side_share() >= _COMPUTE_SHARE:
+        share = self._side_share()
+        if share >= _COMPUTE_SHARE and share - self._waiting_share() >= _COMPUTE_SHARE:
             self.efforts[Effort.COMPUTE] = before.boottime_ns, totals.boottime_ns
         storage = totals.read_bytes + totals.write_bytes - before.read_bytes - before.write_bytes
         chars = totals.read_chars + totals.write_chars - before.read_chars - before.write_chars
@@ -109,6 +132,12 @@ class ProcessView:
         if lead is not None and lead.burning_since_ns is not None:
             return max(0.0, self.cpu_share - 1.0)
         return self.cpu_share
+
+    def _waiting_share(self) -> float:
+        # a network thread of NCCL spins on every rank that has joined, an autograd thread waits for its device: a
+        # CPU that is burned in waiting is no work
+        waiting = (each for each in self.side_threads if each.waits_in or each.waits_busily)
+        return sum(each.cpu_share for each in waiting)
 
     def on_socket(self, sample: SocketSample) -> int:
         """Take a socket; returns by how many payload bytes it moved (0 for a new one)."""

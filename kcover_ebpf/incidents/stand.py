@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from kcover_ebpf.facts import TaskState, ThreadSample
 from kcover_ebpf.host_facts import Inspection
 from kcover_ebpf.ids import Tid
+from kcover_ebpf.incidents.code import Code
 from kcover_ebpf.incidents.processes import NS, Effort, ProcessView
 from kcover_ebpf.incidents.ranks import Role
 from kcover_ebpf.incidents.standing import HELD, Scene, Standing, State
@@ -28,6 +29,11 @@ _EFFORT_STATE = {
     Effort.COMPUTE: State.COMPUTING,
     Effort.STORAGE: State.STORING,
     Effort.CHILDREN: State.CHILDREN,
+}
+_WAITS_IN = {
+    Code.DEVICE: State.ON_DEVICE,
+    Code.COLLECTIVE: State.PEERS,
+    Code.MESSAGES: State.PEERS,
 }
 _MAY_WAIT_FOR_CHILDREN = frozenset(
     {State.CHILD, State.FUTEX, State.HELPED, State.PEERS, State.READ, State.OTHER}
@@ -77,15 +83,28 @@ def _state(view: ProcessView, lead: ThreadView, looks: Sequence[Inspection], sce
         return Wait(held)
     if lead.burning_since_ns is not None:
         return Wait(_burning(lead))
+    if lead.naps_since_ns is not None:
+        return Wait(State.NAPPING)
     moved = lead.progress_ns and scene.now_ns - lead.progress_ns < _RECENT_NS
     if sample.state is TaskState.RUNNING or (
         moved and scene.now_ns - sample.idle_since_ns < _RECENT_NS
     ):
         return Wait(State.MOVING)
-    return judge_wait(view, sample, looks, scene)
+    wait = judge_wait(view, sample, looks, scene)
+    if wait.state is State.FUTEX and _side_on_device(view):
+        return Wait(State.ON_DEVICE)
+    return wait
+
+
+def _side_on_device(view: ProcessView) -> bool:
+    # the lead waits for the thread that launches for it (autograd's), and that one for the device
+    return any(each.waits_in is Code.DEVICE for each in view.side_threads)
 
 
 def _burning(lead: ThreadView) -> State:
+    code = lead.waits_in
+    if code is not None:
+        return _WAITS_IN[code]
     if lead.waits_busily:
         return State.PEERS
     waited_ns = lead.sample.run_delay_ns - lead.burn_delay_ns
@@ -125,7 +144,8 @@ def _works(child: ProcessView, since_ns: int) -> bool:
 
 def _since(lead: ThreadView, view: ProcessView) -> int:
     if lead.burning_since_ns is not None:
-        return lead.burning_since_ns
+        # in a burn only a change between work and waiting is progress
+        return max(lead.burning_since_ns, lead.progress_ns)
     # A thread that only wakes to wait again left a CPU a moment ago, and each time its arguments may lie elsewhere;
     # it has been here since it last did something else.
     progress_ns = max(lead.progress_ns, view.peer_bytes_ns)
@@ -153,6 +173,8 @@ def describe(
         if look.timed and look.deadline_ns is not None:
             left_s = max(0.0, (look.deadline_ns - look.boottime_ns) / NS)
             parts.append(f"(ends in {left_s:.0f} s)")
+    if state in (State.ON_DEVICE, State.NAPPING):
+        parts.append(f"({state.value})")
     if state is State.SPINNING:
         parts.append("(a loop in place)")
     if state is State.THROTTLED:

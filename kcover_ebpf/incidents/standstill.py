@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.incidents import evidence, links, stacks
+from kcover_ebpf.incidents import device, evidence, links, stacks
 from kcover_ebpf.incidents.finding import Finding, Picture, blame
-from kcover_ebpf.incidents.standing import Standing
+from kcover_ebpf.incidents.standing import Standing, State
 from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
 
 _CYCLE_FACTOR = 2.0
@@ -28,6 +28,9 @@ def standstill(picture: Picture, ranks: Sequence[Standing]) -> Finding | None:
         text = f"{evidence.name(gone)} left with exit code 0 while the others still wait for it"
         found = [Evidence(EvidenceKind.EVENT, text), *evidence.time(picture, ranks[0])]
         return blame(Kind.HUNG, Cause.LEFT_EARLY, gone, found, ranks)
+    if any(each.state is State.ON_DEVICE for each in ranks):
+        # what was sent last, and when, tells nothing about who waits for a device
+        return device.all_wait(picture, ranks)
     apart = stacks.groups(
         {
             each.pid: each.inspection.stack

@@ -60,6 +60,7 @@ class Cause(Enum):
     WAIT_CYCLE = "wait_cycle"
     NOT_IN_COLLECTIVE = "not_in_collective"
     COLLECTIVE_STUCK = "collective_stuck"
+    DEVICE_WAIT = "device_wait"
     # slow
     CPU_THROTTLED = "cpu_throttled"
     MEMORY_PRESSURE = "memory_pressure"

@@ -35,7 +35,7 @@ def judge_wait(
     if sample.syscall == NO_SYSCALL:
         return Wait(State.FAULTING)
     if family is Family.IOCTL:
-        return Wait(State.DEVICE)
+        return Wait(State.ON_DEVICE if _awaits_device(sample, look) else State.DEVICE)
     if family is Family.FUTEX:
         return Wait(State.HELPED if _is_helped(view, sample, scene) else State.FUTEX)
     if family is Family.SLEEP:
@@ -51,6 +51,17 @@ def judge_wait(
     if sample.state is TaskState.UNINTERRUPTIBLE or family is Family.FILE:
         return Wait(State.STORAGE, _storage_proven(looks))
     return Wait(State.OTHER)
+
+
+# drivers in whose calls a host thread sleeps until the device has done its work: amdgpu's KFD, DRM's fences, accel
+_DEVICE_WAITS = ("/dev/kfd", "/dev/dri/", "/dev/accel/")
+
+
+def _awaits_device(sample: ThreadSample, look: Inspection | None) -> bool:
+    # in state D it waits for the driver itself
+    if look is None or sample.state is not TaskState.SLEEPING:
+        return False
+    return any(each.target.startswith(_DEVICE_WAITS) for each in look.files)
 
 
 def _is_helped(view: ProcessView, sample: ThreadSample, scene: Scene) -> bool:
