@@ -47,6 +47,7 @@ CAUSE_TEXT = {
     Cause.WAIT_CYCLE: "is part of a circle of waits",
     Cause.NOT_IN_COLLECTIVE: "did not join the collective that the others are in",
     Cause.COLLECTIVE_STUCK: "is in a collective that all have joined and that does not end",
+    Cause.DEVICE_WAIT: "waits for its device, as all ranks do",
     Cause.CPU_THROTTLED: "is throttled by its CPU limit",
     Cause.MEMORY_PRESSURE: "is short of memory",
     Cause.SLOW_RANK: "is slower than its peers",

@@ -33,9 +33,7 @@ class Inspector:
         self._pending = 0
         self._workers: list[threading.Thread] = []
 
-    def look(
-        self, looks: Sequence[Look], timeout_s: float = 0.1
-    ) -> list[Inspection | CodeSeen]:
+    def look(self, looks: Sequence[Look], timeout_s: float = 0.1) -> list[Inspection | CodeSeen]:
         """Ask for looks and take all that are ready, waiting at most `timeout_s` for the new ones."""
         if self._pending < 4 * _WORKERS:
             for each in looks:

@@ -28,7 +28,9 @@ def elsewhere(picture: Picture, each: Standing, ranks: Sequence[Standing]) -> li
     found = _network_threads(picture, each, ranks)
     if picture.silence_s(each.pid) < picture.policy.storage_patience_s:
         return found
-    text = f"{evidence.name(each)} is elsewhere, all {len(others)} other ranks wait for their devices"
+    text = (
+        f"{evidence.name(each)} is elsewhere, all {len(others)} other ranks wait for their devices"
+    )
     return [Evidence(EvidenceKind.STACK, text), *found]
 
 
@@ -59,9 +61,7 @@ def all_wait(picture: Picture, ranks: Sequence[Standing]) -> Finding | None:
     return Finding(Kind.HUNG, Cause.DEVICE_WAIT, since_ns, evidence=tuple(found), victims=victims)
 
 
-def _network_threads(
-    picture: Picture, each: Standing, ranks: Sequence[Standing]
-) -> list[Evidence]:
+def _network_threads(picture: Picture, each: Standing, ranks: Sequence[Standing]) -> list[Evidence]:
     """That NCCL's network thread is idle on this rank alone: it spins wherever an operation was launched.
 
     Known only of threads that were seen spinning before; ranks of one host may need none.

@@ -115,7 +115,9 @@ class Job:
             case _:
                 self.faults.observe(fact)
 
-    def _view(self, fact: _Sample | CodeSeen | ProcessSeen | ProcessExec | ProcessExit) -> ProcessView:
+    def _view(
+        self, fact: _Sample | CodeSeen | ProcessSeen | ProcessExec | ProcessExit
+    ) -> ProcessView:
         return self.members.view(fact.pid, fact.boottime_ns)
 
     def _on_thread(self, sample: ThreadSample) -> None:

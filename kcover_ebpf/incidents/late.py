@@ -46,6 +46,8 @@ def conclusion(job: Job, glances: Glances) -> Finding | None:
         return None
     if found.kind is Kind.WORKING and (lost := lost_before(job)) is not None:
         return lost
+    if found.kind is Kind.WORKING and (waits := device_waits(job, found)) is not None:
+        return waits
     if found.kind is Kind.LOST_LINK:
         return since_the_loss(job, name_the_ends(job, name_the_lost(job, found)))
     return held_here(job, found)
@@ -116,6 +118,30 @@ def lost_before(job: Job) -> Finding | None:
         since_ns=since_ns,
         rank=absent[0],
         evidence=tuple(found),
+        victims=tuple(each.pid for each in standings),
+    )
+
+
+def device_waits(job: Job, found: Finding) -> Finding | None:
+    """UNKNOWN, where ranks wait for their devices and none was seen at anything else; None for all other looks.
+
+    A healthy job in a long step looks the same.
+    """
+    standings = _standings(job)
+    waiting = [each for each in standings if each.state is State.ON_DEVICE]
+    silent_s = min(((job.now_ns - each.since_ns) / NS for each in standings), default=0.0)
+    nothing_else = all(each.state in WAITING for each in standings)
+    if not waiting or not nothing_else or found.cause not in QUIET or silent_s < _SILENCE_S:
+        return None
+    text = (
+        f"{len(waiting)} of {len(standings)} ranks wait for their devices, for at least {silent_s:.1f} s, "
+        "as in a long step"
+    )
+    return Finding(
+        kind=Kind.UNKNOWN,
+        cause=Cause.DEVICE_WAIT,
+        since_ns=min(each.since_ns for each in standings),
+        evidence=(Evidence(EvidenceKind.TIME, text),),
         victims=tuple(each.pid for each in standings),
     )
 
