@@ -22,8 +22,10 @@ _EAGER_WAITS = 10
 _EAGER_NS = 60 * NS
 _BASELINE_PERIOD_NS = 10 * NS
 _BASELINE_LOOKS = 2
-_CODE_PERIOD_NS = 30 * NS
-"""Pause before mappings are read anew: a driver's library is loaded late, code made at run time never has a name."""
+_CODE_PERIODS_NS = 2 * NS, 30 * NS
+"""Shortest and longest pause before mappings are read anew: libraries are loaded while a program is young, code made
+at run time never has a name.
+"""
 _BUSY_THREADS = 4
 """Side threads of a process whose stacks are read in one pass: NCCL's network threads are one a communicator."""
 
@@ -124,9 +126,12 @@ class Attention:
         lead = view.lead
         if lead is None:
             return []
-        stale = now_ns - view.code_read_ns >= _CODE_PERIOD_NS
+        shortest_ns, longest_ns = _CODE_PERIODS_NS
+        age_ns = view.code_read_ns - view.first_seen_ns
+        period_ns = min(max(shortest_ns, age_ns // 4), longest_ns)
+        stale = not view.code_read_ns or now_ns - view.code_read_ns >= period_ns
         unknown = lead.burning_since_ns is not None and view.code.at(lead.sample.user_ip) is None
-        wants_modules = unknown and (stale or not view.code_read_ns)
+        wants_modules = unknown and stale
         if wants_modules:
             view.code_read_ns = now_ns
         threads = [lead] if wants_modules or (self.suspicious and lead.is_unplaced) else []
