@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kcover_ebpf.incidents.verdict import EvidenceKind, Kind, Verdict
+from kcover_ebpf.incidents.verdict import (
+    EvidenceKind,
+    Kind,
+    Verdict,
+    independent_kinds,
+    suffices,
+)
 from kcover_ebpf.settings import Act
 
 
@@ -25,8 +31,8 @@ def decide(
 ) -> Decision:
     """The action for a new verdict, no further than `allowed`.
 
-    A job is ended only on an announced fault, or on two independent kinds of evidence of which one
-    says more than that time has passed; or when the policy's own hard limit has passed. A
+    A job is ended only on an announced fault, or on two independent kinds of evidence (one of them
+    says more than that time has passed); or when the policy's own hard limit has passed. A
     lost link is told at once, and ends a job only after `link_patience_s` without a byte.
     """
     if not verdict.kind.is_fault or allowed is Act.OBSERVE:
@@ -38,8 +44,8 @@ def decide(
     kinds = {each.kind for each in verdict.evidence}
     if verdict.kind is Kind.CRASHED or EvidenceKind.EVENT in kinds:
         return Decision(allowed, "announced fault", verdict)
-    if len(kinds) >= 2:
-        names = " and ".join(sorted(each.value for each in kinds))
+    if suffices(kinds):
+        names = " and ".join(sorted(each.value for each in independent_kinds(kinds)))
         return Decision(allowed, f"independent evidence: {names}", verdict)
     if hard_limit_s is not None and verdict.time_s - verdict.since_s >= hard_limit_s:
         return Decision(allowed, "hard limit of the policy", verdict)

@@ -51,9 +51,9 @@ class Policy:
     """A rank that makes effort while others wait (checkpoint, evaluation, compilation) is believed
     so long.
     """
-    storage_patience_s: float = 60.0
-    """Time for a storage call, an outside service or a helper program where nothing proves it
-    stuck.
+    storage_patience_s: float = 300.0
+    """Time for a storage call, an outside service or a helper program where nothing proves it stuck: servers
+    take minutes to fail over, objects to upload. Then it is reported, half-way to the frameworks' own 10 minutes.
     """
     link_patience_s: float = 8.0
     """Time for a lost link to come back before a job is ended for it; it is told before."""

@@ -16,6 +16,7 @@ from kcover_ebpf.cluster import inplace, replacing
 from kcover_ebpf.cluster.incident import Lost, Phase, Status
 from kcover_ebpf.cluster.kinds import must_train
 from kcover_ebpf.cluster.steps import Move, Turn, escalate, fail
+from kcover_ebpf.incidents.verdict import suffices
 
 _NO_AGENT_S = 60.0
 """Pods that stayed ready for so long count as recovered where no agent can see progress."""
@@ -82,8 +83,8 @@ def _progress(turn: Turn) -> Move:
         return Move(_recovered(turn, f"the job is {world.top.ended}"))
     merged = world.merged
     if merged is not None and merged.verdict.kind.is_fault and not merged.depends:
-        told = merged.is_announced or len({each.kind for each in merged.evidence}) > 1
-        if told and merged.verdict.since_s >= returned_s:
+        certain = suffices(each.kind for each in merged.evidence)
+        if certain and merged.verdict.since_s >= returned_s:
             cause = f"{merged.verdict.kind.value} {merged.verdict.cause.value}"
             return Move(escalate(turn, f"{cause} again before any progress"))
     nodes = {each.pod.node for each in world.live if each.pod.node and must_train(each.pod)}

@@ -102,8 +102,14 @@ def gather(seen: Sequence[Seen], now_s: float, policy: Policy) -> Gathered:
         thresholds_s=thresholds,
         known=known,
         left=left,
+        starting=_is_starting(seen, views),
     )
     return Gathered(picture, who)
+
+
+def _is_starting(seen: Sequence[Seen], views: Mapping[Pid, ProcessView]) -> bool:
+    sizes = [view.member.world_size or 0 for view in views.values() if view.member is not None]
+    return len(views) < max(sizes, default=0) and not any(each.report.trained for each in seen)
 
 
 def _pid(index: int, pid: int) -> Pid:

@@ -107,7 +107,8 @@ def _is_quiet(job: Job, picture: Picture) -> bool:
 
 def picture_of(job: Job, glances: Glances) -> Picture:
     """The picture of a job, in which those who only ask while nobody sends anything count as waiting."""
-    picture = job.picture()
+    # a look into the middle of a job never saw its start, and other hosts may have the ranks that are not here
+    picture = replace(job.picture(), starting=False)
     if not _is_quiet(job, picture):
         return picture
     since_ns = {pid: glances.asks_since_ns(pid) for pid in picture.ranks}
@@ -135,7 +136,8 @@ def judge_again(job: Job, picture: Picture, found: Finding) -> Finding:
     if named is not None and named.state is State.PEERS:
         # it gets no CPU, but it would only ask with it
         return again
-    if again.cause is Cause.TRAINING or startup.awaits_somebody(again, job.members, job.pace):
+    cycle = again.cause is Cause.WAIT_CYCLE
+    if again.cause is Cause.TRAINING or (cycle and startup.awaits_somebody(job.members, job.pace)):
         return found
     return again
 

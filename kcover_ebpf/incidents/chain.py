@@ -17,12 +17,15 @@ def split(picture: Picture, ranks: Sequence[Standing]) -> tuple[list[Standing], 
         for each in ranks
         if each.state is State.FUTEX and each.inspection is not None and each.inspection.stack
     }
-    odd = set(stacks.outliers(futexes, picture.known)) if len(ranks) > 1 else set()
+    # while ranks are missing, who came first waits for them elsewhere than who came last
+    comparable = len(ranks) > 1 and not picture.starting
+    odd = set(stacks.outliers(futexes, picture.known)) if comparable else set()
     # several ranks that spin wait busily for a device or for each other; a single one is at the end
     # of a chain
     spinning = [each for each in ranks if each.state is State.SPINNING]
     waits = WAITING | ({State.SPINNING} if len(spinning) > 1 else set())
-    if not odd and futexes and any(each.state in waits - {State.FUTEX} for each in ranks):
+    asking = any(each.state in waits - {State.FUTEX} for each in ranks)
+    if comparable and not odd and futexes and asking:
         # a busy waiter is in the collective for certain; a futex nobody ever left is not
         odd = {pid for pid, stack in futexes.items() if not picture.known.knows(stack)}
         on_device = sum(each.state is State.ON_DEVICE for each in ranks)

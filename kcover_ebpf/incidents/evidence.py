@@ -4,10 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kcover_ebpf.incidents import links
+from kcover_ebpf.incidents import links, stacks
 from kcover_ebpf.incidents.finding import Picture
-from kcover_ebpf.incidents.standing import EFFORT, Standing
+from kcover_ebpf.incidents.standing import EFFORT, Standing, State
 from kcover_ebpf.incidents.verdict import Evidence, EvidenceKind
+
+_ENDLESS = {
+    State.STOPPED: "only a signal from outside lets it go on",
+    State.FROZEN: "only its control group's freezer lets it go on",
+    State.SLEEP_LONG: "its sleep ends in ten minutes or later",
+}
+_PROVEN = {
+    State.STORAGE: "the storage answers nobody",
+    State.READ: "nobody has the other end open",
+    State.FUTEX: "it has no other thread that could wake it",
+}
+_INSIDE = frozenset(
+    {State.PEERS, State.FUTEX, State.READ, State.CHILD, State.SPINNING, State.OTHER}
+)
+"""Waits that only the job itself can end, so that a rank that is alone in one is odd. A rank in storage, a driver, a
+page fault or a call to a service is alone there in every healthy checkpoint and evaluation, too."""
 
 
 def time(picture: Picture, each: Standing) -> list[Evidence]:
@@ -52,15 +68,48 @@ def sender(picture: Picture, each: Standing) -> list[Evidence]:
     return [Evidence(EvidenceKind.EDGE, f"{name(each)} sent last {lag[1]:.2f} s before all others")]
 
 
-def odd_stack(picture: Picture, each: Standing) -> list[Evidence]:
-    """Its place in the code, if nobody was ever seen to wait there while healthy."""
-    if each.inspection is None or not each.inspection.stack or not picture.known.count:
+def endless(first: Standing, end: Standing) -> list[Evidence]:
+    """The state at the end of its chain, if nobody in the job can end that."""
+    why = _ENDLESS.get(end.state) or (_PROVEN.get(end.state) if end.proven else None)
+    if why is None and first.state is State.LOCK and end.pid != first.pid and _waits(end):
+        why = f"it holds the lock that {name(first)} waits for, and waits itself"
+    return [] if why is None else [Evidence(EvidenceKind.STATE, f"{name(end)}: {why}")]
+
+
+def is_inside(first: Standing, end: Standing) -> bool:
+    """True if what `first` waits for lies within the job, so that to be elsewhere than its peers is a fault.
+
+    What a loader, a lock's holder or a program it started waits for is not known well enough to say so.
+    """
+    if end.pid != first.pid or end.state not in _INSIDE:
+        return False
+    return end.state is not State.READ or bool(end.waits_for)
+
+
+def place(picture: Picture, each: Standing, ranks: Sequence[Standing]) -> list[Evidence]:
+    """Its place in the code, if it is a loop, one apart from its peers', or one where nobody waited while healthy."""
+    if each.state is State.SPINNING:
+        text = f"the registers of {name(each)} come back to a few values: a loop in place"
+        return [Evidence(EvidenceKind.STACK, text)]
+    look = each.inspection
+    if look is None or not look.stack:
         return []
-    if picture.known.knows(each.inspection.stack):
+    if picture.known.count and not picture.known.knows(look.stack):
+        text = f"{name(each)} waits where no rank ever waited while healthy"
+        return [Evidence(EvidenceKind.STACK, text)]
+    by_pid = {
+        other.pid: other.inspection.stack
+        for other in ranks
+        if other.inspection is not None and other.inspection.stack
+    }
+    if each.pid not in stacks.minority(stacks.groups(by_pid)):
         return []
-    return [
-        Evidence(EvidenceKind.STACK, f"{name(each)} waits where no rank ever waited while healthy")
-    ]
+    text = f"{name(each)} waits at another place than {len(by_pid) - 1} other ranks"
+    return [Evidence(EvidenceKind.STACK, text)]
+
+
+def _waits(each: Standing) -> bool:
+    return each.state in (State.PEERS, State.FUTEX, State.LOCK)
 
 
 def name(each: Standing) -> str:

@@ -228,7 +228,7 @@ class Job:
         if not self.attention.suspicious:
             return self._healthy()
         found = self.faults.located(judge(self.picture()), self.members.ranks)
-        if found.cause is Cause.TRAINING or startup.awaits_somebody(found, self.members, self.pace):
+        if found.cause is Cause.TRAINING:
             return self._healthy()
         silent_s = self.pace.silence_s(self.members.ranks, self.now_ns)
         return at_hard_limit(found, silent_s, self._policy, self.now_ns)
@@ -282,6 +282,7 @@ class Job:
             thresholds_s={pid: self.pace.threshold_s(pid) for pid in members.ranks},
             known=self.attention.known if self.pace.trained else KnownWaits(),
             whole=self._whole,
+            starting=startup.awaits_somebody(members, self.pace),
             stop_signals=self.announced.stops,
             left={pid: standings[pid] for pid in ranks if standings[pid].state is State.LEFT},
             cadence_known=self.pace.learned(members.ranks),

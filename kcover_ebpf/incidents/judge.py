@@ -46,7 +46,7 @@ def _held_alone(picture: Picture, ranks: Sequence[Standing]) -> Finding | None:
         cause = Cause.STOPPED if each.state is State.STOPPED else Cause.FROZEN
         found = [
             Evidence(
-                EvidenceKind.SINK,
+                EvidenceKind.STATE,
                 f"{evidence.name(each)} is {each.text}, {evidence.ago(picture, each)}",
             )
         ]
@@ -104,7 +104,12 @@ def _closed_window(picture: Picture, ranks: Sequence[Standing]) -> Finding | Non
     closed = links.closed_reader(picture.ranks, picture.ends)
     if closed is None or any(each.state in EFFORT for each in ranks):
         return None
+    if any(chain.is_effort(picture, each) for each in ranks):
+        return None
     reader = picture.standings[closed[0]]
+    if not evidence.is_inside(reader, chain.follow(picture, reader)):
+        # who waits for storage or a service does not read meanwhile
+        return None
     if picture.silence_s(reader.pid) < picture.thresholds_s[reader.pid]:
         return None
     text = f"{evidence.name(reader)} does not read: its peers wait to send it {closed[1]} B"
@@ -116,7 +121,8 @@ def _closed_window(picture: Picture, ranks: Sequence[Standing]) -> Finding | Non
 def _at_the_end_of_the_chain(picture: Picture, ranks: Sequence[Standing]) -> Finding | None:
     waiting, sinks = chain.split(picture, ranks)
     working = [each for each in sinks if chain.is_effort(picture, each)]
-    stuck = [each for each in sinks if each not in working]
+    at_work = {each.pid for each in working}
+    stuck = [each for each in sinks if each.pid not in at_work]
     if working:
         return _working(picture, working, waiting)
     if stuck:
@@ -171,7 +177,8 @@ def _stuck(
     if any(picture.silence_s(each.pid) < _VICTIM_S for each in others):
         return None
     found = _stuck_evidence(picture, first, end, ranks)
-    if not end.proven and (not others or first.rank is None):
+    certain = end.proven and end.state is State.STORAGE
+    if not certain and (not others or first.rank is None):
         return _alone(first, end, found)
     in_storage = sum(last.state is State.STORAGE for last in ends.values())
     if end.state is State.STORAGE and in_storage > 1:
@@ -208,16 +215,16 @@ def _stuck_evidence(
     found = [Evidence(EvidenceKind.SINK, text)]
     if end.pid != first.pid:
         text = f"it waits for process {end.pid}: {end.text}, {evidence.ago(picture, end)}"
-        found.append(Evidence(EvidenceKind.EDGE, text))
-    return [
-        *found,
-        *evidence.time(picture, first),
-        *evidence.peers(picture, first, ranks),
-        *evidence.unread(picture, first),
-        *evidence.sender(picture, first),
-        *evidence.odd_stack(picture, first),
-        *device.elsewhere(picture, first, ranks),
-    ]
+        found.append(Evidence(EvidenceKind.SINK, text))
+    found += evidence.endless(first, end)
+    found += evidence.time(picture, first) + evidence.peers(picture, first, ranks)
+    if evidence.is_inside(first, end):
+        found += evidence.unread(picture, first) + evidence.sender(picture, first)
+        found += evidence.place(picture, first, ranks)
+        found += device.elsewhere(picture, first, ranks)
+    elif end.state is State.SPINNING:
+        found += evidence.place(picture, end, ranks)
+    return found
 
 
 def _pids(ranks: Sequence[Standing]) -> tuple[Pid, ...]:

@@ -12,7 +12,7 @@ from kcover_ebpf.incidents.processes import NS, Effort, ProcessView
 from kcover_ebpf.incidents.ranks import Role
 from kcover_ebpf.incidents.standing import HELD, Scene, Standing, State
 from kcover_ebpf.incidents.threads import ThreadView
-from kcover_ebpf.incidents.waits import Wait, judge_wait
+from kcover_ebpf.incidents.waits import Wait, is_completing, judge_wait
 from kcover_ebpf.syscalls import SyscallTable
 
 _RECENT_NS = 1_500_000_000
@@ -58,7 +58,7 @@ def stand(view: ProcessView, scene: Scene) -> Standing:
         if look.boottime_ns >= lead.progress_ns
     ]
     wait = _state(view, lead, looks, scene)
-    effort = _effort(view, wait.state, scene)
+    effort = _effort(view, wait.state, looks, scene)
     state = wait.state if effort is None else _EFFORT_STATE[effort]
     last = looks[-1] if looks else None
     return Standing(
@@ -114,14 +114,16 @@ def _burning(lead: ThreadView) -> State:
     return State.SPINNING if lead.spins_in_place else State.COMPUTING
 
 
-def _effort(view: ProcessView, state: State, scene: Scene) -> Effort | None:
+def _effort(
+    view: ProcessView, state: State, looks: Sequence[Inspection], scene: Scene
+) -> Effort | None:
     if state in HELD or state in (State.MOVING, State.SPINNING, State.COMPUTING):
         return None
     if state is State.STORAGE:
         # one long call: its bytes are charged when it begins, so they are remembered for longer
         quiet_ns = scene.now_ns - view.storage_moved_ns
         moved = view.storage_moved_ns and quiet_ns <= _STORAGE_WINDOW_NS
-        return Effort.STORAGE if moved else None
+        return Effort.STORAGE if moved or is_completing(looks) else None
     # only what was done during the wait can explain it
     since_ns = max(_since(view.threads[Tid(view.pid)], view), scene.now_ns - _EFFORT_WINDOW_NS)
     own = view.latest_effort(since_ns)
@@ -149,7 +151,8 @@ def _since(lead: ThreadView, view: ProcessView) -> int:
     # A thread that only wakes to wait again left a CPU a moment ago, and each time its arguments may lie elsewhere;
     # it has been here since it last did something else.
     progress_ns = max(lead.progress_ns, view.peer_bytes_ns)
-    return min(lead.sample.idle_since_ns, progress_ns or lead.sample.site_since_ns)
+    since_ns = min(lead.sample.idle_since_ns, progress_ns or lead.sample.site_since_ns)
+    return max(since_ns, lead.burnt_until_ns)
 
 
 def describe(

@@ -15,7 +15,10 @@ _CYCLE_FLOOR_S = 6.0
 
 
 def standstill(picture: Picture, ranks: Sequence[Standing]) -> Finding | None:
-    """What holds a job in which every rank waits; None while it has not lasted long enough."""
+    """What holds a job in which every rank waits; None while it has not lasted long enough.
+
+    A start in which ranks are still missing looks like every one of these but the first.
+    """
     if not ranks:
         return None
     silent = {each.pid: picture.silence_s(each.pid) for each in ranks}
@@ -28,6 +31,8 @@ def standstill(picture: Picture, ranks: Sequence[Standing]) -> Finding | None:
         text = f"{evidence.name(gone)} left with exit code 0 while the others still wait for it"
         found = [Evidence(EvidenceKind.EVENT, text), *evidence.time(picture, ranks[0])]
         return blame(Kind.HUNG, Cause.LEFT_EARLY, gone, found, ranks)
+    if picture.starting:
+        return None
     if any(each.state is State.ON_DEVICE for each in ranks):
         # what was sent last, and when, tells nothing about who waits for a device
         return device.all_wait(picture, ranks)

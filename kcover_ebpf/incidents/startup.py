@@ -43,10 +43,9 @@ def missing_rank(members: Members, pace: Pace, now_ns: int, policy: Policy) -> F
     )
 
 
-def awaits_somebody(found: Finding, members: Members, pace: Pace) -> bool:
-    """True while a job stands still because a rank has not come yet: that is how every start looks."""
-    incomplete = len(members.all_ranks) < (members.world_size or 0)
-    return found.cause is Cause.WAIT_CYCLE and incomplete and not pace.trained
+def awaits_somebody(members: Members, pace: Pace) -> bool:
+    """True while a rank has not come yet and the job never trained: those who came wait for it."""
+    return len(members.all_ranks) < (members.world_size or 0) and not pace.trained
 
 
 def unsampled_rank(members: Members, now_ns: int) -> Finding | None:

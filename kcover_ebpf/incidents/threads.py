@@ -36,6 +36,7 @@ _NAPS_PER_S = 50
 """More voluntary switches a second out of a sleep: it sleeps for milliseconds and asks again."""
 _NAP_CPU_NS = 100_000
 """CPU between two naps at most: who only asks needs 10 to 50 us, in Python too; more is work between waits."""
+_HELD = (TaskState.STOPPED, TaskState.FROZEN, TaskState.TRACED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,10 @@ class ThreadView:
     """CPU time when that began."""
     burn_delay_ns: int = 0
     """Run delay when that began."""
+    burnt_until_ns: int = 0
+    """End of its last uninterrupted use of a CPU, late by at most a pass; 0 before the first.
+    No wait is older: the kernel's own mark of it is as early as that use began.
+    """
     delay_share: float = 0.0
     """Share of the last interval in which it wanted a CPU and got none."""
     glimpses: deque[_Glimpse] = field(default_factory=lambda: deque(maxlen=_WINDOW))
@@ -94,10 +99,15 @@ class ThreadView:
         share = self.cpu_share = cpu_share(before, sample)
         wanted = 1.0 if _starved(before, sample) else busy_share(before, sample)
         busy = share >= BUSY_SHARE or (sample.state is TaskState.RUNNING and wanted >= BUSY_SHARE)
+        busy = busy and sample.state not in _HELD
         self.delay_share = wanted - share
         was_burning = self.burning_since_ns is not None
         if not busy:
             self.burning_since_ns, self._code = None, None
+            if was_burning:
+                # it sleeps where it was caught burning, perhaps, and still did something else before
+                self.burnt_until_ns = _left_cpu_ns(before, sample)
+                self.progress_ns = max(self.progress_ns, self.burnt_until_ns)
         elif self.burning_since_ns is None:
             self.burning_since_ns = before.boottime_ns
             self.burn_cpu_ns, self.burn_delay_ns = before.cpu_ns, before.run_delay_ns
@@ -111,7 +121,7 @@ class ThreadView:
         if progressed and not is_tick(before, sample, share):
             self.progress_ns = sample.boottime_ns
             return True
-        return False
+        return was_burning and not busy
 
     def on_stack(self, code: Code | None, at_ns: int) -> bool:
         """Take whose code a burning thread was called from; True if that is progress."""
@@ -198,6 +208,12 @@ def _starved(before: ThreadSample, after: ThreadSample) -> bool:
     """
     ready = before.state is after.state is TaskState.RUNNING
     return ready and (before.cpu_ns, before.run_delay_ns) == (after.cpu_ns, after.run_delay_ns)
+
+
+def _left_cpu_ns(before: ThreadSample, after: ThreadSample) -> int:
+    # what it used since the pass before, it used at once: it was burning
+    used_ns = after.cpu_ns - before.cpu_ns + after.run_delay_ns - before.run_delay_ns
+    return min(before.boottime_ns + max(0, used_ns), after.boottime_ns)
 
 
 def is_tick(before: ThreadSample, after: ThreadSample, share: float) -> bool:

@@ -1,7 +1,8 @@
-"""What is said about a job: the vocabulary of verdicts, causes and evidence. No logic."""
+"""What is said about a job: the vocabulary of verdicts, causes and evidence, and which evidence is independent."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -81,14 +82,18 @@ class Cause(Enum):
 
 
 class EvidenceKind(Enum):
-    """Independent ways of knowing. A shutdown needs two of them, or one `EVENT`."""
+    """Ways of knowing; `suffices` says which of them together may end a job."""
 
     EVENT = "event"
     """The kernel announced it: exit, signal, out of memory."""
     TIME = "time"
     """No progress for longer than this job ever was silent while healthy."""
     SINK = "sink"
-    """The state of the thread at the end of the wait chain."""
+    """Where the thread at the end of the wait chain is, and for how long."""
+    STATE = "state"
+    """A state that nobody in the job can end: stopped or frozen alone, a sleep without end, a circle of
+    locks, storage that answers nobody.
+    """
     EDGE = "edge"
     """Bytes, queues and times of connections between processes."""
     STACK = "stack"
@@ -97,6 +102,24 @@ class EvidenceKind(Enum):
     """All other ranks wait."""
     COLLECTIVE = "collective"
     """How many operations each rank launched, by the job's own NCCL."""
+
+
+_ONE_CLOCK = frozenset({EvidenceKind.TIME, EvidenceKind.SINK, EvidenceKind.PEERS})
+
+
+def independent_kinds(kinds: Iterable[EvidenceKind]) -> frozenset[EvidenceKind]:
+    """The kinds that are independent by construction.
+
+    "Longer than ever before", "asleep or busy for so long" and "all peers wait" read one clock: a
+    healthy long step shows all three. They count once, as `TIME`.
+    """
+    return frozenset(EvidenceKind.TIME if each in _ONE_CLOCK else each for each in kinds)
+
+
+def suffices(kinds: Iterable[EvidenceKind]) -> bool:
+    """True if evidence of these kinds may end a job: an announcement, or two independent kinds."""
+    independent = independent_kinds(kinds)
+    return EvidenceKind.EVENT in independent or len(independent) > 1
 
 
 @dataclass(frozen=True, slots=True)

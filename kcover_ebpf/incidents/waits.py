@@ -15,6 +15,8 @@ from kcover_ebpf.syscalls import Family
 
 SLEEP_CAP_S = 600.0
 """A timed wait that ends later than this is as good as endless for the ranks that wait for it."""
+_FUTEX_PRIVATE = 128
+"""FUTEX_PRIVATE_FLAG (include/uapi/linux/futex.h)."""
 _STREAM_KINDS = frozenset({"pipe", "unix"})
 
 
@@ -37,7 +39,9 @@ def judge_wait(
     if family is Family.IOCTL:
         return Wait(State.ON_DEVICE if _awaits_device(sample, look) else State.DEVICE)
     if family is Family.FUTEX:
-        return Wait(State.HELPED if _is_helped(view, sample, scene) else State.FUTEX)
+        if _is_helped(view, sample, scene):
+            return Wait(State.HELPED)
+        return Wait(State.FUTEX, _is_forsaken(view, sample))
     if family is Family.SLEEP:
         return Wait(_sleeping(look, scene))
     if family is Family.CHILD:
@@ -48,7 +52,7 @@ def judge_wait(
     on_files = _on_files(view, sample, family, looks, scene)
     if on_files is not None:
         return on_files
-    if sample.state is TaskState.UNINTERRUPTIBLE or family is Family.FILE:
+    if sample.state is TaskState.UNINTERRUPTIBLE or family in (Family.FILE, Family.ASYNC_IO):
         return Wait(State.STORAGE, _storage_proven(looks))
     return Wait(State.OTHER)
 
@@ -75,6 +79,13 @@ def _is_helped(view: ProcessView, sample: ThreadSample, scene: Scene) -> bool:
     return in_storage or (scene.all_here and scene.ends.asked_outside_ns(view) >= began_ns)
 
 
+def _is_forsaken(view: ProcessView, sample: ThreadSample) -> bool:
+    # alone in its process, at a futex that no other process can reach, without a time-out: what a
+    # process forked beside a held lock comes to
+    alone = view.totals is not None and view.totals.thread_count == 1
+    return alone and bool(sample.args[1] & _FUTEX_PRIVATE) and sample.args[3] == 0
+
+
 def _sleeping(look: Inspection | None, scene: Scene) -> State:
     if look is None or look.deadline_ns is None:
         return State.SLEEPING
@@ -92,8 +103,9 @@ def _on_files(
     look = looks[-1] if looks else None
     files = look.files if look is not None else ()
     kinds = {scene.kind(view.pid, each) for each in files}
-    if "fifo" in kinds or (look is not None and look.wait_channel in _FIFO_CHANNELS):
-        return Wait(State.READ, waits_for=_holders(view, files, scene))
+    opening = look is not None and look.wait_channel in _FIFO_CHANNELS
+    if opening or "fifo" in kinds:
+        return Wait(State.READ, opening, _holders(view, files, scene))
     if "file" in kinds and family in (Family.READ, Family.WRITE, Family.FILE):
         return Wait(State.STORAGE, _storage_proven(looks))
     if "tcp" in kinds:
@@ -129,30 +141,36 @@ def _holders(view: ProcessView, files: Sequence[WaitedFile], scene: Scene) -> tu
 
 # fs/pipe.c: the open of a FIFO waits for its partner in this function
 _FIFO_CHANNELS = frozenset({"wait_for_partner"})
-# fs/fuse, net/sunrpc and others: waits that end only when a server answers
-_SERVER_CHANNELS = ("request_wait_answer", "fuse_", "rpc_wait", "nfs", "ceph", "cl_sync", "ptlrpc")
 # fs/super.c: a writer held off by freeze_super()
 _FREEZE_CHANNELS = ("percpu_rwsem", "sb_start_write", "__sb_start_write")
 _FREEZE_PATIENCE_NS = 2 * NS
-_SERVER_PATIENCE_NS = 6 * NS
-_DEVICE_PATIENCE_NS = 8 * NS
+_ANSWER_PATIENCE_NS = 45 * NS
+"""Drivers give a request 30 s (SCSI, NVMe) before they abort it, reset the device and try again."""
+
+
+def is_completing(looks: Sequence[Inspection]) -> bool:
+    """True if the device or server that a thread waits for answered requests between the last two looks."""
+    if len(looks) < 2:
+        return False
+    before, last = looks[-2].storage, looks[-1].storage
+    if before is None or last is None or before.device != last.device:
+        return False
+    return last.completed_count > before.completed_count
 
 
 def _storage_proven(looks: Sequence[Inspection]) -> bool:
-    # Slow storage ends by itself, so only what cannot end counts: a frozen file system, a suspended
-    # device, a device that completed none of the requests in flight, a server that answered
-    # nothing.
+    # Slow storage ends by itself, however long one call lasts: a close may upload a whole file. Only what answers
+    # nobody counts: a frozen file system, a suspended device, requests in flight of which none
+    # was completed.
     if not looks:
         return False
     first, last = looks[0], looks[-1]
     span_ns = last.boottime_ns - first.boottime_ns
     if any(word in last.wait_channel for word in _FREEZE_CHANNELS):
         return span_ns >= _FREEZE_PATIENCE_NS
-    if any(last.wait_channel.startswith(word) for word in _SERVER_CHANNELS):
-        return span_ns >= _SERVER_PATIENCE_NS
     if last.storage is None or first.storage is None:
         return False
     if last.storage.suspended:
         return True
     stalled = last.storage.completed_count == first.storage.completed_count
-    return stalled and last.storage.inflight_count > 0 and span_ns >= _DEVICE_PATIENCE_NS
+    return stalled and last.storage.inflight_count > 0 and span_ns >= _ANSWER_PATIENCE_NS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind, Verdict
+from kcover_ebpf.incidents.verdict import Cause, Kind, Verdict, suffices
 from kcover_ebpf.report import culprit_text
 
 _NEXT = {
@@ -42,7 +42,6 @@ _DEVICE_WAIT = (
     "look again after the longest step of this job: who still waits by then hangs; "
     "NCCL_RAS (2.24 or newer) or nvidia-smi tells which device does nothing"
 )
-_ENOUGH_KINDS = 2
 
 
 def next_step(verdict: Verdict) -> str:
@@ -71,8 +70,7 @@ def next_step(verdict: Verdict) -> str:
 def doubt(verdict: Verdict) -> list[str]:
     """Why the verdict may be wrong, as sentences; empty where nothing speaks against it."""
     said = []
-    kinds = {each.kind for each in verdict.evidence}
-    if verdict.kind.is_fault and EvidenceKind.EVENT not in kinds and len(kinds) < _ENOUGH_KINDS:
+    if verdict.kind.is_fault and not suffices(each.kind for each in verdict.evidence):
         said.append("it rests on one kind of evidence only")
     if verdict.kind.is_fault and verdict.culprit is None:
         said.append("no rank stands out, so nobody is named")

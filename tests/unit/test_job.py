@@ -244,8 +244,11 @@ def test_a_rank_that_waits_for_a_file_lock(holder: int, at_the_end: str | None) 
     (verdict,) = faults(stage)
     assert verdict.culprit is not None
     assert (verdict.kind, verdict.cause, verdict.culprit.rank) == (Kind.HUNG, Cause.BLOCKED_LOCK, 1)
-    edges = [each.text for each in verdict.evidence if each.kind is EvidenceKind.EDGE]
-    assert any(at_the_end in text for text in edges) if at_the_end else not edges
+    texts = [each.text for each in verdict.evidence if each.kind is EvidenceKind.SINK]
+    assert (len(texts) > 1) == (at_the_end is not None)
+    assert at_the_end is None or at_the_end in texts[1]
+    circle = any(each.kind is EvidenceKind.STATE for each in verdict.evidence)
+    assert circle == (at_the_end is not None)
 
 
 def test_of_a_rank_that_sleeps_with_a_lock_and_one_that_wants_it_the_sleeper_is_named() -> None:

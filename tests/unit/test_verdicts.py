@@ -52,6 +52,9 @@ FAULTS: dict[str, tuple[Callable[[Stage, Proc], None], Cause]] = {
     "driver": (lambda s, p: s.become(p, "ioctl"), Cause.DRIVER_STUCK),
 }
 
+# reported, but a slow device or server looks the same
+UNPROVEN = {"fault", "driver"}
+
 
 @pytest.mark.parametrize("name", FAULTS)
 @pytest.mark.parametrize("rank", [0, 3])
@@ -68,7 +71,8 @@ def test_a_rank_that_cannot_go_on_is_named(name: str, rank: int) -> None:
     assert verdict.culprit.rank == rank
     assert verdict.cause is cause
     assert verdict.time_s - began_ns / NS < 10
-    assert decide(verdict, Act.SHUTDOWN).act is Act.SHUTDOWN
+    ends = decide(verdict, Act.SHUTDOWN).act is Act.SHUTDOWN
+    assert ends == (name not in UNPROVEN)
 
 
 def test_a_stopped_rank_is_named_after_two_seconds() -> None:
@@ -276,7 +280,7 @@ def test_storage_with_requests_in_flight_and_none_completed_is_stuck() -> None:
     file = WaitedFile(3, "file", "/data/x", Inode(0), "8:0", "ext4")
     stage.become(stage.rank(0), "write", files=(file,), storage=state)
     all_wait(stage, 0)
-    verdict = stage.run(15)
+    verdict = stage.run(60)
     assert verdict is not None
     assert verdict.cause is Cause.STORAGE
     assert verdict.culprit is not None
