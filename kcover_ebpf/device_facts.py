@@ -261,6 +261,16 @@ class DeviceFault:
     """Of a GPU, as NVML and device plug-ins write it; empty for other devices."""
 
 
+@dataclass(frozen=True, slots=True)
+class FabricMoved:
+    """Data went over the RDMA ports that a process has open; all of this host that have them open share it."""
+
+    boottime_ns: int
+    pid: Pid
+    bytes_count: int
+    """Sent and received since the reading before, about a second earlier."""
+
+
 DeviceFact = (
     XidSighting
     | XidReported
@@ -275,5 +285,6 @@ DeviceFact = (
     | PortChange
     | BlockError
     | DriverCall
+    | FabricMoved
     | DeviceFault
 )

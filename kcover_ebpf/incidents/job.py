@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from kcover_ebpf.device_facts import FabricMoved
 from kcover_ebpf.facts import (
     DescriptorSample,
     Fact,
@@ -82,9 +83,6 @@ class Job:
                 self._view(fact).descriptors[fact.fd, fact.inode] = fact
             case Inspection():
                 self.attention.on_look(fact)
-            case CodeSeen():
-                if self._view(fact).on_code(fact):
-                    self._progress(fact.pid, fact.boottime_ns)
             case TcpRetransmit():
                 self.loss.observe(fact, self.members.ranks)
             case Tick():
@@ -113,10 +111,16 @@ class Job:
                 if fact.moving:
                     self._restart_clocks(fact.boottime_ns)
             case _:
-                self.faults.observe(fact)
+                self._on_rest(fact)
+
+    def _on_rest(self, fact: Fact) -> None:
+        if not isinstance(fact, CodeSeen | FabricMoved):
+            self.faults.observe(fact)
+        elif self._view(fact).on_clock(fact):
+            self._progress(fact.pid, fact.boottime_ns)
 
     def _view(
-        self, fact: _Sample | CodeSeen | ProcessSeen | ProcessExec | ProcessExit
+        self, fact: _Sample | CodeSeen | FabricMoved | ProcessSeen | ProcessExec | ProcessExit
     ) -> ProcessView:
         return self.members.view(fact.pid, fact.boottime_ns)
 

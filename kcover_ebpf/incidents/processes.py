@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from kcover_ebpf.device_facts import FabricMoved
 from kcover_ebpf.facts import (
     DescriptorSample,
     ProcessExit,
@@ -14,6 +15,7 @@ from kcover_ebpf.facts import (
 )
 from kcover_ebpf.host_facts import CodeSeen, ProcessSeen
 from kcover_ebpf.ids import Inode, Pid, Tid
+from kcover_ebpf.incidents.clocks import ByteClock
 from kcover_ebpf.incidents.code import CodeMap, of_stack
 from kcover_ebpf.incidents.ranks import Membership
 from kcover_ebpf.incidents.threads import ThreadView
@@ -25,6 +27,8 @@ _IO_RATE = 16 * 1024
 _CHARS_RATE = 256 * 1024
 _TYPICAL_SHARE = 0.1
 _BYTES_FLOOR = 512
+_FABRIC_FLOOR = 64 * 1024
+"""Bytes a second over all ports: connection management and heartbeats need hundreds."""
 _MOST_THREADS = 4096
 
 
@@ -59,6 +63,8 @@ class ProcessView:
     """Pages fetched from storage or swap a second, over the last pass."""
     peer_bytes_ns: int = 0
     """Last time that more than heartbeats went over its connections."""
+    fabric: ByteClock = field(default_factory=lambda: ByteClock(_FABRIC_FLOOR))
+    """The RDMA ports that it has open."""
     code: CodeMap = field(default_factory=CodeMap)
     """Its executable mappings; empty until they were read."""
     code_read_ns: int = 0
@@ -82,8 +88,10 @@ class ProcessView:
         progressed = view.observe(sample, table, self.code)
         return progressed and sample.tid == Tid(self.pid)
 
-    def on_code(self, seen: CodeSeen) -> bool:
-        """Take where a burning thread was called from; True if it shows progress of the lead thread."""
+    def on_clock(self, seen: CodeSeen | FabricMoved) -> bool:
+        """Take where a burning thread was called from, or bytes; True if that shows progress of the process."""
+        if isinstance(seen, FabricMoved):
+            return self.fabric.observe(seen.bytes_count, seen.boottime_ns)
         if seen.modules:
             self.code, self.code_read_ns = CodeMap(seen.modules), seen.boottime_ns
         view = self.threads.get(seen.tid)

@@ -13,7 +13,10 @@ MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 40
 
 # File, or file:function -> why it may be longer.
-EXEMPT: dict[str, str] = {}
+EXEMPT: dict[str, str] = {
+    "incidents/job.py": "one place for the facts of a job, each of one line; below the coming limit of 400",
+    "hardware/watch.py": "the same for devices",
+}
 
 
 def function_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
