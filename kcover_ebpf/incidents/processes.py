@@ -25,7 +25,6 @@ NS = 1_000_000_000
 _COMPUTE_SHARE = 0.05
 _IO_RATE = 16 * 1024
 _CHARS_RATE = 256 * 1024
-_TYPICAL_SHARE = 0.1
 _BYTES_FLOOR = 512
 _FABRIC_FLOOR = 64 * 1024
 """Bytes a second over all ports: connection management and heartbeats need hundreds."""
@@ -69,8 +68,7 @@ class ProcessView:
     """Its executable mappings; empty until they were read."""
     code_read_ns: int = 0
     """When they were read last; 0 before."""
-    _peer_bytes: int = 0
-    _typical_bytes: float = 0.0
+    _peers: ByteClock = field(default_factory=lambda: ByteClock(_BYTES_FLOOR))
 
     @property
     def lead(self) -> ThreadView | None:
@@ -158,16 +156,15 @@ class ProcessView:
 
     def on_peer_bytes(self, moved: int, now_ns: int) -> bool:
         """Note the bytes of one pass over connections to other ranks; True if they are more than heartbeats."""
-        if moved <= 0:
-            return False
-        enough = moved >= max(_BYTES_FLOOR, _TYPICAL_SHARE * self._typical_bytes)
-        # a slow average over the passes that carried payload: a heartbeat alone never becomes
-        # typical
+        enough = self._peers.observe(moved, now_ns)
         if enough:
-            weight = 0.1 if self._typical_bytes else 1.0
-            self._typical_bytes += weight * (moved - self._typical_bytes)
             self.peer_bytes_ns = now_ns
         return enough
+
+    @property
+    def data_ns(self) -> int:
+        """Last time that more than heartbeats came or went, over connections or RDMA ports; 0 before the first."""
+        return max(self.peer_bytes_ns, self.fabric.moved_ns)
 
     def latest_effort(self, since_ns: int) -> Effort | None:
         """The most recent kind of effort in a pass that began after `since_ns`; None if there was none."""
