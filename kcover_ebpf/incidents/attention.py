@@ -27,7 +27,7 @@ _CODE_PERIODS_NS = 2 * NS, 30 * NS
 at run time never has a name.
 """
 _BUSY_THREADS = 4
-"""Side threads of a process whose stacks are read in one pass: NCCL's network threads are one a communicator."""
+"""Threads of a process whose stacks are read in one pass: NCCL's network threads are one a communicator."""
 
 
 class Attention:
@@ -123,22 +123,30 @@ class Attention:
 
     def _burning(self, view: ProcessView, now_ns: int) -> list[Look]:
         """Threads that burn a CPU: in calm times only where the code of a process lies is read, once."""
-        lead = view.lead
-        if lead is None:
+        burning = [each for each in view.threads.values() if each.is_unplaced]
+        if not burning:
             return []
+        burning.sort(key=lambda each: (each is not view.lead, -each.cpu_share))
+        looks = []
+        if self._is_stale(view, now_ns):
+            unknown = (each for each in burning if view.code.at(each.sample.user_ip) is None)
+            if (first := next(unknown, None)) is not None:
+                view.code_read_ns = now_ns
+                looks.append(_code_look(view, first, wants_modules=True))
+        if self.suspicious and view.code:
+            for each in burning[:_BUSY_THREADS]:
+                since_ns = max(each.burning_since_ns or 0, each.progress_ns)
+                if now_ns - each.asked_ns >= look_period_ns(now_ns - since_ns):
+                    each.asked_ns = now_ns
+                    looks.append(_code_look(view, each))
+        return looks
+
+    @staticmethod
+    def _is_stale(view: ProcessView, now_ns: int) -> bool:
         shortest_ns, longest_ns = _CODE_PERIODS_NS
         age_ns = view.code_read_ns - view.first_seen_ns
         period_ns = min(max(shortest_ns, age_ns // 4), longest_ns)
-        stale = not view.code_read_ns or now_ns - view.code_read_ns >= period_ns
-        unknown = lead.burning_since_ns is not None and view.code.at(lead.sample.user_ip) is None
-        wants_modules = unknown and stale
-        if wants_modules:
-            view.code_read_ns = now_ns
-        threads = [lead] if wants_modules or (self.suspicious and lead.is_unplaced) else []
-        if self.suspicious and view.code:
-            busy = (each for each in view.side_threads if each.is_unplaced)
-            threads += sorted(busy, key=lambda each: -each.cpu_share)[:_BUSY_THREADS]
-        return [_code_look(view, each, wants_modules and each is lead) for each in threads]
+        return not view.code_read_ns or now_ns - view.code_read_ns >= period_ns
 
     def _request(self, view: ProcessView, now_ns: int) -> Look | None:
         lead = view.lead
@@ -153,7 +161,7 @@ class Attention:
         return Look(view.pid, lead.sample.tid, lead.sample.idle_since_ns)
 
 
-def _code_look(view: ProcessView, thread: ThreadView, wants_modules: bool) -> Look:
+def _code_look(view: ProcessView, thread: ThreadView, *, wants_modules: bool = False) -> Look:
     sample = thread.sample
     return Look(view.pid, sample.tid, sample.idle_since_ns, sample.user_sp, wants_modules)
 

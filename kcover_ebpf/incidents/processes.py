@@ -28,6 +28,8 @@ _CHARS_RATE = 256 * 1024
 _BYTES_FLOOR = 512
 _FABRIC_FLOOR = 64 * 1024
 """Bytes a second over all ports: connection management and heartbeats need hundreds."""
+_REST_NS = 30 * NS
+"""A first thread that sleeps for so long while another one works is not the one that trains."""
 _MOST_THREADS = 4096
 
 
@@ -68,12 +70,33 @@ class ProcessView:
     """Its executable mappings; empty until they were read."""
     code_read_ns: int = 0
     """When they were read last; 0 before."""
+    _worker: Tid | None = None
+    """A thread that works while the first one sleeps."""
     _peers: ByteClock = field(default_factory=lambda: ByteClock(_BYTES_FLOOR))
 
     @property
     def lead(self) -> ThreadView | None:
-        """The thread that stands for the process: its first one (frameworks train in it)."""
-        return self.threads.get(Tid(self.pid))
+        """The thread that stands for the process: its first one (frameworks train in it).
+
+        Or the one that works while the first sleeps, as where an actor runs the training in a thread of its own;
+        until the first goes on.
+        """
+        first = self.threads.get(Tid(self.pid))
+        other = self.threads.get(self._worker) if self._worker is not None else None
+        if first is None or other is None or first.progress_ns >= other.progress_ns:
+            return first
+        return other
+
+    def _choose_worker(self, now_ns: int) -> None:
+        first = self.threads.get(Tid(self.pid))
+        if first is None or first.burning_since_ns is not None:
+            return
+        rested_ns = max(first.progress_ns, self.first_seen_ns)
+        if now_ns - rested_ns < _REST_NS:
+            return
+        working = [each for each in self.threads.values() if each.works_since(rested_ns)]
+        if working:
+            self._worker = max(working, key=lambda each: each.sample.cpu_ns).sample.tid
 
     def on_thread(self, sample: ThreadSample, table: SyscallTable) -> bool:
         """Take a sample; True if it shows progress of the lead thread."""
@@ -84,7 +107,10 @@ class ProcessView:
             view = self.threads[sample.tid] = ThreadView(sample)
             return False
         progressed = view.observe(sample, table, self.code)
-        return progressed and sample.tid == Tid(self.pid)
+        return progressed and self._stands_for(sample.tid)
+
+    def _stands_for(self, tid: Tid) -> bool:
+        return tid in (Tid(self.pid), self._worker)
 
     def on_clock(self, seen: CodeSeen | FabricMoved) -> bool:
         """Take where a burning thread was called from, or bytes; True if that shows progress of the process."""
@@ -94,12 +120,13 @@ class ProcessView:
             self.code, self.code_read_ns = CodeMap(seen.modules), seen.boottime_ns
         view = self.threads.get(seen.tid)
         progressed = view is not None and view.on_stack(of_stack(seen.stack), seen.boottime_ns)
-        return progressed and seen.tid == Tid(self.pid)
+        return progressed and self._stands_for(seen.tid)
 
     @property
     def side_threads(self) -> list[ThreadView]:
         """All known threads but the lead one."""
-        return [view for tid, view in self.threads.items() if tid != Tid(self.pid)]
+        lead = self.lead
+        return [view for view in self.threads.values() if view is not lead]
 
     def on_exec(self) -> None:
         """It became another program."""
@@ -109,12 +136,13 @@ class ProcessView:
         # the end of a thread is not told; in a process that keeps making new ones the oldest samples go
         oldest = sorted(self.threads.values(), key=lambda each: each.sample.boottime_ns)
         for each in oldest[: _MOST_THREADS // 2]:
-            if each.sample.tid != Tid(self.pid):
+            if not self._stands_for(each.sample.tid):
                 del self.threads[each.sample.tid]
 
     def on_totals(self, totals: ProcessTotals) -> None:
         """Take the sums of one pass and derive the effort made since the pass before."""
         before, self.totals = self.totals, totals
+        self._choose_worker(totals.boottime_ns)
         if before is None or totals.boottime_ns <= before.boottime_ns:
             return
         interval_ns = totals.boottime_ns - before.boottime_ns

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from kcover_ebpf.facts import TaskState, ThreadSample
 from kcover_ebpf.host_facts import Inspection
-from kcover_ebpf.ids import Tid
 from kcover_ebpf.incidents.code import Code
 from kcover_ebpf.incidents.processes import NS, Effort, ProcessView
 from kcover_ebpf.incidents.ranks import Role
@@ -58,7 +57,7 @@ def stand(view: ProcessView, scene: Scene) -> Standing:
         if look.boottime_ns >= lead.progress_ns
     ]
     wait = _state(view, lead, looks, scene)
-    effort = _effort(view, wait.state, looks, scene)
+    effort = _effort(view, lead, wait.state, looks, scene)
     state = wait.state if effort is None else _EFFORT_STATE[effort]
     last = looks[-1] if looks else None
     return Standing(
@@ -115,7 +114,7 @@ def _burning(lead: ThreadView) -> State:
 
 
 def _effort(
-    view: ProcessView, state: State, looks: Sequence[Inspection], scene: Scene
+    view: ProcessView, lead: ThreadView, state: State, looks: Sequence[Inspection], scene: Scene
 ) -> Effort | None:
     if state in HELD or state in (State.MOVING, State.SPINNING, State.COMPUTING):
         return None
@@ -125,7 +124,7 @@ def _effort(
         moved = view.storage_moved_ns and quiet_ns <= _STORAGE_WINDOW_NS
         return Effort.STORAGE if moved or is_completing(looks) else None
     # only what was done during the wait can explain it
-    since_ns = max(_since(view.threads[Tid(view.pid)], view), scene.now_ns - _EFFORT_WINDOW_NS)
+    since_ns = max(_since(lead, view), scene.now_ns - _EFFORT_WINDOW_NS)
     own = view.latest_effort(since_ns)
     if own is not None or state not in _MAY_WAIT_FOR_CHILDREN:
         return own

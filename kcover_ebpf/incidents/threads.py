@@ -32,6 +32,9 @@ the time is found so once in 32 looks, and then for a moment: the silence of a s
 """
 _FRESH_NS = 500_000_000
 """Code words that were read later than this after a sample say nothing about it."""
+_SIGNS = 8
+_WORK_SHARE = 0.1
+"""Heartbeats and stores need a hundredth of a CPU."""
 _NAPS_PER_S = 50
 """More voluntary switches a second out of a sleep: it sleeps for milliseconds and asks again."""
 _NAP_CPU_NS = 100_000
@@ -73,8 +76,12 @@ class ThreadView:
     """Share of the last interval that it spent on a CPU."""
     naps_since_ns: int | None = None
     """Since when it sleeps for milliseconds again and again; None while it does not."""
+    signs: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_SIGNS))
+    """(boottime, its CPU time) of the last passes that saw progress."""
     proxy: bool = False
     """It was seen burning a CPU for the collective library: it moves data for the device."""
+    asked_ns: int = 0
+    """When its stack was asked for last while it burned; 0 before."""
     _code: Code | None = None
     """Where it burned last, as far as that is known: never `PLUMBING`."""
     _in_a_row: int = 0
@@ -89,6 +96,19 @@ class ThreadView:
 
         `code` tells a burn that waits from one that works; a change between the two is progress.
         """
+        progressed = self._observe(sample, table, code)
+        if progressed:
+            self.signs.append((sample.boottime_ns, sample.cpu_ns))
+        return progressed
+
+    def works_since(self, boottime_ns: int) -> bool:
+        """True if it made progress again and again since then, and used a CPU for more than a heartbeat."""
+        if len(self.signs) < _SIGNS or self.signs[0][0] <= boottime_ns or self.proxy:
+            return False
+        (began_ns, began_cpu_ns), (ended_ns, ended_cpu_ns) = self.signs[0], self.signs[-1]
+        return ended_cpu_ns - began_cpu_ns >= _WORK_SHARE * (ended_ns - began_ns)
+
+    def _observe(self, sample: ThreadSample, table: SyscallTable, code: CodeMap | None) -> bool:
         before, self.sample = self.sample, sample
         self._unplaced = False
         if sample.start_ns != before.start_ns:

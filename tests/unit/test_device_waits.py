@@ -9,7 +9,7 @@ import pytest
 
 from kcover_ebpf.decisions import decide
 from kcover_ebpf.host_facts import WaitedFile
-from kcover_ebpf.ids import Inode
+from kcover_ebpf.ids import Inode, Tid
 from kcover_ebpf.incidents import late
 from kcover_ebpf.incidents.afterwards import Glances
 from kcover_ebpf.incidents.processes import NS
@@ -243,3 +243,42 @@ def look(*, moving: bool) -> tuple[Kind, Cause]:
 def test_a_look_that_sees_nothing_but_waits_for_devices_does_not_say_healthy() -> None:
     assert look(moving=False) == (Kind.UNKNOWN, Cause.DEVICE_WAIT)
     assert look(moving=True)[0] is Kind.WORKING
+
+
+class Actor:
+    """Ranks that train in a thread beside the first one, which waits for it in one futex."""
+
+    def __init__(self, world: int = 4) -> None:
+        self.stage = Stage(world=world, connected=False)
+        for proc in self.stage.procs.values():
+            self.stage.become(proc, "futex")
+            proc.side_cpu = 1.0
+
+    def run(self, seconds: float, stuck: int | None = None) -> None:
+        for second in range(int(seconds)):
+            for proc in self.stage.procs.values():
+                waits = second % 3 == 0 or stuck is not None
+                module = "libcuda.so.1" if waits else "python3.11"
+                mode = "futex" if proc.rank == stuck else "spin"
+                proc.sides = {proc.pid + 50_000: Side(mode, module)}
+                proc.side_cpu = float(mode == "spin")
+            self.stage.run(1)
+
+
+def test_a_job_that_trains_in_threads_beside_the_first_ones_is_left_alone() -> None:
+    actor = Actor()
+    actor.run(45 * 60)
+    assert faults(actor.stage) == []
+    leads = [view.lead for view in actor.stage.job.members.ranks.values()]
+    assert {each.sample.tid - each.sample.pid for each in leads if each} == {50_000}
+
+
+def test_a_first_thread_that_goes_on_stands_for_its_process_again() -> None:
+    actor = Actor(world=1)
+    actor.run(120)
+    (view,) = actor.stage.job.members.ranks.values()
+    proc = actor.stage.rank(0)
+    proc.sides = {proc.pid + 50_000: Side("futex")}
+    actor.stage.become(proc, "train")
+    actor.stage.run(3)
+    assert view.lead is view.threads[Tid(view.pid)]
