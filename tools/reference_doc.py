@@ -65,8 +65,9 @@ them.
 |---|---|---|---|
 """
 ALERTS_END = """
-`KcoverJobHung` needs no waiting time, because a verdict already is one: it is told after two independent kinds of
-evidence agree. With a scrape and an evaluation every 5 s it fires within 10 s of the verdict.
+`KcoverJobHung` needs no waiting time, because a verdict already is one: it comes after a silence
+longer than any the job had while healthy. An incident that stays `Open` with "one kind of evidence" rests on that
+silence alone, and is left to you. With a scrape and an evaluation every 5 s it fires within 10 s of the verdict.
 """
 
 

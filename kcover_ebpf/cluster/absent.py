@@ -47,8 +47,8 @@ def lost_node(case: Case) -> Merged | None:
 def missing_rank(case: Case, gathered: Gathered) -> Finding | None:
     """The lowest rank that never came while all others wait for it; None unless every pod runs and every node told.
 
-    On one host this rests on time alone. Here the pods are known to run and all nodes to have
-    looked, so that the others wait is evidence of another kind.
+    All of it is read off the clock, so it is reported and ends no job: a pod may be fetching its data for as
+    long, before it starts its rank.
     """
     picture = gathered.picture
     members = [view.member for view in picture.ranks.values() if view.member is not None]

@@ -15,7 +15,8 @@ from queue import Empty, SimpleQueue
 from kcover_ebpf.host import calls, stack
 from kcover_ebpf.host.calls import read_text
 from kcover_ebpf.host.procfs import boottime_ns
-from kcover_ebpf.host_facts import CodeSeen, Inspection, Look, StorageState
+from kcover_ebpf.host.servers import nfs_state
+from kcover_ebpf.host_facts import CodeSeen, Inspection, Look, StorageState, WaitedFile
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.syscalls import SyscallTable
 
@@ -97,7 +98,7 @@ class Inspector:
             timed=timed,
             files=files,
             stack=() if call is None else self._memory.words(look.pid, call.sp),
-            storage=next((state for each in files if (state := _storage(each.device))), None),
+            storage=next((state for each in files if (state := _storage(look.pid, each))), None),
             lock_holders=lock_holders_of(look.pid)
             if call and call.name in ("flock", "fcntl")
             else (),
@@ -109,8 +110,11 @@ def _wait_channel(look: Look) -> str:
     return "" if text == "0" else text
 
 
-def _storage(device: str) -> StorageState | None:
-    """Counters of a block device (kernel: Documentation/block/stat.rst); None if it is none."""
+def _storage(pid: Pid, file: WaitedFile) -> StorageState | None:
+    """Counters of the NFS server or block device (kernel: Documentation/block/stat.rst); None if it is none."""
+    device = file.device
+    if file.fs_type in ("nfs", "nfs4"):
+        return nfs_state(pid, device)
     stat = read_text(f"/sys/dev/block/{device}/stat").split() if device else []
     if len(stat) < 9:
         return None

@@ -17,7 +17,7 @@ _ENDLESS = {
 _PROVEN = {
     State.STORAGE: "the storage answers nobody",
     State.READ: "nobody has the other end open",
-    State.FUTEX: "it has no other thread that could wake it",
+    State.FUTEX: "it has no thread left that could wake another",
 }
 _INSIDE = frozenset(
     {State.PEERS, State.FUTEX, State.READ, State.CHILD, State.SPINNING, State.OTHER}
@@ -94,6 +94,10 @@ def place(picture: Picture, each: Standing, ranks: Sequence[Standing]) -> list[E
     look = each.inspection
     if look is None or not look.stack:
         return []
+    others = [other for other in ranks if other.pid != each.pid]
+    if each.state is State.FUTEX and others and all(_asks(other) for other in others):
+        text = f"{name(each)} sleeps at a lock, while the {len(others)} others ask for their peers again and again"
+        return [Evidence(EvidenceKind.STACK, text)]
     if picture.known.count and not picture.known.knows(look.stack):
         text = f"{name(each)} waits where no rank ever waited while healthy"
         return [Evidence(EvidenceKind.STACK, text)]
@@ -106,6 +110,11 @@ def place(picture: Picture, each: Standing, ranks: Sequence[Standing]) -> list[E
         return []
     text = f"{name(each)} waits at another place than {len(by_pid) - 1} other ranks"
     return [Evidence(EvidenceKind.STACK, text)]
+
+
+def _asks(each: Standing) -> bool:
+    # who burns a CPU is not looked at closely, so it has no stack
+    return each.state in (State.PEERS, State.SPINNING) and each.inspection is None
 
 
 def _waits(each: Standing) -> bool:

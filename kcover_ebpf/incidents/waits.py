@@ -41,7 +41,7 @@ def judge_wait(
     if family is Family.FUTEX:
         if _is_helped(view, sample, scene):
             return Wait(State.HELPED)
-        return Wait(State.FUTEX, _is_forsaken(view, sample))
+        return Wait(State.FUTEX, _is_forsaken(view, scene))
     if family is Family.SLEEP:
         return Wait(_sleeping(look, scene))
     if family is Family.CHILD:
@@ -53,7 +53,7 @@ def judge_wait(
     if on_files is not None:
         return on_files
     if sample.state is TaskState.UNINTERRUPTIBLE or family in (Family.FILE, Family.ASYNC_IO):
-        return Wait(State.STORAGE, _storage_proven(looks))
+        return Wait(State.STORAGE, _storage_proven(looks, scene))
     return Wait(State.OTHER)
 
 
@@ -79,11 +79,19 @@ def _is_helped(view: ProcessView, sample: ThreadSample, scene: Scene) -> bool:
     return in_storage or (scene.all_here and scene.ends.asked_outside_ns(view) >= began_ns)
 
 
-def _is_forsaken(view: ProcessView, sample: ThreadSample) -> bool:
-    # alone in its process, at a futex that no other process can reach, without a time-out: what a
-    # process forked beside a held lock comes to
-    alone = view.totals is not None and view.totals.thread_count == 1
-    return alone and bool(sample.args[1] & _FUTEX_PRIVATE) and sample.args[3] == 0
+def _is_forsaken(view: ProcessView, scene: Scene) -> bool:
+    # All its threads sleep at futexes that no other process can reach, without a time-out: nobody is left to wake one.
+    # A process that was forked beside a held lock comes to this.
+    samples = [each.sample for each in view.threads.values()]
+    if view.totals is None or view.totals.thread_count != len(samples):
+        return False
+    return all(
+        each.state is TaskState.SLEEPING
+        and scene.table.family(each.syscall) is Family.FUTEX
+        and each.args[1] & _FUTEX_PRIVATE
+        and each.args[3] == 0
+        for each in samples
+    )
 
 
 def _sleeping(look: Inspection | None, scene: Scene) -> State:
@@ -107,7 +115,7 @@ def _on_files(
     if opening or "fifo" in kinds:
         return Wait(State.READ, opening, _holders(view, files, scene))
     if "file" in kinds and family in (Family.READ, Family.WRITE, Family.FILE):
-        return Wait(State.STORAGE, _storage_proven(looks))
+        return Wait(State.STORAGE, _storage_proven(looks, scene))
     if "tcp" in kinds:
         peers = _holders(view, files, scene)
         outside = not peers and scene.all_here
@@ -148,6 +156,10 @@ _ANSWER_PATIENCE_NS = 45 * NS
 """Drivers give a request 30 s (SCSI, NVMe) before they abort it, reset the device and try again."""
 
 
+_NO_DEVICE = "0:"
+"""Major number of file systems without a block device: a server, which may take minutes to come back."""
+
+
 def is_completing(looks: Sequence[Inspection]) -> bool:
     """True if the device or server that a thread waits for answered requests between the last two looks."""
     if len(looks) < 2:
@@ -158,7 +170,7 @@ def is_completing(looks: Sequence[Inspection]) -> bool:
     return last.completed_count > before.completed_count
 
 
-def _storage_proven(looks: Sequence[Inspection]) -> bool:
+def _storage_proven(looks: Sequence[Inspection], scene: Scene) -> bool:
     # Slow storage ends by itself, however long one call lasts: a close may upload a whole file. Only what answers
     # nobody counts: a frozen file system, a suspended device, requests in flight of which none
     # was completed.
@@ -173,4 +185,6 @@ def _storage_proven(looks: Sequence[Inspection]) -> bool:
     if last.storage.suspended:
         return True
     stalled = last.storage.completed_count == first.storage.completed_count
-    return stalled and last.storage.inflight_count > 0 and span_ns >= _ANSWER_PATIENCE_NS
+    is_server = last.storage.device.startswith(_NO_DEVICE)
+    patience_ns = scene.policy.storage_patience_s * NS if is_server else _ANSWER_PATIENCE_NS
+    return stalled and last.storage.inflight_count > 0 and span_ns >= patience_ns

@@ -239,7 +239,7 @@ class Stage:
             "ioctl": IOCTL,
             "flock": FLOCK,
             "nap": NANOSLEEP,
-        }.get(proc.mode, FUTEX if proc.step % 2 else NANOSLEEP)
+        }.get(proc.mode, NANOSLEEP if proc.mode == "train" and proc.step % 2 == 0 else FUTEX)
         pointer = 0x7000 + (proc.step % 7 * 64 if proc.mode in ("run", "train") else 0)
         since_ns = self.now_ns - NS // 50 if proc.mode == "train" else proc.mode_since_ns
         argument = 3

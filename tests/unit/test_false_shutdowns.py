@@ -6,14 +6,17 @@ from dataclasses import replace
 
 import pytest
 
+from kcover_ebpf.cluster.merge import merge
 from kcover_ebpf.decisions import decide
 from kcover_ebpf.host_facts import StorageState, WaitedFile
 from kcover_ebpf.ids import Inode, Pid
 from kcover_ebpf.incidents.job import Job
-from kcover_ebpf.incidents.verdict import Cause, Kind, Verdict
+from kcover_ebpf.incidents.verdict import Cause, Kind, Verdict, suffices
 from kcover_ebpf.settings import Act
 from kcover_ebpf.syscalls import SyscallTable
 
+from .cluster_case import case, report
+from .cluster_case import rank as reported
 from .scene import COLLECTIVE, LOCK, NS, Proc, Stage
 from .test_verdicts import trained
 
@@ -252,3 +255,27 @@ def test_a_rank_that_reads_nothing_while_it_stores_is_not_blamed_for_its_closed_
             for fd, sample in list(view.sockets.items()):
                 view.sockets[fd] = replace(sample, unsent_bytes=1 << 20)
         assert not ends(stage.tracker.snapshot(stage.job, 0.0)), seconds
+
+
+@pytest.mark.parametrize("come", [3, 4])
+def test_ranks_of_two_nodes_that_wait_for_the_last_one_are_no_mismatch(come: int) -> None:
+    """Two places in the code, one of them of a single rank: a mismatch, once all have come."""
+    ranks = [reported(each, sent_age_s=9.0 - each, known_wait=False) for each in range(come)]
+    ranks[1] = replace(ranks[1], stack=LOCK)
+    seen = [
+        report(node, *(each for each in ranks if (each.rank or 0) % 2 == part), trained=False)
+        for part, node in enumerate("ab")
+    ]
+    merged = merge(case(*seen, pods=come))
+    assert suffices(each.kind for each in merged.evidence) == (come == 4)
+
+
+def test_a_rank_whose_pod_still_fetches_its_data_is_reported_at_most() -> None:
+    ranks = [reported(each, age_s=400.0) for each in (0, 1, 2)]
+    seen = (
+        report("a", ranks[0], ranks[2], trained=False),
+        report("b", ranks[1], trained=False),
+    )
+    merged = merge(case(*seen))
+    assert merged.verdict.cause is Cause.MISSING_RANK
+    assert not suffices(each.kind for each in merged.evidence)

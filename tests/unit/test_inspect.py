@@ -1,5 +1,6 @@
 """A closer look at real children in known waits, and parsers on any text."""
 
+import ctypes
 import fcntl
 import os
 import platform
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from kcover_ebpf.host.calls import kind_of
 from kcover_ebpf.host.inspect import Inspector, parse_locks
 from kcover_ebpf.host.procfs import boottime_ns
-from kcover_ebpf.host_facts import Inspection, Look
+from kcover_ebpf.host_facts import CodeSeen, Inspection, Look
 from kcover_ebpf.ids import Inode, Pid, Tid
 
 from .children import child_in
@@ -28,6 +29,7 @@ NEAR_NS = 300_000_000
 
 def inspect(look: Look) -> Inspection:
     (found,) = Inspector(platform.machine()).look([look], timeout_s=5)
+    assert isinstance(found, Inspection)
     assert (found.pid, found.tid) == (look.pid, look.tid)
     return found
 
@@ -190,7 +192,8 @@ def test_a_thread_that_runs_or_is_gone_says_nothing_and_holds_nobody_up() -> Non
         pass
     gone = Look(Pid(child.pid), Tid(child.pid), 0)
     here = Look(Pid(os.getpid()), Tid(os.getpid()), boottime_ns())
-    found = {each.pid: each for each in inspector.look([gone, here], timeout_s=5)}
+    seen = inspector.look([gone, here], timeout_s=5)
+    found = {each.pid: each for each in seen if isinstance(each, Inspection)}
     assert not inspector.blocked
     empty = found[gone.pid]
     assert (empty.wait_channel, empty.timed, empty.files, empty.stack) == ("", False, (), ())
@@ -269,3 +272,18 @@ def test_any_link_has_akind_of(target: str) -> None:
     kind, inode = kind_of(target)
     assert isinstance(kind, str)
     assert inode >= 0
+
+
+def test_of_a_thread_that_burns_the_mappings_and_the_words_at_its_own_stack_pointer_are_read() -> (
+    None
+):
+    inspector = Inspector(platform.machine())
+    address = ctypes.cast(ctypes.CDLL(None).getpid, ctypes.c_void_p).value or 0
+    stack = (ctypes.c_uint64 * 256)(address)
+    me = Pid(os.getpid())
+    look = Look(me, Tid(os.getpid()), 0, ctypes.addressof(stack), wants_modules=True)
+    (seen,) = inspector.look([look], timeout_s=5)
+    assert isinstance(seen, CodeSeen)
+    (home,) = [each.name for each in seen.modules if each.start <= address < each.end]
+    assert seen.stack[0].startswith(f"{home}+")
+    assert "[vdso]" in {each.name for each in seen.modules}

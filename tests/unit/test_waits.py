@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from kcover_ebpf.decisions import decide
 from kcover_ebpf.facts import SocketSample, TaskState, ThreadSample
 from kcover_ebpf.host_facts import StorageState, WaitedFile
 from kcover_ebpf.ids import Inode, Pid, Tid
 from kcover_ebpf.incidents.standing import State
 from kcover_ebpf.incidents.verdict import Cause, Kind, Verdict
-from kcover_ebpf.settings import Policy
+from kcover_ebpf.settings import Act, Policy
 
 from .scene import COLLECTIVE, LOCK, NS, Proc, Stage, pipe
 from .test_verdicts import all_wait, trained
@@ -199,7 +200,7 @@ FILE = WaitedFile(3, "file", "/data/x", Inode(0), "8:0", "ext4")
         ("request_wait_answer", None, False),
         ("cl_sync_io_wait", None, False),
         ("nfs_wait_bit_killable", None, False),
-        ("rpc_wait_bit_killable", replace(STUCK, device="0:55"), True),
+        ("rpc_wait_bit_killable", replace(STUCK, device="0:55"), False),
         ("percpu_rwsem_wait", None, True),
         ("folio_wait_bit", None, False),
     ],
@@ -212,6 +213,20 @@ def test_storage_is_stuck_only_when_something_proves_it(
     all_wait(stage, 0)
     stage.run(60)
     assert [each.cause for each in faults(stage)] == ([Cause.STORAGE] if proven else [])
+
+
+def test_a_server_that_answers_nobody_is_stuck_after_the_patience() -> None:
+    stage = trained(policy=Policy(storage_patience_s=120))
+    silent = replace(STUCK, device="0:55")
+    stage.become(stage.rank(0), "write", files=(FILE,), storage=silent)
+    all_wait(stage, 0)
+    stage.run(110)
+    assert faults(stage) == []
+    stage.run(40)
+    latest = stage.tracker.latest
+    assert latest is not None
+    assert latest.cause is Cause.STORAGE
+    assert decide(latest, Act.SHUTDOWN).act is Act.SHUTDOWN
 
 
 def test_storage_that_completes_requests_is_believed() -> None:
