@@ -257,6 +257,8 @@ class DeviceFault:
     """The sentence for the evidence, with device, code and meaning."""
     ends_job: bool
     """False: told as evidence only."""
+    if_stalled: bool = False
+    """It ends the job only once the ranks do not go on: another device may carry what this one did."""
     uuid: str = ""
     """Of a GPU, as NVML and device plug-ins write it; empty for other devices."""
 

@@ -139,7 +139,7 @@ class CollectiveRank:
 
 @dataclass(frozen=True, slots=True)
 class CollectivesSeen:
-    """What the job's own NCCL answered, several times in a row, while the job was suspicious.
+    """What the job's own NCCL answered, several times in a row, while the job had stalled.
 
     Nothing moving, nobody behind, nobody missing: every rank has joined, and the operation itself does
     not end.

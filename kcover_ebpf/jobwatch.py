@@ -163,16 +163,16 @@ class JobWatch:
             sink.on_blind(reason)
 
     def ask_collectives(self) -> None:
-        """While it is suspicious: take what its own NCCL said."""
-        suspicious = self.job.attention.suspicious
+        """While it has stalled, or a fault was found that NCCL may know to be over: take what its own NCCL said."""
+        asks = self.job.attention.stalled or self.tracker.latest is not None
         if self._ras is None:
-            if not suspicious:
+            if not asks:
                 return
             # few jobs ever need it
             from kcover_ebpf.hardware.ras.watch import RasWatch
 
             self._ras = RasWatch()
-        for fact in self._ras.tick(suspicious, self.job.members.ranks):
+        for fact in self._ras.tick(asks, self.job.members.ranks):
             self.job.observe(fact)
             named = fact.behind, fact.missing
             if any(named) and named != self._stragglers:

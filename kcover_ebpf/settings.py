@@ -57,6 +57,10 @@ class Policy:
     """
     link_patience_s: float = 8.0
     """Time for a lost link to come back before a job is ended for it; it is told before."""
+    port_patience_s: float = 60.0
+    """Time for an RDMA port that is down to come back before it is a fatal fault: retries of the transport
+    last about 30 s, and a switch that starts anew is away for most of a minute.
+    """
     start_grace_s: float = 20.0
     """Time for missing ranks to appear after the last one that did."""
     hard_limit_s: float | None = None

@@ -14,6 +14,7 @@ from kcover_ebpf.agent.reporter import Draft, Reporter
 from kcover_ebpf.agent.spool import Spool, Spooled, inherited
 from kcover_ebpf.cluster.kinds import Gang
 from kcover_ebpf.cluster.report import DevicePicture, FaultReport, JobRef, LocalVerdict, PodRef
+from kcover_ebpf.incidents.phases import Stall
 from kcover_ebpf.incidents.verdict import Kind
 
 _NODE_EXPIRES_S = 180
@@ -103,7 +104,7 @@ class Drafts:
         if told is not None:
             verdict = verdict_of(told, self._identity.node, now_s, each.pods, names)
         verdict = self._remembered(key, verdict, frozenset(names), now_s)
-        suspicious = job.attention.suspicious
+        stall = job.attention.stall
         is_fault = verdict is not None and verdict.verdict.is_fault
         return FaultReport(
             node=self._identity.node,
@@ -112,10 +113,11 @@ class Drafts:
             agent=__version__,
             job=JobRef(gang.name, dict(gang.selector), gang.kind),
             pods=refs,
-            suspicious=suspicious,
+            suspicious=stall is Stall.CERTAIN,
             trained=job.pace.trained,
             verdict=verdict,
-            ranks=ranks_of(job, each.pods) if suspicious or is_fault else (),
+            # where it is not known whether the ranks go on, others may need to know what they look like
+            ranks=ranks_of(job, each.pods) if stall is not Stall.NONE or is_fault else (),
         )
 
     def _remembered(

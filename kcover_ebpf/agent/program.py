@@ -151,7 +151,7 @@ class _Agent:
             lambda: devices.driver,
             whose.below,
             whose.function_of,
-            int(plan.settings.policy.link_patience_s * 1e9),
+            int(plan.settings.policy.port_patience_s * 1e9),
         )
         return kernel, devices
 

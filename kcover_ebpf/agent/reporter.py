@@ -66,6 +66,7 @@ class Draft:
         return (
             None if said is None else (said.verdict, said.cause, who),
             report.suspicious,
+            bool(report.ranks),
             report.trained,
             report.pods,
             tuple((each.device, each.fault, each.fatal, each.pods) for each in report.devices),
@@ -195,7 +196,7 @@ class Reporter:
             return True
         # what is stopped by an order is as it was: 1,000 nodes that say so every second would delay the next order
         is_picture = bool(draft.report.ranks) and draft.report is not sent.report
-        pause_s = _PICTURE_S if is_picture else HEARTBEAT_S
+        pause_s = _PICTURE_S if is_picture and draft.report.is_urgent else HEARTBEAT_S
         return now_s - sent.at_s >= pause_s
 
     def _send(self, draft: Draft) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kcover_ebpf.cluster.gather import Seen
 from kcover_ebpf.cluster.kinds import must_train
 from kcover_ebpf.cluster.pods import Pod
-from kcover_ebpf.cluster.report import ReportedCulprit, ReportedEvidence
+from kcover_ebpf.cluster.report import FaultReport, ReportedCulprit, ReportedEvidence
 from kcover_ebpf.incidents.verdict import EvidenceKind, Verdict
 from kcover_ebpf.settings import Policy
 
 FRESH_S = 10.0
-"""A picture that was not renewed for so long says nothing about now: suspicious nodes report every second."""
+"""A picture that was not renewed for so long says nothing about now: nodes of a stalled job report every second."""
+AGENT_SILENT_S = 45.0
+"""An agent that has not reported for so long is not there: it does so every 30 s, and at once when its ranks stall."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +56,48 @@ class Case:
 
     @property
     def fresh(self) -> list[Seen]:
-        """Reports that still say something: not stale, and about pods that are still there."""
-        uids = {pod.uid for pod in self.pods}
-        return [
-            each
-            for each in self.seen
-            if not each.is_stale(self.now_s) and any(pod.uid in uids for pod in each.report.pods)
-        ]
+        """Reports that still count: not stale, and only as far as they are about pods on their own node."""
+        nodes = {pod.uid: pod.node for pod in self.pods}
+        named = {pod.name: pod.node for pod in self.pods}
+        found = []
+        for each in self.seen:
+            node = each.report.node
+            if each.is_stale(self.now_s) or not any(
+                nodes.get(pod.uid) == node for pod in each.report.pods
+            ):
+                continue
+            found.append(replace(each, report=_credible(each.report, nodes, named)))
+        return found
 
     @property
     def pictured(self) -> list[Seen]:
-        """Fresh reports with a picture of now."""
+        """Fresh reports with a picture of now.
+
+        Where a node cannot tell whether its ranks go on, it sends a picture with every heartbeat, and word at once when
+        it can: so that picture holds until then.
+        """
         return [
-            each for each in self.fresh if each.report.ranks and each.age_s(self.now_s) <= FRESH_S
+            each
+            for each in self.fresh
+            if each.report.ranks
+            and each.age_s(self.now_s) <= (FRESH_S if each.report.is_urgent else AGENT_SILENT_S)
         ]
+
+    @property
+    def calm(self) -> dict[str, bool]:
+        """Silent nodes whose agent is there and reports no stall, and whether their ranks were seen training."""
+        there = {
+            each.report.node: each.report.trained
+            for each in self.fresh
+            if each.age_s(self.now_s) <= AGENT_SILENT_S and not each.report.suspicious
+        }
+        return {name: there[name] for name in self.silent if name in there}
+
+    def unheard_s(self, node: str) -> float | None:
+        """Seconds since the agent of a node reported last; None where no report of it is known."""
+        return min(
+            (each.age_s(self.now_s) for each in self.seen if each.report.node == node), default=None
+        )
 
     @property
     def silent(self) -> list[str]:
@@ -75,3 +105,30 @@ class Case:
         told = {each.report.node for each in self.pictured}
         running = {pod.node for pod in self.pods if pod.node and not pod.ended and must_train(pod)}
         return sorted(running - told)
+
+
+def _credible(
+    report: FaultReport, nodes: Mapping[str, str | None], named: Mapping[str, str | None]
+) -> FaultReport:
+    """The report without what it says of other nodes; `nodes`, `named`: where the pods of these uids and names are.
+
+    The API server vouches for the node that reports, and for nothing in the report. An agent that was
+    taken over must not be able to end jobs that have no pod on its node.
+    """
+    node = report.node
+    ranks = tuple(each for each in report.ranks if nodes.get(each.pod_uid) == node)
+    if len(ranks) == len(report.ranks):
+        ranks = report.ranks
+    verdict = report.verdict
+    culprit = verdict.culprit if verdict is not None else None
+    if culprit is not None:
+        claimed = (
+            culprit.node,
+            nodes.get(culprit.pod_uid or ""),
+            named.get(culprit.pod or ""),
+        )
+        if any(each not in (None, node) for each in claimed):
+            verdict = None
+    if ranks is report.ranks and verdict is report.verdict:
+        return report
+    return replace(report, ranks=ranks, verdict=verdict)

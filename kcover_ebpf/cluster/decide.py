@@ -125,11 +125,12 @@ def decide(ask: Ask) -> Move:
 
 def _too_little(merged: Merged, turn: Turn) -> str | None:
     """Why a restart would be premature; None once there is evidence enough."""
-    if merged.depends:
-        return f"waiting: {merged.verdict.unobserved[0]}"
-    thresholds = turn.policy.settings()
+    verdict, thresholds = merged.verdict, turn.policy.settings()
+    limit_s = thresholds.hard_limit_s
+    if merged.depends and (limit_s is None or verdict.time_s - verdict.since_s < limit_s):
+        return f"waiting: {verdict.unobserved[0]}"
     decision = decisions.decide(
-        merged.verdict, Act.SHUTDOWN, thresholds.hard_limit_s, thresholds.link_patience_s
+        verdict, Act.SHUTDOWN, thresholds.hard_limit_s, thresholds.link_patience_s
     )
     return None if decision.act is Act.SHUTDOWN else decision.reason
 

@@ -7,7 +7,7 @@ reports are rebased to one moment by the controller's clock. What two nodes did 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeVar
@@ -26,6 +26,8 @@ from kcover_ebpf.settings import Policy
 
 APART_S = 0.5
 """Reports travel and clocks are read at different moments: what is closer than this is not ordered."""
+_VAGUE_S = 2.0
+"""The same on top of it, where it is not known how long a report was on its way."""
 _NOW_NS = 1 << 60
 """The moment of the picture on a clock of its own; ages are counted back from it."""
 _PID_BITS = 22
@@ -41,10 +43,16 @@ class Seen:
     report: FaultReport
     arrived_s: float
     """Unix seconds by the controller's clock."""
+    delay_s: float | None = 0.0
+    """Seconds from its making to its arrival; None where nothing is known of its node's clock."""
 
     def age_s(self, now_s: float) -> float:
         """Seconds since it came, never negative."""
         return max(0.0, now_s - self.arrived_s)
+
+    def since_made_s(self, now_s: float) -> float:
+        """Seconds since it was made, as far as that is known: its ages count from then."""
+        return self.age_s(now_s) + (self.delay_s or 0.0)
 
     def is_stale(self, now_s: float) -> bool:
         """True if it says nothing any more."""
@@ -78,7 +86,7 @@ def gather(seen: Sequence[Seen], now_s: float, policy: Policy) -> Gathered:
     who: dict[Pid, tuple[FaultReport, RankPicture]] = {}
     known = KnownWaits()
     for index, each in enumerate(seen):
-        clock = _Clock(each.age_s(now_s))
+        clock = _Clock(each.since_made_s(now_s))
         for rank in each.report.ranks:
             pid = _pid(index, rank.pid)
             who[pid] = each.report, rank
@@ -89,7 +97,8 @@ def gather(seen: Sequence[Seen], now_s: float, policy: Policy) -> Gathered:
                 views[pid] = _view(pid, rank, clock)
                 floor_s = policy.stall_floor_s
                 thresholds[pid] = floor_s if rank.threshold_s is None else rank.threshold_s
-    _unorder(views, {pid: report.node for pid, (report, _) in who.items()})
+    vague = {each.report.node for each in seen if each.delay_s is None}
+    _unorder(views, {pid: report.node for pid, (report, _) in who.items()}, vague)
     ended = {pid for pid, (_, rank) in who.items() if rank.exit is not None}
     left = {pid: standings[pid] for pid in ended if pid in views and who[pid][1].exit == "code 0"}
     picture = Picture(
@@ -212,14 +221,25 @@ def _address(text: str) -> tuple[str, int] | None:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def _unorder(views: Mapping[Pid, ProcessView], nodes: Mapping[Pid, str]) -> None:
-    """Take away the lead of whoever sent first (or last) where the next one is on another node and close."""
+def _unorder(
+    views: Mapping[Pid, ProcessView], nodes: Mapping[Pid, str], vague: Collection[str]
+) -> None:
+    """Take away the lead of whoever sent first (or last) where somebody on another node is close to it."""
     times = sorted((view.last_send_ns, pid) for pid, view in views.items() if view.last_send_ns)
     if len(times) < 2:
         return
-    for (at_ns, pid), (next_ns, next_pid) in ((times[0], times[1]), (times[-1], times[-2])):
-        if nodes[pid] != nodes[next_pid] and abs(at_ns - next_ns) < APART_S * NS:
-            _send_at(views[pid], at_ns, next_ns)
+    for (at_ns, pid), *others in (times, times[::-1]):
+        close = any(
+            nodes[pid] != nodes[other]
+            and abs(at_ns - other_ns) < _apart_s((nodes[pid], nodes[other]), vague) * NS
+            for other_ns, other in others
+        )
+        if close:
+            _send_at(views[pid], at_ns, others[0][0])
+
+
+def _apart_s(nodes: Collection[str], vague: Collection[str]) -> float:
+    return APART_S + (_VAGUE_S if any(node in vague for node in nodes) else 0.0)
 
 
 def _send_at(view: ProcessView, at_ns: int, instead_ns: int) -> None:

@@ -19,6 +19,9 @@ from kcover_ebpf.incidents.processes import NS
 from kcover_ebpf.incidents.standing import State
 from kcover_ebpf.incidents.verdict import Cause, Culprit, Evidence, EvidenceKind, Kind, Verdict
 
+_BELIEVED_S = 60.0
+"""Ranks of one node may go on (evaluate, load, compile) while all others wait for them: that is no trouble for so long.
+Nodes also stall at different moments, for each has a threshold of its own."""
 _STRENGTH = {
     Cause.OOM_KILLED: 0,
     Cause.SEGFAULT: 0,
@@ -38,10 +41,12 @@ def merge(case: Case) -> Merged:
     if found is not None:
         return found
     pictured = case.pictured
-    if not any(each.report.suspicious for each in pictured):
+    if not any(each.report.is_urgent for each in pictured):
         return _slow(case) or _working(case)
     gathered = gather(pictured, case.now_s, case.policy)
     finding = absent.missing_rank(case, gathered) or judge(gathered.picture)
+    if _others_go_on(case, gathered, finding):
+        return _working(case)
     if _is_unordered(gathered, finding):
         text = "several ranks cannot go on, on nodes whose order in time is not known"
         evidence = (*finding.evidence, Evidence(EvidenceKind.SINK, text))
@@ -86,7 +91,7 @@ def _is_announced(verdict: LocalVerdict) -> bool:
 def _age(each: Seen, now_s: float) -> float:
     verdict = each.report.verdict
     told_s = verdict.age_s if verdict is not None and verdict.age_s is not None else 0.0
-    return told_s + each.age_s(now_s)
+    return told_s + each.since_made_s(now_s)
 
 
 def _alone(case: Case) -> Merged | None:
@@ -160,12 +165,27 @@ def _is_unordered(gathered: Gathered, finding: Finding) -> bool:
     )
 
 
+def _others_go_on(case: Case, gathered: Gathered, finding: Finding) -> bool:
+    """True while ranks on nodes that report no stall explain why the others wait."""
+    if not finding.kind.is_fault or _is_held(finding) or not any(case.calm.values()):
+        return False
+    ranks = gathered.picture.ranks
+    return min(map(gathered.picture.silence_s, ranks), default=0.0) < _BELIEVED_S
+
+
+def _is_held(finding: Finding) -> bool:
+    return finding.cause in (Cause.STOPPED, Cause.FROZEN)
+
+
 def _told(case: Case, gathered: Gathered, finding: Finding) -> Merged:
     since_s = case.now_s - (gathered.picture.now_ns - finding.since_ns) / NS
     culprit = _culprit(case, gathered, finding)
     ranks = {pid: each.rank for pid, (_, each) in gathered.who.items()}
     victims = {rank for pid in finding.victims if (rank := ranks.get(pid)) is not None}
-    silent = case.silent
+    silent = _missing(case)
+    unseen = absent.towards_unseen(case, gathered) if finding.kind.is_fault else None
+    if unseen is not None:
+        finding = replace(finding, evidence=(*finding.evidence, unseen))
     deadlines = [
         each.arrived_s + each.report.verdict.deadline_s
         for each in case.fresh
@@ -189,11 +209,22 @@ def _told(case: Case, gathered: Gathered, finding: Finding) -> Merged:
         evidence=finding.evidence,
         victims=tuple(sorted(victims)),
         deadline_s=min(deadlines, default=None),
-        unobserved=(*(f"node {name} did not report" for name in silent), *sorted(_own(local))),
+        unobserved=(*silent, *sorted(_own(local))),
     )
     evidence = tuple(ReportedEvidence(each.kind, each.text, node) for each in finding.evidence)
-    held = finding.cause in (Cause.STOPPED, Cause.FROZEN)
-    return Merged(verdict, culprit, evidence, depends=bool(silent) and not held)
+    depends = bool(silent) and unseen is None and not _is_held(finding)
+    return Merged(verdict, culprit, evidence, depends)
+
+
+def _missing(case: Case) -> tuple[str, ...]:
+    """Why nothing is known of the ranks on each silent node."""
+    calm = case.calm
+    said = {
+        None: "did not report",
+        True: "reports that its ranks have not stalled",
+        False: "reports that its ranks have not begun to train",
+    }
+    return tuple(f"node {name} {said[calm.get(name)]}" for name in case.silent)
 
 
 def _own(texts: set[str]) -> set[str]:

@@ -74,6 +74,8 @@ class Pod:
     containers: tuple[Container, ...]
     ready: bool = False
     resource_version: str = ""
+    address: str = ""
+    """Its IP address, of the node where it uses the node's network; empty while it has none."""
 
     @property
     def controller(self) -> Owner | None:
@@ -115,6 +117,7 @@ def pod_of(api: Mapping[str, Any]) -> Pod:
             each.get("type") == "Ready" and each.get("status") == "True" for each in conditions
         ),
         resource_version=_text(metadata.get("resourceVersion")),
+        address=_text(status.get("podIP")),
     )
 
 

@@ -168,11 +168,18 @@ class FaultReport:
     job: JobRef | None = None
     pods: tuple[PodRef, ...] = ()
     suspicious: bool = False
+    """The job has stalled: no rank here has made progress for longer than ever while healthy, and one would have
+    shown it. A picture in a report that is not suspicious: nobody can tell whether its ranks go on."""
     trained: bool = False
     verdict: LocalVerdict | None = None
     ranks: tuple[RankPicture, ...] = ()
     devices: tuple[DevicePicture, ...] = ()
     acks: tuple[Ack, ...] = ()
+
+    @property
+    def is_urgent(self) -> bool:
+        """True where the ranks have stalled, or the node has found a fault by other means than silence."""
+        return self.suspicious or (self.verdict is not None and self.verdict.verdict.is_fault)
 
 
 def report_of(api: Mapping[str, Any]) -> FaultReport:

@@ -11,6 +11,7 @@ from typing import Any, NewType
 
 from kcover_ebpf.cluster import incident, policy, report, times
 from kcover_ebpf.cluster.case import Merged, NodeState
+from kcover_ebpf.cluster.delays import Delays
 from kcover_ebpf.cluster.gather import Seen
 from kcover_ebpf.cluster.incident import Incident, Phase
 from kcover_ebpf.cluster.policy import NamedPolicy
@@ -88,6 +89,7 @@ class Store:
     _reports: dict[GangKey, dict[str, Seen]] = field(default_factory=lambda: defaultdict(dict))
     _where: dict[Uid, tuple[GangKey | None, str]] = field(default_factory=dict)
     _clock: _Clock = field(default_factory=_Clock)
+    _delays: Delays = field(default_factory=Delays)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     # ---- what came
@@ -115,7 +117,9 @@ class Store:
         now_s = self.wall()
         metadata = event.object["metadata"]
         with self._lock:
-            seen = Seen(said, self._clock.arrived_s(_written_s(metadata), now_s))
+            arrived_s = self._clock.arrived_s(_written_s(metadata), now_s)
+            delay_s = self._delays.delay_s(said.node, said.time_s, arrived_s)
+            seen = Seen(said, arrived_s, delay_s)
             if said.job is None:
                 self._where[uid] = None, said.node
                 self.host_reports[said.node] = seen

@@ -24,8 +24,8 @@ Members = Collection[Pid]
 class Concern:
     """Joins reports with holders and with the catalogue.
 
-    An RDMA port that is down is told at once, and is the job's end once it stayed so for
-    `patience_ns`: RDMA retries for a while, and a link may come back.
+    An RDMA port that is down is told at once, and is the end of a job that has stalled once it stayed so
+    for `patience_ns`: RDMA retries for a while, a link may come back, and another port may take over.
     """
 
     def __init__(self, whose: Whose, catalog: Callable[[], Catalog], patience_ns: int) -> None:
@@ -78,7 +78,10 @@ class Concern:
                 del self._down[port]
                 text = f"{change.text}, and has not come back for {lasted_ns / 1e9:.0f} s"
                 lost = replace(change, boottime_ns=now_ns, text=text)
-                found += [replace(each, ends_job=True) for each in self._of_port(lost, members)]
+                found += [
+                    replace(each, ends_job=True, if_stalled=True)
+                    for each in self._of_port(lost, members)
+                ]
         return found
 
     def _of_port(self, change: PortChange, members: Members) -> list[DeviceFault]:

@@ -75,7 +75,7 @@ class DeviceWatch:
         self.ladder = Ladder(Rung.KMSG)
         self.whose = Whose(root)
         self._stuck = StuckCalls(self.whose)
-        patience_ns = int(settings.policy.link_patience_s * 1e9)
+        patience_ns = int(settings.policy.port_patience_s * 1e9)
         self._concern = Concern(self.whose, catalog, patience_ns)
         self._ports = _opened(lambda: PortWatch(root))
         self._fabric: FabricWatch | None = None

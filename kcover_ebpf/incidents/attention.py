@@ -1,4 +1,9 @@
-"""What the sensor looks at, and how closely: suspicion, and the requests for a closer look."""
+"""What the sensor looks at, and how closely: suspicion, stall, and the requests for a closer look.
+
+A job is *suspicious* as soon as something is unusual: that concerns this host alone, which looks closely. It has
+*stalled* when none of its ranks here has made progress for longer than they ever went without: that is
+reported, and costs others something. A healthy job on GPUs may be suspicious for hours.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from kcover_ebpf.host_facts import CollectivesSeen, Inspection, Look
 from kcover_ebpf.ids import Pid, Tid
+from kcover_ebpf.incidents.phases import Stall
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.stacks import KnownWaits, Stack
 from kcover_ebpf.incidents.threads import ThreadView
@@ -39,13 +45,15 @@ class Attention:
         """What the job's own NCCL said in this suspicion; None while it said nothing."""
         self._looks: dict[tuple[Pid, Tid], deque[Inspection]] = {}
         self._pending: dict[Pid, Stack] = {}
+        self.stall = Stall.NONE
+        """Whether the ranks here go on; they do not while one of them is held."""
         self._suspicious_since_ns: int | None = None
         self._began_ns: int | None = None
         self._next_baseline_ns = 0
 
     @property
     def suspicious(self) -> bool:
-        """True while something may be wrong: every thread is sampled in detail."""
+        """True while something may be wrong: every thread is sampled in detail. Says nothing to others."""
         return self._suspicious_since_ns is not None
 
     def urgent(self, now_ns: int, trained: bool) -> bool:
@@ -54,8 +62,18 @@ class Attention:
         calm_after_ns = _CALM_AFTER_NS if trained else _CALM_UNTRAINED_NS
         return since_ns is not None and now_ns - since_ns < calm_after_ns
 
-    def suspect(self, wrong: bool, now_ns: int) -> bool:
-        """Say once a pass whether something may be wrong; True when a suspicion ended with this."""
+    @property
+    def stalled(self) -> bool:
+        """True while the ranks here certainly make no progress: worth asking others about, and telling them."""
+        return self.stall is Stall.CERTAIN
+
+    def suspect(self, wrong: bool, stall: Stall, now_ns: int) -> bool:
+        """Say once a pass whether something may be wrong, and whether the job has stalled.
+
+        True when a suspicion ended with this. What has stalled is suspicious, too.
+        """
+        self.stall = stall
+        wrong = wrong or stall is not Stall.NONE
         if wrong:
             if self._suspicious_since_ns is None:
                 self._suspicious_since_ns = now_ns

@@ -12,6 +12,8 @@ from kcover_ebpf.incidents.finding import Finding
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
 
+PORT_UP = "port up"
+"""Code of the word that an RDMA port is back (`hardware.faults.of_port`)."""
 HARMLESS_NS = 60 * NS
 """A fault after which the job goes on for so long did not end it."""
 _RELATED_NS = 10 * NS
@@ -28,13 +30,23 @@ class DeviceFaults:
     def observe(self, fact: Fact) -> None:
         """Note a fault, or a driver call that hangs; other facts are nothing here."""
         if isinstance(fact, DeviceFault):
-            self._faults.append(fact)
+            self._on_fault(fact)
         elif isinstance(fact, DriverCall):
             self._calls[fact.pid] = fact
         elif isinstance(fact, PortChange) and fact.up:
             self._ports_down.pop(fact.port, None)
         elif isinstance(fact, PortChange):
             self._ports_down[fact.port] = fact
+
+    def _on_fault(self, fault: DeviceFault) -> None:
+        if fault.code == PORT_UP:
+            same = (fault.pid, fault.device)
+            self._faults = [
+                each
+                for each in self._faults
+                if not each.if_stalled or (each.pid, each.device) != same
+            ]
+        self._faults.append(fault)
 
     def located(self, found: Finding, ranks: Mapping[Pid, ProcessView]) -> Finding:
         """The finding with its device, where it is a driver call that hangs or a link that is down."""
@@ -67,14 +79,24 @@ class DeviceFaults:
         """Faults that were announced and not outlived."""
         return tuple(self._faults)
 
-    def outlive(self, now_ns: int, silent: bool) -> None:
-        """Forget faults that the job has outlived; `silent`: some rank does not go on."""
-        if not silent:
-            self._faults = [f for f in self._faults if now_ns - f.boottime_ns < HARMLESS_NS]
+    def outlive(self, now_ns: int, silent: bool, stalled: bool) -> None:
+        """Forget faults that the job has outlived; `silent`: some rank does not go on, `stalled`: none does."""
+        self._faults = [
+            fault
+            for fault in self._faults
+            if (stalled if fault.if_stalled else silent) or now_ns - fault.boottime_ns < HARMLESS_NS
+        ]
 
-    def judge(self, views: Mapping[Pid, ProcessView]) -> Finding | None:
-        """The finding for the first fault that ends the job; None if there is none."""
-        lethal = [fault for fault in self._faults if fault.ends_job and fault.pid in views]
+    def judge(self, views: Mapping[Pid, ProcessView], stalled: bool) -> Finding | None:
+        """The finding for the first fault that ends the job; None if there is none.
+
+        `stalled`: the ranks do not go on, without which the loss of one of several paths ends nothing.
+        """
+        lethal = [
+            fault
+            for fault in self._faults
+            if fault.ends_job and fault.pid in views and (stalled or not fault.if_stalled)
+        ]
         if not lethal:
             return None
         first = lethal[0]
@@ -84,16 +106,26 @@ class DeviceFaults:
             if abs(fault.boottime_ns - first.boottime_ns) <= _RELATED_NS
         ]
         texts = dict.fromkeys((first.text, *(fault.text for fault in related)))
-        member = views[first.pid].member
-        owner = member.owner if member and member.owner is not None else first.pid
+        owners = {_owner(views, each.pid) for each in lethal if each.device == first.device}
+        owner = _owner(views, first.pid) if len(owners) == 1 else None
+        if owner is None:
+            text = f"{len(owners)} processes of the job have {first.device} open: none of them is named"
+            texts[text] = None
+        member = views[first.pid].member if owner is not None else None
         return Finding(
             Kind.DEVICE_FAULT,
             Cause.DEVICE,
             first.boottime_ns,
             owner,
-            first.pid,
+            first.pid if owner is not None else None,
             member.rank if member else None,
             tuple(Evidence(EvidenceKind.EVENT, text) for text in texts),
             tuple(pid for pid, view in views.items() if view.exit is None and pid != owner),
             first.device,
         )
+
+
+def _owner(views: Mapping[Pid, ProcessView], pid: Pid) -> Pid:
+    """The rank that a process belongs to, or itself."""
+    member = views[pid].member
+    return member.owner if member and member.owner is not None else pid

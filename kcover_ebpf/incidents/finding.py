@@ -34,6 +34,8 @@ class Finding:
     """Where the culprit is; None: here."""
     or_rank: int | None = None
     """The other end of a link, where either may be the culprit."""
+    factor: float | None = None
+    """SLOW only: the culprit's step time over that of its peers; None where it was not measured."""
 
 
 @dataclass(frozen=True, slots=True)

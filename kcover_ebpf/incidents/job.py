@@ -35,7 +35,7 @@ from kcover_ebpf.incidents.limit import at_hard_limit
 from kcover_ebpf.incidents.links import Ends
 from kcover_ebpf.incidents.loss import LossWatch
 from kcover_ebpf.incidents.members import Members
-from kcover_ebpf.incidents.phases import Pace
+from kcover_ebpf.incidents.phases import LONGEST_BURN_NS, Pace, Stall
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.ranks import Role
 from kcover_ebpf.incidents.slowness import slowness
@@ -125,8 +125,13 @@ class Job:
         return self.members.view(fact.pid, fact.boottime_ns)
 
     def _on_thread(self, sample: ThreadSample) -> None:
-        if self._view(sample).on_thread(sample, self.table):
-            self._progress(sample.pid, sample.boottime_ns)
+        view = self._view(sample)
+        burned_ns = view.lead.burns_alike_ns if view.lead is not None else None
+        if not view.on_thread(sample, self.table):
+            return
+        if burned_ns is not None and sample.boottime_ns - burned_ns > LONGEST_BURN_NS:
+            self.pace.forget_current(sample.pid, sample.boottime_ns)
+        self._progress(sample.pid, sample.boottime_ns)
 
     def _on_exit(self, fact: ProcessExit) -> None:
         view = self._view(fact)
@@ -165,9 +170,11 @@ class Job:
             self.pace.observe_shares(ranks)
         silent = any(self.pace.is_silent(view, now_ns) for view in ranks.values())
         wrong = silent or held > 0 or self._alarm or bool(self.announced.failures)
-        if self.attention.suspect(wrong, now_ns):
+        # a rank that is held keeps all others from going on, though it may take them a while to notice
+        stall = Stall.CERTAIN if held else self.pace.stall(ranks, now_ns)
+        if self.attention.suspect(wrong, stall, now_ns):
             self.members.forget_descriptors()
-        self.faults.outlive(now_ns, silent)
+        self.faults.outlive(now_ns, silent, self.attention.stalled)
         self._alarm = False
 
     def _restart_clocks(self, now_ns: int) -> None:
@@ -217,7 +224,7 @@ class Job:
         """What the job looks like now; None while what was seen is not complete enough to judge by."""
         if self.now_ns < self._blind_until_ns:
             return None
-        failed = self.faults.judge(self.members.views) or self._failure()
+        failed = self.faults.judge(self.members.views, self.attention.stalled) or self._failure()
         if failed is not None:
             return failed
         if not self.members.ranks:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
+from enum import Enum
 
 from kcover_ebpf.facts import TaskState
 from kcover_ebpf.ids import Pid
@@ -14,10 +15,30 @@ from kcover_ebpf.settings import Policy
 from kcover_ebpf.syscalls import Family, SyscallTable
 
 _SIGNS_OF_TRAINING = 8
+_DOUBT_S = 15.0
+"""A burn without any other sign counts as a stall for so long after it exceeds the threshold: long enough to ask
+the job's own NCCL five times, and short enough that a restarted job that burns from its first step on
+is seen to have recovered within 30 s (the threshold is 8 s while nothing was learned)."""
+_PASS_NS = 2 * NS
+"""Bytes of the pass in which a burn began may have come before it."""
+LONGEST_BURN_NS = 180 * NS
+"""A longer use of a CPU without a pause is no step but many that nothing tells apart: learned as one gap, it would
+hide every stall shorter than 1.5 times the training so far."""
 _RATES_KEPT = 60
 _RECENT_PASSES = 8
 _SLOWED_SHARE = 0.6
 _WAIT_FAMILIES = frozenset({Family.FUTEX, Family.POLL, Family.NETWORK, Family.YIELD})
+
+
+class Stall(Enum):
+    """Whether the ranks on this host have stopped making progress."""
+
+    NONE = "none"
+    """Some rank made progress, not longer ago than it ever was silent while healthy."""
+    UNKNOWN = "unknown"
+    """None has, and none would have shown it: they burn a CPU and exchange no bytes, as healthy ranks may for hours."""
+    CERTAIN = "certain"
+    """None has, and one would have shown it."""
 
 
 class Pace:
@@ -55,6 +76,11 @@ class Pace:
         cadence.progress(now_ns / NS)
         return True
 
+    def forget_current(self, pid: Pid, now_ns: int) -> None:
+        """The present gap of a process ends now, and is not one to learn from."""
+        if pid in self._cadences:
+            self._cadences[pid].forget_current(now_ns / NS)
+
     def watch_training(self, ranks: Mapping[Pid, ProcessView], world_size: int | None) -> None:
         """Tell when start-up is over: it has gaps of its own, and stalls are learned from training alone."""
         if self._talked or not ranks or len(ranks) < (world_size or 1):
@@ -75,9 +101,36 @@ class Pace:
 
     def is_silent(self, view: ProcessView, now_ns: int) -> bool:
         """True if a rank is silent for longer than it ever was."""
-        cadence = self._cadences[view.pid]
-        last_s = view.first_seen_ns / NS if cadence.last_s is None else cadence.last_s
-        return now_ns / NS - last_s >= cadence.alarm_s
+        return now_ns / NS - self._last_s(view) >= self._cadences[view.pid].alarm_s
+
+    def _last_s(self, view: ProcessView) -> float:
+        last_s = self._cadences[view.pid].last_s
+        return view.first_seen_ns / NS if last_s is None else last_s
+
+    def stall(self, ranks: Mapping[Pid, ProcessView], now_ns: int) -> Stall:
+        """Whether the ranks go on."""
+        silent = (
+            now_ns / NS - self._last_s(view) >= self.threshold_s(view.pid)
+            for view in ranks.values()
+        )
+        if not ranks or not all(silent):
+            return Stall.NONE
+        shows = any(self._would_show(view, now_ns) for view in ranks.values())
+        return Stall.CERTAIN if shows else Stall.UNKNOWN
+
+    def _would_show(self, view: ProcessView, now_ns: int) -> bool:
+        """True if progress of a silent rank would have been seen."""
+        threshold_s, lead = self.threshold_s(view.pid), view.lead
+        if lead is None or lead.burning_since_ns is None:
+            return True
+        talked = view.data_ns > lead.burning_since_ns + _PASS_NS
+        # who waits in a library that only waits would be found elsewhere when the wait ends
+        if lead.waits_in is not None or lead.waits_busily or lead.spins_in_place or talked:
+            return True
+        # A thread that burns a CPU in code that is not known looks the same while it computes, launches kernels or
+        # waits for a device. Where no byte came to or from a peer since that began, nothing could have shown
+        # progress, and silence means nothing.
+        return (now_ns - lead.burning_since_ns) / NS < threshold_s + _DOUBT_S
 
     def threshold_s(self, pid: Pid) -> float:
         """A silence longer than this is a stall of this rank."""

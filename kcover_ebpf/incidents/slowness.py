@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents.finding import Finding
@@ -36,7 +37,8 @@ def slowness(
         f"rank {_rank(ranks, slow.pid)} waits {slow.own_wait_share:.0%} of the time, the others "
         f"{slow.others_wait_share:.0%}: about {slow.factor:.1f} times slower"
     )
-    return _slow(cause, slow.pid, ranks, Evidence(EvidenceKind.PEERS, text), now_ns)
+    found = _slow(cause, slow.pid, ranks, Evidence(EvidenceKind.PEERS, text), now_ns)
+    return replace(found, factor=slow.factor)
 
 
 def _is_starved(ranks: Mapping[Pid, ProcessView], pid: Pid | None) -> bool:

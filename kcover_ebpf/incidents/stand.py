@@ -144,10 +144,10 @@ def _works(child: ProcessView, since_ns: int) -> bool:
 
 
 def _since(lead: ThreadView, view: ProcessView) -> int:
-    if lead.burning_since_ns is not None:
-        # in a burn only a change between work and waiting is progress; what the devices send shows that a wait is one
-        data_ns = view.data_ns if lead.waits_in is not None else 0
-        return max(lead.burning_since_ns, lead.progress_ns, data_ns)
+    burns_ns = lead.burns_alike_ns
+    if burns_ns is not None:
+        # what came or went meanwhile shows that a wait was several
+        return max(burns_ns, view.data_ns if lead.waits_in is not None else 0)
     # A thread that only wakes to wait again left a CPU a moment ago, and each time its arguments may lie elsewhere;
     # it has been here since it last did something else.
     progress_ns = max(lead.progress_ns, view.data_ns)

@@ -182,6 +182,12 @@ class ThreadView:
         return self._code if settled and self._code in WAITS else None
 
     @property
+    def burns_alike_ns(self) -> int | None:
+        """Since when it burns a CPU without any sign of progress; None while it sleeps."""
+        since_ns = self.burning_since_ns
+        return None if since_ns is None else max(since_ns, self.progress_ns)
+
+    @property
     def is_unplaced(self) -> bool:
         """True while only its stack can tell for whom it burns a CPU."""
         return self.burning_since_ns is not None and self._unplaced

@@ -112,10 +112,11 @@ class Tracker:
             deadline_s=None if gives_up_s is None else since_s + gives_up_s,
             unobserved=unobserved(job),
             waits=wait_rows(job, finding),
+            factor=finding.factor,
         )
 
     def _culprit(self, finding: Finding) -> Culprit | None:
-        if finding.culprit is None and finding.rank is None:
+        if finding.culprit is None and finding.rank is None and finding.device is None:
             return None
         return Culprit(
             rank=finding.rank,

@@ -84,7 +84,7 @@ class Fault:
     code: str
     said: str
     of_card: bool = False
-    """The RDMA card's; else the GPU's."""
+    """The RDMA card's; else the GPU's. A job that goes on without it is left alone."""
 
 
 def lose_gpu(guest: Guest) -> None:
@@ -149,7 +149,14 @@ def test_a_device_that_fails(
     uids = {pod["metadata"]["uid"] for pod in here}
     until(lambda: holders(namespace, node, device) >= uids, "the agent knows who holds the device")
     fault.cause(node.guest)
-    until(lambda: fatal(namespace, node) == [(device, fault.code, uids)], "the agent tells", 120)
+    until(lambda: fatal(namespace, node) == [(device, fault.code, uids)], "the agent tells", 180)
+    if fault.of_card:
+        until(lambda: kept_out(cluster) == {node.name}, "the node is kept out")
+        check_kept_out(cluster, node, fault.code)
+        assert incidents(namespace) == []
+        declare_well(cluster, node)
+        check_let_in(cluster, node)
+        return
     incident = wait_for_phase(namespace, ("Recovered", "Failed", "Refused", "Observed"), 1, 240)
     status = incident["status"]
     assert status["phase"] == "Recovered", status["timeline"]

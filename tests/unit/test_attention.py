@@ -7,6 +7,7 @@ import pytest
 from kcover_ebpf.host_facts import Inspection
 from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.incidents.attention import Attention, look_period_ns
+from kcover_ebpf.incidents.phases import Stall
 
 from .scene import COLLECTIVE, LOCK, NS, START_NS, Proc
 from .test_verdicts import all_wait, trained
@@ -48,12 +49,12 @@ def test_examine_looks_closely_for_one_pass() -> None:
 
 def test_suspicion_ends_once_and_forgets_the_looks() -> None:
     attention = Attention()
-    assert not attention.suspect(False, 0)
-    assert not attention.suspect(True, NS)
+    assert not attention.suspect(False, Stall.NONE, 0)
+    assert not attention.suspect(True, Stall.NONE, NS)
     attention.on_look(look(1, NS))
     assert attention.looks(Pid(1), 1)
-    assert attention.suspect(False, 2 * NS)
-    assert not attention.suspect(False, 3 * NS)
+    assert attention.suspect(False, Stall.NONE, 2 * NS)
+    assert not attention.suspect(False, Stall.NONE, 3 * NS)
     assert not attention.looks(Pid(1), 1)
 
 
@@ -63,7 +64,7 @@ def test_a_wait_is_known_once_it_was_seen_to_end_in_healthy_times_only() -> None
     assert not attention.known.knows(COLLECTIVE)
     attention.on_progress(Pid(1))
     assert attention.known.knows(COLLECTIVE)
-    attention.suspect(True, NS)
+    attention.suspect(True, Stall.NONE, NS)
     attention.on_look(look(1, NS, LOCK))
     attention.on_progress(Pid(1))
     assert not attention.known.knows(LOCK)
@@ -122,13 +123,13 @@ def test_a_thread_that_moved_is_looked_at_again_at_once() -> None:
 
 def test_a_job_that_never_trained_is_soon_watched_calmly() -> None:
     attention = Attention()
-    attention.suspect(True, 0)
+    attention.suspect(True, Stall.NONE, 0)
     assert attention.urgent(11 * NS, trained=False)
     assert not attention.urgent(12 * NS, trained=False)
     assert attention.urgent(29 * NS, trained=True)
     assert not attention.urgent(30 * NS, trained=True)
-    attention.suspect(False, 40 * NS)
-    attention.suspect(True, 41 * NS)
+    attention.suspect(False, Stall.NONE, 40 * NS)
+    attention.suspect(True, Stall.NONE, 41 * NS)
     assert attention.urgent(50 * NS, trained=False)
 
 

@@ -1,11 +1,14 @@
 """Names and counts of PCIe errors, who holds a device, and what a report means for the holders."""
 
 import os
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kcover_ebpf.agent.picture import verdict_of
+from kcover_ebpf.cluster.merge import merge
 from kcover_ebpf.device_facts import (
     AerError,
     AerSeverity,
@@ -33,6 +36,10 @@ from kcover_ebpf.incidents.devices import HARMLESS_NS, DeviceFaults
 from kcover_ebpf.incidents.finding import Finding
 from kcover_ebpf.incidents.processes import ProcessView
 from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind
+from kcover_ebpf.settings import Policy
+from tests.unit.cluster_case import case, report
+from tests.unit.cluster_case import rank as ranked
+from tests.unit.scene import Proc, Stage
 
 NIC = "0000:9a:00.0"
 GPU, UUID = "0000:5d:00.0", "GPU-00112233-4455-6677-8899-aabbccddeeff"
@@ -242,11 +249,11 @@ def test_a_device_fault_is_a_finding_with_its_device():
     found = DeviceFaults()
     views = {Pid(7): view(7), Pid(8): view(8)}
     found.observe(fault(1, ends_job=False))
-    assert found.judge(views) is None
+    assert found.judge(views, stalled=True) is None
     found.observe(fault(2))
     found.observe(fault(3, pid=99))
     found.observe(fault(11 * 10**9))  # much later: another trouble
-    finding = found.judge(views)
+    finding = found.judge(views, stalled=True)
     assert finding is not None
     assert (finding.kind, finding.cause) == (Kind.DEVICE_FAULT, Cause.DEVICE)
     assert (finding.culprit, finding.device, finding.since_ns) == (7, GPU, 2)
@@ -258,18 +265,18 @@ def test_a_device_fault_is_a_finding_with_its_device():
 def test_a_fault_of_a_process_outside_the_job_is_none():
     found = DeviceFaults()
     found.observe(fault(2, pid=99))
-    assert found.judge({Pid(7): view(7)}) is None
+    assert found.judge({Pid(7): view(7)}, stalled=True) is None
 
 
 def test_a_fault_that_the_job_outlived_is_forgotten():
     found = DeviceFaults()
     found.observe(fault(2))
-    found.outlive(1 + HARMLESS_NS, silent=False)
-    assert found.judge({Pid(7): view(7)}) is not None
-    found.outlive(2 + HARMLESS_NS, silent=True)
-    assert found.judge({Pid(7): view(7)}) is not None
-    found.outlive(2 + HARMLESS_NS, silent=False)
-    assert found.judge({Pid(7): view(7)}) is None
+    found.outlive(1 + HARMLESS_NS, silent=False, stalled=False)
+    assert found.judge({Pid(7): view(7)}, stalled=True) is not None
+    found.outlive(2 + HARMLESS_NS, silent=True, stalled=True)
+    assert found.judge({Pid(7): view(7)}, stalled=True) is not None
+    found.outlive(2 + HARMLESS_NS, silent=False, stalled=False)
+    assert found.judge({Pid(7): view(7)}, stalled=True) is None
 
 
 def look(at_s: float, *targets: str) -> Inspection:
@@ -360,19 +367,21 @@ def test_a_lost_link_whose_port(local, changes, device):
 @pytest.mark.parametrize(
     ("changes", "waits_s", "lost"),
     [
-        ([False], 9, [True]),
-        ([False], 7, []),
-        ([False, True], 9, []),
-        ([False, False], 9, [True]),
+        ([False], 61, [True]),
+        ([False], 5, []),
+        ([False], 12, []),
+        ([False], 40, []),
+        ([False, True], 61, []),
+        ([False, False], 61, [True]),
     ],
-    ids=["stays", "may come back", "came back", "is told twice"],
+    ids=["stays", "flaps", "retrains", "has its switch restarted", "came back", "is told twice"],
 )
 def test_an_rdma_port_that_is_down_and(tmp_path, changes, waits_s, lost):
     node = tmp_path / "uverbs0"
     node.touch()
     whose = Whose(tmp_path)
     whose.topology = topology.Topology((), (topology.Port("mlx5_0", NIC, (NIC,), str(node)),))
-    concern = Concern(whose, shipped, 8_000_000_000)
+    concern = Concern(whose, shipped, int(Policy().port_patience_s * 1e9))
     with node.open() as held:
         assert held.fileno() > 0
         members = {Pid(os.getpid())}
@@ -380,5 +389,30 @@ def test_an_rdma_port_that_is_down_and(tmp_path, changes, waits_s, lost):
             told = concern.of_port(PortChange(0, "mlx5_0/1", NIC, up, "port down"), members)
             assert [each.ends_job for each in told] == [False]
         found = concern.of_time(members, waits_s * 1_000_000_000)
-        assert [each.ends_job for each in found] == lost
+        assert [each.ends_job and each.if_stalled for each in found] == lost
         assert concern.of_time(members, waits_s * 1_000_000_000) == []
+
+
+@pytest.mark.parametrize(
+    ("holders", "named"),
+    [((106,), 6), (tuple(range(100, 108)), None), ((106, 206), 6)],
+    ids=["one rank", "all eight", "one rank and its loader"],
+)
+def test_a_gpu_that_falls_off_the_bus_is_named_and_its_rank_if_no_other_holds_it(holders, named):
+    stage = Stage(world=8)
+    stage.add(Proc(206, ppid=106))
+    stage.run(30)
+    faults_of_all = faults.of_xid(xid(79, "GPU has fallen off the bus."), holders, shipped())
+    for each in faults_of_all:
+        stage.tell(replace(each, boottime_ns=stage.now_ns))
+    stage.run(1)
+    verdict = stage.tracker.latest
+    assert verdict is not None
+    assert verdict.culprit is not None
+    assert (verdict.kind, verdict.culprit.device) == (Kind.DEVICE_FAULT, GPU)
+    assert (verdict.culprit.rank, verdict.culprit.host) == (named, "host")
+    assert (named is None) == ("8 processes of the job have" in verdict.evidence[-1].text)
+    reported = verdict_of(verdict, "a", verdict.time_s, {}, {})
+    merged = merge(case(report("a", ranked(0), suspicious=False, verdict=reported)))
+    assert merged.culprit is not None
+    assert (merged.culprit.device, merged.culprit.node) == (GPU, "a")

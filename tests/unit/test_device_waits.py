@@ -71,7 +71,7 @@ def ended(verdict: Verdict) -> bool:
     return decide(verdict, Act.SHUTDOWN).act is Act.SHUTDOWN
 
 
-@pytest.mark.parametrize(("waits", "looked_at"), [(0.5, 0.05), (0.8, 0.05), (0.95, 0.2)])
+@pytest.mark.parametrize(("waits", "looked_at"), [(0.5, 0.05), (0.8, 0.05), (0.95, 0.25)])
 def test_a_job_that_burns_its_cpus_in_healthy_steps_is_left_alone(
     waits: float, looked_at: float
 ) -> None:

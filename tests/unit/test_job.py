@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from kcover_ebpf.agent.picture import verdict_of
 from kcover_ebpf.decisions import decide
 from kcover_ebpf.facts import ProcessTotals
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents.judge import judge
 from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind, Verdict
+from kcover_ebpf.report import verdict_object
 from kcover_ebpf.settings import Act, Policy
 
 from .scene import LOCK, NS, Stage
@@ -300,3 +302,13 @@ def test_bytes_before_the_training_say_nothing_about_its_pace() -> None:
     for rate in [1000] * 8 + [100] * 8:
         pace.note_payload(rate, NS)
     assert not pace.slowed
+
+
+def test_how_slow_a_straggler_is_reaches_the_report_and_the_json() -> None:
+    stage = trained()
+    straggling(stage, 2)
+    (verdict,) = faults(stage)
+    assert verdict.factor is not None
+    assert 1.2 < verdict.factor < 4
+    assert verdict_object(verdict)["factor"] == verdict.factor
+    assert verdict_of(verdict, "a", verdict.time_s, {}, {}).factor == verdict.factor

@@ -77,7 +77,10 @@ STORIES = {
         (Kind.WORKING, Cause.TRAINING, None, None, False),
     ),
     "a node went away with its ranks": (
-        case(report("a", *WAITING[0]), nodes={"a": NodeState("a"), "b": NodeState("b", ready=False)}),
+        case(
+            report("a", rank(0, age_s=12.0), rank(2, age_s=12.0)),
+            nodes={"a": NodeState("a"), "b": NodeState("b", ready=False)},
+        ),
         (Kind.HUNG, Cause.PEER_GONE, "j-1", "b", False),
     ),
 }  # fmt: skip
@@ -207,3 +210,17 @@ def test_any_picture_gets_a_verdict_and_survives_the_wire(on_a, on_b):
     merged = merge(case(*seen))
     assert merged.verdict.since_s <= NOW_S + 1
     assert merged.culprit is None or merged.culprit.node in (None, "a", "b")
+
+
+def test_of_two_slow_ranks_the_slower_one_is_named():
+    slow = [
+        replace(local(Kind.SLOW, Cause.SLOW_RANK, number, 1.0, EvidenceKind.PEERS), factor=factor)
+        for number, factor in ((0, 2.5), (1, 1.4))
+    ]
+    told = [
+        report(node, rank(number), suspicious=False, verdict=each)
+        for number, (node, each) in enumerate(zip("ab", slow, strict=True))
+    ]
+    merged = merge(case(*told))
+    assert merged.culprit is not None
+    assert (merged.culprit.rank, merged.verdict.factor) == (0, 2.5)

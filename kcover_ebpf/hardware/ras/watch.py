@@ -1,6 +1,6 @@
-"""Asks a suspicious job's own NCCL who holds it up, beside the sensor's loop and never in it.
+"""Asks a stalled job's own NCCL who holds it up, beside the sensor's loop and never in it.
 
-Only while a job is suspicious: a collection visits every process of the job. The questions come a
+Only while a job has stalled: a collection visits every process of the job. The questions come a
 second apart at first, then ever more rarely. A thread asks; the loop takes what it found.
 """
 
@@ -36,9 +36,9 @@ class RasWatch:
         self._patience = patience or Patience()
         self._inquiry: _Inquiry | None = None
 
-    def tick(self, suspicious: bool, ranks: Mapping[Pid, ProcessView]) -> list[CollectivesSeen]:
-        """What was learned since the last call; begins to ask, or ends to, as the suspicion does."""
-        if not suspicious:
+    def tick(self, asks: bool, ranks: Mapping[Pid, ProcessView]) -> list[CollectivesSeen]:
+        """What was learned since the last call; `asks`: there is reason to ask now."""
+        if not asks:
             self.close()
             return []
         if self._inquiry is None:

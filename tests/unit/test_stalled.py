@@ -1,0 +1,268 @@
+"""A job that is worth a closer look has not stalled yet: only the second is reported, and costs others anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kcover_ebpf.agent.drafts import Drafts, Identity
+from kcover_ebpf.agent.loop import GangWatch
+from kcover_ebpf.agent.registry import GangHere
+from kcover_ebpf.agent.reporter import Reporter
+from kcover_ebpf.agent.spool import Spool
+from kcover_ebpf.cluster.kinds import Gang
+from kcover_ebpf.cluster.report import FaultReport, report_of
+from kcover_ebpf.device_facts import DeviceFault, PortChange
+from kcover_ebpf.hardware.faults import of_port
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.incidents.tracker import Tracker
+from kcover_ebpf.incidents.verdict import Kind
+from kcover_ebpf.jobwatch import JobWatch
+from kcover_ebpf.settings import Policy, Settings
+from tests.unit.cluster_case import SELECTOR, pod
+from tests.unit.scene import NS, Stage
+
+NIC = "0000:9a:00.0"
+
+
+def all_become(stage: Stage, mode: str) -> None:
+    for proc in stage.procs.values():
+        stage.become(proc, mode)
+
+
+def shares(stage: Stage, seconds: int) -> tuple[float, float]:
+    """Shares of the passes in which the job was suspicious, and had stalled."""
+    passes = suspicious = stalled = 0
+    end_ns = stage.now_ns + seconds * NS
+    while stage.now_ns < end_ns:
+        stage.one_pass(NS // 4 if stage.job.urgent else NS)
+        passes += 1
+        suspicious += stage.job.attention.suspicious
+        stalled += stage.job.attention.stalled
+    return suspicious / passes, stalled / passes
+
+
+def send(stage: Stage) -> None:
+    for proc in stage.procs.values():
+        proc.sent += 100_000
+        proc.last_send_ns = stage.now_ns
+
+
+def test_ranks_that_wait_are_looked_at_first_and_stalled_later():
+    stage = Stage()
+    stage.run(30)
+    all_become(stage, "futex")
+    stage.run(1.2)
+    assert (stage.job.attention.suspicious, stage.job.attention.stalled) == (True, False)
+    stage.run(2)
+    assert (stage.job.attention.suspicious, stage.job.attention.stalled) == (True, True)
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_ranks_that_burn_a_cpu_for_hours_are_looked_at_and_have_not_stalled(connected):
+    stage = Stage(connected=connected)
+    stage.run(30)
+    all_become(stage, "run")
+    stage.run(60)
+    assert shares(stage, 1200) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("mode", ["yield", "spin"])
+def test_ranks_that_burn_a_cpu_and_are_known_to_wait_have_stalled(mode):
+    stage = Stage(connected=False)
+    stage.run(30)
+    all_become(stage, mode)
+    stage.run(120)
+    assert stage.job.attention.stalled
+
+
+@pytest.mark.parametrize("mode", ["futex", "read", "write", "stopped"])
+def test_one_rank_that_sleeps_among_others_that_burn_a_cpu_has_stalled_the_job(mode):
+    stage = Stage(connected=False)
+    stage.run(30)
+    all_become(stage, "run")
+    # longer than any burn that is learned as a step: its end counts as progress
+    stage.run(200)
+    assert not stage.job.attention.stalled
+    stage.become(stage.rank(2), mode)
+    stage.run(12)
+    assert stage.job.attention.stalled
+
+
+def test_bytes_are_the_clock_of_ranks_that_burn_a_cpu():
+    stage = Stage()
+    stage.run(30)
+    all_become(stage, "run")
+    for step in range(40):
+        for _ in range(5):
+            stage.one_pass(NS)
+            assert step < 2 or not stage.job.attention.stalled
+        send(stage)
+    silent_s = 0
+    while not stage.job.attention.stalled:
+        stage.one_pass(NS)
+        silent_s += 1
+    assert 5 <= silent_s <= 9  # steps of 5 s
+    stage.run(600)
+    assert stage.job.attention.stalled
+
+
+def test_a_job_that_burns_from_its_first_step_on_has_recovered_within_30_s():
+    stage = Stage(connected=False)
+    stage.run(10)  # what it loads moves its ranks
+    all_become(stage, "run")
+    first_ns, recovered_ns = stage.now_ns, None
+    for _ in range(600):
+        stage.one_pass(NS)
+        if not stage.job.pace.trained or stage.job.attention.stalled:
+            recovered_ns = None
+        elif recovered_ns is None:
+            recovered_ns = stage.now_ns
+    assert recovered_ns is not None
+    assert recovered_ns - first_ns <= 30 * NS
+
+
+@pytest.mark.parametrize(("minutes", "longest_s"), [(2, 130.0), (5, 10.0)])
+def test_a_burn_is_learned_as_a_step_unless_it_is_longer_than_any(minutes, longest_s):
+    stage = Stage(connected=False)
+    stage.run(60)
+    all_become(stage, "run")
+    stage.run(60 * minutes)
+    all_become(stage, "train")
+    stage.run(10)
+    assert longest_s / 2 < stage.job.pace.longest_s + 5 <= longest_s
+    all_become(stage, "futex")
+    stage.run(1.5 * longest_s + 10)
+    assert stage.job.attention.stalled
+
+
+def down(stage: Stage, number: int = 0) -> DeviceFault:
+    """What is known of a port of a rank's card that did not come back."""
+    return DeviceFault(
+        stage.now_ns, Pid(100 + number), NIC, "port down", "RDMA port mlx5_0/1 is down",
+        ends_job=True, if_stalled=True,
+    )  # fmt: skip
+
+
+def test_a_port_that_stays_down_ends_no_job_that_goes_on():
+    stage = Stage()
+    stage.run(30)
+    stage.tell(down(stage))
+    stage.run(120)
+    all_become(stage, "futex")  # another trouble, long after
+    stage.run(10)
+    assert Kind.DEVICE_FAULT not in {each.kind for each in stage.verdicts}
+
+
+def test_a_port_that_stays_down_ends_a_job_that_has_stalled():
+    stage = Stage()
+    stage.run(30)
+    all_become(stage, "futex")
+    stage.run(5)
+    stage.tell(down(stage))
+    stage.run(2)
+    assert stage.verdicts[-1].kind is Kind.DEVICE_FAULT
+
+
+def test_a_port_that_is_back_ends_no_job():
+    stage = Stage()
+    stage.run(30)
+    stage.tell(down(stage))
+    back = PortChange(stage.now_ns, "mlx5_0/1", NIC, True, "port ACTIVE")
+    for fault in of_port(back, {Pid(100)}, NIC):
+        stage.tell(fault)
+    all_become(stage, "futex")
+    stage.run(10)
+    assert Kind.DEVICE_FAULT not in {each.kind for each in stage.verdicts}
+
+
+class Quiet:
+    """The host of a watch that has nothing to sample."""
+
+    def watch(self, pid: int) -> None: ...
+
+    def set_detail(self, pid: int, detailed: bool) -> None: ...
+
+
+def watched(stage: Stage) -> JobWatch:
+    """The watch of an agent over the job on the stage."""
+    tracker = Tracker("job", "host")
+    watch = JobWatch(Quiet(), tracker, stage.job.table, Settings(), whole=False)  # type: ignore[arg-type]
+    watch.job = stage.job
+    return watch
+
+
+@pytest.mark.parametrize(("mode", "asks"), [("run", False), ("spin", True)])
+def test_nccl_is_asked_about_a_stall_and_not_about_ranks_that_burn_a_cpu(mode, asks, monkeypatch):
+    asked = []
+
+    class Ras:
+        def tick(self, asks: bool, _: object) -> list[object]:
+            asked.append(asks)
+            return []
+
+    monkeypatch.setattr("kcover_ebpf.hardware.ras.watch.RasWatch", Ras)
+    stage = Stage(connected=False)
+    stage.run(30)
+    all_become(stage, mode)
+    stage.run(60)
+    watch = watched(stage)
+    for _ in range(10):
+        stage.one_pass(NS)
+        watch.ask_collectives()
+    assert stage.job.attention.suspicious
+    assert any(asked) is asks
+
+
+def sent(stage: Stage, tmp_path: Path, seconds: int) -> list[FaultReport]:
+    """The reports that reach the API server while the job goes on like this; a pass is a second."""
+    gone: list[FaultReport] = []
+
+    class Api:
+        def apply(self, path: str, body: dict[str, Any], manager: str) -> object:
+            gone.append(report_of(body))
+            return body
+
+    clock = [1000.0]
+    reporter = Reporter(Api(), lambda *_: (), print)  # type: ignore[arg-type]
+    drafts = Drafts(Identity("a", "kcover"), reporter, Spool(tmp_path), lambda: True)
+    pods = [pod(each) for each in range(len(stage.procs))]
+    gang = Gang("ns", "j", "Job", tuple(SELECTOR.items()))
+    watch = GangWatch(GangHere(gang, tuple(pods), Policy()), watched(stage))
+    watch.pods = {Pid(pid): pods[index].uid for index, pid in enumerate(stage.procs)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kcover_ebpf.agent.reporter.time.monotonic", lambda: clock[0])
+        for _ in range(seconds):
+            stage.one_pass(NS)
+            clock[0] += 1.0
+            drafts.make([watch], ())
+            reporter.look()
+    return [each for each in gone if each.job is not None]
+
+
+@pytest.mark.parametrize(
+    ("mode", "most", "stalled", "pictured"),
+    [("run", 5, False, True), ("train", 5, False, False), ("futex", 200, True, True)],
+)
+def test_only_a_stall_is_reported_every_second(tmp_path, mode, most, stalled, pictured):
+    stage = Stage(connected=mode != "run")
+    stage.run(30)
+    all_become(stage, mode)
+    stage.run(60)
+    reports = sent(stage, tmp_path, 100)
+    assert len(reports) <= most
+    assert len(reports) >= (90 if stalled else 1)
+    assert {each.suspicious for each in reports} == {stalled}
+    assert {bool(each.ranks) for each in reports} == {pictured}
+
+
+def test_that_it_can_be_told_again_whether_ranks_go_on_is_reported_at_once(tmp_path):
+    stage = Stage(connected=False)
+    stage.run(30)
+    all_become(stage, "run")
+    stage.run(60)
+    assert [bool(each.ranks) for each in sent(stage, tmp_path, 2)] == [True]
+    all_become(stage, "train")
+    assert [bool(each.ranks) for each in sent(stage, tmp_path, 2)] == [False]

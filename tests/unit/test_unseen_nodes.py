@@ -1,0 +1,189 @@
+"""Four nodes with eight ranks each, of which some cannot be seen: what is said, and what is acted on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kcover_ebpf.cluster.case import Case, NodeState
+from kcover_ebpf.cluster.decide import decide
+from kcover_ebpf.cluster.gather import Seen
+from kcover_ebpf.cluster.incident import Phase
+from kcover_ebpf.cluster.merge import merge
+from kcover_ebpf.cluster.policy import FaultPolicy
+from kcover_ebpf.incidents.standing import State
+from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind
+from kcover_ebpf.settings import Policy
+from tests.unit.cluster_case import NOW_S, pod, rank, report, wire
+from tests.unit.test_decide import ask, world
+
+NODES = ("n0", "n1", "n2", "n3")
+UP = {name: NodeState(name) for name in NODES}
+LOST = {**UP, "n3": NodeState("n3", ready=False)}
+
+
+def reports(*numbers: int, state: State = State.FUTEX, age_s: float = 40.0, **more) -> list[Seen]:
+    """What these nodes report of their eight ranks each."""
+    return [
+        report(
+            NODES[number],
+            *(rank(each, state, age_s, pid=100 + each, world_size=32) for each in range(8 * number, 8 * number + 8)),
+            **more,
+        )
+        for number in numbers
+    ]  # fmt: skip
+
+
+def calm(number: int, age_s: float = 5.0, **more) -> Seen:
+    """A node that reports no stall, so no picture."""
+    (seen,) = reports(number, suspicious=False, **more)
+    return Seen(replace(seen.report, ranks=()), NOW_S - age_s)
+
+
+def job(seen: list[Seen], nodes: dict[str, NodeState] = UP) -> Case:
+    pods = tuple(
+        replace(pod(each), node=NODES[each // 8], address=f"10.0.0.{each}") for each in range(32)
+    )
+    return Case("ns/j", seen, pods, nodes, Policy(), NOW_S)
+
+
+# --- a node that is not ready
+
+
+def test_a_node_that_is_gone_while_all_others_wait_is_named():
+    merged = merge(job(reports(0, 1, 2), LOST))
+    assert merged.culprit is not None
+    assert (merged.verdict.cause, merged.culprit.node) == (Cause.PEER_GONE, "n3")
+    assert merged.is_announced
+    assert [each.text for each in merged.evidence] == [
+        "node n3 is not ready, and there is no report of its agent",
+        "all 24 ranks on 3 other nodes wait, for at least 40 s",
+    ]
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        reports(0, 1, 2, state=State.COMPUTING, age_s=3000.0),
+        [calm(0), calm(1), calm(2)],
+        [*reports(0, 1), calm(2)],
+        reports(0, 1),
+        [*reports(0, 1), *reports(2, state=State.STORING)],
+        [*reports(0, 1), *reports(2, state=State.MOVING)],
+        [*reports(0, 1), *reports(2, age_s=5.0)],
+        [*reports(0, 1, 2), calm(3, 20.0)],
+        [*reports(0, 1), *reports(2, age_s=3000.0, suspicious=False)],
+    ],
+    ids=[
+        "all compute", "all go on", "one node goes on", "one more cannot be seen", "one writes",
+        "one moves", "not for long", "its agent was heard 20 s ago",
+        "one cannot tell whether its ranks go on",
+    ],
+)  # fmt: skip
+def test_a_node_that_lost_its_path_to_the_server_is_left_alone(seen):
+    merged = merge(job(seen, LOST))
+    assert merged.verdict.cause is not Cause.PEER_GONE
+    assert merged.depends or not merged.verdict.kind.is_fault
+
+
+def test_a_picture_without_ranks_says_nothing_about_a_node_that_is_gone():
+    helpers = [
+        replace(
+            each,
+            report=replace(
+                each.report, ranks=tuple(replace(rank, role="helper") for rank in each.report.ranks)
+            ),
+        )
+        for each in reports(0, 1, 2)
+    ]
+    assert not merge(job(helpers, LOST)).verdict.kind.is_fault
+
+
+# --- a node whose ranks go on
+
+
+def test_ranks_that_go_on_explain_for_a_minute_why_others_wait():
+    seen = [*reports(1, 2, 3), calm(0)]
+    assert merge(job(seen)).verdict.kind is Kind.WORKING
+    seen = [*reports(1, 2, 3, age_s=70.0), calm(0)]
+    merged = merge(job(seen))
+    assert merged.verdict.kind is Kind.HUNG
+    assert merged.depends
+    assert merged.verdict.unobserved == ("node n0 reports that its ranks have not stalled",)
+
+
+def test_a_rank_that_was_stopped_is_named_though_another_node_goes_on():
+    (n1,) = reports(1)
+    first, *others = n1.report.ranks
+    first = replace(first, state=State.STOPPED.value, age_s=5.0)
+    n1 = replace(n1, report=replace(n1.report, ranks=(first, *others)))
+    merged = merge(job([n1, *reports(2, 3), calm(0)]))
+    assert (merged.verdict.cause, merged.depends) == (Cause.STOPPED, False)
+
+
+def test_ranks_that_have_not_begun_to_train_explain_nothing():
+    merged = merge(job([*reports(1, 2, 3), calm(0, trained=False)]))
+    assert merged.depends
+    assert merged.verdict.unobserved == ("node n0 reports that its ranks have not begun to train",)
+
+
+# --- a hung rank whose agent is dead
+
+
+def connected(age_s: float) -> list[Seen]:
+    """Three nodes, of which one has a connection to a rank on the fourth."""
+    first, *others = reports(0, 1, 2, age_s=age_s)
+    ranks = first.report.ranks
+    talks = replace(ranks[0], sockets=(wire(0, 24, sent_age_s=age_s),))
+    return [replace(first, report=replace(first.report, ranks=(talks, *ranks[1:]))), *others]
+
+
+@pytest.mark.parametrize(
+    ("seen", "acts"),
+    [
+        (connected(1900.0), True),
+        (connected(600.0), False),
+        (reports(0, 1, 2, age_s=1900.0), False),
+        ([*connected(1900.0), calm(3, 50.0)], False),
+        ([*connected(1900.0), calm(3, 70.0)], True),
+        ([*connected(1900.0)[:2], *reports(2, state=State.COMPUTING, age_s=1900.0)], False),
+        ([*connected(1900.0)[:2], *reports(2, age_s=1900.0, suspicious=False)], False),
+    ],
+    ids=[
+        "for long", "not for long", "not connected", "its agent may come back", "its agent is gone",
+        "one computes", "one cannot tell",
+    ],
+)  # fmt: skip
+def test_the_evidence_of_all_others_suffices_without_a_dead_agent(seen, acts):
+    merged = merge(job(seen))
+    if merged.verdict.kind.is_fault:
+        assert merged.depends is not acts
+    else:
+        assert not acts
+    if acts:
+        assert merged.evidence[-1].kind is EvidenceKind.EDGE
+        assert "1 of the ranks that wait are connected to ranks on n3" in merged.evidence[-1].text
+        assert merged.verdict.unobserved == ("node n3 did not report",)
+
+
+@pytest.mark.parametrize(
+    ("limits", "phase"), [({"hard_limit": "10m"}, Phase.SHUTTING_DOWN), ({}, Phase.OPEN)]
+)
+def test_a_hard_limit_holds_though_a_node_is_silent(limits, phase):
+    merged = merge(job(reports(0, 1, 2, age_s=700.0)))
+    assert merged.depends
+    move = decide(ask(world(merged=merged), FaultPolicy(thresholds=limits)))
+    assert move.status is not None
+    assert move.status.phase is phase
+
+
+@pytest.mark.parametrize(("age_s", "depends"), [(5.0, False), (40.0, False), (50.0, True)])
+def test_the_picture_of_ranks_that_nobody_can_tell_about_holds_until_the_next_heartbeat(
+    age_s, depends
+):
+    (unsure,) = reports(0, suspicious=False)
+    seen = [replace(unsure, arrived_s=NOW_S - age_s), *reports(1, 2, 3)]
+    merged = merge(job(seen))
+    assert merged.verdict.kind is Kind.HUNG
+    assert merged.depends is depends
