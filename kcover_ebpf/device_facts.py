@@ -266,6 +266,16 @@ class DeviceFault:
     memory error), and a device be unfit while its job goes on."""
 
 
+@dataclass(frozen=True, slots=True)
+class FabricMoved:
+    """Data went over the RDMA ports that a process has open; all of this host that have them open share it."""
+
+    boottime_ns: int
+    pid: Pid
+    bytes_count: int
+    """Sent and received since the reading before, about a second earlier."""
+
+
 DeviceFact = (
     XidSighting
     | XidReported
@@ -280,5 +290,6 @@ DeviceFact = (
     | PortChange
     | BlockError
     | DriverCall
+    | FabricMoved
     | DeviceFault
 )

@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from enum import Enum
 
 from kcover_ebpf.device_facts import DeviceFact
-from kcover_ebpf.host_facts import CollectivesSeen, Inspection, ProcessSeen, Unreadable
+from kcover_ebpf.host_facts import (
+    CodeSeen,
+    CollectivesSeen,
+    Inspection,
+    ProcessSeen,
+    Unreadable,
+)
 from kcover_ebpf.ids import Inode, Pid, Tid
 
 NO_SYSCALL = -1
@@ -274,6 +280,7 @@ Fact = (
     | ProcessSeen
     | Inspection
     | Unreadable
+    | CodeSeen
     | CollectivesSeen
     | Tick
     | DeviceFact

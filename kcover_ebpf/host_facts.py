@@ -58,7 +58,7 @@ class StorageState:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A request for an `Inspection` of one thread."""
+    """A request for an `Inspection` of one thread, or for a `CodeSeen` of one that burns a CPU."""
 
     pid: Pid
     tid: Tid
@@ -66,6 +66,33 @@ class Look:
     """When its wait began: relative time-outs count from there."""
     syscall: int = -1
     """The call it was last seen in, for /proc may show the one that restarts it; -1 if none."""
+    burning_sp: int | None = None
+    """User stack pointer of a thread that burns a CPU, which /proc does not show; None for one that waits."""
+    wants_modules: bool = False
+    """The executable mappings of its process are wanted as well, read anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """One executable mapping of a process: [start, end) of the file with this base name."""
+
+    start: int
+    end: int
+    name: str
+    """Base name of the file, [vdso] and the like; empty for anonymous memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeSeen:
+    """Where a thread that burns a CPU was called from. Empty where it could not be read."""
+
+    boottime_ns: int
+    pid: Pid
+    tid: Tid
+    stack: tuple[str, ...]
+    """module+offset words as in `Inspection`; the thread ran meanwhile, so single words may be wrong."""
+    modules: tuple[Module, ...] = ()
+    """Executable mappings of the process; empty if not asked for."""
 
 
 @dataclass(frozen=True, slots=True)

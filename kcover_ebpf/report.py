@@ -48,6 +48,7 @@ CAUSE_TEXT = {
     Cause.NOT_IN_COLLECTIVE: "did not join the collective that the others are in",
     Cause.COLLECTIVE_STUCK: "is in a collective that all have joined and that does not end",
     Cause.COLLECTIVE_FAILED: "has a communicator that failed",
+    Cause.DEVICE_WAIT: "waits for its device, as all ranks do",
     Cause.CPU_THROTTLED: "is throttled by its CPU limit",
     Cause.MEMORY_PRESSURE: "is short of memory",
     Cause.SLOW_RANK: "is slower than its peers",

@@ -16,7 +16,7 @@ from kcover_ebpf.kube.exec import Exec
 from kcover_ebpf.kube.session import Session, connect, namespace_of
 from kcover_ebpf.trace import merge, record
 from kcover_ebpf.trace.pods import BEAT_S
-from kcover_ebpf.trace.record import Line
+from kcover_ebpf.trace.record import UNKNOWN_CODE, Line, exit_code_of
 
 _SELECTOR = "app.kubernetes.io/name=kcover-ebpf,app.kubernetes.io/component=agent"
 _CONTAINER = "agent"
@@ -174,8 +174,11 @@ def _look(session: Session, place: Place, wanted: Wanted) -> Iterator[str]:
             _CONTAINER,
             _command(place, live=wanted.live),
         ) as running:
-            yield from running.lines(BEAT_S)
-            _explain(place, running)
+            concluded = False
+            for text in running.lines(BEAT_S):
+                concluded |= record.parse(text).event == "end"
+                yield text
+            _explain(place, running, concluded=concluded)
     except Forbidden as error:
         raise CannotObserve(
             f"may not exec into the agents of namespace {place.agent_namespace}: {error}; "
@@ -185,13 +188,14 @@ def _look(session: Session, place: Place, wanted: Wanted) -> Iterator[str]:
         raise CannotObserve(f"the agent on {place.node} cannot be reached: {error}") from error
 
 
-def _explain(place: Place, running: Exec) -> None:
+def _explain(place: Place, running: Exec, *, concluded: bool) -> None:
     where = f"agent {place.agent_namespace}/{place.agent} on {place.node}"
     if running.refusal or running.exit_code in _NOT_FOUND_CODES:
         raise CannotObserve(f"{where} has no kcover-ebpf: {running.refusal or running.said}")
     if running.exit_code is None:
         raise CannotObserve(f"the connection to {where} was cut; try again")
-    if running.exit_code not in (0, 1):
+    # the verdict UNKNOWN ends with the same code as a look that was not possible
+    if running.exit_code not in (0, 1) and not (concluded and running.exit_code == UNKNOWN_CODE):
         said = running.said.removeprefix("kcover-ebpf: ") or f"exit code {running.exit_code}"
         raise CannotObserve(f"{where}: {said}")
 
@@ -255,8 +259,8 @@ def _conclusion(looks: _Looks) -> Iterator[str]:
     merged["verdict"]["unobserved"] += looks.errors
     for event in ("threads", "stacks", "verdict"):
         yield _line(looks, event, merged)
-    is_fault = merged["verdict"].get("verdict") in merge.FAULTS
-    yield _line(looks, "end", {"end": {"exit_code": int(is_fault)}})
+    code = exit_code_of(str(merged["verdict"].get("verdict")))
+    yield _line(looks, "end", {"end": {"exit_code": code}})
 
 
 def _line(looks: _Looks, event: str, merged: dict[str, dict[str, Any]]) -> str:

@@ -27,6 +27,7 @@ from kcover_ebpf.hardware.aer import AerCounter
 from kcover_ebpf.hardware.attach import Attachments
 from kcover_ebpf.hardware.catalog import Catalog
 from kcover_ebpf.hardware.concern import Concern
+from kcover_ebpf.hardware.fabric import FabricReader, FabricWatch
 from kcover_ebpf.hardware.kernlog import read_console, read_record
 from kcover_ebpf.hardware.kmsg import KmsgReader
 from kcover_ebpf.hardware.ladder import Ladder
@@ -77,6 +78,8 @@ class DeviceWatch:
         patience_ns = int(settings.policy.port_patience_s * 1e9)
         self._concern = Concern(self.whose, catalog, patience_ns)
         self._ports = _opened(lambda: PortWatch(root))
+        self._fabric: FabricWatch | None = None
+        self._meet_fabric()
         self._stale_nic = False
         self._aer = AerCounter()
         self._aer_quiet_ns = 0
@@ -132,6 +135,11 @@ class DeviceWatch:
         self.driver = _version(self._root)
         self.ladder.best = self._best_rung()
         self._stale_driver = False
+
+    def _meet_fabric(self) -> None:
+        reader = FabricReader(self._root)
+        if self._fabric is None and reader.has_ports:
+            self._fabric = FabricWatch(reader)
 
     def _best_rung(self) -> Rung:
         if self._attached.rung is not None or self._kmsg is not None:
@@ -200,6 +208,8 @@ class DeviceWatch:
             self._has_catalog = True
             self._read_catalog()
         found = self._poll_log(members)
+        if self._fabric is not None:
+            found += self._fabric.tick(members)
         if self._ports is not None:
             found += self._poll_ports(self._ports, members)
         found += self._concern.of_time(members, _now_ns())
@@ -217,6 +227,7 @@ class DeviceWatch:
         if ports.has_new:
             ports.has_new = False
             self.whose.learn()
+            self._meet_fabric()
         faults = [each for change in changes for each in self._concern.of_port(change, members)]
         return [*changes, *faults]
 
@@ -264,7 +275,7 @@ class DeviceWatch:
         """Detach everything."""
         self._attached.close()
         self._leave_nvml()
-        for reader in (self._kmsg, self._ports):
+        for reader in (self._kmsg, self._ports, self._fabric):
             if reader is not None:
                 reader.close()
 

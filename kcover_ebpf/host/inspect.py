@@ -16,7 +16,14 @@ from kcover_ebpf.host.calls import read_text
 from kcover_ebpf.host.procfs import boottime_ns
 from kcover_ebpf.host.readers import Readers
 from kcover_ebpf.host.servers import nfs_state
-from kcover_ebpf.host_facts import Inspection, Look, StorageState, Unreadable, WaitedFile
+from kcover_ebpf.host_facts import (
+    CodeSeen,
+    Inspection,
+    Look,
+    StorageState,
+    Unreadable,
+    WaitedFile,
+)
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.syscalls import SyscallTable
 
@@ -27,17 +34,19 @@ class Inspector:
     def __init__(self, machine: str) -> None:
         self._table = SyscallTable(machine)
         self._memory = stack.Memory()
-        self._readers: Readers[Pid, Inspection] = Readers("kcover-inspect")
+        self._readers: Readers[Pid, Inspection | CodeSeen] = Readers("kcover-inspect")
         self._told: set[Pid] = set()
 
-    def look(self, looks: Sequence[Look], timeout_s: float = 0.1) -> list[Inspection | Unreadable]:
+    def look(
+        self, looks: Sequence[Look], timeout_s: float = 0.1
+    ) -> list[Inspection | CodeSeen | Unreadable]:
         """Ask for looks and take all that are ready, waiting at most `timeout_s` for the new ones.
 
         A process whose inspection is under way is not asked again, and after a second is told, once, as
         `Unreadable`: that is a fact about it.
         """
         late = self._readers.take((), 0.0)
-        ask, inspect = self._readers.ask, self._inspect
+        ask, inspect = self._readers.ask, self._read
         asked = [each.pid for each in looks if ask(each.pid, partial(inspect, each))]
         taken = [*late, *self._readers.take(asked, timeout_s)]
         done = [each for _, each in taken if each is not None]
@@ -53,6 +62,14 @@ class Inspector:
         """Drop what was remembered about a process that ended or became another program."""
         self._memory.forget(pid)
         self._readers.forget(pid)
+
+    def _read(self, look: Look) -> Inspection | CodeSeen:
+        return self._inspect(look) if look.burning_sp is None else self._code(look)
+
+    def _code(self, look: Look) -> CodeSeen:
+        modules = self._memory.modules(look.pid) if look.wants_modules else ()
+        words = self._memory.words(look.pid, look.burning_sp or 0)
+        return CodeSeen(boottime_ns(), look.pid, look.tid, words, modules)
 
     def _inspect(self, look: Look) -> Inspection:
         call = calls.read_call(look.pid, look.tid, self._table, look.syscall)

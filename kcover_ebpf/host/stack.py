@@ -15,6 +15,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from posixpath import basename
 
+from kcover_ebpf.host_facts import Module
 from kcover_ebpf.ids import Pid
 
 _STACK_BYTES = 2048
@@ -49,6 +50,12 @@ class Memory:
         values = struct.unpack(f"={len(raw) // 8}Q", raw[: len(raw) // 8 * 8])
         found = (_word(maps, address(value, self._machine)) for value in values)
         return tuple(word for word in found if word)
+
+    def modules(self, pid: Pid) -> tuple[Module, ...]:
+        """The executable mappings, read anew; empty if they cannot be read."""
+        maps = self._maps[pid] = _read_maps(pid)
+        found = zip(maps.starts, maps.ends, maps.names, strict=True)
+        return tuple(Module(*each) for each in found)
 
     def forget(self, pid: Pid) -> None:
         """Drop what was remembered about a process."""

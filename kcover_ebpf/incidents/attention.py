@@ -15,6 +15,7 @@ from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.incidents.phases import Stall
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.stacks import KnownWaits, Stack
+from kcover_ebpf.incidents.threads import ThreadView
 
 _CALM_AFTER_NS = 30 * NS
 _CALM_UNTRAINED_NS = 12 * NS
@@ -27,6 +28,12 @@ _EAGER_WAITS = 10
 _EAGER_NS = 60 * NS
 _BASELINE_PERIOD_NS = 10 * NS
 _BASELINE_LOOKS = 2
+_CODE_PERIODS_NS = 2 * NS, 30 * NS
+"""Shortest and longest pause before mappings are read anew: libraries are loaded while a program is young, code made
+at run time never has a name.
+"""
+_BUSY_THREADS = 4
+"""Threads of a process whose stacks are read in one pass: NCCL's network threads are one a communicator."""
 
 
 class Attention:
@@ -122,16 +129,45 @@ class Attention:
         self, owned: Iterable[ProcessView], waiting: Collection[ProcessView], now_ns: int
     ) -> list[Look]:
         """Threads to look at now: all leads while suspicious, else a few healthy waits to remember."""
+        owned = list(owned)
+        codes = [look for view in owned for look in self._burning(view, now_ns)]
         if self.suspicious:
-            return [look for view in owned if (look := self._request(view, now_ns)) is not None]
+            return codes + [each for view in owned if (each := self._request(view, now_ns))]
         if now_ns < self._next_baseline_ns:
-            return []
+            return codes
         self._began_ns = now_ns if self._began_ns is None else self._began_ns
         if self.known.count >= _EAGER_WAITS or now_ns - self._began_ns > _EAGER_NS:
             self._next_baseline_ns = now_ns + _BASELINE_PERIOD_NS
         fresh = [view for view in waiting if view.pid not in self._pending]
         looks = [look for view in fresh if (look := self._request(view, now_ns)) is not None]
-        return looks[:_BASELINE_LOOKS]
+        return codes + looks[:_BASELINE_LOOKS]
+
+    def _burning(self, view: ProcessView, now_ns: int) -> list[Look]:
+        """Threads that burn a CPU: in calm times only where the code of a process lies is read, once."""
+        burning = [each for each in view.threads.values() if each.is_unplaced]
+        if not burning:
+            return []
+        burning.sort(key=lambda each: (each is not view.lead, -each.cpu_share))
+        looks = []
+        if self._is_stale(view, now_ns):
+            unknown = (each for each in burning if view.code.at(each.sample.user_ip) is None)
+            if (first := next(unknown, None)) is not None:
+                view.code_read_ns = now_ns
+                looks.append(_code_look(view, first, wants_modules=True))
+        if self.suspicious and view.code:
+            for each in burning[:_BUSY_THREADS]:
+                since_ns = max(each.burning_since_ns or 0, each.progress_ns)
+                if now_ns - each.asked_ns >= look_period_ns(now_ns - since_ns):
+                    each.asked_ns = now_ns
+                    looks.append(_code_look(view, each))
+        return looks
+
+    @staticmethod
+    def _is_stale(view: ProcessView, now_ns: int) -> bool:
+        shortest_ns, longest_ns = _CODE_PERIODS_NS
+        age_ns = view.code_read_ns - view.first_seen_ns
+        period_ns = min(max(shortest_ns, age_ns // 4), longest_ns)
+        return not view.code_read_ns or now_ns - view.code_read_ns >= period_ns
 
     def _request(self, view: ProcessView, now_ns: int) -> Look | None:
         lead = view.lead
@@ -144,6 +180,11 @@ class Attention:
             if now_ns - last_ns < look_period_ns(last_ns - since_ns):
                 return None
         return Look(view.pid, lead.sample.tid, lead.sample.idle_since_ns, lead.sample.syscall)
+
+
+def _code_look(view: ProcessView, thread: ThreadView, *, wants_modules: bool = False) -> Look:
+    sample = thread.sample
+    return Look(view.pid, sample.tid, sample.idle_since_ns, sample.user_sp, wants_modules)
 
 
 def look_period_ns(age_ns: int) -> int:

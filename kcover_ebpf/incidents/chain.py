@@ -8,7 +8,7 @@ from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents import stacks
 from kcover_ebpf.incidents.finding import Picture
 from kcover_ebpf.incidents.ranks import Role
-from kcover_ebpf.incidents.standing import EFFORT, HELD, SOON_S, STUCK, Standing, State
+from kcover_ebpf.incidents.standing import EFFORT, HELD, SOON_S, STUCK, WAITING, Standing, State
 
 
 def split(picture: Picture, ranks: Sequence[Standing]) -> tuple[list[Standing], list[Standing]]:
@@ -24,11 +24,15 @@ def split(picture: Picture, ranks: Sequence[Standing]) -> tuple[list[Standing], 
     # several ranks that spin wait busily for a device or for each other; a single one is at the end
     # of a chain
     spinning = [each for each in ranks if each.state is State.SPINNING]
-    asking = len(spinning) > 1 or any(each.state is State.PEERS for each in ranks)
+    waits = WAITING | ({State.SPINNING} if len(spinning) > 1 else set())
+    asking = any(each.state in waits - {State.FUTEX} for each in ranks)
     if comparable and not odd and futexes and asking:
         # a busy waiter is in the collective for certain; a futex nobody ever left is not
         odd = {pid for pid, stack in futexes.items() if not picture.known.knows(stack)}
-    waits = {State.PEERS, State.FUTEX} | ({State.SPINNING} if len(spinning) > 1 else set())
+        on_device = sum(each.state is State.ON_DEVICE for each in ranks)
+        if on_device and len(odd) >= on_device:
+            # one rank that waits for its device while the others wait for it, as in an evaluation on rank 0
+            odd = set()
     waiting, sinks = [], []
     for each in ranks:
         end = follow(picture, each)
@@ -73,7 +77,7 @@ def _weight(standing: Standing, waited_by: Pid) -> int:
     if standing.state is State.FUTEX:
         timed = standing.inspection is not None and standing.inspection.timed
         return 1 if timed else 2
-    return 0 if standing.state in (State.CHILD, State.PEERS) else 1
+    return 0 if standing.state in (State.CHILD, State.PEERS, State.ON_DEVICE) else 1
 
 
 def is_effort(picture: Picture, each: Standing) -> bool:

@@ -21,6 +21,7 @@ from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
 _GUESSED = frozenset(
     {
         Cause.WAIT_CYCLE,
+        Cause.DEVICE_WAIT,
         Cause.COLLECTIVE_MISMATCH,
         Cause.BLOCKED_LOCK,
         Cause.BLOCKED_READ,
@@ -171,7 +172,7 @@ def _context(
 
 def _all_joined(found: Finding, told: CollectivesSeen) -> Finding:
     # a circle is what is left when the host sees nothing but waits; here it is known to be none
-    if found.cause is not Cause.WAIT_CYCLE:
+    if found.cause not in (Cause.WAIT_CYCLE, Cause.DEVICE_WAIT) or not found.kind.is_fault:
         return found
     text = (
         f"every rank has launched the same operations and none moved in {told.answer_count} answers: "

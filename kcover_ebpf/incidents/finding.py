@@ -58,6 +58,8 @@ class Picture:
     """Ranks that exited with code 0, or were ended by their own job, and did not come back."""
     whole: bool = True
     """All ranks of the job are in it; False where others see the rest."""
+    cadence_known: bool = False
+    """The thresholds rest on steps of this job that were seen."""
     starting: bool = False
     """A rank has not come yet and the job never trained: those who came wait, as at every start."""
     collectives: CollectivesSeen | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import islice
 
+from kcover_ebpf.device_facts import FabricMoved
 from kcover_ebpf.facts import (
     DescriptorSample,
     Fact,
@@ -24,7 +25,14 @@ from kcover_ebpf.facts import (
     ThreadSample,
     Tick,
 )
-from kcover_ebpf.host_facts import CollectivesSeen, Inspection, Look, ProcessSeen, Unreadable
+from kcover_ebpf.host_facts import (
+    CodeSeen,
+    CollectivesSeen,
+    Inspection,
+    Look,
+    ProcessSeen,
+    Unreadable,
+)
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents import announced, startup
 from kcover_ebpf.incidents.attention import Attention
@@ -105,7 +113,7 @@ class Job:
             case ProcessFork():
                 self.members.view(fact.child_pid, fact.boottime_ns)
             case ProcessExec():
-                self._view(fact).seen = None
+                self._view(fact).on_exec()
             case ProcessExit():
                 self._on_exit(fact)
             case OomKill():
@@ -118,14 +126,22 @@ class Job:
                 if fact.moving:
                     self._restart_clocks(fact.boottime_ns)
             case _:
-                self.faults.observe(fact)
+                self._on_rest(fact)
 
-    def _view(self, fact: _Sample | ProcessSeen | ProcessExec | ProcessExit) -> ProcessView:
+    def _on_rest(self, fact: Fact) -> None:
+        if not isinstance(fact, CodeSeen | FabricMoved):
+            self.faults.observe(fact)
+        elif self._view(fact).on_clock(fact):
+            self._progress(fact.pid, fact.boottime_ns)
+
+    def _view(
+        self, fact: _Sample | CodeSeen | FabricMoved | ProcessSeen | ProcessExec | ProcessExit
+    ) -> ProcessView:
         return self.members.view(fact.pid, fact.boottime_ns)
 
     def _on_thread(self, sample: ThreadSample) -> None:
         view = self._view(sample)
-        burned_ns = view.lead.burning_since_ns if view.lead is not None else None
+        burned_ns = view.lead.burns_alike_ns if view.lead is not None else None
         if not view.on_thread(sample, self.table):
             return
         if burned_ns is not None and sample.boottime_ns - burned_ns > LONGEST_BURN_NS:
@@ -351,6 +367,7 @@ class Job:
             starting=startup.awaits_somebody(members, self.pace),
             stop_signals=self.announced.stops,
             left={pid: standings[pid] for pid, view in ranks.items() if self._is_left(view)},
+            cadence_known=self.pace.learned(members.ranks),
             collectives=self.attention.collectives,
         )
 

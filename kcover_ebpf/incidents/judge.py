@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.incidents import chain, collectives, evidence, links, stacks
+from kcover_ebpf.incidents import chain, collectives, device, evidence, links, stacks
 from kcover_ebpf.incidents.finding import Finding, Picture, blame
 from kcover_ebpf.incidents.processes import NS, Effort
 from kcover_ebpf.incidents.standing import EFFORT, HELD, Standing, State
@@ -244,6 +244,7 @@ def _stuck_evidence(
     if evidence.is_inside(first, end):
         found += evidence.unread(picture, first) + evidence.sender(picture, first)
         found += evidence.place(picture, first, ranks)
+        found += device.elsewhere(picture, first, ranks)
     elif end.state is State.SPINNING:
         found += evidence.place(picture, end, ranks)
     return found

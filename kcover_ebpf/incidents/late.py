@@ -13,11 +13,10 @@ from kcover_ebpf.incidents.afterwards import Glances
 from kcover_ebpf.incidents.finding import Finding
 from kcover_ebpf.incidents.job import Job
 from kcover_ebpf.incidents.processes import NS, ProcessView
-from kcover_ebpf.incidents.standing import Standing, State
+from kcover_ebpf.incidents.standing import WAITING, Standing, State
 from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
 
-_WAITS = frozenset({State.PEERS, State.FUTEX})
-_NO_WORK = _WAITS | {State.SLEEPING, State.MOVING}
+_NO_WORK = WAITING | {State.SLEEPING, State.MOVING}
 _FOR_CHILDREN = (State.CHILDREN, State.CHILD)
 _MOST_RANKS = 1 << 16
 _BOTH = 2
@@ -46,6 +45,8 @@ def conclusion(job: Job, glances: Glances) -> Finding | None:
         return None
     if found.kind is Kind.WORKING and (lost := lost_before(job)) is not None:
         return lost
+    if found.kind is Kind.WORKING and (waits := device_waits(job, found)) is not None:
+        return waits
     if found.kind is Kind.LOST_LINK:
         return since_the_loss(job, name_the_ends(job, name_the_lost(job, found)))
     return held_here(job, found)
@@ -62,7 +63,7 @@ def somebody_waits(job: Job, glances: Glances) -> bool:
     picture = afterwards.picture_of(job, glances)
     if afterwards.somebody_asks(job, picture, glances):
         return True
-    waits = [pid for pid in picture.ranks if picture.standings[pid].state in _WAITS]
+    waits = [pid for pid in picture.ranks if picture.standings[pid].state in WAITING]
     return any(picture.silence_s(pid) >= _LONG_WAIT_S for pid in waits)
 
 
@@ -116,6 +117,30 @@ def lost_before(job: Job) -> Finding | None:
         since_ns=since_ns,
         rank=absent[0],
         evidence=tuple(found),
+        victims=tuple(each.pid for each in standings),
+    )
+
+
+def device_waits(job: Job, found: Finding) -> Finding | None:
+    """UNKNOWN, where ranks wait for their devices and none was seen at anything else; None for all other looks.
+
+    A healthy job in a long step looks the same.
+    """
+    standings = _standings(job)
+    waiting = [each for each in standings if each.state is State.ON_DEVICE]
+    silent_s = min(((job.now_ns - each.since_ns) / NS for each in standings), default=0.0)
+    nothing_else = all(each.state in WAITING for each in standings)
+    if not waiting or not nothing_else or found.cause not in QUIET or silent_s < _SILENCE_S:
+        return None
+    text = (
+        f"{len(waiting)} of {len(standings)} ranks wait for their devices, for at least {silent_s:.1f} s, "
+        "as in a long step"
+    )
+    return Finding(
+        kind=Kind.UNKNOWN,
+        cause=Cause.DEVICE_WAIT,
+        since_ns=min(each.since_ns for each in standings),
+        evidence=(Evidence(EvidenceKind.TIME, text),),
         victims=tuple(each.pid for each in standings),
     )
 
@@ -191,7 +216,7 @@ def _absent_ranks(job: Job) -> list[int]:
 
 def _waits(job: Job, each: Standing) -> bool:
     silent = (job.now_ns - each.since_ns) / NS >= _SILENCE_S
-    return (each.state in _WAITS and silent) or _knocks(job, job.members.views[each.pid])
+    return (each.state in WAITING and silent) or _knocks(job, job.members.views[each.pid])
 
 
 def _all_quiet(job: Job) -> bool:

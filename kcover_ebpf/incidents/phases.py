@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from kcover_ebpf.facts import TaskState
@@ -140,17 +140,22 @@ class Pace:
         threshold_s, lead = self.threshold_s(view.pid), view.lead
         if lead is None or lead.burning_since_ns is None:
             return True
-        talked = view.peer_bytes_ns > lead.burning_since_ns + _PASS_NS
-        if lead.waits_busily or lead.spins_in_place or talked:
+        talked = view.data_ns > lead.burning_since_ns + _PASS_NS
+        # who waits in a library that only waits would be found elsewhere when the wait ends
+        if lead.waits_in is not None or lead.waits_busily or lead.spins_in_place or talked:
             return True
-        # A thread that burns a CPU looks the same while it computes, launches kernels or waits for a
-        # device. Where no byte came to or from a peer since that began, nothing could have shown
+        # A thread that burns a CPU in code that is not known looks the same while it computes, launches kernels or
+        # waits for a device. Where no byte came to or from a peer since that began, nothing could have shown
         # progress, and silence means nothing.
         return (now_ns - lead.burning_since_ns) / NS < threshold_s + _DOUBT_S
 
     def threshold_s(self, pid: Pid) -> float:
         """A silence longer than this is a stall of this rank."""
         return self._cadences[pid].threshold_s
+
+    def learned(self, pids: Iterable[Pid]) -> bool:
+        """True once the thresholds of all these ranks rest on gaps of their own."""
+        return all(self._cadences[pid].learned for pid in pids)
 
     @property
     def longest_s(self) -> float:

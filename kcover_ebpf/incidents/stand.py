@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kcover_ebpf.facts import TaskState, ThreadSample
 from kcover_ebpf.host_facts import Inspection
-from kcover_ebpf.ids import Tid
+from kcover_ebpf.incidents.code import Code
 from kcover_ebpf.incidents.processes import NS, Effort, ProcessView
 from kcover_ebpf.incidents.ranks import Role
 from kcover_ebpf.incidents.standing import HELD, Scene, Standing, State
@@ -28,6 +28,11 @@ _EFFORT_STATE = {
     Effort.COMPUTE: State.COMPUTING,
     Effort.STORAGE: State.STORING,
     Effort.CHILDREN: State.CHILDREN,
+}
+_WAITS_IN = {
+    Code.DEVICE: State.ON_DEVICE,
+    Code.COLLECTIVE: State.PEERS,
+    Code.MESSAGES: State.PEERS,
 }
 _MAY_WAIT_FOR_CHILDREN = frozenset(
     {State.CHILD, State.FUTEX, State.HELPED, State.PEERS, State.READ, State.OTHER}
@@ -53,7 +58,7 @@ def stand(view: ProcessView, scene: Scene) -> Standing:
         if look.boottime_ns >= lead.progress_ns
     ]
     wait = _state(view, lead, looks, scene)
-    effort = _effort(view, wait.state, looks, scene)
+    effort = _effort(view, lead, wait.state, looks, scene)
     state = wait.state if effort is None else _EFFORT_STATE[effort]
     last = looks[-1] if looks else None
     return Standing(
@@ -78,15 +83,28 @@ def _state(view: ProcessView, lead: ThreadView, looks: Sequence[Inspection], sce
         return Wait(held)
     if lead.burning_since_ns is not None:
         return Wait(_burning(lead))
+    if lead.naps_since_ns is not None:
+        return Wait(State.NAPPING)
     moved = lead.progress_ns and scene.now_ns - lead.progress_ns < _RECENT_NS
     if sample.state is TaskState.RUNNING or (
         moved and scene.now_ns - sample.idle_since_ns < _RECENT_NS
     ):
         return Wait(State.MOVING)
-    return judge_wait(view, sample, looks, scene)
+    wait = judge_wait(view, sample, looks, scene)
+    if wait.state is State.FUTEX and _side_on_device(view):
+        return Wait(State.ON_DEVICE)
+    return wait
+
+
+def _side_on_device(view: ProcessView) -> bool:
+    # the lead waits for the thread that launches for it (autograd's), and that one for the device
+    return any(each.waits_in is Code.DEVICE for each in view.side_threads)
 
 
 def _burning(lead: ThreadView) -> State:
+    code = lead.waits_in
+    if code is not None:
+        return _WAITS_IN[code]
     if lead.waits_busily:
         return State.PEERS
     waited_ns = lead.sample.run_delay_ns - lead.burn_delay_ns
@@ -97,7 +115,7 @@ def _burning(lead: ThreadView) -> State:
 
 
 def _effort(
-    view: ProcessView, state: State, looks: Sequence[Inspection], scene: Scene
+    view: ProcessView, lead: ThreadView, state: State, looks: Sequence[Inspection], scene: Scene
 ) -> Effort | None:
     if state in HELD or state in (State.MOVING, State.SPINNING, State.COMPUTING):
         return None
@@ -107,7 +125,7 @@ def _effort(
         moved = view.storage_moved_ns and quiet_ns <= _STORAGE_WINDOW_NS
         return Effort.STORAGE if moved or is_completing(looks) else None
     # only what was done during the wait can explain it
-    since_ns = max(_since(view.threads[Tid(view.pid)], view), scene.now_ns - _EFFORT_WINDOW_NS)
+    since_ns = max(_since(lead, view), scene.now_ns - _EFFORT_WINDOW_NS)
     own = _own_effort(view, since_ns, scene)
     if own is not None or state not in _MAY_WAIT_FOR_CHILDREN:
         return own
@@ -139,11 +157,13 @@ def _works(child: ProcessView, since_ns: int, scene: Scene) -> bool:
 
 
 def _since(lead: ThreadView, view: ProcessView) -> int:
-    if lead.burning_since_ns is not None:
-        return lead.burning_since_ns
+    burns_ns = lead.burns_alike_ns
+    if burns_ns is not None:
+        # what came or went meanwhile shows that a wait was several
+        return max(burns_ns, view.data_ns if lead.waits_in is not None else 0)
     # A thread that only wakes to wait again left a CPU a moment ago, and each time its arguments may lie elsewhere;
     # it has been here since it last did something else.
-    progress_ns = max(lead.progress_ns, view.peer_bytes_ns)
+    progress_ns = max(lead.progress_ns, view.data_ns)
     since_ns = min(lead.sample.idle_since_ns, progress_ns or lead.sample.site_since_ns)
     return max(since_ns, lead.burnt_until_ns)
 
@@ -169,6 +189,8 @@ def describe(
         if look.timed and look.deadline_ns is not None:
             left_s = max(0.0, (look.deadline_ns - look.boottime_ns) / NS)
             parts.append(f"(ends in {left_s:.0f} s)")
+    if state in (State.ON_DEVICE, State.NAPPING):
+        parts.append(f"({state.value})")
     if state is State.SPINNING:
         parts.append("(a loop in place)")
     if state is State.THROTTLED:

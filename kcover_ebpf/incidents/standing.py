@@ -32,6 +32,8 @@ class State(Enum):
     TRACED = "held by a debugger"
     PEERS = "waiting for peers"
     FUTEX = "waiting for another thread"
+    ON_DEVICE = "waiting for its device"
+    NAPPING = "asking again every few milliseconds"
     CHILD = "waiting for a child"
     HELPED = "waiting for a thread that waits for somebody else"
     OUTSIDE = "waiting for a service outside the job"
@@ -59,6 +61,8 @@ STUCK = frozenset(
     {State.SLEEP_LONG, State.READ, State.LOCK, State.STORAGE, State.DEVICE, State.FAULTING}
     | {State.SPINNING, State.OTHER}
 )
+WAITING = frozenset({State.PEERS, State.FUTEX, State.ON_DEVICE, State.NAPPING})
+"""For other ranks, or for a device that waits for theirs: these explain nothing, and are no fault of this rank."""
 SOON_S = {State.FAULTING: 6.0, State.DEVICE: 8.0, State.OTHER: 4.0}
 """Seconds for which a wait that usually ends soon is believed, whatever this job's own steps last.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.incidents import evidence, links, stacks
+from kcover_ebpf.incidents import device, evidence, links, stacks
 from kcover_ebpf.incidents.finding import Finding, Picture, blame
 from kcover_ebpf.incidents.standing import Standing, State
 from kcover_ebpf.incidents.verdict import Cause, Evidence, EvidenceKind, Kind
@@ -35,15 +35,15 @@ def standstill(picture: Picture, ranks: Sequence[Standing]) -> Finding | None:
         return blame(Kind.HUNG, Cause.LEFT_EARLY, gone, found, ranks)
     if picture.starting:
         return None
+    if any(each.state is State.ON_DEVICE for each in ranks):
+        # what was sent last, and when, tells nothing about who waits for a device
+        return device.all_wait(picture, ranks)
     known = ((each.pid, each.inspection.stack) for each in ranks if each.inspection)
     apart = stacks.groups({pid: stack for pid, stack in known if stack})
     lag = links.oldest_sender(picture.ranks, picture.ends)
     left_unread = [each for each in ranks if evidence.unread(picture, each)]
     if len(left_unread) == 1:
-        # what it waits for is there: a thread of it that should read does not
-        found = [*evidence.unread(picture, left_unread[0]), *evidence.time(picture, left_unread[0])]
-        found += evidence.peers(picture, left_unread[0], ranks)
-        return blame(Kind.HUNG, Cause.BLOCKED_READ, left_unread[0], found, ranks)
+        return _does_not_read(picture, left_unread[0], ranks)
     if len(apart) > 1 or lag is not None:
         return _mismatch(picture, ranks, apart, lag)
     if min(silent.values()) < max(_CYCLE_FLOOR_S, _CYCLE_FACTOR * needed) or len(ranks) < 2:
@@ -54,6 +54,13 @@ def standstill(picture: Picture, ranks: Sequence[Standing]) -> Finding | None:
     ]
     victims = tuple(each.pid for each in ranks)
     return Finding(Kind.HUNG, Cause.WAIT_CYCLE, since_ns, None, None, None, tuple(found), victims)
+
+
+def _does_not_read(picture: Picture, each: Standing, ranks: Sequence[Standing]) -> Finding:
+    # what it waits for is there: a thread of it that should read does not
+    found = [*evidence.unread(picture, each), *evidence.time(picture, each)]
+    found += evidence.peers(picture, each, ranks)
+    return blame(Kind.HUNG, Cause.BLOCKED_READ, each, found, ranks)
 
 
 def _ended(picture: Picture, gone: Standing, ranks: Sequence[Standing]) -> Finding:

@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from kcover_ebpf.facts import NO_SYSCALL, TaskState, ThreadSample
+from kcover_ebpf.incidents.code import WAITS, Code, CodeMap
 from kcover_ebpf.syscalls import Family, SyscallTable
 
 BUSY_SHARE = 0.5
@@ -25,6 +26,19 @@ _LONGEST_PASS_NS = 1_000_000_000
 _RAN_NS = 5_000_000
 """Registers are those of the last entry into the kernel: a thread that did not run shows the old ones."""
 _LOOP_VALUES = 0.4
+_ENOUGH_IN_A_ROW = 5
+"""Looks in a row that found a thread in the code of a library that waits. One that launches kernels half of
+the time is found so once in 32 looks, and then for a moment: the silence of a stall is longer.
+"""
+_FRESH_NS = 500_000_000
+"""Code words that were read later than this after a sample say nothing about it."""
+_SIGNS = 8
+_WORK_SHARE = 0.1
+"""Heartbeats and stores need a hundredth of a CPU."""
+_NAPS_PER_S = 50
+"""More voluntary switches a second out of a sleep: it sleeps for milliseconds and asks again."""
+_NAP_CPU_NS = 100_000
+"""CPU between two naps at most: who only asks needs 10 to 50 us, in Python too; more is work between waits."""
 _HELD = (TaskState.STOPPED, TaskState.FROZEN, TaskState.TRACED)
 
 
@@ -58,22 +72,58 @@ class ThreadView:
     delay_share: float = 0.0
     """Share of the last interval in which it wanted a CPU and got none."""
     glimpses: deque[_Glimpse] = field(default_factory=lambda: deque(maxlen=_WINDOW))
+    cpu_share: float = 0.0
+    """Share of the last interval that it spent on a CPU."""
+    naps_since_ns: int | None = None
+    """Since when it sleeps for milliseconds again and again; None while it does not."""
+    signs: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_SIGNS))
+    """(boottime, its CPU time) of the last passes that saw progress."""
+    proxy: bool = False
+    """It was seen burning a CPU for the collective library: it moves data for the device."""
+    asked_ns: int = 0
+    """When its stack was asked for last while it burned; 0 before."""
+    _code: Code | None = None
+    """Where it burned last, as far as that is known: never `PLUMBING`."""
+    _in_a_row: int = 0
+    """Looks in a row that found it waiting, or working, in its burn."""
+    _unplaced: bool = False
+    """The last look found it burning where only its stack tells for whom."""
 
-    def observe(self, sample: ThreadSample, table: SyscallTable) -> bool:
-        """Take the next sample; True if the thread made progress since the one before."""
+    def observe(
+        self, sample: ThreadSample, table: SyscallTable, code: CodeMap | None = None
+    ) -> bool:
+        """Take the next sample; True if the thread made progress since the one before.
+
+        `code` tells a burn that waits from one that works; a change between the two is progress.
+        """
+        progressed = self._observe(sample, table, code)
+        if progressed:
+            self.signs.append((sample.boottime_ns, sample.cpu_ns))
+        return progressed
+
+    def works_since(self, boottime_ns: int) -> bool:
+        """True if it made progress again and again since then, and used a CPU for more than a heartbeat."""
+        if len(self.signs) < _SIGNS or self.signs[0][0] <= boottime_ns or self.proxy:
+            return False
+        (began_ns, began_cpu_ns), (ended_ns, ended_cpu_ns) = self.signs[0], self.signs[-1]
+        return ended_cpu_ns - began_cpu_ns >= _WORK_SHARE * (ended_ns - began_ns)
+
+    def _observe(self, sample: ThreadSample, table: SyscallTable, code: CodeMap | None) -> bool:
         before, self.sample = self.sample, sample
+        self._unplaced = False
         if sample.start_ns != before.start_ns:
             self.progress_ns, self.burning_since_ns = sample.boottime_ns, None
+            self.naps_since_ns, self._code = None, None
             self.glimpses.clear()
             return True
-        share = cpu_share(before, sample)
+        share = self.cpu_share = cpu_share(before, sample)
         wanted = 1.0 if _starved(before, sample) else busy_share(before, sample)
         busy = share >= BUSY_SHARE or (sample.state is TaskState.RUNNING and wanted >= BUSY_SHARE)
         busy = busy and sample.state not in _HELD
         self.delay_share = wanted - share
         was_burning = self.burning_since_ns is not None
         if not busy:
-            self.burning_since_ns = None
+            self.burning_since_ns, self._code = None, None
             if was_burning:
                 # it sleeps where it was caught burning, perhaps, and still did something else before
                 self.burnt_until_ns = _left_cpu_ns(before, sample)
@@ -83,12 +133,64 @@ class ThreadView:
             self.burn_cpu_ns, self.burn_delay_ns = before.cpu_ns, before.run_delay_ns
         if sample.cpu_ns - before.cpu_ns >= _RAN_NS:
             self.glimpses.append(_glimpse(sample, table))
+            if busy and self._place(code.at(sample.user_ip) if code else None):
+                return True
+        was_napping = self._nap(before, sample, table)
         moved = site(sample) != site(before) or share >= MOVE_SHARE
-        progressed = moved and not (busy and was_burning)
+        progressed = moved and not (busy and was_burning) and not was_napping
         if progressed and not is_tick(before, sample, share):
             self.progress_ns = sample.boottime_ns
             return True
         return was_burning and not busy
+
+    def on_stack(self, code: Code | None, at_ns: int) -> bool:
+        """Take whose code a burning thread was called from; True if that is progress."""
+        fresh = at_ns - self.sample.boottime_ns <= _FRESH_NS
+        if not self._unplaced or not fresh or self.burning_since_ns is None:
+            return False
+        return self._place(code)
+
+    def _place(self, code: Code | None) -> bool:
+        self._unplaced = code is None or code is Code.PLUMBING
+        if code is None or code is Code.PLUMBING:
+            return False
+        self.proxy |= code is Code.COLLECTIVE
+        changed = self._code is not None and (code in WAITS) != (self._code in WAITS)
+        self._in_a_row = 1 if changed or self._code is None else self._in_a_row + 1
+        self._code = code
+        if changed:
+            self.progress_ns = self.sample.boottime_ns
+        return changed
+
+    def _nap(self, before: ThreadSample, after: ThreadSample, table: SyscallTable) -> bool:
+        """Note whether it naps; True if it did before as well, so that it only asks again."""
+        was_napping = self.naps_since_ns is not None
+        count = after.voluntary_count - before.voluntary_count
+        often = count * 1_000_000_000 >= _NAPS_PER_S * (after.boottime_ns - before.boottime_ns)
+        cheap = after.cpu_ns - before.cpu_ns <= count * _NAP_CPU_NS
+        calls = {table.family(each.syscall) for each in (before, after)}
+        if often and cheap and Family.SLEEP in calls and calls <= {Family.SLEEP, Family.NONE}:
+            self.naps_since_ns = before.boottime_ns if not was_napping else self.naps_since_ns
+        else:
+            self.naps_since_ns = None
+        return was_napping and self.naps_since_ns is not None
+
+    @property
+    def waits_in(self) -> Code | None:
+        """The kind of library that it spins in, waiting; None while it does not burn, works, or was seen too seldom."""
+        settled = self.burning_since_ns is not None and self._in_a_row >= _ENOUGH_IN_A_ROW
+        return self._code if settled and self._code in WAITS else None
+
+    @property
+    def burns_alike_ns(self) -> int | None:
+        """Since when it burns a CPU without any sign of progress; None while it sleeps."""
+        since_ns = self.burning_since_ns
+        return None if since_ns is None else max(since_ns, self.progress_ns)
+
+    @property
+    def is_unplaced(self) -> bool:
+        """True while only its stack can tell for whom it burns a CPU."""
+        return self.burning_since_ns is not None and self._unplaced
 
     @property
     def waits_busily(self) -> bool:

@@ -62,6 +62,7 @@ class Cause(Enum):
     NOT_IN_COLLECTIVE = "not_in_collective"
     COLLECTIVE_STUCK = "collective_stuck"
     COLLECTIVE_FAILED = "collective_failed"
+    DEVICE_WAIT = "device_wait"
     # slow
     CPU_THROTTLED = "cpu_throttled"
     MEMORY_PRESSURE = "memory_pressure"
@@ -100,6 +101,8 @@ _STUCK = frozenset(
         Cause.NOT_IN_COLLECTIVE,
         Cause.COLLECTIVE_FAILED,
         Cause.COLLECTIVE_STUCK,
+        Cause.DEVICE_WAIT,
+        Cause.KILLED,
         Cause.UNKNOWN,
     }
 )

@@ -43,7 +43,7 @@ def judge_wait(
     if sample.syscall == NO_SYSCALL:
         return Wait(State.FAULTING)
     if family is Family.IOCTL:
-        return Wait(State.DEVICE)
+        return Wait(State.ON_DEVICE if _awaits_device(sample, look) else State.DEVICE)
     if family is Family.FUTEX:
         if _is_helped(view, sample, scene):
             return Wait(State.HELPED)
@@ -65,12 +65,21 @@ def judge_wait(
 
 # fs/fuse/dev.c, net/sunrpc, fs/nfs, fs/ceph, Lustre: a call whose file system waits for a server, in state S as well
 _SERVER_CHANNELS = ("request_wait_answer", "fuse_", "rpc_wait", "nfs", "ceph", "cl_sync", "ptlrpc")
+# drivers in whose calls a host thread sleeps until the device has done its work: amdgpu's KFD, DRM's fences, accel
+_DEVICE_WAITS = ("/dev/kfd", "/dev/dri/", "/dev/accel/")
 
 
 def _is_storage(sample: ThreadSample, family: Family, look: Inspection | None) -> bool:
     if sample.state is TaskState.UNINTERRUPTIBLE or family in (Family.FILE, Family.ASYNC_IO):
         return True
     return look is not None and look.wait_channel.startswith(_SERVER_CHANNELS)
+
+
+def _awaits_device(sample: ThreadSample, look: Inspection | None) -> bool:
+    # in state D it waits for the driver itself
+    if look is None or sample.state is not TaskState.SLEEPING:
+        return False
+    return any(each.target.startswith(_DEVICE_WAITS) for each in look.files)
 
 
 def _is_helped(view: ProcessView, sample: ThreadSample, scene: Scene) -> bool:

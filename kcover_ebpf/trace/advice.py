@@ -38,6 +38,10 @@ _WATCH = "look again in a minute; to be told when it hangs: kcover-ebpf run --pi
 _JUDGE_YOURSELF = (
     "read the frames of {who} twice: is what it does part of a step, and does it get on?"
 )
+_DEVICE_WAIT = (
+    "look again after the longest step of this job: who still waits by then hangs; "
+    "NCCL_RAS (2.24 or newer) or nvidia-smi tells which device does nothing"
+)
 
 
 def next_step(verdict: Verdict) -> str:
@@ -45,10 +49,14 @@ def next_step(verdict: Verdict) -> str:
     if not verdict.kind.is_fault and verdict.kind is not Kind.SLOW:
         if verdict.kind is Kind.UNKNOWN and verdict.culprit is not None:
             return _JUDGE_YOURSELF.format(who=culprit_text(verdict.culprit))
+        if verdict.cause is Cause.DEVICE_WAIT:
+            return _DEVICE_WAIT
         if verdict.kind is Kind.UNKNOWN:
             return "look again while it is in trouble; `kcover-ebpf doctor` says what is invisible here"
         return _WORKING.get(verdict.cause, _WATCH)
     culprit = verdict.culprit
+    if culprit is None and verdict.cause is Cause.DEVICE_WAIT:
+        return _DEVICE_WAIT
     if culprit is None and verdict.cause is not Cause.WAIT_CYCLE:
         return "compare the frames of the ranks below; no single one stands out"
     text = _NEXT.get(verdict.cause, "look in the log of {who}, then start the job again")
@@ -76,6 +84,8 @@ def doubt(verdict: Verdict) -> list[str]:
         said.append(
             "work that takes long, like an evaluation, and work without end look alike from outside"
         )
+    elif verdict.kind is Kind.UNKNOWN and verdict.cause is Cause.DEVICE_WAIT:
+        said.append("a long step and a hang on the devices look alike from outside")
     elif verdict.kind is Kind.UNKNOWN:
         said.append("what was seen fits no known fault, and no healthy job either")
     return said

@@ -18,7 +18,7 @@ from kcover_ebpf.trace import advice, edges, passes
 from kcover_ebpf.trace.helpers import Frames, Helpers
 from kcover_ebpf.trace.passes import Patience
 from kcover_ebpf.trace.pods import PodTarget
-from kcover_ebpf.trace.record import Looked, Row, plain
+from kcover_ebpf.trace.record import Looked, Row, exit_code_of, plain
 from kcover_ebpf.trace.table import Table
 
 _TABLE_PASS = 2
@@ -140,7 +140,7 @@ class Tracer:
             "next_step": advice.next_step(verdict),
         }
         yield _line("verdict", fields)
-        yield _line("end", {"exit_code": int(verdict.kind.is_fault)})
+        yield _line("end", {"exit_code": exit_code_of(verdict.kind.value)})
 
 
 def _worth_a_stack(rows: Sequence[Row], verdict: Verdict | None) -> list[tuple[int, int, str]]:

@@ -12,9 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kcover_ebpf.errors import UsageError
+from kcover_ebpf.errors import CannotObserve, UsageError
+from kcover_ebpf.incidents.verdict import Kind
 from kcover_ebpf.report import SCHEMA
 
+UNKNOWN_CODE = CannotObserve.exit_code
+"""What was seen does not suffice: for a script that is neither healthy nor a fault."""
 EVENTS = ("trace", "threads", "stacks", "verdict", "end")
 
 
@@ -113,6 +116,13 @@ class Line:
     exit_code: int | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
     """The whole object."""
+
+
+def exit_code_of(verdict: str) -> int:
+    """The exit code of a look with this verdict."""
+    if verdict == Kind.UNKNOWN.value:
+        return UNKNOWN_CODE
+    return int(any(each.is_fault and each.value == verdict for each in Kind))
 
 
 def plain(record: Any) -> dict[str, Any]:

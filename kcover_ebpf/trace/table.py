@@ -255,7 +255,8 @@ def _order(view: ProcessView) -> tuple[bool, int, bool, int]:
 
 
 def _is_lead(view: ProcessView, sample: ThreadSample) -> bool:
-    return sample.tid == Tid(view.pid)
+    lead = view.lead
+    return sample.tid == (Tid(view.pid) if lead is None else lead.sample.tid)
 
 
 def _call(sample: ThreadSample, syscalls: SyscallTable) -> Call:

@@ -16,7 +16,15 @@ from kcover_ebpf.facts import (
     ThreadSample,
     Tick,
 )
-from kcover_ebpf.host_facts import Inspection, Look, ProcessSeen, StorageState, WaitedFile
+from kcover_ebpf.host_facts import (
+    CodeSeen,
+    Inspection,
+    Look,
+    Module,
+    ProcessSeen,
+    StorageState,
+    WaitedFile,
+)
 from kcover_ebpf.ids import Inode, Pid, Tid
 from kcover_ebpf.incidents.job import Job
 from kcover_ebpf.incidents.tracker import Tracker
@@ -31,6 +39,19 @@ FSYNC, IOCTL, FLOCK = 74, 16, 73
 COLLECTIVE = tuple(f"libtorch.so+{each:x}" for each in range(0x100, 0x120))
 BARRIER = tuple(f"libtorch.so+{each:x}" for each in range(0x400, 0x420))
 LOCK = tuple(f"python3.11+{each:x}" for each in range(0x900, 0x920))
+CODE = {"python3.11": 0x1000, "libtorch.so": 0x2000, "libcuda.so.1": 0x3000, "[vdso]": 0x4000}
+"""Where these lie in each process: 0x1000 bytes from there on."""
+CODE |= {"libnccl.so.2": 0x5000, "libc.so.6": 0x6000, "libmpi.so.40": 0x7000}
+
+
+@dataclass
+class Side:
+    """A thread beside the first one of a process, from now on."""
+
+    mode: str
+    """yield, spin or futex."""
+    module: str = "libc.so.6"
+    stack: tuple[str, ...] = ()
 
 
 @dataclass
@@ -43,8 +64,16 @@ class Proc:
     argv: tuple[str, ...] = ("python3", "train.py")
     mode: str = "train"
     """train, futex, run, spin, yield, starved (yield without a CPU), sleep, sleep_long, stopped, traced, frozen,
-    read, poll, write, fault, fifo, flock."""
+    read, poll, write, fault, fifo, flock, nap (sleeps of milliseconds)."""
     stack: tuple[str, ...] = COLLECTIVE
+    module: str = "python3.11"
+    """Where it runs while it runs: one of `CODE`."""
+    called_from: tuple[str, ...] = ()
+    """Code words of its stack while it runs."""
+    sides: dict[int, Side] = field(default_factory=dict)
+    """By thread number."""
+    naps_per_s: int = 0
+    naps: int = 0
     io_bytes_s: int = 0
     side_cpu: float = 0.0
     files: tuple[WaitedFile, ...] = ()
@@ -137,7 +166,7 @@ class Stage:
                 self._sample(proc, period_ns, Pid(proc.pid) in detailed)
         self.tell(Tick(self.now_ns, period_ns, lost, late))
         for look in self.job.wants():
-            self.tell(self._inspection(look))
+            self.tell(self._inspection(look) if look.burning_sp is None else self._code(look))
         verdict = self.tracker.update(self.job, 0.0)
         if verdict is not None:
             self.verdicts.append(verdict)
@@ -154,8 +183,11 @@ class Stage:
             proc.sent += 100_000
             proc.last_send_ns = self.now_ns
         sample = self._thread(proc)
+        proc.naps += proc.naps_per_s * period_ns // NS if proc.mode == "nap" else 0
         if share >= 0.02 or detailed or self.now_ns - period_ns <= proc.mode_since_ns:
-            self.tell(sample)
+            self.tell(replace(sample, voluntary_count=sample.voluntary_count + proc.naps))
+        for tid, side in proc.sides.items():
+            self.tell(self._side(proc, tid, side, sample))
         side_ns = int(proc.side_cpu * (self.now_ns - START_NS))
         self.tell(
             ProcessTotals(
@@ -211,6 +243,7 @@ class Stage:
             "fifo": OPENAT,
             "ioctl": IOCTL,
             "flock": FLOCK,
+            "nap": NANOSLEEP,
         }.get(proc.mode, NANOSLEEP if proc.mode == "train" and proc.step % 2 == 0 else FUTEX)
         pointer = 0x7000 + (proc.step % 7 * 64 if proc.mode in ("run", "train") else 0)
         since_ns = self.now_ns - NS // 50 if proc.mode == "train" else proc.mode_since_ns
@@ -228,7 +261,7 @@ class Stage:
             syscall=number,
             args=(argument, proc.step if proc.mode == "run" else 0, 0xFFFFFFFF, 0, 0, 0),
             user_sp=pointer,
-            user_ip=0x1000,
+            user_ip=CODE[proc.module] + 0x10,
             site_since_ns=since_ns,
             idle_since_ns=since_ns,
             cpu_ns=proc.cpu_ns,
@@ -237,6 +270,29 @@ class Stage:
             involuntary_count=0,
             comm="python3",
         )
+
+    def _side(self, proc: Proc, tid: int, side: Side, lead: ThreadSample) -> ThreadSample:
+        burns = side.mode != "futex"
+        number = {"yield": YIELD, "futex": FUTEX}.get(side.mode, NO_SYSCALL)
+        return replace(
+            lead,
+            tid=Tid(tid),
+            state=TaskState.RUNNING if burns else TaskState.SLEEPING,
+            syscall=number,
+            args=(0, self.now_ns % 97, 0, 0, 0, 0),
+            user_sp=0x9000,
+            user_ip=CODE[side.module] + 0x10,
+            cpu_ns=self.now_ns - START_NS if burns else 0,
+            run_delay_ns=0,
+        )
+
+    def _code(self, look: Look) -> CodeSeen:
+        proc = self.procs[int(look.pid)]
+        side = proc.sides.get(int(look.tid))
+        stack = proc.called_from if side is None else side.stack
+        modules = tuple(Module(at, at + 0x1000, name) for name, at in CODE.items())
+        seen = CodeSeen(self.now_ns, look.pid, look.tid, stack)
+        return replace(seen, modules=modules if look.wants_modules else ())
 
     def _socket(self, proc: Proc) -> None:
         for other in self.procs.values():

@@ -1,5 +1,6 @@
 """A closer look at real children in known waits, and parsers on any text."""
 
+import ctypes
 import fcntl
 import os
 import platform
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from kcover_ebpf.host.calls import kind_of
 from kcover_ebpf.host.inspect import Inspector, parse_locks
 from kcover_ebpf.host.procfs import boottime_ns
-from kcover_ebpf.host_facts import Inspection, Look, Unreadable
+from kcover_ebpf.host_facts import CodeSeen, Inspection, Look, Unreadable
 from kcover_ebpf.ids import Inode, Pid, Tid
 
 from .children import child_in
@@ -337,3 +338,18 @@ def test_any_link_has_akind_of(target: str) -> None:
     kind, inode = kind_of(target)
     assert isinstance(kind, str)
     assert inode >= 0
+
+
+def test_of_a_thread_that_burns_the_mappings_and_the_words_at_its_own_stack_pointer_are_read() -> (
+    None
+):
+    inspector = Inspector(platform.machine())
+    address = ctypes.cast(ctypes.CDLL(None).getpid, ctypes.c_void_p).value or 0
+    stack = (ctypes.c_uint64 * 256)(address)
+    me = Pid(os.getpid())
+    look = Look(me, Tid(os.getpid()), 0, ctypes.addressof(stack), wants_modules=True)
+    (seen,) = inspector.look([look], timeout_s=5)
+    assert isinstance(seen, CodeSeen)
+    (home,) = [each.name for each in seen.modules if each.start <= address < each.end]
+    assert seen.stack[0].startswith(f"{home}+")
+    assert "[vdso]" in {each.name for each in seen.modules}

@@ -83,7 +83,8 @@ def test_one_rank_that_sleeps_among_others_that_burn_a_cpu_has_stalled_the_job(m
     stage = Stage(connected=False)
     stage.run(30)
     all_become(stage, "run")
-    stage.run(200)  # longer than any step that is learned
+    # longer than any burn that is learned as a step: its end counts as progress
+    stage.run(200)
     assert not stage.job.attention.stalled
     stage.become(stage.rank(2), mode)
     stage.run(12)

@@ -1,0 +1,75 @@
+"""Ranks that wait for a device as those of CUDA do: real processes, whose libcuda.so.1 is a stand-in."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kernel.command import PYTHON, Run, run
+from tests.skips import ROOT
+
+HEALTHY_STEPS = 30
+JOB = "for r in 0 1 2; do RANK=$r WORLD_SIZE=3 {python} {program} {library} {memory} {steps} {fault} & done; wait"
+
+pytestmark = pytest.mark.needs("cgroup2")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A libcuda.so.1 by its real name."""
+    binary = tmp_path_factory.mktemp("driver") / "libcuda.so.1"
+    compiler = shutil.which("cc") or shutil.which("clang-14") or "cc"
+    options = ["-O1", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]
+    source = ROOT / "tests/faults/libcuda.c"
+    subprocess.run([compiler, *options, "-o", str(binary), str(source)], check=True, timeout=60)
+    return binary
+
+
+def job(library: Path, folder: Path, fault: str) -> list[str]:
+    memory = folder / "memory"
+    memory.write_bytes(bytes(4096))
+    script = JOB.format(
+        python=PYTHON,
+        program=ROOT / "tests/faults/gpu.py",
+        library=library,
+        memory=memory,
+        steps=HEALTHY_STEPS,
+        fault=fault,
+    )
+    return ["--", "sh", "-c", script]
+
+
+def verdicts(one: Run) -> list[dict[str, Any]]:
+    return [each for each in one.events() if each["event"] == "verdict"]
+
+
+def began_s(one: Run) -> float:
+    return min(float(line.split()[1]) for line in one.err.splitlines() if line.startswith("fault "))
+
+
+def test_the_rank_that_took_a_lock_is_named_among_those_that_wait_for_their_devices(
+    tmp_path: Path, library: Path
+) -> None:
+    options = ("-o", "json", "--act", "snapshot", "--for", "19s")
+    with run(*options, *job(library, tmp_path, "lock"), folder=tmp_path) as one:
+        one.finish()
+    faults = [each for each in verdicts(one) if each["verdict"] not in ("WORKING", "UNKNOWN")]
+    assert faults, one.out
+    assert {(each["cause"], each["culprit"]["rank"]) for each in faults} == {("blocked_lock", 1)}
+    assert 0 < faults[0]["time"] - began_s(one) < 12
+
+
+def test_nobody_is_named_or_ended_where_all_wait_for_their_devices(
+    tmp_path: Path, library: Path
+) -> None:
+    options = ("-o", "json", "--act", "shutdown", "--for", "19s")
+    with run(*options, *job(library, tmp_path, "device"), folder=tmp_path) as one:
+        assert one.finish() != 75
+    found = verdicts(one)
+    assert {each["verdict"] for each in found} <= {"WORKING", "HUNG", "UNKNOWN"}, one.out
+    assert [each["culprit"] for each in found] == [None] * len(found), one.out
+    assert {each["cause"] for each in found if each["verdict"] == "HUNG"} <= {"device_wait"}
