@@ -93,7 +93,8 @@ struct totals_event {
 	__u32 frozen_count;
 	__u32 uninterruptible_count;
 	__u32 running_count;
-	__u32 pad;
+	__u32 unseen_count; /* threads of this pass that found no room: what they did is missing
+			       above */
 };
 
 /* IPv4 addresses are written as IPv6-mapped ones, in network order; ports in host order. */
@@ -188,12 +189,12 @@ struct tcp_state_event {
 /* One watched process; that there is an entry is what makes it watched. */
 struct process_value {
 	struct totals_event totals;
-	__u64 watched_ns;     /* threads that started before count from their first sample */
-	__u64 pass_id;        /* the pass that counted the states in `totals` */
-	__u64 told_id;        /* the pass whose totals were sent */
-	__u64 socket_pass_id; /* the iteration that first saw its descriptors: it sends all */
-	__u32 detail;         /* enum detail of maps.bpf.h */
-	__u32 pad;
+	__u64 watched_ns;      /* threads that started before count from their first sample */
+	__u64 pass_id;         /* the pass that counted the states in `totals` */
+	__u64 told_id;         /* the pass whose totals were sent */
+	__u64 socket_pass_id;  /* the iteration that first saw its descriptors: it sends all */
+	__u32 detail;          /* enum detail of maps.bpf.h */
+	__u32 unseen_reported; /* threads without room that were counted as lost */
 };
 
 /* The pass under way (or the last one), by the first thread that it visits. */
@@ -215,6 +216,8 @@ struct lost_value {
 	__u64 process_count;
 	__u64 thread_count;
 	__u64 socket_count;
+	__u64 message_count; /* dropped to leave room for exits and faults; nothing is judged by
+				them */
 };
 
 #endif

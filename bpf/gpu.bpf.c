@@ -107,7 +107,7 @@ static __always_inline void tell_open(struct inode *inode, struct file *file, __
 {
 	struct inode___device *node = (void *)inode;
 	__u32 pid = bpf_get_current_pid_tgid() >> 32;
-	struct open_event *event = reserve_event(EVENT_OPEN, sizeof(*event), pid);
+	struct open_event *event = reserve_message(EVENT_OPEN, sizeof(*event), pid);
 
 	if (!event)
 		return;
@@ -147,7 +147,7 @@ struct register_params {
 static __always_inline void tell_uvm(const struct register_params *params, __u32 registered)
 {
 	__u32 pid = bpf_get_current_pid_tgid() >> 32;
-	struct uvm_event *event = reserve_event(EVENT_UVM, sizeof(*event), pid);
+	struct uvm_event *event = reserve_message(EVENT_UVM, sizeof(*event), pid);
 
 	if (!event)
 		return;

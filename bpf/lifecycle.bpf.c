@@ -51,6 +51,15 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 	 BIT(SIGSTOP) | BIT(SIGTSTP) | BIT(SIGTTIN) | BIT(SIGTTOU) | BIT(SIGXCPU) | BIT(SIGXFSZ) | \
 	 BIT(SIGSYS))
 
+/* Exits that found no room in the ring buffer, for the reader to take at its next pass. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32); /* pid */
+	__type(value, struct exit_event);
+} unsent_exits SEC(".maps");
+
 /* include/trace/events/sched.h, called by kernel_clone() in kernel/fork.c for threads as well */
 SEC("tp_btf/sched_process_fork")
 int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
@@ -62,9 +71,10 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 	if (child->pid != child->tgid || !watched(pid))
 		return 0;
 	process.watched_ns = child->start_boottime;
+	bpf_map_delete_elem(&unsent_exits, &child_pid);
 	if (bpf_map_update_elem(&processes, &child_pid, &process, BPF_ANY))
 		COUNT_LOST(process_count);
-	event = reserve_event(EVENT_FORK, sizeof(*event), pid);
+	event = reserve_birth(EVENT_FORK, sizeof(*event), pid);
 	if (!event)
 		return 0;
 	event->child_pid = child_pid;
@@ -74,16 +84,21 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 	return 0;
 }
 
-/* include/trace/events/sched.h, called by exec_binprm() in fs/exec.c once the exec succeeded */
+/*
+ * include/trace/events/sched.h, called by exec_binprm() in fs/exec.c once the exec succeeded. A
+ * thread that is not the first one takes over the number of the process, and its own is free again.
+ */
 SEC("tp_btf/sched_process_exec")
-int BPF_PROG(on_exec, struct task_struct *task)
+int BPF_PROG(on_exec, struct task_struct *task, int old_tid)
 {
 	struct exec_event *event;
-	__u32 pid = task->tgid;
+	__u32 pid = task->tgid, tid = old_tid;
 
 	if (!watched(pid))
 		return 0;
-	event = reserve_event(EVENT_EXEC, sizeof(*event), pid);
+	if (tid != pid)
+		bpf_map_delete_elem(&threads, &tid);
+	event = reserve_birth(EVENT_EXEC, sizeof(*event), pid);
 	if (!event)
 		return 0;
 	copy_comm(event->comm, task);
@@ -117,6 +132,22 @@ static __always_inline __u32 wait_status(struct task_struct *leader)
 	return leader->exit_code;
 }
 
+static __always_inline void describe_exit(struct exit_event *event, struct task_struct *leader)
+{
+	event->wait_status = wait_status(leader);
+	event->pad = 0;
+	copy_comm(event->comm, leader);
+}
+
+static __always_inline void keep_exit(__u32 pid, struct task_struct *leader)
+{
+	struct exit_event event;
+
+	fill_header(&event.header, EVENT_EXIT, sizeof(event), pid, bpf_ktime_get_boot_ns());
+	describe_exit(&event, leader);
+	bpf_map_update_elem(&unsent_exits, &pid, &event, BPF_ANY);
+}
+
 /*
  * include/trace/events/sched.h, called by do_exit() in kernel/exit.c after `live` was counted down.
  * Two last threads may both read zero: the one that deletes the entry tells.
@@ -138,11 +169,11 @@ int BPF_PROG(on_exit, struct task_struct *task)
 	bpf_map_delete_elem(&threads, &pid);
 	bpf_map_delete_elem(&details, &pid);
 	event = reserve_event(EVENT_EXIT, sizeof(*event), pid);
-	if (!event)
+	if (!event) {
+		keep_exit(pid, leader);
 		return 0;
-	event->wait_status = wait_status(leader);
-	event->pad = 0;
-	copy_comm(event->comm, leader);
+	}
+	describe_exit(event, leader);
 	bpf_ringbuf_submit(event, 0);
 	return 0;
 }

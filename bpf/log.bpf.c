@@ -74,7 +74,7 @@ int BPF_PROG(on_console, const char *text, __u64 length)
 	}
 	if (!from_driver(head))
 		return 0;
-	event = reserve_event(EVENT_LOG, sizeof(*event), bpf_get_current_pid_tgid() >> 32);
+	event = reserve_message(EVENT_LOG, sizeof(*event), bpf_get_current_pid_tgid() >> 32);
 	if (!event)
 		return 0;
 	__builtin_memset(event->text, 0, sizeof(event->text));
@@ -89,7 +89,7 @@ int BPF_PROG(on_console, const char *text, __u64 length)
 
 static __always_inline void tell_module(struct module *module, __u32 loaded)
 {
-	struct module_event *event = reserve_event(EVENT_MODULE, sizeof(*event), 0);
+	struct module_event *event = reserve_message(EVENT_MODULE, sizeof(*event), 0);
 
 	if (!event)
 		return;

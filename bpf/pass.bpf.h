@@ -43,6 +43,7 @@ static __always_inline void begin_process(struct process_value *process, struct 
 	totals->frozen_count = 0;
 	totals->uninterruptible_count = 0;
 	totals->running_count = 0;
+	totals->unseen_count = 0;
 	if (!detail)
 		process->detail = DETAIL_OFF;
 	else

@@ -108,6 +108,17 @@ static __always_inline void remember(struct thread_sample *sample, struct pass_v
 	sample->syscall = site->syscall;
 }
 
+/* One more thread of this process without room. It is tried at each pass, and counted as lost once.
+ */
+static __always_inline void count_unseen(struct process_value *process)
+{
+	process->totals.unseen_count++;
+	if (process->totals.unseen_count <= process->unseen_reported)
+		return;
+	process->unseen_reported = process->totals.unseen_count;
+	COUNT_LOST(thread_count);
+}
+
 /*
  * A thread without a sample: it is new, or its process is watched only now. One that is on its way
  * out was accounted by sched_process_exit.
@@ -135,7 +146,7 @@ static __always_inline void first_look(struct pass_value *pass, struct process_v
 		account(&process->totals, &sample, task);
 	if (bpf_map_update_elem(&threads, &tid, &sample, BPF_ANY)) {
 		/* Nothing could tell it from a new one later in this pass: it must not be sent. */
-		COUNT_LOST(thread_count);
+		count_unseen(process);
 		pass->used_bytes -= sizeof(struct thread_event);
 		return;
 	}

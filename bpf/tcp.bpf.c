@@ -34,7 +34,7 @@ int BPF_PROG(on_retransmit, struct sock *sk)
 	if (!known || now_ns - known->retransmit_ns < RETRANSMIT_PERIOD_NS)
 		return 0;
 	known->retransmit_ns = now_ns;
-	event = reserve_event(EVENT_RETRANSMIT, sizeof(*event), known->pid);
+	event = reserve_message(EVENT_RETRANSMIT, sizeof(*event), known->pid);
 	if (!event)
 		return 0;
 	read_endpoints(&event->ends, sk);
@@ -77,7 +77,7 @@ int BPF_PROG(on_tcp_state, struct sock *sk, int old_state, int new_state)
 		known = known_socket(sk);
 	if (!known)
 		return 0;
-	event = reserve_event(EVENT_TCP_STATE, sizeof(*event), known->pid);
+	event = reserve_message(EVENT_TCP_STATE, sizeof(*event), known->pid);
 	if (event) {
 		read_endpoints(&event->ends, sk);
 		event->old_state = old_state;

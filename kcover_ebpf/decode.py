@@ -106,7 +106,7 @@ def _thread_sample(fields: _Fields) -> ThreadSample:
 def _process_totals(fields: _Fields) -> ProcessTotals:
     _, _, pid, boottime_ns, cpu_ns, read_bytes, write_bytes, *rest = fields
     read_chars, write_chars, minor_faults, major_faults, moved_ns, ppid, *rest = rest
-    threads, stopped, traced, frozen, uninterruptible, running, _ = rest
+    threads, stopped, traced, frozen, uninterruptible, running, unseen = rest
     return ProcessTotals(
         boottime_ns,
         Pid(pid),
@@ -125,6 +125,7 @@ def _process_totals(fields: _Fields) -> ProcessTotals:
         frozen,
         uninterruptible,
         running,
+        unseen,
     )
 
 

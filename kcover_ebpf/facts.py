@@ -97,6 +97,8 @@ class ProcessTotals:
     frozen_count: int
     uninterruptible_count: int
     running_count: int
+    unseen_count: int = 0
+    """Threads that the sampler had no room for: what they do is in none of the sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +191,8 @@ class ProcessExit:
     """The signal it died by; 0 if it left by itself."""
     core_dumped: bool
     comm: str
+    known: bool = True
+    """False: only that it is gone is known. Code and signal are 0 and say nothing, the time is when it was missed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +249,10 @@ class Tick:
     period_ns: int
     """Time since the pass before."""
     lost_count: int
-    """Ring-buffer records and sampler entries lost since the pass before."""
+    """Ring-buffer records and sampler entries lost since the pass before, of whatever process.
+
+    Whom that concerns is not known here: `ProcessTotals.unseen_count` names the processes.
+    """
     late: bool
     """The pass came so late (node suspended, sensor starved) that the time between cannot be
     judged.

@@ -107,7 +107,8 @@ class JobWatch:
         environ: frozenset[str] = RANK_ENVIRON,
     ) -> None:
         """`whole`: every rank of the job should be on this host; `environ`: variables that tell who is a rank."""
-        self._kernel, self._settings = kernel, settings
+        self._kernel, self._settings, self._whole = kernel, settings, whole
+        self._was_blind = False
         self._sinks, self._carry_out, self._environ = sinks, carry_out, environ
         self.job = Job(settings.policy, table, whole=whole)
         self.tracker = tracker
@@ -143,7 +144,7 @@ class JobWatch:
     def take(self, fact: Fact) -> bool:
         """Feed one fact; True if it should be judged at once."""
         self.job.observe(fact)
-        if isinstance(fact, Tick) and (fact.late or fact.lost_count):
+        if isinstance(fact, Tick):
             self._tell_blind(fact)
         if isinstance(fact, ProcessExit):
             self.members.discard(fact.pid)
@@ -154,11 +155,15 @@ class JobWatch:
         return True
 
     def _tell_blind(self, tick: Tick) -> None:
-        reason = (
-            f"{tick.lost_count} records were lost"
-            if tick.lost_count
-            else f"no pass for {tick.period_ns / 1e9:.1f} s"
-        )
+        sight = self.job.sight
+        was_blind, self._was_blind = self._was_blind, sight.is_blind(tick.boottime_ns)
+        if tick.late or (self._was_blind and not was_blind):
+            self._on_blind(sight.reason)
+        elif tick.lost_count and self._whole:
+            # where one job is watched, whatever was lost is its own
+            self._on_blind(f"{tick.lost_count} records were lost")
+
+    def _on_blind(self, reason: str) -> None:
         for sink in self._sinks:
             sink.on_blind(reason)
 

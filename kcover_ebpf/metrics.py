@@ -81,8 +81,9 @@ _WHY_NOT_ATTACHED = (
     "loaded), no_library, refused (a right is missing, or the verifier objects)."
 )
 _WHERE_LOST = (
-    "Records of the kernel. threads and sockets: no room in the sampler; events: ring buffer full; log and links: the "
-    "kernel overwrote its log, or dropped messages about links, before they were read."
+    "Records of the kernel. threads and sockets: no room in the sampler; events: ring buffer full; messages: "
+    "driver lines and connections dropped to leave room in it; log and links: the kernel overwrote its log, or dropped "
+    "messages about links, before they were read."
 )
 
 

@@ -212,13 +212,19 @@ def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
     ]
 
 
+def _exit_text(fact: facts.ProcessExit) -> str:
+    if not fact.known:
+        return f"pid {fact.pid} is gone; how it ended was not seen"
+    if fact.signal:
+        return f"pid {fact.pid} ({fact.comm}) was killed by {signal_name(fact.signal)}"
+    return f"pid {fact.pid} ({fact.comm}) left with exit code {fact.exit_code}"
+
+
 def fact_text(fact: facts.Fact) -> str:
     """An announced fact as a sentence."""
     match fact:
-        case facts.ProcessExit(signal=0):
-            text = f"pid {fact.pid} ({fact.comm}) left with exit code {fact.exit_code}"
         case facts.ProcessExit():
-            text = f"pid {fact.pid} ({fact.comm}) was killed by {signal_name(fact.signal)}"
+            text = _exit_text(fact)
         case facts.OomKill():
             text = f"pid {fact.pid} ({fact.comm}) is the victim of the out-of-memory killer"
         case facts.SignalSent(sender_pid=0):

@@ -108,7 +108,7 @@ class TotalsEvent(ctypes.Structure):
         ("frozen_count", c_uint32),
         ("uninterruptible_count", c_uint32),
         ("running_count", c_uint32),
-        ("pad", c_uint32),
+        ("unseen_count", c_uint32),
     )
 
 
@@ -239,7 +239,7 @@ class ProcessValue(ctypes.Structure):
         ("told_id", c_uint64),
         ("socket_pass_id", c_uint64),
         ("detail", c_uint32),
-        ("pad", c_uint32),
+        ("unseen_reported", c_uint32),
     )
 
 
@@ -267,6 +267,7 @@ class LostValue(ctypes.Structure):
         ("process_count", c_uint64),
         ("thread_count", c_uint64),
         ("socket_count", c_uint64),
+        ("message_count", c_uint64),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from kcover_ebpf.agent.containers import Containers, processes
 from kcover_ebpf.agent.registry import GangHere, Registry
 from kcover_ebpf.cluster.kinds import Gang, counts_whole_gang
-from kcover_ebpf.facts import Fact, ProcessExit, ProcessFork, Tick
+from kcover_ebpf.facts import Fact, ProcessExit, ProcessFork, ProcessTotals, Tick
 from kcover_ebpf.hardware.watch import DeviceWatch
 from kcover_ebpf.host import procfs
 from kcover_ebpf.host.inspect import Inspector
@@ -143,6 +143,8 @@ class NodeLoop:
             return False
         pid = getattr(fact, "pid", None)
         owner = self._owners.get(pid) if pid is not None else None
+        if owner is None and isinstance(fact, ProcessTotals):
+            owner = self._adopt(fact)
         if owner is None:
             self._audience.on_node_fact(fact)
             return False
@@ -158,6 +160,14 @@ class NodeLoop:
         else:
             self._audience.on_node_fact(fact)
         return announced
+
+    def _adopt(self, totals: ProcessTotals) -> GangWatch | None:
+        """A child that is sampled although nobody announced it (the record of its fork was lost)."""
+        owner = self._owners.get(totals.ppid)
+        if owner is not None:
+            self._own(totals.pid, owner, owner.pods.get(totals.ppid, ""))
+            owner.watch.members.add(totals.pid)
+        return owner
 
     def _own(self, pid: Pid, owner: GangWatch, pod_uid: str) -> None:
         self._owners[pid] = owner

@@ -83,6 +83,8 @@ def _age_s(picture: Picture, at_ns: int) -> float | None:
 def _exit(view: ProcessView) -> str | None:
     if view.exit is None:
         return None
+    if not view.exit.known:
+        return "unknown"
     if view.exit.signal:
         return f"signal {view.exit.signal}"
     return f"code {view.exit.exit_code}"

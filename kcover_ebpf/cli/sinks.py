@@ -120,7 +120,7 @@ class TextSink(Sink):
 
     def on_fact(self, fact: Fact) -> None:
         """Say what the kernel announced, but for the many processes that end as they should."""
-        if not isinstance(fact, ProcessExit) or fact.signal or fact.exit_code:
+        if not isinstance(fact, ProcessExit) or fact.signal or fact.exit_code or not fact.known:
             self._write(report.fact_text(fact))
 
     def on_verdict(self, verdict: Verdict) -> None:

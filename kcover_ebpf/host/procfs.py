@@ -56,6 +56,19 @@ def read_process(pid: Pid, variables: Collection[str]) -> ProcessSeen | None:
     )
 
 
+def start_ns(pid: Pid) -> int | None:
+    """Boottime at which a process began, early by at most a clock tick (10 ms); None if it is gone or a zombie.
+
+    Reads a file that takes no lock of the process's memory, so it never blocks.
+    """
+    try:
+        text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # with a zombie leader the other threads may live, and then the sampler sees them
+    return None if text[text.rindex(")") + 2] in "ZX" else parse_stat(text)[2]
+
+
 def parse_stat(text: str) -> tuple[str, Pid, int]:
     """(name, parent, start in boottime ns) of a /proc/PID/stat line; the name may hold anything, also ")"."""
     comm = text[text.index("(") + 1 : text.rindex(")")]

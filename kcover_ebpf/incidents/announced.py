@@ -167,7 +167,9 @@ def _left_before(
     window_ns = max(_LEFT_WINDOW_NS, int(_LEFT_STEPS * longest_s * NS))
     for pid, view in ranks.items():
         leaving = view.exit
-        if leaving is None or leaving.signal or leaving.exit_code or pid == first.pid:
+        if leaving is None or not leaving.known or pid == first.pid:
+            continue
+        if leaving.signal or leaving.exit_code:
             continue
         if 0 <= first.boottime_ns - leaving.boottime_ns <= window_ns:
             return pid

@@ -37,6 +37,7 @@ from kcover_ebpf.incidents.members import Members
 from kcover_ebpf.incidents.phases import Pace
 from kcover_ebpf.incidents.processes import NS, ProcessView
 from kcover_ebpf.incidents.ranks import Role
+from kcover_ebpf.incidents.sight import Sight, unseen
 from kcover_ebpf.incidents.slowness import slowness
 from kcover_ebpf.incidents.stacks import KnownWaits
 from kcover_ebpf.incidents.stand import stand
@@ -45,7 +46,6 @@ from kcover_ebpf.incidents.verdict import Cause, Kind
 from kcover_ebpf.settings import Policy
 from kcover_ebpf.syscalls import SyscallTable
 
-_BLIND_NS = 2 * NS
 _LOSSY_SILENCE_S = 4.5
 _HELD = (TaskState.STOPPED, TaskState.FROZEN, TaskState.TRACED)
 _Sample = ThreadSample | ProcessTotals | SocketSample | DescriptorSample
@@ -65,7 +65,9 @@ class Job:
         self.loss = LossWatch()
         self.now_ns = 0
         self._moved_bytes: dict[Pid, int] = defaultdict(int)
-        self._blind_until_ns = self._floor_ns = 0
+        self.sight = Sight()
+        self._unseen = ""
+        self._floor_ns = 0
         self._alarm = False
 
     def observe(self, fact: Fact) -> None:
@@ -146,9 +148,7 @@ class Job:
         self._moved_bytes.clear()
         self.announced.settle(self.members)
         self.pace.watch_training(ranks, self.members.world_size if self._whole else None)
-        if tick.late or tick.lost_count:
-            self._blind_until_ns = now_ns + _BLIND_NS
-            self._restart_clocks(now_ns)
+        self._look_for_blindness(tick)
         held = sum(_held(view) for view in ranks.values())
         if self._whole and held and held == len(ranks):
             self._restart_clocks(now_ns)
@@ -160,6 +160,19 @@ class Job:
             self.members.forget_descriptors()
         self.faults.outlive(now_ns, silent)
         self._alarm = False
+
+    def _look_for_blindness(self, tick: Tick) -> None:
+        before_ns, now_ns = tick.boottime_ns - tick.period_ns, tick.boottime_ns
+        if tick.late:
+            self.sight.lose(f"no pass for {tick.period_ns / NS:.1f} s", before_ns, now_ns)
+            self._restart_clocks(now_ns)
+        was_unseen = self._unseen
+        self._unseen = unseen(self.members.owned.values(), now_ns)
+        # ranks that are seen to go on need no judgement; that they are silent says nothing while a part is not seen
+        if self._unseen and self.attention.suspicious:
+            self.sight.lose(self._unseen, before_ns, now_ns)
+        elif was_unseen and not self._unseen:
+            self._restart_clocks(now_ns)
 
     def _restart_clocks(self, now_ns: int) -> None:
         self._floor_ns = now_ns
@@ -205,21 +218,26 @@ class Job:
         return [view for view in self.members.ranks.values() if self.pace.waits(view)]
 
     def finding(self) -> Finding | None:
-        """What the job looks like now; None while what was seen is not complete enough to judge by."""
-        if self.now_ns < self._blind_until_ns:
-            return None
+        """What the job looks like now; None for a moment while what was seen is not complete enough to judge by.
+
+        What was announced is judged whatever was missed: it is certain.
+        """
         failed = self.faults.judge(self.members.views) or self._failure()
         if failed is not None:
             return failed
+        unsampled = startup.unsampled_rank(self.members, self.now_ns)
+        if unsampled is not None:
+            return unsampled
+        if self.sight.is_blind(self.now_ns):
+            return self.sight.finding(self.now_ns)
         if not self.members.ranks:
             ended = any(view.exit is not None for view in self.members.views.values())
             cause = Cause.ENDING if ended else Cause.STARTING
             return Finding(Kind.WORKING, cause, self.now_ns)
-        unseen = startup.unsampled_rank(self.members, self.now_ns)
-        if unseen is None and self._whole:
-            unseen = startup.missing_rank(self.members, self.pace, self.now_ns, self._policy)
-        if unseen is not None:
-            return unseen
+        if self._whole:
+            missing = startup.missing_rank(self.members, self.pace, self.now_ns, self._policy)
+            if missing is not None:
+                return missing
         if not self.attention.suspicious:
             return self._healthy()
         found = self.faults.located(judge(self.picture()), self.members.ranks)

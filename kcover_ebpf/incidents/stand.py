@@ -40,7 +40,8 @@ def stand(view: ProcessView, scene: Scene) -> Standing:
     role = view.member.role if view.member else Role.HELPER
     lead = view.lead
     if view.exit is not None:
-        state = State.GONE if view.exit.signal or view.exit.exit_code else State.LEFT
+        exited = view.exit.known and not (view.exit.signal or view.exit.exit_code)
+        state = State.LEFT if exited else State.GONE
         since_ns = view.exit.boottime_ns
         return Standing(view.pid, view.pid, rank, role, state, since_ns, "exited")
     if lead is None:

@@ -1,7 +1,7 @@
 """The kernel half as one object: what is watched, one pass of the sampler, events as they come.
 
-It reads no /proc and judges nothing. Nothing is pinned: when the process ends, however it ends,
-the kernel takes every program and map back.
+It judges nothing, and asks /proc only for a process that the passes miss. Nothing is pinned: when
+the process ends, however it ends, the kernel takes every program and map back.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from typing import Self
 from kcover_ebpf import wire
 from kcover_ebpf.decode import decode, decode_stream
 from kcover_ebpf.errors import DecodeError
-from kcover_ebpf.facts import Fact, ProcessExit, Tick
+from kcover_ebpf.facts import Fact, ProcessExit, ProcessFork, ProcessTotals, Tick
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel import features
 from kcover_ebpf.kernel.clock import tick_ns, tick_ns_between
 from kcover_ebpf.kernel.libbpf import kept_memory
 from kcover_ebpf.kernel.maps import BpfMap, RingBuffer
 from kcover_ebpf.kernel.probes import FAMILIES, Family, LoadedFamily, ProbeStatus, load_family
+from kcover_ebpf.kernel.roster import Absence, Roster
 from kcover_ebpf.kernel.sockets import SocketSampler
 from kcover_ebpf.kernel.threads import ThreadSampler
 from kcover_ebpf.settings import Settings
@@ -66,9 +67,12 @@ class Kernel:
         self._sockets = SocketSampler.of(families)
         self._ring = RingBuffer(self._maps["events"])
         self._lost = self._maps["lost"].memory()
+        self._unsent_exits = _find_map(families, "unsent_exits")
         self._previous: wire.PassValue | None = None
-        self._lost_count = 0
-        self._overflow_count = 0
+        self._roster = Roster()
+        self._lost_count = self._unsent_count = 0
+        self._refused: set[Pid] = set()
+        self._refused_count = 0
         self._has_stale = False
 
     @classmethod
@@ -102,20 +106,31 @@ class Kernel:
 
         A process beyond the capacity of 4,096 is not watched, and counted as lost.
         """
-        value = wire.ProcessValue(watched_ns=time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+        now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        self._roster.add(pid, now_ns)
+        self._enter(pid, now_ns)
+
+    def _enter(self, pid: Pid, now_ns: int) -> None:
+        value = wire.ProcessValue(watched_ns=now_ns)
         try:
             self._maps["processes"].add(_key(pid), bytes(value))
         except OSError as error:
             if error.errno != errno.E2BIG:
                 raise
-            self._overflow_count += 1
+            self._refused_count += pid not in self._refused
+            self._refused.add(pid)
 
     def unwatch(self, pid: Pid) -> None:
         """Forget a process; its children stay watched."""
         self._maps["processes"].delete(_key(pid))
         self._maps["details"].delete(_key(pid))
-        self._sockets.forget(pid)
+        self._forget(pid)
         self._has_stale = True
+
+    def _forget(self, pid: Pid) -> None:
+        self._sockets.forget(pid)
+        self._roster.discard(pid)
+        self._refused.discard(pid)
 
     def set_detail(self, pid: Pid, on: bool) -> None:
         """Look closely at a watched process, or stop that.
@@ -139,7 +154,10 @@ class Kernel:
         state = self._threads.state()
         if not self._threads.tells_totals:
             facts += self._totals(state.boottime_ns)
+        seen = {fact.pid for fact in facts if isinstance(fact, ProcessTotals)}
         facts += decode_stream(self._sockets.read(socket_pids), self.rejected)
+        facts += self._late_exits()
+        facts += self._missed_exits(seen, state.boottime_ns)
         facts.append(self._tick(state))
         if self._has_stale:
             self._forget_stale(state.id)
@@ -156,8 +174,40 @@ class Kernel:
                 self.rejected[error.kind] += 1
                 continue
             if isinstance(fact, ProcessExit):
-                self._sockets.forget(fact.pid)
+                self._forget(fact.pid)
+            elif isinstance(fact, ProcessFork):
+                self._roster.add(fact.child_pid, fact.boottime_ns)
             facts.append(fact)
+        return facts
+
+    def _late_exits(self) -> list[Fact]:
+        """Exits that found no room in the ring buffer: kept aside by the kernel half, whole."""
+        lost = wire.LostValue.from_buffer_copy(self._lost)
+        if self._unsent_exits is None or lost.ring_count == self._unsent_count:
+            return []
+        self._unsent_count = lost.ring_count
+        facts: list[Fact] = []
+        for key, value in list(self._unsent_exits.items()):
+            self._unsent_exits.delete(key)
+            fact = decode(value)
+            self._forget(Pid(int.from_bytes(key, sys.byteorder)))
+            facts.append(fact)
+        return facts
+
+    def _missed_exits(self, seen: Collection[Pid], now_ns: int) -> list[Fact]:
+        """Exits that nothing announced; who lives and has no entry is given one, if there is room now."""
+        missing = self._roster.missing(seen, now_ns)
+        if not missing:
+            return []
+        # what was announced may not be read yet
+        facts = self.wait(0)
+        for pid, absence in missing.items():
+            if absence is Absence.UNWATCHED:
+                self._enter(pid, now_ns)
+            if absence is Absence.UNWATCHED or pid not in self._roster:
+                continue
+            self.unwatch(pid)
+            facts.append(ProcessExit(now_ns, pid, 0, 0, core_dumped=False, comm="", known=False))
         return facts
 
     def close(self) -> None:
@@ -224,16 +274,21 @@ class Kernel:
 
     @property
     def lost_counts(self) -> dict[str, int]:
-        """What found no room since the start, by family; "events": in the ring buffer."""
+        """What found no room since the start, by family; "events": in the ring buffer.
+
+        "messages": lines and connections that were dropped to leave room for exits and faults.
+        """
         lost = wire.LostValue.from_buffer_copy(self._lost)
         return {
-            "threads": self._overflow_count + lost.process_count + lost.thread_count,
+            "threads": self._refused_count + lost.process_count + lost.thread_count,
             "sockets": lost.socket_count,
             "events": lost.ring_count,
+            "messages": lost.message_count,
         }
 
     def _read_lost(self) -> int:
-        total = sum(self.lost_counts.values())
+        counts = self.lost_counts
+        total = sum(counts.values()) - counts["messages"]
         self._has_stale |= total > self._lost_count
         return total
 
@@ -245,6 +300,10 @@ class Kernel:
             for key in stale:
                 self._maps[name].delete(key)
         self._has_stale = False
+
+
+def _find_map(families: Sequence[LoadedFamily], name: str) -> BpfMap | None:
+    return next((found for one in families if (found := _maps_of(one).get(name))), None)
 
 
 def _maps_of(family: LoadedFamily) -> dict[str, BpfMap]:

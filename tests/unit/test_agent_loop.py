@@ -14,7 +14,7 @@ from kcover_ebpf.agent.registry import Registry
 from kcover_ebpf.cluster.kinds import Gang
 from kcover_ebpf.cluster.pods import Pod
 from kcover_ebpf.device_facts import DeviceFact, PortChange
-from kcover_ebpf.facts import Fact, ProcessExit, ProcessFork
+from kcover_ebpf.facts import Fact, ProcessExit, ProcessFork, ProcessTotals
 from kcover_ebpf.hardware.watch import DeviceWatch
 from kcover_ebpf.host_facts import Inspection, Look, ProcessSeen
 from kcover_ebpf.ids import Pid
@@ -232,3 +232,14 @@ def test_a_gang_that_we_hold_is_neither_judged_nor_joined(bench: Bench) -> None:
     bench.held.clear()
     bench.step()
     assert bench.gang("a").watch.members == {10}
+
+
+def test_a_child_whose_fork_was_lost_belongs_to_the_pod_of_its_parent(bench: Bench) -> None:
+    bench.pod("a-0", "a", 10)
+    bench.pod("b-0", "b", 20)
+    bench.step()
+    bench.step(ProcessTotals(bench.now_ns, Pid(21), Pid(20), *(0,) * 14))
+    assert bench.gang("b").pods[Pid(21)] == "u-b-0"
+    bench.step(bench.ended(21))
+    assert failures(bench.gang("b")) == [21]
+    assert failures(bench.gang("a")) == []

@@ -83,15 +83,12 @@ def test_a_job_stopped_and_continued_as_a_whole_starts_its_clocks_anew() -> None
     assert faults(stage) == []
 
 
-@pytest.mark.parametrize(("lost", "late"), [(1, False), (0, True)])
-def test_after_a_blind_moment_nothing_is_judged_and_clocks_start_anew(
-    lost: int, late: bool
-) -> None:
+def test_after_a_blind_moment_nothing_is_judged_and_clocks_start_anew() -> None:
     stage = trained()
     stay(stage, "futex")
     stage.run(1)
     stage.now_ns += 100 * NS
-    stage.one_pass(NS, lost=lost, late=late)
+    stage.one_pass(NS, late=True)
     assert stage.job.finding() is None
     assert longest_silence_s(stage) == 0
     for _ in range(8):

@@ -249,6 +249,10 @@ LOCAL, REMOTE = ("10.0.0.1", 29500), ("::1", 4711)
             "pid 7 (python3) left with exit code 3",
         ),
         (
+            facts.ProcessExit(1, Pid(7), 0, 0, core_dumped=False, comm="", known=False),
+            "pid 7 is gone; how it ended was not seen",
+        ),
+        (
             facts.ProcessExit(1, Pid(7), 0, 9, core_dumped=False, comm="a\x1b[31m"),
             "pid 7 (a\\x1b[31m) was killed by SIGKILL",
         ),
@@ -293,5 +297,6 @@ def test_a_fact_as_json() -> None:
         "exit_code": 3,
         "signal": 0,
         "core_dumped": False,
+        "known": True,
         "comm": "python3",
     }

@@ -116,7 +116,7 @@ def test_times_are_unix_seconds_and_the_host_is_named() -> None:
 def test_a_job_that_cannot_be_judged_is_unknown_in_a_snapshot_and_silent_otherwise() -> None:
     stage = trained()
     told = len(stage.verdicts)
-    stage.one_pass(NS, lost=3)
+    stage.one_pass(NS, late=True)
     assert stage.tracker.snapshot(stage.job, 0.0).kind is Kind.UNKNOWN
     assert len(stage.verdicts) == told
 

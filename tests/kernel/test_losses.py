@@ -1,0 +1,130 @@
+"""What happens when records find no room: exits are late and whole, others are counted, nobody is forgotten."""
+
+import os
+import signal
+import subprocess
+from collections import Counter
+from dataclasses import replace
+
+from kcover_ebpf.facts import Fact, ProcessExit, ProcessTotals, ThreadSample, Tick
+from kcover_ebpf.hardware import families
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.kernel.probes import FAMILIES, load_family
+from kcover_ebpf.kernel.sampler import Kernel
+from kcover_ebpf.settings import Settings
+from tests.kernel.helpers import FIRINGS, of_kind, program, running
+
+TINY = replace(Settings(), ring_bytes=os.sysconf("SC_PAGE_SIZE"))
+
+
+def drained(kernel: Kernel) -> list[Fact]:
+    facts: list[Fact] = []
+    while more := kernel.wait(0.1):
+        facts += more
+    return facts
+
+
+def test_an_exit_without_room_is_told_at_the_next_pass_with_its_status() -> None:
+    rounds = 10 * FIRINGS
+    with (
+        Kernel.open(TINY) as kernel,
+        running(program("repeat"), str(rounds), program("exits"), "7") as parent,
+    ):
+        assert parent.line() == "ready"
+        kernel.watch(parent.pid)
+        kernel.sample([])
+        parent.say()
+        children = [int(pid) for pid in parent.rest()]
+        parent.wait()
+        at_once = of_kind(drained(kernel), ProcessExit)
+        late = of_kind(kernel.sample([]), ProcessExit)
+        assert of_kind(kernel.sample([]), ProcessExit) == [], "each is told once"
+    assert late
+    assert all(one.known for one in late)
+    told = {one.pid: one.exit_code for one in (*at_once, *late)}
+    assert len(told) == len(at_once) + len(late) == rounds + 1
+    assert told == {parent.pid: 0, **dict.fromkeys(map(Pid, children), 7)}
+
+
+def test_lines_of_drivers_leave_room_for_exits() -> None:
+    settings = replace(TINY, ring_bytes=4 * TINY.ring_bytes)
+    with Kernel.open(settings) as kernel:
+        loaded = load_family(families.LOG, kernel.maps, settings)
+        children = [subprocess.Popen(["sleep", "60"]) for _ in range(FIRINGS)]
+        try:
+            for child in children:
+                kernel.watch(Pid(child.pid))
+            for number in range(2 * FIRINGS):
+                # opened anew: the kernel limits the lines of each writer
+                with open("/dev/kmsg", "w") as log:
+                    log.write(f"<7>kcover-ebpf flood #{number}\n")
+            for child in children:
+                child.kill()
+                child.wait()
+            exits = of_kind(drained(kernel), ProcessExit)
+        finally:
+            loaded.close()
+            for child in children:
+                child.kill()
+                child.wait()
+        lost = kernel.lost_counts
+        tick = of_kind(kernel.sample([]), Tick)[0]
+    assert {one.pid for one in exits} == {child.pid for child in children}
+    assert {one.signal for one in exits} == {signal.SIGKILL}
+    assert lost["messages"] > 0
+    assert lost["events"] == tick.lost_count == 0
+
+
+def test_threads_without_room_are_counted_once_and_name_their_process() -> None:
+    settings = replace(Settings(), max_threads=100)
+    with (
+        Kernel.open(settings) as kernel,
+        running(program("crowd"), "threads", "199") as crowded,
+        running(program("crowd"), "threads", "7") as small,
+    ):
+        crowded.line()
+        small.line()
+        kernel.watch(small.pid)
+        kernel.sample([])
+        kernel.watch(crowded.pid)
+        passes = [kernel.sample([]) for _ in range(5)]
+    assert [of_kind(each, Tick)[0].lost_count for each in passes] == [108, 0, 0, 0, 0]
+    for each in passes:
+        unseen = {one.pid: one.unseen_count for one in of_kind(each, ProcessTotals)}
+        assert unseen == {small.pid: 0, crowded.pid: 108}
+
+
+def test_an_end_that_nothing_announced_is_found_by_the_passes() -> None:
+    # as where the kernel refuses the probe of exits, or has no memory to keep one
+    families_left = [one for one in FAMILIES if one.name != "lifecycle"]
+    with Kernel.open(Settings(), families_left) as kernel:
+        children = [subprocess.Popen(["sleep", "60"]) for _ in range(3)]
+        for child in children:
+            kernel.watch(Pid(child.pid))
+        assert len(of_kind(kernel.sample([]), ThreadSample)) == 3
+        dead, *alive = children
+        dead.kill()
+        dead.wait()
+        told = [of_kind(kernel.sample([]), ProcessExit) for _ in range(4)]
+        for child in alive:
+            child.kill()
+            child.wait()
+    assert Counter(one.pid for each in told for one in each) == {dead.pid: 1}
+    assert not [one for each in told for one in each if one.known]
+
+
+def test_a_process_without_room_is_watched_when_there_is_room_again() -> None:
+    with (
+        Kernel.open(Settings()) as kernel,
+        running(program("crowd"), "threads", "1") as target,
+    ):
+        target.line()
+        fillers = [Pid(2**22 + number) for number in range(4_096)]
+        for pid in fillers:
+            kernel.watch(pid)
+        kernel.watch(target.pid)
+        assert of_kind(kernel.sample([]), Tick)[0].lost_count == 1
+        # nobody has these numbers: they are taken for gone, and make room
+        passes = [kernel.sample([]) for _ in range(3)]
+    assert [of_kind(each, Tick)[0].lost_count for each in passes] == [0, 0, 0]
+    assert [one.pid for one in of_kind(passes[-1], ProcessTotals)] == [target.pid]
