@@ -64,6 +64,8 @@ class Look:
     tid: Tid
     since_ns: int
     """When its wait began: relative time-outs count from there."""
+    syscall: int = -1
+    """The call it was last seen in, for /proc may show the one that restarts it; -1 if none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from kcover_ebpf.facts import NO_SYSCALL
 from kcover_ebpf.host import stack
 from kcover_ebpf.host.procfs import boottime_ns
 from kcover_ebpf.host_facts import WaitedFile
@@ -41,13 +42,20 @@ class Call:
     """Where user code goes on."""
 
 
-def read_call(pid: Pid, tid: Tid, table: SyscallTable) -> Call | None:
-    """The call of a thread; None while it runs, or where it cannot be read."""
+def read_call(pid: Pid, tid: Tid, table: SyscallTable, known: int = NO_SYSCALL) -> Call | None:
+    """The call of a thread; None while it runs, or where it cannot be read.
+
+    `known`: the call it was last seen in, if it has not moved since: a wait that a stop interrupted
+    goes on under another number, with the same arguments.
+    """
     words = read_text(f"/proc/{pid}/task/{tid}/syscall").split()
     if len(words) < 3:
         return None
     args = tuple(int(each, 16) for each in words[1:-2])
-    return Call(table.name(int(words[0])), args, int(words[-2], 16), int(words[-1], 16))
+    name = table.name(int(words[0]))
+    if name == "restart_syscall" and known != NO_SYSCALL:
+        name = table.name(known)
+    return Call(name, args, int(words[-2], 16), int(words[-1], 16))
 
 
 def read_text(path: str) -> str:

@@ -77,7 +77,7 @@ class Inspector:
                 self._seen.put(None)
 
     def _inspect(self, look: Look) -> Inspection:
-        call = calls.read_call(look.pid, look.tid, self._table)
+        call = calls.read_call(look.pid, look.tid, self._table, look.syscall)
         timed, deadline_ns = (
             (False, None) if call is None else calls.deadline(look.pid, call, look.since_ns)
         )

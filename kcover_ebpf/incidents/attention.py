@@ -122,7 +122,7 @@ class Attention:
             since_ns = max(earlier[0].boottime_ns, lead.progress_ns)
             if now_ns - last_ns < look_period_ns(last_ns - since_ns):
                 return None
-        return Look(view.pid, lead.sample.tid, lead.sample.idle_since_ns)
+        return Look(view.pid, lead.sample.tid, lead.sample.idle_since_ns, lead.sample.syscall)
 
 
 def look_period_ns(age_ns: int) -> int:

@@ -48,7 +48,9 @@ def judge_wait(
     on_files = _on_files(view, sample, family, looks, scene)
     if on_files is not None:
         return on_files
-    if sample.state is TaskState.UNINTERRUPTIBLE or family is Family.FILE:
+    if sample.state is TaskState.UNINTERRUPTIBLE or family in (Family.FILE, Family.ASYNC_IO):
+        return Wait(State.STORAGE, _storage_proven(looks))
+    if look is not None and look.wait_channel.startswith(_SERVER_CHANNELS):
         return Wait(State.STORAGE, _storage_proven(looks))
     return Wait(State.OTHER)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -13,6 +15,7 @@ from kcover_ebpf.incidents.standing import State
 from kcover_ebpf.incidents.verdict import Cause, Kind, Verdict
 from kcover_ebpf.settings import Policy
 
+from . import scene
 from .scene import COLLECTIVE, LOCK, NS, Proc, Stage, pipe
 from .test_verdicts import all_wait, trained
 
@@ -54,6 +57,14 @@ def connect_outside(stage: Stage, proc: Proc, sent_ns: int = 0) -> WaitedFile:
         )
     )
     return WaitedFile(OUTSIDE_FD, "socket", "socket:[4242]", Inode(4242), "", "")
+
+
+@contextmanager
+def sitting_in(number: int) -> Iterator[None]:
+    """Processes of the script that are in `read` are in another call."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scene, "READ", number)
+        yield
 
 
 @pytest.mark.parametrize("patience_s", [30, 60])
@@ -242,3 +253,32 @@ def test_a_sleep_is_believed_until_its_end_is_too_far() -> None:
         all_wait(stage, 2)
         stage.run(20)
         assert [each.cause for each in faults(stage)] == cause
+
+
+@pytest.mark.parametrize("number", [426, 208, 333], ids=["io_uring", "getevents", "pgetevents"])
+def test_asynchronous_reads_are_believed_as_long_as_other_storage(number: int) -> None:
+    stage = trained()
+    stage.become(stage.rank(1), "read")
+    all_wait(stage, 1)
+    with sitting_in(number):
+        stage.run(20)
+        assert state(stage, 101) is State.STORAGE
+        assert faults(stage) == []
+
+
+def test_a_call_that_is_not_listed_is_storage_where_a_file_server_is_waited_for() -> None:
+    stage = trained()
+    stage.become(stage.rank(1), "read", wait_channel="request_wait_answer")
+    all_wait(stage, 1)
+    with sitting_in(1023):
+        stage.run(2)
+        assert state(stage, 101) is State.STORAGE
+
+
+def test_a_wait_that_a_stop_interrupted_is_no_wait_of_unknown_kind() -> None:
+    # restart_syscall: what the sampler shows of poll, sleep and futex where it did not see them before
+    stage = trained()
+    stage.become(stage.rank(1), "read")
+    with sitting_in(219):
+        stage.run(8)
+        assert state(stage, 101) is State.PEERS
