@@ -37,6 +37,8 @@ SEVERITIES = {severity.value: severity for severity in AerSeverity}
 """By the tracepoint's number; the kernel has more of them (3: DPC_FATAL) that it never tells."""
 # arch/x86/include/asm/mce.h: the error was not corrected
 _MCE_UNCORRECTED = 1 << 61
+# include/linux/edac.h, enum hw_event_mc_err_type: corrected, and only informational (ghes_edac reports such)
+_EDAC_HARMLESS = frozenset({0, 4})
 # include/linux/mm.h: what became of the page
 _PAGE_OUTCOMES = ("ignored", "failed", "delayed", "recovered")
 
@@ -74,7 +76,7 @@ def _memory(event: wire.MemoryEvent) -> MemoryFault:
     kind = _MEMORY[event.source]
     match kind:
         case MemoryKind.EDAC:
-            corrected, text = event.severity == 0, text_of(event.label)
+            corrected, text = event.severity in _EDAC_HARMLESS, text_of(event.label)
         case MemoryKind.PAGE:
             outcome = event.status if event.status < len(_PAGE_OUTCOMES) else 0
             corrected, text = False, f"page {_PAGE_OUTCOMES[outcome]}"

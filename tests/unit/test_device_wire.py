@@ -126,6 +126,11 @@ MCE = 1 << 61
             facts.MemoryFault(9, facts.MemoryKind.EDAC, False, 0, 3, "DIMM 1"),
         ),
         (
+            # only informational, as arm64 firmware reports them
+            record(wire.MemoryEvent, KIND.MEMORY, source=1, severity=4, count=1, label=b"DIMM 1"),
+            facts.MemoryFault(9, facts.MemoryKind.EDAC, True, 0, 1, "DIMM 1"),
+        ),
+        (
             record(wire.MemoryEvent, KIND.MEMORY, source=2, address=42, status=3, count=1),
             facts.MemoryFault(9, facts.MemoryKind.PAGE, False, 42, 1, "page recovered"),
         ),
