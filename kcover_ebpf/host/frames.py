@@ -46,9 +46,10 @@ def return_addresses(pid: Pid, tid: Tid, machine: str) -> tuple[int, ...]:
     raw = stack.read_memory(pid, sp, _STACK_BYTES)
     ranges = _executable(pid)
     found = [ip]
-    for (value,) in struct.iter_unpack("=Q", raw[: len(raw) // 8 * 8]):
+    for (word,) in struct.iter_unpack("=Q", raw[: len(raw) // 8 * 8]):
         if len(found) == _MOST:
             break
+        value = stack.address(word, machine)
         if _inside(ranges, value) and follows_call(stack.read_memory(pid, value - 8, 8), machine):
             found.append(value)
     return tuple(found)

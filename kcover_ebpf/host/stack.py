@@ -18,6 +18,8 @@ from posixpath import basename
 from kcover_ebpf.ids import Pid
 
 _STACK_BYTES = 2048
+_SIGNED = frozenset({"aarch64", "arm64"})
+_ADDRESS_MASK = (1 << 48) - 1
 _MAPS_AGE_S = 20.0
 
 
@@ -33,7 +35,9 @@ class _Maps:
 class Memory:
     """Reads the stacks of other processes; remembers their executable mappings for some seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, machine: str | None = None) -> None:
+        """`machine` is what `os.uname().machine` says; None: this one."""
+        self._machine = machine or os.uname().machine
         self._maps: dict[Pid, _Maps] = {}
 
     def words(self, pid: Pid, stack_pointer: int) -> tuple[str, ...]:
@@ -43,7 +47,8 @@ class Memory:
             return ()
         maps = self._executable(pid)
         values = struct.unpack(f"={len(raw) // 8}Q", raw[: len(raw) // 8 * 8])
-        return tuple(word for value in values if (word := _word(maps, value)))
+        found = (_word(maps, address(value, self._machine)) for value in values)
+        return tuple(word for word in found if word)
 
     def forget(self, pid: Pid) -> None:
         """Drop what was remembered about a process."""
@@ -54,6 +59,15 @@ class Memory:
         if maps is None or time.monotonic() - maps.read_s > _MAPS_AGE_S:
             maps = self._maps[pid] = _read_maps(pid)
         return maps
+
+
+def address(value: int, machine: str) -> int:
+    """The address in a pointer as it lies on a stack.
+
+    On arm64 a return address may carry a signature (pointer authentication), and any pointer a tag, in the
+    bits above the 48 of a user address (Arm ARM D8.10; kernel: Documentation/arch/arm64/memory.rst).
+    """
+    return value & _ADDRESS_MASK if machine in _SIGNED else value
 
 
 def read_memory(pid: Pid, address: int, size: int) -> bytes:

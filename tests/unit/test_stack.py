@@ -78,3 +78,28 @@ MAPS = stack._Maps(0.0, [0x1000, 0x5000], [0x2000, 0x6000], ["a", "b"], [0x800, 
 )
 def test_a_value_names_code_only_inside_a_mapping(value: int, word: str | None) -> None:
     assert stack._word(MAPS, value) == word
+
+
+@pytest.mark.parametrize(
+    ("machine", "value", "expected"),
+    [
+        # a signature of the processor in the bits that a user address does not use
+        ("aarch64", 0x002B_AAAA_BBBB_CCCC, 0xAAAA_BBBB_CCCC),
+        ("aarch64", 0xFF7F_AAAA_BBBB_CCCC, 0xAAAA_BBBB_CCCC),
+        ("aarch64", 0x0000_FFFF_BBBB_CCCC, 0xFFFF_BBBB_CCCC),
+        ("x86_64", 0x002B_AAAA_BBBB_CCCC, 0x002B_AAAA_BBBB_CCCC),
+    ],
+)
+def test_a_signed_return_address_is_the_address(machine: str, value: int, expected: int) -> None:
+    assert stack.address(value, machine) == expected
+
+
+def test_signed_words_are_found_in_their_module() -> None:
+    pid = Pid(os.getpid())
+    maps = stack._read_maps(pid)
+    index = next(i for i, start in enumerate(maps.starts) if start < 1 << 48)
+    inside = maps.starts[index] + 5
+    held = bytearray(struct.pack("=2Q", inside | 0x2B << 48, inside))
+    plain = f"{maps.names[index]}+{inside - maps.bases[index]:x}"
+    assert Memory("aarch64").words(pid, _address_of(held))[:2] == (plain, plain)
+    assert Memory("x86_64").words(pid, _address_of(held))[0] == plain
