@@ -31,9 +31,9 @@ static __always_inline void *reserve_event(__u16 type, __u16 size, __u32 pid)
 }
 
 /*
- * Shares of the ring that a record may find used already. What somebody can cause by the thousand
- * (a driver's lines, connections) leaves half of it to announced faults; births leave a quarter to
- * deaths.
+ * Shares of the ring that a record may find used already. What anybody can cause by the thousand
+ * (lines of drivers, connections) leaves half of it to announced faults; forks and signals leave a
+ * quarter to exits.
  */
 static __always_inline bool is_used_beyond(__u64 quarters)
 {
@@ -52,8 +52,11 @@ static __always_inline void *reserve_message(__u16 type, __u16 size, __u32 pid)
 	return reserve_event(type, size, pid);
 }
 
-/* A record whose content the next pass finds by itself: a child, a new program. */
-static __always_inline void *reserve_birth(__u16 type, __u16 size, __u32 pid)
+/*
+ * A record that processes may cause in a loop, but that a pass makes good (a child, a new program)
+ * or an exit does (a signal).
+ */
+static __always_inline void *reserve_frequent(__u16 type, __u16 size, __u32 pid)
 {
 	if (is_used_beyond(3)) {
 		COUNT_LOST(ring_count);

@@ -27,6 +27,32 @@ struct sched_entity {
 	__u64 prev_sum_exec_runtime;
 };
 
+struct sched_ext_entity {
+	__u32 flags;
+};
+
+struct thread_info {
+	unsigned long flags;
+	__u32 status; /* x86 */
+};
+
+struct vm_struct {
+	unsigned long size;
+	unsigned int nr_pages;
+};
+
+struct sigaction {
+	void *sa_handler;
+};
+
+struct k_sigaction {
+	struct sigaction sa;
+};
+
+struct sighand_struct {
+	struct k_sigaction action[64];
+};
+
 struct task_io_accounting {
 	__u64 rchar;
 	__u64 wchar;
@@ -41,10 +67,14 @@ struct signal_struct {
 };
 
 struct task_struct {
+	struct thread_info thread_info;
 	unsigned int __state;
 	void *stack;
+	struct vm_struct *stack_vm_area;
 	unsigned int flags;
 	struct sched_entity se;
+	struct sched_ext_entity scx;
+	unsigned int policy;
 	struct sched_info sched_info;
 	int exit_state;
 	int exit_code;
@@ -60,6 +90,7 @@ struct task_struct {
 	unsigned long maj_flt;
 	char comm[16];
 	struct signal_struct *signal;
+	struct sighand_struct *sighand;
 	struct task_io_accounting ioac;
 };
 

@@ -50,6 +50,10 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 	 BIT(SIGBUS) | BIT(SIGFPE) | BIT(SIGKILL) | BIT(SIGSEGV) | BIT(SIGTERM) | BIT(SIGCONT) |   \
 	 BIT(SIGSTOP) | BIT(SIGTSTP) | BIT(SIGTTIN) | BIT(SIGTTOU) | BIT(SIGXCPU) | BIT(SIGXFSZ) | \
 	 BIT(SIGSYS))
+/* What the processor raises in the thread that did it. */
+#define FAULT_SIGNALS (BIT(SIGILL) | BIT(SIGTRAP) | BIT(SIGBUS) | BIT(SIGFPE) | BIT(SIGSEGV))
+/* include/uapi/asm-generic/signal-defs.h: 0 is the default action */
+#define SIG_IGN ((void *)1)
 
 /* Exits that found no room in the ring buffer, for the reader to take at its next pass. */
 struct {
@@ -74,7 +78,7 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 	bpf_map_delete_elem(&unsent_exits, &child_pid);
 	if (bpf_map_update_elem(&processes, &child_pid, &process, BPF_ANY))
 		COUNT_LOST(process_count);
-	event = reserve_birth(EVENT_FORK, sizeof(*event), pid);
+	event = reserve_frequent(EVENT_FORK, sizeof(*event), pid);
 	if (!event)
 		return 0;
 	event->child_pid = child_pid;
@@ -98,7 +102,7 @@ int BPF_PROG(on_exec, struct task_struct *task, int old_tid)
 		return 0;
 	if (tid != pid)
 		bpf_map_delete_elem(&threads, &tid);
-	event = reserve_birth(EVENT_EXEC, sizeof(*event), pid);
+	event = reserve_frequent(EVENT_EXEC, sizeof(*event), pid);
 	if (!event)
 		return 0;
 	copy_comm(event->comm, task);
@@ -225,6 +229,19 @@ static __always_inline bool is_from_kernel(struct kernel_siginfo *info)
 }
 
 /*
+ * A fault of its own that the process handles: virtual machines and sanitizers make them by the
+ * thousand as a part of their work. Where the handler gives up, the signal comes again without one.
+ */
+static __always_inline bool is_handled_fault(int signal, struct task_struct *task)
+{
+	struct sighand_struct *hands = BPF_CORE_READ(task, sighand);
+	struct k_sigaction *action = (void *)hands + bpf_core_field_offset(hands->action) +
+				     (signal - 1) * bpf_core_type_size(struct k_sigaction);
+
+	return FAULT_SIGNALS & BIT(signal) && BPF_CORE_READ(action, sa.sa_handler) > SIG_IGN;
+}
+
+/*
  * include/trace/events/signal.h, called by __send_signal_locked() in kernel/signal.c. A SIGCONT
  * nobody handles counts as ignored there although it continues the process.
  */
@@ -238,7 +255,9 @@ int BPF_PROG(on_signal, int signal, struct kernel_siginfo *info, struct task_str
 		return 0;
 	if (result != TRACE_SIGNAL_DELIVERED && signal != SIGCONT)
 		return 0;
-	event = reserve_event(EVENT_SIGNAL, sizeof(*event), task->tgid);
+	if (is_from_kernel(info) && is_handled_fault(signal, task))
+		return 0;
+	event = reserve_frequent(EVENT_SIGNAL, sizeof(*event), task->tgid);
 	if (!event)
 		return 0;
 	event->tid = task->pid;

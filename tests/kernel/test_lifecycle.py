@@ -174,3 +174,13 @@ def test_an_exec_changes_the_name(kernel: Kernel) -> None:
     assert [type(fact) for fact in facts] == [ProcessExec, ProcessExit]
     assert [fact.comm for fact in of_kind(facts, ProcessExec)] == ["sleep"]
     assert [fact.comm for fact in of_kind(facts, ProcessExit)] == ["sleep"]
+
+
+def test_faults_that_a_process_handles_are_not_told(kernel: Kernel) -> None:
+    with running(program("handled"), "1000") as target:
+        kernel.watch(target.pid)
+        target.say()
+        found = events(kernel, 2, SignalSent, ProcessExit)
+    assert [type(one) for one in found] == [SignalSent, ProcessExit]
+    assert [one.signal for one in of_kind(found, SignalSent)] == [signal.SIGSEGV]
+    assert [one.signal for one in of_kind(found, ProcessExit)] == [signal.SIGSEGV]
