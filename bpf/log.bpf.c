@@ -25,13 +25,69 @@ static __always_inline bool begins(const char *text, const char *prefix, int len
 
 #define BEGINS(text, literal) begins(text, literal, sizeof(literal) - 1)
 
-static __always_inline bool from_driver(const char *text)
+/* Who printed a line that matters. Faults have a budget of their own beside what else the driver
+ * says. */
+enum line_source {
+	LINE_OTHER,
+	LINE_PORT,
+	LINE_XID,
+	LINE_GPU,
+	LINE_SWITCH,
+	LINE_NIC,
+	LINE_OURS,
+	LINE_SOURCES,
+};
+
+/* Lines a second of one source: a fault takes a few, a driver that prints in a loop thousands. */
+#define LINES_PER_S 50
+#define SECOND_NS   1000000000ULL
+
+struct line_budget {
+	__u64 began_ns;
+	__u64 count;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, LINE_SOURCES);
+	__type(key, __u32);
+	__type(value, struct line_budget);
+} line_budgets SEC(".maps");
+
+/* Two CPUs at once may both begin a second: that costs a few lines more, never one less. */
+static __always_inline bool is_in_budget(__u32 source)
 {
+	struct line_budget *budget = bpf_map_lookup_elem(&line_budgets, &source);
+	__u64 now_ns = bpf_ktime_get_boot_ns();
+
+	if (!budget)
+		return false;
+	if (now_ns - budget->began_ns >= SECOND_NS) {
+		budget->began_ns = now_ns;
+		budget->count = 0;
+	}
+	__sync_fetch_and_add(&budget->count, 1);
+	if (budget->count <= LINES_PER_S)
+		return true;
+	COUNT_LOST(message_count);
+	return false;
+}
+
+static __always_inline __u32 source_of(const char *text)
+{
+	/* "0000:5d:00.0: pciehp"; what else ports say is thousands of corrected errors */
 	if (BEGINS(text, "pcieport "))
-		/* "0000:5d:00.0: pciehp"; what else ports say is thousands of corrected errors */
-		return BEGINS(text + 21, ": pciehp") || BEGINS(text + 22, ": pciehp");
-	return BEGINS(text, "NVRM: ") || BEGINS(text, "nvidia-nvswitch") ||
-	       BEGINS(text, "mlx5_core ") || BEGINS(text, "kcover-ebpf ");
+		return BEGINS(text + 21, ": pciehp") || BEGINS(text + 22, ": pciehp") ? LINE_PORT
+										      : LINE_OTHER;
+	if (BEGINS(text, "NVRM: Xid"))
+		return LINE_XID;
+	if (BEGINS(text, "NVRM: "))
+		return LINE_GPU;
+	if (BEGINS(text, "nvidia-nvswitch"))
+		return LINE_SWITCH;
+	if (BEGINS(text, "mlx5_core "))
+		return LINE_NIC;
+	return BEGINS(text, "kcover-ebpf ") ? LINE_OURS : LINE_OTHER;
 }
 
 /*
@@ -61,6 +117,7 @@ int BPF_PROG(on_console, const char *text, __u64 length)
 {
 	char head[PREFIX_BYTES] = {};
 	struct log_event *event;
+	__u32 source;
 	__u64 skip;
 
 	if (bpf_probe_read_kernel_str(head, sizeof(head), text) < 0)
@@ -72,7 +129,8 @@ int BPF_PROG(on_console, const char *text, __u64 length)
 		if (bpf_probe_read_kernel_str(head, sizeof(head), text + skip) < 0)
 			return 0;
 	}
-	if (!from_driver(head))
+	source = source_of(head);
+	if (source == LINE_OTHER || !is_in_budget(source))
 		return 0;
 	event = reserve_message(EVENT_LOG, sizeof(*event), bpf_get_current_pid_tgid() >> 32);
 	if (!event)

@@ -56,3 +56,17 @@ def test_other_lines_are_not_told(watched: Kernel, line: str) -> None:
     _print(line)
     _print("pcieport 0000:5d:00.0: pciehp: Slot(7): Link Down #6")
     assert _told(watched) == ["pcieport 0000:5d:00.0: pciehp: Slot(7): Link Down #6"]
+
+
+def test_a_driver_that_prints_in_a_loop_has_a_budget_and_a_fault_one_of_its_own(
+    watched: Kernel,
+) -> None:
+    lost = watched.lost_counts["messages"]
+    for number in range(200):
+        _print(f"NVRM: noise #{number}")
+    _print("NVRM: Xid (PCI:0000:5d:00): 79, #1")
+    told = _told(watched)
+    assert told[-1].startswith("NVRM: Xid")
+    # the lines may fall into two seconds
+    assert 50 <= len(told) - 1 <= 100
+    assert len(told) - 1 + watched.lost_counts["messages"] - lost == 200
