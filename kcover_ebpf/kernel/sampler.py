@@ -19,8 +19,16 @@ from typing import Self
 from kcover_ebpf import wire
 from kcover_ebpf.decode import decode, decode_stream
 from kcover_ebpf.errors import DecodeError
-from kcover_ebpf.facts import Fact, ProcessExit, ProcessFork, ProcessTotals, Tick
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.facts import (
+    Fact,
+    ProcessExit,
+    ProcessFork,
+    ProcessTotals,
+    TaskState,
+    ThreadSample,
+    Tick,
+)
+from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.kernel import features
 from kcover_ebpf.kernel.clock import tick_ns, tick_ns_between
 from kcover_ebpf.kernel.libbpf import kept_memory
@@ -154,7 +162,7 @@ class Kernel:
         state = self._threads.state()
         if not self._threads.tells_totals:
             facts += self._totals(state.boottime_ns)
-        seen = {fact.pid for fact in facts if isinstance(fact, ProcessTotals)}
+        seen = self._survey(facts)
         facts += decode_stream(self._sockets.read(socket_pids), self.rejected)
         facts += self._late_exits()
         facts += self._missed_exits(seen, state.boottime_ns)
@@ -179,6 +187,20 @@ class Kernel:
                 self._roster.add(fact.child_pid, fact.boottime_ns)
             facts.append(fact)
         return facts
+
+    def _survey(self, facts: Sequence[Fact]) -> set[Pid]:
+        """The processes that a pass saw; those whose first thread ended have their descriptors elsewhere."""
+        seen: set[Pid] = set()
+        for fact in facts:
+            if isinstance(fact, ProcessTotals):
+                seen.add(fact.pid)
+            elif (
+                isinstance(fact, ThreadSample)
+                and fact.state is TaskState.ZOMBIE
+                and fact.tid == Tid(fact.pid)
+            ):
+                self._sockets.lost_leader(fact.pid)
+        return seen
 
     def _late_exits(self) -> list[Fact]:
         """Exits that found no room in the ring buffer: kept aside by the kernel half, whole."""

@@ -23,6 +23,7 @@ class SocketSampler:
         self._object = loaded
         self._every = every
         self._links: dict[Pid, Link] = {}
+        self._leaderless: set[Pid] = set()
         self._by_process = self._knows_processes()
 
     @classmethod
@@ -41,8 +42,18 @@ class SocketSampler:
             return self._every.read_iterator()
         return b"".join(self._link_to(pid).read_iterator() for pid in pids)
 
+    def lost_leader(self, pid: Pid) -> None:
+        """The first thread of a process ended and the others go on: it has no descriptors any more."""
+        if pid not in self._leaderless:
+            self._drop_link(pid)
+            self._leaderless.add(pid)
+
     def forget(self, pid: Pid) -> None:
         """Drop what is kept for a process that ended or is watched no more."""
+        self._leaderless.discard(pid)
+        self._drop_link(pid)
+
+    def _drop_link(self, pid: Pid) -> None:
         link = self._links.pop(pid, None)
         if link is not None:
             link.destroy()
@@ -56,7 +67,8 @@ class SocketSampler:
         if pid not in self._links:
             assert self._object is not None
             # By the leader: threads share its descriptors, but for rare clones without CLONE_FILES.
-            self._links[pid] = self._object.attach_task_iterator(_PROGRAM, tid=pid)
+            whom = {"pid" if pid in self._leaderless else "tid": pid}
+            self._links[pid] = self._object.attach_task_iterator(_PROGRAM, **whom)
         return self._links[pid]
 
     def _knows_processes(self) -> bool:

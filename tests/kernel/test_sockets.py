@@ -295,3 +295,28 @@ def test_descriptors_are_told_in_detail_only(kernel: Kernel, tmp_path: Path) -> 
         sample = found[fd]
         assert (sample.kind, sample.inode, sample.peer_inode) == ("unix", mine, theirs)
         assert sample.unread_bytes == unread
+
+
+LEADERLESS = """
+import ctypes, os, socket, sys, threading, time
+here, there = socket.create_server(("127.0.0.1", 0)), socket.socket()
+there.connect(here.getsockname())
+threading.Thread(target=time.sleep, args=(60,)).start()
+print(here.getsockname()[1], flush=True)
+sys.stdin.readline()
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[os.uname().machine], 0)
+"""
+
+
+def test_connections_outlive_the_first_thread(kernel: Kernel) -> None:
+    with running(sys.executable, "-c", LEADERLESS) as target:
+        target.line()
+        kernel.watch(target.pid)
+        counts = [len(of_kind(kernel.sample([target.pid]), SocketSample))]
+        target.say()
+        time.sleep(0.2)
+        kernel.set_detail(target.pid, on=True)
+        for _ in range(3):
+            found = of_kind(kernel.sample([target.pid]), SocketSample)
+            counts.append(len({one.inode for one in found}))
+    assert counts == [2, 2, 2, 2]
