@@ -10,6 +10,12 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 
+/*
+ * Added to the numbers of calls through another interface than the machine's own (a 32-bit
+ * program): they are numbered differently, and must be taken for no call that is known.
+ */
+#define FOREIGN_SYSCALLS 0x100000
+
 #if defined(__TARGET_ARCH_x86)
 
 struct pt_regs {
@@ -25,6 +31,8 @@ struct pt_regs {
 	unsigned long sp;
 } __attribute__((preserve_access_index));
 
+/* arch/x86/entry/syscalls/syscall_64.tbl */
+#define RESTART_SYSCALL    219
 #define REGS_SYSCALL(regs) ((__s32)BPF_CORE_READ(regs, orig_ax))
 #define REGS_ARG0(regs)    BPF_CORE_READ(regs, di)
 #define REGS_ARG1(regs)    BPF_CORE_READ(regs, si)
@@ -40,6 +48,15 @@ struct pt_regs {
  */
 #define REGS_CALL_IS_OVER(regs) ((long)BPF_CORE_READ(regs, ax) != -38)
 
+/* arch/x86/include/asm/thread_info.h: in a call of the 32-bit interface */
+#define TS_COMPAT 0x0002
+
+static __always_inline bool is_32_bit_call(struct task_struct *task)
+{
+	return bpf_core_field_exists(task->thread_info.status) &&
+	       task->thread_info.status & TS_COMPAT;
+}
+
 #elif defined(__TARGET_ARCH_arm64)
 
 struct pt_regs {
@@ -50,6 +67,8 @@ struct pt_regs {
 	__s32 syscallno;
 } __attribute__((preserve_access_index));
 
+/* include/uapi/asm-generic/unistd.h */
+#define RESTART_SYSCALL         128
 #define REGS_SYSCALL(regs)      BPF_CORE_READ(regs, syscallno)
 #define REGS_ARG0(regs)         BPF_CORE_READ(regs, orig_x0)
 #define REGS_ARG1(regs)         BPF_CORE_READ(regs, regs[1])
@@ -59,9 +78,20 @@ struct pt_regs {
 #define REGS_ARG5(regs)         BPF_CORE_READ(regs, regs[5])
 #define REGS_SP(regs)           BPF_CORE_READ(regs, sp)
 #define REGS_IP(regs)           BPF_CORE_READ(regs, pc)
-/* No mark is left when a call ends; the next interrupt resets syscallno
- * (arch/arm64/kernel/entry.S). */
-#define REGS_CALL_IS_OVER(regs) false
+/*
+ * The entry code keeps the first argument, and the call's result replaces it in its register
+ * (arch/arm64/kernel/syscall.c), so a difference means that the call is over. A result that equals
+ * the first argument looks like a call under way until the next interrupt resets syscallno.
+ */
+#define REGS_CALL_IS_OVER(regs) (BPF_CORE_READ(regs, regs[0]) != BPF_CORE_READ(regs, orig_x0))
+
+/* arch/arm64/include/asm/thread_info.h: a process of the 32-bit interface */
+#define TIF_32BIT               (1UL << 22)
+
+static __always_inline bool is_32_bit_call(struct task_struct *task)
+{
+	return task->thread_info.flags & TIF_32BIT;
+}
 
 #else
 #error "add the registers of this architecture"

@@ -25,7 +25,15 @@
 /* include/linux/sched/jobctl.h */
 #define JOBCTL_TRAP_FREEZE (1UL << 23)
 
-/* Stacks of kernels that need the fallback below: 16 KiB on both architectures, without KASAN. */
+/* include/uapi/linux/sched.h */
+#define SCHED_NORMAL 0
+#define SCHED_BATCH  3
+#define SCHED_IDLE   5
+/* include/linux/sched/ext.h: a task that the loaded BPF scheduler runs has both bits of its state
+ * set */
+#define SCX_TASK_ENABLED (3U << 8)
+
+/* Stacks that are not mapped page by page: 16 KiB on both architectures, without KASAN. */
 #define KERNEL_STACK_BYTES 16384
 
 /* 2f064a59a11f ("sched: Change task_struct::state", 5.14) renamed the field and halved it. */
@@ -69,23 +77,53 @@ static __always_inline __u32 thread_state(struct task_struct *task, __u32 state)
 	return THREAD_OTHER;
 }
 
+/*
+ * The size of a mapped stack, which pages of 64 KiB and KASAN enlarge: as vmalloc() knows it, less
+ * the guard page behind it.
+ */
+static __always_inline __u64 kernel_stack_bytes(struct task_struct *task)
+{
+	__u64 size, page_count;
+
+	if (!bpf_core_field_exists(task->stack_vm_area))
+		return KERNEL_STACK_BYTES;
+	size = BPF_CORE_READ(task, stack_vm_area, size);
+	page_count = BPF_CORE_READ(task, stack_vm_area, nr_pages);
+	if (!size || !page_count)
+		return KERNEL_STACK_BYTES;
+	return size - size / (page_count + 1);
+}
+
 /* The helper came with dd6e10fbd9fb ("bpf: Add bpf_task_pt_regs() helper", 5.15). */
 static __always_inline struct pt_regs *user_registers(struct task_struct *task)
 {
 	if (bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_task_pt_regs))
 		return (struct pt_regs *)bpf_task_pt_regs(task);
-	return (void *)task->stack + KERNEL_STACK_BYTES - bpf_core_type_size(struct pt_regs);
+	return (void *)task->stack + kernel_stack_bytes(task) - bpf_core_type_size(struct pt_regs);
+}
+
+/* Only the fair class notes what a thread had used when it got its CPU (set_next_entity()). */
+static __always_inline bool is_scheduled_fairly(struct task_struct *self)
+{
+	__u32 policy = BPF_CORE_READ(self, policy);
+
+	if (bpf_core_field_exists(self->scx.flags) &&
+	    (BPF_CORE_READ(self, scx.flags) & SCX_TASK_ENABLED) == SCX_TASK_ENABLED)
+		return false;
+	return policy == SCHED_NORMAL || policy == SCHED_BATCH || policy == SCHED_IDLE;
 }
 
 /*
  * The scheduler's clock, which no helper reads: when the calling thread got its CPU, plus what it
- * used since. The tick adds that up, so the result is late by at most one tick.
+ * used since. The tick adds that up, so the result is late by at most one tick. 0 where this thread
+ * is scheduled in a way that does not tell.
  */
 static __always_inline __u64 scheduler_clock(void)
 {
 	struct task_struct *self = (void *)bpf_get_current_task();
 
-	if (!bpf_core_field_exists(self->sched_info.last_arrival))
+	if (!bpf_core_field_exists(self->sched_info.last_arrival) ||
+	    !bpf_core_field_exists(self->se.prev_sum_exec_runtime) || !is_scheduled_fairly(self))
 		return 0;
 	return BPF_CORE_READ(self, sched_info.last_arrival) +
 	       BPF_CORE_READ(self, se.sum_exec_runtime) -

@@ -27,9 +27,12 @@ struct site {
 };
 
 /* The call a thread sits in. One that runs may be past it: then the registers are left-overs. */
-static __always_inline void read_site(struct site *site, struct pt_regs *regs, __u32 state)
+static __always_inline void read_site(struct site *site, struct task_struct *task,
+				      struct pt_regs *regs, __u32 state)
 {
 	site->syscall = REGS_SYSCALL(regs);
+	if (site->syscall >= 0 && is_32_bit_call(task))
+		site->syscall += FOREIGN_SYSCALLS;
 	site->user_sp = REGS_SP(regs);
 	if (site->syscall < 0 || (state == THREAD_RUNNING && REGS_CALL_IS_OVER(regs))) {
 		site->syscall = NO_SYSCALL;
@@ -37,6 +40,17 @@ static __always_inline void read_site(struct site *site, struct pt_regs *regs, _
 		return;
 	}
 	site->arg0 = REGS_ARG0(regs);
+}
+
+/*
+ * A timed wait that a stop, a freezer or a debugger interrupted goes on as a call of another number
+ * (kernel/signal.c, sys_restart_syscall()) with its arguments unchanged. It is still the same wait.
+ */
+static __always_inline void see_through_restart(struct site *site, struct thread_sample *sample)
+{
+	if (site->syscall == RESTART_SYSCALL && site->arg0 == sample->arg0 &&
+	    site->user_sp == sample->user_sp)
+		site->syscall = sample->syscall;
 }
 
 /* When a thread that does not run got its last CPU, on the clock of the pass. */
@@ -93,6 +107,11 @@ static __always_inline bool send_thread(struct pass_value *pass, struct task_str
 	event->state = sample->state;
 	event->site_since_ns = sample->site_since_ns;
 	event->idle_since_ns = idle_since(pass, task, sample->state);
+	/* A thread that was switched since its last sample ran after it, whatever the clocks say.
+	 */
+	if (sample->pass_id && sample->switch_count != task->nvcsw + task->nivcsw &&
+	    event->idle_since_ns < pass->previous_ns)
+		event->idle_since_ns = pass->previous_ns;
 	fill_event(event, task, regs, site);
 	return true;
 }
@@ -136,7 +155,7 @@ static __always_inline void first_look(struct pass_value *pass, struct process_v
 	sample.raw_state = raw_state(task);
 	sample.state = thread_state(task, sample.raw_state);
 	sample.site_since_ns = idle_since(pass, task, sample.state);
-	read_site(&site, regs, sample.state);
+	read_site(&site, task, regs, sample.state);
 	if (!send_thread(pass, task, regs, &site, &sample))
 		return;
 	remember(&sample, pass, task, &site);
@@ -175,7 +194,8 @@ static __always_inline void next_look(struct pass_value *pass, struct process_va
 	bool moved, news;
 
 	sample->state = thread_state(task, raw);
-	read_site(&site, regs, sample->state);
+	read_site(&site, task, regs, sample->state);
+	see_through_restart(&site, sample);
 	moved = has_moved(sample, pass, task, &site);
 	if (moved)
 		sample->site_since_ns = pass->boottime_ns;
@@ -214,6 +234,9 @@ static __always_inline bool quick_look(struct pass_value *pass, struct process_v
 	if (sample->pass_id == pass->id)
 		return true;
 	if (process->detail == DETAIL_BEGIN || sample->moved || !is_unchanged(sample, task))
+		return false;
+	/* Ready, and without a CPU since the last pass: in detail that is news, at each pass. */
+	if (process->detail && !sample->raw_state)
 		return false;
 	sample->pass_id = pass->id;
 	count_state(&process->totals, sample->state);

@@ -52,6 +52,16 @@ static void wait_vfork(void)
 	}
 }
 
+/* A call of the 32-bit interface: 29 is pause(2) there, and shmget(2) in the 64-bit one. */
+static void wait_compat(void)
+{
+#if defined(__x86_64__)
+	long result;
+
+	__asm__ volatile("int $0x80" : "=a"(result) : "a"(29) : "memory");
+#endif
+}
+
 static void spin(void)
 {
 	for (volatile int on = 1; on;)
@@ -68,9 +78,9 @@ static const struct {
 	const char *name;
 	void (*run)(void);
 } kinds[] = {
-	{ "futex", wait_futex }, { "poll", wait_poll },   { "read", wait_read },
-	{ "sleep", wait_sleep }, { "vfork", wait_vfork }, { "spin", spin },
-	{ "yield", yield },
+	{ "futex", wait_futex }, { "poll", wait_poll },     { "read", wait_read },
+	{ "sleep", wait_sleep }, { "vfork", wait_vfork },   { "spin", spin },
+	{ "yield", yield },      { "compat", wait_compat },
 };
 
 static void *begin(void *kind)

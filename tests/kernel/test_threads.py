@@ -14,6 +14,7 @@ import pytest
 from kcover_ebpf.facts import NO_SYSCALL, ProcessTotals, TaskState, ThreadSample, Tick
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import Kernel
+from kcover_ebpf.syscalls import Family, SyscallTable
 from tests.kernel.helpers import Running, of_kind, program, running, until
 
 # arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h
@@ -250,3 +251,67 @@ def test_a_thread_that_ended_is_not_sent(kernel: Kernel) -> None:
         samples = threads_of(kernel, target.pid)
         assert set(samples) == {target.pid}
         assert totals_of(kernel).thread_count == 1
+
+
+@pytest.mark.parametrize("watched_before", [True, False])
+def test_a_wait_that_was_stopped_and_continued_is_the_same_wait(
+    kernel: Kernel, watched_before: bool
+) -> None:
+    """Timed waits go on as restart_syscall, which says nothing about what is waited for."""
+    with waiting("poll", "sleep", "futex", "read") as (target, tids):
+        before = {}
+        if watched_before:
+            kernel.watch(target.pid)
+            before = threads_of(kernel, target.pid)
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            os.kill(target.pid, number)
+            time.sleep(0.1)
+        if watched_before:
+            kernel.set_detail(target.pid, on=True)
+        else:
+            kernel.watch(target.pid)
+        after = threads_of(kernel, target.pid)
+        raw = Path(f"/proc/{target.pid}/task/{tids['poll']}/syscall").read_text().split()[0]
+        names = {
+            tid: SyscallTable(platform.machine()).name(one.syscall) for tid, one in after.items()
+        }
+    assert SyscallTable(platform.machine()).name(int(raw)) == "restart_syscall"
+    if watched_before:
+        assert {tid: one.syscall for tid, one in after.items()} == {
+            tid: one.syscall for tid, one in before.items()
+        }
+        assert {tid: one.args for tid, one in after.items()} == {
+            tid: one.args for tid, one in before.items()
+        }
+    else:
+        assert names[tids["poll"]] == names[tids["sleep"]] == "restart_syscall"
+    assert (names[tids["futex"]], names[tids["read"]]) == ("futex", "read")
+
+
+def test_since_when_is_known_whatever_class_the_sensor_is_scheduled_by(kernel: Kernel) -> None:
+    os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    try:
+        burn_s = time.thread_time() + 0.3
+        while time.thread_time() < burn_s:
+            time.sleep(0.001)
+            end_s = time.thread_time() + 0.02
+            while time.thread_time() < end_s:
+                pass
+        with waiting("futex", "read") as (target, tids):
+            began_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - 200_000_000
+            kernel.watch(target.pid)
+            samples = threads_of(kernel, target.pid)
+    finally:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    for tid in tids.values():
+        assert samples[tid].idle_since_ns > began_ns
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the 32-bit interface of x86")
+def test_a_call_of_the_32_bit_interface_is_not_taken_for_another_call(kernel: Kernel) -> None:
+    with waiting("compat") as (target, tids):
+        if not Path(f"/proc/{target.pid}/task/{tids['compat']}").exists():
+            pytest.skip("needs a kernel with CONFIG_IA32_EMULATION")
+        kernel.watch(target.pid)
+        sample = threads_of(kernel, target.pid)[tids["compat"]]
+    assert SyscallTable("x86_64").family(sample.syscall) is Family.OTHER
