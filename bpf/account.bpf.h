@@ -8,6 +8,32 @@
 #include <bpf/bpf_core_read.h>
 #include "maps.bpf.h"
 
+static __always_inline __u64 cgroup_id(struct task_struct *task)
+{
+	return BPF_CORE_READ(task, cgroups, dfl_cgrp, kn, id);
+}
+
+static __always_inline struct cgroup_value *cgroup_of(struct task_struct *task)
+{
+	__u64 id = cgroup_id(task);
+
+	return bpf_map_lookup_elem(&cgroups, &id);
+}
+
+/* Whether the control group of `task` fills its share of `kind` (process or thread); counts one
+ * more if not. */
+#define IS_SHARE_FULL(task, kind, share)                                           \
+	({                                                                         \
+		struct cgroup_value *group_ = cgroup_of(task);                     \
+		bool full_ = group_ && (group_->whole_##kind##_count >= (share) || \
+					group_->kind##_count >= (share));          \
+		if (group_ && !full_) {                                            \
+			__sync_fetch_and_add(&group_->whole_##kind##_count, 1);    \
+			__sync_fetch_and_add(&group_->kind##_count, 1);            \
+		}                                                                  \
+		full_;                                                             \
+	})
+
 /* A counter that went back belongs to a thread that took over the tid (exec): it starts anew. */
 #define ADD_SINCE(total, was, now_value)                                           \
 	do {                                                                       \

@@ -66,6 +66,18 @@ struct signal_struct {
 	unsigned int flags;
 };
 
+struct kernfs_node {
+	__u64 id;
+};
+
+struct cgroup {
+	struct kernfs_node *kn;
+};
+
+struct css_set {
+	struct cgroup *dfl_cgrp;
+};
+
 struct task_struct {
 	struct thread_info thread_info;
 	unsigned int __state;
@@ -89,6 +101,7 @@ struct task_struct {
 	unsigned long min_flt;
 	unsigned long maj_flt;
 	char comm[16];
+	struct css_set *cgroups;
 	struct signal_struct *signal;
 	struct sighand_struct *sighand;
 	struct task_io_accounting ioac;

@@ -76,7 +76,8 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 		return 0;
 	process.watched_ns = child->start_boottime;
 	bpf_map_delete_elem(&unsent_exits, &child_pid);
-	if (bpf_map_update_elem(&processes, &child_pid, &process, BPF_ANY))
+	if (IS_SHARE_FULL(parent, process, CGROUP_PROCESSES) ||
+	    bpf_map_update_elem(&processes, &child_pid, &process, BPF_ANY))
 		COUNT_LOST(process_count);
 	event = reserve_frequent(EVENT_FORK, sizeof(*event), pid);
 	if (!event)

@@ -58,9 +58,34 @@ struct socket_sample {
 	__u32 trouble; /* retransmissions, backoff and probes in one word */
 };
 
+/*
+ * Shares of the tables that the processes of one control group may fill, so that a container that
+ * forks without end leaves room for the ranks of others.
+ */
+#define MAX_PROCESSES    16384
+#define CGROUP_PROCESSES 4096
+#define CGROUP_THREADS   32768
+
+/* What the processes of one control group fill. Counted anew at each pass, so that no error stays.
+ */
+struct cgroup_value {
+	__u64 pass_id;
+	__u64 process_count; /* so far in this pass, with what was forked since */
+	__u64 thread_count;
+	__u64 whole_process_count; /* of the pass before, with what came since */
+	__u64 whole_thread_count;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u64); /* cgroup id */
+	__type(value, struct cgroup_value);
+} cgroups SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
+	__uint(max_entries, MAX_PROCESSES);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u32); /* pid */
 	__type(value, struct process_value);
@@ -69,7 +94,7 @@ struct {
 /* Processes that are looked at in detail. Written by user space only. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
+	__uint(max_entries, MAX_PROCESSES);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u32); /* pid */
 	__type(value, __u32);

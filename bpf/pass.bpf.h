@@ -29,12 +29,37 @@ static __always_inline void begin_pass(struct pass_value *pass)
 	pass->jiffies = bpf_jiffies64();
 }
 
+/* The first process of a control group in a pass closes the count of the pass before. */
+static __always_inline void count_in_cgroup(struct process_value *process, struct pass_value *pass,
+					    struct task_struct *task)
+{
+	struct cgroup_value *group = cgroup_of(task), fresh = {};
+	__u64 id = cgroup_id(task);
+
+	if (!group) {
+		bpf_map_update_elem(&cgroups, &id, &fresh, BPF_NOEXIST);
+		group = cgroup_of(task);
+	}
+	if (!group)
+		return;
+	if (group->pass_id != pass->id) {
+		group->pass_id = pass->id;
+		group->whole_process_count = group->process_count;
+		group->whole_thread_count = group->thread_count;
+		group->process_count = 0;
+		group->thread_count = 0;
+	}
+	group->process_count++;
+	group->thread_count += process->totals.thread_count;
+}
+
 static __always_inline void begin_process(struct process_value *process, struct pass_value *pass,
 					  struct task_struct *task, __u32 pid)
 {
 	struct totals_event *totals = &process->totals;
 	__u32 *detail = bpf_map_lookup_elem(&details, &pid);
 
+	count_in_cgroup(process, pass, task);
 	fill_header(&totals->header, EVENT_TOTALS, sizeof(*totals), pid, pass->boottime_ns);
 	totals->ppid = task->real_parent->tgid;
 	totals->thread_count = 0;

@@ -163,7 +163,8 @@ static __always_inline void first_look(struct pass_value *pass, struct process_v
 		set_baseline(&sample, task);
 	else
 		account(&process->totals, &sample, task);
-	if (bpf_map_update_elem(&threads, &tid, &sample, BPF_ANY)) {
+	if (IS_SHARE_FULL(task, thread, CGROUP_THREADS) ||
+	    bpf_map_update_elem(&threads, &tid, &sample, BPF_ANY)) {
 		/* Nothing could tell it from a new one later in this pass: it must not be sent. */
 		count_unseen(process);
 		pass->used_bytes -= sizeof(struct thread_event);

@@ -11,6 +11,9 @@ from kcover_ebpf.ids import Pid
 _ABSENT_PASSES = 2
 """One pass may miss a process whose exit is announced a moment later; two in a row may not."""
 
+_MOST_CHECKS = 32
+"""Questions to /proc in one pass (20 us each): who forks without end must not make the passes late."""
+
 
 class Absence(Enum):
     """Why a watched process is missing in the passes."""
@@ -26,6 +29,7 @@ class Roster:
 
     def __init__(self) -> None:
         self._known_ns: dict[Pid, int] = {}
+        self._born: set[Pid] = set()
         self._absent: dict[Pid, int] = {}
 
     def __contains__(self, pid: Pid) -> bool:
@@ -36,19 +40,33 @@ class Roster:
         """A process that lives at boottime `now_ns` is watched from now on."""
         self._known_ns.setdefault(pid, now_ns)
 
+    def add_child(self, pid: Pid, now_ns: int) -> None:
+        """A watched process made it; the kernel half alone decides whether there is room for it."""
+        self.add(pid, now_ns)
+        self._born.add(pid)
+
     def discard(self, pid: Pid) -> None:
         """It is not watched any more, or ended."""
         self._known_ns.pop(pid, None)
         self._absent.pop(pid, None)
+        self._born.discard(pid)
 
     def missing(self, seen: Collection[Pid], now_ns: int) -> dict[Pid, Absence]:
         """After a whole pass that saw `seen`: those that were in neither this one nor the one before."""
         for pid in seen:
             self.add(pid, now_ns)
-        absent = self._known_ns.keys() - seen
-        self._absent = {pid: self._absent.get(pid, 0) + 1 for pid in absent}
+            self._absent.pop(pid, None)
+        for pid in self._known_ns.keys() - seen:
+            self._absent[pid] = self._absent.get(pid, 0) + 1
         long = [pid for pid, count in self._absent.items() if count >= _ABSENT_PASSES]
-        return {pid: self._why(pid) for pid in long}
+        found = {pid: self._why(pid) for pid in long[:_MOST_CHECKS]}
+        for pid in found:
+            # to the end, so that each is asked about in its turn
+            self._absent[pid] = self._absent.pop(pid)
+        # a child was refused for good, as one too many of its control group
+        return {
+            pid: why for pid, why in found.items() if why is Absence.GONE or pid not in self._born
+        }
 
     def _why(self, pid: Pid) -> Absence:
         start_ns = procfs.start_ns(pid)

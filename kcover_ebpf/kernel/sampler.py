@@ -112,7 +112,7 @@ class Kernel:
     def watch(self, pid: Pid) -> None:
         """Watch a process with all its threads; children it makes from now on follow by themselves.
 
-        A process beyond the capacity of 4,096 is not watched, and counted as lost.
+        A process beyond the capacity of 16,384 is not watched, and counted as lost.
         """
         now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         self._roster.add(pid, now_ns)
@@ -184,7 +184,7 @@ class Kernel:
             if isinstance(fact, ProcessExit):
                 self._forget(fact.pid)
             elif isinstance(fact, ProcessFork):
-                self._roster.add(fact.child_pid, fact.boottime_ns)
+                self._roster.add_child(fact.child_pid, fact.boottime_ns)
             facts.append(fact)
         return facts
 

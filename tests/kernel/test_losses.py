@@ -2,11 +2,12 @@
 
 import os
 import signal
+import struct
 import subprocess
 from collections import Counter
 from dataclasses import replace
 
-from kcover_ebpf.facts import Fact, ProcessExit, ProcessTotals, ThreadSample, Tick
+from kcover_ebpf.facts import Fact, ProcessExit, ProcessFork, ProcessTotals, ThreadSample, Tick
 from kcover_ebpf.hardware import families
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.probes import FAMILIES, load_family
@@ -119,12 +120,62 @@ def test_a_process_without_room_is_watched_when_there_is_room_again() -> None:
         running(program("crowd"), "threads", "1") as target,
     ):
         target.line()
-        fillers = [Pid(2**22 + number) for number in range(4_096)]
+        # nobody has these numbers; the table cannot know
+        fillers = [Pid(2**22 + number) for number in range(16_384)]
         for pid in fillers:
             kernel.watch(pid)
         kernel.watch(target.pid)
         assert of_kind(kernel.sample([]), Tick)[0].lost_count == 1
-        # nobody has these numbers: they are taken for gone, and make room
+        for pid in fillers:
+            kernel.unwatch(pid)
         passes = [kernel.sample([]) for _ in range(3)]
     assert [of_kind(each, Tick)[0].lost_count for each in passes] == [0, 0, 0]
     assert [one.pid for one in of_kind(passes[-1], ProcessTotals)] == [target.pid]
+
+
+def fill_shares(kernel: Kernel, **counts: int) -> None:
+    """Have every control group appear to hold so many processes or threads, until the next pass."""
+    groups = kernel.maps["cgroups"]
+    for key, value in list(groups.items()):
+        pass_id, processes, threads, *_ = struct.unpack("=5Q", value)
+        processes, threads = counts.get("processes", processes), counts.get("threads", threads)
+        groups.update(key, struct.pack("=5Q", pass_id, processes, threads, processes, threads))
+
+
+def test_a_control_group_that_forks_without_end_leaves_room_for_others() -> None:
+    with (
+        Kernel.open(Settings()) as kernel,
+        running(program("repeat"), str(FIRINGS), program("exits"), "7") as parent,
+    ):
+        assert parent.line() == "ready"
+        kernel.watch(parent.pid)
+        kernel.sample([])
+        fill_shares(kernel, processes=4_096 - 3)
+        parent.say()
+        parent.rest()
+        parent.wait()
+        facts = drained(kernel)
+        lost = of_kind(kernel.sample([]), Tick)[0].lost_count
+    assert len(of_kind(facts, ProcessFork)) == FIRINGS, "they are known, though not watched"
+    assert len(of_kind(facts, ProcessExit)) == 3 + 1
+    assert lost == FIRINGS - 3
+
+
+def test_the_share_of_a_control_group_is_counted_anew_at_each_pass() -> None:
+    with (
+        Kernel.open(Settings()) as kernel,
+        running(program("crowd"), "threads", "199") as crowded,
+        running(program("crowd"), "threads", "1") as small,
+    ):
+        crowded.line()
+        small.line()
+        kernel.watch(small.pid)
+        kernel.sample([])
+        fill_shares(kernel, threads=32_768 - 100)
+        kernel.watch(crowded.pid)
+        unseen = []
+        for _ in range(3):
+            totals = {one.pid: one for one in of_kind(kernel.sample([]), ProcessTotals)}
+            unseen.append(totals[crowded.pid].unseen_count)
+    # the pass that finds it full closes the count: what was there is looked at again
+    assert unseen[-1] == 0

@@ -116,6 +116,6 @@ def test_threads_of_the_dead_and_the_unwatched_make_room() -> None:
 
 def test_processes_beyond_the_capacity_are_counted(kernel: Kernel) -> None:
     # Numbers no process has; the table cannot know.
-    for number in range(4_096 + FIRINGS):
+    for number in range(16_384 + FIRINGS):
         kernel.watch(Pid(2**22 + number))
     assert of_kind(kernel.sample([]), Tick)[0].lost_count == FIRINGS
