@@ -119,6 +119,10 @@ check: setup-test ## lint, format, types, layers
 	.venv/bin/lint-imports --no-logo
 	$(if $(C_FILES),$(CLANG_FORMAT) --style=file:bpf/.clang-format --dry-run -Werror $(C_FILES))
 
+.PHONY: check-btf
+check-btf: setup-test setup-vm build ## each BPF object against the types of Debian's kernels, amd64 and arm64
+	PYTHONPATH=$(CURDIR) $(PYTHON) -m tools.btfcheck
+
 .PHONY: format
 format: setup-test ## format and repair what a tool can
 	$(PYTHON) -m ruff check --quiet --fix-only

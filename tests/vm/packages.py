@@ -32,6 +32,8 @@ class Kernel:
     package: str = "linux-image-amd64"
     headers: str = "linux-headers-amd64"
     component: str = "main"
+    arch: str = "amd64"
+    """Debian's name of the architecture; another than the host's is only unpacked."""
 
 
 @contextmanager
@@ -59,7 +61,8 @@ def run(*command: str, cwd: Path | None = None, what: str = "") -> str:
 
 def apt(kernel: Kernel, tool: str, *arguments: str, cwd: Path | None = None) -> str:
     """What a tool of apt says, asked about one suite."""
-    state = STORE / "apt" / f"{kernel.suite}-{kernel.component}"
+    foreign = "" if kernel.arch == "amd64" else f"-{kernel.arch}"
+    state = STORE / "apt" / f"{kernel.suite}-{kernel.component}{foreign}"
     if not (state / "sources.list").exists():
         for part in ("lists/partial", "cache/archives/partial", "preferences"):
             (state / part).mkdir(parents=True, exist_ok=True)
@@ -70,7 +73,8 @@ def apt(kernel: Kernel, tool: str, *arguments: str, cwd: Path | None = None) -> 
         if mirror is None:
             raise Missing("apt knows no Debian mirror")
         source = (
-            f"deb [arch=amd64 signed-by={_KEYRING}] {mirror} {kernel.suite} {kernel.component}\n"
+            f"deb [arch={kernel.arch} signed-by={_KEYRING}] "
+            f"{mirror} {kernel.suite} {kernel.component}\n"
         )
         (state / "sources.list").write_text(source)
     options = {
@@ -82,6 +86,8 @@ def apt(kernel: Kernel, tool: str, *arguments: str, cwd: Path | None = None) -> 
         "Dir::Cache": state / "cache",
         "Dir::State::status": state / "status",
         "APT::Sandbox::User": "root",
+        "APT::Architecture": kernel.arch,
+        "APT::Architectures": kernel.arch,
     }
     words = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
     if not any((state / "lists").glob("*Packages*")):

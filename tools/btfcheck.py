@@ -1,0 +1,170 @@
+"""Whether the BPF objects fit kernels that are not booted here, those of arm64 above all.
+
+    python -m tools.btfcheck [NAME...]      names: 5.10-amd64, 6.12-arm64, ...
+
+Kernel packages of Debian are fetched (some 70 MB each, once) and their type information is taken out.
+Then libbpf searches every field that an object reads, as it does when it loads. A field that a kernel
+lacks is right only where the program asks for it first (bpf_core_field_exists and its like), or where
+it is the name of another kernel's field (a type with "___" in its name).
+"""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.vm.packages import STORE, Kernel, Missing, apt, locked, run
+
+ROOT = Path(__file__).resolve().parents[1]
+OBJECTS = ROOT / "kcover_ebpf" / "objects"
+_FOLDERS = {"amd64": "x86_64", "arm64": "arm64"}
+_SUITES = (
+    ("5.10", "bullseye-security", r"linux-image-5\.10\.0-\d+"),
+    ("6.1", "bookworm-security", r"linux-image-6\.1\.0-\d+"),
+    ("6.12", "bookworm-security", r"linux-image-6\.12\.[\w.+]+"),
+    ("newest", "trixie-backports", r"linux-image-[\w.+]+"),
+)
+KERNELS = tuple(
+    Kernel(f"{name}-{arch}", suite, rf"{package}-{arch}", arch=arch)
+    for arch in _FOLDERS
+    for name, suite, package in _SUITES
+)
+# layout.bpf.o and device_layout.bpf.o hold types for the tests, and no program
+_NO_PROGRAMS = frozenset({"layout.bpf.o", "device_layout.bpf.o"})
+
+# include/uapi/linux/btf.h: magic, version 1, no flags, a header of 24 bytes
+_BTF_HEAD = b"\x9f\xeb\x01\x00\x18\x00\x00\x00"
+_LEAST_BTF_BYTES = 1_000_000
+_RELOCATION = r"prog '([^']*)': relo #(\d+): "
+_ASKED = re.compile(_RELOCATION + r"<(\w+)> \[\d+\] (?:struct|union|enum|typedef) (\S+)")
+_ABSENT = re.compile(_RELOCATION + "no matching targets found")
+_TYPED = "tp_btf/"
+
+
+def btf_of(image: bytes) -> bytes:
+    """The type information in a kernel image; raises `Missing` where there is none."""
+    start = image.find(_BTF_HEAD)
+    while start >= 0:
+        type_at, type_bytes, text_at, text_bytes = struct.unpack_from("<4I", image, start + 8)
+        if type_at == 0 and type_bytes == text_at and type_bytes > _LEAST_BTF_BYTES:
+            return image[start : start + 24 + text_at + text_bytes]
+        start = image.find(_BTF_HEAD, start + 1)
+    raise Missing("the kernel image holds no type information")
+
+
+def unpacked(image: bytes) -> bytes:
+    """The kernel in a vmlinuz of either architecture, where need be decompressed.
+
+    Layouts: Documentation/arch/x86/boot.rst; drivers/firmware/efi/libstub/zboot-header.S.
+    """
+    if image[4:8] == b"zimg":
+        offset, size = struct.unpack_from("<II", image, 8)
+        return _decompressed(image[offset : offset + size])
+    if image[0x202:0x206] == b"HdrS":
+        begin = (image[0x1F1] + 1) * 512
+        offset, size = struct.unpack_from("<II", image, 0x248)
+        return _decompressed(image[begin + offset :][:size])
+    return _decompressed(image)
+
+
+def _decompressed(data: bytes) -> bytes:
+    if data.startswith(b"\xfd7zXZ\0"):
+        return lzma.LZMADecompressor(lzma.FORMAT_XZ).decompress(data)
+    if data.startswith(b"\x1f\x8b"):
+        return gzip.decompress(data)
+    if data.startswith(b"\x28\xb5\x2f\xfd"):
+        # four bytes with the size trail the frame: zstd complains about them and is right otherwise
+        return subprocess.run(("zstd", "-dcq"), input=data, capture_output=True, check=False).stdout
+    return data
+
+
+def unguarded(log: str, btf: bytes) -> set[str]:
+    """What a program reads of a kernel that lacks it, without asking first, from libbpf's debug log.
+
+    A program whose tracepoint the kernel lacks is not loaded.
+    """
+    asked: dict[tuple[str, str], tuple[str, str]] = {}
+    absent: set[tuple[str, str]] = set()
+    for line in log.splitlines():
+        if found := _ASKED.search(line):
+            asked[found[1], found[2]] = found[3], found[4]
+        elif (found := _ABSENT.search(line)) and _is_loaded(found[1], btf):
+            absent.add(asked[found[1], found[2]])
+    guarded = {what for kind, what in absent if kind.endswith("_exists")}
+    read = {what for kind, what in absent if not kind.endswith("_exists")}
+    return {what for what in read - guarded if "___" not in what}
+
+
+def _is_loaded(section: str, btf: bytes) -> bool:
+    if not section.startswith(_TYPED):
+        return True
+    return f"\0btf_trace_{section.removeprefix(_TYPED)}\0".encode() in btf
+
+
+def fetched(kernel: Kernel) -> Path:
+    """The type information of a kernel in a file; raises `Missing` with the reason."""
+    with locked("btf"):
+        target = STORE / "btf" / f"{kernel.name}.btf"
+        if target.exists():
+            return target
+        target.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            apt(kernel, "apt-get", "-q", "download", _newest(kernel), cwd=Path(folder))
+            (deb,) = Path(folder).glob("*.deb")
+            run("dpkg-deb", "-x", str(deb), folder)
+            (image,) = Path(folder).glob("boot/vmlinuz-*")
+            target.write_bytes(btf_of(unpacked(image.read_bytes())))
+        return target
+
+
+def _newest(kernel: Kernel) -> str:
+    listed = apt(kernel, "apt-cache", "search", "--names-only", "^linux-image-")
+    names = [line.split()[0] for line in listed.splitlines()]
+    fit = [name for name in names if re.fullmatch(f"{kernel.package}(-unsigned)?", name)]
+    plain = [name for name in fit if not re.search("-(rt|cloud|16k)-", name)]
+    if not plain:
+        raise Missing(f"{kernel.suite} has no {kernel.package}")
+    return max(plain, key=lambda name: [int(part) for part in re.findall(r"\d+", name)])
+
+
+def check(kernel: Kernel) -> list[str]:
+    """What does not fit, a line each; raises `Missing` where the kernel cannot be had."""
+    btf = fetched(kernel)
+    types = btf.read_bytes()
+    said = []
+    for path in sorted((OBJECTS / _FOLDERS[kernel.arch]).glob("*.bpf.o")):
+        if path.name in _NO_PROGRAMS:
+            continue
+        with tempfile.NamedTemporaryFile() as small:
+            command = ("bpftool", "-d", "gen", "min_core_btf", str(btf), small.name, str(path))
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            said.append(f"{path.name}: {done.stderr.strip().splitlines()[-1]}")
+        said += [f"{path.name}: {what} is not there" for what in unguarded(done.stderr, types)]
+    return sorted(said)
+
+
+def main() -> int:
+    """Check the named kernels, all without names; 1 if something does not fit or cannot be had."""
+    wanted = sys.argv[1:] or [kernel.name for kernel in KERNELS]
+    failed = 0
+    for kernel in KERNELS:
+        if kernel.name not in wanted:
+            continue
+        try:
+            said = check(kernel)
+        except Missing as reason:
+            said = [str(reason)]
+        failed |= bool(said)
+        print("\n".join(f"{kernel.name}: {line}" for line in said or ["all objects fit"]))
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
