@@ -35,6 +35,9 @@ from kcover_ebpf.syscalls import SyscallTable
 if TYPE_CHECKING:
     from kcover_ebpf.hardware.ras.watch import RasWatch
 
+_SAY_AGAIN_NS = 20_000_000_000
+"""How often a blindness that lasts is said, so that an alert on its count goes on while it does."""
+
 ANNOUNCED = (
     ProcessExit,
     OomKill,
@@ -108,7 +111,7 @@ class JobWatch:
     ) -> None:
         """`whole`: every rank of the job should be on this host; `environ`: variables that tell who is a rank."""
         self._kernel, self._settings, self._whole = kernel, settings, whole
-        self._was_blind = False
+        self._next_blind_ns = 0
         self._sinks, self._carry_out, self._environ = sinks, carry_out, environ
         self.job = Job(settings.policy, table, whole=whole)
         self.tracker = tracker
@@ -155,11 +158,14 @@ class JobWatch:
         return True
 
     def _tell_blind(self, tick: Tick) -> None:
-        sight = self.job.sight
-        was_blind, self._was_blind = self._was_blind, sight.is_blind(tick.boottime_ns)
-        if tick.late or (self._was_blind and not was_blind):
+        sight, now_ns = self.job.sight, tick.boottime_ns
+        if not sight.is_blind(now_ns):
+            self._next_blind_ns = 0
+        elif tick.late or now_ns >= self._next_blind_ns:
+            self._next_blind_ns = now_ns + _SAY_AGAIN_NS
             self._on_blind(sight.reason)
-        elif tick.lost_count and self._whole:
+            return
+        if tick.lost_count and self._whole:
             # where one job is watched, whatever was lost is its own
             self._on_blind(f"{tick.lost_count} records were lost")
 
