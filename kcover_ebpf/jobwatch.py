@@ -36,6 +36,9 @@ from kcover_ebpf.syscalls import SyscallTable
 if TYPE_CHECKING:
     from kcover_ebpf.hardware.ras.watch import RasWatch
 
+_SAY_AGAIN_NS = 20_000_000_000
+"""How often a blindness that lasts is said, so that an alert on its count goes on while it does."""
+
 ANNOUNCED = (
     ProcessExit,
     OomKill,
@@ -113,7 +116,7 @@ class JobWatch:
         `identities`: shared by the jobs of a node; None: of its own.
         """
         self._kernel, self._settings, self._whole = kernel, settings, whole
-        self._was_blind = False
+        self._next_blind_ns = 0
         self._sinks, self._carry_out, self._environ = sinks, carry_out, environ
         self._identities = Identities() if identities is None else identities
         self.job = Job(settings.policy, table, whole=whole)
@@ -164,11 +167,14 @@ class JobWatch:
         return True
 
     def _tell_blind(self, tick: Tick) -> None:
-        sight = self.job.sight
-        was_blind, self._was_blind = self._was_blind, sight.is_blind(tick.boottime_ns)
-        if tick.late or (self._was_blind and not was_blind):
+        sight, now_ns = self.job.sight, tick.boottime_ns
+        if not sight.is_blind(now_ns):
+            self._next_blind_ns = 0
+        elif tick.late or now_ns >= self._next_blind_ns:
+            self._next_blind_ns = now_ns + _SAY_AGAIN_NS
             self._on_blind(sight.reason)
-        elif tick.lost_count and self._whole:
+            return
+        if tick.lost_count and self._whole:
             # where one job is watched, whatever was lost is its own
             self._on_blind(f"{tick.lost_count} records were lost")
 

@@ -115,22 +115,29 @@ def fetched(kernel: Kernel) -> Path:
             return target
         target.parent.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-            apt(kernel, "apt-get", "-q", "download", _newest(kernel), cwd=Path(folder))
-            (deb,) = Path(folder).glob("*.deb")
-            run("dpkg-deb", "-x", str(deb), folder)
-            (image,) = Path(folder).glob("boot/vmlinuz-*")
+            apt(kernel, "apt-get", "-q", "download", *_packages(kernel), cwd=Path(folder))
+            for deb in list(Path(folder).glob("*.deb")):
+                run("dpkg-deb", "-x", str(deb), folder)
+            image = next(Path(folder).glob("**/vmlinuz*"), None)
+            if image is None:
+                raise Missing("the packages hold no kernel image")
             target.write_bytes(btf_of(unpacked(image.read_bytes())))
         return target
 
 
-def _newest(kernel: Kernel) -> str:
+def _packages(kernel: Kernel) -> list[str]:
+    """The newest kernel of a suite; newer suites keep the image itself in a package that it depends on."""
     listed = apt(kernel, "apt-cache", "search", "--names-only", "^linux-image-")
     names = [line.split()[0] for line in listed.splitlines()]
     fit = [name for name in names if re.fullmatch(f"{kernel.package}(-unsigned)?", name)]
     plain = [name for name in fit if not re.search("-(rt|cloud|16k)-", name)]
     if not plain:
         raise Missing(f"{kernel.suite} has no {kernel.package}")
-    return max(plain, key=lambda name: [int(part) for part in re.findall(r"\d+", name)])
+    newest = max(plain, key=lambda name: [int(part) for part in re.findall(r"\d+", name)])
+    depends = apt(kernel, "apt-cache", "depends", newest)
+    version = newest.removeprefix("linux-image-").removesuffix("-unsigned")
+    parts = re.findall(r"^ *Depends: (linux-[^ <\n]+)", depends, re.MULTILINE)
+    return [newest, *(part for part in parts if version in part and "modules" not in part)]
 
 
 def check(kernel: Kernel) -> list[str]:

@@ -184,7 +184,13 @@ class Attention:
 
 def _code_look(view: ProcessView, thread: ThreadView, *, wants_modules: bool = False) -> Look:
     sample = thread.sample
-    return Look(view.pid, sample.tid, sample.idle_since_ns, sample.user_sp, wants_modules)
+    return Look(
+        view.pid,
+        sample.tid,
+        sample.idle_since_ns,
+        burning_sp=sample.user_sp,
+        wants_modules=wants_modules,
+    )
 
 
 def look_period_ns(age_ns: int) -> int:

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from kcover_ebpf.decisions import Decision
-from kcover_ebpf.facts import Fact, ProcessExit, ThreadSample, Tick
+from kcover_ebpf.facts import Fact, ProcessExit, ProcessTotals, ThreadSample, Tick
 from kcover_ebpf.host_facts import Inspection, Look, ProcessSeen
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.incidents.afterwards import Glances
@@ -254,3 +254,15 @@ def test_a_snapshot_looks_closely_without_waiting_for_a_stall(bench: Bench) -> N
     assert (100, True) in bench.kernel.details
     assert len(bench.kernel.waited_s) == 11
     assert verdict.culprit is None
+
+
+def test_a_blindness_that_lasts_is_told_now_and_then(bench: Bench) -> None:
+    bench.step(*(sampled(bench, pid) for pid in RANKS))
+    for _ in range(50):
+        totals = (
+            ProcessTotals(bench.now_ns + NS, Pid(pid), Pid(1), *(0,) * 14, unseen_count=3)
+            for pid in RANKS
+        )
+        bench.step(*totals)
+    assert bench.ears.blind == ["no room to sample 3 threads of process 100"] * 3
+    assert bench.ears.verdicts[-1].kind is Kind.UNKNOWN

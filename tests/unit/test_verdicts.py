@@ -257,12 +257,12 @@ def test_busy_waiters_are_victims() -> None:
     assert verdict.culprit.rank == 1
 
 
-def test_lost_records_freeze_the_verdict() -> None:
+def test_passes_that_come_too_late_freeze_the_verdict() -> None:
     stage = trained()
     stage.become(stage.rank(1), "futex", stack=LOCK)
     all_wait(stage, 1)
     for _ in range(40):
-        stage.one_pass(NS // 4, lost=1)
+        stage.one_pass(NS // 4, late=True)
     assert {verdict.kind for verdict in stage.verdicts} == {Kind.WORKING}
 
 
