@@ -347,7 +347,7 @@ def test_of_a_thread_that_burns_the_mappings_and_the_words_at_its_own_stack_poin
     address = ctypes.cast(ctypes.CDLL(None).getpid, ctypes.c_void_p).value or 0
     stack = (ctypes.c_uint64 * 256)(address)
     me = Pid(os.getpid())
-    look = Look(me, Tid(os.getpid()), 0, ctypes.addressof(stack), wants_modules=True)
+    look = Look(me, Tid(os.getpid()), 0, burning_sp=ctypes.addressof(stack), wants_modules=True)
     (seen,) = inspector.look([look], timeout_s=5)
     assert isinstance(seen, CodeSeen)
     (home,) = [each.name for each in seen.modules if each.start <= address < each.end]
