@@ -84,6 +84,10 @@ class Gone(ApiError):
     """The server no longer keeps the history that was asked for: list again."""
 
 
+class TooLarge(ApiError):
+    """One page of a list is larger than we take: ask for fewer objects."""
+
+
 class Unreachable(ApiError):
     """No answer, or none that is about the request: try again later."""
 

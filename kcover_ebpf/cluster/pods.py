@@ -70,6 +70,7 @@ class Pod:
     """When its grace period ends (deletionTimestamp); None unless it is being deleted."""
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
+    """Only those of kcover.io: all of them may be 256 KiB for each pod."""
     owners: tuple[Owner, ...]
     containers: tuple[Container, ...]
     ready: bool = False
@@ -108,7 +109,7 @@ def pod_of(api: Mapping[str, Any]) -> Pod:
         created_s=_time(metadata.get("creationTimestamp")) or 0.0,
         deleted_s=_time(metadata.get("deletionTimestamp")),
         labels=_strings(metadata.get("labels")),
-        annotations=_strings(metadata.get("annotations")),
+        annotations=_ours(_strings(metadata.get("annotations"))),
         owners=tuple(_owner(_map(each)) for each in _list(metadata.get("ownerReferences"))),
         containers=tuple(_containers(spec, status)),
         ready=any(
@@ -116,6 +117,10 @@ def pod_of(api: Mapping[str, Any]) -> Pod:
         ),
         resource_version=_text(metadata.get("resourceVersion")),
     )
+
+
+def _ours(annotations: Mapping[str, str]) -> Mapping[str, str]:
+    return {name: text for name, text in annotations.items() if name.startswith("kcover.io/")}
 
 
 def _owner(raw: Mapping[str, Any]) -> Owner:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -12,6 +13,8 @@ from kcover_ebpf.cluster.codec import decode
 from kcover_ebpf.cluster.incident import Way
 from kcover_ebpf.errors import ObjectError, PolicyError
 
+_MOST_BYTES = 8 * 1024
+"""Every agent of a cluster keeps every policy; a selector of a dozen expressions takes one KiB."""
 ARMED = "kcover.io/cascading-recovery"
 """Label on a pod, or on any owner above it, that allows a restart."""
 
@@ -146,6 +149,8 @@ def policy_of(api: Mapping[str, Any]) -> NamedPolicy:
     name = metadata.get("name", "?") if isinstance(metadata, Mapping) else "?"
     namespace = metadata.get("namespace", "") if isinstance(metadata, Mapping) else ""
     try:
+        if len(json.dumps(api.get("spec"))) > _MOST_BYTES:
+            raise ObjectError(f"its spec is larger than {_MOST_BYTES >> 10} KiB")
         policy = decode(FaultPolicy, api.get("spec") or {}, "spec")
         policy.settings()
     except (ObjectError, PolicyError) as error:

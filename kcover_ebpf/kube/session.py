@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from kcover_ebpf import __version__
-from kcover_ebpf.errors import ApiError, Unreachable, UsageError
+from kcover_ebpf.errors import ApiError, TooLarge, Unreachable, UsageError
 from kcover_ebpf.kube.refusal import refusal, said, unreachable
 
 CONNECT_TIMEOUT_S = 5.0
@@ -26,6 +26,8 @@ POOL = 64
 """Connections that are kept: each watch holds one, and one too many costs a TLS handshake for every request."""
 STREAM_SLACK_S = 15.0
 """A stream that is silent for so long after the server should have ended it is dead."""
+MOST_PAGE_BYTES = 4 * 1024 * 1024
+"""Of a page, or of one event: more than any object (etcd takes 1.5 MiB). As objects it may take ten times as much."""
 _TOKEN_S = 10.0
 """For so long a token is not asked for again: the client reads its whole configuration anew each time."""
 
@@ -69,8 +71,12 @@ class Session:
         return self._json("GET", path)
 
     def list(self, path: str, query: Mapping[str, str] | None = None) -> Object:
-        """One page of a collection, as the server sends it: `metadata`, `items`."""
-        return self._json("GET", path, query)
+        """One page of a collection, as the server sends it: `metadata`, `items`.
+
+        With a `limit` in `query` it may be `TooLarge`, and can be asked for with a smaller one.
+        """
+        most_bytes = MOST_PAGE_BYTES if query and "limit" in query else None
+        return self._json("GET", path, query, most_bytes=most_bytes)
 
     def create(self, path: str, body: Object) -> Object:
         """Make an object in a collection; `Conflict` if there is one of that name."""
@@ -131,13 +137,15 @@ class Session:
         query: Mapping[str, str] | None = None,
         body: Object | None = None,
         kind: str = "application/json",
+        most_bytes: int | None = None,
     ) -> Object:
         response = self._send(method, path, query, body, kind, self._timeout_s)
         try:
-            raw = response.read()
-            found = json.loads(raw) if raw else {}
+            found = json.loads(_read(response, most_bytes) or b"{}")
         except ValueError as error:
             raise Unreachable(f"{method} {path}: the answer is no JSON") from error
+        except ApiError:
+            raise
         except Exception as error:
             raise unreachable(method, path, error) from error
         finally:
@@ -246,6 +254,18 @@ def _delete_options(grace_s: int | None, propagation: str | None) -> Object:
     return body
 
 
+def _read(response: Any, most_bytes: int | None) -> bytes:
+    if most_bytes is None:
+        return bytes(response.read())
+    raw = bytearray()
+    for chunk in response.stream(65536, decode_content=True):
+        raw += chunk
+        if len(raw) > most_bytes:
+            response.close()  # the rest is not read
+            raise TooLarge(f"a page of more than {most_bytes >> 20} MiB")
+    return bytes(raw)
+
+
 def _lines(response: Any) -> Iterator[Object]:
     rest = b""
     try:
@@ -256,6 +276,8 @@ def _lines(response: Any) -> Iterator[Object]:
                     found = json.loads(line)
                     if isinstance(found, dict):
                         yield found
+            if len(rest) > MOST_PAGE_BYTES:
+                raise Unreachable(f"watch: an event of more than {MOST_PAGE_BYTES >> 20} MiB")
     except ValueError as error:
         raise Unreachable("watch: the answer is no JSON") from error
     except ApiError:

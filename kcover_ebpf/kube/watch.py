@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-from kcover_ebpf.errors import ApiError, Gone
+from kcover_ebpf.errors import ApiError, Gone, TooLarge
 
 Object = dict[str, Any]
 _Kept = tuple[str, str, str]
@@ -189,6 +189,7 @@ class Watch:
         self._transport, self._path, self._query = transport, path, dict(query)
         self._on_event, self._on_error = on_event, on_error
         self._plan = Plan()
+        self._page = PAGE
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"watch {path}", daemon=True)
         self.synced = threading.Event()
@@ -244,10 +245,17 @@ class Watch:
             self._stop.wait(1.0)
 
     def _list(self) -> None:
-        query = {**self._query, "limit": str(PAGE)}
+        query = dict(self._query)
         self._plan.begin()
         while True:
-            page = self._transport.list(self._path, query)
+            try:
+                page = self._transport.list(self._path, {**query, "limit": str(self._page)})
+            except TooLarge:
+                if self._page == 1:
+                    raise
+                # objects of a tenant may be a hundred times as large as others
+                self._page = max(1, self._page // 8)
+                continue
             self._tell(self._plan.page(page.get("items") or ()))
             metadata = page.get("metadata") or {}
             if not metadata.get("continue"):

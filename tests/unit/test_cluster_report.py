@@ -199,3 +199,28 @@ def test_an_incident_without_an_order() -> None:
 @given(moments)
 def test_a_time_survives_to_the_microsecond(moment: float) -> None:
     assert times.from_text(times.to_text(moment)) == pytest.approx(moment, abs=1e-6)
+
+
+def unbounded(schema: Any, path: str = "") -> list[str]:
+    """What a writer may make as long as he likes."""
+    found: list[str] = []
+    if schema.get("type") == "string" and not {"enum", "format", "maxLength"} & schema.keys():
+        found.append(path)
+    if schema.get("type") == "array":
+        found += [f"{path}[]"] if "maxItems" not in schema else []
+        found += unbounded(schema["items"], f"{path}[]")
+    values = schema.get("additionalProperties")
+    if values is not None:
+        found += [f"{path}{{}}"] if "maxProperties" not in schema else []
+        found += unbounded(values, f"{path}{{}}")
+    for name, part in schema.get("properties", {}).items():
+        found += unbounded(part, f"{path}.{name}")
+    return found
+
+
+@pytest.mark.parametrize("kind", ["faultpolicies", "faultreports", "incidents"])
+def test_every_field_of_a_schema_has_an_end(kind: str) -> None:
+    """Every agent of the cluster reads every policy: one tenant's must not cost all of them their memory."""
+    crd = yaml.safe_load((CRDS / f"{kind}.yaml").read_text(encoding="utf-8"))
+    (version,) = crd["spec"]["versions"]
+    assert unbounded(version["schema"]["openAPIV3Schema"]) == []

@@ -14,6 +14,7 @@ from kcover_ebpf.errors import (
     Forbidden,
     Gone,
     NotFound,
+    TooLarge,
     Unreachable,
     UsageError,
 )
@@ -214,3 +215,25 @@ def test_without_the_client_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyP
 def test_an_unknown_context(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="kubeconfig"):
         connect(kubeconfig(tmp_path, "http://127.0.0.1:1"), "elsewhere")
+
+
+def test_a_page_of_a_list_is_read_up_to_a_limit(
+    session: Session, answers: list[Answer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One tenant's objects must not cost the agent of every node its memory."""
+    monkeypatch.setattr("kcover_ebpf.kube.session.MOST_PAGE_BYTES", 1000)
+    large = {"items": ["x" * 2000]}
+    answers += [Answer(body=large), Answer(body=large), Answer(body={"items": []})]
+    with pytest.raises(TooLarge):
+        session.list("/x", {"limit": "500"})
+    assert session.list("/x") == large, "who asks for all gets all"
+    assert session.list("/x", {"limit": "5"}) == {"items": []}
+
+
+def test_an_event_without_an_end_is_cut_off(
+    session: Session, answers: list[Answer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kcover_ebpf.kube.session.MOST_PAGE_BYTES", 1000)
+    answers.append(Answer(lines=(b'{"type":"A"}\n', b"x" * 200_000)))
+    with pytest.raises(Unreachable, match="an event of more than"):
+        list(session.stream("/x", {}, 9))

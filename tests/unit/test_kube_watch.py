@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.errors import ApiError, Gone, Unreachable
+from kcover_ebpf.errors import ApiError, Gone, TooLarge, Unreachable
 from kcover_ebpf.kube.watch import Change, Event, Plan, Watch
 
 
@@ -218,5 +218,34 @@ def test_no_error_ends_a_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert transport.done.wait(30)
     assert watch.is_alive
     assert len(errors) == 1
+    watch.stop()
+    transport.over.set()
+
+
+def test_a_page_that_is_too_large_is_asked_for_in_smaller_ones() -> None:
+    transport = Scripted(
+        [
+            TooLarge("4 MiB"),
+            page("3", item("a"), more="x"),
+            TooLarge("4 MiB"),
+            page("3", item("b")),
+        ],
+        [],
+    )
+    told: list[str] = []
+    errors: list[ApiError] = []
+    watch = Watch(
+        transport,
+        "/pods",
+        {"fieldSelector": "f"},
+        lambda event: told.append(event.object.get("metadata", {}).get("name", "")),
+        errors.append,
+    )
+    watch.start()
+    assert transport.done.wait(30)
+    assert told == ["a", "b", ""]
+    assert errors == []
+    pages = [(each["limit"], each.get("continue")) for each in transport.asked[:4]]
+    assert pages == [("500", None), ("62", None), ("62", "x"), ("7", "x")]
     watch.stop()
     transport.over.set()

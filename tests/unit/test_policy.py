@@ -73,3 +73,12 @@ def test_the_first_by_name_holds_and_only_in_its_namespace():
 def test_a_policy_that_means_nothing_is_refused(spec, words):
     with pytest.raises(ObjectError, match=words):
         made(**spec)
+
+
+def test_a_policy_that_is_larger_than_any_that_is_meant_is_refused():
+    """It may be of a time at which the schema had no bounds."""
+    values = {"key": "a", "operator": "In", "values": ["x" * 21_000] * 64}
+    with pytest.raises(ObjectError, match="larger than 8 KiB"):
+        made(selector={"matchExpressions": [values]})
+    large = [{"key": f"k{n}", "operator": "In", "values": ["x" * 63] * 8} for n in range(12)]
+    assert made(selector={"matchExpressions": large}).name == "p"
