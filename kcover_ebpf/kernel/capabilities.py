@@ -101,6 +101,12 @@ def drop(kept: frozenset[Capability] = KEPT, spare: frozenset[Capability] = froz
     _set(have & kept, have & (kept | spare))
 
 
+def renounce(capability: Capability) -> None:
+    """Give one up for good, for this thread and what it starts without gaining rights; raises `OSError`."""
+    before, mask = _get(), ~(1 << capability)
+    _set_masks(before.effective & mask, before.permitted & mask)
+
+
 @contextmanager
 def raised(capability: Capability) -> Iterator[None]:
     """Let this thread use a spare capability; no error where it has none: its use will tell."""

@@ -1,28 +1,38 @@
 """The programs that read stacks beside us: py-spy for Python frames, our own reader for the others.
 
 None of them stops a thread. They die with us, however we end (PR_SET_PDEATHSIG), and are killed when
-their time is up.
+their time is up. They parse what the job wrote: its files and its memory may be made to harm the parser, so
+they have little memory, few run at once, and none keeps CAP_SYS_ADMIN, which only the kernel's own stacks need.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kcover_ebpf.kernel import capabilities
+from kcover_ebpf.kernel.capabilities import Capability
 from kcover_ebpf.trace.record import Stack
 
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 _LIBC = ctypes.CDLL(None)
 _MOST_PROCESSES = 64
+_AT_ONCE = 2
+"""py-spy takes some 14 MiB and a tenth of a second; they share the agent's memory limit."""
+_SPY_BYTES = 48 * 1024 * 1024
+_READER_BYTES = 96 * 1024 * 1024
+"""RLIMIT_DATA, which counts what is written to: a library of a gigabyte is mapped, and costs nothing."""
 Thread = tuple[int, int]
 """(pid, tid)."""
 
@@ -52,10 +62,12 @@ class Helpers:
         self._threads = [(pid, tid) for pid, tid, _ in threads]
         pythons = dict.fromkeys(pid for pid, _, program in threads if is_python(program))
         self._blind: list[str] = []
-        self._spies = self._start_spies(list(pythons)[:_MOST_PROCESSES])
+        self._waiting = list(pythons)[:_MOST_PROCESSES]
+        self._spies: dict[int, subprocess.Popen[bytes]] = {}
+        self._start_spies()
         text = "".join(f"{pid} {tid}\n" for pid, tid in self._threads)
         command = [sys.executable, "-m", "kcover_ebpf.trace.native"]
-        self._reader = _start(command, stdin=subprocess.PIPE)
+        self._reader = _start(command, _READER_BYTES, stdin=subprocess.PIPE)
         if self._reader is not None and self._reader.stdin is not None:
             try:
                 self._reader.stdin.write(text.encode())
@@ -64,25 +76,29 @@ class Helpers:
                 pass
             self._reader.stdin = None
 
-    def _start_spies(self, pids: Iterable[int]) -> dict[int, subprocess.Popen[bytes]]:
-        spies: dict[int, subprocess.Popen[bytes]] = {}
+    def _start_spies(self) -> None:
+        """As many as may run at once; `collect` starts the others as these end."""
         program = py_spy()
-        for pid in pids:
-            if program is None:
-                self._blind.append("Python frames (py-spy is not installed)")
-                break
-            spy = _start([program, "dump", "--nonblocking", "--json", "--pid", str(pid)])
+        if program is None and self._waiting:
+            self._blind.append("Python frames (py-spy is not installed)")
+            self._waiting.clear()
+        while program is not None and self._waiting and len(self._spies) < _AT_ONCE:
+            pid = self._waiting.pop(0)
+            command = [program, "dump", "--nonblocking", "--json", "--pid", str(pid)]
+            spy = _start(command, _SPY_BYTES)
             if spy is not None:
-                spies[pid] = spy
-        return spies
+                self._spies[pid] = spy
 
     def collect(self, limit_s: float, numbers: Mapping[int, Mapping[int, int]]) -> Frames:
         """All that is there within `limit_s`; `numbers`: pid -> thread numbers of its namespace -> ours."""
         end_s = time.monotonic() + limit_s
         found = Frames(blind=list(self._blind))
         failed: list[str] = []
-        for pid, spy in self._spies.items():
-            out, why = _output(spy, end_s)
+        while self._spies:
+            pid = next(iter(self._spies))
+            out, why = _output(self._spies[pid], end_s)
+            _close(self._spies.pop(pid))
+            self._start_spies()
             try:
                 found.python |= parse_spy(out, pid, numbers.get(pid, {}))
             except ValueError:
@@ -115,15 +131,19 @@ class Helpers:
 
     def close(self) -> None:
         """End what still runs."""
+        self._waiting.clear()
         for process in (*self._spies.values(), self._reader):
-            if process is None:
-                continue
-            if process.poll() is None:
-                process.kill()
-            for pipe in (process.stdin, process.stdout, process.stderr):
-                if pipe is not None:
-                    pipe.close()
-            process.wait()
+            if process is not None:
+                _close(process)
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.kill()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+    process.wait()
 
 
 def is_python(program: str) -> bool:
@@ -161,22 +181,29 @@ def _frame(frame: Any) -> str:
     return f"{frame.get('name', '?')} ({file}:{frame.get('line', '?')})"
 
 
-def _die_with_us() -> None:
+def _confine(data_bytes: int, keep_admin: bool) -> None:
     # without new rights, because gaining any would take the death signal back (kernel: commit_creds)
     _LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
+    if not keep_admin:
+        capabilities.renounce(Capability.SYS_ADMIN)
 
 
-def _start(command: list[str], stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes] | None:
+def _start(
+    command: list[str], data_bytes: int, stdin: int = subprocess.DEVNULL
+) -> subprocess.Popen[bytes] | None:
+    # our own reader gives its rights up itself, once it has the kernel's stacks
+    keep_admin = command[0] == sys.executable
     try:
         return subprocess.Popen(
             command,
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            preexec_fn=_die_with_us,  # noqa: PLW1509 - two system calls, and no lock
+            preexec_fn=partial(_confine, data_bytes, keep_admin),  # noqa: PLW1509 - some system calls, and no lock
         )
-    except OSError:
+    except (OSError, subprocess.SubprocessError):
         return None
 
 

@@ -14,6 +14,8 @@ import sys
 
 from kcover_ebpf.host import frames
 from kcover_ebpf.ids import Pid, Tid
+from kcover_ebpf.kernel import capabilities
+from kcover_ebpf.kernel.capabilities import Capability
 from kcover_ebpf.trace.symbols import NoSymbolizer, Symbols
 
 _MOST_FRAMES = 24
@@ -26,12 +28,15 @@ _INTERPRETER = re.compile(
 
 
 def main() -> int:
-    """Answer until the input ends."""
+    """Answer all lines of the input, which has to end first."""
     machine = os.uname().machine
     caches: dict[Pid, Symbols] = {}
     blind = ""
-    for line in sys.stdin:
-        pid, tid = (int(word) for word in line.split())
+    threads = [(int(pid), int(tid)) for pid, tid in (line.split() for line in sys.stdin)]
+    stacks = {(pid, tid): frames.kernel_frames(Pid(pid), Tid(tid)) for pid, tid in threads}
+    # from here on files of the job are parsed; only the kernel's stacks needed this right
+    capabilities.renounce(Capability.SYS_ADMIN)
+    for pid, tid in threads:
         native: list[str] = []
         try:
             if Pid(pid) not in caches:
@@ -41,7 +46,7 @@ def main() -> int:
             native = [symbols.name(each) for each in addresses]
         except NoSymbolizer as error:
             blind = str(error)
-        kernel = frames.kernel_frames(Pid(pid), Tid(tid))
+        kernel = stacks[pid, tid]
         answer = {"pid": pid, "tid": tid, "native": shown(native), "kernel": kernel, "blind": blind}
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()

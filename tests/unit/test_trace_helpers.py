@@ -1,6 +1,8 @@
 """What py-spy says becomes frames by thread; what it cannot see is said."""
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -54,7 +56,7 @@ def test_any_list_is_read(value: list[object]) -> None:
 
 def test_without_py_spy_the_missing_frames_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(helpers, "py_spy", lambda: None)
-    monkeypatch.setattr(helpers, "_start", lambda command, stdin=0: None)
+    monkeypatch.setattr(helpers, "_start", lambda command, size, stdin=0: None)
     found = Helpers([(1, 1, "python3"), (1, 2, "python3")]).collect(1.0, {})
     assert found.blind[0] == "Python frames (py-spy is not installed)"
     assert found.blind[1] == "native frames of 2 threads (it did not start)"
@@ -79,3 +81,43 @@ def test_the_interpreters_own_frames_are_put_together() -> None:
         "... the Python interpreter",
         "main (train)",
     ]
+
+
+SHOW = """
+import json, resource
+text = open("/proc/self/status").read()
+caps = {line.split()[0]: int(line.split()[1], 16) for line in text.splitlines() if line[:3] == "Cap"}
+data = resource.getrlimit(resource.RLIMIT_DATA)
+print(json.dumps([bool((caps["CapPrm:"] | caps["CapEff:"]) >> 21 & 1), data[0]]))
+"""
+
+
+@pytest.mark.needs("root")
+def test_a_helper_has_little_memory_and_no_right_to_administer(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.symlink_to(sys.executable)
+    process = helpers._start([str(python), "-c", SHOW], 48 << 20)
+    assert process is not None
+    out, _ = process.communicate(timeout=20)
+    assert json.loads(out) == [False, 48 << 20]
+
+
+def test_few_run_at_once_and_all_in_the_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    spy = tmp_path / "py-spy"
+    spy.write_text(
+        f"#!/bin/sh\necho + >> {log}\nsleep 0.1\necho - >> {log}\n"
+        "echo '[{\"os_thread_id\": '$5', \"frames\": []}]'\n"
+    )
+    spy.chmod(0o755)
+    monkeypatch.setattr(helpers, "py_spy", lambda: str(spy))
+    pids = range(9_000_001, 9_000_008)
+    found = Helpers([(pid, pid, "python3") for pid in pids]).collect(20.0, {})
+    assert set(found.python) == {(pid, pid) for pid in pids}
+    running = peak = 0
+    for line in log.read_text().split():
+        running += 1 if line == "+" else -1
+        peak = max(peak, running)
+    assert (running, peak) == (0, 2)
