@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,9 @@ _REQUESTS = (
     ("apply", "faultreports"),
     ("delete", "faultreports"),
 )
+_WENT_DOWN = "Times a port, or a link with a device behind it, went down."
+_MOST_AGES = 1024
+"""Series of ages: two for each rank of the largest nodes. Beyond, those that stand longest are kept."""
 _AGE_LABELS = ("namespace", "training_job", "rank", "pod")
 
 
@@ -69,9 +72,7 @@ class AgentMetrics(MetricsSink):
         )
         self._xids = self._counter("kcover_xid", "Xids and SXids seen.", "device", "xid")
         self._aer = self._counter("kcover_pcie_aer", "PCIe errors.", "device", "severity", "error")
-        self._down = self._counter(
-            "kcover_port_down", "Times a port or link went down.", "device", "port"
-        )
+        self._down = self._counter("kcover_port_down", _WENT_DOWN, "device", "port")
         self._sent_before: Tally[str] = Tally()
 
     def on_pass(
@@ -86,16 +87,12 @@ class AgentMetrics(MetricsSink):
             self._sent.labels(result).inc(count - self._sent_before[result])
         self._sent_before = Tally(sent)
         self._ages.clear()
+        ages: dict[tuple[str, ...], float] = {}
         for gang, report in gangs.items():
-            self._tell_ages(gang, report)
-
-    def _tell_ages(self, gang: Gang, report: FaultReport) -> None:
-        names = {pod.uid: pod.name for pod in report.pods}
-        for each in report.ranks:
-            if each.role == Role.RANK.value and each.age_s is not None and each.exit is None:
-                rank = str(each.pid if each.rank is None else each.rank)
-                pod = names.get(each.pod_uid, "")
-                self._ages.labels(gang.namespace, gang.name, rank, pod).set(each.age_s)
+            for labels, age_s in _ages_of(gang, report):
+                ages[labels] = max(age_s, ages.get(labels, 0.0))
+        for labels in sorted(ages, key=lambda each: -ages[each])[:_MOST_AGES]:
+            self._ages.labels(*labels).set(ages[labels])
 
     def on_devices(self, pictures: Iterable[DevicePicture]) -> None:
         """The faults that are not cleared."""
@@ -112,7 +109,8 @@ class AgentMetrics(MetricsSink):
                 for error in fact.errors or ("unknown",):
                     severity = fact.severity.name.lower()
                     self._aer.labels(fact.device, severity, error).inc(fact.count)
-            case PortChange() if not fact.up:
+            case PortChange() if not fact.up and (fact.device or fact.is_rdma):
+                # those of pods and tunnels come and go, and each would leave a series for ever
                 self._down.labels(fact.device, fact.port).inc()
             case _:
                 pass
@@ -124,3 +122,12 @@ class AgentMetrics(MetricsSink):
     def on_order(self, gang: Gang, ack: Ack) -> None:  # noqa: ARG002
         """Count an order."""
         self._orders.labels(ack.verb.value, ack.result.value).inc()
+
+
+def _ages_of(gang: Gang, report: FaultReport) -> Iterator[tuple[tuple[str, ...], float]]:
+    names = {pod.uid: pod.name for pod in report.pods}
+    for each in report.ranks:
+        if each.role == Role.RANK.value and each.age_s is not None and each.exit is None:
+            # a pid would be another series with each start
+            rank = "" if each.rank is None else str(each.rank)
+            yield (gang.namespace, gang.name, rank, names.get(each.pod_uid, "")), each.age_s

@@ -5,6 +5,7 @@ import socket
 import subprocess
 import threading
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +15,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kcover_ebpf.agent.metrics import AgentMetrics
+from kcover_ebpf.cluster.kinds import Gang
+from kcover_ebpf.cluster.report import FaultReport, PodRef, RankPicture
 from kcover_ebpf.controller.store import Store
 from kcover_ebpf.controller.story import Story
 from kcover_ebpf.decisions import Decision
+from kcover_ebpf.device_facts import PortChange
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.incidents.verdict import Cause, Kind, Verdict, WaitRow
 from kcover_ebpf.kernel.probes import ProbeStatus, Refusal
@@ -201,3 +205,45 @@ def test_a_client_that_says_nothing_is_let_go(
     monkeypatch.setattr("kcover_ebpf.metrics._Handler.timeout", 0.1)
     with idle(server.port) as client:
         assert is_closed(client, 2)
+
+
+def ranks(count: int, rank: int | None = 0) -> FaultReport:
+    pictures = (
+        RankPicture("u", 100 + n, "rank", "futex", rank=None if rank is None else n, age_s=float(n))
+        for n in range(count)
+    )
+    return FaultReport("n", 1.0, 1, pods=(PodRef("p", "u"),), ranks=tuple(pictures))
+
+
+def ages(metrics: AgentMetrics) -> dict[str, float]:
+    name = "kcover_rank_progress_age_seconds"
+    return {
+        sample.labels["rank"]: sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == name
+    }
+
+
+def test_the_series_of_ages_have_an_end() -> None:
+    metrics = AgentMetrics(list, dict)
+    gang = Gang("team", "train", None, (("job", "train"),))
+    metrics.on_pass({gang: ranks(2000)}, 1, 0, Counter())
+    told = ages(metrics)
+    assert len(told) == 1024
+    assert told["1999"] == 1999.0, "who stands longest is kept"
+    metrics.on_pass({gang: ranks(9, rank=None)}, 1, 0, Counter())
+    assert ages(metrics) == {"": 8.0}, "a pid would be another series with each start"
+
+
+def test_links_of_pods_leave_no_series() -> None:
+    metrics = AgentMetrics(list, dict)
+    for port, device in (("veth4711", ""), ("eth0", "0000:9a:00.0"), ("soft/1", "")):
+        metrics.on_node_fact(PortChange(1, port, device, False, "down"))
+    told = {
+        sample.labels["port"]
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == "kcover_port_down_total"
+    }
+    assert told == {"eth0", "soft/1"}
