@@ -26,6 +26,7 @@ _REQUESTS = (
     ("apply", "faultreports"),
     ("delete", "faultreports"),
 )
+_WENT_DOWN = "Times a port, or a link with a device behind it, went down."
 _MOST_AGES = 1024
 """Series of ages: two for each rank of the largest nodes. Beyond, those that stand longest are kept."""
 _AGE_LABELS = ("namespace", "training_job", "rank", "pod")
@@ -71,12 +72,7 @@ class AgentMetrics(MetricsSink):
         )
         self._xids = self._counter("kcover_xid", "Xids and SXids seen.", "device", "xid")
         self._aer = self._counter("kcover_pcie_aer", "PCIe errors.", "device", "severity", "error")
-        self._down = self._counter(
-            "kcover_port_down",
-            "Times a port, or a link with a device behind it, went down.",
-            "device",
-            "port",
-        )
+        self._down = self._counter("kcover_port_down", _WENT_DOWN, "device", "port")
         self._sent_before: Tally[str] = Tally()
 
     def on_pass(

@@ -308,7 +308,7 @@ class Executor:
     def expire(self) -> None:
         """Let go of what nobody ended in time, and forget orders that are over."""
         now_s = self._clock()
-        for incident, record in self._ledger.stops.items():
+        for incident, record in list(self._ledger.stops.items()):
             if self._left_s(incident, record) <= 0:
                 self._try(f"cannot resume {record.gang}", partial(self._expired, incident, record))
         self._standing = [each for each in self._standing if each.order.expires_s > now_s]

@@ -102,16 +102,13 @@ def gather(seen: Sequence[Seen], now_s: float, policy: Policy) -> Gathered:
                 known.learn(rank.stack)
             if rank.role == Role.RANK.value:
                 views[pid] = _view(pid, rank, clock)
-                floor_s = policy.stall_floor_s
-                thresholds[pid] = floor_s if rank.threshold_s is None else rank.threshold_s
+                thresholds[pid] = rank.threshold_s or policy.stall_floor_s
     if any(each.report.knows_waits for each in seen):
         known.learn(_NOBODYS_WAIT)
-    sizes = [rank.world_size or 0 for _, rank in who.values()]
-    ends = Ends(views.values(), elsewhere=max(sizes, default=0) > len(views))
-    vague = {each.report.node for each in seen if each.delay_s is None}
-    _unorder(views, ends, {pid: report.node for pid, (report, _) in who.items()}, vague)
-    ended = {pid for pid, (_, rank) in who.items() if rank.exit is not None}
-    left = {pid: standings[pid] for pid in ended if pid in views and who[pid][1].exit == "code 0"}
+    ends = Ends(views.values(), elsewhere=_world_size(views) > len(views))
+    _unorder(views, ends, {pid: report.node for pid, (report, _) in who.items()}, _vague(seen))
+    ended = {pid: rank.exit for pid, (_, rank) in who.items() if rank.exit is not None}
+    left = {pid: standings[pid] for pid in ended if pid in views and ended[pid] == "code 0"}
     picture = Picture(
         now_ns=_NOW_NS,
         policy=policy,
@@ -129,9 +126,18 @@ def gather(seen: Sequence[Seen], now_s: float, policy: Policy) -> Gathered:
     return Gathered(picture, who)
 
 
+def _vague(seen: Sequence[Seen]) -> set[str]:
+    """Nodes of which it is not known how long their reports are on their way."""
+    return {each.report.node for each in seen if each.delay_s is None}
+
+
 def _is_starting(seen: Sequence[Seen], views: Mapping[Pid, ProcessView]) -> bool:
-    sizes = [view.member.world_size or 0 for view in views.values() if view.member is not None]
-    return len(views) < max(sizes, default=0) and not any(each.report.trained for each in seen)
+    return len(views) < _world_size(views) and not any(each.report.trained for each in seen)
+
+
+def _world_size(views: Mapping[Pid, ProcessView]) -> int:
+    sizes = (view.member.world_size or 0 for view in views.values() if view.member is not None)
+    return max(sizes, default=0)
 
 
 def _answer(index: int, report: FaultReport, clock: _Clock) -> list[counts.Answer]:

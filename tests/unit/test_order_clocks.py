@@ -17,8 +17,9 @@ class Ledger:
     def __init__(self) -> None:
         self.stops = {"inc": StopRecord("inc", "ml/train", 1_010.0, (), ())}
 
-    def drop_stop(self, incident: str) -> None:
-        self.stops.pop(incident)
+    def drop_stops(self, incidents: tuple[str, ...]) -> None:
+        for each in incidents:
+            self.stops.pop(each)
 
 
 @pytest.mark.parametrize(

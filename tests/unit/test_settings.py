@@ -151,6 +151,7 @@ def test_the_exit_codes_of_all_errors() -> None:
         "Forbidden": 1,
         "NotFound": 1,
         "Gone": 1,
+        "TooLarge": 1,
         "Unreachable": 3,
         "ActionError": 1,
     }
