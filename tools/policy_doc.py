@@ -15,7 +15,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 CRD = ROOT / "charts/kcover-ebpf/crds/faultpolicies.yaml"
-KINDS = ROOT / "kcover_ebpf/cluster/restart.toml"
+KINDS = ROOT / "kcover_ebpf/recovery/methods.toml"
 PAGE = ROOT / "docs/policy.md"
 Schema = Mapping[str, Any]
 

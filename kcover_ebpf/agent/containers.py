@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kcover_ebpf.cluster.cgroup import containers_of
-from kcover_ebpf.cluster.kinds import with_ranks
-from kcover_ebpf.cluster.pods import Pod
+from kcover_ebpf.api.container_cgroup import containers_of
+from kcover_ebpf.api.job_kinds import with_ranks
+from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.host import cgroups
-from kcover_ebpf.host.trees import read_stat
+from kcover_ebpf.host.process_tree import read_stat
 
 _DEEPEST_ROOT = 4
 _ROOTS_PERIOD_S = 5.0

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from typing import TYPE_CHECKING
 
-from kcover_ebpf.cluster.kinds import Gang
-from kcover_ebpf.cluster.order import Verb
-from kcover_ebpf.cluster.report import Ack, AckResult, DevicePicture, FaultReport
-from kcover_ebpf.device_facts import AerError, PortChange, XidReported
+from kcover_ebpf.api.fault_report import Ack, AckResult, FaultReport, ReportedDeviceFault
+from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.api.order import Verb
+from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.errors import ApiError, Unreachable
-from kcover_ebpf.facts import Fact
-from kcover_ebpf.incidents.ranks import Role
-from kcover_ebpf.metrics import MetricsSink
+from kcover_ebpf.facts.devices import AerError, PortChange, XidReported
+from kcover_ebpf.facts.kernel import Fact
+from kcover_ebpf.output.metrics import MetricsSink
 
 if TYPE_CHECKING:
     from kcover_ebpf.kernel.probes import ProbeStatus
@@ -94,7 +94,7 @@ class AgentMetrics(MetricsSink):
         for labels in sorted(ages, key=lambda each: -ages[each])[:_MOST_AGES]:
             self._ages.labels(*labels).set(ages[labels])
 
-    def on_devices(self, pictures: Iterable[DevicePicture]) -> None:
+    def on_devices(self, pictures: Iterable[ReportedDeviceFault]) -> None:
         """The faults that are not cleared."""
         self._faults.clear()
         for each in pictures:

@@ -85,9 +85,9 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
     if not node:
         raise UsageError("the node has no name here; give --node NAME, or set NODE_NAME")
     from kcover_ebpf.agent.log import Level
-    from kcover_ebpf.agent.program import AgentPlan, run_agent
+    from kcover_ebpf.agent.main import AgentOptions, run_agent
 
-    plan = AgentPlan(
+    plan = AgentOptions(
         node=node,
         namespace=namespace,
         state_dir=state_dir,

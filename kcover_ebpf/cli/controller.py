@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from kcover_ebpf.errors import UsageError
-from kcover_ebpf.report import printable
+from kcover_ebpf.output.formatting import printable
 from kcover_ebpf.settings import parse_duration
 
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -127,17 +127,17 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
     log_level: str,
 ) -> int:
     """Merge the reports of all nodes into Incidents, and restart jobs as a whole."""
-    from kcover_ebpf.cluster.nodes import NodeBreaker
-    from kcover_ebpf.cluster.policy import Bounds
+    from kcover_ebpf.api.fault_policy import Bounds
     from kcover_ebpf.controller.breaker import Limits
-    from kcover_ebpf.controller.program import Controller, ControllerSettings
-    from kcover_ebpf.kube.session import connect
-    from kcover_ebpf.metrics import parse_address
+    from kcover_ebpf.controller.main import Controller, ControllerOptions
+    from kcover_ebpf.kube.client import connect
+    from kcover_ebpf.output.metrics import parse_address
+    from kcover_ebpf.recovery.node_plan import NodeBreaker
 
     handler = logging.StreamHandler()
     handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=log_level.upper(), handlers=[handler])
-    settings = ControllerSettings(
+    settings = ControllerOptions(
         namespace=namespace or _own_namespace(),
         identity=os.environ.get("POD_NAME") or f"{socket.gethostname()}-{os.getpid()}",
         pod_uid=os.environ.get("POD_UID", ""),

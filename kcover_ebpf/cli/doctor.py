@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kcover_ebpf import __version__, report
+from kcover_ebpf import __version__
 from kcover_ebpf.errors import CannotObserve
 from kcover_ebpf.host import cgroups
 from kcover_ebpf.kernel import capabilities, features
 from kcover_ebpf.kernel.probes import ProbeStatus, Refusal, costly
+from kcover_ebpf.output import formatting
 
 if TYPE_CHECKING:
-    from kcover_ebpf.hardware.rungs import Active
+    from kcover_ebpf.hardware.event_sources import Active
 
 _EXAMPLES = """
 \b
@@ -83,20 +84,23 @@ def doctor(output: str) -> int:
 
 def _try_probes() -> tuple[tuple[ProbeStatus, ...], Sequence[Active]]:
     features.require_rights()
-    from kcover_ebpf.hardware import rungs
+    from kcover_ebpf.hardware import event_sources
     from kcover_ebpf.hardware.catalog.files import load
     from kcover_ebpf.hardware.nvml import Nvml
     from kcover_ebpf.hardware.watch import DeviceWatch
-    from kcover_ebpf.kernel.sampler import Kernel
+    from kcover_ebpf.kernel.sampler import KernelSampler
     from kcover_ebpf.settings import Settings
 
     settings = Settings()
-    with Kernel.open(settings) as kernel, DeviceWatch(kernel.maps, settings, load) as devices:
+    with (
+        KernelSampler.open(settings) as kernel,
+        DeviceWatch(kernel.maps, settings, load) as devices,
+    ):
         end_s = time.monotonic() + _SELF_TEST_S
         while not devices.console_works and (left_s := end_s - time.monotonic()) > 0:
             for fact in kernel.wait(left_s):
                 devices.observe(fact, ())
-        statuses, found = devices.statuses, rungs.active(devices.sources)
+        statuses, found = devices.statuses, event_sources.active(devices.sources)
         if not any(each.probe == "nvml" for each in statuses):
             nvml = Nvml()
             statuses = (*statuses, nvml.status(_NVML_S))
@@ -174,7 +178,7 @@ def _as_text(
 ) -> list[str]:
     lines = [f"kcover-ebpf {__version__}, Linux {platform.release()}, {platform.machine()}", ""]
     feature_rows = [(each.name, "yes" if each.found else "no", each.detail) for each in found]
-    lines += report.aligned([("FEATURE", "FOUND", "DETAIL"), *feature_rows])
+    lines += formatting.aligned([("FEATURE", "FOUND", "DETAIL"), *feature_rows])
     if statuses:
         rows = [
             (
@@ -187,10 +191,10 @@ def _as_text(
             for each in statuses
         ]
         titles = ("FAMILY", "PROBE", "STATE", "SEES", "WHY NOT")
-        lines += ["", *report.aligned([titles, *rows])]
+        lines += ["", *formatting.aligned([titles, *rows])]
     if rungs:
         sources = [(each.family, each.rung) for each in rungs]
-        lines += ["", *report.aligned([("EVENTS", "TOLD BY"), *sources])]
+        lines += ["", *formatting.aligned([("EVENTS", "TOLD BY"), *sources])]
     lost = [each.blind_to for each in costly(statuses)]
     if lost:
         lines += ["", "not observable here: " + "; ".join(lost)]
@@ -216,4 +220,4 @@ def _as_json(
         "rungs": [asdict(each) for each in rungs],
         "unobserved": [each.blind_to for each in costly(statuses)],
     }
-    return report.event_line("doctor", time.time(), fields)
+    return formatting.event_line("doctor", time.time(), fields)

@@ -33,7 +33,7 @@ def call(
     except (KeyboardInterrupt, click.Abort):
         return _EXIT_INTERRUPTED
     except Exception as error:  # noqa: BLE001 - a traceback helps no user
-        from kcover_ebpf.cli.failure import blame
+        from kcover_ebpf.output.internal_error import blame
 
         return _fail(name, f"internal error, please report it: {blame(error)}", _EXIT_INTERNAL)
     return code if isinstance(code, int) else 0

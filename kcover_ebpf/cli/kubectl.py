@@ -12,9 +12,9 @@ from typing import Any
 import click
 
 from kcover_ebpf import __version__
+from kcover_ebpf.api import rfc3339
+from kcover_ebpf.api.incident import Status, incident_of
 from kcover_ebpf.cli.entry import call
-from kcover_ebpf.cluster import times
-from kcover_ebpf.cluster.incident import Status, incident_of
 from kcover_ebpf.errors import (
     CannotObserve,
     Forbidden,
@@ -24,8 +24,8 @@ from kcover_ebpf.errors import (
     Unreachable,
     UsageError,
 )
-from kcover_ebpf.kube.session import Session, connect, namespace_of
-from kcover_ebpf.report import printable
+from kcover_ebpf.kube.client import ApiClient, connect, namespace_of
+from kcover_ebpf.output.formatting import printable
 
 _GROUP = "/apis/kcover.io/v1alpha1"
 _COLUMNS = ("JOB", "KIND", "VERDICT", "CULPRIT", "NODE", "CAUSE", "PHASE", "AGE", "INCIDENT")
@@ -69,7 +69,7 @@ def kubectl() -> None:
 @kubectl.command("list")
 @click.option("-A", "--all-namespaces", is_flag=True, help="Of all namespaces.")
 @_common
-def list_incidents(session: Session, namespace: str, as_json: bool, all_namespaces: bool) -> int:
+def list_incidents(session: ApiClient, namespace: str, as_json: bool, all_namespaces: bool) -> int:
     """Show incidents, the newest last."""
     where = "" if all_namespaces else f"/namespaces/{namespace}"
     try:
@@ -120,7 +120,7 @@ def _table(rows: Sequence[tuple[str, ...]]) -> None:
 
 
 def _age(text: object) -> str:
-    seconds = time.time() - times.from_text(str(text)) if text else 0.0
+    seconds = time.time() - rfc3339.from_text(str(text)) if text else 0.0
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f}{unit}"
@@ -130,7 +130,7 @@ def _age(text: object) -> str:
 @kubectl.command()
 @click.argument("incident", callback=_name)
 @_common
-def explain(session: Session, namespace: str, as_json: bool, incident: str) -> int:
+def explain(session: ApiClient, namespace: str, as_json: bool, incident: str) -> int:
     """Tell the story of an incident: who, why, what was done, and what it cost."""
     raw = _get(session, namespace, incident)
     if as_json:
@@ -153,7 +153,7 @@ def _explain(status: Status) -> None:
         said = ", ".join(f"{key} {value}" for key, value in known.items() if value is not None)
         _print(f"  culprit: {said or 'nobody can be named'}")
     if status.deadline_s is not None:
-        _print(f"  the framework would have given up at {times.to_text(status.deadline_s)[:19]}Z")
+        _print(f"  the framework would have given up at {rfc3339.to_text(status.deadline_s)[:19]}Z")
     for title, lines in (
         ("why", [f"[{each.kind.value}] {each.text}" for each in status.evidence]),
         ("not seen", list(status.unobserved)),
@@ -179,7 +179,7 @@ def _timeline(status: Status) -> list[str]:
 @kubectl.command()
 @click.argument("incident", callback=_name)
 @_common
-def approve(session: Session, namespace: str, as_json: bool, incident: str) -> int:
+def approve(session: ApiClient, namespace: str, as_json: bool, incident: str) -> int:
     """Let an incident be acted on: where its policy asks for approval, or once beyond a spent budget."""
     _get(session, namespace, incident)
     path = f"{_GROUP}/namespaces/{namespace}/incidents/{incident}"
@@ -192,7 +192,7 @@ def approve(session: Session, namespace: str, as_json: bool, incident: str) -> i
 @click.argument("policy", callback=_name)
 @click.argument("switch", type=click.Choice(["on", "off"]))
 @_common
-def dry_run(session: Session, namespace: str, as_json: bool, policy: str, switch: str) -> int:
+def dry_run(session: ApiClient, namespace: str, as_json: bool, policy: str, switch: str) -> int:
     """Switch the dry run of a FaultPolicy on or off; it is made, for all pods, if there is none."""
     wanted = switch == "on"
     collection = f"{_GROUP}/namespaces/{namespace}/faultpolicies"
@@ -215,11 +215,11 @@ def dry_run(session: Session, namespace: str, as_json: bool, policy: str, switch
 @kubectl.command()
 @click.argument("node", callback=_name)
 @_common
-def uncordon(session: Session, namespace: str, as_json: bool, node: str) -> int:  # noqa: ARG001
+def uncordon(session: ApiClient, namespace: str, as_json: bool, node: str) -> int:  # noqa: ARG001
     """Declare a node well: faults told before now do not count, and what we did to it is taken back."""
-    from kcover_ebpf.cluster.nodes import CLEARED
+    from kcover_ebpf.recovery.node_plan import CLEARED
 
-    now = times.to_text(time.time())
+    now = rfc3339.to_text(time.time())
     try:
         raw = session.merge_patch(
             f"/api/v1/nodes/{node}", {"metadata": {"annotations": {CLEARED: now}}}
@@ -231,7 +231,7 @@ def uncordon(session: Session, namespace: str, as_json: bool, node: str) -> int:
     return 0
 
 
-def _get(session: Session, namespace: str, name: str) -> dict[str, Any]:
+def _get(session: ApiClient, namespace: str, name: str) -> dict[str, Any]:
     try:
         return session.get(f"{_GROUP}/namespaces/{namespace}/incidents/{name}")
     except NotFound:

@@ -17,7 +17,7 @@ from kcover_ebpf.hardware.catalog.files import load as load_catalog
 from kcover_ebpf.logs import rules
 from kcover_ebpf.logs.lines import Source
 from kcover_ebpf.logs.reader import LogReader, Match
-from kcover_ebpf.report import printable
+from kcover_ebpf.output.formatting import printable
 
 _BLOCK_BYTES = 1 << 20
 _SOURCES = {"auto": Source.UNKNOWN, "kernel": Source.KERNEL, "container": Source.CONTAINER}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from kcover_ebpf.cli import plan as planning
-from kcover_ebpf.cli.plan import Plan
+from kcover_ebpf.run import options as planning
+from kcover_ebpf.run.options import RunOptions
 from kcover_ebpf.settings import Act
 
 _EXAMPLES = """
@@ -98,10 +98,10 @@ def run(  # noqa: PLR0913 - one for each option
     planning.check_catalog(catalog)
     name, path = planning.find_target(argv, pid, cgroup, settings.act)
     # Imported late, as for all commands: --help should not load the whole sensor.
-    from kcover_ebpf.cli import assembly
+    from kcover_ebpf.run import main
 
-    return assembly.carry_out(
-        Plan(
+    return main.carry_out(
+        RunOptions(
             settings=settings,
             name=name,
             argv=argv,

@@ -11,12 +11,12 @@ from typing import Any
 
 import click
 
-from kcover_ebpf.cli import plan as planning
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.host.cgroups import CgroupTarget
-from kcover_ebpf.host.trees import PidTarget
+from kcover_ebpf.host.process_tree import PidTarget
+from kcover_ebpf.run import options as planning
 from kcover_ebpf.settings import Act
-from kcover_ebpf.trace.pods import PodTarget, end_with_asker
+from kcover_ebpf.trace.pod_target import PodTarget, end_with_asker
 
 _EXAMPLES = """
 \b
@@ -65,21 +65,21 @@ def trace(**options: Any) -> int:
     POD is a pod of the cluster that kubectl would talk to; the agent on its node does the looking.
     The table comes at once, the verdict after about three seconds. Nothing is stopped or changed.
     """
-    from kcover_ebpf.cli import looking
+    from kcover_ebpf.trace import show
 
     wishes = Wishes(**options)
-    how = looking.How(
+    how = show.TraceOptions(
         output=wishes.output, live=wishes.live, every_thread=wishes.every, save=wishes.save
     )
     how.check()
     wishes.check()
     if wishes.replay is not None:
-        return looking.replay(wishes.replay, how)
+        return show.replay(wishes.replay, how)
     if wishes.pod or wishes.job:
-        return looking.show(_remote(wishes), how)
+        return show.show(_remote(wishes), how)
     if wishes.with_asker:
         end_with_asker(lambda: os.kill(os.getpid(), signal.SIGTERM))
-    return looking.here(_target(wishes), how)
+    return show.here(_target(wishes), how)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +118,9 @@ class Wishes:
 
 
 def _remote(wishes: Wishes) -> Iterator[str]:
-    from kcover_ebpf.cli import remote
+    from kcover_ebpf.trace import remote
 
-    wanted = remote.Wanted(
+    wanted = remote.RemoteOptions(
         pod=wishes.pod,
         job=wishes.job,
         namespace=wishes.namespace,

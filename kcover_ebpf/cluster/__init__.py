@@ -1,1 +1,1 @@
-"""The nouns of the cluster side: pods, gangs, reports, orders. Pure: no clock, no file, no network."""
+"""The verdict on a gang, from the reports of its nodes. Pure: no clock, no file, no network."""

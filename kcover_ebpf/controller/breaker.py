@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kcover_ebpf.cluster.decide import Gates
-from kcover_ebpf.cluster.policy import Bounds
-from kcover_ebpf.controller.store import Store
+from kcover_ebpf.api.fault_policy import Bounds
+from kcover_ebpf.controller.cache import ObjectCache
+from kcover_ebpf.recovery.guards import ClusterLimits
 
 _SEEN_S = 30.0
 """What was decided is in the store by then."""
@@ -37,12 +37,12 @@ class Limits:
 class Breaker:
     """Counts jobs that are acted on; whoever asks and reserves holds a lock meanwhile."""
 
-    def __init__(self, store: Store, limits: Limits) -> None:
+    def __init__(self, store: ObjectCache, limits: Limits) -> None:
         self._store, self._limits = store, limits
         self._reserved: dict[str, tuple[float, str]] = {}
         """Job (uid) to when, and in which namespace, it was decided on and is not in the store yet."""
 
-    def gates(self, uid: str, namespace: str) -> Gates:
+    def gates(self, uid: str, namespace: str) -> ClusterLimits:
         """What others leave to this job."""
         limits, now_s = self._limits, self._store.wall()
         self._reserved = {
@@ -53,7 +53,7 @@ class Breaker:
         }
         acting.pop(uid, None)
         here = sum(each == namespace for each in acting.values())
-        return Gates(limits.dry_run, len(acting), limits.jobs, here, limits.jobs_here)
+        return ClusterLimits(limits.dry_run, len(acting), limits.jobs, here, limits.jobs_here)
 
     def reserve(self, uid: str, namespace: str) -> None:
         """A job is about to be restarted."""

@@ -5,17 +5,17 @@ A finalizer keeps such an incident until it is done, whichever controller leads 
 
 from __future__ import annotations
 
-from kcover_ebpf.cluster.gang import Hold
-from kcover_ebpf.cluster.incident import Incident
-from kcover_ebpf.controller.scenes import Scenes
-from kcover_ebpf.controller.store import GangKey, Store
-from kcover_ebpf.controller.writer import Writer
+from kcover_ebpf.api.incident import Incident
+from kcover_ebpf.controller.api_writer import ApiWriter
+from kcover_ebpf.controller.cache import GangKey, ObjectCache
+from kcover_ebpf.controller.context_builder import ContextBuilder
+from kcover_ebpf.recovery.context import Suspension
 
 
 class Deletions:
     """Thread-safe as long as no gang is worked on twice at a time."""
 
-    def __init__(self, store: Store, scenes: Scenes, writer: Writer) -> None:
+    def __init__(self, store: ObjectCache, scenes: ContextBuilder, writer: ApiWriter) -> None:
         self._store, self._scenes, self._writer = store, scenes, writer
 
     def guard(self, known: Incident, wanted: bool) -> Incident:
@@ -47,4 +47,4 @@ class Deletions:
         target = found.top.target if found is not None else None
         mark = f"{orphan.namespace}/{orphan.name}"
         if target is not None and target.held_by == mark:
-            self._writer.perform(key.namespace, Hold(target, held=False), mark)
+            self._writer.perform(key.namespace, Suspension(target, held=False), mark)

@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kcover_ebpf.cluster import times
-from kcover_ebpf.cluster.gang import HELD_BY, GangPod, Target, Top
-from kcover_ebpf.cluster.incident import JobRef
-from kcover_ebpf.cluster.kinds import gang_of
-from kcover_ebpf.cluster.pods import Owner
-from kcover_ebpf.cluster.policy import ARMED
-from kcover_ebpf.cluster.restart import Means, Restart, at, group_of, path, restarts
+from kcover_ebpf.api import rfc3339
+from kcover_ebpf.api.fault_policy import ARMED
+from kcover_ebpf.api.incident import JobRef
+from kcover_ebpf.api.job_kinds import gang_of
+from kcover_ebpf.api.pods import Owner
 from kcover_ebpf.errors import NotFound
+from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.paths import segment
-from kcover_ebpf.kube.session import Session
+from kcover_ebpf.recovery.context import HELD_BY, GangPod, SuspendSwitch, TopOwner
+from kcover_ebpf.recovery.methods import ReplaceMethod, RestartMethod, at, group_of, path, restarts
 
 _KEEP_S = 60.0
 """What stands between a pod and its top owner hardly ever changes."""
@@ -31,7 +31,7 @@ _ENDS = ("Complete", "Completed", "Succeeded", "Finished", "Failed", "Aborted", 
 class Found:
     """The top owner of a gang, and what is known beside it."""
 
-    top: Top
+    top: TopOwner
     created_s: float | None = None
     """Creation of the object; None for one of an unknown kind."""
     strays: frozenset[str] = frozenset()
@@ -72,7 +72,7 @@ def _bare(pods: Sequence[GangPod]) -> Found | None:
         return None
     first = min(pods, key=lambda each: (not each.is_live, each.pod.name)).pod
     ref = JobRef("Pod", first.name, first.uid, "v1")
-    return Found(Top(ref, None, armed=_most_are_armed(pods)), first.created_s)
+    return Found(TopOwner(ref, None, armed=_most_are_armed(pods)), first.created_s)
 
 
 def _most_are_armed(pods: Sequence[GangPod]) -> bool:
@@ -83,7 +83,7 @@ def _most_are_armed(pods: Sequence[GangPod]) -> bool:
 class Owners:
     """Walks up; asks the API server for each object between, once in a while."""
 
-    def __init__(self, session: Session, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, session: ApiClient, clock: Callable[[], float] = time.monotonic) -> None:
         self._session, self._clock = session, clock
         self._links: dict[tuple[str, str], tuple[float, _Link]] = {}
         """By namespace and uid: anybody may write the uid of a foreign object into an ownerReference."""
@@ -138,7 +138,7 @@ class Owners:
         """
         row = restarts().find(ref.api_version, ref.kind)
         if row is None:
-            return Found(Top(ref, None))
+            return Found(TopOwner(ref, None))
         if raw is None:
             try:
                 raw = self._session.get(_path(ref.api_version, row.plural, namespace, ref.name))
@@ -147,17 +147,17 @@ class Owners:
         metadata = raw.get("metadata") or {}
         if metadata.get("uid") != ref.uid:
             return None
-        top = Top(
+        top = TopOwner(
             ref=ref,
             row=row,
             target=self._target(namespace, ref, row, raw),
             armed=(metadata.get("labels") or {}).get(ARMED) == "true",
             ended=_ended(raw),
             costs_in_place=_costs(row, raw, pods),
-            deletion_means=_deletion_means(raw) if row.means is Means.COMMAND else False,
+            deletion_means=_deletion_means(raw) if row.means is ReplaceMethod.COMMAND else False,
             version=_version(raw),
         )
-        return Found(top, times.from_text(str(metadata["creationTimestamp"])))
+        return Found(top, rfc3339.from_text(str(metadata["creationTimestamp"])))
 
     def _climb(self, namespace: str, first: Owner, pods: list[GangPod], names: set[str]) -> _Branch:
         """From one controller to the top; `names`: what the labels of the pods say."""
@@ -206,9 +206,9 @@ class Owners:
         return link, raw
 
     def _target(
-        self, namespace: str, ref: JobRef, row: Restart, raw: Mapping[str, Any]
-    ) -> Target | None:
-        if row.means is not Means.SUSPEND:
+        self, namespace: str, ref: JobRef, row: RestartMethod, raw: Mapping[str, Any]
+    ) -> SuspendSwitch | None:
+        if row.means is not ReplaceMethod.SUSPEND:
             return None
         metadata = raw["metadata"]
         queue = restarts().queue
@@ -216,7 +216,7 @@ class Owners:
             return self._workload(namespace, ref)
         return _hold(raw, ref.api_version, row.plural, row.suspend, held_value=True)
 
-    def _workload(self, namespace: str, ref: JobRef) -> Target | None:
+    def _workload(self, namespace: str, ref: JobRef) -> SuspendSwitch | None:
         queue = restarts().queue
         if self._queue_version is None:
             group = self._session.get(f"/apis/{queue.group}")
@@ -231,10 +231,10 @@ class Owners:
 
 def _hold(
     raw: Mapping[str, Any], api_version: str, plural: str, field: tuple[str, ...], held_value: bool
-) -> Target:
+) -> SuspendSwitch:
     metadata = raw["metadata"]
     value = at(raw, field)
-    return Target(
+    return SuspendSwitch(
         api_version=api_version,
         plural=plural,
         name=str(metadata["name"]),
@@ -267,7 +267,7 @@ def _ended(raw: Mapping[str, Any]) -> str | None:
     return next((str(each) for each in phases if each in _ENDS), None)
 
 
-def _costs(row: Restart, raw: Mapping[str, Any], pods: Sequence[GangPod]) -> bool:
+def _costs(row: RestartMethod, raw: Mapping[str, Any], pods: Sequence[GangPod]) -> bool:
     counted = any(each.restart_policy != "Never" for each in pods)
     return counted and bool(row.in_place_costs) and at(raw, row.in_place_costs) is not None
 

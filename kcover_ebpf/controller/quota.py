@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from kcover_ebpf.cluster import closing
-from kcover_ebpf.cluster.incident import Incident
-from kcover_ebpf.controller.store import GangKey, Store
-from kcover_ebpf.controller.writer import Writer
+from kcover_ebpf.api.incident import Incident
+from kcover_ebpf.controller.api_writer import ApiWriter
+from kcover_ebpf.controller.cache import GangKey, ObjectCache
 from kcover_ebpf.errors import KcoverError
+from kcover_ebpf.recovery import closing
 
 _LOG = logging.getLogger(__name__)
 _AGAIN_S = 60.0
@@ -17,9 +17,9 @@ _AGAIN_S = 60.0
 
 
 class Quota:
-    """Makes room by closing what is over; thread-safe as far as `Store` is."""
+    """Makes room by closing what is over; thread-safe as far as `ObjectCache` is."""
 
-    def __init__(self, store: Store, writer: Writer, most: int) -> None:
+    def __init__(self, store: ObjectCache, writer: ApiWriter, most: int) -> None:
         """`most`: incidents of a namespace that are not closed."""
         self._store, self._writer, self._most = store, writer, most
         self._logged_s: dict[str, float] = {}
@@ -55,7 +55,7 @@ class Quota:
                     _LOG.info("incident %s/%s stays open: %s", each.namespace, each.name, error)
 
 
-def close(store: Store, writer: Writer, known: Incident, why: str) -> None:
+def close(store: ObjectCache, writer: ApiWriter, known: Incident, why: str) -> None:
     """Write that an incident is over for good; raises `ApiError`."""
     assert known.status is not None
     closed = closing.close(known.status, why, store.wall())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kcover_ebpf.device_facts import AerError, AerSeverity, AerTotal
+from kcover_ebpf.facts.devices import AerError, AerSeverity, AerTotal
 
 # PCI Express Base Specification 6.0, 7.8.4.5 and 7.8.4.2: the error status registers
 CORRECTED_BITS = {

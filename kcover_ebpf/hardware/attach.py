@@ -7,9 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from kcover_ebpf import device_wire as wire
-from kcover_ebpf.device_decode import SEVERITIES, text_of
-from kcover_ebpf.device_facts import AerTotal, Rung
+from kcover_ebpf.facts.devices import AerTotal, Rung
 from kcover_ebpf.hardware import families
 from kcover_ebpf.kernel.libbpf import kept_memory
 from kcover_ebpf.kernel.maps import BpfMap
@@ -21,6 +19,8 @@ from kcover_ebpf.kernel.probes import (
     Refusal,
     load_family,
 )
+from kcover_ebpf.records import device_wire as wire
+from kcover_ebpf.records.device_decode import SEVERITIES, text_of
 from kcover_ebpf.settings import Settings
 
 _MODULES = {

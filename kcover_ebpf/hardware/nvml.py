@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kcover_ebpf.device_facts import Rung, XidReported
+from kcover_ebpf.facts.devices import Rung, XidReported
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.probes import ProbeStatus, Refusal
 

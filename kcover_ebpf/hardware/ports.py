@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from kcover_ebpf.device_facts import PortChange
+from kcover_ebpf.facts.devices import PortChange
 from kcover_ebpf.hardware.topology import function_of, function_of_rdma
-from kcover_ebpf.host.readers import Readers
+from kcover_ebpf.host.read_workers import Readers
 
 RDMA_PERIOD_NS = 5_000_000_000
 """The kernel tells link changes at once; polling is for counters, and for where no probe can be had."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Self, TypeVar
 
-from kcover_ebpf.device_facts import (
+from kcover_ebpf.facts.devices import (
     AerError,
     AerTotal,
     DeviceFact,
@@ -21,23 +21,23 @@ from kcover_ebpf.device_facts import (
     XidReported,
     XidSighting,
 )
-from kcover_ebpf.facts import Fact
+from kcover_ebpf.facts.host import Inspection
+from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.hardware import families
 from kcover_ebpf.hardware.aer import AerCounter
 from kcover_ebpf.hardware.attach import Attachments
+from kcover_ebpf.hardware.attribution import Attribution
 from kcover_ebpf.hardware.catalog import Catalog
-from kcover_ebpf.hardware.concern import Concern
-from kcover_ebpf.hardware.fabric import FabricReader, FabricWatch
-from kcover_ebpf.hardware.kernlog import read_console, read_record
-from kcover_ebpf.hardware.kmsg import KmsgReader
-from kcover_ebpf.hardware.ladder import Ladder
+from kcover_ebpf.hardware.device_users import DeviceUsers
+from kcover_ebpf.hardware.event_sources import Sources
+from kcover_ebpf.hardware.kmsg_parser import read_console, read_record
+from kcover_ebpf.hardware.kmsg_reader import KmsgReader
 from kcover_ebpf.hardware.nvml import Nvml
 from kcover_ebpf.hardware.ports import PortWatch
-from kcover_ebpf.hardware.rungs import Sources
-from kcover_ebpf.hardware.stuck import StuckCalls
+from kcover_ebpf.hardware.rdma_traffic import FabricReader, FabricWatch
+from kcover_ebpf.hardware.stuck_ioctl import StuckCalls
 from kcover_ebpf.hardware.topology import Topology
-from kcover_ebpf.hardware.whose import Whose
-from kcover_ebpf.host_facts import Inspection
+from kcover_ebpf.hardware.xid_dedup import XidDedup
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.maps import BpfMap
 from kcover_ebpf.kernel.probes import ProbeStatus
@@ -72,11 +72,11 @@ class DeviceWatch:
         self._attached = Attachments(maps, settings, root, pin_driver=pin_driver)
         self._kmsg = _opened(lambda: KmsgReader(os.fspath(root / "dev/kmsg")))
         self.console_works = False
-        self.ladder = Ladder(Rung.KMSG)
-        self.whose = Whose(root)
+        self.ladder = XidDedup(Rung.KMSG)
+        self.whose = DeviceUsers(root)
         self._stuck = StuckCalls(self.whose)
         patience_ns = int(settings.policy.port_patience_s * 1e9)
-        self._concern = Concern(self.whose, catalog, patience_ns)
+        self._concern = Attribution(self.whose, catalog, patience_ns)
         self._ports = _opened(lambda: PortWatch(root))
         self._fabric: FabricWatch | None = None
         self._meet_fabric()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kcover_ebpf.errors import UsageError
-from kcover_ebpf.host.trees import is_same_alive, read_stat
+from kcover_ebpf.host.process_tree import is_same_alive, read_stat
 
 _GONE = (errno.ENOENT, errno.ENODEV)
 _FREEZE_PATIENCE_S = 0.5

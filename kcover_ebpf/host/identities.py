@@ -6,9 +6,9 @@ import time
 from collections.abc import Collection, Iterable
 from functools import partial
 
+from kcover_ebpf.facts.host import ProcessSeen, Unreadable
 from kcover_ebpf.host import procfs
-from kcover_ebpf.host.readers import Readers
-from kcover_ebpf.host_facts import ProcessSeen, Unreadable
+from kcover_ebpf.host.read_workers import Readers
 from kcover_ebpf.ids import Pid
 
 _WAIT_S = 0.1

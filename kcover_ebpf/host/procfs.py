@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from kcover_ebpf.host_facts import ProcessSeen
+from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.ids import Pid
 
 PROC = Path("/proc")

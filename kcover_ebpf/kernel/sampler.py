@@ -16,10 +16,8 @@ from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from kcover_ebpf import wire
-from kcover_ebpf.decode import decode, decode_stream
 from kcover_ebpf.errors import DecodeError
-from kcover_ebpf.facts import (
+from kcover_ebpf.facts.kernel import (
     Fact,
     ProcessExit,
     ProcessFork,
@@ -37,6 +35,8 @@ from kcover_ebpf.kernel.probes import FAMILIES, Family, LoadedFamily, ProbeStatu
 from kcover_ebpf.kernel.roster import Absence, Roster
 from kcover_ebpf.kernel.sockets import SocketSampler
 from kcover_ebpf.kernel.threads import ThreadSampler
+from kcover_ebpf.records import wire
+from kcover_ebpf.records.decode import decode, decode_stream
 from kcover_ebpf.settings import Settings
 
 LATE_PERIODS = 2.5
@@ -54,7 +54,7 @@ def _key(number: int) -> bytes:
     return number.to_bytes(4, sys.byteorder)
 
 
-class Kernel:
+class KernelSampler:
     """Our programs in the kernel. A context manager; `close` detaches everything.
 
     Not thread-safe. `statuses` says which probes are attached, `rejected` counts the records that
@@ -84,7 +84,7 @@ class Kernel:
         self._has_stale = False
 
     @classmethod
-    def open(cls, settings: Settings, families: Sequence[Family] = FAMILIES) -> Kernel:
+    def open(cls, settings: Settings, families: Sequence[Family] = FAMILIES) -> KernelSampler:
         """Load and attach; raises `LoadError` if the base family (the first) cannot be.
 
         What else the kernel refuses is told by `statuses`.

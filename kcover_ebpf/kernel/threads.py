@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from kcover_ebpf import wire
 from kcover_ebpf.kernel.maps import BpfMap
 from kcover_ebpf.kernel.objects import Link
 from kcover_ebpf.kernel.probes import LoadedFamily
+from kcover_ebpf.records import wire
 
 _WALK = "walk_threads"
 _VISITS = "sample_threads"

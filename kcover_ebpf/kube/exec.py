@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kcover_ebpf.errors import ApiError, Forbidden, NotFound, Unreachable
-from kcover_ebpf.kube.session import Session
+from kcover_ebpf.kube.client import ApiClient
 
 _STDOUT, _STDERR, _ERROR = 1, 2, 3
 _POLL_S = 1.0
@@ -26,7 +26,7 @@ class Exec:
     """One command under way. A context manager: leaving it ends the connection, and so its input."""
 
     def __init__(
-        self, session: Session, namespace: str, pod: str, container: str, command: Sequence[str]
+        self, session: ApiClient, namespace: str, pod: str, container: str, command: Sequence[str]
     ) -> None:
         """Connect and start it; raises `Forbidden`, `NotFound`, `Unreachable`."""
         self._client = _connect(session, namespace, pod, container, command)
@@ -113,7 +113,7 @@ class Exec:
 
 
 def _connect(
-    session: Session, namespace: str, pod: str, container: str, command: Sequence[str]
+    session: ApiClient, namespace: str, pod: str, container: str, command: Sequence[str]
 ) -> Any:
     from kubernetes.stream import ws_client
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kcover_ebpf.incidents.verdict import Cause, Kind, Verdict, suffices
-from kcover_ebpf.report import culprit_text
+from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind, suffices
+from kcover_ebpf.output.formatting import culprit_text
 
 _NEXT = {
     Cause.STOPPED: "find out who stopped {who}, then let it go on: kill -CONT {pid}",
@@ -46,12 +46,12 @@ _DEVICE_WAIT = (
 
 def next_step(verdict: Verdict) -> str:
     """One sentence for a human, such as which process to look at."""
-    if not verdict.kind.is_fault and verdict.kind is not Kind.SLOW:
-        if verdict.kind is Kind.UNKNOWN and verdict.culprit is not None:
+    if not verdict.kind.is_fault and verdict.kind is not VerdictKind.SLOW:
+        if verdict.kind is VerdictKind.UNKNOWN and verdict.culprit is not None:
             return _JUDGE_YOURSELF.format(who=culprit_text(verdict.culprit))
         if verdict.cause is Cause.DEVICE_WAIT:
             return _DEVICE_WAIT
-        if verdict.kind is Kind.UNKNOWN:
+        if verdict.kind is VerdictKind.UNKNOWN:
             return "look again while it is in trouble; `kcover-ebpf doctor` says what is invisible here"
         return _WORKING.get(verdict.cause, _WATCH)
     culprit = verdict.culprit
@@ -74,18 +74,18 @@ def doubt(verdict: Verdict) -> list[str]:
         said.append("it rests on one kind of evidence only")
     if verdict.kind.is_fault and verdict.culprit is None:
         said.append("no rank stands out, so nobody is named")
-    if verdict.kind is Kind.WORKING and verdict.cause is not Cause.TRAINING:
+    if verdict.kind is VerdictKind.WORKING and verdict.cause is not Cause.TRAINING:
         said.append(
             "the job was seen for some seconds only; a quiet phase that never ends looks like this"
         )
-    if verdict.kind in (Kind.HUNG, Kind.DEADLOCK, Kind.LOST_LINK):
+    if verdict.kind in (VerdictKind.HUNG, VerdictKind.DEADLOCK, VerdictKind.LOST_LINK):
         said.append("this look never saw the job healthy, so it could not compare")
-    if verdict.kind is Kind.UNKNOWN and verdict.cause in _WORK:
+    if verdict.kind is VerdictKind.UNKNOWN and verdict.cause in _WORK:
         said.append(
             "work that takes long, like an evaluation, and work without end look alike from outside"
         )
-    elif verdict.kind is Kind.UNKNOWN and verdict.cause is Cause.DEVICE_WAIT:
+    elif verdict.kind is VerdictKind.UNKNOWN and verdict.cause is Cause.DEVICE_WAIT:
         said.append("a long step and a hang on the devices look alike from outside")
-    elif verdict.kind is Kind.UNKNOWN:
+    elif verdict.kind is VerdictKind.UNKNOWN:
         said.append("what was seen fits no known fault, and no healthy job either")
     return said

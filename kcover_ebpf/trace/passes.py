@@ -7,12 +7,12 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator
 
+from kcover_ebpf.diagnosis import oneshot
+from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
+from kcover_ebpf.diagnosis.snapshot import Finding
+from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind
 from kcover_ebpf.host import procfs
-from kcover_ebpf.incidents import late
-from kcover_ebpf.incidents.afterwards import Glances
-from kcover_ebpf.incidents.finding import Finding
-from kcover_ebpf.incidents.verdict import Cause, Kind, Verdict
-from kcover_ebpf.sensor import Sensor
+from kcover_ebpf.watching.loop import Sensor
 
 PASSES = 12
 """A loop in place can only be told by looking several times: about three seconds."""
@@ -30,7 +30,7 @@ _ALIKE, _SEEN_OFTEN = 5, 4
 _MAY_BE_STORAGE = (Cause.CHECKPOINT, Cause.LOADING)
 
 
-def passes(sensor: Sensor, glances: Glances) -> Iterator[int]:
+def passes(sensor: Sensor, glances: PassHistory) -> Iterator[int]:
     """Close passes, with a pause between them; yields the number of each, from 1. The caller stops."""
     for number in itertools.count(1):
         sensor.examine()
@@ -42,7 +42,7 @@ def passes(sensor: Sensor, glances: Glances) -> Iterator[int]:
 class Patience:
     """Tells when a verdict can be given: when what is found stays the same, and is not just silence."""
 
-    def __init__(self, glances: Glances) -> None:
+    def __init__(self, glances: PassHistory) -> None:
         self._glances = glances
         self._began_s = time.monotonic()
         self._found: deque[tuple[object, ...]] = deque(maxlen=_ALIKE)
@@ -50,9 +50,9 @@ class Patience:
 
     def is_over(self, sensor: Sensor, number: int) -> bool:
         """To be asked after each pass, with its number."""
-        found = late.finding(sensor.job, self._glances)
+        found = oneshot.finding(sensor.job, self._glances)
         seen: tuple[object, ...] = ()
-        if found is not None and found.cause not in late.QUIET:
+        if found is not None and found.cause not in oneshot.QUIET:
             seen = found.kind, found.cause, found.culprit, found.rank
         self._found.append(seen)
         if found is not None and found.kind.is_fault:
@@ -67,20 +67,20 @@ class Patience:
             return True
         if found is not None and found.cause in _MAY_BE_STORAGE and spent_s < STORAGE_S:
             return False
-        if spent_s < BUSY_S and (_computes(found) or late.undecided(sensor.job, self._glances)):
+        if spent_s < BUSY_S and (_computes(found) or oneshot.undecided(sensor.job, self._glances)):
             return False
-        silent = found is not None and found.cause in late.QUIET
-        if silent and late.somebody_waits(sensor.job, self._glances):
+        silent = found is not None and found.cause in oneshot.QUIET
+        if silent and oneshot.somebody_waits(sensor.job, self._glances):
             return False
         return len(set(self._found)) == 1
 
 
 def _computes(found: Finding | None) -> bool:
     # the others may have waited for it longer than has been seen yet
-    return found is not None and (found.kind, found.cause) == (Kind.WORKING, Cause.COMPUTING)
+    return found is not None and (found.kind, found.cause) == (VerdictKind.WORKING, Cause.COMPUTING)
 
 
-def conclude(sensor: Sensor, glances: Glances) -> Verdict:
+def conclude(sensor: Sensor, glances: PassHistory) -> Verdict:
     """The verdict as of now."""
-    finding = late.conclusion(sensor.job, glances)
+    finding = oneshot.conclusion(sensor.job, glances)
     return sensor.tracker.snapshot(sensor.job, procfs.unix_offset_s(), finding)

@@ -6,9 +6,9 @@ import json
 import time
 from collections.abc import Iterable, Sequence
 
-from kcover_ebpf import report
-from kcover_ebpf.trace import edges, groups
-from kcover_ebpf.trace.record import Conclusion, Line, Looked, Row, Stack
+from kcover_ebpf.output import formatting
+from kcover_ebpf.trace import grouping, tcp_connections
+from kcover_ebpf.trace.records import Conclusion, Line, Row, Stack, TraceHeader
 
 _TITLES = ("RANK", "ROLE", "PID/TID", "NAME", "S", "FOR", "CPU", "WAITS IN")
 _MOST_SIDE_ROWS = 20
@@ -97,7 +97,7 @@ class MarkdownView:
         if self._stacks:
             lines += ["### Frames", "", *fenced(stacks(self._stacks))]
         if found is not None and found.edges:
-            lines += ["### Connections", "", *fenced(edges.table(found.edges))]
+            lines += ["### Connections", "", *fenced(tcp_connections.table(found.edges))]
         return lines
 
 
@@ -122,12 +122,12 @@ def merged(lines: Iterable[Line]) -> str:
     return json.dumps(whole, allow_nan=False, separators=(",", ":"))
 
 
-def title(looked: Looked, time_s: float) -> str:
+def title(looked: TraceHeader, time_s: float) -> str:
     """Who looks at what, and when."""
     place = looked.node or looked.host
     pods = f" ({', '.join(looked.pods)})" if looked.pods else ""
     clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_s))
-    return report.printable(f"{looked.job}{pods} on {place}, {clock}")
+    return formatting.printable(f"{looked.job}{pods} on {place}, {clock}")
 
 
 def table(rows: Sequence[Row], *, every_thread: bool = False) -> list[str]:
@@ -137,18 +137,18 @@ def table(rows: Sequence[Row], *, every_thread: bool = False) -> list[str]:
     by_tid = {row.tid: row for row in rows}
     leads = [row for row in rows if row.lead and row.role != "helper"]
     leads = leads or [row for row in rows if row.lead]
-    holders = groups.lock_holders(rows)
+    holders = grouping.lock_holders(rows)
     sides = [row for row in rows if row not in leads]
-    notable = [row for row in sides if row.tid in holders or groups.interesting(row, by_tid)]
-    shown = groups.together(leads, groups.wait_key)
-    shown += groups.together(notable, groups.wait_key)[:_MOST_SIDE_ROWS]
+    notable = [row for row in sides if row.tid in holders or grouping.interesting(row, by_tid)]
+    shown = grouping.together(leads, grouping.wait_key)
+    shown += grouping.together(notable, grouping.wait_key)[:_MOST_SIDE_ROWS]
     counted = {(row.pid, row.tid) for group in shown for row in group}
     rest = [row for row in rows if (row.pid, row.tid) not in counted]
     return [*_aligned([_cells(group) for group in shown]), *_rest(rest)]
 
 
 def _aligned(cells: list[tuple[str, ...]]) -> list[str]:
-    return report.aligned([_TITLES, *cells]) if cells else ["no threads"]
+    return formatting.aligned([_TITLES, *cells]) if cells else ["no threads"]
 
 
 def _cells(group: Sequence[Row]) -> tuple[str, ...]:
@@ -159,7 +159,7 @@ def _cells(group: Sequence[Row]) -> tuple[str, ...]:
     shares = [row.cpu_share for row in group if row.cpu_share is not None]
     pods = sorted({row.pod for row in group if row.pod})
     return (
-        groups.ranks_text([row.rank for row in group]),
+        grouping.ranks_text([row.rank for row in group]),
         first.role if first.lead else f"{first.role} thread",
         number,
         first.comm if len({row.comm for row in group}) == 1 else f"{first.comm}, ...",
@@ -173,7 +173,7 @@ def _cells(group: Sequence[Row]) -> tuple[str, ...]:
 def _spans(spans: Sequence[float]) -> str:
     if not spans:
         return "-"
-    low, high = report.span(min(spans)), report.span(max(spans))
+    low, high = formatting.span(min(spans)), formatting.span(max(spans))
     return low if low == high else f"{low}-{high}"
 
 
@@ -184,7 +184,7 @@ def _percent(shares: Sequence[float]) -> str:
 def _rest(rows: Sequence[Row]) -> list[str]:
     if not rows:
         return []
-    kinds = groups.together(rows, lambda row: row.call or "running")
+    kinds = grouping.together(rows, lambda row: row.call or "running")
     names = [f"{len(group)} in {group[0].call or 'user space'}" for group in reversed(kinds)]
     more = "" if len(names) <= 6 else ", ..."
     return [f"and {len(rows)} other threads: {', '.join(names[:6])}{more}  (--all shows them)"]
@@ -193,11 +193,11 @@ def _rest(rows: Sequence[Row]) -> list[str]:
 def stacks(found: Sequence[Stack]) -> list[str]:
     """The frames of the threads of interest, identical ones once, the odd one out first."""
     lines = []
-    for group in groups.together(found, groups.stack_key):
+    for group in grouping.together(found, grouping.stack_key):
         first = group[0]
         if not (first.python or first.native or first.kernel):
             continue
-        who = groups.ranks_text([each.rank for each in group])
+        who = grouping.ranks_text([each.rank for each in group])
         named = f"rank {who}" if len(group) == 1 else f"ranks {who}"
         where = f"{'' if who == '-' else named + ': '}thread {first.tid}"
         where += f" and {len(group) - 1} more at the same place" if len(group) > 1 else ""
@@ -206,7 +206,7 @@ def stacks(found: Sequence[Stack]) -> list[str]:
             frames: tuple[str, ...] = getattr(first, kind)
             lines += _frames(kind, frames, most)
         lines.append("")
-    return [report.printable(line) for line in lines]
+    return [formatting.printable(line) for line in lines]
 
 
 def _frames(kind: str, frames: Sequence[str], most: int) -> list[str]:
@@ -229,7 +229,7 @@ def connections(found: Conclusion) -> list[str]:
         or each.get("backoff")
     ]
     rest = len(found.edges) - min(len(stuck), _MOST_EDGES)
-    lines = edges.table(stuck[:_MOST_EDGES])
+    lines = tcp_connections.table(stuck[:_MOST_EDGES])
     if not found.edges:
         return []
     if rest:
@@ -249,4 +249,4 @@ def conclusion(found: Conclusion) -> list[str]:
         lines.append(f"  doubt: {'; '.join(found.doubt)}")
     if found.next_step:
         lines.append(f"  next: {found.next_step}")
-    return [report.printable(line) for line in lines]
+    return [formatting.printable(line) for line in lines]

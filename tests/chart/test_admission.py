@@ -11,7 +11,7 @@ REPORTS = "/apis/kcover.io/v1alpha1/namespaces/ml/faultreports"
 INCIDENTS = "/apis/kcover.io/v1alpha1/namespaces/ml/incidents"
 PODS = "/api/v1/namespaces/ml/pods"
 ACK = {"spec": {"sequence": 2, "acks": [{"order": "1", "verb": "Stop", "result": "Done"}]}}
-"""As agent/reporter.py sends it."""
+"""As agent/report_sender.py sends it."""
 KILLED = {"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0]}}
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kcover_ebpf.kube.lease import Elector
-from kcover_ebpf.kube.session import connect
+from kcover_ebpf.kube.client import connect
+from kcover_ebpf.kube.leader_election import LeaderElector
 from tests.chart.release import FULLNAME, Installed, make_pod
 
 ACCOUNT = f"{FULLNAME}-controller"
@@ -25,7 +25,7 @@ def test_the_lease_belongs_to_the_pod_that_leads_and_is_given_back(
         pod = make_pod(installed.plane, installed.namespace, node, ACCOUNT)["metadata"]
         token = installed.plane.token(installed.namespace, ACCOUNT, {"metadata": pod})
         session = connect(str(kubeconfig(installed, tmp_path, token)))
-        elector = Elector(
+        elector = LeaderElector(
             session, installed.namespace, ACCOUNT, pod["name"], time.monotonic, pod["uid"]
         )
         leads = threading.Event()

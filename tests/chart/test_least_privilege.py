@@ -52,13 +52,13 @@ NOT_USED: dict[str, dict[Right, str]] = {
         **dict.fromkeys(OF_OTHER_KINDS, "another kind of job (tests/cluster/test_kinds.py)"),
         **dict.fromkeys(
             OF_NODES,
-            "cordon, taint and condition of a node with a device fault (tests/unit/test_nodes.py)",
+            "cordon, taint and condition of a node with a device fault (tests/unit/test_node_plan.py)",
         ),
         **dict.fromkeys(
-            OF_DEVICES, "a device fault where devices come by DRA (tests/unit/test_nodes.py)"
+            OF_DEVICES, "a device fault where devices come by DRA (tests/unit/test_node_plan.py)"
         ),
         Right("deletecollection", "", "pods"): "gangs of more than 20 pods (tools/clusterbench)",
-        Right("delete", "kcover.io", "incidents"): "after a week (tests/unit/test_archive.py)",
+        Right("delete", "kcover.io", "incidents"): "after a week (tests/unit/test_incident_gc.py)",
     },
 }
 

@@ -17,7 +17,7 @@ from tests.chart.control_plane import ControlPlane, User
 from tests.chart.release import Installed, make_pod
 from tests.chart.rights import AGENT, AT_HOME, CONTROLLER, Right
 
-RESTART = Path(__file__).resolve().parents[2] / "kcover_ebpf/cluster/restart.toml"
+RESTART = Path(__file__).resolve().parents[2] / "kcover_ebpf/recovery/methods.toml"
 
 
 EVERYWHERE = {"agent": AGENT, "controller": CONTROLLER}

@@ -14,13 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from kcover_ebpf.cluster import order, report
-from kcover_ebpf.cluster.kinds import selects
-from kcover_ebpf.cluster.order import Verb
-from kcover_ebpf.cluster.pods import pod_of
-from kcover_ebpf.cluster.report import Ack, AckResult, FaultReport, JobRef, PodRef, RankPicture
+from kcover_ebpf.api import fault_report, order
+from kcover_ebpf.api.fault_report import Ack, AckResult, FaultReport, JobRef, PodRef, RankSnapshot
+from kcover_ebpf.api.job_kinds import selects
+from kcover_ebpf.api.order import Verb
+from kcover_ebpf.api.pods import pod_of
 from kcover_ebpf.errors import ApiError
-from kcover_ebpf.kube.session import Session
+from kcover_ebpf.kube.client import ApiClient
 
 _PERIOD_S = 0.1
 
@@ -56,7 +56,7 @@ class AgentDouble:
     """The agents of all nodes, for one gang."""
 
     def __init__(
-        self, session: Session, namespace: str, selector: Mapping[str, str], kind: str
+        self, session: ApiClient, namespace: str, selector: Mapping[str, str], kind: str
     ) -> None:
         self._session, self._namespace = session, namespace
         self._selector, self._kind = dict(selector), kind
@@ -166,14 +166,14 @@ class AgentDouble:
         )
         digest = hashlib.sha256(str(sorted(self._selector.items())).encode()).hexdigest()[:6]
         name = f"double-{digest}.{node}"
-        body = report.object_of(said, self._namespace, name)
+        body = fault_report.object_of(said, self._namespace, name)
         path = f"/apis/kcover.io/v1alpha1/namespaces/{self._namespace}/faultreports/{name}"
         self._session.apply(path, body, "kcover-agent")
 
-    def _rank(self, pod: dict[str, Any], index: int) -> RankPicture:
+    def _rank(self, pod: dict[str, Any], index: int) -> RankSnapshot:
         culprit = pod["metadata"]["name"] == self.fault
         age_s = time.time() - self._since_s
-        return RankPicture(
+        return RankSnapshot(
             pod_uid=pod["metadata"]["uid"],
             pid=1000 + index,
             role="rank",

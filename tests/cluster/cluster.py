@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kcover_ebpf.kube.session import Session, connect
+from kcover_ebpf.kube.client import ApiClient, connect
 from tests import skips
 
 JOBS = Path(__file__).with_name("jobs")
@@ -194,7 +194,7 @@ class Namespace:
 
 
 @cache
-def _session(kubeconfig: Path) -> Session:
+def _session(kubeconfig: Path) -> ApiClient:
     return connect(str(kubeconfig))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from kcover_ebpf.kube.session import connect
+from kcover_ebpf.kube.client import connect
 from tests.cluster.agent_double import AgentDouble
 from tests.cluster.cluster import JOBS, Namespace
 from tests.cluster.kinds import KINDS

@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from kcover_ebpf.cluster import times
+from kcover_ebpf.api import rfc3339
 from kcover_ebpf.errors import ApiError
-from kcover_ebpf.kube.session import connect
+from kcover_ebpf.kube.client import connect
 from tests.cluster.cluster import ROOT, Cluster
 from tests.vm.guest import Guest, GuestError
 
@@ -178,4 +178,4 @@ def _now() -> str:
 
 
 def _micro() -> str:
-    return times.to_text(time.time())
+    return rfc3339.to_text(time.time())

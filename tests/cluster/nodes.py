@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kcover_ebpf.cluster.nodes import view_of
-from kcover_ebpf.controller.nodes import release
-from kcover_ebpf.kube.session import connect
+from kcover_ebpf.controller.node_reconciler import release
+from kcover_ebpf.kube.client import connect
+from kcover_ebpf.recovery.node_plan import view_of
 from tests.cluster.cluster import Cluster, ClusterError, Namespace
 
 

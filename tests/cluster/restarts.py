@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kcover_ebpf.cluster.restart import Restart, at, restarts
+from kcover_ebpf.recovery.methods import RestartMethod, at, restarts
 from tests.cluster.agent_double import AgentDouble, is_first, processes
 from tests.cluster.cluster import ClusterError, Namespace, until
 
@@ -136,19 +136,19 @@ def ways(incident: Mapping[str, Any]) -> list[str]:
 
 def moment(incident: Mapping[str, Any], phase: str) -> float:
     """When a phase was entered first; unix seconds."""
-    from kcover_ebpf.cluster.times import from_text
+    from kcover_ebpf.api.rfc3339 import from_text
 
     lines = incident["status"]["timeline"]
     return from_text(next(each["time"] for each in lines if each["phase"] == phase))
 
 
-def counters(namespace: Namespace, row: Restart, name: str) -> dict[str, object]:
+def counters(namespace: Namespace, row: RestartMethod, name: str) -> dict[str, object]:
     """What a restart must not move, as it stands on the object."""
     raw = namespace.get(f"{row.plural}.{row.group}" if row.group else row.plural, name)[0]
     return {".".join(keys): at(raw, keys) for keys in row.counters}
 
 
-def row_of(api_version: str, kind: str) -> Restart:
+def row_of(api_version: str, kind: str) -> RestartMethod:
     """The row of the table; it must be there."""
     found = restarts().find(api_version, kind)
     assert found is not None

@@ -20,9 +20,9 @@ import pytest
 import yaml
 
 from kcover_ebpf.agent.containers import Containers, is_stopped, processes
-from kcover_ebpf.cluster.pods import Pod, pod_of
-from kcover_ebpf.cluster.policy import ARMED
-from kcover_ebpf.cluster.times import from_text
+from kcover_ebpf.api.fault_policy import ARMED
+from kcover_ebpf.api.pods import Pod, pod_of
+from kcover_ebpf.api.rfc3339 import from_text
 from tests.cluster import agents
 from tests.cluster.agents import Agent
 from tests.cluster.cluster import JOBS, ROOT, TRAIN, Cluster, Namespace, until

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kcover_ebpf.cluster.times import from_text
+from kcover_ebpf.api.rfc3339 import from_text
 from tests.cluster import monitoring
 from tests.cluster.cluster import ROOT, Namespace
 from tests.cluster.installed import NAMESPACE, Release

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.cluster.restart import at
+from kcover_ebpf.recovery.methods import at
 from tests.cluster.cluster import Cluster, Namespace
 from tests.cluster.crowd import AT_ONCE, Crowd, Scenario, asked_for, crowd
 from tests.cluster.kinds import (

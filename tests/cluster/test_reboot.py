@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from kcover_ebpf.cluster.times import from_text
+from kcover_ebpf.api.rfc3339 import from_text
 from tests.cluster.agents import Agent
 from tests.cluster.cluster import Namespace, until
 from tests.cluster.kinds import KINDS, rank_pods, start, wait_for_training, wait_until_learned

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kcover_ebpf.host import cgroups, trees
+from kcover_ebpf.host import cgroups, process_tree
 
 COMMAND = str(Path(sys.executable).with_name("kcover-ebpf"))
 PYTHON = "/usr/bin/python3"
@@ -34,7 +34,7 @@ def own_group(pid: int) -> Path:
 
 
 def is_alive(pid: int) -> bool:
-    stat = trees.read_stat(pid)
+    stat = process_tree.read_stat(pid)
     return stat is not None and stat.alive
 
 

@@ -3,7 +3,7 @@ from collections.abc import Iterator
 import pytest
 
 from kcover_ebpf.kernel.probes import FAMILIES
-from kcover_ebpf.kernel.sampler import Kernel
+from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
 
 # Threads are sampled in one of two ways, so what is tested about them is tested in both.
@@ -17,10 +17,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
-def kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
+def kernel(request: pytest.FixtureRequest) -> Iterator[KernelSampler]:
     """Our programs, loaded; "visits" is how kernels before 6.7 sample threads."""
     families = [one for one in FAMILIES if request.param == "walk" or one.name != "walk"]
-    with Kernel.open(Settings(), families) as opened:
+    with KernelSampler.open(Settings(), families) as opened:
         assert all(status.attached for status in opened.statuses), opened.statuses
         yield opened
         assert not opened.rejected

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.kernel.sampler import Kernel
+from kcover_ebpf.kernel.sampler import KernelSampler
 from tests.skips import ROOT
 
 FIRINGS = 23
@@ -97,7 +97,7 @@ def running(*command: str) -> Iterator[Running]:
         one.end()
 
 
-def events(kernel: Kernel, count: int, *kinds: type[T]) -> list[T]:
+def events(kernel: KernelSampler, count: int, *kinds: type[T]) -> list[T]:
     """Wait for `count` facts of some kinds, then a little more: one too many is seen as well."""
     found: list[T] = []
     deadline = time.monotonic() + DEADLINE_S

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kcover_ebpf.host import cgroups
-from kcover_ebpf.kube.watch import Change, Event
+from kcover_ebpf.kube.reflector import Change, Event
 
 NODE = "node1"
 LABEL = "training.kubeflow.org/job-name"

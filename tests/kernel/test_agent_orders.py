@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from kcover_ebpf.agent.containers import Containers, Found
-from kcover_ebpf.agent.ledger import Ledger
-from kcover_ebpf.agent.orders import Evidence, Executor, Listeners
-from kcover_ebpf.agent.registry import Registry
-from kcover_ebpf.cluster.kinds import Gang
-from kcover_ebpf.cluster.order import Order, OrderedIncident, Verb
-from kcover_ebpf.cluster.report import Ack, AckResult
-from kcover_ebpf.cluster.times import from_text
+from kcover_ebpf.agent.order_executor import BundleWriter, Listeners, OrderExecutor
+from kcover_ebpf.agent.order_journal import OrderJournal
+from kcover_ebpf.agent.pod_registry import PodRegistry
+from kcover_ebpf.api.fault_report import Ack, AckResult
+from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.api.order import Order, OrderedIncident, Verb
+from kcover_ebpf.api.rfc3339 import from_text
 from kcover_ebpf.host import cgroups
 
 from .pods import LABEL, NODE, FakePod, kubelet_root, state_of
@@ -44,15 +44,15 @@ class Bench:
     pods: list[FakePod] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.registry = Registry(NODE)
+        self.registry = PodRegistry(NODE)
         self.executor = self.new_executor()
 
-    def new_executor(self) -> Executor:
+    def new_executor(self) -> OrderExecutor:
         """As after a restart of the agent: only the disk remembers."""
 
-        def keep(gang: Gang, found: Sequence[Found]) -> Evidence:
+        def keep(gang: Gang, found: Sequence[Found]) -> BundleWriter:
             states = "".join(pod.states() for pod in self.pods)
-            return Evidence("/bundle", lambda: self.evidence.append(states))
+            return BundleWriter("/bundle", lambda: self.evidence.append(states))
 
         listeners = Listeners(
             acked=lambda _, ack: self.acks.append(ack),
@@ -60,10 +60,10 @@ class Bench:
             evidence=keep,
             passed_over=self.said.append,
         )
-        return Executor(
+        return OrderExecutor(
             self.registry,
             Containers([self.root]),
-            Ledger(self.folder / "orders.json"),
+            OrderJournal(self.folder / "orders.json"),
             listeners,
             lambda: self.now_s,
         )
@@ -366,7 +366,7 @@ def test_an_agent_that_ends_while_it_keeps_evidence_leaves_nobody_stopped(bench:
         done.wait(20)
 
     bench.executor._tell = replace(
-        bench.executor._tell, evidence=lambda _gang, _found: Evidence("/bundle", write)
+        bench.executor._tell, evidence=lambda _gang, _found: BundleWriter("/bundle", write)
     )
     thread = threading.Thread(target=bench.order, args=(Verb.STOP,), daemon=True)
     thread.start()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kcover_ebpf.facts import OomKill, ProcessExec, ProcessExit, ProcessFork, SignalSent
-from kcover_ebpf.kernel.sampler import Kernel
+from kcover_ebpf.facts.kernel import OomKill, ProcessExec, ProcessExit, ProcessFork, SignalSent
+from kcover_ebpf.kernel.sampler import KernelSampler
 from tests.kernel.helpers import FIRINGS, Running, events, of_kind, program, running, until
 
 
@@ -36,7 +36,7 @@ def nursery(count: int, *command: str) -> Iterator[Running]:
         ("leader-first", 5, 0),
     ],
 )
-def test_exits(kernel: Kernel, how: str, exit_code: int, by_signal: int) -> None:
+def test_exits(kernel: KernelSampler, how: str, exit_code: int, by_signal: int) -> None:
     with nursery(FIRINGS, program("exits"), how) as parent:
         kernel.watch(parent.pid)
         parent.say()
@@ -49,7 +49,7 @@ def test_exits(kernel: Kernel, how: str, exit_code: int, by_signal: int) -> None
     assert (exits[-1].exit_code, exits[-1].signal) == (0, 0)
 
 
-def test_children_are_watched_from_their_birth(kernel: Kernel) -> None:
+def test_children_are_watched_from_their_birth(kernel: KernelSampler) -> None:
     """Grandchildren too: a shell runs the program, and only the shell's parent was watched."""
     shell = f"{program('exits')} 7; exit 9"
     with nursery(FIRINGS, "/bin/sh", "-c", shell) as parent:
@@ -72,7 +72,7 @@ def test_children_are_watched_from_their_birth(kernel: Kernel) -> None:
     assert [codes[pid] for pid in grandchildren] == [7] * FIRINGS
 
 
-def test_nothing_is_told_about_others(kernel: Kernel) -> None:
+def test_nothing_is_told_about_others(kernel: KernelSampler) -> None:
     with nursery(FIRINGS, program("exits"), "abort") as parent:
         parent.say()
         assert len(parent.rest()) == FIRINGS
@@ -80,7 +80,7 @@ def test_nothing_is_told_about_others(kernel: Kernel) -> None:
         assert [type(fact).__name__ for fact in kernel.sample([parent.pid])] == ["Tick"]
 
 
-def test_unwatched_is_forgotten(kernel: Kernel) -> None:
+def test_unwatched_is_forgotten(kernel: KernelSampler) -> None:
     with nursery(1, program("exits"), "abort") as parent:
         kernel.watch(parent.pid)
         kernel.sample([parent.pid])
@@ -91,7 +91,7 @@ def test_unwatched_is_forgotten(kernel: Kernel) -> None:
         assert len(kernel.sample([parent.pid])) == 1
 
 
-def test_stop_and_continue_name_the_sender(kernel: Kernel) -> None:
+def test_stop_and_continue_name_the_sender(kernel: KernelSampler) -> None:
     with running(program("crowd"), "threads", "3") as target:
         assert target.line() == "3"
         kernel.watch(target.pid)
@@ -113,7 +113,7 @@ def test_stop_and_continue_name_the_sender(kernel: Kernel) -> None:
     ("how", "number", "from_kernel"),
     [("abort", signal.SIGABRT, False), ("segfault", signal.SIGSEGV, True)],
 )
-def test_fatal_signals(kernel: Kernel, how: str, number: int, from_kernel: bool) -> None:
+def test_fatal_signals(kernel: KernelSampler, how: str, number: int, from_kernel: bool) -> None:
     with nursery(FIRINGS, program("exits"), how) as parent:
         kernel.watch(parent.pid)
         parent.say()
@@ -141,7 +141,7 @@ def small_memory() -> str:
     pytest.skip("needs memory: no memory controller of cgroups")
 
 
-def test_victims_of_the_oom_killer(kernel: Kernel, small_memory: str) -> None:
+def test_victims_of_the_oom_killer(kernel: KernelSampler, small_memory: str) -> None:
     shell = f"{small_memory}; exec {program('hog')}"
     with nursery(FIRINGS, "/bin/sh", "-c", shell) as parent:
         kernel.watch(parent.pid)
@@ -164,7 +164,7 @@ def _removed(group: Path) -> bool:
     return True
 
 
-def test_an_exec_changes_the_name(kernel: Kernel) -> None:
+def test_an_exec_changes_the_name(kernel: KernelSampler) -> None:
     code = "import os, sys; print(); sys.stdin.readline(); os.execv('/bin/sleep', ['sleep', '0'])"
     with running(sys.executable, "-uc", code) as target:
         target.line()
@@ -176,7 +176,7 @@ def test_an_exec_changes_the_name(kernel: Kernel) -> None:
     assert [fact.comm for fact in of_kind(facts, ProcessExit)] == ["sleep"]
 
 
-def test_faults_that_a_process_handles_are_not_told(kernel: Kernel) -> None:
+def test_faults_that_a_process_handles_are_not_told(kernel: KernelSampler) -> None:
     with running(program("handled"), "1000") as target:
         kernel.watch(target.pid)
         target.say()

@@ -4,16 +4,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from kcover_ebpf.device_facts import DriverLine
+from kcover_ebpf.facts.devices import DriverLine
 from kcover_ebpf.hardware import families
 from kcover_ebpf.kernel.probes import load_family
-from kcover_ebpf.kernel.sampler import Kernel
+from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
 from tests.kernel.helpers import FIRINGS
 
 
 @pytest.fixture
-def watched(kernel: Kernel) -> Iterator[Kernel]:
+def watched(kernel: KernelSampler) -> Iterator[KernelSampler]:
     loaded = load_family(families.LOG, kernel.maps, Settings())
     assert "on_console" in loaded.links, loaded.statuses
     yield kernel
@@ -25,7 +25,7 @@ def _print(text: str) -> None:
         log.write(f"<7>{text}\n")
 
 
-def _told(kernel: Kernel) -> list[str]:
+def _told(kernel: KernelSampler) -> list[str]:
     facts = kernel.wait(0)
     return [fact.text for fact in facts if isinstance(fact, DriverLine) and "#" in fact.text]
 
@@ -35,7 +35,9 @@ def _told(kernel: Kernel) -> list[str]:
     ["", "[    0.000000] ", "[12345.678901][ T123] ", "[12345.678901][    T1] "],
     ids=["no stamp", "a time", "a time and a thread", "a time and the first thread"],
 )
-def test_a_line_is_told_without_the_stamp_of_older_kernels(watched: Kernel, stamp: str) -> None:
+def test_a_line_is_told_without_the_stamp_of_older_kernels(
+    watched: KernelSampler, stamp: str
+) -> None:
     lines = [f"kcover-ebpf test #{number}" for number in range(FIRINGS)]
     for line in lines:
         _print(stamp + line)
@@ -52,14 +54,14 @@ def test_a_line_is_told_without_the_stamp_of_older_kernels(watched: Kernel, stam
         "[12345.678901]kcover-ebpf #5",
     ],
 )
-def test_other_lines_are_not_told(watched: Kernel, line: str) -> None:
+def test_other_lines_are_not_told(watched: KernelSampler, line: str) -> None:
     _print(line)
     _print("pcieport 0000:5d:00.0: pciehp: Slot(7): Link Down #6")
     assert _told(watched) == ["pcieport 0000:5d:00.0: pciehp: Slot(7): Link Down #6"]
 
 
 def test_a_driver_that_prints_in_a_loop_has_a_budget_and_a_fault_one_of_its_own(
-    watched: Kernel,
+    watched: KernelSampler,
 ) -> None:
     lost = watched.lost_counts["messages"]
     for number in range(200):

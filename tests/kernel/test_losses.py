@@ -7,18 +7,25 @@ import subprocess
 from collections import Counter
 from dataclasses import replace
 
-from kcover_ebpf.facts import Fact, ProcessExit, ProcessFork, ProcessTotals, ThreadSample, Tick
+from kcover_ebpf.facts.kernel import (
+    Fact,
+    ProcessExit,
+    ProcessFork,
+    ProcessTotals,
+    ThreadSample,
+    Tick,
+)
 from kcover_ebpf.hardware import families
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.probes import FAMILIES, load_family
-from kcover_ebpf.kernel.sampler import Kernel
+from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
 from tests.kernel.helpers import FIRINGS, of_kind, program, running
 
 TINY = replace(Settings(), ring_bytes=os.sysconf("SC_PAGE_SIZE"))
 
 
-def drained(kernel: Kernel) -> list[Fact]:
+def drained(kernel: KernelSampler) -> list[Fact]:
     facts: list[Fact] = []
     while more := kernel.wait(0.1):
         facts += more
@@ -28,7 +35,7 @@ def drained(kernel: Kernel) -> list[Fact]:
 def test_an_exit_without_room_is_told_at_the_next_pass_with_its_status() -> None:
     rounds = 10 * FIRINGS
     with (
-        Kernel.open(TINY) as kernel,
+        KernelSampler.open(TINY) as kernel,
         running(program("repeat"), str(rounds), program("exits"), "7") as parent,
     ):
         assert parent.line() == "ready"
@@ -49,7 +56,7 @@ def test_an_exit_without_room_is_told_at_the_next_pass_with_its_status() -> None
 
 def test_lines_of_drivers_leave_room_for_exits() -> None:
     settings = replace(TINY, ring_bytes=4 * TINY.ring_bytes)
-    with Kernel.open(settings) as kernel:
+    with KernelSampler.open(settings) as kernel:
         loaded = load_family(families.LOG, kernel.maps, settings)
         children = [subprocess.Popen(["sleep", "60"]) for _ in range(FIRINGS)]
         try:
@@ -79,7 +86,7 @@ def test_lines_of_drivers_leave_room_for_exits() -> None:
 def test_threads_without_room_are_counted_once_and_name_their_process() -> None:
     settings = replace(Settings(), max_threads=100)
     with (
-        Kernel.open(settings) as kernel,
+        KernelSampler.open(settings) as kernel,
         running(program("crowd"), "threads", "199") as crowded,
         running(program("crowd"), "threads", "7") as small,
     ):
@@ -98,7 +105,7 @@ def test_threads_without_room_are_counted_once_and_name_their_process() -> None:
 def test_an_end_that_nothing_announced_is_found_by_the_passes() -> None:
     # as where the kernel refuses the probe of exits, or has no memory to keep one
     families_left = [one for one in FAMILIES if one.name != "lifecycle"]
-    with Kernel.open(Settings(), families_left) as kernel:
+    with KernelSampler.open(Settings(), families_left) as kernel:
         children = [subprocess.Popen(["sleep", "60"]) for _ in range(3)]
         for child in children:
             kernel.watch(Pid(child.pid))
@@ -116,7 +123,7 @@ def test_an_end_that_nothing_announced_is_found_by_the_passes() -> None:
 
 def test_a_process_without_room_is_watched_when_there_is_room_again() -> None:
     with (
-        Kernel.open(Settings()) as kernel,
+        KernelSampler.open(Settings()) as kernel,
         running(program("crowd"), "threads", "1") as target,
     ):
         target.line()
@@ -133,7 +140,7 @@ def test_a_process_without_room_is_watched_when_there_is_room_again() -> None:
     assert [one.pid for one in of_kind(passes[-1], ProcessTotals)] == [target.pid]
 
 
-def fill_shares(kernel: Kernel, **counts: int) -> None:
+def fill_shares(kernel: KernelSampler, **counts: int) -> None:
     """Have every control group appear to hold so many processes or threads, until the next pass."""
     groups = kernel.maps["cgroups"]
     for key, value in list(groups.items()):
@@ -144,7 +151,7 @@ def fill_shares(kernel: Kernel, **counts: int) -> None:
 
 def test_a_control_group_that_forks_without_end_leaves_room_for_others() -> None:
     with (
-        Kernel.open(Settings()) as kernel,
+        KernelSampler.open(Settings()) as kernel,
         running(program("repeat"), str(FIRINGS), program("exits"), "7") as parent,
     ):
         assert parent.line() == "ready"
@@ -163,7 +170,7 @@ def test_a_control_group_that_forks_without_end_leaves_room_for_others() -> None
 
 def test_the_share_of_a_control_group_is_counted_anew_at_each_pass() -> None:
     with (
-        Kernel.open(Settings()) as kernel,
+        KernelSampler.open(Settings()) as kernel,
         running(program("crowd"), "threads", "199") as crowded,
         running(program("crowd"), "threads", "1") as small,
     ):

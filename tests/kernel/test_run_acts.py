@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.host import cgroups, ending
+from kcover_ebpf.host import cgroups, terminate
 from kcover_ebpf.host.cgroups import CgroupTarget
 from tests.kernel.command import COMMAND, PYTHON, done, is_alive, run, until
 
@@ -176,7 +176,7 @@ def group() -> Iterator[Path]:
     path = cgroups.make_for_job("kcover-test-job", os.getpid())
     assert path is not None
     yield path
-    ending.kill_whole(CgroupTarget(path, "").pids, None, 5.0)
+    terminate.kill_whole(CgroupTarget(path, "").pids, None, 5.0)
     until(lambda: cgroups.remove(path), "the group to be empty")
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from kcover_ebpf.errors import LoadError
-from kcover_ebpf.facts import ProcessExit, ThreadSample, Tick
+from kcover_ebpf.facts.kernel import ProcessExit, ThreadSample, Tick
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel import probes
 from kcover_ebpf.kernel.capabilities import KEPT
-from kcover_ebpf.kernel.sampler import Kernel
+from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
 from tests.kernel.helpers import events, of_kind, program, running, until
 from tests.skips import ROOT
@@ -46,7 +46,7 @@ def outcome(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_ticks(kernel: Kernel) -> None:
+def test_ticks(kernel: KernelSampler) -> None:
     first = of_kind(kernel.sample([]), Tick)[0]
     assert (first.period_ns, first.lost_count, first.late) == (0, 0, False)
     time.sleep(0.1)
@@ -60,7 +60,7 @@ def test_ticks(kernel: Kernel) -> None:
     assert of_kind(kernel.sample([]), Tick)[0].late
 
 
-def test_waiting_ends_with_the_first_event(kernel: Kernel) -> None:
+def test_waiting_ends_with_the_first_event(kernel: KernelSampler) -> None:
     with running(program("crowd"), "threads", "1") as target:
         target.line()
         kernel.watch(target.pid)
@@ -73,8 +73,11 @@ def test_waiting_ends_with_the_first_event(kernel: Kernel) -> None:
         assert time.monotonic() - began < 1.0
 
 
-def test_two_sensors_do_not_disturb_each_other(kernel: Kernel) -> None:
-    with Kernel.open(Settings()) as other, running(program("crowd"), "threads", "7") as target:
+def test_two_sensors_do_not_disturb_each_other(kernel: KernelSampler) -> None:
+    with (
+        KernelSampler.open(Settings()) as other,
+        running(program("crowd"), "threads", "7") as target,
+    ):
         target.line()
         for one in (kernel, other):
             one.watch(target.pid)
@@ -90,7 +93,7 @@ def test_a_restarted_sensor_knows_how_long_threads_wait() -> None:
         since = []
         for _ in range(2):
             time.sleep(0.3)
-            with Kernel.open(Settings()) as kernel:
+            with KernelSampler.open(Settings()) as kernel:
                 kernel.watch(target.pid)
                 samples = of_kind(kernel.sample([]), ThreadSample)
             since.append({one.tid: one.site_since_ns for one in samples})
@@ -128,7 +131,7 @@ def test_nothing_stays_however_it_ends(number: int) -> None:
 
 def test_closing_gives_everything_back() -> None:
     before = _kernel_objects(os.getpid())
-    with Kernel.open(Settings()) as kernel:
+    with KernelSampler.open(Settings()) as kernel:
         kernel.watch(me := Pid(os.getpid()))
         kernel.sample([me])
         assert len(_kernel_objects(os.getpid()) - before) > 10
@@ -238,7 +241,7 @@ def test_a_refused_base_is_an_error_of_one_line(
     held = _kernel_objects(os.getpid())
     base = probes.Family("family", FAMILY.probes, required=True)
     with pytest.raises(LoadError) as caught:
-        Kernel.open(Settings(), [base])
+        KernelSampler.open(Settings(), [base])
     assert len(str(caught.value).splitlines()) == 1
     assert caught.value.exit_code == 3
     assert _kernel_objects(os.getpid()) == held

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.facts import ProcessTotals, SocketSample, ThreadSample, Tick
+from kcover_ebpf.facts.kernel import ProcessTotals, SocketSample, ThreadSample, Tick
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.kernel.sampler import Kernel
+from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
 from tests.kernel.helpers import FIRINGS, of_kind, program, running
 
@@ -17,7 +17,7 @@ MANY = 10_000
 CONNECTIONS = 4_000
 
 
-def test_ten_thousand_threads(kernel: Kernel) -> None:
+def test_ten_thousand_threads(kernel: KernelSampler) -> None:
     with running(program("crowd"), "threads", str(MANY)) as target:
         if (made := int(target.line())) < MANY:
             pytest.skip(f"needs threads: this machine gives {made} to a process")
@@ -31,13 +31,14 @@ def test_ten_thousand_threads(kernel: Kernel) -> None:
     for facts in (first, second, third):
         assert of_kind(facts, ProcessTotals)[0].thread_count == MANY + 1
         assert of_kind(facts, Tick)[0].lost_count == 0
-    assert len(of_kind(second, ThreadSample)) == 0
+    # the first thread may only have fallen asleep between the two
+    assert {one.tid for one in of_kind(second, ThreadSample)} <= {target.pid}
     # More than fits into the iterator's buffer at once: the kernel calls twice where it was full.
     assert {one.tid for one in of_kind(third, ThreadSample)} == {one.tid for one in samples}
     assert of_kind(third, ProcessTotals)[0].cpu_ns < 100_000_000
 
 
-def test_ten_thousand_descriptors(kernel: Kernel) -> None:
+def test_ten_thousand_descriptors(kernel: KernelSampler) -> None:
     with running(program("crowd"), "files", str(MANY)) as target:
         assert int(target.line()) == MANY
         kernel.watch(target.pid)
@@ -48,7 +49,7 @@ def test_ten_thousand_descriptors(kernel: Kernel) -> None:
     assert took_s < 0.5
 
 
-def test_thousands_of_connections(kernel: Kernel) -> None:
+def test_thousands_of_connections(kernel: KernelSampler) -> None:
     with running(program("crowd"), "sockets", str(CONNECTIONS)) as target:
         assert int(target.line()) == CONNECTIONS
         kernel.watch(target.pid)
@@ -64,7 +65,7 @@ def test_lost_records_are_counted() -> None:
     settings = replace(Settings(), ring_bytes=os.sysconf("SC_PAGE_SIZE"))
     rounds = 10 * FIRINGS
     with (
-        Kernel.open(settings) as kernel,
+        KernelSampler.open(settings) as kernel,
         running(program("repeat"), str(rounds), program("exits"), "0") as parent,
     ):
         assert parent.line() == "ready"
@@ -86,7 +87,7 @@ def test_lost_records_are_counted() -> None:
 def test_threads_beyond_the_capacity_are_counted() -> None:
     settings = replace(Settings(), max_threads=100)
     with (
-        Kernel.open(settings) as kernel,
+        KernelSampler.open(settings) as kernel,
         running(program("crowd"), "threads", "199") as target,
     ):
         target.line()
@@ -98,7 +99,7 @@ def test_threads_beyond_the_capacity_are_counted() -> None:
 
 def test_threads_of_the_dead_and_the_unwatched_make_room() -> None:
     settings = replace(Settings(), max_threads=100)
-    with Kernel.open(settings) as kernel:
+    with KernelSampler.open(settings) as kernel:
         for _ in range(3):
             with running(program("crowd"), "threads", "79") as target:
                 target.line()
@@ -114,7 +115,7 @@ def test_threads_of_the_dead_and_the_unwatched_make_room() -> None:
                 assert of_kind(kernel.sample([]), Tick)[0].lost_count == 0
 
 
-def test_processes_beyond_the_capacity_are_counted(kernel: Kernel) -> None:
+def test_processes_beyond_the_capacity_are_counted(kernel: KernelSampler) -> None:
     # Numbers no process has; the table cannot know.
     for number in range(16_384 + FIRINGS):
         kernel.watch(Pid(2**22 + number))

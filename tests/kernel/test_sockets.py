@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kcover_ebpf.facts import (
+from kcover_ebpf.facts.kernel import (
     DescriptorSample,
     Fact,
     SocketSample,
@@ -18,7 +18,7 @@ from kcover_ebpf.facts import (
     Tick,
 )
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.kernel.sampler import Kernel
+from kcover_ebpf.kernel.sampler import KernelSampler
 from tests.kernel.helpers import FIRINGS, of_kind, program, running, until
 from tests.skips import ROOT
 
@@ -57,12 +57,12 @@ def inode(one: socket.socket | int) -> int:
     return os.fstat(one if isinstance(one, int) else one.fileno()).st_ino
 
 
-def edges(kernel: Kernel, pid: Pid = ME) -> dict[int, SocketSample]:
+def edges(kernel: KernelSampler, pid: Pid = ME) -> dict[int, SocketSample]:
     """A pass; the sockets of the process that were sent, by inode."""
     return {one.inode: one for one in of_kind(kernel.sample([pid]), SocketSample)}
 
 
-def test_both_ends_of_a_connection(kernel: Kernel, pair: Pair) -> None:
+def test_both_ends_of_a_connection(kernel: KernelSampler, pair: Pair) -> None:
     kernel.watch(ME)
     pair.near.send(b"x" * 100)
     pair.far.recv(40)
@@ -89,7 +89,9 @@ def test_both_ends_of_a_connection(kernel: Kernel, pair: Pair) -> None:
     ],
     ids=["IPv6", "IPv4 on an IPv6 socket", "IPv4"],
 )
-def test_families(kernel: Kernel, host: str, to: str | None, local: str, remote: str) -> None:
+def test_families(
+    kernel: KernelSampler, host: str, to: str | None, local: str, remote: str
+) -> None:
     made = Pair(host, to)
     kernel.watch(ME)
     try:
@@ -100,7 +102,7 @@ def test_families(kernel: Kernel, host: str, to: str | None, local: str, remote:
     assert far.remote[0] == remote
 
 
-def test_only_what_moved_is_sent(kernel: Kernel, pair: Pair) -> None:
+def test_only_what_moved_is_sent(kernel: KernelSampler, pair: Pair) -> None:
     kernel.watch(ME)
     first = edges(kernel)
     assert {inode(pair.near), inode(pair.far), inode(pair.listener)} <= set(first)
@@ -119,7 +121,7 @@ def test_only_what_moved_is_sent(kernel: Kernel, pair: Pair) -> None:
     assert edges(kernel) == {}
 
 
-def test_processes_that_were_not_asked_for(kernel: Kernel, pair: Pair) -> None:
+def test_processes_that_were_not_asked_for(kernel: KernelSampler, pair: Pair) -> None:
     with running(program("crowd"), "sockets", "1") as other:
         other.line()
         kernel.watch(ME)
@@ -129,7 +131,7 @@ def test_processes_that_were_not_asked_for(kernel: Kernel, pair: Pair) -> None:
         }
 
 
-def test_a_process_that_is_gone_has_no_descriptors(kernel: Kernel) -> None:
+def test_a_process_that_is_gone_has_no_descriptors(kernel: KernelSampler) -> None:
     with running(program("crowd"), "sockets", "1") as target:
         target.line()
         kernel.watch(target.pid)
@@ -139,7 +141,7 @@ def test_a_process_that_is_gone_has_no_descriptors(kernel: Kernel) -> None:
         kernel.wait(0.1)
 
 
-def test_when_data_was_last_sent(kernel: Kernel, pair: Pair) -> None:
+def test_when_data_was_last_sent(kernel: KernelSampler, pair: Pair) -> None:
     kernel.watch(ME)
     for _ in range(3):
         pair.near.send(b"x")
@@ -150,7 +152,7 @@ def test_when_data_was_last_sent(kernel: Kernel, pair: Pair) -> None:
         assert sample[inode(pair.far)].last_receive_ns == pytest.approx(sent_ns, abs=2 * TICK_NS)
 
 
-def test_a_reader_that_does_not_read(kernel: Kernel, pair: Pair) -> None:
+def test_a_reader_that_does_not_read(kernel: KernelSampler, pair: Pair) -> None:
     kernel.watch(ME)
     pair.near.setblocking(False)
     written = 0
@@ -171,7 +173,7 @@ def test_a_reader_that_does_not_read(kernel: Kernel, pair: Pair) -> None:
     until(lambda: edges(kernel)[inode(pair.near)].probe_count > 0, "a zero-window probe")
 
 
-def test_the_end_of_a_stream_is_no_data(kernel: Kernel, pair: Pair) -> None:
+def test_the_end_of_a_stream_is_no_data(kernel: KernelSampler, pair: Pair) -> None:
     kernel.watch(ME)
     pair.near.send(b"xyz")
     pair.near.shutdown(socket.SHUT_WR)
@@ -182,7 +184,7 @@ def test_the_end_of_a_stream_is_no_data(kernel: Kernel, pair: Pair) -> None:
     assert edges(kernel)[inode(pair.far)].unread_bytes == 0
 
 
-def test_a_socket_with_two_holders(kernel: Kernel, pair: Pair) -> None:
+def test_a_socket_with_two_holders(kernel: KernelSampler, pair: Pair) -> None:
     copy = os.dup(pair.near.fileno())
     kernel.watch(ME)
     try:
@@ -196,7 +198,7 @@ def test_a_socket_with_two_holders(kernel: Kernel, pair: Pair) -> None:
 
 
 @pytest.mark.needs("netns", "nftables")
-def test_a_link_that_loses_everything(kernel: Kernel) -> None:
+def test_a_link_that_loses_everything(kernel: KernelSampler) -> None:
     script = str(ROOT / "tests" / "faults" / "blackhole.py")
     with running("unshare", "--net", sys.executable, script) as target:
         port = int(target.line().split()[1])
@@ -228,7 +230,7 @@ def test_a_link_that_loses_everything(kernel: Kernel) -> None:
     assert [one.backoff for one in repeated] == sorted(one.backoff for one in repeated)
 
 
-def test_connections_come_and_go(kernel: Kernel) -> None:
+def test_connections_come_and_go(kernel: KernelSampler) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     kernel.watch(ME)
     remote = listener.getsockname()
@@ -245,7 +247,7 @@ def test_connections_come_and_go(kernel: Kernel) -> None:
     assert sum(one.new == "CLOSE" for one in mine) == FIRINGS
 
 
-def test_a_connection_refused(kernel: Kernel) -> None:
+def test_a_connection_refused(kernel: KernelSampler) -> None:
     closed = socket.create_server(("127.0.0.1", 0))
     remote = closed.getsockname()
     closed.close()
@@ -256,7 +258,7 @@ def test_a_connection_refused(kernel: Kernel) -> None:
     assert [(one.old, one.new) for one in changes] == [("CLOSE", "SYN_SENT"), ("SYN_SENT", "CLOSE")]
 
 
-def test_descriptors_are_told_in_detail_only(kernel: Kernel, tmp_path: Path) -> None:
+def test_descriptors_are_told_in_detail_only(kernel: KernelSampler, tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
     one, other = socket.socketpair()
     os.mkfifo(tmp_path / "fifo")
@@ -308,7 +310,7 @@ ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[os.uname().machine], 0)
 """
 
 
-def test_connections_outlive_the_first_thread(kernel: Kernel) -> None:
+def test_connections_outlive_the_first_thread(kernel: KernelSampler) -> None:
     with running(sys.executable, "-c", LEADERLESS) as target:
         target.line()
         kernel.watch(target.pid)

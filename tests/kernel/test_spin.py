@@ -11,12 +11,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from kcover_ebpf.facts import ThreadSample
+from kcover_ebpf.diagnosis.thread import ThreadHistory
+from kcover_ebpf.facts.kernel import ThreadSample
+from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.incidents.threads import ThreadView
-from kcover_ebpf.kernel.sampler import Kernel
+from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
-from kcover_ebpf.syscalls import SyscallTable
 
 LOOP = "while True: pass"
 # the naive triple loop of a matrix product: one small piece of machine code, as tight as the loop above
@@ -39,15 +39,15 @@ def running(program: str) -> Iterator[Pid]:
 @pytest.mark.parametrize(("program", "in_place"), [(LOOP, True), (COMPUTATION, False)])
 def test_a_loop_in_place_is_told_from_a_computation(program: str, in_place: bool) -> None:
     table = SyscallTable(os.uname().machine)
-    view: ThreadView | None = None
-    with Kernel.open(Settings()) as kernel, running(program) as pid:
+    view: ThreadHistory | None = None
+    with KernelSampler.open(Settings()) as kernel, running(program) as pid:
         kernel.watch(pid)
         kernel.set_detail(pid, True)
         for _ in range(20):
             for fact in kernel.sample([]):
                 if isinstance(fact, ThreadSample) and int(fact.tid) == int(pid):
                     if view is None:
-                        view = ThreadView(fact)
+                        view = ThreadHistory(fact)
                     else:
                         view.observe(fact, table)
             time.sleep(0.25)

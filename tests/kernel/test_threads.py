@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from kcover_ebpf.facts import NO_SYSCALL, ProcessTotals, TaskState, ThreadSample, Tick
+from kcover_ebpf.facts.kernel import NO_SYSCALL, ProcessTotals, TaskState, ThreadSample, Tick
+from kcover_ebpf.facts.syscalls import Family, SyscallTable
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.kernel.sampler import Kernel
-from kcover_ebpf.syscalls import Family, SyscallTable
+from kcover_ebpf.kernel.sampler import KernelSampler
 from tests.kernel.helpers import Running, of_kind, program, running, until
 
 # arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h
@@ -40,18 +40,18 @@ def waiting(*kinds: str) -> Iterator[tuple[Running, dict[str, int]]]:
         yield target, tids
 
 
-def threads_of(kernel: Kernel, pid: Pid) -> dict[int, ThreadSample]:
+def threads_of(kernel: KernelSampler, pid: Pid) -> dict[int, ThreadSample]:
     """A pass; the samples of the process by tid."""
     samples = of_kind(kernel.sample([]), ThreadSample)
     assert {sample.pid for sample in samples} <= {pid}
     return {sample.tid: sample for sample in samples}
 
 
-def totals_of(kernel: Kernel) -> ProcessTotals:
+def totals_of(kernel: KernelSampler) -> ProcessTotals:
     return of_kind(kernel.sample([]), ProcessTotals)[0]
 
 
-def test_wait_sites(kernel: Kernel) -> None:
+def test_wait_sites(kernel: KernelSampler) -> None:
     with waiting(*WAITS) as (target, tids):
         kernel.watch(target.pid)
         samples = threads_of(kernel, target.pid)
@@ -75,7 +75,7 @@ def test_wait_sites(kernel: Kernel) -> None:
     assert main.args[0] == 0
 
 
-def test_since_when_is_known_at_first_sight(kernel: Kernel) -> None:
+def test_since_when_is_known_at_first_sight(kernel: KernelSampler) -> None:
     with waiting(*WAITS) as (target, tids):
         began_ns = {
             tid: time.clock_gettime_ns(time.CLOCK_BOOTTIME) - 100_000_000 for tid in tids.values()
@@ -89,7 +89,7 @@ def test_since_when_is_known_at_first_sight(kernel: Kernel) -> None:
         assert samples[tid].start_ns <= samples[tid].site_since_ns + TICK_NS
 
 
-def test_a_thread_that_stays_is_sent_once(kernel: Kernel) -> None:
+def test_a_thread_that_stays_is_sent_once(kernel: KernelSampler) -> None:
     with waiting("futex", "poll") as (target, tids):
         kernel.watch(target.pid)
         first = threads_of(kernel, target.pid)
@@ -109,7 +109,7 @@ def test_a_thread_that_stays_is_sent_once(kernel: Kernel) -> None:
         assert sample.idle_since_ns == pytest.approx(first[tid].idle_since_ns, abs=TICK_NS)
 
 
-def test_spinning_moves(kernel: Kernel) -> None:
+def test_spinning_moves(kernel: KernelSampler) -> None:
     with waiting("spin", "yield") as (target, tids):
         kernel.watch(target.pid)
         # A yielder on a busy machine may get less CPU than makes a move.
@@ -130,7 +130,7 @@ def test_spinning_moves(kernel: Kernel) -> None:
             assert totals.running_count == 2
 
 
-def test_what_comes_to_rest_is_sent_once_more(kernel: Kernel) -> None:
+def test_what_comes_to_rest_is_sent_once_more(kernel: KernelSampler) -> None:
     with running(program("works"), "cpu", "100") as target:
         kernel.watch(target.pid)
         kernel.sample([])
@@ -144,7 +144,7 @@ def test_what_comes_to_rest_is_sent_once_more(kernel: Kernel) -> None:
     assert at_rest.cpu_ns == moved.cpu_ns
 
 
-def test_run_delay_grows_when_threads_compete(kernel: Kernel) -> None:
+def test_run_delay_grows_when_threads_compete(kernel: KernelSampler) -> None:
     cpu = min(os.sched_getaffinity(0))
     with running("taskset", "-c", str(cpu), program("waits"), "spin", "spin") as target:
         tids = [int(target.line().split()[1]) for _ in range(2)]
@@ -162,7 +162,7 @@ def _sleeps(totals: ProcessTotals) -> bool:
     return totals.stopped_count == totals.running_count == 0
 
 
-def test_stopped_and_continued(kernel: Kernel) -> None:
+def test_stopped_and_continued(kernel: KernelSampler) -> None:
     with waiting("futex", "poll") as (target, tids):
         kernel.watch(target.pid)
         before = threads_of(kernel, target.pid)
@@ -182,7 +182,7 @@ def test_stopped_and_continued(kernel: Kernel) -> None:
         assert stopped[tid].site_since_ns == before[tid].site_since_ns, "a stop is no move"
 
 
-def test_traced(kernel: Kernel) -> None:
+def test_traced(kernel: KernelSampler) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     with waiting("futex") as (target, _tids):
         kernel.watch(target.pid)
@@ -210,7 +210,7 @@ def freezers() -> list[tuple[Path, str, str, str]]:
 
 
 @pytest.mark.parametrize("version", ["cgroup.freeze", "freezer.state"])
-def test_frozen(kernel: Kernel, version: str) -> None:
+def test_frozen(kernel: KernelSampler, version: str) -> None:
     ways = [way for way in freezers() if way[1] == version]
     if not ways:
         pytest.skip(f"needs {version}: no such cgroup hierarchy is mounted")
@@ -243,7 +243,7 @@ def _rmdir(group: Path) -> bool:
     return True
 
 
-def test_a_thread_that_ended_is_not_sent(kernel: Kernel) -> None:
+def test_a_thread_that_ended_is_not_sent(kernel: KernelSampler) -> None:
     with running(program("works"), "threads", "23") as target:
         kernel.watch(target.pid)
         kernel.set_detail(target.pid, on=True)
@@ -255,7 +255,7 @@ def test_a_thread_that_ended_is_not_sent(kernel: Kernel) -> None:
 
 @pytest.mark.parametrize("watched_before", [True, False])
 def test_a_wait_that_was_stopped_and_continued_is_the_same_wait(
-    kernel: Kernel, watched_before: bool
+    kernel: KernelSampler, watched_before: bool
 ) -> None:
     """Timed waits go on as restart_syscall, which says nothing about what is waited for."""
     with waiting("poll", "sleep", "futex", "read") as (target, tids):
@@ -288,7 +288,9 @@ def test_a_wait_that_was_stopped_and_continued_is_the_same_wait(
     assert (names[tids["futex"]], names[tids["read"]]) == ("futex", "read")
 
 
-def test_since_when_is_known_whatever_class_the_sensor_is_scheduled_by(kernel: Kernel) -> None:
+def test_since_when_is_known_whatever_class_the_sensor_is_scheduled_by(
+    kernel: KernelSampler,
+) -> None:
     os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     try:
         burn_s = time.thread_time() + 0.3
@@ -308,7 +310,9 @@ def test_since_when_is_known_whatever_class_the_sensor_is_scheduled_by(kernel: K
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the 32-bit interface of x86")
-def test_a_call_of_the_32_bit_interface_is_not_taken_for_another_call(kernel: Kernel) -> None:
+def test_a_call_of_the_32_bit_interface_is_not_taken_for_another_call(
+    kernel: KernelSampler,
+) -> None:
     with waiting("compat") as (target, tids):
         if not Path(f"/proc/{target.pid}/task/{tids['compat']}").exists():
             pytest.skip("needs a kernel with CONFIG_IA32_EMULATION")

@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from kcover_ebpf.facts import ProcessTotals
+from kcover_ebpf.facts.kernel import ProcessTotals
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.kernel.sampler import Kernel
+from kcover_ebpf.kernel.sampler import KernelSampler
 from tests.kernel.helpers import FIRINGS, of_kind, program, running
 
 MIB = 1 << 20
 BURN_NS = 20_000_000
 
 
-def totals(kernel: Kernel, pid: Pid) -> ProcessTotals:
+def totals(kernel: KernelSampler, pid: Pid) -> ProcessTotals:
     found = [one for one in of_kind(kernel.sample([]), ProcessTotals) if one.pid == pid]
     assert len(found) == 1
     return found[0]
 
 
-def test_cpu_time(kernel: Kernel) -> None:
+def test_cpu_time(kernel: KernelSampler) -> None:
     with running(program("works"), "cpu", "20") as target:
         target.work()
         kernel.watch(target.pid)
@@ -35,7 +35,7 @@ def test_cpu_time(kernel: Kernel) -> None:
     assert last.moved_ns == last.boottime_ns
 
 
-def test_threads_that_live_between_two_passes_count(kernel: Kernel) -> None:
+def test_threads_that_live_between_two_passes_count(kernel: KernelSampler) -> None:
     with running(program("works"), "threads", "23") as target:
         kernel.watch(target.pid)
         totals(kernel, target.pid)
@@ -46,7 +46,7 @@ def test_threads_that_live_between_two_passes_count(kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize("what", ["write", "read"])
-def test_storage(kernel: Kernel, what: str, tmp_path: Path) -> None:
+def test_storage(kernel: KernelSampler, what: str, tmp_path: Path) -> None:
     path = _on_disk(tmp_path) / f"kcover-storage-{os.getpid()}"
     path.write_bytes(bytes(MIB))
     try:
@@ -72,7 +72,7 @@ def _on_disk(tmp_path: Path) -> Path:
     pytest.skip("needs disk: no folder on a block device")
 
 
-def test_page_faults(kernel: Kernel) -> None:
+def test_page_faults(kernel: KernelSampler) -> None:
     with running(program("works"), "fault", "1000") as target:
         kernel.watch(target.pid)
         before = totals(kernel, target.pid)
@@ -82,7 +82,7 @@ def test_page_faults(kernel: Kernel) -> None:
     assert after.minor_faults - before.minor_faults == pytest.approx(FIRINGS * 1000, rel=0.02)
 
 
-def test_a_child_counts_from_its_birth(kernel: Kernel) -> None:
+def test_a_child_counts_from_its_birth(kernel: KernelSampler) -> None:
     code = """
 import os, time
 while input():

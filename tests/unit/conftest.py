@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.incidents import finding, verdict
+from kcover_ebpf.diagnosis import snapshot, verdict
 
 
 @pytest.fixture(scope="session", autouse=True)
 def pairs_are_in_the_table() -> None:
-    make = finding.Finding.__init__
+    make = snapshot.Finding.__init__
 
-    def checked(self: finding.Finding, *arguments: Any, **named: Any) -> None:
+    def checked(self: snapshot.Finding, *arguments: Any, **named: Any) -> None:
         make(self, *arguments, **named)
         assert self.cause in verdict.CAUSES[self.kind], (self.kind, self.cause)
 
-    finding.Finding.__init__ = checked  # type: ignore[method-assign]
+    snapshot.Finding.__init__ = checked  # type: ignore[method-assign]

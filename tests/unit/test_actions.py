@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kcover_ebpf.actions import RestartBudget, write_bundle
 from kcover_ebpf.errors import ActionError
+from kcover_ebpf.output.bundles import write_bundle
+from kcover_ebpf.run.actions import RestartBudget
 from kcover_ebpf.settings import Policy
 
 

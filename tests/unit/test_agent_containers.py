@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kcover_ebpf.agent.containers import Containers
-from kcover_ebpf.cluster.pods import Container, ContainerKind, Pod
+from kcover_ebpf.api.pods import Container, ContainerKind, Pod
 
 UID = "3f2c1a90-0b7d-4f6e-9c21-5d8e7a4b1c02"
 ID, SECOND, SANDBOX = "a" * 64, "b" * 64, "0" * 64

@@ -33,9 +33,9 @@ def test_all_that_is_wrong_is_said() -> None:
 
 def test_every_thread_of_the_agent_is_a_part() -> None:
     """A thread that nobody asks about could end in silence."""
-    from kcover_ebpf.agent.program import AgentPlan, _Agent
+    from kcover_ebpf.agent.main import AgentOptions, _Agent
 
-    agent: Any = _Agent(AgentPlan("n", "ns", None), None)  # type: ignore[arg-type]
+    agent: Any = _Agent(AgentOptions("n", "ns", None), None)  # type: ignore[arg-type]
 
     class Work:
         turn_s = 0.0

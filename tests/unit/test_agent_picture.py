@@ -1,14 +1,14 @@
 """From a job to what is reported of it, and back to the words of the schema."""
 
-from kcover_ebpf.agent.picture import pictured, verdict_of
-from kcover_ebpf.cluster.report import FaultReport, RankPicture, object_of, report_of
+from kcover_ebpf.agent.rank_report import pictured, verdict_of
+from kcover_ebpf.api.fault_report import FaultReport, RankSnapshot, object_of, report_of
+from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.incidents.job import Job
 
-from .scene import Stage
+from .scripted_job import Stage
 
 
-def ranks_of(job: Job, pods: dict[Pid, str]) -> tuple[RankPicture, ...]:
+def ranks_of(job: Job, pods: dict[Pid, str]) -> tuple[RankSnapshot, ...]:
     return pictured(FaultReport(node="n", time_s=1.0, sequence=1), job, pods).ranks
 
 

@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from kcover_ebpf import device_wire as wire
-from kcover_ebpf.device_facts import AerSeverity
+from kcover_ebpf.facts.devices import AerSeverity
 from kcover_ebpf.hardware import attach, families
 from kcover_ebpf.hardware.attach import Attachments
 from kcover_ebpf.kernel.maps import BpfMap
 from kcover_ebpf.kernel.objects import Link
 from kcover_ebpf.kernel.probes import Family, LoadedFamily, ProbeStatus, Refusal
+from kcover_ebpf.records import device_wire as wire
 from kcover_ebpf.settings import Settings
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.incidents.cadence import Cadence
+from kcover_ebpf.diagnosis.cadence import Cadence
 
 TIMES = st.lists(st.floats(0, 1e6), max_size=60)
 

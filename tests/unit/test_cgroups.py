@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from kcover_ebpf.errors import UsageError
-from kcover_ebpf.host import cgroups, ending, trees
+from kcover_ebpf.host import cgroups, process_tree, terminate
 from kcover_ebpf.host.cgroups import CgroupTarget, Hierarchy
-from kcover_ebpf.host.trees import PidTarget
+from kcover_ebpf.host.process_tree import PidTarget
 
 V2 = "29 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
 HYBRID = """\
@@ -60,7 +60,7 @@ def group() -> Iterator[Path]:
     path = cgroups.make_for_job("kcover-test", os.getpid())
     assert path is not None
     yield path
-    ending.kill_whole(CgroupTarget(path, "").pids, None, 5.0)
+    terminate.kill_whole(CgroupTarget(path, "").pids, None, 5.0)
     deadline = time.monotonic() + 5
     while not cgroups.remove(path):
         assert time.monotonic() < deadline
@@ -153,7 +153,7 @@ def test_all_are_killed_even_while_they_fork(group: Path, as_one: bool) -> None:
     time.sleep(0.3)
     target = CgroupTarget(group, "")
     assert len(target.pids()) > 5
-    assert ending.kill_whole(target.pids, group if as_one else None, 5.0) == set()
+    assert terminate.kill_whole(target.pids, group if as_one else None, 5.0) == set()
     assert target.pids() == set()
     assert forker.wait() == -9
 
@@ -168,7 +168,7 @@ def test_a_process_tree_keeps_the_orphans_it_has_seen() -> None:
         members = target.pids()
         assert len(members) >= 3
         assert {top.pid, orphan} <= members
-        middle = trees.read_stat(orphan)
+        middle = process_tree.read_stat(orphan)
         assert middle is not None
         os.kill(middle.ppid, 9)
         deadline = time.monotonic() + 5
@@ -178,7 +178,7 @@ def test_a_process_tree_keeps_the_orphans_it_has_seen() -> None:
         assert orphan in target.pids()
         assert not target.gone()
     finally:
-        assert ending.kill_whole(target.pids, None, 5.0) == set()
+        assert terminate.kill_whole(target.pids, None, 5.0) == set()
         top.wait()
         top.stdout.close()
     assert target.gone()
@@ -193,15 +193,15 @@ def test_excluded_processes_and_theirs_are_no_members() -> None:
             without = PidTarget(os.getpid(), "", frozenset({other.pid})).pids()
             assert os.getpid() in without
             assert not {other.pid} & without
-            assert not any(other.pid in trees.ancestors(pid) for pid in without)
+            assert not any(other.pid in process_tree.ancestors(pid) for pid in without)
         finally:
-            assert ending.kill_whole(PidTarget(other.pid, "").pids, None, 5.0) == set()
+            assert terminate.kill_whole(PidTarget(other.pid, "").pids, None, 5.0) == set()
 
 
 def test_a_recycled_pid_is_not_signalled() -> None:
     with subprocess.Popen(["sleep", "60"]) as stranger:
         try:
-            ending.send(set, {stranger.pid, 2**22 - 1}, signal.SIGKILL)
+            terminate.send(set, {stranger.pid, 2**22 - 1}, signal.SIGKILL)
             time.sleep(0.05)
             assert stranger.poll() is None
         finally:
@@ -213,7 +213,7 @@ def test_a_recycled_pid_is_not_signalled() -> None:
     [(2**22 - 1, "no process"), (2, "kernel thread")],
 )
 def test_pids_that_cannot_be_watched(pid: int, message: str) -> None:
-    if pid == 2 and trees.read_stat(2) is None:
+    if pid == 2 and process_tree.read_stat(2) is None:
         pytest.skip("needs kthreadd: this pid namespace has no kernel threads")
     with pytest.raises(UsageError, match=message):
-        trees.check_pid(pid)
+        process_tree.check_pid(pid)

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from kcover_ebpf import cli
-from kcover_ebpf.cli import assembly
-from kcover_ebpf.cli.plan import Plan, name_of
 from kcover_ebpf.errors import CannotObserve, LoadError
+from kcover_ebpf.run import main
+from kcover_ebpf.run.options import RunOptions, name_of
 from kcover_ebpf.settings import Act
 
 
 @pytest.fixture(autouse=True)
 def _observes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(plan: Plan) -> int:
+    def refuse(plan: RunOptions) -> int:
         raise AssertionError(f"accepted {plan}")
 
-    monkeypatch.setattr(assembly, "carry_out", refuse)
+    monkeypatch.setattr(main, "carry_out", refuse)
 
 
 def failure(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
@@ -105,20 +105,20 @@ def test_wrong_catalogue(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_what_cannot_be_observed(
     error: CannotObserve, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(plan: Plan) -> int:
+    def fail(plan: RunOptions) -> int:
         raise error
 
-    monkeypatch.setattr(assembly, "carry_out", fail)
+    monkeypatch.setattr(main, "carry_out", fail)
     assert failure(["run", "--", "true"], capsys) == (3, "kcover-ebpf: no rights\n")
 
 
 def test_a_bug_is_one_line_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(plan: Plan) -> int:
+    def fail(plan: RunOptions) -> int:
         raise ZeroDivisionError("a\nb")
 
-    monkeypatch.setattr(assembly, "carry_out", fail)
+    monkeypatch.setattr(main, "carry_out", fail)
     code, err = failure(["run", "--", "true"], capsys)
     assert code == 70
     assert re.search(r"internal error.*ZeroDivisionError: a b at test_cli.py:\d+", err)
@@ -127,13 +127,13 @@ def test_a_bug_is_one_line_too(
 def test_the_plan_says_what_was_asked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plans: list[Plan] = []
+    plans: list[RunOptions] = []
 
-    def accept(plan: Plan) -> int:
+    def accept(plan: RunOptions) -> int:
         plans.append(plan)
         return 7
 
-    monkeypatch.setattr(assembly, "carry_out", accept)
+    monkeypatch.setattr(main, "carry_out", accept)
     (tmp_path / "p.toml").write_text('grace = "2s"\nmax_restarts = 9\n')
     (tmp_path / "own.toml").write_text("[xid.63]\naction = 'reset_gpu'\n")
     arguments = f"run --act restart --max-restarts 1 --policy {tmp_path}/p.toml --for 2m -o json"

@@ -6,34 +6,34 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.cluster import closing
-from kcover_ebpf.cluster.gang import Top
-from kcover_ebpf.cluster.gather import Seen
-from kcover_ebpf.cluster.incident import (
+from kcover_ebpf.api.incident import (
     Incident,
     JobRef,
     Phase,
-    Restarted,
+    RestartRecord,
     Status,
     Way,
     incident_of,
     object_of,
     status_of,
 )
-from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind
-from tests.unit.cluster_case import local, report
+from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
+from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
+from kcover_ebpf.recovery import closing
+from kcover_ebpf.recovery.context import TopOwner
+from tests.unit.report_builders import local, report
 
 NOW_S = 1_000_000.0
 JOB = JobRef("Job", "j", "job-uid", "batch/v1")
 TOLD = Status(Phase.OBSERVED).enter(Phase.OBSERVED, NOW_S, "HUNG stopped; not armed")
 
 
-def calm(**more: object) -> Seen:
+def calm(**more: object) -> ReceivedReport:
     return report("a", arrived_s=NOW_S + 60.0, **({"suspicious": False, "trained": True} | more))
 
 
-SLOW = local(Kind.SLOW, Cause.SLOW_RANK, 0, 5.0, EvidenceKind.PEERS)
-FAULT = local(Kind.CRASHED, Cause.KILLED, 0, 5.0, EvidenceKind.EVENT)
+SLOW = local(VerdictKind.SLOW, Cause.SLOW_RANK, 0, 5.0, EvidenceKind.PEERS)
+FAULT = local(VerdictKind.CRASHED, Cause.KILLED, 0, 5.0, EvidenceKind.EVENT)
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def test_a_trouble_is_over_when_every_node_says_so(told, expected) -> None:
     ("top", "after_s", "expected"),
     [
         (None, 1.0, "the job is gone"),
-        (Top(JOB, None, ended="Complete"), 1.0, "the job is Complete"),
-        (Top(JOB, None), 60.0, None),
-        (Top(JOB, None), 4000.0, "nothing is told about it any more"),
+        (TopOwner(JOB, None, ended="Complete"), 1.0, "the job is Complete"),
+        (TopOwner(JOB, None), 60.0, None),
+        (TopOwner(JOB, None), 4000.0, "nothing is told about it any more"),
     ],
 )
 def test_a_trouble_of_a_job_that_nobody_sees_is_over_with_the_job(top, after_s, expected) -> None:
@@ -101,7 +101,7 @@ def test_closed_incidents_are_kept_for_a_week_and_twenty_of_a_job() -> None:
         incident(1, 30 * DAY_S, Phase.FAILED),
         incident(1, 30 * DAY_S, Phase.SHUTTING_DOWN),
         incident(1, 6 * DAY_S),
-        incident(1, 8 * DAY_S, restarts=(Restarted(Way.IN_PLACE, NOW_S - 8 * DAY_S),)),
+        incident(1, 8 * DAY_S, restarts=(RestartRecord(Way.IN_PLACE, NOW_S - 8 * DAY_S),)),
         replace(incident(1, 0.0), status=None),
     ],
     ids=["not closed", "failed", "under way", "young", "its restart counts", "new"],
@@ -111,5 +111,5 @@ def test_what_still_says_something_is_kept(kept: Incident) -> None:
 
 
 def test_a_restart_counts_no_longer_than_the_longest_window() -> None:
-    kept = incident(1, 8 * DAY_S, restarts=(Restarted(Way.IN_PLACE, NOW_S - 8 * DAY_S),))
+    kept = incident(1, 8 * DAY_S, restarts=(RestartRecord(Way.IN_PLACE, NOW_S - 8 * DAY_S),))
     assert names(closing.outdated([kept], NOW_S, DAY_S)) == {"i1"}

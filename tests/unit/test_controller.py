@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from kcover_ebpf.cluster.incident import Phase
-from kcover_ebpf.controller.store import GangKey, Store, gang_key
-from kcover_ebpf.controller.work import Queue
-from kcover_ebpf.kube.lease import DURATION_S, GIVE_UP_S, Claim
-from kcover_ebpf.kube.watch import Change, Event
+from kcover_ebpf.api.incident import Phase
+from kcover_ebpf.controller.cache import GangKey, ObjectCache, gang_key
+from kcover_ebpf.controller.workqueue import WorkQueue
+from kcover_ebpf.kube.leader_election import DURATION_S, GIVE_UP_S, Claim
+from kcover_ebpf.kube.reflector import Change, Event
 
 
 class Clock:
@@ -21,7 +21,7 @@ class Clock:
 
 def test_a_burst_about_one_key_is_looked_at_once():
     clock = Clock()
-    queue: Queue[str] = Queue(clock)
+    queue: WorkQueue[str] = WorkQueue(clock)
     for _ in range(23):
         queue.add("a")
     queue.add("b", 5.0)
@@ -37,7 +37,7 @@ def test_a_burst_about_one_key_is_looked_at_once():
 
 def test_a_key_is_never_in_two_hands():
     clock = Clock()
-    queue: Queue[str] = Queue(clock)
+    queue: WorkQueue[str] = WorkQueue(clock)
     queue.add("a", 0.0)
     assert queue.take() == "a"
     queue.add("a", 0.0)
@@ -50,7 +50,7 @@ def test_a_key_is_never_in_two_hands():
 
 def test_a_key_rests_for_as_long_as_is_said():
     clock = Clock()
-    queue: Queue[str] = Queue(clock)
+    queue: WorkQueue[str] = WorkQueue(clock)
     queue.add("a", 0.0)
     assert queue.take() == "a"
     queue.done("a", rest_s=0.5)
@@ -63,7 +63,7 @@ def test_a_key_rests_for_as_long_as_is_said():
 
 
 def test_a_key_that_need_not_rest_leaves_nothing_behind():
-    queue: Queue[str] = Queue(Clock())
+    queue: WorkQueue[str] = WorkQueue(Clock())
     queue.add("a", 0.0)
     queue.take()
     queue.done("a")
@@ -103,9 +103,9 @@ def report(uid: str = "r1", written: str = "2026-01-01T00:00:00Z", **spec) -> Ev
 
 
 @pytest.fixture
-def store() -> Store:
+def store() -> ObjectCache:
     told: list[GangKey] = []
-    made = Store(told.append, wall=Clock())
+    made = ObjectCache(told.append, wall=Clock())
     made.bad = pytest.fail
     return made
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from kcover_ebpf.cli.controller import OneLine
-from kcover_ebpf.controller.program import Controller, ControllerSettings
+from kcover_ebpf.controller.main import Controller, ControllerOptions
 from kcover_ebpf.errors import Unreachable
-from kcover_ebpf.kube.watch import Watch
+from kcover_ebpf.kube.reflector import Reflector
 
 
 def test_log__a_message_is_one_line_whatever_names_are_in_it() -> None:
@@ -54,14 +54,14 @@ PARTS: dict[str, Callable[[Controller, threading.Thread], None]] = {
 }
 
 
-def _pods(program: Controller) -> Watch:
+def _pods(program: Controller) -> Reflector:
     return next(iter(program._gangs._shared.values())).watch
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_health__a_dead_thread_is_named(part: str) -> None:
     """As an error that nobody expected would leave it."""
-    program = Controller(Away(), ControllerSettings("ns", "me", workers=2))  # type: ignore[arg-type]
+    program = Controller(Away(), ControllerOptions("ns", "me", workers=2))  # type: ignore[arg-type]
     assert program._health() == ""
     ended = threading.Thread(target=lambda: None, name=f"the {part} thread")
     ended.start()

@@ -8,19 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf import wire
-from kcover_ebpf.decode import (
-    BAD_VALUE,
-    DECODE_ERROR_KINDS,
-    TCP_STATES,
-    TRUNCATED,
-    UNKNOWN_TYPE,
-    WRONG_SIZE,
-    decode,
-    decode_stream,
-)
 from kcover_ebpf.errors import DecodeError
-from kcover_ebpf.facts import (
+from kcover_ebpf.facts.kernel import (
     NO_SYSCALL,
     DescriptorSample,
     Fact,
@@ -37,6 +26,17 @@ from kcover_ebpf.facts import (
     ThreadSample,
 )
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.records import wire
+from kcover_ebpf.records.decode import (
+    BAD_VALUE,
+    DECODE_ERROR_KINDS,
+    TCP_STATES,
+    TRUNCATED,
+    UNKNOWN_TYPE,
+    WRONG_SIZE,
+    decode,
+    decode_stream,
+)
 
 MIRRORS: dict[wire.EventType, type[ctypes.Structure]] = {
     wire.EventType.THREAD: wire.ThreadEvent,

@@ -6,8 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from kcover_ebpf.cluster.gang import Call, Hold, Target, Top
-from kcover_ebpf.cluster.incident import (
+from kcover_ebpf.api.incident import (
     FINALIZER,
     Action,
     Incident,
@@ -18,12 +17,13 @@ from kcover_ebpf.cluster.incident import (
     object_of,
     status_of,
 )
-from kcover_ebpf.cluster.restart import restarts
 from kcover_ebpf.controller.breaker import Limits
-from kcover_ebpf.controller.jobs import Jobs
+from kcover_ebpf.controller.cache import ObjectCache, gang_key
+from kcover_ebpf.controller.gang_reconciler import GangReconciler
 from kcover_ebpf.controller.owners import Found
-from kcover_ebpf.controller.store import Store, gang_key
-from kcover_ebpf.kube.watch import Change, Event
+from kcover_ebpf.kube.reflector import Change, Event
+from kcover_ebpf.recovery.context import Call, SuspendSwitch, Suspension, TopOwner
+from kcover_ebpf.recovery.methods import restarts
 
 LABELS = {"batch.kubernetes.io/job-name": "j"}
 KEY = gang_key("ns", LABELS)
@@ -35,7 +35,7 @@ class World:
     """A Job whose restart has begun; it has no pods, and its object does what it is told."""
 
     def __init__(self, step: str, held_by: str | None) -> None:
-        self.target = Target(
+        self.target = SuspendSwitch(
             "batch/v1", "jobs", "j", ("spec", "suspend"), True, "1", held_by is not None, held_by
         )
         self.raw: dict[str, Any] | None = None
@@ -47,18 +47,18 @@ class World:
 
     def start(self) -> None:
         """Another controller takes over."""
-        self.store = Store(lambda _: None, wall=lambda: START_S)
+        self.store = ObjectCache(lambda _: None, wall=lambda: START_S)
         owners: Any = SimpleNamespace(of_pods=self._found, of_ref=self._found)
         gangs: Any = SimpleNamespace(pods=lambda _: (), forget=lambda _: None)
         story: Any = SimpleNamespace(created_s={}, tell=lambda *_: None)
-        self.jobs = Jobs(self.store, gangs, owners, self, story, Limits())  # type: ignore[arg-type]
+        self.jobs = GangReconciler(self.store, gangs, owners, self, story, Limits())  # type: ignore[arg-type]
         self.jobs.wall = lambda: START_S
 
     def _found(self, *_: object) -> Found:
-        return Found(Top(REF, restarts().find("batch/v1", "Job"), self.target, armed=True))
+        return Found(TopOwner(REF, restarts().find("batch/v1", "Job"), self.target, armed=True))
 
     def perform(self, namespace: str, call: Call, mark: str) -> None:
-        assert isinstance(call, Hold)
+        assert isinstance(call, Suspension)
         self.log.append(f"held={call.held}")
         self.target = replace(self.target, held=call.held, held_by=mark if call.held else None)
 

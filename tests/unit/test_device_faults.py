@@ -9,9 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.agent.picture import verdict_of
-from kcover_ebpf.cluster.merge import merge
-from kcover_ebpf.device_facts import (
+from kcover_ebpf.agent.rank_report import verdict_of
+from kcover_ebpf.cluster.gang_judge import merge
+from kcover_ebpf.diagnosis.device_faults import HARMLESS_NS, DeviceFaults
+from kcover_ebpf.diagnosis.process import ProcessHistory
+from kcover_ebpf.diagnosis.snapshot import Finding
+from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
+from kcover_ebpf.facts.devices import (
     AerError,
     AerSeverity,
     AerTotal,
@@ -24,24 +28,20 @@ from kcover_ebpf.device_facts import (
     Rung,
     XidReported,
 )
-from kcover_ebpf.facts import SocketSample
-from kcover_ebpf.hardware import faults, topology
+from kcover_ebpf.facts.host import Inspection, ProcessSeen, WaitedFile
+from kcover_ebpf.facts.kernel import SocketSample
+from kcover_ebpf.hardware import fault_rules, topology
 from kcover_ebpf.hardware.aer import AerCounter, names
+from kcover_ebpf.hardware.attribution import Attribution
 from kcover_ebpf.hardware.catalog.files import shipped
-from kcover_ebpf.hardware.concern import Concern
-from kcover_ebpf.hardware.ownership import KEEP_NS, Holders, open_by
-from kcover_ebpf.hardware.stuck import StuckCalls
-from kcover_ebpf.hardware.whose import Whose
-from kcover_ebpf.host_facts import Inspection, ProcessSeen, WaitedFile
+from kcover_ebpf.hardware.device_users import DeviceUsers
+from kcover_ebpf.hardware.open_holders import KEEP_NS, OpenHolders, open_by
+from kcover_ebpf.hardware.stuck_ioctl import StuckCalls
 from kcover_ebpf.ids import Inode, Pid, Tid
-from kcover_ebpf.incidents.devices import HARMLESS_NS, DeviceFaults
-from kcover_ebpf.incidents.finding import Finding
-from kcover_ebpf.incidents.processes import ProcessView
-from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind
 from kcover_ebpf.settings import Policy
-from tests.unit.cluster_case import case, report
-from tests.unit.cluster_case import rank as ranked
-from tests.unit.scene import Proc, Stage
+from tests.unit.report_builders import case, report
+from tests.unit.report_builders import rank as ranked
+from tests.unit.scripted_job import Proc, Stage
 
 NIC = "0000:9a:00.0"
 GPU, UUID = "0000:5d:00.0", "GPU-00112233-4455-6677-8899-aabbccddeeff"
@@ -110,14 +110,14 @@ def test_uncounted_errors_are_told_one_by_one():
     ],
 )
 def test_whom_an_xid_concerns(report, pids, ends_job):
-    found = faults.of_xid(report, {Pid(10), Pid(11)}, shipped())
+    found = fault_rules.of_xid(report, {Pid(10), Pid(11)}, shipped())
     assert {fault.pid for fault in found} == pids
     assert {fault.ends_job for fault in found} == {ends_job}
     assert all(GPU in fault.text for fault in found)
 
 
 def test_what_could_be_forged_concerns_nobody():
-    assert faults.of_xid(xid(79, confirmed=False), {Pid(10)}, shipped()) == []
+    assert fault_rules.of_xid(xid(79, confirmed=False), {Pid(10)}, shipped()) == []
 
 
 def aer(severity: AerSeverity, device: str = GPU) -> AerError:
@@ -125,10 +125,10 @@ def aer(severity: AerSeverity, device: str = GPU) -> AerError:
 
 
 def test_whom_a_pcie_error_concerns():
-    assert faults.of_aer(aer(CORRECTED), {Pid(1)}, GPU) == []
-    (told,) = faults.of_aer(aer(NONFATAL), {Pid(1)}, GPU)
+    assert fault_rules.of_aer(aer(CORRECTED), {Pid(1)}, GPU) == []
+    (told,) = fault_rules.of_aer(aer(NONFATAL), {Pid(1)}, GPU)
     assert not told.ends_job
-    (told,) = faults.of_aer(aer(FATAL, "0000:5c:00.0"), {Pid(1)}, GPU)
+    (told,) = fault_rules.of_aer(aer(FATAL, "0000:5c:00.0"), {Pid(1)}, GPU)
     assert told.ends_job
     assert told.device == GPU
     assert told.text.startswith("PCIe fatal error of port 0000:5c:00.0 above 0000:5d:00.0")
@@ -136,11 +136,11 @@ def test_whom_a_pcie_error_concerns():
 
 def test_whom_a_notice_concerns():
     lost = DeviceNotice(5, GPU, Notice.GPU_LOST, "gone")
-    assert faults.of_notice(lost, {Pid(1)}, GPU)[0].ends_job
-    assert faults.of_notice(DeviceNotice(5, GPU, Notice.SLOT_UP, "x"), {Pid(1)}, GPU) == []
+    assert fault_rules.of_notice(lost, {Pid(1)}, GPU)[0].ends_job
+    assert fault_rules.of_notice(DeviceNotice(5, GPU, Notice.SLOT_UP, "x"), {Pid(1)}, GPU) == []
     for notice in (Notice.NIC_TIMEOUT, Notice.NIC_HEALTH):
         late = DeviceNotice(5, GPU, notice, "x")
-        assert not faults.of_notice(late, {Pid(1)}, GPU)[0].ends_job
+        assert not fault_rules.of_notice(late, {Pid(1)}, GPU)[0].ends_job
 
 
 def held(pid: int, file: int, at_ns: int = 0, *, opened: bool = True, minor: int = 0) -> DeviceHeld:
@@ -148,7 +148,7 @@ def held(pid: int, file: int, at_ns: int = 0, *, opened: bool = True, minor: int
 
 
 def test_holders():
-    holders = Holders()
+    holders = OpenHolders()
     holders.on_held(held(1, 100))
     holders.on_held(held(2, 200, minor=255))
     assert holders.of(0, UUID, 1) == {1}
@@ -160,7 +160,7 @@ def test_holders():
 
 
 def test_compute_contexts():
-    holders = Holders()
+    holders = OpenHolders()
     holders.on_context(CudaContext(0, Pid(4), UUID, False, True, "x"))
     assert holders.of(-1, UUID, 0) == {4}
     holders.on_context(CudaContext(0, Pid(4), UUID, False, False, "x"))
@@ -232,7 +232,7 @@ def test_rdma_devices_and_their_files(tmp_path):
         "mlx5_2": (NIC, "/dev/infiniband/uverbs1"),
         "rxe_eth0": (NIC, "/dev/infiniband/uverbs3"),
     }
-    whose = Whose(tmp_path)
+    whose = DeviceUsers(tmp_path)
     whose.learn()
     whose.refresh()
     assert [whose.function_of(name) for name in ("mlx5_2/1", "mlx5_0", "soft/1")] == [NIC, NIC, ""]
@@ -242,8 +242,8 @@ def fault(at_ns: int, *, ends_job: bool = True, pid: int = 7) -> DeviceFault:
     return DeviceFault(at_ns, Pid(pid), GPU, "Xid 79", f"Xid 79 at {at_ns}", ends_job)
 
 
-def view(pid: int) -> ProcessView:
-    made = ProcessView(Pid(pid), 0)
+def view(pid: int) -> ProcessHistory:
+    made = ProcessHistory(Pid(pid), 0)
     made.seen = ProcessSeen(0, Pid(pid), Pid(1), 0, "python3", ("python3",))
     return made
 
@@ -258,7 +258,7 @@ def test_a_device_fault_is_a_finding_with_its_device():
     found.observe(fault(11 * 10**9))  # much later: another trouble
     finding = found.judge(views, stalled=True)
     assert finding is not None
-    assert (finding.kind, finding.cause) == (Kind.DEVICE_FAULT, Cause.DEVICE)
+    assert (finding.kind, finding.cause) == (VerdictKind.DEVICE_FAULT, Cause.DEVICE)
     assert (finding.culprit, finding.device, finding.since_ns) == (7, GPU, 2)
     assert finding.victims == (8,)
     assert finding.evidence[0].kind is EvidenceKind.EVENT
@@ -312,7 +312,7 @@ def look(at_s: float, *targets: str) -> Inspection:
     ],
 )
 def test_driver_calls_that_hang(looks, in_d, told, tmp_path):
-    whose = Whose(tmp_path)
+    whose = DeviceUsers(tmp_path)
     whose.topology = topology.Topology((topology.Gpu(GPU, 0, UUID, (GPU,)),))
     if told != [""]:
         whose.observe(DeviceHeld(0, Pid(7), 0, 1, True, "x"))
@@ -337,15 +337,15 @@ def test_the_users_of_a_mig_instance(tmp_path):
     assert topology.mig_nodes(tmp_path / "none", 0, 1) == frozenset()
 
 
-def lost_link(local: str) -> tuple[Finding, dict[Pid, ProcessView]]:
+def lost_link(local: str) -> tuple[Finding, dict[Pid, ProcessHistory]]:
     """A lost link, and the rank with a connection that begins at this address."""
-    view = ProcessView(Pid(7), 0)
+    view = ProcessHistory(Pid(7), 0)
     sample = SocketSample(
         1, Pid(7), 3, Inode(1), "ESTABLISHED", (local, 9), ("10.0.0.2", 9),
         *(0,) * 12,
     )  # fmt: skip
     view.on_socket(sample)
-    return Finding(Kind.LOST_LINK, Cause.LINK, 5), {Pid(7): view}
+    return Finding(VerdictKind.LOST_LINK, Cause.LINK, 5), {Pid(7): view}
 
 
 @pytest.mark.parametrize(
@@ -382,9 +382,9 @@ def test_a_lost_link_whose_port(local, changes, device):
 def test_an_rdma_port_that_is_down_and(tmp_path, changes, waits_s, lost):
     node = tmp_path / "uverbs0"
     node.touch()
-    whose = Whose(tmp_path)
+    whose = DeviceUsers(tmp_path)
     whose.topology = topology.Topology((), (topology.Port("mlx5_0", NIC, (NIC,), str(node)),))
-    concern = Concern(whose, shipped, int(Policy().port_patience_s * 1e9))
+    concern = Attribution(whose, shipped, int(Policy().port_patience_s * 1e9))
     with node.open() as held:
         assert held.fileno() > 0
         members = {Pid(os.getpid())}
@@ -405,14 +405,14 @@ def test_a_gpu_that_falls_off_the_bus_is_named_and_its_rank_if_no_other_holds_it
     stage = Stage(world=8)
     stage.add(Proc(206, ppid=106))
     stage.run(30)
-    faults_of_all = faults.of_xid(xid(79, "GPU has fallen off the bus."), holders, shipped())
+    faults_of_all = fault_rules.of_xid(xid(79, "GPU has fallen off the bus."), holders, shipped())
     for each in faults_of_all:
         stage.tell(replace(each, boottime_ns=stage.now_ns))
     stage.run(1)
     verdict = stage.tracker.latest
     assert verdict is not None
     assert verdict.culprit is not None
-    assert (verdict.kind, verdict.culprit.device) == (Kind.DEVICE_FAULT, GPU)
+    assert (verdict.kind, verdict.culprit.device) == (VerdictKind.DEVICE_FAULT, GPU)
     assert (verdict.culprit.rank, verdict.culprit.host) == (named, "host")
     assert (named is None) == ("8 processes of the job have" in verdict.evidence[-1].text)
     reported = verdict_of(verdict, "a", verdict.time_s, {}, {})
@@ -425,12 +425,12 @@ def test_a_driver_that_does_not_answer_is_waited_for_once(tmp_path, monkeypatch)
     """/proc/driver/nvidia takes locks of the driver, which may hang just when a job does."""
     over = threading.Event()
     found = topology.Topology((topology.Gpu(GPU, 0, UUID, (GPU,)),))
-    monkeypatch.setattr("kcover_ebpf.hardware.whose._FIRST_WAIT_S", 0.05)
+    monkeypatch.setattr("kcover_ebpf.hardware.device_users._FIRST_WAIT_S", 0.05)
     monkeypatch.setattr(
-        "kcover_ebpf.hardware.whose.topology.read",
+        "kcover_ebpf.hardware.device_users.topology.read",
         lambda _: found if over.wait(30) else None,
     )
-    whose = Whose(tmp_path)
+    whose = DeviceUsers(tmp_path)
     began_s = time.monotonic()
     for _ in range(9):
         whose.learn()

@@ -9,12 +9,12 @@ from enum import IntEnum
 
 import pytest
 
-from kcover_ebpf import device_facts as facts
-from kcover_ebpf import device_wire as wire
-from kcover_ebpf.decode import decode
 from kcover_ebpf.errors import DecodeError
+from kcover_ebpf.facts import devices as facts
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.wire import EventHeader
+from kcover_ebpf.records import device_wire as wire
+from kcover_ebpf.records.decode import decode
+from kcover_ebpf.records.wire import EventHeader
 from tests.unit.test_wire import (
     ARCHITECTURES,
     EVENTS_H,

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.decisions import decide
-from kcover_ebpf.facts import ThreadSample
-from kcover_ebpf.host_facts import WaitedFile
+from kcover_ebpf.diagnosis.decisions import decide
+from kcover_ebpf.diagnosis.verdict import EvidenceKind, Verdict, independent_kinds, suffices
+from kcover_ebpf.facts.host import WaitedFile
+from kcover_ebpf.facts.kernel import ThreadSample
 from kcover_ebpf.ids import Inode
-from kcover_ebpf.incidents.verdict import EvidenceKind, Verdict, independent_kinds, suffices
 from kcover_ebpf.settings import Act
 
-from .scene import BARRIER, COLLECTIVE, LOCK, NS, Proc, Stage
+from .scripted_job import BARRIER, COLLECTIVE, LOCK, NS, Proc, Stage
 from .test_verdicts import all_wait, trained
 
 PIPE = WaitedFile(9, "pipe", "pipe:[77]", Inode(77), "", "")

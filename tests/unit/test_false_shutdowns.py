@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.cluster.merge import merge
-from kcover_ebpf.decisions import decide
-from kcover_ebpf.host_facts import StorageState, WaitedFile
+from kcover_ebpf.cluster.gang_judge import merge
+from kcover_ebpf.diagnosis.decisions import decide
+from kcover_ebpf.diagnosis.job import Job
+from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind, suffices
+from kcover_ebpf.facts.host import StorageState, WaitedFile
+from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import Inode, Pid
-from kcover_ebpf.incidents.job import Job
-from kcover_ebpf.incidents.verdict import Cause, Kind, Verdict, suffices
 from kcover_ebpf.settings import Act
-from kcover_ebpf.syscalls import SyscallTable
 
-from .cluster_case import case, report
-from .cluster_case import rank as reported
-from .scene import COLLECTIVE, LOCK, NS, Proc, Stage
+from .report_builders import case, report
+from .report_builders import rank as reported
+from .scripted_job import COLLECTIVE, LOCK, NS, Proc, Stage
 from .test_verdicts import trained
 
 SOCKET = WaitedFile(10, "socket", "socket:[1]", Inode(1), "", "")
@@ -99,7 +99,7 @@ def test_among_ranks_that_spin_the_one_in_a_lock_is_named() -> None:
     stage.become(stage.rank(3), "futex", stack=LOCK)
     verdict = stage.run(20)
     assert verdict is not None
-    assert (verdict.kind, verdict.cause) == (Kind.HUNG, Cause.BLOCKED_LOCK)
+    assert (verdict.kind, verdict.cause) == (VerdictKind.HUNG, Cause.BLOCKED_LOCK)
     assert verdict.culprit is not None
     assert verdict.culprit.rank == 3
 
@@ -152,7 +152,7 @@ def test_a_compilation_beyond_the_cap_is_reported_at_most() -> None:
     for rank in range(4):
         stage.become(stage.rank(rank), "futex", stack=LOCK)
     stage.run(32 * 60)
-    assert [each.kind for each in faults(stage)] == [Kind.HUNG]
+    assert [each.kind for each in faults(stage)] == [VerdictKind.HUNG]
     assert shutdowns(stage) == []
 
 

@@ -4,7 +4,7 @@ from string import ascii_lowercase
 
 import pytest
 
-from kcover_ebpf.incidents.verdict import Cause, Kind
+from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
 from tools.faultbench import host_faults, plan, prepare
 from tools.faultbench.scenario import Culprit, Scenario
 from tools.workloads import faults, phases
@@ -40,7 +40,7 @@ def test_about_a_quarter_is_held_out():
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=IDS)
 def test_every_word_is_known(scenario: Scenario):
-    assert scenario.verdicts <= {kind.value for kind in Kind}
+    assert scenario.verdicts <= {kind.value for kind in VerdictKind}
     assert scenario.causes <= {cause.value for cause in Cause}
     assert scenario.inject in INJECTED | {""}
     assert scenario.host in set(host_faults.BEGIN) | {""}

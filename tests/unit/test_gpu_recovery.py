@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.cluster.gather import Seen
-from kcover_ebpf.cluster.incident import Phase, Way
-from tests.unit.cluster_sim import Sim
-from tests.unit.scene import NS, Stage
+from kcover_ebpf.api.incident import Phase, Way
+from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
+from tests.unit.scripted_job import NS, Stage
+from tests.unit.simulated_cluster import Sim
 
 LOADING_S = 10.0
 
@@ -17,7 +17,7 @@ LOADING_S = 10.0
 class GpuSim(Sim):
     """The simulated cluster, whose agents judge ranks that load for some seconds and then burn a CPU for good."""
 
-    def _report(self, node: str) -> Seen:
+    def _report(self, node: str) -> ReceivedReport:
         seen = super()._report(node)
         stages: dict[str, tuple[float, Stage]] = self.__dict__.setdefault("stages", {})
         if not seen.report.trained:

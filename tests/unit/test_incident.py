@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kcover_ebpf.cluster import incident
-from kcover_ebpf.cluster.codec import camel
-from kcover_ebpf.cluster.incident import Action, Phase, Status, Way
-from kcover_ebpf.cluster.order import Order, Verb
-from kcover_ebpf.cluster.report import ReportedCulprit
+from kcover_ebpf.api import incident
+from kcover_ebpf.api.codec import camel
+from kcover_ebpf.api.fault_report import ReportedCulprit
+from kcover_ebpf.api.incident import Action, Phase, Status, Way
+from kcover_ebpf.api.order import Order, Verb
+from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.errors import ObjectError
-from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind
 
 CRD = Path(__file__).resolve().parents[2] / "charts/kcover-ebpf/crds/incidents.yaml"
 
 
 def full() -> Status:
-    status = Status(Phase.OPEN, "m", Kind.HUNG, Cause.STOPPED, since_s=5.5, victims=(1, 2))
+    status = Status(Phase.OPEN, "m", VerdictKind.HUNG, Cause.STOPPED, since_s=5.5, victims=(1, 2))
     action = Action(Way.REPLACE, "Gone", 2, 7.25, "r", {"grace": "30"})
     order = Order("x-1-stop", Verb.STOP, {"a": "b"}, 10.0, 20.0)
     status = status.enter(Phase.SHUTTING_DOWN, 6.0, "down").begin(Way.REPLACE, 6.5)
@@ -45,7 +45,7 @@ def test_what_is_written_is_in_the_schema():
     assert [each.value for each in Phase] == known["phase"]["enum"]
     kinds = known["evidence"]["items"]["properties"]["kind"]["enum"]
     assert {each.value for each in EvidenceKind} == set(kinds)
-    assert [each.value for each in Kind] == known["verdict"]["enum"]
+    assert [each.value for each in VerdictKind] == known["verdict"]["enum"]
     written = incident.status_of(full())
     for key in ("action", "order", "culprit"):
         assert set(written[key]) <= set(known[key]["properties"]), key

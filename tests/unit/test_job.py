@@ -6,23 +6,23 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.agent.picture import verdict_of
-from kcover_ebpf.decisions import decide
-from kcover_ebpf.facts import ProcessFork, ProcessTotals
-from kcover_ebpf.host_facts import Unreadable
+from kcover_ebpf.agent.rank_report import verdict_of
+from kcover_ebpf.diagnosis.decisions import decide
+from kcover_ebpf.diagnosis.judge import judge
+from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, Verdict, VerdictKind
+from kcover_ebpf.diagnosis.wait_table import unobserved
+from kcover_ebpf.facts.host import Unreadable
+from kcover_ebpf.facts.kernel import ProcessFork, ProcessTotals
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.incidents.judge import judge
-from kcover_ebpf.incidents.table import unobserved
-from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind, Verdict
-from kcover_ebpf.report import verdict_object
+from kcover_ebpf.output.formatting import verdict_object
 from kcover_ebpf.settings import Act, Policy
 
-from .scene import LOCK, NS, Proc, Stage
+from .scripted_job import LOCK, NS, Proc, Stage
 from .test_verdicts import all_wait, trained
 
 
 def faults(stage: Stage) -> list[Verdict]:
-    return [verdict for verdict in stage.verdicts if verdict.kind is not Kind.WORKING]
+    return [verdict for verdict in stage.verdicts if verdict.kind is not VerdictKind.WORKING]
 
 
 def every(stage: Stage, mode: str) -> None:
@@ -141,7 +141,7 @@ def test_a_straggler_is_slow_and_slow_never_ends_a_job() -> None:
     stage = trained()
     straggling(stage, 2)
     (verdict,) = faults(stage)
-    assert (verdict.kind, verdict.cause) == (Kind.SLOW, Cause.SLOW_RANK)
+    assert (verdict.kind, verdict.cause) == (VerdictKind.SLOW, Cause.SLOW_RANK)
     assert verdict.culprit is not None
     assert verdict.culprit.rank == 2
     for allowed in Act:
@@ -181,7 +181,7 @@ def test_peers_that_ask_in_vain_for_room_point_at_who_does_not_read() -> None:
     assert verdict.culprit is not None
     assert (verdict.cause, verdict.culprit.rank) == (Cause.BLOCKED_READ, 2)
     patient = dict.fromkeys(stage.job.members.ranks, 60.0)
-    assert judge(replace(stage.job.picture(), thresholds_s=patient)).kind is Kind.WORKING
+    assert judge(replace(stage.job.picture(), thresholds_s=patient)).kind is VerdictKind.WORKING
 
 
 def test_peers_that_get_no_answer_have_lost_their_link() -> None:
@@ -191,7 +191,7 @@ def test_peers_that_get_no_answer_have_lost_their_link() -> None:
     stage.run(10)
     (verdict,) = faults(stage)
     assert verdict.culprit is not None
-    assert (verdict.kind, verdict.culprit.rank) == (Kind.LOST_LINK, 2)
+    assert (verdict.kind, verdict.culprit.rank) == (VerdictKind.LOST_LINK, 2)
 
 
 def test_between_two_ranks_a_lost_link_has_no_culprit() -> None:
@@ -199,7 +199,7 @@ def test_between_two_ranks_a_lost_link_has_no_culprit() -> None:
     stage.rank(1).backoff = 5
     all_wait(stage, -1)
     stage.run(8)
-    assert [(each.kind, each.culprit) for each in faults(stage)] == [(Kind.LOST_LINK, None)]
+    assert [(each.kind, each.culprit) for each in faults(stage)] == [(VerdictKind.LOST_LINK, None)]
 
 
 def test_a_rank_whose_threads_are_not_seen_makes_the_verdict_unknown() -> None:
@@ -208,7 +208,7 @@ def test_a_rank_whose_threads_are_not_seen_makes_the_verdict_unknown() -> None:
     stage.job.members.views[Pid(101)].threads.clear()
     stage.run(10)
     (verdict,) = faults(stage)
-    assert verdict.kind is Kind.UNKNOWN
+    assert verdict.kind is VerdictKind.UNKNOWN
     assert decide(verdict, Act.RESTART, hard_limit_s=0).act is Act.OBSERVE
 
 
@@ -227,7 +227,7 @@ def test_effort_is_believed_up_to_the_cap_only() -> None:
     stage.run(115)
     assert faults(stage) == []
     stage.run(15)
-    assert [each.kind for each in faults(stage)] == [Kind.HUNG]
+    assert [each.kind for each in faults(stage)] == [VerdictKind.HUNG]
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,11 @@ def test_a_rank_that_waits_for_a_file_lock(holder: int, at_the_end: str | None) 
     stage.run(12)
     (verdict,) = faults(stage)
     assert verdict.culprit is not None
-    assert (verdict.kind, verdict.cause, verdict.culprit.rank) == (Kind.HUNG, Cause.BLOCKED_LOCK, 1)
+    assert (verdict.kind, verdict.cause, verdict.culprit.rank) == (
+        VerdictKind.HUNG,
+        Cause.BLOCKED_LOCK,
+        1,
+    )
     texts = [each.text for each in verdict.evidence if each.kind is EvidenceKind.SINK]
     assert (len(texts) > 1) == (at_the_end is not None)
     assert at_the_end is None or at_the_end in texts[1]
@@ -273,8 +277,8 @@ def test_where_packets_are_lost_a_link_is_lost_later(backoff: int, is_lost: bool
     all_wait(stage, -1)
     stage.run(4)
     found = judge(replace(stage.job.picture(), lossy=True))
-    assert (found.kind is Kind.LOST_LINK) == is_lost
-    assert judge(replace(stage.job.picture(), lossy=False)).kind is Kind.LOST_LINK
+    assert (found.kind is VerdictKind.LOST_LINK) == is_lost
+    assert judge(replace(stage.job.picture(), lossy=False)).kind is VerdictKind.LOST_LINK
 
 
 @pytest.mark.parametrize(
@@ -324,18 +328,18 @@ def test_a_job_none_of_whose_processes_can_be_read_is_never_called_healthy() -> 
     stage.tell(ProcessFork(stage.now_ns, Pid(1), Pid(100), "x"))
     stage.run(3)
     assert stage.tracker.current is not None
-    assert stage.tracker.current.kind is Kind.WORKING
+    assert stage.tracker.current.kind is VerdictKind.WORKING
     stage.tell(Unreadable(stage.now_ns, Pid(100), stage.now_ns - NS))
     stage.run(3)
     assert (stage.tracker.current.kind, stage.tracker.current.cause) == (
-        Kind.UNKNOWN,
+        VerdictKind.UNKNOWN,
         Cause.UNKNOWN,
     )
     assert "pid 100" in stage.tracker.current.evidence[0].text
     stage.world = 1
     stage.add(Proc(100, rank=0))
     stage.run(8)
-    assert stage.tracker.current.kind is Kind.WORKING
+    assert stage.tracker.current.kind is VerdictKind.WORKING
 
 
 def test_how_slow_a_straggler_is_reaches_the_report_and_the_json() -> None:

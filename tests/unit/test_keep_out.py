@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.cluster.gather import Seen
-from kcover_ebpf.cluster.nodes import CORDONED, SUSPECT_S, UNTIL, NodeBreaker, view_of
-from kcover_ebpf.cluster.policy import FaultPolicy, NamedPolicy, NodeActions
-from kcover_ebpf.cluster.report import DevicePicture, FaultReport
-from kcover_ebpf.controller.nodes import NodeLimits, Nodes
-from kcover_ebpf.controller.store import Store, Uid
+from kcover_ebpf.api.fault_policy import FaultPolicy, NamedPolicy, NodeActions
+from kcover_ebpf.api.fault_report import FaultReport, ReportedDeviceFault
+from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
+from kcover_ebpf.controller.cache import ObjectCache, Uid
+from kcover_ebpf.controller.node_reconciler import NodeLimits, NodeReconciler
 from kcover_ebpf.errors import ActionError
-from kcover_ebpf.kube.watch import Change, Event
+from kcover_ebpf.kube.reflector import Change, Event
+from kcover_ebpf.recovery.node_plan import CORDONED, SUSPECT_S, UNTIL, NodeBreaker, view_of
 
 OLD = {"name": "rule", "creationTimestamp": "2025-01-01T00:00:00Z"}
 
@@ -25,12 +25,12 @@ class Cluster:
         self.now_s = 1_767_225_600.0
         self.leads = True
         self.events: list[tuple[str, str]] = []
-        self.store = Store(lambda _: None, wall=lambda: self.now_s)
+        self.store = ObjectCache(lambda _: None, wall=lambda: self.now_s)
         for index in range(count):
             self._put(
                 {"metadata": {"name": f"n{index}", "uid": f"u{index}"}, "spec": {}, "status": {}}
             )
-        self.nodes = Nodes(
+        self.nodes = NodeReconciler(
             self,  # type: ignore[arg-type]
             self.writing,  # type: ignore[arg-type]
             self.store,
@@ -80,9 +80,11 @@ class Cluster:
         self.store.policies[Uid(namespace)] = NamedPolicy(namespace, "p", made)
 
     def breaks(self, name: str) -> None:
-        fault = DevicePicture("0000:5d:00.0", "xid_79", "x", fatal=True, unfit=True, age_s=1.0)
+        fault = ReportedDeviceFault(
+            "0000:5d:00.0", "xid_79", "x", fatal=True, unfit=True, age_s=1.0
+        )
         report = FaultReport(name, self.now_s, 1, devices=(fault,))
-        self.store.host_reports[name] = Seen(report, self.now_s)
+        self.store.host_reports[name] = ReceivedReport(report, self.now_s)
         self.nodes.look(name)
 
 
@@ -159,7 +161,7 @@ def test_nodes__a_controller_that_does_not_lead_taints_and_frees_no_device() -> 
     cluster.leads = False
     node = view_of(cluster.store.raw_nodes["n0"])
     with pytest.raises(ActionError):
-        cluster.nodes._taint_device(node, DevicePicture("0000:5d:00.0", "xid_79", "x"), {})
+        cluster.nodes._taint_device(node, ReportedDeviceFault("0000:5d:00.0", "xid_79", "x"), {})
     cluster.list = lambda *_: {"items": [{"metadata": OLD}]}  # type: ignore[attr-defined]
     with pytest.raises(ActionError):
         cluster.nodes._untaint_devices(node, cluster.now_s)

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
+from kcover_ebpf.api import rfc3339
+from kcover_ebpf.api.fault_report import ReportedCulprit, ReportedEvidence
+from kcover_ebpf.api.incident import Incident, JobRef, Lost, Phase, Status, object_of, status_of
 from kcover_ebpf.cli import kubectl
-from kcover_ebpf.cluster import times
-from kcover_ebpf.cluster.incident import Incident, JobRef, Lost, Phase, Status, object_of, status_of
-from kcover_ebpf.cluster.nodes import CLEARED
-from kcover_ebpf.cluster.report import ReportedCulprit, ReportedEvidence
-from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind
+from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
+from kcover_ebpf.recovery.node_plan import CLEARED
 from tests.unit.api_server import Answer, Request, serving
-from tests.unit.test_kube_session import kubeconfig
+from tests.unit.test_kube_client import kubeconfig
 
 GROUP = "/apis/kcover.io/v1alpha1"
 STATUS = Status(
     Phase.OPEN,
-    verdict=Kind.HUNG,
+    verdict=VerdictKind.HUNG,
     cause=Cause.STOPPED,
     culprit=ReportedCulprit(rank=2, pid=77, pod="llm-2", node="n7"),
     evidence=(ReportedEvidence(EvidenceKind.PEERS, "all other ranks wait"),),
@@ -37,8 +37,8 @@ def incident(namespace: str, name: str, age_s: float) -> dict[str, Any]:
     told = told.enter(Phase.DECIDED, 1_700_000_001.5, "HUNG stopped, rank 2 in pod llm-2 on n7")
     job = JobRef("PyTorchJob", "llm", "uid", "kubeflow.org/v1")
     raw = object_of(Incident(namespace, name, job, {"k": "v"})) | {"status": status_of(told)}
-    made_s = times.from_text("2026-01-01T00:00:00Z") - age_s
-    raw["metadata"]["creationTimestamp"] = times.to_text(made_s)[:19] + "Z"
+    made_s = rfc3339.from_text("2026-01-01T00:00:00Z") - age_s
+    raw["metadata"]["creationTimestamp"] = rfc3339.to_text(made_s)[:19] + "Z"
     return raw
 
 
@@ -183,7 +183,7 @@ def test_a_node_is_declared_well(plugin: Plugin) -> None:
     code, out, _ = plugin("uncordon", "n7")
     assert (code, out) == (0, "node n7 is declared well; the controller lets it in again\n")
     told = plugin.cluster.objects["/api/v1/nodes/n7"]["metadata"]["annotations"][CLEARED]
-    times.from_text(told)
+    rfc3339.from_text(told)
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from kcover_ebpf.incidents.finding import Finding
-from kcover_ebpf.incidents.limit import at_hard_limit
-from kcover_ebpf.incidents.processes import NS
-from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind
+from kcover_ebpf.diagnosis.hard_limit import at_hard_limit
+from kcover_ebpf.diagnosis.process import NS
+from kcover_ebpf.diagnosis.snapshot import Finding
+from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.settings import Policy
 
 NOW_NS = 1_000 * NS
-WORKS = Finding(Kind.WORKING, Cause.COMPUTING, NOW_NS)
-HANGS = Finding(Kind.HUNG, Cause.BLOCKED_LOCK, NOW_NS, rank=1)
+WORKS = Finding(VerdictKind.WORKING, Cause.COMPUTING, NOW_NS)
+HANGS = Finding(VerdictKind.HUNG, Cause.BLOCKED_LOCK, NOW_NS, rank=1)
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,6 @@ def test_what_was_found_stays(found: Finding, silent_s: float, limit_s: float | 
 
 def test_a_silence_beyond_the_limit_is_a_hang_of_nobody() -> None:
     found = at_hard_limit(WORKS, 30, Policy(hard_limit_s=30), NOW_NS)
-    assert (found.kind, found.cause, found.rank) == (Kind.HUNG, Cause.UNKNOWN, None)
+    assert (found.kind, found.cause, found.rank) == (VerdictKind.HUNG, Cause.UNKNOWN, None)
     assert found.since_ns == NOW_NS - 30 * NS
     assert [each.kind for each in found.evidence] == [EvidenceKind.TIME]

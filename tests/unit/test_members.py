@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from kcover_ebpf.facts import DescriptorSample, ProcessExit
-from kcover_ebpf.host_facts import ProcessSeen, WaitedFile
+from kcover_ebpf.diagnosis.members import Members
+from kcover_ebpf.diagnosis.roles import Role
+from kcover_ebpf.diagnosis.tcp_links import EndpointIndex
+from kcover_ebpf.facts.host import ProcessSeen, WaitedFile
+from kcover_ebpf.facts.kernel import DescriptorSample, ProcessExit
 from kcover_ebpf.ids import Inode, Pid
-from kcover_ebpf.incidents.links import Ends
-from kcover_ebpf.incidents.members import Members
-from kcover_ebpf.incidents.ranks import Role
 
-from .test_links import edge
+from .test_tcp_links import edge
 
 
 def appear(
@@ -113,7 +113,7 @@ def hold(members: Members, pid: int, fd: int, inode: int, peer: int | None = Non
 
 def holders(members: Members, pid: int, fd: int, inode: int) -> tuple[Pid, ...]:
     waited = WaitedFile(fd, "pipe", f"pipe:[{inode}]", Inode(inode), "", "")
-    return members.holders(Pid(pid), waited, Ends(members.views.values()))
+    return members.holders(Pid(pid), waited, EndpointIndex(members.views.values()))
 
 
 def test_who_has_a_pipe_open() -> None:

@@ -15,19 +15,19 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kcover_ebpf.agent.metrics import AgentMetrics
-from kcover_ebpf.cluster.kinds import Gang
-from kcover_ebpf.cluster.report import FaultReport, PodRef, RankPicture
-from kcover_ebpf.controller.store import Store
-from kcover_ebpf.controller.story import Story
-from kcover_ebpf.decisions import Decision
-from kcover_ebpf.device_facts import PortChange
+from kcover_ebpf.api.fault_report import FaultReport, PodRef, RankSnapshot
+from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.controller.cache import ObjectCache
+from kcover_ebpf.controller.telemetry import Telemetry
+from kcover_ebpf.diagnosis.decisions import Decision
+from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind, WaitRow
 from kcover_ebpf.errors import UsageError
-from kcover_ebpf.incidents.verdict import Cause, Kind, Verdict, WaitRow
+from kcover_ebpf.facts.devices import PortChange
 from kcover_ebpf.kernel.probes import ProbeStatus, Refusal
-from kcover_ebpf.metrics import MetricsServer, MetricsSink, parse_address
+from kcover_ebpf.output.metrics import MetricsServer, MetricsSink, parse_address
 from kcover_ebpf.settings import Act
 
-VERDICT = Verdict("j", "j-1", Kind.HUNG, Cause.STOPPED, time_s=103.5, since_s=100.0)
+VERDICT = Verdict("j", "j-1", VerdictKind.HUNG, Cause.STOPPED, time_s=103.5, since_s=100.0)
 TAKEN = ProbeStatus("threads", "sample_threads", True, "", "waits")
 REFUSED = ProbeStatus("tcp", "on_retransmit", False, "no", "drops", Refusal.REFUSED)
 
@@ -59,7 +59,7 @@ def test_what_is_told_is_served() -> None:
         assert before["kcover_records_lost_total", ("events",)] == 2
         assert before["process_resident_memory_bytes", ()] > 0
         sink.on_verdict(VERDICT)
-        working = dataclasses.replace(VERDICT, kind=Kind.WORKING, cause=Cause.TRAINING)
+        working = dataclasses.replace(VERDICT, kind=VerdictKind.WORKING, cause=Cause.TRAINING)
         sink.on_verdict(working)
         sink.on_action(Decision(Act.SHUTDOWN, "why", VERDICT), "done")
         lost["threads"] = 5
@@ -109,7 +109,7 @@ def test_what_has_a_closed_list_of_labels_is_there_before_it_happens() -> None:
 
 def controller() -> CollectorRegistry:
     nobody: Any = SimpleNamespace(event=print)
-    return Story(Store(print), nobody, lambda: 0.0).registry
+    return Telemetry(ObjectCache(print), nobody, lambda: 0.0).registry
 
 
 PROGRAMS = {
@@ -202,14 +202,16 @@ def test_idle_connections_give_way_and_a_probe_still_gets_in(server: MetricsServ
 def test_a_client_that_says_nothing_is_let_go(
     server: MetricsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kcover_ebpf.metrics._Handler.timeout", 0.1)
+    monkeypatch.setattr("kcover_ebpf.output.metrics._Handler.timeout", 0.1)
     with idle(server.port) as client:
         assert is_closed(client, 2)
 
 
 def ranks(count: int, rank: int | None = 0) -> FaultReport:
     pictures = (
-        RankPicture("u", 100 + n, "rank", "futex", rank=None if rank is None else n, age_s=float(n))
+        RankSnapshot(
+            "u", 100 + n, "rank", "futex", rank=None if rank is None else n, age_s=float(n)
+        )
         for n in range(count)
     )
     return FaultReport("n", 1.0, 1, pods=(PodRef("p", "u"),), ranks=tuple(pictures))

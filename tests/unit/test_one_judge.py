@@ -15,31 +15,31 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from kcover_ebpf.agent.drafts import Drafts, Identity
-from kcover_ebpf.agent.loop import GangWatch
-from kcover_ebpf.agent.registry import GangHere
-from kcover_ebpf.cluster.case import Case, Merged
-from kcover_ebpf.cluster.gather import Seen
-from kcover_ebpf.cluster.kinds import Gang
-from kcover_ebpf.cluster.merge import merge
-from kcover_ebpf.cluster.report import object_of, report_of
-from kcover_ebpf.facts import Fact, SocketSample, Tick
-from kcover_ebpf.host_facts import (
+from kcover_ebpf.agent.node_loop import GangWatch
+from kcover_ebpf.agent.pod_registry import LocalGang
+from kcover_ebpf.agent.report_builder import Identity, ReportBuilder
+from kcover_ebpf.api.fault_report import object_of, report_of
+from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict
+from kcover_ebpf.cluster.gang_judge import merge
+from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
+from kcover_ebpf.diagnosis.job import Job
+from kcover_ebpf.diagnosis.snapshot import Finding
+from kcover_ebpf.diagnosis.tracker import Tracker
+from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
+from kcover_ebpf.facts.host import (
     CollectiveRank,
     CollectiveSide,
     CollectivesSeen,
     Inspection,
     WaitedFile,
 )
+from kcover_ebpf.facts.kernel import Fact, SocketSample, Tick
+from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import Inode, Pid
-from kcover_ebpf.incidents.finding import Finding
-from kcover_ebpf.incidents.job import Job
-from kcover_ebpf.incidents.tracker import Tracker
-from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind
 from kcover_ebpf.settings import Policy
-from kcover_ebpf.syscalls import SyscallTable
-from tests.unit.cluster_case import NOW_S, SELECTOR, case, pod
-from tests.unit.scene import BARRIER, LOCK, NS, Proc, Stage
+from tests.unit.report_builders import NOW_S, SELECTOR, case, pod
+from tests.unit.scripted_job import BARRIER, LOCK, NS, Proc, Stage
 
 NODES = "ab"
 """Even ranks are on the first node, odd ones on the second."""
@@ -115,24 +115,26 @@ class Agent:
         here = rank.pid is not None and stage.node_of(rank.pid) == self.node
         return rank if here else replace(rank, pid=None)
 
-    def report(self, late_s: float) -> Seen:
+    def report(self, late_s: float) -> ReceivedReport:
         """What the product makes of it, as the controller reads it."""
         numbers = [each for each in range(64) if f"uid-{each}" in self.pods.values()]
-        here = GangHere(GANG, tuple(pod(each) for each in numbers), Policy())
+        here = LocalGang(GANG, tuple(pod(each) for each in numbers), Policy())
         watch = SimpleNamespace(job=self.job, tracker=self.tracker)
         each = GangWatch(here, cast("Any", watch))
         each.pods = dict(self.pods)
         spool = cast("Any", SimpleNamespace(load=lambda: ()))
-        drafts = Drafts(Identity(self.node, "kcover"), cast("Any", None), spool, lambda: True)
+        drafts = ReportBuilder(
+            Identity(self.node, "kcover"), cast("Any", None), spool, lambda: True
+        )
         made = drafts._draft(each, self.job.now_ns / NS).report
-        return Seen(report_of(object_of(made, "ns", "r")), NOW_S - late_s)
+        return ReceivedReport(report_of(object_of(made, "ns", "r")), NOW_S - late_s)
 
 
 def _addressed(end: tuple[str, int]) -> tuple[str, int]:
     return f"10.0.0.{end[1] // 100 % 100}", end[1]
 
 
-def on_two_nodes(stage: Recorded, late_s: float = 0.3) -> Merged:
+def on_two_nodes(stage: Recorded, late_s: float = 0.3) -> GangVerdict:
     """The verdict of the controller; both reports come so many seconds late."""
     agents = [Agent(node, {}) for node in NODES]
     for proc in stage.procs.values():
@@ -141,7 +143,7 @@ def on_two_nodes(stage: Recorded, late_s: float = 0.3) -> Merged:
         agent.pods[Pid(proc.pid)] = f"uid-{rank}"
     for agent in agents:
         agent.replay(stage)
-    told: Case = case(*(each.report(late_s) for each in agents), pods=stage.world)
+    told: GangInput = case(*(each.report(late_s) for each in agents), pods=stage.world)
     return merge(told)
 
 
@@ -291,72 +293,82 @@ SIDES = (
 )
 FAILED = by_nccl(2, trouble="system error")
 
-STORIES: dict[str, tuple[Callable[[Recorded], None], Kind, Cause, int | None]] = {
-    "a rank is stopped": (stopped, Kind.HUNG, Cause.STOPPED, 1),
-    "a rank waits for a lock": (at_a_lock, Kind.HUNG, Cause.BLOCKED_LOCK, 2),
-    "a rank sleeps": (asleep, Kind.HUNG, Cause.BLOCKED_SLEEP, 3),
-    "a rank is in its driver": (in_the_driver, Kind.HUNG, Cause.DRIVER_STUCK, 3),
-    "a rank spins": (spins_alone, Kind.HUNG, Cause.SPINNING, 3),
-    "a loader sleeps": (its_loader, Kind.HUNG, Cause.LOADER_STUCK, 1),
-    "a rank ends with an error": (ends_with_an_error, Kind.CRASHED, Cause.EXITED, 1),
-    "a rank is killed": (is_killed, Kind.CRASHED, Cause.KILLED, 2),
-    "a rank leaves early": (leaves_early, Kind.HUNG, Cause.LEFT_EARLY, 1),
+STORIES: dict[str, tuple[Callable[[Recorded], None], VerdictKind, Cause, int | None]] = {
+    "a rank is stopped": (stopped, VerdictKind.HUNG, Cause.STOPPED, 1),
+    "a rank waits for a lock": (at_a_lock, VerdictKind.HUNG, Cause.BLOCKED_LOCK, 2),
+    "a rank sleeps": (asleep, VerdictKind.HUNG, Cause.BLOCKED_SLEEP, 3),
+    "a rank is in its driver": (in_the_driver, VerdictKind.HUNG, Cause.DRIVER_STUCK, 3),
+    "a rank spins": (spins_alone, VerdictKind.HUNG, Cause.SPINNING, 3),
+    "a loader sleeps": (its_loader, VerdictKind.HUNG, Cause.LOADER_STUCK, 1),
+    "a rank ends with an error": (ends_with_an_error, VerdictKind.CRASHED, Cause.EXITED, 1),
+    "a rank is killed": (is_killed, VerdictKind.CRASHED, Cause.KILLED, 2),
+    "a rank leaves early": (leaves_early, VerdictKind.HUNG, Cause.LEFT_EARLY, 1),
     "a rank is in another collective": (
         mismatch_by_stack,
-        Kind.DEADLOCK,
+        VerdictKind.DEADLOCK,
         Cause.COLLECTIVE_MISMATCH,
         3,
     ),
-    "all wait": (all_wait, Kind.HUNG, Cause.WAIT_CYCLE, None),
-    "a link is lost": (link_lost, Kind.LOST_LINK, Cause.LINK, 1),
-    "a rank writes": (writes, Kind.WORKING, Cause.CHECKPOINT, None),
-    "a rank computes": (computes, Kind.WORKING, Cause.COMPUTING, None),
-    "all train": (trains, Kind.WORKING, Cause.TRAINING, None),
+    "all wait": (all_wait, VerdictKind.HUNG, Cause.WAIT_CYCLE, None),
+    "a link is lost": (link_lost, VerdictKind.LOST_LINK, Cause.LINK, 1),
+    "a rank writes": (writes, VerdictKind.WORKING, Cause.CHECKPOINT, None),
+    "a rank computes": (computes, VerdictKind.WORKING, Cause.COMPUTING, None),
+    "all train": (trains, VerdictKind.WORKING, Cause.TRAINING, None),
     "NCCL: one is behind": (
         ras(behind=(by_nccl(2),), equal=False),
-        Kind.HUNG,
+        VerdictKind.HUNG,
         Cause.NOT_IN_COLLECTIVE,
         2,
     ),
-    "NCCL: one is behind, at a lock": (behind_at_a_lock, Kind.HUNG, Cause.NOT_IN_COLLECTIVE, 1),
+    "NCCL: one is behind, at a lock": (
+        behind_at_a_lock,
+        VerdictKind.HUNG,
+        Cause.NOT_IN_COLLECTIVE,
+        1,
+    ),
     "NCCL: one is behind in a communicator of two": (
         behind_in_a_subgroup,
-        Kind.HUNG,
+        VerdictKind.HUNG,
         Cause.NOT_IN_COLLECTIVE,
         3,
     ),
-    "NCCL: one is behind and may come": (behind_and_elsewhere, Kind.WORKING, Cause.COMPUTING, None),
+    "NCCL: one is behind and may come": (
+        behind_and_elsewhere,
+        VerdictKind.WORKING,
+        Cause.COMPUTING,
+        None,
+    ),
     "NCCL: two are behind": (
         ras(behind=(by_nccl(1), by_nccl(2)), equal=False),
-        Kind.HUNG,
+        VerdictKind.HUNG,
         Cause.NOT_IN_COLLECTIVE,
         None,
     ),
     "NCCL: one gives no answer": (
         ras(missing=(by_nccl(3),)),
-        Kind.HUNG,
+        VerdictKind.HUNG,
         Cause.NOT_IN_COLLECTIVE,
         3,
     ),
     "NCCL: one called another operation": (
         ras("run", odd=(by_nccl(3),), sides=SIDES, equal=False),
-        Kind.DEADLOCK,
+        VerdictKind.DEADLOCK,
         Cause.COLLECTIVE_MISMATCH,
         3,
     ),
     "NCCL: a communicator failed": (
         ras("run", failed=(FAILED,)),
-        Kind.HUNG,
+        VerdictKind.HUNG,
         Cause.COLLECTIVE_FAILED,
         2,
     ),
-    "NCCL: all have joined": (ras("yield"), Kind.HUNG, Cause.COLLECTIVE_STUCK, None),
+    "NCCL: all have joined": (ras("yield"), VerdictKind.HUNG, Cause.COLLECTIVE_STUCK, None),
 }
 
 
 @pytest.mark.parametrize(("act", "kind", "cause", "rank"), STORIES.values(), ids=STORIES)
 def test_two_nodes_say_what_one_host_says(
-    act: Callable[[Recorded], None], kind: Kind, cause: Cause, rank: int | None
+    act: Callable[[Recorded], None], kind: VerdictKind, cause: Cause, rank: int | None
 ) -> None:
     stage = recorded()
     act(stage)

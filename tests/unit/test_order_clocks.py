@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.agent.ledger import StopRecord
-from kcover_ebpf.agent.orders import Executor
+from kcover_ebpf.agent.order_executor import OrderExecutor
+from kcover_ebpf.agent.order_journal import StopRecord
 
 
 class Ledger:
@@ -40,7 +40,7 @@ def test_expire__a_clock_that_is_set_back_keeps_nothing_stopped(
     ledger: Any = Ledger()
     listeners: Any = SimpleNamespace(passed_over=lambda _: None)
     nothing: Any = SimpleNamespace()
-    executor = Executor(
+    executor = OrderExecutor(
         nothing, nothing, ledger, listeners, lambda: now["wall"], lambda: now["steady"]
     )
     now.update(wall=wall_s, steady=steady_s)

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.decisions import decide
-from kcover_ebpf.facts import SignalSent
+from kcover_ebpf.diagnosis.decisions import decide
+from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, Verdict, VerdictKind
+from kcover_ebpf.facts.kernel import SignalSent
 from kcover_ebpf.ids import Pid, Tid
-from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind, Verdict
 from kcover_ebpf.settings import Act, Policy
 
-from .scene import LOCK, NS, Proc, Stage, pipe
+from .scripted_job import LOCK, NS, Proc, Stage, pipe
 from .test_outside_waits import passes
 from .test_payload_edges import Wired, all_become
 from .test_verdicts import all_wait, trained
@@ -103,7 +103,11 @@ def test_a_rank_that_its_launcher_killed_is_named_and_no_innocent_one() -> None:
     stage.run(_PATIENCE_S - 5)
     (verdict,) = faults(stage)
     assert verdict.culprit is not None
-    assert (verdict.kind, verdict.cause, verdict.culprit.rank) == (Kind.HUNG, Cause.KILLED, 2)
+    assert (verdict.kind, verdict.cause, verdict.culprit.rank) == (
+        VerdictKind.HUNG,
+        Cause.KILLED,
+        2,
+    )
     # it may come back
     assert kinds(verdict) <= {EvidenceKind.SINK, EvidenceKind.TIME, EvidenceKind.PEERS}
     stage.run(10)
@@ -160,7 +164,7 @@ def test_a_loop_on_one_rank_is_reported_with_its_name_though_heartbeats_go_on() 
     stage.run(15)
     verdict = stage.tracker.current
     assert verdict is not None
-    assert (verdict.kind, verdict.cause) == (Kind.WORKING, Cause.COMPUTING)
+    assert (verdict.kind, verdict.cause) == (VerdictKind.WORKING, Cause.COMPUTING)
     assert "rank 0 is computing" in verdict.evidence[0].text
 
 

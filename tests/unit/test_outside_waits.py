@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.decisions import decide
-from kcover_ebpf.host_facts import WaitedFile
+from kcover_ebpf.diagnosis.decisions import decide
+from kcover_ebpf.diagnosis.process_state import State
+from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind
+from kcover_ebpf.facts.host import WaitedFile
 from kcover_ebpf.ids import Inode, Pid
-from kcover_ebpf.incidents.standing import State
-from kcover_ebpf.incidents.verdict import Cause, Kind, Verdict
 from kcover_ebpf.settings import Act, Policy
 
-from .scene import LOCK, NS, Proc, Stage, pipe
+from .scripted_job import LOCK, NS, Proc, Stage, pipe
 from .test_payload_edges import outside, unanswered
 from .test_verdicts import all_wait, trained
 
@@ -80,7 +80,7 @@ def test_a_loader_that_waits_for_the_network_is_believed_and_then_reported_only(
     verdict = stage.tracker.current
     assert verdict.culprit is not None
     assert (verdict.kind, verdict.cause, verdict.culprit.rank, verdict.culprit.tid) == (
-        Kind.UNKNOWN,
+        VerdictKind.UNKNOWN,
         Cause.LOADER_STUCK,
         2,
         500,
@@ -149,7 +149,7 @@ def test_bytes_that_move_to_or_from_outside_are_work(who: str) -> None:
     assert faults(stage) == []
     verdict = stage.tracker.current
     assert verdict is not None
-    assert verdict.kind is Kind.WORKING
+    assert verdict.kind is VerdictKind.WORKING
 
 
 def telemetry(stage: Stage, count: int, **more: object) -> None:
@@ -222,5 +222,5 @@ def test_a_rank_that_asks_outside_for_long_is_reported_only() -> None:
     verdict = stage.tracker.current
     assert verdict is not None
     assert verdict.culprit is not None
-    assert (verdict.kind, verdict.culprit.rank) == (Kind.UNKNOWN, 1)
+    assert (verdict.kind, verdict.culprit.rank) == (VerdictKind.UNKNOWN, 1)
     assert "waiting for a service outside the job" in verdict.evidence[0].text

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.cluster.gang import GangPod
-from kcover_ebpf.cluster.incident import JobRef
-from kcover_ebpf.cluster.kinds import gang_of
-from kcover_ebpf.cluster.pods import Owner, Pod
+from kcover_ebpf.api.incident import JobRef
+from kcover_ebpf.api.job_kinds import gang_of
+from kcover_ebpf.api.pods import Owner, Pod
 from kcover_ebpf.controller.owners import Owners
 from kcover_ebpf.errors import NotFound
+from kcover_ebpf.recovery.context import GangPod
 
 ARM = {"kcover.io/cascading-recovery": "true"}
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from kcover_ebpf import metrics
-from kcover_ebpf.incidents.finding import Finding
-from kcover_ebpf.incidents.verdict import CAUSES, Cause, Kind
+from kcover_ebpf.diagnosis.snapshot import Finding
+from kcover_ebpf.diagnosis.verdict import CAUSES, Cause, VerdictKind
+from kcover_ebpf.output import metrics
 
-PACKAGE = Path(metrics.__file__).parent
+PACKAGE = Path(metrics.__file__).parents[1]
 SOURCES = [
     each
-    for folder in ("incidents", "cluster", "controller")
+    for folder in ("diagnosis", "cluster", "controller")
     for each in sorted((PACKAGE / folder).glob("*.py"))
     if each.name != "verdict.py"
 ]
@@ -35,12 +35,12 @@ def test_pairs__each_cause_has_a_verdict_and_somebody_who_says_it() -> None:
     listed = set().union(*CAUSES.values())
     assert listed == set(Cause)
     assert listed - said() == set()
-    assert set(CAUSES) == set(Kind)
+    assert set(CAUSES) == set(VerdictKind)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.UNKNOWN])
-def test_pairs__quiet_causes_are_no_faults(kind: Kind) -> None:
-    assert bool(CAUSES[kind] & CAUSES[Kind.WORKING]) is (kind is Kind.WORKING)
+@pytest.mark.parametrize("kind", [kind for kind in VerdictKind if kind is not VerdictKind.UNKNOWN])
+def test_pairs__quiet_causes_are_no_faults(kind: VerdictKind) -> None:
+    assert bool(CAUSES[kind] & CAUSES[VerdictKind.WORKING]) is (kind is VerdictKind.WORKING)
 
 
 def test_pairs__metrics_have_each_from_the_start_and_no_other() -> None:
@@ -53,4 +53,4 @@ def test_pairs__metrics_have_each_from_the_start_and_no_other() -> None:
 
 def test_pairs__tests_of_the_judge_are_held_to_the_table() -> None:
     with pytest.raises(AssertionError):
-        Finding(Kind.DEADLOCK, Cause.WAIT_CYCLE, 0)
+        Finding(VerdictKind.DEADLOCK, Cause.WAIT_CYCLE, 0)

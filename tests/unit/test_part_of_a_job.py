@@ -2,9 +2,9 @@
 
 import pytest
 
-from kcover_ebpf.incidents.verdict import Cause, Kind
+from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
 
-from .scene import Stage
+from .scripted_job import Stage
 
 
 def trained(world: int, here: int | None) -> Stage:
@@ -13,7 +13,7 @@ def trained(world: int, here: int | None) -> Stage:
     return stage
 
 
-def last(stage: Stage) -> tuple[Kind, Cause]:
+def last(stage: Stage) -> tuple[VerdictKind, Cause]:
     verdict = stage.verdicts[-1]
     return verdict.kind, verdict.cause
 
@@ -21,13 +21,13 @@ def last(stage: Stage) -> tuple[Kind, Cause]:
 @pytest.mark.parametrize(
     ("world", "here", "expected"),
     [
-        (1, None, (Kind.WORKING, Cause.SUSPENDED)),
-        (4, 1, (Kind.HUNG, Cause.STOPPED)),
+        (1, None, (VerdictKind.WORKING, Cause.SUSPENDED)),
+        (4, 1, (VerdictKind.HUNG, Cause.STOPPED)),
     ],
     ids=["the whole job was suspended", "the rest may go on"],
 )
 def test_all_ranks_here_are_stopped(
-    world: int, here: int | None, expected: tuple[Kind, Cause]
+    world: int, here: int | None, expected: tuple[VerdictKind, Cause]
 ) -> None:
     stage = trained(world, here)
     stage.become(stage.rank(0), "stopped")
@@ -42,11 +42,11 @@ def test_training_is_seen_without_the_others() -> None:
 def test_a_rank_on_another_host_is_not_missing() -> None:
     stage = trained(4, 2)
     stage.run(60)
-    assert last(stage) == (Kind.WORKING, Cause.TRAINING)
+    assert last(stage) == (VerdictKind.WORKING, Cause.TRAINING)
 
 
 def test_the_only_rank_here_is_killed() -> None:
     stage = trained(4, 1)
     stage.exit(stage.rank(0), signal=9)
     stage.run(2)
-    assert last(stage) == (Kind.CRASHED, Cause.KILLED)
+    assert last(stage) == (VerdictKind.CRASHED, Cause.KILLED)

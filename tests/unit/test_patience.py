@@ -7,21 +7,21 @@ from typing import Any, cast
 
 import pytest
 
-from kcover_ebpf.incidents import late
-from kcover_ebpf.incidents.afterwards import Glances
-from kcover_ebpf.incidents.finding import Finding
-from kcover_ebpf.incidents.verdict import Cause, Kind
-from kcover_ebpf.sensor import Sensor
+from kcover_ebpf.diagnosis import oneshot
+from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
+from kcover_ebpf.diagnosis.snapshot import Finding
+from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
 from kcover_ebpf.trace import passes
 from kcover_ebpf.trace.passes import Patience
+from kcover_ebpf.watching.loop import Sensor
 
-QUIET = Finding(Kind.WORKING, Cause.STARTING, 0)
-STUCK = Finding(Kind.HUNG, Cause.LOADER_STUCK, 0, rank=2)
-STORING = Finding(Kind.WORKING, Cause.CHECKPOINT, 0)
-LOADING = Finding(Kind.WORKING, Cause.LOADING, 0)
-COMPUTES = Finding(Kind.WORKING, Cause.COMPUTING, 0)
-NAMED = Finding(Kind.UNKNOWN, Cause.COMPUTING, 0, rank=2)
-SLEEPS = Finding(Kind.WORKING, Cause.SLEEPING, 0)
+QUIET = Finding(VerdictKind.WORKING, Cause.STARTING, 0)
+STUCK = Finding(VerdictKind.HUNG, Cause.LOADER_STUCK, 0, rank=2)
+STORING = Finding(VerdictKind.WORKING, Cause.CHECKPOINT, 0)
+LOADING = Finding(VerdictKind.WORKING, Cause.LOADING, 0)
+COMPUTES = Finding(VerdictKind.WORKING, Cause.COMPUTING, 0)
+NAMED = Finding(VerdictKind.UNKNOWN, Cause.COMPUTING, 0, rank=2)
+SLEEPS = Finding(VerdictKind.WORKING, Cause.SLEEPING, 0)
 
 # what is found at the passes (the last for ever), whether a rank waits for long, or burns a CPU for nobody
 # knows what; passes until it is over
@@ -46,10 +46,10 @@ def test_a_look_lasts_as_long_as_it_must(name: str, monkeypatch: pytest.MonkeyPa
     found, waits, burns, expected = LOOKS[name]
     now_s = 0.0
     monkeypatch.setattr(passes, "time", SimpleNamespace(monotonic=lambda: now_s))
-    monkeypatch.setattr(late, "finding", lambda job, _glances: job.finding())
-    monkeypatch.setattr(late, "somebody_waits", lambda _job, _glances: waits)
-    monkeypatch.setattr(late, "undecided", lambda _job, _glances: burns)
-    patience = Patience(Glances())
+    monkeypatch.setattr(oneshot, "finding", lambda job, _glances: job.finding())
+    monkeypatch.setattr(oneshot, "somebody_waits", lambda _job, _glances: waits)
+    monkeypatch.setattr(oneshot, "undecided", lambda _job, _glances: burns)
+    patience = Patience(PassHistory())
     for number in range(1, 100):
         now_s = number * 0.5
         finding = found[min(number, len(found)) - 1]

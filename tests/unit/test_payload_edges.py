@@ -7,16 +7,16 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from kcover_ebpf.decisions import decide
-from kcover_ebpf.facts import SocketSample
+from kcover_ebpf.diagnosis import tcp_links
+from kcover_ebpf.diagnosis.decisions import decide
+from kcover_ebpf.diagnosis.snapshot import JobSnapshot
+from kcover_ebpf.diagnosis.traffic import PAYLOAD_RATE, Traffic
+from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, Verdict, VerdictKind
+from kcover_ebpf.facts.kernel import SocketSample
 from kcover_ebpf.ids import Inode, Pid
-from kcover_ebpf.incidents import links
-from kcover_ebpf.incidents.finding import Picture
-from kcover_ebpf.incidents.traffic import PAYLOAD_RATE, Traffic
-from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind, Verdict
 from kcover_ebpf.settings import Act
 
-from .scene import LOCK, NS, START_NS, Proc, Stage
+from .scripted_job import LOCK, NS, START_NS, Proc, Stage
 
 _NOTHING = SocketSample(
     boottime_ns=0,
@@ -129,9 +129,9 @@ def all_become(stage: Stage, mode: str) -> None:
         stage.become(proc, mode, last_send_ns=stage.now_ns)
 
 
-def payload_of(picture: Picture, pid: int) -> set[int]:
+def payload_of(picture: JobSnapshot, pid: int) -> set[int]:
     view = picture.ranks[Pid(pid)]
-    return {each.fd for each in links.payload_sockets(view, picture.ends)}
+    return {each.fd for each in tcp_links.payload_sockets(view, picture.ends)}
 
 
 @pytest.mark.parametrize("others", ["run", "futex"])
@@ -149,7 +149,7 @@ def test_a_dead_connection_to_a_service_is_no_lost_link(others: str) -> None:
         stage.one_pass(NS // 4 if stage.job.urgent else NS)
     assert faults(stage) == []
     assert stage.tracker.current is not None
-    assert stage.tracker.current.kind is Kind.WORKING
+    assert stage.tracker.current.kind is VerdictKind.WORKING
 
 
 def test_a_dead_connection_to_a_service_is_no_lost_link_on_one_of_several_hosts() -> None:
@@ -186,7 +186,7 @@ def test_a_link_to_a_rank_that_is_not_seen_is_lost_if_it_carried_payload(
         lost = unanswered(stage.now_ns - broken_ns)
         outside(stage, stage.rank(3), acked_bytes=moved, **far | lost)
         stage.one_pass(NS // 4 if stage.job.urgent else NS)
-    assert (Kind.LOST_LINK in {each.kind for each in faults(stage)}) is is_lost
+    assert (VerdictKind.LOST_LINK in {each.kind for each in faults(stage)}) is is_lost
 
 
 def test_a_link_is_lost_since_it_broke_and_not_since_somebody_moved() -> None:
@@ -198,7 +198,7 @@ def test_a_link_is_lost_since_it_broke_and_not_since_somebody_moved() -> None:
     stage.cut, stage.cut_ns = (1, 2), stage.now_ns
     told = stage.run(6)
     assert told is not None
-    assert told.kind is Kind.LOST_LINK
+    assert told.kind is VerdictKind.LOST_LINK
     assert told.since_s == pytest.approx(stage.cut_ns / NS, abs=1.1)
     assert decide(told, Act.SHUTDOWN, None, 8.0).act is Act.SNAPSHOT
     stage.run(8)
@@ -221,7 +221,7 @@ def test_a_lost_heartbeat_is_no_lost_link() -> None:
         lost = unanswered(stage.now_ns - broken_ns)
         view.sockets[32] = replace(view.sockets[32], **lost)  # type: ignore[arg-type]
         picture = stage.job.picture()
-        assert links.lost_edges(picture.ranks.values(), picture.ends) == []
+        assert tcp_links.lost_edges(picture.ranks.values(), picture.ends) == []
 
 
 def test_payload_is_told_from_heartbeats() -> None:
@@ -304,4 +304,4 @@ def test_what_a_store_has_not_read_is_no_sign_of_a_stuck_rank() -> None:
     view = picture.ranks[Pid(100)]
     for fd in (20, 21, 101):
         view.sockets[fd] = replace(view.sockets[fd], unread_bytes=29)
-    assert links.unread(view, picture.ends, picture.ranks) == (58, 2)
+    assert tcp_links.unread(view, picture.ends, picture.ranks) == (58, 2)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.device_facts import DeviceFault, PortChange
+from kcover_ebpf.facts.devices import DeviceFault, PortChange
 from kcover_ebpf.hardware import ports
-from kcover_ebpf.hardware.faults import of_port
+from kcover_ebpf.hardware.fault_rules import of_port
 from kcover_ebpf.hardware.ports import RDMA_PERIOD_NS, Link, PortWatch, parse_links
 from kcover_ebpf.ids import Pid
 

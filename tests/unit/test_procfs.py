@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.host import procfs
 from kcover_ebpf.host.procfs import parse_environ, parse_stat
-from kcover_ebpf.host_facts import ProcessSeen
 from kcover_ebpf.ids import Pid
 
 TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")

@@ -23,7 +23,7 @@ from kcover_ebpf.hardware.ras.client import (
     listen,
     port_of,
 )
-from kcover_ebpf.hardware.ras.place import holder_inode
+from kcover_ebpf.hardware.ras.netns import holder_inode
 from kcover_ebpf.ids import Pid
 from tests.unit.ras_server import (
     INCOMPLETE_TEXT,

@@ -9,18 +9,18 @@ from typing import Any, cast
 
 import pytest
 
+from kcover_ebpf.diagnosis.progress import Stall
+from kcover_ebpf.diagnosis.tracker import Tracker
+from kcover_ebpf.facts.host import CollectivesSeen
+from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.hardware.ras import RasReport, client, watch
 from kcover_ebpf.hardware.ras.answer import parse
 from kcover_ebpf.hardware.ras.client import Patience, Place
-from kcover_ebpf.hardware.ras.place import pid_inside
+from kcover_ebpf.hardware.ras.netns import pid_inside
 from kcover_ebpf.hardware.ras.watch import RasWatch
-from kcover_ebpf.host_facts import CollectivesSeen
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.incidents.phases import Stall
-from kcover_ebpf.incidents.tracker import Tracker
-from kcover_ebpf.jobwatch import JobWatch
 from kcover_ebpf.settings import Settings
-from kcover_ebpf.syscalls import SyscallTable
+from kcover_ebpf.watching.job_watch import JobWatch
 from tests.unit.ras_server import joined, json_report
 
 HOST = "10.0.0.1"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kcover_ebpf.cluster.restart import at, parse, restarts
+from kcover_ebpf.recovery.methods import at, parse, restarts
 
 
 def test_a_kind_is_found_whatever_its_version():

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.device_facts import Rung
-from kcover_ebpf.hardware.rungs import NONE, Sources, active
+from kcover_ebpf.facts.devices import Rung
+from kcover_ebpf.hardware.event_sources import NONE, Sources, active
 
 NOTHING = Sources(frozenset(), Rung.CONSOLE, False, False, False, False)
 

@@ -7,19 +7,19 @@ from typing import cast
 
 import pytest
 
-from kcover_ebpf.decisions import Decision
-from kcover_ebpf.facts import Fact, ProcessExit, ProcessTotals, ThreadSample, Tick
-from kcover_ebpf.host_facts import Inspection, Look, ProcessSeen
+from kcover_ebpf.diagnosis.decisions import Decision
+from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
+from kcover_ebpf.diagnosis.verdict import Verdict, VerdictKind, WaitRow
+from kcover_ebpf.facts.host import Inspection, InspectRequest, ProcessSeen
+from kcover_ebpf.facts.kernel import Fact, ProcessExit, ProcessTotals, ThreadSample, Tick
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.incidents.afterwards import Glances
-from kcover_ebpf.incidents.verdict import Kind, Verdict, WaitRow
-from kcover_ebpf.jobwatch import listen
-from kcover_ebpf.kernel.sampler import Kernel
-from kcover_ebpf.sensor import Sensor
+from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Act, Settings
 from kcover_ebpf.trace import passes
+from kcover_ebpf.watching.job_watch import listen
+from kcover_ebpf.watching.loop import Sensor
 
-from .scene import NS, Stage
+from .scripted_job import NS, Stage
 
 RANKS = (100, 101)
 
@@ -67,7 +67,7 @@ class NoLooks:
     def __init__(self, machine: str) -> None:
         self.forgotten: list[int] = []
 
-    def look(self, looks: Sequence[Look]) -> list[Inspection]:
+    def look(self, looks: Sequence[InspectRequest]) -> list[Inspection]:
         return []
 
     def forget(self, pid: Pid) -> None:
@@ -111,9 +111,9 @@ class Bench:
         patch.setattr("kcover_ebpf.host.procfs.boottime_ns", lambda: self.now_ns)
         patch.setattr("kcover_ebpf.host.procfs.unix_offset_s", lambda: 5000.0)
         patch.setattr("kcover_ebpf.host.procfs.read_process", self._read)
-        patch.setattr("kcover_ebpf.sensor.Inspector", NoLooks)
+        patch.setattr("kcover_ebpf.watching.loop.ThreadInspector", NoLooks)
         self.sensor = Sensor(
-            cast("Kernel", self.kernel),
+            cast("KernelSampler", self.kernel),
             self.members,
             Settings(act=act),
             [self.ears],
@@ -170,7 +170,7 @@ def test_a_failed_exit_becomes_one_verdict_and_one_decision(bench: Bench) -> Non
     for _ in range(3):
         bench.step(sampled(bench, 100))
     assert bench.ears.facts == [leaving]
-    crashes = [each for each in bench.ears.verdicts if each.kind is Kind.CRASHED]
+    crashes = [each for each in bench.ears.verdicts if each.kind is VerdictKind.CRASHED]
     assert [each.culprit and each.culprit.rank for each in crashes] == [1]
     assert [each.act for each in bench.decisions] == [Act.SHUTDOWN]
     assert bench.decisions[0].verdict is crashes[0]
@@ -182,7 +182,7 @@ def test_an_observer_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     bench.step()
     bench.sensor._take([bench.exit(101, 3)])
     bench.step()
-    assert [each.kind for each in bench.ears.verdicts][-1] is Kind.CRASHED
+    assert [each.kind for each in bench.ears.verdicts][-1] is VerdictKind.CRASHED
     assert bench.decisions == []
 
 
@@ -194,7 +194,7 @@ def test_the_events_that_end_the_loop_are_judged(bench: Bench) -> None:
     answers = iter([False, False, True])
     bench.kernel.passes = [[Tick(bench.now_ns - NS + 1, NS, 0, False)]]
     bench.sensor.run(lambda: next(answers))
-    assert bench.ears.verdicts[-1].kind is Kind.CRASHED
+    assert bench.ears.verdicts[-1].kind is VerdictKind.CRASHED
     assert bench.kernel.waited_s[-1] == 0
 
 
@@ -244,7 +244,7 @@ def test_a_snapshot_looks_closely_without_waiting_for_a_stall(bench: Bench) -> N
     bench.kernel.passes = [
         [*(stage._thread(stage.procs[pid]) for pid in RANKS), Tick(bench.now_ns, NS, 0, False)]
     ]
-    glances = Glances()
+    glances = PassHistory()
     patience = passes.Patience(glances)
     for number in passes.passes(bench.sensor, glances):
         if patience.is_over(bench.sensor, number):
@@ -265,4 +265,4 @@ def test_a_blindness_that_lasts_is_told_now_and_then(bench: Bench) -> None:
         )
         bench.step(*totals)
     assert bench.ears.blind == ["no room to sample 3 threads of process 100"] * 3
-    assert bench.ears.verdicts[-1].kind is Kind.UNKNOWN
+    assert bench.ears.verdicts[-1].kind is VerdictKind.UNKNOWN

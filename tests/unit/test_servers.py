@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kcover_ebpf.host.servers import parse_counters, parse_mount
-from kcover_ebpf.host_facts import StorageState
+from kcover_ebpf.facts.host import StorageState
+from kcover_ebpf.host.nfs_servers import parse_counters, parse_mount
 
 MOUNTS = """\
 22 1 259:1 / / rw,relatime shared:1 - ext4 /dev/root rw

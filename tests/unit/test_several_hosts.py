@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kcover_ebpf.host_facts import ProcessSeen
+from kcover_ebpf.diagnosis.job import Job
+from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
+from kcover_ebpf.facts.host import ProcessSeen
+from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.incidents.job import Job
-from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind
 from kcover_ebpf.settings import Policy
-from kcover_ebpf.syscalls import SyscallTable
 
-from .scene import LOCK, Proc, Stage
+from .scripted_job import LOCK, Proc, Stage
 
 TORCHRUN = "LOCAL_WORLD_SIZE"
 OPEN_MPI = "OMPI_COMM_WORLD_LOCAL_SIZE"
@@ -44,7 +44,7 @@ class Part(Stage):
         return proc
 
     def causes(self) -> list[Cause]:
-        return [each.cause for each in self.verdicts if each.kind is not Kind.WORKING]
+        return [each.cause for each in self.verdicts if each.kind is not VerdictKind.WORKING]
 
 
 @pytest.mark.parametrize("told", [TORCHRUN, OPEN_MPI, None])
@@ -72,7 +72,11 @@ def test_a_stop_is_found_on_one_of_several_hosts(healthy: str) -> None:
     verdict = stage.run(5)
     assert verdict is not None
     assert verdict.culprit is not None
-    assert (verdict.kind, verdict.cause, verdict.culprit.rank) == (Kind.HUNG, Cause.STOPPED, 2)
+    assert (verdict.kind, verdict.cause, verdict.culprit.rank) == (
+        VerdictKind.HUNG,
+        Cause.STOPPED,
+        2,
+    )
 
 
 @pytest.mark.parametrize("told", [TORCHRUN, None])

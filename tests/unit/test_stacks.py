@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.incidents.stacks import (
+from kcover_ebpf.diagnosis.stacks import (
     KnownWaits,
     Stack,
     groups,

@@ -7,22 +7,22 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.agent.drafts import Drafts, Identity
-from kcover_ebpf.agent.loop import GangWatch
-from kcover_ebpf.agent.registry import GangHere
-from kcover_ebpf.agent.reporter import Reporter
-from kcover_ebpf.agent.spool import Spool
-from kcover_ebpf.cluster.kinds import Gang
-from kcover_ebpf.cluster.report import FaultReport, report_of
-from kcover_ebpf.device_facts import DeviceFault, PortChange
-from kcover_ebpf.hardware.faults import of_port
+from kcover_ebpf.agent.node_loop import GangWatch
+from kcover_ebpf.agent.pod_registry import LocalGang
+from kcover_ebpf.agent.report_builder import Identity, ReportBuilder
+from kcover_ebpf.agent.report_cache import ReportCache
+from kcover_ebpf.agent.report_sender import ReportSender
+from kcover_ebpf.api.fault_report import FaultReport, report_of
+from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.diagnosis.tracker import Tracker
+from kcover_ebpf.diagnosis.verdict import VerdictKind
+from kcover_ebpf.facts.devices import DeviceFault, PortChange
+from kcover_ebpf.hardware.fault_rules import of_port
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.incidents.tracker import Tracker
-from kcover_ebpf.incidents.verdict import Kind
-from kcover_ebpf.jobwatch import JobWatch
 from kcover_ebpf.settings import Policy, Settings
-from tests.unit.cluster_case import SELECTOR, pod
-from tests.unit.scene import NS, Stage
+from kcover_ebpf.watching.job_watch import JobWatch
+from tests.unit.report_builders import SELECTOR, pod
+from tests.unit.scripted_job import NS, Stage
 
 NIC = "0000:9a:00.0"
 
@@ -153,7 +153,7 @@ def test_a_port_that_stays_down_ends_no_job_that_goes_on():
     stage.run(120)
     all_become(stage, "futex")  # another trouble, long after
     stage.run(10)
-    assert Kind.DEVICE_FAULT not in {each.kind for each in stage.verdicts}
+    assert VerdictKind.DEVICE_FAULT not in {each.kind for each in stage.verdicts}
 
 
 def test_a_port_that_stays_down_ends_a_job_that_has_stalled():
@@ -163,7 +163,7 @@ def test_a_port_that_stays_down_ends_a_job_that_has_stalled():
     stage.run(5)
     stage.tell(down(stage))
     stage.run(2)
-    assert stage.verdicts[-1].kind is Kind.DEVICE_FAULT
+    assert stage.verdicts[-1].kind is VerdictKind.DEVICE_FAULT
 
 
 def test_a_port_that_is_back_ends_no_job():
@@ -175,7 +175,7 @@ def test_a_port_that_is_back_ends_no_job():
         stage.tell(fault)
     all_become(stage, "futex")
     stage.run(10)
-    assert Kind.DEVICE_FAULT not in {each.kind for each in stage.verdicts}
+    assert VerdictKind.DEVICE_FAULT not in {each.kind for each in stage.verdicts}
 
 
 class Quiet:
@@ -226,14 +226,14 @@ def sent(stage: Stage, tmp_path: Path, seconds: int) -> list[FaultReport]:
             return body
 
     clock = [1000.0]
-    reporter = Reporter(Api(), lambda *_: (), print)  # type: ignore[arg-type]
-    drafts = Drafts(Identity("a", "kcover"), reporter, Spool(tmp_path), lambda: True)
+    reporter = ReportSender(Api(), lambda *_: (), print)  # type: ignore[arg-type]
+    drafts = ReportBuilder(Identity("a", "kcover"), reporter, ReportCache(tmp_path), lambda: True)
     pods = [pod(each) for each in range(len(stage.procs))]
     gang = Gang("ns", "j", "Job", tuple(SELECTOR.items()))
-    watch = GangWatch(GangHere(gang, tuple(pods), Policy()), watched(stage))
+    watch = GangWatch(LocalGang(gang, tuple(pods), Policy()), watched(stage))
     watch.pods = {Pid(pid): pods[index].uid for index, pid in enumerate(stage.procs)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kcover_ebpf.agent.reporter.time.monotonic", lambda: clock[0])
+        patch.setattr("kcover_ebpf.agent.report_sender.time.monotonic", lambda: clock[0])
         for _ in range(seconds):
             stage.one_pass(NS)
             clock[0] += 1.0

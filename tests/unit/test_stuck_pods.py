@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.cluster import steps
-from kcover_ebpf.cluster.incident import Phase, Restarted, Way
-from kcover_ebpf.cluster.policy import FaultPolicy, NodeActions
-from kcover_ebpf.cluster.report import ReportedCulprit
-from kcover_ebpf.incidents.verdict import Cause
-from tests.unit.cluster_sim import Sim
+from kcover_ebpf.api.fault_policy import FaultPolicy, NodeActions
+from kcover_ebpf.api.fault_report import ReportedCulprit
+from kcover_ebpf.api.incident import Phase, RestartRecord, Way
+from kcover_ebpf.diagnosis.verdict import Cause
+from kcover_ebpf.recovery import machine
+from tests.unit.simulated_cluster import Sim
 
 
 def test_stuck__a_finalizer_is_named_and_no_node_is_cordoned() -> None:
@@ -92,8 +92,8 @@ def test_escalate__a_node_is_cordoned_for_causes_that_concern_nodes(
         sim.read(),
         cause=cause,
         culprit=ReportedCulprit(rank=1, node="n1"),
-        restarts=(Restarted(Way.REPLACE, sim.now_s),),
+        restarts=(RestartRecord(Way.REPLACE, sim.now_s),),
     )
-    after = steps.escalate(sim.turn(status), "again")
+    after = machine.escalate(sim.turn(status), "again")
     assert after.action is not None
     assert (after.action.way, after.action.detail["elsewhere"]) == (Way.REPLACE, elsewhere)

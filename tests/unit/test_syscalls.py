@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kcover_ebpf.facts import NO_SYSCALL
-from kcover_ebpf.syscalls import FIRST_ARGUMENT_IS_FD, Family, SyscallTable
+from kcover_ebpf.facts.kernel import NO_SYSCALL
+from kcover_ebpf.facts.syscalls import FIRST_ARGUMENT_IS_FD, Family, SyscallTable
 from tests.skips import skip
 
 # machine -> the header that numbers its calls; Debian keeps the one of x86 in a folder of its own

@@ -7,33 +7,37 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.cluster import closing
-from kcover_ebpf.cluster.incident import (
+from kcover_ebpf.api.fault_policy import Bounds, FaultPolicy, RestartLimits
+from kcover_ebpf.api.incident import (
     Incident,
     JobRef,
     Phase,
-    Restarted,
+    RestartRecord,
     Status,
     Way,
     object_of,
     status_of,
 )
-from kcover_ebpf.cluster.policy import Bounds, FaultPolicy, Restarts
 from kcover_ebpf.controller.breaker import Breaker, Limits
+from kcover_ebpf.controller.cache import ObjectCache, gang_key
 from kcover_ebpf.controller.quota import Quota
-from kcover_ebpf.controller.store import Store, gang_key
+from kcover_ebpf.recovery import closing
 
 NOW_S = 1_767_225_600.0
 
 
-def store() -> Store:
-    return Store(lambda _: None, wall=lambda: NOW_S)
+def store() -> ObjectCache:
+    return ObjectCache(lambda _: None, wall=lambda: NOW_S)
 
 
 def put(
-    into: Store, namespace: str, index: int, phase: Phase = Phase.RECOVERED, age_s: float = 60.0
+    into: ObjectCache,
+    namespace: str,
+    index: int,
+    phase: Phase = Phase.RECOVERED,
+    age_s: float = 60.0,
 ) -> Incident:
-    restarts = (Restarted(Way.REPLACE, NOW_S - age_s),) if phase is Phase.RECOVERED else ()
+    restarts = (RestartRecord(Way.REPLACE, NOW_S - age_s),) if phase is Phase.RECOVERED else ()
     status = Status(phase, restarts=restarts).enter(phase, NOW_S - age_s, "x")
     made = Incident(
         namespace,
@@ -79,10 +83,10 @@ def test_breaker__one_job_of_a_namespace_is_always_allowed(
 
 
 def test_bounds__a_policy_gets_no_more_than_the_operator_allows() -> None:
-    asked = FaultPolicy(restarts=Restarts(10**9, 1, 0, 0))
-    assert Bounds().of(asked).restarts == Restarts(10, 3600, 10, 10)
+    asked = FaultPolicy(restarts=RestartLimits(10**9, 1, 0, 0))
+    assert Bounds().of(asked).restarts == RestartLimits(10, 3600, 10, 10)
     assert Bounds().of(FaultPolicy()) == FaultPolicy(), "the defaults are within the bounds"
-    modest = FaultPolicy(restarts=Restarts(1, 90_000, 30, 60))
+    modest = FaultPolicy(restarts=RestartLimits(1, 90_000, 30, 60))
     assert Bounds().of(modest) == modest
 
 
@@ -96,7 +100,7 @@ class Writer:
         return raw
 
 
-def opened(known: Store, namespace: str) -> list[str]:
+def opened(known: ObjectCache, namespace: str) -> list[str]:
     found = [each for each in known.incidents.values() if each.namespace == namespace]
     return [each.name for each in found if each.status is not None and not each.status.is_closed]
 

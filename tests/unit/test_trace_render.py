@@ -7,16 +7,23 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf import report
-from kcover_ebpf.incidents.verdict import Cause, Culprit, Evidence, EvidenceKind, Kind, Verdict
-from kcover_ebpf.report import event_line
-from kcover_ebpf.trace import advice, groups, render
-from kcover_ebpf.trace.record import Line, Looked, Row, Stack, Target, parse, plain
+from kcover_ebpf.diagnosis.verdict import (
+    Cause,
+    Culprit,
+    Evidence,
+    EvidenceKind,
+    Verdict,
+    VerdictKind,
+)
+from kcover_ebpf.output import formatting
+from kcover_ebpf.output.formatting import event_line
+from kcover_ebpf.trace import advice, grouping, render
+from kcover_ebpf.trace.records import Line, Row, Stack, Target, TraceHeader, parse, plain
 
 HUNG = Verdict(
     job="train",
     incident="train-1",
-    kind=Kind.HUNG,
+    kind=VerdictKind.HUNG,
     cause=Cause.BLOCKED_LOCK,
     time_s=1_000.0,
     since_s=900.0,
@@ -96,16 +103,16 @@ def record(event: str, fields: dict[str, object]) -> Line:
 
 
 def trace() -> list[Line]:
-    fields = report.verdict_object(HUNG) | {
+    fields = formatting.verdict_object(HUNG) | {
         "unobserved": ["Python frames (py-spy is not installed)"],
         "edges": EDGES,
-        "headline": report.headline(HUNG),
-        "reasons": report.reasons(HUNG),
+        "headline": formatting.headline(HUNG),
+        "reasons": formatting.reasons(HUNG),
         "doubt": advice.doubt(HUNG),
         "next_step": advice.next_step(HUNG),
     }
     return [
-        record("trace", plain(Looked("train", "host", ("pod-a",), "node-1", "1"))),
+        record("trace", plain(TraceHeader("train", "host", ("pod-a",), "node-1", "1"))),
         record("threads", {"threads": [plain(row) for row in ROWS]}),
         record("threads", {"threads": [plain(row) for row in ROWS]}),
         record("stacks", {"stacks": [plain(each) for each in STACKS], "unobserved": []}),
@@ -187,9 +194,9 @@ def test_what_the_job_calls_itself_cannot_command_the_terminal() -> None:
 
 
 @pytest.mark.parametrize("cause", list(Cause))
-@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("kind", list(VerdictKind))
 @pytest.mark.parametrize("known", [True, False])
-def test_every_verdict_has_a_next_step(kind: Kind, cause: Cause, known: bool) -> None:
+def test_every_verdict_has_a_next_step(kind: VerdictKind, cause: Cause, known: bool) -> None:
     verdict = replace(HUNG, kind=kind, cause=cause, culprit=HUNG.culprit if known else None)
     step = advice.next_step(verdict)
     assert step
@@ -207,4 +214,4 @@ RANKS = [
 
 @pytest.mark.parametrize(("ranks", "text"), RANKS)
 def test_ranks_are_written_as_runs(ranks: list[int | None], text: str) -> None:
-    assert groups.ranks_text(ranks) == text
+    assert grouping.ranks_text(ranks) == text

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from kcover_ebpf.incidents.tracker import Tracker
-from kcover_ebpf.incidents.verdict import Cause, Kind, Verdict
+from kcover_ebpf.diagnosis.tracker import Tracker
+from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind
 
-from .scene import BARRIER, LOCK, NS, Stage
+from .scripted_job import BARRIER, LOCK, NS, Stage
 from .test_verdicts import all_wait, trained
 
 
 def faults(stage: Stage) -> list[Verdict]:
-    return [verdict for verdict in stage.verdicts if verdict.kind is not Kind.WORKING]
+    return [verdict for verdict in stage.verdicts if verdict.kind is not VerdictKind.WORKING]
 
 
 def go_on(stage: Stage, seconds: float = 15) -> None:
@@ -44,7 +44,7 @@ def test_the_next_trouble_has_another_name() -> None:
         stop_rank(stage, rank)
         go_on(stage)
     assert [each.incident for each in faults(stage)] == ["job-1", "job-2", "job-3"]
-    assert stage.verdicts[-1].kind is Kind.WORKING
+    assert stage.verdicts[-1].kind is VerdictKind.WORKING
     assert stage.verdicts[-1].incident == ""
 
 
@@ -54,7 +54,7 @@ def test_a_fault_that_ends_for_a_moment_only_is_one_incident() -> None:
     go_on(stage, 0.5)
     stop_rank(stage, 1)
     assert [each.incident for each in faults(stage)] == ["job-1"]
-    assert stage.verdicts[-1].kind is Kind.HUNG
+    assert stage.verdicts[-1].kind is VerdictKind.HUNG
 
 
 def test_a_hang_that_ends_in_a_crash_is_one_incident() -> None:
@@ -63,8 +63,8 @@ def test_a_hang_that_ends_in_a_crash_is_one_incident() -> None:
     stage.exit(stage.rank(1), signal=9)
     stage.run(3)
     assert [(each.kind, each.incident) for each in faults(stage)] == [
-        (Kind.HUNG, "job-1"),
-        (Kind.CRASHED, "job-1"),
+        (VerdictKind.HUNG, "job-1"),
+        (VerdictKind.CRASHED, "job-1"),
     ]
 
 
@@ -85,7 +85,7 @@ def test_a_fault_must_hold_before_it_is_told() -> None:
     stage = trained()
     stage.become(stage.rank(1), "stopped")
     all_wait(stage, 1)
-    while stage.job.finding() is None or stage.job.finding().kind is Kind.WORKING:  # type: ignore[union-attr]
+    while stage.job.finding() is None or stage.job.finding().kind is VerdictKind.WORKING:  # type: ignore[union-attr]
         stage.one_pass(NS // 4)
     assert faults(stage) == []
     stage.one_pass(NS // 4)
@@ -100,7 +100,7 @@ def test_an_announced_fault_is_told_at_once() -> None:
     stage.job.now_ns = stage.now_ns
     verdict = tracker.update(stage.job, 0.0)
     assert verdict is not None
-    assert verdict.kind is Kind.CRASHED
+    assert verdict.kind is VerdictKind.CRASHED
 
 
 def test_times_are_unix_seconds_and_the_host_is_named() -> None:
@@ -117,7 +117,7 @@ def test_a_job_that_cannot_be_judged_is_unknown_in_a_snapshot_and_silent_otherwi
     stage = trained()
     told = len(stage.verdicts)
     stage.one_pass(NS, late=True)
-    assert stage.tracker.snapshot(stage.job, 0.0).kind is Kind.UNKNOWN
+    assert stage.tracker.snapshot(stage.job, 0.0).kind is VerdictKind.UNKNOWN
     assert len(stage.verdicts) == told
 
 
@@ -127,7 +127,9 @@ def test_the_deadline_is_that_of_the_library_on_the_stacks() -> None:
     (verdict,) = faults(stage)
     assert verdict.deadline_s is not None
     assert verdict.deadline_s - verdict.since_s == 1800  # libtorch, measured on its ranks
-    assert next(each for each in stage.verdicts if each.kind is Kind.WORKING).deadline_s is None
+    assert (
+        next(each for each in stage.verdicts if each.kind is VerdictKind.WORKING).deadline_s is None
+    )
 
 
 def test_a_mismatch_may_take_over_from_a_hang_without_a_new_name() -> None:

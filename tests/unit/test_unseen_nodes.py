@@ -6,24 +6,26 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.cluster.case import Case, NodeState
-from kcover_ebpf.cluster.decide import decide
-from kcover_ebpf.cluster.gather import Seen
-from kcover_ebpf.cluster.incident import Phase
-from kcover_ebpf.cluster.merge import merge
-from kcover_ebpf.cluster.policy import FaultPolicy
-from kcover_ebpf.incidents.standing import State
-from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind
+from kcover_ebpf.api.fault_policy import FaultPolicy
+from kcover_ebpf.api.incident import Phase
+from kcover_ebpf.cluster.gang_input import GangInput, NodeState
+from kcover_ebpf.cluster.gang_judge import merge
+from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
+from kcover_ebpf.diagnosis.process_state import State
+from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
+from kcover_ebpf.recovery.guards import decide
 from kcover_ebpf.settings import Policy
-from tests.unit.cluster_case import NOW_S, pod, rank, report, wire
-from tests.unit.test_decide import ask, world
+from tests.unit.report_builders import NOW_S, pod, rank, report, wire
+from tests.unit.test_guards import ask, world
 
 NODES = ("n0", "n1", "n2", "n3")
 UP = {name: NodeState(name) for name in NODES}
 LOST = {**UP, "n3": NodeState("n3", ready=False)}
 
 
-def reports(*numbers: int, state: State = State.FUTEX, age_s: float = 40.0, **more) -> list[Seen]:
+def reports(
+    *numbers: int, state: State = State.FUTEX, age_s: float = 40.0, **more
+) -> list[ReceivedReport]:
     """What these nodes report of their eight ranks each."""
     return [
         report(
@@ -35,17 +37,17 @@ def reports(*numbers: int, state: State = State.FUTEX, age_s: float = 40.0, **mo
     ]  # fmt: skip
 
 
-def calm(number: int, age_s: float = 5.0, **more) -> Seen:
+def calm(number: int, age_s: float = 5.0, **more) -> ReceivedReport:
     """A node that reports no stall, so no picture."""
     (seen,) = reports(number, suspicious=False, **more)
-    return Seen(replace(seen.report, ranks=()), NOW_S - age_s)
+    return ReceivedReport(replace(seen.report, ranks=()), NOW_S - age_s)
 
 
-def job(seen: list[Seen], nodes: dict[str, NodeState] = UP) -> Case:
+def job(seen: list[ReceivedReport], nodes: dict[str, NodeState] = UP) -> GangInput:
     pods = tuple(
         replace(pod(each), node=NODES[each // 8], address=f"10.0.0.{each}") for each in range(32)
     )
-    return Case("ns/j", seen, pods, nodes, Policy(), NOW_S)
+    return GangInput("ns/j", seen, pods, nodes, Policy(), NOW_S)
 
 
 # --- a node that is not ready
@@ -105,10 +107,10 @@ def test_a_picture_without_ranks_says_nothing_about_a_node_that_is_gone():
 
 def test_ranks_that_go_on_explain_for_a_minute_why_others_wait():
     seen = [*reports(1, 2, 3), calm(0)]
-    assert merge(job(seen)).verdict.kind is Kind.WORKING
+    assert merge(job(seen)).verdict.kind is VerdictKind.WORKING
     seen = [*reports(1, 2, 3, age_s=70.0), calm(0)]
     merged = merge(job(seen))
-    assert merged.verdict.kind is Kind.HUNG
+    assert merged.verdict.kind is VerdictKind.HUNG
     assert merged.depends
     assert merged.verdict.unobserved == ("node n0 reports that its ranks have not stalled",)
 
@@ -131,7 +133,7 @@ def test_ranks_that_have_not_begun_to_train_explain_nothing():
 # --- a hung rank whose agent is dead
 
 
-def connected(age_s: float) -> list[Seen]:
+def connected(age_s: float) -> list[ReceivedReport]:
     """Three nodes, of which one has a connection to a rank on the fourth."""
     first, *others = reports(0, 1, 2, age_s=age_s)
     ranks = first.report.ranks
@@ -185,5 +187,5 @@ def test_the_picture_of_ranks_that_nobody_can_tell_about_holds_until_the_next_he
     (unsure,) = reports(0, suspicious=False)
     seen = [replace(unsure, arrived_s=NOW_S - age_s), *reports(1, 2, 3)]
     merged = merge(job(seen))
-    assert merged.verdict.kind is Kind.HUNG
+    assert merged.verdict.kind is VerdictKind.HUNG
     assert merged.depends is depends

@@ -6,19 +6,21 @@ from collections.abc import Callable
 
 import pytest
 
-from kcover_ebpf.decisions import decide
-from kcover_ebpf.host_facts import StorageState, WaitedFile
+from kcover_ebpf.diagnosis.decisions import decide
+from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
+from kcover_ebpf.facts.host import StorageState, WaitedFile
 from kcover_ebpf.ids import Inode
-from kcover_ebpf.incidents.verdict import Cause, Kind
 from kcover_ebpf.settings import Act, Policy
 
-from .scene import BARRIER, COLLECTIVE, LOCK, NS, Proc, Stage
+from .scripted_job import BARRIER, COLLECTIVE, LOCK, NS, Proc, Stage
 
 
 def trained(world: int = 4, seconds: float = 20, **options: object) -> Stage:
     stage = Stage(world=world, **options)  # type: ignore[arg-type]
     stage.run(seconds)
-    assert [verdict.kind for verdict in stage.verdicts if verdict.kind is not Kind.WORKING] == []
+    assert [
+        verdict.kind for verdict in stage.verdicts if verdict.kind is not VerdictKind.WORKING
+    ] == []
     return stage
 
 
@@ -66,7 +68,7 @@ def test_a_rank_that_cannot_go_on_is_named(name: str, rank: int) -> None:
     began_ns = stage.now_ns
     verdict = stage.run(12)
     assert verdict is not None
-    assert verdict.kind is Kind.HUNG
+    assert verdict.kind is VerdictKind.HUNG
     assert verdict.culprit is not None
     assert verdict.culprit.rank == rank
     assert verdict.cause is cause
@@ -83,7 +85,7 @@ def test_a_stopped_rank_is_named_after_two_seconds() -> None:
     all_wait(stage, 2)
     verdict = stage.run(3)
     assert verdict is not None
-    assert (verdict.kind, verdict.cause) == (Kind.HUNG, Cause.STOPPED)
+    assert (verdict.kind, verdict.cause) == (VerdictKind.HUNG, Cause.STOPPED)
     assert verdict.culprit is not None
     assert verdict.culprit.rank == 2
     assert verdict.victims == (0, 1, 3)
@@ -98,7 +100,7 @@ def test_a_job_held_as_a_whole_is_no_fault(mode: str) -> None:
     for proc in stage.procs.values():
         stage.become(proc, "train")
     stage.run(20)
-    assert {verdict.kind for verdict in stage.verdicts} == {Kind.WORKING}
+    assert {verdict.kind for verdict in stage.verdicts} == {VerdictKind.WORKING}
 
 
 QUIET: dict[str, Callable[[Stage, Proc], None]] = {
@@ -125,7 +127,7 @@ def test_a_quiet_phase_is_no_fault(name: str) -> None:
     for proc in stage.procs.values():
         stage.become(proc, "train", io_bytes_s=0, side_cpu=0.0)
     stage.run(10)
-    assert {verdict.kind for verdict in stage.verdicts} == {Kind.WORKING}, stage.verdicts
+    assert {verdict.kind for verdict in stage.verdicts} == {VerdictKind.WORKING}, stage.verdicts
 
 
 def test_a_stuck_loader_blames_its_rank() -> None:
@@ -165,7 +167,7 @@ def test_a_working_loader_is_no_fault() -> None:
     all_wait(stage, 1)
     verdict = stage.run(30)
     assert verdict is not None
-    assert (verdict.kind, verdict.cause) == (Kind.WORKING, Cause.LOADING)
+    assert (verdict.kind, verdict.cause) == (VerdictKind.WORKING, Cause.LOADING)
 
 
 def test_a_cut_off_rank_is_a_lost_link() -> None:
@@ -174,7 +176,7 @@ def test_a_cut_off_rank_is_a_lost_link() -> None:
     all_wait(stage, -1)
     verdict = stage.run(4)
     assert verdict is not None
-    assert verdict.kind is Kind.LOST_LINK
+    assert verdict.kind is VerdictKind.LOST_LINK
     assert verdict.culprit is not None
     assert verdict.culprit.rank == 2
 
@@ -188,7 +190,7 @@ def test_a_failed_exit_is_told_within_a_second(code: int, signal: int, cause: Ca
     stage.exit(stage.rank(3), code, signal)
     verdict = stage.run(1)
     assert verdict is not None
-    assert (verdict.kind, verdict.cause) == (Kind.CRASHED, cause)
+    assert (verdict.kind, verdict.cause) == (VerdictKind.CRASHED, cause)
     assert verdict.culprit is not None
     assert verdict.culprit.rank == 3
 
@@ -221,7 +223,7 @@ def test_ranks_that_end_one_after_the_other_are_no_fault() -> None:
     for rank in range(4):
         stage.exit(stage.rank(rank), 0)
         stage.run(20)
-    assert {verdict.kind for verdict in stage.verdicts} == {Kind.WORKING}
+    assert {verdict.kind for verdict in stage.verdicts} == {VerdictKind.WORKING}
 
 
 def test_two_places_at_once_are_a_mismatch() -> None:
@@ -231,7 +233,7 @@ def test_two_places_at_once_are_a_mismatch() -> None:
     all_wait(stage, 2)
     verdict = stage.run(12)
     assert verdict is not None
-    assert verdict.kind is Kind.DEADLOCK
+    assert verdict.kind is VerdictKind.DEADLOCK
     assert verdict.culprit is not None
     assert verdict.culprit.rank == 2
 
@@ -241,7 +243,7 @@ def test_nobody_at_the_end_of_the_chain_is_told_without_a_culprit() -> None:
     all_wait(stage, -1)
     verdict = stage.run(15)
     assert verdict is not None
-    assert verdict.kind is Kind.HUNG
+    assert verdict.kind is VerdictKind.HUNG
     assert (verdict.culprit, verdict.cause) == (None, Cause.WAIT_CYCLE)
 
 
@@ -263,7 +265,7 @@ def test_passes_that_come_too_late_freeze_the_verdict() -> None:
     all_wait(stage, 1)
     for _ in range(40):
         stage.one_pass(NS // 4, late=True)
-    assert {verdict.kind for verdict in stage.verdicts} == {Kind.WORKING}
+    assert {verdict.kind for verdict in stage.verdicts} == {VerdictKind.WORKING}
 
 
 def test_a_suspended_node_triggers_nothing() -> None:
@@ -271,7 +273,7 @@ def test_a_suspended_node_triggers_nothing() -> None:
     stage.now_ns += 3600 * NS
     stage.one_pass(NS, late=True)
     stage.run(20)
-    assert {verdict.kind for verdict in stage.verdicts} == {Kind.WORKING}
+    assert {verdict.kind for verdict in stage.verdicts} == {VerdictKind.WORKING}
 
 
 def test_storage_with_requests_in_flight_and_none_completed_is_stuck() -> None:
@@ -295,7 +297,7 @@ def test_a_fault_that_ends_is_followed_by_working() -> None:
     for proc in stage.procs.values():
         stage.become(proc, "train")
     verdict = stage.run(10)
-    assert [each.kind for each in stage.verdicts[-2:]] == [Kind.HUNG, Kind.WORKING]
+    assert [each.kind for each in stage.verdicts[-2:]] == [VerdictKind.HUNG, VerdictKind.WORKING]
     assert verdict is not None
     assert verdict.cause is Cause.TRAINING
 
@@ -314,21 +316,21 @@ def without_rank_2(**changes: object) -> Stage:
 def test_a_missing_rank_is_named_but_never_ends_a_job() -> None:
     stage = without_rank_2()
     stage.run(29)
-    assert stage.verdicts[-1].kind is Kind.WORKING
+    assert stage.verdicts[-1].kind is VerdictKind.WORKING
     verdict = stage.run(16)
     assert verdict is not None
     assert verdict.cause is Cause.MISSING_RANK
     assert verdict.culprit is not None
     assert verdict.culprit.rank == 2
     assert decide(verdict, Act.RESTART).act is Act.SNAPSHOT
-    told = [each.cause for each in stage.verdicts if each.kind is not Kind.WORKING]
+    told = [each.cause for each in stage.verdicts if each.kind is not VerdictKind.WORKING]
     assert told == [Cause.MISSING_RANK]
 
 
 def test_nobody_is_missing_while_those_who_came_are_at_work() -> None:
     stage = without_rank_2(side_cpu=0.5)
     stage.run(45)
-    assert {each.kind for each in stage.verdicts} == {Kind.WORKING}
+    assert {each.kind for each in stage.verdicts} == {VerdictKind.WORKING}
 
 
 def test_waits_known_from_the_start_excuse_nobody_before_the_first_step() -> None:
@@ -339,7 +341,7 @@ def test_waits_known_from_the_start_excuse_nobody_before_the_first_step() -> Non
         stage.become(stage.rank(rank), "futex", stack=COLLECTIVE)
     verdict = stage.run(30)
     assert verdict is not None
-    assert verdict.kind is not Kind.WORKING
+    assert verdict.kind is not VerdictKind.WORKING
     assert verdict.culprit is not None
     assert verdict.culprit.rank == 0
 
@@ -350,7 +352,7 @@ def test_time_alone_ends_a_job_only_by_the_hard_limit() -> None:
     all_wait(stage, 0)
     verdict = stage.run(50)
     assert verdict is not None
-    assert verdict.kind is Kind.HUNG
+    assert verdict.kind is VerdictKind.HUNG
     assert decide(verdict, Act.SHUTDOWN, 30).act is Act.SHUTDOWN
 
 
@@ -360,7 +362,7 @@ def test_a_lost_link_is_told_at_once_and_ends_the_job_only_when_it_stays_lost() 
     all_wait(stage, -1)
     verdict = stage.run(4)
     assert verdict is not None
-    assert verdict.kind is Kind.LOST_LINK
+    assert verdict.kind is VerdictKind.LOST_LINK
     assert decide(verdict, Act.SHUTDOWN, None, 8.0).act is Act.SNAPSHOT
     stage.run(8)
     latest = stage.tracker.latest

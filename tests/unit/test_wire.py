@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf import wire
+from kcover_ebpf.records import wire
 from tests.skips import ROOT
 
 OBJECTS = ROOT / "kcover_ebpf" / "objects"

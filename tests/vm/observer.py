@@ -14,11 +14,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TextIO
 
-from kcover_ebpf.facts import Fact
+from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.hardware.catalog.files import shipped
 from kcover_ebpf.hardware.watch import DeviceWatch
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.kernel.sampler import Kernel
+from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
 
 PERIOD_S = 0.25
@@ -44,7 +44,7 @@ def main() -> None:
     settings = Settings()
     with (
         Path(output).open("w") as out,
-        Kernel.open(settings) as kernel,
+        KernelSampler.open(settings) as kernel,
         DeviceWatch(kernel.maps, settings, shipped, pin_driver="--pin-driver" in rest) as watch,
     ):
         for fact in kernel.wait(0.2):

@@ -17,12 +17,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kcover_ebpf.cluster import times
-from kcover_ebpf.cluster.order import Verb
-from kcover_ebpf.cluster.report import LocalVerdict, ReportedCulprit, ReportedEvidence
-from kcover_ebpf.incidents.verdict import Cause, EvidenceKind, Kind
-from kcover_ebpf.kube.session import Session
-from kcover_ebpf.kube.watch import Change, Event, Watch
+from kcover_ebpf.api import rfc3339
+from kcover_ebpf.api.fault_report import LocalVerdict, ReportedCulprit, ReportedEvidence
+from kcover_ebpf.api.order import Verb
+from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
+from kcover_ebpf.kube.client import ApiClient
+from kcover_ebpf.kube.reflector import Change, Event, Reflector
 from tools.clusterbench.agents import Agents, build
 from tools.clusterbench.meter import Meter
 from tools.clusterbench.needs import WAYS, lack, programs
@@ -51,7 +51,7 @@ def crashed(pod: dict[str, Any]) -> LocalVerdict:
     name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
     culprit = ReportedCulprit(rank=0, pid=1, pod=name, pod_uid=uid)
     told = (ReportedEvidence(EvidenceKind.EVENT, "rank 0 died by SIGSEGV"),)
-    return LocalVerdict(Kind.CRASHED, Cause.SEGFAULT, 0.1, culprit, told)
+    return LocalVerdict(VerdictKind.CRASHED, Cause.SEGFAULT, 0.1, culprit, told)
 
 
 def left_early(pod: dict[str, Any]) -> LocalVerdict:
@@ -59,7 +59,7 @@ def left_early(pod: dict[str, Any]) -> LocalVerdict:
     return replace(crashed(pod), cause=Cause.LEFT_EARLY)
 
 
-def send(session: Session, job: str, node: str, pods: list[dict[str, Any]], **more: Any) -> None:
+def send(session: ApiClient, job: str, node: str, pods: list[dict[str, Any]], **more: Any) -> None:
     """One report of one agent."""
     session.apply(f"{_REPORTS}/{job}.{node}", report_body(job, node, pods, **more), "kcover-agent")
 
@@ -67,9 +67,9 @@ def send(session: Session, job: str, node: str, pods: list[dict[str, Any]], **mo
 class Seen:
     """When a watcher first saw each job's incident decided."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ApiClient) -> None:
         self.at_s: dict[str, float] = {}
-        Watch(session, _INCIDENTS, {}, self._on_event).start()
+        Reflector(session, _INCIDENTS, {}, self._on_event).start()
 
     def _on_event(self, event: Event) -> None:
         timeline = (event.object.get("status") or {}).get("timeline") or ()
@@ -77,18 +77,18 @@ class Seen:
             self.at_s.setdefault(event.object["spec"]["job"]["name"], time.time())
 
 
-def phase_times(session: Session, phase: str) -> dict[str, float]:
+def phase_times(session: ApiClient, phase: str) -> dict[str, float]:
     """When each job's incident came to a phase; unix seconds."""
     found: dict[str, float] = {}
     for raw in session.list(_INCIDENTS).get("items") or ():
         for line in (raw.get("status") or {}).get("timeline") or ():
             if line["phase"] == phase:
-                found.setdefault(raw["spec"]["job"]["name"], times.from_text(line["time"]))
+                found.setdefault(raw["spec"]["job"]["name"], rfc3339.from_text(line["time"]))
     return found
 
 
 def decide(
-    session: Session, kubeconfig: Path, folder: Path, nodes: int, jobs: int
+    session: ApiClient, kubeconfig: Path, folder: Path, nodes: int, jobs: int
 ) -> dict[str, Any]:
     """Many jobs break at once in a large cluster: seconds from each report to `Decided`."""
     make_nodes(session, nodes)
@@ -137,7 +137,7 @@ def decide(
 
 
 def delete(
-    session: Session, kubeconfig: Path, folder: Path, nodes: int, pods: int
+    session: ApiClient, kubeconfig: Path, folder: Path, nodes: int, pods: int
 ) -> dict[str, Any]:
     """One large gang is replaced: seconds from the verdict until every pod is marked as deleted.
 
@@ -152,7 +152,7 @@ def delete(
         if event.change is Change.GONE or metadata.get("deletionTimestamp"):
             marked.setdefault(str(metadata.get("uid")), time.time())
 
-    Watch(session, _PODS, {}, on_event).start()
+    Reflector(session, _PODS, {}, on_event).start()
     controller = Controller(kubeconfig, folder / "controller.log")
     try:
         send(session, "big", "n0", gang[:1])
@@ -177,7 +177,7 @@ def delete(
     }
 
 
-def orders(session: Session, kubeconfig: Path, folder: Path, nodes: int) -> dict[str, Any]:
+def orders(session: ApiClient, kubeconfig: Path, folder: Path, nodes: int) -> dict[str, Any]:
     """One large gang is restarted in place by simulated agents: seconds from the first stop to the last kill."""
     make_nodes(session, nodes)
     gang = make_job(session, "big", range(nodes))
@@ -209,19 +209,19 @@ def orders(session: Session, kubeconfig: Path, folder: Path, nodes: int) -> dict
     }
 
 
-def _is_over(session: Session, job: str) -> bool:
+def _is_over(session: ApiClient, job: str) -> bool:
     story = "\n".join(_timeline(session, job))
     return "Recovering" in story or "let the ranks go on" in story
 
 
-def _timeline(session: Session, job: str) -> list[str]:
+def _timeline(session: ApiClient, job: str) -> list[str]:
     found = []
     for raw in session.list(_INCIDENTS).get("items") or ():
         if raw["spec"]["job"]["name"] == job:
             lines = (raw.get("status") or {}).get("timeline") or ()
-            first_s = times.from_text(lines[0]["time"]) if lines else 0.0
+            first_s = rfc3339.from_text(lines[0]["time"]) if lines else 0.0
             found = [
-                f"{times.from_text(each['time']) - first_s:+.3f} {each['phase']}: {each['text']}"
+                f"{rfc3339.from_text(each['time']) - first_s:+.3f} {each['phase']}: {each['text']}"
                 for each in lines
             ]
     return found
@@ -238,7 +238,7 @@ def _spread(values: list[float]) -> dict[str, float]:
 
 
 def _run(
-    asked: argparse.Namespace, session: Session, kubeconfig: Path, folder: Path
+    asked: argparse.Namespace, session: ApiClient, kubeconfig: Path, folder: Path
 ) -> dict[str, Any]:
     if asked.scenario == "decide":
         return decide(session, kubeconfig, folder, asked.nodes, asked.jobs)
@@ -280,7 +280,7 @@ def main() -> None:
                 found = _simulate(asked, folder)
         found = {"scenario": asked.scenario, **found, "load_before": round(load[0], 1)}
         found["load_after"] = round(os.getloadavg()[0], 1)
-        found["time"] = times.to_text(time.time())[:19] + "Z"
+        found["time"] = rfc3339.to_text(time.time())[:19] + "Z"
         print(json.dumps(found, indent=2), flush=True)
         with asked.record.open("a", encoding="utf-8") as record:
             record.write(json.dumps(found) + "\n")

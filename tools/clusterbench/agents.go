@@ -137,7 +137,7 @@ func (a *agent) obey(lines *bufio.Reader) {
 		}
 		say(fmt.Sprintf("%s %.6f", heard.Verb, float64(time.Now().UnixMicro())/1e6))
 		a.acks = append(a.acks, ack{heard.ID, heard.Verb, "Done", 1})
-		// as agent/reporter.py does: nothing of the report but the acks
+		// as agent/report_sender.py does: nothing of the report but the acks
 		answer := map[string]any{"sequence": len(a.acks) + 1, "acks": a.acks}
 		patch(a.Report, mergePatch, map[string]any{"spec": answer})
 		if heard.Verb == "Kill" {

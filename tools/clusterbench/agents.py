@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from kcover_ebpf.cluster.order import Verb
-from kcover_ebpf.kube.session import Session
+from kcover_ebpf.api.order import Verb
+from kcover_ebpf.kube.client import ApiClient
 from tools.cluster import build as programs
 from tools.clusterbench.plane import NAMESPACE, pod_status, report_body
 
@@ -32,7 +32,7 @@ class Agents:
     """One agent for each pod of a gang; each has reported, and listens, when this returns."""
 
     def __init__(
-        self, program: Path, session: Session, job: str, gang: Sequence[dict[str, Any]]
+        self, program: Path, session: ApiClient, job: str, gang: Sequence[dict[str, Any]]
     ) -> None:
         self.heard_s: dict[str, list[float]] = defaultdict(list)
         """By verb, when each agent heard an order, which is when it obeys; unix seconds."""
@@ -69,7 +69,7 @@ class Agents:
             self.heard_s[verb].append(float(at_s))
 
 
-def _settings(session: Session, job: str, gang: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _settings(session: ApiClient, job: str, gang: Sequence[dict[str, Any]]) -> dict[str, Any]:
     known = session.configuration
     version = session.list(_INCIDENTS, {"limit": "1"})["metadata"]["resourceVersion"]
     query = {"watch": "1", "resourceVersion": version, "timeoutSeconds": "900"}

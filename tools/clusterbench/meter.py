@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from kcover_ebpf.kube.session import Session
+from kcover_ebpf.kube.client import ApiClient
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -15,7 +15,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 class Meter:
     """Counts from when it is made."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ApiClient) -> None:
         self._session = session
         self._requests, self._cpu_s = _requests(session), _cpu_s()
 
@@ -30,7 +30,7 @@ class Meter:
         }
 
 
-def _requests(session: Session) -> Counter[str]:
+def _requests(session: ApiClient) -> Counter[str]:
     from kubernetes import client
 
     with client.ApiClient(session.configuration) as api:

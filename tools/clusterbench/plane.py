@@ -14,10 +14,10 @@ from typing import Any
 
 import yaml
 
-from kcover_ebpf.cluster import report
-from kcover_ebpf.cluster.report import FaultReport, JobRef, PodRef
+from kcover_ebpf.api import fault_report
+from kcover_ebpf.api.fault_report import FaultReport, JobRef, PodRef
 from kcover_ebpf.errors import ApiError
-from kcover_ebpf.kube.session import Session, connect
+from kcover_ebpf.kube.client import ApiClient, connect
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMESPACE = "bench"
@@ -33,7 +33,7 @@ def in_parallel(work: Callable[[int], object], count: int) -> None:
         list(pool.map(work, range(count)))
 
 
-def install(session: Session) -> None:
+def install(session: ApiClient) -> None:
     """The resources, the namespace, and a policy without limits."""
     for path in sorted((ROOT / "charts/kcover-ebpf/crds").glob("*.yaml")):
         body = yaml.safe_load(path.read_text())
@@ -68,7 +68,7 @@ def install(session: Session) -> None:
             time.sleep(0.5)
 
 
-def make_nodes(session: Session, count: int) -> None:
+def make_nodes(session: ApiClient, count: int) -> None:
     """Nodes that are ready."""
 
     def one(index: int) -> None:
@@ -80,7 +80,7 @@ def make_nodes(session: Session, count: int) -> None:
 
 
 def make_job(
-    session: Session, name: str, nodes: Iterable[int], managed: bool = True
+    session: ApiClient, name: str, nodes: Iterable[int], managed: bool = True
 ) -> list[dict[str, Any]]:
     """A Job that its controller leaves alone, and its pods, which run; returns the pods."""
     job = {
@@ -114,7 +114,7 @@ _CONTAINER: dict[str, Any] = {
 
 
 def _make_pod(
-    session: Session, job: str, uid: str, index: int, node: int, in_place: bool
+    session: ApiClient, job: str, uid: str, index: int, node: int, in_place: bool
 ) -> dict[str, Any]:
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": uid, "controller": True}
     container = _CONTAINER if in_place else {"name": "main", "image": "x"}
@@ -158,7 +158,7 @@ def report_body(job: str, node: str, pods: list[dict[str, Any]], **more: Any) ->
     said = FaultReport(
         node, time.time(), 1, "bench", _EXPIRES_S, JobRef(job, {SELECTOR: job}), refs, **values
     )
-    return report.object_of(said, NAMESPACE, f"{job}.{node}")
+    return fault_report.object_of(said, NAMESPACE, f"{job}.{node}")
 
 
 class Controller:
@@ -187,7 +187,7 @@ class Controller:
 
 
 @contextmanager
-def cluster(folder: Path, apiserver: Path) -> Iterator[tuple[Session, Path]]:
+def cluster(folder: Path, apiserver: Path) -> Iterator[tuple[ApiClient, Path]]:
     """A fresh control plane with our resources in it."""
     from tests.chart.control_plane import running
 

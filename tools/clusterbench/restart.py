@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kcover_ebpf.cluster import times
-from kcover_ebpf.kube.session import connect
-from kcover_ebpf.kube.watch import Change, Event, Watch
+from kcover_ebpf.api import rfc3339
+from kcover_ebpf.kube.client import connect
+from kcover_ebpf.kube.reflector import Change, Event, Reflector
 from tests.cluster.agent_double import AgentDouble
 from tests.cluster.cluster import Cluster, Namespace
 from tests.cluster.restarts import IN_PLACE_RULE, moment, policy, running, wait_for_phase, ways
@@ -79,7 +79,7 @@ def _measure(namespace: Namespace, folder: Path, way: str) -> dict[str, Any]:
             seen.append(found)
 
     path = f"/api/v1/namespaces/{namespace.name}/pods"
-    watch = Watch(session, path, {"labelSelector": _SELECTOR}, on_event)
+    watch = Reflector(session, path, {"labelSelector": _SELECTOR}, on_event)
     watch.start()
     with (
         running(namespace, folder / "controller.log"),
@@ -109,7 +109,7 @@ def _parts(incident: dict[str, Any], seen: list[_Glimpse]) -> dict[str, Any]:
         "ended_s": sorted(round(at_s - decided_s, 2) for at_s in ended_s.values()),
         "ready_s": sorted(round(at_s - decided_s, 2) for at_s in ready_s.values()),
         "timeline": [
-            f"{times.from_text(each['time']) - decided_s:+.2f} {each['phase']}: {each['text']}"
+            f"{rfc3339.from_text(each['time']) - decided_s:+.2f} {each['phase']}: {each['text']}"
             for each in story
         ],
     }

@@ -10,9 +10,9 @@ from statistics import median
 from typing import Any
 
 from kcover_ebpf.host import cgroups
-from kcover_ebpf.kernel.sampler import Kernel
-from kcover_ebpf.sensor import Sensor as SensorLoop
+from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
+from kcover_ebpf.watching.loop import Sensor as SensorLoop
 from tools.costbench.processes import SENSOR, Group, Meter, Sensor
 
 _PASS_PAUSE_S = 0.05
@@ -47,7 +47,7 @@ def by_threads(load: str, threads: int, processes: int, window_s: float) -> dict
 def _passes_ms(group: Group, count: int = 50) -> list[float]:
     """CPU milliseconds of passes of the sensor's own loop: sampled, decoded, judged."""
     found = []
-    with Kernel.open(Settings()) as kernel:
+    with KernelSampler.open(Settings()) as kernel:
         target = cgroups.CgroupTarget(group.path, "crowd", frozenset({os.getpid()}))
         loop = SensorLoop(kernel, target, Settings())
         for number in range(count + 2):

@@ -18,9 +18,9 @@ from typing import Any
 from kcover_ebpf.hardware.catalog.files import shipped
 from kcover_ebpf.hardware.watch import DeviceWatch
 from kcover_ebpf.host import cgroups
-from kcover_ebpf.kernel.sampler import Kernel
-from kcover_ebpf.sensor import Sensor
+from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
+from kcover_ebpf.watching.loop import Sensor
 from tools.costbench.processes import ROOT, Group, Training
 
 PERIOD_S = 1.0
@@ -51,7 +51,7 @@ def main() -> None:
     path, window_s = Path(sys.argv[1]), float(sys.argv[2])
     settings, chance, events = Settings(), random.Random(7), []
     with (
-        Kernel.open(settings) as kernel,
+        KernelSampler.open(settings) as kernel,
         DeviceWatch(kernel.maps, settings, shipped) as devices,
     ):
         target = cgroups.CgroupTarget(path, "training", frozenset({os.getpid()}))

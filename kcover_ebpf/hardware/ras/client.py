@@ -20,7 +20,7 @@ from pathlib import Path
 
 from kcover_ebpf.hardware.ras import RasError, RasReport
 from kcover_ebpf.hardware.ras.answer import parse
-from kcover_ebpf.hardware.ras.place import connect, holder_inode
+from kcover_ebpf.hardware.ras.netns import connect, holder_inode
 from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import Pid
 

@@ -11,15 +11,15 @@ import threading
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
-from kcover_ebpf.facts import SocketSample
+from kcover_ebpf.diagnosis.process import ProcessHistory
+from kcover_ebpf.facts.host import CollectiveRank, CollectiveSide, CollectivesSeen
+from kcover_ebpf.facts.kernel import SocketSample
 from kcover_ebpf.hardware import ras
 from kcover_ebpf.hardware.ras import RasCommunicator, RasError, RasRank, RasReport, Reading, client
 from kcover_ebpf.hardware.ras.client import Patience, Place
-from kcover_ebpf.hardware.ras.place import namespace_of, pid_inside
+from kcover_ebpf.hardware.ras.netns import namespace_of, pid_inside
 from kcover_ebpf.host import procfs
-from kcover_ebpf.host_facts import CollectiveRank, CollectiveSide, CollectivesSeen
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.incidents.processes import ProcessView
 
 ADDRESS_VARIABLE = "NCCL_RAS_ADDR"
 _FIRST_PAUSES_S = (0.7, 0.7, 1.0, 2.0, 5.0)
@@ -40,7 +40,7 @@ class RasWatch:
         self._inquiry: _Inquiry | None = None
         self._last: _Inquiry | None = None
 
-    def tick(self, asks: bool, ranks: Mapping[Pid, ProcessView]) -> list[CollectivesSeen]:
+    def tick(self, asks: bool, ranks: Mapping[Pid, ProcessHistory]) -> list[CollectivesSeen]:
         """What was learned since the last call; `asks`: there is reason to ask now."""
         if not asks:
             self.close()
@@ -62,7 +62,7 @@ class RasWatch:
             self._last, self._inquiry = self._inquiry, None
 
 
-def find_places(ranks: Mapping[Pid, ProcessView]) -> list[Place]:
+def find_places(ranks: Mapping[Pid, ProcessHistory]) -> list[Place]:
     """One listener of NCCL's RAS for each network namespace in which ranks of the job have one."""
     members: dict[str, dict[int, Pid]] = defaultdict(dict)
     addresses: dict[str, tuple[tuple[str, int], Pid]] = {}
@@ -79,7 +79,7 @@ def find_places(ranks: Mapping[Pid, ProcessView]) -> list[Place]:
     return [Place(*addresses[name], pids) for name, pids in members.items()]
 
 
-def _listener(view: ProcessView) -> tuple[str, int] | None:
+def _listener(view: ProcessHistory) -> tuple[str, int] | None:
     environ = view.seen.rank_environ if view.seen is not None else {}
     port = client.port_of(environ.get(ADDRESS_VARIABLE))
     found = [each for each in view.sockets.values() if _listens(each, port)]
@@ -93,7 +93,7 @@ def _listens(sample: SocketSample, port: int) -> bool:
     return sample.state == "LISTEN" and sample.local[1] == port
 
 
-def _hosts(ranks: Mapping[Pid, ProcessView]) -> frozenset[str]:
+def _hosts(ranks: Mapping[Pid, ProcessHistory]) -> frozenset[str]:
     """The addresses of this host that the job uses: so RAS names the hosts of its processes."""
     sockets = (each for view in ranks.values() for each in view.sockets.values())
     return frozenset(each.local[0] for each in sockets)

@@ -1,0 +1,118 @@
+"""Stop-diagnose: while a gang is stopped and before it is killed, what its node can keep of it.
+
+Everything is read in place and in little time: the last report, where each thread stands, the end of
+the containers' logs.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from kcover_ebpf.agent.containers import Found, host_root, processes
+from kcover_ebpf.agent.order_executor import BundleWriter
+from kcover_ebpf.agent.report_names import key_of
+from kcover_ebpf.api.codec import encode
+from kcover_ebpf.api.fault_report import FaultReport
+from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.errors import ActionError
+from kcover_ebpf.output.bundles import write_bundle
+
+LIMIT_S = 2.0
+_KEPT = 32
+_THREADS = 64
+_LOG_BYTES = 16 * 1024
+_LOGS = Path("var/log/pods")
+
+
+class Bundles:
+    """Makes bundles in a directory, and keeps the last 32."""
+
+    def __init__(
+        self,
+        folder: Path,
+        last: Callable[[Gang], FaultReport | None],
+        on_error: Callable[[str], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`last`: the newest report of a gang; `clock`: unix seconds."""
+        self._folder, self._last, self._on_error, self._clock = folder, last, on_error, clock
+
+    def of(self, gang: Gang, found: Sequence[Found]) -> BundleWriter:
+        """A bundle of these containers, to be written when there is time."""
+        now_s = self._clock()
+        clock = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now_s))
+        name = f"{clock}.{int(now_s % 1 * 1000):03d}Z-{key_of(gang).replace('/', '_')[:120]}"
+        return BundleWriter(str(self._folder / name), lambda: self._write(name, gang, found))
+
+    def _write(self, name: str, gang: Gang, found: Sequence[Found]) -> None:
+        end_s = time.monotonic() + LIMIT_S
+        report = self._last(gang)
+        files = {
+            "report.json": json.dumps(encode(report) if report else {}, indent=2) + "\n",
+            "threads.txt": threads(found, end_s),
+            **logs(host_root() / _LOGS, gang.namespace, found, end_s),
+        }
+        try:
+            self._prune()
+            write_bundle(self._folder, name, files)
+        except (ActionError, OSError) as error:
+            self._on_error(str(error))
+
+    def _prune(self) -> None:
+        # names begin with the time
+        old = sorted(self._folder.glob("*Z-*"))[: -_KEPT + 1]
+        for path in old:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def threads(found: Sequence[Found], end_s: float) -> str:
+    """One line for each thread: pid, tid, state, name, wait channel, and its kernel stack where we may."""
+    lines = []
+    for pid in sorted(processes(found)):
+        for number, task in enumerate(sorted(Path(f"/proc/{pid}/task").glob("*"))):
+            if time.monotonic() > end_s or number >= _THREADS:
+                lines.append(f"{pid} (more threads)")
+                break
+            stack = " < ".join(line.split()[-1] for line in _text(task / "stack").splitlines())
+            channel = _text(task / "wchan").strip()
+            name, state = _name_and_state(_text(task / "stat"))
+            lines.append(f"{pid} {task.name} {state} {name} {channel} {stack}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def _name_and_state(stat: str) -> tuple[str, str]:
+    name, _, rest = stat.partition("(")[2].rpartition(")")
+    return name, rest.split()[0] if rest.split() else "?"
+
+
+def logs(folder: Path, namespace: str, found: Sequence[Found], end_s: float) -> dict[str, str]:
+    """The end of each container's newest log (kubelet's layout), by file name of the bundle."""
+    texts = {}
+    for uid in sorted({each.pod_uid for each in found}):
+        for container in sorted(folder.glob(f"{namespace}_*_{uid}/*")):
+            newest = max(container.glob("*.log"), key=lambda path: path.name, default=None)
+            if newest is not None and time.monotonic() < end_s:
+                pod = container.parent.name.split("_")[1]
+                texts[f"{pod}.{container.name}.log"] = _tail(newest)
+    return texts
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - _LOG_BYTES))
+            return file.read(_LOG_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,75 @@
+"""What the agent hears from the API server: the pods of its node, the policies, the incidents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kcover_ebpf.agent.order_executor import OrderExecutor
+from kcover_ebpf.agent.pod_registry import PodRegistry
+from kcover_ebpf.api.order import incident_of
+from kcover_ebpf.errors import ApiError, ObjectError
+from kcover_ebpf.kube.reflector import Change, Event, Reflector, Transport
+
+_CUSTOM = "/apis/kcover.io/v1alpha1"
+
+
+class Informers:
+    """Three threads that live as long as the agent."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        node: str,
+        registry: PodRegistry,
+        executor: OrderExecutor,
+        on_error: Callable[[str, str, ApiError], None],
+        on_recovering: Callable[[str], None],
+    ) -> None:
+        """`on_error`: verb, resource and what was wrong; `on_recovering`: the namespace of a job that is back."""
+        self._registry, self._executor, self._on_error = registry, executor, on_error
+        self._on_recovering = on_recovering
+        self._recovering: set[str] = set()
+
+        def watch(path: str, query: dict[str, str], on_event: Callable[[Event], None]) -> Reflector:
+            resource = path.rpartition("/")[2]
+            return Reflector(
+                transport, path, query, on_event, lambda error: on_error("watch", resource, error)
+            )
+
+        self._pods = watch("/api/v1/pods", {"fieldSelector": f"spec.nodeName={node}"}, self._on_pod)
+        self._policies = watch(f"{_CUSTOM}/faultpolicies", {}, registry.on_policy)
+        self._incidents = watch(f"{_CUSTOM}/incidents", {}, self._on_incident)
+
+    def start(self) -> None:
+        """Begin to listen."""
+        for each in (self._pods, self._policies, self._incidents):
+            each.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """True while all three live. How long they wait says nothing: a quiet watch is silent for minutes."""
+        return all(each.is_alive for each in (self._pods, self._policies, self._incidents))
+
+    def has_pods(self) -> bool:
+        """True once the pods of this node are known."""
+        return self._pods.synced.is_set()
+
+    def _on_pod(self, event: Event) -> None:
+        self._registry.on_pod(event)
+        self._executor.pods_changed()
+
+    def _on_incident(self, event: Event) -> None:
+        if event.change is not Change.SET:
+            return
+        try:
+            incident = incident_of(event.object)
+        except ObjectError as error:
+            self._on_error("read", "incidents", ApiError(str(error)))
+            return
+        self._executor.hear(incident)
+        if incident.phase != "Recovering":
+            self._recovering.discard(incident.uid)
+        elif incident.uid not in self._recovering:
+            # the controller waits for progress; it may have been told before it asked
+            self._recovering.add(incident.uid)
+            self._on_recovering(incident.namespace)

@@ -1,0 +1,254 @@
+"""Builds the parts of the agent in the order in which they must come to life, and ends them in reverse.
+
+The port is bound and the configuration read before BPF is loaded, so that a mistake costs nothing;
+rights are dropped before the first thread is started, for they belong to threads. What is in force
+from an earlier life, a stop above all, is looked after before the API server is heard.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kcover_ebpf import __version__
+from kcover_ebpf.agent import health, order_executor
+from kcover_ebpf.agent.bundles import Bundles
+from kcover_ebpf.agent.containers import Containers
+from kcover_ebpf.agent.device_faults import NodeDeviceFaults
+from kcover_ebpf.agent.informers import Informers
+from kcover_ebpf.agent.log import Level, Log
+from kcover_ebpf.agent.node_loop import NodeLoop
+from kcover_ebpf.agent.order_journal import OrderJournal
+from kcover_ebpf.agent.outputs import NodeOutputs
+from kcover_ebpf.agent.pod_registry import PodRegistry
+from kcover_ebpf.agent.report_builder import Identity, ReportBuilder
+from kcover_ebpf.agent.report_cache import ReportCache
+from kcover_ebpf.agent.report_names import report_name
+from kcover_ebpf.agent.report_sender import ReportSender
+from kcover_ebpf.api.fault_report import Ack, FaultReport
+from kcover_ebpf.hardware import topology
+from kcover_ebpf.kernel import capabilities, features
+from kcover_ebpf.kernel.capabilities import Capability
+from kcover_ebpf.kube.client import connect
+from kcover_ebpf.settings import Settings
+
+if TYPE_CHECKING:
+    from kcover_ebpf.api.job_kinds import Gang
+    from kcover_ebpf.hardware.watch import DeviceWatch
+    from kcover_ebpf.kernel.sampler import KernelSampler
+    from kcover_ebpf.kube.client import ApiClient
+    from kcover_ebpf.output.metrics import MetricsServer
+
+_LATE_PERIODS = 3.0
+"""Without a pass for so many periods the jobs of this node are UNKNOWN, not as they were."""
+_KEPT = capabilities.KEPT - {Capability.SETGID, Capability.SETUID}
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """What was asked for."""
+
+    node: str
+    namespace: str
+    """Of the agent itself: there its report about the node lies."""
+    state_dir: Path
+    kubeconfig: str | None = None
+    context: str | None = None
+    metrics: str | None = None
+    catalog: Path | None = None
+    log_level: Level = Level.INFO
+    settings: Settings = field(default_factory=Settings)
+
+
+def run_agent(plan: AgentOptions) -> int:
+    """Run until SIGTERM or SIGINT; returns the exit code."""
+    features.require_rights()
+    with contextlib.ExitStack() as stack:
+        return _Agent(plan, stack).run()
+
+
+def _drop_rights() -> None:
+    # where there are GPUs, a driver that is loaded later gets its probes then
+    later = {Capability.PERFMON} if topology.has_gpu() else set()
+    capabilities.drop(_KEPT | later, capabilities.SPARE)
+
+
+class _Agent:
+    def __init__(self, plan: AgentOptions, stack: contextlib.ExitStack) -> None:
+        self._plan, self._stack = plan, stack
+        self._log = Log(plan.log_level)
+        self._ending = threading.Event()
+        self._passed_s = time.monotonic()
+        self._threads: dict[str, threading.Thread] = {}
+
+    def run(self) -> int:
+        plan = self._plan
+        server = self._bind_metrics()
+        ledger = OrderJournal(plan.state_dir / "orders.json")
+        session = connect(plan.kubeconfig, plan.context)
+        kernel, devices = self._observe()
+        _drop_rights()
+        self._catch_signals()
+        registry = PodRegistry(plan.node, lambda text: self._log.repeat(text, text))
+        containers = Containers()
+        self._executor = executor = self._make_executor(registry, containers, ledger)
+        spool = ReportCache(plan.state_dir / "reports")
+        self._reporter = reporter = self._make_reporter(session)
+        watches = Informers(session, plan.node, registry, executor, self._on_error, reporter.again)
+        self._watches = watches
+        identity = Identity(plan.node, plan.namespace)
+        drafts = ReportBuilder(identity, reporter, spool, watches.has_pods)
+        self._drafts = drafts
+        self._audience = audience = NodeOutputs(
+            drafts, registry, self._board, lambda: devices.topology, self._log
+        )
+        self._loop = NodeLoop(
+            kernel,
+            devices,
+            registry,
+            containers,
+            plan.settings,
+            audience,
+            is_held=executor.is_held,
+            sinks=audience.sinks,
+        )
+        for work in (executor, reporter):
+            self._start(work)
+        watches.start()
+        if server is not None:
+            self._serve(server, kernel, devices, watches)
+        self._log.say(self._greeting(kernel, session.host))
+        self._loop.run(self._is_over)
+        self._log.say("ends")
+        return 0
+
+    def _start(self, work: Any) -> None:
+        thread = threading.Thread(target=work.run, name=type(work).__name__, daemon=True)
+        self._threads[thread.name] = thread
+        thread.start()
+        self._stack.callback(thread.join, 2.0)
+        self._stack.callback(work.close)
+
+    def _is_over(self) -> bool:
+        self._passed_s = time.monotonic()
+        return self._ending.is_set()
+
+    def _observe(self) -> tuple[KernelSampler, DeviceWatch]:
+        from kcover_ebpf.hardware.catalog.files import load
+        from kcover_ebpf.hardware.watch import DeviceWatch
+        from kcover_ebpf.kernel.sampler import KernelSampler
+
+        plan = self._plan
+        if plan.catalog is not None:
+            load(plan.catalog)  # a mistake in it is told at the start, not at the first Xid
+        catalog = cache(partial(load, plan.catalog))
+        kernel = self._stack.enter_context(KernelSampler.open(plan.settings))
+        devices = self._stack.enter_context(DeviceWatch(kernel.maps, plan.settings, catalog))
+        whose = devices.whose
+        self._board = NodeDeviceFaults(
+            catalog,
+            lambda: devices.driver,
+            whose.below,
+            whose.function_of,
+            int(plan.settings.policy.port_patience_s * 1e9),
+        )
+        return kernel, devices
+
+    def _make_reporter(self, session: ApiClient) -> ReportSender:
+        late_s = _LATE_PERIODS * self._plan.settings.period_s
+        return ReportSender(session, self._acks, self._on_error, late_s)
+
+    def _make_executor(
+        self, registry: PodRegistry, containers: Containers, ledger: OrderJournal
+    ) -> order_executor.OrderExecutor:
+        evidences = Bundles(
+            self._plan.state_dir / "bundles",
+            self._last_report,
+            self._log.say,
+        )
+        listeners = order_executor.Listeners(
+            acked=self._on_ack,
+            killed=self._forget,
+            evidence=evidences.of,
+            passed_over=self._log.say,
+        )
+        return order_executor.OrderExecutor(registry, containers, ledger, listeners)
+
+    # the executor is there before what it talks to: it must let go of old stops first
+
+    def _forget(self, gang: Gang) -> None:
+        self._loop.forget(gang)
+
+    def _last_report(self, gang: Gang) -> FaultReport | None:
+        return self._drafts.last.get(gang)
+
+    def _on_ack(self, gang: Gang, ack: Ack) -> None:
+        self._log.say(
+            f"order {ack.order} for {gang.namespace}/{gang.name}: {ack.verb.value} {ack.result.value}, "
+            f"{ack.processes} processes {ack.text or ''}"
+        )
+        self._audience.on_order(gang, ack)
+        self._reporter.hurry(gang.namespace, report_name(gang, self._plan.node))
+
+    def _acks(self, namespace: str, name: str) -> tuple[Ack, ...]:
+        gang = self._drafts.gang_of_report(namespace, name)
+        return self._executor.acks(gang) if gang is not None else ()
+
+    def _on_error(self, verb: str, resource: str, error: Any) -> None:
+        self._audience.on_error(verb, resource, error)
+        self._log.repeat(f"{verb} {resource}", f"cannot {verb} {resource}: {error}")
+
+    def _catch_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._ending.set())
+
+    def _bind_metrics(self) -> MetricsServer | None:
+        if self._plan.metrics is None:
+            return None
+        from kcover_ebpf.output.metrics import MetricsServer, parse_address
+
+        server = MetricsServer(parse_address(self._plan.metrics))
+        self._stack.callback(server.close)
+        return server
+
+    def _serve(
+        self, server: MetricsServer, kernel: KernelSampler, devices: DeviceWatch, watches: Informers
+    ) -> None:
+        from kcover_ebpf.agent.metrics import AgentMetrics
+
+        metrics = AgentMetrics.of(kernel, devices)
+        self._audience.metrics = metrics
+        checks = {
+            "/healthz": lambda: health.wrong(self._parts()),
+            "/readyz": lambda: "" if watches.has_pods() else "the API server was not heard yet",
+        }
+        server.serve(metrics.registry, checks)
+
+    def _parts(self) -> Sequence[health.Part]:
+        executor, reporter, threads = self._executor, self._reporter, self._threads
+        return (
+            health.Part("sampling", lambda: True, lambda: self._passed_s, health.LOOP_S),
+            health.Part(
+                "orders", threads["Executor"].is_alive, lambda: executor.turn_s, health.ORDERS_S
+            ),
+            health.Part(
+                "reports", threads["Reporter"].is_alive, lambda: reporter.turn_s, health.REPORTS_S
+            ),
+            health.Part("watches", lambda: self._watches.is_alive),
+        )
+
+    def _greeting(self, kernel: KernelSampler, host: str) -> str:
+        from kcover_ebpf.kernel.probes import costly
+
+        refused = "; ".join(
+            f"not observed: {each.blind_to} ({each.reason})" for each in costly(kernel.statuses)
+        )
+        what = f"kcover-ebpf {__version__} watches node {self._plan.node} of {host}"
+        return f"{what}; {refused}" if refused else what

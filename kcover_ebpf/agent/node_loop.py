@@ -1,0 +1,257 @@
+"""The loop of a node: one sampler for all gangs, facts routed to the gang whose process they are about."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from kcover_ebpf.agent.containers import Containers, processes
+from kcover_ebpf.agent.pod_registry import LocalGang, PodRegistry
+from kcover_ebpf.api.job_kinds import Gang, counts_whole_gang
+from kcover_ebpf.diagnosis.roles import INDEX, RANK_ENVIRON
+from kcover_ebpf.diagnosis.tracker import Tracker
+from kcover_ebpf.facts.kernel import Fact, ProcessExit, ProcessFork, ProcessTotals, Tick
+from kcover_ebpf.facts.syscalls import SyscallTable
+from kcover_ebpf.hardware.watch import DeviceWatch
+from kcover_ebpf.host import procfs
+from kcover_ebpf.host.identities import Identities
+from kcover_ebpf.host.thread_inspector import ThreadInspector
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.kernel.sampler import KernelSampler
+from kcover_ebpf.settings import Settings
+from kcover_ebpf.watching.job_watch import JobWatch, Sink, listen
+
+_MEMBERS_NS = 3_000_000_000
+_CALM_NS = 500_000_000
+
+
+class GangWatch:
+    """One gang under watch."""
+
+    def __init__(self, here: LocalGang, watch: JobWatch) -> None:
+        self.here = here
+        self.watch = watch
+        self.pods: dict[Pid, str] = {}
+        """Process -> uid of its pod; also of processes that ended."""
+        self.held = False
+        """Stopped by an order: not judged."""
+
+
+class PassListener(Protocol):
+    """Who is told what the loop sees, in the loop's own thread."""
+
+    def on_pass(self, gangs: Iterable[GangWatch]) -> None:
+        """A pass is over, or an announced fact was judged."""
+        ...
+
+    def on_node_fact(self, fact: Fact) -> None:
+        """A fact about this node rather than a process."""
+        ...
+
+
+class NodeLoop:
+    """Watches the gangs of a registry until told to stop. Not thread-safe, but for `forget`."""
+
+    def __init__(  # noqa: PLR0913 - one part of the node each
+        self,
+        kernel: KernelSampler,
+        devices: DeviceWatch,
+        registry: PodRegistry,
+        containers: Containers,
+        settings: Settings,
+        audience: PassListener,
+        *,
+        is_held: Callable[[Gang], bool],
+        sinks: Callable[[Gang], Sequence[Sink]] = lambda _: (),
+    ) -> None:
+        """`is_held`: we keep this gang stopped; `sinks`: who is told about a gang."""
+        self._kernel, self._devices, self._registry = kernel, devices, registry
+        self._containers, self._settings, self._audience = containers, settings, audience
+        self._is_held, self._sinks = is_held, sinks
+        machine = os.uname().machine
+        self._table, self._inspector = SyscallTable(machine), ThreadInspector(machine)
+        self._identities = Identities()
+        self._gangs: dict[Gang, GangWatch] = {}
+        self._owners: dict[Pid, GangWatch] = {}
+        self._version = -1
+        self._next_members_ns = 0
+        self._calm_until_ns = 0
+        self._forgotten: set[Gang] = set()
+
+    @property
+    def gangs(self) -> Iterable[GangWatch]:
+        """Those under watch."""
+        return self._gangs.values()
+
+    def forget(self, gang: Gang) -> None:
+        """Begin anew with a gang whose processes we end; may be called from any thread."""
+        self._forgotten.add(gang)
+
+    def run(self, until: Callable[[], bool]) -> None:
+        """Sample and judge until `until()` is true; it is asked at least once a pass."""
+        while not until():
+            self.step()
+            if not until():
+                urgent = any(each.watch.job.urgent for each in self._gangs.values())
+                listen(self._kernel, self._settings, urgent, self._hear)
+        for each in self._gangs.values():
+            each.watch.close()
+
+    def step(self) -> None:
+        """One pass of the sampler and one judgement of every gang."""
+        self._follow_registry()
+        self._join_new_members()
+        watches = [each.watch for each in self._gangs.values()]
+        for watch in watches:
+            watch.prepare()
+        connected = [pid for watch in watches for pid in watch.job.connected]
+        self._take(self._kernel.sample(connected))
+        for fact in self._devices.tick(self._owners.keys()):
+            self._route(fact)
+        looks = [look for watch in watches for look in watch.job.wants()]
+        self._take(self._inspector.look(looks))
+        for watch in watches:
+            watch.ask_collectives()
+        self._judge()
+
+    def _judge(self) -> None:
+        for each in self._gangs.values():
+            each.held = self._is_held(each.here.gang)
+            if not each.held and each.here.gang not in self._forgotten:
+                each.watch.judge()
+                each.watch.tell_table()
+        self._audience.on_pass(self._gangs.values())
+
+    def _hear(self, events: Iterable[Fact]) -> bool:
+        if self._take(events):
+            # an announced fault is judged by itself: a pass over all gangs would cost more
+            self._judge()
+        return self._registry.version != self._version or bool(self._forgotten)
+
+    def _take(self, facts: Iterable[Fact]) -> bool:
+        announced = False
+        for fact in facts:
+            announced |= self._route(fact)
+            for further in self._devices.observe(fact, self._owners.keys()):
+                announced |= self._route(further)
+        return announced
+
+    def _route(self, fact: Fact) -> bool:
+        """Hand a fact to whom it concerns; True if it should be judged at once."""
+        if isinstance(fact, Tick):
+            for each in self._gangs.values():
+                each.watch.take(fact)
+            return False
+        pid = getattr(fact, "pid", None)
+        owner = self._owners.get(pid) if pid is not None else None
+        if owner is None and isinstance(fact, ProcessTotals):
+            owner = self._adopt(fact)
+        if owner is None:
+            self._audience.on_node_fact(fact)
+            return False
+        if isinstance(fact, ProcessFork):
+            self._own(fact.child_pid, owner, owner.pods.get(fact.pid, ""))
+            owner.watch.members.add(fact.child_pid)
+        announced = owner.watch.take(fact)
+        if isinstance(fact, ProcessExit):
+            self._owners.pop(fact.pid, None)
+            self._inspector.forget(fact.pid)
+            # its number may be used again, by a process that must be looked for
+            self._next_members_ns = 0
+        else:
+            self._audience.on_node_fact(fact)
+        return announced
+
+    def _adopt(self, totals: ProcessTotals) -> GangWatch | None:
+        """A child that is sampled although nobody announced it (the record of its fork was lost)."""
+        owner = self._owners.get(totals.ppid)
+        if owner is not None:
+            self._own(totals.pid, owner, owner.pods.get(totals.ppid, ""))
+            owner.watch.members.add(totals.pid)
+        return owner
+
+    def _own(self, pid: Pid, owner: GangWatch, pod_uid: str) -> None:
+        self._owners[pid] = owner
+        owner.pods[pid] = pod_uid
+
+    # --- who is watched
+
+    def _follow_registry(self) -> None:
+        for gang in list(self._forgotten):
+            self._drop(gang)
+            self._forgotten.discard(gang)
+            self._version = -1
+            # who is dying now must not be taken for a member of the next start
+            self._calm_until_ns = procfs.boottime_ns() + _CALM_NS
+        if self._version == self._registry.version:
+            return
+        self._version = self._registry.version
+        now = self._registry.gangs()
+        for gang in self._gangs.keys() - now.keys():
+            self._drop(gang)
+        for gang, here in now.items():
+            known = self._gangs.get(gang)
+            if known is not None and known.here.policy != here.policy:
+                self._drop(gang)
+                known = None
+            if known is None:
+                known = self._gangs[gang] = GangWatch(here, self._new_watch(here))
+            known.here = here
+            self._leave(known)
+        self._next_members_ns = 0
+
+    def _new_watch(self, here: LocalGang) -> JobWatch:
+        gang, counted = here.gang, all(map(counts_whole_gang, here.pods))
+        tracker = Tracker(f"{gang.namespace}/{gang.name}", self._registry.node)
+        settings = Settings(
+            period_s=self._settings.period_s,
+            suspicious_period_s=self._settings.suspicious_period_s,
+            policy=here.policy,
+        )
+        return JobWatch(
+            self._kernel,
+            tracker,
+            self._table,
+            settings,
+            self._sinks(gang),
+            whole=False,
+            environ=RANK_ENVIRON if counted else RANK_ENVIRON - {INDEX},
+            identities=self._identities,
+        )
+
+    def _leave(self, known: GangWatch) -> None:
+        """Let go of processes whose pod is being deleted: how they end is nobody's fault."""
+        going = {pod.uid for pod in known.here.pods if pod.deleted_s is not None}
+        if going and going & set(known.pods.values()):
+            self._drop(known.here.gang)
+            self._gangs[known.here.gang] = GangWatch(known.here, self._new_watch(known.here))
+
+    def _drop(self, gang: Gang) -> None:
+        known = self._gangs.pop(gang, None)
+        if known is None:
+            return
+        known.watch.close()
+        for pid in [pid for pid, owner in self._owners.items() if owner is known]:
+            del self._owners[pid]
+            self._kernel.unwatch(pid)
+            self._inspector.forget(pid)
+            self._identities.forget(pid)
+
+    def _join_new_members(self) -> None:
+        # forks are told by the kernel; new containers, and who is put into one, must be looked for
+        now_ns = procfs.boottime_ns()
+        if now_ns < max(self._next_members_ns, self._calm_until_ns):
+            return
+        self._next_members_ns = now_ns + _MEMBERS_NS
+        for each in self._gangs.values():
+            if self._is_held(each.here.gang):
+                continue
+            for uid, pids in self._members(each.here).items():
+                fresh = [Pid(pid) for pid in pids if Pid(pid) not in self._owners]
+                for pid in fresh:
+                    self._own(pid, each, uid)
+                each.watch.join(fresh)
+
+    def _members(self, here: LocalGang) -> Mapping[str, set[int]]:
+        return {pod.uid: processes(self._containers.of_ranks(pod)) for pod in here.live}

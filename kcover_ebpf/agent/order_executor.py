@@ -1,0 +1,382 @@
+"""Carries out the orders of Incidents, as docs/decisions/0005 says, and refuses everything else.
+
+All of it runs in one thread of its own (`run`), so that an order waits for nothing but the one before. No error
+ends it, and no disk keeps it from letting processes go: a rank that stays stopped is a hang of our own making.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from kcover_ebpf.agent import stop_and_kill
+from kcover_ebpf.agent.containers import Containers, Found, start_ticks
+from kcover_ebpf.agent.order_journal import (
+    ContainerRef,
+    OrderJournal,
+    ProcessRef,
+    StopRecord,
+    interrupted,
+)
+from kcover_ebpf.agent.pod_registry import LocalGang, PodRegistry
+from kcover_ebpf.agent.report_names import key_of
+from kcover_ebpf.api.fault_report import Ack, AckResult
+from kcover_ebpf.api.job_kinds import Gang, selects
+from kcover_ebpf.api.order import Order, OrderedIncident, Verb
+from kcover_ebpf.api.pods import Pod
+from kcover_ebpf.errors import ActionError
+
+_OBEYED_PHASE = "ShuttingDown"
+_SNAPSHOT_PHASE = "Observed"
+_IDLE_S = 1.0
+_ACKS_TOLD = 8
+"""As many as the schema admits (crds/faultreports.yaml, spec.acks)."""
+_LONGEST_STOP_S = 15.0
+"""Nothing stays stopped for longer, whatever became of the wall clock: orders to stop end after 10 s by the
+controller's, from which ours may differ by a few."""
+
+
+@dataclass(frozen=True, slots=True)
+class BundleWriter:
+    """A bundle that `write` makes; `path` is told before it is there, for a stop must not wait."""
+
+    path: str
+    write: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Who is told; all are called in the order thread and must not wait."""
+
+    acked: Callable[[Gang, Ack], None]
+    killed: Callable[[Gang], None]
+    """The gang's processes were ended by us: what is seen of their death is no fault."""
+    evidence: Callable[[Gang, Sequence[Found]], BundleWriter]
+    """All is stopped: what is to be kept of it before it is killed."""
+    passed_over: Callable[[str], None]
+
+
+@dataclass(slots=True)
+class _OpenStop:
+    """A KillTerminating that goes on until it expires: pods may be marked after it was heard."""
+
+    order: Order
+    gang: Gang
+    killed: set[str]
+    told: Ack | None = None
+
+
+class OrderExecutor:
+    """Obeys. `hear`, `pods_changed` and `is_held` may be called from any thread."""
+
+    def __init__(
+        self,
+        registry: PodRegistry,
+        containers: Containers,
+        ledger: OrderJournal,
+        listeners: Listeners,
+        clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock`: unix seconds; the controller's clock and ours must agree to a few seconds. `steady`: never set."""
+        self._registry, self._containers, self._ledger = registry, containers, ledger
+        self._tell, self._clock, self._steady = listeners, clock, steady
+        self._until_s = dict.fromkeys(ledger.stops, steady() + _LONGEST_STOP_S)
+        """Incident to when what is stopped for it is let go, by the steady clock."""
+        self._inbox: queue.SimpleQueue[OrderedIncident | None] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._standing: list[_OpenStop] = []
+        self._acks: dict[str, tuple[Ack, ...]] = {}
+        self._held: frozenset[str] = frozenset(each.gang for each in ledger.stops.values())
+        self._stops_lock = threading.Lock()
+        """Held while processes are being stopped."""
+        self.turn_s = time.monotonic()
+        """When `run` last began a turn (monotonic); it does so once a second."""
+
+    def hear(self, incident: OrderedIncident) -> None:
+        """An Incident came or changed."""
+        self._inbox.put(incident)
+
+    def pods_changed(self) -> None:
+        """A pod came, changed or went."""
+        if self._standing:
+            self._inbox.put(None)
+
+    def acks(self, gang: Gang) -> tuple[Ack, ...]:
+        """What a gang's report tells of orders, the newest last."""
+        key = key_of(gang)
+        # the ledger keeps more than the schema of a report admits: one too many and the API server refuses all of it
+        return (self._acks.get(key) or self._ledger.acks(key))[-_ACKS_TOLD:]
+
+    def is_held(self, gang: Gang) -> bool:
+        """True while we keep this gang stopped: how it stands says nothing about it."""
+        return key_of(gang) in self._held
+
+    def close(self) -> None:
+        """End `run` soon, and let go of what is stopped now: nobody knows whether there will be a next agent."""
+        self._stopping.set()
+        self._inbox.put(None)
+        # a stop under way sees that we end; a thread that is stuck in it must not keep the others stopped
+        got = self._stops_lock.acquire(timeout=stop_and_kill.STOP_WAIT_S + 0.5)
+        try:
+            self._release_all()
+        finally:
+            if got:
+                self._stops_lock.release()
+
+    def run(self) -> None:
+        """Obey until `close`."""
+        for record in self._ledger.unfinished:
+            with contextlib.suppress(ActionError):
+                self._ledger.finish(interrupted(record))
+        while not self._stopping.is_set():
+            self.turn_s = time.monotonic()
+            self.expire()
+            try:
+                incident = self._inbox.get(timeout=self._patience_s())
+            except queue.Empty:
+                continue
+            if incident is not None:
+                self._try(f"cannot obey {incident.name}", partial(self.obey, incident))
+            self.repeat()
+        self._release_all()
+
+    def _try(self, what: str, step: Callable[[], object]) -> bool:
+        """What goes wrong with one step is said, and the next is taken."""
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next order must be obeyed
+            self._tell.passed_over(f"{what}: {error!r}")
+            return False
+        return True
+
+    def _release_all(self) -> None:
+        # all of them before the first write: a disk may not answer
+        done = [
+            incident
+            for incident, record in self._ledger.stops.items()
+            if self._try(f"cannot resume {record.gang}", partial(self._continue, record))
+        ]
+        self._drop(*done)
+
+    def _patience_s(self) -> float:
+        left = (self._left_s(key, each) for key, each in self._ledger.stops.items())
+        # what is still there after its time could not be released, and is tried again in a second
+        return min([_IDLE_S, *(left_s for left_s in left if left_s > 0)])
+
+    def _left_s(self, incident: str, record: StopRecord) -> float:
+        """Seconds until what is stopped is let go."""
+        by_wall_s = record.until_s - self._clock()
+        return min(by_wall_s, self._until_s.get(incident, 0.0) - self._steady())
+
+    def obey(self, incident: OrderedIncident) -> None:
+        """Carry out the order of an Incident, if it has one that is for us and not done yet."""
+        order = incident.order
+        if order is None or self._is_done(order):
+            return
+        wanted = _SNAPSHOT_PHASE if order.verb is Verb.SNAPSHOT else _OBEYED_PHASE
+        if incident.phase != wanted:
+            return
+        here = self._addressed(incident.namespace, order)
+        if here is None:
+            return
+        pods = [pod for pod in here.pods if _is_meant(pod, order)]
+        if not pods:
+            return
+        if order.expires_s <= self._clock():
+            self._tell.passed_over(f"order {order.id} ({order.verb.value}) came after it expired")
+            return
+        try:
+            self._carry_out(incident, order, here.gang, pods)
+        except (ActionError, OSError) as error:
+            self._refuse(incident, order, here.gang, str(error))
+
+    def _refuse(self, incident: OrderedIncident, order: Order, gang: Gang, why: str) -> None:
+        if order.verb is Verb.STOP:
+            # half a gang that stands still helps nobody
+            self._try(f"cannot resume {gang.name}", lambda: self._release(incident.uid))
+        if not self._ledger.knows(order.id):
+            with contextlib.suppress(ActionError):
+                self._ledger.note(order, key_of(gang))
+        self._ack(gang, Ack(order.id, order.verb, AckResult.REFUSED, 0, why))
+
+    def _is_done(self, order: Order) -> bool:
+        # killing what is being deleted is the one order that goes on, also after a restart of ours
+        if order.verb is Verb.KILL_TERMINATING:
+            return any(each.order.id == order.id for each in self._standing)
+        return self._ledger.knows(order.id)
+
+    def _addressed(self, namespace: str, order: Order) -> LocalGang | None:
+        for gang, here in self._registry.gangs().items():
+            if gang.namespace == namespace and dict(gang.selector) == dict(order.selector):
+                return here
+        return None
+
+    def _carry_out(
+        self, incident: OrderedIncident, order: Order, gang: Gang, pods: Sequence[Pod]
+    ) -> None:
+        match order.verb:
+            case Verb.STOP:
+                self._stop(incident, order, gang, pods)
+            case Verb.KILL:
+                self._kill(incident, order, gang)
+            case Verb.RESUME:
+                outcome = self._release(incident.uid)
+                with contextlib.suppress(ActionError):
+                    self._ledger.note(order, key_of(gang))
+                self._finish(gang, order, outcome)
+            case Verb.SNAPSHOT:
+                self._snapshot(order, gang, pods)
+            case Verb.KILL_TERMINATING:
+                if not self._ledger.knows(order.id):
+                    self._ledger.begin(order, key_of(gang))
+                self._standing.append(_OpenStop(order, gang, set()))
+
+    def _stop(
+        self, incident: OrderedIncident, order: Order, gang: Gang, pods: Sequence[Pod]
+    ) -> None:
+        found = [each for pod in pods for each in self._containers.at_work(pod)]
+        already = {
+            ProcessRef(pid, start)
+            for pid in stop_and_kill.held(found)
+            if (start := start_ticks(pid)) is not None
+        }
+        record = StopRecord(
+            incident=incident.uid,
+            gang=key_of(gang),
+            until_s=order.expires_s,
+            containers=tuple(ContainerRef(each.pod_uid, each.id) for each in found),
+            held=tuple(sorted(already, key=lambda each: each.pid)),
+        )
+        with self._stops_lock:
+            self._until_s[incident.uid] = self._steady() + _LONGEST_STOP_S
+            self._ledger.begin(order, key_of(gang), record)
+            if self._stopping.is_set():
+                raise ActionError("the agent ends")
+            self._note_held()
+            outcome = stop_and_kill.stop(found)
+        evidence = self._tell.evidence(gang, found)
+        self._finish(gang, order, outcome, evidence.path)
+        self._try("cannot keep evidence", evidence.write)
+
+    def _snapshot(self, order: Order, gang: Gang, pods: Sequence[Pod]) -> None:
+        found = [each for pod in pods for each in self._containers.at_work(pod)]
+        self._ledger.begin(order, key_of(gang))
+        evidence = self._tell.evidence(gang, found)
+        self._finish(gang, order, stop_and_kill.Outcome(0), evidence.path)
+        self._try("cannot keep evidence", evidence.write)
+
+    def _kill(self, incident: OrderedIncident, order: Order, gang: Gang) -> None:
+        record = self._ledger.stops.get(incident.uid)
+        if record is None:
+            raise ActionError("nothing is stopped here for this incident")
+        self._ledger.begin(order, key_of(gang))
+        self._tell.killed(gang)
+        outcome = stop_and_kill.kill(self._recorded(record))
+        self._drop(incident.uid)
+        self._finish(gang, order, outcome)
+
+    def _release(self, incident_uid: str) -> stop_and_kill.Outcome:
+        record = self._ledger.stops.get(incident_uid)
+        if record is None:
+            return stop_and_kill.Outcome(0)
+        outcome = self._continue(record)
+        self._drop(incident_uid)
+        return outcome
+
+    def _continue(self, record: StopRecord) -> stop_and_kill.Outcome:
+        keep = [each.pid for each in record.held if start_ticks(each.pid) == each.start_ticks]
+        return stop_and_kill.resume(self._recorded(record), keep)
+
+    def _drop(self, *incidents: str) -> None:
+        # what a full disk still says is stopped the next agent lets go once more, which harms nobody
+        with contextlib.suppress(ActionError):
+            self._ledger.drop_stops(incidents)
+        self._note_held()
+
+    def _recorded(self, record: StopRecord) -> list[Found]:
+        wanted = {(each.pod_uid, each.id) for each in record.containers}
+        uids = {each.pod_uid for each in record.containers}
+        here = [found for uid in uids for found in self._containers.of_pod(uid)]
+        return [each for each in here if (each.pod_uid, each.id) in wanted]
+
+    def expire(self) -> None:
+        """Let go of what nobody ended in time, and forget orders that are over."""
+        now_s = self._clock()
+        for incident, record in list(self._ledger.stops.items()):
+            if self._left_s(incident, record) <= 0:
+                self._try(f"cannot resume {record.gang}", partial(self._expired, incident, record))
+        self._standing = [each for each in self._standing if each.order.expires_s > now_s]
+
+    def _expired(self, incident: str, record: StopRecord) -> None:
+        self._release(incident)
+        self._tell.passed_over(f"{record.gang} goes on: no Kill came before its stop expired")
+
+    def repeat(self) -> None:
+        """Kill what has been marked for deletion since a KillTerminating was heard."""
+        for each in self._standing:
+            self._try(f"cannot carry out order {each.order.id}", partial(self._kill_marked, each))
+
+    def _kill_marked(self, each: _OpenStop) -> None:
+        here = self._registry.gangs().get(each.gang)
+        pods = [pod for pod in (here.pods if here else ()) if _is_meant(pod, each.order)]
+        fresh = [pod for pod in pods if pod.deleted_s is not None and pod.uid not in each.killed]
+        if fresh:
+            self._tell.killed(each.gang)
+        count = 0
+        for pod in fresh:
+            count += stop_and_kill.kill(self._containers.of_work(pod)).count
+            each.killed.add(pod.uid)
+        self._tell_standing(each, pods, count)
+
+    def _tell_standing(self, each: _OpenStop, pods: Iterable[Pod], count: int) -> None:
+        waiting = sum(pod.deleted_s is None for pod in pods)
+        before = each.told.processes or 0 if each.told else 0
+        ack = Ack(
+            order=each.order.id,
+            verb=each.order.verb,
+            result=AckResult.PARTIAL if waiting else AckResult.DONE,
+            processes=before + count,
+            text=f"{waiting} pods are not marked for deletion yet" if waiting else None,
+        )
+        if ack != each.told:
+            each.told = ack
+            self._ack(each.gang, ack)
+
+    def _finish(
+        self, gang: Gang, order: Order, outcome: stop_and_kill.Outcome, bundle: str | None = None
+    ) -> None:
+        left = ", ".join(map(str, outcome.left[:16]))
+        ack = Ack(
+            order.id,
+            order.verb,
+            AckResult.PARTIAL if outcome.left else AckResult.DONE,
+            outcome.count,
+            f"not stopped: pid {left}" if left else None,
+            bundle,
+        )
+        self._ack(gang, ack)
+
+    def _ack(self, gang: Gang, ack: Ack) -> None:
+        try:
+            self._ledger.finish(ack)
+        except ActionError as error:
+            ack = replace(ack, text=f"{ack.text or ''}; {error}".removeprefix("; "))
+        key = key_of(gang)
+        others = [each for each in self.acks(gang) if each.order != ack.order]
+        self._acks[key] = (*others, ack)[-_ACKS_TOLD:]
+        self._tell.acked(gang, ack)
+
+    def _note_held(self) -> None:
+        stops = self._ledger.stops
+        self._held = frozenset(each.gang for each in stops.values())
+        self._until_s = {key: at_s for key, at_s in self._until_s.items() if key in stops}
+
+
+def _is_meant(pod: Pod, order: Order) -> bool:
+    return selects(order.selector, pod) and pod.created_s <= order.created_before_s

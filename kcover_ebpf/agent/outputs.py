@@ -1,0 +1,118 @@
+"""Who is told what the loop sees: the reports, the metrics, the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from kcover_ebpf.agent.device_faults import NodeDeviceFaults, devices_of
+from kcover_ebpf.agent.log import Log
+from kcover_ebpf.agent.node_loop import GangWatch
+from kcover_ebpf.agent.pod_registry import PodRegistry
+from kcover_ebpf.agent.report_builder import ReportBuilder
+from kcover_ebpf.api.fault_report import Ack
+from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.diagnosis.decisions import Decision
+from kcover_ebpf.diagnosis.verdict import Verdict, WaitRow
+from kcover_ebpf.errors import ApiError
+from kcover_ebpf.facts.kernel import Fact
+from kcover_ebpf.hardware.topology import Topology
+from kcover_ebpf.host import procfs
+from kcover_ebpf.output.formatting import headline
+from kcover_ebpf.watching.job_watch import Sink
+
+if TYPE_CHECKING:
+    from kcover_ebpf.agent.metrics import AgentMetrics
+
+_DEVICES_NS = 30_000_000_000
+
+
+class NodeOutputs:
+    """The loop's `Audience`, and each gang's sink that logs."""
+
+    def __init__(
+        self,
+        drafts: ReportBuilder,
+        registry: PodRegistry,
+        board: NodeDeviceFaults,
+        topology: Callable[[], Topology],
+        log: Log,
+    ) -> None:
+        self._drafts, self._registry, self._board = drafts, registry, board
+        self._topology, self._log = topology, log
+        self.metrics: AgentMetrics | None = None
+        """Set before the loop begins, where somebody wants them."""
+        self._board_version = -1
+        self._next_devices_ns = 0
+
+    def sinks(self, gang: Gang) -> Sequence[Sink]:
+        """Who is told of a gang's verdicts."""
+        logged = _LogSink(self._log, gang)
+        return (logged,) if self.metrics is None else (logged, self.metrics)
+
+    def on_node_fact(self, fact: Fact) -> None:
+        """A fact that may be about a device."""
+        self._board.observe(fact)
+        if self.metrics is not None:
+            self.metrics.on_node_fact(fact)
+
+    def on_pass(self, gangs: Iterable[GangWatch]) -> None:
+        """Reports and gauges, anew."""
+        watched = list(gangs)
+        now_ns = procfs.boottime_ns()
+        self._look_for_devices(watched, now_ns)
+        self._board.on_pass(now_ns)
+        self._drafts.make(watched, self._board.pictures(now_ns))
+        if self.metrics is None:
+            return
+        reporter = self._drafts.reporter
+        self.metrics.on_pass(
+            self._drafts.last, self._registry.pod_count, reporter.waiting, reporter.counts
+        )
+        if self._board.version != self._board_version:
+            self._board_version = self._board.version
+            self.metrics.on_devices(self._board.pictures(now_ns))
+
+    def _look_for_devices(self, watched: Sequence[GangWatch], now_ns: int) -> None:
+        for each in watched:
+            for fault in each.watch.job.faults.told:
+                self._board.hold(fault, each.pods.get(fault.pid, ""))
+        if now_ns < self._next_devices_ns:
+            return
+        self._next_devices_ns = now_ns + _DEVICES_NS
+        living = {pid: each.pods[pid] for each in watched for pid in each.watch.members}
+        self._drafts.devices = devices_of(self._topology(), living)
+
+    def on_order(self, gang: Gang, ack: Ack) -> None:
+        """An order was carried out; called in the order thread."""
+        if self.metrics is not None:
+            self.metrics.on_order(gang, ack)
+
+    def on_error(self, verb: str, resource: str, error: ApiError) -> None:
+        """A request failed; called in the thread that made it."""
+        if self.metrics is not None:
+            self.metrics.on_error(verb, resource, error)
+
+
+class _LogSink:
+    """Verdicts of one gang, as lines."""
+
+    def __init__(self, log: Log, gang: Gang) -> None:
+        self._log, self._name = log, f"{gang.namespace}/{gang.name}"
+
+    def on_fact(self, fact: Fact) -> None:
+        """The verdict says what matters of it."""
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        """One line."""
+        self._log.say(f"{self._name}: {headline(verdict)}")
+
+    def on_waits(self, rows: Sequence[WaitRow], summary: str) -> None:
+        """Too much for a log."""
+
+    def on_blind(self, reason: str) -> None:
+        """The same for all gangs: said once."""
+        self._log.repeat("blind", f"cannot judge for a moment: {reason}")
+
+    def on_action(self, decision: Decision, text: str) -> None:
+        """An agent decides nothing."""

@@ -1,0 +1,119 @@
+"""Which pods of this node are watched, as what gang, by which thresholds.
+
+Fed by the threads that watch the API, read by the loop and by whoever carries out orders.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from kcover_ebpf.api.fault_policy import Level, NamedPolicy, holding, policy_of
+from kcover_ebpf.api.job_kinds import RECOVERY_LABEL, Gang, gang_of, is_job_pod
+from kcover_ebpf.api.pods import Pod, pod_of
+from kcover_ebpf.errors import ObjectError
+from kcover_ebpf.kube.reflector import Change, Event
+from kcover_ebpf.settings import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class LocalGang:
+    """A gang's pods on this node, by name; also those that ended or are being deleted."""
+
+    gang: Gang
+    pods: tuple[Pod, ...]
+    policy: Policy
+
+    @property
+    def live(self) -> tuple[Pod, ...]:
+        """Those whose processes tell something about the job."""
+        return tuple(pod for pod in self.pods if pod.deleted_s is None and not pod.ended)
+
+
+class PodRegistry:
+    """Pods and policies as last heard. Thread-safe; `version` grows with every change."""
+
+    def __init__(self, node: str, on_bad: Callable[[str], None] = lambda _: None) -> None:
+        """`on_bad` is told what was wrong with an object that is passed over."""
+        self.node = node
+        self._on_bad = on_bad
+        self._lock = threading.Lock()
+        self._pods: dict[str, Pod] = {}
+        self._policies: dict[tuple[str, str], NamedPolicy] = {}
+        self._gangs: Mapping[Gang, LocalGang] | None = None
+        self.version = 0
+
+    def on_pod(self, event: Event) -> None:
+        """Take a change of a pod of this node."""
+        if event.change is Change.SYNCED:
+            return
+        try:
+            pod = pod_of(event.object)
+        except ObjectError as error:
+            # what is gone is told by its identity alone, and that is enough
+            self._on_bad(str(error))
+            return
+        with self._lock:
+            if event.change is Change.GONE:
+                self._pods.pop(pod.uid, None)
+            else:
+                self._pods[pod.uid] = pod
+            self._changed()
+
+    def on_policy(self, event: Event) -> None:
+        """Take a change of a FaultPolicy; one that is wrong does not hold, nor does what it was before."""
+        if event.change is Change.SYNCED:
+            return
+        metadata = event.object.get("metadata") or {}
+        key = str(metadata.get("namespace", "")), str(metadata.get("name", ""))
+        found: NamedPolicy | None = None
+        if event.change is Change.SET:
+            try:
+                found = policy_of(event.object)
+            except ObjectError as error:
+                self._on_bad(str(error))
+        with self._lock:
+            self._policies.pop(key, None)
+            if found is not None:
+                self._policies[key] = found
+            self._changed()
+
+    def _changed(self) -> None:
+        self._gangs = None
+        self.version += 1
+
+    def gangs(self) -> Mapping[Gang, LocalGang]:
+        """The watched gangs that have pods here."""
+        with self._lock:
+            if self._gangs is None:
+                self._gangs = self._gather()
+            return self._gangs
+
+    def _gather(self) -> dict[Gang, LocalGang]:
+        found: dict[Gang, list[Pod]] = {}
+        policies: dict[Gang, Policy] = {}
+        for pod in sorted(self._pods.values(), key=lambda each: each.name):
+            held = holding(self._policies.values(), pod.namespace, pod.labels)
+            if not _is_watched(pod, held, self.node):
+                continue
+            gang = gang_of(pod)
+            found.setdefault(gang, []).append(pod)
+            if held is not None:
+                policies.setdefault(gang, held.policy.settings())
+        default = Policy()
+        return {
+            gang: LocalGang(gang, tuple(pods), policies.get(gang, default))
+            for gang, pods in found.items()
+        }
+
+    @property
+    def pod_count(self) -> int:
+        """Watched pods."""
+        return sum(len(each.pods) for each in self.gangs().values())
+
+
+def _is_watched(pod: Pod, held: NamedPolicy | None, node: str) -> bool:
+    if pod.node != node or (held is not None and held.policy.action is Level.IGNORE):
+        return False
+    return held is not None or is_job_pod(pod) or bool(pod.labels.get(RECOVERY_LABEL))

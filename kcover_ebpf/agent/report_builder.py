@@ -1,0 +1,153 @@
+"""After each pass of the loop: the report of every gang, and of the node, for the reporter to send."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from kcover_ebpf import __version__
+from kcover_ebpf.agent.node_loop import GangWatch
+from kcover_ebpf.agent.rank_report import pictured, verdict_of
+from kcover_ebpf.agent.report_cache import CachedReport, ReportCache, inherited
+from kcover_ebpf.agent.report_names import report_name
+from kcover_ebpf.agent.report_sender import Draft, ReportSender
+from kcover_ebpf.api.fault_report import (
+    FaultReport,
+    JobRef,
+    LocalVerdict,
+    PodRef,
+    ReportedDeviceFault,
+)
+from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.diagnosis.progress import Stall
+from kcover_ebpf.diagnosis.verdict import VerdictKind
+
+_NODE_EXPIRES_S = 180
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who reports: the node, and the namespace of the agent itself."""
+
+    node: str
+    namespace: str
+
+
+class ReportBuilder:
+    """Made by the loop's thread; `last` and `gang_of_report` may be asked by others."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        reporter: ReportSender,
+        spool: ReportCache,
+        is_synced: Callable[[], bool],
+    ) -> None:
+        """`is_synced`: the pods of this node are known, so a report without pods is of a gang that is gone."""
+        self._identity, self.reporter, self._spool = identity, reporter, spool
+        self._is_synced = is_synced
+        self._left: dict[tuple[str, str], CachedReport] = {each.key: each for each in spool.load()}
+        self._owed = False
+        self._saved: dict[tuple[str, str], object] = {}
+        self._gangs: dict[tuple[str, str], Gang] = {}
+        self.devices: Mapping[str, tuple[str, ...]] = {}
+        """PCI addresses that each pod (by uid) holds."""
+        self.last: dict[Gang, FaultReport] = {}
+        """The newest report of each gang."""
+
+    def gang_of_report(self, namespace: str, name: str) -> Gang | None:
+        """Whose report this is; None for the node's."""
+        return self._gangs.get((namespace, name))
+
+    def make(self, watched: Iterable[GangWatch], faults: tuple[ReportedDeviceFault, ...]) -> None:
+        """All reports anew."""
+        now_s = time.time()
+        drafts = {each.here.gang: self._draft(each, now_s) for each in watched}
+        self._gangs = {draft.key: gang for gang, draft in drafts.items()}
+        self.last = {gang: draft.report for gang, draft in drafts.items()}
+        node = self._node_draft(now_s, faults)
+        for draft in (node, *drafts.values()):
+            self.reporter.put(draft)
+        for draft in drafts.values():
+            self._save(draft)
+        if self._is_synced():
+            self._settle({node.key, *self._gangs})
+
+    def _settle(self, keys: set[tuple[str, str]]) -> None:
+        self.reporter.keep(keys)
+        if not self._owed:
+            self._owed = True
+            for key in self._left.keys() - keys:
+                self.reporter.owe(key)
+                self._spool.forget(*key)
+        for key in self._saved.keys() - keys:
+            del self._saved[key]
+            self._spool.forget(*key)
+
+    def _save(self, draft: Draft) -> None:
+        if self._saved.get(draft.key) != draft.news:
+            self._saved[draft.key] = draft.news
+            self._spool.save(draft.namespace, draft.name, draft.report)
+
+    def _draft(self, each: GangWatch, now_s: float) -> Draft:
+        gang, pods = each.here.gang, each.here.pods
+        refs = tuple(PodRef(pod.name, pod.uid, self.devices.get(pod.uid, ())) for pod in pods)
+        name = report_name(gang, self._identity.node)
+        before = self.last.get(gang)
+        # what is stopped by us is as it was
+        report = before if each.held else None
+        report = report or self._report(each, now_s, refs, (gang.namespace, name))
+        return Draft(gang.namespace, name, report, refs)
+
+    def _report(
+        self, each: GangWatch, now_s: float, refs: tuple[PodRef, ...], key: tuple[str, str]
+    ) -> FaultReport:
+        job, gang = each.watch.job, each.here.gang
+        names = {pod.uid: pod.name for pod in refs}
+        told = each.watch.tracker.latest or each.watch.tracker.current
+        verdict = None
+        if told is not None:
+            verdict = verdict_of(told, self._identity.node, now_s, each.pods, names)
+        verdict = self._remembered(key, verdict, frozenset(names), now_s)
+        stall = job.attention.stall
+        is_fault = verdict is not None and verdict.verdict.is_fault
+        report = FaultReport(
+            node=self._identity.node,
+            time_s=now_s,
+            sequence=0,
+            agent=__version__,
+            job=JobRef(gang.name, dict(gang.selector), gang.kind),
+            pods=refs,
+            suspicious=stall is Stall.CERTAIN,
+            trained=job.pace.trained,
+            verdict=verdict,
+        )
+        # where it is not known whether the ranks go on, others may need to know what they look like
+        return pictured(report, job, each.pods) if stall is not Stall.NONE or is_fault else report
+
+    def _remembered(
+        self,
+        key: tuple[str, str],
+        verdict: LocalVerdict | None,
+        pods: frozenset[str],
+        now_s: float,
+    ) -> LocalVerdict | None:
+        left = self._left.get(key)
+        if left is None or (verdict is not None and verdict.verdict is not VerdictKind.WORKING):
+            return verdict
+        old = inherited(left.report, pods, now_s)
+        if old is None:
+            del self._left[key]
+        return old or verdict
+
+    def _node_draft(self, now_s: float, faults: tuple[ReportedDeviceFault, ...]) -> Draft:
+        report = FaultReport(
+            node=self._identity.node,
+            time_s=now_s,
+            sequence=0,
+            agent=__version__,
+            expires_after_s=_NODE_EXPIRES_S,
+            devices=faults,
+        )
+        return Draft(self._identity.namespace, self._identity.node, report, ())

@@ -1,0 +1,95 @@
+"""The last report of each gang, on disk: what an agent that died had seen, and what it had sent.
+
+Never sent as it is. The next agent takes from it what it cannot see again: that a process died, or
+that a device failed, and which reports are its own to delete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kcover_ebpf.api.codec import decode, encode
+from kcover_ebpf.api.fault_report import FaultReport, LocalVerdict
+from kcover_ebpf.diagnosis.verdict import VerdictKind
+from kcover_ebpf.errors import ObjectError
+
+_MOST = 256
+_ANNOUNCED = (VerdictKind.CRASHED, VerdictKind.DEVICE_FAULT)
+"""What is told once: everything else can be seen again."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachedReport:
+    """One report as it was left."""
+
+    namespace: str
+    name: str
+    report: FaultReport
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Identity of the object."""
+        return self.namespace, self.name
+
+
+class ReportCache:
+    """A directory of at most 256 small files. A disk that is full or broken costs memory of the past only."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.failures = 0
+        """Writes that did not work."""
+
+    def load(self) -> list[CachedReport]:
+        """All that is there and can be read."""
+        return list(self._read())
+
+    def _read(self) -> Iterator[CachedReport]:
+        for path in sorted(self._folder.glob("*.json"))[:_MOST]:
+            try:
+                yield decode(CachedReport, json.loads(path.read_text(encoding="utf-8")))
+            except (OSError, ValueError, RecursionError, ObjectError):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+    def save(self, namespace: str, name: str, report: FaultReport) -> None:
+        """Keep this as the last report; the picture is left out, it can be seen again."""
+        path = self._path(namespace, name)
+        kept = CachedReport(namespace, name, replace(report, ranks=(), collectives=None))
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if not path.exists() and sum(1 for _ in self._folder.glob("*.json")) >= _MOST:
+                return
+            draft = path.with_suffix(".draft")
+            draft.write_text(json.dumps(encode(kept)), encoding="utf-8")
+            draft.replace(path)
+        except OSError:
+            self.failures += 1
+
+    def forget(self, namespace: str, name: str) -> None:
+        """The report is deleted."""
+        with contextlib.suppress(OSError):
+            self._path(namespace, name).unlink()
+
+    def _path(self, namespace: str, name: str) -> Path:
+        digest = hashlib.sha256(f"{namespace}/{name}".encode()).hexdigest()[:32]
+        return self._folder / f"{digest}.json"
+
+
+def inherited(left: FaultReport, pod_uids: frozenset[str], now_s: float) -> LocalVerdict | None:
+    """What an earlier agent saw of these pods and nobody can see again; None if that is too old, or nothing."""
+    verdict, age_s = left.verdict, now_s - left.time_s
+    if verdict is None or verdict.verdict not in _ANNOUNCED:
+        return None
+    if not 0 <= age_s <= left.expires_after_s or {pod.uid for pod in left.pods} != pod_uids:
+        return None
+    return replace(
+        verdict,
+        age_s=None if verdict.age_s is None else verdict.age_s + age_s,
+        deadline_s=None if verdict.deadline_s is None else verdict.deadline_s - age_s,
+    )

@@ -1,0 +1,27 @@
+"""Names of what an agent writes. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from kcover_ebpf.api.job_kinds import Gang
+
+_LONGEST = 253
+_HASH = 6
+
+
+def key_of(gang: Gang) -> str:
+    """A name for a gang that no other gang of the cluster has, also one of another kind of the same name."""
+    text = "\0".join(part for pair in gang.selector for part in pair)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:_HASH]
+    return f"{gang.namespace}/{gang.name}-{digest}"
+
+
+def report_name(gang: Gang, node: str) -> str:
+    """The name of a gang's report: a DNS subdomain, `JOB-HASH.NODE`."""
+    name = key_of(gang).partition("/")[2]
+    job, _, digest = name.rpartition("-")
+    plain = re.sub(r"[^a-z0-9.-]", "-", job.lower()).strip(".-") or "job"
+    room = _LONGEST - len(node) - len(digest) - 2
+    return f"{plain[:room].rstrip('.-')}-{digest}.{node}"

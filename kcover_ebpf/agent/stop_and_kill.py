@@ -1,0 +1,70 @@
+"""Stops, continues and kills the processes of containers, never any other.
+
+Each process is pinned by a descriptor and looked for in its container's group again before it is sent
+anything (`host.ending.send`), so a number that is used again harms nobody.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from kcover_ebpf.agent import containers
+from kcover_ebpf.agent.containers import Found
+from kcover_ebpf.host import terminate
+
+STOP_WAIT_S = 1.0
+"""A process that has not stopped by then sits in an uninterruptible call."""
+_POLL_S = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of it."""
+
+    count: int
+    """Processes that were signalled."""
+    left: tuple[int, ...] = ()
+    """Those that did not do as they were told."""
+
+
+def held(found: Sequence[Found]) -> set[int]:
+    """Processes that are stopped now."""
+    return {pid for pid in containers.processes(found) if containers.is_stopped(pid)}
+
+
+def stop(found: Sequence[Found]) -> Outcome:
+    """SIGSTOP to all, again until a look finds nobody new; returns once all are stopped, or after a second."""
+    deadline_s = time.monotonic() + STOP_WAIT_S
+    stopped: set[int] = set()
+
+    def members() -> set[int]:
+        return containers.processes(found)
+
+    # what is not stopped yet may fork
+    while (fresh := members() - stopped) and time.monotonic() < deadline_s:
+        terminate.send(members, fresh, signal.SIGSTOP)
+        stopped |= fresh
+    while (left := _moving(members())) and time.monotonic() < deadline_s:
+        time.sleep(_POLL_S)
+    return Outcome(len(stopped), tuple(sorted(left)))
+
+
+def _moving(pids: Collection[int]) -> set[int]:
+    return {pid for pid in pids if not containers.is_stopped(pid)}
+
+
+def resume(found: Sequence[Found], keep: Collection[int] = ()) -> Outcome:
+    """SIGCONT to all but those in `keep`."""
+    pids = containers.processes(found) - set(keep)
+    terminate.send(lambda: containers.processes(found), pids, signal.SIGCONT)
+    return Outcome(len(pids))
+
+
+def kill(found: Sequence[Found]) -> Outcome:
+    """SIGKILL to PID 1 of each container, which ends all of it."""
+    pids = {pid for each in found for pid in containers.inits(each)}
+    terminate.send(lambda: containers.processes(found), pids, signal.SIGKILL)
+    return Outcome(len(pids))

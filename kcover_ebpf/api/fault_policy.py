@@ -1,0 +1,218 @@
+"""How far one may go with which pods: the `FaultPolicy` resource, and which of them holds for a pod."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from kcover_ebpf import settings
+from kcover_ebpf.api.codec import decode
+from kcover_ebpf.api.incident import Way
+from kcover_ebpf.errors import ObjectError, PolicyError
+
+_MOST_BYTES = 8 * 1024
+"""Every agent of a cluster keeps every policy; a selector of a dozen expressions takes one KiB."""
+ARMED = "kcover.io/cascading-recovery"
+"""Label on most pods of a job, or on any owner above them, that allows a restart."""
+
+
+_OF_RUN = {
+    "max_restarts": "use restarts.max",
+    "backoff": "use restarts.backoffSeconds",
+    "backoff_max": "use restarts.backoffMaxSeconds",
+    "grace": "pods have terminationGracePeriodSeconds",
+}
+"""Keys of a policy file of `run` that mean nothing in a cluster, and what does."""
+
+
+class Level(Enum):
+    """The most that may be done with an armed job; each includes the ones before it."""
+
+    IGNORE = "Ignore"
+    OBSERVE = "Observe"
+    SNAPSHOT = "Snapshot"
+    SHUTDOWN = "Shutdown"
+
+
+class Approval(Enum):
+    """Who starts a restart."""
+
+    AUTOMATIC = "Automatic"
+    MANUAL = "Manual"
+
+
+class _Operator(Enum):
+    IN = "In"
+    NOT_IN = "NotIn"
+    EXISTS = "Exists"
+    DOES_NOT_EXIST = "DoesNotExist"
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """One line of a label selector."""
+
+    key: str
+    operator: _Operator
+    values: tuple[str, ...] = ()
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        """True if labels fit; NotIn fits a missing label too, as in Kubernetes."""
+        match self.operator:
+            case _Operator.EXISTS:
+                return self.key in labels
+            case _Operator.DOES_NOT_EXIST:
+                return self.key not in labels
+            case _Operator.IN:
+                return labels.get(self.key) in self.values
+            case _Operator.NOT_IN:
+                return labels.get(self.key) not in self.values
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """A label selector; an empty one fits everything."""
+
+    match_labels: Mapping[str, str] = field(default_factory=dict)
+    match_expressions: tuple[Expression, ...] = ()
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        """True if all of it fits."""
+        exact = all(labels.get(key) == value for key, value in self.match_labels.items())
+        return exact and all(each.holds(labels) for each in self.match_expressions)
+
+
+@dataclass(frozen=True, slots=True)
+class RestartLimits:
+    """The budget of one job; times in seconds."""
+
+    max: int = 3
+    window_seconds: int = 86400
+    backoff_seconds: int = 10
+    backoff_max_seconds: int = 600
+
+    def pause_s(self, earlier: int) -> float:
+        """Pause before a restart after so many earlier ones within the window; the first is at once."""
+        if earlier == 0:
+            return 0.0
+        doubled: float = self.backoff_seconds * 2.0 ** min(earlier - 1, 32)
+        return min(doubled, float(self.backoff_max_seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeActions:
+    """What may be done with a node that has a fatal device fault."""
+
+    cordon: bool = True
+    taint: bool = True
+    device_taint: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPolicy:
+    """One policy; the defaults are those of the chart, and hold where no policy selects a pod."""
+
+    selector: Selector = field(default_factory=Selector)
+    action: Level = Level.SHUTDOWN
+    dry_run: bool = False
+    approval: Approval = Approval.AUTOMATIC
+    ways: tuple[Way, ...] = (Way.IN_PLACE, Way.REPLACE)
+    restarts: RestartLimits = field(default_factory=RestartLimits)
+    force_delete: bool = False
+    node: NodeActions = field(default_factory=NodeActions)
+    thresholds: Mapping[str, str] = field(default_factory=dict)
+
+    def settings(self) -> settings.Policy:
+        """The thresholds, beside their defaults; raises `PolicyError` for a key without effect or a wrong unit."""
+        for key in self.thresholds:
+            if key in _OF_RUN:
+                raise PolicyError(f"thresholds: {key} has no effect in a cluster; {_OF_RUN[key]}")
+        table = {key: _number(value) for key, value in self.thresholds.items()}
+        return settings.Policy.of(table, "thresholds")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What the operator allows to every policy: users write those themselves. A policy that asks for more gets this."""
+
+    max_restarts: int = 10
+    """Of one job within its window: three times the default of a policy."""
+    window_seconds: int = 3600
+    """The shortest window: in a shorter one a budget bounds nothing."""
+    backoff_seconds: int = 10
+    """The shortest pause before a second restart: the default of a policy."""
+
+    def of(self, policy: FaultPolicy) -> FaultPolicy:
+        """The policy as far as it is allowed."""
+        asked = policy.restarts
+        allowed = RestartLimits(
+            max=min(asked.max, self.max_restarts),
+            window_seconds=max(asked.window_seconds, self.window_seconds),
+            backoff_seconds=max(asked.backoff_seconds, self.backoff_seconds),
+            backoff_max_seconds=max(asked.backoff_max_seconds, self.backoff_seconds),
+        )
+        return replace(policy, restarts=allowed)
+
+
+def _number(text: str) -> object:
+    # the schema has strings only; what is a plain number there means a number
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPolicy:
+    """A policy and where it comes from."""
+
+    namespace: str
+    name: str
+    policy: FaultPolicy
+
+
+def policy_of(api: Mapping[str, Any]) -> NamedPolicy:
+    """The policy in an object of the API; raises `ObjectError`, also for thresholds that mean nothing."""
+    metadata = api.get("metadata")
+    name = metadata.get("name", "?") if isinstance(metadata, Mapping) else "?"
+    namespace = metadata.get("namespace", "") if isinstance(metadata, Mapping) else ""
+    try:
+        if len(json.dumps(api.get("spec"))) > _MOST_BYTES:
+            raise ObjectError(f"its spec is larger than {_MOST_BYTES >> 10} KiB")
+        policy = decode(FaultPolicy, api.get("spec") or {}, "spec")
+        policy.settings()
+    except (ObjectError, PolicyError) as error:
+        raise ObjectError(f"FaultPolicy {name}: {error}") from error
+    return NamedPolicy(str(namespace), str(name), policy)
+
+
+def refused(api: Mapping[str, Any]) -> NamedPolicy:
+    """What holds in place of a policy that cannot be read: for all pods that it may have meant, nothing is done.
+
+    Without it the defaults would hold, which restart jobs: whoever wrote it may have wanted less.
+    """
+    metadata, spec = api.get("metadata") or {}, api.get("spec")
+    try:
+        raw = spec.get("selector") if isinstance(spec, Mapping) else None
+        selector = decode(Selector, raw or {}, "spec.selector")
+    except ObjectError:
+        selector = Selector()
+    nodes = NodeActions(cordon=False, taint=False, device_taint=False)
+    policy = FaultPolicy(selector=selector, action=Level.OBSERVE, node=nodes)
+    return NamedPolicy(str(metadata.get("namespace", "")), str(metadata.get("name", "?")), policy)
+
+
+def holding(
+    policies: Iterable[NamedPolicy], namespace: str, labels: Mapping[str, str]
+) -> NamedPolicy | None:
+    """The first policy by name that selects a pod with these labels; None: the defaults hold."""
+    ours = (each for each in policies if each.namespace == namespace)
+    fitting = [each for each in ours if each.policy.selector.holds(labels)]
+    return min(fitting, key=lambda each: each.name, default=None)

@@ -1,0 +1,256 @@
+"""What an agent says about one job on its node, and what a controller hears: `FaultReport`.
+
+The schema, with a sentence about each field, is charts/kcover-ebpf/crds. Ages are seconds before
+`time_s`, so that the clocks of nodes need not agree (docs/decisions/0005).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from kcover_ebpf.api.codec import decode, encode, wire
+from kcover_ebpf.api.order import Verb
+from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
+from kcover_ebpf.errors import ObjectError
+from kcover_ebpf.facts.host import CollectiveRank, CollectiveSide
+
+GROUP = "kcover.io"
+API_VERSION = "kcover.io/v1alpha1"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRef:
+    """The gang as its pods name it; `selector` is understood by `kinds.selects`."""
+
+    name: str
+    selector: Mapping[str, str]
+    kind: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PodRef:
+    """A watched pod of the gang on this node."""
+
+    name: str
+    uid: str
+    devices: tuple[str, ...] = ()
+    """PCI addresses of the devices it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedCulprit:
+    """Who, as the node sees it; None where it is not known."""
+
+    rank: int | None = None
+    pid: int | None = None
+    tid: int | None = None
+    host: str | None = None
+    pod: str | None = None
+    pod_uid: str | None = None
+    node: str | None = None
+    device: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedEvidence:
+    """One sentence that supports a verdict, and the node that says it."""
+
+    kind: EvidenceKind
+    text: str
+    node: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LocalVerdict:
+    """The verdict of one node alone."""
+
+    verdict: VerdictKind
+    cause: Cause
+    age_s: float | None = None
+    """Since the trouble began."""
+    culprit: ReportedCulprit | None = None
+    evidence: tuple[ReportedEvidence, ...] = field(
+        default=(), metadata=wire("evidence", lenient=True)
+    )
+    unobserved: tuple[str, ...] = ()
+    deadline_s: float | None = None
+    """Seconds after the report until the framework gives up by itself."""
+    factor: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SocketSnapshot:
+    """One connection of a rank; `local` and `remote` are "ADDRESS:PORT" ("[::1]:80" for IPv6)."""
+
+    local: str
+    remote: str
+    state: str
+    unread: int = 0
+    unsent: int = 0
+    unacked: int = 0
+    window: int = 0
+    backoff: int = 0
+    sent_age_s: float | None = None
+    payload: bool = False
+    """It carried data of the training from rank to rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopSignal:
+    """The stop signal in force for a process, and who sent it."""
+
+    signal: int
+    sender_pid: int = 0
+    """0 when the kernel itself sent it."""
+    sender: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankSnapshot:
+    """Where one process stands; the terms are those of `diagnosis.process_state`."""
+
+    pod_uid: str
+    pid: int
+    role: str
+    state: str
+    """Value of `standing.State`."""
+    tid: int | None = None
+    rank: int | None = None
+    world_size: int | None = None
+    text: str | None = None
+    age_s: float | None = None
+    threshold_s: float | None = None
+    """Absent for helpers."""
+    sent_age_s: float | None = None
+    received_age_s: float | None = None
+    proven: bool = False
+    effort: str | None = None
+    timed: bool = False
+    waits_for: tuple[int, ...] = ()
+    stack: tuple[str, ...] = ()
+    known_wait: bool = False
+    exit: str | None = None
+    """"code N" or "signal N"."""
+    stop_signal: StopSignal | None = None
+    sockets: tuple[SocketSnapshot, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CollectivesPicture:
+    """The last word of the job's own NCCL, as `host_facts.CollectivesSeen`; a pid is that of the reporting node."""
+
+    age_s: float
+    """Since it was said."""
+    span_s: float = 0.0
+    """From the first of these answers to the last."""
+    answers: int = 0
+    moving: bool = False
+    behind: tuple[CollectiveRank, ...] = ()
+    missing: tuple[CollectiveRank, ...] = ()
+    failed: tuple[CollectiveRank, ...] = ()
+    odd: tuple[CollectiveRank, ...] = ()
+    sides: tuple[CollectiveSide, ...] = ()
+    equal: bool = False
+    trouble: str | None = None
+    """Why there is no answer; then nothing else is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedDeviceFault:
+    """An announced fault of a device that has not been cleared."""
+
+    device: str
+    fault: str
+    text: str
+    uuid: str | None = None
+    fatal: bool = False
+    """The jobs that hold the device are lost."""
+    unfit: bool = False
+    """No job can use the device before it was reset or replaced: what decisions about the node go by."""
+    age_s: float | None = None
+    pods: tuple[str, ...] = ()
+    """uids of pods that hold it."""
+
+
+class AckResult(Enum):
+    """How an order ended."""
+
+    DONE = "Done"
+    PARTIAL = "Partial"
+    REFUSED = "Refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """An order that was carried out."""
+
+    order: str
+    verb: Verb
+    result: AckResult
+    processes: int | None = None
+    text: str | None = None
+    bundle: str | None = None
+    """Path on the node of the evidence that was kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultReport:
+    """What one node sees of one job, or of itself (`job` is None)."""
+
+    node: str
+    time_s: float = field(metadata=wire("time", time=True))
+    """Unix seconds, by the clock of the node."""
+    sequence: int
+    agent: str | None = None
+    expires_after_s: int = field(default=90)
+    job: JobRef | None = None
+    pods: tuple[PodRef, ...] = ()
+    suspicious: bool = False
+    """The job has stalled: no rank here has made progress for longer than ever while healthy, and one would have
+    shown it. A picture in a report that is not suspicious: nobody can tell whether its ranks go on."""
+    trained: bool = False
+    verdict: LocalVerdict | None = None
+    ranks: tuple[RankSnapshot, ...] = ()
+    knows_waits: bool = False
+    """Waits were seen to end while the ranks here trained, so that one that never was is new."""
+    lossy: bool = False
+    """A link between ranks here loses packets, and others get through."""
+    collectives: CollectivesPicture | None = None
+    """None while NCCL was not asked, or has not answered yet."""
+    devices: tuple[ReportedDeviceFault, ...] = ()
+    acks: tuple[Ack, ...] = field(default=(), metadata=wire("acks", lenient=True))
+
+    @property
+    def is_urgent(self) -> bool:
+        """True where the ranks have stalled, or the node has found a fault by other means than silence."""
+        return self.suspicious or (self.verdict is not None and self.verdict.verdict.is_fault)
+
+
+def report_of(api: Mapping[str, Any]) -> FaultReport:
+    """The report in a FaultReport object; raises `ObjectError`."""
+    metadata = api.get("metadata")
+    name = metadata.get("name", "?") if isinstance(metadata, Mapping) else "?"
+    try:
+        return decode(FaultReport, api.get("spec"), "spec")
+    except ObjectError as error:
+        raise ObjectError(f"FaultReport {name}: {error}") from error
+
+
+def object_of(
+    report: FaultReport, namespace: str, name: str, owners: tuple[PodRef, ...] = ()
+) -> dict[str, Any]:
+    """The FaultReport object; it is owned by pods, so it goes when the last of them does."""
+    metadata: dict[str, Any] = {"name": name, "namespace": namespace}
+    if owners:
+        metadata["ownerReferences"] = [
+            {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid} for pod in owners
+        ]
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "FaultReport",
+        "metadata": metadata,
+        "spec": encode(report),
+    }

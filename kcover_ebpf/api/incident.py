@@ -1,0 +1,249 @@
+"""One trouble of one job in a cluster, from the first sign to the recovery: the `Incident` resource.
+
+The schema, with a sentence about each field, is charts/kcover-ebpf/crds. What a controller needs to go
+on with a restart that another one began stands here and nowhere else. Times are unix seconds by the
+controller's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from kcover_ebpf.api.codec import decode, encode, wire
+from kcover_ebpf.api.fault_report import API_VERSION, ReportedCulprit, ReportedEvidence
+from kcover_ebpf.api.order import Order
+from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
+from kcover_ebpf.errors import ObjectError
+
+FINALIZER = "kcover.io/resume-job"
+"""On an incident while its job is being restarted: who deletes it leaves no job suspended."""
+_MOST_MOMENTS = 64
+_MOST_RESTARTS = 64
+_MOST_TEXT = 1024
+
+
+class Phase(Enum):
+    """Where an incident stands (docs/decisions/0005)."""
+
+    OPEN = "Open"
+    DECIDED = "Decided"
+    SHUTTING_DOWN = "ShuttingDown"
+    RECOVERING = "Recovering"
+    RECOVERED = "Recovered"
+    OBSERVED = "Observed"
+    REFUSED = "Refused"
+    FAILED = "Failed"
+
+    @property
+    def is_over(self) -> bool:
+        """True where nothing more is done about it."""
+        return self in (Phase.RECOVERED, Phase.OBSERVED, Phase.REFUSED, Phase.FAILED)
+
+    @property
+    def is_acting(self) -> bool:
+        """True while a restart is under way."""
+        return self in (Phase.SHUTTING_DOWN, Phase.RECOVERING)
+
+
+class Way(Enum):
+    """How a gang is restarted."""
+
+    IN_PLACE = "InPlace"
+    REPLACE = "Replace"
+    NONE = "None"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRef:
+    """The top owner of the gang."""
+
+    kind: str
+    name: str
+    uid: str
+    api_version: str = field(default="", metadata=wire("apiVersion"))
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One line of the timeline."""
+
+    phase: str
+    time_s: float = field(metadata=wire("time", time=True))
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RestartRecord:
+    """One restart that was really begun; what budgets count."""
+
+    way: Way
+    time_s: float = field(metadata=wire("time", time=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What is being done. `detail` belongs to the step machine (cascade)."""
+
+    way: Way
+    step: str
+    attempt: int
+    started_s: float = field(metadata=wire("startedAt", time=True))
+    """When this step began."""
+    reason: str | None = None
+    detail: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Seconds lost, by phase; None while not known."""
+
+    detect_s: float | None = None
+    decide_s: float | None = None
+    shut_down_s: float | None = None
+    reschedule_s: float | None = None
+    first_progress_s: float | None = None
+
+    @property
+    def total_s(self) -> float:
+        """All of it, as far as it is known."""
+        parts = (self.detect_s, self.decide_s, self.shut_down_s)
+        return sum(each or 0.0 for each in (*parts, self.reschedule_s, self.first_progress_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What the controller says about an incident."""
+
+    phase: Phase
+    message: str = ""
+    verdict: VerdictKind | None = None
+    cause: Cause | None = None
+    since_s: float | None = field(default=None, metadata=wire("since", time=True))
+    deadline_s: float | None = field(default=None, metadata=wire("deadline", time=True))
+    culprit: ReportedCulprit | None = None
+    evidence: tuple[ReportedEvidence, ...] = field(
+        default=(), metadata=wire("evidence", lenient=True)
+    )
+    victims: tuple[int, ...] = ()
+    unobserved: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    action: Action | None = None
+    order: Order | None = None
+    timeline: tuple[Moment, ...] = ()
+    restarts: tuple[RestartRecord, ...] = ()
+    lost: Lost | None = None
+    bundles: tuple[str, ...] = ()
+    closed_s: float | None = field(default=None, metadata=wire("closedAt", time=True))
+    """When the trouble that was told and not acted on was seen to be over; None while it may go on."""
+
+    @property
+    def is_closed(self) -> bool:
+        """True once there is nothing left to be told."""
+        return self.phase is Phase.RECOVERED or self.closed_s is not None
+
+    def at(self, phase: Phase) -> float | None:
+        """When a phase was entered first; None if it never was."""
+        return next((each.time_s for each in self.timeline if each.phase == phase.value), None)
+
+    @property
+    def last_s(self) -> float:
+        """When it changed last; 0 for a status without a timeline."""
+        return self.timeline[-1].time_s if self.timeline else 0.0
+
+    def enter(self, phase: Phase, now_s: float, message: str) -> Status:
+        """The same in another phase (or with another message), with a line in the timeline."""
+        text = message[:_MOST_TEXT]
+        moment = Moment(phase.value, now_s, text)
+        # the beginning of a story says more than its middle
+        kept = self.timeline if len(self.timeline) < _MOST_MOMENTS else self.timeline[:-2]
+        return replace(self, phase=phase, message=text, timeline=(*kept, moment))
+
+    def begin(self, way: Way, now_s: float) -> Status:
+        """The same with one more restart counted."""
+        return replace(self, restarts=(*self.restarts, RestartRecord(way, now_s))[-_MOST_RESTARTS:])
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """One Incident object; `status` is None before the controller wrote one."""
+
+    namespace: str
+    name: str
+    job: JobRef
+    selector: Mapping[str, str]
+    policy: str | None = None
+    approved: bool = False
+    status: Status | None = None
+    uid: str = ""
+    resource_version: str = ""
+    created_s: float = 0.0
+    finalizers: tuple[str, ...] = ()
+    is_leaving: bool = False
+    """Somebody deleted it, and it is there until its finalizers are gone."""
+
+    @property
+    def is_guarded(self) -> bool:
+        """True if it cannot go before we have resumed its job."""
+        return FINALIZER in self.finalizers
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name."""
+        return self.namespace, self.name
+
+
+@dataclass(frozen=True, slots=True)
+class _Spec:
+    job: JobRef
+    selector: Mapping[str, str] = field(default_factory=dict)
+    policy: str | None = None
+    approved: bool = False
+
+
+def incident_of(api: Mapping[str, Any], created_s: float = 0.0) -> Incident:
+    """The incident in an object of the API; raises `ObjectError`."""
+    metadata = api.get("metadata")
+    if not isinstance(metadata, Mapping) or not metadata.get("name"):
+        raise ObjectError("Incident: metadata.name: missing")
+    name = str(metadata["name"])
+    try:
+        spec = decode(_Spec, api.get("spec"), "spec")
+        raw = api.get("status")
+        status = decode(Status, raw, "status") if raw and raw.get("phase") else None
+    except ObjectError as error:
+        raise ObjectError(f"Incident {name}: {error}") from error
+    return Incident(
+        namespace=str(metadata.get("namespace", "")),
+        name=name,
+        job=spec.job,
+        selector=spec.selector,
+        policy=spec.policy,
+        approved=spec.approved,
+        status=status,
+        uid=str(metadata.get("uid", "")),
+        resource_version=str(metadata.get("resourceVersion", "")),
+        created_s=created_s,
+        finalizers=tuple(map(str, metadata.get("finalizers") or ())),
+        is_leaving="deletionTimestamp" in metadata,
+    )
+
+
+def object_of(incident: Incident) -> dict[str, Any]:
+    """The object that creates an incident; its status is written apart (`status_of`)."""
+    spec = _Spec(incident.job, incident.selector, incident.policy, incident.approved)
+    metadata: dict[str, Any] = {"name": incident.name, "namespace": incident.namespace}
+    metadata["labels"] = {"kcover.io/job-uid": incident.job.uid}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Incident",
+        "metadata": metadata,
+        "spec": encode(spec),
+    }
+
+
+def status_of(status: Status) -> dict[str, Any]:
+    """The status as it is written."""
+    return encode(status)

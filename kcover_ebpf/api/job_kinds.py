@@ -1,0 +1,145 @@
+"""Which pods belong together: the table of job kinds, read by a pod's labels alone.
+
+An agent asks the API server for nothing to find a gang: the labels that a job kind puts on its pods,
+else the uid of the owner that controls the pod, which stands in a selector as if it were a label.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+
+from kcover_ebpf.api.pods import Container, ContainerKind, Owner, Pod
+
+OWNER_UID = "kcover.io/owner-uid"
+"""In a selector: the uid of the controlling owner, for kinds that put no label of their own on pods."""
+POD_UID = "kcover.io/pod-uid"
+"""The same for a bare pod, which is a gang of one."""
+RECOVERY_LABEL = "kcover.io/cascading-recovery"
+_OPERATOR_LABEL = "training.kubeflow.org/operator-name"
+
+
+@dataclass(frozen=True, slots=True)
+class JobKind:
+    """One row of job_kinds.toml, as far as pods are concerned."""
+
+    name: str
+    group: str
+    owner: str
+    """Kind of the owner, which may have a name that other groups use as well (Volcano's Job)."""
+    gang: tuple[str, ...]
+    operator: str | None
+    needs: tuple[str, ...]
+    parts: str | None
+    launcher: tuple[str, ...]
+    container: str | None
+
+    def owns(self, owner: Owner | None) -> bool:
+        """True if this kind is what `owner` says."""
+        return owner is not None and (owner.kind, owner.group) == (self.owner, self.group)
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """Pods that live and die together; equal for all of them."""
+
+    namespace: str
+    name: str
+    kind: str | None = field(compare=False)
+    """As the pod tells; the controller finds the real owner. Pods of one selector are one gang whatever they tell: they
+    have one report, and an order means all of them."""
+    selector: tuple[tuple[str, str], ...]
+    """Sorted pairs; see `selects`."""
+
+
+@cache
+def job_kinds() -> tuple[JobKind, ...]:
+    """The table, in its order."""
+    text = resources.files(__package__).joinpath("job_kinds.toml").read_text(encoding="utf-8")
+    return tuple(
+        JobKind(
+            name=name,
+            group=row["group"],
+            owner=row.get("owner", name),
+            gang=tuple(row["gang"]),
+            operator=row.get("operator"),
+            needs=tuple(row.get("needs", ())),
+            parts=row.get("parts"),
+            launcher=tuple(row.get("launcher", ())),
+            container=row.get("container"),
+        )
+        for name, row in tomllib.loads(text).items()
+        if "gang" in row
+    )
+
+
+def kind_of(pod: Pod) -> JobKind | None:
+    """The job kind whose labels a pod carries; None if there is none."""
+    carried = [row for row in job_kinds() if all(label in pod.labels for label in row.gang)]
+    if not carried:
+        return None
+    same = [row for row in carried if row.gang == carried[0].gang]
+    operator = pod.labels.get(_OPERATOR_LABEL)
+    return next(
+        (row for row in same if row.owns(pod.controller)),
+        next((row for row in same if operator and row.operator == operator), same[0]),
+    )
+
+
+def gang_of(pod: Pod) -> Gang:
+    """The gang of a pod: by a job's labels, else its owner's pods, else it alone."""
+    kind = kind_of(pod)
+    owner = pod.controller
+    if kind is not None:
+        selector = tuple(sorted((label, pod.labels[label]) for label in kind.gang))
+        name = "-".join(pod.labels[label] for label in kind.gang)
+        return Gang(pod.namespace, name, kind.owner, selector)
+    if owner is None:
+        return Gang(pod.namespace, pod.name, "Pod", ((POD_UID, pod.uid),))
+    return Gang(pod.namespace, owner.name, owner.kind, ((OWNER_UID, owner.uid),))
+
+
+def is_job_pod(pod: Pod) -> bool:
+    """True for a pod of a kind that is watched without being asked."""
+    kind = kind_of(pod)
+    return kind is not None and all(label in pod.labels for label in kind.needs)
+
+
+def counts_whole_gang(pod: Pod) -> bool:
+    """True if the completion index of a pod, should it have one, counts through all of its gang."""
+    kind = kind_of(pod)
+    return kind is None or kind.parts is None or pod.labels.get(kind.parts) == "1"
+
+
+def must_train(pod: Pod) -> bool:
+    """False for a pod that starts ranks in others and may hold none: what is not told of it is no gap."""
+    kind = kind_of(pod)
+    if kind is None or not kind.launcher:
+        return True
+    label, value = kind.launcher
+    return pod.labels.get(label) != value
+
+
+def with_ranks(pod: Pod) -> tuple[Container, ...]:
+    """The containers of a pod that may hold ranks: what runs before or beside them does not."""
+    main = tuple(each for each in pod.containers if each.kind is ContainerKind.MAIN)
+    kind = kind_of(pod)
+    named = tuple(each for each in main if kind is not None and each.name == kind.container)
+    return named or main
+
+
+def selects(selector: Mapping[str, str], pod: Pod) -> bool:
+    """True if a gang's selector means this pod; an empty selector means none."""
+    return bool(selector) and all(_value(label, pod) == value for label, value in selector.items())
+
+
+def _value(label: str, pod: Pod) -> str | None:
+    # uids come from their own fields alone: a label of that name, which anybody may set, is no uid
+    if label == POD_UID:
+        return pod.uid
+    if label == OWNER_UID:
+        return pod.controller.uid if pod.controller is not None else None
+    return pod.labels.get(label)

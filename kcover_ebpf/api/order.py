@@ -1,0 +1,76 @@
+"""What a controller tells agents to do with a gang: the order in an Incident's status."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from kcover_ebpf.api.codec import decode, encode, wire
+from kcover_ebpf.errors import ObjectError
+
+
+class Verb(Enum):
+    """The orders (docs/decisions/0005)."""
+
+    STOP = "Stop"
+    KILL = "Kill"
+    RESUME = "Resume"
+    KILL_TERMINATING = "KillTerminating"
+    SNAPSHOT = "Snapshot"
+    """Keep evidence, and touch nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One order; times are unix seconds by the controller's clock."""
+
+    id: str
+    verb: Verb
+    selector: Mapping[str, str]
+    """Understood by `kinds.selects`."""
+    created_before_s: float = field(metadata=wire("createdBefore", time=True))
+    """Pods created later are of the next start and not meant."""
+    expires_s: float = field(metadata=wire("expires", time=True))
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedIncident:
+    """The part of an Incident that an agent reads."""
+
+    namespace: str
+    name: str
+    uid: str
+    phase: str
+    """Empty before the controller wrote one."""
+    order: Order | None
+
+
+def incident_of(api: Mapping[str, Any]) -> OrderedIncident:
+    """The order in an Incident object; raises `ObjectError`."""
+    metadata = api.get("metadata")
+    if not isinstance(metadata, Mapping) or not metadata.get("name"):
+        raise ObjectError("Incident: metadata.name: missing")
+    status = api.get("status")
+    status = status if isinstance(status, Mapping) else {}
+    name = str(metadata["name"])
+    try:
+        raw = status.get("order")
+        order = None if raw is None else decode(Order, raw, "status.order")
+    except ObjectError as error:
+        raise ObjectError(f"Incident {name}: {error}") from error
+    if order is not None and not order.selector:
+        raise ObjectError(f"Incident {name}: status.order.selector: empty selects everything")
+    return OrderedIncident(
+        namespace=str(metadata.get("namespace", "")),
+        name=name,
+        uid=str(metadata.get("uid", "")),
+        phase=str(status.get("phase", "")),
+        order=order,
+    )
+
+
+def order_object(order: Order) -> dict[str, Any]:
+    """The order as it is written into the status."""
+    return encode(order)

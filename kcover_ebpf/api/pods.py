@@ -1,0 +1,202 @@
+"""A pod as far as we need it, from the object the API server sends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from kcover_ebpf.api import rfc3339
+from kcover_ebpf.errors import ObjectError
+
+
+class ContainerKind(Enum):
+    """What a container is for in its pod."""
+
+    INIT = "init"
+    SIDECAR = "sidecar"
+    """An init container that runs on (restartPolicy Always)."""
+    MAIN = "main"
+    EPHEMERAL = "ephemeral"
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """One ownerReference."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+    controller: bool
+
+    @property
+    def group(self) -> str:
+        """The API group; empty for the core one."""
+        group, slash, _ = self.api_version.partition("/")
+        return group if slash else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One container of a pod, specification and status together."""
+
+    name: str
+    kind: ContainerKind
+    id: str = ""
+    """Of the runtime, without its scheme; empty while there is none."""
+    restart_count: int = 0
+    restarts_pod: bool = False
+    """It carries a rule by which the kubelet runs the whole pod again (RestartAllContainers)."""
+    started_s: float | None = None
+    """Unix seconds; None while it does not run."""
+    exit_code: int | None = None
+    """Of its last end; None before the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One pod; times are unix seconds by the API server's clock, exact to one second."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    """Empty while it is not scheduled."""
+    phase: str
+    created_s: float
+    deleted_s: float | None
+    """When its grace period ends (deletionTimestamp); None unless it is being deleted."""
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    """Only those of kcover.io: all of them may be 256 KiB for each pod."""
+    owners: tuple[Owner, ...]
+    containers: tuple[Container, ...]
+    ready: bool = False
+    resource_version: str = ""
+    finalizers: tuple[str, ...] = ()
+    """Who must agree before its object may go."""
+    address: str = ""
+    """Its IP address, of the node where it uses the node's network; empty while it has none."""
+
+    @property
+    def controller(self) -> Owner | None:
+        """The owner that manages it; None for a bare pod."""
+        return next((owner for owner in self.owners if owner.controller), None)
+
+    @property
+    def ended(self) -> bool:
+        """True once it will not run again."""
+        return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def restarts_in_place(self) -> bool:
+        """True if a killed main container makes the kubelet run the whole pod again."""
+        main = [each for each in self.containers if each.kind is ContainerKind.MAIN]
+        return bool(main) and all(each.restarts_pod for each in main)
+
+
+def pod_of(api: Mapping[str, Any]) -> Pod:
+    """The pod in an object of the API; raises `ObjectError` for one without an identity."""
+    metadata, spec, status = (_map(api.get(key)) for key in ("metadata", "spec", "status"))
+    name, uid = _text(metadata.get("name")), _text(metadata.get("uid"))
+    if not name or not uid:
+        raise ObjectError("Pod: metadata.name and metadata.uid are needed")
+    conditions = [_map(each) for each in _list(status.get("conditions"))]
+    return Pod(
+        namespace=_text(metadata.get("namespace")),
+        name=name,
+        uid=uid,
+        node=_text(spec.get("nodeName")),
+        phase=_text(status.get("phase")),
+        created_s=_time(metadata.get("creationTimestamp")) or 0.0,
+        deleted_s=_time(metadata.get("deletionTimestamp")),
+        labels=_strings(metadata.get("labels")),
+        annotations=_ours(_strings(metadata.get("annotations"))),
+        owners=tuple(_owner(_map(each)) for each in _list(metadata.get("ownerReferences"))),
+        containers=tuple(_containers(spec, status)),
+        ready=any(
+            each.get("type") == "Ready" and each.get("status") == "True" for each in conditions
+        ),
+        resource_version=_text(metadata.get("resourceVersion")),
+        finalizers=tuple(_text(each) for each in _list(metadata.get("finalizers"))),
+        address=_text(status.get("podIP")),
+    )
+
+
+def _ours(annotations: Mapping[str, str]) -> Mapping[str, str]:
+    return {name: text for name, text in annotations.items() if name.startswith("kcover.io/")}
+
+
+def _owner(raw: Mapping[str, Any]) -> Owner:
+    return Owner(
+        api_version=_text(raw.get("apiVersion")),
+        kind=_text(raw.get("kind")),
+        name=_text(raw.get("name")),
+        uid=_text(raw.get("uid")),
+        controller=raw.get("controller") is True,
+    )
+
+
+_LISTS = (
+    ("initContainers", "initContainerStatuses", ContainerKind.INIT),
+    ("containers", "containerStatuses", ContainerKind.MAIN),
+    ("ephemeralContainers", "ephemeralContainerStatuses", ContainerKind.EPHEMERAL),
+)
+
+
+def _containers(spec: Mapping[str, Any], status: Mapping[str, Any]) -> list[Container]:
+    found: list[Container] = []
+    for spec_key, status_key, kind in _LISTS:
+        by_name = {
+            _text(_map(each).get("name")): _map(each) for each in _list(status.get(status_key))
+        }
+        found += [
+            _container(each, by_name.get(_text(each.get("name")), {}), kind)
+            for each in (_map(raw) for raw in _list(spec.get(spec_key)))
+        ]
+    return found
+
+
+def _container(raw: Mapping[str, Any], status: Mapping[str, Any], kind: ContainerKind) -> Container:
+    if kind is ContainerKind.INIT and raw.get("restartPolicy") == "Always":
+        kind = ContainerKind.SIDECAR
+    state, last = _map(status.get("state")), _map(status.get("lastState"))
+    ended = _map(state.get("terminated") or last.get("terminated"))
+    rules = [_map(each) for each in _list(raw.get("restartPolicyRules"))]
+    count, code = status.get("restartCount"), ended.get("exitCode")
+    return Container(
+        name=_text(raw.get("name")),
+        kind=kind,
+        id=_text(status.get("containerID")).rpartition("://")[2],
+        restart_count=count if isinstance(count, int) else 0,
+        restarts_pod=any(each.get("action") == "RestartAllContainers" for each in rules),
+        started_s=_time(_map(state.get("running")).get("startedAt")),
+        exit_code=code if isinstance(code, int) else None,
+    )
+
+
+def _map(raw: object) -> Mapping[str, Any]:
+    return raw if isinstance(raw, Mapping) else {}
+
+
+def _list(raw: object) -> Sequence[Any]:
+    return raw if isinstance(raw, list | tuple) else ()
+
+
+def _text(raw: object) -> str:
+    return raw if isinstance(raw, str) else ""
+
+
+def _strings(raw: object) -> dict[str, str]:
+    return {str(key): str(value) for key, value in _map(raw).items()}
+
+
+def _time(raw: object) -> float | None:
+    if not isinstance(raw, str):
+        return None
+    try:
+        return rfc3339.from_text(raw)
+    except ValueError:
+        return None

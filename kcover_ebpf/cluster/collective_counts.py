@@ -1,0 +1,75 @@
+"""What the NCCL of several nodes' ranks said, as the one word that `diagnosis.nccl` judges by.
+
+Each agent asks its own ranks, which answer for all that share a communicator with them: so the answers are
+alike, but an agent knows the processes of its own node only, and all may not reach the same ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kcover_ebpf.api.fault_report import CollectivesPicture
+from kcover_ebpf.facts.host import CollectiveRank, CollectivesSeen
+from kcover_ebpf.ids import Pid
+
+_Who = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The word of one node."""
+
+    said: CollectivesPicture
+    at_ns: int
+    since_ns: int
+    pid: Callable[[int], Pid]
+    """The number that a process of that node has in the gathered picture."""
+
+
+def joined(answers: Sequence[Answer]) -> CollectivesSeen | None:
+    """One word for all; None while nobody said anything."""
+    spoken = [each for each in answers if not each.said.trouble]
+    if not spoken:
+        troubles = sorted({each.said.trouble or "" for each in answers})
+        at_ns = max((each.at_ns for each in answers), default=0)
+        return CollectivesSeen(at_ns, at_ns, trouble=troubles[0]) if troubles else None
+    newest = max(spoken, key=lambda each: each.at_ns)
+    if newest.said.moving:
+        return CollectivesSeen(newest.at_ns, newest.since_ns, newest.said.answers, moving=True)
+    still = [each for each in spoken if not each.said.moving]
+    here = _here(still)
+    return CollectivesSeen(
+        newest.at_ns,
+        newest.since_ns,
+        newest.said.answers,
+        behind=_all(here, [each.said.behind for each in still]),
+        missing=_all(here, [each.said.missing for each in still]),
+        failed=_all(here, [each.said.failed for each in still]),
+        odd=_all(here, [each.said.odd for each in still]),
+        sides=newest.said.sides or next((each.said.sides for each in still if each.said.sides), ()),
+        equal=all(each.said.equal for each in still),
+    )
+
+
+def _here(answers: Sequence[Answer]) -> dict[_Who, Pid]:
+    """The process of each rank that some node knows as one of its own."""
+    return {
+        _who(rank): each.pid(rank.pid)
+        for each in answers
+        for ranks in (each.said.behind, each.said.missing, each.said.failed, each.said.odd)
+        for rank in ranks
+        if rank.pid is not None
+    }
+
+
+def _all(
+    here: Mapping[_Who, Pid], lists: Sequence[Sequence[CollectiveRank]]
+) -> tuple[CollectiveRank, ...]:
+    """Each rank once, though every node names it."""
+    found = {_who(rank): rank for ranks in lists for rank in ranks}
+    return tuple(replace(rank, pid=here.get(who)) for who, rank in found.items())
+
+
+def _who(rank: CollectiveRank) -> _Who:
+    return rank.comm, rank.rank

@@ -1,0 +1,134 @@
+"""What is known about one gang at one moment, and what is said about it. No judgement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kcover_ebpf.api.fault_report import FaultReport, ReportedCulprit, ReportedEvidence
+from kcover_ebpf.api.job_kinds import must_train
+from kcover_ebpf.api.pods import Pod
+from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
+from kcover_ebpf.diagnosis.verdict import EvidenceKind, Verdict
+from kcover_ebpf.settings import Policy
+
+FRESH_S = 10.0
+"""A picture that was not renewed for so long says nothing about now: nodes of a stalled job report every second."""
+AGENT_SILENT_S = 45.0
+"""An agent that has not reported for so long is not there: it does so every 30 s, and at once when its ranks stall."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """What the API server says about a node."""
+
+    name: str
+    ready: bool = True
+    cordoned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GangVerdict:
+    """What all nodes together say about one job."""
+
+    verdict: Verdict
+    culprit: ReportedCulprit | None = None
+    evidence: tuple[ReportedEvidence, ...] = ()
+    depends: bool = False
+    """It might change with what a silent node would say: not to be acted on."""
+
+    @property
+    def is_announced(self) -> bool:
+        """A kernel or the control plane said it, so it need not hold for a while."""
+        return any(each.kind is EvidenceKind.EVENT for each in self.evidence)
+
+
+@dataclass(frozen=True, slots=True)
+class GangInput:
+    """All that is known about one gang."""
+
+    name: str
+    seen: Sequence[ReceivedReport]
+    pods: Sequence[Pod]
+    nodes: Mapping[str, NodeState]
+    policy: Policy
+    now_s: float
+
+    @property
+    def fresh(self) -> list[ReceivedReport]:
+        """Reports that still count: not stale, and only as far as they are about pods on their own node."""
+        nodes = {pod.uid: pod.node for pod in self.pods}
+        named = {pod.name: pod.node for pod in self.pods}
+        found = []
+        for each in self.seen:
+            node = each.report.node
+            if each.is_stale(self.now_s) or not any(
+                nodes.get(pod.uid) == node for pod in each.report.pods
+            ):
+                continue
+            found.append(replace(each, report=_credible(each.report, nodes, named)))
+        return found
+
+    @property
+    def pictured(self) -> list[ReceivedReport]:
+        """Fresh reports with a picture of now.
+
+        Where a node cannot tell whether its ranks go on, it sends a picture with every heartbeat, and word at once when
+        it can: so that picture holds until then.
+        """
+        return [
+            each
+            for each in self.fresh
+            if each.report.ranks
+            and each.age_s(self.now_s) <= (FRESH_S if each.report.is_urgent else AGENT_SILENT_S)
+        ]
+
+    @property
+    def calm(self) -> dict[str, bool]:
+        """Silent nodes whose agent is there and reports no stall, and whether their ranks were seen training."""
+        there = {
+            each.report.node: each.report.trained
+            for each in self.fresh
+            if each.age_s(self.now_s) <= AGENT_SILENT_S and not each.report.suspicious
+        }
+        return {name: there[name] for name in self.silent if name in there}
+
+    def unheard_s(self, node: str) -> float | None:
+        """Seconds since the agent of a node reported last; None where no report of it is known."""
+        return min(
+            (each.age_s(self.now_s) for each in self.seen if each.report.node == node), default=None
+        )
+
+    @property
+    def silent(self) -> list[str]:
+        """Nodes with ranks in running pods of which no current picture is known; sorted."""
+        told = {each.report.node for each in self.pictured}
+        running = {pod.node for pod in self.pods if pod.node and not pod.ended and must_train(pod)}
+        return sorted(running - told)
+
+
+def _credible(
+    report: FaultReport, nodes: Mapping[str, str | None], named: Mapping[str, str | None]
+) -> FaultReport:
+    """The report without what it says of other nodes; `nodes`, `named`: where the pods of these uids and names are.
+
+    The API server vouches for the node that reports, and for nothing in the report. An agent that was
+    taken over must not be able to end jobs that have no pod on its node.
+    """
+    node = report.node
+    ranks = tuple(each for each in report.ranks if nodes.get(each.pod_uid) == node)
+    if len(ranks) == len(report.ranks):
+        ranks = report.ranks
+    verdict = report.verdict
+    culprit = verdict.culprit if verdict is not None else None
+    if culprit is not None:
+        claimed = (
+            culprit.node,
+            nodes.get(culprit.pod_uid or ""),
+            named.get(culprit.pod or ""),
+        )
+        if any(each not in (None, node) for each in claimed):
+            verdict = None
+    if ranks is report.ranks and verdict is report.verdict:
+        return report
+    return replace(report, ranks=ranks, verdict=verdict)

@@ -1,0 +1,286 @@
+"""One verdict for a job that spans nodes, from what each node reported.
+
+What a kernel announced on any node wins. Else the pictures of all nodes are judged together by the judge
+of a single host. A node whose picture is missing is named, and a verdict that depends on it is marked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kcover_ebpf.api.fault_report import LocalVerdict, ReportedCulprit, ReportedEvidence
+from kcover_ebpf.cluster import missing
+from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict
+from kcover_ebpf.cluster.gang_snapshot import APART_S, GangSnapshot, ReceivedReport, gather
+from kcover_ebpf.diagnosis import nccl, wait_chain
+from kcover_ebpf.diagnosis.judge import judge
+from kcover_ebpf.diagnosis.process import NS
+from kcover_ebpf.diagnosis.process_state import State
+from kcover_ebpf.diagnosis.snapshot import Finding
+from kcover_ebpf.diagnosis.verdict import (
+    Cause,
+    Culprit,
+    Evidence,
+    EvidenceKind,
+    Verdict,
+    VerdictKind,
+)
+
+_BELIEVED_S = 60.0
+"""Ranks of one node may go on (evaluate, load, compile) while all others wait for them: that is no trouble for so long.
+Nodes also stall at different moments, for each has a threshold of its own."""
+_STRENGTH = {
+    Cause.OOM_KILLED: 0,
+    Cause.SEGFAULT: 0,
+    Cause.DEVICE: 0,
+    Cause.LEFT_EARLY: 0,
+    Cause.KILLED: 1,
+    Cause.ABORTED: 2,
+    Cause.LOADER_DIED: 2,
+    Cause.EXITED: 3,
+}
+"""Who died by itself, before who may have died of a peer's death (a reset connection ends in an exit)."""
+
+
+def merge(case: GangInput) -> GangVerdict:
+    """The verdict; WORKING where no node has anything to say against it."""
+    found = _announced(case) or missing.lost_node(case) or _alone(case)
+    if found is not None:
+        return found
+    pictured = case.pictured
+    if not any(each.report.is_urgent for each in pictured):
+        return _slow(case) or _working(case)
+    gathered = gather(pictured, case.now_s, case.policy)
+    finding = missing.missing_rank(case, gathered) or judge(gathered.picture)
+    if _others_go_on(case, gathered, finding):
+        return _working(case)
+    if _is_unordered(gathered, finding):
+        text = "several ranks cannot go on, on nodes whose order in time is not known"
+        evidence = (*finding.evidence, Evidence(EvidenceKind.SINK, text))
+        finding = replace(finding, culprit=None, rank=None, tid=None, evidence=evidence)
+    return _told(case, gathered, finding)
+
+
+def _announced(case: GangInput) -> GangVerdict | None:
+    told = [
+        (_age(each, case.now_s), each, each.report.verdict)
+        for each in case.fresh
+        if each.report.verdict is not None and _is_announced(each.report.verdict)
+    ]
+    if not told:
+        return None
+    oldest_s = max(age_s for age_s, _, _ in told)
+    first = [each for each in told if oldest_s - each[0] < APART_S]
+    best = min(_STRENGTH.get(verdict.cause, 2) for _, _, verdict in first)
+    chosen = [each for each in first if _STRENGTH.get(each[2].cause, 2) == best]
+    _, seen, verdict = chosen[0]
+    merged = _from_local(case, seen, verdict)
+    others = [
+        ReportedEvidence(each.kind, each.text, other.report.node)
+        for _, other, local in told
+        if other is not seen
+        for each in local.evidence[:1]
+    ]
+    merged = replace(merged, evidence=(*merged.evidence, *others[:8]))
+    if len({each.report.node for _, each, _ in chosen}) > 1:
+        # two nodes say it of their own rank, and nothing tells which came first
+        plain = replace(merged.verdict, culprit=None)
+        return replace(merged, culprit=None, verdict=plain)
+    return merged
+
+
+def _is_announced(verdict: LocalVerdict) -> bool:
+    if not any(each.kind is EvidenceKind.EVENT for each in verdict.evidence):
+        return False
+    return (
+        verdict.verdict in (VerdictKind.CRASHED, VerdictKind.DEVICE_FAULT)
+        or verdict.cause is Cause.LEFT_EARLY
+    )
+
+
+def _age(each: ReceivedReport, now_s: float) -> float:
+    verdict = each.report.verdict
+    told_s = verdict.age_s if verdict is not None and verdict.age_s is not None else 0.0
+    return told_s + each.since_made_s(now_s)
+
+
+def _alone(case: GangInput) -> GangVerdict | None:
+    """The node's own verdict, where the whole gang is on one node: it knows more than it reports."""
+    nodes = {pod.node for pod in case.pods if not pod.ended}
+    fresh = case.fresh
+    if len(nodes) != 1 or len(fresh) != 1 or fresh[0].report.verdict is None:
+        return None
+    return _from_local(case, fresh[0], fresh[0].report.verdict)
+
+
+def _slow(case: GangInput) -> GangVerdict | None:
+    slow = [
+        (each.report.verdict.factor or 0.0, index, each, each.report.verdict)
+        for index, each in enumerate(case.fresh)
+        if each.report.verdict is not None and each.report.verdict.verdict is VerdictKind.SLOW
+    ]
+    if not slow:
+        return None
+    _, _, seen, verdict = max(slow, key=lambda each: each[:2])
+    return _from_local(case, seen, verdict)
+
+
+def _working(case: GangInput) -> GangVerdict:
+    trained = [each.report.trained for each in case.fresh]
+    cause = Cause.TRAINING if trained and all(trained) else Cause.STARTING
+    return GangVerdict(Verdict(case.name, "", VerdictKind.WORKING, cause, case.now_s, case.now_s))
+
+
+def _from_local(case: GangInput, seen: ReceivedReport, local: LocalVerdict) -> GangVerdict:
+    report = seen.report
+    since_s = case.now_s - _age(seen, case.now_s)
+    culprit = local.culprit and replace(local.culprit, node=local.culprit.node or report.node)
+    if culprit is not None and culprit.pod is None and culprit.pod_uid is not None:
+        named = {pod.uid: pod.name for pod in case.pods}
+        culprit = replace(culprit, pod=named.get(culprit.pod_uid))
+    deadline_s = None if local.deadline_s is None else seen.arrived_s + local.deadline_s
+    evidence = tuple(replace(each, node=each.node or report.node) for each in local.evidence)
+    verdict = Verdict(
+        job=case.name,
+        incident="",
+        kind=local.verdict,
+        cause=local.cause,
+        time_s=case.now_s,
+        since_s=since_s,
+        culprit=_plain(culprit),
+        evidence=tuple(Evidence(each.kind, each.text) for each in evidence),
+        deadline_s=deadline_s,
+        unobserved=local.unobserved,
+        factor=local.factor,
+    )
+    return GangVerdict(verdict, culprit, evidence)
+
+
+def _is_unordered(gathered: GangSnapshot, finding: Finding) -> bool:
+    """True if another rank on another node stopped going on so soon after that neither is first."""
+    picture, culprit = gathered.picture, finding.culprit
+    if culprit is None or culprit not in picture.standings or finding.kind is not VerdictKind.HUNG:
+        return False
+    if any(each.kind is EvidenceKind.COLLECTIVE for each in finding.evidence):
+        # counts say who is behind, whoever stopped first
+        return False
+    first = picture.standings[culprit]
+    if first.state in (State.STOPPED, State.FROZEN, State.LEFT) or first.proven:
+        return False
+    _, sinks = wait_chain.split(picture, [picture.standings[pid] for pid in picture.ranks])
+    node = gathered.who[culprit][0].node
+    return any(
+        each.pid != culprit
+        and gathered.who[each.pid][0].node != node
+        and abs(each.since_ns - first.since_ns) < APART_S * NS
+        and not wait_chain.is_effort(picture, each)
+        for each in sinks
+    )
+
+
+def _others_go_on(case: GangInput, gathered: GangSnapshot, finding: Finding) -> bool:
+    """True while ranks on nodes that report no stall explain why the others wait."""
+    if not finding.kind.is_fault or _is_held(finding) or not any(case.calm.values()):
+        return False
+    ranks = gathered.picture.ranks
+    return min(map(gathered.picture.silence_s, ranks), default=0.0) < _BELIEVED_S
+
+
+def _is_held(finding: Finding) -> bool:
+    return finding.cause in (Cause.STOPPED, Cause.FROZEN)
+
+
+def _told(case: GangInput, gathered: GangSnapshot, finding: Finding) -> GangVerdict:
+    since_s = case.now_s - (gathered.picture.now_ns - finding.since_ns) / NS
+    culprit = _culprit(case, gathered, finding)
+    ranks = {pid: each.rank for pid, (_, each) in gathered.who.items()}
+    victims = {rank for pid in finding.victims if (rank := ranks.get(pid)) is not None}
+    silent = _missing(case)
+    unseen = missing.towards_unseen(case, gathered) if finding.kind.is_fault else None
+    if unseen is not None:
+        finding = replace(finding, evidence=(*finding.evidence, unseen))
+    deadlines = [
+        each.arrived_s + each.report.verdict.deadline_s
+        for each in case.fresh
+        if each.report.verdict is not None and each.report.verdict.deadline_s is not None
+    ]
+    local = {
+        text
+        for each in case.fresh
+        if each.report.verdict
+        for text in each.report.verdict.unobserved
+    }
+    node = culprit.node if culprit else None
+    verdict = Verdict(
+        job=case.name,
+        incident="",
+        kind=finding.kind,
+        cause=finding.cause,
+        time_s=case.now_s,
+        since_s=since_s,
+        culprit=_plain(culprit),
+        evidence=finding.evidence,
+        victims=tuple(sorted(victims)),
+        deadline_s=min(deadlines, default=None),
+        unobserved=(*silent, *sorted(_own(local)), *_uncounted(gathered)),
+    )
+    evidence = tuple(ReportedEvidence(each.kind, each.text, node) for each in finding.evidence)
+    depends = bool(silent) and unseen is None and not _is_held(finding)
+    return GangVerdict(verdict, culprit, evidence, depends)
+
+
+def _missing(case: GangInput) -> tuple[str, ...]:
+    """Why nothing is known of the ranks on each silent node."""
+    calm = case.calm
+    said = {
+        None: "did not report",
+        True: "reports that its ranks have not stalled",
+        False: "reports that its ranks have not begun to train",
+    }
+    return tuple(f"node {name} {said[calm.get(name)]}" for name in case.silent)
+
+
+def _uncounted(gathered: GangSnapshot) -> list[str]:
+    # what NCCL told any node counts for all
+    stacks = (rank.stack for _, rank in gathered.who.values())
+    modules = {word.split("+")[0] for stack in stacks for word in stack}
+    return nccl.unobserved(gathered.picture.collectives, modules)
+
+
+def _own(texts: set[str]) -> set[str]:
+    # what a node cannot see of other hosts is just what was put together here
+    known = "not on this host", nccl.COUNTS
+    return {text for text in texts if not any(each in text for each in known)}
+
+
+def _culprit(case: GangInput, gathered: GangSnapshot, finding: Finding) -> ReportedCulprit | None:
+    if finding.culprit is None:
+        if finding.rank is None:
+            return None
+        return ReportedCulprit(rank=finding.rank, host=finding.host)
+    report, rank = gathered.who[finding.culprit]
+    names = {pod.uid: pod.name for pod in report.pods} | {pod.uid: pod.name for pod in case.pods}
+    return ReportedCulprit(
+        rank=finding.rank,
+        pid=rank.pid,
+        tid=finding.tid,
+        host=report.node,
+        pod=names.get(rank.pod_uid),
+        pod_uid=rank.pod_uid,
+        node=report.node,
+        device=finding.device,
+    )
+
+
+def _plain(culprit: ReportedCulprit | None) -> Culprit | None:
+    if culprit is None:
+        return None
+    return Culprit(
+        rank=culprit.rank,
+        pid=culprit.pid,
+        tid=culprit.tid,
+        host=culprit.host,
+        pod=culprit.pod,
+        node=culprit.node,
+        device=culprit.device,
+    )

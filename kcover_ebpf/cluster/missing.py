@@ -1,0 +1,159 @@
+"""Who is not there: a rank that never came although its pod runs, and a node that went away with its ranks."""
+
+from __future__ import annotations
+
+from kcover_ebpf.api.fault_report import ReportedCulprit, ReportedEvidence
+from kcover_ebpf.cluster.gang_input import AGENT_SILENT_S, GangInput, GangVerdict
+from kcover_ebpf.cluster.gang_snapshot import GangSnapshot, gather
+from kcover_ebpf.diagnosis import wait_chain
+from kcover_ebpf.diagnosis.process import NS
+from kcover_ebpf.diagnosis.process_state import EFFORT, HELD
+from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
+from kcover_ebpf.diagnosis.verdict import (
+    Cause,
+    Culprit,
+    Evidence,
+    EvidenceKind,
+    Verdict,
+    VerdictKind,
+)
+
+_MOST_RANKS = 1 << 16
+_STILL_S = 10.0
+"""Ranks that stand still for so long beside a node that is gone wait for it: its kubelet has been silent for 40 s."""
+_GONE_S = 60.0
+"""An agent that is only restarted is back before."""
+
+
+def lost_node(case: GangInput) -> GangVerdict | None:
+    """A node that is not ready, while nobody on all others goes on; None if there is none.
+
+    A node that lost its path to the API server looks the same from here, and its ranks may well train
+    on: so all others must be there, and have stood still for a while.
+    """
+    down, pictured = _down(case), case.pictured
+    if not down or set(case.silent) - set(down) or not _has_stalled(case):
+        return None
+    name = down[0]
+    picture = gather(pictured, case.now_s, case.policy).picture
+    waited_s = _waited_s(picture)
+    if waited_s < max([_STILL_S, *picture.thresholds_s.values()]):
+        return None
+    pod = next(pod for pod in case.pods if pod.node == name and not pod.ended)
+    unheard_s = case.unheard_s(name)
+    since = "there is no report of its agent"
+    if unheard_s is not None:
+        since = f"its agent has not reported for {unheard_s:.0f} s"
+    others = f"all {len(picture.ranks)} ranks on {len(pictured)} other nodes wait, for at least {waited_s:.0f} s"
+    texts = (
+        (EvidenceKind.EVENT, f"node {name} is not ready, and {since}"),
+        (EvidenceKind.PEERS, others),
+    )
+    since_ns = min(picture.standings[pid].since_ns for pid in picture.ranks)
+    culprit = ReportedCulprit(pod=pod.name, pod_uid=pod.uid, node=name, host=name)
+    verdict = Verdict(
+        job=case.name,
+        incident="",
+        kind=VerdictKind.HUNG,
+        cause=Cause.PEER_GONE,
+        time_s=case.now_s,
+        since_s=case.now_s - (picture.now_ns - since_ns) / NS,
+        culprit=Culprit(pod=pod.name, node=name, host=name),
+        evidence=tuple(Evidence(kind, text) for kind, text in texts),
+    )
+    return GangVerdict(
+        verdict, culprit, tuple(ReportedEvidence(kind, text, name) for kind, text in texts)
+    )
+
+
+def _down(case: GangInput) -> list[str]:
+    """Nodes with pods of the job that are not ready and of which no agent reports; sorted."""
+    ours = {pod.node for pod in case.pods if pod.node and not pod.ended}
+    heard = {each.report.node for each in case.fresh if each.age_s(case.now_s) <= AGENT_SILENT_S}
+    return sorted(
+        name for name in ours - heard if name in case.nodes and not case.nodes[name].ready
+    )
+
+
+def _has_stalled(case: GangInput) -> bool:
+    """True if every node with a picture is certain that its ranks do not go on."""
+    pictured = case.pictured
+    return bool(pictured) and all(each.report.suspicious for each in pictured)
+
+
+def _waited_s(picture: JobSnapshot) -> float:
+    """Seconds for which every rank in the picture has stood still; 0 while one makes an effort, or is stopped."""
+    ranks = [picture.standings[pid] for pid in picture.ranks]
+    if any(each.state in EFFORT | HELD or wait_chain.is_effort(picture, each) for each in ranks):
+        return 0.0
+    return min((picture.silence_s(each.pid) for each in ranks), default=0.0)
+
+
+def towards_unseen(case: GangInput, gathered: GangSnapshot) -> Evidence | None:
+    """What lets one act although nothing is seen of some nodes: the others have waited for their ranks for very long.
+
+    None while that does not suffice. What a rank there does cannot be seen, so it is believed to make an
+    effort for as long as any rank is.
+    """
+    silent, picture = case.silent, gathered.picture
+    heard_s = [at_s for name in silent if (at_s := case.unheard_s(name)) is not None]
+    if not silent or min(heard_s, default=_GONE_S) < _GONE_S:
+        return None
+    if not _has_stalled(case) or _waited_s(picture) < case.policy.quiet_cap_s:
+        return None
+    there = {pod.address for pod in case.pods if pod.node in silent and pod.address}
+    peers = [
+        rank.rank
+        for _, rank in gathered.who.values()
+        if any(
+            each.state == "ESTABLISHED" and each.remote.rpartition(":")[0].strip("[]") in there
+            for each in rank.sockets
+        )
+    ]
+    if not peers:
+        return None
+    text = (
+        f"{len(peers)} of the ranks that wait are connected to ranks on {', '.join(silent[:8])}, "
+        "of which nothing is seen: no agent reports from there"
+    )
+    return Evidence(EvidenceKind.EDGE, text)
+
+
+def missing_rank(case: GangInput, gathered: GangSnapshot) -> Finding | None:
+    """The lowest rank that never came while all others wait for it; None unless every pod runs and every node told.
+
+    All of it is read off the clock, so it is reported and ends no job: a pod may be fetching its data for as
+    long, before it starts its rank.
+    """
+    picture = gathered.picture
+    members = [view.member for view in picture.ranks.values() if view.member is not None]
+    sizes = {member.world_size for member in members if member.world_size is not None}
+    present = {member.rank for member in members if member.rank is not None}
+    if len(sizes) != 1 or case.silent or any(each.report.trained for each in case.fresh):
+        return None
+    missing = sorted(set(range(min(next(iter(sizes)), _MOST_RANKS))) - present)
+    pods = [pod for pod in case.pods if not pod.ended]
+    if not missing or picture.left or not all(pod.phase == "Running" for pod in pods):
+        return None
+    ranks = [picture.standings[pid] for pid in picture.ranks]
+    if not ranks or any(each.state in EFFORT for each in ranks):
+        return None
+    since_ns = max(each.since_ns for each in ranks)
+    waited_s = (picture.now_ns - since_ns) / NS
+    started = [each.started_s for pod in pods for each in pod.containers if each.started_s]
+    up_s = case.now_s - max(started, default=case.now_s)
+    if min(waited_s, up_s) < case.policy.start_grace_s:
+        return None
+    size = next(iter(sizes))
+    time = (
+        f"{len(present)} of {size} ranks are here; rank {missing[0]} is not, after {waited_s:.0f} s"
+    )
+    peers = f"all {len(ranks)} other ranks wait, and all {len(pods)} pods of the job run"
+    return Finding(
+        kind=VerdictKind.HUNG,
+        cause=Cause.MISSING_RANK,
+        since_ns=since_ns,
+        rank=missing[0],
+        evidence=(Evidence(EvidenceKind.TIME, time), Evidence(EvidenceKind.PEERS, peers)),
+        victims=tuple(picture.ranks),
+    )

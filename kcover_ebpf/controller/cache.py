@@ -1,0 +1,315 @@
+"""What the API server told us, as far as we need it, by gang. Thread-safe; nothing here asks or writes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NewType
+
+from kcover_ebpf.api import fault_policy, fault_report, incident, rfc3339
+from kcover_ebpf.api.fault_policy import NamedPolicy
+from kcover_ebpf.api.incident import Incident, Phase
+from kcover_ebpf.cluster.gang_input import GangVerdict, NodeState
+from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
+from kcover_ebpf.cluster.report_delays import Delays
+from kcover_ebpf.errors import ObjectError
+from kcover_ebpf.kube.reflector import Change, Event
+
+Uid = NewType("Uid", str)
+_LATE_S = 2.0
+_OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+TRIGGER_S = 180.0
+"""An Event that asks for a recovery is not acted on when it is older."""
+
+
+@dataclass(frozen=True, slots=True)
+class GangKey:
+    """A gang by what all its pods carry."""
+
+    namespace: str
+    selector: tuple[tuple[str, str], ...]
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The selector as labels."""
+        return dict(self.selector)
+
+    def __str__(self) -> str:
+        """For people."""
+        return f"{self.namespace}/{'/'.join(value for _, value in self.selector)}"
+
+
+def gang_key(namespace: str, selector: Mapping[str, str]) -> GangKey:
+    """The key of a gang."""
+    return GangKey(namespace, tuple(sorted(selector.items())))
+
+
+@dataclass(slots=True)
+class _Clock:
+    """How late a report is, from the API server's time of the write: our clocks need not agree."""
+
+    offset_s: float | None = None
+
+    def arrived_s(self, written_s: float | None, now_s: float) -> float:
+        """When a report was written, by our clock; now, unless it waited somewhere."""
+        if written_s is None:
+            return now_s
+        offset_s = now_s - written_s
+        self.offset_s = offset_s if self.offset_s is None else min(self.offset_s, offset_s)
+        late_s = offset_s - self.offset_s
+        return now_s if late_s < _LATE_S else now_s - late_s
+
+
+@dataclass(slots=True)
+class ObjectCache:
+    """All of it; `changed` is told the key of each gang about which there is something new."""
+
+    changed: Callable[[GangKey], None]
+    node_changed: Callable[[str], None] = lambda _: None
+    bad: Callable[[str], None] = lambda _: None
+    """Told about objects that cannot be read."""
+    wall: Callable[[], float] = time.time
+    nodes: dict[str, NodeState] = field(default_factory=dict)
+    raw_nodes: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Of each node what nodes.py needs: metadata and spec, without images and conditions of others."""
+    policies: dict[Uid, NamedPolicy] = field(default_factory=dict)
+    incidents: dict[tuple[str, str], Incident] = field(default_factory=dict)
+    host_reports: dict[str, ReceivedReport] = field(default_factory=dict)
+    """Reports about nodes themselves, by node."""
+    unreadable: dict[tuple[str, str], GangKey] = field(default_factory=dict)
+    """Incidents that another version wrote, and whose they are: their jobs are left alone."""
+    orphans: dict[GangKey, Incident] = field(default_factory=dict)
+    """Incidents that somebody deleted while their job was being restarted."""
+    triggers: dict[GangKey, tuple[float, GangVerdict]] = field(default_factory=dict)
+    _told: dict[GangKey, dict[tuple[str, str], Incident]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
+    """Incidents by gang."""
+    _reports: dict[GangKey, dict[str, ReceivedReport]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
+    _where: dict[Uid, tuple[GangKey | None, str]] = field(default_factory=dict)
+    _clock: _Clock = field(default_factory=_Clock)
+    _delays: Delays = field(default_factory=Delays)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    # ---- what came
+
+    def on_report(self, event: Event) -> None:
+        """A FaultReport was written or deleted."""
+        uid = _uid(event)
+        if uid is None:
+            return
+        if event.change is Change.GONE:
+            with self._lock:
+                key, node = self._where.pop(uid, (None, ""))
+                if key is not None:
+                    self._reports[key].pop(node, None)
+                    if not self._reports[key]:
+                        del self._reports[key]
+                else:
+                    self.host_reports.pop(node, None)
+            return
+        try:
+            said = fault_report.report_of(event.object)
+        except ObjectError as error:
+            self.bad(str(error))
+            return
+        now_s = self.wall()
+        metadata = event.object["metadata"]
+        with self._lock:
+            arrived_s = self._clock.arrived_s(_written_s(metadata), now_s)
+            delay_s = self._delays.delay_s(said.node, said.time_s, arrived_s)
+            seen = ReceivedReport(said, arrived_s, delay_s)
+            if said.job is None:
+                self._where[uid] = None, said.node
+                self.host_reports[said.node] = seen
+            else:
+                key = gang_key(str(metadata.get("namespace", "")), said.job.selector)
+                self._where[uid] = key, said.node
+                self._reports[key][said.node] = seen
+                self.changed(key)
+        if said.devices or said.job is None:
+            self.node_changed(said.node)
+
+    def on_incident(self, event: Event) -> None:
+        """An Incident was written or deleted."""
+        if event.change is Change.SYNCED:
+            return
+        if event.change is Change.GONE:
+            metadata = event.object.get("metadata") or {}
+            key = (metadata.get("namespace", ""), metadata.get("name", ""))
+            with self._lock:
+                self.unreadable.pop(key, None)
+                gone = self.incidents.pop(key, None)
+                if gone is not None:
+                    self._untell(gone)
+            if gone is not None and gone.status is not None and gone.status.phase.is_acting:
+                gang = gang_key(gone.namespace, gone.selector)
+                self.orphans[gang] = gone
+                self.changed(gang)
+            return
+        if self._is_known(event.object.get("metadata") or {}):
+            return  # we wrote it
+        found = self.read_incident(event.object)
+        if found is not None:
+            self.put(found)
+            self.changed(gang_key(found.namespace, found.selector))
+
+    def _is_known(self, metadata: Mapping[str, Any]) -> bool:
+        known = self.incidents.get((metadata.get("namespace", ""), metadata.get("name", "")))
+        return known is not None and (known.uid, known.resource_version) == (
+            metadata.get("uid"),
+            metadata.get("resourceVersion"),
+        )
+
+    def read_incident(self, raw: Mapping[str, Any]) -> Incident | None:
+        """The incident in an object; None, and a complaint, if it cannot be read."""
+        created = (raw.get("metadata") or {}).get("creationTimestamp")
+        try:
+            return incident.incident_of(raw, rfc3339.from_text(created) if created else self.wall())
+        except (ObjectError, ValueError) as error:
+            self.bad(str(error))
+            self._block(raw)
+            return None
+
+    def _block(self, raw: Mapping[str, Any]) -> None:
+        metadata = raw.get("metadata") or {}
+        selector = (raw.get("spec") or {}).get("selector")
+        if isinstance(selector, Mapping):
+            namespace = str(metadata.get("namespace", ""))
+            name = str(metadata.get("name", ""))
+            self.unreadable[namespace, name] = gang_key(namespace, selector)
+
+    def put(self, found: Incident) -> None:
+        """Remember an incident, unless a newer version is known."""
+        with self._lock:
+            self.unreadable.pop(found.key, None)
+            old = self.incidents.get(found.key)
+            if old is not None:
+                same = old.uid == found.uid
+                if same and _number(found.resource_version) < _number(old.resource_version):
+                    return
+                self._untell(old)
+            self.incidents[found.key] = found
+            self._told[gang_key(found.namespace, found.selector)][found.key] = found
+
+    def _untell(self, old: Incident) -> None:
+        key = gang_key(old.namespace, old.selector)
+        del self._told[key][old.key]
+        if not self._told[key]:
+            del self._told[key]
+
+    def on_policy(self, event: Event) -> None:
+        """A FaultPolicy was written or deleted."""
+        uid = _uid(event)
+        if uid is None:
+            return
+        with self._lock:
+            self.policies.pop(uid, None)
+            if event.change is Change.SET:
+                try:
+                    self.policies[uid] = fault_policy.policy_of(event.object)
+                except ObjectError as error:
+                    self.bad(f"{error}; its pods are only observed")
+                    self.policies[uid] = fault_policy.refused(event.object)
+
+    def on_node(self, event: Event) -> None:
+        """A node changed."""
+        metadata = event.object.get("metadata") or {}
+        name = str(metadata.get("name", ""))
+        if not name:
+            return
+        if event.change is Change.GONE:
+            self.nodes.pop(name, None)
+            self.raw_nodes.pop(name, None)
+            return
+        spec, status = event.object.get("spec") or {}, event.object.get("status") or {}
+        conditions = status.get("conditions") or ()
+        ready: Mapping[str, Any] = next(
+            (each for each in conditions if each.get("type") == "Ready"), {}
+        )
+        state = NodeState(name, ready.get("status") == "True", bool(spec.get("unschedulable")))
+        kept = ("name", "uid", "annotations", "resourceVersion")
+        slim = {key: metadata[key] for key in kept if key in metadata}
+        ours = [each for each in conditions if str(each.get("type", "")).startswith("Kcover")]
+        kept_spec = {key: spec.get(key) for key in ("taints", "unschedulable")}
+        fresh = {"metadata": slim, "spec": kept_spec, "conditions": ours}
+        became_bad = name in self.nodes and self.nodes[name].ready and not state.ready
+        with self._lock:
+            self.nodes[name], self.raw_nodes[name] = state, fresh
+            touched = [key for key, seen in self._reports.items() if name in seen]
+        self.node_changed(name)
+        if became_bad:
+            for key in touched:
+                self.changed(key)
+
+    # ---- what is known
+
+    def seen(self, key: GangKey) -> tuple[ReceivedReport, ...]:
+        """The latest report of each node about a gang."""
+        with self._lock:
+            return tuple(self._reports.get(key, {}).values())
+
+    def is_ready(self, node: str) -> bool:
+        """True if the kubelet of a node answers."""
+        state = self.nodes.get(node)
+        return state is not None and state.ready
+
+    def is_out_of_service(self, node: str) -> bool:
+        """True if somebody said of a node that nothing runs there any more; Kubernetes fences by the same taint."""
+        spec = (self.raw_nodes.get(node) or {}).get("spec") or {}
+        return any(each.get("key") == _OUT_OF_SERVICE for each in spec.get("taints") or ())
+
+    @property
+    def gangs(self) -> list[GangKey]:
+        """All gangs about which there is a report, or an incident that is not over or was deleted before it was."""
+        with self._lock:
+            told = {*self._reports, *self.orphans}
+            for each in self.incidents.values():
+                if each.is_guarded or each.status is None or not each.status.phase.is_over:
+                    told.add(gang_key(each.namespace, each.selector))
+            return list(told)
+
+    def of_gang(self, key: GangKey) -> list[Incident]:
+        """Incidents of a gang, oldest first."""
+        with self._lock:
+            ours = list(self._told.get(key, {}).values())
+        return sorted(ours, key=lambda each: (each.created_s, each.name))
+
+    def acting(self, window_s: float) -> dict[str, str]:
+        """Jobs that are being shut down, or were restarted within the window: uid to namespace."""
+        since_s = self.wall() - window_s
+        with self._lock:
+            return {
+                each.job.uid: each.namespace
+                for each in self.incidents.values()
+                if each.status is not None
+                and (
+                    each.status.phase is Phase.SHUTTING_DOWN
+                    or any(one.time_s >= since_s for one in each.status.restarts)
+                )
+            }
+
+
+def _uid(event: Event) -> Uid | None:
+    uid = (event.object.get("metadata") or {}).get("uid")
+    return Uid(str(uid)) if uid else None
+
+
+def _number(version: str) -> int:
+    return int(version) if version.isdecimal() else 0
+
+
+def _written_s(metadata: Mapping[str, Any]) -> float | None:
+    """When the object was written last, by the API server's clock, to the second; None if it does not say."""
+    found = []
+    for each in metadata.get("managedFields") or ():
+        try:
+            found.append(rfc3339.from_text(str(each.get("time"))))
+        except ValueError:
+            continue
+    return max(found, default=None)

@@ -1,0 +1,132 @@
+"""Events about incidents and nodes, for `kubectl describe`: one for each series and object, out of the way.
+
+What is said again soon is told once, with the last word. So a restart of a job, which goes through five phases,
+costs two requests, and none while 150 jobs wait for a decision.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from kcover_ebpf.errors import KcoverError
+
+_LOG = logging.getLogger(__name__)
+SETTLE_S = 1.5
+"""Nothing is sent earlier; what is said meanwhile takes its place."""
+_PAUSE_S = 0.05
+"""Between two Events: at most 20 a second."""
+_MOST_WAITING = 5_000
+_MOST_KNOWN = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class PendingEvent:
+    """One Event as it stands."""
+
+    about: Mapping[str, str]
+    """`apiVersion`, `kind`, `name`, `uid`, and `namespace` unless it is a node."""
+    name: str
+    """Of the Event; the same for all that is said in one series about one object."""
+    reason: str
+    text: str
+    trouble: bool
+    first_s: float
+    last_s: float
+    count: int = 1
+    is_known: bool = False
+    """The API server has it already, from an earlier word."""
+
+
+Send = Callable[[PendingEvent], None]
+
+
+class EventRecorder:
+    """Takes what is to be told, at once, and tells it in a thread of its own."""
+
+    def __init__(self, send: Send, wall: Callable[[], float]) -> None:
+        """`send`: writes an Event, in place of one of that name; raises `KcoverError`."""
+        self._send, self._wall = send, wall
+        self._waiting: OrderedDict[str, PendingEvent] = OrderedDict()
+        self._known: OrderedDict[str, PendingEvent] = OrderedDict()
+        """What was sent, to go on counting."""
+        self._lock = threading.Lock()
+        self._added = threading.Event()
+        self._closing = False
+        self.thread = threading.Thread(target=self._run, name="events", daemon=True)
+        self.lost_count = 0
+        """Events that never reached the API server: one too many, or refused."""
+
+    def start(self) -> None:
+        """Begin to send."""
+        self.thread.start()
+
+    def tell(
+        self, series: str, about: Mapping[str, str], reason: str, text: str, trouble: bool
+    ) -> None:
+        """Say something about an object; `series` is an incident's name, or whatever goes on about it."""
+        now_s = self._wall()
+        name = name_of(series, about)
+        with self._lock:
+            before = self._waiting.pop(name, None) or self._known.get(name)
+            said = PendingEvent(about, name, reason, text, trouble, now_s, now_s)
+            if before is not None:
+                count, is_known = before.count + 1, name in self._known
+                said = replace(said, first_s=before.first_s, count=count, is_known=is_known)
+            if len(self._waiting) >= _MOST_WAITING:
+                self._waiting.popitem(last=False)
+                self.lost_count += 1
+            self._waiting[name] = said
+        self._added.set()
+
+    def due(self) -> tuple[PendingEvent | None, float | None]:
+        """What is to be sent now; else seconds until there will be something, None if nothing waits."""
+        with self._lock:
+            if not self._waiting:
+                return None, None
+            name, said = next(iter(self._waiting.items()))
+            wait_s = said.last_s + SETTLE_S - self._wall()
+            if 0.0 < wait_s <= SETTLE_S and not self._closing:
+                return None, wait_s
+            del self._waiting[name]
+            self._known.pop(name, None)
+            self._known[name] = said
+            if len(self._known) > _MOST_KNOWN:
+                self._known.popitem(last=False)
+            return said, None
+
+    def close(self, within_s: float) -> None:
+        """Send what waits, without waiting any longer, and no later than `within_s` from now."""
+        self._closing = True
+        self._added.set()
+        self.thread.join(within_s)
+
+    def _run(self) -> None:
+        while True:
+            said, wait_s = self.due()
+            if said is not None:
+                self._try(said)
+                time.sleep(_PAUSE_S)
+            elif self._closing:
+                return
+            else:
+                self._added.wait() if wait_s is None else time.sleep(wait_s)
+                self._added.clear()
+
+    def _try(self, said: PendingEvent) -> None:
+        try:
+            self._send(said)
+        except KcoverError as error:
+            self.lost_count += 1
+            _LOG.debug("event: %s", error)
+
+
+def name_of(series: str, about: Mapping[str, str]) -> str:
+    """A name that is the same after a restart of the controller."""
+    digest = hashlib.sha256(f"{series} {about.get('kind')} {about.get('uid')}".encode()).hexdigest()
+    return f"{about.get('name', '')[:200].rstrip('-.')}.{digest[:16]}"

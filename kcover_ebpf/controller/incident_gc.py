@@ -1,0 +1,92 @@
+"""Closes incidents whose trouble is over, and deletes those that need no longer be kept."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from kcover_ebpf.api.fault_policy import RestartLimits
+from kcover_ebpf.api.incident import Incident, Status
+from kcover_ebpf.controller.api_writer import ApiWriter
+from kcover_ebpf.controller.cache import ObjectCache, gang_key
+from kcover_ebpf.controller.owners import Owners
+from kcover_ebpf.controller.quota import close
+from kcover_ebpf.errors import KcoverError
+from kcover_ebpf.recovery import closing
+
+_LOG = logging.getLogger(__name__)
+_PERIOD_S = 15.0
+_MOST_DELETED = 100
+"""In one look, so that a leader that finds thousands does other things, too."""
+
+
+class IncidentCollector:
+    """Looks at all incidents from time to time, in a thread of its own."""
+
+    def __init__(
+        self, store: ObjectCache, owners: Owners, writer: ApiWriter, leads: Callable[[], bool]
+    ) -> None:
+        """`leads`: whether we may write."""
+        self._store, self._owners, self._writer, self._leads = store, owners, writer, leads
+        self._stop = threading.Event()
+        self.thread = threading.Thread(target=self._run, name="archive", daemon=True)
+        """For who asks whether it lives."""
+        self._tried_s: dict[tuple[str, str], float] = {}
+        """Incidents that are still there, and when their deletion was asked for last."""
+
+    def start(self) -> None:
+        """Begin."""
+        self.thread.start()
+
+    def stop(self) -> None:
+        """End soon."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        while not self._stop.wait(_PERIOD_S):
+            if self._leads():
+                self.look()
+
+    def look(self) -> None:
+        """Close what is over, delete what is old."""
+        known = list(self._store.incidents.values())
+        for each in known:
+            self._try(self._close, each)
+        policies = [each.policy for each in list(self._store.policies.values())]
+        windows = [each.restarts.window_seconds for each in policies]
+        window_s = max([RestartLimits().window_seconds, *windows])
+        old = closing.outdated(known, self._store.wall(), window_s)
+        # some may be kept by somebody's finalizer, or by a webhook: the others are not to wait for them
+        left = [each for each in old if not each.is_leaving]
+        left.sort(key=lambda each: self._tried_s.get(each.key, 0.0))
+        self._tried_s = {each.key: self._tried_s.get(each.key, 0.0) for each in left}
+        for each in left[:_MOST_DELETED]:
+            self._tried_s[each.key] = self._store.wall()
+            self._try(self._writer.delete_incident, each)
+
+    def _try(self, what: Callable[[Incident], None], about: Incident) -> None:
+        try:
+            what(about)
+        except KcoverError as error:
+            # somebody wrote it meanwhile, or the server is away: it is looked at again
+            _LOG.info("incident %s/%s is kept as it is: %s", about.namespace, about.name, error)
+
+    def _close(self, known: Incident) -> None:
+        status = known.status
+        if status is None or not status.phase.is_over or status.is_closed:
+            return
+        why = self._why_over(known, status)
+        if why is None:
+            return
+        close(self._store, self._writer, known, why)
+
+    def _why_over(self, known: Incident, status: Status) -> str | None:
+        now_s = self._store.wall()
+        seen = self._store.seen(gang_key(known.namespace, known.selector))
+        told = [each for each in seen if not each.is_stale(now_s)]
+        if told:
+            return closing.why_calm(status, told)
+        # agents report about every job that is there: only one that is not there is asked for
+        found = self._owners.of_ref(known.namespace, known.job)
+        return closing.why_gone(status, found.top if found is not None else None, now_s)

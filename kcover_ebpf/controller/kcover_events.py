@@ -1,0 +1,102 @@
+"""kcover's own way to ask for a recovery: an Event about a pod with the annotation `kcover.io/need-recovery`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from kcover_ebpf.api import rfc3339
+from kcover_ebpf.api.fault_report import ReportedCulprit, ReportedEvidence
+from kcover_ebpf.api.job_kinds import POD_UID, gang_of
+from kcover_ebpf.api.pods import Pod, pod_of
+from kcover_ebpf.cluster.gang_input import GangVerdict
+from kcover_ebpf.controller.cache import TRIGGER_S, GangKey, ObjectCache, gang_key
+from kcover_ebpf.diagnosis.verdict import (
+    Cause,
+    Culprit,
+    Evidence,
+    EvidenceKind,
+    Verdict,
+    VerdictKind,
+)
+from kcover_ebpf.errors import ApiError, ObjectError
+from kcover_ebpf.kube.client import ApiClient
+from kcover_ebpf.kube.paths import segment
+from kcover_ebpf.kube.reflector import Change, Event
+
+_LOG = logging.getLogger(__name__)
+ANNOTATION = "kcover.io/need-recovery"
+FIELDS = "involvedObject.kind=Pod,type=Warning"
+"""Of all Events of a cluster these are few; kcover's are among them."""
+
+
+class KcoverEvents:
+    """Takes Events, and remembers those that ask for a recovery."""
+
+    def __init__(self, session: ApiClient, store: ObjectCache) -> None:
+        self._session, self._store = session, store
+
+    def on_event(self, event: Event) -> None:
+        """An Event was written."""
+        metadata = event.object.get("metadata") or {}
+        asked = (metadata.get("annotations") or {}).get(ANNOTATION) == "true"
+        ours = (event.object.get("source") or {}).get("component") == "kcover-ebpf"
+        if event.change is not Change.SET or not asked or ours:
+            return
+        age_s = self._store.wall() - _at_s(event.object, self._store.wall())
+        if age_s >= TRIGGER_S:
+            return
+        about = event.object.get("involvedObject") or {}
+        try:
+            where, name = (segment(str(about.get(key))) for key in ("namespace", "name"))
+            pod = pod_of(self._session.get(f"/api/v1/namespaces/{where}/pods/{name}"))
+        except (ApiError, ObjectError) as error:
+            _LOG.info("an event asks for a recovery of a pod that cannot be read: %s", error)
+            return
+        if about.get("uid") not in (None, "", pod.uid):
+            return
+        key = key_of(pod)
+        if key is not None:
+            self._store.triggers[key] = (
+                self._store.wall() - age_s,
+                self._verdict(event.object, pod, age_s),
+            )
+            self._store.changed(key)
+
+    def _verdict(self, event: Mapping[str, Any], pod: Pod, age_s: float) -> GangVerdict:
+        who = (event.get("source") or {}).get("component") or event.get("reportingComponent") or "?"
+        text = f"an event of {who} asks for a recovery: {event.get('reason')} {event.get('message', '')}"[
+            :512
+        ]
+        now_s = self._store.wall()
+        verdict = Verdict(
+            job=pod.namespace,
+            incident="",
+            kind=VerdictKind.CRASHED,
+            cause=Cause.UNKNOWN,
+            time_s=now_s,
+            since_s=now_s - age_s,
+            culprit=Culprit(pod=pod.name, node=pod.node or None),
+            evidence=(Evidence(EvidenceKind.EVENT, text),),
+        )
+        culprit = ReportedCulprit(pod=pod.name, pod_uid=pod.uid, node=pod.node or None)
+        return GangVerdict(verdict, culprit, (ReportedEvidence(EvidenceKind.EVENT, text),))
+
+
+def key_of(pod: Pod) -> GangKey | None:
+    """The gang of a pod; None for a bare pod."""
+    gang = gang_of(pod)
+    selector = dict(gang.selector)
+    return None if POD_UID in selector else gang_key(gang.namespace, selector)
+
+
+def _at_s(event: Mapping[str, Any], now_s: float) -> float:
+    for key in ("lastTimestamp", "eventTime", "firstTimestamp"):
+        text = event.get(key)
+        if isinstance(text, str):
+            try:
+                return min(rfc3339.from_text(text), now_s)
+            except ValueError:
+                continue
+    return now_s

@@ -1,0 +1,233 @@
+"""The controller as a program: watches, workers, the lease, and what it serves."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kcover_ebpf.api.fault_report import API_VERSION
+from kcover_ebpf.controller.api_writer import ApiWriter
+from kcover_ebpf.controller.breaker import Limits
+from kcover_ebpf.controller.cache import GangKey, ObjectCache
+from kcover_ebpf.controller.gang_reconciler import GangReconciler
+from kcover_ebpf.controller.incident_gc import IncidentCollector
+from kcover_ebpf.controller.kcover_events import FIELDS, KcoverEvents
+from kcover_ebpf.controller.node_reconciler import NodeLimits, NodeReconciler
+from kcover_ebpf.controller.owners import Owners
+from kcover_ebpf.controller.pod_cache import PodCache
+from kcover_ebpf.controller.telemetry import Telemetry
+from kcover_ebpf.controller.workqueue import WorkQueue
+from kcover_ebpf.errors import ApiError, KcoverError
+from kcover_ebpf.kube.client import ApiClient
+from kcover_ebpf.kube.leader_election import LeaderElector
+from kcover_ebpf.kube.reflector import Event, Reflector
+from kcover_ebpf.output.metrics import MetricsServer
+from kcover_ebpf.recovery.node_plan import NodeBreaker
+
+_LOG = logging.getLogger(__name__)
+_RETRY_S = 1.0
+_MOST_RETRY_S = 15.0
+_RESYNC_S = 5.0
+_REST = 4.0
+_MOST_REST_S = 0.1
+"""A gang is not looked at again for four times the CPU time that the last look took, but no longer than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerOptions:
+    """What a user sets; times in seconds."""
+
+    namespace: str
+    identity: str
+    pod_uid: str = ""
+    """Of the pod named `identity` that we run in; empty outside of a cluster."""
+    lease: str = "kcover-ebpf-controller"
+    metrics: tuple[str, int] | None = None
+    limits: Limits = field(default_factory=Limits)
+    nodes: NodeBreaker = field(default_factory=NodeBreaker)
+    workers: int = 16
+
+    @property
+    def about_nodes(self) -> NodeLimits:
+        """What may be done with nodes."""
+        limits = self.limits
+        return NodeLimits(self.namespace, self.nodes, limits.window_s, limits.dry_run)
+
+
+class Controller:
+    """One replica."""
+
+    def __init__(self, session: ApiClient, settings: ControllerOptions) -> None:
+        self._settings = settings
+        self._queue: WorkQueue[GangKey | str] = WorkQueue()
+        self._failures: dict[GangKey | str, int] = {}
+        self._stop = threading.Event()
+        store = self._store = ObjectCache(self._queue.add, self._queue.add, self._bad)
+        self._writer = ApiWriter(session, self._keep_out, lambda: self._elector.leads)
+        self._story = Telemetry(store, self._writer, time.time)
+        self._gangs = PodCache(session, self._queue.add, self._watch_failed)
+        owners, limits = Owners(session), settings.limits
+        self._jobs = GangReconciler(store, self._gangs, owners, self._writer, self._story, limits)
+        self._nodes = NodeReconciler(
+            session, lambda: self._writer.api, store, settings.about_nodes, self._story.event
+        )
+        self._elector = LeaderElector(
+            session,
+            settings.namespace,
+            settings.lease,
+            settings.identity,
+            time.monotonic,
+            settings.pod_uid,
+        )
+        self._story.leads = lambda: self._elector.leads
+        self._archive = IncidentCollector(store, owners, self._writer, self._may_work)
+        self._story.kept_out = lambda: self._nodes.kept_out
+        self._story.breakers = self._breakers
+        triggers = KcoverEvents(session, store)
+        ours = f"/apis/{API_VERSION}"
+        watched: tuple[tuple[str, dict[str, str], Callable[[Event], None]], ...] = (
+            (f"{ours}/faultpolicies", {}, store.on_policy),
+            (f"{ours}/incidents", {}, store.on_incident),
+            ("/api/v1/nodes", {}, store.on_node),
+            (f"{ours}/faultreports", {}, store.on_report),
+            ("/api/v1/events", {"fieldSelector": FIELDS}, triggers.on_event),
+        )
+        self._workers = self._make_workers(settings.workers)
+        self._watches = [
+            Reflector(session, path, query, on_event, self._watch_failed)
+            for path, query, on_event in watched
+        ]
+
+    def _make_workers(self, count: int) -> list[threading.Thread]:
+        return [
+            threading.Thread(target=self._work, name=f"worker {each}", daemon=True)
+            for each in range(count)
+        ]
+
+    def run(self) -> None:
+        """Work until `stop`; raises `UsageError` where the metrics cannot be served."""
+        address = self._settings.metrics
+        server = MetricsServer(address) if address is not None else None
+        if server is not None:
+            server.serve(self._story.registry, {"/healthz": self._health, "/readyz": self._ready})
+        for watch in self._watches:
+            watch.start()
+        self._gangs.start()
+        self._archive.start()
+        self._story.start()
+        for worker in self._workers:
+            worker.start()
+        self._elector.start(self._on_lead, time.time)
+        while not self._stop.wait(_RESYNC_S):
+            self._look_at_all()
+        self._queue.close()
+        self._archive.stop()
+        for worker in self._workers:
+            worker.join(5.0)
+        self._story.close(2.0)
+        self._elector.stop()
+        if server is not None:
+            server.close()
+
+    def stop(self) -> None:
+        """End; may be called from a signal handler."""
+        self._stop.set()
+
+    def _look_at_all(self) -> None:
+        if self._elector.leads:
+            for key in self._store.gangs:
+                self._queue.add(key)
+            for name in {*list(self._store.host_reports), *self._nodes.names_kept_out}:
+                self._queue.add(name)
+
+    def _on_lead(self, leads: bool) -> None:
+        _LOG.info("%s", "leading" if leads else "not leading any more")
+        self._look_at_all()
+
+    def _may_work(self) -> bool:
+        return self._elector.leads and self._synced()
+
+    def _synced(self) -> bool:
+        return self._gangs.synced and all(watch.synced.is_set() for watch in self._watches[:4])
+
+    def _work(self) -> None:
+        while True:
+            key = self._queue.take()
+            if key is None:
+                return
+            began_s, rest_s = time.thread_time(), 0.0
+            try:
+                rest_s = self._look(key)
+            finally:
+                # of a gang of 1,000 pods on as many nodes something is told every millisecond
+                took_s = time.thread_time() - began_s
+                self._queue.done(key, max(rest_s, min(took_s * _REST, _MOST_REST_S)))
+
+    def _look(self, key: GangKey | str) -> float:
+        """Look at a gang or a node; how many seconds it must be left alone then, whatever happens to it."""
+        if not self._elector.leads:
+            return 0.0
+        if not self._synced():
+            self._queue.add(key, 0.2)
+            return 0.0
+        try:
+            if isinstance(key, str):
+                self._nodes.look(key)
+                again_s = None
+            else:
+                again_s = self._jobs.look(key)
+        except KcoverError as error:
+            count = self._failures[key] = self._failures.get(key, 0) + 1
+            wait_s = min(_RETRY_S * 2.0 ** (count - 1), _MOST_RETRY_S)
+            self._story.failed("reconcile", "nodes" if isinstance(key, str) else "incidents")
+            _LOG.warning("%s: %s; again in %.0f s", key, error, wait_s)
+            self._queue.add(key, wait_s)
+            # a first failure, such as a conflict, may be over with the next event
+            return wait_s - _RETRY_S
+        except Exception:  # noqa: BLE001
+            # one gang that we do not understand must not end the work on all others
+            self._story.failed("reconcile", "internal")
+            _LOG.exception("%s: internal error, please report it", key)
+            self._queue.add(key, _MOST_RETRY_S)
+        else:
+            self._failures.pop(key, None)
+            if again_s is not None:
+                self._queue.add(key, again_s)
+        return 0.0
+
+    def _keep_out(self, node: str, reason: str) -> None:
+        self._nodes.keep_out(node, reason)
+
+    def _breakers(self) -> dict[str, bool]:
+        limits = self._settings.limits
+        busy = len(self._store.acting(limits.window_s)) >= limits.jobs
+        return {"jobs": busy, "nodes": self._nodes.is_full}
+
+    def _bad(self, text: str) -> None:
+        self._story.failed("read", "objects")
+        _LOG.warning("%s", text)
+
+    def _watch_failed(self, error: ApiError) -> None:
+        self._story.failed("watch", "objects")
+        _LOG.warning("%s", error)
+
+    def _health(self) -> str:
+        if self._stop.is_set():
+            return "stopping"
+        dead = [
+            each.name for each in self._threads if each.ident is not None and not each.is_alive()
+        ]
+        return f"these threads are dead: {', '.join(dead)}" if dead else ""
+
+    @property
+    def _threads(self) -> list[threading.Thread]:
+        watches = [each.thread for each in self._watches]
+        elector = [self._elector.thread] if self._elector.thread is not None else []
+        others = [self._archive.thread, self._story.thread, *elector]
+        return [*watches, *self._gangs.threads, *self._workers, *others]
+
+    def _ready(self) -> str:
+        return "" if self._synced() else "waiting for the first lists"

@@ -1,0 +1,218 @@
+"""The pods of gangs, watched once for all gangs of a kind: by the label by which the kind names its pods.
+
+A gang that is named otherwise, by the uid of its owner, has a watch of its namespace of its own, and only
+while there is trouble with it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from kcover_ebpf.api.job_kinds import OWNER_UID, POD_UID, gang_of, job_kinds, selects
+from kcover_ebpf.api.pods import Owner, Pod, pod_of
+from kcover_ebpf.controller.cache import GangKey, gang_key
+from kcover_ebpf.errors import ApiError, ObjectError
+from kcover_ebpf.kube.client import ApiClient
+from kcover_ebpf.kube.reflector import Change, Event, Reflector
+from kcover_ebpf.recovery.context import GangPod
+
+
+class Pods:
+    """The pods that one watch shows, by gang. Thread-safe."""
+
+    def __init__(self, key_of: Callable[[Pod], GangKey | None]) -> None:
+        """`key_of`: the gang of a pod; None where it is not meant."""
+        self._key_of = key_of
+        self._gangs: dict[GangKey, dict[str, GangPod]] = {}
+        self._keys: dict[str, GangKey] = {}
+        """Gang of each pod, by uid."""
+        self._sorted: dict[GangKey, tuple[GangPod, ...]] = {}
+        self._lock = threading.Lock()
+
+    def of(self, key: GangKey) -> tuple[GangPod, ...]:
+        """The pods of a gang, by name."""
+        with self._lock:
+            kept = self._sorted.get(key)
+            if kept is None:
+                found = self._gangs.get(key, {}).values()
+                kept = tuple(sorted(found, key=lambda each: each.pod.name))
+                self._sorted[key] = kept
+            return kept
+
+    def forget(self, key: GangKey) -> None:
+        """Nobody asks for a gang any more."""
+        with self._lock:
+            self._sorted.pop(key, None)
+
+    def take(self, event: Event) -> GangKey | None:
+        """A pod changed; its gang, None if it is of no gang that is meant."""
+        if event.change is Change.GONE:
+            return self._drop(str((event.object.get("metadata") or {}).get("uid")))
+        try:
+            found = gang_pod(event.object)
+        except ObjectError:
+            return None
+        key = self._key_of(found.pod)
+        if key is None:
+            return self._drop(found.pod.uid)
+        with self._lock:
+            before = self._keys.get(found.pod.uid)
+            if before is not None and before != key:
+                # labels of a pod may be changed by hand
+                self._remove(found.pod.uid)
+            self._keys[found.pod.uid] = key
+            self._gangs.setdefault(key, {})[found.pod.uid] = found
+            self._sorted.pop(key, None)
+        return key
+
+    def _drop(self, uid: str) -> GangKey | None:
+        with self._lock:
+            return self._remove(uid)
+
+    def _remove(self, uid: str) -> GangKey | None:
+        key = self._keys.pop(uid, None)
+        if key is None:
+            return None
+        gang = self._gangs[key]
+        del gang[uid]
+        if not gang:
+            del self._gangs[key]
+        self._sorted.pop(key, None)
+        return key
+
+
+class _Informer:
+    """One watch, and the pods that it shows."""
+
+    def __init__(
+        self,
+        session: ApiClient,
+        asked: tuple[str, dict[str, str]],
+        key_of: Callable[[Pod], GangKey | None],
+        changed: Callable[[GangKey | None], None],
+        failed: Callable[[ApiError], None],
+    ) -> None:
+        self.pods = Pods(key_of)
+        self._changed = changed
+        path, query = asked
+        self.watch = Reflector(session, path, query, self._on_event, failed)
+
+    def _on_event(self, event: Event) -> None:
+        key = None if event.change is Change.SYNCED else self.pods.take(event)
+        self._changed(key)
+
+
+class PodCache:
+    """The pods of all gangs."""
+
+    def __init__(
+        self,
+        session: ApiClient,
+        changed: Callable[[GangKey], None],
+        failed: Callable[[ApiError], None],
+    ) -> None:
+        """`changed` is told of gangs that were asked for, until they are forgotten."""
+        self._session, self._tell, self._failed = session, changed, failed
+        self._wanted: set[GangKey] = set()
+        self._own: dict[GangKey, _Informer] = {}
+        self._lock = threading.Lock()
+        self._shared = {
+            labels: _Informer(session, ("/api/v1/pods", query), _key_of, self._changed, failed)
+            for labels, query in _watched()
+        }
+
+    def start(self) -> None:
+        """Begin to watch."""
+        for each in self._shared.values():
+            each.watch.start()
+
+    @property
+    def threads(self) -> list[threading.Thread]:
+        """What watches, for who asks whether it lives."""
+        with self._lock:
+            return [each.watch.thread for each in (*self._shared.values(), *self._own.values())]
+
+    @property
+    def synced(self) -> bool:
+        """True once the first lists are complete."""
+        return all(each.watch.synced.is_set() for each in self._shared.values())
+
+    def pods(self, key: GangKey) -> tuple[GangPod, ...] | None:
+        """The pods of a gang, by name; None while they are not known yet."""
+        shared = self._shared.get(tuple(name for name, _ in key.selector))
+        with self._lock:
+            self._wanted.add(key)
+            if shared is None and key not in self._own:
+                self._own[key] = self._watch(key)
+            found = shared or self._own[key]
+        return found.pods.of(key) if found.watch.synced.is_set() else None
+
+    def forget(self, key: GangKey) -> None:
+        """A gang is well again."""
+        with self._lock:
+            self._wanted.discard(key)
+            own = self._own.pop(key, None)
+        if own is not None:
+            own.watch.stop()
+        for each in self._shared.values():
+            each.pods.forget(key)
+
+    def _watch(self, key: GangKey) -> _Informer:
+        labels = {name: value for name, value in key.selector if name not in (OWNER_UID, POD_UID)}
+        selector = ",".join(f"{name}={value}" for name, value in labels.items())
+        path = f"/api/v1/namespaces/{key.namespace}/pods"
+        made = _Informer(
+            self._session,
+            (path, {"labelSelector": selector} if labels else {}),
+            lambda pod: key if selects(key.labels, pod) else None,
+            lambda _: self._changed(key),
+            self._failed,
+        )
+        made.watch.start()
+        return made
+
+    def _changed(self, key: GangKey | None) -> None:
+        if key is not None and key in self._wanted:
+            self._tell(key)
+
+
+def _watched() -> Iterator[tuple[tuple[str, ...], dict[str, str]]]:
+    """The labels by which kinds name their pods, and a query for each; no pod is in two of them."""
+    earlier: list[str] = []
+    for labels in dict.fromkeys(kind.gang for kind in job_kinds()):
+        wanted = [*labels, *(f"!{label}" for label in earlier)]
+        yield tuple(sorted(labels)), {"labelSelector": ",".join(wanted)}
+        earlier.append(labels[0])
+
+
+def _key_of(pod: Pod) -> GangKey:
+    found = gang_of(pod)
+    return gang_key(found.namespace, dict(found.selector))
+
+
+def gang_pod(raw: Mapping[str, Any]) -> GangPod:
+    """The pod in an object of the API, as far as a restart needs it; raises `ObjectError`."""
+    spec = raw.get("spec") or {}
+    grace = spec.get("terminationGracePeriodSeconds")
+    pod = pod_of(raw)
+    # there may be ten thousands of them in a cluster: what nobody reads is not kept, and what many share is kept once
+    slim = replace(
+        pod,
+        annotations={},
+        owners=tuple(_shared_owner(each) for each in pod.owners if each.controller),
+        containers=tuple(replace(each, id="") for each in pod.containers),
+    )
+    return GangPod(
+        pod=slim,
+        grace_s=float(grace) if isinstance(grace, int) else 30.0,
+        restart_policy=str(spec.get("restartPolicy") or "Always"),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _shared_owner(owner: Owner) -> Owner:
+    return owner

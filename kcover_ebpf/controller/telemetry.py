@@ -1,0 +1,212 @@
+"""What the controller tells others about incidents: Events on pod, job and node, and Prometheus metrics."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterator
+from threading import Thread
+from typing import Any
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from kcover_ebpf.api.incident import Incident, Phase, Status, Way
+from kcover_ebpf.controller.api_writer import ApiWriter
+from kcover_ebpf.controller.cache import ObjectCache
+from kcover_ebpf.controller.event_recorder import EventRecorder
+
+_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
+_LOST = ("detect", "decide", "shut_down", "reschedule", "first_progress")
+_REQUESTS = (
+    ("watch", "objects"),
+    ("read", "objects"),
+    ("reconcile", "incidents"),
+    ("reconcile", "nodes"),
+    ("reconcile", "internal"),
+)
+_REASONS = {
+    Phase.OPEN: "KcoverFaultSeen",
+    Phase.DECIDED: "KcoverFaultDecided",
+    Phase.SHUTTING_DOWN: "KcoverShuttingDown",
+    Phase.RECOVERING: "KcoverRecovering",
+    Phase.RECOVERED: "KcoverRecovered",
+    Phase.OBSERVED: "KcoverObserved",
+    Phase.REFUSED: "KcoverRefused",
+    Phase.FAILED: "KcoverFailed",
+}
+_TROUBLE = (Phase.OPEN, Phase.DECIDED, Phase.SHUTTING_DOWN, Phase.REFUSED, Phase.FAILED)
+
+
+class Telemetry:
+    """Tells; never in the way of what it tells."""
+
+    def __init__(self, store: ObjectCache, writer: ApiWriter, wall: Callable[[], float]) -> None:
+        self._store, self._wall = store, wall
+        self._events = EventRecorder(writer.event, wall)
+        self.leads: Callable[[], bool] = lambda: False
+        self.breakers: Callable[[], dict[str, bool]] = dict
+        self.kept_out: Callable[[], int] = lambda: 0
+        self.created_s: dict[str, float] = {}
+        """Creation of each job with an incident, by its uid; unix seconds."""
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.registry.register(self)
+        self._detection = self._histogram(
+            "kcover_detection_seconds", "From the beginning of a trouble to its verdict."
+        )
+        text = "From the verdict until all ranks make progress again."
+        self._recovery = self._histogram("kcover_recovery_seconds", text, "way")
+        for way in (Way.IN_PLACE, Way.REPLACE):
+            self._recovery.labels(way.value)
+        text = f"Seconds lost in incidents, by phase: {', '.join(_LOST)}."
+        self._lost = Counter("kcover_time_lost_seconds", text, ["phase"], registry=self.registry)
+        for phase in _LOST:
+            self._lost.labels(phase)
+        text = (
+            "Work on gangs (incidents) or nodes that failed, watches that were cut off, objects that "
+            "cannot be read."
+        )
+        self._errors = Counter(
+            "kcover_api_errors", text, ["verb", "resource"], registry=self.registry
+        )
+        for request in _REQUESTS:
+            self._errors.labels(*request)
+
+    def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
+        return Histogram(name, text, labels, buckets=_BUCKETS_S, registry=self.registry)
+
+    @property
+    def thread(self) -> Thread:
+        """What sends Events, for who asks whether it lives."""
+        return self._events.thread
+
+    def start(self) -> None:
+        """Begin to send Events."""
+        self._events.start()
+
+    def close(self, within_s: float) -> None:
+        """Send the Events that wait."""
+        self._events.close(within_s)
+
+    def failed(self, verb: str, resource: str) -> None:
+        """Count a request that failed."""
+        self._errors.labels(verb, resource).inc()
+
+    def tell(self, about: Incident, before: Status | None, now: Status) -> None:
+        """The status of an incident was written."""
+        if before is not None and before.phase is now.phase:
+            return
+        self._count(before, now)
+        reason, trouble = _REASONS[now.phase], now.phase in _TROUBLE
+        job = {
+            "apiVersion": about.job.api_version,
+            "kind": about.job.kind,
+            "name": about.job.name,
+            "uid": about.job.uid,
+            "namespace": about.namespace,
+        }
+        self._events.tell(about.name, job, reason, f"{about.name}: {now.message}", trouble)
+        culprit = now.culprit
+        if culprit is None or now.phase not in (Phase.SHUTTING_DOWN, Phase.OBSERVED, Phase.REFUSED):
+            return
+        if culprit.pod and culprit.pod_uid:
+            pod = {"apiVersion": "v1", "kind": "Pod", "name": culprit.pod, "uid": culprit.pod_uid}
+            pod["namespace"] = about.namespace
+            self._events.tell(about.name, pod, reason, now.message, trouble)
+
+    def event(self, about: dict[str, str], reason: str, text: str, trouble: bool) -> None:
+        """Tell about an object that is in no incident; each reason is a series of its own."""
+        self._events.tell(reason, about, reason, text, trouble)
+
+    def _count(self, before: Status | None, now: Status) -> None:
+        if before is None and now.since_s is not None:
+            self._detection.observe(max(self._wall() - now.since_s, 0.0))
+        if now.phase is Phase.RECOVERED and now.action is not None:
+            opened_s = now.at(Phase.OPEN) or now.at(Phase.SHUTTING_DOWN) or self._wall()
+            self._recovery.labels(now.action.way.value).observe(self._wall() - opened_s)
+        if now.phase in (Phase.RECOVERED, Phase.FAILED) and now.lost is not None:
+            for phase in _LOST:
+                self._lost.labels(phase).inc(max(getattr(now.lost, f"{phase}_s") or 0.0, 0.0))
+
+    # ---- what is read from the store when somebody asks
+
+    def collect(self) -> Iterator[Any]:
+        """For prometheus_client."""
+        leads = self.leads()
+        yield _gauge("kcover_leader", "1 if this replica leads.", {(): float(leads)})
+        yield self._phases(leads)
+        yield self._infos(leads)
+        yield self._ettr(leads)
+        names = ("jobs", "nodes")
+        opened = self.breakers()
+        yield _gauge(
+            "kcover_breaker_open",
+            "1 while jobs or nodes are not acted on, because too many were.",
+            {(name,): float(leads and opened.get(name, False)) for name in names},
+            "breaker",
+        )
+        kept = float(self.kept_out()) if leads else 0.0
+        yield _gauge(
+            "kcover_nodes_kept_out", "Nodes that this controller cordoned or tainted.", {(): kept}
+        )
+        lost = CounterMetricFamily(
+            "kcover_events_lost", "Events that were never written: refused, or one too many."
+        )
+        lost.add_metric([], self._events.lost_count)
+        yield lost
+
+    def _incidents(self, leads: bool) -> list[tuple[Incident, Status]]:
+        known = list(self._store.incidents.values()) if leads else []
+        return [(each, each.status) for each in known if each.status is not None]
+
+    def _phases(self, leads: bool) -> Any:
+        tally = Tally(status.phase.value for _, status in self._incidents(leads))
+        values = {(phase.value,): float(tally[phase.value]) for phase in Phase}
+        return _gauge("kcover_incidents", "Incidents there are.", values, "phase")
+
+    def _infos(self, leads: bool) -> Any:
+        values = {}
+        for each, status in self._incidents(leads):
+            if status.is_closed:
+                continue
+            culprit = status.culprit
+            where = (culprit.pod or "", culprit.node or "") if culprit is not None else ("", "")
+            said = (
+                status.verdict.value if status.verdict else "",
+                status.cause.value if status.cause else "",
+                status.phase.value,
+            )
+            values[each.namespace, each.job.name, each.job.kind, each.name, *said, *where] = 1.0
+        labels = "namespace training_job kind incident verdict cause phase pod node".split()  # noqa: SIM905
+        text = (
+            "1 for each incident that is not closed: neither recovered nor, where nothing was done, over by "
+            "itself; pod and node are the culprit's, empty if nobody is named."
+        )
+        return _gauge("kcover_incident_info", text, values, *labels)
+
+    def _ettr(self, leads: bool) -> Any:
+        lost: Tally[tuple[str, str, str]] = Tally()
+        for each, status in self._incidents(leads):
+            if status.lost is not None:
+                lost[each.namespace, each.job.name, each.job.uid] += status.lost.total_s  # type: ignore[assignment]
+        values = {}
+        for (namespace, name, uid), lost_s in lost.items():
+            age_s = self._wall() - self.created_s.get(uid, self._wall())
+            if age_s > 0:
+                values[namespace, name] = max(0.0, 1.0 - lost_s / age_s)
+        text = "Effective training time ratio: 1 - time lost in incidents / age of the job."
+        return _gauge("kcover_job_ettr_ratio", text, values, "namespace", "training_job")
+
+
+def _gauge(name: str, text: str, values: dict[Any, float], *labels: str) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for key, value in values.items():
+        family.add_metric(list(key), value)
+    return family

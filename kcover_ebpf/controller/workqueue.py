@@ -1,0 +1,88 @@
+"""A queue of keys to look at: each once, none twice at the same time, some only later."""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+_Key = TypeVar("_Key")
+_SETTLE_S = 0.01
+"""A burst of events about one key is looked at once."""
+_MOST_RESTS = 1000
+
+
+class WorkQueue(Generic[_Key]):
+    """Thread-safe; times are monotonic seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._heap: list[tuple[float, int, _Key]] = []
+        self._due: dict[_Key, float] = {}
+        self._busy: set[_Key] = set()
+        self._again: set[_Key] = set()
+        """Came due while somebody worked on them."""
+        self._rests: dict[_Key, float] = {}
+        """Not to be taken before."""
+        self._count = 0
+        self._ready = threading.Condition()
+        self._closed = False
+
+    def add(self, key: _Key, after_s: float = _SETTLE_S) -> None:
+        """Look at a key after so many seconds, or earlier if it is due earlier already."""
+        with self._ready:
+            now_s = self._clock()
+            due_s = max(now_s + after_s, self._rests.get(key, 0.0))
+            if key in self._due and self._due[key] <= due_s:
+                return
+            self._due[key] = due_s
+            self._count += 1
+            heapq.heappush(self._heap, (due_s, self._count, key))
+            self._ready.notify()
+
+    def take(self) -> _Key | None:
+        """The next key, waiting for it; None once the queue is closed. Give it back with `done`."""
+        with self._ready:
+            while not self._closed:
+                wait_s = self._next_s()
+                if wait_s is not None and wait_s <= 0:
+                    _, _, key = heapq.heappop(self._heap)
+                    del self._due[key]
+                    if key not in self._busy:
+                        self._busy.add(key)
+                        return key
+                    self._again.add(key)
+                    continue
+                self._ready.wait(wait_s)
+            return None
+
+    def _next_s(self) -> float | None:
+        # entries that an earlier one replaced are passed over
+        while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] - self._clock() if self._heap else None
+
+    def done(self, key: _Key, rest_s: float = 0.0) -> None:
+        """The look is over; what came meanwhile may be taken `rest_s` from now."""
+        with self._ready:
+            self._busy.discard(key)
+            if rest_s > 0:
+                self._rest(key, rest_s)
+            again = key in self._again
+            self._again.discard(key)
+        if again:
+            self.add(key)
+
+    def _rest(self, key: _Key, rest_s: float) -> None:
+        now_s = self._clock()
+        if len(self._rests) > _MOST_RESTS:
+            self._rests = {each: at_s for each, at_s in self._rests.items() if at_s > now_s}
+        self._rests[key] = now_s + rest_s
+
+    def close(self) -> None:
+        """Let all waiting workers go."""
+        with self._ready:
+            self._closed = True
+            self._ready.notify_all()

@@ -1,0 +1,57 @@
+"""Whether one job can be judged by silence at all, and what is said while it cannot. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.snapshot import Finding
+from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+
+_REST_NS = 2 * NS
+"""After something was missed: two passes at least, so that efforts and silences are those of complete passes."""
+_SAY_NS = 10 * NS
+"""A blindness that lasts longer is said (UNKNOWN); before, the last verdict may well still be true."""
+_SAMPLED_WITHIN_NS = 5 * NS
+"""A living process is in every pass; this long without one means that the sampler does not see it."""
+
+
+class Sight:
+    """How long and why a job could not be observed. Announced facts are certain and do not need it."""
+
+    def __init__(self) -> None:
+        self._since_ns = self._until_ns = 0
+        self.reason = ""
+        """Why it was blind last; empty before the first time."""
+
+    def lose(self, reason: str, from_ns: int, now_ns: int) -> None:
+        """Something that a judgement by silence needs was missed between the two passes."""
+        # the first gap is over when it is noticed: a node that was suspended is not blind now
+        if from_ns > self._until_ns:
+            self._since_ns = now_ns
+        self._until_ns, self.reason = now_ns + _REST_NS, reason
+
+    def is_blind(self, now_ns: int) -> bool:
+        """True while silence means nothing."""
+        return now_ns < self._until_ns
+
+    def finding(self, now_ns: int) -> Finding | None:
+        """What is said while blind: nothing for a moment, then that nothing can be said."""
+        lasted_ns = now_ns - self._since_ns
+        if lasted_ns <= _SAY_NS:
+            return None
+        text = f"cannot observe for {lasted_ns / NS:.0f} s: {self.reason}"
+        evidence = (Evidence(EvidenceKind.SINK, text),)
+        return Finding(VerdictKind.UNKNOWN, Cause.UNKNOWN, self._since_ns, evidence=evidence)
+
+
+def unseen(views: Iterable[ProcessHistory], now_ns: int) -> str:
+    """What the sampler misses of these living processes, in words; empty if nothing."""
+    for view in views:
+        totals = view.totals
+        if totals is not None and totals.unseen_count:
+            return f"no room to sample {totals.unseen_count} threads of process {view.pid}"
+        last_ns = view.first_seen_ns if totals is None else totals.boottime_ns
+        if now_ns - last_ns > _SAMPLED_WITHIN_NS:
+            return f"process {view.pid} is not sampled"
+    return ""

@@ -1,0 +1,208 @@
+"""Judge where a process stands: by its lead thread, its other threads and its children."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kcover_ebpf.diagnosis.classify_wait import Wait, is_completing, judge_wait
+from kcover_ebpf.diagnosis.code_map import Code
+from kcover_ebpf.diagnosis.process import NS, Effort, ProcessHistory
+from kcover_ebpf.diagnosis.process_state import HELD, ClassifyContext, ProcessState, State
+from kcover_ebpf.diagnosis.roles import Role
+from kcover_ebpf.diagnosis.thread import ThreadHistory
+from kcover_ebpf.facts.host import Inspection
+from kcover_ebpf.facts.kernel import TaskState, ThreadSample
+from kcover_ebpf.facts.syscalls import SyscallTable
+
+_RECENT_NS = 1_500_000_000
+_EFFORT_WINDOW_NS = 3 * NS
+_STORAGE_WINDOW_NS = 6 * NS
+_THROTTLED_SHARE = 0.9
+
+_HELD_STATE = {
+    TaskState.STOPPED: State.STOPPED,
+    TaskState.FROZEN: State.FROZEN,
+    TaskState.TRACED: State.TRACED,
+}
+_EFFORT_STATE = {
+    Effort.COMPUTE: State.COMPUTING,
+    Effort.STORAGE: State.STORING,
+    Effort.CHILDREN: State.CHILDREN,
+}
+_WAITS_IN = {
+    Code.DEVICE: State.ON_DEVICE,
+    Code.COLLECTIVE: State.PEERS,
+    Code.MESSAGES: State.PEERS,
+}
+_MAY_WAIT_FOR_CHILDREN = frozenset(
+    {State.CHILD, State.FUTEX, State.HELPED, State.PEERS, State.READ, State.OTHER}
+)
+
+
+def stand(view: ProcessHistory, scene: ClassifyContext) -> ProcessState:
+    """Where `view` stands as of `scene.now_ns`; a process that was not sampled yet counts as moving."""
+    rank = view.member.rank if view.member else None
+    role = view.member.role if view.member else Role.HELPER
+    lead = view.lead
+    if view.exit is not None:
+        exited = view.exit.known and not (view.exit.signal or view.exit.exit_code)
+        state = State.LEFT if exited else State.GONE
+        since_ns = view.exit.boottime_ns
+        return ProcessState(view.pid, view.pid, rank, role, state, since_ns, "exited")
+    if lead is None:
+        since_ns = view.first_seen_ns
+        return ProcessState(
+            view.pid, view.pid, rank, role, State.MOVING, since_ns, "not sampled yet"
+        )
+    looks = [
+        look
+        for look in scene.inspections(view.pid, lead.sample.tid)
+        if look.boottime_ns >= lead.progress_ns
+    ]
+    wait = _state(view, lead, looks, scene)
+    effort = _effort(view, lead, wait.state, looks, scene)
+    state = wait.state if effort is None else _EFFORT_STATE[effort]
+    last = looks[-1] if looks else None
+    return ProcessState(
+        pid=view.pid,
+        tid=lead.sample.tid,
+        rank=rank,
+        role=role,
+        state=state,
+        since_ns=_since(lead, view),
+        text=describe(lead.sample, last, scene.table, state),
+        inspection=last,
+        proven=wait.proven and effort is None,
+        waits_for=wait.waits_for,
+        effort=effort,
+    )
+
+
+def _state(
+    view: ProcessHistory, lead: ThreadHistory, looks: Sequence[Inspection], scene: ClassifyContext
+) -> Wait:
+    sample = lead.sample
+    held = _HELD_STATE.get(sample.state)
+    if held is not None:
+        return Wait(held)
+    if lead.burning_since_ns is not None:
+        return Wait(_burning(lead))
+    if lead.naps_since_ns is not None:
+        return Wait(State.NAPPING)
+    moved = lead.progress_ns and scene.now_ns - lead.progress_ns < _RECENT_NS
+    if sample.state is TaskState.RUNNING or (
+        moved and scene.now_ns - sample.idle_since_ns < _RECENT_NS
+    ):
+        return Wait(State.MOVING)
+    wait = judge_wait(view, sample, looks, scene)
+    if wait.state is State.FUTEX and _side_on_device(view):
+        return Wait(State.ON_DEVICE)
+    return wait
+
+
+def _side_on_device(view: ProcessHistory) -> bool:
+    # the lead waits for the thread that launches for it (autograd's), and that one for the device
+    return any(each.waits_in is Code.DEVICE for each in view.side_threads)
+
+
+def _burning(lead: ThreadHistory) -> State:
+    code = lead.waits_in
+    if code is not None:
+        return _WAITS_IN[code]
+    if lead.waits_busily:
+        return State.PEERS
+    waited_ns = lead.sample.run_delay_ns - lead.burn_delay_ns
+    total_ns = waited_ns + lead.sample.cpu_ns - lead.burn_cpu_ns
+    if total_ns > 2 * NS and waited_ns >= _THROTTLED_SHARE * total_ns:
+        return State.THROTTLED
+    return State.SPINNING if lead.spins_in_place else State.COMPUTING
+
+
+def _effort(
+    view: ProcessHistory,
+    lead: ThreadHistory,
+    state: State,
+    looks: Sequence[Inspection],
+    scene: ClassifyContext,
+) -> Effort | None:
+    if state in HELD or state in (State.MOVING, State.SPINNING, State.COMPUTING):
+        return None
+    if state is State.STORAGE:
+        # one long call: its bytes are charged when it begins, so they are remembered for longer
+        quiet_ns = scene.now_ns - view.storage_moved_ns
+        moved = view.storage_moved_ns and quiet_ns <= _STORAGE_WINDOW_NS
+        return Effort.STORAGE if moved or is_completing(looks) else None
+    # only what was done during the wait can explain it
+    since_ns = max(_since(lead, view), scene.now_ns - _EFFORT_WINDOW_NS)
+    own = _own_effort(view, since_ns, scene)
+    if own is not None or state not in _MAY_WAIT_FOR_CHILDREN:
+        return own
+    at_work = any(_works(child, since_ns, scene) for child in scene.children(view.pid))
+    return Effort.CHILDREN if at_work else None
+
+
+def _own_effort(view: ProcessHistory, since_ns: int, scene: ClassifyContext) -> Effort | None:
+    found = view.latest_effort(since_ns)
+    if found is None and any(
+        view.traffic.transfer_ns(sample) >= since_ns for sample in scene.ends.outside(view)
+    ):
+        # a checkpoint that is uploaded, a shard that is fetched: a store reached by the network
+        return Effort.STORAGE
+    return found
+
+
+def _works(child: ProcessHistory, since_ns: int, scene: ClassifyContext) -> bool:
+    if child.lead is not None and child.lead.sample.state in _HELD_STATE:
+        return False
+    if _own_effort(child, since_ns, scene) is not None:
+        return True
+    lead = child.lead
+    if lead is None:
+        return child.first_seen_ns >= since_ns
+    if lead.burning_since_ns is not None:
+        return not lead.spins_in_place
+    return lead.progress_ns > since_ns
+
+
+def _since(lead: ThreadHistory, view: ProcessHistory) -> int:
+    burns_ns = lead.burns_alike_ns
+    if burns_ns is not None:
+        # what came or went meanwhile shows that a wait was several
+        return max(burns_ns, view.data_ns if lead.waits_in is not None else 0)
+    # A thread that only wakes to wait again left a CPU a moment ago, and each time its arguments may lie elsewhere;
+    # it has been here since it last did something else.
+    progress_ns = max(lead.progress_ns, view.data_ns)
+    since_ns = min(lead.sample.idle_since_ns, progress_ns or lead.sample.site_since_ns)
+    return max(since_ns, lead.burnt_until_ns)
+
+
+def describe(
+    sample: ThreadSample, look: Inspection | None, table: SyscallTable, state: State
+) -> str:
+    """The call a thread sits in, for people: name, what it waits on, kernel function, when it ends."""
+    held = {
+        TaskState.STOPPED: "stopped (SIGSTOP)",
+        TaskState.FROZEN: "frozen (cgroup)",
+        TaskState.TRACED: "held by a debugger",
+    }.get(sample.state)
+    if held is not None:
+        return held
+    running = sample.state is TaskState.RUNNING
+    parts = [table.name(sample.syscall) or ("running in user space" if running else "page fault")]
+    if look is not None:
+        if look.files:
+            parts.append(f"fd {look.files[0].fd} {look.files[0].kind} {look.files[0].target}")
+        if look.wait_channel:
+            parts.append(f"[{look.wait_channel}]")
+        if look.timed and look.deadline_ns is not None:
+            left_s = max(0.0, (look.deadline_ns - look.boottime_ns) / NS)
+            parts.append(f"(ends in {left_s:.0f} s)")
+    if state in (State.ON_DEVICE, State.NAPPING):
+        parts.append(f"({state.value})")
+    if state is State.SPINNING:
+        parts.append("(a loop in place)")
+    if state is State.THROTTLED:
+        parts.append("(wants a CPU and gets none)")
+    if sample.state is TaskState.UNINTERRUPTIBLE:
+        parts.append("(state D)")
+    return " ".join(parts)

@@ -1,0 +1,233 @@
+"""What a blocked thread waits for, from its call, its files and the threads and processes around it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.process_state import ClassifyContext, State
+from kcover_ebpf.diagnosis.roles import Role
+from kcover_ebpf.diagnosis.tcp_links import LOST_BACKOFF
+from kcover_ebpf.diagnosis.thread import poll_timeout_ms
+from kcover_ebpf.facts.host import Inspection, WaitedFile
+from kcover_ebpf.facts.kernel import NO_SYSCALL, SocketSample, TaskState, ThreadSample
+from kcover_ebpf.facts.syscalls import Family
+from kcover_ebpf.ids import Pid
+
+SLEEP_CAP_S = 600.0
+"""A timed wait that ends later than this is as good as endless for the ranks that wait for it."""
+_FUTEX_PRIVATE = 128
+"""FUTEX_PRIVATE_FLAG (include/uapi/linux/futex.h)."""
+_STREAM_KINDS = frozenset({"pipe", "unix"})
+_TICK_NS = 10_000_000
+"""The kernel counts the times of a socket in ticks of up to 10 ms."""
+_OPEN_QUESTION_NS = 1_500_000_000
+"""Longer than an answer takes, and than the second between two pushes of telemetry."""
+
+
+class Wait(NamedTuple):
+    """A judged wait."""
+
+    state: State
+    proven: bool = False
+    waits_for: tuple[Pid, ...] = ()
+
+
+def judge_wait(
+    view: ProcessHistory, sample: ThreadSample, looks: Sequence[Inspection], scene: ClassifyContext
+) -> Wait:
+    """The wait of a lead thread that is blocked; `looks` are those made since it went on last."""
+    look = looks[-1] if looks else None
+    family = scene.table.family(sample.syscall)
+    if sample.syscall == NO_SYSCALL:
+        return Wait(State.FAULTING)
+    if family is Family.IOCTL:
+        return Wait(State.ON_DEVICE if _awaits_device(sample, look) else State.DEVICE)
+    if family is Family.FUTEX:
+        if _is_helped(view, sample, scene):
+            return Wait(State.HELPED)
+        return Wait(State.FUTEX, _is_forsaken(view, scene))
+    if family is Family.SLEEP:
+        return Wait(_sleeping(look, scene))
+    if family is Family.CHILD:
+        children = tuple(child.pid for child in scene.children(view.pid))
+        return Wait(State.CHILD, waits_for=children)
+    if look is not None and look.lock_holders:
+        return Wait(State.LOCK, waits_for=look.lock_holders)
+    on_files = _on_files(view, sample, family, looks, scene)
+    if on_files is not None:
+        return on_files
+    if _is_storage(sample, family, look):
+        return Wait(State.STORAGE, _storage_proven(looks, scene))
+    return Wait(State.OTHER)
+
+
+# fs/fuse/dev.c, net/sunrpc, fs/nfs, fs/ceph, Lustre: a call whose file system waits for a server, in state S as well
+_SERVER_CHANNELS = ("request_wait_answer", "fuse_", "rpc_wait", "nfs", "ceph", "cl_sync", "ptlrpc")
+# drivers in whose calls a host thread sleeps until the device has done its work: amdgpu's KFD, DRM's fences, accel
+_DEVICE_WAITS = ("/dev/kfd", "/dev/dri/", "/dev/accel/")
+
+
+def _is_storage(sample: ThreadSample, family: Family, look: Inspection | None) -> bool:
+    if sample.state is TaskState.UNINTERRUPTIBLE or family in (Family.FILE, Family.ASYNC_IO):
+        return True
+    return look is not None and look.wait_channel.startswith(_SERVER_CHANNELS)
+
+
+def _awaits_device(sample: ThreadSample, look: Inspection | None) -> bool:
+    # in state D it waits for the driver itself
+    if look is None or sample.state is not TaskState.SLEEPING:
+        return False
+    return any(each.target.startswith(_DEVICE_WAITS) for each in look.files)
+
+
+def _is_helped(view: ProcessHistory, sample: ThreadSample, scene: ClassifyContext) -> bool:
+    # What may release the lead: another thread that entered storage after the lead began to wait,
+    # or an answer from outside the job to what the process has sent there since.
+    began_ns = sample.idle_since_ns - NS
+    in_storage = any(
+        other.sample.state is TaskState.UNINTERRUPTIBLE and other.sample.idle_since_ns >= began_ns
+        for other in view.threads.values()
+    )
+    return in_storage or _is_helped_from_outside(view, began_ns, scene)
+
+
+def _is_helped_from_outside(view: ProcessHistory, began_ns: int, scene: ClassifyContext) -> bool:
+    if _is_rank(view) and not scene.all_here:
+        return False
+    return any(
+        sample.last_send_ns >= began_ns
+        and (not view.traffic.is_habit(sample) or _owes_answer(sample, scene.now_ns))
+        for sample in scene.ends.outside(view)
+    )
+
+
+def _owes_answer(sample: SocketSample, now_ns: int) -> bool:
+    # Telemetry is answered at once, sent again and again without an answer, or not even acknowledged. Where a
+    # question is open for a while, somebody may wait for its answer, whatever else goes to that address.
+    if sample.backoff >= LOST_BACKOFF:
+        return False
+    asked_ns = sample.last_send_ns
+    return asked_ns > sample.last_receive_ns + _TICK_NS and now_ns - asked_ns >= _OPEN_QUESTION_NS
+
+
+def _is_rank(view: ProcessHistory) -> bool:
+    return view.member is not None and view.member.role is Role.RANK
+
+
+def _is_forsaken(view: ProcessHistory, scene: ClassifyContext) -> bool:
+    # All its threads sleep at futexes that no other process can reach, without a time-out: nobody is left to wake one.
+    # A process that was forked beside a held lock comes to this.
+    samples = [each.sample for each in view.threads.values()]
+    if view.totals is None or view.totals.thread_count != len(samples):
+        return False
+    return all(
+        each.state is TaskState.SLEEPING
+        and scene.table.family(each.syscall) is Family.FUTEX
+        and each.args[1] & _FUTEX_PRIVATE
+        and each.args[3] == 0
+        for each in samples
+    )
+
+
+def _sleeping(look: Inspection | None, scene: ClassifyContext) -> State:
+    if look is None or look.deadline_ns is None:
+        return State.SLEEPING
+    endless = look.deadline_ns - scene.now_ns > SLEEP_CAP_S * NS
+    return State.SLEEP_LONG if endless else State.SLEEPING
+
+
+def _on_files(
+    view: ProcessHistory,
+    sample: ThreadSample,
+    family: Family,
+    looks: Sequence[Inspection],
+    scene: ClassifyContext,
+) -> Wait | None:
+    look = looks[-1] if looks else None
+    files = look.files if look is not None else ()
+    kinds = {scene.kind(view.pid, each) for each in files}
+    opening = look is not None and look.wait_channel in _FIFO_CHANNELS
+    if opening or "fifo" in kinds:
+        return Wait(State.READ, opening, _holders(view, files, scene))
+    if "file" in kinds and family in (Family.READ, Family.WRITE, Family.FILE):
+        return Wait(State.STORAGE, _storage_proven(looks, scene))
+    if "tcp" in kinds:
+        peers = _holders(view, files, scene)
+        # a loader has nothing to say to other ranks: who is unknown to it is outside, wherever they are
+        outside = not peers and (scene.all_here or not _is_rank(view))
+        return Wait(State.OUTSIDE if outside else State.PEERS, waits_for=peers)
+    if "socket" in kinds and not _is_rank(view):
+        # none of TCP's, or not sampled yet
+        return Wait(State.OUTSIDE)
+    if "tty" in kinds or any(each.fd == 0 for each in files):
+        return Wait(State.USER)
+    if kinds & _STREAM_KINDS:
+        return _on_stream(view, files, scene)
+    if family is Family.POLL:
+        offspring = tuple(child.pid for child in scene.children(view.pid))
+        timed = poll_timeout_ms(sample, scene.table) not in (None, 0)
+        return Wait(State.CHILD, waits_for=offspring) if offspring and timed else Wait(State.PEERS)
+    return Wait(State.PEERS) if family is Family.NETWORK else None
+
+
+def _on_stream(view: ProcessHistory, files: Sequence[WaitedFile], scene: ClassifyContext) -> Wait:
+    holders = _holders(view, files, scene)
+    offspring = tuple(child.pid for child in scene.children(view.pid))
+    own = tuple(pid for pid in offspring if pid in holders)
+    if own or (offspring and not holders):
+        return Wait(State.CHILD, waits_for=own or offspring)
+    return Wait(State.READ, waits_for=holders)
+
+
+def _holders(
+    view: ProcessHistory, files: Sequence[WaitedFile], scene: ClassifyContext
+) -> tuple[Pid, ...]:
+    found: set[Pid] = set()
+    for each in files:
+        found.update(scene.holders(view.pid, each))
+    return tuple(sorted(found))
+
+
+# fs/pipe.c: the open of a FIFO waits for its partner in this function
+_FIFO_CHANNELS = frozenset({"wait_for_partner"})
+# fs/super.c: a writer held off by freeze_super()
+_FREEZE_CHANNELS = ("percpu_rwsem", "sb_start_write", "__sb_start_write")
+_FREEZE_PATIENCE_NS = 2 * NS
+_ANSWER_PATIENCE_NS = 45 * NS
+"""Drivers give a request 30 s (SCSI, NVMe) before they abort it, reset the device and try again."""
+
+
+_NO_DEVICE = "0:"
+"""Major number of file systems without a block device: a server, which may take minutes to come back."""
+
+
+def is_completing(looks: Sequence[Inspection]) -> bool:
+    """True if the device or server that a thread waits for answered requests between the last two looks."""
+    if len(looks) < 2:
+        return False
+    before, last = looks[-2].storage, looks[-1].storage
+    if before is None or last is None or before.device != last.device:
+        return False
+    return last.completed_count > before.completed_count
+
+
+def _storage_proven(looks: Sequence[Inspection], scene: ClassifyContext) -> bool:
+    # Slow storage ends by itself, however long one call lasts: a close may upload a whole file. Only what answers
+    # nobody counts: a frozen file system, a suspended device, requests in flight of which none
+    # was completed.
+    if not looks:
+        return False
+    first, last = looks[0], looks[-1]
+    span_ns = last.boottime_ns - first.boottime_ns
+    if any(word in last.wait_channel for word in _FREEZE_CHANNELS):
+        return span_ns >= _FREEZE_PATIENCE_NS
+    if last.storage is None or first.storage is None:
+        return False
+    if last.storage.suspended:
+        return True
+    stalled = last.storage.completed_count == first.storage.completed_count
+    is_server = last.storage.device.startswith(_NO_DEVICE)
+    patience_ns = scene.policy.storage_patience_s * NS if is_server else _ANSWER_PATIENCE_NS
+    return stalled and last.storage.inflight_count > 0 and span_ns >= patience_ns

@@ -1,0 +1,99 @@
+"""In whose code a thread burns a CPU: waiting for a device, for other ranks, or its own work. Pure.
+
+A host thread that waits for a GPU does not sleep: it spins in the driver's library and asks the clock at
+every turn (public back traces: NVIDIA/nccl issues 117, 585, 899, 901). Its registers vary like those of
+a computation; the module that its instruction pointer lies in does not.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from enum import Enum
+
+from kcover_ebpf.facts.host import Module
+
+
+class Code(Enum):
+    """What a thread does in a module; the value is the text for people."""
+
+    DEVICE = "waits for a device"
+    COLLECTIVE = "waits in the collective library"
+    MESSAGES = "waits for messages"
+    PLUMBING = "any of these"
+    """The C library and the vDSO: whoever called it decides."""
+    OWN = "works"
+
+
+WAITS = frozenset({Code.DEVICE, Code.COLLECTIVE, Code.MESSAGES})
+
+# Beginnings of the names of files. The longest one that fits decides: compilers of a driver work.
+_MODULES: dict[str, Code] = {
+    "libcuda.so": Code.DEVICE,
+    "libcudart": Code.DEVICE,
+    "libnvidia-": Code.DEVICE,
+    "libnvidia-ptxjitcompiler": Code.OWN,
+    "libnvidia-nvvm": Code.OWN,
+    "libnvidia-gpucomp": Code.OWN,
+    "libhsa-runtime64": Code.DEVICE,
+    "libhsakmt": Code.DEVICE,
+    "libamdhip64": Code.DEVICE,
+    "libze_intel_gpu": Code.DEVICE,
+    "libnccl": Code.COLLECTIVE,
+    "librccl": Code.COLLECTIVE,
+    "libmpi": Code.MESSAGES,
+    "libopen-pal": Code.MESSAGES,
+    "mca_btl_": Code.MESSAGES,
+    "mca_pml_": Code.MESSAGES,
+    "mca_mtl_": Code.MESSAGES,
+    "libucp": Code.MESSAGES,
+    "libuct": Code.MESSAGES,
+    "libucs": Code.MESSAGES,
+    "libfabric": Code.MESSAGES,
+    "libpsm2": Code.MESSAGES,
+    "libibverbs": Code.MESSAGES,
+    "libmlx5": Code.MESSAGES,
+    "[vdso]": Code.PLUMBING,
+    "[vsyscall]": Code.PLUMBING,
+    "libc.": Code.PLUMBING,
+    "libc-": Code.PLUMBING,
+    "ld-": Code.PLUMBING,
+    "libpthread": Code.PLUMBING,
+    "librt.": Code.PLUMBING,
+    "librt-": Code.PLUMBING,
+}
+
+
+def of_module(name: str) -> Code:
+    """What a thread does that burns in this file (its base name, as in /proc/PID/maps)."""
+    fitting = [prefix for prefix in _MODULES if name.startswith(prefix)]
+    return _MODULES[max(fitting, key=len)] if fitting else Code.OWN
+
+
+def of_stack(words: Iterable[str]) -> Code | None:
+    """The same from the code words of a stack, innermost first; None if all is plumbing, or nothing is known.
+
+    Words left over from earlier calls lie between the true ones; so one look decides nothing.
+    """
+    codes = (of_module(word.rpartition("+")[0]) for word in words)
+    return next((code for code in codes if code is not Code.PLUMBING), None)
+
+
+class CodeMap:
+    """Where the executable mappings of one process lie."""
+
+    def __init__(self, modules: Sequence[Module] = ()) -> None:
+        ordered = sorted(modules, key=lambda each: each.start)
+        self._starts = [each.start for each in ordered]
+        self._ends = [each.end for each in ordered]
+        self._codes = [of_module(each.name) for each in ordered]
+
+    def __bool__(self) -> bool:
+        return bool(self._starts)
+
+    def at(self, address: int) -> Code | None:
+        """In whose code an instruction lies; None where nothing was mapped when the mappings were read."""
+        index = bisect_right(self._starts, address) - 1
+        if index < 0 or address >= self._ends[index]:
+            return None
+        return self._codes[index]

@@ -1,0 +1,131 @@
+"""Faults that devices announced: the device of a rank is broken, so the job is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.snapshot import Finding
+from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.facts.devices import DeviceFault, DriverCall, PortChange
+from kcover_ebpf.facts.kernel import Fact
+from kcover_ebpf.ids import Pid
+
+PORT_UP = "port up"
+"""Code of the word that an RDMA port is back (`hardware.faults.of_port`)."""
+HARMLESS_NS = 60 * NS
+"""A fault after which the job goes on for so long did not end it."""
+_RELATED_NS = 10 * NS
+
+
+class DeviceFaults:
+    """What the devices of one job announced."""
+
+    def __init__(self) -> None:
+        self._faults: list[DeviceFault] = []
+        self._calls: dict[Pid, DriverCall] = {}
+        self._ports_down: dict[str, PortChange] = {}
+
+    def observe(self, fact: Fact) -> None:
+        """Note a fault, or a driver call that hangs; other facts are nothing here."""
+        if isinstance(fact, DeviceFault):
+            self._on_fault(fact)
+        elif isinstance(fact, DriverCall):
+            self._calls[fact.pid] = fact
+        elif isinstance(fact, PortChange) and fact.up:
+            self._ports_down.pop(fact.port, None)
+        elif isinstance(fact, PortChange):
+            self._ports_down[fact.port] = fact
+
+    def _on_fault(self, fault: DeviceFault) -> None:
+        if fault.code == PORT_UP:
+            same = (fault.pid, fault.device)
+            self._faults = [
+                each
+                for each in self._faults
+                if not each.if_stalled or (each.pid, each.device) != same
+            ]
+        self._faults.append(fault)
+
+    def located(self, found: Finding, ranks: Mapping[Pid, ProcessHistory]) -> Finding:
+        """The finding with its device, where it is a driver call that hangs or a link that is down."""
+        if found.kind is VerdictKind.LOST_LINK:
+            return self._with_port(found, ranks)
+        call = None if found.culprit is None else self._calls.get(found.culprit)
+        if found.cause is not Cause.DRIVER_STUCK or call is None:
+            return found
+        where = f" at {call.device}" if call.device else ""
+        text = (
+            f"thread {call.tid} is in a call of {call.node}{where} that no signal ends (state D, "
+            f"{call.wait_channel or 'unknown function'})"
+        )
+        said = Evidence(EvidenceKind.SINK, text)
+        return replace(found, device=call.device or None, evidence=(*found.evidence, said))
+
+    def _with_port(self, found: Finding, ranks: Mapping[Pid, ProcessHistory]) -> Finding:
+        local = {each.local[0] for view in ranks.values() for each in view.sockets.values()}
+        for port in self._ports_down.values():
+            if local.intersection(port.addresses):
+                text = f"port {port.port} of the job's connections is down: {port.text}"
+                said = Evidence(EvidenceKind.EVENT, text)
+                return replace(
+                    found, device=port.device or port.port, evidence=(said, *found.evidence)
+                )
+        return found
+
+    @property
+    def told(self) -> tuple[DeviceFault, ...]:
+        """Faults that were announced and not outlived."""
+        return tuple(self._faults)
+
+    def outlive(self, now_ns: int, silent: bool, stalled: bool) -> None:
+        """Forget faults that the job has outlived; `silent`: some rank does not go on, `stalled`: none does."""
+        self._faults = [
+            fault
+            for fault in self._faults
+            if (stalled if fault.if_stalled else silent) or now_ns - fault.boottime_ns < HARMLESS_NS
+        ]
+
+    def judge(self, views: Mapping[Pid, ProcessHistory], stalled: bool) -> Finding | None:
+        """The finding for the first fault that ends the job; None if there is none.
+
+        `stalled`: the ranks do not go on, without which the loss of one of several paths ends nothing.
+        """
+        lethal = [
+            fault
+            for fault in self._faults
+            if fault.ends_job and fault.pid in views and (stalled or not fault.if_stalled)
+        ]
+        if not lethal:
+            return None
+        first = lethal[0]
+        related = [
+            fault
+            for fault in self._faults
+            if abs(fault.boottime_ns - first.boottime_ns) <= _RELATED_NS
+        ]
+        texts = dict.fromkeys((first.text, *(fault.text for fault in related)))
+        owners = {_owner(views, each.pid) for each in lethal if each.device == first.device}
+        owner = _owner(views, first.pid) if len(owners) == 1 else None
+        if owner is None:
+            text = f"{len(owners)} processes of the job have {first.device} open: none of them is named"
+            texts[text] = None
+        member = views[first.pid].member if owner is not None else None
+        return Finding(
+            VerdictKind.DEVICE_FAULT,
+            Cause.DEVICE,
+            first.boottime_ns,
+            owner,
+            first.pid if owner is not None else None,
+            member.rank if member else None,
+            tuple(Evidence(EvidenceKind.EVENT, text) for text in texts),
+            tuple(pid for pid, view in views.items() if view.exit is None and pid != owner),
+            first.device,
+        )
+
+
+def _owner(views: Mapping[Pid, ProcessHistory], pid: Pid) -> Pid:
+    """The rank that a process belongs to, or itself."""
+    member = views[pid].member
+    return member.owner if member and member.owner is not None else pid

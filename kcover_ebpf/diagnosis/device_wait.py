@@ -1,0 +1,89 @@
+"""Ranks that wait for their devices: what follows when all of them do, and for the one that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kcover_ebpf.diagnosis import evidence
+from kcover_ebpf.diagnosis.process_state import ProcessState, State
+from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot, blame
+from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+
+_FACTOR, _FLOOR_S = 2.0, 6.0
+"""As for a circle of waits: several times what the job needed while it was healthy."""
+_UNLEARNED_S = 60.0
+"""While no cadence is learned: the first step of a large job, its warm-up included, may well take so long."""
+_ENOUGH_OTHERS = 2
+
+
+def elsewhere(
+    picture: JobSnapshot, each: ProcessState, ranks: Sequence[ProcessState]
+) -> list[Evidence]:
+    """That all others wait for their devices and this one does not, once what it waits for had time to come.
+
+    It may be waiting for something outside the job, and come back.
+    """
+    others = [other for other in ranks if other.pid != each.pid]
+    waiting = [other for other in others if other.state is State.ON_DEVICE]
+    if len(waiting) < _ENOUGH_OTHERS or len(waiting) < len(others):
+        return []
+    found = _network_threads(picture, each, ranks)
+    if picture.silence_s(each.pid) < picture.policy.storage_patience_s:
+        return found
+    text = (
+        f"{evidence.name(each)} is elsewhere, all {len(others)} other ranks wait for their devices"
+    )
+    return [Evidence(EvidenceKind.STACK, text), *found]
+
+
+def all_wait(picture: JobSnapshot, ranks: Sequence[ProcessState]) -> Finding | None:
+    """Every rank waits, some or all of them for their devices; None while that may well be a step.
+
+    A healthy job looks the same. So nobody is named, unless the network threads tell who has not joined.
+    """
+    silent_s = min(picture.silence_s(each.pid) for each in ranks)
+    needed_s = max(_FLOOR_S, _FACTOR * max(picture.thresholds_s[each.pid] for each in ranks))
+    if silent_s < (needed_s if picture.cadence_known else max(_UNLEARNED_S, needed_s)):
+        return None
+    on_device = sum(each.state is State.ON_DEVICE for each in ranks)
+    text = (
+        f"{on_device} of {len(ranks)} ranks wait for their devices, the others for them; "
+        f"none has moved for {silent_s:.1f} s"
+    )
+    found = [Evidence(EvidenceKind.TIME, text)]
+    since_ns = min(each.since_ns for each in ranks)
+    victims = tuple(each.pid for each in ranks)
+    if not picture.cadence_known:
+        return Finding(
+            VerdictKind.UNKNOWN, Cause.DEVICE_WAIT, since_ns, evidence=tuple(found), victims=victims
+        )
+    for each in ranks:
+        if idle := _network_threads(picture, each, ranks):
+            return blame(VerdictKind.HUNG, Cause.NOT_IN_COLLECTIVE, each, [*idle, *found], ranks)
+    return Finding(
+        VerdictKind.HUNG, Cause.DEVICE_WAIT, since_ns, evidence=tuple(found), victims=victims
+    )
+
+
+def _network_threads(
+    picture: JobSnapshot, each: ProcessState, ranks: Sequence[ProcessState]
+) -> list[Evidence]:
+    """That NCCL's network thread is idle on this rank alone: it spins wherever an operation was launched.
+
+    Known only of threads that were seen spinning before; ranks of one host may need none.
+    """
+    busy = {other.pid: _network_busy(picture, other) for other in ranks}
+    others = [busy[other.pid] for other in ranks if other.pid != each.pid]
+    if busy[each.pid] is not False or len(others) < _ENOUGH_OTHERS or not all(others):
+        return []
+    text = (
+        f"NCCL's network thread is idle on {evidence.name(each)} and busy on the {len(others)} others: "
+        "it has not launched what they are in"
+    )
+    return [Evidence(EvidenceKind.STACK, text)]
+
+
+def _network_busy(picture: JobSnapshot, each: ProcessState) -> bool | None:
+    view = picture.ranks.get(each.pid)
+    threads = [thread for thread in view.side_threads if thread.proxy] if view is not None else []
+    return any(thread.burning_since_ns is not None for thread in threads) if threads else None

@@ -1,0 +1,135 @@
+"""The sentences that support a finding; each is there only if it is true."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kcover_ebpf.diagnosis import stacks, tcp_links
+from kcover_ebpf.diagnosis.process_state import EFFORT, ProcessState, State
+from kcover_ebpf.diagnosis.snapshot import JobSnapshot
+from kcover_ebpf.diagnosis.verdict import Evidence, EvidenceKind
+
+_ENDLESS = {
+    State.STOPPED: "only a signal from outside lets it go on",
+    State.FROZEN: "only its control group's freezer lets it go on",
+    State.SLEEP_LONG: "its sleep ends in ten minutes or later",
+}
+_PROVEN = {
+    State.STORAGE: "the storage answers nobody",
+    State.READ: "nobody has the other end open",
+    State.FUTEX: "it has no thread left that could wake another",
+}
+_INSIDE = frozenset(
+    {State.PEERS, State.FUTEX, State.READ, State.CHILD, State.SPINNING, State.OTHER}
+)
+"""Waits that only the job itself can end, so that a rank that is alone in one is odd. A rank in storage, a driver, a
+page fault or a call to a service is alone there in every healthy checkpoint and evaluation, too."""
+
+
+def time(picture: JobSnapshot, each: ProcessState) -> list[Evidence]:
+    """Its silence, if it is longer than this rank ever was silent while healthy."""
+    threshold = picture.thresholds_s.get(each.pid)
+    if threshold is None or picture.silence_s(each.pid) < threshold:
+        return []
+    text = (
+        f"{name(each)} has not moved for {picture.silence_s(each.pid):.1f} s "
+        f"(a stall from {threshold:.1f} s on, learned)"
+    )
+    return [Evidence(EvidenceKind.TIME, text)]
+
+
+def peers(
+    picture: JobSnapshot, culprit: ProcessState, ranks: Sequence[ProcessState]
+) -> list[Evidence]:
+    """The others, if every one of them waits."""
+    others = [each for each in ranks if each.pid != culprit.pid]
+    if not others or any(each.state in EFFORT for each in others):
+        return []
+    shortest = min(picture.silence_s(each.pid) for each in others)
+    text = f"all {len(others)} other ranks wait, for at least {shortest:.1f} s"
+    return [Evidence(EvidenceKind.PEERS, text)]
+
+
+def unread(picture: JobSnapshot, each: ProcessState) -> list[Evidence]:
+    """What its peers sent and it did not read."""
+    view = picture.ranks.get(each.pid)
+    if view is None:
+        return []
+    size, count = tcp_links.unread(view, picture.ends, picture.ranks)
+    if not count:
+        return []
+    text = f"{name(each)} left {size} B from {count} peer connections unread"
+    return [Evidence(EvidenceKind.EDGE, text)]
+
+
+def sender(picture: JobSnapshot, each: ProcessState) -> list[Evidence]:
+    """Its last sending, if that was before everybody else's."""
+    lag = tcp_links.oldest_sender(picture.ranks, picture.ends)
+    if lag is None or lag[0] != each.pid:
+        return []
+    return [Evidence(EvidenceKind.EDGE, f"{name(each)} sent last {lag[1]:.2f} s before all others")]
+
+
+def endless(first: ProcessState, end: ProcessState) -> list[Evidence]:
+    """The state at the end of its chain, if nobody in the job can end that."""
+    why = _ENDLESS.get(end.state) or (_PROVEN.get(end.state) if end.proven else None)
+    if why is None and first.state is State.LOCK and end.pid != first.pid and _waits(end):
+        why = f"it holds the lock that {name(first)} waits for, and waits itself"
+    return [] if why is None else [Evidence(EvidenceKind.STATE, f"{name(end)}: {why}")]
+
+
+def is_inside(first: ProcessState, end: ProcessState) -> bool:
+    """True if what `first` waits for lies within the job, so that to be elsewhere than its peers is a fault.
+
+    What a loader, a lock's holder or a program it started waits for is not known well enough to say so.
+    """
+    if end.pid != first.pid or end.state not in _INSIDE:
+        return False
+    return end.state is not State.READ or bool(end.waits_for)
+
+
+def place(
+    picture: JobSnapshot, each: ProcessState, ranks: Sequence[ProcessState]
+) -> list[Evidence]:
+    """Its place in the code, if it is a loop, one apart from its peers', or one where nobody waited while healthy."""
+    if each.state is State.SPINNING:
+        text = f"the registers of {name(each)} come back to a few values: a loop in place"
+        return [Evidence(EvidenceKind.STACK, text)]
+    look = each.inspection
+    if look is None or not look.stack:
+        return []
+    others = [other for other in ranks if other.pid != each.pid]
+    if each.state is State.FUTEX and others and all(_asks(other) for other in others):
+        text = f"{name(each)} sleeps at a lock, while the {len(others)} others ask for their peers again and again"
+        return [Evidence(EvidenceKind.STACK, text)]
+    if picture.known.count and not picture.known.knows(look.stack):
+        text = f"{name(each)} waits where no rank ever waited while healthy"
+        return [Evidence(EvidenceKind.STACK, text)]
+    by_pid = {
+        other.pid: other.inspection.stack
+        for other in ranks
+        if other.inspection is not None and other.inspection.stack
+    }
+    if each.pid not in stacks.minority(stacks.groups(by_pid)):
+        return []
+    text = f"{name(each)} waits at another place than {len(by_pid) - 1} other ranks"
+    return [Evidence(EvidenceKind.STACK, text)]
+
+
+def _asks(each: ProcessState) -> bool:
+    # who burns a CPU is not looked at closely, so it has no stack
+    return each.state in (State.PEERS, State.SPINNING) and each.inspection is None
+
+
+def _waits(each: ProcessState) -> bool:
+    return each.state in (State.PEERS, State.FUTEX, State.LOCK)
+
+
+def name(each: ProcessState) -> str:
+    """The rank for people; the process where it has no number."""
+    return f"rank {each.rank}" if each.rank is not None else f"process {each.pid}"
+
+
+def ago(picture: JobSnapshot, each: ProcessState) -> str:
+    """Since when it stands there, for people."""
+    return f"for {picture.silence_s(each.pid):.1f} s"

@@ -1,0 +1,268 @@
+"""Faults that the kernel announces: exits, signals, out of memory. They need no waiting and no learning.
+
+Who died first is not always who is to blame: a rank that left with code 0, or that skipped a
+collective, makes an innocent peer fail. Those two are told apart here.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kcover_ebpf.diagnosis import stacks, tcp_links
+from kcover_ebpf.diagnosis.members import Members, established
+from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.roles import Role
+from kcover_ebpf.diagnosis.snapshot import Finding
+from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.facts.kernel import OomKill, ProcessExit, SignalSent
+from kcover_ebpf.ids import Pid
+
+SETTLE_NS = 300_000_000
+"""Time after a first failure in which the others are looked at, before it is told."""
+_LEFT_WINDOW_NS = 10 * NS
+"""How long before a failure a rank may have left to be its reason, at least."""
+_LEFT_STEPS = 1.5
+_AGAIN_NS = 3 * NS
+_CRASH_SIGNALS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
+_ENDING_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL}
+
+
+@dataclass(slots=True)
+class Announcements:
+    """What was announced about one job so far."""
+
+    failures: list[ProcessExit] = field(default_factory=list)
+    """Failed exits of ranks and of their loaders, in order."""
+    oom: set[Pid] = field(default_factory=set)
+    signals: dict[Pid, SignalSent] = field(default_factory=dict)
+    """The last fatal signal sent to a process."""
+    stops: dict[Pid, SignalSent] = field(default_factory=dict)
+    """The stop signal in force for a process."""
+
+    def on_signal(self, sent: SignalSent) -> None:
+        """Note who sent which signal."""
+        if sent.signal in (signal.SIGSTOP, signal.SIGTSTP):
+            self.stops[sent.pid] = sent
+        elif sent.signal == signal.SIGCONT:
+            self.stops.pop(sent.pid, None)
+        else:
+            self.signals[sent.pid] = sent
+
+    def on_oom(self, kill: OomKill) -> None:
+        """Note a victim of the out-of-memory killer."""
+        self.oom.add(kill.pid)
+
+    def on_exit(
+        self, view: ProcessHistory, leaving: ProcessExit, members: Members, longest_s: float
+    ) -> None:
+        """Note an exit if it is a failure that concerns the job.
+
+        `longest_s`: the longest step so far; after that the others notice that a rank has left.
+        """
+        member, by_signal = view.member, leaving.signal != 0
+        if member is None or not (by_signal or leaving.exit_code):
+            return
+        ended = leaving.signal in _ENDING_SIGNALS and self._ended_inside(leaving, members)
+        if ended and not self._ended_for_another(view, leaving, members, longest_s):
+            return
+        concerns = {
+            # what a wrapper runs before the training may fail without harm; the wrapper tells
+            Role.RANK: by_signal or established(view, leaving) or not members.is_wrapped(view),
+            Role.LOADER: by_signal,
+            Role.HELPER: member.wraps
+            and not members.is_wrapped(view)
+            and not self._failed(member.rank, members),
+        }
+        if concerns.get(member.role, False):
+            self.failures.append(leaving)
+
+    def _ended_inside(self, leaving: ProcessExit, members: Members) -> bool:
+        # a launcher or a rank ends its own processes; that is management, not a fault
+        sent = self.signals.get(leaving.pid)
+        return (
+            sent is not None and sent.sender_pid != leaving.pid and sent.sender_pid in members.views
+        )
+
+    def _ended_for_another(
+        self, view: ProcessHistory, leaving: ProcessExit, members: Members, longest_s: float
+    ) -> bool:
+        # a launcher that was not told to end, but ends the others because a rank left with code 0, tells nobody
+        told = self.signals[leaving.pid].sender_pid in self.signals
+        is_rank = view.member is not None and view.member.role is Role.RANK
+        left = _left_before(leaving, members.all_ranks, longest_s)
+        return is_rank and not told and left is not None
+
+    def _failed(self, rank: int | None, members: Members) -> bool:
+        views = [members.views.get(failure.pid) for failure in self.failures]
+        return any(view is not None and view.member and view.member.rank == rank for view in views)
+
+    def keep(self, members: Members) -> None:
+        """Forget the failures of what was no part of the job after all."""
+        self.failures = [each for each in self.failures if each.pid in members.views]
+
+    def settle(self, members: Members) -> None:
+        """Forget the failures once the job got over them: each rank is there again and goes on."""
+        living = {view.member.rank: view for view in members.ranks.values() if view.member}
+        for failure in self.failures:
+            view = members.views.get(failure.pid)
+            again = living.get(view.member.rank) if view is not None and view.member else None
+            if again is None or again.peer_bytes_ns < failure.boottime_ns + _AGAIN_NS:
+                return
+        self.failures.clear()
+
+
+def judge_failure(
+    announced: Announcements,
+    views: Mapping[Pid, ProcessHistory],
+    survivor_stacks: Mapping[Pid, stacks.Stack],
+    longest_s: float,
+    *,
+    whole: bool = True,
+) -> Finding | None:
+    """The finding for the first failure; None if there is none, or if somebody ended the whole job.
+
+    `longest_s`: the longest step so far. `whole`: all ranks are among `views`; else nobody can tell that
+    the whole job was ended.
+    """
+    if not announced.failures:
+        return None
+    first = _first(announced.failures, views)
+    view = views[first.pid]
+    ranks = {
+        pid: each for pid, each in views.items() if each.member and each.member.role is Role.RANK
+    }
+    alive = [pid for pid, each in ranks.items() if each.exit is None]
+    if whole and not alive and _ended_from_outside(announced, ranks):
+        return None
+    victims = tuple(alive)
+    evidence = [Evidence(EvidenceKind.EVENT, _told(view, first, announced))]
+    blamed = _left_before(first, ranks, longest_s)
+    if blamed is not None:
+        who = _name(ranks[blamed])
+        evidence.insert(0, Evidence(EvidenceKind.EVENT, f"{who} left with exit code 0 before"))
+        return _finding(Cause.LEFT_EARLY, first.boottime_ns, ranks[blamed], evidence, victims)
+    odd = _skipped(first, ranks, survivor_stacks)
+    if odd is not None and view.member is not None and view.member.role is Role.RANK:
+        other = [pid for pid in survivor_stacks if pid != odd]
+        names = ", ".join(_name(ranks[pid]) for pid in other)
+        text = f"{_name(ranks[odd])} waits in another collective than {names}"
+        evidence.append(Evidence(EvidenceKind.STACK, text))
+        return _finding(Cause.COLLECTIVE_MISMATCH, first.boottime_ns, ranks[odd], evidence, victims)
+    return _finding(_cause(view, first, announced), first.boottime_ns, view, evidence, victims)
+
+
+def _first(failures: Sequence[ProcessExit], views: Mapping[Pid, ProcessHistory]) -> ProcessExit:
+    # a rank that dies with its loaders is to be told, whichever of them was reaped first
+    first = failures[0]
+    member = views[first.pid].member
+    owner = member.owner if member is not None else None
+    return next((each for each in failures if each.pid == owner), first)
+
+
+def _left_before(
+    first: ProcessExit, ranks: Mapping[Pid, ProcessHistory], longest_s: float
+) -> Pid | None:
+    window_ns = max(_LEFT_WINDOW_NS, int(_LEFT_STEPS * longest_s * NS))
+    for pid, view in ranks.items():
+        leaving = view.exit
+        if leaving is None or not leaving.known or pid == first.pid:
+            continue
+        if leaving.signal or leaving.exit_code:
+            continue
+        if 0 <= first.boottime_ns - leaving.boottime_ns <= window_ns:
+            return pid
+    return None
+
+
+def _skipped(
+    first: ProcessExit, ranks: Mapping[Pid, ProcessHistory], survivors: Mapping[Pid, stacks.Stack]
+) -> Pid | None:
+    """The survivor that waits in another collective than the rest; None unless two signs agree.
+
+    Its stack differs from all others', which are alike; or, with only two left, it is the one that
+    has sent after the other: it entered its collective last, and what it sent there killed the
+    receiver.
+    """
+    if first.signal not in (0, signal.SIGABRT) or len(survivors) < 2:
+        return None
+    apart = stacks.groups(survivors)
+    if len(apart) != 2:
+        return None
+    odd = stacks.minority(apart)
+    if len(odd) == 1:
+        return odd[0]
+    ends = tcp_links.EndpointIndex(ranks.values())
+    newest = tcp_links.newest_sender({pid: ranks[pid] for pid in survivors}, ends)
+    return newest[0] if newest is not None and len(survivors) == 2 else None
+
+
+def _ended_from_outside(announced: Announcements, ranks: Mapping[Pid, ProcessHistory]) -> bool:
+    exits = [view.exit for view in ranks.values() if view.exit is not None]
+    return bool(exits) and all(
+        each.signal in _ENDING_SIGNALS and each.pid not in announced.oom for each in exits
+    )
+
+
+def _cause(view: ProcessHistory, leaving: ProcessExit, announced: Announcements) -> Cause:
+    if leaving.pid in announced.oom:
+        return Cause.OOM_KILLED
+    if view.member is not None and view.member.role is Role.LOADER:
+        return Cause.LOADER_DIED
+    if leaving.signal == signal.SIGABRT:
+        return Cause.ABORTED
+    if leaving.signal in _CRASH_SIGNALS:
+        return Cause.SEGFAULT
+    return Cause.KILLED if leaving.signal else Cause.EXITED
+
+
+def _told(view: ProcessHistory, leaving: ProcessExit, announced: Announcements) -> str:
+    if leaving.signal:
+        how = f"died by {signal_name(leaving.signal)}"
+        sent = announced.signals.get(leaving.pid)
+        if leaving.pid in announced.oom:
+            how += ", chosen by the out-of-memory killer"
+        elif sent is not None and sent.signal == leaving.signal and sent.sender_pid:
+            own = sent.sender_pid == leaving.pid
+            how += (
+                " raised by itself" if own else f" sent by {sent.sender_comm} ({sent.sender_pid})"
+            )
+    else:
+        how = f"exited with code {leaving.exit_code}"
+    what = "" if view.member is None or view.member.role is Role.RANK else "a data loader of "
+    return f"{what}{_name(view)} (pid {leaving.pid}, {leaving.comm}) {how}"
+
+
+def signal_name(number: int) -> str:
+    """Such as "SIGKILL", or "signal 40" where it has no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _name(view: ProcessHistory) -> str:
+    rank = view.member.rank if view.member else None
+    return f"rank {rank}" if rank is not None else f"process {view.pid}"
+
+
+def _finding(
+    cause: Cause,
+    since_ns: int,
+    view: ProcessHistory,
+    evidence: list[Evidence],
+    victims: tuple[Pid, ...],
+) -> Finding:
+    member = view.member
+    owner = member.owner if member and member.owner is not None else view.pid
+    return Finding(
+        VerdictKind.CRASHED,
+        cause,
+        since_ns,
+        owner,
+        view.pid,
+        member.rank if member else None,
+        tuple(evidence),
+        tuple(pid for pid in victims if pid != owner),
+    )

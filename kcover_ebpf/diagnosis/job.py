@@ -1,0 +1,389 @@
+"""All facts of one job over time, and what they add up to. Pure: time comes in with the facts.
+
+The caller feeds `observe` with every fact, carries out the looks it `wants`, and asks for the
+`finding` once a pass.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import islice
+
+from kcover_ebpf.diagnosis import exits, startup
+from kcover_ebpf.diagnosis.blindness import Sight, unseen
+from kcover_ebpf.diagnosis.classify import stand
+from kcover_ebpf.diagnosis.device_faults import DeviceFaults
+from kcover_ebpf.diagnosis.hard_limit import at_hard_limit
+from kcover_ebpf.diagnosis.judge import judge
+from kcover_ebpf.diagnosis.members import Members
+from kcover_ebpf.diagnosis.packet_loss import LossWatch
+from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.process_state import ClassifyContext
+from kcover_ebpf.diagnosis.progress import LONGEST_BURN_NS, JobProgress, Stall
+from kcover_ebpf.diagnosis.roles import Role
+from kcover_ebpf.diagnosis.slow_job import slowness
+from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
+from kcover_ebpf.diagnosis.stacks import KnownWaits
+from kcover_ebpf.diagnosis.suspicion import Suspicion
+from kcover_ebpf.diagnosis.tcp_links import EndpointIndex
+from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
+from kcover_ebpf.facts.devices import FabricMoved
+from kcover_ebpf.facts.host import (
+    CodeSeen,
+    CollectivesSeen,
+    Inspection,
+    InspectRequest,
+    ProcessSeen,
+    Unreadable,
+)
+from kcover_ebpf.facts.kernel import (
+    DescriptorSample,
+    Fact,
+    OomKill,
+    ProcessExec,
+    ProcessExit,
+    ProcessFork,
+    ProcessTotals,
+    SignalSent,
+    SocketSample,
+    TaskState,
+    TcpRetransmit,
+    ThreadSample,
+    Tick,
+)
+from kcover_ebpf.facts.syscalls import SyscallTable
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.settings import Policy
+
+_LOSSY_SILENCE_S = 4.5
+_MOST_CHILDREN = 256
+"""Children of ranks whose connections are read: each costs us a descriptor, and some 5 us a pass."""
+_HELD = (TaskState.STOPPED, TaskState.FROZEN, TaskState.TRACED)
+_Sample = ThreadSample | ProcessTotals | SocketSample | DescriptorSample
+
+
+class Job:
+    """One job as seen from this host; `whole`: every rank of it should be here, where no launcher says otherwise."""
+
+    def __init__(self, policy: Policy, table: SyscallTable, *, whole: bool = True) -> None:
+        self._policy, self._whole = policy, whole
+        self.table = table
+        self.members = Members()
+        self.attention = Suspicion()
+        self.pace = JobProgress(policy, table)
+        self.announced = exits.Announcements()
+        self.faults = DeviceFaults()
+        self.loss = LossWatch()
+        self.now_ns = 0
+        self._moved_bytes: dict[Pid, int] = defaultdict(int)
+        self.sight = Sight()
+        self._unseen = ""
+        self._floor_ns = 0
+        self._alarm = False
+
+    def observe(self, fact: Fact) -> None:
+        """Take one fact, in the order of its kind's arrival."""
+        self.now_ns = max(self.now_ns, fact.boottime_ns)
+        match fact:
+            case ThreadSample():
+                self._on_thread(fact)
+            case ProcessTotals():
+                self._view(fact).on_totals(fact)
+            case SocketSample():
+                self._moved_bytes[fact.pid] += self._view(fact).on_socket(fact)
+            case DescriptorSample():
+                self._view(fact).descriptors[fact.fd, fact.inode] = fact
+            case Inspection():
+                self.attention.on_look(fact)
+            case TcpRetransmit():
+                self.loss.observe(fact, self.members.ranks)
+            case Tick():
+                self._on_tick(fact)
+            case _:
+                self._on_life(fact)
+
+    def _on_life(self, fact: Fact) -> None:
+        match fact:
+            case ProcessSeen():
+                self.attention.unreadable.pop(fact.pid, None)
+                self._view(fact).seen = fact
+                self.members.rename()
+            case Unreadable():
+                self.attention.unreadable[fact.pid] = fact
+            case ProcessFork():
+                self.members.view(fact.child_pid, fact.boottime_ns)
+            case ProcessExec():
+                self._view(fact).on_exec()
+            case ProcessExit():
+                self._on_exit(fact)
+            case OomKill():
+                self.announced.on_oom(fact)
+            case SignalSent():
+                self.announced.on_signal(fact)
+                self._alarm = True
+            case CollectivesSeen():
+                self.attention.collectives = fact
+                if fact.moving:
+                    self._restart_clocks(fact.boottime_ns)
+            case _:
+                self._on_rest(fact)
+
+    def _on_rest(self, fact: Fact) -> None:
+        if not isinstance(fact, CodeSeen | FabricMoved):
+            self.faults.observe(fact)
+        elif self._view(fact).on_clock(fact):
+            self._progress(fact.pid, fact.boottime_ns)
+
+    def _view(
+        self, fact: _Sample | CodeSeen | FabricMoved | ProcessSeen | ProcessExec | ProcessExit
+    ) -> ProcessHistory:
+        return self.members.view(fact.pid, fact.boottime_ns)
+
+    def _on_thread(self, sample: ThreadSample) -> None:
+        view = self._view(sample)
+        burned_ns = view.lead.burns_alike_ns if view.lead is not None else None
+        if not view.on_thread(sample, self.table):
+            return
+        if burned_ns is not None and sample.boottime_ns - burned_ns > LONGEST_BURN_NS:
+            self.pace.forget_current(sample.pid, sample.boottime_ns)
+        self._progress(sample.pid, sample.boottime_ns)
+
+    def _on_exit(self, fact: ProcessExit) -> None:
+        view = self._view(fact)
+        self.attention.unreadable.pop(fact.pid, None)
+        self._classify()
+        self.announced.on_exit(view, fact, self.members, self.pace.longest_s)
+        self.members.leave(fact.pid, fact)
+        if view.member is not None and view.member.role in (Role.RANK, Role.LOADER):
+            self._alarm = True
+        else:
+            self.attention.forget(fact.pid)
+
+    def _progress(self, pid: Pid, now_ns: int) -> None:
+        if self.pace.progress(pid, now_ns):
+            self.attention.on_progress(pid)
+
+    def _on_tick(self, tick: Tick) -> None:
+        now_ns = tick.boottime_ns
+        self._classify()
+        ranks = self.members.ranks
+        for pid, moved in self._moved_bytes.items():
+            view = self.members.views.get(pid)
+            if view is not None and view.on_peer_bytes(moved, now_ns):
+                self._progress(pid, now_ns)
+        if not self.attention.suspicious:
+            self.pace.note_payload(sum(self._moved_bytes[pid] for pid in ranks), tick.period_ns)
+        self._moved_bytes.clear()
+        healthy = self.pace.trained and not self.attention.suspicious
+        for view in self.members.views.values():
+            view.traffic.end_pass(now_ns, tick.period_ns, healthy=healthy)
+        self.announced.settle(self.members)
+        expected = self.members.expected if self._whole else None
+        self.pace.watch_training(ranks, expected, now_ns)
+        self._look_for_blindness(tick)
+        held = sum(_held(view) for view in ranks.values())
+        if self._all_here and held and held == len(ranks):
+            self._restart_clocks(now_ns)
+        elif not self.attention.suspicious:
+            self.pace.observe_shares(ranks)
+        silent = any(self.pace.is_silent(view, now_ns) for view in ranks.values())
+        held += sum(_held(view) for view in self.members.loaders.values())
+        wrong = silent or held > 0 or self._alarm or bool(self.announced.failures)
+        # a rank that is held keeps all others from going on, though it may take them a while to notice
+        stall = Stall.CERTAIN if held else self.pace.stall(ranks, now_ns)
+        if self.attention.suspect(wrong, stall, now_ns):
+            self.members.forget_descriptors()
+        self.faults.outlive(now_ns, silent, self.attention.stalled)
+        self._alarm = False
+
+    def _look_for_blindness(self, tick: Tick) -> None:
+        before_ns, now_ns = tick.boottime_ns - tick.period_ns, tick.boottime_ns
+        if tick.late:
+            self.sight.lose(f"no pass for {tick.period_ns / NS:.1f} s", before_ns, now_ns)
+            self._restart_clocks(now_ns)
+        was_unseen = self._unseen
+        self._unseen = unseen(self.members.owned.values(), now_ns)
+        # ranks that are seen to go on need no judgement; that they are silent says nothing while a part is not seen
+        if self._unseen and self.attention.suspicious:
+            self.sight.lose(self._unseen, before_ns, now_ns)
+        elif was_unseen and not self._unseen:
+            self._restart_clocks(now_ns)
+
+    def _restart_clocks(self, now_ns: int) -> None:
+        self._floor_ns = now_ns
+        self.pace.restart_clocks(now_ns)
+
+    def _classify(self) -> None:
+        if not self.members.classify():
+            return
+        self.announced.keep(self.members)
+        ranks = self.members.all_ranks
+        for pid, view in self.members.views.items():
+            if pid in ranks:
+                self.pace.join(view)
+            else:
+                self.pace.leave(pid)
+
+    @property
+    def nameless(self) -> list[Pid]:
+        """Living processes about which nothing was read yet."""
+        views = self.members.views.values()
+        return [view.pid for view in views if view.seen is None and view.exit is None]
+
+    @property
+    def connected(self) -> list[Pid]:
+        """Living processes whose connections are wanted at the next pass.
+
+        While something may be wrong, those of the ranks' children as well: what these wait for is asked then only.
+        """
+        if not self.attention.suspicious:
+            return self.members.connected
+        children = (view.pid for view in self.members.owned.values() if self._may_wait(view))
+        return list(dict.fromkeys([*self.members.connected, *islice(children, _MOST_CHILDREN)]))
+
+    def _may_wait(self, view: ProcessHistory) -> bool:
+        role = view.member.role if view.member else Role.HELPER
+        busy = view.lead is not None and view.lead.burning_since_ns is not None
+        return role in (Role.LOADER, Role.HELPER) and not busy
+
+    @property
+    def detailed(self) -> set[Pid]:
+        """Processes of which every thread and descriptor is wanted at each pass."""
+        return set(self.members.owned) if self.attention.suspicious else set()
+
+    @property
+    def urgent(self) -> bool:
+        """True while the sampler should go fast."""
+        return self.attention.urgent(self.now_ns, self.pace.trained)
+
+    def examine(self) -> None:
+        """Look closely at the next pass, whether or not anything seems wrong."""
+        self._alarm = True
+
+    def wants(self) -> list[InspectRequest]:
+        """Threads to look at now."""
+        return self.attention.wants(self.members.owned.values(), self._waiting, self.now_ns)
+
+    @property
+    def _waiting(self) -> list[ProcessHistory]:
+        return [view for view in self.members.ranks.values() if self.pace.waits(view)]
+
+    def finding(self) -> Finding | None:
+        """What the job looks like now; None for a moment while what was seen is not complete enough to judge by.
+
+        What was announced is judged whatever was missed: it is certain.
+        """
+        failed = self.faults.judge(self.members.views, self.attention.stalled) or self._failure()
+        if failed is not None:
+            return failed
+        unsampled = startup.unsampled_rank(self.members, self.now_ns)
+        if unsampled is not None:
+            return unsampled
+        if self.sight.is_blind(self.now_ns):
+            return self.sight.finding(self.now_ns)
+        if not self.members.ranks:
+            hidden = startup.unreadable_process(self.members, self.attention.unreadable)
+            if hidden is not None:
+                return hidden
+            ended = any(view.exit is not None for view in self.members.views.values())
+            cause = Cause.ENDING if ended else Cause.STARTING
+            return Finding(VerdictKind.WORKING, cause, self.now_ns)
+        missing = None
+        if self._whole:
+            missing = startup.missing_rank(self.members, self.pace, self.now_ns, self._policy)
+        if not self.attention.suspicious:
+            return missing or self._healthy()
+        found = self.faults.located(judge(self.picture()), self.members.ranks)
+        if missing is not None and found.cause not in (Cause.STOPPED, Cause.FROZEN):
+            return missing
+        if found.cause is Cause.TRAINING:
+            return self._healthy()
+        silent_s = self.pace.silence_s(self.members.ranks, self.now_ns)
+        return at_hard_limit(found, silent_s, self._policy, self.now_ns)
+
+    def _failure(self) -> Finding | None:
+        failures = self.announced.failures
+        if not failures:
+            return None
+        waits = bool(self.members.ranks) or not self._whole
+        if waits and self.now_ns - failures[0].boottime_ns < exits.SETTLE_NS:
+            return None
+        stacks, views = self.attention.stacks_of(self._waiting), self.members.views
+        longest_s = self.pace.longest_s
+        return exits.judge_failure(self.announced, views, stacks, longest_s, whole=self._whole)
+
+    def _healthy(self) -> Finding:
+        slow = slowness(self.pace, self.loss, self.members.ranks, self.now_ns)
+        if slow is not None:
+            return slow
+        cause = Cause.TRAINING if self.pace.trained else Cause.STARTING
+        return Finding(VerdictKind.WORKING, cause, self.now_ns)
+
+    @property
+    def _all_here(self) -> bool:
+        """Every rank of the job should be on this host, and no launcher says otherwise."""
+        size = self.members.world_size
+        return self._whole and (size is None or self.members.expected == size)
+
+    @property
+    def _elsewhere(self) -> bool | None:
+        # ranks on hosts that are not seen: connections to nobody known may lead to them
+        size = self.members.world_size
+        if size is None:
+            return False if self._whole else None
+        return size > len(self.members.all_ranks)
+
+    def picture(self) -> JobSnapshot:
+        """Everything a judgement needs, as of now."""
+        members, views = self.members, self.members.views
+        ends = EndpointIndex(views.values(), elsewhere=self._elsewhere)
+        scene = ClassifyContext(
+            now_ns=self.now_ns,
+            policy=self._policy,
+            table=self.table,
+            children=members.children,
+            holders=lambda pid, waited: members.holders(pid, waited, ends),
+            inspections=self.attention.looks,
+            kind=members.kind,
+            ends=ends,
+            all_here=members.world_size == len(members.all_ranks),
+        )
+        standings = {
+            pid: stand(view, scene).floored(self._floor_ns)
+            for pid, view in views.items()
+            if view.member is not None and view.member.owner is not None
+        }
+        ranks = members.all_ranks
+        return JobSnapshot(
+            now_ns=self.now_ns,
+            policy=self._policy,
+            ranks=members.ranks,
+            standings=standings,
+            ends=ends,
+            lossy=self._is_lossy([standings[pid].since_ns for pid in members.ranks]),
+            thresholds_s={pid: self.pace.threshold_s(pid) for pid in members.ranks},
+            known=self.attention.known if self.pace.trained else KnownWaits(),
+            whole=self._all_here,
+            starting=startup.awaits_somebody(members, self.pace),
+            stop_signals=self.announced.stops,
+            left={pid: standings[pid] for pid, view in ranks.items() if self._is_left(view)},
+            cadence_known=self.pace.learned(members.ranks),
+            collectives=self.attention.collectives,
+        )
+
+    def _is_left(self, view: ProcessHistory) -> bool:
+        if view.exit is None or view.member is None:
+            return False
+        again = (each.member for each in self.members.ranks.values())
+        failed = view.exit.signal or view.exit.exit_code
+        return not failed or view.member.rank not in {each.rank for each in again if each}
+
+    def _is_lossy(self, since_ns: list[int]) -> bool:
+        # a lost link shows retransmissions as well, but nothing gets through; silence unseen is the kernel's word
+        silent_s = self.pace.silence_s(self.members.ranks, self.now_ns)
+        silent_s = silent_s or (self.now_ns - max(since_ns, default=self.now_ns)) / NS
+        return bool(self.loss.lossy(self.now_ns, self.pace.slowed)) and silent_s < _LOSSY_SILENCE_S
+
+
+def _held(view: ProcessHistory) -> bool:
+    return view.lead is not None and view.lead.sample.state in _HELD

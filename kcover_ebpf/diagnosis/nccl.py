@@ -1,0 +1,241 @@
+"""What the ranks' own NCCL says, beside what the host sees: who never joined, who called something else, or nobody.
+
+The host's signals cannot tell ranks apart that all spin in one collective; operation counts can.
+They overrule a finding that has nobody to name or a guess, never a state that was seen (stopped, in
+storage). A rank that is behind is where the chain of waits ends, and not yet a hang: what it does there
+is judged with the patience that it would have without NCCL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kcover_ebpf.diagnosis import evidence, wait_chain
+from kcover_ebpf.diagnosis.process_state import HELD, ProcessState, State
+from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
+from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.facts.host import CollectiveRank, CollectiveSide, CollectivesSeen
+from kcover_ebpf.ids import Pid
+
+_GUESSED = frozenset(
+    {
+        Cause.WAIT_CYCLE,
+        Cause.DEVICE_WAIT,
+        Cause.COLLECTIVE_MISMATCH,
+        Cause.BLOCKED_LOCK,
+        Cause.BLOCKED_READ,
+        Cause.BLOCKED_UNKNOWN,
+        Cause.SPINNING,
+    }
+)
+_BUSY = frozenset({Cause.TRAINING, Cause.COMPUTING})
+_SEEN = frozenset(
+    {State.LOCK, State.READ, State.SLEEP_LONG, State.CHILD, State.STORAGE, State.FAULTING}
+    | {State.SPINNING, State.THROTTLED, State.GONE, State.LEFT}
+)
+"""What the host sees a rank held by; `chain.is_effort` has had its say before."""
+_SOMEBODY = frozenset({State.PEERS, State.OUTSIDE, State.HELPED, State.OTHER})
+"""Who is in none of the job's collectives and waits so waits for somebody else."""
+_SHOWN = 4
+
+
+def refine(picture: JobSnapshot, found: Finding, ranks: Sequence[ProcessState]) -> Finding:
+    """The finding with what NCCL says: another one, one that is better supported, or the same."""
+    told = picture.collectives
+    if told is None or told.moving or told.trouble or not ranks:
+        return found
+    if told.failed:
+        return _named(picture, found, ranks, told.failed, Cause.COLLECTIVE_FAILED)
+    if told.sides:
+        return _named(picture, found, ranks, told.odd, Cause.COLLECTIVE_MISMATCH)
+    if told.behind or told.missing:
+        return _behind(picture, found, ranks, (*told.behind, *told.missing))
+    return _all_joined(found, told) if told.equal else found
+
+
+def unobserved(told: CollectivesSeen | None, modules: set[str]) -> list[str]:
+    """What is not known of the counts of a job whose ranks have these modules on their stacks."""
+    if told is not None and told.trouble:
+        return [f"{COUNTS}: NCCL gave no answer ({told.trouble})"]
+    if told is None and any(each.startswith(_NCCL) for each in modules):
+        return [f"{COUNTS}: NCCL was not asked, or has not answered yet"]
+    return []
+
+
+COUNTS = "how many operations each rank launched"
+"""How each sentence about counts that are not known begins."""
+_NCCL = ("libnccl", "librccl", "libtorch_cuda", "libtorch_hip")
+
+
+def _behind(
+    picture: JobSnapshot,
+    found: Finding,
+    ranks: Sequence[ProcessState],
+    named: Sequence[CollectiveRank],
+) -> Finding:
+    here = [each for each in ranks if each.pid in _pids(named, picture, ranks)]
+    patience_s = picture.policy.storage_patience_s
+    if not here and min(picture.silence_s(each.pid) for each in ranks) < patience_s:
+        # what it does is not seen here
+        return found
+    elsewhere = next((each for each in here if _may_come(picture, each)), None)
+    if elsewhere is None:
+        return _named(picture, found, ranks, named, Cause.NOT_IN_COLLECTIVE)
+    if not _overrules(found):
+        return found
+    end = wait_chain.follow(picture, elsewhere)
+    what = f"{end.state.value}: {end.text}, {evidence.ago(picture, end)}"
+    text = f"{evidence.name(elsewhere)} is {what}; the others wait for it"
+    said = Evidence(EvidenceKind.SINK, text), *_said(picture, named)
+    cause = found.cause if found.kind is VerdictKind.WORKING else Cause.COMPUTING
+    return Finding(VerdictKind.WORKING, cause, elsewhere.since_ns, evidence=said)
+
+
+def _may_come(picture: JobSnapshot, each: ProcessState) -> bool:
+    """True while what a rank does outside the collective may well end: as long as it would be believed by itself."""
+    if wait_chain.is_effort(picture, each):
+        return True
+    end = wait_chain.follow(picture, each)
+    if end.state in HELD or end.proven or end.state in _SEEN:
+        return False
+    silence_s = min(picture.silence_s(end.pid), picture.silence_s(each.pid))
+    if end.state is State.FUTEX and _is_new_wait(picture, end):
+        return False
+    if end.state in _SOMEBODY or end.state is State.FUTEX:
+        return silence_s < picture.policy.storage_patience_s
+    # it waits for its device, which the others do not need: an evaluation looks like that
+    return silence_s < picture.policy.quiet_cap_s
+
+
+def _is_new_wait(picture: JobSnapshot, each: ProcessState) -> bool:
+    stack = each.inspection.stack if each.inspection is not None else ()
+    return bool(stack and picture.known.count) and not picture.known.knows(stack)
+
+
+def _named(
+    picture: JobSnapshot,
+    found: Finding,
+    ranks: Sequence[ProcessState],
+    named: Sequence[CollectiveRank],
+    cause: Cause,
+) -> Finding:
+    """A finding that names who NCCL names, if that is one rank."""
+    said = _said(picture, named)
+    pids = _pids(named, picture, ranks)
+    overrules = _overrules(found) and _all_silent(picture, ranks)
+    mismatch = cause is Cause.COLLECTIVE_MISMATCH
+    if found.culprit in pids and not (mismatch and overrules):
+        return replace(found, evidence=(*found.evidence, *said))
+    if not overrules:
+        return found
+    only = named[0] if len(named) == 1 else None
+    here = next((each for each in ranks if only is not None and each.pid in pids), None)
+    return Finding(
+        VerdictKind.DEADLOCK if mismatch else VerdictKind.HUNG,
+        cause,
+        min(each.since_ns for each in ranks),
+        None if here is None else here.pid,
+        None if here is None else here.tid,
+        None if only is None else _global_rank(only, here, picture),
+        (*said, *_context(picture, found, ranks, pids)),
+        tuple(each.pid for each in ranks if each.pid not in pids),
+        host=None if here is not None or only is None else only.host or None,
+    )
+
+
+def _overrules(found: Finding) -> bool:
+    if found.kind is VerdictKind.WORKING:
+        # a busy waiter and a computation look alike from the host
+        return found.cause in _BUSY
+    return found.cause in _GUESSED and found.kind is not VerdictKind.LOST_LINK
+
+
+def _all_silent(picture: JobSnapshot, ranks: Sequence[ProcessState]) -> bool:
+    silent = [picture.silence_s(each.pid) for each in ranks]
+    needed = max(picture.thresholds_s[each.pid] for each in ranks)
+    return min(silent) >= max(1.0, needed / 2) and max(silent) >= needed
+
+
+def _context(
+    picture: JobSnapshot, found: Finding, ranks: Sequence[ProcessState], pids: set[Pid]
+) -> tuple[Evidence, ...]:
+    quiet_s = min(picture.silence_s(each.pid) for each in ranks)
+    texts = [Evidence(EvidenceKind.TIME, f"no rank has moved for {quiet_s:.1f} s")]
+    for each in ranks:
+        if each.pid in pids:
+            text = f"{evidence.name(each)}: {each.text}, {evidence.ago(picture, each)}"
+            texts.append(Evidence(EvidenceKind.SINK, text))
+    kept = {EvidenceKind.STACK, EvidenceKind.EDGE}
+    return (*texts, *(each for each in found.evidence if each.kind in kept))
+
+
+def _all_joined(found: Finding, told: CollectivesSeen) -> Finding:
+    # a circle is what is left when the host sees nothing but waits; here it is known to be none
+    if found.cause not in (Cause.WAIT_CYCLE, Cause.DEVICE_WAIT) or not found.kind.is_fault:
+        return found
+    text = (
+        f"every rank has launched the same operations and none moved in {told.answer_count} answers: "
+        "a device or the fabric does not finish them"
+    )
+    # equal counts that do not move say that all wait, which is known: a long step looks the same
+    joined = Evidence(EvidenceKind.PEERS, text)
+    return replace(found, cause=Cause.COLLECTIVE_STUCK, evidence=(*found.evidence, joined))
+
+
+def _said(picture: JobSnapshot, named: Sequence[CollectiveRank]) -> list[Evidence]:
+    told = picture.collectives
+    if told is None:
+        return []
+    texts = [_sentence(each, told) for each in named[:_SHOWN] if each not in told.odd]
+    texts += [_side(each) for each in told.sides[:_SHOWN]]
+    if told.sides:
+        texts.append(f"no count moved in {told.answer_count} answers over {_span_s(told):.1f} s")
+    return [Evidence(EvidenceKind.COLLECTIVE, text) for text in texts]
+
+
+def _side(side: CollectiveSide) -> str:
+    ranks = ", ".join(map(str, side.ranks)) + (", ..." if side.rank_count > len(side.ranks) else "")
+    many = "ranks" if side.rank_count > 1 else "rank"
+    return f"{many} {ranks} of the communicator launched {side.operations}"
+
+
+def _span_s(told: CollectivesSeen) -> float:
+    return (told.boottime_ns - told.since_ns) / 1e9
+
+
+def _sentence(each: CollectiveRank, told: CollectivesSeen) -> str:
+    who = f"rank {each.rank} of {each.size} (NCCL on {each.host or 'an unknown host'})"
+    if each in told.failed:
+        return f"{who}: its communicator failed ({each.trouble or 'no reason given'})"
+    if each in told.missing:
+        return f"{who} gave no answer to the other ranks"
+    return (
+        f"{who} launched {each.launched} operations, others {each.most_launched}; "
+        f"no count moved in {told.answer_count} answers over {_span_s(told):.1f} s"
+    )
+
+
+def _pids(
+    named: Sequence[CollectiveRank], picture: JobSnapshot, ranks: Sequence[ProcessState]
+) -> set[Pid]:
+    return {pid for each in named if (pid := _pid(each, picture, ranks)) is not None}
+
+
+def _pid(each: CollectiveRank, picture: JobSnapshot, ranks: Sequence[ProcessState]) -> Pid | None:
+    if each.pid is not None:
+        return each.pid if each.pid in picture.ranks else None
+    # all ranks of the job in one communicator, and all here: its numbers are the job's
+    if each.size != len(ranks):
+        return None
+    return next((other.pid for other in ranks if other.rank == each.rank), None)
+
+
+def _global_rank(
+    only: CollectiveRank, here: ProcessState | None, picture: JobSnapshot
+) -> int | None:
+    if here is not None:
+        return here.rank
+    members = (view.member for view in picture.ranks.values())
+    worlds = {member.world_size for member in members if member is not None}
+    return only.rank if worlds == {only.size} else None

@@ -1,0 +1,251 @@
+"""What a look at a job that is stuck already can say, though it never saw the job healthy. Pure.
+
+No cadence was learned, and what was announced is past. But the kernel remembers since when each
+thread waits, and a rank that is not there any more leaves a gap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kcover_ebpf.diagnosis import oneshot_waits, tcp_links
+from kcover_ebpf.diagnosis.job import Job
+from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
+from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.process_state import WAITING, ProcessState, State
+from kcover_ebpf.diagnosis.snapshot import Finding
+from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+
+_NO_WORK = WAITING | {State.SLEEPING, State.MOVING}
+_FOR_CHILDREN = (State.CHILDREN, State.CHILD)
+_MOST_RANKS = 1 << 16
+_BOTH = 2
+_SILENCE_S = 2.0
+_LONG_WAIT_S = 4.0
+_KNOCKING = frozenset({"CLOSE", "SYN_SENT"})
+_KNOCKED_S = 8.0
+QUIET = (Cause.STARTING, Cause.TRAINING)
+"""What a job is said to do when nothing stands out."""
+
+
+def finding(job: Job, glances: PassHistory) -> Finding | None:
+    """What the job looks like after these passes; None while what was seen is not complete enough."""
+    found = job.finding()
+    if found is None or found.kind not in (VerdictKind.WORKING, VerdictKind.SLOW):
+        return found
+    picture = oneshot_waits.picture_of(job, glances)
+    found = oneshot_waits.judge_again(job, picture, found)
+    return oneshot_waits.name_who_is_waited_for(job, picture, found)
+
+
+def conclusion(job: Job, glances: PassHistory) -> Finding | None:
+    """The last word of a look: its finding, with what only the absence of a rank tells."""
+    found = finding(job, glances)
+    if found is None:
+        return None
+    if found.kind is VerdictKind.WORKING and (lost := lost_before(job)) is not None:
+        return lost
+    if found.kind is VerdictKind.WORKING and (waits := device_waits(job, found)) is not None:
+        return waits
+    if found.kind is VerdictKind.LOST_LINK:
+        return since_the_loss(job, name_the_ends(job, name_the_lost(job, found)))
+    return held_here(job, found)
+
+
+def nobody_moves(job: Job) -> bool:
+    """True while every rank here has waited for others for a moment; False for a job without ranks."""
+    standings = _standings(job)
+    return bool(standings) and all(_waits(job, each) for each in standings)
+
+
+def somebody_waits(job: Job, glances: PassHistory) -> bool:
+    """True while a rank here has waited for others for longer than most steps last."""
+    picture = oneshot_waits.picture_of(job, glances)
+    if oneshot_waits.somebody_asks(job, picture, glances):
+        return True
+    waits = [pid for pid in picture.ranks if picture.standings[pid].state in WAITING]
+    return any(picture.silence_s(pid) >= _LONG_WAIT_S for pid in waits)
+
+
+def undecided(job: Job, glances: PassHistory) -> bool:
+    """True while a rank or its loader burns a CPU and may still turn out to be what the others wait for.
+
+    A rank that waits busily, as MPI's do, must be told from one that computes or loops in place, and the
+    kernel does not remember since when either has been at it: only looking for longer tells.
+    """
+    picture = oneshot_waits.picture_of(job, glances)
+    for each in (picture.standings[pid] for pid in picture.ranks):
+        views = [job.members.views[each.pid]]
+        views += job.members.children(each.pid) if each.state in _FOR_CHILDREN else []
+        burns = each.state in (State.COMPUTING, State.THROTTLED, *_FOR_CHILDREN)
+        seldom = any(view.lead is not None and view.lead.seen_too_seldom for view in views)
+        if each.state is State.SPINNING or (burns and seldom):
+            return True
+    return False
+
+
+def lost_before(job: Job) -> Finding | None:
+    """The rank that was lost before we looked, while all others wait for it; None if none is missing here.
+
+    A launcher says how many ranks it started on this host; without it only a gap in the numbers
+    tells that a rank of this host, and not of another one, is missing.
+    """
+    standings = _standings(job)
+    if not nobody_moves(job) and not _all_quiet(job):
+        return None
+    absent = _absent_ranks(job)
+    since_ns = min(each.since_ns for each in standings)
+    last_ns = max(each.since_ns for each in standings)
+    if not absent:
+        return None
+    size = job.members.world_size
+    found = [
+        Evidence(
+            EvidenceKind.SINK,
+            f"rank {absent[0]} is not here: {len(standings)} of {size} ranks run on this host, "
+            "and it ended before this look, or never began",
+        ),
+        Evidence(
+            EvidenceKind.PEERS,
+            f"all {len(standings)} ranks that are here wait, "
+            f"for at least {(job.now_ns - last_ns) / NS:.1f} s",
+        ),
+    ]
+    return Finding(
+        kind=VerdictKind.HUNG,
+        cause=Cause.MISSING_RANK,
+        since_ns=since_ns,
+        rank=absent[0],
+        evidence=tuple(found),
+        victims=tuple(each.pid for each in standings),
+    )
+
+
+def device_waits(job: Job, found: Finding) -> Finding | None:
+    """UNKNOWN, where ranks wait for their devices and none was seen at anything else; None for all other looks.
+
+    A healthy job in a long step looks the same.
+    """
+    standings = _standings(job)
+    waiting = [each for each in standings if each.state is State.ON_DEVICE]
+    silent_s = min(((job.now_ns - each.since_ns) / NS for each in standings), default=0.0)
+    nothing_else = all(each.state in WAITING for each in standings)
+    if not waiting or not nothing_else or found.cause not in QUIET or silent_s < _SILENCE_S:
+        return None
+    text = (
+        f"{len(waiting)} of {len(standings)} ranks wait for their devices, for at least {silent_s:.1f} s, "
+        "as in a long step"
+    )
+    return Finding(
+        kind=VerdictKind.UNKNOWN,
+        cause=Cause.DEVICE_WAIT,
+        since_ns=min(each.since_ns for each in standings),
+        evidence=(Evidence(EvidenceKind.TIME, text),),
+        victims=tuple(each.pid for each in standings),
+    )
+
+
+def name_the_lost(job: Job, found: Finding) -> Finding:
+    """A lost link that no rank here explains, with the one rank of this host that is not here as its end."""
+    if found.kind is not VerdictKind.LOST_LINK or found.rank is not None:
+        return found
+    absent = _absent_ranks(job)
+    if len(absent) != 1:
+        return found
+    text = f"rank {absent[0]} is not here, and the lost connections lead to nobody here"
+    evidence = (*found.evidence, Evidence(EvidenceKind.SINK, text))
+    return replace(found, rank=absent[0], evidence=evidence)
+
+
+def name_the_ends(job: Job, found: Finding) -> Finding:
+    """A single lost link between two ranks of this host, with both as its ends: it may be either."""
+    if found.kind is not VerdictKind.LOST_LINK or found.rank is not None:
+        return found
+    views, picture = job.members.ranks, job.picture()
+    pairs = {(e.rank, e.peer_rank) for e in tcp_links.lost_edges(views.values(), picture.ends)}
+    ends = {frozenset(pair) for pair in pairs}
+    if len(ends) != 1:
+        return found
+    known = sorted(rank for rank in ends.pop() if rank is not None)
+    if len(known) != _BOTH:
+        return found
+    victims = (pid for pid in found.victims if picture.standings[pid].rank not in known)
+    return replace(found, rank=known[0], or_rank=known[1], victims=tuple(victims))
+
+
+def since_the_loss(job: Job, found: Finding) -> Finding:
+    """A lost link, since the last byte that got through: the kernel counts each repetition as sent."""
+    lasts = [
+        each.last_receive_ns
+        for view in job.members.ranks.values()
+        for each in view.sockets.values()
+        if each.state == "ESTABLISHED"
+    ]
+    last_ns = max(lasts, default=0)
+    if not 0 < last_ns < found.since_ns:
+        return found
+    text = f"no byte has reached any rank for {(job.now_ns - last_ns) / NS:.1f} s"
+    others = (each for each in found.evidence if each.kind is not EvidenceKind.TIME)
+    evidence = (*others, Evidence(EvidenceKind.TIME, text))
+    return replace(found, since_ns=last_ns, evidence=evidence)
+
+
+def held_here(job: Job, found: Finding) -> Finding:
+    """A stopped or frozen part of a job as a fault: only a whole job that is held was suspended on purpose."""
+    ranks, standings = job.members.ranks, _standings(job)
+    # who has the number of its pod alone may not know how many there are, but those below it are
+    numbers = (each.rank for each in standings if each.rank is not None)
+    size = job.members.world_size or max(numbers, default=0) + 1
+    if found.cause is not Cause.SUSPENDED or len(ranks) >= size:
+        return found
+    first = min(standings, key=lambda each: each.since_ns)
+    cause = {State.STOPPED: Cause.STOPPED, State.FROZEN: Cause.FROZEN}.get(first.state)
+    if cause is None:
+        return found
+    text = f"all {len(ranks)} ranks that were looked at are held, of {size} or more in the job"
+    evidence = (Evidence(EvidenceKind.SINK, f"rank {first.rank} is {first.text}; {text}"),)
+    known = first.since_ns, first.pid, first.tid, first.rank
+    return Finding(VerdictKind.HUNG, cause, *known, evidence=evidence)
+
+
+def _absent_ranks(job: Job) -> list[int]:
+    members = [view.member for view in job.members.ranks.values() if view.member]
+    present = {each.rank for each in members if each.rank is not None}
+    return _absent(present, job.members.world_size, job.members.local_size)
+
+
+def _waits(job: Job, each: ProcessState) -> bool:
+    silent = (job.now_ns - each.since_ns) / NS >= _SILENCE_S
+    return (each.state in WAITING and silent) or _knocks(job, job.members.views[each.pid])
+
+
+def _all_quiet(job: Job) -> bool:
+    # the rank that keeps the others' store asks it a hundred times a second, and sleeps in between
+    picture = job.picture()
+    quiet_ns = oneshot_waits.quiet_since_ns(job, picture)
+    if quiet_ns is None or job.now_ns - quiet_ns < oneshot_waits.UNEXPLAINED_S * NS:
+        return False
+    return all(picture.standings[pid].state in _NO_WORK for pid in picture.ranks)
+
+
+def _knocks(job: Job, view: ProcessHistory) -> bool:
+    # it has tried to reach somebody for long and is connected to nobody: so those begin whose first rank is missing
+    states = {each.state for each in view.sockets.values() if each.remote[1]}
+    if view.lead is None or "ESTABLISHED" in states or not states & _KNOCKING:
+        return False
+    return job.now_ns - view.lead.sample.start_ns >= _KNOCKED_S * NS
+
+
+def _standings(job: Job) -> list[ProcessState]:
+    ranks = job.members.ranks
+    return [each for pid, each in job.picture().standings.items() if pid in ranks]
+
+
+def _absent(present: set[int], world_size: int | None, local_size: int | None) -> list[int]:
+    if not present or world_size is None or len(present) >= min(world_size, _MOST_RANKS):
+        return []
+    if local_size is not None:
+        # launchers number the ranks of a host in one run
+        first = min(present) // local_size * local_size
+        return sorted(set(range(first, first + local_size)) - present)
+    return sorted(set(range(min(present), max(present))) - present)

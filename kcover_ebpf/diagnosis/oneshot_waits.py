@@ -1,0 +1,186 @@
+"""Judge a job that was stuck before we looked, with what the kernel remembers of the time before. Pure.
+
+Who waits busily, as ranks of MPI do, looks like a rank that computes until it was seen for long with
+a CPU of its own. But it is found in calls that only ask again at nearly every pass, CPU or not, and
+the kernel keeps the time at which each rank last sent something. So where no rank has sent anything
+to another one for seconds, those that only ask are waiting, and since then.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+
+from kcover_ebpf.diagnosis import evidence, startup, wait_chain
+from kcover_ebpf.diagnosis.job import Job
+from kcover_ebpf.diagnosis.judge import judge
+from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.process_state import ProcessState, State
+from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot, blame
+from kcover_ebpf.diagnosis.thread import asks_again
+from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState
+from kcover_ebpf.ids import Pid
+
+QUIET_S = 3.0
+"""Nothing was sent between ranks for so long: more than most steps last, and a look ends nothing."""
+UNEXPLAINED_S = 10.0
+"""Who is waited for is named when all others have waited for so long, or nobody has sent anything."""
+_KEPT = 24
+_ENOUGH = 8
+_HELPED_SHARE = 0.05
+_ASKED_PART = 5
+"""Who waits busily is found asking at one pass of so many at least, and in no other call."""
+_AT_WORK = frozenset({Cause.COMPUTING, Cause.LOADING, Cause.CHECKPOINT})
+
+
+@dataclass(slots=True)
+class _Pass:
+    since_ns: int
+    """First of the passes in a row that found nothing but asking and own code."""
+    asked: deque[bool]
+    now_ns: int
+    others_began_ns: int
+    """CPU time of the process's other threads at the first of them."""
+    others_ns: int
+
+
+class PassHistory:
+    """What the last passes of one look found the lead threads of the ranks doing."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Pid, _Pass] = {}
+
+    def note(self, job: Job) -> None:
+        """To be told after each pass."""
+        for pid, view in job.members.ranks.items():
+            if view.lead is None:
+                continue
+            sample = view.lead.sample
+            asks = asks_again(sample, job.table)
+            if asks or (sample.syscall == NO_SYSCALL and sample.state is TaskState.RUNNING):
+                others_ns = (view.totals.cpu_ns if view.totals else 0) - sample.cpu_ns
+                new = _Pass(job.now_ns, deque(maxlen=_KEPT), job.now_ns, others_ns, others_ns)
+                seen = self._seen.setdefault(pid, new)
+                seen.asked.append(asks)
+                seen.now_ns, seen.others_ns = job.now_ns, others_ns
+            else:
+                self._seen.pop(pid, None)
+
+    def asks_since_ns(self, pid: Pid) -> int | None:
+        """Boottime since which a rank does nothing but ask, with its own code in between; None if it does more."""
+        seen = self._seen.get(pid)
+        if seen is None or len(seen.asked) < _ENOUGH:
+            return None
+        # a thread that only asks may wait for others of its own process, which compute
+        helped_ns = seen.others_ns - seen.others_began_ns
+        alone = helped_ns < _HELPED_SHARE * (seen.now_ns - seen.since_ns)
+        return seen.since_ns if alone and sum(seen.asked) * _ASKED_PART >= len(seen.asked) else None
+
+
+def quiet_since_ns(job: Job, picture: JobSnapshot) -> int | None:
+    """Boottime of the last data that a rank sent to another one here; None where there is no such connection.
+
+    A rank without any has not come so far yet: MPI connects when there is something to send.
+    """
+    lasts = [_last_sent_ns(view, picture) for view in job.members.ranks.values()]
+    return max(lasts) if len(lasts) > 1 and any(lasts) else None
+
+
+def _last_sent_ns(view: ProcessHistory, picture: JobSnapshot) -> int:
+    # a rank that serves the others' store asks it as well
+    others = picture.ranks.keys() - {view.pid}
+    return max(
+        (
+            each.last_send_ns
+            for each in view.sockets.values()
+            if each.state == "ESTABLISHED" and picture.ends.peer(each) in others
+        ),
+        default=0,
+    )
+
+
+def _is_quiet(job: Job, picture: JobSnapshot) -> bool:
+    since_ns = quiet_since_ns(job, picture)
+    return since_ns is not None and job.now_ns - since_ns >= QUIET_S * NS
+
+
+def picture_of(job: Job, glances: PassHistory) -> JobSnapshot:
+    """The picture of a job, in which those who only ask while nobody sends anything count as waiting."""
+    # a look into the middle of a job never saw its start, and other hosts may have the ranks that are not here
+    picture = replace(job.picture(), starting=False)
+    if not _is_quiet(job, picture):
+        return picture
+    since_ns = {pid: glances.asks_since_ns(pid) for pid in picture.ranks}
+    if not any(since_ns.values()):
+        return picture
+    changed = dict(picture.standings)
+    starved = any(
+        picture.standings[pid].state is State.THROTTLED for pid in since_ns if since_ns[pid]
+    )
+    for pid, view in picture.ranks.items():
+        each, began_ns = changed[pid], since_ns[pid]
+        if began_ns is not None:
+            changed[pid] = replace(each, state=State.PEERS, since_ns=began_ns, effort=None)
+        elif each.state is State.THROTTLED and starved and view.lead is not None:
+            # nobody gets a CPU here, which says nothing about a limit of its own
+            state = State.SPINNING if view.lead.spins_in_place else State.COMPUTING
+            changed[pid] = replace(each, state=state)
+    return replace(picture, standings=changed)
+
+
+def judge_again(job: Job, picture: JobSnapshot, found: Finding) -> Finding:
+    """The finding by that picture; `found`, what the job alone says, where that shows nothing."""
+    again = judge(picture)
+    named = None if found.culprit is None else picture.standings.get(found.culprit)
+    if named is not None and named.state is State.PEERS:
+        # it gets no CPU, but it would only ask with it
+        return again
+    cycle = again.cause is Cause.WAIT_CYCLE
+    if again.cause is Cause.TRAINING or (cycle and startup.awaits_somebody(job.members, job.pace)):
+        return found
+    return again
+
+
+def somebody_asks(job: Job, picture: JobSnapshot, glances: PassHistory) -> bool:
+    """True while a rank waits busily and nobody sends: it may have done so for longer than has been seen."""
+    return _is_quiet(job, picture) and any(glances.asks_since_ns(pid) for pid in picture.ranks)
+
+
+def name_who_is_waited_for(job: Job, picture: JobSnapshot, found: Finding) -> Finding:
+    """The one rank that all others have waited for long, though what it does may be work: UNKNOWN, with its name.
+
+    What can be seen to get on (bytes from or to storage, a sleep that ends) stays WORKING.
+    """
+    if found.kind is not VerdictKind.WORKING or found.cause not in _AT_WORK:
+        return found
+    ranks = [picture.standings[pid] for pid in picture.ranks]
+    waiting, sinks = wait_chain.split(picture, ranks)
+    if len(sinks) != 1 or not waiting or not wait_chain.is_effort(picture, sinks[0]):
+        return found
+    first, end = sinks[0], wait_chain.follow(picture, sinks[0])
+    waited_s = min(picture.silence_s(each.pid) for each in waiting)
+    quiet_ns = quiet_since_ns(job, picture)
+    quiet_s = 0.0 if quiet_ns is None else (job.now_ns - quiet_ns) / NS
+    # waits that begin anew all the time are only as old as the look
+    long = waited_s >= UNEXPLAINED_S or (waited_s >= QUIET_S and quiet_s >= UNEXPLAINED_S)
+    if not long or _gets_on(job, first, end):
+        return found
+    text = f"all {len(waiting)} other ranks wait, for at least {waited_s:.1f} s"
+    said = [*found.evidence, Evidence(EvidenceKind.PEERS, text)]
+    if quiet_ns is not None:
+        text = f"no rank has sent anything to another one over TCP for {quiet_s:.1f} s"
+        said.append(Evidence(EvidenceKind.EDGE, text))
+    said += evidence.sender(picture, first)
+    return blame(VerdictKind.UNKNOWN, found.cause, first, said, ranks, end)
+
+
+def _gets_on(job: Job, first: ProcessState, end: ProcessState) -> bool:
+    if State.SLEEPING in (first.state, end.state):
+        return True
+    views = [job.members.views[pid] for pid in (first.pid, end.pid)]
+    views += job.members.children(first.pid)
+    return any(
+        each.storage_moved_ns and job.now_ns - each.storage_moved_ns < UNEXPLAINED_S * NS
+        for each in views
+    )

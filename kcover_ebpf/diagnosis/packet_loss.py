@@ -1,0 +1,60 @@
+"""Links that lose packets while the job goes on: which rank they have in common."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.facts.kernel import TcpRetransmit
+from kcover_ebpf.ids import Pid
+
+_WINDOW_NS = 10 * NS
+_RATE_PER_S = 6.0
+_RATE_WHEN_SLOWED_PER_S = 1.0
+"""A healthy job on a loaded host shows 0.1 to 0.4 spurious ones a second, one that loses 5% of its
+packets up to 4.5 without being slower for it (measured: hang lab, fault bench)."""
+_SHARE = 0.8
+_MOST = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class LossyLink:
+    """Retransmissions per second between ranks, and the rank that most of them touch (None: no single one)."""
+
+    rate_per_s: float
+    pid: Pid | None
+
+
+class LossWatch:
+    """The retransmissions of the last seconds, by the ranks at both ends."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[int, frozenset[Pid]]] = deque(maxlen=_MOST)
+
+    def observe(self, fact: TcpRetransmit, ranks: Mapping[Pid, ProcessHistory]) -> None:
+        """Take one retransmission; those on connections to anybody but a rank do not count."""
+        if fact.pid not in ranks:
+            return
+        for pid, view in ranks.items():
+            for sample in view.sockets.values():
+                if pid != fact.pid and (sample.local, sample.remote) == (fact.remote, fact.local):
+                    self._seen.append((fact.boottime_ns, frozenset({fact.pid, pid})))
+                    return
+
+    def lossy(self, now_ns: int, slowed: bool) -> LossyLink | None:
+        """The lossy link of the last ten seconds; None while losses are as rare as in healthy times.
+
+        `slowed`: the job moves fewer bytes than it used to, so that fewer losses matter.
+        """
+        while self._seen and now_ns - self._seen[0][0] > _WINDOW_NS:
+            self._seen.popleft()
+        rate = len(self._seen) * NS / _WINDOW_NS
+        least = _RATE_WHEN_SLOWED_PER_S if slowed else _RATE_PER_S
+        if rate < least or now_ns - self._seen[0][0] < _WINDOW_NS // 2:
+            return None
+        touched = Counter(pid for _, ends in self._seen for pid in ends)
+        (pid, count), *others = touched.most_common(2)
+        alone = count >= _SHARE * len(self._seen) and (not others or others[0][1] < count)
+        return LossyLink(rate, pid if alone else None)

@@ -1,0 +1,202 @@
+"""One process over time: threads, totals, sockets, and what kind of effort it makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from kcover_ebpf.diagnosis.code_map import CodeMap, of_stack
+from kcover_ebpf.diagnosis.progress_clocks import ByteClock
+from kcover_ebpf.diagnosis.roles import Membership
+from kcover_ebpf.diagnosis.thread import ThreadHistory
+from kcover_ebpf.diagnosis.traffic import Traffic
+from kcover_ebpf.facts.devices import FabricMoved
+from kcover_ebpf.facts.host import CodeSeen, ProcessSeen
+from kcover_ebpf.facts.kernel import (
+    DescriptorSample,
+    ProcessExit,
+    ProcessTotals,
+    SocketSample,
+    ThreadSample,
+)
+from kcover_ebpf.facts.syscalls import SyscallTable
+from kcover_ebpf.ids import Inode, Pid, Tid
+
+NS = 1_000_000_000
+_COMPUTE_SHARE = 0.05
+_IO_RATE = 16 * 1024
+_CHARS_RATE = 256 * 1024
+_BYTES_FLOOR = 512
+_FABRIC_FLOOR = 64 * 1024
+"""Bytes a second over all ports: connection management and heartbeats need hundreds."""
+_REST_NS = 30 * NS
+"""A first thread that sleeps for so long while another one works is not the one that trains."""
+_MOST_THREADS = 4096
+
+
+class Effort(Enum):
+    """Kinds of work that explain why others wait."""
+
+    COMPUTE = "compute"
+    STORAGE = "storage"
+    CHILDREN = "children"
+
+
+@dataclass(slots=True)
+class ProcessHistory:
+    """Everything known about one process of a job; times are boottime nanoseconds."""
+
+    pid: Pid
+    first_seen_ns: int
+    seen: ProcessSeen | None = None
+    member: Membership | None = None
+    threads: dict[Tid, ThreadHistory] = field(default_factory=dict)
+    totals: ProcessTotals | None = None
+    sockets: dict[int, SocketSample] = field(default_factory=dict)
+    traffic: Traffic = field(default_factory=Traffic)
+    """What each of `sockets` carried."""
+    descriptors: dict[tuple[int, Inode], DescriptorSample] = field(default_factory=dict)
+    exit: ProcessExit | None = None
+    efforts: dict[Effort, tuple[int, int]] = field(default_factory=dict)
+    """Last pass (from, to) of each kind of effort."""
+    storage_moved_ns: int = 0
+    """Last time that any byte went to or came from storage."""
+    cpu_share: float = 0.0
+    """CPUs used over the last pass, all threads together."""
+    major_fault_rate: float = 0.0
+    """Pages fetched from storage or swap a second, over the last pass."""
+    peer_bytes_ns: int = 0
+    """Last time that more than heartbeats went over its connections."""
+    sent_ns: int = 0
+    """When it last sent data of the training, as its own host said; 0 where its connections are all known."""
+    fabric: ByteClock = field(default_factory=lambda: ByteClock(_FABRIC_FLOOR))
+    """The RDMA ports that it has open."""
+    code: CodeMap = field(default_factory=CodeMap)
+    """Its executable mappings; empty until they were read."""
+    code_read_ns: int = 0
+    """When they were read last; 0 before."""
+    _worker: Tid | None = None
+    """A thread that works while the first one sleeps."""
+    _peers: ByteClock = field(default_factory=lambda: ByteClock(_BYTES_FLOOR))
+
+    @property
+    def lead(self) -> ThreadHistory | None:
+        """The thread that stands for the process: its first one (frameworks train in it).
+
+        Or the one that works while the first sleeps, as where an actor runs the training in a thread of its own;
+        until the first goes on.
+        """
+        first = self.threads.get(Tid(self.pid))
+        other = self.threads.get(self._worker) if self._worker is not None else None
+        if first is None or other is None or first.progress_ns >= other.progress_ns:
+            return first
+        return other
+
+    def _choose_worker(self, now_ns: int) -> None:
+        first = self.threads.get(Tid(self.pid))
+        if first is None or first.burning_since_ns is not None:
+            return
+        rested_ns = max(first.progress_ns, self.first_seen_ns)
+        if now_ns - rested_ns < _REST_NS:
+            return
+        working = [each for each in self.threads.values() if each.works_since(rested_ns)]
+        if working:
+            self._worker = max(working, key=lambda each: each.sample.cpu_ns).sample.tid
+
+    def on_thread(self, sample: ThreadSample, table: SyscallTable) -> bool:
+        """Take a sample; True if it shows progress of the lead thread."""
+        view = self.threads.get(sample.tid)
+        if view is None and len(self.threads) >= _MOST_THREADS:
+            self._forget_threads()
+        if view is None:
+            view = self.threads[sample.tid] = ThreadHistory(sample)
+            return False
+        progressed = view.observe(sample, table, self.code)
+        return progressed and self._stands_for(sample.tid)
+
+    def _stands_for(self, tid: Tid) -> bool:
+        return tid in (Tid(self.pid), self._worker)
+
+    def on_clock(self, seen: CodeSeen | FabricMoved) -> bool:
+        """Take where a burning thread was called from, or bytes; True if that shows progress of the process."""
+        if isinstance(seen, FabricMoved):
+            return self.fabric.observe(seen.bytes_count, seen.boottime_ns)
+        if seen.modules:
+            self.code, self.code_read_ns = CodeMap(seen.modules), seen.boottime_ns
+        view = self.threads.get(seen.tid)
+        progressed = view is not None and view.on_stack(of_stack(seen.stack), seen.boottime_ns)
+        return progressed and self._stands_for(seen.tid)
+
+    @property
+    def side_threads(self) -> list[ThreadHistory]:
+        """All known threads but the lead one."""
+        lead = self.lead
+        return [view for view in self.threads.values() if view is not lead]
+
+    def on_exec(self) -> None:
+        """It became another program."""
+        self.seen, self.code, self.code_read_ns = None, CodeMap(), 0
+
+    def _forget_threads(self) -> None:
+        # the end of a thread is not told; in a process that keeps making new ones the oldest samples go
+        oldest = sorted(self.threads.values(), key=lambda each: each.sample.boottime_ns)
+        for each in oldest[: _MOST_THREADS // 2]:
+            if not self._stands_for(each.sample.tid):
+                del self.threads[each.sample.tid]
+
+    def on_totals(self, totals: ProcessTotals) -> None:
+        """Take the sums of one pass and derive the effort made since the pass before."""
+        before, self.totals = self.totals, totals
+        self._choose_worker(totals.boottime_ns)
+        if before is None or totals.boottime_ns <= before.boottime_ns:
+            return
+        interval_ns = totals.boottime_ns - before.boottime_ns
+        self.cpu_share = (totals.cpu_ns - before.cpu_ns) / interval_ns
+        faults = totals.major_faults - before.major_faults
+        self.major_fault_rate = faults * NS / interval_ns
+        share = self._side_share()
+        if share >= _COMPUTE_SHARE and share - self._waiting_share() >= _COMPUTE_SHARE:
+            self.efforts[Effort.COMPUTE] = before.boottime_ns, totals.boottime_ns
+        storage = totals.read_bytes + totals.write_bytes - before.read_bytes - before.write_bytes
+        chars = totals.read_chars + totals.write_chars - before.read_chars - before.write_chars
+        if storage > 0 or chars * NS >= _CHARS_RATE * interval_ns:
+            self.storage_moved_ns = totals.boottime_ns
+        if storage * NS >= _IO_RATE * interval_ns or chars * NS >= _CHARS_RATE * interval_ns:
+            self.efforts[Effort.STORAGE] = before.boottime_ns, totals.boottime_ns
+
+    def _side_share(self) -> float:
+        # what the other threads use: a lead thread that burns is judged by itself (it may only be
+        # waiting)
+        lead = self.lead
+        if lead is not None and lead.burning_since_ns is not None:
+            return max(0.0, self.cpu_share - 1.0)
+        return self.cpu_share
+
+    def _waiting_share(self) -> float:
+        # a network thread of NCCL spins on every rank that has joined, an autograd thread waits for its device: a
+        # CPU that is burned in waiting is no work
+        waiting = (each for each in self.side_threads if each.waits_in or each.waits_busily)
+        return sum(each.cpu_share for each in waiting)
+
+    def on_socket(self, sample: SocketSample) -> int:
+        """Take a socket; returns by how many payload bytes it moved (0 for a new one)."""
+        before = self.sockets.get(sample.fd)
+        self.sockets[sample.fd] = sample
+        return self.traffic.observe(before, sample)
+
+    def on_peer_bytes(self, moved: int, now_ns: int) -> bool:
+        """Note the bytes of one pass over connections to other ranks; True if they are more than heartbeats."""
+        enough = self._peers.observe(moved, now_ns)
+        if enough:
+            self.peer_bytes_ns = now_ns
+        return enough
+
+    @property
+    def data_ns(self) -> int:
+        """Last time that more than heartbeats came or went, over connections or RDMA ports; 0 before the first."""
+        return max(self.peer_bytes_ns, self.fabric.moved_ns)
+
+    def latest_effort(self, since_ns: int) -> Effort | None:
+        """The most recent kind of effort in a pass that began after `since_ns`; None if there was none."""
+        recent = [(to, kind) for kind, (begin, to) in self.efforts.items() if begin >= since_ns]
+        return max(recent, key=lambda each: each[0])[1] if recent else None

@@ -1,0 +1,202 @@
+"""How far a job has come, and how long its ranks are silent on the way: start, training, stalls, stragglers."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from enum import Enum
+
+from kcover_ebpf.diagnosis.cadence import UNLEARNED_S, Cadence
+from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.stragglers import Straggler, WaitShares
+from kcover_ebpf.facts.kernel import TaskState
+from kcover_ebpf.facts.syscalls import Family, SyscallTable
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.settings import Policy
+
+_SIGNS_OF_TRAINING = 8
+_DOUBT_S = 15.0
+"""A burn without any other sign counts as a stall for so long after it exceeds the threshold: long enough to ask
+the job's own NCCL five times, and short enough that a restarted job that burns from its first step on
+is seen to have recovered within 30 s (the threshold is 8 s while nothing was learned)."""
+_PASS_NS = 2 * NS
+"""Bytes of the pass in which a burn began may have come before it."""
+LONGEST_BURN_NS = 180 * NS
+"""A longer use of a CPU without a pause is no step but many that nothing separates: learned as one gap, it would
+hide every stall shorter than 1.5 times the training so far."""
+_RATES_KEPT = 60
+_RECENT_PASSES = 8
+_RECENT_S = 5.0
+"""Who waits for a rank that has not come yet made its last sign of progress longer ago than this."""
+_SLOWED_SHARE = 0.6
+_WAIT_FAMILIES = frozenset({Family.FUTEX, Family.POLL, Family.NETWORK, Family.YIELD})
+
+
+def _recent(cadence: Cadence, now_ns: int) -> bool:
+    return cadence.last_s is not None and now_ns / NS - cadence.last_s < _RECENT_S
+
+
+class Stall(Enum):
+    """Whether the ranks on this host have stopped making progress."""
+
+    NONE = "none"
+    """Some rank made progress, not longer ago than it ever was silent while healthy."""
+    UNKNOWN = "unknown"
+    """None has, and none would have shown it: they burn a CPU and exchange no bytes, as healthy ranks may for hours."""
+    CERTAIN = "certain"
+    """None has, and one would have shown it."""
+
+
+class JobProgress:
+    """The progress of the ranks of one job."""
+
+    def __init__(self, policy: Policy, table: SyscallTable) -> None:
+        self._policy, self._table = policy, table
+        self._cadences: dict[Pid, Cadence] = {}
+        self._shares = WaitShares()
+        self._payload_rates: deque[float] = deque(maxlen=_RATES_KEPT)
+        self.unlearned_s = UNLEARNED_S
+        """What counts as a stall while nothing was learned; for ranks that join from now on."""
+        self.trained = False
+        """True once all ranks made progress together: payload between them, or repeated moves."""
+        self.last_joined_ns = 0
+        self._talked = False
+
+    def join(self, view: ProcessHistory) -> None:
+        """A rank appeared."""
+        if view.pid not in self._cadences:
+            policy = self._policy
+            known = policy.stall_floor_s, policy.stall_factor, self.unlearned_s
+            self._cadences[view.pid] = Cadence(*known)
+            self.last_joined_ns = max(self.last_joined_ns, view.first_seen_ns)
+
+    def leave(self, pid: Pid) -> None:
+        """A process is no rank after all."""
+        self._cadences.pop(pid, None)
+
+    def progress(self, pid: Pid, now_ns: int) -> bool:
+        """Note a sign of progress; False if the process is no rank."""
+        cadence = self._cadences.get(pid)
+        if cadence is None:
+            return False
+        cadence.progress(now_ns / NS)
+        return True
+
+    def forget_current(self, pid: Pid, now_ns: int) -> None:
+        """The present gap of a process ends now, and is not one to learn from."""
+        if pid in self._cadences:
+            self._cadences[pid].forget_current(now_ns / NS)
+
+    def watch_training(
+        self, ranks: Mapping[Pid, ProcessHistory], expected: int | None, now_ns: int
+    ) -> None:
+        """Tell when start-up is over: it has gaps of its own, and stalls are learned from training alone.
+
+        `expected`: ranks that should be here. With fewer it is over once those that are here go on all the same,
+        long after the last of them came: the others are on other hosts.
+        """
+        if self._talked or not ranks:
+            return
+        cadences = [self._cadences[pid] for pid in ranks]
+        moved = all(each.sign_count >= _SIGNS_OF_TRAINING for each in cadences)
+        if len(ranks) >= (expected or 1):
+            self._talked = all(view.peer_bytes_ns for view in ranks.values())
+        elif now_ns - self.last_joined_ns < self._policy.start_grace_s * NS:
+            return
+        else:
+            moved = moved and all(_recent(each, now_ns) for each in cadences)
+        # moves are the weaker sign: ranks that load their libraries move as well, and it is not over before they talk
+        if self._talked or (moved and not self.trained):
+            self.trained = True
+            for each in cadences:
+                each.restart()
+
+    def restart_clocks(self, now_ns: int) -> None:
+        """What is silent now is silent since now: the time before cannot be judged."""
+        for cadence in self._cadences.values():
+            cadence.forget_current(now_ns / NS)
+
+    def is_silent(self, view: ProcessHistory, now_ns: int) -> bool:
+        """True if a rank is silent for longer than it ever was."""
+        return now_ns / NS - self._last_s(view) >= self._cadences[view.pid].alarm_s
+
+    def _last_s(self, view: ProcessHistory) -> float:
+        last_s = self._cadences[view.pid].last_s
+        return view.first_seen_ns / NS if last_s is None else last_s
+
+    def stall(self, ranks: Mapping[Pid, ProcessHistory], now_ns: int) -> Stall:
+        """Whether the ranks go on."""
+        silent = (
+            now_ns / NS - self._last_s(view) >= self.threshold_s(view.pid)
+            for view in ranks.values()
+        )
+        if not ranks or not all(silent):
+            return Stall.NONE
+        shows = any(self._would_show(view, now_ns) for view in ranks.values())
+        return Stall.CERTAIN if shows else Stall.UNKNOWN
+
+    def _would_show(self, view: ProcessHistory, now_ns: int) -> bool:
+        """True if progress of a silent rank would have been seen."""
+        threshold_s, lead = self.threshold_s(view.pid), view.lead
+        if lead is None or lead.burning_since_ns is None:
+            return True
+        talked = view.data_ns > lead.burning_since_ns + _PASS_NS
+        # who waits in a library that only waits would be found elsewhere when the wait ends
+        if lead.waits_in is not None or lead.waits_busily or lead.spins_in_place or talked:
+            return True
+        # A thread that burns a CPU in code that is not known looks the same while it computes, launches kernels or
+        # waits for a device. Where no byte came to or from a peer since that began, nothing could have shown
+        # progress, and silence means nothing.
+        return (now_ns - lead.burning_since_ns) / NS < threshold_s + _DOUBT_S
+
+    def threshold_s(self, pid: Pid) -> float:
+        """A silence longer than this is a stall of this rank."""
+        return self._cadences[pid].threshold_s
+
+    def learned(self, pids: Iterable[Pid]) -> bool:
+        """True once the thresholds of all these ranks rest on gaps of their own."""
+        return all(self._cadences[pid].learned for pid in pids)
+
+    @property
+    def longest_s(self) -> float:
+        """The longest healthy silence of any rank, in seconds: about a step; 0 before the first."""
+        return max((each.longest_s for each in self._cadences.values()), default=0.0)
+
+    def silence_s(self, ranks: Mapping[Pid, ProcessHistory], now_ns: int) -> float:
+        """Seconds since any of the ranks made progress; 0 if none ever did."""
+        lasts = [last for pid in ranks if (last := self._cadences[pid].last_s) is not None]
+        return now_ns / NS - max(lasts) if lasts else 0.0
+
+    def waits(self, view: ProcessHistory) -> bool:
+        """True if the lead thread sits in a call that waits for somebody."""
+        lead = view.lead
+        if lead is None:
+            return False
+        blocked = lead.sample.state is TaskState.SLEEPING or lead.waits_busily
+        return blocked and self._table.family(lead.sample.syscall) in _WAIT_FAMILIES
+
+    def observe_shares(self, ranks: Mapping[Pid, ProcessHistory]) -> None:
+        """Take one healthy pass for the search for stragglers."""
+        self._shares.observe({pid: self._wait(view) for pid, view in ranks.items()})
+
+    def _wait(self, view: ProcessHistory) -> int | None:
+        # a wait is one and the same for as long as the thread was seen to do nothing else
+        return view.lead.progress_ns if view.lead is not None and self.waits(view) else None
+
+    def note_payload(self, moved_bytes: int, period_ns: int) -> None:
+        """Take the bytes that all ranks moved between them in one pass."""
+        if self.trained and period_ns > 0:
+            self._payload_rates.append(moved_bytes * NS / period_ns)
+
+    @property
+    def slowed(self) -> bool:
+        """True while the ranks move much fewer bytes than they used to, over some ten passes."""
+        rates = list(self._payload_rates)
+        if len(rates) < 2 * _RECENT_PASSES:
+            return False
+        before, recent = rates[:-_RECENT_PASSES], rates[-_RECENT_PASSES:]
+        return sum(recent) / len(recent) < _SLOWED_SHARE * sum(before) / len(before)
+
+    def straggler(self) -> Straggler | None:
+        """The rank that the others wait for; None if nobody stands out."""
+        return self._shares.straggler()

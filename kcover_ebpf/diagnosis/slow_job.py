@@ -1,0 +1,66 @@
+"""A job that goes on, but slower than it could: a straggler among its ranks, or a link that loses packets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from kcover_ebpf.diagnosis.packet_loss import LossWatch
+from kcover_ebpf.diagnosis.process import ProcessHistory
+from kcover_ebpf.diagnosis.progress import JobProgress
+from kcover_ebpf.diagnosis.snapshot import Finding
+from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.ids import Pid
+
+_SWAPPING_PER_S = 20.0
+_STARVED_SHARE = 0.5
+
+
+def slowness(
+    pace: JobProgress, loss: LossWatch, ranks: Mapping[Pid, ProcessHistory], now_ns: int
+) -> Finding | None:
+    """SLOW with its cause; None while the job is as fast as its ranks let it."""
+    lossy = loss.lossy(now_ns, pace.slowed)
+    if lossy is not None and not _is_starved(ranks, lossy.pid):
+        where = f", most of them at rank {_rank(ranks, lossy.pid)}" if lossy.pid else ""
+        text = f"{lossy.rate_per_s:.1f} TCP retransmissions a second between ranks{where}"
+        return _slow(Cause.LINK, lossy.pid, ranks, Evidence(EvidenceKind.EDGE, text), now_ns)
+    slow = pace.straggler()
+    if slow is None:
+        return None
+    cause = Cause.SLOW_RANK
+    if ranks[slow.pid].major_fault_rate >= _SWAPPING_PER_S:
+        cause = Cause.MEMORY_PRESSURE
+    elif _is_starved(ranks, slow.pid):
+        cause = Cause.CPU_THROTTLED
+    text = (
+        f"rank {_rank(ranks, slow.pid)} waits {slow.own_wait_share:.0%} of the time, the others "
+        f"{slow.others_wait_share:.0%}: about {slow.factor:.1f} times slower"
+    )
+    found = _slow(cause, slow.pid, ranks, Evidence(EvidenceKind.PEERS, text), now_ns)
+    return replace(found, factor=slow.factor)
+
+
+def _is_starved(ranks: Mapping[Pid, ProcessHistory], pid: Pid | None) -> bool:
+    # a rank without a CPU answers late, and late answers look like losses
+    view = ranks.get(pid) if pid is not None else None
+    return view is not None and view.lead is not None and view.lead.delay_share >= _STARVED_SHARE
+
+
+def _slow(
+    cause: Cause, pid: Pid | None, ranks: Mapping[Pid, ProcessHistory], said: Evidence, now_ns: int
+) -> Finding:
+    return Finding(
+        kind=VerdictKind.SLOW,
+        cause=cause,
+        since_ns=now_ns,
+        culprit=pid,
+        rank=_rank(ranks, pid),
+        evidence=(said,),
+        victims=tuple(other for other in ranks if other != pid),
+    )
+
+
+def _rank(ranks: Mapping[Pid, ProcessHistory], pid: Pid | None) -> int | None:
+    view = ranks.get(pid) if pid is not None else None
+    return view.member.rank if view is not None and view.member else None

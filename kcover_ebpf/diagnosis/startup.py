@@ -1,0 +1,94 @@
+"""Ranks that are not there: one that never appeared, and one that the sampler does not see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kcover_ebpf.diagnosis.members import Members
+from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.progress import JobProgress
+from kcover_ebpf.diagnosis.snapshot import Finding
+from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.facts.host import Unreadable
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.settings import Policy
+
+WHY_UNREADABLE = "a call into a driver or a file system holds its memory lock"
+_MOST_RANKS = 1 << 16
+_SAMPLED_WITHIN_NS = 5 * NS
+
+
+def missing_rank(
+    members: Members, pace: JobProgress, now_ns: int, policy: Policy
+) -> Finding | None:
+    """The lowest rank that never appeared while those that did only wait; None if none is missing.
+
+    Those that their launcher started on another host are not. The evidence is time alone, which never ends a
+    job: where no launcher says how many ranks are here, it may be starting on another host.
+    """
+    ranks, world_size = members.ranks, members.expected
+    if pace.trained or world_size is None or len(members.all_ranks) != len(ranks):
+        return None
+    members_here = (view.member for view in ranks.values() if view.member)
+    absent = _absent([each.rank for each in members_here if each.rank is not None], world_size)
+    waited_s = (now_ns - pace.last_joined_ns) / NS
+    if not absent or waited_s < policy.start_grace_s:
+        return None
+    if any(_is_at_work(view, now_ns) for view in ranks.values()):
+        return None
+    text = (
+        f"{len(ranks)} of {world_size} ranks are here; "
+        f"rank {absent[0]} is not, {waited_s:.0f} s after the last one came"
+    )
+    return Finding(
+        kind=VerdictKind.HUNG,
+        cause=Cause.MISSING_RANK,
+        since_ns=pace.last_joined_ns,
+        rank=absent[0],
+        evidence=(Evidence(EvidenceKind.TIME, text),),
+        victims=tuple(ranks),
+    )
+
+
+def _absent(present: Sequence[int], count: int) -> list[int]:
+    # most launchers number the ranks of a host in one run; where they do not, none can be named
+    first = min(present, default=0) // count * count
+    here = set(range(first, first + min(count, _MOST_RANKS)))
+    return sorted(here - set(present)) if len(present) < count and here >= set(present) else []
+
+
+def _is_at_work(view: ProcessHistory, now_ns: int) -> bool:
+    lead = view.lead
+    burns = lead is not None and lead.burning_since_ns is not None and not lead.waits_busily
+    return burns or view.latest_effort(now_ns - 5 * NS) is not None
+
+
+def awaits_somebody(members: Members, pace: JobProgress) -> bool:
+    """True while a rank has not come yet and the job never trained: those who came wait for it."""
+    return len(members.all_ranks) < (members.world_size or 0) and not pace.trained
+
+
+def unsampled_rank(members: Members, now_ns: int) -> Finding | None:
+    """UNKNOWN while a rank lives of which no thread was ever sampled: what is not seen is not healthy."""
+    for view in members.ranks.values():
+        if view.lead is None and now_ns - view.first_seen_ns > _SAMPLED_WITHIN_NS:
+            rank = view.member.rank if view.member else None
+            text = (
+                f"rank {rank} (pid {view.pid}) is there, but the sampler does not see its threads"
+            )
+            evidence = (Evidence(EvidenceKind.SINK, text),)
+            return Finding(
+                VerdictKind.UNKNOWN, Cause.UNKNOWN, view.first_seen_ns, None, None, None, evidence
+            )
+    return None
+
+
+def unreadable_process(members: Members, unreadable: Mapping[Pid, Unreadable]) -> Finding | None:
+    """UNKNOWN while a process may be a rank, and nobody can read whether it is one."""
+    for pid, fact in unreadable.items():
+        view = members.views.get(pid)
+        if view is not None and view.seen is None and view.exit is None:
+            text = f"nobody can read what pid {pid} is: {WHY_UNREADABLE}"
+            evidence = (Evidence(EvidenceKind.SINK, text),)
+            return Finding(VerdictKind.UNKNOWN, Cause.UNKNOWN, fact.since_ns, evidence=evidence)
+    return None

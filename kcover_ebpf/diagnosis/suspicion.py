@@ -1,0 +1,207 @@
+"""What the sensor looks at, and how closely: suspicion, stall, and the requests for a closer look.
+
+A job is *suspicious* as soon as something is unusual: that concerns this host alone, which looks closely. It has
+*stalled* when none of its ranks here has made progress for longer than they ever went without: that is
+reported, and costs others something. A healthy job on GPUs may be suspicious for hours.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+
+from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.progress import Stall
+from kcover_ebpf.diagnosis.stacks import KnownWaits, Stack
+from kcover_ebpf.diagnosis.thread import ThreadHistory
+from kcover_ebpf.facts.host import CollectivesSeen, Inspection, InspectRequest, Unreadable
+from kcover_ebpf.ids import Pid, Tid
+
+_CALM_AFTER_NS = 30 * NS
+_CALM_UNTRAINED_NS = 12 * NS
+"""A job that never trained: its start, or none at all. The first verdicts come after 8 s of silence."""
+_LOOK_PERIOD_NS = 200_000_000
+_LOOK_EASE_NS = 80 * NS
+_LONGEST_PERIOD_NS = 20 * NS
+_LOOKS_KEPT = 48
+_EAGER_WAITS = 10
+_EAGER_NS = 60 * NS
+_BASELINE_PERIOD_NS = 10 * NS
+_BASELINE_LOOKS = 2
+_CODE_PERIODS_NS = 2 * NS, 30 * NS
+"""Shortest and longest pause before mappings are read anew: libraries are loaded while a program is young, code made
+at run time never has a name.
+"""
+_BUSY_THREADS = 4
+"""Threads of a process whose stacks are read in one pass: NCCL's network threads are one a communicator."""
+
+
+class Suspicion:
+    """How closely one job is watched."""
+
+    def __init__(self) -> None:
+        self.known = KnownWaits()
+        self.collectives: CollectivesSeen | None = None
+        """What the job's own NCCL said in this suspicion; None while it said nothing."""
+        self.unreadable: dict[Pid, Unreadable] = {}
+        """Processes that could not be read when it was tried last."""
+        self._looks: dict[tuple[Pid, Tid], deque[Inspection]] = {}
+        self._pending: dict[Pid, Stack] = {}
+        self.stall = Stall.NONE
+        """Whether the ranks here go on; they do not while one of them is held."""
+        self._suspicious_since_ns: int | None = None
+        self._began_ns: int | None = None
+        self._next_baseline_ns = 0
+
+    @property
+    def suspicious(self) -> bool:
+        """True while something may be wrong: every thread is sampled in detail. Says nothing to others."""
+        return self._suspicious_since_ns is not None
+
+    def urgent(self, now_ns: int, trained: bool) -> bool:
+        """True while the sampler should go fast: a long quiet phase is watched at the ordinary pace."""
+        since_ns = self._suspicious_since_ns
+        calm_after_ns = _CALM_AFTER_NS if trained else _CALM_UNTRAINED_NS
+        return since_ns is not None and now_ns - since_ns < calm_after_ns
+
+    @property
+    def stalled(self) -> bool:
+        """True while the ranks here certainly make no progress: worth asking others about, and telling them."""
+        return self.stall is Stall.CERTAIN
+
+    def suspect(self, wrong: bool, stall: Stall, now_ns: int) -> bool:
+        """Say once a pass whether something may be wrong, and whether the job has stalled.
+
+        True when a suspicion ended with this. What has stalled is suspicious, too.
+        """
+        self.stall = stall
+        wrong = wrong or stall is not Stall.NONE
+        if wrong:
+            if self._suspicious_since_ns is None:
+                self._suspicious_since_ns = now_ns
+            return False
+        ended = self._suspicious_since_ns is not None
+        self._suspicious_since_ns = None
+        if ended:
+            self._looks.clear()
+            self.collectives = None
+        return ended
+
+    def on_look(self, look: Inspection) -> None:
+        """Keep a closer look; one made in healthy times waits to be seen ending."""
+        self.unreadable.pop(look.pid, None)
+        self._looks.setdefault((look.pid, look.tid), deque(maxlen=_LOOKS_KEPT)).append(look)
+        if look.stack and not self.suspicious:
+            self._pending[look.pid] = look.stack
+
+    def on_progress(self, pid: Pid) -> None:
+        """A process went on: the wait it was seen in before is one that ends by itself."""
+        stack = self._pending.pop(pid, None)
+        if stack is not None:
+            self.known.learn(stack)
+
+    def forget(self, pid: Pid) -> None:
+        """A process is gone."""
+        self._pending.pop(pid, None)
+        for key in [key for key in self._looks if key[0] == pid]:
+            del self._looks[key]
+
+    def looks(self, pid: Pid, tid: int) -> Sequence[Inspection]:
+        """Closer looks at a thread, oldest first."""
+        return self._looks.get((pid, Tid(tid)), ())
+
+    def last_looks(self) -> dict[Pid, Inspection]:
+        """The last closer look at each process, of those that were looked at."""
+        return {pid: looks[-1] for (pid, _), looks in self._looks.items() if looks}
+
+    def stacks_of(self, waiting: Iterable[ProcessHistory]) -> dict[Pid, Stack]:
+        """Where each of these waits, of those that were looked at in the wait they are in now."""
+        last = self.last_looks()
+        return {
+            view.pid: last[view.pid].stack
+            for view in waiting
+            if view.pid in last
+            and view.lead is not None
+            and last[view.pid].boottime_ns >= view.lead.progress_ns
+        }
+
+    def wants(
+        self, owned: Iterable[ProcessHistory], waiting: Collection[ProcessHistory], now_ns: int
+    ) -> list[InspectRequest]:
+        """Threads to look at now: all leads while suspicious, else a few healthy waits to remember."""
+        owned = list(owned)
+        codes = [look for view in owned for look in self._burning(view, now_ns)]
+        if self.suspicious:
+            return codes + [each for view in owned if (each := self._request(view, now_ns))]
+        if now_ns < self._next_baseline_ns:
+            return codes
+        self._began_ns = now_ns if self._began_ns is None else self._began_ns
+        if self.known.count >= _EAGER_WAITS or now_ns - self._began_ns > _EAGER_NS:
+            self._next_baseline_ns = now_ns + _BASELINE_PERIOD_NS
+        fresh = [view for view in waiting if view.pid not in self._pending]
+        looks = [look for view in fresh if (look := self._request(view, now_ns)) is not None]
+        return codes + looks[:_BASELINE_LOOKS]
+
+    def _burning(self, view: ProcessHistory, now_ns: int) -> list[InspectRequest]:
+        """Threads that burn a CPU: in calm times only where the code of a process lies is read, once."""
+        burning = [each for each in view.threads.values() if each.is_unplaced]
+        if not burning:
+            return []
+        burning.sort(key=lambda each: (each is not view.lead, -each.cpu_share))
+        looks = []
+        if self._is_stale(view, now_ns):
+            unknown = (each for each in burning if view.code.at(each.sample.user_ip) is None)
+            if (first := next(unknown, None)) is not None:
+                view.code_read_ns = now_ns
+                looks.append(_code_look(view, first, wants_modules=True))
+        if self.suspicious and view.code:
+            for each in burning[:_BUSY_THREADS]:
+                since_ns = max(each.burning_since_ns or 0, each.progress_ns)
+                if now_ns - each.asked_ns >= look_period_ns(now_ns - since_ns):
+                    each.asked_ns = now_ns
+                    looks.append(_code_look(view, each))
+        return looks
+
+    @staticmethod
+    def _is_stale(view: ProcessHistory, now_ns: int) -> bool:
+        shortest_ns, longest_ns = _CODE_PERIODS_NS
+        age_ns = view.code_read_ns - view.first_seen_ns
+        period_ns = min(max(shortest_ns, age_ns // 4), longest_ns)
+        return not view.code_read_ns or now_ns - view.code_read_ns >= period_ns
+
+    def _request(self, view: ProcessHistory, now_ns: int) -> InspectRequest | None:
+        lead = view.lead
+        if lead is None or lead.burning_since_ns is not None:
+            return None
+        earlier = self._looks.get((view.pid, lead.sample.tid))
+        if earlier:
+            last_ns = earlier[-1].boottime_ns
+            since_ns = max(earlier[0].boottime_ns, lead.progress_ns)
+            if now_ns - last_ns < look_period_ns(last_ns - since_ns):
+                return None
+        return InspectRequest(
+            view.pid, lead.sample.tid, lead.sample.idle_since_ns, lead.sample.syscall
+        )
+
+
+def _code_look(
+    view: ProcessHistory, thread: ThreadHistory, *, wants_modules: bool = False
+) -> InspectRequest:
+    sample = thread.sample
+    return InspectRequest(
+        view.pid,
+        sample.tid,
+        sample.idle_since_ns,
+        burning_sp=sample.user_sp,
+        wants_modules=wants_modules,
+    )
+
+
+def look_period_ns(age_ns: int) -> int:
+    """Pause before the next look at a thread that was first and last seen in one wait so far apart.
+
+    The longer nothing changes the rarer are the looks: every pass up to 4 s, 0.8 s apart at 8 s, 5 s at
+    20 s. What must be seen to last so long is seen a tenth later. A thread that moves starts anew.
+    """
+    eased_ns = max(0, age_ns) ** 2 // _LOOK_EASE_NS
+    return min(max(_LOOK_PERIOD_NS, eased_ns), _LONGEST_PERIOD_NS)

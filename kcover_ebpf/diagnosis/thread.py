@@ -1,0 +1,303 @@
+"""One thread over time: does it move, does it spin, since when does it sit where it sits.
+
+A thread that is not sent by the sampler did not move, so the last sample stays true until the next
+one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from kcover_ebpf.diagnosis.code_map import WAITS, Code, CodeMap
+from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
+from kcover_ebpf.facts.syscalls import Family, SyscallTable
+
+BUSY_SHARE = 0.5
+"""Share of an interval on a CPU (or runnable) above which a thread is burning it."""
+MOVE_SHARE = 0.02
+"""Share of an interval on a CPU above which a thread moved (the sampler in the kernel uses the
+same).
+"""
+_POLLS_FOR_SPIN = 2
+_WINDOW = 16
+_ENOUGH_TO_TELL = 8
+_LONGEST_PASS_NS = 1_000_000_000
+_RAN_NS = 5_000_000
+"""Registers are those of the last entry into the kernel: a thread that did not run shows the old ones."""
+_LOOP_VALUES = 0.4
+_ENOUGH_IN_A_ROW = 5
+"""Looks in a row that found a thread in the code of a library that waits. One that launches kernels half of
+the time is found so once in 32 looks, and then for a moment: the silence of a stall is longer.
+"""
+_FRESH_NS = 500_000_000
+"""Code words that were read later than this after a sample say nothing about it."""
+_SIGNS = 8
+_WORK_SHARE = 0.1
+"""Heartbeats and stores need a hundredth of a CPU."""
+_NAPS_PER_S = 50
+"""More voluntary switches a second out of a sleep: it sleeps for milliseconds and asks again."""
+_NAP_CPU_NS = 100_000
+"""CPU between two naps at most: who only asks needs 10 to 50 us, in Python too; more is work between waits."""
+_HELD = (TaskState.STOPPED, TaskState.FROZEN, TaskState.TRACED)
+
+
+@dataclass(frozen=True, slots=True)
+class _RegisterSample:
+    boottime_ns: int
+    calls_nothing: bool
+    """In user space, or runnable there."""
+    spin_call: bool
+    """As `asks_again` says."""
+    registers: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class ThreadHistory:
+    """The last sample of a thread and what the samples before it add up to."""
+
+    sample: ThreadSample
+    progress_ns: int = 0
+    """Last time it was seen to do something else than before; 0 before the first time."""
+    burning_since_ns: int | None = None
+    """Start of the present uninterrupted use of a CPU; None while it sleeps."""
+    burn_cpu_ns: int = 0
+    """CPU time when that began."""
+    burn_delay_ns: int = 0
+    """Run delay when that began."""
+    burnt_until_ns: int = 0
+    """End of its last uninterrupted use of a CPU, late by at most a pass; 0 before the first.
+    No wait is older: the kernel's own mark of it is as early as that use began.
+    """
+    delay_share: float = 0.0
+    """Share of the last interval in which it wanted a CPU and got none."""
+    glimpses: deque[_RegisterSample] = field(default_factory=lambda: deque(maxlen=_WINDOW))
+    cpu_share: float = 0.0
+    """Share of the last interval that it spent on a CPU."""
+    naps_since_ns: int | None = None
+    """Since when it sleeps for milliseconds again and again; None while it does not."""
+    signs: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_SIGNS))
+    """(boottime, its CPU time) of the last passes that saw progress."""
+    proxy: bool = False
+    """It was seen burning a CPU for the collective library: it moves data for the device."""
+    asked_ns: int = 0
+    """When its stack was asked for last while it burned; 0 before."""
+    _code: Code | None = None
+    """Where it burned last, as far as that is known: never `PLUMBING`."""
+    _in_a_row: int = 0
+    """Looks in a row that found it waiting, or working, in its burn."""
+    _unplaced: bool = False
+    """The last look found it burning where only its stack tells for whom."""
+
+    def observe(
+        self, sample: ThreadSample, table: SyscallTable, code: CodeMap | None = None
+    ) -> bool:
+        """Take the next sample; True if the thread made progress since the one before.
+
+        `code` tells a burn that waits from one that works; a change between the two is progress.
+        """
+        progressed = self._observe(sample, table, code)
+        if progressed:
+            self.signs.append((sample.boottime_ns, sample.cpu_ns))
+        return progressed
+
+    def works_since(self, boottime_ns: int) -> bool:
+        """True if it made progress again and again since then, and used a CPU for more than a heartbeat."""
+        if len(self.signs) < _SIGNS or self.signs[0][0] <= boottime_ns or self.proxy:
+            return False
+        (began_ns, began_cpu_ns), (ended_ns, ended_cpu_ns) = self.signs[0], self.signs[-1]
+        return ended_cpu_ns - began_cpu_ns >= _WORK_SHARE * (ended_ns - began_ns)
+
+    def _observe(self, sample: ThreadSample, table: SyscallTable, code: CodeMap | None) -> bool:
+        before, self.sample = self.sample, sample
+        self._unplaced = False
+        if sample.start_ns != before.start_ns:
+            self.progress_ns, self.burning_since_ns = sample.boottime_ns, None
+            self.naps_since_ns, self._code = None, None
+            self.glimpses.clear()
+            return True
+        share = self.cpu_share = cpu_share(before, sample)
+        wanted = 1.0 if _starved(before, sample) else busy_share(before, sample)
+        busy = share >= BUSY_SHARE or (sample.state is TaskState.RUNNING and wanted >= BUSY_SHARE)
+        busy = busy and sample.state not in _HELD
+        self.delay_share = wanted - share
+        was_burning = self.burning_since_ns is not None
+        if not busy:
+            self.burning_since_ns, self._code = None, None
+            if was_burning:
+                # it sleeps where it was caught burning, perhaps, and still did something else before
+                self.burnt_until_ns = _left_cpu_ns(before, sample)
+                self.progress_ns = max(self.progress_ns, self.burnt_until_ns)
+        elif self.burning_since_ns is None:
+            self.burning_since_ns = before.boottime_ns
+            self.burn_cpu_ns, self.burn_delay_ns = before.cpu_ns, before.run_delay_ns
+        if sample.cpu_ns - before.cpu_ns >= _RAN_NS:
+            self.glimpses.append(_glimpse(sample, table))
+            if busy and self._place(code.at(sample.user_ip) if code else None):
+                return True
+        was_napping = self._nap(before, sample, table)
+        moved = site(sample) != site(before) or share >= MOVE_SHARE
+        progressed = moved and not (busy and was_burning) and not was_napping
+        if progressed and not is_tick(before, sample, share):
+            self.progress_ns = sample.boottime_ns
+            return True
+        return was_burning and not busy
+
+    def on_stack(self, code: Code | None, at_ns: int) -> bool:
+        """Take whose code a burning thread was called from; True if that is progress."""
+        fresh = at_ns - self.sample.boottime_ns <= _FRESH_NS
+        if not self._unplaced or not fresh or self.burning_since_ns is None:
+            return False
+        return self._place(code)
+
+    def _place(self, code: Code | None) -> bool:
+        self._unplaced = code is None or code is Code.PLUMBING
+        if code is None or code is Code.PLUMBING:
+            return False
+        self.proxy |= code is Code.COLLECTIVE
+        changed = self._code is not None and (code in WAITS) != (self._code in WAITS)
+        self._in_a_row = 1 if changed or self._code is None else self._in_a_row + 1
+        self._code = code
+        if changed:
+            self.progress_ns = self.sample.boottime_ns
+        return changed
+
+    def _nap(self, before: ThreadSample, after: ThreadSample, table: SyscallTable) -> bool:
+        """Note whether it naps; True if it did before as well, so that it only asks again."""
+        was_napping = self.naps_since_ns is not None
+        count = after.voluntary_count - before.voluntary_count
+        often = count * 1_000_000_000 >= _NAPS_PER_S * (after.boottime_ns - before.boottime_ns)
+        cheap = after.cpu_ns - before.cpu_ns <= count * _NAP_CPU_NS
+        calls = {table.family(each.syscall) for each in (before, after)}
+        if often and cheap and Family.SLEEP in calls and calls <= {Family.SLEEP, Family.NONE}:
+            self.naps_since_ns = before.boottime_ns if not was_napping else self.naps_since_ns
+        else:
+            self.naps_since_ns = None
+        return was_napping and self.naps_since_ns is not None
+
+    @property
+    def waits_in(self) -> Code | None:
+        """The kind of library that it spins in, waiting; None while it does not burn, works, or was seen too seldom."""
+        settled = self.burning_since_ns is not None and self._in_a_row >= _ENOUGH_IN_A_ROW
+        return self._code if settled and self._code in WAITS else None
+
+    @property
+    def burns_alike_ns(self) -> int | None:
+        """Since when it burns a CPU without any sign of progress; None while it sleeps."""
+        since_ns = self.burning_since_ns
+        return None if since_ns is None else max(since_ns, self.progress_ns)
+
+    @property
+    def is_unplaced(self) -> bool:
+        """True while only its stack can tell for whom it burns a CPU."""
+        return self.burning_since_ns is not None and self._unplaced
+
+    @property
+    def waits_busily(self) -> bool:
+        """It burns a CPU in calls that only ask again: the way MPI waits for its peers."""
+        burning = self._burning()
+        asked = sum(each.spin_call for each in burning)
+        others = sum(not each.spin_call and not each.calls_nothing for each in burning)
+        return (
+            len(burning) >= 3 and asked >= max(_POLLS_FOR_SPIN, len(burning) // 5) and others == 0
+        )
+
+    @property
+    def seen_too_seldom(self) -> bool:
+        """True while it burns a CPU and too few looks found it running to tell what for."""
+        is_burning = self.burning_since_ns is not None
+        return is_burning and not self.waits_busily and len(self._burning()) < _ENOUGH_TO_TELL
+
+    @property
+    def spins_in_place(self) -> bool:
+        """True when a burning thread was seen often enough and its registers took only a few values.
+
+        Code that computes counts and points: its registers differ at every look. A loop that waits
+        for nothing comes back to the same few (measured: 3 values in 24 looks against 24,
+        docs/decisions/0003).
+        """
+        burning = [each for each in self._burning() if each.calls_nothing]
+        values = {each.registers for each in burning}
+        return len(burning) >= _ENOUGH_TO_TELL and len(values) <= _LOOP_VALUES * len(burning)
+
+    def _burning(self) -> list[_RegisterSample]:
+        since_ns = self.burning_since_ns
+        if since_ns is None:
+            return []
+        return [each for each in self.glimpses if each.boottime_ns > since_ns]
+
+
+def _starved(before: ThreadSample, after: ThreadSample) -> bool:
+    """It was ready to run all the time between two samples, and never did.
+
+    The kernel counts the wait for a CPU when it ends, so nothing shows it before.
+    """
+    ready = before.state is after.state is TaskState.RUNNING
+    return ready and (before.cpu_ns, before.run_delay_ns) == (after.cpu_ns, after.run_delay_ns)
+
+
+def _left_cpu_ns(before: ThreadSample, after: ThreadSample) -> int:
+    # what it used since the pass before, it used at once: it was burning
+    used_ns = after.cpu_ns - before.cpu_ns + after.run_delay_ns - before.run_delay_ns
+    return min(before.boottime_ns + max(0, used_ns), after.boottime_ns)
+
+
+def is_tick(before: ThreadSample, after: ThreadSample, share: float) -> bool:
+    """True when the thread only woke from a timed wait to wait again at the same place.
+
+    Caught on a CPU in between, or with its arguments at a new address, its site differs; the tiny
+    use of CPU gives it away.
+    """
+    if share >= MOVE_SHARE / 4:
+        return False
+    same_place = (before.syscall, before.user_sp) == (after.syscall, after.user_sp)
+    return same_place or NO_SYSCALL in (before.syscall, after.syscall)
+
+
+def site(sample: ThreadSample) -> tuple[int, int, int]:
+    """Where a thread waits: the call, its first argument (0 outside a call) and the user stack pointer."""
+    argument = 0 if sample.syscall == NO_SYSCALL else sample.args[0]
+    return sample.syscall, argument, sample.user_sp
+
+
+def cpu_share(before: ThreadSample, after: ThreadSample) -> float:
+    """Share of the time between two samples that the thread spent on a CPU."""
+    return (after.cpu_ns - before.cpu_ns) / _interval_ns(before, after)
+
+
+def busy_share(before: ThreadSample, after: ThreadSample) -> float:
+    """Like `cpu_share`, counting the time it wanted a CPU and got none."""
+    wanted_ns = after.cpu_ns - before.cpu_ns + after.run_delay_ns - before.run_delay_ns
+    return wanted_ns / _interval_ns(before, after)
+
+
+def _interval_ns(before: ThreadSample, after: ThreadSample) -> int:
+    # a thread at rest is not sent: what it used, it used in the last pass
+    return min(_LONGEST_PASS_NS, max(1, after.boottime_ns - before.boottime_ns))
+
+
+def asks_again(sample: ThreadSample, table: SyscallTable) -> bool:
+    """True in sched_yield, or in a poll with time-out 0: the calls of a busy waiter."""
+    family = table.family(sample.syscall)
+    return family is Family.YIELD or (family is Family.POLL and poll_timeout_ms(sample, table) == 0)
+
+
+def _glimpse(sample: ThreadSample, table: SyscallTable) -> _RegisterSample:
+    return _RegisterSample(
+        boottime_ns=sample.boottime_ns,
+        calls_nothing=sample.syscall == NO_SYSCALL,
+        spin_call=asks_again(sample, table),
+        registers=(sample.user_sp, *sample.args),
+    )
+
+
+def poll_timeout_ms(sample: ThreadSample, table: SyscallTable) -> int | None:
+    """Time-out of a poll or epoll_wait that carries it by value: milliseconds, -1 for none; None if by pointer."""
+    name = table.name(sample.syscall)
+    raw = {"poll": sample.args[2], "epoll_wait": sample.args[3], "epoll_pwait": sample.args[3]}.get(
+        name
+    )
+    if raw is None:
+        return None
+    value = raw & 0xFFFFFFFF
+    return value - (1 << 32) if value & 0x80000000 else value

@@ -1,0 +1,137 @@
+"""From findings to verdicts: what holds is told, once; what ends is followed by WORKING.
+
+Times leave the boottime clock here: a verdict speaks unix seconds.
+"""
+
+from __future__ import annotations
+
+from kcover_ebpf.diagnosis.job import Job
+from kcover_ebpf.diagnosis.process import NS
+from kcover_ebpf.diagnosis.snapshot import Finding
+from kcover_ebpf.diagnosis.verdict import Cause, Culprit, EvidenceKind, Verdict, VerdictKind
+from kcover_ebpf.diagnosis.wait_table import gives_up_after_s, unobserved, wait_rows
+
+_HOLD_NS = 200_000_000
+_ORDINARY_HOLD_NS = 1 * NS
+_QUIET_HOLD_NS = 3 * NS
+
+
+class Tracker:
+    """The verdict of one job over time."""
+
+    def __init__(self, name: str, host: str) -> None:
+        self._name, self._host = name, host
+        self._told: Verdict | None = None
+        self._latest: Verdict | None = None
+        self._candidate: Finding | None = None
+        self._candidate_since_ns = 0
+        self._open: Finding | None = None
+        self._incident = ""
+        self._count = 0
+
+    @property
+    def current(self) -> Verdict | None:
+        """The verdict told last; None before the first."""
+        return self._told
+
+    @property
+    def latest(self) -> Verdict | None:
+        """The fault that holds now, with the evidence of the last pass; None while there is none."""
+        return self._latest
+
+    def update(self, job: Job, unix_offset_s: float) -> Verdict | None:
+        """The new verdict if it changed; None otherwise. `unix_offset_s`: unix time minus boottime."""
+        finding = job.finding()
+        self._latest = None
+        if finding is None:
+            self._candidate = None
+            return None
+        if self._candidate is None or not _alike(self._candidate, finding):
+            self._candidate_since_ns = job.now_ns
+        self._candidate = finding
+        if not self._holds(finding, job.now_ns):
+            return None
+        told = self._told
+        if told is not None and finding.kind is VerdictKind.WORKING and told.cause is finding.cause:
+            # nothing new, and nothing to decide: the usual case, which must cost nothing
+            return None
+        verdict = self._verdict(finding, job, unix_offset_s)
+        if finding.kind.is_fault:
+            self._latest = verdict
+        if verdict.same_as(told):
+            return None
+        self._told = verdict
+        return verdict
+
+    def snapshot(self, job: Job, unix_offset_s: float, finding: Finding | None = None) -> Verdict:
+        """The verdict as of now, without waiting for it to hold; UNKNOWN while the job cannot be judged.
+
+        `finding` replaces what the job itself would say.
+        """
+        found = finding or job.finding() or Finding(VerdictKind.UNKNOWN, Cause.UNKNOWN, job.now_ns)
+        return self._verdict(found, job, unix_offset_s)
+
+    def _holds(self, finding: Finding, now_ns: int) -> bool:
+        if any(each.kind is EvidenceKind.EVENT for each in finding.evidence):
+            return True
+        held_ns = now_ns - self._candidate_since_ns
+        if finding.kind is VerdictKind.SLOW:
+            return held_ns >= _QUIET_HOLD_NS
+        if finding.kind is not VerdictKind.WORKING:
+            return held_ns >= _HOLD_NS
+        if self._told is None:
+            return True
+        # a fault that ends is told once it is over for good, a start or an end when it stays so for a moment
+        ordinary = finding.cause in (Cause.TRAINING, Cause.STARTING, Cause.ENDING)
+        return held_ns >= (_ORDINARY_HOLD_NS if ordinary and self._open is None else _QUIET_HOLD_NS)
+
+    def _verdict(self, finding: Finding, job: Job, unix_offset_s: float) -> Verdict:
+        if finding.kind is VerdictKind.WORKING:
+            self._open, self._incident = None, ""
+        elif self._open is None or not _alike(self._open, finding):
+            # one trouble keeps its name while it is told better: a hang that ends in a crash is one
+            # incident
+            if self._open is None:
+                self._count += 1
+                self._incident = f"{self._name}-{self._count}"
+            self._open = finding
+        by_pid = {pid: view.member.rank for pid, view in job.members.views.items() if view.member}
+        victims = tuple(rank for pid in finding.victims if (rank := by_pid.get(pid)) is not None)
+        since_s = finding.since_ns / NS + unix_offset_s
+        gives_up_s = gives_up_after_s(job) if finding.kind.is_fault else None
+        return Verdict(
+            job=self._name,
+            incident=self._incident,
+            kind=finding.kind,
+            cause=finding.cause,
+            time_s=job.now_ns / NS + unix_offset_s,
+            since_s=since_s,
+            culprit=self._culprit(finding),
+            evidence=finding.evidence,
+            victims=tuple(sorted(set(victims))),
+            deadline_s=None if gives_up_s is None else since_s + gives_up_s,
+            unobserved=unobserved(job),
+            waits=wait_rows(job, finding),
+            factor=finding.factor,
+        )
+
+    def _culprit(self, finding: Finding) -> Culprit | None:
+        if finding.culprit is None and finding.rank is None and finding.device is None:
+            return None
+        return Culprit(
+            rank=finding.rank,
+            pid=finding.culprit,
+            tid=finding.tid,
+            host=finding.host or self._host,
+            device=finding.device,
+            or_rank=finding.or_rank,
+        )
+
+
+def _alike(one: Finding, other: Finding) -> bool:
+    return (one.kind, one.cause, one.culprit, one.rank) == (
+        other.kind,
+        other.cause,
+        other.culprit,
+        other.rank,
+    )

@@ -1,0 +1,125 @@
+"""What the connections of one process carry: the data of the training, or heartbeats; and when each broke.
+
+A connection carries payload if it moved more than heartbeats in healthy passes while the job trained.
+A store that is asked once a second moves some 60 bytes a second, NCCL's RAS about 130 both ways: neither says
+how far a rank has come.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from kcover_ebpf.facts.kernel import SocketSample
+from kcover_ebpf.ids import Inode
+
+_NS = 1_000_000_000
+PAYLOAD_RATE = 256
+"""Bytes a second, both ways, from which on a connection carries more than heartbeats: twice the largest of them."""
+_LIFE_BYTES = 64 * 1024
+"""What a start-up exchanges over one connection stays below this."""
+TRANSFER_RATE = 16 * 1024
+"""Bytes a second above which a connection is at work: less is a question, or telemetry."""
+_RTO_MIN_NS = 200_000_000
+"""The first repetition comes after this at the earliest (kernel: TCP_RTO_MIN), each later one after twice the pause."""
+_HABIT_PASSES = 2
+_MOST_REMOTES = 256
+"""Addresses remembered; a process that talks to more of them has no habits worth knowing."""
+
+
+@dataclass(slots=True)
+class _Link:
+    inode: Inode
+    remote: tuple[str, int]
+    talk_passes: int = 0
+    """Healthy passes in which anything moved; counted up to a habit."""
+    payload_passes: int = 0
+    through_ns: int = 0
+    """Last pass at which a byte was seen to get through; 0: never."""
+    transfer_ns: int = 0
+    """Begin of the last pass in which it moved at `TRANSFER_RATE`; 0: never."""
+    broken_ns: int = 0
+    """Since when it repeats itself without an answer; 0: it does not."""
+
+
+class Traffic:
+    """The connections of one process over time, by descriptor; times are boottime nanoseconds."""
+
+    def __init__(self) -> None:
+        self._links: dict[int, _Link] = {}
+        self._moved: dict[int, int] = {}
+        self._remotes: Counter[tuple[str, int]] = Counter()
+        self.learned_passes = 0
+        """Healthy passes of the training that were seen."""
+
+    def observe(self, before: SocketSample | None, sample: SocketSample) -> int:
+        """Take a sample; returns the payload bytes moved since `before`: 0 for a new connection, and for heartbeats."""
+        link = self._links.get(sample.fd)
+        if link is None or before is None or link.inode != sample.inode:
+            link = self._links[sample.fd] = _Link(sample.inode, sample.remote)
+            before = sample
+        sent = sample.acked_bytes - before.acked_bytes
+        moved = max(0, sent + sample.received_bytes - before.received_bytes)
+        if moved > 0:
+            link.through_ns, link.broken_ns = sample.boottime_ns, 0
+            self._moved[sample.fd] = self._moved.get(sample.fd, 0) + moved
+        if not (sample.backoff and (sample.unacked_bytes or sample.unsent_bytes)):
+            link.broken_ns = 0
+        elif not link.broken_ns:
+            pauses_ns = _RTO_MIN_NS * ((1 << min(sample.backoff, 16)) - 1)
+            link.broken_ns = max(link.through_ns, sample.boottime_ns - pauses_ns)
+        # a connection at rest is not sent: what it moved, it moved in the last pass, a second or less
+        return moved if moved >= PAYLOAD_RATE else 0
+
+    def end_pass(self, now_ns: int, period_ns: int, *, healthy: bool) -> None:
+        """Close a pass; `healthy`: the job trains and nothing is suspicious, so that habits can be learned."""
+        began_ns, period_ns = now_ns - period_ns, max(period_ns, _NS)
+        for fd, moved in self._moved.items():
+            link = self._links[fd]
+            if moved * _NS >= TRANSFER_RATE * period_ns:
+                link.transfer_ns = began_ns
+            if healthy:
+                link.payload_passes += moved * _NS >= PAYLOAD_RATE * period_ns
+                self._note_talk(link)
+        self.learned_passes += healthy
+        self._moved.clear()
+
+    def _note_talk(self, link: _Link) -> None:
+        if link.talk_passes < _HABIT_PASSES and len(self._remotes) < _MOST_REMOTES:
+            link.talk_passes += 1
+            self._remotes[link.remote] += 1
+
+    def tell(self, fd: int, passes: int) -> None:
+        """Take somebody else's word that a connection carried payload in so many healthy passes."""
+        self._links[fd].payload_passes = passes
+        self.learned_passes = max(self.learned_passes, passes)
+
+    def payload_passes(self, sample: SocketSample) -> int:
+        """Healthy passes in which this connection carried payload."""
+        link = self._link(sample)
+        return link.payload_passes if link is not None else 0
+
+    def broken_ns(self, sample: SocketSample) -> int:
+        """Since when this connection repeats itself without an answer; 0 if it does not."""
+        link = self._link(sample)
+        return link.broken_ns if link is not None else 0
+
+    def transfer_ns(self, sample: SocketSample) -> int:
+        """When the last pass began in which this connection was at work; 0 if it never was."""
+        link = self._link(sample)
+        return link.transfer_ns if link is not None else 0
+
+    def is_habit(self, sample: SocketSample) -> bool:
+        """True if the process talked to this address all along, while it trained: that explains no wait."""
+        return self._remotes[sample.remote] >= _HABIT_PASSES
+
+    def _link(self, sample: SocketSample) -> _Link | None:
+        link = self._links.get(sample.fd)
+        return link if link is not None and link.inode == sample.inode else None
+
+
+def carried_all_its_life(sample: SocketSample, start_ns: int) -> bool:
+    """True for payload by what a connection moved since its process began, at the boottime `start_ns`."""
+    total = sample.acked_bytes + sample.received_bytes
+    age_ns = sample.boottime_ns - start_ns
+    return total >= _LIFE_BYTES and total * _NS >= PAYLOAD_RATE * age_ns

@@ -1,0 +1,279 @@
+"""What is said about a job: the vocabulary of verdicts, causes and evidence, and which evidence is independent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+
+class VerdictKind(Enum):
+    """The verdicts (docs/concepts.md explains each)."""
+
+    HUNG = "HUNG"
+    DEADLOCK = "DEADLOCK"
+    LOST_LINK = "LOST_LINK"
+    DEVICE_FAULT = "DEVICE_FAULT"
+    CRASHED = "CRASHED"
+    SLOW = "SLOW"
+    WORKING = "WORKING"
+    UNKNOWN = "UNKNOWN"
+
+    @property
+    def is_fault(self) -> bool:
+        """True for the verdicts after which a job does not go on by itself."""
+        return self in (
+            VerdictKind.HUNG,
+            VerdictKind.DEADLOCK,
+            VerdictKind.LOST_LINK,
+            VerdictKind.DEVICE_FAULT,
+            VerdictKind.CRASHED,
+        )
+
+    @property
+    def is_trouble(self) -> bool:
+        """True for the verdicts that are told as an incident: faults, and a slow rank."""
+        return self.is_fault or self is VerdictKind.SLOW
+
+
+class Cause(Enum):
+    """Why; a closed list, the value is the text used in JSON, metrics and CRDs."""
+
+    # announced
+    EXITED = "exited"
+    KILLED = "killed"
+    OOM_KILLED = "oom_killed"
+    ABORTED = "aborted"
+    SEGFAULT = "segfault"
+    LEFT_EARLY = "left_early"
+    DEVICE = "device"
+    # a culprit that does nothing
+    STOPPED = "stopped"
+    FROZEN = "frozen"
+    BLOCKED_LOCK = "blocked_lock"
+    BLOCKED_SLEEP = "blocked_sleep"
+    BLOCKED_READ = "blocked_read"
+    BLOCKED_UNKNOWN = "blocked_unknown"
+    SPINNING = "spinning"
+    STORAGE = "storage"
+    DRIVER_STUCK = "driver_stuck"
+    LOADER_STUCK = "loader_stuck"
+    LOADER_DIED = "loader_died"
+    MISSING_RANK = "missing_rank"
+    # between ranks
+    LINK = "link"
+    PEER_GONE = "peer_gone"
+    COLLECTIVE_MISMATCH = "collective_mismatch"
+    WAIT_CYCLE = "wait_cycle"
+    NOT_IN_COLLECTIVE = "not_in_collective"
+    COLLECTIVE_STUCK = "collective_stuck"
+    COLLECTIVE_FAILED = "collective_failed"
+    DEVICE_WAIT = "device_wait"
+    # slow
+    CPU_THROTTLED = "cpu_throttled"
+    MEMORY_PRESSURE = "memory_pressure"
+    SLOW_RANK = "slow_rank"
+    # legitimate quiet phases
+    TRAINING = "training"
+    CHECKPOINT = "checkpoint"
+    COMPUTING = "computing"
+    LOADING = "loading"
+    STARTING = "starting"
+    WAITING_FOR_USER = "waiting_for_user"
+    SLEEPING = "sleeping"
+    DEBUGGER = "debugger"
+    SUSPENDED = "suspended"
+    ENDING = "ending"
+    UNKNOWN = "unknown"
+
+
+_STUCK = frozenset(
+    {
+        Cause.STOPPED,
+        Cause.FROZEN,
+        Cause.BLOCKED_LOCK,
+        Cause.BLOCKED_SLEEP,
+        Cause.BLOCKED_READ,
+        Cause.BLOCKED_UNKNOWN,
+        Cause.SPINNING,
+        Cause.STORAGE,
+        Cause.DRIVER_STUCK,
+        Cause.LOADER_STUCK,
+        Cause.LOADER_DIED,
+        Cause.LEFT_EARLY,
+        Cause.MISSING_RANK,
+        Cause.PEER_GONE,
+        Cause.WAIT_CYCLE,
+        Cause.NOT_IN_COLLECTIVE,
+        Cause.COLLECTIVE_FAILED,
+        Cause.COLLECTIVE_STUCK,
+        Cause.DEVICE_WAIT,
+        Cause.KILLED,
+        Cause.UNKNOWN,
+    }
+)
+_DIED = frozenset(
+    {
+        Cause.EXITED,
+        Cause.KILLED,
+        Cause.OOM_KILLED,
+        Cause.ABORTED,
+        Cause.SEGFAULT,
+        Cause.LEFT_EARLY,
+        Cause.LOADER_DIED,
+        Cause.COLLECTIVE_MISMATCH,
+        Cause.UNKNOWN,
+    }
+)
+_SLOWED = frozenset({Cause.SLOW_RANK, Cause.CPU_THROTTLED, Cause.MEMORY_PRESSURE, Cause.LINK})
+_QUIET = frozenset(
+    {
+        Cause.TRAINING,
+        Cause.CHECKPOINT,
+        Cause.COMPUTING,
+        Cause.LOADING,
+        Cause.STARTING,
+        Cause.WAITING_FOR_USER,
+        Cause.SLEEPING,
+        Cause.DEBUGGER,
+        Cause.SUSPENDED,
+        Cause.ENDING,
+    }
+)
+CAUSES: Mapping[VerdictKind, frozenset[Cause]] = {
+    VerdictKind.HUNG: _STUCK,
+    VerdictKind.DEADLOCK: frozenset({Cause.COLLECTIVE_MISMATCH}),
+    VerdictKind.LOST_LINK: frozenset({Cause.LINK}),
+    VerdictKind.DEVICE_FAULT: frozenset({Cause.DEVICE}),
+    VerdictKind.CRASHED: _DIED,
+    VerdictKind.SLOW: _SLOWED,
+    VerdictKind.WORKING: _QUIET,
+    VerdictKind.UNKNOWN: _STUCK
+    | {Cause.COLLECTIVE_MISMATCH, Cause.CPU_THROTTLED}
+    | {Cause.COMPUTING, Cause.LOADING, Cause.CHECKPOINT},
+}
+"""Every pair of verdict and cause that there is: metrics have them from the start, and no judgement makes another.
+
+What is UNKNOWN has the cause of what it may be (a process alone, or one of a job that was seen only once).
+"""
+
+
+class EvidenceKind(Enum):
+    """Ways of knowing; `suffices` says which of them together may end a job."""
+
+    EVENT = "event"
+    """The kernel announced it: exit, signal, out of memory."""
+    TIME = "time"
+    """No progress for longer than this job ever was silent while healthy."""
+    SINK = "sink"
+    """Where the thread at the end of the wait chain is, and for how long."""
+    STATE = "state"
+    """A state that nobody in the job can end: stopped or frozen alone, a sleep without end, a circle of
+    locks, storage that answers nobody.
+    """
+    EDGE = "edge"
+    """Bytes, queues and times of connections between processes."""
+    STACK = "stack"
+    """Where code waits, compared with the other ranks and with healthy times."""
+    PEERS = "peers"
+    """All other ranks wait."""
+    COLLECTIVE = "collective"
+    """How many operations each rank launched, by the job's own NCCL."""
+
+
+_ONE_CLOCK = frozenset({EvidenceKind.TIME, EvidenceKind.SINK, EvidenceKind.PEERS})
+
+
+def independent_kinds(kinds: Iterable[EvidenceKind]) -> frozenset[EvidenceKind]:
+    """The kinds that are independent by construction.
+
+    "Longer than ever before", "asleep or busy for so long" and "all peers wait" read one clock: a
+    healthy long step shows all three. They count once, as `TIME`.
+    """
+    return frozenset(EvidenceKind.TIME if each in _ONE_CLOCK else each for each in kinds)
+
+
+def suffices(kinds: Iterable[EvidenceKind]) -> bool:
+    """True if evidence of these kinds may end a job: an announcement, or two independent kinds."""
+    independent = independent_kinds(kinds)
+    return EvidenceKind.EVENT in independent or len(independent) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One observation that supports a verdict, as a sentence a human can check."""
+
+    kind: EvidenceKind
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """Who; every field is None where it is not known."""
+
+    rank: int | None = None
+    pid: int | None = None
+    tid: int | None = None
+    host: str | None = None
+    pod: str | None = None
+    node: str | None = None
+    device: str | None = None
+    or_rank: int | None = None
+    """The rank at the other end, where the fault lies between two and either may be it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitRow:
+    """One thread of interest in a verdict's table: who waits where, since when."""
+
+    rank: int | None
+    pid: int
+    tid: int
+    comm: str
+    role: str
+    """rank, loader, launcher, compiler, helper."""
+    wait: str
+    """The call decoded for people, like "futex(untimed) in futex_wait_queue" or "running"."""
+    since_s: float
+    """Seconds in it."""
+    note: str = ""
+    """culprit, victim, or empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is known about one job at one moment; `time_s` and `since_s` are unix seconds."""
+
+    job: str
+    incident: str
+    """Stable while the same trouble lasts; empty for WORKING without an incident."""
+    kind: VerdictKind
+    cause: Cause
+    time_s: float
+    since_s: float
+    """When the trouble (or the quiet phase) began."""
+    culprit: Culprit | None = None
+    evidence: tuple[Evidence, ...] = ()
+    victims: tuple[int, ...] = ()
+    deadline_s: float | None = None
+    """When the framework itself would have given up (unix seconds); None when unknown."""
+    unobserved: tuple[str, ...] = ()
+    """What could not be seen and might change the verdict."""
+    waits: tuple[WaitRow, ...] = ()
+    factor: float | None = None
+    """SLOW only: how many times slower than its peers."""
+
+    def same_as(self, other: Verdict | None) -> bool:
+        """True when a reader would learn nothing new: verdict, culprit rank, process and cause are equal."""
+        if other is None:
+            return False
+        return (self.kind, self.cause, self.incident, _who(self)) == (
+            other.kind,
+            other.cause,
+            other.incident,
+            _who(other),
+        )
+
+
+def _who(verdict: Verdict) -> tuple[int | None, int | None] | None:
+    return None if verdict.culprit is None else (verdict.culprit.rank, verdict.culprit.pid)

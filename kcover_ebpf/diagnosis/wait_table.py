@@ -1,0 +1,106 @@
+"""The wait table of a verdict: which thread of which rank sits where, since when."""
+
+from __future__ import annotations
+
+from kcover_ebpf.diagnosis import nccl
+from kcover_ebpf.diagnosis.job import Job
+from kcover_ebpf.diagnosis.process import NS
+from kcover_ebpf.diagnosis.process_state import ProcessState
+from kcover_ebpf.diagnosis.roles import Role
+from kcover_ebpf.diagnosis.snapshot import Finding
+from kcover_ebpf.diagnosis.startup import WHY_UNREADABLE
+from kcover_ebpf.diagnosis.verdict import VerdictKind, WaitRow
+
+# seconds after which the framework gives up by itself, by a module on the stacks of its ranks; the
+# defaults of torch.distributed (NCCL 600 s, all other backends 1,800 s) and of jax.distributed's
+# heartbeat
+_GIVES_UP_S = (("libnccl", 600.0), ("libtorch", 1800.0), ("jaxlib", 100.0), ("libjax", 100.0))
+
+
+_NOTES = {VerdictKind.SLOW: "slow", VerdictKind.UNKNOWN: "unclear"}
+
+
+def wait_rows(job: Job, finding: Finding) -> tuple[WaitRow, ...]:
+    """One row per rank, and one for each child that a rank waits for; ranks in order."""
+    picture = job.picture()
+    rows = []
+    for pid, standing in picture.standings.items():
+        view = job.members.views[pid]
+        member = view.member
+        if member is None or member.role not in (Role.RANK, Role.LOADER):
+            continue
+        if view.exit is not None and member.rank is None:
+            continue
+        if member.role is Role.LOADER and pid not in _explaining(finding, job):
+            continue
+        rows.append(_row(job, standing, finding))
+    return tuple(
+        sorted(rows, key=lambda row: (row.rank is None, row.rank or 0, row.role != "rank"))
+    )
+
+
+def _explaining(finding: Finding, job: Job) -> set[int]:
+    if finding.tid is None or finding.culprit is None:
+        return set()
+    return {
+        pid
+        for pid, view in job.members.views.items()
+        if finding.tid in view.threads or pid == finding.tid
+    }
+
+
+def _row(job: Job, standing: ProcessState, finding: Finding) -> WaitRow:
+    view = job.members.views[standing.pid]
+    lead = view.lead
+    role = view.member.role.value if view.member else "helper"
+    note = ""
+    if standing.pid == finding.culprit:
+        note = _NOTES.get(finding.kind, "culprit")
+    elif standing.pid in finding.victims:
+        note = "victim"
+    comm = lead.sample.comm if lead else (view.seen.comm if view.seen else "?")
+    return WaitRow(
+        rank=standing.rank,
+        pid=standing.pid,
+        tid=standing.tid,
+        comm=comm,
+        role=role,
+        wait=standing.text,
+        since_s=max(0.0, (job.now_ns - standing.since_ns) / NS),
+        note=note,
+    )
+
+
+def gives_up_after_s(job: Job) -> float | None:
+    """Seconds after which this job's framework ends a hang by itself (its default); None if unknown."""
+    modules = _modules(job)
+    for prefix, limit_s in _GIVES_UP_S:
+        if any(module.startswith(prefix) for module in modules):
+            return limit_s
+    return None
+
+
+def _modules(job: Job) -> set[str]:
+    """Libraries that were seen on stacks of its ranks."""
+    stacks = [*job.attention.known.stacks]
+    stacks += [look.stack for look in job.attention.last_looks().values()]
+    return {word.split("+")[0] for stack in stacks for word in stack}
+
+
+def unobserved(job: Job) -> tuple[str, ...]:
+    """What could not be seen in this job and might change a verdict."""
+    said = []
+    here, size = len(job.members.all_ranks), job.members.world_size
+    if size is not None and job.pace.trained and here < size:
+        said.append(f"{size - here} of {size} ranks are not on this host")
+    views = job.members.views.values()
+    devices = {name for view in views if view.seen for name in view.seen.devices}
+    if any(name.startswith("/dev/nvidia") for name in devices):
+        said.append("what runs on the GPU: kernels and NVLink traffic make no system calls")
+    if any(name.startswith("/dev/infiniband") for name in devices):
+        said.append("RDMA traffic: it bypasses sockets")
+    said += [
+        f"the memory of pid {pid}: {WHY_UNREADABLE}" for pid in sorted(job.attention.unreadable)
+    ]
+    said += nccl.unobserved(job.attention.collectives, _modules(job))
+    return tuple(said)

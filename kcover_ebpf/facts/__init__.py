@@ -1,0 +1,1 @@
+"""The vocabulary of observations: what the kernel, devices and /proc said. Pure."""

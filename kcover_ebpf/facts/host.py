@@ -1,0 +1,195 @@
+"""What /proc and a job's own library said when they were asked, in our words.
+
+Same rules as `facts`: immutable, CLOCK_BOOTTIME nanoseconds, what was seen and never what it means.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kcover_ebpf.ids import Inode, Pid, Tid
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSeen:
+    """Who a process is, read once from /proc when it appears or execs."""
+
+    boottime_ns: int
+    pid: Pid
+    ppid: Pid
+    start_ns: int
+    comm: str
+    argv: tuple[str, ...]
+    """At most the first 16 words."""
+    rank_environ: dict[str, str] = field(default_factory=dict)
+    """Only the variables that name a rank, a world or a rendezvous; never the whole environment."""
+    devices: frozenset[str] = frozenset()
+    """Device nodes it held open when it was read, like /dev/nvidia0 or /dev/infiniband/uverbs0."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitedFile:
+    """A file that a thread waits for, or sits in a call on."""
+
+    fd: int
+    kind: str
+    """socket, tcp, unix, pipe, fifo, file, tty, null, device, other, or the name of an anonymous
+    inode.
+    """
+    target: str
+    """The link text of /proc/PID/fd/N, cut at 120 characters."""
+    inode: Inode
+    device: str
+    """MAJOR:MINOR of the file system it is on (of the device itself for a device node)."""
+    fs_type: str
+    """nfs4, fuse, ext4, ...; empty when unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorageState:
+    """What the block device or server behind a file says, read twice in a row by the caller's own schedule."""
+
+    device: str
+    inflight_count: int
+    completed_count: int
+    suspended: bool
+    """A device-mapper device that was suspended."""
+
+
+@dataclass(frozen=True, slots=True)
+class InspectRequest:
+    """A request for an `Inspection` of one thread, or for a `CodeSeen` of one that burns a CPU."""
+
+    pid: Pid
+    tid: Tid
+    since_ns: int
+    """When its wait began: relative time-outs count from there."""
+    syscall: int = -1
+    """The call it was last seen in, for /proc may show the one that restarts it; -1 if none."""
+    burning_sp: int | None = None
+    """User stack pointer of a thread that burns a CPU, which /proc does not show; None for one that waits."""
+    wants_modules: bool = False
+    """The executable mappings of its process are wanted as well, read anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """One executable mapping of a process: [start, end) of the file with this base name."""
+
+    start: int
+    end: int
+    name: str
+    """Base name of the file, [vdso] and the like; empty for anonymous memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeSeen:
+    """Where a thread that burns a CPU was called from. Empty where it could not be read."""
+
+    boottime_ns: int
+    pid: Pid
+    tid: Tid
+    stack: tuple[str, ...]
+    """module+offset words as in `Inspection`; the thread ran meanwhile, so single words may be wrong."""
+    modules: tuple[Module, ...] = ()
+    """Executable mappings of the process; empty if not asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """A closer look at one thread that does not move, made only while its job is suspicious.
+
+    Each part is None or empty where it could not be read in time (a process that died, or one whose
+    memory lock is held): the reader never waits for the target.
+    """
+
+    boottime_ns: int
+    pid: Pid
+    tid: Tid
+    wait_channel: str
+    """The kernel function it sleeps in (/proc/PID/task/TID/wchan); empty when it runs or is
+    unknown.
+    """
+    deadline_ns: int | None
+    """When its timed wait ends by itself; None for an untimed wait or an unreadable time-out."""
+    timed: bool
+    """The wait has a time-out, whether or not it could be read."""
+    files: tuple[WaitedFile, ...]
+    stack: tuple[str, ...]
+    """module+offset words of the user stack that point into code, innermost first."""
+    storage: StorageState | None
+    lock_holders: tuple[Pid, ...]
+    """Processes that hold the file lock it waits for; empty if it waits for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Reading what a process is or does has not come back for a second: something in the kernel holds its locks.
+
+    A driver or a file system that does not answer, mostly: a healthy process is read in microseconds.
+    """
+
+    boottime_ns: int
+    pid: Pid
+    since_ns: int
+    """When the read began."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveRank:
+    """A rank that stands out among those of its communicator, in NCCL's own words."""
+
+    rank: int
+    """In its communicator, which need not hold the whole job."""
+    size: int
+    """Ranks of that communicator."""
+    host: str
+    pid: Pid | None = None
+    """None for a process of another host, or where it cannot be told which one is meant."""
+    launched: int = 0
+    """Operations it launched; 0 when it gave no answer."""
+    most_launched: int = 0
+    """Operations that the furthest rank launched."""
+    comm: str = ""
+    """Name of the communicator: with `rank` it says who is meant, to whoever else asked."""
+    trouble: str = ""
+    """What its communicator failed of."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveSide:
+    """Ranks of one communicator that called the same operations, where others called different ones."""
+
+    operations: str
+    """Those that differ and how often each was launched, as "AllGather 51, AllReduce 100"."""
+    rank_count: int
+    ranks: tuple[int, ...]
+    """In the communicator; the first few."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectivesSeen:
+    """What the job's own NCCL answered, several times in a row, while the job had stalled.
+
+    Nothing moving, nobody named, all equal: every rank has joined, and the operation itself does not end.
+    """
+
+    boottime_ns: int
+    since_ns: int
+    """When the first of these answers was asked for."""
+    answer_count: int = 0
+    moving: bool = False
+    """Counts grew from one answer to the next."""
+    behind: tuple[CollectiveRank, ...] = ()
+    missing: tuple[CollectiveRank, ...] = ()
+    """Ranks whose processes gave no answer to the others."""
+    failed: tuple[CollectiveRank, ...] = ()
+    """Ranks at which a communicator failed, as near to where it began as NCCL says."""
+    odd: tuple[CollectiveRank, ...] = ()
+    """Ranks that called another operation than most; nobody where there is no majority."""
+    sides: tuple[CollectiveSide, ...] = ()
+    """Who called what, where ranks called different operations; the largest side first."""
+    equal: bool = True
+    """All ranks have launched the same. False with nobody named: each of those behind waits in another communicator."""
+    trouble: str = ""
+    """Why there is no answer; then nothing else is known."""

@@ -1,0 +1,283 @@
+"""What the kernel said, in our words.
+
+Every value here is immutable and self-contained. All `*_ns` times are CLOCK_BOOTTIME nanoseconds
+(it goes on while a node is suspended and never jumps) unless the name says otherwise. `pid` is the
+process (the kernel's tgid), `tid` the thread. A fact says what was seen, never what it means:
+meaning begins in `incidents`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from kcover_ebpf.facts.devices import DeviceFact
+from kcover_ebpf.facts.host import CodeSeen, CollectivesSeen, Inspection, ProcessSeen, Unreadable
+from kcover_ebpf.ids import Inode, Pid, Tid
+
+NO_SYSCALL = -1
+"""`ThreadSample.syscall` of a thread that is not in a system call (it runs in user space or
+faults).
+"""
+
+
+class TaskState(Enum):
+    """State of a thread, reduced to what a verdict can use (kernel: include/linux/sched.h, TASK_*)."""
+
+    RUNNING = "R"
+    SLEEPING = "S"
+    UNINTERRUPTIBLE = "D"
+    STOPPED = "T"
+    TRACED = "t"
+    FROZEN = "F"
+    ZOMBIE = "Z"
+    OTHER = "?"
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadSample:
+    """One thread at one pass of the sampler, sent when it moved and once more when it came to rest.
+
+    In detail mode all threads are sent at the first pass, then those that ran at all.
+
+    A thread *moved* when its site (system call, first argument, user stack pointer) differs from
+    the sample before, or when it used more than 2% of the interval on a CPU. A thread that was not
+    sent did not move.
+    """
+
+    boottime_ns: int
+    pid: Pid
+    tid: Tid
+    start_ns: int
+    """Start of the thread; with `tid` it is its identity."""
+    state: TaskState
+    syscall: int
+    """Number of the system call it sits in, on the machine's own architecture; `NO_SYSCALL` if
+    none.
+    """
+    args: tuple[int, int, int, int, int, int]
+    """Arguments of the call; outside a call whatever its registers for arguments held when last
+    seen.
+    """
+    user_sp: int
+    user_ip: int
+    site_since_ns: int
+    """First sample (or, at first sight, the last time on a CPU) at this site without a move."""
+    idle_since_ns: int
+    """When it was last seen to leave a CPU: early by at most the length of its last CPU burst."""
+    cpu_ns: int
+    run_delay_ns: int
+    """Time spent runnable, waiting for a CPU, since its start."""
+    voluntary_count: int
+    involuntary_count: int
+    comm: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessTotals:
+    """Sums over the threads of one process, counted from the moment it was first watched."""
+
+    boottime_ns: int
+    pid: Pid
+    ppid: Pid
+    cpu_ns: int
+    read_bytes: int
+    write_bytes: int
+    """Bytes fetched from, and sent (at dirtying) to, storage (kernel: task_io_accounting)."""
+    read_chars: int
+    write_chars: int
+    """Bytes passed through read and write calls of any kind of file."""
+    minor_faults: int
+    major_faults: int
+    moved_ns: int
+    """Last pass that saw any thread move; 0 before the first move."""
+    thread_count: int
+    stopped_count: int
+    traced_count: int
+    frozen_count: int
+    uninterruptible_count: int
+    running_count: int
+    unseen_count: int = 0
+    """Threads that the sampler had no room for: what they do is in none of the sums."""
+
+
+@dataclass(frozen=True, slots=True)
+class SocketSample:
+    """One TCP socket held by a watched process; sent when a counter moved, or always in detail mode.
+
+    Addresses are numeric text ("10.0.0.1", "::1"); IPv4-mapped ones are written as IPv4.
+    """
+
+    boottime_ns: int
+    pid: Pid
+    fd: int
+    inode: Inode
+    state: str
+    """ESTABLISHED, SYN_SENT, SYN_RECV, FIN_WAIT1, ..., LISTEN, CLOSE (kernel:
+    include/net/tcp_states.h).
+    """
+    local: tuple[str, int]
+    remote: tuple[str, int]
+    unread_bytes: int
+    unsent_bytes: int
+    unacked_bytes: int
+    acked_bytes: int
+    """Bytes that the peer acknowledged (tcpi_bytes_acked): what is only sent, or sent again, is no progress.
+
+    The SYN of the side that connected counts as one.
+    """
+    received_bytes: int
+    retransmit_count: int
+    """Retransmissions of the segment that is now unacknowledged (icsk_retransmits)."""
+    backoff: int
+    probe_count: int
+    """Zero-window probes without an answer (icsk_probes_out)."""
+    send_window_bytes: int
+    last_send_ns: int
+    """Boottime of the last data sent, from the kernel's own clock ticks: exact to one tick (1-10
+    ms).
+    """
+    last_receive_ns: int
+    changed_ns: int
+    """Last pass at which a byte counter or queue of this socket moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class DescriptorSample:
+    """A pipe, FIFO or Unix socket held by a watched process; sent in detail mode only."""
+
+    boottime_ns: int
+    pid: Pid
+    fd: int
+    kind: str
+    """pipe, fifo or unix."""
+    inode: Inode
+    peer_inode: Inode | None
+    """The other end of a connected Unix socket; None for pipes (both ends share the inode)."""
+    readable: bool
+    writable: bool
+    unread_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFork:
+    """A watched process made another one, which is watched from now on."""
+
+    boottime_ns: int
+    pid: Pid
+    """The parent."""
+    child_pid: Pid
+    comm: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessExec:
+    """A watched process became another program."""
+
+    boottime_ns: int
+    pid: Pid
+    comm: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessExit:
+    """The last thread of a watched process ended."""
+
+    boottime_ns: int
+    pid: Pid
+    exit_code: int
+    """0 to 255; 0 if it died by a signal."""
+    signal: int
+    """The signal it died by; 0 if it left by itself."""
+    core_dumped: bool
+    comm: str
+    known: bool = True
+    """False: only that it is gone is known. Code and signal are 0 and say nothing, the time is when it was missed."""
+
+
+@dataclass(frozen=True, slots=True)
+class OomKill:
+    """The kernel chose a watched process as victim of the out-of-memory killer."""
+
+    boottime_ns: int
+    pid: Pid
+    comm: str
+
+
+@dataclass(frozen=True, slots=True)
+class SignalSent:
+    """A stopping, continuing or fatal signal was sent to a watched process."""
+
+    boottime_ns: int
+    pid: Pid
+    tid: Tid
+    signal: int
+    sender_pid: Pid
+    """0 when the kernel itself sent it."""
+    sender_comm: str
+
+
+@dataclass(frozen=True, slots=True)
+class TcpRetransmit:
+    """A known socket of a watched process sent a segment again."""
+
+    boottime_ns: int
+    pid: Pid
+    inode: Inode
+    local: tuple[str, int]
+    remote: tuple[str, int]
+    backoff: int
+
+
+@dataclass(frozen=True, slots=True)
+class TcpStateChange:
+    """A socket of a watched process changed its TCP state."""
+
+    boottime_ns: int
+    pid: Pid
+    local: tuple[str, int]
+    remote: tuple[str, int]
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """End of one pass of the sampler."""
+
+    boottime_ns: int
+    period_ns: int
+    """Time since the pass before."""
+    lost_count: int
+    """Ring-buffer records and sampler entries lost since the pass before, of whatever process.
+
+    Whom that concerns is not known here: `ProcessTotals.unseen_count` names the processes.
+    """
+    late: bool
+    """The pass came so late (node suspended, sensor starved) that the time between cannot be
+    judged.
+    """
+
+
+Fact = (
+    ThreadSample
+    | ProcessTotals
+    | SocketSample
+    | DescriptorSample
+    | ProcessFork
+    | ProcessExec
+    | ProcessExit
+    | OomKill
+    | SignalSent
+    | TcpRetransmit
+    | TcpStateChange
+    | ProcessSeen
+    | Inspection
+    | Unreadable
+    | CodeSeen
+    | CollectivesSeen
+    | Tick
+    | DeviceFact
+)
+"""Everything `incidents` can be told. Later families (device, log, fabric) add their own members.
+"""

@@ -1,0 +1,95 @@
+"""What tells of each kind of event here and now: the highest rung of its ladder that works. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from kcover_ebpf.facts.devices import Rung
+
+_XID = {
+    Rung.TRACEPOINT: "the driver's tracepoint (keeps the driver loaded)",
+    Rung.KPROBE: "kprobe nv_report_error",
+    Rung.KMSG: "/dev/kmsg",
+    Rung.CONSOLE: "printk:console alone: told, and nothing is done about it",
+    Rung.NVML: "NVML events (keep the driver loaded)",
+}
+NONE = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What was found to work."""
+
+    probes: Collection[str]
+    """Names of the attached ones."""
+    xid: Rung
+    driver: bool
+    """The GPU driver is loaded."""
+    console: bool
+    """The self-test's line came back by printk:console."""
+    log: bool
+    """/dev/kmsg can be read."""
+    links: bool
+    """Netlink tells of links."""
+
+
+@dataclass(frozen=True, slots=True)
+class Active:
+    """One kind of event and its source."""
+
+    family: str
+    rung: str
+    """`NONE` where it cannot be observed."""
+
+
+def active(sources: Sources) -> Sequence[Active]:
+    """One row for each kind of event about devices."""
+
+    def probed(name: str, said: str, instead: str = NONE) -> str:
+        return said if name in sources.probes else instead
+
+    return (
+        Active("Xids", _xids(sources)),
+        Active("driver lines", _lines(sources)),
+        Active("GPU holders", probed("on_open", "kprobes and /proc", "/proc")),
+        Active("PCIe errors", probed("on_aer", "tracepoint aer_event")),
+        Active("memory errors", _memory(sources)),
+        Active("block errors", probed("on_block_error", "tracepoint block_rq_error")),
+        Active(
+            "RDMA ports",
+            probed("on_rdma", "kprobe, state and counters", "state and counters, polled"),
+        ),
+        Active("NIC firmware", probed("on_health", "tracepoint devlink_health_report")),
+        Active("links", "netlink" if sources.links else NONE),
+    )
+
+
+def _xids(sources: Sources) -> str:
+    if sources.driver or sources.xid in (Rung.KPROBE, Rung.TRACEPOINT):
+        return _XID[sources.xid]
+    return f"{_XID[sources.xid]} (the driver is not loaded)"
+
+
+_MEMORY = {
+    "on_memory_controller": "mc_event",
+    "on_page": "memory_failure_event",
+    "on_machine_check": "mce_record",
+}
+
+
+def _memory(sources: Sources) -> str:
+    found = [event for probe, event in _MEMORY.items() if probe in sources.probes]
+    return f"tracepoints {', '.join(found)}" if found else NONE
+
+
+def _lines(sources: Sources) -> str:
+    match sources.console, sources.log:
+        case True, True:
+            return "printk:console, read in /dev/kmsg"
+        case False, True:
+            return "/dev/kmsg, polled"
+        case True, False:
+            return "printk:console alone, not believed"
+        case _:
+            return NONE

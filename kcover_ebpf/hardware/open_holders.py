@@ -1,0 +1,82 @@
+"""Who holds which GPU: from the driver's open and close, and from /proc for what came before."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from kcover_ebpf.facts.devices import CudaContext, DeviceHeld
+from kcover_ebpf.ids import Pid
+
+KEEP_NS = 10_000_000_000
+"""So long a process that let go of a GPU, or died, counts as its holder: the error that killed it
+is often told later.
+"""
+CONTROL_MINOR = 255
+
+
+@dataclass(slots=True)
+class _Hold:
+    pid: Pid
+    minor: int
+    released_ns: int | None = None
+
+
+class OpenHolders:
+    """The open GPU files that were told, by the identity of the open file."""
+
+    def __init__(self) -> None:
+        self._holds: dict[int, _Hold] = {}
+        self._contexts: dict[tuple[Pid, str], CudaContext] = {}
+
+    def on_held(self, fact: DeviceHeld) -> None:
+        """Note an open, or the last close, of /dev/nvidiaN."""
+        if fact.held and fact.minor != CONTROL_MINOR:
+            self._holds[fact.file] = _Hold(fact.pid, fact.minor)
+        elif (hold := self._holds.get(fact.file)) is not None:
+            hold.released_ns = fact.boottime_ns
+        self._forget(fact.boottime_ns)
+
+    def on_context(self, fact: CudaContext) -> None:
+        """Note the begin or end of a process's use of a GPU for computing."""
+        if fact.active:
+            self._contexts[fact.pid, fact.uuid] = fact
+        else:
+            self._contexts.pop((fact.pid, fact.uuid), None)
+
+    def on_exit(self, pid: Pid) -> None:
+        """Forget the compute contexts of a process that is gone."""
+        for key in [key for key in self._contexts if key[0] == pid]:
+            del self._contexts[key]
+
+    def of(self, minor: int, uuid: str, now_ns: int) -> set[Pid]:
+        """The processes that hold a GPU, or did a moment ago."""
+        self._forget(now_ns)
+        opened = {hold.pid for hold in self._holds.values() if hold.minor == minor}
+        return opened | {pid for pid, known in self._contexts if known == uuid and uuid}
+
+    def _forget(self, now_ns: int) -> None:
+        for file, hold in list(self._holds.items()):
+            if hold.released_ns is not None and now_ns - hold.released_ns > KEEP_NS:
+                del self._holds[file]
+
+
+def open_by(pids: Collection[Pid], paths: Collection[str], proc: Path = Path("/proc")) -> set[Pid]:
+    """Those of `pids` that have one of the device files open now."""
+    return {pid for pid in pids if _has_open(proc / str(pid) / "fd", paths)}
+
+
+def _has_open(folder: Path, paths: Collection[str]) -> bool:
+    try:
+        names = os.listdir(folder)  # noqa: PTH208 - a path object for each descriptor costs more
+    except OSError:
+        return False
+    for name in names:
+        try:
+            if os.readlink(folder / name) in paths:  # noqa: PTH115
+                return True
+        except OSError:
+            continue
+    return False

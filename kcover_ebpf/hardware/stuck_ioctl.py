@@ -1,0 +1,62 @@
+"""Calls of the GPU driver that hang in the kernel: no signal ends them, so no shutdown frees the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from kcover_ebpf.facts.devices import DriverCall
+from kcover_ebpf.facts.host import Inspection
+from kcover_ebpf.hardware.device_users import DeviceUsers
+from kcover_ebpf.ids import Pid
+
+PATIENCE_NS = 4_000_000_000
+"""A call is told when every look for so long found it: driver calls pass through state D all the time."""
+_NODES = ("/dev/nvidia",)
+
+
+class StuckCalls:
+    """Fed with the closer looks at threads that do not move."""
+
+    def __init__(
+        self, whose: DeviceUsers, is_stuck: Callable[[Pid, int], bool] | None = None
+    ) -> None:
+        """`is_stuck`: whether a thread is in state D now."""
+        self._whose = whose
+        self._is_stuck = is_stuck or _in_state_d
+        self._since_ns: dict[int, int] = {}
+        self._told: set[int] = set()
+
+    def observe(self, look: Inspection) -> DriverCall | None:
+        """The fact, once for each call that lasts."""
+        node = look.files[0].target if len(look.files) == 1 else ""
+        tid = int(look.tid)
+        if not node.startswith(_NODES) or not self._is_stuck(look.pid, tid):
+            self._since_ns.pop(tid, None)
+            self._told.discard(tid)
+            return None
+        since_ns = self._since_ns.setdefault(tid, look.boottime_ns)
+        if tid in self._told or look.boottime_ns - since_ns < PATIENCE_NS:
+            return None
+        self._told.add(tid)
+        device = self._device(look, node)
+        uuid = self._whose.uuid(device)
+        channel = look.wait_channel
+        return DriverCall(look.boottime_ns, look.pid, tid, since_ns, node, device, uuid, channel)
+
+    def _device(self, look: Inspection, node: str) -> str:
+        """The GPU of the device file; of the control file, which serves all, the one that is held."""
+        gpus = self._whose.topology.gpus
+        named = [gpu.device for gpu in gpus if node == f"/dev/nvidia{gpu.minor}"]
+        found = named or [
+            gpu.device for gpu in gpus if self._whose.of(gpu.device, {look.pid}, look.boottime_ns)
+        ]
+        return found[0] if len(found) == 1 else ""
+
+
+def _in_state_d(pid: Pid, tid: int) -> bool:
+    try:
+        text = Path(f"/proc/{pid}/task/{tid}/stat").read_text(errors="replace")
+    except OSError:
+        return False
+    return text[text.rindex(")") + 2 :].startswith("D")

@@ -1,0 +1,199 @@
+"""The call a thread sits in, as /proc shows it: its arguments, the files it waits on, when it ends by itself.
+
+Reads the memory of the process it looks at, which can block while that process holds its own memory
+lock: callers use a worker (thread or process) that they can leave behind.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from kcover_ebpf.facts.host import WaitedFile
+from kcover_ebpf.facts.kernel import NO_SYSCALL
+from kcover_ebpf.facts.syscalls import FIRST_ARGUMENT_IS_FD, SyscallTable
+from kcover_ebpf.host import stack_words
+from kcover_ebpf.host.procfs import boottime_ns
+from kcover_ebpf.ids import Inode, Pid, Tid
+
+_POLL_FDS = 64
+_SELECT_FDS = 1024
+_TIMESPEC_AT = {"nanosleep": 0, "ppoll": 2, "epoll_pwait2": 3, "pselect6": 4}
+"""Which argument points to the length of the wait; none is given for an endless one."""
+_FUTEX_COMMAND = 0x7F
+_FUTEX_WAIT_BITSET = 9
+_FUTEX_CLOCK_REALTIME = 256
+_TIMER_ABSTIME = 1
+_FOREVER_S = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A system call under way."""
+
+    name: str
+    args: tuple[int, ...]
+    sp: int
+    """The user stack pointer."""
+    ip: int
+    """Where user code goes on."""
+
+
+def read_call(pid: Pid, tid: Tid, table: SyscallTable, known: int = NO_SYSCALL) -> Call | None:
+    """The call of a thread; None while it runs, or where it cannot be read.
+
+    `known`: the call it was last seen in, if it has not moved since: a wait that a stop interrupted
+    goes on under another number, with the same arguments.
+    """
+    words = read_text(f"/proc/{pid}/task/{tid}/syscall").split()
+    if len(words) < 3:
+        return None
+    args = tuple(int(each, 16) for each in words[1:-2])
+    name = table.name(int(words[0]))
+    if name == "restart_syscall" and known != NO_SYSCALL:
+        name = table.name(known)
+    return Call(name, args, int(words[-2], 16), int(words[-1], 16))
+
+
+def read_text(path: str) -> str:
+    """A file of /proc; empty where it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def deadline(pid: Pid, call: Call, since_ns: int) -> tuple[bool, int | None]:
+    """(the wait is timed, boottime of its end or None if unreadable); `since_ns`: when the wait began."""
+    args = call.args
+    match call.name:
+        case "futex" if args[3]:
+            absolute = args[1] & _FUTEX_COMMAND == _FUTEX_WAIT_BITSET
+            clock = time.CLOCK_REALTIME if args[1] & _FUTEX_CLOCK_REALTIME else time.CLOCK_MONOTONIC
+            return True, _timespec(pid, since_ns, args[3], clock if absolute else None)
+        case "futex_waitv" if args[3]:
+            return True, _timespec(pid, since_ns, args[3], time.CLOCK_MONOTONIC)
+        case "clock_nanosleep":
+            return True, _timespec(
+                pid, since_ns, args[2], args[0] if args[1] & _TIMER_ABSTIME else None
+            )
+        case "nanosleep" | "ppoll" | "epoll_pwait2" | "pselect6" if args[_TIMESPEC_AT[call.name]]:
+            return True, _timespec(pid, since_ns, args[_TIMESPEC_AT[call.name]], None)
+        case "select" if args[4]:
+            return True, _timespec(pid, since_ns, args[4], None, unit_ns=1000)
+        case "poll":
+            return _milliseconds(since_ns, args[2])
+        case "epoll_wait" | "epoll_pwait":
+            return _milliseconds(since_ns, args[3])
+        case _:
+            return False, None
+
+
+def _milliseconds(since_ns: int, raw: int) -> tuple[bool, int | None]:
+    value = raw & 0xFFFFFFFF
+    if value & 0x80000000:
+        return False, None
+    return True, since_ns + value * 1_000_000
+
+
+def _timespec(
+    pid: Pid, since_ns: int, address: int, clock: int | None, unit_ns: int = 1
+) -> int | None:
+    """Boottime of a time-out at `address`: absolute on `clock`, or relative to the start of the wait if None.
+
+    `unit_ns`: what the fraction of a second is counted in; 1000 for a timeval.
+    """
+    raw = stack_words.read_memory(pid, address, 16)
+    if len(raw) < 16:
+        return None
+    seconds, fraction = struct.unpack("=qq", raw)
+    if not 0 <= seconds < _FOREVER_S or not 0 <= fraction * unit_ns < 1_000_000_000:
+        return None
+    value_ns: int = seconds * 1_000_000_000 + fraction * unit_ns
+    if clock is None:
+        return since_ns + value_ns
+    if clock not in (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC, time.CLOCK_BOOTTIME):
+        return None
+    return boottime_ns() + value_ns - time.clock_gettime_ns(clock)
+
+
+def files(pid: Pid, call: Call) -> tuple[WaitedFile, ...]:
+    """What the call waits on: its descriptor, those that poll or epoll watch, or the path it opens."""
+    if call.name in FIRST_ARGUMENT_IS_FD:
+        fd = call.args[0] & 0xFFFFFFFF
+        if call.name.startswith("epoll"):
+            return tuple(_file(pid, each) for each in _watched_by(pid, fd))
+        return (_file(pid, fd),)
+    if call.name in ("poll", "ppoll"):
+        count = min(call.args[1], _POLL_FDS)
+        raw = stack_words.read_memory(pid, call.args[0], 8 * count)
+        fds = [fd for fd, _, _ in struct.iter_unpack("=ihh", raw[: len(raw) // 8 * 8]) if fd >= 0]
+        return tuple(_file(pid, fd) for fd in fds)
+    if call.name in ("select", "pselect6"):
+        return tuple(_file(pid, fd) for fd in _selected(pid, call.args))
+    if call.name in ("open", "openat", "openat2"):
+        address = call.args[0 if call.name == "open" else 1]
+        raw = stack_words.read_memory(pid, address, 256)
+        path = raw.split(b"\0")[0].decode("utf-8", "replace")
+        return (WaitedFile(-1, "file", path[:120], Inode(0), "", ""),) if path else ()
+    return ()
+
+
+def _selected(pid: Pid, args: tuple[int, ...]) -> list[int]:
+    """Descriptors of the three sets of a select, a bit each (sys/select.h)."""
+    count = min(args[0] & 0xFFFFFFFF, _SELECT_FDS)
+    found: set[int] = set()
+    for address in args[1:4]:
+        raw = stack_words.read_memory(pid, address, (count + 63) // 64 * 8) if address else b""
+        bits = int.from_bytes(raw, sys.byteorder)
+        found.update(fd for fd in range(count) if bits >> fd & 1)
+    return sorted(found)[:_POLL_FDS]
+
+
+def _watched_by(pid: Pid, epoll_fd: int) -> list[int]:
+    lines = read_text(f"/proc/{pid}/fdinfo/{epoll_fd}").splitlines()
+    return [int(line.split()[1]) for line in lines if line.startswith("tfd:")][:_POLL_FDS]
+
+
+def _file(pid: Pid, fd: int) -> WaitedFile:
+    try:
+        target = str(Path(f"/proc/{pid}/fd/{fd}").readlink())
+    except OSError:
+        return WaitedFile(fd, "other", "?", Inode(0), "", "")
+    kind, inode = kind_of(target)
+    device, fs_type = _mount_of(pid, fd) if kind == "file" else ("", "")
+    return WaitedFile(fd, kind, target[:120], inode, device, fs_type)
+
+
+def kind_of(target: str) -> tuple[str, Inode]:
+    """(kind, inode) told by the link of a descriptor.
+
+    The target itself is never touched: a stat of a file on a hung mount would hang us as well.
+    """
+    prefix, _, rest = target.partition(":[")
+    if rest.endswith("]") and rest[:-1].isdigit():
+        return prefix, Inode(int(rest[:-1]))
+    if target.startswith("anon_inode:"):
+        return target.removeprefix("anon_inode:").strip("[]"), Inode(0)
+    if target == "/dev/null":
+        return "null", Inode(0)
+    if target.startswith(("/dev/pts/", "/dev/tty", "/dev/console")):
+        return "tty", Inode(0)
+    if target.startswith("/dev/") and not target.startswith("/dev/shm/"):
+        return "device", Inode(0)
+    return "file", Inode(0)
+
+
+def _mount_of(pid: Pid, fd: int) -> tuple[str, str]:
+    """(MAJOR:MINOR, type) of the file system a descriptor is on."""
+    info = read_text(f"/proc/{pid}/fdinfo/{fd}").splitlines()
+    mount = next((line.split()[1] for line in info if line.startswith("mnt_id:")), None)
+    for line in read_text(f"/proc/{pid}/mountinfo").splitlines():
+        part = line.split()
+        if part[0] == mount and "-" in part:
+            return part[2], part[part.index("-") + 1]
+    return "", ""

@@ -1,0 +1,52 @@
+"""What an NFS client counts about its server: requests sent, and answers received.
+
+Reading the counters asks the server nothing, so it works while the server is gone.
+"""
+
+from __future__ import annotations
+
+from kcover_ebpf.facts.host import StorageState
+from kcover_ebpf.host.blocked_call import read_text
+from kcover_ebpf.ids import Pid
+
+# net/sunrpc/xprtsock.c and xprtrdma/transport.c, *_print_stats: columns of sends and of answers
+_COLUMNS = {"tcp": (5, 6), "rdma": (5, 6), "udp": (2, 3)}
+
+
+def nfs_state(pid: Pid, device: str) -> StorageState | None:
+    """The counters of the mount with this MAJOR:MINOR, as `pid` sees it; None if it is no NFS mount or unreadable."""
+    mount = parse_mount(read_text(f"/proc/{pid}/mountinfo"), device)
+    if not mount:
+        return None
+    return parse_counters(read_text(f"/proc/{pid}/mountstats"), mount, device)
+
+
+def parse_mount(text: str, device: str) -> str:
+    """Where an NFS file system is mounted, from /proc/PID/mountinfo; empty if it is none."""
+    for line in text.splitlines():
+        part = line.split()
+        if len(part) > 6 and part[2] == device and "-" in part:
+            kind = part[part.index("-") + 1]
+            return part[4] if kind in ("nfs", "nfs4") else ""
+    return ""
+
+
+def parse_counters(text: str, mount: str, device: str) -> StorageState | None:
+    """The sums over all connections of a mount, from /proc/PID/mountstats; repetitions count as in flight for ever."""
+    sent = answered = 0
+    found = here = False
+    for line in text.splitlines():
+        if line.startswith("device "):
+            here = f" mounted on {mount} with fstype nfs" in line
+            continue
+        word, _, rest = line.strip().partition(":")
+        part = rest.split()
+        columns = _COLUMNS.get(part[0]) if word == "xprt" and part else None
+        if not here or columns is None or len(part) <= columns[1] + 1:
+            continue
+        found = True
+        sent += int(part[1 + columns[0]])
+        answered += int(part[1 + columns[1]])
+    if not found:
+        return None
+    return StorageState(device, max(0, sent - answered), answered, suspended=False)

@@ -1,0 +1,91 @@
+"""The stacks of a thread that waits, read without stopping it: the kernel's, and return addresses of its own.
+
+User frames: without frame pointers an exact unwinding needs the unwind tables of every library.
+Instead each word of the stack that points behind a call instruction is taken as a return address;
+some are left over from earlier calls.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from bisect import bisect_right
+
+from kcover_ebpf.host import stack_words
+from kcover_ebpf.host.blocked_call import read_text
+from kcover_ebpf.ids import Pid, Tid
+
+_STACK_BYTES = 16384
+_MOST = 48
+_KERNEL_LINE = re.compile(r"\[<[0-9a-f]+>\] (\S+?)(?:\+0x[0-9a-f]+/0x[0-9a-f]+)?(?: \[(\S+)\])?$")
+# arch/x86: what is on the stack between the system call and the function that waits
+_ENTRY = frozenset({"do_syscall_64", "entry_SYSCALL_64_after_hwframe", "el0t_64_sync", "el0_svc"})
+
+
+def kernel_frames(pid: Pid, tid: Tid) -> tuple[str, ...]:
+    """Functions, innermost first; empty while it runs, or without CAP_SYS_ADMIN."""
+    return parse_kernel_stack(read_text(f"/proc/{pid}/task/{tid}/stack"))
+
+
+def parse_kernel_stack(text: str) -> tuple[str, ...]:
+    """From the text of /proc/PID/task/TID/stack."""
+    found = []
+    for line in text.splitlines():
+        match = _KERNEL_LINE.match(line.strip())
+        if match and match[1] not in _ENTRY:
+            found.append(match[1] + (f" [{match[2]}]" if match[2] else ""))
+    return tuple(found)
+
+
+def return_addresses(pid: Pid, tid: Tid, machine: str) -> tuple[int, ...]:
+    """Where the thread is and was called from, innermost first; empty while it runs or if unreadable."""
+    words = read_text(f"/proc/{pid}/task/{tid}/syscall").split()
+    if len(words) < 3:
+        return ()
+    sp, ip = int(words[-2], 16), int(words[-1], 16)
+    raw = stack_words.read_memory(pid, sp, _STACK_BYTES)
+    ranges = _executable(pid)
+    found = [ip]
+    for (word,) in struct.iter_unpack("=Q", raw[: len(raw) // 8 * 8]):
+        if len(found) == _MOST:
+            break
+        value = stack_words.address(word, machine)
+        if _inside(ranges, value) and follows_call(
+            stack_words.read_memory(pid, value - 8, 8), machine
+        ):
+            found.append(value)
+    return tuple(found)
+
+
+def follows_call(before: bytes, machine: str) -> bool:
+    """True if the eight bytes `before` an address end with a call instruction.
+
+    Sources: Intel SDM volume 2 (CALL: E8 rel32, FF /2); Arm ARM C6.2 (BL, BLR).
+    """
+    if len(before) < 8:
+        return False
+    if machine == "x86_64":
+        if before[3] == 0xE8:
+            return True
+        # FF /2 with its operand: 2 to 7 bytes, in front of them perhaps a prefix
+        return any(
+            before[8 - size] == 0xFF and (before[9 - size] >> 3) & 7 == 2
+            for size in (2, 3, 4, 6, 7)
+        )
+    word = int.from_bytes(before[4:], "little")
+    return word & 0xFC000000 == 0x94000000 or word & 0xFFFFFC1F == 0xD63F0000
+
+
+def _executable(pid: Pid) -> list[tuple[int, int]]:
+    found = []
+    for line in read_text(f"/proc/{pid}/maps").splitlines():
+        part = line.split(maxsplit=5)
+        if len(part) > 5 and "x" in part[1]:
+            start, end = (int(each, 16) for each in part[0].split("-"))
+            found.append((start, end))
+    return found
+
+
+def _inside(ranges: list[tuple[int, int]], value: int) -> bool:
+    index = bisect_right(ranges, (value, 1 << 64)) - 1
+    return index >= 0 and ranges[index][0] < value < ranges[index][1]

@@ -1,0 +1,263 @@
+"""The keeper: a small process between sensor and job, which outlives the sensor if it must.
+
+It starts the job in its control group with all the rights of the user who asked (the sensor drops
+its own), ends it when told to, and removes the group when the job is gone, however the sensor
+ended. If the sensor dies without a word, the job lives on to its end. It is forked before anything
+big is loaded; `host.launch` is the sensor's side of it.
+
+Orders, one JSON text a packet:
+    {"do": "start"}
+    {"do": "end", "ask": BOOL, "grace_s": S}
+    {"do": "kill"}
+    {"do": "panel", "restore": TEXT}
+Reports:
+    {"is": "ready", "group": PATH or null}
+    {"is": "started", "pid": N}
+    {"is": "failed", "why": TEXT}
+    {"is": "ended", "pid": N, "code": N, "killed": N}
+    {"is": "killed", "left": [PID, ...]}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from kcover_ebpf.host import cgroups, process_tree, terminate
+
+KILL_WAIT_S = 5.0
+"""A killed process that is still there after so long is in an uninterruptible call."""
+LEFTOVER_GRACE_S = 5.0
+"""Processes that the job's first process left behind may clean up for so long."""
+GROUP_PREFIX = "kcover-run"
+"""The control group of a job is named after this and the pid of its sensor."""
+_LOOK_S = 0.05
+_LOOK_STUCK_S = 1.0
+_REMOVE_S = 10.0
+_IGNORED = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGTSTP,
+    signal.SIGTTIN,
+    signal.SIGTTOU,
+)
+_PR_SET_CHILD_SUBREAPER = 36  # include/uapi/linux/prctl.h
+
+
+class Target(Protocol):
+    """What the keeper may end."""
+
+    def pids(self) -> set[int]:
+        """Members now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What a keeper is to keep."""
+
+    argv: tuple[str, ...] = ()
+    """The job's command; empty when a job is only watched."""
+    output_to_stderr: bool = False
+    """The job's standard output goes where our standard error goes."""
+    watched_pid: int | None = None
+    """First process of a running job, where there is no command."""
+    watched_group: Path | None = None
+    """Control group of a running job, where there is no command."""
+
+
+def keep(charge: Charge, sensor: socket.socket) -> None:
+    """Be the keeper until the sensor is gone and the job, too."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    keeper = _Supervisor(charge, sensor)
+    try:
+        keeper.serve()
+    finally:
+        if keeper.group is not None:
+            # A process leaves cgroup.procs before it leaves the group: the kernel may say EBUSY.
+            deadline = time.monotonic() + _REMOVE_S
+            while not cgroups.remove(keeper.group) and time.monotonic() < deadline:
+                time.sleep(_LOOK_S / 10)
+
+
+class _Supervisor:
+    def __init__(self, charge: Charge, sensor: socket.socket) -> None:
+        self._charge = charge
+        self._sensor: socket.socket | None = sensor
+        self._signals = {number: signal.getsignal(number) for number in _IGNORED}
+        self._process_group = os.getpgrp()
+        # A process group of our own: a signal to the sensor's whole group must not end us with it.
+        os.setpgid(0, 0)
+        for number in _IGNORED:
+            signal.signal(number, signal.SIG_IGN)
+        self._woken, waker = os.pipe()
+        os.set_blocking(waker, False)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self.group = cgroups.make_for_job(GROUP_PREFIX, os.getppid()) if charge.argv else None
+        self._main: int | None = None
+        self._code: int | None = None
+        self._kill_at: float | None = None
+        self._kill_count = 0
+        self._ending = False
+        self._stuck = False
+        """Killed processes are still there; nothing more can be done but wait."""
+        self._restore = ""
+        self._target = self._choose_target()
+
+    def _choose_target(self) -> Target:
+        ours = frozenset({os.getpid(), os.getppid()})
+        if self._charge.watched_pid is not None:
+            return process_tree.PidTarget(self._charge.watched_pid, "job", ours)
+        if (group := self.group or self._charge.watched_group) is not None:
+            return cgroups.CgroupTarget(group, "job", ours)
+        # No group of our own here; we are the subreaper of orphans, so our tree is the job.
+        return process_tree.PidTarget(os.getpid(), "job", ours)
+
+    def serve(self) -> None:
+        self._report({"is": "ready", "group": str(self.group) if self.group else None})
+        poller = select.poll()
+        poller.register(self._woken, select.POLLIN)
+        if self._sensor is not None:
+            poller.register(self._sensor, select.POLLIN)
+        while self._is_needed():
+            for descriptor, _ in poller.poll(self._patience_ms()):
+                if descriptor == self._woken:
+                    os.read(self._woken, 4096)
+                elif (order := self._receive()) is not None:
+                    self._obey(order)
+                else:
+                    poller.unregister(descriptor)
+                    self._live_on()
+            self._reap()
+            self._advance()
+
+    def _is_needed(self) -> bool:
+        if self._sensor is not None or self._main is not None:
+            return True
+        return bool(self._charge.argv and self._target.pids())
+
+    def _patience_ms(self) -> float | None:
+        """None (until an order or the end of a child) unless time itself is waited for."""
+        if self._stuck:
+            return _LOOK_STUCK_S * 1000
+        if self._kill_at is not None or self._code is not None:
+            return _LOOK_S * 1000
+        return None
+
+    def _receive(self) -> dict[str, Any] | None:
+        if self._sensor is None:
+            return None
+        try:
+            packet = self._sensor.recv(65536)
+        except OSError:
+            return None
+        return json.loads(packet) if packet else None
+
+    def _report(self, report: dict[str, Any]) -> None:
+        if self._sensor is not None:
+            with contextlib.suppress(OSError):  # a dead sensor: the poll tells, too
+                self._sensor.send(json.dumps(report).encode())
+
+    def _obey(self, order: dict[str, Any]) -> None:
+        match order["do"]:
+            case "start":
+                self._start()
+            case "end":
+                if order["ask"]:
+                    terminate.ask_to_end(self._target.pids)
+                self._ending = True
+                self._kill_at = time.monotonic() + order["grace_s"]
+            case "kill":
+                self._kill()
+            case "panel":
+                self._restore = order["restore"]
+
+    def _start(self) -> None:
+        import subprocess  # only we need it, not the sensor
+
+        self._kill_count = 0
+        self._stuck = False
+        try:
+            child = subprocess.Popen(
+                self._charge.argv,
+                stdout=2 if self._charge.output_to_stderr else None,
+                close_fds=False,  # ours close on exec; what the user passed down is for the job
+                preexec_fn=self._become_job,  # noqa: PLW1509 - this process has one thread
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            self._report({"is": "failed", "why": getattr(error, "strerror", None) or str(error)})
+            return
+        self._main = child.pid
+        child.returncode = 0  # we reap it ourselves, with the orphans
+        self._report({"is": "started", "pid": child.pid})
+
+    def _become_job(self) -> None:
+        """Between fork and exec: all as the user's shell would have made it, but in our group."""
+        if self.group is not None:
+            cgroups.join(self.group)
+        os.setpgid(0, self._process_group)  # so that the terminal stays the job's
+        for number, action in self._signals.items():
+            ignored = action is signal.SIG_IGN
+            signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == self._main:
+                    self._code = os.waitstatus_to_exitcode(ended[1])
+
+    def _advance(self) -> None:
+        if self._kill_at is not None and time.monotonic() >= self._kill_at:
+            self._kill()
+        if self._code is None:
+            return
+        if not self._target.pids():
+            self._report(
+                {
+                    "is": "ended",
+                    "pid": self._main,
+                    "code": self._code,
+                    "killed": self._kill_count,
+                }
+            )
+            self._main = self._code = self._kill_at = None
+            self._stuck = False
+        elif self._ending:
+            # The first process heard the user's Ctrl-C; what it left behind did perhaps not.
+            self._ending = False
+            terminate.ask_to_end(self._target.pids)
+        elif self._kill_at is None and not self._stuck:
+            self._kill_at = time.monotonic() + LEFTOVER_GRACE_S
+
+    def _kill(self) -> None:
+        self._kill_count = len(self._target.pids())
+        group = self.group or self._charge.watched_group
+        if group is not None and cgroups.processes(group) - self._target.pids():
+            group = None  # the sensor lives in it, too
+        left = terminate.kill_whole(self._target.pids, group, KILL_WAIT_S)
+        self._kill_at = None
+        self._stuck = bool(left)
+        self._reap()
+        self._report({"is": "killed", "left": sorted(left)})
+
+    def _live_on(self) -> None:
+        """The sensor is gone: give the terminal and its pipes back, and stay only for the job."""
+        self._sensor = None
+        if self._restore:
+            with contextlib.suppress(OSError):
+                os.write(1, self._restore.encode())
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(null, descriptor)
+        os.chdir("/")

@@ -1,0 +1,148 @@
+"""The sensor's side of the keeper (`host.keeper`): start the job, end it, learn how it ended.
+
+`Supervisor.fork` must be called before anything is loaded, opened or threaded that the job must not
+hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from kcover_ebpf.errors import ActionError, UsageError
+from kcover_ebpf.host import supervisor
+from kcover_ebpf.host.supervisor import Charge
+
+_ANSWER_S = supervisor.KILL_WAIT_S + 5.0
+_CLOSE_S = 2.0
+
+
+class Supervisor:
+    """A running keeper, and what it has told so far."""
+
+    def __init__(self, pid: int, channel: socket.socket) -> None:
+        """Use `Supervisor.fork`."""
+        self.pid = pid
+        self.group: Path | None = None
+        """The job's own control group; None where the host does not let us make one."""
+        self.job_pid: int | None = None
+        self.job_code: int | None = None
+        """How its first process ended: exit code, or minus the signal; None while the job lives."""
+        self.left_behind_count = 0
+        """Processes that had to be killed after the job's first process had ended."""
+        self.unkillable: tuple[int, ...] = ()
+        """Pids that were killed but do not die."""
+        self.lost = False
+        """The keeper itself died; nothing more will be heard of the job."""
+        self._channel = channel
+
+    @classmethod
+    def fork(cls, charge: Charge) -> Supervisor:
+        """Fork the keeper and wait until it is ready."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                ours.close()
+                supervisor.keep(charge, theirs)
+                code = 0
+            finally:
+                os._exit(code)
+        theirs.close()
+        made = cls(pid, ours)
+        made._await("ready")
+        return made
+
+    def fileno(self) -> int:
+        """Readable when there is news; call `poll` then."""
+        return self._channel.fileno()
+
+    def start(self) -> int:
+        """Start the job (again); the pid of its first process; `UsageError` if it cannot run."""
+        self.job_pid = self.job_code = None
+        self._order({"do": "start"})
+        report = self._await("started", "failed")
+        if report["is"] == "failed":
+            raise UsageError(f"cannot start the command: {report['why']}")
+        self.job_pid = int(report["pid"])
+        return self.job_pid
+
+    def end(self, grace_s: float, *, ask: bool = True) -> None:
+        """SIGTERM to all of the job (if `ask`), SIGKILL after `grace_s` seconds; does not wait."""
+        with contextlib.suppress(ActionError):
+            self._order({"do": "end", "ask": ask, "grace_s": grace_s})
+
+    def kill(self) -> None:
+        """Stop all of the job, then kill it; does not wait."""
+        with contextlib.suppress(ActionError):
+            self._order({"do": "kill"})
+
+    def kill_and_wait(self) -> tuple[int, ...]:
+        """`kill`, and wait; the pids that do not die. `ActionError` if the keeper is lost."""
+        self._order({"do": "kill"})
+        return tuple(self._await("killed")["left"])
+
+    def restore_on_death(self, text: str) -> None:
+        """What the keeper writes to the terminal if we die without a word; empty for nothing."""
+        with contextlib.suppress(ActionError):
+            self._order({"do": "panel", "restore": text})
+
+    def poll(self) -> None:
+        """Take in what the keeper has told; never waits."""
+        while not self.lost and select.select([self._channel], [], [], 0)[0]:
+            self._receive()
+
+    def close(self) -> None:
+        """Let the keeper go; waits a moment, so that the job's group is gone when we are."""
+        self._channel.close()
+        deadline = time.monotonic() + _CLOSE_S
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(self.pid, os.WNOHANG)[0] == 0 and time.monotonic() < deadline:
+                time.sleep(0.005)
+
+    def _order(self, order: dict[str, Any]) -> None:
+        try:
+            self._channel.send(json.dumps(order).encode())
+        except OSError as error:
+            self.lost = True
+            raise ActionError("the keeper of the job died; the job is left alone") from error
+
+    def _await(self, *kinds: str) -> dict[str, Any]:
+        deadline = time.monotonic() + _ANSWER_S
+        while (patience_s := deadline - time.monotonic()) > 0:
+            if select.select([self._channel], [], [], patience_s)[0]:
+                report = self._receive()
+                if report is None:
+                    break
+                if report["is"] in kinds:
+                    return report
+        raise ActionError("the keeper of the job does not answer; the job is left alone")
+
+    def _receive(self) -> dict[str, Any] | None:
+        try:
+            packet = self._channel.recv(65536)
+        except ConnectionResetError:
+            packet = b""
+        if not packet:
+            self.lost = True
+            return None
+        report: dict[str, Any] = json.loads(packet)
+        match report["is"]:
+            case "ready":
+                self.group = Path(report["group"]) if report["group"] else None
+            case "ended":
+                if report["pid"] == self.job_pid:  # not a start before this one
+                    self.job_code, self.left_behind_count = report["code"], report["killed"]
+            case "killed":
+                self.unkillable = tuple(report["left"])
+        return report

@@ -1,0 +1,133 @@
+"""A closer look at one thread that does not move: what it waits for, until when, where in its code.
+
+Reading the memory of a process can block for as long as something holds its memory lock, which a
+driver that does not answer may do for ever. So every inspection runs in a worker thread (`host.readers`), and the
+caller takes what is there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+
+from kcover_ebpf.facts.host import (
+    CodeSeen,
+    Inspection,
+    InspectRequest,
+    StorageState,
+    Unreadable,
+    WaitedFile,
+)
+from kcover_ebpf.facts.syscalls import SyscallTable
+from kcover_ebpf.host import blocked_call, stack_words
+from kcover_ebpf.host.blocked_call import read_text
+from kcover_ebpf.host.nfs_servers import nfs_state
+from kcover_ebpf.host.procfs import boottime_ns
+from kcover_ebpf.host.read_workers import Readers
+from kcover_ebpf.ids import Pid
+
+
+class ThreadInspector:
+    """Looks at threads in the background; `machine` is what `os.uname().machine` says."""
+
+    def __init__(self, machine: str) -> None:
+        self._table = SyscallTable(machine)
+        self._memory = stack_words.ProcessMemory()
+        self._readers: Readers[Pid, Inspection | CodeSeen] = Readers("kcover-inspect")
+        self._told: set[Pid] = set()
+
+    def look(
+        self, looks: Sequence[InspectRequest], timeout_s: float = 0.1
+    ) -> list[Inspection | CodeSeen | Unreadable]:
+        """Ask for looks and take all that are ready, waiting at most `timeout_s` for the new ones.
+
+        A process whose inspection is under way is not asked again, and after a second is told, once, as
+        `Unreadable`: that is a fact about it.
+        """
+        late = self._readers.take((), 0.0)
+        ask, inspect = self._readers.ask, self._read
+        asked = [each.pid for each in looks if ask(each.pid, partial(inspect, each))]
+        taken = [*late, *self._readers.take(asked, timeout_s)]
+        done = [each for _, each in taken if each is not None]
+        stuck = self._readers.stuck()
+        fresh, self._told = stuck.keys() - self._told, set(stuck)
+        now_ns, now_s = boottime_ns(), time.monotonic()
+        return [
+            *done,
+            *(Unreadable(now_ns, pid, now_ns - int((now_s - stuck[pid]) * 1e9)) for pid in fresh),
+        ]
+
+    def forget(self, pid: Pid) -> None:
+        """Drop what was remembered about a process that ended or became another program."""
+        self._memory.forget(pid)
+        self._readers.forget(pid)
+
+    def _read(self, look: InspectRequest) -> Inspection | CodeSeen:
+        return self._inspect(look) if look.burning_sp is None else self._code(look)
+
+    def _code(self, look: InspectRequest) -> CodeSeen:
+        modules = self._memory.modules(look.pid) if look.wants_modules else ()
+        words = self._memory.words(look.pid, look.burning_sp or 0)
+        return CodeSeen(boottime_ns(), look.pid, look.tid, words, modules)
+
+    def _inspect(self, look: InspectRequest) -> Inspection:
+        call = blocked_call.read_call(look.pid, look.tid, self._table, look.syscall)
+        timed, deadline_ns = (
+            (False, None) if call is None else blocked_call.deadline(look.pid, call, look.since_ns)
+        )
+        files = () if call is None else blocked_call.files(look.pid, call)
+        return Inspection(
+            boottime_ns=boottime_ns(),
+            pid=look.pid,
+            tid=look.tid,
+            wait_channel=_wait_channel(look),
+            deadline_ns=deadline_ns,
+            timed=timed,
+            files=files,
+            stack=() if call is None else self._memory.words(look.pid, call.sp),
+            storage=next((state for each in files if (state := _storage(look.pid, each))), None),
+            lock_holders=lock_holders_of(look.pid)
+            if call and call.name in ("flock", "fcntl")
+            else (),
+        )
+
+
+def _wait_channel(look: InspectRequest) -> str:
+    text = read_text(f"/proc/{look.pid}/task/{look.tid}/wchan").strip()
+    return "" if text == "0" else text
+
+
+def _storage(pid: Pid, file: WaitedFile) -> StorageState | None:
+    """Counters of the NFS server or block device (kernel: Documentation/block/stat.rst); None if it is none."""
+    device = file.device
+    if file.fs_type in ("nfs", "nfs4"):
+        return nfs_state(pid, device)
+    stat = read_text(f"/sys/dev/block/{device}/stat").split() if device else []
+    if len(stat) < 9:
+        return None
+    suspended = read_text(f"/sys/dev/block/{device}/dm/suspended").strip() == "1"
+    return StorageState(device, int(stat[8]), int(stat[0]) + int(stat[4]), suspended)
+
+
+def lock_holders_of(pid: Pid) -> tuple[Pid, ...]:
+    """Processes that hold the lock `pid` waits for (kernel: /proc/locks, "->" marks a waiter)."""
+    return parse_locks(read_text("/proc/locks"), pid)
+
+
+def parse_locks(text: str, waiter: Pid) -> tuple[Pid, ...]:
+    """Holders, from the text of /proc/locks; empty if `waiter` waits for no lock."""
+    holders: dict[str, Pid] = {}
+    for line in text.splitlines():
+        part = line.replace("->", " -> ").split()
+        if len(part) < 6:
+            continue
+        waits = part[1] == "->"
+        pid = part[5] if waits else part[4]
+        if not pid.removeprefix("-").isdecimal():
+            continue
+        if not waits:
+            holders[part[0]] = Pid(int(pid))
+        elif int(pid) == waiter and part[0] in holders:
+            return (holders[part[0]],)
+    return ()

@@ -1,0 +1,286 @@
+"""One connection to an API server: requests by path, answers as plain objects, errors by kind.
+
+The official client reads the configuration, keeps tokens fresh and makes TLS; its models, which are
+most of its size and know no custom resource, are not used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from kcover_ebpf import __version__
+from kcover_ebpf.errors import ApiError, TooLarge, Unreachable, UsageError
+from kcover_ebpf.kube.api_errors import refusal, said, unreachable
+
+CONNECT_TIMEOUT_S = 5.0
+REQUEST_TIMEOUT_S = 30.0
+POOL = 64
+"""Connections that are kept: each watch holds one, and one too many costs a TLS handshake for every request."""
+STREAM_SLACK_S = 15.0
+"""A stream that is silent for so long after the server should have ended it is dead."""
+MOST_PAGE_BYTES = 4 * 1024 * 1024
+"""Of a page, or of one event: more than any object (etcd takes 1.5 MiB). As objects it may take ten times as much."""
+_TOKEN_S = 10.0
+"""For so long a token is not asked for again: the client reads its whole configuration anew each time."""
+
+Object = dict[str, Any]
+
+
+class ApiClient:
+    """Requests to one API server. Thread-safe: urllib3's pool is."""
+
+    def __init__(self, configuration: Any) -> None:
+        """`configuration`: a `kubernetes.client.Configuration`; `connect` makes one."""
+        from kubernetes.client.rest import RESTClientObject
+
+        self._configuration = configuration
+        self._host = str(configuration.host).rstrip("/")
+        # the connections to this one server, without the manager's search for them at each request
+        self._pool = RESTClientObject(configuration).pool_manager.connection_from_url(self._host)
+        self._prefix = urlsplit(self._host).path
+        self._timeout_s = REQUEST_TIMEOUT_S
+        self._header: dict[str, str] = {}
+        self._known_until_s = 0.0
+
+    def hurried(self, timeout_s: float) -> ApiClient:
+        """The same connection, for requests that are given up after `timeout_s` without an answer."""
+        made = copy.copy(self)
+        made._timeout_s = timeout_s
+        return made
+
+    @property
+    def host(self) -> str:
+        """The server's URL, for people."""
+        return self._host
+
+    @property
+    def configuration(self) -> Any:
+        """The client's own, for what is no plain request."""
+        return self._configuration
+
+    def get(self, path: str) -> Object:
+        """One object."""
+        return self._json("GET", path)
+
+    def list(self, path: str, query: Mapping[str, str] | None = None) -> Object:
+        """One page of a collection, as the server sends it: `metadata`, `items`.
+
+        With a `limit` in `query` it may be `TooLarge`, and can be asked for with a smaller one.
+        """
+        most_bytes = MOST_PAGE_BYTES if query and "limit" in query else None
+        return self._json("GET", path, query, most_bytes=most_bytes)
+
+    def create(self, path: str, body: Object) -> Object:
+        """Make an object in a collection; `Conflict` if there is one of that name."""
+        return self._json("POST", path, None, body)
+
+    def replace(self, path: str, body: Object) -> Object:
+        """Replace an object; with its resourceVersion in `body` a `Conflict` if it changed."""
+        return self._json("PUT", path, None, body)
+
+    def merge_patch(self, path: str, body: Object) -> Object:
+        """Change fields; with metadata.resourceVersion or uid in `body` a `Conflict` if they differ."""
+        return self._json("PATCH", path, None, body, "application/merge-patch+json")
+
+    def strategic_patch(self, path: str, body: Object) -> Object:
+        """Change a built-in object, whose lists (like conditions) are merged by their keys."""
+        return self._json("PATCH", path, None, body, "application/strategic-merge-patch+json")
+
+    def apply(self, path: str, body: Object, manager: str) -> Object:
+        """Server-side apply, taking over fields of other managers."""
+        query = {"fieldManager": manager, "force": "true"}
+        return self._json("PATCH", path, query, body, "application/apply-patch+yaml")
+
+    def delete(
+        self,
+        path: str,
+        uid: str | None = None,
+        grace_s: int | None = None,
+        propagation: str | None = None,
+    ) -> Object:
+        """Delete one object; with `uid` a `Conflict` if it is another one of that name."""
+        body = _delete_options(grace_s, propagation)
+        if uid is not None:
+            body["preconditions"] = {"uid": uid}
+        return self._json("DELETE", path, None, body)
+
+    def delete_collection(self, path: str, label_selector: str) -> Object:
+        """Delete what carries the labels; an empty selector is refused, it would mean everything."""
+        if not label_selector:
+            raise ValueError("a label selector is needed")
+        query = {"labelSelector": label_selector}
+        return self._json("DELETE", path, query, _delete_options(None, None))
+
+    def stream(self, path: str, query: Mapping[str, str], timeout_s: int) -> Iterator[Object]:
+        """Events of a watch, until the server ends it after `timeout_s`; close the iterator to leave early."""
+        asked = {**query, "watch": "1", "timeoutSeconds": str(timeout_s)}
+        response = self._send("GET", path, asked, None, "", timeout_s + STREAM_SLACK_S)
+        try:
+            yield from _lines(response)
+        finally:
+            response.close()
+            with contextlib.suppress(Exception):
+                response.release_conn()
+
+    def _json(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Object | None = None,
+        kind: str = "application/json",
+        most_bytes: int | None = None,
+    ) -> Object:
+        response = self._send(method, path, query, body, kind, self._timeout_s)
+        try:
+            found = json.loads(_read(response, most_bytes) or b"{}")
+        except ValueError as error:
+            raise Unreachable(f"{method} {path}: the answer is no JSON") from error
+        except ApiError:
+            raise
+        except Exception as error:
+            raise unreachable(method, path, error) from error
+        finally:
+            response.release_conn()
+        return found if isinstance(found, dict) else {}
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: Object | None,
+        kind: str,
+        timeout_s: float,
+    ) -> Any:
+        import urllib3
+
+        url = f"{self._prefix}{path}" + (f"?{urlencode(query)}" if query else "")
+        headers = {"Accept": "application/json", "User-Agent": f"kcover-ebpf/{__version__}"}
+        if body is not None:
+            headers["Content-Type"] = kind
+        try:
+            headers.update(self.authorization())
+            response = self._pool.urlopen(
+                method,
+                url,
+                body=None if body is None else json.dumps(body),
+                headers=headers,
+                preload_content=False,
+                retries=False,
+                redirect=False,
+                timeout=urllib3.Timeout(connect=min(CONNECT_TIMEOUT_S, timeout_s), read=timeout_s),
+            )
+        except Exception as error:
+            raise unreachable(method, path, error) from error
+        if response.status >= 400:
+            raise refusal(method, path, response)
+        return response
+
+    def authorization(self) -> Mapping[str, str]:
+        """The header that says who we are; empty with a client certificate."""
+        now_s = time.monotonic()
+        if now_s >= self._known_until_s:
+            # the client calls its refresh hook here: a token of a ServiceAccount lives for an hour
+            setting = self._configuration.auth_settings().get("BearerToken")
+            self._header = {"Authorization": str(setting["value"])} if setting else {}
+            self._known_until_s = now_s + _TOKEN_S
+        return self._header
+
+
+def connect(kubeconfig: str | None = None, context: str | None = None) -> ApiClient:
+    """A session by a kubeconfig, or as the pod that we run in; raises `UsageError` without either, or the client.
+
+    Nothing is sent yet. `kubeconfig` None: KUBECONFIG, else the pod's own token, else ~/.kube/config.
+    """
+    client, config = _modules()
+    configuration = client.Configuration()
+    in_pod = "KUBERNETES_SERVICE_HOST" in os.environ
+    named = kubeconfig or os.environ.get("KUBECONFIG")
+    try:
+        if named is None and context is None and in_pod:
+            config.load_incluster_config(client_configuration=configuration)
+        else:
+            path = named or str(Path.home() / ".kube" / "config")
+            if named is not None and not any(Path(each).is_file() for each in path.split(":")):
+                raise UsageError(f"no kubeconfig {path}; name one with --kubeconfig")
+            config.load_kube_config(path, context, configuration, persist_config=False)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"cannot use the {'kubeconfig ' + named if named else 'Kubernetes configuration'}: "
+            f"{said(error)}; give a valid one with --kubeconfig"
+        ) from error
+    configuration.retries = False
+    configuration.connection_pool_maxsize = POOL
+    return ApiClient(configuration)
+
+
+def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> str:
+    """The namespace that a context of a kubeconfig names; "default" where none does."""
+    _, config = _modules()
+    try:
+        named = kubeconfig or os.environ.get("KUBECONFIG")
+        contexts, active = config.list_kube_config_contexts(named)
+    except (config.ConfigException, OSError):
+        return "default"
+    chosen = next((each for each in contexts if each["name"] == context), active)
+    return str(chosen["context"].get("namespace") or "default")
+
+
+def _modules() -> tuple[Any, Any]:
+    try:
+        from kubernetes import client, config
+    except ModuleNotFoundError as error:
+        raise UsageError("this needs the Kubernetes client: pip install kubernetes") from error
+    return client, config
+
+
+def _delete_options(grace_s: int | None, propagation: str | None) -> Object:
+    body: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
+    if grace_s is not None:
+        body["gracePeriodSeconds"] = grace_s
+    if propagation is not None:
+        body["propagationPolicy"] = propagation
+    return body
+
+
+def _read(response: Any, most_bytes: int | None) -> bytes:
+    if most_bytes is None:
+        return bytes(response.read())
+    raw = bytearray()
+    for chunk in response.stream(65536, decode_content=True):
+        raw += chunk
+        if len(raw) > most_bytes:
+            response.close()  # the rest is not read
+            raise TooLarge(f"a page of more than {most_bytes >> 20} MiB")
+    return bytes(raw)
+
+
+def _lines(response: Any) -> Iterator[Object]:
+    rest = b""
+    try:
+        for chunk in response.stream(65536, decode_content=True):
+            *whole, rest = (rest + chunk).split(b"\n")
+            for line in whole:
+                if line.strip():
+                    found = json.loads(line)
+                    if isinstance(found, dict):
+                        yield found
+            if len(rest) > MOST_PAGE_BYTES:
+                raise Unreachable(f"watch: an event of more than {MOST_PAGE_BYTES >> 20} MiB")
+    except ValueError as error:
+        raise Unreachable("watch: the answer is no JSON") from error
+    except ApiError:
+        raise
+    except Exception as error:
+        raise unreachable("watch", "", error) from error

@@ -1,0 +1,185 @@
+"""Who leads: one Lease, held by one of several replicas, renewed while it lives.
+
+Clocks of replicas are not compared: a lease has run out when nobody changed it for its whole
+duration, as watched here. Source: client-go's leader election, which does the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kcover_ebpf.api import rfc3339
+from kcover_ebpf.errors import ApiError, Conflict, NotFound
+from kcover_ebpf.kube.client import ApiClient
+
+DURATION_S = 15.0
+"""A leader that did not renew for so long is taken to be gone."""
+GIVE_UP_S = 10.0
+"""A leader that could not renew for so long stops acting; less than `DURATION_S`, so that there are never two."""
+PERIOD_S = 2.0
+_REQUEST_S = 2.5
+"""A request that takes longer is given up and made again: three of them fit into `GIVE_UP_S`."""
+_RETRY_S = 0.5
+
+
+@dataclass(slots=True)
+class Claim:
+    """What one replica knows about the lease; times are monotonic seconds. Pure."""
+
+    identity: str
+    seen: tuple[str, str] | None = None
+    """Holder and renewal time as written by the holder."""
+    seen_s: float = 0.0
+    renewed_s: float | None = None
+    """When we renewed last; None unless we hold it."""
+    from_s: float = 0.0
+    """We do not lead before."""
+
+    def observe(self, holder: str, renewed: str, now_s: float) -> None:
+        """Take a look at the lease."""
+        if (holder, renewed) != self.seen:
+            self.seen, self.seen_s = (holder, renewed), now_s
+        if holder != self.identity:
+            self.renewed_s = None
+
+    def may_take(self, now_s: float) -> bool:
+        """True if it is ours, free, or has run out."""
+        if self.seen is None or self.seen[0] in ("", self.identity):
+            return True
+        return now_s - self.seen_s >= DURATION_S
+
+    def leads(self, now_s: float) -> bool:
+        """True while it is safe to act."""
+        ours = self.renewed_s is not None and now_s - self.renewed_s < GIVE_UP_S
+        return ours and now_s >= self.from_s
+
+
+class LeaderElector:
+    """Tries to hold a lease in a thread of its own."""
+
+    def __init__(
+        self,
+        session: ApiClient,
+        namespace: str,
+        name: str,
+        identity: str,
+        clock: Callable[[], float],
+        pod_uid: str = "",
+    ) -> None:
+        """`clock`: monotonic seconds; `pod_uid`: of our pod, named `identity`, where we run in one.
+
+        The lease then belongs to the leader's pod: when all are gone, the cluster collects it.
+        """
+        self._session, self._clock = session.hurried(_REQUEST_S), clock
+        pod = {"apiVersion": "v1", "kind": "Pod", "name": identity, "uid": pod_uid}
+        self._owners = [pod] if pod_uid else []
+        self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._name = name
+        self._claim = Claim(identity)
+        self._held: dict[str, Any] | None = None
+        """The lease as we wrote it last: while nobody else writes, it need not be read again."""
+        self._stop = threading.Event()
+        self.thread: threading.Thread | None = None
+        """For who asks whether it lives; None before it began."""
+
+    @property
+    def leads(self) -> bool:
+        """True while this replica may act."""
+        return self._claim.leads(self._clock())
+
+    def start(self, on_change: Callable[[bool], None], wall: Callable[[], float]) -> None:
+        """Begin; `on_change` is told, in the elector's thread, when we begin or cease to lead."""
+        self.thread = threading.Thread(
+            target=self._run, args=(on_change, wall), name="lease", daemon=True
+        )
+        self.thread.start()
+
+    def stop(self) -> None:
+        """Give the lease back, so that another replica need not wait for it to run out."""
+        self._stop.set()
+        if self.thread is not None:
+            self.thread.join(PERIOD_S * 3)
+        if not self.leads:
+            return
+        try:
+            lease = self._session.get(f"{self._collection}/{self._name}")
+            if lease.get("spec", {}).get("holderIdentity") == self._claim.identity:
+                lease["spec"]["holderIdentity"] = ""
+                self._session.replace(f"{self._collection}/{self._name}", lease)
+        except ApiError:
+            return
+
+    def _run(self, on_change: Callable[[bool], None], wall: Callable[[], float]) -> None:
+        led = False
+        while not self._stop.is_set():
+            wait_s = PERIOD_S
+            try:
+                self.renew(wall())
+            except ApiError:
+                # whether we still lead is a matter of time, and `leads` counts it
+                wait_s = _RETRY_S
+            if self.leads is not led:
+                led = not led
+                on_change(led)
+            self._stop.wait(wait_s)
+
+    def renew(self, wall_s: float) -> None:
+        """Take the lease, or keep it, if that is possible now; raises `ApiError`.
+
+        Who finds that somebody else wrote its lease, or that it is gone, does not lead until it has it again. A lease
+        that belongs to a pod goes with it, and the program in that pod may live on, cut off from its node's control
+        plane: who makes the lease anew waits until that one has given up.
+        """
+        asked_s = self._clock()
+        path = f"{self._collection}/{self._name}"
+        lease, self._held = self._held, None
+        if lease is None:
+            try:
+                lease = self._session.get(path)
+            except NotFound:
+                self._claim.renewed_s = None
+                self._held = self._session.create(self._collection, self._new(wall_s))
+                self._claim.from_s = asked_s + GIVE_UP_S if self._owners else asked_s
+                self._mine(self._held, asked_s)
+                return
+            spec = lease.get("spec") or {}
+            holder = str(spec.get("holderIdentity") or "")
+            self._claim.observe(holder, str(spec.get("renewTime") or ""), asked_s)
+            if not self._claim.may_take(asked_s):
+                return
+        lease["metadata"]["ownerReferences"] = self._owners
+        lease["spec"] = self._spec(lease.get("spec") or {}, wall_s)
+        # refused if anybody wrote it since: then it is read again
+        try:
+            self._held = self._session.replace(path, lease)
+        except (Conflict, NotFound):
+            self._claim.renewed_s = None
+            raise
+        self._mine(lease, asked_s)
+
+    def _mine(self, lease: dict[str, Any], asked_s: float) -> None:
+        self._claim.observe(self._claim.identity, str(lease["spec"]["renewTime"]), asked_s)
+        self._claim.renewed_s = asked_s
+
+    def _new(self, wall_s: float) -> dict[str, Any]:
+        return {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": self._name, "ownerReferences": self._owners},
+            "spec": self._spec({}, wall_s),
+        }
+
+    def _spec(self, before: dict[str, Any], wall_s: float) -> dict[str, Any]:
+        mine = before.get("holderIdentity") == self._claim.identity
+        now = rfc3339.to_text(wall_s)
+        changes = int(before.get("leaseTransitions") or 0) + (0 if mine or not before else 1)
+        return {
+            "holderIdentity": self._claim.identity,
+            "leaseDurationSeconds": int(DURATION_S),
+            "acquireTime": before.get("acquireTime") if mine else now,
+            "renewTime": now,
+            "leaseTransitions": changes,
+        }

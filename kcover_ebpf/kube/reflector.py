@@ -1,0 +1,285 @@
+"""A collection kept up to date: list, then watch from there, and list again when history is gone.
+
+`ListWatchState` is the pure half: it says what to do next and takes what came of it. `Reflector` does it in a
+thread of its own and hands each change to a callback.
+
+Source: Kubernetes API concepts, "Efficient detection of changes".
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+from kcover_ebpf.errors import ApiError, Gone, TooLarge
+
+Object = dict[str, Any]
+_Kept = tuple[str, str, str]
+"""Namespace, name and version of an object."""
+PAGE = 500
+STREAM_S = 290
+"""Length of one watch; the server's own limit is 30 to 60 minutes, idle connections die sooner."""
+_FIRST_DELAY_S = 0.5
+_LONGEST_DELAY_S = 30.0
+_HEALTHY_S = 10.0
+"""A watch that lived for so long was no failure."""
+
+
+class Change(Enum):
+    """What became of an object."""
+
+    SET = "set"
+    """It is new, or changed."""
+    GONE = "gone"
+    SYNCED = "synced"
+    """A list is complete; there is no object. What was not in it is gone, and has been told so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One change; `object` is empty for SYNCED."""
+
+    change: Change
+    object: Object
+
+
+class ListWatchState:
+    """The state of one list-and-watch, without any transport."""
+
+    def __init__(self) -> None:
+        self.version: str | None = None
+        """Where to watch from; None: list first."""
+        self._known: dict[str, _Kept] = {}
+        self._keys: dict[tuple[str, str], str] = {}
+        """By namespace and name."""
+        self._seen: set[str] = set()
+        self._failures = 0
+
+    def begin(self) -> None:
+        """A list begins, from its first page."""
+        self._seen = set()
+
+    def page(self, items: Iterable[Object]) -> Iterator[Event]:
+        """One page of a list came; tells what is new in it.
+
+        A page is told before the next one is asked for: a list of a large cluster is never held whole.
+        """
+        for item in items:
+            key = key_of(item)
+            self._seen.add(key)
+            kept = _kept(item)
+            older = self._keys.get(kept[:2])
+            if older is not None and older != key:
+                # of a name that is used again the old object goes before the new one comes
+                yield self._forget(older)
+            if self._known.get(key) != kept:
+                self._keep(key, kept)
+                yield Event(Change.SET, item)
+
+    def listed(self, version: str) -> Iterator[Event]:
+        """The list is complete; tells what went away unseen."""
+        for key in [key for key in self._known if key not in self._seen]:
+            yield self._forget(key)
+        self._seen = set()
+        self.version = version
+        yield Event(Change.SYNCED, {})
+
+    def _keep(self, key: str, kept: _Kept) -> None:
+        self._known[key] = kept
+        self._keys[kept[:2]] = key
+
+    def _forget(self, key: str) -> Event:
+        namespace, name, version = self._known.pop(key)
+        if self._keys.get((namespace, name)) == key:
+            del self._keys[namespace, name]
+        metadata = {"namespace": namespace, "name": name, "uid": key, "resourceVersion": version}
+        return Event(Change.GONE, {"metadata": metadata})
+
+    def told(self, raw: Object) -> Event | None:
+        """One line of a watch came; None where it only moves the version; raises `Gone`, `ApiError`."""
+        kind, item = raw.get("type"), raw.get("object")
+        if not isinstance(item, dict):
+            return None
+        if kind == "ERROR":
+            raise self._refused(item)
+        if kind not in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK"):
+            return None
+        self.version = _version(item) or self.version
+        if kind == "BOOKMARK":
+            return None
+        key = key_of(item)
+        if kind == "DELETED":
+            if key in self._known:
+                self._forget(key)
+            return Event(Change.GONE, item)
+        self._keep(key, _kept(item))
+        return Event(Change.SET, item)
+
+    def _refused(self, status: Object) -> ApiError:
+        code = status.get("code")
+        text = f"watch: {code} {status.get('message', '')}"[:300]
+        if code == 410:
+            self.version = None
+            return Gone(text, 410)
+        return ApiError(text, code if isinstance(code, int) else 0)
+
+    def failed(self, error: ApiError) -> float:
+        """A list or watch failed; seconds to wait (before jitter) until the next try.
+
+        History that is gone is listed again at once, the first time.
+        """
+        self._failures += 1
+        if isinstance(error, Gone):
+            self.version = None
+            if self._failures == 1:
+                return 0.0
+        delay_s = min(_FIRST_DELAY_S * float(2 ** min(self._failures - 1, 16)), _LONGEST_DELAY_S)
+        return max(delay_s, error.retry_after_s or 0.0)
+
+    def worked(self) -> None:
+        """A list was complete, or a watch lived long enough: the next failure is a first one."""
+        self._failures = 0
+
+
+def key_of(item: Object) -> str:
+    """Identity of an object within its collection: a name may come back, a uid does not."""
+    metadata = item.get("metadata") or {}
+    return str(metadata.get("uid") or f"{metadata.get('namespace', '')}/{metadata.get('name', '')}")
+
+
+def _version(item: Object) -> str:
+    return str((item.get("metadata") or {}).get("resourceVersion") or "")
+
+
+def _kept(item: Object) -> _Kept:
+    # enough to say that it is gone; the whole objects live with whoever listens
+    metadata = item.get("metadata") or {}
+    return str(metadata.get("namespace") or ""), str(metadata.get("name") or ""), _version(item)
+
+
+class Transport(Protocol):
+    """What a watch needs of a `Session`."""
+
+    def list(self, path: str, query: Mapping[str, str] | None = None) -> Object:
+        """One page."""
+        ...
+
+    def stream(self, path: str, query: Mapping[str, str], timeout_s: int) -> Iterator[Object]:
+        """Events until the server ends the watch."""
+        ...
+
+
+class Reflector:
+    """Keeps one collection up to date in a thread; callbacks run in that thread."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        path: str,
+        query: Mapping[str, str],
+        on_event: Callable[[Event], None],
+        on_error: Callable[[ApiError], None] = lambda _: None,
+    ) -> None:
+        """`query`: field or label selectors."""
+        self._transport, self._path, self._query = transport, path, dict(query)
+        self._on_event, self._on_error = on_event, on_error
+        self._plan = ListWatchState()
+        self._page = PAGE
+        self._stop = threading.Event()
+        self.thread = threading.Thread(target=self._run, name=f"watch {path}", daemon=True)
+        """For who asks whether it lives."""
+        self.synced = threading.Event()
+        """Set once the first list is complete, before SYNCED is told."""
+
+    def start(self) -> None:
+        """Begin; the thread never dies of an error, of the API or of who listens."""
+        self.thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """True once it was started, and for ever after: see `start`."""
+        return self.thread.is_alive()
+
+    def stop(self) -> None:
+        """End soon; a stream under way is left to the process's end."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            began_s = time.monotonic()
+            try:
+                self._once()
+            except ApiError as error:
+                if time.monotonic() - began_s > _HEALTHY_S:
+                    self._plan.worked()
+                self._on_error(error)
+                # all agents lose the server at once; they must not all come back at once
+                self._stop.wait(self._plan.failed(error) * random.uniform(0.5, 1.5))
+            except Exception as error:  # noqa: BLE001 - a thread that ends would be deaf for ever
+                self._on_error(ApiError(f"{self._path}: {error!r}"))
+                self._plan.version = None
+                self._stop.wait(_LONGEST_DELAY_S * random.uniform(0.5, 1.5))
+
+    def _once(self) -> None:
+        if self._plan.version is None:
+            self._list()
+        began_s = time.monotonic()
+        asked = {
+            **self._query,
+            "resourceVersion": self._plan.version or "",
+            "allowWatchBookmarks": "true",
+        }
+        for raw in self._transport.stream(self._path, asked, _stream_s()):
+            event = self._plan.told(raw)
+            self._plan.worked()
+            if event is not None:
+                self._hand(event)
+            if self._stop.is_set():
+                return
+        if time.monotonic() - began_s < 1.0:
+            # a server (or a proxy) that ends every watch at once must not be asked in a tight loop
+            self._stop.wait(1.0)
+
+    def _list(self) -> None:
+        query = dict(self._query)
+        self._plan.begin()
+        while True:
+            try:
+                page = self._transport.list(self._path, {**query, "limit": str(self._page)})
+            except TooLarge:
+                if self._page == 1:
+                    raise
+                # objects of a tenant may be a hundred times as large as others
+                self._page = max(1, self._page // 8)
+                continue
+            self._tell(self._plan.page(page.get("items") or ()))
+            metadata = page.get("metadata") or {}
+            if not metadata.get("continue"):
+                break
+            query["continue"] = str(metadata["continue"])
+        self._tell(self._plan.listed(str(metadata.get("resourceVersion") or "")))
+        self._plan.worked()
+
+    def _tell(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if event.change is Change.SYNCED:
+                # whoever is told that the list is complete may ask whether it is
+                self.synced.set()
+            self._hand(event)
+
+    def _hand(self, event: Event) -> None:
+        """One object that a listener fails at must not keep it from all others."""
+        try:
+            self._on_event(event)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next event is handed on
+            what = key_of(event.object) if event.object else event.change.value
+            self._on_error(ApiError(f"{self._path}: cannot take {what}: {error!r}"))
+
+
+def _stream_s() -> int:
+    return random.randint(STREAM_S * 9 // 10, STREAM_S)

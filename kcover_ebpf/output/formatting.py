@@ -1,0 +1,297 @@
+"""A verdict, a fact, a wait table as JSON object and as text for people. Pure: no clock, no file.
+
+The JSON contract (schema `kcover.io/v1alpha1`) is in docs/json.md; fields are added, never renamed.
+Times in JSON are unix seconds; in text they are local wall-clock times and spans.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import time
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import Any
+
+from kcover_ebpf.diagnosis.exits import signal_name
+from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Verdict, VerdictKind, WaitRow
+from kcover_ebpf.facts import devices, host, kernel
+
+SCHEMA = "kcover.io/v1alpha1"
+
+CAUSE_TEXT = {
+    Cause.EXITED: "left with an error",
+    Cause.KILLED: "was killed",
+    Cause.OOM_KILLED: "was killed because memory ran out",
+    Cause.ABORTED: "aborted itself",
+    Cause.SEGFAULT: "crashed on a bad memory access",
+    Cause.LEFT_EARLY: "left with code 0 while others went on",
+    Cause.DEVICE: "has a faulty device",
+    Cause.STOPPED: "is stopped by a signal",
+    Cause.FROZEN: "is frozen by its control group",
+    Cause.BLOCKED_LOCK: "waits for a lock that is not released",
+    Cause.BLOCKED_SLEEP: "sleeps",
+    Cause.BLOCKED_READ: "waits for input that does not come",
+    Cause.BLOCKED_UNKNOWN: "waits in the kernel",
+    Cause.SPINNING: "runs without getting anywhere",
+    Cause.STORAGE: "waits for storage that does not answer",
+    Cause.DRIVER_STUCK: "is stuck in a call of a device driver",
+    Cause.LOADER_STUCK: "waits for a data loader that is stuck",
+    Cause.LOADER_DIED: "waits for a data loader that died",
+    Cause.MISSING_RANK: "never appeared",
+    Cause.LINK: "cannot reach its peers over the network",
+    Cause.PEER_GONE: "waits for a peer that is gone",
+    Cause.COLLECTIVE_MISMATCH: "is in another collective than its peers",
+    Cause.WAIT_CYCLE: "is part of a circle of waits",
+    Cause.NOT_IN_COLLECTIVE: "did not join the collective that the others are in",
+    Cause.COLLECTIVE_STUCK: "is in a collective that all have joined and that does not end",
+    Cause.COLLECTIVE_FAILED: "has a communicator that failed",
+    Cause.DEVICE_WAIT: "waits for its device, as all ranks do",
+    Cause.CPU_THROTTLED: "is throttled by its CPU limit",
+    Cause.MEMORY_PRESSURE: "is short of memory",
+    Cause.SLOW_RANK: "is slower than its peers",
+    Cause.TRAINING: "trains",
+    Cause.CHECKPOINT: "writes a checkpoint",
+    Cause.COMPUTING: "computes",
+    Cause.LOADING: "loads data",
+    Cause.STARTING: "starts",
+    Cause.WAITING_FOR_USER: "waits for a person",
+    Cause.SLEEPING: "sleeps on purpose",
+    Cause.DEBUGGER: "is held by a debugger",
+    Cause.SUSPENDED: "was suspended",
+    Cause.ENDING: "ends",
+    Cause.UNKNOWN: "for an unknown reason",
+}
+"""What each cause means, to be read after the name of a rank or of the job."""
+
+
+def verdict_object(verdict: Verdict) -> dict[str, Any]:
+    """The fields of the JSON event "verdict", without its envelope."""
+    culprit = verdict.culprit
+    return {
+        "job": verdict.job,
+        "incident": verdict.incident,
+        "verdict": verdict.kind.value,
+        "culprit": None if culprit is None else dataclasses.asdict(culprit),
+        "cause": verdict.cause.value,
+        "since": verdict.since_s,
+        "evidence": [{"kind": item.kind.value, "text": item.text} for item in verdict.evidence],
+        "victims": list(verdict.victims),
+        "deadline": verdict.deadline_s,
+        "unobserved": list(verdict.unobserved),
+        "factor": verdict.factor,
+        "waits": [dataclasses.asdict(row) for row in verdict.waits],
+    }
+
+
+def fact_object(fact: kernel.Fact) -> dict[str, Any]:
+    """The fact with its name ("process_exit") and all its fields."""
+    name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(fact).__name__).lower()
+    return {"fact": name, **dataclasses.asdict(fact)}
+
+
+def event_line(event: str, time_s: float, fields: dict[str, Any]) -> str:
+    """One JSON line with its envelope, without the newline."""
+    envelope = {"schema": SCHEMA, "time": round(time_s, 6), "event": event}
+    return json.dumps(envelope | fields, default=_plain, allow_nan=False, separators=(",", ":"))
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Enum):
+        return value.value
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def printable(text: str) -> str:
+    """The text with whatever could command a terminal made visible: names come from the job."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def span(seconds: float) -> str:
+    """Such as "0.3s", "12.1s", "2m 05s" or "1h 02m"; negative spans count as nothing."""
+    seconds = max(seconds, 0.0)
+    if seconds < 59.95:
+        return f"{seconds:.1f}s"
+    minutes, rest_s = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m {rest_s:02d}s"
+    return f"{minutes // 60}h {minutes % 60:02d}m"
+
+
+def headline(verdict: Verdict) -> str:
+    """One line: verdict, who, cause, and for how long others have waited."""
+    words = [f"{verdict.kind.value}  {_who(verdict)}{verdict.cause.value}"]
+    if verdict.cause is not Cause.UNKNOWN:
+        words.append(f": {CAUSE_TEXT[verdict.cause]}")
+    if verdict.factor is not None:
+        words.append(f", {verdict.factor:.1f} times as long as its peers")
+    if verdict.kind is not VerdictKind.WORKING or verdict.cause is not Cause.TRAINING:
+        lasted = span(verdict.time_s - verdict.since_s)
+        words.append(
+            f", {lasted} ago" if verdict.kind is VerdictKind.CRASHED else f", for {lasted}"
+        )
+    if verdict.victims:
+        words.append(f"; {_ranks(verdict.victims)}")
+    return printable("".join(words))
+
+
+def _who(verdict: Verdict) -> str:
+    if verdict.culprit is not None:
+        return culprit_text(verdict.culprit) + " "
+    return "culprit unknown, " if verdict.kind.is_fault else ""
+
+
+def culprit_text(culprit: Culprit) -> str:
+    """Such as "rank 2 (pid 4711, thread 4713)", as far as it is known."""
+    details = []
+    if culprit.pid is not None:
+        details.append(f"pid {culprit.pid}")
+    if culprit.tid not in (None, culprit.pid):
+        details.append(f"thread {culprit.tid}")
+    places = {"pod": culprit.pod, "node": culprit.node, "device": culprit.device}
+    details += [f"{label} {name}" for label, name in places.items() if name is not None]
+    if culprit.rank is None:
+        return ", ".join(details) or "somebody"
+    either = "" if culprit.or_rank is None else f" or rank {culprit.or_rank}"
+    return f"rank {culprit.rank}{either}" + (f" ({', '.join(details)})" if details else "")
+
+
+def _ranks(victims: tuple[int, ...]) -> str:
+    if len(victims) == 1:
+        return f"rank {victims[0]} waits"
+    if len(victims) > 8:
+        return f"{len(victims)} ranks wait"
+    return f"ranks {', '.join(map(str, victims))} wait"
+
+
+def details(verdict: Verdict) -> list[str]:
+    """The lines below a headline: what supports the verdict, and who waits where."""
+    return [*reasons(verdict), *wait_table(verdict.waits)]
+
+
+def reasons(verdict: Verdict) -> list[str]:
+    """Evidence, the framework's own deadline, and what was not seen."""
+    lines = [f"- {item.text} [{item.kind.value}]" for item in verdict.evidence]
+    if verdict.deadline_s is not None:
+        clock = time.strftime("%H:%M:%S", time.localtime(verdict.deadline_s))
+        more = span(verdict.deadline_s - verdict.time_s)
+        lines.append(f"the framework would have waited until {clock} ({more} more)")
+    if verdict.unobserved:
+        lines.append(f"not observed: {'; '.join(verdict.unobserved)}")
+    return [printable(line) for line in lines]
+
+
+_TITLES = ("RANK", "ROLE", "PID/TID", "THREAD", "WAITS IN", "SINCE", "NOTE")
+
+
+def wait_table(rows: Sequence[WaitRow]) -> list[str]:
+    """Who waits where, since when, in aligned columns; no lines for no rows."""
+    if not rows:
+        return []
+    return aligned([_TITLES, *(_cells(row) for row in rows)])
+
+
+def _cells(row: WaitRow) -> tuple[str, ...]:
+    return (
+        "-" if row.rank is None else str(row.rank),
+        row.role,
+        str(row.pid) if row.tid == row.pid else f"{row.pid}/{row.tid}",
+        row.comm,
+        row.wait,
+        span(row.since_s),
+        row.note,
+    )
+
+
+def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Cells as columns, two spaces apart, no space at the end of a line."""
+    texts = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in texts
+    ]
+
+
+def _exit_text(fact: kernel.ProcessExit) -> str:
+    if not fact.known:
+        return f"pid {fact.pid} is gone; how it ended was not seen"
+    if fact.signal:
+        return f"pid {fact.pid} ({fact.comm}) was killed by {signal_name(fact.signal)}"
+    return f"pid {fact.pid} ({fact.comm}) left with exit code {fact.exit_code}"
+
+
+def fact_text(fact: kernel.Fact) -> str:
+    """An announced fact as a sentence."""
+    match fact:
+        case kernel.ProcessExit():
+            text = _exit_text(fact)
+        case kernel.OomKill():
+            text = f"pid {fact.pid} ({fact.comm}) is the victim of the out-of-memory killer"
+        case kernel.SignalSent(sender_pid=0):
+            text = f"the kernel sent {signal_name(fact.signal)} to pid {fact.pid}"
+        case kernel.SignalSent():
+            sender = f"pid {fact.sender_pid} ({fact.sender_comm})"
+            text = f"{sender} sent {signal_name(fact.signal)} to pid {fact.pid}"
+        case kernel.ProcessFork():
+            text = f"pid {fact.pid} started pid {fact.child_pid} ({fact.comm})"
+        case kernel.ProcessExec():
+            text = f"pid {fact.pid} became {fact.comm}"
+        case kernel.TcpStateChange():
+            edge = f"{address(fact.local)} to {address(fact.remote)}"
+            text = f"connection of pid {fact.pid}, {edge}: {fact.old} became {fact.new}"
+        case kernel.TcpRetransmit():
+            edge = f"{address(fact.local)} to {address(fact.remote)}"
+            text = f"connection of pid {fact.pid}, {edge}: sent again, back-off {fact.backoff}"
+        case _:
+            text = _device_fact_text(fact)
+    return printable(text)
+
+
+def _device_fact_text(fact: kernel.Fact) -> str:
+    match fact:
+        case host.CollectivesSeen():
+            late = [f"rank {each.rank} of {each.size} is behind" for each in fact.behind]
+            late += [f"rank {each.rank} of {each.size} gives no answer" for each in fact.missing]
+            late += [f"rank {each.rank} of {each.size}: {each.trouble}" for each in fact.failed]
+            late += [f"{each.rank_count} rank(s) launched {each.operations}" for each in fact.sides]
+            return f"NCCL: {', '.join(late) or 'no rank stands out'}"
+        case devices.DeviceFault():
+            return f"pid {fact.pid} holds a faulty device: {fact.text}"
+        case devices.XidReported() | devices.AerError() | devices.MemoryFault():
+            return device_text(fact)
+        case devices.BlockError():
+            what = f"{fact.operation} of {fact.size_bytes} B at sector {fact.sector}"
+            return f"disk {fact.disk} failed a {what}: {fact.error} error"
+        case devices.DriverCall():
+            where = f"{fact.node} [{fact.wait_channel or 'in the driver'}]"
+            return f"pid {fact.pid} thread {fact.tid} is stuck in a driver call: {where}"
+        case devices.DeviceNotice():
+            return f"{fact.device}: {fact.text}"
+        case devices.PortChange():
+            return f"port {fact.port} is {'up' if fact.up else 'down'}: {fact.text}"
+        case _:
+            return str(fact_object(fact)["fact"])
+
+
+def device_text(fact: devices.XidReported | devices.AerError | devices.MemoryFault) -> str:
+    """What a device reported, as a sentence."""
+    match fact:
+        case devices.XidReported():
+            doubt = "" if fact.confirmed else " (perhaps forged: nobody but the log says so)"
+            kind = "SXid" if fact.number >= 10000 else "Xid"
+            return f"{kind} {fact.number} on {fact.device}{doubt}: {fact.text}"
+        case devices.AerError():
+            errors = ", ".join(fact.errors) or "unknown"
+            severity = fact.severity.name.lower()
+            return f"{fact.count} {severity} PCIe error(s) at {fact.device}: {errors}"
+        case devices.MemoryFault():
+            state = "corrected" if fact.corrected else "uncorrected"
+            return f"{state} {fact.kind.value} memory error at {fact.address:#x}: {fact.text}"
+
+
+def address(endpoint: tuple[str, int]) -> str:
+    """Such as "10.0.0.1:29500" or "[::1]:29500"."""
+    host, port = endpoint
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,269 @@
+"""Prometheus metrics of the sensor, served only where `--metrics ADDR:PORT` asks for it.
+
+Series whose labels are a closed list exist from the start, at zero, so that an alert can tell
+"never happened" from "not there". Names are a contract (docs/metrics.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from socketserver import TCPServer, ThreadingMixIn
+from typing import TYPE_CHECKING, Any, Self
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    make_wsgi_app,
+)
+
+from kcover_ebpf import __version__
+from kcover_ebpf.diagnosis.decisions import Decision
+from kcover_ebpf.diagnosis.verdict import CAUSES, Verdict, WaitRow
+from kcover_ebpf.errors import UsageError
+from kcover_ebpf.facts.kernel import Fact
+from kcover_ebpf.settings import Act
+
+if TYPE_CHECKING:
+    from kcover_ebpf.hardware.watch import DeviceWatch
+    from kcover_ebpf.kernel.probes import ProbeStatus
+    from kcover_ebpf.kernel.sampler import KernelSampler
+
+_MOST_CONNECTIONS = 16
+"""A scraper holds one for milliseconds; each costs a thread and a descriptor of a program that has other work."""
+_SILENT_S = 5.0
+"""A client that says nothing, or takes nothing, for so long is let go."""
+_DETECTION_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
+_WHY_NOT_ATTACHED = (
+    "1 for each probe that is not attached: no_hook (this kernel has nothing to hang on), no_driver (its module is not "
+    "loaded), no_library, refused (a right is missing, or the verifier objects)."
+)
+_WHERE_LOST = (
+    "Records of the kernel. threads and sockets: no room in the sampler; events: ring buffer full; messages: "
+    "driver lines and connections dropped to leave room in it; log and links: the kernel overwrote its log, or dropped "
+    "messages about links, before they were read."
+)
+
+
+class MetricsSink:
+    """Counts what the sensor says; a `sensor.Sink`."""
+
+    wants_waits = True
+    """Ages are taken from the wait table."""
+
+    def __init__(
+        self,
+        read_probes: Callable[[], Iterable[ProbeStatus]],
+        read_lost: Callable[[], Mapping[str, int]],
+        age_labels: Sequence[str] = ("rank",),
+    ) -> None:
+        """`read_probes`: what became of each probe, as of now; `read_lost`: losses so far, by family."""
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self._gauge("kcover_build_info", "Always 1.", "version").labels(__version__).set(1)
+        self._verdicts = self._counter("kcover_verdicts", "Verdicts told.", "verdict", "cause")
+        for kind, causes in CAUSES.items():
+            for cause in causes:
+                self._verdicts.labels(kind.value, cause.value)
+        self._actions = self._counter(
+            "kcover_actions", "Snapshots, shutdowns, restarts of run.", "act"
+        )
+        for act in (Act.SNAPSHOT, Act.SHUTDOWN, Act.RESTART):
+            self._actions.labels(act.value)
+        self._detection = Histogram(
+            "kcover_detection_seconds",
+            "From the beginning of a trouble to its verdict, faults only.",
+            buckets=_DETECTION_BUCKETS_S,
+            registry=self.registry,
+        )
+        text = "How long a rank has stood where it stands."
+        self._ages = self._gauge("kcover_rank_progress_age_seconds", text, *age_labels)
+        self._blind = self._counter("kcover_blind", "Times at which nothing could be judged.")
+        self._attached = self._gauge(
+            "kcover_probe_attached", "1 if attached, else 0.", "family", "probe"
+        )
+        self._refused = self._gauge(
+            "kcover_probe_refused", _WHY_NOT_ATTACHED, "family", "probe", "reason"
+        )
+        self._read_probes = read_probes
+        self._probes_before: tuple[ProbeStatus, ...] = ()
+        self._lost = self._counter("kcover_records_lost", _WHERE_LOST, "family")
+        self._read_lost = read_lost
+        self._lost_before: dict[str, int] = {}
+        self._look_at_kernel()
+
+    @classmethod
+    def of(cls, kernel: KernelSampler, devices: DeviceWatch) -> Self:
+        """Of a sensor: the probes and losses of its kernel side and of its device families."""
+        return cls(
+            lambda: (*kernel.statuses, *devices.statuses),
+            lambda: kernel.lost_counts | devices.lost_counts,
+        )
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, labels, registry=self.registry)
+
+    def on_fact(self, fact: Fact) -> None:
+        """Facts are not counted."""
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        """Count it; a fault also by how long it took to find."""
+        self._verdicts.labels(verdict.kind.value, verdict.cause.value).inc()
+        if verdict.kind.is_fault:
+            self._detection.observe(max(verdict.time_s - verdict.since_s, 0.0))
+
+    def on_waits(self, rows: Sequence[WaitRow], summary: str) -> None:  # noqa: ARG002
+        """Ages of the ranks in the table (ranks that are gone leave the metric), probes, losses."""
+        self._look_at_kernel()
+        self._ages.clear()
+        for row in rows:
+            if row.rank is not None and row.role == "rank":
+                self._ages.labels(str(row.rank)).set(row.since_s)
+
+    def on_blind(self, reason: str) -> None:  # noqa: ARG002
+        """Count it."""
+        self._blind.inc()
+
+    def on_action(self, decision: Decision, text: str) -> None:  # noqa: ARG002
+        """Count it."""
+        self._actions.labels(decision.act.value).inc()
+
+    def _look_at_kernel(self) -> None:
+        probes = tuple(self._read_probes())
+        if probes != self._probes_before:  # a driver came or went
+            self._probes_before = probes
+            self._attached.clear()
+            self._refused.clear()
+            for each in probes:
+                self._attached.labels(each.family, each.probe).set(each.attached)
+                if each.refusal is not None:
+                    self._refused.labels(each.family, each.probe, each.refusal.value).set(1)
+        for family, count in self._read_lost().items():
+            self._lost.labels(family).inc(count - self._lost_before.get(family, 0))
+            self._lost_before[family] = count
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of "ADDR:PORT"; an empty ADDR means all; raises `UsageError`."""
+    host, colon, port = text.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    is_number = port.isascii() and port.isdecimal() and int(port) <= 65535
+    if not colon or not is_number or (":" in bare and bare == host):
+        raise UsageError(
+            f"--metrics {text!r} is not ADDR:PORT; write 127.0.0.1:9464, :9464 or [::1]:9464"
+        )
+    return bare, int(port)
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """A slow scraper must not hold up the next one, and many must not use up the descriptors."""
+
+    daemon_threads = True
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        self._open: dict[Any, None] = {}
+        self._lock = threading.Lock()
+        super().__init__(*arguments, **keywords)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve it; where there are too many, the oldest gives way: a probe of the kubelet must still get in."""
+        with self._lock:
+            self._open[request] = None
+            oldest = next(iter(self._open)) if len(self._open) > _MOST_CONNECTIONS else None
+            if oldest is not None:
+                del self._open[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread sees an end, and closes it
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that broke off is no news."""
+
+    def server_bind(self) -> None:
+        """Bind without asking the name service who we are, which may take seconds."""
+        TCPServer.server_bind(self)
+        host, self.server_port = self.server_address[:2]
+        self.server_name = str(host)
+        self.setup_environ()
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = _SILENT_S
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Scrapes are no news."""
+
+
+class MetricsServer:
+    """A bound port, which answers after `serve`; raises `UsageError` where it cannot be bound."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        host, port = address
+        server = _Server6 if ":" in host else _Server
+        try:
+            self._server = make_server(host, port, _no_metrics, server, _Handler)
+        except OSError as error:
+            where = f"{host or '*'}:{port}"
+            raise UsageError(
+                f"cannot serve metrics on {where}: {error.strerror}; choose another --metrics"
+            ) from error
+        self.port: int = self._server.server_port
+        self._thread: threading.Thread | None = None
+
+    def serve(
+        self, registry: CollectorRegistry, checks: Mapping[str, Callable[[], str]] | None = None
+    ) -> None:
+        """Answer from now on, in a thread of its own; `checks`: path to what is wrong, empty if nothing is."""
+        self._server.set_app(_with_checks(make_wsgi_app(registry), checks or {}))
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Release the port."""
+        if self._thread is not None:
+            self._server.shutdown()
+            self._thread.join()
+        self._server.server_close()
+
+
+def _with_checks(
+    metrics: Callable[..., Iterable[bytes]], checks: Mapping[str, Callable[[], str]]
+) -> Callable[..., Iterable[bytes]]:
+    def answer(
+        environ: Mapping[str, object], start_response: Callable[..., object]
+    ) -> Iterable[bytes]:
+        check = checks.get(str(environ.get("PATH_INFO")))
+        if check is None:
+            return metrics(environ, start_response)
+        wrong = check()
+        status = "503 Service Unavailable" if wrong else "200 OK"
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+        return [(wrong or "ok").encode() + b"\n"]
+
+    return answer
+
+
+def _no_metrics(environ: object, start_response: Callable[..., object]) -> list[bytes]:  # noqa: ARG001
+    start_response("503 Service Unavailable", [])
+    return []

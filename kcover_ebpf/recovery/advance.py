@@ -1,0 +1,120 @@
+"""The restart of a whole gang, step by step. Pure: what is seen goes in, a status and calls come out.
+
+in place   Stop -> Kill -> Progress               (Stop -> Resume -> replace, where a node does not answer)
+a crash    Settle -> Progress                     (-> Stop, where only some pods came back)
+replace    Suspend -> Terminate -> Gone -> [Pause] -> Release -> Return -> Progress
+without a switch to suspend by: Delete -> Gone -> Return -> Progress
+Gone -> Stuck where a process cannot be killed; a way that did not help leads to the next one
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+from kcover_ebpf.api.incident import Lost, Phase, Status
+from kcover_ebpf.api.job_kinds import must_train
+from kcover_ebpf.diagnosis.verdict import suffices
+from kcover_ebpf.recovery import in_place, replacement
+from kcover_ebpf.recovery.machine import RestartContext, Transition, escalate, fail
+
+_NO_AGENT_S = 60.0
+"""Pods that stayed ready for so long count as recovered where no agent can see progress."""
+_STEPS: Mapping[str, Callable[[RestartContext], Transition]] = {
+    "Stop": in_place.stop,
+    "Resume": in_place.resume,
+    "Kill": in_place.kill,
+    "Settle": in_place.settle,
+    "Suspend": replacement.suspend,
+    "Terminate": replacement.terminate,
+    "Delete": replacement.delete,
+    "Gone": replacement.gone,
+    "Stuck": replacement.stuck,
+    "Pause": replacement.pause,
+    "Release": replacement.release,
+    "Return": replacement.back,
+    "Abandon": replacement.abandon,
+    "FinalStop": replacement.final_stop,
+}
+HOLDS = frozenset({"Suspend", "Release", "Abandon", "FinalStop"})
+"""Steps that change the switch of the job: they must see it as it is now."""
+_MOST_BUNDLES = 64
+_DOWN = frozenset({"Kill", "Pause", "Release", "Return"})
+"""Steps that begin when nothing of the old ranks is left (or, in place, is about to be)."""
+
+
+def advance(turn: RestartContext) -> Transition:
+    """The next move of an incident in phase ShuttingDown or Recovering."""
+    move = _advance(turn)
+    if move.status is None or move.status.phase is turn.status.phase is Phase.RECOVERING:
+        return move
+    status = with_bundles(move.status, turn)
+    return dataclasses.replace(move, status=_account(status, turn.world.now_s))
+
+
+def with_bundles(status: Status, turn: RestartContext) -> Status:
+    """The status with the evidence that nodes say they kept for this incident, as NODE:PATH."""
+    told = (
+        f"{seen.report.node}:{ack.bundle}"
+        for seen in turn.world.reports
+        for ack in seen.report.acks
+        if ack.bundle and ack.order.startswith(f"{turn.name}-")
+    )
+    kept = tuple(dict.fromkeys((*status.bundles, *told)))
+    return dataclasses.replace(status, bundles=kept[:_MOST_BUNDLES])
+
+
+def _account(status: Status, now_s: float) -> Status:
+    """The status with the seconds lost so far, by phase."""
+    lost = status.lost or Lost()
+    began_s, back_s = status.at(Phase.SHUTTING_DOWN), status.at(Phase.RECOVERING)
+    step = status.action.step if status.action is not None else ""
+    if lost.shut_down_s is None and began_s is not None and step in _DOWN | {"Progress"}:
+        lost = dataclasses.replace(lost, shut_down_s=now_s - began_s)
+    if lost.reschedule_s is None and began_s is not None and back_s is not None:
+        lost = dataclasses.replace(lost, reschedule_s=back_s - began_s - (lost.shut_down_s or 0.0))
+    if status.phase is Phase.RECOVERED and back_s is not None:
+        lost = dataclasses.replace(lost, first_progress_s=now_s - back_s)
+    return dataclasses.replace(status, lost=lost)
+
+
+def _advance(turn: RestartContext) -> Transition:
+    if turn.status.phase is Phase.RECOVERING:
+        return _progress(turn)
+    step = _STEPS.get(turn.action.step)
+    if step is None:
+        return Transition(fail(turn, f"unknown step {turn.action.step!r}, left by another version"))
+    return step(turn)
+
+
+def _progress(turn: RestartContext) -> Transition:
+    world, returned_s = turn.world, turn.number("returned")
+    if world.top is None:
+        return Transition(fail(turn, "the job is gone"))
+    if world.top.ended:
+        if world.top.ended == "Failed":
+            return Transition(fail(turn, "the job failed after the restart"))
+        return Transition(_recovered(turn, f"the job is {world.top.ended}"))
+    merged = world.merged
+    if merged is not None and merged.verdict.kind.is_fault and not merged.depends:
+        certain = suffices(each.kind for each in merged.evidence)
+        if certain and merged.verdict.since_s >= returned_s:
+            cause = f"{merged.verdict.kind.value} {merged.verdict.cause.value}"
+            return Transition(escalate(turn, f"{cause} again before any progress"))
+    nodes = {each.pod.node for each in world.live if each.pod.node and must_train(each.pod)}
+    told_by = {
+        each.report.node: each.report.trained and not each.report.suspicious
+        for each in world.reports
+        if each.arrived_s > returned_s and each.report.node in nodes
+    }
+    ready = bool(world.live) and all(each.pod.ready for each in world.live)
+    seen = nodes & world.agents
+    if seen and seen <= set(told_by) and all(told_by.values()):
+        return Transition(_recovered(turn, "the ranks make progress"))
+    if ready and not seen and turn.elapsed_s >= _NO_AGENT_S:
+        return Transition(_recovered(turn, "all pods run; no agent can see their progress"))
+    return Transition(wake_s=5.0)
+
+
+def _recovered(turn: RestartContext, text: str) -> Status:
+    return turn.go("Done", text, Phase.RECOVERED)

@@ -1,0 +1,95 @@
+"""When a trouble that was not acted on is over, and when its incident need no longer be kept. Pure.
+
+Recovered incidents are over by themselves. One that was only told (Observed, Refused, Failed) stays until
+somebody sees the job train again, or end; else alerts about it would never be resolved.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from kcover_ebpf.api.incident import Incident, Status
+from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
+from kcover_ebpf.recovery.context import TopOwner
+
+KEEP_S = 7 * 86400.0
+"""A closed incident is kept for a week."""
+KEEP_PER_JOB = 20
+"""Of the jobs of one name in a namespace, the newest so many closed incidents are kept."""
+KEEP_PER_NAMESPACE = 500
+"""Of a namespace the newest so many: jobs may have ever new names, and etcd keeps some 10 KB of each."""
+MOST_COUNTED_S = 30 * 86400.0
+"""A restart is counted no longer, whatever window a policy asks for."""
+SILENT_S = 3600.0
+"""A trouble of which nobody has said anything for so long is over as far as anybody can tell."""
+_CALM_S = 10.0
+"""Ranks that train must do so for a while: a job may move once and stop again."""
+
+
+def why_calm(status: Status, told: Sequence[ReceivedReport]) -> str | None:
+    """Why the trouble is over by what the nodes of the job say now; None while it may go on."""
+    since_s = status.last_s + _CALM_S
+    trains = all(each.report.trained and not is_suspect(each) for each in told)
+    if trains and all(each.arrived_s > since_s for each in told):
+        return "the ranks make progress again"
+    return None
+
+
+def why_gone(status: Status, top: TopOwner | None, now_s: float) -> str | None:
+    """Why the trouble of a job of which no node says anything is over; None while it may go on.
+
+    `top`: the job, None if it is gone.
+    """
+    if top is None:
+        return "the job is gone"
+    if top.ended:
+        return f"the job is {top.ended}"
+    if now_s - status.last_s > SILENT_S:
+        return "nothing is told about it any more"
+    return None
+
+
+def is_suspect(seen: ReceivedReport) -> bool:
+    """True if a node says anything against a job."""
+    verdict = seen.report.verdict
+    return seen.report.suspicious or (verdict is not None and verdict.verdict.is_trouble)
+
+
+def close(status: Status, why: str, now_s: float) -> Status:
+    """The status of a closed incident: its phase stays, and says what was done about it."""
+    # no line in the timeline: its last one says until when troubles belong to this incident
+    return replace(
+        status, message=f"{status.message[: 1000 - len(why)]}; closed: {why}", closed_s=now_s
+    )
+
+
+def outdated(incidents: Iterable[Incident], now_s: float, window_s: float) -> list[Incident]:
+    """Closed incidents that need not be kept; `window_s`: budgets count restarts for so long."""
+    by_job: defaultdict[tuple[str, str, str], list[Incident]] = defaultdict(list)
+    for each in incidents:
+        if each.status is not None and each.status.is_closed:
+            by_job[each.namespace, each.job.kind, each.job.name].append(each)
+    old: list[Incident] = []
+    kept: defaultdict[str, list[Incident]] = defaultdict(list)
+    for closed in by_job.values():
+        closed.sort(key=_closed_s, reverse=True)
+        for index, each in enumerate(closed):
+            is_old = index >= KEEP_PER_JOB or now_s - _closed_s(each) > KEEP_S
+            (old if is_old else kept[each.namespace]).append(each)
+    for newest in kept.values():
+        newest.sort(key=_closed_s, reverse=True)
+        old += newest[KEEP_PER_NAMESPACE:]
+    since_s = now_s - min(window_s, MOST_COUNTED_S)
+    return [each for each in old if not _counts(each, since_s)]
+
+
+def _closed_s(each: Incident) -> float:
+    assert each.status is not None
+    return each.status.closed_s or each.status.last_s
+
+
+def _counts(each: Incident, since_s: float) -> bool:
+    assert each.status is not None
+    return any(one.time_s >= since_s for one in each.status.restarts)

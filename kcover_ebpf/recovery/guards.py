@@ -1,0 +1,295 @@
+"""From what all nodes say about a job to what is done about it: the guards, in the order in which they ask.
+
+Armed, allowed by policy, enough evidence, not held up by the breaker, within the budget, after the
+pause; then the way. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from kcover_ebpf.api.fault_policy import Approval, Level
+from kcover_ebpf.api.incident import Action, Lost, Phase, Status, Way
+from kcover_ebpf.api.order import Order, Verb
+from kcover_ebpf.cluster.gang_input import GangVerdict
+from kcover_ebpf.diagnosis import decisions
+from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
+from kcover_ebpf.recovery.advance import with_bundles
+from kcover_ebpf.recovery.context import means_of
+from kcover_ebpf.recovery.machine import (
+    SNAPSHOT_S,
+    RestartContext,
+    Transition,
+    before_s,
+    start,
+    why_not_in_place,
+)
+from kcover_ebpf.settings import Act
+
+HOLD_S = 0.3
+"""A verdict put together from several reports must stay the same for so long: they come at different moments."""
+OVER_S = 5.0
+"""A trouble is over by itself when nobody has said anything about it for so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterLimits:
+    """What holds for the whole cluster."""
+
+    dry_run: bool = False
+    acting: int = 0
+    """Jobs that are being shut down now."""
+    most_acting: int = 20
+    """The breaker: no more at once, whoever asks."""
+    acting_here: int = 0
+    """Those of the job's own namespace among them."""
+    most_here: int = 20
+    """No more of one namespace: a tenant whose jobs crash all the time leaves room for the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestartRequest:
+    """One question to the guards."""
+
+    turn: RestartContext
+    armed: bool
+    approved: bool
+    gates: ClusterLimits
+    held_s: float
+    """Seconds for which the verdict has been the same."""
+    last_restart_s: float | None = None
+    """When other incidents restarted this job last; None if they never did within the window."""
+
+
+def first_status(merged: GangVerdict, nodes: tuple[str, ...]) -> Status:
+    """The status of a new incident, before anything is decided."""
+    return describe(Status(phase=Phase.OPEN), merged, nodes).enter(
+        Phase.OPEN, merged.verdict.time_s, tell(merged)
+    )
+
+
+def describe(status: Status, merged: GangVerdict, nodes: tuple[str, ...]) -> Status:
+    """The status with what is said now; the time of the first sign stays."""
+    verdict = merged.verdict
+    since_s = verdict.since_s if status.since_s is None else min(status.since_s, verdict.since_s)
+    return replace(
+        status,
+        verdict=verdict.kind,
+        cause=verdict.cause,
+        since_s=since_s,
+        deadline_s=verdict.deadline_s,
+        culprit=merged.culprit,
+        evidence=tuple(replace(each, text=each.text[:1024]) for each in merged.evidence[:64]),
+        victims=verdict.victims[:4096],
+        unobserved=tuple(each[:1024] for each in verdict.unobserved[:64]),
+        nodes=nodes[:2000] or status.nodes,
+        closed_s=None,
+    )
+
+
+def tell(merged: GangVerdict) -> str:
+    """The trouble in one line."""
+    culprit, verdict = merged.culprit, merged.verdict
+    who = "nobody can be named"
+    if culprit is not None:
+        rank = f"rank {culprit.rank}" if culprit.rank is not None else f"process {culprit.pid}"
+        who = " ".join(
+            part
+            for part in (
+                rank if culprit.rank is not None or culprit.pid else "",
+                f"in pod {culprit.pod}" if culprit.pod else "",
+                f"on {culprit.node}" if culprit.node else "",
+            )
+            if part
+        )
+    first = f": {merged.evidence[0].text}" if merged.evidence else ""
+    return f"{verdict.kind.value} {verdict.cause.value}, {who}{first}"[:1024]
+
+
+def decide(ask: RestartRequest) -> Transition:
+    """What comes next for an incident that is not acted on yet (Open, Decided, Observed, Refused)."""
+    merged = ask.turn.world.merged
+    if merged is None or not merged.verdict.kind.is_trouble:
+        return _over(ask)
+    if not merged.is_announced and ask.held_s < HOLD_S:
+        return Transition(wake_s=HOLD_S - ask.held_s)
+    turn = replace(ask.turn, status=describe(ask.turn.status, merged, ask.turn.world.nodes))
+    if merged.verdict.kind is VerdictKind.SLOW:
+        return _settle(ask, turn, Phase.OBSERVED, "a slow rank is told, and left alone")
+    short = _too_little(merged, turn)
+    if short is not None:
+        return _settle(ask, turn, Phase.OPEN, short, 1.0)
+    observed = _why_observed(ask, turn)
+    if observed is not None:
+        turn = replace(turn, status=_with_snapshot(ask, turn))
+        return _settle(ask, turn, Phase.OBSERVED, observed)
+    way, why = way_of(turn)
+    if way is Way.NONE:
+        return _settle(ask, turn, Phase.REFUSED, _no_way(turn, why))
+    if turn.restarts_left <= 0 and not ask.approved:
+        spent = f"the budget of {turn.policy.restarts.max} restarts is spent"
+        if _loops(turn):
+            return Transition(_final_stop(turn, spent))
+        return _settle(ask, turn, Phase.REFUSED, spent)
+    waits = _why_wait(ask, turn)
+    if waits is not None:
+        return _settle(ask, turn, Phase.DECIDED, waits[0], waits[1])
+    return Transition(_act(turn, merged, way, _pause_left_s(ask, turn) > 0))
+
+
+def _too_little(merged: GangVerdict, turn: RestartContext) -> str | None:
+    """Why a restart would be premature; None once there is evidence enough."""
+    verdict, thresholds = merged.verdict, turn.policy.settings()
+    limit_s = thresholds.hard_limit_s
+    if merged.depends and (limit_s is None or verdict.time_s - verdict.since_s < limit_s):
+        return f"waiting: {verdict.unobserved[0]}"
+    decision = decisions.decide(
+        verdict, Act.SHUTDOWN, thresholds.hard_limit_s, thresholds.link_patience_s
+    )
+    return None if decision.act is Act.SHUTDOWN else decision.reason
+
+
+def _why_observed(ask: RestartRequest, turn: RestartContext) -> str | None:
+    """Why the trouble is only told; None where one may act."""
+    top, policy = turn.world.top, turn.policy
+    if top is None or top.ended:
+        return f"the job is {top.ended if top else 'gone'}"
+    if not ask.armed:
+        return "not armed: label the job or its pods kcover.io/cascading-recovery=true"
+    if policy.action is not Level.SHUTDOWN:
+        return f"the policy allows {policy.action.value} only"
+    if ask.gates.dry_run or policy.dry_run:
+        way, _ = way_of(turn)
+        return f"dry run: would restart it ({way.value})"
+    return None
+
+
+def _with_snapshot(ask: RestartRequest, turn: RestartContext) -> Status:
+    """The status with an order to keep evidence, where the policy stops at that; agents carry it out once."""
+    status, policy = with_bundles(turn.status, turn), turn.policy
+    if not ask.armed or policy.action is not Level.SNAPSHOT or ask.gates.dry_run or policy.dry_run:
+        return status
+    if status.order is not None:
+        return status
+    order = Order(
+        id=f"{turn.name}-{Verb.SNAPSHOT.value.lower()}",
+        verb=Verb.SNAPSHOT,
+        selector=turn.selector,
+        created_before_s=before_s(turn.world.pods),
+        expires_s=turn.world.now_s + SNAPSHOT_S,
+    )
+    return replace(status, order=order)
+
+
+def _no_way(turn: RestartContext, why: str) -> str:
+    top = turn.world.top
+    if top is not None and top.ref.kind == "Pod":
+        return "bare pods: nobody would make them again"
+    if top is not None and means_of(top) is None:
+        return f"{top.ref.kind} is not a kind that can be restarted whole, and in place: {why}"
+    return f"the policy allows no way that fits; in place: {why}"
+
+
+def _why_wait(ask: RestartRequest, turn: RestartContext) -> tuple[str, float] | None:
+    """(why, seconds until it should be asked again); None if it need not wait."""
+    if turn.policy.approval is Approval.MANUAL and not ask.approved:
+        return f"waits for approval: kubectl kcover approve {turn.name}", 30.0
+    if ask.gates.acting >= ask.gates.most_acting:
+        return f"waits: {ask.gates.acting} jobs are being restarted at once", 1.0
+    if ask.gates.acting_here >= ask.gates.most_here:
+        here = ask.gates.acting_here
+        return f"waits: {here} jobs of this namespace are being restarted at once", 1.0
+    left_s = _pause_left_s(ask, turn)
+    if left_s > 0 and not _loops(turn):
+        return f"waits: restart {turn.earlier + 1} of this job begins after a pause", left_s
+    return None
+
+
+def _pause_left_s(ask: RestartRequest, turn: RestartContext) -> float:
+    """What is left of the pause after the last restart; a person who approves need not wait."""
+    if ask.last_restart_s is None or ask.approved:
+        return 0.0
+    return max(0.0, ask.last_restart_s + turn.pause_s - turn.world.now_s)
+
+
+def _loops(turn: RestartContext) -> bool:
+    """True for a crash in a gang that its kubelets restart for ever by themselves."""
+    merged = turn.world.merged
+    crashed = merged is not None and merged.verdict.kind is VerdictKind.CRASHED
+    return crashed and why_not_in_place(turn.world, turn.policy) is None
+
+
+def way_of(turn: RestartContext) -> tuple[Way, str]:
+    """The first way that fits, and why an earlier one does not."""
+    why = why_not_in_place(turn.world, turn.policy)
+    if why is None:
+        return Way.IN_PLACE, ""
+    top = turn.world.top
+    if Way.REPLACE in turn.policy.ways and top is not None and means_of(top) is not None:
+        return Way.REPLACE, why
+    return Way.NONE, why
+
+
+def _act(turn: RestartContext, merged: GangVerdict, way: Way, too_soon: bool) -> Status:
+    now_s = turn.world.now_s
+    reason = f"{merged.verdict.kind.value} {merged.verdict.cause.value}"
+    status = turn.status
+    if status.phase is not Phase.DECIDED:
+        status = status.enter(Phase.DECIDED, now_s, tell(merged))
+    opened_s = status.at(Phase.OPEN) or now_s
+    since_s = status.since_s if status.since_s is not None else opened_s
+    lost = Lost(detect_s=max(opened_s - since_s, 0.0), decide_s=max(now_s - opened_s, 0.0))
+    turn = replace(turn, status=replace(status, lost=lost))
+    if _loops(turn) and merged.verdict.cause is not Cause.LEFT_EARLY:
+        if not too_soon:
+            return _settle_crash(turn, merged)
+        if Way.REPLACE in turn.policy.ways and means_of_top(turn):
+            # a pause needs a job that does not run: the kubelets would restart it at once
+            return start(turn, Way.REPLACE, f"{reason} again")
+    return start(turn, way, reason)
+
+
+def means_of_top(turn: RestartContext) -> bool:
+    """True if the job's owner can be restarted by replacing its pods."""
+    return turn.world.top is not None and means_of(turn.world.top) is not None
+
+
+def _settle_crash(turn: RestartContext, merged: GangVerdict) -> Status:
+    now_s = turn.world.now_s
+    detail = {"pods": str(len(turn.world.live)), "crashed": f"{merged.verdict.since_s:.6f}"}
+    action = Action(Way.IN_PLACE, "Settle", 1, now_s, "the kubelets restart it", detail)
+    status = replace(turn.status, action=action, order=None)
+    text = "in place: the kubelets restart what crashed; wait for every pod"
+    return status.enter(Phase.SHUTTING_DOWN, now_s, text).begin(Way.IN_PLACE, now_s)
+
+
+def _final_stop(turn: RestartContext, reason: str) -> Status:
+    now_s = turn.world.now_s
+    action = Action(Way.NONE, "FinalStop", 1, now_s, reason)
+    status = replace(turn.status, action=action, order=None)
+    text = f"stop for good: {reason}, and it would restart for ever"
+    return status.enter(Phase.SHUTTING_DOWN, now_s, text)
+
+
+def _settle(
+    ask: RestartRequest, turn: RestartContext, phase: Phase, reason: str, wake_s: float = 5.0
+) -> Transition:
+    """Stay in a phase for a reason. What is written changes with the verdict or the reason, not with each second."""
+    old, new = ask.turn.status, turn.status
+    same = (old.verdict, old.cause, old.culprit) == (new.verdict, new.cause, new.culprit)
+    same = same and (old.order, old.bundles) == (new.order, new.bundles)
+    if old.phase is phase and same and old.message.endswith(reason):
+        return Transition(wake_s=wake_s)
+    merged = turn.world.merged
+    message = f"{tell(merged)[: 1000 - len(reason)]}; {reason}" if merged is not None else reason
+    return Transition(new.enter(phase, turn.world.now_s, message), wake_s=wake_s)
+
+
+def _over(ask: RestartRequest) -> Transition:
+    status = ask.turn.status
+    if status.phase.is_over:
+        return Transition()
+    if ask.held_s < OVER_S:
+        return Transition(wake_s=OVER_S - ask.held_s)
+    text, now_s = "over by itself, before anything was done", ask.turn.world.now_s
+    return Transition(replace(status.enter(Phase.OBSERVED, now_s, text), closed_s=now_s))

@@ -1,0 +1,130 @@
+"""The steps of a restart in place: stop every rank, and only when all nodes have said so, kill.
+
+A stopped rank cannot see its peer die and leave with another code. Whatever goes wrong before the
+kill ends in SIGCONT, by order and, without any order, by the agents' own clock.
+"""
+
+from __future__ import annotations
+
+from kcover_ebpf.api.incident import Phase, Way
+from kcover_ebpf.api.order import Verb
+from kcover_ebpf.recovery.machine import (
+    CLOCKS_S,
+    RestartContext,
+    Transition,
+    escalate,
+    has_restarted,
+    start,
+)
+
+STOP_S = 3.0
+"""All nodes must have stopped their ranks by then,"""
+STOP_EACH_S = 0.003
+"""and so much later for each of them: what 1,000 nodes say takes its time to be written and read."""
+_MOST_STOP_S = 7.0
+"""Agents let go of what they stopped after 10 s; the order to kill must reach them before."""
+RESUME_S = 3.0
+_RESTART_S = 30.0
+"""A kubelet restarts a pod in place within two seconds; one on an overloaded host was seen to take fifteen."""
+_SETTLE_S = 5.0
+"""A gang that comes back by itself after a crash is back by then."""
+
+
+def stop(turn: RestartContext) -> Transition:
+    """Wait until all nodes have stopped their ranks."""
+    acks = _acks(turn)
+    bad = sorted(node for node, result in acks.items() if result != "Done")
+    waiting = sorted(set(turn.status.nodes) - set(acks))
+    lost = _lost(turn)
+    limit_s = min(STOP_S + STOP_EACH_S * len(turn.status.nodes), _MOST_STOP_S)
+    if bad or lost or (waiting and turn.elapsed_s >= limit_s):
+        why = lost or (
+            f"node {bad[0]} could not stop its ranks"
+            if bad
+            else f"node {waiting[0]} did not stop its ranks within {limit_s:.1f} s"
+        )
+        status = turn.go("Resume", f"in place: let the ranks go on ({why})", why=why)
+        return Transition(turn.order(status, Verb.RESUME))
+    if waiting:
+        return Transition(wake_s=limit_s - turn.elapsed_s)
+    text = f"in place: all ranks on {len(turn.status.nodes)} nodes are stopped; kill them"
+    status = turn.go("Kill", text)
+    if not status.restarts:
+        # what the kubelets began after a crash is one restart with what we add to it
+        status = status.begin(Way.IN_PLACE, turn.world.now_s)
+    return Transition(turn.order(status, Verb.KILL))
+
+
+def resume(turn: RestartContext) -> Transition:
+    """The way back from a stop that is not followed by a kill."""
+    waiting = set(turn.status.nodes) - set(_acks(turn))
+    if waiting and turn.elapsed_s < RESUME_S:
+        return Transition(wake_s=RESUME_S - turn.elapsed_s)
+    return Transition(
+        escalate(turn, turn.action.detail.get("why", "the ranks could not be stopped"))
+    )
+
+
+def kill(turn: RestartContext) -> Transition:
+    """Wait until every pod has restarted where it is."""
+    text = turn.action.detail["restarts"]
+    live = turn.world.live
+    lost = _lost(turn)
+    if lost:
+        return Transition(escalate(turn, lost))
+    back = [each for each in live if has_restarted(each, text)]
+    if len(back) == len(live):
+        if all(each.pod.ready for each in live):
+            return _returned(turn, "in place: all pods run again")
+        return Transition(wake_s=5.0)
+    if turn.elapsed_s >= _RESTART_S:
+        missing = next(each.pod.name for each in live if each not in back)
+        return Transition(escalate(turn, f"pod {missing} did not restart in place"))
+    return Transition(wake_s=_RESTART_S - turn.elapsed_s)
+
+
+def settle(turn: RestartContext) -> Transition:
+    """After a crash: the kubelets restart the gang by themselves; wait for it, and help if they do not."""
+    live = turn.world.live
+    lost = _lost(turn)
+    if lost:
+        return Transition(escalate(turn, lost))
+    since_s = turn.number("crashed") - CLOCKS_S
+    back = [each for each in live if each.started_s is not None and each.started_s >= since_s]
+    if len(back) == len(live) and all(each.pod.ready for each in live):
+        return _returned(turn, "the kubelets restarted every pod in place")
+    if turn.elapsed_s < _SETTLE_S:
+        return Transition(wake_s=_SETTLE_S - turn.elapsed_s)
+    behind = next((each.pod.name for each in live if each not in back), "")
+    if not behind:
+        # restarted, and not ready yet: init containers may wait for each other
+        return Transition(wake_s=5.0)
+    making = next((each.pod.name for each in live if each.started_s is None), "")
+    if making and turn.elapsed_s < _RESTART_S:
+        # containers that are killed while they are made end their pod, and with it the job
+        return Transition(wake_s=_RESTART_S - turn.elapsed_s)
+    if making:
+        return Transition(escalate(turn, f"pod {making} does not come up again"))
+    return Transition(start(turn, Way.IN_PLACE, f"pod {behind} did not restart with the others"))
+
+
+def _returned(turn: RestartContext, text: str) -> Transition:
+    returned = f"{turn.world.now_s:.6f}"
+    return Transition(turn.go("Progress", text, Phase.RECOVERING, returned=returned))
+
+
+def _acks(turn: RestartContext) -> dict[str, str]:
+    order = turn.status.order
+    return dict(turn.world.acks(order.id)) if order is not None else {}
+
+
+def _lost(turn: RestartContext) -> str | None:
+    """Why the gang cannot come back in place any more; None while it can."""
+    failed = next((each for each in turn.world.pods if each.pod.phase == "Failed"), None)
+    if failed is not None:
+        return f"pod {failed.pod.name} failed"
+    if turn.world.top is not None and turn.world.top.ended:
+        return f"the job is {turn.world.top.ended}"
+    if len(turn.world.live) < int(turn.number("pods")):
+        return "a pod is gone"
+    return None

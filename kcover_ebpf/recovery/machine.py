@@ -1,0 +1,261 @@
+"""What all steps of a restart share: one turn of the machine, the move it makes, and what follows a way that failed.
+
+A step is a function from a `RestartContext` to a `Transition`. A move either changes the status, which is written
+before anything else happens, or makes calls that may be repeated, or waits. So whoever reads the
+status, after whatever crash, goes on where the last one stopped.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from kcover_ebpf.api.fault_policy import FaultPolicy
+from kcover_ebpf.api.incident import Action, Phase, Status, Way
+from kcover_ebpf.api.order import Order, Verb
+from kcover_ebpf.diagnosis.verdict import Cause
+from kcover_ebpf.recovery.context import Call, GangPod, RestartInput, means_of
+from kcover_ebpf.recovery.methods import ReplaceMethod
+
+_EXPIRES_S = {Verb.STOP: 10.0, Verb.KILL: 15.0, Verb.RESUME: 30.0, Verb.KILL_TERMINATING: 30.0}
+SNAPSHOT_S = 30.0
+"""Evidence that is kept later says little about the trouble."""
+_CAUSES_OF_NODES = frozenset({Cause.DRIVER_STUCK, Cause.PEER_GONE})
+"""Causes that lie with a node whatever its programs do, so that it is cordoned when a restart there did not help. A
+device that is unfit has its node kept out by what the agent reports about the device itself."""
+CLOCKS_S = 3.0
+"""How much the clocks of nodes and of the controller may differ: an order to stop ends after 10 s by either."""
+_MOST_DETAIL = 1024
+_MOST_NODES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class RestartContext:
+    """One look at an incident that is being acted on."""
+
+    status: Status
+    world: RestartInput
+    policy: FaultPolicy
+    name: str
+    """Name of the Incident, unique in its namespace."""
+    mark: str
+    """What our annotation says on an object that this incident suspended."""
+    selector: Mapping[str, str] = field(default_factory=dict)
+    earlier: int = 0
+    """Restarts of the same job within the window that other incidents made."""
+
+    @property
+    def action(self) -> Action:
+        """What is being done; one is there whenever a step runs."""
+        assert self.status.action is not None
+        return self.status.action
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the step began."""
+        return self.world.now_s - self.action.started_s
+
+    @property
+    def restarts_left(self) -> int:
+        """What the budget still allows."""
+        return self.policy.restarts.max - self.earlier - len(self.status.restarts)
+
+    @property
+    def pause_s(self) -> float:
+        """Pause that the policy wants before another restart."""
+        return self.policy.restarts.pause_s(self.earlier + len(self.status.restarts))
+
+    def number(self, key: str, default: float = 0.0) -> float:
+        """A number kept in the detail of the action."""
+        return float(self.action.detail.get(key, default))
+
+    def go(self, step: str, text: str, phase: Phase | None = None, **detail: str) -> Status:
+        """The status at another step, with a line in the timeline; an order does not outlive its step."""
+        now_s = self.world.now_s
+        merged = {
+            **self.action.detail,
+            **{key: value[:_MOST_DETAIL] for key, value in detail.items()},
+        }
+        action = replace(self.action, step=step, started_s=now_s, detail=merged)
+        status = replace(self.status, action=action, order=None)
+        return status.enter(phase or status.phase, now_s, text)
+
+    def order(self, status: Status, verb: Verb, suffix: str = "") -> Status:
+        """The status with an order to all agents."""
+        order = Order(
+            id=f"{self.order_id(verb)}{suffix}",
+            verb=verb,
+            selector=self.selector,
+            created_before_s=self.before_s,
+            expires_s=self.world.now_s + _EXPIRES_S[verb],
+        )
+        return replace(status, order=order)
+
+    def order_id(self, verb: Verb) -> str:
+        """What the ids of all orders of this kind begin with, while this way is tried."""
+        return f"{self.name}-{self.action.attempt}-{verb.value.lower()}"
+
+    @property
+    def before_s(self) -> float:
+        """Pods created from then on are of the next start; by the API server's clock, which counts whole seconds."""
+        kept = self.action.detail.get("before")
+        return float(kept) if kept else before_s(self.world.pods)
+
+    def is_old(self, each: GangPod) -> bool:
+        """True for a pod that was there when the restart began."""
+        return each.pod.created_s < self.before_s
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """What a step wants: a status to be written first, else calls to be made, else to be asked again."""
+
+    status: Status | None = None
+    calls: tuple[Call, ...] = ()
+    wake_s: float | None = None
+    """Ask again after so many seconds, if nothing happens before; None: an event will come."""
+
+
+def before_s(pods: Iterable[GangPod]) -> float:
+    """A moment after the creation of all these pods, and before that of any later one."""
+    return max((each.pod.created_s for each in pods), default=0.0) + 1.0
+
+
+# ---- restarts in place are seen by the restart counts, which must have grown for every pod
+
+
+def baseline(pods: Iterable[GangPod]) -> str | None:
+    """Restart counts as "COUNT pod=COUNT ..."; the first one holds for pods not named. None if that is too long.
+
+    What a kubelet is restarting just now is counted already, and need not restart once more.
+    """
+    counts = {each.pod.name: each.restart_count - (each.started_s is None) for each in pods}
+    common = Counter(counts.values()).most_common(1)[0][0] if counts else 0
+    others = [f"{name}={count}" for name, count in sorted(counts.items()) if count != common]
+    text = " ".join([str(common), *others])
+    return text if len(text) <= _MOST_DETAIL else None
+
+
+def has_restarted(each: GangPod, text: str) -> bool:
+    """True once a pod restarted since `baseline` was taken, and runs."""
+    common, *others = text.split()
+    counts = dict(entry.rsplit("=", 1) for entry in others)
+    before = int(counts.get(each.pod.name, common))
+    return each.restart_count > before and each.started_s is not None
+
+
+# ---- ways
+
+
+def _fast_clock(world: RestartInput) -> str | None:
+    """A node that would hear an order after its end by its own clock; None if there is none."""
+    nodes = set(world.nodes)
+    for seen in world.reports:
+        ahead_s = seen.report.time_s - seen.arrived_s
+        if seen.report.node in nodes and ahead_s > CLOCKS_S:
+            return f"the clock of node {seen.report.node} is {ahead_s:.0f} s ahead of ours"
+    return None
+
+
+def why_not_in_place(world: RestartInput, policy: FaultPolicy) -> str | None:
+    """Why the gang cannot be restarted in place; None if it can."""
+    merged = world.merged
+    fast = _fast_clock(world)
+    missing = sorted(set(world.nodes) - world.agents)
+    reasons = (
+        (Way.IN_PLACE not in policy.ways, "the policy does not allow it"),
+        (
+            not all(each.pod.restarts_in_place for each in world.live),
+            "not every pod carries the rule RestartAllContainers",
+        ),
+        (not world.live, "no pod of the job runs"),
+        (
+            any(each.pod.phase == "Failed" for each in world.pods),
+            "a pod of the job has failed already",
+        ),
+        (any(each.is_leaving for each in world.pods), "a pod of the job is being deleted"),
+        (bool(missing), f"no agent reports from node {missing[0] if missing else ''}"),
+        (fast is not None, fast or ""),
+        (
+            world.top is not None and world.top.costs_in_place,
+            "the controller of the job counts restarts in place, or answers them itself",
+        ),
+        (
+            merged is not None
+            and (merged.culprit is not None and merged.culprit.device is not None),
+            "a device is at fault",
+        ),
+        (
+            merged is not None and merged.verdict.cause.value == "peer_gone",
+            "a node is gone",
+        ),
+        (baseline(world.live) is None, "too many pods with restart counts of their own"),
+    )
+    return next((text for applies, text in reasons if applies), None)
+
+
+def start(turn: RestartContext, way: Way, reason: str, elsewhere: str = "") -> Status:
+    """The status at the first step of a way."""
+    world = turn.world
+    attempt = turn.status.action.attempt + 1 if turn.status.action is not None else 1
+    detail = {"pods": str(len(world.live) or len(world.pods)), "elsewhere": elsewhere}
+    grace_s = max((each.grace_s for each in world.pods), default=30.0)
+    detail["grace"] = f"{grace_s:g}"
+    means = means_of(world.top) if world.top is not None else None
+    if way is Way.IN_PLACE:
+        step, text = "Stop", f"in place: stop all ranks ({reason})"
+        detail |= {"before": _time(before_s(world.live)), "restarts": baseline(world.live) or "0"}
+    elif means is ReplaceMethod.SUSPEND:
+        step, text = "Suspend", f"replace: suspend the job ({reason})"
+    else:
+        step, text = "Delete", f"replace: delete the pods ({reason})"
+        detail["before"] = _time(before_s(world.live))
+        if means is ReplaceMethod.COMMAND and world.top is not None:
+            detail["version"] = str(world.top.version)
+    if elsewhere:
+        text += f", and keep the new ones off node {elsewhere}"
+    if turn.status.restarts or turn.earlier:
+        detail["pause"] = f"{turn.pause_s:g}"
+    now_s = world.now_s
+    action = Action(way, step, attempt, now_s, reason[:_MOST_DETAIL], detail)
+    nodes = world.nodes[:_MOST_NODES]
+    status = replace(turn.status, action=action, order=None, nodes=nodes or turn.status.nodes)
+    status = status.enter(Phase.SHUTTING_DOWN, now_s, text)
+    if way is Way.IN_PLACE:
+        return replace(turn, status=status).order(status, Verb.STOP)
+    return status.begin(Way.REPLACE, now_s)
+
+
+def _time(time_s: float) -> str:
+    return f"{time_s:.6f}"
+
+
+def escalate(turn: RestartContext, reason: str) -> Status:
+    """What comes after a way that did not help: replace, then replace elsewhere, then stop and say why."""
+    top, policy = turn.world.top, turn.policy
+    if top is None:
+        return fail(turn, f"{reason}; the job is gone")
+    replaced = sum(each.way is Way.REPLACE for each in turn.status.restarts)
+    can = Way.REPLACE in policy.ways and means_of(top) is not None
+    culprit = turn.status.culprit
+    node = (culprit.node if culprit else None) or ""
+    if not can:
+        return fail(turn, f"{reason}; the policy or the kind allows no other way")
+    if turn.restarts_left <= 0:
+        return fail(turn, f"{reason}; the budget of {policy.restarts.max} restarts is spent")
+    if replaced == 0:
+        return start(turn, Way.REPLACE, reason)
+    if replaced == 1 and node:
+        # a program that fails wherever it runs says nothing about the node it failed on
+        elsewhere = node if turn.status.cause in _CAUSES_OF_NODES else ""
+        return start(turn, Way.REPLACE, reason, elsewhere)
+    return fail(turn, f"{reason}; every way was tried")
+
+
+def fail(turn: RestartContext, reason: str) -> Status:
+    """The end: nothing more is done, and the reason is told."""
+    action = turn.status.action
+    ended = replace(action, step="Failed") if action is not None else None
+    status = replace(turn.status, action=ended, order=None)
+    return status.enter(Phase.FAILED, turn.world.now_s, reason)

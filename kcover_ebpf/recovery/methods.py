@@ -1,0 +1,128 @@
+"""How each job kind is restarted whole: the table methods.toml, read by the top owner of a gang."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from importlib.resources import files
+
+
+class ReplaceMethod(Enum):
+    """What brings the pods of a gang down and up again without being counted as a failure."""
+
+    SUSPEND = "suspend"
+    DELETE = "delete"
+    LEADER = "leader"
+    COMMAND = "command"
+
+
+@dataclass(frozen=True, slots=True)
+class RestartMethod:
+    """One row of `[[kind]]`."""
+
+    kind: str
+    group: str
+    plural: str
+    means: ReplaceMethod
+    suspend: tuple[str, ...] = ()
+    """Path of the boolean that suspends it; empty unless `means` is SUSPEND."""
+    leader: tuple[str, str] | None = None
+    """Label (key, value) of the leader pod; only where `means` is LEADER."""
+    in_place_costs: tuple[str, ...] = ()
+    """Path of what makes its controller count restarts by the kubelet, or answer them; empty: it does neither."""
+    counters: tuple[tuple[str, ...], ...] = ()
+    """Paths of what a restart must not move."""
+    measured: bool = True
+    """False where the row was read in the source and never run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """How Kueue holds a job: by an object of its own."""
+
+    label: str
+    group: str
+    plural: str
+    find: str
+    active: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RestartMethods:
+    """The whole table."""
+
+    kinds: tuple[RestartMethod, ...]
+    queue: Queue
+
+    def find(self, api_version: str, kind: str) -> RestartMethod | None:
+        """The row of an object; None for a kind that is not in the table. The version does not matter."""
+        group = group_of(api_version)
+        return next((each for each in self.kinds if (each.group, each.kind) == (group, kind)), None)
+
+
+def group_of(api_version: str) -> str:
+    """The group in "group/version"; empty for the core group."""
+    group, slash, _ = api_version.partition("/")
+    return group if slash else ""
+
+
+@cache
+def restarts() -> RestartMethods:
+    """The table that is shipped with the package."""
+    return parse((files(__package__) / "methods.toml").read_text(encoding="utf-8"))
+
+
+def parse(text: str) -> RestartMethods:
+    """The table in a TOML text; raises `KeyError`, `ValueError` or `TypeError` for anything incomplete."""
+    table = tomllib.loads(text)
+    queue = table["queue"]
+    return RestartMethods(
+        tuple(_kind(row) for row in table["kind"]),
+        Queue(
+            queue["label"], queue["group"], queue["plural"], queue["find"], path(queue["active"])
+        ),
+    )
+
+
+def _kind(row: Mapping[str, object]) -> RestartMethod:
+    known_keys = {"kind", "group", "plural", "way", "suspend", "leader", "in_place_costs"}
+    if unknown := set(row) - known_keys - {"counters", "measured"}:
+        raise ValueError(f"kinds: unknown key {min(unknown)!r}")
+    means = ReplaceMethod(row["way"])
+    leader = str(row["leader"]).partition("=") if "leader" in row else None
+    counters = row["counters"]
+    if not isinstance(counters, list):
+        raise TypeError("kinds: counters must be a list of paths")
+    found = RestartMethod(
+        kind=str(row["kind"]),
+        group=str(row["group"]),
+        plural=str(row["plural"]),
+        means=means,
+        suspend=path(str(row.get("suspend", ""))),
+        leader=(leader[0], leader[2]) if leader else None,
+        in_place_costs=path(str(row.get("in_place_costs", ""))),
+        counters=tuple(path(str(each)) for each in counters),
+        measured=bool(row.get("measured", True)),
+    )
+    if (means is ReplaceMethod.SUSPEND) != bool(found.suspend) or (
+        means is ReplaceMethod.LEADER
+    ) != bool(leader):
+        raise ValueError(f"kinds: {found.kind}: `suspend` or `leader` does not fit its way")
+    return found
+
+
+def path(dotted: str) -> tuple[str, ...]:
+    """The keys of a dotted path; empty for an empty text."""
+    return tuple(dotted.split(".")) if dotted else ()
+
+
+def at(value: object, keys: tuple[str, ...]) -> object:
+    """What lies at a path of nested mappings; None where a key is missing or nothing can be entered."""
+    for key in keys:
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(key)
+    return value

@@ -1,0 +1,162 @@
+"""What to do with a node with a device that no job can use: tell, keep new pods off, and let them on again. Pure.
+
+A fault that is no longer told is not a fault that is mended: an agent forgets it when it starts anew. So a
+node is let go only when somebody says that it is well: a clean inspection, or a person.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kcover_ebpf.api import rfc3339
+from kcover_ebpf.api.fault_policy import NodeActions
+from kcover_ebpf.api.fault_report import ReportedDeviceFault
+
+CORDONED = "kcover.io/cordoned"
+"""Annotation of a node that we keep out: when, and why. Without it a cordon is not ours."""
+CLEARED = "kcover.io/cleared"
+"""Annotation: faults older than this time do not count. Written by a clean inspection, or by hand."""
+UNTIL = "kcover.io/cordoned-until"
+"""Annotation of a node that we keep out on suspicion: when it is let in again by itself."""
+SUSPECT_S = 4 * 3600.0
+"""A node is kept out so long where no device of it is known to be unfit: a person on call has seen it by then, and what
+was no fault of the node does not use up the breaker for days."""
+CONDITION = "KcoverDeviceFault"
+TAINT = "kcover.io/device-fault"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node as it is."""
+
+    name: str
+    uid: str
+    cordoned: bool
+    annotations: Mapping[str, str]
+    taints: tuple[Mapping[str, Any], ...]
+    """As they stand in the object."""
+    condition: str
+    """Status of our condition; empty without one."""
+    resource_version: str = ""
+
+    @property
+    def ours(self) -> bool:
+        """True if it is we who keep it out."""
+        return CORDONED in self.annotations
+
+    @property
+    def until_s(self) -> float | None:
+        """When it is let in again by itself (unix seconds); None for a node that waits for somebody's word."""
+        return _time(self.annotations.get(UNTIL)) if self.ours else None
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """What to change; None and False leave things as they are."""
+
+    condition: tuple[bool, str] | None = None
+    """(is there a fault, message) to be written."""
+    keep_out: str = ""
+    """Why new pods are to be kept off; empty: they are not."""
+    cordon: bool = False
+    taint: bool = False
+    devices: tuple[ReportedDeviceFault, ...] = ()
+    """Devices to be tainted instead of the node."""
+    until_s: float | None = None
+    """When the node is let in again by itself; None: never."""
+    let_go: bool = False
+    refused: str = ""
+    """Why the node is not kept out although it should be."""
+    cleared_s: float | None = None
+    """Taints of single devices made before (unix seconds) are to be taken back; None: none are."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBreaker:
+    """How many nodes may be kept out."""
+
+    most: int = 5
+    most_percent: float = 10.0
+
+    def room(self, kept_out: int, nodes: int, recent: int) -> bool:
+        """True if one more is allowed: of all nodes at most that share (at least one), and at most `most` lately."""
+        share = max(1, int(nodes * self.most_percent / 100))
+        return kept_out < share and recent < self.most
+
+    @property
+    def for_suspects(self) -> NodeBreaker:
+        """Half of it, for nodes without a device that is known to be unfit; they take no room from those with one."""
+        return NodeBreaker(max(1, self.most // 2), self.most_percent / 2)
+
+
+def view_of(raw: Mapping[str, Any]) -> NodeView:
+    """The node in an object of the API, as the store keeps it."""
+    metadata, spec = raw.get("metadata") or {}, raw.get("spec") or {}
+    ours = [each for each in raw.get("conditions") or () if each.get("type") == CONDITION]
+    return NodeView(
+        name=str(metadata.get("name", "")),
+        uid=str(metadata.get("uid", "")),
+        cordoned=bool(spec.get("unschedulable")),
+        annotations=metadata.get("annotations") or {},
+        taints=tuple(spec.get("taints") or ()),
+        condition=str(ours[0].get("status", "")) if ours else "",
+        resource_version=str(metadata.get("resourceVersion", "")),
+    )
+
+
+def plan(
+    node: NodeView,
+    faults: Sequence[ReportedDeviceFault],
+    report_s: float,
+    policy: NodeActions,
+    by_dra: frozenset[str],
+    room: bool,
+) -> NodePlan:
+    """What to do about the faults that the agent of a node tells.
+
+    `report_s`: when it told them (unix seconds). `by_dra`: devices that the cluster hands out one by
+    one, so that each can be tainted alone. `room`: the breaker allows another node.
+    """
+    cleared_s = _time(node.annotations.get(CLEARED))
+    unfit = [
+        each
+        for each in faults
+        if each.unfit and report_s - (each.age_s or 0.0) > (cleared_s or 0.0)
+    ]
+    if not unfit:
+        if node.until_s is not None and node.until_s <= report_s:
+            return NodePlan(let_go=True)
+        since_s = _time(node.annotations.get(CORDONED, "").partition(" ")[0])
+        mended = node.ours and cleared_s is not None and cleared_s >= (since_s or 0.0)
+        well = node.condition == "True" and (mended or not node.ours)
+        condition = (False, "no device fault") if well else None
+        return NodePlan(condition=condition, let_go=mended, cleared_s=cleared_s)
+    text = "; ".join(f"{each.device} {each.fault}: {each.text}" for each in unfit[:4])[:512]
+    told = (True, text) if node.condition != "True" else None
+    alone = tuple(each for each in unfit if each.device in by_dra and policy.device_taint)
+    whole = [each for each in unfit if each not in alone]
+    is_kept_out = node.ours and node.until_s is None
+    wants = bool(whole) and (policy.cordon or policy.taint) and not is_kept_out
+    if wants and not room:
+        return NodePlan(condition=told, devices=alone, refused="the breaker allows no more nodes")
+    if not wants:
+        return NodePlan(condition=told, devices=alone)
+    return NodePlan(told, text, policy.cordon, policy.taint, alone)
+
+
+def suspect(node: NodeView, reason: str, now_s: float, policy: NodeActions, room: bool) -> NodePlan:
+    """What to do about a node that a job could not be restarted on, though no device of it is known to be unfit."""
+    if node.ours or node.cordoned or not policy.cordon:
+        return NodePlan()
+    if not room:
+        return NodePlan(refused=f"{reason}, but the breaker allows no more nodes")
+    return NodePlan(keep_out=reason, cordon=True, until_s=now_s + SUSPECT_S)
+
+
+def _time(text: str | None) -> float | None:
+    try:
+        return rfc3339.from_text(text) if text else None
+    except ValueError:
+        return None

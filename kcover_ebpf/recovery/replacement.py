@@ -1,0 +1,303 @@
+"""The steps that replace all pods of a gang: hold the job, see the old pods out, let the job make new ones.
+
+Never a kill before the deletion is marked: it would be counted as a failure. Never a new pod before the
+old ones are gone: it would fail the job, or share a device with a rank that still lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kcover_ebpf.api.incident import Phase
+from kcover_ebpf.api.order import Verb
+from kcover_ebpf.recovery.context import (
+    Command,
+    Cordon,
+    Delete,
+    DeleteAll,
+    GangPod,
+    Suspension,
+    means_of,
+)
+from kcover_ebpf.recovery.machine import RestartContext, Transition, fail
+from kcover_ebpf.recovery.methods import ReplaceMethod
+
+_LARGE = 20
+"""From so many pods on one collective request marks them faster than their controller does."""
+_SHARE = 64
+_MOST_SHARES = 8
+"""Pods of one request, and requests at once, where a gang is larger still."""
+_CONTROLLER_S = 120.0
+"""A job controller that has not deleted anything by then does not work."""
+_RENEW_S = 10.0
+_MARGIN_S = 15.0
+"""Added to the grace period: measured, enough for everything but a process that cannot be killed."""
+_LEADER_S = 10.0
+_SLOW_S = 600.0
+
+
+def suspend(turn: RestartContext) -> Transition:
+    """Suspend the job; ours is told from anybody else's by the annotation in the same request."""
+    top = turn.world.top
+    if top is None or top.target is None:
+        return Transition(fail(turn, "the job is gone"))
+    if top.ended:
+        return Transition(fail(turn, f"the job is {top.ended} by itself"))
+    if top.target.held and top.target.held_by == turn.mark:
+        return Transition(
+            turn.go("Terminate", "replace: the job is suspended; wait for its pods to be deleted")
+        )
+    if top.target.held:
+        who = top.target.held_by or "somebody else"
+        return Transition(fail(turn, f"the job was suspended by {who}; it is left as it is"))
+    return Transition(calls=(Suspension(top.target, held=True), *_cordon(turn)), wake_s=1.0)
+
+
+def terminate(turn: RestartContext) -> Transition:
+    """Wait until every pod is marked for deletion."""
+    live, marked = turn.world.live, [each for each in turn.world.pods if each.is_leaving]
+    if _let_go(turn):
+        return Transition(turn.go("Release", "replace: somebody resumed the job"))
+    if not live:
+        return _gone_next(turn)
+    if turn.elapsed_s >= _CONTROLLER_S:
+        return Transition(
+            turn.go("Abandon", f"the controller of the job does not delete pod {live[0].pod.name}")
+        )
+    if len(live) + len(marked) > _LARGE and marked:
+        return Transition(calls=(DeleteAll(turn.selector, shares(live)),), wake_s=2.0)
+    return Transition(wake_s=_CONTROLLER_S - turn.elapsed_s)
+
+
+def shares(pods: Sequence[GangPod]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """The pods in several parts, by the label that tells most of them apart; empty where one request will do."""
+    wanted = min(len(pods) // _SHARE, _MOST_SHARES)
+    common = set.intersection(*(set(each.pod.labels) for each in pods)) if pods else set()
+    told = {label: sorted({each.pod.labels[label] for each in pods}) for label in sorted(common)}
+    label = max(told, key=lambda each: len(told[each]), default="")
+    wanted = min(wanted, len(told.get(label, ())))
+    if wanted < 2:
+        return ()
+    return tuple((label, tuple(told[label][part::wanted])) for part in range(wanted))
+
+
+def delete(turn: RestartContext) -> Transition:
+    """Delete the pods of a kind that makes them again by itself."""
+    top = turn.world.top
+    if top is None or top.ended:
+        return Transition(fail(turn, f"the job is {top.ended if top else 'gone'} by itself"))
+    old = [each for each in turn.world.live if turn.is_old(each)]
+    if not old:
+        return _gone_next(turn)
+    means = means_of(top)
+    if means is ReplaceMethod.COMMAND and top.version <= turn.number("version"):
+        return Transition(calls=(Command(_command_name(turn), top.ref), *_cordon(turn)), wake_s=2.0)
+    if means is ReplaceMethod.COMMAND and turn.elapsed_s < _LEADER_S:
+        return Transition(wake_s=_LEADER_S - turn.elapsed_s)
+    if means is ReplaceMethod.LEADER and top.row is not None and top.row.leader is not None:
+        key, value = top.row.leader
+        leaders = [each for each in old if each.pod.labels.get(key) == value]
+        if leaders:
+            return Transition(calls=(_delete(leaders, foreground=True), *_cordon(turn)), wake_s=1.0)
+        if turn.elapsed_s < _LEADER_S:
+            return Transition(wake_s=_LEADER_S - turn.elapsed_s)
+    return Transition(calls=(_delete(old), *_cordon(turn)), wake_s=1.0)
+
+
+def _delete(pods: list[GangPod], foreground: bool = False) -> Delete:
+    named = tuple((each.pod.name, each.pod.uid) for each in pods)
+    return Delete(named, grace_s=1, foreground=foreground)
+
+
+def _command_name(turn: RestartContext) -> str:
+    return f"{turn.name}-{turn.action.attempt}"
+
+
+def _gone_next(turn: RestartContext) -> Transition:
+    status = turn.go(
+        "Gone", "replace: every old pod is marked for deletion; kill what is left of them"
+    )
+    return Transition(turn.order(status, Verb.KILL_TERMINATING))
+
+
+def gone(turn: RestartContext) -> Transition:
+    """Wait until no old pod is left."""
+    left = _left(turn)
+    if not left:
+        return _up_again(turn)
+    if _let_go(turn):
+        return Transition(turn.go("Release", "replace: somebody resumed the job"))
+    fresh = [each for each in left if each.is_live]
+    if fresh and turn.world.top is not None and turn.world.top.target is not None:
+        # a controller that was late made another pod before it saw the suspension
+        return Transition(turn.go("Terminate", f"replace: pod {fresh[0].pod.name} came late"))
+    limit_s = turn.number("grace", 30.0) + _MARGIN_S
+    if turn.elapsed_s >= limit_s:
+        return Transition(turn.go("Stuck", _why_left(turn, left)))
+    order = turn.status.order
+    if order is not None and turn.world.now_s >= order.expires_s - _RENEW_S:
+        # agents carry out an order once; one that was restarted meanwhile gets another
+        count = int(turn.number("renewed")) + 1
+        action = turn.action
+        detail = {**action.detail, "renewed": str(count)}
+        status = replace(turn.status, action=replace(action, detail=detail))
+        return Transition(turn.order(status, Verb.KILL_TERMINATING, f"-{count}"))
+    wait_s = limit_s - turn.elapsed_s
+    return Transition(wake_s=min(wait_s, 5.0))
+
+
+def stuck(turn: RestartContext) -> Transition:
+    """Pods whose processes cannot be killed: cordon; delete by force only where the policy says so, and it is safe."""
+    left = _left(turn)
+    if not left:
+        return _up_again(turn)
+    calls: list[Cordon | Delete] = []
+    nodes = sorted({each.pod.node for each in _unkillable(turn, left)})
+    if nodes:
+        calls.append(Cordon(tuple(nodes), "a process on this node cannot be killed"))
+    forced = [each for each in left if each.is_leaving and _is_fenced(turn, each)]
+    if turn.policy.force_delete and forced:
+        named = tuple((each.pod.name, each.pod.uid) for each in forced)
+        calls.append(Delete(named, grace_s=0))
+    return Transition(calls=tuple(calls), wake_s=30.0)
+
+
+def _unkillable(turn: RestartContext, left: Sequence[GangPod]) -> list[GangPod]:
+    """Pods that still run although their kubelet, which answers, had all the time to end them."""
+    return [each for each in left if not each.pod.ended and each.pod.node in turn.world.ready]
+
+
+def _is_fenced(turn: RestartContext, each: GangPod) -> bool:
+    """True if no rank of the pod can go on computing beside the one that takes its place.
+
+    Its kubelet answers and the agent there has sent SIGKILL (what is in state D does nothing), or somebody says that
+    the node is out of service. A node that is only out of reach may run the rank for hours.
+    """
+    node, killed = each.pod.node, turn.order_id(Verb.KILL_TERMINATING)
+    acked = any(
+        ack.order.startswith(killed)
+        for seen in turn.world.reports
+        for ack in seen.report.acks
+        if seen.report.node == node
+    )
+    return node in turn.world.fenced or (acked and node in turn.world.ready & turn.world.agents)
+
+
+def _why_left(turn: RestartContext, left: Sequence[GangPod]) -> str:
+    alive = _unkillable(turn, left)
+    lost = [each for each in left if not each.pod.ended and each not in alive]
+    kept = [each for each in left if each.pod.ended]
+    parts = []
+    if alive:
+        parts.append(
+            f"these pods cannot be ended: {_names(alive)}; their processes may be stuck in the kernel (state D)"
+        )
+    if lost:
+        parts.append(
+            f"nobody knows whether these pods still run: {_names(lost)}; their nodes are not ready. Of a machine that "
+            "is off say so: kubectl taint node NAME node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+        )
+    if kept:
+        whose = sorted({name for each in kept for name in each.pod.finalizers})
+        why = f"kept by finalizers ({', '.join(whose[:4])})" if whose else "not removed yet"
+        parts.append(f"these pods have ended and are {why}: {_names(kept)}")
+    return "; ".join(parts)
+
+
+def _names(pods: Sequence[GangPod]) -> str:
+    return ", ".join(f"{each.pod.name} on {each.pod.node}" for each in pods[:8])
+
+
+def pause(turn: RestartContext) -> Transition:
+    """The pause that the policy wants between restarts of one job."""
+    if turn.elapsed_s < turn.number("pause"):
+        return Transition(wake_s=turn.number("pause") - turn.elapsed_s)
+    return Transition(turn.go("Release", "replace: let the job go on"))
+
+
+def release(turn: RestartContext) -> Transition:
+    """Let the job go on, if it is still we who hold it."""
+    top = turn.world.top
+    if top is None:
+        return Transition(fail(turn, "the job is gone"))
+    if top.target is not None and top.target.held_by == turn.mark:
+        return Transition(calls=(Suspension(top.target, held=False),), wake_s=1.0)
+    return Transition(turn.go("Return", "replace: the job goes on; wait for its new pods"))
+
+
+def back(turn: RestartContext) -> Transition:
+    """Wait until as many new pods run as there were."""
+    top = turn.world.top
+    if top is None:
+        return Transition(fail(turn, "the job is gone"))
+    if top.ended:
+        return Transition(fail(turn, f"the job is {top.ended}"))
+    new = [
+        each
+        for each in turn.world.live
+        if not turn.action.detail.get("before") or not turn.is_old(each)
+    ]
+    ready = [each for each in new if each.pod.ready]
+    if len(ready) == len(new) and len(new) >= max(1, int(turn.number("pods"))):
+        returned = f"{turn.world.now_s:.6f}"
+        return Transition(
+            turn.go("Progress", "replace: all pods run again", Phase.RECOVERING, returned=returned)
+        )
+    if turn.elapsed_s >= _SLOW_S and "slow" not in turn.action.detail:
+        text = f"replace: {len(ready)} of {int(turn.number('pods'))} pods run after {_SLOW_S:.0f} s"
+        return Transition(turn.go("Return", text, slow="1"))
+    return Transition(wake_s=10.0)
+
+
+def abandon(turn: RestartContext) -> Transition:
+    """The job's own controller does not work: give the job back as it was."""
+    top = turn.world.top
+    if top is not None and top.target is not None and top.target.held_by == turn.mark:
+        return Transition(calls=(Suspension(top.target, held=False),), wake_s=1.0)
+    return Transition(fail(turn, f"the job could not be replaced: {turn.status.message}"))
+
+
+def final_stop(turn: RestartContext) -> Transition:
+    """A job that crashes again and again under a rule that restarts it for ever: suspend it for good, and say so."""
+    top = turn.world.top
+    if top is None or top.ended:
+        return Transition(fail(turn, f"the job is {top.ended if top else 'gone'}"))
+    if top.target is None:
+        return Transition(fail(turn, f"{turn.action.reason}; this kind cannot be suspended"))
+    if top.target.held:
+        return Transition(
+            fail(turn, f"{turn.action.reason}; the job is suspended, until somebody resumes it")
+        )
+    return Transition(calls=(Suspension(top.target, held=True),), wake_s=1.0)
+
+
+def _up_again(turn: RestartContext) -> Transition:
+    top = turn.world.top
+    if top is None or top.target is None:
+        return Transition(turn.go("Return", "replace: the old pods are gone; wait for new ones"))
+    if turn.number("pause") > 0:
+        text = f"replace: the old pods are gone; pause for {turn.number('pause'):g} s"
+        return Transition(turn.go("Pause", text))
+    return Transition(turn.go("Release", "replace: the old pods are gone; let the job go on"))
+
+
+def _left(turn: RestartContext) -> list[GangPod]:
+    held = turn.world.top is not None and turn.world.top.target is not None
+    pods = turn.world.pods
+    if held:
+        return [each for each in pods if each.is_leaving or each.is_live]
+    return [each for each in pods if turn.is_old(each) and (each.is_leaving or each.is_live)]
+
+
+def _let_go(turn: RestartContext) -> bool:
+    """True if somebody resumed the job that we had suspended."""
+    target = turn.world.top.target if turn.world.top is not None else None
+    return target is not None and not target.held
+
+
+def _cordon(turn: RestartContext) -> tuple[Cordon, ...]:
+    node = turn.action.detail.get("elsewhere")
+    if not node:
+        return ()
+    return (Cordon((node,), "two restarts of a job made no progress with this node"),)

@@ -1,0 +1,35 @@
+"""What a snapshot keeps of a job in trouble, as texts. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from kcover_ebpf.diagnosis.verdict import Verdict
+from kcover_ebpf.output import formatting
+from kcover_ebpf.trace import tcp_connections
+
+
+def name_of(verdict: Verdict) -> str:
+    """A directory name that sorts by time: 20260102T030405.678Z-train-1-HUNG."""
+    clock = time.strftime("%Y%m%dT%H%M%S", time.gmtime(verdict.time_s))
+    milliseconds = int(verdict.time_s % 1 * 1000)
+    incident = re.sub(r"[^\w.-]", "_", verdict.incident or verdict.job)[:80]
+    return f"{clock}.{milliseconds:03d}Z-{incident}-{verdict.kind.value}"
+
+
+def files(
+    verdict: Verdict, connections: Collection[dict[str, Any]], recent: Iterable[str]
+) -> dict[str, str]:
+    """File name -> text; `connections` as from `edges.edges`, `recent` facts as JSON lines."""
+    headline = [formatting.headline(verdict), *formatting.details(verdict)]
+    return {
+        "verdict.json": json.dumps(formatting.verdict_object(verdict), indent=2) + "\n",
+        "verdict.txt": "\n".join(headline) + "\n",
+        "waits.txt": "\n".join(formatting.wait_table(verdict.waits)) + "\n",
+        "sockets.txt": "\n".join(tcp_connections.table(connections)) + "\n",
+        "facts.jsonl": "".join(f"{line}\n" for line in recent),
+    }

@@ -1,0 +1,195 @@
+"""Builds the parts of a run in the order in which they must come to life, and ends them in reverse.
+
+The keeper is forked before anything is loaded, bound or threaded, so that the job inherits none of
+it; the port is bound before BPF is loaded, so that a port in use costs nothing; rights are dropped
+before the first thread is started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kcover_ebpf import __version__
+from kcover_ebpf.hardware import topology
+from kcover_ebpf.host import cgroups, process_tree
+from kcover_ebpf.host.supervisor import Charge
+from kcover_ebpf.host.supervisor_client import Supervisor
+from kcover_ebpf.kernel import capabilities, features
+from kcover_ebpf.kernel.capabilities import Capability
+from kcover_ebpf.run import terminal_table
+from kcover_ebpf.run.options import RunOptions
+from kcover_ebpf.run.outcome import Outcome
+from kcover_ebpf.run.sinks import Announcer, JsonSink, Out, TextSink
+from kcover_ebpf.settings import Act
+
+if TYPE_CHECKING:
+    from kcover_ebpf.hardware.watch import DeviceWatch
+    from kcover_ebpf.kernel.sampler import KernelSampler
+    from kcover_ebpf.output.metrics import MetricsServer, MetricsSink
+
+_STDOUT = 1
+_KEPT = capabilities.KEPT - {
+    # The keeper starts and ends the job, with rights of its own.
+    capabilities.Capability.KILL,
+    capabilities.Capability.SETGID,
+    capabilities.Capability.SETUID,
+}
+
+
+def carry_out(plan: RunOptions) -> int:
+    """Do what the plan says; returns the exit code."""
+    features.require_rights()
+    with contextlib.ExitStack() as stack:
+        return _Run(plan, stack).carry_out()
+
+
+class _Run:
+    """One run under construction; `stack` takes it apart again."""
+
+    def __init__(self, plan: RunOptions, stack: contextlib.ExitStack) -> None:
+        self._plan, self._stack = plan, stack
+        self._begin_s = time.monotonic()
+        # The table is drawn by escape sequences, so it must be a terminal, and ours to draw on.
+        self._is_live = not plan.json and terminal_table.fits(_STDOUT)
+
+    def carry_out(self) -> int:
+        plan = self._plan
+        keeper = self._fork_keeper()
+        server = self._bind_metrics()
+        announcer = self._make_announcer(keeper)
+        from kcover_ebpf.kernel.sampler import KernelSampler
+        from kcover_ebpf.run.session import Session
+
+        kernel = self._stack.enter_context(KernelSampler.open(plan.settings))
+        devices = self._watch_devices(kernel)
+        # where there are GPUs, a driver that is loaded later gets its probes then
+        kept = _KEPT | ({Capability.PERFMON} if topology.has_gpu() else set())
+        capabilities.drop(kept, capabilities.SPARE)
+        extra = () if server is None else (self._serve(server, kernel, devices),)
+        target = self._make_target(keeper)
+        session = Session(plan, kernel, target, keeper, announcer, extra, devices)
+        session.catch_signals()
+        if plan.argv and keeper is not None:
+            keeper.start()
+        announcer.on_start(self._start_fields(kernel, keeper, server))
+        ended = session.run()
+        announcer.on_end(self._end_fields(ended, session.restart_count))
+        return ended.exit_code
+
+    def _fork_keeper(self) -> Supervisor | None:
+        """It starts and ends jobs, and gives the terminal back should we be killed."""
+        plan = self._plan
+        may_end = plan.settings.act in (Act.SHUTDOWN, Act.RESTART)
+        if not plan.argv and not may_end and not self._is_live:
+            return None
+        keeper = Supervisor.fork(Charge(plan.argv, plan.json, plan.pid, plan.cgroup))
+        self._stack.callback(keeper.close)
+        return keeper
+
+    def _bind_metrics(self) -> MetricsServer | None:
+        if self._plan.metrics is None:
+            return None
+        from kcover_ebpf.output.metrics import MetricsServer, parse_address
+
+        server = MetricsServer(parse_address(self._plan.metrics))
+        self._stack.callback(server.close)
+        return server
+
+    def _serve(
+        self, server: MetricsServer, kernel: KernelSampler, devices: DeviceWatch
+    ) -> MetricsSink:
+        from kcover_ebpf.output.metrics import MetricsSink
+
+        sink = MetricsSink.of(kernel, devices)
+        server.serve(sink.registry)
+        return sink
+
+    def _watch_devices(self, kernel: KernelSampler) -> DeviceWatch:
+        from kcover_ebpf.hardware.catalog.files import load
+        from kcover_ebpf.hardware.watch import DeviceWatch
+
+        settings = self._plan.settings
+        return self._stack.enter_context(
+            DeviceWatch(
+                kernel.maps,
+                settings,
+                partial(load, self._plan.catalog),
+                pin_driver=settings.pin_driver,
+            )
+        )
+
+    def _make_announcer(self, keeper: Supervisor | None) -> Announcer:
+        out = Out(_STDOUT)
+        if self._plan.json:
+            return Announcer([JsonSink(out)], wants_waits=False)
+        if not self._is_live or keeper is None:
+            return Announcer([TextSink(out)], wants_waits=False)
+        live = terminal_table.LiveSink(out, keeper.restore_on_death)
+        self._stack.callback(live.close)
+        return Announcer([live], wants_waits=True)
+
+    def _make_target(
+        self, keeper: Supervisor | None
+    ) -> cgroups.CgroupTarget | process_tree.PidTarget:
+        """What the sensor watches; never ourselves or the keeper."""
+        plan = self._plan
+        ours = frozenset({os.getpid()} | ({keeper.pid} if keeper else set()))
+        if plan.pid is not None:
+            return process_tree.PidTarget(plan.pid, plan.name, ours)
+        if plan.cgroup is not None:
+            return cgroups.CgroupTarget(plan.cgroup, plan.name, ours)
+        assert keeper is not None
+        if keeper.group is not None:
+            return cgroups.CgroupTarget(keeper.group, plan.name, ours)
+        return process_tree.PidTarget(keeper.pid, plan.name, ours)
+
+    def _start_fields(
+        self, kernel: KernelSampler, keeper: Supervisor | None, server: MetricsServer | None
+    ) -> dict[str, Any]:
+        from kcover_ebpf.kernel.probes import costly
+
+        plan = self._plan
+        group = plan.cgroup or (keeper.group if keeper else None)
+        pid = plan.pid or (keeper.job_pid if keeper else None)
+        refused = costly(kernel.statuses)
+        what = f"pid {pid}" if pid is not None else f"cgroup {group}"
+        return {
+            "job": plan.name,
+            "version": __version__,
+            "kernel": platform.release(),
+            "host": platform.node(),
+            "target": "command" if plan.argv else "pid" if plan.pid is not None else "cgroup",
+            "argv": list(plan.argv),
+            "pid": pid,
+            "restart": 0,
+            "cgroup": None if group is None else str(group),
+            "act": plan.settings.act,
+            "world_size": _world_size(os.environ if plan.argv else {}),
+            "metrics_port": None if server is None else server.port,
+            "unobserved": [f"{each.blind_to} ({each.reason})" for each in refused],
+            "text": f"watching {plan.name} ({what}), act {plan.settings.act.value}"
+            + "".join(f"; not observed: {each.blind_to}" for each in refused),
+        }
+
+    def _end_fields(self, ended: Outcome, restart_count: int) -> dict[str, Any]:
+        return {
+            "job": self._plan.name,
+            "reason": ended.reason,
+            "exit_code": ended.exit_code,
+            "job_code": ended.job_code,
+            "restart_count": restart_count,
+            "duration_s": round(time.monotonic() - self._begin_s, 3),
+            "text": ended.text,
+        }
+
+
+def _world_size(environ: Mapping[str, str]) -> int | None:
+    """As a scheduler sets it for the whole job; None where only the ranks themselves know."""
+    text = environ.get("WORLD_SIZE", "")
+    return int(text) if text.isdecimal() else None

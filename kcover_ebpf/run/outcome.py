@@ -1,0 +1,83 @@
+"""Why a run ended, and the exit code that says so. Pure."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from enum import Enum
+
+from kcover_ebpf.diagnosis.exits import signal_name
+
+EXIT_SHUT_DOWN = 75
+"""EX_TEMPFAIL: the job was ended on a verdict and may be tried again."""
+
+
+class Reason(Enum):
+    """Values as in the JSON event "end"."""
+
+    EXITED = "exited"
+    """The job ended by itself."""
+    SHUTDOWN = "shutdown"
+    """We ended it on a verdict."""
+    RESTARTS = "no_more_restarts"
+    """We ended it on a verdict, and may not start it again."""
+    SIGNAL = "signal"
+    """The user told us to end."""
+    TIME = "time"
+    """`--for` is over."""
+    GONE = "gone"
+    """The watched job has no process left."""
+    LOST = "lost"
+    """The keeper died; we cannot know how the job ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended."""
+
+    reason: Reason
+    exit_code: int
+    text: str
+    job_code: int | None = None
+    """Of the job's first process: exit code, or minus the signal; None if unknown or not ours."""
+
+
+def exited(job_code: int, left_behind_count: int) -> Outcome:
+    """The job ended by itself: its own code is ours, 128 + signal if a signal ended it."""
+    if job_code < 0:
+        text = f"the job was killed by {signal_name(-job_code)}"
+        code = 128 - job_code
+    else:
+        text = f"the job ended with exit code {job_code}"
+        code = job_code
+    if left_behind_count:
+        text += f"; {left_behind_count} processes it left behind were killed"
+    return Outcome(Reason.EXITED, code, text, job_code)
+
+
+def shut_down(reason: Reason, why: str) -> Outcome:
+    """We ended the job on a verdict."""
+    return Outcome(reason, EXIT_SHUT_DOWN, why)
+
+
+def signalled(number: signal.Signals, *, ended_job: bool) -> Outcome:
+    """The user ended us."""
+    what = "the job was ended" if ended_job else "the job goes on unwatched"
+    return Outcome(Reason.SIGNAL, 128 + number, f"{number.name}: {what}")
+
+
+def time_over(*, is_faulty: bool, ended_job: bool) -> Outcome:
+    """`--for` is over."""
+    state = "a fault is open" if is_faulty else "no fault is open"
+    what = ", the job was ended" if ended_job else ""
+    return Outcome(Reason.TIME, int(is_faulty), f"time is over: {state}{what}")
+
+
+def gone() -> Outcome:
+    """The job we watched is no more."""
+    return Outcome(Reason.GONE, 0, "the job is gone: it has no process left")
+
+
+def lost() -> Outcome:
+    """Nobody can tell us how the job ends."""
+    return Outcome(Reason.LOST, 1, "the keeper of the job was killed; the job goes on unwatched")

@@ -1,0 +1,272 @@
+"""One `kcover-ebpf run`: start, watch, act, start again; and the signals that end it.
+
+`cli.run` builds the parts. Whatever goes wrong here, the keeper notices that we are gone, lets the
+job live on to its end, and cleans up.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from types import FrameType
+
+from kcover_ebpf.diagnosis.decisions import Decision
+from kcover_ebpf.errors import ActionError, CannotObserve
+from kcover_ebpf.hardware.watch import DeviceWatch
+from kcover_ebpf.host.process_tree import read_stat
+from kcover_ebpf.host.supervisor_client import Supervisor
+from kcover_ebpf.kernel.sampler import KernelSampler
+from kcover_ebpf.output.bundles import write_bundle
+from kcover_ebpf.output.internal_error import blame
+from kcover_ebpf.run import actions, bundle, outcome
+from kcover_ebpf.run.options import RunOptions
+from kcover_ebpf.run.outcome import Outcome, Reason
+from kcover_ebpf.run.sinks import Announcer, Recent
+from kcover_ebpf.settings import Act
+from kcover_ebpf.trace import tcp_connections
+from kcover_ebpf.watching.job_watch import Sink
+from kcover_ebpf.watching.loop import Sensor, Target
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_END_SLACK_S = 10.0
+_LAST_WORD_S = 0.2
+"""The keeper tells the end of a job so long after its first process is gone, at most."""
+
+
+class Session:
+    """The life of one run, after everything was checked and loaded."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - one part of the run each
+        self,
+        plan: RunOptions,
+        kernel: KernelSampler,
+        target: Target,
+        keeper: Supervisor | None,
+        announcer: Announcer,
+        extra_sinks: tuple[Sink, ...] = (),
+        devices: DeviceWatch | None = None,
+    ) -> None:
+        """`keeper` is None only where a job that is not ours is merely watched."""
+        self._plan, self._kernel, self._target = plan, kernel, target
+        self._keeper, self._announcer = keeper, announcer
+        self._devices = devices
+        self._recent = Recent()
+        self._sinks: tuple[Sink, ...] = (announcer, self._recent, *extra_sinks)
+        self._owns_job = bool(plan.argv)
+        self._budget = actions.RestartBudget(plan.settings.policy)
+        self._end_s = None if plan.for_s is None else time.monotonic() + plan.for_s
+        self._signal: signal.Signals | None = None
+        self._ended: Outcome | None = None
+        self._pause_s: float | None = None
+        """A restart is due after so many seconds."""
+        self._sensor = self._new_sensor()
+
+    @property
+    def restart_count(self) -> int:
+        """Restarts so far."""
+        return self._budget.count
+
+    def catch_signals(self) -> None:
+        """From now on a signal ends the job; those ignored when we were started (nohup) stay so."""
+        for number in _SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._on_signal)
+
+    def run(self) -> Outcome:
+        """Watch until the end; the job must have been started."""
+        while True:
+            self._watch()
+            if self._pause_s is None:
+                return self._finish()
+            if not self._start_again():
+                return self._finish()
+
+    def _new_sensor(self) -> Sensor:
+        return Sensor(
+            self._kernel,
+            self._target,
+            self._plan.settings,
+            self._sinks,
+            self._carry_out,
+            self._devices,
+        )
+
+    def _watch(self) -> None:
+        try:
+            self._sensor.run(self._is_over)
+        except Exception as error:
+            if not self._owns_job:
+                raise CannotObserve(f"the sensor failed: {blame(error)}") from error
+            self._announcer.on_blind(f"the sensor failed, the job goes on: {blame(error)}")
+            while not self._is_over():
+                self._wait_for_news(1.0)
+
+    def _is_over(self) -> bool:
+        if self._signal or self._ended or self._pause_s is not None:
+            return True
+        if self._end_s is not None and time.monotonic() >= self._end_s:
+            return True
+        if not self._owns_job:
+            return self._target.gone()
+        assert self._keeper is not None
+        if self._keeper.job_pid is not None and not _is_alive(self._keeper.job_pid):
+            self._wait_for_news(_LAST_WORD_S)
+        self._keeper.poll()
+        return self._keeper.job_code is not None or self._keeper.lost
+
+    def _wait_for_news(self, timeout_s: float) -> None:
+        if self._keeper is not None and not self._keeper.lost:
+            select.select([self._keeper], [], [], timeout_s)
+
+    # ---- ending
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        first, self._signal = self._signal is None, self._signal or signal.Signals(number)
+        self._announcer.hushed = True
+        if not self._owns_job or self._keeper is None:
+            return
+        if first:
+            # From a terminal Ctrl-C has reached the job already; it may be saving its state now.
+            ask = number != signal.SIGINT or not _in_foreground()
+            self._keeper.end(self._plan.settings.policy.grace_s, ask=ask)
+        else:
+            self._keeper.kill()
+
+    def _finish(self) -> Outcome:
+        if self._ended is not None:
+            return self._ended
+        if self._signal is not None:
+            self._await_end()
+            return outcome.signalled(self._signal, ended_job=self._owns_job)
+        if not self._owns_job:
+            if self._target.pids():
+                return self._time_over()
+            return outcome.gone()
+        assert self._keeper is not None
+        if self._keeper.job_code is not None:
+            return outcome.exited(self._keeper.job_code, self._keeper.left_behind_count)
+        if self._keeper.lost:
+            return outcome.lost()
+        self._announcer.hushed = True
+        self._keeper.end(self._plan.settings.policy.grace_s)
+        self._await_end()
+        return self._time_over()
+
+    def _time_over(self) -> Outcome:
+        verdict = self._announcer.verdict
+        is_faulty = verdict is not None and verdict.kind.is_fault
+        return outcome.time_over(is_faulty=is_faulty, ended_job=self._owns_job)
+
+    def _await_end(self) -> None:
+        """Until the job that we asked to end has ended, or cannot be killed."""
+        keeper = self._keeper
+        if not self._owns_job or keeper is None or keeper.job_pid is None:
+            return
+        end_s = time.monotonic() + self._plan.settings.policy.grace_s + _END_SLACK_S
+        while keeper.job_code is None and not keeper.unkillable and not keeper.lost:
+            if time.monotonic() >= end_s:
+                return
+            self._wait_for_news(0.5)
+            keeper.poll()
+
+    # ---- acting
+
+    def _carry_out(self, decision: Decision) -> None:
+        is_ending = self._signal is not None or self._ended is not None
+        if is_ending or self._pause_s is not None or decision.act is Act.OBSERVE:
+            return
+        self._snapshot(decision)
+        if decision.act is Act.SHUTDOWN:
+            self._shut_down(decision, Reason.SHUTDOWN, "the job was shut down")
+        elif decision.act is Act.RESTART:
+            refusal = self._budget.refusal(made_progress=self._sensor.made_progress)
+            if refusal is not None:
+                instead = Decision(Act.SHUTDOWN, f"{decision.reason}; {refusal}", decision.verdict)
+                self._shut_down(instead, Reason.RESTARTS, f"not started again: {refusal}")
+            elif self._kill(decision):
+                self._pause_s = self._budget.spend()
+
+    def _snapshot(self, decision: Decision) -> None:
+        job = self._sensor.job
+        connections = tcp_connections.edges(job.members.views.values(), job.now_ns)
+        files = bundle.files(decision.verdict, connections, self._recent.lines)
+        try:
+            name = bundle.name_of(decision.verdict)
+            path = write_bundle(self._plan.snapshot_dir, name, files)
+            text = f"wrote {path}"
+        except ActionError as error:
+            text = str(error)
+        snapshot = Decision(Act.SNAPSHOT, decision.reason, decision.verdict)
+        self._tell_action(snapshot, text)
+
+    def _shut_down(self, decision: Decision, reason: Reason, text: str) -> None:
+        # A job that has ended by itself keeps its own exit code, unless it should have gone on.
+        if reason is Reason.SHUTDOWN and self._has_ended_by_itself():
+            return
+        if self._kill(decision):
+            self._ended = outcome.shut_down(reason, text)
+
+    def _has_ended_by_itself(self) -> bool:
+        if not self._owns_job:
+            return not self._target.pids()
+        assert self._keeper is not None
+        self._keeper.poll()
+        return self._keeper.job_code is not None
+
+    def _kill(self, decision: Decision) -> bool:
+        """End the job; where that fails, say so and end the run."""
+        assert self._keeper is not None
+        self._announcer.hushed = True
+        try:
+            text = actions.end_job(self._keeper)
+        except ActionError as error:
+            self._tell_action(decision, str(error))
+            self._ended = outcome.shut_down(Reason.SHUTDOWN, str(error))
+            return False
+        self._tell_action(decision, text)
+        return True
+
+    def _tell_action(self, decision: Decision, text: str) -> None:
+        for sink in self._sinks:
+            sink.on_action(decision, text)
+
+    def _start_again(self) -> bool:
+        """Wait for the back-off, then start; False where the user ended it meanwhile."""
+        assert self._keeper is not None
+        due_s = time.monotonic() + (self._pause_s or 0.0)
+        self._pause_s = None
+        while (left_s := due_s - time.monotonic()) > 0:
+            if self._signal is not None:
+                return False
+            if self._end_s is not None and time.monotonic() >= self._end_s:
+                self._ended = self._time_over()
+                return False
+            time.sleep(min(left_s, 0.1))
+        pid = self._keeper.start()
+        sensor, self._sensor = self._sensor, self._new_sensor()
+        self._sensor.tracker = sensor.tracker  # incidents go on counting, and WORKING is told
+        text = f"started the job again (restart {self._budget.count}), pid {pid}"
+        fields = {"job": self._plan.name, "pid": pid, "restart": self._budget.count, "text": text}
+        self._announcer.on_start(fields)
+        return True
+
+
+def _is_alive(pid: int) -> bool:
+    stat = read_stat(pid)
+    return stat is not None and stat.alive
+
+
+def _in_foreground() -> bool:
+    """True when a Ctrl-C at the terminal reaches us and the job alike."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)

@@ -1,0 +1,213 @@
+"""Where the sensor's words go: JSON lines, plain text lines, and a memory of recent facts.
+
+The live table is in `cli.panel`, the metrics in `kcover_ebpf.metrics`. A reader that goes away (a
+closed pipe) silences a sink and harms nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from kcover_ebpf.diagnosis.decisions import Decision
+from kcover_ebpf.diagnosis.verdict import Verdict, VerdictKind, WaitRow
+from kcover_ebpf.facts.kernel import Fact, ProcessExit
+from kcover_ebpf.output import formatting
+
+_RECENT_FACTS = 200
+
+
+class Out:
+    """A file descriptor for whole lines; quiet after the first failed write."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._broken = False
+
+    def write(self, text: str) -> None:
+        """Write all of it in one call where the reader keeps up, so that lines never mix."""
+        data = text.encode("utf-8", "backslashreplace")
+        while data and not self._broken:
+            try:
+                data = data[os.write(self.descriptor, data) :]
+            except OSError:  # EPIPE, EIO: nobody reads any more
+                self._broken = True
+
+
+class Sink:
+    """What `Sensor` tells its sinks, plus the beginning and end of a run; ignores all of it."""
+
+    def on_start(self, fields: dict[str, Any]) -> None:
+        """The sensor watches now (again, after a restart); `fields["text"]` says it to people."""
+
+    def on_fact(self, fact: Fact) -> None:
+        """An announced fact."""
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        """A verdict that differs from the one before."""
+
+    def on_waits(self, rows: Sequence[WaitRow], summary: str) -> None:
+        """Once a tick: who waits where."""
+
+    def on_blind(self, reason: str) -> None:
+        """For a while nothing can be said."""
+
+    def on_action(self, decision: Decision, text: str) -> None:
+        """Something was done about a verdict."""
+
+    def on_end(self, fields: dict[str, Any]) -> None:
+        """The run is over; `fields["text"]` says it to people."""
+
+
+class JsonSink(Sink):
+    """One JSON object a line (docs/json.md)."""
+
+    def __init__(self, out: Out) -> None:
+        self._out = out
+
+    def _write(self, event: str, time_s: float, fields: dict[str, Any]) -> None:
+        self._out.write(formatting.event_line(event, time_s, fields) + "\n")
+
+    def on_start(self, fields: dict[str, Any]) -> None:
+        """Event "start"."""
+        self._write("start", time.time(), fields)
+
+    def on_fact(self, fact: Fact) -> None:
+        """Event "fact"."""
+        self._write("fact", time.time(), formatting.fact_object(fact))
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        """Event "verdict"; its `time` is the verdict's."""
+        self._write("verdict", verdict.time_s, formatting.verdict_object(verdict))
+
+    def on_blind(self, reason: str) -> None:
+        """Event "blind"."""
+        self._write("blind", time.time(), {"reason": reason})
+
+    def on_action(self, decision: Decision, text: str) -> None:
+        """Event "action"."""
+        fields = {
+            "act": decision.act,
+            "reason": decision.reason,
+            "text": text,
+            "job": decision.verdict.job,
+            "incident": decision.verdict.incident,
+        }
+        self._write("action", time.time(), fields)
+
+    def on_end(self, fields: dict[str, Any]) -> None:
+        """Event "end"."""
+        self._write("end", time.time(), fields)
+
+
+class TextSink(Sink):
+    """Plain lines, each opened by our name and the local time, for they stand between the job's."""
+
+    def __init__(self, out: Out) -> None:
+        self._out = out
+
+    def _write(self, first: str, *more: str) -> None:
+        clock = time.strftime("%H:%M:%S")
+        lines = [
+            f"[kcover {clock}] {formatting.printable(first)}",
+            *(f"    {line}" for line in more),
+        ]
+        self._out.write("\n".join(lines) + "\n")
+
+    def on_start(self, fields: dict[str, Any]) -> None:
+        """Say what is watched."""
+        self._write(fields["text"])
+
+    def on_fact(self, fact: Fact) -> None:
+        """Say what the kernel announced, but for the many processes that end as they should."""
+        if not isinstance(fact, ProcessExit) or fact.signal or fact.exit_code or not fact.known:
+            self._write(formatting.fact_text(fact))
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        """The headline and, unless all is well, what supports it."""
+        more = () if verdict.kind is VerdictKind.WORKING else formatting.details(verdict)
+        self._write(formatting.headline(verdict), *more)
+
+    def on_blind(self, reason: str) -> None:
+        """Say why nothing can be said."""
+        self._write(f"blind: {reason}")
+
+    def on_action(self, decision: Decision, text: str) -> None:
+        """Say what was done, and why."""
+        self._write(f"{decision.act.value}: {text} ({decision.reason})")
+
+    def on_end(self, fields: dict[str, Any]) -> None:
+        """Say how it ended."""
+        self._write(fields["text"])
+
+
+class Recent(Sink):
+    """Remembers the last facts, for the bundle of a snapshot."""
+
+    def __init__(self) -> None:
+        self.lines: deque[str] = deque(maxlen=_RECENT_FACTS)
+        """As JSON lines."""
+
+    def on_fact(self, fact: Fact) -> None:
+        """Remember it."""
+        self.lines.append(formatting.event_line("fact", time.time(), formatting.fact_object(fact)))
+
+    def on_blind(self, reason: str) -> None:
+        """Remember it."""
+        self.lines.append(formatting.event_line("blind", time.time(), {"reason": reason}))
+
+
+class Announcer(Sink):
+    """Tells all sinks, until it is hushed: what a job does while it is being ended is no news."""
+
+    def __init__(self, sinks: Sequence[Sink], *, wants_waits: bool) -> None:
+        """`wants_waits`: one of them shows the wait table, which costs something to make."""
+        self._sinks = sinks
+        self.wants_waits = wants_waits
+        self.hushed = False
+        self.verdict: Verdict | None = None
+        """The one told last."""
+
+    def on_start(self, fields: dict[str, Any]) -> None:
+        """Tell, and listen to the sensor (again)."""
+        self.hushed = False
+        for sink in self._sinks:
+            sink.on_start(fields)
+
+    def on_fact(self, fact: Fact) -> None:
+        """Tell unless hushed."""
+        for sink in self._audience():
+            sink.on_fact(fact)
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        """Tell unless hushed."""
+        if not self.hushed:
+            self.verdict = verdict
+        for sink in self._audience():
+            sink.on_verdict(verdict)
+
+    def on_waits(self, rows: Sequence[WaitRow], summary: str) -> None:
+        """Tell unless hushed."""
+        for sink in self._audience():
+            sink.on_waits(rows, summary)
+
+    def on_blind(self, reason: str) -> None:
+        """Tell unless hushed."""
+        for sink in self._audience():
+            sink.on_blind(reason)
+
+    def on_action(self, decision: Decision, text: str) -> None:
+        """Always told: an action is ours."""
+        for sink in self._sinks:
+            sink.on_action(decision, text)
+
+    def on_end(self, fields: dict[str, Any]) -> None:
+        """Always told."""
+        for sink in self._sinks:
+            sink.on_end(fields)
+
+    def _audience(self) -> Sequence[Sink]:
+        return () if self.hushed else self._sinks

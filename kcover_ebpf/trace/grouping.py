@@ -1,0 +1,67 @@
+"""Rows and stacks that say the same, put together: the odd one out first. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from kcover_ebpf.trace.records import Row, Stack
+
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
+_BUSY_SHARE = 0.05
+T = TypeVar("T")
+
+
+def together(items: Iterable[T], key: Callable[[T], object]) -> list[list[T]]:
+    """Groups of equal key, the smallest first; equally large ones stay in order."""
+    found: dict[object, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return sorted(found.values(), key=len)
+
+
+def wait_key(row: Row) -> tuple[object, ...]:
+    """Equal for threads that wait in the same way, whatever the addresses, ranks and times."""
+    return row.role, row.lead, row.state, row.call, _NUMBERS.sub("N", row.text.partition("(")[0])
+
+
+def stack_key(stack: Stack) -> tuple[object, ...]:
+    """Equal for threads at the same place of the program."""
+    if stack.python:
+        return "python", *stack.python
+    return "native", *stack.native, *stack.kernel
+
+
+def interesting(row: Row, rows_by_tid: dict[int, Row]) -> bool:
+    """Whether a thread that is no lead deserves a line: it works, is held, or holds what others wait for."""
+    held = row.state in ("D", "T", "t")
+    busy = row.cpu_share is not None and row.cpu_share >= _BUSY_SHARE
+    known = any(
+        each.kind in ("lock", "thread") and each.tid in rows_by_tid for each in row.waits_for
+    )
+    return held or busy or known
+
+
+def lock_holders(rows: Iterable[Row]) -> set[int]:
+    """Threads that others wait for."""
+    targets = (each for row in rows for each in row.waits_for)
+    return {
+        each.tid for each in targets if each.kind in ("lock", "thread") and each.tid is not None
+    }
+
+
+def ranks_text(ranks: Sequence[int | None]) -> str:
+    """Such as "0-2, 5", or "-" where there is none."""
+    numbers = sorted({each for each in ranks if each is not None})
+    if not numbers:
+        return "-"
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(
+        f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs
+    )

@@ -1,0 +1,67 @@
+"""A process of its own that reads native and kernel stacks: `python -m kcover_ebpf.trace.native`.
+
+Apart, because the files it reads come from the job: a damaged one may crash the symbolizer, a huge
+one may take too long, and a page that is not there may block it. Takes lines "PID TID" and answers
+each with one JSON line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+
+from kcover_ebpf.host import stack_frames
+from kcover_ebpf.ids import Pid, Tid
+from kcover_ebpf.kernel import capabilities
+from kcover_ebpf.kernel.capabilities import Capability
+from kcover_ebpf.trace.symbols import NoSymbolizer, Symbols
+
+_MOST_FRAMES = 24
+# calls of the interpreter's evaluation: the Python frames say it better
+_INTERPRETER = re.compile(
+    r"_PyEval_|PyEval_|_PyFunction_|_PyObject_|PyObject_|method_vectorcall|cfunction_|PyVectorcall_"
+    r"|_PyVectorcall|PyRun_|Py_RunMain|Py_BytesMain|vectorcall_|slot_tp_|run_mod|run_eval|builtin_exec"
+    r"|pymain_|\(python3[.0-9]*\)$|^python3[.0-9]*\+0x|\(libpython3[^)]*\)$"
+)
+
+
+def main() -> int:
+    """Answer all lines of the input, which has to end first."""
+    machine = os.uname().machine
+    caches: dict[Pid, Symbols] = {}
+    blind = ""
+    threads = [(int(pid), int(tid)) for pid, tid in (line.split() for line in sys.stdin)]
+    stacks = {(pid, tid): stack_frames.kernel_frames(Pid(pid), Tid(tid)) for pid, tid in threads}
+    # from here on files of the job are parsed; only the kernel's stacks needed this right
+    capabilities.renounce(Capability.SYS_ADMIN)
+    for pid, tid in threads:
+        native: list[str] = []
+        try:
+            if Pid(pid) not in caches:
+                caches[Pid(pid)] = Symbols(pid)
+            symbols = caches[Pid(pid)]
+            addresses = stack_frames.return_addresses(Pid(pid), Tid(tid), machine)
+            native = [symbols.name(each) for each in addresses]
+        except NoSymbolizer as error:
+            blind = str(error)
+        kernel = stacks[pid, tid]
+        answer = {"pid": pid, "tid": tid, "native": shown(native), "kernel": kernel, "blind": blind}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+    return 0
+
+
+def shown(names: list[str]) -> list[str]:
+    """Frames for people: a run of the interpreter's own becomes one entry, repetitions go."""
+    found: list[str] = []
+    for name in names:
+        short = "... the Python interpreter" if _INTERPRETER.search(name) else name
+        if not found or found[-1] != short:
+            found.append(short)
+    return found[:_MOST_FRAMES]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

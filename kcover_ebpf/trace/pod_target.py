@@ -1,0 +1,85 @@
+"""The processes of some pods of this node, found by their control groups; and the end of who asked for them."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import threading
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from kcover_ebpf.api.container_cgroup import containers_of_process
+
+_PAUSE = "pause"
+BEAT_S = 5.0
+"""Who asked from afar sends a line so often."""
+_SILENCE_S = 4 * BEAT_S
+
+
+class PodTarget:
+    """The processes of pods, as the job under watch."""
+
+    def __init__(self, name: str, pods: dict[str, str], containers: Collection[str]) -> None:
+        """`pods`: uid -> name; `containers`: ids, empty for every container but the pods' pause."""
+        self.name = name
+        self._pods = {_plain(uid): pod for uid, pod in pods.items()}
+        self._containers = frozenset(containers)
+        self._seen: dict[int, str | None] = {}
+
+    @property
+    def pod_names(self) -> dict[int, str]:
+        """Process -> its pod, of all that were seen."""
+        return {pid: pod for pid, pod in self._seen.items() if pod is not None}
+
+    def pids(self) -> set[int]:
+        """Members now."""
+        with os.scandir("/proc") as entries:
+            listed = {int(entry.name) for entry in entries if entry.name.isdecimal()}
+        self._seen = {pid: pod for pid, pod in self._seen.items() if pid in listed}
+        for pid in listed - self._seen.keys():
+            self._seen[pid] = self._pod_of(pid)
+        return set(self.pod_names)
+
+    def gone(self) -> bool:
+        """True when no member is left."""
+        return not any(Path("/proc", str(pid)).exists() for pid in self.pod_names)
+
+    def _pod_of(self, pid: int) -> str | None:
+        try:
+            text = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return None
+        for found in containers_of_process(text):
+            pod = self._pods.get(_plain(found.pod_uid))
+            if pod is None:
+                continue
+            if self._containers:
+                return pod if found.container_id in self._containers else None
+            return None if _comm(pid) == _PAUSE else pod
+        return None
+
+
+def _plain(uid: str) -> str:
+    return uid.replace("-", "").replace("_", "").lower()
+
+
+def _comm(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def end_with_asker(end: Callable[[], None]) -> None:
+    """Call `end` once standard input ends, or is silent for so long that nobody can be there."""
+
+    def watch() -> None:
+        descriptor = sys.stdin.fileno()
+        while True:
+            ready, _, _ = select.select([descriptor], [], [], _SILENCE_S)
+            if not ready or not os.read(descriptor, 4096):
+                break
+        end()
+
+    threading.Thread(target=watch, daemon=True, name="kcover-asker").start()

@@ -1,0 +1,269 @@
+"""`kcover-ebpf trace POD`: the look is taken by the agent on the pod's node, and shown here."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kcover_ebpf.api.job_kinds import gang_of
+from kcover_ebpf.api.pods import ContainerKind, Pod, pod_of
+from kcover_ebpf.errors import ApiError, CannotObserve, Forbidden, NotFound, UsageError
+from kcover_ebpf.kube.client import ApiClient, connect, namespace_of
+from kcover_ebpf.kube.exec import Exec
+from kcover_ebpf.output import formatting
+from kcover_ebpf.trace import records, several_nodes
+from kcover_ebpf.trace.pod_target import BEAT_S
+from kcover_ebpf.trace.records import UNKNOWN_CODE, Line, exit_code_of
+
+_SELECTOR = "app.kubernetes.io/name=kcover-ebpf,app.kubernetes.io/component=agent"
+_CONTAINER = "agent"
+_LIVE_ONLY_ONE = "--live follows one node; name one pod"
+_NOT_FOUND_CODES = (126, 127)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteOptions:
+    """What the user named."""
+
+    pod: str | None = None
+    job: str | None = None
+    namespace: str | None = None
+    """None: that of the context."""
+    container: str | None = None
+    agent_namespace: str | None = None
+    kubeconfig: str | None = None
+    context: str | None = None
+    live: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The pods of one node, and the agent there."""
+
+    node: str
+    agent_namespace: str
+    agent: str
+    pods: tuple[Pod, ...]
+    containers: tuple[str, ...]
+    """Ids of the containers to look at."""
+    name: str
+
+
+def lines(wanted: RemoteOptions) -> Iterator[str]:
+    """The records of the look; raises `UsageError` and `CannotObserve` with what to do."""
+    session = connect(wanted.kubeconfig, wanted.context)
+    if wanted.namespace is None:
+        wanted = replace(wanted, namespace=namespace_of(wanted.kubeconfig, wanted.context))
+    try:
+        pods = _pods_of_job(session, wanted) if wanted.job else [_pod(session, wanted)]
+        places = [_place(session, node, group, wanted) for node, group in _by_node(pods)]
+    except Forbidden as error:
+        raise CannotObserve(
+            f"not allowed: {error}; ask for the Role ...-trace of the chart"
+        ) from error
+    except ApiError as error:
+        raise CannotObserve(f"cannot ask the API server: {error}") from error
+    if len(places) == 1:
+        yield from _look(session, places[0], wanted)
+        return
+    if wanted.live:
+        raise UsageError(_LIVE_ONLY_ONE)
+    yield from _together(session, places, wanted)
+
+
+def _pod(session: ApiClient, wanted: RemoteOptions) -> Pod:
+    try:
+        found = session.get(f"/api/v1/namespaces/{wanted.namespace}/pods/{wanted.pod}")
+    except NotFound as error:
+        raise UsageError(
+            f"no pod {wanted.pod} in namespace {wanted.namespace}; `kubectl get pods -A` lists them"
+        ) from error
+    return _running(pod_of(found))
+
+
+def _running(pod: Pod) -> Pod:
+    if pod.phase != "Running" or not pod.node:
+        where = f"is {pod.phase or 'not known'}"
+        raise UsageError(f"pod {pod.name} {where}, not Running: there is no process to look at")
+    return pod
+
+
+def _pods_of_job(session: ApiClient, wanted: RemoteOptions) -> list[Pod]:
+    found = session.list(f"/api/v1/namespaces/{wanted.namespace}/pods")
+    pods = [pod_of(each) for each in found.get("items", [])]
+    gangs = [(pod, gang_of(pod)) for pod in pods]
+    mine = [pod for pod, gang in gangs if gang.name == wanted.job]
+    if not mine:
+        names = sorted({gang.name for _, gang in gangs})
+        known = f"; there are {', '.join(names[:8])}" if names else ""
+        raise UsageError(f"no pods of a job {wanted.job} in namespace {wanted.namespace}{known}")
+    alive = [pod for pod in mine if pod.phase == "Running" and pod.node]
+    if not alive:
+        raise UsageError(f"no pod of job {wanted.job} is Running: there is no process to look at")
+    return alive
+
+
+def _by_node(pods: Sequence[Pod]) -> list[tuple[str, list[Pod]]]:
+    nodes: dict[str, list[Pod]] = {}
+    for pod in sorted(pods, key=lambda each: (each.node, each.name)):
+        nodes.setdefault(pod.node, []).append(pod)
+    return list(nodes.items())
+
+
+def _place(session: ApiClient, node: str, pods: Sequence[Pod], wanted: RemoteOptions) -> Place:
+    namespace, agent = _agent(session, node, wanted.agent_namespace)
+    ids = [each for pod in pods for each in _containers(pod, wanted.container)]
+    name = wanted.job or pods[0].name
+    return Place(node, namespace, agent, tuple(pods), tuple(ids), name)
+
+
+def _containers(pod: Pod, name: str | None) -> list[str]:
+    kinds = (ContainerKind.MAIN, ContainerKind.SIDECAR)
+    running = [each for each in pod.containers if each.id and each.kind in kinds]
+    if name is None:
+        return [each.id for each in running]
+    chosen = [each.id for each in pod.containers if each.name == name and each.id]
+    if not chosen:
+        names = ", ".join(each.name for each in pod.containers)
+        raise UsageError(f"pod {pod.name} runs no container {name}; it has {names}")
+    return chosen
+
+
+def _agent(session: ApiClient, node: str, namespace: str | None) -> tuple[str, str]:
+    path = f"/api/v1/namespaces/{namespace}/pods" if namespace else "/api/v1/pods"
+    query = {"labelSelector": _SELECTOR, "fieldSelector": f"spec.nodeName={node}"}
+    try:
+        found = session.list(path, query)
+    except Forbidden as error:
+        if namespace is not None:
+            raise
+        raise CannotObserve(
+            "may not look for agents in all namespaces; name theirs with --agent-namespace"
+        ) from error
+    agents = [pod_of(each) for each in found.get("items", [])]
+    ready = [pod for pod in agents if pod.phase == "Running" and pod.deleted_s is None]
+    if not ready:
+        where = f" in namespace {namespace}" if namespace else ""
+        state = f"; {agents[0].name} is {agents[0].phase}" if agents else ""
+        raise CannotObserve(
+            f"no agent of kcover-ebpf runs on node {node}{where}{state}: install the chart there, "
+            "or run `kcover-ebpf trace --pod-uid` on the node"
+        )
+    return ready[0].namespace, ready[0].name
+
+
+def _command(place: Place, *, live: bool) -> list[str]:
+    command = ["kcover-ebpf", "trace", "-o", "jsonl", "--with-asker", "--name", place.name]
+    command += ["--live"] if live else []
+    for pod in place.pods:
+        command += ["--pod-uid", f"{pod.uid}={pod.name}"]
+    for container in place.containers:
+        command += ["--container-id", container]
+    return command
+
+
+def _look(session: ApiClient, place: Place, wanted: RemoteOptions) -> Iterator[str]:
+    try:
+        with Exec(
+            session,
+            place.agent_namespace,
+            place.agent,
+            _CONTAINER,
+            _command(place, live=wanted.live),
+        ) as running:
+            concluded = False
+            for text in running.lines(BEAT_S):
+                concluded |= records.parse(text).event == "end"
+                yield text
+            _explain(place, running, concluded=concluded)
+    except Forbidden as error:
+        raise CannotObserve(
+            f"may not exec into the agents of namespace {place.agent_namespace}: {error}; "
+            "ask for the Role ...-trace of the chart"
+        ) from error
+    except ApiError as error:
+        raise CannotObserve(f"the agent on {place.node} cannot be reached: {error}") from error
+
+
+def _explain(place: Place, running: Exec, *, concluded: bool) -> None:
+    where = f"agent {place.agent_namespace}/{place.agent} on {place.node}"
+    if running.refusal or running.exit_code in _NOT_FOUND_CODES:
+        raise CannotObserve(f"{where} has no kcover-ebpf: {running.refusal or running.said}")
+    if running.exit_code is None:
+        raise CannotObserve(f"the connection to {where} was cut; try again")
+    # the verdict UNKNOWN ends with the same code as a look that was not possible
+    if running.exit_code not in (0, 1) and not (concluded and running.exit_code == UNKNOWN_CODE):
+        said = running.said.removeprefix("kcover-ebpf: ") or f"exit code {running.exit_code}"
+        raise CannotObserve(f"{where}: {said}")
+
+
+@dataclass(slots=True)
+class _Looks:
+    """What came from each node so far."""
+
+    lines: list[list[Line]] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+
+def _together(session: ApiClient, places: Sequence[Place], wanted: RemoteOptions) -> Iterator[str]:
+    """Looks of all nodes at once; their table as soon as each has one, then one verdict."""
+    news: queue.SimpleQueue[tuple[int, str | BaseException | None]] = queue.SimpleQueue()
+
+    def follow(index: int) -> None:
+        try:
+            for text in _look(session, places[index], wanted):
+                news.put((index, text))
+            news.put((index, None))
+        except Exception as error:  # noqa: BLE001 - the other nodes are shown all the same
+            news.put((index, error))
+
+    for index in range(len(places)):
+        threading.Thread(target=follow, args=(index,), daemon=True).start()
+    looks = _Looks([[] for _ in places])
+    running, told = len(places), False
+    while running:
+        index, text = news.get()
+        if isinstance(text, str):
+            looks.lines[index].append(records.parse(text))
+        else:
+            running -= 1
+            if text is not None:
+                looks.errors.append(f"node {places[index].node} ({text})")
+        if not told and _has_tables(looks, running):
+            told = True
+            yield _first(places, looks)
+            yield _line(looks, "threads", several_nodes.merge(looks.lines))
+    yield from _conclusion(looks)
+
+
+def _has_tables(looks: _Looks, running: int) -> bool:
+    tables = sum(any(line.event == "threads" for line in look) for look in looks.lines)
+    return (tables > 0 and tables + len(looks.errors) >= len(looks.lines)) or (
+        tables > 0 and not running
+    )
+
+
+def _first(places: Sequence[Place], looks: _Looks) -> str:
+    pods = [pod.name for place in places for pod in place.pods]
+    fields = {"job": places[0].name, "host": f"{len(places)} nodes", "pods": pods}
+    return _line(looks, "trace", {"trace": fields})
+
+
+def _conclusion(looks: _Looks) -> Iterator[str]:
+    merged = several_nodes.merge(looks.lines)
+    if not merged["verdict"]:
+        raise CannotObserve(f"no node could be looked at: {'; '.join(looks.errors)}")
+    merged["verdict"]["unobserved"] += looks.errors
+    for event in ("threads", "stacks", "verdict"):
+        yield _line(looks, event, merged)
+    code = exit_code_of(str(merged["verdict"].get("verdict")))
+    yield _line(looks, "end", {"end": {"exit_code": code}})
+
+
+def _line(looks: _Looks, event: str, merged: dict[str, dict[str, Any]]) -> str:
+    time_s = max((line.time_s for look in looks.lines for line in look), default=0.0)
+    fields = {k: v for k, v in merged[event].items() if k not in ("schema", "time", "event")}
+    return formatting.event_line(event, time_s, fields)

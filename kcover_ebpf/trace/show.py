@@ -1,0 +1,179 @@
+"""How a trace is shown, saved and played again; where its lines come from does not matter."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+from kcover_ebpf.errors import CannotObserve, UsageError
+from kcover_ebpf.host.cgroups import CgroupTarget
+from kcover_ebpf.host.process_tree import PidTarget
+from kcover_ebpf.trace import records, render
+from kcover_ebpf.trace.pod_target import PodTarget
+from kcover_ebpf.trace.records import Line
+
+_NEVER_LATE_S = 60.0
+_CLEAR = "\x1b[H\x1b[2J"
+_LONGEST_LINE = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TraceOptions:
+    """What the user wants to see."""
+
+    output: str = "text"
+    live: bool = False
+    every_thread: bool = False
+    save: Path | None = None
+
+    def check(self) -> None:
+        """Raise `UsageError` for wishes that exclude each other."""
+        if self.live and self.output in ("json", "md"):
+            raise UsageError(f"--live has no end, so -o {self.output} cannot be written; use jsonl")
+
+
+def here(target: CgroupTarget | PidTarget | PodTarget, how: TraceOptions) -> int:
+    """Look at a job of this host."""
+    from kcover_ebpf.kernel import capabilities, features
+    from kcover_ebpf.kernel.sampler import KernelSampler
+    from kcover_ebpf.settings import Settings
+    from kcover_ebpf.trace.tracer import Tracer
+
+    features.require_rights()
+    # a look judges by the kernel's own times: what a starved look misses between two passes is no loss
+    settings = Settings(period_s=_NEVER_LATE_S)
+    with KernelSampler.open(settings) as kernel:
+        # the reader of kernel stacks raises the spare right, when it can
+        capabilities.drop(capabilities.TRACE, spare=capabilities.SPARE)
+        tracer = Tracer(kernel, target, settings)
+        with contextlib.closing(tracer):
+            return show(tracer.live() if how.live else tracer.once(), how)
+
+
+def replay(path: Path, how: TraceOptions) -> int:
+    """Show a saved look; raises `UsageError` for a file that is none."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return show(_lines_of(file), how)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _lines_of(file: IO[str]) -> Iterator[str]:
+    found = False
+    while line := file.readline(_LONGEST_LINE):
+        if line.strip():
+            found = True
+            yield line.rstrip("\n")
+    if not found:
+        raise UsageError("this is no trace: the file is empty; record one with --save")
+
+
+def show(lines: Iterable[str], how: TraceOptions) -> int:
+    """Render each line as it comes, save it if that is wanted; returns the exit code.
+
+    It is that of the last look; 128 + signal for one that was ended before its verdict. Raises
+    `CannotObserve` if the lines end before it.
+    """
+    code: int | None = None
+    with contextlib.ExitStack() as stack:
+        saved = stack.enter_context(_open(how.save)) if how.save is not None else None
+        stack.enter_context(_ended_by_signals())
+        screen = _Screen(how)
+        try:
+            for text in lines:
+                line = records.parse(text)
+                if saved is not None:
+                    saved.write(text + "\n")
+                    saved.flush()
+                code = line.exit_code if line.exit_code is not None else code
+                screen.show(text, line)
+            screen.end()
+        except _Ended as ended:
+            return 128 + ended.number if code is None else code
+        except BrokenPipeError:
+            return 128 + signal.SIGPIPE if code is None else code
+    if code is None:
+        raise CannotObserve("the look was cut off before its verdict; try again")
+    return code
+
+
+class _Screen:
+    """Standard output, in the form the user wants."""
+
+    def __init__(self, how: TraceOptions) -> None:
+        self._how = how
+        self._view = _view(how)
+        self._kept: list[Line] = []
+
+    def show(self, text: str, line: Line) -> None:
+        """Take one line of the stream."""
+        if self._how.output == "json":
+            self._kept.append(line)
+        elif self._how.output == "jsonl":
+            _print([text])
+        elif shown := self._view.show(line):
+            draws = self._how.live and sys.stdout.isatty()
+            _print([_CLEAR + shown[0], *shown[1:]] if draws else shown)
+
+    def end(self) -> None:
+        """No more lines."""
+        if self._kept:
+            _print([render.merged(self._kept)])
+
+
+def _view(how: TraceOptions) -> render.TextView | render.LiveView | render.MarkdownView:
+    if how.output == "md":
+        return render.MarkdownView(every_thread=how.every_thread)
+    if how.live:
+        return render.LiveView(every_thread=how.every_thread)
+    return render.TextView(every_thread=how.every_thread)
+
+
+def _print(lines: Iterable[str]) -> None:
+    try:
+        sys.stdout.write("\n".join(lines) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # nobody reads any more; the interpreter must not try again when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        raise
+
+
+def _open(path: Path) -> IO[str]:
+    try:
+        return path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+class _Ended(BaseException):
+    """The user has seen enough. No `Exception`: who reads a connection would take it for a break of that."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    def end(number: int, _frame: FrameType | None) -> None:
+        raise _Ended(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
+        if before[number] is not signal.SIG_IGN:
+            signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, before[number])

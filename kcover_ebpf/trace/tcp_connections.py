@@ -1,0 +1,91 @@
+"""The connections of a job as a table: who is at each end, what is queued, when it moved. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.tcp_links import EndpointIndex
+from kcover_ebpf.output import formatting
+
+_TITLES = (
+    "FROM",
+    "TO",
+    "LOCAL",
+    "REMOTE",
+    "STATE",
+    "UNREAD",
+    "UNSENT",
+    "UNACKED",
+    "BACKOFF",
+    "SENT",
+    "RECEIVED",
+)
+
+
+def edges(views: Collection[ProcessHistory], now_ns: int) -> list[dict[str, Any]]:
+    """One object for each connected socket; ages in seconds before `now_ns`, None for never."""
+    ends = EndpointIndex(views)
+    names = {view.pid: _name(view) for view in views}
+    found = []
+    for view in sorted(views, key=lambda each: each.pid):
+        for fd, sample in sorted(view.sockets.items()):
+            if sample.state == "LISTEN":
+                continue
+            peer = ends.peer(sample)
+            found.append(
+                {
+                    "from": names[view.pid],
+                    "to": None if peer is None else names[peer],
+                    "pid": view.pid,
+                    "fd": fd,
+                    "peer_pid": peer,
+                    "local": formatting.address(sample.local),
+                    "remote": formatting.address(sample.remote),
+                    "state": sample.state,
+                    "unread_bytes": sample.unread_bytes,
+                    "unsent_bytes": sample.unsent_bytes,
+                    "unacked_bytes": sample.unacked_bytes,
+                    "backoff": sample.backoff,
+                    "send_age_s": _age_s(sample.last_send_ns, now_ns),
+                    "receive_age_s": _age_s(sample.last_receive_ns, now_ns),
+                }
+            )
+    return found
+
+
+def table(found: Collection[dict[str, Any]]) -> list[str]:
+    """The edges as aligned columns; no lines for no edges."""
+    if not found:
+        return []
+    rows = [
+        (
+            each["from"],
+            each["to"] or "elsewhere",
+            each["local"],
+            each["remote"],
+            each["state"],
+            str(each["unread_bytes"]),
+            str(each["unsent_bytes"]),
+            str(each["unacked_bytes"]),
+            str(each["backoff"]),
+            _ago(each["send_age_s"]),
+            _ago(each["receive_age_s"]),
+        )
+        for each in found
+    ]
+    return formatting.aligned([_TITLES, *rows])
+
+
+def _name(view: ProcessHistory) -> str:
+    rank = view.member.rank if view.member else None
+    return f"pid {view.pid}" if rank is None else f"rank {rank}"
+
+
+def _age_s(at_ns: int, now_ns: int) -> float | None:
+    return None if at_ns <= 0 else max(0.0, (now_ns - at_ns) / NS)
+
+
+def _ago(age_s: float | None) -> str:
+    return "never" if age_s is None else f"{formatting.span(age_s)} ago"

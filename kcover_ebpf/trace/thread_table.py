@@ -1,0 +1,273 @@
+"""From the state of a job to the rows of the table: which thread waits for what, since when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from kcover_ebpf.diagnosis.job import Job
+from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.roles import Role
+from kcover_ebpf.diagnosis.tcp_links import EndpointIndex
+from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
+from kcover_ebpf.facts.syscalls import SyscallTable
+from kcover_ebpf.host import pipe_holders, process_tree, trace_inspector
+from kcover_ebpf.host.blocked_call import Call
+from kcover_ebpf.host.trace_inspector import TraceInspection, TraceRequest
+from kcover_ebpf.ids import Inode, Pid, Tid
+from kcover_ebpf.output.formatting import address, span
+from kcover_ebpf.trace import describe_call, futex
+from kcover_ebpf.trace.records import Row, Target
+
+_GLANCE_S = 0.3
+_MOST_THREADS = 4096
+_PIPE_SEARCH_S = 0.2
+
+
+class Table:
+    """Makes the rows; remembers the first sample of each thread for its CPU share."""
+
+    def __init__(
+        self, job: Job, syscalls: SyscallTable, pods: Callable[[], Mapping[int, str]]
+    ) -> None:
+        """`pods`: process -> its pod, in a cluster."""
+        self._job, self._syscalls, self._pods = job, syscalls, pods
+        self._first: dict[tuple[Pid, Tid], tuple[int, int]] = {}
+        self.numbers: dict[int, dict[int, int]] = {}
+        """Process -> thread numbers of its own pid namespace -> ours."""
+
+    def note(self) -> None:
+        """Remember what threads seen for the first time have used so far."""
+        for view in self._views():
+            for tid, thread in view.threads.items():
+                seen = thread.sample.cpu_ns, thread.sample.boottime_ns
+                self._first.setdefault((view.pid, tid), seen)
+
+    def _views(self) -> list[ProcessHistory]:
+        return [view for view in self._job.members.views.values() if view.exit is None]
+
+    def rows(self) -> list[Row]:
+        """All threads of all living processes of the job, leads of ranks first."""
+        views = sorted(self._views(), key=_order)
+        self._read_numbers(views)
+        threads = [
+            (view, thread.sample)
+            for view in views
+            for thread in sorted(view.threads.values(), key=lambda each: each.sample.tid)
+        ][:_MOST_THREADS]
+        threads.sort(key=lambda each: not _is_lead(*each))
+        glances = trace_inspector.glance_all(
+            [
+                TraceRequest(
+                    view.pid, sample.tid, _call(sample, self._syscalls), sample.idle_since_ns
+                )
+                for view, sample in threads
+                if sample.syscall != NO_SYSCALL
+            ],
+            _GLANCE_S,
+        )
+        people = _People(self._job, glances, self._pods())
+        return [
+            self._row(view, sample, glances.get((view.pid, sample.tid)), people)
+            for view, sample in threads
+        ]
+
+    def _read_numbers(self, views: Sequence[ProcessHistory]) -> None:
+        for view in views:
+            known = self.numbers.get(view.pid)
+            if known is None or len(known) < len(view.threads):
+                self.numbers[view.pid] = trace_inspector.thread_numbers(view.pid, view.threads)
+
+    def _row(
+        self,
+        view: ProcessHistory,
+        sample: ThreadSample,
+        seen: TraceInspection | None,
+        people: _People,
+    ) -> Row:
+        lead = _is_lead(view, sample)
+        name = self._syscalls.name(sample.syscall)
+        known = self._known(view, sample, seen, people)
+        text, targets = describe_call.decode(sample.state.value, name, sample.args, known)
+        member = view.member
+        return Row(
+            pid=view.pid,
+            tid=sample.tid,
+            comm=sample.comm,
+            rank=member.rank if member else None,
+            role=member.role.value if member else Role.HELPER.value,
+            pod=people.pods.get(view.pid),
+            state=sample.state.value,
+            call=name,
+            text=text,
+            since_s=people.since_s(view, sample),
+            cpu_share=self._share(view.pid, sample),
+            ends_in_s=known.ends_in_s,
+            lead=lead,
+            waits_for=targets,
+        )
+
+    def _known(
+        self,
+        view: ProcessHistory,
+        sample: ThreadSample,
+        seen: TraceInspection | None,
+        people: _People,
+    ) -> describe_call.Known:
+        if seen is None:
+            return describe_call.Known(children=people.children(view.pid))
+        numbers = self.numbers.get(view.pid, {})
+        lock = None
+        if seen.lock_memory:
+            # a lock that processes share may be held by any of the job
+            lock = futex.describe(sample.args[1], sample.args[2], seen.lock_memory, numbers)
+        deadline_ns = seen.deadline_ns
+        left_s = None if deadline_ns is None else (deadline_ns - self._job.now_ns) / NS
+        return describe_call.Known(
+            lock=lock,
+            files=seen.files,
+            ends={each.fd: people.ends(view, each.fd, each.inode) for each in seen.files},
+            names=people.thread_names(view),
+            children=people.children(view.pid),
+            lock_holders=[people.process(pid, "process") for pid in seen.lock_holders],
+            wait_channel=seen.wait_channel,
+            timed=seen.timed,
+            ends_in_s=None if left_s is None else max(0.0, left_s),
+        )
+
+    def _share(self, pid: Pid, sample: ThreadSample) -> float | None:
+        first_cpu_ns, first_ns = self._first.get((pid, sample.tid), (0, 0))
+        elapsed_ns = self._job.now_ns - first_ns
+        if not first_ns or elapsed_ns <= 0:
+            return None
+        return round(min(1.0, (sample.cpu_ns - first_cpu_ns) / elapsed_ns), 3)
+
+
+class _People:
+    """Who is who in the job at one look."""
+
+    def __init__(
+        self, job: Job, glances: Mapping[tuple[Pid, Tid], TraceInspection], pods: Mapping[int, str]
+    ) -> None:
+        self._job = job
+        self.pods = pods
+        self._ends = EndpointIndex(job.members.views.values())
+        self._standings = job.picture().standings
+        self._holders = self._search(glances)
+
+    def _search(self, glances: Mapping[tuple[Pid, Tid], TraceInspection]) -> dict[Inode, list[Pid]]:
+        # pipes first among ourselves, then, for what a lead waits on, on the whole host
+        inodes = {file.inode for each in glances.values() for file in each.files}
+        pipes = frozenset(
+            file.inode for each in glances.values() for file in each.files if file.kind == "pipe"
+        )
+        if not pipes & inodes:
+            return {}
+        own = list(self._job.members.views)
+        found = pipe_holders.pipe_holders(pipes, own, _PIPE_SEARCH_S)
+        lonely = frozenset(inode for inode in pipes if len(found.get(inode, [])) < 2)
+        # who started the job is the likely partner: it is asked first
+        above = [Pid(pid) for view in self._views() for pid in process_tree.ancestors(view.pid)]
+        others = dict.fromkeys([*above, *pipe_holders.every_process()])
+        others = {pid: None for pid in others if pid not in self._job.members.views}
+        for inode, pids in pipe_holders.pipe_holders(lonely, others, _PIPE_SEARCH_S).items():
+            found.setdefault(inode, []).extend(pids)
+        return found
+
+    def _views(self) -> list[ProcessHistory]:
+        return [view for view in self._job.members.views.values() if view.exit is None]
+
+    def since_s(self, view: ProcessHistory, sample: ThreadSample) -> float | None:
+        """Seconds in the present wait; None for a thread that runs."""
+        standing = self._standings.get(view.pid)
+        is_lead = _is_lead(view, sample)
+        if is_lead and standing is not None:
+            burning = view.lead is not None and view.lead.burning_since_ns is not None
+            runs = sample.state is TaskState.RUNNING
+            since_ns = None if runs and not burning else standing.since_ns
+        else:
+            since_ns = None if sample.state is TaskState.RUNNING else sample.idle_since_ns
+        return None if since_ns is None else round(max(0, self._job.now_ns - since_ns) / NS, 3)
+
+    def thread_names(self, view: ProcessHistory) -> dict[int, str]:
+        """Threads of one process by number."""
+        return {tid: thread.sample.comm for tid, thread in view.threads.items()}
+
+    def children(self, pid: Pid) -> list[Target]:
+        """Living children of a process of the job."""
+        views = self._job.members.views.values()
+        found = [each for each in views if each.seen and each.seen.ppid == pid and not each.exit]
+        return [self.process(each.pid, "child") for each in found]
+
+    def process(self, pid: Pid, kind: str, fd: int | None = None) -> Target:
+        """A process for people, by its rank if it has one."""
+        view = self._job.members.views.get(pid)
+        if view is None:
+            return Target(kind, f"pid {pid} (not of this job)", pid=pid, fd=fd)
+        member, rank = view.member, view.member.rank if view.member else None
+        comm = view.seen.comm if view.seen else "?"
+        if rank is None or member is None:
+            return Target(kind, f"pid {pid} ({comm})", pid=pid, fd=fd)
+        if member.role is Role.RANK:
+            return Target(kind, f"rank {rank}", pid=pid, rank=rank, fd=fd)
+        text = f"rank {rank}'s {member.role.value} {pid}"
+        return Target(kind, text, pid=pid, rank=rank, fd=fd)
+
+    def ends(self, view: ProcessHistory, fd: int, inode: Inode) -> list[Target]:
+        """Who is at the other end of a descriptor; empty where there is none, or nobody known."""
+        sample = view.sockets.get(fd)
+        if sample is not None:
+            return [] if sample.state == "LISTEN" else [self._socket(view, fd)]
+        for descriptor in view.descriptors.values():
+            if descriptor.fd == fd and descriptor.kind == "unix":
+                pids = self._unix_peers(view, descriptor.peer_inode)
+                return [self.process(pid, "unix", fd) for pid in pids]
+        pids = [pid for pid in self._holders.get(inode, ()) if pid != view.pid]
+        return [self.process(pid, "pipe", fd) for pid in pids]
+
+    def _unix_peers(self, view: ProcessHistory, peer: Inode | None) -> list[Pid]:
+        return [
+            other.pid
+            for other in self._job.members.views.values()
+            if peer is not None
+            and other.pid != view.pid
+            and any(each.inode == peer for each in other.descriptors.values())
+        ]
+
+    def _socket(self, view: ProcessHistory, fd: int) -> Target:
+        sample = view.sockets[fd]
+        peer = self._ends.peer(sample)
+        remote = address(sample.remote)
+        who = remote if peer is None else f"{self.process(peer, '').text} {remote}"
+        queued = [
+            f"{size} B {what}"
+            for size, what in (
+                (sample.unread_bytes, "unread"),
+                (sample.unsent_bytes, "unsent"),
+                (sample.unacked_bytes, "unanswered"),
+            )
+            if size
+        ]
+        notes = queued or ["nothing queued"]
+        if sample.last_receive_ns > 0:
+            notes.append(f"last byte {span((self._job.now_ns - sample.last_receive_ns) / NS)} ago")
+        if sample.state != "ESTABLISHED":
+            notes.insert(0, sample.state)
+        rank = None if peer is None else self.process(peer, "").rank
+        text = f"{who} ({', '.join(notes)})"
+        return Target("tcp", text, pid=peer, rank=rank, fd=fd, address=remote)
+
+
+def _order(view: ProcessHistory) -> tuple[bool, int, bool, int]:
+    member = view.member
+    rank = member.rank if member else None
+    own = member is not None and member.role is Role.RANK
+    return rank is None, rank or 0, not own, view.pid
+
+
+def _is_lead(view: ProcessHistory, sample: ThreadSample) -> bool:
+    lead = view.lead
+    return sample.tid == (Tid(view.pid) if lead is None else lead.sample.tid)
+
+
+def _call(sample: ThreadSample, syscalls: SyscallTable) -> Call:
+    return Call(syscalls.name(sample.syscall), sample.args, sample.user_sp, sample.user_ip)

@@ -1,0 +1,171 @@
+"""One look at a job as a stream of JSON lines: the table at once, then the stacks, then the verdict."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from kcover_ebpf import __version__
+from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
+from kcover_ebpf.diagnosis.verdict import Verdict
+from kcover_ebpf.facts.syscalls import SyscallTable
+from kcover_ebpf.kernel.sampler import KernelSampler
+from kcover_ebpf.output import formatting
+from kcover_ebpf.settings import Settings
+from kcover_ebpf.trace import advice, passes, tcp_connections
+from kcover_ebpf.trace.passes import Patience
+from kcover_ebpf.trace.pod_target import PodTarget
+from kcover_ebpf.trace.records import Row, TraceHeader, exit_code_of, plain
+from kcover_ebpf.trace.stack_helpers import Frames, Helpers
+from kcover_ebpf.trace.thread_table import Table
+from kcover_ebpf.watching.loop import Sensor, Target
+
+_TABLE_PASS = 2
+_HELPERS_S = 4.0
+_MOST_STACKS = 64
+_LIVE_S = 2.0
+_MOST_CULPRIT_THREADS = 8
+
+
+class Tracer:
+    """Looks at one job."""
+
+    def __init__(self, kernel: KernelSampler, target: Target, settings: Settings) -> None:
+        self._target = target
+        self._sensor = Sensor(kernel, target, settings)
+        self._sensor.job.pace.unlearned_s = passes.STALL_S
+        self._table = Table(self._sensor.job, SyscallTable(os.uname().machine), self._pods)
+        self._helpers: Helpers | None = None
+        self._glances = PassHistory()
+
+    def once(self) -> Iterator[str]:
+        """One look of some three seconds; the last line but one is the verdict, the last its exit code."""
+        yield self._looked()
+        rows: list[Row] = []
+        patience = Patience(self._glances)
+        try:
+            for number in passes.passes(self._sensor, self._glances):
+                if number <= _TABLE_PASS:
+                    self._table.note()
+                if number == _TABLE_PASS:
+                    rows = self._table.rows()
+                    yield self._rows(rows)
+                    self._helpers = Helpers(_worth_a_stack(rows, None))
+                if patience.is_over(self._sensor, number):
+                    break
+            rows = self._table.rows()
+            verdict = self._conclude()
+            yield self._rows(rows)
+            blind: list[str] = []
+            yield self._stacks(rows, verdict, blind)
+            yield from self._conclusion(verdict, blind)
+        finally:
+            self.close()
+
+    def live(self) -> Iterator[str]:
+        """Tables and verdicts, again and again, until the caller stops."""
+        yield self._looked()
+        due_s, patience, judged = 0.0, Patience(self._glances), False
+        for number in passes.passes(self._sensor, self._glances):
+            if number <= _TABLE_PASS:
+                self._table.note()
+            judged |= patience.is_over(self._sensor, number)
+            if number < _TABLE_PASS or time.monotonic() < due_s:
+                continue
+            due_s = time.monotonic() + _LIVE_S
+            yield self._rows(self._table.rows())
+            if judged:
+                yield from self._conclusion(self._conclude(), [])
+
+    def close(self) -> None:
+        """End the helpers."""
+        if self._helpers is not None:
+            self._helpers.close()
+
+    def _pods(self) -> Mapping[int, str]:
+        return self._target.pod_names if isinstance(self._target, PodTarget) else {}
+
+    def _conclude(self) -> Verdict:
+        """The verdict as of now; its culprit with pod and node, where those are known."""
+        verdict = passes.conclude(self._sensor, self._glances)
+        culprit = verdict.culprit
+        pod = self._pods().get(culprit.pid) if culprit and culprit.pid else None
+        if culprit is None or pod is None:
+            return verdict
+        placed = replace(culprit, pod=pod, node=os.environ.get("NODE_NAME"))
+        return replace(verdict, culprit=placed)
+
+    def _looked(self) -> str:
+        pods = tuple(sorted(set(self._pods().values())))
+        looked = TraceHeader(
+            self._target.name, os.uname().nodename, pods, os.environ.get("NODE_NAME")
+        )
+        return _line("trace", plain(looked) | {"version": __version__})
+
+    def _rows(self, rows: Sequence[Row]) -> str:
+        return _line("threads", {"threads": [plain(each) for each in rows]})
+
+    def _stacks(self, rows: Sequence[Row], verdict: Verdict, blind: list[str]) -> str:
+        frames = Frames()
+        if self._helpers is not None:
+            frames = self._helpers.collect(_HELPERS_S, self._table.numbers)
+        seen = set(frames.native)
+        late = [each for each in _worth_a_stack(rows, verdict) if each[:2] not in seen]
+        if late:
+            # the thread at the end of the chain was not known when the first were read
+            self._helpers = Helpers(late)
+            more = self._helpers.collect(_HELPERS_S, self._table.numbers)
+            frames.python |= more.python
+            frames.native |= more.native
+            frames.kernel |= more.kernel
+            frames.blind += [each for each in more.blind if each not in frames.blind]
+        ranks = {(row.pid, row.tid): row.rank for row in rows}
+        keys = dict.fromkeys(each[:2] for each in _worth_a_stack(rows, verdict))
+        if verdict.culprit is not None:
+            # the other half of a deadlock: another Python thread of the same process
+            same = [key for key in frames.python if key[0] == verdict.culprit.pid]
+            keys |= dict.fromkeys(same[:_MOST_CULPRIT_THREADS])
+        stacks = [frames.stack(pid, tid, ranks.get((pid, tid))) for pid, tid in keys]
+        blind += frames.blind
+        return _line("stacks", {"stacks": [plain(each) for each in stacks], "unobserved": blind})
+
+    def _conclusion(self, verdict: Verdict, blind: Sequence[str]) -> Iterator[str]:
+        job = self._sensor.job
+        fields = formatting.verdict_object(verdict)
+        fields["unobserved"] = [*fields["unobserved"], *blind]
+        fields |= {
+            "edges": tcp_connections.edges(job.members.views.values(), job.now_ns),
+            "headline": formatting.headline(verdict),
+            "reasons": formatting.reasons(verdict),
+            "doubt": advice.doubt(verdict),
+            "next_step": advice.next_step(verdict),
+        }
+        yield _line("verdict", fields)
+        yield _line("end", {"exit_code": exit_code_of(verdict.kind.value)})
+
+
+def _worth_a_stack(rows: Sequence[Row], verdict: Verdict | None) -> list[tuple[int, int, str]]:
+    """(pid, tid, name of the process) of the threads that may explain the job, the culprit's first."""
+    culprit = verdict.culprit if verdict is not None else None
+    wanted: dict[tuple[int, int], None] = {}
+    if culprit is not None:
+        for row in rows:
+            if row.tid == culprit.tid or (row.pid == culprit.pid and row.lead):
+                wanted[row.pid, row.tid] = None
+    leads = [row for row in rows if row.lead and row.role in ("rank", "loader")]
+    for row in sorted(leads, key=lambda each: each.role != "rank"):
+        wanted[row.pid, row.tid] = None
+    by_tid = {row.tid: row for row in rows}
+    for row in rows:
+        for target in row.waits_for:
+            if target.kind in ("lock", "thread") and target.tid in by_tid:
+                wanted[row.pid, row.tid] = None
+                wanted[by_tid[target.tid].pid, target.tid] = None
+    names = {row.pid: row.comm for row in rows if row.lead}
+    return [(pid, tid, names.get(pid, "")) for pid, tid in wanted][:_MOST_STACKS]
+
+
+def _line(event: str, fields: dict[str, object]) -> str:
+    return formatting.event_line(event, time.time(), fields)

@@ -1,0 +1,1 @@
+"""The loop that samples, decodes and judges, pass by pass."""

@@ -1,0 +1,146 @@
+"""The loop: record -> fact -> job -> verdict -> decision -> action.
+
+Nothing here judges; it only moves facts from the kernel and the host to the job, and decisions to
+whoever carries them out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from kcover_ebpf.diagnosis.decisions import Decision
+from kcover_ebpf.diagnosis.job import Job
+from kcover_ebpf.diagnosis.tracker import Tracker
+from kcover_ebpf.facts.kernel import Fact, ProcessExit
+from kcover_ebpf.facts.syscalls import SyscallTable
+from kcover_ebpf.hardware.watch import DeviceWatch
+from kcover_ebpf.host import procfs
+from kcover_ebpf.host.thread_inspector import ThreadInspector
+from kcover_ebpf.kernel.sampler import KernelSampler
+from kcover_ebpf.settings import Settings
+from kcover_ebpf.watching.job_watch import JobWatch, Sink, listen
+
+_MEMBERS_NS = 3_000_000_000
+
+
+class Target(Protocol):
+    """The job under watch."""
+
+    @property
+    def name(self) -> str:
+        """Its name for people."""
+        ...
+
+    def pids(self) -> set[int]:
+        """Its members now; empty when it is gone."""
+        ...
+
+    def gone(self) -> bool:
+        """True when it is gone; cheap enough to ask twice a pass."""
+        ...
+
+
+class Sensor:
+    """Watches one job until told to stop."""
+
+    def __init__(
+        self,
+        kernel: KernelSampler,
+        target: Target,
+        settings: Settings,
+        sinks: Sequence[Sink] = (),
+        carry_out: Callable[[Decision], None] | None = None,
+        devices: DeviceWatch | None = None,
+    ) -> None:
+        machine = os.uname().machine
+        self._kernel, self._target, self._settings = kernel, target, settings
+        tracker = Tracker(target.name, os.uname().nodename)
+        self._watch = JobWatch(kernel, tracker, SyscallTable(machine), settings, sinks, carry_out)
+        self._inspector = ThreadInspector(machine)
+        self._next_members_ns = 0
+        self._devices = devices
+
+    @property
+    def job(self) -> Job:
+        """What is known about the job."""
+        return self._watch.job
+
+    @property
+    def tracker(self) -> Tracker:
+        """Its verdict over time; a sensor that goes on after a restart takes over the one before."""
+        return self._watch.tracker
+
+    @tracker.setter
+    def tracker(self, tracker: Tracker) -> None:
+        self._watch.tracker = tracker
+
+    @property
+    def made_progress(self) -> bool:
+        """True once the job was seen training."""
+        return self.job.pace.trained
+
+    def run(self, until: Callable[[], bool]) -> None:
+        """Sample, judge and decide until `until()` is true; it is asked at least once a pass."""
+        while not until():
+            self.step()
+            if until():
+                break
+            listen(self._kernel, self._settings, self.job.urgent, self._take)
+        self._watch.close()
+        # the events that ended the loop, a last exit most of all, are not judged yet
+        self._take(self._kernel.wait(0))
+        self._watch.judge()
+
+    def step(self) -> None:
+        """One pass of the sampler and one judgement."""
+        self._join_new_members()
+        self._watch.prepare()
+        for fact in self._kernel.sample(self.job.connected):
+            self._watch.take(fact)
+        self._poll_devices()
+        self._take(self._inspector.look(self.job.wants()))
+        self._watch.ask_collectives()
+        self._watch.judge()
+        self._watch.tell_table()
+
+    def _take(self, events: Iterable[Fact]) -> bool:
+        """Feed events; True if one of them should be judged at once."""
+        announced = False
+        for fact in events:
+            announced |= self._take_one(fact)
+            if self._devices is not None:
+                for further in self._devices.observe(fact, self._watch.members):
+                    announced |= self._take_one(further)
+        return announced
+
+    def _take_one(self, fact: Fact) -> bool:
+        announced = self._watch.take(fact)
+        if isinstance(fact, ProcessExit):
+            # its number may be used again, by a process that must be looked for
+            self._next_members_ns = 0
+            self._inspector.forget(fact.pid)
+        return announced
+
+    def _poll_devices(self) -> None:
+        if self._devices is not None:
+            for fact in self._devices.tick(self._watch.members):
+                self._take_one(fact)
+
+    def _join_new_members(self) -> None:
+        # forks are told by the kernel; only who joins from outside must be looked for, which costs more
+        now_ns = procfs.boottime_ns()
+        if self._watch.members and now_ns < self._next_members_ns:
+            return
+        self._next_members_ns = now_ns + _MEMBERS_NS
+        self._watch.join(self._target.pids())
+
+    def examine(self) -> None:
+        """One close pass over a job that may be stuck already, whether or not anything seems wrong."""
+        self.job.examine()
+        self.step()
+
+    def rest(self) -> None:
+        """The pause between two close passes."""
+        self._kernel.wait(self._settings.suspicious_period_s)

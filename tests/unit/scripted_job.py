@@ -1,0 +1,353 @@
+"""A scripted job for tests of the judging layers: facts as the kernel and the host would tell them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from kcover_ebpf.diagnosis.job import Job
+from kcover_ebpf.diagnosis.tracker import Tracker
+from kcover_ebpf.diagnosis.verdict import Verdict
+from kcover_ebpf.facts.host import (
+    CodeSeen,
+    Inspection,
+    InspectRequest,
+    Module,
+    ProcessSeen,
+    StorageState,
+    WaitedFile,
+)
+from kcover_ebpf.facts.kernel import (
+    NO_SYSCALL,
+    DescriptorSample,
+    Fact,
+    ProcessExit,
+    ProcessTotals,
+    SignalSent,
+    SocketSample,
+    TaskState,
+    ThreadSample,
+    Tick,
+)
+from kcover_ebpf.facts.syscalls import SyscallTable
+from kcover_ebpf.ids import Inode, Pid, Tid
+from kcover_ebpf.settings import Policy
+
+NS = 1_000_000_000
+START_NS = 1_000 * NS
+FUTEX, NANOSLEEP, POLL, READ, OPENAT, PWRITE, YIELD = 202, 230, 7, 0, 257, 18, 24
+FSYNC, IOCTL, FLOCK = 74, 16, 73
+COLLECTIVE = tuple(f"libtorch.so+{each:x}" for each in range(0x100, 0x120))
+BARRIER = tuple(f"libtorch.so+{each:x}" for each in range(0x400, 0x420))
+LOCK = tuple(f"python3.11+{each:x}" for each in range(0x900, 0x920))
+CODE = {"python3.11": 0x1000, "libtorch.so": 0x2000, "libcuda.so.1": 0x3000, "[vdso]": 0x4000}
+"""Where these lie in each process: 0x1000 bytes from there on."""
+CODE |= {"libnccl.so.2": 0x5000, "libc.so.6": 0x6000, "libmpi.so.40": 0x7000}
+
+
+@dataclass
+class Side:
+    """A thread beside the first one of a process, from now on."""
+
+    mode: str
+    """yield, spin or futex."""
+    module: str = "libc.so.6"
+    stack: tuple[str, ...] = ()
+
+
+@dataclass
+class Proc:
+    """What one process does from now on; change it between passes."""
+
+    pid: int
+    ppid: int = 1
+    rank: int | None = None
+    argv: tuple[str, ...] = ("python3", "train.py")
+    mode: str = "train"
+    """train, futex, run, spin, yield, starved (yield without a CPU), sleep, sleep_long, stopped, traced, frozen,
+    read, poll, write, fault, fifo, flock, nap (sleeps of milliseconds)."""
+    stack: tuple[str, ...] = COLLECTIVE
+    module: str = "python3.11"
+    """Where it runs while it runs: one of `CODE`."""
+    called_from: tuple[str, ...] = ()
+    """Code words of its stack while it runs."""
+    sides: dict[int, Side] = field(default_factory=dict)
+    """By thread number."""
+    naps_per_s: int = 0
+    naps: int = 0
+    io_bytes_s: int = 0
+    side_cpu: float = 0.0
+    files: tuple[WaitedFile, ...] = ()
+    wait_channel: str = ""
+    storage: StorageState | None = None
+    deadline_ns: int | None = None
+    lock_holders: tuple[int, ...] = ()
+    timed: bool = False
+    mode_since_ns: int = START_NS
+    cpu_ns: int = 0
+    delay_ns: int = 0
+    written: int = 0
+    sent: int = 0
+    last_send_ns: int = START_NS
+    unread: int = 0
+    backoff: int = 0
+    alive: bool = True
+    step: int = 0
+
+
+@dataclass
+class Stage:
+    """Drives a `Job` second by second."""
+
+    world: int = 4
+    policy: Policy = field(default_factory=Policy)
+    now_ns: int = START_NS
+    procs: dict[int, Proc] = field(default_factory=dict)
+    verdicts: list[Verdict] = field(default_factory=list)
+    connected: bool = True
+    here: int | None = None
+    """Ranks on this host, where the others are elsewhere."""
+
+    facts: list[Fact] | None = None
+    """All that was fed to the job, in order, where somebody wants to feed it to another one."""
+
+    def __post_init__(self) -> None:
+        self.job = Job(self.policy, SyscallTable("x86_64"), whole=self.here is None)
+        self.tracker = Tracker("job", "host")
+        for rank in range(self.world if self.here is None else self.here):
+            self.add(Proc(100 + rank, rank=rank))
+
+    def add(self, proc: Proc) -> Proc:
+        """A new process appears."""
+        proc.mode_since_ns = self.now_ns
+        self.procs[proc.pid] = proc
+        environ = (
+            {} if proc.rank is None else {"RANK": str(proc.rank), "WORLD_SIZE": str(self.world)}
+        )
+        self.tell(
+            ProcessSeen(
+                self.now_ns, Pid(proc.pid), Pid(proc.ppid), 1, "python3", proc.argv, environ
+            )
+        )
+        return proc
+
+    def rank(self, rank: int) -> Proc:
+        return next(proc for proc in self.procs.values() if proc.rank == rank)
+
+    def become(self, proc: Proc, mode: str, **changes: object) -> None:
+        """From this moment on the process does something else."""
+        proc.mode, proc.mode_since_ns = mode, self.now_ns
+        for name, value in changes.items():
+            setattr(proc, name, value)
+
+    def tell(self, fact: Fact) -> None:
+        if self.facts is not None:
+            self.facts.append(fact)
+        self.job.observe(fact)
+
+    def exit(self, proc: Proc, code: int = 0, signal: int = 0) -> None:
+        proc.alive = False
+        self.tell(ProcessExit(self.now_ns, Pid(proc.pid), code, signal, False, "python3"))
+
+    def stop_signal(self, proc: Proc, signal: int = 19) -> None:
+        self.tell(SignalSent(self.now_ns, Pid(proc.pid), Tid(proc.pid), signal, Pid(9), "kill"))
+
+    def run(self, seconds: float) -> Verdict | None:
+        """Pass by pass at the job's own pace; returns the verdict told last."""
+        end_ns = self.now_ns + int(seconds * NS)
+        while self.now_ns < end_ns:
+            self.one_pass(NS // 4 if self.job.urgent else NS)
+        return self.tracker.current
+
+    def one_pass(self, period_ns: int, lost: int = 0, late: bool = False) -> None:
+        self.now_ns += period_ns
+        detailed = self.job.detailed
+        for proc in self.procs.values():
+            if proc.alive:
+                self._sample(proc, period_ns, Pid(proc.pid) in detailed)
+        self.tell(Tick(self.now_ns, period_ns, lost, late))
+        for look in self.job.wants():
+            self.tell(self._inspection(look) if look.burning_sp is None else self._code(look))
+        verdict = self.tracker.update(self.job, 0.0)
+        if verdict is not None:
+            self.verdicts.append(verdict)
+
+    def _sample(self, proc: Proc, period_ns: int, detailed: bool) -> None:
+        shares = {"train": 0.3, "run": 1.0, "spin": 1.0, "yield": 1.0, "throttled": 0.01}
+        share = {**shares, "starved": 0.01}.get(proc.mode, 0.0)
+        proc.cpu_ns += int(share * period_ns)
+        if proc.mode in ("throttled", "starved"):
+            proc.delay_ns += int(0.99 * period_ns)
+        proc.written += int(proc.io_bytes_s * period_ns / NS)
+        proc.step += 1
+        if proc.mode == "train":
+            proc.sent += 100_000
+            proc.last_send_ns = self.now_ns
+        sample = self._thread(proc)
+        proc.naps += proc.naps_per_s * period_ns // NS if proc.mode == "nap" else 0
+        if share >= 0.02 or detailed or self.now_ns - period_ns <= proc.mode_since_ns:
+            self.tell(replace(sample, voluntary_count=sample.voluntary_count + proc.naps))
+        for tid, side in proc.sides.items():
+            self.tell(self._side(proc, tid, side, sample))
+        side_ns = int(proc.side_cpu * (self.now_ns - START_NS))
+        self.tell(
+            ProcessTotals(
+                self.now_ns,
+                Pid(proc.pid),
+                Pid(proc.ppid),
+                proc.cpu_ns + side_ns,
+                0,
+                proc.written,
+                0,
+                proc.written,
+                0,
+                0,
+                0,
+                1,
+                int(proc.mode == "stopped"),
+                int(proc.mode == "traced"),
+                int(proc.mode == "frozen"),
+                int(proc.mode == "write"),
+                0,
+            )
+        )
+        if self.connected and proc.rank is not None:
+            self._socket(proc)
+
+    def _thread(self, proc: Proc) -> ThreadSample:
+        state = {
+            "stopped": TaskState.STOPPED,
+            "traced": TaskState.TRACED,
+            "frozen": TaskState.FROZEN,
+            "run": TaskState.RUNNING,
+            "spin": TaskState.RUNNING,
+            "yield": TaskState.RUNNING,
+            "starved": TaskState.RUNNING,
+            "throttled": TaskState.RUNNING,
+            "write": TaskState.UNINTERRUPTIBLE,
+            "fault": TaskState.UNINTERRUPTIBLE,
+        }.get(proc.mode, TaskState.SLEEPING)
+        number = {
+            "futex": FUTEX,
+            "run": NO_SYSCALL,
+            "spin": NO_SYSCALL,
+            "throttled": NO_SYSCALL,
+            "yield": YIELD,
+            "starved": YIELD,
+            "sleep": NANOSLEEP,
+            "sleep_long": NANOSLEEP,
+            "read": READ,
+            "poll": POLL,
+            "tick": POLL,
+            "write": PWRITE,
+            "fault": NO_SYSCALL,
+            "fifo": OPENAT,
+            "ioctl": IOCTL,
+            "flock": FLOCK,
+            "nap": NANOSLEEP,
+        }.get(proc.mode, NANOSLEEP if proc.mode == "train" and proc.step % 2 == 0 else FUTEX)
+        pointer = 0x7000 + (proc.step % 7 * 64 if proc.mode in ("run", "train") else 0)
+        since_ns = self.now_ns - NS // 50 if proc.mode == "train" else proc.mode_since_ns
+        argument = 3
+        if proc.mode == "tick":
+            # a poll of five seconds that begins anew, each time with its arguments at another address
+            since_ns = self.now_ns - (self.now_ns - proc.mode_since_ns) % (5 * NS)
+            argument = since_ns // NS
+        return ThreadSample(
+            boottime_ns=self.now_ns,
+            pid=Pid(proc.pid),
+            tid=Tid(proc.pid),
+            start_ns=1,
+            state=state,
+            syscall=number,
+            args=(argument, proc.step if proc.mode == "run" else 0, 0xFFFFFFFF, 0, 0, 0),
+            user_sp=pointer,
+            user_ip=CODE[proc.module] + 0x10,
+            site_since_ns=since_ns,
+            idle_since_ns=since_ns,
+            cpu_ns=proc.cpu_ns,
+            run_delay_ns=proc.delay_ns,
+            voluntary_count=proc.step,
+            involuntary_count=0,
+            comm="python3",
+        )
+
+    def _side(self, proc: Proc, tid: int, side: Side, lead: ThreadSample) -> ThreadSample:
+        burns = side.mode != "futex"
+        number = {"yield": YIELD, "futex": FUTEX}.get(side.mode, NO_SYSCALL)
+        return replace(
+            lead,
+            tid=Tid(tid),
+            state=TaskState.RUNNING if burns else TaskState.SLEEPING,
+            syscall=number,
+            args=(0, self.now_ns % 97, 0, 0, 0, 0),
+            user_sp=0x9000,
+            user_ip=CODE[side.module] + 0x10,
+            cpu_ns=self.now_ns - START_NS if burns else 0,
+            run_delay_ns=0,
+        )
+
+    def _code(self, look: InspectRequest) -> CodeSeen:
+        proc = self.procs[int(look.pid)]
+        side = proc.sides.get(int(look.tid))
+        stack = proc.called_from if side is None else side.stack
+        modules = tuple(Module(at, at + 0x1000, name) for name, at in CODE.items())
+        seen = CodeSeen(self.now_ns, look.pid, look.tid, stack)
+        return replace(seen, modules=modules if look.wants_modules else ())
+
+    def _socket(self, proc: Proc) -> None:
+        for other in self.procs.values():
+            if other.rank is None or other.pid == proc.pid:
+                continue
+            self.tell(
+                SocketSample(
+                    boottime_ns=self.now_ns,
+                    pid=Pid(proc.pid),
+                    fd=10 + other.rank,
+                    inode=Inode(proc.pid * 100 + other.rank),
+                    state="ESTABLISHED",
+                    local=("127.0.0.1", proc.pid * 100 + other.rank),
+                    remote=("127.0.0.1", other.pid * 100 + (proc.rank or 0)),
+                    unread_bytes=proc.unread,
+                    unsent_bytes=0,
+                    unacked_bytes=96 if self._lost(proc, other) else 0,
+                    acked_bytes=proc.sent,
+                    received_bytes=proc.sent,
+                    retransmit_count=0,
+                    backoff=max(proc.backoff, other.backoff),
+                    probe_count=0,
+                    send_window_bytes=65536,
+                    last_send_ns=proc.last_send_ns,
+                    last_receive_ns=proc.last_send_ns,
+                    changed_ns=self.now_ns,
+                )
+            )
+
+    def _lost(self, proc: Proc, other: Proc) -> bool:
+        return bool(proc.backoff or other.backoff)
+
+    def _inspection(self, look: InspectRequest) -> Inspection:
+        proc = self.procs[int(look.pid)]
+        return replace(
+            _empty(look, self.now_ns),
+            stack=proc.stack,
+            files=proc.files,
+            timed=proc.timed,
+            wait_channel=proc.wait_channel,
+            storage=proc.storage,
+            deadline_ns=proc.deadline_ns,
+            lock_holders=tuple(Pid(each) for each in proc.lock_holders),
+        )
+
+
+def _empty(look: InspectRequest, now_ns: int) -> Inspection:
+    return Inspection(now_ns, look.pid, look.tid, "", None, False, (), (), None, ())
+
+
+def pipe(stage: Stage, holder: Proc, fd: int, inode: int) -> WaitedFile:
+    """A pipe that `holder` has open, as the sampler tells it in detail mode."""
+    stage.tell(
+        DescriptorSample(
+            stage.now_ns, Pid(holder.pid), fd, "pipe", Inode(inode), None, True, True, 0
+        )
+    )
+    return WaitedFile(fd, "pipe", f"pipe:[{inode}]", Inode(inode), "", "")

@@ -1,0 +1,198 @@
+"""Where one process stands: its state, since when, and in which words it is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kcover_ebpf.diagnosis.classify import describe
+from kcover_ebpf.diagnosis.process_state import ProcessState, State
+from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
+from kcover_ebpf.facts.host import Inspection, WaitedFile
+from kcover_ebpf.facts.kernel import TaskState, ThreadSample
+from kcover_ebpf.facts.syscalls import SyscallTable
+from kcover_ebpf.ids import Inode, Pid, Tid
+
+from .scripted_job import LOCK, NS, Proc, Stage
+from .test_thread import sample
+from .test_verdicts import all_wait, trained
+
+
+def standing(stage: Stage, pid: int) -> ProcessState:
+    return stage.job.picture().standings[Pid(pid)]
+
+
+def after(mode: str, changes: dict[str, object]) -> ProcessState:
+    """Rank 1 after so long in `mode`, while the others wait for it."""
+    stage = trained()
+    stage.become(stage.rank(1), mode, **changes)
+    all_wait(stage, 1)
+    stage.run(6)
+    return standing(stage, 101)
+
+
+FD0 = WaitedFile(0, "pipe", "pipe:[1]", Inode(1), "", "")
+TTY = WaitedFile(7, "tty", "/dev/pts/0", Inode(0), "", "")
+FILE = WaitedFile(3, "file", "/x", Inode(0), "8:0", "ext4")
+PIPE = WaitedFile(9, "pipe", "pipe:[77]", Inode(77), "", "")
+
+
+@pytest.mark.parametrize(
+    ("mode", "changes", "state"),
+    [
+        ("futex", {}, State.FUTEX),
+        ("run", {}, State.COMPUTING),
+        ("spin", {}, State.SPINNING),
+        ("yield", {}, State.PEERS),
+        ("stopped", {}, State.STOPPED),
+        ("frozen", {}, State.FROZEN),
+        ("traced", {}, State.TRACED),
+        ("sleep", {}, State.SLEEPING),
+        ("fault", {}, State.FAULTING),
+        ("ioctl", {}, State.DEVICE),
+        ("throttled", {}, State.THROTTLED),
+        ("read", {"files": (FD0,)}, State.USER),
+        ("read", {"files": (TTY,)}, State.USER),
+        ("read", {"files": (FILE,)}, State.STORAGE),
+        ("read", {"files": (PIPE,)}, State.READ),
+        ("poll", {}, State.PEERS),
+        ("write", {}, State.STORAGE),
+        ("write", {"io_bytes_s": 1_000_000}, State.STORING),
+        ("fifo", {"wait_channel": "wait_for_partner"}, State.READ),
+        ("fifo", {}, State.STORAGE),
+        ("futex", {"side_cpu": 0.5}, State.COMPUTING),
+        ("futex", {"side_cpu": 0.02}, State.FUTEX),
+        ("futex", {"io_bytes_s": 1_000_000}, State.STORING),
+        ("futex", {"io_bytes_s": 5_000}, State.FUTEX),
+    ],
+)
+def test_the_state_of_a_rank(mode: str, changes: dict[str, object], state: State) -> None:
+    assert after(mode, changes).state is state
+
+
+@pytest.mark.parametrize(("quiet_s", "state"), [(4, State.STORING), (9, State.STORAGE)])
+def test_one_long_storage_call_is_charged_when_it_begins(quiet_s: int, state: State) -> None:
+    stage = trained()
+    rank = stage.rank(1)
+    stage.become(rank, "write", io_bytes_s=1_000_000)
+    all_wait(stage, 1)
+    stage.run(1)
+    rank.io_bytes_s = 0
+    stage.run(quiet_s)
+    assert standing(stage, 101).state is state
+
+
+@pytest.mark.parametrize(
+    ("wanted", "state"), [(0.97, State.THROTTLED), (0.6, State.COMPUTING), (0.0, State.COMPUTING)]
+)
+def test_who_gets_no_cpu_is_told_from_who_shares_one(wanted: float, state: State) -> None:
+    """`wanted`: the share of the time in which it was ready and did not run."""
+    stage = trained()
+    rank = stage.rank(1)
+    stage.become(rank, "run")
+    for _ in range(24):
+        rank.cpu_ns -= int(wanted * NS / 4)
+        rank.delay_ns += int(wanted * NS / 4)
+        stage.one_pass(NS // 4)
+    assert standing(stage, 101).state is state
+
+
+def test_what_was_seen_in_an_earlier_wait_explains_no_later_one() -> None:
+    stage = trained()
+    rank = stage.rank(1)
+    stage.become(rank, "read", files=(PIPE,))
+    all_wait(stage, 1)
+    stage.run(4)
+    assert standing(stage, 101).inspection is not None
+    stage.become(rank, "run")
+    stage.one_pass(NS // 4)
+    assert standing(stage, 101).inspection is None
+
+
+def test_silence_is_counted_from_the_moment_the_wait_began() -> None:
+    stage = trained()
+    stage.become(stage.rank(1), "futex", stack=LOCK)
+    began_ns = stage.now_ns
+    stage.run(9)
+    assert standing(stage, 101).since_ns == pytest.approx(began_ns, abs=NS)
+    assert standing(stage, 101).floored(began_ns + 5 * NS).since_ns == began_ns + 5 * NS
+
+
+def test_a_process_that_was_never_sampled_counts_as_moving() -> None:
+    stage = trained()
+    stage.add(Proc(501, ppid=101))
+    stage.job.finding()
+    stage.one_pass(NS)
+    stage.job.members.views[Pid(501)].threads.clear()
+    assert standing(stage, 501).state is State.MOVING
+
+
+@pytest.mark.parametrize(
+    ("code", "number", "state"),
+    [(0, 0, State.LEFT), (1, 0, State.GONE), (0, 9, State.GONE)],
+)
+def test_how_a_rank_went(code: int, number: int, state: State) -> None:
+    stage = trained()
+    stage.exit(stage.rank(1), code, number)
+    assert standing(stage, 101).state is state
+
+
+@pytest.mark.parametrize("argv", [("python3", "train.py"), ("/usr/bin/gcc", "x.c"), ("rsync", "a")])
+def test_children_at_work_explain_why_their_rank_waits(argv: tuple[str, ...]) -> None:
+    stage = trained()
+    child = stage.add(Proc(700, ppid=101, argv=argv))
+    stage.become(child, "run")
+    stage.become(stage.rank(1), "futex", stack=LOCK)
+    all_wait(stage, 1)
+    stage.run(20)
+    assert standing(stage, 101).state is State.CHILDREN
+    assert [each for each in stage.verdicts if each.kind is not VerdictKind.WORKING] == []
+    assert stage.verdicts[-1].cause is Cause.LOADING
+
+
+def test_a_child_that_spins_in_place_is_not_at_work() -> None:
+    stage = trained()
+    child = stage.add(Proc(501, ppid=101))
+    stage.become(child, "spin")
+    stage.become(stage.rank(1), "read", files=(PIPE,))
+    all_wait(stage, 1)
+    stage.run(15)
+    told = stage.verdicts[-1]
+    assert (told.kind, told.cause) == (VerdictKind.HUNG, Cause.LOADER_STUCK)
+    assert told.culprit is not None
+    assert (told.culprit.rank, told.culprit.tid) == (1, 501)
+
+
+TABLE = SyscallTable("x86_64")
+LOOK = Inspection(0, Pid(1), Tid(1), "futex_wait", 30 * NS, True, (PIPE,), (), None, ())
+RUN = TaskState.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("said", "look", "state", "text"),
+    [
+        (sample(1), None, State.FUTEX, "futex"),
+        (
+            sample(1, 0),
+            LOOK,
+            State.READ,
+            "read fd 9 pipe pipe:[77] [futex_wait] (ends in 30 s)",
+        ),
+        (sample(1, -1, RUN), None, State.SPINNING, "running in user space (a loop in place)"),
+        (sample(1, -1), None, State.FAULTING, "page fault"),
+        (sample(1, state=TaskState.STOPPED), LOOK, State.STOPPED, "stopped (SIGSTOP)"),
+        (sample(1, state=TaskState.FROZEN), None, State.FROZEN, "frozen (cgroup)"),
+        (sample(1, 18, TaskState.UNINTERRUPTIBLE), None, State.STORAGE, "pwrite64 (state D)"),
+        (
+            sample(99),
+            replace(LOOK, files=(), boottime_ns=40 * NS),
+            State.FUTEX,
+            "futex [futex_wait] (ends in 0 s)",
+        ),
+    ],
+)
+def test_the_words_for_a_wait(
+    said: ThreadSample, look: Inspection | None, state: State, text: str
+) -> None:
+    assert describe(said, look, TABLE, state) == text

@@ -1,0 +1,129 @@
+"""NCCL's counts over nodes: one word of many answers, and the verdict of a gang whose ranks all spin."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kcover_ebpf.api.fault_report import CollectivesPicture, RankSnapshot
+from kcover_ebpf.cluster.collective_counts import Answer, joined
+from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict, NodeState
+from kcover_ebpf.cluster.gang_judge import merge
+from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
+from kcover_ebpf.diagnosis.process_state import State
+from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
+from kcover_ebpf.facts.host import CollectiveRank
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.settings import Policy
+from tests.unit.report_builders import LOCK, NOW_S, pod, rank, report
+
+PER_NODE, WORLD = 8, 32
+NAMES = tuple(f"n{each}" for each in range(WORLD // PER_NODE))
+LATE = CollectiveRank(27, WORLD, "10.0.0.3", None, 6, 7, comm="0x1")
+KNOWN = replace(LATE, pid=Pid(127))
+
+
+def answer(said: CollectivesPicture, index: int = 0, at_ns: int = 100) -> Answer:
+    return Answer(said, at_ns, at_ns - 10, lambda pid: Pid(1000 * (index + 1) + pid))
+
+
+def behind(*ranks: CollectiveRank, **more: object) -> CollectivesPicture:
+    picture = CollectivesPicture(1.0, 2.0, 3, behind=ranks)
+    return replace(picture, **more)  # type: ignore[arg-type]
+
+
+def test_nobody_said_anything() -> None:
+    assert joined([]) is None
+
+
+def test_a_rank_is_known_by_the_node_that_it_is_on() -> None:
+    seen = joined([answer(behind(LATE)), answer(behind(KNOWN), 3), answer(behind(LATE), 1)])
+    assert seen is not None
+    assert [(each.rank, each.pid) for each in seen.behind] == [(27, 4127)]
+
+
+def test_the_same_number_in_two_communicators_is_two_ranks() -> None:
+    other = replace(LATE, comm="0x2")
+    seen = joined([answer(behind(LATE)), answer(behind(other), 1)])
+    assert seen is not None
+    assert len(seen.behind) == 2
+
+
+@pytest.mark.parametrize(("moved_ns", "moving"), [(90, False), (110, True)])
+def test_the_newest_word_says_whether_counts_move(moved_ns: int, moving: bool) -> None:
+    went_on = CollectivesPicture(1.0, moving=True)
+    seen = joined([answer(behind(LATE)), answer(went_on, 1, moved_ns)])
+    assert seen is not None
+    assert (seen.moving, bool(seen.behind)) == (moving, not moving)
+
+
+def test_no_answer_counts_only_where_nobody_has_one() -> None:
+    silent = CollectivesPicture(0.0, trouble="timed out")
+    seen = joined([answer(silent, at_ns=200), answer(behind(LATE), 1)])
+    assert seen is not None
+    assert (seen.trouble, len(seen.behind)) == ("", 1)
+    seen = joined([answer(silent), answer(silent, 1)])
+    assert seen is not None
+    assert seen.trouble == "timed out"
+
+
+def gang(
+    states: dict[int, State],
+    said: CollectivesPicture | None,
+    silent: str = "",
+    policy: Policy | None = None,
+) -> GangVerdict:
+    """32 ranks on four nodes of which all but those given spin and ask the clock."""
+    seen: list[ReceivedReport] = []
+    for index, name in enumerate(NAMES):
+        numbers = range(index * PER_NODE, (index + 1) * PER_NODE)
+        ranks = [spinning(each, states.get(each, State.COMPUTING)) for each in numbers]
+        mine = said
+        if said is not None and index == 27 // PER_NODE:
+            mine = replace(
+                said, behind=tuple(KNOWN if each == LATE else each for each in said.behind)
+            )
+        if name != silent:
+            seen.append(report(name, *ranks, collectives=mine, knows_waits=True))
+    pods = tuple(replace(pod(each), node=NAMES[each // PER_NODE]) for each in range(WORLD))
+    nodes = {name: NodeState(name) for name in NAMES}
+    return merge(GangInput("ns/j", seen, pods, nodes, policy or Policy(), NOW_S))
+
+
+def spinning(number: int, state: State) -> RankSnapshot:
+    stack = LOCK if state is State.FUTEX else ()
+    return rank(
+        number, state, 40.0, pid=100 + number, world_size=WORLD, stack=stack, known_wait=False
+    )
+
+
+def test_the_rank_that_never_joined_is_named_over_four_nodes() -> None:
+    merged = gang({27: State.FUTEX}, behind(LATE))
+    assert (merged.verdict.kind, merged.verdict.cause) == (
+        VerdictKind.HUNG,
+        Cause.NOT_IN_COLLECTIVE,
+    )
+    assert merged.culprit is not None
+    assert (merged.culprit.rank, merged.culprit.pod, merged.culprit.node) == (27, "j-27", "n3")
+    assert not merged.depends
+
+
+@pytest.mark.parametrize("state", [State.COMPUTING, State.STORING, State.DEVICE, State.PEERS])
+def test_a_rank_that_may_be_at_work_on_another_node_is_believed(state: State) -> None:
+    assert gang({27: state}, behind(LATE)).verdict.kind is VerdictKind.WORKING
+
+
+def test_a_rank_whose_agent_is_silent_is_named_by_the_others_in_the_end() -> None:
+    """What it does is not seen, so it is believed as long as one that waits for somebody outside."""
+    assert gang({}, behind(LATE), silent="n3").verdict.kind is VerdictKind.WORKING
+    merged = gang({}, behind(LATE), "n3", Policy(storage_patience_s=30.0))
+    assert merged.culprit is not None
+    assert (merged.verdict.cause, merged.culprit.rank) == (Cause.NOT_IN_COLLECTIVE, 27)
+    assert (merged.culprit.host, merged.depends) == ("10.0.0.3", True)
+    assert merged.verdict.unobserved == ("node n3 did not report",)
+
+
+def test_without_counts_nobody_is_named() -> None:
+    merged = gang({27: State.FUTEX}, None)
+    assert merged.culprit is None

@@ -1,0 +1,201 @@
+"""Calls as sentences."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kcover_ebpf.facts.host import WaitedFile
+from kcover_ebpf.facts.syscalls import SyscallTable
+from kcover_ebpf.ids import Inode
+from kcover_ebpf.trace.describe_call import Known, decode
+from kcover_ebpf.trace.futex import Lock
+from kcover_ebpf.trace.records import Target
+
+WORD = 0x7F00DEAD0010
+ARGS = (WORD, 0x80, 2, 0, 0, 0)
+
+
+def file(fd: int, kind: str, target: str, fs_type: str = "") -> WaitedFile:
+    return WaitedFile(fd, kind, target, Inode(1), "8:1", fs_type)
+
+
+PIPE = file(5, "pipe", "pipe:[99]")
+TCP = file(9, "socket", "socket:[77]")
+DATA = file(7, "file", "/data/shard-3", "nfs4")
+LOADER = Target("pipe", "rank 2's loader 4715", pid=4715, rank=2, fd=5)
+PEER = Target("tcp", "rank 3 10.0.0.3:4242 (96 B unread)", pid=4716, rank=3, fd=9)
+CHILD = Target("child", "rank 2's loader 4715", pid=4715, rank=2)
+MUTEX = Lock("mutex", True, 4712, 2)
+
+# name: (state, call, args, known, text, kinds of what it waits for)
+CASES: dict[str, tuple[str, str, tuple[int, ...], Known, str, list[str]]] = {
+    "a mutex with its holder": (
+        "S",
+        "futex",
+        ARGS,
+        Known(lock=MUTEX, names={4712: "saver"}),
+        "futex: mutex 0x7f00dead0010 held by thread 4712 (saver)",
+        ["lock"],
+    ),
+    "a mutex whose holder is gone": (
+        "S",
+        "futex",
+        ARGS,
+        Known(lock=Lock("mutex", False, None, 2)),
+        "futex: mutex 0x7f00dead0010 held by a thread that is no more, shared between processes",
+        ["lock"],
+    ),
+    "a semaphore": (
+        "S",
+        "futex",
+        ARGS,
+        Known(lock=Lock("semaphore", True, None, 0)),
+        "futex: semaphore 0x7f00dead0010 (no owner recorded)",
+        ["lock"],
+    ),
+    "a join": (
+        "S",
+        "futex",
+        ARGS,
+        Known(lock=Lock("thread", False, 4712, 8), names={4712: "saver"}),
+        "joins thread 4712 (saver)",
+        ["thread"],
+    ),
+    "a lock that could not be read": (
+        "S",
+        "futex",
+        ARGS,
+        Known(),
+        "futex 0x7f00dead0010",
+        ["lock"],
+    ),
+    "a pipe with its partner": (
+        "S",
+        "read",
+        (5, 0, 0, 0, 0, 0),
+        Known(files=(PIPE,), ends={5: [LOADER]}, wait_channel="pipe_read"),
+        "read fd 5 pipe with rank 2's loader 4715 [pipe_read]",
+        ["pipe"],
+    ),
+    "a pipe nobody else holds": (
+        "S",
+        "read",
+        (5, 0, 0, 0, 0, 0),
+        Known(files=(PIPE,)),
+        "read fd 5 pipe:[99]".replace("pipe:[99]", "pipe"),
+        ["pipe"],
+    ),
+    "a socket with its rank and queue": (
+        "S",
+        "recvfrom",
+        (9, 0, 0, 0, 0, 0),
+        Known(files=(TCP,), ends={9: [PEER]}),
+        "recvfrom fd 9 tcp with rank 3 10.0.0.3:4242 (96 B unread)",
+        ["tcp"],
+    ),
+    "a file on its file system": (
+        "D",
+        "pread64",
+        (7, 0, 0, 0, 0, 0),
+        Known(files=(DATA,), wait_channel="rpc_wait_bit_killable"),
+        "pread64 fd 7 /data/shard-3 (nfs4) [rpc_wait_bit_killable] (cannot be interrupted)",
+        ["file"],
+    ),
+    "a poll with its end": (
+        "S",
+        "poll",
+        (0, 2, 5000, 0, 0, 0),
+        Known(files=(PIPE, TCP), ends={5: [LOADER], 9: [PEER]}, timed=True, ends_in_s=4.2),
+        (
+            "poll fd 5 pipe with rank 2's loader 4715, "
+            "fd 9 tcp with rank 3 10.0.0.3:4242 (96 B unread) (ends in 4.2s)"
+        ),
+        ["pipe", "tcp"],
+    ),
+    "a sleep": (
+        "S",
+        "clock_nanosleep",
+        (0, 0, 1, 1, 0, 0),
+        Known(timed=True, ends_in_s=3600.0),
+        "clock_nanosleep (ends in 1h 00m)",
+        ["timer"],
+    ),
+    "a time-out that cannot be read": (
+        "S",
+        "clock_nanosleep",
+        (0, 0, 1, 1, 0, 0),
+        Known(timed=True),
+        "clock_nanosleep (timed, its end is unreadable)",
+        ["timer"],
+    ),
+    "any child": (
+        "S",
+        "wait4",
+        (0xFFFFFFFF, 0, 0, 0, 0, 0),
+        Known(children=[CHILD]),
+        "wait4: for rank 2's loader 4715",
+        ["child"],
+    ),
+    "another child": (
+        "S",
+        "wait4",
+        (4799, 0, 0, 0, 0, 0),
+        Known(children=[CHILD]),
+        "wait4: for a child",
+        [],
+    ),
+    "a device": (
+        "D",
+        "ioctl",
+        (4, 0xC020462A, 0, 0, 0, 0),
+        Known(files=(file(4, "device", "/dev/nvidia0"),)),
+        "ioctl 0xc020462a on /dev/nvidia0 (NVIDIA driver) (cannot be interrupted)",
+        ["device"],
+    ),
+    "a file lock": (
+        "S",
+        "flock",
+        (7, 2, 0, 0, 0, 0),
+        Known(files=(DATA,), lock_holders=[Target("process", "rank 1", pid=4710, rank=1)]),
+        "flock: lock on /data/shard-3, held by rank 1",
+        ["process"],
+    ),
+    "stopped": ("T", "futex", ARGS, Known(lock=MUTEX), "stopped (SIGSTOP)", []),
+    "frozen": ("F", "futex", ARGS, Known(), "frozen (cgroup)", []),
+    "running": ("R", "", (0,) * 6, Known(), "running in user space", []),
+    "in a page fault": ("D", "", (0,) * 6, Known(), "page fault", []),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_call_is_decoded(name: str) -> None:
+    state, call, args, known, text, kinds = CASES[name]
+    said, targets = decode(state, call, args, known)
+    assert said == text
+    assert [each.kind for each in targets] == kinds
+
+
+def test_the_holder_of_a_mutex_can_be_followed() -> None:
+    _, (target,) = decode("S", "futex", ARGS, Known(lock=MUTEX))
+    assert (target.tid, target.address) == (4712, hex(WORD))
+
+
+def test_many_descriptors_are_counted() -> None:
+    files = tuple(file(fd, "eventfd", "anon_inode:[eventfd]") for fd in range(9))
+    text, targets = decode("S", "epoll_wait", (3, 0, 0, 0, 0, 0), Known(files=files))
+    assert text.endswith(", and 5 more")
+    assert len(targets) == 9
+
+
+@given(
+    st.sampled_from("RSDTtFZ?"),
+    st.integers(-1, 500),
+    st.tuples(*[st.integers(0, 2**64 - 1)] * 6),
+    st.lists(st.builds(file, st.integers(-1, 99), st.text(), st.text()), max_size=6),
+)
+def test_any_call_is_decoded(
+    state: str, number: int, args: tuple[int, ...], files: list[WaitedFile]
+) -> None:
+    name = SyscallTable("x86_64").name(number)
+    text, _ = decode(state, name, args, Known(files=tuple(files)))
+    assert text

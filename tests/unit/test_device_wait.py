@@ -1,0 +1,284 @@
+"""Jobs whose ranks wait for GPUs: their hosts spin in the driver's library, or nap, and work in between."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from kcover_ebpf.diagnosis import oneshot
+from kcover_ebpf.diagnosis.decisions import decide
+from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
+from kcover_ebpf.diagnosis.process import NS
+from kcover_ebpf.diagnosis.process_state import State
+from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind
+from kcover_ebpf.facts.host import WaitedFile
+from kcover_ebpf.ids import Inode, Tid
+from kcover_ebpf.settings import Act
+
+from .scripted_job import LOCK, Proc, Side, Stage
+
+SYNCHRONIZE = ("libc.so.6+1", "libcuda.so.1+2", "libtorch.so+3", "python3.11+4")
+KFD = WaitedFile(7, "device", "/dev/kfd", Inode(0), "", "")
+NAMES = {"libcuda.so.1": 3, "[vdso]": 12}
+"""How often a host thread that waits for its device is found where, in 15 looks."""
+
+
+def wait_for_device(stage: Stage, proc: Proc) -> None:
+    stage.become(proc, "run", module="[vdso]", called_from=SYNCHRONIZE)
+
+
+class Gpu:
+    """Ranks that launch, wait for their devices, and begin anew; each seen at a random moment."""
+
+    def __init__(self, world: int = 8, waits: float = 0.8) -> None:
+        self.stage = Stage(world=world, connected=False)
+        self.random, self.waits = random.Random(7), waits
+        self.stuck: set[int] = set()
+        for proc in self.stage.procs.values():
+            self.stage.become(proc, "run", called_from=SYNCHRONIZE)
+
+    def run(self, seconds: float) -> Iterator[bool]:
+        """Whether something seems wrong, after each pass."""
+        end_ns = self.stage.now_ns + int(seconds * NS)
+        while self.stage.now_ns < end_ns:
+            for proc in self.stage.procs.values():
+                self._place(proc)
+            self.stage.one_pass(NS // 4 if self.stage.job.urgent else NS)
+            yield self.stage.job.attention.suspicious
+
+    def _place(self, proc: Proc) -> None:
+        waits = proc.rank in self.stuck or self.random.random() < self.waits
+        (proc.module,) = (
+            self.random.choices(list(NAMES), list(NAMES.values())) if waits else ("python3.11",)
+        )
+        proc.called_from = SYNCHRONIZE if waits else ("python3.11+4",)
+
+    def spend(self, seconds: float) -> list[bool]:
+        return list(self.run(seconds))
+
+    def states(self) -> set[State]:
+        picture = self.stage.job.picture()
+        return {picture.standings[pid].state for pid in picture.ranks}
+
+
+def faults(stage: Stage, since_s: float = 0.0) -> list[Verdict]:
+    return [each for each in stage.verdicts if each.kind.is_fault and each.time_s >= since_s]
+
+
+def ended(verdict: Verdict) -> bool:
+    return decide(verdict, Act.SHUTDOWN).act is Act.SHUTDOWN
+
+
+@pytest.mark.parametrize(("waits", "looked_at"), [(0.5, 0.05), (0.8, 0.05), (0.95, 0.25)])
+def test_a_job_that_burns_its_cpus_in_healthy_steps_is_left_alone(
+    waits: float, looked_at: float
+) -> None:
+    gpu = Gpu(waits=waits)
+    suspicious = gpu.spend(45 * 60)
+    assert faults(gpu.stage) == []
+    assert gpu.stage.job.pace.trained
+    assert gpu.stage.job.pace.learned(gpu.stage.job.members.ranks)
+    late_passes = suspicious[len(suspicious) // 2 :]
+    assert sum(late_passes) < looked_at * len(late_passes)
+
+
+def hang(gpu: Gpu, culprit: int, mode: str, **changes: object) -> float:
+    began_s = gpu.stage.now_ns / NS
+    gpu.stuck = set(range(gpu.stage.world)) - {culprit}
+    gpu.stage.become(gpu.stage.rank(culprit), mode, **changes)
+    return began_s
+
+
+CULPRITS: dict[str, tuple[str, dict[str, object], Cause]] = {
+    "a lock": ("futex", {"stack": LOCK}, Cause.BLOCKED_LOCK),
+    "a sleep of hours": ("sleep_long", {"deadline_ns": 1 << 60}, Cause.BLOCKED_SLEEP),
+    "a loop in place": ("spin", {}, Cause.SPINNING),
+}
+
+
+@pytest.mark.parametrize("what", CULPRITS)
+def test_the_rank_that_is_elsewhere_is_named(what: str) -> None:
+    mode, changes, cause = CULPRITS[what]
+    gpu = Gpu()
+    gpu.spend(180)
+    began_s = hang(gpu, 3, mode, **changes)
+    if mode == "spin":
+        # the loop is in the interpreter, at every look
+        gpu.stage.rank(3).rank = 3
+        place = gpu._place
+        gpu._place = lambda proc: place(proc) if proc.rank != 3 else None  # type: ignore[method-assign]
+        gpu.stage.rank(3).module = "python3.11"
+    gpu.spend(120)
+    found = faults(gpu.stage, began_s)
+    assert {(each.culprit.rank, each.cause) for each in found if each.culprit} == {(3, cause)}
+    assert all(each.culprit for each in found)
+    assert found[0].time_s - began_s < 60
+
+
+def test_a_rank_that_computes_while_all_others_wait_is_work_and_named_in_words() -> None:
+    gpu = Gpu()
+    gpu.spend(180)
+    gpu.stuck = set(range(8)) - {3}
+    gpu.waits = 0.0
+    gpu.spend(300)
+    assert faults(gpu.stage) == []
+    verdict = gpu.stage.tracker.current
+    assert verdict is not None
+    assert (verdict.kind, verdict.cause) == (VerdictKind.WORKING, Cause.COMPUTING)
+    assert verdict.evidence[0].text.startswith("rank 3 is computing")
+
+
+def test_nobody_is_named_and_nothing_is_ended_when_all_wait_for_their_devices() -> None:
+    gpu = Gpu()
+    gpu.spend(180)
+    began_s = gpu.stage.now_ns / NS
+    gpu.stuck = set(range(8))
+    gpu.spend(600)
+    assert gpu.states() == {State.ON_DEVICE}
+    found = faults(gpu.stage, began_s)
+    assert [(each.cause, each.culprit) for each in found] == [(Cause.DEVICE_WAIT, None)]
+    latest = gpu.stage.tracker.latest
+    assert latest is not None
+    assert not ended(latest)
+
+
+def test_a_first_step_of_minutes_is_no_fault() -> None:
+    gpu = Gpu()
+    gpu.spend(3)
+    gpu.stuck = set(range(8))
+    gpu.spend(180)
+    assert faults(gpu.stage) == []
+
+
+def test_an_evaluation_on_rank_0_is_no_fault_of_the_others() -> None:
+    """They wait in a barrier by futex, where nobody ever waited before; its host waits for the device."""
+    gpu = Gpu()
+    gpu.spend(180)
+    gpu.stuck = {0}
+    for rank in range(1, 8):
+        gpu.stage.become(gpu.stage.rank(rank), "futex", stack=LOCK)
+    gpu.spend(300)
+    assert [each.culprit for each in faults(gpu.stage)] in ([], [None])
+    assert not any(map(ended, faults(gpu.stage)))
+
+
+def sides(proc: Proc, mode: str) -> None:
+    proc.sides = {proc.pid + 50_000: Side(mode, "libc.so.6", ("libc.so.6+1", "libnccl.so.2+2"))}
+    proc.side_cpu = float(mode == "yield")
+
+
+def test_a_network_thread_that_spins_is_no_work_and_an_idle_one_tells_who_has_not_joined() -> None:
+    gpu = Gpu()
+    for proc in gpu.stage.procs.values():
+        sides(proc, "yield")
+    gpu.spend(180)
+    # a moment of trouble, in which the threads are looked at closely
+    gpu.stage.job.examine()
+    gpu.spend(3)
+    began_s = gpu.stage.now_ns / NS
+    gpu.stuck = set(range(8))
+    sides(gpu.stage.rank(5), "futex")
+    gpu.spend(600)
+    found = faults(gpu.stage, began_s)
+    assert [(each.cause, each.culprit and each.culprit.rank) for each in found] == [
+        (Cause.NOT_IN_COLLECTIVE, 5)
+    ]
+
+
+def test_a_rank_that_sleeps_for_milliseconds_waits() -> None:
+    stage = Stage(world=8)
+    stage.run(60)
+    began_s = stage.now_ns / NS
+    for rank in range(8):
+        stage.become(stage.rank(rank), "nap", naps_per_s=300)
+    stage.become(stage.rank(3), "futex", stack=LOCK)
+    stage.run(60)
+    found = faults(stage, began_s)
+    assert [(each.cause, each.culprit and each.culprit.rank) for each in found] == [
+        (Cause.BLOCKED_LOCK, 3)
+    ]
+
+
+def test_a_sleep_that_is_no_nap_is_still_an_effort() -> None:
+    stage = Stage(world=8)
+    stage.run(60)
+    for rank in range(1, 8):
+        stage.become(stage.rank(rank), "futex")
+    stage.become(stage.rank(0), "sleep")
+    stage.run(60)
+    assert faults(stage) == []
+
+
+def test_a_sleep_in_the_driver_of_a_device_is_a_wait_for_the_device() -> None:
+    stage = Stage(world=8)
+    stage.run(30)
+    for rank in range(8):
+        stage.become(stage.rank(rank), "ioctl", files=(KFD,), wait_channel="kfd_wait_on_events")
+    stage.run(4)
+    assert faults(stage) == []
+    began_s = stage.now_ns / NS
+    stage.become(stage.rank(3), "futex", stack=LOCK)
+    stage.run(60)
+    found = faults(stage, began_s)
+    assert {(each.cause, each.culprit and each.culprit.rank) for each in found} == {
+        (Cause.BLOCKED_LOCK, 3)
+    }
+
+
+def look(*, moving: bool) -> tuple[VerdictKind, Cause]:
+    """What `trace` says after some seconds."""
+    gpu, glances = Gpu(), PassHistory()
+    gpu.stage.job.pace.unlearned_s = 3.0
+    gpu.waits = 0.8 if moving else 1.0
+    for _ in gpu.run(12):
+        gpu.stage.job.examine()
+        glances.note(gpu.stage.job)
+    found = oneshot.conclusion(gpu.stage.job, glances)
+    assert found is not None
+    return found.kind, found.cause
+
+
+def test_a_look_that_sees_nothing_but_waits_for_devices_does_not_say_healthy() -> None:
+    assert look(moving=False) == (VerdictKind.UNKNOWN, Cause.DEVICE_WAIT)
+    assert look(moving=True)[0] is VerdictKind.WORKING
+
+
+class Actor:
+    """Ranks that train in a thread beside the first one, which waits for it in one futex."""
+
+    def __init__(self, world: int = 4) -> None:
+        self.stage = Stage(world=world, connected=False)
+        for proc in self.stage.procs.values():
+            self.stage.become(proc, "futex")
+            proc.side_cpu = 1.0
+
+    def run(self, seconds: float, stuck: int | None = None) -> None:
+        for second in range(int(seconds)):
+            for proc in self.stage.procs.values():
+                waits = second % 3 == 0 or stuck is not None
+                module = "libcuda.so.1" if waits else "python3.11"
+                mode = "futex" if proc.rank == stuck else "spin"
+                proc.sides = {proc.pid + 50_000: Side(mode, module)}
+                proc.side_cpu = float(mode == "spin")
+            self.stage.run(1)
+
+
+def test_a_job_that_trains_in_threads_beside_the_first_ones_is_left_alone() -> None:
+    actor = Actor()
+    actor.run(45 * 60)
+    assert faults(actor.stage) == []
+    leads = [view.lead for view in actor.stage.job.members.ranks.values()]
+    assert {each.sample.tid - each.sample.pid for each in leads if each} == {50_000}
+
+
+def test_a_first_thread_that_goes_on_stands_for_its_process_again() -> None:
+    actor = Actor(world=1)
+    actor.run(120)
+    (view,) = actor.stage.job.members.ranks.values()
+    proc = actor.stage.rank(0)
+    proc.sides = {proc.pid + 50_000: Side("futex")}
+    actor.stage.become(proc, "train")
+    actor.stage.run(3)
+    assert view.lead is view.threads[Tid(view.pid)]

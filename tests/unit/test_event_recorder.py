@@ -1,0 +1,168 @@
+"""Events are written behind what they tell about: few, bounded, and what is lost is counted."""
+
+from __future__ import annotations
+
+import pytest
+
+from kcover_ebpf.controller import event_recorder
+from kcover_ebpf.controller.api_writer import ApiWriter
+from kcover_ebpf.controller.event_recorder import SETTLE_S, EventRecorder, PendingEvent, name_of
+from kcover_ebpf.errors import ApiError, Conflict, NotFound
+
+JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u1", "namespace": "ns"}
+POD = {"apiVersion": "v1", "kind": "Pod", "name": "j-0", "uid": "u2", "namespace": "ns"}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def told(clock: Clock) -> EventRecorder:
+    return EventRecorder(lambda _: None, clock)
+
+
+def due(told: EventRecorder) -> list[PendingEvent]:
+    found = []
+    while (said := told.due()[0]) is not None:
+        found.append(said)
+    return found
+
+
+def test_a_restart_is_one_event_for_the_job_and_one_for_the_pod(
+    told: EventRecorder, clock: Clock
+) -> None:
+    for reason in ("Decided", "ShuttingDown", "Recovering"):
+        told.tell("inc", JOB, reason, f"{reason}!", True)
+        clock.now_s += 0.2
+    told.tell("inc", POD, "ShuttingDown", "!", True)
+    assert told.due()[0] is None
+    clock.now_s += SETTLE_S
+    job, pod = due(told)
+    assert (job.reason, job.text, job.count, job.is_known) == (
+        "Recovering",
+        "Recovering!",
+        3,
+        False,
+    )
+    assert job.first_s == 1_000_000.0
+    assert job.last_s == pytest.approx(1_000_000.4)
+    assert (pod.about, pod.count) == (POD, 1)
+    assert told.due() == (None, None), "nothing waits"
+
+
+def test_a_later_word_changes_the_event_that_is_there(told: EventRecorder, clock: Clock) -> None:
+    told.tell("inc", JOB, "Decided", "a", True)
+    clock.now_s += SETTLE_S
+    first = due(told)[0]
+    clock.now_s += 60.0
+    told.tell("inc", JOB, "Recovered", "b", False)
+    clock.now_s += SETTLE_S
+    again = due(told)[0]
+    assert (again.name, again.count, again.is_known) == (first.name, 2, True)
+    assert again.first_s == first.first_s
+
+
+def test_another_incident_is_another_event(told: EventRecorder, clock: Clock) -> None:
+    told.tell("inc1", JOB, "Decided", "a", True)
+    told.tell("inc2", JOB, "Decided", "b", True)
+    clock.now_s += SETTLE_S
+    assert len({each.name for each in due(told)}) == 2
+
+
+def test_the_name_is_the_same_for_the_next_controller_and_one_that_the_server_takes() -> None:
+    about = JOB | {"name": "x" * 253}
+    assert name_of("inc", about) == name_of("inc", dict(about))
+    assert len(name_of("inc", about)) <= 253
+
+
+def test_one_too_many_is_dropped_and_counted(
+    told: EventRecorder, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_recorder, "_MOST_WAITING", 3)
+    for number in range(5):
+        told.tell(f"inc{number}", JOB, "Decided", str(number), True)
+    clock.now_s += SETTLE_S
+    assert [each.text for each in due(told)] == ["2", "3", "4"]
+    assert told.lost_count == 2
+
+
+def test_what_the_server_refuses_is_counted_and_nothing_waits_at_the_end(clock: Clock) -> None:
+    sent: list[str] = []
+
+    def send(said: PendingEvent) -> None:
+        sent.append(said.text)
+        if said.text == "a":
+            raise ApiError("no")
+
+    told = EventRecorder(send, clock)
+    told.tell("inc1", JOB, "Decided", "a", True)
+    told.tell("inc2", JOB, "Decided", "b", True)
+    told.start()
+    told.close(10.0)
+    assert sent == ["a", "b"], "the end waits for no settling"
+    assert told.lost_count == 1
+
+
+class Server:
+    """Remembers requests; `fails` are raised first."""
+
+    def __init__(self, *fails: ApiError | None) -> None:
+        self.fails, self.asked = list(fails), list[tuple[str, str]]()
+
+    def _ask(self, verb: str, path: str) -> dict[str, object]:
+        self.asked.append((verb, path))
+        error = self.fails.pop(0) if self.fails else None
+        if error is not None:
+            raise error
+        return {}
+
+    def create(self, path: str, body: dict[str, object]) -> dict[str, object]:
+        self.body = body
+        return self._ask("create", path)
+
+    def merge_patch(self, path: str, body: dict[str, object]) -> dict[str, object]:
+        self.body = body
+        return self._ask("patch", path)
+
+
+def said(is_known: bool) -> PendingEvent:
+    return PendingEvent(POD, "e", "R", "t" * 2000, True, 1.0, 2.0, 3, is_known)
+
+
+PATH = "/api/v1/namespaces/ns/events"
+
+
+@pytest.mark.parametrize(
+    ("is_known", "fails", "expected"),
+    [
+        (False, [], [("create", PATH)]),
+        (True, [], [("patch", f"{PATH}/e")]),
+        (True, [NotFound("gone after an hour")], [("patch", f"{PATH}/e"), ("create", PATH)]),
+        (False, [Conflict("of the leader before")], [("create", PATH), ("patch", f"{PATH}/e")]),
+    ],
+)
+def test_an_event_is_made_once_and_changed_after(
+    is_known: bool, fails: list[ApiError], expected: list[tuple[str, str]]
+) -> None:
+    server = Server(*fails)
+    ApiWriter(server, lambda *_: None, lambda: True).event(said(is_known))  # type: ignore[arg-type]
+    assert server.asked == expected
+    assert (server.body["count"], len(str(server.body["message"]))) == (3, 1024)
+
+
+def test_an_event_about_a_pod_asks_for_a_recovery_as_kcover_does() -> None:
+    server = Server()
+    ApiWriter(server, lambda *_: None, lambda: True).event(said(False))  # type: ignore[arg-type]
+    metadata = server.body["metadata"]
+    assert isinstance(metadata, dict)
+    assert metadata["annotations"] == {"kcover.io/need-recovery": "true"}

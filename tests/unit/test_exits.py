@@ -1,0 +1,388 @@
+"""Announced faults: what is a failure of the job, and whose."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from kcover_ebpf.diagnosis.decisions import decide
+from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, Verdict, VerdictKind
+from kcover_ebpf.facts.kernel import OomKill, SignalSent
+from kcover_ebpf.ids import Pid, Tid
+from kcover_ebpf.settings import Act
+
+from .scripted_job import BARRIER, LOCK, NS, Proc, Stage
+from .test_verdicts import all_wait, trained
+
+STRANGER = 9
+
+
+def send(stage: Stage, proc: Proc, number: int, sender: int = STRANGER) -> None:
+    stage.tell(
+        SignalSent(stage.now_ns, Pid(proc.pid), Tid(proc.pid), number, Pid(sender), "sender")
+    )
+
+
+def faults(stage: Stage) -> list[Verdict]:
+    return [verdict for verdict in stage.verdicts if verdict.kind is not VerdictKind.WORKING]
+
+
+def only_fault(stage: Stage) -> Verdict:
+    (verdict,) = faults(stage)
+    return verdict
+
+
+def with_loader(rank: int = 1) -> tuple[Stage, Proc]:
+    stage = trained()
+    loader = stage.add(Proc(501, ppid=100 + rank))
+    stage.run(3)
+    return stage, loader
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_loader_ended_by_its_own_parent_is_no_failure(number: int) -> None:
+    stage, loader = with_loader()
+    send(stage, loader, number, sender=101)
+    stage.exit(loader, signal=number)
+    stage.run(3)
+    assert faults(stage) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV])
+def test_a_loader_ended_by_a_stranger_is_a_fault_of_its_rank(number: int) -> None:
+    stage, loader = with_loader()
+    send(stage, loader, number)
+    stage.exit(loader, signal=number)
+    stage.run(3)
+    verdict = only_fault(stage)
+    assert (verdict.kind, verdict.cause) == (VerdictKind.CRASHED, Cause.LOADER_DIED)
+    assert verdict.culprit is not None
+    assert (verdict.culprit.rank, verdict.culprit.pid) == (1, 101)
+    assert verdict.victims == (0, 2, 3)
+    assert decide(verdict, Act.SHUTDOWN).act is Act.SHUTDOWN
+
+
+def test_a_loader_that_crashes_is_a_fault_even_if_it_raised_the_signal_itself() -> None:
+    stage, loader = with_loader()
+    send(stage, loader, signal.SIGABRT, sender=loader.pid)
+    stage.exit(loader, signal=signal.SIGABRT)
+    stage.run(3)
+    assert only_fault(stage).cause is Cause.LOADER_DIED
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "number"),
+    [
+        (("python3", "train.py"), 1, 0),  # a loader that leaves by itself
+        (("/usr/bin/gcc", "x.c"), 1, 0),
+        (("/usr/bin/gcc", "x.c"), 0, signal.SIGSEGV),
+        (("nvidia-smi",), 9, 0),
+        (("nvidia-smi",), 0, signal.SIGKILL),
+    ],
+)
+def test_the_end_of_helpers_and_compilers_is_no_failure(
+    argv: tuple[str, ...], code: int, number: int
+) -> None:
+    stage = trained()
+    child = stage.add(Proc(700, ppid=102, argv=argv))
+    stage.run(2)
+    stage.exit(child, code, number)
+    stage.run(3)
+    assert faults(stage) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_job_that_is_ended_from_outside_is_no_fault(number: int) -> None:
+    stage = trained()
+    for proc in stage.procs.values():
+        send(stage, proc, number)
+        stage.exit(proc, signal=number)
+    stage.run(3)
+    assert faults(stage) == []
+
+
+def test_a_job_whose_ranks_were_all_chosen_for_lack_of_memory_has_crashed() -> None:
+    stage = trained()
+    for proc in stage.procs.values():
+        stage.tell(OomKill(stage.now_ns, Pid(proc.pid), "python3"))
+        stage.exit(proc, signal=signal.SIGKILL)
+    stage.run(3)
+    assert only_fault(stage).cause is Cause.OOM_KILLED
+
+
+def test_one_rank_that_a_stranger_ends_is_a_fault_that_names_the_sender() -> None:
+    stage = trained()
+    send(stage, stage.rank(2), signal.SIGKILL)
+    stage.exit(stage.rank(2), signal=signal.SIGKILL)
+    stage.run(2)
+    verdict = only_fault(stage)
+    assert verdict.cause is Cause.KILLED
+    assert verdict.evidence[0].kind is EvidenceKind.EVENT
+    assert "died by SIGKILL sent by sender (9)" in verdict.evidence[0].text
+
+
+def test_a_rank_that_the_launcher_ends_after_another_failed_is_a_victim() -> None:
+    stage = trained()
+    launcher = stage.add(Proc(50, argv=("torchrun", "train.py")))
+    stage.exit(stage.rank(3), code=7)
+    for rank in (0, 1, 2):
+        send(stage, stage.rank(rank), signal.SIGTERM, sender=launcher.pid)
+        stage.exit(stage.rank(rank), signal=signal.SIGTERM)
+    stage.run(3)
+    verdict = only_fault(stage)
+    assert verdict.cause is Cause.EXITED
+    assert verdict.culprit is not None
+    assert verdict.culprit.rank == 3
+
+
+def ended_by_their_launcher(*, told: bool) -> Stage:
+    """Rank 3 leaves with code 0 and the launcher ends the others; `told`: somebody ended the launcher first."""
+    stage = trained()
+    launcher = stage.add(Proc(50, argv=("mpirun", "train.py")))
+    loader = stage.add(Proc(501, ppid=101))
+    stage.run(1)
+    if told:
+        send(stage, launcher, signal.SIGTERM)
+    stage.exit(stage.rank(3))
+    send(stage, loader, signal.SIGTERM, sender=101)
+    stage.exit(loader, signal=signal.SIGTERM)
+    for rank in (0, 1, 2):
+        send(stage, stage.rank(rank), signal.SIGTERM, sender=launcher.pid)
+        stage.exit(stage.rank(rank), signal=signal.SIGTERM)
+    stage.run(3)
+    return stage
+
+
+def test_a_launcher_that_ends_the_others_says_who_left() -> None:
+    verdict = only_fault(ended_by_their_launcher(told=False))
+    assert (verdict.kind, verdict.cause) == (VerdictKind.CRASHED, Cause.LEFT_EARLY)
+    assert verdict.culprit is not None
+    assert verdict.culprit.rank == 3
+
+
+def test_nobody_left_early_where_the_launcher_was_told_to_end() -> None:
+    assert faults(ended_by_their_launcher(told=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "gap_s", "rank", "cause"),
+    [
+        (0, 2.0, 1, Cause.LEFT_EARLY),
+        (0, 9.0, 1, Cause.LEFT_EARLY),
+        (0, 12.0, 3, Cause.EXITED),
+        (5, 0.2, 1, Cause.EXITED),
+    ],
+)
+def test_who_left_shortly_before_the_first_failure_is_to_blame(
+    code: int, gap_s: float, rank: int, cause: Cause
+) -> None:
+    stage = trained()
+    stage.exit(stage.rank(1), code)
+    stage.run(gap_s)
+    stage.exit(stage.rank(3), 1)
+    stage.run(2)
+    verdict = faults(stage)[-1]
+    assert verdict.culprit is not None
+    assert (verdict.culprit.rank, verdict.cause) == (rank, cause)
+
+
+def test_the_longer_the_steps_the_later_a_leaver_is_noticed() -> None:
+    stage = trained()
+    for _ in range(3):
+        stage.one_pass(10 * NS)
+    stage.exit(stage.rank(1))
+    stage.now_ns += 12 * NS
+    stage.exit(stage.rank(3), 1)
+    stage.run(2)
+    assert faults(stage)[-1].cause is Cause.LEFT_EARLY
+
+
+def test_who_leaves_after_the_first_failure_is_not_to_blame() -> None:
+    stage = trained()
+    stage.exit(stage.rank(3), 1)
+    stage.one_pass(NS // 4)
+    stage.exit(stage.rank(1))
+    stage.run(2)
+    assert [(each.culprit and each.culprit.rank, each.cause) for each in faults(stage)] == [
+        (3, Cause.EXITED)
+    ]
+
+
+def test_a_rank_that_dies_after_its_loader_is_told_instead_of_it() -> None:
+    stage, loader = with_loader()
+    stage.exit(loader, signal=signal.SIGKILL)
+    stage.one_pass(NS // 4)
+    stage.exit(stage.rank(1), signal=signal.SIGSEGV)
+    stage.run(2)
+    verdict = only_fault(stage)
+    assert verdict.cause is Cause.SEGFAULT
+    assert verdict.culprit is not None
+    assert (verdict.culprit.rank, verdict.culprit.pid) == (1, 101)
+
+
+@pytest.mark.parametrize(("gap_s", "noticed"), [(14, True), (16, False)])
+def test_the_longer_the_steps_the_later_a_launcher_ends_the_others(
+    gap_s: int, noticed: bool
+) -> None:
+    stage = trained()
+    launcher = stage.add(Proc(50, argv=("mpirun", "train.py")))
+    for _ in range(3):
+        stage.one_pass(10 * NS)
+    stage.exit(stage.rank(3))
+    stage.now_ns += gap_s * NS
+    for rank in (0, 1, 2):
+        send(stage, stage.rank(rank), signal.SIGTERM, sender=launcher.pid)
+        stage.exit(stage.rank(rank), signal=signal.SIGTERM)
+    stage.run(3)
+    assert [each.cause for each in faults(stage)] == [Cause.LEFT_EARLY] * noticed
+
+
+def aborted_while_waiting(world: int, odd: int) -> Verdict:
+    """Rank `odd` waits in another collective; one of the others then aborts."""
+    stage = trained(world=world)
+    for rank in range(world):
+        stack = {"stack": BARRIER} if rank == odd else {}
+        stage.become(stage.rank(rank), "futex", last_send_ns=stage.now_ns, **stack)
+    stage.run(1.5)
+    stage.exit(stage.rank(0), signal=signal.SIGABRT)
+    stage.run(2)
+    return next(each for each in faults(stage) if each.kind is VerdictKind.CRASHED)
+
+
+@pytest.mark.parametrize("odd", [1, 3])
+def test_of_four_ranks_the_one_with_another_stack_skipped_the_collective(odd: int) -> None:
+    verdict = aborted_while_waiting(4, odd)
+    assert verdict.cause is Cause.COLLECTIVE_MISMATCH
+    assert verdict.culprit is not None
+    assert verdict.culprit.rank == odd
+    assert EvidenceKind.STACK in {each.kind for each in verdict.evidence}
+
+
+@pytest.mark.parametrize(("lead_s", "rank"), [(0.2, 2), (0.01, 0)])
+def test_of_three_ranks_the_survivor_that_sent_last_skipped_it(lead_s: float, rank: int) -> None:
+    stage = trained(world=3)
+    for each in (0, 1, 2):
+        stage.become(stage.rank(each), "futex", last_send_ns=stage.now_ns)
+    stage.become(
+        stage.rank(2), "futex", stack=BARRIER, last_send_ns=stage.now_ns + int(lead_s * NS)
+    )
+    stage.run(1.5)
+    stage.exit(stage.rank(0), signal=signal.SIGABRT)
+    stage.run(2)
+    verdict = next(each for each in faults(stage) if each.kind is VerdictKind.CRASHED)
+    assert verdict.culprit is not None
+    assert verdict.culprit.rank == rank
+    mismatch = rank == 2
+    assert verdict.cause is (Cause.COLLECTIVE_MISMATCH if mismatch else Cause.ABORTED)
+
+
+def test_a_survivor_that_has_not_come_to_the_collective_skipped_none() -> None:
+    stage = trained()
+    for rank in (0, 2, 3):
+        stage.become(stage.rank(rank), "futex", last_send_ns=stage.now_ns)
+    stage.become(stage.rank(1), "sleep", stack=LOCK)
+    stage.run(1.5)
+    stage.exit(stage.rank(3), signal=signal.SIGABRT)
+    stage.run(2)
+    verdict = next(each for each in faults(stage) if each.kind is VerdictKind.CRASHED)
+    assert verdict.culprit is not None
+    assert (verdict.cause, verdict.culprit.rank) == (Cause.ABORTED, 3)
+
+
+def test_survivors_in_the_same_collective_are_all_victims() -> None:
+    stage = trained()
+    all_wait(stage, -1)
+    stage.run(1.5)
+    stage.exit(stage.rank(2), signal=signal.SIGABRT)
+    stage.run(2)
+    verdict = next(each for each in faults(stage) if each.kind is VerdictKind.CRASHED)
+    assert (verdict.cause, verdict.victims) == (Cause.ABORTED, (0, 1, 3))
+
+
+def test_a_failure_is_told_after_the_others_were_looked_at() -> None:
+    stage = trained()
+    stage.exit(stage.rank(0), 1)
+    stage.one_pass(NS // 4)
+    assert faults(stage) == []
+    stage.one_pass(NS // 4)
+    assert only_fault(stage).cause is Cause.EXITED
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGTSTP])
+def test_who_stopped_a_rank_is_told_until_it_is_continued(number: int) -> None:
+    stage = trained()
+    send(stage, stage.rank(1), number)
+    assert stage.job.announced.stops[Pid(101)].sender_pid == STRANGER
+    send(stage, stage.rank(1), signal.SIGCONT)
+    assert stage.job.announced.stops == {}
+
+
+def wrapped(stage: Stage) -> tuple[Proc, Proc]:
+    """Rank 3 as a shell with a program below it."""
+    stage.exit(stage.rank(3), 0)
+    stage.run(1)
+    del stage.procs[103]
+    shell = stage.add(Proc(800, rank=3, argv=("bash", "-c", "./train")))
+    return shell, stage.add(Proc(801, ppid=800, rank=3, argv=("readlink", "-f", "x")))
+
+
+def test_what_a_shell_around_a_rank_runs_first_may_fail() -> None:
+    stage = Stage()
+    shell, first = wrapped(stage)
+    stage.exit(first, 1)
+    stage.run(3)
+    assert faults(stage) == []
+    stage.exit(shell, 1)
+    stage.run(1)
+    assert [verdict.culprit and verdict.culprit.rank for verdict in faults(stage)] == [3]
+
+
+def unnumbered() -> tuple[Stage, Proc]:
+    """A job without rank numbers: a shell."""
+    stage = Stage(world=0)
+    return stage, stage.add(Proc(800, rank=None, argv=("bash", "run.sh")))
+
+
+@pytest.mark.parametrize("words", [("ls", "x"), ("sh", "-c", "false")])
+def test_what_a_shell_runs_before_there_are_numbers_may_fail(words: tuple[str, ...]) -> None:
+    stage, shell = unnumbered()
+    first = stage.add(Proc(801, ppid=800, rank=None, argv=words))
+    stage.run(1)
+    stage.exit(first, 2)
+    stage.run(3)
+    assert faults(stage) == []
+    stage.exit(shell, 1)
+    stage.run(1)
+    assert [verdict.culprit and verdict.culprit.pid for verdict in faults(stage)] == [800]
+
+
+def test_a_failure_before_the_numbers_came_is_no_failure_of_a_rank() -> None:
+    stage, _ = unnumbered()
+    first = stage.add(Proc(801, ppid=800, rank=None))
+    stage.run(10)
+    stage.exit(first, 2)
+    stage.one_pass(1)
+    assert stage.job.announced.failures != []
+    stage.add(Proc(802, ppid=800, rank=0))
+    stage.run(3)
+    assert stage.job.announced.failures == []
+
+
+def test_a_failure_that_the_job_got_over_is_forgotten() -> None:
+    stage = trained()
+    stage.exit(stage.rank(2), 1)
+    stage.run(2)
+    assert faults(stage) != []
+    del stage.procs[102]
+    stage.add(Proc(902, rank=2))
+    verdict = stage.run(20)
+    assert verdict is not None
+    assert verdict.kind is VerdictKind.WORKING
+
+
+def test_the_last_rank_to_end_is_told_at_once() -> None:
+    stage = trained(world=1)
+    stage.exit(stage.rank(0), 3)
+    stage.one_pass(1)
+    assert [verdict.cause for verdict in faults(stage)] == [Cause.EXITED]

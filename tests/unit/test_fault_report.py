@@ -1,0 +1,246 @@
+"""Reports and orders: to the objects of the custom resources and back, and what is refused."""
+
+import dataclasses
+import typing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from kcover_ebpf.api import rfc3339
+from kcover_ebpf.api.codec import camel
+from kcover_ebpf.api.fault_report import FaultReport, PodRef, object_of, report_of
+from kcover_ebpf.api.order import Order, Verb, incident_of, order_object
+from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
+from kcover_ebpf.errors import ObjectError
+
+CRDS = Path(__file__).resolve().parents[2] / "charts/kcover-ebpf/crds"
+moments = st.integers(0, 4_000_000_000_000_000).map(lambda micros: micros / 1_000_000)
+labels = st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2)
+
+
+def any_of(hint: Any) -> st.SearchStrategy[Any]:
+    """Values of a field, built from its type: a new field needs no new strategy."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if type(None) in inner:
+        return st.none() | any_of(next(each for each in inner if each is not type(None)))
+    if origin is tuple:
+        return st.lists(any_of(inner[0]), max_size=2).map(tuple)
+    if origin is not None:
+        return labels
+    if dataclasses.is_dataclass(hint):
+        return objects(hint)
+    if hint is float:
+        return st.floats(allow_nan=False, allow_infinity=False)
+    return st.from_type(hint)
+
+
+def objects(kind: Any) -> st.SearchStrategy[Any]:
+    hints = typing.get_type_hints(kind)
+    return st.builds(
+        kind,
+        **{
+            each.name: moments if each.metadata.get("time") else any_of(hints[each.name])
+            for each in dataclasses.fields(kind)
+        },
+    )
+
+
+reports = objects(FaultReport)
+# a report has a hundred fields: to shrink one takes minutes and tells little
+QUICK = settings(max_examples=40, deadline=None, phases=(Phase.explicit, Phase.generate))
+
+
+def schema(name: str, *path: str) -> dict[str, Any]:
+    crd = yaml.safe_load((CRDS / name).read_text())
+    found: dict[str, Any] = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    for each in path:
+        found = found["properties"][each]
+    return found
+
+
+def faults(value: Any, rule: dict[str, Any], where: str) -> list[str]:
+    """What the API server would prune or refuse: unknown keys, wrong types, values outside an enum."""
+    kinds: dict[str, Any] = {"string": str, "integer": int, "boolean": bool, "number": (int, float)}
+    if rule["type"] == "object":
+        if "additionalProperties" in rule:
+            return []
+        known = rule["properties"]
+        found = [f"{where}.{key}: unknown" for key in value if key not in known]
+        found += [f"{where}.{key}: missing" for key in rule.get("required", ()) if key not in value]
+        for key in value.keys() & known.keys():
+            found += faults(value[key], known[key], f"{where}.{key}")
+        return found
+    if rule["type"] == "array":
+        return [fault for each in value for fault in faults(each, rule["items"], f"{where}[]")]
+    wrong = not isinstance(value, kinds[rule["type"]])
+    outside = "enum" in rule and value not in rule["enum"]
+    return [f"{where}: {value!r}"] if wrong or outside else []
+
+
+@QUICK
+@given(reports)
+def test_a_report_survives_the_way_there_and_back(report: FaultReport) -> None:
+    assert report_of(object_of(report, "ns", "name")) == report
+
+
+@QUICK
+@given(reports)
+def test_whatever_we_report_the_schema_knows(report: FaultReport) -> None:
+    spec = object_of(report, "ns", "name")["spec"]
+    assert faults(spec, schema("faultreports.yaml", "spec"), "spec") == []
+
+
+def test_the_check_sees_what_the_schema_does_not_know() -> None:
+    rule = schema("faultreports.yaml", "spec")
+    spec = {"node": "n", "time": "t", "sequence": "x", "colour": 1, "acks": [{"order": "1"}]}
+    assert sorted(faults(spec, rule, "s")) == [
+        "s.acks[].result: missing",
+        "s.acks[].verb: missing",
+        "s.colour: unknown",
+        "s.sequence: 'x'",
+    ]
+
+
+@given(objects(Order))
+def test_whatever_is_ordered_the_schema_knows_and_an_agent_reads(order: Order) -> None:
+    raw = order_object(order)
+    assert (
+        faults(raw, schema("incidents.yaml", "status", "order"), "order") == []
+        or not order.selector
+    )
+    if order.selector:
+        assert incident_of(incident(raw)).order == order
+
+
+def incident(order: dict[str, Any] | None) -> dict[str, Any]:
+    return {"metadata": {"name": "i"}, "status": {"phase": "ShuttingDown", "order": order}}
+
+
+def test_a_report_is_owned_by_its_pods() -> None:
+    report = FaultReport(node="n", time_s=1.0, sequence=1)
+    made = object_of(report, "ns", "name", (PodRef("p", "u"),))
+    assert made["metadata"]["ownerReferences"] == [
+        {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}
+    ]
+
+
+BASE = {"node": "n", "time": "2026-01-02T03:04:05Z", "sequence": 1}
+WRONG: dict[str, tuple[object, str]] = {
+    "no spec": (None, "spec: an object is wanted"),
+    "no node": ({"time": BASE["time"], "sequence": 1}, "spec.node: missing"),
+    "a time without a zone": ({**BASE, "time": "2026-01-02T03:04:05"}, "spec.time: "),
+    "a number as text": ({**BASE, "sequence": "1"}, "spec.sequence: a whole number"),
+    "true as a number": ({**BASE, "sequence": True}, "spec.sequence: a whole number"),
+    "a verdict that is no word": (
+        {**BASE, "verdict": {"verdict": 1, "cause": "stopped"}},
+        "spec.verdict.verdict: one of HUNG",
+    ),
+    "a rank without a pid": (
+        {**BASE, "ranks": [{"podUID": "u", "role": "rank", "state": "moving"}]},
+        "spec.ranks[0].pid: missing",
+    ),
+    "text in place of a list": ({**BASE, "ranks": "abc"}, "spec.ranks: a list"),
+    "labels that are no text": (
+        {**BASE, "job": {"name": "j", "selector": {"a": 1}}},
+        "spec.job.selector: an object of strings",
+    ),
+}
+
+
+@pytest.mark.parametrize(("spec", "said"), WRONG.values(), ids=WRONG.keys())
+def test_a_wrong_report_names_the_place(spec: object, said: str) -> None:
+    with pytest.raises(ObjectError, match=r"^FaultReport r: ") as caught:
+        report_of({"metadata": {"name": "r"}, "spec": spec})
+    assert said in str(caught.value)
+
+
+def test_a_report_of_a_newer_agent_is_read() -> None:
+    assert report_of({"spec": {**BASE, "mood": "good"}}).node == "n"
+
+
+def test_report__words_of_a_newer_agent_cost_no_more_than_themselves() -> None:
+    said = {"kind": "event", "text": "known"}
+    verdict = {
+        "verdict": "HUNG",
+        "cause": "cosmic_ray",
+        "evidence": [{"kind": "oracle", "text": "new"}, said],
+    }
+    acks = [{"order": "1", "verb": "Dance", "result": "Done"}]
+    found = report_of({"spec": {**BASE, "verdict": verdict, "acks": acks}})
+    assert found.verdict is not None
+    assert (found.verdict.verdict, found.verdict.cause) == (VerdictKind.HUNG, Cause.UNKNOWN)
+    assert [each.text for each in found.verdict.evidence] == ["known"]
+    assert found.acks == ()
+    sad = {"verdict": "SAD", "cause": "stopped"}
+    unknown = report_of({"spec": {**BASE, "verdict": sad}}).verdict
+    assert unknown is not None
+    assert not unknown.verdict.is_trouble
+
+
+json = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+)
+fields = st.sampled_from([camel(each.name) for each in dataclasses.fields(FaultReport)] + ["time"])
+
+
+@given(st.dictionaries(fields, json))
+def test_any_object_is_read_or_refused(spec: dict[str, Any]) -> None:
+    try:
+        report_of({"spec": spec})
+    except ObjectError:
+        return
+
+
+@given(json)
+def test_any_order_is_read_or_refused(raw: Any) -> None:
+    for each in ({"metadata": raw}, incident(raw), {"metadata": {"name": "i"}, "status": raw}):
+        try:
+            incident_of(each)
+        except ObjectError:
+            continue
+
+
+def test_an_order_that_selects_everything_is_refused() -> None:
+    raw = order_object(Order("1", Verb.STOP, {}, 1.0, 2.0))
+    with pytest.raises(ObjectError, match="selector"):
+        incident_of(incident({**raw, "selector": {}}))
+
+
+def test_an_incident_without_an_order() -> None:
+    found = incident_of({"metadata": {"name": "i", "namespace": "n", "uid": "u"}})
+    assert (found.namespace, found.phase, found.order) == ("n", "", None)
+
+
+@given(moments)
+def test_a_time_survives_to_the_microsecond(moment: float) -> None:
+    assert rfc3339.from_text(rfc3339.to_text(moment)) == pytest.approx(moment, abs=1e-6)
+
+
+def unbounded(schema: Any, path: str = "") -> list[str]:
+    """What a writer may make as long as he likes."""
+    found: list[str] = []
+    if schema.get("type") == "string" and not {"enum", "format", "maxLength"} & schema.keys():
+        found.append(path)
+    if schema.get("type") == "array":
+        found += [f"{path}[]"] if "maxItems" not in schema else []
+        found += unbounded(schema["items"], f"{path}[]")
+    values = schema.get("additionalProperties")
+    if values is not None:
+        found += [f"{path}{{}}"] if "maxProperties" not in schema else []
+        found += unbounded(values, f"{path}{{}}")
+    for name, part in schema.get("properties", {}).items():
+        found += unbounded(part, f"{path}.{name}")
+    return found
+
+
+@pytest.mark.parametrize("kind", ["faultpolicies", "faultreports", "incidents"])
+def test_every_field_of_a_schema_has_an_end(kind: str) -> None:
+    """Every agent of the cluster reads every policy: one tenant's must not cost all of them their memory."""
+    crd = yaml.safe_load((CRDS / f"{kind}.yaml").read_text(encoding="utf-8"))
+    (version,) = crd["spec"]["versions"]
+    assert unbounded(version["schema"]["openAPIV3Schema"]) == []

@@ -1,0 +1,241 @@
+"""The guards before a restart: each one alone stops it, and says why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kcover_ebpf.api import incident
+from kcover_ebpf.api.fault_policy import Approval, FaultPolicy, Level, RestartLimits
+from kcover_ebpf.api.fault_report import Ack, AckResult
+from kcover_ebpf.api.incident import Phase, Way
+from kcover_ebpf.api.order import Verb
+from kcover_ebpf.cluster.gang_input import GangVerdict
+from kcover_ebpf.cluster.gang_judge import merge
+from kcover_ebpf.diagnosis.process_state import State
+from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.recovery import context, methods
+from kcover_ebpf.recovery.guards import ClusterLimits, RestartRequest, decide, first_status
+from kcover_ebpf.recovery.machine import RestartContext
+from tests.unit.report_builders import LOCK, NOW_S, SELECTOR, case, local, pod, rank, report
+
+SEEN = (
+    report("a", rank(0), rank(2)),
+    report("b", rank(1, State.STOPPED), rank(3)),
+)
+CRASH = local(VerdictKind.CRASHED, Cause.KILLED, 1, 1.0, EvidenceKind.EVENT)
+CRASHED = (SEEN[0], report("b", rank(1), rank(3), verdict=CRASH))
+
+
+def top(**more) -> context.TopOwner:
+    row = methods.restarts().find("batch/v1", "Job")
+    target = context.SuspendSwitch("batch/v1", "jobs", "j", ("spec", "suspend"), True, "1")
+    made = context.TopOwner(incident.JobRef("Job", "j", "uid", "batch/v1"), row, target)
+    return replace(made, **more)
+
+
+def world(seen=SEEN, **more) -> context.RestartInput:
+    merged = merge(case(*seen))
+    made = context.RestartInput(
+        now_s=NOW_S,
+        top=top(),
+        pods=tuple(context.GangPod(pod(each)) for each in range(4)),
+        reports=seen,
+        merged=merged,
+        agents=frozenset("ab"),
+    )
+    return replace(made, **more)
+
+
+def ask(
+    at: context.RestartInput, policy: FaultPolicy | None = None, earlier: int = 0, **more
+) -> RestartRequest:
+    assert at.merged is not None
+    status = first_status(at.merged, at.nodes)
+    turn = RestartContext(status, at, policy or FaultPolicy(), "inc", "ns/inc", SELECTOR, earlier)
+    return replace(
+        RestartRequest(turn, armed=True, approved=False, gates=ClusterLimits(), held_s=1.0), **more
+    )
+
+
+def without_rule() -> tuple[context.GangPod, ...]:
+    plain = [
+        replace(
+            pod(each),
+            containers=tuple(replace(c, restarts_pod=False) for c in pod(each).containers),
+        )
+        for each in range(4)
+    ]
+    return tuple(context.GangPod(each) for each in plain)
+
+
+def weak(merged: GangVerdict | None) -> GangVerdict:
+    assert merged is not None
+    only = (Evidence(EvidenceKind.TIME, "for long"),)
+    return replace(merged, verdict=replace(merged.verdict, evidence=only))
+
+
+AHEAD = (SEEN[0], replace(SEEN[1], report=replace(SEEN[1].report, time_s=NOW_S + 9.5)))
+STOPS = {
+    "not armed": (ask(world(), armed=False), Phase.OBSERVED, "not armed"),
+    "the policy only observes": (
+        ask(world(), FaultPolicy(action=Level.OBSERVE)), Phase.OBSERVED, "allows Observe only",
+    ),
+    "dry run of the policy": (
+        ask(world(), FaultPolicy(dry_run=True)), Phase.OBSERVED, "dry run: would restart it (InPlace)",
+    ),
+    "dry run of the cluster": (ask(world(), gates=ClusterLimits(dry_run=True)), Phase.OBSERVED, "dry run"),
+    "the job is over": (ask(world(top=top(ended="Failed"))), Phase.OBSERVED, "the job is Failed"),
+    "the job is gone": (ask(world(top=None)), Phase.OBSERVED, "the job is gone"),
+    "one kind of evidence": (
+        ask(world(merged=weak(world().merged))), Phase.OPEN, "one kind of evidence",
+    ),
+    "a node is silent": (
+        ask(world((report("b", rank(1, State.LOCK, 7, stack=LOCK), rank(3)),))),
+        Phase.OPEN, "waiting: node a did not report",
+    ),
+    "approval": (
+        ask(world(), FaultPolicy(approval=Approval.MANUAL)), Phase.DECIDED, "kubectl kcover approve inc",
+    ),
+    "the breaker": (ask(world(), gates=ClusterLimits(acting=20)), Phase.DECIDED, "20 jobs"),
+    "the breaker of the namespace": (
+        ask(world(), gates=ClusterLimits(acting_here=5, most_here=5)), Phase.DECIDED, "5 jobs of this namespace",
+    ),
+    "the pause": (
+        ask(world(), earlier=1, last_restart_s=NOW_S - 3), Phase.DECIDED, "after a pause",
+    ),
+    "the budget": (ask(world(), earlier=3), Phase.REFUSED, "budget of 3 restarts"),
+    "bare pods": (
+        ask(world(top=top(row=None, target=None, ref=incident.JobRef("Pod", "p", "u", "v1")),
+                  pods=without_rule())),
+        Phase.REFUSED, "bare pods",
+    ),
+    "an unknown kind": (
+        ask(world(top=top(row=None, target=None, ref=incident.JobRef("Deployment", "d", "u", "apps/v1")),
+                  pods=without_rule())),
+        Phase.REFUSED, "Deployment is not a kind",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "phase", "words"), STOPS.values(), ids=STOPS)
+def test_each_guard_stops_a_restart(asked, phase, words):
+    move = decide(asked)
+    assert move.status is not None
+    assert (move.status.phase, words in move.status.message) == (phase, True), move.status.message
+    assert move.calls == ()
+    assert move.status.restarts == ()
+    again = decide(replace(asked, turn=replace(asked.turn, status=move.status)))
+    assert again.status is None, "the same is not written every second"
+
+
+WAYS = {
+    "in place where every pod carries the rule": (ask(world()), Way.IN_PLACE, "Stop"),
+    "replaced where a pod does not": (ask(world(pods=without_rule())), Way.REPLACE, "Suspend"),
+    "replaced where a node has no agent": (ask(world(agents=frozenset("a"))), Way.REPLACE, "Suspend"),
+    "replaced where the policy says so": (
+        ask(world(), FaultPolicy(ways=(Way.REPLACE,))), Way.REPLACE, "Suspend",
+    ),
+    "replaced where the job would pay for it": (
+        ask(world(top=top(costs_in_place=True))), Way.REPLACE, "Suspend",
+    ),
+    "a crash comes back by itself": (ask(world(CRASHED)), Way.IN_PLACE, "Settle"),
+    "a second crash waits outside": (
+        ask(world(CRASHED), earlier=1, last_restart_s=NOW_S - 3), Way.REPLACE, "Suspend",
+    ),
+    "a second crash much later comes back by itself": (
+        ask(world(CRASHED), earlier=1, last_restart_s=NOW_S - 300), Way.IN_PLACE, "Settle",
+    ),
+    "the last crash is the end": (ask(world(CRASHED), earlier=3), Way.NONE, "FinalStop"),
+    "a person may go beyond the budget": (ask(world(), earlier=3, approved=True), Way.IN_PLACE, "Stop"),
+    "after the pause": (ask(world(), earlier=1, last_restart_s=NOW_S - 11), Way.IN_PLACE, "Stop"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "way", "step"), WAYS.values(), ids=WAYS)
+def test_the_way_that_is_taken(asked, way, step):
+    status = decide(asked).status
+    assert status is not None
+    assert status.phase is Phase.SHUTTING_DOWN
+    assert status.action is not None
+    assert (status.action.way, status.action.step) == (way, step)
+    assert [each.phase for each in status.timeline] == ["Open", "Decided", "ShuttingDown"][
+        : len(status.timeline)
+    ] or way is Way.NONE
+    if step == "Stop":
+        assert status.order is not None
+        assert status.order.verb is Verb.STOP
+        assert status.order.created_before_s == NOW_S - 309
+
+
+def test_a_verdict_must_hold_before_it_counts():
+    assert decide(ask(world(), held_s=0.1)).status is None
+    assert decide(ask(world(CRASHED), held_s=0.0)).status is not None, (
+        "what was announced is true at once"
+    )
+
+
+def test_a_trouble_that_goes_by_is_told_as_over():
+    asked = ask(world())
+    calm = replace(asked, turn=replace(asked.turn, world=replace(asked.turn.world, merged=None)))
+    assert decide(replace(calm, held_s=1.0)).status is None
+    status = decide(replace(calm, held_s=9.0)).status
+    assert status is not None
+    assert (status.phase, status.message) == (
+        Phase.OBSERVED,
+        "over by itself, before anything was done",
+    )
+
+
+@pytest.mark.parametrize(("earlier", "pause_s"), [(0, 0), (1, 10), (2, 20), (3, 40), (30, 600)])
+def test_the_pause_doubles_up_to_its_limit(earlier, pause_s):
+    assert RestartLimits().pause_s(earlier) == pause_s
+
+
+def test_decide__a_node_whose_clock_is_ahead_is_given_no_order_that_must_be_heard_in_time() -> None:
+    """It would hear each order to stop after its end: the gang is replaced, which needs no clock."""
+    found = decide(ask(world(AHEAD), armed=True)).status
+    assert found is not None
+    assert found.action is not None
+    assert found.action.way is Way.REPLACE
+    slow = replace(SEEN[1], report=replace(SEEN[1].report, time_s=NOW_S - 60.0))
+    behind = decide(ask(world((SEEN[0], slow)))).status
+    assert behind is not None
+    assert behind.action is not None
+    assert behind.action.way is Way.IN_PLACE, (
+        "it hears orders, and its agent bounds a stop by itself"
+    )
+
+
+def test_decide__a_policy_that_stops_at_a_snapshot_has_evidence_kept_once() -> None:
+    policy = FaultPolicy(action=Level.SNAPSHOT)
+    asked = ask(world(), policy)
+    found = decide(asked).status
+    assert found is not None
+    assert found.phase is Phase.OBSERVED
+    assert found.order is not None
+    assert (found.order.verb, found.order.selector) == (Verb.SNAPSHOT, SELECTOR)
+    again = replace(asked, turn=replace(asked.turn, status=found))
+    assert decide(again).status is None, "it is asked for once"
+    ack = Ack("inc-snapshot", Verb.SNAPSHOT, AckResult.DONE, bundle="/state/x")
+    told = replace(SEEN[0], report=replace(SEEN[0].report, acks=(ack,)))
+    kept = decide(replace(again, turn=replace(again.turn, world=world((told, SEEN[1]))))).status
+    assert kept is not None
+    assert kept.bundles == ("a:/state/x",)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ask(world(), FaultPolicy(action=Level.SNAPSHOT), armed=False),
+        ask(world(), FaultPolicy(action=Level.SNAPSHOT, dry_run=True)),
+        ask(world(), FaultPolicy(action=Level.SNAPSHOT), gates=ClusterLimits(dry_run=True)),
+        ask(world(), FaultPolicy(action=Level.OBSERVE)),
+    ],
+    ids=["not armed", "dry run", "dry run of the cluster", "observe"],
+)
+def test_decide__nothing_is_kept_where_nothing_is_to_be_done(asked: RestartRequest) -> None:
+    found = decide(asked).status
+    assert found is not None
+    assert (found.phase, found.order) == (Phase.OBSERVED, None)

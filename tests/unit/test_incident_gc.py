@@ -1,0 +1,163 @@
+"""The leader's housekeeping: what it closes, what it deletes, and that it gets into nobody's way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kcover_ebpf.api.fault_policy import FaultPolicy, NamedPolicy, RestartLimits
+from kcover_ebpf.api.incident import Incident, JobRef, Phase, Status, Way, incident_of, object_of
+from kcover_ebpf.api.incident import status_of as written
+from kcover_ebpf.controller.cache import ObjectCache, Uid, gang_key
+from kcover_ebpf.controller.incident_gc import IncidentCollector
+from kcover_ebpf.controller.owners import Found
+from kcover_ebpf.errors import Conflict, Unreachable
+from kcover_ebpf.recovery.context import TopOwner
+from tests.unit.report_builders import report
+
+NOW_S = 1_000_000.0
+JOB = JobRef("Job", "j", "job-uid", "batch/v1")
+LABELS = {"batch.kubernetes.io/job-name": "j"}
+DAY_S = 86400.0
+
+
+class Writer:
+    def __init__(self) -> None:
+        self.written: dict[str, Status] = {}
+        self.deleted: list[str] = []
+        self.error: Exception | None = None
+
+    def status(self, known: Incident, status: Status):
+        if self.error is not None:
+            raise self.error
+        self.written[known.name] = status
+        raw = object_of(known) | {"status": written(status)}
+        raw["metadata"] |= {"resourceVersion": "9", "uid": known.uid}
+        return raw
+
+    def delete_incident(self, known: Incident) -> None:
+        self.deleted.append(known.name)
+
+
+class Owners:
+    def __init__(self, top: TopOwner | None) -> None:
+        self.top, self.asked = top, 0
+        self.error: Exception | None = None
+
+    def of_ref(self, namespace: str, ref: JobRef) -> Found | None:
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        return Found(self.top) if self.top is not None else None
+
+
+@pytest.fixture
+def store() -> ObjectCache:
+    return ObjectCache(lambda _: None, wall=lambda: NOW_S)
+
+
+def put(store: ObjectCache, name: str, phase: Phase, age_s: float = 60.0) -> Incident:
+    status = Status(phase).enter(phase, NOW_S - age_s, "x")
+    made = Incident("ns", name, JOB, LABELS, status=status, uid=f"uid-{name}", resource_version="1")
+    store.put(made)
+    return made
+
+
+def look(store: ObjectCache, owners: Owners, writer: Writer) -> None:
+    IncidentCollector(store, owners, writer, lambda: True).look()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_only_what_was_told_and_left_is_closed_when_the_job_is_gone(store, phase) -> None:
+    put(store, "i", phase)
+    writer = Writer()
+    look(store, Owners(None), writer)
+    closed = phase in (Phase.OBSERVED, Phase.REFUSED, Phase.FAILED)
+    assert set(writer.written) == ({"i"} if closed else set())
+    assert writer.deleted == []
+    if closed:
+        found = store.incidents["ns", "i"].status
+        assert found is not None
+        assert found.phase is phase
+        assert found.closed_s == NOW_S
+
+
+def test_a_job_that_agents_report_about_is_not_asked_for(store) -> None:
+    put(store, "i", Phase.OBSERVED)
+    seen = report("a", arrived_s=NOW_S - 5.0, suspicious=False)
+    store._reports[gang_key("ns", LABELS)]["a"] = seen
+    owners, writer = Owners(None), Writer()
+    look(store, owners, writer)
+    assert (owners.asked, set(writer.written)) == (0, {"i"})
+    closed = writer.written["i"]
+    assert closed.message.endswith("closed: the ranks make progress again")
+    look(store, owners, writer)
+    assert store.incidents["ns", "i"].status == closed, "it is closed once"
+
+
+def test_a_job_that_is_still_silent_keeps_its_incident_open(store) -> None:
+    put(store, "i", Phase.OBSERVED)
+    store._reports[gang_key("ns", LABELS)]["a"] = report("a", arrived_s=NOW_S - 5.0)
+    writer = Writer()
+    look(store, Owners(None), writer)
+    assert writer.written == {}
+
+
+@pytest.mark.parametrize("error", [Conflict("somebody was first"), Unreachable("away")])
+def test_an_incident_that_cannot_be_written_does_not_stop_the_others(store, error) -> None:
+    put(store, "i", Phase.OBSERVED)
+    put(store, "old", Phase.RECOVERED, 8 * DAY_S)
+    writer = Writer()
+    writer.error = error
+    look(store, Owners(None), writer)
+    assert writer.deleted == ["old"]
+
+
+def test_incidents_are_kept_as_long_as_the_longest_budget_counts_them(store) -> None:
+    kept = put(store, "old", Phase.RECOVERED, 8 * DAY_S)
+    assert kept.status is not None
+    store.put(replace(kept, status=kept.status.begin(Way.IN_PLACE, NOW_S - 8 * DAY_S)))
+    longest = FaultPolicy(restarts=RestartLimits(window_seconds=int(30 * DAY_S)))
+    store.policies[Uid("p")] = NamedPolicy("ns", "p", longest)
+    writer = Writer()
+    look(store, Owners(None), writer)
+    assert writer.deleted == []
+    store.policies.clear()
+    look(store, Owners(None), writer)
+    assert writer.deleted == ["old"]
+
+
+def test_a_reader_that_knows_nothing_of_closing_still_reads() -> None:
+    raw = object_of(Incident("ns", "i", JOB, LABELS))
+    raw["status"] = {"phase": "Observed", "message": "x"}
+    found = incident_of(raw).status
+    assert found is not None
+    assert not found.is_closed
+
+
+def test_archive__what_cannot_be_deleted_does_not_keep_the_rest(store) -> None:
+    for index in range(100):
+        held = put(store, f"held-{index:03}", Phase.RECOVERED, 9 * DAY_S)
+        if index < 50:
+            store.put(replace(held, finalizers=("example.com/x",), is_leaving=True))
+    for index in range(60):
+        put(store, f"old-{index}", Phase.RECOVERED, 8 * DAY_S)
+    writer = Writer()
+    archive = IncidentCollector(store, Owners(None), writer, lambda: True)  # type: ignore[arg-type]
+    archive.look()
+    store.wall = lambda: NOW_S + 15.0
+    archive.look()
+    assert {f"old-{index}" for index in range(60)} <= set(writer.deleted)
+    assert "held-000" not in writer.deleted, "it is being deleted already"
+
+
+def test_archive__no_window_of_a_policy_keeps_incidents_for_ever(store) -> None:
+    kept = put(store, "old", Phase.RECOVERED, 31 * DAY_S)
+    assert kept.status is not None
+    store.put(replace(kept, status=kept.status.begin(Way.IN_PLACE, NOW_S - 31 * DAY_S)))
+    endless = FaultPolicy(restarts=RestartLimits(window_seconds=10**9))
+    store.policies[Uid("p")] = NamedPolicy("ns", "p", endless)
+    writer = Writer()
+    look(store, Owners(None), writer)
+    assert writer.deleted == ["old"]

@@ -1,0 +1,245 @@
+"""The loop of a node: each fact goes to the gang whose process it is about, and to no other."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, cast
+
+import pytest
+
+from kcover_ebpf.agent import node_loop
+from kcover_ebpf.agent.containers import Containers, Found
+from kcover_ebpf.agent.node_loop import GangWatch, NodeLoop
+from kcover_ebpf.agent.pod_registry import PodRegistry
+from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.api.pods import Pod
+from kcover_ebpf.facts.devices import DeviceFact, PortChange
+from kcover_ebpf.facts.host import Inspection, InspectRequest, ProcessSeen
+from kcover_ebpf.facts.kernel import Fact, ProcessExit, ProcessFork, ProcessTotals
+from kcover_ebpf.hardware.watch import DeviceWatch
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.kernel.sampler import KernelSampler
+from kcover_ebpf.kube.reflector import Change, Event
+from kcover_ebpf.settings import Settings
+
+from .scripted_job import NS
+
+JOB = "training.kubeflow.org/job-name"
+
+
+class ScriptedKernel:
+    def __init__(self) -> None:
+        self.watched: set[int] = set()
+        self.asked: list[set[int]] = []
+        self.passes: list[list[Fact]] = []
+
+    def watch(self, pid: Pid) -> None:
+        self.watched.add(pid)
+
+    def unwatch(self, pid: Pid) -> None:
+        self.watched.discard(pid)
+
+    def set_detail(self, pid: Pid, on: bool) -> None:
+        pass
+
+    def sample(self, ranks: Collection[Pid]) -> list[Fact]:
+        self.asked.append(set(ranks))
+        return self.passes.pop(0) if self.passes else []
+
+
+class NoDevices:
+    def tick(self, members: Collection[Pid]) -> list[DeviceFact]:
+        return []
+
+    def observe(self, fact: Fact, members: Collection[Pid]) -> list[DeviceFact]:
+        return []
+
+
+class NoLooks:
+    def __init__(self, machine: str) -> None:
+        pass
+
+    def look(self, looks: Sequence[InspectRequest]) -> list[Inspection]:
+        return []
+
+    def forget(self, pid: Pid) -> None:
+        pass
+
+
+class Ears:
+    def __init__(self) -> None:
+        self.passes = 0
+        self.node_facts: list[Fact] = []
+
+    def on_pass(self, gangs: Iterable[GangWatch]) -> None:
+        self.passes += 1
+
+    def on_node_fact(self, fact: Fact) -> None:
+        self.node_facts.append(fact)
+
+
+class Bench:
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now_ns = 1_000 * NS
+        self.kernel, self.registry, self.ears = ScriptedKernel(), PodRegistry("n1"), Ears()
+        self.running: dict[str, set[int]] = {}
+        self.held: set[str] = set()
+        self.environ = {"WORLD_SIZE": "8"}
+        patch.setattr("kcover_ebpf.host.procfs.boottime_ns", lambda: self.now_ns)
+        patch.setattr("kcover_ebpf.host.procfs.read_process", self._read)
+        patch.setattr(node_loop, "ThreadInspector", NoLooks)
+        patch.setattr(node_loop, "processes", self._processes)
+        self.loop = NodeLoop(
+            cast("KernelSampler", self.kernel),
+            cast("DeviceWatch", NoDevices()),
+            self.registry,
+            cast("Containers", self),
+            Settings(),
+            self.ears,
+            is_held=lambda gang: gang.name in self.held,
+        )
+
+    def _read(self, pid: int, variables: Collection[str]) -> ProcessSeen:
+        environ = {"RANK": str(pid), **self.environ}
+        environ = {name: environ[name] for name in environ.keys() & set(variables)}
+        return ProcessSeen(
+            self.now_ns, Pid(pid), Pid(1), 1, "python3", ("python3", "t.py"), environ
+        )
+
+    def of_ranks(self, pod: Pod) -> list[Found]:
+        return cast("list[Found]", [pod])
+
+    def _processes(self, found: list[Any]) -> set[int]:
+        return {pid for pod in found for pid in self.running.get(pod.name, ())}
+
+    def pod(self, name: str, job: str, *pids: int, **metadata: Any) -> None:
+        self.running[name] = set(pids)
+        identity = {"name": name, "namespace": "team", "uid": f"u-{name}", "labels": {JOB: job}}
+        made: dict[str, Any] = {
+            "metadata": {**identity, **metadata},
+            "spec": {"nodeName": "n1"},
+            "status": {"phase": "Running"},
+        }
+        self.registry.on_pod(Event(Change.SET, made))
+
+    def step(self, *facts: Fact, seconds: float = 4) -> None:
+        self.now_ns += int(seconds * NS)
+        self.kernel.passes.append(list(facts))
+        self.loop.step()
+
+    def gang(self, job: str) -> GangWatch:
+        return next(each for each in self.loop.gangs if each.here.gang.name == job)
+
+    def ended(self, pid: int) -> ProcessExit:
+        return ProcessExit(self.now_ns, Pid(pid), 1, 0, False, "python3")
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(monkeypatch)
+
+
+def failures(watch: GangWatch) -> list[int]:
+    return [each.pid for each in watch.watch.job.announced.failures]
+
+
+def test_processes_of_all_gangs_are_sampled_by_one_sampler(bench: Bench) -> None:
+    bench.pod("a-0", "a", 10, 11)
+    bench.pod("b-0", "b", 20)
+    bench.step()
+    bench.step()
+    assert bench.kernel.watched == {10, 11, 20}
+    assert bench.kernel.asked[-1] <= {10, 11, 20}
+    assert bench.gang("a").pods == {10: "u-a-0", 11: "u-a-0"}
+
+
+@pytest.mark.parametrize(("parts", "rank"), [("1", 5), ("2", None)])
+def test_the_index_of_a_pod_is_a_rank_where_one_job_makes_the_gang(
+    bench: Bench, parts: str, rank: int | None
+) -> None:
+    labels = {"jobset.sigs.k8s.io/jobset-name": "s", "jobset.sigs.k8s.io/global-replicas": parts}
+    bench.environ = {"RANK": "", "JOB_COMPLETION_INDEX": "5"}
+    bench.pod("s-0", "s", 10, labels=labels)
+    bench.step()
+    members = bench.gang("s").watch.job.members
+    members.classify()
+    assert [view.member and view.member.rank for view in members.ranks.values()] == [rank]
+
+
+def test_a_death_concerns_its_own_gang_alone(bench: Bench) -> None:
+    bench.pod("a-0", "a", 10)
+    bench.pod("b-0", "b", 20)
+    bench.step()
+    bench.step(bench.ended(20))
+    assert failures(bench.gang("a")) == []
+    assert failures(bench.gang("b")) == [20]
+
+
+def test_a_child_belongs_to_the_pod_of_its_parent(bench: Bench) -> None:
+    bench.pod("a-0", "a", 10)
+    bench.pod("a-1", "a", 20)
+    bench.step()
+    bench.step(ProcessFork(bench.now_ns, Pid(20), Pid(21), "python3"))
+    assert bench.gang("a").pods[Pid(21)] == "u-a-1"
+    bench.step(bench.ended(21))
+    assert Pid(21) not in bench.gang("a").watch.members
+
+
+def test_what_concerns_no_watched_process_is_told_as_a_fact_of_the_node(bench: Bench) -> None:
+    fact = PortChange(bench.now_ns, "mlx5_0/1", "0000:5d:00.0", False, "down")
+    bench.pod("a-0", "a", 10)
+    bench.step(fact, bench.ended(99))
+    assert fact in bench.ears.node_facts
+    assert failures(bench.gang("a")) == []
+
+
+def test_a_gang_that_is_gone_is_not_watched_any_more(bench: Bench) -> None:
+    bench.pod("a-0", "a", 10)
+    bench.step()
+    bench.registry.on_pod(Event(Change.GONE, {"metadata": {"name": "a-0", "uid": "u-a-0"}}))
+    bench.step()
+    assert bench.kernel.watched == set()
+    assert list(bench.loop.gangs) == []
+
+
+def test_how_a_pod_ends_that_is_being_deleted_is_nobodys_fault(bench: Bench) -> None:
+    bench.pod("a-0", "a", 10)
+    bench.step()
+    bench.pod("a-0", "a", 10, deletionTimestamp="2026-01-01T00:00:00Z")
+    bench.step()
+    bench.step(bench.ended(10))
+    assert failures(bench.gang("a")) == []
+
+
+def test_what_we_kill_ourselves_is_no_fault(bench: Bench) -> None:
+    bench.pod("a-0", "a", 10)
+    bench.step()
+    bench.loop.forget(Gang("team", "a", "PyTorchJob", ((JOB, "a"),)))
+    bench.step(bench.ended(10), seconds=0.1)
+    assert failures(bench.gang("a")) == []
+    # the next start is watched again
+    bench.running["a-0"] = {30}
+    bench.step()
+    assert bench.gang("a").watch.members == {30}
+
+
+def test_a_gang_that_we_hold_is_neither_judged_nor_joined(bench: Bench) -> None:
+    bench.held.add("a")
+    bench.pod("a-0", "a", 10)
+    bench.step()
+    assert bench.gang("a").watch.members == set()
+    assert bench.gang("a").watch.tracker.current is None
+    bench.held.clear()
+    bench.step()
+    assert bench.gang("a").watch.members == {10}
+
+
+def test_a_child_whose_fork_was_lost_belongs_to_the_pod_of_its_parent(bench: Bench) -> None:
+    bench.pod("a-0", "a", 10)
+    bench.pod("b-0", "b", 20)
+    bench.step()
+    bench.step(ProcessTotals(bench.now_ns, Pid(21), Pid(20), *(0,) * 14))
+    assert bench.gang("b").pods[Pid(21)] == "u-b-0"
+    bench.step(bench.ended(21))
+    assert failures(bench.gang("b")) == [21]
+    assert failures(bench.gang("a")) == []

@@ -1,0 +1,137 @@
+"""Which pods are watched, as what gang, by which thresholds."""
+
+from typing import Any
+
+import pytest
+
+from kcover_ebpf.agent.pod_registry import PodRegistry
+from kcover_ebpf.agent.report_names import key_of, report_name
+from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.kube.reflector import Change, Event
+
+JOB = "training.kubeflow.org/job-name"
+ARMED = "kcover.io/cascading-recovery"
+
+
+def pod(name: str, labels: dict[str, str], node: str = "n1", **metadata: Any) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "team",
+            "uid": f"u-{name}",
+            "labels": labels,
+            **metadata,
+        },
+        "spec": {"nodeName": node},
+        "status": {"phase": "Running"},
+    }
+
+
+def policy(name: str, namespace: str = "team", **spec: Any) -> Event:
+    made = {"metadata": {"name": name, "namespace": namespace}, "spec": spec}
+    return Event(Change.SET, made)
+
+
+def heard(*pods: dict[str, Any], policies: tuple[Event, ...] = ()) -> PodRegistry:
+    registry = PodRegistry("n1")
+    for event in policies:
+        registry.on_policy(event)
+    for made in pods:
+        registry.on_pod(Event(Change.SET, made))
+    return registry
+
+
+def names(registry: PodRegistry) -> dict[str, list[str]]:
+    return {gang.name: [each.name for each in here.pods] for gang, here in registry.gangs().items()}
+
+
+APP: dict[str, Any] = {"selector": {"matchLabels": {"app": "x"}}}
+WATCHED: dict[str, tuple[dict[str, str], str, tuple[Event, ...], bool]] = {
+    "a job's": ({JOB: "j"}, "n1", (), True),
+    "somebody else's": ({"app": "x"}, "n1", (), False),
+    "armed": ({"app": "x", ARMED: "true"}, "n1", (), True),
+    "selected": ({"app": "x"}, "n1", (policy("p", **APP),), True),
+    "selected in another namespace": ({"app": "x"}, "n1", (policy("p", "other", **APP),), False),
+    "to be ignored": ({JOB: "j", "app": "x"}, "n1", (policy("p", action="Ignore", **APP),), False),
+    "ignored by the second policy": (
+        {"app": "x"},
+        "n1",
+        (policy("a", **APP), policy("b", action="Ignore")),
+        True,
+    ),
+    "of another node": ({JOB: "j"}, "n2", (), False),
+    "selected by a policy that makes no sense": (
+        {"app": "x"},
+        "n1",
+        (policy("p", thresholds={"moon": "1s"}, **APP),),
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize(("labels", "node", "policies", "watched"), WATCHED.values(), ids=WATCHED)
+def test_watched(
+    labels: dict[str, str], node: str, policies: tuple[Event, ...], watched: bool
+) -> None:
+    assert bool(heard(pod("p", labels, node), policies=policies).gangs()) is watched
+
+
+def test_pods_of_a_gang_are_together_and_by_name() -> None:
+    registry = heard(pod("b", {JOB: "j"}), pod("a", {JOB: "j"}), pod("c", {JOB: "k"}))
+    assert names(registry) == {"j": ["a", "b"], "k": ["c"]}
+    assert registry.pod_count == 3
+
+
+def test_a_pod_that_went_away_is_told_by_its_identity_alone() -> None:
+    registry = heard(pod("a", {JOB: "j"}))
+    version = registry.version
+    registry.on_pod(Event(Change.GONE, {"metadata": {"name": "a", "uid": "u-a"}}))
+    assert names(registry) == {}
+    assert registry.version > version
+
+
+def test_a_pod_that_is_being_deleted_tells_nothing_more_but_is_still_there() -> None:
+    (here,) = heard(pod("a", {JOB: "j"}, deletionTimestamp="2026-01-01T00:00:00Z")).gangs().values()
+    assert [each.name for each in here.pods] == ["a"]
+    assert here.live == ()
+
+
+def test_thresholds_of_a_policy_hold_and_are_taken_back() -> None:
+    registry = heard(pod("a", {JOB: "j"}), policies=(policy("p", thresholds={"quiet_cap": "5m"}),))
+    (here,) = registry.gangs().values()
+    assert here.policy.quiet_cap_s == 300
+    registry.on_policy(Event(Change.GONE, {"metadata": {"name": "p", "namespace": "team"}}))
+    (here,) = registry.gangs().values()
+    assert here.policy.quiet_cap_s == 1800
+
+
+def test_what_makes_no_sense_is_told_and_passed_over() -> None:
+    said: list[str] = []
+    registry = PodRegistry("n1", said.append)
+    registry.on_pod(Event(Change.SET, {"metadata": {}}))
+    registry.on_policy(policy("p", action="Dance"))
+    assert len(said) == 2
+    assert registry.gangs() == {}
+
+
+def gang(name: str, value: str = "x") -> Gang:
+    return Gang("team", name, "Job", ((JOB, value),))
+
+
+def test_gangs_of_one_name_have_reports_of_their_own() -> None:
+    assert report_name(gang("j", "a"), "n1") != report_name(gang("j", "b"), "n1")
+    assert key_of(gang("j", "a")) != key_of(gang("j", "b"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["train", "x" * 300, "Ünicode_name", "", "-.-"],
+    ids=["plain", "long", "odd", "none", "dots"],
+)
+def test_a_report_has_a_name_that_the_api_takes_and_ends_in_its_node(name: str) -> None:
+    import re
+
+    made = report_name(gang(name), "node-1.example")
+    assert len(made) <= 253
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", made)
+    assert made.endswith(".node-1.example")

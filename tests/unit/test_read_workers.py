@@ -1,0 +1,145 @@
+"""Reads that never come back: who else waits for them, and how many threads they cost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Iterator
+
+import pytest
+
+from kcover_ebpf.facts.host import ProcessSeen, Unreadable
+from kcover_ebpf.host.identities import Identities
+from kcover_ebpf.host.read_workers import Readers
+from kcover_ebpf.ids import Pid
+
+
+@pytest.fixture
+def over(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Set at the end: what is stuck goes on then."""
+    monkeypatch.setattr("kcover_ebpf.host.read_workers.STUCK_S", 0.05)
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_what_is_read_is_taken_and_what_fails_is_none() -> None:
+    readers: Readers[int, int] = Readers("test")
+    assert readers.ask(1, lambda: 7)
+    assert readers.ask(2, lambda: 1 // 0)
+    assert not readers.ask(1, lambda: 8), "one of this key is under way"
+    assert sorted(readers.take([1, 2], 5), key=str) == [(1, 7), (2, None)]
+    assert readers.ask(1, lambda: 8)
+    assert readers.take([1], 5) == [(1, 8)]
+    assert readers.take([], 0) == []
+
+
+def test_only_what_was_asked_now_is_waited_for(over: threading.Event) -> None:
+    readers: Readers[int, bool] = Readers("test")
+    readers.ask(1, over.wait)
+    began_s = time.monotonic()
+    assert readers.take([], 5) == []
+    assert readers.take([9], 5) == []
+    assert time.monotonic() - began_s < 1
+    assert readers.take([1], 0.1) == []
+    assert list(readers.stuck()) == [1]
+    over.set()
+    time.sleep(0.05)
+    assert readers.take([], 0) == [(1, True)]
+    assert readers.stuck() == {}
+
+
+def test_what_is_forgotten_is_not_taken(over: threading.Event) -> None:
+    readers: Readers[int, bool] = Readers("test")
+    readers.ask(1, over.wait)
+    time.sleep(0.1)
+    readers.forget(1)
+    assert readers.stuck() == {}
+    assert readers.ask(1, lambda: False)
+    over.set()
+    assert readers.take([1], 5) == [(1, False)]
+
+
+def test_when_all_threads_are_stuck_nothing_is_asked_or_waited_for(over: threading.Event) -> None:
+    readers: Readers[int, bool] = Readers("test")
+    before = threading.active_count()
+    for number in range(100):
+        readers.ask(number, over.wait)
+        time.sleep(0.01)
+    assert threading.active_count() - before == 16
+    time.sleep(0.1)
+    assert not readers.ask(1000, lambda: True)
+    over.set()
+    time.sleep(0.1)
+    readers.take([], 0)
+    assert readers.ask(1000, lambda: True)
+    assert (1000, True) in readers.take([1000], 5)
+
+
+class Slow:
+    """Reads of process 1 do not come back."""
+
+    def __init__(self, over: threading.Event) -> None:
+        self.over = over
+        self.count = 0
+        self.name = "one"
+
+    def read(self, pid: Pid, variables: Collection[str]) -> ProcessSeen | None:
+        self.count += 1
+        name = self.name
+        if pid == 1:
+            self.over.wait(30)
+        environ = dict.fromkeys(variables, "1")
+        return None if pid == 2 else ProcessSeen(5, pid, Pid(0), 1, name, (name,), environ)
+
+
+@pytest.fixture
+def slow(over: threading.Event, monkeypatch: pytest.MonkeyPatch) -> Slow:
+    made = Slow(over)
+    monkeypatch.setattr("kcover_ebpf.host.procfs.read_process", made.read)
+    return made
+
+
+def pids(facts: Collection[ProcessSeen | Unreadable]) -> list[tuple[int, str]]:
+    return [(int(each.pid), type(each).__name__) for each in facts]
+
+
+def test_a_process_that_cannot_be_read_keeps_no_other_nameless(slow: Slow) -> None:
+    known = Identities()
+    began_s = time.monotonic()
+    assert pids([*known.learn([Pid(1), Pid(2), Pid(3)], {"RANK"})]) in (
+        [(3, "ProcessSeen")],
+        [(1, "Unreadable"), (3, "ProcessSeen")],
+    )
+    assert time.monotonic() - began_s < 0.5
+    time.sleep(0.1)
+    began_s = time.monotonic()
+    for _ in range(5):
+        assert pids([*known.learn([Pid(1)], {"RANK"})]) == [(1, "Unreadable")]
+    assert time.monotonic() - began_s < 0.05
+    slow.over.set()
+    time.sleep(0.05)
+    (found,) = known.learn([Pid(1)], {"RANK"})
+    assert isinstance(found, ProcessSeen)
+    assert found.rank_environ == {"RANK": "1"}
+    assert slow.count == 3
+
+
+def test_who_became_another_program_is_read_anew(slow: Slow) -> None:
+    known = Identities()
+    list(known.learn([Pid(1)], ()))
+    known.forget(Pid(1))
+    slow.over.set()
+    slow.name = "two"
+    (found,) = known.learn([Pid(1)], ())
+    assert isinstance(found, ProcessSeen)
+    assert found.comm == "two"
+
+
+def test_what_one_job_asked_for_another_does_not_take(slow: Slow) -> None:
+    known = Identities()
+    list(known.learn([Pid(1)], ()))
+    slow.over.set()
+    time.sleep(0.05)
+    assert pids([*known.learn([Pid(3)], ())]) == [(3, "ProcessSeen")]
+    assert pids([*known.learn([Pid(1)], ())]) == [(1, "ProcessSeen")]

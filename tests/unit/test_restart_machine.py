@@ -1,0 +1,276 @@
+"""The restart of a whole gang, in a simulated cluster: each way, and every point at which things may break off."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import Phase as Part
+from hypothesis import strategies as st
+
+from kcover_ebpf.api.fault_policy import FaultPolicy, RestartLimits
+from kcover_ebpf.api.incident import Phase, Status, Way
+from kcover_ebpf.recovery import replacement
+from kcover_ebpf.recovery.context import GangPod
+from tests.unit.report_builders import pod
+from tests.unit.simulated_cluster import START_S, Sim
+
+
+def story(sim: Sim) -> str:
+    return "\n".join(sim.log)
+
+
+def took_s(status: Status) -> float:
+    back_s = status.at(Phase.RECOVERING)
+    assert back_s is not None
+    return back_s - START_S
+
+
+@pytest.mark.parametrize("means", ["suspend", "delete", "leader"])
+def test_a_gang_is_replaced(means):
+    sim = Sim(means)
+    before = {pod.uid for pod in sim.pods}
+    sim.begin(Way.REPLACE)
+    status = sim.run()
+    assert status.phase is Phase.RECOVERED, story(sim)
+    assert sim.ended is None
+    assert not before & {pod.uid for pod in sim.pods}
+    assert len(sim.pods) == sim.count
+    assert (sim.held, sim.held_by) == (False, None)
+    assert [each.way for each in status.restarts] == [Way.REPLACE]
+    assert took_s(status) < 5, story(sim)
+
+
+def test_a_gang_is_restarted_in_place():
+    sim = Sim()
+    before = {pod.uid for pod in sim.pods}
+    sim.begin(Way.IN_PLACE)
+    status = sim.run()
+    assert status.phase is Phase.RECOVERED, story(sim)
+    assert {pod.uid for pod in sim.pods} == before
+    assert all(pod.restarts == 1 for pod in sim.pods)
+    assert sim.version == 1, "the job object is not touched"
+    assert took_s(status) < 4
+    lost = status.lost
+    assert lost is not None
+    assert lost.shut_down_s is not None
+    assert lost.reschedule_s is not None
+    assert lost.first_progress_s is not None
+
+
+def test_a_gang_that_its_kubelets_restart_is_left_to_them():
+    sim = Sim()
+    sim.begin_crash(0, 1, 2, 3)
+    status = sim.run()
+    assert status.phase is Phase.RECOVERED, story(sim)
+    assert not any("Stop" in line for line in sim.log), story(sim)
+    assert [each.way for each in status.restarts] == [Way.IN_PLACE]
+
+
+@pytest.mark.parametrize("making_s", [0.5, 3.0, 9.0, 20.0])
+def test_ranks_that_hang_after_a_crash_are_killed_once_no_container_is_being_made(making_s):
+    sim = Sim(making_s=making_s, policy=FaultPolicy(restarts=RestartLimits(max=1)))
+    sim.begin_crash(1)
+    status = sim.run()
+    assert status.phase is Phase.RECOVERED, story(sim)
+    assert [each.way for each in status.restarts] == [Way.IN_PLACE]
+    (stopped, *_) = [float(line.split()[0]) for line in sim.log if "n0 Stop" in line]
+    assert stopped >= max(5.0, 0.5 + making_s)
+    assert all(pod.restarts >= 1 for pod in sim.pods)
+
+
+def test_a_pod_that_does_not_come_up_after_a_crash_leads_to_replacing():
+    sim = Sim(making_s=1e9)
+    sim.begin_crash(1)
+    status = sim.run()
+    assert status.phase is Phase.RECOVERED, story(sim)
+    assert [each.way for each in status.restarts] == [Way.IN_PLACE, Way.REPLACE]
+    assert any("pod j-1 does not come up again" in line for line in sim.log)
+    assert not any("Stop" in line for line in sim.log), story(sim)
+
+
+def test_a_container_that_is_just_being_made_counts_as_restarted_once_it_runs():
+    """A rank hangs while the kubelet restarts another: that one is killed by nobody, and its count stays."""
+    sim = Sim(making_s=3.0)
+    for each in sim.pods:
+        if each.index == 1:
+            each.process, each.died_s = "dead", sim.now_s - 1.0
+    sim.tick()
+    assert [each.process for each in sim.pods].count("making") == 1
+    sim.begin(Way.IN_PLACE)
+    status = sim.run()
+    assert status.phase is Phase.RECOVERED, story(sim)
+    assert [each.way for each in status.restarts] == [Way.IN_PLACE]
+    assert [each.restarts for each in sim.pods] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("way", [Way.IN_PLACE, Way.REPLACE])
+def test_nothing_trains_on_the_node_of_a_launcher(way):
+    sim = Sim(launcher=0, agents=frozenset({"n0", "n1", "n9"}))
+    sim.begin(way)
+    status = sim.run()
+    assert status.phase is Phase.RECOVERED, story(sim)
+    assert "n9" in status.nodes
+
+
+def test_a_node_that_does_not_answer_a_stop_leads_to_replacing():
+    sim = Sim(deaf=frozenset({"n1"}))
+    sim.begin(Way.IN_PLACE)
+    status = sim.run()
+    assert status.phase is Phase.RECOVERED, story(sim)
+    assert [each.way for each in status.restarts] == [Way.REPLACE]
+    assert all(pod.restarts == 0 for pod in sim.pods)
+    assert any("n0 Resume" in line for line in sim.log), story(sim)
+
+
+def test_without_agents_it_takes_the_grace_period():
+    sim = Sim(agents=frozenset())
+    sim.begin(Way.REPLACE)
+    status = sim.run()
+    assert status.phase is Phase.RECOVERED, story(sim)
+    assert 30 < took_s(status) < 35
+    assert "no agent" in status.message
+
+
+def test_a_restart_that_does_not_help_escalates_to_the_end():
+    sim = Sim(helps=False)
+    sim.begin(Way.IN_PLACE)
+    sim.run(100)
+    status = sim.run(100)
+    assert status.phase is Phase.RECOVERING, "no fault was told again: nothing more is done"
+
+
+def test_a_rank_in_state_d_is_told_and_cordoned_and_waited_for():
+    sim = Sim(stuck_index=1, thaw_s=200)
+    sim.begin(Way.REPLACE)
+    status = sim.run(100)
+    assert status.phase is Phase.SHUTTING_DOWN
+    assert "cannot be ended: j-1 on n1" in status.message
+    assert sim.cordoned == {"n1"}
+    assert sim.held, "while the rank lives no new one may be started"
+    assert sim.run(200).phase is Phase.RECOVERED, story(sim)
+    assert not sim.held
+
+
+def test_a_rank_in_state_d_is_deleted_by_force_only_by_policy():
+    sim = Sim(stuck_index=1, policy=FaultPolicy(force_delete=True))
+    sim.begin(Way.REPLACE)
+    assert sim.run(100).phase is Phase.RECOVERED, story(sim)
+
+
+def test_a_job_suspended_by_somebody_else_is_left_alone():
+    sim = Sim()
+    sim.begin(Way.REPLACE)
+    sim.held = True
+    status = sim.run()
+    assert status.phase is Phase.FAILED
+    assert "suspended by somebody else" in status.message
+    assert (sim.held, sim.held_by) == (True, None)
+
+
+def test_somebody_who_resumes_the_job_is_not_fought():
+    sim = Sim("suspend", agents=frozenset())
+    sim.begin(Way.REPLACE)
+    for _ in range(8):
+        sim.reconcile()
+        sim.tick()
+    assert sim.held
+    sim.held = False
+    versions = sim.version
+    sim.reconcile()
+    assert sim.held is False
+    assert sim.version <= versions + 1, "only our own mark is taken away"
+    assert sim.held_by is None
+
+
+def test_an_unknown_step_of_another_version_fails_with_a_word():
+    sim = Sim()
+    sim.begin(Way.REPLACE)
+    assert sim.status is not None
+    sim.status = {**sim.status, "action": {**sim.status["action"], "step": "Fly"}}
+    status = sim.run()
+    assert status.phase is Phase.FAILED
+    assert "Fly" in status.message
+
+
+def cases() -> st.SearchStrategy[Sim]:
+    return st.builds(
+        Sim,
+        means=st.sampled_from(["suspend", "delete", "leader"]),
+        count=st.integers(2, 5),
+        agents=st.sampled_from([frozenset(), frozenset({"n0"}), frozenset({"n0", "n1"})]),
+        deaf=st.sampled_from([frozenset(), frozenset({"n0"}), frozenset({"n1"})]),
+        stuck_index=st.sampled_from([None, None, None, 1]),
+        thaw_s=st.just(120.0),
+        crashes=st.sets(st.integers(1, 60), max_size=12),
+        outages=st.lists(
+            st.tuples(st.floats(0, 60), st.floats(1, 60)).map(lambda x: (x[0], x[0] + x[1])),
+            max_size=2,
+        ).map(tuple),
+        policy=st.builds(FaultPolicy, restarts=st.builds(RestartLimits, max=st.integers(2, 4))),
+    )
+
+
+# a story of 1,000 ticks takes minutes to shrink, and tells enough as it is
+@settings(
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=(Part.explicit, Part.reuse, Part.generate),
+)
+@given(sim=cases(), way=st.sampled_from([Way.IN_PLACE, Way.REPLACE]))
+def test_whatever_breaks_off_nothing_is_left_half_done(sim, way):
+    if way is Way.IN_PLACE and sim.agents != {"n0", "n1"}:
+        way = Way.REPLACE
+    sim.begin(way)
+    status = sim.run(1500)
+    said = story(sim)
+    assert status.phase.is_over, said
+    assert status.phase is Phase.RECOVERED, said
+    assert (sim.held, sim.held_by) == (False, None), said
+    assert all(pod.process != "stopped" for pod in sim.pods), said
+    assert sim.ended is None, said
+    assert len([pod for pod in sim.pods if pod.deleted_s is None]) == sim.count, said
+    assert len(status.restarts) <= sim.policy.restarts.max, said
+    # each pod was made new at most once for each replacement that was counted
+    replaced = sum(each.way is Way.REPLACE for each in status.restarts)
+    assert sum(" new u" in line for line in sim.log) <= sim.count * (replaced + 1), said
+    killed = sum(each.way is Way.IN_PLACE for each in status.restarts)
+    assert all(pod.restarts <= killed for pod in sim.pods), said
+    assert dataclasses.is_dataclass(status)
+
+
+def gang_pods(count: int, **labels: str) -> list[GangPod]:
+    pods = (pod(number) for number in range(count))
+    return [
+        GangPod(replace(each, labels={"job": "j", "index": each.name} | labels)) for each in pods
+    ]
+
+
+@pytest.mark.parametrize(("count", "parts"), [(0, 0), (1, 0), (127, 0), (128, 2), (1000, 8)])
+def test_a_large_gang_is_deleted_in_parts_that_hold_every_pod_once(count: int, parts: int) -> None:
+    pods = gang_pods(count)
+    found = replacement.shares(pods)
+    assert len(found) == parts
+    assert {label for label, _ in found} <= {"index"}
+    meant = sorted(value for _, values in found for value in values)
+    assert meant == (sorted(each.pod.name for each in pods) if parts else [])
+
+
+def test_a_gang_whose_pods_cannot_be_told_apart_is_deleted_at_once() -> None:
+    pods = [replace(each, pod=replace(each.pod, labels={"job": "j"})) for each in gang_pods(200)]
+    pods[0] = replace(pods[0], pod=replace(pods[0].pod, labels={"job": "j", "odd": "1"}))
+    assert replacement.shares(pods) == ()
+
+
+def test_cascade__an_incident_says_what_was_kept_and_where() -> None:
+    sim = Sim()
+    sim.begin(Way.IN_PLACE)
+    status = sim.run()
+    assert status.phase is Phase.RECOVERED
+    assert set(status.bundles) == {"n0:/state/inc-1-stop", "n1:/state/inc-1-stop"}
+    replaced = Sim(agents=frozenset())
+    replaced.begin(Way.REPLACE)
+    assert replaced.run().bundles == ()

@@ -1,0 +1,64 @@
+"""Return addresses are told from other words of a stack; kernel stacks are read."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kcover_ebpf.host.stack_frames import follows_call, parse_kernel_stack
+
+# what objdump shows of real code: eight bytes that end where a call returns to
+CALLS = {
+    "call rel32": ("x86_64", "9090 90e8 1122 3344"),
+    "call *%rax": ("x86_64", "9090 9090 9090 ffd0"),
+    "call *8(%rax)": ("x86_64", "9090 9090 90ff 5008"),
+    "call *(%rip+0x2fe2)": ("x86_64", "9090 ff15 e22f 0000"),
+    "call *8(%rsp,%rax)": ("x86_64", "9090 9090 ff54 0408"),
+    "bl": ("aarch64", "1f20 03d5 0000 0094"),
+    "bl backwards": ("aarch64", "1f20 03d5 ffff ff97"),
+    "blr x16": ("aarch64", "1f20 03d5 0002 3fd6"),
+}
+OTHERS = {
+    "nothing but nops": ("x86_64", "9090 9090 9090 9090"),
+    "jmp *%rax": ("x86_64", "9090 9090 9090 ffe0"),
+    "a jump": ("x86_64", "9090 90e9 1122 3344"),
+    "ret": ("aarch64", "1f20 03d5 c003 5fd6"),
+    "a branch without link": ("aarch64", "1f20 03d5 0000 0014"),
+    "too little": ("x86_64", "90e8 1122 3344"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_address_behind_a_call_is_a_return_address(name: str) -> None:
+    machine, code = CALLS[name]
+    assert follows_call(bytes.fromhex(code), machine)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_code_is_not_called_from(name: str) -> None:
+    machine, code = OTHERS[name]
+    assert not follows_call(bytes.fromhex(code), machine)
+
+
+@given(st.binary(max_size=16), st.sampled_from(["x86_64", "aarch64"]))
+def test_any_bytes_are_looked_at(before: bytes, machine: str) -> None:
+    assert follows_call(before, machine) in (True, False)
+
+
+def test_a_kernel_stack_loses_the_entry_and_keeps_modules() -> None:
+    text = (
+        "[<0>] rpc_wait_bit_killable+0x1e/0xb0 [sunrpc]\n"
+        "[<0>] nfs4_proc_getattr+0x8/0x20 [nfsv4]\n"
+        "[<0>] __x64_sys_newfstatat+0x41/0x90\n"
+        "[<0>] do_syscall_64+0x71/0x280\n"
+        "[<0>] entry_SYSCALL_64_after_hwframe+0x76/0x7e\n"
+    )
+    assert parse_kernel_stack(text) == (
+        "rpc_wait_bit_killable [sunrpc]",
+        "nfs4_proc_getattr [nfsv4]",
+        "__x64_sys_newfstatat",
+    )
+
+
+@given(st.text())
+def test_any_text_is_a_kernel_stack(text: str) -> None:
+    assert isinstance(parse_kernel_stack(text), tuple)

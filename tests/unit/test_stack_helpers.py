@@ -1,0 +1,123 @@
+"""What py-spy says becomes frames by thread; what it cannot see is said."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kcover_ebpf.trace import stack_helpers
+from kcover_ebpf.trace.native_frames import shown
+from kcover_ebpf.trace.stack_helpers import Frames, Helpers, is_python, parse_spy
+
+FRAME = {"name": "acquire", "short_filename": "train.py", "filename": "/x/train.py", "line": 8}
+
+
+def said(**fields: object) -> bytes:
+    thread = {"pid": 7, "os_thread_id": 7, "owns_gil": False, "frames": [FRAME]}
+    return json.dumps([thread | fields]).encode()
+
+
+def test_frames_belong_to_the_thread_by_its_number_on_the_host() -> None:
+    assert parse_spy(said(), 4711, {7: 4711}) == {(4711, 4711): ("acquire (train.py:8)",)}
+    assert parse_spy(said(), 4711, {}) == {(4711, 7): ("acquire (train.py:8)",)}
+
+
+def test_the_holder_of_the_interpreter_lock_is_marked() -> None:
+    (frames,) = parse_spy(said(owns_gil=True), 7, {}).values()
+    assert frames == ("holds the interpreter lock", "acquire (train.py:8)")
+
+
+@pytest.mark.parametrize("out", [b"", b"{}", b"Error: no python", b"\xff"])
+def test_anything_else_is_an_error(out: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parse_spy(out, 1, {})
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: (
+        st.lists(inner)
+        | st.dictionaries(
+            st.sampled_from(["os_thread_id", "frames", "name", "owns_gil", "line"]), inner
+        )
+    ),
+)
+
+
+@given(st.lists(JSON))
+def test_any_list_is_read(value: list[object]) -> None:
+    for (pid, _), frames in parse_spy(json.dumps(value).encode(), 1, {}).items():
+        assert pid == 1
+        assert all(isinstance(frame, str) for frame in frames)
+
+
+def test_without_py_spy_the_missing_frames_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stack_helpers, "py_spy", lambda: None)
+    monkeypatch.setattr(stack_helpers, "_start", lambda command, size, stdin=0: None)
+    found = Helpers([(1, 1, "python3"), (1, 2, "python3")]).collect(1.0, {})
+    assert found.blind[0] == "Python frames (py-spy is not installed)"
+    assert found.blind[1] == "native frames of 2 threads (it did not start)"
+
+
+def test_a_thread_without_frames_has_an_empty_stack() -> None:
+    stack = Frames(kernel={(1, 2): ("futex_wait",)}).stack(1, 2, 3)
+    assert (stack.python, stack.native, stack.kernel, stack.rank) == ((), (), ("futex_wait",), 3)
+
+
+@pytest.mark.parametrize(
+    ("program", "python"), [("python3.11", True), ("pt_main_thread", True), ("mpirun", False)]
+)
+def test_python_programs_are_known_by_name(program: str, python: bool) -> None:
+    assert is_python(program) is python
+
+
+def test_the_interpreters_own_frames_are_put_together() -> None:
+    names = ["futex (libc.so.6)", "_PyEval_EvalFrameDefault (python3.11)", "python3.11+0x17"]
+    assert shown([*names, "main (train)"]) == [
+        "futex (libc.so.6)",
+        "... the Python interpreter",
+        "main (train)",
+    ]
+
+
+SHOW = """
+import json, resource
+text = open("/proc/self/status").read()
+caps = {line.split()[0]: int(line.split()[1], 16) for line in text.splitlines() if line[:3] == "Cap"}
+data = resource.getrlimit(resource.RLIMIT_DATA)
+print(json.dumps([bool((caps["CapPrm:"] | caps["CapEff:"]) >> 21 & 1), data[0]]))
+"""
+
+
+@pytest.mark.needs("root")
+def test_a_helper_has_little_memory_and_no_right_to_administer(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.symlink_to(sys.executable)
+    process = stack_helpers._start([str(python), "-c", SHOW], 48 << 20)
+    assert process is not None
+    out, _ = process.communicate(timeout=20)
+    assert json.loads(out) == [False, 48 << 20]
+
+
+def test_few_run_at_once_and_all_in_the_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    spy = tmp_path / "py-spy"
+    spy.write_text(
+        f"#!/bin/sh\necho + >> {log}\nsleep 0.1\necho - >> {log}\n"
+        "echo '[{\"os_thread_id\": '$5', \"frames\": []}]'\n"
+    )
+    spy.chmod(0o755)
+    monkeypatch.setattr(stack_helpers, "py_spy", lambda: str(spy))
+    pids = range(9_000_001, 9_000_008)
+    found = Helpers([(pid, pid, "python3") for pid in pids]).collect(20.0, {})
+    assert set(found.python) == {(pid, pid) for pid in pids}
+    running = peak = 0
+    for line in log.read_text().split():
+        running += 1 if line == "+" else -1
+        peak = max(peak, running)
+    assert (running, peak) == (0, 2)

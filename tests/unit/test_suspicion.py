@@ -1,0 +1,142 @@
+"""How closely a job is watched: when suspicion begins and ends, and what is looked at."""
+
+from __future__ import annotations
+
+import pytest
+
+from kcover_ebpf.diagnosis.progress import Stall
+from kcover_ebpf.diagnosis.suspicion import Suspicion, look_period_ns
+from kcover_ebpf.facts.host import Inspection
+from kcover_ebpf.ids import Pid, Tid
+
+from .scripted_job import COLLECTIVE, LOCK, NS, START_NS, Proc
+from .test_verdicts import all_wait, trained
+
+
+def look(pid: int, at_ns: int, stack: tuple[str, ...] = COLLECTIVE) -> Inspection:
+    return Inspection(at_ns, Pid(pid), Tid(pid), "", None, False, (), stack, None, ())
+
+
+def test_a_healthy_job_is_watched_at_leisure() -> None:
+    stage = trained()
+    assert (stage.job.urgent, stage.job.detailed) == (False, set())
+
+
+def test_a_silent_job_is_watched_closely_loaders_included_and_calmly_after_a_while() -> None:
+    stage = trained()
+    stage.add(Proc(501, ppid=101))
+    stage.add(Proc(60, argv=("torchrun",)))
+    stage.become(stage.rank(0), "run")
+    all_wait(stage, 0)
+    stage.run(10)
+    assert (stage.job.urgent, stage.job.detailed) == (True, {100, 101, 102, 103, 501})
+    stage.run(40)
+    assert (stage.job.urgent, stage.job.detailed) == (False, {100, 101, 102, 103, 501})
+    for proc in stage.procs.values():
+        stage.become(proc, "train")
+    stage.run(5)
+    assert not stage.job.detailed
+
+
+def test_examine_looks_closely_for_one_pass() -> None:
+    stage = trained()
+    stage.job.examine()
+    stage.one_pass(NS)
+    assert stage.job.detailed
+    stage.one_pass(NS)
+    assert not stage.job.detailed
+
+
+def test_suspicion_ends_once_and_forgets_the_looks() -> None:
+    attention = Suspicion()
+    assert not attention.suspect(False, Stall.NONE, 0)
+    assert not attention.suspect(True, Stall.NONE, NS)
+    attention.on_look(look(1, NS))
+    assert attention.looks(Pid(1), 1)
+    assert attention.suspect(False, Stall.NONE, 2 * NS)
+    assert not attention.suspect(False, Stall.NONE, 3 * NS)
+    assert not attention.looks(Pid(1), 1)
+
+
+def test_a_wait_is_known_once_it_was_seen_to_end_in_healthy_times_only() -> None:
+    attention = Suspicion()
+    attention.on_look(look(1, 0))
+    assert not attention.known.knows(COLLECTIVE)
+    attention.on_progress(Pid(1))
+    assert attention.known.knows(COLLECTIVE)
+    attention.suspect(True, Stall.NONE, NS)
+    attention.on_look(look(1, NS, LOCK))
+    attention.on_progress(Pid(1))
+    assert not attention.known.knows(LOCK)
+
+
+def test_a_process_that_is_gone_teaches_nothing() -> None:
+    attention = Suspicion()
+    attention.on_look(look(1, 0))
+    attention.forget(Pid(1))
+    attention.on_progress(Pid(1))
+    assert attention.known.count == 0
+    assert attention.last_looks() == {}
+
+
+def test_looks_per_thread_are_few() -> None:
+    attention = Suspicion()
+    for step in range(100):
+        attention.on_look(look(1, step))
+    assert len(attention.looks(Pid(1), 1)) == 48
+    assert attention.last_looks()[Pid(1)].boottime_ns == 99
+
+
+def test_a_suspicious_job_is_looked_at_in_all_waiting_leads_but_none_that_burns() -> None:
+    stage = trained()
+    all_wait(stage, -1)
+    stage.become(stage.rank(2), "run")
+    stage.run(6)
+    stage.now_ns += NS // 2
+    stage.job.now_ns = stage.now_ns
+    assert {each.pid for each in stage.job.wants()} == {100, 101, 103}
+
+
+@pytest.mark.parametrize(
+    ("age_s", "period_s"),
+    [(-5, 0.2), (0, 0.2), (4, 0.2), (8, 0.8), (20, 5), (40, 20), (4000, 20)],
+)
+def test_looks_get_rarer_the_longer_nothing_changes(age_s: float, period_s: float) -> None:
+    assert look_period_ns(int(age_s * NS)) == period_s * NS
+
+
+def test_a_thread_that_moved_is_looked_at_again_at_once() -> None:
+    stage = trained()
+    all_wait(stage, -1)
+    stage.run(40)
+    rank = stage.rank(1)
+    last = stage.job.attention.last_looks
+    assert stage.now_ns - last()[Pid(rank.pid)].boottime_ns > NS
+    stage.become(rank, "run")
+    stage.one_pass(NS // 4)
+    stage.become(rank, "futex")
+    stage.one_pass(NS // 4)
+    stage.one_pass(NS // 4)
+    assert stage.now_ns - last()[Pid(rank.pid)].boottime_ns <= NS // 4
+    assert stage.now_ns - last()[Pid(stage.rank(2).pid)].boottime_ns > NS
+
+
+def test_a_job_that_never_trained_is_soon_watched_calmly() -> None:
+    attention = Suspicion()
+    attention.suspect(True, Stall.NONE, 0)
+    assert attention.urgent(11 * NS, trained=False)
+    assert not attention.urgent(12 * NS, trained=False)
+    assert attention.urgent(29 * NS, trained=True)
+    assert not attention.urgent(30 * NS, trained=True)
+    attention.suspect(False, Stall.NONE, 40 * NS)
+    attention.suspect(True, Stall.NONE, 41 * NS)
+    assert attention.urgent(50 * NS, trained=False)
+
+
+def test_healthy_waits_are_learned_a_few_at_a_time() -> None:
+    stage = trained(world=4, seconds=1)
+    stage.one_pass(NS)
+    assert len(stage.job.wants()) <= 2
+    stage.run(30)
+    assert stage.job.attention.known.knows(COLLECTIVE)
+    assert stage.now_ns > START_NS

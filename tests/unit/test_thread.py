@@ -1,0 +1,199 @@
+"""One thread over time: moves, ticks, busy waiting, loops in place."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kcover_ebpf.diagnosis.process import NS
+from kcover_ebpf.diagnosis.thread import ThreadHistory, poll_timeout_ms
+from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
+from kcover_ebpf.facts.syscalls import SyscallTable
+from kcover_ebpf.ids import Pid, Tid
+
+TABLE = SyscallTable("x86_64")
+FUTEX, POLL, EPOLL_WAIT, PPOLL, YIELD, READ = 202, 7, 232, 271, 24, 0
+ENDLESS = 0xFFFFFFFF
+
+
+def sample(
+    at_s: float,
+    call: int = FUTEX,
+    state: TaskState = TaskState.SLEEPING,
+    cpu_s: float = 0.0,
+    args: tuple[int, int, int] = (7, 0, ENDLESS),
+    *,
+    sp: int = 64,
+    start_ns: int = 1,
+    delay_s: float = 0.0,
+) -> ThreadSample:
+    return ThreadSample(
+        boottime_ns=int(at_s * NS),
+        pid=Pid(1),
+        tid=Tid(1),
+        start_ns=start_ns,
+        state=state,
+        syscall=call,
+        args=(*args, 0, 0, 0),
+        user_sp=sp,
+        user_ip=0,
+        site_since_ns=0,
+        idle_since_ns=0,
+        cpu_ns=int(cpu_s * NS),
+        run_delay_ns=int(delay_s * NS),
+        voluntary_count=0,
+        involuntary_count=0,
+        comm="python3",
+    )
+
+
+def seen(*samples: ThreadSample) -> ThreadHistory:
+    view = ThreadHistory(samples[0])
+    for each in samples[1:]:
+        view.observe(each, TABLE)
+    return view
+
+
+def burns_since(view: ThreadHistory) -> int | None:
+    return view.burning_since_ns
+
+
+def burning(count: int, calls: list[int], spread: int, step_s: float = 0.25) -> ThreadHistory:
+    """A thread that burns a CPU in `calls` by turns; a register takes `spread` values."""
+    return seen(
+        *(
+            sample(
+                step * step_s,
+                calls[step % len(calls)],
+                TaskState.RUNNING,
+                step * step_s,
+                (step % spread, 0, 0),
+            )
+            for step in range(count)
+        )
+    )
+
+
+PROGRESS = {
+    "another call": (sample(1, READ, cpu_s=0.01), True),
+    "another first argument": (sample(1, args=(8, 0, ENDLESS), cpu_s=0.01), True),
+    "the same site": (sample(1), False),
+    "the same site after work": (sample(1, cpu_s=0.03), True),
+    "a tick: caught on a CPU, which it hardly used": (sample(1, NO_SYSCALL, cpu_s=0.001), False),
+    "a tick: its word at another address": (sample(1, args=(8, 0, 0), cpu_s=0.001), False),
+    "another call with hardly any CPU": (sample(1, READ, cpu_s=0.001), True),
+    "another depth of the stack": (sample(1, sp=128, cpu_s=0.001), True),
+    "another thread with the same number": (sample(1, start_ns=2), True),
+}
+
+
+@pytest.mark.parametrize("name", PROGRESS)
+def test_what_is_progress(name: str) -> None:
+    after, progressed = PROGRESS[name]
+    view = ThreadHistory(sample(0))
+    assert view.observe(after, TABLE) is progressed
+    assert view.progress_ns == (NS if progressed else 0)
+
+
+def test_burning_begins_with_the_pass_before_and_ends_with_sleep() -> None:
+    view = burning(5, [NO_SYSCALL], 5)
+    assert burns_since(view) == 0
+    view.observe(sample(2, cpu_s=1.0), TABLE)
+    assert burns_since(view) is None
+    assert not view.spins_in_place
+
+
+def test_a_thread_that_wants_a_cpu_and_gets_none_burns_as_well() -> None:
+    running = TaskState.RUNNING
+    view = seen(sample(0, NO_SYSCALL, running), sample(1, NO_SYSCALL, running, delay_s=0.9))
+    assert view.burning_since_ns == 0
+    view = seen(sample(0), sample(1, delay_s=0.9))
+    assert view.burning_since_ns is None
+
+
+def test_a_thread_that_was_ready_all_the_time_and_never_ran_goes_on_burning() -> None:
+    view = burning(5, [YIELD], 5)
+    since_ns, last = view.burning_since_ns, view.sample
+    assert since_ns is not None
+    assert not view.observe(replace(last, boottime_ns=last.boottime_ns + NS), TABLE)
+    assert (view.burning_since_ns, view.delay_share, view.waits_busily) == (since_ns, 1.0, True)
+    asleep = replace(view.sample, boottime_ns=last.boottime_ns + 2 * NS, state=TaskState.SLEEPING)
+    view.observe(asleep, TABLE)
+    assert burns_since(view) is None
+    ready_again = replace(asleep, boottime_ns=last.boottime_ns + 3 * NS, state=TaskState.RUNNING)
+    view.observe(ready_again, TABLE)
+    assert burns_since(view) is None, "it may have become ready only now"
+
+
+@pytest.mark.parametrize(("count", "seldom"), [(2, True), (7, True), (16, False)])
+def test_a_few_looks_do_not_tell_what_a_thread_burns_for(count: int, seldom: bool) -> None:
+    assert burning(count, [NO_SYSCALL], count).seen_too_seldom is seldom
+    assert not burning(16, [YIELD], 1).seen_too_seldom
+
+
+@pytest.mark.parametrize(
+    ("count", "calls", "spread", "in_place", "waits"),
+    [
+        (16, [NO_SYSCALL], 2, True, False),
+        (16, [NO_SYSCALL], 5, True, False),
+        (16, [NO_SYSCALL], 8, False, False),
+        (16, [NO_SYSCALL], 16, False, False),
+        (8, [NO_SYSCALL], 1, False, False),
+        (10, [NO_SYSCALL], 1, True, False),
+        (16, [YIELD], 1, False, True),
+        (16, [POLL], 1, False, True),
+        (16, [YIELD, NO_SYSCALL, NO_SYSCALL], 16, False, True),
+        (16, [YIELD, READ], 1, False, False),
+        (3, [YIELD], 1, False, False),
+    ],
+)
+def test_a_loop_in_place_and_a_busy_waiter(
+    count: int, calls: list[int], spread: int, in_place: bool, waits: bool
+) -> None:
+    view = burning(count, calls, spread)
+    assert (view.spins_in_place, view.waits_busily) == (in_place, waits)
+
+
+def test_a_loop_makes_no_progress_but_the_work_that_ends_it_does() -> None:
+    view = burning(10, [NO_SYSCALL], 2)
+    assert view.progress_ns == NS // 4  # when it began
+    assert view.observe(sample(3, READ, cpu_s=2.6), TABLE)
+
+
+@pytest.mark.parametrize(
+    ("call", "args", "timeout"),
+    [
+        (POLL, (0, 0, 5000), 5000),
+        (POLL, (0, 0, ENDLESS), -1),
+        (POLL, (0, 0, 2**64 - 1), -1),
+        (POLL, (0, 0, 0), 0),
+        (EPOLL_WAIT, (0, 0, 9), 0),
+        (PPOLL, (0, 0, 5000), None),
+        (FUTEX, (0, 0, 0), None),
+        (NO_SYSCALL, (0, 0, 0), None),
+    ],
+)
+def test_time_outs_by_value(call: int, args: tuple[int, int, int], timeout: int | None) -> None:
+    assert poll_timeout_ms(sample(0, call, args=args), TABLE) == timeout
+
+
+SAMPLES = st.builds(
+    sample,
+    st.integers(0, 9),
+    st.sampled_from([NO_SYSCALL, FUTEX, POLL, YIELD, 9999]),
+    st.sampled_from(TaskState),
+    st.floats(0, 10),
+    st.tuples(*[st.integers(0, 2**64 - 1)] * 3),
+    sp=st.integers(0, 2**64 - 1),
+    start_ns=st.integers(0, 1),
+    delay_s=st.floats(0, 10),
+)
+
+
+@given(st.lists(SAMPLES, min_size=1, max_size=20))
+def test_any_samples_in_any_order_are_taken(samples: list[ThreadSample]) -> None:
+    view = seen(*samples)
+    assert view.sample is samples[-1]
+    assert len(view.glimpses) <= 16
+    assert not (view.spins_in_place and view.burning_since_ns is None)

@@ -1,0 +1,357 @@
+"""A closer look at real children in known waits, and parsers on any text."""
+
+import ctypes
+import fcntl
+import os
+import platform
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kcover_ebpf.facts.host import CodeSeen, Inspection, InspectRequest, Unreadable
+from kcover_ebpf.host.blocked_call import kind_of
+from kcover_ebpf.host.procfs import boottime_ns
+from kcover_ebpf.host.thread_inspector import ThreadInspector, parse_locks
+from kcover_ebpf.ids import Inode, Pid, Tid
+
+from .children import child_in
+
+pytestmark = pytest.mark.needs("root")
+
+NEAR_NS = 300_000_000
+
+
+def inspect(look: InspectRequest) -> Inspection:
+    (found,) = ThreadInspector(platform.machine()).look([look], timeout_s=5)
+    assert isinstance(found, Inspection)
+    assert (found.pid, found.tid) == (look.pid, look.tid)
+    return found
+
+
+def looked_at(body: str, *words: str) -> tuple[Inspection, int]:
+    """The look at a child in `body`, and when its wait began."""
+    with child_in(body, words) as look:
+        return inspect(look), look.since_ns
+
+
+UNTIMED = {
+    "lock": "lock = threading.Lock(); lock.acquire(); ready(); lock.acquire()",
+    "poll": "r, w = os.pipe(); p = select.poll(); p.register(r); ready(); p.poll()",
+    "epoll": "r, w = os.pipe(); p = select.epoll(); p.register(r); ready(); p.poll()",
+    "select": "r, w = os.pipe(); ready(); select.select([r], [], [])",
+    "read": "r, w = os.pipe(); ready(); os.read(r, 1)",
+    "pause": "ready(); signal.pause()",
+}
+
+
+@pytest.mark.parametrize("name", UNTIMED)
+def test_a_wait_without_a_time_out_has_no_end(name: str) -> None:
+    found, _ = looked_at(UNTIMED[name])
+    assert (found.timed, found.deadline_ns) == (False, None)
+    assert found.stack
+    assert found.lock_holders == ()
+
+
+TIMED = {
+    "lock": "lock = threading.Lock(); lock.acquire(); ready(); lock.acquire(timeout=77)",
+    "poll": "r, w = os.pipe(); p = select.poll(); p.register(r); ready(); p.poll(77000)",
+    "epoll": "r, w = os.pipe(); p = select.epoll(); p.register(r); ready(); p.poll(77)",
+    "select": "r, w = os.pipe(); ready(); select.select([r], [], [], 77)",
+    "sleep": "ready(); time.sleep(77)",
+    "nanosleep": "ready(); libc.nanosleep(struct.pack('qq', 77, 0), None)",
+    "relative sleep": "ready(); libc.clock_nanosleep(1, 0, struct.pack('qq', 77, 0), None)",
+    "sleep by the wall": """
+end = int(time.time()) + 77
+ready(); libc.clock_nanosleep(0, 1, struct.pack('qq', end, int(time.time() % 1 * 1e9)), None)""",
+    "ppoll": """
+r, w = os.pipe(); fds = struct.pack('ihh', r, 1, 0)
+ready(); libc.ppoll(fds, 1, struct.pack('qq', 77, 0), None)""",
+    "epoll_pwait2": """
+e = select.epoll(); room = ctypes.create_string_buffer(64)
+ready(); libc.syscall(ctypes.c_long(441), e.fileno(), room, 1, struct.pack('qq', 77, 0), None, 8)""",
+}
+if platform.machine() == "x86_64":
+    TIMED["select by its own number"] = """
+r, w = os.pipe(); fds = ctypes.create_string_buffer((1 << r).to_bytes(8, sys.byteorder), 128)
+ready(); libc.syscall(ctypes.c_long(23), r + 1, fds, None, None, struct.pack('qq', 76, 999_999))"""
+
+
+@pytest.mark.parametrize("name", TIMED)
+def test_a_wait_with_a_time_out_ends_when_it_says(name: str) -> None:
+    found, since_ns = looked_at(TIMED[name])
+    assert found.timed
+    assert found.deadline_ns is not None
+    assert found.deadline_ns - since_ns == pytest.approx(77e9, abs=NEAR_NS)
+
+
+def test_a_time_out_at_an_unreadable_address_is_timed_without_an_end() -> None:
+    # a child cannot be kept asleep with a bad pointer, so the time-out is unmapped behind its back
+    found, _ = looked_at(
+        """
+import mmap
+page = mmap.mmap(-1, 4096)
+address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+page[:16] = struct.pack('qq', 77, 0)
+threading.Thread(target=lambda: (time.sleep(0.05),
+    libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(4096)), ready(), time.sleep(99)),
+    daemon=True).start()
+libc.syscall(ctypes.c_long(271 if os.uname().machine == "x86_64" else 73), None, 0,
+    ctypes.c_void_p(address), None, 8)"""
+    )
+    assert (found.timed, found.deadline_ns) == (True, None)
+
+
+def test_the_files_of_a_poll_are_all_told() -> None:
+    found, _ = looked_at("""
+r, w = os.pipe(); a, b = socket.socketpair(); i = os.open("/etc/passwd", 0)
+for each, at in ((r, 40), (a.fileno(), 41), (r, 42), (i, 43)): os.dup2(each, at)
+p = select.poll()
+for at in (40, 41, 42): p.register(at, select.POLLPRI)
+ready(); p.poll()""")
+    assert [(each.fd, each.kind) for each in found.files] == [
+        (40, "pipe"),
+        (41, "socket"),
+        (42, "pipe"),
+    ]
+    assert found.files[0].inode == found.files[2].inode != found.files[1].inode
+
+
+def test_the_files_of_a_select_are_those_of_its_three_sets() -> None:
+    found, _ = looked_at("""
+r, w = os.pipe(); a, b = socket.socketpair()
+for each, at in ((r, 3 + 64), (a.fileno(), 70), (r, 200), (r, 201)): os.dup2(each, at)
+ready(); select.select([67, 200], [], [70])""")
+    assert [(each.fd, each.kind) for each in found.files] == [
+        (67, "pipe"),
+        (70, "socket"),
+        (200, "pipe"),
+    ]
+
+
+def test_the_files_of_an_epoll_are_those_it_watches() -> None:
+    found, _ = looked_at("""
+r, w = os.pipe(); os.dup2(r, 40); e = select.epoll(); e.register(40)
+ready(); e.poll()""")
+    assert [(each.fd, each.kind) for each in found.files] == [(40, "pipe")]
+
+
+def test_a_read_on_a_pipe_names_the_pipe() -> None:
+    reader, writer = os.pipe()
+    try:
+        with child_in("ready(); os.read(0, 1)", stdin=reader) as look:
+            found = inspect(look)
+        (file,) = found.files
+        assert (file.fd, file.kind, file.inode) == (0, "pipe", os.fstat(writer).st_ino)
+    finally:
+        os.close(reader)
+        os.close(writer)
+    assert "pipe" in found.wait_channel
+
+
+def test_a_read_on_a_socket_names_the_socket() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, child_in("ready(); os.read(0, 1)", stdin=theirs.fileno()) as look:
+        (file,) = inspect(look).files
+        assert (file.kind, file.inode) == ("socket", os.fstat(theirs.fileno()).st_ino)
+
+
+def test_the_open_of_a_fifo_is_told_by_its_kernel_function(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    found, _ = looked_at("ready(); os.open(sys.argv[1], os.O_RDONLY)", str(fifo))
+    assert found.wait_channel == "wait_for_partner"
+    assert [(each.fd, each.target) for each in found.files] == [(-1, str(fifo)[:120])]
+
+
+@pytest.mark.parametrize("call", ["flock(0, fcntl.LOCK_EX)", "lockf(0, fcntl.LOCK_EX)"])
+def test_who_holds_the_file_lock_is_told(tmp_path: Path, call: str) -> None:
+    (tmp_path / "lock").touch()
+    with open(tmp_path / "lock", "r+") as one, open(tmp_path / "lock", "r+") as two:
+        lock = fcntl.flock if call.startswith("flock") else fcntl.lockf
+        lock(one, fcntl.LOCK_EX)
+        with child_in(f"ready(); fcntl.{call}", stdin=two.fileno()) as look:
+            found = inspect(look)
+        assert found.lock_holders == (os.getpid(),)
+        (file,) = found.files
+        assert (file.kind, file.target) == ("file", str(tmp_path / "lock")[:120])
+        device = tmp_path.stat().st_dev
+        if file.fs_type in ("ext4", "tmpfs", "xfs"):
+            assert file.device == f"{os.major(device)}:{os.minor(device)}"
+        assert file.fs_type
+
+
+def test_a_thread_that_runs_or_is_gone_says_nothing_and_holds_nobody_up() -> None:
+    inspector = ThreadInspector(platform.machine())
+    with subprocess.Popen(["true"]) as child:
+        pass
+    gone = InspectRequest(Pid(child.pid), Tid(child.pid), 0)
+    here = InspectRequest(Pid(os.getpid()), Tid(os.getpid()), boottime_ns())
+    looks = inspector.look([gone, here], timeout_s=5)
+    found = {each.pid: each for each in looks if isinstance(each, Inspection)}
+    empty = found[gone.pid]
+    assert (empty.wait_channel, empty.timed, empty.files, empty.stack) == ("", False, (), ())
+
+
+class Stuck:
+    """An inspector at whose first processes no look ends until `over` is set."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, count: int) -> None:
+        self.inspector = ThreadInspector(platform.machine())
+        self.over = threading.Event()
+        self.bad = [InspectRequest(Pid(number), Tid(number), 0) for number in range(1, count + 1)]
+        self.good = [InspectRequest(Pid(number), Tid(number), 0) for number in range(1001, 1004)]
+        self.begun: list[Pid] = []
+        real = self.inspector._inspect
+
+        def slow(look: InspectRequest) -> Inspection:
+            self.begun.append(look.pid)
+            if look in self.bad:
+                self.over.wait(30)
+            return real(look)
+
+        patch.setattr(self.inspector, "_inspect", slow)
+        patch.setattr("kcover_ebpf.host.read_workers.STUCK_S", 0.1)
+
+    def turn(self, timeout_s: float = 0.2) -> tuple[set[int], set[int], float]:
+        """(pids that were looked at, pids that cannot be read, seconds that it took)."""
+        time.sleep(0.06)  # passes are a second apart, and fractions of one under suspicion
+        began_s = time.monotonic()
+        found = self.inspector.look([*self.bad, *self.good], timeout_s)
+        took_s = time.monotonic() - began_s
+        seen = {int(each.pid) for each in found if isinstance(each, Inspection)}
+        return seen, {int(each.pid) for each in found if isinstance(each, Unreadable)}, took_s
+
+
+GOOD = {1001, 1002, 1003}
+
+
+@pytest.fixture
+def stuck(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stuck]:
+    made = Stuck(monkeypatch, request.param)
+    yield made
+    made.over.set()
+
+
+@pytest.mark.parametrize("stuck", [1, 5, 12], indirect=True)
+def test_a_process_that_cannot_be_read_costs_no_other_its_look(stuck: Stuck) -> None:
+    turns = [stuck.turn() for _ in range(16)]
+    assert all(seen == GOOD for seen, _, _ in turns[-5:])
+    # it is asked for once, waited for in the pass that asked, and told once
+    bad = {each.pid for each in stuck.bad}
+    assert sorted(pid for pid in stuck.begun if pid in bad) == sorted(bad)
+    assert sum(took_s for _, _, took_s in turns[-5:]) < 0.5
+    told = [pid for _, unreadable, _ in turns for pid in unreadable]
+    assert sorted(told) == sorted(bad)
+
+
+@pytest.mark.parametrize("stuck", [1], indirect=True)
+def test_since_when_it_cannot_be_read_is_told_and_what_comes_back_is_taken(stuck: Stuck) -> None:
+    began_ns = boottime_ns()
+    stuck.turn(0.05)
+    time.sleep(0.1)
+    (found,) = stuck.inspector.look([])
+    assert isinstance(found, Unreadable)
+    assert began_ns <= found.since_ns < began_ns + 100_000_000
+    assert found.boottime_ns - found.since_ns > 100_000_000
+    stuck.over.set()
+    time.sleep(0.05)
+    (late,) = stuck.inspector.look([])
+    assert isinstance(late, Inspection)
+    assert late.pid == 1
+
+
+@pytest.mark.parametrize("stuck", [40], indirect=True)
+def test_there_is_an_end_to_the_threads_that_are_left_behind(stuck: Stuck) -> None:
+    before = threading.active_count()
+    for _ in range(12):
+        stuck.turn(0.1)
+    assert threading.active_count() - before <= 16
+    assert stuck.turn()[2] < 0.1
+    stuck.over.set()
+    time.sleep(0.2)
+    stuck.turn()
+    assert stuck.turn()[0] >= GOOD
+
+
+LOCKS = """\
+1: POSIX  ADVISORY  WRITE 700 00:19:333 0 EOF
+1: -> POSIX  ADVISORY  WRITE 701 00:19:333 0 EOF
+2: FLOCK  ADVISORY  WRITE 800 08:01:12 0 EOF
+2: -> FLOCK  ADVISORY  WRITE 801 08:01:12 0 EOF
+2: -> FLOCK  ADVISORY  READ 802 08:01:12 0 EOF
+3: OFDLCK ADVISORY  READ -1 08:01:13 0 EOF
+4: LEASE  ACTIVE    READ 900 08:01:14 0 EOF
+"""
+
+
+@pytest.mark.parametrize(
+    ("pid", "holders"), [(701, (700,)), (801, (800,)), (802, (800,)), (700, ()), (5, ()), (-1, ())]
+)
+def test_the_lock_table_says_who_holds_what_one_waits_for(
+    pid: int, holders: tuple[int, ...]
+) -> None:
+    assert parse_locks(LOCKS, Pid(pid)) == holders
+
+
+LOCK_WORDS = ["1:", "2:", "->", "POSIX", "FLOCK", "-1", "--1", "²", "7", "8", "\n"]
+LOCK_LINES = st.lists(
+    st.one_of(
+        st.text(max_size=40),
+        st.lists(st.sampled_from(LOCK_WORDS), max_size=9).map(" ".join),
+    )
+).map("\n".join)
+
+
+@given(LOCK_LINES, st.integers(-1, 9))
+def test_any_lock_table_gives_pids_or_nothing(text: str, waiter: int) -> None:
+    assert all(isinstance(pid, int) for pid in parse_locks(text, Pid(waiter)))
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "inode"),
+    [
+        ("pipe:[77]", "pipe", 77),
+        ("socket:[1]", "socket", 1),
+        ("anon_inode:[eventpoll]", "eventpoll", 0),
+        ("anon_inode:inotify", "inotify", 0),
+        ("/dev/null", "null", 0),
+        ("/dev/pts/3", "tty", 0),
+        ("/dev/nvidia0", "device", 0),
+        ("/dev/shm/torch_1", "file", 0),
+        ("/mnt/data:[x]", "file", 0),
+        ("/a/b (deleted)", "file", 0),
+    ],
+)
+def test_the_kind_of_a_file_is_read_from_its_link(target: str, kind: str, inode: int) -> None:
+    assert kind_of(target) == (kind, Inode(inode))
+
+
+@given(st.text())
+def test_any_link_has_akind_of(target: str) -> None:
+    kind, inode = kind_of(target)
+    assert isinstance(kind, str)
+    assert inode >= 0
+
+
+def test_of_a_thread_that_burns_the_mappings_and_the_words_at_its_own_stack_pointer_are_read() -> (
+    None
+):
+    inspector = ThreadInspector(platform.machine())
+    address = ctypes.cast(ctypes.CDLL(None).getpid, ctypes.c_void_p).value or 0
+    stack = (ctypes.c_uint64 * 256)(address)
+    me = Pid(os.getpid())
+    look = InspectRequest(
+        me, Tid(os.getpid()), 0, burning_sp=ctypes.addressof(stack), wants_modules=True
+    )
+    (seen,) = inspector.look([look], timeout_s=5)
+    assert isinstance(seen, CodeSeen)
+    (home,) = [each.name for each in seen.modules if each.start <= address < each.end]
+    assert seen.stack[0].startswith(f"{home}+")
+    assert "[vdso]" in {each.name for each in seen.modules}

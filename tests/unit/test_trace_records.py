@@ -1,0 +1,114 @@
+"""Records of a trace survive JSON; anything else is refused in one line."""
+
+import contextlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kcover_ebpf.errors import UsageError
+from kcover_ebpf.output.formatting import SCHEMA, event_line
+from kcover_ebpf.trace.records import EVENTS, Row, Stack, Target, TraceHeader, parse, plain
+
+NUMBERS = st.integers(0, 2**31)
+SPANS = st.none() | st.floats(0, 1e9)
+TARGETS = st.builds(
+    Target,
+    kind=st.sampled_from(["lock", "tcp", "pipe"]),
+    text=st.text(),
+    pid=st.none() | NUMBERS,
+    tid=st.none() | NUMBERS,
+    rank=st.none() | NUMBERS,
+    fd=st.none() | NUMBERS,
+    address=st.none() | st.text(),
+)
+ROWS = st.builds(
+    Row,
+    pid=NUMBERS,
+    tid=NUMBERS,
+    comm=st.text(),
+    rank=st.none() | NUMBERS,
+    role=st.text(),
+    pod=st.none() | st.text(),
+    state=st.text(),
+    call=st.text(),
+    text=st.text(),
+    since_s=SPANS,
+    cpu_share=SPANS,
+    ends_in_s=SPANS,
+    lead=st.booleans(),
+    waits_for=st.lists(TARGETS, max_size=3).map(tuple),
+)
+FRAMES = st.lists(st.text(), max_size=3).map(tuple)
+STACKS = st.builds(
+    Stack,
+    pid=NUMBERS,
+    tid=NUMBERS,
+    rank=st.none() | NUMBERS,
+    python=FRAMES,
+    native=FRAMES,
+    kernel=FRAMES,
+)
+
+
+@given(st.lists(ROWS, max_size=4))
+def test_rows_survive(rows: list[Row]) -> None:
+    line = parse(event_line("threads", 5.0, {"threads": [plain(row) for row in rows]}))
+    assert (line.event, line.time_s, line.rows) == ("threads", 5.0, tuple(rows))
+
+
+@given(st.lists(STACKS, max_size=4), FRAMES)
+def test_stacks_survive(stacks: list[Stack], blind: tuple[str, ...]) -> None:
+    fields = {"stacks": [plain(each) for each in stacks], "unobserved": list(blind)}
+    line = parse(event_line("stacks", 5.0, fields))
+    assert (line.stacks, line.blind) == (tuple(stacks), blind)
+
+
+def test_the_first_record_survives() -> None:
+    looked = TraceHeader("job", "host", ("a", "b"), "node-1", "1.2")
+    assert parse(event_line("trace", 1.0, plain(looked))).looked == looked
+
+
+def test_the_exit_code_is_told_by_the_last_record() -> None:
+    assert parse(event_line("end", 1.0, {"exit_code": 1})).exit_code == 1
+
+
+def test_fields_of_a_later_version_are_passed_over() -> None:
+    row = plain(Row(1, 1, "a")) | {"novel": 5}
+    assert parse(event_line("threads", 1.0, {"threads": [row]})).rows == (Row(1, 1, "a"),)
+
+
+BAD = {
+    "no JSON": ("hello", "not a JSON line"),
+    "another schema": ('{"schema":"x"}', "without schema"),
+    "a list": ("[]", "without schema"),
+    "another event": (event_line("fact", 1.0, {}), "event 'fact'"),
+    "no event": (json.dumps({"schema": SCHEMA}), "event 'None'"),
+    "a row without a pid": (event_line("threads", 1.0, {"threads": [{}]}), "damaged"),
+    "rows that are none": (event_line("threads", 1.0, {"threads": 5}), "damaged"),
+    "an end without code": (event_line("end", 1.0, {}), "damaged"),
+    "a code that is true": (event_line("end", 1.0, {"exit_code": True}), "damaged"),
+    "deep nesting": ("[" * 100_000, "not a JSON line"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_anything_else_is_refused(name: str) -> None:
+    text, said = BAD[name]
+    with pytest.raises(UsageError, match=said):
+        parse(text)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+)
+KEYS = ["threads", "stacks", "unobserved", "headline", "reasons", "edges", "exit_code", "job"]
+
+
+@given(st.sampled_from(EVENTS), st.dictionaries(st.sampled_from(KEYS), JSON))
+def test_any_fields_are_read_or_refused(event: str, fields: dict[str, object]) -> None:
+    text = json.dumps({"schema": SCHEMA, "time": 1.0, "event": event} | fields)
+    with contextlib.suppress(UsageError):
+        assert parse(text).event == event

@@ -1,0 +1,267 @@
+"""`trace POD`: what is asked of the API server, and one clear line for everything that stands in the way."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import pytest
+
+from kcover_ebpf.errors import CannotObserve, Forbidden, NotFound, Unreachable, UsageError
+from kcover_ebpf.output.formatting import event_line
+from kcover_ebpf.trace import remote, show
+from kcover_ebpf.trace.records import TraceHeader, parse, plain
+from kcover_ebpf.trace.remote import RemoteOptions
+
+UIDS = {"a": "11111111-1111-1111-1111-111111111111", "b": "22222222-2222-2222-2222-222222222222"}
+
+
+def pod(
+    name: str, node: str = "node1", phase: str = "Running", **containers: str
+) -> dict[str, Any]:
+    names = containers or {"main": "c" * 64}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "research",
+            "uid": UIDS.get(name, "33333333-3333-3333-3333-333333333333"),
+            "labels": {
+                "batch.kubernetes.io/job-name": "train",
+                "batch.kubernetes.io/job-completion-index": "0",
+            },
+        },
+        "spec": {"nodeName": node, "containers": [{"name": each} for each in names]},
+        "status": {
+            "phase": phase,
+            "containerStatuses": [
+                {"name": each, "containerID": f"containerd://{number}"}
+                for each, number in names.items()
+            ],
+        },
+    }
+
+
+class Server:
+    """The API server: pods by path, and what exec answers."""
+
+    host = "https://api"
+
+    def __init__(self) -> None:
+        self.pods = [pod("a"), pod("b", "node2")]
+        self.agents: dict[str, list[dict[str, Any]]] = {
+            "node1": [pod("agent-1")],
+            "node2": [pod("agent-2", "node2")],
+        }
+        self.refuse: dict[str, Exception] = {}
+        self.commands: list[tuple[str, list[str]]] = []
+        self.out: dict[str, list[str]] = {"agent-1": look("node1"), "agent-2": look("node2")}
+        self.codes: dict[str, int | None] = {}
+        self.said = ""
+
+    def get(self, path: str) -> dict[str, Any]:
+        name = path.rpartition("/")[2]
+        found = [each for each in self.pods if each["metadata"]["name"] == name]
+        if not found:
+            raise NotFound("404")
+        return found[0]
+
+    def list(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
+        if path in self.refuse:
+            raise self.refuse[path]
+        if query is None:
+            return {"items": self.pods}
+        return {"items": self.agents[query["fieldSelector"].rpartition("=")[2]]}
+
+
+class FakeExec:
+    def __init__(
+        self, server: Server, namespace: str, agent: str, container: str, command: Sequence[str]
+    ) -> None:
+        if "exec" in server.refuse:
+            raise server.refuse["exec"]
+        server.commands.append((agent, list(command)))
+        self._server, self._agent = server, agent
+        self.said = server.said
+        self.refusal = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def lines(self, beat_s: float) -> Iterator[str]:
+        yield from self._server.out[self._agent]
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._server.codes.get(self._agent, 0)
+
+
+def look(node: str, verdict: str = "WORKING") -> list[str]:
+    fields: dict[str, Any] = {
+        "verdict": verdict,
+        "culprit": None,
+        "headline": verdict,
+        "unobserved": [],
+    }
+    return [
+        event_line("trace", 1.0, plain(TraceHeader("train", node))),
+        event_line("threads", 1.0, {"threads": []}),
+        event_line("stacks", 1.0, {"stacks": []}),
+        event_line("verdict", 1.0, fields),
+        event_line("end", 1.0, {"exit_code": int(verdict == "HUNG")}),
+    ]
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+    server = Server()
+    monkeypatch.setattr(remote, "connect", lambda *_: server)
+    monkeypatch.setattr(remote, "Exec", FakeExec)
+    return server
+
+
+def lines(**wanted: Any) -> list[str]:
+    return list(remote.lines(RemoteOptions(namespace="research", **wanted)))
+
+
+def test_a_pod_is_looked_at_by_the_agent_of_its_node(server: Server) -> None:
+    assert lines(pod="b") == look("node2")
+    ((agent, command),) = server.commands
+    assert agent == "agent-2"
+    assert command[:4] == ["kcover-ebpf", "trace", "-o", "jsonl"]
+    assert command[-4:] == ["--pod-uid", f"{UIDS['b']}=b", "--container-id", "c" * 64]
+    assert "--live" not in command
+
+
+def test_without_a_namespace_it_is_that_of_the_context(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.pods = []
+    monkeypatch.setattr(remote, "namespace_of", lambda *_: "physics")
+    with pytest.raises(UsageError, match="no pod a in namespace physics"):
+        list(remote.lines(RemoteOptions(pod="a")))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_the_connection_is_read_is_no_break_of_it(number: signal.Signals) -> None:
+    def broken() -> Iterator[str]:
+        yield from look("node1")[:1]
+        try:
+            signal.raise_signal(number)
+        except Exception as error:
+            raise CannotObserve("the connection broke") from error
+
+    assert show.show(broken(), show.TraceOptions(output="jsonl")) == 128 + number
+
+
+def test_live_is_passed_on(server: Server) -> None:
+    lines(pod="a", live=True)
+    assert "--live" in server.commands[0][1]
+
+
+def test_one_container_of_several_can_be_chosen(server: Server) -> None:
+    server.pods[0] = pod("a", main="1" * 64, proxy="2" * 64)
+    lines(pod="a", container="proxy")
+    lines(pod="a")
+    assert server.commands[0][1].count("--container-id") == 1
+    assert "2" * 64 in server.commands[0][1]
+    assert server.commands[1][1].count("--container-id") == 2
+
+
+def test_all_nodes_of_a_job_become_one_look(server: Server) -> None:
+    server.out["agent-2"] = look("node2", "HUNG")
+    events = [parse(line) for line in lines(job="train")]
+    assert [each.event for each in events] == [
+        *("trace", "threads", "threads", "stacks", "verdict", "end")
+    ]
+    assert events[0].looked is not None
+    assert events[0].looked.pods == ("a", "b")
+    assert events[-1].exit_code == 1
+
+
+def test_a_node_that_cannot_be_looked_at_is_told_in_the_verdict(server: Server) -> None:
+    server.out["agent-2"], server.codes["agent-2"] = [], 3
+    server.said = "kcover-ebpf: BPF is refused"
+    (verdict,) = [json.loads(line) for line in lines(job="train") if '"verdict"' in line][:1]
+    assert verdict["unobserved"] == ["node node2 (agent research/agent-2 on node2: BPF is refused)"]
+
+
+def gone(server: Server) -> None:
+    server.pods.clear()
+
+
+def pending(server: Server) -> None:
+    server.pods[0] = pod("a", "", "Pending")
+
+
+def no_agent(server: Server) -> None:
+    server.agents["node1"] = []
+
+
+def starting_agent(server: Server) -> None:
+    server.agents["node1"] = [pod("agent-1", phase="Pending")]
+
+
+def no_exec(server: Server) -> None:
+    server.refuse["exec"] = Forbidden("pods/exec is forbidden")
+
+
+def no_list(server: Server) -> None:
+    server.refuse["/api/v1/pods"] = Forbidden("pods is forbidden")
+
+
+def unreachable(server: Server) -> None:
+    server.refuse["/api/v1/pods"] = Unreachable("connection refused")
+
+
+def cut(server: Server) -> None:
+    server.codes["agent-1"] = None
+
+
+def no_program(server: Server) -> None:
+    server.codes["agent-1"], server.said = 127, "not found"
+
+
+def agent_fails(server: Server) -> None:
+    server.codes["agent-1"], server.said = 2, "kcover-ebpf: no process is in a"
+
+
+OBSTACLES = {
+    "no such pod": (gone, UsageError, "no pod a in namespace research"),
+    "a pod that does not run": (pending, UsageError, "pod a is Pending, not Running"),
+    "no agent there": (no_agent, CannotObserve, "no agent of kcover-ebpf runs on node node1"),
+    "an agent that only starts": (starting_agent, CannotObserve, "agent-1 is Pending"),
+    "exec is forbidden": (no_exec, CannotObserve, "may not exec into the agents of namespace"),
+    "agents cannot be listed": (no_list, CannotObserve, "--agent-namespace"),
+    "no API server": (unreachable, CannotObserve, "cannot ask the API server"),
+    "a lost connection": (cut, CannotObserve, "was cut"),
+    "an image without the program": (no_program, CannotObserve, "has no kcover-ebpf: not found"),
+    "an agent that says no": (agent_fails, CannotObserve, "on node1: no process is in a"),
+}
+
+
+@pytest.mark.parametrize("name", OBSTACLES)
+def test_an_obstacle_is_told_in_one_line(name: str, server: Server) -> None:
+    obstruct, kind, said = OBSTACLES[name]
+    obstruct(server)
+    with pytest.raises(kind, match=said) as caught:
+        lines(pod="a")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_container_that_is_not_there_is_told_with_those_that_are(server: Server) -> None:
+    with pytest.raises(UsageError, match="no container proxy; it has main"):
+        lines(pod="a", container="proxy")
+
+
+def test_a_job_that_is_not_there_is_told_with_those_that_are(server: Server) -> None:
+    with pytest.raises(UsageError, match=r"no pods of a job other .* there are train"):
+        lines(job="other")
+
+
+def test_live_follows_one_node(server: Server) -> None:
+    with pytest.raises(UsageError, match="name one pod"):
+        lines(job="train", live=True)

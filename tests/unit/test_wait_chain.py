@@ -1,0 +1,224 @@
+"""The walk along the waits, on any graph of them: it ends, and ends at whom it should."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kcover_ebpf.diagnosis import wait_chain
+from kcover_ebpf.diagnosis.judge import judge
+from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.process_state import ProcessState, State
+from kcover_ebpf.diagnosis.roles import Role
+from kcover_ebpf.diagnosis.snapshot import JobSnapshot
+from kcover_ebpf.diagnosis.stacks import KnownWaits
+from kcover_ebpf.diagnosis.tcp_links import EndpointIndex
+from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
+from kcover_ebpf.facts.host import Inspection
+from kcover_ebpf.ids import Pid, Tid
+from kcover_ebpf.settings import Policy
+
+from .scripted_job import BARRIER, COLLECTIVE
+
+NOW_NS = 1_000 * NS
+
+
+def at(
+    pid: int,
+    state: State,
+    *waits_for: int,
+    since_s: float = 100,
+    role: Role = Role.RANK,
+    stack: tuple[str, ...] = (),
+    timed: bool = False,
+) -> ProcessState:
+    look = Inspection(NOW_NS, Pid(pid), Tid(pid), "", None, timed, (), stack, None, ())
+    return ProcessState(
+        pid=Pid(pid),
+        tid=pid,
+        rank=pid if role is Role.RANK else None,
+        role=role,
+        state=state,
+        since_ns=NOW_NS - int(since_s * NS),
+        text="text",
+        inspection=look,
+        waits_for=tuple(map(Pid, waits_for)),
+    )
+
+
+def picture(*standings: ProcessState, known: KnownWaits | None = None) -> JobSnapshot:
+    ranks = {each.pid: ProcessHistory(each.pid, 0) for each in standings if each.role is Role.RANK}
+    return JobSnapshot(
+        now_ns=NOW_NS,
+        policy=Policy(),
+        ranks=ranks,
+        standings={each.pid: each for each in standings},
+        lossy=False,
+        ends=EndpointIndex(ranks.values()),
+        thresholds_s=dict.fromkeys(ranks, 2.0),
+        known=known or KnownWaits(),
+    )
+
+
+def end_of(*standings: ProcessState) -> int:
+    return wait_chain.follow(picture(*standings), standings[0]).pid
+
+
+def child(pid: int, state: State, *waits_for: int, **more: object) -> ProcessState:
+    return at(pid, state, *waits_for, role=Role.LOADER, **more)  # type: ignore[arg-type]
+
+
+def test_the_chain_goes_through_children_to_the_last_one() -> None:
+    assert end_of(at(1, State.CHILD, 2), child(2, State.READ, 3), child(3, State.SLEEP_LONG)) == 3
+
+
+def test_a_rank_waits_for_ranks_only_by_a_lock() -> None:
+    assert end_of(at(1, State.LOCK, 2), at(2, State.SLEEP_LONG)) == 2
+    assert end_of(at(1, State.READ, 2), at(2, State.SLEEP_LONG)) == 1
+
+
+def test_a_cycle_of_waits_ends() -> None:
+    assert end_of(at(1, State.CHILD, 2), child(2, State.READ, 3), child(3, State.READ, 2)) == 3
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "end"),
+    [
+        (child(2, State.PEERS), child(3, State.STOPPED), 3),
+        (child(2, State.SLEEP_LONG), child(3, State.FUTEX), 2),
+        (child(2, State.FUTEX), child(3, State.FUTEX, timed=True), 2),
+        (child(2, State.FUTEX, timed=True), child(3, State.FUTEX), 3),
+        (child(2, State.STORAGE, since_s=10), child(3, State.STORAGE, since_s=50), 3),
+    ],
+)
+def test_of_several_children_the_one_that_cannot_go_on_explains_the_wait(
+    one: ProcessState, other: ProcessState, end: int
+) -> None:
+    assert end_of(at(1, State.CHILD, 2, 3), one, other) == end
+
+
+def sides(*ranks: ProcessState, known: Sequence[tuple[str, ...]] = ()) -> tuple[set[int], set[int]]:
+    waits = KnownWaits()
+    for each in known:
+        waits.learn(each)
+    waiting, sinks = wait_chain.split(picture(*ranks, known=waits), ranks)
+    return {each.pid for each in waiting}, {each.pid for each in sinks}
+
+
+def test_one_spinning_rank_is_at_the_end_and_several_wait() -> None:
+    assert sides(at(1, State.SPINNING), at(2, State.FUTEX)) == ({2}, {1})
+    assert sides(at(1, State.SPINNING), at(2, State.SPINNING)) == ({1, 2}, set())
+
+
+def test_a_lock_nobody_ever_left_is_at_the_end_of_the_chain() -> None:
+    ranks = [at(pid, State.FUTEX, stack=COLLECTIVE) for pid in (1, 2)]
+    odd = at(3, State.FUTEX, stack=BARRIER)
+    assert sides(*ranks, odd, known=[COLLECTIVE]) == ({1, 2}, {3})
+    assert sides(*ranks, odd, known=[COLLECTIVE, BARRIER]) == ({1, 2, 3}, set())
+    assert sides(at(1, State.PEERS), odd) == ({1}, {3})
+
+
+STANDINGS = st.lists(
+    st.builds(
+        at,
+        st.integers(1, 6),
+        st.sampled_from(State),
+        st.integers(1, 7),
+        st.integers(1, 7),
+        since_s=st.floats(0, 900),
+        role=st.sampled_from([Role.RANK, Role.LOADER, Role.HELPER]),
+        stack=st.sampled_from([(), COLLECTIVE, BARRIER]),
+        timed=st.booleans(),
+    ),
+    unique_by=lambda each: each.pid,
+)
+
+
+@given(STANDINGS)
+def test_any_picture_is_judged(standings: list[ProcessState]) -> None:
+    scene = picture(*standings)
+    ranks = [each for each in standings if each.pid in scene.ranks]
+    waiting, sinks = wait_chain.split(scene, ranks)
+    assert sorted(each.pid for each in (*waiting, *sinks)) == sorted(each.pid for each in ranks)
+    found = judge(scene)
+    assert found.culprit is None or found.culprit in scene.ranks
+    assert found.culprit not in found.victims
+    assert set(found.victims) <= scene.ranks.keys()
+    if found.kind.is_fault:
+        assert found.evidence
+    if found.kind is VerdictKind.WORKING:
+        assert found.culprit is None
+    kinds = {each.kind for each in found.evidence}
+    assert not found.kind.is_fault or kinds != {EvidenceKind.TIME}
+
+
+@given(STANDINGS)
+def test_a_rank_that_moves_right_now_is_never_a_culprit(standings: list[ProcessState]) -> None:
+    scene = picture(*standings)
+    found = judge(scene)
+    if found.culprit is not None:
+        assert scene.standings[found.culprit].state is not State.MOVING
+        assert scene.silence_s(found.culprit) >= 2.0
+
+
+def test_of_ranks_that_cannot_go_on_the_first_is_named() -> None:
+    found = judge(
+        picture(
+            at(1, State.PEERS),
+            at(2, State.SLEEP_LONG, since_s=20),
+            at(3, State.SLEEP_LONG, since_s=30),
+        )
+    )
+    assert (found.kind, found.culprit, found.cause) == (VerdictKind.HUNG, 3, Cause.BLOCKED_SLEEP)
+
+
+@pytest.mark.parametrize(("since_s", "kind"), [(0.3, VerdictKind.WORKING), (0.5, VerdictKind.HUNG)])
+def test_nobody_is_named_while_another_came_to_wait_just_now(
+    since_s: float, kind: VerdictKind
+) -> None:
+    found = judge(picture(at(1, State.SLEEP_LONG, since_s=30), at(2, State.PEERS, since_s=since_s)))
+    assert found.kind is kind
+
+
+@pytest.mark.parametrize(("second", "culprit"), [(State.STORAGE, None), (State.FUTEX, 1)])
+def test_where_several_ranks_wait_for_storage_it_is_no_rank(
+    second: State, culprit: int | None
+) -> None:
+    ranks = [at(1, State.STORAGE), at(2, second), at(3, State.FUTEX)]
+    stuck = [replace(each, proven=each.state is State.STORAGE) for each in ranks]
+    found = judge(picture(*stuck))
+    assert (found.kind, found.cause, found.culprit) == (VerdictKind.HUNG, Cause.STORAGE, culprit)
+
+
+def test_one_rank_without_a_cpu_explains_no_wait_but_an_overloaded_host_does() -> None:
+    one = picture(at(1, State.THROTTLED), at(2, State.PEERS))
+    several = picture(at(1, State.THROTTLED), at(2, State.THROTTLED))
+    assert not wait_chain.is_effort(one, one.standings[Pid(1)])
+    assert wait_chain.is_effort(several, several.standings[Pid(1)])
+
+
+@pytest.mark.parametrize(("since_s", "cause"), [(1.9, Cause.TRAINING), (2.1, Cause.STOPPED)])
+def test_a_rank_that_is_stopped_for_a_moment_is_no_fault(since_s: float, cause: Cause) -> None:
+    found = judge(picture(at(1, State.STOPPED, since_s=since_s), at(2, State.PEERS)))
+    assert found.cause is cause
+
+
+@pytest.mark.parametrize(
+    ("since_s", "threshold_s", "cause"),
+    [
+        (5, 2, Cause.TRAINING),
+        (7, 2, Cause.WAIT_CYCLE),
+        (19, 10, Cause.TRAINING),
+        (21, 10, Cause.WAIT_CYCLE),
+    ],
+)
+def test_a_circle_is_told_after_twice_a_stall(
+    since_s: float, threshold_s: float, cause: Cause
+) -> None:
+    scene = picture(at(1, State.PEERS, since_s=since_s), at(2, State.PEERS, since_s=since_s))
+    found = judge(replace(scene, thresholds_s=dict.fromkeys(scene.ranks, threshold_s)))
+    assert found.cause is cause
