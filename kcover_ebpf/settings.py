@@ -55,8 +55,10 @@ class Policy:
     """Time for a storage call, an outside service or a helper program where nothing proves it stuck: servers
     take minutes to fail over, objects to upload. Then it is reported, half-way to the frameworks' own 10 minutes.
     """
-    link_patience_s: float = 8.0
-    """Time for a lost link to come back before a job is ended for it; it is told before."""
+    link_patience_s: float = 60.0
+    """Time for a lost link to come back before a job is ended for it; it is reported at once. After an outage of
+    40 s, a switch that restarts, TCP's next retransmission leaves 51 s after the link broke.
+    """
     port_patience_s: float = 60.0
     """Time for an RDMA port that is down to come back before it is a fatal fault: retries of the transport
     last about 30 s, and a switch that starts anew is away for most of a minute.

@@ -70,7 +70,8 @@ def _network_threads(
 ) -> list[Evidence]:
     """That NCCL's network thread is idle on this rank alone: it spins wherever an operation was launched.
 
-    Known only of threads that were seen spinning before; ranks of one host may need none.
+    Known only of threads that were seen spinning before; ranks of one host may need none. It names a rank and ends
+    no job by itself: that the threads behave so is known from NCCL's source (src/proxy.cc), not measured on a GPU.
     """
     busy = {other.pid: _network_busy(picture, other) for other in ranks}
     others = [busy[other.pid] for other in ranks if other.pid != each.pid]
@@ -80,7 +81,7 @@ def _network_threads(
         f"NCCL's network thread is idle on {evidence.name(each)} and busy on the {len(others)} others: "
         "it has not launched what they are in"
     )
-    return [Evidence(EvidenceKind.STACK, text)]
+    return [Evidence(EvidenceKind.PEERS, text)]
 
 
 def _network_busy(picture: JobSnapshot, each: ProcessState) -> bool | None:

@@ -189,8 +189,9 @@ class Job:
         silent = any(self.pace.is_silent(view, now_ns) for view in ranks.values())
         held += sum(_held(view) for view in self.members.loaders.values())
         wrong = silent or held > 0 or self._alarm or bool(self.announced.failures)
-        # a rank that is held keeps all others from going on, though it may take them a while to notice
-        stall = Stall.CERTAIN if held else self.pace.stall(ranks, now_ns)
+        # a rank that is stopped or has died keeps all others from going on, though it may take them a while to notice
+        blocked = held > 0 or bool(self.announced.failures)
+        stall = Stall.CERTAIN if blocked else self.pace.stall(ranks, now_ns)
         if self.attention.suspect(wrong, stall, now_ns):
             self.members.forget_descriptors()
         self.faults.outlive(now_ns, silent, self.attention.stalled)

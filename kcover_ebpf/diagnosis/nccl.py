@@ -31,7 +31,7 @@ _GUESSED = frozenset(
 )
 _BUSY = frozenset({Cause.TRAINING, Cause.COMPUTING})
 _SEEN = frozenset(
-    {State.LOCK, State.READ, State.SLEEP_LONG, State.CHILD, State.STORAGE, State.FAULTING}
+    {State.LOCK, State.READ, State.SLEEP_LONG, State.CHILD}
     | {State.SPINNING, State.THROTTLED, State.GONE, State.LEFT}
 )
 """What the host sees a rank held by; `chain.is_effort` has had its say before."""
@@ -104,7 +104,8 @@ def _may_come(picture: JobSnapshot, each: ProcessState) -> bool:
         return False
     if end.state in _SOMEBODY or end.state is State.FUTEX:
         return silence_s < picture.policy.storage_patience_s
-    # it waits for its device, which the others do not need: an evaluation looks like that
+    # it waits for its device, which the others do not need: an evaluation looks like that; or for storage that
+    # nothing proves stuck: a checkpoint does
     return silence_s < picture.policy.quiet_cap_s
 
 

@@ -9,7 +9,7 @@ import pytest
 from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.diagnosis.judge import judge
 from kcover_ebpf.diagnosis.nccl import unobserved
-from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, Verdict, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, Verdict, VerdictKind, suffices
 from kcover_ebpf.facts.host import CollectiveRank, CollectiveSide, CollectivesSeen, WaitedFile
 from kcover_ebpf.ids import Inode, Pid
 from kcover_ebpf.output.formatting import fact_text
@@ -289,3 +289,15 @@ def test_what_nccl_said_is_a_sentence() -> None:
         "NCCL: rank 2 of 4: system error, 7 rank(s) launched AllGather 50, AllReduce 101, "
         "1 rank(s) launched AllGather 51, AllReduce 100"
     )
+
+
+def test_a_rank_in_storage_that_nothing_proves_stuck_ends_no_job() -> None:
+    """A long close or fsync of rank 0 while the others are in the next collective: its count is behind, of course."""
+    stage = Stage(world=8)
+    stage.run(60)
+    for number in range(8):
+        stage.become(stage.rank(number), "run" if number else "write")
+    said = repeated(stage, 400, behind=(rank(0, pid=100, size=8),))
+    faults = [each for each in said if each.kind.is_fault]
+    assert {each.cause for each in faults} <= {Cause.STORAGE}
+    assert not any(suffices(one.kind for one in each.evidence) for each in faults)

@@ -266,3 +266,14 @@ def test_that_it_can_be_told_again_whether_ranks_go_on_is_reported_at_once(tmp_p
     assert [bool(each.ranks) for each in sent(stage, tmp_path, 2)] == [True]
     all_become(stage, "train")
     assert [bool(each.ranks) for each in sent(stage, tmp_path, 2)] == [False]
+
+
+def test_a_job_whose_rank_died_has_stalled_until_it_gets_over_that():
+    """Else a restart would count as recovered by the training that went before the crash."""
+    stage = Stage()
+    stage.run(30)
+    stage.exit(stage.rank(2), signal=9)
+    stage.one_pass(NS)
+    assert stage.job.attention.stalled
+    stage.run(5)
+    assert stage.job.attention.stalled
