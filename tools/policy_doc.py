@@ -39,7 +39,7 @@ spec:
 
 What a policy may ask for is limited by the operator (`controller.tenants` of the chart): a larger `restarts.max`, a shorter `windowSeconds`
 or `backoffSeconds` counts as the limit, by default 10, 3600 and 10. `node` takes effect only in a policy in the controller's own namespace.
-If a policy cannot be read (it is larger than 8 KiB, or written for another version), the pods of its namespace are only observed.
+If a policy cannot be read (it is larger than 8 KiB, or written for another version), the pods that it selects are only observed, or all of its namespace if the selector is unreadable.
 
 The API server validates it and adds defaults: a key that is not on this page is rejected with `kubectl apply --validate=strict`, and
 `kubectl explain faultpolicy.spec --recursive` shows the same as the table.
