@@ -34,8 +34,9 @@ METRICS_HEAD = """# Metrics
 Names are a contract. Series with a closed list of labels exist from the start, at zero. Alerts and dashboards
 use only names on this page; a test checks that.
 
-Nothing here grows with the age of the cluster: series about a pod, rank or job are removed with it (rank ages: at most 1,024), those about a device are
-bounded by the devices of the node, `verdict`, `cause`, `phase`, `verb` and `family` are closed lists. Each program also
+Nothing here grows with the age of the cluster: series about a pod, rank or job are removed with it
+(rank ages: at most 1,024), those about a device are bounded by the devices of the node;
+`verdict`, `cause`, `phase`, `verb` and `family` are closed lists. Each program also
 serves `process_*`: its own CPU, memory and descriptors.
 
 ## Labels that join
@@ -67,7 +68,8 @@ them.
 ALERTS_END = """
 `KcoverJobHung` needs no waiting time, because a verdict includes one: it follows a silence
 longer than any the job had while healthy. An incident that stays `Open` with "one kind of evidence" rests on that
-silence alone, and is left to the operator. With a scrape and an evaluation every 5 s it fires within 10 s of the verdict.
+silence alone, and is left to the operator.
+With a scrape and an evaluation every 5 s it fires within 10 s of the verdict.
 """
 
 
