@@ -23,21 +23,21 @@ kcover-ebpf logs /var/log/pods/*/*/0.log        # a container's log, as the kube
 kubectl logs trainer-3 | kcover-ebpf logs - --source container -o json
 ```
 
-`logs` prints each line that a rule knows, with what it means and what to do, and nothing for the others. `-o json` gives one object a
+`logs` prints each line that a rule matches, with its meaning and what to do, and nothing for the others. `-o json` gives one object a
 line: `number` (of the line, from 1), `line` (the message), `rule`, `domain` (`hardware`, `driver`, `network`, `storage`, `memory`,
-`program`), `severity` (`fatal`, `error`, `warning`, `info`), `concerns` (`node` or `job`), `lasting` (it stays until somebody repairs or reboots),
+`program`), `severity` (`fatal`, `error`, `warning`, `info`), `concerns` (`node` or `job`), `lasting` (until repair or reboot),
 `meaning`, `advice`. Xid and SXid lines are looked up in the [catalogue](hardware.md).
 
 A kernel rule never applies to a line of a container's log, nor to a line of the kernel's log that user space wrote (`/dev/kmsg` records and
-`dmesg -x` say who wrote a line): anybody can print a line that looks like a fault. A container's log classifies a crash; it is never a reason
-to end a job that runs.
+`dmesg -x` show which side wrote a line): any program can print a line that looks like a fault. A container's log classifies a crash; it is never a reason
+to end a running job.
 
-All rules are searched at once by RE2, whose time is linear in the length of the log whatever a line contains:
-over 130 MB of a calm training log a second of CPU, 106 MB where one line in a hundred is an error, 1.4 MB where each is (`tools/logbench.py`).
+All rules are searched at once by RE2, whose time is linear in the length of the log whatever a line contains. Per second of CPU:
+over 130 MB of a quiet training log, 106 MB where one line in a hundred is an error, 1.4 MB where each is (`tools/logbench.py`).
 
 ## Own rules
 
-`--rules FILE` reads rules that come before the shipped ones, as TOML:
+`--rules FILE` reads rules that take precedence over the shipped ones, as TOML:
 
 ```toml
 [[rule]]

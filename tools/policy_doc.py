@@ -24,8 +24,8 @@ HEAD = """# Fault policies
 <!-- Written by tools/policy_doc.py from the schema and the table of job kinds: change those. -->
 
 Without any `FaultPolicy` every pod of a known kind of job is watched, and a job is restarted when it is *armed*: the label
-`kcover.io/cascading-recovery=true` is on its pods or on the job itself. A policy changes that for the pods of its namespace that it
-selects; of several that select a pod, the first by name holds. The shortest useful one:
+`kcover.io/cascading-recovery=true` is on most of its pods or on the job itself. A policy changes that for the pods of its namespace that it
+selects; of several that select a pod, the first by name applies. The shortest useful one:
 
 ```yaml
 apiVersion: kcover.io/v1alpha1
@@ -37,10 +37,11 @@ spec:
   restarts: {max: 1}
 ```
 
-What a policy may ask for is bounded by the operator (`controller.tenants` of the chart): a larger `restarts.max`, a shorter `windowSeconds`
-or `backoffSeconds` counts as the bound, by default 10, 3600 and 10. About nodes (`node`) only a policy in the controller's own namespace says anything.
+What a policy may ask for is limited by the operator (`controller.tenants` of the chart): a larger `restarts.max`, a shorter `windowSeconds`
+or `backoffSeconds` counts as the limit, by default 10, 3600 and 10. `node` takes effect only in a policy in the controller's own namespace.
+If a policy cannot be read (it is larger than 8 KiB, or written for another version), the pods that it selects are only observed, or all of its namespace if the selector is unreadable.
 
-The API server checks and completes it: a key that is not on this page is refused with `kubectl apply --validate=strict`, and
+The API server validates it and adds defaults: a key that is not on this page is rejected with `kubectl apply --validate=strict`, and
 `kubectl explain faultpolicy.spec --recursive` shows the same as the table.
 
 ## Fields of `spec`
@@ -52,10 +53,10 @@ MIDDLE = """
 ## Kinds of jobs
 
 Kinds that can be restarted whole, and how. *In place* is open to all of them where the cluster allows it (Kubernetes 1.36); where *may cost* names a
-field, it is set, and a pod's own restart policy is not Never, the kind's controller counts such restarts, or answers them, and the job is
-replaced instead. A kind that is not here is reported on and left alone.
+field, it is set, and a pod's own restart policy is not Never, the kind's controller counts such restarts, or reacts to them, and the job is
+replaced instead. A kind that is not listed is reported and never acted on.
 
-| kind | group | replaced by | in place may cost | seen with its real controller |
+| kind | group | replaced by | in place may cost | tested with its real controller |
 |---|---|---|---|---|
 """
 WAYS = {

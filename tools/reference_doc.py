@@ -32,10 +32,11 @@ METRICS_HEAD = """# Metrics
 <!-- Written by tools/reference_doc.py from the programs themselves: change those. -->
 
 Names are a contract. Series with a closed list of labels exist from the start, at zero. Alerts and dashboards
-ask for no name that is not on this page; a test holds them together.
+use only names on this page; a test checks that.
 
-Nothing here grows with the age of the cluster: series about a pod, rank or job leave with it, those about a device are
-bounded by the devices of the node, `verdict`, `cause`, `phase`, `verb` and `family` are closed lists. Each program also
+Nothing here grows with the age of the cluster: series about a pod, rank or job are removed with it
+(rank ages: at most 1,024), those about a device are bounded by the devices of the node;
+`verdict`, `cause`, `phase`, `verb` and `family` are closed lists. Each program also
 serves `process_*`: its own CPU, memory and descriptors.
 
 ## Labels that join
@@ -52,7 +53,7 @@ serves `process_*`: its own CPU, memory and descriptors.
 CONTROLLER_HEAD = """
 ## Controller
 
-Counted by the leader; a replica that does not lead serves `kcover_leader` 0 and no incident.
+Counted by the leader; a standby replica serves `kcover_leader` 0 and no incident.
 """
 ALERTS_HEAD = """# Alerts
 
@@ -65,9 +66,10 @@ them.
 |---|---|---|---|
 """
 ALERTS_END = """
-`KcoverJobHung` needs no waiting time, because a verdict already is one: it comes after a silence
+`KcoverJobHung` needs no waiting time, because a verdict includes one: it follows a silence
 longer than any the job had while healthy. An incident that stays `Open` with "one kind of evidence" rests on that
-silence alone, and is left to you. With a scrape and an evaluation every 5 s it fires within 10 s of the verdict.
+silence alone, and is left to the operator.
+With a scrape and an evaluation every 5 s it fires within 10 s of the verdict.
 """
 
 
