@@ -20,7 +20,8 @@ from kcover_ebpf.host.thread_inspector import ThreadInspector
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
-from kcover_ebpf.watching.job_watch import JobWatch, Sink, listen
+from kcover_ebpf.watching.job_watch import JobWatch, listen
+from kcover_ebpf.watching.judging import Sink
 
 _MEMBERS_NS = 3_000_000_000
 _CALM_NS = 500_000_000

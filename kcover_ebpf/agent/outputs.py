@@ -19,7 +19,7 @@ from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.hardware.topology import Topology
 from kcover_ebpf.host import procfs
 from kcover_ebpf.output.formatting import headline
-from kcover_ebpf.watching.job_watch import Sink
+from kcover_ebpf.watching.judging import Sink
 
 if TYPE_CHECKING:
     from kcover_ebpf.agent.metrics import AgentMetrics

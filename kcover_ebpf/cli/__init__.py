@@ -12,6 +12,7 @@ from kcover_ebpf.cli.entry import call
 
 _COMMANDS = {
     "run": "Watch a job for hangs and faults; end it or start it again as a whole.",
+    "replay": "Judge a recorded job again.",
     "trace": "Explain a stuck process or job now, in one look.",
     "agent": "Watch the training pods of a Kubernetes node.",
     "doctor": "Say which probes work here, and what is therefore invisible.",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from kcover_ebpf.errors import UsageError
 from kcover_ebpf.run import options as planning
 from kcover_ebpf.run.options import RunOptions
 from kcover_ebpf.settings import Act
@@ -60,6 +61,17 @@ Exit codes:
     show_default=True,
     help="json: JSON lines on stdout; the job's own output goes to stderr.",
 )
+@click.option(
+    "--record",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write what was seen to a tape for kcover-ebpf replay; compressed if FILE ends in .gz.",
+)
+@click.option(
+    "--record-names",
+    is_flag=True,
+    help="Keep the names of programs, files and addresses, and arguments, in the tape.",
+)
 @click.option("--metrics", metavar="ADDR:PORT", help="Serve Prometheus metrics there.")
 @click.option(
     "--snapshot-dir",
@@ -80,6 +92,8 @@ def run(  # noqa: PLR0913 - one for each option
     pin_driver: bool,
     duration: str | None,
     output: str,
+    record: Path | None,
+    record_names: bool,
     metrics: str | None,
     snapshot_dir: Path,
     pid: int | None,
@@ -91,6 +105,8 @@ def run(  # noqa: PLR0913 - one for each option
     CMD is started in a control group of its own and ended with us (Ctrl-C, SIGTERM). A job that is
     watched by --pid or --cgroup goes on when we end.
     """
+    if record_names and record is None:
+        raise UsageError("--record-names needs --record FILE")
     planning.choose_target(argv, pid, cgroup)
     settings = planning.make_settings(act, policy, max_restarts)
     settings = replace(settings, pin_driver=pin_driver)
@@ -112,5 +128,7 @@ def run(  # noqa: PLR0913 - one for each option
             metrics=metrics,
             snapshot_dir=snapshot_dir.absolute(),
             catalog=catalog,
+            record=record,
+            record_names=record_names,
         )
     )

@@ -62,6 +62,8 @@ _MODULES: dict[str, Code] = {
     "librt.": Code.PLUMBING,
     "librt-": Code.PLUMBING,
 }
+PREFIXES = tuple(_MODULES)
+"""Beginnings of names of files by which a module is known."""
 
 
 def of_module(name: str) -> Code:

@@ -58,14 +58,14 @@ def unobserved(told: CollectivesSeen | None, modules: set[str]) -> list[str]:
     """What is not known of the counts of a job whose ranks have these modules on their stacks."""
     if told is not None and told.trouble:
         return [f"{COUNTS}: NCCL gave no answer ({told.trouble})"]
-    if told is None and any(each.startswith(_NCCL) for each in modules):
+    if told is None and any(each.startswith(LIBRARIES) for each in modules):
         return [f"{COUNTS}: NCCL was not asked, or has not answered yet"]
     return []
 
 
 COUNTS = "how many operations each rank launched"
 """How each sentence about counts that are not known begins."""
-_NCCL = ("libnccl", "librccl", "libtorch_cuda", "libtorch_hip")
+LIBRARIES = ("libnccl", "librccl", "libtorch_cuda", "libtorch_hip")
 
 
 def _behind(

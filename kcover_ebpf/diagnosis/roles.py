@@ -104,6 +104,12 @@ _HELPER_WORDS = (
     "multiprocessing.semaphore_tracker",
 )
 _SPAWNED = "--multiprocessing-fork"
+_COMPILE_WORKER = "compile_worker"
+PROGRAMS = _SHELLS | _LAUNCHERS | _REMOTE | _COMPILERS
+"""Names of programs by which a role is known."""
+TELLING_WORDS = _LAUNCHER_MODULES | {_SPAWNED}
+TELLING_PARTS = (*_HELPER_WORDS, _COMPILE_WORKER)
+"""Whole words of a command, and parts of words, that tell a role as well."""
 
 
 class Role(Enum):
@@ -215,9 +221,7 @@ def _member(
 
 
 def _child_role(process: ProcessSeen, owner: ProcessSeen) -> Role:
-    if _program(process) in _COMPILERS or any(
-        "compile_worker" in word for word in process.argv[:6]
-    ):
+    if _program(process) in _COMPILERS or any(_COMPILE_WORKER in word for word in process.argv[:6]):
         return Role.COMPILER
     if _is_helper(process) or not process.argv:
         return Role.HELPER

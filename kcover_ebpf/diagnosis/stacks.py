@@ -19,7 +19,7 @@ def similarity(one: Stack, other: Stack) -> float:
 
 
 # what every wait goes through, whoever called it
-_PLUMBING = ("libc.", "libc-", "libpthread", "libstdc++", "ld-", "[vdso]", "python", "libpython")
+PLUMBING = ("libc.", "libc-", "libpthread", "libstdc++", "ld-", "[vdso]", "python", "libpython")
 
 
 def waits_in(stack: Stack) -> str | None:
@@ -28,7 +28,7 @@ def waits_in(stack: Stack) -> str | None:
     A wait in Python's own locks has none within reach.
     """
     modules = (word.rpartition("+")[0] for word in stack)
-    return next((name for name in modules if not name.startswith(_PLUMBING)), None)
+    return next((name for name in modules if not name.startswith(PLUMBING)), None)
 
 
 class KnownWaits:

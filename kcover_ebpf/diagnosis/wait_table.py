@@ -15,6 +15,8 @@ from kcover_ebpf.diagnosis.verdict import VerdictKind, WaitRow
 # defaults of torch.distributed (NCCL 600 s, all other backends 1,800 s) and of jax.distributed's
 # heartbeat
 _GIVES_UP_S = (("libnccl", 600.0), ("libtorch", 1800.0), ("jaxlib", 100.0), ("libjax", 100.0))
+FRAMEWORKS = tuple(prefix for prefix, _ in _GIVES_UP_S)
+"""Beginnings of the libraries by which a framework is known."""
 
 
 _NOTES = {VerdictKind.SLOW: "slow", VerdictKind.UNKNOWN: "unclear"}

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import Pid
 
 
 class Rung(Enum):

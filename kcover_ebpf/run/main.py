@@ -25,13 +25,14 @@ from kcover_ebpf.kernel.capabilities import Capability
 from kcover_ebpf.run import terminal_table
 from kcover_ebpf.run.options import RunOptions
 from kcover_ebpf.run.outcome import Outcome
-from kcover_ebpf.run.sinks import Announcer, JsonSink, Out, TextSink
+from kcover_ebpf.run.sinks import Announcer, JsonSink, Out, Sink, TextSink
 from kcover_ebpf.settings import Act
 
 if TYPE_CHECKING:
     from kcover_ebpf.hardware.watch import DeviceWatch
     from kcover_ebpf.kernel.sampler import KernelSampler
     from kcover_ebpf.output.metrics import MetricsServer, MetricsSink
+    from kcover_ebpf.run.recording import Tape
 
 _STDOUT = 1
 _KEPT = capabilities.KEPT - {
@@ -62,7 +63,8 @@ class _Run:
         plan = self._plan
         keeper = self._fork_keeper()
         server = self._bind_metrics()
-        announcer = self._make_announcer(keeper)
+        tape = self._open_tape()
+        announcer = self._make_announcer(keeper, tape)
         from kcover_ebpf.kernel.sampler import KernelSampler
         from kcover_ebpf.run.session import Session
 
@@ -73,7 +75,8 @@ class _Run:
         capabilities.drop(kept, capabilities.SPARE)
         extra = () if server is None else (self._serve(server, kernel, devices),)
         target = self._make_target(keeper)
-        session = Session(plan, kernel, target, keeper, announcer, extra, devices)
+        writer = None if tape is None else tape.writer
+        session = Session(plan, kernel, target, keeper, announcer, extra, devices, writer)
         session.catch_signals()
         if plan.argv and keeper is not None:
             keeper.start()
@@ -124,15 +127,25 @@ class _Run:
             )
         )
 
-    def _make_announcer(self, keeper: Supervisor | None) -> Announcer:
+    def _open_tape(self) -> Tape | None:
+        if self._plan.record is None:
+            return None
+        from kcover_ebpf.run.recording import Tape
+
+        tape = Tape(self._plan, self._plan.record)
+        self._stack.callback(tape.writer.close)
+        return tape
+
+    def _make_announcer(self, keeper: Supervisor | None, tape: Tape | None) -> Announcer:
         out = Out(_STDOUT)
+        more: list[Sink] = [] if tape is None else [tape]
         if self._plan.json:
-            return Announcer([JsonSink(out)], wants_waits=False)
+            return Announcer([JsonSink(out), *more], wants_waits=False)
         if not self._is_live or keeper is None:
-            return Announcer([TextSink(out)], wants_waits=False)
+            return Announcer([TextSink(out), *more], wants_waits=False)
         live = terminal_table.LiveSink(out, keeper.restore_on_death)
         self._stack.callback(live.close)
-        return Announcer([live], wants_waits=True)
+        return Announcer([live, *more], wants_waits=True)
 
     def _make_target(
         self, keeper: Supervisor | None

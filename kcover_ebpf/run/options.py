@@ -31,6 +31,10 @@ class RunOptions:
     snapshot_dir: Path = Path("kcover-snapshots")
     catalog: Path | None = None
     """An operator's own entries about Xids and SXids; None: the shipped ones."""
+    record: Path | None = None
+    """Where a tape of the job is written; None: nowhere."""
+    record_names: bool = False
+    """The tape keeps the names of programs, files and addresses."""
 
 
 def choose_target(argv: tuple[str, ...], pid: int | None, cgroup: str | None) -> None:

@@ -26,7 +26,7 @@ from kcover_ebpf.run.outcome import Outcome, Reason
 from kcover_ebpf.run.sinks import Announcer, Recent
 from kcover_ebpf.settings import Act
 from kcover_ebpf.trace import tcp_connections
-from kcover_ebpf.watching.job_watch import Sink
+from kcover_ebpf.watching.judging import Recorder, Sink
 from kcover_ebpf.watching.loop import Sensor, Target
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -47,11 +47,12 @@ class Session:
         announcer: Announcer,
         extra_sinks: tuple[Sink, ...] = (),
         devices: DeviceWatch | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         """`keeper` is None only where a job that is not ours is merely watched."""
         self._plan, self._kernel, self._target = plan, kernel, target
         self._keeper, self._announcer = keeper, announcer
-        self._devices = devices
+        self._devices, self._recorder = devices, recorder
         self._recent = Recent()
         self._sinks: tuple[Sink, ...] = (announcer, self._recent, *extra_sinks)
         self._owns_job = bool(plan.argv)
@@ -91,6 +92,7 @@ class Session:
             self._sinks,
             self._carry_out,
             self._devices,
+            self._recorder,
         )
 
     def _watch(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kcover_ebpf.diagnosis.decisions import Decision
@@ -65,19 +65,20 @@ class Sink:
 class JsonSink(Sink):
     """One JSON object a line (docs/json.md)."""
 
-    def __init__(self, out: Out) -> None:
-        self._out = out
+    def __init__(self, out: Out, clock: Callable[[], float] = time.time) -> None:
+        """`clock`: unix seconds of what has no time of its own; a replay has another clock than ours."""
+        self._out, self._clock = out, clock
 
     def _write(self, event: str, time_s: float, fields: dict[str, Any]) -> None:
         self._out.write(formatting.event_line(event, time_s, fields) + "\n")
 
     def on_start(self, fields: dict[str, Any]) -> None:
         """Event "start"."""
-        self._write("start", time.time(), fields)
+        self._write("start", self._clock(), fields)
 
     def on_fact(self, fact: Fact) -> None:
         """Event "fact"."""
-        self._write("fact", time.time(), formatting.fact_object(fact))
+        self._write("fact", self._clock(), formatting.fact_object(fact))
 
     def on_verdict(self, verdict: Verdict) -> None:
         """Event "verdict"; its `time` is the verdict's."""
@@ -85,7 +86,7 @@ class JsonSink(Sink):
 
     def on_blind(self, reason: str) -> None:
         """Event "blind"."""
-        self._write("blind", time.time(), {"reason": reason})
+        self._write("blind", self._clock(), {"reason": reason})
 
     def on_action(self, decision: Decision, text: str) -> None:
         """Event "action"."""
@@ -96,21 +97,22 @@ class JsonSink(Sink):
             "job": decision.verdict.job,
             "incident": decision.verdict.incident,
         }
-        self._write("action", time.time(), fields)
+        self._write("action", self._clock(), fields)
 
     def on_end(self, fields: dict[str, Any]) -> None:
         """Event "end"."""
-        self._write("end", time.time(), fields)
+        self._write("end", self._clock(), fields)
 
 
 class TextSink(Sink):
     """Plain lines, each opened by our name and the local time, for they stand between the job's."""
 
-    def __init__(self, out: Out) -> None:
-        self._out = out
+    def __init__(self, out: Out, clock: Callable[[], float] = time.time) -> None:
+        """`clock`: unix seconds, as of `JsonSink`."""
+        self._out, self._clock = out, clock
 
     def _write(self, first: str, *more: str) -> None:
-        clock = time.strftime("%H:%M:%S")
+        clock = time.strftime("%H:%M:%S", time.localtime(self._clock()))
         lines = [
             f"[kcover {clock}] {formatting.printable(first)}",
             *(f"    {line}" for line in more),

@@ -20,7 +20,8 @@ from kcover_ebpf.host import procfs
 from kcover_ebpf.host.thread_inspector import ThreadInspector
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
-from kcover_ebpf.watching.job_watch import JobWatch, Sink, listen
+from kcover_ebpf.watching.job_watch import JobWatch, listen
+from kcover_ebpf.watching.judging import Recorder, Sink
 
 _MEMBERS_NS = 3_000_000_000
 
@@ -45,7 +46,7 @@ class Target(Protocol):
 class Sensor:
     """Watches one job until told to stop."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - one part of the watch each
         self,
         kernel: KernelSampler,
         target: Target,
@@ -53,11 +54,15 @@ class Sensor:
         sinks: Sequence[Sink] = (),
         carry_out: Callable[[Decision], None] | None = None,
         devices: DeviceWatch | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         machine = os.uname().machine
         self._kernel, self._target, self._settings = kernel, target, settings
         tracker = Tracker(target.name, os.uname().nodename)
-        self._watch = JobWatch(kernel, tracker, SyscallTable(machine), settings, sinks, carry_out)
+        table = SyscallTable(machine)
+        self._watch = JobWatch(
+            kernel, tracker, table, settings, sinks, carry_out, recorder=recorder
+        )
         self._inspector = ThreadInspector(machine)
         self._next_members_ns = 0
         self._devices = devices
@@ -100,7 +105,7 @@ class Sensor:
         for fact in self._kernel.sample(self.job.connected):
             self._watch.take(fact)
         self._poll_devices()
-        self._take(self._inspector.look(self.job.wants()))
+        self._take(self._inspector.look(self._watch.wants()))
         self._watch.ask_collectives()
         self._watch.judge()
         self._watch.tell_table()

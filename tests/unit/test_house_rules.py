@@ -15,6 +15,7 @@ MAX_FUNCTION_LINES = 40
 # File, or file:function -> why it may be longer.
 EXEMPT: dict[str, str] = {
     "cli/controller.py:controller": "one argument for each option, and each is handed on by its name",
+    "cli/run.py:run": "one argument for each option, and each is handed on by its name",
 }
 
 

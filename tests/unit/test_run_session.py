@@ -92,7 +92,7 @@ Script = Callable[["FakeSensor", Callable[[], bool]], None]
 class FakeSensor:
     scripts: list[Script]
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - the parameters of Sensor
         self,
         kernel: object,
         target: object,
@@ -100,6 +100,7 @@ class FakeSensor:
         sinks: object,
         carry_out: Any,
         devices: object = None,
+        recorder: object = None,
     ) -> None:
         self.job = SimpleNamespace(members=SimpleNamespace(views={}), now_ns=0)
         self.tracker: object = object()

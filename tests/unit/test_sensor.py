@@ -17,6 +17,7 @@ from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Act, Settings
 from kcover_ebpf.trace import passes
 from kcover_ebpf.watching.job_watch import listen
+from kcover_ebpf.watching.judging import Recorder
 from kcover_ebpf.watching.loop import Sensor
 
 from .scripted_job import NS, Stage
@@ -104,7 +105,9 @@ class Ears:
 class Bench:
     """A sensor on a scripted kernel, with a clock that a test turns."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, act: Act) -> None:
+    def __init__(
+        self, patch: pytest.MonkeyPatch, act: Act, recorder: Recorder | None = None
+    ) -> None:
         self.now_ns = 1_000 * NS
         self.kernel, self.members, self.ears = ScriptedKernel(), Members(), Ears()
         self.decisions: list[Decision] = []
@@ -118,6 +121,7 @@ class Bench:
             Settings(act=act),
             [self.ears],
             self.decisions.append,
+            recorder=recorder,
         )
 
     def _read(self, pid: Pid, wanted: Collection[str]) -> ProcessSeen | None:
@@ -149,6 +153,39 @@ def sampled(bench: Bench, pid: int) -> ThreadSample:
     stage = Stage(world=2)
     stage.now_ns = bench.now_ns
     return stage._thread(stage.procs[pid])
+
+
+class Notes:
+    """Writes down what a judgement is made of."""
+
+    def __init__(self) -> None:
+        self.taken: list[object] = []
+
+    def on_fact(self, fact: Fact) -> None:
+        self.taken.append(type(fact))
+
+    def on_look(self) -> None:
+        self.taken.append("look")
+
+    def on_ask(self) -> None:
+        self.taken.append("ask")
+
+    def on_judge(self, unix_offset_s: float) -> None:
+        self.taken.append(unix_offset_s)
+
+
+def test_all_that_a_judgement_is_made_of_is_recorded_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    notes = Notes()
+    bench = Bench(monkeypatch, Act.OBSERVE, notes)
+    bench.step(sampled(bench, 100))
+    first = [ProcessSeen, ProcessSeen, ThreadSample, Tick, "look", "ask", 5000.0]
+    assert notes.taken == first
+    bench.sensor._take([bench.exit(101, 3)])
+    bench.members.now.discard(101)
+    bench.step()
+    assert notes.taken[len(first) :] == [ProcessExit, Tick, "look", "ask", 5000.0]
 
 
 def test_members_are_watched_once_and_introduced(bench: Bench) -> None:

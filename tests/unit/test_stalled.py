@@ -190,7 +190,7 @@ def watched(stage: Stage) -> JobWatch:
     """The watch of an agent over the job on the stage."""
     tracker = Tracker("job", "host")
     watch = JobWatch(Quiet(), tracker, stage.job.table, Settings(), whole=False)  # type: ignore[arg-type]
-    watch.job = stage.job
+    watch._judging.job = stage.job
     return watch
 
 

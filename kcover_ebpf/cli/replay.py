@@ -1,0 +1,43 @@
+"""`kcover-ebpf replay FILE`: judge a recorded job again."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from kcover_ebpf.errors import UsageError
+from kcover_ebpf.run.replay import Replay
+from kcover_ebpf.run.sinks import Announcer, JsonSink, Out, TextSink
+from kcover_ebpf.tapes.reader import TapeReader
+
+_STDOUT = 1
+
+
+@click.command(short_help="judge a recorded job again")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True
+)
+def replay(file: Path, output: str) -> None:
+    """Judge the job of a tape that `run --record FILE` wrote, and print what `run` would print.
+
+    Needs no rights and no time: it runs in the time of the tape. Nothing is done about a verdict.
+
+    Exit codes: 0 the tape was read to its end; 2 wrong usage, or no (whole) tape.
+    """
+    try:
+        stream = file.open("rb")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot read the tape {file}: {reason}") from error
+    with stream:
+        tape = TapeReader(stream, str(file))
+        played = Replay(tape)
+        out = Out(_STDOUT)
+        sink = JsonSink if output == "json" else TextSink
+        played.play(Announcer([sink(out, played.now_s)], wants_waits=False))
+    if tape.skipped:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(tape.skipped.items()))
+        print(f"kcover-ebpf replay: skipped, as a newer version wrote it: {kinds}", file=sys.stderr)

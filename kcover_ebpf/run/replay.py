@@ -1,0 +1,124 @@
+"""Judges a recorded job again, in the time of the tape; what a run would do is told and not done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kcover_ebpf.diagnosis.decisions import Decision
+from kcover_ebpf.diagnosis.tracker import Tracker
+from kcover_ebpf.errors import KcoverError
+from kcover_ebpf.facts.syscalls import SyscallTable
+from kcover_ebpf.output.internal_error import blame
+from kcover_ebpf.run.sinks import Announcer
+from kcover_ebpf.settings import Act, Settings
+from kcover_ebpf.tapes.entries import Ask, End, Entry, Judge, Look, Start
+from kcover_ebpf.tapes.reader import TapeReader
+from kcover_ebpf.watching.judging import Judging
+
+_HOST = "host"
+"""A tape does not say on which host it was recorded."""
+_NOT_DONE = "replayed: nothing was done"
+
+
+class Replay:
+    """One tape being judged."""
+
+    def __init__(self, tape: TapeReader) -> None:
+        self._tape, self._header = tape, tape.header
+        self._settings = Settings(act=tape.header.act, policy=tape.header.policy)
+        self._table = SyscallTable(tape.header.machine)
+        self._announcer = Announcer((), wants_waits=False)
+        self._offset_s = 0.0
+        self._told_s = 0.0
+        """The time of what is being told; a start and an end have their own."""
+        self._judging = self._new_judging(Tracker(tape.header.job, _HOST))
+
+    def now_s(self) -> float:
+        """Unix seconds in the time of the tape."""
+        return self._told_s
+
+    def play(self, announcer: Announcer) -> None:
+        """Tell what a run would; raises `UsageError` where the tape cannot be read, or cannot be judged."""
+        self._announcer = announcer
+        self._judging = self._new_judging(self._judging.tracker)
+        for entry in self._tape:
+            try:
+                self._play(entry)
+            except KcoverError:
+                raise
+            except Exception as error:
+                # facts that no kernel tells break what is sure of them
+                why = f"it cannot be judged ({blame(error)})"
+                raise self._tape.refusal(why) from error
+
+    def _new_judging(self, tracker: Tracker) -> Judging:
+        sinks = (self._announcer,)
+        return Judging(tracker, self._table, self._settings, sinks, self._carry_out)
+
+    def _play(self, entry: Entry) -> None:
+        match entry:
+            case Start():
+                self._start(entry)
+            case Look():
+                self._judging.wants()
+            case Ask():
+                self._judging.asks_collectives()
+            case Judge():
+                self._offset_s = entry.unix_offset_s
+                self._set_clock()
+                self._judging.judge(self._offset_s)
+            case End():
+                self._end(entry)
+            case _:
+                self._told_s = entry.boottime_ns / 1e9 + self._offset_s
+                self._judging.take(entry)
+
+    def _set_clock(self) -> None:
+        self._told_s = self._judging.job.now_ns / 1e9 + self._offset_s
+
+    def _start(self, start: Start) -> None:
+        # incidents go on counting, and WORKING is told, as in a run that starts its job again
+        self._judging = self._new_judging(self._judging.tracker)
+        self._told_s, self._offset_s = start.time, start.unix_offset_s
+        header = self._header
+        fields: dict[str, Any] = {
+            "job": header.job,
+            "version": header.version,
+            "kernel": None,
+            "host": _HOST,
+            "target": "tape",
+            "argv": [],
+            "pid": start.pid,
+            "restart": start.restart,
+            "cgroup": None,
+            "act": header.act,
+            "world_size": start.world_size,
+            "metrics_port": None,
+            "unobserved": list(start.unobserved),
+            "text": f"replaying {header.job}, recorded by {header.version}",
+        }
+        self._announcer.on_start(fields)
+
+    def _end(self, end: End) -> None:
+        self._told_s = end.time
+        self._announcer.on_end(
+            {
+                "job": self._header.job,
+                "reason": end.reason,
+                "exit_code": end.exit_code,
+                "job_code": end.job_code,
+                "restart_count": end.restart_count,
+                "duration_s": end.duration_s,
+                "text": f"the recorded run ended: {end.reason}, exit code {end.exit_code}",
+            }
+        )
+
+    def _carry_out(self, decision: Decision) -> None:
+        if self._announcer.hushed:
+            return
+        snapshot = Decision(Act.SNAPSHOT, decision.reason, decision.verdict)
+        self._announcer.on_action(snapshot, _NOT_DONE)
+        if decision.act in (Act.SHUTDOWN, Act.RESTART):
+            # the job that was recorded was being ended from here on
+            self._announcer.hushed = True
+            self._announcer.on_action(decision, _NOT_DONE)

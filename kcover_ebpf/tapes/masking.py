@@ -1,0 +1,195 @@
+"""Takes names out of facts: what identifies people, code or machines goes, what a judgement needs stays.
+
+Every text in a fact has a rule here or in `KEPT`; a test fails for a new one without. One name has one
+pseudonym throughout a tape, and another one in each tape: it is a keyed hash whose key is not kept.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass, replace
+from hashlib import blake2b
+from posixpath import basename, dirname
+from typing import Any, TypeVar
+
+from kcover_ebpf.diagnosis import code_map, nccl, roles, stacks, wait_table
+from kcover_ebpf.facts import devices, host, kernel
+
+_T = TypeVar("_T")
+_Rules = Mapping[type, Mapping[str, Callable[[Any], Any]]]
+_PYTHON = re.compile(r"python[\d.]*")
+_PLAIN_TARGET = re.compile(
+    r"(socket|pipe|net):\[\d+\]|anon_inode:\[?[a-z_-]+\]?"
+    r"|/dev/(null|zero|full|tty\d*|u?random|fuse|kfd|accel/\w+|dri/\w+|infiniband/\w+|pts/\d+"
+    r"|nvidia[\w-]*(/[\w-]+)*)"
+)
+_VERSION = re.compile(r"(_(cpu|cuda|hip|python))?[-.\d]*(so)?[-.\d]*")
+_LIBRARIES = tuple(
+    dict.fromkeys((*code_map.PREFIXES, *stacks.PLUMBING, *wait_table.FRAMEWORKS, *nccl.LIBRARIES))
+)
+"""Beginnings of names of libraries that everybody has, or that the judgement asks for."""
+_NOWHERE = frozenset({"", "0.0.0.0", "::", "::1"})
+LEFT_OUT = "(left out of the tape)"
+
+KEPT: Mapping[type, frozenset[str]] = {
+    kernel.SocketSample: frozenset({"state"}),
+    kernel.DescriptorSample: frozenset({"kind"}),
+    kernel.TcpStateChange: frozenset({"old", "new"}),
+    host.WaitedFile: frozenset({"kind", "device", "fs_type"}),
+    host.StorageState: frozenset({"device"}),
+    host.Inspection: frozenset({"wait_channel"}),
+    host.CollectiveSide: frozenset({"operations"}),
+    devices.XidSighting: frozenset({"device"}),
+    devices.XidReported: frozenset({"device"}),
+    devices.DeviceNotice: frozenset({"device"}),
+    devices.AerTotal: frozenset({"device"}),
+    devices.AerError: frozenset({"device", "errors"}),
+    devices.DriverChange: frozenset({"module"}),
+    devices.PortChange: frozenset({"port", "device"}),
+    devices.BlockError: frozenset({"disk", "device", "operation", "error"}),
+    devices.DriverCall: frozenset({"device", "wait_channel"}),
+    devices.DeviceFault: frozenset({"device", "code"}),
+}
+"""Texts with words of the kernel, of a library or of the bus: they name nobody."""
+
+
+class Masks:
+    """The pseudonyms of one tape."""
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(16)
+        self.rules: _Rules = {**self._of_kernel(), **self._of_host(), **self._of_devices()}
+
+    def _of_kernel(self) -> _Rules:
+        comm = self._program
+        pair = {"local": self._endpoint, "remote": self._endpoint}
+        return {
+            kernel.ThreadSample: {"comm": comm},
+            kernel.SocketSample: pair,
+            kernel.TcpRetransmit: pair,
+            kernel.TcpStateChange: pair,
+            kernel.ProcessFork: {"comm": comm},
+            kernel.ProcessExec: {"comm": comm},
+            kernel.ProcessExit: {"comm": comm},
+            kernel.OomKill: {"comm": comm},
+            kernel.SignalSent: {"sender_comm": comm},
+        }
+
+    def _of_host(self) -> _Rules:
+        named = dict.fromkeys(("behind", "missing", "failed", "odd"), self._each)
+        return {
+            host.ProcessSeen: {
+                "comm": self._program,
+                "argv": self._argv,
+                "rank_environ": self._environ,
+                "devices": lambda found: frozenset(map(self._target, found)),
+            },
+            host.WaitedFile: {"target": self._target},
+            host.Module: {"name": self._module},
+            host.CodeSeen: {"stack": self._stack, "modules": self._each},
+            host.Inspection: {"stack": self._stack, "files": self._each},
+            host.CollectiveRank: {"host": self._address, "comm": self._name, "trouble": _text},
+            host.CollectivesSeen: {**named, "trouble": _text},
+        }
+
+    def _of_devices(self) -> _Rules:
+        comm, uuid = self._program, self._name
+        return {
+            devices.XidSighting: {"text": _text},
+            devices.XidReported: {"text": _text, "process": comm},
+            devices.DeviceNotice: {"text": _text},
+            devices.DriverLine: {"text": _text},
+            devices.MemoryFault: {"text": _text},
+            devices.DeviceHeld: {"comm": comm},
+            devices.CudaContext: {"uuid": uuid, "comm": comm},
+            devices.PortChange: {
+                "text": _text,
+                "addresses": lambda found: tuple(map(self._address, found)),
+            },
+            devices.DriverCall: {"node": self._target, "uuid": uuid},
+            devices.DeviceFault: {"text": _text, "uuid": uuid},
+        }
+
+    def of(self, fact: _T) -> _T:
+        """The fact without names."""
+        rules = self.rules.get(type(fact))
+        if not rules or not is_dataclass(fact):
+            return fact
+        changes = {name: rule(getattr(fact, name)) for name, rule in rules.items()}
+        return replace(fact, **changes)  # type: ignore[type-var]
+
+    def _each(self, parts: tuple[_T, ...]) -> tuple[_T, ...]:
+        return tuple(self.of(each) for each in parts)
+
+    def _hash(self, name: str, size: int) -> str:
+        data = name.encode("utf-8", "surrogateescape")
+        return blake2b(data, digest_size=size, key=self._key).hexdigest()
+
+    def _name(self, name: str) -> str:
+        return f"name-{self._hash(name, 4)}" if name else ""
+
+    def _program(self, name: str) -> str:
+        plain = name in roles.PROGRAMS or _PYTHON.fullmatch(name)
+        return name if plain else self._name(name)
+
+    def _argv(self, words: tuple[str, ...]) -> tuple[str, ...]:
+        """The program, and of the other words only those that say what a process is for."""
+        if not words:
+            return ()
+        program, *others = words
+        told = self._word(program)
+        return (self._path(program) if told == "_" else told, *map(self._word, others))
+
+    def _path(self, path: str) -> str:
+        # children that multiprocessing spawns are known by the full path of their parent's interpreter
+        folder, program = dirname(path), self._program(basename(path))
+        return f"/{self._name(folder)}/{program}" if folder else program
+
+    @staticmethod
+    def _word(word: str) -> str:
+        if word in roles.TELLING_WORDS:
+            return word
+        if basename(word) in roles.PROGRAMS:
+            return basename(word)
+        return next((each for each in roles.TELLING_PARTS if each in word), "_")
+
+    def _environ(self, found: dict[str, str]) -> dict[str, str]:
+        return {
+            name: value if value.isascii() and value.isdigit() else self._name(value)
+            for name, value in found.items()
+            if name in roles.RANK_ENVIRON
+        }
+
+    def _target(self, target: str) -> str:
+        if _PLAIN_TARGET.fullmatch(target) or not target:
+            return target
+        return f"/{self._name(target)}"
+
+    def _module(self, name: str) -> str:
+        if not name or re.fullmatch(r"\[[a-z]+\]", name):
+            return name
+        prefix = max((each for each in _LIBRARIES if name.startswith(each)), key=len, default="")
+        if prefix and _VERSION.fullmatch(name.removeprefix(prefix)):
+            return name
+        return prefix + self._name(name)
+
+    def _stack(self, words: tuple[str, ...]) -> tuple[str, ...]:
+        parts = (word.rpartition("+") for word in words)
+        return tuple(f"{self._module(name)}{plus}{offset}" for name, plus, offset in parts)
+
+    def _address(self, address: str) -> str:
+        """An address of nobody (RFC 4193), so wide that two of a job never become the same."""
+        if address in _NOWHERE or address.startswith("127."):
+            return address
+        digits = self._hash(address, 8)
+        return "fd00::" + ":".join(digits[at : at + 4] for at in range(0, 16, 4))
+
+    def _endpoint(self, endpoint: tuple[str, int]) -> tuple[str, int]:
+        return self._address(endpoint[0]), endpoint[1]
+
+
+def _text(said: str) -> str:
+    """Drivers and libraries put names of processes, files and hosts into their messages."""
+    return LEFT_OUT if said else ""

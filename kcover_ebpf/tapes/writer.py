@@ -1,0 +1,134 @@
+"""Writes a tape while a job is watched. What goes wrong ends the recording, never the watching."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from kcover_ebpf.errors import UsageError
+from kcover_ebpf.facts.kernel import Fact
+from kcover_ebpf.tapes.codec import encode
+from kcover_ebpf.tapes.entries import (
+    MOST_LINE_BYTES,
+    Ask,
+    End,
+    Header,
+    Judge,
+    Look,
+    Mark,
+    Start,
+    kind_of,
+)
+from kcover_ebpf.tapes.masking import Masks
+
+_BUFFER_BYTES = 64 * 1024
+_FLUSH_PASSES = 10
+"""A sensor that is killed leaves a tape that lacks the last passes; each flush costs compression a little."""
+_GZIP = zlib.MAX_WBITS | 16
+_LEVEL = 1
+"""The fastest: a tape repeats itself so much that higher ones gain little."""
+
+
+class TapeWriter:
+    """A tape being written; `Recorder` of a judgement. Memory is bounded by one buffer and one line."""
+
+    def __init__(self, path: Path, header: Header, on_stop: Callable[[str], None]) -> None:
+        """Creates or empties the file; raises `UsageError`. `on_stop`: is told once why recording ended early."""
+        try:
+            # without O_NONBLOCK a FIFO without a reader would hold us up, and a slow reader later on
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK
+            self._descriptor = os.open(path, flags, 0o600)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise UsageError(f"cannot record to {path}: {reason}; name another file") from error
+        self._packer = zlib.compressobj(_LEVEL, wbits=_GZIP) if path.suffix == ".gz" else None
+        self._masks = None if header.names else Masks()
+        self._on_stop = on_stop
+        self._buffer = bytearray()
+        self._passes = 0
+        self._left_out_count = 0
+        self._is_open = True
+        # in full: defaults change, and the tape is to be judged by those of then
+        self._line({**encode(header), "policy": asdict(header.policy)})
+        self._flush()
+
+    def on_fact(self, fact: Fact) -> None:
+        """Write it down, without its names unless these are wanted."""
+        if not self._is_open:
+            return
+        kept = fact if self._masks is None else self._masks.of(fact)
+        self._line({"fact": kind_of(type(kept)), **encode(kept)})
+
+    def on_look(self) -> None:
+        """Write it down."""
+        self._mark(Look())
+
+    def on_ask(self) -> None:
+        """Write it down."""
+        self._mark(Ask())
+
+    def on_judge(self, unix_offset_s: float) -> None:
+        """Write it down; a pass is complete."""
+        self._mark(Judge(unix_offset_s))
+        self._passes += 1
+        if self._passes % _FLUSH_PASSES == 0:
+            self._flush()
+
+    def start(self, start: Start) -> None:
+        """The job is watched from now on."""
+        self._mark(start)
+
+    def end(self, end: End) -> None:
+        """The run is over; the tape is complete."""
+        self._mark(replace(end, left_out_count=self._left_out_count))
+
+    def close(self) -> None:
+        """Write what is left; may be called again."""
+        if not self._is_open:
+            return
+        self._flush(last=True)
+        if self._is_open:
+            self._stop()
+
+    def _mark(self, mark: Mark) -> None:
+        if self._is_open:
+            self._line({"mark": kind_of(type(mark)), **encode(mark)})
+
+    def _line(self, content: dict[str, object]) -> None:
+        text = json.dumps(content, separators=(",", ":"), allow_nan=False)
+        if len(text) >= MOST_LINE_BYTES:
+            self._left_out_count += 1
+            return
+        data = text.encode("ascii") + b"\n"
+        self._buffer += data if self._packer is None else self._packer.compress(data)
+        if len(self._buffer) >= _BUFFER_BYTES:
+            self._write()
+
+    def _flush(self, *, last: bool = False) -> None:
+        if self._packer is not None:
+            self._buffer += self._packer.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)
+        self._write()
+
+    def _write(self) -> None:
+        data = memoryview(bytes(self._buffer))
+        self._buffer.clear()
+        try:
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+        except BlockingIOError:
+            self._stop("its reader is too slow")
+        except OSError as error:
+            self._stop(error.strerror or str(error))
+
+    def _stop(self, reason: str = "") -> None:
+        self._is_open = False
+        try:
+            os.close(self._descriptor)
+        except OSError as error:  # what a network file system could not write is said here
+            reason = reason or error.strerror or str(error)
+        if reason:
+            self._on_stop(reason)

@@ -1,0 +1,191 @@
+"""The pure half of a job under watch: facts in; verdicts, announcements and decisions out.
+
+It knows no kernel, no host and no clock, so a recorded job is judged by the same code as a live one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from kcover_ebpf.diagnosis.decisions import Decision, decide
+from kcover_ebpf.diagnosis.job import Job
+from kcover_ebpf.diagnosis.tracker import Tracker
+from kcover_ebpf.diagnosis.verdict import Verdict, WaitRow
+from kcover_ebpf.facts.devices import (
+    AerError,
+    BlockError,
+    DeviceFault,
+    DeviceNotice,
+    DriverCall,
+    MemoryFault,
+    PortChange,
+    XidReported,
+)
+from kcover_ebpf.facts.host import CollectivesSeen, InspectRequest
+from kcover_ebpf.facts.kernel import Fact, OomKill, ProcessExit, SignalSent, Tick
+from kcover_ebpf.facts.syscalls import SyscallTable
+from kcover_ebpf.settings import Act, Settings
+
+_SAY_AGAIN_NS = 20_000_000_000
+"""How often a blindness that lasts is said, so that an alert on its count goes on while it does."""
+
+ANNOUNCED = (
+    ProcessExit,
+    OomKill,
+    SignalSent,
+    XidReported,
+    DeviceNotice,
+    AerError,
+    MemoryFault,
+    PortChange,
+    BlockError,
+    DriverCall,
+    DeviceFault,
+)
+"""Facts that are told, and judged, as they come."""
+
+
+class Sink(Protocol):
+    """Somebody who is told what the sensor sees."""
+
+    def on_fact(self, fact: Fact) -> None:
+        """An announced fact."""
+        ...
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        """A verdict that differs from the one before."""
+        ...
+
+    def on_waits(self, rows: Sequence[WaitRow], summary: str) -> None:
+        """Where the ranks stand, once a pass."""
+        ...
+
+    def on_blind(self, reason: str) -> None:
+        """Something was lost; nothing is judged for a while."""
+        ...
+
+    def on_action(self, decision: Decision, text: str) -> None:
+        """What is being done about a verdict."""
+        ...
+
+
+class Recorder(Protocol):
+    """Writes down every input of a judgement, in order; whatever changes a `Job` passes here."""
+
+    def on_fact(self, fact: Fact) -> None:
+        """A fact that the job observed."""
+        ...
+
+    def on_look(self) -> None:
+        """The job was asked which threads are to be looked at, and remembers that it was."""
+        ...
+
+    def on_ask(self) -> None:
+        """The job was asked whether its collective library is to be asked."""
+        ...
+
+    def on_judge(self, unix_offset_s: float) -> None:
+        """The job was judged; `unix_offset_s`: unix time minus boottime."""
+        ...
+
+
+class Judging:
+    """One job from facts to decisions."""
+
+    def __init__(  # noqa: PLR0913 - one part of the judgement each
+        self,
+        tracker: Tracker,
+        table: SyscallTable,
+        settings: Settings,
+        sinks: Sequence[Sink] = (),
+        carry_out: Callable[[Decision], None] | None = None,
+        *,
+        whole: bool = True,
+        recorder: Recorder | None = None,
+    ) -> None:
+        """`whole`: every rank of the job should be on this host; `recorder`: None to keep no record."""
+        self._settings, self._whole = settings, whole
+        self._sinks, self._carry_out, self._recorder = sinks, carry_out, recorder
+        self.job = Job(settings.policy, table, whole=whole)
+        self.tracker = tracker
+        self._next_blind_ns = 0
+        self._done: set[tuple[str, Act]] = set()
+        self._stragglers: object = ()
+
+    def take(self, fact: Fact) -> bool:
+        """Feed one fact; True if it should be judged at once."""
+        if self._recorder is not None:
+            self._recorder.on_fact(fact)
+        self.job.observe(fact)
+        if isinstance(fact, Tick):
+            self._tell_blind(fact)
+        if isinstance(fact, CollectivesSeen):
+            self._tell_stragglers(fact)
+        if not isinstance(fact, ANNOUNCED):
+            return False
+        self._tell(fact)
+        return True
+
+    def _tell(self, fact: Fact) -> None:
+        for sink in self._sinks:
+            sink.on_fact(fact)
+
+    def _tell_stragglers(self, fact: CollectivesSeen) -> None:
+        named = fact.behind, fact.missing, fact.failed, fact.sides
+        if any(named) and named != self._stragglers:
+            self._stragglers = named
+            self._tell(fact)
+
+    def _tell_blind(self, tick: Tick) -> None:
+        sight, now_ns = self.job.sight, tick.boottime_ns
+        if not sight.is_blind(now_ns):
+            self._next_blind_ns = 0
+        elif tick.late or now_ns >= self._next_blind_ns:
+            self._next_blind_ns = now_ns + _SAY_AGAIN_NS
+            self._on_blind(sight.reason)
+            return
+        if tick.lost_count and self._whole:
+            # where one job is watched, whatever was lost is its own
+            self._on_blind(f"{tick.lost_count} records were lost")
+
+    def _on_blind(self, reason: str) -> None:
+        for sink in self._sinks:
+            sink.on_blind(reason)
+
+    def wants(self) -> list[InspectRequest]:
+        """Threads to look at now."""
+        if self._recorder is not None:
+            self._recorder.on_look()
+        return self.job.wants()
+
+    def asks_collectives(self) -> bool:
+        """True while the job's own NCCL should be asked: it has stalled, or a fault may be over."""
+        if self._recorder is not None:
+            self._recorder.on_ask()
+        asks = self.job.attention.stalled or self.tracker.latest is not None
+        if not asks:
+            # what was said of one trouble says nothing about the next
+            self.job.attention.collectives = None
+        return asks
+
+    def judge(self, unix_offset_s: float) -> None:
+        """Tell a verdict that changed, and decide about the one that holds."""
+        if self._recorder is not None:
+            self._recorder.on_judge(unix_offset_s)
+        verdict = self.tracker.update(self.job, unix_offset_s)
+        if verdict is not None:
+            for sink in self._sinks:
+                sink.on_verdict(verdict)
+        self._decide(self.tracker.latest)
+
+    def _decide(self, fault: Verdict | None) -> None:
+        # asked at each pass while a fault lasts: evidence that was missing when it was told may come later
+        if fault is None or self._carry_out is None:
+            return
+        policy = self._settings.policy
+        decision = decide(fault, self._settings.act, policy.hard_limit_s, policy.link_patience_s)
+        if decision.act is Act.OBSERVE or (fault.incident, decision.act) in self._done:
+            return
+        self._done.add((fault.incident, decision.act))
+        self._carry_out(decision)

@@ -1,0 +1,116 @@
+"""Every fact and mark survives the way into a line of a tape and back; nonsense is refused with its place."""
+
+from __future__ import annotations
+
+import json
+import types
+import typing
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kcover_ebpf.facts.devices import AerTotal, CudaContext
+from kcover_ebpf.facts.host import Module, ProcessSeen
+from kcover_ebpf.facts.kernel import ProcessExit, SocketSample, Tick
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.tapes.codec import CodecError, UnknownWord, decode, encode
+from kcover_ebpf.tapes.entries import FACTS, MARKS, Header, Judge
+
+ENTRIES = {**FACTS, **MARKS, "header": Header}
+
+
+def values(hint: Any) -> st.SearchStrategy[Any]:
+    """Anything of this type that a fact may hold."""
+    hint = getattr(hint, "__supertype__", hint)
+    inner = typing.get_args(hint)
+    match typing.get_origin(hint):
+        case origin if origin in (types.UnionType, typing.Union):
+            (other,) = (each for each in inner if each is not types.NoneType)
+            return st.none() | values(other)
+        case origin if origin is tuple and inner[-1] is not Ellipsis:
+            return st.tuples(*map(values, inner))
+        case origin if origin is tuple:
+            return st.lists(values(inner[0]), max_size=3).map(tuple)
+        case origin if origin is frozenset:
+            return st.frozensets(values(inner[0]), max_size=3)
+        case origin if origin is dict:
+            return st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=3)
+    if is_dataclass(hint):
+        return objects(typing.cast("type", hint))
+    if issubclass(hint, Enum):
+        return st.sampled_from(hint)
+    numbers: dict[type, st.SearchStrategy[Any]] = {
+        bool: st.booleans(),
+        int: st.integers(-(1 << 63), (1 << 64) - 1),
+        float: st.floats(-1e11, 1e11),
+        str: st.text(max_size=8),
+    }
+    return numbers[hint]
+
+
+def objects(kind: type) -> st.SearchStrategy[Any]:
+    hints = typing.get_type_hints(kind)
+    return st.builds(kind, **{each.name: values(hints[each.name]) for each in fields(kind)})
+
+
+@pytest.mark.parametrize("kind", ENTRIES.values(), ids=ENTRIES)
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_what_is_written_is_read_again(kind: type, data: st.DataObject) -> None:
+    entry = data.draw(objects(kind))
+    assert decode(kind, json.loads(json.dumps(encode(entry)))) == entry
+
+
+def test_what_has_its_default_is_left_out() -> None:
+    context = CudaContext(1, Pid(2), "GPU-1", False, True, "x")
+    assert "mig" in encode(context), "it has no default"
+    seen = ProcessSeen(1, Pid(2), Pid(1), 1, "x", ("x",))
+    assert set(encode(seen)) == {"boottime_ns", "pid", "ppid", "start_ns", "comm", "argv"}
+
+
+def test_fields_of_a_newer_writer_are_passed_over() -> None:
+    module = Module(1, 2, "x")
+    assert decode(Module, {**encode(module), "build_id": [1, {"a": 2}]}) == module
+
+
+TICK = {"boottime_ns": 1, "period_ns": 1, "lost_count": 0, "late": False}
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "why"),
+    [
+        (Tick, [], "an object is wanted, not list"),
+        (Tick, {}, "boottime_ns is missing"),
+        (Tick, {**TICK, "late": 0}, "late: true or false is wanted, not 0"),
+        (Tick, {**TICK, "period_ns": True}, "period_ns: a whole number of 64 bits is wanted"),
+        (Tick, {**TICK, "period_ns": 1.0}, "period_ns: a whole number"),
+        (Tick, {**TICK, "period_ns": 1 << 64}, "not a larger one"),
+        (Tick, {**TICK, "period_ns": -(10**5000)}, "not a larger one"),
+        (Tick, {**TICK, "period_ns": None}, "period_ns: a whole number"),
+        (Judge, {"unix_offset_s": float("nan")}, "unix_offset_s: a number"),
+        (Judge, {"unix_offset_s": float("inf")}, "unix_offset_s: a number"),
+        (Judge, {"unix_offset_s": 10**400}, "unix_offset_s: a number"),
+        (SocketSample, {"boottime_ns": 1, "pid": 1, "fd": 1, "inode": 1, "state": 7}, "state: a s"),
+        (
+            SocketSample,
+            {"boottime_ns": 1, "pid": 1, "fd": 1, "inode": 1, "state": "", "local": ["a"]},
+            "local: 2 values are wanted, not 1",
+        ),
+        (AerTotal, {"boottime_ns": 1, "device": "", "severity": [1]}, "severity: a word is wanted"),
+        (ProcessExit, {"boottime_ns": "\x1b[2J"}, r"'\\x1b\[2J'"),
+    ],
+)
+def test_what_has_another_shape_is_refused_with_its_place(
+    kind: type, data: object, why: str
+) -> None:
+    with pytest.raises(CodecError, match=why):
+        decode(kind, data)
+
+
+def test_a_word_of_a_newer_writer_is_not_taken_for_nonsense() -> None:
+    with pytest.raises(UnknownWord, match="severity"):
+        decode(AerTotal, {"boottime_ns": 1, "device": "", "severity": 9})
