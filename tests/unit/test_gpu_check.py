@@ -31,6 +31,13 @@ open({str(file)!r}, 'w').write(str(p.pid)); time.sleep(97)"
         time.sleep(0.05)
 
 
+def test_what_a_child_leaves_may_end_in_order(tmp_path: Path) -> None:
+    script = "(trap 'touch ended; exit' TERM; while :; do sleep 0.05; done) & sleep 0.3; exit 4"
+    said = children.run(["sh", "-c", f"cd {tmp_path}; {script}"], 10.0, tmp_path / "log")
+    assert said == "its process ended with code 4: no output"
+    assert (tmp_path / "ended").exists()
+
+
 @pytest.mark.parametrize(
     ("script", "said"),
     [

@@ -17,6 +17,8 @@ from tools.gpucheck.plan import ROOT, NotPossible
 
 KILL_PATIENCE_S = 5.0
 """A process inside a call of the driver dies when that returns; one that takes longer hangs there."""
+TERMINATE_PATIENCE_S = 3.0
+"""The sensor takes a second to end its job and itself."""
 
 
 def module(name: str, *arguments: str) -> list[str]:
@@ -53,6 +55,8 @@ def run(command: Sequence[str], limit_s: float, log: Path) -> str:
         )
     try:
         code = process.wait(limit_s)
+        # before what it left behind says how it is ended
+        said = last_line(log.read_text())
     except subprocess.TimeoutExpired:
         left = (
             "" if end(process) else f", cannot be killed and was left behind as pid {process.pid}"
@@ -62,16 +66,34 @@ def run(command: Sequence[str], limit_s: float, log: Path) -> str:
         _end_session(process.pid)
     if code < 0:
         return f"its process was ended by {signal.Signals(-code).name}"
-    return f"its process ended with code {code}: {last_line(log.read_text())}" if code else ""
+    return f"its process ended with code {code}: {said}" if code else ""
 
 
 def _end_session(leader: int) -> None:
-    """Kill what a part has started and not ended: its own children are groups of its session."""
+    """End what a part has started and not ended: its own children are groups of its session.
+
+    With SIGTERM first, because the sensor then ends its job, whose processes are in other sessions.
+    """
+    deadline_s = time.monotonic() + TERMINATE_PATIENCE_S
+    for pid in _members(leader):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    while _members(leader) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    for pid in _members(leader):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _members(leader: int) -> list[int]:
+    """The processes of a session, but for its leader."""
+    found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(ValueError, ProcessLookupError):
             pid = int(entry.name)
-            if os.getsid(pid) == leader:
-                os.kill(pid, signal.SIGKILL)
+            if pid != leader and os.getsid(pid) == leader:
+                found.append(pid)
+    return found
 
 
 def last_line(text: str) -> str:

@@ -39,7 +39,7 @@ def _talk() -> None:
         sys.stdin.readline()
 
 
-def held(pid: int, devices: Path) -> dict[str, dict[str, int]]:
+def in_use(pid: int, devices: Path) -> dict[str, dict[str, int]]:
     """Name of each device file below `devices` that is NVIDIA's -> how often it is open and mapped."""
     prefix = str(devices / "nvidia")
     opened: Counter[str] = Counter()
@@ -73,7 +73,7 @@ def _stages(visible: str | None, devices: Path) -> dict[str, object]:
         for stage in _STAGES:
             try:
                 child.await_line("stage", START_S)
-                found[stage] = held(child.pid, devices)
+                found[stage] = in_use(child.pid, devices)
             except (NotPossible, OSError) as problem:
                 found[stage] = {"not possible here": str(problem)}
                 break

@@ -16,7 +16,7 @@ from tools.gpucheck.sensor import interpreter, sensor
 from tools.gpucheck.waits import START_S
 
 _BLOCKS, _BLOCK_S = 5, 5.0
-_QUICK_BLOCKS, _QUICK_BLOCK_S = 2, 1.5
+_QUICK_BLOCKS, _QUICK_BLOCK_S = 1, 1.5
 _ATTACHED_S = 15.0
 
 

@@ -22,7 +22,7 @@ FAULTS = ("none", "stop", "lock", "endless", "address", "misaligned")
 _HOST_S, _KERNEL_NS, _PAYLOAD_BYTES = 0.03, 60_000_000, 1 << 20
 _SHORT_KERNEL_NS = 2_000_000
 _CONNECT_S = 60.0
-_LINGER_S = 5.0
+_LINGER_S = 3.0
 """After an error of the device: so what the driver announces can be told from the exit of the rank."""
 _NOWHERE = 0x10
 
