@@ -1,0 +1,53 @@
+"""What every part is given, and how it leaves its facts."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class NotPossible(Exception):
+    """A part, or a piece of it, cannot be done on this machine; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where to write, where the device files are, and whether to take the short way of the self-test."""
+
+    folder: Path
+    devices: Path
+    quick: bool
+
+    def to_json(self) -> str:
+        return json.dumps([str(self.folder), str(self.devices), self.quick])
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        folder, devices, quick = json.loads(text)
+        return cls(Path(folder), Path(devices), bool(quick))
+
+
+@dataclass(slots=True)
+class Notes:
+    """The facts of one part. Each is written at once, because the part's process may hang in the next call."""
+
+    path: Path
+    facts: dict[str, Any] = field(default_factory=dict)
+    began_s: float = field(default_factory=time.monotonic)
+
+    def add(self, name: str, value: object) -> None:
+        self.facts[name] = value
+        self.write("unfinished", "")
+
+    def write(self, state: str, why: str) -> None:
+        """`state` is one of: done, unfinished, not possible here."""
+        seconds = round(time.monotonic() - self.began_s, 2)
+        table = {"state": state, "why": why, "seconds": seconds, "facts": self.facts}
+        fresh = self.path.with_suffix(".new")
+        fresh.write_text(json.dumps(table, indent=1) + "\n")
+        fresh.replace(self.path)

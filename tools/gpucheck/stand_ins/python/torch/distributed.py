@@ -1,0 +1,27 @@
+"""Stand-in for a process group with a Flight Recorder: what is written to its pipe makes it dump."""
+
+import os
+import pickle
+import threading
+from pathlib import Path
+
+_entries: list[dict[str, object]] = []
+
+
+def init_process_group(backend: str, rank: int, world_size: int) -> None:
+    pipe = Path(os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] + f"{rank}.pipe")
+    dump = Path(os.environ["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] + str(rank))
+    for old in (pipe, dump):
+        old.unlink(missing_ok=True)
+    os.mkfifo(pipe)
+    threading.Thread(target=_serve, args=(pipe, dump), daemon=True).start()
+
+
+def _serve(pipe: Path, dump: Path) -> None:
+    descriptor = os.open(pipe, os.O_RDWR)
+    while os.read(descriptor, 2):
+        dump.write_bytes(pickle.dumps({"version": "2.4", "pg_config": {}, "entries": _entries}))
+
+
+def all_reduce(tensor: list[float]) -> None:
+    _entries.append({"collective_seq_id": len(_entries) + 1, "profiling_name": "nccl:all_reduce"})
