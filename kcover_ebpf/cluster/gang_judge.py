@@ -55,7 +55,7 @@ def merge(case: GangInput) -> GangVerdict:
     if _others_go_on(case, gathered, finding):
         return _working(case)
     if _is_unordered(gathered, finding):
-        text = "several ranks cannot go on, on nodes whose order in time is not known"
+        text = "several ranks are stuck, on nodes whose clocks cannot be ordered"
         evidence = (*finding.evidence, Evidence(EvidenceKind.SINK, text))
         finding = replace(finding, culprit=None, rank=None, tid=None, evidence=evidence)
     return _told(case, gathered, finding)

@@ -110,9 +110,11 @@ def _progress(turn: RestartContext) -> Transition:
     ready = bool(world.live) and all(each.pod.ready for each in world.live)
     seen = nodes & world.agents
     if seen and seen <= set(told_by) and all(told_by.values()):
-        return Transition(_recovered(turn, "the ranks make progress"))
+        return Transition(_recovered(turn, "the ranks are making progress"))
     if ready and not seen and turn.elapsed_s >= _NO_AGENT_S:
-        return Transition(_recovered(turn, "all pods run; no agent can see their progress"))
+        return Transition(
+            _recovered(turn, "all pods are running; no agent can observe their progress")
+        )
     return Transition(wake_s=5.0)
 
 

@@ -33,7 +33,7 @@ def why_calm(status: Status, told: Sequence[ReceivedReport]) -> str | None:
     since_s = status.last_s + _CALM_S
     trains = all(each.report.trained and not is_suspect(each) for each in told)
     if trains and all(each.arrived_s > since_s for each in told):
-        return "the ranks make progress again"
+        return "the ranks are making progress again"
     return None
 
 
@@ -47,7 +47,7 @@ def why_gone(status: Status, top: TopOwner | None, now_s: float) -> str | None:
     if top.ended:
         return f"the job is {top.ended}"
     if now_s - status.last_s > SILENT_S:
-        return "nothing is told about it any more"
+        return "it is no longer being reported"
     return None
 
 

@@ -99,7 +99,7 @@ class Session:
         except Exception as error:
             if not self._owns_job:
                 raise CannotObserve(f"the sensor failed: {blame(error)}") from error
-            self._announcer.on_blind(f"the sensor failed, the job goes on: {blame(error)}")
+            self._announcer.on_blind(f"the sensor failed, the job continues: {blame(error)}")
             while not self._is_over():
                 self._wait_for_news(1.0)
 
@@ -184,7 +184,7 @@ class Session:
             refusal = self._budget.refusal(made_progress=self._sensor.made_progress)
             if refusal is not None:
                 instead = Decision(Act.SHUTDOWN, f"{decision.reason}; {refusal}", decision.verdict)
-                self._shut_down(instead, Reason.RESTARTS, f"not started again: {refusal}")
+                self._shut_down(instead, Reason.RESTARTS, f"not restarted: {refusal}")
             elif self._kill(decision):
                 self._pause_s = self._budget.spend()
 
@@ -247,7 +247,7 @@ class Session:
         pid = self._keeper.start()
         sensor, self._sensor = self._sensor, self._new_sensor()
         self._sensor.tracker = sensor.tracker  # incidents go on counting, and WORKING is told
-        text = f"started the job again (restart {self._budget.count}), pid {pid}"
+        text = f"restarted the job (restart {self._budget.count}), pid {pid}"
         fields = {"job": self._plan.name, "pid": pid, "restart": self._budget.count, "text": text}
         self._announcer.on_start(fields)
         return True
