@@ -245,10 +245,10 @@ def _get(session: ApiClient, namespace: str, name: str) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the plugin; returns its exit code, with one line on stderr for every error."""
-    return call(kubectl, "kubectl kcover", arguments, _tell)
+    return call(kubectl, "kubectl kcover", arguments, _message)
 
 
-def _tell(error: KcoverError) -> str:
+def _message(error: KcoverError) -> str:
     match error:
         case Forbidden():
             return f"not allowed: {error}"

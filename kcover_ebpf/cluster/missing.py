@@ -120,7 +120,7 @@ def towards_unseen(case: GangInput, gathered: GangSnapshot) -> Evidence | None:
 
 
 def missing_rank(case: GangInput, gathered: GangSnapshot) -> Finding | None:
-    """The lowest rank that never came while all others wait for it; None unless every pod runs and every node told.
+    """The lowest rank that never came while all others wait for it; None unless every pod runs and every node reported.
 
     All of it is read off the clock, so it is reported and ends no job: a pod may be fetching its data for as
     long, before it starts its rank.

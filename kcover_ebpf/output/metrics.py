@@ -1,6 +1,6 @@
 """Prometheus metrics of the sensor, served only where `--metrics ADDR:PORT` asks for it.
 
-Series whose labels are a closed list exist from the start, at zero, so that an alert can tell
+Series whose labels are a closed list exist from the start, at zero, so that an alert can distinguish
 "never happened" from "not there". Names are a contract (docs/metrics.md).
 """
 

@@ -64,7 +64,7 @@ class RestartRequest:
 def first_status(merged: GangVerdict, nodes: tuple[str, ...]) -> Status:
     """The status of a new incident, before anything is decided."""
     return describe(Status(phase=Phase.OPEN), merged, nodes).enter(
-        Phase.OPEN, merged.verdict.time_s, tell(merged)
+        Phase.OPEN, merged.verdict.time_s, headline_of(merged)
     )
 
 
@@ -87,7 +87,7 @@ def describe(status: Status, merged: GangVerdict, nodes: tuple[str, ...]) -> Sta
     )
 
 
-def tell(merged: GangVerdict) -> str:
+def headline_of(merged: GangVerdict) -> str:
     """The trouble in one line."""
     culprit, verdict = merged.culprit, merged.verdict
     who = "no culprit identified"
@@ -150,7 +150,7 @@ def _too_little(merged: GangVerdict, turn: RestartContext) -> str | None:
 
 
 def _why_observed(ask: RestartRequest, turn: RestartContext) -> str | None:
-    """Why the trouble is only told; None where one may act."""
+    """Why the fault is reported only; None where one may act."""
     top, policy = turn.world.top, turn.policy
     if top is None or top.ended:
         return f"the job is {top.ended if top else 'gone'}"
@@ -235,7 +235,7 @@ def _act(turn: RestartContext, merged: GangVerdict, way: Way, too_soon: bool) ->
     reason = f"{merged.verdict.kind.value} {merged.verdict.cause.value}"
     status = turn.status
     if status.phase is not Phase.DECIDED:
-        status = status.enter(Phase.DECIDED, now_s, tell(merged))
+        status = status.enter(Phase.DECIDED, now_s, headline_of(merged))
     opened_s = status.at(Phase.OPEN) or now_s
     since_s = status.since_s if status.since_s is not None else opened_s
     lost = Lost(detect_s=max(opened_s - since_s, 0.0), decide_s=max(now_s - opened_s, 0.0))
@@ -281,7 +281,9 @@ def _settle(
     if old.phase is phase and same and old.message.endswith(reason):
         return Transition(wake_s=wake_s)
     merged = turn.world.merged
-    message = f"{tell(merged)[: 1000 - len(reason)]}; {reason}" if merged is not None else reason
+    message = (
+        f"{headline_of(merged)[: 1000 - len(reason)]}; {reason}" if merged is not None else reason
+    )
     return Transition(new.enter(phase, turn.world.now_s, message), wake_s=wake_s)
 
 

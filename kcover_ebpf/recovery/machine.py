@@ -256,7 +256,7 @@ def escalate(turn: RestartContext, reason: str) -> Status:
 
 
 def fail(turn: RestartContext, reason: str) -> Status:
-    """The end: nothing more is done, and the reason is told."""
+    """The end: nothing more is done, and the reason is reported."""
     action = turn.status.action
     ended = replace(action, step="Failed") if action is not None else None
     status = replace(turn.status, action=ended, order=None)

@@ -38,7 +38,7 @@ _SLOW_S = 600.0
 
 
 def suspend(turn: RestartContext) -> Transition:
-    """Suspend the job; ours is told from anybody else's by the annotation in the same request."""
+    """Suspend the job; the annotation in the same request distinguishes ours from anybody else's."""
     top = turn.world.top
     if top is None or top.target is None:
         return Transition(fail(turn, "the job is gone"))
@@ -73,15 +73,15 @@ def terminate(turn: RestartContext) -> Transition:
 
 
 def shares(pods: Sequence[GangPod]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """The pods in several parts, by the label that tells most of them apart; empty where one request will do."""
+    """The pods in several parts, by the label that distinguishes most of them; empty where one request will do."""
     wanted = min(len(pods) // _SHARE, _MOST_SHARES)
     common = set.intersection(*(set(each.pod.labels) for each in pods)) if pods else set()
-    told = {label: sorted({each.pod.labels[label] for each in pods}) for label in sorted(common)}
-    label = max(told, key=lambda each: len(told[each]), default="")
-    wanted = min(wanted, len(told.get(label, ())))
+    values = {label: sorted({each.pod.labels[label] for each in pods}) for label in sorted(common)}
+    label = max(values, key=lambda each: len(values[each]), default="")
+    wanted = min(wanted, len(values.get(label, ())))
     if wanted < 2:
         return ()
-    return tuple((label, tuple(told[label][part::wanted])) for part in range(wanted))
+    return tuple((label, tuple(values[label][part::wanted])) for part in range(wanted))
 
 
 def delete(turn: RestartContext) -> Transition:

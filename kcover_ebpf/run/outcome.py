@@ -22,7 +22,7 @@ class Reason(Enum):
     RESTARTS = "no_more_restarts"
     """We ended it on a verdict, and may not start it again."""
     SIGNAL = "signal"
-    """The user told us to end."""
+    """The user asked us to stop."""
     TIME = "time"
     """`--for` is over."""
     GONE = "gone"
@@ -79,7 +79,7 @@ def gone() -> Outcome:
 
 
 def lost() -> Outcome:
-    """Nobody can tell us how the job ends."""
+    """How the job ends cannot be known."""
     return Outcome(
         Reason.LOST, 1, "the supervisor of the job was killed; the job continues unwatched"
     )

@@ -32,7 +32,7 @@ from kcover_ebpf.watching.loop import Sensor, Target
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _END_SLACK_S = 10.0
 _LAST_WORD_S = 0.2
-"""The keeper tells the end of a job so long after its first process is gone, at most."""
+"""The supervisor reports the end of a job at most this long after its first process is gone."""
 
 
 class Session:
@@ -199,7 +199,7 @@ class Session:
         except ActionError as error:
             text = str(error)
         snapshot = Decision(Act.SNAPSHOT, decision.reason, decision.verdict)
-        self._tell_action(snapshot, text)
+        self._report_action(snapshot, text)
 
     def _shut_down(self, decision: Decision, reason: Reason, text: str) -> None:
         # A job that has ended by itself keeps its own exit code, unless it should have gone on.
@@ -222,13 +222,13 @@ class Session:
         try:
             text = actions.end_job(self._keeper)
         except ActionError as error:
-            self._tell_action(decision, str(error))
+            self._report_action(decision, str(error))
             self._ended = outcome.shut_down(Reason.SHUTDOWN, str(error))
             return False
-        self._tell_action(decision, text)
+        self._report_action(decision, text)
         return True
 
-    def _tell_action(self, decision: Decision, text: str) -> None:
+    def _report_action(self, decision: Decision, text: str) -> None:
         for sink in self._sinks:
             sink.on_action(decision, text)
 
@@ -246,7 +246,7 @@ class Session:
             time.sleep(min(left_s, 0.1))
         pid = self._keeper.start()
         sensor, self._sensor = self._sensor, self._new_sensor()
-        self._sensor.tracker = sensor.tracker  # incidents go on counting, and WORKING is told
+        self._sensor.tracker = sensor.tracker  # incident numbers continue, and WORKING is reported
         text = f"restarted the job (restart {self._budget.count}), pid {pid}"
         fields = {"job": self._plan.name, "pid": pid, "restart": self._budget.count, "text": text}
         self._announcer.on_start(fields)

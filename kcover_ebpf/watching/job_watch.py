@@ -1,4 +1,4 @@
-"""One job under watch: its members, its facts, its verdict, and who is told.
+"""One job under watch: its members, its facts, its verdict, and who receives them.
 
 A `Sensor` moves the facts of the kernel to one of these; the agent of a node to many. Nothing here
 judges.
@@ -52,7 +52,7 @@ ANNOUNCED = (
     DriverCall,
     DeviceFault,
 )
-"""Facts that are told, and judged, as they come."""
+"""Facts published and judged immediately rather than at the next pass."""
 
 
 def listen(
@@ -60,7 +60,7 @@ def listen(
 ) -> None:
     """Wait for the next pass.
 
-    What the kernel tells meanwhile goes to `take`, for an announced fault must not wait; true from it ends
+    What the kernel announces meanwhile goes to `take`, for an announced fault must not wait; true from it ends
     the waiting.
     """
     period_s = settings.suspicious_period_s if urgent else settings.period_s
@@ -72,7 +72,7 @@ def listen(
 
 
 class Sink(Protocol):
-    """Somebody who is told what the sensor sees."""
+    """Receives what the sensor observes."""
 
     def on_fact(self, fact: Fact) -> None:
         """An announced fact."""
@@ -111,7 +111,7 @@ class JobWatch:
         environ: frozenset[str] = RANK_ENVIRON,
         identities: Identities | None = None,
     ) -> None:
-        """`whole`: every rank of the job should be on this host; `environ`: variables that tell who is a rank.
+        """`whole`: every rank of the job should be on this host; `environ`: variables that identify ranks.
 
         `identities`: shared by the jobs of a node; None: of its own.
         """
@@ -154,7 +154,7 @@ class JobWatch:
         """Feed one fact; True if it should be judged at once."""
         self.job.observe(fact)
         if isinstance(fact, Tick):
-            self._tell_blind(fact)
+            self._report_blind(fact)
         if isinstance(fact, ProcessExit | ProcessExec):
             # what is being read of it is of the program before
             self._identities.forget(fact.pid)
@@ -166,7 +166,7 @@ class JobWatch:
             sink.on_fact(fact)
         return True
 
-    def _tell_blind(self, tick: Tick) -> None:
+    def _report_blind(self, tick: Tick) -> None:
         sight, now_ns = self.job.sight, tick.boottime_ns
         if not sight.is_blind(now_ns):
             self._next_blind_ns = 0
@@ -204,7 +204,7 @@ class JobWatch:
                     sink.on_fact(fact)
 
     def judge(self) -> None:
-        """Tell a verdict that changed, and decide about the one that holds."""
+        """Report a verdict that changed, and decide on the stable one."""
         verdict = self.tracker.update(self.job, procfs.unix_offset_s())
         if verdict is not None:
             for sink in self._sinks:
@@ -212,7 +212,7 @@ class JobWatch:
         self._decide(self.tracker.latest)
 
     def _decide(self, fault: Verdict | None) -> None:
-        # asked at each pass while a fault lasts: evidence that was missing when it was told may come later
+        # asked at each pass while a fault lasts: evidence that was missing when it was reported may arrive later
         if fault is None or self._carry_out is None:
             return
         policy = self._settings.policy
@@ -222,8 +222,8 @@ class JobWatch:
         self._done.add((fault.incident, decision.act))
         self._carry_out(decision)
 
-    def tell_table(self) -> None:
-        """Tell who waits where, if anybody wants to know."""
+    def publish_table(self) -> None:
+        """Publish which thread waits where, if anybody subscribed."""
         verdict = self.tracker.current
         finding = self.job.finding() if self._watches_table and verdict is not None else None
         if finding is None or verdict is None:
