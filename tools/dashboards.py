@@ -44,12 +44,12 @@ CLUSTER = Dashboard(
     "kcover-ebpf / cluster",
     (),
     (
-        Panel("Jobs in trouble", "stat", 4, 4, ((f'count({INCIDENTS}{{phase!~"Recovered|Observed"}}) or vector(0)', ""),)),
+        Panel("Jobs with incidents", "stat", 4, 4, ((f'count({INCIDENTS}{{phase!~"Recovered|Observed"}}) or vector(0)', ""),)),
         Panel("Watched pods", "stat", 4, 4, (("sum(kcover_watched_pods)", ""),)),
-        Panel("Agents that answer", "stat", 4, 4, (('sum(up{job="kcover-agent"})', ""),)),
+        Panel("Agents responding", "stat", 4, 4, (('sum(up{job="kcover-agent"})', ""),)),
         Panel("Leaders", "stat", 4, 4, (("sum(kcover_leader)", ""),), text="1 is right."),
         Panel("Breaker", "stat", 4, 4, (("max by (breaker) (kcover_breaker_open)", "{{breaker}}"),), text="1: only observing."),
-        Panel("Nodes kept out", "stat", 4, 4, (("sum(kcover_nodes_kept_out)", ""),)),
+        Panel("Nodes cordoned or tainted", "stat", 4, 4, (("sum(kcover_nodes_kept_out)", ""),)),
         Panel("Incidents", "table", 24, 8, ((INCIDENTS, ""),)),
         Panel("Incidents by phase", "timeseries", 12, 8, (("sum by (phase) (kcover_incidents)", "{{phase}}"),)),
         Panel("Verdicts of agents", "timeseries", 12, 8, (("sum by (verdict, cause) (increase(kcover_verdicts_total[$__rate_interval])) > 0", "{{verdict}} {{cause}}"),)),
@@ -76,9 +76,9 @@ JOB = Dashboard(
     (
         Panel("Incident", "table", 24, 5, ((f'{INCIDENTS}{{namespace="$namespace",training_job="$training_job"}}', ""),)),
         Panel(
-            "How long each rank has stood", "timeseries", 24, 9,
+            "Time since each rank last made progress", "timeseries", 24, 9,
             (('max by (rank, pod) (kcover_rank_progress_age_seconds{namespace="$namespace",training_job="$training_job"})', "{{rank}} {{pod}}"),), "s",
-            "A rank that trains stays near zero; those that wait rise together, and so does the one they wait for.",
+            "A training rank stays near zero; waiting ranks rise together, and so does the one they wait for.",
         ),
         Panel("Effective training time", "timeseries", 24, 7, (('kcover_job_ettr_ratio{namespace="$namespace",training_job="$training_job"}', "ratio"),), "percentunit"),
     ),
@@ -93,11 +93,11 @@ NODE = Dashboard(
         Panel("Agent CPU", "stat", 6, 4, (('rate(process_cpu_seconds_total{job="kcover-agent",node="$node"}[1m])', ""),), "percentunit"),
         Panel("Agent memory", "stat", 6, 4, (('process_resident_memory_bytes{job="kcover-agent",node="$node"}', ""),), "bytes"),
         Panel("Device faults", "table", 12, 7, (('kcover_device_fault{node="$node"} == 1', ""),)),
-        Panel("Probes that are not attached", "table", 12, 7, (('kcover_probe_refused{node="$node"}', ""),), text="reason: the kernel has nothing to hang on, the driver is not loaded, a library is missing, or it was refused."),
+        Panel("Probes not attached", "table", 12, 7, (('kcover_probe_refused{node="$node"}', ""),), text="reason: the kernel has nothing to hang on, the driver is not loaded, a library is missing, or it was refused."),
         Panel("Xids", "timeseries", 8, 7, (('sum by (device, xid) (increase(kcover_xid_total{node="$node"}[$__rate_interval]))', "{{device}} {{xid}}"),)),
         Panel("PCIe errors", "timeseries", 8, 7, (('sum by (device, error) (increase(kcover_pcie_aer_total{node="$node"}[$__rate_interval]))', "{{device}} {{error}}"),)),
-        Panel("Ports that went down", "timeseries", 8, 7, (('sum by (device, port) (increase(kcover_port_down_total{node="$node"}[$__rate_interval]))', "{{device}} {{port}}"),)),
-        Panel("Records lost, times without a judgement", "timeseries", 12, 7, (
+        Panel("Ports gone down", "timeseries", 8, 7, (('sum by (device, port) (increase(kcover_port_down_total{node="$node"}[$__rate_interval]))', "{{device}} {{port}}"),)),
+        Panel("Records lost, passes not judged", "timeseries", 12, 7, (
             ('sum by (family) (increase(kcover_records_lost_total{node="$node"}[$__rate_interval]))', "lost: {{family}}"),
             ('increase(kcover_blind_total{node="$node"}[$__rate_interval])', "blind"),
         )),

@@ -35,5 +35,5 @@ def _wrong(part: Part, now_s: float) -> str:
     if not part.is_alive():
         return f"{part.name} ended"
     if part.turn_s is not None and now_s - part.turn_s() > part.limit_s:
-        return f"{part.name}: no turn for {part.limit_s:.0f} s"
+        return f"{part.name}: no iteration for {part.limit_s:.0f} s"
     return ""

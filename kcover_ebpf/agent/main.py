@@ -227,7 +227,7 @@ class _Agent:
         self._audience.metrics = metrics
         checks = {
             "/healthz": lambda: health.wrong(self._parts()),
-            "/readyz": lambda: "" if watches.has_pods() else "the API server was not heard yet",
+            "/readyz": lambda: "" if watches.has_pods() else "not synced with the API server yet",
         }
         server.serve(metrics.registry, checks)
 
@@ -250,5 +250,5 @@ class _Agent:
         refused = "; ".join(
             f"not observed: {each.blind_to} ({each.reason})" for each in costly(kernel.statuses)
         )
-        what = f"kcover-ebpf {__version__} watches node {self._plan.node} of {host}"
+        what = f"kcover-ebpf {__version__} watching node {self._plan.node} of {host}"
         return f"{what}; {refused}" if refused else what

@@ -26,7 +26,7 @@ _REQUESTS = (
     ("apply", "faultreports"),
     ("delete", "faultreports"),
 )
-_WENT_DOWN = "Times a port, or a link with a device behind it, went down."
+_WENT_DOWN = "Times a port, or a link backed by a device, went down."
 _MOST_AGES = 1024
 """Series of ages: two for each rank of the largest nodes. Beyond, those that stand longest are kept."""
 _AGE_LABELS = ("namespace", "training_job", "rank", "pod")
@@ -43,17 +43,15 @@ class AgentMetrics(MetricsSink):
         read_lost: Callable[[], Mapping[str, int]],
     ) -> None:
         super().__init__(read_probes, read_lost, age_labels=_AGE_LABELS)
-        self._pods = self._gauge("kcover_watched_pods", "Pods of this node that are watched.")
-        self._gangs = self._gauge(
-            "kcover_watched_jobs", "Jobs with pods of this node that are watched."
-        )
-        self._sent = self._counter("kcover_reports", "Reports by what came of them.", "result")
+        self._pods = self._gauge("kcover_watched_pods", "Pods watched on this node.")
+        self._gangs = self._gauge("kcover_watched_jobs", "Jobs with pods watched on this node.")
+        self._sent = self._counter("kcover_reports", "Reports by outcome.", "result")
         self._spooled = self._gauge(
-            "kcover_reports_spooled", "Reports with news that the API server has not taken yet."
+            "kcover_reports_spooled", "Reports with changes not yet accepted by the API server."
         )
         self._errors = self._counter(
             "kcover_api_errors",
-            "Requests to the API server that failed.",
+            "Failed requests to the API server.",
             "verb",
             "resource",
             "kind",
@@ -61,17 +59,19 @@ class AgentMetrics(MetricsSink):
         for verb, resource in _REQUESTS:
             self._errors.labels(verb, resource, Unreachable.__name__)
         self._orders = self._counter(
-            "kcover_orders", "Orders of the controller, as carried out.", "verb", "result"
+            "kcover_orders", "Orders from the controller, by verb and result.", "verb", "result"
         )
         for order, result in product(Verb, AckResult):
             self._orders.labels(order.value, result.value)
         self._faults = self._gauge(
             "kcover_device_fault",
-            "1 while an announced fault has not been cleared; fatal: it ends jobs, or the device is unfit.",
+            "1 while a reported device fault has not been cleared; fatal: it ends jobs, or makes the device unusable.",
             *("device", "fault", "fatal"),
         )
-        self._xids = self._counter("kcover_xid", "Xids and SXids seen.", "device", "xid")
-        self._aer = self._counter("kcover_pcie_aer", "PCIe errors.", "device", "severity", "error")
+        self._xids = self._counter("kcover_xid", "Xids and SXids reported.", "device", "xid")
+        self._aer = self._counter(
+            "kcover_pcie_aer", "PCIe errors reported (AER).", "device", "severity", "error"
+        )
         self._down = self._counter("kcover_port_down", _WENT_DOWN, "device", "port")
         self._sent_before: Tally[str] = Tally()
 

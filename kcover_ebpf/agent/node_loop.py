@@ -121,7 +121,7 @@ class NodeLoop:
             each.held = self._is_held(each.here.gang)
             if not each.held and each.here.gang not in self._forgotten:
                 each.watch.judge()
-                each.watch.tell_table()
+                each.watch.publish_table()
         self._audience.on_pass(self._gangs.values())
 
     def _hear(self, events: Iterable[Fact]) -> bool:

@@ -142,7 +142,10 @@ class OrderExecutor:
             except queue.Empty:
                 continue
             if incident is not None:
-                self._try(f"cannot obey {incident.name}", partial(self.obey, incident))
+                self._try(
+                    f"cannot execute the order of incident {incident.name}",
+                    partial(self.obey, incident),
+                )
             self.repeat()
         self._release_all()
 
@@ -189,7 +192,9 @@ class OrderExecutor:
         if not pods:
             return
         if order.expires_s <= self._clock():
-            self._tell.passed_over(f"order {order.id} ({order.verb.value}) came after it expired")
+            self._tell.passed_over(
+                f"order {order.id} ({order.verb.value}) arrived after it had expired"
+            )
             return
         try:
             self._carry_out(incident, order, here.gang, pods)
@@ -257,24 +262,24 @@ class OrderExecutor:
             self._until_s[incident.uid] = self._steady() + _LONGEST_STOP_S
             self._ledger.begin(order, key_of(gang), record)
             if self._stopping.is_set():
-                raise ActionError("the agent ends")
+                raise ActionError("the agent is shutting down")
             self._note_held()
             outcome = stop_and_kill.stop(found)
         evidence = self._tell.evidence(gang, found)
         self._finish(gang, order, outcome, evidence.path)
-        self._try("cannot keep evidence", evidence.write)
+        self._try("cannot save evidence", evidence.write)
 
     def _snapshot(self, order: Order, gang: Gang, pods: Sequence[Pod]) -> None:
         found = [each for pod in pods for each in self._containers.at_work(pod)]
         self._ledger.begin(order, key_of(gang))
         evidence = self._tell.evidence(gang, found)
         self._finish(gang, order, stop_and_kill.Outcome(0), evidence.path)
-        self._try("cannot keep evidence", evidence.write)
+        self._try("cannot save evidence", evidence.write)
 
     def _kill(self, incident: OrderedIncident, order: Order, gang: Gang) -> None:
         record = self._ledger.stops.get(incident.uid)
         if record is None:
-            raise ActionError("nothing is stopped here for this incident")
+            raise ActionError("no processes are stopped on this node for this incident")
         self._ledger.begin(order, key_of(gang))
         self._tell.killed(gang)
         outcome = stop_and_kill.kill(self._recorded(record))
@@ -315,7 +320,7 @@ class OrderExecutor:
 
     def _expired(self, incident: str, record: StopRecord) -> None:
         self._release(incident)
-        self._tell.passed_over(f"{record.gang} goes on: no Kill came before its stop expired")
+        self._tell.passed_over(f"resumed {record.gang}: stop order expired without a Kill")
 
     def repeat(self) -> None:
         """Kill what has been marked for deletion since a KillTerminating was heard."""
@@ -357,7 +362,7 @@ class OrderExecutor:
             order.verb,
             AckResult.PARTIAL if outcome.left else AckResult.DONE,
             outcome.count,
-            f"not stopped: pid {left}" if left else None,
+            f"could not stop pid {left}" if left else None,
             bundle,
         )
         self._ack(gang, ack)

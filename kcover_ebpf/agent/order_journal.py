@@ -162,5 +162,5 @@ def _read(path: Path) -> _Book:
 
 def interrupted(record: DoneRecord) -> Ack:
     """What is said of an order whose agent died over it."""
-    text = "the agent was restarted while it carried this out"
+    text = "the agent was restarted while executing this order"
     return Ack(record.id, record.verb, AckResult.PARTIAL, None, text)

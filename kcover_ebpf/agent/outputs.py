@@ -112,7 +112,7 @@ class _LogSink:
 
     def on_blind(self, reason: str) -> None:
         """The same for all gangs: said once."""
-        self._log.repeat("blind", f"cannot judge for a moment: {reason}")
+        self._log.repeat("blind", f"cannot judge for now: {reason}")
 
     def on_action(self, decision: Decision, text: str) -> None:
         """An agent decides nothing."""

@@ -85,7 +85,7 @@ class Draft:
         said = self.report.verdict
         if self.report.job is None or (said is not None and _is_announced(said)):
             return replace(self, report=replace(self.report, ranks=()))
-        text = f"everything: the agent has not sampled for {late_s:.0f} s"
+        text = f"everything: the agent has not taken a sample for {late_s:.0f} s"
         verdict = LocalVerdict(VerdictKind.UNKNOWN, Cause.UNKNOWN, unobserved=(text,))
         report = replace(self.report, time_s=time.time(), verdict=verdict, ranks=())
         return replace(self, report=report)

@@ -60,7 +60,7 @@ def _said(cut: FaultReport, whole: FaultReport) -> FaultReport:
     words = [f"{count} of {total} {name}" for name, count, total in counts if count < total]
     if not words or cut.verdict is None:
         return cut
-    text = f"what did not fit into the report: it holds {', '.join(words)}"
+    text = f"truncated to fit the report size limit; included: {', '.join(words)}"
     return replace(
         cut, verdict=replace(cut.verdict, unobserved=(text, *cut.verdict.unobserved)[:64])
     )

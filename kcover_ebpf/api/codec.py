@@ -230,7 +230,7 @@ _SCALARS: Mapping[type, _Read] = {str: _string, int: _whole, float: _number, boo
 
 
 def _wrong(wanted: str, raw: object) -> _Wrong:
-    return _Wrong(f"{wanted} is wanted, not {str(raw)[:40]!r}")
+    return _Wrong(f"expected {wanted}, got {str(raw)[:40]!r}")
 
 
 def _key(each: Field[Any]) -> str:

@@ -137,11 +137,11 @@ class Status:
     lost: Lost | None = None
     bundles: tuple[str, ...] = ()
     closed_s: float | None = field(default=None, metadata=wire("closedAt", time=True))
-    """When the trouble that was told and not acted on was seen to be over; None while it may go on."""
+    """When a reported fault without action was observed to be resolved; None while it may last."""
 
     @property
     def is_closed(self) -> bool:
-        """True once there is nothing left to be told."""
+        """True once there is nothing left to report."""
         return self.phase is Phase.RECOVERED or self.closed_s is not None
 
     def at(self, phase: Phase) -> float | None:

@@ -49,7 +49,7 @@ class Gang:
     namespace: str
     name: str
     kind: str | None = field(compare=False)
-    """As the pod tells; the controller finds the real owner. Pods of one selector are one gang whatever they tell: they
+    """As the pod says; the controller finds the real owner. Pods of one selector are one gang whatever they say: they
     have one report, and an order means all of them."""
     selector: tuple[tuple[str, str], ...]
     """Sorted pairs; see `selects`."""
@@ -115,7 +115,7 @@ def counts_whole_gang(pod: Pod) -> bool:
 
 
 def must_train(pod: Pod) -> bool:
-    """False for a pod that starts ranks in others and may hold none: what is not told of it is no gap."""
+    """False for a pod that starts ranks in others and may hold none: a missing report about it is no gap."""
     kind = kind_of(pod)
     if kind is None or not kind.launcher:
         return True

@@ -1,4 +1,4 @@
-"""What a controller tells agents to do with a gang: the order in an Incident's status."""
+"""What the controller orders agents to do with a gang: the order in an Incident's status."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def pod_of(api: Mapping[str, Any]) -> Pod:
     metadata, spec, status = (_map(api.get(key)) for key in ("metadata", "spec", "status"))
     name, uid = _text(metadata.get("name")), _text(metadata.get("uid"))
     if not name or not uid:
-        raise ObjectError("Pod: metadata.name and metadata.uid are needed")
+        raise ObjectError("Pod: metadata.name and metadata.uid are required")
     conditions = [_map(each) for each in _list(status.get("conditions"))]
     return Pod(
         namespace=_text(metadata.get("namespace")),

@@ -10,7 +10,7 @@ def from_text(text: str) -> float:
     try:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
-            raise ValueError("no zone")
+            raise ValueError("no time zone")
         return moment.timestamp()
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{text[:40]!r} is not a time like 2026-01-02T03:04:05Z") from error

@@ -11,15 +11,15 @@ from kcover_ebpf import __version__
 from kcover_ebpf.cli.entry import call
 
 _COMMANDS = {
-    "run": "Watch a job for hangs and faults; end it or start it again as a whole.",
-    "replay": "Judge a recorded job again.",
-    "trace": "Explain a stuck process or job now, in one look.",
-    "agent": "Watch the training pods of a Kubernetes node.",
-    "doctor": "Say which probes work here, and what is therefore invisible.",
-    "controller": "Judge and restart the jobs of a Kubernetes cluster.",
+    "run": "Watch a job for hangs and faults; shut it down or restart it as a whole.",
+    "replay": "Diagnose a recorded job again.",
+    "trace": "Explain why a process or job is stuck, from a single inspection.",
+    "agent": "Watch the training pods on a Kubernetes node.",
+    "doctor": "Check which probes work on this host, and what cannot be observed.",
+    "controller": "Diagnose and restart the jobs of a Kubernetes cluster.",
     "logs": "Classify the lines of a kernel or container log.",
     "xid": "Explain an Xid (GPU) or SXid (NVSwitch) number.",
-    "completion": "Print the completion script of a shell.",
+    "completion": "Print the completion script for a shell.",
 }
 _EXAMPLES = """
 \b
@@ -57,9 +57,9 @@ class _LazyGroup(click.Group):
 @click.command(cls=_LazyGroup, epilog=_EXAMPLES)
 @click.version_option(__version__, prog_name="kcover-ebpf")
 def cli() -> None:
-    """Find the rank that hangs or fails in a distributed training job, by eBPF.
+    """Find the rank that hangs or fails in a distributed training job, with eBPF.
 
-    Needs root (or CAP_BPF and CAP_PERFMON), and no change to the training code.
+    Needs root (or CAP_BPF and CAP_PERFMON) and no change to the training code.
     """
 
 

@@ -16,7 +16,7 @@ Examples:
 \b
 Exit codes:
   0 ended by SIGTERM or SIGINT; 2 wrong usage; 3 cannot observe.
-  An API server that does not answer is waited for.
+  If the API server does not answer, the agent keeps retrying.
 """
 _LEVELS = ("error", "warning", "info", "debug")
 
@@ -33,20 +33,20 @@ _LEVELS = ("error", "warning", "info", "debug")
     envvar=["KCOVER_NAMESPACE", "POD_NAMESPACE"],
     default="kcover-system",
     show_default=True,
-    help="Where the report about the node itself goes; or POD_NAMESPACE.",
+    help="Namespace for the report about the node itself; or POD_NAMESPACE.",
 )
 @click.option(
     "--kubeconfig",
     envvar="KCOVER_KUBECONFIG",
     metavar="FILE",
-    help="In place of KUBECONFIG, the pod's own account, or ~/.kube/config.",
+    help="Instead of KUBECONFIG, the pod's service account, or ~/.kube/config.",
 )
 @click.option("--context", envvar="KCOVER_CONTEXT", help="Context of the kubeconfig.")
 @click.option(
     "--metrics",
     envvar="KCOVER_METRICS",
     metavar="ADDR:PORT",
-    help="Serve Prometheus metrics, /healthz and /readyz there.",
+    help="Serve Prometheus metrics, /healthz and /readyz at this address.",
 )
 @click.option(
     "--state-dir",
@@ -54,13 +54,13 @@ _LEVELS = ("error", "warning", "info", "debug")
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("/var/lib/kcover-ebpf"),
     show_default=True,
-    help="Reports not sent, orders carried out, evidence.",
+    help="Directory for unsent reports, executed orders and evidence.",
 )
 @click.option(
     "--catalog",
     envvar="KCOVER_CATALOG",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="TOML file with your own word on Xids and SXids (see kcover-ebpf xid).",
+    help="TOML file with your own entries for Xids and SXids (see kcover-ebpf xid).",
 )
 @click.option(
     "--log-level",
@@ -79,11 +79,11 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
     catalog: Path | None,
     log_level: str,
 ) -> int:
-    """Watch the training pods of this node, report what is seen, carry out orders."""
+    """Watch the training pods on this node, report what is observed, execute orders."""
     from kcover_ebpf.errors import UsageError
 
     if not node:
-        raise UsageError("the node has no name here; give --node NAME, or set NODE_NAME")
+        raise UsageError("the node name is not known; pass --node NAME or set NODE_NAME")
     from kcover_ebpf.agent.log import Level
     from kcover_ebpf.agent.main import AgentOptions, run_agent
 

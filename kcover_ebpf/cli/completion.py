@@ -18,11 +18,11 @@ _VARIABLE = "_KCOVER_EBPF_COMPLETE"
 @click.command(epilog=_EXAMPLES)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the completion script of SHELL."""
+    """Print the completion script for SHELL."""
     from kcover_ebpf.cli import cli
 
     found = get_completion_class(shell)
     if found is None:
-        raise click.UsageError(f"no completion for {shell}")
+        raise click.UsageError(f"no completion script for {shell}")
     maker = found(cli, {}, "kcover-ebpf", _VARIABLE)
     click.echo(maker.source_template % maker.source_vars())

@@ -18,88 +18,99 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 
 @click.command(
-    epilog="Needs the rights of the chart's controller; one replica leads, the others wait."
+    epilog="Needs the permissions of the chart's controller; one replica leads, the others stand by."
 )
 @click.option(
-    "--kubeconfig", metavar="FILE", help="Kubernetes configuration; default: as the pod we run in."
+    "--kubeconfig",
+    metavar="FILE",
+    help="Kubernetes configuration; default: the pod's service account.",
 )
-@click.option("--namespace", metavar="NAME", help="Where the lease is kept; default: our own.")
+@click.option(
+    "--namespace", metavar="NAME", help="Namespace of the lease; default: the controller's own."
+)
 @click.option(
     "--lease", default="kcover-ebpf-controller", show_default=True, help="Name of the lease."
 )
 @click.option(
-    "--agent", default="kcover-ebpf-agent", show_default=True, help="ServiceAccount of the agents."
+    "--agent",
+    default="kcover-ebpf-agent",
+    show_default=True,
+    help="ServiceAccount used by the agents.",
 )
-@click.option("--metrics", metavar="ADDR:PORT", help="Serve metrics, /healthz and /readyz.")
+@click.option(
+    "--metrics",
+    metavar="ADDR:PORT",
+    help="Serve Prometheus metrics, /healthz and /readyz at this address.",
+)
 @click.option(
     "--only",
     multiple=True,
     metavar="NAMESPACE",
-    help="Only jobs of this namespace; may be repeated.",
+    help="Only jobs in this namespace; may be repeated.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option("--dry-run", is_flag=True, help="Report what would be done without doing it.")
 @click.option(
     "--breaker-jobs",
     default=10,
     show_default=True,
     type=click.IntRange(1),
-    help="Jobs restarted within the window.",
+    help="Circuit breaker: most jobs restarted within the window.",
 )
 @click.option(
     "--breaker-nodes",
     default=5,
     show_default=True,
     type=click.IntRange(0),
-    help="Nodes kept out within the window.",
+    help="Circuit breaker: most nodes cordoned or tainted within the window.",
 )
 @click.option(
     "--breaker-nodes-percent",
     default=10.0,
     show_default=True,
     type=click.FloatRange(0, 100),
-    help="Share of all nodes kept out; one is always allowed.",
+    help="Largest share of all nodes cordoned or tainted at once; one is always allowed.",
 )
 @click.option(
     "--breaker-window",
     default="300s",
     show_default=True,
     metavar="DURATION",
-    help="The window of both breakers.",
+    help="Time window of both breakers.",
 )
 @click.option(
     "--namespace-percent",
     default=50.0,
     show_default=True,
     type=click.FloatRange(0, 100),
-    help="Share of --breaker-jobs for the jobs of one namespace; one is always allowed.",
+    help="Share of --breaker-jobs available to one namespace; one job is always allowed.",
 )
 @click.option(
     "--max-restarts",
     default=10,
     show_default=True,
     type=click.IntRange(0),
-    help="The most that a FaultPolicy may allow to one job within its window.",
+    help="Most restarts of one job that a FaultPolicy may allow within its window.",
 )
 @click.option(
     "--min-window",
     default="3600s",
     show_default=True,
     metavar="DURATION",
-    help="The shortest window of a FaultPolicy.",
+    help="Shortest restart window that a FaultPolicy may set.",
 )
 @click.option(
     "--min-backoff",
     default="10s",
     show_default=True,
     metavar="DURATION",
-    help="The shortest pause of a FaultPolicy before a second restart.",
+    help="Shortest backoff before a second restart that a FaultPolicy may set.",
 )
 @click.option(
     "--max-incidents",
     default=100,
     show_default=True,
     type=click.IntRange(1),
-    help="Incidents of one namespace that are not closed.",
+    help="Most open incidents in one namespace.",
 )
 @click.option(
     "--log-level",

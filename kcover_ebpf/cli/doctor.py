@@ -51,7 +51,7 @@ class Feature:
     name: str
     found: bool
     detail: str
-    """What was found, or what is lost without it."""
+    """What was found, or what cannot be observed without it."""
 
 
 @click.command(epilog=_EXAMPLES)
@@ -64,7 +64,7 @@ class Feature:
     help="json: one object on one line.",
 )
 def doctor(output: str) -> int:
-    """Load every probe, say what became of it, and unload all again. Changes nothing."""
+    """Load every probe, report which ones work, and unload them all again. Changes nothing."""
     found = host_features()
     statuses: tuple[ProbeStatus, ...] = ()
     rungs: Sequence[Active] = ()
@@ -115,7 +115,7 @@ def host_features() -> list[Feature]:
         Feature(
             "rights",
             not lacking,
-            f"missing {', '.join(lacking)}: run as root" if lacking else "may load BPF",
+            f"missing {', '.join(lacking)}: run as root" if lacking else "can load BPF programs",
         ),
         _numbers_feature(),
         Feature(
@@ -133,7 +133,7 @@ def host_features() -> list[Feature]:
 def _numbers_feature() -> Feature:
     found = features.has_host_numbers()
     return Feature(
-        "process numbers", found, "those of the host" if found else features.FOREIGN_NUMBERS
+        "process numbers", found, "the host's pid namespace" if found else features.FOREIGN_NUMBERS
     )
 
 
@@ -143,13 +143,13 @@ def _kernel_features() -> list[Feature]:
 
 def _memory_feature() -> Feature:
     can = capabilities.Capability.SYS_PTRACE in capabilities.effective()
-    detail = "user stacks and time-outs of waits are read"
+    detail = "user stacks and wait time-outs are readable"
     return Feature("memory of other processes", can, detail if can else f"not: {detail}")
 
 
 def _network_feature() -> Feature:
     can = capabilities.Capability.SYS_ADMIN in capabilities.effective()
-    detail = "a job with a network of its own is asked what its NCCL counts (RAS)"
+    detail = "NCCL counters (RAS) are readable in other network namespaces"
     lost = f"needs CAP_SYS_ADMIN; not: {detail}"
     return Feature("networks of other jobs", can, detail if can else lost)
 
@@ -157,7 +157,7 @@ def _network_feature() -> Feature:
 def _cgroup_features() -> list[Feature]:
     path = cgroups.make_for_job("kcover-doctor", os.getpid())
     if path is None:
-        lost = "run tells its job by the process tree, and kills one process after another"
+        lost = "run identifies its job by the process tree and kills processes one by one"
         return [Feature("own control group", False, lost)]
     try:
         can_kill = cgroups.can_kill(path)
@@ -194,12 +194,12 @@ def _as_text(
         lines += ["", *formatting.aligned([titles, *rows])]
     if rungs:
         sources = [(each.family, each.rung) for each in rungs]
-        lines += ["", *formatting.aligned([("EVENTS", "TOLD BY"), *sources])]
+        lines += ["", *formatting.aligned([("EVENTS", "DETECTED BY"), *sources])]
     lost = [each.blind_to for each in costly(statuses)]
     if lost:
-        lines += ["", "not observable here: " + "; ".join(lost)]
+        lines += ["", "not observable on this host: " + "; ".join(lost)]
     elif statuses:
-        lines += ["", "nothing is lost here"]
+        lines += ["", "everything can be observed on this host"]
     return lines
 
 

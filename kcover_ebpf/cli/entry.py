@@ -17,9 +17,9 @@ def call(
     command: click.Command,
     name: str,
     arguments: Sequence[str] | None,
-    tell: Callable[[KcoverError], str] = str,
+    message_of: Callable[[KcoverError], str] = str,
 ) -> int:
-    """Run a command under its `name`; `tell`: an error of ours in words. `arguments` None: the process's own."""
+    """Run a command under its `name`; `message_of` words an error of ours. `arguments` None: the process's own."""
     try:
         code = command.main(
             args=None if arguments is None else list(arguments),
@@ -27,7 +27,7 @@ def call(
             standalone_mode=False,
         )
     except KcoverError as error:
-        return _fail(name, tell(error), error.exit_code)
+        return _fail(name, message_of(error), error.exit_code)
     except click.ClickException as error:
         return _fail(name, _with_hint(error), error.exit_code)
     except (KeyboardInterrupt, click.Abort):

@@ -36,7 +36,7 @@ _Command = Callable[..., int]
 def _name(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     """A name that an object may have; anything else would make another path of it."""
     if value is not None and not _NAME.fullmatch(value):
-        raise click.BadParameter(f"{value!r} is no name of an object", context, parameter)
+        raise click.BadParameter(f"{value!r} is not a valid object name", context, parameter)
     return value
 
 
@@ -44,9 +44,13 @@ def _common(command: _Command) -> _Command:
     """The options that every verb has, as one session, namespace and format."""
 
     @click.option(
-        "-n", "--namespace", metavar="NAME", callback=_name, help="Default: that of the context."
+        "-n",
+        "--namespace",
+        metavar="NAME",
+        callback=_name,
+        help="Default: the namespace of the context.",
     )
-    @click.option("--kubeconfig", metavar="FILE", help="In place of KUBECONFIG or ~/.kube/config.")
+    @click.option("--kubeconfig", metavar="FILE", help="Instead of KUBECONFIG or ~/.kube/config.")
     @click.option("--context", metavar="NAME", help="Context of the kubeconfig.")
     @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
     @wraps(command)
@@ -63,14 +67,14 @@ def _common(command: _Command) -> _Command:
 @click.group()
 @click.version_option(__version__, prog_name="kubectl kcover")
 def kubectl() -> None:
-    """Incidents of training jobs: see, explain, approve; and let nodes in again."""
+    """Incidents of training jobs: list, explain, approve; and uncordon nodes."""
 
 
 @kubectl.command("list")
-@click.option("-A", "--all-namespaces", is_flag=True, help="Of all namespaces.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="In all namespaces.")
 @_common
 def list_incidents(session: ApiClient, namespace: str, as_json: bool, all_namespaces: bool) -> int:
-    """Show incidents, the newest last."""
+    """List incidents, newest last."""
     where = "" if all_namespaces else f"/namespaces/{namespace}"
     try:
         items = session.list(f"{_GROUP}{where}/incidents").get("items") or []
@@ -131,7 +135,7 @@ def _age(text: object) -> str:
 @click.argument("incident", callback=_name)
 @_common
 def explain(session: ApiClient, namespace: str, as_json: bool, incident: str) -> int:
-    """Tell the story of an incident: who, why, what was done, and what it cost."""
+    """Explain an incident: culprit, cause, actions taken, and time lost."""
     raw = _get(session, namespace, incident)
     if as_json:
         print(json.dumps(raw, indent=2))
@@ -139,7 +143,7 @@ def explain(session: ApiClient, namespace: str, as_json: bool, incident: str) ->
     found = incident_of(raw)
     _print(f"{found.job.kind} {found.namespace}/{found.job.name}")
     if found.status is None:
-        print("nothing is decided yet")
+        print("no decision yet")
         return 0
     _explain(found.status)
     return 0
@@ -151,14 +155,14 @@ def _explain(status: Status) -> None:
     if culprit is not None:
         known = {key: getattr(culprit, key) for key in ("rank", "pod", "node", "pid", "device")}
         said = ", ".join(f"{key} {value}" for key, value in known.items() if value is not None)
-        _print(f"  culprit: {said or 'nobody can be named'}")
+        _print(f"  culprit: {said or 'no culprit identified'}")
     if status.deadline_s is not None:
         _print(f"  the framework would have given up at {rfc3339.to_text(status.deadline_s)[:19]}Z")
     for title, lines in (
         ("why", [f"[{each.kind.value}] {each.text}" for each in status.evidence]),
-        ("not seen", list(status.unobserved)),
+        ("not observed", list(status.unobserved)),
         ("what happened", _timeline(status)),
-        ("kept on nodes", list(status.bundles)),
+        ("evidence on nodes", list(status.bundles)),
     ):
         if lines:
             _print(f"  {title}:")
@@ -180,7 +184,7 @@ def _timeline(status: Status) -> list[str]:
 @click.argument("incident", callback=_name)
 @_common
 def approve(session: ApiClient, namespace: str, as_json: bool, incident: str) -> int:
-    """Let an incident be acted on: where its policy asks for approval, or once beyond a spent budget."""
+    """Approve action on an incident: where its policy requires approval, or once beyond a used-up budget."""
     _get(session, namespace, incident)
     path = f"{_GROUP}/namespaces/{namespace}/incidents/{incident}"
     raw = session.merge_patch(path, {"spec": {"approved": True}})
@@ -193,7 +197,7 @@ def approve(session: ApiClient, namespace: str, as_json: bool, incident: str) ->
 @click.argument("switch", type=click.Choice(["on", "off"]))
 @_common
 def dry_run(session: ApiClient, namespace: str, as_json: bool, policy: str, switch: str) -> int:
-    """Switch the dry run of a FaultPolicy on or off; it is made, for all pods, if there is none."""
+    """Switch the dry run of a FaultPolicy on or off; without one, it is created for all pods."""
     wanted = switch == "on"
     collection = f"{_GROUP}/namespaces/{namespace}/faultpolicies"
     try:
@@ -216,7 +220,7 @@ def dry_run(session: ApiClient, namespace: str, as_json: bool, policy: str, swit
 @click.argument("node", callback=_name)
 @_common
 def uncordon(session: ApiClient, namespace: str, as_json: bool, node: str) -> int:  # noqa: ARG001
-    """Declare a node well: faults told before now do not count, and what we did to it is taken back."""
+    """Mark a node healthy: ignore faults reported before now, and undo our cordon and taints."""
     from kcover_ebpf.recovery.node_plan import CLEARED
 
     now = rfc3339.to_text(time.time())
@@ -226,7 +230,7 @@ def uncordon(session: ApiClient, namespace: str, as_json: bool, node: str) -> in
         )
     except NotFound:
         raise UsageError(f"no node {node}; see kubectl get nodes") from None
-    done = f"node {node} is declared well; the controller lets it in again"
+    done = f"node {node} marked healthy; the controller will uncordon it"
     print(json.dumps(raw, indent=2) if as_json else done)
     return 0
 
@@ -241,15 +245,15 @@ def _get(session: ApiClient, namespace: str, name: str) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the plugin; returns its exit code, with one line on stderr for every error."""
-    return call(kubectl, "kubectl kcover", arguments, _tell)
+    return call(kubectl, "kubectl kcover", arguments, _message)
 
 
-def _tell(error: KcoverError) -> str:
+def _message(error: KcoverError) -> str:
     match error:
         case Forbidden():
             return f"not allowed: {error}"
         case Unreachable():
-            return f"the cluster does not answer: {error}"
+            return f"the API server does not answer: {error}"
         case ObjectError():
             return f"{error}; was it written by a newer version?"
     return str(error)

@@ -33,19 +33,19 @@ _SOURCES = {"auto": Source.UNKNOWN, "kernel": Source.KERNEL, "container": Source
     type=click.Choice(list(_SOURCES)),
     default="auto",
     show_default=True,
-    help="who wrote lines without a prefix of dmesg, the journal or a container runtime",
+    help="source of lines without a dmesg, journal or container runtime prefix",
 )
 @click.option(
     "--rules",
     "rules_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="own rules, which come first: TOML, or a log monitor of node-problem-detector (.json)",
+    help="your own rules, tried first: TOML, or a node-problem-detector log monitor (.json)",
 )
 def logs(file: Path, output: str, source: str, rules_file: Path | None) -> None:
     """Classify the lines of a kernel or container log FILE (- for standard input).
 
-    Prints the lines that a rule knows, with what they mean and what to do; nothing for others. Lines
-    in a kernel log that user space wrote are passed over: they may be forged.
+    Prints each line that matches a rule, with its meaning and advice. Lines in a kernel log that
+    were written from user space are skipped: they may be forged.
     """
     reader = LogReader(rules.load(rules_file), load_catalog(), bare_lines=_SOURCES[source])
     show = _as_json if output == "json" else _as_text

@@ -15,8 +15,8 @@ from kcover_ebpf.settings import Act
 _EXAMPLES = """
 \b
 Examples:
-  kcover-ebpf run -- python3 train.py                      watch, and only tell
-  kcover-ebpf run --act shutdown -- torchrun train.py      end the whole job on a fault
+  kcover-ebpf run -- python3 train.py                      watch and report only
+  kcover-ebpf run --act shutdown -- torchrun train.py      shut the whole job down on a fault
   kcover-ebpf run --act restart --max-restarts 2 -- mpirun -n 4 python3 train.py
   kcover-ebpf run --pid 4711 --for 30s -o json             watch a running process tree
   kcover-ebpf run --cgroup /sys/fs/cgroup/system.slice/train.service
@@ -24,7 +24,7 @@ Examples:
 \b
 Exit codes:
   the job's own (128+signal if a signal ended it); 75 if it was ended on a verdict;
-  2 wrong usage; 3 cannot observe; with --for: 0 healthy, 1 a fault is open
+  2 wrong usage; 3 cannot observe; with --for: 0 healthy, 1 fault open
 """
 
 
@@ -34,9 +34,11 @@ Exit codes:
     type=click.Choice([act.value for act in Act]),
     default=Act.OBSERVE.value,
     show_default=True,
-    help="How far to go on a verdict; each level includes the ones before it.",
+    help="Action on a fault verdict; each level includes the previous ones.",
 )
-@click.option("--max-restarts", type=click.IntRange(min=0), help="Budget of --act restart.")
+@click.option(
+    "--max-restarts", type=click.IntRange(min=0), help="Most restarts with --act restart."
+)
 @click.option(
     "--policy",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -45,14 +47,14 @@ Exit codes:
 @click.option(
     "--catalog",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="TOML file with your own word on Xids and SXids (see kcover-ebpf xid).",
+    help="TOML file with your own entries for Xids and SXids (see kcover-ebpf xid).",
 )
 @click.option(
     "--pin-driver",
     is_flag=True,
-    help="Use the GPU driver's own tracepoint too: it cannot be unloaded while we run.",
+    help="Also use the GPU driver's tracepoint; the driver then cannot be unloaded while this runs.",
 )
-@click.option("--for", "duration", metavar="DURATION", help="End after so long, like 90s or 2h.")
+@click.option("--for", "duration", metavar="DURATION", help="Stop after this long, like 90s or 2h.")
 @click.option(
     "-o",
     "--output",
@@ -65,20 +67,20 @@ Exit codes:
     "--record",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write what was seen to a tape for kcover-ebpf replay; compressed if FILE ends in .gz.",
+    help="Write what was observed to a tape for kcover-ebpf replay; compressed if FILE ends in .gz.",
 )
 @click.option(
     "--record-names",
     is_flag=True,
     help="Keep the names of programs, files and addresses, and arguments, in the tape.",
 )
-@click.option("--metrics", metavar="ADDR:PORT", help="Serve Prometheus metrics there.")
+@click.option("--metrics", metavar="ADDR:PORT", help="Serve Prometheus metrics at this address.")
 @click.option(
     "--snapshot-dir",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("kcover-snapshots"),
     show_default=True,
-    help="Where the bundle of a fault is written.",
+    help="Directory for fault bundles.",
 )
 @click.option("--pid", type=click.IntRange(min=1), help="Watch this process and its descendants.")
 @click.option("--cgroup", metavar="PATH", help="Watch the processes of this control group.")
@@ -100,10 +102,10 @@ def run(  # noqa: PLR0913 - one for each option
     cgroup: str | None,
     argv: tuple[str, ...],
 ) -> int:
-    """Watch a job for hangs and faults; with --act shutdown or restart, end it whole.
+    """Watch a job for hangs and faults; with --act shutdown or restart, act on the job as a whole.
 
-    CMD is started in a control group of its own and ended with us (Ctrl-C, SIGTERM). A job that is
-    watched by --pid or --cgroup goes on when we end.
+    CMD runs in its own control group and is ended with this command (Ctrl-C, SIGTERM). A job watched
+    by --pid or --cgroup keeps running.
     """
     if record_names and record is None:
         raise UsageError("--record-names needs --record FILE")

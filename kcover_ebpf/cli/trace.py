@@ -35,35 +35,41 @@ Exit codes:
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("pod", required=False)
-@click.option("-n", "--namespace", help="Of POD or --job; that of the context by default.")
-@click.option("-c", "--container", help="Only this container of POD; all by default.")
+@click.option(
+    "-n", "--namespace", help="Namespace of POD or --job; default: the namespace of the context."
+)
+@click.option("-c", "--container", help="Only this container of POD; default: all.")
 @click.option("--job", metavar="NAME", help="All pods of this job.")
-@click.option("--kubeconfig", metavar="FILE", help="As for kubectl.")
-@click.option("--context", help="Of the kubeconfig.")
-@click.option("--agent-namespace", metavar="NAME", help="Where the agents run; found by default.")
+@click.option("--kubeconfig", metavar="FILE", help="Path of the kubeconfig, as for kubectl.")
+@click.option("--context", help="Context of the kubeconfig.")
+@click.option(
+    "--agent-namespace", metavar="NAME", help="Namespace of the agents; default: detected."
+)
 @click.option("--pid", type=click.IntRange(min=1), help="This process and its descendants.")
 @click.option("--cgroup", metavar="PATH", help="The processes of this control group.")
-@click.option("--pod-uid", multiple=True, metavar="UID[=NAME]", help="A pod of this very node.")
-@click.option("--container-id", multiple=True, metavar="ID", help="Only this container of it.")
-@click.option("--replay", type=click.Path(path_type=Path), help="Show a look that was saved.")
-@click.option("--save", type=click.Path(path_type=Path), help="Write the look to a file as well.")
-@click.option("--live/--once", default=False, help="Look again and again; once is the default.")
-@click.option("--all", "every", is_flag=True, help="A line for every thread.")
+@click.option("--pod-uid", multiple=True, metavar="UID[=NAME]", help="A pod on this node, by uid.")
+@click.option(
+    "--container-id", multiple=True, metavar="ID", help="Only this container of the pod, by id."
+)
+@click.option("--replay", type=click.Path(path_type=Path), help="Show a saved trace.")
+@click.option("--save", type=click.Path(path_type=Path), help="Also save the trace to a file.")
+@click.option("--live/--once", default=False, help="Keep refreshing until interrupted.")
+@click.option("--all", "every", is_flag=True, help="Show every thread on its own line.")
 @click.option(
     "-o",
     "--output",
     type=click.Choice(["text", "json", "md", "jsonl"]),
     default="text",
     show_default=True,
-    help="json: one object; jsonl: its parts as they come.",
+    help="json: one object; jsonl: records as they are collected.",
 )
-@click.option("--name", hidden=True, help="What to call the job.")
-@click.option("--with-asker", is_flag=True, hidden=True, help="End when standard input does.")
+@click.option("--name", hidden=True, help="Name to show for the job.")
+@click.option("--with-asker", is_flag=True, hidden=True, help="Exit when standard input closes.")
 def trace(**options: Any) -> int:
-    """Take one look at a job and say which thread waits for what, and whose fault it is.
+    """Inspect a job once and report which thread waits for what, and which one is at fault.
 
-    POD is a pod of the cluster that kubectl would talk to; the agent on its node does the looking.
-    The table comes at once, the verdict after about three seconds. Nothing is stopped or changed.
+    POD is a pod of the cluster that kubectl talks to; the agent on its node inspects it.
+    The table appears immediately, the verdict after about three seconds. Nothing is stopped or changed.
     """
     from kcover_ebpf.trace import show
 
@@ -111,10 +117,10 @@ class Wishes:
         if sum(each is not None for each in targets) != 1:
             raise UsageError(
                 "name one job: POD, --job NAME, --pid PID or --cgroup PATH, "
-                "or a saved look: --replay FILE"
+                "or a saved trace: --replay FILE"
             )
         if self.container is not None and self.pod is None:
-            raise UsageError("--container needs a POD")
+            raise UsageError("--container requires a POD")
 
 
 def _remote(wishes: Wishes) -> Iterator[str]:

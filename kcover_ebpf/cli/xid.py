@@ -20,20 +20,22 @@ SCHEMA = "kcover.io/v1alpha1"
     "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True
 )
 @click.option(
-    "--driver", metavar="VERSION", help="driver version, for numbers that changed their meaning"
+    "--driver", metavar="VERSION", help="driver version, for numbers whose meaning changed"
 )
 @click.option(
-    "--catalog", type=click.Path(dir_okay=False, path_type=Path), help="TOML file of own entries"
+    "--catalog",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="TOML file with your own entries",
 )
 def xid(number: int, output: str, driver: str | None, catalog: Path | None) -> None:
     """Explain an Xid (GPU) or SXid (NVSwitch) NUMBER: whose fault it is and what to do."""
     if driver is not None and not version_key(driver):
-        raise UsageError(f"--driver {driver!r} is no version; give one like 570.86.15")
+        raise UsageError(f"--driver {driver!r} is not a version; give one like 570.86.15")
     known = load(catalog)
     entry = known.find(number, driver)
     if entry is None:
         raise UsageError(
-            f"{number} is no documented Xid or SXid; a log line has it after the parenthesis"
+            f"{number} is not a documented Xid or SXid; in a log line it follows the parenthesis"
         )
     others = tuple(other for other in known.variants(number) if other is not entry)
     click.echo(
@@ -72,7 +74,7 @@ def as_text(entry: Entry, others: tuple[Entry, ...] = ()) -> str:
         ("meaning", entry.meaning),
         ("fault of", entry.domain.value),
         ("do", f"{entry.action.value}: {entry.advice}".removesuffix(": ")),
-        ("job goes on", entry.survival.value),
+        ("job continues", entry.survival.value),
         (
             "driver",
             " ".join(
@@ -82,8 +84,8 @@ def as_text(entry: Entry, others: tuple[Entry, ...] = ()) -> str:
                 )
             ),
         ),
-        ("others say", "; ".join(f"{who}: {words}" for who, words in entry.says.items())),
-        ("they disagree", entry.disagreement),
+        ("other sources", "; ".join(f"{who}: {words}" for who, words in entry.says.items())),
+        ("sources disagree", entry.disagreement),
         ("source", "; ".join(entry.source)),
     ]
     lines = [

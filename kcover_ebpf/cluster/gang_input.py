@@ -73,8 +73,8 @@ class GangInput:
     def pictured(self) -> list[ReceivedReport]:
         """Fresh reports with a picture of now.
 
-        Where a node cannot tell whether its ranks go on, it sends a picture with every heartbeat, and word at once when
-        it can: so that picture holds until then.
+        A node that cannot determine whether its ranks make progress sends a picture with every heartbeat, and reports
+        immediately once it can: until then that picture stays valid.
         """
         return [
             each
@@ -102,9 +102,9 @@ class GangInput:
     @property
     def silent(self) -> list[str]:
         """Nodes with ranks in running pods of which no current picture is known; sorted."""
-        told = {each.report.node for each in self.pictured}
+        reported = {each.report.node for each in self.pictured}
         running = {pod.node for pod in self.pods if pod.node and not pod.ended and must_train(pod)}
-        return sorted(running - told)
+        return sorted(running - reported)
 
 
 def _credible(

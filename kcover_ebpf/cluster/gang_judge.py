@@ -55,35 +55,35 @@ def merge(case: GangInput) -> GangVerdict:
     if _others_go_on(case, gathered, finding):
         return _working(case)
     if _is_unordered(gathered, finding):
-        text = "several ranks cannot go on, on nodes whose order in time is not known"
+        text = "several ranks are stuck, on nodes whose clocks cannot be ordered"
         evidence = (*finding.evidence, Evidence(EvidenceKind.SINK, text))
         finding = replace(finding, culprit=None, rank=None, tid=None, evidence=evidence)
-    return _told(case, gathered, finding)
+    return _report(case, gathered, finding)
 
 
 def _announced(case: GangInput) -> GangVerdict | None:
-    told = [
+    reporting = [
         (_age(each, case.now_s), each, each.report.verdict)
         for each in case.fresh
         if each.report.verdict is not None and _is_announced(each.report.verdict)
     ]
-    if not told:
+    if not reporting:
         return None
-    oldest_s = max(age_s for age_s, _, _ in told)
-    first = [each for each in told if oldest_s - each[0] < APART_S]
+    oldest_s = max(age_s for age_s, _, _ in reporting)
+    first = [each for each in reporting if oldest_s - each[0] < APART_S]
     best = min(_STRENGTH.get(verdict.cause, 2) for _, _, verdict in first)
     chosen = [each for each in first if _STRENGTH.get(each[2].cause, 2) == best]
     _, seen, verdict = chosen[0]
     merged = _from_local(case, seen, verdict)
     others = [
         ReportedEvidence(each.kind, each.text, other.report.node)
-        for _, other, local in told
+        for _, other, local in reporting
         if other is not seen
         for each in local.evidence[:1]
     ]
     merged = replace(merged, evidence=(*merged.evidence, *others[:8]))
     if len({each.report.node for _, each, _ in chosen}) > 1:
-        # two nodes say it of their own rank, and nothing tells which came first
+        # two nodes say it of their own rank, and nothing shows which came first
         plain = replace(merged.verdict, culprit=None)
         return replace(merged, culprit=None, verdict=plain)
     return merged
@@ -100,8 +100,8 @@ def _is_announced(verdict: LocalVerdict) -> bool:
 
 def _age(each: ReceivedReport, now_s: float) -> float:
     verdict = each.report.verdict
-    told_s = verdict.age_s if verdict is not None and verdict.age_s is not None else 0.0
-    return told_s + each.since_made_s(now_s)
+    verdict_age_s = verdict.age_s if verdict is not None and verdict.age_s is not None else 0.0
+    return verdict_age_s + each.since_made_s(now_s)
 
 
 def _alone(case: GangInput) -> GangVerdict | None:
@@ -190,7 +190,7 @@ def _is_held(finding: Finding) -> bool:
     return finding.cause in (Cause.STOPPED, Cause.FROZEN)
 
 
-def _told(case: GangInput, gathered: GangSnapshot, finding: Finding) -> GangVerdict:
+def _report(case: GangInput, gathered: GangSnapshot, finding: Finding) -> GangVerdict:
     since_s = case.now_s - (gathered.picture.now_ns - finding.since_ns) / NS
     culprit = _culprit(case, gathered, finding)
     ranks = {pid: each.rank for pid, (_, each) in gathered.who.items()}
@@ -241,7 +241,7 @@ def _missing(case: GangInput) -> tuple[str, ...]:
 
 
 def _uncounted(gathered: GangSnapshot) -> list[str]:
-    # what NCCL told any node counts for all
+    # what NCCL answered to any node counts for all
     stacks = (rank.stack for _, rank in gathered.who.values())
     modules = {word.split("+")[0] for stack in stacks for word in stack}
     return nccl.unobserved(gathered.picture.collectives, modules)

@@ -31,7 +31,7 @@ _VAGUE_S = 2.0
 """The same on top of it, where it is not known how long a report was on its way."""
 _NOW_NS = 1 << 60
 """The moment of the picture on a clock of its own; ages are counted back from it."""
-_TOLD_PASSES = 60
+_REPORTED_PASSES = 60
 """As good as many: the node has seen that a connection carries payload."""
 _PID_BITS = 22
 """The kernel's largest process number (PID_MAX_LIMIT)."""
@@ -203,8 +203,8 @@ def _view(pid: Pid, rank: RankSnapshot, clock: _Clock) -> ProcessHistory:
     for fd, each in enumerate(rank.sockets):
         if fd in view.sockets:
             view.traffic.observe(None, view.sockets[fd])
-            view.traffic.tell(fd, passes=_TOLD_PASSES if each.payload else 0)
-    # a node with very many connections tells only when the last byte was sent over any of them
+            view.traffic.tell(fd, passes=_REPORTED_PASSES if each.payload else 0)
+    # a node with very many connections reports only when the last byte was sent over any of them
     view.sent_ns = clock.ns(rank.sent_age_s)
     return view
 

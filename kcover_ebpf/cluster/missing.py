@@ -41,10 +41,10 @@ def lost_node(case: GangInput) -> GangVerdict | None:
         return None
     pod = next(pod for pod in case.pods if pod.node == name and not pod.ended)
     unheard_s = case.unheard_s(name)
-    since = "there is no report of its agent"
+    since = "there is no report from its agent"
     if unheard_s is not None:
         since = f"its agent has not reported for {unheard_s:.0f} s"
-    others = f"all {len(picture.ranks)} ranks on {len(pictured)} other nodes wait, for at least {waited_s:.0f} s"
+    others = f"all {len(picture.ranks)} ranks on {len(pictured)} other nodes have waited for at least {waited_s:.0f} s"
     texts = (
         (EvidenceKind.EVENT, f"node {name} is not ready, and {since}"),
         (EvidenceKind.PEERS, others),
@@ -113,14 +113,14 @@ def towards_unseen(case: GangInput, gathered: GangSnapshot) -> Evidence | None:
     if not peers:
         return None
     text = (
-        f"{len(peers)} of the ranks that wait are connected to ranks on {', '.join(silent[:8])}, "
-        "of which nothing is seen: no agent reports from there"
+        f"{len(peers)} of the waiting ranks are connected to ranks on {', '.join(silent[:8])}, "
+        "which cannot be observed: no agent reports from there"
     )
     return Evidence(EvidenceKind.EDGE, text)
 
 
 def missing_rank(case: GangInput, gathered: GangSnapshot) -> Finding | None:
-    """The lowest rank that never came while all others wait for it; None unless every pod runs and every node told.
+    """The lowest rank that never came while all others wait for it; None unless every pod runs and every node reported.
 
     All of it is read off the clock, so it is reported and ends no job: a pod may be fetching its data for as
     long, before it starts its rank.
@@ -145,10 +145,8 @@ def missing_rank(case: GangInput, gathered: GangSnapshot) -> Finding | None:
     if min(waited_s, up_s) < case.policy.start_grace_s:
         return None
     size = next(iter(sizes))
-    time = (
-        f"{len(present)} of {size} ranks are here; rank {missing[0]} is not, after {waited_s:.0f} s"
-    )
-    peers = f"all {len(ranks)} other ranks wait, and all {len(pods)} pods of the job run"
+    time = f"{len(present)} of {size} ranks are present; rank {missing[0]} is missing after {waited_s:.0f} s"
+    peers = f"all {len(ranks)} other ranks wait, and all {len(pods)} pods of the job are running"
     return Finding(
         kind=VerdictKind.HUNG,
         cause=Cause.MISSING_RANK,

@@ -46,7 +46,7 @@ class ApiWriter:
         """The session, for one write; raises `ActionError` unless we lead."""
         # a look that was begun as the leader may go on for longer than the lease
         if not self._leads():
-            raise ActionError("nothing is written: another controller may lead by now")
+            raise ActionError("not writing: another controller may be the leader by now")
         return self._session
 
     def create(self, made: Incident) -> dict[str, Any]:

@@ -214,7 +214,7 @@ class ObjectCache:
                 try:
                     self.policies[uid] = fault_policy.policy_of(event.object)
                 except ObjectError as error:
-                    self.bad(f"{error}; its pods are only observed")
+                    self.bad(f"{error}; its pods are observed only")
                     self.policies[uid] = fault_policy.refused(event.object)
 
     def on_node(self, event: Event) -> None:

@@ -52,7 +52,7 @@ class KcoverEvents:
             where, name = (segment(str(about.get(key))) for key in ("namespace", "name"))
             pod = pod_of(self._session.get(f"/api/v1/namespaces/{where}/pods/{name}"))
         except (ApiError, ObjectError) as error:
-            _LOG.info("an event asks for a recovery of a pod that cannot be read: %s", error)
+            _LOG.info("an event requests recovery of a pod that cannot be read: %s", error)
             return
         if about.get("uid") not in (None, "", pod.uid):
             return
@@ -66,7 +66,7 @@ class KcoverEvents:
 
     def _verdict(self, event: Mapping[str, Any], pod: Pod, age_s: float) -> GangVerdict:
         who = (event.get("source") or {}).get("component") or event.get("reportingComponent") or "?"
-        text = f"an event of {who} asks for a recovery: {event.get('reason')} {event.get('message', '')}"[
+        text = f"an event from {who} requests recovery: {event.get('reason')} {event.get('message', '')}"[
             :512
         ]
         now_s = self._store.wall()

@@ -144,7 +144,7 @@ class Controller:
                 self._queue.add(name)
 
     def _on_lead(self, leads: bool) -> None:
-        _LOG.info("%s", "leading" if leads else "not leading any more")
+        _LOG.info("%s", "leading" if leads else "no longer the leader")
         self._look_at_all()
 
     def _may_work(self) -> bool:
@@ -183,7 +183,7 @@ class Controller:
             count = self._failures[key] = self._failures.get(key, 0) + 1
             wait_s = min(_RETRY_S * 2.0 ** (count - 1), _MOST_RETRY_S)
             self._story.failed("reconcile", "nodes" if isinstance(key, str) else "incidents")
-            _LOG.warning("%s: %s; again in %.0f s", key, error, wait_s)
+            _LOG.warning("%s: %s; retrying in %.0f s", key, error, wait_s)
             self._queue.add(key, wait_s)
             # a first failure, such as a conflict, may be over with the next event
             return wait_s - _RETRY_S
@@ -230,4 +230,4 @@ class Controller:
         return [*watches, *self._gangs.threads, *self._workers, *others]
 
     def _ready(self) -> str:
-        return "" if self._synced() else "waiting for the first lists"
+        return "" if self._synced() else "not synced with the API server yet"

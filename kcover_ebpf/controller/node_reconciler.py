@@ -135,10 +135,10 @@ class NodeReconciler:
 
     def _do(self, node: NodeView, todo: NodePlan, dra: Mapping[str, Mapping[str, Any]]) -> None:
         if todo.refused:
-            self._say(node, "KcoverBreakerOpen", f"not kept out: {todo.refused}", True)
+            self._say(node, "KcoverBreakerOpen", f"not cordoned: {todo.refused}", True)
         if self._limits.dry_run:
             if todo.keep_out:
-                self._say(node, "KcoverDryRun", f"would keep new pods off: {todo.keep_out}", True)
+                self._say(node, "KcoverDryRun", f"would cordon: {todo.keep_out}", True)
             return
         if todo.condition is not None:
             self._condition(node, *todo.condition)
@@ -182,7 +182,11 @@ class NodeReconciler:
     def let_go(self, node: NodeView) -> None:
         """Take away what we did to a node, and nothing else."""
         self._remember(release(self._writes(), node))
-        why = "declared well after a fault" if node.until_s is None else "kept out for long enough"
+        why = (
+            "marked healthy after a fault"
+            if node.until_s is None
+            else "the cordon on suspicion has expired"
+        )
         self._say(node, "KcoverUncordoned", why, False)
 
     def _remember(self, raw: Mapping[str, Any]) -> None:

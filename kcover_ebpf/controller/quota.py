@@ -36,7 +36,7 @@ class Quota:
         over = [each for each in opened if each.status is not None and each.status.phase.is_over]
         oldest = min(over, key=lambda each: each.created_s, default=None)
         if oldest is not None:
-            close(self._store, self._writer, oldest, "the namespace has too many open incidents")
+            close(self._store, self._writer, oldest, "too many open incidents in the namespace")
             return True
         now_s = self._store.wall()
         if now_s - self._logged_s.get(key.namespace, 0.0) >= _AGAIN_S:

@@ -59,19 +59,19 @@ class Telemetry:
         ProcessCollector(registry=self.registry)
         self.registry.register(self)
         self._detection = self._histogram(
-            "kcover_detection_seconds", "From the beginning of a trouble to its verdict."
+            "kcover_detection_seconds", "Time from fault onset to verdict."
         )
-        text = "From the verdict until all ranks make progress again."
+        text = "Time from the verdict until all ranks make progress again."
         self._recovery = self._histogram("kcover_recovery_seconds", text, "way")
         for way in (Way.IN_PLACE, Way.REPLACE):
             self._recovery.labels(way.value)
-        text = f"Seconds lost in incidents, by phase: {', '.join(_LOST)}."
+        text = f"Training time lost in incidents, in seconds, by phase: {', '.join(_LOST)}."
         self._lost = Counter("kcover_time_lost_seconds", text, ["phase"], registry=self.registry)
         for phase in _LOST:
             self._lost.labels(phase)
         text = (
-            "Work on gangs (incidents) or nodes that failed, watches that were cut off, objects that "
-            "cannot be read."
+            "Failed reconciles of gangs (incidents) or nodes, interrupted watches, and unreadable "
+            "objects."
         )
         self._errors = Counter(
             "kcover_api_errors", text, ["verb", "resource"], registry=self.registry
@@ -140,7 +140,7 @@ class Telemetry:
     def collect(self) -> Iterator[Any]:
         """For prometheus_client."""
         leads = self.leads()
-        yield _gauge("kcover_leader", "1 if this replica leads.", {(): float(leads)})
+        yield _gauge("kcover_leader", "1 if this replica is the leader.", {(): float(leads)})
         yield self._phases(leads)
         yield self._infos(leads)
         yield self._ettr(leads)
@@ -148,16 +148,17 @@ class Telemetry:
         opened = self.breakers()
         yield _gauge(
             "kcover_breaker_open",
-            "1 while jobs or nodes are not acted on, because too many were.",
+            "1 while the circuit breaker is open: too many jobs were restarted, or nodes cordoned, within its window.",
             {(name,): float(leads and opened.get(name, False)) for name in names},
             "breaker",
         )
         kept = float(self.kept_out()) if leads else 0.0
         yield _gauge(
-            "kcover_nodes_kept_out", "Nodes that this controller cordoned or tainted.", {(): kept}
+            "kcover_nodes_kept_out", "Nodes cordoned or tainted by this controller.", {(): kept}
         )
         lost = CounterMetricFamily(
-            "kcover_events_lost", "Events that were never written: refused, or one too many."
+            "kcover_events_lost",
+            "Events never written: rejected by the API server, or over the rate limit.",
         )
         lost.add_metric([], self._events.lost_count)
         yield lost
@@ -169,7 +170,7 @@ class Telemetry:
     def _phases(self, leads: bool) -> Any:
         tally = Tally(status.phase.value for _, status in self._incidents(leads))
         values = {(phase.value,): float(tally[phase.value]) for phase in Phase}
-        return _gauge("kcover_incidents", "Incidents there are.", values, "phase")
+        return _gauge("kcover_incidents", "Number of Incident objects, by phase.", values, "phase")
 
     def _infos(self, leads: bool) -> Any:
         values = {}
@@ -186,8 +187,8 @@ class Telemetry:
             values[each.namespace, each.job.name, each.job.kind, each.name, *said, *where] = 1.0
         labels = "namespace training_job kind incident verdict cause phase pod node".split()  # noqa: SIM905
         text = (
-            "1 for each incident that is not closed: neither recovered nor, where nothing was done, over by "
-            "itself; pod and node are the culprit's, empty if nobody is named."
+            "1 for each open incident: neither recovered nor, where no action was taken, resolved on its "
+            "own; pod and node are the culprit's, empty if no culprit was identified."
         )
         return _gauge("kcover_incident_info", text, values, *labels)
 

@@ -30,7 +30,7 @@ def standstill(picture: JobSnapshot, ranks: Sequence[ProcessState]) -> Finding |
     if gone is not None and gone.state is State.GONE:
         return _ended(picture, gone, ranks)
     if gone is not None:
-        text = f"{evidence.name(gone)} left with exit code 0 while the others still wait for it"
+        text = f"{evidence.name(gone)} exited with code 0 while the others still wait for it"
         found = [Evidence(EvidenceKind.EVENT, text), *evidence.time(picture, ranks[0])]
         return blame(VerdictKind.HUNG, Cause.LEFT_EARLY, gone, found, ranks)
     if picture.starting:
@@ -49,8 +49,8 @@ def standstill(picture: JobSnapshot, ranks: Sequence[ProcessState]) -> Finding |
     if min(silent.values()) < max(_CYCLE_FLOOR_S, _CYCLE_FACTOR * needed) or len(ranks) < 2:
         return None
     found = [
-        Evidence(EvidenceKind.TIME, f"no rank has moved for {min(silent.values()):.1f} s"),
-        Evidence(EvidenceKind.PEERS, "every rank waits for the others and no byte is on its way"),
+        Evidence(EvidenceKind.TIME, f"no rank has made progress for {min(silent.values()):.1f} s"),
+        Evidence(EvidenceKind.PEERS, "every rank waits for the others and no data is in flight"),
     ]
     victims = tuple(each.pid for each in ranks)
     return Finding(
@@ -69,7 +69,7 @@ def _does_not_read(
 
 def _ended(picture: JobSnapshot, gone: ProcessState, ranks: Sequence[ProcessState]) -> Finding:
     # its own launcher ended it, and may well start it again: that is announced only once it took too long
-    text = f"{evidence.name(gone)} was ended by its own job and has not come back"
+    text = f"{evidence.name(gone)} was ended by its own job and has not been restarted"
     kind = EvidenceKind.SINK
     if picture.silence_s(gone.pid) >= picture.policy.storage_patience_s:
         kind = EvidenceKind.EVENT
@@ -87,10 +87,10 @@ def _mismatch(
     by_pid = {each.pid: each for each in ranks}
     odd = stacks.minority(apart)
     quiet_s = min(picture.silence_s(each.pid) for each in ranks)
-    found = [Evidence(EvidenceKind.TIME, f"no rank has moved for {quiet_s:.1f} s")]
+    found = [Evidence(EvidenceKind.TIME, f"no rank has made progress for {quiet_s:.1f} s")]
     culprit: ProcessState | None = None
     if lag is not None:
-        text = f"{evidence.name(by_pid[lag[0]])} sent last {lag[1]:.2f} s before all others"
+        text = f"{evidence.name(by_pid[lag[0]])}'s last send was {lag[1]:.2f} s before any other rank's"
         found.append(Evidence(EvidenceKind.EDGE, text))
         culprit = by_pid[lag[0]]
     if len(apart) > 1:

@@ -202,7 +202,7 @@ def describe(
     if state is State.SPINNING:
         parts.append("(a loop in place)")
     if state is State.THROTTLED:
-        parts.append("(wants a CPU and gets none)")
+        parts.append("(runnable, but gets no CPU)")
     if sample.state is TaskState.UNINTERRUPTIBLE:
         parts.append("(state D)")
     return " ".join(parts)

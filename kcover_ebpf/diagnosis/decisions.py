@@ -38,15 +38,15 @@ def decide(
     if not verdict.kind.is_fault or allowed is Act.OBSERVE:
         return Decision(Act.OBSERVE, "", verdict)
     if allowed is Act.SNAPSHOT:
-        return Decision(Act.SNAPSHOT, "policy allows a snapshot only", verdict)
+        return Decision(Act.SNAPSHOT, "the policy allows a snapshot only", verdict)
     if verdict.kind is VerdictKind.LOST_LINK and verdict.time_s - verdict.since_s < link_patience_s:
-        return Decision(Act.SNAPSHOT, "a link that flaps comes back by itself", verdict)
+        return Decision(Act.SNAPSHOT, "a flapping link recovers on its own", verdict)
     kinds = {each.kind for each in verdict.evidence}
     if verdict.kind is VerdictKind.CRASHED or EvidenceKind.EVENT in kinds:
-        return Decision(allowed, "announced fault", verdict)
+        return Decision(allowed, "fault announced by the kernel", verdict)
     if suffices(kinds):
         names = " and ".join(sorted(each.value for each in independent_kinds(kinds)))
         return Decision(allowed, f"independent evidence: {names}", verdict)
     if hard_limit_s is not None and verdict.time_s - verdict.since_s >= hard_limit_s:
         return Decision(allowed, "hard limit of the policy", verdict)
-    return Decision(Act.SNAPSHOT, "one kind of evidence is not enough to end a job", verdict)
+    return Decision(Act.SNAPSHOT, "one kind of evidence is not enough to shut a job down", verdict)

@@ -57,7 +57,7 @@ class DeviceFaults:
             return found
         where = f" at {call.device}" if call.device else ""
         text = (
-            f"thread {call.tid} is in a call of {call.node}{where} that no signal ends (state D, "
+            f"thread {call.tid} is in a call of {call.node}{where} that no signal can interrupt (state D, "
             f"{call.wait_channel or 'unknown function'})"
         )
         said = Evidence(EvidenceKind.SINK, text)
@@ -109,7 +109,7 @@ class DeviceFaults:
         owners = {_owner(views, each.pid) for each in lethal if each.device == first.device}
         owner = _owner(views, first.pid) if len(owners) == 1 else None
         if owner is None:
-            text = f"{len(owners)} processes of the job have {first.device} open: none of them is named"
+            text = f"{len(owners)} processes of the job have {first.device} open: no culprit identified"
             texts[text] = None
         member = views[first.pid].member if owner is not None else None
         return Finding(

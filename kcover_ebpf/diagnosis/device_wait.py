@@ -31,7 +31,7 @@ def elsewhere(
     if picture.silence_s(each.pid) < picture.policy.storage_patience_s:
         return found
     text = (
-        f"{evidence.name(each)} is elsewhere, all {len(others)} other ranks wait for their devices"
+        f"{evidence.name(each)} is elsewhere; all {len(others)} other ranks wait for their devices"
     )
     return [Evidence(EvidenceKind.STACK, text), *found]
 
@@ -48,7 +48,7 @@ def all_wait(picture: JobSnapshot, ranks: Sequence[ProcessState]) -> Finding | N
     on_device = sum(each.state is State.ON_DEVICE for each in ranks)
     text = (
         f"{on_device} of {len(ranks)} ranks wait for their devices, the others for them; "
-        f"none has moved for {silent_s:.1f} s"
+        f"none has made progress for {silent_s:.1f} s"
     )
     found = [Evidence(EvidenceKind.TIME, text)]
     since_ns = min(each.since_ns for each in ranks)
@@ -79,7 +79,7 @@ def _network_threads(
         return []
     text = (
         f"NCCL's network thread is idle on {evidence.name(each)} and busy on the {len(others)} others: "
-        "it has not launched what they are in"
+        "it has not launched the operation they are in"
     )
     return [Evidence(EvidenceKind.PEERS, text)]
 

@@ -10,14 +10,14 @@ from kcover_ebpf.diagnosis.snapshot import JobSnapshot
 from kcover_ebpf.diagnosis.verdict import Evidence, EvidenceKind
 
 _ENDLESS = {
-    State.STOPPED: "only a signal from outside lets it go on",
-    State.FROZEN: "only its control group's freezer lets it go on",
-    State.SLEEP_LONG: "its sleep ends in ten minutes or later",
+    State.STOPPED: "only an external signal can resume it",
+    State.FROZEN: "only its control group's freezer can resume it",
+    State.SLEEP_LONG: "its sleep lasts another ten minutes or more",
 }
 _PROVEN = {
-    State.STORAGE: "the storage answers nobody",
-    State.READ: "nobody has the other end open",
-    State.FUTEX: "it has no thread left that could wake another",
+    State.STORAGE: "the storage does not answer any process",
+    State.READ: "no process has the other end open",
+    State.FUTEX: "it has no thread left that could wake it",
 }
 _INSIDE = frozenset(
     {State.PEERS, State.FUTEX, State.READ, State.CHILD, State.SPINNING, State.OTHER}
@@ -32,8 +32,8 @@ def time(picture: JobSnapshot, each: ProcessState) -> list[Evidence]:
     if threshold is None or picture.silence_s(each.pid) < threshold:
         return []
     text = (
-        f"{name(each)} has not moved for {picture.silence_s(each.pid):.1f} s "
-        f"(a stall from {threshold:.1f} s on, learned)"
+        f"{name(each)} has made no progress for {picture.silence_s(each.pid):.1f} s "
+        f"(learned stall threshold {threshold:.1f} s)"
     )
     return [Evidence(EvidenceKind.TIME, text)]
 
@@ -46,7 +46,7 @@ def peers(
     if not others or any(each.state in EFFORT for each in others):
         return []
     shortest = min(picture.silence_s(each.pid) for each in others)
-    text = f"all {len(others)} other ranks wait, for at least {shortest:.1f} s"
+    text = f"all {len(others)} other ranks have waited for at least {shortest:.1f} s"
     return [Evidence(EvidenceKind.PEERS, text)]
 
 
@@ -67,14 +67,19 @@ def sender(picture: JobSnapshot, each: ProcessState) -> list[Evidence]:
     lag = tcp_links.oldest_sender(picture.ranks, picture.ends)
     if lag is None or lag[0] != each.pid:
         return []
-    return [Evidence(EvidenceKind.EDGE, f"{name(each)} sent last {lag[1]:.2f} s before all others")]
+    return [
+        Evidence(
+            EvidenceKind.EDGE,
+            f"{name(each)}'s last send was {lag[1]:.2f} s before any other rank's",
+        )
+    ]
 
 
 def endless(first: ProcessState, end: ProcessState) -> list[Evidence]:
     """The state at the end of its chain, if nobody in the job can end that."""
     why = _ENDLESS.get(end.state) or (_PROVEN.get(end.state) if end.proven else None)
     if why is None and first.state is State.LOCK and end.pid != first.pid and _waits(end):
-        why = f"it holds the lock that {name(first)} waits for, and waits itself"
+        why = f"it owns the lock that {name(first)} waits for, and is itself waiting"
     return [] if why is None else [Evidence(EvidenceKind.STATE, f"{name(end)}: {why}")]
 
 
@@ -93,17 +98,17 @@ def place(
 ) -> list[Evidence]:
     """Its place in the code, if it is a loop, one apart from its peers', or one where nobody waited while healthy."""
     if each.state is State.SPINNING:
-        text = f"the registers of {name(each)} come back to a few values: a loop in place"
+        text = f"the registers of {name(each)} keep returning to a few values: a tight loop"
         return [Evidence(EvidenceKind.STACK, text)]
     look = each.inspection
     if look is None or not look.stack:
         return []
     others = [other for other in ranks if other.pid != each.pid]
     if each.state is State.FUTEX and others and all(_asks(other) for other in others):
-        text = f"{name(each)} sleeps at a lock, while the {len(others)} others ask for their peers again and again"
+        text = f"{name(each)} sleeps on a lock, while the {len(others)} others keep polling for their peers"
         return [Evidence(EvidenceKind.STACK, text)]
     if picture.known.count and not picture.known.knows(look.stack):
-        text = f"{name(each)} waits where no rank ever waited while healthy"
+        text = f"{name(each)} waits where no rank of this job waited while it was healthy"
         return [Evidence(EvidenceKind.STACK, text)]
     by_pid = {
         other.pid: other.inspection.stack
@@ -112,7 +117,7 @@ def place(
     }
     if each.pid not in stacks.minority(stacks.groups(by_pid)):
         return []
-    text = f"{name(each)} waits at another place than {len(by_pid) - 1} other ranks"
+    text = f"{name(each)} waits at a different place from the {len(by_pid) - 1} other ranks"
     return [Evidence(EvidenceKind.STACK, text)]
 
 

@@ -141,13 +141,13 @@ def judge_failure(
     blamed = _left_before(first, ranks, longest_s)
     if blamed is not None:
         who = _name(ranks[blamed])
-        evidence.insert(0, Evidence(EvidenceKind.EVENT, f"{who} left with exit code 0 before"))
+        evidence.insert(0, Evidence(EvidenceKind.EVENT, f"{who} exited with code 0 before that"))
         return _finding(Cause.LEFT_EARLY, first.boottime_ns, ranks[blamed], evidence, victims)
     odd = _skipped(first, ranks, survivor_stacks)
     if odd is not None and view.member is not None and view.member.role is Role.RANK:
         other = [pid for pid in survivor_stacks if pid != odd]
         names = ", ".join(_name(ranks[pid]) for pid in other)
-        text = f"{_name(ranks[odd])} waits in another collective than {names}"
+        text = f"{_name(ranks[odd])} waits in a different collective from {names}"
         evidence.append(Evidence(EvidenceKind.STACK, text))
         return _finding(Cause.COLLECTIVE_MISMATCH, first.boottime_ns, ranks[odd], evidence, victims)
     return _finding(_cause(view, first, announced), first.boottime_ns, view, evidence, victims)

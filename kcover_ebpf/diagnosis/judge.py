@@ -110,7 +110,7 @@ def _closed_window(picture: JobSnapshot, ranks: Sequence[ProcessState]) -> Findi
         return None
     if picture.silence_s(reader.pid) < picture.thresholds_s[reader.pid]:
         return None
-    text = f"{evidence.name(reader)} does not read: its peers wait to send it {closed[1]} B"
+    text = f"{evidence.name(reader)} is not reading: its peers are waiting to send it {closed[1]} B"
     found = [Evidence(EvidenceKind.EDGE, text), *evidence.time(picture, reader)]
     found += evidence.peers(picture, reader, ranks)
     return blame(VerdictKind.HUNG, Cause.BLOCKED_READ, reader, found, ranks)

@@ -59,7 +59,7 @@ def unobserved(told: CollectivesSeen | None, modules: set[str]) -> list[str]:
     if told is not None and told.trouble:
         return [f"{COUNTS}: NCCL gave no answer ({told.trouble})"]
     if told is None and any(each.startswith(LIBRARIES) for each in modules):
-        return [f"{COUNTS}: NCCL was not asked, or has not answered yet"]
+        return [f"{COUNTS}: NCCL was not queried, or has not answered yet"]
     return []
 
 
@@ -162,7 +162,7 @@ def _context(
     picture: JobSnapshot, found: Finding, ranks: Sequence[ProcessState], pids: set[Pid]
 ) -> tuple[Evidence, ...]:
     quiet_s = min(picture.silence_s(each.pid) for each in ranks)
-    texts = [Evidence(EvidenceKind.TIME, f"no rank has moved for {quiet_s:.1f} s")]
+    texts = [Evidence(EvidenceKind.TIME, f"no rank has made progress for {quiet_s:.1f} s")]
     for each in ranks:
         if each.pid in pids:
             text = f"{evidence.name(each)}: {each.text}, {evidence.ago(picture, each)}"
@@ -176,8 +176,8 @@ def _all_joined(found: Finding, told: CollectivesSeen) -> Finding:
     if found.cause not in (Cause.WAIT_CYCLE, Cause.DEVICE_WAIT) or not found.kind.is_fault:
         return found
     text = (
-        f"every rank has launched the same operations and none moved in {told.answer_count} answers: "
-        "a device or the fabric does not finish them"
+        f"every rank has launched the same operations and none progressed in {told.answer_count} answers: "
+        "a device or the fabric is not completing them"
     )
     # equal counts that do not move say that all wait, which is known: a long step looks the same
     joined = Evidence(EvidenceKind.PEERS, text)
@@ -191,7 +191,7 @@ def _said(picture: JobSnapshot, named: Sequence[CollectiveRank]) -> list[Evidenc
     texts = [_sentence(each, told) for each in named[:_SHOWN] if each not in told.odd]
     texts += [_side(each) for each in told.sides[:_SHOWN]]
     if told.sides:
-        texts.append(f"no count moved in {told.answer_count} answers over {_span_s(told):.1f} s")
+        texts.append(f"no count changed in {told.answer_count} answers over {_span_s(told):.1f} s")
     return [Evidence(EvidenceKind.COLLECTIVE, text) for text in texts]
 
 
@@ -210,10 +210,10 @@ def _sentence(each: CollectiveRank, told: CollectivesSeen) -> str:
     if each in told.failed:
         return f"{who}: its communicator failed ({each.trouble or 'no reason given'})"
     if each in told.missing:
-        return f"{who} gave no answer to the other ranks"
+        return f"{who} did not answer the other ranks"
     return (
         f"{who} launched {each.launched} operations, others {each.most_launched}; "
-        f"no count moved in {told.answer_count} answers over {_span_s(told):.1f} s"
+        f"no count changed in {told.answer_count} answers over {_span_s(told):.1f} s"
     )
 
 

@@ -102,12 +102,12 @@ def lost_before(job: Job) -> Finding | None:
     found = [
         Evidence(
             EvidenceKind.SINK,
-            f"rank {absent[0]} is not here: {len(standings)} of {size} ranks run on this host, "
-            "and it ended before this look, or never began",
+            f"rank {absent[0]} is missing: {len(standings)} of {size} ranks run on this host, "
+            "and it ended before this inspection, or never started",
         ),
         Evidence(
             EvidenceKind.PEERS,
-            f"all {len(standings)} ranks that are here wait, "
+            f"all {len(standings)} ranks present have waited "
             f"for at least {(job.now_ns - last_ns) / NS:.1f} s",
         ),
     ]
@@ -133,7 +133,7 @@ def device_waits(job: Job, found: Finding) -> Finding | None:
     if not waiting or not nothing_else or found.cause not in QUIET or silent_s < _SILENCE_S:
         return None
     text = (
-        f"{len(waiting)} of {len(standings)} ranks wait for their devices, for at least {silent_s:.1f} s, "
+        f"{len(waiting)} of {len(standings)} ranks have waited for their devices for at least {silent_s:.1f} s, "
         "as in a long step"
     )
     return Finding(
@@ -152,7 +152,7 @@ def name_the_lost(job: Job, found: Finding) -> Finding:
     absent = _absent_ranks(job)
     if len(absent) != 1:
         return found
-    text = f"rank {absent[0]} is not here, and the lost connections lead to nobody here"
+    text = f"rank {absent[0]} is missing, and the lost connections lead to no process on this host"
     evidence = (*found.evidence, Evidence(EvidenceKind.SINK, text))
     return replace(found, rank=absent[0], evidence=evidence)
 
@@ -202,7 +202,7 @@ def held_here(job: Job, found: Finding) -> Finding:
     cause = {State.STOPPED: Cause.STOPPED, State.FROZEN: Cause.FROZEN}.get(first.state)
     if cause is None:
         return found
-    text = f"all {len(ranks)} ranks that were looked at are held, of {size} or more in the job"
+    text = f"all {len(ranks)} inspected ranks are stopped, of {size} or more in the job"
     evidence = (Evidence(EvidenceKind.SINK, f"rank {first.rank} is {first.text}; {text}"),)
     known = first.since_ns, first.pid, first.tid, first.rank
     return Finding(VerdictKind.HUNG, cause, *known, evidence=evidence)

@@ -166,10 +166,10 @@ def name_who_is_waited_for(job: Job, picture: JobSnapshot, found: Finding) -> Fi
     long = waited_s >= UNEXPLAINED_S or (waited_s >= QUIET_S and quiet_s >= UNEXPLAINED_S)
     if not long or _gets_on(job, first, end):
         return found
-    text = f"all {len(waiting)} other ranks wait, for at least {waited_s:.1f} s"
+    text = f"all {len(waiting)} other ranks have waited for at least {waited_s:.1f} s"
     said = [*found.evidence, Evidence(EvidenceKind.PEERS, text)]
     if quiet_ns is not None:
-        text = f"no rank has sent anything to another one over TCP for {quiet_s:.1f} s"
+        text = f"no rank has sent anything to another rank over TCP for {quiet_s:.1f} s"
         said.append(Evidence(EvidenceKind.EDGE, text))
     said += evidence.sender(picture, first)
     return blame(VerdictKind.UNKNOWN, found.cause, first, said, ranks, end)

@@ -13,7 +13,7 @@ from kcover_ebpf.facts.host import Unreadable
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.settings import Policy
 
-WHY_UNREADABLE = "a call into a driver or a file system holds its memory lock"
+WHY_UNREADABLE = "a call into a driver or file system holds its memory lock"
 _MOST_RANKS = 1 << 16
 _SAMPLED_WITHIN_NS = 5 * NS
 
@@ -37,8 +37,8 @@ def missing_rank(
     if any(_is_at_work(view, now_ns) for view in ranks.values()):
         return None
     text = (
-        f"{len(ranks)} of {world_size} ranks are here; "
-        f"rank {absent[0]} is not, {waited_s:.0f} s after the last one came"
+        f"{len(ranks)} of {world_size} ranks are present; "
+        f"rank {absent[0]} is missing, {waited_s:.0f} s after the last one appeared"
     )
     return Finding(
         kind=VerdictKind.HUNG,
@@ -74,7 +74,7 @@ def unsampled_rank(members: Members, now_ns: int) -> Finding | None:
         if view.lead is None and now_ns - view.first_seen_ns > _SAMPLED_WITHIN_NS:
             rank = view.member.rank if view.member else None
             text = (
-                f"rank {rank} (pid {view.pid}) is there, but the sampler does not see its threads"
+                f"rank {rank} (pid {view.pid}) is running, but the sampler does not see its threads"
             )
             evidence = (Evidence(EvidenceKind.SINK, text),)
             return Finding(
@@ -88,7 +88,7 @@ def unreadable_process(members: Members, unreadable: Mapping[Pid, Unreadable]) -
     for pid, fact in unreadable.items():
         view = members.views.get(pid)
         if view is not None and view.seen is None and view.exit is None:
-            text = f"nobody can read what pid {pid} is: {WHY_UNREADABLE}"
+            text = f"cannot identify pid {pid}: {WHY_UNREADABLE}"
             evidence = (Evidence(EvidenceKind.SINK, text),)
             return Finding(VerdictKind.UNKNOWN, Cause.UNKNOWN, fact.since_ns, evidence=evidence)
     return None

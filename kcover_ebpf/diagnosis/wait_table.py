@@ -98,7 +98,7 @@ def unobserved(job: Job) -> tuple[str, ...]:
     views = job.members.views.values()
     devices = {name for view in views if view.seen for name in view.seen.devices}
     if any(name.startswith("/dev/nvidia") for name in devices):
-        said.append("what runs on the GPU: kernels and NVLink traffic make no system calls")
+        said.append("GPU activity: kernels and NVLink traffic make no system calls")
     if any(name.startswith("/dev/infiniband") for name in devices):
         said.append("RDMA traffic: it bypasses sockets")
     said += [

@@ -78,7 +78,7 @@ class Attribution:
             lasted_ns = now_ns - change.boottime_ns
             if lasted_ns >= self._patience_ns:
                 del self._down[port]
-                text = f"{change.text}, and has not come back for {lasted_ns / 1e9:.0f} s"
+                text = f"{change.text}, and has not recovered for {lasted_ns / 1e9:.0f} s"
                 lost = replace(change, boottime_ns=now_ns, text=text)
                 found += [
                     replace(each, ends_job=True, if_stalled=True)

@@ -11,7 +11,7 @@ _XID = {
     Rung.TRACEPOINT: "the driver's tracepoint (keeps the driver loaded)",
     Rung.KPROBE: "kprobe nv_report_error",
     Rung.KMSG: "/dev/kmsg",
-    Rung.CONSOLE: "printk:console alone: told, and nothing is done about it",
+    Rung.CONSOLE: "printk:console only: reported, never acted on",
     Rung.NVML: "NVML events (keep the driver loaded)",
 }
 NONE = "nothing"
@@ -90,6 +90,6 @@ def _lines(sources: Sources) -> str:
         case False, True:
             return "/dev/kmsg, polled"
         case True, False:
-            return "printk:console alone, not believed"
+            return "printk:console only, not trusted"
         case _:
             return NONE

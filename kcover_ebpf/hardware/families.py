@@ -7,41 +7,43 @@ from kcover_ebpf.kernel.probes import Family, Probe
 GPU = Family(
     "gpu",
     (
-        Probe("on_xid", "Xids at once and with certainty (log lines are read instead)"),
-        Probe("on_open", "who opens a GPU (open files are read instead)"),
-        Probe("on_close", "who lets go of a GPU (open files are read instead)"),
+        Probe("on_xid", "Xids immediately and with certainty (log lines are read instead)"),
+        Probe("on_open", "which process opens a GPU (open files are read instead)"),
+        Probe("on_close", "which process closes a GPU (open files are read instead)"),
         Probe("on_register", "which process computes on a GPU"),
-        Probe("on_unregister", "when a process ends to compute on a GPU"),
+        Probe("on_unregister", "when a process stops computing on a GPU"),
     ),
 )
 """Attached while the driver is loaded; kprobes, so that it can be unloaded meanwhile."""
 
-GPU_PINNED = Family("gpu", (Probe("on_xid_tracepoint", "the driver's own words"), *GPU.probes))
+GPU_PINNED = Family(
+    "gpu", (Probe("on_xid_tracepoint", "the driver's own error reports"), *GPU.probes)
+)
 """With the driver's own tracepoint as well, which keeps the driver from being unloaded."""
 
 LOG = Family(
     "log",
     (
         Probe("on_console", "drivers' lines as they are printed (the log is polled instead)"),
-        Probe("on_module_load", "a driver that comes (probes are attached at the next poll)"),
-        Probe("on_module_free", "a driver that goes"),
+        Probe("on_module_load", "when a driver is loaded (probes are attached at the next poll)"),
+        Probe("on_module_free", "when a driver is unloaded"),
     ),
 )
 PCIE = Family("pcie", (Probe("on_aer", "PCI Express errors"),))
 MEMORY = Family(
     "memory",
     (
-        Probe("on_memory_controller", "memory errors that the memory controller reports"),
+        Probe("on_memory_controller", "memory errors reported by the memory controller"),
         Probe("on_page", "pages with memory errors"),
         Probe("on_machine_check", "machine checks"),
     ),
 )
-BLOCK = Family("block", (Probe("on_block_error", "requests that disks fail"),))
+BLOCK = Family("block", (Probe("on_block_error", "failed disk requests"),))
 NIC = Family(
     "nic",
     (
         Probe("on_rdma", "RDMA ports that go down and devices that fail (their state is polled)"),
-        Probe("on_health", "faults that network drivers report by devlink"),
+        Probe("on_health", "faults reported by network drivers through devlink"),
     ),
 )
 """The first probe is attached while the RDMA core is loaded."""

@@ -21,7 +21,7 @@ from kcover_ebpf.kernel.probes import ProbeStatus, Refusal
 _WAIT_MS = 500
 _SNAPSHOT_S = 10.0
 _NO_INSTANCE = 0xFFFFFFFF
-_SEES = "Xids and who computes on a GPU, where nothing else tells"
+_SEES = "Xids and which process computes on a GPU, where no other source reports them"
 _NO_PACKAGE = "the package nvidia-ml-py is not installed (pip install kcover-ebpf[gpu])"
 _NO_LIBRARY = "libnvidia-ml.so.1 not found"
 

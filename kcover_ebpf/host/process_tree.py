@@ -52,10 +52,10 @@ def check_pid(pid: int) -> None:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
             status = dict(line.rstrip("\n").split(":", 1) for line in file if ":" in line)
     except OSError as error:
-        raise UsageError(f"no process {pid}; it has just ended") from error
+        raise UsageError(f"no process {pid}; it has just exited") from error
     owner = int(status["Tgid"])
     if owner != pid:
-        raise UsageError(f"{pid} is a thread; ask for its process, {owner}")
+        raise UsageError(f"{pid} is a thread; name its process, {owner}")
     if "VmSize" not in status and stat.ppid in (0, 2) and pid != 1:
         raise UsageError(f"{pid} is a kernel thread; name a process of the job")
 

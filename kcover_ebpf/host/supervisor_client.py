@@ -115,7 +115,7 @@ class Supervisor:
             self._channel.send(json.dumps(order).encode())
         except OSError as error:
             self.lost = True
-            raise ActionError("the keeper of the job died; the job is left alone") from error
+            raise ActionError("the supervisor of the job died; the job is left alone") from error
 
     def _await(self, *kinds: str) -> dict[str, Any]:
         deadline = time.monotonic() + _ANSWER_S
@@ -126,7 +126,7 @@ class Supervisor:
                     break
                 if report["is"] in kinds:
                     return report
-        raise ActionError("the keeper of the job does not answer; the job is left alone")
+        raise ActionError("the supervisor of the job does not answer; the job is left alone")
 
     def _receive(self) -> dict[str, Any] | None:
         try:

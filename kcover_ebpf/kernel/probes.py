@@ -92,10 +92,10 @@ FAMILIES = (
         "lifecycle",
         (
             Probe("on_exit", "exit codes and fatal signals of processes"),
-            Probe("on_fork", "child processes at once (they are found by polling)"),
-            Probe("on_exec", "a process that becomes another program"),
+            Probe("on_fork", "child processes immediately (they are found by polling)"),
+            Probe("on_exec", "when a process executes another program"),
             Probe("on_oom", "victims of the out-of-memory killer"),
-            Probe("on_signal", "who sent a signal"),
+            Probe("on_signal", "which process sent a signal"),
         ),
     ),
     Family(

@@ -21,33 +21,33 @@ from kcover_ebpf.facts import devices, host, kernel
 SCHEMA = "kcover.io/v1alpha1"
 
 CAUSE_TEXT = {
-    Cause.EXITED: "left with an error",
+    Cause.EXITED: "exited with an error",
     Cause.KILLED: "was killed",
-    Cause.OOM_KILLED: "was killed because memory ran out",
-    Cause.ABORTED: "aborted itself",
+    Cause.OOM_KILLED: "was killed by the out-of-memory killer",
+    Cause.ABORTED: "aborted",
     Cause.SEGFAULT: "crashed on a bad memory access",
-    Cause.LEFT_EARLY: "left with code 0 while others went on",
+    Cause.LEFT_EARLY: "exited with code 0 while other ranks continued",
     Cause.DEVICE: "has a faulty device",
     Cause.STOPPED: "is stopped by a signal",
     Cause.FROZEN: "is frozen by its control group",
     Cause.BLOCKED_LOCK: "waits for a lock that is not released",
     Cause.BLOCKED_SLEEP: "sleeps",
-    Cause.BLOCKED_READ: "waits for input that does not come",
+    Cause.BLOCKED_READ: "waits for input that never arrives",
     Cause.BLOCKED_UNKNOWN: "waits in the kernel",
-    Cause.SPINNING: "runs without getting anywhere",
+    Cause.SPINNING: "runs without making progress",
     Cause.STORAGE: "waits for storage that does not answer",
-    Cause.DRIVER_STUCK: "is stuck in a call of a device driver",
+    Cause.DRIVER_STUCK: "is stuck in a device driver call",
     Cause.LOADER_STUCK: "waits for a data loader that is stuck",
     Cause.LOADER_DIED: "waits for a data loader that died",
     Cause.MISSING_RANK: "never appeared",
     Cause.LINK: "cannot reach its peers over the network",
     Cause.PEER_GONE: "waits for a peer that is gone",
-    Cause.COLLECTIVE_MISMATCH: "is in another collective than its peers",
-    Cause.WAIT_CYCLE: "is part of a circle of waits",
-    Cause.NOT_IN_COLLECTIVE: "did not join the collective that the others are in",
-    Cause.COLLECTIVE_STUCK: "is in a collective that all have joined and that does not end",
+    Cause.COLLECTIVE_MISMATCH: "is in a different collective from its peers",
+    Cause.WAIT_CYCLE: "is part of a wait cycle",
+    Cause.NOT_IN_COLLECTIVE: "did not join the collective the other ranks are in",
+    Cause.COLLECTIVE_STUCK: "is in a collective that all ranks joined and that does not complete",
     Cause.COLLECTIVE_FAILED: "has a communicator that failed",
-    Cause.DEVICE_WAIT: "waits for its device, as all ranks do",
+    Cause.DEVICE_WAIT: "waits for its device, like every other rank",
     Cause.CPU_THROTTLED: "is throttled by its CPU limit",
     Cause.MEMORY_PRESSURE: "is short of memory",
     Cause.SLOW_RANK: "is slower than its peers",
@@ -56,9 +56,9 @@ CAUSE_TEXT = {
     Cause.COMPUTING: "computes",
     Cause.LOADING: "loads data",
     Cause.STARTING: "starts",
-    Cause.WAITING_FOR_USER: "waits for a person",
+    Cause.WAITING_FOR_USER: "waits for user input",
     Cause.SLEEPING: "sleeps on purpose",
-    Cause.DEBUGGER: "is held by a debugger",
+    Cause.DEBUGGER: "is stopped by a debugger",
     Cause.SUSPENDED: "was suspended",
     Cause.ENDING: "ends",
     Cause.UNKNOWN: "for an unknown reason",
@@ -125,7 +125,7 @@ def headline(verdict: Verdict) -> str:
     if verdict.cause is not Cause.UNKNOWN:
         words.append(f": {CAUSE_TEXT[verdict.cause]}")
     if verdict.factor is not None:
-        words.append(f", {verdict.factor:.1f} times as long as its peers")
+        words.append(f", {verdict.factor:.1f} times as slow as its peers")
     if verdict.kind is not VerdictKind.WORKING or verdict.cause is not Cause.TRAINING:
         lasted = span(verdict.time_s - verdict.since_s)
         words.append(
@@ -216,10 +216,10 @@ def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
 
 def _exit_text(fact: kernel.ProcessExit) -> str:
     if not fact.known:
-        return f"pid {fact.pid} is gone; how it ended was not seen"
+        return f"pid {fact.pid} is gone; its exit was not observed"
     if fact.signal:
         return f"pid {fact.pid} ({fact.comm}) was killed by {signal_name(fact.signal)}"
-    return f"pid {fact.pid} ({fact.comm}) left with exit code {fact.exit_code}"
+    return f"pid {fact.pid} ({fact.comm}) exited with code {fact.exit_code}"
 
 
 def fact_text(fact: kernel.Fact) -> str:
@@ -228,7 +228,7 @@ def fact_text(fact: kernel.Fact) -> str:
         case kernel.ProcessExit():
             text = _exit_text(fact)
         case kernel.OomKill():
-            text = f"pid {fact.pid} ({fact.comm}) is the victim of the out-of-memory killer"
+            text = f"pid {fact.pid} ({fact.comm}) was chosen by the out-of-memory killer"
         case kernel.SignalSent(sender_pid=0):
             text = f"the kernel sent {signal_name(fact.signal)} to pid {fact.pid}"
         case kernel.SignalSent():
@@ -243,7 +243,7 @@ def fact_text(fact: kernel.Fact) -> str:
             text = f"connection of pid {fact.pid}, {edge}: {fact.old} became {fact.new}"
         case kernel.TcpRetransmit():
             edge = f"{address(fact.local)} to {address(fact.remote)}"
-            text = f"connection of pid {fact.pid}, {edge}: sent again, back-off {fact.backoff}"
+            text = f"connection of pid {fact.pid}, {edge}: retransmitted, back-off {fact.backoff}"
         case _:
             text = _device_fact_text(fact)
     return printable(text)
@@ -253,7 +253,7 @@ def _device_fact_text(fact: kernel.Fact) -> str:
     match fact:
         case host.CollectivesSeen():
             late = [f"rank {each.rank} of {each.size} is behind" for each in fact.behind]
-            late += [f"rank {each.rank} of {each.size} gives no answer" for each in fact.missing]
+            late += [f"rank {each.rank} of {each.size} does not answer" for each in fact.missing]
             late += [f"rank {each.rank} of {each.size}: {each.trouble}" for each in fact.failed]
             late += [f"{each.rank_count} rank(s) launched {each.operations}" for each in fact.sides]
             return f"NCCL: {', '.join(late) or 'no rank stands out'}"
@@ -279,7 +279,7 @@ def device_text(fact: devices.XidReported | devices.AerError | devices.MemoryFau
     """What a device reported, as a sentence."""
     match fact:
         case devices.XidReported():
-            doubt = "" if fact.confirmed else " (perhaps forged: nobody but the log says so)"
+            doubt = "" if fact.confirmed else " (possibly forged: only the log says so)"
             kind = "SXid" if fact.number >= 10000 else "Xid"
             return f"{kind} {fact.number} on {fact.device}{doubt}: {fact.text}"
         case devices.AerError():

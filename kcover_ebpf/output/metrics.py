@@ -1,6 +1,6 @@
 """Prometheus metrics of the sensor, served only where `--metrics ADDR:PORT` asks for it.
 
-Series whose labels are a closed list exist from the start, at zero, so that an alert can tell
+Series whose labels are a closed list exist from the start, at zero, so that an alert can distinguish
 "never happened" from "not there". Names are a contract (docs/metrics.md).
 """
 
@@ -43,10 +43,10 @@ _SILENT_S = 5.0
 _DETECTION_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
 _WHY_NOT_ATTACHED = (
     "1 for each probe that is not attached: no_hook (this kernel has nothing to hang on), no_driver (its module is not "
-    "loaded), no_library, refused (a right is missing, or the verifier objects)."
+    "loaded), no_library, refused (a capability is missing, or the verifier rejected it)."
 )
 _WHERE_LOST = (
-    "Records of the kernel. threads and sockets: no room in the sampler; events: ring buffer full; messages: "
+    "Kernel records lost. threads and sockets: no room in the sampler; events: ring buffer full; messages: "
     "driver lines and connections dropped to leave room in it; log and links: the kernel overwrote its log, or dropped "
     "messages about links, before they were read."
 )
@@ -69,24 +69,24 @@ class MetricsSink:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self._gauge("kcover_build_info", "Always 1.", "version").labels(__version__).set(1)
-        self._verdicts = self._counter("kcover_verdicts", "Verdicts told.", "verdict", "cause")
+        self._verdicts = self._counter("kcover_verdicts", "Verdicts reported.", "verdict", "cause")
         for kind, causes in CAUSES.items():
             for cause in causes:
                 self._verdicts.labels(kind.value, cause.value)
         self._actions = self._counter(
-            "kcover_actions", "Snapshots, shutdowns, restarts of run.", "act"
+            "kcover_actions", "Snapshots, shutdowns and restarts performed by run.", "act"
         )
         for act in (Act.SNAPSHOT, Act.SHUTDOWN, Act.RESTART):
             self._actions.labels(act.value)
         self._detection = Histogram(
             "kcover_detection_seconds",
-            "From the beginning of a trouble to its verdict, faults only.",
+            "Time from fault onset to verdict, faults only.",
             buckets=_DETECTION_BUCKETS_S,
             registry=self.registry,
         )
-        text = "How long a rank has stood where it stands."
+        text = "Seconds since the rank last made progress."
         self._ages = self._gauge("kcover_rank_progress_age_seconds", text, *age_labels)
-        self._blind = self._counter("kcover_blind", "Times at which nothing could be judged.")
+        self._blind = self._counter("kcover_blind", "Passes that could not be judged.")
         self._attached = self._gauge(
             "kcover_probe_attached", "1 if attached, else 0.", "family", "probe"
         )

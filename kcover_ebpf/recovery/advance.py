@@ -54,13 +54,13 @@ def advance(turn: RestartContext) -> Transition:
 
 def with_bundles(status: Status, turn: RestartContext) -> Status:
     """The status with the evidence that nodes say they kept for this incident, as NODE:PATH."""
-    told = (
+    reported = (
         f"{seen.report.node}:{ack.bundle}"
         for seen in turn.world.reports
         for ack in seen.report.acks
         if ack.bundle and ack.order.startswith(f"{turn.name}-")
     )
-    kept = tuple(dict.fromkeys((*status.bundles, *told)))
+    kept = tuple(dict.fromkeys((*status.bundles, *reported)))
     return dataclasses.replace(status, bundles=kept[:_MOST_BUNDLES])
 
 
@@ -102,17 +102,19 @@ def _progress(turn: RestartContext) -> Transition:
             cause = f"{merged.verdict.kind.value} {merged.verdict.cause.value}"
             return Transition(escalate(turn, f"{cause} again before any progress"))
     nodes = {each.pod.node for each in world.live if each.pod.node and must_train(each.pod)}
-    told_by = {
+    reported_by = {
         each.report.node: each.report.trained and not each.report.suspicious
         for each in world.reports
         if each.arrived_s > returned_s and each.report.node in nodes
     }
     ready = bool(world.live) and all(each.pod.ready for each in world.live)
     seen = nodes & world.agents
-    if seen and seen <= set(told_by) and all(told_by.values()):
-        return Transition(_recovered(turn, "the ranks make progress"))
+    if seen and seen <= set(reported_by) and all(reported_by.values()):
+        return Transition(_recovered(turn, "the ranks are making progress"))
     if ready and not seen and turn.elapsed_s >= _NO_AGENT_S:
-        return Transition(_recovered(turn, "all pods run; no agent can see their progress"))
+        return Transition(
+            _recovered(turn, "all pods are running; no agent can observe their progress")
+        )
     return Transition(wake_s=5.0)
 
 

@@ -1,6 +1,6 @@
 """When a trouble that was not acted on is over, and when its incident need no longer be kept. Pure.
 
-Recovered incidents are over by themselves. One that was only told (Observed, Refused, Failed) stays until
+Recovered incidents are over by themselves. One that was only reported (Observed, Refused, Failed) stays until
 somebody sees the job train again, or end; else alerts about it would never be resolved.
 """
 
@@ -23,17 +23,17 @@ KEEP_PER_NAMESPACE = 500
 MOST_COUNTED_S = 30 * 86400.0
 """A restart is counted no longer, whatever window a policy asks for."""
 SILENT_S = 3600.0
-"""A trouble of which nobody has said anything for so long is over as far as anybody can tell."""
+"""A fault that no report has mentioned for so long is taken to be over."""
 _CALM_S = 10.0
 """Ranks that train must do so for a while: a job may move once and stop again."""
 
 
-def why_calm(status: Status, told: Sequence[ReceivedReport]) -> str | None:
+def why_calm(status: Status, reports: Sequence[ReceivedReport]) -> str | None:
     """Why the trouble is over by what the nodes of the job say now; None while it may go on."""
     since_s = status.last_s + _CALM_S
-    trains = all(each.report.trained and not is_suspect(each) for each in told)
-    if trains and all(each.arrived_s > since_s for each in told):
-        return "the ranks make progress again"
+    trains = all(each.report.trained and not is_suspect(each) for each in reports)
+    if trains and all(each.arrived_s > since_s for each in reports):
+        return "the ranks are making progress again"
     return None
 
 
@@ -47,7 +47,7 @@ def why_gone(status: Status, top: TopOwner | None, now_s: float) -> str | None:
     if top.ended:
         return f"the job is {top.ended}"
     if now_s - status.last_s > SILENT_S:
-        return "nothing is told about it any more"
+        return "it is no longer being reported"
     return None
 
 

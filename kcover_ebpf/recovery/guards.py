@@ -64,7 +64,7 @@ class RestartRequest:
 def first_status(merged: GangVerdict, nodes: tuple[str, ...]) -> Status:
     """The status of a new incident, before anything is decided."""
     return describe(Status(phase=Phase.OPEN), merged, nodes).enter(
-        Phase.OPEN, merged.verdict.time_s, tell(merged)
+        Phase.OPEN, merged.verdict.time_s, headline_of(merged)
     )
 
 
@@ -87,10 +87,10 @@ def describe(status: Status, merged: GangVerdict, nodes: tuple[str, ...]) -> Sta
     )
 
 
-def tell(merged: GangVerdict) -> str:
+def headline_of(merged: GangVerdict) -> str:
     """The trouble in one line."""
     culprit, verdict = merged.culprit, merged.verdict
-    who = "nobody can be named"
+    who = "no culprit identified"
     if culprit is not None:
         rank = f"rank {culprit.rank}" if culprit.rank is not None else f"process {culprit.pid}"
         who = " ".join(
@@ -115,7 +115,7 @@ def decide(ask: RestartRequest) -> Transition:
         return Transition(wake_s=HOLD_S - ask.held_s)
     turn = replace(ask.turn, status=describe(ask.turn.status, merged, ask.turn.world.nodes))
     if merged.verdict.kind is VerdictKind.SLOW:
-        return _settle(ask, turn, Phase.OBSERVED, "a slow rank is told, and left alone")
+        return _settle(ask, turn, Phase.OBSERVED, "slow rank: reported only, no action")
     short = _too_little(merged, turn)
     if short is not None:
         return _settle(ask, turn, Phase.OPEN, short, 1.0)
@@ -127,7 +127,7 @@ def decide(ask: RestartRequest) -> Transition:
     if way is Way.NONE:
         return _settle(ask, turn, Phase.REFUSED, _no_way(turn, why))
     if turn.restarts_left <= 0 and not ask.approved:
-        spent = f"the budget of {turn.policy.restarts.max} restarts is spent"
+        spent = f"the budget of {turn.policy.restarts.max} restarts is used up"
         if _loops(turn):
             return Transition(_final_stop(turn, spent))
         return _settle(ask, turn, Phase.REFUSED, spent)
@@ -150,7 +150,7 @@ def _too_little(merged: GangVerdict, turn: RestartContext) -> str | None:
 
 
 def _why_observed(ask: RestartRequest, turn: RestartContext) -> str | None:
-    """Why the trouble is only told; None where one may act."""
+    """Why the fault is reported only; None where one may act."""
     top, policy = turn.world.top, turn.policy
     if top is None or top.ended:
         return f"the job is {top.ended if top else 'gone'}"
@@ -184,24 +184,24 @@ def _with_snapshot(ask: RestartRequest, turn: RestartContext) -> Status:
 def _no_way(turn: RestartContext, why: str) -> str:
     top = turn.world.top
     if top is not None and top.ref.kind == "Pod":
-        return "bare pods: nobody would make them again"
+        return "bare pods have no controller that would recreate them"
     if top is not None and means_of(top) is None:
-        return f"{top.ref.kind} is not a kind that can be restarted whole, and in place: {why}"
-    return f"the policy allows no way that fits; in place: {why}"
+        return f"{top.ref.kind} is not a kind that can be replaced as a whole; in place: {why}"
+    return f"the policy allows no applicable restart strategy; in place: {why}"
 
 
 def _why_wait(ask: RestartRequest, turn: RestartContext) -> tuple[str, float] | None:
     """(why, seconds until it should be asked again); None if it need not wait."""
     if turn.policy.approval is Approval.MANUAL and not ask.approved:
-        return f"waits for approval: kubectl kcover approve {turn.name}", 30.0
+        return f"waiting for approval: kubectl kcover approve {turn.name}", 30.0
     if ask.gates.acting >= ask.gates.most_acting:
-        return f"waits: {ask.gates.acting} jobs are being restarted at once", 1.0
+        return f"waiting: {ask.gates.acting} jobs are being restarted at once", 1.0
     if ask.gates.acting_here >= ask.gates.most_here:
         here = ask.gates.acting_here
-        return f"waits: {here} jobs of this namespace are being restarted at once", 1.0
+        return f"waiting: {here} jobs of this namespace are being restarted at once", 1.0
     left_s = _pause_left_s(ask, turn)
     if left_s > 0 and not _loops(turn):
-        return f"waits: restart {turn.earlier + 1} of this job begins after a pause", left_s
+        return f"waiting: back-off before restart {turn.earlier + 1} of this job", left_s
     return None
 
 
@@ -235,7 +235,7 @@ def _act(turn: RestartContext, merged: GangVerdict, way: Way, too_soon: bool) ->
     reason = f"{merged.verdict.kind.value} {merged.verdict.cause.value}"
     status = turn.status
     if status.phase is not Phase.DECIDED:
-        status = status.enter(Phase.DECIDED, now_s, tell(merged))
+        status = status.enter(Phase.DECIDED, now_s, headline_of(merged))
     opened_s = status.at(Phase.OPEN) or now_s
     since_s = status.since_s if status.since_s is not None else opened_s
     lost = Lost(detect_s=max(opened_s - since_s, 0.0), decide_s=max(now_s - opened_s, 0.0))
@@ -257,9 +257,9 @@ def means_of_top(turn: RestartContext) -> bool:
 def _settle_crash(turn: RestartContext, merged: GangVerdict) -> Status:
     now_s = turn.world.now_s
     detail = {"pods": str(len(turn.world.live)), "crashed": f"{merged.verdict.since_s:.6f}"}
-    action = Action(Way.IN_PLACE, "Settle", 1, now_s, "the kubelets restart it", detail)
+    action = Action(Way.IN_PLACE, "Settle", 1, now_s, "the kubelets are restarting it", detail)
     status = replace(turn.status, action=action, order=None)
-    text = "in place: the kubelets restart what crashed; wait for every pod"
+    text = "in place: the kubelets are restarting what crashed; waiting for every pod"
     return status.enter(Phase.SHUTTING_DOWN, now_s, text).begin(Way.IN_PLACE, now_s)
 
 
@@ -267,7 +267,7 @@ def _final_stop(turn: RestartContext, reason: str) -> Status:
     now_s = turn.world.now_s
     action = Action(Way.NONE, "FinalStop", 1, now_s, reason)
     status = replace(turn.status, action=action, order=None)
-    text = f"stop for good: {reason}, and it would restart for ever"
+    text = f"stopping for good: {reason}, and it would restart endlessly"
     return status.enter(Phase.SHUTTING_DOWN, now_s, text)
 
 
@@ -281,7 +281,9 @@ def _settle(
     if old.phase is phase and same and old.message.endswith(reason):
         return Transition(wake_s=wake_s)
     merged = turn.world.merged
-    message = f"{tell(merged)[: 1000 - len(reason)]}; {reason}" if merged is not None else reason
+    message = (
+        f"{headline_of(merged)[: 1000 - len(reason)]}; {reason}" if merged is not None else reason
+    )
     return Transition(new.enter(phase, turn.world.now_s, message), wake_s=wake_s)
 
 
@@ -291,5 +293,5 @@ def _over(ask: RestartRequest) -> Transition:
         return Transition()
     if ask.held_s < OVER_S:
         return Transition(wake_s=OVER_S - ask.held_s)
-    text, now_s = "over by itself, before anything was done", ask.turn.world.now_s
+    text, now_s = "resolved on its own before any action", ask.turn.world.now_s
     return Transition(replace(status.enter(Phase.OBSERVED, now_s, text), closed_s=now_s))

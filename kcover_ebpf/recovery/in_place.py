@@ -43,11 +43,11 @@ def stop(turn: RestartContext) -> Transition:
             if bad
             else f"node {waiting[0]} did not stop its ranks within {limit_s:.1f} s"
         )
-        status = turn.go("Resume", f"in place: let the ranks go on ({why})", why=why)
+        status = turn.go("Resume", f"in-place restart aborted, resuming ranks: {why}", why=why)
         return Transition(turn.order(status, Verb.RESUME))
     if waiting:
         return Transition(wake_s=limit_s - turn.elapsed_s)
-    text = f"in place: all ranks on {len(turn.status.nodes)} nodes are stopped; kill them"
+    text = f"in place: all ranks on {len(turn.status.nodes)} nodes are stopped; killing them"
     status = turn.go("Kill", text)
     if not status.restarts:
         # what the kubelets began after a crash is one restart with what we add to it
@@ -75,7 +75,7 @@ def kill(turn: RestartContext) -> Transition:
     back = [each for each in live if has_restarted(each, text)]
     if len(back) == len(live):
         if all(each.pod.ready for each in live):
-            return _returned(turn, "in place: all pods run again")
+            return _returned(turn, "in place: all pods are running again")
         return Transition(wake_s=5.0)
     if turn.elapsed_s >= _RESTART_S:
         missing = next(each.pod.name for each in live if each not in back)
@@ -104,7 +104,7 @@ def settle(turn: RestartContext) -> Transition:
         # containers that are killed while they are made end their pod, and with it the job
         return Transition(wake_s=_RESTART_S - turn.elapsed_s)
     if making:
-        return Transition(escalate(turn, f"pod {making} does not come up again"))
+        return Transition(escalate(turn, f"pod {making} does not start again"))
     return Transition(start(turn, Way.IN_PLACE, f"pod {behind} did not restart with the others"))
 
 

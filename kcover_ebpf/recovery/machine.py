@@ -154,7 +154,9 @@ def _fast_clock(world: RestartInput) -> str | None:
     for seen in world.reports:
         ahead_s = seen.report.time_s - seen.arrived_s
         if seen.report.node in nodes and ahead_s > CLOCKS_S:
-            return f"the clock of node {seen.report.node} is {ahead_s:.0f} s ahead of ours"
+            return (
+                f"the clock of node {seen.report.node} is {ahead_s:.0f} s ahead of the controller's"
+            )
     return None
 
 
@@ -169,10 +171,10 @@ def why_not_in_place(world: RestartInput, policy: FaultPolicy) -> str | None:
             not all(each.pod.restarts_in_place for each in world.live),
             "not every pod carries the rule RestartAllContainers",
         ),
-        (not world.live, "no pod of the job runs"),
+        (not world.live, "no pod of the job is running"),
         (
             any(each.pod.phase == "Failed" for each in world.pods),
-            "a pod of the job has failed already",
+            "a pod of the job has already failed",
         ),
         (any(each.is_leaving for each in world.pods), "a pod of the job is being deleted"),
         (bool(missing), f"no agent reports from node {missing[0] if missing else ''}"),
@@ -204,17 +206,17 @@ def start(turn: RestartContext, way: Way, reason: str, elsewhere: str = "") -> S
     detail["grace"] = f"{grace_s:g}"
     means = means_of(world.top) if world.top is not None else None
     if way is Way.IN_PLACE:
-        step, text = "Stop", f"in place: stop all ranks ({reason})"
+        step, text = "Stop", f"in place: stopping all ranks ({reason})"
         detail |= {"before": _time(before_s(world.live)), "restarts": baseline(world.live) or "0"}
     elif means is ReplaceMethod.SUSPEND:
-        step, text = "Suspend", f"replace: suspend the job ({reason})"
+        step, text = "Suspend", f"replace: suspending the job ({reason})"
     else:
-        step, text = "Delete", f"replace: delete the pods ({reason})"
+        step, text = "Delete", f"replace: deleting the pods ({reason})"
         detail["before"] = _time(before_s(world.live))
         if means is ReplaceMethod.COMMAND and world.top is not None:
             detail["version"] = str(world.top.version)
     if elsewhere:
-        text += f", and keep the new ones off node {elsewhere}"
+        text += f", avoiding node {elsewhere} for the new ones"
     if turn.status.restarts or turn.earlier:
         detail["pause"] = f"{turn.pause_s:g}"
     now_s = world.now_s
@@ -241,20 +243,20 @@ def escalate(turn: RestartContext, reason: str) -> Status:
     culprit = turn.status.culprit
     node = (culprit.node if culprit else None) or ""
     if not can:
-        return fail(turn, f"{reason}; the policy or the kind allows no other way")
+        return fail(turn, f"{reason}; the policy or the kind allows no other restart strategy")
     if turn.restarts_left <= 0:
-        return fail(turn, f"{reason}; the budget of {policy.restarts.max} restarts is spent")
+        return fail(turn, f"{reason}; the budget of {policy.restarts.max} restarts is used up")
     if replaced == 0:
         return start(turn, Way.REPLACE, reason)
     if replaced == 1 and node:
         # a program that fails wherever it runs says nothing about the node it failed on
         elsewhere = node if turn.status.cause in _CAUSES_OF_NODES else ""
         return start(turn, Way.REPLACE, reason, elsewhere)
-    return fail(turn, f"{reason}; every way was tried")
+    return fail(turn, f"{reason}; every restart strategy was tried")
 
 
 def fail(turn: RestartContext, reason: str) -> Status:
-    """The end: nothing more is done, and the reason is told."""
+    """The end: nothing more is done, and the reason is reported."""
     action = turn.status.action
     ended = replace(action, step="Failed") if action is not None else None
     status = replace(turn.status, action=ended, order=None)

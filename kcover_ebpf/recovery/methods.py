@@ -110,7 +110,7 @@ def _kind(row: Mapping[str, object]) -> RestartMethod:
     if (means is ReplaceMethod.SUSPEND) != bool(found.suspend) or (
         means is ReplaceMethod.LEADER
     ) != bool(leader):
-        raise ValueError(f"kinds: {found.kind}: `suspend` or `leader` does not fit its way")
+        raise ValueError(f"kinds: {found.kind}: `suspend` or `leader` does not fit its method")
     return found
 
 

@@ -1,6 +1,6 @@
-"""What to do with a node with a device that no job can use: tell, keep new pods off, and let them on again. Pure.
+"""What to do with a node with a device that no job can use: report it, cordon the node, uncordon it. Pure.
 
-A fault that is no longer told is not a fault that is mended: an agent forgets it when it starts anew. So a
+A fault that is no longer reported is not necessarily repaired: an agent forgets it when it starts anew. So a
 node is let go only when somebody says that it is well: a clean inspection, or a person.
 """
 
@@ -114,9 +114,9 @@ def plan(
     by_dra: frozenset[str],
     room: bool,
 ) -> NodePlan:
-    """What to do about the faults that the agent of a node tells.
+    """What to do about the faults that the agent of a node reports.
 
-    `report_s`: when it told them (unix seconds). `by_dra`: devices that the cluster hands out one by
+    `report_s`: when it reported them (unix seconds). `by_dra`: devices that the cluster hands out one by
     one, so that each can be tainted alone. `room`: the breaker allows another node.
     """
     cleared_s = _time(node.annotations.get(CLEARED))
@@ -134,16 +134,18 @@ def plan(
         condition = (False, "no device fault") if well else None
         return NodePlan(condition=condition, let_go=mended, cleared_s=cleared_s)
     text = "; ".join(f"{each.device} {each.fault}: {each.text}" for each in unfit[:4])[:512]
-    told = (True, text) if node.condition != "True" else None
+    condition = (True, text) if node.condition != "True" else None
     alone = tuple(each for each in unfit if each.device in by_dra and policy.device_taint)
     whole = [each for each in unfit if each not in alone]
     is_kept_out = node.ours and node.until_s is None
     wants = bool(whole) and (policy.cordon or policy.taint) and not is_kept_out
     if wants and not room:
-        return NodePlan(condition=told, devices=alone, refused="the breaker allows no more nodes")
+        return NodePlan(
+            condition=condition, devices=alone, refused="the breaker allows no more nodes"
+        )
     if not wants:
-        return NodePlan(condition=told, devices=alone)
-    return NodePlan(told, text, policy.cordon, policy.taint, alone)
+        return NodePlan(condition=condition, devices=alone)
+    return NodePlan(condition, text, policy.cordon, policy.taint, alone)
 
 
 def suspect(node: NodeView, reason: str, now_s: float, policy: NodeActions, room: bool) -> NodePlan:

@@ -38,19 +38,21 @@ _SLOW_S = 600.0
 
 
 def suspend(turn: RestartContext) -> Transition:
-    """Suspend the job; ours is told from anybody else's by the annotation in the same request."""
+    """Suspend the job; the annotation in the same request distinguishes ours from anybody else's."""
     top = turn.world.top
     if top is None or top.target is None:
         return Transition(fail(turn, "the job is gone"))
     if top.ended:
-        return Transition(fail(turn, f"the job is {top.ended} by itself"))
+        return Transition(fail(turn, f"the job is {top.ended} on its own"))
     if top.target.held and top.target.held_by == turn.mark:
         return Transition(
-            turn.go("Terminate", "replace: the job is suspended; wait for its pods to be deleted")
+            turn.go(
+                "Terminate", "replace: the job is suspended; waiting for its pods to be deleted"
+            )
         )
     if top.target.held:
-        who = top.target.held_by or "somebody else"
-        return Transition(fail(turn, f"the job was suspended by {who}; it is left as it is"))
+        who = top.target.held_by or "another client"
+        return Transition(fail(turn, f"the job was suspended by {who}; it is left unchanged"))
     return Transition(calls=(Suspension(top.target, held=True), *_cordon(turn)), wake_s=1.0)
 
 
@@ -58,7 +60,7 @@ def terminate(turn: RestartContext) -> Transition:
     """Wait until every pod is marked for deletion."""
     live, marked = turn.world.live, [each for each in turn.world.pods if each.is_leaving]
     if _let_go(turn):
-        return Transition(turn.go("Release", "replace: somebody resumed the job"))
+        return Transition(turn.go("Release", "replace: another client resumed the job"))
     if not live:
         return _gone_next(turn)
     if turn.elapsed_s >= _CONTROLLER_S:
@@ -71,22 +73,22 @@ def terminate(turn: RestartContext) -> Transition:
 
 
 def shares(pods: Sequence[GangPod]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """The pods in several parts, by the label that tells most of them apart; empty where one request will do."""
+    """The pods in several parts, by the label that distinguishes most of them; empty where one request will do."""
     wanted = min(len(pods) // _SHARE, _MOST_SHARES)
     common = set.intersection(*(set(each.pod.labels) for each in pods)) if pods else set()
-    told = {label: sorted({each.pod.labels[label] for each in pods}) for label in sorted(common)}
-    label = max(told, key=lambda each: len(told[each]), default="")
-    wanted = min(wanted, len(told.get(label, ())))
+    values = {label: sorted({each.pod.labels[label] for each in pods}) for label in sorted(common)}
+    label = max(values, key=lambda each: len(values[each]), default="")
+    wanted = min(wanted, len(values.get(label, ())))
     if wanted < 2:
         return ()
-    return tuple((label, tuple(told[label][part::wanted])) for part in range(wanted))
+    return tuple((label, tuple(values[label][part::wanted])) for part in range(wanted))
 
 
 def delete(turn: RestartContext) -> Transition:
     """Delete the pods of a kind that makes them again by itself."""
     top = turn.world.top
     if top is None or top.ended:
-        return Transition(fail(turn, f"the job is {top.ended if top else 'gone'} by itself"))
+        return Transition(fail(turn, f"the job is {top.ended if top else 'gone'} on its own"))
     old = [each for each in turn.world.live if turn.is_old(each)]
     if not old:
         return _gone_next(turn)
@@ -116,7 +118,7 @@ def _command_name(turn: RestartContext) -> str:
 
 def _gone_next(turn: RestartContext) -> Transition:
     status = turn.go(
-        "Gone", "replace: every old pod is marked for deletion; kill what is left of them"
+        "Gone", "replace: every old pod is marked for deletion; killing what is left of them"
     )
     return Transition(turn.order(status, Verb.KILL_TERMINATING))
 
@@ -127,11 +129,13 @@ def gone(turn: RestartContext) -> Transition:
     if not left:
         return _up_again(turn)
     if _let_go(turn):
-        return Transition(turn.go("Release", "replace: somebody resumed the job"))
+        return Transition(turn.go("Release", "replace: another client resumed the job"))
     fresh = [each for each in left if each.is_live]
     if fresh and turn.world.top is not None and turn.world.top.target is not None:
         # a controller that was late made another pod before it saw the suspension
-        return Transition(turn.go("Terminate", f"replace: pod {fresh[0].pod.name} came late"))
+        return Transition(
+            turn.go("Terminate", f"replace: pod {fresh[0].pod.name} was created late")
+        )
     limit_s = turn.number("grace", 30.0) + _MARGIN_S
     if turn.elapsed_s >= limit_s:
         return Transition(turn.go("Stuck", _why_left(turn, left)))
@@ -191,11 +195,11 @@ def _why_left(turn: RestartContext, left: Sequence[GangPod]) -> str:
     parts = []
     if alive:
         parts.append(
-            f"these pods cannot be ended: {_names(alive)}; their processes may be stuck in the kernel (state D)"
+            f"these pods cannot be terminated: {_names(alive)}; their processes may be stuck in the kernel (state D)"
         )
     if lost:
         parts.append(
-            f"nobody knows whether these pods still run: {_names(lost)}; their nodes are not ready. Of a machine that "
+            f"it is unknown whether these pods still run: {_names(lost)}; their nodes are not ready. Of a machine that "
             "is off say so: kubectl taint node NAME node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
         )
     if kept:
@@ -213,7 +217,7 @@ def pause(turn: RestartContext) -> Transition:
     """The pause that the policy wants between restarts of one job."""
     if turn.elapsed_s < turn.number("pause"):
         return Transition(wake_s=turn.number("pause") - turn.elapsed_s)
-    return Transition(turn.go("Release", "replace: let the job go on"))
+    return Transition(turn.go("Release", "replace: resuming the job"))
 
 
 def release(turn: RestartContext) -> Transition:
@@ -223,7 +227,7 @@ def release(turn: RestartContext) -> Transition:
         return Transition(fail(turn, "the job is gone"))
     if top.target is not None and top.target.held_by == turn.mark:
         return Transition(calls=(Suspension(top.target, held=False),), wake_s=1.0)
-    return Transition(turn.go("Return", "replace: the job goes on; wait for its new pods"))
+    return Transition(turn.go("Return", "replace: the job is resumed; waiting for its new pods"))
 
 
 def back(turn: RestartContext) -> Transition:
@@ -242,10 +246,15 @@ def back(turn: RestartContext) -> Transition:
     if len(ready) == len(new) and len(new) >= max(1, int(turn.number("pods"))):
         returned = f"{turn.world.now_s:.6f}"
         return Transition(
-            turn.go("Progress", "replace: all pods run again", Phase.RECOVERING, returned=returned)
+            turn.go(
+                "Progress",
+                "replace: all pods are running again",
+                Phase.RECOVERING,
+                returned=returned,
+            )
         )
     if turn.elapsed_s >= _SLOW_S and "slow" not in turn.action.detail:
-        text = f"replace: {len(ready)} of {int(turn.number('pods'))} pods run after {_SLOW_S:.0f} s"
+        text = f"replace: {len(ready)} of {int(turn.number('pods'))} pods are running after {_SLOW_S:.0f} s"
         return Transition(turn.go("Return", text, slow="1"))
     return Transition(wake_s=10.0)
 
@@ -267,7 +276,7 @@ def final_stop(turn: RestartContext) -> Transition:
         return Transition(fail(turn, f"{turn.action.reason}; this kind cannot be suspended"))
     if top.target.held:
         return Transition(
-            fail(turn, f"{turn.action.reason}; the job is suspended, until somebody resumes it")
+            fail(turn, f"{turn.action.reason}; the job stays suspended until it is resumed by hand")
         )
     return Transition(calls=(Suspension(top.target, held=True),), wake_s=1.0)
 
@@ -275,11 +284,11 @@ def final_stop(turn: RestartContext) -> Transition:
 def _up_again(turn: RestartContext) -> Transition:
     top = turn.world.top
     if top is None or top.target is None:
-        return Transition(turn.go("Return", "replace: the old pods are gone; wait for new ones"))
+        return Transition(turn.go("Return", "replace: the old pods are gone; waiting for new ones"))
     if turn.number("pause") > 0:
-        text = f"replace: the old pods are gone; pause for {turn.number('pause'):g} s"
+        text = f"replace: the old pods are gone; pausing for {turn.number('pause'):g} s"
         return Transition(turn.go("Pause", text))
-    return Transition(turn.go("Release", "replace: the old pods are gone; let the job go on"))
+    return Transition(turn.go("Release", "replace: the old pods are gone; resuming the job"))
 
 
 def _left(turn: RestartContext) -> list[GangPod]:

@@ -120,7 +120,7 @@ def find_cgroup(text: str, act: Act) -> Path:
     path = cgroups.find(text)
     if act is not Act.OBSERVE and act is not Act.SNAPSHOT and cgroups.is_root(path):
         raise UsageError(
-            f"{path} holds the whole machine; --act {act.value} needs a smaller cgroup"
+            f"{path} contains the whole machine; --act {act.value} needs a smaller cgroup"
         )
     return path
 
@@ -133,7 +133,9 @@ def check_pid(pid: int, act: Act) -> None:
         and act is not Act.SNAPSHOT
         and pid in process_tree.ancestors(os.getpid())
     ):
-        raise UsageError(f"process {pid} is a parent of this command, and would be ended with it")
+        raise UsageError(
+            f"process {pid} is a parent of this command, which would be killed with it"
+        )
 
 
 def check_act(act: Act, *, has_command: bool) -> None:

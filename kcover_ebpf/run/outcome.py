@@ -9,7 +9,7 @@ from enum import Enum
 from kcover_ebpf.diagnosis.exits import signal_name
 
 EXIT_SHUT_DOWN = 75
-"""EX_TEMPFAIL: the job was ended on a verdict and may be tried again."""
+"""EX_TEMPFAIL: the job was shut down on a verdict and may be tried again."""
 
 
 class Reason(Enum):
@@ -22,7 +22,7 @@ class Reason(Enum):
     RESTARTS = "no_more_restarts"
     """We ended it on a verdict, and may not start it again."""
     SIGNAL = "signal"
-    """The user told us to end."""
+    """The user asked us to stop."""
     TIME = "time"
     """`--for` is over."""
     GONE = "gone"
@@ -62,14 +62,14 @@ def shut_down(reason: Reason, why: str) -> Outcome:
 
 def signalled(number: signal.Signals, *, ended_job: bool) -> Outcome:
     """The user ended us."""
-    what = "the job was ended" if ended_job else "the job goes on unwatched"
+    what = "the job was shut down" if ended_job else "the job continues unwatched"
     return Outcome(Reason.SIGNAL, 128 + number, f"{number.name}: {what}")
 
 
 def time_over(*, is_faulty: bool, ended_job: bool) -> Outcome:
     """`--for` is over."""
     state = "a fault is open" if is_faulty else "no fault is open"
-    what = ", the job was ended" if ended_job else ""
+    what = ", the job was shut down" if ended_job else ""
     return Outcome(Reason.TIME, int(is_faulty), f"time is over: {state}{what}")
 
 
@@ -79,5 +79,7 @@ def gone() -> Outcome:
 
 
 def lost() -> Outcome:
-    """Nobody can tell us how the job ends."""
-    return Outcome(Reason.LOST, 1, "the keeper of the job was killed; the job goes on unwatched")
+    """How the job ends cannot be known."""
+    return Outcome(
+        Reason.LOST, 1, "the supervisor of the job was killed; the job continues unwatched"
+    )

@@ -32,7 +32,7 @@ from kcover_ebpf.watching.loop import Sensor, Target
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _END_SLACK_S = 10.0
 _LAST_WORD_S = 0.2
-"""The keeper tells the end of a job so long after its first process is gone, at most."""
+"""The supervisor reports the end of a job at most this long after its first process is gone."""
 
 
 class Session:
@@ -101,7 +101,7 @@ class Session:
         except Exception as error:
             if not self._owns_job:
                 raise CannotObserve(f"the sensor failed: {blame(error)}") from error
-            self._announcer.on_blind(f"the sensor failed, the job goes on: {blame(error)}")
+            self._announcer.on_blind(f"the sensor failed, the job continues: {blame(error)}")
             while not self._is_over():
                 self._wait_for_news(1.0)
 
@@ -186,7 +186,7 @@ class Session:
             refusal = self._budget.refusal(made_progress=self._sensor.made_progress)
             if refusal is not None:
                 instead = Decision(Act.SHUTDOWN, f"{decision.reason}; {refusal}", decision.verdict)
-                self._shut_down(instead, Reason.RESTARTS, f"not started again: {refusal}")
+                self._shut_down(instead, Reason.RESTARTS, f"not restarted: {refusal}")
             elif self._kill(decision):
                 self._pause_s = self._budget.spend()
 
@@ -201,7 +201,7 @@ class Session:
         except ActionError as error:
             text = str(error)
         snapshot = Decision(Act.SNAPSHOT, decision.reason, decision.verdict)
-        self._tell_action(snapshot, text)
+        self._report_action(snapshot, text)
 
     def _shut_down(self, decision: Decision, reason: Reason, text: str) -> None:
         # A job that has ended by itself keeps its own exit code, unless it should have gone on.
@@ -224,13 +224,13 @@ class Session:
         try:
             text = actions.end_job(self._keeper)
         except ActionError as error:
-            self._tell_action(decision, str(error))
+            self._report_action(decision, str(error))
             self._ended = outcome.shut_down(Reason.SHUTDOWN, str(error))
             return False
-        self._tell_action(decision, text)
+        self._report_action(decision, text)
         return True
 
-    def _tell_action(self, decision: Decision, text: str) -> None:
+    def _report_action(self, decision: Decision, text: str) -> None:
         for sink in self._sinks:
             sink.on_action(decision, text)
 
@@ -248,8 +248,8 @@ class Session:
             time.sleep(min(left_s, 0.1))
         pid = self._keeper.start()
         sensor, self._sensor = self._sensor, self._new_sensor()
-        self._sensor.tracker = sensor.tracker  # incidents go on counting, and WORKING is told
-        text = f"started the job again (restart {self._budget.count}), pid {pid}"
+        self._sensor.tracker = sensor.tracker  # incident numbers continue, and WORKING is reported
+        text = f"restarted the job (restart {self._budget.count}), pid {pid}"
         fields = {"job": self._plan.name, "pid": pid, "restart": self._budget.count, "text": text}
         self._announcer.on_start(fields)
         return True

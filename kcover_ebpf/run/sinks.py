@@ -38,7 +38,7 @@ class Out:
 
 
 class Sink:
-    """What `Sensor` tells its sinks, plus the beginning and end of a run; ignores all of it."""
+    """What `Sensor` reports to its sinks, plus the start and end of a run; ignores all of it."""
 
     def on_start(self, fields: dict[str, Any]) -> None:
         """The sensor watches now (again, after a restart); `fields["text"]` says it to people."""
@@ -163,7 +163,7 @@ class Recent(Sink):
 
 
 class Announcer(Sink):
-    """Tells all sinks, until it is hushed: what a job does while it is being ended is no news."""
+    """Forwards to all sinks until hushed: what a job does while it is being shut down is not news."""
 
     def __init__(self, sinks: Sequence[Sink], *, wants_waits: bool) -> None:
         """`wants_waits`: one of them shows the wait table, which costs something to make."""
@@ -171,43 +171,43 @@ class Announcer(Sink):
         self.wants_waits = wants_waits
         self.hushed = False
         self.verdict: Verdict | None = None
-        """The one told last."""
+        """The one reported last."""
 
     def on_start(self, fields: dict[str, Any]) -> None:
-        """Tell, and listen to the sensor (again)."""
+        """Report, and listen to the sensor (again)."""
         self.hushed = False
         for sink in self._sinks:
             sink.on_start(fields)
 
     def on_fact(self, fact: Fact) -> None:
-        """Tell unless hushed."""
+        """Report unless hushed."""
         for sink in self._audience():
             sink.on_fact(fact)
 
     def on_verdict(self, verdict: Verdict) -> None:
-        """Tell unless hushed."""
+        """Report unless hushed."""
         if not self.hushed:
             self.verdict = verdict
         for sink in self._audience():
             sink.on_verdict(verdict)
 
     def on_waits(self, rows: Sequence[WaitRow], summary: str) -> None:
-        """Tell unless hushed."""
+        """Report unless hushed."""
         for sink in self._audience():
             sink.on_waits(rows, summary)
 
     def on_blind(self, reason: str) -> None:
-        """Tell unless hushed."""
+        """Report unless hushed."""
         for sink in self._audience():
             sink.on_blind(reason)
 
     def on_action(self, decision: Decision, text: str) -> None:
-        """Always told: an action is ours."""
+        """Always reported: an action is ours."""
         for sink in self._sinks:
             sink.on_action(decision, text)
 
     def on_end(self, fields: dict[str, Any]) -> None:
-        """Always told."""
+        """Always reported."""
         for sink in self._sinks:
             sink.on_end(fields)
 

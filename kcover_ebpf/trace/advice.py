@@ -6,40 +6,40 @@ from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind, suffices
 from kcover_ebpf.output.formatting import culprit_text
 
 _NEXT = {
-    Cause.STOPPED: "find out who stopped {who}, then let it go on: kill -CONT {pid}",
-    Cause.FROZEN: "see who froze the control group in /proc/{pid}/cgroup, then write 0 to its cgroup.freeze",
-    Cause.BLOCKED_LOCK: "read the frames of {who}: the line that takes the lock, and who has it",
+    Cause.STOPPED: "find out what stopped {who}, then resume it: kill -CONT {pid}",
+    Cause.FROZEN: "find out what froze the control group in /proc/{pid}/cgroup, then write 0 to its cgroup.freeze",
+    Cause.BLOCKED_LOCK: "read the frames of {who}: the line that takes the lock, and which thread owns it",
     Cause.BLOCKED_SLEEP: "read the Python frames of {who}: the line that sleeps is no part of a step",
-    Cause.BLOCKED_READ: "read the frames of {who}, and look at whoever should write what it reads",
+    Cause.BLOCKED_READ: "read the frames of {who}, and inspect the process that should write what it reads",
     Cause.BLOCKED_UNKNOWN: "compare the frames of {who} with those of its peers",
     Cause.SPINNING: "read the frames of {who} twice: what stays is the loop (py-spy top --nonblocking --pid {pid})",
-    Cause.STORAGE: "check the storage that {who} waits for: dmesg, the server, and `timeout 5 ls` of its path",
+    Cause.STORAGE: "check the storage that {who} waits for: dmesg, the server, and `timeout 5 ls` on its path",
     Cause.LOADER_STUCK: "read the frames of process {end}; give the DataLoader a timeout= so that it fails by itself",
-    Cause.LOADER_DIED: "look in the log of {who} and in dmesg for what ended the loader",
+    Cause.LOADER_DIED: "check the log of {who} and dmesg for what ended the loader",
     Cause.MISSING_RANK: "find out how {who} ended: its log, its exit code, dmesg; the others cannot go on without it",
     Cause.LINK: "check the network of {who}: ip -s link, ss -ti, the switch port, the firewall's counters",
-    Cause.PEER_GONE: "look for the host of the peer: is it up, is its rank alive?",
-    Cause.COLLECTIVE_MISMATCH: "compare the Python frames of the ranks: {who} is in another collective than its peers",
+    Cause.PEER_GONE: "check the host of the peer: is it up, is its rank alive?",
+    Cause.COLLECTIVE_MISMATCH: "compare the Python frames of the ranks: {who} is in a different collective",
     Cause.WAIT_CYCLE: "compare the frames of the ranks: each waits for another one, as in crossed collectives",
     Cause.CPU_THROTTLED: "raise the CPU limit of {who}: nr_throttled in its cgroup's cpu.stat",
     Cause.MEMORY_PRESSURE: "raise the memory limit of {who}, or find what grows: memory.pressure of its cgroup",
     Cause.SLOW_RANK: "compare the host of {who} with the others: clocks, heat, other work, storage, network",
-    Cause.DEVICE: "look up the device of {who}: kcover-ebpf doctor, nvidia-smi -q, dmesg",
-    Cause.OOM_KILLED: "raise the memory limit of {who}, then start the job again",
+    Cause.DEVICE: "check the device of {who}: kcover-ebpf doctor, nvidia-smi -q, dmesg",
+    Cause.OOM_KILLED: "raise the memory limit of {who}, then restart the job",
 }
 _WORKING = {
     Cause.TRAINING: "nothing to do",
     Cause.DEBUGGER: "detach the debugger; until then the job waits",
-    Cause.SUSPENDED: "nothing to do: the whole job was suspended; let it go on when you are ready",
+    Cause.SUSPENDED: "nothing to do: the whole job was suspended; resume it when you are ready",
     Cause.WAITING_FOR_USER: "answer the prompt on the job's terminal",
 }
 _WORK = (Cause.COMPUTING, Cause.LOADING, Cause.CHECKPOINT)
-_WATCH = "look again in a minute; to be told when it hangs: kcover-ebpf run --pid PID"
+_WATCH = "trace again in a minute; to be notified when it hangs: kcover-ebpf run --pid PID"
 _JUDGE_YOURSELF = (
-    "read the frames of {who} twice: is what it does part of a step, and does it get on?"
+    "read the frames of {who} twice: is what it does part of a step, and does it advance?"
 )
 _DEVICE_WAIT = (
-    "look again after the longest step of this job: who still waits by then hangs; "
+    "trace again after the longest step of this job: a rank that still waits by then is hung;  "
     "NCCL_RAS (2.24 or newer) or nvidia-smi tells which device does nothing"
 )
 
@@ -52,14 +52,14 @@ def next_step(verdict: Verdict) -> str:
         if verdict.cause is Cause.DEVICE_WAIT:
             return _DEVICE_WAIT
         if verdict.kind is VerdictKind.UNKNOWN:
-            return "look again while it is in trouble; `kcover-ebpf doctor` says what is invisible here"
+            return "trace again while it is stuck; `kcover-ebpf doctor` reports what cannot be observed here"
         return _WORKING.get(verdict.cause, _WATCH)
     culprit = verdict.culprit
     if culprit is None and verdict.cause is Cause.DEVICE_WAIT:
         return _DEVICE_WAIT
     if culprit is None and verdict.cause is not Cause.WAIT_CYCLE:
         return "compare the frames of the ranks below; no single one stands out"
-    text = _NEXT.get(verdict.cause, "look in the log of {who}, then start the job again")
+    text = _NEXT.get(verdict.cause, "check the log of {who}, then restart the job")
     if culprit is None:
         return text.format(who="nobody", pid="PID", tid="TID", end="PID")
     pid = culprit.pid or "PID"
@@ -73,19 +73,19 @@ def doubt(verdict: Verdict) -> list[str]:
     if verdict.kind.is_fault and not suffices(each.kind for each in verdict.evidence):
         said.append("it rests on one kind of evidence only")
     if verdict.kind.is_fault and verdict.culprit is None:
-        said.append("no rank stands out, so nobody is named")
+        said.append("no rank stands out, so no culprit is identified")
     if verdict.kind is VerdictKind.WORKING and verdict.cause is not Cause.TRAINING:
         said.append(
-            "the job was seen for some seconds only; a quiet phase that never ends looks like this"
+            "the job was observed for a few seconds only; a quiet phase that never ends looks the same"
         )
     if verdict.kind in (VerdictKind.HUNG, VerdictKind.DEADLOCK, VerdictKind.LOST_LINK):
-        said.append("this look never saw the job healthy, so it could not compare")
+        said.append("the job was not observed while healthy: nothing to compare with")
     if verdict.kind is VerdictKind.UNKNOWN and verdict.cause in _WORK:
         said.append(
-            "work that takes long, like an evaluation, and work without end look alike from outside"
+            "long work, such as an evaluation, and endless work cannot be distinguished from outside"
         )
     elif verdict.kind is VerdictKind.UNKNOWN and verdict.cause is Cause.DEVICE_WAIT:
-        said.append("a long step and a hang on the devices look alike from outside")
+        said.append("a long step and a hang on the devices cannot be distinguished from outside")
     elif verdict.kind is VerdictKind.UNKNOWN:
-        said.append("what was seen fits no known fault, and no healthy job either")
+        said.append("what was observed matches neither a known fault nor a healthy job")
     return said

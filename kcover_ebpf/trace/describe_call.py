@@ -48,7 +48,7 @@ def decode(
         parts.append(f"[{known.wait_channel}]")
     if known.timed:
         left = "" if known.ends_in_s is None else f"ends in {span(known.ends_in_s)}"
-        parts.append(f"({left or 'timed, its end is unreadable'})")
+        parts.append(f"({left or 'timed, its end cannot be read'})")
     if state == "D":
         parts.append("(cannot be interrupted)")
     return " ".join(parts), targets
@@ -75,7 +75,7 @@ def _subject(name: str, args: Sequence[int], known: Known) -> tuple[str, tuple[T
     if name in ("flock", "fcntl") and known.lock_holders:
         holders = tuple(known.lock_holders)
         file = known.files[0].target if known.files else "?"
-        return f"{name}: lock on {file}, held by {_names(holders)}", holders
+        return f"{name}: lock on {file}, owned by {_names(holders)}", holders
     if "sleep" in name:
         return name, (Target("timer", "a timer"),)
     if name == "ioctl":
@@ -96,7 +96,7 @@ def _on_lock(name: str, args: Sequence[int], known: Known) -> tuple[str, tuple[T
         who = f"thread {lock.holder}" + (f" ({holder})" if holder else "")
         return f"joins {who}", (Target("thread", who, tid=lock.holder),)
     if lock.kind == "mutex":
-        who = "a thread that is no more"
+        who = "a thread that has exited"
         if lock.holder is not None:
             who = f"thread {lock.holder}" + (f" ({holder})" if holder else "")
         text = f"mutex {address} held by {who}{sharing}"

@@ -135,12 +135,12 @@ def parse(text: str) -> Line:
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError("this is no trace: not a JSON line; record one with --save") from error
+        raise UsageError("not a trace: not a JSON line; record one with --save") from error
     if not isinstance(fields, dict) or fields.get("schema") != SCHEMA:
-        raise UsageError(f"this is no trace: a line without schema {SCHEMA}")
+        raise UsageError(f"not a trace: a line without schema {SCHEMA}")
     event, time_s = fields.get("event"), fields.get("time")
     if event not in EVENTS or not isinstance(time_s, int | float) or isinstance(time_s, bool):
-        raise UsageError(f"this is no trace: a line with event {str(event)[:40]!r}")
+        raise UsageError(f"not a trace: a line with event {str(event)[:40]!r}")
     try:
         return _line(event, float(time_s), fields)
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:

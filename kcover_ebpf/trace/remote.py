@@ -87,7 +87,7 @@ def _pod(session: ApiClient, wanted: RemoteOptions) -> Pod:
 def _running(pod: Pod) -> Pod:
     if pod.phase != "Running" or not pod.node:
         where = f"is {pod.phase or 'not known'}"
-        raise UsageError(f"pod {pod.name} {where}, not Running: there is no process to look at")
+        raise UsageError(f"pod {pod.name} {where}, not Running: there is no process to inspect")
     return pod
 
 
@@ -102,7 +102,7 @@ def _pods_of_job(session: ApiClient, wanted: RemoteOptions) -> list[Pod]:
         raise UsageError(f"no pods of a job {wanted.job} in namespace {wanted.namespace}{known}")
     alive = [pod for pod in mine if pod.phase == "Running" and pod.node]
     if not alive:
-        raise UsageError(f"no pod of job {wanted.job} is Running: there is no process to look at")
+        raise UsageError(f"no pod of job {wanted.job} is Running: there is no process to inspect")
     return alive
 
 
@@ -141,7 +141,7 @@ def _agent(session: ApiClient, node: str, namespace: str | None) -> tuple[str, s
         if namespace is not None:
             raise
         raise CannotObserve(
-            "may not look for agents in all namespaces; name theirs with --agent-namespace"
+            "not allowed to list agents in all namespaces; name theirs with --agent-namespace"
         ) from error
     agents = [pod_of(each) for each in found.get("items", [])]
     ready = [pod for pod in agents if pod.phase == "Running" and pod.deleted_s is None]
@@ -181,7 +181,7 @@ def _look(session: ApiClient, place: Place, wanted: RemoteOptions) -> Iterator[s
             _explain(place, running, concluded=concluded)
     except Forbidden as error:
         raise CannotObserve(
-            f"may not exec into the agents of namespace {place.agent_namespace}: {error}; "
+            f"not allowed to exec into the agents of namespace {place.agent_namespace}: {error}; "
             "ask for the Role ...-trace of the chart"
         ) from error
     except ApiError as error:
@@ -255,7 +255,7 @@ def _first(places: Sequence[Place], looks: _Looks) -> str:
 def _conclusion(looks: _Looks) -> Iterator[str]:
     merged = several_nodes.merge(looks.lines)
     if not merged["verdict"]:
-        raise CannotObserve(f"no node could be looked at: {'; '.join(looks.errors)}")
+        raise CannotObserve(f"no node could be inspected: {'; '.join(looks.errors)}")
     merged["verdict"]["unobserved"] += looks.errors
     for event in ("threads", "stacks", "verdict"):
         yield _line(looks, event, merged)

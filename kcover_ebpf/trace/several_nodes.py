@@ -89,7 +89,9 @@ def _nobody(verdict: dict[str, Any]) -> dict[str, Any]:
         "victims": [],
         "headline": headline,
     }
-    return verdict | nobody | {"next_step": "look again in a minute", "reasons": [], "evidence": []}
+    return (
+        verdict | nobody | {"next_step": "trace again in a minute", "reasons": [], "evidence": []}
+    )
 
 
 def _weight(verdict: dict[str, Any]) -> tuple[int, bool, bool, int]:
@@ -118,7 +120,7 @@ def _odd_one(looks: Sequence[Sequence[Line]], verdict: dict[str, Any]) -> dict[s
     place = (odd.python or odd.native or odd.kernel or ("elsewhere",))[0]
     culprit = {"rank": row.rank, "pid": row.pid, "tid": row.tid, "pod": row.pod}
     none = dict.fromkeys(("host", "node", "device"))
-    text = f"{who} waits in {place}, all {len(rows) - 1} others wait in another place"
+    text = f"{who} waits in {place}; all {len(rows) - 1} others wait in a different place"
     return verdict | {
         "verdict": "HUNG",
         "cause": "blocked_unknown",
@@ -130,7 +132,7 @@ def _odd_one(looks: Sequence[Sequence[Line]], verdict: dict[str, Any]) -> dict[s
         ],
         "headline": f"HUNG  {who} blocked_unknown: waits where no other rank waits",
         "reasons": [f"- {text} [stack]", "- every rank waits [peers]"],
-        "doubt": ["the nodes were looked at one by one; only their stacks were compared"],
+        "doubt": ["the nodes were inspected one by one; only their stacks were compared"],
         "next_step": f"compare the frames of {who} with those of its peers",
     }
 

@@ -36,7 +36,7 @@ class TraceOptions:
     def check(self) -> None:
         """Raise `UsageError` for wishes that exclude each other."""
         if self.live and self.output in ("json", "md"):
-            raise UsageError(f"--live has no end, so -o {self.output} cannot be written; use jsonl")
+            raise UsageError(f"--live never ends, so -o {self.output} cannot be written; use jsonl")
 
 
 def here(target: CgroupTarget | PidTarget | PodTarget, how: TraceOptions) -> int:
@@ -73,7 +73,7 @@ def _lines_of(file: IO[str]) -> Iterator[str]:
             found = True
             yield line.rstrip("\n")
     if not found:
-        raise UsageError("this is no trace: the file is empty; record one with --save")
+        raise UsageError("not a trace: the file is empty; record one with --save")
 
 
 def show(lines: Iterable[str], how: TraceOptions) -> int:
@@ -101,7 +101,7 @@ def show(lines: Iterable[str], how: TraceOptions) -> int:
         except BrokenPipeError:
             return 128 + signal.SIGPIPE if code is None else code
     if code is None:
-        raise CannotObserve("the look was cut off before its verdict; try again")
+        raise CannotObserve("the trace was cut off before its verdict; try again")
     return code
 
 

@@ -125,7 +125,9 @@ class Helpers:
                 found.blind.append(f"native frames ({blind})")
         missing = len(self._threads) - len(found.native)
         if missing > 0:
-            found.blind.append(f"native frames of {missing} threads ({why or 'no time was left'})")
+            found.blind.append(
+                f"native frames of {missing} threads ({why or 'it ran out of time'})"
+            )
         if found.kernel and not any(found.kernel.values()):
             found.blind.append("kernel frames (they need CAP_SYS_ADMIN)")
 

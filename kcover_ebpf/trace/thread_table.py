@@ -202,7 +202,7 @@ class _People:
         """A process for people, by its rank if it has one."""
         view = self._job.members.views.get(pid)
         if view is None:
-            return Target(kind, f"pid {pid} (not of this job)", pid=pid, fd=fd)
+            return Target(kind, f"pid {pid} (not part of this job)", pid=pid, fd=fd)
         member, rank = view.member, view.member.rank if view.member else None
         comm = view.seen.comm if view.seen else "?"
         if rank is None or member is None:

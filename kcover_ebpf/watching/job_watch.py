@@ -1,4 +1,4 @@
-"""One job under watch: its members, its facts, its verdict, and who is told.
+"""One job under watch: its members, its facts, its verdict, and who receives them.
 
 A `Sensor` moves the facts of the kernel to one of these; the agent of a node to many. Nothing here
 judges.
@@ -33,7 +33,7 @@ def listen(
 ) -> None:
     """Wait for the next pass.
 
-    What the kernel tells meanwhile goes to `take`, for an announced fault must not wait; true from it ends
+    What the kernel announces meanwhile goes to `take`, for an announced fault must not wait; true from it ends
     the waiting.
     """
     period_s = settings.suspicious_period_s if urgent else settings.period_s
@@ -61,7 +61,7 @@ class JobWatch:
         identities: Identities | None = None,
         recorder: Recorder | None = None,
     ) -> None:
-        """`whole`: every rank of the job should be on this host; `environ`: variables that tell who is a rank.
+        """`whole`: every rank of the job should be on this host; `environ`: variables that identify ranks.
 
         `identities`: shared by the jobs of a node; None: of its own. `recorder`: None to keep no record.
         """
@@ -141,8 +141,8 @@ class JobWatch:
         """Tell a verdict that changed, and decide about the one that holds."""
         self._judging.judge(procfs.unix_offset_s())
 
-    def tell_table(self) -> None:
-        """Tell who waits where, if anybody wants to know."""
+    def publish_table(self) -> None:
+        """Publish which thread waits where, if anybody subscribed."""
         verdict = self.tracker.current
         finding = self.job.finding() if self._watches_table and verdict is not None else None
         if finding is None or verdict is None:

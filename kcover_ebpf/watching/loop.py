@@ -44,7 +44,7 @@ class Target(Protocol):
 
 
 class Sensor:
-    """Watches one job until told to stop."""
+    """Watches one job until it is asked to stop."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - one part of the watch each
         self,
@@ -108,7 +108,7 @@ class Sensor:
         self._take(self._inspector.look(self._watch.wants()))
         self._watch.ask_collectives()
         self._watch.judge()
-        self._watch.tell_table()
+        self._watch.publish_table()
 
     def _take(self, events: Iterable[Fact]) -> bool:
         """Feed events; True if one of them should be judged at once."""
@@ -123,7 +123,7 @@ class Sensor:
     def _take_one(self, fact: Fact) -> bool:
         announced = self._watch.take(fact)
         if isinstance(fact, ProcessExit):
-            # its number may be used again, by a process that must be looked for
+            # its number may be used again, by a process that a search must find
             self._next_members_ns = 0
             self._inspector.forget(fact.pid)
         return announced
@@ -134,7 +134,7 @@ class Sensor:
                 self._take_one(fact)
 
     def _join_new_members(self) -> None:
-        # forks are told by the kernel; only who joins from outside must be looked for, which costs more
+        # the kernel announces forks; only processes that join from outside need a search, which costs more
         now_ns = procfs.boottime_ns()
         if self._watch.members and now_ns < self._next_members_ns:
             return

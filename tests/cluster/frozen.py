@@ -55,7 +55,7 @@ def frozen(namespace: Namespace, node: str, folder: str) -> dict[str, Any]:
     victim = rank_pods(namespace, TWO)[0]
     assert victim["spec"]["nodeName"] == node
     nodes.inside(namespace.cluster, node, "fsfreeze", "--freeze", folder)
-    incident = until_told(namespace, "cannot be ended")
+    incident = until_told(namespace, "cannot be terminated")
     culprit = incident["status"]["culprit"]
     assert (culprit["pod"], culprit["node"]) == (victim["metadata"]["name"], node)
     assert (culprit["rank"], incident["status"]["cause"]) == (0, "storage")

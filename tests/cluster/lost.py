@@ -41,7 +41,7 @@ def a_bare_pod_is_told_of_and_refused(namespace: Namespace) -> None:
     os.kill(max(ranks), signal.SIGSTOP)
     incident = wait_for_phase(namespace, ("Refused",))
     assert incident["status"]["culprit"]["pod"] == "bare"
-    assert "bare pods: nobody would make them again" in incident["status"]["message"]
+    assert "bare pods have no controller that would recreate them" in incident["status"]["message"]
     (still,) = namespace.pods()
     assert still["metadata"]["uid"] == pod["metadata"]["uid"]
     assert "deletionTimestamp" not in still["metadata"]
@@ -60,10 +60,10 @@ def a_program_that_always_fails_is_stopped_for_good(namespace: Namespace) -> Non
     policy(namespace, restarts={"max": 2, "backoffSeconds": 15})
     start(namespace, TWO, failing)
     namespace.wait("job/demo", "jsonpath={.spec.suspend}=true", 120)
-    incident = until_told(namespace, "pause for 15 s")
-    until_told(namespace, "stop for good: the budget of 2 restarts is spent")
+    incident = until_told(namespace, "pausing for 15 s")
+    until_told(namespace, "stopping for good: the budget of 2 restarts is used up")
     last = until(lambda: stopped_for_good(namespace), "the last incident is over")
-    assert "the job is suspended, until somebody resumes it" in last["status"]["message"]
+    assert "the job stays suspended until it is resumed by hand" in last["status"]["message"]
     assert incident["metadata"]["uid"] != last["metadata"]["uid"]
     begun = [way for each in incidents(namespace) for way in ways(each)]
     assert begun == ["InPlace", "Replace"]

@@ -135,7 +135,7 @@ def test_what_stands_in_the_way_is_told_and_a_dead_client_leaves_nothing(
         (("nowhere", *mine), None, 2, "no pod nowhere"),
         ((pod, *mine, "-c", "none"), None, 2, "no container none; it has main"),
         ((pod, "--agent-namespace", "default"), None, 3, "no agent of kcover-ebpf runs on node"),
-        ((pod, *mine), nobody, 3, "may not exec into the agents"),
+        ((pod, *mine), nobody, 3, "not allowed to exec into the agents"),
         ((pod,), nobody, 3, "--agent-namespace"),
     ):
         done = trace(watched, *arguments, kubeconfig=kubeconfig)

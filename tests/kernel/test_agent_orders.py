@@ -144,7 +144,7 @@ def test_a_kill_without_a_stop_of_the_same_incident_is_refused(bench: Bench) -> 
     assert ack is not None
     assert (ack.result, ack.text) == (
         AckResult.REFUSED,
-        "nothing is stopped here for this incident",
+        "no processes are stopped on this node for this incident",
     )
     assert pod.states() == "TTT"
 
@@ -203,7 +203,7 @@ def test_a_stop_that_no_kill_follows_ends_by_itself(bench: Bench) -> None:
     bench.now_s += 0.2
     bench.executor.expire()
     wait_until(lambda: "T" not in pod.states())
-    assert "goes on" in bench.said[0]
+    assert "resumed" in bench.said[0]
 
 
 def test_a_restarted_agent_lets_go_in_time_and_does_nothing_twice(bench: Bench) -> None:

@@ -130,7 +130,7 @@ def test_restart_until_the_budget_ends(job: Path) -> None:
     ordered = [event["act"] for event in events if event["event"] == "action"]
     assert ordered == ["snapshot", "restart", "snapshot", "shutdown"]
     assert events[-1]["reason"] == "no_more_restarts"
-    assert events[-1]["text"] == "not started again: all 1 restarts are used up"
+    assert events[-1]["text"] == "not restarted: all 1 restarts are used up"
     assert events[-1]["restart_count"] == 1
     pause_s = starts[1]["time"] - next(e["time"] for e in events if e.get("act") == "restart")
     assert pause_s >= 0.25

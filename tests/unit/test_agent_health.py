@@ -15,7 +15,7 @@ PARTS = {
     "dead": (Part("orders", lambda: False, lambda: 100.0, 60.0), "orders ended"),
     "standing still": (
         Part("orders", lambda: True, lambda: 39.0, 60.0),
-        "orders: no turn for 60 s",
+        "orders: no iteration for 60 s",
     ),
     "may wait": (Part("watch", lambda: True), ""),
 }
@@ -28,7 +28,7 @@ def test_one_part(part: Part, said: str) -> None:
 
 def test_all_that_is_wrong_is_said() -> None:
     parts = [PARTS["dead"][0], PARTS["all is well"][0], PARTS["standing still"][0]]
-    assert health.wrong(parts, lambda: 100.0) == "orders ended; orders: no turn for 60 s"
+    assert health.wrong(parts, lambda: 100.0) == "orders ended; orders: no iteration for 60 s"
 
 
 def test_every_thread_of_the_agent_is_a_part() -> None:

@@ -196,7 +196,7 @@ def test_command_text():
     assert result.exit_code == 0
     assert result.output.startswith("Xid 79 ROBUST_CHANNEL_GPU_HAS_FALLEN_OFF_THE_BUS\n")
     assert "reboot_node" in result.output
-    assert "job goes on   no" in result.output
+    assert "job continues no" in result.output
 
 
 def test_command_json_and_other_meanings():

@@ -39,7 +39,7 @@ FAULT = local(VerdictKind.CRASHED, Cause.KILLED, 0, 5.0, EvidenceKind.EVENT)
 @pytest.mark.parametrize(
     ("told", "expected"),
     [
-        ([calm()], "the ranks make progress again"),
+        ([calm()], "the ranks are making progress again"),
         ([calm(), calm(suspicious=True)], None),
         ([calm(trained=False)], None),
         ([calm(verdict=SLOW)], None),
@@ -58,7 +58,7 @@ def test_a_trouble_is_over_when_every_node_says_so(told, expected) -> None:
         (None, 1.0, "the job is gone"),
         (TopOwner(JOB, None, ended="Complete"), 1.0, "the job is Complete"),
         (TopOwner(JOB, None), 60.0, None),
-        (TopOwner(JOB, None), 4000.0, "nothing is told about it any more"),
+        (TopOwner(JOB, None), 4000.0, "it is no longer being reported"),
     ],
 )
 def test_a_trouble_of_a_job_that_nobody_sees_is_over_with_the_job(top, after_s, expected) -> None:

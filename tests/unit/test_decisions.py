@@ -79,4 +79,6 @@ def test_the_hard_limit_ends_a_job_on_time_alone_and_only_then() -> None:
 def test_the_reason_is_told() -> None:
     told = verdict(VerdictKind.HUNG, EvidenceKind.PEERS, EvidenceKind.STACK, EvidenceKind.SINK)
     assert decide(told, Act.RESTART).reason == "independent evidence: stack and time"
-    assert decide(verdict(VerdictKind.CRASHED), Act.RESTART).reason == "announced fault"
+    assert (
+        decide(verdict(VerdictKind.CRASHED), Act.RESTART).reason == "fault announced by the kernel"
+    )

@@ -42,7 +42,7 @@ CASES: dict[str, tuple[str, str, tuple[int, ...], Known, str, list[str]]] = {
         "futex",
         ARGS,
         Known(lock=Lock("mutex", False, None, 2)),
-        "futex: mutex 0x7f00dead0010 held by a thread that is no more, shared between processes",
+        "futex: mutex 0x7f00dead0010 held by a thread that has exited, shared between processes",
         ["lock"],
     ),
     "a semaphore": (
@@ -125,7 +125,7 @@ CASES: dict[str, tuple[str, str, tuple[int, ...], Known, str, list[str]]] = {
         "clock_nanosleep",
         (0, 0, 1, 1, 0, 0),
         Known(timed=True),
-        "clock_nanosleep (timed, its end is unreadable)",
+        "clock_nanosleep (timed, its end cannot be read)",
         ["timer"],
     ),
     "any child": (
@@ -157,7 +157,7 @@ CASES: dict[str, tuple[str, str, tuple[int, ...], Known, str, list[str]]] = {
         "flock",
         (7, 2, 0, 0, 0, 0),
         Known(files=(DATA,), lock_holders=[Target("process", "rank 1", pid=4710, rank=1)]),
-        "flock: lock on /data/shard-3, held by rank 1",
+        "flock: lock on /data/shard-3, owned by rank 1",
         ["process"],
     ),
     "stopped": ("T", "futex", ARGS, Known(lock=MUTEX), "stopped (SIGSTOP)", []),

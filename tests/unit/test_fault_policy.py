@@ -120,7 +120,7 @@ def test_policy__one_that_cannot_be_read_lets_nothing_be_done(spec, labels, acti
     store.on_policy(Event(Change.SET, raw))
     found = holding(store.policies.values(), "ns", labels)
     assert (found.policy.action if found is not None else None) is action
-    assert "only observed" in said[0]
+    assert "observed only" in said[0]
 
 
 def test_a_policy_that_is_larger_than_any_that_is_meant_is_refused():

@@ -130,23 +130,23 @@ def test_a_report_is_owned_by_its_pods() -> None:
 
 BASE = {"node": "n", "time": "2026-01-02T03:04:05Z", "sequence": 1}
 WRONG: dict[str, tuple[object, str]] = {
-    "no spec": (None, "spec: an object is wanted"),
+    "no spec": (None, "spec: expected an object"),
     "no node": ({"time": BASE["time"], "sequence": 1}, "spec.node: missing"),
     "a time without a zone": ({**BASE, "time": "2026-01-02T03:04:05"}, "spec.time: "),
-    "a number as text": ({**BASE, "sequence": "1"}, "spec.sequence: a whole number"),
-    "true as a number": ({**BASE, "sequence": True}, "spec.sequence: a whole number"),
+    "a number as text": ({**BASE, "sequence": "1"}, "spec.sequence: expected a whole number"),
+    "true as a number": ({**BASE, "sequence": True}, "spec.sequence: expected a whole number"),
     "a verdict that is no word": (
         {**BASE, "verdict": {"verdict": 1, "cause": "stopped"}},
-        "spec.verdict.verdict: one of HUNG",
+        "spec.verdict.verdict: expected one of HUNG",
     ),
     "a rank without a pid": (
         {**BASE, "ranks": [{"podUID": "u", "role": "rank", "state": "moving"}]},
         "spec.ranks[0].pid: missing",
     ),
-    "text in place of a list": ({**BASE, "ranks": "abc"}, "spec.ranks: a list"),
+    "text in place of a list": ({**BASE, "ranks": "abc"}, "spec.ranks: expected a list"),
     "labels that are no text": (
         {**BASE, "job": {"name": "j", "selector": {"a": 1}}},
-        "spec.job.selector: an object of strings",
+        "spec.job.selector: expected an object of strings",
     ),
 }
 

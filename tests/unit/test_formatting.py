@@ -200,7 +200,7 @@ def test_a_hang_as_text() -> None:
             },
             (
                 "SLOW  rank 1 slow_rank: is slower than its peers, "
-                "2.3 times as long as its peers, for 5.0s"
+                "2.3 times as slow as its peers, for 5.0s"
             ),
         ),
         (
@@ -250,11 +250,11 @@ LOCAL, REMOTE = ("10.0.0.1", 29500), ("::1", 4711)
     [
         (
             kernel.ProcessExit(1, Pid(7), 3, 0, core_dumped=False, comm="python3"),
-            "pid 7 (python3) left with exit code 3",
+            "pid 7 (python3) exited with code 3",
         ),
         (
             kernel.ProcessExit(1, Pid(7), 0, 0, core_dumped=False, comm="", known=False),
-            "pid 7 is gone; how it ended was not seen",
+            "pid 7 is gone; its exit was not observed",
         ),
         (
             kernel.ProcessExit(1, Pid(7), 0, 9, core_dumped=False, comm="a\x1b[31m"),
@@ -262,7 +262,7 @@ LOCAL, REMOTE = ("10.0.0.1", 29500), ("::1", 4711)
         ),
         (
             kernel.OomKill(1, Pid(7), "python3"),
-            "pid 7 (python3) is the victim of the out-of-memory killer",
+            "pid 7 (python3) was chosen by the out-of-memory killer",
         ),
         (
             kernel.SignalSent(1, Pid(7), Tid(7), 19, Pid(0), ""),
@@ -278,7 +278,7 @@ LOCAL, REMOTE = ("10.0.0.1", 29500), ("::1", 4711)
         ),
         (
             kernel.TcpRetransmit(1, Pid(7), Inode(5), LOCAL, REMOTE, 4),
-            "connection of pid 7, 10.0.0.1:29500 to [::1]:4711: sent again, back-off 4",
+            "connection of pid 7, 10.0.0.1:29500 to [::1]:4711: retransmitted, back-off 4",
         ),
         (kernel.ProcessFork(1, Pid(7), Pid(8), "sh"), "pid 7 started pid 8 (sh)"),
         (kernel.ProcessExec(1, Pid(7), "python3"), "pid 7 became python3"),

@@ -35,7 +35,7 @@ STORIES = {
         case(report("a", *WAITING[0]), report("b", BLOCKED, rank(3))),
         (VerdictKind.HUNG, Cause.BLOCKED_LOCK, "j-1", "b", False),
     ),
-    "two locks on two nodes at once: nobody can be named": (
+    "two locks on two nodes at once: no culprit identified": (
         case(
             report("a", rank(0, State.LOCK, 6.9, stack=LOCK), rank(2)),
             report("b", BLOCKED, rank(3)),
@@ -57,7 +57,7 @@ STORIES = {
         case(report("a", *WAITING[0]), report("b", *WAITING[1], verdict=OOM_B)),
         (VerdictKind.CRASHED, Cause.OOM_KILLED, "j-1", "b", False),
     ),
-    "two exits closer than clocks: nobody can be named": (
+    "two exits closer than clocks: no culprit identified": (
         case(report("a", *WAITING[0], verdict=CRASH_A), report("b", *WAITING[1], verdict=CRASH_B)),
         (VerdictKind.CRASHED, Cause.EXITED, None, None, False),
     ),

@@ -103,7 +103,7 @@ STOPS = {
         ask(world(), gates=ClusterLimits(acting_here=5, most_here=5)), Phase.DECIDED, "5 jobs of this namespace",
     ),
     "the pause": (
-        ask(world(), earlier=1, last_restart_s=NOW_S - 3), Phase.DECIDED, "after a pause",
+        ask(world(), earlier=1, last_restart_s=NOW_S - 3), Phase.DECIDED, "waiting: back-off before restart",
     ),
     "the budget": (ask(world(), earlier=3), Phase.REFUSED, "budget of 3 restarts"),
     "bare pods": (
@@ -184,7 +184,7 @@ def test_a_trouble_that_goes_by_is_told_as_over():
     assert status is not None
     assert (status.phase, status.message) == (
         Phase.OBSERVED,
-        "over by itself, before anything was done",
+        "resolved on its own before any action",
     )
 
 

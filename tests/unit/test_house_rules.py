@@ -1,6 +1,7 @@
-"""Limits that no linter knows: the length of a file and of a function (CONTRIBUTING.md)."""
+"""Rules that no linter knows: the length of a file and of a function, and plain words (CONTRIBUTING.md)."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,14 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 KERNEL_HALF = sorted((ROOT / "bpf").glob("*.[ch]"))
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 40
+
+# Words that stand for too many things; say reported, detected, distinguished, announced, inspection, sample.
+VAGUE = re.compile(r"(?<![a-z])(told|tells|glance|glimpse)(?![a-z])", re.IGNORECASE)
+PLAIN = {"api", "cli", "cluster", "output", "recovery", "run", "watching"}
+NOT_YET_PLAIN = {
+    "agent", "controller", "diagnosis", "facts", "hardware", "host", "inspection", "kernel", "kube",
+    "logs", "records", "tapes", "trace",
+}  # fmt: skip
 
 # File, or file:function -> why it may be longer.
 EXEMPT: dict[str, str] = {
@@ -40,6 +49,10 @@ def too_long(name: str, text: str) -> list[str]:
     return [entry for entry in found if entry.rpartition(":")[0] not in EXEMPT]
 
 
+def vague_words(text: str) -> list[str]:
+    return [found.group() for found in VAGUE.finditer(text)]
+
+
 @pytest.mark.parametrize("module", MODULES, ids=lambda m: str(m.relative_to(PACKAGE)))
 def test_files_and_functions_are_short(module: Path) -> None:
     assert too_long(str(module.relative_to(PACKAGE)), module.read_text()) == []
@@ -59,3 +72,21 @@ def test_the_rule_sees_a_long_file_and_a_long_function(monkeypatch: pytest.Monke
     assert too_long("a.py", documented) == []
     assert too_long("a.py", "x = 1\n" * 401) == ["a.py: 401 lines"]
     assert too_long("b.py", "x = 1\n" * 401) == []
+
+
+@pytest.mark.parametrize("package", sorted(PLAIN))
+def test_vague_words_do_not_occur(package: str) -> None:
+    files = (path for path in (PACKAGE / package).rglob("*") if path.suffix in (".py", ".toml"))
+    found = [f"{path.name}: {word}" for path in files for word in vague_words(path.read_text())]
+    assert found == []
+
+
+def test_every_package_is_plain_or_listed_as_not_yet() -> None:
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert set() == PLAIN & NOT_YET_PLAIN
+    assert packages - PLAIN - NOT_YET_PLAIN == set()
+
+
+def test_the_rule_sees_a_vague_word_in_a_sentence_and_in_a_name() -> None:
+    assert vague_words("Who is Told? self._told(told_s)") == ["Told", "told", "told"]
+    assert vague_words("untold, retells, glances, reported") == []

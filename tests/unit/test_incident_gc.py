@@ -91,7 +91,7 @@ def test_a_job_that_agents_report_about_is_not_asked_for(store) -> None:
     look(store, owners, writer)
     assert (owners.asked, set(writer.written)) == (0, {"i"})
     closed = writer.written["i"]
-    assert closed.message.endswith("closed: the ranks make progress again")
+    assert closed.message.endswith("closed: the ranks are making progress again")
     look(store, owners, writer)
     assert store.incidents["ns", "i"].status == closed, "it is closed once"
 

@@ -146,7 +146,7 @@ def test_an_incident_is_explained(plugin: Plugin) -> None:
         "  the framework would have given up at 2027-01-15T08:00:00Z",
         "  why:",
         "    [peers] all other ranks wait",
-        "  not seen:",
+        "  not observed:",
         "    node n9: no report",
         "  what happened:",
         "        +0.0 s  Open          seen",
@@ -158,7 +158,7 @@ def test_an_incident_is_explained(plugin: Plugin) -> None:
 def test_an_incident_without_a_status_is_explained(plugin: Plugin) -> None:
     plugin.cluster.put("default", "new")
     del plugin.cluster.objects[f"{GROUP}/namespaces/default/incidents/new"]["status"]
-    assert plugin("explain", "new")[1].splitlines()[1] == "nothing is decided yet"
+    assert plugin("explain", "new")[1].splitlines()[1] == "no decision yet"
 
 
 def test_an_approval_is_written_into_the_spec_alone(plugin: Plugin) -> None:
@@ -181,7 +181,7 @@ def test_a_dry_run_is_switched_on_and_off(plugin: Plugin) -> None:
 def test_a_node_is_declared_well(plugin: Plugin) -> None:
     plugin.cluster.objects["/api/v1/nodes/n7"] = {"metadata": {}}
     code, out, _ = plugin("uncordon", "n7")
-    assert (code, out) == (0, "node n7 is declared well; the controller lets it in again\n")
+    assert (code, out) == (0, "node n7 marked healthy; the controller will uncordon it\n")
     told = plugin.cluster.objects["/api/v1/nodes/n7"]["metadata"]["annotations"][CLEARED]
     rfc3339.from_text(told)
 
@@ -193,10 +193,10 @@ def test_a_node_is_declared_well(plugin: Plugin) -> None:
         (["approve", "none", "-n", "ml"], "no incident none in namespace ml"),
         (["dry-run", "none", "off"], "no FaultPolicy none in namespace default"),
         (["uncordon", "none"], "no node none; see kubectl get nodes"),
-        (["explain", ""], "is no name of an object"),
-        (["explain", "../nodes"], "is no name of an object"),
-        (["approve", "a/status"], "is no name of an object"),
-        (["list", "-n", "Not A Namespace"], "is no name of an object"),
+        (["explain", ""], "is not a valid object name"),
+        (["explain", "../nodes"], "is not a valid object name"),
+        (["approve", "a/status"], "is not a valid object name"),
+        (["list", "-n", "Not A Namespace"], "is not a valid object name"),
         (["dry-run", "p", "maybe"], "'maybe' is not one of"),
         (["list", "-o", "yaml"], "'yaml' is not one of"),
         (["explain"], "Missing argument 'INCIDENT'"),
@@ -220,7 +220,7 @@ def test_a_cluster_that_cannot_be_reached_is_one_line_and_3(
     nowhere = Plugin(Cluster(), kubeconfig(tmp_path, "http://127.0.0.1:1"), capsys)
     code, err = nowhere.fails("list")
     assert code == 3
-    assert "the cluster does not answer: GET /apis/kcover.io" in err
+    assert "the API server does not answer: GET /apis/kcover.io" in err
 
 
 def test_a_cluster_without_kcover_is_one_line_and_3(
@@ -264,7 +264,7 @@ def test_an_object_of_another_version_is_one_line(plugin: Plugin) -> None:
     plugin.cluster.raw = {"metadata": {"name": "x"}, "spec": {"job": "a string"}}
     code, err = plugin.fails("explain", "x")
     assert code == 1
-    assert "spec.job: an object is wanted" in err
+    assert "spec.job: expected an object" in err
     assert "newer version" in err
 
 

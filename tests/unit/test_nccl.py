@@ -97,7 +97,7 @@ def test_a_missing_rank_is_named() -> None:
     verdict = told(spinning(Stage()), missing=(rank(3, pid=103),))
     assert verdict.culprit is not None
     assert verdict.culprit.rank == 3
-    assert "gave no answer" in verdict.evidence[0].text
+    assert "did not answer" in verdict.evidence[0].text
 
 
 def test_two_that_did_not_join_are_told_and_none_is_blamed() -> None:
@@ -272,7 +272,7 @@ def test_that_nccl_was_not_asked_is_said_of_a_job_that_uses_it() -> None:
     assert unobserved(None, {"python3.11"}) == []
     assert unobserved(CollectivesSeen(1, 1, 3), {"libnccl.so.2"}) == []
     (said,) = unobserved(None, {"libnccl.so.2"})
-    assert "NCCL was not asked" in said
+    assert "NCCL was not queried" in said
     stage = Stage()
     for proc in stage.procs.values():
         proc.stack = ("libnccl.so.2+100", *COLLECTIVE)

@@ -344,7 +344,7 @@ STORIES: dict[str, tuple[Callable[[Recorded], None], VerdictKind, Cause, int | N
         Cause.NOT_IN_COLLECTIVE,
         None,
     ),
-    "NCCL: one gives no answer": (
+    "NCCL: one does not answer": (
         ras(missing=(by_nccl(3),)),
         VerdictKind.HUNG,
         Cause.NOT_IN_COLLECTIVE,

@@ -147,7 +147,7 @@ def test_no_error_ends_the_order_thread(tmp_path: Path) -> None:
     object.__setattr__(broken, "order", object())
     made.hear(broken)
     wait_until(lambda: bool(said))
-    assert said[0].startswith("cannot obey broken: AttributeError")
+    assert said[0].startswith("cannot execute the order of incident broken: AttributeError")
     began_s = made.turn_s
     wait_until(lambda: made.turn_s > began_s)
     assert thread.is_alive()
@@ -174,7 +174,7 @@ def test_nothing_is_stopped_once_the_agent_ends(
     made = executor(OrderJournal(tmp_path / "orders.json"), tmp_path)
     made.close()
     stop = order("1")
-    with pytest.raises(ActionError, match="the agent ends"):
+    with pytest.raises(ActionError, match="the agent is shutting down"):
         made._stop(OrderedIncident("team", "i", "i1", "", stop), stop, GANG, ())
 
 

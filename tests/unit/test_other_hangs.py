@@ -113,7 +113,7 @@ def test_a_rank_that_its_launcher_killed_is_named_and_no_innocent_one() -> None:
     stage.run(10)
     latest = stage.tracker.latest
     assert latest is not None
-    assert decide(latest, Act.SHUTDOWN).reason == "announced fault"
+    assert decide(latest, Act.SHUTDOWN).reason == "fault announced by the kernel"
 
 
 def test_a_rank_that_its_launcher_started_again_is_not_missed() -> None:

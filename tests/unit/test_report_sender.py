@@ -337,7 +337,7 @@ def test_a_loop_that_stands_still_says_nothing_about_health(
     last = bench.server.sent[-1]["spec"]
     assert "ranks" not in last
     if then == "UNKNOWN":
-        assert "has not sampled for" in last["verdict"]["unobserved"][0]
+        assert "has not taken a sample for" in last["verdict"]["unobserved"][0]
     bench.put(job=job, verdict=WORKING)
     assert bench.turn(0.1) == 1
     assert verdict_of(bench.server.sent[-1]) == "WORKING"

@@ -98,7 +98,7 @@ def test_connections_go_before_frames_and_frames_before_ranks() -> None:
     assert {len(each.stack) for each in made.ranks} == {32}
     assert made.verdict is not None
     assert made.verdict.unobserved == (
-        "what did not fit into the report: it holds 256 of 4096 connections",
+        "truncated to fit the report size limit; included: 256 of 4096 connections",
         "before",
     )
     assert made.ranks[0] == replace(whole.ranks[0], sockets=whole.ranks[0].sockets[:4])

@@ -26,7 +26,7 @@ def test_a_kind_is_found_whatever_its_version():
 def test_a_row_that_does_not_fit_is_refused(row):
     queue = '[queue]\nlabel="l"\ngroup="g"\nplural="p"\nfind="f"\nactive="spec.active"\n'
     head = f'{queue}[[kind]]\nkind = "X"\ngroup = "g"\nplural = "xs"\n'
-    with pytest.raises(ValueError, match=r"fit its way|pray|suspent"):
+    with pytest.raises(ValueError, match=r"fit its method|pray|suspent"):
         parse(head + row)
 
 

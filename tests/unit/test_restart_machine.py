@@ -87,7 +87,7 @@ def test_a_pod_that_does_not_come_up_after_a_crash_leads_to_replacing():
     status = sim.run()
     assert status.phase is Phase.RECOVERED, story(sim)
     assert [each.way for each in status.restarts] == [Way.IN_PLACE, Way.REPLACE]
-    assert any("pod j-1 does not come up again" in line for line in sim.log)
+    assert any("pod j-1 does not start again" in line for line in sim.log)
     assert not any("Stop" in line for line in sim.log), story(sim)
 
 
@@ -147,7 +147,7 @@ def test_a_rank_in_state_d_is_told_and_cordoned_and_waited_for():
     sim.begin(Way.REPLACE)
     status = sim.run(100)
     assert status.phase is Phase.SHUTTING_DOWN
-    assert "cannot be ended: j-1 on n1" in status.message
+    assert "cannot be terminated: j-1 on n1" in status.message
     assert sim.cordoned == {"n1"}
     assert sim.held, "while the rank lives no new one may be started"
     assert sim.run(200).phase is Phase.RECOVERED, story(sim)
@@ -166,7 +166,7 @@ def test_a_job_suspended_by_somebody_else_is_left_alone():
     sim.held = True
     status = sim.run()
     assert status.phase is Phase.FAILED
-    assert "suspended by somebody else" in status.message
+    assert "suspended by another client" in status.message
     assert (sim.held, sim.held_by) == (True, None)
 
 

@@ -166,7 +166,7 @@ def test_a_failure_of_ours_does_not_cost_the_job(live: Any, keeper: FakeKeeper) 
     session, notes = live(fail)
     assert session.run().exit_code == 0
     assert len(notes.blind) == 1
-    assert "the sensor failed, the job goes on: ZeroDivisionError: oops" in notes.blind[0]
+    assert "the sensor failed, the job continues: ZeroDivisionError: oops" in notes.blind[0]
     assert keeper.orders == []
 
 

@@ -80,7 +80,7 @@ def test_text_lines(pipe: tuple[int, Out]) -> None:
     text = os.read(reader, 65536).decode()
     assert re.sub(r"\d\d:\d\d:\d\d", "HH:MM:SS", text) == (
         "[kcover HH:MM:SS] watching j\n"
-        "[kcover HH:MM:SS] pid 7 (python3) left with exit code 3\n"
+        "[kcover HH:MM:SS] pid 7 (python3) exited with code 3\n"
         "[kcover HH:MM:SS] WORKING  training: trains\n"
         "[kcover HH:MM:SS] HUNG  culprit unknown, stopped: is stopped by a signal, for 3.5s\n"
         "    RANK  ROLE  PID/TID  THREAD   WAITS IN  SINCE  NOTE\n"

@@ -30,7 +30,7 @@ def test_stuck__a_node_out_of_reach_is_named_and_not_cordoned() -> None:
     sim = Sim(stuck_index=1, thaw_s=200, unreachable=frozenset({"n1"}))
     sim.begin(Way.REPLACE)
     status = sim.run(100)
-    assert "nobody knows whether these pods still run: j-1 on n1" in status.message
+    assert "it is unknown whether these pods still run: j-1 on n1" in status.message
     assert "out-of-service" in status.message
     assert sim.cordoned == set()
 

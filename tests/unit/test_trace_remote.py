@@ -234,7 +234,11 @@ OBSTACLES = {
     "a pod that does not run": (pending, UsageError, "pod a is Pending, not Running"),
     "no agent there": (no_agent, CannotObserve, "no agent of kcover-ebpf runs on node node1"),
     "an agent that only starts": (starting_agent, CannotObserve, "agent-1 is Pending"),
-    "exec is forbidden": (no_exec, CannotObserve, "may not exec into the agents of namespace"),
+    "exec is forbidden": (
+        no_exec,
+        CannotObserve,
+        "not allowed to exec into the agents of namespace",
+    ),
     "agents cannot be listed": (no_list, CannotObserve, "--agent-namespace"),
     "no API server": (unreachable, CannotObserve, "cannot ask the API server"),
     "a lost connection": (cut, CannotObserve, "was cut"),

@@ -59,8 +59,8 @@ def test_a_node_that_is_gone_while_all_others_wait_is_named():
     assert (merged.verdict.cause, merged.culprit.node) == (Cause.PEER_GONE, "n3")
     assert merged.is_announced
     assert [each.text for each in merged.evidence] == [
-        "node n3 is not ready, and there is no report of its agent",
-        "all 24 ranks on 3 other nodes wait, for at least 40 s",
+        "node n3 is not ready, and there is no report from its agent",
+        "all 24 ranks on 3 other nodes have waited for at least 40 s",
     ]
 
 
@@ -165,7 +165,7 @@ def test_the_evidence_of_all_others_suffices_without_a_dead_agent(seen, acts):
         assert not acts
     if acts:
         assert merged.evidence[-1].kind is EvidenceKind.EDGE
-        assert "1 of the ranks that wait are connected to ranks on n3" in merged.evidence[-1].text
+        assert "1 of the waiting ranks are connected to ranks on n3" in merged.evidence[-1].text
         assert merged.verdict.unobserved == ("node n3 did not report",)
 
 

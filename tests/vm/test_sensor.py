@@ -118,7 +118,7 @@ def test_an_rdma_port_that_stays_down(guest: Guest, record_property: Figure) -> 
 
 def is_lost(lines: Lines) -> bool:
     """The RDMA port stayed down for longer than it is waited for."""
-    return any("has not come back for" in x["text"] for x in of_kind(lines, "device_fault"))
+    return any("has not recovered for" in x["text"] for x in of_kind(lines, "device_fault"))
 
 
 def is_up(lines: Lines) -> bool:

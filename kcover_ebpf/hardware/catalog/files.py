@@ -73,7 +73,7 @@ def _sxids(table: Mapping[str, Any]) -> list[Entry]:
         "domain": "fabric",
         "action": "contact_support",
         "survival": "depends",
-        "advice": "count it; tell support if jobs die with it",
+        "advice": "count it; contact support if jobs die with it",
     }
     entries = []
     for unit in table["unit"]:

@@ -189,7 +189,7 @@ def _say(stream: _Stream, line: str, patience: Patience) -> str:
 @contextmanager
 def _reader(patience: Patience) -> Iterator[None]:
     if not _READERS.acquire(timeout=2 * patience.collect_s):
-        raise RasError("other jobs are being asked")
+        raise RasError("other jobs are being queried")
     try:
         yield
     finally:

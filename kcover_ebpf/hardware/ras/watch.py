@@ -138,7 +138,7 @@ class _Inquiry:
             except RasError as error:
                 trouble = str(error)
             except Exception as error:  # noqa: BLE001 - what a job answers must not end the asking unseen
-                trouble = f"asking failed: {type(error).__name__}"
+                trouble = f"query failed: {type(error).__name__}"
             self._tell(CollectivesSeen(begun_ns, begun_ns, trouble=trouble))
             answers = []
             self._stopped.wait(pause_s)
