@@ -20,6 +20,7 @@ from kcover_ebpf.settings import Act
 from .scripted_job import LOCK, Proc, Side, Stage
 
 SYNCHRONIZE = ("libc.so.6+1", "libcuda.so.1+2", "libtorch.so+3", "python3.11+4")
+GPU = WaitedFile(7, "device", "/dev/nvidia0", Inode(0), "195:0", "")
 KFD = WaitedFile(7, "device", "/dev/kfd", Inode(0), "", "")
 NAMES = {"libcuda.so.1": 3, "[vdso]": 12}
 """How often a host thread that waits for its device is found where, in 15 looks."""
@@ -302,3 +303,17 @@ def test_a_first_thread_that_goes_on_stands_for_its_process_again() -> None:
     actor.stage.become(proc, "train")
     actor.stage.run(3)
     assert view.lead is view.threads[Tid(view.pid)]
+
+
+def test_a_poll_on_a_device_is_no_wait_for_an_idle_loader() -> None:
+    stage = Stage(world=4)
+    for rank in range(4):
+        stage.add(Proc(500 + rank, ppid=100 + rank, mode="futex", stack=LOCK, timed=True))
+    stage.run(60)
+    began_s = stage.now_ns / NS
+    for rank in range(4):
+        stage.become(stage.rank(rank), "poll", files=(GPU,), stack=SYNCHRONIZE)
+    stage.run(60)
+    found = faults(stage, began_s)
+    assert [(each.cause, each.culprit) for each in found] == [(Cause.DEVICE_WAIT, None)]
+    assert not any(ended(each) for each in found)
