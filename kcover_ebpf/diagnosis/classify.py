@@ -173,7 +173,7 @@ def _since(lead: ThreadHistory, view: ProcessHistory) -> int:
     # it has been here since it last did something else.
     progress_ns = max(lead.progress_ns, view.data_ns)
     since_ns = min(lead.sample.idle_since_ns, progress_ns or lead.sample.site_since_ns)
-    return max(since_ns, lead.burnt_until_ns)
+    return max(since_ns, lead.burnt_until_ns, lead.held_since_ns)
 
 
 def describe(

@@ -67,6 +67,8 @@ def judge_wait(
 _SERVER_CHANNELS = ("request_wait_answer", "fuse_", "rpc_wait", "nfs", "ceph", "cl_sync", "ptlrpc")
 # drivers in whose calls a host thread sleeps until the device has done its work: amdgpu's KFD, DRM's fences, accel
 _DEVICE_WAITS = ("/dev/kfd", "/dev/dri/", "/dev/accel/")
+# by poll, where the program asked its driver to sleep until the device is done: no child could end that wait
+_POLLED_DEVICES = (*_DEVICE_WAITS, "/dev/nvidia")
 
 
 def _is_storage(sample: ThreadSample, family: Family, look: Inspection | None) -> bool:
@@ -165,6 +167,8 @@ def _on_files(
         return Wait(State.USER)
     if kinds & _STREAM_KINDS:
         return _on_stream(view, files, scene)
+    if family is Family.POLL and any(each.target.startswith(_POLLED_DEVICES) for each in files):
+        return Wait(State.ON_DEVICE)
     if family is Family.POLL:
         offspring = tuple(child.pid for child in scene.children(view.pid))
         timed = poll_timeout_ms(sample, scene.table) not in (None, 0)

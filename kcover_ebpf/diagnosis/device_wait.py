@@ -59,7 +59,10 @@ def all_wait(picture: JobSnapshot, ranks: Sequence[ProcessState]) -> Finding | N
         )
     for each in ranks:
         if idle := _network_threads(picture, each, ranks):
-            return blame(VerdictKind.HUNG, Cause.NOT_IN_COLLECTIVE, each, [*idle, *found], ranks)
+            # on a device of its own, as in an evaluation: that may take as long as any other work
+            at_work = each.state is State.ON_DEVICE and silent_s < picture.policy.quiet_cap_s
+            kind = VerdictKind.UNKNOWN if at_work else VerdictKind.HUNG
+            return blame(kind, Cause.NOT_IN_COLLECTIVE, each, [*idle, *found], ranks)
     return Finding(
         VerdictKind.HUNG, Cause.DEVICE_WAIT, since_ns, evidence=tuple(found), victims=victims
     )

@@ -156,7 +156,8 @@ class Suspicion:
                 looks.append(_code_look(view, first, wants_modules=True))
         if self.suspicious and view.code:
             for each in burning[:_BUSY_THREADS]:
-                since_ns = max(each.burning_since_ns or 0, each.progress_ns)
+                # a burn that was not looked at before is as new as the suspicion, however old it is
+                since_ns = max(self._suspicious_since_ns or 0, each.burns_alike_ns or 0)
                 if now_ns - each.asked_ns >= look_period_ns(now_ns - since_ns):
                     each.asked_ns = now_ns
                     looks.append(_code_look(view, each))

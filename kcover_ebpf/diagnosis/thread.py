@@ -69,6 +69,10 @@ class ThreadHistory:
     """End of its last uninterrupted use of a CPU, late by at most a pass; 0 before the first.
     No wait is older: the kernel's own mark of it is as early as that use began.
     """
+    held_since_ns: int = 0
+    """When it was stopped, frozen or traced, early by at most a pass; 0 while it is not.
+    A sleeping thread that is stopped stays where it slept, so its site says nothing of it.
+    """
     delay_share: float = 0.0
     """Share of the last interval in which it wanted a CPU and got none."""
     glimpses: deque[_RegisterSample] = field(default_factory=lambda: deque(maxlen=_WINDOW))
@@ -111,6 +115,7 @@ class ThreadHistory:
     def _observe(self, sample: ThreadSample, table: SyscallTable, code: CodeMap | None) -> bool:
         before, self.sample = self.sample, sample
         self._unplaced = False
+        self._note_held(before, sample)
         if sample.start_ns != before.start_ns:
             self.progress_ns, self.burning_since_ns = sample.boottime_ns, None
             self.naps_since_ns, self._code = None, None
@@ -142,6 +147,14 @@ class ThreadHistory:
             self.progress_ns = sample.boottime_ns
             return True
         return was_burning and not busy
+
+    def _note_held(self, before: ThreadSample, sample: ThreadSample) -> None:
+        if sample.state not in _HELD:
+            self.held_since_ns = 0
+        elif before.state is not sample.state:
+            # a thread that changes is sent at the next pass
+            pass_ns = sample.boottime_ns - _LONGEST_PASS_NS
+            self.held_since_ns = max(before.boottime_ns, sample.idle_since_ns, pass_ns)
 
     def on_stack(self, code: Code | None, at_ns: int) -> bool:
         """Take whose code a burning thread was called from; True if that is progress."""

@@ -20,6 +20,7 @@ from kcover_ebpf.settings import Act
 from .scripted_job import LOCK, Proc, Side, Stage
 
 SYNCHRONIZE = ("libc.so.6+1", "libcuda.so.1+2", "libtorch.so+3", "python3.11+4")
+GPU = WaitedFile(7, "device", "/dev/nvidia0", Inode(0), "195:0", "")
 KFD = WaitedFile(7, "device", "/dev/kfd", Inode(0), "", "")
 NAMES = {"libcuda.so.1": 3, "[vdso]": 12}
 """How often a host thread that waits for its device is found where, in 15 looks."""
@@ -180,11 +181,31 @@ def test_a_network_thread_that_spins_is_no_work_and_an_idle_one_tells_who_has_no
     began_s = gpu.stage.now_ns / NS
     gpu.stuck = set(range(8))
     sides(gpu.stage.rank(5), "futex")
-    gpu.spend(600)
-    found = faults(gpu.stage, began_s)
-    assert [(each.cause, each.culprit and each.culprit.rank) for each in found] == [
-        (Cause.NOT_IN_COLLECTIVE, 5)
+    gpu.spend(1900)
+    # its own device may be at work for as long as any evaluation takes
+    found = [each for each in gpu.stage.verdicts if each.time_s > began_s and each.culprit]
+    assert [(each.kind, each.cause, each.culprit and each.culprit.rank) for each in found] == [
+        (VerdictKind.UNKNOWN, Cause.NOT_IN_COLLECTIVE, 5),
+        (VerdictKind.HUNG, Cause.NOT_IN_COLLECTIVE, 5),
     ]
+    assert found[0].time_s - began_s < 60
+    assert found[1].time_s - began_s > 1800
+
+
+def test_an_evaluation_on_the_device_of_one_rank_ends_nothing() -> None:
+    """Its network thread is idle and those of the others spin: they have launched what it will join later."""
+    gpu = Gpu()
+    for proc in gpu.stage.procs.values():
+        sides(proc, "yield")
+    gpu.spend(180)
+    gpu.stage.job.examine()
+    gpu.spend(3)
+    gpu.stuck = set(range(8))
+    sides(gpu.stage.rank(0), "futex")
+    for _ in range(120):
+        gpu.spend(1)
+        latest = gpu.stage.tracker.latest
+        assert latest is None or not ended(latest)
 
 
 def test_a_rank_that_sleeps_for_milliseconds_waits() -> None:
@@ -282,3 +303,17 @@ def test_a_first_thread_that_goes_on_stands_for_its_process_again() -> None:
     actor.stage.become(proc, "train")
     actor.stage.run(3)
     assert view.lead is view.threads[Tid(view.pid)]
+
+
+def test_a_poll_on_a_device_is_no_wait_for_an_idle_loader() -> None:
+    stage = Stage(world=4)
+    for rank in range(4):
+        stage.add(Proc(500 + rank, ppid=100 + rank, mode="futex", stack=LOCK, timed=True))
+    stage.run(60)
+    began_s = stage.now_ns / NS
+    for rank in range(4):
+        stage.become(stage.rank(rank), "poll", files=(GPU,), stack=SYNCHRONIZE)
+    stage.run(60)
+    found = faults(stage, began_s)
+    assert [(each.cause, each.culprit) for each in found] == [(Cause.DEVICE_WAIT, None)]
+    assert not any(ended(each) for each in found)

@@ -94,6 +94,25 @@ def test_a_short_stop_after_a_long_burn_is_not_dated_back_into_it(mode: str, par
     assert verdict.time_s - verdict.since_s < 5
 
 
+@pytest.mark.parametrize("mode", ["frozen", "stopped"])
+def test_a_short_stop_of_a_rank_that_sleeps_is_not_dated_back_into_its_sleep(mode: str) -> None:
+    """It stays in the call that it slept in: the host of a rank on a GPU may sleep for most of a step."""
+    stage = Stage(world=8)
+    drive(stage, 140, [(1, "train"), (6, "futex")])
+    told = len(stage.verdicts)
+    for proc in stage.procs.values():
+        stage.become(proc, "futex", stack=COLLECTIVE)
+    stage.run(4)
+    stage.become(stage.rank(5), mode)
+    stage.stop_signal(stage.rank(5))
+    stage.run(1)
+    assert faults(stage, told) == []
+    verdict = stage.run(3)
+    assert verdict is not None
+    assert verdict.culprit is not None
+    assert verdict.culprit.rank == 5
+
+
 def test_among_ranks_that_spin_the_one_in_a_lock_is_named() -> None:
     stage = burnt(seconds=5, mode="spin")
     stage.become(stage.rank(3), "futex", stack=LOCK)

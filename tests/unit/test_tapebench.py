@@ -1,0 +1,97 @@
+"""The bench of scripted GPU-shaped jobs: short tapes, and what its report says of them."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from tools.tapebench.bench import faulty, healthy, line_of, main
+from tools.tapebench.faults import FAULTS
+from tools.tapebench.report import markdown
+from tools.tapebench.shapes import SHAPES
+from tools.tapebench.tape import Outcome, Tape
+
+
+@pytest.mark.parametrize("shape", ["step-5s-spin", "evaluation-block"])
+def test_a_quarter_of_an_hour_of_a_healthy_job_trains_and_ends_nothing(shape: str) -> None:
+    outcome = Tape(SHAPES[shape], seed=1).play(0.25)
+    assert outcome.hours == pytest.approx(0.25, rel=0.01)
+    assert outcome.reported["WORKING training"] >= 1
+    assert outcome.shutdown == ""
+
+
+def test_a_rank_in_a_lock_is_found_and_the_job_ended_for_it() -> None:
+    outcome = Tape(SHAPES["step-5s-yield"], seed=2, fault=FAULTS["lock"]).play(1.0)
+    assert outcome.named == (outcome.rank,) == (outcome.shutdown_rank,)
+    assert outcome.shutdown == "HUNG blocked_lock"
+    assert outcome.detected_s is not None
+    assert 0 < outcome.detected_s < 30
+
+
+def test_a_long_step_that_yields_is_found_on_its_device_as_soon_as_it_is_looked_at() -> None:
+    """Nobody looks at it for a minute; then it must be known for what it is before anything is said of it."""
+    outcome = Tape(SHAPES["step-120s-yield"], seed=101).play(0.045)
+    assert [each for each in outcome.reported if each.startswith("HUNG")] == []
+
+
+def test_the_same_seed_plays_the_same_tape() -> None:
+    one, two, other = (Tape(SHAPES["slow-start"], seed).play(0.02) for seed in (1, 1, 2))
+    assert one == two
+    assert (one.passes, one.suspicious) != (other.passes, other.suspicious)
+
+
+def line(**changes: object) -> dict[str, object]:
+    return {
+        "shape": "a",
+        "seed": 1,
+        "fault": "",
+        "hours": 1.0,
+        "passes": 9,
+        "reported": {},
+    } | changes
+
+
+def test_rank_0_is_a_rank_like_any_other() -> None:
+    found = json.loads(line_of(Outcome("a", 1, "lock", rank=0)))
+    assert found["rank"] == 0
+    assert "detected_s" not in found
+
+
+def test_the_report_counts_every_healthy_hour_and_every_false_shutdown() -> None:
+    ended = line(seed=2, hours=0.5, shutdown="HUNG storage", evidence=["time: long"])
+    text = markdown([line(), ended])
+    assert text.splitlines()[2].startswith("All of this is synthetic")
+    assert "**1.5 healthy job-hours, 1 false shutdowns.**" in text
+    assert "missed" in text
+    assert "- ended: a, seed 2: HUNG storage: time: long" in text
+
+
+def test_the_report_tells_right_names_from_wrong_ones() -> None:
+    fault = line(fault="lock", rank=3)
+    lines = [
+        fault | {"detected_s": 4.0, "named": (3,), "shutdown": "HUNG", "shutdown_rank": 3},
+        fault | {"detected_s": 6.0, "named": (5, 3), "shutdown": "HUNG", "shutdown_rank": 5},
+        fault,
+    ]
+    row = re.search(r"\| lock .*", markdown(lines))
+    assert row is not None
+    assert row[0] == "| lock | 3 | 2 | 5.0 | 6.0 | 1 | 1 | 1 | 2 | 1 |"
+
+
+def test_no_more_is_played_than_was_asked_for() -> None:
+    played = list(healthy(3.0, 0.5, seed=1))
+    assert sum(hours for *_, hours in played) == pytest.approx(3.0)
+    assert max(hours for *_, hours in played) == 0.5
+    assert {fault for _, _, fault, _ in faulty(1, seed=1)} == set(FAULTS)
+
+
+@pytest.mark.parametrize("words", [["--jobs", "0"], ["--hours", "-1"], ["--report", "/no/such"]])
+def test_bad_arguments_are_one_clear_line(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    assert left.value.code == 2
+    assert "error: " in capsys.readouterr().err.splitlines()[-1]

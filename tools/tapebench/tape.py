@@ -1,0 +1,250 @@
+"""One tape: a scripted gang, its sensor, and the judge that ships, in virtual time."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from kcover_ebpf.diagnosis.decisions import decide
+from kcover_ebpf.diagnosis.job import Job
+from kcover_ebpf.diagnosis.tracker import Tracker
+from kcover_ebpf.diagnosis.verdict import Verdict, VerdictKind
+from kcover_ebpf.facts.host import CollectiveRank, CollectivesSeen
+from kcover_ebpf.facts.kernel import Fact, Tick
+from kcover_ebpf.facts.syscalls import SyscallTable
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.settings import Act, Policy
+
+from .faults import Fault, port_lost, sides
+from .gang import FOREVER_NS, Gang, Round
+from .sensor import ScriptedSensor
+from .shapes import LOADER_PID, WORLD, Shape, pid_of, start, step
+from .threads import NS
+
+_RAS_FIRST_NS, _RAS_PERIOD_NS = 3 * NS, 5 * NS
+"""NCCL is asked three times within three seconds, and then more rarely."""
+_WATCH_NS = 180 * NS
+"""So long after a fault the tape ends."""
+
+
+@dataclass
+class Outcome:
+    """What was reported, and what would have been done about it."""
+
+    shape: str
+    seed: int
+    fault: str = ""
+    hours: float = 0.0
+    passes: int = 0
+    suspicious: int = 0
+    stalled: int = 0
+    reported: Counter[str] = field(default_factory=Counter)
+    shutdown: str = ""
+    """The verdict that would have ended the job; empty if none."""
+    shutdown_s: float | None = None
+    """Seconds from the beginning of the fault, or of the tape."""
+    shutdown_rank: int | None = None
+    evidence: tuple[str, ...] = ()
+    detected_s: float | None = None
+    """First fault verdict, or UNKNOWN that names somebody, after the fault began."""
+    rank: int | None = None
+    """The faulty one."""
+    named: tuple[int, ...] = ()
+    """Ranks named after the fault began, in that order."""
+    text: str = ""
+
+
+class Tape:
+    """Plays one shape, perhaps with a fault."""
+
+    def __init__(self, shape: Shape, seed: int, fault: Fault | None = None) -> None:
+        self.shape, self._fault = shape, fault
+        self._rng = rng = random.Random(f"{shape.name} {seed} {fault.name if fault else ''}")
+        self.gang = Gang(rng, WORLD, proxies=shape.proxies, autograd=shape.autograd)
+        self._sensor = ScriptedSensor(self.gang, rdma=shape.rdma)
+        self._sensor.connections.outside = shape.http
+        self.job = Job(Policy(), SyscallTable("x86_64"))
+        self._tracker = Tracker("job", "host")
+        self._outcome = Outcome(shape.name, seed, fault.name if fault else "")
+        self._pending = self._arrivals()
+        self._steps = 0
+        self._pause_ns = 0
+        self._ras = "evaluation" in shape.name or (shape.pause is None and rng.random() < 0.5)
+        self._ras_since_ns: int | None = None
+        self._ras_next_ns = 0
+        self._ras_rounds = 0
+        self._began_ns = FOREVER_NS
+        self._victim = rng.randrange(WORLD)
+        self._late: list[tuple[int, Fault]] = []
+
+    def _arrivals(self) -> list[tuple[int, int, int, int | None]]:
+        """(when, pid, parent, rank), soonest first."""
+        begin_ns = 1000 * NS + self._rng.randrange(NS)
+        last = self._rng.randrange(WORLD)
+        found: list[tuple[int, int, int, int | None]] = []
+        for rank in range(WORLD):
+            late_s = self._rng.uniform(0, 0.5)
+            if rank == last:
+                late_s = self._rng.uniform(*self.shape.late_s)
+            at_ns = begin_ns + int(late_s * NS)
+            found.append((at_ns, pid_of(rank), 1, rank))
+            if self.shape.loaders or (self._fault is not None and self._fault.needs_loader):
+                found.append((at_ns + NS, LOADER_PID + rank, pid_of(rank), None))
+        self.gang.now_ns = begin_ns - NS
+        return sorted(found, key=lambda each: each[0])
+
+    def play(self, hours: float) -> Outcome:
+        """Run for so long, or until the job would have been ended, or a while after the fault."""
+        begin_ns = self.gang.now_ns
+        end_ns = begin_ns + int(hours * 3600 * NS)
+        fault_ns = FOREVER_NS
+        if self._fault is not None:
+            fault_ns = begin_ns + self._trained_after_ns()
+            end_ns = fault_ns + _WATCH_NS
+        while self.gang.now_ns < end_ns and not self._outcome.shutdown:
+            period_ns = NS // 4 if self.job.urgent else NS
+            target_ns = self.gang.now_ns + period_ns
+            if self.gang.now_ns < fault_ns <= target_ns and self._fault is not None:
+                self._advance(fault_ns)
+                self._begin(self._fault)
+            self._advance(target_ns)
+            self._look(period_ns)
+        self._outcome.hours = (self.gang.now_ns - begin_ns) / NS / 3600
+        return self._outcome
+
+    def _trained_after_ns(self) -> int:
+        # the start, a dozen steps, and a moment anywhere in a step
+        seconds = 130 + 12 * self.shape.step_s + self._rng.uniform(0, max(10.0, self.shape.step_s))
+        return int(seconds * NS)
+
+    def _advance(self, to_ns: int) -> None:
+        while self.gang.now_ns < to_ns:
+            next_ns = self._pending[0][0] if self._pending else FOREVER_NS
+            if self.gang.advance(min(to_ns, next_ns)):
+                self.gang.begin(self._next_round())
+            while self._pending and self._pending[0][0] <= self.gang.now_ns:
+                self._arrive(*self._pending.pop(0)[1:])
+
+    def _arrive(self, pid: int, parent: int, rank: int | None) -> None:
+        process = self.gang.add(pid, parent, rank, self.gang.now_ns)
+        self._feed(self._sensor.seen(process))
+        if rank is not None and len(self.gang.ranks()) == WORLD:
+            self.gang.begin(start(self.shape, self._rng))
+        elif rank is not None:
+            # who came first waits at the store
+            found = start(self.shape, self._rng)
+            process.follow(found.plans[rank], found.tails[rank], self.gang.now_ns)
+
+    def _next_round(self) -> Round:
+        shape, rng, now_ns = self.shape, self._rng, self.gang.now_ns
+        self._steps += 1
+        if self._steps == 1:
+            if shape.dead_telemetry:
+                self._sensor.connections.dead_since_ns = now_ns + int(rng.uniform(60, 600) * NS)
+            self._pause_ns = now_ns + int(rng.uniform(*shape.every_s) * NS)
+            return step(shape, rng, device_s=rng.uniform(*shape.first_step_s))
+        if shape.pause is None or now_ns < self._pause_ns or self._began_ns < FOREVER_NS:
+            return step(shape, rng)
+        self._pause_ns = now_ns + int(rng.uniform(*shape.every_s) * NS)
+        return shape.pause(shape, rng)
+
+    def _feed(self, fact: Fact) -> None:
+        self.job.observe(fact)
+
+    def _begin(self, fault: Fault) -> None:
+        self._began_ns = self.gang.now_ns
+        victim = next(each for each in self.gang.ranks() if each.rank == self._victim)
+        self._outcome.rank = self._victim if fault.names_rank else None
+        for fact in fault.begin(self.gang, victim):
+            self._feed(fact)
+        if fault.port_down:
+            self._late.append((self.gang.now_ns + 60 * NS, fault))
+
+    def _look(self, period_ns: int) -> None:
+        now_ns = self.gang.now_ns
+        for fact in self._sensor.sample(self.job):
+            self._feed(fact)
+        while self._late and self._late[0][0] <= now_ns:
+            self._late.pop()
+            for fact in port_lost(self.gang):
+                self._feed(fact)
+        self._feed(Tick(now_ns, period_ns, 0, late=False))
+        for request in self.job.wants():
+            answer = self._sensor.answer(request)
+            if answer is not None:
+                self._feed(answer)
+        self._ask_nccl()
+        self._note(self._tracker.update(self.job, 0.0))
+
+    def _ask_nccl(self) -> None:
+        now_ns = self.gang.now_ns
+        mismatch = self._fault is not None and self._fault.mismatch and now_ns > self._began_ns
+        if not (self._ras or mismatch):
+            return
+        if not (self.job.attention.stalled or self._tracker.latest is not None):
+            self._ras_since_ns, self.job.attention.collectives = None, None
+            return
+        if self._ras_since_ns is None:
+            self._ras_since_ns, self._ras_next_ns = now_ns, now_ns + _RAS_FIRST_NS
+            self._ras_rounds = sum(self.gang.launched.values())
+        if now_ns < self._ras_next_ns:
+            return
+        self._feed(self._counts(mismatch=mismatch))
+        self._ras_since_ns, self._ras_next_ns = now_ns, now_ns + _RAS_PERIOD_NS
+        self._ras_rounds = sum(self.gang.launched.values())
+
+    def _counts(self, *, mismatch: bool) -> CollectivesSeen:
+        now_ns, since_ns = self.gang.now_ns, self._ras_since_ns or self.gang.now_ns
+        seen = CollectivesSeen(now_ns, since_ns, 3)
+        if sum(self.gang.launched.values()) != self._ras_rounds:
+            return replace(seen, moving=True)
+        if mismatch:
+            odd, parts = sides(self._victim, WORLD)
+            odd = tuple(replace(each, pid=Pid(pid_of(each.rank))) for each in odd)
+            return replace(seen, odd=odd, sides=parts, equal=False)
+        most = max(self.gang.launched.values())
+        alive = {each.rank for each in self.gang.ranks()}
+        behind = tuple(
+            CollectiveRank(rank, WORLD, "host", Pid(pid_of(rank)), count, most, "0x1")
+            for rank, count in self.gang.launched.items()
+            if count < most and rank in alive
+        )
+        return replace(seen, behind=behind, equal=not behind)
+
+    def _note(self, told: Verdict | None) -> None:
+        outcome = self._outcome
+        outcome.passes += 1
+        outcome.suspicious += self.job.attention.suspicious
+        outcome.stalled += self.job.attention.stalled
+        if told is not None:
+            named = "" if told.culprit is None or told.culprit.rank is None else " names a rank"
+            outcome.reported[f"{told.kind.value} {told.cause.value}{named}"] += 1
+            self._detect(told)
+        latest = self._tracker.latest
+        if latest is not None:
+            self._decide(latest)
+
+    def _detect(self, told: Verdict) -> None:
+        if self.gang.now_ns < self._began_ns:
+            return
+        rank = told.culprit.rank if told.culprit is not None else None
+        trouble = told.kind.is_fault or (told.kind is VerdictKind.UNKNOWN and rank is not None)
+        if not trouble:
+            return
+        if self._outcome.detected_s is None:
+            self._outcome.detected_s = (self.gang.now_ns - self._began_ns) / NS
+        if rank is not None and rank not in self._outcome.named:
+            self._outcome.named = (*self._outcome.named, rank)
+        self._outcome.text = f"{told.kind.value} {told.cause.value}"
+
+    def _decide(self, latest: Verdict) -> None:
+        policy, outcome = Policy(), self._outcome
+        decision = decide(latest, Act.SHUTDOWN, policy.hard_limit_s, policy.link_patience_s)
+        if decision.act is not Act.SHUTDOWN:
+            return
+        since_ns = self._began_ns if self._began_ns < FOREVER_NS else 1000 * NS
+        outcome.shutdown = f"{latest.kind.value} {latest.cause.value}"
+        outcome.shutdown_s = (self.gang.now_ns - since_ns) / NS
+        outcome.shutdown_rank = latest.culprit.rank if latest.culprit is not None else None
+        outcome.evidence = tuple(f"{each.kind.value}: {each.text}" for each in latest.evidence)
