@@ -14,6 +14,7 @@ _COMMANDS = {
     "run": "Watch a job for hangs and faults; end it or start it again as a whole.",
     "trace": "Explain a stuck process or job now, in one look.",
     "agent": "Watch the training pods of a Kubernetes node.",
+    "inspect": "Check whether this node is fit for training.",
     "doctor": "Say which probes work here, and what is therefore invisible.",
     "controller": "Judge and restart the jobs of a Kubernetes cluster.",
     "logs": "Classify the lines of a kernel or container log.",
