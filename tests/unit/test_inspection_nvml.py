@@ -129,6 +129,7 @@ def test_each_fault_is_found(
         "links 0 0\nlinks 1 0\n",
         "retired 1 5\n",
         "recovery 1 error 3\n",
+        "link_replays 1 error 2\n",  # a counter that this generation of links does not have
     ],
 )
 def test_what_is_no_fault(library: Path, host: Path, script: str) -> None:

@@ -84,6 +84,19 @@ def diagnosis(*results: dict[str, object]) -> str:
             WARN,
             "Page Retirement/Row Remap: use -pm 1",
         ),
+        (
+            diagnosis(
+                {"status": "Fail", "warnings": [{"error_severity": 5, "warning": "persistence"}]}
+            ),
+            WARN,
+            "persistence",
+        ),
+        (
+            diagnosis({"status": "Fail", "warnings": [{"error_severity": 2, "warning": "row"}]}),
+            FAIL,
+            "row",
+        ),
+        (diagnosis({"status": "Pass"}) + "\necho done", PASS, "1 result(s)"),
         (diagnosis({"status": "Skip"}), UNKNOWN, "skipped every test"),
         ("echo 'Error: unable to establish a connection'; exit 1", UNKNOWN, "unable to establish"),
         ("echo '{broken'", UNKNOWN, "code 0"),

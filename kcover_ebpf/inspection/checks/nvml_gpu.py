@@ -221,8 +221,9 @@ class Gpu:
                     count = self._ask("nvmlDeviceGetNvLinkErrorCounter", link, number)
                     if count is not None:
                         found[f"{kind} of NVLink {link}"] = count
-        except self._nvml.NVMLError:  # a GPU that is lost is reported by its findings
-            return Counters({})
+        except self._nvml.NVMLError:
+            # What was read counts all the same; a GPU that is lost is reported by its findings.
+            return Counters(found)
         return Counters(found)
 
     def growth(self, before: Counters) -> Iterator[Finding]:
