@@ -15,6 +15,7 @@ _COMMANDS = {
     "replay": "Diagnose a recorded job again.",
     "trace": "Explain why a process or job is stuck, from a single inspection.",
     "agent": "Watch the training pods on a Kubernetes node.",
+    "inspect": "Check whether this node is fit for training.",
     "doctor": "Check which probes work on this host, and what cannot be observed.",
     "controller": "Diagnose and restart the jobs of a Kubernetes cluster.",
     "logs": "Classify the lines of a kernel or container log.",

@@ -17,7 +17,15 @@ LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
 @pytest.mark.parametrize(
-    "tool", ["policy_doc", "reference_doc", "dashboards", "hardware_doc", "log_rules_doc"]
+    "tool",
+    [
+        "policy_doc",
+        "reference_doc",
+        "dashboards",
+        "hardware_doc",
+        "log_rules_doc",
+        "inspection_doc",
+    ],
 )
 def test_what_is_written_by_a_tool_is_up_to_date(tool: str) -> None:
     done = subprocess.run(

@@ -1,0 +1,157 @@
+"""`kcover-ebpf inspect`: says whether this node is fit for training."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kcover_ebpf.errors import CannotObserve, UsageError
+
+if TYPE_CHECKING:
+    from kcover_ebpf.inspection.result import CheckResult, Result
+
+_EXAMPLES = """
+\b
+Examples:
+  kcover-ebpf inspect
+  kcover-ebpf inspect --checks nvml,pcie,rdma -o json
+  kcover-ebpf inspect --checks nccl_tests --nccl-floor 400
+  kcover-ebpf inspect --peer node-2:10250 --plugins /etc/kcover/plugins
+
+\b
+Exit codes:
+  0 no check failed; 1 a check failed; 2 wrong usage; 3 nothing could be observed
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.option("--checks", metavar="A,B", help="Only these; all but the heavy ones by default.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="json: one object on one line.",
+)
+@click.option(
+    "--plugins",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of executables: exit code 0 well, 1 a problem; a line of output.",
+)
+@click.option("--peer", "peers", multiple=True, metavar="HOST:PORT", help="A node to connect to.")
+@click.option(
+    "--write-to",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Measure the storage below this folder with a temporary file of 1 MiB.",
+)
+@click.option(
+    "--nccl-floor",
+    type=click.FloatRange(min=0),
+    metavar="GB/S",
+    help="The bus bandwidth that nccl_tests must reach.",
+)
+def inspect(
+    *,
+    checks: str | None,
+    output: str,
+    plugins: Path | None,
+    peers: tuple[str, ...],
+    write_to: Path | None,
+    nccl_floor: float | None,
+) -> int:
+    """Check GPUs, links, storage and the host; each check has a deadline and may hang.
+
+    The whole result is that of the worst check: fail, warn, unknown, pass. Heavy checks are run by
+    name alone, and never while a GPU is busy. Changes nothing.
+    """
+    from kcover_ebpf.inspection import plugins as plugin_checks
+    from kcover_ebpf.inspection import registry, runner
+    from kcover_ebpf.inspection.options import InspectionOptions
+    from kcover_ebpf.inspection.result import Result, worst
+
+    options = InspectionOptions(
+        peers=tuple(map(_peer, peers)), write_to=write_to, nccl_floor_gb_s=nccl_floor
+    )
+    chosen = registry.chosen(
+        _names(checks),
+        () if plugins is None else plugin_checks.load(plugins),
+        has_peers=bool(peers),
+    )
+    try:
+        found = runner.inspect(chosen, options)
+    except OSError as error:
+        raise CannotObserve(f"cannot start a check: {error.strerror}") from error
+    result = worst(each.result for each in found)
+    if output == "json":
+        click.echo(_as_json(found, result))
+    else:
+        click.echo("\n".join(_as_text(found, result)))
+    if all(each.result is Result.UNKNOWN for each in found):
+        raise CannotObserve("no check could observe anything; the advice of each says why")
+    return int(result is Result.FAIL)
+
+
+def _names(checks: str | None) -> list[str]:
+    if checks is None:
+        return []
+    names = [name.strip() for name in checks.split(",") if name.strip()]
+    if not names:
+        raise UsageError("--checks needs the name of a check")
+    return names
+
+
+def _peer(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise UsageError(f"--peer {text!r} is not HOST:PORT")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _node() -> str:
+    return os.environ.get("NODE_NAME") or platform.node()
+
+
+def _as_json(found: Sequence[CheckResult], result: Result) -> str:
+    from kcover_ebpf.output.formatting import SCHEMA
+
+    answer = {
+        "schema": SCHEMA,
+        "node": _node(),
+        "time": round(time.time(), 6),
+        "result": result.value,
+        "checks": [
+            {
+                "name": each.name,
+                "result": each.result.value,
+                "cost": each.cost.value,
+                "seconds": each.seconds,
+                "evidence": list(each.evidence),
+                "advice": each.advice,
+            }
+            for each in found
+        ],
+    }
+    return json.dumps(answer, ensure_ascii=True)
+
+
+def _as_text(found: Sequence[CheckResult], result: Result) -> list[str]:
+    from kcover_ebpf.output.formatting import aligned, printable
+
+    rows = [("CHECK", "RESULT", "SECONDS", "EVIDENCE")]
+    for each in found:
+        first, *others = each.evidence or ("",)
+        rows.append((each.name, each.result.value, f"{each.seconds:.1f}", first))
+        rows += [("", "", "", other) for other in others]
+    advice = [f"{each.name}: {printable(each.advice)}" for each in found if each.advice]
+    lines = [*aligned(rows), ""]
+    if advice:
+        lines += ["what to do:", *(f"  {line}" for line in advice), ""]
+    return [*lines, f"{_node()}: {result.value}"]

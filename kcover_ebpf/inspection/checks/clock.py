@@ -1,0 +1,63 @@
+"""The clock is synchronised: logs, tokens and time-outs of several nodes depend on it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+
+from kcover_ebpf.inspection.options import InspectionOptions
+from kcover_ebpf.inspection.result import Check, Cost, Finding, passed, unknown, warned
+
+# include/uapi/linux/timex.h
+_STA_UNSYNC = 0x40
+_STA_NANO = 0x2000
+_FAR_S = 0.1
+"""An offset from which on the order of events on two nodes is confused."""
+_START = "run chrony or systemd-timesyncd"
+
+
+class Timex(ctypes.Structure):
+    """`struct timex`, the part that is read here, with room for all of it."""
+
+    _fields_ = [
+        ("modes", ctypes.c_uint),
+        ("offset", ctypes.c_long),
+        ("freq", ctypes.c_long),
+        ("maxerror", ctypes.c_long),
+        ("esterror", ctypes.c_long),
+        ("status", ctypes.c_int),
+        ("rest", ctypes.c_byte * 256),
+    ]
+
+
+def find(_: InspectionOptions) -> Iterator[Finding]:
+    """One finding."""
+    timex = Timex()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.adjtimex(ctypes.byref(timex)) < 0:
+        yield unknown(f"adjtimex: {os.strerror(ctypes.get_errno())}", "allow adjtimex (seccomp)")
+        return
+    yield judged(timex)
+
+
+def judged(timex: Timex) -> Finding:
+    """What the kernel's state of the clock means."""
+    offset_s = timex.offset / (1e9 if timex.status & _STA_NANO else 1e6)
+    error_s = timex.maxerror / 1e6
+    if timex.status & _STA_UNSYNC:
+        return warned("the clock is not synchronised", _START)
+    text = f"offset {offset_s * 1000:.3f} ms, error at most {error_s * 1000:.1f} ms"
+    if abs(offset_s) > _FAR_S:
+        return warned(text, f"check the time servers; {_START}")
+    return passed(f"synchronised, {text}")
+
+
+CHECK = Check(
+    "clock",
+    Cost.LIGHT,
+    5.0,
+    "synchronised, and at most 0.1 s off",
+    "adjtimex(2)",
+    find,
+)

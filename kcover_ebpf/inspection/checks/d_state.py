@@ -1,0 +1,102 @@
+"""Threads that sleep in the kernel where no signal ends them, for longer than a healthy device takes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from kcover_ebpf.inspection import pci
+from kcover_ebpf.inspection.options import InspectionOptions
+from kcover_ebpf.inspection.result import Check, Cost, Finding, passed, unknown, warned
+
+_KERNEL_THREAD = 0x00200000
+"""PF_KTHREAD, include/linux/sched.h: some of them sleep so by right."""
+_PAUSE_S = 5.0
+"""A disk answers in milliseconds, and a server that is alive within a second."""
+_SHOWN = 5
+"""So many are described; their number is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sleeper:
+    folder: str
+    """Below /proc."""
+    name: str
+    switches: str
+    """Lines of its status: the same after a while, so it slept all the time."""
+
+
+def find(options: InspectionOptions) -> Iterator[Finding]:
+    """One finding for each thread, or one that there is none."""
+    before = list(_sleepers(options.root))
+    if before:
+        options.pause(_PAUSE_S)
+    stuck = [each for each in before if _state(each.folder) == each]
+    for each in stuck[:_SHOWN]:
+        channel = pci.text(Path(each.folder) / "wchan")
+        where = f" in {channel}" if channel not in ("", "0") else ""
+        text = (
+            f"thread {Path(each.folder).name} ({each.name}) is in D for over {_PAUSE_S:g} s{where}"
+        )
+        yield warned(text, _advice(channel))
+    if len(stuck) > _SHOWN:
+        yield warned(f"{len(stuck)} threads are in D", "")
+    if stuck:
+        return
+    if any(map(str.isdecimal, _names(f"{options.root}/proc"))):
+        yield passed(f"no thread is in D for {_PAUSE_S:g} s")
+    else:
+        yield unknown("no process is visible", "run in the PID namespace of the host (hostPID)")
+
+
+def _advice(channel: str) -> str:
+    if channel.startswith(("nv", "os_", "uvm", "rm_")):
+        return "the GPU's driver does not answer: see dmesg for Xids; reboot the node"
+    if channel.startswith(("nfs", "rpc", "fuse", "ceph", "lustre")):
+        return "a storage server does not answer: see kcover-ebpf inspect --checks storage"
+    return "see what it waits for: kcover-ebpf trace --pid PID"
+
+
+def _sleepers(root: Path) -> Iterator[_Sleeper]:
+    # By names and not by paths: a node has ten thousand threads.
+    proc = f"{root}/proc"
+    for pid in filter(str.isdecimal, _names(proc)):
+        for tid in _names(f"{proc}/{pid}/task"):
+            if (found := _state(f"{proc}/{pid}/task/{tid}")) is not None:
+                yield found
+
+
+def _names(folder: str) -> list[str]:
+    """None for a process that has ended."""
+    try:
+        return os.listdir(folder)  # noqa: PTH208 - names are enough, and paths are slow
+    except OSError:
+        return []
+
+
+def _state(folder: str) -> _Sleeper | None:
+    """A thread of a program that is in D; None for any other."""
+    try:
+        with open(f"{folder}/stat", errors="replace") as file:
+            text = file.read()
+    except OSError:
+        return None
+    name, _, rest = text[text.find("(") + 1 :].rpartition(")")
+    fields = rest.split()
+    if len(fields) < 7 or fields[0] != "D" or int(fields[6]) & _KERNEL_THREAD:
+        return None
+    lines = pci.text(Path(folder) / "status").splitlines()
+    switches = "\n".join(line for line in lines if "ctxt_switches" in line)
+    return _Sleeper(folder, name, switches)
+
+
+CHECK = Check(
+    "d_state",
+    Cost.LIGHT,
+    15.0,
+    "no thread of a program stays in uninterruptible sleep for 5 s; with the kernel function it waits in",
+    "`/proc/*/task/*/stat`, `wchan`",
+    find,
+)

@@ -1,0 +1,57 @@
+"""What the drivers of network adapters think of their devices' health."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from kcover_ebpf.inspection import commands
+from kcover_ebpf.inspection.options import InspectionOptions
+from kcover_ebpf.inspection.result import Check, Cost, Finding, failed, passed, unknown, warned
+
+_GET = "install iproute2: it has the tool devlink"
+
+
+def find(_: InspectionOptions) -> Iterator[Finding]:
+    """A finding for each reporter that is not healthy; one that counts the others."""
+    ran = commands.run(["devlink", "-j", "health", "show"])
+    if ran is None:
+        yield unknown("devlink is not on the PATH", _GET)
+        return
+    try:
+        devices = json.loads(ran.output)["health"]
+        reporters = [(name, each) for name, found in devices.items() for each in found]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        yield unknown(
+            f"devlink ended with code {ran.exit_code}: {ran.first_line}", "run it as root"
+        )
+        return
+    for name, reporter in reporters:
+        yield _of_one(name, reporter)
+    if not reporters:
+        yield unknown(
+            "no driver here reports health by devlink", "right where no adapter is by mlx5 or alike"
+        )
+
+
+def _of_one(device: str, reporter: dict[str, Any]) -> Finding:
+    name = f"{device} {reporter.get('reporter')}"
+    errors, recoveries = reporter.get("error", 0), reporter.get("recover", 0)
+    if reporter.get("state") != "healthy":
+        text = f"{name}: {reporter.get('state')}, {errors} error(s), {recoveries} recoveries"
+        return failed(text, f"devlink health diagnose {device} reporter {reporter.get('reporter')}")
+    if errors:
+        text = f"{name}: healthy again after {errors} error(s), {recoveries} recoveries"
+        return warned(text, "see dmesg; update the firmware of the adapter")
+    return passed(f"{name}: healthy")
+
+
+CHECK = Check(
+    "devlink",
+    Cost.LIGHT,
+    10.0,
+    "each health reporter of a driver is healthy, and had no error since the driver was loaded",
+    "`devlink -j health show`",
+    find,
+)

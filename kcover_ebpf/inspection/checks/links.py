@@ -1,0 +1,78 @@
+"""Network interfaces with hardware behind them: carrier, and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from kcover_ebpf.inspection import pci
+from kcover_ebpf.inspection.options import InspectionOptions
+from kcover_ebpf.inspection.result import Check, Cost, Finding, failed, passed, unknown, warned
+
+_UP = 1
+"""IFF_UP: somebody wants the interface to work."""
+_PAUSE_S = 1.0
+_ERRORS = ("rx_errors", "tx_errors", "rx_crc_errors", "rx_fifo_errors", "tx_carrier_errors")
+_CABLE = "check the cable, the transceiver and the switch port"
+
+
+def find(options: InspectionOptions) -> Iterator[Finding]:
+    """A finding for each interface that is up."""
+    folders = sorted((options.root / "sys/class/net").glob("*"))
+    physical = [each for each in folders if (each / "device").exists()]
+    before = {each.name: _counters(each) for each in physical}
+    if any(map(_is_up, physical)):
+        options.pause(_PAUSE_S)
+    for folder in physical:
+        if not _is_up(folder):
+            yield passed(f"{folder.name}: switched off")
+        elif pci.text(folder / "carrier") != "1":
+            yield _without_carrier(folder)
+        else:
+            yield _errors(folder, before[folder.name])
+    if not physical:
+        yield unknown(
+            "no network interface with hardware behind it is visible",
+            "run in the network namespace of the host (hostNetwork)",
+        )
+
+
+def _is_up(folder: Path) -> bool:
+    flags = pci.text(folder / "flags")
+    return flags.startswith("0x") and bool(int(flags, 16) & _UP)
+
+
+def _without_carrier(folder: Path) -> Finding:
+    if (folder / "master").exists():
+        bond = (folder / "master").resolve().name
+        return failed(f"{folder.name}: no carrier, a member of {bond}", _CABLE)
+    text = f"{folder.name}: no carrier, though it is switched on"
+    return warned(text, f"{_CABLE}; or switch it off (ip link set {folder.name} down)")
+
+
+def _errors(folder: Path, before: Mapping[str, int]) -> Finding:
+    speed = pci.number(folder / "speed")
+    head = f"{folder.name}: up" + (f", {speed} Mb/s" if speed else "")
+    after = _counters(folder)
+    grown = [
+        f"{name} +{after[name] - count}" for name, count in before.items() if after[name] > count
+    ]
+    if grown:
+        return warned(f"{head}; within a second {', '.join(grown)}", _CABLE)
+    total = after["rx_errors"] + after["tx_errors"]
+    return passed(f"{head}, {total} errors since the boot, none of them now")
+
+
+def _counters(folder: Path) -> dict[str, int]:
+    return {name: pci.number(folder / "statistics" / name) or 0 for name in _ERRORS}
+
+
+CHECK = Check(
+    "links",
+    Cost.LIGHT,
+    10.0,
+    "carrier of each interface that is switched on (fail for a member of a bond, else warn); errors that grow "
+    "within a second",
+    "`/sys/class/net`",
+    find,
+)

@@ -1,0 +1,99 @@
+"""GPUs as NVML reports them: reached at all, and then each GPU for itself (nvml_gpu)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from kcover_ebpf.inspection import pci
+from kcover_ebpf.inspection.checks import nvml_gpu
+from kcover_ebpf.inspection.options import InspectionOptions
+from kcover_ebpf.inspection.result import Check, Cost, Finding, failed, joined, passed, unknown
+
+_GET_BINDING = "pip install kcover-ebpf[gpu]"
+_GET_LIBRARY = "install NVIDIA's driver, or run where libnvidia-ml.so.1 is visible"
+_PAUSE_S = 1.0
+"""Between two readings of a counter. NVIDIA's policy for PCIe replays is 8 a minute: one a second is above it."""
+
+
+def find(options: InspectionOptions) -> Iterator[Finding]:
+    """Findings of all GPUs; one unknown where there is no NVML."""
+    try:
+        import pynvml
+    except ImportError:
+        yield unknown("the package nvidia-ml-py is not installed", _GET_BINDING)
+        return
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError_LibraryNotFound:
+        yield unknown("libnvidia-ml.so.1 was not found", _GET_LIBRARY)
+        return
+    except pynvml.NVMLError as error:
+        yield from _refused(options, str(error))
+        return
+    yield from _examine(pynvml, options)
+
+
+def _refused(options: InspectionOptions, error: str) -> Iterator[Finding]:
+    if gpus := pci.nvidia_gpus(options.root):
+        text = f"NVML cannot be used, with {len(gpus)} GPU(s) on the PCI bus: {error}"
+        yield failed(text, "load NVIDIA's driver, or see in dmesg why it failed")
+    else:
+        yield unknown(f"NVML: {error}", _GET_LIBRARY)
+
+
+def _examine(nvml: Any, options: InspectionOptions) -> Iterator[Finding]:
+    count = nvml.nvmlDeviceGetCount()
+    gpus, seen = [], set()
+    for index in range(count):
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            address = _address(nvml, handle)
+        except nvml.NVMLError as error:
+            yield failed(f"GPU {index} gives no answer: {error}", "drain the node and reboot it")
+            continue
+        seen.add(address)
+        gpus.append(nvml_gpu.Gpu(nvml, handle, f"GPU {index} ({address})"))
+    for function in pci.nvidia_gpus(options.root):
+        if function.address not in seen:
+            text = f"{function.address} is on the PCI bus, but NVML does not have it"
+            yield failed(
+                text, "see dmesg for an Xid 79 or a failed initialisation; reboot the node"
+            )
+    if not gpus:
+        yield unknown(f"NVML knows {count} GPUs, of which none answers", _GET_LIBRARY)
+        return
+    before = [gpu.counters() for gpu in gpus]
+    options.pause(_PAUSE_S)
+    most_links = max(len(gpu.links()) for gpu in gpus)
+    for gpu, counters in zip(gpus, before, strict=True):
+        yield _of_one(gpu, counters, most_links)
+
+
+def _of_one(gpu: nvml_gpu.Gpu, before: nvml_gpu.Counters, most_links: int) -> Finding:
+    found = [*gpu.findings(), *gpu.growth(before), *gpu.missing_links(most_links)]
+    if not found:
+        return passed(f"{gpu.name}: healthy, {gpu.summary()}")
+    one = joined(found)
+    evidence = "; ".join(one.evidence.splitlines())
+    return Finding(one.result, f"{gpu.name}: {evidence}", one.advice)
+
+
+def _address(nvml: Any, handle: Any) -> str:
+    """As the kernel writes it: NVML has eight digits of domain, in capitals."""
+    raw = nvml.nvmlDeviceGetPciInfo(handle).busId
+    text = raw.decode() if isinstance(raw, bytes) else str(raw)
+    domain, _, rest = text.lower().partition(":")
+    return f"{int(domain, 16):04x}:{rest}"
+
+
+CHECK = Check(
+    "nvml",
+    Cost.LIGHT,
+    20.0,
+    "GPUs on the PCI bus that NVML does not have; per GPU: recovery action, uncorrected ECC errors, row "
+    "remapping, retired pages, PCIe width and generation, PCIe replays, NVLinks fewer than other "
+    "GPUs have, NVLink errors, throttling by heat or power, temperature, fabric, persistence and ECC mode",
+    "NVML (`pynvml`)",
+    find,
+)

@@ -1,0 +1,82 @@
+"""The PCIe link of every GPU and network adapter, against what both of its ends can do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from kcover_ebpf.inspection import pci
+from kcover_ebpf.inspection.options import InspectionOptions
+from kcover_ebpf.inspection.result import Check, Cost, Finding, failed, passed, unknown, warned
+
+_RESEAT = "reseat or replace the device, riser or cable"
+
+
+def find(options: InspectionOptions) -> Iterator[Finding]:
+    """A finding for each device."""
+    devices = [each for each in pci.functions(options.root) if each.is_gpu or each.is_nic]
+    found = [finding for device in devices for finding in _of_one(device)]
+    yield from found
+    if not found:
+        yield unknown(
+            f"none of {len(devices)} GPUs and network adapters on the bus has a PCIe link to read",
+            "run on the host: a virtual machine may not show the links",
+        )
+
+
+def _of_one(device: pci.PciFunction) -> Iterator[Finding]:
+    kind = "GPU" if device.is_gpu else "NIC"
+    name = f"{kind} {device.address}"
+    real = device.folder.resolve()
+    width, most = pci.number(real / "current_link_width"), _common(real, "max_link_width")
+    speed, highest = _speed(real / "current_link_speed"), _common(real, "max_link_speed")
+    if not width or not most:
+        return
+    link = f"x{width} at {speed:g} GT/s"
+    slow = highest is not None and speed < highest
+    if width < most:
+        yield failed(f"{name}: {link}, x{most:g} is possible", _RESEAT)
+    elif slow and device.is_nic:
+        yield warned(f"{name}: {link}, {highest:g} GT/s is possible", _RESEAT)
+    elif slow:
+        # An idle GPU lowers the speed to save power: nvml judges it by the state of performance.
+        yield passed(f"{name}: {link} of {highest:g}, as an idle GPU may")
+    else:
+        yield passed(f"{name}: {link}")
+    yield from _errors(real, name)
+
+
+def _common(device: Path, attribute: str) -> float | None:
+    """What the device and the port above it both can do: a x16 card in a x8 slot is no fault."""
+    values = [_speed(folder / attribute) for folder in (device, device.parent)]
+    return min((each for each in values if each), default=None)
+
+
+def _speed(path: Path) -> float:
+    """The number that an attribute begins with, like "32.0 GT/s PCIe"; 0 for "Unknown"."""
+    word = pci.text(path).partition(" ")[0]
+    try:
+        return float(word)
+    except ValueError:
+        return 0.0
+
+
+def _errors(device: Path, name: str) -> Iterator[Finding]:
+    for severity in ("fatal", "nonfatal"):
+        total = f"TOTAL_ERR_{severity.upper()}"
+        for line in pci.text(device / f"aer_dev_{severity}").splitlines():
+            key, _, count = line.partition(" ")
+            if key == total and count.isdecimal() and int(count):
+                text = f"{name}: {count} {severity} PCIe error(s) since the last boot"
+                yield warned(text, f"see dmesg for AER; {_RESEAT}")
+
+
+CHECK = Check(
+    "pcie",
+    Cost.LIGHT,
+    10.0,
+    "width and speed of each GPU's (classes 0x03, 0x12) and network adapter's link, against what device and "
+    "slot can do; fatal and non-fatal errors since the boot",
+    "`/sys/bus/pci/devices`",
+    find,
+)

@@ -1,0 +1,74 @@
+"""Other nodes can be reached: name, connection, size of packets on the way."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+
+from kcover_ebpf.inspection.options import InspectionOptions
+from kcover_ebpf.inspection.result import Check, Cost, Finding, failed, passed, unknown, warned
+
+_PATIENCE_S = 5.0
+"""Two lost packets of a handshake (1 + 2 s) are forgiven."""
+_SLOW_S = 0.5
+"""A name or a connection in the same cluster takes milliseconds; a lost packet costs a second."""
+_IP_MTU = 14
+_IPV6_MTU = 24
+"""include/uapi/linux/in.h and in6.h; Python has no names for them."""
+_ETHERNET_MTU = 1500
+
+
+def find(options: InspectionOptions) -> Iterator[Finding]:
+    """A finding for each peer."""
+    for host, port in options.peers:
+        yield _of_one(host, port)
+    if not options.peers:
+        yield unknown("no peer was named", "name them: --peer HOST:PORT")
+
+
+def _of_one(host: str, port: int) -> Finding:
+    name = f"{host}:{port}"
+    start_s = time.monotonic()
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        )[0]
+    except OSError as error:
+        return failed(f"{name}: the name has no address: {error.strerror}", "check DNS")
+    resolved_s = time.monotonic() - start_s
+    with socket.socket(family, kind, protocol) as connection:
+        connection.settimeout(_PATIENCE_S)
+        try:
+            connection.connect(address)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            return failed(f"{name}: no connection: {reason}", "check the network and the peer")
+        connected_s = time.monotonic() - start_s - resolved_s
+        mtu = _mtu(connection)
+    text = (
+        f"{name}: name in {resolved_s * 1000:.1f} ms, connected in {connected_s * 1000:.1f} ms, "
+        f"path MTU {mtu}"
+    )
+    if mtu < _ETHERNET_MTU:
+        return warned(text, "the way to it takes small packets only: check the MTU of all links")
+    if max(resolved_s, connected_s) > _SLOW_S:
+        return warned(text, "check DNS, and the network for lost packets")
+    return passed(text)
+
+
+def _mtu(connection: socket.socket) -> int:
+    if connection.family == socket.AF_INET6:
+        return connection.getsockopt(socket.IPPROTO_IPV6, _IPV6_MTU)
+    return connection.getsockopt(socket.IPPROTO_IP, _IP_MTU)
+
+
+CHECK = Check(
+    "peers",
+    Cost.LIGHT,
+    60.0,
+    "each `--peer HOST:PORT`: its name resolves, it accepts a TCP connection within 5 s (warn from 0.5 s), the "
+    "path MTU is 1500 at least",
+    "getaddrinfo, TCP",
+    find,
+)

@@ -1,0 +1,103 @@
+"""RDMA ports: state, rate against ports of the same kind, error counters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from kcover_ebpf.inspection import pci
+from kcover_ebpf.inspection.options import InspectionOptions
+from kcover_ebpf.inspection.result import Check, Cost, Finding, failed, passed, unknown, warned
+
+_PAUSE_S = 1.0
+_ERRORS = (
+    "counters/symbol_error",
+    "counters/link_error_recovery",
+    "counters/link_downed",
+    "counters/port_rcv_errors",
+    "counters/local_link_integrity_errors",
+    "counters/excessive_buffer_overrun_errors",
+    "hw_counters/out_of_sequence",
+    "hw_counters/packet_seq_err",
+    "hw_counters/local_ack_timeout_err",
+    "hw_counters/rnr_nak_retry_err",
+)
+_CABLE = "check the cable, the transceiver and the switch port"
+
+
+def find(options: InspectionOptions) -> Iterator[Finding]:
+    """A finding for each port."""
+    ports = sorted((options.root / "sys/class/infiniband").glob("*/ports/*"))
+    if not ports:
+        yield _no_port(options)
+        return
+    before = {port: _counters(port) for port in ports}
+    options.pause(_PAUSE_S)
+    best: dict[str, float] = {}
+    for port in ports:
+        best[_kind(port)] = max(best.get(_kind(port), 0.0), _rate(port))
+    for port in ports:
+        yield _of_one(port, best[_kind(port)], before[port])
+
+
+def _no_port(options: InspectionOptions) -> Finding:
+    if any(each.is_nic and each.vendor == pci.MELLANOX for each in pci.functions(options.root)):
+        text = "an RDMA adapter is on the bus, but no RDMA device is there"
+        return warned(text, "modprobe mlx5_ib")
+    return unknown(
+        "no RDMA device is visible", "right for a node without RDMA; else load its driver"
+    )
+
+
+def _of_one(port: Path, best: float, before: Mapping[str, int]) -> Finding:
+    name = f"{port.parts[-3]}/{port.name}"
+    # The kernel writes a number before the word, as in "1: DOWN" and "3: Disabled".
+    state = pci.text(port / "state").partition(": ")[2]
+    physical = pci.text(port / "phys_state").partition(": ")[2]
+    if state != "ACTIVE":
+        if physical == "Disabled":
+            return passed(f"{name}: switched off")
+        if state in ("INIT", "ARMED"):
+            advice = "check the subnet manager (opensm)"
+            return failed(f"{name}: {state}, the subnet manager has not configured it", advice)
+        return failed(f"{name}: {state or 'state unknown'} ({physical or 'no link'})", _CABLE)
+    rate = _rate(port)
+    if rate < best:
+        text = f"{name}: {rate:g} Gb/s, another port of this kind has {best:g}"
+        return warned(text, _CABLE)
+    after = _counters(port)
+    grown = [f"{key.partition('/')[2]} +{after[key] - count}" for key, count in before.items()
+             if after.get(key, 0) > count]  # fmt: skip
+    if grown:
+        return warned(f"{name}: {rate:g} Gb/s; within a second {', '.join(grown)}", _CABLE)
+    downed = after.get("counters/link_downed", 0)
+    return passed(f"{name}: ACTIVE, {rate:g} Gb/s, went down {downed} time(s) since the boot")
+
+
+def _kind(port: Path) -> str:
+    """Ports are compared where model and link layer are the same: a storage adapter is slower by right."""
+    return f"{pci.text(port.parents[1] / 'hca_type')} {pci.text(port / 'link_layer')}"
+
+
+def _rate(port: Path) -> float:
+    """Gigabits a second, from "400 Gb/sec (4X NDR)"."""
+    word = pci.text(port / "rate").partition(" ")[0]
+    try:
+        return float(word)
+    except ValueError:
+        return 0.0
+
+
+def _counters(port: Path) -> dict[str, int]:
+    found = {name: pci.number(port / name) for name in _ERRORS}
+    return {name: count for name, count in found.items() if count is not None}
+
+
+CHECK = Check(
+    "rdma",
+    Cost.LIGHT,
+    10.0,
+    "each port is ACTIVE, as fast as others of its model, and its error counters do not grow within a second",
+    "`/sys/class/infiniband`",
+    find,
+)

@@ -1,0 +1,76 @@
+"""What is on the PCI bus, from sysfs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+NVIDIA = "0x10de"
+MELLANOX = "0x15b3"
+
+
+@dataclass(frozen=True, slots=True)
+class PciFunction:
+    """One function on the bus."""
+
+    address: str
+    """Such as "0000:5d:00.0"."""
+    folder: Path
+    vendor: str
+    """Such as "0x10de"."""
+    class_code: int
+    """Base class, subclass and interface: 0x030200 is a 3D controller."""
+    driver: str
+    """Empty without one."""
+
+    @property
+    def is_gpu(self) -> bool:
+        """A display controller (0x03) or a processing accelerator (0x12)."""
+        return self.class_code >> 16 in (0x03, 0x12)
+
+    @property
+    def is_nic(self) -> bool:
+        """A network controller (0x02), which InfiniBand adapters are too."""
+        return self.class_code >> 16 == 0x02
+
+    @property
+    def is_nvidia_gpu(self) -> bool:
+        """A GPU for NVIDIA's driver: not one that was given to a virtual machine."""
+        return self.is_gpu and self.vendor == NVIDIA and self.driver != "vfio-pci"
+
+    @property
+    def is_nvswitch(self) -> bool:
+        """NVSwitches are bridges of the subclass "other"."""
+        return self.vendor == NVIDIA and self.class_code >> 8 == 0x0680
+
+
+def functions(root: Path) -> Iterator[PciFunction]:
+    """Every function of the bus, by address; what cannot be read is left out."""
+    for folder in sorted((root / "sys/bus/pci/devices").glob("*")):
+        try:
+            class_code = int(text(folder / "class"), 16)
+        except ValueError:
+            continue
+        driver = folder / "driver"
+        name = driver.resolve().name if driver.is_symlink() else ""
+        yield PciFunction(folder.name, folder, text(folder / "vendor"), class_code, name)
+
+
+def nvidia_gpus(root: Path) -> list[PciFunction]:
+    """The GPUs that NVIDIA's driver should have."""
+    return [each for each in functions(root) if each.is_nvidia_gpu]
+
+
+def text(path: Path) -> str:
+    """A file of sysfs without its newline; empty if it cannot be read."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def number(path: Path) -> int | None:
+    """A decimal number of sysfs; None if there is none."""
+    found = text(path)
+    return int(found) if found.isdecimal() else None

@@ -1,0 +1,61 @@
+"""All checks that are shipped, and the choice among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kcover_ebpf.errors import UsageError
+from kcover_ebpf.inspection.checks import (
+    clock,
+    d_state,
+    dcgmi,
+    devlink,
+    links,
+    memory,
+    modules,
+    nccl_tests,
+    nvidia_smi,
+    nvml,
+    pcie,
+    peers,
+    rdma,
+    space,
+    storage,
+)
+from kcover_ebpf.inspection.result import Check, Cost
+
+CHECKS = (
+    nvml.CHECK,
+    nvidia_smi.CHECK,
+    dcgmi.CHECK,
+    nccl_tests.CHECK,
+    modules.CHECK,
+    pcie.CHECK,
+    links.CHECK,
+    rdma.CHECK,
+    devlink.CHECK,
+    storage.CHECK,
+    space.SHM_CHECK,
+    space.INODES_CHECK,
+    memory.CHECK,
+    clock.CHECK,
+    d_state.CHECK,
+    peers.CHECK,
+)
+"""In the order of their output."""
+
+
+def chosen(names: Sequence[str], plugins: Sequence[Check], *, has_peers: bool) -> tuple[Check, ...]:
+    """The checks with these names, in their order; for no names all that are light.
+
+    The peers are checked where there are some. `UsageError`: no check has such a name.
+    """
+    known = {each.name: each for each in (*CHECKS, *plugins)}
+    if not names:
+        light = (each for each in known.values() if each.cost is Cost.LIGHT)
+        return tuple(each for each in light if has_peers or each is not peers.CHECK)
+    if wrong := [name for name in names if name not in known]:
+        raise UsageError(f"no check is named {wrong[0]!r}; there are: {', '.join(known)}")
+    if "peers" in names and not has_peers:
+        raise UsageError("the check 'peers' needs peers: --peer HOST:PORT")
+    return tuple(known[name] for name in dict.fromkeys(names))

@@ -1,0 +1,109 @@
+"""What a check finds, and how findings are joined to one result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from kcover_ebpf.inspection.options import InspectionOptions
+
+
+class Result(Enum):
+    """Best first: a result is the worst of its parts.
+
+    Unknown is worse than pass, because what was not observed may be broken; it is better than warn,
+    because a warning was observed.
+    """
+
+    PASS = "pass"
+    UNKNOWN = "unknown"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+class Cost(Enum):
+    """What a check costs a job that runs on the node."""
+
+    LIGHT = "light"
+    """Nothing that a job could measure."""
+    HEAVY = "heavy"
+    """It computes on the GPUs: run only when asked for by name, and never on a busy GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that a check observed."""
+
+    result: Result
+    evidence: str
+    advice: str = ""
+    """What a person should do; empty where nothing is to be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What one check came to."""
+
+    name: str
+    result: Result
+    cost: Cost
+    seconds: float
+    """From its start to its answer, or to the end of the patience with it (CLOCK_MONOTONIC)."""
+    evidence: tuple[str, ...]
+    """Worst first."""
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """An entry of the registry."""
+
+    name: str
+    cost: Cost
+    deadline_s: float
+    """After so many seconds its process is killed, or left behind if it cannot be."""
+    examines: str
+    """For the documentation: what is judged, and how."""
+    source: str
+    """For the documentation: where it is read."""
+    find: Callable[[InspectionOptions], Iterator[Finding]]
+
+
+_SEVERITY = tuple(Result)
+
+
+def worst(results: Iterable[Result]) -> Result:
+    """fail, else warn, else unknown, else pass; unknown for none."""
+    return max(results, key=_SEVERITY.index, default=Result.UNKNOWN)
+
+
+def joined(findings: Iterable[Finding]) -> Finding:
+    """The worst result with all evidence, a line each, worst first, and each advice once."""
+    ordered = sorted(findings, key=lambda each: -_SEVERITY.index(each.result))
+    if not ordered:
+        return Finding(Result.UNKNOWN, "there was nothing to examine")
+    advice = dict.fromkeys(each.advice for each in ordered if each.advice)
+    return Finding(
+        ordered[0].result, "\n".join(each.evidence for each in ordered), "; ".join(advice)
+    )
+
+
+def passed(evidence: str) -> Finding:
+    """A finding that all is well."""
+    return Finding(Result.PASS, evidence)
+
+
+def warned(evidence: str, advice: str) -> Finding:
+    """A finding that needs attention, but no job fails by it now."""
+    return Finding(Result.WARN, evidence, advice)
+
+
+def failed(evidence: str, advice: str) -> Finding:
+    """A finding by which the node is unfit for training."""
+    return Finding(Result.FAIL, evidence, advice)
+
+
+def unknown(evidence: str, advice: str = "") -> Finding:
+    """A finding that something could not be observed; the advice says how it could be."""
+    return Finding(Result.UNKNOWN, evidence, advice)

@@ -1,0 +1,168 @@
+"""Runs each check in a process of its own, for so long as its deadline allows.
+
+A check may hang in the kernel, in a driver or a mount, where no signal reaches it. Its process is
+killed with all it started; one that even so does not end is left behind, and reported.
+Processes are forked, which costs milliseconds: the caller should have a single thread.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from kcover_ebpf.inspection import busy
+from kcover_ebpf.inspection.options import InspectionOptions
+from kcover_ebpf.inspection.result import (
+    Check,
+    CheckResult,
+    Cost,
+    Finding,
+    Result,
+    joined,
+    unknown,
+)
+
+_REAP_S = 1.0
+"""How long a killed process may take to end; one that needs longer is in D."""
+_BLOCK_BYTES = 1 << 16
+_ANSWER_BYTES = 1 << 20
+"""An answer that is longer is refused: a node with a thousand devices has 0.1 MB."""
+
+
+@dataclass(slots=True)
+class _Running:
+    check: Check
+    pid: int
+    pipe: int
+    start_s: float
+    answer: bytearray = field(default_factory=bytearray)
+
+    @property
+    def end_s(self) -> float:
+        return self.start_s + self.check.deadline_s
+
+
+def inspect(checks: Sequence[Check], options: InspectionOptions) -> list[CheckResult]:
+    """Results in the order of the checks: the light ones run at once, then the heavy ones one by one."""
+    light = [each for each in checks if each.cost is Cost.LIGHT]
+    heavy = [each for each in checks if each.cost is Cost.HEAVY]
+    found: dict[str, CheckResult] = {}
+    for group in (light, *([each] for each in heavy)):
+        found |= {each.name: each for each in _run_together(group, options)}
+    return [found[each.name] for each in checks]
+
+
+def _run_together(checks: Iterable[Check], options: InspectionOptions) -> list[CheckResult]:
+    running: list[_Running] = []
+    done: list[CheckResult] = []
+    try:
+        for check in checks:
+            # One by one: what was started must be ended if the next cannot be started.
+            running.append(_start(check, options))  # noqa: PERF401
+        while running:
+            _read_answers(running)
+            for each in [one for one in running if _is_over(one)]:
+                running.remove(each)
+                done.append(_finish(each))
+    finally:
+        for each in running:
+            _finish(each)
+    return done
+
+
+def _start(check: Check, options: InspectionOptions) -> _Running:
+    pipe, answer_to = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _be_child(check, options, answer_to)
+    os.close(answer_to)
+    return _Running(check, pid, pipe, time.monotonic())
+
+
+def _be_child(check: Check, options: InspectionOptions, answer_to: int) -> NoReturn:
+    """Never returns. What libraries and tools print goes nowhere: stdout is the caller's."""
+    try:
+        os.setsid()
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for standard in (0, 1, 2):
+            os.dup2(nowhere, standard)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        finding = _examine(check, options)
+        fields = [finding.result.value, finding.evidence, finding.advice]
+        with open(answer_to, "wb", closefd=False) as pipe:
+            pipe.write(json.dumps(fields).encode() + b"\n")
+    finally:
+        os._exit(0)
+
+
+def _examine(check: Check, options: InspectionOptions) -> Finding:
+    try:
+        if check.cost is Cost.HEAVY and (reason := busy.reason_not_to_run()):
+            return unknown(reason, "run it again by name when no job uses a GPU of this node")
+        return joined(check.find(options))
+    except Exception as error:  # noqa: BLE001 - one broken check must not cost the others
+        return unknown(f"the check itself failed: {type(error).__name__}: {error}")
+
+
+def _read_answers(running: Sequence[_Running]) -> None:
+    patience_s = min(each.end_s for each in running) - time.monotonic()
+    ready, _, _ = select.select([each.pipe for each in running], [], [], max(patience_s, 0))
+    for each in running:
+        if each.pipe in ready:
+            block = os.read(each.pipe, _BLOCK_BYTES)
+            each.answer += block or b"\n"
+
+
+def _is_over(one: _Running) -> bool:
+    # The newline ends an answer, not the end of the pipe: a thread in D keeps its end open.
+    complete = one.answer.endswith(b"\n") or len(one.answer) > _ANSWER_BYTES
+    return complete or time.monotonic() >= one.end_s
+
+
+def _finish(one: _Running) -> CheckResult:
+    seconds = time.monotonic() - one.start_s
+    ended = _end(one.pid)
+    os.close(one.pipe)
+    finding = _parsed(bytes(one.answer), one.check)
+    evidence = tuple(finding.evidence.splitlines())
+    if not ended:
+        evidence += (f"process {one.pid} cannot be ended, and was left behind",)
+    return CheckResult(
+        one.check.name, finding.result, one.check.cost, round(seconds, 3), evidence, finding.advice
+    )
+
+
+def _parsed(answer: bytes, check: Check) -> Finding:
+    if len(answer) > _ANSWER_BYTES:
+        return unknown(f"its answer is longer than {_ANSWER_BYTES} bytes")
+    if not answer.endswith(b"\n"):
+        return unknown(
+            f"did not answer within {check.deadline_s:g} s",
+            "see what it waits for: kcover-ebpf inspect --checks d_state",
+        )
+    try:
+        result, evidence, advice = json.loads(answer)
+    except ValueError:  # nothing, or a part, and then the end of the pipe
+        return unknown("its process ended without an answer")
+    return Finding(Result(result), evidence, advice)
+
+
+def _end(pid: int) -> bool:
+    """Kill the process and all that it started; False if it has not ended a second later."""
+    for kill in (os.killpg, os.kill):
+        with suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
+    end_s = time.monotonic() + _REAP_S
+    while os.waitpid(pid, os.WNOHANG) == (0, 0):
+        if time.monotonic() >= end_s:
+            return False
+        time.sleep(0.002)
+    return True

@@ -1,0 +1,42 @@
+"""Hosts that are not there: folders shaped like /proc and /sys, and tools that answer as told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kcover_ebpf.inspection.options import InspectionOptions
+from kcover_ebpf.inspection.result import Check, Finding, joined
+
+GPU, NIC, SWITCH = "0x030200", "0x020000", "0x068000"
+
+
+def write(path: Path, text: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{text}\n")
+
+
+def pci_device(
+    root: Path, address: str, class_code: str = GPU, vendor: str = "0x10de", **files: object
+) -> Path:
+    """A function below a port of its own, as sysfs links it; returns its folder."""
+    folder = root / "sys/devices/pci0000:00" / f"port-{address}" / address
+    for name, value in {"class": class_code, "vendor": vendor, **files}.items():
+        write(folder / name, value)
+    link = root / "sys/bus/pci/devices" / address
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(folder)
+    return folder
+
+
+def tool(folder: Path, name: str, script: str) -> None:
+    """A program of the shell."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / name
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+
+
+def found(check: Check, root: Path, **fields: object) -> Finding:
+    """What a check finds on a host, in this process and without waiting."""
+    options = InspectionOptions(root=root, **{"pause": lambda _: None, **fields})  # type: ignore[arg-type]
+    return joined(check.find(options))

@@ -1,0 +1,211 @@
+"""Checks of the host itself: storage, memory, clock, stuck threads, peers."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from kcover_ebpf.inspection.checks import clock, d_state, memory, peers, space, storage
+from kcover_ebpf.inspection.mounts import find_mounts
+from kcover_ebpf.inspection.result import Result
+from tests.unit.inspection_hosts import found, write
+
+PASS, WARN, FAIL, UNKNOWN = Result.PASS, Result.WARN, Result.FAIL, Result.UNKNOWN
+NFS = "40 1 0:50 / /data rw,relatime - nfs4 filer:/export rw,vers=4.2"
+
+
+def mount(root: Path, *lines: str) -> Path:
+    """Returns the folder that is the root of the mounts."""
+    write(root / "proc/1/mountinfo", "\n".join(lines))
+    top = root / "proc/1/root"
+    top.mkdir(parents=True)
+    return top
+
+
+def test_mounts_are_described_once(tmp_path: Path) -> None:
+    place = "/var/lib/kubelet/pods/u/volumes/kubernetes.io~csi/pv-1/mount"
+    top = mount(
+        tmp_path,
+        "22 1 0:5 / /proc rw - proc proc rw",
+        "23 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw",
+        "24 23 254:0 /x /bind rw,relatime - ext4 /dev/vda rw",
+        NFS.replace("/data", r"/my\040data"),
+        f"41 1 0:50 / {place} rw,relatime - nfs4 filer:/export rw",
+        "nonsense",
+    )
+    write(top / place[1:] / "../vol_data.json", '{"driverName": "nfs.csi.k8s.io"}')
+    found_mounts = find_mounts(tmp_path)
+    assert [each.label for each in found_mounts] == [
+        "/ (ext4, /dev/vda)",
+        f"{place} (nfs4, filer:/export, CSI driver nfs.csi.k8s.io)",
+    ]
+    assert [each.is_network for each in found_mounts] == [False, True]
+
+
+def test_storage_that_answers(tmp_path: Path) -> None:
+    (mount(tmp_path, NFS) / "data").mkdir()
+    one = found(storage.CHECK, tmp_path, write_to=tmp_path)
+    assert one.result is PASS
+    assert "/data (nfs4, filer:/export): answered in" in one.evidence
+    assert "1 MiB written in" in one.evidence
+    assert [each.name for each in tmp_path.iterdir()] == ["proc"]
+
+
+def test_storage_that_is_gone(tmp_path: Path) -> None:
+    mount(tmp_path, NFS)
+    one = found(storage.CHECK, tmp_path)
+    assert one.result is FAIL
+    assert one.evidence == "/data (nfs4, filer:/export): no answer within 5 s"
+
+
+def test_storage_that_hangs_costs_no_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    top = mount(tmp_path, NFS, "23 1 254:0 / / rw - ext4 /dev/vda rw")
+    (top / "data").mkdir()
+    released, ask = threading.Event(), os.statvfs
+
+    def hang(path: Path) -> os.statvfs_result:
+        if path.name == "data":
+            released.wait(60)
+        return ask(path)
+
+    monkeypatch.setattr(os, "statvfs", hang)
+    monkeypatch.setattr(storage, "_PATIENCE_S", 0.2)
+    one = found(storage.CHECK, tmp_path)
+    released.set()
+    assert one.result is FAIL
+    assert one.evidence.startswith("/data (nfs4, filer:/export): no answer")
+    assert "/ (ext4, /dev/vda): answered" in one.evidence
+
+
+def test_a_disk_that_became_read_only(tmp_path: Path) -> None:
+    mount(tmp_path, "23 1 254:0 / / rw,relatime - ext4 /dev/vda ro,errors=remount-ro")
+    assert "became read-only" in found(storage.CHECK, tmp_path).evidence
+
+
+def test_a_disk_that_was_mounted_read_only(tmp_path: Path) -> None:
+    mount(tmp_path, "23 1 254:0 / / ro,relatime - ext4 /dev/vda ro")
+    assert found(storage.CHECK, tmp_path).result is PASS
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (mount(tmp_path, NFS) / "data").mkdir()
+    one = found(storage.CHECK, tmp_path, write_to=tmp_path / "nowhere")
+    assert (one.result, "cannot write" in one.evidence) == (FAIL, True)
+
+
+@pytest.mark.parametrize(
+    ("free", "inodes", "result"),
+    [(0.5, 0.5, PASS), (0.05, 0.5, WARN), (0.5, 0.01, WARN), (0, 0.5, FAIL), (0.5, 0, FAIL)],
+)
+def test_room_on_disks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free: float, inodes: float, result: Result
+) -> None:
+    mount(tmp_path, "23 1 254:0 / / rw - ext4 /dev/vda rw", NFS)
+    room = int(free * 1000)
+    left = int(inodes * 1000)
+    answer = os.statvfs_result((4096, 4096, 1000, room, room, 1000, left, left, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _: answer)
+    one = found(space.INODES_CHECK, tmp_path)
+    assert one.result is result
+    assert "/data" not in one.evidence
+
+
+def test_shared_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert found(space.SHM_CHECK, tmp_path).result is FAIL
+    (tmp_path / "dev/shm").mkdir(parents=True)
+    for free, result in ((900, PASS), (50, WARN), (0, FAIL)):
+        answer = os.statvfs_result((4096, 4096, 1000, free, free, 0, 0, 0, 0, 255))
+        monkeypatch.setattr(os, "statvfs", lambda _, answer=answer: answer)
+        assert found(space.SHM_CHECK, tmp_path).result is result
+
+
+@pytest.mark.parametrize(
+    ("available", "swap_free", "corrupted", "result", "words"),
+    [
+        (500_000, 100_000, 0, PASS, "488 MiB of 976 MiB are available"),
+        (40_000, 100_000, 0, WARN, "39 MiB of 976 MiB"),
+        (5_000, 100_000, 0, FAIL, "4 MiB of 976 MiB"),
+        (500_000, 50_000, 0, WARN, "of swap space are used"),
+        (500_000, 100_000, 4, WARN, "4 KiB of memory were taken out of use"),
+    ],
+)
+def test_memory(
+    tmp_path: Path, available: int, swap_free: int, corrupted: int, result: Result, words: str
+) -> None:
+    lines = (
+        f"MemTotal: 1000000 kB\nMemAvailable: {available} kB\nSwapTotal: 100000 kB\n"
+        f"SwapFree: {swap_free} kB\nHardwareCorrupted: {corrupted} kB\nHugePages_Total: 0"
+    )
+    write(tmp_path / "proc/meminfo", lines)
+    one = found(memory.CHECK, tmp_path)
+    assert one.result is result
+    assert words in one.evidence
+
+
+def test_memory_that_cannot_be_read(tmp_path: Path) -> None:
+    assert found(memory.CHECK, tmp_path).result is UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("status", "offset", "result"),
+    [
+        (0, 90_000, PASS),
+        (0, 200_000, WARN),
+        (0x2000, 90_000_000, PASS),
+        (0x2000, -200_000_000, WARN),
+        (0x40, 0, WARN),
+    ],
+)
+def test_the_clock(status: int, offset: int, result: Result) -> None:
+    assert clock.judged(clock.Timex(status=status, offset=offset)).result is result
+
+
+def test_the_clock_of_this_machine_is_read(tmp_path: Path) -> None:
+    assert found(clock.CHECK, tmp_path).result in (PASS, WARN)
+
+
+def thread(root: Path, tid: int, state: str, flags: int = 0, switches: int = 5) -> Path:
+    folder = root / f"proc/{tid}/task/{tid}"
+    write(folder / "stat", f"{tid} (a) rank) {state} 1 1 1 0 -1 {flags} 0 0")
+    write(folder / "status", f"Name: x\nvoluntary_ctxt_switches:\t{switches}")
+    write(folder / "wchan", "nfs_wait_bit_killable")
+    return folder
+
+
+def test_threads_that_are_stuck(tmp_path: Path) -> None:
+    for tid in range(40, 47):
+        thread(tmp_path, tid, "D")
+    one = found(d_state.CHECK, tmp_path)
+    assert one.result is WARN
+    assert "(a) rank) is in D for over 5 s in nfs_wait_bit_killable" in one.evidence
+    assert "7 threads are in D" in one.evidence
+    assert len(one.evidence.splitlines()) == 6
+    assert "a storage server does not answer" in one.advice
+
+
+def test_threads_that_are_not_stuck(tmp_path: Path) -> None:
+    thread(tmp_path, 41, "S")
+    thread(tmp_path, 42, "D", flags=0x00200000)  # of the kernel
+    thread(tmp_path, 43, "D")
+
+    def pause(_: float) -> None:
+        thread(tmp_path, 43, "D", switches=6)  # it ran since
+
+    assert found(d_state.CHECK, tmp_path, pause=pause).result is PASS
+    assert found(d_state.CHECK, tmp_path / "nowhere").result is UNKNOWN
+
+
+def test_peers(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        one = found(peers.CHECK, tmp_path, peers=(("127.0.0.1", port),))
+        assert one.result is PASS
+        assert "path MTU 65535" in one.evidence
+    one = found(peers.CHECK, tmp_path, peers=(("127.0.0.1", port),))
+    assert (one.result, "Connection refused" in one.evidence) == (FAIL, True)
+    one = found(peers.CHECK, tmp_path, peers=(("no.such.host.invalid", 1),))
+    assert (one.result, "no address" in one.evidence) == (FAIL, True)

@@ -1,0 +1,167 @@
+"""The check `nvml` through the real binding, against a library that has no GPU behind it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.skips import ROOT
+from tests.unit.inspection_hosts import pci_device
+
+pytestmark = pytest.mark.needs("gcc", "nvidia-ml-py")
+
+PROGRAM = """
+import json, sys
+from dataclasses import replace
+from pathlib import Path
+from kcover_ebpf.inspection import busy, runner
+from kcover_ebpf.inspection.checks import nvml
+from kcover_ebpf.inspection.options import InspectionOptions
+check = replace(nvml.CHECK, deadline_s=float(sys.argv[2]))
+options = InspectionOptions(root=Path(sys.argv[1]), pause=lambda _: None)
+(found,) = runner.inspect([check], options)
+try_busy = sys.argv[3] == "busy"
+print(json.dumps([found.result.value, found.evidence, found.advice,
+                  busy.reason_not_to_run() if try_busy else ""]))
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("nvml")
+    source = ROOT / "tests/faults/nvml_health.c"
+    target = folder / "libnvidia-ml.so.1"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", target, source], check=True, timeout=60)
+    return folder
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    for address in ("0000:5d:00.0", "0000:5e:00.0"):
+        pci_device(tmp_path, address)
+    return tmp_path
+
+
+def examine(
+    library: Path, host: Path, script: str = "", deadline_s: float = 60, how: str = "-"
+) -> tuple[str, list[str], str, str]:
+    (host / "script").write_text(script)
+    environ = os.environ | {
+        "LD_LIBRARY_PATH": str(library),
+        "FAKE_NVML": str(host / "script"),
+        "PYTHONPATH": str(ROOT),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(host), str(deadline_s), how],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    result, evidence, advice, reason = json.loads(done.stdout)
+    return result, evidence, advice, reason
+
+
+def test_healthy_gpus(library: Path, host: Path) -> None:
+    result, evidence, advice, _ = examine(library, host)
+    assert (result, advice) == ("pass", "")
+    assert evidence == [
+        "GPU 0 (0000:5d:00.0): healthy, PCIe x16, 4 NVLinks up, 40 C",
+        "GPU 1 (0000:5e:00.0): healthy, PCIe x16, 4 NVLinks up, 40 C",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("script", "result", "words"),
+    [
+        ("ecc 1 2", "fail", "2 uncorrected ECC error(s)"),
+        ("ecc_mode 1 0", "warn", "ECC is off"),
+        ("remap_failure 1 1", "fail", "could not be remapped"),
+        ("remap_pending 1 1", "warn", "waits for a reset"),
+        ("retired 1 30", "fail", "60 retired pages"),
+        ("pending_page 1 1", "warn", "to be retired"),
+        ("recovery 1 1", "fail", "asks for a recovery: GPU reset"),
+        ("recovery 1 2", "fail", "node reboot"),
+        ("width 1 8", "fail", "PCIe link x8 of x16"),
+        ("generation 1 3", "warn", "generation 3 of 5"),
+        ("replays 1 grow", "warn", "PCIe replays grew by"),
+        ("links 1 3", "fail", "3 NVLinks are up, another GPU of this node has 4"),
+        ("link_recoveries 1 2", "warn", "2 recoveries of NVLink 0"),
+        ("link_crc 1 grow", "warn", "CRC errors of NVLink 0 grew by"),
+        ("throttle 1 64", "warn", "heat, by hardware"),
+        ("throttle 1 136", "warn", "power brake"),
+        ("throttle 1 8", "warn", "hardware slow-down"),
+        ("temperature 1 84", "warn", "84 C"),
+        ("temperature 1 90", "fail", "90 C, the GPU slows down at 87 C"),
+        ("persistence 1 0", "warn", "persistence mode is off"),
+        ("fabric 1 2", "fail", "not registered with the NVLink fabric"),
+        ("handle 1 error 15", "fail", "GPU 1 gives no answer"),
+        ("ecc 1 error 15", "fail", "the GPU is lost"),
+        ("ecc 1 error 999", "unknown", "ecc: NVML: Unknown Error"),
+        ("count -1 1", "fail", "0000:5e:00.0 is on the PCI bus"),
+        ("init -1 error 9", "fail", "with 2 GPU(s) on the PCI bus: Driver Not Loaded"),
+    ],
+)
+def test_each_fault_is_found(
+    library: Path, host: Path, script: str, result: str, words: str
+) -> None:
+    seen, evidence, advice, _ = examine(library, host, f"{script}\n")
+    assert seen == result
+    assert words in evidence[0]
+    assert advice
+    others = [line for line in evidence if line.startswith("GPU 0")]
+    assert all("healthy" in line for line in others)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "generation 1 1\npstate 1 8\n",  # idle: it saves power
+        "throttle 1 1\n",  # idle
+        "ecc 1 error 3\necc_mode 1 error 3\nfabric 1 0\n",  # not supported
+        "links 0 0\nlinks 1 0\n",
+        "retired 1 5\n",
+        "recovery 1 error 3\n",
+        "link_replays 1 error 2\n",  # a counter that this generation of links does not have
+    ],
+)
+def test_what_is_no_fault(library: Path, host: Path, script: str) -> None:
+    result, evidence, _, _ = examine(library, host, script)
+    assert result == "pass", evidence
+
+
+@pytest.mark.parametrize("script", ["init -1 hang", "handle 1 hang", "temperature 1 hang"])
+def test_a_call_that_hangs_is_not_waited_for(library: Path, host: Path, script: str) -> None:
+    result, evidence, _, _ = examine(library, host, f"{script}\n", deadline_s=1)
+    assert (result, evidence) == ("unknown", ["did not answer within 1 s"])
+
+
+def test_no_library(tmp_path: Path) -> None:
+    result, evidence, advice, _ = examine(tmp_path, tmp_path)
+    if "libnvidia-ml" not in evidence[0]:
+        pytest.skip("needs a machine without NVML: this one has it")
+    assert result == "unknown"
+    assert "install NVIDIA's driver" in advice
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("", ""),
+        ("process 1 4711\n", "GPU 1 is busy: process 4711 computes on it"),
+        ("utilization 0 7\n", "GPU 0 is busy: its utilisation is 7%"),
+        ("memory_mib 1 2000\n", "GPU 1 is busy: 2000 MiB"),
+        ("init -1 error 9\n", "whether a GPU is busy is not known: NVML: Driver Not Loaded"),
+    ],
+)
+def test_when_a_gpu_is_busy(library: Path, host: Path, script: str, words: str) -> None:
+    reason = examine(library, host, script, how="busy")[3]
+    assert reason.startswith(words)
+    assert bool(reason) == bool(words)

@@ -1,0 +1,186 @@
+"""Each check answers for itself: one that hangs, dies or throws costs nothing but its own result."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kcover_ebpf.inspection import busy, runner
+from kcover_ebpf.inspection.checks import nvidia_smi
+from kcover_ebpf.inspection.options import InspectionOptions
+from kcover_ebpf.inspection.result import (
+    Check,
+    CheckResult,
+    Cost,
+    Finding,
+    Result,
+    failed,
+    joined,
+    passed,
+    warned,
+    worst,
+)
+from tests.unit.inspection_hosts import tool
+
+OPTIONS = InspectionOptions()
+Find = Callable[[InspectionOptions], Iterator[Finding]]
+
+
+def check(find: Find, name: str = "it", cost: Cost = Cost.LIGHT, deadline_s: float = 20.0) -> Check:
+    return Check(name, cost, deadline_s, "", "", find)
+
+
+def run(find: Find, cost: Cost = Cost.LIGHT, deadline_s: float = 20.0) -> CheckResult:
+    (result,) = runner.inspect([check(find, cost=cost, deadline_s=deadline_s)], OPTIONS)
+    return result
+
+
+def is_gone(pid: int) -> bool:
+    """Ended; a child of a child stays a zombie where nobody reaps it."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+    return stat.rpartition(")")[2].split()[0] == "Z"
+
+
+def test_the_worst_counts() -> None:
+    assert worst([Result.PASS, Result.UNKNOWN]) is Result.UNKNOWN
+    assert worst([Result.UNKNOWN, Result.WARN, Result.PASS]) is Result.WARN
+    assert worst([Result.FAIL, Result.WARN]) is Result.FAIL
+    assert worst([]) is Result.UNKNOWN
+
+
+def test_evidence_comes_worst_first_and_advice_once() -> None:
+    one = joined([passed("a"), warned("b", "do"), failed("c", "mend"), warned("d", "do")])
+    assert one == Finding(Result.FAIL, "c\nb\nd\na", "mend; do")
+    assert joined([]).result is Result.UNKNOWN
+
+
+def test_an_answer_comes_back_whole() -> None:
+    lines = [f"{number} ä" for number in range(20000)]
+
+    def find(_: InspectionOptions) -> Iterator[Finding]:
+        print("noise of a library")
+        os.write(1, b"more noise")
+        yield from (warned(line, "mend it") for line in lines)
+
+    result = run(find)
+    assert (result.result, result.advice) == (Result.WARN, "mend it")
+    assert list(result.evidence) == lines
+
+
+def test_a_check_that_throws() -> None:
+    def find(_: InspectionOptions) -> Iterator[Finding]:
+        yield passed("a")
+        raise ValueError("no such thing")
+
+    result = run(find)
+    assert result.result is Result.UNKNOWN
+    assert result.evidence == ("the check itself failed: ValueError: no such thing",)
+
+
+def test_a_check_whose_process_dies() -> None:
+    def find(_: InspectionOptions) -> Iterator[Finding]:
+        os.kill(os.getpid(), 9)
+        yield passed("never")
+
+    assert run(find).evidence == ("its process ended without an answer",)
+
+
+def test_an_answer_that_is_too_long() -> None:
+    def find(_: InspectionOptions) -> Iterator[Finding]:
+        yield passed("x" * 2_000_000)
+
+    assert run(find).evidence == ("its answer is longer than 1048576 bytes",)
+
+
+def test_a_check_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+
+    def find(_: InspectionOptions) -> Iterator[Finding]:
+        child = os.spawnl(os.P_NOWAIT, sys.executable, sys.executable, "-c", deaf)
+        pids.write_text(f"{os.getpid()} {child}")
+        time.sleep(600)
+        yield passed("never")
+
+    result = run(find, deadline_s=1.0)
+    assert result.result is Result.UNKNOWN
+    assert result.evidence == ("did not answer within 1 s",)
+    assert 1.0 <= result.seconds < 10
+    end_s = time.monotonic() + 10
+    while not all(is_gone(int(pid)) for pid in pids.read_text().split()):
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
+def test_a_process_that_cannot_be_ended_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one in D: a signal does nothing to it."""
+    ended: list[int] = []
+    kill = os.kill
+    monkeypatch.setattr(os, "killpg", lambda pid, _: ended.append(pid))
+    monkeypatch.setattr(os, "kill", lambda pid, _: None)
+    monkeypatch.setattr(runner, "_REAP_S", 0.2)
+
+    def find(_: InspectionOptions) -> Iterator[Finding]:
+        time.sleep(600)
+        yield passed("never")
+
+    try:
+        result = run(find, deadline_s=0.3)
+    finally:
+        for pid in ended:
+            kill(pid, 9)
+            os.waitpid(pid, 0)
+    last = f"process {ended[0]} cannot be ended, and was left behind"
+    assert result.evidence == ("did not answer within 0.3 s", last)
+
+
+def test_light_checks_run_at_once_and_keep_their_order() -> None:
+    def slow(_: InspectionOptions) -> Iterator[Finding]:
+        time.sleep(600)
+        yield passed("never")
+
+    def quick(_: InspectionOptions) -> Iterator[Finding]:
+        yield passed("quick")
+
+    names = ["a", "b", "c", "d"]
+    checks = [check(slow, name, deadline_s=1.0) for name in names[:3]] + [check(quick, "d")]
+    start_s = time.monotonic()
+    results = runner.inspect(checks, OPTIONS)
+    assert [each.name for each in results] == names
+    assert results[3].result is Result.PASS
+    assert time.monotonic() - start_s < 2.9
+
+
+def test_a_heavy_check_is_not_run_on_a_busy_gpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mark = tmp_path / "ran"
+
+    def find(_: InspectionOptions) -> Iterator[Finding]:
+        mark.touch()
+        yield passed("ran")
+
+    monkeypatch.setattr(busy, "reason_not_to_run", lambda: "GPU 0 is busy")
+    result = run(find, Cost.HEAVY)
+    assert (result.result, result.evidence) == (Result.UNKNOWN, ("GPU 0 is busy",))
+    assert not mark.exists()
+    monkeypatch.setattr(busy, "reason_not_to_run", lambda: "")
+    assert run(find, Cost.HEAVY).result is Result.PASS
+
+
+def test_a_tool_that_hangs_does_not_hang_the_inspection(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tool(tmp_path, "nvidia-smi", "trap '' TERM; sleep 600")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    result = run(nvidia_smi.find, deadline_s=0.5)
+    assert result.evidence == ("did not answer within 0.5 s",)
+    assert result.result is Result.UNKNOWN

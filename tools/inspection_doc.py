@@ -1,0 +1,44 @@
+"""Writes the table of checks in docs/inspection.md from the registry.
+
+python tools/inspection_doc.py           writes it
+python tools/inspection_doc.py --check   says whether it is up to date, and exits 1 if not
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from kcover_ebpf.inspection.registry import CHECKS
+
+PAGE = Path(__file__).resolve().parent.parent / "docs/inspection.md"
+BEGIN = "<!-- Written by tools/inspection_doc.py from kcover_ebpf/inspection: change that. -->\n"
+END = "<!-- Until here. -->\n"
+
+
+def table() -> Iterator[str]:
+    """One row for each check."""
+    yield "| check | cost | deadline | examines | source |"
+    yield "|---|---|---|---|---|"
+    for each in CHECKS:
+        yield (
+            f"| `{each.name}` | {each.cost.value} | {each.deadline_s:g} s | {each.examines} "
+            f"| {each.source} |"
+        )
+
+
+def main(arguments: list[str]) -> int:
+    text = PAGE.read_text(encoding="utf-8")
+    head, _, rest = text.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    page = head + BEGIN + "\n" + "\n".join(table()) + "\n\n" + END + tail
+    if arguments != ["--check"]:
+        PAGE.write_text(page, encoding="utf-8")
+        return 0
+    if text == page:
+        return 0
+    print("docs/inspection.md is not up to date: run python tools/inspection_doc.py")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
