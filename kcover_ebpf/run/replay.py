@@ -1,4 +1,4 @@
-"""Judges a recorded job again, in the time of the tape; what a run would do is told and not done."""
+"""Judges a recorded job again, in the time of the tape; what a run would do is reported and not done."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Replay:
         self._table = SyscallTable(tape.header.machine)
         self._announcer = Announcer((), wants_waits=False)
         self._offset_s = 0.0
-        self._told_s = 0.0
-        """The time of what is being told; a start and an end have their own."""
+        self._reported_s = 0.0
+        """The time of what is being reported; a start and an end have their own."""
         self._judging = self._new_judging(Tracker(tape.header.job, _HOST))
 
     def now_s(self) -> float:
         """Unix seconds in the time of the tape."""
-        return self._told_s
+        return self._reported_s
 
     def play(self, announcer: Announcer) -> None:
         """Tell what a run would; raises `UsageError` where the tape cannot be read, or cannot be judged."""
@@ -47,7 +47,7 @@ class Replay:
             except KcoverError:
                 raise
             except Exception as error:
-                # facts that no kernel tells break what is sure of them
+                # facts that no kernel announces break what is sure of them
                 why = f"it cannot be judged ({blame(error)})"
                 raise self._tape.refusal(why) from error
 
@@ -70,16 +70,16 @@ class Replay:
             case End():
                 self._end(entry)
             case _:
-                self._told_s = entry.boottime_ns / 1e9 + self._offset_s
+                self._reported_s = entry.boottime_ns / 1e9 + self._offset_s
                 self._judging.take(entry)
 
     def _set_clock(self) -> None:
-        self._told_s = self._judging.job.now_ns / 1e9 + self._offset_s
+        self._reported_s = self._judging.job.now_ns / 1e9 + self._offset_s
 
     def _start(self, start: Start) -> None:
-        # incidents go on counting, and WORKING is told, as in a run that starts its job again
+        # incidents go on counting, and WORKING is reported, as in a run that restarts its job
         self._judging = self._new_judging(self._judging.tracker)
-        self._told_s, self._offset_s = start.time, start.unix_offset_s
+        self._reported_s, self._offset_s = start.time, start.unix_offset_s
         header = self._header
         fields: dict[str, Any] = {
             "job": header.job,
@@ -100,7 +100,7 @@ class Replay:
         self._announcer.on_start(fields)
 
     def _end(self, end: End) -> None:
-        self._told_s = end.time
+        self._reported_s = end.time
         self._announcer.on_end(
             {
                 "job": self._header.job,

@@ -43,11 +43,11 @@ ANNOUNCED = (
     DriverCall,
     DeviceFault,
 )
-"""Facts that are told, and judged, as they come."""
+"""Facts published and judged immediately rather than at the next pass."""
 
 
 class Sink(Protocol):
-    """Somebody who is told what the sensor sees."""
+    """Receives what the sensor observes."""
 
     def on_fact(self, fact: Fact) -> None:
         """An announced fact."""
@@ -119,9 +119,9 @@ class Judging:
             self._recorder.on_fact(fact)
         self.job.observe(fact)
         if isinstance(fact, Tick):
-            self._tell_blind(fact)
+            self._report_blind(fact)
         if isinstance(fact, CollectivesSeen):
-            self._tell_stragglers(fact)
+            self._report_stragglers(fact)
         if not isinstance(fact, ANNOUNCED):
             return False
         self._tell(fact)
@@ -131,13 +131,13 @@ class Judging:
         for sink in self._sinks:
             sink.on_fact(fact)
 
-    def _tell_stragglers(self, fact: CollectivesSeen) -> None:
+    def _report_stragglers(self, fact: CollectivesSeen) -> None:
         named = fact.behind, fact.missing, fact.failed, fact.sides
         if any(named) and named != self._stragglers:
             self._stragglers = named
             self._tell(fact)
 
-    def _tell_blind(self, tick: Tick) -> None:
+    def _report_blind(self, tick: Tick) -> None:
         sight, now_ns = self.job.sight, tick.boottime_ns
         if not sight.is_blind(now_ns):
             self._next_blind_ns = 0
@@ -180,7 +180,7 @@ class Judging:
         self._decide(self.tracker.latest)
 
     def _decide(self, fault: Verdict | None) -> None:
-        # asked at each pass while a fault lasts: evidence that was missing when it was told may come later
+        # asked at each pass while a fault lasts: evidence that was missing when it was reported may arrive later
         if fault is None or self._carry_out is None:
             return
         policy = self._settings.policy

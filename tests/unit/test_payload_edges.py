@@ -291,7 +291,7 @@ def test_who_never_entered_the_collective_is_named_in_spite_of_heartbeats() -> N
     (verdict,) = faults(stage)
     assert verdict.culprit is not None
     assert (verdict.cause, verdict.culprit.rank) == (Cause.BLOCKED_UNKNOWN, 3)
-    assert any("sent last 0.20 s before" in each.text for each in verdict.evidence)
+    assert any("last send was 0.20 s before" in each.text for each in verdict.evidence)
 
 
 def test_what_a_store_has_not_read_is_no_sign_of_a_stuck_rank() -> None:

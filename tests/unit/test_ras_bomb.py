@@ -213,7 +213,7 @@ def test_asking_goes_on_after_any_error(monkeypatch, error):
         assert asked.acquire(timeout=60)
     told = asking.tick(True, {})
     asking.close()
-    assert {each.trouble for each in told} == {f"asking failed: {type(error).__name__}"}
+    assert {each.trouble for each in told} == {f"query failed: {type(error).__name__}"}
 
 
 def test_a_job_that_answers_slowly_has_one_thread(monkeypatch):

@@ -24,7 +24,7 @@ def told(sources: Sources) -> dict[str, str]:
         ({"xid": Rung.KMSG}, "Xids", "the driver is not loaded"),
         ({"console": True, "log": True}, "driver lines", "printk:console, read in /dev/kmsg"),
         ({"log": True}, "driver lines", "polled"),
-        ({"console": True}, "driver lines", "not believed"),
+        ({"console": True}, "driver lines", "not trusted"),
         ({}, "driver lines", NONE),
         ({"probes": {"on_open"}}, "GPU holders", "kprobes and /proc"),
         ({}, "GPU holders", "/proc"),

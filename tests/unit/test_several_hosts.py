@@ -125,7 +125,7 @@ def test_the_rank_that_is_missing_here_is_named(
     else:
         assert verdict.culprit is not None
         assert (verdict.cause, verdict.culprit.rank) == (Cause.MISSING_RANK, missing)
-        assert f"rank {missing} is not, " in verdict.evidence[0].text
+        assert f"rank {missing} is missing, " in verdict.evidence[0].text
 
 
 def test_all_ranks_of_this_host_may_be_held_while_the_others_go_on() -> None:
