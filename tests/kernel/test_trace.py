@@ -117,7 +117,7 @@ def test_a_partner_outside_the_job_is_found() -> None:
         until(lambda: "pipe" in Path(f"/proc/{target.pid}/wchan").read_text(), "the read")
         row = rows(trace("--pid", str(target.pid))[0])[target.pid]
         assert os.getpid() in [each["pid"] for each in row["waits_for"]]
-        assert "not of this job" in row["text"]
+        assert "not part of this job" in row["text"]
 
 
 def test_python_frames_are_seen() -> None:
