@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What the kernel half tells about devices; kcover_ebpf/records/device_wire.py mirrors it. The rules are
- * those of events.h. A device is the kernel's name of a PCI function, "0000:5d:00.0", ended by a
- * zero.
+ * What the kernel half tells about devices; kcover_ebpf/records/device_wire.py mirrors it. The
+ * rules are those of events.h. A device is the kernel's name of a PCI function, "0000:5d:00.0",
+ * ended by a zero.
  */
 #ifndef KCOVER_DEVICES_H
 #define KCOVER_DEVICES_H

@@ -3,10 +3,10 @@
  * What the kernel half tells the other: the one header both sides share.
  *
  * Records (`*_event`) travel through the ring buffer or an iterator's file; values (`*_value`) live
- * in maps that user space reads or writes. kcover_ebpf/records/wire.py mirrors every one of them; a test
- * compares the two through BTF. All fields have a fixed width, padding is explicit, and every byte
- * is written. `pid` is the process (the kernel's tgid), `tid` the thread; `*_ns` is CLOCK_BOOTTIME
- * unless the name says otherwise.
+ * in maps that user space reads or writes. kcover_ebpf/records/wire.py mirrors every one of them; a
+ * test compares the two through BTF. All fields have a fixed width, padding is explicit, and every
+ * byte is written. `pid` is the process (the kernel's tgid), `tid` the thread; `*_ns` is
+ * CLOCK_BOOTTIME unless the name says otherwise.
  */
 #ifndef KCOVER_EVENTS_H
 #define KCOVER_EVENTS_H
