@@ -26,10 +26,10 @@ OPENED = """
 import os, sys, time
 from kcover_ebpf.errors import KcoverError
 from kcover_ebpf.kernel import capabilities
-from kcover_ebpf.kernel.sampler import Kernel
+from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
 try:
-    kernel = Kernel.open(Settings())
+    kernel = KernelSampler.open(Settings())
 except KcoverError as error:
     print(error)
     sys.exit(error.exit_code)

@@ -13,8 +13,8 @@ from tests.skips import ROOT, skip
 SCRIPT = r"""
 import ctypes, json, os, struct, sys, tempfile, threading, time
 from kcover_ebpf.host.identities import Identities
-from kcover_ebpf.host.inspect import Inspector
-from kcover_ebpf.host_facts import Inspection, Look, Unreadable
+from kcover_ebpf.facts.host import Inspection, InspectRequest, Unreadable
+from kcover_ebpf.host.thread_inspector import ThreadInspector
 from tools.faultbench import fuse_server as fuse
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -49,13 +49,13 @@ if rank == 0:
     os._exit(0)
 os.read(ready, 1)
 time.sleep(0.5)
-identities, inspector = Identities(), Inspector(os.uname().machine)
+identities, inspector = Identities(), ThreadInspector(os.uname().machine)
 me, longest, known_of_me, inspected = os.getpid(), 0.0, 0, 0
 unreadable = {"identity": 0, "inspection": 0}
 for _ in range(24):
     began = time.monotonic()
     facts = list(identities.learn([rank, me], {"RANK"}))
-    looks = inspector.look([Look(rank, rank, 0), Look(me, me, 0)])
+    looks = inspector.look([InspectRequest(rank, rank, 0), InspectRequest(me, me, 0)])
     longest = max(longest, time.monotonic() - began)
     known_of_me += any(each.pid == me for each in facts)
     inspected += any(each.pid == me for each in looks if isinstance(each, Inspection))
