@@ -3,7 +3,7 @@
 Copes with cgroup v2, v1 and both at once ("hybrid"). A job is made in v2 only, for v2 alone can
 kill a group as one; a group to watch may lie in any hierarchy. Source: the kernel's
 Documentation/admin-guide/cgroup-v2.rst and proc_pid_mountinfo(5). What happens to the processes of
-a group that is not v2 is in `host.ending`.
+a group that is not v2 is in `host.terminate`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The sensor's side of the keeper (`host.keeper`): start the job, end it, learn how it ended.
+"""The sensor's side of the keeper (`host.supervisor`): start the job, end it, learn how it ended.
 
 `Supervisor.fork` must be called before anything is loaded, opened or threaded that the job must not
 hold.

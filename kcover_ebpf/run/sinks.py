@@ -1,6 +1,6 @@
 """Where the sensor's words go: JSON lines, plain text lines, and a memory of recent facts.
 
-The live table is in `cli.panel`, the metrics in `kcover_ebpf.metrics`. A reader that goes away (a
+The live table is in `run.terminal_table`, the metrics in `output.metrics`. A reader that goes away (a
 closed pipe) silences a sink and harms nobody.
 """
 
