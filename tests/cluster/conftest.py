@@ -31,7 +31,7 @@ def removed_afterwards() -> Iterator[None]:
     if was_up:
         yield
         return
-    # It hears of our end by the end of its input, in a session that no Ctrl-C reaches.
+    # The end of its input signals our end; it has its own process group, which Ctrl-C does not reach.
     command = ["sh", "-c", 'cat >/dev/null; exec "$0" down', str(TESTBED)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True):
         yield
