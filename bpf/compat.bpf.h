@@ -115,8 +115,8 @@ static __always_inline bool is_scheduled_fairly(struct task_struct *self)
 
 /*
  * The scheduler's clock, which no helper reads: when the calling thread got its CPU, plus what it
- * used since. The tick adds that up, so the result is late by at most one tick. 0 where this thread
- * is scheduled in a way that does not tell.
+ * used since. The tick adds that up, so the result is late by at most one tick. 0 where this
+ * thread's scheduling class does not show it.
  */
 static __always_inline __u64 scheduler_clock(void)
 {

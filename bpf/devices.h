@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What the kernel half tells about devices; kcover_ebpf/records/device_wire.py mirrors it. The
+ * Records of the kernel half about devices; kcover_ebpf/records/device_wire.py mirrors them. The
  * rules are those of events.h. A device is the kernel's name of a PCI function, "0000:5d:00.0",
  * ended by a zero.
  */
@@ -106,7 +106,7 @@ struct module_event {
 	__u8 name[MODULE_BYTES];
 };
 
-/* A network device's driver, or the RDMA core, tells of a fault. */
+/* A network device's driver, or the RDMA core, reports a fault. */
 struct nic_event {
 	struct event_header header;
 	__u32 source; /* enum nic_source */
@@ -114,7 +114,7 @@ struct nic_event {
 	__u32 port;   /* of an RDMA device */
 	__u32 pad;
 	__u8 device[NIC_DEVICE_BYTES];     /* PCI address; RDMA device name for NIC_RDMA */
-	__u8 reporter[NIC_REPORTER_BYTES]; /* the part of the driver that tells, for NIC_HEALTH */
+	__u8 reporter[NIC_REPORTER_BYTES]; /* the part of the driver that reports, for NIC_HEALTH */
 	__u8 text[NIC_TEXT_BYTES];
 };
 

@@ -31,9 +31,9 @@ static __always_inline void *reserve_event(__u16 type, __u16 size, __u32 pid)
 }
 
 /*
- * Shares of the ring that a record may find used already. What anybody can cause by the thousand
- * (lines of drivers, connections) leaves half of it to announced faults; forks and signals leave a
- * quarter to exits.
+ * Shares of the ring that a record may find used already. What any process can cause by the
+ * thousand (lines of drivers, connections) leaves half of it to announced faults; forks and
+ * signals leave a quarter to exits.
  */
 static __always_inline bool is_used_beyond(__u64 quarters)
 {
@@ -53,8 +53,8 @@ static __always_inline void *reserve_message(__u16 type, __u16 size, __u32 pid)
 }
 
 /*
- * A record that processes may cause in a loop, but that a pass makes good (a child, a new program)
- * or an exit does (a signal).
+ * A record that processes may cause in a loop, and whose loss a later pass makes up for (a child, a
+ * new program), or an exit (a signal).
  */
 static __always_inline void *reserve_frequent(__u16 type, __u16 size, __u32 pid)
 {

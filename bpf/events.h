@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What the kernel half tells the other: the one header both sides share.
+ * Records from the kernel half to user space: the one header both sides share.
  *
  * Records (`*_event`) travel through the ring buffer or an iterator's file; values (`*_value`) live
  * in maps that user space reads or writes. kcover_ebpf/records/wire.py mirrors every one of them; a
@@ -201,7 +201,7 @@ struct process_value {
 struct pass_value {
 	__u64 id;
 	__u64 used_bytes;    /* of the buffer `samples` */
-	__u64 is_incomplete; /* not all threads were looked at: take the samples out and go on */
+	__u64 is_incomplete; /* not all threads were sampled: take the samples out and continue */
 	__u64 boottime_ns;
 	__u64 previous_ns;  /* boottime of the pass before; 0 before the second */
 	__u64 monotonic_ns; /* CLOCK_MONOTONIC, which leaves out suspension */

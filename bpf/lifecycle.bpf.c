@@ -44,13 +44,13 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define SIGXFSZ 25
 #define SIGSYS  31
 #define BIT(n)  (1U << (n))
-/* Those that stop, continue or, by default, end a process and that nobody sends as a message. */
+/* Those that stop, continue or, by default, end a process and that are not used as messages. */
 #define TOLD_SIGNALS                                                                               \
 	(BIT(SIGHUP) | BIT(SIGINT) | BIT(SIGQUIT) | BIT(SIGILL) | BIT(SIGTRAP) | BIT(SIGABRT) |    \
 	 BIT(SIGBUS) | BIT(SIGFPE) | BIT(SIGKILL) | BIT(SIGSEGV) | BIT(SIGTERM) | BIT(SIGCONT) |   \
 	 BIT(SIGSTOP) | BIT(SIGTSTP) | BIT(SIGTTIN) | BIT(SIGTTOU) | BIT(SIGXCPU) | BIT(SIGXFSZ) | \
 	 BIT(SIGSYS))
-/* What the processor raises in the thread that did it. */
+/* What the processor raises in the thread that caused it. */
 #define FAULT_SIGNALS (BIT(SIGILL) | BIT(SIGTRAP) | BIT(SIGBUS) | BIT(SIGFPE) | BIT(SIGSEGV))
 /* include/uapi/asm-generic/signal-defs.h: 0 is the default action */
 #define SIG_IGN ((void *)1)
@@ -155,7 +155,7 @@ static __always_inline void keep_exit(__u32 pid, struct task_struct *leader)
 
 /*
  * include/trace/events/sched.h, called by do_exit() in kernel/exit.c after `live` was counted down.
- * Two last threads may both read zero: the one that deletes the entry tells.
+ * Two last threads may both read zero: the one that deletes the entry reports.
  */
 SEC("tp_btf/sched_process_exit")
 int BPF_PROG(on_exit, struct task_struct *task)
@@ -230,8 +230,8 @@ static __always_inline bool is_from_kernel(struct kernel_siginfo *info)
 }
 
 /*
- * A fault of its own that the process handles: virtual machines and sanitizers make them by the
- * thousand as a part of their work. Where the handler gives up, the signal comes again without one.
+ * A fault that the process raised and handles itself: language runtimes and sanitizers cause
+ * thousands as part of their work. If the handler gives up, the signal is sent again without one.
  */
 static __always_inline bool is_handled_fault(int signal, struct task_struct *task)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
  * Lines that device drivers print, as they are printed, and modules that come and go. Kernels
- * before 6.0 call the tracepoint only for what reaches the console: a self-test at start tells.
+ * before 6.0 call the tracepoint only for what reaches the console: a self-test at start shows it.
  */
 #include "device_kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -25,8 +25,7 @@ static __always_inline bool begins(const char *text, const char *prefix, int len
 
 #define BEGINS(text, literal) begins(text, literal, sizeof(literal) - 1)
 
-/* Who printed a line that matters. Faults have a budget of their own beside what else the driver
- * says. */
+/* What printed a line that matters. Faults have a budget separate from the driver's other lines. */
 enum line_source {
 	LINE_OTHER,
 	LINE_PORT,
@@ -75,7 +74,7 @@ static __always_inline bool is_in_budget(__u32 source)
 
 static __always_inline __u32 source_of(const char *text)
 {
-	/* "0000:5d:00.0: pciehp"; what else ports say is thousands of corrected errors */
+	/* "0000:5d:00.0: pciehp"; other lines of ports are thousands of corrected errors */
 	if (BEGINS(text, "pcieport "))
 		return BEGINS(text + 21, ": pciehp") || BEGINS(text + 22, ": pciehp") ? LINE_PORT
 										      : LINE_OTHER;

@@ -40,8 +40,8 @@ struct thread_sample {
 
 /*
  * Records of one pass, one after the other; `pass_value.used_bytes` says how far. When it is full
- * the walk goes back to user space, which is the only place where a kernel without preemption can
- * run something else: so many full looks take about 1 ms (measured: 256 KiB 1.9 ms, 96 KiB 1.1 ms).
+ * the walk returns to user space, the only place where a kernel without preemption can run
+ * something else: this many full samples take about 1 ms (measured: 256 KiB 1.9 ms, 96 KiB 1.1 ms).
  */
 struct sample_buffer {
 	__u8 bytes[96 * 1024];
@@ -70,7 +70,7 @@ struct socket_sample {
 #define CGROUP_PROCESSES 4096
 #define CGROUP_THREADS   32768
 
-/* What the processes of one control group fill. Counted anew at each pass, so that no error stays.
+/* What the processes of one control group use. Counted anew at each pass, so that no error stays.
  */
 struct cgroup_value {
 	__u64 pass_id;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
  * PCI Express errors. A bad link may report thousands of corrected errors a second: they are
- * counted here, each bit by itself, and a device's are told at most once in an interval. Others are
- * told at once.
+ * counted here, each bit by itself, and a device's are reported at most once in an interval. Others
+ * are reported at once.
  */
 #include "device_kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -69,7 +69,7 @@ int BPF_PROG(on_aer, const char *device, __u32 status, __u8 severity)
 	key.severity = severity;
 	value = entry_of(&key);
 	if (!value) {
-		/* more devices than room: told one by one, uncounted */
+		/* more devices than room: reported one by one, uncounted */
 		tell_aer(&key, status, 0);
 		return 0;
 	}

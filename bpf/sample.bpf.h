@@ -43,7 +43,7 @@ static __always_inline void read_site(struct site *site, struct task_struct *tas
 }
 
 /*
- * A timed wait that a stop, a freezer or a debugger interrupted goes on as a call of another number
+ * A timed wait that a stop, a freezer or a debugger interrupted continues as another call number
  * (kernel/signal.c, sys_restart_syscall()) with its arguments unchanged. It is still the same wait.
  */
 static __always_inline void see_through_restart(struct site *site, struct thread_sample *sample)
@@ -86,7 +86,7 @@ static __always_inline void fill_event(struct thread_event *event, struct task_s
 	event->syscall = site->syscall;
 	event->user_sp = site->user_sp;
 	event->user_ip = REGS_IP(regs);
-	/* Outside a call these are registers like others: they tell a loop from a computation. */
+	/* Outside a call these are registers like others: they tell a loop from work. */
 	event->args[0] = REGS_ARG0(regs);
 	event->args[1] = REGS_ARG1(regs);
 	event->args[2] = REGS_ARG2(regs);
@@ -127,8 +127,7 @@ static __always_inline void remember(struct thread_sample *sample, struct pass_v
 	sample->syscall = site->syscall;
 }
 
-/* One more thread of this process without room. It is tried at each pass, and counted as lost once.
- */
+/* One more thread of this process without room: tried again at each pass, counted as lost once. */
 static __always_inline void count_unseen(struct process_value *process)
 {
 	process->totals.unseen_count++;
@@ -165,7 +164,7 @@ static __always_inline void first_look(struct pass_value *pass, struct process_v
 		account(&process->totals, &sample, task);
 	if (IS_SHARE_FULL(task, thread, CGROUP_THREADS) ||
 	    bpf_map_update_elem(&threads, &tid, &sample, BPF_ANY)) {
-		/* Nothing could tell it from a new one later in this pass: it must not be sent. */
+		/* Later in this pass it would look like a new one: it must not be sent. */
 		count_unseen(process);
 		pass->used_bytes -= sizeof(struct thread_event);
 		return;
@@ -236,7 +235,7 @@ static __always_inline bool quick_look(struct pass_value *pass, struct process_v
 		return true;
 	if (process->detail == DETAIL_BEGIN || sample->moved || !is_unchanged(sample, task))
 		return false;
-	/* Ready, and without a CPU since the last pass: in detail that is news, at each pass. */
+	/* Ready, and without a CPU since the last pass: in detail that is reported at each pass. */
 	if (process->detail && !sample->raw_state)
 		return false;
 	sample->pass_id = pass->id;

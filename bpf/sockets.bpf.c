@@ -23,7 +23,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define FMODE_WRITE    2
 #define SOCK_DONE_FLAG (1UL << 1)
 
-/* A pipe has 16 buffers unless somebody enlarged it; what lies in later ones is not added up. */
+/* A pipe has 16 buffers unless it was enlarged; what lies in later ones is not added up. */
 #define PIPE_BUFFERS_READ 64
 #define MESSAGES_READ     32
 

@@ -12,7 +12,7 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* At most one retransmission is told per socket and so long: the shortest regular time-out. */
+/* At most one retransmission is reported per socket and so long: the shortest regular time-out. */
 #define RETRANSMIT_PERIOD_NS 200000000ULL
 
 static __always_inline struct socket_sample *known_socket(struct sock *sk)
