@@ -1,5 +1,6 @@
 """What a release consists of: notes, chart, checksums and their signature."""
 
+import os
 import re
 import subprocess
 import tarfile
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kcover_ebpf import __version__
-from tools.release import chart, notes, signing
+from tools.release import chart, notes, signing, userland
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts/kcover-ebpf"
@@ -135,3 +136,21 @@ def test_sign__without_a_key_says_why_in_one_line(sums: Path, tmp_path: Path) ->
     with pytest.raises(signing.SigningFailed, match="No such file") as caught:
         signing.sign(sums, tmp_path / "none")
     assert "\n" not in str(caught.value)
+
+
+def test_userland__pip_settings_go_in_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in list(os.environ):
+        monkeypatch.delenv(name)
+    bundle = tmp_path / "ca.crt"
+    bundle.write_text("a certificate")
+    monkeypatch.setenv("PIP_CERT", str(bundle))
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "none"))
+    monkeypatch.setenv("A_PASSWORD", "secret")
+    inside = userland.settings()
+    assert set(inside) == {"PATH", "HOME", "LANG", "PIP_CERT", "PIP_FIND_LINKS"}
+    mounted = dict(userland.shown(inside))
+    assert mounted[bundle] == bundle
+    assert tmp_path / "none" not in mounted
+    assert Path("/root") not in mounted
