@@ -1,7 +1,7 @@
 """One verdict for a job that spans nodes, from what each node reported.
 
 What a kernel announced on any node wins. Else the pictures of all nodes are judged together by the judge
-of a single host. A node whose picture is missing is named, and a verdict that depends on it is marked.
+of a single host. A node whose snapshot is missing is named, and a verdict that depends on it is marked.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def merge(case: GangInput) -> GangVerdict:
     if not any(each.report.is_urgent for each in pictured):
         return _slow(case) or _working(case)
     gathered = gather(pictured, case.now_s, case.policy)
-    finding = missing.missing_rank(case, gathered) or judge(gathered.picture)
+    finding = missing.missing_rank(case, gathered) or judge(gathered.job)
     if _others_go_on(case, gathered, finding):
         return _working(case)
     if _is_unordered(gathered, finding):
@@ -158,22 +158,22 @@ def _from_local(case: GangInput, seen: ReceivedReport, local: LocalVerdict) -> G
 
 def _is_unordered(gathered: GangSnapshot, finding: Finding) -> bool:
     """True if another rank on another node stopped going on so soon after that neither is first."""
-    picture, culprit = gathered.picture, finding.culprit
-    if culprit is None or culprit not in picture.standings or finding.kind is not VerdictKind.HUNG:
+    snapshot, culprit = gathered.job, finding.culprit
+    if culprit is None or culprit not in snapshot.processes or finding.kind is not VerdictKind.HUNG:
         return False
     if any(each.kind is EvidenceKind.COLLECTIVE for each in finding.evidence):
         # counts say who is behind, whoever stopped first
         return False
-    first = picture.standings[culprit]
+    first = snapshot.processes[culprit]
     if first.state in (State.STOPPED, State.FROZEN, State.LEFT) or first.proven:
         return False
-    _, sinks = wait_chain.split(picture, [picture.standings[pid] for pid in picture.ranks])
+    _, sinks = wait_chain.split(snapshot, list(snapshot.ranks.values()))
     node = gathered.who[culprit][0].node
     return any(
         each.pid != culprit
         and gathered.who[each.pid][0].node != node
-        and abs(each.since_ns - first.since_ns) < APART_S * NS
-        and not wait_chain.is_effort(picture, each)
+        and abs(each.age_s - first.age_s) < APART_S
+        and not wait_chain.is_effort(snapshot, each)
         for each in sinks
     )
 
@@ -182,8 +182,7 @@ def _others_go_on(case: GangInput, gathered: GangSnapshot, finding: Finding) -> 
     """True while ranks on nodes that report no stall explain why the others wait."""
     if not finding.kind.is_fault or _is_held(finding) or not any(case.calm.values()):
         return False
-    ranks = gathered.picture.ranks
-    return min(map(gathered.picture.silence_s, ranks), default=0.0) < _BELIEVED_S
+    return min((each.age_s for each in gathered.job.ranks.values()), default=0.0) < _BELIEVED_S
 
 
 def _is_held(finding: Finding) -> bool:
@@ -191,7 +190,7 @@ def _is_held(finding: Finding) -> bool:
 
 
 def _report(case: GangInput, gathered: GangSnapshot, finding: Finding) -> GangVerdict:
-    since_s = case.now_s - (gathered.picture.now_ns - finding.since_ns) / NS
+    since_s = case.now_s - (gathered.job.now_ns - finding.since_ns) / NS
     culprit = _culprit(case, gathered, finding)
     ranks = {pid: each.rank for pid, (_, each) in gathered.who.items()}
     victims = {rank for pid in finding.victims if (rank := ranks.get(pid)) is not None}
@@ -244,7 +243,7 @@ def _uncounted(gathered: GangSnapshot) -> list[str]:
     # what NCCL answered to any node counts for all
     stacks = (rank.stack for _, rank in gathered.who.values())
     modules = {word.split("+")[0] for stack in stacks for word in stack}
-    return nccl.unobserved(gathered.picture.collectives, modules)
+    return nccl.unobserved(gathered.job.collectives, modules)
 
 
 def _own(texts: set[str]) -> set[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
 _SAME = 0.6
@@ -70,13 +70,13 @@ def groups(stacks: Mapping[Key, Stack]) -> list[list[Key]]:
     return sorted((members for _, members in found), key=len, reverse=True)
 
 
-def outliers(stacks: Mapping[Key, Stack], known: KnownWaits) -> list[Key]:
-    """Owners whose wait is neither known nor shared by the majority.
+def outliers(stacks: Mapping[Key, Stack], known: Collection[Key]) -> list[Key]:
+    """Owners whose wait is neither known nor shared by the majority; `known`: those whose wait was seen to end.
 
     A wait that is known was seen to end, so beside it an unknown one stands out. Among unknown
     waits only a majority tells who stands out; among known ones nobody does.
     """
-    unknown = [key for key, stack in stacks.items() if not known.knows(stack)]
+    unknown = [key for key in stacks if key not in known]
     return unknown if len(unknown) < len(stacks) else minority(groups(stacks))
 
 
