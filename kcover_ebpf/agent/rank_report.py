@@ -12,15 +12,13 @@ from dataclasses import replace
 from kcover_ebpf.api.fault_report import (
     FaultReport,
     LocalVerdict,
-    ReportedCulprit,
-    ReportedEvidence,
 )
 from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, SocketSnapshot
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.snapshot import JobSnapshot
-from kcover_ebpf.diagnosis.verdict import Culprit, Verdict
+from kcover_ebpf.diagnosis.verdict import Culprit, Evidence, Verdict
 from kcover_ebpf.ids import Pid
 
 _TEXT = 1024
@@ -112,7 +110,7 @@ def verdict_of(
         age_s=max(0.0, round(now_s - verdict.since_s, 3)),
         culprit=_culprit(verdict.culprit, node, pods, names),
         evidence=tuple(
-            ReportedEvidence(each.kind, each.text[:_TEXT], node) for each in verdict.evidence[:32]
+            Evidence(each.kind, each.text[:_TEXT], node) for each in verdict.evidence[:32]
         ),
         unobserved=_cut(verdict.unobserved),
         deadline_s=None if verdict.deadline_s is None else round(verdict.deadline_s - now_s, 1),
@@ -122,11 +120,11 @@ def verdict_of(
 
 def _culprit(
     culprit: Culprit | None, node: str, pods: Mapping[Pid, str], names: Mapping[str, str]
-) -> ReportedCulprit | None:
+) -> Culprit | None:
     if culprit is None:
         return None
     uid = pods.get(Pid(culprit.pid)) if culprit.pid is not None else None
-    return ReportedCulprit(
+    return Culprit(
         rank=culprit.rank,
         pid=culprit.pid,
         tid=culprit.tid,

@@ -15,7 +15,7 @@ from kcover_ebpf.api.codec import decode, encode, wire
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
-from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, VerdictKind
 from kcover_ebpf.errors import ObjectError
 
 GROUP = "kcover.io"
@@ -42,29 +42,6 @@ class PodRef:
 
 
 @dataclass(frozen=True, slots=True)
-class ReportedCulprit:
-    """Who, as the node sees it; None where it is not known."""
-
-    rank: int | None = None
-    pid: int | None = None
-    tid: int | None = None
-    host: str | None = None
-    pod: str | None = None
-    pod_uid: str | None = None
-    node: str | None = None
-    device: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ReportedEvidence:
-    """One sentence that supports a verdict, and the node that says it."""
-
-    kind: EvidenceKind
-    text: str
-    node: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class LocalVerdict:
     """The verdict of one node alone."""
 
@@ -72,10 +49,8 @@ class LocalVerdict:
     cause: Cause
     age_s: float | None = None
     """Since the trouble began."""
-    culprit: ReportedCulprit | None = None
-    evidence: tuple[ReportedEvidence, ...] = field(
-        default=(), metadata=wire("evidence", lenient=True)
-    )
+    culprit: Culprit | None = None
+    evidence: tuple[Evidence, ...] = field(default=(), metadata=wire("evidence", lenient=True))
     unobserved: tuple[str, ...] = ()
     deadline_s: float | None = None
     """Seconds after the report until the framework gives up by itself."""

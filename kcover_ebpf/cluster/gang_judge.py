@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kcover_ebpf.api.fault_report import LocalVerdict, ReportedCulprit, ReportedEvidence
+from kcover_ebpf.api.fault_report import LocalVerdict
 from kcover_ebpf.cluster import missing
 from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict
 from kcover_ebpf.cluster.gang_snapshot import APART_S, GangSnapshot, ReceivedReport, gather
@@ -73,20 +73,19 @@ def _announced(case: GangInput) -> GangVerdict | None:
     first = [each for each in reporting if oldest_s - each[0] < APART_S]
     best = min(_STRENGTH.get(verdict.cause, 2) for _, _, verdict in first)
     chosen = [each for each in first if _STRENGTH.get(each[2].cause, 2) == best]
-    _, seen, verdict = chosen[0]
-    merged = _from_local(case, seen, verdict)
+    _, seen, local = chosen[0]
+    merged = _from_local(case, seen, local)
     others = [
-        ReportedEvidence(each.kind, each.text, other.report.node)
-        for _, other, local in reporting
+        Evidence(each.kind, each.text, other.report.node)
+        for _, other, said in reporting
         if other is not seen
-        for each in local.evidence[:1]
+        for each in said.evidence[:1]
     ]
-    merged = replace(merged, evidence=(*merged.evidence, *others[:8]))
+    verdict = replace(merged.verdict, evidence=(*merged.evidence, *others[:8]))
     if len({each.report.node for _, each, _ in chosen}) > 1:
         # two nodes say it of their own rank, and nothing shows which came first
-        plain = replace(merged.verdict, culprit=None)
-        return replace(merged, culprit=None, verdict=plain)
-    return merged
+        verdict = replace(verdict, culprit=None)
+    return GangVerdict(verdict)
 
 
 def _is_announced(verdict: LocalVerdict) -> bool:
@@ -147,13 +146,13 @@ def _from_local(case: GangInput, seen: ReceivedReport, local: LocalVerdict) -> G
         cause=local.cause,
         time_s=case.now_s,
         since_s=since_s,
-        culprit=_plain(culprit),
-        evidence=tuple(Evidence(each.kind, each.text) for each in evidence),
+        culprit=culprit,
+        evidence=evidence,
         deadline_s=deadline_s,
         unobserved=local.unobserved,
         factor=local.factor,
     )
-    return GangVerdict(verdict, culprit, evidence)
+    return GangVerdict(verdict)
 
 
 def _is_unordered(gathered: GangSnapshot, finding: Finding) -> bool:
@@ -217,15 +216,14 @@ def _report(case: GangInput, gathered: GangSnapshot, finding: Finding) -> GangVe
         cause=finding.cause,
         time_s=case.now_s,
         since_s=since_s,
-        culprit=_plain(culprit),
-        evidence=finding.evidence,
+        culprit=culprit,
+        evidence=tuple(replace(each, node=node) for each in finding.evidence),
         victims=tuple(sorted(victims)),
         deadline_s=min(deadlines, default=None),
         unobserved=(*silent, *sorted(_own(local)), *_uncounted(gathered)),
     )
-    evidence = tuple(ReportedEvidence(each.kind, each.text, node) for each in finding.evidence)
     depends = bool(silent) and unseen is None and not _is_held(finding)
-    return GangVerdict(verdict, culprit, evidence, depends)
+    return GangVerdict(verdict, depends)
 
 
 def _missing(case: GangInput) -> tuple[str, ...]:
@@ -252,14 +250,14 @@ def _own(texts: set[str]) -> set[str]:
     return {text for text in texts if not any(each in text for each in known)}
 
 
-def _culprit(case: GangInput, gathered: GangSnapshot, finding: Finding) -> ReportedCulprit | None:
+def _culprit(case: GangInput, gathered: GangSnapshot, finding: Finding) -> Culprit | None:
     if finding.culprit is None:
         if finding.rank is None:
             return None
-        return ReportedCulprit(rank=finding.rank, host=finding.host)
+        return Culprit(rank=finding.rank, host=finding.host)
     report, rank = gathered.who[finding.culprit]
     names = {pod.uid: pod.name for pod in report.pods} | {pod.uid: pod.name for pod in case.pods}
-    return ReportedCulprit(
+    return Culprit(
         rank=finding.rank,
         pid=rank.pid,
         tid=finding.tid,
@@ -268,18 +266,5 @@ def _culprit(case: GangInput, gathered: GangSnapshot, finding: Finding) -> Repor
         pod_uid=rank.pod_uid,
         node=report.node,
         device=finding.device,
-    )
-
-
-def _plain(culprit: ReportedCulprit | None) -> Culprit | None:
-    if culprit is None:
-        return None
-    return Culprit(
-        rank=culprit.rank,
-        pid=culprit.pid,
-        tid=culprit.tid,
-        host=culprit.host,
-        pod=culprit.pod,
-        node=culprit.node,
-        device=culprit.device,
+        or_rank=finding.or_rank,
     )

@@ -120,7 +120,7 @@ def _rebased(index: int, rank: RankSnapshot, late_s: float) -> RankSnapshot:
         tid=rank.tid or rank.pid,
         text=rank.text or rank.state.value,
         waits_for=tuple(_pid(index, each) for each in rank.waits_for),
-        # agents before 0.2 report the stack of what they inspected, and not that they did
+        # older agents report the stack of what they inspected, and not that they did
         inspected=rank.inspected or rank.timed or bool(rank.stack),
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kcover_ebpf.api.fault_report import ReportedCulprit, ReportedEvidence
 from kcover_ebpf.cluster.gang_input import AGENT_SILENT_S, GangInput, GangVerdict
 from kcover_ebpf.cluster.gang_snapshot import GangSnapshot, gather
 from kcover_ebpf.diagnosis import wait_chain
@@ -49,7 +48,6 @@ def lost_node(case: GangInput) -> GangVerdict | None:
         (EvidenceKind.EVENT, f"node {name} is not ready, and {since}"),
         (EvidenceKind.PEERS, others),
     )
-    culprit = ReportedCulprit(pod=pod.name, pod_uid=pod.uid, node=name, host=name)
     verdict = Verdict(
         job=case.name,
         incident="",
@@ -57,12 +55,10 @@ def lost_node(case: GangInput) -> GangVerdict | None:
         cause=Cause.PEER_GONE,
         time_s=case.now_s,
         since_s=case.now_s - max(each.age_s for each in snapshot.ranks.values()),
-        culprit=Culprit(pod=pod.name, node=name, host=name),
-        evidence=tuple(Evidence(kind, text) for kind, text in texts),
+        culprit=Culprit(pod=pod.name, pod_uid=pod.uid, node=name, host=name),
+        evidence=tuple(Evidence(kind, text, name) for kind, text in texts),
     )
-    return GangVerdict(
-        verdict, culprit, tuple(ReportedEvidence(kind, text, name) for kind, text in texts)
-    )
+    return GangVerdict(verdict)
 
 
 def _down(case: GangInput) -> list[str]:

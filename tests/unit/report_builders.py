@@ -9,8 +9,6 @@ from kcover_ebpf.api.fault_report import (
     JobRef,
     LocalVerdict,
     PodRef,
-    ReportedCulprit,
-    ReportedEvidence,
 )
 from kcover_ebpf.api.pods import Container, ContainerKind, Pod
 from kcover_ebpf.cluster.gang_input import GangInput, NodeState
@@ -18,7 +16,7 @@ from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, SocketSnapshot
 from kcover_ebpf.diagnosis.roles import Role
-from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.ids import Endpoint
 from kcover_ebpf.settings import Policy
 
@@ -86,8 +84,8 @@ def local(
     kind: VerdictKind, cause: Cause, number: int, age_s: float, evidence: EvidenceKind
 ) -> LocalVerdict:
     """A node's own verdict about one of its ranks."""
-    culprit = ReportedCulprit(rank=number, pid=100, pod_uid=f"uid-{number}")
-    said = (ReportedEvidence(evidence, f"rank {number} {cause.value}"),)
+    culprit = Culprit(rank=number, pid=100, pod_uid=f"uid-{number}")
+    said = (Evidence(evidence, f"rank {number} {cause.value}"),)
     return LocalVerdict(kind, cause, age_s, culprit, said)
 
 
