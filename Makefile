@@ -49,8 +49,8 @@ help: ## list the targets
 build: setup-build ## set up, compile the BPF objects; then .venv/bin/kcover-ebpf runs
 	@$(MAKE) --no-print-directory --silent objects
 
-.PHONY: setup-build setup-demo setup-test setup-vm setup-cluster setup-bench
-setup-build setup-demo setup-test setup-vm setup-cluster setup-bench: setup-%:
+.PHONY: setup-build setup-demo setup-test setup-vm setup-image setup-cluster setup-bench setup-docs
+setup-build setup-demo setup-test setup-vm setup-image setup-cluster setup-bench setup-docs: setup-%:
 	@tools/setup $*
 
 .PHONY: demo
@@ -114,7 +114,8 @@ C_FILES = $(shell git ls-files -- '*.c' '*.h' ':!tests/vm/stub/trace.h')
 PYTHON_TREES = kcover_ebpf tests tools
 
 .PHONY: check
-check: setup-test ## lint, format, types, layers
+check: setup-test ## lint, format, types, layers, links of the documentation
+	$(PYTHON) -m tools.docs.links
 	$(PYTHON) -m ruff check --quiet
 	$(PYTHON) -m ruff format --check --quiet
 	$(PYTHON) -m mypy $(PYTHON_TREES)
@@ -131,9 +132,26 @@ format: setup-test ## format and repair what a tool can
 	$(PYTHON) -m ruff format --quiet
 	$(if $(C_FILES),$(CLANG_FORMAT) --style=file:bpf/.clang-format -i $(C_FILES))
 
-.PHONY: wheel
+# ---- documentation and releases
+
+.PHONY: docs docs-serve
+docs: setup-docs ## the site in build/site, checked strictly, and the manual pages in build/man
+	$(PYTHON) -m tools.docs.commands man build/man
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build
+
+docs-serve: docs ## the site at http://127.0.0.1:8000
+	$(PYTHON) -m http.server --bind 127.0.0.1 --directory build/site 8000
+
+.PHONY: wheel release test-wheel
 wheel: setup-test build ## a wheel in dist/ that installs without a compiler
+	rm -f dist/*.whl
 	$(PYTHON) -m hatchling build --target wheel
+
+release: setup-test build ## all that is published, in dist/; signed by the SSH key of KCOVER_SIGNING_KEY
+	$(PYTHON) -m tools.release
+
+test-wheel: setup-image wheel ## install and run the wheel on clean Debian 12 and 13, in chroots, as root
+	$(PYTHON) -m tools.release.userland
 
 .PHONY: clean distclean
 clean: ## remove build output

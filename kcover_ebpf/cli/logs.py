@@ -23,7 +23,7 @@ _BLOCK_BYTES = 1 << 20
 _SOURCES = {"auto": Source.UNKNOWN, "kernel": Source.KERNEL, "container": Source.CONTAINER}
 
 
-@click.command(name="logs", short_help="classify the lines of a log")
+@click.command(name="logs")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
 @click.option(
     "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True

@@ -14,7 +14,7 @@ from kcover_ebpf.hardware.catalog.files import load
 SCHEMA = "kcover.io/v1alpha1"
 
 
-@click.command(name="xid", short_help="explain an Xid or SXid number")
+@click.command(name="xid")
 @click.argument("number", type=click.IntRange(min=0))
 @click.option(
     "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True
