@@ -222,13 +222,10 @@ _NO_SOCKET = SocketSample(
     unacked_bytes=0,
     acked_bytes=0,
     received_bytes=0,
-    retransmit_count=0,
     backoff=0,
-    probe_count=0,
     send_window_bytes=0,
     last_send_ns=0,
     last_receive_ns=0,
-    changed_ns=0,
 )
 
 
@@ -249,7 +246,6 @@ def _socket(pid: Pid, fd: int, seen: SocketSnapshot, clock: _Clock) -> SocketSam
         backoff=seen.backoff,
         send_window_bytes=seen.window,
         last_send_ns=clock.ns(seen.sent_age_s),
-        changed_ns=clock.ns(seen.sent_age_s) or _NOW_NS,
     )
 
 

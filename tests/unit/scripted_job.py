@@ -199,15 +199,8 @@ class Stage:
                 proc.written,
                 0,
                 proc.written,
-                0,
-                0,
-                0,
-                1,
-                int(proc.mode == "stopped"),
-                int(proc.mode == "traced"),
-                int(proc.mode == "frozen"),
-                int(proc.mode == "write"),
-                0,
+                major_faults=0,
+                thread_count=1,
             )
         )
         if self.connected and proc.rank is not None:
@@ -267,7 +260,6 @@ class Stage:
             cpu_ns=proc.cpu_ns,
             run_delay_ns=proc.delay_ns,
             voluntary_count=proc.step,
-            involuntary_count=0,
             comm="python3",
         )
 
@@ -312,13 +304,10 @@ class Stage:
                     unacked_bytes=96 if self._lost(proc, other) else 0,
                     acked_bytes=proc.sent,
                     received_bytes=proc.sent,
-                    retransmit_count=0,
                     backoff=max(proc.backoff, other.backoff),
-                    probe_count=0,
                     send_window_bytes=65536,
                     last_send_ns=proc.last_send_ns,
                     last_receive_ns=proc.last_send_ns,
-                    changed_ns=self.now_ns,
                 )
             )
 
@@ -345,9 +334,5 @@ def _empty(look: InspectRequest, now_ns: int) -> Inspection:
 
 def pipe(stage: Stage, holder: Proc, fd: int, inode: int) -> WaitedFile:
     """A pipe that `holder` has open, as the sampler tells it in detail mode."""
-    stage.tell(
-        DescriptorSample(
-            stage.now_ns, Pid(holder.pid), fd, "pipe", Inode(inode), None, True, True, 0
-        )
-    )
+    stage.tell(DescriptorSample(stage.now_ns, Pid(holder.pid), fd, "pipe", Inode(inode), None))
     return WaitedFile(fd, "pipe", f"pipe:[{inode}]", Inode(inode), "", "")

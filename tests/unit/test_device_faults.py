@@ -342,7 +342,7 @@ def lost_link(local: str) -> tuple[Finding, dict[Pid, ProcessHistory]]:
     view = ProcessHistory(Pid(7), 0)
     sample = SocketSample(
         1, Pid(7), 3, Inode(1), "ESTABLISHED", (local, 9), ("10.0.0.2", 9),
-        *(0,) * 12,
+        *(0,) * 9,
     )  # fmt: skip
     view.on_socket(sample)
     return Finding(VerdictKind.LOST_LINK, Cause.LINK, 5), {Pid(7): view}

@@ -107,7 +107,7 @@ def test_a_rank_that_ended_keeps_its_role() -> None:
 def hold(members: Members, pid: int, fd: int, inode: int, peer: int | None = None) -> None:
     kind = "pipe" if peer is None else "unix"
     other = None if peer is None else Inode(peer)
-    sample = DescriptorSample(0, Pid(pid), fd, kind, Inode(inode), other, True, True, 0)
+    sample = DescriptorSample(0, Pid(pid), fd, kind, Inode(inode), other)
     members.view(Pid(pid), 0).descriptors[fd, Inode(inode)] = sample
 
 

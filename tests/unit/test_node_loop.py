@@ -238,7 +238,7 @@ def test_a_child_whose_fork_was_lost_belongs_to_the_pod_of_its_parent(bench: Ben
     bench.pod("a-0", "a", 10)
     bench.pod("b-0", "b", 20)
     bench.step()
-    bench.step(ProcessTotals(bench.now_ns, Pid(21), Pid(20), *(0,) * 14))
+    bench.step(ProcessTotals(bench.now_ns, Pid(21), Pid(20), *(0,) * 7))
     assert bench.gang("b").pods[Pid(21)] == "u-b-0"
     bench.step(bench.ended(21))
     assert failures(bench.gang("b")) == [21]

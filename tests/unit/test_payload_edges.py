@@ -31,13 +31,10 @@ _NOTHING = SocketSample(
     unacked_bytes=0,
     acked_bytes=0,
     received_bytes=0,
-    retransmit_count=0,
     backoff=0,
-    probe_count=0,
     send_window_bytes=65536,
     last_send_ns=START_NS,
     last_receive_ns=START_NS,
-    changed_ns=START_NS,
 )
 RTO_NS = 200_000_000
 
@@ -111,7 +108,7 @@ def unanswered(age_ns: int) -> dict[str, int]:
     backoff = 0
     while RTO_NS * ((1 << (backoff + 1)) - 1) <= age_ns:
         backoff += 1
-    return {"backoff": backoff, "retransmit_count": backoff, "unacked_bytes": 1448}
+    return {"backoff": backoff, "unacked_bytes": 1448}
 
 
 def outside(stage: Stage, proc: Proc, **more: object) -> None:

@@ -157,13 +157,10 @@ def socket_sample(**changes: object) -> SocketSample:
         "unacked_bytes": 0,
         "acked_bytes": 10,
         "received_bytes": 10,
-        "retransmit_count": 0,
         "backoff": 0,
-        "probe_count": 0,
         "send_window_bytes": 1,
         "last_send_ns": 3_000_000_000,
         "last_receive_ns": 0,
-        "changed_ns": 0,
     }
     return SocketSample(**values | changes)  # type: ignore[arg-type]
 

@@ -297,7 +297,7 @@ def test_a_blindness_that_lasts_is_told_now_and_then(bench: Bench) -> None:
     bench.step(*(sampled(bench, pid) for pid in RANKS))
     for _ in range(50):
         totals = (
-            ProcessTotals(bench.now_ns + NS, Pid(pid), Pid(1), *(0,) * 14, unseen_count=3)
+            ProcessTotals(bench.now_ns + NS, Pid(pid), Pid(1), *(0,) * 7, unseen_count=3)
             for pid in RANKS
         )
         bench.step(*totals)

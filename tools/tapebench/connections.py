@@ -121,11 +121,8 @@ class Connections:
             unacked_bytes=found.unacked,
             acked_bytes=found.counts[0],
             received_bytes=found.counts[1],
-            retransmit_count=found.backoff,
             backoff=found.backoff,
-            probe_count=0,
             send_window_bytes=65536,
             last_send_ns=found.last_ns,
             last_receive_ns=found.last_ns,
-            changed_ns=found.last_ns,
         )
