@@ -95,7 +95,7 @@ struct uvm_event {
 	struct event_header header;
 	__u8 uuid[UUID_BYTES];
 	__u32 registered;
-	__u32 partition; /* not 0: a MIG instance */
+	__u32 pad;
 	__u8 comm[COMM_BYTES];
 };
 

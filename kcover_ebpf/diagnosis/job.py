@@ -129,6 +129,8 @@ class Job:
                 self._on_rest(fact)
 
     def _on_rest(self, fact: Fact) -> None:
+        if isinstance(fact, CodeSeen):
+            self.attention.devices |= fact.devices
         if not isinstance(fact, CodeSeen | FabricMoved):
             self.faults.observe(fact)
         elif self._view(fact).on_clock(fact):

@@ -95,8 +95,7 @@ def unobserved(job: Job) -> tuple[str, ...]:
     here, size = len(job.members.all_ranks), job.members.world_size
     if size is not None and job.pace.trained and here < size:
         said.append(f"{size - here} of {size} ranks are not on this host")
-    views = job.members.views.values()
-    devices = {name for view in views if view.seen for name in view.seen.devices}
+    devices = job.attention.devices
     if any(name.startswith("/dev/nvidia") for name in devices):
         said.append("GPU activity: kernels and NVLink traffic make no system calls")
     if any(name.startswith("/dev/infiniband") for name in devices):

@@ -172,8 +172,6 @@ class CudaContext:
     pid: Pid
     uuid: str
     """As NVML writes it, "GPU-00112233-..."."""
-    mig: bool
-    """Uses a MIG instance of it, not all of it."""
     active: bool
     comm: str
 

@@ -17,14 +17,11 @@ class ProcessSeen:
     boottime_ns: int
     pid: Pid
     ppid: Pid
-    start_ns: int
     comm: str
     argv: tuple[str, ...]
     """At most the first 16 words."""
     rank_environ: dict[str, str] = field(default_factory=dict)
     """Only the variables that name a rank, a world or a rendezvous; never the whole environment."""
-    devices: frozenset[str] = frozenset()
-    """Device nodes it held open when it was read, like /dev/nvidia0 or /dev/infiniband/uverbs0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +90,8 @@ class CodeSeen:
     """module+offset words as in `Inspection`; the thread ran meanwhile, so single words may be wrong."""
     modules: tuple[Module, ...] = ()
     """Executable mappings of the process; empty if not asked for."""
+    devices: frozenset[str] = frozenset()
+    """GPU and RDMA device nodes that the process has open, like /dev/nvidia0 or /dev/infiniband/uverbs0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +119,8 @@ class Inspection:
     storage: StorageState | None
     lock_holders: tuple[Pid, ...]
     """Processes that hold the file lock it waits for; empty if it waits for none."""
+    devices: frozenset[str] = frozenset()
+    """GPU and RDMA device nodes that the process has open, like /dev/nvidia0 or /dev/infiniband/uverbs0."""
 
 
 @dataclass(frozen=True, slots=True)

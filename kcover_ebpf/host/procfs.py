@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from kcover_ebpf.facts.host import ProcessSeen
@@ -12,6 +13,7 @@ from kcover_ebpf.ids import Pid
 
 PROC = Path("/proc")
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_DEVICES = ("/dev/nvidia", "/dev/infiniband/")
 _WORDS = 16
 _ENVIRON_BYTES = 256 * 1024
 
@@ -43,13 +45,12 @@ def read_process(pid: Pid, variables: Collection[str]) -> ProcessSeen | None:
         environ = b""
     if not argv:
         return None
-    comm, ppid, start_ns = parse_stat(stat)
+    comm, ppid, _ = parse_stat(stat)
     words = argv.split(b"\0")[: _WORDS + 1]
     return ProcessSeen(
         boottime_ns=boottime_ns(),
         pid=pid,
         ppid=ppid,
-        start_ns=start_ns,
         comm=comm,
         argv=tuple(word.decode("utf-8", "replace") for word in words if word)[:_WORDS],
         rank_environ=parse_environ(environ, variables),
@@ -67,6 +68,23 @@ def start_ns(pid: Pid) -> int | None:
         return None
     # with a zombie leader the other threads may live, and then the sampler sees them
     return None if text[text.rindex(")") + 2] in "ZX" else parse_stat(text)[2]
+
+
+def open_paths(pid: Pid, proc: Path = PROC) -> Iterator[str]:
+    """Where the descriptors of a process lead, as /proc words it; none where they cannot be read."""
+    folder = proc / str(pid) / "fd"
+    try:
+        names = os.listdir(folder)  # noqa: PTH208 - a path object for each descriptor costs more
+    except OSError:
+        return
+    for name in names:
+        with contextlib.suppress(OSError):
+            yield os.readlink(folder / name)  # noqa: PTH115
+
+
+def open_devices(pid: Pid, proc: Path = PROC) -> frozenset[str]:
+    """Device nodes of GPUs and RDMA that a process has open."""
+    return frozenset(path for path in open_paths(pid, proc) if path.startswith(_DEVICES))
 
 
 def parse_stat(text: str) -> tuple[str, Pid, int]:

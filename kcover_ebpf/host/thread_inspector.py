@@ -23,7 +23,7 @@ from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.host import blocked_call, stack_words
 from kcover_ebpf.host.blocked_call import read_text
 from kcover_ebpf.host.nfs_servers import nfs_state
-from kcover_ebpf.host.procfs import boottime_ns
+from kcover_ebpf.host.procfs import boottime_ns, open_devices
 from kcover_ebpf.host.read_workers import Readers
 from kcover_ebpf.ids import Pid
 
@@ -69,7 +69,9 @@ class ThreadInspector:
     def _code(self, look: InspectRequest) -> CodeSeen:
         modules = self._memory.modules(look.pid) if look.wants_modules else ()
         words = self._memory.words(look.pid, look.burning_sp or 0)
-        return CodeSeen(boottime_ns(), look.pid, look.tid, words, modules)
+        return CodeSeen(
+            boottime_ns(), look.pid, look.tid, words, modules, devices=open_devices(look.pid)
+        )
 
     def _inspect(self, look: InspectRequest) -> Inspection:
         call = blocked_call.read_call(look.pid, look.tid, self._table, look.syscall)
@@ -90,6 +92,7 @@ class ThreadInspector:
             lock_holders=lock_holders_of(look.pid)
             if call and call.name in ("flock", "fcntl")
             else (),
+            devices=open_devices(look.pid),
         )
 
 

@@ -102,7 +102,6 @@ def _cuda(event: wire.UvmEvent) -> CudaContext:
         event.header.boottime_ns,
         Pid(event.header.pid),
         f"GPU-{UUID(bytes=bytes(event.uuid))}",
-        mig=bool(event.partition),
         active=bool(event.registered),
         comm=text_of(event.comm),
     )

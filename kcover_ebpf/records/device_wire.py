@@ -121,7 +121,7 @@ class UvmEvent(ctypes.Structure):
         ("header", EventHeader),
         ("uuid", Uuid),
         ("registered", c_uint32),
-        ("partition", c_uint32),
+        ("pad", c_uint32),
         ("comm", Comm),
     )
 

@@ -84,12 +84,15 @@ class Masks:
                 "comm": self._program,
                 "argv": self._argv,
                 "rank_environ": self._environ,
-                "devices": lambda found: frozenset(map(self._target, found)),
             },
             host.WaitedFile: {"target": self._target},
             host.Module: {"name": self._module},
-            host.CodeSeen: {"stack": self._stack, "modules": self._each},
-            host.Inspection: {"stack": self._stack, "files": self._each},
+            host.CodeSeen: {"stack": self._stack, "modules": self._each, "devices": self._targets},
+            host.Inspection: {
+                "stack": self._stack,
+                "files": self._each,
+                "devices": self._targets,
+            },
             host.CollectiveRank: {"host": self._address, "comm": self._name, "trouble": _text},
             host.CollectivesSeen: {**named, "trouble": _text},
         }
@@ -119,6 +122,9 @@ class Masks:
             return fact
         changes = {name: rule(getattr(fact, name)) for name, rule in rules.items()}
         return replace(fact, **changes)  # type: ignore[type-var]
+
+    def _targets(self, paths: frozenset[str]) -> frozenset[str]:
+        return frozenset(map(self._target, paths))
 
     def _each(self, parts: tuple[_T, ...]) -> tuple[_T, ...]:
         return tuple(self.of(each) for each in parts)

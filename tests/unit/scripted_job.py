@@ -77,6 +77,7 @@ class Proc:
     io_bytes_s: int = 0
     side_cpu: float = 0.0
     files: tuple[WaitedFile, ...] = ()
+    devices: frozenset[str] = frozenset()
     wait_channel: str = ""
     storage: StorageState | None = None
     deadline_ns: int | None = None
@@ -124,9 +125,7 @@ class Stage:
             {} if proc.rank is None else {"RANK": str(proc.rank), "WORLD_SIZE": str(self.world)}
         )
         self.tell(
-            ProcessSeen(
-                self.now_ns, Pid(proc.pid), Pid(proc.ppid), 1, "python3", proc.argv, environ
-            )
+            ProcessSeen(self.now_ns, Pid(proc.pid), Pid(proc.ppid), "python3", proc.argv, environ)
         )
         return proc
 
@@ -283,7 +282,7 @@ class Stage:
         side = proc.sides.get(int(look.tid))
         stack = proc.called_from if side is None else side.stack
         modules = tuple(Module(at, at + 0x1000, name) for name, at in CODE.items())
-        seen = CodeSeen(self.now_ns, look.pid, look.tid, stack)
+        seen = CodeSeen(self.now_ns, look.pid, look.tid, stack, devices=proc.devices)
         return replace(seen, modules=modules if look.wants_modules else ())
 
     def _socket(self, proc: Proc) -> None:
@@ -325,6 +324,7 @@ class Stage:
             storage=proc.storage,
             deadline_ns=proc.deadline_ns,
             lock_holders=tuple(Pid(each) for each in proc.lock_holders),
+            devices=proc.devices,
         )
 
 

@@ -161,11 +161,11 @@ def test_holders():
 
 def test_compute_contexts():
     holders = OpenHolders()
-    holders.on_context(CudaContext(0, Pid(4), UUID, False, True, "x"))
+    holders.on_context(CudaContext(0, Pid(4), UUID, True, "x"))
     assert holders.of(-1, UUID, 0) == {4}
-    holders.on_context(CudaContext(0, Pid(4), UUID, False, False, "x"))
+    holders.on_context(CudaContext(0, Pid(4), UUID, False, "x"))
     assert holders.of(-1, UUID, 0) == set()
-    holders.on_context(CudaContext(0, Pid(4), UUID, False, True, "x"))
+    holders.on_context(CudaContext(0, Pid(4), UUID, True, "x"))
     holders.on_exit(Pid(4))
     assert holders.of(-1, UUID, 0) == set()
 
@@ -244,7 +244,7 @@ def fault(at_ns: int, *, ends_job: bool = True, pid: int = 7) -> DeviceFault:
 
 def view(pid: int) -> ProcessHistory:
     made = ProcessHistory(Pid(pid), 0)
-    made.seen = ProcessSeen(0, Pid(pid), Pid(1), 0, "python3", ("python3",))
+    made.seen = ProcessSeen(0, Pid(pid), Pid(1), "python3", ("python3",))
     return made
 
 

@@ -17,7 +17,7 @@ def appear(
 ) -> None:
     environ = {} if rank is None else {"RANK": str(rank), "WORLD_SIZE": str(size)}
     members.view(Pid(pid), 0).seen = ProcessSeen(
-        0, Pid(pid), Pid(ppid), 0, "x", tuple(command.split()), environ
+        0, Pid(pid), Pid(ppid), "x", tuple(command.split()), environ
     )
     members.rename()
     members.classify()
@@ -85,7 +85,7 @@ def test_so_was_what_had_the_number_of_its_pod_only() -> None:
     members = Members()
     environ = {"JOB_COMPLETION_INDEX": "0"}
     words = ("python3", "setup.py")
-    members.view(Pid(10), 0).seen = ProcessSeen(0, Pid(10), Pid(1), 0, "x", words, environ)
+    members.view(Pid(10), 0).seen = ProcessSeen(0, Pid(10), Pid(1), "x", words, environ)
     members.rename()
     members.classify()
     leave(members, 10)

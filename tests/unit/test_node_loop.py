@@ -102,9 +102,7 @@ class Bench:
     def _read(self, pid: int, variables: Collection[str]) -> ProcessSeen:
         environ = {"RANK": str(pid), **self.environ}
         environ = {name: environ[name] for name in environ.keys() & set(variables)}
-        return ProcessSeen(
-            self.now_ns, Pid(pid), Pid(1), 1, "python3", ("python3", "t.py"), environ
-        )
+        return ProcessSeen(self.now_ns, Pid(pid), Pid(1), "python3", ("python3", "t.py"), environ)
 
     def of_ranks(self, pod: Pod) -> list[Found]:
         return cast("list[Found]", [pod])

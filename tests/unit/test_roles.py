@@ -19,7 +19,7 @@ WORDS = st.one_of(
 
 def process(pid: int, ppid: int, command: str, rank: int | None = None) -> ProcessSeen:
     environ = {} if rank is None else {"RANK": str(rank), "WORLD_SIZE": "2"}
-    return ProcessSeen(0, Pid(pid), Pid(ppid), 0, "comm", tuple(command.split()), environ)
+    return ProcessSeen(0, Pid(pid), Pid(ppid), "comm", tuple(command.split()), environ)
 
 
 TREES = st.lists(
@@ -137,7 +137,7 @@ def test_beside_numbered_ranks_a_program_without_a_number_is_a_helper() -> None:
 
 
 def in_pod(pid: int, ppid: int, command: str, **environ: str) -> ProcessSeen:
-    return ProcessSeen(0, Pid(pid), Pid(ppid), 0, "comm", tuple(command.split()), environ)
+    return ProcessSeen(0, Pid(pid), Pid(ppid), "comm", tuple(command.split()), environ)
 
 
 @pytest.mark.parametrize(

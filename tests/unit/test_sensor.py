@@ -128,7 +128,7 @@ class Bench:
         if pid not in RANKS:
             return None
         environ = {"RANK": str(pid - 100), "WORLD_SIZE": "2"}
-        return ProcessSeen(self.now_ns, pid, Pid(1), 1, "python3", ("python3", "x"), environ)
+        return ProcessSeen(self.now_ns, pid, Pid(1), "python3", ("python3", "x"), environ)
 
     def step(self, *facts: Fact) -> None:
         self.now_ns += NS

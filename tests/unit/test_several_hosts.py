@@ -39,7 +39,7 @@ class Part(Stage):
     def add(self, proc: Proc) -> Proc:
         super().add(proc)
         environ = {"RANK": str(proc.rank), "WORLD_SIZE": str(self.world)} | self.told
-        seen = ProcessSeen(self.now_ns, Pid(proc.pid), Pid(1), 1, "python3", proc.argv, environ)
+        seen = ProcessSeen(self.now_ns, Pid(proc.pid), Pid(1), "python3", proc.argv, environ)
         self.job.observe(seen)
         return proc
 

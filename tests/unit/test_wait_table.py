@@ -8,7 +8,8 @@ import pytest
 
 from kcover_ebpf.diagnosis.verdict import WaitRow
 from kcover_ebpf.diagnosis.wait_table import gives_up_after_s, unobserved
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.facts.host import CodeSeen
+from kcover_ebpf.ids import Pid, Tid
 
 from .scripted_job import LOCK, NS, Proc, Stage, pipe
 from .test_verdicts import all_wait, trained
@@ -65,16 +66,18 @@ def test_when_the_framework_gives_up(module: str, limit_s: float | None) -> None
     assert gives_up_after_s(stage.job) == limit_s
 
 
-def test_what_was_not_seen_is_said() -> None:
+def test_unobserved__ranks_elsewhere_and_devices_that_processes_have_open() -> None:
     stage = trained()
     assert unobserved(stage.job) == ()
-    view = stage.job.members.views[Pid(100)]
-    assert view.seen is not None
-    view.seen = replace(
-        view.seen, devices=frozenset({"/dev/nvidia0", "/dev/infiniband/uverbs0", "/dev/null"})
-    )
+    gpu = frozenset({"/dev/nvidia0"})
+    stage.tell(CodeSeen(stage.now_ns, Pid(100), Tid(100), (), devices=gpu))
+    assert [text.split(":")[0] for text in unobserved(stage.job)] == ["GPU activity"]
     stage.job.members.world_size = 8
-    said = " | ".join(unobserved(stage.job))
+    stage.rank(1).devices = frozenset({"/dev/infiniband/uverbs0"})
+    stage.become(stage.rank(2), "futex", stack=LOCK)
+    all_wait(stage, 2)
+    verdict = stage.run(8)
+    assert verdict is not None
+    said = " | ".join(verdict.unobserved)
     assert "4 of 8 ranks are not on this host" in said
-    assert "GPU" in said
     assert "RDMA" in said

@@ -44,7 +44,7 @@ class ScriptedSensor:
         environ = {} if rank is None else {"RANK": str(rank), "WORLD_SIZE": str(world)}
         argv = ("python3", "train.py")
         pid, ppid = Pid(process.pid), Pid(process.ppid)
-        return ProcessSeen(process.born_ns, pid, ppid, process.born_ns, "python3", argv, environ)
+        return ProcessSeen(process.born_ns, pid, ppid, "python3", argv, environ)
 
     def sample(self, job: Job) -> Iterator[Fact]:
         """One pass, without its end."""
