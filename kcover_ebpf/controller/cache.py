@@ -232,7 +232,7 @@ class ObjectCache:
         ready: Mapping[str, Any] = next(
             (each for each in conditions if each.get("type") == "Ready"), {}
         )
-        state = NodeState(name, ready.get("status") == "True", bool(spec.get("unschedulable")))
+        state = NodeState(name, ready.get("status") == "True")
         kept = ("name", "uid", "annotations", "resourceVersion")
         slim = {key: metadata[key] for key in kept if key in metadata}
         ours = [each for each in conditions if str(each.get("type", "")).startswith("Kcover")]

@@ -270,4 +270,4 @@ def _is_lead(view: ProcessHistory, sample: ThreadSample) -> bool:
 
 
 def _call(sample: ThreadSample, syscalls: SyscallTable) -> Call:
-    return Call(syscalls.name(sample.syscall), sample.args, sample.user_sp, sample.user_ip)
+    return Call(syscalls.name(sample.syscall), sample.args, sample.user_sp)

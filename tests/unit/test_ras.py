@@ -122,7 +122,7 @@ def test_missing_ranks(drop_comma):
     report = parse(json_report([7, 7, 7, None], missing=(3,), drop_comma=drop_comma))
     found = read([report, report])
     assert found is not None
-    assert [(r.rank, r.dead, r.host) for r, _ in found.missing] == [(3, True, "10.0.0.2")]
+    assert [(r.rank, r.host) for r, _ in found.missing] == [(3, "10.0.0.2")]
 
 
 def test_a_rank_that_was_missing_once_only():

@@ -33,8 +33,6 @@ class RasRank:
     """Operations launched, by kind; one entry "all" before 2.26 and in the text report."""
     missing: bool = False
     """Gave no answer to the other ranks."""
-    dead: bool = False
-    """The others gave it up."""
     gpu: int = 0
     """CUDA device; it tells the ranks of one process apart."""
     error: str = ""
