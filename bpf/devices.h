@@ -140,7 +140,7 @@ struct aer_key {
 /* Counters only grow, so that no reader can lose what is added while it reads. */
 struct aer_value {
 	__u64 total;
-	__u64 told_ns;
+	__u64 reported_ns;
 	__u32 bit_count[AER_STATUS_BITS];
 };
 

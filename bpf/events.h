@@ -178,7 +178,7 @@ struct process_value {
 	struct totals_event totals;
 	__u64 watched_ns;      /* threads that started before count from their first sample */
 	__u64 pass_id;         /* the pass that counted the states in `totals` */
-	__u64 told_id;         /* the pass whose totals were sent */
+	__u64 reported_id;     /* the pass whose totals were sent */
 	__u64 socket_pass_id;  /* the iteration that first saw its descriptors: it sends all */
 	__u32 detail;          /* enum detail of maps.bpf.h */
 	__u32 unseen_reported; /* threads without room that were counted as lost */

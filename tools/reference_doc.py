@@ -85,7 +85,7 @@ class Metric:
 
 def served(registry: CollectorRegistry) -> dict[str, Metric]:
     """All metrics of a program but those of its process, by name."""
-    # the registry tells labels only of series that exist
+    # the registry shows labels only of series that exist
     collectors = list(registry._collector_to_names)
     families: list[Any] = []
     for each in collectors:

@@ -1,7 +1,7 @@
 """Where the containers of a pod lie among the control groups of this node, and who runs in them.
 
 Works on the host, and in a pod that sees the host's processes and /sys/fs/cgroup. Directories are
-looked for by the pod's uid: /proc/PID/cgroup of a process that is just being started tells the group
+looked for by the pod's uid: /proc/PID/cgroup of a process that is just being started shows the group
 that it was started from.
 """
 

@@ -70,6 +70,6 @@ class Informers:
         if incident.phase != "Recovering":
             self._recovering.discard(incident.uid)
         elif incident.uid not in self._recovering:
-            # the controller waits for progress; it may have been told before it asked
+            # the controller waits for progress; that may have been reported before the controller asked
             self._recovering.add(incident.uid)
             self._on_recovering(incident.namespace)

@@ -36,7 +36,7 @@ def standstill(picture: JobSnapshot, ranks: Sequence[ProcessState]) -> Finding |
     if picture.starting:
         return None
     if any(each.state is State.ON_DEVICE for each in ranks):
-        # what was sent last, and when, tells nothing about who waits for a device
+        # what was sent last, and when, shows nothing about which rank waits for a device
         return device_wait.all_wait(picture, ranks)
     known = ((each.pid, each.inspection.stack) for each in ranks if each.inspection)
     apart = stacks.groups({pid: stack for pid, stack in known if stack})

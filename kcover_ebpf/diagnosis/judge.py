@@ -208,7 +208,7 @@ def _needed_s(picture: JobSnapshot, first: ProcessState, end: ProcessState) -> f
 
 
 def _alone(first: ProcessState, end: ProcessState, found: Sequence[Evidence]) -> Finding:
-    # nobody waits for it and nothing tells what it should be doing: a server sleeps like that all day
+    # nobody waits for it and nothing shows what it should be doing: a server sleeps like that all day
     if end.state is State.SLEEP_LONG:
         return Finding(VerdictKind.WORKING, Cause.SLEEPING, first.since_ns)
     return Finding(
@@ -225,7 +225,7 @@ def _alone(first: ProcessState, end: ProcessState, found: Sequence[Evidence]) ->
 def _awaits_outside(
     picture: JobSnapshot, first: ProcessState, end: ProcessState, ranks: Sequence[ProcessState]
 ) -> Finding:
-    # nothing that is seen from here says whether the answer will come: told, and never acted upon
+    # nothing that is seen from here says whether the answer will come: reported, and never acted upon
     text = f"{evidence.name(first)}: {first.text}, {evidence.ago(picture, first)}"
     if end.pid != first.pid:
         text += f"; it waits for process {end.pid}: {end.text}, {evidence.ago(picture, end)}"

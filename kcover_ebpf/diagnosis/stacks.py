@@ -74,7 +74,7 @@ def outliers(stacks: Mapping[Key, Stack], known: KnownWaits) -> list[Key]:
     """Owners whose wait is neither known nor shared by the majority.
 
     A wait that is known was seen to end, so beside it an unknown one stands out. Among unknown
-    waits only a majority tells who stands out; among known ones nobody does.
+    waits only a majority shows which rank stands out; among known ones nobody does.
     """
     unknown = [key for key, stack in stacks.items() if not known.knows(stack)]
     return unknown if len(unknown) < len(stacks) else minority(groups(stacks))

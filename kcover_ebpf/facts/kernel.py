@@ -262,5 +262,5 @@ Fact = (
     | Tick
     | DeviceFact
 )
-"""Everything `incidents` can be told. Later families (device, log, fabric) add their own members.
+"""Everything that `diagnosis` takes. Later families (device, log, fabric) add their own members.
 """

@@ -12,7 +12,7 @@ from kcover_ebpf.ids import Pid
 
 KEEP_NS = 10_000_000_000
 """So long a process that let go of a GPU, or died, counts as its holder: the error that killed it
-is often told later.
+is often reported later.
 """
 CONTROL_MINOR = 255
 
@@ -25,7 +25,7 @@ class _Hold:
 
 
 class OpenHolders:
-    """The open GPU files that were told, by the identity of the open file."""
+    """The open GPU files that were reported, by the identity of the open file."""
 
     def __init__(self) -> None:
         self._holds: dict[int, _Hold] = {}

@@ -168,7 +168,7 @@ def _file(pid: Pid, fd: int) -> WaitedFile:
 
 
 def kind_of(target: str) -> tuple[str, Inode]:
-    """(kind, inode) told by the link of a descriptor.
+    """(kind, inode) from the link of a descriptor.
 
     The target itself is never touched: a stat of a file on a hung mount would hang us as well.
     """

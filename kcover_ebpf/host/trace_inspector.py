@@ -48,7 +48,7 @@ class TraceInspection:
     lock_holders: tuple[Pid, ...]
 
 
-def glance_all(
+def inspect_all(
     asks: Sequence[TraceRequest], limit_s: float
 ) -> dict[tuple[Pid, Tid], TraceInspection]:
     """Look at all, in order; those that were not read within `limit_s` are missing."""
@@ -57,16 +57,18 @@ def glance_all(
     for ask in asks:
         todo.put(ask)
     for _ in range(min(_WORKERS, len(asks))):
-        threading.Thread(target=_work, args=(todo, done), daemon=True, name="kcover-glance").start()
+        threading.Thread(
+            target=_work, args=(todo, done), daemon=True, name="kcover-inspect"
+        ).start()
     found: dict[tuple[Pid, Tid], TraceInspection] = {}
     end_s = time.monotonic() + limit_s
     for _ in asks:
         try:
-            ask, glance = done.get(timeout=max(0.0, end_s - time.monotonic()))
+            ask, inspection = done.get(timeout=max(0.0, end_s - time.monotonic()))
         except Empty:
             break
-        if glance is not None:
-            found[ask.pid, ask.tid] = glance
+        if inspection is not None:
+            found[ask.pid, ask.tid] = inspection
     _empty(todo)
     return found
 
@@ -80,7 +82,7 @@ def _work(
         except Empty:
             return
         try:
-            done.put((ask, _glance(ask)))
+            done.put((ask, _inspect(ask)))
         except (OSError, ValueError):
             done.put((ask, None))
 
@@ -93,7 +95,7 @@ def _empty(queue: SimpleQueue[TraceRequest]) -> None:
         return
 
 
-def _glance(ask: TraceRequest) -> TraceInspection:
+def _inspect(ask: TraceRequest) -> TraceInspection:
     call = ask.call
     timed, deadline_ns = blocked_call.deadline(ask.pid, call, ask.since_ns)
     is_lock = call.name.startswith("futex")

@@ -223,7 +223,7 @@ class ProcessValue(ctypes.Structure):
         ("totals", TotalsEvent),
         ("watched_ns", c_uint64),
         ("pass_id", c_uint64),
-        ("told_id", c_uint64),
+        ("reported_id", c_uint64),
         ("socket_pass_id", c_uint64),
         ("detail", c_uint32),
         ("unseen_reported", c_uint32),

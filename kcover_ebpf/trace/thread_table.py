@@ -18,7 +18,7 @@ from kcover_ebpf.output.formatting import address, span
 from kcover_ebpf.trace import describe_call, futex
 from kcover_ebpf.trace.records import Row, Target
 
-_GLANCE_S = 0.3
+_INSPECT_S = 0.3
 _MOST_THREADS = 4096
 _PIPE_SEARCH_S = 0.2
 
@@ -55,7 +55,7 @@ class Table:
             for thread in sorted(view.threads.values(), key=lambda each: each.sample.tid)
         ][:_MOST_THREADS]
         threads.sort(key=lambda each: not _is_lead(*each))
-        glances = trace_inspector.glance_all(
+        glances = trace_inspector.inspect_all(
             [
                 TraceRequest(
                     view.pid, sample.tid, _call(sample, self._syscalls), sample.idle_since_ns
@@ -63,7 +63,7 @@ class Table:
                 for view, sample in threads
                 if sample.syscall != NO_SYSCALL
             ],
-            _GLANCE_S,
+            _INSPECT_S,
         )
         people = _People(self._job, glances, self._pods())
         return [

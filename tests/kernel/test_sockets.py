@@ -251,7 +251,7 @@ def test_a_connection_refused(kernel: KernelSampler) -> None:
     assert [(one.old, one.new) for one in changes] == [("CLOSE", "SYN_SENT"), ("SYN_SENT", "CLOSE")]
 
 
-def test_descriptors_are_told_in_detail_only(kernel: KernelSampler, tmp_path: Path) -> None:
+def test_descriptors_are_reported_in_detail_only(kernel: KernelSampler, tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
     one, other = socket.socketpair()
     os.mkfifo(tmp_path / "fifo")

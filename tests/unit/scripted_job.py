@@ -151,7 +151,7 @@ class Stage:
         self.tell(SignalSent(self.now_ns, Pid(proc.pid), Tid(proc.pid), signal, Pid(9), "kill"))
 
     def run(self, seconds: float) -> Verdict | None:
-        """Pass by pass at the job's own pace; returns the verdict told last."""
+        """Pass by pass at the job's own pace; returns the verdict reported last."""
         end_ns = self.now_ns + int(seconds * NS)
         while self.now_ns < end_ns:
             self.one_pass(NS // 4 if self.job.urgent else NS)
@@ -333,6 +333,6 @@ def _empty(look: InspectRequest, now_ns: int) -> Inspection:
 
 
 def pipe(stage: Stage, holder: Proc, fd: int, inode: int) -> WaitedFile:
-    """A pipe that `holder` has open, as the sampler tells it in detail mode."""
+    """A pipe that `holder` has open, as the sampler reports it in detail mode."""
     stage.tell(DescriptorSample(stage.now_ns, Pid(holder.pid), fd, "pipe", Inode(inode), None))
     return WaitedFile(fd, "pipe", f"pipe:[{inode}]", Inode(inode), "", "")

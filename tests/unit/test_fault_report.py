@@ -50,7 +50,7 @@ def objects(kind: Any) -> st.SearchStrategy[Any]:
 
 
 reports = objects(FaultReport)
-# a report has a hundred fields: to shrink one takes minutes and tells little
+# a report has a hundred fields: to shrink one takes minutes and shows little
 QUICK = settings(max_examples=40, deadline=None, phases=(Phase.explicit, Phase.generate))
 
 

@@ -53,7 +53,7 @@ def test_a_rank_is_wrapped_while_the_shell_around_it_lives() -> None:
     assert not members.is_wrapped(members.views[Pid(801)])
 
 
-def test_roles_are_told_anew_only_when_something_was_learned() -> None:
+def test_roles_are_decided_anew_only_when_something_was_learned() -> None:
     members = two_ranks()
     assert not members.classify()
     members.rename()

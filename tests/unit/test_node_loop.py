@@ -183,7 +183,7 @@ def test_a_child_belongs_to_the_pod_of_its_parent(bench: Bench) -> None:
     assert Pid(21) not in bench.gang("a").watch.members
 
 
-def test_what_concerns_no_watched_process_is_told_as_a_fact_of_the_node(bench: Bench) -> None:
+def test_what_concerns_no_watched_process_is_reported_as_a_fact_of_the_node(bench: Bench) -> None:
     fact = PortChange(bench.now_ns, "mlx5_0/1", "0000:5d:00.0", False, "down")
     bench.pod("a-0", "a", 10)
     bench.step(fact, bench.ended(99))

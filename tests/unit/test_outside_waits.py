@@ -50,7 +50,7 @@ def loading(here: int | None = None, workers: int = 1) -> tuple[Stage, list[Proc
 
 
 def keep_pipes(stage: Stage, workers: list[Proc]) -> None:
-    """In detail mode every pipe is told at each pass."""
+    """In detail mode every pipe is reported at each pass."""
     pipe(stage, workers[0], 7, 900)
     for index in range(len(workers)):
         pipe(stage, stage.rank(2), 20 + index, 910 + index)

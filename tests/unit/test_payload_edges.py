@@ -193,11 +193,11 @@ def test_a_link_is_lost_since_it_broke_and_not_since_somebody_moved() -> None:
     all_become(stage, "run")
     stage.run(60)
     stage.cut, stage.cut_ns = (1, 2), stage.now_ns
-    told = stage.run(6)
-    assert told is not None
-    assert told.kind is VerdictKind.LOST_LINK
-    assert told.since_s == pytest.approx(stage.cut_ns / NS, abs=1.1)
-    assert decide(told, Act.SHUTDOWN, None, 8.0).act is Act.SNAPSHOT
+    reported = stage.run(6)
+    assert reported is not None
+    assert reported.kind is VerdictKind.LOST_LINK
+    assert reported.since_s == pytest.approx(stage.cut_ns / NS, abs=1.1)
+    assert decide(reported, Act.SHUTDOWN, None, 8.0).act is Act.SNAPSHOT
     stage.run(8)
     latest = stage.tracker.latest
     assert latest is not None
@@ -221,7 +221,7 @@ def test_a_lost_heartbeat_is_no_lost_link() -> None:
         assert tcp_links.lost_edges(picture.ranks.values(), picture.ends) == []
 
 
-def test_payload_is_told_from_heartbeats() -> None:
+def test_payload_is_distinguished_from_heartbeats() -> None:
     stage = Wired(world=4)
     stage.run(30)
     picture = stage.job.picture()
@@ -254,7 +254,7 @@ def test_payload_is_counted_by_the_second(rate: int, carries: bool, period_ns: i
     assert traffic.payload_passes(replace(sample, inode=Inode(9))) == 0
 
 
-def test_before_any_training_was_seen_the_life_of_a_connection_tells() -> None:
+def test_before_any_training_was_seen_the_life_of_a_connection_decides() -> None:
     stage = Wired(world=4)
     for proc in stage.procs.values():
         proc.sent = 10**9

@@ -108,7 +108,7 @@ def test_ranks_that_wait_for_each_other_are_not_named():
     assert behind(report, report) == []
 
 
-def test_a_communicator_that_is_taken_apart_tells_nothing():
+def test_a_communicator_that_is_taken_apart_reports_nothing():
     report = (
         json_report([7, 6])
         .replace('"SUCCESS"}', '"SUCCESS", "destroy_flag": true}')
@@ -242,8 +242,8 @@ def test_events(serve):
     event = '{"timestamp": "x", "group": "LIFECYCLE", "event": "PEER_DEAD", '
     event += '"peer": {"host": "10.0.0.2", "pid": 103, "cuda_devs": "0"}, "details": ""}'
     server = serve(json_report([1]), events=[event])
-    told = listen(place(server, {100}), PATIENT, 20.0)
-    assert dead_peers(told) == [("10.0.0.2", 103)]
+    reported = listen(place(server, {100}), PATIENT, 20.0)
+    assert dead_peers(reported) == [("10.0.0.2", 103)]
     assert "MONITOR lifecycle" in server.asked
 
 

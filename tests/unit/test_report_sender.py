@@ -28,7 +28,7 @@ RANK = RankSnapshot("u", 1, "rank", "stopped")
 
 
 class Server:
-    """Takes what it is sent, or fails as told."""
+    """Takes what it is sent, or fails as a test says."""
 
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []

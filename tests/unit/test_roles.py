@@ -38,7 +38,7 @@ TREES = st.lists(
 
 
 @pytest.mark.parametrize(
-    ("environ", "told"),
+    ("environ", "reported"),
     [
         ({"RANK": "3", "WORLD_SIZE": "8"}, (3, 8)),
         ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, (0, 2)),
@@ -59,8 +59,8 @@ TREES = st.lists(
         ({"LOCAL_RANK": "1"}, (None, None)),
     ],
 )
-def test_rank_of(environ: dict[str, str], told: tuple[int | None, int | None]) -> None:
-    assert rank_of(environ) == told
+def test_rank_of(environ: dict[str, str], reported: tuple[int | None, int | None]) -> None:
+    assert rank_of(environ) == reported
 
 
 @given(ENVIRONS)
@@ -167,7 +167,7 @@ def test_the_place_of_a_pod_is_the_rank_of_its_topmost_program(environ: dict[str
     assert all(each.by_pod for each in members.values())
 
 
-def test_the_rank_that_a_process_was_told_wins_over_the_place_of_its_pod() -> None:
+def test_the_rank_that_a_process_was_given_wins_over_the_place_of_its_pod() -> None:
     index = {"JOB_COMPLETION_INDEX": "1"}
     members = classify(
         [

@@ -98,7 +98,7 @@ def test_a_reader_that_went_away_harms_nobody(pipe: tuple[int, Out]) -> None:
     tell_all(TextSink(out))
 
 
-def test_a_hushed_announcer_tells_only_what_we_do(pipe: tuple[int, Out]) -> None:
+def test_a_hushed_announcer_reports_only_what_we_do(pipe: tuple[int, Out]) -> None:
     reader, out = pipe
     announcer = Announcer([JsonSink(out)], wants_waits=False)
     announcer.on_verdict(WORKING)

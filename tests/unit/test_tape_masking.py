@@ -180,11 +180,11 @@ def test_texts_of_drivers_are_left_out_and_their_absence_stays() -> None:
     assert (masked.text, masked.code, masked.device) == (LEFT_OUT, "Xid 79", "0000:5d:00.0")
     assert masked.uuid.startswith("name-")
     rank = CollectiveRank(1, 4, "10.1.2.3", comm="0xacme")
-    told = Masks().of(CollectivesSeen(1, 1, behind=(rank,)))
-    assert told.trouble == ""
-    assert told.behind[0].rank == 1
-    assert "acme" not in repr(told)
-    assert "10.1.2.3" not in repr(told)
+    reported = Masks().of(CollectivesSeen(1, 1, behind=(rank,)))
+    assert reported.trouble == ""
+    assert reported.behind[0].rank == 1
+    assert "acme" not in repr(reported)
+    assert "10.1.2.3" not in repr(reported)
 
 
 def test_pseudonyms_are_the_same_within_a_tape_and_others_in_the_next() -> None:

@@ -1,4 +1,4 @@
-"""What a futex word tells about the lock around it."""
+"""What a futex word shows about the lock around it."""
 
 import struct
 
@@ -74,7 +74,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_lock_is_told(name: str) -> None:
+def test_the_lock_is_reported(name: str) -> None:
     operation, expected, memory, lock = CASES[name]
     assert describe(operation, expected, memory, THREADS) == lock
 

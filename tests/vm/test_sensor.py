@@ -122,7 +122,7 @@ def is_lost(lines: Lines) -> bool:
 
 
 def is_up(lines: Lines) -> bool:
-    """The RDMA port was told to be up."""
+    """The RDMA port was ordered to be up."""
     return any(x["up"] for x in of_kind(lines, "port_change") if x["port"] == "plug/1")
 
 
