@@ -319,7 +319,8 @@ def test_the_thread_lets_go_without_being_asked(bench: Bench) -> None:
     thread.start()
     wait_until(lambda: "T" not in pod.states())
     bench.executor.close()
-    thread.join()
+    thread.join(20)
+    assert not thread.is_alive()
 
 
 def test_an_agent_that_is_asked_to_end_leaves_nobody_stopped(bench: Bench) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.tracker import Tracker
-from kcover_ebpf.diagnosis.verdict import Verdict
+from kcover_ebpf.diagnosis.verdict import Verdict, VerdictKind
 from kcover_ebpf.facts.host import (
     CodeSeen,
     Inspection,
@@ -336,3 +336,20 @@ def pipe(stage: Stage, holder: Proc, fd: int, inode: int) -> WaitedFile:
     """A pipe that `holder` has open, as the sampler reports it in detail mode."""
     stage.tell(DescriptorSample(stage.now_ns, Pid(holder.pid), fd, "pipe", Inode(inode), None))
     return WaitedFile(fd, "pipe", f"pipe:[{inode}]", Inode(inode), "", "")
+
+
+def trained(world: int = 4, seconds: float = 20, **options: object) -> Stage:
+    """A healthy job whose ranks have trained for a while."""
+    stage = Stage(world=world, **options)  # type: ignore[arg-type]
+    stage.run(seconds)
+    assert [
+        verdict.kind for verdict in stage.verdicts if verdict.kind is not VerdictKind.WORKING
+    ] == []
+    return stage
+
+
+def all_wait(stage: Stage, but: int) -> None:
+    """Every other rank waits for rank `but`."""
+    for proc in stage.procs.values():
+        if proc.rank is not None and proc.rank != but and proc.alive:
+            stage.become(proc, "futex", last_send_ns=stage.now_ns)

@@ -14,9 +14,8 @@ from kcover_ebpf.facts.kernel import TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import Inode, Pid, Tid
 
-from .scripted_job import LOCK, NS, Proc, Stage
+from .scripted_job import LOCK, NS, Proc, Stage, all_wait, trained
 from .test_thread import sample
-from .test_verdicts import all_wait, trained
 
 
 def standing(stage: Stage, pid: int) -> ProcessState:

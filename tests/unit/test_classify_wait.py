@@ -17,8 +17,7 @@ from kcover_ebpf.ids import Inode, Pid, Tid
 from kcover_ebpf.settings import Act, Policy
 
 from . import scripted_job
-from .scripted_job import COLLECTIVE, LOCK, NS, Proc, Stage, pipe
-from .test_verdicts import all_wait, trained
+from .scripted_job import COLLECTIVE, LOCK, NS, Proc, Stage, all_wait, pipe, trained
 
 WRITE = 1
 OUTSIDE_FD = 60

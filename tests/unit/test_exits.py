@@ -12,8 +12,7 @@ from kcover_ebpf.facts.kernel import OomKill, SignalSent
 from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.settings import Act
 
-from .scripted_job import BARRIER, LOCK, NS, Proc, Stage
-from .test_verdicts import all_wait, trained
+from .scripted_job import BARRIER, LOCK, NS, Proc, Stage, all_wait, trained
 
 STRANGER = 9
 

@@ -17,8 +17,7 @@ from kcover_ebpf.settings import Act
 
 from .report_builders import case, report
 from .report_builders import rank as reported
-from .scripted_job import COLLECTIVE, LOCK, NS, Proc, Stage
-from .test_verdicts import trained
+from .scripted_job import COLLECTIVE, LOCK, NS, Proc, Stage, trained
 
 SOCKET = WaitedFile(10, "socket", "socket:[1]", Inode(1), "", "")
 BUCKET = WaitedFile(9, "file", "/mnt/bucket/checkpoint.pt", Inode(5), "0:55", "fuse")

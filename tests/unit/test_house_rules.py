@@ -12,6 +12,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "kcover_ebpf"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 KERNEL_HALF = sorted((ROOT / "bpf").glob("*.[ch]"))
+TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
+CHECKS = {"raises", "fail", "warns", "until", "wait_until"}
+"""What fails by itself when what it waits for does not come, beside helpers that are called assert_*."""
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 40
 
@@ -112,3 +115,42 @@ def test_texts__of_every_part_of_the_repository() -> None:
 def test_the_rule_sees_a_vague_word_in_a_sentence_and_in_a_name() -> None:
     assert vague_words("Who is Told? self._told(told_s)") == ["Told", "told", "told"]
     assert vague_words("untold, retells, glances, reported") == []
+
+
+def cannot_fail(text: str) -> list[str]:
+    """Tests that check nothing: no assert, no raise, and no helper whose name says that it checks."""
+    return [
+        node.name
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef)
+        and node.name.startswith("test_")
+        and not any(_is_check(each) for each in ast.walk(node))
+    ]
+
+
+def _is_check(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call):
+        return isinstance(node, ast.Assert | ast.Raise)
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    return name in CHECKS or name.startswith("assert_")
+
+
+@pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(ROOT / "tests")))
+def test_every_test_can_fail(path: Path) -> None:
+    assert cannot_fail(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("assert run()", []),
+        ("with pytest.raises(OSError):\n    run()", []),
+        ("until(lambda: run(), 'a run')", []),
+        ("assert_ended(run())", []),
+        ("run()", ["test_a"]),
+        ("with suppress(OSError):\n    run()", ["test_a"]),
+    ],
+)
+def test_cannot_fail__a_test_without_a_check(body: str, found: list[str]) -> None:
+    indented = body.replace("\n", "\n    ")
+    assert cannot_fail(f"def test_a():\n    {indented}\n") == found

@@ -13,9 +13,8 @@ from kcover_ebpf.facts.host import WaitedFile
 from kcover_ebpf.ids import Inode, Pid
 from kcover_ebpf.settings import Act, Policy
 
-from .scripted_job import LOCK, NS, Proc, Stage, pipe
+from .scripted_job import LOCK, NS, Proc, Stage, all_wait, pipe, trained
 from .test_payload_edges import outside, unanswered
-from .test_verdicts import all_wait, trained
 
 _SOCKET = WaitedFile(77, "socket", "socket:[777]", Inode(777), "", "")
 _PATIENCE_S = Policy().storage_patience_s

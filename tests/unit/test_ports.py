@@ -54,7 +54,7 @@ def test_messages(raw, links):
 def test_no_bytes_break_the_parser(noise, at):
     good = message("eth0", 6)
     for raw in (noise, good[:at] + noise + good[at:]):
-        list(parse_links(raw))
+        assert all(isinstance(each, Link) for each in parse_links(raw))
 
 
 @pytest.fixture

@@ -96,6 +96,8 @@ def test_a_reader_that_went_away_harms_nobody(pipe: tuple[int, Out]) -> None:
     os.close(reader)
     tell_all(JsonSink(out))
     tell_all(TextSink(out))
+    with pytest.raises(BrokenPipeError):
+        os.write(out.descriptor, b"x")
 
 
 def test_a_hushed_announcer_reports_only_what_we_do(pipe: tuple[int, Out]) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind
 
-from .scripted_job import BARRIER, LOCK, NS, Stage
-from .test_verdicts import all_wait, trained
+from .scripted_job import BARRIER, LOCK, NS, Stage, all_wait, trained
 
 
 def faults(stage: Stage) -> list[Verdict]:

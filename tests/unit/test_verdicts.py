@@ -12,23 +12,7 @@ from kcover_ebpf.facts.host import StorageState, WaitedFile
 from kcover_ebpf.ids import Inode
 from kcover_ebpf.settings import Act, Policy
 
-from .scripted_job import BARRIER, COLLECTIVE, LOCK, NS, Proc, Stage
-
-
-def trained(world: int = 4, seconds: float = 20, **options: object) -> Stage:
-    stage = Stage(world=world, **options)  # type: ignore[arg-type]
-    stage.run(seconds)
-    assert [
-        verdict.kind for verdict in stage.verdicts if verdict.kind is not VerdictKind.WORKING
-    ] == []
-    return stage
-
-
-def all_wait(stage: Stage, but: int) -> None:
-    for proc in stage.procs.values():
-        if proc.rank is not None and proc.rank != but and proc.alive:
-            stage.become(proc, "futex", last_send_ns=stage.now_ns)
-
+from .scripted_job import BARRIER, COLLECTIVE, LOCK, NS, Proc, Stage, all_wait, trained
 
 FAULTS: dict[str, tuple[Callable[[Stage, Proc], None], Cause]] = {
     "lock": (lambda s, p: s.become(p, "futex", stack=LOCK), Cause.BLOCKED_LOCK),

@@ -11,8 +11,7 @@ from kcover_ebpf.diagnosis.wait_table import gives_up_after_s, unobserved
 from kcover_ebpf.facts.host import CodeSeen
 from kcover_ebpf.ids import Pid, Tid
 
-from .scripted_job import LOCK, NS, Proc, Stage, pipe
-from .test_verdicts import all_wait, trained
+from .scripted_job import LOCK, NS, Proc, Stage, all_wait, pipe, trained
 
 
 def rows_after(stage: Stage, seconds: float) -> list[WaitRow]:
