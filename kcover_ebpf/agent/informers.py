@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 from kcover_ebpf.agent.order_executor import OrderExecutor
 from kcover_ebpf.agent.pod_registry import PodRegistry
+from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.order import incident_of
 from kcover_ebpf.errors import ApiError, ObjectError
 from kcover_ebpf.kube.reflector import Change, Event, Reflector, Transport
 
-_CUSTOM = "/apis/kcover.io/v1alpha1"
+_CUSTOM = f"/apis/{API_VERSION}"
 
 
 class Informers:
