@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from kcover_ebpf.facts.devices import DriverCall
 from kcover_ebpf.facts.host import Inspection
 from kcover_ebpf.hardware.device_users import DeviceUsers
+from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import Pid
 
 PATIENCE_NS = 4_000_000_000
@@ -55,8 +55,4 @@ class StuckCalls:
 
 
 def _in_state_d(pid: Pid, tid: int) -> bool:
-    try:
-        text = Path(f"/proc/{pid}/task/{tid}/stat").read_text(errors="replace")
-    except OSError:
-        return False
-    return text[text.rindex(")") + 2 :].startswith("D")
+    return procfs.task_state(pid, tid) == "D"

@@ -67,7 +67,7 @@ def start_ns(pid: Pid) -> int | None:
     except OSError:
         return None
     # with a zombie leader the other threads may live, and then the sampler sees them
-    return None if text[text.rindex(")") + 2] in "ZX" else parse_stat(text)[2]
+    return None if split_stat(text)[1][0] in "ZX" else parse_stat(text)[2]
 
 
 def open_paths(pid: Pid, proc: Path = PROC) -> Iterator[str]:
@@ -89,9 +89,35 @@ def open_devices(pid: Pid, proc: Path = PROC) -> frozenset[str]:
 
 def parse_stat(text: str) -> tuple[str, Pid, int]:
     """(name, parent, start in boottime ns) of a /proc/PID/stat line; the name may hold anything, also ")"."""
-    comm = text[text.index("(") + 1 : text.rindex(")")]
-    rest = text[text.rindex(")") + 1 :].split()
-    return comm, Pid(int(rest[1])), int(rest[19]) * _TICK_NS
+    comm, words = split_stat(text)
+    return comm, Pid(int(words[1])), int(words[19]) * _TICK_NS
+
+
+def split_stat(text: str) -> tuple[str, list[str]]:
+    """(name, words from the state on) of a stat line of /proc; the name may hold anything, also ")"."""
+    head, _, rest = text.rpartition(")")
+    return head.partition("(")[2], rest.split()
+
+
+def task_state(pid: int, tid: int | None = None) -> str:
+    """The letter of a process's first thread, or of one of its threads; empty for one that is gone."""
+    task = f"{pid}" if tid is None else f"{pid}/task/{tid}"
+    try:
+        text = (PROC / task / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return split_stat(text)[1][0]
+
+
+def namespace_numbers(pid: int, tid: int | None = None) -> tuple[int, ...]:
+    """Its numbers in nested pid namespaces, ours first (proc_pid_status(5), NSpid); empty where unreadable."""
+    task = f"{pid}" if tid is None else f"{pid}/task/{tid}"
+    try:
+        text = (PROC / task / "status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ()
+    found = next((line for line in text.splitlines() if line.startswith("NSpid:")), "")
+    return tuple(map(int, found.split()[1:]))
 
 
 def parse_environ(raw: bytes, variables: Collection[str]) -> dict[str, str]:
