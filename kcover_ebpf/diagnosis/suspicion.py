@@ -45,8 +45,6 @@ class Suspicion:
         """What the job's own NCCL said in this suspicion; None while it said nothing."""
         self.unreadable: dict[Pid, Unreadable] = {}
         """Processes that could not be read when it was tried last."""
-        self.devices: frozenset[str] = frozenset()
-        """GPU and RDMA device nodes that processes of the job were seen to have open."""
         self._looks: dict[tuple[Pid, Tid], deque[Inspection]] = {}
         self._pending: dict[Pid, Stack] = {}
         self.stall = Stall.NONE
@@ -92,7 +90,6 @@ class Suspicion:
     def on_look(self, look: Inspection) -> None:
         """Keep a closer look; one made in healthy times waits to be seen ending."""
         self.unreadable.pop(look.pid, None)
-        self.devices |= look.devices
         self._looks.setdefault((look.pid, look.tid), deque(maxlen=_LOOKS_KEPT)).append(look)
         if look.stack and not self.suspicious:
             self._pending[look.pid] = look.stack

@@ -90,8 +90,8 @@ class CodeSeen:
     """module+offset words as in `Inspection`; the thread ran meanwhile, so single words may be wrong."""
     modules: tuple[Module, ...] = ()
     """Executable mappings of the process; empty if not asked for."""
-    devices: frozenset[str] = frozenset()
-    """GPU and RDMA device nodes that the process has open, like /dev/nvidia0 or /dev/infiniband/uverbs0."""
+    devices: frozenset[str] | None = None
+    """As in `Inspection`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +119,8 @@ class Inspection:
     storage: StorageState | None
     lock_holders: tuple[Pid, ...]
     """Processes that hold the file lock it waits for; empty if it waits for none."""
-    devices: frozenset[str] = frozenset()
-    """GPU and RDMA device nodes that the process has open, like /dev/nvidia0 or /dev/infiniband/uverbs0."""
+    devices: frozenset[str] | None = None
+    """Files of GPUs, accelerators and RDMA devices that its process has open, like /dev/nvidia0; None where unknown."""
 
 
 @dataclass(frozen=True, slots=True)

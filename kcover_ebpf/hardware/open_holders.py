@@ -65,4 +65,5 @@ class OpenHolders:
 
 def open_by(pids: Collection[Pid], paths: Collection[str], proc: Path = procfs.PROC) -> set[Pid]:
     """Those of `pids` that have one of the device files open now."""
-    return {pid for pid in pids if any(path in paths for path in procfs.open_paths(pid, proc))}
+    wanted = frozenset(paths)
+    return {pid for pid in pids if wanted & (procfs.open_paths(pid, proc) or frozenset())}

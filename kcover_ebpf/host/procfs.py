@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 
 from kcover_ebpf.facts.host import ProcessSeen
@@ -13,7 +13,6 @@ from kcover_ebpf.ids import Pid
 
 PROC = Path("/proc")
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-_DEVICES = ("/dev/nvidia", "/dev/infiniband/")
 _WORDS = 16
 _ENVIRON_BYTES = 256 * 1024
 
@@ -57,6 +56,33 @@ def read_process(pid: Pid, variables: Collection[str]) -> ProcessSeen | None:
     )
 
 
+_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel/", "/dev/infiniband/uverbs")
+_MOST_FILES = 65536
+"""Descriptors that are read of one process: some 2 us each."""
+
+
+def open_paths(pid: Pid, proc: Path = PROC) -> frozenset[str] | None:
+    """Where the descriptors of a process lead, as /proc words it; None where they cannot be read."""
+    folder = proc / str(pid) / "fd"
+    try:
+        names = os.listdir(folder)[:_MOST_FILES]  # noqa: PTH208 - a path object each costs more
+    except OSError:
+        return None
+    found = set()
+    for name in names:
+        with contextlib.suppress(OSError):  # closed meanwhile
+            found.add(os.readlink(folder / name))  # noqa: PTH115
+    return frozenset(found)
+
+
+def open_devices(pid: Pid) -> frozenset[str] | None:
+    """Files of GPUs, accelerators and RDMA devices that a process has open, as it named them; None if it is gone."""
+    paths = open_paths(pid)
+    return (
+        paths if paths is None else frozenset(each for each in paths if each.startswith(_DEVICES))
+    )
+
+
 def start_ns(pid: Pid) -> int | None:
     """Boottime at which a process began, early by at most a clock tick (10 ms); None if it is gone or a zombie.
 
@@ -68,23 +94,6 @@ def start_ns(pid: Pid) -> int | None:
         return None
     # with a zombie leader the other threads may live, and then the sampler sees them
     return None if split_stat(text)[1][0] in "ZX" else parse_stat(text)[2]
-
-
-def open_paths(pid: Pid, proc: Path = PROC) -> Iterator[str]:
-    """Where the descriptors of a process lead, as /proc words it; none where they cannot be read."""
-    folder = proc / str(pid) / "fd"
-    try:
-        names = os.listdir(folder)  # noqa: PTH208 - a path object for each descriptor costs more
-    except OSError:
-        return
-    for name in names:
-        with contextlib.suppress(OSError):
-            yield os.readlink(folder / name)  # noqa: PTH115
-
-
-def open_devices(pid: Pid, proc: Path = PROC) -> frozenset[str]:
-    """Device nodes of GPUs and RDMA that a process has open."""
-    return frozenset(path for path in open_paths(pid, proc) if path.startswith(_DEVICES))
 
 
 def parse_stat(text: str) -> tuple[str, Pid, int]:

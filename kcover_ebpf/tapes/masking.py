@@ -87,15 +87,14 @@ class Masks:
             },
             host.WaitedFile: {"target": self._target},
             host.Module: {"name": self._module},
-            host.CodeSeen: {"stack": self._stack, "modules": self._each, "devices": self._targets},
-            host.Inspection: {
-                "stack": self._stack,
-                "files": self._each,
-                "devices": self._targets,
-            },
+            host.CodeSeen: {"stack": self._stack, "modules": self._each, "devices": self._nodes},
+            host.Inspection: {"stack": self._stack, "files": self._each, "devices": self._nodes},
             host.CollectiveRank: {"host": self._address, "comm": self._name, "trouble": _text},
             host.CollectivesSeen: {**named, "trouble": _text},
         }
+
+    def _nodes(self, found: frozenset[str] | None) -> frozenset[str] | None:
+        return None if found is None else frozenset(map(self._target, found))
 
     def _of_devices(self) -> _Rules:
         comm, uuid = self._program, self._name
@@ -122,9 +121,6 @@ class Masks:
             return fact
         changes = {name: rule(getattr(fact, name)) for name, rule in rules.items()}
         return replace(fact, **changes)  # type: ignore[type-var]
-
-    def _targets(self, paths: frozenset[str]) -> frozenset[str]:
-        return frozenset(map(self._target, paths))
 
     def _each(self, parts: tuple[_T, ...]) -> tuple[_T, ...]:
         return tuple(self.of(each) for each in parts)

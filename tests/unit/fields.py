@@ -135,6 +135,8 @@ class _Visitor(ast.NodeVisitor):
             self._found.filled.update((ANY, each.arg) for each in node.keywords if each.arg)
         elif called == "partial" and node.args:
             self._fill(_last(node.args[0]), node.args[1:], node.keywords)
+        elif called == "__setattr__" and self._classes and len(node.args) == 3:
+            self._found.filled.add((self._classes[-1][0], str(getattr(node.args[1], "value", ""))))
         elif called == "cls" and self._classes:
             self._fill(self._classes[-1][0], node.args, node.keywords)
         else:

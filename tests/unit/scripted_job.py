@@ -77,7 +77,6 @@ class Proc:
     io_bytes_s: int = 0
     side_cpu: float = 0.0
     files: tuple[WaitedFile, ...] = ()
-    devices: frozenset[str] = frozenset()
     wait_channel: str = ""
     storage: StorageState | None = None
     deadline_ns: int | None = None
@@ -282,7 +281,7 @@ class Stage:
         side = proc.sides.get(int(look.tid))
         stack = proc.called_from if side is None else side.stack
         modules = tuple(Module(at, at + 0x1000, name) for name, at in CODE.items())
-        seen = CodeSeen(self.now_ns, look.pid, look.tid, stack, devices=proc.devices)
+        seen = CodeSeen(self.now_ns, look.pid, look.tid, stack)
         return replace(seen, modules=modules if look.wants_modules else ())
 
     def _socket(self, proc: Proc) -> None:
@@ -324,7 +323,6 @@ class Stage:
             storage=proc.storage,
             deadline_ns=proc.deadline_ns,
             lock_holders=tuple(Pid(each) for each in proc.lock_holders),
-            devices=proc.devices,
         )
 
 

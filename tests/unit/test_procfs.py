@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -86,16 +85,6 @@ def test_this_process_is_read_as_it_is() -> None:
     assert (seen.pid, seen.ppid, seen.rank_environ) == (child.pid, os.getpid(), {"RANK": "5"})
     assert seen.argv == tuple(words[:16])
     assert began_ns <= seen.boottime_ns <= procfs.boottime_ns()
-
-
-def test_open_devices__those_of_gpus_and_rdma(tmp_path: Path) -> None:
-    folder = tmp_path / "7" / "fd"
-    folder.mkdir(parents=True)
-    paths = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/infiniband/uverbs0", "/dev/null", "pipe:[1]")
-    for number, path in enumerate(paths):
-        (folder / str(number)).symlink_to(path)
-    assert procfs.open_devices(Pid(7), tmp_path) == set(paths[:3])
-    assert procfs.open_devices(Pid(8), tmp_path) == set()
 
 
 def test_start_ns__is_when_the_process_began() -> None:
