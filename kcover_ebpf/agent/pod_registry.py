@@ -35,7 +35,7 @@ class PodRegistry:
     """Pods and policies as last heard. Thread-safe; `version` grows with every change."""
 
     def __init__(self, node: str, on_bad: Callable[[str], None] = lambda _: None) -> None:
-        """`on_bad` is told what was wrong with an object that is passed over."""
+        """`on_bad` receives what was wrong with an object that is passed over."""
         self.node = node
         self._on_bad = on_bad
         self._lock = threading.Lock()
@@ -51,7 +51,7 @@ class PodRegistry:
         try:
             pod = pod_of(event.object)
         except ObjectError as error:
-            # what is gone is told by its identity alone, and that is enough
+            # what is gone is reported by its identity alone, and that is enough
             self._on_bad(str(error))
             return
         with self._lock:

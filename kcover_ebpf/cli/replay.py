@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from kcover_ebpf.cli.options import output_option
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.run.replay import Replay
 from kcover_ebpf.run.sinks import Announcer, JsonSink, Out, TextSink
@@ -17,9 +18,7 @@ _STDOUT = 1
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True
-)
+@output_option("json: JSON lines, as `run` writes them.")
 def replay(file: Path, output: str) -> None:
     """Judge the job of a tape that `run --record FILE` wrote, and print what `run` would print.
 

@@ -24,7 +24,6 @@ class NodeState:
 
     name: str
     ready: bool = True
-    cordoned: bool = False
 
 
 @dataclass(frozen=True, slots=True)

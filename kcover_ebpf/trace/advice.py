@@ -40,7 +40,7 @@ _JUDGE_YOURSELF = (
 )
 _DEVICE_WAIT = (
     "trace again after the longest step of this job: a rank that still waits by then is hung;  "
-    "NCCL_RAS (2.24 or newer) or nvidia-smi tells which device does nothing"
+    "NCCL_RAS (2.24 or newer) or nvidia-smi shows which device does nothing"
 )
 
 

@@ -246,7 +246,7 @@ def _together(
     for index in range(len(places)):
         threading.Thread(target=follow, args=(index,), daemon=True).start()
     looks = _Looks([[] for _ in places])
-    running, told = len(places), False
+    running, reported = len(places), False
     while running:
         index, text = news.get()
         if isinstance(text, str):
@@ -255,8 +255,8 @@ def _together(
             running -= 1
             if text is not None:
                 looks.errors.append(f"node {places[index].node} ({text})")
-        if not told and _has_tables(looks, running):
-            told = True
+        if not reported and _has_tables(looks, running):
+            reported = True
             yield _first(places, looks)
             yield _line(looks, "threads", several_nodes.merge(looks.lines))
     yield from _conclusion(looks)

@@ -110,9 +110,9 @@ class AgentDouble:
         path = f"/apis/kcover.io/v1alpha1/namespaces/{self._namespace}/incidents"
         any_new = False
         for raw in self._session.list(path).get("items") or ():
-            told = order.incident_of(raw)
-            wanted = told.order
-            if wanted is None or told.phase != "ShuttingDown" or time.time() > wanted.expires_s:
+            reported = order.incident_of(raw)
+            wanted = reported.order
+            if wanted is None or reported.phase != "ShuttingDown" or time.time() > wanted.expires_s:
                 continue
             if dict(wanted.selector) != self._selector:
                 continue

@@ -82,7 +82,7 @@ def test_pods_of_a_gang_are_together_and_by_name() -> None:
     assert registry.pod_count == 3
 
 
-def test_a_pod_that_went_away_is_told_by_its_identity_alone() -> None:
+def test_a_pod_that_went_away_is_reported_by_its_identity_alone() -> None:
     registry = heard(pod("a", {JOB: "j"}))
     version = registry.version
     registry.on_pod(Event(Change.GONE, {"metadata": {"name": "a", "uid": "u-a"}}))
@@ -90,7 +90,7 @@ def test_a_pod_that_went_away_is_told_by_its_identity_alone() -> None:
     assert registry.version > version
 
 
-def test_a_pod_that_is_being_deleted_tells_nothing_more_but_is_still_there() -> None:
+def test_a_pod_that_is_being_deleted_reports_nothing_more_but_is_still_there() -> None:
     (here,) = heard(pod("a", {JOB: "j"}, deletionTimestamp="2026-01-01T00:00:00Z")).gangs().values()
     assert [each.name for each in here.pods] == ["a"]
     assert here.live == ()
@@ -105,7 +105,7 @@ def test_thresholds_of_a_policy_hold_and_are_taken_back() -> None:
     assert here.policy.quiet_cap_s == 1800
 
 
-def test_what_makes_no_sense_is_told_and_passed_over() -> None:
+def test_what_makes_no_sense_is_reported_and_passed_over() -> None:
     said: list[str] = []
     registry = PodRegistry("n1", said.append)
     registry.on_pod(Event(Change.SET, {"metadata": {}}))
