@@ -64,6 +64,7 @@ Exit codes:
     help="json: one object; jsonl: records as they are collected.",
 )
 @click.option("--name", hidden=True, help="Name to show for the job.")
+@click.option("--brief", is_flag=True, hidden=True, help="The verdict is known: show the threads.")
 @click.option("--with-asker", is_flag=True, hidden=True, help="Exit when standard input closes.")
 def trace(**options: Any) -> int:
     """Inspect a job once and report which thread waits for what, and which one is at fault.
@@ -75,7 +76,11 @@ def trace(**options: Any) -> int:
 
     wishes = Wishes(**options)
     how = show.TraceOptions(
-        output=wishes.output, live=wishes.live, every_thread=wishes.every, save=wishes.save
+        output=wishes.output,
+        live=wishes.live,
+        every_thread=wishes.every,
+        save=wishes.save,
+        brief=wishes.brief,
     )
     how.check()
     wishes.check()
@@ -109,6 +114,7 @@ class Wishes:
     every: bool
     output: str
     name: str | None
+    brief: bool
     with_asker: bool
 
     def check(self) -> None:

@@ -121,7 +121,7 @@ class ObjectCache:
         now_s = self.wall()
         metadata = event.object["metadata"]
         with self._lock:
-            arrived_s = self._clock.arrived_s(_written_s(metadata), now_s)
+            arrived_s = self._clock.arrived_s(fault_report.written_s(metadata), now_s)
             delay_s = self._delays.delay_s(said.node, said.time_s, arrived_s)
             seen = ReceivedReport(said, arrived_s, delay_s)
             if said.job is None:
@@ -302,14 +302,3 @@ def _uid(event: Event) -> Uid | None:
 
 def _number(version: str) -> int:
     return int(version) if version.isdecimal() else 0
-
-
-def _written_s(metadata: Mapping[str, Any]) -> float | None:
-    """When the object was written last, by the API server's clock, to the second; None if it does not say."""
-    found = []
-    for each in metadata.get("managedFields") or ():
-        try:
-            found.append(rfc3339.from_text(str(each.get("time"))))
-        except ValueError:
-            continue
-    return max(found, default=None)
