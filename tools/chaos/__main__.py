@@ -111,6 +111,8 @@ def started(stack: ExitStack, cluster: Cluster) -> list[Namespace]:
 def run(seed: int, minutes: float, out: Path) -> int:
     """The exit code."""
     cluster = Cluster(ROOT / ".testbed/kubeconfig", ROOT / ".testbed/bin/kubectl")
+    if not cluster.kubeconfig.exists():
+        raise ClusterError("no test bed runs here; start one: tools/testbed up")
     acts = plan(seed, minutes * 60, _FAULTY)
     with ExitStack() as stack:
         stack.enter_context(nodes.all_let_in(cluster))
