@@ -62,7 +62,7 @@ demo: setup-demo build ## train 4 ranks, inject FAULT=stop|kill|lock|loop|skip|b
 demo-cluster: setup-cluster build ## a real Kubernetes, a hung PyTorchJob: restarted in place, then replaced
 	@PYTHONPATH=$(CURDIR) /usr/bin/python3 -m tools.demo.cluster
 
-.PHONY: test test-unit test-kernel test-chart test-vm test-vm-matrix test-drivers test-cluster test-old test-all
+.PHONY: test test-unit test-kernel test-chart test-vm test-vm-matrix test-drivers test-cluster test-attack test-old test-all
 # what runs on the kernel and on the cluster measures time, and gets the machine for itself
 test: setup-cluster check ## set up, check, run the tests; builds a Kubernetes the first time
 	@$(MAKE) --no-print-directory build
@@ -91,13 +91,16 @@ test-drivers: setup-vm build ## build real GPU drivers, and look for the functio
 test-cluster: setup-cluster build ## the tests on a real Kubernetes: that of $KUBECONFIG, or one that is made
 	$(PYTHON) -m pytest tests/cluster
 
+test-attack: setup-cluster build ## known attacks on the installed chart, from outside; the cluster as for test-cluster
+	$(PYTHON) -m pytest tests/attack
+
 OLD := 1.34
 test-old: setup-cluster build ## restarts on the oldest Kubernetes that is supported, which is built
 	tools/testbed up --name old --kubernetes $(OLD) --controllers all
 	KUBECONFIG=$(CURDIR)/.testbed-old/kubeconfig $(PYTHON) -m pytest tests/cluster/test_kinds.py; \
 		status=$$?; tools/testbed down --name old; exit $$status
 
-test-all: test test-chart test-cluster test-old ## all but virtual machines: what a release must pass
+test-all: test test-chart test-cluster test-attack test-old ## all but virtual machines: what a release must pass
 
 .PHONY: bench bench-quick
 bench: setup-bench build ## the whole fault bench (resumable) and the cost bench: hours

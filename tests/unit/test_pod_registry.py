@@ -135,3 +135,19 @@ def test_a_report_has_a_name_that_the_api_takes_and_ends_in_its_node(name: str) 
     assert len(made) <= 253
     assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", made)
     assert made.endswith(".node-1.example")
+
+
+OWNER = {"apiVersion": "v1", "kind": "Job", "name": "j", "uid": "u", "controller": True}
+OWNED: dict[str, Any] = {"ownerReferences": [OWNER]}
+
+
+def test_a_debug_copy_of_a_pod_is_no_part_of_its_gang() -> None:
+    """It carries the labels and the environment of a rank, and sleeps."""
+    copy = pod("a-copy", {JOB: "j"})
+    assert names(heard(copy, pod("j-0", {JOB: "j"}, **OWNED))) == {"j": ["j-0"]}
+
+
+def test_bare_pods_are_a_gang_as_long_as_they_are_most_of_it() -> None:
+    bare = [pod(f"bare-{number}", {JOB: "j"}) for number in range(2)]
+    found = names(heard(*bare, pod("stray", {JOB: "j"}, **OWNED)))
+    assert found == {"j": ["bare-0", "bare-1", "stray"]}
