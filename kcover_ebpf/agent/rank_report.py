@@ -15,6 +15,7 @@ from kcover_ebpf.api.fault_report import (
     RankSnapshot,
     ReportedCulprit,
     ReportedEvidence,
+    ReportedRecorders,
     SocketSnapshot,
     StopSignal,
 )
@@ -27,6 +28,7 @@ from kcover_ebpf.diagnosis.snapshot import JobSnapshot
 from kcover_ebpf.diagnosis.verdict import Culprit, Verdict
 from kcover_ebpf.facts.host import CollectivesSeen
 from kcover_ebpf.facts.kernel import SocketSample
+from kcover_ebpf.facts.recorders import RankRecord, RecordedGroup, RecordersSeen
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.output import formatting
 
@@ -38,6 +40,10 @@ _MOST_RANKS = 512
 _MOST_SOCKETS = 64
 """A rank of a large job has hundreds; those that tell something come first."""
 _MOST_FRAMES = 32
+_MOST_RECORDS = 16
+"""Recordings of one node's ranks."""
+_MOST_GROUPS, _MOST_MEMBERS, _MOST_CALLS = 8, 256, 2
+"""Of one recording: a group whose members are left out is one whose members are not known."""
 
 
 def pictured(report: FaultReport, job: Job, pods: Mapping[Pid, str]) -> FaultReport:
@@ -49,6 +55,33 @@ def pictured(report: FaultReport, job: Job, pods: Mapping[Pid, str]) -> FaultRep
         knows_waits=picture.known.count > 0,
         lossy=picture.lossy,
         collectives=_collectives(picture.collectives, picture.now_ns),
+        recorders=_recorders(picture.recorders, picture.now_ns),
+    )
+
+
+def _recorders(seen: RecordersSeen | None, now_ns: int) -> ReportedRecorders | None:
+    if seen is None:
+        return None
+    return ReportedRecorders(
+        age_s=max(0.0, round((now_ns - seen.boottime_ns) / NS, 3)),
+        records=tuple(map(_record, seen.records[:_MOST_RECORDS])),
+        unread=tuple(
+            replace(each, reason=each.reason[:_TROUBLE_TEXT])
+            for each in seen.unread[:_MOST_RECORDS]
+        ),
+    )
+
+
+def _record(record: RankRecord) -> RankRecord:
+    return replace(record, groups=tuple(map(_group, record.groups[:_MOST_GROUPS])))
+
+
+def _group(group: RecordedGroup) -> RecordedGroup:
+    return replace(
+        group,
+        ranks=group.ranks if len(group.ranks) <= _MOST_MEMBERS else (),
+        pending=group.pending[:_MOST_CALLS],
+        messages=group.messages[:_MOST_CALLS],
     )
 
 

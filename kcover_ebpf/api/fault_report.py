@@ -16,6 +16,7 @@ from kcover_ebpf.api.order import Verb
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.facts.host import CollectiveRank, CollectiveSide
+from kcover_ebpf.facts.recorders import RankRecord, UnreadRecorder
 
 GROUP = "kcover.io"
 API_VERSION = "kcover.io/v1alpha1"
@@ -159,6 +160,16 @@ class CollectivesPicture:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportedRecorders:
+    """What the flight recorders of the ranks here hold; a pid is that of the reporting node."""
+
+    age_s: float
+    """Since they were asked."""
+    records: tuple[RankRecord, ...] = ()
+    unread: tuple[UnreadRecorder, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ReportedDeviceFault:
     """An announced fault of a device that has not been cleared."""
 
@@ -220,6 +231,8 @@ class FaultReport:
     """A link between ranks here loses packets, and others get through."""
     collectives: CollectivesPicture | None = None
     """None while NCCL was not asked, or has not answered yet."""
+    recorders: ReportedRecorders | None = None
+    """None where no rank here has one, or none was asked."""
     devices: tuple[ReportedDeviceFault, ...] = ()
     acks: tuple[Ack, ...] = field(default=(), metadata=wire("acks", lenient=True))
 

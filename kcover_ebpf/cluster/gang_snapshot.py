@@ -22,6 +22,7 @@ from kcover_ebpf.diagnosis.stacks import KnownWaits
 from kcover_ebpf.diagnosis.tcp_links import EndpointIndex, last_send_ns
 from kcover_ebpf.facts.host import Inspection
 from kcover_ebpf.facts.kernel import SignalSent, SocketSample
+from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.ids import Inode, Pid, Tid
 from kcover_ebpf.settings import Policy
 
@@ -108,7 +109,6 @@ def gather(seen: Sequence[ReceivedReport], now_s: float, policy: Policy) -> Gang
     ends = EndpointIndex(views.values(), elsewhere=_world_size(views) > len(views))
     _unorder(views, ends, {pid: report.node for pid, (report, _) in who.items()}, _vague(seen))
     ended = {pid: rank.exit for pid, (_, rank) in who.items() if rank.exit is not None}
-    left = {pid: standings[pid] for pid in ended if pid in views and ended[pid] == "code 0"}
     picture = JobSnapshot(
         now_ns=_NOW_NS,
         policy=policy,
@@ -119,11 +119,31 @@ def gather(seen: Sequence[ReceivedReport], now_s: float, policy: Policy) -> Gang
         thresholds_s=thresholds,
         known=known,
         stop_signals=_stop_signals(who),
-        left=left,
+        left={pid: standings[pid] for pid in ended.keys() & views if ended[pid] == "code 0"},
         starting=_is_starting(seen, views),
         collectives=collective_counts.joined(answers),
+        recorders=_recorders(seen, now_s),
     )
     return GangSnapshot(picture, who)
+
+
+def _recorders(seen: Sequence[ReceivedReport], now_s: float) -> RecordersSeen | None:
+    """The recordings of all nodes, as old as the oldest of them."""
+    asked = [
+        (index, each.report.recorders, _Clock(each.since_made_s(now_s)))
+        for index, each in enumerate(seen)
+        if each.report.recorders is not None
+    ]
+    if not asked:
+        return None
+    return RecordersSeen(
+        min(clock.ns(said.age_s) for _, said, clock in asked),
+        tuple(
+            replace(each, pid=_pid(index, each.pid))
+            for index, said, _ in asked
+            for each in said.records
+        ),
+    )
 
 
 def _vague(seen: Sequence[ReceivedReport]) -> set[str]:

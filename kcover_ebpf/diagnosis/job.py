@@ -51,6 +51,7 @@ from kcover_ebpf.facts.kernel import (
     ThreadSample,
     Tick,
 )
+from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.settings import Policy
@@ -129,7 +130,9 @@ class Job:
                 self._on_rest(fact)
 
     def _on_rest(self, fact: Fact) -> None:
-        if not isinstance(fact, CodeSeen | FabricMoved):
+        if isinstance(fact, RecordersSeen):
+            self.attention.recorders = fact
+        elif not isinstance(fact, CodeSeen | FabricMoved):
             self.faults.observe(fact)
         elif self._view(fact).on_clock(fact):
             self._progress(fact.pid, fact.boottime_ns)
@@ -370,6 +373,7 @@ class Job:
             left={pid: standings[pid] for pid, view in ranks.items() if self._is_left(view)},
             cadence_known=self.pace.learned(members.ranks),
             collectives=self.attention.collectives,
+            recorders=self.attention.recorders,
         )
 
     def _is_left(self, view: ProcessHistory) -> bool:

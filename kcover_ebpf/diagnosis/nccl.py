@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kcover_ebpf.diagnosis import evidence, wait_chain
+from kcover_ebpf.diagnosis.collective_account import CollectiveAccount, account
 from kcover_ebpf.diagnosis.process_state import HELD, ProcessState, State
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
@@ -42,16 +43,20 @@ _SHOWN = 4
 
 def refine(picture: JobSnapshot, found: Finding, ranks: Sequence[ProcessState]) -> Finding:
     """The finding with what NCCL says: another one, one that is better supported, or the same."""
-    told = picture.collectives
-    if told is None or told.moving or told.trouble or not ranks:
+    known = account(picture)
+    if known is None or known.seen.moving or known.seen.trouble or not ranks:
         return found
+    told = known.seen
     if told.failed:
-        return _named(picture, found, ranks, told.failed, Cause.COLLECTIVE_FAILED)
-    if told.sides:
-        return _named(picture, found, ranks, told.odd, Cause.COLLECTIVE_MISMATCH)
+        said = _said(known, told.failed)
+        return _named(picture, found, ranks, told.failed, Cause.COLLECTIVE_FAILED, said)
+    if known.is_mismatch:
+        said = _said(known, told.odd)
+        return _named(picture, found, ranks, told.odd, Cause.COLLECTIVE_MISMATCH, said)
     if told.behind or told.missing:
-        return _behind(picture, found, ranks, (*told.behind, *told.missing))
-    return _all_joined(found, told) if told.equal else found
+        named = (*told.behind, *told.missing)
+        return _behind(picture, found, ranks, named, _said(known, named))
+    return _all_joined(found, known) if told.equal or known.crossed else found
 
 
 def unobserved(told: CollectivesSeen | None, modules: set[str]) -> list[str]:
@@ -73,6 +78,7 @@ def _behind(
     found: Finding,
     ranks: Sequence[ProcessState],
     named: Sequence[CollectiveRank],
+    told: Sequence[Evidence],
 ) -> Finding:
     here = [each for each in ranks if each.pid in _pids(named, picture, ranks)]
     patience_s = picture.policy.storage_patience_s
@@ -81,13 +87,13 @@ def _behind(
         return found
     elsewhere = next((each for each in here if _may_come(picture, each)), None)
     if elsewhere is None:
-        return _named(picture, found, ranks, named, Cause.NOT_IN_COLLECTIVE)
+        return _named(picture, found, ranks, named, Cause.NOT_IN_COLLECTIVE, told)
     if not _overrules(found):
         return found
     end = wait_chain.follow(picture, elsewhere)
     what = f"{end.state.value}: {end.text}, {evidence.ago(picture, end)}"
     text = f"{evidence.name(elsewhere)} is {what}; the others wait for it"
-    said = Evidence(EvidenceKind.SINK, text), *_said(picture, named)
+    said = Evidence(EvidenceKind.SINK, text), *told
     cause = found.cause if found.kind is VerdictKind.WORKING else Cause.COMPUTING
     return Finding(VerdictKind.WORKING, cause, elsewhere.since_ns, evidence=said)
 
@@ -120,9 +126,9 @@ def _named(
     ranks: Sequence[ProcessState],
     named: Sequence[CollectiveRank],
     cause: Cause,
+    said: Sequence[Evidence],
 ) -> Finding:
     """A finding that names who NCCL names, if that is one rank."""
-    said = _said(picture, named)
     pids = _pids(named, picture, ranks)
     overrules = _overrules(found) and _all_silent(picture, ranks)
     mismatch = cause is Cause.COLLECTIVE_MISMATCH
@@ -171,28 +177,33 @@ def _context(
     return (*texts, *(each for each in found.evidence if each.kind in kept))
 
 
-def _all_joined(found: Finding, told: CollectivesSeen) -> Finding:
+def _all_joined(found: Finding, known: CollectiveAccount) -> Finding:
     # a circle is what is left when the host sees nothing but waits; here it is known to be none
     if found.cause not in (Cause.WAIT_CYCLE, Cause.DEVICE_WAIT) or not found.kind.is_fault:
         return found
+    # where all wait is known already: a long step, and calls that run beside each other, look the same
+    waits = [Evidence(EvidenceKind.PEERS, text) for text in (*known.texts, *known.crossed)]
+    if known.crossed:
+        return replace(found, evidence=(*found.evidence, *waits))
+    progress = "" if waits else f" and none progressed in {known.seen.answer_count} answers"
     text = (
-        f"every rank has launched the same operations and none progressed in {told.answer_count} answers: "
+        f"every rank has launched the same operations{progress}: "
         "a device or the fabric is not completing them"
     )
-    # equal counts that do not move say that all wait, which is known: a long step looks the same
-    joined = Evidence(EvidenceKind.PEERS, text)
-    return replace(found, cause=Cause.COLLECTIVE_STUCK, evidence=(*found.evidence, joined))
+    joined = Evidence(EvidenceKind.PEERS, text), *waits
+    return replace(found, cause=Cause.COLLECTIVE_STUCK, evidence=(*found.evidence, *joined))
 
 
-def _said(picture: JobSnapshot, named: Sequence[CollectiveRank]) -> list[Evidence]:
-    told = picture.collectives
-    if told is None:
-        return []
+def _said(known: CollectiveAccount, named: Sequence[CollectiveRank]) -> list[Evidence]:
+    told = known.seen
+    recorded = [Evidence(EvidenceKind.COLLECTIVE, text) for text in known.texts]
+    if known.is_recorded:
+        return recorded
     texts = [_sentence(each, told) for each in named[:_SHOWN] if each not in told.odd]
     texts += [_side(each) for each in told.sides[:_SHOWN]]
     if told.sides:
         texts.append(f"no count changed in {told.answer_count} answers over {_span_s(told):.1f} s")
-    return [Evidence(EvidenceKind.COLLECTIVE, text) for text in texts]
+    return [*(Evidence(EvidenceKind.COLLECTIVE, text) for text in texts), *recorded]
 
 
 def _side(side: CollectiveSide) -> str:

@@ -12,6 +12,7 @@ from kcover_ebpf.diagnosis.tcp_links import EndpointIndex
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, VerdictKind
 from kcover_ebpf.facts.host import CollectivesSeen
 from kcover_ebpf.facts.kernel import SignalSent
+from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.settings import Policy
 
@@ -64,6 +65,9 @@ class JobSnapshot:
     """A rank has not come yet and the job never trained: those who came wait, as at every start."""
     collectives: CollectivesSeen | None = None
     """The last word of the job's own NCCL in this suspicion; None while it said nothing."""
+
+    recorders: RecordersSeen | None = None
+    """What the ranks' flight recorders hold; None while they were not asked, or none has answered."""
 
     def silence_s(self, pid: Pid) -> float:
         """Seconds since this process stands where it stands."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kcover_ebpf.diagnosis import nccl
+from kcover_ebpf.diagnosis import collective_account, nccl
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.process import NS
 from kcover_ebpf.diagnosis.process_state import ProcessState
@@ -104,5 +104,6 @@ def unobserved(job: Job) -> tuple[str, ...]:
     said += [
         f"the memory of pid {pid}: {WHY_UNREADABLE}" for pid in sorted(job.attention.unreadable)
     ]
+    said += collective_account.unread(job.attention.recorders)
     said += nccl.unobserved(job.attention.collectives, _modules(job))
     return tuple(said)
