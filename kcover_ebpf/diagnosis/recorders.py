@@ -11,7 +11,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kcover_ebpf.facts.recorders import RankRecord, RecordedCall, RecordedGroup
+from kcover_ebpf.facts.recorders import (
+    RankRecord,
+    RecordedCall,
+    RecordedGroup,
+    RecordersSeen,
+    UnreadRecorder,
+)
 
 DEFAULT_GROUP = "default_pg"
 """What PyTorch calls the group of all ranks."""
@@ -29,7 +35,25 @@ _ALIKE = frozenset(
 )
 """Operations whose inputs have the same number of elements on all ranks; of others they may differ."""
 _SHOWN_RANKS = 8
+_NS = 1_000_000_000
 _SHOWN_SIDES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Recordings:
+    """What the flight recorders of a job's ranks hold. A pid is that of the reporting node."""
+
+    age_s: float
+    """Since they were asked."""
+    records: tuple[RankRecord, ...] = ()
+    unread: tuple[UnreadRecorder, ...] = ()
+
+
+def recordings_of(seen: RecordersSeen | None, now_ns: int) -> Recordings | None:
+    """The fact as of `now_ns` (CLOCK_BOOTTIME)."""
+    if seen is None:
+        return None
+    return Recordings((now_ns - seen.boottime_ns) / _NS, seen.records, seen.unread)
 
 
 @dataclass(frozen=True, slots=True)

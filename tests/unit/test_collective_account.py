@@ -7,16 +7,18 @@ from dataclasses import replace
 import pytest
 
 from kcover_ebpf.diagnosis.collective_account import unread
+from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.diagnosis.judge import judge
+from kcover_ebpf.diagnosis.recorders import Recordings
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, Verdict, VerdictKind, suffices
-from kcover_ebpf.facts.host import CollectiveRank, CollectivesSeen
+from kcover_ebpf.facts.host import CollectiveRank
 from kcover_ebpf.facts.recorders import RankRecord, RecordersSeen, UnreadRecorder
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.settings import Act
 
 from .recorder_dumps import call, steps
-from .scripted_job import NS, Stage
+from .scripted_job import Stage
 from .test_recorders import record
 
 WAITS = steps(5, ends="all_reduce")
@@ -93,11 +95,7 @@ def test_a_circle_of_groups_is_told_and_is_no_second_kind_of_evidence() -> None:
         record(2, [*steps(5), inner], groups=pair),
     )
     stage = spinning()
-    scene = replace(
-        stage.job.picture(),
-        now_ns=stage.now_ns + 60 * NS,
-        recorders=RecordersSeen(stage.now_ns, crossed),
-    )
+    scene = replace(stage.job.snapshot(), recordings=Recordings(0.0, crossed))
     found = judge(scene)
     assert (found.cause, found.rank) == (Cause.WAIT_CYCLE, None)
     assert any("group 9 (pair)" in each.text for each in found.evidence)
@@ -109,13 +107,11 @@ def test_recordings_older_than_what_a_rank_does_now_name_nobody(
     records: tuple[RankRecord, ...],
 ) -> None:
     stage = spinning()
-    asked_ns = stage.now_ns
-    scene = replace(stage.job.picture(), recorders=RecordersSeen(asked_ns, records))
-    scene = replace(scene, now_ns=scene.now_ns + 60 * NS)
+    stage.run(10)
+    scene = replace(stage.job.snapshot(), recordings=Recordings(5.0, records))
     assert judge(scene).rank == 2
-    moved = replace(scene.standings[Pid(101)], since_ns=asked_ns + NS)
-    scene = replace(scene, standings={**scene.standings, Pid(101): moved})
-    assert judge(scene).rank is None
+    moved = {**scene.processes, Pid(101): replace(scene.processes[Pid(101)], age_s=4.9)}
+    assert judge(replace(scene, processes=moved)).rank is None
 
 
 def test_a_rank_that_is_behind_and_at_work_is_waited_for() -> None:
@@ -129,13 +125,10 @@ def test_a_rank_that_is_behind_and_at_work_is_waited_for() -> None:
 
 def test_counts_come_first_and_recordings_that_agree_add_their_lines() -> None:
     stage = spinning()
-    scene = replace(
-        stage.job.picture(),
-        now_ns=stage.now_ns + 60 * NS,
-        recorders=RecordersSeen(stage.now_ns, BEHIND),
-    )
+    stage.run(10)
+    scene = replace(stage.job.snapshot(), recordings=Recordings(0.0, BEHIND))
     late = CollectiveRank(2, 4, "h", Pid(102), 6, 7)
-    counts = CollectivesSeen(stage.now_ns, 0, 3, behind=(late,))
+    counts = CollectiveCounts(0.0, 2.0, 3, behind=(late,))
     found = judge(replace(scene, collectives=counts))
     texts = [each.text for each in found.evidence if each.kind is EvidenceKind.COLLECTIVE]
     assert "launched 6 operations, others 7" in texts[0]
@@ -144,7 +137,7 @@ def test_counts_come_first_and_recordings_that_agree_add_their_lines() -> None:
     found = judge(replace(scene, collectives=other))
     assert found.rank == 1
     assert not any("recorder" in each.text or "train.py" in each.text for each in found.evidence)
-    silent = CollectivesSeen(stage.now_ns, 0, trouble="no answer")
+    silent = CollectiveCounts(0.0, trouble="no answer")
     assert judge(replace(scene, collectives=silent)).rank == 2
 
 
@@ -160,8 +153,8 @@ def test_what_could_not_be_read_is_unobserved() -> None:
 def test_recordings_of_one_stall_say_nothing_about_the_next() -> None:
     stage = spinning()
     stage.tell(RecordersSeen(stage.now_ns, BEHIND))
-    assert stage.job.picture().recorders is not None
+    assert stage.job.snapshot().recordings is not None
     for number in range(stage.world):
         stage.become(stage.rank(number), "train")
     stage.run(60)
-    assert stage.job.picture().recorders is None
+    assert stage.job.snapshot().recordings is None
