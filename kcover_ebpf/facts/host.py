@@ -23,7 +23,7 @@ class ProcessSeen:
     rank_environ: dict[str, str] = field(default_factory=dict)
     """Only the variables that name a rank, a world or a rendezvous; never the whole environment."""
     start_ns: int = 0
-    """Boottime at which it began, early by at most a clock tick; distinguishes it from a later process of its number."""
+    """Boottime at which it began, early by at most a tick; distinguishes it from a later one of its number."""
 
 
 @dataclass(frozen=True, slots=True)

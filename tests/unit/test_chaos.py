@@ -10,11 +10,11 @@ from tools.chaos.invariants import Fault, JobAtEnd, Outcome, Peak, Seen, violati
 from tools.chaos.plan import FAULTS, LAST_S, Kind, plan
 
 STOP = Fault("a", "stop a rank", "demo-1", 1000.0, 1040.0)
-TOLD = Seen("a", "i-1", "HUNG", "demo-1", 999.0, "Recovered")
+REPORTED = Seen("a", "i-1", "HUNG", "demo-1", 999.0, "Recovered")
 JOB = JobAtEnd("a", suspended=False, stopped=0, trains=True, starts={0: 2, 1: 2})
 STEADY = JobAtEnd("s", suspended=False, stopped=0, trains=True, starts={0: 1, 1: 1})
 PEAK = Peak("agent", 7, 120_000_000, 80)
-GOOD = Outcome([STOP], [TOLD], [JOB, STEADY], [PEAK])
+GOOD = Outcome([STOP], [REPORTED], [JOB, STEADY], [PEAK])
 
 
 def test_a_seed_makes_the_same_plan_again() -> None:
@@ -42,10 +42,10 @@ def test_a_good_run_breaks_nothing() -> None:
         (replace(GOOD, jobs=[replace(JOB, starts={0: 3, 1: 2}), STEADY]), "rank 0 was started 3"),
         (replace(GOOD, jobs=[JOB, replace(STEADY, starts={0: 1, 1: 2})]), "s: rank 1 was started"),
         (replace(GOOD, incidents=[]), "was never reported"),
-        (replace(GOOD, incidents=[replace(TOLD, verdict="UNKNOWN")]), "was never reported"),
-        (replace(GOOD, incidents=[replace(TOLD, since_s=900.0)]), "was never reported"),
-        (replace(GOOD, incidents=[replace(TOLD, since_s=1100.0)]), "was never reported"),
-        (replace(GOOD, incidents=[TOLD, replace(TOLD, job="s")]), "s: i-1 reports HUNG"),
+        (replace(GOOD, incidents=[replace(REPORTED, verdict="UNKNOWN")]), "was never reported"),
+        (replace(GOOD, incidents=[replace(REPORTED, since_s=900.0)]), "was never reported"),
+        (replace(GOOD, incidents=[replace(REPORTED, since_s=1100.0)]), "was never reported"),
+        (replace(GOOD, incidents=[REPORTED, replace(REPORTED, job="s")]), "s: i-1 reports HUNG"),
         (replace(GOOD, peaks=[replace(PEAK, bytes=201_000_000)]), "agent 7 used 201 MB"),
         (replace(GOOD, peaks=[replace(PEAK, descriptors=999)]), "999 descriptors"),
         (replace(GOOD, shut_nodes=["node1"]), "node1 takes no pods"),
