@@ -111,6 +111,7 @@ def _rank(
         waits_for=standing.waits_for[:64],
         stack=stack,
         known_wait=bool(look is not None and look.stack and picture.known.knows(look.stack)),
+        joined=is_rank and view.member is not None and view.member.joined,
         exit=_exit(view),
         sockets=_sockets(picture, view) if is_rank and view.exit is None else (),
         stop_signal=_stop_signal(picture, pid),

@@ -132,6 +132,8 @@ class RankSnapshot:
     waits_for: tuple[int, ...] = ()
     stack: tuple[str, ...] = ()
     known_wait: bool = False
+    joined: bool = False
+    """It is known as a rank for who started it or for what it does, also without a number."""
     exit: str | None = None
     """"code N" or "signal N"."""
     stop_signal: StopSignal | None = None

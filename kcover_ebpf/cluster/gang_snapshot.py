@@ -196,7 +196,7 @@ def _standing(index: int, rank: RankSnapshot, clock: _Clock) -> ProcessState:
 
 def _view(pid: Pid, rank: RankSnapshot, clock: _Clock) -> ProcessHistory:
     view = ProcessHistory(pid, first_seen_ns=1)
-    view.member = Membership(Role.RANK, rank.rank, rank.world_size, pid)
+    view.member = Membership(Role.RANK, rank.rank, rank.world_size, pid, joined=rank.joined)
     view.peer_bytes_ns = clock.ns(rank.received_age_s)
     sockets = (_socket(pid, fd, each, clock) for fd, each in enumerate(rank.sockets))
     view.sockets = {sample.fd: sample for sample in sockets if sample is not None}

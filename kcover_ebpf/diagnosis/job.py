@@ -165,6 +165,7 @@ class Job:
 
     def _on_tick(self, tick: Tick) -> None:
         now_ns = tick.boottime_ns
+        self.members.meet()
         self._classify()
         ranks = self.members.ranks
         for pid, moved in self._moved_bytes.items():
@@ -375,9 +376,8 @@ class Job:
     def _is_left(self, view: ProcessHistory) -> bool:
         if view.exit is None or view.member is None:
             return False
-        again = (each.member for each in self.members.ranks.values())
         failed = view.exit.signal or view.exit.exit_code
-        return not failed or view.member.rank not in {each.rank for each in again if each}
+        return not failed or self.members.successor(view) is None
 
     def _is_lossy(self, since_ns: list[int]) -> bool:
         # a lost link shows retransmissions as well, but nothing gets through; silence unseen is the kernel's word

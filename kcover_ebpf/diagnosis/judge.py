@@ -180,7 +180,7 @@ def _stuck(
         return _awaits_outside(picture, first, end, ranks)
     found = _stuck_evidence(picture, first, end, ranks)
     certain = end.proven and end.state is State.STORAGE
-    if not certain and (not others or first.rank is None):
+    if not certain and (not others or not _is_known(picture, first)):
         return _alone(first, end, found)
     in_storage = sum(last.state is State.STORAGE for last in ends.values())
     if end.state is State.STORAGE and in_storage > 1:
@@ -197,6 +197,12 @@ def _stuck(
         return blame(VerdictKind.DEADLOCK, Cause.COLLECTIVE_MISMATCH, first, found, ranks)
     kind = VerdictKind.SLOW if end.state is State.THROTTLED else VerdictKind.HUNG
     return blame(kind, _cause(first, end), first, found, ranks, end)
+
+
+def _is_known(picture: JobSnapshot, each: ProcessState) -> bool:
+    # a program without a number may be anything, unless it has joined others like it
+    member = picture.ranks[each.pid].member
+    return each.rank is not None or (member is not None and member.joined)
 
 
 def _needed_s(picture: JobSnapshot, first: ProcessState, end: ProcessState) -> float:

@@ -19,6 +19,7 @@ FRAMEWORKS = tuple(prefix for prefix, _ in _GIVES_UP_S)
 """Beginnings of the libraries by which a framework is known."""
 
 
+_SHOWN = 4
 _NOTES = {VerdictKind.SLOW: "slow", VerdictKind.UNKNOWN: "unclear"}
 
 
@@ -95,6 +96,13 @@ def unobserved(job: Job) -> tuple[str, ...]:
     here, size = len(job.members.all_ranks), job.members.world_size
     if size is not None and job.pace.trained and here < size:
         said.append(f"{size - here} of {size} ranks are not on this host")
+    unclear = job.members.kinship.unclear(job.members.views, job.now_ns)
+    if len(unclear) > 1:
+        some = ", ".join(str(pid) for pid in sorted(unclear)[:_SHOWN])
+        said.append(
+            f"whether {len(unclear)} processes are ranks (pid {some}): what started them waits, and they have "
+            "neither numbers nor TCP connections to each other"
+        )
     views = job.members.views.values()
     devices = {name for view in views if view.seen for name in view.seen.devices}
     if any(name.startswith("/dev/nvidia") for name in devices):

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.diagnosis.roles import RANK_ENVIRON, Membership, Role, classify, rank_of
+from kcover_ebpf.diagnosis.rank_numbers import RANK_ENVIRON, rank_of
+from kcover_ebpf.diagnosis.roles import Membership, Role, classify
 from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.ids import Pid
 
