@@ -8,6 +8,11 @@ from enum import Enum
 ALL = ("torch", "mpi", "jax")
 SOCKETS = ("torch", "jax")
 TORCH = ("torch",)
+PLAIN = ("spawn", "spawn-node", "spawn-slurm", "numbered", "bare")
+FRAMEWORKS = ("fork", "lightning", "ray", "accelerate", "deepspeed")
+"""What needs more than torch."""
+OWN = PLAIN + FRAMEWORKS
+"""PyTorch under other launchers than ours, most of which number no process where it can be seen."""
 
 HUNG = frozenset({"HUNG"})
 CRASHED = frozenset({"CRASHED"})
@@ -38,7 +43,8 @@ class Culprit(Enum):
 class Scenario:
     """One fault or quiet phase; how long and how often it runs is the plan's business.
 
-    `number` is the line of the list of 45 faults, or the letter of the list of 18 quiet phases.
+    `number` is the line of the list of 45 faults, or the letter of the list of 18 quiet phases; "ranks" for the
+    jobs of `OWN`.
     `inject` is what the workload does to itself (tools/workloads), `host` what the injector does
     from outside, `prepare` what has to exist before the job starts and `arm` what happens once
     all ranks train. `verdicts` and `causes` are what counts as right. `effects` says how the
