@@ -11,12 +11,13 @@ to each other.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from posixpath import basename
 
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.rank_numbers import is_one_process
 from kcover_ebpf.diagnosis.roles import SPAWNED, Role
+from kcover_ebpf.diagnosis.tcp_links import SERVICE_PORTS, is_loopback
 from kcover_ebpf.facts.kernel import SocketSample
 from kcover_ebpf.ids import Pid
 
@@ -30,6 +31,8 @@ exchange of addresses at a start takes one or two."""
 
 _RESTS_NS = 30 * 1_000_000_000
 """A rank that moved last before this only waits; what it started and moved since then does its work."""
+_STARTER_LEARNED_PASSES = 60
+"""Healthy passes after which a starter that exchanged no payload is not watched for it any more."""
 
 
 class Kinship:
@@ -79,27 +82,32 @@ class Kinship:
     def observe(self, views: _Views) -> bool:
         """Once a pass: take who is connected to whom; True if that shows a rank that was none before."""
         asked = self.candidates(views)
-        unsettled = [pid for pid, view in views.items() if self._is_open(view)]
+        starters = {view.seen.ppid for pid in self.joined if (view := views.get(pid)) and view.seen}
+        unsettled = [pid for pid, view in views.items() if self._is_open(view, starters)]
         if not asked and not unsettled:
             return False
         known = len(self.joined)
         ends = _ends(views)
-        for pid in {*asked, *unsettled}:
+        for pid in dict.fromkeys([*unsettled, *asked]):
             for sample in views[pid].sockets.values():
                 peer = ends.get((sample.remote, sample.local))
+                if peer is None and _leads_to_ranks(views[pid], sample):
+                    self._settled.add(pid)
                 inherited = ends[sample.local, sample.remote] != pid
                 if peer is not None and not inherited and sample.state == "ESTABLISHED":
-                    self._meet(views[pid], views[peer], sample)
+                    self._meet(views[pid], views[peer], sample, views)
         return len(self.joined) > known
 
-    def _is_open(self, view: ProcessHistory) -> bool:
-        member = view.member
-        if view.exit is not None or member is None:
+    def _is_open(self, view: ProcessHistory, starters: Collection[Pid]) -> bool:
+        if view.exit is not None or view.member is None or view.pid in self._settled:
             return False
-        starter = member.role is Role.LAUNCHER and view.pid not in self.joined
-        return starter or (member.role is Role.RANK and view.pid not in self._settled)
+        watched = view.traffic.learned_passes < _STARTER_LEARNED_PASSES
+        starter = view.pid in starters and view.pid not in self.joined and watched
+        return starter or view.member.role is Role.RANK
 
-    def _meet(self, one: ProcessHistory, other: ProcessHistory, sample: SocketSample) -> None:
+    def _meet(
+        self, one: ProcessHistory, other: ProcessHistory, sample: SocketSample, views: _Views
+    ) -> None:
         if one.member is None or other.member is None:
             return
         if one.member.role is Role.RANK and other.member.role is Role.RANK:
@@ -108,11 +116,26 @@ class Kinship:
             numbered = one.member.rank is not None or other.member.rank is not None
             if not numbered and _program(one) == _program(other):
                 self.joined |= pair
-        elif _kind(one) == _kind(other):
+        elif _kind(one) == _kind(other) and not self._is_certain(one, views):
             self.joined |= {one.pid, other.pid}
         elif other.pid in self.joined and _is_same_program(one, other):
             trained = one.traffic.payload_passes(sample) >= _STARTER_PASSES
             self.joined |= {one.pid} if trained else set()
+
+
+def _leads_to_ranks(view: ProcessHistory, sample: SocketSample) -> bool:
+    """True for what connects a numbered rank to ranks on other hosts: a connection to their store, or with payload."""
+    member, seen = view.member, view.seen
+    if member is None or seen is None or member.role is not Role.RANK or member.rank is None:
+        return False
+    ports = str(sample.local[1]), str(sample.remote[1])
+    if sample.state != "ESTABLISHED" or min(sample.local[1], sample.remote[1]) < SERVICE_PORTS:
+        return False
+    if seen.rank_environ.get("MASTER_PORT") in ports:
+        return True
+    return (
+        not is_loopback(sample.remote[0]) and view.traffic.payload_passes(sample) >= _STARTER_PASSES
+    )
 
 
 def _moved_ns(view: ProcessHistory) -> int:

@@ -28,7 +28,7 @@ _MIN_PASSES = 2
 _RARELY = 10
 """What carried payload so many times more rarely than the rank's busiest connection is no part of its steps: a
 new group is agreed upon, a name is looked up."""
-_SERVICE_PORTS = 1024
+SERVICE_PORTS = 1024
 """Below this are services (HTTPS, NFS, SSH): no rank listens there."""
 
 
@@ -96,8 +96,8 @@ class EndpointIndex:
         return (
             self.elsewhere is not False
             and (sample.remote, sample.local) not in self._launchers
-            and min(ports) >= _SERVICE_PORTS
-            and not _is_loopback(sample.remote[0])
+            and min(ports) >= SERVICE_PORTS
+            and not is_loopback(sample.remote[0])
         )
 
     def payload_fds(self, view: ProcessHistory) -> list[int]:
@@ -129,7 +129,8 @@ def _is_rank(view: ProcessHistory) -> bool:
     return view.member is not None and view.member.role is Role.RANK
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
+    """True for an address of this host itself."""
     return address.startswith("127.") or address == "::1"
 
 

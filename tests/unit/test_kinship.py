@@ -32,12 +32,12 @@ class Host:
     def connect(self, one: int, other: int, *, heirs: dict[int, int] | None = None) -> None:
         """A connection in use; `heirs`: processes that have the end of `one` as well, by its descriptor there."""
         ports = ("127.0.0.1", 1000 * one + other), ("127.0.0.1", 1000 * other + one)
-        self._socket(one, *ports)
-        self._socket(other, *ports[::-1])
+        self.socket(one, *ports)
+        self.socket(other, *ports[::-1])
         for pid in heirs or {}:
-            self._socket(pid, *ports)
+            self.socket(pid, *ports)
 
-    def _socket(self, pid: int, local: tuple[str, int], remote: tuple[str, int]) -> None:
+    def socket(self, pid: int, local: tuple[str, int], remote: tuple[str, int]) -> None:
         self.members.views[Pid(pid)].on_socket(
             SocketSample(
                 boottime_ns=self.now_ns,
@@ -204,4 +204,53 @@ def test_a_store_in_the_program_that_started_the_ranks_makes_it_none() -> None:
         for pid in (11, 12, 13):
             host.connect(10, pid)
         host.end_pass()
+    assert set(host.members.ranks) == {11, 12, 13}
+
+
+def one_rank_a_pod(port: int) -> Host:
+    host = Host()
+    host.start(10, 1, "python3 train.py", RANK="3", WORLD_SIZE="8", MASTER_PORT="29500")
+    for child in (11, 12):
+        host.start(child, 10, "python3 engine.py")
+    for _ in range(6):
+        host.socket(10, ("10.0.0.3", 40000), ("10.0.0.1", port))
+        host.end_pass()
+    host.connect(11, 12)
+    host.end_pass()
+    return host
+
+
+def test_a_rank_that_is_connected_to_ranks_on_other_hosts_keeps_its_children() -> None:
+    kept = {10: "rank", 11: "loader", 12: "loader"}
+    assert one_rank_a_pod(29500).roles() == kept, "to their store"
+    assert one_rank_a_pod(41000).roles() == kept, "with payload"
+
+
+def test_a_connection_to_a_service_makes_no_rank_of_what_starts_ranks() -> None:
+    assert one_rank_a_pod(443).roles() == {10: "launcher", 11: "rank", 12: "rank"}
+
+
+def test_a_launcher_of_ranks_that_are_known_is_asked_no_more() -> None:
+    host = spawned()
+    for _ in range(80):
+        host.connect(11, 12)
+        host.connect(12, 13)
+        host.connect(11, 13)
+        host.end_pass()
+    views = host.members.views
+    assert not host.members.kinship.candidates(views)
+    host.connect(10, 11)
+    for _ in range(8):
+        host.connect(10, 11)
+        host.end_pass()
+    assert set(host.members.ranks) == {11, 12, 13}
+
+
+def test_a_store_for_the_ranks_in_the_program_that_starts_them_makes_it_no_rank() -> None:
+    host = spawned(RANK="0", WORLD_SIZE="2", MASTER_PORT="10011")
+    host.connect(11, 10)
+    host.end_pass()
+    host.connect(11, 12)
+    host.connect(12, 13)
+    host.end_pass()
     assert set(host.members.ranks) == {11, 12, 13}
