@@ -86,7 +86,6 @@ class _Agent:
         self._log = Log(plan.log_level)
         self._ending = threading.Event()
         self._passed_s = time.monotonic()
-        self._threads: dict[str, threading.Thread] = {}
 
     def run(self) -> int:
         plan = self._plan
@@ -119,8 +118,7 @@ class _Agent:
             is_held=executor.is_held,
             sinks=audience.sinks,
         )
-        for work in (executor, reporter):
-            self._start(work)
+        self._order_thread, self._report_thread = self._start(executor), self._start(reporter)
         watches.start()
         if server is not None:
             self._serve(server, kernel, devices, watches)
@@ -129,12 +127,12 @@ class _Agent:
         self._log.say("ends")
         return 0
 
-    def _start(self, work: Any) -> None:
+    def _start(self, work: Any) -> threading.Thread:
         thread = threading.Thread(target=work.run, name=type(work).__name__, daemon=True)
-        self._threads[thread.name] = thread
         thread.start()
         self._stack.callback(thread.join, 2.0)
         self._stack.callback(work.close)
+        return thread
 
     def _is_over(self) -> bool:
         self._passed_s = time.monotonic()
@@ -232,14 +230,14 @@ class _Agent:
         server.serve(metrics.registry, checks)
 
     def _parts(self) -> Sequence[health.Part]:
-        executor, reporter, threads = self._executor, self._reporter, self._threads
+        executor, reporter = self._executor, self._reporter
         return (
             health.Part("sampling", lambda: True, lambda: self._passed_s, health.LOOP_S),
             health.Part(
-                "orders", threads["Executor"].is_alive, lambda: executor.turn_s, health.ORDERS_S
+                "orders", self._order_thread.is_alive, lambda: executor.turn_s, health.ORDERS_S
             ),
             health.Part(
-                "reports", threads["Reporter"].is_alive, lambda: reporter.turn_s, health.REPORTS_S
+                "reports", self._report_thread.is_alive, lambda: reporter.turn_s, health.REPORTS_S
             ),
             health.Part("watches", lambda: self._watches.is_alive),
         )

@@ -106,6 +106,11 @@ def profile(request: pytest.FixtureRequest, cluster: Cluster, image: str) -> Any
         container = json.loads(text)["spec"]["template"]["spec"]["containers"][0]
         assert container["securityContext"]["privileged"] is request.param
         yield release
+        # the kubelet has asked for /healthz every few seconds meanwhile
+        pods = json.loads(release.ctl("get", "pods", "--output=json"))["items"]
+        started = [each for pod in pods for each in pod["status"]["containerStatuses"]]
+        assert started
+        assert not [each["name"] for each in started if each["restartCount"]]
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
@@ -9,6 +10,22 @@ import pytest
 
 from kcover_ebpf.agent import health
 from kcover_ebpf.agent.health import Part
+
+
+class Work:
+    """What a thread of the agent runs, as far as its health is concerned."""
+
+    turn_s = 0.0
+
+    def __init__(self) -> None:
+        self._closed = threading.Event()
+
+    def run(self) -> None:
+        assert self._closed.wait(30.0), "never closed"
+
+    def close(self) -> None:
+        self._closed.set()
+
 
 PARTS = {
     "all is well": (Part("orders", lambda: True, lambda: 41.0, 60.0), ""),
@@ -35,16 +52,17 @@ def test_every_thread_of_the_agent_is_a_part() -> None:
     """A thread that nobody asks about could end in silence."""
     from kcover_ebpf.agent.main import AgentOptions, _Agent
 
-    agent: Any = _Agent(AgentOptions("n", "ns", None), None)  # type: ignore[arg-type]
-
-    class Work:
-        turn_s = 0.0
-
-    agent._executor = agent._reporter = Work()
-    agent._threads = {
-        "Executor": threading.Thread(target=lambda: None),
-        "Reporter": threading.Thread(target=lambda: None),
-    }
-    agent._watches = type("Watches", (), {"is_alive": False})()
-    said = health.wrong(agent._parts(), lambda: 0.0)
+    with contextlib.ExitStack() as stack:
+        agent: Any = _Agent(AgentOptions("n", "ns", None), stack)  # type: ignore[arg-type]
+        agent._executor, agent._reporter = Work(), Work()
+        agent._order_thread = agent._start(agent._executor)
+        agent._report_thread = agent._start(agent._reporter)
+        agent._watches = type("Watches", (), {"is_alive": True})()
+        assert health.wrong(agent._parts(), lambda: 0.0) == ""
+        agent._watches.is_alive = False
+        for work in (agent._executor, agent._reporter):
+            work.close()
+        for thread in (agent._order_thread, agent._report_thread):
+            thread.join(10.0)
+        said = health.wrong(agent._parts(), lambda: 0.0)
     assert said == "orders ended; reports ended; watches ended"
