@@ -69,14 +69,17 @@ def started_ranks(by_pid: _Tree, starts_others: Callable[[ProcessSeen], bool]) -
 
 def _numbered(starter: ProcessSeen, below: Sequence[ProcessSeen]) -> set[Pid]:
     # a sub-job of a rank, such as an evaluation, has a world of its own, which is smaller than the rank's
-    rank, world = rank_of(starter.rank_environ)
+    rank, world = outer = rank_of(starter.rank_environ)
     if rank is None or is_one_process(starter.rank_environ):
         return set()
-    own = identity_of(starter.rank_environ)
     told = {
-        each.pid: rank_of(each.rank_environ)
+        each.pid: number
         for each in below
-        if identity_of(each.rank_environ) != own and is_one_process(each.rank_environ)
+        if is_one_process(each.rank_environ)
+        # the second of a host cannot have the number of the host
+        and (
+            (number := rank_of(each.rank_environ)) != outer or not local_rank_of(each.rank_environ)
+        )
     }
     numbers = [number for number, _ in told.values()]
     large = all((size or 0) >= (world or 1) for _, size in told.values())
@@ -86,12 +89,14 @@ def _numbered(starter: ProcessSeen, below: Sequence[ProcessSeen]) -> set[Pid]:
 def _by_local_rank(starter: ProcessSeen, below: Sequence[ProcessSeen]) -> set[Pid]:
     # Lightning's first process is rank 0 and starts 1 to n - 1; it was not started with a LOCAL_RANK itself
     environ = starter.rank_environ
-    if local_rank_of(environ) is not None or rank_of(environ)[0] is not None:
+    if local_rank_of(environ) is not None:
         return set()
+    inherited = rank_of(environ)[0]
     local = {
         each.pid: number
         for each in below
-        if (number := local_rank_of(each.rank_environ)) and rank_of(each.rank_environ)[0] is None
+        if (number := local_rank_of(each.rank_environ))
+        and rank_of(each.rank_environ)[0] == inherited
     }
     if not local or sorted(local.values()) != list(range(1, len(local) + 1)):
         return set()

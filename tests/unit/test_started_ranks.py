@@ -49,6 +49,14 @@ def test_lightning_on_the_second_of_two_nodes() -> None:
     ) == {10: (2, 4), 11: (3, 4)}
 
 
+def test_lightning_below_a_slurm_task() -> None:
+    environ = {**TASK, "NODE_RANK": "0", "WORLD_SIZE": "2"}
+    assert ranks(
+        process(10, 1, "python3 train.py", **TASK),
+        process(11, 10, "python3 /src/train.py", LOCAL_RANK="1", **environ),
+    ) == {10: (0, 2), 11: (1, 2)}
+
+
 def test_a_launcher_that_sets_nothing_but_local_ranks() -> None:
     assert ranks(
         process(10, 1, "python3 start.py"),
