@@ -9,7 +9,7 @@ ALL = ("torch", "mpi", "jax")
 SOCKETS = ("torch", "jax")
 TORCH = ("torch",)
 PLAIN = ("spawn", "spawn-node", "spawn-slurm", "numbered", "bare")
-FRAMEWORKS = ("fork", "lightning", "ray", "accelerate", "deepspeed")
+FRAMEWORKS = ("fork", "lightning", "ray", "deepspeed")
 """What needs more than torch."""
 OWN = PLAIN + FRAMEWORKS
 """PyTorch under other launchers than ours, most of which number no process where it can be seen."""
@@ -93,6 +93,8 @@ NOT_HERE: dict[str, str] = {
     "31": "an unreachable store is a fault of the start; tried in the test bed with a cluster",
     "33": "a foreign connection on NCCL's port needs NCCL, that is a GPU",
     "35": "setting the clock would disturb everything else on the host; tried in a virtual machine",
+    "ranks: accelerate launch": "Debian's torch 1.13 starts no elastic agent under Python 3.11; it sets RANK, as torchrun",
+    "ranks: horovodrun": "Horovod has to be built against torch; its variables are tried in tests/unit",
     "36-41": "driver, PCIe and kernel faults need a stub driver in a virtual machine",
 }
 """Lines of the fault list that no scenario covers here, and why."""

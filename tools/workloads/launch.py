@@ -35,7 +35,6 @@ COMMANDS = {
     "numbered": "{python} -m {own} numbered {world} {rest} --rank {rank}",
     "bare": "{python} -m {own} bare {world}",
     "lightning": "{python} -m tools.workloads.lightning_ddp {world}",
-    "accelerate": "{bin}/accelerate launch --multi_gpu --num_processes {world} --module {torch}",
     "deepspeed": "{bin}/deepspeed --num_gpus {world} --no_local_rank --module {torch}",
 }
 """Jobs that start their ranks by themselves, or by another launcher than this; without `{rest}` the workload's
