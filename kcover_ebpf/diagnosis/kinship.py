@@ -14,10 +14,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from posixpath import basename
 
+from kcover_ebpf.diagnosis.endpoints import SERVICE_PORTS, is_loopback
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.rank_numbers import is_one_process
 from kcover_ebpf.diagnosis.roles import SPAWNED, Role
-from kcover_ebpf.diagnosis.tcp_links import SERVICE_PORTS, is_loopback
 from kcover_ebpf.facts.kernel import SocketSample
 from kcover_ebpf.ids import Pid
 

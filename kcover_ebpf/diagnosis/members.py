@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from kcover_ebpf.diagnosis import tcp_links
+from kcover_ebpf.diagnosis.endpoints import EndpointIndex
 from kcover_ebpf.diagnosis.kinship import Kinship
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
 from kcover_ebpf.diagnosis.rank_numbers import local_size_of
@@ -61,8 +61,17 @@ class Members:
             elif (joined or numbered) and self._was_wrapper(view):
                 # what ran before the ranks had numbers was a wrapper around them
                 self._forget(pid)
+        for view in [view for view in self.views.values() if self._is_replaced(view)]:
+            self._forget(view.pid)
         self._learn_world_size(found.values())
         return True
+
+    def _is_replaced(self, view: ProcessHistory) -> bool:
+        # one with a number is known to be there again by it
+        if view.exit is None or view.member is None or view.member.rank is not None:
+            return False
+        again = self.successor(view) if view.pid in self.kinship.joined else None
+        return again is not None and again.pid in self.kinship.joined
 
     def _was_wrapper(self, view: ProcessHistory) -> bool:
         member = view.member
@@ -195,9 +204,7 @@ class Members:
         known = [each.kind for each in view.descriptors.values() if each.fd == waited.fd]
         return known[0] if known else waited.kind
 
-    def holders(
-        self, pid: Pid, waited: WaitedFile, ends: tcp_links.EndpointIndex
-    ) -> tuple[Pid, ...]:
+    def holders(self, pid: Pid, waited: WaitedFile, ends: EndpointIndex) -> tuple[Pid, ...]:
         """Living processes of the job that hold the other end of a pipe or connection."""
         view = self.views[pid]
         socket = view.sockets.get(waited.fd)

@@ -93,7 +93,7 @@ NOT_HERE: dict[str, str] = {
     "31": "an unreachable store is a fault of the start; tried in the test bed with a cluster",
     "33": "a foreign connection on NCCL's port needs NCCL, that is a GPU",
     "35": "setting the clock would disturb everything else on the host; tried in a virtual machine",
-    "ranks: accelerate launch": "Debian's torch 1.13 starts no elastic agent under Python 3.11; it sets RANK, as torchrun",
+    "ranks: accelerate launch": "Debian's torch starts no elastic agent under Python 3.11; sets RANK, as torchrun does",
     "ranks: horovodrun": "Horovod has to be built against torch; its variables are tried in tests/unit",
     "36-41": "driver, PCIe and kernel faults need a stub driver in a virtual machine",
 }
