@@ -9,6 +9,8 @@ a network namespace of its own on a private bridge. MPI jobs are handed to mpiru
 from __future__ import annotations
 
 import argparse
+import base64
+import json
 import os
 import signal
 import socket
@@ -35,7 +37,9 @@ COMMANDS = {
     "numbered": "{python} -m {own} numbered {world} {rest} --rank {rank}",
     "bare": "{python} -m {own} bare {world}",
     "lightning": "{python} -m tools.workloads.lightning_ddp {world}",
-    "deepspeed": "{bin}/deepspeed --num_gpus {world} --no_local_rank --module {torch}",
+    # what `deepspeed` runs on each host, which itself wants GPUs
+    "deepspeed": "{python} -u -m deepspeed.launcher.launch --world_info={hosts} --master_addr=127.0.0.1 "
+    "--master_port={port} --no_local_rank --module {torch}",
 }
 """Jobs that start their ranks by themselves, or by another launcher than this; without `{rest}` the workload's
 options come last.
@@ -174,9 +178,8 @@ def variables_of(kind: str, node: int) -> dict[str, str]:
     """What surrounds such a job sets: for a node, never for a rank."""
     if kind == "spawn-node":  # two pods of a PyTorchJob v1
         return {"RANK": str(node), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    if kind == "spawn-slurm":  # the batch script of an allocation
-        return {"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
-    return {"DS_ACCELERATOR": "cpu"} if kind == "deepspeed" else {}
+    # the batch script of an allocation
+    return {"SLURM_PROCID": "0", "SLURM_NTASKS": "1"} if kind == "spawn-slurm" else {}
 
 
 def own_launcher(args: argparse.Namespace, folder: str) -> int:
@@ -185,8 +188,10 @@ def own_launcher(args: argparse.Namespace, folder: str) -> int:
     common = {"RENDEZVOUS_FILE": f"{folder}/ranks", "MASTER_PORT": str(free_port())}
     common |= {"RENDEZVOUS_PORT": common["MASTER_PORT"], **environment()}
     rest = ["--events", args.events, *args.rest]
-    words = {"python": args.python, "bin": str(Path(args.python).parent), "own": OWN}
-    words |= {"torch": TORCH, "world": str(args.world), "half": str(args.world // 2)}
+    hosts = json.dumps({"localhost": [*range(args.world)]}).encode()
+    words = {"python": args.python, "own": OWN, "torch": TORCH, "port": common["MASTER_PORT"]}
+    words |= {"world": str(args.world), "half": str(args.world // 2)}
+    words |= {"hosts": base64.urlsafe_b64encode(hosts).decode()}
     children = []
     for number in range(counts.get(args.framework, 1)):
         command: list[str] = []
