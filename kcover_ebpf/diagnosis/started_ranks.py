@@ -81,9 +81,10 @@ def _numbered(starter: ProcessSeen, below: Sequence[ProcessSeen]) -> set[Pid]:
             (number := rank_of(each.rank_environ)) != outer or not local_rank_of(each.rank_environ)
         )
     }
-    numbers = [number for number, _ in told.values()]
+    numbers = {number for number, _ in told.values()}
     large = all((size or 0) >= (world or 1) for _, size in told.values())
-    return set(told) if large and len(set(numbers)) == len(numbers) else set()
+    # a rank may set its variables itself, and whatever it starts has them: one number then
+    return set(told) if large and 1 < len(numbers) == len(told) else set()
 
 
 def _by_local_rank(starter: ProcessSeen, below: Sequence[ProcessSeen]) -> set[Pid]:
@@ -91,22 +92,22 @@ def _by_local_rank(starter: ProcessSeen, below: Sequence[ProcessSeen]) -> set[Pi
     environ = starter.rank_environ
     if local_rank_of(environ) is not None:
         return set()
-    inherited = rank_of(environ)[0]
+    inherited, script = rank_of(environ)[0], _script(starter)
     local = {
         each.pid: number
         for each in below
         if (number := local_rank_of(each.rank_environ))
         and rank_of(each.rank_environ)[0] == inherited
+        and _script(each) == script
     }
     if not local or sorted(local.values()) != list(range(1, len(local) + 1)):
         return set()
-    programs = {program(each) for each in below if each.pid in local}
-    first = [
-        each.pid
-        for each in below
-        if local_rank_of(each.rank_environ) == 0 and {program(each)} == programs
-    ]
-    return {*local, *(first if len(first) == 1 else [starter.pid])}
+    return {starter.pid, *local}
+
+
+def _script(process: ProcessSeen) -> str:
+    # the first process may have been started with options of the interpreter
+    return next((basename(word) for word in process.argv[1:] if not word.startswith("-")), "")
 
 
 def program(process: ProcessSeen) -> tuple[str, ...]:

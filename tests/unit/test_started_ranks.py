@@ -57,12 +57,29 @@ def test_lightning_below_a_slurm_task() -> None:
     ) == {10: (0, 2), 11: (1, 2)}
 
 
-def test_a_launcher_that_sets_nothing_but_local_ranks() -> None:
+@pytest.mark.parametrize("around", [{}, NODE, TASK], ids=["nothing", "PyTorchJob v1", "srun"])
+def test_what_a_spawned_rank_starts_has_the_number_that_the_rank_set_itself(
+    around: dict[str, str],
+) -> None:
+    tracker = "python3 -c multiprocessing.resource_tracker"
+    own = {**around, "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
+    tree = (
+        process(10, 1, "python3 train.py", **around),
+        process(11, 10, SPAWN.format(7), **around),
+        process(12, 10, SPAWN.format(9), **around),
+        process(13, 12, tracker, **own),
+        process(14, 12, SPAWN.format(11), **own),
+        process(15, 11, "wandb-service", **{**own, "RANK": "0", "LOCAL_RANK": "0"}),
+    )
+    assert ranks(*tree, joined={11, 12}) == {11: (None, None), 12: (None, None)}
+    assert not around or not {13, 14, 15} & set(ranks(*tree)), "before they joined"
+
+
+def test_what_a_rank_starts_does_not_take_its_place_where_it_sets_its_variables_itself() -> None:
     assert ranks(
-        process(10, 1, "python3 start.py"),
-        process(11, 10, "python3 train.py", LOCAL_RANK="0"),
-        process(12, 10, "python3 train.py", LOCAL_RANK="1"),
-    ) == {11: (0, None), 12: (1, None)}
+        process(10, 1, "python3 train.py", SLURM_PROCID="3"),
+        process(11, 10, "wandb-service", RANK="3", LOCAL_RANK="0", WORLD_SIZE="8"),
+    ) == {10: (3, None)}
 
 
 @pytest.mark.parametrize("around", [NODE, TASK], ids=["PyTorchJob v1", "srun"])
