@@ -115,7 +115,7 @@ class Membership:
     owner: Pid | None
     """The rank process it belongs to: itself for a rank, None outside any rank."""
     by_pod: bool = False
-    """`rank` is the place of its pod: no process of the job was told a number of its own."""
+    """`rank` is the place of its pod: no process of the job was given a number of its own."""
     wraps: bool = False
     """It is a shell around a rank, or around what may be one where ranks have no numbers."""
     joined: bool = False

@@ -72,7 +72,7 @@ def _numbered(starter: ProcessSeen, below: Sequence[ProcessSeen]) -> set[Pid]:
     rank, world = outer = rank_of(starter.rank_environ)
     if rank is None or is_one_process(starter.rank_environ):
         return set()
-    told = {
+    given = {
         each.pid: number
         for each in below
         if is_one_process(each.rank_environ)
@@ -81,10 +81,10 @@ def _numbered(starter: ProcessSeen, below: Sequence[ProcessSeen]) -> set[Pid]:
             (number := rank_of(each.rank_environ)) != outer or not local_rank_of(each.rank_environ)
         )
     }
-    numbers = {number for number, _ in told.values()}
-    large = all((size or 0) >= (world or 1) for _, size in told.values())
+    numbers = {number for number, _ in given.values()}
+    large = all((size or 0) >= (world or 1) for _, size in given.values())
     # a rank may set its variables itself, and whatever it starts has them: one number then
-    return set(told) if large and 1 < len(numbers) == len(told) else set()
+    return set(given) if large and 1 < len(numbers) == len(given) else set()
 
 
 def _by_local_rank(starter: ProcessSeen, below: Sequence[ProcessSeen]) -> set[Pid]:

@@ -24,7 +24,7 @@ class Host:
 
     def start(self, pid: int, ppid: int, command: str, **environ: str) -> None:
         words = tuple(command.split())
-        seen = ProcessSeen(self.now_ns, Pid(pid), Pid(ppid), 0, "python3", words, environ)
+        seen = ProcessSeen(self.now_ns, Pid(pid), Pid(ppid), "python3", words, environ)
         self.members.view(Pid(pid), self.now_ns).seen = seen
         self.members.rename()
         self.members.classify()
@@ -52,13 +52,10 @@ class Host:
                 unacked_bytes=0,
                 acked_bytes=self.moved,
                 received_bytes=self.moved,
-                retransmit_count=0,
                 backoff=0,
-                probe_count=0,
                 send_window_bytes=65536,
                 last_send_ns=self.now_ns,
                 last_receive_ns=self.now_ns,
-                changed_ns=self.now_ns,
             )
         )
 

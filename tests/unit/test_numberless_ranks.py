@@ -28,7 +28,7 @@ class SpawnedStage(Stage):
             self.procs[STARTER] = Proc(STARTER, mode="poll", argv=FORKED)
             self._appear(self.procs[STARTER])
         if proc.rank is not None:
-            # a number for the script of the test, which nothing tells to the job
+            # a number for the script of the test, which the job never sees
             self.numbers[proc.pid], proc.rank, proc.ppid = proc.rank, None, STARTER
         proc.mode_since_ns = self.now_ns
         self.procs[proc.pid] = proc
@@ -36,9 +36,7 @@ class SpawnedStage(Stage):
         return proc
 
     def _appear(self, proc: Proc) -> None:
-        self.tell(
-            ProcessSeen(self.now_ns, Pid(proc.pid), Pid(proc.ppid), 1, "python3", proc.argv, {})
-        )
+        self.tell(ProcessSeen(self.now_ns, Pid(proc.pid), Pid(proc.ppid), "python3", proc.argv, {}))
 
     def rank(self, rank: int) -> Proc:
         return next(self.procs[pid] for pid, number in self.numbers.items() if number == rank)
@@ -64,13 +62,10 @@ class SpawnedStage(Stage):
             unacked_bytes=0,
             acked_bytes=proc.sent,
             received_bytes=proc.sent,
-            retransmit_count=0,
             backoff=0,
-            probe_count=0,
             send_window_bytes=65536,
             last_send_ns=proc.last_send_ns,
             last_receive_ns=proc.last_send_ns,
-            changed_ns=self.now_ns,
         )
 
 

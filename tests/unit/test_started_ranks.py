@@ -14,7 +14,7 @@ SPAWN = "/usr/bin/python3 -c spawn_main(pipe_handle={}) --multiprocessing-fork"
 
 
 def process(pid: int, ppid: int, command: str, **environ: str) -> ProcessSeen:
-    return ProcessSeen(0, Pid(pid), Pid(ppid), 0, "python3", tuple(command.split()), environ)
+    return ProcessSeen(0, Pid(pid), Pid(ppid), "python3", tuple(command.split()), environ)
 
 
 def ranks(
