@@ -9,7 +9,7 @@ from typing import Protocol
 from kcover_ebpf.agent.containers import Containers, processes
 from kcover_ebpf.agent.pod_registry import LocalGang, PodRegistry
 from kcover_ebpf.api.job_kinds import Gang, counts_whole_gang
-from kcover_ebpf.diagnosis.roles import INDEX, RANK_ENVIRON
+from kcover_ebpf.diagnosis.rank_numbers import INDEX, RANK_ENVIRON
 from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.facts.kernel import Fact, ProcessExit, ProcessFork, ProcessTotals, Tick
 from kcover_ebpf.facts.syscalls import SyscallTable

@@ -23,7 +23,7 @@ _MIN_PASSES = 2
 _RARELY = 10
 """What carried payload so many times more rarely than the rank's busiest connection is no part of its steps: a
 new group is agreed upon, a name is looked up."""
-_SERVICE_PORTS = 1024
+SERVICE_PORTS = 1024
 """Below this are services (HTTPS, NFS, SSH): no rank listens there."""
 
 
@@ -89,8 +89,8 @@ class EndpointIndex:
         return (
             self.elsewhere is not False
             and (sample.remote, sample.local) not in self._launchers
-            and min(ports) >= _SERVICE_PORTS
-            and not _is_loopback(sample.remote[0])
+            and min(ports) >= SERVICE_PORTS
+            and not is_loopback(sample.remote[0])
         )
 
     def payload_fds(self, view: ProcessHistory) -> list[int]:
@@ -118,7 +118,8 @@ class EndpointIndex:
         return own and pair not in self._owner and pair not in self._launchers
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
+    """True for an address of this host itself."""
     return address.startswith("127.") or address == "::1"
 
 

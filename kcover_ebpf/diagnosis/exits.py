@@ -104,10 +104,9 @@ class Announcements:
 
     def settle(self, members: Members) -> None:
         """Forget the failures once the job got over them: each rank is there again and goes on."""
-        living = {view.member.rank: view for view in members.ranks.values() if view.member}
         for failure in self.failures:
             view = members.views.get(failure.pid)
-            again = living.get(view.member.rank) if view is not None and view.member else None
+            again = members.successor(view) if view is not None else None
             if again is None or again.peer_bytes_ns < failure.boottime_ns + _AGAIN_NS:
                 return
         self.failures.clear()

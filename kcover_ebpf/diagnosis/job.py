@@ -174,6 +174,7 @@ class Job:
 
     def _on_tick(self, tick: Tick) -> None:
         now_ns = tick.boottime_ns
+        self.members.meet()
         self._classify()
         ranks = self.members.ranks
         for pid, moved in self._moved_bytes.items():

@@ -181,7 +181,9 @@ def _stuck(
         return _awaits_outside(snapshot, first, end, ranks)
     found = _stuck_evidence(snapshot, first, end, ranks)
     certain = end.proven and end.state is State.STORAGE
-    if not certain and (not others or first.rank is None):
+    # a program without a number may be anything, unless it has joined others like it
+    unknown = first.rank is None and not first.joined
+    if not certain and (not others or unknown):
         return _alone(snapshot, first, end, found)
     in_storage = sum(last.state is State.STORAGE for last in ends.values())
     if end.state is State.STORAGE and in_storage > 1:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from kcover_ebpf.diagnosis.endpoints import EndpointIndex
+from kcover_ebpf.diagnosis.kinship import Kinship
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
-from kcover_ebpf.diagnosis.roles import Role, classify, local_size_of
+from kcover_ebpf.diagnosis.rank_numbers import local_size_of
+from kcover_ebpf.diagnosis.roles import Membership, Role, classify
 from kcover_ebpf.facts.host import WaitedFile
 from kcover_ebpf.facts.kernel import ProcessExit
 from kcover_ebpf.ids import Inode, Pid
 
 _DEEPEST = 8
+_MOST_CANDIDATES = 256
+"""Processes that may be ranks and whose connections are read: each costs a descriptor, and some 5 us a pass."""
 _ESTABLISHED_NS = 5 * NS
 
 
@@ -21,6 +25,7 @@ class Members:
     def __init__(self) -> None:
         self.views: dict[Pid, ProcessHistory] = {}
         self.world_size: int | None = None
+        self.kinship = Kinship()
         self._stale = False
 
     def view(self, pid: Pid, now_ns: int) -> ProcessHistory:
@@ -44,17 +49,51 @@ class Members:
         if not self._stale:
             return False
         self._stale = False
-        found = classify([view.seen for view in self.views.values() if view.seen is not None])
+        gone = {pid for pid, view in self.views.items() if view.exit is not None}
+        seen = [view.seen for view in self.views.values() if view.seen is not None]
+        joined = self.kinship.joined
+        found = classify(seen, joined, gone)
         numbered = any(each.rank is not None and not each.by_pod for each in found.values())
         for pid, member in found.items():
             view = self.views[pid]
             if view.exit is None or view.member is None:
                 view.member = member
-                self.world_size = member.world_size or self.world_size
-            elif numbered and (view.member.rank is None or view.member.by_pod):
+            elif (joined or numbered) and self._was_wrapper(view):
                 # what ran before the ranks had numbers was a wrapper around them
-                del self.views[pid]
+                self._forget(pid)
+        for view in [view for view in self.views.values() if self._is_replaced(view)]:
+            self._forget(view.pid)
+        self._learn_world_size(found.values())
         return True
+
+    def _is_replaced(self, view: ProcessHistory) -> bool:
+        # one with a number is known to be there again by it
+        if view.exit is None or view.member is None or view.member.rank is not None:
+            return False
+        again = self.successor(view) if view.pid in self.kinship.joined else None
+        return again is not None and again.pid in self.kinship.joined
+
+    def _was_wrapper(self, view: ProcessHistory) -> bool:
+        member = view.member
+        unnumbered = member is not None and (member.rank is None or member.by_pod)
+        return unnumbered and view.pid not in self.kinship.joined
+
+    def _learn_world_size(self, found: Iterable[Membership]) -> None:
+        # what surrounds ranks without numbers may have that of its node, and the number of nodes
+        ranks = [each for each in found if each.role is Role.RANK]
+        if ranks:
+            known = next((each.world_size for each in ranks if each.world_size), None)
+            unnumbered = any(each.rank is None for each in ranks)
+            self.world_size = known or (None if unnumbered else self.world_size)
+
+    def meet(self) -> None:
+        """Once a pass: see who is connected to whom, and so who is a rank."""
+        if self.kinship.observe(self.views):
+            self.rename()
+
+    def _forget(self, pid: Pid) -> None:
+        del self.views[pid]
+        self.kinship.forget(pid)
 
     def leave(self, pid: Pid, leaving: ProcessExit) -> None:
         """A process ended. Those with a rank stay known, so that who waits for them can be explained."""
@@ -65,7 +104,7 @@ class Members:
         prepared = not (leaving.signal or leaving.exit_code or established(view, leaving))
         known = member is not None and (member.role in (Role.RANK, Role.LOADER) or member.wraps)
         if not known or (prepared and self.is_wrapped(view)):
-            del self.views[pid]
+            self._forget(pid)
 
     def is_wrapped(self, view: ProcessHistory) -> bool:
         """True while a shell around this rank, or around another shell, lives: it decides what an early exit means."""
@@ -79,6 +118,16 @@ class Members:
                 return True
             seen = above.seen
         return False
+
+    def successor(self, ended: ProcessHistory) -> ProcessHistory | None:
+        """The living rank that took the place of one that ended: by its number, or by its start where it has none."""
+        rank = ended.member.rank if ended.member is not None else None
+        for view in self.ranks.values():
+            member = view.member
+            later = ended.exit is not None and view.first_seen_ns > ended.exit.boottime_ns
+            if member is not None and member.rank == rank and (rank is not None or later):
+                return view
+        return None
 
     @property
     def all_ranks(self) -> dict[Pid, ProcessHistory]:
@@ -115,10 +164,11 @@ class Members:
 
     @property
     def connected(self) -> list[Pid]:
-        """Living processes whose connections tell something: the ranks, and the launchers they report to."""
+        """Living processes whose connections show something: ranks, launchers, and what may turn out to be a rank."""
         roles = (Role.RANK, Role.LAUNCHER)
         alive = ((pid, view.member) for pid, view in self.views.items() if view.exit is None)
-        return [pid for pid, member in alive if member is not None and member.role in roles]
+        known = [pid for pid, member in alive if member is not None and member.role in roles]
+        return known + self.kinship.candidates(self.views)[:_MOST_CANDIDATES]
 
     @property
     def owned(self) -> dict[Pid, ProcessHistory]:

@@ -92,6 +92,8 @@ class RankSnapshot:
     stack: tuple[str, ...] = ()
     known_wait: bool = False
     """A wait with this stack was seen to end while the job was healthy."""
+    joined: bool = False
+    """It is known as a rank for who started it or for what it does, also without a number."""
     exit: str | None = None
     """"code N", "signal N" or "unknown", once it has ended."""
     stop_signal: StopSignal | None = None

@@ -37,6 +37,7 @@ def completed(state: RankSnapshot, view: ProcessHistory, habits: Habits) -> Rank
         sent_age_s=_age_s(habits, last_send_ns(view, habits.ends)),
         received_age_s=_age_s(habits, view.peer_bytes_ns),
         known_wait=bool(state.stack) and habits.known.knows(state.stack),
+        joined=is_rank and view.member is not None and view.member.joined,
         stop_signal=_stop_signal(habits.stop_signals.get(state.pid)),
         sockets=_sockets(view, habits) if is_rank else (),
         network_busy=_network_busy(view),

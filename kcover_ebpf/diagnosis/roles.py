@@ -1,54 +1,22 @@
-"""Who is a rank: roles of the processes of a job, from what they are called and what their environment says.
-
-Sources of the variables: torchrun (RANK, WORLD_SIZE), Open MPI (OMPI_COMM_WORLD_*), PMIx and PMI,
-Slurm, JAX, Paddle. What Kubernetes' controllers tell a pod is its place in the gang, the rank of its
-topmost program where that gives no other: batch Job (JOB_COMPLETION_INDEX), LeaderWorkerSet, Trainer.
-"""
+"""Who is a rank: roles of the processes of a job, from their names, environments and parents."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from posixpath import basename
 
+from kcover_ebpf.diagnosis.rank_numbers import place_of, rank_of
+from kcover_ebpf.diagnosis.started_ranks import (
+    ancestors,
+    heirs,
+    numbers_of,
+    shared_numbers,
+    started_ranks,
+)
 from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.ids import Pid
-
-# (rank, world size), the most specific source first: a launcher's own variables outlive the ones
-# around it
-_RANK_VARIABLES = (
-    ("RANK", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMIX_RANK", "PMIX_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES"),
-    ("PROCESS_ID", "NUM_PROCESSES"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
-    ("PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM"),
-)
-_LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
-INDEX = "JOB_COMPLETION_INDEX"
-# A gang may have as many ranks in each pod as it likes, so they say nothing about the world's size.
-_POD_VARIABLES = ("PET_NODE_RANK", "LWS_WORKER_INDEX", INDEX)
-RECORDER_PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
-RECORDER_FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-"""Where PyTorch's flight recorder listens and writes, as beginnings of paths; the first that is set counts."""
-RANK_ENVIRON = frozenset(
-    {name for pair in _RANK_VARIABLES for name in pair}
-    | set(_POD_VARIABLES)
-    | set(_LOCAL_SIZES)
-    | {
-        "LOCAL_RANK",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "JAX_COORDINATOR_ADDRESS",
-        "NCCL_RAS_ADDR",
-        RECORDER_PIPE,
-        *RECORDER_FILES,
-    }
-)
-"""The only environment variables ever read from a watched process."""
 
 _SHELLS = frozenset(
     {"sh", "bash", "dash", "zsh", "tini", "dumb-init", "env", "timeout", "nice", "sudo", "ip"}
@@ -72,6 +40,7 @@ _REMOTE = frozenset({"ssh", "rsh"})
 """What reaches other hosts; it is a rank only where its environment says so."""
 _LAUNCHER_MODULES = frozenset(
     {"torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic"}
+    | {"deepspeed.launcher.launch", "accelerate.commands.launch", "horovod.runner.launch"}
 )
 _COMPILERS = frozenset(
     {
@@ -108,11 +77,12 @@ _HELPER_WORDS = (
     "multiprocessing.forkserver",
     "multiprocessing.semaphore_tracker",
 )
-_SPAWNED = "--multiprocessing-fork"
 _COMPILE_WORKER = "compile_worker"
+SPAWNED = "--multiprocessing-fork"
+"""The word by which a child of Python's multiprocessing is known that was not forked."""
 PROGRAMS = _SHELLS | _LAUNCHERS | _REMOTE | _COMPILERS
 """Names of programs by which a role is known."""
-TELLING_WORDS = _LAUNCHER_MODULES | {_SPAWNED}
+TELLING_WORDS = _LAUNCHER_MODULES | {SPAWNED}
 TELLING_PARTS = (*_HELPER_WORDS, _COMPILE_WORKER)
 """Whole words of a command, and parts of words, that tell a role as well."""
 
@@ -148,53 +118,60 @@ class Membership:
     """`rank` is the place of its pod: no process of the job was given a number of its own."""
     wraps: bool = False
     """It is a shell around a rank, or around what may be one where ranks have no numbers."""
+    joined: bool = False
+    """It is a rank for who started it or for what it does, so it is known as one without a number, too."""
 
 
-def rank_of(environ: Mapping[str, str]) -> tuple[int | None, int | None]:
-    """(rank, world size) given by an environment; None where nothing valid is said."""
-    for rank_name, size_name in _RANK_VARIABLES:
-        rank = _number(environ.get(rank_name))
-        if rank is not None:
-            size = _number(environ.get(size_name))
-            return rank, size or None
-    return None, None
+def classify(
+    processes: Iterable[ProcessSeen],
+    joined: Collection[Pid] = frozenset(),
+    gone: Collection[Pid] = frozenset(),
+) -> dict[Pid, Membership]:
+    """Roles of all processes of one job; of them `joined` are ranks for what they do, and `gone` have ended.
 
-
-def local_size_of(environ: Mapping[str, str]) -> int | None:
-    """Ranks that the launcher started on this host, given by an environment; None where it does not say."""
-    sizes = (_number(environ.get(name)) for name in _LOCAL_SIZES)
-    return next((size for size in sizes if size), None)
-
-
-def place_of(environ: Mapping[str, str]) -> int | None:
-    """The place of the pod in its gang, given by the environment of each of its processes; None without one."""
-    numbers = (_number(environ.get(name)) for name in _POD_VARIABLES)
-    return next((number for number in numbers if number is not None), None)
-
-
-def _number(text: str | None) -> int | None:
-    return (
-        int(text)
-        if text is not None and text.isascii() and text.isdigit() and len(text) < 8
-        else None
-    )
-
-
-def classify(processes: Iterable[ProcessSeen]) -> dict[Pid, Membership]:
-    """Roles of all processes of one job.
-
-    A rank is the topmost process with a rank number that is neither a shell around it nor a
-    launcher. In a job without any rank number every topmost program counts as a rank; its number is the
-    place of its pod, if it has one.
+    A rank is a process that was given a number of its own by the process that started it, or that has joined
+    others like it (`Kinship`). Where there is neither, it is the topmost process with a rank number that is neither a
+    shell around it nor a launcher. In a job without any rank number every topmost program counts as a
+    rank; its number is the place of its pod, if it has one.
     """
     by_pid = {process.pid: process for process in processes}
+    chosen = started_ranks(by_pid, _starts_others) | {pid for pid in joined if pid in by_pid}
+    numbers = numbers_of(chosen, by_pid, gone)
+    roles = _assign(by_pid, numbers)
+    living = {
+        pid: member.rank
+        for pid, member in roles.items()
+        if member.role is Role.RANK and pid not in gone
+    }
+    again = shared_numbers(living, by_pid)
+    return _assign(by_pid, numbers | again) if again else roles
+
+
+def _starts_others(process: ProcessSeen) -> bool:
+    return _is_launcher(process) or _is_shell(process)
+
+
+def _assign(
+    by_pid: Mapping[Pid, ProcessSeen], chosen: Mapping[Pid, tuple[int | None, int | None]]
+) -> dict[Pid, Membership]:
     numbered = {pid: rank_of(process.rank_environ) for pid, process in by_pid.items()}
-    anonymous = all(rank is None for rank, _ in numbered.values())
+    anonymous = not chosen and all(rank is None for rank, _ in numbered.values())
     if anonymous:
         numbered = {pid: (place_of(each.rank_environ), None) for pid, each in by_pid.items()}
+    above = ancestors(chosen, by_pid) - chosen.keys()
     roles: dict[Pid, Membership] = {}
-    for pid in sorted(by_pid, key=lambda each: _depth(each, by_pid)):
-        roles[pid] = _member(by_pid[pid], by_pid, roles, numbered, anonymous)
+    order = sorted(by_pid, key=lambda each: _depth(each, by_pid))
+    for pid in heirs(above, order, by_pid):
+        numbered[pid] = None, None
+    for pid in order:
+        if pid in chosen:
+            rank, world = chosen[pid]
+            roles[pid] = Membership(Role.RANK, rank, world, pid, joined=True)
+        elif pid in above:
+            role = Role.HELPER if _is_shell(by_pid[pid]) else Role.LAUNCHER
+            roles[pid] = Membership(role, None, None, None)
+        else:
+            roles[pid] = _member(by_pid[pid], by_pid, roles, numbered, anonymous)
     return roles
 
 
@@ -233,7 +210,7 @@ def _child_role(process: ProcessSeen, owner: ProcessSeen) -> Role:
     if _is_helper(process) or not process.argv:
         return Role.HELPER
     # a child that multiprocessing spawns is started by the full path of its interpreter
-    same_program = process.argv[:1] == owner.argv[:1] or _SPAWNED in process.argv
+    same_program = process.argv[:1] == owner.argv[:1] or SPAWNED in process.argv
     return Role.LOADER if same_program else Role.HELPER
 
 

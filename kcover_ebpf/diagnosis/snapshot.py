@@ -71,7 +71,7 @@ class JobSnapshot:
         """Ranks are distinguished from other processes once: the walk along the waits asks at every step."""
         everyone = {pid: each for pid, each in self.processes.items() if each.role is Role.RANK}
         ranks = {pid: each for pid, each in everyone.items() if each.exit is None}
-        again = {each.rank for each in ranks.values()}
+        again = {each.rank for each in ranks.values()} - {None}
         left = {
             pid: each
             for pid, each in everyone.items()

@@ -73,9 +73,8 @@ def unsampled_rank(members: Members, now_ns: int) -> Finding | None:
     for view in members.ranks.values():
         if view.lead is None and now_ns - view.first_seen_ns > _SAMPLED_WITHIN_NS:
             rank = view.member.rank if view.member else None
-            text = (
-                f"rank {rank} (pid {view.pid}) is running, but the sampler does not see its threads"
-            )
+            who = f"rank {rank} (pid {view.pid})" if rank is not None else f"process {view.pid}"
+            text = f"{who} is running, but the sampler does not see its threads"
             evidence = (Evidence(EvidenceKind.SINK, text),)
             return Finding(
                 VerdictKind.UNKNOWN, Cause.UNKNOWN, view.first_seen_ns, None, None, None, evidence

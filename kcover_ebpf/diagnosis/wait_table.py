@@ -20,6 +20,7 @@ FRAMEWORKS = tuple(prefix for prefix, _ in _GIVES_UP_S)
 
 
 _RDMA = "/dev/infiniband/"
+_SHOWN = 4
 _NOTES = {VerdictKind.SLOW: "slow", VerdictKind.UNKNOWN: "unclear"}
 
 
@@ -96,6 +97,13 @@ def unobserved(job: Job) -> tuple[str, ...]:
     here, size = len(job.members.all_ranks), job.members.world_size
     if size is not None and job.pace.trained and here < size:
         said.append(f"{size - here} of {size} ranks are not on this host")
+    unclear = job.members.kinship.unclear(job.members.views, job.now_ns)
+    if len(unclear) > 1:
+        some = ", ".join(str(pid) for pid in sorted(unclear)[:_SHOWN])
+        said.append(
+            f"whether {len(unclear)} processes are ranks (pid {some}): what started them waits, and they have "
+            "neither numbers nor TCP connections to each other"
+        )
     views = job.members.views.values()
     devices = {name for view in views for name in view.devices}
     if any(not name.startswith(_RDMA) for name in devices):

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from posixpath import basename, dirname
 from typing import Any, TypeVar
 
-from kcover_ebpf.diagnosis import code_map, nccl, roles, stacks, wait_table
+from kcover_ebpf.diagnosis import code_map, nccl, rank_numbers, roles, stacks, wait_table
 from kcover_ebpf.diagnosis.recorders import DEFAULT_GROUP
 from kcover_ebpf.facts import devices, host, kernel, recorders
 
@@ -179,7 +179,7 @@ class Masks:
 
     @staticmethod
     def _word(word: str) -> str:
-        if word in roles.TELLING_WORDS:
+        if word in roles.TELLING_WORDS or rank_numbers.is_number(word):
             return word
         if basename(word) in roles.PROGRAMS:
             return basename(word)
@@ -189,7 +189,7 @@ class Masks:
         return {
             name: value if value.isascii() and value.isdigit() else self._name(value)
             for name, value in found.items()
-            if name in roles.RANK_ENVIRON
+            if name in rank_numbers.RANK_ENVIRON
         }
 
     def _target(self, target: str) -> str:

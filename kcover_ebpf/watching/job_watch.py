@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.job import Job
-from kcover_ebpf.diagnosis.roles import RANK_ENVIRON
+from kcover_ebpf.diagnosis.rank_numbers import RANK_ENVIRON
 from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.diagnosis.wait_table import wait_rows
 from kcover_ebpf.facts.host import InspectRequest

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from kcover_ebpf.diagnosis.process import ProcessHistory
-from kcover_ebpf.diagnosis.roles import RECORDER_FILES, RECORDER_PIPE, Membership, Role
+from kcover_ebpf.diagnosis.rank_numbers import RECORDER_FILES, RECORDER_PIPE
+from kcover_ebpf.diagnosis.roles import Membership, Role
 from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.hardware.recorder import watch as watch_module

@@ -57,6 +57,7 @@ def rank(number: int, sockets: int, frames: int, letter: str = "x") -> RankSnaps
         waits_for=tuple(map(Pid, range(4_000_000, 4_000_064))),
         stack=(letter * 256,) * frames,
         known_wait=True,
+        joined=True,
         exit="signal 11",
         sockets=(SOCKET,) * sockets,
     )

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.diagnosis.roles import RANK_ENVIRON, Membership, Role, classify, rank_of
+from kcover_ebpf.diagnosis.rank_numbers import RANK_ENVIRON, rank_of
+from kcover_ebpf.diagnosis.roles import Membership, Role, classify
 from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.ids import Pid
 
@@ -28,7 +29,6 @@ TREES = st.lists(
         boottime_ns=st.just(0),
         pid=st.integers(0, 9).map(Pid),
         ppid=st.integers(0, 11).map(Pid),
-        start_ns=st.just(0),
         comm=st.text(max_size=5),
         argv=st.lists(WORDS, max_size=4).map(tuple),
         rank_environ=ENVIRONS,

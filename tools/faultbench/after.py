@@ -240,7 +240,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the bench; 0 when every run was carried out, 2 for bad usage."""
     parser = argparse.ArgumentParser(prog="tools/faultbench/trace-after", description=__doc__)
     parser.add_argument("--only", default="", help="scenario ids or list numbers, comma separated")
-    parser.add_argument("--framework", default="", help="torch,mpi,jax")
+    parser.add_argument("--framework", default="", help="torch,mpi,jax,spawn,...")
     parser.add_argument("--quiet", action="store_true", help="healthy jobs, in quiet phases")
     parser.add_argument("--step", default="0.2,2", help="step lengths in seconds")
     parser.add_argument("--jobs", type=int, default=2, help="runs at the same time (default 2)")

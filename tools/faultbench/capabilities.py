@@ -10,8 +10,9 @@ from functools import cache
 from pathlib import Path
 
 from tools.faultbench import cgroups
-from tools.faultbench.job import JAX_PYTHON
+from tools.faultbench.job import FRAMEWORKS_PYTHON, JAX_PYTHON
 from tools.faultbench.plan import RunSpec
+from tools.faultbench.scenario import FRAMEWORKS
 
 CONTROLLERS = {
     "freeze-v1": "freezer",
@@ -84,4 +85,6 @@ def framework_missing(framework: str) -> str:
         if shutil.which("mpirun") is None:
             return "Open MPI is not installed (tools/setup test)"
         return works("/usr/bin/python3", "-c", "import mpi4py")
+    if framework in FRAMEWORKS and not FRAMEWORKS_PYTHON.exists():
+        return "the frameworks are not installed (tools/setup bench)"
     return "" if importlib.util.find_spec("torch") else "PyTorch is not installed"

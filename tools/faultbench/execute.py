@@ -121,18 +121,19 @@ def watch(live: Live, job: Job, act: str | None) -> None:
         live.sleep(run.watch_s)
         return
     end = time.monotonic() + run.watch_s
-    while time.monotonic() < end and live.is_alive() and not settled(run, job, act):
+    while time.monotonic() < end and live.is_alive() and not settled(live, job, act):
         live.sleep(0.2)
     time.sleep(GRACE_S)
 
 
-def settled(run: RunSpec, job: Job, act: str | None) -> bool:
+def settled(live: Live, job: Job, act: str | None) -> bool:
     """Whether the right verdict is there and nothing more is to come (no shutdown is due)."""
+    run = live.run
     if act == "shutdown" and run.scenario.may_shut_down:
         return False
     return any(
         line["verdict"] in run.scenario.verdicts
-        and rank_is_right(run, line)
+        and rank_is_right(run, line, live.pid(run.culprit))
         and line.get("cause") in run.scenario.causes
         and time.time() > line["time"] + 8
         for line in fault_verdicts(job.lines)

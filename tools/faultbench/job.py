@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from tools.faultbench.plan import RunSpec
+from tools.faultbench.scenario import FRAMEWORKS
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCH = ("/usr/bin/python3", "-m", "tools.workloads.launch")
 SENSOR = ROOT / ".venv/bin/kcover-ebpf"
 JAX_PYTHON = ROOT / ".bench/jax/bin/python"
+FRAMEWORKS_PYTHON = ROOT / ".bench/frameworks/bin/python"
 CPU_SHARE = 0.05
 TAG_VARIABLE = "FAULTBENCH_RUN"
 
@@ -33,6 +35,8 @@ def launch_command(run: RunSpec, tag: str, events: Path, path: str, healthy: boo
     command += ["--events", str(events)]
     if run.framework == "jax":
         command += ["--python", str(JAX_PYTHON)]
+    if run.framework in FRAMEWORKS:
+        command += ["--python", str(FRAMEWORKS_PYTHON)]
     if scenario.netns and not healthy:
         command += ["--netns", tag]
     if scenario.absent and not healthy:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tools.faultbench.plan import RunSpec
-from tools.faultbench.scenario import Culprit
+from tools.faultbench.scenario import OWN, Culprit
 from tools.faultbench.truth import Truth
 
 Line = dict[str, Any]
@@ -56,9 +56,11 @@ def named_rank(line: Line) -> int | None:
     return culprit.get("rank") if isinstance(culprit, dict) else None
 
 
-def rank_is_right(run: RunSpec, line: Line) -> bool:
-    """Whether the verdict names whom the scenario wants named."""
+def rank_is_right(run: RunSpec, line: Line, culprit_pid: int | None = None) -> bool:
+    """Whether the verdict names whom the scenario wants named; a rank without a number by its process."""
     named, kind = named_rank(line), run.scenario.culprit
+    if named is None and run.framework in OWN and culprit_pid is not None:
+        return (line.get("culprit") or {}).get("pid") == culprit_pid
     if kind is Culprit.EITHER_END:
         return named in (run.culprit, (run.culprit + 1) % run.world)
     if kind is Culprit.OPTIONAL and named is None:
@@ -83,7 +85,7 @@ def judge(
     return Judgement(
         detected=right is not None if run.scenario.is_fault else None,
         latency_s=max(0.0, right["time"] - onset) if right else None,
-        rank_right=rank_is_right(run, judged) if judged else None,
+        rank_right=rank_is_right(run, judged, truth.culprit_pid) if judged else None,
         cause_right=judged.get("cause") in run.scenario.causes if judged else None,
         verdict=deciding["verdict"] if deciding else None,
         cause=deciding.get("cause") if deciding else None,

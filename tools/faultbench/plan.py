@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from tools.faultbench.faults_table import FAULTS
 from tools.faultbench.quiet_table import QUIET
-from tools.faultbench.scenario import Scenario
+from tools.faultbench.ranks_table import RANKS
+from tools.faultbench.scenario import OWN, Scenario
 
-SCENARIOS: tuple[Scenario, ...] = (*FAULTS, *QUIET)
-WORLDS = {"torch": 4, "mpi": 4, "jax": 3}
+SCENARIOS: tuple[Scenario, ...] = (*FAULTS, *QUIET, *RANKS)
+WORLDS = {"torch": 4, "mpi": 4, "jax": 3} | dict.fromkeys(OWN, 3) | {"spawn-node": 4}
 WARM_UP_S = 8.0
 WARM_UP_STEPS = 6
 SLOW_WATCH_S = 100.0

@@ -31,7 +31,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     which.add_argument("--quick", action="store_true", help="a fixed subset, under 10 minutes")
     which.add_argument("--all", action="store_true", help="everything (the default); resumable")
     parser.add_argument("--only", default="", help="scenario ids or list numbers, comma separated")
-    parser.add_argument("--framework", default="", help="torch,mpi,jax")
+    parser.add_argument("--framework", default="", help="torch,mpi,jax,spawn,...")
     parser.add_argument("--step", default="", help="step lengths in seconds, e.g. 0.2,2")
     parser.add_argument("--repetitions", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=3, help="runs at the same time (default 3)")

@@ -8,6 +8,11 @@ from enum import Enum
 ALL = ("torch", "mpi", "jax")
 SOCKETS = ("torch", "jax")
 TORCH = ("torch",)
+PLAIN = ("spawn", "spawn-node", "spawn-slurm", "numbered", "bare")
+FRAMEWORKS = ("fork", "lightning", "ray", "deepspeed")
+"""What needs more than torch."""
+OWN = PLAIN + FRAMEWORKS
+"""PyTorch under other launchers than ours, most of which number no process where it can be seen."""
 
 HUNG = frozenset({"HUNG"})
 CRASHED = frozenset({"CRASHED"})
@@ -38,7 +43,8 @@ class Culprit(Enum):
 class Scenario:
     """One fault or quiet phase; how long and how often it runs is the plan's business.
 
-    `number` is the line of the list of 45 faults, or the letter of the list of 18 quiet phases.
+    `number` is the line of the list of 45 faults, or the letter of the list of 18 quiet phases; "ranks" for the
+    jobs of `OWN`.
     `inject` is what the workload does to itself (tools/workloads), `host` what the injector does
     from outside, `prepare` what has to exist before the job starts and `arm` what happens once
     all ranks train. `verdicts` and `causes` are what counts as right. `effects` says how the
@@ -87,6 +93,8 @@ NOT_HERE: dict[str, str] = {
     "31": "an unreachable store is a fault of the start; tried in the test bed with a cluster",
     "33": "a foreign connection on NCCL's port needs NCCL, that is a GPU",
     "35": "setting the clock would disturb everything else on the host; tried in a virtual machine",
+    "ranks: accelerate launch": "Debian's torch starts no elastic agent under Python 3.11; sets RANK, as torchrun does",
+    "ranks: horovodrun": "Horovod has to be built against torch; its variables are tried in tests/unit",
     "36-41": "driver, PCIe and kernel faults need a stub driver in a virtual machine",
 }
 """Lines of the fault list that no scenario covers here, and why."""

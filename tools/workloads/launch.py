@@ -9,11 +9,14 @@ a network namespace of its own on a private bridge. MPI jobs are handed to mpiru
 from __future__ import annotations
 
 import argparse
+import base64
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import FrameType
@@ -23,13 +26,31 @@ from tools.workloads.training import EventLog
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = {"torch": "torch_ddp", "mpi": "mpi_allreduce", "jax": "jax_allreduce"}
+OWN = "tools.workloads.own_launchers"
+TORCH = "tools.workloads.torch_ddp"
+COMMANDS = {
+    "spawn": "{python} -m {own} spawn {world}",
+    "spawn-node": "{python} -m {own} spawn {half}",
+    "spawn-slurm": "{python} -m {own} spawn {world}",
+    "fork": "{python} -m {own} fork {world}",
+    "ray": "{python} -m {own} ray {world}",
+    "numbered": "{python} -m {own} numbered {world} {rest} --rank {rank}",
+    "bare": "{python} -m {own} bare {world}",
+    "lightning": "{python} -m tools.workloads.lightning_ddp {world}",
+    # what `deepspeed` runs on each host, which itself wants GPUs
+    "deepspeed": "{python} -u -m deepspeed.launcher.launch --world_info={hosts} --master_addr=127.0.0.1 "
+    "--master_port={port} --no_local_rank --module {torch}",
+}
+"""Jobs that start their ranks by themselves, or by another launcher than this; without `{rest}` the workload's
+options come last.
+"""
 POLL_S = 0.05
 
 
 def arguments() -> argparse.Namespace:
     """Parse the command line; everything after `--` goes to each rank."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--framework", choices=sorted(MODULES), default="torch")
+    parser.add_argument("--framework", choices=sorted({*MODULES, *COMMANDS}), default="torch")
     parser.add_argument("--python", default="/usr/bin/python3", help="interpreter of the ranks")
     parser.add_argument("--world", type=int, default=4, help="number of ranks")
     parser.add_argument("--absent", type=int, default=None, help="a rank that is not started")
@@ -153,10 +174,48 @@ def mpirun(args: argparse.Namespace) -> int:
         child.wait()
 
 
+def variables_of(kind: str, node: int) -> dict[str, str]:
+    """What surrounds such a job sets: for a node, never for a rank."""
+    if kind == "spawn-node":  # two pods of a PyTorchJob v1
+        return {"RANK": str(node), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    # the batch script of an allocation
+    return {"SLURM_PROCID": "0", "SLURM_NTASKS": "1"} if kind == "spawn-slurm" else {}
+
+
+def own_launcher(args: argparse.Namespace, folder: str) -> int:
+    """Run a job that starts its ranks by itself: one program, or one for each node or rank."""
+    counts = {"spawn-node": 2, "numbered": args.world, "bare": args.world}
+    common = {"RENDEZVOUS_FILE": f"{folder}/ranks", "MASTER_PORT": str(free_port())}
+    common |= {"RENDEZVOUS_PORT": common["MASTER_PORT"], **environment()}
+    rest = ["--events", args.events, *args.rest]
+    hosts = json.dumps({"localhost": [*range(args.world)]}).encode()
+    words = {"python": args.python, "own": OWN, "torch": TORCH, "port": common["MASTER_PORT"]}
+    words |= {"world": str(args.world), "half": str(args.world // 2)}
+    words |= {"hosts": base64.urlsafe_b64encode(hosts).decode()}
+    children = []
+    for number in range(counts.get(args.framework, 1)):
+        command: list[str] = []
+        for word in COMMANDS[args.framework].split():
+            command += rest if word == "{rest}" else [word.format(rank=number, **words)]
+        command += [] if "{rest}" in COMMANDS[args.framework] else rest
+        variables = variables_of(args.framework, number)
+        children.append(subprocess.Popen(command, env={**common, **variables}))
+    try:
+        return max(exit_code(child.wait()) for child in children)
+    finally:
+        for child in children:
+            child.terminate()
+        for child in children:
+            child.wait()
+
+
 def run(args: argparse.Namespace) -> int:
     """Run the job to its end and return its exit code."""
     if args.framework == "mpi":
         return mpirun(args)
+    if args.framework in COMMANDS:
+        with tempfile.TemporaryDirectory() as folder:
+            return own_launcher(args, folder)
     ranks = Ranks(args)
 
     def restart(number: int, frame: FrameType | None) -> None:

@@ -65,7 +65,8 @@ class TorchTrainer:
         self._batches = 0
         torch.set_num_threads(1)
         self._port = int(os.environ["MASTER_PORT"])
-        dist.init_process_group("gloo")
+        if not dist.is_initialized():
+            dist.init_process_group("gloo")
         # A second and third group only where the fault needs them: each costs threads and sockets.
         crossed = options.inject == "crossed"
         self._groups = [dist.new_group(range(self.world)) for _ in range(2 * crossed)]
@@ -136,14 +137,18 @@ class TorchTrainer:
         dist.destroy_process_group()
 
 
-def main() -> None:
-    """Train as the command line says."""
-    options = Options.from_argv()
+def train_as(options: Options) -> None:
+    """Train as the rank that the environment says."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     log = EventLog(options.events, rank)
     log.write("start")
     phases.at_start(options, rank, world, log)
     train(TorchTrainer(options, log), options, log)
+
+
+def main() -> None:
+    """Train as the command line says."""
+    train_as(Options.from_argv())
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kcover_ebpf.diagnosis.roles import RECORDER_FILES, RECORDER_PIPE
+from kcover_ebpf.diagnosis.rank_numbers import RECORDER_FILES, RECORDER_PIPE
 from kcover_ebpf.facts.recorders import RankRecord
 from kcover_ebpf.host import procfs, rank_files
 from kcover_ebpf.host.rank_files import RankFileError

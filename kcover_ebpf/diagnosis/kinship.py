@@ -1,0 +1,186 @@
+"""Ranks by what they do: processes that one program started, and that are connected to each other.
+
+`mp.spawn`, a notebook's launcher and Ray Train number their ranks inside the processes, where nobody can see it.
+But data loaders and helpers have no connections to each other, and ranks have some from the moment at which they
+form a process group. Once seen, they are ranks for as long as they live.
+
+A rank that is connected to another rank is one for certain: what it starts belongs to it, also if that is connected
+to each other.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from posixpath import basename
+
+from kcover_ebpf.diagnosis.endpoints import SERVICE_PORTS, is_loopback
+from kcover_ebpf.diagnosis.process import ProcessHistory
+from kcover_ebpf.diagnosis.rank_numbers import is_one_process
+from kcover_ebpf.diagnosis.roles import SPAWNED, Role
+from kcover_ebpf.facts.kernel import SocketSample
+from kcover_ebpf.ids import Pid
+
+_Views = Mapping[Pid, ProcessHistory]
+_DEEPEST = 8
+_DIGITS = str.maketrans("", "", "0123456789")
+_STARTER_PASSES = 3
+"""Healthy passes with payload between a program and what it started, before it counts as a rank like those: the
+exchange of addresses at a start takes one or two."""
+
+
+_RESTS_NS = 30 * 1_000_000_000
+"""A rank that moved last before this only waits; what it started and moved since then does its work."""
+_STARTER_LEARNED_PASSES = 60
+"""Healthy passes after which a starter that exchanged no payload is not watched for it any more."""
+
+
+class Kinship:
+    """Which processes of one job have joined others like them."""
+
+    def __init__(self) -> None:
+        self.joined: set[Pid] = set()
+        """Ranks for what they do."""
+        self._settled: set[Pid] = set()
+
+    def forget(self, pid: Pid) -> None:
+        """A process is gone for good: its number may be used again."""
+        self.joined.discard(pid)
+        self._settled.discard(pid)
+
+    def candidates(self, views: _Views) -> list[Pid]:
+        """Living processes that may be ranks: siblings of one program, below none that is a rank for certain."""
+        kinds: dict[tuple[object, ...], list[Pid]] = defaultdict(list)
+        for pid, view in views.items():
+            member, seen = view.member, view.seen
+            if view.exit is not None or member is None or seen is None:
+                continue
+            may_be = member.role in (Role.LOADER, Role.HELPER)
+            if pid in self.joined or (may_be and not self._is_certain(view, views)):
+                kinds[_kind(view)].append(pid)
+        siblings = (pid for group in kinds.values() for pid in group if len(group) > 1)
+        return [pid for pid in siblings if pid not in self.joined]
+
+    def unclear(self, views: _Views, now_ns: int) -> list[Pid]:
+        """Processes that work while the rank that started them only waits, and that are not known to be ranks."""
+        found = []
+        for pid in self.candidates(views):
+            member = views[pid].member
+            owner = views.get(member.owner) if member is not None and member.owner else None
+            rests = owner is not None and now_ns - _moved_ns(owner) > _RESTS_NS
+            if rests and now_ns - _moved_ns(views[pid]) <= _RESTS_NS:
+                found.append(pid)
+        return found
+
+    def _is_certain(self, view: ProcessHistory, views: _Views) -> bool:
+        owner = views.get(view.member.owner) if view.member and view.member.owner else None
+        if owner is None:
+            return False
+        numbered = owner.seen is not None and is_one_process(owner.seen.rank_environ)
+        return numbered or owner.pid in self._settled or owner.pid in self.joined
+
+    def observe(self, views: _Views) -> bool:
+        """Once a pass: take who is connected to whom; True if that shows a rank that was none before."""
+        asked = self.candidates(views)
+        starters = {view.seen.ppid for pid in self.joined if (view := views.get(pid)) and view.seen}
+        unsettled = [pid for pid, view in views.items() if self._is_open(view, starters)]
+        if not asked and not unsettled:
+            return False
+        known = len(self.joined)
+        ends = _ends(views)
+        for pid in dict.fromkeys([*unsettled, *asked]):
+            for sample in views[pid].sockets.values():
+                peer = ends.get((sample.remote, sample.local))
+                if peer is None and _leads_to_ranks(views[pid], sample):
+                    self._settled.add(pid)
+                inherited = ends[sample.local, sample.remote] != pid
+                if peer is not None and not inherited and sample.state == "ESTABLISHED":
+                    self._meet(views[pid], views[peer], sample, views)
+        return len(self.joined) > known
+
+    def _is_open(self, view: ProcessHistory, starters: Collection[Pid]) -> bool:
+        if view.exit is not None or view.member is None or view.pid in self._settled:
+            return False
+        watched = view.traffic.learned_passes < _STARTER_LEARNED_PASSES
+        starter = view.pid in starters and view.pid not in self.joined and watched
+        return starter or view.member.role is Role.RANK
+
+    def _meet(
+        self, one: ProcessHistory, other: ProcessHistory, sample: SocketSample, views: _Views
+    ) -> None:
+        if one.member is None or other.member is None:
+            return
+        if one.member.role is Role.RANK and other.member.role is Role.RANK:
+            pair = {one.pid, other.pid}
+            self._settled |= pair
+            numbered = one.member.rank is not None or other.member.rank is not None
+            if not numbered and _program(one) == _program(other):
+                self.joined |= pair
+        elif _kind(one) == _kind(other) and not self._is_certain(one, views):
+            self.joined |= {one.pid, other.pid}
+        elif other.pid in self.joined and _is_same_program(one, other):
+            trained = one.traffic.payload_passes(sample) >= _STARTER_PASSES
+            self.joined |= {one.pid} if trained else set()
+
+
+def _leads_to_ranks(view: ProcessHistory, sample: SocketSample) -> bool:
+    """True for what connects a numbered rank to ranks on other hosts: a connection to their store, or with payload."""
+    member, seen = view.member, view.seen
+    if member is None or seen is None or member.role is not Role.RANK or member.rank is None:
+        return False
+    ports = str(sample.local[1]), str(sample.remote[1])
+    if sample.state != "ESTABLISHED" or min(sample.local[1], sample.remote[1]) < SERVICE_PORTS:
+        return False
+    if seen.rank_environ.get("MASTER_PORT") in ports:
+        return True
+    return (
+        not is_loopback(sample.remote[0]) and view.traffic.payload_passes(sample) >= _STARTER_PASSES
+    )
+
+
+def _moved_ns(view: ProcessHistory) -> int:
+    lead_ns = view.lead.progress_ns if view.lead is not None else 0
+    return max(lead_ns, view.first_seen_ns, view.data_ns)
+
+
+def _kind(view: ProcessHistory) -> tuple[object, ...]:
+    return (view.seen.ppid if view.seen is not None else None, *_program(view))
+
+
+def _program(view: ProcessHistory) -> tuple[object, ...]:
+    seen, lead = view.seen, view.lead
+    if seen is None or not seen.argv:
+        return (view.pid,)
+    # actors of Ray differ in nothing but the name that they give to themselves; what multiprocessing starts, in the
+    # number of a pipe
+    comm = lead.sample.comm if lead is not None else seen.comm
+    script = next((word for word in seen.argv[1:] if not word.startswith("-")), "")
+    return basename(seen.argv[0]), script.translate(_DIGITS), comm.translate(_DIGITS)
+
+
+def _is_same_program(starter: ProcessHistory, started: ProcessHistory) -> bool:
+    above, below = starter.seen, started.seen
+    if above is None or below is None or below.ppid != above.pid:
+        return False
+    return above.argv == below.argv or SPAWNED in below.argv
+
+
+def _ends(views: _Views) -> dict[tuple[tuple[str, int], tuple[str, int]], Pid]:
+    """Who holds which end of a connection: of those that inherited it, whoever it was inherited from."""
+    found: dict[tuple[tuple[str, int], tuple[str, int]], Pid] = {}
+    for pid in _from_the_top(views):
+        for sample in views[pid].sockets.values():
+            found.setdefault((sample.local, sample.remote), pid)
+    return found
+
+
+def _from_the_top(views: _Views) -> Iterable[Pid]:
+    return sorted(views, key=lambda pid: _depth(pid, views))
+
+
+def _depth(pid: Pid, views: _Views) -> int:
+    depth = 0
+    while depth < _DEEPEST and (view := views.get(pid)) is not None and view.seen is not None:
+        pid = view.seen.ppid
+        depth += 1
+    return depth

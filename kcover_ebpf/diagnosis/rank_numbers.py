@@ -1,0 +1,135 @@
+"""Which number a rank was given: by its environment, by its command line, or by its pod.
+
+Sources of the variables: torchrun (RANK, WORLD_SIZE), Open MPI (OMPI_COMM_WORLD_*), PMIx and PMI, Horovod
+over gloo, Slurm, JAX, Paddle. Lightning's own launcher sets LOCAL_RANK, NODE_RANK and WORLD_SIZE for the processes
+that it starts, and none for the first. What Kubernetes' controllers set in a pod is its place in the gang, the
+rank of its topmost program where that has no other: batch Job (JOB_COMPLETION_INDEX), LeaderWorkerSet, Trainer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+# (rank, world size), the most specific source first: a launcher's own variables outlive the ones
+# around it
+_RANK_VARIABLES = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("HOROVOD_RANK", "HOROVOD_SIZE"),
+    ("PMIX_RANK", "PMIX_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES"),
+    ("PROCESS_ID", "NUM_PROCESSES"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM"),
+)
+_LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+_LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "HOROVOD_LOCAL_RANK")
+INDEX = "JOB_COMPLETION_INDEX"
+# A gang may have as many ranks in each pod as it likes, so they say nothing about the world's size.
+_POD_VARIABLES = ("PET_NODE_RANK", "LWS_WORKER_INDEX", INDEX)
+_NODE = "NODE_RANK"
+RECORDER_PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+RECORDER_FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+"""Where PyTorch's flight recorder listens and writes, as beginnings of paths; the first that is set counts."""
+RANK_ENVIRON = frozenset(
+    {name for pair in _RANK_VARIABLES for name in pair}
+    | set(_POD_VARIABLES)
+    | set(_LOCAL_SIZES)
+    | set(_LOCAL_RANKS)
+    | {_NODE, "MASTER_ADDR", "MASTER_PORT", "JAX_COORDINATOR_ADDRESS", "NCCL_RAS_ADDR"}
+    | {RECORDER_PIPE, *RECORDER_FILES}
+)
+"""The only environment variables ever read from a watched process."""
+_IDENTITY = (*(name for pair in _RANK_VARIABLES for name in pair), *_LOCAL_RANKS)
+_OPTIONS = ("rank", "local-rank", "process-id", "task-index")
+"""Options by which programs take a number; the first that all ranks of a job have is used."""
+_SIZE_OPTIONS = ("world-size",)
+_NAMES = frozenset(_OPTIONS + _SIZE_OPTIONS)
+
+
+def rank_of(environ: Mapping[str, str]) -> tuple[int | None, int | None]:
+    """(rank, world size) set by an environment; None where nothing valid is set."""
+    for rank_name, size_name in _RANK_VARIABLES:
+        rank = _number(environ.get(rank_name))
+        if rank is not None:
+            size = _number(environ.get(size_name))
+            return rank, size or None
+    return None, None
+
+
+def local_size_of(environ: Mapping[str, str]) -> int | None:
+    """Ranks that the launcher started on this host, set by an environment; None where it is not."""
+    sizes = (_number(environ.get(name)) for name in _LOCAL_SIZES)
+    return next((size for size in sizes if size), None)
+
+
+def local_rank_of(environ: Mapping[str, str]) -> int | None:
+    """The number among the ranks of this host, set by an environment; None where it is not."""
+    numbers = (_number(environ.get(name)) for name in _LOCAL_RANKS)
+    return next((number for number in numbers if number is not None), None)
+
+
+def place_of(environ: Mapping[str, str]) -> int | None:
+    """The place of the pod in its gang, set in the environment of each of its processes; None without one."""
+    numbers = (_number(environ.get(name)) for name in _POD_VARIABLES)
+    return next((number for number in numbers if number is not None), None)
+
+
+def identity_of(environ: Mapping[str, str]) -> tuple[str | None, ...]:
+    """All that names a rank; equal to that of the parent where it was only inherited."""
+    return tuple(environ.get(name) for name in _IDENTITY)
+
+
+def is_one_process(environ: Mapping[str, str]) -> bool:
+    """True if what an environment sets is the number of one process of a host, not of a node or a pod."""
+    return rank_of(environ)[0] is not None and local_rank_of(environ) is not None
+
+
+def by_node(environ: Mapping[str, str], local: int, local_size: int) -> tuple[int, int | None]:
+    """(rank, world size) of the process `local` of a node with `local_size` ranks, as on each other node."""
+    node = _number(environ.get(_NODE)) or 0
+    return node * local_size + local, _number(environ.get("WORLD_SIZE")) or None
+
+
+def by_options(commands: Sequence[Sequence[str]]) -> list[int] | None:
+    """The numbers that ranks of one host have on their command lines; None unless each has one of its own."""
+    for option in _OPTIONS:
+        numbers = [_option(command, option) for command in commands]
+        found = [number for number in numbers if number is not None]
+        if len(set(found)) == len(commands):
+            return found
+    return None
+
+
+def size_by_options(command: Sequence[str]) -> int | None:
+    """The world size on a command line; None without one."""
+    sizes = (_option(command, option) for option in _SIZE_OPTIONS)
+    return next((size for size in sizes if size), None)
+
+
+def is_number(word: str) -> bool:
+    """True for a word of a command line by which a program may take its number."""
+    option, equals, value = word.partition("=")
+    if not option.startswith("-"):
+        return _number(word) is not None
+    named = option.lstrip("-").replace("_", "-") in _NAMES
+    return named and (not equals or _number(value) is not None)
+
+
+def _option(command: Iterable[str], name: str) -> int | None:
+    # --local-rank 1, --local_rank=1, -rank 1
+    words = iter(command)
+    for word in words:
+        option, _, value = word.partition("=")
+        if option.startswith("-") and option.lstrip("-").replace("_", "-") == name:
+            return _number(value or next(words, None))
+    return None
+
+
+def _number(text: str | None) -> int | None:
+    return (
+        int(text)
+        if text is not None and text.isascii() and text.isdigit() and len(text) < 8
+        else None
+    )

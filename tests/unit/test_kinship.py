@@ -1,0 +1,253 @@
+"""Who has joined whom: connections between processes of one program make them ranks, and nothing else does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kcover_ebpf.diagnosis.members import Members
+from kcover_ebpf.diagnosis.roles import Role
+from kcover_ebpf.facts.host import ProcessSeen
+from kcover_ebpf.facts.kernel import ProcessExit, SocketSample
+from kcover_ebpf.ids import Inode, Pid
+
+NS = 1_000_000_000
+SPAWN = "python3 -c spawn_main(pipe_handle={}) --multiprocessing-fork"
+
+
+@dataclass
+class Host:
+    """Processes and their connections, pass by pass."""
+
+    members: Members = field(default_factory=Members)
+    now_ns: int = 1000 * NS
+    moved: int = 1000
+
+    def start(self, pid: int, ppid: int, command: str, **environ: str) -> None:
+        words = tuple(command.split())
+        seen = ProcessSeen(self.now_ns, Pid(pid), Pid(ppid), "python3", words, environ)
+        self.members.view(Pid(pid), self.now_ns).seen = seen
+        self.members.rename()
+        self.members.classify()
+
+    def connect(self, one: int, other: int, *, heirs: dict[int, int] | None = None) -> None:
+        """A connection in use; `heirs`: processes that have the end of `one` as well, by its descriptor there."""
+        ports = ("127.0.0.1", 1000 * one + other), ("127.0.0.1", 1000 * other + one)
+        self.socket(one, *ports)
+        self.socket(other, *ports[::-1])
+        for pid in heirs or {}:
+            self.socket(pid, *ports)
+
+    def socket(self, pid: int, local: tuple[str, int], remote: tuple[str, int]) -> None:
+        self.members.views[Pid(pid)].on_socket(
+            SocketSample(
+                boottime_ns=self.now_ns,
+                pid=Pid(pid),
+                fd=remote[1] // 1000,
+                inode=Inode(local[1]),
+                state="ESTABLISHED",
+                local=local,
+                remote=remote,
+                unread_bytes=0,
+                unsent_bytes=0,
+                unacked_bytes=0,
+                acked_bytes=self.moved,
+                received_bytes=self.moved,
+                backoff=0,
+                send_window_bytes=65536,
+                last_send_ns=self.now_ns,
+                last_receive_ns=self.now_ns,
+            )
+        )
+
+    def end_pass(self) -> None:
+        self.now_ns += NS
+        self.moved += 100_000
+        self.members.meet()
+        self.members.classify()
+        for view in self.members.views.values():
+            view.traffic.end_pass(self.now_ns, NS, healthy=True)
+
+    def roles(self) -> dict[int, str]:
+        views = self.members.views.values()
+        return {view.pid: view.member.role.value for view in views if view.member is not None}
+
+
+def spawned(**environ: str) -> Host:
+    host = Host()
+    host.start(10, 1, "python3 train.py", **environ)
+    for pid in (11, 12, 13):
+        host.start(pid, 10, SPAWN.format(pid), **environ)
+    return host
+
+
+def test_what_a_program_spawned_is_asked_for_its_connections() -> None:
+    assert set(spawned().members.connected) == {10, 11, 12, 13}
+
+
+def test_spawned_processes_that_are_connected_to_each_other_are_the_ranks() -> None:
+    host = spawned(RANK="0", WORLD_SIZE="1")
+    host.end_pass()
+    assert host.roles() == {10: "rank", 11: "loader", 12: "loader", 13: "loader"}
+    host.connect(11, 12)
+    host.end_pass()
+    assert host.roles() == {10: "launcher", 11: "rank", 12: "rank", 13: "helper"}
+    host.connect(12, 13)
+    host.end_pass()
+    assert host.roles() == {10: "launcher", 11: "rank", 12: "rank", 13: "rank"}
+    assert all(view.member and view.member.joined for view in host.members.ranks.values())
+    assert host.members.world_size is None
+    host.start(14, 12, SPAWN.format(14))
+    host.start(15, 12, SPAWN.format(15))
+    host.end_pass()
+    assert host.roles()[14] == host.roles()[15] == Role.LOADER.value
+    assert 14 not in host.members.connected
+
+
+def test_a_rank_stays_one_when_its_connections_are_closed_and_after_its_end() -> None:
+    host = spawned()
+    host.connect(11, 12)
+    host.end_pass()
+    host.members.views[Pid(11)].sockets.clear()
+    host.end_pass()
+    assert set(host.members.ranks) == {11, 12}
+    host.members.leave(Pid(11), ProcessExit(host.now_ns, Pid(11), 0, 9, False, "python3"))
+    host.members.rename()
+    host.end_pass()
+    assert set(host.members.all_ranks) == {11, 12}
+    assert set(host.members.ranks) == {12}
+
+
+def test_the_children_of_ranks_that_are_connected_belong_to_them_whatever_they_do() -> None:
+    host = Host()
+    for pid, rank in ((10, "0"), (20, "1")):
+        host.start(pid, 1, "python3 train.py", RANK=rank, WORLD_SIZE="2")
+        for child in (pid + 1, pid + 2):
+            host.start(child, pid, "python3 engine.py")
+    assert len(host.members.connected) == 6
+    host.connect(10, 20)
+    host.end_pass()
+    assert set(host.members.connected) == {10, 20}
+    host.connect(11, 12)
+    host.end_pass()
+    assert host.roles() == {
+        10: "rank",
+        11: "loader",
+        12: "loader",
+        20: "rank",
+        21: "loader",
+        22: "loader",
+    }
+
+
+def test_the_children_of_a_rank_that_its_launcher_numbered_are_never_asked() -> None:
+    host = Host()
+    host.start(10, 1, "python3 train.py", RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
+    host.start(11, 10, "python3 train.py")
+    host.start(12, 10, "python3 train.py")
+    assert set(host.members.connected) == {10}
+
+
+def test_an_inherited_connection_is_that_of_whom_it_was_inherited_from() -> None:
+    host = Host()
+    for pid in (10, 20):
+        host.start(pid, 1, "python3 train.py")
+        for child in (pid + 1, pid + 2):
+            host.start(child, pid, "python3 train.py")
+    host.connect(10, 20, heirs={11: 0, 12: 0})
+    host.end_pass()
+    assert host.roles() == {
+        10: "rank",
+        11: "loader",
+        12: "loader",
+        20: "rank",
+        21: "loader",
+        22: "loader",
+    }
+    assert host.members.kinship.joined == {10, 20}
+
+
+def test_programs_that_differ_do_not_join() -> None:
+    host = Host()
+    host.start(10, 1, "python3 server.py")
+    host.start(11, 1, "python3 client.py")
+    host.start(12, 10, "python3 a.py")
+    host.start(13, 10, "python3 b.py")
+    host.connect(10, 11)
+    host.connect(12, 13)
+    host.end_pass()
+    assert host.roles() == {10: "rank", 11: "rank", 12: "loader", 13: "loader"}
+    assert host.members.kinship.joined == set()
+
+
+def test_a_program_that_trains_with_what_it_forked_is_a_rank_like_those() -> None:
+    host = Host()
+    host.start(10, 1, "python3 train.py")
+    for pid in (11, 12):
+        host.start(pid, 10, "python3 train.py")
+    for _ in range(8):
+        host.connect(10, 11)
+        host.connect(10, 12)
+        host.connect(11, 12)
+        host.end_pass()
+    assert set(host.members.ranks) == {10, 11, 12}
+
+
+def test_a_store_in_the_program_that_started_the_ranks_makes_it_none() -> None:
+    host = spawned()
+    host.connect(11, 12)
+    host.connect(12, 13)
+    for _ in range(8):
+        host.moved -= 100_000 - 100
+        for pid in (11, 12, 13):
+            host.connect(10, pid)
+        host.end_pass()
+    assert set(host.members.ranks) == {11, 12, 13}
+
+
+def one_rank_a_pod(port: int) -> Host:
+    host = Host()
+    host.start(10, 1, "python3 train.py", RANK="3", WORLD_SIZE="8", MASTER_PORT="29500")
+    for child in (11, 12):
+        host.start(child, 10, "python3 engine.py")
+    for _ in range(6):
+        host.socket(10, ("10.0.0.3", 40000), ("10.0.0.1", port))
+        host.end_pass()
+    host.connect(11, 12)
+    host.end_pass()
+    return host
+
+
+def test_a_rank_that_is_connected_to_ranks_on_other_hosts_keeps_its_children() -> None:
+    kept = {10: "rank", 11: "loader", 12: "loader"}
+    assert one_rank_a_pod(29500).roles() == kept, "to their store"
+    assert one_rank_a_pod(41000).roles() == kept, "with payload"
+
+
+def test_a_connection_to_a_service_makes_no_rank_of_what_starts_ranks() -> None:
+    assert one_rank_a_pod(443).roles() == {10: "launcher", 11: "rank", 12: "rank"}
+
+
+def test_a_launcher_of_ranks_that_are_known_is_asked_no_more() -> None:
+    host = spawned()
+    for _ in range(80):
+        host.connect(11, 12)
+        host.connect(12, 13)
+        host.connect(11, 13)
+        host.end_pass()
+    views = host.members.views
+    assert not host.members.kinship.candidates(views)
+    host.connect(10, 11)
+    for _ in range(8):
+        host.connect(10, 11)
+        host.end_pass()
+    assert set(host.members.ranks) == {11, 12, 13}
+
+
+def test_a_store_for_the_ranks_in_the_program_that_starts_them_makes_it_no_rank() -> None:
+    host = spawned(RANK="0", WORLD_SIZE="2", MASTER_PORT="10011")
+    host.connect(11, 10)
+    host.end_pass()
+    host.connect(11, 12)
+    host.connect(12, 13)
+    host.end_pass()
+    assert set(host.members.ranks) == {11, 12, 13}
