@@ -76,6 +76,26 @@ def parse_stat(text: str) -> tuple[str, Pid, int]:
     return comm, Pid(int(rest[1])), int(rest[19]) * _TICK_NS
 
 
+def numbers_inside(folder: Path) -> tuple[int, ...]:
+    """The numbers of a process or thread, /proc/PID or .../task/TID: in our pid namespace first, in its own last.
+
+    Empty once it is gone, or where it cannot be read.
+    """
+    try:
+        return parse_numbers((folder / "status").read_bytes())
+    except OSError:
+        return ()
+
+
+def parse_numbers(status: bytes) -> tuple[int, ...]:
+    """From the contents of a status file (proc_pid_status(5), NSpid)."""
+    # as bytes: a program's name, in the first line, may hold whatever else a text takes for the end of a line
+    for line in status.split(b"\n"):
+        if line.startswith(b"NSpid:"):
+            return tuple(map(int, line.split()[1:]))
+    return ()
+
+
 def parse_environ(raw: bytes, variables: Collection[str]) -> dict[str, str]:
     """The wanted variables of an environment block; values are cut at 200 characters."""
     found = {}

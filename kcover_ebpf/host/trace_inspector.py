@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from kcover_ebpf.facts.host import WaitedFile
-from kcover_ebpf.host import blocked_call, stack_words
+from kcover_ebpf.host import blocked_call, procfs, stack_words
 from kcover_ebpf.host.blocked_call import Call
 from kcover_ebpf.host.thread_inspector import lock_holders_of
 from kcover_ebpf.ids import Pid, Tid
@@ -110,18 +110,10 @@ def _glance(ask: TraceRequest) -> TraceInspection:
 
 def thread_numbers(pid: Pid, tids: Iterable[Tid]) -> dict[int, int]:
     """Number of each thread in the process's own pid namespace -> its number here."""
-    if not _in_other_namespace(pid):
+    if len(procfs.numbers_inside(procfs.PROC / str(pid))) < 2:
         return {tid: tid for tid in tids}
     numbers: dict[int, int] = {}
     for tid in tids:
-        for line in blocked_call.read_text(f"/proc/{pid}/task/{tid}/status").splitlines():
-            if line.startswith("NSpid:"):
-                numbers[int(line.split()[-1])] = tid
+        if found := procfs.numbers_inside(procfs.PROC / f"{pid}/task/{tid}"):
+            numbers[found[-1]] = tid
     return numbers
-
-
-def _in_other_namespace(pid: Pid) -> bool:
-    for line in blocked_call.read_text(f"/proc/{pid}/status").splitlines():
-        if line.startswith("NSpid:"):
-            return len(line.split()) > 2
-    return False
