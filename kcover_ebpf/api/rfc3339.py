@@ -6,11 +6,16 @@ from datetime import UTC, datetime
 
 
 def from_text(text: str) -> float:
-    """Unix seconds of an RFC 3339 time with a zone; raises `ValueError` for anything else."""
+    """Unix seconds of an RFC 3339 time with a zone; raises `ValueError` for anything else.
+
+    Also for the years 1 and 9999, some times of which are none in UTC and could not be written again.
+    """
     try:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
             raise ValueError("no time zone")
+        if not 1 < moment.year < 9999:
+            raise ValueError("no such year")
         return moment.timestamp()
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{text[:40]!r} is not a time like 2026-01-02T03:04:05Z") from error
