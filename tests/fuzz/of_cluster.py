@@ -66,7 +66,7 @@ def _pod(api: Any) -> None:
     found = pod_of(api)
     assert gang_of(found).selector
     is_job_pod(found), must_train(found), with_ranks(found)
-    cache._written_s(api.get("metadata") or {})
+    cache._written_s(api["metadata"])
 
 
 def _owner(api: Any) -> None:
