@@ -44,9 +44,11 @@ def parse_counters(text: str, mount: str, device: str) -> StorageState | None:
         columns = _COLUMNS.get(part[0]) if word == "xprt" and part else None
         if not here or columns is None or len(part) <= columns[1] + 1:
             continue
-        found = True
-        sent += int(part[1 + columns[0]])
-        answered += int(part[1 + columns[1]])
+        counts = [part[1 + column] for column in columns]
+        if all(each.isdecimal() for each in counts):
+            found = True
+            sent += int(counts[0])
+            answered += int(counts[1])
     if not found:
         return None
     return StorageState(device, max(0, sent - answered), answered, suspended=False)
