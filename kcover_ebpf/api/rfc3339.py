@@ -5,20 +5,22 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 
-def from_text(text: str) -> float:
-    """Unix seconds of an RFC 3339 time with a zone; raises `ValueError` for anything else.
+_LEAST_S, _MOST_S = -6e10, 1e11
+"""Of the years 68 and 5138: within a calendar whatever the zone, so that what is read can be written again."""
 
-    Also for the years 1 and 9999, some times of which are none in UTC and could not be written again.
-    """
+
+def from_text(text: str) -> float:
+    """Unix seconds of an RFC 3339 time with a zone; raises `ValueError` for anything else."""
     try:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
             raise ValueError("no time zone")
-        if not 1 < moment.year < 9999:
+        seconds = moment.timestamp()
+        if not _LEAST_S <= seconds <= _MOST_S:
             raise ValueError("no such year")
-        return moment.timestamp()
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{text[:40]!r} is not a time like 2026-01-02T03:04:05Z") from error
+    return seconds
 
 
 def to_text(time_s: float) -> str:
