@@ -87,18 +87,17 @@ def results() -> list[Result]:
 
 
 def keep(target: Target) -> None:
-    """Copy the smallest inputs that reach what the corpus in the repository does not."""
+    """Copy some small inputs, of all lengths, that reach what the corpus in the repository does not."""
     ours = CORPUS / target.name
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(ours, folder, dirs_exist_ok=True)
         before = {path.name for path in ours.iterdir()}
         _one(target, ["-merge=1", f"-max_len={_KEPT_BYTES}", folder, str(WORK / target.name)])
         fresh = [path for path in Path(folder).iterdir() if path.name not in before]
-        room = _KEPT_COUNT - sum(len(name) == 40 for name in before)
-        smallest = sorted(fresh, key=lambda path: (path.stat().st_size, path.name))
-        for path in smallest[-max(room, 0) :] if room > 0 else ():
-            if path.stat().st_size <= _KEPT_BYTES:
-                shutil.copy(path, ours / path.name)
+        small = sorted((each.stat().st_size, each.name) for each in fresh)
+        small = [each for each in small if each[0] <= _KEPT_BYTES]
+        for _, name in small[:: max(1, -(-len(small) // _KEPT_COUNT))]:
+            shutil.copy(Path(folder) / name, ours)
 
 
 def _one(target: Target, arguments: list[str]) -> Ended:

@@ -76,6 +76,17 @@ def test_the_image_installs_nothing_that_has_no_hash() -> None:
     assert default[1] is None or re.search(r"@sha256:[0-9a-f]{64}$", default[1])
 
 
+def test_the_image_gets_every_file_that_it_copies() -> None:
+    """.dockerignore leaves out all but what it lists."""
+    listed = (ROOT / ".dockerignore").read_text().splitlines()
+    copied = re.findall(
+        r"^COPY (?!--from)(.*) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE
+    )
+    files = [each for line in copied for each in line.split() if each != "."]
+    assert files
+    assert [each for each in files if f"!{each}" not in listed] == []
+
+
 def test_set_up_installs_nothing_that_has_no_hash() -> None:
     text = (ROOT / "tools/setup").read_text()
     called = [line.strip() for line in text.splitlines() if line.strip().startswith("pip_install ")]
