@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-
-_LEAST_S, _MOST_S = -6e10, 1e11
-"""Of the years 68 and 5138: within a calendar whatever the zone, so that what is read can be written again."""
+_LEAST_S, _MOST_S = -3e10, 1e11
+"""Of the years 1019 and 5138, which have four digits whatever the zone, so that what is read can be written again."""
 
 
 def from_text(text: str) -> float:
