@@ -21,7 +21,7 @@ _PAGE = """\
 Every parser of bytes or text under coverage-guided fuzzing ([how](../fuzzing.md)): {count} targets,
 {minutes:.0f} minutes of wall time and {cpu:.0f} of CPU time in total, {executions:,} inputs, {crashes}.
 One input may take {input_s} s and the process {memory_mb} MB; the largest was {peak_mb} MB.
-{date}, {machine}, Python {python}, atheris {atheris}, at the lowest priority beside other work.
+{date}, {machine}, Python {python}, atheris {atheris}, at low priority beside other work.
 
 | target | bound (bytes) | wall (s) | CPU (s) | inputs | edges | corpus | peak (MB) | crash |
 |---|---|---|---|---|---|---|---|---|
