@@ -1,6 +1,7 @@
 # The image of the agent and the controller. `tools/image build` makes it without a Docker engine; `docker build .` works too.
 # Nothing in it depends on the time or the place of the build: same sources, same Debian packages, same digest.
-ARG BASE=docker.io/library/debian:bookworm-slim
+# Debian 12 by its digest, NAME@sha256:...; `tools/image build` makes it from Debian's signed packages instead.
+ARG BASE
 
 FROM ${BASE} AS build
 RUN apt-get -q update \
@@ -9,11 +10,12 @@ RUN apt-get -q update \
 WORKDIR /src
 # A certificate authority of the network that builds, if it has one of its own.
 ARG CA_BUNDLE=
-COPY tools/image-requirements.txt tools/
+COPY tools/image-requirements.txt tools/build-requirements.txt tools/
 RUN pip install ${CA_BUNDLE:+--cert ${CA_BUNDLE}} --break-system-packages --quiet --no-compile --no-deps \
     --only-binary :all: --require-hashes --root /out -r tools/image-requirements.txt \
  && rm -r /out/usr/local/lib/python3.11/dist-packages/kubernetes/aio \
- && pip install ${CA_BUNDLE:+--cert ${CA_BUNDLE}} --break-system-packages --quiet hatchling==1.33.0
+ && pip install ${CA_BUNDLE:+--cert ${CA_BUNDLE}} --break-system-packages --quiet --no-deps \
+    --only-binary :all: --require-hashes -r tools/build-requirements.txt
 ARG SOURCE_DATE_EPOCH=0
 COPY . .
 RUN PYTHONPATH=/out/usr/local/lib/python3.11/dist-packages python3 -m hatchling build --target wheel \

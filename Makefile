@@ -110,6 +110,11 @@ bench: setup-bench build ## the whole fault bench (resumable) and the cost bench
 bench-quick: setup-bench build ## a subset of the fault bench: under 10 minutes
 	@tools/faultbench/run --quick
 
+.PHONY: fuzz
+SECONDS ?= 60
+fuzz: setup-test build ## every parser under a fuzzer, SECONDS=60 each; TARGETS="kmsg tape" for some (x86-64 alone)
+	nice -n 19 $(PYTHON) -m tests.fuzz --seconds $(SECONDS) $(TARGETS)
+
 # ---- checks
 
 # the stub's trace header is a page of macros that no formatter understands

@@ -2,6 +2,9 @@
 
 Runs inside the image that is being built, with the standard library alone. The same packages give
 the same bytes: the time is SOURCE_DATE_EPOCH, the name of the document is a hash of its contents.
+
+With `--check ROOT` it compares the document of an image that was unpacked at ROOT with what is in it, and exits with 1
+where they differ: a package that is not in the document, one that is not in the image, a Python file of no package.
 """
 
 import hashlib
@@ -16,6 +19,9 @@ from importlib import metadata
 from pathlib import Path
 
 NAME = "kcover-ebpf"
+DOCUMENT = Path("usr/share/sbom/kcover-ebpf.spdx.json")
+FOLDER = Path("usr/local/lib/python3.11/dist-packages")
+"""Both below the root of an image."""
 FORMAT = "${Package}\t${Version}\t${Architecture}\t${source:Package}\t${Maintainer}\n"
 Package = dict[str, object]
 
@@ -106,14 +112,61 @@ def listing() -> str:
     return "".join(shown)
 
 
-def main() -> None:
-    folder = Path("/usr/local/lib/python3.11/dist-packages")
-    packages = [*debian_packages(listing()), *python_packages(folder)]
+def differences(root: Path) -> Iterator[str]:
+    """What an unpacked image has beside its document, and the reverse; a line each."""
+    table = json.loads((root / DOCUMENT).read_text())
+    listed = {(each["name"], each["versionInfo"]) for each in table["packages"]}
+    present = installed(root)
+    for name, version in sorted(present - listed):
+        yield f"{name} {version} is in the image, and not in the bill of materials"
+    for name, version in sorted(listed - present):
+        yield f"{name} {version} is in the bill of materials, and not in the image"
+    for path in sorted(unowned(root / FOLDER)):
+        yield f"{path} belongs to no package"
+
+
+def installed(root: Path) -> set[tuple[str, str]]:
+    """(name, version) of each package by dpkg's and Python's own lists."""
+    status = (root / "var/lib/dpkg/status").read_text().split("\n\n")
+    fields = [dict(re.findall(r"^([A-Z][\w-]*): (.*)$", each, re.MULTILINE)) for each in status]
+    found = {
+        (each["Package"], each["Version"])
+        for each in fields
+        if each.get("Status", "").endswith(" installed")
+    }
+    python = metadata.distributions(path=[str(root / FOLDER)])
+    found |= {(each.metadata["Name"], each.version) for each in python}
+    # the symbolizer of bcc is taken out of its package, whose version is nowhere else in the image
+    partial = {"libbpfcc"} if any(root.glob("usr/lib/*/libbcc_bpf.so.*")) else set()
+    table = json.loads((root / DOCUMENT).read_text())
+    return found | {
+        (each["name"], each["versionInfo"]) for each in table["packages"] if each["name"] in partial
+    }
+
+
+def unowned(folder: Path) -> set[str]:
+    """Python's files that no distribution lists as its own, compiled ones left out."""
+    owned = {
+        str(file)
+        for each in metadata.distributions(path=[str(folder)])
+        for file in each.files or ()
+    }
+    present = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    return {each for each in present - owned if not each.endswith(".pyc")}
+
+
+def main(arguments: list[str]) -> int:
+    if arguments[:1] == ["--check"]:
+        found = list(differences(Path(arguments[1])))
+        print(*found, sep="\n", end="\n" if found else "", file=sys.stderr)
+        return int(bool(found))
+    packages = [*debian_packages(listing()), *python_packages(Path("/") / FOLDER)]
     json.dump(
         document(packages, int(os.environ.get("SOURCE_DATE_EPOCH", "0"))), sys.stdout, indent=1
     )
     sys.stdout.write("\n")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

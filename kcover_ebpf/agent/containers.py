@@ -16,13 +16,22 @@ from pathlib import Path
 from kcover_ebpf.api.container_cgroup import containers_of
 from kcover_ebpf.api.job_kinds import with_ranks
 from kcover_ebpf.api.pods import Pod
-from kcover_ebpf.host import cgroups
+from kcover_ebpf.host import cgroups, procfs
 from kcover_ebpf.host.process_tree import read_stat
 from kcover_ebpf.host.procfs import namespace_numbers, task_state
+from kcover_ebpf.ids import Pid
 
 _DEEPEST_ROOT = 4
 _ROOTS_PERIOD_S = 5.0
 _QOS = ("", "burstable", "besteffort")
+# what a runtime calls the process that becomes the container's program (runc: nsexec.c)
+_RUNTIME_STAGES = (b"runc:[", b"youki:[")
+_RUNTIME_NAMES = (b"crun", b"memfd:crun_clon")
+_CLONED_CRUN = "/memfd:crun_cloned"
+"""crun keeps its own name, or has that of the memory file from which it runs a copy of itself (cloned_binary.c): the
+file's name since Linux 6.14, before that the number of a descriptor."""
+_MAKING_NS = 60_000_000_000
+"""Longer than any runtime takes once it has started its process: images and volumes are there before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +78,8 @@ class Containers:
         if self._mounts is not None:
             return self._mounts
         root = host_root()
-        text = Path("/proc/1/mountinfo" if root != Path("/") else "/proc/self/mountinfo").read_text(
-            encoding="utf-8"
-        )
+        process = Path("/proc/1" if root != Path("/") else "/proc/self")
+        text = (process / "mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
         return [root / each.mount.relative_to("/") for each in cgroups.hierarchies(text)]
 
     def of_ranks(self, pod: Pod) -> list[Found]:
@@ -116,16 +124,22 @@ def inits(found: Found) -> set[int]:
 
 
 def _is_being_made(found: Found) -> bool:
-    """True until its program runs: the runtime's own process is named "runc:[2:INIT]" (runc, nsexec.c)."""
-    names = [_name(pid) for pid in cgroups.processes(found.path)]
-    return bool(names) and all(name.startswith("runc:[") for name in names)
+    """True until its program runs: so long all its processes are the runtime's own, and none is old."""
+    pids = cgroups.processes(found.path)
+    return bool(pids) and all(map(_is_of_runtime, pids))
 
 
-def _name(pid: int) -> str:
+def _is_of_runtime(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace")
+        name = Path(f"/proc/{pid}/comm").read_bytes().rstrip(b"\n")
+        program = os.fspath(Path(f"/proc/{pid}/exe").readlink())
     except OSError:
-        return ""
+        return False
+    begun_ns = procfs.start_ns(Pid(pid))
+    # a program may call itself so, too: then it escapes for this minute only
+    is_young = begun_ns is not None and procfs.boottime_ns() - begun_ns < _MAKING_NS
+    named = name in _RUNTIME_NAMES or name.startswith(_RUNTIME_STAGES)
+    return is_young and (named or program.startswith(_CLONED_CRUN))
 
 
 def is_stopped(pid: int) -> bool:

@@ -26,6 +26,10 @@ from kcover_ebpf.ids import Endpoint
 
 _T = TypeVar("_T")
 _Read = Callable[[Any], Any]
+_LEAST, _MOST = -(1 << 63), (1 << 64) - 1
+"""Whole numbers of an object have 64 bits, with or without a sign (int64 of OpenAPI; inodes and addresses)."""
+_MOST_NUMBER = 1e11
+"""Unix seconds of the year 5138: no age or time is larger, and arithmetic with it stays exact to 0.1 ms."""
 
 
 class _Wrong(Exception):
@@ -218,16 +222,18 @@ def _endpoint(raw: object) -> Endpoint:
 
 
 def _whole(raw: object) -> int:
-    if not isinstance(raw, int) or isinstance(raw, bool):
-        raise _wrong("a whole number", raw)
+    if not isinstance(raw, int) or isinstance(raw, bool) or not _LEAST <= raw <= _MOST:
+        raise _wrong("a whole number of 64 bits", raw)
     return raw
 
 
 def _number(raw: object) -> float:
-    is_number = isinstance(raw, int | float) and not isinstance(raw, bool)
-    if not is_number or raw != raw:  # noqa: PLR0124 - not nan
+    if not isinstance(raw, int | float) or isinstance(raw, bool):
         raise _wrong("a number", raw)
-    return float(typing.cast("float", raw))
+    # also false for nan; asked before a whole number of a thousand digits is made a float
+    if not -_MOST_NUMBER <= raw <= _MOST_NUMBER:
+        raise _wrong(f"a number up to {_MOST_NUMBER:.0e}", raw)
+    return float(raw)
 
 
 def _truth(raw: object) -> bool:
@@ -240,7 +246,10 @@ _SCALARS: Mapping[type, _Read] = {str: _string, int: _whole, float: _number, boo
 
 
 def _wrong(wanted: str, raw: object) -> _Wrong:
-    return _Wrong(f"expected {wanted}, got {str(raw)[:40]!r}")
+    is_huge = (
+        isinstance(raw, int) and not _LEAST <= raw <= _MOST
+    )  # its digits cannot always be printed
+    return _Wrong(f"expected {wanted}, got {'a larger one' if is_huge else str(raw)[:40]!r}")
 
 
 def _key(each: Field[Any]) -> str:

@@ -198,7 +198,8 @@ def refused(api: Mapping[str, Any]) -> NamedPolicy:
 
     Without it the defaults would hold, which restart jobs: whoever wrote it may have wanted less.
     """
-    metadata, spec = api.get("metadata") or {}, api.get("spec")
+    metadata, spec = api.get("metadata"), api.get("spec")
+    metadata = metadata if isinstance(metadata, Mapping) else {}
     try:
         raw = spec.get("selector") if isinstance(spec, Mapping) else None
         selector = decode(Selector, raw or {}, "spec.selector")

@@ -147,10 +147,11 @@ def report_of(api: Mapping[str, Any]) -> FaultReport:
 def written_s(metadata: Mapping[str, Any]) -> float | None:
     """When the object was written last, by the API server's clock, to the second; None if it does not say."""
     found = []
-    for each in metadata.get("managedFields") or ():
+    writers = metadata.get("managedFields")
+    for each in writers if isinstance(writers, list) else ():
         try:
-            found.append(rfc3339.from_text(str(each.get("time"))))
-        except ValueError:
+            found.append(rfc3339.from_text(str(each["time"])))
+        except (ValueError, KeyError, TypeError):
             continue
     return max(found, default=None)
 

@@ -206,11 +206,12 @@ def incident_of(api: Mapping[str, Any], created_s: float = 0.0) -> Incident:
     metadata = api.get("metadata")
     if not isinstance(metadata, Mapping) or not metadata.get("name"):
         raise ObjectError("Incident: metadata.name: missing")
-    name = str(metadata["name"])
+    name, finalizers = str(metadata["name"]), metadata.get("finalizers")
     try:
         spec = decode(_Spec, api.get("spec"), "spec")
         raw = api.get("status")
-        status = decode(Status, raw, "status") if raw and raw.get("phase") else None
+        begun = isinstance(raw, Mapping) and raw.get("phase")
+        status = decode(Status, raw, "status") if begun else None
     except ObjectError as error:
         raise ObjectError(f"Incident {name}: {error}") from error
     return Incident(
@@ -224,7 +225,7 @@ def incident_of(api: Mapping[str, Any], created_s: float = 0.0) -> Incident:
         uid=str(metadata.get("uid", "")),
         resource_version=str(metadata.get("resourceVersion", "")),
         created_s=created_s,
-        finalizers=tuple(map(str, metadata.get("finalizers") or ())),
+        finalizers=tuple(map(str, finalizers)) if isinstance(finalizers, list) else (),
         is_leaving="deletionTimestamp" in metadata,
     )
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+_LEAST_S, _MOST_S = -3e10, 1e11
+"""Of the years 1019 and 5138, which have four digits whatever the zone, so that what is read can be written again."""
+
 
 def from_text(text: str) -> float:
     """Unix seconds of an RFC 3339 time with a zone; raises `ValueError` for anything else."""
@@ -11,9 +14,12 @@ def from_text(text: str) -> float:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
             raise ValueError("no time zone")
-        return moment.timestamp()
+        seconds = moment.timestamp()
+        if not _LEAST_S <= seconds <= _MOST_S:
+            raise ValueError("no such year")
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{text[:40]!r} is not a time like 2026-01-02T03:04:05Z") from error
+    return seconds
 
 
 def to_text(time_s: float) -> str:

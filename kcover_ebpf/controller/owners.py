@@ -260,11 +260,11 @@ def _owner(raw: Mapping[str, Any]) -> Owner:
 
 
 def _ended(raw: Mapping[str, Any]) -> str | None:
-    for each in at(raw, path("status.conditions")) or ():  # type: ignore[attr-defined]
+    for each in _maps(at(raw, path("status.conditions"))):
         if each.get("status") == "True" and each.get("type") in _ENDS:
             return str(each["type"])
     phases = (at(raw, path("status.state.phase")), at(raw, path("status.jobDeploymentStatus")))
-    return next((str(each) for each in phases if each in _ENDS), None)
+    return next((each for each in phases if isinstance(each, str) and each in _ENDS), None)
 
 
 def _costs(row: RestartMethod, raw: Mapping[str, Any], pods: Sequence[GangPod]) -> bool:
@@ -273,14 +273,21 @@ def _costs(row: RestartMethod, raw: Mapping[str, Any], pods: Sequence[GangPod]) 
 
 
 def _deletion_means(raw: Mapping[str, Any]) -> bool:
-    spec = raw.get("spec") or {}
-    rules = list(spec.get("policies") or ())
-    for task in spec.get("tasks") or ():
-        rules += task.get("policies") or ()
-    events = {event for rule in rules for event in (rule.get("event"), *(rule.get("events") or ()))}
-    return bool(events & {"PodEvicted", "*", "AnyEvent"})
+    rules = _maps(at(raw, path("spec.policies")))
+    for task in _maps(at(raw, path("spec.tasks"))):
+        rules += _maps(task.get("policies"))
+    events = [rule.get("event") for rule in rules]
+    for rule in rules:
+        several = rule.get("events")
+        events += several if isinstance(several, list) else []
+    return any(each in ("PodEvicted", "*", "AnyEvent") for each in events)
 
 
 def _version(raw: Mapping[str, Any]) -> int:
-    status = raw.get("status") or {}
-    return int(status.get("version") or 0) + int(status.get("retryCount") or 0)
+    counts = (at(raw, path("status.version")), at(raw, path("status.retryCount")))
+    return sum(each for each in counts if isinstance(each, int))
+
+
+def _maps(raw: object) -> list[Mapping[str, Any]]:
+    """The objects of a list, whatever else a job's author put into it."""
+    return [each for each in raw if isinstance(each, Mapping)] if isinstance(raw, list) else []

@@ -57,9 +57,12 @@ def read_call(pid: Pid, tid: Tid, table: SyscallTable, known: int = NO_SYSCALL) 
 
 
 def read_text(path: str) -> str:
-    """A file of /proc; empty where it cannot be read."""
+    """A file of /proc; empty where it cannot be read.
+
+    Lines end with a newline alone: names of programs and files hold other ends of lines (`str.splitlines`).
+    """
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
             return file.read()
     except OSError:
         return ""
@@ -188,10 +191,11 @@ def kind_of(target: str) -> tuple[str, Inode]:
 
 def _mount_of(pid: Pid, fd: int) -> tuple[str, str]:
     """(MAJOR:MINOR, type) of the file system a descriptor is on."""
-    info = read_text(f"/proc/{pid}/fdinfo/{fd}").splitlines()
+    info = read_text(f"/proc/{pid}/fdinfo/{fd}").split("\n")
     mount = next((line.split()[1] for line in info if line.startswith("mnt_id:")), None)
-    for line in read_text(f"/proc/{pid}/mountinfo").splitlines():
-        part = line.split()
-        if part[0] == mount and "-" in part:
-            return part[2], part[part.index("-") + 1]
+    for line in read_text(f"/proc/{pid}/mountinfo").split("\n"):
+        left, _, right = line.partition(" - ")
+        part = left.split(" ")
+        if part[0] == mount and len(part) > 2:
+            return part[2], right.partition(" ")[0]
     return "", ""

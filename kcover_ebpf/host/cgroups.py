@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from kcover_ebpf.host.process_tree import is_same_alive, read_stat
 _GONE = (errno.ENOENT, errno.ENODEV)
 _FREEZE_PATIENCE_S = 0.5
 _POLL_S = 0.005
+_ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +44,23 @@ class Hierarchy:
 def hierarchies(mountinfo: str) -> tuple[Hierarchy, ...]:
     """The cgroup mounts in the text of /proc/PID/mountinfo, v2 first."""
     found = []
-    for line in mountinfo.splitlines():
+    for line in mountinfo.split("\n"):
         left, _, right = line.partition(" - ")
-        fs_type = right.partition(" ")[0]
-        if fs_type in ("cgroup", "cgroup2"):
-            root, mount = (_unescape(word) for word in left.split()[3:5])
+        fs_type, words = right.partition(" ")[0], left.split(" ")
+        if fs_type in ("cgroup", "cgroup2") and len(words) > 4:
+            root, mount = map(_unescape, words[3:5])
             found.append(Hierarchy(Path(mount), root, fs_type == "cgroup2"))
     return tuple(sorted(found, key=lambda hierarchy: not hierarchy.unified))
 
 
 def _unescape(word: str) -> str:
     r"""Mount points write space, tab, newline and backslash as \040 and the like."""
-    return word.encode().decode("unicode_escape") if "\\" in word else word
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 8)), word)
 
 
 def _mounted() -> tuple[Hierarchy, ...]:
-    return hierarchies(Path("/proc/self/mountinfo").read_text(encoding="utf-8"))
+    text = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+    return hierarchies(text)
 
 
 def find(text: str) -> Path:

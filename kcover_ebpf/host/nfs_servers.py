@@ -23,11 +23,11 @@ def nfs_state(pid: Pid, device: str) -> StorageState | None:
 
 def parse_mount(text: str, device: str) -> str:
     """Where an NFS file system is mounted, from /proc/PID/mountinfo; empty if it is none."""
-    for line in text.splitlines():
-        part = line.split()
-        if len(part) > 6 and part[2] == device and "-" in part:
-            kind = part[part.index("-") + 1]
-            return part[4] if kind in ("nfs", "nfs4") else ""
+    for line in text.split("\n"):
+        left, _, right = line.partition(" - ")
+        part = left.split(" ")
+        if len(part) > 5 and part[2] == device:
+            return part[4] if right.partition(" ")[0] in ("nfs", "nfs4") else ""
     return ""
 
 
@@ -35,7 +35,7 @@ def parse_counters(text: str, mount: str, device: str) -> StorageState | None:
     """The sums over all connections of a mount, from /proc/PID/mountstats; repetitions count as in flight for ever."""
     sent = answered = 0
     found = here = False
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if line.startswith("device "):
             here = f" mounted on {mount} with fstype nfs" in line
             continue
@@ -44,9 +44,11 @@ def parse_counters(text: str, mount: str, device: str) -> StorageState | None:
         columns = _COLUMNS.get(part[0]) if word == "xprt" and part else None
         if not here or columns is None or len(part) <= columns[1] + 1:
             continue
-        found = True
-        sent += int(part[1 + columns[0]])
-        answered += int(part[1 + columns[1]])
+        counts = [part[1 + column] for column in columns]
+        if all(each.isdecimal() for each in counts):
+            found = True
+            sent += int(counts[0])
+            answered += int(counts[1])
     if not found:
         return None
     return StorageState(device, max(0, sent - answered), answered, suspended=False)

@@ -120,14 +120,21 @@ def task_state(pid: int, tid: int | None = None) -> str:
 
 
 def namespace_numbers(pid: int, tid: int | None = None) -> tuple[int, ...]:
-    """Its numbers in nested pid namespaces, ours first (proc_pid_status(5), NSpid); empty where unreadable."""
+    """Its numbers in nested pid namespaces, ours first; empty once it is gone, or where it cannot be read."""
     task = f"{pid}" if tid is None else f"{pid}/task/{tid}"
     try:
-        text = (PROC / task / "status").read_text(encoding="utf-8", errors="replace")
+        return parse_numbers((PROC / task / "status").read_bytes())
     except OSError:
         return ()
-    found = next((line for line in text.splitlines() if line.startswith("NSpid:")), "")
-    return tuple(map(int, found.split()[1:]))
+
+
+def parse_numbers(status: bytes) -> tuple[int, ...]:
+    """From the contents of a status file (proc_pid_status(5), NSpid)."""
+    # as bytes: a program's name, in the first line, may hold whatever else a text takes for the end of a line
+    for line in status.split(b"\n"):
+        if line.startswith(b"NSpid:"):
+            return tuple(map(int, line.split()[1:]))
+    return ()
 
 
 def parse_environ(raw: bytes, variables: Collection[str]) -> dict[str, str]:

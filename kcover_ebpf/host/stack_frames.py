@@ -77,13 +77,8 @@ def follows_call(before: bytes, machine: str) -> bool:
 
 
 def _executable(pid: Pid) -> list[tuple[int, int]]:
-    found = []
-    for line in read_text(f"/proc/{pid}/maps").splitlines():
-        part = line.split(maxsplit=5)
-        if len(part) > 5 and "x" in part[1]:
-            start, end = (int(each, 16) for each in part[0].split("-"))
-            found.append((start, end))
-    return found
+    lines = read_text(f"/proc/{pid}/maps").split("\n")
+    return [(start, end) for start, end, _, _ in stack_words.executable(lines)]
 
 
 def _inside(ranges: list[tuple[int, int]], value: int) -> bool:

@@ -56,9 +56,9 @@ def find_mounts(root: Path) -> list[Mount]:
 
 def _parsed(text: str, top: Path) -> Iterator[Mount]:
     found: dict[str, Mount] = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):
         before, _, after = line.partition(" - ")
-        fields, rest = before.split(), after.split()
+        fields, rest = before.split(" "), after.split(" ")
         if len(fields) < 6 or len(rest) < 3:
             continue
         kind, source = rest[0], _unescaped(rest[1])
@@ -80,7 +80,7 @@ def _csi_driver(file: Path) -> str:
     """The kubelet writes the driver's name beside the mount point."""
     try:
         return str(json.loads(file.read_text()).get("driverName", ""))
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return ""
 
 

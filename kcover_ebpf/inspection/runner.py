@@ -149,10 +149,14 @@ def _parsed(answer: bytes, check: Check) -> Finding:
             "see what it waits for: kcover-ebpf inspect --checks d_state",
         )
     try:
-        result, evidence, advice = json.loads(answer)
-    except ValueError:  # nothing, or a part, and then the end of the pipe
+        result, evidence, advice = map(str, json.loads(answer))
+        return Finding(Result(result), evidence, advice)
+    except (
+        ValueError,
+        TypeError,
+        RecursionError,
+    ):  # nothing, or a part, and then the end of the pipe
         return unknown("its process ended without an answer")
-    return Finding(Result(result), evidence, advice)
 
 
 def _end(pid: int) -> bool:

@@ -70,7 +70,7 @@ class Exec:
             causes = status.get("details", {}).get("causes", [])
             codes = [each["message"] for each in causes if each.get("reason") == "ExitCode"]
             return int(codes[0])
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
             return None
 
     @property
@@ -78,7 +78,7 @@ class Exec:
         """Why the command could not be started; empty where it was."""
         try:
             return "" if self.exit_code is not None else str(json.loads(self._status)["message"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return ""
 
     def close(self) -> None:

@@ -18,6 +18,8 @@ from kcover_ebpf.output.formatting import SCHEMA
 
 UNKNOWN_CODE = CannotObserve.exit_code
 """What was seen does not suffice: for a script that is neither healthy nor a fault."""
+_EDGE_TEXTS = ("from", "local", "remote", "state")
+_EDGE_COUNTS = ("unread_bytes", "unsent_bytes", "unacked_bytes", "backoff")
 EVENTS = ("trace", "threads", "stacks", "verdict", "end")
 
 
@@ -216,9 +218,7 @@ def _stack(fields: dict[str, Any]) -> Stack:
 
 
 def _conclusion(fields: dict[str, Any]) -> Conclusion:
-    edges = _list(fields.get("edges", []))
-    if not all(isinstance(each, dict) for each in edges):
-        raise TypeError("edges")
+    edges = map(_edge, _list(fields.get("edges", [])))
     return Conclusion(
         verdict=fields,
         headline=_typed(fields["headline"], str),
@@ -227,6 +227,17 @@ def _conclusion(fields: dict[str, Any]) -> Conclusion:
         doubt=_texts(fields.get("doubt", [])),
         next_step=_typed(fields.get("next_step", ""), str),
     )
+
+
+def _edge(fields: dict[str, Any]) -> dict[str, Any]:
+    """As `tcp_connections.edges` makes them; keys that it does not make are left out."""
+    return {
+        "to": _maybe(fields.get("to"), str),
+        **{key: _typed(fields.get(key, ""), str) for key in _EDGE_TEXTS},
+        **{key: _maybe(fields.get(key), int) for key in ("pid", "fd", "peer_pid")},
+        **{key: _typed(fields.get(key, 0), int) for key in _EDGE_COUNTS},
+        **{key: _number(fields.get(key)) for key in ("send_age_s", "receive_age_s")},
+    }
 
 
 def _list(value: Any) -> list[Any]:

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -112,15 +112,8 @@ class Helpers:
 
     def _take_native(self, found: Frames, end_s: float) -> None:
         out, why = _output(self._reader, end_s) if self._reader else (b"", "it did not start")
-        for line in out.decode("utf-8", "replace").splitlines():
-            try:
-                answer = json.loads(line)
-                key = int(answer["pid"]), int(answer["tid"])
-                found.native[key] = tuple(map(str, answer["native"]))
-                found.kernel[key] = tuple(map(str, answer["kernel"]))
-                blind = str(answer["blind"])
-            except (ValueError, KeyError, TypeError):
-                continue
+        for key, native, kernel, blind in parse_native(out):
+            found.native[key], found.kernel[key] = native, kernel
             if blind and f"native frames ({blind})" not in found.blind:
                 found.blind.append(f"native frames ({blind})")
         missing = len(self._threads) - len(found.native)
@@ -159,9 +152,26 @@ def py_spy() -> str | None:
     return str(beside) if beside.exists() else shutil.which("py-spy")
 
 
+def parse_native(
+    out: bytes,
+) -> Iterator[tuple[Thread, tuple[str, ...], tuple[str, ...], str]]:
+    """(thread, native frames, kernel frames, what it could not see) of each line of our reader; others are skipped."""
+    for line in out.decode("utf-8", "replace").splitlines():
+        try:
+            answer = json.loads(line)
+            key = int(answer["pid"]), int(answer["tid"])
+            native, kernel = (tuple(map(str, answer[each])) for each in ("native", "kernel"))
+            yield key, native, kernel, str(answer["blind"])
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            continue
+
+
 def parse_spy(out: bytes, pid: int, numbers: Mapping[int, int]) -> dict[Thread, tuple[str, ...]]:
     """Frames by thread, from py-spy's JSON; raises `ValueError` for anything else."""
-    threads = json.loads(out)
+    try:
+        threads = json.loads(out)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
     if not isinstance(threads, list):
         raise ValueError("no list")
     found: dict[Thread, tuple[str, ...]] = {}

@@ -11,7 +11,10 @@ from tools.cluster import build
 from tools.cluster.versions import Program
 
 OPERATOR = Program(
-    "prometheus-operator", "github.com/prometheus-operator/prometheus-operator", "v0.85.0"
+    "prometheus-operator",
+    "github.com/prometheus-operator/prometheus-operator",
+    "v0.85.0",
+    "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s=",
 )
 WANTED = ("podmonitors", "prometheusrules")
 

@@ -1,10 +1,13 @@
 // One thread for each way to wait (or not to); prints "NAME TID" for each, then waits for a line.
 #define _GNU_SOURCE
 #include <linux/futex.h>
+#include <linux/io_uring.h>
+#include <linux/sched.h>
 #include <poll.h>
 #include <signal.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,6 +55,26 @@ static void wait_vfork(void)
 	}
 }
 
+/* As glibc's posix_spawn, whose child may hang in its exec. */
+static void wait_clone3(void)
+{
+	struct clone_args args = { .flags = CLONE_VFORK, .exit_signal = SIGCHLD };
+
+	if (syscall(SYS_clone3, &args, sizeof(args)) == 0) {
+		pause();
+		_exit(0);
+	}
+}
+
+/* Waits for a completion of a ring into which nothing was put. */
+static void wait_uring(void)
+{
+	struct io_uring_params params = { 0 };
+	int ring = syscall(SYS_io_uring_setup, 4, &params);
+
+	syscall(SYS_io_uring_enter, ring, 0, 1, IORING_ENTER_GETEVENTS, NULL, 0);
+}
+
 /* A call of the 32-bit interface: 29 is pause(2) there, and shmget(2) in the 64-bit one. */
 static void wait_compat(void)
 {
@@ -80,7 +103,8 @@ static const struct {
 } kinds[] = {
 	{ "futex", wait_futex }, { "poll", wait_poll },     { "read", wait_read },
 	{ "sleep", wait_sleep }, { "vfork", wait_vfork },   { "spin", spin },
-	{ "yield", yield },      { "compat", wait_compat },
+	{ "yield", yield },      { "compat", wait_compat }, { "clone3", wait_clone3 },
+	{ "uring", wait_uring },
 };
 
 static void *begin(void *kind)

@@ -1,10 +1,14 @@
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from kcover_ebpf.kernel.probes import FAMILIES
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
+
+from .order_bench import Bench
+from .pods import kubelet_root
 
 # Threads are sampled in one of two ways, so what is tested about them is tested in both.
 BOTH_WAYS = {"test_threads", "test_totals", "test_scale"}
@@ -24,3 +28,16 @@ def kernel(request: pytest.FixtureRequest) -> Iterator[KernelSampler]:
         assert all(status.attached for status in opened.statuses), opened.statuses
         yield opened
         assert not opened.rejected
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with kubelet_root() as root:
+        made = Bench(root, tmp_path)
+        yield made
+        for pod in made.pods:
+            for leader in pod.leaders:
+                leader.kill()
+                leader.wait()
+                assert leader.stdout is not None
+                leader.stdout.close()

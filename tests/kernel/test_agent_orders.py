@@ -7,108 +7,23 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kcover_ebpf.agent.containers import Containers, Found
-from kcover_ebpf.agent.order_executor import BundleWriter, Listeners, OrderExecutor
-from kcover_ebpf.agent.order_journal import OrderJournal
-from kcover_ebpf.agent.pod_registry import PodRegistry
-from kcover_ebpf.api.fault_report import Ack, AckResult
-from kcover_ebpf.api.job_kinds import Gang
-from kcover_ebpf.api.order import Order, OrderedIncident, Verb
+from kcover_ebpf.agent.order_executor import BundleWriter
+from kcover_ebpf.api.fault_report import AckResult
+from kcover_ebpf.api.order import Verb
 from kcover_ebpf.api.rfc3339 import from_text
 from kcover_ebpf.host import cgroups
 
-from .pods import LABEL, NODE, FakePod, kubelet_root, state_of
+from .order_bench import Bench, wait_until
+from .pods import LABEL, FakePod, state_of
 
 pytestmark = pytest.mark.needs("root", "cgroup2")
 NOW_S = from_text("2026-01-01T01:00:00Z")
-
-
-@dataclass
-class Bench:
-    """An executor over pods that a test makes, with a clock that it turns."""
-
-    root: Path
-    folder: Path
-    now_s: float = NOW_S
-    acks: list[Ack] = field(default_factory=list)
-    killed: list[Gang] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
-    evidence: list[str] = field(default_factory=list)
-    pods: list[FakePod] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.registry = PodRegistry(NODE)
-        self.executor = self.new_executor()
-
-    def new_executor(self) -> OrderExecutor:
-        """As after a restart of the agent: only the disk remembers."""
-
-        def keep(gang: Gang, found: Sequence[Found]) -> BundleWriter:
-            states = "".join(pod.states() for pod in self.pods)
-            return BundleWriter("/bundle", lambda: self.evidence.append(states))
-
-        listeners = Listeners(
-            acked=lambda _, ack: self.acks.append(ack),
-            killed=self.killed.append,
-            evidence=keep,
-            passed_over=self.said.append,
-        )
-        return OrderExecutor(
-            self.registry,
-            Containers([self.root]),
-            OrderJournal(self.folder / "orders.json"),
-            listeners,
-            lambda: self.now_s,
-        )
-
-    def pod(self, name: str, job: str = "train", containers: Sequence[str] = ("main",)) -> FakePod:
-        pod = FakePod(self.root, name, job)
-        for each in containers:
-            pod.add(each)
-        self.pods.append(pod)
-        self.registry.on_pod(pod.event())
-        return pod
-
-    def order(self, verb: Verb, number: str = "1", **other: object) -> Ack | None:
-        """Give an order; the ack, if there was one."""
-        order = Order(number, verb, {LABEL: "train"}, self.now_s, self.now_s + 10)
-        fields: dict[str, object] = {"phase": "ShuttingDown", "namespace": "team", **other}
-        for key in [key for key in fields if key in Order.__dataclass_fields__]:
-            order = replace(order, **{key: fields.pop(key)})  # type: ignore[arg-type]
-        incident = OrderedIncident(
-            str(fields["namespace"]), "i", str(fields.get("uid", "u1")), str(fields["phase"]), order
-        )
-        before = len(self.acks)
-        self.executor.obey(incident)
-        self.executor.repeat()
-        return self.acks[-1] if len(self.acks) > before else None
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    with kubelet_root() as root:
-        made = Bench(root, tmp_path)
-        yield made
-        for pod in made.pods:
-            for leader in pod.leaders:
-                leader.kill()
-                leader.wait()
-                assert leader.stdout is not None
-                leader.stdout.close()
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.01)
 
 
 def test_stop_stops_every_process_of_the_gang_and_no_other(bench: Bench) -> None:
@@ -159,26 +74,6 @@ def test_a_kill_spares_what_came_after_the_stop(bench: Bench) -> None:
     assert {Path(f"/proc/{pid}/cgroup").read_text().strip()[-64:] for pid in pod.pids()} == {
         late.name
     }
-
-
-_RUNTIME = """
-import time
-open("/proc/self/comm", "w").write("runc:[2:INIT]")
-print("up", flush=True)
-while True: time.sleep(0.01)
-"""
-
-
-def test_a_container_that_is_being_made_is_left_alone(bench: Bench) -> None:
-    pod = bench.pod("a")
-    making = pod.add("making", program=_RUNTIME)
-    bench.registry.on_pod(pod.event())
-    ack = bench.order(Verb.STOP)
-    assert ack is not None
-    assert ack.processes == 3
-    assert {state_of(pid) for pid in cgroups.processes(making)} <= {"R", "S"}
-    bench.order(Verb.KILL, "2")
-    wait_until(lambda: pod.pids() == cgroups.processes(making))
 
 
 def test_resume_lets_go_but_for_what_somebody_else_had_stopped(bench: Bench) -> None:

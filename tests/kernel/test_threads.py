@@ -90,6 +90,20 @@ def test_wait_sites(kernel: KernelSampler) -> None:
     assert main.args[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("kind", "call", "family"),
+    [("clone3", "clone3", Family.CHILD), ("uring", "io_uring_enter", Family.ASYNC_IO)],
+)
+def test_a_thread_that_waits_by_a_newer_call_is_seen_in_it(
+    kernel: KernelSampler, kind: str, call: str, family: Family
+) -> None:
+    table = SyscallTable(platform.machine())
+    with waiting(kind) as (target, tids):
+        kernel.watch(target.pid)
+        number = threads_of(kernel, target.pid)[tids[kind]].syscall
+    assert (table.name(number), table.family(number)) == (call, family)
+
+
 def test_since_when_is_known_at_first_sight(kernel: KernelSampler) -> None:
     with waiting(*WAITS) as (target, tids):
         began_ns = {

@@ -217,3 +217,12 @@ def test_pids_that_cannot_be_watched(pid: int, message: str) -> None:
         pytest.skip("needs kthreadd: this pid namespace has no kernel threads")
     with pytest.raises(UsageError, match=message):
         process_tree.check_pid(pid)
+
+
+def test_a_mount_point_of_other_letters_and_one_that_is_no_text() -> None:
+    mounts = (
+        "30 22 0:26 / /sys/fs/m\u00fc\\040ller rw,nosuid shared:4 - cgroup2 cgroup2 rw\n"
+        "31 22 0:27 / /tmp/a\x0cb\udcff rw - tmpfs x rw\n - cgroup2\n"
+    )
+    (found,) = cgroups.hierarchies(mounts)
+    assert found.mount == Path("/sys/fs/m\u00fc ller")

@@ -46,7 +46,9 @@ def any_of(hint: Any) -> st.SearchStrategy[Any]:
     if dataclasses.is_dataclass(hint):
         return objects(hint)
     if hint is float:
-        return st.floats(allow_nan=False, allow_infinity=False)
+        return st.floats(-1e11, 1e11)
+    if hint is int:
+        return st.integers(-(1 << 63), (1 << 64) - 1)
     return st.from_type(hint)
 
 
@@ -282,3 +284,24 @@ def test_every_field_of_a_schema_has_an_end(kind: str) -> None:
     crd = yaml.safe_load((CRDS / f"{kind}.yaml").read_text(encoding="utf-8"))
     (version,) = crd["spec"]["versions"]
     assert unbounded(version["schema"]["openAPIV3Schema"]) == []
+
+
+@pytest.mark.parametrize("age", [float("inf"), float("-inf"), float("nan"), 10**400, 1e12, True])
+def test_an_age_that_no_clock_measures_is_refused(age: object) -> None:
+    raw: dict[str, Any] = {"node": "a", "time": "2026-01-02T03:04:05Z", "sequence": 1}
+    raw["ranks"] = [{"podUID": "u", "pid": 1, "role": "rank", "state": "futex", "ageS": age}]
+    with pytest.raises(ObjectError, match=r"spec.ranks\[0\].ageS: expected a number"):
+        report_of({"spec": raw})
+
+
+@pytest.mark.parametrize("sequence", [1 << 64, -(1 << 63) - 1, 10**300])
+def test_a_number_of_more_than_64_bits_is_refused(sequence: int) -> None:
+    raw = {"node": "a", "time": "2026-01-02T03:04:05Z", "sequence": sequence}
+    with pytest.raises(ObjectError, match=r"spec\.sequence: expected a whole number"):
+        report_of({"spec": raw})
+
+
+@pytest.mark.parametrize("text", ["9999-12-31T23:59:59-01:00", "0001-01-01T00:00:00+01:00"])
+def test_a_time_that_could_not_be_written_again_is_refused(text: str) -> None:
+    with pytest.raises(ObjectError, match="is not a time like"):
+        report_of({"spec": {"node": "a", "time": text, "sequence": 1}})

@@ -109,3 +109,27 @@ def test_boottime_plus_the_offset_is_unix_time() -> None:
     assert procfs.boottime_ns() / 1e9 + procfs.unix_offset_s() == pytest.approx(
         time.time(), abs=0.05
     )
+
+
+_CALLED = """
+import sys
+open("/proc/self/comm", "wb").write(b"\\rNSpid:\\t1 1")
+print("up", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_name_cannot_forge_the_numbers_of_its_process() -> None:
+    command = [sys.executable, "-c", _CALLED]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"up\n"
+        assert procfs.namespace_numbers(child.pid) == (child.pid,)
+        child.communicate()
+    assert procfs.namespace_numbers(child.pid) == ()
+
+
+@given(st.binary(max_size=15).filter(lambda name: b"\n" not in name))
+def test_the_numbers_are_those_of_their_own_line(name: bytes) -> None:
+    status = b"Name:\t" + name + b"\nUmask:\t0022\nNSpid:\t4711\t12\t1\n"
+    assert procfs.parse_numbers(status) == (4711, 12, 1)

@@ -54,3 +54,9 @@ def test_what_it_answered(mount: str, state: StorageState | None) -> None:
 def test_a_text_that_is_cut_is_read_as_far_as_it_goes(cut: int) -> None:
     state = parse_counters(STATS[:cut], "/mnt/data", "0:55")
     assert state is None or state.completed_count <= 580
+
+
+def test_a_mount_point_with_other_ends_of_lines_is_one_line() -> None:
+    mounts = "35 22 0:55 / /mnt/a\x0c35\x850:56 rw - nfs4 server:/data rw\n" + MOUNTS
+    assert parse_mount(mounts, "0:55") == "/mnt/a\x0c35\x850:56"
+    assert parse_mount(mounts, "0:57") == "/mnt/old"

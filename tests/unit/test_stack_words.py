@@ -1,6 +1,7 @@
 """Stacks of real processes, and mappings and addresses of any kind."""
 
 import ctypes
+import mmap
 import os
 import struct
 from pathlib import Path
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from kcover_ebpf.diagnosis.stacks import similarity
 from kcover_ebpf.facts.host import InspectRequest
 from kcover_ebpf.host import stack_words
-from kcover_ebpf.host.stack_words import ProcessMemory, read_memory
+from kcover_ebpf.host.stack_words import ProcessMemory, executable, read_memory
 from kcover_ebpf.ids import Pid
 
 from .children import child_in
@@ -103,3 +104,24 @@ def test_signed_words_are_found_in_their_module() -> None:
     plain = f"{maps.names[index]}+{inside - maps.bases[index]:x}"
     assert ProcessMemory("aarch64").words(pid, _address_of(held))[:2] == (plain, plain)
     assert ProcessMemory("x86_64").words(pid, _address_of(held))[0] == plain
+
+
+def test_a_library_with_line_ends_in_its_name_is_one_mapping(tmp_path: Path) -> None:
+    """A job may map a file of any name; the kernel escapes newlines alone."""
+    library = tmp_path / "a\r0 r-xp b\x0cc\u2028d"
+    library.write_bytes(bytes(4096))
+    with (
+        library.open("rb") as file,
+        mmap.mmap(
+            file.fileno(), 4096, prot=mmap.PROT_READ | mmap.PROT_EXEC, flags=mmap.MAP_PRIVATE
+        ),
+    ):
+        names = [module.name for module in ProcessMemory().modules(Pid(os.getpid()))]
+    assert library.name in names
+
+
+@given(st.text(max_size=40).filter(lambda path: "\n" not in path))
+def test_any_path_is_read_as_one_mapping(path: str) -> None:
+    line = f"7f00-7fff r-xp 00001000 08:01 12 /{path}\n"
+    (found,) = executable([line, "8000-9000 r-xp 0 00:00 0 \n", "9000-9fff rw-p 0 08:01 12 /x\n"])
+    assert found[:3] == (0x7F00, 0x7FFF, 0x1000)

@@ -112,3 +112,24 @@ def test_any_fields_are_read_or_refused(event: str, fields: dict[str, object]) -
     text = json.dumps({"schema": SCHEMA, "time": 1.0, "event": event} | fields)
     with contextlib.suppress(UsageError):
         assert parse(text).event == event
+
+
+@pytest.mark.parametrize(
+    ("edge", "shown"),
+    [
+        ({"unread_bytes": 3}, 3),
+        ({}, 0),
+        ({"unread_bytes": "x"}, None),
+        ({"local": 7}, None),
+        ("x", None),
+    ],
+)
+def test_an_edge_is_read_with_blanks_or_refused(edge: object, shown: int | None) -> None:
+    line = event_line("verdict", 1.0, {"headline": "h", "edges": [edge]})
+    if shown is None:
+        with pytest.raises(UsageError, match="damaged"):
+            parse(line)
+        return
+    conclusion = parse(line).conclusion
+    assert conclusion is not None
+    assert (conclusion.edges[0]["unread_bytes"], conclusion.edges[0]["local"]) == (shown, "")

@@ -56,13 +56,14 @@ def program(wanted: Program, say: shell.Say) -> Path:
 
 def module_folder(wanted: Program) -> Path:
     """Where Go keeps the module's source; downloaded where it is missing."""
-    return Path(_download(f"{wanted.module}@{wanted.version}")["Dir"])
+    return Path(_pinned(f"{wanted.module}@{wanted.version}", wanted.sum)["Dir"])
 
 
 def _kubernetes_module(release: Kubernetes, say: shell.Say) -> Path:
     say(f"fetching the source of Kubernetes {release.version}")
     work = cache.folder("build", f"kubernetes-{release.version}")
-    published = Path(_download(f"k8s.io/kubernetes@{release.version}")["GoMod"]).read_text()
+    module = _pinned(f"k8s.io/kubernetes@{release.version}", release.sum)
+    published = Path(module["GoMod"]).read_text()
     staging = re.findall(r"(\S+) => \./staging/", published)
     replacements = [f"replace {name} => {name} v0.{release.version[3:]}" for name in staging]
     requirement = f"require k8s.io/kubernetes {release.version}"
@@ -94,6 +95,14 @@ def _build(path: Path, work: Path, package: str, flags: list[str], say: shell.Sa
     new.replace(path)
     cache.seal(path)
     say(f"built {path.name} ({path.parent.name}) in {time.monotonic() - started:.0f} s")
+
+
+def _pinned(module: str, sum_: str) -> dict[str, str]:
+    """Raises `Failure` for another content than versions.toml has the hash of."""
+    fields = _download(module)
+    if fields["Sum"] != sum_:
+        raise Failure(f"{module} has the hash {fields['Sum']}, not {sum_} as in versions.toml")
+    return fields
 
 
 def _download(module: str) -> dict[str, str]:

@@ -18,6 +18,7 @@ class Kubernetes:
     """One release, and what is switched on in it beyond the defaults."""
 
     version: str
+    sum: str
     gates: str = ""
     apis: str = ""
 
@@ -34,6 +35,7 @@ class Program:
     name: str
     module: str
     version: str
+    sum: str
     package: str = "."
 
 

@@ -48,7 +48,7 @@ def _object(output: str) -> Any:
     start = output.find("{")
     try:
         return json.JSONDecoder().raw_decode(output[max(start, 0) :])[0]
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

@@ -21,8 +21,8 @@ def find(_: InspectionOptions) -> Iterator[Finding]:
         return
     try:
         devices = json.loads(ran.output)["health"]
-        reporters = [(name, each) for name, found in devices.items() for each in found]
-    except (ValueError, KeyError, TypeError, AttributeError):
+        reporters = [(name, dict(each)) for name, found in devices.items() for each in found]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         yield unknown(
             f"devlink ended with code {ran.exit_code}: {ran.first_line}", "run it as root"
         )

@@ -12,8 +12,8 @@ from kcover_ebpf.inspection.result import Check, Cost, Finding, failed, passed, 
 _GET = "build github.com/NVIDIA/nccl-tests and put all_reduce_perf on the PATH"
 _BUFFER = "512M"
 """Large enough for the full bandwidth of NVLink; reduced in milliseconds."""
-_BANDWIDTH = re.compile(r"Avg bus bandwidth\s*:\s*([0-9.]+)")
-_WRONG = re.compile(r"Out of bounds values\s*:\s*(\d+)")
+_BANDWIDTH = re.compile(r"Avg bus bandwidth\s*:\s*(\d{1,9}(?:\.\d{1,9})?)")
+_WRONG = re.compile(r"Out of bounds values\s*:\s*(\d{1,18})")
 
 
 def find(options: InspectionOptions) -> Iterator[Finding]:

@@ -1,0 +1,134 @@
+"""Parsers of what the API server sends: our resources, pods, answers; and of what an agent left on its disk."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from unittest.mock import Mock
+
+from kcover_ebpf.agent.order_journal import OrderJournal
+from kcover_ebpf.agent.report_cache import ReportCache
+from kcover_ebpf.api import fault_report, incident, order, rfc3339
+from kcover_ebpf.api.fault_policy import Bounds, holding, policy_of, refused
+from kcover_ebpf.api.job_kinds import gang_of, is_job_pod, must_train, with_ranks
+from kcover_ebpf.api.pods import pod_of
+from kcover_ebpf.cluster.gang_input import GangInput, NodeState
+from kcover_ebpf.cluster.gang_judge import merge
+from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
+from kcover_ebpf.controller import owners
+from kcover_ebpf.errors import ApiError, ObjectError
+from kcover_ebpf.kube import api_errors, client
+from kcover_ebpf.kube.exec import Exec
+from kcover_ebpf.settings import Policy
+from tests.fuzz.target import Target, consumed, folder, of_json, text
+from tests.unit.report_builders import NOW_S, pod
+
+_OBJECT = 64 * 1024
+"""The API server keeps up to 1.5 MB, but what is longer repeats what is shorter."""
+
+
+def _report(api: Any) -> None:
+    """Read, written and read again, and judged with what other nodes say."""
+    found = fault_report.report_of(api)
+    written = json.dumps(fault_report.object_of(found, "ns", "x"), allow_nan=False)
+    assert fault_report.report_of(json.loads(written)) == found
+    received = ReceivedReport(found, NOW_S - 0.5)
+    pods = tuple(pod(each) for each in range(4))
+    nodes = {name: NodeState(name) for name in "ab"}
+    merge(GangInput("ns/j", (received,), pods, nodes, Policy(), NOW_S))
+
+
+def _incident(api: Any) -> None:
+    found = incident.incident_of(api)
+    json.dumps(incident.object_of(found), allow_nan=False)
+    if found.status is not None:
+        json.dumps(incident.status_of(found.status), allow_nan=False)
+
+
+def _order(api: Any) -> None:
+    found = order.incident_of(api)
+    if found.order is not None:
+        json.dumps(order.order_object(found.order), allow_nan=False)
+
+
+def _policy(api: Any) -> None:
+    """Whatever is refused has a replacement that does nothing."""
+    try:
+        named = policy_of(api)
+    except ObjectError:
+        named = refused(api)
+        assert named.policy.action.value == "Observe"
+    Bounds().of(named.policy).restarts.pause_s(3)
+    holding([named], named.namespace, {"a": "b"})
+
+
+def _pod(api: Any) -> None:
+    found = pod_of(api)
+    assert gang_of(found).selector
+    is_job_pod(found), must_train(found), with_ranks(found)
+    fault_report.written_s(api["metadata"])
+
+
+def _owner(api: Any) -> None:
+    owners._ended(api)
+    owners._deletion_means(api)
+    owners._version(api)
+
+
+def _time(data: bytes) -> None:
+    try:
+        seconds = rfc3339.from_text(text(data))
+    except ValueError:
+        return
+    assert abs(rfc3339.from_text(rfc3339.to_text(seconds)) - seconds) < 1e-3
+
+
+def _watch(data: bytes) -> None:
+    """In two chunks, as a connection may cut it."""
+    response = Mock()
+    half = len(data) // 2
+    response.stream.return_value = [data[:half], data[half:]]
+    consumed(client._lines(response))
+
+
+def _refusal(data: bytes) -> None:
+    response = Mock(status=400 + len(data) % 200, headers={"Retry-After": text(data[:8])})
+    response.read.return_value = data
+    assert len(str(api_errors.refusal("GET", "/x", response))) < 400
+
+
+def _exec(data: bytes) -> None:
+    session = Exec.__new__(Exec)
+    session._status = data
+    code = session.exit_code
+    assert code is None or isinstance(code, int)
+    assert isinstance(session.refusal, str)
+
+
+def _journal(data: bytes) -> None:
+    path = folder() / "orders.json"
+    path.write_bytes(data)
+    journal = OrderJournal(path)
+    journal.stops, journal.unfinished, journal.acks("ns/j")
+
+
+def _cached(data: bytes) -> None:
+    (folder() / "reports").mkdir(exist_ok=True)
+    (folder() / "reports/x.json").write_bytes(data)
+    ReportCache(folder() / "reports").load()
+
+
+TARGETS = (
+    Target("fault_report", of_json(_report), _OBJECT, (ObjectError,), is_json=True),
+    Target("incident", of_json(_incident), _OBJECT, (ObjectError,), is_json=True),
+    Target("order", of_json(_order), _OBJECT, (ObjectError,), is_json=True),
+    Target("fault_policy", of_json(_policy), 16384, is_json=True),
+    Target("pod", of_json(_pod), _OBJECT, (ObjectError,), is_json=True),
+    Target("job", of_json(_owner), _OBJECT, is_json=True),
+    Target("time", _time, 64),
+    Target("watch", _watch, _OBJECT, (ApiError,)),
+    Target("refusal", _refusal, 65536),
+    Target("exec_status", _exec, 65536, is_json=True),
+    Target("order_journal", _journal, 65536, is_json=True),
+    Target("report_cache", _cached, 65536, is_json=True),
+)

@@ -1,0 +1,62 @@
+"""Writes docs/bench/fuzz.json and fuzz.md."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib import metadata
+
+from tests.fuzz.campaign import INPUT_S, MEMORY_MB, ROOT, Result
+from tests.fuzz.one import TARGETS
+
+_FOLDER = ROOT / "docs/bench"
+_PAGE = """\
+# Fuzzing
+
+<!-- Written by `python -m tests.fuzz --report`. -->
+
+Every parser of bytes or text under coverage-guided fuzzing ([how](../fuzzing.md)): {count} targets,
+{minutes:.0f} minutes of wall time and {cpu:.0f} of CPU time in total, {executions:,} inputs, {crashes}.
+One input may take {input_s} s and the process {memory_mb} MB; the largest was {peak_mb} MB.
+{date}, {machine}, Python {python}, atheris {atheris}, at low priority beside other work.
+
+| target | bound (bytes) | wall (s) | CPU (s) | inputs | edges | corpus | peak (MB) | crash |
+|---|---|---|---|---|---|---|---|---|
+"""
+
+
+def write(results: Sequence[Result]) -> None:
+    """Both files; the page has one row for each target."""
+    crashed = [each for each in results if each.crash]
+    about = {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "atheris": metadata.version("atheris"),
+    }
+    table = {**about, "targets": [asdict(each) for each in results]}
+    (_FOLDER / "fuzz.json").write_text(json.dumps(table, indent=1) + "\n")
+    head = _PAGE.format(
+        **about,
+        count=len(results),
+        minutes=sum(each.seconds for each in results) / 60,
+        cpu=sum(each.cpu_s for each in results) / 60,
+        executions=sum(each.executions for each in results),
+        crashes=f"{len(crashed)} crashes" if crashed else "no crash",
+        input_s=INPUT_S,
+        memory_mb=MEMORY_MB,
+        peak_mb=max(each.peak_mb for each in results),
+    )
+    (_FOLDER / "fuzz.md").write_text(head + "".join(map(_row, results)))
+
+
+def _row(each: Result) -> str:
+    bound = TARGETS[each.name].most_bytes
+    crash = each.crash.replace("|", "/") or "none"
+    return (
+        f"| `{each.name}` | {bound:,} | {each.seconds} | {each.cpu_s:.0f} | {each.executions:,} | {each.edges} "
+        f"| {each.corpus_count} | {each.peak_mb} | {crash} |\n"
+    )

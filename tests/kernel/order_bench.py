@@ -1,0 +1,89 @@
+"""An executor of orders over real processes in groups laid out as a kubelet does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from kcover_ebpf.agent.containers import Containers, Found
+from kcover_ebpf.agent.order_executor import BundleWriter, Listeners, OrderExecutor
+from kcover_ebpf.agent.order_journal import OrderJournal
+from kcover_ebpf.agent.pod_registry import PodRegistry
+from kcover_ebpf.api.fault_report import Ack
+from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.api.order import Order, OrderedIncident, Verb
+from kcover_ebpf.api.rfc3339 import from_text
+
+from .pods import LABEL, NODE, FakePod
+
+NOW_S = from_text("2026-01-01T01:00:00Z")
+
+
+@dataclass
+class Bench:
+    """An executor over pods that a test makes, with a clock that it turns."""
+
+    root: Path
+    folder: Path
+    now_s: float = NOW_S
+    acks: list[Ack] = field(default_factory=list)
+    killed: list[Gang] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    evidence: list[str] = field(default_factory=list)
+    pods: list[FakePod] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.registry = PodRegistry(NODE)
+        self.executor = self.new_executor()
+
+    def new_executor(self) -> OrderExecutor:
+        """As after a restart of the agent: only the disk remembers."""
+
+        def keep(gang: Gang, found: Sequence[Found]) -> BundleWriter:
+            states = "".join(pod.states() for pod in self.pods)
+            return BundleWriter("/bundle", lambda: self.evidence.append(states))
+
+        listeners = Listeners(
+            acked=lambda _, ack: self.acks.append(ack),
+            killed=self.killed.append,
+            evidence=keep,
+            passed_over=self.said.append,
+        )
+        return OrderExecutor(
+            self.registry,
+            Containers([self.root]),
+            OrderJournal(self.folder / "orders.json"),
+            listeners,
+            lambda: self.now_s,
+        )
+
+    def pod(self, name: str, job: str = "train", containers: Sequence[str] = ("main",)) -> FakePod:
+        pod = FakePod(self.root, name, job)
+        for each in containers:
+            pod.add(each)
+        self.pods.append(pod)
+        self.registry.on_pod(pod.event())
+        return pod
+
+    def order(self, verb: Verb, number: str = "1", **other: object) -> Ack | None:
+        """Give an order; the ack, if there was one."""
+        order = Order(number, verb, {LABEL: "train"}, self.now_s, self.now_s + 10)
+        fields: dict[str, object] = {"phase": "ShuttingDown", "namespace": "team", **other}
+        for key in [key for key in fields if key in Order.__dataclass_fields__]:
+            order = replace(order, **{key: fields.pop(key)})  # type: ignore[arg-type]
+        incident = OrderedIncident(
+            str(fields["namespace"]), "i", str(fields.get("uid", "u1")), str(fields["phase"]), order
+        )
+        before = len(self.acks)
+        self.executor.obey(incident)
+        self.executor.repeat()
+        return self.acks[-1] if len(self.acks) > before else None
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.01)
