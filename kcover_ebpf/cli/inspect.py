@@ -15,7 +15,8 @@ import click
 from kcover_ebpf.errors import CannotObserve, UsageError
 
 if TYPE_CHECKING:
-    from kcover_ebpf.inspection.result import CheckResult, Result
+    from kcover_ebpf.facts.health import Result
+    from kcover_ebpf.inspection.result import CheckResult
 
 _EXAMPLES = """
 \b
@@ -72,10 +73,10 @@ def inspect(
     The whole result is that of the worst check: fail, warn, unknown, pass. Heavy checks are run by
     name alone, and never while a GPU is busy. Changes nothing.
     """
+    from kcover_ebpf.facts.health import Result, worst
     from kcover_ebpf.inspection import plugins as plugin_checks
     from kcover_ebpf.inspection import registry, runner
     from kcover_ebpf.inspection.options import InspectionOptions
-    from kcover_ebpf.inspection.result import Result, worst
 
     options = InspectionOptions(
         peers=tuple(map(_peer, peers)), write_to=write_to, nccl_floor_gb_s=nccl_floor

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kcover_ebpf.facts.health import Result, worst
 from kcover_ebpf.inspection import busy, runner
 from kcover_ebpf.inspection.checks import nvidia_smi
 from kcover_ebpf.inspection.options import InspectionOptions
@@ -18,12 +19,10 @@ from kcover_ebpf.inspection.result import (
     CheckResult,
     Cost,
     Finding,
-    Result,
     failed,
     joined,
     passed,
     warned,
-    worst,
 )
 from tests.unit.inspection_hosts import tool
 

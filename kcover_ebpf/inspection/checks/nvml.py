@@ -53,13 +53,12 @@ def _examine(nvml: Any, options: InspectionOptions) -> Iterator[Finding]:
             yield failed(f"GPU {index} gives no answer: {error}", "drain the node and reboot it")
             continue
         seen.add(address)
-        gpus.append(nvml_gpu.Gpu(nvml, handle, f"GPU {index} ({address})"))
+        gpus.append(nvml_gpu.Gpu(nvml, handle, f"GPU {index} ({address})", address))
     for function in pci.nvidia_gpus(options.root):
         if function.address not in seen:
             text = f"{function.address} is on the PCI bus, but NVML does not have it"
-            yield failed(
-                text, "see dmesg for an Xid 79 or a failed initialisation; reboot the node"
-            )
+            advice = "see dmesg for an Xid 79 or a failed initialisation; reboot the node"
+            yield failed(text, advice, function.address)
     if not gpus:
         yield unknown(f"NVML knows {count} GPUs, of which none answers", _GET_LIBRARY)
         return
@@ -73,10 +72,10 @@ def _examine(nvml: Any, options: InspectionOptions) -> Iterator[Finding]:
 def _of_one(gpu: nvml_gpu.Gpu, before: nvml_gpu.Counters, most_links: int) -> Finding:
     found = [*gpu.findings(), *gpu.growth(before), *gpu.missing_links(most_links)]
     if not found:
-        return passed(f"{gpu.name}: healthy, {gpu.summary()}")
+        return passed(f"{gpu.name}: healthy, {gpu.summary()}", gpu.address)
     one = joined(found)
     evidence = "; ".join(one.evidence.splitlines())
-    return Finding(one.result, f"{gpu.name}: {evidence}", one.advice)
+    return Finding(one.result, f"{gpu.name}: {evidence}", one.advice, gpu.address)
 
 
 def _address(nvml: Any, handle: Any) -> str:
