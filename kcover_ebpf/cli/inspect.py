@@ -44,6 +44,7 @@ Exit codes:
 )
 @click.option(
     "--plugins",
+    envvar="KCOVER_PLUGINS",
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder of executables: exit code 0 well, 1 a problem; a line of output.",
 )

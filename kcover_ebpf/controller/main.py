@@ -87,6 +87,10 @@ class Controller:
         self._archive = IncidentCollector(store, owners, self._writer, self._may_work)
         self._story.kept_out = lambda: self._nodes.kept_out
         self._story.breakers = self._breakers
+        self._workers = self._make_workers(settings.workers)
+        self._watches = self._make_watches(session, store)
+
+    def _make_watches(self, session: ApiClient, store: ObjectCache) -> list[Reflector]:
         triggers = KcoverEvents(session, store)
         ours = f"/apis/{API_VERSION}"
         watched: tuple[tuple[str, dict[str, str], Callable[[Event], None]], ...] = (
@@ -98,8 +102,7 @@ class Controller:
             # not waited for: without it no node is let in by itself, and all else is done
             (HEALTHS, {}, store.on_health),
         )
-        self._workers = self._make_workers(settings.workers)
-        self._watches = [
+        return [
             Reflector(session, path, query, on_event, self._watch_failed)
             for path, query, on_event in watched
         ]

@@ -90,10 +90,11 @@ def noted(faults: Sequence[ReportedDeviceFault], boot_id: str, seen: ReceivedHea
 
 def counted(annotations: Mapping[str, str], now_s: float) -> str:
     """The value of `OFFENCES` once the node is kept out again."""
-    return f"{_offences(annotations, now_s) + 1} {rfc3339.to_text(now_s)}"
+    return f"{offences(annotations, now_s) + 1} {rfc3339.to_text(now_s)}"
 
 
-def _offences(annotations: Mapping[str, str], now_s: float) -> int:
+def offences(annotations: Mapping[str, str], now_s: float) -> int:
+    """How often the node was kept out; 0 where the last time was more than a month ago."""
     count, _, when = annotations.get(OFFENCES, "").partition(" ")
     try:
         recent = now_s - rfc3339.from_text(when) < _REMEMBERED_S
@@ -116,8 +117,8 @@ def kept_out(
         return None
     if since_s is None or not (checks or devices):
         return None
-    offences = max(_offences(annotations, now_s), 1)
-    return KeptOut(since_s, checks, devices, boot_id, offences)
+    count = max(offences(annotations, now_s), 1)
+    return KeptOut(since_s, checks, devices, boot_id, count)
 
 
 def rounds_needed(kept: KeptOut, boot_id: str, policy: NodeActions) -> int:
