@@ -160,6 +160,7 @@ class Inspector:
                 stderr=subprocess.PIPE,
                 start_new_session=True,
                 text=True,
+                env=os.environ | {"NODE_NAME": self._options.node},
             )
         except OSError as error:
             return {}, f"the inspection cannot be started: {error.strerror}"
