@@ -109,7 +109,7 @@ def _fields(finding: Finding) -> list[str]:
 
 def _examine(check: Check, options: InspectionOptions) -> list[Finding]:
     try:
-        if check.cost is Cost.HEAVY and (reason := busy.reason_not_to_run()):
+        if check.cost is Cost.HEAVY and (reason := busy.reason_not_to_run(options.root)):
             return [unknown(reason, "run it again by name when no job uses a GPU of this node")]
         return list(check.find(options))
     except Exception as error:  # noqa: BLE001 - one broken check must not cost the others

@@ -27,7 +27,7 @@ options = InspectionOptions(root=Path(sys.argv[1]), pause=lambda _: None)
 (found,) = runner.inspect([check], options)
 try_busy = sys.argv[3] == "busy"
 print(json.dumps([found.result.value, found.evidence, found.advice,
-                  busy.reason_not_to_run() if try_busy else ""]))
+                  busy.reason_not_to_run(options.root) if try_busy else ""]))
 """
 
 
@@ -36,7 +36,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("nvml")
     source = ROOT / "tests/faults/nvml_health.c"
     target = folder / "libnvidia-ml.so.1"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", target, source], check=True, timeout=60)
+    command = ["gcc", "-shared", "-fPIC", f"-Wl,-soname,{target.name}", "-o", target, source]
+    subprocess.run(command, check=True, timeout=60)
     return folder
 
 
@@ -118,6 +119,17 @@ def test_each_fault_is_found(
     assert advice
     others = [line for line in evidence if line.startswith("GPU 0")]
     assert all("healthy" in line for line in others)
+
+
+@pytest.mark.parametrize("folder", ["usr/lib64", "run/nvidia/driver/usr/lib64"])
+def test_a_library_that_only_the_host_has(library: Path, host: Path, folder: str) -> None:
+    place = host / folder
+    place.mkdir(parents=True)
+    (place / "libnvidia-ml.so.1").symlink_to(library / "libnvidia-ml.so.1")
+    result, evidence, _, _ = examine(host / "nowhere", host, "recovery 1 1\n")
+    assert (result, "GPU reset" in evidence[0]) == ("fail", True)
+    *_, reason = examine(host / "nowhere", host, "utilization 0 7\n", how="busy")
+    assert reason == "GPU 0 is busy: its utilisation is 7%"
 
 
 @pytest.mark.parametrize(

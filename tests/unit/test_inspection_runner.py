@@ -167,11 +167,11 @@ def test_a_heavy_check_is_not_run_on_a_busy_gpu(
         mark.touch()
         yield passed("ran")
 
-    monkeypatch.setattr(busy, "reason_not_to_run", lambda: "GPU 0 is busy")
+    monkeypatch.setattr(busy, "reason_not_to_run", lambda _: "GPU 0 is busy")
     result = run(find, Cost.HEAVY)
     assert (result.result, result.evidence) == (Result.UNKNOWN, ("GPU 0 is busy",))
     assert not mark.exists()
-    monkeypatch.setattr(busy, "reason_not_to_run", lambda: "")
+    monkeypatch.setattr(busy, "reason_not_to_run", lambda _: "")
     assert run(find, Cost.HEAVY).result is Result.PASS
 
 

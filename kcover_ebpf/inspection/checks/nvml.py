@@ -7,11 +7,12 @@ from typing import Any
 
 from kcover_ebpf.inspection import pci
 from kcover_ebpf.inspection.checks import nvml_gpu
+from kcover_ebpf.inspection.nvml_library import initialise
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, Cost, Finding, failed, joined, passed, unknown
 
 _GET_BINDING = "pip install kcover-ebpf[gpu]"
-_GET_LIBRARY = "install NVIDIA's driver, or run where libnvidia-ml.so.1 is visible"
+_GET_LIBRARY = "install NVIDIA's driver, or run where the host's files are visible"
 _PAUSE_S = 1.0
 """Between two readings of a counter. NVIDIA's policy for PCIe replays is 8 a minute: one a second is above it."""
 
@@ -24,7 +25,7 @@ def find(options: InspectionOptions) -> Iterator[Finding]:
         yield unknown("the package nvidia-ml-py is not installed", _GET_BINDING)
         return
     try:
-        pynvml.nvmlInit()
+        initialise(pynvml, options.root)
     except pynvml.NVMLError_LibraryNotFound:
         yield unknown("libnvidia-ml.so.1 was not found", _GET_LIBRARY)
         return
