@@ -112,7 +112,8 @@ class NodeReconciler:
         if seen is not None and not seen.is_stale(now_s):
             faults, report_s = seen.report.devices, seen.arrived_s
         faults += inspected(health, now_s, report_s, policy)
-        self._tell_inspection(node, health, now_s)
+        if self._tell_inspection(node, health, now_s):
+            node = self._newest(node)
         if health is not None and not self._limits.dry_run:
             self._untaint_mended(node, health, now_s, policy)
         touched = node.ours or node.condition == "True" or CLEARED in node.annotations
@@ -133,10 +134,11 @@ class NodeReconciler:
             self._writes().delete(f"{HEALTHS}/{name}")
         self._store.healths.pop(name, None)
 
-    def _tell_inspection(self, node: NodeView, health: ReceivedHealth | None, now_s: float) -> None:
+    def _tell_inspection(self, node: NodeView, health: ReceivedHealth | None, now_s: float) -> bool:
+        """Write the condition about inspections where it is to be changed; True if it was."""
         wanted = inspection_condition(node, health, now_s)
         if wanted is None or self._limits.dry_run:
-            return
+            return False
         status, text = wanted
         reasons = {
             "True": "InspectionFailed",
@@ -146,6 +148,7 @@ class NodeReconciler:
         self._condition(node, INSPECTED, status, reasons[status], text)
         if status != "Unknown":
             self._say(node, f"Kcover{reasons[status]}", text, status == "True")
+        return True
 
     def _untaint_mended(
         self, node: NodeView, health: ReceivedHealth, now_s: float, policy: NodeActions
@@ -197,6 +200,7 @@ class NodeReconciler:
             return
         if todo.condition is not None:
             self._tell_fault(node, *todo.condition)
+            node = self._newest(node)
         self._taint_devices(node, todo.devices, dra)
         if todo.keep_out:
             self._keep_out(node, todo)
@@ -212,6 +216,11 @@ class NodeReconciler:
         for rule in self.devices.of_node(node.name, self._store.wall()):
             if rule.created_s <= cleared_s:
                 self.devices.untaint(node, rule)
+
+    def _newest(self, node: NodeView) -> NodeView:
+        """After a write of ours: one to a version before it would be refused."""
+        raw = self._store.raw_nodes.get(node.name)
+        return view_of(raw) if raw is not None else node
 
     def _taint_devices(
         self,
@@ -259,7 +268,9 @@ class NodeReconciler:
         }
         path = f"/api/v1/nodes/{node.name}/status"
         # conditions are merged by their type, so those of others stay
-        self._writes().strategic_patch(path, {"status": {"conditions": [condition]}})
+        self._remember(
+            self._writes().strategic_patch(path, {"status": {"conditions": [condition]}})
+        )
 
     def _keep_out(self, node: NodeView, todo: NodePlan) -> None:
         now = rfc3339.to_text(self._store.wall())

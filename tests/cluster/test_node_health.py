@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,10 @@ def health(cluster: Cluster, node: str) -> dict[str, Any]:
     return next((each["status"] for each in found if each["metadata"]["name"] == node), {})
 
 
+def all_pass(cluster: Cluster, names: Collection[str]) -> bool:
+    return {health(cluster, name).get("result") for name in names} == {"pass"}
+
+
 def of_node(cluster: Cluster, node: str) -> dict[str, Any]:
     (found,) = cluster.get("nodes", node)
     return found
@@ -103,8 +107,7 @@ def test_a_node_fails_an_inspection_and_is_back_at_work_by_itself(
     policy(namespace, node={"inspection": "All", "cleanRounds": CLEAN_ROUNDS})
     names = sorted(each["metadata"]["name"] for each in cluster.get("nodes"))
     node, other = names[0], names[-1]
-    for name in names:
-        until(lambda name=name: health(cluster, name).get("result") == "pass", f"{name} passes")
+    until(lambda: all_pass(cluster, names), "all nodes are inspected, and pass")
     cluster.run("annotate", "node", node, f"{OFFENCES}-")
     cluster.ctl("cordon", other)
     try:

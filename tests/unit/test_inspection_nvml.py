@@ -36,8 +36,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("nvml")
     source = ROOT / "tests/faults/nvml_health.c"
     target = folder / "libnvidia-ml.so.1"
-    command = ["gcc", "-shared", "-fPIC", f"-Wl,-soname,{target.name}", "-o", target, source]
-    subprocess.run(command, check=True, timeout=60)
+    flags = ["-shared", "-fPIC", f"-Wl,-soname,{target.name}"]
+    subprocess.run(["gcc", *flags, "-o", str(target), str(source)], check=True, timeout=60)
     return folder
 
 
