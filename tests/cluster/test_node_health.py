@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,20 @@ import pytest
 from kcover_ebpf.recovery.node_health import OFFENCES
 from tests.cluster import agents as real_agents
 from tests.cluster.cluster import ROOT, Cluster, Namespace, until
-from tests.cluster.nodes import kept_out
+from tests.cluster.installed import NAMESPACE, installed
+from tests.cluster.nodes import all_let_in, inside, kept_out
 from tests.cluster.restarts import policy
 
 pytestmark = [pytest.mark.needs("root", "bpf"), pytest.mark.timeout(900, func_only=True)]
 RELEASE = "app.kubernetes.io/name=kcover-ebpf"
 CLEAN_ROUNDS = 2
 CHECK = "plugin/probe"
+STATE = "/var/lib/kcover-ebpf"
+"""The folder of the node that the agent of the chart has."""
+PROBE = """#!/bin/sh
+[ -e {} ] && echo "the licence is gone" && exit 1
+echo fine
+"""
 KUBECTL = str(Path(sys.executable).with_name("kubectl-kcover"))
 
 
@@ -39,9 +46,7 @@ def broken(cluster: Cluster, tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     plugins.mkdir()
     probe = plugins / "probe"
-    probe.write_text(
-        f'#!/bin/sh\n[ -e "{folder}/$NODE_NAME" ] && echo "the licence is gone" && exit 1\necho fine\n'
-    )
+    probe.write_text(PROBE.format(f'"{folder}/$NODE_NAME"'))
     probe.chmod(0o755)
     options = ("--inspect-every=1s", f"--inspect-checks={CHECK}", f"--plugins={plugins}")
     name = f"agents-{uuid.uuid4().hex[:6]}"
@@ -82,9 +87,11 @@ def listed(cluster: Cluster, node: str) -> dict[str, Any]:
     return next(each for each in json.loads(done.stdout)["items"] if each["node"] == node)
 
 
-def fail_and_mend(cluster: Cluster, node: str, broken: Path) -> int:
+def fail_and_mend(
+    cluster: Cluster, node: str, break_it: Callable[[], object], mend: Callable[[], object]
+) -> int:
     """Break a node and mend it; clean rounds in a row when it was found at work again."""
-    (broken / node).touch()
+    break_it()
     until(lambda: kept_out(cluster) == {node}, "the node is kept out")
     spec = of_node(cluster, node)["spec"]
     assert spec["unschedulable"]
@@ -93,7 +100,7 @@ def fail_and_mend(cluster: Cluster, node: str, broken: Path) -> int:
     row = listed(cluster, node)
     assert (row["health"], row["kept_out_by"]) == ("fail", "kcover")
     assert "the licence is gone" in row["reason"]
-    (broken / node).unlink()
+    mend()
     until(lambda: not kept_out(cluster), "the node is at work again", 240)
     assert not of_node(cluster, node)["spec"].get("unschedulable")
     until(lambda: condition(cluster, node) == "False: no check failed", "the condition is over")
@@ -111,8 +118,9 @@ def test_a_node_fails_an_inspection_and_is_back_at_work_by_itself(
     cluster.run("annotate", "node", node, f"{OFFENCES}-")
     cluster.ctl("cordon", other)
     try:
-        first = fail_and_mend(cluster, node, broken)
-        second = fail_and_mend(cluster, node, broken)
+        file = broken / node
+        first = fail_and_mend(cluster, node, file.touch, file.unlink)
+        second = fail_and_mend(cluster, node, file.touch, file.unlink)
         assert of_node(cluster, other)["spec"]["unschedulable"], "a person's cordon is left alone"
         assert listed(cluster, other)["kept_out_by"] == "operator"
     finally:
@@ -126,3 +134,49 @@ def test_a_node_fails_an_inspection_and_is_back_at_work_by_itself(
     events = cluster.get("events", "--all-namespaces", "--field-selector=involvedObject.kind=Node")
     reasons = {each["reason"] for each in events if each["involvedObject"]["name"] == node}
     assert reasons >= {"KcoverInspectionFailed", "KcoverCordoned", "KcoverUncordoned"}
+
+
+def test_the_chart_and_its_permissions_suffice(cluster: Cluster, image: str) -> None:
+    """The same by agents and controller of the chart, and an inspection on demand."""
+    cluster.ctl("apply", f"--filename={ROOT / 'charts/kcover-ebpf/crds'}")
+    values = (
+        "agent.inspection.intervalSeconds=2",
+        f"agent.inspection.checks={{{CHECK}}}",
+        f"agent.inspection.plugins.probe={PROBE.format(STATE + '/broken')}",
+    )
+    node = min(each["metadata"]["name"] for each in cluster.get("nodes"))
+    with all_let_in(cluster), installed(cluster, image, *values) as release:
+        release.wait_until_ready()
+        policy(Namespace(cluster, NAMESPACE), node={"inspection": "All", "cleanRounds": 2})
+        until(lambda: health(cluster, node).get("result") == "pass", "the node is inspected")
+        cluster.run("annotate", "node", node, f"{OFFENCES}-")
+        broken = f"{STATE}/broken"
+        try:
+            rounds = fail_and_mend(
+                cluster,
+                node,
+                lambda: inside(cluster, node, "touch", broken),
+                lambda: inside(cluster, node, "rm", broken),
+            )
+            assert rounds >= 2
+            assert inspected_now(cluster, node) == (0, "pass", "fine")
+            inside(cluster, node, "touch", broken)
+            assert inspected_now(cluster, node) == (1, "fail", "the licence is gone")
+        finally:
+            inside(cluster, node, "rm", "-f", broken)
+            cluster.run("delete", "faultpolicies", "--all", f"--namespace={NAMESPACE}")
+            cluster.run("annotate", "node", node, f"{OFFENCES}-")
+
+
+def inspected_now(cluster: Cluster, node: str) -> tuple[int, str, str]:
+    """Exit code, result and evidence of the operator's check on demand."""
+    command = [KUBECTL, "inspect", node, "--checks", CHECK, "-o", "json"]
+    done = subprocess.run(
+        [*command, f"--kubeconfig={cluster.kubeconfig}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stderr
+    (check,) = json.loads(done.stdout)["checks"]
+    return done.returncode, check["result"], check["evidence"][0]

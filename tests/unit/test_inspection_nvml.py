@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,8 @@ options = InspectionOptions(root=Path(sys.argv[1]), pause=lambda _: None)
 (found,) = runner.inspect([check], options)
 try_busy = sys.argv[3] == "busy"
 print(json.dumps([found.result.value, found.evidence, found.advice,
-                  busy.reason_not_to_run(options.root) if try_busy else ""]))
+                  busy.reason_not_to_run(options.root) if try_busy else "",
+                  [[each.device, each.result.value] for each in found.devices]]))
 """
 
 
@@ -51,6 +53,13 @@ def host(tmp_path: Path) -> Path:
 def examine(
     library: Path, host: Path, script: str = "", deadline_s: float = 60, how: str = "-"
 ) -> tuple[str, list[str], str, str]:
+    result, evidence, advice, reason, _ = answer(library, host, script, deadline_s, how)
+    return result, evidence, advice, reason
+
+
+def answer(
+    library: Path, host: Path, script: str = "", deadline_s: float = 60, how: str = "-"
+) -> list[Any]:
     (host / "script").write_text(script)
     environ = os.environ | {
         "LD_LIBRARY_PATH": str(library),
@@ -66,8 +75,16 @@ def examine(
         timeout=100,
     )
     assert done.returncode == 0, done.stderr
-    result, evidence, advice, reason = json.loads(done.stdout)
-    return result, evidence, advice, reason
+    found: list[Any] = json.loads(done.stdout)
+    return found
+
+
+def test_each_gpu_has_a_result_of_its_own(library: Path, host: Path) -> None:
+    first, second = "0000:5d:00.0", "0000:5e:00.0"
+    assert answer(library, host)[4] == [[first, "pass"], [second, "pass"]]
+    assert answer(library, host, "recovery 1 1\n")[4] == [[first, "pass"], [second, "fail"]]
+    gone = answer(library, host, "count -1 1\n")[4]
+    assert gone == [[second, "fail"], [first, "pass"]], "it is on the bus, but NVML has it not"
 
 
 def test_healthy_gpus(library: Path, host: Path) -> None:
