@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NewType
+from typing import NamedTuple, NewType
 
 Pid = NewType("Pid", int)
 """A process (the kernel's tgid), in the initial pid namespace."""
@@ -10,3 +10,26 @@ Tid = NewType("Tid", int)
 """A thread; that of the first one of a process is the process's own number."""
 Inode = NewType("Inode", int)
 """Of a file, pipe or socket; unique within its file system."""
+
+
+class Endpoint(NamedTuple):
+    """One end of a connection; equal to the plain pair that a `SocketSample` has."""
+
+    address: str
+    port: int
+
+    def __str__(self) -> str:
+        """Such as "10.0.0.1:29500" or "[::1]:29500"."""
+        return (
+            f"[{self.address}]:{self.port}"
+            if ":" in self.address
+            else f"{self.address}:{self.port}"
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> Endpoint:
+        """The end written like that; what is not has port 0, so it is the end of no connection."""
+        host, colon, port = text.rpartition(":")
+        if not colon or not port.isascii() or not port.isdecimal():
+            return cls(text, 0)
+        return cls(host.removeprefix("[").removesuffix("]"), int(port))

@@ -14,11 +14,8 @@ from tests import skips
 hypothesis.settings.register_profile("kcover", deadline=None)
 hypothesis.settings.load_profile("kcover")
 
-# They take minutes each, build for minutes, or boot a guest.
-LONG = {
-    "test_alerts.py", "test_devices.py", "test_fakes.py", "test_install.py", "test_life.py", "test_reboot.py",
-    "test_trace.py",
-}  # fmt: skip
+# What `make test` runs of tests/cluster beside single tests that are marked.
+CORE = {"test_testbed.py"}
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
@@ -37,8 +34,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(getattr(pytest.mark, folder))
             needed = ("root",) if folder == "cluster" else ("etcd", "go")
             item.add_marker(pytest.mark.needs(*needed))
-            if folder == "cluster" and item.path.name in LONG:
-                item.add_marker(pytest.mark.long)
+            if folder == "cluster" and item.path.name in CORE:
+                item.add_marker(pytest.mark.core)
             # Of the test alone: the first one to ask for the cluster may have to build it.
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(300, func_only=True))

@@ -131,7 +131,7 @@ class AgentMetrics(MetricsSink):
 def _ages_of(gang: Gang, report: FaultReport) -> Iterator[tuple[tuple[str, ...], float]]:
     names = {pod.uid: pod.name for pod in report.pods}
     for each in report.ranks:
-        if each.role == Role.RANK.value and each.age_s is not None and each.exit is None:
+        if each.role is Role.RANK and each.exit is None:
             # a pid would be another series with each start
             rank = "" if each.rank is None else str(each.rank)
             yield (gang.namespace, gang.name, rank, names.get(each.pod_uid, "")), each.age_s

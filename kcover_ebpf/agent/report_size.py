@@ -10,7 +10,8 @@ from collections.abc import Callable, Sized
 from dataclasses import replace
 
 from kcover_ebpf.api.codec import encode
-from kcover_ebpf.api.fault_report import FaultReport, RankSnapshot
+from kcover_ebpf.api.fault_report import FaultReport
+from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 
 MOST_BYTES = 900_000
 """Of the whole report: under 1 MB with its metadata, so that neither etcd nor a proxy refuses it."""

@@ -1,7 +1,8 @@
 """Frozen dataclasses to and from the JSON objects of our custom resources.
 
 `age_s` is written as `ageS`, `pod_uid` as `podUID`. A field whose metadata say `wire(key, ...)` has
-another name, or is a time. What is None, or False or empty by default, is left out. A reader refuses
+another name, or is a time. An `Endpoint` is written as "ADDRESS:PORT". What is None, or False or empty by default,
+is left out. A reader refuses
 what has the wrong type, and passes over keys that it does not know: a newer writer may say more. Of an enum that has
 a word UNKNOWN, a word that a newer writer added is read as that.
 
@@ -21,6 +22,7 @@ from typing import Any, TypeVar
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.errors import ObjectError
+from kcover_ebpf.ids import Endpoint
 
 _T = TypeVar("_T")
 _Read = Callable[[Any], Any]
@@ -77,6 +79,8 @@ def _plain(raw: Any) -> Any:
         return raw.value
     if isinstance(raw, Mapping):
         return dict(raw)
+    if isinstance(raw, Endpoint):
+        return str(raw)
     if isinstance(raw, tuple):
         return [_plain(each) for each in raw]
     return raw
@@ -153,6 +157,8 @@ def _reader(hint: Any) -> _Read:
         return partial(_sequence, _reader(typing.get_args(hint)[0]))
     if origin is Mapping or hint is Mapping:
         return _labels
+    if hint is Endpoint:
+        return _endpoint
     if is_dataclass(hint):
         return partial(_object, typing.cast("type[Any]", hint))
     if isinstance(hint, type) and issubclass(hint, Enum):
@@ -205,6 +211,10 @@ def _string(raw: object) -> str:
     if not isinstance(raw, str):
         raise _wrong("a string", raw)
     return raw
+
+
+def _endpoint(raw: object) -> Endpoint:
+    return Endpoint.parse(_string(raw))
 
 
 def _whole(raw: object) -> int:

@@ -13,9 +13,10 @@ from typing import Any
 
 from kcover_ebpf.api.codec import decode, encode, wire
 from kcover_ebpf.api.order import Verb
-from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
+from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
+from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, VerdictKind
 from kcover_ebpf.errors import ObjectError
-from kcover_ebpf.facts.host import CollectiveRank, CollectiveSide
 
 GROUP = "kcover.io"
 API_VERSION = "kcover.io/v1alpha1"
@@ -41,29 +42,6 @@ class PodRef:
 
 
 @dataclass(frozen=True, slots=True)
-class ReportedCulprit:
-    """Who, as the node sees it; None where it is not known."""
-
-    rank: int | None = None
-    pid: int | None = None
-    tid: int | None = None
-    host: str | None = None
-    pod: str | None = None
-    pod_uid: str | None = None
-    node: str | None = None
-    device: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ReportedEvidence:
-    """One sentence that supports a verdict, and the node that says it."""
-
-    kind: EvidenceKind
-    text: str
-    node: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class LocalVerdict:
     """The verdict of one node alone."""
 
@@ -71,91 +49,12 @@ class LocalVerdict:
     cause: Cause
     age_s: float | None = None
     """Since the trouble began."""
-    culprit: ReportedCulprit | None = None
-    evidence: tuple[ReportedEvidence, ...] = field(
-        default=(), metadata=wire("evidence", lenient=True)
-    )
+    culprit: Culprit | None = None
+    evidence: tuple[Evidence, ...] = field(default=(), metadata=wire("evidence", lenient=True))
     unobserved: tuple[str, ...] = ()
     deadline_s: float | None = None
     """Seconds after the report until the framework gives up by itself."""
     factor: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SocketSnapshot:
-    """One connection of a rank; `local` and `remote` are "ADDRESS:PORT" ("[::1]:80" for IPv6)."""
-
-    local: str
-    remote: str
-    state: str
-    unread: int = 0
-    unsent: int = 0
-    unacked: int = 0
-    window: int = 0
-    backoff: int = 0
-    sent_age_s: float | None = None
-    payload: bool = False
-    """It carried data of the training from rank to rank."""
-
-
-@dataclass(frozen=True, slots=True)
-class StopSignal:
-    """The stop signal in force for a process, and who sent it."""
-
-    signal: int
-    sender_pid: int = 0
-    """0 when the kernel itself sent it."""
-    sender: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RankSnapshot:
-    """Where one process stands; the terms are those of `diagnosis.process_state`."""
-
-    pod_uid: str
-    pid: int
-    role: str
-    state: str
-    """Value of `standing.State`."""
-    tid: int | None = None
-    rank: int | None = None
-    world_size: int | None = None
-    text: str | None = None
-    age_s: float | None = None
-    threshold_s: float | None = None
-    """Absent for helpers."""
-    sent_age_s: float | None = None
-    received_age_s: float | None = None
-    proven: bool = False
-    effort: str | None = None
-    timed: bool = False
-    waits_for: tuple[int, ...] = ()
-    stack: tuple[str, ...] = ()
-    known_wait: bool = False
-    exit: str | None = None
-    """"code N" or "signal N"."""
-    stop_signal: StopSignal | None = None
-    sockets: tuple[SocketSnapshot, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class CollectivesPicture:
-    """The last word of the job's own NCCL, as `host_facts.CollectivesSeen`; a pid is that of the reporting node."""
-
-    age_s: float
-    """Since it was said."""
-    span_s: float = 0.0
-    """From the first of these answers to the last."""
-    answers: int = 0
-    moving: bool = False
-    behind: tuple[CollectiveRank, ...] = ()
-    missing: tuple[CollectiveRank, ...] = ()
-    failed: tuple[CollectiveRank, ...] = ()
-    odd: tuple[CollectiveRank, ...] = ()
-    sides: tuple[CollectiveSide, ...] = ()
-    equal: bool = False
-    trouble: str | None = None
-    """Why there is no answer; then nothing else is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +115,11 @@ class FaultReport:
     ranks: tuple[RankSnapshot, ...] = ()
     knows_waits: bool = False
     """Waits were seen to end while the ranks here trained, so that one that never was is new."""
+    knows_cadence: bool = False
+    """The thresholds of the ranks here rest on steps that were seen."""
     lossy: bool = False
     """A link between ranks here loses packets, and others get through."""
-    collectives: CollectivesPicture | None = None
+    collectives: CollectiveCounts | None = None
     """None while NCCL was not asked, or has not answered yet."""
     devices: tuple[ReportedDeviceFault, ...] = ()
     acks: tuple[Ack, ...] = field(default=(), metadata=wire("acks", lenient=True))

@@ -13,9 +13,9 @@ from enum import Enum
 from typing import Any
 
 from kcover_ebpf.api.codec import decode, encode, wire
-from kcover_ebpf.api.fault_report import API_VERSION, ReportedCulprit, ReportedEvidence
+from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.order import Order
-from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, VerdictKind
 from kcover_ebpf.errors import ObjectError
 
 FINALIZER = "kcover.io/resume-job"
@@ -123,10 +123,8 @@ class Status:
     cause: Cause | None = None
     since_s: float | None = field(default=None, metadata=wire("since", time=True))
     deadline_s: float | None = field(default=None, metadata=wire("deadline", time=True))
-    culprit: ReportedCulprit | None = None
-    evidence: tuple[ReportedEvidence, ...] = field(
-        default=(), metadata=wire("evidence", lenient=True)
-    )
+    culprit: Culprit | None = None
+    evidence: tuple[Evidence, ...] = field(default=(), metadata=wire("evidence", lenient=True))
     victims: tuple[int, ...] = ()
     unobserved: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kcover_ebpf.api.fault_report import FaultReport, ReportedCulprit, ReportedEvidence
+from kcover_ebpf.api.fault_report import FaultReport
 from kcover_ebpf.api.job_kinds import must_train
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
-from kcover_ebpf.diagnosis.verdict import EvidenceKind, Verdict
+from kcover_ebpf.diagnosis.verdict import Culprit, Evidence, EvidenceKind, Verdict
 from kcover_ebpf.settings import Policy
 
 FRESH_S = 10.0
@@ -32,10 +32,18 @@ class GangVerdict:
     """What all nodes together say about one job."""
 
     verdict: Verdict
-    culprit: ReportedCulprit | None = None
-    evidence: tuple[ReportedEvidence, ...] = ()
     depends: bool = False
     """It might change with what a silent node would say: not to be acted on."""
+
+    @property
+    def culprit(self) -> Culprit | None:
+        """That of the verdict."""
+        return self.verdict.culprit
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """That of the verdict."""
+        return self.verdict.evidence
 
     @property
     def is_announced(self) -> bool:

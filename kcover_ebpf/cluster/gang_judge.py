@@ -1,14 +1,14 @@
 """One verdict for a job that spans nodes, from what each node reported.
 
 What a kernel announced on any node wins. Else the pictures of all nodes are judged together by the judge
-of a single host. A node whose picture is missing is named, and a verdict that depends on it is marked.
+of a single host. A node whose snapshot is missing is named, and a verdict that depends on it is marked.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from kcover_ebpf.api.fault_report import LocalVerdict, ReportedCulprit, ReportedEvidence
+from kcover_ebpf.api.fault_report import LocalVerdict
 from kcover_ebpf.cluster import missing
 from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict
 from kcover_ebpf.cluster.gang_snapshot import APART_S, GangSnapshot, ReceivedReport, gather
@@ -51,7 +51,7 @@ def merge(case: GangInput) -> GangVerdict:
     if not any(each.report.is_urgent for each in pictured):
         return _slow(case) or _working(case)
     gathered = gather(pictured, case.now_s, case.policy)
-    finding = missing.missing_rank(case, gathered) or judge(gathered.picture)
+    finding = missing.missing_rank(case, gathered) or judge(gathered.job)
     if _others_go_on(case, gathered, finding):
         return _working(case)
     if _is_unordered(gathered, finding):
@@ -73,20 +73,19 @@ def _announced(case: GangInput) -> GangVerdict | None:
     first = [each for each in reporting if oldest_s - each[0] < APART_S]
     best = min(_STRENGTH.get(verdict.cause, 2) for _, _, verdict in first)
     chosen = [each for each in first if _STRENGTH.get(each[2].cause, 2) == best]
-    _, seen, verdict = chosen[0]
-    merged = _from_local(case, seen, verdict)
+    _, seen, local = chosen[0]
+    merged = _from_local(case, seen, local)
     others = [
-        ReportedEvidence(each.kind, each.text, other.report.node)
-        for _, other, local in reporting
+        Evidence(each.kind, each.text, other.report.node)
+        for _, other, said in reporting
         if other is not seen
-        for each in local.evidence[:1]
+        for each in said.evidence[:1]
     ]
-    merged = replace(merged, evidence=(*merged.evidence, *others[:8]))
+    verdict = replace(merged.verdict, evidence=(*merged.evidence, *others[:8]))
     if len({each.report.node for _, each, _ in chosen}) > 1:
         # two nodes say it of their own rank, and nothing shows which came first
-        plain = replace(merged.verdict, culprit=None)
-        return replace(merged, culprit=None, verdict=plain)
-    return merged
+        verdict = replace(verdict, culprit=None)
+    return GangVerdict(verdict)
 
 
 def _is_announced(verdict: LocalVerdict) -> bool:
@@ -147,33 +146,33 @@ def _from_local(case: GangInput, seen: ReceivedReport, local: LocalVerdict) -> G
         cause=local.cause,
         time_s=case.now_s,
         since_s=since_s,
-        culprit=_plain(culprit),
-        evidence=tuple(Evidence(each.kind, each.text) for each in evidence),
+        culprit=culprit,
+        evidence=evidence,
         deadline_s=deadline_s,
         unobserved=local.unobserved,
         factor=local.factor,
     )
-    return GangVerdict(verdict, culprit, evidence)
+    return GangVerdict(verdict)
 
 
 def _is_unordered(gathered: GangSnapshot, finding: Finding) -> bool:
     """True if another rank on another node stopped going on so soon after that neither is first."""
-    picture, culprit = gathered.picture, finding.culprit
-    if culprit is None or culprit not in picture.standings or finding.kind is not VerdictKind.HUNG:
+    snapshot, culprit = gathered.job, finding.culprit
+    if culprit is None or culprit not in snapshot.processes or finding.kind is not VerdictKind.HUNG:
         return False
     if any(each.kind is EvidenceKind.COLLECTIVE for each in finding.evidence):
         # counts say who is behind, whoever stopped first
         return False
-    first = picture.standings[culprit]
+    first = snapshot.processes[culprit]
     if first.state in (State.STOPPED, State.FROZEN, State.LEFT) or first.proven:
         return False
-    _, sinks = wait_chain.split(picture, [picture.standings[pid] for pid in picture.ranks])
+    _, sinks = wait_chain.split(snapshot, list(snapshot.ranks.values()))
     node = gathered.who[culprit][0].node
     return any(
         each.pid != culprit
         and gathered.who[each.pid][0].node != node
-        and abs(each.since_ns - first.since_ns) < APART_S * NS
-        and not wait_chain.is_effort(picture, each)
+        and abs(each.age_s - first.age_s) < APART_S
+        and not wait_chain.is_effort(snapshot, each)
         for each in sinks
     )
 
@@ -182,8 +181,7 @@ def _others_go_on(case: GangInput, gathered: GangSnapshot, finding: Finding) -> 
     """True while ranks on nodes that report no stall explain why the others wait."""
     if not finding.kind.is_fault or _is_held(finding) or not any(case.calm.values()):
         return False
-    ranks = gathered.picture.ranks
-    return min(map(gathered.picture.silence_s, ranks), default=0.0) < _BELIEVED_S
+    return min((each.age_s for each in gathered.job.ranks.values()), default=0.0) < _BELIEVED_S
 
 
 def _is_held(finding: Finding) -> bool:
@@ -191,7 +189,7 @@ def _is_held(finding: Finding) -> bool:
 
 
 def _report(case: GangInput, gathered: GangSnapshot, finding: Finding) -> GangVerdict:
-    since_s = case.now_s - (gathered.picture.now_ns - finding.since_ns) / NS
+    since_s = case.now_s - (gathered.job.now_ns - finding.since_ns) / NS
     culprit = _culprit(case, gathered, finding)
     ranks = {pid: each.rank for pid, (_, each) in gathered.who.items()}
     victims = {rank for pid in finding.victims if (rank := ranks.get(pid)) is not None}
@@ -218,15 +216,14 @@ def _report(case: GangInput, gathered: GangSnapshot, finding: Finding) -> GangVe
         cause=finding.cause,
         time_s=case.now_s,
         since_s=since_s,
-        culprit=_plain(culprit),
-        evidence=finding.evidence,
+        culprit=culprit,
+        evidence=tuple(replace(each, node=node) for each in finding.evidence),
         victims=tuple(sorted(victims)),
         deadline_s=min(deadlines, default=None),
         unobserved=(*silent, *sorted(_own(local)), *_uncounted(gathered)),
     )
-    evidence = tuple(ReportedEvidence(each.kind, each.text, node) for each in finding.evidence)
     depends = bool(silent) and unseen is None and not _is_held(finding)
-    return GangVerdict(verdict, culprit, evidence, depends)
+    return GangVerdict(verdict, depends)
 
 
 def _missing(case: GangInput) -> tuple[str, ...]:
@@ -244,7 +241,7 @@ def _uncounted(gathered: GangSnapshot) -> list[str]:
     # what NCCL answered to any node counts for all
     stacks = (rank.stack for _, rank in gathered.who.values())
     modules = {word.split("+")[0] for stack in stacks for word in stack}
-    return nccl.unobserved(gathered.picture.collectives, modules)
+    return nccl.unobserved(gathered.job.collectives, modules)
 
 
 def _own(texts: set[str]) -> set[str]:
@@ -253,14 +250,14 @@ def _own(texts: set[str]) -> set[str]:
     return {text for text in texts if not any(each in text for each in known)}
 
 
-def _culprit(case: GangInput, gathered: GangSnapshot, finding: Finding) -> ReportedCulprit | None:
+def _culprit(case: GangInput, gathered: GangSnapshot, finding: Finding) -> Culprit | None:
     if finding.culprit is None:
         if finding.rank is None:
             return None
-        return ReportedCulprit(rank=finding.rank, host=finding.host)
+        return Culprit(rank=finding.rank, host=finding.host)
     report, rank = gathered.who[finding.culprit]
     names = {pod.uid: pod.name for pod in report.pods} | {pod.uid: pod.name for pod in case.pods}
-    return ReportedCulprit(
+    return Culprit(
         rank=finding.rank,
         pid=rank.pid,
         tid=finding.tid,
@@ -269,18 +266,5 @@ def _culprit(case: GangInput, gathered: GangSnapshot, finding: Finding) -> Repor
         pod_uid=rank.pod_uid,
         node=report.node,
         device=finding.device,
-    )
-
-
-def _plain(culprit: ReportedCulprit | None) -> Culprit | None:
-    if culprit is None:
-        return None
-    return Culprit(
-        rank=culprit.rank,
-        pid=culprit.pid,
-        tid=culprit.tid,
-        host=culprit.host,
-        pod=culprit.pod,
-        node=culprit.node,
-        device=culprit.device,
+        or_rank=finding.or_rank,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kcover_ebpf.api.fault_report import ReportedCulprit, ReportedEvidence
 from kcover_ebpf.cluster.gang_input import AGENT_SILENT_S, GangInput, GangVerdict
 from kcover_ebpf.cluster.gang_snapshot import GangSnapshot, gather
 from kcover_ebpf.diagnosis import wait_chain
@@ -35,35 +34,31 @@ def lost_node(case: GangInput) -> GangVerdict | None:
     if not down or set(case.silent) - set(down) or not _has_stalled(case):
         return None
     name = down[0]
-    picture = gather(pictured, case.now_s, case.policy).picture
-    waited_s = _waited_s(picture)
-    if waited_s < max([_STILL_S, *picture.thresholds_s.values()]):
+    snapshot = gather(pictured, case.now_s, case.policy).job
+    waited_s = _waited_s(snapshot)
+    if waited_s < max([_STILL_S, *map(snapshot.threshold_s, snapshot.ranks)]):
         return None
     pod = next(pod for pod in case.pods if pod.node == name and not pod.ended)
     unheard_s = case.unheard_s(name)
     since = "there is no report from its agent"
     if unheard_s is not None:
         since = f"its agent has not reported for {unheard_s:.0f} s"
-    others = f"all {len(picture.ranks)} ranks on {len(pictured)} other nodes have waited for at least {waited_s:.0f} s"
+    others = f"all {len(snapshot.ranks)} ranks on {len(pictured)} other nodes have waited for at least {waited_s:.0f} s"
     texts = (
         (EvidenceKind.EVENT, f"node {name} is not ready, and {since}"),
         (EvidenceKind.PEERS, others),
     )
-    since_ns = min(picture.standings[pid].since_ns for pid in picture.ranks)
-    culprit = ReportedCulprit(pod=pod.name, pod_uid=pod.uid, node=name, host=name)
     verdict = Verdict(
         job=case.name,
         incident="",
         kind=VerdictKind.HUNG,
         cause=Cause.PEER_GONE,
         time_s=case.now_s,
-        since_s=case.now_s - (picture.now_ns - since_ns) / NS,
-        culprit=Culprit(pod=pod.name, node=name, host=name),
-        evidence=tuple(Evidence(kind, text) for kind, text in texts),
+        since_s=case.now_s - max(each.age_s for each in snapshot.ranks.values()),
+        culprit=Culprit(pod=pod.name, pod_uid=pod.uid, node=name, host=name),
+        evidence=tuple(Evidence(kind, text, name) for kind, text in texts),
     )
-    return GangVerdict(
-        verdict, culprit, tuple(ReportedEvidence(kind, text, name) for kind, text in texts)
-    )
+    return GangVerdict(verdict)
 
 
 def _down(case: GangInput) -> list[str]:
@@ -76,17 +71,17 @@ def _down(case: GangInput) -> list[str]:
 
 
 def _has_stalled(case: GangInput) -> bool:
-    """True if every node with a picture is certain that its ranks do not go on."""
+    """True if every node with a snapshot is certain that its ranks do not go on."""
     pictured = case.pictured
     return bool(pictured) and all(each.report.suspicious for each in pictured)
 
 
-def _waited_s(picture: JobSnapshot) -> float:
-    """Seconds for which every rank in the picture has stood still; 0 while one makes an effort, or is stopped."""
-    ranks = [picture.standings[pid] for pid in picture.ranks]
-    if any(each.state in EFFORT | HELD or wait_chain.is_effort(picture, each) for each in ranks):
+def _waited_s(snapshot: JobSnapshot) -> float:
+    """Seconds for which every rank in the snapshot has stood still; 0 while one makes an effort, or is stopped."""
+    ranks = list(snapshot.ranks.values())
+    if any(each.state in EFFORT | HELD or wait_chain.is_effort(snapshot, each) for each in ranks):
         return 0.0
-    return min((picture.silence_s(each.pid) for each in ranks), default=0.0)
+    return min((each.age_s for each in ranks), default=0.0)
 
 
 def towards_unseen(case: GangInput, gathered: GangSnapshot) -> Evidence | None:
@@ -95,19 +90,18 @@ def towards_unseen(case: GangInput, gathered: GangSnapshot) -> Evidence | None:
     None while that does not suffice. What a rank there does cannot be seen, so it is believed to make an
     effort for as long as any rank is.
     """
-    silent, picture = case.silent, gathered.picture
+    silent, snapshot = case.silent, gathered.job
     heard_s = [at_s for name in silent if (at_s := case.unheard_s(name)) is not None]
     if not silent or min(heard_s, default=_GONE_S) < _GONE_S:
         return None
-    if not _has_stalled(case) or _waited_s(picture) < case.policy.quiet_cap_s:
+    if not _has_stalled(case) or _waited_s(snapshot) < case.policy.quiet_cap_s:
         return None
     there = {pod.address for pod in case.pods if pod.node in silent and pod.address}
     peers = [
         rank.rank
         for _, rank in gathered.who.values()
         if any(
-            each.state == "ESTABLISHED" and each.remote.rpartition(":")[0].strip("[]") in there
-            for each in rank.sockets
+            each.state == "ESTABLISHED" and each.remote.address in there for each in rank.sockets
         )
     ]
     if not peers:
@@ -125,21 +119,19 @@ def missing_rank(case: GangInput, gathered: GangSnapshot) -> Finding | None:
     All of it is read off the clock, so it is reported and ends no job: a pod may be fetching its data for as
     long, before it starts its rank.
     """
-    picture = gathered.picture
-    members = [view.member for view in picture.ranks.values() if view.member is not None]
-    sizes = {member.world_size for member in members if member.world_size is not None}
-    present = {member.rank for member in members if member.rank is not None}
+    snapshot = gathered.job
+    ranks = list(snapshot.ranks.values())
+    sizes = {each.world_size for each in ranks if each.world_size is not None}
+    present = {each.rank for each in ranks if each.rank is not None}
     if len(sizes) != 1 or case.silent or any(each.report.trained for each in case.fresh):
         return None
     missing = sorted(set(range(min(next(iter(sizes)), _MOST_RANKS))) - present)
     pods = [pod for pod in case.pods if not pod.ended]
-    if not missing or picture.left or not all(pod.phase == "Running" for pod in pods):
+    if not missing or snapshot.left or not all(pod.phase == "Running" for pod in pods):
         return None
-    ranks = [picture.standings[pid] for pid in picture.ranks]
     if not ranks or any(each.state in EFFORT for each in ranks):
         return None
-    since_ns = max(each.since_ns for each in ranks)
-    waited_s = (picture.now_ns - since_ns) / NS
+    waited_s = min(each.age_s for each in ranks)
     started = [each.started_s for pod in pods for each in pod.containers if each.started_s]
     up_s = case.now_s - max(started, default=case.now_s)
     if min(waited_s, up_s) < case.policy.start_grace_s:
@@ -150,8 +142,8 @@ def missing_rank(case: GangInput, gathered: GangSnapshot) -> Finding | None:
     return Finding(
         kind=VerdictKind.HUNG,
         cause=Cause.MISSING_RANK,
-        since_ns=since_ns,
+        since_ns=snapshot.now_ns - round(waited_s * NS),
         rank=missing[0],
         evidence=(Evidence(EvidenceKind.TIME, time), Evidence(EvidenceKind.PEERS, peers)),
-        victims=tuple(picture.ranks),
+        victims=tuple(snapshot.ranks),
     )

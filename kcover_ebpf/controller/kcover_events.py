@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
-from kcover_ebpf.api.fault_report import ReportedCulprit, ReportedEvidence
 from kcover_ebpf.api.job_kinds import POD_UID, gang_of
 from kcover_ebpf.api.pods import Pod, pod_of
 from kcover_ebpf.cluster.gang_input import GangVerdict
@@ -77,11 +76,10 @@ class KcoverEvents:
             cause=Cause.UNKNOWN,
             time_s=now_s,
             since_s=now_s - age_s,
-            culprit=Culprit(pod=pod.name, node=pod.node or None),
+            culprit=Culprit(pod=pod.name, pod_uid=pod.uid, node=pod.node or None),
             evidence=(Evidence(EvidenceKind.EVENT, text),),
         )
-        culprit = ReportedCulprit(pod=pod.name, pod_uid=pod.uid, node=pod.node or None)
-        return GangVerdict(verdict, culprit, (ReportedEvidence(EvidenceKind.EVENT, text),))
+        return GangVerdict(verdict)
 
 
 def key_of(pod: Pod) -> GangKey | None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from kcover_ebpf.diagnosis.classify_context import ClassifyContext
 from kcover_ebpf.diagnosis.classify_wait import Wait, is_completing, judge_wait
 from kcover_ebpf.diagnosis.code_map import Code
 from kcover_ebpf.diagnosis.process import NS, Effort, ProcessHistory
-from kcover_ebpf.diagnosis.process_state import HELD, ClassifyContext, ProcessState, State
+from kcover_ebpf.diagnosis.process_state import HELD, State
+from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, exit_text
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.thread import ThreadHistory
 from kcover_ebpf.facts.host import Inspection
-from kcover_ebpf.facts.kernel import TaskState, ThreadSample
+from kcover_ebpf.facts.kernel import ProcessExit, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallTable
 
 _RECENT_NS = 1_500_000_000
@@ -39,21 +42,22 @@ _MAY_WAIT_FOR_CHILDREN = frozenset(
 )
 
 
-def stand(view: ProcessHistory, scene: ClassifyContext) -> ProcessState:
-    """Where `view` stands as of `scene.now_ns`; a process that was not sampled yet counts as moving."""
-    rank = view.member.rank if view.member else None
-    role = view.member.role if view.member else Role.HELPER
+def stand(view: ProcessHistory, scene: ClassifyContext) -> RankSnapshot:
+    """What `view` does as of `scene.now_ns`; a process that was not sampled yet counts as moving."""
     lead = view.lead
+    blank = RankSnapshot(
+        pid=view.pid,
+        role=view.role or Role.HELPER,
+        state=State.MOVING,
+        tid=view.pid,
+        rank=view.member.rank if view.member else None,
+        text="not sampled yet",
+        age_s=(scene.now_ns - view.first_seen_ns) / NS,
+    )
     if view.exit is not None:
-        exited = view.exit.known and not (view.exit.signal or view.exit.exit_code)
-        state = State.LEFT if exited else State.GONE
-        since_ns = view.exit.boottime_ns
-        return ProcessState(view.pid, view.pid, rank, role, state, since_ns, "exited")
+        return _ended(blank, view.exit, scene)
     if lead is None:
-        since_ns = view.first_seen_ns
-        return ProcessState(
-            view.pid, view.pid, rank, role, State.MOVING, since_ns, "not sampled yet"
-        )
+        return blank
     looks = [
         look
         for look in scene.inspections(view.pid, lead.sample.tid)
@@ -63,18 +67,29 @@ def stand(view: ProcessHistory, scene: ClassifyContext) -> ProcessState:
     effort = _effort(view, lead, wait.state, looks, scene)
     state = wait.state if effort is None else _EFFORT_STATE[effort]
     last = looks[-1] if looks else None
-    return ProcessState(
-        pid=view.pid,
+    return replace(
+        blank,
         tid=lead.sample.tid,
-        rank=rank,
-        role=role,
         state=state,
-        since_ns=_since(lead, view),
+        age_s=(scene.now_ns - _since(lead, view)) / NS,
         text=describe(lead.sample, last, scene.table, state),
-        inspection=last,
+        inspected=last is not None,
+        timed=last is not None and last.timed,
+        stack=last.stack if last is not None else (),
         proven=wait.proven and effort is None,
         waits_for=wait.waits_for,
         effort=effort,
+    )
+
+
+def _ended(blank: RankSnapshot, leaving: ProcessExit, scene: ClassifyContext) -> RankSnapshot:
+    clean = leaving.known and not (leaving.signal or leaving.exit_code)
+    return replace(
+        blank,
+        state=State.LEFT if clean else State.GONE,
+        age_s=(scene.now_ns - leaving.boottime_ns) / NS,
+        text="exited",
+        exit=exit_text(leaving.signal, leaving.exit_code, known=leaving.known),
     )
 
 

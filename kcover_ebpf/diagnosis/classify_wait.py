@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from kcover_ebpf.diagnosis.classify_context import ClassifyContext
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
-from kcover_ebpf.diagnosis.process_state import ClassifyContext, State
+from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.tcp_links import LOST_BACKOFF
 from kcover_ebpf.diagnosis.thread import poll_timeout_ms

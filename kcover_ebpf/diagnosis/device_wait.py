@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kcover_ebpf.diagnosis import evidence
-from kcover_ebpf.diagnosis.process_state import ProcessState, State
+from kcover_ebpf.diagnosis.process_state import State
+from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot, blame
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
 
@@ -17,7 +18,7 @@ _ENOUGH_OTHERS = 2
 
 
 def elsewhere(
-    picture: JobSnapshot, each: ProcessState, ranks: Sequence[ProcessState]
+    snapshot: JobSnapshot, each: RankSnapshot, ranks: Sequence[RankSnapshot]
 ) -> list[Evidence]:
     """That all others wait for their devices and this one does not, once what it waits for had time to come.
 
@@ -27,8 +28,8 @@ def elsewhere(
     waiting = [other for other in others if other.state is State.ON_DEVICE]
     if len(waiting) < _ENOUGH_OTHERS or len(waiting) < len(others):
         return []
-    found = _network_threads(picture, each, ranks)
-    if picture.silence_s(each.pid) < picture.policy.storage_patience_s:
+    found = _network_threads(each, ranks)
+    if each.age_s < snapshot.policy.storage_patience_s:
         return found
     text = (
         f"{evidence.name(each)} is elsewhere; all {len(others)} other ranks wait for their devices"
@@ -36,14 +37,14 @@ def elsewhere(
     return [Evidence(EvidenceKind.STACK, text), *found]
 
 
-def all_wait(picture: JobSnapshot, ranks: Sequence[ProcessState]) -> Finding | None:
+def all_wait(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | None:
     """Every rank waits, some or all of them for their devices; None while that may well be a step.
 
     A healthy job looks the same. So nobody is named, unless the network threads tell who has not joined.
     """
-    silent_s = min(picture.silence_s(each.pid) for each in ranks)
-    needed_s = max(_FLOOR_S, _FACTOR * max(picture.thresholds_s[each.pid] for each in ranks))
-    if silent_s < (needed_s if picture.cadence_known else max(_UNLEARNED_S, needed_s)):
+    silent_s = min(each.age_s for each in ranks)
+    needed_s = max(_FLOOR_S, _FACTOR * max(snapshot.threshold_s(each.pid) for each in ranks))
+    if silent_s < (needed_s if snapshot.cadence_known else max(_UNLEARNED_S, needed_s)):
         return None
     on_device = sum(each.state is State.ON_DEVICE for each in ranks)
     text = (
@@ -51,32 +52,30 @@ def all_wait(picture: JobSnapshot, ranks: Sequence[ProcessState]) -> Finding | N
         f"none has made progress for {silent_s:.1f} s"
     )
     found = [Evidence(EvidenceKind.TIME, text)]
-    since_ns = min(each.since_ns for each in ranks)
+    since_ns = snapshot.oldest_ns
     victims = tuple(each.pid for each in ranks)
-    if not picture.cadence_known:
+    if not snapshot.cadence_known:
         return Finding(
             VerdictKind.UNKNOWN, Cause.DEVICE_WAIT, since_ns, evidence=tuple(found), victims=victims
         )
     for each in ranks:
-        if idle := _network_threads(picture, each, ranks):
+        if idle := _network_threads(each, ranks):
             # on a device of its own, as in an evaluation: that may take as long as any other work
-            at_work = each.state is State.ON_DEVICE and silent_s < picture.policy.quiet_cap_s
+            at_work = each.state is State.ON_DEVICE and silent_s < snapshot.policy.quiet_cap_s
             kind = VerdictKind.UNKNOWN if at_work else VerdictKind.HUNG
-            return blame(kind, Cause.NOT_IN_COLLECTIVE, each, [*idle, *found], ranks)
+            return blame(snapshot, kind, Cause.NOT_IN_COLLECTIVE, each, [*idle, *found])
     return Finding(
         VerdictKind.HUNG, Cause.DEVICE_WAIT, since_ns, evidence=tuple(found), victims=victims
     )
 
 
-def _network_threads(
-    picture: JobSnapshot, each: ProcessState, ranks: Sequence[ProcessState]
-) -> list[Evidence]:
+def _network_threads(each: RankSnapshot, ranks: Sequence[RankSnapshot]) -> list[Evidence]:
     """That NCCL's network thread is idle on this rank alone: it spins wherever an operation was launched.
 
     Known only of threads that were seen spinning before; ranks of one host may need none. It names a rank and ends
     no job by itself: that the threads behave so is known from NCCL's source (src/proxy.cc), not measured on a GPU.
     """
-    busy = {other.pid: _network_busy(picture, other) for other in ranks}
+    busy = {other.pid: other.network_busy for other in ranks}
     others = [busy[other.pid] for other in ranks if other.pid != each.pid]
     if busy[each.pid] is not False or len(others) < _ENOUGH_OTHERS or not all(others):
         return []
@@ -85,9 +84,3 @@ def _network_threads(
         "it has not launched the operation they are in"
     )
     return [Evidence(EvidenceKind.PEERS, text)]
-
-
-def _network_busy(picture: JobSnapshot, each: ProcessState) -> bool | None:
-    view = picture.ranks.get(each.pid)
-    threads = [thread for thread in view.side_threads if thread.proxy] if view is not None else []
-    return any(thread.burning_since_ns is not None for thread in threads) if threads else None

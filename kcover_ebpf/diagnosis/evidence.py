@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kcover_ebpf.diagnosis import stacks, tcp_links
-from kcover_ebpf.diagnosis.process_state import EFFORT, ProcessState, State
+from kcover_ebpf.diagnosis.process_state import EFFORT, State
+from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import JobSnapshot
 from kcover_ebpf.diagnosis.verdict import Evidence, EvidenceKind
 
@@ -26,45 +27,42 @@ _INSIDE = frozenset(
 page fault or a call to a service is alone there in every healthy checkpoint and evaluation, too."""
 
 
-def time(picture: JobSnapshot, each: ProcessState) -> list[Evidence]:
+def time(each: RankSnapshot) -> list[Evidence]:
     """Its silence, if it is longer than this rank ever was silent while healthy."""
-    threshold = picture.thresholds_s.get(each.pid)
-    if threshold is None or picture.silence_s(each.pid) < threshold:
+    threshold = each.threshold_s
+    if threshold is None or each.age_s < threshold:
         return []
     text = (
-        f"{name(each)} has made no progress for {picture.silence_s(each.pid):.1f} s "
+        f"{name(each)} has made no progress for {each.age_s:.1f} s "
         f"(learned stall threshold {threshold:.1f} s)"
     )
     return [Evidence(EvidenceKind.TIME, text)]
 
 
-def peers(
-    picture: JobSnapshot, culprit: ProcessState, ranks: Sequence[ProcessState]
-) -> list[Evidence]:
+def peers(culprit: RankSnapshot, ranks: Sequence[RankSnapshot]) -> list[Evidence]:
     """The others, if every one of them waits."""
     others = [each for each in ranks if each.pid != culprit.pid]
     if not others or any(each.state in EFFORT for each in others):
         return []
-    shortest = min(picture.silence_s(each.pid) for each in others)
+    shortest = min(each.age_s for each in others)
     text = f"all {len(others)} other ranks have waited for at least {shortest:.1f} s"
     return [Evidence(EvidenceKind.PEERS, text)]
 
 
-def unread(picture: JobSnapshot, each: ProcessState) -> list[Evidence]:
+def unread(snapshot: JobSnapshot, each: RankSnapshot) -> list[Evidence]:
     """What its peers sent and it did not read."""
-    view = picture.ranks.get(each.pid)
-    if view is None:
+    if each.pid not in snapshot.ranks:
         return []
-    size, count = tcp_links.unread(view, picture.ends, picture.ranks)
+    size, count = tcp_links.unread(each, snapshot.ends, snapshot.ranks)
     if not count:
         return []
     text = f"{name(each)} left {size} B from {count} peer connections unread"
     return [Evidence(EvidenceKind.EDGE, text)]
 
 
-def sender(picture: JobSnapshot, each: ProcessState) -> list[Evidence]:
+def sender(snapshot: JobSnapshot, each: RankSnapshot) -> list[Evidence]:
     """Its last sending, if that was before everybody else's."""
-    lag = tcp_links.oldest_sender(picture.ranks, picture.ends)
+    lag = tcp_links.oldest_sender(snapshot.ranks, snapshot.ends)
     if lag is None or lag[0] != each.pid:
         return []
     return [
@@ -75,7 +73,7 @@ def sender(picture: JobSnapshot, each: ProcessState) -> list[Evidence]:
     ]
 
 
-def endless(first: ProcessState, end: ProcessState) -> list[Evidence]:
+def endless(first: RankSnapshot, end: RankSnapshot) -> list[Evidence]:
     """The state at the end of its chain, if nobody in the job can end that."""
     why = _ENDLESS.get(end.state) or (_PROVEN.get(end.state) if end.proven else None)
     if why is None and first.state is State.LOCK and end.pid != first.pid and _waits(end):
@@ -83,7 +81,7 @@ def endless(first: ProcessState, end: ProcessState) -> list[Evidence]:
     return [] if why is None else [Evidence(EvidenceKind.STATE, f"{name(end)}: {why}")]
 
 
-def is_inside(first: ProcessState, end: ProcessState) -> bool:
+def is_inside(first: RankSnapshot, end: RankSnapshot) -> bool:
     """True if what `first` waits for lies within the job, so that to be elsewhere than its peers is a fault.
 
     What a loader, a lock's holder or a program it started waits for is not known well enough to say so.
@@ -94,47 +92,42 @@ def is_inside(first: ProcessState, end: ProcessState) -> bool:
 
 
 def place(
-    picture: JobSnapshot, each: ProcessState, ranks: Sequence[ProcessState]
+    snapshot: JobSnapshot, each: RankSnapshot, ranks: Sequence[RankSnapshot]
 ) -> list[Evidence]:
     """Its place in the code, if it is a loop, one apart from its peers', or one where nobody waited while healthy."""
     if each.state is State.SPINNING:
         text = f"the registers of {name(each)} keep returning to a few values: a tight loop"
         return [Evidence(EvidenceKind.STACK, text)]
-    look = each.inspection
-    if look is None or not look.stack:
+    if not each.stack:
         return []
     others = [other for other in ranks if other.pid != each.pid]
     if each.state is State.FUTEX and others and all(_asks(other) for other in others):
         text = f"{name(each)} sleeps on a lock, while the {len(others)} others keep polling for their peers"
         return [Evidence(EvidenceKind.STACK, text)]
-    if picture.known.count and not picture.known.knows(look.stack):
+    if snapshot.knows_waits and not each.known_wait:
         text = f"{name(each)} waits where no rank of this job waited while it was healthy"
         return [Evidence(EvidenceKind.STACK, text)]
-    by_pid = {
-        other.pid: other.inspection.stack
-        for other in ranks
-        if other.inspection is not None and other.inspection.stack
-    }
+    by_pid = {other.pid: other.stack for other in ranks if other.stack}
     if each.pid not in stacks.minority(stacks.groups(by_pid)):
         return []
     text = f"{name(each)} waits at a different place from the {len(by_pid) - 1} other ranks"
     return [Evidence(EvidenceKind.STACK, text)]
 
 
-def _asks(each: ProcessState) -> bool:
+def _asks(each: RankSnapshot) -> bool:
     # who burns a CPU is not looked at closely, so it has no stack
-    return each.state in (State.PEERS, State.SPINNING) and each.inspection is None
+    return each.state in (State.PEERS, State.SPINNING) and not each.inspected
 
 
-def _waits(each: ProcessState) -> bool:
+def _waits(each: RankSnapshot) -> bool:
     return each.state in (State.PEERS, State.FUTEX, State.LOCK)
 
 
-def name(each: ProcessState) -> str:
+def name(each: RankSnapshot) -> str:
     """The rank for people; the process where it has no number."""
     return f"rank {each.rank}" if each.rank is not None else f"process {each.pid}"
 
 
-def ago(picture: JobSnapshot, each: ProcessState) -> str:
-    """Since when it stands there, for people."""
-    return f"for {picture.silence_s(each.pid):.1f} s"
+def ago(each: RankSnapshot) -> str:
+    """Since when it is in its state, for people."""
+    return f"for {each.age_s:.1f} s"

@@ -10,7 +10,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kcover_ebpf.diagnosis import stacks, tcp_links
+from kcover_ebpf.diagnosis import endpoints, stacks
 from kcover_ebpf.diagnosis.members import Members, established
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
 from kcover_ebpf.diagnosis.roles import Role
@@ -193,8 +193,8 @@ def _skipped(
     odd = stacks.minority(apart)
     if len(odd) == 1:
         return odd[0]
-    ends = tcp_links.EndpointIndex(ranks.values())
-    newest = tcp_links.newest_sender({pid: ranks[pid] for pid in survivors}, ends)
+    ends = endpoints.EndpointIndex(ranks.values())
+    newest = endpoints.newest_sender({pid: ranks[pid] for pid in survivors}, ends)
     return newest[0] if newest is not None and len(survivors) == 2 else None
 
 

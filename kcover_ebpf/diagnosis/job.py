@@ -12,20 +12,23 @@ from itertools import islice
 from kcover_ebpf.diagnosis import exits, startup
 from kcover_ebpf.diagnosis.blindness import Sight, unseen
 from kcover_ebpf.diagnosis.classify import stand
+from kcover_ebpf.diagnosis.classify_context import ClassifyContext
+from kcover_ebpf.diagnosis.collective_counts import counts_of
 from kcover_ebpf.diagnosis.device_faults import DeviceFaults
+from kcover_ebpf.diagnosis.endpoints import EndpointIndex
 from kcover_ebpf.diagnosis.hard_limit import at_hard_limit
 from kcover_ebpf.diagnosis.judge import judge
 from kcover_ebpf.diagnosis.members import Members
 from kcover_ebpf.diagnosis.packet_loss import LossWatch
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
-from kcover_ebpf.diagnosis.process_state import ClassifyContext
 from kcover_ebpf.diagnosis.progress import LONGEST_BURN_NS, JobProgress, Stall
+from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
+from kcover_ebpf.diagnosis.rank_view import Habits, completed
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.slow_job import slowness
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
 from kcover_ebpf.diagnosis.stacks import KnownWaits
 from kcover_ebpf.diagnosis.suspicion import Suspicion
-from kcover_ebpf.diagnosis.tcp_links import EndpointIndex
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
 from kcover_ebpf.facts.devices import FabricMoved
 from kcover_ebpf.facts.host import (
@@ -95,6 +98,8 @@ class Job:
                 self._view(fact).descriptors[fact.fd, fact.inode] = fact
             case Inspection():
                 self.attention.on_look(fact)
+                if (view := self.members.views.get(fact.pid)) is not None:
+                    view.on_devices(fact)
             case TcpRetransmit():
                 self.loss.observe(fact, self.members.ranks)
             case Tick():
@@ -294,7 +299,7 @@ class Job:
             missing = startup.missing_rank(self.members, self.pace, self.now_ns, self._policy)
         if not self.attention.suspicious:
             return missing or self._healthy()
-        found = self.faults.located(judge(self.picture()), self.members.ranks)
+        found = self.faults.located(judge(self.snapshot()), self.members.ranks)
         if missing is not None and found.cause not in (Cause.STOPPED, Cause.FROZEN):
             return missing
         if found.cause is Cause.TRAINING:
@@ -334,10 +339,35 @@ class Job:
             return False if self._whole else None
         return size > len(self.members.all_ranks)
 
-    def picture(self) -> JobSnapshot:
+    def snapshot(self) -> JobSnapshot:
         """Everything a judgement needs, as of now."""
         members, views = self.members, self.members.views
         ends = EndpointIndex(views.values(), elsewhere=self._elsewhere)
+        known = self.attention.known if self.pace.trained else KnownWaits()
+        thresholds_s = {pid: self.pace.threshold_s(pid) for pid in members.ranks}
+        stops, size = self.announced.stops, members.world_size
+        habits = Habits(self.now_ns, ends, known, thresholds_s, stops, size)
+        processes = {
+            pid: completed(self._state(view, ends), view, habits)
+            for pid, view in views.items()
+            if view.member is not None and view.member.owner is not None
+        }
+        told = self.attention.collectives
+        return JobSnapshot(
+            now_ns=self.now_ns,
+            policy=self._policy,
+            processes=processes,
+            ends=ends,
+            lossy=self._is_lossy([processes[pid].age_s for pid in members.ranks]),
+            knows_waits=known.count > 0,
+            whole=self._all_here,
+            cadence_known=self.pace.learned(members.ranks),
+            starting=startup.awaits_somebody(members, self.pace),
+            collectives=None if told is None else counts_of(told, self.now_ns),
+        )
+
+    def _state(self, view: ProcessHistory, ends: EndpointIndex) -> RankSnapshot:
+        members = self.members
         scene = ClassifyContext(
             now_ns=self.now_ns,
             policy=self._policy,
@@ -349,40 +379,13 @@ class Job:
             ends=ends,
             all_here=members.world_size == len(members.all_ranks),
         )
-        standings = {
-            pid: stand(view, scene).floored(self._floor_ns)
-            for pid, view in views.items()
-            if view.member is not None and view.member.owner is not None
-        }
-        ranks = members.all_ranks
-        return JobSnapshot(
-            now_ns=self.now_ns,
-            policy=self._policy,
-            ranks=members.ranks,
-            standings=standings,
-            ends=ends,
-            lossy=self._is_lossy([standings[pid].since_ns for pid in members.ranks]),
-            thresholds_s={pid: self.pace.threshold_s(pid) for pid in members.ranks},
-            known=self.attention.known if self.pace.trained else KnownWaits(),
-            whole=self._all_here,
-            starting=startup.awaits_somebody(members, self.pace),
-            stop_signals=self.announced.stops,
-            left={pid: standings[pid] for pid, view in ranks.items() if self._is_left(view)},
-            cadence_known=self.pace.learned(members.ranks),
-            collectives=self.attention.collectives,
-        )
+        # the time before something was not seen cannot be judged
+        return stand(view, scene).capped((self.now_ns - self._floor_ns) / NS)
 
-    def _is_left(self, view: ProcessHistory) -> bool:
-        if view.exit is None or view.member is None:
-            return False
-        again = (each.member for each in self.members.ranks.values())
-        failed = view.exit.signal or view.exit.exit_code
-        return not failed or view.member.rank not in {each.rank for each in again if each}
-
-    def _is_lossy(self, since_ns: list[int]) -> bool:
+    def _is_lossy(self, ages_s: list[float]) -> bool:
         # a lost link shows retransmissions as well, but nothing gets through; silence unseen is the kernel's word
         silent_s = self.pace.silence_s(self.members.ranks, self.now_ns)
-        silent_s = silent_s or (self.now_ns - max(since_ns, default=self.now_ns)) / NS
+        silent_s = silent_s or min(ages_s, default=0.0)
         return bool(self.loss.lossy(self.now_ns, self.pace.slowed)) and silent_s < _LOSSY_SILENCE_S
 
 

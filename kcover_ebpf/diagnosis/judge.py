@@ -1,4 +1,4 @@
-"""From the standings of all ranks to one finding: walk from those who wait to the one who does not go on.
+"""From a snapshot of all ranks to one finding: walk from those who wait to the one who does not go on.
 
 The rule: follow the waits to their end. If the rank at the end makes an effort that explains the
 wait, the job works; if it cannot go on by itself, it is the culprit; if nobody is at the end, the
@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from kcover_ebpf.diagnosis import device_wait, evidence, nccl, stacks, tcp_links, wait_chain
 from kcover_ebpf.diagnosis.all_waiting import standstill
 from kcover_ebpf.diagnosis.process import NS, Effort
-from kcover_ebpf.diagnosis.process_state import EFFORT, HELD, ProcessState, State
+from kcover_ebpf.diagnosis.process_state import EFFORT, HELD, State
+from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot, blame
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.ids import Pid
@@ -20,75 +21,73 @@ from kcover_ebpf.ids import Pid
 _VICTIM_S = 0.4
 
 
-def judge(picture: JobSnapshot) -> Finding:
+def judge(snapshot: JobSnapshot) -> Finding:
     """One finding for the job as it is now; WORKING(training) when nothing is wrong."""
-    ranks = [picture.standings[pid] for pid in picture.ranks]
-    if picture.whole and ranks and all(each.state in HELD for each in ranks):
-        return Finding(VerdictKind.WORKING, Cause.SUSPENDED, min(each.since_ns for each in ranks))
+    ranks = list(snapshot.ranks.values())
+    if snapshot.whole and ranks and all(each.state in HELD for each in ranks):
+        return Finding(VerdictKind.WORKING, Cause.SUSPENDED, snapshot.oldest_ns)
     found = (
-        _held_alone(picture, ranks)
-        or _lost_link(picture)
-        or _closed_window(picture, ranks)
-        or _at_the_end_of_the_chain(picture, ranks)
-        or Finding(VerdictKind.WORKING, Cause.TRAINING, picture.now_ns)
+        _held_alone(snapshot, ranks)
+        or _lost_link(snapshot)
+        or _closed_window(snapshot, ranks)
+        or _at_the_end_of_the_chain(snapshot, ranks)
+        or Finding(VerdictKind.WORKING, Cause.TRAINING, snapshot.now_ns)
     )
-    return nccl.refine(picture, found, ranks)
+    return nccl.refine(snapshot, found, ranks)
 
 
-def _held_alone(picture: JobSnapshot, ranks: Sequence[ProcessState]) -> Finding | None:
+def _held_alone(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | None:
     # a rank that was stopped or frozen while the others were not: its state alone says that nobody
     # goes on; of several the first one
-    for each in sorted(ranks, key=lambda each: each.since_ns):
+    for each in sorted(ranks, key=lambda each: -each.age_s):
         if each.state not in (State.STOPPED, State.FROZEN):
             continue
-        if picture.silence_s(each.pid) < picture.policy.stopped_s:
+        if each.age_s < snapshot.policy.stopped_s:
             continue
         cause = Cause.STOPPED if each.state is State.STOPPED else Cause.FROZEN
         found = [
             Evidence(
                 EvidenceKind.STATE,
-                f"{evidence.name(each)} is {each.text}, {evidence.ago(picture, each)}",
+                f"{evidence.name(each)} is {each.text}, {evidence.ago(each)}",
             )
         ]
-        signal = picture.stop_signals.get(each.pid)
+        signal = each.stop_signal
         if signal is not None:
             sender = (
-                f"{signal.sender_comm} ({signal.sender_pid})" if signal.sender_pid else "the kernel"
+                f"{signal.sender or '?'} ({signal.sender_pid})"
+                if signal.sender_pid
+                else "the kernel"
             )
             found.append(
                 Evidence(EvidenceKind.EVENT, f"signal {signal.signal} was sent by {sender}")
             )
-        found += (
-            evidence.unread(picture, each)
-            + evidence.time(picture, each)
-            + evidence.peers(picture, each, ranks)
-        )
-        return blame(VerdictKind.HUNG, cause, each, found, ranks)
+        found += evidence.unread(snapshot, each) + evidence.time(each) + evidence.peers(each, ranks)
+        return blame(snapshot, VerdictKind.HUNG, cause, each, found)
     return None
 
 
-def _lost_link(picture: JobSnapshot) -> Finding | None:
-    views = picture.ranks
-    edges = tcp_links.lost_edges(views.values(), picture.ends)
-    if not edges or any(picture.standings[pid].state is State.MOVING for pid in views):
+def _lost_link(snapshot: JobSnapshot) -> Finding | None:
+    ranks = snapshot.ranks
+    edges = tcp_links.lost_edges(ranks.values(), snapshot.ends)
+    if not edges or any(each.state is State.MOVING for each in ranks.values()):
         return None
     pairs = {frozenset({edge.pid, edge.peer_pid or edge.remote}) for edge in edges}
-    if picture.lossy and max(edge.backoff for edge in edges) < tcp_links.LOST_ON_LOSSY_BACKOFF:
+    if snapshot.lossy and max(edge.backoff for edge in edges) < tcp_links.LOST_ON_LOSSY_BACKOFF:
         return None
-    since_ns = min(edge.since_ns for edge in edges)
+    quiet_s = max(edge.age_s for edge in edges)
+    since_ns = snapshot.now_ns - round(quiet_s * NS)
     shown = sorted(edges, key=lambda edge: -edge.backoff)[:4]
     found = [Evidence(EvidenceKind.EDGE, edge.text) for edge in shown]
-    quiet_s = (picture.now_ns - since_ns) / NS
     found.append(
         Evidence(EvidenceKind.TIME, f"no answer on {len(pairs)} connections for {quiet_s:.1f} s")
     )
-    pid = tcp_links.common_end(edges, len(views))
-    victims = tuple(other for other in views if other != pid)
+    pid = tcp_links.common_end(edges, len(ranks))
+    victims = tuple(other for other in ranks if other != pid)
     if pid is None:
         return Finding(
             VerdictKind.LOST_LINK, Cause.LINK, since_ns, None, None, None, tuple(found), victims
         )
-    common = picture.standings[pid]
+    common = snapshot.processes[pid]
     found.append(
         Evidence(EvidenceKind.PEERS, f"every lost connection touches {evidence.name(common)}")
     )
@@ -97,51 +96,53 @@ def _lost_link(picture: JobSnapshot) -> Finding | None:
     )
 
 
-def _closed_window(picture: JobSnapshot, ranks: Sequence[ProcessState]) -> Finding | None:
+def _closed_window(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | None:
     # a rank that does not read what was sent to it, while nobody makes an effort
-    closed = tcp_links.closed_reader(picture.ranks, picture.ends)
+    closed = tcp_links.closed_reader(snapshot.ranks, snapshot.ends)
     if closed is None or any(each.state in EFFORT for each in ranks):
         return None
-    if any(wait_chain.is_effort(picture, each) for each in ranks):
+    if any(wait_chain.is_effort(snapshot, each) for each in ranks):
         return None
-    reader = picture.standings[closed[0]]
-    if not evidence.is_inside(reader, wait_chain.follow(picture, reader)):
+    reader = snapshot.processes[closed[0]]
+    if not evidence.is_inside(reader, wait_chain.follow(snapshot, reader)):
         # who waits for storage or a service does not read meanwhile
         return None
-    if picture.silence_s(reader.pid) < picture.thresholds_s[reader.pid]:
+    if reader.age_s < snapshot.threshold_s(reader.pid):
         return None
     text = f"{evidence.name(reader)} is not reading: its peers are waiting to send it {closed[1]} B"
-    found = [Evidence(EvidenceKind.EDGE, text), *evidence.time(picture, reader)]
-    found += evidence.peers(picture, reader, ranks)
-    return blame(VerdictKind.HUNG, Cause.BLOCKED_READ, reader, found, ranks)
+    found = [Evidence(EvidenceKind.EDGE, text), *evidence.time(reader)]
+    found += evidence.peers(reader, ranks)
+    return blame(snapshot, VerdictKind.HUNG, Cause.BLOCKED_READ, reader, found)
 
 
-def _at_the_end_of_the_chain(picture: JobSnapshot, ranks: Sequence[ProcessState]) -> Finding | None:
-    waiting, sinks = wait_chain.split(picture, ranks)
-    working = [each for each in sinks if wait_chain.is_effort(picture, each)]
+def _at_the_end_of_the_chain(
+    snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]
+) -> Finding | None:
+    waiting, sinks = wait_chain.split(snapshot, ranks)
+    working = [each for each in sinks if wait_chain.is_effort(snapshot, each)]
     at_work = {each.pid for each in working}
     stuck = [each for each in sinks if each.pid not in at_work]
     if working:
-        return _working(picture, working, waiting)
+        return _working(snapshot, working, waiting)
     if stuck:
-        return _stuck(picture, stuck, ranks)
-    return standstill(picture, ranks)
+        return _stuck(snapshot, stuck, ranks)
+    return standstill(snapshot, ranks)
 
 
 def _working(
-    picture: JobSnapshot, working: Sequence[ProcessState], waiting: Sequence[ProcessState]
+    snapshot: JobSnapshot, working: Sequence[RankSnapshot], waiting: Sequence[RankSnapshot]
 ) -> Finding:
     moving = [each for each in working if each.state is State.MOVING]
     if moving or not waiting:
-        return Finding(VerdictKind.WORKING, Cause.TRAINING, picture.now_ns)
-    first = min(working, key=lambda each: each.since_ns)
-    end = wait_chain.follow(picture, first)
-    what = f"{end.state.value}: {end.text}, {evidence.ago(picture, end)}"
+        return Finding(VerdictKind.WORKING, Cause.TRAINING, snapshot.now_ns)
+    first = min(working, key=lambda each: -each.age_s)
+    end = wait_chain.follow(snapshot, first)
+    what = f"{end.state.value}: {end.text}, {evidence.ago(end)}"
     text = f"{evidence.name(first)} is {what}; the others wait for it"
     return Finding(
         VerdictKind.WORKING,
         _quiet_cause(first, end),
-        first.since_ns,
+        snapshot.since_ns(first),
         None,
         None,
         None,
@@ -149,7 +150,7 @@ def _working(
     )
 
 
-def _quiet_cause(first: ProcessState, end: ProcessState) -> Cause:
+def _quiet_cause(first: RankSnapshot, end: RankSnapshot) -> Cause:
     if end.state is State.TRACED:
         return Cause.DEBUGGER
     by_state = {
@@ -165,23 +166,23 @@ def _quiet_cause(first: ProcessState, end: ProcessState) -> Cause:
 
 
 def _stuck(
-    picture: JobSnapshot, stuck: Sequence[ProcessState], ranks: Sequence[ProcessState]
+    snapshot: JobSnapshot, stuck: Sequence[RankSnapshot], ranks: Sequence[RankSnapshot]
 ) -> Finding | None:
-    ends = {each.pid: wait_chain.follow(picture, each) for each in stuck}
+    ends = {each.pid: wait_chain.follow(snapshot, each) for each in stuck}
     # the earliest one: whoever came later may be waiting for it in a way that was not understood
-    first = min(stuck, key=lambda each: each.since_ns)
+    first = min(stuck, key=lambda each: -each.age_s)
     end = ends[first.pid]
     others = [each for each in ranks if each.pid != first.pid]
-    if end.state is State.TRACED or picture.silence_s(first.pid) < _needed_s(picture, first, end):
+    if end.state is State.TRACED or first.age_s < _needed_s(snapshot, first, end):
         return None
-    if any(picture.silence_s(each.pid) < _VICTIM_S for each in others):
+    if any(each.age_s < _VICTIM_S for each in others):
         return None
     if end.state in (State.OUTSIDE, State.HELPED):
-        return _awaits_outside(picture, first, end, ranks)
-    found = _stuck_evidence(picture, first, end, ranks)
+        return _awaits_outside(snapshot, first, end, ranks)
+    found = _stuck_evidence(snapshot, first, end, ranks)
     certain = end.proven and end.state is State.STORAGE
     if not certain and (not others or first.rank is None):
-        return _alone(first, end, found)
+        return _alone(snapshot, first, end, found)
     in_storage = sum(last.state is State.STORAGE for last in ends.values())
     if end.state is State.STORAGE and in_storage > 1:
         # many ranks in the same resource: it is the resource, not a rank
@@ -189,32 +190,34 @@ def _stuck(
         return Finding(
             VerdictKind.HUNG,
             Cause.STORAGE,
-            first.since_ns,
+            snapshot.since_ns(first),
             evidence=tuple(found),
             victims=_pids(ranks),
         )
     if end.pid == first.pid and _in_another_collective(first, others):
-        return blame(VerdictKind.DEADLOCK, Cause.COLLECTIVE_MISMATCH, first, found, ranks)
+        return blame(snapshot, VerdictKind.DEADLOCK, Cause.COLLECTIVE_MISMATCH, first, found)
     kind = VerdictKind.SLOW if end.state is State.THROTTLED else VerdictKind.HUNG
-    return blame(kind, _cause(first, end), first, found, ranks, end)
+    return blame(snapshot, kind, _cause(first, end), first, found, end)
 
 
-def _needed_s(picture: JobSnapshot, first: ProcessState, end: ProcessState) -> float:
-    needed_s = picture.thresholds_s[first.pid]
+def _needed_s(snapshot: JobSnapshot, first: RankSnapshot, end: RankSnapshot) -> float:
+    needed_s = snapshot.threshold_s(first.pid)
     if end.state in (State.STOPPED, State.FROZEN):
         # its state says that it does not go on, however long this job's steps last
-        return min(needed_s, picture.policy.stopped_s)
+        return min(needed_s, snapshot.policy.stopped_s)
     return needed_s
 
 
-def _alone(first: ProcessState, end: ProcessState, found: Sequence[Evidence]) -> Finding:
+def _alone(
+    snapshot: JobSnapshot, first: RankSnapshot, end: RankSnapshot, found: Sequence[Evidence]
+) -> Finding:
     # nobody waits for it and nothing tells what it should be doing: a server sleeps like that all day
     if end.state is State.SLEEP_LONG:
-        return Finding(VerdictKind.WORKING, Cause.SLEEPING, first.since_ns)
+        return Finding(VerdictKind.WORKING, Cause.SLEEPING, snapshot.since_ns(first))
     return Finding(
         VerdictKind.UNKNOWN,
         _cause(first, end),
-        first.since_ns,
+        snapshot.since_ns(first),
         first.pid,
         end.tid,
         first.rank,
@@ -223,53 +226,53 @@ def _alone(first: ProcessState, end: ProcessState, found: Sequence[Evidence]) ->
 
 
 def _awaits_outside(
-    picture: JobSnapshot, first: ProcessState, end: ProcessState, ranks: Sequence[ProcessState]
+    snapshot: JobSnapshot, first: RankSnapshot, end: RankSnapshot, ranks: Sequence[RankSnapshot]
 ) -> Finding:
     # nothing that is seen from here says whether the answer will come: told, and never acted upon
-    text = f"{evidence.name(first)}: {first.text}, {evidence.ago(picture, first)}"
+    text = f"{evidence.name(first)}: {first.text}, {evidence.ago(first)}"
     if end.pid != first.pid:
-        text += f"; it waits for process {end.pid}: {end.text}, {evidence.ago(picture, end)}"
+        text += f"; it waits for process {end.pid}: {end.text}, {evidence.ago(end)}"
     found = [
         Evidence(EvidenceKind.SINK, f"{text}; {end.state.value}"),
-        *evidence.time(picture, first),
-        *evidence.peers(picture, first, ranks),
+        *evidence.time(first),
+        *evidence.peers(first, ranks),
     ]
-    return blame(VerdictKind.UNKNOWN, _cause(first, end), first, found, ranks, end)
+    return blame(snapshot, VerdictKind.UNKNOWN, _cause(first, end), first, found, end)
 
 
 def _stuck_evidence(
-    picture: JobSnapshot, first: ProcessState, end: ProcessState, ranks: Sequence[ProcessState]
+    snapshot: JobSnapshot, first: RankSnapshot, end: RankSnapshot, ranks: Sequence[RankSnapshot]
 ) -> list[Evidence]:
-    text = f"{evidence.name(first)}: {first.text}, {evidence.ago(picture, first)}"
+    text = f"{evidence.name(first)}: {first.text}, {evidence.ago(first)}"
     found = [Evidence(EvidenceKind.SINK, text)]
     if end.pid != first.pid:
-        text = f"it waits for process {end.pid}: {end.text}, {evidence.ago(picture, end)}"
+        text = f"it waits for process {end.pid}: {end.text}, {evidence.ago(end)}"
         found.append(Evidence(EvidenceKind.SINK, text))
     found += evidence.endless(first, end)
-    found += evidence.time(picture, first) + evidence.peers(picture, first, ranks)
+    found += evidence.time(first) + evidence.peers(first, ranks)
     if evidence.is_inside(first, end):
-        found += evidence.unread(picture, first) + evidence.sender(picture, first)
-        found += evidence.place(picture, first, ranks)
-        found += device_wait.elsewhere(picture, first, ranks)
+        found += evidence.unread(snapshot, first) + evidence.sender(snapshot, first)
+        found += evidence.place(snapshot, first, ranks)
+        found += device_wait.elsewhere(snapshot, first, ranks)
     elif end.state is State.SPINNING:
-        found += evidence.place(picture, end, ranks)
+        found += evidence.place(snapshot, end, ranks)
     return found
 
 
-def _pids(ranks: Sequence[ProcessState]) -> tuple[Pid, ...]:
+def _pids(ranks: Sequence[RankSnapshot]) -> tuple[Pid, ...]:
     return tuple(each.pid for each in ranks)
 
 
-def _in_another_collective(odd: ProcessState, others: Sequence[ProcessState]) -> bool:
+def _in_another_collective(odd: RankSnapshot, others: Sequence[RankSnapshot]) -> bool:
     # it waits in the same library as the others, only elsewhere: they wait for it there, it for
     # them here
-    if odd.state is not State.FUTEX or odd.inspection is None:
+    if odd.state is not State.FUTEX:
         return False
-    own = stacks.waits_in(odd.inspection.stack)
+    own = stacks.waits_in(odd.stack)
     theirs = {
-        stacks.waits_in(each.inspection.stack)
+        stacks.waits_in(each.stack)
         for each in others
-        if each.state is State.FUTEX and each.inspection is not None
+        if each.state is State.FUTEX and each.inspected
     }
     return own is not None and own in theirs
 
@@ -288,7 +291,7 @@ _STUCK_CAUSE = {
 }
 
 
-def _cause(first: ProcessState, end: ProcessState) -> Cause:
+def _cause(first: RankSnapshot, end: RankSnapshot) -> Cause:
     if first.state is State.LOCK:
         return Cause.BLOCKED_LOCK
     if end.pid != first.pid:

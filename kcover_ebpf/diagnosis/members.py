@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kcover_ebpf.diagnosis import tcp_links
+from kcover_ebpf.diagnosis.endpoints import EndpointIndex
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
 from kcover_ebpf.diagnosis.roles import Role, classify, local_size_of
 from kcover_ebpf.facts.host import WaitedFile
@@ -154,9 +154,7 @@ class Members:
         known = [each.kind for each in view.descriptors.values() if each.fd == waited.fd]
         return known[0] if known else waited.kind
 
-    def holders(
-        self, pid: Pid, waited: WaitedFile, ends: tcp_links.EndpointIndex
-    ) -> tuple[Pid, ...]:
+    def holders(self, pid: Pid, waited: WaitedFile, ends: EndpointIndex) -> tuple[Pid, ...]:
         """Living processes of the job that hold the other end of a pipe or connection."""
         view = self.views[pid]
         socket = view.sockets.get(waited.fd)

@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kcover_ebpf.diagnosis import evidence, wait_chain
-from kcover_ebpf.diagnosis.process_state import HELD, ProcessState, State
+from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
+from kcover_ebpf.diagnosis.process_state import HELD, State
+from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
-from kcover_ebpf.facts.host import CollectiveRank, CollectiveSide, CollectivesSeen
+from kcover_ebpf.facts.host import CollectiveRank, CollectiveSide
 from kcover_ebpf.ids import Pid
 
 _GUESSED = frozenset(
@@ -40,21 +42,21 @@ _SOMEBODY = frozenset({State.PEERS, State.OUTSIDE, State.HELPED, State.OTHER})
 _SHOWN = 4
 
 
-def refine(picture: JobSnapshot, found: Finding, ranks: Sequence[ProcessState]) -> Finding:
+def refine(snapshot: JobSnapshot, found: Finding, ranks: Sequence[RankSnapshot]) -> Finding:
     """The finding with what NCCL says: another one, one that is better supported, or the same."""
-    told = picture.collectives
+    told = snapshot.collectives
     if told is None or told.moving or told.trouble or not ranks:
         return found
     if told.failed:
-        return _named(picture, found, ranks, told.failed, Cause.COLLECTIVE_FAILED)
+        return _named(snapshot, found, ranks, told.failed, Cause.COLLECTIVE_FAILED)
     if told.sides:
-        return _named(picture, found, ranks, told.odd, Cause.COLLECTIVE_MISMATCH)
+        return _named(snapshot, found, ranks, told.odd, Cause.COLLECTIVE_MISMATCH)
     if told.behind or told.missing:
-        return _behind(picture, found, ranks, (*told.behind, *told.missing))
+        return _behind(snapshot, found, ranks, (*told.behind, *told.missing))
     return _all_joined(found, told) if told.equal else found
 
 
-def unobserved(told: CollectivesSeen | None, modules: set[str]) -> list[str]:
+def unobserved(told: CollectiveCounts | None, modules: set[str]) -> list[str]:
     """What is not known of the counts of a job whose ranks have these modules on their stacks."""
     if told is not None and told.trouble:
         return [f"{COUNTS}: NCCL gave no answer ({told.trouble})"]
@@ -69,62 +71,61 @@ LIBRARIES = ("libnccl", "librccl", "libtorch_cuda", "libtorch_hip")
 
 
 def _behind(
-    picture: JobSnapshot,
+    snapshot: JobSnapshot,
     found: Finding,
-    ranks: Sequence[ProcessState],
+    ranks: Sequence[RankSnapshot],
     named: Sequence[CollectiveRank],
 ) -> Finding:
-    here = [each for each in ranks if each.pid in _pids(named, picture, ranks)]
-    patience_s = picture.policy.storage_patience_s
-    if not here and min(picture.silence_s(each.pid) for each in ranks) < patience_s:
+    here = [each for each in ranks if each.pid in _pids(named, snapshot, ranks)]
+    patience_s = snapshot.policy.storage_patience_s
+    if not here and min(each.age_s for each in ranks) < patience_s:
         # what it does is not seen here
         return found
-    elsewhere = next((each for each in here if _may_come(picture, each)), None)
+    elsewhere = next((each for each in here if _may_come(snapshot, each)), None)
     if elsewhere is None:
-        return _named(picture, found, ranks, named, Cause.NOT_IN_COLLECTIVE)
+        return _named(snapshot, found, ranks, named, Cause.NOT_IN_COLLECTIVE)
     if not _overrules(found):
         return found
-    end = wait_chain.follow(picture, elsewhere)
-    what = f"{end.state.value}: {end.text}, {evidence.ago(picture, end)}"
+    end = wait_chain.follow(snapshot, elsewhere)
+    what = f"{end.state.value}: {end.text}, {evidence.ago(end)}"
     text = f"{evidence.name(elsewhere)} is {what}; the others wait for it"
-    said = Evidence(EvidenceKind.SINK, text), *_said(picture, named)
+    said = Evidence(EvidenceKind.SINK, text), *_said(snapshot, named)
     cause = found.cause if found.kind is VerdictKind.WORKING else Cause.COMPUTING
-    return Finding(VerdictKind.WORKING, cause, elsewhere.since_ns, evidence=said)
+    return Finding(VerdictKind.WORKING, cause, snapshot.since_ns(elsewhere), evidence=said)
 
 
-def _may_come(picture: JobSnapshot, each: ProcessState) -> bool:
+def _may_come(snapshot: JobSnapshot, each: RankSnapshot) -> bool:
     """True while what a rank does outside the collective may well end: as long as it would be believed by itself."""
-    if wait_chain.is_effort(picture, each):
+    if wait_chain.is_effort(snapshot, each):
         return True
-    end = wait_chain.follow(picture, each)
+    end = wait_chain.follow(snapshot, each)
     if end.state in HELD or end.proven or end.state in _SEEN:
         return False
-    silence_s = min(picture.silence_s(end.pid), picture.silence_s(each.pid))
-    if end.state is State.FUTEX and _is_new_wait(picture, end):
+    silence_s = min(end.age_s, each.age_s)
+    if end.state is State.FUTEX and _is_new_wait(snapshot, end):
         return False
     if end.state in _SOMEBODY or end.state is State.FUTEX:
-        return silence_s < picture.policy.storage_patience_s
+        return silence_s < snapshot.policy.storage_patience_s
     # it waits for its device, which the others do not need: an evaluation looks like that; or for storage that
     # nothing proves stuck: a checkpoint does
-    return silence_s < picture.policy.quiet_cap_s
+    return silence_s < snapshot.policy.quiet_cap_s
 
 
-def _is_new_wait(picture: JobSnapshot, each: ProcessState) -> bool:
-    stack = each.inspection.stack if each.inspection is not None else ()
-    return bool(stack and picture.known.count) and not picture.known.knows(stack)
+def _is_new_wait(snapshot: JobSnapshot, each: RankSnapshot) -> bool:
+    return bool(each.stack) and snapshot.knows_waits and not each.known_wait
 
 
 def _named(
-    picture: JobSnapshot,
+    snapshot: JobSnapshot,
     found: Finding,
-    ranks: Sequence[ProcessState],
+    ranks: Sequence[RankSnapshot],
     named: Sequence[CollectiveRank],
     cause: Cause,
 ) -> Finding:
     """A finding that names who NCCL names, if that is one rank."""
-    said = _said(picture, named)
-    pids = _pids(named, picture, ranks)
-    overrules = _overrules(found) and _all_silent(picture, ranks)
+    said = _said(snapshot, named)
+    pids = _pids(named, snapshot, ranks)
+    overrules = _overrules(found) and _all_silent(snapshot, ranks)
     mismatch = cause is Cause.COLLECTIVE_MISMATCH
     if found.culprit in pids and not (mismatch and overrules):
         return replace(found, evidence=(*found.evidence, *said))
@@ -135,11 +136,11 @@ def _named(
     return Finding(
         VerdictKind.DEADLOCK if mismatch else VerdictKind.HUNG,
         cause,
-        min(each.since_ns for each in ranks),
+        snapshot.oldest_ns,
         None if here is None else here.pid,
         None if here is None else here.tid,
-        None if only is None else _global_rank(only, here, picture),
-        (*said, *_context(picture, found, ranks, pids)),
+        None if only is None else _global_rank(only, here, snapshot),
+        (*said, *_context(found, ranks, pids)),
         tuple(each.pid for each in ranks if each.pid not in pids),
         host=None if here is not None or only is None else only.host or None,
     )
@@ -152,31 +153,29 @@ def _overrules(found: Finding) -> bool:
     return found.cause in _GUESSED and found.kind is not VerdictKind.LOST_LINK
 
 
-def _all_silent(picture: JobSnapshot, ranks: Sequence[ProcessState]) -> bool:
-    silent = [picture.silence_s(each.pid) for each in ranks]
-    needed = max(picture.thresholds_s[each.pid] for each in ranks)
+def _all_silent(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> bool:
+    silent = [each.age_s for each in ranks]
+    needed = max(snapshot.threshold_s(each.pid) for each in ranks)
     return min(silent) >= max(1.0, needed / 2) and max(silent) >= needed
 
 
-def _context(
-    picture: JobSnapshot, found: Finding, ranks: Sequence[ProcessState], pids: set[Pid]
-) -> tuple[Evidence, ...]:
-    quiet_s = min(picture.silence_s(each.pid) for each in ranks)
+def _context(found: Finding, ranks: Sequence[RankSnapshot], pids: set[Pid]) -> tuple[Evidence, ...]:
+    quiet_s = min(each.age_s for each in ranks)
     texts = [Evidence(EvidenceKind.TIME, f"no rank has made progress for {quiet_s:.1f} s")]
     for each in ranks:
         if each.pid in pids:
-            text = f"{evidence.name(each)}: {each.text}, {evidence.ago(picture, each)}"
+            text = f"{evidence.name(each)}: {each.text}, {evidence.ago(each)}"
             texts.append(Evidence(EvidenceKind.SINK, text))
     kept = {EvidenceKind.STACK, EvidenceKind.EDGE}
     return (*texts, *(each for each in found.evidence if each.kind in kept))
 
 
-def _all_joined(found: Finding, told: CollectivesSeen) -> Finding:
+def _all_joined(found: Finding, told: CollectiveCounts) -> Finding:
     # a circle is what is left when the host sees nothing but waits; here it is known to be none
     if found.cause not in (Cause.WAIT_CYCLE, Cause.DEVICE_WAIT) or not found.kind.is_fault:
         return found
     text = (
-        f"every rank has launched the same operations and none progressed in {told.answer_count} answers: "
+        f"every rank has launched the same operations and none progressed in {told.answers} answers: "
         "a device or the fabric is not completing them"
     )
     # equal counts that do not move say that all wait, which is known: a long step looks the same
@@ -184,14 +183,14 @@ def _all_joined(found: Finding, told: CollectivesSeen) -> Finding:
     return replace(found, cause=Cause.COLLECTIVE_STUCK, evidence=(*found.evidence, joined))
 
 
-def _said(picture: JobSnapshot, named: Sequence[CollectiveRank]) -> list[Evidence]:
-    told = picture.collectives
+def _said(snapshot: JobSnapshot, named: Sequence[CollectiveRank]) -> list[Evidence]:
+    told = snapshot.collectives
     if told is None:
         return []
     texts = [_sentence(each, told) for each in named[:_SHOWN] if each not in told.odd]
     texts += [_side(each) for each in told.sides[:_SHOWN]]
     if told.sides:
-        texts.append(f"no count changed in {told.answer_count} answers over {_span_s(told):.1f} s")
+        texts.append(f"no count changed in {told.answers} answers over {told.span_s:.1f} s")
     return [Evidence(EvidenceKind.COLLECTIVE, text) for text in texts]
 
 
@@ -201,11 +200,7 @@ def _side(side: CollectiveSide) -> str:
     return f"{many} {ranks} of the communicator launched {side.operations}"
 
 
-def _span_s(told: CollectivesSeen) -> float:
-    return (told.boottime_ns - told.since_ns) / 1e9
-
-
-def _sentence(each: CollectiveRank, told: CollectivesSeen) -> str:
+def _sentence(each: CollectiveRank, told: CollectiveCounts) -> str:
     who = f"rank {each.rank} of {each.size} (NCCL on {each.host or 'an unknown host'})"
     if each in told.failed:
         return f"{who}: its communicator failed ({each.trouble or 'no reason given'})"
@@ -213,19 +208,19 @@ def _sentence(each: CollectiveRank, told: CollectivesSeen) -> str:
         return f"{who} did not answer the other ranks"
     return (
         f"{who} launched {each.launched} operations, others {each.most_launched}; "
-        f"no count changed in {told.answer_count} answers over {_span_s(told):.1f} s"
+        f"no count changed in {told.answers} answers over {told.span_s:.1f} s"
     )
 
 
 def _pids(
-    named: Sequence[CollectiveRank], picture: JobSnapshot, ranks: Sequence[ProcessState]
+    named: Sequence[CollectiveRank], snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]
 ) -> set[Pid]:
-    return {pid for each in named if (pid := _pid(each, picture, ranks)) is not None}
+    return {pid for each in named if (pid := _pid(each, snapshot, ranks)) is not None}
 
 
-def _pid(each: CollectiveRank, picture: JobSnapshot, ranks: Sequence[ProcessState]) -> Pid | None:
+def _pid(each: CollectiveRank, snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Pid | None:
     if each.pid is not None:
-        return each.pid if each.pid in picture.ranks else None
+        return each.pid if each.pid in snapshot.ranks else None
     # all ranks of the job in one communicator, and all here: its numbers are the job's
     if each.size != len(ranks):
         return None
@@ -233,10 +228,9 @@ def _pid(each: CollectiveRank, picture: JobSnapshot, ranks: Sequence[ProcessStat
 
 
 def _global_rank(
-    only: CollectiveRank, here: ProcessState | None, picture: JobSnapshot
+    only: CollectiveRank, here: RankSnapshot | None, snapshot: JobSnapshot
 ) -> int | None:
     if here is not None:
         return here.rank
-    members = (view.member for view in picture.ranks.values())
-    worlds = {member.world_size for member in members if member is not None}
+    worlds = {each.world_size for each in snapshot.ranks.values()}
     return only.rank if worlds == {only.size} else None

@@ -12,7 +12,8 @@ from kcover_ebpf.diagnosis import oneshot_waits, tcp_links
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
-from kcover_ebpf.diagnosis.process_state import WAITING, ProcessState, State
+from kcover_ebpf.diagnosis.process_state import WAITING, State
+from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
 
@@ -33,9 +34,9 @@ def finding(job: Job, glances: PassHistory) -> Finding | None:
     found = job.finding()
     if found is None or found.kind not in (VerdictKind.WORKING, VerdictKind.SLOW):
         return found
-    picture = oneshot_waits.picture_of(job, glances)
-    found = oneshot_waits.judge_again(job, picture, found)
-    return oneshot_waits.name_who_is_waited_for(job, picture, found)
+    snapshot = oneshot_waits.snapshot_of(job, glances)
+    found = oneshot_waits.judge_again(job, snapshot, found)
+    return oneshot_waits.name_who_is_waited_for(job, snapshot, found)
 
 
 def conclusion(job: Job, glances: PassHistory) -> Finding | None:
@@ -54,17 +55,17 @@ def conclusion(job: Job, glances: PassHistory) -> Finding | None:
 
 def nobody_moves(job: Job) -> bool:
     """True while every rank here has waited for others for a moment; False for a job without ranks."""
-    standings = _standings(job)
-    return bool(standings) and all(_waits(job, each) for each in standings)
+    ranks = job.snapshot().ranks.values()
+    return bool(ranks) and all(_waits(job, each) for each in ranks)
 
 
 def somebody_waits(job: Job, glances: PassHistory) -> bool:
     """True while a rank here has waited for others for longer than most steps last."""
-    picture = oneshot_waits.picture_of(job, glances)
-    if oneshot_waits.somebody_asks(job, picture, glances):
+    snapshot = oneshot_waits.snapshot_of(job, glances)
+    if oneshot_waits.somebody_asks(job, snapshot, glances):
         return True
-    waits = [pid for pid in picture.ranks if picture.standings[pid].state in WAITING]
-    return any(picture.silence_s(pid) >= _LONG_WAIT_S for pid in waits)
+    waits = [each for each in snapshot.ranks.values() if each.state in WAITING]
+    return any(each.age_s >= _LONG_WAIT_S for each in waits)
 
 
 def undecided(job: Job, glances: PassHistory) -> bool:
@@ -73,8 +74,8 @@ def undecided(job: Job, glances: PassHistory) -> bool:
     A rank that waits busily, as MPI's do, must be told from one that computes or loops in place, and the
     kernel does not remember since when either has been at it: only looking for longer tells.
     """
-    picture = oneshot_waits.picture_of(job, glances)
-    for each in (picture.standings[pid] for pid in picture.ranks):
+    snapshot = oneshot_waits.snapshot_of(job, glances)
+    for each in snapshot.ranks.values():
         views = [job.members.views[each.pid]]
         views += job.members.children(each.pid) if each.state in _FOR_CHILDREN else []
         burns = each.state in (State.COMPUTING, State.THROTTLED, *_FOR_CHILDREN)
@@ -90,34 +91,32 @@ def lost_before(job: Job) -> Finding | None:
     A launcher says how many ranks it started on this host; without it only a gap in the numbers
     tells that a rank of this host, and not of another one, is missing.
     """
-    standings = _standings(job)
+    snapshot = job.snapshot()
     if not nobody_moves(job) and not _all_quiet(job):
         return None
     absent = _absent_ranks(job)
-    since_ns = min(each.since_ns for each in standings)
-    last_ns = max(each.since_ns for each in standings)
     if not absent:
         return None
     size = job.members.world_size
     found = [
         Evidence(
             EvidenceKind.SINK,
-            f"rank {absent[0]} is missing: {len(standings)} of {size} ranks run on this host, "
+            f"rank {absent[0]} is missing: {len(snapshot.ranks)} of {size} ranks run on this host, "
             "and it ended before this inspection, or never started",
         ),
         Evidence(
             EvidenceKind.PEERS,
-            f"all {len(standings)} ranks present have waited "
-            f"for at least {(job.now_ns - last_ns) / NS:.1f} s",
+            f"all {len(snapshot.ranks)} ranks present have waited "
+            f"for at least {min(each.age_s for each in snapshot.ranks.values()):.1f} s",
         ),
     ]
     return Finding(
         kind=VerdictKind.HUNG,
         cause=Cause.MISSING_RANK,
-        since_ns=since_ns,
+        since_ns=snapshot.oldest_ns,
         rank=absent[0],
         evidence=tuple(found),
-        victims=tuple(each.pid for each in standings),
+        victims=tuple(snapshot.ranks),
     )
 
 
@@ -126,22 +125,23 @@ def device_waits(job: Job, found: Finding) -> Finding | None:
 
     A healthy job in a long step looks the same.
     """
-    standings = _standings(job)
-    waiting = [each for each in standings if each.state is State.ON_DEVICE]
-    silent_s = min(((job.now_ns - each.since_ns) / NS for each in standings), default=0.0)
-    nothing_else = all(each.state in WAITING for each in standings)
+    snapshot = job.snapshot()
+    ranks = snapshot.ranks.values()
+    waiting = [each for each in ranks if each.state is State.ON_DEVICE]
+    silent_s = min((each.age_s for each in ranks), default=0.0)
+    nothing_else = all(each.state in WAITING for each in ranks)
     if not waiting or not nothing_else or found.cause not in QUIET or silent_s < _SILENCE_S:
         return None
     text = (
-        f"{len(waiting)} of {len(standings)} ranks have waited for their devices for at least {silent_s:.1f} s, "
+        f"{len(waiting)} of {len(ranks)} ranks have waited for their devices for at least {silent_s:.1f} s, "
         "as in a long step"
     )
     return Finding(
         kind=VerdictKind.UNKNOWN,
         cause=Cause.DEVICE_WAIT,
-        since_ns=min(each.since_ns for each in standings),
+        since_ns=snapshot.oldest_ns,
         evidence=(Evidence(EvidenceKind.TIME, text),),
-        victims=tuple(each.pid for each in standings),
+        victims=tuple(snapshot.ranks),
     )
 
 
@@ -161,15 +161,16 @@ def name_the_ends(job: Job, found: Finding) -> Finding:
     """A single lost link between two ranks of this host, with both as its ends: it may be either."""
     if found.kind is not VerdictKind.LOST_LINK or found.rank is not None:
         return found
-    views, picture = job.members.ranks, job.picture()
-    pairs = {(e.rank, e.peer_rank) for e in tcp_links.lost_edges(views.values(), picture.ends)}
+    snapshot = job.snapshot()
+    lost = tcp_links.lost_edges(snapshot.ranks.values(), snapshot.ends)
+    pairs = {(each.rank, each.peer_rank) for each in lost}
     ends = {frozenset(pair) for pair in pairs}
     if len(ends) != 1:
         return found
     known = sorted(rank for rank in ends.pop() if rank is not None)
     if len(known) != _BOTH:
         return found
-    victims = (pid for pid in found.victims if picture.standings[pid].rank not in known)
+    victims = (pid for pid in found.victims if snapshot.processes[pid].rank not in known)
     return replace(found, rank=known[0], or_rank=known[1], victims=tuple(victims))
 
 
@@ -192,19 +193,20 @@ def since_the_loss(job: Job, found: Finding) -> Finding:
 
 def held_here(job: Job, found: Finding) -> Finding:
     """A stopped or frozen part of a job as a fault: only a whole job that is held was suspended on purpose."""
-    ranks, standings = job.members.ranks, _standings(job)
+    snapshot = job.snapshot()
+    ranks = snapshot.ranks.values()
     # who has the number of its pod alone may not know how many there are, but those below it are
-    numbers = (each.rank for each in standings if each.rank is not None)
+    numbers = (each.rank for each in ranks if each.rank is not None)
     size = job.members.world_size or max(numbers, default=0) + 1
     if found.cause is not Cause.SUSPENDED or len(ranks) >= size:
         return found
-    first = min(standings, key=lambda each: each.since_ns)
+    first = max(ranks, key=lambda each: each.age_s)
     cause = {State.STOPPED: Cause.STOPPED, State.FROZEN: Cause.FROZEN}.get(first.state)
     if cause is None:
         return found
     text = f"all {len(ranks)} inspected ranks are stopped, of {size} or more in the job"
     evidence = (Evidence(EvidenceKind.SINK, f"rank {first.rank} is {first.text}; {text}"),)
-    known = first.since_ns, first.pid, first.tid, first.rank
+    known = snapshot.since_ns(first), first.pid, first.tid, first.rank
     return Finding(VerdictKind.HUNG, cause, *known, evidence=evidence)
 
 
@@ -214,18 +216,18 @@ def _absent_ranks(job: Job) -> list[int]:
     return _absent(present, job.members.world_size, job.members.local_size)
 
 
-def _waits(job: Job, each: ProcessState) -> bool:
-    silent = (job.now_ns - each.since_ns) / NS >= _SILENCE_S
+def _waits(job: Job, each: RankSnapshot) -> bool:
+    silent = each.age_s >= _SILENCE_S
     return (each.state in WAITING and silent) or _knocks(job, job.members.views[each.pid])
 
 
 def _all_quiet(job: Job) -> bool:
     # the rank that keeps the others' store asks it a hundred times a second, and sleeps in between
-    picture = job.picture()
-    quiet_ns = oneshot_waits.quiet_since_ns(job, picture)
+    snapshot = job.snapshot()
+    quiet_ns = oneshot_waits.quiet_since_ns(job, snapshot)
     if quiet_ns is None or job.now_ns - quiet_ns < oneshot_waits.UNEXPLAINED_S * NS:
         return False
-    return all(picture.standings[pid].state in _NO_WORK for pid in picture.ranks)
+    return all(each.state in _NO_WORK for each in snapshot.ranks.values())
 
 
 def _knocks(job: Job, view: ProcessHistory) -> bool:
@@ -234,11 +236,6 @@ def _knocks(job: Job, view: ProcessHistory) -> bool:
     if view.lead is None or "ESTABLISHED" in states or not states & _KNOCKING:
         return False
     return job.now_ns - view.lead.sample.start_ns >= _KNOCKED_S * NS
-
-
-def _standings(job: Job) -> list[ProcessState]:
-    ranks = job.members.ranks
-    return [each for pid, each in job.picture().standings.items() if pid in ranks]
 
 
 def _absent(present: set[int], world_size: int | None, local_size: int | None) -> list[int]:

@@ -15,7 +15,8 @@ from kcover_ebpf.diagnosis import evidence, startup, wait_chain
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.judge import judge
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
-from kcover_ebpf.diagnosis.process_state import ProcessState, State
+from kcover_ebpf.diagnosis.process_state import State
+from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot, blame
 from kcover_ebpf.diagnosis.thread import asks_again
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
@@ -78,61 +79,60 @@ class PassHistory:
         return seen.since_ns if alone and sum(seen.asked) * _ASKED_PART >= len(seen.asked) else None
 
 
-def quiet_since_ns(job: Job, picture: JobSnapshot) -> int | None:
+def quiet_since_ns(job: Job, snapshot: JobSnapshot) -> int | None:
     """Boottime of the last data that a rank sent to another one here; None where there is no such connection.
 
     A rank without any has not come so far yet: MPI connects when there is something to send.
     """
-    lasts = [_last_sent_ns(view, picture) for view in job.members.ranks.values()]
+    lasts = [_last_sent_ns(view, snapshot) for view in job.members.ranks.values()]
     return max(lasts) if len(lasts) > 1 and any(lasts) else None
 
 
-def _last_sent_ns(view: ProcessHistory, picture: JobSnapshot) -> int:
+def _last_sent_ns(view: ProcessHistory, snapshot: JobSnapshot) -> int:
     # a rank that serves the others' store asks it as well
-    others = picture.ranks.keys() - {view.pid}
+    others = snapshot.ranks.keys() - {view.pid}
     return max(
         (
             each.last_send_ns
             for each in view.sockets.values()
-            if each.state == "ESTABLISHED" and picture.ends.peer(each) in others
+            if each.state == "ESTABLISHED" and snapshot.ends.peer(each) in others
         ),
         default=0,
     )
 
 
-def _is_quiet(job: Job, picture: JobSnapshot) -> bool:
-    since_ns = quiet_since_ns(job, picture)
+def _is_quiet(job: Job, snapshot: JobSnapshot) -> bool:
+    since_ns = quiet_since_ns(job, snapshot)
     return since_ns is not None and job.now_ns - since_ns >= QUIET_S * NS
 
 
-def picture_of(job: Job, glances: PassHistory) -> JobSnapshot:
-    """The picture of a job, in which those who only ask while nobody sends anything count as waiting."""
+def snapshot_of(job: Job, glances: PassHistory) -> JobSnapshot:
+    """The snapshot of a job, in which those who only ask while nobody sends anything count as waiting."""
     # a look into the middle of a job never saw its start, and other hosts may have the ranks that are not here
-    picture = replace(job.picture(), starting=False)
-    if not _is_quiet(job, picture):
-        return picture
-    since_ns = {pid: glances.asks_since_ns(pid) for pid in picture.ranks}
+    snapshot = replace(job.snapshot(), starting=False)
+    if not _is_quiet(job, snapshot):
+        return snapshot
+    since_ns = {pid: glances.asks_since_ns(pid) for pid in snapshot.ranks}
     if not any(since_ns.values()):
-        return picture
-    changed = dict(picture.standings)
-    starved = any(
-        picture.standings[pid].state is State.THROTTLED for pid in since_ns if since_ns[pid]
-    )
-    for pid, view in picture.ranks.items():
-        each, began_ns = changed[pid], since_ns[pid]
+        return snapshot
+    changed = dict(snapshot.processes)
+    starved = any(snapshot.ranks[pid].state is State.THROTTLED for pid in since_ns if since_ns[pid])
+    for pid, each in snapshot.ranks.items():
+        began_ns, lead = since_ns[pid], job.members.views[pid].lead
         if began_ns is not None:
-            changed[pid] = replace(each, state=State.PEERS, since_ns=began_ns, effort=None)
-        elif each.state is State.THROTTLED and starved and view.lead is not None:
+            age_s = (job.now_ns - began_ns) / NS
+            changed[pid] = replace(each, state=State.PEERS, age_s=age_s, effort=None)
+        elif each.state is State.THROTTLED and starved and lead is not None:
             # nobody gets a CPU here, which says nothing about a limit of its own
-            state = State.SPINNING if view.lead.spins_in_place else State.COMPUTING
+            state = State.SPINNING if lead.spins_in_place else State.COMPUTING
             changed[pid] = replace(each, state=state)
-    return replace(picture, standings=changed)
+    return replace(snapshot, processes=changed)
 
 
-def judge_again(job: Job, picture: JobSnapshot, found: Finding) -> Finding:
-    """The finding by that picture; `found`, what the job alone says, where that shows nothing."""
-    again = judge(picture)
-    named = None if found.culprit is None else picture.standings.get(found.culprit)
+def judge_again(job: Job, snapshot: JobSnapshot, found: Finding) -> Finding:
+    """The finding by that snapshot; `found`, what the job alone says, where that shows nothing."""
+    again = judge(snapshot)
+    named = None if found.culprit is None else snapshot.processes.get(found.culprit)
     if named is not None and named.state is State.PEERS:
         # it gets no CPU, but it would only ask with it
         return again
@@ -142,25 +142,25 @@ def judge_again(job: Job, picture: JobSnapshot, found: Finding) -> Finding:
     return again
 
 
-def somebody_asks(job: Job, picture: JobSnapshot, glances: PassHistory) -> bool:
+def somebody_asks(job: Job, snapshot: JobSnapshot, glances: PassHistory) -> bool:
     """True while a rank waits busily and nobody sends: it may have done so for longer than has been seen."""
-    return _is_quiet(job, picture) and any(glances.asks_since_ns(pid) for pid in picture.ranks)
+    return _is_quiet(job, snapshot) and any(glances.asks_since_ns(pid) for pid in snapshot.ranks)
 
 
-def name_who_is_waited_for(job: Job, picture: JobSnapshot, found: Finding) -> Finding:
+def name_who_is_waited_for(job: Job, snapshot: JobSnapshot, found: Finding) -> Finding:
     """The one rank that all others have waited for long, though what it does may be work: UNKNOWN, with its name.
 
     What can be seen to get on (bytes from or to storage, a sleep that ends) stays WORKING.
     """
     if found.kind is not VerdictKind.WORKING or found.cause not in _AT_WORK:
         return found
-    ranks = [picture.standings[pid] for pid in picture.ranks]
-    waiting, sinks = wait_chain.split(picture, ranks)
-    if len(sinks) != 1 or not waiting or not wait_chain.is_effort(picture, sinks[0]):
+    ranks = list(snapshot.ranks.values())
+    waiting, sinks = wait_chain.split(snapshot, ranks)
+    if len(sinks) != 1 or not waiting or not wait_chain.is_effort(snapshot, sinks[0]):
         return found
-    first, end = sinks[0], wait_chain.follow(picture, sinks[0])
-    waited_s = min(picture.silence_s(each.pid) for each in waiting)
-    quiet_ns = quiet_since_ns(job, picture)
+    first, end = sinks[0], wait_chain.follow(snapshot, sinks[0])
+    waited_s = min(each.age_s for each in waiting)
+    quiet_ns = quiet_since_ns(job, snapshot)
     quiet_s = 0.0 if quiet_ns is None else (job.now_ns - quiet_ns) / NS
     # waits that begin anew all the time are only as old as the look
     long = waited_s >= UNEXPLAINED_S or (waited_s >= QUIET_S and quiet_s >= UNEXPLAINED_S)
@@ -171,11 +171,11 @@ def name_who_is_waited_for(job: Job, picture: JobSnapshot, found: Finding) -> Fi
     if quiet_ns is not None:
         text = f"no rank has sent anything to another rank over TCP for {quiet_s:.1f} s"
         said.append(Evidence(EvidenceKind.EDGE, text))
-    said += evidence.sender(picture, first)
-    return blame(VerdictKind.UNKNOWN, found.cause, first, said, ranks, end)
+    said += evidence.sender(snapshot, first)
+    return blame(snapshot, VerdictKind.UNKNOWN, found.cause, first, said, end)
 
 
-def _gets_on(job: Job, first: ProcessState, end: ProcessState) -> bool:
+def _gets_on(job: Job, first: RankSnapshot, end: RankSnapshot) -> bool:
     if State.SLEEPING in (first.state, end.state):
         return True
     views = [job.members.views[pid] for pid in (first.pid, end.pid)]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
 from kcover_ebpf.diagnosis.code_map import CodeMap, of_stack
 from kcover_ebpf.diagnosis.progress_clocks import ByteClock
-from kcover_ebpf.diagnosis.roles import Membership
+from kcover_ebpf.diagnosis.roles import Membership, Role
 from kcover_ebpf.diagnosis.thread import ThreadHistory
 from kcover_ebpf.diagnosis.traffic import Traffic
 from kcover_ebpf.facts.devices import FabricMoved
-from kcover_ebpf.facts.host import CodeSeen, ProcessSeen
+from kcover_ebpf.facts.host import CodeSeen, Inspection, ProcessSeen
 from kcover_ebpf.facts.kernel import (
     DescriptorSample,
     ProcessExit,
@@ -38,6 +39,8 @@ class Effort(Enum):
     """Kinds of work that explain why others wait."""
 
     COMPUTE = "compute"
+    UNKNOWN = COMPUTE
+    """What a newer agent reports of which this version does not know the word."""
     STORAGE = "storage"
     CHILDREN = "children"
 
@@ -71,6 +74,8 @@ class ProcessHistory:
     """When it last sent data of the training, as its own host said; 0 where its connections are all known."""
     fabric: ByteClock = field(default_factory=lambda: ByteClock(_FABRIC_FLOOR))
     """The RDMA ports that it has open."""
+    devices: frozenset[str] = frozenset()
+    """Files of GPUs, accelerators and RDMA devices that it has open, by its last inspection; empty before."""
     code: CodeMap = field(default_factory=CodeMap)
     """Its executable mappings; empty until they were read."""
     code_read_ns: int = 0
@@ -78,6 +83,16 @@ class ProcessHistory:
     _worker: Tid | None = None
     """A thread that works while the first one sleeps."""
     _peers: ByteClock = field(default_factory=lambda: ByteClock(_BYTES_FLOOR))
+
+    @property
+    def role(self) -> Role | None:
+        """What it is for in its job; None while that is not known."""
+        return self.member.role if self.member is not None else None
+
+    @property
+    def connections(self) -> Iterable[SocketSample]:
+        """Its sockets, in any order."""
+        return self.sockets.values()
 
     @property
     def lead(self) -> ThreadHistory | None:
@@ -121,6 +136,7 @@ class ProcessHistory:
         """Take where a burning thread was called from, or bytes; True if that shows progress of the process."""
         if isinstance(seen, FabricMoved):
             return self.fabric.observe(seen.bytes_count, seen.boottime_ns)
+        self.on_devices(seen)
         if seen.modules:
             self.code, self.code_read_ns = CodeMap(seen.modules), seen.boottime_ns
         view = self.threads.get(seen.tid)
@@ -136,6 +152,12 @@ class ProcessHistory:
     def on_exec(self) -> None:
         """It became another program."""
         self.seen, self.code, self.code_read_ns = None, CodeMap(), 0
+        self.devices = frozenset()
+
+    def on_devices(self, seen: Inspection | CodeSeen) -> None:
+        """Take which devices it has open."""
+        if seen.devices is not None:
+            self.devices = seen.devices
 
     def _forget_threads(self) -> None:
         # the end of a thread is not told; in a process that keeps making new ones the oldest samples go

@@ -122,6 +122,8 @@ class Role(Enum):
     LAUNCHER = "launcher"
     HELPER = "helper"
     """Anything else."""
+    UNKNOWN = HELPER
+    """What a newer agent reports of which this version does not know the word."""
 
 
 @dataclass(frozen=True, slots=True)

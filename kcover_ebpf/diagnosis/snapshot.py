@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kcover_ebpf.diagnosis.process import NS, ProcessHistory
-from kcover_ebpf.diagnosis.process_state import ProcessState
-from kcover_ebpf.diagnosis.stacks import KnownWaits
-from kcover_ebpf.diagnosis.tcp_links import EndpointIndex
+from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
+from kcover_ebpf.diagnosis.endpoints import EndpointIndex
+from kcover_ebpf.diagnosis.process import NS
+from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
+from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, VerdictKind
-from kcover_ebpf.facts.host import CollectivesSeen
-from kcover_ebpf.facts.kernel import SignalSent
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.settings import Policy
 
@@ -43,44 +42,72 @@ class JobSnapshot:
     """All that a judgement needs of one job at one moment."""
 
     now_ns: int
+    """That moment, on the clock of the finding's times."""
     policy: Policy
-    ranks: Mapping[Pid, ProcessHistory]
-    """Living ranks."""
-    standings: Mapping[Pid, ProcessState]
-    """Of ranks and of every process they may wait for."""
+    processes: Mapping[Pid, RankSnapshot]
+    """Ranks, living or not, and every process they may wait for."""
     ends: EndpointIndex
-    lossy: bool
+    lossy: bool = False
     """A link between ranks loses packets, and others get through."""
-    thresholds_s: Mapping[Pid, float]
-    known: KnownWaits
-    stop_signals: Mapping[Pid, SignalSent] = field(default_factory=dict)
-    left: Mapping[Pid, ProcessState] = field(default_factory=dict)
-    """Ranks that exited with code 0, or were ended by their own job, and did not come back."""
+    knows_waits: bool = False
+    """Waits were seen to end while the job was healthy, so that one that never was is new."""
     whole: bool = True
     """All ranks of the job are in it; False where others see the rest."""
     cadence_known: bool = False
     """The thresholds rest on steps of this job that were seen."""
     starting: bool = False
     """A rank has not come yet and the job never trained: those who came wait, as at every start."""
-    collectives: CollectivesSeen | None = None
+    collectives: CollectiveCounts | None = None
     """The last word of the job's own NCCL in this suspicion; None while it said nothing."""
+    ranks: Mapping[Pid, RankSnapshot] = field(init=False)
+    """Living ranks."""
+    left: Mapping[Pid, RankSnapshot] = field(init=False)
+    """Ranks that exited with code 0, or were ended by their own job, and did not come back."""
 
-    def silence_s(self, pid: Pid) -> float:
-        """Seconds since this process stands where it stands."""
-        return (self.now_ns - self.standings[pid].since_ns) / NS
+    def __post_init__(self) -> None:
+        """Ranks are told from other processes once: the walk along the waits asks at every step."""
+        everyone = {pid: each for pid, each in self.processes.items() if each.role is Role.RANK}
+        ranks = {pid: each for pid, each in everyone.items() if each.exit is None}
+        again = {each.rank for each in ranks.values()}
+        left = {
+            pid: each
+            for pid, each in everyone.items()
+            if each.exit is not None and not (each.has_failed and each.rank in again)
+        }
+        object.__setattr__(self, "ranks", ranks)
+        object.__setattr__(self, "left", left)
+
+    def threshold_s(self, pid: Pid) -> float:
+        """Seconds of silence from which on this rank has stalled."""
+        threshold_s = self.processes[pid].threshold_s
+        return self.policy.stall_floor_s if threshold_s is None else threshold_s
+
+    def since_ns(self, each: RankSnapshot) -> int:
+        """When it came into its state, on the clock of `now_ns`."""
+        return self.now_ns - round(each.age_s * NS)
+
+    @property
+    def oldest_ns(self) -> int:
+        """When the first of the living ranks came into its state."""
+        return min(map(self.since_ns, self.ranks.values()))
 
 
 def blame(
+    snapshot: JobSnapshot,
     kind: VerdictKind,
     cause: Cause,
-    culprit: ProcessState,
+    culprit: RankSnapshot,
     found: Sequence[Evidence],
-    ranks: Sequence[ProcessState],
-    end: ProcessState | None = None,
+    end: RankSnapshot | None = None,
 ) -> Finding:
     """A finding that names a culprit; `end` is the end of its chain, if that is another process."""
-    victims = tuple(each.pid for each in ranks if each.pid != culprit.pid)
-    tid = (end or culprit).tid
     return Finding(
-        kind, cause, culprit.since_ns, culprit.pid, tid, culprit.rank, tuple(found), victims
+        kind=kind,
+        cause=cause,
+        since_ns=snapshot.since_ns(culprit),
+        culprit=culprit.pid,
+        tid=(end or culprit).tid,
+        rank=culprit.rank,
+        evidence=tuple(found),
+        victims=tuple(pid for pid in snapshot.ranks if pid != culprit.pid),
     )

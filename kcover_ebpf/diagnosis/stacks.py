@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
 _SAME = 0.6
 _REMEMBERED = 64
+_ANSWERED = 1024
+"""Stacks whose comparison with all that are remembered (0.5 ms) is kept: a rank and its loaders have a few dozen."""
 
 Key = TypeVar("Key")
 Stack = tuple[str, ...]
@@ -36,15 +38,22 @@ class KnownWaits:
 
     def __init__(self) -> None:
         self._stacks: list[Stack] = []
+        self._answers: dict[Stack, bool] = {}
 
     def learn(self, stack: Stack) -> None:
         """Remember a wait that ended by itself; the oldest go first when there are many."""
         if stack and not self.knows(stack):
             self._stacks = [*self._stacks[-(_REMEMBERED - 1) :], stack]
+            self._answers.clear()
 
     def knows(self, stack: Stack) -> bool:
         """True if such a wait was seen to end before."""
-        return any(similarity(stack, each) >= _SAME for each in self._stacks)
+        # each pass asks for every process of the job, whose stacks stay what they are while it hangs
+        if stack not in self._answers:
+            if len(self._answers) >= _ANSWERED:
+                self._answers.clear()
+            self._answers[stack] = any(similarity(stack, each) >= _SAME for each in self._stacks)
+        return self._answers[stack]
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
@@ -70,13 +79,13 @@ def groups(stacks: Mapping[Key, Stack]) -> list[list[Key]]:
     return sorted((members for _, members in found), key=len, reverse=True)
 
 
-def outliers(stacks: Mapping[Key, Stack], known: KnownWaits) -> list[Key]:
-    """Owners whose wait is neither known nor shared by the majority.
+def outliers(stacks: Mapping[Key, Stack], known: Collection[Key]) -> list[Key]:
+    """Owners whose wait is neither known nor shared by the majority; `known`: those whose wait was seen to end.
 
     A wait that is known was seen to end, so beside it an unknown one stands out. Among unknown
     waits only a majority tells who stands out; among known ones nobody does.
     """
-    unknown = [key for key, stack in stacks.items() if not known.knows(stack)]
+    unknown = [key for key in stacks if key not in known]
     return unknown if len(unknown) < len(stacks) else minority(groups(stacks))
 
 

@@ -20,7 +20,7 @@ _LIFE_BYTES = 64 * 1024
 """What a start-up exchanges over one connection stays below this."""
 TRANSFER_RATE = 16 * 1024
 """Bytes a second above which a connection is at work: less is a question, or telemetry."""
-_RTO_MIN_NS = 200_000_000
+_RTO_MIN_S = 0.2
 """The first repetition comes after this at the earliest (kernel: TCP_RTO_MIN), each later one after twice the pause."""
 _HABIT_PASSES = 2
 _MOST_REMOTES = 256
@@ -66,7 +66,7 @@ class Traffic:
         if not (sample.backoff and (sample.unacked_bytes or sample.unsent_bytes)):
             link.broken_ns = 0
         elif not link.broken_ns:
-            pauses_ns = _RTO_MIN_NS * ((1 << min(sample.backoff, 16)) - 1)
+            pauses_ns = int(pauses_s(sample.backoff) * _NS)
             link.broken_ns = max(link.through_ns, sample.boottime_ns - pauses_ns)
         # a connection at rest is not sent: what it moved, it moved in the last pass, a second or less
         return moved if moved >= PAYLOAD_RATE else 0
@@ -88,11 +88,6 @@ class Traffic:
         if link.talk_passes < _HABIT_PASSES and len(self._remotes) < _MOST_REMOTES:
             link.talk_passes += 1
             self._remotes[link.remote] += 1
-
-    def tell(self, fd: int, passes: int) -> None:
-        """Take somebody else's word that a connection carried payload in so many healthy passes."""
-        self._links[fd].payload_passes = passes
-        self.learned_passes = max(self.learned_passes, passes)
 
     def payload_passes(self, sample: SocketSample) -> int:
         """Healthy passes in which this connection carried payload."""
@@ -116,6 +111,11 @@ class Traffic:
     def _link(self, sample: SocketSample) -> _Link | None:
         link = self._links.get(sample.fd)
         return link if link is not None and link.inode == sample.inode else None
+
+
+def pauses_s(backoff: int) -> float:
+    """Seconds for which a sender that has doubled its time-out so often has had no answer, at least."""
+    return _RTO_MIN_S * ((1 << min(backoff, 16)) - 1)
 
 
 def carried_all_its_life(sample: SocketSample, start_ns: int) -> bool:

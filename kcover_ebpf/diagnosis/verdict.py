@@ -205,17 +205,20 @@ class Evidence:
 
     kind: EvidenceKind
     text: str
+    node: str | None = None
+    """The node that reports it; None outside a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """Who; every field is None where it is not known."""
+    """Which rank, pod, node or device is at fault; every field is None where it is not known."""
 
     rank: int | None = None
     pid: int | None = None
     tid: int | None = None
     host: str | None = None
     pod: str | None = None
+    pod_uid: str | None = None
     node: str | None = None
     device: str | None = None
     or_rank: int | None = None

@@ -11,26 +11,23 @@ from kcover_ebpf.diagnosis.process_state import (
     SOON_S,
     STUCK,
     WAITING,
-    ProcessState,
     State,
 )
+from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.snapshot import JobSnapshot
 from kcover_ebpf.ids import Pid
 
 
 def split(
-    picture: JobSnapshot, ranks: Sequence[ProcessState]
-) -> tuple[list[ProcessState], list[ProcessState]]:
+    snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]
+) -> tuple[list[RankSnapshot], list[RankSnapshot]]:
     """(those who wait for peers, those at the end of a chain)."""
-    futexes = {
-        each.pid: each.inspection.stack
-        for each in ranks
-        if each.state is State.FUTEX and each.inspection is not None and each.inspection.stack
-    }
+    futexes = {each.pid: each.stack for each in ranks if each.state is State.FUTEX and each.stack}
     # while ranks are missing, who came first waits for them elsewhere than who came last
-    comparable = len(ranks) > 1 and not picture.starting
-    odd = set(stacks.outliers(futexes, picture.known)) if comparable else set()
+    comparable = len(ranks) > 1 and not snapshot.starting
+    known = {each.pid for each in ranks if each.known_wait}
+    odd = set(stacks.outliers(futexes, known)) if comparable else set()
     # several ranks that spin wait busily for a device or for each other; a single one is at the end
     # of a chain
     spinning = [each for each in ranks if each.state is State.SPINNING]
@@ -38,14 +35,14 @@ def split(
     asking = any(each.state in waits - {State.FUTEX} for each in ranks)
     if comparable and not odd and futexes and asking:
         # a busy waiter is in the collective for certain; a futex nobody ever left is not
-        odd = {pid for pid, stack in futexes.items() if not picture.known.knows(stack)}
+        odd = futexes.keys() - known
         on_device = sum(each.state is State.ON_DEVICE for each in ranks)
         if on_device and len(odd) >= on_device:
             # one rank that waits for its device while the others wait for it, as in an evaluation on rank 0
             odd = set()
     waiting, sinks = [], []
     for each in ranks:
-        end = follow(picture, each)
+        end = follow(snapshot, each)
         if end.pid == each.pid and each.pid not in odd and each.state in waits:
             waiting.append(each)
         else:
@@ -53,54 +50,53 @@ def split(
     return waiting, sinks
 
 
-def follow(picture: JobSnapshot, start: ProcessState) -> ProcessState:
+def follow(snapshot: JobSnapshot, start: RankSnapshot) -> RankSnapshot:
     """The process at the end of the chain of waits for children, pipes and locks; itself if it ends there."""
     seen, here = {start.pid}, start
     while here.state in (State.CHILD, State.LOCK, State.READ):
         ahead = [
-            picture.standings[pid]
+            snapshot.processes[pid]
             for pid in here.waits_for
-            if pid in picture.standings and pid not in seen and pid not in picture.ranks
+            if pid in snapshot.processes and pid not in seen and pid not in snapshot.ranks
         ]
         ahead += [
-            picture.standings[pid]
+            snapshot.processes[pid]
             for pid in here.waits_for
-            if pid in picture.ranks and pid not in seen and here.state is State.LOCK
+            if pid in snapshot.ranks and pid not in seen and here.state is State.LOCK
         ]
         if not ahead:
             return here
         waited = here.pid
-        here = max(ahead, key=lambda each: (_weight(each, waited), -each.since_ns))
+        here = max(ahead, key=lambda each: (_weight(each, waited), each.age_s))
         seen.add(here.pid)
     return here
 
 
-def _weight(standing: ProcessState, waited_by: Pid) -> int:
+def _weight(process: RankSnapshot, waited_by: Pid) -> int:
     # among several children the one that cannot go on explains the wait; an idle one, which waits for
     # work from the very rank that waits, does not
-    if standing.state is State.READ and waited_by in standing.waits_for:
+    if process.state is State.READ and waited_by in process.waits_for:
         return 0
-    if standing.state in HELD:
+    if process.state in HELD:
         return 3
-    if standing.state in STUCK:
+    if process.state in STUCK:
         return 3
-    if standing.state is State.FUTEX:
-        timed = standing.inspection is not None and standing.inspection.timed
-        return 1 if timed else 2
-    return 0 if standing.state in (State.CHILD, State.PEERS, State.ON_DEVICE) else 1
+    if process.state is State.FUTEX:
+        return 1 if process.timed else 2
+    return 0 if process.state in (State.CHILD, State.PEERS, State.ON_DEVICE) else 1
 
 
-def is_effort(picture: JobSnapshot, each: ProcessState) -> bool:
+def is_effort(snapshot: JobSnapshot, each: RankSnapshot) -> bool:
     """True if what is at the end of this chain explains why others wait, and is still believed."""
-    end = follow(picture, each)
+    end = follow(snapshot, each)
     if end.state is State.TRACED:
         return True
-    policy, silence_s = picture.policy, picture.silence_s(end.pid)
+    policy, silence_s = snapshot.policy, end.age_s
     if end.state in EFFORT or each.state in EFFORT:
-        return min(silence_s, picture.silence_s(each.pid)) < policy.quiet_cap_s
+        return min(silence_s, each.age_s) < policy.quiet_cap_s
     if end.state is State.THROTTLED:
         # one rank without a CPU has a limit of its own; several mean that the host is overloaded
-        ranks = [picture.standings[pid].state for pid in picture.ranks]
+        ranks = [other.state for other in snapshot.ranks.values()]
         return ranks.count(State.THROTTLED) > 1
     if end.state in HELD or end.proven:
         return False

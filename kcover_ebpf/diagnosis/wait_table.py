@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kcover_ebpf.diagnosis import nccl
+from kcover_ebpf.diagnosis.collective_counts import counts_of
 from kcover_ebpf.diagnosis.job import Job
-from kcover_ebpf.diagnosis.process import NS
-from kcover_ebpf.diagnosis.process_state import ProcessState
+from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.startup import WHY_UNREADABLE
@@ -19,14 +19,15 @@ FRAMEWORKS = tuple(prefix for prefix, _ in _GIVES_UP_S)
 """Beginnings of the libraries by which a framework is known."""
 
 
+_RDMA = "/dev/infiniband/"
 _NOTES = {VerdictKind.SLOW: "slow", VerdictKind.UNKNOWN: "unclear"}
 
 
 def wait_rows(job: Job, finding: Finding) -> tuple[WaitRow, ...]:
     """One row per rank, and one for each child that a rank waits for; ranks in order."""
-    picture = job.picture()
+    snapshot = job.snapshot()
     rows = []
-    for pid, standing in picture.standings.items():
+    for pid, process in snapshot.processes.items():
         view = job.members.views[pid]
         member = view.member
         if member is None or member.role not in (Role.RANK, Role.LOADER):
@@ -35,7 +36,7 @@ def wait_rows(job: Job, finding: Finding) -> tuple[WaitRow, ...]:
             continue
         if member.role is Role.LOADER and pid not in _explaining(finding, job):
             continue
-        rows.append(_row(job, standing, finding))
+        rows.append(_row(job, process, finding))
     return tuple(
         sorted(rows, key=lambda row: (row.rank is None, row.rank or 0, row.role != "rank"))
     )
@@ -51,24 +52,24 @@ def _explaining(finding: Finding, job: Job) -> set[int]:
     }
 
 
-def _row(job: Job, standing: ProcessState, finding: Finding) -> WaitRow:
-    view = job.members.views[standing.pid]
+def _row(job: Job, process: RankSnapshot, finding: Finding) -> WaitRow:
+    view = job.members.views[process.pid]
     lead = view.lead
     role = view.member.role.value if view.member else "helper"
     note = ""
-    if standing.pid == finding.culprit:
+    if process.pid == finding.culprit:
         note = _NOTES.get(finding.kind, "culprit")
-    elif standing.pid in finding.victims:
+    elif process.pid in finding.victims:
         note = "victim"
     comm = lead.sample.comm if lead else (view.seen.comm if view.seen else "?")
     return WaitRow(
-        rank=standing.rank,
-        pid=standing.pid,
-        tid=standing.tid,
+        rank=process.rank,
+        pid=process.pid,
+        tid=process.tid or process.pid,
         comm=comm,
         role=role,
-        wait=standing.text,
-        since_s=max(0.0, (job.now_ns - standing.since_ns) / NS),
+        wait=process.text,
+        since_s=max(0.0, process.age_s),
         note=note,
     )
 
@@ -96,13 +97,15 @@ def unobserved(job: Job) -> tuple[str, ...]:
     if size is not None and job.pace.trained and here < size:
         said.append(f"{size - here} of {size} ranks are not on this host")
     views = job.members.views.values()
-    devices = {name for view in views if view.seen for name in view.seen.devices}
-    if any(name.startswith("/dev/nvidia") for name in devices):
+    devices = {name for view in views for name in view.devices}
+    if any(not name.startswith(_RDMA) for name in devices):
         said.append("GPU activity: kernels and NVLink traffic make no system calls")
-    if any(name.startswith("/dev/infiniband") for name in devices):
+    if any(name.startswith(_RDMA) for name in devices):
         said.append("RDMA traffic: it bypasses sockets")
     said += [
         f"the memory of pid {pid}: {WHY_UNREADABLE}" for pid in sorted(job.attention.unreadable)
     ]
-    said += nccl.unobserved(job.attention.collectives, _modules(job))
+    told = job.attention.collectives
+    counts = None if told is None else counts_of(told, job.now_ns)
+    said += nccl.unobserved(counts, _modules(job))
     return tuple(said)

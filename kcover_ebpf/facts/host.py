@@ -23,8 +23,6 @@ class ProcessSeen:
     """At most the first 16 words."""
     rank_environ: dict[str, str] = field(default_factory=dict)
     """Only the variables that name a rank, a world or a rendezvous; never the whole environment."""
-    devices: frozenset[str] = frozenset()
-    """Device nodes it held open when it was read, like /dev/nvidia0 or /dev/infiniband/uverbs0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +91,8 @@ class CodeSeen:
     """module+offset words as in `Inspection`; the thread ran meanwhile, so single words may be wrong."""
     modules: tuple[Module, ...] = ()
     """Executable mappings of the process; empty if not asked for."""
+    devices: frozenset[str] | None = None
+    """As in `Inspection`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +120,8 @@ class Inspection:
     storage: StorageState | None
     lock_holders: tuple[Pid, ...]
     """Processes that hold the file lock it waits for; empty if it waits for none."""
+    devices: frozenset[str] | None = None
+    """Files of GPUs, accelerators and RDMA devices that its process has open, like /dev/nvidia0; None where unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ caller takes what is there.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -23,9 +24,12 @@ from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.host import blocked_call, stack_words
 from kcover_ebpf.host.blocked_call import read_text
 from kcover_ebpf.host.nfs_servers import nfs_state
-from kcover_ebpf.host.procfs import boottime_ns
+from kcover_ebpf.host.procfs import boottime_ns, open_devices
 from kcover_ebpf.host.read_workers import Readers
 from kcover_ebpf.ids import Pid
+
+_DEVICES_S = 30.0
+"""Devices are opened when a training starts and closed when it ends; to read them costs 2 us for each open file."""
 
 
 class ThreadInspector:
@@ -36,6 +40,7 @@ class ThreadInspector:
         self._memory = stack_words.ProcessMemory()
         self._readers: Readers[Pid, Inspection | CodeSeen] = Readers("kcover-inspect")
         self._told: set[Pid] = set()
+        self._devices: dict[Pid, tuple[float, frozenset[str] | None]] = {}
 
     def look(
         self, looks: Sequence[InspectRequest], timeout_s: float = 0.1
@@ -62,6 +67,7 @@ class ThreadInspector:
         """Drop what was remembered about a process that ended or became another program."""
         self._memory.forget(pid)
         self._readers.forget(pid)
+        self._devices.pop(pid, None)
 
     def _read(self, look: InspectRequest) -> Inspection | CodeSeen:
         return self._inspect(look) if look.burning_sp is None else self._code(look)
@@ -69,7 +75,16 @@ class ThreadInspector:
     def _code(self, look: InspectRequest) -> CodeSeen:
         modules = self._memory.modules(look.pid) if look.wants_modules else ()
         words = self._memory.words(look.pid, look.burning_sp or 0)
-        return CodeSeen(boottime_ns(), look.pid, look.tid, words, modules)
+        return CodeSeen(
+            boottime_ns(), look.pid, look.tid, words, modules, self._devices_of(look.pid)
+        )
+
+    def _devices_of(self, pid: Pid) -> frozenset[str] | None:
+        read_s, devices = self._devices.get(pid, (-math.inf, None))
+        if time.monotonic() - read_s >= _DEVICES_S:
+            devices = open_devices(pid)
+            self._devices[pid] = time.monotonic(), devices
+        return devices
 
     def _inspect(self, look: InspectRequest) -> Inspection:
         call = blocked_call.read_call(look.pid, look.tid, self._table, look.syscall)
@@ -90,6 +105,7 @@ class ThreadInspector:
             lock_holders=lock_holders_of(look.pid)
             if call and call.name in ("flock", "fcntl")
             else (),
+            devices=self._devices_of(look.pid),
         )
 
 

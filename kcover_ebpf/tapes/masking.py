@@ -84,15 +84,17 @@ class Masks:
                 "comm": self._program,
                 "argv": self._argv,
                 "rank_environ": self._environ,
-                "devices": lambda found: frozenset(map(self._target, found)),
             },
             host.WaitedFile: {"target": self._target},
             host.Module: {"name": self._module},
-            host.CodeSeen: {"stack": self._stack, "modules": self._each},
-            host.Inspection: {"stack": self._stack, "files": self._each},
+            host.CodeSeen: {"stack": self._stack, "modules": self._each, "devices": self._nodes},
+            host.Inspection: {"stack": self._stack, "files": self._each, "devices": self._nodes},
             host.CollectiveRank: {"host": self._address, "comm": self._name, "trouble": _text},
             host.CollectivesSeen: {**named, "trouble": _text},
         }
+
+    def _nodes(self, found: frozenset[str] | None) -> frozenset[str] | None:
+        return None if found is None else frozenset(map(self._target, found))
 
     def _of_devices(self) -> _Rules:
         comm, uuid = self._program, self._name

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from kcover_ebpf.diagnosis.endpoints import EndpointIndex
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
-from kcover_ebpf.diagnosis.tcp_links import EndpointIndex
 from kcover_ebpf.output import formatting
 
 _TITLES = (

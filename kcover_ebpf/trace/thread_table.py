@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from kcover_ebpf.diagnosis.endpoints import EndpointIndex
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
 from kcover_ebpf.diagnosis.roles import Role
-from kcover_ebpf.diagnosis.tcp_links import EndpointIndex
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.host import pipe_holders, process_tree, trace_inspector
@@ -151,7 +151,7 @@ class _People:
         self._job = job
         self.pods = pods
         self._ends = EndpointIndex(job.members.views.values())
-        self._standings = job.picture().standings
+        self._processes = job.snapshot().processes
         self._holders = self._search(glances)
 
     def _search(self, glances: Mapping[tuple[Pid, Tid], TraceInspection]) -> dict[Inode, list[Pid]]:
@@ -178,15 +178,15 @@ class _People:
 
     def since_s(self, view: ProcessHistory, sample: ThreadSample) -> float | None:
         """Seconds in the present wait; None for a thread that runs."""
-        standing = self._standings.get(view.pid)
+        process = self._processes.get(view.pid)
         is_lead = _is_lead(view, sample)
-        if is_lead and standing is not None:
+        runs = sample.state is TaskState.RUNNING
+        if is_lead and process is not None:
             burning = view.lead is not None and view.lead.burning_since_ns is not None
-            runs = sample.state is TaskState.RUNNING
-            since_ns = None if runs and not burning else standing.since_ns
+            age_s = None if runs and not burning else process.age_s
         else:
-            since_ns = None if sample.state is TaskState.RUNNING else sample.idle_since_ns
-        return None if since_ns is None else round(max(0, self._job.now_ns - since_ns) / NS, 3)
+            age_s = None if runs else (self._job.now_ns - sample.idle_since_ns) / NS
+        return None if age_s is None else round(max(0.0, age_s), 3)
 
     def thread_names(self, view: ProcessHistory) -> dict[int, str]:
         """Threads of one process by number."""

@@ -15,11 +15,15 @@ from pathlib import Path
 from typing import Any, Self
 
 from kcover_ebpf.api import fault_report, order
-from kcover_ebpf.api.fault_report import Ack, AckResult, FaultReport, JobRef, PodRef, RankSnapshot
+from kcover_ebpf.api.fault_report import Ack, AckResult, FaultReport, JobRef, PodRef
 from kcover_ebpf.api.job_kinds import selects
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.api.pods import pod_of
+from kcover_ebpf.diagnosis.process_state import State
+from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
+from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.errors import ApiError
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.kube.client import ApiClient
 
 _PERIOD_S = 0.1
@@ -175,9 +179,9 @@ class AgentDouble:
         age_s = time.time() - self._since_s
         return RankSnapshot(
             pod_uid=pod["metadata"]["uid"],
-            pid=1000 + index,
-            role="rank",
-            state="stopped" if culprit else "waiting for peers",
+            pid=Pid(1000 + index),
+            role=Role.RANK,
+            state=State.STOPPED if culprit else State.PEERS,
             tid=1000 + index,
             rank=index,
             text="stopped by SIGSTOP" if culprit else "poll",

@@ -236,6 +236,19 @@ def an_event_that_asks_for_a_recovery_is_a_trigger(namespace: Namespace) -> None
     assert not old & uids(namespace)
 
 
-@pytest.mark.parametrize("scenario", [*BOOK, *guards.BOOK])
+CORE = {
+    "a_job_is_restarted_in_place_and_the_one_beside_it_is_not",
+    "a_controller_killed_between_decision_and_deletion_is_followed_by_one_that_acts_once",
+    "a_job_that_is_not_armed",
+}
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        pytest.param(name, marks=[pytest.mark.core] * (name in CORE))
+        for name in [*BOOK, *guards.BOOK]
+    ],
+)
 def test_a_restart(scenario: str, restarts: Crowd) -> None:
     restarts.wait(scenario)

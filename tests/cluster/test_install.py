@@ -51,6 +51,7 @@ def left(cluster: Cluster) -> set[str]:
     return set(names) - OF_THE_CLUSTER
 
 
+@pytest.mark.core
 def test_the_first_pod_is_watched_within_seconds_and_removal_leaves_nothing(
     namespace: Namespace, image: str
 ) -> None:

@@ -50,8 +50,8 @@ pytestmark = [
     pytest.mark.timeout(900, func_only=True),  # the controllers may have to be built
     pytest.mark.usefixtures("agents"),
 ]
-SHORT = ("pytorchjob", "jobset", "job")
-"""The others take minutes, and most of their controllers must be built first."""
+CORE = {"job"}
+"""The controllers of most others must be built first."""
 ROUNDS = int(os.environ.get("KCOVER_ROUNDS", "1"))
 
 
@@ -74,7 +74,7 @@ def kinds(
 
 @pytest.mark.parametrize(
     "scenario",
-    [pytest.param(name, marks=[pytest.mark.long] * (name not in SHORT)) for name in KINDS],
+    [pytest.param(name, marks=[pytest.mark.core] * (name in CORE)) for name in KINDS],
 )
 def test_a_stopped_rank_restarts_its_whole_job(scenario: str, kinds: Crowd) -> None:
     kinds.wait(scenario)

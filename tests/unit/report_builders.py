@@ -9,16 +9,15 @@ from kcover_ebpf.api.fault_report import (
     JobRef,
     LocalVerdict,
     PodRef,
-    RankSnapshot,
-    ReportedCulprit,
-    ReportedEvidence,
-    SocketSnapshot,
 )
 from kcover_ebpf.api.pods import Container, ContainerKind, Pod
 from kcover_ebpf.cluster.gang_input import GangInput, NodeState
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
 from kcover_ebpf.diagnosis.process_state import State
-from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, SocketSnapshot
+from kcover_ebpf.diagnosis.roles import Role
+from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.ids import Endpoint
 from kcover_ebpf.settings import Policy
 
 NOW_S = 50_000.0
@@ -36,8 +35,8 @@ def rank(number: int, state: State = State.FUTEX, age_s: float = 6.0, **more) ->
         "tid": 100 + number // 2,
         "rank": number,
         "world_size": 4,
-        "role": "rank",
-        "state": state.value,
+        "role": Role.RANK,
+        "state": state,
         "text": state.value,
         "age_s": age_s,
         "threshold_s": 2.0,
@@ -85,13 +84,14 @@ def local(
     kind: VerdictKind, cause: Cause, number: int, age_s: float, evidence: EvidenceKind
 ) -> LocalVerdict:
     """A node's own verdict about one of its ranks."""
-    culprit = ReportedCulprit(rank=number, pid=100, pod_uid=f"uid-{number}")
-    said = (ReportedEvidence(evidence, f"rank {number} {cause.value}"),)
+    culprit = Culprit(rank=number, pid=100, pod_uid=f"uid-{number}")
+    said = (Evidence(evidence, f"rank {number} {cause.value}"),)
     return LocalVerdict(kind, cause, age_s, culprit, said)
 
 
 def wire(number: int, peer: int, **more) -> SocketSnapshot:
     """One connection between two ranks."""
     ends = sorted((number, peer))
-    local, remote = [f"10.0.0.{each}:{4000 + ends[0] * 10 + ends[1]}" for each in (number, peer)]
+    port = 4000 + ends[0] * 10 + ends[1]
+    local, remote = (Endpoint(f"10.0.0.{each}", port) for each in (number, peer))
     return SocketSnapshot(local, remote, "ESTABLISHED", **more)

@@ -1,8 +1,11 @@
 """From a job to what is reported of it, and back to the words of the schema."""
 
 from kcover_ebpf.agent.rank_report import pictured, verdict_of
-from kcover_ebpf.api.fault_report import FaultReport, RankSnapshot, object_of, report_of
+from kcover_ebpf.api.fault_report import FaultReport, object_of, report_of
 from kcover_ebpf.diagnosis.job import Job
+from kcover_ebpf.diagnosis.process_state import State
+from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
+from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.ids import Pid
 
 from .scripted_job import Stage
@@ -28,7 +31,7 @@ def test_the_picture_of_a_hang() -> None:
     ranks = {each.rank: each for each in ranks_of(stage.job, pods)}
     assert set(ranks) == {0, 1, 2}
     stopped = ranks[1]
-    assert (stopped.pod_uid, stopped.role, stopped.state) == ("u-1", "rank", "stopped")
+    assert (stopped.pod_uid, stopped.role, stopped.state) == ("u-1", Role.RANK, State.STOPPED)
     assert stopped.age_s is not None
     assert 6 <= stopped.age_s <= 9
     assert stopped.world_size == 4

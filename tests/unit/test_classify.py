@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from kcover_ebpf.diagnosis.classify import describe
-from kcover_ebpf.diagnosis.process_state import ProcessState, State
+from kcover_ebpf.diagnosis.process_state import State
+from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
 from kcover_ebpf.facts.host import Inspection, WaitedFile
 from kcover_ebpf.facts.kernel import TaskState, ThreadSample
@@ -19,11 +20,11 @@ from .test_thread import sample
 from .test_verdicts import all_wait, trained
 
 
-def standing(stage: Stage, pid: int) -> ProcessState:
-    return stage.job.picture().standings[Pid(pid)]
+def standing(stage: Stage, pid: int) -> RankSnapshot:
+    return stage.job.snapshot().processes[Pid(pid)]
 
 
-def after(mode: str, changes: dict[str, object]) -> ProcessState:
+def after(mode: str, changes: dict[str, object]) -> RankSnapshot:
     """Rank 1 after so long in `mode`, while the others wait for it."""
     stage = trained()
     stage.become(stage.rank(1), mode, **changes)
@@ -104,10 +105,10 @@ def test_what_was_seen_in_an_earlier_wait_explains_no_later_one() -> None:
     stage.become(rank, "read", files=(PIPE,))
     all_wait(stage, 1)
     stage.run(4)
-    assert standing(stage, 101).inspection is not None
+    assert standing(stage, 101).inspected
     stage.become(rank, "run")
     stage.one_pass(NS // 4)
-    assert standing(stage, 101).inspection is None
+    assert not standing(stage, 101).inspected
 
 
 def test_silence_is_counted_from_the_moment_the_wait_began() -> None:
@@ -115,8 +116,9 @@ def test_silence_is_counted_from_the_moment_the_wait_began() -> None:
     stage.become(stage.rank(1), "futex", stack=LOCK)
     began_ns = stage.now_ns
     stage.run(9)
-    assert standing(stage, 101).since_ns == pytest.approx(began_ns, abs=NS)
-    assert standing(stage, 101).floored(began_ns + 5 * NS).since_ns == began_ns + 5 * NS
+    waited_s = (stage.now_ns - began_ns) / NS
+    assert standing(stage, 101).age_s == pytest.approx(waited_s, abs=1)
+    assert standing(stage, 101).capped(waited_s - 5).age_s == waited_s - 5
 
 
 def test_a_process_that_was_never_sampled_counts_as_moving() -> None:

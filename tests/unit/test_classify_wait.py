@@ -25,7 +25,7 @@ OUTSIDE_FD = 60
 
 
 def state(stage: Stage, pid: int) -> State:
-    return stage.job.picture().standings[Pid(pid)].state
+    return stage.job.snapshot().processes[Pid(pid)].state
 
 
 def faults(stage: Stage) -> list[Verdict]:

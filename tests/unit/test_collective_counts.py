@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.api.fault_report import CollectivesPicture, RankSnapshot
-from kcover_ebpf.cluster.collective_counts import Answer, joined
+from kcover_ebpf.cluster.collective_answers import Answer, joined
 from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict, NodeState
 from kcover_ebpf.cluster.gang_judge import merge
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
+from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.process_state import State
+from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
 from kcover_ebpf.facts.host import CollectiveRank
 from kcover_ebpf.ids import Pid
@@ -24,12 +25,12 @@ LATE = CollectiveRank(27, WORLD, "10.0.0.3", None, 6, 7, comm="0x1")
 KNOWN = replace(LATE, pid=Pid(127))
 
 
-def answer(said: CollectivesPicture, index: int = 0, at_ns: int = 100) -> Answer:
-    return Answer(said, at_ns, at_ns - 10, lambda pid: Pid(1000 * (index + 1) + pid))
+def answer(said: CollectiveCounts, index: int = 0, age_s: float = 1.0) -> Answer:
+    return Answer(replace(said, age_s=age_s), lambda pid: Pid(1000 * (index + 1) + pid))
 
 
-def behind(*ranks: CollectiveRank, **more: object) -> CollectivesPicture:
-    picture = CollectivesPicture(1.0, 2.0, 3, behind=ranks)
+def behind(*ranks: CollectiveRank, **more: object) -> CollectiveCounts:
+    picture = CollectiveCounts(1.0, 2.0, 3, behind=ranks)
     return replace(picture, **more)  # type: ignore[arg-type]
 
 
@@ -50,19 +51,19 @@ def test_the_same_number_in_two_communicators_is_two_ranks() -> None:
     assert len(seen.behind) == 2
 
 
-@pytest.mark.parametrize(("moved_ns", "moving"), [(90, False), (110, True)])
-def test_the_newest_word_says_whether_counts_move(moved_ns: int, moving: bool) -> None:
-    went_on = CollectivesPicture(1.0, moving=True)
-    seen = joined([answer(behind(LATE)), answer(went_on, 1, moved_ns)])
+@pytest.mark.parametrize(("moved_s", "moving"), [(1.1, False), (0.9, True)])
+def test_the_newest_word_says_whether_counts_move(moved_s: float, moving: bool) -> None:
+    went_on = CollectiveCounts(1.0, moving=True)
+    seen = joined([answer(behind(LATE)), answer(went_on, 1, moved_s)])
     assert seen is not None
     assert (seen.moving, bool(seen.behind)) == (moving, not moving)
 
 
 def test_no_answer_counts_only_where_nobody_has_one() -> None:
-    silent = CollectivesPicture(0.0, trouble="timed out")
-    seen = joined([answer(silent, at_ns=200), answer(behind(LATE), 1)])
+    silent = CollectiveCounts(0.0, trouble="timed out")
+    seen = joined([answer(silent, age_s=0.5), answer(behind(LATE), 1)])
     assert seen is not None
-    assert (seen.trouble, len(seen.behind)) == ("", 1)
+    assert (seen.trouble, len(seen.behind)) == (None, 1)
     seen = joined([answer(silent), answer(silent, 1)])
     assert seen is not None
     assert seen.trouble == "timed out"
@@ -70,7 +71,7 @@ def test_no_answer_counts_only_where_nobody_has_one() -> None:
 
 def gang(
     states: dict[int, State],
-    said: CollectivesPicture | None,
+    said: CollectiveCounts | None,
     silent: str = "",
     policy: Policy | None = None,
 ) -> GangVerdict:
@@ -94,7 +95,7 @@ def gang(
 def spinning(number: int, state: State) -> RankSnapshot:
     stack = LOCK if state is State.FUTEX else ()
     return rank(
-        number, state, 40.0, pid=100 + number, world_size=WORLD, stack=stack, known_wait=False
+        number, state, 40.0, pid=Pid(100 + number), world_size=WORLD, stack=stack, known_wait=False
     )
 
 

@@ -60,8 +60,8 @@ class Gpu:
         return list(self.run(seconds))
 
     def states(self) -> set[State]:
-        picture = self.stage.job.picture()
-        return {picture.standings[pid].state for pid in picture.ranks}
+        picture = self.stage.job.snapshot()
+        return {picture.processes[pid].state for pid in picture.ranks}
 
 
 def faults(stage: Stage, since_s: float = 0.0) -> list[Verdict]:

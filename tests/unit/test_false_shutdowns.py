@@ -268,9 +268,8 @@ def test_a_rank_that_reads_nothing_while_it_stores_is_not_blamed_for_its_closed_
         stage.become(stage.rank(rank), "futex")
     for seconds in range(360):
         stage.run(1)
-        picture = stage.job.picture()
         for rank in range(1, 4):
-            view = picture.ranks[Pid(100 + rank)]
+            view = stage.job.members.ranks[Pid(100 + rank)]
             for fd, sample in list(view.sockets.items()):
                 view.sockets[fd] = replace(sample, unsent_bytes=1 << 20)
         assert not ends(stage.tracker.snapshot(stage.job, 0.0)), seconds

@@ -14,8 +14,11 @@ from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.codec import camel
 from kcover_ebpf.api.fault_report import FaultReport, PodRef, object_of, report_of
 from kcover_ebpf.api.order import Order, Verb, incident_of, order_object
+from kcover_ebpf.diagnosis.process_state import State
+from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
 from kcover_ebpf.errors import ObjectError
+from kcover_ebpf.ids import Endpoint
 
 CRDS = Path(__file__).resolve().parents[2] / "charts/kcover-ebpf/crds"
 moments = st.integers(0, 4_000_000_000_000_000).map(lambda micros: micros / 1_000_000)
@@ -27,6 +30,8 @@ def any_of(hint: Any) -> st.SearchStrategy[Any]:
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if type(None) in inner:
         return st.none() | any_of(next(each for each in inner if each is not type(None)))
+    if hint is Endpoint:
+        return st.builds(Endpoint, st.ip_addresses().map(str), st.integers(0, 65535))
     if origin is tuple:
         return st.lists(any_of(inner[0]), max_size=2).map(tuple)
     if origin is not None:
@@ -181,6 +186,29 @@ def test_report__words_of_a_newer_agent_cost_no_more_than_themselves() -> None:
     assert not unknown.verdict.is_trouble
 
 
+def test_report__a_rank_in_words_of_a_newer_agent_is_read_as_one_of_unknown_state() -> None:
+    """And of what an older one does not report nothing is assumed."""
+    plain = {"podUID": "u", "pid": 7}
+    new = {**plain, "role": "conductor", "state": "humming", "effort": "song", "tune": 1}
+    old = {
+        **plain,
+        "role": "rank",
+        "state": "moving",
+        "sockets": [SOCKET, {**SOCKET, "local": "?"}],
+    }
+    newer, older = report_of({"spec": {**BASE, "ranks": [new, old]}}).ranks
+    assert (newer.role, newer.state) == (Role.HELPER, State.OTHER)
+    assert (older.age_s, older.threshold_s, older.inspected, older.network_busy) == (
+        0,
+        None,
+        False,
+        None,
+    )
+    assert [each.local for each in older.sockets] == [Endpoint("::1", 80), Endpoint("?", 0)]
+    assert older.sockets[0].broken_age_s is None
+
+
+SOCKET = {"local": "[::1]:80", "remote": "10.0.0.1:4000", "state": "ESTABLISHED"}
 json = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.api.fault_report import PodRef, ReportedCulprit
+from kcover_ebpf.api.fault_report import PodRef
 from kcover_ebpf.cluster.gang_judge import merge
 from kcover_ebpf.diagnosis.process_state import State
-from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, Culprit, EvidenceKind, VerdictKind
 from tests.unit.report_builders import case, local, rank, report
 
 CRASH = local(VerdictKind.CRASHED, Cause.SEGFAULT, 0, 0.1, EvidenceKind.EVENT)
@@ -42,9 +42,9 @@ def test_a_node_without_a_pod_of_the_job_adds_no_rank_to_it():
 @pytest.mark.parametrize(
     "culprit",
     [
-        ReportedCulprit(rank=1, pod_uid="uid-1"),
-        ReportedCulprit(rank=1, pod="j-1"),
-        ReportedCulprit(rank=0, pod="j-0", pod_uid="uid-0", node="b"),
+        Culprit(rank=1, pod_uid="uid-1"),
+        Culprit(rank=1, pod="j-1"),
+        Culprit(rank=0, pod="j-0", pod_uid="uid-0", node="b"),
     ],
     ids=["uid", "name", "node"],
 )

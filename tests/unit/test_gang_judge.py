@@ -12,7 +12,9 @@ from kcover_ebpf.api.codec import decode, encode
 from kcover_ebpf.api.fault_report import FaultReport
 from kcover_ebpf.cluster.gang_input import NodeState
 from kcover_ebpf.cluster.gang_judge import merge
+from kcover_ebpf.diagnosis.process import Effort
 from kcover_ebpf.diagnosis.process_state import State
+from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
 from tests.unit.report_builders import LOCK, NOW_S, case, local, pod, rank, report, wire
 
@@ -191,9 +193,9 @@ pictures = st.builds(
     numbers,
     pid=st.integers(1, 5),
     waits_for=st.lists(st.integers(1, 5), max_size=2).map(tuple),
-    role=st.sampled_from(["rank", "loader", "helper", "of a newer agent"]),
+    role=st.sampled_from([Role.RANK, Role.LOADER, Role.HELPER]),
     exit=st.sampled_from([None, None, None, "code 0", "signal 9"]),
-    effort=st.sampled_from([None, "compute", "of a newer agent"]),
+    effort=st.sampled_from([None, Effort.COMPUTE]),
     sockets=st.lists(
         st.builds(
             wire, st.integers(0, 3), st.integers(0, 3),

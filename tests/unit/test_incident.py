@@ -10,10 +10,9 @@ import yaml
 
 from kcover_ebpf.api import incident
 from kcover_ebpf.api.codec import camel
-from kcover_ebpf.api.fault_report import ReportedCulprit
 from kcover_ebpf.api.incident import Action, Phase, Status, Way
 from kcover_ebpf.api.order import Order, Verb
-from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, Culprit, EvidenceKind, VerdictKind
 from kcover_ebpf.errors import ObjectError
 
 CRD = Path(__file__).resolve().parents[2] / "charts/kcover-ebpf/crds/incidents.yaml"
@@ -24,7 +23,7 @@ def full() -> Status:
     action = Action(Way.REPLACE, "Gone", 2, 7.25, "r", {"grace": "30"})
     order = Order("x-1-stop", Verb.STOP, {"a": "b"}, 10.0, 20.0)
     status = status.enter(Phase.SHUTTING_DOWN, 6.0, "down").begin(Way.REPLACE, 6.5)
-    culprit = ReportedCulprit(rank=1, pod="j-1", pod_uid="u", node="n")
+    culprit = Culprit(rank=1, pod="j-1", pod_uid="u", node="n")
 
     return replace(status, action=action, order=order, culprit=culprit, nodes=("n",))
 

@@ -71,8 +71,8 @@ def stay(stage: Stage, mode: str) -> None:
 
 
 def longest_silence_s(stage: Stage) -> float:
-    picture = stage.job.picture()
-    return max(picture.silence_s(pid) for pid in picture.ranks)
+    picture = stage.job.snapshot()
+    return max(each.age_s for each in picture.ranks.values())
 
 
 def test_a_job_stopped_and_continued_as_a_whole_starts_its_clocks_anew() -> None:
@@ -180,8 +180,9 @@ def test_peers_that_ask_in_vain_for_room_point_at_who_does_not_read() -> None:
     (verdict,) = faults(stage)
     assert verdict.culprit is not None
     assert (verdict.cause, verdict.culprit.rank) == (Cause.BLOCKED_READ, 2)
-    patient = dict.fromkeys(stage.job.members.ranks, 60.0)
-    assert judge(replace(stage.job.picture(), thresholds_s=patient)).kind is VerdictKind.WORKING
+    scene = stage.job.snapshot()
+    patient = {pid: replace(each, threshold_s=60.0) for pid, each in scene.ranks.items()}
+    assert judge(replace(scene, processes=patient)).kind is VerdictKind.WORKING
 
 
 def test_peers_that_get_no_answer_have_lost_their_link() -> None:
@@ -276,9 +277,9 @@ def test_where_packets_are_lost_a_link_is_lost_later(backoff: int, is_lost: bool
     stage.rank(1).backoff = backoff
     all_wait(stage, -1)
     stage.run(4)
-    found = judge(replace(stage.job.picture(), lossy=True))
+    found = judge(replace(stage.job.snapshot(), lossy=True))
     assert (found.kind is VerdictKind.LOST_LINK) == is_lost
-    assert judge(replace(stage.job.picture(), lossy=False)).kind is VerdictKind.LOST_LINK
+    assert judge(replace(stage.job.snapshot(), lossy=False)).kind is VerdictKind.LOST_LINK
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from kcover_ebpf.api import rfc3339
-from kcover_ebpf.api.fault_report import ReportedCulprit, ReportedEvidence
 from kcover_ebpf.api.incident import Incident, JobRef, Lost, Phase, Status, object_of, status_of
 from kcover_ebpf.cli import kubectl
-from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.recovery.node_plan import CLEARED
 from tests.unit.api_server import Answer, Request, serving
 from tests.unit.test_kube_client import kubeconfig
@@ -24,8 +23,8 @@ STATUS = Status(
     Phase.OPEN,
     verdict=VerdictKind.HUNG,
     cause=Cause.STOPPED,
-    culprit=ReportedCulprit(rank=2, pid=77, pod="llm-2", node="n7"),
-    evidence=(ReportedEvidence(EvidenceKind.PEERS, "all other ranks wait"),),
+    culprit=Culprit(rank=2, pid=77, pod="llm-2", node="n7"),
+    evidence=(Evidence(EvidenceKind.PEERS, "all other ranks wait"),),
     unobserved=("node n9: no report",),
     deadline_s=1_800_000_000.0,
     lost=Lost(detect_s=2.5, decide_s=0.1),

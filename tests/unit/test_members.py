@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from kcover_ebpf.diagnosis.endpoints import EndpointIndex
 from kcover_ebpf.diagnosis.members import Members
 from kcover_ebpf.diagnosis.roles import Role
-from kcover_ebpf.diagnosis.tcp_links import EndpointIndex
 from kcover_ebpf.facts.host import ProcessSeen, WaitedFile
 from kcover_ebpf.facts.kernel import DescriptorSample, ProcessExit
 from kcover_ebpf.ids import Inode, Pid

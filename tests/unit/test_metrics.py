@@ -15,14 +15,18 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kcover_ebpf.agent.metrics import AgentMetrics
-from kcover_ebpf.api.fault_report import FaultReport, PodRef, RankSnapshot
+from kcover_ebpf.api.fault_report import FaultReport, PodRef
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.telemetry import Telemetry
 from kcover_ebpf.diagnosis.decisions import Decision
+from kcover_ebpf.diagnosis.process_state import State
+from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
+from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind, WaitRow
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.facts.devices import PortChange
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.probes import ProbeStatus, Refusal
 from kcover_ebpf.output.metrics import MetricsServer, MetricsSink, parse_address
 from kcover_ebpf.settings import Act
@@ -210,7 +214,12 @@ def test_a_client_that_says_nothing_is_let_go(
 def ranks(count: int, rank: int | None = 0) -> FaultReport:
     pictures = (
         RankSnapshot(
-            "u", 100 + n, "rank", "futex", rank=None if rank is None else n, age_s=float(n)
+            Pid(100 + n),
+            Role.RANK,
+            State.FUTEX,
+            "u",
+            rank=None if rank is None else n,
+            age_s=float(n),
         )
         for n in range(count)
     )

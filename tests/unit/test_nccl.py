@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.diagnosis.judge import judge
 from kcover_ebpf.diagnosis.nccl import unobserved
@@ -65,11 +66,11 @@ def test_the_rank_that_did_not_join_is_named() -> None:
 def test_nobody_is_named_while_a_rank_has_come_to_its_wait_just_now() -> None:
     stage = spinning(Stage())
     stage.run(20)
-    fact = CollectivesSeen(stage.now_ns, 0, 3, behind=(rank(2, pid=102),))
-    scene = replace(stage.job.picture(), collectives=fact)
+    fact = CollectiveCounts(0.0, 60.0, 3, behind=(rank(2, pid=102),))
+    scene = replace(stage.job.snapshot(), collectives=fact)
     assert judge(scene).cause is Cause.NOT_IN_COLLECTIVE
-    late = replace(scene.standings[Pid(100)], since_ns=stage.now_ns - NS // 2)
-    scene = replace(scene, standings={**scene.standings, Pid(100): late})
+    late = replace(scene.processes[Pid(100)], age_s=0.5)
+    scene = replace(scene, processes={**scene.processes, Pid(100): late})
     assert judge(scene).cause is not Cause.NOT_IN_COLLECTIVE
 
 
@@ -83,11 +84,12 @@ def test_a_rank_of_another_host() -> None:
     """Two of the four ranks are here; who did not join is not."""
     stage = spinning(Stage())
     stage.run(50)
-    here = dict(list(stage.job.members.ranks.items())[:2])
-    fact = CollectivesSeen(stage.now_ns, 0, 3, behind=(rank(3, host="10.0.0.9"),))
-    picture = replace(stage.job.picture(), ranks=here, collectives=fact)
+    here = dict(list(stage.job.snapshot().ranks.items())[:2])
+    fact = CollectiveCounts(0.0, 60.0, 3, behind=(rank(3, host="10.0.0.9"),))
+    picture = replace(stage.job.snapshot(), processes=here, collectives=fact)
     assert judge(picture).cause is not Cause.NOT_IN_COLLECTIVE, "it may well be at work"
-    found = judge(replace(picture, now_ns=picture.now_ns + 300 * NS))
+    later = {pid: each.later(300) for pid, each in here.items()}
+    found = judge(replace(picture, processes=later))
     assert (found.kind, found.cause) == (VerdictKind.HUNG, Cause.NOT_IN_COLLECTIVE)
     assert (found.rank, found.culprit, found.host) == (3, None, "10.0.0.9")
     assert found.victims == (100, 101)
@@ -270,7 +272,7 @@ def test_equal_counts_are_no_evidence_beside_the_time() -> None:
 
 def test_that_nccl_was_not_asked_is_said_of_a_job_that_uses_it() -> None:
     assert unobserved(None, {"python3.11"}) == []
-    assert unobserved(CollectivesSeen(1, 1, 3), {"libnccl.so.2"}) == []
+    assert unobserved(CollectiveCounts(1.0, 1.0, 3), {"libnccl.so.2"}) == []
     (said,) = unobserved(None, {"libnccl.so.2"})
     assert "NCCL was not queried" in said
     stage = Stage()

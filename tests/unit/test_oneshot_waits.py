@@ -112,7 +112,7 @@ def test_who_has_no_connection_to_another_rank_cannot_be_judged_by_them() -> Non
     looked = Looked(["starved"] * 3 + ["run"], 0)
     looked.stage.connected = False
     looked.go_on(6)
-    assert oneshot_waits.quiet_since_ns(looked.stage.job, looked.stage.job.picture()) is None
+    assert oneshot_waits.quiet_since_ns(looked.stage.job, looked.stage.job.snapshot()) is None
     assert looked.found.kind is VerdictKind.WORKING
 
 
@@ -142,7 +142,7 @@ def test_what_a_rank_sends_to_itself_is_no_talk() -> None:
     for fd, (local, remote) in enumerate((ends, ends[::-1])):
         own = replace(known, fd=fd, local=local, remote=remote, last_send_ns=job.now_ns)
         view.sockets[fd] = own
-    assert oneshot_waits.quiet_since_ns(job, job.picture()) == known.last_send_ns
+    assert oneshot_waits.quiet_since_ns(job, job.snapshot()) == known.last_send_ns
 
 
 def test_a_wait_that_is_not_long_enough_is_no_work() -> None:

@@ -207,7 +207,7 @@ def test_a_question_to_a_known_service_is_waited_for_while_it_is_open(
 
     passes(stage, 20, wait)
     assert [each.cause for each in faults(stage)] == ([] if believed else [Cause.BLOCKED_LOCK])
-    state = stage.job.picture().standings[Pid(103)].state
+    state = stage.job.snapshot().processes[Pid(103)].state
     assert state is (State.HELPED if believed else State.FUTEX)
 
 

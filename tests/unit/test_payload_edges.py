@@ -9,7 +9,6 @@ import pytest
 
 from kcover_ebpf.diagnosis import tcp_links
 from kcover_ebpf.diagnosis.decisions import decide
-from kcover_ebpf.diagnosis.snapshot import JobSnapshot
 from kcover_ebpf.diagnosis.traffic import PAYLOAD_RATE, Traffic
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.facts.kernel import SocketSample
@@ -129,9 +128,11 @@ def all_become(stage: Stage, mode: str) -> None:
         stage.become(proc, mode, last_send_ns=stage.now_ns)
 
 
-def payload_of(picture: JobSnapshot, pid: int) -> set[int]:
-    view = picture.ranks[Pid(pid)]
-    return {each.fd for each in tcp_links.payload_sockets(view, picture.ends)}
+def payload_of(stage: Stage, pid: int) -> set[int]:
+    """Descriptors of the connections that carry payload, by their local ends."""
+    carrying = {each.local for each in stage.job.snapshot().ranks[Pid(pid)].sockets if each.payload}
+    sockets = stage.job.members.views[Pid(pid)].sockets
+    return {fd for fd, sample in sockets.items() if sample.local in carrying}
 
 
 @pytest.mark.parametrize("others", ["run", "futex"])
@@ -220,15 +221,14 @@ def test_a_lost_heartbeat_is_no_lost_link() -> None:
         view = stage.job.members.views[Pid(103)]
         lost = unanswered(stage.now_ns - broken_ns)
         view.sockets[32] = replace(view.sockets[32], **lost)  # type: ignore[arg-type]
-        picture = stage.job.picture()
+        picture = stage.job.snapshot()
         assert tcp_links.lost_edges(picture.ranks.values(), picture.ends) == []
 
 
 def test_payload_is_told_from_heartbeats() -> None:
     stage = Wired(world=4)
     stage.run(30)
-    picture = stage.job.picture()
-    assert payload_of(picture, 100) == payload_of(picture, 102) == {20, 21}
+    assert payload_of(stage, 100) == payload_of(stage, 102) == {20, 21}
 
 
 def test_what_moved_payload_once_in_many_steps_is_no_part_of_them() -> None:
@@ -240,7 +240,7 @@ def test_what_moved_payload_once_in_many_steps_is_no_part_of_them() -> None:
         sample = view.sockets[32]
         view.on_socket(replace(sample, received_bytes=sample.received_bytes + 5000))
         stage.run(15)
-    assert payload_of(stage.job.picture(), 103) == {20, 21}
+    assert payload_of(stage, 103) == {20, 21}
 
 
 @pytest.mark.parametrize(("rate", "carries"), [(PAYLOAD_RATE - 1, False), (PAYLOAD_RATE, True)])
@@ -264,7 +264,7 @@ def test_before_any_training_was_seen_the_life_of_a_connection_tells() -> None:
     all_become(stage, "futex")
     stage.run(3)
     assert not stage.job.pace.trained
-    assert payload_of(stage.job.picture(), 101) == {20, 21}
+    assert payload_of(stage, 101) == {20, 21}
 
 
 @pytest.mark.parametrize("mode", ["futex", "yield", "spin"])
@@ -300,8 +300,8 @@ def test_what_a_store_has_not_read_is_no_sign_of_a_stuck_rank() -> None:
     all_become(stage, "futex")
     stage.become(stage.rank(0), "futex", stack=LOCK)
     stage.run(2)
-    picture = stage.job.picture()
-    view = picture.ranks[Pid(100)]
+    view = stage.job.members.views[Pid(100)]
     for fd in (20, 21, 101):
         view.sockets[fd] = replace(view.sockets[fd], unread_bytes=29)
-    assert tcp_links.unread(view, picture.ends, picture.ranks) == (58, 2)
+    picture = stage.job.snapshot()
+    assert tcp_links.unread(picture.ranks[Pid(100)], picture.ends, picture.ranks) == (58, 2)

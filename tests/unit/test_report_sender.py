@@ -15,16 +15,18 @@ from kcover_ebpf.api.fault_report import (
     JobRef,
     LocalVerdict,
     PodRef,
-    RankSnapshot,
     ReportedDeviceFault,
-    ReportedEvidence,
 )
 from kcover_ebpf.api.order import Verb
-from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.process_state import State
+from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
+from kcover_ebpf.diagnosis.roles import Role
+from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.errors import ApiError, Forbidden, NotFound, Unreachable
+from kcover_ebpf.ids import Pid
 
 HUNG = LocalVerdict(VerdictKind.HUNG, Cause.STOPPED)
-RANK = RankSnapshot("u", 1, "rank", "stopped")
+RANK = RankSnapshot(Pid(1), Role.RANK, State.STOPPED, "u")
 
 
 class Server:
@@ -308,7 +310,7 @@ def test_no_error_ends_the_thread(bench: Bench, monkeypatch: pytest.MonkeyPatch)
 
 
 WORKING = LocalVerdict(VerdictKind.WORKING, Cause.TRAINING)
-SEGFAULT = (ReportedEvidence(EvidenceKind.EVENT, "rank 0 was killed by SIGSEGV"),)
+SEGFAULT = (Evidence(EvidenceKind.EVENT, "rank 0 was killed by SIGSEGV"),)
 CRASHED = LocalVerdict(VerdictKind.CRASHED, Cause.SEGFAULT, evidence=SEGFAULT)
 
 

@@ -13,18 +13,20 @@ from kcover_ebpf.api.fault_report import (
     JobRef,
     LocalVerdict,
     PodRef,
-    RankSnapshot,
-    ReportedEvidence,
-    SocketSnapshot,
     object_of,
 )
-from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.process import Effort
+from kcover_ebpf.diagnosis.process_state import State
+from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, SocketSnapshot
+from kcover_ebpf.diagnosis.roles import Role
+from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.ids import Endpoint, Pid
 
 UID = "6c1b1f0e-0000-4000-8000-000000000001"
 LONG = 2**62
 SOCKET = SocketSnapshot(
-    "[2001:db8:1234:5678:9abc:def0:1234:5678]:65535",
-    "[2001:db8:1234:5678:9abc:def0:1234:5678]:65535",
+    Endpoint("2001:db8:1234:5678:9abc:def0:1234:5678", 65535),
+    Endpoint("2001:db8:1234:5678:9abc:def0:1234:5678", 65535),
     "ESTABLISHED",
     2**31,
     2**31,
@@ -38,9 +40,9 @@ SOCKET = SocketSnapshot(
 def rank(number: int, sockets: int, frames: int, letter: str = "x") -> RankSnapshot:
     return RankSnapshot(
         pod_uid=UID,
-        pid=4_000_000 + number,
-        role="rank",
-        state="uninterruptible",
+        pid=Pid(4_000_000 + number),
+        role=Role.RANK,
+        state=State.STORING,
         tid=4_000_000 + number,
         rank=number,
         world_size=9_999_999,
@@ -50,9 +52,9 @@ def rank(number: int, sockets: int, frames: int, letter: str = "x") -> RankSnaps
         sent_age_s=123456.789,
         received_age_s=123456.789,
         proven=True,
-        effort="waiting",
+        effort=Effort.CHILDREN,
         timed=True,
-        waits_for=tuple(range(4_000_000, 4_000_064)),
+        waits_for=tuple(map(Pid, range(4_000_000, 4_000_064))),
         stack=(letter * 256,) * frames,
         known_wait=True,
         exit="signal 11",
@@ -61,7 +63,7 @@ def rank(number: int, sockets: int, frames: int, letter: str = "x") -> RankSnaps
 
 
 def report(*ranks: RankSnapshot) -> FaultReport:
-    evidence = (ReportedEvidence(EvidenceKind.EVENT, "e" * 1024, "n"),) * 32
+    evidence = (Evidence(EvidenceKind.EVENT, "e" * 1024, "n"),) * 32
     verdict = LocalVerdict(
         VerdictKind.HUNG, Cause.STOPPED, 1.0, evidence=evidence, unobserved=("before",)
     )

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from kcover_ebpf.api.fault_policy import FaultPolicy, NodeActions
-from kcover_ebpf.api.fault_report import ReportedCulprit
 from kcover_ebpf.api.incident import Phase, RestartRecord, Way
-from kcover_ebpf.diagnosis.verdict import Cause
+from kcover_ebpf.diagnosis.verdict import Cause, Culprit
 from kcover_ebpf.recovery import machine
 from tests.unit.simulated_cluster import Sim
 
@@ -91,7 +90,7 @@ def test_escalate__a_node_is_cordoned_for_causes_that_concern_nodes(
     status = replace(
         sim.read(),
         cause=cause,
-        culprit=ReportedCulprit(rank=1, node="n1"),
+        culprit=Culprit(rank=1, node="n1"),
         restarts=(RestartRecord(Way.REPLACE, sim.now_s),),
     )
     after = machine.escalate(sim.turn(status), "again")

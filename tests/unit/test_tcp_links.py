@@ -7,11 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.diagnosis import tcp_links
+from kcover_ebpf.diagnosis import endpoints, tcp_links
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.process_state import State
+from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, SocketSnapshot
+from kcover_ebpf.diagnosis.rank_view import Habits, completed
 from kcover_ebpf.diagnosis.roles import Membership, Role
+from kcover_ebpf.diagnosis.stacks import KnownWaits
 from kcover_ebpf.facts.kernel import SocketSample
-from kcover_ebpf.ids import Inode, Pid
+from kcover_ebpf.ids import Endpoint, Inode, Pid
+
+NOW_NS = 10_000 * NS
+Ranks = tuple[dict[Pid, RankSnapshot], endpoints.EndpointIndex]
 
 
 def mesh(count: int) -> dict[Pid, ProcessHistory]:
@@ -22,8 +29,24 @@ def mesh(count: int) -> dict[Pid, ProcessHistory]:
         for other in views:
             if other != pid:
                 view.on_socket(edge(pid, other))
-                view.traffic.tell(other, passes=8)
+        train(view)
     return views
+
+
+def train(view: ProcessHistory) -> None:
+    """Payload over all its connections, in healthy passes."""
+    for number in range(1, 9):
+        for fd, sample in list(view.sockets.items()):
+            view.on_socket(replace(sample, fd=fd, acked_bytes=number * 10_000))
+        view.traffic.end_pass(number * NS, NS, healthy=True)
+
+
+def ranks_of(views: dict[Pid, ProcessHistory], *, elsewhere: bool = False) -> Ranks:
+    """What the judge gets of these processes, and the index of their connections."""
+    ends = endpoints.EndpointIndex(views.values(), elsewhere=elsewhere)
+    habits = Habits(NOW_NS, ends, KnownWaits(), {}, {}, len(views))
+    states = (RankSnapshot(pid, Role.RANK, State.PEERS, rank=pid - 100) for pid in views)
+    return {each.pid: completed(each, views[each.pid], habits) for each in states}, ends
 
 
 def edge(pid: Pid, other: Pid, **changes: int) -> SocketSample:
@@ -60,7 +83,8 @@ def lose(
 
 
 def lost(views: dict[Pid, ProcessHistory]) -> list[tcp_links.LostLink]:
-    return tcp_links.lost_edges(views.values(), tcp_links.EndpointIndex(views.values()))
+    ranks, ends = ranks_of(views)
+    return tcp_links.lost_edges(ranks.values(), ends)
 
 
 @pytest.mark.parametrize(("backoff", "is_lost"), [(0, False), (2, False), (3, True), (9, True)])
@@ -84,12 +108,10 @@ def test_a_lost_edge_says_between_whom() -> None:
     assert found.text == (
         "rank 0 (10.0.0.1:10001) -> rank 1 (10.0.0.1:10100): 96 B unanswered, back-off 4"
     )
-    foreign = [views[Pid(100)]]
-    assert (
-        tcp_links.lost_edges(foreign, tcp_links.EndpointIndex(foreign, elsewhere=True))[0].peer_pid
-        is None
-    )
-    assert tcp_links.lost_edges(foreign, tcp_links.EndpointIndex(foreign)) == []
+    foreign = {Pid(100): views[Pid(100)]}
+    ranks, ends = ranks_of(foreign, elsewhere=True)
+    assert tcp_links.lost_edges(ranks.values(), ends)[0].peer_pid is None
+    assert lost(foreign) == []
 
 
 @pytest.mark.parametrize(
@@ -120,15 +142,15 @@ def test_two_ranks_never_have_a_common_end() -> None:
 
 def test_a_closed_window_is_a_reader_that_does_not_read_and_no_lost_link() -> None:
     views = mesh(3)
-    ends = tcp_links.EndpointIndex(views.values())
-    assert tcp_links.closed_reader(views, ends) is None
+    assert tcp_links.closed_reader(*ranks_of(views)) is None
     for pid in (100, 101):
         full = edge(Pid(pid), Pid(102), backoff=5, unsent_bytes=5000, send_window_bytes=0)
         views[Pid(pid)].on_socket(full)
     assert lost(views) == []
-    assert tcp_links.closed_reader(views, ends) == (102, 10_000)
-    unanswered = edge(Pid(100), Pid(101), backoff=5, unsent_bytes=5000, unacked_bytes=1)
-    assert not tcp_links.window_closed(replace(unanswered, send_window_bytes=0))
+    assert tcp_links.closed_reader(*ranks_of(views)) == (102, 10_000)
+    end = Endpoint("10.0.0.1", 1)
+    unanswered = SocketSnapshot(end, end, "ESTABLISHED", unsent=5000, unacked=1, backoff=5)
+    assert not tcp_links.window_closed(unanswered)
 
 
 def test_unread_bytes_count_only_from_ranks() -> None:
@@ -136,8 +158,9 @@ def test_unread_bytes_count_only_from_ranks() -> None:
     me = views[Pid(100)]
     me.on_socket(edge(Pid(100), Pid(101), unread_bytes=7))
     me.on_socket(replace(edge(Pid(100), Pid(102), unread_bytes=5), remote=("10.9.9.9", 1)))
-    assert tcp_links.unread(me, tcp_links.EndpointIndex(views.values()), views) == (7, 1)
-    assert tcp_links.unread(me, tcp_links.EndpointIndex(views.values()), {}) == (0, 0)
+    ranks, ends = ranks_of(views)
+    assert tcp_links.unread(ranks[me.pid], ends, ranks) == (7, 1)
+    assert tcp_links.unread(ranks[me.pid], ends, {}) == (0, 0)
 
 
 def sent_at(times_ms: list[int]) -> dict[Pid, ProcessHistory]:
@@ -164,15 +187,15 @@ def test_who_sent_before_or_after_all_others(
     times_ms: list[int], oldest: int | None, newest: int | None
 ) -> None:
     views = sent_at(times_ms)
-    ends = tcp_links.EndpointIndex(views.values())
-    first, last = tcp_links.oldest_sender(views, ends), tcp_links.newest_sender(views, ends)
+    ranks, ends = ranks_of(views)
+    first, last = tcp_links.oldest_sender(ranks, ends), endpoints.newest_sender(views, ends)
     assert (first and first[0], last and last[0]) == (oldest, newest)
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=2, max_size=6))
 def test_the_lead_of_a_sender_is_clear(times_ms: list[int]) -> None:
     views = sent_at(times_ms)
-    found = tcp_links.oldest_sender(views, tcp_links.EndpointIndex(views.values()))
+    found = tcp_links.oldest_sender(*ranks_of(views))
     first, second = sorted(times_ms)[:2]
     assert (found is not None) == (second - first >= 60)
     if found is not None:
@@ -185,9 +208,9 @@ def test_a_launcher_is_inside_the_job_but_nobodys_peer() -> None:
     me, launcher = views[Pid(100)], ProcessHistory(Pid(200), 0)
     to_launcher = edge(Pid(100), Pid(200), last_send_ns=5 * NS)
     me.on_socket(to_launcher)
-    assert tcp_links.EndpointIndex(views.values()).outside(me) == [to_launcher]
+    assert endpoints.EndpointIndex(views.values()).outside(me) == [to_launcher]
     launcher.member = Membership(Role.LAUNCHER, None, None, None)
     launcher.on_socket(edge(Pid(200), Pid(100)))
-    ends = tcp_links.EndpointIndex([*views.values(), launcher])
+    ends = endpoints.EndpointIndex([*views.values(), launcher])
     assert ends.outside(me) == []
     assert ends.peer(to_launcher) is None

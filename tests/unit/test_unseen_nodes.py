@@ -12,6 +12,7 @@ from kcover_ebpf.cluster.gang_input import GangInput, NodeState
 from kcover_ebpf.cluster.gang_judge import merge
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
 from kcover_ebpf.diagnosis.process_state import State
+from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.recovery.guards import decide
 from kcover_ebpf.settings import Policy
@@ -94,7 +95,8 @@ def test_a_picture_without_ranks_says_nothing_about_a_node_that_is_gone():
         replace(
             each,
             report=replace(
-                each.report, ranks=tuple(replace(rank, role="helper") for rank in each.report.ranks)
+                each.report,
+                ranks=tuple(replace(rank, role=Role.HELPER) for rank in each.report.ranks),
             ),
         )
         for each in reports(0, 1, 2)
@@ -118,7 +120,7 @@ def test_ranks_that_go_on_explain_for_a_minute_why_others_wait():
 def test_a_rank_that_was_stopped_is_named_though_another_node_goes_on():
     (n1,) = reports(1)
     first, *others = n1.report.ranks
-    first = replace(first, state=State.STOPPED.value, age_s=5.0)
+    first = replace(first, state=State.STOPPED, age_s=5.0)
     n1 = replace(n1, report=replace(n1.report, ranks=(first, *others)))
     merged = merge(job([n1, *reports(2, 3), calm(0)]))
     assert (merged.verdict.cause, merged.depends) == (Cause.STOPPED, False)

@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcover_ebpf.diagnosis import wait_chain
+from kcover_ebpf.diagnosis.endpoints import EndpointIndex
 from kcover_ebpf.diagnosis.judge import judge
-from kcover_ebpf.diagnosis.process import NS, ProcessHistory
-from kcover_ebpf.diagnosis.process_state import ProcessState, State
+from kcover_ebpf.diagnosis.process import NS
+from kcover_ebpf.diagnosis.process_state import State
+from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.snapshot import JobSnapshot
 from kcover_ebpf.diagnosis.stacks import KnownWaits
-from kcover_ebpf.diagnosis.tcp_links import EndpointIndex
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
-from kcover_ebpf.facts.host import Inspection
-from kcover_ebpf.ids import Pid, Tid
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.settings import Policy
 
 from .scripted_job import BARRIER, COLLECTIVE
@@ -35,40 +35,40 @@ def at(
     role: Role = Role.RANK,
     stack: tuple[str, ...] = (),
     timed: bool = False,
-) -> ProcessState:
-    look = Inspection(NOW_NS, Pid(pid), Tid(pid), "", None, timed, (), stack, None, ())
-    return ProcessState(
+) -> RankSnapshot:
+    return RankSnapshot(
         pid=Pid(pid),
         tid=pid,
         rank=pid if role is Role.RANK else None,
         role=role,
         state=state,
-        since_ns=NOW_NS - int(since_s * NS),
+        age_s=since_s,
+        threshold_s=2.0,
         text="text",
-        inspection=look,
+        inspected=True,
+        timed=timed,
+        stack=stack,
         waits_for=tuple(map(Pid, waits_for)),
     )
 
 
-def picture(*standings: ProcessState, known: KnownWaits | None = None) -> JobSnapshot:
-    ranks = {each.pid: ProcessHistory(each.pid, 0) for each in standings if each.role is Role.RANK}
+def picture(*standings: RankSnapshot, known: KnownWaits | None = None) -> JobSnapshot:
+    known = known or KnownWaits()
+    known_too = (replace(each, known_wait=known.knows(each.stack)) for each in standings)
     return JobSnapshot(
         now_ns=NOW_NS,
         policy=Policy(),
-        ranks=ranks,
-        standings={each.pid: each for each in standings},
-        lossy=False,
-        ends=EndpointIndex(ranks.values()),
-        thresholds_s=dict.fromkeys(ranks, 2.0),
-        known=known or KnownWaits(),
+        processes={each.pid: each for each in known_too},
+        ends=EndpointIndex(standings),
+        knows_waits=known.count > 0,
     )
 
 
-def end_of(*standings: ProcessState) -> int:
+def end_of(*standings: RankSnapshot) -> int:
     return wait_chain.follow(picture(*standings), standings[0]).pid
 
 
-def child(pid: int, state: State, *waits_for: int, **more: object) -> ProcessState:
+def child(pid: int, state: State, *waits_for: int, **more: object) -> RankSnapshot:
     return at(pid, state, *waits_for, role=Role.LOADER, **more)  # type: ignore[arg-type]
 
 
@@ -96,16 +96,17 @@ def test_a_cycle_of_waits_ends() -> None:
     ],
 )
 def test_of_several_children_the_one_that_cannot_go_on_explains_the_wait(
-    one: ProcessState, other: ProcessState, end: int
+    one: RankSnapshot, other: RankSnapshot, end: int
 ) -> None:
     assert end_of(at(1, State.CHILD, 2, 3), one, other) == end
 
 
-def sides(*ranks: ProcessState, known: Sequence[tuple[str, ...]] = ()) -> tuple[set[int], set[int]]:
+def sides(*ranks: RankSnapshot, known: Sequence[tuple[str, ...]] = ()) -> tuple[set[int], set[int]]:
     waits = KnownWaits()
     for each in known:
         waits.learn(each)
-    waiting, sinks = wait_chain.split(picture(*ranks, known=waits), ranks)
+    scene = picture(*ranks, known=waits)
+    waiting, sinks = wait_chain.split(scene, list(scene.ranks.values()))
     return {each.pid for each in waiting}, {each.pid for each in sinks}
 
 
@@ -139,7 +140,7 @@ STANDINGS = st.lists(
 
 
 @given(STANDINGS)
-def test_any_picture_is_judged(standings: list[ProcessState]) -> None:
+def test_any_picture_is_judged(standings: list[RankSnapshot]) -> None:
     scene = picture(*standings)
     ranks = [each for each in standings if each.pid in scene.ranks]
     waiting, sinks = wait_chain.split(scene, ranks)
@@ -157,12 +158,12 @@ def test_any_picture_is_judged(standings: list[ProcessState]) -> None:
 
 
 @given(STANDINGS)
-def test_a_rank_that_moves_right_now_is_never_a_culprit(standings: list[ProcessState]) -> None:
+def test_a_rank_that_moves_right_now_is_never_a_culprit(standings: list[RankSnapshot]) -> None:
     scene = picture(*standings)
     found = judge(scene)
     if found.culprit is not None:
-        assert scene.standings[found.culprit].state is not State.MOVING
-        assert scene.silence_s(found.culprit) >= 2.0
+        assert scene.processes[found.culprit].state is not State.MOVING
+        assert scene.processes[found.culprit].age_s >= 2.0
 
 
 def test_of_ranks_that_cannot_go_on_the_first_is_named() -> None:
@@ -197,8 +198,8 @@ def test_where_several_ranks_wait_for_storage_it_is_no_rank(
 def test_one_rank_without_a_cpu_explains_no_wait_but_an_overloaded_host_does() -> None:
     one = picture(at(1, State.THROTTLED), at(2, State.PEERS))
     several = picture(at(1, State.THROTTLED), at(2, State.THROTTLED))
-    assert not wait_chain.is_effort(one, one.standings[Pid(1)])
-    assert wait_chain.is_effort(several, several.standings[Pid(1)])
+    assert not wait_chain.is_effort(one, one.processes[Pid(1)])
+    assert wait_chain.is_effort(several, several.processes[Pid(1)])
 
 
 @pytest.mark.parametrize(("since_s", "cause"), [(1.9, Cause.TRAINING), (2.1, Cause.STOPPED)])
@@ -220,5 +221,6 @@ def test_a_circle_is_told_after_twice_a_stall(
     since_s: float, threshold_s: float, cause: Cause
 ) -> None:
     scene = picture(at(1, State.PEERS, since_s=since_s), at(2, State.PEERS, since_s=since_s))
-    found = judge(replace(scene, thresholds_s=dict.fromkeys(scene.ranks, threshold_s)))
+    slower = {pid: replace(each, threshold_s=threshold_s) for pid, each in scene.ranks.items()}
+    found = judge(replace(scene, processes=slower))
     assert found.cause is cause

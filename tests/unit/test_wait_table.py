@@ -8,7 +8,9 @@ import pytest
 
 from kcover_ebpf.diagnosis.verdict import WaitRow
 from kcover_ebpf.diagnosis.wait_table import gives_up_after_s, unobserved
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.facts.host import CodeSeen, Inspection
+from kcover_ebpf.facts.kernel import ProcessExec
+from kcover_ebpf.ids import Pid, Tid
 
 from .scripted_job import LOCK, NS, Proc, Stage, pipe
 from .test_verdicts import all_wait, trained
@@ -68,13 +70,43 @@ def test_when_the_framework_gives_up(module: str, limit_s: float | None) -> None
 def test_what_was_not_seen_is_said() -> None:
     stage = trained()
     assert unobserved(stage.job) == ()
-    view = stage.job.members.views[Pid(100)]
-    assert view.seen is not None
-    view.seen = replace(
-        view.seen, devices=frozenset({"/dev/nvidia0", "/dev/infiniband/uverbs0", "/dev/null"})
+    gpu, port = frozenset({"/dev/nvidia0"}), frozenset({"/dev/infiniband/uverbs0"})
+    stage.job.observe(CodeSeen(stage.now_ns, Pid(100), Tid(100), (), devices=gpu))
+    assert "RDMA" not in " | ".join(unobserved(stage.job))
+    stage.job.observe(
+        Inspection(
+            stage.now_ns, Pid(101), Tid(101), "", None, False, (), (), None, (), devices=port
+        )
     )
     stage.job.members.world_size = 8
     said = " | ".join(unobserved(stage.job))
     assert "4 of 8 ranks are not on this host" in said
     assert "GPU" in said
     assert "RDMA" in said
+
+
+@pytest.mark.parametrize(
+    ("devices", "words"),
+    [
+        ({"/dev/kfd", "/dev/dri/renderD128"}, "GPU activity"),
+        ({"/dev/infiniband/uverbs3"}, "RDMA traffic"),
+        (set(), None),
+    ],
+)
+def test_unobserved__names_what_the_open_devices_are_for(
+    devices: set[str], words: str | None
+) -> None:
+    stage = trained()
+    seen = CodeSeen(stage.now_ns, Pid(100), Tid(100), (), devices=frozenset(devices))
+    stage.job.observe(seen)
+    stage.job.observe(replace(seen, devices=None))
+    said = [each for each in unobserved(stage.job) if "NCCL" not in each]
+    assert [each.split(":")[0] for each in said] == ([] if words is None else [words])
+
+
+def test_unobserved__devices_of_a_program_that_was_replaced_are_forgotten() -> None:
+    stage = trained()
+    gpu = frozenset({"/dev/nvidia0"})
+    stage.job.observe(CodeSeen(stage.now_ns, Pid(100), Tid(100), (), devices=gpu))
+    stage.job.observe(ProcessExec(stage.now_ns, Pid(100), "other"))
+    assert unobserved(stage.job) == ()

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
-from kcover_ebpf.api.fault_report import LocalVerdict, ReportedCulprit, ReportedEvidence
+from kcover_ebpf.api.fault_report import LocalVerdict
 from kcover_ebpf.api.order import Verb
-from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.reflector import Change, Event, Reflector
 from tools.clusterbench.agents import Agents, build
@@ -49,8 +49,8 @@ _PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 def crashed(pod: dict[str, Any]) -> LocalVerdict:
     """An announced fault of one rank."""
     name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
-    culprit = ReportedCulprit(rank=0, pid=1, pod=name, pod_uid=uid)
-    told = (ReportedEvidence(EvidenceKind.EVENT, "rank 0 died by SIGSEGV"),)
+    culprit = Culprit(rank=0, pid=1, pod=name, pod_uid=uid)
+    told = (Evidence(EvidenceKind.EVENT, "rank 0 died by SIGSEGV"),)
     return LocalVerdict(VerdictKind.CRASHED, Cause.SEGFAULT, 0.1, culprit, told)
 
 

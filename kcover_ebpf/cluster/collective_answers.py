@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kcover_ebpf.api.fault_report import CollectivesPicture
-from kcover_ebpf.facts.host import CollectiveRank, CollectivesSeen
+from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
+from kcover_ebpf.facts.host import CollectiveRank
 from kcover_ebpf.ids import Pid
 
 _Who = tuple[str, int]
@@ -18,36 +18,34 @@ _Who = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The word of one node."""
+    """The word of one node, its age as of now."""
 
-    said: CollectivesPicture
-    at_ns: int
-    since_ns: int
+    said: CollectiveCounts
     pid: Callable[[int], Pid]
-    """The number that a process of that node has in the gathered picture."""
+    """The number that a process of that node has in the gathered snapshot."""
 
 
-def joined(answers: Sequence[Answer]) -> CollectivesSeen | None:
+def joined(answers: Sequence[Answer]) -> CollectiveCounts | None:
     """One word for all; None while nobody said anything."""
     spoken = [each for each in answers if not each.said.trouble]
     if not spoken:
+        newest_s = min((each.said.age_s for each in answers), default=0.0)
         troubles = sorted({each.said.trouble or "" for each in answers})
-        at_ns = max((each.at_ns for each in answers), default=0)
-        return CollectivesSeen(at_ns, at_ns, trouble=troubles[0]) if troubles else None
-    newest = max(spoken, key=lambda each: each.at_ns)
-    if newest.said.moving:
-        return CollectivesSeen(newest.at_ns, newest.since_ns, newest.said.answers, moving=True)
+        return CollectiveCounts(newest_s, trouble=troubles[0]) if troubles else None
+    newest = min(spoken, key=lambda each: each.said.age_s).said
+    if newest.moving:
+        return CollectiveCounts(newest.age_s, newest.span_s, newest.answers, moving=True)
     still = [each for each in spoken if not each.said.moving]
     here = _here(still)
-    return CollectivesSeen(
-        newest.at_ns,
-        newest.since_ns,
-        newest.said.answers,
+    return CollectiveCounts(
+        newest.age_s,
+        newest.span_s,
+        newest.answers,
         behind=_all(here, [each.said.behind for each in still]),
         missing=_all(here, [each.said.missing for each in still]),
         failed=_all(here, [each.said.failed for each in still]),
         odd=_all(here, [each.said.odd for each in still]),
-        sides=newest.said.sides or next((each.said.sides for each in still if each.said.sides), ()),
+        sides=newest.sides or next((each.said.sides for each in still if each.said.sides), ()),
         equal=all(each.said.equal for each in still),
     )
 

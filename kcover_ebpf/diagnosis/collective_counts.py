@@ -1,0 +1,47 @@
+"""What the job's own NCCL says of its collectives: which ranks are behind, failed, or called something else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kcover_ebpf.facts.host import CollectiveRank, CollectiveSide, CollectivesSeen
+
+_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveCounts:
+    """The last word of NCCL; as long as `trouble` is set nothing else is known. A pid is that of the reporting node."""
+
+    age_s: float
+    """Since it was said."""
+    span_s: float = 0.0
+    """From the first of these answers to the last."""
+    answers: int = 0
+    moving: bool = False
+    """A count changed between the last two answers."""
+    behind: tuple[CollectiveRank, ...] = ()
+    missing: tuple[CollectiveRank, ...] = ()
+    failed: tuple[CollectiveRank, ...] = ()
+    odd: tuple[CollectiveRank, ...] = ()
+    sides: tuple[CollectiveSide, ...] = ()
+    equal: bool = False
+    trouble: str | None = None
+    """Why there is no answer."""
+
+
+def counts_of(seen: CollectivesSeen, now_ns: int) -> CollectiveCounts:
+    """The fact as of `now_ns` (CLOCK_BOOTTIME)."""
+    return CollectiveCounts(
+        age_s=(now_ns - seen.boottime_ns) / _NS,
+        span_s=(seen.boottime_ns - seen.since_ns) / _NS,
+        answers=seen.answer_count,
+        moving=seen.moving,
+        behind=seen.behind,
+        missing=seen.missing,
+        failed=seen.failed,
+        odd=seen.odd,
+        sides=seen.sides,
+        equal=seen.equal,
+        trouble=seen.trouble or None,
+    )

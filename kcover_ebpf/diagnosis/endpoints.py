@@ -1,0 +1,157 @@
+"""Which process of a job has which end of a connection, and which connections carry the training's data.
+
+Only those say how far a rank has come: a store and NCCL's RAS are asked every second, whatever the training does, and
+what leads out of the job is none of its links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.roles import Role
+from kcover_ebpf.diagnosis.traffic import carried_all_its_life
+from kcover_ebpf.facts.kernel import SocketSample
+from kcover_ebpf.ids import Pid
+
+_Pair = tuple[tuple[str, int], tuple[str, int]]
+SEND_LEAD_NS = 60_000_000
+"""A rank that sent last so much earlier than all others has not entered what they are in.
+Kernel ticks of up to 10 ms and scheduling stay below it."""
+_MIN_PASSES = 2
+_RARELY = 10
+"""What carried payload so many times more rarely than the rank's busiest connection is no part of its steps: a
+new group is agreed upon, a name is looked up."""
+_SERVICE_PORTS = 1024
+"""Below this are services (HTTPS, NFS, SSH): no rank listens there."""
+
+
+class Connection(Protocol):
+    """A connection by its two ends."""
+
+    @property
+    def local(self) -> tuple[str, int]:
+        """Address and port of this end."""
+
+    @property
+    def remote(self) -> tuple[str, int]:
+        """Address and port of the other end."""
+
+
+class Connected(Protocol):
+    """A process with connections: a `ProcessHistory`, or a `RankSnapshot`."""
+
+    @property
+    def pid(self) -> Pid:
+        """Its number."""
+
+    @property
+    def role(self) -> Role | None:
+        """What it is for in its job; None while that is not known."""
+
+    @property
+    def connections(self) -> Iterable[Connection]:
+        """Its sockets, in any order."""
+
+
+class EndpointIndex:
+    """Which process of the job holds which end of a connection."""
+
+    def __init__(self, processes: Iterable[Connected], *, elsewhere: bool | None = False) -> None:
+        """`elsewhere`: some ranks of the job are on hosts that are not seen; None where nobody can tell."""
+        self._owner: dict[_Pair, Pid] = {}
+        self._launchers: set[_Pair] = set()
+        self._ranks: set[Pid] = set()
+        self.elsewhere = elsewhere
+        self._payload: dict[Pid, list[int]] = {}
+        # a child inherits the connections of its rank: they are the rank's
+        for process in sorted(processes, key=lambda each: each.role is not Role.RANK):
+            if process.role is Role.RANK:
+                self._ranks.add(process.pid)
+            pairs = [(each.local, each.remote) for each in process.connections]
+            if process.role is Role.LAUNCHER:
+                self._launchers.update(pairs)
+                continue
+            for pair in pairs:
+                self._owner.setdefault(pair, process.pid)
+
+    def peer(self, sample: Connection) -> Pid | None:
+        """The process at the other end; None if it is not on this host, not watched, or a launcher."""
+        return self._owner.get((sample.remote, sample.local))
+
+    def joins_ranks(self, pid: Pid, sample: Connection) -> bool:
+        """True for a connection of `pid` to another rank: to one that is seen, or maybe to one on another host."""
+        peer = self.peer(sample)
+        if peer is not None:
+            return peer != pid and peer in self._ranks
+        ports = sample.local[1], sample.remote[1]
+        return (
+            self.elsewhere is not False
+            and (sample.remote, sample.local) not in self._launchers
+            and min(ports) >= _SERVICE_PORTS
+            and not _is_loopback(sample.remote[0])
+        )
+
+    def payload_fds(self, view: ProcessHistory) -> list[int]:
+        """Descriptors of the connections of a rank to other ranks that carry the training's data.
+
+        Those that did so in healthy passes, at least twice and not ten times more rarely than the busiest. Of a
+        process that was never seen healthy what its connections carried since it began decides.
+        """
+        if view.pid not in self._payload:
+            ours = [each for each in view.sockets.values() if self.joins_ranks(view.pid, each)]
+            self._payload[view.pid] = [each.fd for each in _with_payload(view, ours)]
+        return self._payload[view.pid]
+
+    def outside(self, view: ProcessHistory) -> list[SocketSample]:
+        """The connections of a process itself to somebody who is none of the job's."""
+        return [
+            sample
+            for sample in view.sockets.values()
+            if sample.state in ("ESTABLISHED", "SYN_SENT") and self._is_outside(view.pid, sample)
+        ]
+
+    def _is_outside(self, pid: Pid, sample: SocketSample) -> bool:
+        pair = sample.remote, sample.local
+        own = self._owner.get((sample.local, sample.remote)) == pid
+        return own and pair not in self._owner and pair not in self._launchers
+
+
+def _is_loopback(address: str) -> bool:
+    return address.startswith("127.") or address == "::1"
+
+
+def payload_sockets(view: ProcessHistory, ends: EndpointIndex) -> Iterator[SocketSample]:
+    """The connections of a rank to other ranks that carry the training's data, as `EndpointIndex.payload_fds` says."""
+    return (view.sockets[fd] for fd in ends.payload_fds(view))
+
+
+def _with_payload(view: ProcessHistory, ours: Sequence[SocketSample]) -> list[SocketSample]:
+    if view.traffic.learned_passes >= _MIN_PASSES:
+        passes = [view.traffic.payload_passes(each) for each in ours]
+        needed = max(_MIN_PASSES, max(passes, default=0) / _RARELY)
+        return [each for each, count in zip(ours, passes, strict=True) if count >= needed]
+    if view.lead is None:
+        return []
+    start_ns = view.lead.sample.start_ns
+    return [each for each in ours if carried_all_its_life(each, start_ns)]
+
+
+def last_send_ns(view: ProcessHistory, ends: EndpointIndex) -> int:
+    """When a rank last sent data of the training to another one; 0 if that is not known."""
+    times = (
+        each.last_send_ns for each in payload_sockets(view, ends) if each.state == "ESTABLISHED"
+    )
+    return max(times, default=view.sent_ns)
+
+
+def newest_sender(
+    views: Mapping[Pid, ProcessHistory], ends: EndpointIndex
+) -> tuple[Pid, float] | None:
+    """(the rank that sent after all others, lead in seconds); None without a clear lead."""
+    times = sorted(((last_send_ns(view, ends), pid) for pid, view in views.items()), reverse=True)
+    if len(times) < 2:
+        return None
+    lead_ns = times[0][0] - times[1][0]
+    return (times[0][1], lead_ns / NS) if lead_ns >= SEND_LEAD_NS else None

@@ -1,0 +1,135 @@
+"""What is known of one process of a job at one moment: what the judge takes, a report carries and `trace` streams.
+
+Ages are seconds before that moment, so a snapshot means the same on every clock (docs/decisions/0010). Times of a
+host's own clocks, threads and descriptors stay behind in `diagnosis.process`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from kcover_ebpf.diagnosis.process import Effort
+from kcover_ebpf.diagnosis.process_state import State
+from kcover_ebpf.diagnosis.roles import Role
+from kcover_ebpf.ids import Endpoint, Pid
+
+_CLEAN = "code 0"
+_UNKNOWN_EXIT = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class SocketSnapshot:
+    """One connection of a rank; sizes in bytes."""
+
+    local: Endpoint
+    remote: Endpoint
+    state: str
+    unread: int = 0
+    unsent: int = 0
+    unacked: int = 0
+    window: int = 0
+    """What the peer has room for."""
+    backoff: int = 0
+    """Doublings of the retransmission time-out."""
+    sent_age_s: float | None = None
+    """Since data was sent last; None if never."""
+    payload: bool = False
+    """It carries data of the training from rank to rank."""
+    broken_age_s: float | None = None
+    """Since when it repeats itself without an answer; None while it does not, and from agents that do not report it."""
+
+    def later(self, by_s: float) -> SocketSnapshot:
+        """The same, so many seconds later."""
+        sent_s, broken_s = _later(self.sent_age_s, by_s), _later(self.broken_age_s, by_s)
+        return replace(self, sent_age_s=sent_s, broken_age_s=broken_s)
+
+
+@dataclass(frozen=True, slots=True)
+class StopSignal:
+    """The stop signal in force for a process, and who sent it."""
+
+    signal: int
+    sender_pid: int = 0
+    """0 when the kernel itself sent it."""
+    sender: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankSnapshot:
+    """A rank, or a process that a rank may wait for."""
+
+    pid: Pid
+    role: Role
+    state: State
+    pod_uid: str = ""
+    """Empty outside a cluster."""
+    tid: int | None = None
+    """The thread that its state is read from; None: its first one."""
+    rank: int | None = None
+    world_size: int | None = None
+    """Ranks of the whole job, as far as a rank knows it."""
+    text: str = ""
+    """The call it is in, for people."""
+    age_s: float = 0.0
+    """Since it is in this state, as well as that is known."""
+    threshold_s: float | None = None
+    """A silence from here on is a stall, learned; None for helpers and for ranks that have ended."""
+    sent_age_s: float | None = None
+    """Since it sent data of the training to another rank; None if never, or not known."""
+    received_age_s: float | None = None
+    """Since more than heartbeats moved over its connections."""
+    proven: bool = False
+    """The state itself proves that it will not end (a suspended device, a frozen file system)."""
+    effort: Effort | None = None
+    """Work that explains why others wait."""
+    timed: bool = False
+    """Its wait has a time-out."""
+    inspected: bool = False
+    """Its thread was inspected during this wait: what burns a CPU is not."""
+    waits_for: tuple[Pid, ...] = ()
+    """Processes of the job that it waits for by a pipe, socket, lock or wait()."""
+    stack: tuple[str, ...] = ()
+    known_wait: bool = False
+    """A wait with this stack was seen to end while the job was healthy."""
+    exit: str | None = None
+    """"code N", "signal N" or "unknown", once it has ended."""
+    stop_signal: StopSignal | None = None
+    sockets: tuple[SocketSnapshot, ...] = ()
+    network_busy: bool | None = None
+    """Whether a network thread of NCCL burns a CPU; None where none was ever seen to."""
+
+    @property
+    def connections(self) -> Iterable[SocketSnapshot]:
+        """Its sockets."""
+        return self.sockets
+
+    @property
+    def has_failed(self) -> bool:
+        """True if it ended by a signal or with an error."""
+        return self.exit is not None and self.exit not in (_CLEAN, _UNKNOWN_EXIT)
+
+    def capped(self, age_s: float) -> RankSnapshot:
+        """The same, in its state for no longer than this: the time before it cannot be judged."""
+        return replace(self, age_s=min(self.age_s, age_s)) if age_s < self.age_s else self
+
+    def later(self, by_s: float) -> RankSnapshot:
+        """The same, so many seconds later."""
+        return replace(
+            self,
+            age_s=max(self.age_s, 0.0) + by_s,
+            sent_age_s=_later(self.sent_age_s, by_s),
+            received_age_s=_later(self.received_age_s, by_s),
+            sockets=tuple(each.later(by_s) for each in self.sockets),
+        )
+
+
+def exit_text(signal: int, code: int, *, known: bool) -> str:
+    """How a process ended, as `RankSnapshot.exit` has it."""
+    if not known:
+        return _UNKNOWN_EXIT
+    return f"signal {signal}" if signal else f"code {code}"
+
+
+def _later(age_s: float | None, by_s: float) -> float | None:
+    return None if age_s is None else max(age_s, 0.0) + by_s

@@ -1,0 +1,85 @@
+"""What this host knows of a process beyond its state, added to its snapshot: thresholds, connections, stop signal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from kcover_ebpf.diagnosis.endpoints import EndpointIndex, last_send_ns
+from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, SocketSnapshot, StopSignal
+from kcover_ebpf.diagnosis.roles import Role
+from kcover_ebpf.diagnosis.stacks import KnownWaits
+from kcover_ebpf.facts.kernel import SignalSent, SocketSample
+from kcover_ebpf.ids import Endpoint, Pid
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """What was learned of the whole job, for the snapshots of its processes."""
+
+    now_ns: int
+    ends: EndpointIndex
+    known: KnownWaits
+    thresholds_s: Mapping[Pid, float]
+    """Of living ranks."""
+    stop_signals: Mapping[Pid, SignalSent]
+    world_size: int | None
+
+
+def completed(state: RankSnapshot, view: ProcessHistory, habits: Habits) -> RankSnapshot:
+    """The snapshot of a process from its state and what is known of it otherwise."""
+    is_rank = state.role is Role.RANK
+    return replace(
+        state,
+        world_size=habits.world_size if is_rank else None,
+        threshold_s=habits.thresholds_s.get(state.pid),
+        sent_age_s=_age_s(habits, last_send_ns(view, habits.ends)),
+        received_age_s=_age_s(habits, view.peer_bytes_ns),
+        known_wait=bool(state.stack) and habits.known.knows(state.stack),
+        stop_signal=_stop_signal(habits.stop_signals.get(state.pid)),
+        sockets=_sockets(view, habits) if is_rank else (),
+        network_busy=_network_busy(view),
+    )
+
+
+def _age_s(habits: Habits, at_ns: int) -> float | None:
+    return (habits.now_ns - at_ns) / NS if at_ns else None
+
+
+def _stop_signal(sent: SignalSent | None) -> StopSignal | None:
+    if sent is None:
+        return None
+    return StopSignal(sent.signal, sent.sender_pid, sent.sender_comm or None)
+
+
+def _network_busy(view: ProcessHistory) -> bool | None:
+    threads = [thread for thread in view.side_threads if thread.proxy]
+    return any(thread.burning_since_ns is not None for thread in threads) if threads else None
+
+
+def _sockets(view: ProcessHistory, habits: Habits) -> tuple[SocketSnapshot, ...]:
+    payload = set(habits.ends.payload_fds(view))
+    return tuple(
+        _socket(view, sample, habits, is_payload=fd in payload)
+        for fd, sample in view.sockets.items()
+        if sample.remote[1]
+    )
+
+
+def _socket(
+    view: ProcessHistory, sample: SocketSample, habits: Habits, *, is_payload: bool
+) -> SocketSnapshot:
+    return SocketSnapshot(
+        local=Endpoint(*sample.local),
+        remote=Endpoint(*sample.remote),
+        state=sample.state,
+        unread=sample.unread_bytes,
+        unsent=sample.unsent_bytes,
+        unacked=sample.unacked_bytes,
+        window=sample.send_window_bytes,
+        backoff=sample.backoff,
+        sent_age_s=_age_s(habits, sample.last_send_ns),
+        payload=is_payload,
+        broken_age_s=_age_s(habits, view.traffic.broken_ns(sample)),
+    )
