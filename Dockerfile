@@ -16,7 +16,7 @@ RUN pip install ${CA_BUNDLE:+--cert ${CA_BUNDLE}} --break-system-packages --quie
  && pip install ${CA_BUNDLE:+--cert ${CA_BUNDLE}} --break-system-packages --quiet hatchling==1.33.0
 ARG SOURCE_DATE_EPOCH=0
 COPY . .
-RUN make --silent objects && python3 -m hatchling build --target wheel \
+RUN PYTHONPATH=/out/usr/local/lib/python3.11/dist-packages python3 -m hatchling build --target wheel \
  && pip install --break-system-packages --quiet --no-compile --no-deps --no-index --root /out dist/*.whl
 
 FROM ${BASE} AS runtime
@@ -33,7 +33,7 @@ RUN python3 -m compileall -q -f --invalidation-mode unchecked-hash /usr/lib/pyth
  && mkdir -p /usr/share/sbom && python3 /tmp/sbom.py > /usr/share/sbom/kcover-ebpf.spdx.json \
  && find /usr/local/lib/python3.11/dist-packages -path '*.dist-info/direct_url.json' -delete \
  && rm -rf /tmp/* /var/log/* /var/cache/* /var/lib/apt/lists/* /var/lib/dpkg/*-old /etc/machine-id \
-    /usr/share/doc/*/changelog* /usr/share/man /usr/share/info /usr/share/locale /root/.cache
+    /usr/share/doc/*/changelog* /usr/share/man /usr/local/share/man /usr/share/info /usr/share/locale /root/.cache
 
 FROM scratch
 LABEL org.opencontainers.image.title="kcover-ebpf" \

@@ -49,8 +49,8 @@ help: ## list the targets
 build: setup-build ## set up, compile the BPF objects; then .venv/bin/kcover-ebpf runs
 	@$(MAKE) --no-print-directory --silent objects
 
-.PHONY: setup-build setup-demo setup-test setup-vm setup-cluster setup-bench
-setup-build setup-demo setup-test setup-vm setup-cluster setup-bench: setup-%:
+.PHONY: setup-build setup-demo setup-test setup-vm setup-image setup-cluster setup-bench setup-docs
+setup-build setup-demo setup-test setup-vm setup-image setup-cluster setup-bench setup-docs: setup-%:
 	@tools/setup $*
 
 .PHONY: demo
@@ -62,7 +62,7 @@ demo: setup-demo build ## train 4 ranks, inject FAULT=stop|kill|lock|loop|skip|b
 demo-cluster: setup-cluster build ## a real Kubernetes, a hung PyTorchJob: restarted in place, then replaced
 	@PYTHONPATH=$(CURDIR) /usr/bin/python3 -m tools.demo.cluster
 
-.PHONY: test test-unit test-kernel test-chart test-vm test-vm-matrix test-drivers test-cluster test-old test-all
+.PHONY: test test-unit test-kernel test-chart test-vm test-vm-matrix test-drivers test-cluster test-attack test-old test-all
 # what runs on the kernel and on the cluster measures time, and gets the machine for itself
 test: setup-cluster check ## set up, check, run the tests; builds a Kubernetes the first time
 	@$(MAKE) --no-print-directory build
@@ -91,13 +91,16 @@ test-drivers: setup-vm build ## build real GPU drivers, and look for the functio
 test-cluster: setup-cluster build ## the tests on a real Kubernetes: that of $KUBECONFIG, or one that is made
 	$(PYTHON) -m pytest tests/cluster
 
+test-attack: setup-cluster build ## known attacks on the installed chart, from outside; the cluster as for test-cluster
+	$(PYTHON) -m pytest tests/attack
+
 OLD := 1.34
 test-old: setup-cluster build ## restarts on the oldest Kubernetes that is supported, which is built
 	tools/testbed up --name old --kubernetes $(OLD) --controllers all
 	KUBECONFIG=$(CURDIR)/.testbed-old/kubeconfig $(PYTHON) -m pytest tests/cluster/test_kinds.py; \
 		status=$$?; tools/testbed down --name old; exit $$status
 
-test-all: test test-chart test-cluster test-old ## all but virtual machines: what a release must pass
+test-all: test test-chart test-cluster test-attack test-old ## all but virtual machines: what a release must pass
 
 .PHONY: bench bench-quick
 bench: setup-bench build ## the whole fault bench (resumable) and the cost bench: hours
@@ -114,7 +117,8 @@ C_FILES = $(shell git ls-files -- '*.c' '*.h' ':!tests/vm/stub/trace.h')
 PYTHON_TREES = kcover_ebpf tests tools
 
 .PHONY: check
-check: setup-test ## lint, format, types, layers
+check: setup-test ## lint, format, types, layers, links of the documentation
+	$(PYTHON) -m tools.docs.links
 	$(PYTHON) -m ruff check --quiet
 	$(PYTHON) -m ruff format --check --quiet
 	$(PYTHON) -m mypy $(PYTHON_TREES)
@@ -131,9 +135,26 @@ format: setup-test ## format and repair what a tool can
 	$(PYTHON) -m ruff format --quiet
 	$(if $(C_FILES),$(CLANG_FORMAT) --style=file:bpf/.clang-format -i $(C_FILES))
 
-.PHONY: wheel
+# ---- documentation and releases
+
+.PHONY: docs docs-serve
+docs: setup-docs ## the site in build/site, checked strictly, and the manual pages in build/man
+	$(PYTHON) -m tools.docs.commands man build/man
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build
+
+docs-serve: docs ## the site at http://127.0.0.1:8000
+	$(PYTHON) -m http.server --bind 127.0.0.1 --directory build/site 8000
+
+.PHONY: wheel release test-wheel
 wheel: setup-test build ## a wheel in dist/ that installs without a compiler
+	rm -f dist/*.whl
 	$(PYTHON) -m hatchling build --target wheel
+
+release: setup-test build ## all that is published, in dist/; signed by the SSH key of KCOVER_SIGNING_KEY
+	$(PYTHON) -m tools.release
+
+test-wheel: setup-image wheel ## install and run the wheel on clean Debian 12 and 13, in chroots, as root
+	$(PYTHON) -m tools.release.userland
 
 .PHONY: clean distclean
 clean: ## remove build output

@@ -51,7 +51,6 @@ static __always_inline void account(struct totals_event *totals, struct thread_s
 				    struct task_struct *task)
 {
 	ADD_SINCE(totals->cpu_ns, sample->cpu_ns, task->se.sum_exec_runtime);
-	ADD_SINCE(totals->minor_faults, sample->minor_faults, task->min_flt);
 	ADD_SINCE(totals->major_faults, sample->major_faults, task->maj_flt);
 	if (bpf_core_field_exists(task->ioac.rchar)) {
 		ADD_SINCE(totals->read_chars, sample->read_chars, task->ioac.rchar);

@@ -95,7 +95,7 @@ struct uvm_event {
 	struct event_header header;
 	__u8 uuid[UUID_BYTES];
 	__u32 registered;
-	__u32 partition; /* not 0: a MIG instance */
+	__u32 pad;
 	__u8 comm[COMM_BYTES];
 };
 
@@ -140,7 +140,7 @@ struct aer_key {
 /* Counters only grow, so that no reader can lose what is added while it reads. */
 struct aer_value {
 	__u64 total;
-	__u64 told_ns;
+	__u64 reported_ns;
 	__u32 bit_count[AER_STATUS_BITS];
 };
 

@@ -68,7 +68,6 @@ struct thread_event {
 	__u64 cpu_ns;
 	__u64 run_delay_ns;
 	__u64 voluntary_count;
-	__u64 involuntary_count;
 	__u32 tid;
 	__s32 syscall;
 	__u32 state; /* enum thread_state */
@@ -83,18 +82,12 @@ struct totals_event {
 	__u64 write_bytes;
 	__u64 read_chars;
 	__u64 write_chars;
-	__u64 minor_faults;
 	__u64 major_faults;
-	__u64 moved_ns;
 	__u32 ppid;
 	__u32 thread_count;
-	__u32 stopped_count;
-	__u32 traced_count;
-	__u32 frozen_count;
-	__u32 uninterruptible_count;
-	__u32 running_count;
 	__u32 unseen_count; /* threads of this pass that found no room: what they did is missing
 			       above */
+	__u32 pad;
 };
 
 /* IPv4 addresses are written as IPv6-mapped ones, in network order; ports in host order. */
@@ -114,16 +107,13 @@ struct socket_event {
 	__u64 received_bytes;
 	__u64 last_send_ns;
 	__u64 last_receive_ns;
-	__u64 changed_ns;
 	__u32 fd;
 	__u32 state;
 	__u32 unread_bytes;
 	__u32 unsent_bytes;
 	__u32 unacked_bytes;
 	__u32 send_window_bytes;
-	__u32 retransmit_count;
 	__u32 backoff;
-	__u32 probe_count;
 	__u32 pad;
 };
 
@@ -133,9 +123,6 @@ struct descriptor_event {
 	__u64 peer_inode; /* 0: none */
 	__u32 fd;
 	__u32 kind; /* enum descriptor_kind */
-	__u32 unread_bytes;
-	__u16 readable;
-	__u16 writable;
 };
 
 struct fork_event {
@@ -191,7 +178,7 @@ struct process_value {
 	struct totals_event totals;
 	__u64 watched_ns;      /* threads that started before count from their first sample */
 	__u64 pass_id;         /* the pass that counted the states in `totals` */
-	__u64 told_id;         /* the pass whose totals were sent */
+	__u64 reported_id;     /* the pass whose totals were sent */
 	__u64 socket_pass_id;  /* the iteration that first saw its descriptors: it sends all */
 	__u32 detail;          /* enum detail of maps.bpf.h */
 	__u32 unseen_reported; /* threads without room that were counted as lost */

@@ -134,14 +134,9 @@ int on_close(struct pt_regs___kprobe *regs)
 	return 0;
 }
 
-/* UVM_REGISTER_GPU_PARAMS in uvm_ioctl.h, the same from 515 to 595 */
+/* The head of UVM_REGISTER_GPU_PARAMS in uvm_ioctl.h, the same from 515 to 595 */
 struct register_params {
 	__u8 uuid[UUID_BYTES];
-	__u8 numa_enabled;
-	__s32 numa_node;
-	__s32 control_fd;
-	__u32 client;
-	__u32 partition;
 };
 
 static __always_inline void tell_uvm(const struct register_params *params, __u32 registered)
@@ -152,12 +147,9 @@ static __always_inline void tell_uvm(const struct register_params *params, __u32
 	if (!event)
 		return;
 	event->registered = registered;
-	event->partition = 0;
+	event->pad = 0;
 	__builtin_memset(event->uuid, 0, sizeof(event->uuid));
 	bpf_probe_read_kernel(event->uuid, sizeof(event->uuid), params->uuid);
-	if (registered)
-		bpf_probe_read_kernel(&event->partition, sizeof(event->partition),
-				      &params->partition);
 	bpf_get_current_comm(event->comm, sizeof(event->comm));
 	bpf_ringbuf_submit(event, 0);
 }

@@ -98,7 +98,6 @@ struct task_struct {
 	unsigned long nvcsw;
 	unsigned long nivcsw;
 	__u64 start_boottime;
-	unsigned long min_flt;
 	unsigned long maj_flt;
 	char comm[16];
 	struct css_set *cgroups;
@@ -128,26 +127,13 @@ struct super_block {
 	unsigned long s_magic;
 };
 
-struct pipe_buffer {
-	unsigned int len;
-};
-
-struct pipe_inode_info {
-	unsigned int head;
-	unsigned int tail;
-	unsigned int ring_size;
-	struct pipe_buffer *bufs;
-};
-
 struct inode {
 	unsigned short i_mode;
 	struct super_block *i_sb;
 	unsigned long i_ino;
-	struct pipe_inode_info *i_pipe;
 };
 
 struct file {
-	unsigned int f_mode;
 	struct inode *f_inode;
 	void *private_data;
 };
@@ -177,18 +163,8 @@ struct sock_common {
 	struct in6_addr skc_v6_rcv_saddr;
 };
 
-struct sk_buff {
-	struct sk_buff *next;
-	unsigned int len;
-};
-
-struct sk_buff_head {
-	struct sk_buff *next;
-};
-
 struct sock {
 	struct sock_common __sk_common;
-	struct sk_buff_head sk_receive_queue;
 	__u16 sk_protocol;
 	__u16 sk_type;
 	struct socket *sk_socket;

@@ -45,7 +45,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define SIGSYS  31
 #define BIT(n)  (1U << (n))
 /* Those that stop, continue or, by default, end a process and that are not used as messages. */
-#define TOLD_SIGNALS                                                                               \
+#define REPORTED_SIGNALS                                                                           \
 	(BIT(SIGHUP) | BIT(SIGINT) | BIT(SIGQUIT) | BIT(SIGILL) | BIT(SIGTRAP) | BIT(SIGABRT) |    \
 	 BIT(SIGBUS) | BIT(SIGFPE) | BIT(SIGKILL) | BIT(SIGSEGV) | BIT(SIGTERM) | BIT(SIGCONT) |   \
 	 BIT(SIGSTOP) | BIT(SIGTSTP) | BIT(SIGTTIN) | BIT(SIGTTOU) | BIT(SIGXCPU) | BIT(SIGXFSZ) | \
@@ -252,7 +252,7 @@ int BPF_PROG(on_signal, int signal, struct kernel_siginfo *info, struct task_str
 {
 	struct signal_event *event;
 
-	if (signal < 1 || signal > 31 || !(TOLD_SIGNALS & BIT(signal)) || !watched(task->tgid))
+	if (signal < 1 || signal > 31 || !(REPORTED_SIGNALS & BIT(signal)) || !watched(task->tgid))
 		return 0;
 	if (result != TRACE_SIGNAL_DELIVERED && signal != SIGCONT)
 		return 0;

@@ -34,7 +34,6 @@ struct thread_sample {
 	__u64 write_bytes;
 	__u64 read_chars;
 	__u64 write_chars;
-	__u64 minor_faults;
 	__u64 major_faults;
 };
 
@@ -52,7 +51,7 @@ struct socket_sample {
 	__u64 inode;
 	__u64 acked_bytes;
 	__u64 received_bytes;
-	__u64 changed_ns;
+	__u64 changed_ns; /* the last pass that saw it move */
 	__u64 retransmit_ns;
 	__u32 pid;
 	__u32 state;

@@ -25,8 +25,8 @@ static __always_inline void clear_nic(struct nic_event *event, __u32 source)
 SEC("kprobe/ib_dispatch_event")
 int on_rdma(struct pt_regs___kprobe *regs)
 {
-	struct ib_event *told = KPROBE_ARG0(regs);
-	__u32 type = BPF_CORE_READ(told, event);
+	struct ib_event *reported = KPROBE_ARG0(regs);
+	__u32 type = BPF_CORE_READ(reported, event);
 	struct nic_event *event;
 
 	if (type < IB_EVENT_DEVICE_FATAL || type > IB_EVENT_PORT_ERR)
@@ -37,8 +37,8 @@ int on_rdma(struct pt_regs___kprobe *regs)
 	clear_nic(event, NIC_RDMA);
 	event->event = type;
 	/* one byte up to 5.12 */
-	event->port = BPF_CORE_READ(told, element.port_num) & 0xff;
-	BPF_CORE_READ_STR_INTO(&event->device, told, device, name);
+	event->port = BPF_CORE_READ(reported, element.port_num) & 0xff;
+	BPF_CORE_READ_STR_INTO(&event->device, reported, device, name);
 	bpf_ringbuf_submit(event, 0);
 	return 0;
 }

@@ -63,11 +63,6 @@ static __always_inline void begin_process(struct process_value *process, struct 
 	fill_header(&totals->header, EVENT_TOTALS, sizeof(*totals), pid, pass->boottime_ns);
 	totals->ppid = task->real_parent->tgid;
 	totals->thread_count = 0;
-	totals->stopped_count = 0;
-	totals->traced_count = 0;
-	totals->frozen_count = 0;
-	totals->uninterruptible_count = 0;
-	totals->running_count = 0;
 	totals->unseen_count = 0;
 	if (!detail)
 		process->detail = DETAIL_OFF;
@@ -76,23 +71,10 @@ static __always_inline void begin_process(struct process_value *process, struct 
 	process->pass_id = pass->id;
 }
 
-static __always_inline void count_state(struct totals_event *totals, __u32 state)
+static __always_inline void count_thread(struct totals_event *totals, __u32 state)
 {
-	if (state == THREAD_ZOMBIE)
-		return;
-	totals->thread_count++;
-	if (state == THREAD_SLEEPING)
-		return;
-	if (state == THREAD_RUNNING)
-		totals->running_count++;
-	else if (state == THREAD_UNINTERRUPTIBLE)
-		totals->uninterruptible_count++;
-	else if (state == THREAD_STOPPED)
-		totals->stopped_count++;
-	else if (state == THREAD_TRACED)
-		totals->traced_count++;
-	else if (state == THREAD_FROZEN)
-		totals->frozen_count++;
+	if (state != THREAD_ZOMBIE)
+		totals->thread_count++;
 }
 
 /* Room for a record in the buffer, or NULL: then the pass is incomplete. */

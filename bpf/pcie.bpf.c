@@ -77,9 +77,9 @@ int BPF_PROG(on_aer, const char *device, __u32 status, __u8 severity)
 	/* kernels before 5.12 have no atomic that returns what it added to */
 	__sync_fetch_and_add(&value->total, 1);
 	total = value->total;
-	if (severity == CORRECTED && now - value->told_ns < corrected_interval_ns && total > 1)
+	if (severity == CORRECTED && now - value->reported_ns < corrected_interval_ns && total > 1)
 		return 0;
-	value->told_ns = now;
+	value->reported_ns = now;
 	tell_aer(&key, status, total);
 	return 0;
 }

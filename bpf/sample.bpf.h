@@ -81,7 +81,6 @@ static __always_inline void fill_event(struct thread_event *event, struct task_s
 	if (bpf_core_field_exists(task->sched_info.run_delay))
 		event->run_delay_ns = task->sched_info.run_delay;
 	event->voluntary_count = task->nvcsw;
-	event->involuntary_count = task->nivcsw;
 	copy_comm(event->comm, task);
 	event->syscall = site->syscall;
 	event->user_sp = site->user_sp;
@@ -169,7 +168,7 @@ static __always_inline void first_look(struct pass_value *pass, struct process_v
 		pass->used_bytes -= sizeof(struct thread_event);
 		return;
 	}
-	count_state(&process->totals, sample.state);
+	count_thread(&process->totals, sample.state);
 }
 
 static __always_inline bool has_moved(struct thread_sample *sample, struct pass_value *pass,
@@ -208,11 +207,9 @@ static __always_inline void next_look(struct pass_value *pass, struct process_va
 	}
 	sample->raw_state = raw;
 	sample->moved = moved;
-	if (moved)
-		process->totals.moved_ns = pass->boottime_ns;
 	account(&process->totals, sample, task);
 	remember(sample, pass, task, &site);
-	count_state(&process->totals, sample->state);
+	count_thread(&process->totals, sample->state);
 }
 
 /*
@@ -239,7 +236,7 @@ static __always_inline bool quick_look(struct pass_value *pass, struct process_v
 	if (process->detail && !sample->raw_state)
 		return false;
 	sample->pass_id = pass->id;
-	count_state(&process->totals, sample->state);
+	count_thread(&process->totals, sample->state);
 	return true;
 }
 

@@ -14,23 +14,12 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* include/uapi/linux/stat.h, include/uapi/linux/magic.h, include/linux/fs.h, include/net/sock.h */
+/* include/uapi/linux/stat.h, include/uapi/linux/magic.h, include/net/sock.h */
 #define S_IFMT         0170000
 #define S_IFIFO        0010000
 #define S_IFSOCK       0140000
 #define PIPEFS_MAGIC   0x50495045
-#define FMODE_READ     1
-#define FMODE_WRITE    2
 #define SOCK_DONE_FLAG (1UL << 1)
-
-/* A pipe has 16 buffers unless it was enlarged; what lies in later ones is not added up. */
-#define PIPE_BUFFERS_READ 64
-#define MESSAGES_READ     32
-
-/* 7d8ed1a7a9d5 ("af_unix: Cache state->msg in unix_stream_read_generic()", 6.17) counts for us. */
-struct unix_sock___counted {
-	int inq_len;
-} __attribute__((preserve_access_index));
 
 static __always_inline __u32 clamp(__u32 difference)
 {
@@ -55,6 +44,15 @@ static __always_inline __u32 unread_bytes(struct sock *sk, struct tcp_sock *tcp)
 	return unread;
 }
 
+/* Retransmissions, backoff and zero-window probes in one word. */
+static __always_inline __u32 trouble_of(struct sock *sk)
+{
+	struct inet_connection_sock *icsk = (void *)sk;
+
+	return BPF_CORE_READ(icsk, icsk_retransmits) << 16 |
+	       BPF_CORE_READ(icsk, icsk_backoff) << 8 | BPF_CORE_READ(icsk, icsk_probes_out);
+}
+
 static __always_inline void read_counters(struct socket_event *event, struct sock *sk)
 {
 	struct inet_connection_sock *icsk = (void *)sk;
@@ -67,9 +65,7 @@ static __always_inline void read_counters(struct socket_event *event, struct soc
 	event->acked_bytes = BPF_CORE_READ(tcp, bytes_acked);
 	event->received_bytes = BPF_CORE_READ(tcp, bytes_received);
 	event->send_window_bytes = BPF_CORE_READ(tcp, snd_wnd);
-	event->retransmit_count = BPF_CORE_READ(icsk, icsk_retransmits);
 	event->backoff = BPF_CORE_READ(icsk, icsk_backoff);
-	event->probe_count = BPF_CORE_READ(icsk, icsk_probes_out);
 }
 
 static __always_inline void read_socket(struct socket_event *event, struct sock *sk,
@@ -83,18 +79,13 @@ static __always_inline void read_socket(struct socket_event *event, struct sock 
 	event->pad = 0;
 	if (event->state == TCP_LISTEN || event->state == TCP_CLOSE) {
 		/* The counters of a socket without a connection mean something else, or nothing. */
-		__builtin_memset(&event->acked_bytes, 0, 5 * sizeof(__u64));
-		__builtin_memset(&event->unread_bytes, 0, 7 * sizeof(__u32));
+		__builtin_memset(&event->acked_bytes, 0, 4 * sizeof(__u64));
+		__builtin_memset(&event->unread_bytes, 0, 5 * sizeof(__u32));
 		return;
 	}
 	read_counters(event, sk);
 	event->last_send_ns = time_of(pass, BPF_CORE_READ(tcp, lsndtime));
 	event->last_receive_ns = time_of(pass, BPF_CORE_READ(icsk, icsk_ack.lrcvtime));
-}
-
-static __always_inline __u32 trouble_of(struct socket_event *event)
-{
-	return event->retransmit_count << 16 | event->backoff << 8 | event->probe_count;
 }
 
 static __always_inline bool has_moved(struct socket_sample *sample, struct socket_event *event)
@@ -106,17 +97,17 @@ static __always_inline bool has_moved(struct socket_sample *sample, struct socke
 	       sample->unacked_bytes != event->unacked_bytes;
 }
 
-static __always_inline void remember(struct socket_sample *sample, struct socket_event *event)
+static __always_inline void remember(struct socket_sample *sample, struct socket_event *event,
+				     struct sock *sk)
 {
 	sample->inode = event->inode;
 	sample->acked_bytes = event->acked_bytes;
 	sample->received_bytes = event->received_bytes;
-	sample->changed_ns = event->changed_ns;
 	sample->state = event->state;
 	sample->unread_bytes = event->unread_bytes;
 	sample->unsent_bytes = event->unsent_bytes;
 	sample->unacked_bytes = event->unacked_bytes;
-	sample->trouble = trouble_of(event);
+	sample->trouble = trouble_of(sk);
 }
 
 static __always_inline int first_sample(struct seq_file *seq, struct pass_value *pass,
@@ -125,11 +116,10 @@ static __always_inline int first_sample(struct seq_file *seq, struct pass_value 
 	struct socket_sample sample = {};
 	__u64 key = (__u64)sk;
 
-	event->changed_ns = event->last_send_ns > event->last_receive_ns ? event->last_send_ns
-									 : event->last_receive_ns;
 	if (bpf_seq_write(seq, event, sizeof(*event)))
 		return 0;
-	remember(&sample, event);
+	remember(&sample, event, sk);
+	sample.changed_ns = pass->boottime_ns;
 	sample.pid = event->header.pid;
 	sample.pass_id = pass->id;
 	if (bpf_map_update_elem(&sockets, &key, &sample, BPF_ANY))
@@ -144,61 +134,26 @@ static __always_inline int send_socket(struct bpf_iter__task_file *ctx, struct p
 {
 	__u64 key = (__u64)sk;
 	struct socket_sample *sample = bpf_map_lookup_elem(&sockets, &key);
-	bool moved, news;
+	bool news;
 
 	if (!sample || sample->inode != event->inode)
 		return first_sample(ctx->meta->seq, pass, event, sk);
-	moved = has_moved(sample, event);
-	event->changed_ns = moved ? pass->boottime_ns : sample->changed_ns;
-	news = event->changed_ns == pass->boottime_ns || sample->state != event->state ||
-	       sample->trouble != trouble_of(event);
+	news = has_moved(sample, event) || sample->changed_ns == pass->boottime_ns ||
+	       sample->state != event->state || sample->trouble != trouble_of(sk);
 	if (news || process->detail || process->socket_pass_id == ctx->meta->session_id) {
 		if (bpf_seq_write(ctx->meta->seq, event, sizeof(*event)))
 			return 0;
 	}
-	remember(sample, event);
+	if (has_moved(sample, event))
+		sample->changed_ns = pass->boottime_ns;
+	remember(sample, event, sk);
 	sample->pass_id = pass->id;
 	return 0;
-}
-
-static __always_inline __u32 pipe_unread_bytes(struct pipe_inode_info *pipe)
-{
-	__u32 tail = BPF_CORE_READ(pipe, tail), mask = BPF_CORE_READ(pipe, ring_size) - 1;
-	__u32 count = BPF_CORE_READ(pipe, head) - tail, bytes = 0;
-	struct pipe_buffer *buffers = BPF_CORE_READ(pipe, bufs);
-	__u64 stride = bpf_core_type_size(struct pipe_buffer);
-
-	for (__u32 i = 0; i < PIPE_BUFFERS_READ; i++) {
-		struct pipe_buffer *buffer = (void *)buffers + ((tail + i) & mask) * stride;
-
-		if (i >= count)
-			break;
-		bytes += BPF_CORE_READ(buffer, len);
-	}
-	return bytes;
-}
-
-/* Without the kernel's own count: the first messages, one that was partly read counted whole. */
-static __always_inline __u32 unix_unread_bytes(struct sock *sk)
-{
-	struct unix_sock___counted *counted = (void *)sk;
-	struct sk_buff *end = (void *)sk + bpf_core_field_offset(sk->sk_receive_queue);
-	struct sk_buff *skb = BPF_CORE_READ(sk, sk_receive_queue.next);
-	__u32 bytes = 0;
-
-	if (bpf_core_field_exists(counted->inq_len))
-		return BPF_CORE_READ(counted, inq_len);
-	for (int i = 0; i < MESSAGES_READ && skb && skb != end; i++) {
-		bytes += BPF_CORE_READ(skb, len);
-		skb = BPF_CORE_READ(skb, next);
-	}
-	return bytes;
 }
 
 static __always_inline void read_pipe(struct descriptor_event *event, struct inode *inode)
 {
 	event->kind = inode->i_sb->s_magic == PIPEFS_MAGIC ? DESCRIPTOR_PIPE : DESCRIPTOR_FIFO;
-	event->unread_bytes = pipe_unread_bytes(BPF_CORE_READ(inode, i_pipe));
 	event->peer_inode = 0;
 }
 
@@ -207,7 +162,6 @@ static __always_inline void read_unix(struct descriptor_event *event, struct soc
 	struct sock *peer = BPF_CORE_READ((struct unix_sock *)sk, peer);
 
 	event->kind = DESCRIPTOR_UNIX;
-	event->unread_bytes = unix_unread_bytes(sk);
 	event->peer_inode = peer ? socket_inode(peer) : 0;
 }
 
@@ -220,8 +174,6 @@ static __always_inline int send_descriptor(struct bpf_iter__task_file *ctx, stru
 		    header->boottime_ns);
 	event.fd = ctx->fd;
 	event.inode = file->f_inode->i_ino;
-	event.readable = (file->f_mode & FMODE_READ) != 0;
-	event.writable = (file->f_mode & FMODE_WRITE) != 0;
 	if (sk)
 		read_unix(&event, sk);
 	else

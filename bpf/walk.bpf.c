@@ -81,7 +81,7 @@ static __always_inline void send_totals(struct pass_value *pass, struct process_
 	if (!event)
 		return;
 	*event = process->totals;
-	process->told_id = pass->id;
+	process->reported_id = pass->id;
 }
 
 static __always_inline void send_all_totals(struct pass_value *pass)
@@ -95,7 +95,7 @@ static __always_inline void send_all_totals(struct pass_value *pass)
 	while ((leader = bpf_iter_task_next(&all))) {
 		pid = leader->tgid;
 		process = watched(pid);
-		if (!process || process->pass_id != pass->id || process->told_id == pass->id)
+		if (!process || process->pass_id != pass->id || process->reported_id == pass->id)
 			continue;
 		send_totals(pass, process);
 		if (pass->is_incomplete)

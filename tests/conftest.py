@@ -30,10 +30,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.needs("root", "bpf", "btf"))
         elif folder == "vm":
             item.add_marker(pytest.mark.vm)
-        elif folder in {"cluster", "chart"}:
+        elif folder in {"cluster", "chart", "attack"}:
             item.add_marker(getattr(pytest.mark, folder))
-            needed = ("root",) if folder == "cluster" else ("etcd", "go")
-            item.add_marker(pytest.mark.needs(*needed))
+            needed = {"cluster": ("root",), "chart": ("etcd", "go"), "attack": ("root", "bpf")}
+            item.add_marker(pytest.mark.needs(*needed[folder]))
             if folder == "cluster" and item.path.name in CORE:
                 item.add_marker(pytest.mark.core)
             # Of the test alone: the first one to ask for the cluster may have to build it.

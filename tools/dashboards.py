@@ -9,6 +9,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools.pages import keep
+
 FOLDER = Path(__file__).resolve().parent.parent / "charts/kcover-ebpf/files/dashboards"
 WIDTH = 24
 Json = dict[str, object]
@@ -182,14 +184,7 @@ def render(dashboard: Dashboard) -> str:
 
 def main(arguments: list[str]) -> int:
     files = {FOLDER / f"{each.name}.json": render(each) for each in DASHBOARDS}
-    if arguments == ["--check"]:
-        old = [path.name for path, text in files.items() if path.read_text() != text]
-        print("\n".join(f"{name}: run python tools/dashboards.py" for name in old), end="")
-        return 1 if old else 0
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    for path, text in files.items():
-        path.write_text(text)
-    return 0
+    return keep(files, arguments, "tools/dashboards.py")
 
 
 if __name__ == "__main__":

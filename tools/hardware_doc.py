@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from tools.pages import ROOT, keep
+
 TAKEN = ROOT / ".vm/results.json"
 DATA = ROOT / "docs/bench/hardware.json"
 REPORT = ROOT / "docs/bench/hardware.md"
@@ -223,7 +224,7 @@ def _load(file: Path) -> Results:
     return loaded
 
 
-def main(arguments: Iterable[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Write or compare; the exit code."""
     results = _load(DATA)
     if "--take" in arguments:
@@ -233,14 +234,7 @@ def main(arguments: Iterable[str]) -> int:
         REPORT: report(results),
         PAGE: page(results, PAGE.read_text()),
     }
-    if "--check" not in arguments:
-        for file, text in texts.items():
-            file.write_text(text)
-        return 0
-    stale = [file for file, text in texts.items() if file.read_text() != text]
-    for file in stale:
-        print(f"{file.relative_to(ROOT)} is not up to date: run tools/hardware_doc.py")
-    return 1 if stale else 0
+    return keep(texts, arguments, "tools/hardware_doc.py")
 
 
 if __name__ == "__main__":

@@ -6,11 +6,11 @@ python tools/inspection_doc.py --check   says whether it is up to date, and exit
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from kcover_ebpf.inspection.registry import CHECKS
+from tools.pages import ROOT, keep
 
-PAGE = Path(__file__).resolve().parent.parent / "docs/inspection.md"
+PAGE = ROOT / "docs/inspection.md"
 BEGIN = "<!-- Written by tools/inspection_doc.py from kcover_ebpf/inspection: change that. -->\n"
 END = "<!-- Until here. -->\n"
 
@@ -27,17 +27,10 @@ def table() -> Iterator[str]:
 
 
 def main(arguments: list[str]) -> int:
-    text = PAGE.read_text(encoding="utf-8")
-    head, _, rest = text.partition(BEGIN)
+    head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     _, _, tail = rest.partition(END)
     page = head + BEGIN + "\n" + "\n".join(table()) + "\n\n" + END + tail
-    if arguments != ["--check"]:
-        PAGE.write_text(page, encoding="utf-8")
-        return 0
-    if text == page:
-        return 0
-    print("docs/inspection.md is not up to date: run python tools/inspection_doc.py")
-    return 1
+    return keep({PAGE: page}, arguments, "tools/inspection_doc.py")
 
 
 if __name__ == "__main__":

@@ -6,12 +6,12 @@ python tools/log_rules_doc.py --check   says whether it is up to date, and exits
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from kcover_ebpf.logs.lines import Source
 from kcover_ebpf.logs.rules import shipped
+from tools.pages import ROOT, keep
 
-PAGE = Path(__file__).resolve().parent.parent / "docs/logs.md"
+PAGE = ROOT / "docs/logs.md"
 
 HEAD = """# What a log says
 
@@ -72,14 +72,7 @@ def tables() -> Iterator[str]:
 
 
 def main(arguments: list[str]) -> int:
-    page = HEAD + "\n".join(tables()) + "\n"
-    if arguments != ["--check"]:
-        PAGE.write_text(page, encoding="utf-8")
-        return 0
-    if PAGE.read_text(encoding="utf-8") == page:
-        return 0
-    print("docs/logs.md is not up to date: run python tools/log_rules_doc.py")
-    return 1
+    return keep({PAGE: HEAD + "\n".join(tables()) + "\n"}, arguments, "tools/log_rules_doc.py")
 
 
 if __name__ == "__main__":

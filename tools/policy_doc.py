@@ -8,12 +8,12 @@ import json
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-ROOT = Path(__file__).resolve().parent.parent
+from tools.pages import ROOT, keep
+
 CRD = ROOT / "charts/kcover-ebpf/crds/faultpolicies.yaml"
 KINDS = ROOT / "kcover_ebpf/recovery/methods.toml"
 PAGE = ROOT / "docs/policy.md"
@@ -110,14 +110,7 @@ def render() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    page = render()
-    if arguments != ["--check"]:
-        PAGE.write_text(page, encoding="utf-8")
-        return 0
-    if PAGE.read_text(encoding="utf-8") == page:
-        return 0
-    print("docs/policy.md is not up to date: run python tools/policy_doc.py")
-    return 1
+    return keep({PAGE: render()}, arguments, "tools/policy_doc.py")
 
 
 if __name__ == "__main__":

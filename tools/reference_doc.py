@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,8 +19,8 @@ from kcover_ebpf.agent.metrics import AgentMetrics
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.telemetry import Telemetry
 from kcover_ebpf.output.metrics import MetricsSink
+from tools.pages import ROOT, keep
 
-ROOT = Path(__file__).resolve().parent.parent
 ALERTS = ROOT / "charts/kcover-ebpf/files/alerts.yaml"
 RUNBOOKS = ROOT / "docs/runbooks"
 MEANS = re.compile(r"\*\*Means\.\*\* (.+?)\.(?:\s|$)", re.DOTALL)
@@ -85,7 +84,7 @@ class Metric:
 
 def served(registry: CollectorRegistry) -> dict[str, Metric]:
     """All metrics of a program but those of its process, by name."""
-    # the registry tells labels only of series that exist
+    # the registry shows labels only of series that exist
     collectors = list(registry._collector_to_names)
     families: list[Any] = []
     for each in collectors:
@@ -146,16 +145,8 @@ def alerts_page() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write or compare; the exit code."""
-    pages = {"docs/metrics.md": metrics_page(), "docs/alerts.md": alerts_page()}
-    if arguments != ["--check"]:
-        for name, text in pages.items():
-            (ROOT / name).write_text(text, encoding="utf-8")
-        return 0
-    old = [name for name, text in pages.items() if (ROOT / name).read_text("utf-8") != text]
-    for name in old:
-        print(f"{name} is not up to date: run python tools/reference_doc.py")
-    return 1 if old else 0
+    pages = {ROOT / "docs/metrics.md": metrics_page(), ROOT / "docs/alerts.md": alerts_page()}
+    return keep(pages, arguments, "tools/reference_doc.py")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from kcover_ebpf.api.codec import encode
 from kcover_ebpf.api.fault_report import FaultReport
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.errors import ActionError
+from kcover_ebpf.host.procfs import split_stat
 from kcover_ebpf.output.bundles import write_bundle
 
 LIMIT_S = 2.0
@@ -79,14 +80,10 @@ def threads(found: Sequence[Found], end_s: float) -> str:
                 break
             stack = " < ".join(line.split()[-1] for line in _text(task / "stack").splitlines())
             channel = _text(task / "wchan").strip()
-            name, state = _name_and_state(_text(task / "stat"))
+            name, words = split_stat(_text(task / "stat"))
+            state = words[0] if words else "?"
             lines.append(f"{pid} {task.name} {state} {name} {channel} {stack}".rstrip())
     return "\n".join(lines) + "\n"
-
-
-def _name_and_state(stat: str) -> tuple[str, str]:
-    name, _, rest = stat.partition("(")[2].rpartition(")")
-    return name, rest.split()[0] if rest.split() else "?"
 
 
 def logs(folder: Path, namespace: str, found: Sequence[Found], end_s: float) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Where the containers of a pod lie among the control groups of this node, and who runs in them.
 
 Works on the host, and in a pod that sees the host's processes and /sys/fs/cgroup. Directories are
-looked for by the pod's uid: /proc/PID/cgroup of a process that is just being started tells the group
+looked for by the pod's uid: /proc/PID/cgroup of a process that is just being started shows the group
 that it was started from.
 """
 
@@ -18,6 +18,7 @@ from kcover_ebpf.api.job_kinds import with_ranks
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.host import cgroups
 from kcover_ebpf.host.process_tree import read_stat
+from kcover_ebpf.host.procfs import namespace_numbers, task_state
 
 _DEEPEST_ROOT = 4
 _ROOTS_PERIOD_S = 5.0
@@ -129,11 +130,7 @@ def _name(pid: int) -> str:
 
 def is_stopped(pid: int) -> bool:
     """True for a process that cannot run user code now: stopped, traced, or gone."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return True
-    return text[text.rindex(b")") + 2 :][:1] in (b"T", b"t", b"Z", b"X")
+    return task_state(pid) in ("T", "t", "Z", "X", "")
 
 
 def start_ticks(pid: int) -> int | None:
@@ -188,14 +185,7 @@ def _begun(found: Found) -> int | None:
 
 
 def _number_inside(pid: int) -> int | None:
-    """The pid in its innermost namespace (proc_pid_status(5), NSpid)."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    for line in lines.splitlines():
-        if line.startswith("NSpid:"):
-            numbers = line.split()[1:]
-            # one number alone is that of our own namespace: the container shares it
-            return int(numbers[-1]) if len(numbers) > 1 else None
-    return None
+    """The pid in its innermost namespace."""
+    numbers = namespace_numbers(pid)
+    # one number alone is that of our own namespace: the container shares it
+    return numbers[-1] if len(numbers) > 1 else None

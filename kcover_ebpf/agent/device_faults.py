@@ -159,6 +159,7 @@ class NodeDeviceFaults:
         return tuple(
             ReportedDeviceFault(
                 device=fault.device,
+                uuid=fault.uuid or None,
                 fault=re.sub(r"\W+", "_", fault.code.lower()),
                 text=fault.text[:_TEXT],
                 fatal=fault.ends_job,

@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 from kcover_ebpf.agent.order_executor import OrderExecutor
 from kcover_ebpf.agent.pod_registry import PodRegistry
+from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.order import incident_of
 from kcover_ebpf.errors import ApiError, ObjectError
 from kcover_ebpf.kube.reflector import Change, Event, Reflector, Transport
 
-_CUSTOM = "/apis/kcover.io/v1alpha1"
+_CUSTOM = f"/apis/{API_VERSION}"
 
 
 class Informers:
@@ -70,6 +71,6 @@ class Informers:
         if incident.phase != "Recovering":
             self._recovering.discard(incident.uid)
         elif incident.uid not in self._recovering:
-            # the controller waits for progress; it may have been told before it asked
+            # the controller waits for progress; that may have been reported before the controller asked
             self._recovering.add(incident.uid)
             self._on_recovering(incident.namespace)

@@ -1,4 +1,4 @@
-"""What the agent tells Prometheus about the inspections of its node."""
+"""Metrics of the inspections of the node."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class _Agent:
 
         plan = self._plan
         if plan.catalog is not None:
-            load(plan.catalog)  # a mistake in it is told at the start, not at the first Xid
+            load(plan.catalog)  # a mistake in it is reported at the start, not at the first Xid
         catalog = cache(partial(load, plan.catalog))
         kernel = self._stack.enter_context(KernelSampler.open(plan.settings))
         devices = self._stack.enter_context(DeviceWatch(kernel.maps, plan.settings, catalog))

@@ -40,7 +40,7 @@ class GangWatch:
 
 
 class PassListener(Protocol):
-    """Who is told what the loop sees, in the loop's own thread."""
+    """Who receives what the loop sees, in the loop's own thread."""
 
     def on_pass(self, gangs: Iterable[GangWatch]) -> None:
         """A pass is over, or an announced fact was judged."""
@@ -52,7 +52,7 @@ class PassListener(Protocol):
 
 
 class NodeLoop:
-    """Watches the gangs of a registry until told to stop. Not thread-safe, but for `forget`."""
+    """Watches the gangs of a registry until it is asked to stop. Not thread-safe, but for `forget`."""
 
     def __init__(  # noqa: PLR0913 - one part of the node each
         self,
@@ -66,7 +66,7 @@ class NodeLoop:
         is_held: Callable[[Gang], bool],
         sinks: Callable[[Gang], Sequence[Sink]] = lambda _: (),
     ) -> None:
-        """`is_held`: we keep this gang stopped; `sinks`: who is told about a gang."""
+        """`is_held`: we keep this gang stopped; `sinks`: what receives the verdicts on a gang."""
         self._kernel, self._devices, self._registry = kernel, devices, registry
         self._containers, self._settings, self._audience = containers, settings, audience
         self._is_held, self._sinks = is_held, sinks
@@ -240,7 +240,7 @@ class NodeLoop:
             self._identities.forget(pid)
 
     def _join_new_members(self) -> None:
-        # forks are told by the kernel; new containers, and who is put into one, must be looked for
+        # forks are reported by the kernel; new containers, and who is put into one, must be looked for
         now_ns = procfs.boottime_ns()
         if now_ns < max(self._next_members_ns, self._calm_until_ns):
             return

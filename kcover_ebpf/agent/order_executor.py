@@ -34,7 +34,7 @@ from kcover_ebpf.errors import ActionError
 _OBEYED_PHASE = "ShuttingDown"
 _SNAPSHOT_PHASE = "Observed"
 _IDLE_S = 1.0
-_ACKS_TOLD = 8
+_ACKS_REPORTED = 8
 """As many as the schema admits (crds/faultreports.yaml, spec.acks)."""
 _LONGEST_STOP_S = 15.0
 """Nothing stays stopped for longer, whatever became of the wall clock: orders to stop end after 10 s by the
@@ -43,7 +43,7 @@ controller's, from which ours may differ by a few."""
 
 @dataclass(frozen=True, slots=True)
 class BundleWriter:
-    """A bundle that `write` makes; `path` is told before it is there, for a stop must not wait."""
+    """A bundle that `write` makes; `path` is announced before it is there, for a stop must not wait."""
 
     path: str
     write: Callable[[], None]
@@ -51,7 +51,7 @@ class BundleWriter:
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """Who is told; all are called in the order thread and must not wait."""
+    """Callbacks; all are called in the order thread and must not wait."""
 
     acked: Callable[[Gang, Ack], None]
     killed: Callable[[Gang], None]
@@ -68,7 +68,7 @@ class _OpenStop:
     order: Order
     gang: Gang
     killed: set[str]
-    told: Ack | None = None
+    reported: Ack | None = None
 
 
 class OrderExecutor:
@@ -108,10 +108,10 @@ class OrderExecutor:
             self._inbox.put(None)
 
     def acks(self, gang: Gang) -> tuple[Ack, ...]:
-        """What a gang's report tells of orders, the newest last."""
+        """What a gang's report contains about orders, the newest last."""
         key = key_of(gang)
         # the ledger keeps more than the schema of a report admits: one too many and the API server refuses all of it
-        return (self._acks.get(key) or self._ledger.acks(key))[-_ACKS_TOLD:]
+        return (self._acks.get(key) or self._ledger.acks(key))[-_ACKS_REPORTED:]
 
     def is_held(self, gang: Gang) -> bool:
         """True while we keep this gang stopped: how it stands says nothing about it."""
@@ -341,7 +341,7 @@ class OrderExecutor:
 
     def _tell_standing(self, each: _OpenStop, pods: Iterable[Pod], count: int) -> None:
         waiting = sum(pod.deleted_s is None for pod in pods)
-        before = each.told.processes or 0 if each.told else 0
+        before = each.reported.processes or 0 if each.reported else 0
         ack = Ack(
             order=each.order.id,
             verb=each.order.verb,
@@ -349,8 +349,8 @@ class OrderExecutor:
             processes=before + count,
             text=f"{waiting} pods are not marked for deletion yet" if waiting else None,
         )
-        if ack != each.told:
-            each.told = ack
+        if ack != each.reported:
+            each.reported = ack
             self._ack(each.gang, ack)
 
     def _finish(
@@ -374,7 +374,7 @@ class OrderExecutor:
             ack = replace(ack, text=f"{ack.text or ''}; {error}".removeprefix("; "))
         key = key_of(gang)
         others = [each for each in self.acks(gang) if each.order != ack.order]
-        self._acks[key] = (*others, ack)[-_ACKS_TOLD:]
+        self._acks[key] = (*others, ack)[-_ACKS_REPORTED:]
         self._tell.acked(gang, ack)
 
     def _note_held(self) -> None:

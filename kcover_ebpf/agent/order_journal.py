@@ -127,7 +127,7 @@ class OrderJournal:
         return tuple(each for each in self._book.done if each.ack is None)
 
     def acks(self, gang: str) -> tuple[Ack, ...]:
-        """What a gang's report tells of orders, the newest last."""
+        """What a gang's report contains about orders, the newest last."""
         found = [each.ack for each in self._book.done if each.gang == gang and each.ack is not None]
         return tuple(found)
 

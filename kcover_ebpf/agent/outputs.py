@@ -1,4 +1,4 @@
-"""Who is told what the loop sees: the reports, the metrics, the log."""
+"""Who receives what the loop sees: the reports, the metrics, the log."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class NodeOutputs:
         self._next_devices_ns = 0
 
     def sinks(self, gang: Gang) -> Sequence[Sink]:
-        """Who is told of a gang's verdicts."""
+        """What receives a gang's verdicts."""
         logged = _LogSink(self._log, gang)
         return (logged,) if self.metrics is None else (logged, self.metrics)
 
@@ -91,7 +91,7 @@ class NodeOutputs:
 
     def _look_for_devices(self, watched: Sequence[GangWatch], now_ns: int) -> None:
         for each in watched:
-            for fault in each.watch.job.faults.told:
+            for fault in each.watch.job.faults.reported:
                 self._board.hold(fault, each.pods.get(fault.pid, ""))
         if now_ns < self._next_devices_ns:
             return

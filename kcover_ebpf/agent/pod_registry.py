@@ -6,7 +6,7 @@ Fed by the threads that watch the API, read by the loop and by whoever carries o
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kcover_ebpf.api.fault_policy import Level, NamedPolicy, holding, policy_of
@@ -35,7 +35,7 @@ class PodRegistry:
     """Pods and policies as last heard. Thread-safe; `version` grows with every change."""
 
     def __init__(self, node: str, on_bad: Callable[[str], None] = lambda _: None) -> None:
-        """`on_bad` is told what was wrong with an object that is passed over."""
+        """`on_bad` receives what was wrong with an object that is passed over."""
         self.node = node
         self._on_bad = on_bad
         self._lock = threading.Lock()
@@ -51,7 +51,7 @@ class PodRegistry:
         try:
             pod = pod_of(event.object)
         except ObjectError as error:
-            # what is gone is told by its identity alone, and that is enough
+            # what is gone is reported by its identity alone, and that is enough
             self._on_bad(str(error))
             return
         with self._lock:
@@ -103,7 +103,7 @@ class PodRegistry:
                 policies.setdefault(gang, held.policy.settings())
         default = Policy()
         return {
-            gang: LocalGang(gang, tuple(pods), policies.get(gang, default))
+            gang: LocalGang(gang, _without_copies(pods), policies.get(gang, default))
             for gang, pods in found.items()
         }
 
@@ -111,6 +111,15 @@ class PodRegistry:
     def pod_count(self) -> int:
         """Watched pods."""
         return sum(len(each.pods) for each in self.gangs().values())
+
+
+def _without_copies(pods: Sequence[Pod]) -> tuple[Pod, ...]:
+    """The pods without those that nothing controls, unless they are most.
+
+    A debug copy of a pod has its labels and its environment, and one that sleeps looks like a rank that hangs.
+    """
+    controlled = tuple(each for each in pods if each.controller is not None)
+    return controlled if 2 * len(controlled) >= len(pods) else tuple(pods)
 
 
 def _is_watched(pod: Pod, held: NamedPolicy | None, node: str) -> bool:

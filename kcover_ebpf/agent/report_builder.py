@@ -105,10 +105,10 @@ class ReportBuilder:
     ) -> FaultReport:
         job, gang = each.watch.job, each.here.gang
         names = {pod.uid: pod.name for pod in refs}
-        told = each.watch.tracker.latest or each.watch.tracker.current
+        reported = each.watch.tracker.latest or each.watch.tracker.current
         verdict = None
-        if told is not None:
-            verdict = verdict_of(told, self._identity.node, now_s, each.pods, names)
+        if reported is not None:
+            verdict = verdict_of(reported, self._identity.node, now_s, each.pods, names)
         verdict = self._remembered(key, verdict, frozenset(names), now_s)
         stall = job.attention.stall
         is_fault = verdict is not None and verdict.verdict.is_fault

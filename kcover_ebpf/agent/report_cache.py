@@ -20,7 +20,7 @@ from kcover_ebpf.errors import ObjectError
 
 _MOST = 256
 _ANNOUNCED = (VerdictKind.CRASHED, VerdictKind.DEVICE_FAULT)
-"""What is told once: everything else can be seen again."""
+"""What is reported once: everything else can be seen again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,14 @@ from typing import Protocol
 
 from kcover_ebpf.agent.report_size import fitted
 from kcover_ebpf.api.codec import encode
-from kcover_ebpf.api.fault_report import Ack, FaultReport, LocalVerdict, PodRef, object_of
+from kcover_ebpf.api.fault_report import (
+    API_VERSION,
+    Ack,
+    FaultReport,
+    LocalVerdict,
+    PodRef,
+    object_of,
+)
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.errors import ApiError, NotFound, Unreachable
 
@@ -30,7 +37,7 @@ _RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 _REFUSED_S = 10.0
 _OVERLOADED = (0, 429, 503)
 """No answer, or one that is about the server: all reports wait. Any other is about the one request."""
-_BASE = "/apis/kcover.io/v1alpha1/namespaces"
+_BASE = f"/apis/{API_VERSION}/namespaces"
 
 
 class Api(Protocol):

@@ -27,7 +27,7 @@ class Outcome:
     count: int
     """Processes that were signalled."""
     left: tuple[int, ...] = ()
-    """Those that did not do as they were told."""
+    """Those that did not do as they were ordered."""
 
 
 def held(found: Sequence[Found]) -> set[int]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.codec import decode, encode, wire
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
@@ -138,6 +139,17 @@ def report_of(api: Mapping[str, Any]) -> FaultReport:
         return decode(FaultReport, api.get("spec"), "spec")
     except ObjectError as error:
         raise ObjectError(f"FaultReport {name}: {error}") from error
+
+
+def written_s(metadata: Mapping[str, Any]) -> float | None:
+    """When the object was written last, by the API server's clock, to the second; None if it does not say."""
+    found = []
+    for each in metadata.get("managedFields") or ():
+        try:
+            found.append(rfc3339.from_text(str(each.get("time"))))
+        except ValueError:
+            continue
+    return max(found, default=None)
 
 
 def object_of(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kcover_ebpf import __version__
+from kcover_ebpf.cli.options import output_option
 from kcover_ebpf.errors import CannotObserve
 from kcover_ebpf.host import cgroups
 from kcover_ebpf.kernel import capabilities, features
@@ -55,14 +56,7 @@ class Feature:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="json: one object on one line.",
-)
+@output_option()
 def doctor(output: str) -> int:
     """Load every probe, report which ones work, and unload them all again. Changes nothing."""
     found = host_features()

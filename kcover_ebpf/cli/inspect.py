@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kcover_ebpf.cli.options import output_option
 from kcover_ebpf.errors import CannotObserve, UsageError
 
 if TYPE_CHECKING:
@@ -34,14 +35,7 @@ Exit codes:
 
 @click.command(epilog=_EXAMPLES)
 @click.option("--checks", metavar="A,B", help="Only these; all but the heavy ones by default.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="json: one object on one line.",
-)
+@output_option()
 @click.option(
     "--plugins",
     envvar="KCOVER_PLUGINS",

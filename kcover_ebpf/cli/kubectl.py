@@ -11,6 +11,7 @@ import click
 
 from kcover_ebpf import __version__
 from kcover_ebpf.api import rfc3339
+from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.incident import Status, incident_of
 from kcover_ebpf.cli.entry import call
 from kcover_ebpf.cli.kubectl_common import age, common, object_name, show, show_table
@@ -26,7 +27,7 @@ from kcover_ebpf.errors import (
 )
 from kcover_ebpf.kube.client import ApiClient
 
-_GROUP = "/apis/kcover.io/v1alpha1"
+_GROUP = f"/apis/{API_VERSION}"
 _COLUMNS = ("JOB", "KIND", "VERDICT", "CULPRIT", "NODE", "CAUSE", "PHASE", "AGE", "INCIDENT")
 
 
@@ -155,7 +156,7 @@ def dry_run(session: ApiClient, namespace: str, as_json: bool, policy: str, swit
         if not wanted:
             raise UsageError(f"no FaultPolicy {policy} in namespace {namespace}") from None
         made = {
-            "apiVersion": "kcover.io/v1alpha1",
+            "apiVersion": API_VERSION,
             "kind": "FaultPolicy",
             "metadata": {"name": policy, "namespace": namespace},
             "spec": {"dryRun": True},

@@ -12,6 +12,7 @@ from typing import BinaryIO
 
 import click
 
+from kcover_ebpf.cli.options import output_option
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.hardware.catalog.files import load as load_catalog
 from kcover_ebpf.logs import rules
@@ -23,11 +24,9 @@ _BLOCK_BYTES = 1 << 20
 _SOURCES = {"auto": Source.UNKNOWN, "kernel": Source.KERNEL, "container": Source.CONTAINER}
 
 
-@click.command(name="logs", short_help="classify the lines of a log")
+@click.command(name="logs")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
-@click.option(
-    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True
-)
+@output_option("json: one object for each match.")
 @click.option(
     "--source",
     type=click.Choice(list(_SOURCES)),
@@ -67,7 +66,9 @@ def _matches(reader: LogReader, path: Path) -> Iterator[Match]:
 
 
 def _as_json(match: Match) -> str:
-    return json.dumps({"schema": "kcover.io/v1alpha1", **asdict(match)}, ensure_ascii=True)
+    from kcover_ebpf.output.formatting import SCHEMA
+
+    return json.dumps({"schema": SCHEMA, **asdict(match)}, ensure_ascii=True)
 
 
 def _as_text(match: Match) -> str:

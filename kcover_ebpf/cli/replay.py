@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from kcover_ebpf.cli.options import output_option
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.run.replay import Replay
 from kcover_ebpf.run.sinks import Announcer, JsonSink, Out, TextSink
@@ -15,15 +16,13 @@ from kcover_ebpf.tapes.reader import TapeReader
 _STDOUT = 1
 
 
-@click.command(short_help="judge a recorded job again")
+@click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True
-)
+@output_option("json: JSON lines, as `run` writes them.")
 def replay(file: Path, output: str) -> None:
     """Judge the job of a tape that `run --record FILE` wrote, and print what `run` would print.
 
-    Needs no rights and no time: it runs in the time of the tape. Nothing is done about a verdict.
+    Needs no privileges and no time: it runs in the time of the tape. Nothing is done about a verdict.
 
     Exit codes: 0 the tape was read to its end; 2 wrong usage, or no (whole) tape.
     """

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from kcover_ebpf.cli.options import output_option
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.run import options as planning
 from kcover_ebpf.run.options import RunOptions
@@ -55,14 +56,7 @@ Exit codes:
     help="Also use the GPU driver's tracepoint; the driver then cannot be unloaded while this runs.",
 )
 @click.option("--for", "duration", metavar="DURATION", help="Stop after this long, like 90s or 2h.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="json: JSON lines on stdout; the job's own output goes to stderr.",
-)
+@output_option("json: JSON lines on stdout; the job's own output goes to stderr.")
 @click.option(
     "--record",
     metavar="FILE",

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from kcover_ebpf.cli.options import output_option
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.host.cgroups import CgroupTarget
 from kcover_ebpf.host.process_tree import PidTarget
@@ -55,15 +56,9 @@ Exit codes:
 @click.option("--save", type=click.Path(path_type=Path), help="Also save the trace to a file.")
 @click.option("--live/--once", default=False, help="Keep refreshing until interrupted.")
 @click.option("--all", "every", is_flag=True, help="Show every thread on its own line.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["text", "json", "md", "jsonl"]),
-    default="text",
-    show_default=True,
-    help="json: one object; jsonl: records as they are collected.",
-)
+@output_option("json: one object; jsonl: records as they are collected.", ("md", "jsonl"))
 @click.option("--name", hidden=True, help="Name to show for the job.")
+@click.option("--brief", is_flag=True, hidden=True, help="The verdict is known: show the threads.")
 @click.option("--with-asker", is_flag=True, hidden=True, help="Exit when standard input closes.")
 def trace(**options: Any) -> int:
     """Inspect a job once and report which thread waits for what, and which one is at fault.
@@ -75,7 +70,11 @@ def trace(**options: Any) -> int:
 
     wishes = Wishes(**options)
     how = show.TraceOptions(
-        output=wishes.output, live=wishes.live, every_thread=wishes.every, save=wishes.save
+        output=wishes.output,
+        live=wishes.live,
+        every_thread=wishes.every,
+        save=wishes.save,
+        brief=wishes.brief,
     )
     how.check()
     wishes.check()
@@ -109,6 +108,7 @@ class Wishes:
     every: bool
     output: str
     name: str | None
+    brief: bool
     with_asker: bool
 
     def check(self) -> None:

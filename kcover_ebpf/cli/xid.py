@@ -7,18 +7,15 @@ from pathlib import Path
 
 import click
 
+from kcover_ebpf.cli.options import output_option
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.hardware.catalog import Entry, judge, version_key
 from kcover_ebpf.hardware.catalog.files import load
 
-SCHEMA = "kcover.io/v1alpha1"
 
-
-@click.command(name="xid", short_help="explain an Xid or SXid number")
+@click.command(name="xid")
 @click.argument("number", type=click.IntRange(min=0))
-@click.option(
-    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True
-)
+@output_option()
 @click.option(
     "--driver", metavar="VERSION", help="driver version, for numbers whose meaning changed"
 )
@@ -47,6 +44,8 @@ def xid(number: int, output: str, driver: str | None, catalog: Path | None) -> N
 
 def as_json(entry: Entry, others: tuple[Entry, ...] = ()) -> dict[str, object]:
     """The stable machine form: unknown is null, enumerations are their words."""
+    from kcover_ebpf.output.formatting import SCHEMA
+
     return {
         "schema": SCHEMA,
         "kind": entry.name.split()[0],

@@ -24,7 +24,6 @@ class NodeState:
 
     name: str
     ready: bool = True
-    cordoned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +60,8 @@ class GangInput:
     nodes: Mapping[str, NodeState]
     policy: Policy
     now_s: float
+    strays: frozenset[str] = frozenset()
+    """Pods (uids) that carry the labels of the gang and do not belong to the job; they are not among `pods`."""
 
     @property
     def fresh(self) -> list[ReceivedReport]:
@@ -74,7 +75,8 @@ class GangInput:
                 nodes.get(pod.uid) == node for pod in each.report.pods
             ):
                 continue
-            found.append(replace(each, report=_credible(each.report, nodes, named)))
+            report = _without_strays(each.report, self.strays)
+            found.append(replace(each, report=_credible(report, nodes, named)))
         return found
 
     @property
@@ -113,6 +115,18 @@ class GangInput:
         reported = {each.report.node for each in self.pictured}
         running = {pod.node for pod in self.pods if pod.node and not pod.ended and must_train(pod)}
         return sorted(running - reported)
+
+
+def _without_strays(report: FaultReport, strays: frozenset[str]) -> FaultReport:
+    """The report without a verdict on a stray: an agent takes every pod with the gang's labels for a part of it.
+
+    A debug copy of a pod looks like a rank that hangs. A pod that is gone from the API is no stray: some job
+    controllers delete the pod of a rank that failed.
+    """
+    culprit = report.verdict.culprit if report.verdict is not None else None
+    if culprit is None or culprit.pod_uid not in strays:
+        return report
+    return replace(report, verdict=None)
 
 
 def _credible(

@@ -188,7 +188,7 @@ class ApiWriter:
         try:
             self.api.create(events, new | body)
         except Conflict:
-            # told by the controller that led before us
+            # reported by the controller that led before us
             self.api.merge_patch(f"{events}/{said.name}", body)
 
 

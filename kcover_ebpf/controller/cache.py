@@ -1,4 +1,4 @@
-"""What the API server told us, as far as we need it, by gang. Thread-safe; nothing here asks or writes."""
+"""What the API server reported, as far as we need it, by gang. Thread-safe; nothing here asks or writes."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ class _Clock:
 
 @dataclass(slots=True)
 class ObjectCache:
-    """All of it; `changed` is told the key of each gang about which there is something new."""
+    """All of it; `changed` receives the key of each gang about which there is something new."""
 
     changed: Callable[[GangKey], None]
     node_changed: Callable[[str], None] = lambda _: None
     bad: Callable[[str], None] = lambda _: None
-    """Told about objects that cannot be read."""
+    """Receives a line about each object that cannot be read."""
     wall: Callable[[], float] = time.time
     nodes: dict[str, NodeState] = field(default_factory=dict)
     raw_nodes: dict[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class ObjectCache:
     orphans: dict[GangKey, Incident] = field(default_factory=dict)
     """Incidents that somebody deleted while their job was being restarted."""
     triggers: dict[GangKey, tuple[float, GangVerdict]] = field(default_factory=dict)
-    _told: dict[GangKey, dict[tuple[str, str], Incident]] = field(
+    _reported: dict[GangKey, dict[tuple[str, str], Incident]] = field(
         default_factory=lambda: defaultdict(dict)
     )
     """Incidents by gang."""
@@ -124,7 +124,7 @@ class ObjectCache:
         now_s = self.wall()
         metadata = event.object["metadata"]
         with self._lock:
-            arrived_s = self._clock.arrived_s(_written_s(metadata), now_s)
+            arrived_s = self._clock.arrived_s(fault_report.written_s(metadata), now_s)
             delay_s = self._delays.delay_s(said.node, said.time_s, arrived_s)
             seen = ReceivedReport(said, arrived_s, delay_s)
             if said.job is None:
@@ -214,13 +214,13 @@ class ObjectCache:
                     return
                 self._untell(old)
             self.incidents[found.key] = found
-            self._told[gang_key(found.namespace, found.selector)][found.key] = found
+            self._reported[gang_key(found.namespace, found.selector)][found.key] = found
 
     def _untell(self, old: Incident) -> None:
         key = gang_key(old.namespace, old.selector)
-        del self._told[key][old.key]
-        if not self._told[key]:
-            del self._told[key]
+        del self._reported[key][old.key]
+        if not self._reported[key]:
+            del self._reported[key]
 
     def on_policy(self, event: Event) -> None:
         """A FaultPolicy was written or deleted."""
@@ -252,7 +252,7 @@ class ObjectCache:
         ready: Mapping[str, Any] = next(
             (each for each in conditions if each.get("type") == "Ready"), {}
         )
-        state = NodeState(name, ready.get("status") == "True", bool(spec.get("unschedulable")))
+        state = NodeState(name, ready.get("status") == "True")
         kept = ("name", "uid", "annotations", "resourceVersion")
         slim = {key: metadata[key] for key in kept if key in metadata}
         slim["bootID"] = str((status.get("nodeInfo") or {}).get("bootID", ""))
@@ -291,16 +291,16 @@ class ObjectCache:
     def gangs(self) -> list[GangKey]:
         """All gangs about which there is a report, or an incident that is not over or was deleted before it was."""
         with self._lock:
-            told = {*self._reports, *self.orphans}
+            reported = {*self._reports, *self.orphans}
             for each in self.incidents.values():
                 if each.is_guarded or each.status is None or not each.status.phase.is_over:
-                    told.add(gang_key(each.namespace, each.selector))
-            return list(told)
+                    reported.add(gang_key(each.namespace, each.selector))
+            return list(reported)
 
     def of_gang(self, key: GangKey) -> list[Incident]:
         """Incidents of a gang, oldest first."""
         with self._lock:
-            ours = list(self._told.get(key, {}).values())
+            ours = list(self._reported.get(key, {}).values())
         return sorted(ours, key=lambda each: (each.created_s, each.name))
 
     def acting(self, window_s: float) -> dict[str, str]:
@@ -325,14 +325,3 @@ def _uid(event: Event) -> Uid | None:
 
 def _number(version: str) -> int:
     return int(version) if version.isdecimal() else 0
-
-
-def _written_s(metadata: Mapping[str, Any]) -> float | None:
-    """When the object was written last, by the API server's clock, to the second; None if it does not say."""
-    found = []
-    for each in metadata.get("managedFields") or ():
-        try:
-            found.append(rfc3339.from_text(str(each.get("time"))))
-        except ValueError:
-            continue
-    return max(found, default=None)

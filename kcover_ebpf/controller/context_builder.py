@@ -80,6 +80,7 @@ class ContextBuilder:
             nodes=self._store.nodes,
             policy=policy.settings(),
             now_s=now_s,
+            strays=found.strays if found is not None else frozenset(),
         )
         merged = merge(case)
         trigger = self._store.triggers.get(key)

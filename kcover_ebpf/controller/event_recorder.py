@@ -1,6 +1,6 @@
 """Events about incidents and nodes, for `kubectl describe`: one for each series and object, out of the way.
 
-What is said again soon is told once, with the last word. So a restart of a job, which goes through five phases,
+What is said again soon is reported once, with the last word. So a restart of a job, which goes through five phases,
 costs two requests, and none while 150 jobs wait for a decision.
 """
 
@@ -47,7 +47,7 @@ Send = Callable[[PendingEvent], None]
 
 
 class EventRecorder:
-    """Takes what is to be told, at once, and tells it in a thread of its own."""
+    """Takes what is to be reported, at once, and reports it in a thread of its own."""
 
     def __init__(self, send: Send, wall: Callable[[], float]) -> None:
         """`send`: writes an Event, in place of one of that name; raises `KcoverError`."""

@@ -23,6 +23,7 @@ from kcover_ebpf.controller.telemetry import Telemetry
 from kcover_ebpf.recovery import advance, guards
 from kcover_ebpf.recovery.context import GangPod, RestartInput, TopOwner
 from kcover_ebpf.recovery.machine import RestartContext, Transition
+from kcover_ebpf.recovery.steps import step_of
 
 _LOG = logging.getLogger(__name__)
 _MOST_MOVES = 24
@@ -206,7 +207,9 @@ class GangReconciler:
     ) -> Found | None:
         """The top owner as it was a moment ago; as it is now, where the next step may hold it or let it go."""
         action = live.status.action if live is not None and live.status is not None else None
-        keep_s = _FRESH_S if action is not None and action.step in advance.HOLDS else _OWNER_S
+        keep_s = (
+            _FRESH_S if action is not None and step_of(action.step) in advance.HOLDS else _OWNER_S
+        )
         kept = memory.found
         if kept is None or kept[1] is None or self.wall() - kept[0] > keep_s:
             memory.found = kept = self.wall(), self._scenes.found(key, live, pods)

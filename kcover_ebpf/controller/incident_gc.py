@@ -84,9 +84,9 @@ class IncidentCollector:
     def _why_over(self, known: Incident, status: Status) -> str | None:
         now_s = self._store.wall()
         seen = self._store.seen(gang_key(known.namespace, known.selector))
-        told = [each for each in seen if not each.is_stale(now_s)]
-        if told:
-            return closing.why_calm(status, told)
+        reported = [each for each in seen if not each.is_stale(now_s)]
+        if reported:
+            return closing.why_calm(status, reported)
         # agents report about every job that is there: only one that is not there is asked for
         found = self._owners.of_ref(known.namespace, known.job)
         return closing.why_gone(status, found.top if found is not None else None, now_s)

@@ -169,7 +169,7 @@ class Controller:
             try:
                 rest_s = self._look(key)
             finally:
-                # of a gang of 1,000 pods on as many nodes something is told every millisecond
+                # of a gang of 1,000 pods on as many nodes something is reported every millisecond
                 took_s = time.thread_time() - began_s
                 self._queue.done(key, max(rest_s, min(took_s * _REST, _MOST_REST_S)))
 

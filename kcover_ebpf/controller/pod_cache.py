@@ -115,7 +115,7 @@ class PodCache:
         changed: Callable[[GangKey], None],
         failed: Callable[[ApiError], None],
     ) -> None:
-        """`changed` is told of gangs that were asked for, until they are forgotten."""
+        """`changed` receives gangs that were asked for, until they are forgotten."""
         self._session, self._tell, self._failed = session, changed, failed
         self._wanted: set[GangKey] = set()
         self._own: dict[GangKey, _Informer] = {}

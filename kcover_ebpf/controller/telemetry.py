@@ -1,4 +1,4 @@
-"""What the controller tells others about incidents: Events on pod, job and node, and Prometheus metrics."""
+"""What the controller publishes about incidents: Events on pod, job and node, and Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _TROUBLE = (Phase.OPEN, Phase.DECIDED, Phase.SHUTTING_DOWN, Phase.REFUSED, Phase
 
 
 class Telemetry:
-    """Tells; never in the way of what it tells."""
+    """Never in the way of what it reports."""
 
     def __init__(self, store: ObjectCache, writer: ApiWriter, wall: Callable[[], float]) -> None:
         self._store, self._wall = store, wall

@@ -37,7 +37,7 @@ def standstill(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding 
     if snapshot.starting:
         return None
     if any(each.state is State.ON_DEVICE for each in ranks):
-        # what was sent last, and when, tells nothing about who waits for a device
+        # what was sent last, and when, shows nothing about which rank waits for a device
         return device_wait.all_wait(snapshot, ranks)
     apart = stacks.groups({each.pid: each.stack for each in ranks if each.stack})
     lag = tcp_links.oldest_sender(snapshot.ranks, snapshot.ends)

@@ -33,7 +33,7 @@ def decide(
 
     A job is ended only on an announced fault, or on two independent kinds of evidence (one of them
     says more than that time has passed); or when the policy's own hard limit has passed. A
-    lost link is told at once, and ends a job only after `link_patience_s` without a byte.
+    lost link is reported at once, and ends a job only after `link_patience_s` without a byte.
     """
     if not verdict.kind.is_fault or allowed is Act.OBSERVE:
         return Decision(Act.OBSERVE, "", verdict)

@@ -75,7 +75,7 @@ class DeviceFaults:
         return found
 
     @property
-    def told(self) -> tuple[DeviceFault, ...]:
+    def reported(self) -> tuple[DeviceFault, ...]:
         """Faults that were announced and not outlived."""
         return tuple(self._faults)
 

@@ -1,7 +1,7 @@
 """Faults that the kernel announces: exits, signals, out of memory. They need no waiting and no learning.
 
 Who died first is not always who is to blame: a rank that left with code 0, or that skipped a
-collective, makes an innocent peer fail. Those two are told apart here.
+collective, makes an innocent peer fail. Those two are distinguished here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kcover_ebpf.facts.kernel import OomKill, ProcessExit, SignalSent
 from kcover_ebpf.ids import Pid
 
 SETTLE_NS = 300_000_000
-"""Time after a first failure in which the others are looked at, before it is told."""
+"""Time after a first failure in which the others are looked at, before it is reported."""
 _LEFT_WINDOW_NS = 10 * NS
 """How long before a failure a rank may have left to be its reason, at least."""
 _LEFT_STEPS = 1.5
@@ -68,7 +68,7 @@ class Announcements:
         if ended and not self._ended_for_another(view, leaving, members, longest_s):
             return
         concerns = {
-            # what a wrapper runs before the training may fail without harm; the wrapper tells
+            # what a wrapper runs before the training may fail without harm; the wrapper reports it it
             Role.RANK: by_signal or established(view, leaving) or not members.is_wrapped(view),
             Role.LOADER: by_signal,
             Role.HELPER: member.wraps
@@ -88,11 +88,11 @@ class Announcements:
     def _ended_for_another(
         self, view: ProcessHistory, leaving: ProcessExit, members: Members, longest_s: float
     ) -> bool:
-        # a launcher that was not told to end, but ends the others because a rank left with code 0, tells nobody
-        told = self.signals[leaving.pid].sender_pid in self.signals
+        # a launcher that ends the others after a rank left with code 0, without a signal to itself, gives no other hint
+        reported = self.signals[leaving.pid].sender_pid in self.signals
         is_rank = view.member is not None and view.member.role is Role.RANK
         left = _left_before(leaving, members.all_ranks, longest_s)
-        return is_rank and not told and left is not None
+        return is_rank and not reported and left is not None
 
     def _failed(self, rank: int | None, members: Members) -> bool:
         views = [members.views.get(failure.pid) for failure in self.failures]
@@ -137,7 +137,7 @@ def judge_failure(
     if whole and not alive and _ended_from_outside(announced, ranks):
         return None
     victims = tuple(alive)
-    evidence = [Evidence(EvidenceKind.EVENT, _told(view, first, announced))]
+    evidence = [Evidence(EvidenceKind.EVENT, _reported(view, first, announced))]
     blamed = _left_before(first, ranks, longest_s)
     if blamed is not None:
         who = _name(ranks[blamed])
@@ -154,7 +154,7 @@ def judge_failure(
 
 
 def _first(failures: Sequence[ProcessExit], views: Mapping[Pid, ProcessHistory]) -> ProcessExit:
-    # a rank that dies with its loaders is to be told, whichever of them was reaped first
+    # a rank that dies with its loaders is to be reported, whichever of them was reaped first
     first = failures[0]
     member = views[first.pid].member
     owner = member.owner if member is not None else None
@@ -217,7 +217,7 @@ def _cause(view: ProcessHistory, leaving: ProcessExit, announced: Announcements)
     return Cause.KILLED if leaving.signal else Cause.EXITED
 
 
-def _told(view: ProcessHistory, leaving: ProcessExit, announced: Announcements) -> str:
+def _reported(view: ProcessHistory, leaving: ProcessExit, announced: Announcements) -> str:
     if leaving.signal:
         how = f"died by {signal_name(leaving.signal)}"
         sent = announced.signals.get(leaving.pid)

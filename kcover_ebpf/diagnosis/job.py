@@ -352,7 +352,7 @@ class Job:
             for pid, view in views.items()
             if view.member is not None and view.member.owner is not None
         }
-        told = self.attention.collectives
+        reported = self.attention.collectives
         return JobSnapshot(
             now_ns=self.now_ns,
             policy=self._policy,
@@ -363,7 +363,7 @@ class Job:
             whole=self._all_here,
             cadence_known=self.pace.learned(members.ranks),
             starting=startup.awaits_somebody(members, self.pace),
-            collectives=None if told is None else counts_of(told, self.now_ns),
+            collectives=None if reported is None else counts_of(reported, self.now_ns),
         )
 
     def _state(self, view: ProcessHistory, ends: EndpointIndex) -> RankSnapshot:

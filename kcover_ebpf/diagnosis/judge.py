@@ -211,7 +211,7 @@ def _needed_s(snapshot: JobSnapshot, first: RankSnapshot, end: RankSnapshot) -> 
 def _alone(
     snapshot: JobSnapshot, first: RankSnapshot, end: RankSnapshot, found: Sequence[Evidence]
 ) -> Finding:
-    # nobody waits for it and nothing tells what it should be doing: a server sleeps like that all day
+    # nobody waits for it and nothing shows what it should be doing: a server sleeps like that all day
     if end.state is State.SLEEP_LONG:
         return Finding(VerdictKind.WORKING, Cause.SLEEPING, snapshot.since_ns(first))
     return Finding(
@@ -228,7 +228,7 @@ def _alone(
 def _awaits_outside(
     snapshot: JobSnapshot, first: RankSnapshot, end: RankSnapshot, ranks: Sequence[RankSnapshot]
 ) -> Finding:
-    # nothing that is seen from here says whether the answer will come: told, and never acted upon
+    # nothing that is seen from here says whether the answer will come: reported, and never acted upon
     text = f"{evidence.name(first)}: {first.text}, {evidence.ago(first)}"
     if end.pid != first.pid:
         text += f"; it waits for process {end.pid}: {end.text}, {evidence.ago(end)}"

@@ -31,7 +31,7 @@ class Members:
         return found
 
     def rename(self) -> None:
-        """Something was learned about who a process is: roles are told anew at the next `classify`."""
+        """Something was learned about who a process is: roles are decided anew at the next `classify`."""
         self._stale = True
 
     def forget_descriptors(self) -> None:
@@ -103,7 +103,7 @@ class Members:
 
     @property
     def expected(self) -> int | None:
-        """Ranks that should be on this host in the end; None where nobody told how many there are.
+        """Ranks that should be on this host in the end; None where it is unknown how many there are.
 
         Where it is not known how many of them are elsewhere, all.
         """

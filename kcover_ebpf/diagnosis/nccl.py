@@ -44,23 +44,23 @@ _SHOWN = 4
 
 def refine(snapshot: JobSnapshot, found: Finding, ranks: Sequence[RankSnapshot]) -> Finding:
     """The finding with what NCCL says: another one, one that is better supported, or the same."""
-    told = snapshot.collectives
-    if told is None or told.moving or told.trouble or not ranks:
+    answer = snapshot.collectives
+    if answer is None or answer.moving or answer.trouble or not ranks:
         return found
-    if told.failed:
-        return _named(snapshot, found, ranks, told.failed, Cause.COLLECTIVE_FAILED)
-    if told.sides:
-        return _named(snapshot, found, ranks, told.odd, Cause.COLLECTIVE_MISMATCH)
-    if told.behind or told.missing:
-        return _behind(snapshot, found, ranks, (*told.behind, *told.missing))
-    return _all_joined(found, told) if told.equal else found
+    if answer.failed:
+        return _named(snapshot, found, ranks, answer.failed, Cause.COLLECTIVE_FAILED)
+    if answer.sides:
+        return _named(snapshot, found, ranks, answer.odd, Cause.COLLECTIVE_MISMATCH)
+    if answer.behind or answer.missing:
+        return _behind(snapshot, found, ranks, (*answer.behind, *answer.missing))
+    return _all_joined(found, answer) if answer.equal else found
 
 
-def unobserved(told: CollectiveCounts | None, modules: set[str]) -> list[str]:
+def unobserved(answer: CollectiveCounts | None, modules: set[str]) -> list[str]:
     """What is not known of the counts of a job whose ranks have these modules on their stacks."""
-    if told is not None and told.trouble:
-        return [f"{COUNTS}: NCCL gave no answer ({told.trouble})"]
-    if told is None and any(each.startswith(LIBRARIES) for each in modules):
+    if answer is not None and answer.trouble:
+        return [f"{COUNTS}: NCCL gave no answer ({answer.trouble})"]
+    if answer is None and any(each.startswith(LIBRARIES) for each in modules):
         return [f"{COUNTS}: NCCL was not queried, or has not answered yet"]
     return []
 
@@ -170,12 +170,12 @@ def _context(found: Finding, ranks: Sequence[RankSnapshot], pids: set[Pid]) -> t
     return (*texts, *(each for each in found.evidence if each.kind in kept))
 
 
-def _all_joined(found: Finding, told: CollectiveCounts) -> Finding:
+def _all_joined(found: Finding, answer: CollectiveCounts) -> Finding:
     # a circle is what is left when the host sees nothing but waits; here it is known to be none
     if found.cause not in (Cause.WAIT_CYCLE, Cause.DEVICE_WAIT) or not found.kind.is_fault:
         return found
     text = (
-        f"every rank has launched the same operations and none progressed in {told.answers} answers: "
+        f"every rank has launched the same operations and none progressed in {answer.answers} answers: "
         "a device or the fabric is not completing them"
     )
     # equal counts that do not move say that all wait, which is known: a long step looks the same
@@ -184,13 +184,13 @@ def _all_joined(found: Finding, told: CollectiveCounts) -> Finding:
 
 
 def _said(snapshot: JobSnapshot, named: Sequence[CollectiveRank]) -> list[Evidence]:
-    told = snapshot.collectives
-    if told is None:
+    answer = snapshot.collectives
+    if answer is None:
         return []
-    texts = [_sentence(each, told) for each in named[:_SHOWN] if each not in told.odd]
-    texts += [_side(each) for each in told.sides[:_SHOWN]]
-    if told.sides:
-        texts.append(f"no count changed in {told.answers} answers over {told.span_s:.1f} s")
+    texts = [_sentence(each, answer) for each in named[:_SHOWN] if each not in answer.odd]
+    texts += [_side(each) for each in answer.sides[:_SHOWN]]
+    if answer.sides:
+        texts.append(f"no count changed in {answer.answers} answers over {answer.span_s:.1f} s")
     return [Evidence(EvidenceKind.COLLECTIVE, text) for text in texts]
 
 
@@ -200,15 +200,15 @@ def _side(side: CollectiveSide) -> str:
     return f"{many} {ranks} of the communicator launched {side.operations}"
 
 
-def _sentence(each: CollectiveRank, told: CollectiveCounts) -> str:
+def _sentence(each: CollectiveRank, answer: CollectiveCounts) -> str:
     who = f"rank {each.rank} of {each.size} (NCCL on {each.host or 'an unknown host'})"
-    if each in told.failed:
+    if each in answer.failed:
         return f"{who}: its communicator failed ({each.trouble or 'no reason given'})"
-    if each in told.missing:
+    if each in answer.missing:
         return f"{who} did not answer the other ranks"
     return (
         f"{who} launched {each.launched} operations, others {each.most_launched}; "
-        f"no count changed in {told.answers} answers over {told.span_s:.1f} s"
+        f"no count changed in {answer.answers} answers over {answer.span_s:.1f} s"
     )
 
 

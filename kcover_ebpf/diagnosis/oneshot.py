@@ -40,7 +40,7 @@ def finding(job: Job, glances: PassHistory) -> Finding | None:
 
 
 def conclusion(job: Job, glances: PassHistory) -> Finding | None:
-    """The last word of a look: its finding, with what only the absence of a rank tells."""
+    """The last word of a look: its finding, with what only the absence of a rank shows."""
     found = finding(job, glances)
     if found is None:
         return None
@@ -71,8 +71,8 @@ def somebody_waits(job: Job, glances: PassHistory) -> bool:
 def undecided(job: Job, glances: PassHistory) -> bool:
     """True while a rank or its loader burns a CPU and may still turn out to be what the others wait for.
 
-    A rank that waits busily, as MPI's do, must be told from one that computes or loops in place, and the
-    kernel does not remember since when either has been at it: only looking for longer tells.
+    A rank that waits busily, as MPI's do, must be distinguished from one that computes or loops in place, and the
+    kernel does not remember since when either has been at it: only longer observation shows which.
     """
     snapshot = oneshot_waits.snapshot_of(job, glances)
     for each in snapshot.ranks.values():
@@ -89,7 +89,7 @@ def lost_before(job: Job) -> Finding | None:
     """The rank that was lost before we looked, while all others wait for it; None if none is missing here.
 
     A launcher says how many ranks it started on this host; without it only a gap in the numbers
-    tells that a rank of this host, and not of another one, is missing.
+    shows that a rank of this host, and not of another one, is missing.
     """
     snapshot = job.snapshot()
     if not nobody_moves(job) and not _all_quiet(job):

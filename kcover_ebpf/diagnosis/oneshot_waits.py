@@ -53,7 +53,7 @@ class PassHistory:
         self._seen: dict[Pid, _Pass] = {}
 
     def note(self, job: Job) -> None:
-        """To be told after each pass."""
+        """To be called after each pass."""
         for pid, view in job.members.ranks.items():
             if view.lead is None:
                 continue

@@ -160,7 +160,7 @@ class ProcessHistory:
             self.devices = seen.devices
 
     def _forget_threads(self) -> None:
-        # the end of a thread is not told; in a process that keeps making new ones the oldest samples go
+        # the end of a thread is not reported; in a process that keeps making new ones the oldest samples go
         oldest = sorted(self.threads.values(), key=lambda each: each.sample.boottime_ns)
         for each in oldest[: _MOST_THREADS // 2]:
             if not self._stands_for(each.sample.tid):

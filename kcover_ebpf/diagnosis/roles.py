@@ -2,7 +2,7 @@
 
 Sources of the variables: torchrun (RANK, WORLD_SIZE), Open MPI (OMPI_COMM_WORLD_*), PMIx and PMI,
 Slurm, JAX, Paddle. What Kubernetes' controllers tell a pod is its place in the gang, the rank of its
-topmost program where that is told no other: batch Job (JOB_COMPLETION_INDEX), LeaderWorkerSet, Trainer.
+topmost program where that gives no other: batch Job (JOB_COMPLETION_INDEX), LeaderWorkerSet, Trainer.
 """
 
 from __future__ import annotations
@@ -140,13 +140,13 @@ class Membership:
     owner: Pid | None
     """The rank process it belongs to: itself for a rank, None outside any rank."""
     by_pod: bool = False
-    """`rank` is the place of its pod: no process of the job was told a number of its own."""
+    """`rank` is the place of its pod: no process of the job was given a number of its own."""
     wraps: bool = False
     """It is a shell around a rank, or around what may be one where ranks have no numbers."""
 
 
 def rank_of(environ: Mapping[str, str]) -> tuple[int | None, int | None]:
-    """(rank, world size) told by an environment; None where nothing valid is said."""
+    """(rank, world size) given by an environment; None where nothing valid is said."""
     for rank_name, size_name in _RANK_VARIABLES:
         rank = _number(environ.get(rank_name))
         if rank is not None:
@@ -156,13 +156,13 @@ def rank_of(environ: Mapping[str, str]) -> tuple[int | None, int | None]:
 
 
 def local_size_of(environ: Mapping[str, str]) -> int | None:
-    """Ranks that the launcher started on this host, told by an environment; None where it does not say."""
+    """Ranks that the launcher started on this host, given by an environment; None where it does not say."""
     sizes = (_number(environ.get(name)) for name in _LOCAL_SIZES)
     return next((size for size in sizes if size), None)
 
 
 def place_of(environ: Mapping[str, str]) -> int | None:
-    """The place of the pod in its gang, told by the environment of each of its processes; None without one."""
+    """The place of the pod in its gang, given by the environment of each of its processes; None without one."""
     numbers = (_number(environ.get(name)) for name in _POD_VARIABLES)
     return next((number for number in numbers if number is not None), None)
 

@@ -65,7 +65,7 @@ class JobSnapshot:
     """Ranks that exited with code 0, or were ended by their own job, and did not come back."""
 
     def __post_init__(self) -> None:
-        """Ranks are told from other processes once: the walk along the waits asks at every step."""
+        """Ranks are distinguished from other processes once: the walk along the waits asks at every step."""
         everyone = {pid: each for pid, each in self.processes.items() if each.role is Role.RANK}
         ranks = {pid: each for pid, each in everyone.items() if each.exit is None}
         again = {each.rank for each in ranks.values()}

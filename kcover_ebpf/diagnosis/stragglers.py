@@ -38,7 +38,7 @@ class WaitShares:
         self._seen: dict[Pid, deque[int | None]] = {}
 
     def observe(self, waiting: Mapping[Pid, int | None]) -> None:
-        """Take one pass over all living ranks: what tells this wait of a rank from its next one, None if it works."""
+        """Take one pass over all living ranks: what distinguishes a wait of each from its next, None if it works."""
         for pid in self._seen.keys() - waiting.keys():
             del self._seen[pid]
         for pid, wait in waiting.items():

@@ -91,14 +91,14 @@ class ThreadHistory:
     _in_a_row: int = 0
     """Looks in a row that found it waiting, or working, in its burn."""
     _unplaced: bool = False
-    """The last look found it burning where only its stack tells for whom."""
+    """The last look found it burning where only its stack shows for which."""
 
     def observe(
         self, sample: ThreadSample, table: SyscallTable, code: CodeMap | None = None
     ) -> bool:
         """Take the next sample; True if the thread made progress since the one before.
 
-        `code` tells a burn that waits from one that works; a change between the two is progress.
+        `code` distinguishes a burn that waits from one that works; a change between the two is progress.
         """
         progressed = self._observe(sample, table, code)
         if progressed:
@@ -137,7 +137,7 @@ class ThreadHistory:
             self.burning_since_ns = before.boottime_ns
             self.burn_cpu_ns, self.burn_delay_ns = before.cpu_ns, before.run_delay_ns
         if sample.cpu_ns - before.cpu_ns >= _RAN_NS:
-            self.glimpses.append(_glimpse(sample, table))
+            self.glimpses.append(_sample(sample, table))
             if busy and self._place(code.at(sample.user_ip) if code else None):
                 return True
         was_napping = self._nap(before, sample, table)
@@ -295,7 +295,7 @@ def asks_again(sample: ThreadSample, table: SyscallTable) -> bool:
     return family is Family.YIELD or (family is Family.POLL and poll_timeout_ms(sample, table) == 0)
 
 
-def _glimpse(sample: ThreadSample, table: SyscallTable) -> _RegisterSample:
+def _sample(sample: ThreadSample, table: SyscallTable) -> _RegisterSample:
     return _RegisterSample(
         boottime_ns=sample.boottime_ns,
         calls_nothing=sample.syscall == NO_SYSCALL,

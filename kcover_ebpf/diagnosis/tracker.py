@@ -1,4 +1,4 @@
-"""From findings to verdicts: what holds is told, once; what ends is followed by WORKING.
+"""From findings to verdicts: what holds is reported, once; what ends is followed by WORKING.
 
 Times leave the boottime clock here: a verdict speaks unix seconds.
 """
@@ -21,7 +21,7 @@ class Tracker:
 
     def __init__(self, name: str, host: str) -> None:
         self._name, self._host = name, host
-        self._told: Verdict | None = None
+        self._reported: Verdict | None = None
         self._latest: Verdict | None = None
         self._candidate: Finding | None = None
         self._candidate_since_ns = 0
@@ -31,8 +31,8 @@ class Tracker:
 
     @property
     def current(self) -> Verdict | None:
-        """The verdict told last; None before the first."""
-        return self._told
+        """The verdict reported last; None before the first."""
+        return self._reported
 
     @property
     def latest(self) -> Verdict | None:
@@ -51,16 +51,20 @@ class Tracker:
         self._candidate = finding
         if not self._holds(finding, job.now_ns):
             return None
-        told = self._told
-        if told is not None and finding.kind is VerdictKind.WORKING and told.cause is finding.cause:
+        reported = self._reported
+        if (
+            reported is not None
+            and finding.kind is VerdictKind.WORKING
+            and reported.cause is finding.cause
+        ):
             # nothing new, and nothing to decide: the usual case, which must cost nothing
             return None
         verdict = self._verdict(finding, job, unix_offset_s)
         if finding.kind.is_fault:
             self._latest = verdict
-        if verdict.same_as(told):
+        if verdict.same_as(reported):
             return None
-        self._told = verdict
+        self._reported = verdict
         return verdict
 
     def snapshot(self, job: Job, unix_offset_s: float, finding: Finding | None = None) -> Verdict:
@@ -79,9 +83,9 @@ class Tracker:
             return held_ns >= _QUIET_HOLD_NS
         if finding.kind is not VerdictKind.WORKING:
             return held_ns >= _HOLD_NS
-        if self._told is None:
+        if self._reported is None:
             return True
-        # a fault that ends is told once it is over for good, a start or an end when it stays so for a moment
+        # a fault that ends is reported once it is over for good, a start or an end when it stays so for a moment
         ordinary = finding.cause in (Cause.TRAINING, Cause.STARTING, Cause.ENDING)
         return held_ns >= (_ORDINARY_HOLD_NS if ordinary and self._open is None else _QUIET_HOLD_NS)
 
@@ -89,7 +93,7 @@ class Tracker:
         if finding.kind is VerdictKind.WORKING:
             self._open, self._incident = None, ""
         elif self._open is None or not _alike(self._open, finding):
-            # one trouble keeps its name while it is told better: a hang that ends in a crash is one
+            # one trouble keeps its name while it is reported better: a hang that ends in a crash is one
             # incident
             if self._open is None:
                 self._count += 1

@@ -32,7 +32,7 @@ class VerdictKind(Enum):
 
     @property
     def is_trouble(self) -> bool:
-        """True for the verdicts that are told as an incident: faults, and a slow rank."""
+        """True for the verdicts that are reported as an incident: faults, and a slow rank."""
         return self.is_fault or self is VerdictKind.SLOW
 
 

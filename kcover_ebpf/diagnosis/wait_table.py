@@ -105,7 +105,7 @@ def unobserved(job: Job) -> tuple[str, ...]:
     said += [
         f"the memory of pid {pid}: {WHY_UNREADABLE}" for pid in sorted(job.attention.unreadable)
     ]
-    told = job.attention.collectives
-    counts = None if told is None else counts_of(told, job.now_ns)
+    reported = job.attention.collectives
+    counts = None if reported is None else counts_of(reported, job.now_ns)
     said += nccl.unobserved(counts, _modules(job))
     return tuple(said)

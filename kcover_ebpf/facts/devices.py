@@ -102,13 +102,13 @@ class AerSeverity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AerTotal:
-    """The kernel half's word on a PCIe error: corrected ones are told at most once an interval."""
+    """The kernel half's word on a PCIe error: corrected ones are reported at most once an interval."""
 
     boottime_ns: int
     device: str
     severity: AerSeverity
     status: int
-    """Bits of the error that is told, not of those between."""
+    """Bits of the error that is reported, not of those between."""
     total: int
     """Errors of this device and severity since the probe was attached; 0: not counted."""
 
@@ -172,8 +172,6 @@ class CudaContext:
     pid: Pid
     uuid: str
     """As NVML writes it, "GPU-00112233-..."."""
-    mig: bool
-    """Uses a MIG instance of it, not all of it."""
     active: bool
     comm: str
 
@@ -209,7 +207,7 @@ class PortChange:
 
 @dataclass(frozen=True, slots=True)
 class BlockError:
-    """A disk failed a request; whose data it was is not told."""
+    """A disk failed a request; which process's data it was is unknown."""
 
     boottime_ns: int
     disk: str
@@ -254,7 +252,7 @@ class DeviceFault:
     text: str
     """The sentence for the evidence, with device, code and meaning."""
     ends_job: bool
-    """False: told as evidence only."""
+    """False: reported as evidence only."""
     if_stalled: bool = False
     """It ends the job only once the ranks do not go on: another device may carry what this one did."""
     uuid: str = ""

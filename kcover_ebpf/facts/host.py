@@ -17,7 +17,6 @@ class ProcessSeen:
     boottime_ns: int
     pid: Pid
     ppid: Pid
-    start_ns: int
     comm: str
     argv: tuple[str, ...]
     """At most the first 16 words."""
@@ -147,7 +146,7 @@ class CollectiveRank:
     """Ranks of that communicator."""
     host: str
     pid: Pid | None = None
-    """None for a process of another host, or where it cannot be told which one is meant."""
+    """None for a process of another host, or where it cannot be determined which one is meant."""
     launched: int = 0
     """Operations it launched; 0 when it gave no answer."""
     most_launched: int = 0

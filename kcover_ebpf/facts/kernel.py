@@ -69,7 +69,6 @@ class ThreadSample:
     run_delay_ns: int
     """Time spent runnable, waiting for a CPU, since its start."""
     voluntary_count: int
-    involuntary_count: int
     comm: str
 
 
@@ -87,16 +86,8 @@ class ProcessTotals:
     read_chars: int
     write_chars: int
     """Bytes passed through read and write calls of any kind of file."""
-    minor_faults: int
     major_faults: int
-    moved_ns: int
-    """Last pass that saw any thread move; 0 before the first move."""
     thread_count: int
-    stopped_count: int
-    traced_count: int
-    frozen_count: int
-    uninterruptible_count: int
-    running_count: int
     unseen_count: int = 0
     """Threads that the sampler had no room for: what they do is in none of the sums."""
 
@@ -127,19 +118,14 @@ class SocketSample:
     The SYN of the side that connected counts as one.
     """
     received_bytes: int
-    retransmit_count: int
-    """Retransmissions of the segment that is now unacknowledged (icsk_retransmits)."""
     backoff: int
-    probe_count: int
-    """Zero-window probes without an answer (icsk_probes_out)."""
+    """Doublings of the time-out of what is unacknowledged, or of zero-window probes (icsk_backoff)."""
     send_window_bytes: int
     last_send_ns: int
     """Boottime of the last data sent, from the kernel's own clock ticks: exact to one tick (1-10
     ms).
     """
     last_receive_ns: int
-    changed_ns: int
-    """Last pass at which a byte counter or queue of this socket moved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +140,6 @@ class DescriptorSample:
     inode: Inode
     peer_inode: Inode | None
     """The other end of a connected Unix socket; None for pipes (both ends share the inode)."""
-    readable: bool
-    writable: bool
-    unread_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,5 +262,5 @@ Fact = (
     | Tick
     | DeviceFact
 )
-"""Everything `incidents` can be told. Later families (device, log, fabric) add their own members.
+"""Everything that `diagnosis` takes. Later families (device, log, fabric) add their own members.
 """

@@ -59,7 +59,7 @@ class AerCounter:
         return self._add(fact, 1) if fact.total == 0 else self._since(fact)
 
     def on_look(self, totals: Iterable[AerTotal]) -> list[AerError]:
-        """What a look at all totals adds: errors that were counted but not told."""
+        """What a look at all totals adds: errors that were counted but not reported."""
         return [error for total in totals if (error := self._since(total)) is not None]
 
     def _since(self, fact: AerTotal) -> AerError | None:

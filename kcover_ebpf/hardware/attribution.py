@@ -24,7 +24,7 @@ Members = Collection[Pid]
 class Attribution:
     """Joins reports with holders and with the catalogue.
 
-    An RDMA port that is down is told at once, and is the end of a job that has stalled once it stayed so
+    An RDMA port that is down is reported at once, and is the end of a job that has stalled once it stayed so
     for `patience_ns`: RDMA retries for a while, a link may come back, and another port may take over.
     """
 

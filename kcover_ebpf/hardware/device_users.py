@@ -1,4 +1,4 @@
-"""Which processes a device belongs to: what the driver told, what is open now, what NVML listed."""
+"""Which processes a device belongs to: what the driver reported, what is open now, what NVML listed."""
 
 from __future__ import annotations
 
@@ -96,10 +96,10 @@ class DeviceUsers:
     def _of_gpu(
         self, gpu: topology.Gpu, members: Collection[Pid], now_ns: int, instance: int | None
     ) -> set[Pid]:
-        told = self._holders.of(gpu.minor, gpu.uuid, now_ns)
+        reported = self._holders.of(gpu.minor, gpu.uuid, now_ns)
         listed = self.nvml.users(gpu.device) if self.nvml is not None else ()
-        told |= {user.pid for user in listed}
-        held = told & set(members) | open_holders.open_by(members, {f"/dev/nvidia{gpu.minor}"})
+        reported |= {user.pid for user in listed}
+        held = reported & set(members) | open_holders.open_by(members, {f"/dev/nvidia{gpu.minor}"})
         if instance is None:
             return held
         nodes = topology.mig_nodes(self._root, gpu.minor, instance)

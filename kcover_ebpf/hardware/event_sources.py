@@ -1,4 +1,4 @@
-"""What tells of each kind of event here and now: the highest rung of its ladder that works. Pure."""
+"""What reports each kind of event here and now: the highest rung of its ladder that works. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Sources:
     log: bool
     """/dev/kmsg can be read."""
     links: bool
-    """Netlink tells of links."""
+    """Netlink reports of links."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,6 @@ class KmsgRecord:
     priority: int
     sequence: int
     """Grows by one a record: a gap means that the ring was overwritten before it was read."""
-    clock_us: int
-    """The kernel's local clock in microseconds, near CLOCK_MONOTONIC."""
     text: str
 
     @property
@@ -57,7 +55,7 @@ def parse_record(raw: bytes) -> KmsgRecord | None:
     # what follows the first newline is a dictionary of properties, one a line behind a blank
     text = rest.partition("\n")[0]
     text = _ESCAPE.sub(lambda match: chr(int(match[1], 16)), text)
-    return KmsgRecord(int(fields[0]), int(fields[1]), int(fields[2]), text)
+    return KmsgRecord(int(fields[0]), int(fields[1]), text)
 
 
 def _is_number(word: str) -> bool:

@@ -14,7 +14,7 @@ _RECORD_BYTES = 8192
 class KmsgReader:
     """Reads new records without waiting.
 
-    A log may get thousands of lines a second that concern nobody, so a reader that is told when one
+    A log may get thousands of lines a second that concern nobody, so a reader that is notified when one
     matters need not read the others: `skip` leaves them out, except those since the skip before.
     """
 

@@ -1,6 +1,6 @@
 """The last rung: NVML, where neither the driver's functions nor the kernel's log can be had.
 
-It is last because it keeps the driver loaded while it is open, tells neither process nor words, and
+It is last because it keeps the driver loaded while it is open, reports neither process nor words, and
 may drop the first errors of a burst. Its calls can hang with the GPU they ask, so a thread of its own
 makes them, and what it learned before a fault is kept for after it.
 """
@@ -39,7 +39,7 @@ class Nvml:
     """Listens from its making on; `take` and `users` never wait."""
 
     def __init__(self) -> None:
-        self._told: queue.SimpleQueue[XidReported] = queue.SimpleQueue()
+        self._reported: queue.SimpleQueue[XidReported] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._settled = threading.Event()
         self._users: Mapping[str, tuple[GpuUser, ...]] = {}
@@ -60,8 +60,8 @@ class Nvml:
     def take(self) -> list[XidReported]:
         """Xids since the last call."""
         found = []
-        while not self._told.empty():
-            found.append(self._told.get_nowait())
+        while not self._reported.empty():
+            found.append(self._reported.get_nowait())
         return found
 
     def users(self, device: str) -> tuple[GpuUser, ...]:
@@ -115,7 +115,7 @@ class Nvml:
             event = nvml.nvmlEventSetWait(events, _WAIT_MS)
         except nvml.NVMLError_Timeout:
             return
-        self._told.put(
+        self._reported.put(
             XidReported(
                 time.clock_gettime_ns(time.CLOCK_BOOTTIME),
                 addresses.get(_key(event.device), ""),

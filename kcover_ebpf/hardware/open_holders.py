@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from kcover_ebpf.facts.devices import CudaContext, DeviceHeld
+from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import Pid
 
 KEEP_NS = 10_000_000_000
 """So long a process that let go of a GPU, or died, counts as its holder: the error that killed it
-is often told later.
+is often reported later.
 """
 CONTROL_MINOR = 255
 
@@ -25,7 +25,7 @@ class _Hold:
 
 
 class OpenHolders:
-    """The open GPU files that were told, by the identity of the open file."""
+    """The open GPU files that were reported, by the identity of the open file."""
 
     def __init__(self) -> None:
         self._holds: dict[int, _Hold] = {}
@@ -63,20 +63,7 @@ class OpenHolders:
                 del self._holds[file]
 
 
-def open_by(pids: Collection[Pid], paths: Collection[str], proc: Path = Path("/proc")) -> set[Pid]:
+def open_by(pids: Collection[Pid], paths: Collection[str], proc: Path = procfs.PROC) -> set[Pid]:
     """Those of `pids` that have one of the device files open now."""
-    return {pid for pid in pids if _has_open(proc / str(pid) / "fd", paths)}
-
-
-def _has_open(folder: Path, paths: Collection[str]) -> bool:
-    try:
-        names = os.listdir(folder)  # noqa: PTH208 - a path object for each descriptor costs more
-    except OSError:
-        return False
-    for name in names:
-        try:
-            if os.readlink(folder / name) in paths:  # noqa: PTH115
-                return True
-        except OSError:
-            continue
-    return False
+    wanted = frozenset(paths)
+    return {pid for pid in pids if wanted & (procfs.open_paths(pid, proc) or frozenset())}

@@ -19,7 +19,7 @@ from kcover_ebpf.hardware.topology import function_of, function_of_rdma
 from kcover_ebpf.host.read_workers import Readers
 
 RDMA_PERIOD_NS = 5_000_000_000
-"""The kernel tells link changes at once; polling is for counters, and for where no probe can be had."""
+"""The kernel reports link changes at once; polling is for counters, and for where no probe can be had."""
 # include/uapi/linux/rtnetlink.h, if_link.h, if.h
 _RTMGRP_LINK = 1
 _RTM_NEWLINK, _RTM_DELLINK, _RTM_GETLINK = 16, 17, 18
@@ -140,9 +140,9 @@ def _read_port(folder: Path) -> _RdmaPort:
 
 
 class PortWatch:
-    """Told by the kernel about links; asks RDMA ports for their state and error counters.
+    """Reported by the kernel about links; asks RDMA ports for their state and error counters.
 
-    Each of those is a command to the firmware of the card, with a time-out of a minute: what is told of them
+    Each of those is a command to the firmware of the card, with a time-out of a minute: what is reported of them
     was read beside the loop, and a card that does not answer is not waited for. No thread is started before
     `changes` is asked for the first time.
     """
@@ -155,7 +155,7 @@ class PortWatch:
         self._socket.setblocking(False)
         self._socket.bind((0, _RTMGRP_LINK))
         self._up: dict[str, bool] = {}
-        """Links, and RDMA ports ("mlx5_0/1"), as they were seen or told last."""
+        """Links, and RDMA ports ("mlx5_0/1"), as they were seen or reported last."""
         self.has_new = False
         """A device came that was not there before; who reads it sets it back."""
         self.lost_count = 0
@@ -173,7 +173,7 @@ class PortWatch:
         return [*self._links(boottime_ns), *self._rdma_ports(boottime_ns)]
 
     def heard(self, change: PortChange) -> None:
-        """Another source told of an RDMA port: it is not told again."""
+        """Another source reported an RDMA port: its state is not reported again."""
         self._up[change.port] = change.up
 
     def _links(self, boottime_ns: int) -> Iterator[PortChange]:
@@ -186,7 +186,7 @@ class PortWatch:
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise
-                self.lost_count += 1  # told at once; what is older than the loss comes after it
+                self.lost_count += 1  # reported at once; what is older than the loss comes after it
                 continue
             for link in parse_links(raw):
                 yield from self._changed(link, boottime_ns)
@@ -197,7 +197,7 @@ class PortWatch:
         try:
             links = links_now()
         except OSError:
-            return  # each link's next change is told as ever
+            return  # each link's next change is reported as ever
         for name in self._up.keys() - {link.name for link in links}:
             if "/" not in name:
                 links.append(Link(name, "gone", wanted=True))
@@ -239,8 +239,8 @@ class PortWatch:
         if state:
             self._up[name] = up
             self.has_new |= before is None
-        told = [f"port {state}"] if state and before not in (None, up) else []
-        for text in (*told, *self._errors(name, seen.counters)):
+        reported = [f"port {state}"] if state and before not in (None, up) else []
+        for text in (*reported, *self._errors(name, seen.counters)):
             yield PortChange(boottime_ns, name, seen.device, up, text)
 
     def _errors(self, name: str, counters: Mapping[str, str]) -> Iterator[str]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from kcover_ebpf.facts.devices import DriverCall
 from kcover_ebpf.facts.host import Inspection
 from kcover_ebpf.hardware.device_users import DeviceUsers
+from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import Pid
 
 PATIENCE_NS = 4_000_000_000
-"""A call is told when every look for so long found it: driver calls pass through state D all the time."""
+"""A call is reported when every look for so long found it: driver calls pass through state D all the time."""
 _NODES = ("/dev/nvidia",)
 
 
@@ -25,7 +25,7 @@ class StuckCalls:
         self._whose = whose
         self._is_stuck = is_stuck or _in_state_d
         self._since_ns: dict[int, int] = {}
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
 
     def observe(self, look: Inspection) -> DriverCall | None:
         """The fact, once for each call that lasts."""
@@ -33,12 +33,12 @@ class StuckCalls:
         tid = int(look.tid)
         if not node.startswith(_NODES) or not self._is_stuck(look.pid, tid):
             self._since_ns.pop(tid, None)
-            self._told.discard(tid)
+            self._reported.discard(tid)
             return None
         since_ns = self._since_ns.setdefault(tid, look.boottime_ns)
-        if tid in self._told or look.boottime_ns - since_ns < PATIENCE_NS:
+        if tid in self._reported or look.boottime_ns - since_ns < PATIENCE_NS:
             return None
-        self._told.add(tid)
+        self._reported.add(tid)
         device = self._device(look, node)
         uuid = self._whose.uuid(device)
         channel = look.wait_channel
@@ -55,8 +55,4 @@ class StuckCalls:
 
 
 def _in_state_d(pid: Pid, tid: int) -> bool:
-    try:
-        text = Path(f"/proc/{pid}/task/{tid}/stat").read_text(errors="replace")
-    except OSError:
-        return False
-    return text[text.rindex(")") + 2 :].startswith("D")
+    return procfs.task_state(pid, tid) == "D"

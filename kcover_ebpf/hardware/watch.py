@@ -48,7 +48,7 @@ SELF_TEST = "kcover-ebpf self-test"
 
 _Reader = TypeVar("_Reader")
 _AER_SETTLE_NS = 3_000_000_000
-"""Longer than the kernel half stays silent about a device after it told an error."""
+"""Longer than the kernel half stays silent about a device after it reported an error."""
 
 
 class DeviceWatch:
@@ -111,7 +111,7 @@ class DeviceWatch:
 
     @property
     def sources(self) -> Sources:
-        """What tells of device events now; the console is known once its self-test was observed."""
+        """What reports device events now; the console is known once its self-test was observed."""
         return Sources(
             probes={each.probe for each in self.statuses if each.attached},
             xid=self.rung,

@@ -1,8 +1,8 @@
 """One fact for each Xid, however many rungs of the ladder saw it. Pure: time comes with reports.
 
 Each error reaches every rung that works exactly once, so the n-th report of a number on one rung is
-the n-th on any other. The best rung tells at once and takes what it does not carry (process, MIG
-instance, the driver's words) from the others. What only a lower rung saw is told after a pause.
+the n-th on any other. The best rung reports at once and takes what it does not carry (process, MIG
+instance, the driver's words) from the others. What only a lower rung saw is reported after a pause.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FORGET_NS = 5_000_000_000
 
 @dataclass(slots=True)
 class _Entry:
-    told: int = 0
+    reported: int = 0
     seen: Counter[Rung] = field(default_factory=Counter)
     held: defaultdict[Rung, deque[XidReported]] = field(default_factory=lambda: defaultdict(deque))
     last_ns: int = 0
@@ -46,11 +46,11 @@ class XidDedup:
         self._asked_ns = 0
 
     def observe(self, report: XidReported) -> XidReported | None:
-        """The fact that a report makes; None if told already, or while a better rung may tell."""
+        """The fact that a report makes; None if reported already, or while a better rung may report."""
         report = _split(report)
         entry = self._entry(report)
         entry.seen[report.rung] += 1
-        if entry.seen[report.rung] <= entry.told:
+        if entry.seen[report.rung] <= entry.reported:
             return None
         if report.rung is not self.best:
             entry.held[report.rung].append(report)
@@ -62,7 +62,7 @@ class XidDedup:
 
         What happened before the last time it was asked has been read since, and no more than that is
         certain: a reader that is behind must not take for missed what it has not read yet.
-        A line that nobody can vouch for does not count as told: it must not hide a real one.
+        A line that nobody can vouch for does not count as reported: it must not hide a real one.
         """
         late = []
         read_ns, self._asked_ns = self._asked_ns, now_ns
@@ -84,14 +84,14 @@ class XidDedup:
     def _entry(self, report: XidReported) -> _Entry:
         entry = self._entries.setdefault((report.device, report.number), _Entry())
         if report.boottime_ns - entry.last_ns >= FORGET_NS:
-            entry.told = 0
+            entry.reported = 0
             entry.seen.clear()
         entry.last_ns = max(entry.last_ns, report.boottime_ns)
         return entry
 
 
 def _tell(entry: _Entry, report: XidReported) -> XidReported:
-    entry.told += 1
+    entry.reported += 1
     for other in entry.pop_held(report):
         report = _joined(report, other)
     return report
@@ -119,6 +119,6 @@ def _joined(report: XidReported, other: XidReported) -> XidReported:
     )
 
 
-def _same_words(told: str, line: str) -> bool:
+def _same_words(reported: str, line: str) -> bool:
     """Whether two reports can be one; a format that was not filled fits every line."""
-    return not told or "%" in told or told in line or line in told
+    return not reported or "%" in reported or reported in line or line in reported

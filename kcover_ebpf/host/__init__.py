@@ -1,1 +1,1 @@
-"""What the host itself tells and lets us do: procfs, cgroupfs, processes. No BPF, no verdicts."""
+"""What the host itself shows and lets us do: procfs, cgroupfs, processes. No BPF, no verdicts."""

@@ -38,8 +38,6 @@ class Call:
     args: tuple[int, ...]
     sp: int
     """The user stack pointer."""
-    ip: int
-    """Where user code goes on."""
 
 
 def read_call(pid: Pid, tid: Tid, table: SyscallTable, known: int = NO_SYSCALL) -> Call | None:
@@ -55,7 +53,7 @@ def read_call(pid: Pid, tid: Tid, table: SyscallTable, known: int = NO_SYSCALL) 
     name = table.name(int(words[0]))
     if name == "restart_syscall" and known != NO_SYSCALL:
         name = table.name(known)
-    return Call(name, args, int(words[-2], 16), int(words[-1], 16))
+    return Call(name, args, int(words[-2], 16))
 
 
 def read_text(path: str) -> str:
@@ -170,7 +168,7 @@ def _file(pid: Pid, fd: int) -> WaitedFile:
 
 
 def kind_of(target: str) -> tuple[str, Inode]:
-    """(kind, inode) told by the link of a descriptor.
+    """(kind, inode) from the link of a descriptor.
 
     The target itself is never touched: a stat of a file on a hung mount would hang us as well.
     """

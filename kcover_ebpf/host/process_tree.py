@@ -12,6 +12,7 @@ import os
 from typing import NamedTuple
 
 from kcover_ebpf.errors import UsageError
+from kcover_ebpf.host.procfs import split_stat
 
 
 class Stat(NamedTuple):
@@ -27,13 +28,11 @@ class Stat(NamedTuple):
 def read_stat(pid: int) -> Stat | None:
     """Parent, start and liveness of a process; None if there is none."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read()
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            _, words = split_stat(file.read())
     except OSError:
         return None
-    # The name before the last ")" may hold anything, ")" and spaces included.
-    words = text[text.rindex(b")") + 2 :].split()
-    alive = words[0] not in (b"Z", b"X") or int(words[17]) > 1
+    alive = words[0] not in ("Z", "X") or int(words[17]) > 1
     return Stat(int(words[1]), int(words[19]), alive)
 
 

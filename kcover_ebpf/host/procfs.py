@@ -44,13 +44,12 @@ def read_process(pid: Pid, variables: Collection[str]) -> ProcessSeen | None:
         environ = b""
     if not argv:
         return None
-    comm, ppid, start_ns = parse_stat(stat)
+    comm, ppid, _ = parse_stat(stat)
     words = argv.split(b"\0")[: _WORDS + 1]
     return ProcessSeen(
         boottime_ns=boottime_ns(),
         pid=pid,
         ppid=ppid,
-        start_ns=start_ns,
         comm=comm,
         argv=tuple(word.decode("utf-8", "replace") for word in words if word)[:_WORDS],
         rank_environ=parse_environ(environ, variables),
@@ -62,9 +61,9 @@ _MOST_FILES = 65536
 """Descriptors that are read of one process: some 2 us each."""
 
 
-def open_devices(pid: Pid) -> frozenset[str] | None:
-    """Files of GPUs, accelerators and RDMA devices that a process has open, as it named them; None if it is gone."""
-    folder = PROC / str(pid) / "fd"
+def open_paths(pid: Pid, proc: Path = PROC) -> frozenset[str] | None:
+    """Where the descriptors of a process lead, as /proc words it; None where they cannot be read."""
+    folder = proc / str(pid) / "fd"
     try:
         names = os.listdir(folder)[:_MOST_FILES]  # noqa: PTH208 - a path object each costs more
     except OSError:
@@ -72,10 +71,16 @@ def open_devices(pid: Pid) -> frozenset[str] | None:
     found = set()
     for name in names:
         with contextlib.suppress(OSError):  # closed meanwhile
-            target = os.readlink(folder / name)  # noqa: PTH115
-            if target.startswith(_DEVICES):
-                found.add(target)
+            found.add(os.readlink(folder / name))  # noqa: PTH115
     return frozenset(found)
+
+
+def open_devices(pid: Pid) -> frozenset[str] | None:
+    """Files of GPUs, accelerators and RDMA devices that a process has open, as it named them; None if it is gone."""
+    paths = open_paths(pid)
+    return (
+        paths if paths is None else frozenset(each for each in paths if each.startswith(_DEVICES))
+    )
 
 
 def start_ns(pid: Pid) -> int | None:
@@ -88,14 +93,40 @@ def start_ns(pid: Pid) -> int | None:
     except OSError:
         return None
     # with a zombie leader the other threads may live, and then the sampler sees them
-    return None if text[text.rindex(")") + 2] in "ZX" else parse_stat(text)[2]
+    return None if split_stat(text)[1][0] in "ZX" else parse_stat(text)[2]
 
 
 def parse_stat(text: str) -> tuple[str, Pid, int]:
     """(name, parent, start in boottime ns) of a /proc/PID/stat line; the name may hold anything, also ")"."""
-    comm = text[text.index("(") + 1 : text.rindex(")")]
-    rest = text[text.rindex(")") + 1 :].split()
-    return comm, Pid(int(rest[1])), int(rest[19]) * _TICK_NS
+    comm, words = split_stat(text)
+    return comm, Pid(int(words[1])), int(words[19]) * _TICK_NS
+
+
+def split_stat(text: str) -> tuple[str, list[str]]:
+    """(name, words from the state on) of a stat line of /proc; the name may hold anything, also ")"."""
+    head, _, rest = text.rpartition(")")
+    return head.partition("(")[2], rest.split()
+
+
+def task_state(pid: int, tid: int | None = None) -> str:
+    """The letter of a process's first thread, or of one of its threads; empty for one that is gone."""
+    task = f"{pid}" if tid is None else f"{pid}/task/{tid}"
+    try:
+        text = (PROC / task / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return split_stat(text)[1][0]
+
+
+def namespace_numbers(pid: int, tid: int | None = None) -> tuple[int, ...]:
+    """Its numbers in nested pid namespaces, ours first (proc_pid_status(5), NSpid); empty where unreadable."""
+    task = f"{pid}" if tid is None else f"{pid}/task/{tid}"
+    try:
+        text = (PROC / task / "status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ()
+    found = next((line for line in text.splitlines() if line.startswith("NSpid:")), "")
+    return tuple(map(int, found.split()[1:]))
 
 
 def parse_environ(raw: bytes, variables: Collection[str]) -> dict[str, str]:

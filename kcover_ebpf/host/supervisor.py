@@ -1,7 +1,7 @@
 """The keeper: a small process between sensor and job, which outlives the sensor if it must.
 
 It starts the job in its control group with all the rights of the user who asked (the sensor drops
-its own), ends it when told to, and removes the group when the job is gone, however the sensor
+its own), ends it when asked to, and removes the group when the job is gone, however the sensor
 ended. If the sensor dies without a word, the job lives on to its end. It is forked before anything
 big is loaded; `host.supervisor_client` is the sensor's side of it.
 
@@ -166,7 +166,7 @@ class _Supervisor:
 
     def _report(self, report: dict[str, Any]) -> None:
         if self._sensor is not None:
-            with contextlib.suppress(OSError):  # a dead sensor: the poll tells, too
+            with contextlib.suppress(OSError):  # a dead sensor: the poll shows it, too
                 self._sensor.send(json.dumps(report).encode())
 
     def _obey(self, order: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ _CLOSE_S = 2.0
 
 
 class Supervisor:
-    """A running keeper, and what it has told so far."""
+    """A running supervisor, and what it has reported so far."""
 
     def __init__(self, pid: int, channel: socket.socket) -> None:
         """Use `Supervisor.fork`."""
@@ -98,7 +98,7 @@ class Supervisor:
             self._order({"do": "panel", "restore": text})
 
     def poll(self) -> None:
-        """Take in what the keeper has told; never waits."""
+        """Take in what the supervisor has reported; never waits."""
         while not self.lost and select.select([self._channel], [], [], 0)[0]:
             self._receive()
 

@@ -39,7 +39,7 @@ class ThreadInspector:
         self._table = SyscallTable(machine)
         self._memory = stack_words.ProcessMemory()
         self._readers: Readers[Pid, Inspection | CodeSeen] = Readers("kcover-inspect")
-        self._told: set[Pid] = set()
+        self._reported: set[Pid] = set()
         self._devices: dict[Pid, tuple[float, frozenset[str] | None]] = {}
 
     def look(
@@ -47,7 +47,7 @@ class ThreadInspector:
     ) -> list[Inspection | CodeSeen | Unreadable]:
         """Ask for looks and take all that are ready, waiting at most `timeout_s` for the new ones.
 
-        A process whose inspection is under way is not asked again, and after a second is told, once, as
+        A process whose inspection is under way is not asked again, and after a second is reported, once, as
         `Unreadable`: that is a fact about it.
         """
         late = self._readers.take((), 0.0)
@@ -56,7 +56,7 @@ class ThreadInspector:
         taken = [*late, *self._readers.take(asked, timeout_s)]
         done = [each for _, each in taken if each is not None]
         stuck = self._readers.stuck()
-        fresh, self._told = stuck.keys() - self._told, set(stuck)
+        fresh, self._reported = stuck.keys() - self._reported, set(stuck)
         now_ns, now_s = boottime_ns(), time.monotonic()
         return [
             *done,

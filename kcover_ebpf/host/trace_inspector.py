@@ -1,26 +1,26 @@
 """Details of many threads in little time: the lock, the files, the end of the wait, the kernel function.
 
 Reading the memory of a process blocks while that process holds its own memory lock. So the reads are
-made by threads that are left behind when the time is up; they are daemons and die with us.
+made by threads that can be left behind (`host.read_workers`).
 """
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from functools import partial
 
 from kcover_ebpf.facts.host import WaitedFile
 from kcover_ebpf.host import blocked_call, stack_words
 from kcover_ebpf.host.blocked_call import Call
+from kcover_ebpf.host.procfs import namespace_numbers
+from kcover_ebpf.host.read_workers import Readers
 from kcover_ebpf.host.thread_inspector import lock_holders_of
 from kcover_ebpf.ids import Pid, Tid
 
-_WORKERS = 4
 _LOCK_BYTES = 24
 _FD_LOCKS = ("flock", "fcntl")
+_Key = tuple[Pid, Tid]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,52 +48,27 @@ class TraceInspection:
     lock_holders: tuple[Pid, ...]
 
 
-def glance_all(
-    asks: Sequence[TraceRequest], limit_s: float
-) -> dict[tuple[Pid, Tid], TraceInspection]:
-    """Look at all, in order; those that were not read within `limit_s` are missing."""
-    todo: SimpleQueue[TraceRequest] = SimpleQueue()
-    done: SimpleQueue[tuple[TraceRequest, TraceInspection | None]] = SimpleQueue()
-    for ask in asks:
-        todo.put(ask)
-    for _ in range(min(_WORKERS, len(asks))):
-        threading.Thread(target=_work, args=(todo, done), daemon=True, name="kcover-glance").start()
-    found: dict[tuple[Pid, Tid], TraceInspection] = {}
-    end_s = time.monotonic() + limit_s
-    for _ in asks:
-        try:
-            ask, glance = done.get(timeout=max(0.0, end_s - time.monotonic()))
-        except Empty:
-            break
-        if glance is not None:
-            found[ask.pid, ask.tid] = glance
-    _empty(todo)
-    return found
+class TraceInspector:
+    """Reads many threads side by side. Used by one thread."""
+
+    def __init__(self) -> None:
+        self._readers: Readers[_Key, TraceInspection] = Readers("kcover-inspect")
+
+    def inspect(
+        self, asks: Sequence[TraceRequest], limit_s: float
+    ) -> dict[tuple[Pid, Tid], TraceInspection]:
+        """All of them, in order; those that were not read within `limit_s` are missing."""
+        self._readers.take((), 0.0)  # what came too late belongs to an earlier pass
+        keys = [(each.pid, each.tid) for each in asks]
+        for key, each in zip(keys, asks, strict=True):
+            self._readers.ask(key, partial(_inspect, each))
+        taken = self._readers.take(keys, limit_s)
+        for key in keys:
+            self._readers.forget(key)
+        return {key: found for key, found in taken if found is not None}
 
 
-def _work(
-    todo: SimpleQueue[TraceRequest], done: SimpleQueue[tuple[TraceRequest, TraceInspection | None]]
-) -> None:
-    while True:
-        try:
-            ask = todo.get_nowait()
-        except Empty:
-            return
-        try:
-            done.put((ask, _glance(ask)))
-        except (OSError, ValueError):
-            done.put((ask, None))
-
-
-def _empty(queue: SimpleQueue[TraceRequest]) -> None:
-    try:
-        while True:
-            queue.get_nowait()
-    except Empty:
-        return
-
-
-def _glance(ask: TraceRequest) -> TraceInspection:
+def _inspect(ask: TraceRequest) -> TraceInspection:
     call = ask.call
     timed, deadline_ns = blocked_call.deadline(ask.pid, call, ask.since_ns)
     is_lock = call.name.startswith("futex")
@@ -110,18 +85,7 @@ def _glance(ask: TraceRequest) -> TraceInspection:
 
 def thread_numbers(pid: Pid, tids: Iterable[Tid]) -> dict[int, int]:
     """Number of each thread in the process's own pid namespace -> its number here."""
-    if not _in_other_namespace(pid):
+    if len(namespace_numbers(pid)) < 2:
         return {tid: tid for tid in tids}
-    numbers: dict[int, int] = {}
-    for tid in tids:
-        for line in blocked_call.read_text(f"/proc/{pid}/task/{tid}/status").splitlines():
-            if line.startswith("NSpid:"):
-                numbers[int(line.split()[-1])] = tid
-    return numbers
-
-
-def _in_other_namespace(pid: Pid) -> bool:
-    for line in blocked_call.read_text(f"/proc/{pid}/status").splitlines():
-        if line.startswith("NSpid:"):
-            return len(line.split()) > 2
-    return False
+    known = {tid: namespace_numbers(pid, tid) for tid in tids}
+    return {numbers[-1]: tid for tid, numbers in known.items() if numbers}

@@ -1,4 +1,4 @@
-"""The length of the kernel's tick, which no interface tells, from two clocks. Pure."""
+"""The length of the kernel's tick, which no interface reports, from two clocks. Pure."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ _log: list[str] = []
 
 @_PrintCallback  # type: ignore[untyped-decorator]
 def _print(level: int, message_format: bytes, arguments: int) -> int:
-    """Keeps what libbpf warns about; it is told only if the step at hand fails."""
+    """Keeps what libbpf warns about; it is reported only if the step at hand fails."""
     if level == 0:
         text = ctypes.create_string_buffer(64 * 1024)
         ctypes.CDLL(None).vsnprintf(text, c_size_t(len(text)), message_format, c_void_p(arguments))

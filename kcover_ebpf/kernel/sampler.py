@@ -87,7 +87,7 @@ class KernelSampler:
     def open(cls, settings: Settings, families: Sequence[Family] = FAMILIES) -> KernelSampler:
         """Load and attach; raises `LoadError` if the base family (the first) cannot be.
 
-        What else the kernel refuses is told by `statuses`.
+        What else the kernel refuses is reported by `statuses`.
         """
         features.require_rights()
         loaded: list[LoadedFamily] = []
@@ -160,7 +160,7 @@ class KernelSampler:
         for records in self._threads.run():
             facts += decode_stream(records, self.rejected)
         state = self._threads.state()
-        if not self._threads.tells_totals:
+        if not self._threads.reports_totals:
             facts += self._totals(state.boottime_ns)
         seen = self._survey(facts)
         facts += decode_stream(self._sockets.read(socket_pids), self.rejected)

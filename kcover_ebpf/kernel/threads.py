@@ -28,7 +28,7 @@ class ThreadSampler:
         self._link = self._walk or base.links[_VISITS]
 
     @property
-    def tells_totals(self) -> bool:
+    def reports_totals(self) -> bool:
         """Totals come among the samples; otherwise they must be read from the map `processes`."""
         return self._walk is not None
 

@@ -91,7 +91,7 @@ class LeaderElector:
         return self._claim.leads(self._clock())
 
     def start(self, on_change: Callable[[bool], None], wall: Callable[[], float]) -> None:
-        """Begin; `on_change` is told, in the elector's thread, when we begin or cease to lead."""
+        """Begin; `on_change` is called, in the elector's thread, when we begin or cease to lead."""
         self.thread = threading.Thread(
             target=self._run, args=(on_change, wall), name="lease", daemon=True
         )

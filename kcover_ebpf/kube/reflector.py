@@ -37,7 +37,7 @@ class Change(Enum):
     """It is new, or changed."""
     GONE = "gone"
     SYNCED = "synced"
-    """A list is complete; there is no object. What was not in it is gone, and has been told so."""
+    """A list is complete; there is no object. What was not in it is gone, and has been reported as gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,9 @@ class ListWatchState:
         self._seen = set()
 
     def page(self, items: Iterable[Object]) -> Iterator[Event]:
-        """One page of a list came; tells what is new in it.
+        """One page of a list came; reports what is new in it.
 
-        A page is told before the next one is asked for: a list of a large cluster is never held whole.
+        A page is reported before the next one is asked for: a list of a large cluster is never held whole.
         """
         for item in items:
             key = key_of(item)
@@ -82,7 +82,7 @@ class ListWatchState:
                 yield Event(Change.SET, item)
 
     def listed(self, version: str) -> Iterator[Event]:
-        """The list is complete; tells what went away unseen."""
+        """The list is complete; reports what went away unseen."""
         for key in [key for key in self._known if key not in self._seen]:
             yield self._forget(key)
         self._seen = set()
@@ -100,7 +100,7 @@ class ListWatchState:
         metadata = {"namespace": namespace, "name": name, "uid": key, "resourceVersion": version}
         return Event(Change.GONE, {"metadata": metadata})
 
-    def told(self, raw: Object) -> Event | None:
+    def reported(self, raw: Object) -> Event | None:
         """One line of a watch came; None where it only moves the version; raises `Gone`, `ApiError`."""
         kind, item = raw.get("type"), raw.get("object")
         if not isinstance(item, dict):
@@ -194,7 +194,7 @@ class Reflector:
         self.thread = threading.Thread(target=self._run, name=f"watch {path}", daemon=True)
         """For who asks whether it lives."""
         self.synced = threading.Event()
-        """Set once the first list is complete, before SYNCED is told."""
+        """Set once the first list is complete, before SYNCED is reported."""
 
     def start(self) -> None:
         """Begin; the thread never dies of an error, of the API or of who listens."""
@@ -235,7 +235,7 @@ class Reflector:
             "allowWatchBookmarks": "true",
         }
         for raw in self._transport.stream(self._path, asked, _stream_s()):
-            event = self._plan.told(raw)
+            event = self._plan.reported(raw)
             self._plan.worked()
             if event is not None:
                 self._hand(event)
@@ -268,7 +268,7 @@ class Reflector:
     def _tell(self, events: Iterable[Event]) -> None:
         for event in events:
             if event.change is Change.SYNCED:
-                # whoever is told that the list is complete may ask whether it is
+                # what receives the end of the list may ask whether it is
                 self.synced.set()
             self._hand(event)
 

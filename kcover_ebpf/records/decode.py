@@ -82,7 +82,7 @@ def _address(raw: bytes) -> str:
 def _thread_sample(fields: _Fields) -> ThreadSample:
     _, _, pid, boottime_ns, start_ns, *rest = fields
     a0, a1, a2, a3, a4, a5, user_sp, user_ip, site_since_ns, idle_since_ns, *rest = rest
-    cpu_ns, run_delay_ns, voluntary, involuntary, tid, syscall, state, _, comm = rest
+    cpu_ns, run_delay_ns, voluntary, tid, syscall, state, _, comm = rest
     return ThreadSample(
         boottime_ns,
         Pid(pid),
@@ -98,15 +98,13 @@ def _thread_sample(fields: _Fields) -> ThreadSample:
         cpu_ns,
         run_delay_ns,
         voluntary,
-        involuntary,
         _text(comm),
     )
 
 
 def _process_totals(fields: _Fields) -> ProcessTotals:
     _, _, pid, boottime_ns, cpu_ns, read_bytes, write_bytes, *rest = fields
-    read_chars, write_chars, minor_faults, major_faults, moved_ns, ppid, *rest = rest
-    threads, stopped, traced, frozen, uninterruptible, running, unseen = rest
+    read_chars, write_chars, major_faults, ppid, threads, unseen, _ = rest
     return ProcessTotals(
         boottime_ns,
         Pid(pid),
@@ -116,23 +114,16 @@ def _process_totals(fields: _Fields) -> ProcessTotals:
         write_bytes,
         read_chars,
         write_chars,
-        minor_faults,
         major_faults,
-        moved_ns,
         threads,
-        stopped,
-        traced,
-        frozen,
-        uninterruptible,
-        running,
         unseen,
     )
 
 
 def _socket_sample(fields: _Fields) -> SocketSample:
     _, _, pid, boottime_ns, local, remote, local_port, remote_port, _, inode, *rest = fields
-    acked_bytes, received_bytes, last_send_ns, last_receive_ns, changed_ns, *rest = rest
-    fd, state, unread, unsent, unacked, send_window, retransmits, backoff, probes, _ = rest
+    acked_bytes, received_bytes, last_send_ns, last_receive_ns, *rest = rest
+    fd, state, unread, unsent, unacked, send_window, backoff, _ = rest
     return SocketSample(
         boottime_ns,
         Pid(pid),
@@ -146,18 +137,15 @@ def _socket_sample(fields: _Fields) -> SocketSample:
         unacked,
         acked_bytes,
         received_bytes,
-        retransmits,
         backoff,
-        probes,
         send_window,
         last_send_ns,
         last_receive_ns,
-        changed_ns,
     )
 
 
 def _descriptor_sample(fields: _Fields) -> DescriptorSample:
-    _, _, pid, boottime_ns, inode, peer_inode, fd, kind, unread_bytes, readable, writable = fields
+    _, _, pid, boottime_ns, inode, peer_inode, fd, kind = fields
     return DescriptorSample(
         boottime_ns=boottime_ns,
         pid=Pid(pid),
@@ -165,9 +153,6 @@ def _descriptor_sample(fields: _Fields) -> DescriptorSample:
         kind=_KINDS[kind],
         inode=Inode(inode),
         peer_inode=Inode(peer_inode) if peer_inode else None,
-        readable=bool(readable),
-        writable=bool(writable),
-        unread_bytes=unread_bytes,
     )
 
 

@@ -34,7 +34,7 @@ _MEMORY = {
     wire.MemorySource.MACHINE_CHECK: MemoryKind.MACHINE_CHECK,
 }
 SEVERITIES = {severity.value: severity for severity in AerSeverity}
-"""By the tracepoint's number; the kernel has more of them (3: DPC_FATAL) that it never tells."""
+"""By the tracepoint's number; the kernel has more of them (3: DPC_FATAL) that it never reports."""
 # arch/x86/include/asm/mce.h: the error was not corrected
 _MCE_UNCORRECTED = 1 << 61
 # include/linux/edac.h, enum hw_event_mc_err_type: corrected, and only informational (ghes_edac reports such)
@@ -102,7 +102,6 @@ def _cuda(event: wire.UvmEvent) -> CudaContext:
         event.header.boottime_ns,
         Pid(event.header.pid),
         f"GPU-{UUID(bytes=bytes(event.uuid))}",
-        mig=bool(event.partition),
         active=bool(event.registered),
         comm=text_of(event.comm),
     )

@@ -121,7 +121,7 @@ class UvmEvent(ctypes.Structure):
         ("header", EventHeader),
         ("uuid", Uuid),
         ("registered", c_uint32),
-        ("partition", c_uint32),
+        ("pad", c_uint32),
         ("comm", Comm),
     )
 
@@ -177,4 +177,4 @@ class AerKey(ctypes.Structure):
 class AerValue(ctypes.Structure):
     """Value of the map `aer_totals`: counters that only grow."""
 
-    _fields_ = (("total", c_uint64), ("told_ns", c_uint64), ("bit_count", BitCounts))
+    _fields_ = (("total", c_uint64), ("reported_ns", c_uint64), ("bit_count", BitCounts))

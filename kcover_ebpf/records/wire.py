@@ -79,7 +79,6 @@ class ThreadEvent(ctypes.Structure):
         ("cpu_ns", c_uint64),
         ("run_delay_ns", c_uint64),
         ("voluntary_count", c_uint64),
-        ("involuntary_count", c_uint64),
         ("tid", c_uint32),
         ("syscall", c_int32),
         ("state", c_uint32),
@@ -98,17 +97,11 @@ class TotalsEvent(ctypes.Structure):
         ("write_bytes", c_uint64),
         ("read_chars", c_uint64),
         ("write_chars", c_uint64),
-        ("minor_faults", c_uint64),
         ("major_faults", c_uint64),
-        ("moved_ns", c_uint64),
         ("ppid", c_uint32),
         ("thread_count", c_uint32),
-        ("stopped_count", c_uint32),
-        ("traced_count", c_uint32),
-        ("frozen_count", c_uint32),
-        ("uninterruptible_count", c_uint32),
-        ("running_count", c_uint32),
         ("unseen_count", c_uint32),
+        ("pad", c_uint32),
     )
 
 
@@ -135,16 +128,13 @@ class SocketEvent(ctypes.Structure):
         ("received_bytes", c_uint64),
         ("last_send_ns", c_uint64),
         ("last_receive_ns", c_uint64),
-        ("changed_ns", c_uint64),
         ("fd", c_uint32),
         ("state", c_uint32),
         ("unread_bytes", c_uint32),
         ("unsent_bytes", c_uint32),
         ("unacked_bytes", c_uint32),
         ("send_window_bytes", c_uint32),
-        ("retransmit_count", c_uint32),
         ("backoff", c_uint32),
-        ("probe_count", c_uint32),
         ("pad", c_uint32),
     )
 
@@ -158,9 +148,6 @@ class DescriptorEvent(ctypes.Structure):
         ("peer_inode", c_uint64),
         ("fd", c_uint32),
         ("kind", c_uint32),
-        ("unread_bytes", c_uint32),
-        ("readable", c_uint16),
-        ("writable", c_uint16),
     )
 
 
@@ -236,7 +223,7 @@ class ProcessValue(ctypes.Structure):
         ("totals", TotalsEvent),
         ("watched_ns", c_uint64),
         ("pass_id", c_uint64),
-        ("told_id", c_uint64),
+        ("reported_id", c_uint64),
         ("socket_pass_id", c_uint64),
         ("detail", c_uint32),
         ("unseen_reported", c_uint32),

@@ -4,7 +4,8 @@ in place   Stop -> Kill -> Progress               (Stop -> Resume -> replace, wh
 a crash    Settle -> Progress                     (-> Stop, where only some pods came back)
 replace    Suspend -> Terminate -> Gone -> [Pause] -> Release -> Return -> Progress
 without a switch to suspend by: Delete -> Gone -> Return -> Progress
-Gone -> Stuck where a process cannot be killed; a way that did not help leads to the next one
+
+`steps.TRANSITIONS` has all of them, with the reason for each.
 """
 
 from __future__ import annotations
@@ -17,29 +18,30 @@ from kcover_ebpf.api.job_kinds import must_train
 from kcover_ebpf.diagnosis.verdict import suffices
 from kcover_ebpf.recovery import in_place, replacement
 from kcover_ebpf.recovery.machine import RestartContext, Transition, escalate, fail
+from kcover_ebpf.recovery.steps import Step, step_of
 
 _NO_AGENT_S = 60.0
 """Pods that stayed ready for so long count as recovered where no agent can see progress."""
-_STEPS: Mapping[str, Callable[[RestartContext], Transition]] = {
-    "Stop": in_place.stop,
-    "Resume": in_place.resume,
-    "Kill": in_place.kill,
-    "Settle": in_place.settle,
-    "Suspend": replacement.suspend,
-    "Terminate": replacement.terminate,
-    "Delete": replacement.delete,
-    "Gone": replacement.gone,
-    "Stuck": replacement.stuck,
-    "Pause": replacement.pause,
-    "Release": replacement.release,
-    "Return": replacement.back,
-    "Abandon": replacement.abandon,
-    "FinalStop": replacement.final_stop,
+HANDLERS: Mapping[Step, Callable[[RestartContext], Transition]] = {
+    Step.STOP: in_place.stop,
+    Step.RESUME: in_place.resume,
+    Step.KILL: in_place.kill,
+    Step.SETTLE: in_place.settle,
+    Step.SUSPEND: replacement.suspend,
+    Step.TERMINATE: replacement.terminate,
+    Step.DELETE: replacement.delete,
+    Step.GONE: replacement.gone,
+    Step.STUCK: replacement.stuck,
+    Step.PAUSE: replacement.pause,
+    Step.RELEASE: replacement.release,
+    Step.RETURN: replacement.back,
+    Step.ABANDON: replacement.abandon,
+    Step.FINAL_STOP: replacement.final_stop,
 }
-HOLDS = frozenset({"Suspend", "Release", "Abandon", "FinalStop"})
+HOLDS = frozenset({Step.SUSPEND, Step.RELEASE, Step.ABANDON, Step.FINAL_STOP})
 """Steps that change the switch of the job: they must see it as it is now."""
 _MOST_BUNDLES = 64
-_DOWN = frozenset({"Kill", "Pause", "Release", "Return"})
+_DOWN = frozenset({Step.KILL, Step.PAUSE, Step.RELEASE, Step.RETURN})
 """Steps that begin when nothing of the old ranks is left (or, in place, is about to be)."""
 
 
@@ -68,8 +70,8 @@ def _account(status: Status, now_s: float) -> Status:
     """The status with the seconds lost so far, by phase."""
     lost = status.lost or Lost()
     began_s, back_s = status.at(Phase.SHUTTING_DOWN), status.at(Phase.RECOVERING)
-    step = status.action.step if status.action is not None else ""
-    if lost.shut_down_s is None and began_s is not None and step in _DOWN | {"Progress"}:
+    step = step_of(status.action.step) if status.action is not None else None
+    if lost.shut_down_s is None and began_s is not None and step in _DOWN | {Step.PROGRESS}:
         lost = dataclasses.replace(lost, shut_down_s=now_s - began_s)
     if lost.reschedule_s is None and began_s is not None and back_s is not None:
         lost = dataclasses.replace(lost, reschedule_s=back_s - began_s - (lost.shut_down_s or 0.0))
@@ -81,14 +83,15 @@ def _account(status: Status, now_s: float) -> Status:
 def _advance(turn: RestartContext) -> Transition:
     if turn.status.phase is Phase.RECOVERING:
         return _progress(turn)
-    step = _STEPS.get(turn.action.step)
+    known = step_of(turn.action.step)
+    step = HANDLERS.get(known) if known is not None else None
     if step is None:
         return Transition(fail(turn, f"unknown step {turn.action.step!r}, left by another version"))
     return step(turn)
 
 
 def _progress(turn: RestartContext) -> Transition:
-    world, returned_s = turn.world, turn.number("returned")
+    world, returned_s = turn.world, turn.detail.returned_s
     if world.top is None:
         return Transition(fail(turn, "the job is gone"))
     if world.top.ended:
@@ -119,4 +122,4 @@ def _progress(turn: RestartContext) -> Transition:
 
 
 def _recovered(turn: RestartContext, text: str) -> Status:
-    return turn.go("Done", text, Phase.RECOVERED)
+    return turn.go(Step.DONE, text, Phase.RECOVERED)

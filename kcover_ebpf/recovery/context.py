@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kcover_ebpf.api.incident import JobRef
 from kcover_ebpf.api.pods import ContainerKind, Pod
@@ -166,7 +166,6 @@ class Cordon:
 
     nodes: tuple[str, ...]
     reason: str
-    uids: tuple[str, ...] = field(default=())
 
 
 Call = Suspension | Delete | DeleteAll | Command | Cordon

@@ -24,6 +24,7 @@ from kcover_ebpf.recovery.machine import (
     start,
     why_not_in_place,
 )
+from kcover_ebpf.recovery.steps import RestartDetail, Step
 from kcover_ebpf.settings import Act
 
 HOLD_S = 0.3
@@ -256,8 +257,9 @@ def means_of_top(turn: RestartContext) -> bool:
 
 def _settle_crash(turn: RestartContext, merged: GangVerdict) -> Status:
     now_s = turn.world.now_s
-    detail = {"pods": str(len(turn.world.live)), "crashed": f"{merged.verdict.since_s:.6f}"}
-    action = Action(Way.IN_PLACE, "Settle", 1, now_s, "the kubelets are restarting it", detail)
+    detail = RestartDetail(pods=len(turn.world.live), crashed_s=merged.verdict.since_s).words()
+    reason = "the kubelets are restarting it"
+    action = Action(Way.IN_PLACE, Step.SETTLE.value, 1, now_s, reason, detail)
     status = replace(turn.status, action=action, order=None)
     text = "in place: the kubelets are restarting what crashed; waiting for every pod"
     return status.enter(Phase.SHUTTING_DOWN, now_s, text).begin(Way.IN_PLACE, now_s)
@@ -265,7 +267,7 @@ def _settle_crash(turn: RestartContext, merged: GangVerdict) -> Status:
 
 def _final_stop(turn: RestartContext, reason: str) -> Status:
     now_s = turn.world.now_s
-    action = Action(Way.NONE, "FinalStop", 1, now_s, reason)
+    action = Action(Way.NONE, Step.FINAL_STOP.value, 1, now_s, reason)
     status = replace(turn.status, action=action, order=None)
     text = f"stopping for good: {reason}, and it would restart endlessly"
     return status.enter(Phase.SHUTTING_DOWN, now_s, text)

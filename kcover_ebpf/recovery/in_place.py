@@ -6,6 +6,8 @@ kill ends in SIGCONT, by order and, without any order, by the agents' own clock.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kcover_ebpf.api.incident import Phase, Way
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.recovery.machine import (
@@ -16,6 +18,7 @@ from kcover_ebpf.recovery.machine import (
     has_restarted,
     start,
 )
+from kcover_ebpf.recovery.steps import Step
 
 STOP_S = 3.0
 """All nodes must have stopped their ranks by then,"""
@@ -43,12 +46,13 @@ def stop(turn: RestartContext) -> Transition:
             if bad
             else f"node {waiting[0]} did not stop its ranks within {limit_s:.1f} s"
         )
-        status = turn.go("Resume", f"in-place restart aborted, resuming ranks: {why}", why=why)
+        text = f"in-place restart aborted, resuming ranks: {why}"
+        status = turn.go(Step.RESUME, text, detail=replace(turn.detail, why=why))
         return Transition(turn.order(status, Verb.RESUME))
     if waiting:
         return Transition(wake_s=limit_s - turn.elapsed_s)
     text = f"in place: all ranks on {len(turn.status.nodes)} nodes are stopped; killing them"
-    status = turn.go("Kill", text)
+    status = turn.go(Step.KILL, text)
     if not status.restarts:
         # what the kubelets began after a crash is one restart with what we add to it
         status = status.begin(Way.IN_PLACE, turn.world.now_s)
@@ -60,14 +64,12 @@ def resume(turn: RestartContext) -> Transition:
     waiting = set(turn.status.nodes) - set(_acks(turn))
     if waiting and turn.elapsed_s < RESUME_S:
         return Transition(wake_s=RESUME_S - turn.elapsed_s)
-    return Transition(
-        escalate(turn, turn.action.detail.get("why", "the ranks could not be stopped"))
-    )
+    return Transition(escalate(turn, turn.detail.why or "the ranks could not be stopped"))
 
 
 def kill(turn: RestartContext) -> Transition:
     """Wait until every pod has restarted where it is."""
-    text = turn.action.detail["restarts"]
+    text = turn.detail.restarts
     live = turn.world.live
     lost = _lost(turn)
     if lost:
@@ -89,7 +91,7 @@ def settle(turn: RestartContext) -> Transition:
     lost = _lost(turn)
     if lost:
         return Transition(escalate(turn, lost))
-    since_s = turn.number("crashed") - CLOCKS_S
+    since_s = turn.detail.crashed_s - CLOCKS_S
     back = [each for each in live if each.started_s is not None and each.started_s >= since_s]
     if len(back) == len(live) and all(each.pod.ready for each in live):
         return _returned(turn, "the kubelets restarted every pod in place")
@@ -109,8 +111,8 @@ def settle(turn: RestartContext) -> Transition:
 
 
 def _returned(turn: RestartContext, text: str) -> Transition:
-    returned = f"{turn.world.now_s:.6f}"
-    return Transition(turn.go("Progress", text, Phase.RECOVERING, returned=returned))
+    detail = replace(turn.detail, returned_s=turn.world.now_s)
+    return Transition(turn.go(Step.PROGRESS, text, Phase.RECOVERING, detail))
 
 
 def _acks(turn: RestartContext) -> dict[str, str]:
@@ -125,6 +127,6 @@ def _lost(turn: RestartContext) -> str | None:
         return f"pod {failed.pod.name} failed"
     if turn.world.top is not None and turn.world.top.ended:
         return f"the job is {turn.world.top.ended}"
-    if len(turn.world.live) < int(turn.number("pods")):
+    if len(turn.world.live) < turn.detail.pods:
         return "a pod is gone"
     return None

@@ -17,6 +17,7 @@ from kcover_ebpf.api.order import Order, Verb
 from kcover_ebpf.diagnosis.verdict import Cause
 from kcover_ebpf.recovery.context import Call, GangPod, RestartInput, means_of
 from kcover_ebpf.recovery.methods import ReplaceMethod
+from kcover_ebpf.recovery.steps import RestartDetail, Step
 
 _EXPIRES_S = {Verb.STOP: 10.0, Verb.KILL: 15.0, Verb.RESUME: 30.0, Verb.KILL_TERMINATING: 30.0}
 SNAPSHOT_S = 30.0
@@ -66,18 +67,21 @@ class RestartContext:
         """Pause that the policy wants before another restart."""
         return self.policy.restarts.pause_s(self.earlier + len(self.status.restarts))
 
-    def number(self, key: str, default: float = 0.0) -> float:
-        """A number kept in the detail of the action."""
-        return float(self.action.detail.get(key, default))
+    @property
+    def detail(self) -> RestartDetail:
+        """What this attempt remembers."""
+        return RestartDetail.read(self.action.detail)
 
-    def go(self, step: str, text: str, phase: Phase | None = None, **detail: str) -> Status:
+    def keep(self, detail: RestartDetail) -> Action:
+        """The action with this detail; keys of other versions stay in it."""
+        return replace(self.action, detail={**self.action.detail, **detail.words()})
+
+    def go(
+        self, step: Step, text: str, phase: Phase | None = None, detail: RestartDetail | None = None
+    ) -> Status:
         """The status at another step, with a line in the timeline; an order does not outlive its step."""
         now_s = self.world.now_s
-        merged = {
-            **self.action.detail,
-            **{key: value[:_MOST_DETAIL] for key, value in detail.items()},
-        }
-        action = replace(self.action, step=step, started_s=now_s, detail=merged)
+        action = replace(self.keep(detail or self.detail), step=step.value, started_s=now_s)
         status = replace(self.status, action=action, order=None)
         return status.enter(phase or status.phase, now_s, text)
 
@@ -99,8 +103,8 @@ class RestartContext:
     @property
     def before_s(self) -> float:
         """Pods created from then on are of the next start; by the API server's clock, which counts whole seconds."""
-        kept = self.action.detail.get("before")
-        return float(kept) if kept else before_s(self.world.pods)
+        kept_s = self.detail.before_s
+        return before_s(self.world.pods) if kept_s is None else kept_s
 
     def is_old(self, each: GangPod) -> bool:
         """True for a pod that was there when the restart began."""
@@ -201,26 +205,14 @@ def start(turn: RestartContext, way: Way, reason: str, elsewhere: str = "") -> S
     """The status at the first step of a way."""
     world = turn.world
     attempt = turn.status.action.attempt + 1 if turn.status.action is not None else 1
-    detail = {"pods": str(len(world.live) or len(world.pods)), "elsewhere": elsewhere}
-    grace_s = max((each.grace_s for each in world.pods), default=30.0)
-    detail["grace"] = f"{grace_s:g}"
-    means = means_of(world.top) if world.top is not None else None
-    if way is Way.IN_PLACE:
-        step, text = "Stop", f"in place: stopping all ranks ({reason})"
-        detail |= {"before": _time(before_s(world.live)), "restarts": baseline(world.live) or "0"}
-    elif means is ReplaceMethod.SUSPEND:
-        step, text = "Suspend", f"replace: suspending the job ({reason})"
-    else:
-        step, text = "Delete", f"replace: deleting the pods ({reason})"
-        detail["before"] = _time(before_s(world.live))
-        if means is ReplaceMethod.COMMAND and world.top is not None:
-            detail["version"] = str(world.top.version)
+    step, text, detail = _first_step(world, way, reason)
+    detail = replace(detail, elsewhere=elsewhere)
     if elsewhere:
         text += f", avoiding node {elsewhere} for the new ones"
     if turn.status.restarts or turn.earlier:
-        detail["pause"] = f"{turn.pause_s:g}"
+        detail = replace(detail, pause_s=turn.pause_s)
     now_s = world.now_s
-    action = Action(way, step, attempt, now_s, reason[:_MOST_DETAIL], detail)
+    action = Action(way, step.value, attempt, now_s, reason[:_MOST_DETAIL], detail.words())
     nodes = world.nodes[:_MOST_NODES]
     status = replace(turn.status, action=action, order=None, nodes=nodes or turn.status.nodes)
     status = status.enter(Phase.SHUTTING_DOWN, now_s, text)
@@ -229,8 +221,21 @@ def start(turn: RestartContext, way: Way, reason: str, elsewhere: str = "") -> S
     return status.begin(Way.REPLACE, now_s)
 
 
-def _time(time_s: float) -> str:
-    return f"{time_s:.6f}"
+def _first_step(world: RestartInput, way: Way, reason: str) -> tuple[Step, str, RestartDetail]:
+    """The first step of a way, its line in the timeline, and what is remembered for it."""
+    grace_s = max((each.grace_s for each in world.pods), default=30.0)
+    detail = RestartDetail(pods=len(world.live) or len(world.pods), grace_s=grace_s)
+    means = means_of(world.top) if world.top is not None else None
+    if way is Way.IN_PLACE:
+        counts = baseline(world.live) or "0"
+        detail = replace(detail, before_s=before_s(world.live), restarts=counts)
+        return Step.STOP, f"in place: stopping all ranks ({reason})", detail
+    if means is ReplaceMethod.SUSPEND:
+        return Step.SUSPEND, f"replace: suspending the job ({reason})", detail
+    detail = replace(detail, before_s=before_s(world.live))
+    if means is ReplaceMethod.COMMAND and world.top is not None:
+        detail = replace(detail, version=world.top.version)
+    return Step.DELETE, f"replace: deleting the pods ({reason})", detail
 
 
 def escalate(turn: RestartContext, reason: str) -> Status:
@@ -258,6 +263,6 @@ def escalate(turn: RestartContext, reason: str) -> Status:
 def fail(turn: RestartContext, reason: str) -> Status:
     """The end: nothing more is done, and the reason is reported."""
     action = turn.status.action
-    ended = replace(action, step="Failed") if action is not None else None
+    ended = replace(action, step=Step.FAILED.value) if action is not None else None
     status = replace(turn.status, action=ended, order=None)
     return status.enter(Phase.FAILED, turn.world.now_s, reason)

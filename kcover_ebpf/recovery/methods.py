@@ -35,8 +35,6 @@ class RestartMethod:
     """Path of what makes its controller count restarts by the kubelet, or answer them; empty: it does neither."""
     counters: tuple[tuple[str, ...], ...] = ()
     """Paths of what a restart must not move."""
-    measured: bool = True
-    """False where the row was read in the source and never run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +103,6 @@ def _kind(row: Mapping[str, object]) -> RestartMethod:
         leader=(leader[0], leader[2]) if leader else None,
         in_place_costs=path(str(row.get("in_place_costs", ""))),
         counters=tuple(path(str(each)) for each in counters),
-        measured=bool(row.get("measured", True)),
     )
     if (means is ReplaceMethod.SUSPEND) != bool(found.suspend) or (
         means is ReplaceMethod.LEADER

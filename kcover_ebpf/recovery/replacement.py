@@ -22,6 +22,7 @@ from kcover_ebpf.recovery.context import (
 )
 from kcover_ebpf.recovery.machine import RestartContext, Transition, fail
 from kcover_ebpf.recovery.methods import ReplaceMethod
+from kcover_ebpf.recovery.steps import Step
 
 _LARGE = 20
 """From so many pods on one collective request marks them faster than their controller does."""
@@ -47,7 +48,7 @@ def suspend(turn: RestartContext) -> Transition:
     if top.target.held and top.target.held_by == turn.mark:
         return Transition(
             turn.go(
-                "Terminate", "replace: the job is suspended; waiting for its pods to be deleted"
+                Step.TERMINATE, "replace: the job is suspended; waiting for its pods to be deleted"
             )
         )
     if top.target.held:
@@ -60,12 +61,14 @@ def terminate(turn: RestartContext) -> Transition:
     """Wait until every pod is marked for deletion."""
     live, marked = turn.world.live, [each for each in turn.world.pods if each.is_leaving]
     if _let_go(turn):
-        return Transition(turn.go("Release", "replace: another client resumed the job"))
+        return Transition(turn.go(Step.RELEASE, "replace: another client resumed the job"))
     if not live:
         return _gone_next(turn)
     if turn.elapsed_s >= _CONTROLLER_S:
         return Transition(
-            turn.go("Abandon", f"the controller of the job does not delete pod {live[0].pod.name}")
+            turn.go(
+                Step.ABANDON, f"the controller of the job does not delete pod {live[0].pod.name}"
+            )
         )
     if len(live) + len(marked) > _LARGE and marked:
         return Transition(calls=(DeleteAll(turn.selector, shares(live)),), wake_s=2.0)
@@ -93,7 +96,7 @@ def delete(turn: RestartContext) -> Transition:
     if not old:
         return _gone_next(turn)
     means = means_of(top)
-    if means is ReplaceMethod.COMMAND and top.version <= turn.number("version"):
+    if means is ReplaceMethod.COMMAND and top.version <= turn.detail.version:
         return Transition(calls=(Command(_command_name(turn), top.ref), *_cordon(turn)), wake_s=2.0)
     if means is ReplaceMethod.COMMAND and turn.elapsed_s < _LEADER_S:
         return Transition(wake_s=_LEADER_S - turn.elapsed_s)
@@ -118,7 +121,7 @@ def _command_name(turn: RestartContext) -> str:
 
 def _gone_next(turn: RestartContext) -> Transition:
     status = turn.go(
-        "Gone", "replace: every old pod is marked for deletion; killing what is left of them"
+        Step.GONE, "replace: every old pod is marked for deletion; killing what is left of them"
     )
     return Transition(turn.order(status, Verb.KILL_TERMINATING))
 
@@ -129,23 +132,22 @@ def gone(turn: RestartContext) -> Transition:
     if not left:
         return _up_again(turn)
     if _let_go(turn):
-        return Transition(turn.go("Release", "replace: another client resumed the job"))
+        return Transition(turn.go(Step.RELEASE, "replace: another client resumed the job"))
     fresh = [each for each in left if each.is_live]
     if fresh and turn.world.top is not None and turn.world.top.target is not None:
         # a controller that was late made another pod before it saw the suspension
         return Transition(
-            turn.go("Terminate", f"replace: pod {fresh[0].pod.name} was created late")
+            turn.go(Step.TERMINATE, f"replace: pod {fresh[0].pod.name} was created late")
         )
-    limit_s = turn.number("grace", 30.0) + _MARGIN_S
+    limit_s = turn.detail.grace_s + _MARGIN_S
     if turn.elapsed_s >= limit_s:
-        return Transition(turn.go("Stuck", _why_left(turn, left)))
+        return Transition(turn.go(Step.STUCK, _why_left(turn, left)))
     order = turn.status.order
     if order is not None and turn.world.now_s >= order.expires_s - _RENEW_S:
         # agents carry out an order once; one that was restarted meanwhile gets another
-        count = int(turn.number("renewed")) + 1
-        action = turn.action
-        detail = {**action.detail, "renewed": str(count)}
-        status = replace(turn.status, action=replace(action, detail=detail))
+        count = turn.detail.renewed + 1
+        action = turn.keep(replace(turn.detail, renewed=count))
+        status = replace(turn.status, action=action)
         return Transition(turn.order(status, Verb.KILL_TERMINATING, f"-{count}"))
     wait_s = limit_s - turn.elapsed_s
     return Transition(wake_s=min(wait_s, 5.0))
@@ -215,9 +217,9 @@ def _names(pods: Sequence[GangPod]) -> str:
 
 def pause(turn: RestartContext) -> Transition:
     """The pause that the policy wants between restarts of one job."""
-    if turn.elapsed_s < turn.number("pause"):
-        return Transition(wake_s=turn.number("pause") - turn.elapsed_s)
-    return Transition(turn.go("Release", "replace: resuming the job"))
+    if turn.elapsed_s < turn.detail.pause_s:
+        return Transition(wake_s=turn.detail.pause_s - turn.elapsed_s)
+    return Transition(turn.go(Step.RELEASE, "replace: resuming the job"))
 
 
 def release(turn: RestartContext) -> Transition:
@@ -227,7 +229,7 @@ def release(turn: RestartContext) -> Transition:
         return Transition(fail(turn, "the job is gone"))
     if top.target is not None and top.target.held_by == turn.mark:
         return Transition(calls=(Suspension(top.target, held=False),), wake_s=1.0)
-    return Transition(turn.go("Return", "replace: the job is resumed; waiting for its new pods"))
+    return Transition(turn.go(Step.RETURN, "replace: the job is resumed; waiting for its new pods"))
 
 
 def back(turn: RestartContext) -> Transition:
@@ -238,24 +240,22 @@ def back(turn: RestartContext) -> Transition:
     if top.ended:
         return Transition(fail(turn, f"the job is {top.ended}"))
     new = [
-        each
-        for each in turn.world.live
-        if not turn.action.detail.get("before") or not turn.is_old(each)
+        each for each in turn.world.live if turn.detail.before_s is None or not turn.is_old(each)
     ]
     ready = [each for each in new if each.pod.ready]
-    if len(ready) == len(new) and len(new) >= max(1, int(turn.number("pods"))):
-        returned = f"{turn.world.now_s:.6f}"
+    if len(ready) == len(new) and len(new) >= max(1, turn.detail.pods):
+        detail = replace(turn.detail, returned_s=turn.world.now_s)
         return Transition(
             turn.go(
-                "Progress",
+                Step.PROGRESS,
                 "replace: all pods are running again",
                 Phase.RECOVERING,
-                returned=returned,
+                detail,
             )
         )
-    if turn.elapsed_s >= _SLOW_S and "slow" not in turn.action.detail:
-        text = f"replace: {len(ready)} of {int(turn.number('pods'))} pods are running after {_SLOW_S:.0f} s"
-        return Transition(turn.go("Return", text, slow="1"))
+    if turn.elapsed_s >= _SLOW_S and not turn.detail.is_slow:
+        text = f"replace: {len(ready)} of {turn.detail.pods} pods are running after {_SLOW_S:.0f} s"
+        return Transition(turn.go(Step.RETURN, text, detail=replace(turn.detail, is_slow=True)))
     return Transition(wake_s=10.0)
 
 
@@ -284,11 +284,13 @@ def final_stop(turn: RestartContext) -> Transition:
 def _up_again(turn: RestartContext) -> Transition:
     top = turn.world.top
     if top is None or top.target is None:
-        return Transition(turn.go("Return", "replace: the old pods are gone; waiting for new ones"))
-    if turn.number("pause") > 0:
-        text = f"replace: the old pods are gone; pausing for {turn.number('pause'):g} s"
-        return Transition(turn.go("Pause", text))
-    return Transition(turn.go("Release", "replace: the old pods are gone; resuming the job"))
+        return Transition(
+            turn.go(Step.RETURN, "replace: the old pods are gone; waiting for new ones")
+        )
+    if turn.detail.pause_s > 0:
+        text = f"replace: the old pods are gone; pausing for {turn.detail.pause_s:g} s"
+        return Transition(turn.go(Step.PAUSE, text))
+    return Transition(turn.go(Step.RELEASE, "replace: the old pods are gone; resuming the job"))
 
 
 def _left(turn: RestartContext) -> list[GangPod]:
@@ -306,7 +308,7 @@ def _let_go(turn: RestartContext) -> bool:
 
 
 def _cordon(turn: RestartContext) -> tuple[Cordon, ...]:
-    node = turn.action.detail.get("elsewhere")
+    node = turn.detail.elsewhere
     if not node:
         return ()
     return (Cordon((node,), "two restarts of a job made no progress with this node"),)

@@ -141,8 +141,8 @@ class Masks:
         if not words:
             return ()
         program, *others = words
-        told = self._word(program)
-        return (self._path(program) if told == "_" else told, *map(self._word, others))
+        reported = self._word(program)
+        return (self._path(program) if reported == "_" else reported, *map(self._word, others))
 
     def _path(self, path: str) -> str:
         # children that multiprocessing spawns are known by the full path of their parent's interpreter

@@ -37,7 +37,7 @@ class TapeWriter:
     """A tape being written; `Recorder` of a judgement. Memory is bounded by one buffer and one line."""
 
     def __init__(self, path: Path, header: Header, on_stop: Callable[[str], None]) -> None:
-        """Creates or empties the file; raises `UsageError`. `on_stop`: is told once why recording ended early."""
+        """Creates or empties the file; raises `UsageError`. `on_stop` receives once why recording ended early."""
         try:
             # without O_NONBLOCK a FIFO without a reader would hold us up, and a slow reader later on
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK

@@ -40,7 +40,7 @@ _JUDGE_YOURSELF = (
 )
 _DEVICE_WAIT = (
     "trace again after the longest step of this job: a rank that still waits by then is hung;  "
-    "NCCL_RAS (2.24 or newer) or nvidia-smi tells which device does nothing"
+    "NCCL_RAS (2.24 or newer) or nvidia-smi shows which device does nothing"
 )
 
 
@@ -67,8 +67,11 @@ def next_step(verdict: Verdict) -> str:
     return text.format(who=culprit_text(culprit), pid=pid, tid=tid, end=tid)
 
 
-def doubt(verdict: Verdict) -> list[str]:
-    """Why the verdict may be wrong, as sentences; empty where nothing speaks against it."""
+def doubt(verdict: Verdict, *, watched: bool = False) -> list[str]:
+    """Why the verdict may be wrong, as sentences; empty where nothing speaks against it.
+
+    `watched`: it comes from agents that saw the job while it was healthy.
+    """
     said = []
     if verdict.kind.is_fault and not suffices(each.kind for each in verdict.evidence):
         said.append("it rests on one kind of evidence only")
@@ -78,7 +81,8 @@ def doubt(verdict: Verdict) -> list[str]:
         said.append(
             "the job was observed for a few seconds only; a quiet phase that never ends looks the same"
         )
-    if verdict.kind in (VerdictKind.HUNG, VerdictKind.DEADLOCK, VerdictKind.LOST_LINK):
+    others_wait = verdict.kind in (VerdictKind.HUNG, VerdictKind.DEADLOCK, VerdictKind.LOST_LINK)
+    if others_wait and not watched:
         said.append("the job was not observed while healthy: nothing to compare with")
     if verdict.kind is VerdictKind.UNKNOWN and verdict.cause in _WORK:
         said.append(

@@ -12,9 +12,6 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-WORD_BYTES = 24
-"""How much around the word `describe` wants to see."""
-
 _COMMAND = 0x7F
 _PRIVATE = 0x80
 _WAIT, _WAIT_BITSET, _LOCK_PI, _LOCK_PI2, _WAIT_REQUEUE_PI = 0, 9, 6, 13, 11
@@ -32,8 +29,6 @@ class Lock:
     """Only threads of one process can release it."""
     holder: int | None
     """The thread that holds it (or is joined), by its number on this host; None where the word does not tell."""
-    word: int | None
-    """The 32-bit word; None where the memory could not be read."""
 
 
 def describe(
@@ -48,20 +43,20 @@ def describe(
     if command not in (_WAIT, _WAIT_BITSET, _LOCK_PI, _LOCK_PI2, _WAIT_REQUEUE_PI):
         return None
     if len(memory) < 4:
-        return Lock("unknown", private, None, None)
+        return Lock("unknown", private, None)
     (word,) = struct.unpack_from("=I", memory)
     if command in (_LOCK_PI, _LOCK_PI2):
-        return Lock("mutex", private, threads.get(word & _TID_MASK), word)
+        return Lock("mutex", private, threads.get(word & _TID_MASK))
     if word == expected & 0xFFFFFFFF and word in threads and not private:
-        return Lock("thread", private, threads[word], word)
+        return Lock("thread", private, threads[word])
     owner = _mutex_owner(word, expected, memory)
     if owner is not None:
-        return Lock("mutex", private, threads.get(owner), word)
+        return Lock("mutex", private, threads.get(owner))
     if expected & 0xFFFFFFFF == 0 and command == _WAIT_BITSET:
         waiters = struct.unpack_from("=I", memory, 4)[0] if len(memory) >= 8 else 0
         kind = "semaphore" if word == 0 and 0 < waiters < _KIND_LIMIT else "condition"
-        return Lock(kind, private, None, word)
-    return Lock("unknown", private, None, word)
+        return Lock(kind, private, None)
+    return Lock("unknown", private, None)
 
 
 def _mutex_owner(word: int, expected: int, memory: bytes) -> int | None:

@@ -15,11 +15,11 @@ from kcover_ebpf.host import procfs
 from kcover_ebpf.watching.loop import Sensor
 
 PASSES = 12
-"""A loop in place can only be told by looking several times: about three seconds."""
+"""A loop in place can only be recognized by looking several times: about three seconds."""
 PATIENT_S = 20.0
 """A job that is silent, but not for long enough yet to be called hung, is looked at for so long."""
 STORAGE_S = 10.0
-"""Storage that answers nobody is told from slow storage by looking for so long."""
+"""Storage that answers nobody is distinguished from slow storage by looking for so long."""
 STALL_S = 3.0
 """A silence that counts as a stall though the job was never seen healthy: somebody thinks it is stuck,
 and a look ends nothing. Below the 5 s after which a data loader's reader asks whether its workers live.
@@ -40,7 +40,7 @@ def passes(sensor: Sensor, glances: PassHistory) -> Iterator[int]:
 
 
 class Patience:
-    """Tells when a verdict can be given: when what is found stays the same, and is not just silence."""
+    """Reports when a verdict can be given: when what is found stays the same, and is not just silence."""
 
     def __init__(self, glances: PassHistory) -> None:
         self._glances = glances

@@ -23,7 +23,7 @@ EVENTS = ("trace", "threads", "stacks", "verdict", "end")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a thread waits for, as far as it can be told."""
+    """What a thread waits for, as far as it can be determined."""
 
     kind: str
     """lock, thread, socket, pipe, unix, file, device, child, timer, event, user."""

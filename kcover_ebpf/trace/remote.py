@@ -1,20 +1,25 @@
-"""`kcover-ebpf trace POD`: the look is taken by the agent on the pod's node, and shown here."""
+"""`kcover-ebpf trace POD`: the agent on the pod's node inspects its threads, and the result is shown here.
+
+The verdict is that of the agents' reports where they have one: they watched the job, on all of its nodes.
+"""
 
 from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kcover_ebpf.api.job_kinds import gang_of
 from kcover_ebpf.api.pods import ContainerKind, Pod, pod_of
+from kcover_ebpf.cluster.gang_input import GangVerdict
 from kcover_ebpf.errors import ApiError, CannotObserve, Forbidden, NotFound, UsageError
 from kcover_ebpf.kube.client import ApiClient, connect, namespace_of
 from kcover_ebpf.kube.exec import Exec
 from kcover_ebpf.output import formatting
-from kcover_ebpf.trace import records, several_nodes
+from kcover_ebpf.trace import records, several_nodes, watched
 from kcover_ebpf.trace.pod_target import BEAT_S
 from kcover_ebpf.trace.records import UNKNOWN_CODE, Line, exit_code_of
 
@@ -60,6 +65,7 @@ def lines(wanted: RemoteOptions) -> Iterator[str]:
     try:
         pods = _pods_of_job(session, wanted) if wanted.job else [_pod(session, wanted)]
         places = [_place(session, node, group, wanted) for node, group in _by_node(pods)]
+        known = None if wanted.live else watched.verdict_of(session, pods[0], time.time())
     except Forbidden as error:
         raise CannotObserve(
             f"not allowed: {error}; ask for the Role ...-trace of the chart"
@@ -67,11 +73,25 @@ def lines(wanted: RemoteOptions) -> Iterator[str]:
     except ApiError as error:
         raise CannotObserve(f"cannot ask the API server: {error}") from error
     if len(places) == 1:
-        yield from _look(session, places[0], wanted)
+        yield from _with(known, _look(session, places[0], wanted, brief=known is not None))
         return
     if wanted.live:
         raise UsageError(_LIVE_ONLY_ONE)
-    yield from _together(session, places, wanted)
+    yield from _with(known, _together(session, places, wanted, brief=known is not None))
+
+
+def _with(known: GangVerdict | None, inspected: Iterator[str]) -> Iterator[str]:
+    """The records with the verdict that is known, if there is one."""
+    for text in inspected:
+        line = records.parse(text)
+        if known is None or line.event not in ("verdict", "end"):
+            yield text
+        elif line.event == "verdict":
+            fields = watched.conclusion(known, line.fields)
+            yield formatting.event_line("verdict", line.time_s, fields)
+        else:
+            code = exit_code_of(known.verdict.kind.value)
+            yield formatting.event_line("end", line.time_s, {"exit_code": code})
 
 
 def _pod(session: ApiClient, wanted: RemoteOptions) -> Pod:
@@ -159,9 +179,10 @@ def agent_on(session: ApiClient, node: str, namespace: str | None) -> tuple[str,
     return ready[0].namespace, ready[0].name
 
 
-def _command(place: Place, *, live: bool) -> list[str]:
+def _command(place: Place, *, live: bool, brief: bool) -> list[str]:
     command = ["kcover-ebpf", "trace", "-o", "jsonl", "--with-asker", "--name", place.name]
     command += ["--live"] if live else []
+    command += ["--brief"] if brief else []
     for pod in place.pods:
         command += ["--pod-uid", f"{pod.uid}={pod.name}"]
     for container in place.containers:
@@ -169,14 +190,14 @@ def _command(place: Place, *, live: bool) -> list[str]:
     return command
 
 
-def _look(session: ApiClient, place: Place, wanted: RemoteOptions) -> Iterator[str]:
+def _look(session: ApiClient, place: Place, wanted: RemoteOptions, *, brief: bool) -> Iterator[str]:
     try:
         with Exec(
             session,
             place.agent_namespace,
             place.agent,
             AGENT_CONTAINER,
-            _command(place, live=wanted.live),
+            _command(place, live=wanted.live, brief=brief),
         ) as running:
             concluded = False
             for text in running.lines(BEAT_S):
@@ -212,13 +233,15 @@ class _Looks:
     errors: list[str] = field(default_factory=list)
 
 
-def _together(session: ApiClient, places: Sequence[Place], wanted: RemoteOptions) -> Iterator[str]:
+def _together(
+    session: ApiClient, places: Sequence[Place], wanted: RemoteOptions, *, brief: bool
+) -> Iterator[str]:
     """Looks of all nodes at once; their table as soon as each has one, then one verdict."""
     news: queue.SimpleQueue[tuple[int, str | BaseException | None]] = queue.SimpleQueue()
 
     def follow(index: int) -> None:
         try:
-            for text in _look(session, places[index], wanted):
+            for text in _look(session, places[index], wanted, brief=brief):
                 news.put((index, text))
             news.put((index, None))
         except Exception as error:  # noqa: BLE001 - the other nodes are shown all the same
@@ -227,7 +250,7 @@ def _together(session: ApiClient, places: Sequence[Place], wanted: RemoteOptions
     for index in range(len(places)):
         threading.Thread(target=follow, args=(index,), daemon=True).start()
     looks = _Looks([[] for _ in places])
-    running, told = len(places), False
+    running, reported = len(places), False
     while running:
         index, text = news.get()
         if isinstance(text, str):
@@ -236,8 +259,8 @@ def _together(session: ApiClient, places: Sequence[Place], wanted: RemoteOptions
             running -= 1
             if text is not None:
                 looks.errors.append(f"node {places[index].node} ({text})")
-        if not told and _has_tables(looks, running):
-            told = True
+        if not reported and _has_tables(looks, running):
+            reported = True
             yield _first(places, looks)
             yield _line(looks, "threads", several_nodes.merge(looks.lines))
     yield from _conclusion(looks)

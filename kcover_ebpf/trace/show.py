@@ -32,6 +32,8 @@ class TraceOptions:
     live: bool = False
     every_thread: bool = False
     save: Path | None = None
+    brief: bool = False
+    """The verdict is known already: do not wait for one of its own."""
 
     def check(self) -> None:
         """Raise `UsageError` for wishes that exclude each other."""
@@ -54,7 +56,7 @@ def here(target: CgroupTarget | PidTarget | PodTarget, how: TraceOptions) -> int
         capabilities.drop(capabilities.TRACE, spare=capabilities.SPARE)
         tracer = Tracer(kernel, target, settings)
         with contextlib.closing(tracer):
-            return show(tracer.live() if how.live else tracer.once(), how)
+            return show(tracer.live() if how.live else tracer.once(brief=how.brief), how)
 
 
 def replay(path: Path, how: TraceOptions) -> int:

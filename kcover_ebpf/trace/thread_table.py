@@ -12,13 +12,13 @@ from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.host import pipe_holders, process_tree, trace_inspector
 from kcover_ebpf.host.blocked_call import Call
-from kcover_ebpf.host.trace_inspector import TraceInspection, TraceRequest
+from kcover_ebpf.host.trace_inspector import TraceInspection, TraceInspector, TraceRequest
 from kcover_ebpf.ids import Inode, Pid, Tid
 from kcover_ebpf.output.formatting import address, span
 from kcover_ebpf.trace import describe_call, futex
 from kcover_ebpf.trace.records import Row, Target
 
-_GLANCE_S = 0.3
+_INSPECT_S = 0.3
 _MOST_THREADS = 4096
 _PIPE_SEARCH_S = 0.2
 
@@ -31,6 +31,7 @@ class Table:
     ) -> None:
         """`pods`: process -> its pod, in a cluster."""
         self._job, self._syscalls, self._pods = job, syscalls, pods
+        self._inspector = TraceInspector()
         self._first: dict[tuple[Pid, Tid], tuple[int, int]] = {}
         self.numbers: dict[int, dict[int, int]] = {}
         """Process -> thread numbers of its own pid namespace -> ours."""
@@ -55,7 +56,7 @@ class Table:
             for thread in sorted(view.threads.values(), key=lambda each: each.sample.tid)
         ][:_MOST_THREADS]
         threads.sort(key=lambda each: not _is_lead(*each))
-        glances = trace_inspector.glance_all(
+        glances = self._inspector.inspect(
             [
                 TraceRequest(
                     view.pid, sample.tid, _call(sample, self._syscalls), sample.idle_since_ns
@@ -63,7 +64,7 @@ class Table:
                 for view, sample in threads
                 if sample.syscall != NO_SYSCALL
             ],
-            _GLANCE_S,
+            _INSPECT_S,
         )
         people = _People(self._job, glances, self._pods())
         return [
@@ -270,4 +271,4 @@ def _is_lead(view: ProcessHistory, sample: ThreadSample) -> bool:
 
 
 def _call(sample: ThreadSample, syscalls: SyscallTable) -> Call:
-    return Call(syscalls.name(sample.syscall), sample.args, sample.user_sp, sample.user_ip)
+    return Call(syscalls.name(sample.syscall), sample.args, sample.user_sp)

@@ -40,8 +40,11 @@ class Tracer:
         self._helpers: Helpers | None = None
         self._glances = PassHistory()
 
-    def once(self) -> Iterator[str]:
-        """One look of some three seconds; the last line but one is the verdict, the last its exit code."""
+    def once(self, *, brief: bool = False) -> Iterator[str]:
+        """One inspection of some three seconds; the last line but one is the verdict, the last its exit code.
+
+        `brief`: only as long as the table of threads takes, for a verdict that is known otherwise.
+        """
         yield self._looked()
         rows: list[Row] = []
         patience = Patience(self._glances)
@@ -53,7 +56,7 @@ class Tracer:
                     rows = self._table.rows()
                     yield self._rows(rows)
                     self._helpers = Helpers(_worth_a_stack(rows, None))
-                if patience.is_over(self._sensor, number):
+                if patience.is_over(self._sensor, number) or (brief and number > _TABLE_PASS):
                     break
             rows = self._table.rows()
             verdict = self._conclude()

@@ -23,7 +23,7 @@ UP_WITHIN_S = 60.0
 
 @dataclass(frozen=True)
 class Answer:
-    """What the API server said; `body` is an object, or the Status that tells why not."""
+    """What the API server said; `body` is an object, or the Status that says why not."""
 
     code: int
     body: dict[str, Any]

@@ -121,7 +121,7 @@ def start(stack: ExitStack, installed: Installed, folder: Path, component: str, 
 
 
 def ask_for_recovery(root: User) -> None:
-    """Kcover's own way, about a pod of a job that is not armed: it is looked at, told, and left alone."""
+    """Kcover's own way, about a pod of a job that is not armed: it is looked at, reported, and left alone."""
     labels = {JOB_LABEL: "other"}
     owner: dict[str, Any] = {"apiVersion": "batch/v1", "kind": "Job", "name": "other"}
     owner["controller"] = True
@@ -202,7 +202,8 @@ def test_a_whole_restart_uses_every_right_or_says_why_not(
             restart(stand)
             ask_for_recovery(stand.root)
             until(
-                lambda: stand.phase("other") == "Observed", "the other job is told, and left alone"
+                lambda: stand.phase("other") == "Observed",
+                "the other job is reported, and left alone",
             )
             until(lambda: Right("create", "", "events") in used(plane, "controller"), "an Event")
             stand.root.ask("DELETE", f"{JOBS}/{JOB}")

@@ -31,7 +31,7 @@ def user_of(installed: Installed, component: str) -> User:
     return installed.agent("n1") if component == "agent" else installed.controller()
 
 
-def told_rules(user: User, namespace: str) -> set[Right]:
+def reported_rules(user: User, namespace: str) -> set[Right]:
     """What the API server says this user may do in a namespace."""
     path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
     answer = user.ask("POST", path, {"spec": {"namespace": namespace}})
@@ -52,7 +52,7 @@ def test_the_rules_are_what_is_needed_and_no_more(
     nobody = User(installed.plane, installed.plane.token("ml", "default"))
     at_home = namespace == "home"
     place = installed.namespace if at_home else namespace
-    mine = told_rules(user_of(installed, component), place) - told_rules(nobody, place)
+    mine = reported_rules(user_of(installed, component), place) - reported_rules(nobody, place)
     expected = EVERYWHERE[component] | (AT_HOME[component] if at_home else set())
     assert mine == expected
     assert not any("*" in part for right in mine for part in right)
@@ -131,7 +131,7 @@ def test_each_kind_of_the_table_can_be_restarted() -> None:
     assert Right("patch", queue["group"], queue["plural"]) in CONTROLLER
 
 
-def test_a_try_can_be_told_apart(installed: Installed, plane: ControlPlane) -> None:
+def test_a_try_can_be_distinguished(installed: Installed, plane: ControlPlane) -> None:
     make_pod(plane, "ml", "n1", "default")
     root, agent = plane.admin(), installed.agent("n1")
     assert is_allowed(root, "get", "/api/v1", "secrets", "ml")

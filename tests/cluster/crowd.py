@@ -65,7 +65,7 @@ class Crowd:
     futures: Mapping[str, Future[None]]
     program: Program | None
 
-    def wait(self, scenario: str) -> None:
+    def assert_passes(self, scenario: str) -> None:
         """Until it is over; raises what it raised, with what the controller said about it."""
         try:
             self.futures[scenario].result()

@@ -18,7 +18,7 @@ from tests.cluster.kinds import (
     wait_until_learned,
     with_checkpoints,
 )
-from tests.cluster.restarts import policy, stopped, until_told, wait_for_phase
+from tests.cluster.restarts import policy, stopped, until_reported, wait_for_phase
 
 TWO = KINDS["job"]
 OVER = ("Recovered", "Failed", "Refused", "Observed")
@@ -49,13 +49,13 @@ def on_disk(node: str, folder: str) -> Callable[[str], str]:
 
 
 def frozen(namespace: Namespace, node: str, folder: str) -> dict[str, Any]:
-    """Train there, freeze the disk, wait until it is told; the pod in which rank 0 is stuck."""
+    """Train there, freeze the disk, wait until it is reported; the pod in which rank 0 is stuck."""
     start(namespace, TWO, on_disk(node, folder))
     wait_until_learned(namespace, TWO)
     victim = rank_pods(namespace, TWO)[0]
     assert victim["spec"]["nodeName"] == node
     nodes.inside(namespace.cluster, node, "fsfreeze", "--freeze", folder)
-    incident = until_told(namespace, "cannot be terminated")
+    incident = until_reported(namespace, "cannot be terminated")
     culprit = incident["status"]["culprit"]
     assert (culprit["pod"], culprit["node"]) == (victim["metadata"]["name"], node)
     assert (culprit["rank"], incident["status"]["cause"]) == (0, "storage")
@@ -78,7 +78,7 @@ def check_recovered(namespace: Namespace, victim: dict[str, Any]) -> None:
 
 
 @BOOK.scenario()
-def a_rank_that_no_signal_ends_is_told_and_its_node_is_kept_out(namespace: Namespace) -> None:
+def a_rank_that_no_signal_ends_is_reported_and_its_node_is_kept_out(namespace: Namespace) -> None:
     skips.require("loop")
     policy(namespace)
     with nodes.disk(namespace) as (node, folder):

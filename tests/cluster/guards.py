@@ -39,7 +39,7 @@ def check_left_alone(namespace: Namespace, old: set[str]) -> None:
 
 
 def refused(spec: dict[str, object], phase: str, words: str, namespace: Namespace) -> None:
-    """A policy with which the job is only told of."""
+    """A policy with which the job is only observed."""
     policy(namespace, **spec)
     started(namespace)
     if not spec:
@@ -58,8 +58,8 @@ REFUSED: dict[str, tuple[dict[str, object], str, str]] = {
     "a_policy_that_observes": ({"action": "Observe"}, "Observed", "allows Observe only"),
     "a_budget_that_is_spent": ({"restarts": {"max": 0}}, "Refused", "budget"),
 }
-for title, told in REFUSED.items():
-    BOOK[title] = Scenario(partial(refused, *told))
+for title, reported in REFUSED.items():
+    BOOK[title] = Scenario(partial(refused, *reported))
 
 
 @BOOK.scenario(brings_controller=True)

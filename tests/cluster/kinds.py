@@ -43,7 +43,7 @@ class Kind:
     speaker: str = ""
     """Labels of the one pod that logs for all ranks; empty: each logs for itself."""
     numbered: bool = True
-    """The environment of a rank tells its number."""
+    """The environment of a rank gives its number."""
     queued: bool = False
     """Kueue admits it."""
 
@@ -120,8 +120,10 @@ def sized(text: str, pods: int) -> str:
 
 def with_checkpoints(every: int, seconds: float, path: str = "/tmp/checkpoint") -> Any:
     """Rank 0 of the example Job saves every so many steps of half a second, while the other waits."""
-    told = {"EVERY": every, "SECONDS": seconds, "PATH": path}
-    variables = [f'{{name: CHECKPOINT_{name}, value: "{value}"}}' for name, value in told.items()]
+    reported = {"EVERY": every, "SECONDS": seconds, "PATH": path}
+    variables = [
+        f'{{name: CHECKPOINT_{name}, value: "{value}"}}' for name, value in reported.items()
+    ]
     return lambda text: text.replace("env: [", f"env: [{', '.join(variables)}, ")
 
 
@@ -144,17 +146,17 @@ def wait_until_learned(namespace: Namespace, kind: Kind, timeout_s: float = 90.0
     deadline = time.monotonic() + timeout_s
     while True:
         reports = [each["spec"] for each in namespace.items("faultreports")]
-        told = {
+        reported = {
             each["node"]
             for each in reports
             if each.get("trained")
             and not each.get("suspicious")
             and uids & {pod["uid"] for pod in each.get("pods", ())}
         }
-        if told >= nodes:
+        if reported >= nodes:
             return
         if time.monotonic() > deadline:
-            raise ClusterError(f"the agents of {nodes - told} do not say that the ranks train")
+            raise ClusterError(f"the agents of {nodes - reported} do not say that the ranks train")
         time.sleep(0.5)
 
 

@@ -11,7 +11,7 @@ from tests.cluster.agent_double import is_first, processes
 from tests.cluster.cluster import Namespace, until
 from tests.cluster.crowd import Book
 from tests.cluster.kinds import KINDS, start
-from tests.cluster.restarts import incidents, policy, until_told, wait_for_phase, ways
+from tests.cluster.restarts import incidents, policy, until_reported, wait_for_phase, ways
 
 TWO = KINDS["job"]
 BOOK = Book()
@@ -31,7 +31,7 @@ spec:
 
 
 @BOOK.scenario()
-def a_bare_pod_is_told_of_and_refused(namespace: Namespace) -> None:
+def a_bare_pod_is_reported_and_refused(namespace: Namespace) -> None:
     policy(namespace, ways=["Replace"])
     namespace.apply(POD)
     namespace.wait("pod/bare", "condition=Ready")
@@ -60,8 +60,8 @@ def a_program_that_always_fails_is_stopped_for_good(namespace: Namespace) -> Non
     policy(namespace, restarts={"max": 2, "backoffSeconds": 15})
     start(namespace, TWO, failing)
     namespace.wait("job/demo", "jsonpath={.spec.suspend}=true", 120)
-    incident = until_told(namespace, "pausing for 15 s")
-    until_told(namespace, "stopping for good: the budget of 2 restarts is used up")
+    incident = until_reported(namespace, "pausing for 15 s")
+    until_reported(namespace, "stopping for good: the budget of 2 restarts is used up")
     last = until(lambda: stopped_for_good(namespace), "the last incident is over")
     assert "the job stays suspended until it is resumed by hand" in last["status"]["message"]
     assert incident["metadata"]["uid"] != last["metadata"]["uid"]

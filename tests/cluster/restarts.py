@@ -88,7 +88,7 @@ def running(
 
 
 def policy(namespace: Namespace, **spec: object) -> None:
-    """The FaultPolicy of a namespace; without a pause between restarts unless told otherwise."""
+    """The FaultPolicy of a namespace; without a pause between restarts unless others are named."""
     values: dict[str, object] = {"restarts": {"max": 50, "backoffSeconds": 0}} | spec
     namespace.apply(POLICY % json.dumps(values))
 
@@ -116,13 +116,13 @@ def wait_for_phase(
     raise ClusterError(f"no incident came to {phases} in {timeout_s:.0f} s: {said}")
 
 
-def until_told(namespace: Namespace, words: str) -> dict[str, Any]:
+def until_reported(namespace: Namespace, words: str) -> dict[str, Any]:
     """The incident, once its timeline says so."""
 
     def look() -> dict[str, Any] | None:
         for each in incidents(namespace):
-            told = [line.get("text", "") for line in each.get("status", {}).get("timeline", ())]
-            if any(words in text for text in told):
+            reported = [line.get("text", "") for line in each.get("status", {}).get("timeline", ())]
+            if any(words in text for text in reported):
                 return each
         return None
 

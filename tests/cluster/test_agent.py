@@ -137,7 +137,7 @@ def victim(stand: Stand) -> Iterator[tuple[Pod, int]]:
         os.kill(pid, signal.SIGCONT)
 
 
-def test_a_stopped_rank_is_named_and_its_recovery_told(
+def test_a_stopped_rank_is_named_and_its_recovery_reported(
     stand: Stand, victim: tuple[Pod, int]
 ) -> None:
     pod, pid = victim
@@ -188,7 +188,7 @@ def test_a_minute_without_an_api_server_delays_and_doubles_nothing(
     status = incident["status"]
     assert status["phase"] == "Recovered", status["timeline"]
     assert (status["verdict"], status["culprit"]["pod"]) == ("HUNG", pod.name)
-    # what was seen during the outage is told with its age
+    # what was seen during the outage is reported with its age
     assert abs(from_text(status["since"]) - cut_s) < 10
     assert moment(incident, "Decided") >= cut_s + 60
     assert ways(incident) == ["Replace"]

@@ -1,4 +1,4 @@
-"""A job hangs on a real cluster: Prometheus fires, Alertmanager is told, and it resolves.
+"""A job hangs on a real cluster: Prometheus fires, Alertmanager gets it, and it resolves.
 
 The job is not armed, so nothing ends it: the alert must last as long as the hang. Then it is armed and
 hurt again, and restarted. Every query of every dashboard is asked during both.
@@ -86,8 +86,8 @@ def test_a_hang_fires_reaches_alertmanager_and_resolves(
             f"stop to verdict {decided_s - began_s:.1f} s, verdict to alert {fired_s - decided_s:.1f} s"
         )
         (alert,) = watching.firing("KcoverJobHung")
-        told = (alert["namespace"], alert["cause"], alert["pod"])
-        assert told == (namespace.name, "stopped", pod)
+        reported = (alert["namespace"], alert["cause"], alert["pod"])
+        assert reported == (namespace.name, "stopped", pod)
         unanswered = silent(watching, queries(namespace.name))
     finally:
         os.kill(victim, signal.SIGCONT)
@@ -145,5 +145,5 @@ def test_nothing_was_asked_that_is_not_allowed(release: Release) -> None:
         selector = f"--selector=app.kubernetes.io/component={component}"
         log = release.ctl("logs", selector, "--tail=-1", "--prefix")
         refused = [line for line in log.splitlines() if re.search("forbidden", line, re.IGNORECASE)]
-        # what is told about a namespace that is just being deleted has no place any more
+        # what is published about a namespace that is just being deleted has no place any more
         assert [line for line in refused if "being terminated" not in line] == []

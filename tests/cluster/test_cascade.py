@@ -151,7 +151,9 @@ def a_report_that_nobody_renewed_is_not_acted_on(namespace: Namespace) -> None:
     old = uids(namespace)
     with doubled(namespace) as double:
         break_rank(namespace, double)
-        until(lambda: any(each.get("suspicious") for each in reports(namespace)), "a hang is told")
+        until(
+            lambda: any(each.get("suspicious") for each in reports(namespace)), "a hang is reported"
+        )
     time.sleep(15)
     assert reports(namespace), "they are still there"
     with (
@@ -215,10 +217,10 @@ def a_job_is_restarted_in_place_and_the_one_beside_it_is_not(namespace: Namespac
     assert uids(namespace, "beside") == others
     assert counters(namespace, row, "demo") == before
     namespace.wait_for_steps(JOB.selector, JOB.pods, 3)
-    until(lambda: told_about(namespace) >= {"Job", "Pod"}, "Events")
+    until(lambda: reported_about(namespace) >= {"Job", "Pod"}, "Events")
 
 
-def told_about(namespace: Namespace) -> set[str]:
+def reported_about(namespace: Namespace) -> set[str]:
     """Kinds of what our Events are about."""
     ours = [each for each in namespace.get("events") if each["reason"].startswith("Kcover")]
     return {each["involvedObject"]["kind"] for each in ours}
@@ -251,4 +253,4 @@ CORE = {
     ],
 )
 def test_a_restart(scenario: str, restarts: Crowd) -> None:
-    restarts.wait(scenario)
+    restarts.assert_passes(scenario)

@@ -78,7 +78,7 @@ def report(namespace: Namespace, name: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Fault:
-    """One way in which a device fails, and how it is told."""
+    """One way in which a device fails, and how it is reported."""
 
     cause: Callable[[Guest], object]
     code: str
@@ -115,7 +115,7 @@ def of_node(cluster: Cluster, node: GuestNode) -> dict[str, Any]:
 
 
 def condition(cluster: Cluster, node: GuestNode) -> tuple[str, str]:
-    """Status and message of the condition that tells of a device fault; empty without one."""
+    """Status and message of the condition that reports a device fault; empty without one."""
     for each in of_node(cluster, node)["status"]["conditions"]:
         if each["type"] == "KcoverDeviceFault":
             return each["status"], each["message"]
@@ -149,7 +149,7 @@ def test_a_device_that_fails(
     uids = {pod["metadata"]["uid"] for pod in here}
     until(lambda: holders(namespace, node, device) >= uids, "the agent knows who holds the device")
     fault.cause(node.guest)
-    until(lambda: fatal(namespace, node) == [(device, fault.code, uids)], "the agent tells", 180)
+    until(lambda: fatal(namespace, node) == [(device, fault.code, uids)], "the agent reports", 180)
     if fault.of_card:
         until(lambda: kept_out(cluster) == {node.name}, "the node is kept out")
         check_kept_out(cluster, node, fault.code)
@@ -194,7 +194,7 @@ def check_let_in(cluster: Cluster, node: GuestNode) -> None:
 
 
 def fatal(namespace: Namespace, node: GuestNode) -> list[tuple[str, str, set[str]]]:
-    """Device, fault and pods of each fatal fault that the node tells."""
+    """Device, fault and pods of each fatal fault that the node reports."""
     devices = report(namespace, node.name).get("devices", ())
     return [(x["device"], x["fault"], set(x.get("pods", ()))) for x in devices if x.get("fatal")]
 
@@ -209,12 +209,12 @@ def check_kept_out(cluster: Cluster, node: GuestNode, code: str) -> None:
     assert code in message
     assert kept_out(cluster) == {node.name}
     events = cluster.get("events", "--all-namespaces", "--field-selector=involvedObject.kind=Node")
-    told = {each["reason"] for each in events if each["involvedObject"]["name"] == node.name}
-    assert told >= {"KcoverDeviceFault", "KcoverCordoned"}
+    reported = {each["reason"] for each in events if each["involvedObject"]["name"] == node.name}
+    assert reported >= {"KcoverDeviceFault", "KcoverCordoned"}
 
 
 def holders(namespace: Namespace, node: GuestNode, device: str) -> set[str]:
-    """Pods (uids) on a node that hold a device, as its agent tells."""
+    """Pods (uids) on a node that hold a device, as its agent reports."""
     return {
         pod["uid"]
         for each in namespace.items("faultreports")
@@ -286,7 +286,7 @@ def test_a_gpu_that_is_handed_out_alone_is_tainted_alone(
         selector = {"driver": DRIVER, "pool": node.name, "device": "gpu-0"}
         assert rule["spec"]["deviceSelector"] == selector
         assert rule["spec"]["taint"]["effect"] == "NoSchedule"
-        until(lambda: condition(cluster, node)[0] == "True", "the node tells of the fault")
+        until(lambda: condition(cluster, node)[0] == "True", "the node reports the fault")
         assert kept_out(cluster) == set(), "its other GPU goes on working"
         for name, address in (("bad", GPU), ("good", OTHER)):
             for each in asking(node, name, address):

@@ -1,4 +1,4 @@
-"""A node loses its power under a job: the other node tells, and what was told before is not acted on again."""
+"""A node loses its power under a job: the other node reports, and what was reported before is not acted on again."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def lives(namespace: Namespace) -> dict[str, int]:
     }
 
 
-def told(namespace: Namespace, node: str) -> float:
-    """When the agent of a node told of the job last; unix seconds, 0 where it never did."""
+def reported(namespace: Namespace, node: str) -> float:
+    """When the agent of a node reported the job last; unix seconds, 0 where it never did."""
     found = [each["spec"] for each in namespace.items("faultreports") if "job" in each["spec"]]
     return max((from_text(each["time"]) for each in found if each["node"] == node), default=0.0)
 
@@ -53,7 +53,7 @@ def test_a_job_outlives_a_node_that_starts_again(
     after = lives(namespace)
     assert all(after[uid] > before[uid] for uid in after.keys() & before.keys())
     assert len(ways(incident)) == 1
-    until(lambda: told(namespace, "node1") > cut_s, "the agent tells again")
+    until(lambda: reported(namespace, "node1") > cut_s, "the agent reports again")
     assert len(incidents(namespace)) == 1
     assert not stopped(rank_pods(namespace, FOUR))
     (job,) = namespace.get(FOUR.plural, "demo")

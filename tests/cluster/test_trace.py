@@ -126,7 +126,7 @@ def nobody(watched: Namespace, tmp_path: Path) -> Path:
 
 
 @pytest.mark.timeout(600)
-def test_what_stands_in_the_way_is_told_and_a_dead_client_leaves_nothing(
+def test_what_stands_in_the_way_is_reported_and_a_dead_client_leaves_nothing(
     watched: Namespace, nobody: Path
 ) -> None:
     pod = watched.pods("job-name=demo")[0]["metadata"]["name"]

@@ -39,7 +39,7 @@ struct process {
 };
 
 static struct device devices[GPUS] = { { 0 }, { 1 } };
-static int told;
+static int reported;
 
 static FILE *script(void)
 {
@@ -107,7 +107,7 @@ int nvmlDeviceGetPciInfo_v3(struct device *device, struct pci_info *info)
 
 int nvmlEventSetCreate(void **set)
 {
-	*set = &told;
+	*set = &reported;
 	return SUCCESS;
 }
 
@@ -135,9 +135,9 @@ int nvmlEventSetWait_v2(void *set, struct event *event, unsigned int timeout_ms)
 	while (file && fgets(line, sizeof(line), file)) {
 		if (sscanf(line, "xid %d %d %d", &gpu, &number, &instance) != 3)
 			continue;
-		if (count++ < told)
+		if (count++ < reported)
 			continue;
-		told++;
+		reported++;
 		fclose(file);
 		*event = (struct event){ &devices[gpu], XID_EVENT, number, instance,
 					 instance < 0 ? -1 : 0 };

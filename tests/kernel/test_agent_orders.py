@@ -123,7 +123,7 @@ def test_stop_stops_every_process_of_the_gang_and_no_other(bench: Bench) -> None
     assert bench.evidence[0].count("T") == 9
 
 
-def test_a_stopped_gang_is_held_and_its_kill_is_told_before(bench: Bench) -> None:
+def test_a_stopped_gang_is_held_and_its_kill_is_reported_before(bench: Bench) -> None:
     pod = bench.pod("a")
     (gang,) = bench.registry.gangs()
     bench.order(Verb.STOP)
@@ -267,7 +267,7 @@ def test_a_sandbox_is_left_alone(bench: Bench) -> None:
     assert pod.states().count("T") == 0
 
 
-def test_a_container_that_the_api_has_not_told_yet_is_stopped_too(bench: Bench) -> None:
+def test_a_container_that_the_api_has_not_reported_yet_is_stopped_too(bench: Bench) -> None:
     pod = bench.pod("a")
     pod.add("new", known=False)
     ack = bench.order(Verb.STOP)
@@ -319,7 +319,8 @@ def test_the_thread_lets_go_without_being_asked(bench: Bench) -> None:
     thread.start()
     wait_until(lambda: "T" not in pod.states())
     bench.executor.close()
-    thread.join()
+    thread.join(20)
+    assert not thread.is_alive()
 
 
 def test_an_agent_that_is_asked_to_end_leaves_nobody_stopped(bench: Bench) -> None:

@@ -50,8 +50,8 @@ def test_the_rank_that_never_joined_is_named_in_its_own_network(tmp_path: Path, 
     assert last["culprit"]["rank"] == 1
     assert last["victims"] == [0, 2]
     assert "collective" in {each["kind"] for each in last["evidence"]}
-    told = [each for each in one.events() if each.get("fact") == "collectives_seen"]
-    assert [each["behind"][0]["rank"] for each in told] == [1]
+    reported = [each for each in one.events() if each.get("fact") == "collectives_seen"]
+    assert [each["behind"][0]["rank"] for each in reported] == [1]
 
 
 def test_ranks_that_have_all_joined_are_reported_and_not_ended(tmp_path: Path) -> None:

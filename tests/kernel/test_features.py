@@ -1,4 +1,4 @@
-"""What doctor tells about the kernel agrees with what the kernel then does."""
+"""What doctor reports about the kernel agrees with what the kernel then does."""
 
 import json
 from pathlib import Path
@@ -55,8 +55,8 @@ def test_a_job_in_a_foreign_pid_namespace_is_refused_in_one_line(
 def test_doctor_names_a_foreign_pid_namespace(contained: tuple[str, ...], tmp_path: Path) -> None:
     ended = done("doctor", "-o", "json", folder=tmp_path, prefix=contained)
     assert ended.returncode == 3
-    told = json.loads(ended.stdout)
-    assert [each["found"] for each in told["features"] if each["name"] == "process numbers"] == [
-        False
-    ]
-    assert "pid namespace" in told["trouble"]
+    reported = json.loads(ended.stdout)
+    assert [
+        each["found"] for each in reported["features"] if each["name"] == "process numbers"
+    ] == [False]
+    assert "pid namespace" in reported["trouble"]

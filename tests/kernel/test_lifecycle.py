@@ -72,7 +72,7 @@ def test_children_are_watched_from_their_birth(kernel: KernelSampler) -> None:
     assert [codes[pid] for pid in grandchildren] == [7] * FIRINGS
 
 
-def test_nothing_is_told_about_others(kernel: KernelSampler) -> None:
+def test_nothing_is_reported_about_others(kernel: KernelSampler) -> None:
     with nursery(FIRINGS, program("exits"), "abort") as parent:
         parent.say()
         assert len(parent.rest()) == FIRINGS
@@ -176,7 +176,7 @@ def test_an_exec_changes_the_name(kernel: KernelSampler) -> None:
     assert [fact.comm for fact in of_kind(facts, ProcessExit)] == ["sleep"]
 
 
-def test_faults_that_a_process_handles_are_not_told(kernel: KernelSampler) -> None:
+def test_faults_that_a_process_handles_are_not_reported(kernel: KernelSampler) -> None:
     with running(program("handled"), "1000") as target:
         kernel.watch(target.pid)
         target.say()

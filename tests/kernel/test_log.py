@@ -1,4 +1,4 @@
-"""Lines of the kernel log, written by the test and told by the log family."""
+"""Lines of the kernel log, written by the test and reported by the log family."""
 
 from collections.abc import Iterator
 
@@ -25,7 +25,7 @@ def _print(text: str) -> None:
         log.write(f"<7>{text}\n")
 
 
-def _told(kernel: KernelSampler) -> list[str]:
+def _reported(kernel: KernelSampler) -> list[str]:
     facts = kernel.wait(0)
     return [fact.text for fact in facts if isinstance(fact, DriverLine) and "#" in fact.text]
 
@@ -35,13 +35,13 @@ def _told(kernel: KernelSampler) -> list[str]:
     ["", "[    0.000000] ", "[12345.678901][ T123] ", "[12345.678901][    T1] "],
     ids=["no stamp", "a time", "a time and a thread", "a time and the first thread"],
 )
-def test_a_line_is_told_without_the_stamp_of_older_kernels(
+def test_a_line_is_reported_without_the_stamp_of_older_kernels(
     watched: KernelSampler, stamp: str
 ) -> None:
     lines = [f"kcover-ebpf test #{number}" for number in range(FIRINGS)]
     for line in lines:
         _print(stamp + line)
-    assert _told(watched) == lines
+    assert _reported(watched) == lines
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,10 @@ def test_a_line_is_told_without_the_stamp_of_older_kernels(
         "[12345.678901]kcover-ebpf #5",
     ],
 )
-def test_other_lines_are_not_told(watched: KernelSampler, line: str) -> None:
+def test_other_lines_are_not_reported(watched: KernelSampler, line: str) -> None:
     _print(line)
     _print("pcieport 0000:5d:00.0: pciehp: Slot(7): Link Down #6")
-    assert _told(watched) == ["pcieport 0000:5d:00.0: pciehp: Slot(7): Link Down #6"]
+    assert _reported(watched) == ["pcieport 0000:5d:00.0: pciehp: Slot(7): Link Down #6"]
 
 
 def test_a_driver_that_prints_in_a_loop_has_a_budget_and_a_fault_one_of_its_own(
@@ -67,8 +67,8 @@ def test_a_driver_that_prints_in_a_loop_has_a_budget_and_a_fault_one_of_its_own(
     for number in range(200):
         _print(f"NVRM: noise #{number}")
     _print("NVRM: Xid (PCI:0000:5d:00): 79, #1")
-    told = _told(watched)
-    assert told[-1].startswith("NVRM: Xid")
+    reported = _reported(watched)
+    assert reported[-1].startswith("NVRM: Xid")
     # the lines may fall into two seconds
-    assert 50 <= len(told) - 1 <= 100
-    assert len(told) - 1 + watched.lost_counts["messages"] - lost == 200
+    assert 50 <= len(reported) - 1 <= 100
+    assert len(reported) - 1 + watched.lost_counts["messages"] - lost == 200

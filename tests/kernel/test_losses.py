@@ -32,7 +32,7 @@ def drained(kernel: KernelSampler) -> list[Fact]:
     return facts
 
 
-def test_an_exit_without_room_is_told_at_the_next_pass_with_its_status() -> None:
+def test_an_exit_without_room_is_reported_at_the_next_pass_with_its_status() -> None:
     rounds = 10 * FIRINGS
     with (
         KernelSampler.open(TINY) as kernel,
@@ -46,12 +46,12 @@ def test_an_exit_without_room_is_told_at_the_next_pass_with_its_status() -> None
         parent.wait()
         at_once = of_kind(drained(kernel), ProcessExit)
         late = of_kind(kernel.sample([]), ProcessExit)
-        assert of_kind(kernel.sample([]), ProcessExit) == [], "each is told once"
+        assert of_kind(kernel.sample([]), ProcessExit) == [], "each is reported once"
     assert late
     assert all(one.known for one in late)
-    told = {one.pid: one.exit_code for one in (*at_once, *late)}
-    assert len(told) == len(at_once) + len(late) == rounds + 1
-    assert told == {parent.pid: 0, **dict.fromkeys(map(Pid, children), 7)}
+    reported = {one.pid: one.exit_code for one in (*at_once, *late)}
+    assert len(reported) == len(at_once) + len(late) == rounds + 1
+    assert reported == {parent.pid: 0, **dict.fromkeys(map(Pid, children), 7)}
 
 
 def test_lines_of_drivers_leave_room_for_exits() -> None:
@@ -113,12 +113,12 @@ def test_an_end_that_nothing_announced_is_found_by_the_passes() -> None:
         dead, *alive = children
         dead.kill()
         dead.wait()
-        told = [of_kind(kernel.sample([]), ProcessExit) for _ in range(4)]
+        reported = [of_kind(kernel.sample([]), ProcessExit) for _ in range(4)]
         for child in alive:
             child.kill()
             child.wait()
-    assert Counter(one.pid for each in told for one in each) == {dead.pid: 1}
-    assert not [one for each in told for one in each if one.known]
+    assert Counter(one.pid for each in reported for one in each) == {dead.pid: 1}
+    assert not [one for each in reported for one in each if one.known]
 
 
 def test_a_process_without_room_is_watched_when_there_is_room_again() -> None:

@@ -1,4 +1,4 @@
-"""Links of a network namespace of the test's own, told by the real kernel."""
+"""Links of a network namespace of the test's own, reported by the real kernel."""
 
 import subprocess
 import sys

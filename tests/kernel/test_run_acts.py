@@ -60,7 +60,7 @@ def arguments(act: str, *more: str) -> list[str]:
     return ["--act", act, *more, "-o", "json", "--", PYTHON, "job.py"]
 
 
-def test_observe_tells_and_does_nothing(job: Path) -> None:
+def test_observe_reports_and_does_nothing(job: Path) -> None:
     with run(*arguments("observe", "--for", "6s"), folder=job) as one:
         members = one.await_members(3)
         assert one.finish() == 1
@@ -203,7 +203,7 @@ def watched(job: Path, *arguments: str, **options: Any) -> tuple[int, list[dict[
 def test_a_watched_process_tree_is_ended_and_nobody_else(job: Path) -> None:
     with subprocess.Popen(["sleep", "60"]) as bystander, started(job) as top:
         code, _ = watched(job, "--pid", str(top.pid))
-        assert top.wait(10) in (-9, 9)  # killed, or told so by the ranks that were killed first
+        assert top.wait(10) in (-9, 9)  # killed, or ended by the ranks that were killed first
         assert bystander.poll() is None
         bystander.kill()
     assert code == 75

@@ -173,9 +173,9 @@ def test_the_job_has_all_our_rights_and_the_sensor_few(tmp_path: Path) -> None:
             next(line for line in text.splitlines() if line.startswith("CapEff")).split()[1], 16
         )
 
-    script = shell("cat /proc/self/status >&2; touch told; sleep 100")
+    script = shell("cat /proc/self/status >&2; touch reported; sleep 100")
     with run("-o", "json", "--", *script, folder=tmp_path) as one:
-        until((tmp_path / "told").exists, "the job to tell its rights")
+        until((tmp_path / "reported").exists, "the job to report its privileges")
         until(lambda: is_judging(one.pid), "the sensor to watch")
         ours = rights(Path(f"/proc/{one.pid}/status").read_text())
         rss_kb = resident_kb(one.pid)

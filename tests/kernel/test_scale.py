@@ -74,14 +74,14 @@ def test_lost_records_are_counted() -> None:
         parent.say()
         assert len(parent.rest()) == rounds
         parent.wait()
-        told = 0
+        reported = 0
         while facts := kernel.wait(0.1):
-            told += len(facts)
+            reported += len(facts)
         lost = of_kind(kernel.sample([]), Tick)[0].lost_count
-        assert of_kind(kernel.sample([]), Tick)[0].lost_count == 0, "each loss is told once"
-    assert told > 0
+        assert of_kind(kernel.sample([]), Tick)[0].lost_count == 0, "each loss is reported once"
+    assert reported > 0
     assert lost > 0
-    assert told + lost == 3 * rounds + 1, "fork, exec and exit of each, and the parent's exit"
+    assert reported + lost == 3 * rounds + 1, "fork, exec and exit of each, and the parent's exit"
 
 
 def test_threads_beyond_the_capacity_are_counted() -> None:

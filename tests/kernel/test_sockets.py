@@ -15,7 +15,6 @@ from kcover_ebpf.facts.kernel import (
     SocketSample,
     TcpRetransmit,
     TcpStateChange,
-    Tick,
 )
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
@@ -75,7 +74,7 @@ def test_both_ends_of_a_connection(kernel: KernelSampler, pair: Pair) -> None:
     assert (near.acked_bytes, near.received_bytes) == (SYN + 100, 0)
     assert (far.acked_bytes, far.received_bytes) == (0, 100)
     assert (near.unread_bytes, far.unread_bytes) == (0, 60)
-    assert (near.unsent_bytes, near.unacked_bytes, near.retransmit_count) == (0, 0, 0)
+    assert (near.unsent_bytes, near.unacked_bytes, near.backoff) == (0, 0, 0)
     assert near.send_window_bytes > 10_000
     assert sent[inode(pair.listener)].state == "LISTEN"
 
@@ -108,16 +107,11 @@ def test_only_what_moved_is_sent(kernel: KernelSampler, pair: Pair) -> None:
     assert {inode(pair.near), inode(pair.far), inode(pair.listener)} <= set(first)
     assert edges(kernel) == {}
     pair.near.send(b"x")
-    facts = kernel.sample([ME])
-    moved = {one.inode: one for one in of_kind(facts, SocketSample)}
-    now_ns = of_kind(facts, Tick)[0].boottime_ns
-    assert set(moved) == {inode(pair.near), inode(pair.far)}
-    assert {one.changed_ns for one in moved.values()} == {now_ns}
+    assert set(edges(kernel)) == {inode(pair.near), inode(pair.far)}
     kernel.set_detail(ME, on=True)
     detailed = edges(kernel)
     kernel.set_detail(ME, on=False)
     assert set(detailed) == set(first)
-    assert detailed[inode(pair.near)].changed_ns == now_ns
     assert edges(kernel) == {}
 
 
@@ -170,7 +164,7 @@ def test_a_reader_that_does_not_read(kernel: KernelSampler, pair: Pair) -> None:
     assert near.unsent_bytes + near.unacked_bytes + near.acked_bytes - SYN == written
     assert near.send_window_bytes < 65536
     kernel.set_detail(ME, on=True)
-    until(lambda: edges(kernel)[inode(pair.near)].probe_count > 0, "a zero-window probe")
+    until(lambda: edges(kernel)[inode(pair.near)].backoff > 0, "a zero-window probe")
 
 
 def test_the_end_of_a_stream_is_no_data(kernel: KernelSampler, pair: Pair) -> None:
@@ -221,7 +215,6 @@ def test_a_link_that_loses_everything(kernel: KernelSampler) -> None:
         last = until(backed_off, "three times a doubled time-out")
     assert last.unacked_bytes == 1000
     assert last.acked_bytes == sender.acked_bytes, "what nobody acknowledged is no progress"
-    assert last.retransmit_count >= 3
     assert last.last_send_ns > sender.last_send_ns
     repeated = of_kind(events, TcpRetransmit)
     assert 3 <= len(repeated) <= 8
@@ -258,16 +251,11 @@ def test_a_connection_refused(kernel: KernelSampler) -> None:
     assert [(one.old, one.new) for one in changes] == [("CLOSE", "SYN_SENT"), ("SYN_SENT", "CLOSE")]
 
 
-def test_descriptors_are_told_in_detail_only(kernel: KernelSampler, tmp_path: Path) -> None:
+def test_descriptors_are_reported_in_detail_only(kernel: KernelSampler, tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
     one, other = socket.socketpair()
     os.mkfifo(tmp_path / "fifo")
     fifo = os.open(tmp_path / "fifo", os.O_RDWR)
-    os.write(write_end, b"12345")
-    os.write(write_end, b"67")
-    os.read(read_end, 1)
-    os.write(fifo, b"abc")
-    one.send(b"xy")
     kernel.watch(ME)
     try:
         assert of_kind(kernel.sample([ME]), DescriptorSample) == []
@@ -281,22 +269,15 @@ def test_descriptors_are_told_in_detail_only(kernel: KernelSampler, tmp_path: Pa
         one_fd, other_fd = one.fileno(), other.fileno()
         one.close()
         other.close()
-    for fd, kind, access, unread in (
-        (read_end, "pipe", (True, False), 6),
-        (write_end, "pipe", (False, True), 6),
-        (fifo, "fifo", (True, True), 3),
-    ):
+    for fd, kind in ((read_end, "pipe"), (write_end, "pipe"), (fifo, "fifo")):
         sample = found[fd]
         assert (sample.kind, sample.inode, sample.peer_inode) == (kind, inodes[fd], None)
-        assert (sample.readable, sample.writable) == access
-        assert sample.unread_bytes == unread
-    for fd, mine, theirs, unread in (
-        (one_fd, pair_inodes[0], pair_inodes[1], 0),
-        (other_fd, pair_inodes[1], pair_inodes[0], 2),
+    for fd, mine, theirs in (
+        (one_fd, pair_inodes[0], pair_inodes[1]),
+        (other_fd, pair_inodes[1], pair_inodes[0]),
     ):
         sample = found[fd]
         assert (sample.kind, sample.inode, sample.peer_inode) == ("unix", mine, theirs)
-        assert sample.unread_bytes == unread
 
 
 LEADERLESS = """

@@ -1,4 +1,4 @@
-"""A loop in place is told from a computation by the registers that the sampler shows."""
+"""A loop in place is distinguished from a computation by the registers that the sampler shows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def running(program: str) -> Iterator[Pid]:
 
 
 @pytest.mark.parametrize(("program", "in_place"), [(LOOP, True), (COMPUTATION, False)])
-def test_a_loop_in_place_is_told_from_a_computation(program: str, in_place: bool) -> None:
+def test_a_loop_in_place_is_distinguished_from_a_computation(program: str, in_place: bool) -> None:
     table = SyscallTable(os.uname().machine)
     view: ThreadHistory | None = None
     with KernelSampler.open(Settings()) as kernel, running(program) as pid:

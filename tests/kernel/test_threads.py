@@ -51,6 +51,21 @@ def totals_of(kernel: KernelSampler) -> ProcessTotals:
     return of_kind(kernel.sample([]), ProcessTotals)[0]
 
 
+class States:
+    """The last state of each thread of one process: a thread is sent when its state changes."""
+
+    def __init__(self, kernel: KernelSampler, pid: Pid) -> None:
+        self._kernel, self._pid = kernel, pid
+        self._states: dict[int, TaskState] = {}
+        self.count(TaskState.OTHER)
+
+    def count(self, state: TaskState) -> int:
+        """A pass; how many threads are in this state."""
+        samples = threads_of(self._kernel, self._pid)
+        self._states |= {tid: sample.state for tid, sample in samples.items()}
+        return sum(each is state for each in self._states.values())
+
+
 def test_wait_sites(kernel: KernelSampler) -> None:
     with waiting(*WAITS) as (target, tids):
         kernel.watch(target.pid)
@@ -125,9 +140,6 @@ def test_spinning_moves(kernel: KernelSampler) -> None:
             assert spin.site_since_ns == tick.boottime_ns
             assert spin.syscall == NO_SYSCALL
             assert yielder.syscall in (SYSCALLS["yield"], NO_SYSCALL)
-            totals = of_kind(facts, ProcessTotals)[0]
-            assert totals.moved_ns == tick.boottime_ns
-            assert totals.running_count == 2
 
 
 def test_what_comes_to_rest_is_sent_once_more(kernel: KernelSampler) -> None:
@@ -158,20 +170,17 @@ def test_run_delay_grows_when_threads_compete(kernel: KernelSampler) -> None:
     assert sum(worked) < 1_100_000_000
 
 
-def _sleeps(totals: ProcessTotals) -> bool:
-    return totals.stopped_count == totals.running_count == 0
-
-
 def test_stopped_and_continued(kernel: KernelSampler) -> None:
     with waiting("futex", "poll") as (target, tids):
         kernel.watch(target.pid)
         before = threads_of(kernel, target.pid)
+        states = States(kernel, target.pid)
         os.kill(target.pid, signal.SIGSTOP)
-        until(lambda: totals_of(kernel).stopped_count == 3, "three stopped threads")
+        until(lambda: states.count(TaskState.STOPPED) == 3, "three stopped threads")
         kernel.set_detail(target.pid, on=True)
         stopped = threads_of(kernel, target.pid)
         os.kill(target.pid, signal.SIGCONT)
-        until(lambda: _sleeps(totals_of(kernel)), "sleeping threads")
+        until(lambda: states.count(TaskState.SLEEPING) == 3, "three sleeping threads")
         kernel.set_detail(target.pid, on=False)
         kernel.sample([])
         kernel.set_detail(target.pid, on=True)
@@ -186,15 +195,16 @@ def test_traced(kernel: KernelSampler) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     with waiting("futex") as (target, _tids):
         kernel.watch(target.pid)
+        states = States(kernel, target.pid)
         assert libc.ptrace(PTRACE_ATTACH, target.pid, None, None) == 0
         try:
-            until(lambda: totals_of(kernel).traced_count == 1, "one traced thread")
+            until(lambda: states.count(TaskState.TRACED) == 1, "one traced thread")
             kernel.set_detail(target.pid, on=True)
             assert threads_of(kernel, target.pid)[target.pid].state is TaskState.TRACED
         finally:
             os.waitpid(target.pid, 0x40000000)  # __WALL
             assert libc.ptrace(PTRACE_DETACH, target.pid, None, None) == 0
-        until(lambda: totals_of(kernel).traced_count == 0, "no traced thread")
+        until(lambda: states.count(TaskState.TRACED) == 0, "no traced thread")
 
 
 def freezers() -> list[tuple[Path, str, str, str]]:
@@ -222,12 +232,13 @@ def test_frozen(kernel: KernelSampler, version: str) -> None:
             (group / "cgroup.procs").write_text(str(target.pid))
             kernel.watch(target.pid)
             before = threads_of(kernel, target.pid)
+            states = States(kernel, target.pid)
             (group / file).write_text(freeze)
-            until(lambda: totals_of(kernel).frozen_count == 4, "four frozen threads")
+            until(lambda: states.count(TaskState.FROZEN) == 4, "four frozen threads")
             kernel.set_detail(target.pid, on=True)
             frozen = threads_of(kernel, target.pid)
             (group / file).write_text(thaw)
-            until(lambda: totals_of(kernel).frozen_count == 0, "no frozen thread")
+            until(lambda: states.count(TaskState.FROZEN) == 0, "no frozen thread")
     finally:
         until(lambda: not group.exists() or _rmdir(group), "an empty cgroup")
     assert {frozen[tid].state for tid in tids.values()} == {TaskState.FROZEN}

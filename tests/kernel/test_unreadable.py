@@ -11,44 +11,13 @@ import pytest
 from tests.skips import ROOT, skip
 
 SCRIPT = r"""
-import ctypes, json, os, struct, sys, tempfile, threading, time
+import json, os, time
 from kcover_ebpf.host.identities import Identities
 from kcover_ebpf.facts.host import Inspection, InspectRequest, Unreadable
 from kcover_ebpf.host.thread_inspector import ThreadInspector
-from tools.faultbench import fuse_server as fuse
+from tests.faults.memory_lock import started
 
-libc = ctypes.CDLL(None, use_errno=True)
-libc.mmap.restype = ctypes.c_void_p
-point = tempfile.mkdtemp()
-opened = []
-KEEP_CACHE = 2  # or an open would wait for the locked page
-known = fuse.control
-
-def control(operation, node):
-    if operation == fuse.OPEN:
-        opened.append(node)
-        direct = 0 if len(opened) == 1 else fuse.DIRECT_IO
-        return 0, struct.pack("<Q2I", 1, direct | KEEP_CACHE, 0)
-    return known(operation, node)
-
-fuse.control = control
-device = fuse.mount(point)
-threading.Thread(target=fuse.serve, args=(device, False), daemon=True).start()
-ready, tell = os.pipe()
-rank = os.fork()
-if rank == 0:
-    os.close(device)  # with the last of these the file system goes, and whoever waits for it goes on
-    # one thread reads through the page cache: storage never answers, and the page stays locked. Another maps the
-    # file past the cache: the kernel waits for that page, with the memory lock of the process held.
-    cached = os.open(point + "/data", os.O_RDONLY)
-    threading.Thread(target=os.read, args=(cached, 4096), daemon=True).start()
-    time.sleep(0.3)
-    direct = os.open(point + "/data", os.O_RDONLY)
-    os.write(tell, b"x")
-    libc.mmap(None, ctypes.c_size_t(4096), 1, 2, direct, 0)
-    os._exit(0)
-os.read(ready, 1)
-time.sleep(0.5)
+rank, device = started()
 identities, inspector = Identities(), ThreadInspector(os.uname().machine)
 me, longest, known_of_me, inspected = os.getpid(), 0.0, 0, 0
 unreadable = {"identity": 0, "inspection": 0}

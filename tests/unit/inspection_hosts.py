@@ -1,4 +1,4 @@
-"""Hosts that are not there: folders shaped like /proc and /sys, and tools that answer as told."""
+"""Hosts that are not there: folders shaped like /proc and /sys, and tools that answer as a test says."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class RasServer:
     """So many connections are accepted and never answered, as by a stopped process."""
     greeting: str = "SERVER PROTOCOL 2"
     events: list[str] | None = None
-    """What is told to who asks to MONITOR; None: a server before 2.29."""
+    """What a client that asks to MONITOR gets; None: a server before 2.29."""
     port: int = 0
     asked: list[str] = field(default_factory=list)
 

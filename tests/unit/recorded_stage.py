@@ -103,7 +103,7 @@ def record(script: Callable[[Stage], None], path: Path, header: Header = HEADER)
     return stage
 
 
-def told(verdict: Verdict) -> dict[str, Any]:
+def reported(verdict: Verdict) -> dict[str, Any]:
     """What of a verdict a tape must give again."""
     return {
         "verdict": verdict.kind.value,
@@ -118,7 +118,7 @@ def main() -> None:
     expected = {}
     for name, script in SCRIPTS.items():
         stage = record(script, TAPES / f"{name}.tape.gz")
-        expected[name] = [told(each) for each in stage.verdicts]
+        expected[name] = [reported(each) for each in stage.verdicts]
     (TAPES / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
 
 

@@ -27,7 +27,7 @@ SELECTOR = {"batch.kubernetes.io/job-name": "j"}
 
 
 def rank(number: int, state: State = State.FUTEX, age_s: float = 6.0, **more) -> RankSnapshot:
-    """A rank that waits in a collective, as it did while healthy, unless told otherwise."""
+    """A rank that waits in a collective, as it did while healthy, unless others are named."""
     known = state is State.FUTEX
     values = {
         "pod_uid": f"uid-{number}",
@@ -51,7 +51,7 @@ def rank(number: int, state: State = State.FUTEX, age_s: float = 6.0, **more) ->
 def report(
     node: str, *ranks: RankSnapshot, arrived_s: float = NOW_S - 0.5, **more
 ) -> ReceivedReport:
-    """What a node says; suspicious unless told otherwise."""
+    """What a node says; suspicious unless others are named."""
     values = {"suspicious": True, "trained": True} | more
     made = FaultReport(
         node=node,

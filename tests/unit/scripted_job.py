@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.tracker import Tracker
-from kcover_ebpf.diagnosis.verdict import Verdict
+from kcover_ebpf.diagnosis.verdict import Verdict, VerdictKind
 from kcover_ebpf.facts.host import (
     CodeSeen,
     Inspection,
@@ -124,9 +124,7 @@ class Stage:
             {} if proc.rank is None else {"RANK": str(proc.rank), "WORLD_SIZE": str(self.world)}
         )
         self.tell(
-            ProcessSeen(
-                self.now_ns, Pid(proc.pid), Pid(proc.ppid), 1, "python3", proc.argv, environ
-            )
+            ProcessSeen(self.now_ns, Pid(proc.pid), Pid(proc.ppid), "python3", proc.argv, environ)
         )
         return proc
 
@@ -152,7 +150,7 @@ class Stage:
         self.tell(SignalSent(self.now_ns, Pid(proc.pid), Tid(proc.pid), signal, Pid(9), "kill"))
 
     def run(self, seconds: float) -> Verdict | None:
-        """Pass by pass at the job's own pace; returns the verdict told last."""
+        """Pass by pass at the job's own pace; returns the verdict reported last."""
         end_ns = self.now_ns + int(seconds * NS)
         while self.now_ns < end_ns:
             self.one_pass(NS // 4 if self.job.urgent else NS)
@@ -199,15 +197,8 @@ class Stage:
                 proc.written,
                 0,
                 proc.written,
-                0,
-                0,
-                0,
-                1,
-                int(proc.mode == "stopped"),
-                int(proc.mode == "traced"),
-                int(proc.mode == "frozen"),
-                int(proc.mode == "write"),
-                0,
+                major_faults=0,
+                thread_count=1,
             )
         )
         if self.connected and proc.rank is not None:
@@ -267,7 +258,6 @@ class Stage:
             cpu_ns=proc.cpu_ns,
             run_delay_ns=proc.delay_ns,
             voluntary_count=proc.step,
-            involuntary_count=0,
             comm="python3",
         )
 
@@ -312,13 +302,10 @@ class Stage:
                     unacked_bytes=96 if self._lost(proc, other) else 0,
                     acked_bytes=proc.sent,
                     received_bytes=proc.sent,
-                    retransmit_count=0,
                     backoff=max(proc.backoff, other.backoff),
-                    probe_count=0,
                     send_window_bytes=65536,
                     last_send_ns=proc.last_send_ns,
                     last_receive_ns=proc.last_send_ns,
-                    changed_ns=self.now_ns,
                 )
             )
 
@@ -344,10 +331,23 @@ def _empty(look: InspectRequest, now_ns: int) -> Inspection:
 
 
 def pipe(stage: Stage, holder: Proc, fd: int, inode: int) -> WaitedFile:
-    """A pipe that `holder` has open, as the sampler tells it in detail mode."""
-    stage.tell(
-        DescriptorSample(
-            stage.now_ns, Pid(holder.pid), fd, "pipe", Inode(inode), None, True, True, 0
-        )
-    )
+    """A pipe that `holder` has open, as the sampler reports it in detail mode."""
+    stage.tell(DescriptorSample(stage.now_ns, Pid(holder.pid), fd, "pipe", Inode(inode), None))
     return WaitedFile(fd, "pipe", f"pipe:[{inode}]", Inode(inode), "", "")
+
+
+def trained(world: int = 4, seconds: float = 20, **options: object) -> Stage:
+    """A healthy job whose ranks have trained for a while."""
+    stage = Stage(world=world, **options)  # type: ignore[arg-type]
+    stage.run(seconds)
+    assert [
+        verdict.kind for verdict in stage.verdicts if verdict.kind is not VerdictKind.WORKING
+    ] == []
+    return stage
+
+
+def all_wait(stage: Stage, but: int) -> None:
+    """Every other rank waits for rank `but`."""
+    for proc in stage.procs.values():
+        if proc.rank is not None and proc.rank != but and proc.alive:
+            stage.become(proc, "futex", last_send_ns=stage.now_ns)

@@ -17,7 +17,7 @@ from kcover_ebpf.api.fault_report import Ack, AckResult, FaultReport, PodRef
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.api.pods import Container, ContainerKind, Pod
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
-from kcover_ebpf.recovery import advance, context, machine, methods
+from kcover_ebpf.recovery import advance, context, machine, methods, steps
 
 SELECTOR = {"batch.kubernetes.io/job-name": "j"}
 MARK = "ns/inc"
@@ -32,6 +32,16 @@ KINDS = {
 
 class Crash(Exception):
     """The controller was killed here."""
+
+
+def assert_transition(before: dict[str, Any] | None, after: dict[str, Any]) -> None:
+    """What is written next is in the table of transitions; only texts change without one."""
+    old, new = (status.get("action") if status else None for status in (before, after))
+    if new is not None and (
+        old is None or (old["startedAt"], old["step"]) != (new["startedAt"], new["step"])
+    ):
+        came_from = steps.step_of(old["step"]) if old else None
+        assert steps.Step(new["step"]) in steps.TRANSITIONS[came_from], (old, new)
 
 
 @dataclass
@@ -352,6 +362,7 @@ class Sim:
     def write(self, status: incident.Status) -> None:
         before = self.status
         self.status = encode(status)
+        assert_transition(before, self.status)
         if before is None or before["message"] != self.status["message"]:
             self.log.append(f"{self.now_s - START_S:.2f} {status.phase.value}: {status.message}")
 

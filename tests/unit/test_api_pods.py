@@ -210,7 +210,9 @@ parts = st.sampled_from(
 @given(json, st.dictionaries(parts, json), st.dictionaries(parts, json))
 def test_any_pod_with_an_identity_is_read(labels: Any, spec: Any, status: Any) -> None:
     metadata = {"name": "p", "uid": "u", "labels": labels, "ownerReferences": labels}
-    gang_of(pod_of({"metadata": metadata, "spec": spec, "status": status}))
+    pod = pod_of({"metadata": metadata, "spec": spec, "status": status})
+    assert (pod.name, pod.uid) == ("p", "u")
+    gang_of(pod)
 
 
 OF_KUBEFLOW = {"training.kubeflow.org/job-name": "j"}

@@ -101,7 +101,7 @@ def test_a_kernel_that_always_refuses_is_not_asked_for_ever(loader: Loader, tmp_
 
 
 def test_a_severity_that_is_not_known_ends_nothing(loader: Loader, tmp_path: Path) -> None:
-    """The kernel names a fourth one, DPC_FATAL, and tells none of it."""
+    """The kernel names a fourth one, DPC_FATAL, and never reports it."""
     value = wire.AerValue(total=3)
     value.bit_count[6] = 3
     entries = {bytes(wire.AerKey(severity=number)): bytes(value) for number in (2, 3)}
@@ -109,5 +109,5 @@ def test_a_severity_that_is_not_known_ends_nothing(loader: Loader, tmp_path: Pat
     loaded = found._loaded["pcie"]
     counted = SimpleNamespace(maps={"aer_totals": entries}, close=lambda: None)
     found._loaded["pcie"] = replace(loaded, object=cast("Any", counted))
-    (told,) = found.aer_totals()
-    assert (told.severity, told.total, told.status) == (AerSeverity.CORRECTED, 3, 0x40)
+    (reported,) = found.aer_totals()
+    assert (reported.severity, reported.total, reported.status) == (AerSeverity.CORRECTED, 3, 0x40)

@@ -10,8 +10,7 @@ from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
 from kcover_ebpf.facts.kernel import Fact, ProcessExit, ProcessTotals
 from kcover_ebpf.ids import Pid
 
-from .scripted_job import NS, Stage
-from .test_verdicts import all_wait, trained
+from .scripted_job import NS, Stage, all_wait, trained
 
 
 class Crowded(Stage):

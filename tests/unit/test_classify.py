@@ -1,4 +1,4 @@
-"""Where one process stands: its state, since when, and in which words it is told."""
+"""Where one process stands: its state, since when, and in which words it is described."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from kcover_ebpf.facts.kernel import TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import Inode, Pid, Tid
 
-from .scripted_job import LOCK, NS, Proc, Stage
+from .scripted_job import LOCK, NS, Proc, Stage, all_wait, trained
 from .test_thread import sample
-from .test_verdicts import all_wait, trained
 
 
 def standing(stage: Stage, pid: int) -> RankSnapshot:
@@ -87,7 +86,7 @@ def test_one_long_storage_call_is_charged_when_it_begins(quiet_s: int, state: St
 @pytest.mark.parametrize(
     ("wanted", "state"), [(0.97, State.THROTTLED), (0.6, State.COMPUTING), (0.0, State.COMPUTING)]
 )
-def test_who_gets_no_cpu_is_told_from_who_shares_one(wanted: float, state: State) -> None:
+def test_who_gets_no_cpu_is_distinguished_from_who_shares_one(wanted: float, state: State) -> None:
     """`wanted`: the share of the time in which it was ready and did not run."""
     stage = trained()
     rank = stage.rank(1)
@@ -160,10 +159,10 @@ def test_a_child_that_spins_in_place_is_not_at_work() -> None:
     stage.become(stage.rank(1), "read", files=(PIPE,))
     all_wait(stage, 1)
     stage.run(15)
-    told = stage.verdicts[-1]
-    assert (told.kind, told.cause) == (VerdictKind.HUNG, Cause.LOADER_STUCK)
-    assert told.culprit is not None
-    assert (told.culprit.rank, told.culprit.tid) == (1, 501)
+    reported = stage.verdicts[-1]
+    assert (reported.kind, reported.cause) == (VerdictKind.HUNG, Cause.LOADER_STUCK)
+    assert reported.culprit is not None
+    assert (reported.culprit.rank, reported.culprit.tid) == (1, 501)
 
 
 TABLE = SyscallTable("x86_64")

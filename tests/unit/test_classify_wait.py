@@ -17,8 +17,7 @@ from kcover_ebpf.ids import Inode, Pid, Tid
 from kcover_ebpf.settings import Act, Policy
 
 from . import scripted_job
-from .scripted_job import COLLECTIVE, LOCK, NS, Proc, Stage, pipe
-from .test_verdicts import all_wait, trained
+from .scripted_job import COLLECTIVE, LOCK, NS, Proc, Stage, all_wait, pipe, trained
 
 WRITE = 1
 OUTSIDE_FD = 60
@@ -48,13 +47,10 @@ def connect_outside(stage: Stage, proc: Proc, sent_ns: int = 0) -> WaitedFile:
             unacked_bytes=0,
             acked_bytes=0,
             received_bytes=0,
-            retransmit_count=0,
             backoff=0,
-            probe_count=0,
             send_window_bytes=65536,
             last_send_ns=sent_ns,
             last_receive_ns=0,
-            changed_ns=0,
         )
     )
     return WaitedFile(OUTSIDE_FD, "socket", "socket:[4242]", Inode(4242), "", "")
@@ -110,7 +106,6 @@ def second_thread(proc: Proc, state: TaskState, since_ns: int, now_ns: int) -> T
         cpu_ns=0,
         run_delay_ns=0,
         voluntary_count=0,
-        involuntary_count=0,
         comm="worker",
     )
 

@@ -1,4 +1,4 @@
-"""When an incident that was only told is over, and how long closed ones are kept."""
+"""When an incident that was only reported is over, and how long closed ones are kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.unit.report_builders import local, report
 
 NOW_S = 1_000_000.0
 JOB = JobRef("Job", "j", "job-uid", "batch/v1")
-TOLD = Status(Phase.OBSERVED).enter(Phase.OBSERVED, NOW_S, "HUNG stopped; not armed")
+REPORTED = Status(Phase.OBSERVED).enter(Phase.OBSERVED, NOW_S, "HUNG stopped; not armed")
 
 
 def calm(**more: object) -> ReceivedReport:
@@ -37,7 +37,7 @@ FAULT = local(VerdictKind.CRASHED, Cause.KILLED, 0, 5.0, EvidenceKind.EVENT)
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("reported", "expected"),
     [
         ([calm()], "the ranks are making progress again"),
         ([calm(), calm(suspicious=True)], None),
@@ -48,8 +48,8 @@ FAULT = local(VerdictKind.CRASHED, Cause.KILLED, 0, 5.0, EvidenceKind.EVENT)
     ],
     ids=["all train", "one stands", "starts again", "slow", "fault", "one has not said so yet"],
 )
-def test_a_trouble_is_over_when_every_node_says_so(told, expected) -> None:
-    assert closing.why_calm(TOLD, told) == expected
+def test_a_trouble_is_over_when_every_node_says_so(reported, expected) -> None:
+    assert closing.why_calm(REPORTED, reported) == expected
 
 
 @pytest.mark.parametrize(
@@ -62,15 +62,15 @@ def test_a_trouble_is_over_when_every_node_says_so(told, expected) -> None:
     ],
 )
 def test_a_trouble_of_a_job_that_nobody_sees_is_over_with_the_job(top, after_s, expected) -> None:
-    assert closing.why_gone(TOLD, top, NOW_S + after_s) == expected
+    assert closing.why_gone(REPORTED, top, NOW_S + after_s) == expected
 
 
 def test_a_closed_incident_says_what_was_done_and_why_it_is_closed() -> None:
-    closed = closing.close(TOLD, "the job is gone", NOW_S + 9)
+    closed = closing.close(REPORTED, "the job is gone", NOW_S + 9)
     assert closed.is_closed
     assert closed.phase is Phase.OBSERVED
     assert closed.message == "HUNG stopped; not armed; closed: the job is gone"
-    assert closed.last_s == TOLD.last_s, "a trouble that begins later is another one"
+    assert closed.last_s == REPORTED.last_s, "a trouble that begins later is another one"
     raw = object_of(Incident("ns", "i", JOB, {"k": "v"})) | {"status": status_of(closed)}
     assert incident_of(raw).status == closed
 

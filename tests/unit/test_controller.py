@@ -104,8 +104,8 @@ def report(uid: str = "r1", written: str = "2026-01-01T00:00:00Z", **spec) -> Ev
 
 @pytest.fixture
 def store() -> ObjectCache:
-    told: list[GangKey] = []
-    made = ObjectCache(told.append, wall=Clock())
+    reported: list[GangKey] = []
+    made = ObjectCache(reported.append, wall=Clock())
     made.bad = pytest.fail
     return made
 
@@ -136,12 +136,12 @@ def test_reports_come_and_go_by_node(store):
     assert store.gangs == []
 
 
-def test_an_object_that_cannot_be_read_is_told_and_dropped(store):
-    told: list[str] = []
-    store.bad = told.append
+def test_an_object_that_cannot_be_read_is_reported_and_dropped(store):
+    reported: list[str] = []
+    store.bad = reported.append
     store.on_report(report(sequence="many"))
     assert store.seen(KEY) == ()
-    assert "spec.sequence" in told[0]
+    assert "spec.sequence" in reported[0]
 
 
 def incident(version: str, phase: str, restarted: str | None = None, gang: str = "v") -> Event:
@@ -170,7 +170,7 @@ def test_incidents_are_found_by_their_gang_whatever_becomes_of_them(store):
     other = gang_key("ns", {"k": "other"})
     assert (store.of_gang(KEY), len(store.of_gang(other))) == ([], 1)
     store.on_incident(Event(Change.GONE, {"metadata": {"name": "i", "namespace": "ns"}}))
-    assert (store.of_gang(other), store.incidents, dict(store._told)) == ([], {}, {})
+    assert (store.of_gang(other), store.incidents, dict(store._reported)) == ([], {}, {})
 
 
 def test_an_incident_deleted_while_its_job_is_down_is_not_forgotten(store):

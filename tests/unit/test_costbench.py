@@ -83,8 +83,8 @@ def test_the_same_numbers_give_the_same_interval() -> None:
     ],
 )
 def test_a_goal(low: float, value: float, high: float, said: str) -> None:
-    told = report.verdict(Estimate(value, low, high), 0.5)
-    assert told == said or told.startswith(said + ":")
+    reported = report.verdict(Estimate(value, low, high), 0.5)
+    assert reported == said or reported.startswith(said + ":")
 
 
 def _ends(steps: Sequence[float]) -> list[float]:
@@ -175,7 +175,12 @@ def raw() -> dict[str, object]:
         "blocks": [_block(mode, factors[mode]) for mode in order],
         "passes": _passes(cost_s=0.0005),
         "steady": {"window_s": 60, "verdicts": ["WORKING training"], "agent": _agent(0.0012)},
-        "starts": {"true_s": [0.4], "ready_s": [0.7], "verdict_s": [0.8], "told": ["WORKING x"]},
+        "starts": {
+            "true_s": [0.4],
+            "ready_s": [0.7],
+            "verdict_s": [0.8],
+            "reported": ["WORKING x"],
+        },
         "crowds": [{**crowd, "thread_count": 2_500, "agent": _agent(0.02, 70_000)}],
         "syscalls": [{"mode": mode, "call_ns": value} for mode, value in calls],
     }
@@ -200,7 +205,7 @@ def test_goals_are_judged_by_what_was_measured(raw: dict[str, object]) -> None:
         assert row.endswith(said)
 
 
-def test_a_pass_that_costs_too_much_is_told(raw: dict[str, object]) -> None:
+def test_a_pass_that_costs_too_much_is_reported(raw: dict[str, object]) -> None:
     raw["passes"] = _passes(cost_s=0.003)
     (row,) = (line for line in report.text(raw).splitlines() if "by passes" in line)
     assert "+0.30" in row

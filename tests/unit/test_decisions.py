@@ -15,8 +15,10 @@ CLOCK = {EvidenceKind.TIME, EvidenceKind.SINK, EvidenceKind.PEERS}
 
 
 def verdict(kind: VerdictKind, *kinds: EvidenceKind, lasted_s: float = 10_000) -> Verdict:
-    told = tuple(Evidence(each, "text") for each in kinds)
-    return Verdict("job", "job-1", kind, Cause.UNKNOWN, 20_000, 20_000 - lasted_s, evidence=told)
+    reported = tuple(Evidence(each, "text") for each in kinds)
+    return Verdict(
+        "job", "job-1", kind, Cause.UNKNOWN, 20_000, 20_000 - lasted_s, evidence=reported
+    )
 
 
 VERDICTS = st.builds(
@@ -52,33 +54,33 @@ def test_what_ends_a_job(kind: VerdictKind, kinds: tuple[EvidenceKind, ...], end
 
 @given(VERDICTS, st.sampled_from(Act), st.none() | st.floats(0, 20_000))
 def test_no_decision_goes_further_than_allowed(
-    told: Verdict, allowed: Act, limit_s: float | None
+    reported: Verdict, allowed: Act, limit_s: float | None
 ) -> None:
-    act = decide(told, allowed, limit_s).act
+    act = decide(reported, allowed, limit_s).act
     assert LEVEL.index(act) <= LEVEL.index(allowed)
-    if told.kind in QUIET_KINDS:
+    if reported.kind in QUIET_KINDS:
         assert act is Act.OBSERVE
 
 
 @given(VERDICTS, st.sampled_from(ENDING))
-def test_a_job_is_never_ended_on_time_or_on_one_kind_alone(told: Verdict, allowed: Act) -> None:
-    kinds = {each.kind for each in told.evidence}
-    if decide(told, allowed).act not in ENDING:
+def test_a_job_is_never_ended_on_time_or_on_one_kind_alone(reported: Verdict, allowed: Act) -> None:
+    kinds = {each.kind for each in reported.evidence}
+    if decide(reported, allowed).act not in ENDING:
         return
-    announced = told.kind is VerdictKind.CRASHED or EvidenceKind.EVENT in kinds
+    announced = reported.kind is VerdictKind.CRASHED or EvidenceKind.EVENT in kinds
     assert announced or (len(kinds) >= 2 and kinds - CLOCK)
 
 
 def test_the_hard_limit_ends_a_job_on_time_alone_and_only_then() -> None:
-    told = verdict(VerdictKind.HUNG, EvidenceKind.TIME, lasted_s=30)
-    assert decide(told, Act.SHUTDOWN, hard_limit_s=30).act is Act.SHUTDOWN
-    assert decide(told, Act.SHUTDOWN, hard_limit_s=31).act is Act.SNAPSHOT
-    assert decide(told, Act.SHUTDOWN).act is Act.SNAPSHOT
+    reported = verdict(VerdictKind.HUNG, EvidenceKind.TIME, lasted_s=30)
+    assert decide(reported, Act.SHUTDOWN, hard_limit_s=30).act is Act.SHUTDOWN
+    assert decide(reported, Act.SHUTDOWN, hard_limit_s=31).act is Act.SNAPSHOT
+    assert decide(reported, Act.SHUTDOWN).act is Act.SNAPSHOT
 
 
-def test_the_reason_is_told() -> None:
-    told = verdict(VerdictKind.HUNG, EvidenceKind.PEERS, EvidenceKind.STACK, EvidenceKind.SINK)
-    assert decide(told, Act.RESTART).reason == "independent evidence: stack and time"
+def test_the_reason_is_reported() -> None:
+    reported = verdict(VerdictKind.HUNG, EvidenceKind.PEERS, EvidenceKind.STACK, EvidenceKind.SINK)
+    assert decide(reported, Act.RESTART).reason == "independent evidence: stack and time"
     assert (
         decide(verdict(VerdictKind.CRASHED), Act.RESTART).reason == "fault announced by the kernel"
     )

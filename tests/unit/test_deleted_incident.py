@@ -32,7 +32,7 @@ START_S = 1_767_225_600.0
 
 
 class World:
-    """A Job whose restart has begun; it has no pods, and its object does what it is told."""
+    """A Job whose restart has begun; it has no pods, and its object does what it is asked."""
 
     def __init__(self, step: str, held_by: str | None) -> None:
         self.target = SuspendSwitch(

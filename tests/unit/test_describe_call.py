@@ -25,7 +25,7 @@ DATA = file(7, "file", "/data/shard-3", "nfs4")
 LOADER = Target("pipe", "rank 2's loader 4715", pid=4715, rank=2, fd=5)
 PEER = Target("tcp", "rank 3 10.0.0.3:4242 (96 B unread)", pid=4716, rank=3, fd=9)
 CHILD = Target("child", "rank 2's loader 4715", pid=4715, rank=2)
-MUTEX = Lock("mutex", True, 4712, 2)
+MUTEX = Lock("mutex", True, 4712)
 
 # name: (state, call, args, known, text, kinds of what it waits for)
 CASES: dict[str, tuple[str, str, tuple[int, ...], Known, str, list[str]]] = {
@@ -41,7 +41,7 @@ CASES: dict[str, tuple[str, str, tuple[int, ...], Known, str, list[str]]] = {
         "S",
         "futex",
         ARGS,
-        Known(lock=Lock("mutex", False, None, 2)),
+        Known(lock=Lock("mutex", False, None)),
         "futex: mutex 0x7f00dead0010 held by a thread that has exited, shared between processes",
         ["lock"],
     ),
@@ -49,7 +49,7 @@ CASES: dict[str, tuple[str, str, tuple[int, ...], Known, str, list[str]]] = {
         "S",
         "futex",
         ARGS,
-        Known(lock=Lock("semaphore", True, None, 0)),
+        Known(lock=Lock("semaphore", True, None)),
         "futex: semaphore 0x7f00dead0010 (no owner recorded)",
         ["lock"],
     ),
@@ -57,7 +57,7 @@ CASES: dict[str, tuple[str, str, tuple[int, ...], Known, str, list[str]]] = {
         "S",
         "futex",
         ARGS,
-        Known(lock=Lock("thread", False, 4712, 8), names={4712: "saver"}),
+        Known(lock=Lock("thread", False, 4712), names={4712: "saver"}),
         "joins thread 4712 (saver)",
         ["thread"],
     ),

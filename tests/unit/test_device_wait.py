@@ -170,7 +170,7 @@ def sides(proc: Proc, mode: str) -> None:
     proc.side_cpu = float(mode == "yield")
 
 
-def test_a_network_thread_that_spins_is_no_work_and_an_idle_one_tells_who_has_not_joined() -> None:
+def test_a_network_thread_that_spins_is_no_work_and_an_idle_one_shows_who_has_not_joined() -> None:
     gpu = Gpu()
     for proc in gpu.stage.procs.values():
         sides(proc, "yield")

@@ -150,10 +150,8 @@ MCE = 1 << 61
             facts.DeviceHeld(9, Pid(7), 1, 5, True, "python3"),
         ),
         (
-            record(wire.UvmEvent, KIND.UVM, uuid=bytes(range(16)), registered=1, partition=3),
-            facts.CudaContext(
-                9, Pid(7), "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f", True, True, ""
-            ),
+            record(wire.UvmEvent, KIND.UVM, uuid=bytes(range(16)), registered=1),
+            facts.CudaContext(9, Pid(7), "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f", True, ""),
         ),
         (
             record(wire.ModuleEvent, KIND.MODULE, loaded=1, name=b"nvidia"),

@@ -27,27 +27,27 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def told(clock: Clock) -> EventRecorder:
+def reported(clock: Clock) -> EventRecorder:
     return EventRecorder(lambda _: None, clock)
 
 
-def due(told: EventRecorder) -> list[PendingEvent]:
+def due(reported: EventRecorder) -> list[PendingEvent]:
     found = []
-    while (said := told.due()[0]) is not None:
+    while (said := reported.due()[0]) is not None:
         found.append(said)
     return found
 
 
 def test_a_restart_is_one_event_for_the_job_and_one_for_the_pod(
-    told: EventRecorder, clock: Clock
+    reported: EventRecorder, clock: Clock
 ) -> None:
     for reason in ("Decided", "ShuttingDown", "Recovering"):
-        told.tell("inc", JOB, reason, f"{reason}!", True)
+        reported.tell("inc", JOB, reason, f"{reason}!", True)
         clock.now_s += 0.2
-    told.tell("inc", POD, "ShuttingDown", "!", True)
-    assert told.due()[0] is None
+    reported.tell("inc", POD, "ShuttingDown", "!", True)
+    assert reported.due()[0] is None
     clock.now_s += SETTLE_S
-    job, pod = due(told)
+    job, pod = due(reported)
     assert (job.reason, job.text, job.count, job.is_known) == (
         "Recovering",
         "Recovering!",
@@ -57,26 +57,28 @@ def test_a_restart_is_one_event_for_the_job_and_one_for_the_pod(
     assert job.first_s == 1_000_000.0
     assert job.last_s == pytest.approx(1_000_000.4)
     assert (pod.about, pod.count) == (POD, 1)
-    assert told.due() == (None, None), "nothing waits"
+    assert reported.due() == (None, None), "nothing waits"
 
 
-def test_a_later_word_changes_the_event_that_is_there(told: EventRecorder, clock: Clock) -> None:
-    told.tell("inc", JOB, "Decided", "a", True)
+def test_a_later_word_changes_the_event_that_is_there(
+    reported: EventRecorder, clock: Clock
+) -> None:
+    reported.tell("inc", JOB, "Decided", "a", True)
     clock.now_s += SETTLE_S
-    first = due(told)[0]
+    first = due(reported)[0]
     clock.now_s += 60.0
-    told.tell("inc", JOB, "Recovered", "b", False)
+    reported.tell("inc", JOB, "Recovered", "b", False)
     clock.now_s += SETTLE_S
-    again = due(told)[0]
+    again = due(reported)[0]
     assert (again.name, again.count, again.is_known) == (first.name, 2, True)
     assert again.first_s == first.first_s
 
 
-def test_another_incident_is_another_event(told: EventRecorder, clock: Clock) -> None:
-    told.tell("inc1", JOB, "Decided", "a", True)
-    told.tell("inc2", JOB, "Decided", "b", True)
+def test_another_incident_is_another_event(reported: EventRecorder, clock: Clock) -> None:
+    reported.tell("inc1", JOB, "Decided", "a", True)
+    reported.tell("inc2", JOB, "Decided", "b", True)
     clock.now_s += SETTLE_S
-    assert len({each.name for each in due(told)}) == 2
+    assert len({each.name for each in due(reported)}) == 2
 
 
 def test_the_name_is_the_same_for_the_next_controller_and_one_that_the_server_takes() -> None:
@@ -86,14 +88,14 @@ def test_the_name_is_the_same_for_the_next_controller_and_one_that_the_server_ta
 
 
 def test_one_too_many_is_dropped_and_counted(
-    told: EventRecorder, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    reported: EventRecorder, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_recorder, "_MOST_WAITING", 3)
     for number in range(5):
-        told.tell(f"inc{number}", JOB, "Decided", str(number), True)
+        reported.tell(f"inc{number}", JOB, "Decided", str(number), True)
     clock.now_s += SETTLE_S
-    assert [each.text for each in due(told)] == ["2", "3", "4"]
-    assert told.lost_count == 2
+    assert [each.text for each in due(reported)] == ["2", "3", "4"]
+    assert reported.lost_count == 2
 
 
 def test_what_the_server_refuses_is_counted_and_nothing_waits_at_the_end(clock: Clock) -> None:
@@ -104,13 +106,13 @@ def test_what_the_server_refuses_is_counted_and_nothing_waits_at_the_end(clock: 
         if said.text == "a":
             raise ApiError("no")
 
-    told = EventRecorder(send, clock)
-    told.tell("inc1", JOB, "Decided", "a", True)
-    told.tell("inc2", JOB, "Decided", "b", True)
-    told.start()
-    told.close(10.0)
+    reported = EventRecorder(send, clock)
+    reported.tell("inc1", JOB, "Decided", "a", True)
+    reported.tell("inc2", JOB, "Decided", "b", True)
+    reported.start()
+    reported.close(10.0)
     assert sent == ["a", "b"], "the end waits for no settling"
-    assert told.lost_count == 1
+    assert reported.lost_count == 1
 
 
 class Server:

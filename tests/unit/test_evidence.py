@@ -16,8 +16,7 @@ from kcover_ebpf.facts.kernel import ThreadSample
 from kcover_ebpf.ids import Inode
 from kcover_ebpf.settings import Act
 
-from .scripted_job import BARRIER, COLLECTIVE, LOCK, NS, Proc, Stage
-from .test_verdicts import all_wait, trained
+from .scripted_job import BARRIER, COLLECTIVE, LOCK, NS, Proc, Stage, all_wait, trained
 
 PIPE = WaitedFile(9, "pipe", "pipe:[77]", Inode(77), "", "")
 PRIVATE = 128

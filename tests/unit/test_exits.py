@@ -12,8 +12,7 @@ from kcover_ebpf.facts.kernel import OomKill, SignalSent
 from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.settings import Act
 
-from .scripted_job import BARRIER, LOCK, NS, Proc, Stage
-from .test_verdicts import all_wait, trained
+from .scripted_job import BARRIER, LOCK, NS, Proc, Stage, all_wait, trained
 
 STRANGER = 9
 
@@ -136,13 +135,13 @@ def test_a_rank_that_the_launcher_ends_after_another_failed_is_a_victim() -> Non
     assert verdict.culprit.rank == 3
 
 
-def ended_by_their_launcher(*, told: bool) -> Stage:
-    """Rank 3 leaves with code 0 and the launcher ends the others; `told`: somebody ended the launcher first."""
+def ended_by_their_launcher(*, reported: bool) -> Stage:
+    """Rank 3 leaves with code 0 and the launcher ends the others; `reported`: somebody ended the launcher first."""
     stage = trained()
     launcher = stage.add(Proc(50, argv=("mpirun", "train.py")))
     loader = stage.add(Proc(501, ppid=101))
     stage.run(1)
-    if told:
+    if reported:
         send(stage, launcher, signal.SIGTERM)
     stage.exit(stage.rank(3))
     send(stage, loader, signal.SIGTERM, sender=101)
@@ -155,14 +154,14 @@ def ended_by_their_launcher(*, told: bool) -> Stage:
 
 
 def test_a_launcher_that_ends_the_others_says_who_left() -> None:
-    verdict = only_fault(ended_by_their_launcher(told=False))
+    verdict = only_fault(ended_by_their_launcher(reported=False))
     assert (verdict.kind, verdict.cause) == (VerdictKind.CRASHED, Cause.LEFT_EARLY)
     assert verdict.culprit is not None
     assert verdict.culprit.rank == 3
 
 
-def test_nobody_left_early_where_the_launcher_was_told_to_end() -> None:
-    assert faults(ended_by_their_launcher(told=True)) == []
+def test_nobody_left_early_where_the_launcher_was_ordered_to_end() -> None:
+    assert faults(ended_by_their_launcher(reported=True)) == []
 
 
 @pytest.mark.parametrize(
@@ -209,7 +208,7 @@ def test_who_leaves_after_the_first_failure_is_not_to_blame() -> None:
     ]
 
 
-def test_a_rank_that_dies_after_its_loader_is_told_instead_of_it() -> None:
+def test_a_rank_that_dies_after_its_loader_is_reported_instead_of_it() -> None:
     stage, loader = with_loader()
     stage.exit(loader, signal=signal.SIGKILL)
     stage.one_pass(NS // 4)
@@ -300,7 +299,7 @@ def test_survivors_in_the_same_collective_are_all_victims() -> None:
     assert (verdict.cause, verdict.victims) == (Cause.ABORTED, (0, 1, 3))
 
 
-def test_a_failure_is_told_after_the_others_were_looked_at() -> None:
+def test_a_failure_is_reported_after_the_others_were_looked_at() -> None:
     stage = trained()
     stage.exit(stage.rank(0), 1)
     stage.one_pass(NS // 4)
@@ -310,7 +309,7 @@ def test_a_failure_is_told_after_the_others_were_looked_at() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGTSTP])
-def test_who_stopped_a_rank_is_told_until_it_is_continued(number: int) -> None:
+def test_who_stopped_a_rank_is_reported_until_it_is_continued(number: int) -> None:
     stage = trained()
     send(stage, stage.rank(1), number)
     assert stage.job.announced.stops[Pid(101)].sender_pid == STRANGER
@@ -381,7 +380,7 @@ def test_a_failure_that_the_job_got_over_is_forgotten() -> None:
     assert verdict.kind is VerdictKind.WORKING
 
 
-def test_the_last_rank_to_end_is_told_at_once() -> None:
+def test_the_last_rank_to_end_is_reported_at_once() -> None:
     stage = trained(world=1)
     stage.exit(stage.rank(0), 3)
     stage.one_pass(1)

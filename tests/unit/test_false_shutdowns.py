@@ -17,8 +17,7 @@ from kcover_ebpf.settings import Act
 
 from .report_builders import case, report
 from .report_builders import rank as reported
-from .scripted_job import COLLECTIVE, LOCK, NS, Proc, Stage
-from .test_verdicts import trained
+from .scripted_job import COLLECTIVE, LOCK, NS, Proc, Stage, trained
 
 SOCKET = WaitedFile(10, "socket", "socket:[1]", Inode(1), "", "")
 BUCKET = WaitedFile(9, "file", "/mnt/bucket/checkpoint.pt", Inode(5), "0:55", "fuse")
@@ -70,23 +69,23 @@ WAITS = {
 @pytest.mark.parametrize("name", WAITS)
 def test_a_wait_after_a_long_burn_begins_when_the_burn_ends(name: str, part: float) -> None:
     stage = burnt()
-    told, mode, changes = len(stage.verdicts), *WAITS[name]
+    reported, mode, changes = len(stage.verdicts), *WAITS[name]
     for rank in range(8):
         into_a_wait(stage, stage.rank(rank), mode, part, **changes)
     stage.run(6)
-    assert faults(stage, told) == []
+    assert faults(stage, reported) == []
 
 
 @pytest.mark.parametrize("part", [0.3, 0.7])
 @pytest.mark.parametrize("mode", ["frozen", "stopped"])
 def test_a_short_stop_after_a_long_burn_is_not_dated_back_into_it(mode: str, part: float) -> None:
     stage = burnt()
-    told = len(stage.verdicts)
+    reported = len(stage.verdicts)
     into_a_wait(stage, stage.rank(5), mode, part)
     stage.one_pass(NS)
     for _ in range(3):
         stage.one_pass(NS // 4)
-    assert faults(stage, told) == []
+    assert faults(stage, reported) == []
     verdict = stage.run(3)
     assert verdict is not None
     assert verdict.culprit is not None
@@ -99,14 +98,14 @@ def test_a_short_stop_of_a_rank_that_sleeps_is_not_dated_back_into_its_sleep(mod
     """It stays in the call that it slept in: the host of a rank on a GPU may sleep for most of a step."""
     stage = Stage(world=8)
     drive(stage, 140, [(1, "train"), (6, "futex")])
-    told = len(stage.verdicts)
+    reported = len(stage.verdicts)
     for proc in stage.procs.values():
         stage.become(proc, "futex", stack=COLLECTIVE)
     stage.run(4)
     stage.become(stage.rank(5), mode)
     stage.stop_signal(stage.rank(5))
     stage.run(1)
-    assert faults(stage, told) == []
+    assert faults(stage, reported) == []
     verdict = stage.run(3)
     assert verdict is not None
     assert verdict.culprit is not None

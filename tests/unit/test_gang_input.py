@@ -69,3 +69,23 @@ def test_what_a_node_reports_of_its_own_pods_counts():
         "j-0",
         "a",
     )
+
+
+STRAY = Culprit(rank=0, pod="a-debug-copy", pod_uid="uid-stray")
+
+
+@pytest.mark.parametrize("kind", [VerdictKind.HUNG, VerdictKind.CRASHED])
+def test_a_pod_that_only_carries_the_labels_of_a_job_is_not_its_culprit(kind):
+    """An agent judges by labels; the controller knows which pods belong to the job."""
+    said = replace(CRASH, verdict=kind, culprit=STRAY)
+    fooled = replace(CALM[0], report=replace(CALM[0].report, verdict=said))
+    merged = merge(case(fooled, pods=1, strays=frozenset({"uid-stray"})))
+    assert (merged.verdict.kind, merged.culprit) == (VerdictKind.WORKING, None)
+
+
+def test_a_culprit_whose_pod_is_gone_still_counts():
+    """Some job controllers delete the pod of a rank that failed at once."""
+    said = replace(CRASH, culprit=replace(STRAY, pod="j-old", pod_uid="uid-old"))
+    report_of_it = replace(CALM[0], report=replace(CALM[0].report, verdict=said))
+    merged = merge(case(report_of_it, pods=1, strays=frozenset({"uid-stray"})))
+    assert merged.verdict.kind is VerdictKind.CRASHED

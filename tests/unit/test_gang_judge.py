@@ -88,9 +88,9 @@ STORIES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("told", "expected"), STORIES.values(), ids=STORIES)
-def test_the_verdict_of_all_nodes(told, expected):
-    merged = merge(told)
+@pytest.mark.parametrize(("reported", "expected"), STORIES.values(), ids=STORIES)
+def test_the_verdict_of_all_nodes(reported, expected):
+    merged = merge(reported)
     culprit = merged.culprit
     who = (culprit.pod, culprit.node) if culprit else (None, None)
     assert (
@@ -141,7 +141,7 @@ def test_a_link_between_two_nodes_is_named_from_both_ends():
 
 
 def test_the_first_to_send_is_not_named_across_nodes_by_a_tenth_of_a_second():
-    # on one host a lead of 60 ms tells who never entered the collective; between nodes it may be the wire
+    # on one host a lead of 60 ms shows which rank never entered the collective; between nodes it may be the wire
     close = [rank(0, State.PEERS, 9), rank(2, State.PEERS, 9)], [
         rank(1, State.PEERS, 9, sent_age_s=9.1), rank(3, State.PEERS, 9)
     ]  # fmt: skip
@@ -157,13 +157,13 @@ def test_the_first_to_send_is_not_named_across_nodes_by_a_tenth_of_a_second():
 @pytest.mark.parametrize("phase", ["Running", "Pending"])
 def test_a_rank_that_never_came_is_missed_only_once_every_pod_runs(phase):
     waiting = [rank(each, age_s=40.0) for each in (0, 1, 2)]
-    told = case(
+    reported = case(
         report("a", waiting[0], waiting[2], trained=False),
         report("b", waiting[1], trained=False),
         pods=3,
     )
-    told = replace(told, pods=(*told.pods, pod(3, phase)))
-    merged = merge(told)
+    reported = replace(reported, pods=(*reported.pods, pod(3, phase)))
+    merged = merge(reported)
     if phase == "Pending":
         assert merged.verdict.cause is not Cause.MISSING_RANK
     else:
@@ -224,10 +224,10 @@ def test_of_two_slow_ranks_the_slower_one_is_named():
         )
         for number, factor in ((0, 2.5), (1, 1.4))
     ]
-    told = [
+    reported = [
         report(node, rank(number), suspicious=False, verdict=each)
         for number, (node, each) in enumerate(zip("ab", slow, strict=True))
     ]
-    merged = merge(case(*told))
+    merged = merge(case(*reported))
     assert merged.culprit is not None
     assert (merged.culprit.rank, merged.verdict.factor) == (0, 2.5)

@@ -37,8 +37,8 @@ class World:
         self.calls: list[Call] = []
         self.store = ObjectCache(lambda _: None, wall=lambda: self.now_s)
         action = Action(Way.REPLACE, "Terminate", 1, START_S, "x", {"pods": "30"})
-        told = Status(Phase.OPEN, action=action)
-        status = told.enter(Phase.SHUTTING_DOWN, START_S, "replace")
+        reported = Status(Phase.OPEN, action=action)
+        status = reported.enter(Phase.SHUTTING_DOWN, START_S, "replace")
         self.store.put(Incident("ns", "i", REF, LABELS, status=status, uid="iu"))
         target = SuspendSwitch(
             "batch/v1", "jobs", "j", ("spec", "suspend"), True, "1", True, "ns/i"

@@ -176,7 +176,7 @@ def test_a_verdict_must_hold_before_it_counts():
     )
 
 
-def test_a_trouble_that_goes_by_is_told_as_over():
+def test_a_trouble_that_goes_by_is_reported_as_over():
     asked = ask(world())
     calm = replace(asked, turn=replace(asked.turn, world=replace(asked.turn.world, merged=None)))
     assert decide(replace(calm, held_s=1.0)).status is None
@@ -219,8 +219,8 @@ def test_decide__a_policy_that_stops_at_a_snapshot_has_evidence_kept_once() -> N
     again = replace(asked, turn=replace(asked.turn, status=found))
     assert decide(again).status is None, "it is asked for once"
     ack = Ack("inc-snapshot", Verb.SNAPSHOT, AckResult.DONE, bundle="/state/x")
-    told = replace(SEEN[0], report=replace(SEEN[0].report, acks=(ack,)))
-    kept = decide(replace(again, turn=replace(again.turn, world=world((told, SEEN[1]))))).status
+    reported = replace(SEEN[0], report=replace(SEEN[0].report, acks=(ack,)))
+    kept = decide(replace(again, turn=replace(again.turn, world=world((reported, SEEN[1]))))).status
     assert kept is not None
     assert kept.bundles == ("a:/state/x",)
 

@@ -17,6 +17,7 @@ from tools.hardware_doc import (
     report,
     take,
 )
+from tools.pages import ROOT
 
 
 def ran(family: str = "aer", outcome: str = "passed", reason: str = "", **figures: object):
@@ -112,7 +113,5 @@ def test_the_report_names_commit_and_date():
 
 
 def test_every_family_is_shown_by_some_test():
-    sources = "".join(
-        file.read_text() for file in (hardware_doc.ROOT / "tests/vm").glob("test_*.py")
-    )
+    sources = "".join(file.read_text() for file in (ROOT / "tests/vm").glob("test_*.py"))
     assert [name for name in hardware_doc.FAMILIES if f'family("{name}")' not in sources] == []

@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,16 +12,31 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "kcover_ebpf"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 KERNEL_HALF = sorted((ROOT / "bpf").glob("*.[ch]"))
+TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
+CHECKS = {"raises", "fail", "warns", "until", "wait_until"}
+"""What fails by itself when what it waits for does not come, beside helpers that are called assert_*."""
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 40
 
 # Words that stand for too many things; say reported, detected, distinguished, announced, inspection, sample.
 VAGUE = re.compile(r"(?<![a-z])(told|tells|glance|glimpse)(?![a-z])", re.IGNORECASE)
-PLAIN = {"api", "cli", "cluster", "output", "recovery", "run", "watching"}
-NOT_YET_PLAIN = {
-    "agent", "controller", "diagnosis", "facts", "hardware", "host", "inspection", "kernel", "kube",
-    "logs", "records", "tapes", "trace",
-}  # fmt: skip
+TEXTS = {
+    ".py",
+    ".c",
+    ".h",
+    ".md",
+    ".toml",
+    ".yaml",
+    ".yml",
+    ".json",
+    ".sh",
+    ".tpl",
+    ".txt",
+    ".css",
+    "",
+}
+MAY_NAME_THEM = {"CONTRIBUTING.md", "tests/unit/test_house_rules.py"}
+"""The glossary, which says what to write in their place, and this test."""
 
 # File, or file:function -> why it may be longer.
 EXEMPT: dict[str, str] = {
@@ -74,19 +91,66 @@ def test_the_rule_sees_a_long_file_and_a_long_function(monkeypatch: pytest.Monke
     assert too_long("b.py", "x = 1\n" * 401) == []
 
 
-@pytest.mark.parametrize("package", sorted(PLAIN))
-def test_vague_words_do_not_occur(package: str) -> None:
-    files = (path for path in (PACKAGE / package).rglob("*") if path.suffix in (".py", ".toml"))
-    found = [f"{path.name}: {word}" for path in files for word in vague_words(path.read_text())]
-    assert found == []
+def texts() -> Iterator[tuple[str, str]]:
+    """Name and content of each text file of the repository."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for name in listed.stdout.rstrip("\0").split("\0"):
+        path = ROOT / name
+        if path.suffix in TEXTS and path.is_file():
+            yield name, path.read_text()
 
 
-def test_every_package_is_plain_or_listed_as_not_yet() -> None:
-    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert set() == PLAIN & NOT_YET_PLAIN
-    assert packages - PLAIN - NOT_YET_PLAIN == set()
+def test_vague_words_do_not_occur() -> None:
+    found = {name: words for name, text in texts() if (words := vague_words(text))}
+    assert found.keys() - MAY_NAME_THEM == set()
+
+
+def test_texts__of_every_part_of_the_repository() -> None:
+    parts = {name.partition("/")[0] for name, _ in texts()}
+    assert parts >= {"kcover_ebpf", "tests", "tools", "bpf", "docs", "charts", "README.md"}
 
 
 def test_the_rule_sees_a_vague_word_in_a_sentence_and_in_a_name() -> None:
     assert vague_words("Who is Told? self._told(told_s)") == ["Told", "told", "told"]
     assert vague_words("untold, retells, glances, reported") == []
+
+
+def cannot_fail(text: str) -> list[str]:
+    """Tests that check nothing: no assert, no raise, and no helper whose name says that it checks."""
+    return [
+        node.name
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef)
+        and node.name.startswith("test_")
+        and not any(_is_check(each) for each in ast.walk(node))
+    ]
+
+
+def _is_check(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call):
+        return isinstance(node, ast.Assert | ast.Raise)
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    return name in CHECKS or name.startswith("assert_")
+
+
+@pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(ROOT / "tests")))
+def test_every_test_can_fail(path: Path) -> None:
+    assert cannot_fail(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("assert run()", []),
+        ("with pytest.raises(OSError):\n    run()", []),
+        ("until(lambda: run(), 'a run')", []),
+        ("assert_ended(run())", []),
+        ("run()", ["test_a"]),
+        ("with suppress(OSError):\n    run()", ["test_a"]),
+    ],
+)
+def test_cannot_fail__a_test_without_a_check(body: str, found: list[str]) -> None:
+    indented = body.replace("\n", "\n    ")
+    assert cannot_fail(f"def test_a():\n    {indented}\n") == found

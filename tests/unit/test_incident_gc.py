@@ -69,7 +69,7 @@ def look(store: ObjectCache, owners: Owners, writer: Writer) -> None:
 
 
 @pytest.mark.parametrize("phase", list(Phase))
-def test_only_what_was_told_and_left_is_closed_when_the_job_is_gone(store, phase) -> None:
+def test_only_what_was_reported_and_left_is_closed_when_the_job_is_gone(store, phase) -> None:
     put(store, "i", phase)
     writer = Writer()
     look(store, Owners(None), writer)

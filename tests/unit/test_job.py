@@ -17,8 +17,7 @@ from kcover_ebpf.ids import Pid
 from kcover_ebpf.output.formatting import verdict_object
 from kcover_ebpf.settings import Act, Policy
 
-from .scripted_job import LOCK, NS, Proc, Stage
-from .test_verdicts import all_wait, trained
+from .scripted_job import LOCK, NS, Proc, Stage, all_wait, trained
 
 
 def faults(stage: Stage) -> list[Verdict]:

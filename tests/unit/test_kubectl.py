@@ -32,10 +32,12 @@ STATUS = Status(
 
 
 def incident(namespace: str, name: str, age_s: float) -> dict[str, Any]:
-    told = STATUS.enter(Phase.OPEN, 1_700_000_000.0, "seen")
-    told = told.enter(Phase.DECIDED, 1_700_000_001.5, "HUNG stopped, rank 2 in pod llm-2 on n7")
+    reported = STATUS.enter(Phase.OPEN, 1_700_000_000.0, "seen")
+    reported = reported.enter(
+        Phase.DECIDED, 1_700_000_001.5, "HUNG stopped, rank 2 in pod llm-2 on n7"
+    )
     job = JobRef("PyTorchJob", "llm", "uid", "kubeflow.org/v1")
-    raw = object_of(Incident(namespace, name, job, {"k": "v"})) | {"status": status_of(told)}
+    raw = object_of(Incident(namespace, name, job, {"k": "v"})) | {"status": status_of(reported)}
     made_s = rfc3339.from_text("2026-01-01T00:00:00Z") - age_s
     raw["metadata"]["creationTimestamp"] = rfc3339.to_text(made_s)[:19] + "Z"
     return raw
@@ -181,8 +183,8 @@ def test_a_node_is_declared_well(plugin: Plugin) -> None:
     plugin.cluster.objects["/api/v1/nodes/n7"] = {"metadata": {}}
     code, out, _ = plugin("uncordon", "n7")
     assert (code, out) == (0, "node n7 marked healthy; the controller will uncordon it\n")
-    told = plugin.cluster.objects["/api/v1/nodes/n7"]["metadata"]["annotations"][CLEARED]
-    rfc3339.from_text(told)
+    reported = plugin.cluster.objects["/api/v1/nodes/n7"]["metadata"]["annotations"][CLEARED]
+    rfc3339.from_text(reported)
 
 
 @pytest.mark.parametrize(

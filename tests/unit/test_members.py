@@ -17,7 +17,7 @@ def appear(
 ) -> None:
     environ = {} if rank is None else {"RANK": str(rank), "WORLD_SIZE": str(size)}
     members.view(Pid(pid), 0).seen = ProcessSeen(
-        0, Pid(pid), Pid(ppid), 0, "x", tuple(command.split()), environ
+        0, Pid(pid), Pid(ppid), "x", tuple(command.split()), environ
     )
     members.rename()
     members.classify()
@@ -53,7 +53,7 @@ def test_a_rank_is_wrapped_while_the_shell_around_it_lives() -> None:
     assert not members.is_wrapped(members.views[Pid(801)])
 
 
-def test_roles_are_told_anew_only_when_something_was_learned() -> None:
+def test_roles_are_decided_anew_only_when_something_was_learned() -> None:
     members = two_ranks()
     assert not members.classify()
     members.rename()
@@ -85,7 +85,7 @@ def test_so_was_what_had_the_number_of_its_pod_only() -> None:
     members = Members()
     environ = {"JOB_COMPLETION_INDEX": "0"}
     words = ("python3", "setup.py")
-    members.view(Pid(10), 0).seen = ProcessSeen(0, Pid(10), Pid(1), 0, "x", words, environ)
+    members.view(Pid(10), 0).seen = ProcessSeen(0, Pid(10), Pid(1), "x", words, environ)
     members.rename()
     members.classify()
     leave(members, 10)
@@ -107,7 +107,7 @@ def test_a_rank_that_ended_keeps_its_role() -> None:
 def hold(members: Members, pid: int, fd: int, inode: int, peer: int | None = None) -> None:
     kind = "pipe" if peer is None else "unix"
     other = None if peer is None else Inode(peer)
-    sample = DescriptorSample(0, Pid(pid), fd, kind, Inode(inode), other, True, True, 0)
+    sample = DescriptorSample(0, Pid(pid), fd, kind, Inode(inode), other)
     members.view(Pid(pid), 0).descriptors[fd, Inode(inode)] = sample
 
 

@@ -46,7 +46,7 @@ def scrape(port: int, host: str = "127.0.0.1") -> dict[tuple[str, tuple[str, ...
     }
 
 
-def test_what_is_told_is_served() -> None:
+def test_what_is_reported_is_served() -> None:
     server = MetricsServer(("127.0.0.1", 0))
     lost = {"threads": 0, "events": 2}
     sink = MetricsSink(lambda: [TAKEN, REFUSED], lambda: lost)
@@ -240,9 +240,9 @@ def test_the_series_of_ages_have_an_end() -> None:
     metrics = AgentMetrics(list, dict)
     gang = Gang("team", "train", None, (("job", "train"),))
     metrics.on_pass({gang: ranks(2000)}, 1, 0, Counter())
-    told = ages(metrics)
-    assert len(told) == 1024
-    assert told["1999"] == 1999.0, "who stands longest is kept"
+    reported = ages(metrics)
+    assert len(reported) == 1024
+    assert reported["1999"] == 1999.0, "the longest is kept"
     metrics.on_pass({gang: ranks(9, rank=None)}, 1, 0, Counter())
     assert ages(metrics) == {"": 8.0}, "a pid would be another series with each start"
 
@@ -251,10 +251,10 @@ def test_links_of_pods_leave_no_series() -> None:
     metrics = AgentMetrics(list, dict)
     for port, device in (("veth4711", ""), ("eth0", "0000:9a:00.0"), ("soft/1", "")):
         metrics.on_node_fact(PortChange(1, port, device, False, "down"))
-    told = {
+    reported = {
         sample.labels["port"]
         for family in metrics.registry.collect()
         for sample in family.samples
         if sample.name == "kcover_port_down_total"
     }
-    assert told == {"eth0", "soft/1"}
+    assert reported == {"eth0", "soft/1"}

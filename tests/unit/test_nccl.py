@@ -32,7 +32,7 @@ def spinning(stage: Stage, mode: str = "spin") -> Stage:
     return stage
 
 
-def told(stage: Stage, **fields: object) -> Verdict:
+def reported(stage: Stage, **fields: object) -> Verdict:
     """NCCL says so, again and again."""
     for _ in range(12):
         fact = CollectivesSeen(stage.now_ns, stage.now_ns - 2 * NS, 3)
@@ -53,7 +53,7 @@ def test_without_a_word_from_nccl_nobody_is_named() -> None:
 
 
 def test_the_rank_that_did_not_join_is_named() -> None:
-    verdict = told(spinning(Stage()), behind=(rank(2, pid=102),))
+    verdict = reported(spinning(Stage()), behind=(rank(2, pid=102),))
     assert (verdict.kind, verdict.cause) == (VerdictKind.HUNG, Cause.NOT_IN_COLLECTIVE)
     assert verdict.culprit is not None
     assert (verdict.culprit.rank, verdict.culprit.pid, verdict.culprit.host) == (2, 102, "host")
@@ -75,7 +75,7 @@ def test_nobody_is_named_while_a_rank_has_come_to_its_wait_just_now() -> None:
 
 
 def test_numbers_of_a_communicator_over_all_ranks_are_the_jobs() -> None:
-    verdict = told(spinning(Stage()), behind=(rank(1),))
+    verdict = reported(spinning(Stage()), behind=(rank(1),))
     assert verdict.culprit is not None
     assert verdict.culprit.pid == 101
 
@@ -96,27 +96,27 @@ def test_a_rank_of_another_host() -> None:
 
 
 def test_a_missing_rank_is_named() -> None:
-    verdict = told(spinning(Stage()), missing=(rank(3, pid=103),))
+    verdict = reported(spinning(Stage()), missing=(rank(3, pid=103),))
     assert verdict.culprit is not None
     assert verdict.culprit.rank == 3
     assert "did not answer" in verdict.evidence[0].text
 
 
-def test_two_that_did_not_join_are_told_and_none_is_blamed() -> None:
-    verdict = told(spinning(Stage()), behind=(rank(1, pid=101), rank(2, pid=102)))
+def test_two_that_did_not_join_are_reported_and_none_is_blamed() -> None:
+    verdict = reported(spinning(Stage()), behind=(rank(1, pid=101), rank(2, pid=102)))
     assert (verdict.cause, verdict.culprit) == (Cause.NOT_IN_COLLECTIVE, None)
     assert verdict.victims == (0, 3)
 
 
 def test_all_joined_is_no_circle() -> None:
-    verdict = told(spinning(Stage()))
+    verdict = reported(spinning(Stage()))
     assert (verdict.kind, verdict.cause) == (VerdictKind.HUNG, Cause.COLLECTIVE_STUCK)
     assert verdict.culprit is None
 
 
 def test_counts_that_move_end_a_suspicion() -> None:
     stage = spinning(Stage())
-    assert told(stage, moving=True).kind is VerdictKind.WORKING
+    assert reported(stage, moving=True).kind is VerdictKind.WORKING
     assert not stage.verdicts or not any(each.kind.is_fault for each in stage.verdicts)
 
 
@@ -124,7 +124,7 @@ def test_a_rank_that_computes_is_behind_and_rightly_so() -> None:
     stage = spinning(Stage())
     stage.become(stage.rank(2), "run")
     stage.run(3)
-    verdict = told(stage, behind=(rank(2, pid=102),))
+    verdict = reported(stage, behind=(rank(2, pid=102),))
     assert not verdict.kind.is_fault
 
 
@@ -136,7 +136,7 @@ def test_busy_waiters_that_look_like_computations() -> None:
         stage.become(stage.rank(number), "futex" if number == 2 else "run")
     stage.rank(2).stack = LOCK
     stage.run(3)
-    verdict = told(stage, behind=(rank(2, pid=102),))
+    verdict = reported(stage, behind=(rank(2, pid=102),))
     assert verdict.culprit is not None
     assert (verdict.kind, verdict.culprit.rank) == (VerdictKind.HUNG, 2)
 
@@ -145,7 +145,7 @@ def test_busy_waiters_that_look_like_computations() -> None:
 def test_a_stopped_rank_stays_the_culprit(behind: tuple[CollectiveRank, ...]) -> None:
     stage = spinning(Stage())
     stage.become(stage.rank(2), "stopped")
-    verdict = told(stage, behind=behind)
+    verdict = reported(stage, behind=behind)
     assert verdict.culprit is not None
     assert (verdict.cause, verdict.culprit.rank) == (Cause.STOPPED, 2)
 
@@ -153,14 +153,14 @@ def test_a_stopped_rank_stays_the_culprit(behind: tuple[CollectiveRank, ...]) ->
 def test_two_witnesses_of_the_same_culprit() -> None:
     stage = spinning(Stage())
     stage.become(stage.rank(2), "stopped")
-    verdict = told(stage, missing=(rank(2, pid=102),))
+    verdict = reported(stage, missing=(rank(2, pid=102),))
     assert verdict.cause is Cause.STOPPED
     assert stage.tracker.latest is not None
     assert EvidenceKind.COLLECTIVE in {each.kind for each in stage.tracker.latest.evidence}
 
 
 def test_no_answer_is_said() -> None:
-    verdict = told(spinning(Stage()), trouble="nobody listens")
+    verdict = reported(spinning(Stage()), trouble="nobody listens")
     assert verdict.cause is Cause.WAIT_CYCLE
     assert any("nobody listens" in each for each in verdict.unobserved)
 
@@ -266,7 +266,7 @@ def test_counts_that_differ_crosswise_are_not_called_equal() -> None:
 
 def test_equal_counts_are_no_evidence_beside_the_time() -> None:
     """A long step looks the same: nobody has moved."""
-    verdict = told(spinning(Stage()))
+    verdict = reported(spinning(Stage()))
     assert EvidenceKind.COLLECTIVE not in {each.kind for each in verdict.evidence}
 
 

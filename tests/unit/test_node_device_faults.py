@@ -53,7 +53,7 @@ def port(up: bool, name: str = "mlx5_0/1", device: str = NIC) -> PortChange:
     return PortChange(3 * S, name, device, up, "port up" if up else "port down")
 
 
-def told(known: NodeDeviceFaults) -> list[tuple[str, str, bool]]:
+def reported(known: NodeDeviceFaults) -> list[tuple[str, str, bool]]:
     return [(each.device, each.fault, each.fatal) for each in known.pictures(5 * S)]
 
 
@@ -79,10 +79,10 @@ def told(known: NodeDeviceFaults) -> list[tuple[str, str, bool]]:
     ],
     ids=lambda value: getattr(value, "text", None) or None,
 )
-def test_what_is_told(fact, expected):
+def test_what_is_reported(fact, expected):
     known = board()
     known.observe(fact)
-    assert told(known) == expected
+    assert reported(known) == expected
 
 
 def test_the_drivers_branch_decides_what_a_number_means():
@@ -108,12 +108,12 @@ def test_the_drivers_branch_decides_what_a_number_means():
     ],
     ids=["port", "port, by the kernel", "port, by its state", "link", "firmware", "slot"],
 )
-def test_what_recovers_is_told_no_more(broken, well):
+def test_what_recovers_is_reported_no_more(broken, well):
     known = board()
     known.observe(broken)
     before = known.version
     known.observe(well)
-    assert told(known) == []
+    assert reported(known) == []
     assert known.version > before
 
 
@@ -134,18 +134,18 @@ def test_a_port_that_stays_down_is_fatal_to_its_node():
     known.observe(port(up=False))
     known.observe(replace(port(up=False), boottime_ns=9 * S, text="link_downed +1"))
     known.on_pass(10 * S)
-    assert told(known) == [(NIC, "port_down", False)]
+    assert reported(known) == [(NIC, "port_down", False)]
     version = known.version
     known.on_pass(11 * S)
-    assert told(known) == [(NIC, "port_down", True)]
+    assert reported(known) == [(NIC, "port_down", True)]
     assert known.version > version
     known.observe(replace(port(up=False), boottime_ns=12 * S))
-    assert told(known) == [(NIC, "port_down", True)]
+    assert reported(known) == [(NIC, "port_down", True)]
     known.observe(port(up=True))
     known.observe(replace(port(up=False), boottime_ns=20 * S))
     known.observe(replace(port(up=False, name="eth0"), boottime_ns=1 * S))
     known.on_pass(21 * S)
-    assert told(known) == [(NIC, "port_down", False), (NIC, "link_down", False)]
+    assert reported(known) == [(NIC, "port_down", False), (NIC, "link_down", False)]
 
 
 def test_the_pods_that_hold_a_device():
@@ -204,24 +204,24 @@ def full_of_harmless() -> NodeDeviceFaults:
         for kind, number in enumerate(APPLICATION_XIDS):
             fact = replace(xid(number), device=f"0000:{gpu:02x}:00.0", boottime_ns=(3 + kind) * S)
             known.observe(fact)
-    assert len(told(known)) == 64
-    assert not any(fatal for _, _, fatal in told(known))
+    assert len(reported(known)) == 64
+    assert not any(fatal for _, _, fatal in reported(known))
     return known
 
 
 def test_a_fatal_fault_takes_the_place_of_the_oldest_harmless_one():
     known = full_of_harmless()
     known.observe(xid(79))
-    assert (GPU, "xid_79", True) in told(known)
-    assert len(told(known)) == 64
-    assert sum(fault == "xid_13" for _, fault, _ in told(known)) == 7
+    assert (GPU, "xid_79", True) in reported(known)
+    assert len(reported(known)) == 64
+    assert sum(fault == "xid_13" for _, fault, _ in reported(known)) == 7
 
 
 def test_a_harmless_fault_takes_nobodys_place():
     known = full_of_harmless()
-    before = told(known)
+    before = reported(known)
     known.observe(xid(31))
-    assert told(known) == before
+    assert reported(known) == before
 
 
 def test_a_port_that_is_down_gives_way_last():
@@ -231,11 +231,11 @@ def test_a_port_that_is_down_gives_way_last():
         known.observe(aer(f"0000:{number:02x}:00.0", AerSeverity.FATAL))
     known.observe(xid(31))
     known.observe(xid(79))
-    assert (NIC, "port_down", False) in told(known)
-    assert (GPU, "xid_31", False) not in told(known)
+    assert (NIC, "port_down", False) in reported(known)
+    assert (GPU, "xid_31", False) not in reported(known)
     known.observe(aer(OTHER, AerSeverity.FATAL))
-    assert (NIC, "port_down", False) not in told(known)
-    assert (OTHER, "aer_fatal", True) in told(known)
+    assert (NIC, "port_down", False) not in reported(known)
+    assert (OTHER, "aer_fatal", True) in reported(known)
 
 
 def test_a_harmless_event_is_dropped_after_a_day_a_state_or_a_fatal_fault_is_not():
@@ -243,10 +243,10 @@ def test_a_harmless_event_is_dropped_after_a_day_a_state_or_a_fatal_fault_is_not
     for fact in (xid(31), xid(79), port(up=False, name="eth0")):
         known.observe(fact)
     known.on_pass(24 * 3600 * S)
-    assert len(told(known)) == 3
+    assert len(reported(known)) == 3
     version = known.version
     known.on_pass((24 * 3600 + 3) * S)
-    assert told(known) == [(GPU, "xid_79", True), (NIC, "link_down", False)]
+    assert reported(known) == [(GPU, "xid_79", True), (NIC, "link_down", False)]
     assert known.version > version
 
 
@@ -295,6 +295,6 @@ def test_mend__faults_up_to_the_inspection_that_saw_them_are_over() -> None:
     known.observe(replace(xid(63), boottime_ns=S))
     known.observe(aer(OTHER, AerSeverity.FATAL))
     known.mend(GPU, 2 * S)
-    assert (GPU, "xid_79", True) in told(known), "it came after that inspection"
+    assert (GPU, "xid_79", True) in reported(known), "it came after that inspection"
     known.mend(GPU, 3 * S)
-    assert told(known) == [(GPU, "xid_63", False), (OTHER, "aer_fatal", True)]
+    assert reported(known) == [(GPU, "xid_63", False), (OTHER, "aer_fatal", True)]

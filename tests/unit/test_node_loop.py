@@ -102,9 +102,7 @@ class Bench:
     def _read(self, pid: int, variables: Collection[str]) -> ProcessSeen:
         environ = {"RANK": str(pid), **self.environ}
         environ = {name: environ[name] for name in environ.keys() & set(variables)}
-        return ProcessSeen(
-            self.now_ns, Pid(pid), Pid(1), 1, "python3", ("python3", "t.py"), environ
-        )
+        return ProcessSeen(self.now_ns, Pid(pid), Pid(1), "python3", ("python3", "t.py"), environ)
 
     def of_ranks(self, pod: Pod) -> list[Found]:
         return cast("list[Found]", [pod])
@@ -185,7 +183,7 @@ def test_a_child_belongs_to_the_pod_of_its_parent(bench: Bench) -> None:
     assert Pid(21) not in bench.gang("a").watch.members
 
 
-def test_what_concerns_no_watched_process_is_told_as_a_fact_of_the_node(bench: Bench) -> None:
+def test_what_concerns_no_watched_process_is_reported_as_a_fact_of_the_node(bench: Bench) -> None:
     fact = PortChange(bench.now_ns, "mlx5_0/1", "0000:5d:00.0", False, "down")
     bench.pod("a-0", "a", 10)
     bench.step(fact, bench.ended(99))
@@ -238,7 +236,7 @@ def test_a_child_whose_fork_was_lost_belongs_to_the_pod_of_its_parent(bench: Ben
     bench.pod("a-0", "a", 10)
     bench.pod("b-0", "b", 20)
     bench.step()
-    bench.step(ProcessTotals(bench.now_ns, Pid(21), Pid(20), *(0,) * 14))
+    bench.step(ProcessTotals(bench.now_ns, Pid(21), Pid(20), *(0,) * 7))
     assert bench.gang("b").pods[Pid(21)] == "u-b-0"
     bench.step(bench.ended(21))
     assert failures(bench.gang("b")) == [21]

@@ -60,7 +60,7 @@ def test_what_was_done_is_not_done_again():
     assert (found.condition, found.keep_out, found.let_go) == (None, "", False)
 
 
-def test_the_breaker_refuses_and_the_condition_is_told_all_the_same():
+def test_the_breaker_refuses_and_the_condition_is_reported_all_the_same():
     found = decide(room=False)
     assert found.condition is not None
     assert found.keep_out == ""

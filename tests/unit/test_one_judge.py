@@ -143,8 +143,8 @@ def on_two_nodes(stage: Recorded, late_s: float = 0.3) -> GangVerdict:
         agent.pods[Pid(proc.pid)] = f"uid-{rank}"
     for agent in agents:
         agent.replay(stage)
-    told: GangInput = case(*(each.report(late_s) for each in agents), pods=stage.world)
-    return merge(told)
+    reported: GangInput = case(*(each.report(late_s) for each in agents), pods=stage.world)
+    return merge(reported)
 
 
 def on_one_host(stage: Recorded) -> Finding:
@@ -403,7 +403,7 @@ def test_counts_say_the_same_over_nodes() -> None:
     assert words
 
 
-def test_a_node_whose_nccl_gives_no_answer_does_not_hide_what_the_other_was_told() -> None:
+def test_a_node_whose_nccl_gives_no_answer_does_not_hide_what_the_other_reported() -> None:
     stage = recorded()
     behind_at_a_lock(stage)
     agents = [

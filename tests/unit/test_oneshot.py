@@ -36,7 +36,7 @@ def waiting(present: list[int], world: int, environ: dict[str, str], mode: str =
 LOCAL = {"LOCAL_WORLD_SIZE": "4"}
 CASES = {
     "a gap in the numbers": ([0, 1, 3], 4, {}, 2),
-    "the last one, told by the launcher": ([0, 1, 2], 4, LOCAL, 3),
+    "the last one, reported by the launcher": ([0, 1, 2], 4, LOCAL, 3),
     "the first one": ([1, 2, 3], 4, LOCAL, 0),
     "the last of a host of many": ([4, 5, 6], 8, LOCAL, 7),
     "none: the others may be elsewhere": ([0, 1, 2], 4, {}, None),
@@ -197,7 +197,7 @@ def busy(modes: list[str], passes: int) -> Stage:
         (["yield", "yield", "futex"], 16, False),
     ],
 )
-def test_who_waits_busily_is_told_from_who_works_by_looking_for_longer(
+def test_who_waits_busily_is_distinguished_from_who_works_by_looking_for_longer(
     modes: list[str], passes: int, undecided: bool
 ) -> None:
     assert oneshot.undecided(busy(modes, passes).job, PassHistory()) is undecided

@@ -35,12 +35,12 @@ def order(number: str, verb: Verb = Verb.STOP) -> Order:
 
 
 def executor(ledger: OrderJournal, folder: Path, said: list[str] | None = None) -> OrderExecutor:
-    told = [] if said is None else said
+    reported = [] if said is None else said
     listeners = Listeners(
         acked=lambda _gang, _ack: None,
         killed=lambda _gang: None,
         evidence=lambda _gang, _found: BundleWriter("/bundle", lambda: None),
-        passed_over=told.append,
+        passed_over=reported.append,
     )
     return OrderExecutor(PodRegistry("n"), Containers([folder]), ledger, listeners, lambda: NOW_S)
 

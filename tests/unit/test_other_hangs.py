@@ -12,10 +12,9 @@ from kcover_ebpf.facts.kernel import SignalSent
 from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.settings import Act, Policy
 
-from .scripted_job import LOCK, NS, Proc, Stage, pipe
+from .scripted_job import LOCK, NS, Proc, Stage, all_wait, pipe, trained
 from .test_outside_waits import passes
 from .test_payload_edges import Wired, all_become
-from .test_verdicts import all_wait, trained
 
 _SPAWNED = (
     "/usr/bin/python3",

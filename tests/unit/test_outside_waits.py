@@ -13,9 +13,8 @@ from kcover_ebpf.facts.host import WaitedFile
 from kcover_ebpf.ids import Inode, Pid
 from kcover_ebpf.settings import Act, Policy
 
-from .scripted_job import LOCK, NS, Proc, Stage, pipe
+from .scripted_job import LOCK, NS, Proc, Stage, all_wait, pipe, trained
 from .test_payload_edges import outside, unanswered
-from .test_verdicts import all_wait, trained
 
 _SOCKET = WaitedFile(77, "socket", "socket:[777]", Inode(777), "", "")
 _PATIENCE_S = Policy().storage_patience_s
@@ -50,7 +49,7 @@ def loading(here: int | None = None, workers: int = 1) -> tuple[Stage, list[Proc
 
 
 def keep_pipes(stage: Stage, workers: list[Proc]) -> None:
-    """In detail mode every pipe is told at each pass."""
+    """In detail mode every pipe is reported at each pass."""
     pipe(stage, workers[0], 7, 900)
     for index in range(len(workers)):
         pipe(stage, stage.rank(2), 20 + index, 910 + index)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import kcover_ebpf
+from tools.docs import commands
 
 ROOT = Path(__file__).resolve().parents[2]
 ARCHITECTURES = ("x86_64", "arm64")
@@ -81,6 +82,19 @@ def test_the_wheel_has_each_object_for_each_architecture(wheel: Path) -> None:
         assert os.fsencode(ROOT) not in content, name
 
 
+def manuals_in(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        pages = [n for n in archive.namelist() if ".data/data/share/man/man1/" in n]
+        return {Path(n).name: archive.read(n) for n in pages}
+
+
+def test_the_wheel_has_a_manual_page_for_each_command(wheel: Path) -> None:
+    pages = manuals_in(wheel)
+    assert set(pages) == {manual.file for manual in commands.manuals()}
+    assert {"kcover-ebpf-run.1", "kubectl-kcover-approve.1"} <= set(pages)
+    assert b"\\-\\-max\\-restarts" in pages["kcover-ebpf-run.1"]
+
+
 def test_the_wheel_is_pure_and_has_the_licence_texts(wheel: Path) -> None:
     assert wheel.name == f"kcover_ebpf-{kcover_ebpf.__version__}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as archive:
@@ -95,6 +109,7 @@ def test_a_wheel_built_from_the_source_archive_is_the_same(wheel: Path, tmp_path
     (source,) = tmp_path.glob("kcover_ebpf-*")
     again = build(source, "wheel", tmp_path / "wheel")
     assert objects_in(again) == objects_in(wheel)
+    assert manuals_in(again) == manuals_in(wheel)
 
 
 def test_the_installed_wheel_finds_its_objects(installed: Path) -> None:

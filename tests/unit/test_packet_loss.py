@@ -8,9 +8,8 @@ from kcover_ebpf.diagnosis.verdict import VerdictKind
 from kcover_ebpf.facts.kernel import TcpRetransmit
 from kcover_ebpf.ids import Inode, Pid
 
-from .scripted_job import Stage
+from .scripted_job import Stage, all_wait, trained
 from .test_tcp_links import mesh
-from .test_verdicts import all_wait, trained
 
 
 def lossy_watch(

@@ -30,13 +30,10 @@ _NOTHING = SocketSample(
     unacked_bytes=0,
     acked_bytes=0,
     received_bytes=0,
-    retransmit_count=0,
     backoff=0,
-    probe_count=0,
     send_window_bytes=65536,
     last_send_ns=START_NS,
     last_receive_ns=START_NS,
-    changed_ns=START_NS,
 )
 RTO_NS = 200_000_000
 
@@ -110,7 +107,7 @@ def unanswered(age_ns: int) -> dict[str, int]:
     backoff = 0
     while RTO_NS * ((1 << (backoff + 1)) - 1) <= age_ns:
         backoff += 1
-    return {"backoff": backoff, "retransmit_count": backoff, "unacked_bytes": 1448}
+    return {"backoff": backoff, "unacked_bytes": 1448}
 
 
 def outside(stage: Stage, proc: Proc, **more: object) -> None:
@@ -197,11 +194,11 @@ def test_a_link_is_lost_since_it_broke_and_not_since_somebody_moved() -> None:
     all_become(stage, "run")
     stage.run(60)
     stage.cut, stage.cut_ns = (1, 2), stage.now_ns
-    told = stage.run(6)
-    assert told is not None
-    assert told.kind is VerdictKind.LOST_LINK
-    assert told.since_s == pytest.approx(stage.cut_ns / NS, abs=1.1)
-    assert decide(told, Act.SHUTDOWN, None, 8.0).act is Act.SNAPSHOT
+    reported = stage.run(6)
+    assert reported is not None
+    assert reported.kind is VerdictKind.LOST_LINK
+    assert reported.since_s == pytest.approx(stage.cut_ns / NS, abs=1.1)
+    assert decide(reported, Act.SHUTDOWN, None, 8.0).act is Act.SNAPSHOT
     stage.run(8)
     latest = stage.tracker.latest
     assert latest is not None
@@ -225,7 +222,7 @@ def test_a_lost_heartbeat_is_no_lost_link() -> None:
         assert tcp_links.lost_edges(picture.ranks.values(), picture.ends) == []
 
 
-def test_payload_is_told_from_heartbeats() -> None:
+def test_payload_is_distinguished_from_heartbeats() -> None:
     stage = Wired(world=4)
     stage.run(30)
     assert payload_of(stage, 100) == payload_of(stage, 102) == {20, 21}
@@ -257,7 +254,7 @@ def test_payload_is_counted_by_the_second(rate: int, carries: bool, period_ns: i
     assert traffic.payload_passes(replace(sample, inode=Inode(9))) == 0
 
 
-def test_before_any_training_was_seen_the_life_of_a_connection_tells() -> None:
+def test_before_any_training_was_seen_the_life_of_a_connection_decides() -> None:
     stage = Wired(world=4)
     for proc in stage.procs.values():
         proc.sent = 10**9

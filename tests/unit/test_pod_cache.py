@@ -1,4 +1,4 @@
-"""The pods of all gangs from a few watches: each in its own gang, none twice, and only asked-for gangs are told of."""
+"""The pods of all gangs from a few watches: each in its own gang, none twice, and only asked-for gangs are reported."""
 
 from __future__ import annotations
 
@@ -106,21 +106,21 @@ class Transport:
         return ()
 
 
-def test_only_gangs_that_are_asked_for_are_told_of() -> None:
-    told: list[GangKey] = []
-    made = pod_cache.PodCache(Transport(), told.append, lambda _: None)  # type: ignore[arg-type]
+def test_only_gangs_that_are_asked_for_are_reported() -> None:
+    reported: list[GangKey] = []
+    made = pod_cache.PodCache(Transport(), reported.append, lambda _: None)  # type: ignore[arg-type]
     informer = made._shared[JOB,]
     informer.watch.synced.set()
     informer._on_event(Event(Change.SET, pod("j-0")))
-    assert told == []
+    assert reported == []
     found = made.pods(KEY)
     assert found is not None
     assert [each.pod.name for each in found] == ["j-0"]
     informer._on_event(Event(Change.SET, pod("j-1")))
-    assert told == [KEY]
+    assert reported == [KEY]
     made.forget(KEY)
     informer._on_event(Event(Change.SET, pod("j-2")))
-    assert told == [KEY]
+    assert reported == [KEY]
 
 
 def test_pods_are_not_known_before_the_first_list() -> None:

@@ -82,7 +82,7 @@ def test_pods_of_a_gang_are_together_and_by_name() -> None:
     assert registry.pod_count == 3
 
 
-def test_a_pod_that_went_away_is_told_by_its_identity_alone() -> None:
+def test_a_pod_that_went_away_is_reported_by_its_identity_alone() -> None:
     registry = heard(pod("a", {JOB: "j"}))
     version = registry.version
     registry.on_pod(Event(Change.GONE, {"metadata": {"name": "a", "uid": "u-a"}}))
@@ -90,7 +90,7 @@ def test_a_pod_that_went_away_is_told_by_its_identity_alone() -> None:
     assert registry.version > version
 
 
-def test_a_pod_that_is_being_deleted_tells_nothing_more_but_is_still_there() -> None:
+def test_a_pod_that_is_being_deleted_reports_nothing_more_but_is_still_there() -> None:
     (here,) = heard(pod("a", {JOB: "j"}, deletionTimestamp="2026-01-01T00:00:00Z")).gangs().values()
     assert [each.name for each in here.pods] == ["a"]
     assert here.live == ()
@@ -105,7 +105,7 @@ def test_thresholds_of_a_policy_hold_and_are_taken_back() -> None:
     assert here.policy.quiet_cap_s == 1800
 
 
-def test_what_makes_no_sense_is_told_and_passed_over() -> None:
+def test_what_makes_no_sense_is_reported_and_passed_over() -> None:
     said: list[str] = []
     registry = PodRegistry("n1", said.append)
     registry.on_pod(Event(Change.SET, {"metadata": {}}))
@@ -135,3 +135,19 @@ def test_a_report_has_a_name_that_the_api_takes_and_ends_in_its_node(name: str) 
     assert len(made) <= 253
     assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", made)
     assert made.endswith(".node-1.example")
+
+
+OWNER = {"apiVersion": "v1", "kind": "Job", "name": "j", "uid": "u", "controller": True}
+OWNED: dict[str, Any] = {"ownerReferences": [OWNER]}
+
+
+def test_a_debug_copy_of_a_pod_is_no_part_of_its_gang() -> None:
+    """It carries the labels and the environment of a rank, and sleeps."""
+    copy = pod("a-copy", {JOB: "j"})
+    assert names(heard(copy, pod("j-0", {JOB: "j"}, **OWNED))) == {"j": ["j-0"]}
+
+
+def test_bare_pods_are_a_gang_as_long_as_they_are_most_of_it() -> None:
+    bare = [pod(f"bare-{number}", {JOB: "j"}) for number in range(2)]
+    found = names(heard(*bare, pod("stray", {JOB: "j"}, **OWNED)))
+    assert found == {"j": ["bare-0", "bare-1", "stray"]}

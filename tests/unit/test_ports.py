@@ -54,7 +54,7 @@ def test_messages(raw, links):
 def test_no_bytes_break_the_parser(noise, at):
     good = message("eth0", 6)
     for raw in (noise, good[:at] + noise + good[at:]):
-        list(parse_links(raw))
+        assert all(isinstance(each, Link) for each in parse_links(raw))
 
 
 @pytest.fixture
@@ -78,13 +78,13 @@ def watch(tmp_path, port):
 
 def changes(watch, at_ns: int) -> list[tuple[bool, str]]:
     """What changed by the poll of this moment, in periods of polling."""
-    told = watch.changes(at_ns * RDMA_PERIOD_NS)
+    reported = watch.changes(at_ns * RDMA_PERIOD_NS)
     deadline_s = time.monotonic() + 10
     while watch._readers._tasks and time.monotonic() < deadline_s:
-        told += watch.changes(at_ns * RDMA_PERIOD_NS)
-    told = [replace(each, boottime_ns=0) for each in told if "/" in each.port]
-    assert all(each == replace(each, port="mlx5_0/1", device="0000:9a:00.0") for each in told)
-    return [(each.up, each.text) for each in told]
+        reported += watch.changes(at_ns * RDMA_PERIOD_NS)
+    reported = [replace(each, boottime_ns=0) for each in reported if "/" in each.port]
+    assert all(each == replace(each, port="mlx5_0/1", device="0000:9a:00.0") for each in reported)
+    return [(each.up, each.text) for each in reported]
 
 
 def test_counters_of_rdma_ports(watch, port):
@@ -94,8 +94,8 @@ def test_counters_of_rdma_ports(watch, port):
     assert changes(watch, 3) == []
 
 
-def test_an_rdma_port_of_which_only_the_state_tells(watch, port):
-    """Where kprobes cannot be had; that it comes back must be told, or its job would be ended."""
+def test_an_rdma_port_of_which_only_the_state_changes(watch, port):
+    """Where kprobes cannot be had; that it comes back must be reported, or its job would be ended."""
     steps: tuple[tuple[str, list[tuple[bool, str]]], ...] = (
         ("1: DOWN", [(False, "port DOWN")]),
         ("1: DOWN", []),
@@ -104,9 +104,9 @@ def test_an_rdma_port_of_which_only_the_state_tells(watch, port):
         ("", []),
         ("4: ACTIVE", []),
     )
-    for at_ns, (state, told) in enumerate(steps, 1):
+    for at_ns, (state, reported) in enumerate(steps, 1):
         (port / "state").write_text(f"{state}\n")
-        assert changes(watch, at_ns) == told
+        assert changes(watch, at_ns) == reported
 
 
 def test_a_device_that_comes_later(tmp_path, watch):
@@ -119,7 +119,7 @@ def test_a_device_that_comes_later(tmp_path, watch):
     assert watch.has_new
 
 
-def test_what_the_kernel_told_of_an_rdma_port_is_not_told_again(watch, port):
+def test_what_the_kernel_reported_an_rdma_port_is_not_reported_again(watch, port):
     (port / "state").write_text("1: DOWN\n")
     watch.heard(PortChange(1, "mlx5_0/1", "", False, "port down"))
     assert changes(watch, 2) == []
@@ -152,13 +152,13 @@ def test_a_card_that_does_not_answer_is_not_waited_for(tmp_path, watch, monkeypa
 
     monkeypatch.setattr(ports, "_read_port", slow)
     (tmp_path / "sys/class/infiniband/mlx5_0/ports/1/state").write_text("1: DOWN\n")
-    told = []
+    reported = []
     began_s = time.monotonic()
     for number in range(1, 9):
-        told += watch.changes(number * RDMA_PERIOD_NS)
+        reported += watch.changes(number * RDMA_PERIOD_NS)
         time.sleep(0.01)
     assert time.monotonic() - began_s < 1
-    assert [each.text for each in told] == ["port DOWN"]
+    assert [each.text for each in reported] == ["port DOWN"]
     assert asked.count("mlx5_1") == 1
     assert asked.count("mlx5_0") > 4
     over.set()

@@ -19,7 +19,9 @@ from kcover_ebpf.ids import Pid
         (1_000, 511, False),
     ],
 )
-def test_heartbeats_are_told_from_payload(typical: int, moved: int, is_payload: bool) -> None:
+def test_heartbeats_are_distinguished_from_payload(
+    typical: int, moved: int, is_payload: bool
+) -> None:
     view = ProcessHistory(Pid(1), 0)
     view.on_peer_bytes(typical, NS)
     assert view.on_peer_bytes(moved, 2 * NS) is is_payload

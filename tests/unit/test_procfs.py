@@ -84,8 +84,16 @@ def test_this_process_is_read_as_it_is() -> None:
     assert seen is not None
     assert (seen.pid, seen.ppid, seen.rank_environ) == (child.pid, os.getpid(), {"RANK": "5"})
     assert seen.argv == tuple(words[:16])
-    assert abs(seen.start_ns - began_ns) < 2_000_000_000
     assert began_ns <= seen.boottime_ns <= procfs.boottime_ns()
+
+
+def test_start_ns__is_when_the_process_began() -> None:
+    began_ns = procfs.boottime_ns()
+    with subprocess.Popen(["sleep", "20"]) as child:
+        seen_ns = procfs.start_ns(Pid(child.pid))
+        child.kill()
+    assert seen_ns is not None
+    assert abs(seen_ns - began_ns) < 2_000_000_000
 
 
 def test_a_process_that_is_gone_or_a_zombie_is_none() -> None:

@@ -50,7 +50,7 @@ def test_a_job_whose_ranks_never_talk_trains_by_its_moves() -> None:
     assert pace.trained
 
 
-def test_nothing_is_told_before_all_ranks_have_come() -> None:
+def test_nothing_is_reported_before_all_ranks_have_come() -> None:
     pace, ranks = start()
     talk(ranks, 1)
     pace.watch_training(ranks, 3, 0)

@@ -162,8 +162,8 @@ def test_names_are_cut():
 
 def test_events_without_end(serve):
     server = serve(json_report([7]), events=["x" * 1000] * 8192)
-    told = listen(place(server), QUICK, 20.0)
-    assert 0 < sum(map(len, told)) < 70_000
+    reported = listen(place(server), QUICK, 20.0)
+    assert 0 < sum(map(len, reported)) < 70_000
 
 
 @pytest.mark.parametrize("peer", ['{"host": "h", "pid": 1e999}', "[" * 5000])
@@ -211,9 +211,9 @@ def test_asking_goes_on_after_any_error(monkeypatch, error):
     asking.tick(True, {})
     for _ in range(3):
         assert asked.acquire(timeout=60)
-    told = asking.tick(True, {})
+    reported = asking.tick(True, {})
     asking.close()
-    assert {each.trouble for each in told} == {f"query failed: {type(error).__name__}"}
+    assert {each.trouble for each in reported} == {f"query failed: {type(error).__name__}"}
 
 
 def test_a_job_that_answers_slowly_has_one_thread(monkeypatch):

@@ -58,9 +58,9 @@ class Nccl:
         """The last word after some answers."""
         assert asking.tick(True, {}) == []
         assert self.enough.wait(60)
-        told = asking.tick(True, {})
+        reported = asking.tick(True, {})
         asking.close()
-        return told[-1]
+        return reported[-1]
 
 
 @pytest.fixture
@@ -104,9 +104,9 @@ def test_each_place_knows_a_part_of_the_communicators(nccl: Nccl, order: tuple[i
     places = ((dp, {101: 5101}), (joined(part, tp), {102: 5102}))
     for index in order:
         nccl.place(index + 1, *places[index])
-    told = nccl.seen(RasWatch())
-    assert [rank.pid for rank in told.behind] == [Pid(5102)]
-    assert told.missing == ()
+    reported = nccl.seen(RasWatch())
+    assert [rank.pid for rank in reported.behind] == [Pid(5102)]
+    assert reported.missing == ()
 
 
 def test_the_number_inside_is_the_last_of_the_kernels_list(
@@ -123,19 +123,19 @@ def test_the_number_inside_is_the_last_of_the_kernels_list(
 def test_who_called_what_is_said_of_a_mismatch(nccl: Nccl) -> None:
     text = json_report([7, 7, 7]).replace('"AllReduce": 7', '"AllGather": 7', 1)
     nccl.place(1, text, {100: 5100, 101: 5101, 102: 5102})
-    told = nccl.seen(RasWatch())
-    assert [(rank.rank, rank.pid) for rank in told.odd] == [(0, Pid(5100))]
-    assert [(side.operations, side.ranks) for side in told.sides] == [
+    reported = nccl.seen(RasWatch())
+    assert [(rank.rank, rank.pid) for rank in reported.odd] == [(0, Pid(5100))]
+    assert [(side.operations, side.ranks) for side in reported.sides] == [
         ("AllGather 0, AllReduce 7", (1, 2)),
         ("AllGather 7, AllReduce 0", (0,)),
     ]
-    assert not told.equal
+    assert not reported.equal
 
 
 def test_lists_have_an_end(nccl: Nccl) -> None:
     nccl.place(1, json_report([7] * 30 + [6] * 40), {})
-    told = nccl.seen(RasWatch())
-    assert (len(told.behind), told.behind[0].comm) == (16, "abc")
+    reported = nccl.seen(RasWatch())
+    assert (len(reported.behind), reported.behind[0].comm) == (16, "abc")
 
 
 def test_two_answers_after_a_movement_are_enough(
@@ -149,12 +149,12 @@ def test_two_answers_after_a_movement_are_enough(
     watched = watch._Inquiry(nccl.places, (), Patience())
     monkeypatch.setattr(client, "ask", lambda *_: parse(json_report(next(steps, last))))
     answers: list[tuple[int, RasReport]] = []
-    told: list[CollectivesSeen] = []
-    monkeypatch.setattr(watched, "_tell", told.append)
+    reported: list[CollectivesSeen] = []
+    monkeypatch.setattr(watched, "_tell", reported.append)
     for each in range(5):
         answers = watched._round(answers, each)
-    assert [fact.moving for fact in told] == [True, True, False, False]
-    assert [fact.since_ns for fact in told[-2:]] == [2, 2]
+    assert [fact.moving for fact in reported] == [True, True, False, False]
+    assert [fact.since_ns for fact in reported[-2:]] == [2, 2]
 
 
 def test_what_was_said_of_one_trouble_is_forgotten_with_it() -> None:

@@ -90,7 +90,7 @@ class Slow:
         if pid == 1:
             self.over.wait(30)
         environ = dict.fromkeys(variables, "1")
-        return None if pid == 2 else ProcessSeen(5, pid, Pid(0), 1, name, (name,), environ)
+        return None if pid == 2 else ProcessSeen(5, pid, Pid(0), name, (name,), environ)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""List and watch: what is told, where a watch begins again, and how long it waits."""
+"""List and watch: what is reported, where a watch begins again, and how long it waits."""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -25,57 +25,64 @@ def names(events: Iterator[Event]) -> list[tuple[Change, str]]:
     return [(each.change, each.object.get("metadata", {}).get("name", "")) for each in events]
 
 
-def test_a_first_list_tells_everything() -> None:
+def test_a_first_list_reports_everything() -> None:
     plan = ListWatchState()
-    told = names(listed(plan, "7", [item("a")], [item("b")]))
-    assert told == [(Change.SET, "a"), (Change.SET, "b"), (Change.SYNCED, "")]
+    reported = names(listed(plan, "7", [item("a")], [item("b")]))
+    assert reported == [(Change.SET, "a"), (Change.SET, "b"), (Change.SYNCED, "")]
     assert plan.version == "7"
 
 
-def test_a_second_list_tells_the_difference() -> None:
+def test_a_second_list_reports_the_difference() -> None:
     plan = ListWatchState()
     list(listed(plan, "7", [item("a"), item("b")], [item("c")]))
-    told = names(listed(plan, "9", [item("a"), item("b", 8)]))
-    assert told == [(Change.SET, "b"), (Change.GONE, "c"), (Change.SYNCED, "")]
+    reported = names(listed(plan, "9", [item("a"), item("b", 8)]))
+    assert reported == [(Change.SET, "b"), (Change.GONE, "c"), (Change.SYNCED, "")]
 
 
 def test_a_pod_of_the_same_name_is_another_one() -> None:
     plan = ListWatchState()
     list(listed(plan, "1", [item("a", 1, "old")]))
-    told = names(listed(plan, "6", [item("a", 5, "new")]))
-    assert told == [(Change.GONE, "a"), (Change.SET, "a"), (Change.SYNCED, "")]
+    reported = names(listed(plan, "6", [item("a", 5, "new")]))
+    assert reported == [(Change.GONE, "a"), (Change.SET, "a"), (Change.SYNCED, "")]
 
 
-def test_a_list_that_was_cut_off_tells_the_rest_when_it_comes_whole() -> None:
+def test_a_list_that_was_cut_off_reports_the_rest_when_it_comes_whole() -> None:
     plan = ListWatchState()
     list(listed(plan, "1", [item("a"), item("b")]))
     plan.begin()
     assert names(plan.page([item("b", 5), item("c", 6)])) == [(Change.SET, "b"), (Change.SET, "c")]
-    told = names(listed(plan, "9", [item("b", 5), item("d", 7)]))
-    assert told == [(Change.SET, "d"), (Change.GONE, "a"), (Change.GONE, "c"), (Change.SYNCED, "")]
+    reported = names(listed(plan, "9", [item("b", 5), item("d", 7)]))
+    assert reported == [
+        (Change.SET, "d"),
+        (Change.GONE, "a"),
+        (Change.GONE, "c"),
+        (Change.SYNCED, ""),
+    ]
 
 
 def test_a_name_that_came_back_while_nobody_watched_goes_before_it_comes() -> None:
     plan = ListWatchState()
     list(listed(plan, "1", [item("a", 1, "old")]))
-    plan.told({"type": "DELETED", "object": item("a", 2, "old")})
-    plan.told({"type": "ADDED", "object": item("a", 3, "new")})
+    plan.reported({"type": "DELETED", "object": item("a", 2, "old")})
+    plan.reported({"type": "ADDED", "object": item("a", 3, "new")})
     assert names(listed(plan, "4", [item("a", 3, "new")])) == [(Change.SYNCED, "")]
 
 
 def test_a_watch_moves_on() -> None:
     plan = ListWatchState()
     list(listed(plan, "1"))
-    assert plan.told({"type": "ADDED", "object": item("a", 2)}) == Event(Change.SET, item("a", 2))
-    assert plan.told({"type": "MODIFIED", "object": item("a", 3)}) == Event(
+    assert plan.reported({"type": "ADDED", "object": item("a", 2)}) == Event(
+        Change.SET, item("a", 2)
+    )
+    assert plan.reported({"type": "MODIFIED", "object": item("a", 3)}) == Event(
         Change.SET, item("a", 3)
     )
-    assert plan.told({"type": "BOOKMARK", "object": item("", 9)}) is None
+    assert plan.reported({"type": "BOOKMARK", "object": item("", 9)}) is None
     assert plan.version == "9"
-    assert plan.told({"type": "DELETED", "object": item("a", 10)}) == Event(
+    assert plan.reported({"type": "DELETED", "object": item("a", 10)}) == Event(
         Change.GONE, item("a", 10)
     )
-    # what was told as gone is not told again
+    # what was reported as gone is not reported again
     assert names(listed(plan, "11")) == [(Change.SYNCED, "")]
 
 
@@ -83,14 +90,14 @@ def test_a_watch_moves_on() -> None:
     "raw", [{}, {"type": "ADDED"}, {"type": "NEW", "object": {}}, {"object": 5}]
 )
 def test_a_line_that_says_nothing(raw: dict[str, Any]) -> None:
-    assert ListWatchState().told(raw) is None
+    assert ListWatchState().reported(raw) is None
 
 
 def test_history_that_is_gone_is_listed_again_at_once_but_not_in_a_loop() -> None:
     plan = ListWatchState()
     list(listed(plan, "1"))
     with pytest.raises(Gone) as caught:
-        plan.told({"type": "ERROR", "object": {"code": 410, "message": "too old"}})
+        plan.reported({"type": "ERROR", "object": {"code": 410, "message": "too old"}})
     assert plan.version is None
     assert plan.failed(caught.value) == 0.0
     assert plan.failed(caught.value) > 0.0
@@ -100,7 +107,7 @@ def test_another_error_in_a_watch_goes_on_from_where_it_was() -> None:
     plan = ListWatchState()
     list(listed(plan, "5"))
     with pytest.raises(ApiError) as caught:
-        plan.told({"type": "ERROR", "object": {"code": 500, "message": "oh"}})
+        plan.reported({"type": "ERROR", "object": {"code": 500, "message": "oh"}})
     plan.failed(caught.value)
     assert plan.version == "5"
 
@@ -155,19 +162,19 @@ def test_a_whole_life() -> None:
             [{"type": "ERROR", "object": {"code": 410}}],
         ],
     )
-    told: list[tuple[Change, str]] = []
+    reported: list[tuple[Change, str]] = []
     errors: list[ApiError] = []
 
     def on_event(event: Event) -> None:
-        told.append((event.change, event.object.get("metadata", {}).get("name", "")))
+        reported.append((event.change, event.object.get("metadata", {}).get("name", "")))
         if event.change is Change.SYNCED:
-            assert watch.synced.is_set(), "whoever is told may ask"
+            assert watch.synced.is_set(), "whoever receives an event may ask"
 
     query = {"fieldSelector": "spec.nodeName=n"}
     watch = Reflector(transport, "/pods", query, on_event, errors.append)
     watch.start()
     assert transport.done.wait(30)
-    assert told == [
+    assert reported == [
         (Change.SET, "a"),
         (Change.SET, "b"),
         (Change.SYNCED, ""),
@@ -191,19 +198,19 @@ def test_one_object_that_a_listener_fails_at_keeps_no_other_from_it() -> None:
         [page("3", item("a"), item("bad"), item("b"))],
         [[{"type": "ADDED", "object": item("bad", 4)}, {"type": "ADDED", "object": item("c", 5)}]],
     )
-    told: list[str] = []
+    reported: list[str] = []
     errors: list[ApiError] = []
 
     def on_event(event: Event) -> None:
         name = event.object.get("metadata", {}).get("name", "")
         if name == "bad":
             raise KeyError("spec")
-        told.append(name)
+        reported.append(name)
 
     watch = Reflector(transport, "/pods", {}, on_event, errors.append)
     watch.start()
     assert transport.done.wait(30)
-    assert told == ["a", "b", "", "c"]
+    assert reported == ["a", "b", "", "c"]
     assert [str(each) for each in errors] == ["/pods: cannot take u-bad: KeyError('spec')"] * 2
     watch.stop()
     transport.over.set()
@@ -232,18 +239,18 @@ def test_a_page_that_is_too_large_is_asked_for_in_smaller_ones() -> None:
         ],
         [],
     )
-    told: list[str] = []
+    reported: list[str] = []
     errors: list[ApiError] = []
     watch = Reflector(
         transport,
         "/pods",
         {"fieldSelector": "f"},
-        lambda event: told.append(event.object.get("metadata", {}).get("name", "")),
+        lambda event: reported.append(event.object.get("metadata", {}).get("name", "")),
         errors.append,
     )
     watch.start()
     assert transport.done.wait(30)
-    assert told == ["a", "b", ""]
+    assert reported == ["a", "b", ""]
     assert errors == []
     pages = [(each["limit"], each.get("continue")) for each in transport.asked[:4]]
     assert pages == [("500", None), ("62", None), ("62", "x"), ("7", "x")]

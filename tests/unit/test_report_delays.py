@@ -34,8 +34,8 @@ class Job:
     def tell(self, number: int, made_s: float, sent_s: float) -> None:
         """A report that was made then, and comes now; `sent_s`: when its rank sent last."""
         age_s = made_s - sent_s
-        told = rank(number, State.PEERS, age_s, sent_age_s=age_s, received_age_s=age_s)
-        said = report(NODES[number], told, time_s=made_s + self.ahead_s[number]).report
+        reported = rank(number, State.PEERS, age_s, sent_age_s=age_s, received_age_s=age_s)
+        said = report(NODES[number], reported, time_s=made_s + self.ahead_s[number]).report
         body = object_of(said, "ns", f"r-{number}")
         body["metadata"]["uid"] = f"r-{number}"
         self.store.on_report(Event(Change.SET, body))

@@ -30,7 +30,7 @@ RANK = RankSnapshot(Pid(1), Role.RANK, State.STOPPED, "u")
 
 
 class Server:
-    """Takes what it is sent, or fails as told."""
+    """Takes what it is sent, or fails as a test says."""
 
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []

@@ -139,10 +139,10 @@ def test_a_restart_that_does_not_help_escalates_to_the_end():
     sim.begin(Way.IN_PLACE)
     sim.run(100)
     status = sim.run(100)
-    assert status.phase is Phase.RECOVERING, "no fault was told again: nothing more is done"
+    assert status.phase is Phase.RECOVERING, "no fault was reported again: nothing more is done"
 
 
-def test_a_rank_in_state_d_is_told_and_cordoned_and_waited_for():
+def test_a_rank_in_state_d_is_reported_and_cordoned_and_waited_for():
     sim = Sim(stuck_index=1, thaw_s=200)
     sim.begin(Way.REPLACE)
     status = sim.run(100)
@@ -213,7 +213,7 @@ def cases() -> st.SearchStrategy[Sim]:
     )
 
 
-# a story of 1,000 ticks takes minutes to shrink, and tells enough as it is
+# a story of 1,000 ticks takes minutes to shrink, and shows enough as it is
 @settings(
     max_examples=200,
     deadline=None,
@@ -259,7 +259,7 @@ def test_a_large_gang_is_deleted_in_parts_that_hold_every_pod_once(count: int, p
     assert meant == (sorted(each.pod.name for each in pods) if parts else [])
 
 
-def test_a_gang_whose_pods_cannot_be_told_apart_is_deleted_at_once() -> None:
+def test_a_gang_whose_pods_cannot_be_distinguished_is_deleted_at_once() -> None:
     pods = [replace(each, pod=replace(each.pod, labels={"job": "j"})) for each in gang_pods(200)]
     pods[0] = replace(pods[0], pod=replace(pods[0].pod, labels={"job": "j", "odd": "1"}))
     assert replacement.shares(pods) == ()

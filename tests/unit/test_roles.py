@@ -19,7 +19,7 @@ WORDS = st.one_of(
 
 def process(pid: int, ppid: int, command: str, rank: int | None = None) -> ProcessSeen:
     environ = {} if rank is None else {"RANK": str(rank), "WORLD_SIZE": "2"}
-    return ProcessSeen(0, Pid(pid), Pid(ppid), 0, "comm", tuple(command.split()), environ)
+    return ProcessSeen(0, Pid(pid), Pid(ppid), "comm", tuple(command.split()), environ)
 
 
 TREES = st.lists(
@@ -38,7 +38,7 @@ TREES = st.lists(
 
 
 @pytest.mark.parametrize(
-    ("environ", "told"),
+    ("environ", "reported"),
     [
         ({"RANK": "3", "WORLD_SIZE": "8"}, (3, 8)),
         ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, (0, 2)),
@@ -59,8 +59,8 @@ TREES = st.lists(
         ({"LOCAL_RANK": "1"}, (None, None)),
     ],
 )
-def test_rank_of(environ: dict[str, str], told: tuple[int | None, int | None]) -> None:
-    assert rank_of(environ) == told
+def test_rank_of(environ: dict[str, str], reported: tuple[int | None, int | None]) -> None:
+    assert rank_of(environ) == reported
 
 
 @given(ENVIRONS)
@@ -137,7 +137,7 @@ def test_beside_numbered_ranks_a_program_without_a_number_is_a_helper() -> None:
 
 
 def in_pod(pid: int, ppid: int, command: str, **environ: str) -> ProcessSeen:
-    return ProcessSeen(0, Pid(pid), Pid(ppid), 0, "comm", tuple(command.split()), environ)
+    return ProcessSeen(0, Pid(pid), Pid(ppid), "comm", tuple(command.split()), environ)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_the_place_of_a_pod_is_the_rank_of_its_topmost_program(environ: dict[str
     assert all(each.by_pod for each in members.values())
 
 
-def test_the_rank_that_a_process_was_told_wins_over_the_place_of_its_pod() -> None:
+def test_the_rank_that_a_process_was_given_wins_over_the_place_of_its_pod() -> None:
     index = {"JOB_COMPLETION_INDEX": "1"}
     members = classify(
         [

@@ -1,4 +1,4 @@
-"""What doctor says about who tells of what."""
+"""What doctor says about which source reports what."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from kcover_ebpf.hardware.event_sources import NONE, Sources, active
 NOTHING = Sources(frozenset(), Rung.CONSOLE, False, False, False, False)
 
 
-def told(sources: Sources) -> dict[str, str]:
+def reported(sources: Sources) -> dict[str, str]:
     return {each.family: each.rung for each in active(sources)}
 
 
@@ -35,4 +35,4 @@ def told(sources: Sources) -> dict[str, str]:
     ],
 )
 def test_each_rung(changes, family, words):
-    assert words in told(replace(NOTHING, **changes))[family]
+    assert words in reported(replace(NOTHING, **changes))[family]

@@ -1,4 +1,4 @@
-"""The loop: facts go in, verdicts and decisions come out, and whoever listens is told once."""
+"""The loop: facts go in, verdicts and decisions come out, and each listener is called once."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class NoLooks:
 
 
 class Ears:
-    """Writes down all it is told."""
+    """Writes down all calls."""
 
     wants_waits = True
 
@@ -128,7 +128,7 @@ class Bench:
         if pid not in RANKS:
             return None
         environ = {"RANK": str(pid - 100), "WORLD_SIZE": "2"}
-        return ProcessSeen(self.now_ns, pid, Pid(1), 1, "python3", ("python3", "x"), environ)
+        return ProcessSeen(self.now_ns, pid, Pid(1), "python3", ("python3", "x"), environ)
 
     def step(self, *facts: Fact) -> None:
         self.now_ns += NS
@@ -254,16 +254,18 @@ def test_the_pause_is_short_while_something_may_be_wrong(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lost", "late", "told"),
+    ("lost", "late", "reported"),
     [(3, False, ["3 records were lost"]), (0, True, ["no pass for 1.0 s"]), (0, False, [])],
 )
-def test_what_was_lost_is_told(bench: Bench, lost: int, late: bool, told: list[str]) -> None:
+def test_what_was_lost_is_reported(
+    bench: Bench, lost: int, late: bool, reported: list[str]
+) -> None:
     bench.kernel.passes = [[Tick(bench.now_ns, NS, lost, late)]]
     bench.sensor.step()
-    assert bench.ears.blind == told
+    assert bench.ears.blind == reported
 
 
-def test_the_table_is_told_once_a_pass_to_those_who_want_it(bench: Bench) -> None:
+def test_the_table_is_reported_once_a_pass_to_those_who_want_it(bench: Bench) -> None:
     for _ in range(3):
         bench.step(*(sampled(bench, pid) for pid in RANKS))
     assert bench.ears.tables == ["WORKING starting"] * 3
@@ -293,11 +295,11 @@ def test_a_snapshot_looks_closely_without_waiting_for_a_stall(bench: Bench) -> N
     assert verdict.culprit is None
 
 
-def test_a_blindness_that_lasts_is_told_now_and_then(bench: Bench) -> None:
+def test_a_blindness_that_lasts_is_reported_now_and_then(bench: Bench) -> None:
     bench.step(*(sampled(bench, pid) for pid in RANKS))
     for _ in range(50):
         totals = (
-            ProcessTotals(bench.now_ns + NS, Pid(pid), Pid(1), *(0,) * 14, unseen_count=3)
+            ProcessTotals(bench.now_ns + NS, Pid(pid), Pid(1), *(0,) * 7, unseen_count=3)
             for pid in RANKS
         )
         bench.step(*totals)

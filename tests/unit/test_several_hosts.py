@@ -21,11 +21,11 @@ OPEN_MPI = "OMPI_COMM_WORLD_LOCAL_SIZE"
 
 @dataclass
 class Part(Stage):
-    """The ranks of one host of two, watched by a sensor that was told of no other."""
+    """The ranks of one host of two, watched by a sensor that knows of no other."""
 
     world: int = 8
     numbers: tuple[int, ...] = (0, 1, 2, 3)
-    told: dict[str, str] = field(default_factory=dict)
+    reported: dict[str, str] = field(default_factory=dict)
     """What the launcher says beside rank and size."""
     mode: str = "train"
 
@@ -38,8 +38,8 @@ class Part(Stage):
 
     def add(self, proc: Proc) -> Proc:
         super().add(proc)
-        environ = {"RANK": str(proc.rank), "WORLD_SIZE": str(self.world)} | self.told
-        seen = ProcessSeen(self.now_ns, Pid(proc.pid), Pid(1), 1, "python3", proc.argv, environ)
+        environ = {"RANK": str(proc.rank), "WORLD_SIZE": str(self.world)} | self.reported
+        seen = ProcessSeen(self.now_ns, Pid(proc.pid), Pid(1), "python3", proc.argv, environ)
         self.job.observe(seen)
         return proc
 
@@ -47,10 +47,10 @@ class Part(Stage):
         return [each.cause for each in self.verdicts if each.kind is not VerdictKind.WORKING]
 
 
-@pytest.mark.parametrize("told", [TORCHRUN, OPEN_MPI, None])
+@pytest.mark.parametrize("reported", [TORCHRUN, OPEN_MPI, None])
 @pytest.mark.parametrize("healthy", ["train", "run"])
-def test_ranks_of_other_hosts_are_not_missing(told: str | None, healthy: str) -> None:
-    stage = Part(told={} if told is None else {told: "4"})
+def test_ranks_of_other_hosts_are_not_missing(reported: str | None, healthy: str) -> None:
+    stage = Part(reported={} if reported is None else {reported: "4"})
     stage.run(10)
     for proc in stage.procs.values():
         stage.become(proc, healthy)
@@ -60,7 +60,7 @@ def test_ranks_of_other_hosts_are_not_missing(told: str | None, healthy: str) ->
 
 @pytest.mark.parametrize("healthy", ["train", "run"])
 def test_a_stop_is_found_on_one_of_several_hosts(healthy: str) -> None:
-    stage = Part(told={TORCHRUN: "4"})
+    stage = Part(reported={TORCHRUN: "4"})
     stage.run(10)
     for proc in stage.procs.values():
         stage.become(proc, healthy)
@@ -79,9 +79,9 @@ def test_a_stop_is_found_on_one_of_several_hosts(healthy: str) -> None:
     )
 
 
-@pytest.mark.parametrize("told", [TORCHRUN, None])
-def test_a_stop_is_found_before_any_training_was_seen(told: str | None) -> None:
-    stage = Part(told={} if told is None else {told: "4"}, mode="futex")
+@pytest.mark.parametrize("reported", [TORCHRUN, None])
+def test_a_stop_is_found_before_any_training_was_seen(reported: str | None) -> None:
+    stage = Part(reported={} if reported is None else {reported: "4"}, mode="futex")
     stage.run(30)
     stage.become(stage.rank(2), "stopped")
     stage.stop_signal(stage.rank(2))
@@ -115,7 +115,7 @@ def test_the_rank_that_is_missing_here_is_named(
     numbers: tuple[int, ...], missing: int | None
 ) -> None:
     stage = Part(
-        numbers=numbers, told={TORCHRUN: "4"}, mode="poll", policy=Policy(start_grace_s=10)
+        numbers=numbers, reported={TORCHRUN: "4"}, mode="poll", policy=Policy(start_grace_s=10)
     )
     stage.connected = False
     verdict = stage.run(20)
@@ -129,7 +129,7 @@ def test_the_rank_that_is_missing_here_is_named(
 
 
 def test_all_ranks_of_this_host_may_be_held_while_the_others_go_on() -> None:
-    stage = Part(told={TORCHRUN: "4"})
+    stage = Part(reported={TORCHRUN: "4"})
     stage.run(30)
     for proc in stage.procs.values():
         stage.become(proc, "stopped")
@@ -138,7 +138,7 @@ def test_all_ranks_of_this_host_may_be_held_while_the_others_go_on() -> None:
 
 
 def test_a_lock_is_named_among_the_ranks_of_this_host() -> None:
-    stage = Part(told={TORCHRUN: "4"})
+    stage = Part(reported={TORCHRUN: "4"})
     stage.run(30)
     for proc in stage.procs.values():
         stage.become(proc, "futex")
@@ -148,7 +148,7 @@ def test_a_lock_is_named_among_the_ranks_of_this_host() -> None:
 
 
 def test_while_a_rank_elsewhere_is_at_work_the_order_of_sending_here_names_nobody() -> None:
-    stage = Part(told={TORCHRUN: "4"})
+    stage = Part(reported={TORCHRUN: "4"})
     stage.run(30)
     for late, proc in enumerate(stage.procs.values()):
         stage.become(proc, "futex", last_send_ns=stage.now_ns + late * 200_000_000)

@@ -1,4 +1,4 @@
-"""Return addresses are told from other words of a stack; kernel stacks are read."""
+"""Return addresses are distinguished from other words of a stack; kernel stacks are read."""
 
 import pytest
 from hypothesis import given

@@ -54,7 +54,7 @@ def test_any_list_is_read(value: list[object]) -> None:
         assert all(isinstance(frame, str) for frame in frames)
 
 
-def test_without_py_spy_the_missing_frames_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_py_spy_the_missing_frames_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stack_helpers, "py_spy", lambda: None)
     monkeypatch.setattr(stack_helpers, "_start", lambda command, size, stdin=0: None)
     found = Helpers([(1, 1, "python3"), (1, 2, "python3")]).collect(1.0, {})

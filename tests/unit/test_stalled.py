@@ -258,7 +258,7 @@ def test_only_a_stall_is_reported_every_second(tmp_path, mode, most, stalled, pi
     assert {bool(each.ranks) for each in reports} == {pictured}
 
 
-def test_that_it_can_be_told_again_whether_ranks_go_on_is_reported_at_once(tmp_path):
+def test_that_it_can_be_decided_again_whether_ranks_go_on_is_reported_at_once(tmp_path):
     stage = Stage(connected=False)
     stage.run(30)
     all_become(stage, "run")

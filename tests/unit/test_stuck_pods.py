@@ -95,4 +95,4 @@ def test_escalate__a_node_is_cordoned_for_causes_that_concern_nodes(
     )
     after = machine.escalate(sim.turn(status), "again")
     assert after.action is not None
-    assert (after.action.way, after.action.detail["elsewhere"]) == (Way.REPLACE, elsewhere)
+    assert (after.action.way, after.action.detail.get("elsewhere", "")) == (Way.REPLACE, elsewhere)

@@ -9,8 +9,7 @@ from kcover_ebpf.diagnosis.suspicion import Suspicion, look_period_ns
 from kcover_ebpf.facts.host import Inspection
 from kcover_ebpf.ids import Pid, Tid
 
-from .scripted_job import COLLECTIVE, LOCK, NS, START_NS, Proc
-from .test_verdicts import all_wait, trained
+from .scripted_job import COLLECTIVE, LOCK, NS, START_NS, Proc, all_wait, trained
 
 
 def look(pid: int, at_ns: int, stack: tuple[str, ...] = COLLECTIVE) -> Inspection:

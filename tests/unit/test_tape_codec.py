@@ -66,10 +66,10 @@ def test_what_is_written_is_read_again(kind: type, data: st.DataObject) -> None:
 
 
 def test_what_has_its_default_is_left_out() -> None:
-    context = CudaContext(1, Pid(2), "GPU-1", False, True, "x")
-    assert "mig" in encode(context), "it has no default"
-    seen = ProcessSeen(1, Pid(2), Pid(1), 1, "x", ("x",))
-    assert set(encode(seen)) == {"boottime_ns", "pid", "ppid", "start_ns", "comm", "argv"}
+    context = CudaContext(1, Pid(2), "GPU-1", True, "x")
+    assert "active" in encode(context), "it has no default"
+    seen = ProcessSeen(1, Pid(2), Pid(1), "x", ("x",))
+    assert set(encode(seen)) == {"boottime_ns", "pid", "ppid", "comm", "argv"}
 
 
 def test_fields_of_a_newer_writer_are_passed_over() -> None:

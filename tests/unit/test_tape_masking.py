@@ -66,7 +66,7 @@ def test_every_text_of_a_fact_has_a_rule_and_every_rule_a_text() -> None:
 
 def seen(pid: int, ppid: int, *argv: str, **environ: str) -> ProcessSeen:
     comm = argv[0].rpartition("/")[2][:15]
-    return ProcessSeen(1, Pid(pid), Pid(ppid), 1, comm, argv, environ)
+    return ProcessSeen(1, Pid(pid), Pid(ppid), comm, argv, environ)
 
 
 SECRET = "acme-llm"
@@ -180,15 +180,15 @@ def test_texts_of_drivers_are_left_out_and_their_absence_stays() -> None:
     assert (masked.text, masked.code, masked.device) == (LEFT_OUT, "Xid 79", "0000:5d:00.0")
     assert masked.uuid.startswith("name-")
     rank = CollectiveRank(1, 4, "10.1.2.3", comm="0xacme")
-    told = Masks().of(CollectivesSeen(1, 1, behind=(rank,)))
-    assert told.trouble == ""
-    assert told.behind[0].rank == 1
-    assert "acme" not in repr(told)
-    assert "10.1.2.3" not in repr(told)
+    reported = Masks().of(CollectivesSeen(1, 1, behind=(rank,)))
+    assert reported.trouble == ""
+    assert reported.behind[0].rank == 1
+    assert "acme" not in repr(reported)
+    assert "10.1.2.3" not in repr(reported)
 
 
 def test_pseudonyms_are_the_same_within_a_tape_and_others_in_the_next() -> None:
-    context = CudaContext(1, Pid(1), "GPU-1", False, True, "acme-llm")
+    context = CudaContext(1, Pid(1), "GPU-1", True, "acme-llm")
     masks = Masks()
     assert masks.of(context) == masks.of(context)
     assert masks.of(context) != Masks().of(context)

@@ -68,7 +68,7 @@ def test_the_report_counts_every_healthy_hour_and_every_false_shutdown() -> None
     assert "- ended: a, seed 2: HUNG storage: time: long" in text
 
 
-def test_the_report_tells_right_names_from_wrong_ones() -> None:
+def test_the_report_counts_right_names_from_wrong_ones() -> None:
     fault = line(fault="lock", rank=3)
     lines = [
         fault | {"detected_s": 4.0, "named": (3,), "shutdown": "HUNG", "shutdown_rank": 3},

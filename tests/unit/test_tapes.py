@@ -26,7 +26,7 @@ from kcover_ebpf.tapes.entries import MOST_LINE_BYTES, SCHEMA, Ask, End, Judge, 
 from kcover_ebpf.tapes.reader import TapeReader
 from kcover_ebpf.tapes.writer import TapeWriter
 
-from .recorded_stage import HEADER, SCRIPTS, TAPES, record, told
+from .recorded_stage import HEADER, SCRIPTS, TAPES, record, reported
 from .scripted_job import NS, Stage
 
 HEAD = json.dumps({"schema": SCHEMA, "version": "9", "machine": "x86_64", "policy": {}}).encode()
@@ -51,7 +51,7 @@ def replayed(path: Path, capfd: pytest.CaptureFixture[str]) -> list[dict[str, An
     return lines(capfd)
 
 
-def as_told(event: dict[str, Any]) -> dict[str, Any]:
+def as_reported(event: dict[str, Any]) -> dict[str, Any]:
     culprit = event["culprit"]
     return {
         "verdict": event["verdict"],
@@ -73,7 +73,7 @@ def test_a_kept_tape_gives_the_verdicts_that_were_given(
     assert path.stat().st_size < 50_000
     events = replayed(path, capfd)
     expected = json.loads((TAPES / "expected.json").read_text())[name]
-    assert [as_told(each) for each in events if each["event"] == "verdict"] == expected
+    assert [as_reported(each) for each in events if each["event"] == "verdict"] == expected
     assert [events[0]["event"], events[-1]["event"]] == ["start", "end"]
 
 
@@ -84,14 +84,14 @@ def test_what_is_recorded_now_is_judged_alike(
     path = tmp_path / f"a{suffix}"
     stage = record(SCRIPTS["locked"], path)
     events = replayed(path, capfd)
-    verdicts = [as_told(each) for each in events if each["event"] == "verdict"]
-    assert verdicts == [told(each) for each in stage.verdicts]
+    verdicts = [as_reported(each) for each in events if each["event"] == "verdict"]
+    assert verdicts == [reported(each) for each in stage.verdicts]
     assert verdicts[-1]["rank"] == 1
     assert path.stat().st_mode & 0o077 == 0, "a tape is its owner's"
     assert path.read_bytes().startswith(b"\x1f\x8b") is suffix.endswith(".gz")
 
 
-def test_what_would_be_done_is_told_and_the_end_of_the_job_is_no_news(
+def test_what_would_be_done_is_reported_and_the_end_of_the_job_is_no_news(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "a"
@@ -102,7 +102,7 @@ def test_what_would_be_done_is_told_and_the_end_of_the_job_is_no_news(
     assert [each["act"] for each in events if each["event"] == "action"] == ["snapshot", "shutdown"]
     assert all("nothing was done" in each["text"] for each in events if each["event"] == "action")
     times = [event["time"] for event in events]
-    assert times == sorted(times), "it tells the time of the tape"
+    assert times == sorted(times), "it has the time of the tape"
 
 
 def test_a_tape_is_shown_to_people_as_well(capfd: pytest.CaptureFixture[str]) -> None:

@@ -63,13 +63,10 @@ def edge(pid: Pid, other: Pid, **changes: int) -> SocketSample:
         unacked_bytes=0,
         acked_bytes=0,
         received_bytes=0,
-        retransmit_count=0,
         backoff=0,
-        probe_count=0,
         send_window_bytes=65536,
         last_send_ns=NS,
         last_receive_ns=NS,
-        changed_ns=NS,
     )
     return replace(base, **changes)  # type: ignore[arg-type]
 

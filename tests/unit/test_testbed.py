@@ -1,4 +1,4 @@
-"""tools/testbed without a cluster: names, choices, images, what a wrong command is told."""
+"""tools/testbed without a cluster: names, choices, images, how a wrong command is answered."""
 
 import hashlib
 import json

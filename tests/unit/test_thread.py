@@ -43,7 +43,6 @@ def sample(
         cpu_ns=int(cpu_s * NS),
         run_delay_ns=int(delay_s * NS),
         voluntary_count=0,
-        involuntary_count=0,
         comm="python3",
     )
 

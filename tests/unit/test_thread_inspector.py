@@ -108,7 +108,7 @@ libc.syscall(ctypes.c_long(271 if os.uname().machine == "x86_64" else 73), None,
     assert (found.timed, found.deadline_ns) == (True, None)
 
 
-def test_the_files_of_a_poll_are_all_told() -> None:
+def test_the_files_of_a_poll_are_all_reported() -> None:
     found, _ = looked_at("""
 r, w = os.pipe(); a, b = socket.socketpair(); i = os.open("/etc/passwd", 0)
 for each, at in ((r, 40), (a.fileno(), 41), (r, 42), (i, 43)): os.dup2(each, at)
@@ -162,7 +162,7 @@ def test_a_read_on_a_socket_names_the_socket() -> None:
         assert (file.kind, file.inode) == ("socket", os.fstat(theirs.fileno()).st_ino)
 
 
-def test_the_open_of_a_fifo_is_told_by_its_kernel_function(tmp_path: Path) -> None:
+def test_the_open_of_a_fifo_is_recognized_by_its_kernel_function(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     found, _ = looked_at("ready(); os.open(sys.argv[1], os.O_RDONLY)", str(fifo))
@@ -171,7 +171,7 @@ def test_the_open_of_a_fifo_is_told_by_its_kernel_function(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("call", ["flock(0, fcntl.LOCK_EX)", "lockf(0, fcntl.LOCK_EX)"])
-def test_who_holds_the_file_lock_is_told(tmp_path: Path, call: str) -> None:
+def test_who_holds_the_file_lock_is_reported(tmp_path: Path, call: str) -> None:
     (tmp_path / "lock").touch()
     with open(tmp_path / "lock", "r+") as one, open(tmp_path / "lock", "r+") as two:
         lock = fcntl.flock if call.startswith("flock") else fcntl.lockf
@@ -243,16 +243,18 @@ def stuck(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 def test_a_process_that_cannot_be_read_costs_no_other_its_look(stuck: Stuck) -> None:
     turns = [stuck.turn() for _ in range(16)]
     assert all(seen == GOOD for seen, _, _ in turns[-5:])
-    # it is asked for once, waited for in the pass that asked, and told once
+    # it is asked for once, waited for in the pass that asked, and reported once
     bad = {each.pid for each in stuck.bad}
     assert sorted(pid for pid in stuck.begun if pid in bad) == sorted(bad)
     assert sum(took_s for _, _, took_s in turns[-5:]) < 0.5
-    told = [pid for _, unreadable, _ in turns for pid in unreadable]
-    assert sorted(told) == sorted(bad)
+    reported = [pid for _, unreadable, _ in turns for pid in unreadable]
+    assert sorted(reported) == sorted(bad)
 
 
 @pytest.mark.parametrize("stuck", [1], indirect=True)
-def test_since_when_it_cannot_be_read_is_told_and_what_comes_back_is_taken(stuck: Stuck) -> None:
+def test_since_when_it_cannot_be_read_is_reported_and_what_comes_back_is_taken(
+    stuck: Stuck,
+) -> None:
     began_ns = boottime_ns()
     stuck.turn(0.05)
     time.sleep(0.1)

@@ -43,6 +43,21 @@ def test_every_attack_has_a_test_that_exists(row: str) -> None:
     assert absent(row) == []
 
 
+FROM_OUTSIDE = [f"A{number}" for number in range(1, 18)]
+
+
+@pytest.mark.parametrize("name", FROM_OUTSIDE)
+def test_what_a_tenant_could_do_is_tried_on_a_real_cluster(name: str) -> None:
+    assert any(path.startswith("attack/") for path, _ in CITED.findall(ROWS[name]))
+
+
+def test_every_attack_on_a_real_cluster_is_listed() -> None:
+    files = (ROOT / "tests/attack").glob("test_*.py")
+    written = {(f"attack/{each.name}", name) for each in files
+               for name in defined_in(f"attack/{each.name}")}  # fmt: skip
+    assert written == {each for each in CITED.findall(PAGE) if each[0].startswith("attack/")}
+
+
 def test_a_test_that_is_gone_is_noticed() -> None:
     assert absent("`unit/test_owners.py::test_nothing`, `unit/test_gone.py::test_x`") == [
         "unit/test_owners.py::test_nothing",

@@ -70,7 +70,7 @@ def test_the_first_record_survives() -> None:
     assert parse(event_line("trace", 1.0, plain(looked))).looked == looked
 
 
-def test_the_exit_code_is_told_by_the_last_record() -> None:
+def test_the_exit_code_is_given_by_the_last_record() -> None:
     assert parse(event_line("end", 1.0, {"exit_code": 1})).exit_code == 1
 
 

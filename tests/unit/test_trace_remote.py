@@ -182,7 +182,7 @@ def test_all_nodes_of_a_job_become_one_look(server: Server) -> None:
     assert events[-1].exit_code == 1
 
 
-def test_a_node_that_cannot_be_looked_at_is_told_in_the_verdict(server: Server) -> None:
+def test_a_node_that_cannot_be_looked_at_is_reported_in_the_verdict(server: Server) -> None:
     server.out["agent-2"], server.codes["agent-2"] = [], 3
     server.said = "kcover-ebpf: BPF is refused"
     (verdict,) = [json.loads(line) for line in lines(job="train") if '"verdict"' in line][:1]
@@ -248,7 +248,7 @@ OBSTACLES = {
 
 
 @pytest.mark.parametrize("name", OBSTACLES)
-def test_an_obstacle_is_told_in_one_line(name: str, server: Server) -> None:
+def test_an_obstacle_is_reported_in_one_line(name: str, server: Server) -> None:
     obstruct, kind, said = OBSTACLES[name]
     obstruct(server)
     with pytest.raises(kind, match=said) as caught:
@@ -256,12 +256,12 @@ def test_an_obstacle_is_told_in_one_line(name: str, server: Server) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_container_that_is_not_there_is_told_with_those_that_are(server: Server) -> None:
+def test_a_container_that_is_not_there_is_reported_with_those_that_are(server: Server) -> None:
     with pytest.raises(UsageError, match="no container proxy; it has main"):
         lines(pod="a", container="proxy")
 
 
-def test_a_job_that_is_not_there_is_told_with_those_that_are(server: Server) -> None:
+def test_a_job_that_is_not_there_is_reported_with_those_that_are(server: Server) -> None:
     with pytest.raises(UsageError, match=r"no pods of a job other .* there are train"):
         lines(job="other")
 

@@ -1,12 +1,11 @@
-"""From findings to verdicts: told once, under a stable name, in unix time, WORKING at the end."""
+"""From findings to verdicts: reported once, under a stable name, in unix time, WORKING at the end."""
 
 from __future__ import annotations
 
 from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind
 
-from .scripted_job import BARRIER, LOCK, NS, Stage
-from .test_verdicts import all_wait, trained
+from .scripted_job import BARRIER, LOCK, NS, Stage, all_wait, trained
 
 
 def faults(stage: Stage) -> list[Verdict]:
@@ -25,14 +24,14 @@ def stop_rank(stage: Stage, rank: int) -> None:
     stage.run(5)
 
 
-def test_a_verdict_is_told_once_while_it_lasts() -> None:
+def test_a_verdict_is_reported_once_while_it_lasts() -> None:
     stage = trained()
     stop_rank(stage, 1)
     stage.run(60)
     assert [each.cause for each in faults(stage)] == [Cause.STOPPED]
 
 
-def test_healthy_training_is_told_once() -> None:
+def test_healthy_training_is_reported_once() -> None:
     stage = trained(seconds=120)
     assert [each.cause for each in stage.verdicts] == [Cause.STARTING, Cause.TRAINING]
     assert {each.incident for each in stage.verdicts} == {""}
@@ -68,7 +67,7 @@ def test_a_hang_that_ends_in_a_crash_is_one_incident() -> None:
     ]
 
 
-def test_a_better_cause_is_told_under_the_same_name() -> None:
+def test_a_better_cause_is_reported_under_the_same_name() -> None:
     stage = trained()
     stage.become(stage.rank(1), "futex", stack=LOCK)
     all_wait(stage, 1)
@@ -81,7 +80,7 @@ def test_a_better_cause_is_told_under_the_same_name() -> None:
     ]
 
 
-def test_a_fault_must_hold_before_it_is_told() -> None:
+def test_a_fault_must_hold_before_it_is_reported() -> None:
     stage = trained()
     stage.become(stage.rank(1), "stopped")
     all_wait(stage, 1)
@@ -92,7 +91,7 @@ def test_a_fault_must_hold_before_it_is_told() -> None:
     assert [each.cause for each in faults(stage)] == [Cause.STOPPED]
 
 
-def test_an_announced_fault_is_told_at_once() -> None:
+def test_an_announced_fault_is_reported_at_once() -> None:
     stage = trained()
     stage.exit(stage.rank(1), 1)
     stage.now_ns += NS
@@ -115,10 +114,10 @@ def test_times_are_unix_seconds_and_the_host_is_named() -> None:
 
 def test_a_job_that_cannot_be_judged_is_unknown_in_a_snapshot_and_silent_otherwise() -> None:
     stage = trained()
-    told = len(stage.verdicts)
+    reported = len(stage.verdicts)
     stage.one_pass(NS, late=True)
     assert stage.tracker.snapshot(stage.job, 0.0).kind is VerdictKind.UNKNOWN
-    assert len(stage.verdicts) == told
+    assert len(stage.verdicts) == reported
 
 
 def test_the_deadline_is_that_of_the_library_on_the_stacks() -> None:

@@ -1,4 +1,4 @@
-"""Verdicts on scripted jobs: every fault and quiet phase that needs no real kernel to be told apart."""
+"""Verdicts on scripted jobs: every fault and quiet phase that needs no real kernel to be distinguished."""
 
 from __future__ import annotations
 
@@ -12,23 +12,7 @@ from kcover_ebpf.facts.host import StorageState, WaitedFile
 from kcover_ebpf.ids import Inode
 from kcover_ebpf.settings import Act, Policy
 
-from .scripted_job import BARRIER, COLLECTIVE, LOCK, NS, Proc, Stage
-
-
-def trained(world: int = 4, seconds: float = 20, **options: object) -> Stage:
-    stage = Stage(world=world, **options)  # type: ignore[arg-type]
-    stage.run(seconds)
-    assert [
-        verdict.kind for verdict in stage.verdicts if verdict.kind is not VerdictKind.WORKING
-    ] == []
-    return stage
-
-
-def all_wait(stage: Stage, but: int) -> None:
-    for proc in stage.procs.values():
-        if proc.rank is not None and proc.rank != but and proc.alive:
-            stage.become(proc, "futex", last_send_ns=stage.now_ns)
-
+from .scripted_job import BARRIER, COLLECTIVE, LOCK, NS, Proc, Stage, all_wait, trained
 
 FAULTS: dict[str, tuple[Callable[[Stage, Proc], None], Cause]] = {
     "lock": (lambda s, p: s.become(p, "futex", stack=LOCK), Cause.BLOCKED_LOCK),
@@ -185,7 +169,7 @@ def test_a_cut_off_rank_is_a_lost_link() -> None:
     ("code", "signal", "cause"),
     [(1, 0, Cause.EXITED), (0, 9, Cause.KILLED), (0, 11, Cause.SEGFAULT), (0, 6, Cause.ABORTED)],
 )
-def test_a_failed_exit_is_told_within_a_second(code: int, signal: int, cause: Cause) -> None:
+def test_a_failed_exit_is_reported_within_a_second(code: int, signal: int, cause: Cause) -> None:
     stage = trained()
     stage.exit(stage.rank(3), code, signal)
     verdict = stage.run(1)
@@ -238,7 +222,7 @@ def test_two_places_at_once_are_a_mismatch() -> None:
     assert verdict.culprit.rank == 2
 
 
-def test_nobody_at_the_end_of_the_chain_is_told_without_a_culprit() -> None:
+def test_nobody_at_the_end_of_the_chain_is_reported_without_a_culprit() -> None:
     stage = trained()
     all_wait(stage, -1)
     verdict = stage.run(15)
@@ -323,8 +307,8 @@ def test_a_missing_rank_is_named_but_never_ends_a_job() -> None:
     assert verdict.culprit is not None
     assert verdict.culprit.rank == 2
     assert decide(verdict, Act.RESTART).act is Act.SNAPSHOT
-    told = [each.cause for each in stage.verdicts if each.kind is not VerdictKind.WORKING]
-    assert told == [Cause.MISSING_RANK]
+    reported = [each.cause for each in stage.verdicts if each.kind is not VerdictKind.WORKING]
+    assert reported == [Cause.MISSING_RANK]
 
 
 def test_nobody_is_missing_while_those_who_came_are_at_work() -> None:
@@ -356,7 +340,7 @@ def test_time_alone_ends_a_job_only_by_the_hard_limit() -> None:
     assert decide(verdict, Act.SHUTDOWN, 30).act is Act.SHUTDOWN
 
 
-def test_a_lost_link_is_told_at_once_and_ends_the_job_only_when_it_stays_lost() -> None:
+def test_a_lost_link_is_reported_at_once_and_ends_the_job_only_when_it_stays_lost() -> None:
     stage = trained()
     stage.rank(2).backoff = 4
     all_wait(stage, -1)

@@ -217,7 +217,7 @@ def test_a_rank_that_is_stopped_for_a_moment_is_no_fault(since_s: float, cause: 
         (21, 10, Cause.WAIT_CYCLE),
     ],
 )
-def test_a_circle_is_told_after_twice_a_stall(
+def test_a_circle_is_reported_after_twice_a_stall(
     since_s: float, threshold_s: float, cause: Cause
 ) -> None:
     scene = picture(at(1, State.PEERS, since_s=since_s), at(2, State.PEERS, since_s=since_s))

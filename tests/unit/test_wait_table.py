@@ -12,8 +12,7 @@ from kcover_ebpf.facts.host import CodeSeen, Inspection
 from kcover_ebpf.facts.kernel import ProcessExec
 from kcover_ebpf.ids import Pid, Tid
 
-from .scripted_job import LOCK, NS, Proc, Stage, pipe
-from .test_verdicts import all_wait, trained
+from .scripted_job import LOCK, NS, Proc, Stage, all_wait, pipe, trained
 
 
 def rows_after(stage: Stage, seconds: float) -> list[WaitRow]:

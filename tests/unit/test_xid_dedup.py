@@ -28,70 +28,70 @@ def late(ladder: XidDedup, now_ns: int) -> list[XidReported]:
 def test_line_then_report_is_one_fact_with_all_that_is_known():
     ladder = XidDedup(Rung.KPROBE)
     assert ladder.observe(line()) is None
-    told = ladder.observe(xid(Rung.KPROBE, 1, text="%s"))
-    assert told == XidReported(0, GPU, 79, "lost", Rung.KPROBE, True, Pid(7), "x", 3)
+    reported = ladder.observe(xid(Rung.KPROBE, 1, text="%s"))
+    assert reported == XidReported(0, GPU, 79, "lost", Rung.KPROBE, True, Pid(7), "x", 3)
     assert ladder.observe(xid(Rung.KMSG, 2)) is None
     assert late(ladder, 10 * HOLD_NS) == []
 
 
-def test_report_without_a_line_is_told_at_once():
+def test_report_without_a_line_is_reported_at_once():
     ladder = XidDedup(Rung.KPROBE)
-    told = ladder.observe(xid(Rung.KPROBE))
-    assert told is not None
-    assert (told.pid, told.process, told.text) == (7, "x", "lost")
+    reported = ladder.observe(xid(Rung.KPROBE))
+    assert reported is not None
+    assert (reported.pid, reported.process, reported.text) == (7, "x", "lost")
 
 
-def test_what_the_best_rung_missed_is_told_after_a_pause():
+def test_what_the_best_rung_missed_is_reported_after_a_pause():
     ladder = XidDedup(Rung.KPROBE)
     assert ladder.observe(line()) is None
     assert ladder.observe(xid(Rung.KMSG, 1)) is None
     assert late(ladder, HOLD_NS - 1) == []
-    (told,) = late(ladder, HOLD_NS + MS)
-    assert told.confirmed
-    assert told.gpu_instance == 3
+    (reported,) = late(ladder, HOLD_NS + MS)
+    assert reported.confirmed
+    assert reported.gpu_instance == 3
     assert late(ladder, 2 * HOLD_NS) == []
 
 
-def test_a_reader_that_is_behind_tells_nothing_twice():
+def test_a_reader_that_is_behind_reports_nothing_twice():
     """The log is read as of now, the events of the probes in their order: those may be seconds old."""
     ladder = XidDedup(Rung.KPROBE)
     ladder.overdue(9_000 * MS)
     assert ladder.observe(xid(Rung.KMSG, 10_000)) is None
     assert ladder.overdue(16_000 * MS) == []
-    told = ladder.observe(xid(Rung.KPROBE, 9_500))
-    assert told is not None
-    assert told.rung is Rung.KPROBE
+    reported = ladder.observe(xid(Rung.KPROBE, 9_500))
+    assert reported is not None
+    assert reported.rung is Rung.KPROBE
     assert late(ladder, 22_000 * MS) == []
 
 
-def test_a_forged_line_is_told_as_such_and_hides_nothing():
+def test_a_forged_line_is_reported_as_such_and_hides_nothing():
     ladder = XidDedup(Rung.KPROBE)
     ladder.observe(line())
     assert late(ladder, UNCONFIRMED_NS - 1) == []
-    (told,) = late(ladder, UNCONFIRMED_NS)
-    assert not told.confirmed
+    (reported,) = late(ladder, UNCONFIRMED_NS)
+    assert not reported.confirmed
     assert ladder.observe(xid(Rung.KPROBE, 1100)) is not None
     assert ladder.observe(xid(Rung.KPROBE, 1101)) is not None
 
 
-def test_a_line_is_not_told_as_doubtful_while_its_confirmation_waits():
+def test_a_line_is_not_reported_as_doubtful_while_its_confirmation_waits():
     """Errors of a switch have no probe: the console says them, and the log a moment later."""
     ladder = XidDedup(Rung.KPROBE)
     assert ladder.observe(line()) is None
     assert ladder.observe(xid(Rung.KMSG, 66)) is None
     assert late(ladder, HOLD_NS + 30 * MS) == []
-    (told,) = late(ladder, HOLD_NS + 66 * MS)
-    assert told.confirmed
+    (reported,) = late(ladder, HOLD_NS + 66 * MS)
+    assert reported.confirmed
     assert late(ladder, 10 * HOLD_NS) == []
 
 
 def test_other_words_are_another_error():
     ladder = XidDedup(Rung.KPROBE)
     ladder.observe(line())
-    told = ladder.observe(xid(Rung.KPROBE, 1, text="Timeout after 6s"))
-    assert told is not None
-    assert told.text == "Timeout after 6s"
-    assert told.gpu_instance is None
+    reported = ladder.observe(xid(Rung.KPROBE, 1, text="Timeout after 6s"))
+    assert reported is not None
+    assert reported.text == "Timeout after 6s"
+    assert reported.gpu_instance is None
 
 
 def test_counts_start_again_after_a_while():
@@ -102,10 +102,10 @@ def test_counts_start_again_after_a_while():
     assert ladder.observe(xid(Rung.KPROBE, later)) is not None
 
 
-def test_without_a_better_rung_the_console_is_told_unconfirmed():
-    told = XidDedup(Rung.CONSOLE).observe(line())
-    assert told is not None
-    assert not told.confirmed
+def test_without_a_better_rung_the_console_is_reported_unconfirmed():
+    reported = XidDedup(Rung.CONSOLE).observe(line())
+    assert reported is not None
+    assert not reported.confirmed
 
 
 @given(
@@ -114,16 +114,16 @@ def test_without_a_better_rung_the_console_is_told_unconfirmed():
     st.sampled_from([Rung.KPROBE, Rung.TRACEPOINT, Rung.KMSG]),
     st.data(),
 )
-def test_any_interleaving_tells_each_error_once(count, lower, best, data):
+def test_any_interleaving_reports_each_error_once(count, lower, best, data):
     """Every rung sees every error in order; how the rungs' reports mix is free."""
     rungs = [best, *sorted(lower - {best}, key=lambda rung: rung.value)]
     waiting = dict.fromkeys(rungs, count)
-    ladder, told, now_ms = XidDedup(best), 0, 0
+    ladder, reported, now_ms = XidDedup(best), 0, 0
     while any(waiting.values()):
         rung = data.draw(st.sampled_from([r for r in rungs if waiting[r]]))
         waiting[rung] -= 1
         now_ms += data.draw(st.integers(0, 20))
         report = line(now_ms) if rung is Rung.CONSOLE else xid(rung, now_ms)
-        told += ladder.observe(report) is not None
+        reported += ladder.observe(report) is not None
     rest = late(ladder, now_ms * MS + HOLD_NS)
-    assert told + sum(report.confirmed for report in rest) == count
+    assert reported + sum(report.confirmed for report in rest) == count

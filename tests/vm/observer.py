@@ -1,7 +1,7 @@
 """Runs inside a guest: the kernel half and the device watch, each fact a JSON line in a file.
 
 observer.py OUTPUT [--pin-driver] [MEMBER_PID...]: writes a line {"ready": ...} first, then one for each fact, with
-`told_ns`, the boottime at which it was there.
+`reported_ns`, the boottime at which it was there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def as_json(fact: Fact) -> dict[str, Any]:
         for item in dataclasses.fields(fact)
     }
     now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-    return {"fact": type(fact).__name__, "told_ns": now_ns, **words}
+    return {"fact": type(fact).__name__, "reported_ns": now_ns, **words}
 
 
 def write(out: TextIO, line: dict[str, Any]) -> None:

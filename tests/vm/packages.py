@@ -106,12 +106,12 @@ def unpack(kernel: Kernel, packages: list[str], target: Path) -> None:
     shutil.rmtree(debs)
 
 
-def each(wanted: Iterable[Kernel], told: Callable[[Kernel], str]) -> int:
-    """Print what is told of each; those that cannot be had are said, and make the result 1."""
+def each(wanted: Iterable[Kernel], reported: Callable[[Kernel], str]) -> int:
+    """Print the answer about each; those that cannot be had are said, and make the result 1."""
     failed = 0
     for kernel in wanted:
         try:
-            print(f"{kernel.name}: {told(kernel)}")
+            print(f"{kernel.name}: {reported(kernel)}")
         except Missing as reason:
             failed = 1
             print(f"{kernel.name}: {reason}", file=sys.stderr)

@@ -71,7 +71,7 @@ def _tail(file: Path) -> str:
 
 
 class Observer:
-    """The sensor's device half inside a guest, told by its facts."""
+    """The sensor's device half inside a guest, reported by its facts."""
 
     def __init__(self, guest: Guest, members: list[int], *options: str) -> None:
         self._file = guest.share / f"facts-{time.monotonic_ns()}"

@@ -16,7 +16,7 @@ from tests.vm.sensing import Figure, Lines, Observer, of_kind
 
 
 def counter(guest: Guest, kind: str) -> int:
-    """Errors that the port above the GPU was told of, by the kernel's own count.
+    """Errors that the port above the GPU had, by the kernel's own count.
 
     The device's own count leaves out fatal errors: its registers cannot be read then.
     """
@@ -43,7 +43,7 @@ def check_severity(
     mark, before = observer.mark(), counter(guest, kind)
     guest.python(f"inject('{GPU}', {bits[0]}, {bits[1]}, 23, {pause_s})", timeout_s=200)
     facts = aer_counts(observer, mark, 23)
-    note("errors_told", f"{sum(fact['count'] for fact in facts)} of 23")
+    note("errors_reported", f"{sum(fact['count'] for fact in facts)} of 23")
     assert counter(guest, kind) - before == 23
     assert {fact["device"] for fact in facts} == {GPU}
     assert sum(fact["count"] for fact in facts) == 23
@@ -140,8 +140,8 @@ def test_a_storm_of_corrected_errors_is_counted(
     happened = counter(guest, "cor") - before
     facts = aer_counts(observer, mark, happened)
     passes = len([line for line in observer.lines()[mark:] if "cpu_s" in line])
-    told = sum(fact["count"] for fact in facts)
-    record_property("errors_told", f"{told} of {happened}")
+    reported = sum(fact["count"] for fact in facts)
+    record_property("errors_reported", f"{reported} of {happened}")
     assert happened > 1000
-    assert told == happened
+    assert reported == happened
     assert len(facts) <= 2 * passes

@@ -41,17 +41,19 @@ def test_every_probe_is_attached(guest: Guest, observer: Observer) -> None:
 
 @pytest.mark.family("probes")
 @needs_driver
-def test_doctor_names_who_tells(guest: Guest, observer: Observer) -> None:
+def test_doctor_names_who_reports(guest: Guest, observer: Observer) -> None:
     done = guest.run(str(ROOT / ".venv/bin/kcover-ebpf"), "doctor", "-o", "json")
-    told = {row["family"]: row["rung"] for row in json.loads(done.output)["rungs"]}
+    reported = {row["family"]: row["rung"] for row in json.loads(done.output)["rungs"]}
     console = "printk:console, read in /dev/kmsg"
-    assert told["Xids"] == "kprobe nv_report_error"
-    assert told["driver lines"] == (console if observer.ready["console"] else "/dev/kmsg, polled")
-    assert told["GPU holders"] == "kprobes and /proc"
-    assert told["PCIe errors"] == "tracepoint aer_event"
-    assert told["RDMA ports"] == "kprobe, state and counters"
-    assert told["NIC firmware"] == "tracepoint devlink_health_report"
-    assert told["links"] == "netlink"
+    assert reported["Xids"] == "kprobe nv_report_error"
+    assert reported["driver lines"] == (
+        console if observer.ready["console"] else "/dev/kmsg, polled"
+    )
+    assert reported["GPU holders"] == "kprobes and /proc"
+    assert reported["PCIe errors"] == "tracepoint aer_event"
+    assert reported["RDMA ports"] == "kprobe, state and counters"
+    assert reported["NIC firmware"] == "tracepoint devlink_health_report"
+    assert reported["links"] == "netlink"
 
 
 @pytest.mark.family("xid")
@@ -105,7 +107,7 @@ def test_a_line_alone_is_believed_only_from_the_kernel(guest: Guest, observer: O
     mark = observer.mark()
     guest.shell(f"echo 'NVRM: Xid (PCI:0000:5d:00): 79, pid={observer.member}, forged' >/dev/kmsg")
     guest.python("say('print NVRM: Xid (PCI:0000:5d:00 GPU-I:03): 48, by the kernel')")
-    # without a console rung (before 6.0) a forged line is not even told
+    # without a console rung (before 6.0) a forged line is not even reported
     wanted = 2 if observer.ready["console"] else 1
     facts = observer.facts("XidReported", wanted, mark)
     by_number = {fact["number"]: fact for fact in facts}
@@ -165,7 +167,7 @@ LET_GO = 'fcntl.ioctl(uvm, 38, bytes.fromhex("00112233445566778899aabbccddeeff")
 
 @pytest.mark.family("tracepoint")
 @needs_driver
-def test_the_drivers_own_tracepoint_when_told_to(guest: Guest, observer: Observer) -> None:
+def test_the_drivers_own_tracepoint_when_asked_to(guest: Guest, observer: Observer) -> None:
     pinned = Observer(guest, [observer.member], "--pin-driver")
     assert pinned.ready["ready"] == "tracepoint"
     mark = pinned.mark()

@@ -70,8 +70,8 @@ def test_firmware_that_fails(guest: Guest, observer: Observer, faults: str) -> N
     guest.shell(
         f"echo health fw_fatal sensor 0x7 >{faults}; echo health tx queue 3 hangs >{faults}"
     )
-    told = observer.facts("DeviceNotice", 2, mark)
-    assert [(fact["notice"], fact["device"], fact["text"]) for fact in told] == [
+    reported = observer.facts("DeviceNotice", 2, mark)
+    assert [(fact["notice"], fact["device"], fact["text"]) for fact in reported] == [
         ("nic_failed", GPU, "fw_fatal: sensor 0x7"),
         ("nic_health", GPU, "tx: queue 3 hangs"),
     ]
@@ -104,8 +104,8 @@ def test_a_link_that_goes_down(guest: Guest, observer: Observer) -> None:
         lambda lines: len([x for x in of_kind(lines, "PortChange") if x["port"] == "wire0"]) >= 2,
         mark,
     )
-    told = [(x["up"], x["text"]) for x in of_kind(lines, "PortChange") if x["port"] == "wire0"]
-    assert [up for up, _ in told] == [False, True]
+    reported = [(x["up"], x["text"]) for x in of_kind(lines, "PortChange") if x["port"] == "wire0"]
+    assert [up for up, _ in reported] == [False, True]
     guest.shell("ip link del wire0")
 
 
@@ -121,10 +121,10 @@ def test_an_rdma_port_that_goes_down(guest: Guest, observer: Observer) -> None:
     lines = observer.wait(
         lambda lines: any(x["port"] == "soft/1" for x in of_kind(lines, "PortChange")), mark
     )
-    told = [x for x in of_kind(lines, "PortChange") if x["port"] == "soft/1"]
+    reported = [x for x in of_kind(lines, "PortChange") if x["port"] == "soft/1"]
     # where the soft device has counters (7.3), a growing link_downed says it once more
-    assert (False, "port down") in {(fact["up"], fact["text"]) for fact in told}
-    assert not any(fact["up"] for fact in told)
+    assert (False, "port down") in {(fact["up"], fact["text"]) for fact in reported}
+    assert not any(fact["up"] for fact in reported)
     assert "DOWN" in guest.shell("cat /sys/class/infiniband/soft/ports/1/state")
     guest.shell("ip link del wire0")
 

@@ -30,7 +30,7 @@ def steady(steady_guest: Guest) -> Iterator[Observer]:
 def late(facts: Lines, begun_ns: list[int], note: Figure) -> float:
     """Milliseconds from each beginning to the moment the fact was there: the longest; noted."""
     late_ms: list[float] = sorted(
-        (fact["told_ns"] - begun) / 1e6 for fact, begun in zip(facts, begun_ns, strict=True)
+        (fact["reported_ns"] - begun) / 1e6 for fact, begun in zip(facts, begun_ns, strict=True)
     )
     note("events", len(late_ms))
     note("p50_ms", round(late_ms[len(late_ms) // 2], 1))
@@ -45,7 +45,7 @@ def test_xid_to_fact(steady_guest: Guest, steady: Observer, record_property: Fig
         said_ns.append(int(steady_guest.python(f"{command}; time.sleep(0.3)", timeout_s=120)))
     facts = steady.facts("XidReported", ROUNDS, mark)
     # the first trace of each: the kernel's own time of the printed line; without a console rung
-    # (before 6.0) the moment before the driver was told to print
+    # (before 6.0) the moment before the driver was ordered to print
     lines = of_kind(steady.lines()[mark:], "DriverLine")
     begun_ns = [line["boottime_ns"] for line in lines] or said_ns
     assert late(facts, begun_ns, record_property) < MOST_MS
@@ -92,9 +92,9 @@ def test_a_storm_costs_next_to_nothing(
 
 def run_time_s(guest: Guest, program: str) -> float:
     """What a program of the kernel half took since its time is measured."""
-    told = json.loads(guest.shell(f"bpftool --json prog show name {program}"))
-    assert told["run_cnt"] >= ERRORS
-    return float(told["run_time_ns"]) / 1e9
+    reported = json.loads(guest.shell(f"bpftool --json prog show name {program}"))
+    assert reported["run_cnt"] >= ERRORS
+    return float(reported["run_time_ns"]) / 1e9
 
 
 def cpu_per_pass(lines: Lines) -> float:

@@ -42,16 +42,16 @@ def verdict_of(lines: Lines, kind: str) -> Line:
     return verdict
 
 
-def check_ended_by(run: Run, guest: Guest, fatal: str, evidence: str, note: Figure) -> None:
+def assert_ended_by(run: Run, guest: Guest, fatal: str, evidence: str, note: Figure) -> None:
     """Cause it: verdict and shutdown follow; both latencies are noted."""
     begun_s = int(guest.python(fatal)) / 1e9
     offset_s = float(guest.python("print(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME))"))
-    verdict, acted = check_ended(run, guest, GPU, evidence)
+    verdict, acted = assert_ended(run, guest, GPU, evidence)
     note("to_verdict_ms", round((verdict["time"] - begun_s - offset_s) * 1e3))
     note("to_shutdown_ms", round((acted["time"] - begun_s - offset_s) * 1e3))
 
 
-def check_ended(run: Run, guest: Guest, device: str, evidence: str) -> tuple[Line, Line]:
+def assert_ended(run: Run, guest: Guest, device: str, evidence: str) -> tuple[Line, Line]:
     """The verdict that names the device, and the shutdown, after which nothing of the job is left."""
     lines = run.wait(ended, "end")
     assert run.code() == 75
@@ -73,14 +73,14 @@ def test_of_several_xids_the_fatal_one_ends_the_job_that_holds_the_gpu(
     before = job.wait(lambda lines: len(of_kind(lines, "xid_reported")) == 2, "harmless Xids")
     assert [line["number"] for line in of_kind(before, "xid_reported")] == list(HARMLESS)
     assert not [line for line in before if line.get("verdict") == "DEVICE_FAULT"]
-    check_ended_by(job, guest, LOST, f"Xid 79 on {GPU} (GPU lost on PCIe", record_property)
+    assert_ended_by(job, guest, LOST, f"Xid 79 on {GPU} (GPU lost on PCIe", record_property)
 
 
 @pytest.mark.family("sensor")
 def test_a_fatal_pcie_error_ends_the_job_that_holds_the_gpu(
     guest: Guest, job: Run, record_property: Figure
 ) -> None:
-    check_ended_by(job, guest, MALFORMED, f"PCIe fatal error of {GPU}: ", record_property)
+    assert_ended_by(job, guest, MALFORMED, f"PCIe fatal error of {GPU}: ", record_property)
 
 
 @pytest.mark.family("sensor")
@@ -89,7 +89,7 @@ def test_an_xid_that_the_operator_calls_fatal(guest: Guest, record_property: Fig
     (guest.share / "own.toml").write_text('[xid.63]\nsurvival = "no"\nmeaning = "our word"\n')
     job = training(guest, "--catalog", "/share/own.toml")
     fatal = f"say('xid {HARMLESS[0]} {GPU} harmless elsewhere')"
-    check_ended_by(job, guest, fatal, f"Xid 63 on {GPU} (our word)", record_property)
+    assert_ended_by(job, guest, fatal, f"Xid 63 on {GPU} (our word)", record_property)
 
 
 @pytest.mark.family("sensor")
@@ -122,7 +122,7 @@ def is_lost(lines: Lines) -> bool:
 
 
 def is_up(lines: Lines) -> bool:
-    """The RDMA port was told to be up."""
+    """The RDMA port was ordered to be up."""
     return any(x["up"] for x in of_kind(lines, "port_change") if x["port"] == "plug/1")
 
 

@@ -1,4 +1,4 @@
-"""What the person at the keyboard is told in one line."""
+"""What the user reads in one line."""
 
 
 class Failure(Exception):

@@ -10,7 +10,7 @@ from tools.cluster.errors import Failure
 
 Words = Sequence[str | Path]
 Say = Callable[[str], None]
-"""Tells the person at the keyboard what takes a while."""
+"""Shows the user what takes a while."""
 
 
 def text(*command: str | Path, stdin: str | None = None, timeout_s: float = 600) -> str:

@@ -50,8 +50,8 @@ def crashed(pod: dict[str, Any]) -> LocalVerdict:
     """An announced fault of one rank."""
     name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
     culprit = Culprit(rank=0, pid=1, pod=name, pod_uid=uid)
-    told = (Evidence(EvidenceKind.EVENT, "rank 0 died by SIGSEGV"),)
-    return LocalVerdict(VerdictKind.CRASHED, Cause.SEGFAULT, 0.1, culprit, told)
+    reported = (Evidence(EvidenceKind.EVENT, "rank 0 died by SIGSEGV"),)
+    return LocalVerdict(VerdictKind.CRASHED, Cause.SEGFAULT, 0.1, culprit, reported)
 
 
 def left_early(pod: dict[str, Any]) -> LocalVerdict:

@@ -29,7 +29,7 @@ _PODS = 4
 
 
 @dataclass(frozen=True)
-class _Glimpse:
+class _Sample:
     """What one event of a watch showed of a pod."""
 
     at_s: float
@@ -40,7 +40,7 @@ class _Glimpse:
     runs: bool
 
 
-def _glimpse(event: Event) -> _Glimpse | None:
+def _sample(event: Event) -> _Sample | None:
     metadata, status = event.object.get("metadata") or {}, event.object.get("status") or {}
     states = status.get("containerStatuses") or ()
     if event.change is not Change.SET or not states:
@@ -48,7 +48,7 @@ def _glimpse(event: Event) -> _Glimpse | None:
     (state,) = states
     life = f"{metadata['uid']} {state['restartCount']}"
     runs = bool(state["ready"]) and "running" in state["state"]
-    return _Glimpse(time.time(), metadata["labels"][_INDEX], life, runs)
+    return _Sample(time.time(), metadata["labels"][_INDEX], life, runs)
 
 
 def restart(kubeconfig: Path, folder: Path, way: str) -> dict[str, Any]:
@@ -71,10 +71,10 @@ def _measure(namespace: Namespace, folder: Path, way: str) -> dict[str, Any]:
     for name in namespace.wait_for_pods(_SELECTOR, _PODS):
         namespace.wait(f"pod/{name}", "condition=Ready", 180)
     session = connect(str(namespace.cluster.kubeconfig))
-    seen: list[_Glimpse] = []
+    seen: list[_Sample] = []
 
     def on_event(event: Event) -> None:
-        found = _glimpse(event)
+        found = _sample(event)
         if found is not None:
             seen.append(found)
 
@@ -92,7 +92,7 @@ def _measure(namespace: Namespace, folder: Path, way: str) -> dict[str, Any]:
     return _parts(incident, seen)
 
 
-def _parts(incident: dict[str, Any], seen: list[_Glimpse]) -> dict[str, Any]:
+def _parts(incident: dict[str, Any], seen: list[_Sample]) -> dict[str, Any]:
     decided_s = moment(incident, "Decided")
     story = incident["status"]["timeline"]
     old = {each.index: each.life for each in seen if each.at_s < decided_s}

@@ -90,7 +90,7 @@ def _syscall_block(calls: subprocess.Popen[str], mode: str, group: Group) -> dic
 
 def starts(group: Group, count: int) -> dict[str, Any]:
     """Seconds of `run -- true`; from exec to the first line, and to the first verdict on a group."""
-    whole, ready, verdicts, told = [], [], [], set()
+    whole, ready, verdicts, reported = [], [], [], set()
     for _ in range(count):
         begin_s = time.monotonic()
         subprocess.run(
@@ -101,6 +101,6 @@ def starts(group: Group, count: int) -> dict[str, Any]:
         text, verdict_s = sensor.first_verdict()
         ready.append(round(sensor.start_s, 4))
         verdicts.append(round(verdict_s, 4))
-        told.add(text)
+        reported.add(text)
         sensor.end()
-    return {"true_s": whole, "ready_s": ready, "verdict_s": verdicts, "told": sorted(told)}
+    return {"true_s": whole, "ready_s": ready, "verdict_s": verdicts, "reported": sorted(reported)}

@@ -159,7 +159,7 @@ class Usage:
     cpu_share: float
     """Of one core; time in the kernel, so also in our BPF programs' iterators, included."""
     wakeups_per_s: float
-    """Voluntary context switches: at least one a pass, so this tells the pace."""
+    """Voluntary context switches: at least one a pass, so this shows the pace."""
     rss_kib: int
     pss_kib: int
     peak_kib: int
@@ -213,7 +213,7 @@ class Sensor:
         return dict(json.loads(text)) if text else {}
 
     def first_verdict(self) -> tuple[str, float]:
-        """The first verdict, and the seconds from exec until it was told."""
+        """The first verdict, and the seconds from exec until it was reported."""
         while (line := self._line()) and line["event"] != "verdict":
             pass
         if not line:
@@ -221,8 +221,8 @@ class Sensor:
         return f"{line['verdict']} {line['cause']}", time.monotonic() - self._begin_s
 
     def end(self) -> list[str]:
-        """Stop it; returns the verdicts it told."""
+        """Stop it; returns the verdicts it reported."""
         self._process.send_signal(signal.SIGTERM)
-        told, _ = self._process.communicate(timeout=_END_S)
-        lines = [json.loads(line) for line in told.splitlines()]
+        reported, _ = self._process.communicate(timeout=_END_S)
+        lines = [json.loads(line) for line in reported.splitlines()]
         return [f"{x['verdict']} {x['cause']}" for x in lines if x["event"] == "verdict"]

@@ -164,9 +164,9 @@ def _agent_rows(raw: Raw) -> Rows:
     rows = []
     for mode in ("idle", "attached", "fault"):
         blocks = [block for block in raw["blocks"] if block["mode"] == mode]
-        told = sorted({text for block in blocks for text in block["verdicts"]})
+        reported = sorted({text for block in blocks for text in block["verdicts"]})
         cells = _agent_cells([block["agent"] for block in blocks])
-        rows.append((mode, *cells, ", ".join(told)))
+        rows.append((mode, *cells, ", ".join(reported)))
     steady = raw["steady"]
     name = f"attached, {steady['window_s']:g} s"
     rows.append((name, *_agent_cells([steady["agent"]]), ", ".join(steady["verdicts"])))
@@ -192,7 +192,7 @@ def _start_rows(raw: Raw) -> Rows:
     names = {
         "true_s": "`kcover-ebpf run -- true`, from start to end",
         "ready_s": "`run --cgroup`, to its first line: everything is attached",
-        "verdict_s": f"`run --cgroup`, to its first verdict ({', '.join(raw['starts']['told'])})",
+        "verdict_s": f"`run --cgroup`, to its first verdict ({', '.join(raw['starts']['reported'])})",
     }
     rows = []
     for field, name in names.items():
@@ -232,7 +232,7 @@ def _caveat(raw: Raw) -> str:
     return (
         f"The machine was **not quiet**: more wanted to run ({loads:.1f}) than it has cores, and "
         f"steps without any sensor differ between blocks by ±{_noise(raw) * 100:.0f}%. A cost of "
-        "0.1% cannot be told from blocks then; read the intervals, not the middle values.\n"
+        "0.1% cannot be distinguished from blocks then; read the intervals, not the middle values.\n"
     )
 
 

@@ -81,7 +81,7 @@ def wait_until(what: str, done: Callable[[], bool]) -> None:
 
 
 def last_step(pod: str) -> int:
-    """The step that a pod's log tells last; 0 if none."""
+    """The step that a pod's log shows last; 0 if none."""
     words = ctl("logs", pod, "--tail=1", "--all-containers").split()
     return int(words[-1]) if words[-2:-1] == ["step"] else 0
 
@@ -147,7 +147,7 @@ def hurt_and_watch(title: str) -> bool:
     os.kill(pid, signal.SIGSTOP)
     began = time.time()
     say(f"{title}: rank in pod {VICTIM} (pid {pid}) gets SIGSTOP")
-    told: list[str] = []
+    reported: list[str] = []
 
     def is_over() -> bool:
         fresh = [
@@ -156,8 +156,8 @@ def hurt_and_watch(title: str) -> bool:
         if not fresh:
             return False
         status = fresh[0].get("status", {})
-        for entry in status.get("timeline", [])[len(told) :]:
-            told.append(entry["phase"])
+        for entry in status.get("timeline", [])[len(reported) :]:
+            reported.append(entry["phase"])
             text = entry.get("text", "")
             print(f"  +{time.time() - began:5.1f} s  {entry['phase']:<13} {text}", flush=True)
         return status.get("phase") in OVER

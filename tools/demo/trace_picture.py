@@ -54,7 +54,7 @@ def main() -> int:
     if done.returncode != 1:
         return 1
     prompt = f"# kcover-ebpf trace --pid {job.pid}\n"
-    TARGET.write_text(picture(prompt + done.stdout, "a job that hung before anybody watched"))
+    TARGET.write_text(picture(prompt + done.stdout, "a job that hung before it was watched"))
     return 0
 
 

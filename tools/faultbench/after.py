@@ -191,13 +191,15 @@ def one_line(result: dict[str, Any]) -> str:
         return f"{name} NOT RUNNABLE HERE: {result['not_runnable']}"
     if result.get("healthy") and not result["problem"]:
         right = "FALSE" if result["found"] else "ok"
-        told = f"{result['verdict']} {result['cause']} rank {result['named_rank']}"
-        return f"{name} {right:5} {result['took_s']:5.2f} s {told}"
+        reported = f"{result['verdict']} {result['cause']} rank {result['named_rank']}"
+        return f"{name} {right:5} {result['took_s']:5.2f} s {reported}"
     if result["problem"] or not result["hung"]:
         return f"{name} NO HANG: {result['problem'] or 'the job went on or ended'}"
     right = "ok" if result["rank_right"] else "WRONG"
-    told = f"{result['verdict']} {result['cause']} rank {result['named_rank']}"
-    return f"{name} {right:5} {result['took_s']:5.2f} s {told} (truth: {result['culprit_rank']})"
+    reported = f"{result['verdict']} {result['cause']} rank {result['named_rank']}"
+    return (
+        f"{name} {right:5} {result['took_s']:5.2f} s {reported} (truth: {result['culprit_rank']})"
+    )
 
 
 class Bench:

@@ -74,8 +74,8 @@ def text(results: list[Result]) -> list[str]:
         lines += [f"| {title} {head[0]}", f"|---{head[1]}", *rows(hung, key), ""]
     for each in hung:
         if not each["rank_right"]:
-            told = f"{each['verdict']} {each['cause']}, rank {each['named_rank']}"
-            lines.append(f"- {each['name']}: {told}; truth: rank {each['culprit_rank']}")
+            reported = f"{each['verdict']} {each['cause']}, rank {each['named_rank']}"
+            lines.append(f"- {each['name']}: {reported}; truth: rank {each['culprit_rank']}")
     return lines + of_healthy(healthy)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 from tools.faultbench.cgroups import ROOT, UNIFIED, dissolve
@@ -30,7 +32,7 @@ def owner_is_dead(name: str) -> bool:
 def remove_leftovers(work: Path) -> None:
     """Clean up after benches that were killed; those that still run are left alone."""
     names = {path.name for path in work.glob(f"{PREFIX}*")}
-    groups = [path for path in ROOT.rglob(f"{PREFIX}*") if path.is_dir()]
+    groups = list(groups_below(ROOT))
     names |= {path.name for path in groups}
     names |= {path.name for path in Path("/run/netns").glob(f"{PREFIX}*")}
     dead = {match[0] for name in names if owner_is_dead(name) and (match := run_name(name))}
@@ -46,6 +48,12 @@ def remove_leftovers(work: Path) -> None:
         if not Path("/proc", group.name.removeprefix("kcover-run-")).exists():
             with contextlib.suppress(OSError):  # somebody still lives in it
                 group.rmdir()
+
+
+def groups_below(root: Path) -> Iterator[Path]:
+    """The control groups of benches; others come and go while the tree is read."""
+    for parent, folders, _ in os.walk(root):
+        yield from (Path(parent, name) for name in folders if name.startswith(PREFIX))
 
 
 def run_name(name: str) -> re.Match[str] | None:

@@ -18,7 +18,7 @@ WARM_UP_STEPS = 6
 SLOW_WATCH_S = 100.0
 """A slow rank does no harm at once: who says so may look at many steps."""
 SLOW_STEPS = 5
-"""Steps of the slowed length that are watched: one alone cannot be told from one long phase."""
+"""Steps of the slowed length that are watched: one alone cannot be distinguished from one long phase."""
 ABSENT_WATCH_S = 90.0
 """A start may take its time, and so may a verdict that a rank is missing."""
 QUICK_STEP_S = 0.5

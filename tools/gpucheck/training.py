@@ -23,7 +23,7 @@ _HOST_S, _KERNEL_NS, _PAYLOAD_BYTES = 0.03, 60_000_000, 1 << 20
 _SHORT_KERNEL_NS = 2_000_000
 _CONNECT_S = 60.0
 _LINGER_S = 3.0
-"""After an error of the device: so what the driver announces can be told from the exit of the rank."""
+"""After an error of the device: so what the driver announces can be distinguished from the exit of the rank."""
 _NOWHERE = 0x10
 
 

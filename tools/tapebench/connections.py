@@ -42,7 +42,7 @@ class Connections:
         self._gang, self._rdma = gang, rdma
         self._phase = {rank: gang.rng.randrange(NS) for rank in range(gang.world)}
         self._beats: dict[int, int] = {}
-        self._told: dict[tuple[int, int], tuple[int, int]] = {}
+        self._reported: dict[tuple[int, int], tuple[int, int]] = {}
         self.sent_ns = 0
         """When data of the training flowed last."""
         self.dead_since_ns: int | None = None
@@ -54,8 +54,8 @@ class Connections:
         """Connections that moved since the pass before; all of them in detail."""
         for found in self._of(process):
             key = process.pid, found.fd
-            if detail or found.backoff or self._told.get(key) != found.counts:
-                self._told[key] = found.counts
+            if detail or found.backoff or self._reported.get(key) != found.counts:
+                self._reported[key] = found.counts
                 yield self._made(process.pid, found)
 
     def _of(self, process: ScriptedProcess) -> Iterator[Connection]:
@@ -121,11 +121,8 @@ class Connections:
             unacked_bytes=found.unacked,
             acked_bytes=found.counts[0],
             received_bytes=found.counts[1],
-            retransmit_count=found.backoff,
             backoff=found.backoff,
-            probe_count=0,
             send_window_bytes=65536,
             last_send_ns=found.last_ns,
             last_receive_ns=found.last_ns,
-            changed_ns=found.last_ns,
         )

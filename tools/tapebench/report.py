@@ -48,20 +48,22 @@ def _healthy(lines: Sequence[Line]) -> Iterable[str]:
     for shape in dict.fromkeys(sorted(each["shape"] for each in lines)):
         here = [each for each in lines if each["shape"] == shape]
         passes = sum(each["passes"] for each in here)
-        told: Counter[str] = Counter()
+        reported: Counter[str] = Counter()
         for each in here:
-            told.update({key: count for key, count in each["reported"].items() if _tells(key)})
+            reported.update(
+                {key: count for key, count in each["reported"].items() if _reports(key)}
+            )
         watched, stalled = (
             sum(each.get(name, 0) for each in here) / passes for name in ("suspicious", "stalled")
         )
         yield (
             f"| {shape} | {sum(each['hours'] for each in here):.2f} "
             f"| {sum(bool(each.get('shutdown')) for each in here)} | {watched:.1%} | {stalled:.1%} "
-            f"| {', '.join(f'{key} {count}' for key, count in told.most_common()) or '-'} |"
+            f"| {', '.join(f'{key} {count}' for key, count in reported.most_common()) or '-'} |"
         )
 
 
-def _tells(reported: str) -> bool:
+def _reports(reported: str) -> bool:
     return not reported.startswith("WORKING")
 
 

@@ -18,7 +18,6 @@ from kcover_ebpf.facts.kernel import (
     DescriptorSample,
     Fact,
     ProcessTotals,
-    TaskState,
 )
 from kcover_ebpf.ids import Inode, Pid
 
@@ -45,7 +44,7 @@ class ScriptedSensor:
         environ = {} if rank is None else {"RANK": str(rank), "WORLD_SIZE": str(world)}
         argv = ("python3", "train.py")
         pid, ppid = Pid(process.pid), Pid(process.ppid)
-        return ProcessSeen(process.born_ns, pid, ppid, process.born_ns, "python3", argv, environ)
+        return ProcessSeen(process.born_ns, pid, ppid, "python3", argv, environ)
 
     def sample(self, job: Job) -> Iterator[Fact]:
         """One pass, without its end."""
@@ -71,7 +70,6 @@ class ScriptedSensor:
         self._detailed = {int(pid) for pid in detailed}
 
     def _totals(self, process: ScriptedProcess) -> ProcessTotals:
-        state = process.main.now.state
         return ProcessTotals(
             boottime_ns=self._gang.now_ns,
             pid=Pid(process.pid),
@@ -81,23 +79,14 @@ class ScriptedSensor:
             write_bytes=process.written,
             read_chars=0,
             write_chars=process.written,
-            minor_faults=0,
             major_faults=0,
-            moved_ns=0,
             thread_count=len(process.threads),
-            stopped_count=int(state is TaskState.STOPPED),
-            traced_count=0,
-            frozen_count=0,
-            uninterruptible_count=int(state is TaskState.UNINTERRUPTIBLE),
-            running_count=0,
         )
 
     def _pipe(self, loader: ScriptedProcess) -> Iterator[Fact]:
         now_ns, inode = self._gang.now_ns, Inode(loader.pid)
-        yield DescriptorSample(now_ns, Pid(loader.pid), 7, "pipe", inode, None, False, True, 0)
-        yield DescriptorSample(
-            now_ns, Pid(loader.ppid), LOADER_FD, "pipe", inode, None, True, False, 0
-        )
+        yield DescriptorSample(now_ns, Pid(loader.pid), 7, "pipe", inode, None)
+        yield DescriptorSample(now_ns, Pid(loader.ppid), LOADER_FD, "pipe", inode, None)
 
     def answer(self, request: InspectRequest) -> Fact | None:
         """What a closer look at one thread finds; None for one that is gone."""

@@ -212,31 +212,35 @@ class Tape:
         )
         return replace(seen, behind=behind, equal=not behind)
 
-    def _note(self, told: Verdict | None) -> None:
+    def _note(self, reported: Verdict | None) -> None:
         outcome = self._outcome
         outcome.passes += 1
         outcome.suspicious += self.job.attention.suspicious
         outcome.stalled += self.job.attention.stalled
-        if told is not None:
-            named = "" if told.culprit is None or told.culprit.rank is None else " names a rank"
-            outcome.reported[f"{told.kind.value} {told.cause.value}{named}"] += 1
-            self._detect(told)
+        if reported is not None:
+            named = (
+                "" if reported.culprit is None or reported.culprit.rank is None else " names a rank"
+            )
+            outcome.reported[f"{reported.kind.value} {reported.cause.value}{named}"] += 1
+            self._detect(reported)
         latest = self._tracker.latest
         if latest is not None:
             self._decide(latest)
 
-    def _detect(self, told: Verdict) -> None:
+    def _detect(self, reported: Verdict) -> None:
         if self.gang.now_ns < self._began_ns:
             return
-        rank = told.culprit.rank if told.culprit is not None else None
-        trouble = told.kind.is_fault or (told.kind is VerdictKind.UNKNOWN and rank is not None)
+        rank = reported.culprit.rank if reported.culprit is not None else None
+        trouble = reported.kind.is_fault or (
+            reported.kind is VerdictKind.UNKNOWN and rank is not None
+        )
         if not trouble:
             return
         if self._outcome.detected_s is None:
             self._outcome.detected_s = (self.gang.now_ns - self._began_ns) / NS
         if rank is not None and rank not in self._outcome.named:
             self._outcome.named = (*self._outcome.named, rank)
-        self._outcome.text = f"{told.kind.value} {told.cause.value}"
+        self._outcome.text = f"{reported.kind.value} {reported.cause.value}"
 
     def _decide(self, latest: Verdict) -> None:
         policy, outcome = Policy(), self._outcome

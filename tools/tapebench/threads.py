@@ -102,6 +102,5 @@ class ScriptedThread:
             cpu_ns=self.cpu_ns,
             run_delay_ns=0,
             voluntary_count=self.switches,
-            involuntary_count=0,
             comm="python3",
         )

@@ -48,7 +48,7 @@ def out_of_memory(run: Run) -> None:
 
 
 def grow(log: EventLog) -> None:
-    """Allocate 8 MiB every 10 ms until something ends the process; the last note tells when."""
+    """Allocate 8 MiB every 10 ms until something ends the process; the last note shows when."""
     hog = []
     while True:
         log.write("grow")

@@ -21,7 +21,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a rank is told on its command line; times in seconds.
+    """What a rank is given on its command line; times in seconds.
 
     `inject` names a fault or a quiet phase (see faults.py and phases.py), "" for none. It begins
     on rank `inject_rank` (a phase decides itself who takes part) before step `inject_step` and,

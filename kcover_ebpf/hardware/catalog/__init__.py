@@ -102,7 +102,6 @@ class Judgement:
     """What one report means for the job that uses the device."""
 
     action: Action
-    survival: Survival
     device_unfit: bool
     """The device must be reset before anything runs on it again."""
     ends_job: bool
@@ -172,7 +171,7 @@ def judge(entry: Entry, text: str = "") -> Judgement:
     )
     secondary = action in (Action.FOLLOW_PRIMARY, Action.FOLLOW_TEXT)
     lost = survival is Survival.NO and not secondary and entry.domain is not Domain.APPLICATION
-    return Judgement(action, survival, action in DEVICE_UNFIT, lost, reason)
+    return Judgement(action, action in DEVICE_UNFIT, lost, reason)
 
 
 def _from_message(entry: Entry, text: str) -> tuple[Action, Survival, str] | None:

@@ -33,10 +33,8 @@ class RasRank:
     """Operations launched, by kind; one entry "all" before 2.26 and in the text report."""
     missing: bool = False
     """Gave no answer to the other ranks."""
-    dead: bool = False
-    """The others gave it up."""
     gpu: int = 0
-    """CUDA device; it tells the ranks of one process apart."""
+    """CUDA device; it distinguishes the ranks of one process."""
     error: str = ""
     """What its communicator failed of, in words; empty where it did not, and in the text report."""
     aborted: bool = False
@@ -155,7 +153,7 @@ class Reading:
     equal: bool = True
     """All ranks have launched the same in every communicator."""
     complete: bool = True
-    """False: the answers do not list who is on time, so that equal counts cannot be told."""
+    """False: the answers do not list who is on time, so that equal counts cannot be recognized."""
 
 
 def read(reports: Sequence[RasReport]) -> Reading | None:
@@ -205,7 +203,7 @@ def _failed(comms: Sequence[RasCommunicator], *, anybody_late: bool) -> _Pairs:
         for rank in comm.ranks
         if rank.error or (rank.aborted and not comm.ending)
     }
-    # a peer's failure is told as "remote": it stands at the other end
+    # a peer's failure is reported as "remote": it stands at the other end
     own = [pair for pair in wrong.values() if pair[0].error not in ("", REMOTE)]
     remote = [pair for pair in wrong.values() if pair[0].error == REMOTE]
     gave_up = [pair for pair in wrong.values() if not pair[0].error]

@@ -124,14 +124,12 @@ def _number(raw: Any) -> int:
 
 
 def _missing_rank(table: Mapping[str, Any]) -> RasRank:
-    status = table.get("status", {})
     return RasRank(
         _number(table["rank"]),
         str(table.get("host", ""))[:_HOST_TEXT],
         _number(table.get("pid", 0)),
         {},
         missing=True,
-        dead=bool(status.get("considered_dead")),
         gpu=_number(table.get("cuda_dev", 0)),
     )
 

@@ -33,7 +33,7 @@ _LINE_BYTES = 4096
 """An answer or event of NCCL is shorter than 300."""
 _EVENTS_BYTES = 64 * 1024
 _EVENTS = 256
-"""One is told for each process that dies or joins."""
+"""One is sent for each process that dies or joins."""
 _READERS = threading.BoundedSemaphore(2)
 """Reports being read and parsed at any time, whatever number of jobs is asked: so their memory is bounded, too."""
 
@@ -87,26 +87,26 @@ def ask(place: Place, patience: Patience) -> RasReport:
 
 
 def listen(place: Place, patience: Patience, seconds: float) -> list[str]:
-    """What a server of 2.29 or later tells within so many seconds, one JSON object each.
+    """What a server of 2.29 or later sends within so many seconds, one JSON object each.
 
     Returns at once with nothing where the server knows no such thing.
     """
     end_s = time.monotonic() + seconds
-    told: list[str] = []
+    reported: list[str] = []
     size = 0
     try:
         with _talk(place, patience) as stream:
             if _say(stream, "MONITOR lifecycle", patience) != "OK":
                 return []
-            while len(told) < _EVENTS and size < _EVENTS_BYTES:
+            while len(reported) < _EVENTS and size < _EVENTS_BYTES:
                 line = stream.line(end_s)
                 if not line:
                     break
-                told.append(line)
+                reported.append(line)
                 size += len(line)
     except (OSError, RasError):
         pass
-    return told
+    return reported
 
 
 def dead_peers(lines: list[str]) -> list[tuple[str, int]]:

@@ -22,14 +22,8 @@ def namespace_of(pid: Pid | None = None) -> str:
 
 def pid_inside(pid: Pid) -> int:
     """The process's number in its own pid namespace; its number here where that cannot be read."""
-    try:
-        text = (procfs.PROC / str(pid) / "status").read_text(errors="replace")
-    except OSError:
-        return pid
-    for line in text.splitlines():
-        if line.startswith("NSpid:"):
-            return int(line.split()[-1])
-    return pid
+    numbers = procfs.namespace_numbers(pid)
+    return numbers[-1] if numbers else pid
 
 
 def connect(address: tuple[str, int], timeout_s: float, pid: Pid) -> socket.socket:

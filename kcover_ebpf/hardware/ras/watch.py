@@ -104,7 +104,7 @@ class _Inquiry:
 
     def __init__(self, places: Sequence[Place], hosts: Collection[str], patience: Patience) -> None:
         self._places, self._hosts, self._patience = places, hosts, patience
-        self._told: queue.SimpleQueue[CollectivesSeen] = queue.SimpleQueue()
+        self._reported: queue.SimpleQueue[CollectivesSeen] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._ask, name="ras", daemon=True)
         self._thread.start()
@@ -116,8 +116,8 @@ class _Inquiry:
 
     def take(self) -> list[CollectivesSeen]:
         found = []
-        while not self._told.empty():
-            found.append(self._told.get_nowait())
+        while not self._reported.empty():
+            found.append(self._reported.get_nowait())
         return found
 
     def stop(self) -> None:
@@ -161,7 +161,7 @@ class _Inquiry:
         return answers
 
     def _pause(self, pause_s: float, answers: list[tuple[int, RasReport]]) -> None:
-        """Wait; a server that tells events shortens the wait where it tells of a dead process."""
+        """Wait; a server that sends events shortens the wait where it announces a dead process."""
         begun_ns = procfs.boottime_ns()
         if answers and pause_s <= _FIRST_PAUSES_S[-1]:
             dead = client.dead_peers(client.listen(self._places[0], self._patience, pause_s))
@@ -213,7 +213,7 @@ class _Inquiry:
 
     def _tell(self, fact: CollectivesSeen) -> None:
         if not self._stopped.is_set():
-            self._told.put(fact)
+            self._reported.put(fact)
 
 
 def _sides(sides: Sequence[Sequence[RasRank]]) -> tuple[CollectiveSide, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from kcover_ebpf.host.procfs import split_stat
 from kcover_ebpf.inspection import pci
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, Cost, Finding, passed, unknown, warned
@@ -83,8 +84,7 @@ def _state(folder: str) -> _Sleeper | None:
             text = file.read()
     except OSError:
         return None
-    name, _, rest = text[text.find("(") + 1 :].rpartition(")")
-    fields = rest.split()
+    name, fields = split_stat(text)
     if len(fields) < 7 or fields[0] != "D" or int(fields[6]) & _KERNEL_THREAD:
         return None
     lines = pci.text(Path(folder) / "status").splitlines()

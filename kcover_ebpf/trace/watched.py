@@ -1,0 +1,93 @@
+"""What the agents know of a job that they watch: they saw it train, on all of its nodes.
+
+Their reports are judged by the controller's own judge, so that a trace and the Incident of a job say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kcover_ebpf.api import fault_policy, fault_report
+from kcover_ebpf.api.fault_policy import FaultPolicy
+from kcover_ebpf.api.job_kinds import Gang, gang_of
+from kcover_ebpf.api.pods import Pod, pod_of
+from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict
+from kcover_ebpf.cluster.gang_judge import merge
+from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
+from kcover_ebpf.diagnosis.verdict import VerdictKind
+from kcover_ebpf.errors import ApiError, ObjectError
+from kcover_ebpf.kube.client import ApiClient
+from kcover_ebpf.kube.paths import segment
+from kcover_ebpf.output import formatting
+from kcover_ebpf.trace import advice
+
+_BASE = "/apis/kcover.io/v1alpha1/namespaces"
+_NOTHING_WRONG = (VerdictKind.WORKING, VerdictKind.UNKNOWN)
+_DEPENDS = "it may change with what a node that has not reported would say"
+
+
+def verdict_of(session: ApiClient, pod: Pod, now_s: float) -> GangVerdict | None:
+    """What is wrong with the job of this pod; None where the agents report no fault of it.
+
+    Also None where the reports may not be read, or are older by this machine's clock (`now_s`, unix seconds)
+    than the controller would believe: then the threads of the job have to answer alone.
+    """
+    gang = gang_of(pod)
+    try:
+        pods = session.list(f"/api/v1/namespaces/{segment(gang.namespace)}/pods")
+        reports = session.list(f"{_BASE}/{segment(gang.namespace)}/faultreports")
+        policies = session.list(f"{_BASE}/{segment(gang.namespace)}/faultpolicies")
+    except ApiError:
+        return None
+    members = [each for each in map(pod_of, _items(pods)) if gang_of(each) == gang]
+    seen = [report for each in _items(reports) if (report := _report(each, gang, now_s))]
+    policy = _policy(_items(policies), gang.namespace, pod.labels).settings()
+    verdict = merge(GangInput(f"{gang.namespace}/{gang.name}", seen, members, {}, policy, now_s))
+    return None if verdict.verdict.kind in _NOTHING_WRONG else verdict
+
+
+def _items(listed: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return listed.get("items") or []
+
+
+def _report(raw: Mapping[str, Any], gang: Gang, now_s: float) -> ReceivedReport | None:
+    try:
+        report = fault_report.report_of(raw)
+    except ObjectError:
+        return None
+    written_s = fault_report.written_s(raw.get("metadata") or {})
+    if report.job is None or tuple(sorted(report.job.selector.items())) != gang.selector:
+        return None
+    # the clock of an operator's machine and that of the API server may differ: what is not dated is not believed
+    return None if written_s is None else ReceivedReport(report, min(written_s, now_s), None)
+
+
+def _policy(
+    raw: Sequence[Mapping[str, Any]], namespace: str, labels: Mapping[str, str]
+) -> FaultPolicy:
+    named = []
+    for each in raw:
+        try:
+            named.append(fault_policy.policy_of(each))
+        except ObjectError:
+            named.append(fault_policy.refused(each))
+    chosen = fault_policy.holding(named, namespace, labels)
+    return FaultPolicy() if chosen is None else chosen.policy
+
+
+def conclusion(found: GangVerdict, inspected: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of the record `verdict`; `inspected`: those of the inspection of the threads, without a verdict."""
+    verdict = found.verdict
+    unobserved = [*verdict.unobserved, *inspected.get("unobserved", [])]
+    doubts = advice.doubt(verdict, watched=True)
+    return {
+        **formatting.verdict_object(verdict),
+        "source": "agents",
+        "unobserved": list(dict.fromkeys(unobserved)),
+        "edges": inspected.get("edges", []),
+        "headline": formatting.headline(verdict),
+        "reasons": formatting.reasons(verdict),
+        "doubt": [*doubts, _DEPENDS] if found.depends else doubts,
+        "next_step": advice.next_step(verdict),
+    }

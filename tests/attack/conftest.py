@@ -1,0 +1,82 @@
+"""The chart as its users install it, a victim that trains, and for each test a tenant with a namespace of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.attack.stage import JOB, Condition, Stage, Tenant, Victim, arrive
+from tests.cluster import kinds, nodes
+from tests.cluster.cluster import Cluster, made, titled
+from tests.cluster.conftest import cluster, removed_afterwards
+from tests.cluster.installed import installed, provide_image
+from tests.cluster.restarts import policy
+
+__all__ = ["cluster", "removed_afterwards"]
+STATE = "/var/lib/kcover-ebpf"
+VALUES = (
+    # the victim hangs in every test
+    "controller.tenants.maxRestarts=1000",
+    "controller.tenants.minBackoffSeconds=0",
+)
+
+
+@pytest.fixture(scope="session")
+def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """One release and one victim for all attacks; each agent's state is on a small disk of its own."""
+    image = provide_image(cluster)
+    names = [node["metadata"]["name"] for node in cluster.get("nodes")]
+    with ExitStack() as stack:
+        for name in names:
+            nodes.inside(cluster, name, "mkdir", "-p", STATE)
+            nodes.inside(cluster, name, "mount", "-t", "tmpfs", "-o", "size=8m", "state", STATE)
+            stack.callback(nodes.inside, cluster, name, "umount", "--lazy", STATE)
+        release = stack.enter_context(installed(cluster, image, *VALUES))
+        release.wait_until_ready()
+        space = stack.enter_context(made(titled(cluster, "victim")))
+        policy(space)
+        kinds.start(space, JOB)
+        yield Stage(release, Victim(space), tmp_path_factory.mktemp("stage"))
+
+
+@pytest.fixture
+def tenant(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Tenant]:
+    """Who attacks."""
+    with made(titled(cluster, request.node.name)) as mine:
+        yield arrive(mine)
+
+
+class Peace:
+    """The victim as it was before the attack."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        stage.victim.wait_until_learned()
+        self._before: Condition = stage.victim.condition()
+
+    def check(self, seconds: float = 0.0) -> None:
+        """The victim is as it was, and stays so for a while."""
+        end = time.monotonic() + seconds
+        while True:
+            assert self._stage.victim.condition() == self._before
+            if time.monotonic() > end:
+                return
+            time.sleep(1.0)
+
+    def check_and_recover(self) -> None:
+        """It was left alone; its own hang is mended while the attack lasts; our pods are in bounds."""
+        self.check()
+        took_s = self._stage.victim.survives_a_hang()
+        print(f"the victim's own hang was recovered after {took_s:.1f} s")
+        assert self._stage.victim.condition().shut == self._before.shut
+        self._stage.check_bounded()
+
+
+@pytest.fixture
+def peace(stage: Stage, tenant: Tenant) -> Iterator[Peace]:
+    """The victim before the attack; nodes that are cordoned afterwards are uncordoned for the next one."""
+    with nodes.all_let_in(stage.cluster):
+        yield Peace(stage)

@@ -1,0 +1,63 @@
+"""What an attack must not move in our own pods: restarts, and memory that was ever used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.cluster.agent_double import processes
+from tests.cluster.cluster import Cluster
+from tests.cluster.installed import NAMESPACE
+
+MIB = 1 << 20
+MOST_BYTES = {"agent": 200 * 1000 * 1000, "controller": 300 * 1000 * 1000}
+"""Peak of the resident memory of one process, under attack; the chart's limits are 256 and 512 MiB."""
+_SELECTOR = "--selector=app.kubernetes.io/name=kcover-ebpf"
+
+
+@dataclass(frozen=True)
+class Use:
+    """One of our pods."""
+
+    pod: str
+    component: str
+    restarts: int
+    peak_bytes: int
+    """The largest VmHWM (proc(5)) among its processes."""
+
+
+def our_pods(cluster: Cluster) -> list[Use]:
+    """Agents and controllers that run."""
+    found = []
+    for pod in cluster.get("pods", f"--namespace={NAMESPACE}", _SELECTOR):
+        statuses = pod["status"].get("containerStatuses") or []
+        if statuses and "deletionTimestamp" not in pod["metadata"]:
+            component = pod["metadata"]["labels"]["app.kubernetes.io/component"]
+            peaks = [_peak_bytes(pid) for pid in processes(pod["metadata"]["uid"])]
+            restarts = sum(each["restartCount"] for each in statuses)
+            name = pod["metadata"]["name"]
+            found.append(Use(name, component, restarts, max(peaks, default=0)))
+    return found
+
+
+def check_bounded(uses: list[Use]) -> None:
+    """None was restarted, each has a process, and none ever used more than it may."""
+    assert {each.component for each in uses} == set(MOST_BYTES)
+    for each in uses:
+        assert each.restarts == 0, f"{each.pod} was restarted {each.restarts} times"
+        assert 0 < each.peak_bytes < MOST_BYTES[each.component], each
+
+
+def said(uses: list[Use]) -> str:
+    """One line for a log."""
+    return ", ".join(f"{each.pod} {each.peak_bytes / 1e6:.0f} MB" for each in uses)
+
+
+def _peak_bytes(pid: int) -> int:
+    try:
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0

@@ -1,0 +1,224 @@
+"""The stage of an attack: the installed chart, a job that must come to no harm, and a tenant who means it harm."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kcover_ebpf.kube.client import ApiClient, connect
+from tests.attack import meters
+from tests.cluster.cluster import Cluster, Namespace, until
+from tests.cluster.installed import NAMESPACE, Release
+from tests.cluster.kinds import KINDS
+from tests.cluster.nodes import kept_out
+from tests.cluster.restarts import hang, incidents, stopped
+
+JOB = KINDS["job"]
+OVER = ("Recovered", "Failed", "Refused", "Observed")
+ACCOUNT = "tenant"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What must be the same after an attack."""
+
+    restarts: dict[str, int]
+    """By uid of the pod."""
+    suspended: bool
+    incidents: frozenset[str]
+    shut: frozenset[str]
+    """Nodes that take no pods."""
+
+
+def faults_of(namespace: Namespace) -> list[dict[str, Any]]:
+    """Incidents about more than a slow rank: an attack that takes the processors does make the victim slow."""
+    return [
+        each
+        for each in incidents(namespace)
+        if each.get("status", {}).get("verdict") not in (None, "SLOW")
+    ]
+
+
+@dataclass(frozen=True)
+class Victim:
+    """A healthy job, armed, in a namespace of its own."""
+
+    namespace: Namespace
+
+    def pods(self) -> list[dict[str, Any]]:
+        """Its own, by name: others may carry its labels."""
+        found = self.namespace.pods(JOB.selector)
+        mine = [each for each in found if each["metadata"]["name"].startswith("demo-")]
+        return sorted(mine, key=lambda each: str(each["metadata"]["name"]))
+
+    def condition(self) -> Condition:
+        """As it is now."""
+        (job,) = self.namespace.get("jobs", "demo")
+        return Condition(
+            restarts={
+                pod["metadata"]["uid"]: sum(
+                    each["restartCount"] for each in pod["status"].get("containerStatuses", ())
+                )
+                for pod in self.pods()
+            },
+            suspended=bool(job["spec"].get("suspend")),
+            incidents=frozenset(each["metadata"]["name"] for each in faults_of(self.namespace)),
+            shut=shut(self.namespace.cluster),
+        )
+
+    def wait_until_learned(self) -> None:
+        """Wait until the agent of each of its nodes reports that its ranks train."""
+
+        def has_learned() -> bool:
+            wanted = {(each["spec"]["nodeName"], each["metadata"]["uid"]) for each in self.pods()}
+            told = {
+                (report["node"], pod["uid"])
+                for report in (each["spec"] for each in self.namespace.items("faultreports"))
+                if report.get("trained") and not report.get("suspicious")
+                for pod in report.get("pods", ())
+            }
+            return len(wanted) == JOB.pods and wanted <= told
+
+        until(has_learned, "the agents report that the victim trains")
+
+    def survives_a_hang(self) -> float:
+        """Stop one rank and wait until the job trains again; seconds from the stop to phase Recovered."""
+        self.wait_until_learned()
+        known = self.condition().incidents
+        pod = self.pods()[-1]
+        began_s = time.monotonic()
+        hang(pod)
+        incident = until(lambda: self._over(known), "the incident of the victim's hang is over")
+        took_s = time.monotonic() - began_s
+        status = incident["status"]
+        assert status["phase"] == "Recovered", status["timeline"]
+        assert status["verdict"] == "HUNG", status
+        assert status["culprit"]["pod"] == pod["metadata"]["name"]
+        self._check_training()
+        return took_s
+
+    def _check_training(self) -> None:
+        for each in self.pods():
+            name = each["metadata"]["name"]
+            self.namespace.wait(f"pod/{name}", "condition=Ready")
+            self.namespace.wait_for_log(name, r"rank \d+ step 3$")
+        left = stopped(self.pods())
+        assert not left, [Path(f"/proc/{pid}/status").read_text()[:200] for pid in left]
+        assert not self.condition().suspended
+
+    def _over(self, known: frozenset[str]) -> dict[str, Any] | None:
+        for each in faults_of(self.namespace):
+            is_new = each["metadata"]["name"] not in known
+            if is_new and each.get("status", {}).get("phase") in OVER:
+                return each
+        return None
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """A user with the ClusterRole `edit` in one namespace."""
+
+    namespace: Namespace
+    home: Namespace
+    """Where its account is."""
+
+    @property
+    def user(self) -> str:
+        """As impersonation names it."""
+        return f"--as=system:serviceaccount:{self.home.name}:{ACCOUNT}"
+
+    def ctl(self, *arguments: str, stdin: str | None = None, timeout_s: float = 120) -> str:
+        """What kubectl prints to this user, in its namespace."""
+        return self.namespace.ctl(self.user, *arguments, stdin=stdin, timeout_s=timeout_s)
+
+    def create(self, *objects: dict[str, Any]) -> None:
+        """Create objects."""
+        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
+        self.ctl("create", "--filename=-", stdin=text, timeout_s=300)
+
+    def refusal(self, body: dict[str, Any]) -> str:
+        """Why the API server does not take an object; empty where it does."""
+        space = f"--namespace={self.namespace.name}"
+        command = (self.user, "create", space, "--filename=-")
+        done = self.namespace.cluster.run(*command, stdin=json.dumps(body))
+        return done.stderr if done.returncode != 0 else ""
+
+
+def arrive(namespace: Namespace, home: Namespace | None = None) -> Tenant:
+    """Give a tenant with an account in `home` the ClusterRole edit here; None: make the account here too."""
+    if home is None:
+        namespace.ctl("create", "serviceaccount", ACCOUNT)
+    home = home or namespace
+    account = f"--serviceaccount={home.name}:{ACCOUNT}"
+    namespace.ctl("create", "rolebinding", ACCOUNT, "--clusterrole=edit", account)
+    return Tenant(namespace, home)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """All of it."""
+
+    release: Release
+    victim: Victim
+    folder: Path
+    """For kubeconfigs."""
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.release.cluster
+
+    def agent_pod(self, node: str) -> str:
+        """The name of the pod of an agent."""
+        where = f"--field-selector=spec.nodeName={node}"
+        label = "--selector=app.kubernetes.io/component=agent"
+        space = f"--namespace={NAMESPACE}"
+
+        def look() -> str | None:
+            for pod in self.cluster.get("pods", space, where, label):
+                if "deletionTimestamp" not in pod["metadata"]:
+                    return str(pod["metadata"]["name"])
+            return None
+
+        return until(look, f"an agent's pod on {node}")
+
+    def agent(self, node: str) -> ApiClient:
+        """A session with the token that the agent of a node has."""
+        pod = ("--bound-object-kind=Pod", f"--bound-object-name={self.agent_pod(node)}")
+        return self._with_token("kcover-ebpf-agent", *pod)
+
+    def controller(self) -> ApiClient:
+        """A session with a token of the controller's account."""
+        return self._with_token("kcover-ebpf-controller")
+
+    def _with_token(self, account: str, *bound: str) -> ApiClient:
+        token = self.release.ctl("create", "token", account, *bound).strip()
+        config = yaml.safe_load(self.cluster.kubeconfig.read_text())
+        config["users"][0]["user"] = {"token": token}
+        server = config["clusters"][0]["cluster"]
+        if "certificate-authority" in server:
+            path = self.cluster.kubeconfig.parent / server["certificate-authority"]
+            server["certificate-authority"] = str(path)
+        file = self.folder / f"{account}-{time.monotonic_ns()}.kubeconfig"
+        file.write_text(yaml.safe_dump(config))
+        return connect(str(file))
+
+    def check_bounded(self) -> None:
+        """None of our pods was restarted or used more memory than it may."""
+        uses = meters.our_pods(self.cluster)
+        print(meters.said(uses))
+        meters.check_bounded(uses)
+
+
+def shut(cluster: Cluster) -> frozenset[str]:
+    """Nodes that take no pods, whoever said so."""
+    cordoned = {
+        node["metadata"]["name"]
+        for node in cluster.get("nodes")
+        if node["spec"].get("unschedulable")
+    }
+    return frozenset(cordoned | kept_out(cluster))

@@ -1,0 +1,197 @@
+"""Tenants against the agents: an agent that is silent switches recovery off for every job of its node."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.attack import programs
+from tests.attack.conftest import STATE, Peace
+from tests.attack.hostile import JOB_NAME, container, job, pod
+from tests.attack.stage import Stage, Tenant
+from tests.cluster import nodes
+from tests.cluster.agent_double import is_first, processes
+from tests.cluster.cluster import JOBS, ROOT, until
+from tests.cluster.installed import NAMESPACE
+from tests.cluster.kinds import KINDS, wait_for_training
+from tests.cluster.restarts import stopped
+from tools.cluster import cgroups
+
+pytestmark = pytest.mark.timeout(900, func_only=True)
+NODES = ("node1", "node2")
+
+
+def test_a4_a_rank_that_answers_nccls_questions_with_megabytes(
+    peace: Peace, tenant: Tenant
+) -> None:
+    text = (JOBS / "job.yaml").read_text().replace("kcover.io/cascading-recovery", "example.org/x")
+    command = json.dumps(["python3", "-c", programs.RAS_BOMB])
+    tenant.ctl("create", "--filename=-", stdin=text.replace("[python3, /train/train.py]", command))
+    wait_for_training(tenant.namespace, KINDS["job"])
+    names = tenant.namespace.wait_for_pods(f"{JOB_NAME}=demo", 2)
+    (first,) = [each for each in names if each.startswith("demo-0")]
+    tenant.namespace.wait_for_log(first, "^asked", 180)
+    peace.check(15)
+    peace.check_and_recover()
+
+
+def huge_policy(name: str, **metadata: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "kcover.io/v1alpha1",
+        "kind": "FaultPolicy",
+        "metadata": {"name": name, **metadata},
+        "spec": {"action": "Observe"},
+    }
+
+
+def test_a5_policies_and_pods_of_great_size_and_number(peace: Peace, tenant: Tenant) -> None:
+    bomb = huge_policy("bomb")
+    bomb["spec"]["selector"] = {"matchLabels": {"x": "y" * 1_000_000}}
+    assert "Too long" in tenant.refusal(bomb)
+    bomb["spec"] = {"thresholds": {f"key{number}": "1s" for number in range(10_000)}}
+    assert "Too many" in tenant.refusal(bomb)
+    ballast: dict[str, Any] = {"annotations": {"example.org/ballast": "x" * 250_000}}
+    for _ in range(8):
+        part = [huge_policy(f"p-{time.monotonic_ns()}-{number}", **ballast) for number in range(10)]
+        tenant.create(*part)
+        waiting = [pod(f"w-{time.monotonic_ns()}-{number}", labels={JOB_NAME: f"j{number}"}, **ballast)
+                   for number in range(10)]  # fmt: skip
+        for each in waiting:
+            each["spec"]["nodeSelector"] = {"example.org/none": "such"}
+        tenant.create(*waiting)
+    peace.check(10)
+    peace.check_and_recover()
+
+
+@contextlib.contextmanager
+def full_disks(stage: Stage) -> Iterator[None]:
+    """No room is left where the agents keep their state."""
+    file = f"{STATE}/ballast"
+    try:
+        for node in NODES:
+            with contextlib.suppress(AssertionError):  # it ends with "no space left"
+                nodes.inside(stage.cluster, node, "dd", "if=/dev/zero", f"of={file}", "bs=4k")
+        yield
+    finally:
+        for node in NODES:
+            nodes.inside(stage.cluster, node, "rm", "-f", file)
+
+
+def test_a6_a_disk_that_is_full_keeps_no_rank_stopped(peace: Peace, stage: Stage) -> None:
+    with full_disks(stage):
+        peace.check(5)
+        peace.check_and_recover()
+    space = stage.victim.namespace
+    until(lambda: not stopped(space.pods()), "nothing is stopped")
+    stage.victim.survives_a_hang()
+
+
+def test_a12_a_gang_of_three_hundred_ranks_on_a_node(peace: Peace, tenant: Tenant) -> None:
+    tenant.create(job("crowd", programs.CROWD, armed=False))
+    (name,) = tenant.namespace.wait_for_pods(f"{JOB_NAME}=crowd", 1)
+    tenant.namespace.wait_for_log(name, "^silent", 240)
+
+    def report() -> dict[str, Any] | None:
+        for each in tenant.namespace.items("faultreports"):
+            if len(each["spec"].get("ranks", ())) > 20:
+                return each
+        return None
+
+    found = until(report, "the agent reports the ranks")
+    print(len(found["spec"]["ranks"]), "ranks,", len(json.dumps(found)), "bytes")
+    assert len(json.dumps(found["spec"])) < 1_000_000
+    peace.check_and_recover()
+
+
+def test_a12_a_namespace_that_takes_no_report(peace: Peace, tenant: Tenant) -> None:
+    quota = {"hard": {"count/faultreports.kcover.io": "0"}}
+    body = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "none"},
+        "spec": quota,
+    }
+    tenant.namespace.apply(json.dumps(body))
+    tenant.namespace.ctl("wait", "resourcequota/none", "--for=jsonpath={.status.hard}")
+    tenant.create(
+        *(job(f"unreported-{number}", "import time; time.sleep(999)") for number in range(4))
+    )
+    names = tenant.namespace.wait_for_pods("", 4)
+    for each in names:
+        tenant.namespace.wait(f"pod/{each}", "condition=Ready")
+    peace.check(15)
+    assert tenant.namespace.items("faultreports") == []
+    peace.check_and_recover()
+
+
+@pytest.mark.needs("fuse")
+def test_a13_a_rank_whose_memory_cannot_be_read(peace: Peace, tenant: Tenant) -> None:
+    """A driver or storage that does not answer, in a rank of the tenant's job on the node of a rank of the victim."""
+    tenant.create(job("locked", "import time\nwhile True: time.sleep(1)", armed=False))
+    (name,) = tenant.namespace.wait_for_pods(f"{JOB_NAME}=locked", 1)
+    tenant.namespace.wait(f"pod/{name}", "condition=Ready")
+    (body,) = tenant.namespace.pods()
+    (inside,) = [pid for pid in processes(body["metadata"]["uid"]) if is_first(pid)]
+    # it joins before its memory is locked: the kernel would wait for it to move it
+    program = ["sh", "-c", 'read go; exec "$0" -m tests.faults.memory_lock', sys.executable]
+    with subprocess.Popen(
+        ["unshare", "--mount", *program], cwd=ROOT, text=True, bufsize=1,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "RANK": "1"},
+    ) as holder:  # fmt: skip
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        try:
+            join(holder.pid, inside)
+            holder.stdin.write("go\n")
+            assert int(holder.stdout.readline())
+            peace.check(15)
+            peace.check_and_recover()
+        finally:
+            holder.kill()
+
+
+def join(pid: int, other: int) -> None:
+    """Move a process into the control groups of another."""
+    path = Path(f"/proc/{other}/cgroup").read_text().splitlines()[-1].split(":", 2)[2]
+    files = [top / path.lstrip("/") / "cgroup.procs" for top in cgroups.hierarchies()]
+    there = [each for each in files if each.exists()]
+    assert there
+    for each in there:
+        each.write_text(str(pid))
+
+
+def test_a14_idle_connections_to_the_metrics_port(
+    peace: Peace, stage: Stage, tenant: Tenant
+) -> None:
+    agents = [stage.agent_pod(node) for node in NODES]
+    for number, name in enumerate(agents):
+        text = stage.release.ctl("get", "pod", name, "--output=jsonpath={.status.podIP}")
+        program = f"ADDRESS = {text!r}\n{programs.IDLES}"
+        tenant.create(pod(f"idles-{number}", program))
+    for number in range(len(agents)):
+        tenant.namespace.wait_for_log(f"idles-{number}", "^idles", 120)
+    for name in agents:
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods/{name}:9465/proxy/metrics"
+        assert "kcover_" in stage.cluster.ctl("get", "--raw", path)
+    peace.check_and_recover()
+
+
+def test_a15_a_pod_that_forks_without_end(peace: Peace, tenant: Tenant) -> None:
+    body = job("forks", programs.FORKS, armed=False)
+    body["spec"]["template"]["spec"]["containers"] = [
+        container(programs.FORKS) | {"resources": {"requests": {"cpu": "5m"}}}
+    ]
+    tenant.create(body)
+    (name,) = tenant.namespace.wait_for_pods(f"{JOB_NAME}=forks", 1)
+    tenant.namespace.wait_for_log(name, "^crowded", 180)
+    peace.check(15)
+    peace.check_and_recover()

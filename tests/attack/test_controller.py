@@ -1,0 +1,180 @@
+"""Tenants against the controller: what they write must neither move it against others nor keep it from helping them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.attack.conftest import Peace
+from tests.attack.hostile import ARMED, FINALIZER, JOB_NAME, claims, job, pod, policy
+from tests.attack.stage import JOB, OVER, Stage, Tenant, arrive, faults_of
+from tests.cluster.cluster import Cluster, Namespace, made, titled, until
+from tests.cluster.kinds import rank_pods
+from tests.cluster.restarts import hang, incidents, until_told, ways
+from tests.cluster.victims import has_trained, observed
+
+pytestmark = pytest.mark.timeout(900, func_only=True)
+CRASHES = "import sys, time; time.sleep(3); sys.exit(1)"
+SLEEPS = "import time\nwhile True: time.sleep(40)"
+
+
+@contextmanager
+def finalizers_removed(namespace: Namespace) -> Iterator[None]:
+    """The namespace could not go with them."""
+    try:
+        yield
+    finally:
+        namespace.ctl("delete", "jobs", "--all", "--cascade=orphan")
+        for name in namespace.ctl("get", "pods", "--output=name").split():
+            patch = '{"metadata": {"finalizers": null}}'
+            namespace.cluster.run(
+                f"--namespace={namespace.name}", "patch", name, "--type=merge", f"--patch={patch}"
+            )
+
+
+@pytest.fixture
+def unarmed(cluster: Cluster) -> Iterator[Namespace]:
+    """Another tenant's job, which nothing may restart."""
+    with made(titled(cluster, "unarmed")) as mine:
+        observed(mine)
+        yield mine
+
+
+def over(namespace: Namespace) -> list[dict[str, Any]]:
+    """Incidents about a fault for which nothing more is done."""
+    return [each for each in faults_of(namespace) if each["status"].get("phase") in OVER]
+
+
+def test_a2_a_pod_that_claims_a_foreign_job_arms_nothing(
+    peace: Peace, tenant: Tenant, unarmed: Namespace
+) -> None:
+    (target,) = unarmed.get("jobs", "demo")
+    old = {each["metadata"]["uid"] for each in unarmed.pods(JOB.selector)}
+    tenant.create(policy(), job("mine", CRASHES))
+    with finalizers_removed(tenant.namespace):
+        until(lambda: incidents(tenant.namespace), "the attacker's gang is in trouble")
+        until(lambda: has_trained(unarmed), "the unarmed job trains")
+        # each is deleted within seconds, because its owner is in another namespace
+        for number in range(12):
+            false = pod(f"claims-{number}", labels={**ARMED, JOB_NAME: "mine"})
+            false["metadata"]["finalizers"] = [FINALIZER]
+            false["metadata"]["ownerReferences"] = claims("Job", "mine", target["metadata"]["uid"])
+            tenant.create(false)
+            time.sleep(0.5)
+        hang(rank_pods(unarmed, JOB)[-1])
+        incident = until(lambda: over(unarmed), "the hang of the unarmed job was judged")[0]
+        assert incident["status"]["phase"] == "Observed", incident["status"]["timeline"]
+        peace.check(15)
+        (still,) = unarmed.get("jobs", "demo")
+        assert not still["spec"].get("suspend")
+        assert {each["metadata"]["uid"] for each in unarmed.pods(JOB.selector)} == old
+        assert not any(ways(each) for each in over(unarmed))
+        peace.check_and_recover()
+
+
+def test_a3_a_finalizer_on_ended_pods_cordons_no_node(peace: Peace, tenant: Tenant) -> None:
+    tenant.create(policy(ways=["Replace"], node={"cordon": True, "taint": True}))
+    with finalizers_removed(tenant.namespace):
+        tenant.create(job("stays", CRASHES, 2, finalizer=True))
+        until_told(tenant.namespace, "finalizer")
+        peace.check(20)
+        peace.check_and_recover()
+
+
+def test_a3_a_program_that_cannot_be_imported_cordons_no_node(peace: Peace, tenant: Tenant) -> None:
+    tenant.create(policy(node={"cordon": True, "taint": True}))
+    tenant.create(job("broken", "import time; time.sleep(3); import nothing_of_this_name"))
+
+    def restarts() -> int:
+        found = [each.get("status", {}) for each in incidents(tenant.namespace)]
+        return sum(len(each.get("restarts", ())) for each in found)
+
+    until(lambda: restarts() >= 2, "it failed twice")
+    peace.check(10)
+    peace.check_and_recover()
+
+
+def test_a10_crashing_toys_of_one_namespace_leave_room_for_others(
+    peace: Peace, stage: Stage, tenant: Tenant
+) -> None:
+    tenant.create(policy(ways=["Replace"]))
+    tenant.create(*(job(f"toy-{number}", CRASHES) for number in range(12)))
+
+    def waits() -> bool:
+        texts = [each.get("status", {}).get("message", "") for each in incidents(tenant.namespace)]
+        return any("jobs of this namespace are being restarted" in text for text in texts)
+
+    until(waits, "the tenant's share of the breaker is used up", 180)
+    peace.check_and_recover()
+    assert waits(), "the attack lasted"
+
+
+def test_a16_stray_pods_with_a_jobs_labels_change_nothing_for_it(
+    peace: Peace, stage: Stage, tenant: Tenant
+) -> None:
+    """Here the tenant may write in the victim's namespace: a colleague who debugs."""
+    space = stage.victim.namespace
+    colleague = arrive(space, tenant.namespace)
+    labels = {JOB_NAME: "demo"}
+    colleague.create(job("other", SLEEPS, armed=False))
+    (other,) = space.get("jobs", "other")
+    copy = pod("aaa-debug-copy", labels=labels)
+    false = pod("aab-captures", labels={**ARMED, **labels})
+    false["metadata"]["ownerReferences"] = claims("Job", "other", other["metadata"]["uid"])
+    colleague.create(copy, false)
+    try:
+        for each in ("aaa-debug-copy", "aab-captures"):
+            space.wait(f"pod/{each}", "condition=Ready")
+        peace.check(15)
+        took_s = stage.victim.survives_a_hang()
+        print(f"the victim's own hang was recovered after {took_s:.1f} s")
+        (still,) = space.get("jobs", "other")
+        assert not still["spec"].get("suspend"), "the job that was pointed at"
+        stage.check_bounded()
+    finally:
+        gone = (
+            "delete",
+            "pod,job",
+            "aaa-debug-copy",
+            "aab-captures",
+            "other",
+            "--ignore-not-found",
+        )
+        space.cluster.run(f"--namespace={space.name}", *gone)
+        space.cluster.run(f"--namespace={space.name}", "delete", "rolebinding", "tenant")
+
+
+def test_a17_an_incident_that_is_deleted_in_a_restart_leaves_no_job_suspended(
+    peace: Peace, stage: Stage, cluster: Cluster
+) -> None:
+    """The tenant deletes the incident of its own job, and the controllers go with it."""
+    with made(titled(cluster, "deleted")) as space:
+        mine = arrive(space)
+        mine.create(policy(ways=["Replace"]))
+        mine.create(job("demo", CRASHES, 2, finalizer=True))
+        with finalizers_removed(space):
+            # the finalizers keep the restart from going on
+            suspended = "jsonpath={.spec.suspend}=true"
+            space.wait("job/demo", suspended)
+            mine.ctl("delete", "incidents", "--all", "--wait=false")
+            stage.release.ctl(
+                "delete", "pods", "--selector=app.kubernetes.io/component=controller",
+                "--grace-period=0", "--force",
+            )  # fmt: skip
+            space.wait("job/demo", "jsonpath={.spec.suspend}=false")
+            until(lambda: not first(space), "the incident is gone")
+        stage.release.wait_until_ready()
+        peace.check_and_recover()
+
+
+def first(namespace: Namespace) -> set[str]:
+    """Names of incidents that are being deleted."""
+    return {
+        each["metadata"]["name"]
+        for each in incidents(namespace)
+        if "deletionTimestamp" in each["metadata"]
+    }

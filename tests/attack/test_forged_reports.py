@@ -1,0 +1,261 @@
+"""Broken or stolen agents against the controller: what an agent's real token may have done to others."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kcover_ebpf.api import fault_report
+from kcover_ebpf.api.fault_report import (
+    FaultReport,
+    JobRef,
+    LocalVerdict,
+    PodRef,
+    ReportedDeviceFault,
+)
+from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.kube.client import ApiClient
+from tests.attack.conftest import Peace
+from tests.attack.hostile import JOB_NAME, job, pod
+from tests.attack.stage import Stage, Tenant, shut
+from tests.cluster import nodes
+from tests.cluster.agent_double import processes
+from tests.cluster.cluster import Cluster, Namespace, until
+from tests.cluster.fakes import fake_node
+from tests.cluster.installed import NAMESPACE
+from tests.cluster.restarts import incidents
+
+pytestmark = pytest.mark.timeout(900, func_only=True)
+SLEEPS = "import time\nwhile True: time.sleep(40)"
+GROUP = "/apis/kcover.io/v1alpha1/namespaces"
+
+
+def crash_of(pods: tuple[PodRef, ...], node: str, by: str, job_name: str) -> FaultReport:
+    """A report by the agent of node `by` that a rank on `node` died by a signal, announced by the kernel."""
+    first = pods[0]
+    return FaultReport(
+        node=by,
+        time_s=time.time(),
+        sequence=int(time.time()),
+        agent="forged",
+        job=JobRef(job_name, {JOB_NAME: job_name}, "Job"),
+        pods=pods,
+        trained=True,
+        verdict=LocalVerdict(
+            VerdictKind.CRASHED,
+            Cause.SEGFAULT,
+            age_s=0.1,
+            evidence=(Evidence(EvidenceKind.EVENT, "rank 0 died by SIGSEGV"),),
+            culprit=Culprit(rank=0, pod=first.name, pod_uid=first.uid, node=node),
+        ),
+    )
+
+
+def send(agent: ApiClient, namespace: str, name: str, said: FaultReport) -> None:
+    """Publish it as an agent does; raises ApiError where it is refused."""
+    body = fault_report.object_of(said, namespace, name)
+    agent.apply(f"{GROUP}/{namespace}/faultreports/{name}", body, "kcover-agent")
+
+
+def started_on(tenant: Tenant, node: str, name: str, **options: Any) -> list[dict[str, Any]]:
+    """A job of two sleeping pods on one node, once they run."""
+    body = job(name, SLEEPS, 2, **options)
+    body["spec"]["template"]["spec"]["nodeName"] = node
+    tenant.create(body)
+    selector = f"{JOB_NAME}={name}"
+    for each in tenant.namespace.wait_for_pods(selector, 2):
+        tenant.namespace.wait(f"pod/{each}", "condition=Ready")
+    return tenant.namespace.pods(selector)
+
+
+def refs(pods: list[dict[str, Any]]) -> tuple[PodRef, ...]:
+    return tuple(PodRef(each["metadata"]["name"], each["metadata"]["uid"]) for each in pods)
+
+
+def test_a1_an_agent_cannot_have_a_job_ended_that_has_no_pod_on_its_node(
+    peace: Peace, stage: Stage, tenant: Tenant
+) -> None:
+    """The job is another tenant's; the last lines are the proof that such a report does end a job."""
+    pods = started_on(tenant, "node1", "far")
+    mine, space = refs(pods), tenant.namespace
+    forged = crash_of(mine, "node1", "node2", "far")
+    thief = stage.agent("node2")
+    for number in range(20):
+        send(thief, space.name, f"forged-{number % 2}.node2", forged)
+        time.sleep(0.5)
+    assert [each.get("status") for each in incidents(space)] == []
+    assert refs(space.pods(f"{JOB_NAME}=far")) == mine
+    peace.check_and_recover()
+    own = crash_of(mine, "node1", "node1", "far")
+    send(stage.agent("node1"), space.name, "forged.node1", own)
+    until(lambda: incidents(space), "the agent of the job's own node is believed")
+
+
+def devices_of(node: str, *faults: ReportedDeviceFault) -> FaultReport:
+    """What a node reports of itself."""
+    return FaultReport(
+        node=node, time_s=time.time(), sequence=int(time.time()), agent="forged", devices=faults
+    )
+
+
+LOST = ReportedDeviceFault(
+    "0000:17:00.0", "xid_94", "contained error", fatal=True, unfit=False, age_s=0.0
+)
+"""Ends the jobs on the device, which is as good as new for the next."""
+
+
+def test_a8_a_lost_job_cordons_no_node_and_an_unfit_device_does(
+    peace: Peace, stage: Stage, cluster: Cluster
+) -> None:
+    agent = stage.agent("node2")
+    for _ in range(20):
+        send(agent, NAMESPACE, "node2", devices_of("node2", LOST))
+        time.sleep(0.5)
+    peace.check()
+
+    def is_shut() -> bool:
+        send(agent, NAMESPACE, "node2", devices_of("node2", replace(LOST, unfit=True)))
+        return "node2" in shut(cluster)
+
+    until(is_shut, "an unfit device cordons")
+    send(agent, NAMESPACE, "node2", devices_of("node2"))
+    nodes.let_in(cluster, "node2")
+    peace.check_and_recover()
+
+
+def test_a9_forged_lines_in_the_kernel_log_fill_no_board(peace: Peace, stage: Stage) -> None:
+    """A privileged program of the node writes Xids of all kinds, at most as fast as it can."""
+    kinds = [13, 31, 43, 45, 8, 32, 68, 69, 79, 95]
+    with open("/dev/kmsg", "w") as log:
+        for number in range(2000):
+            device, kind = number % 200, kinds[number % len(kinds)]
+            log.write(f"<3>NVRM: Xid (PCI:0000:{device:02x}:00): {kind}, pid=1, name=x, forged\n")
+            log.flush()
+    peace.check(10)
+    for node in ("node1", "node2"):
+        found = [
+            each["spec"].get("devices", [])
+            for each in Namespace(stage.cluster, NAMESPACE).items("faultreports")
+            if each["metadata"]["name"] == node
+        ]
+        assert not any(each.get("unfit") or each.get("fatal") for one in found for each in one)
+    peace.check_and_recover()
+
+
+@contextmanager
+def ghost(stage: Stage, name: str) -> Iterator[ApiClient]:
+    """A node that exists in the API server only, and a session as its agent."""
+    body = fake_node(name, "ghost")
+    body["spec"] = {}
+    body["metadata"]["labels"]["kubernetes.io/os"] = "linux"  # or it would be given no agent
+    stage.cluster.ctl("create", "--filename=-", stdin=json.dumps(body))
+    try:
+        yield stage.agent(name)
+    finally:
+        stage.cluster.ctl("delete", "node", name, "--wait=false")
+
+
+def test_a11_an_agent_that_reports_ever_new_gangs_makes_no_endless_incidents(
+    peace: Peace, stage: Stage, tenant: Tenant
+) -> None:
+    space, most = tenant.namespace, 100
+    with ghost(stage, "ghost") as agent:
+        gangs = [f"gang-{number}" for number in range(most + 30)]
+        bodies = [pod(each, labels={JOB_NAME: each}) for each in gangs]
+        for each in bodies:
+            each["spec"]["nodeName"] = "ghost"
+        tenant.create(*bodies)
+        for each in space.pods():
+            ref = refs([each])
+            name = ref[0].name
+            send(agent, space.name, f"{name}.ghost", crash_of(ref, "ghost", "ghost", name))
+        until(lambda: len(incidents(space)) >= most, "as many incidents as may be", 240)
+        peace.check(10)
+        opened = [each for each in incidents(space) if "closedAt" not in each.get("status", {})]
+        assert len(opened) <= most
+        peace.check_and_recover()
+        space.ctl("delete", "pods", "--all", "--force", "--grace-period=0", "--wait=false")
+
+
+def test_a7_a_restarted_agent_with_many_orders_behind_it_still_reports(
+    peace: Peace, stage: Stage, tenant: Tenant, cluster: Cluster
+) -> None:
+    """The orders come from a token of the controller, while the controllers are away."""
+    space = tenant.namespace
+    started_on(tenant, "node1", "obeys", armed=False)
+    until(lambda: report_on(space, "node1"), "the agent reports on the gang")
+    scale(stage, 0)
+    try:
+        give_orders(stage, space, 12)
+    finally:
+        space.ctl("delete", "incidents", "--all", "--wait=false")
+        scale(stage, 2)
+    old = stage.agent_pod("node1")
+    stage.release.ctl("delete", "pod", old, "--wait=true")
+    fresh = until(lambda: (now := stage.agent_pod("node1")) != old and now, "a new agent")
+    stage.release.ctl("wait", f"pod/{fresh}", "--for=condition=Ready", "--timeout=60s")
+    began = report_on(space, "node1")["sequence"]
+    until(lambda: report_on(space, "node1")["sequence"] > began + 1, "it reports on the gang")
+    assert 0 < len(report_on(space, "node1").get("acks", ())) <= 8
+    assert all(processes(each["metadata"]["uid"]) for each in space.pods())
+    peace.check_and_recover()
+
+
+def scale(stage: Stage, count: int) -> None:
+    """Have so many controllers, and wait until it is so."""
+    stage.release.ctl("scale", "deployment/kcover-ebpf-controller", f"--replicas={count}")
+    stage.release.ctl("rollout", "status", "deployment/kcover-ebpf-controller", "--timeout=110s")
+    if count == 0:
+        gone = ("--for=delete", "--selector=app.kubernetes.io/component=controller")
+        stage.release.ctl("wait", "pods", *gone, "--timeout=60s")
+
+
+def report_on(namespace: Namespace, node: str) -> dict[str, Any]:
+    """What the agent of a node says about the namespace's gang; empty where it says nothing."""
+    for each in namespace.items("faultreports"):
+        if each["spec"]["node"] == node and "job" in each["spec"]:
+            return dict(each["spec"])
+    return {}
+
+
+def give_orders(stage: Stage, namespace: Namespace, count: int) -> None:
+    """Stop and Resume the gang "obeys" so many times, each time acknowledged."""
+    controller, path = stage.controller(), f"{GROUP}/{namespace.name}/incidents"
+    ref = {"apiVersion": "batch/v1", "kind": "Job", "name": "obeys", "uid": "u"}
+    body = {
+        "apiVersion": "kcover.io/v1alpha1",
+        "kind": "Incident",
+        "metadata": {"name": "by-hand"},
+        "spec": {"job": ref},
+    }
+    controller.create(path, body)
+    for number in range(count):
+        order = {
+            "id": f"order-{number}",
+            "verb": "Resume" if number % 2 else "Stop",
+            "selector": {JOB_NAME: "obeys"},
+            "createdBefore": _time(1),
+            "expires": _time(30),
+        }
+        made = controller.get(f"{path}/by-hand")
+        status = {"phase": "ShuttingDown", "order": order}
+        controller.replace(f"{path}/by-hand/status", {**made, "status": status})
+        _wait_for_ack(namespace, f"order-{number}")
+
+
+def _wait_for_ack(namespace: Namespace, name: str) -> None:
+    def is_there() -> bool:
+        acks = report_on(namespace, "node1").get("acks", ())
+        return any(each["order"] == name for each in acks)
+
+    until(is_there, f"{name} is acknowledged", 30)
+
+
+def _time(ahead_s: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + ahead_s))

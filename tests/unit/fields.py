@@ -1,0 +1,164 @@
+"""Which dataclass fields a tree of source files fills, and which it reads. By names and annotations, no types.
+
+A read `x.field` counts for the classes that `x` is annotated with where x is a parameter, and for the class
+itself where x is `self`; anywhere else it counts for every class with a field of that name. So a field can
+escape whose name another class reads as well; none is reported that is used.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ANY = "*"
+
+
+@dataclass
+class Record:
+    """A dataclass as its source declares it, its fields in order."""
+
+    module: str
+    name: str
+    frozen: bool
+    fields: tuple[str, ...]
+
+
+@dataclass
+class Uses:
+    """(class, field) pairs; the class is `ANY` where it cannot be known."""
+
+    filled: set[tuple[str, str]] = field(default_factory=set)
+    read: set[tuple[str, str]] = field(default_factory=set)
+
+
+def records(sources: Mapping[str, ast.Module]) -> list[Record]:
+    """Every dataclass of these modules."""
+    return [
+        Record(module, node.name, _is_frozen(node), tuple(_fields(node)))
+        for module, tree in sources.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and _is_dataclass(node)
+    ]
+
+
+def parse(package: Path) -> dict[str, ast.Module]:
+    """Modules of a package by dotted name below it."""
+    return {
+        ".".join(path.relative_to(package).with_suffix("").parts): ast.parse(path.read_text())
+        for path in sorted(package.rglob("*.py"))
+    }
+
+
+def uses(sources: Iterable[ast.Module], known: Iterable[Record]) -> Uses:
+    """What these modules fill and read of the known classes."""
+    found = Uses()
+    by_name: dict[str, list[Record]] = defaultdict(list)
+    for each in known:
+        by_name[each.name].append(each)
+    for tree in sources:
+        _Visitor(by_name, found).visit(tree)
+    return found
+
+
+def unused(record: Record, pairs: set[tuple[str, str]]) -> list[str]:
+    """Fields of the record that are in none of the pairs."""
+    owners = (record.name, ANY)
+    return [name for name in record.fields if not any((each, name) in pairs for each in owners)]
+
+
+def _is_dataclass(node: ast.ClassDef) -> bool:
+    return any("dataclass" in ast.unparse(each) for each in node.decorator_list)
+
+
+def _is_frozen(node: ast.ClassDef) -> bool:
+    return any("frozen=True" in ast.unparse(each) for each in node.decorator_list)
+
+
+def _fields(node: ast.ClassDef) -> Iterator[str]:
+    for each in node.body:
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+            yield each.target.id
+
+
+def _last(node: ast.expr) -> str:
+    """`replace` of `dataclasses.replace`."""
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def _names(nodes: Iterable[ast.AST]) -> tuple[str, ...]:
+    """All names in these expressions, so also each part of a union; in text annotations too."""
+    return tuple(
+        each.id if isinstance(each, ast.Name) else each.attr
+        for node in nodes
+        for each in ast.walk(node)
+        if isinstance(each, ast.Name | ast.Attribute)
+    )
+
+
+class _Visitor(ast.NodeVisitor):
+    def __init__(self, by_name: Mapping[str, list[Record]], found: Uses) -> None:
+        self._by_name, self._found = by_name, found
+        self._scopes: list[dict[str, tuple[str, ...]]] = [{}]
+        self._classes: list[tuple[str, ...]] = []
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        self._classes.append((node.name, *_names(node.bases)))
+        self.generic_visit(node)
+        self._classes.pop()
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        scope = dict(self._scopes[-1])
+        arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+        for each in arguments:
+            scope[each.arg] = self._known(each.annotation)
+        is_method = bool(self._classes) and bool(arguments) and arguments[0].arg == "self"
+        if is_method:
+            scope["self"] = self._classes[-1]
+        self._scopes.append(scope)
+        self.generic_visit(node)
+        self._scopes.pop()
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        owners: tuple[str, ...] = (ANY,)
+        if isinstance(node.value, ast.Name):
+            owners = self._scopes[-1].get(node.value.id) or (ANY,)
+        if isinstance(node.ctx, ast.Load):
+            self._found.read.update((owner, node.attr) for owner in owners)
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        called = _last(node.func)
+        if called == "replace":
+            self._found.filled.update((ANY, each.arg) for each in node.keywords if each.arg)
+        elif called == "partial" and node.args:
+            self._fill(_last(node.args[0]), node.args[1:], node.keywords)
+        elif called == "__setattr__" and self._classes and len(node.args) == 3:
+            self._found.filled.add((self._classes[-1][0], str(getattr(node.args[1], "value", ""))))
+        elif called == "cls" and self._classes:
+            self._fill(self._classes[-1][0], node.args, node.keywords)
+        else:
+            self._fill(called, node.args, node.keywords)
+        self.generic_visit(node)
+
+    def visit_MatchClass(self, node: ast.MatchClass) -> None:
+        self._found.read.update((_last(node.cls), name) for name in node.kwd_attrs)
+        self.generic_visit(node)
+
+    def _fill(self, called: str, args: list[ast.expr], keywords: list[ast.keyword]) -> None:
+        for record in self._by_name.get(called, ()):
+            names = list(record.fields)
+            starred = any(isinstance(each, ast.Starred) for each in args)
+            if starred or any(each.arg is None for each in keywords):
+                self._found.filled.update((record.name, name) for name in names)
+            given = [*names[: len(args)], *(each.arg for each in keywords if each.arg)]
+            self._found.filled.update((record.name, name) for name in given)
+
+    def _known(self, annotation: ast.expr | None) -> tuple[str, ...]:
+        """The dataclasses an annotation names; empty where it names anything that could hold more."""
+        if not isinstance(annotation, ast.Name | ast.BinOp):
+            return ()
+        names = tuple(name for name in _names([annotation]) if name != "None")
+        return names if all(name in self._by_name for name in names) else ()

@@ -1,0 +1,61 @@
+"""The chaos harness: a plan that repeats, and invariants that can be broken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tools.chaos.invariants import Fault, JobAtEnd, Outcome, Peak, Seen, violations
+from tools.chaos.plan import FAULTS, LAST_S, Kind, plan
+
+STOP = Fault("a", "stop a rank", "demo-1", 1000.0, 1040.0)
+TOLD = Seen("a", "i-1", "HUNG", "demo-1", 999.0, "Recovered")
+JOB = JobAtEnd("a", suspended=False, stopped=0, trains=True, starts={0: 2, 1: 2})
+STEADY = JobAtEnd("s", suspended=False, stopped=0, trains=True, starts={0: 1, 1: 1})
+PEAK = Peak("agent", 7, 120_000_000, 80)
+GOOD = Outcome([STOP], [TOLD], [JOB, STEADY], [PEAK])
+
+
+def test_a_seed_makes_the_same_plan_again() -> None:
+    assert plan(7, 900, 2) == plan(7, 900, 2)
+    assert plan(7, 900, 2) != plan(8, 900, 2)
+
+
+def test_an_hour_has_every_kind_and_ends_in_calm() -> None:
+    acts = plan(1, 3600, 2)
+    assert {each.kind for each in acts} == set(Kind)
+    assert max(each.at_s for each in acts) < 3600 - LAST_S
+    assert {each.target for each in acts if each.kind in FAULTS} == {0, 1}
+
+
+def test_a_good_run_breaks_nothing() -> None:
+    assert violations(GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [
+        (replace(GOOD, jobs=[replace(JOB, suspended=True), STEADY]), "a is suspended"),
+        (replace(GOOD, jobs=[replace(JOB, stopped=2), STEADY]), "2 processes are stopped"),
+        (replace(GOOD, jobs=[replace(JOB, trains=False), STEADY]), "a does not train"),
+        (replace(GOOD, jobs=[replace(JOB, starts={0: 3, 1: 2}), STEADY]), "rank 0 was started 3"),
+        (replace(GOOD, jobs=[JOB, replace(STEADY, starts={0: 1, 1: 2})]), "s: rank 1 was started"),
+        (replace(GOOD, incidents=[]), "was never reported"),
+        (replace(GOOD, incidents=[replace(TOLD, verdict="UNKNOWN")]), "was never reported"),
+        (replace(GOOD, incidents=[replace(TOLD, since_s=900.0)]), "was never reported"),
+        (replace(GOOD, incidents=[replace(TOLD, since_s=1100.0)]), "was never reported"),
+        (replace(GOOD, incidents=[TOLD, replace(TOLD, job="s")]), "s: i-1 reports HUNG"),
+        (replace(GOOD, peaks=[replace(PEAK, bytes=201_000_000)]), "agent 7 used 201 MB"),
+        (replace(GOOD, peaks=[replace(PEAK, descriptors=999)]), "999 descriptors"),
+        (replace(GOOD, shut_nodes=["node1"]), "node1 takes no pods"),
+    ],
+)
+def test_each_invariant_can_be_broken(outcome: Outcome, words: str) -> None:
+    (found,) = violations(outcome)
+    assert words in found
+
+
+def test_a_restart_whose_incident_was_deleted_may_be_begun_again() -> None:
+    twice = replace(JOB, starts={0: 3, 1: 3}, deletions=1)
+    assert violations(replace(GOOD, jobs=[twice, STEADY])) == []

@@ -1,0 +1,105 @@
+"""House rule: a field of a dataclass is filled by the package itself, and read by it (CONTRIBUTING.md).
+
+A field that only tests fill is a feature that does not work, and its tests are green.
+"""
+
+from __future__ import annotations
+
+import ast
+from fnmatch import fnmatch
+
+import pytest
+
+from .fields import Record, parse, records, unused, uses
+from .test_house_rules import PACKAGE
+
+_OPTION = "its default is the program's own; tests give another"
+_DOCUMENT = "written as JSON for people and programs that read it there"
+UNFILLED: dict[str, str] = {
+    "api.fault_policy.*": "read from a FaultPolicy, which users write",
+    "settings.*": "read from a policy file, or a constant of the program",
+    "agent.main.AgentOptions.settings": _OPTION,
+    "controller.main.ControllerOptions.workers": _OPTION,
+    "hardware.ras.client.Patience.*": _OPTION,
+    "inspection.options.InspectionOptions.*": _OPTION,
+}
+UNREAD: dict[str, str] = {
+    "api.fault_report.FaultReport.agent": _DOCUMENT,
+    "facts.kernel.ProcessExit.core_dumped": _DOCUMENT,
+    "inspection.result.Check.examines": "printed by tools/inspection_doc.py",
+    "inspection.checks.d_state._Sleeper.switches": "compared with the same of a moment later",
+    "tapes.entries.End.left_out_count": _DOCUMENT,
+    "tapes.entries.Header.schema": "checked by the reader before the line is decoded",
+}
+_SOURCES = parse(PACKAGE)
+_RECORDS = records(_SOURCES)
+_USES = uses(_SOURCES.values(), _RECORDS)
+
+
+def _of(record: Record, fields: list[str]) -> list[str]:
+    return [f"{record.module}.{record.name}.{each}" for each in fields]
+
+
+def _unfilled() -> list[str]:
+    frozen = [each for each in _RECORDS if each.frozen]
+    return [name for each in frozen for name in _of(each, unused(each, _USES.filled))]
+
+
+def _unread() -> list[str]:
+    return [name for each in _RECORDS for name in _of(each, unused(each, _USES.read))]
+
+
+def _not_listed(names: list[str], listed: dict[str, str]) -> list[str]:
+    return [name for name in names if not any(fnmatch(name, each) for each in listed)]
+
+
+def test_every_field_is_filled_by_the_package() -> None:
+    assert _not_listed(_unfilled(), UNFILLED) == []
+
+
+def test_every_field_is_read_by_the_package() -> None:
+    assert _not_listed(_unread(), UNREAD) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "listed"), [(_unfilled(), UNFILLED), (_unread(), UNREAD)], ids=["unfilled", "unread"]
+)
+def test_every_exception_is_still_one(names: list[str], listed: dict[str, str]) -> None:
+    assert [each for each in listed if not any(fnmatch(name, each) for name in names)] == []
+
+
+_DECLARED = """
+@dataclass(frozen=True)
+class Fact:
+    a: int
+    b: int = 0
+
+@dataclass(frozen=True)
+class Other:
+    b: int
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "unfilled", "unread"),
+    [
+        ("Fact(1, 2)", [], ["a", "b"]),
+        ("Fact(1)", ["b"], ["a", "b"]),
+        ("Fact(1)\nreplace(known, b=3)", [], ["a", "b"]),
+        ("facts.Fact(b=1, a=2)", [], ["a", "b"]),
+        ("Fact(*words)", [], ["a", "b"]),
+        ("Other(b=1)", ["a", "b"], ["a", "b"]),
+        ("def f(x: Other): return x.b", ["a", "b"], ["a", "b"]),
+        ("def f(x: Fact): return x.b", ["a", "b"], ["a"]),
+        ("def f(x: Fact | Other): return x.b", ["a", "b"], ["a"]),
+        ("def f(x: Seen | Other): return x.b", ["a", "b"], ["a"]),
+        ("for x in y: print(x.b)", ["a", "b"], ["a"]),
+        ("match x:\n  case Fact(b=1): pass", ["a", "b"], ["a"]),
+    ],
+)
+def test_uses__of_one_class(code: str, unfilled: list[str], unread: list[str]) -> None:
+    declared = {"m": ast.parse(_DECLARED)}
+    known = records(declared)
+    found = uses([ast.parse(code)], known)
+    fact = known[0]
+    assert (unused(fact, found.filled), unused(fact, found.read)) == (unfilled, unread)

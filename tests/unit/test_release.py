@@ -1,0 +1,156 @@
+"""What a release consists of: notes, chart, checksums and their signature."""
+
+import os
+import re
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from kcover_ebpf import __version__
+from tools.release import chart, notes, signing, userland
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "charts/kcover-ebpf"
+CHANGELOG = """# Changelog
+
+Form of the file.
+
+## [Unreleased]
+
+- soon
+
+## [1.2.0] - 2026-01-02
+
+### Added
+
+- `a`
+
+## [1.10.0]
+
+- old
+
+[1.2.0]: https://example.org/1.2.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "text", "is_final"),
+    [
+        ("1.2.0", "### Added\n\n- `a`", True),
+        ("1.10.0", "- old", True),
+        ("1.3.0", "- soon", False),
+        ("1.2", "- soon", False),
+    ],
+)
+def test_notes(version: str, text: str, is_final: bool) -> None:
+    assert notes.notes(CHANGELOG, version) == (f"# kcover-ebpf {version}\n\n{text}\n", is_final)
+
+
+@pytest.mark.parametrize("changelog", ["", "# Changelog\n\n## [Unreleased]\n\n## [1.0.0]\n\n- a\n"])
+def test_notes__of_nothing_are_refused(changelog: str) -> None:
+    with pytest.raises(ValueError, match=re.escape("no text below [2.0.0]")):
+        notes.notes(changelog, "2.0.0")
+
+
+def test_notes__of_this_version_exist() -> None:
+    assert notes.notes((ROOT / "CHANGELOG.md").read_text(), __version__)[0]
+
+
+def test_the_chart_has_the_version_of_the_package() -> None:
+    text = (CHART / "Chart.yaml").read_text()
+    versions = re.findall(r"^(?:appVersion|version): (.+)$", text, re.MULTILINE)
+    assert versions == [__version__] * 2
+
+
+def test_pack__all_files_of_the_chart_and_the_same_bytes_again(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.tgz", tmp_path / "two.tgz"
+    chart.pack(CHART, one, 1_000_000_000)
+    chart.pack(CHART, two, 1_000_000_000)
+    assert one.read_bytes() == two.read_bytes()
+    with tarfile.open(one) as archive:
+        names = archive.getnames()
+        assert {entry.mtime for entry in archive.getmembers()} == {1_000_000_000}
+        packed = archive.extractfile("kcover-ebpf/values.yaml")
+        assert packed is not None
+        assert packed.read() == (CHART / "values.yaml").read_bytes()
+    assert names[0] == "kcover-ebpf/Chart.yaml"
+    files = {
+        f"kcover-ebpf/{path.relative_to(CHART)}" for path in CHART.rglob("*") if path.is_file()
+    }
+    assert set(names) == files
+
+
+def test_pack__leaves_out_what_helm_ignores(tmp_path: Path) -> None:
+    folder = tmp_path / "c"
+    (folder / ".git").mkdir(parents=True)
+    for name in ("Chart.yaml", "values.yaml", "values.yaml~", ".git/config"):
+        (folder / name).write_text(name)
+    (folder / ".helmignore").write_text("*~\n.git/\n")
+    chart.pack(folder, tmp_path / "c.tgz", 0)
+    with tarfile.open(tmp_path / "c.tgz") as archive:
+        assert archive.getnames() == ["c/Chart.yaml", "c/.helmignore", "c/values.yaml"]
+
+
+@pytest.fixture
+def sums(tmp_path: Path) -> Path:
+    for name in ("b.whl", "a.tar"):
+        (tmp_path / name).write_text(name)
+    return signing.write_sums(tmp_path, list(tmp_path.iterdir()))
+
+
+def check(sums: Path) -> int:
+    command = ["sha256sum", "--check", "--quiet", sums.name]
+    return subprocess.run(command, cwd=sums.parent, capture_output=True, check=False).returncode
+
+
+def test_write_sums__sha256sum_reads_them(sums: Path) -> None:
+    assert [line.split()[1] for line in sums.read_text().splitlines()] == ["a.tar", "b.whl"]
+    assert check(sums) == 0
+    (sums.parent / "b.whl").write_text("another")
+    assert check(sums) != 0
+
+
+@pytest.fixture
+def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("key") / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
+    return path
+
+
+@pytest.mark.needs("ssh-keygen")
+def test_sign__verifies_until_the_file_changes(sums: Path, key: Path) -> None:
+    signature = signing.sign(sums, key)
+    public = key.with_suffix(".pub").read_text()
+    signers = key.with_name("allowed_signers")
+    signers.write_text(f'release namespaces="{signing.NAMESPACE}" {public}')
+    signing.verify(sums, signature, signers)
+    sums.write_text(sums.read_text() + "\n")
+    with pytest.raises(signing.SigningFailed, match="incorrect signature"):
+        signing.verify(sums, signature, signers)
+
+
+@pytest.mark.needs("ssh-keygen")
+def test_sign__without_a_key_says_why_in_one_line(sums: Path, tmp_path: Path) -> None:
+    with pytest.raises(signing.SigningFailed, match="No such file") as caught:
+        signing.sign(sums, tmp_path / "none")
+    assert "\n" not in str(caught.value)
+
+
+def test_userland__pip_settings_go_in_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in list(os.environ):
+        monkeypatch.delenv(name)
+    bundle = tmp_path / "ca.crt"
+    bundle.write_text("a certificate")
+    monkeypatch.setenv("PIP_CERT", str(bundle))
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "none"))
+    monkeypatch.setenv("A_PASSWORD", "secret")
+    inside = userland.settings()
+    assert set(inside) == {"PATH", "HOME", "LANG", "PIP_CERT", "PIP_FIND_LINKS"}
+    mounted = dict(userland.shown(inside))
+    assert mounted[bundle] == bundle
+    assert tmp_path / "none" not in mounted
+    assert Path("/root") not in mounted

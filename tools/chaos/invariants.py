@@ -1,0 +1,133 @@
+"""What must hold at the end of a run, judged from what was observed from outside. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+MOST_BYTES = {"agent": 200_000_000, "controller": 300_000_000}
+"""Peak resident memory of one process."""
+MOST_DESCRIPTORS = 256
+"""Of one process. An agent has 60 to 90 without a job, most of them of BPF objects."""
+REPORTED_EARLY_S = 5.0
+"""An incident may date its beginning so much before the fault: a report's age is that of the last progress."""
+
+
+_NO_FAULT = ("", "WORKING", "UNKNOWN", "SLOW")
+"""A job whose processors are taken by a flood is slow, and to report that is right: it is never acted on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault that was really injected."""
+
+    job: str
+    kind: str
+    pod: str
+    at_s: float
+    """Unix seconds."""
+    restarted_s: float | None = None
+    """When each rank had begun anew, unix seconds; None: never."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An incident, as it was seen last."""
+
+    job: str
+    name: str
+    verdict: str
+    pod: str
+    since_s: float
+    """When its fault began, by its own words; when it was made, where it has none. Unix seconds."""
+    phase: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobAtEnd:
+    """A job when all was calm again."""
+
+    name: str
+    suspended: bool
+    stopped: int
+    """Processes in state T."""
+    trains: bool
+    starts: Mapping[int, int]
+    """How many containers each rank had, the first one included."""
+    deletions: int = 0
+    """Times that its incident was deleted while a restart was under way: what it had begun may be begun again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The most that one of our processes used."""
+
+    component: str
+    pid: int
+    bytes: int
+    descriptors: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """All that a run showed."""
+
+    faults: Sequence[Fault]
+    incidents: Sequence[Seen]
+    jobs: Sequence[JobAtEnd]
+    peaks: Sequence[Peak]
+    shut_nodes: Sequence[str] = field(default=())
+
+
+def violations(outcome: Outcome) -> list[str]:
+    """One sentence for each invariant that does not hold; none for a good run."""
+    found = [f"node {name} takes no pods" for name in outcome.shut_nodes]
+    for job in outcome.jobs:
+        found += _of_job(job, [each for each in outcome.faults if each.job == job.name])
+    found += [
+        f"{each.job}: {each.kind} in {each.pod} was never reported"
+        for each in outcome.faults
+        if not is_reported(each, outcome.incidents)
+    ]
+    faulty = {each.job for each in outcome.faults}
+    found += [
+        f"{each.job}: {each.name} reports {each.verdict}, and nothing was done to the job"
+        for each in outcome.incidents
+        if each.job not in faulty and each.verdict not in _NO_FAULT
+    ]
+    return found + [sentence for each in outcome.peaks for sentence in _of_process(each)]
+
+
+def _of_job(job: JobAtEnd, faults: Sequence[Fault]) -> list[str]:
+    found = []
+    if job.suspended:
+        found.append(f"{job.name} is suspended")
+    if job.stopped:
+        found.append(f"{job.name}: {job.stopped} processes are stopped")
+    if not job.trains:
+        found.append(f"{job.name} does not train")
+    most = 1 + len(faults) + job.deletions
+    for rank, count in sorted(job.starts.items()):
+        if count > most:
+            found.append(f"{job.name}: rank {rank} was started {count} times, {most} are explained")
+    return found
+
+
+def is_reported(fault: Fault, incidents: Sequence[Seen]) -> bool:
+    """Whether an incident is about this fault."""
+    return any(
+        each.job == fault.job
+        and each.verdict not in _NO_FAULT
+        and each.since_s > fault.at_s - REPORTED_EARLY_S
+        and (fault.restarted_s is None or each.since_s < fault.restarted_s + REPORTED_EARLY_S)
+        for each in incidents
+    )
+
+
+def _of_process(peak: Peak) -> list[str]:
+    found = []
+    if peak.bytes > MOST_BYTES[peak.component]:
+        found.append(f"{peak.component} {peak.pid} used {peak.bytes / 1e6:.0f} MB")
+    if peak.descriptors > MOST_DESCRIPTORS:
+        found.append(f"{peak.component} {peak.pid} had {peak.descriptors} descriptors")
+    return found

@@ -1,0 +1,1 @@
+"""The documentation: its site, the manual pages, and the check of its links."""

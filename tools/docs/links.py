@@ -1,0 +1,85 @@
+"""Checks the links of the documentation: `make check` runs it, and needs nothing but Python for it.
+
+python -m tools.docs.links     one line for each link that leads nowhere; exits 1 if there is one
+
+A link to a file must lead to a file of the repository, one to a heading to a heading, and the
+navigation in mkdocs.yml must list each page once, by itself or with its folder. `make docs` builds
+the site from the same pages.
+"""
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+# Pages outside docs/, and their names in the site.
+OUTSIDE = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
+# Written while the site is built.
+GENERATED = {"commands.md"}
+LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")
+SCHEME = re.compile(r"[a-z]+:")
+FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+NAVIGATION = re.compile(r"^ +- (?:.+: )?([\w./-]+(?:\.md|/))$", re.MULTILINE)
+
+
+def pages(root: Path = ROOT) -> list[Path]:
+    """Every page: the three at the top and all of docs/."""
+    return [*(root / name for name in OUTSIDE), *sorted((root / "docs").rglob("*.md"))]
+
+
+def anchors(text: str) -> set[str]:
+    """What a page's headings are linked by: lower case, hyphens for spaces, no punctuation."""
+    titles = re.findall(r"^#+ (.+)$", FENCE.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def broken(page: Path) -> Iterator[str]:
+    """The links of a page that lead to no file, or to no heading of a page."""
+    for link in LINK.findall(FENCE.sub("", page.read_text())):
+        if SCHEME.match(link):
+            continue
+        file, _, anchor = link.partition("#")
+        target = page.parent / file if file else page
+        if not target.exists() or (anchor and anchor not in anchors(target.read_text())):
+            yield link
+
+
+def misplaced(root: Path = ROOT) -> Iterator[str]:
+    """Pages that the navigation does not list, lists twice, or that do not exist."""
+    folder = root / "docs"
+    listed: Counter[str] = Counter()
+    for entry in NAVIGATION.findall((root / "mkdocs.yml").read_text()):
+        listed.update(in_folder(folder, entry) if entry.endswith("/") else [entry])
+    wanted = {str(path.relative_to(folder)) for path in folder.rglob("*.md")}
+    wanted |= set(OUTSIDE.values()) | GENERATED
+    yield from (f"{page} is not in the navigation" for page in sorted(wanted - set(listed)))
+    yield from (f"{page} does not exist" for page in sorted(set(listed) - wanted))
+    yield from (f"{page} is listed {n} times" for page, n in listed.items() if n > 1)
+
+
+def in_folder(docs: Path, folder: str) -> list[str]:
+    """The pages of a folder of docs/, its README first."""
+    names = sorted(str(path.relative_to(docs)) for path in (docs / folder).glob("*.md"))
+    return sorted(names, key=lambda name: not name.endswith("README.md"))
+
+
+def main() -> int:
+    """Print what is wrong; 1 if something is."""
+    found = [
+        f"{page.relative_to(ROOT)}: {link} leads nowhere"
+        for page in pages()
+        for link in broken(page)
+    ]
+    found += [f"mkdocs.yml: {text}" for text in misplaced()]
+    print(*found, sep="\n", end="\n" if found else "")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,21 @@
+"""Generated pages: written, or compared with what is there (`--check`), one way for all tools that make some."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def keep(pages: Mapping[Path, str], arguments: Collection[str], tool: str) -> int:
+    """The exit code: 1 if `--check` was asked for and a page differs from what `tool` would write."""
+    if "--check" not in arguments:
+        for page, text in pages.items():
+            page.parent.mkdir(parents=True, exist_ok=True)
+            page.write_text(text, encoding="utf-8")
+        return 0
+    stale = [page for page, text in pages.items() if page.read_text(encoding="utf-8") != text]
+    for page in stale:
+        print(f"{page.relative_to(ROOT)} is not up to date: run python {tool}")
+    return 1 if stale else 0
