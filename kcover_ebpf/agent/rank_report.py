@@ -16,9 +16,11 @@ from kcover_ebpf.api.fault_report import (
 from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, SocketSnapshot
+from kcover_ebpf.diagnosis.recorders import Recordings
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.snapshot import JobSnapshot
 from kcover_ebpf.diagnosis.verdict import Culprit, Evidence, Verdict
+from kcover_ebpf.facts.recorders import RankRecord, RecordedGroup
 from kcover_ebpf.ids import Pid
 
 _TEXT = 1024
@@ -30,6 +32,10 @@ _MOST_SOCKETS = 64
 """A rank of a large job has hundreds; those that tell something come first."""
 _MOST_FRAMES = 32
 _MOST_WAITED_FOR = 64
+_MOST_RECORDS = 16
+"""Recordings of one node's ranks."""
+_MOST_GROUPS, _MOST_MEMBERS, _MOST_CALLS = 8, 256, 2
+"""Of one recording: a group whose members are left out is one whose members are not known."""
 
 
 def pictured(report: FaultReport, job: Job, pods: Mapping[Pid, str]) -> FaultReport:
@@ -53,6 +59,33 @@ def carrying(report: FaultReport, snapshot: JobSnapshot, pods: Mapping[Pid, str]
         knows_cadence=snapshot.cadence_known,
         lossy=snapshot.lossy,
         collectives=_counts(snapshot.collectives),
+        recorders=_recordings(snapshot.recordings),
+    )
+
+
+def _recordings(seen: Recordings | None) -> Recordings | None:
+    if seen is None:
+        return None
+    return Recordings(
+        age_s=_rounded(seen.age_s) or 0.0,
+        records=tuple(map(_record, seen.records[:_MOST_RECORDS])),
+        unread=tuple(
+            replace(each, reason=each.reason[:_TROUBLE_TEXT])
+            for each in seen.unread[:_MOST_RECORDS]
+        ),
+    )
+
+
+def _record(record: RankRecord) -> RankRecord:
+    return replace(record, groups=tuple(map(_group, record.groups[:_MOST_GROUPS])))
+
+
+def _group(group: RecordedGroup) -> RecordedGroup:
+    return replace(
+        group,
+        ranks=group.ranks if len(group.ranks) <= _MOST_MEMBERS else (),
+        pending=group.pending[:_MOST_CALLS],
+        messages=group.messages[:_MOST_CALLS],
     )
 
 

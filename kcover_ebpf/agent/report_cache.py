@@ -60,7 +60,9 @@ class ReportCache:
     def save(self, namespace: str, name: str, report: FaultReport) -> None:
         """Keep this as the last report; the picture is left out, it can be seen again."""
         path = self._path(namespace, name)
-        kept = CachedReport(namespace, name, replace(report, ranks=(), collectives=None))
+        kept = CachedReport(
+            namespace, name, replace(report, ranks=(), collectives=None, recorders=None)
+        )
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if not path.exists() and sum(1 for _ in self._folder.glob("*.json")) >= _MOST:

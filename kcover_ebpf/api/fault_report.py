@@ -16,6 +16,7 @@ from kcover_ebpf.api.codec import decode, encode, wire
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
+from kcover_ebpf.diagnosis.recorders import Recordings
 from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, VerdictKind
 from kcover_ebpf.errors import ObjectError
 
@@ -122,6 +123,8 @@ class FaultReport:
     """A link between ranks here loses packets, and others get through."""
     collectives: CollectiveCounts | None = None
     """None while NCCL was not asked, or has not answered yet."""
+    recorders: Recordings | None = None
+    """None where no rank here has one, or none was asked."""
     devices: tuple[ReportedDeviceFault, ...] = ()
     acks: tuple[Ack, ...] = field(default=(), metadata=wire("acks", lenient=True))
 

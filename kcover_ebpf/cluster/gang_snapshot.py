@@ -15,6 +15,7 @@ from kcover_ebpf.cluster import collective_answers
 from kcover_ebpf.diagnosis.endpoints import EndpointIndex
 from kcover_ebpf.diagnosis.process import NS
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
+from kcover_ebpf.diagnosis.recorders import Recordings
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.snapshot import JobSnapshot
 from kcover_ebpf.diagnosis.stacks import KnownWaits
@@ -91,8 +92,28 @@ def gather(seen: Sequence[ReceivedReport], now_s: float, policy: Policy) -> Gang
         or any(each.known_wait for each in processes.values()),
         starting=len(everyone) < size and not trained,
         collectives=collective_answers.joined(answers),
+        recordings=_recordings(seen, now_s),
     )
     return GangSnapshot(snapshot, who)
+
+
+def _recordings(seen: Sequence[ReceivedReport], now_s: float) -> Recordings | None:
+    """Those of all nodes, as old as the oldest of them."""
+    answered = [
+        (index, each.report.recorders, each.since_made_s(now_s))
+        for index, each in enumerate(seen)
+        if each.report.recorders is not None
+    ]
+    if not answered:
+        return None
+    return Recordings(
+        max(max(said.age_s, 0.0) + late_s for _, said, late_s in answered),
+        tuple(
+            replace(each, pid=_pid(index, each.pid))
+            for index, said, _ in answered
+            for each in said.records
+        ),
+    )
 
 
 def _vague(seen: Sequence[ReceivedReport]) -> set[str]:

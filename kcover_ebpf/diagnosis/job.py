@@ -24,6 +24,7 @@ from kcover_ebpf.diagnosis.process import NS, ProcessHistory
 from kcover_ebpf.diagnosis.progress import LONGEST_BURN_NS, JobProgress, Stall
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.rank_view import Habits, completed
+from kcover_ebpf.diagnosis.recorders import recordings_of
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.slow_job import slowness
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
@@ -54,6 +55,7 @@ from kcover_ebpf.facts.kernel import (
     ThreadSample,
     Tick,
 )
+from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.settings import Policy
@@ -134,7 +136,9 @@ class Job:
                 self._on_rest(fact)
 
     def _on_rest(self, fact: Fact) -> None:
-        if not isinstance(fact, CodeSeen | FabricMoved):
+        if isinstance(fact, RecordersSeen):
+            self.attention.recorders = fact
+        elif not isinstance(fact, CodeSeen | FabricMoved):
             self.faults.observe(fact)
         elif self._view(fact).on_clock(fact):
             self._progress(fact.pid, fact.boottime_ns)
@@ -364,6 +368,7 @@ class Job:
             cadence_known=self.pace.learned(members.ranks),
             starting=startup.awaits_somebody(members, self.pace),
             collectives=None if reported is None else counts_of(reported, self.now_ns),
+            recordings=recordings_of(self.attention.recorders, self.now_ns),
         )
 
     def _state(self, view: ProcessHistory, ends: EndpointIndex) -> RankSnapshot:

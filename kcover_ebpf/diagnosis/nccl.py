@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kcover_ebpf.diagnosis import evidence, wait_chain
+from kcover_ebpf.diagnosis.collective_account import CollectiveAccount, account
 from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.process_state import HELD, State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
@@ -44,16 +45,20 @@ _SHOWN = 4
 
 def refine(snapshot: JobSnapshot, found: Finding, ranks: Sequence[RankSnapshot]) -> Finding:
     """The finding with what NCCL says: another one, one that is better supported, or the same."""
-    answer = snapshot.collectives
-    if answer is None or answer.moving or answer.trouble or not ranks:
+    known = account(snapshot)
+    if known is None or known.counts.moving or known.counts.trouble or not ranks:
         return found
-    if answer.failed:
-        return _named(snapshot, found, ranks, answer.failed, Cause.COLLECTIVE_FAILED)
-    if answer.sides:
-        return _named(snapshot, found, ranks, answer.odd, Cause.COLLECTIVE_MISMATCH)
-    if answer.behind or answer.missing:
-        return _behind(snapshot, found, ranks, (*answer.behind, *answer.missing))
-    return _all_joined(found, answer) if answer.equal else found
+    counts = known.counts
+    if counts.failed:
+        said = _said(known, counts.failed)
+        return _named(snapshot, found, ranks, counts.failed, Cause.COLLECTIVE_FAILED, said)
+    if known.is_mismatch:
+        said = _said(known, counts.odd)
+        return _named(snapshot, found, ranks, counts.odd, Cause.COLLECTIVE_MISMATCH, said)
+    if counts.behind or counts.missing:
+        named = (*counts.behind, *counts.missing)
+        return _behind(snapshot, found, ranks, named, _said(known, named))
+    return _all_joined(found, known) if counts.equal or known.crossed else found
 
 
 def unobserved(answer: CollectiveCounts | None, modules: set[str]) -> list[str]:
@@ -75,6 +80,7 @@ def _behind(
     found: Finding,
     ranks: Sequence[RankSnapshot],
     named: Sequence[CollectiveRank],
+    reasons: Sequence[Evidence],
 ) -> Finding:
     here = [each for each in ranks if each.pid in _pids(named, snapshot, ranks)]
     patience_s = snapshot.policy.storage_patience_s
@@ -83,13 +89,13 @@ def _behind(
         return found
     elsewhere = next((each for each in here if _may_come(snapshot, each)), None)
     if elsewhere is None:
-        return _named(snapshot, found, ranks, named, Cause.NOT_IN_COLLECTIVE)
+        return _named(snapshot, found, ranks, named, Cause.NOT_IN_COLLECTIVE, reasons)
     if not _overrules(found):
         return found
     end = wait_chain.follow(snapshot, elsewhere)
     what = f"{end.state.value}: {end.text}, {evidence.ago(end)}"
     text = f"{evidence.name(elsewhere)} is {what}; the others wait for it"
-    said = Evidence(EvidenceKind.SINK, text), *_said(snapshot, named)
+    said = Evidence(EvidenceKind.SINK, text), *reasons
     cause = found.cause if found.kind is VerdictKind.WORKING else Cause.COMPUTING
     return Finding(VerdictKind.WORKING, cause, snapshot.since_ns(elsewhere), evidence=said)
 
@@ -121,9 +127,9 @@ def _named(
     ranks: Sequence[RankSnapshot],
     named: Sequence[CollectiveRank],
     cause: Cause,
+    said: Sequence[Evidence],
 ) -> Finding:
     """A finding that names who NCCL names, if that is one rank."""
-    said = _said(snapshot, named)
     pids = _pids(named, snapshot, ranks)
     overrules = _overrules(found) and _all_silent(snapshot, ranks)
     mismatch = cause is Cause.COLLECTIVE_MISMATCH
@@ -170,28 +176,33 @@ def _context(found: Finding, ranks: Sequence[RankSnapshot], pids: set[Pid]) -> t
     return (*texts, *(each for each in found.evidence if each.kind in kept))
 
 
-def _all_joined(found: Finding, answer: CollectiveCounts) -> Finding:
+def _all_joined(found: Finding, known: CollectiveAccount) -> Finding:
     # a circle is what is left when the host sees nothing but waits; here it is known to be none
     if found.cause not in (Cause.WAIT_CYCLE, Cause.DEVICE_WAIT) or not found.kind.is_fault:
         return found
+    # where all wait is known already: a long step, and calls that run beside each other, look the same
+    waits = [Evidence(EvidenceKind.PEERS, text) for text in (*known.texts, *known.crossed)]
+    if known.crossed:
+        return replace(found, evidence=(*found.evidence, *waits))
+    progress = "" if waits else f" and none progressed in {known.counts.answers} answers"
     text = (
-        f"every rank has launched the same operations and none progressed in {answer.answers} answers: "
+        f"every rank has launched the same operations{progress}: "
         "a device or the fabric is not completing them"
     )
-    # equal counts that do not move say that all wait, which is known: a long step looks the same
-    joined = Evidence(EvidenceKind.PEERS, text)
-    return replace(found, cause=Cause.COLLECTIVE_STUCK, evidence=(*found.evidence, joined))
+    joined = Evidence(EvidenceKind.PEERS, text), *waits
+    return replace(found, cause=Cause.COLLECTIVE_STUCK, evidence=(*found.evidence, *joined))
 
 
-def _said(snapshot: JobSnapshot, named: Sequence[CollectiveRank]) -> list[Evidence]:
-    answer = snapshot.collectives
-    if answer is None:
-        return []
-    texts = [_sentence(each, answer) for each in named[:_SHOWN] if each not in answer.odd]
-    texts += [_side(each) for each in answer.sides[:_SHOWN]]
-    if answer.sides:
-        texts.append(f"no count changed in {answer.answers} answers over {answer.span_s:.1f} s")
-    return [Evidence(EvidenceKind.COLLECTIVE, text) for text in texts]
+def _said(known: CollectiveAccount, named: Sequence[CollectiveRank]) -> list[Evidence]:
+    counts = known.counts
+    recorded = [Evidence(EvidenceKind.COLLECTIVE, text) for text in known.texts]
+    if known.is_recorded:
+        return recorded
+    texts = [_sentence(each, counts) for each in named[:_SHOWN] if each not in counts.odd]
+    texts += [_side(each) for each in counts.sides[:_SHOWN]]
+    if counts.sides:
+        texts.append(f"no count changed in {counts.answers} answers over {counts.span_s:.1f} s")
+    return [*(Evidence(EvidenceKind.COLLECTIVE, text) for text in texts), *recorded]
 
 
 def _side(side: CollectiveSide) -> str:

@@ -31,6 +31,9 @@ _LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 INDEX = "JOB_COMPLETION_INDEX"
 # A gang may have as many ranks in each pod as it likes, so they say nothing about the world's size.
 _POD_VARIABLES = ("PET_NODE_RANK", "LWS_WORKER_INDEX", INDEX)
+RECORDER_PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+RECORDER_FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+"""Where PyTorch's flight recorder listens and writes, as beginnings of paths; the first that is set counts."""
 RANK_ENVIRON = frozenset(
     {name for pair in _RANK_VARIABLES for name in pair}
     | set(_POD_VARIABLES)
@@ -41,6 +44,8 @@ RANK_ENVIRON = frozenset(
         "MASTER_PORT",
         "JAX_COORDINATOR_ADDRESS",
         "NCCL_RAS_ADDR",
+        RECORDER_PIPE,
+        *RECORDER_FILES,
     }
 )
 """The only environment variables ever read from a watched process."""

@@ -9,6 +9,7 @@ from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.endpoints import EndpointIndex
 from kcover_ebpf.diagnosis.process import NS
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
+from kcover_ebpf.diagnosis.recorders import Recordings
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, VerdictKind
 from kcover_ebpf.ids import Pid
@@ -59,6 +60,8 @@ class JobSnapshot:
     """A rank has not come yet and the job never trained: those who came wait, as at every start."""
     collectives: CollectiveCounts | None = None
     """The last word of the job's own NCCL in this suspicion; None while it said nothing."""
+    recordings: Recordings | None = None
+    """What the ranks' flight recorders hold; None while they were not asked, or none has answered."""
     ranks: Mapping[Pid, RankSnapshot] = field(init=False)
     """Living ranks."""
     left: Mapping[Pid, RankSnapshot] = field(init=False)

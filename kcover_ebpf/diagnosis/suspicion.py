@@ -15,6 +15,7 @@ from kcover_ebpf.diagnosis.progress import Stall
 from kcover_ebpf.diagnosis.stacks import KnownWaits, Stack
 from kcover_ebpf.diagnosis.thread import ThreadHistory
 from kcover_ebpf.facts.host import CollectivesSeen, Inspection, InspectRequest, Unreadable
+from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.ids import Pid, Tid
 
 _CALM_AFTER_NS = 30 * NS
@@ -43,6 +44,8 @@ class Suspicion:
         self.known = KnownWaits()
         self.collectives: CollectivesSeen | None = None
         """What the job's own NCCL said in this suspicion; None while it said nothing."""
+        self.recorders: RecordersSeen | None = None
+        """What the ranks' flight recorders hold of this stall; None while they said nothing."""
         self.unreadable: dict[Pid, Unreadable] = {}
         """Processes that could not be read when it was tried last."""
         self._looks: dict[tuple[Pid, Tid], deque[Inspection]] = {}
@@ -84,7 +87,7 @@ class Suspicion:
         self._suspicious_since_ns = None
         if ended:
             self._looks.clear()
-            self.collectives = None
+            self.collectives = self.recorders = None
         return ended
 
     def on_look(self, look: Inspection) -> None:

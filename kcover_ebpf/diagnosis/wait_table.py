@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kcover_ebpf.diagnosis import nccl
+from kcover_ebpf.diagnosis import collective_account, nccl
 from kcover_ebpf.diagnosis.collective_counts import counts_of
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
@@ -105,6 +105,7 @@ def unobserved(job: Job) -> tuple[str, ...]:
     said += [
         f"the memory of pid {pid}: {WHY_UNREADABLE}" for pid in sorted(job.attention.unreadable)
     ]
+    said += collective_account.unread(job.attention.recorders)
     reported = job.attention.collectives
     counts = None if reported is None else counts_of(reported, job.now_ns)
     said += nccl.unobserved(counts, _modules(job))

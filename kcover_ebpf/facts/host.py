@@ -22,6 +22,8 @@ class ProcessSeen:
     """At most the first 16 words."""
     rank_environ: dict[str, str] = field(default_factory=dict)
     """Only the variables that name a rank, a world or a rendezvous; never the whole environment."""
+    start_ns: int = 0
+    """Boottime at which it began, early by at most a clock tick; distinguishes it from a later process of its number."""
 
 
 @dataclass(frozen=True, slots=True)

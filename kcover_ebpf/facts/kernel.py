@@ -13,6 +13,7 @@ from enum import Enum
 
 from kcover_ebpf.facts.devices import DeviceFact
 from kcover_ebpf.facts.host import CodeSeen, CollectivesSeen, Inspection, ProcessSeen, Unreadable
+from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.ids import Inode, Pid, Tid
 
 NO_SYSCALL = -1
@@ -259,6 +260,7 @@ Fact = (
     | Unreadable
     | CodeSeen
     | CollectivesSeen
+    | RecordersSeen
     | Tick
     | DeviceFact
 )

@@ -44,7 +44,7 @@ def read_process(pid: Pid, variables: Collection[str]) -> ProcessSeen | None:
         environ = b""
     if not argv:
         return None
-    comm, ppid, _ = parse_stat(stat)
+    comm, ppid, start_ns = parse_stat(stat)
     words = argv.split(b"\0")[: _WORDS + 1]
     return ProcessSeen(
         boottime_ns=boottime_ns(),
@@ -53,6 +53,7 @@ def read_process(pid: Pid, variables: Collection[str]) -> ProcessSeen | None:
         comm=comm,
         argv=tuple(word.decode("utf-8", "replace") for word in words if word)[:_WORDS],
         rank_environ=parse_environ(environ, variables),
+        start_ns=start_ns,
     )
 
 

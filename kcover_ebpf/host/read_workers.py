@@ -34,13 +34,13 @@ class _Task(Generic[_Key, _Value]):
 
 
 class Readers(Generic[_Key, _Value]):
-    """At most one read of each key is under way. Used by one thread; its workers live as long as the process."""
+    """At most one read of each key is under way. Used by one thread; its workers live until `close`."""
 
     def __init__(self, name: str) -> None:
         """`name`: of the threads."""
         self._name = name
         self._tasks: dict[_Key, _Task[_Key, _Value]] = {}
-        self._asked: SimpleQueue[_Task[_Key, _Value]] = SimpleQueue()
+        self._asked: SimpleQueue[_Task[_Key, _Value] | None] = SimpleQueue()
         self._done: SimpleQueue[tuple[_Task[_Key, _Value], _Value | None]] = SimpleQueue()
         self._running: set[_Task[_Key, _Value]] = set()
         self._worker_count = 0
@@ -87,6 +87,11 @@ class Readers(Generic[_Key, _Value]):
         if task is not None:
             task.dropped = True
 
+    def close(self) -> None:
+        """Nothing is asked any more: the workers end, those that are stuck once they come back."""
+        for _ in range(self._worker_count):
+            self._asked.put(None)
+
     def _has_worker(self) -> bool:
         now_s = time.monotonic()
         stuck_count = sum(now_s - task.began_s > STUCK_S for task in list(self._running))
@@ -101,6 +106,8 @@ class Readers(Generic[_Key, _Value]):
     def _work(self) -> None:
         while True:
             task = self._asked.get()
+            if task is None:
+                return
             if task.dropped:
                 continue
             task.began_s = time.monotonic()

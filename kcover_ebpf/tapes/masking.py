@@ -15,7 +15,8 @@ from posixpath import basename, dirname
 from typing import Any, TypeVar
 
 from kcover_ebpf.diagnosis import code_map, nccl, roles, stacks, wait_table
-from kcover_ebpf.facts import devices, host, kernel
+from kcover_ebpf.diagnosis.recorders import DEFAULT_GROUP
+from kcover_ebpf.facts import devices, host, kernel, recorders
 
 _T = TypeVar("_T")
 _Rules = Mapping[type, Mapping[str, Callable[[Any], Any]]]
@@ -41,6 +42,7 @@ KEPT: Mapping[type, frozenset[str]] = {
     host.StorageState: frozenset({"device"}),
     host.Inspection: frozenset({"wait_channel"}),
     host.CollectiveSide: frozenset({"operations"}),
+    recorders.RecordedCall: frozenset({"operation", "state", "shape"}),
     devices.XidSighting: frozenset({"device"}),
     devices.XidReported: frozenset({"device"}),
     devices.DeviceNotice: frozenset({"device"}),
@@ -60,7 +62,12 @@ class Masks:
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(16)
-        self.rules: _Rules = {**self._of_kernel(), **self._of_host(), **self._of_devices()}
+        self.rules: _Rules = {
+            **self._of_kernel(),
+            **self._of_host(),
+            **self._of_recorders(),
+            **self._of_devices(),
+        }
 
     def _of_kernel(self) -> _Rules:
         comm = self._program
@@ -92,6 +99,27 @@ class Masks:
             host.CollectiveRank: {"host": self._address, "comm": self._name, "trouble": _text},
             host.CollectivesSeen: {**named, "trouble": _text},
         }
+
+    def _of_recorders(self) -> _Rules:
+        return {
+            recorders.RecordedCall: {"group": self._name, "place": self._name},
+            recorders.RecordedGroup: {
+                "name": self._name,
+                "purpose": self._purpose,
+                "pending": self._each,
+                "messages": self._each,
+                "last": self._optional,
+            },
+            recorders.RankRecord: {"groups": self._each, "last": self._optional},
+            recorders.UnreadRecorder: {"reason": _text},
+            recorders.RecordersSeen: {"records": self._each, "unread": self._each},
+        }
+
+    def _purpose(self, purpose: str) -> str:
+        return purpose if purpose == DEFAULT_GROUP else self._name(purpose)
+
+    def _optional(self, part: _T | None) -> _T | None:
+        return None if part is None else self.of(part)
 
     def _nodes(self, found: frozenset[str] | None) -> frozenset[str] | None:
         return None if found is None else frozenset(map(self._target, found))

@@ -26,6 +26,7 @@ from kcover_ebpf.watching.judging import Judging, Recorder, Sink
 
 if TYPE_CHECKING:
     from kcover_ebpf.hardware.ras.watch import RasWatch
+    from kcover_ebpf.hardware.recorder.watch import RecorderWatch
 
 
 def listen(
@@ -74,6 +75,7 @@ class JobWatch:
         """Watched processes that live."""
         self._detailed: set[Pid] = set()
         self._ras: RasWatch | None = None
+        self._recorders: RecorderWatch | None = None
         self._watches_table = any(getattr(sink, "wants_waits", False) for sink in sinks)
 
     @property
@@ -136,6 +138,15 @@ class JobWatch:
             self._ras = RasWatch()
         for fact in self._ras.tick(asks, self.job.members.ranks):
             self._judging.take(fact)
+        self._ask_recorders()
+
+    def _ask_recorders(self) -> None:
+        if self._recorders is None:
+            from kcover_ebpf.hardware.recorder.watch import RecorderWatch
+
+            self._recorders = RecorderWatch()
+        for fact in self._recorders.tick(self.job.attention.stalled, self.job.members.ranks):
+            self._judging.take(fact)
 
     def judge(self) -> None:
         """Tell a verdict that changed, and decide about the one that holds."""
@@ -155,3 +166,5 @@ class JobWatch:
         """Ask nobody any more; the processes stay watched."""
         if self._ras is not None:
             self._ras.close()
+        if self._recorders is not None:
+            self._recorders.close()

@@ -166,7 +166,7 @@ class Judging:
         asks = self.job.attention.stalled or self.tracker.latest is not None
         if not asks:
             # what was said of one trouble says nothing about the next
-            self.job.attention.collectives = None
+            self.job.attention.collectives = self.job.attention.recorders = None
         return asks
 
     def judge(self, unix_offset_s: float) -> None:

@@ -76,13 +76,13 @@ class Victim:
 
         def has_learned() -> bool:
             wanted = {(each["spec"]["nodeName"], each["metadata"]["uid"]) for each in self.pods()}
-            told = {
+            reported = {
                 (report["node"], pod["uid"])
                 for report in (each["spec"] for each in self.namespace.items("faultreports"))
                 if report.get("trained") and not report.get("suspicious")
                 for pod in report.get("pods", ())
             }
-            return len(wanted) == JOB.pods and wanted <= told
+            return len(wanted) == JOB.pods and wanted <= reported
 
         until(has_learned, "the agents report that the victim trains")
 

@@ -14,7 +14,7 @@ from tests.attack.hostile import ARMED, FINALIZER, JOB_NAME, claims, job, pod, p
 from tests.attack.stage import JOB, OVER, Stage, Tenant, arrive, faults_of
 from tests.cluster.cluster import Cluster, Namespace, made, titled, until
 from tests.cluster.kinds import rank_pods
-from tests.cluster.restarts import hang, incidents, until_told, ways
+from tests.cluster.restarts import hang, incidents, until_reported, ways
 from tests.cluster.victims import has_trained, observed
 
 pytestmark = pytest.mark.timeout(900, func_only=True)
@@ -80,7 +80,7 @@ def test_a3_a_finalizer_on_ended_pods_cordons_no_node(peace: Peace, tenant: Tena
     tenant.create(policy(ways=["Replace"], node={"cordon": True, "taint": True}))
     with finalizers_removed(tenant.namespace):
         tenant.create(job("stays", CRASHES, 2, finalizer=True))
-        until_told(tenant.namespace, "finalizer")
+        until_reported(tenant.namespace, "finalizer")
         peace.check(20)
         peace.check_and_recover()
 

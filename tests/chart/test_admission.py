@@ -1,11 +1,12 @@
 """What the admission policies of the chart refuse, accept and change, at a real API server."""
 
+import time
 from typing import Any
 
 import pytest
 
 from tests.chart.control_plane import ControlPlane, User
-from tests.chart.release import FULLNAME, Installed
+from tests.chart.release import CHART, FULLNAME, RELEASE, Helm, Installed
 
 REPORTS = "/apis/kcover.io/v1alpha1/namespaces/ml/faultreports"
 HEALTHS = "/apis/kcover.io/v1alpha1/nodehealths"
@@ -232,6 +233,53 @@ def test_pods_that_are_not_armed_are_left_alone(
     body = pod("a", [{}])
     body["metadata"]["labels"] = {} if value is None else {"kcover.io/cascading-recovery": value}
     assert rules(root, body) == [UNTOUCHED]
+
+
+RECORDER = {
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+    "TORCH_FR_BUFFER_SIZE": "2000",
+    "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "/tmp/kcover-recorder-",
+    "TORCH_FR_DUMP_TEMP_FILE": "/tmp/kcover-dump-",
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/tmp/kcover-dump-",
+}
+OWN = {"name": "TORCH_FR_DUMP_TEMP_FILE", "value": "/data/own-"}
+
+
+def variables(root: User, body: dict[str, Any]) -> list[dict[str, str]]:
+    """The environment of each container of the pod, as the API server would store it."""
+    made = root.ask("POST", f"{PODS}?dryRun=All", body)
+    assert made.code == 201, made.message
+    return [
+        {each["name"]: each["value"] for each in container.get("env", ())}
+        for container in made.body["spec"]["containers"]
+    ]
+
+
+def test_no_pod_gets_a_flight_recorder_unless_it_is_asked_for(
+    installed: Installed, root: User
+) -> None:
+    assert variables(root, pod("a", [{}])) == [{}]
+
+
+def test_armed_pods_get_a_flight_recorder_and_keep_what_they_set(
+    installed: Installed, helm: Helm, root: User
+) -> None:
+    upgrade = "upgrade", RELEASE, str(CHART), f"--namespace={installed.namespace}"
+    helm(*upgrade, "--reuse-values", "--set=admission.flightRecorder=true")
+    try:
+        set_itself = {"env": [{"name": "RANK", "value": "0"}, OWN]}
+        body = pod("a", [{}, set_itself, {}])
+        deadline_s = time.monotonic() + 60
+        while not (found := variables(root, body))[0]:
+            # the API server learns of a policy after a moment
+            assert time.monotonic() < deadline_s
+            time.sleep(0.5)
+        kept = {"RANK": "0", OWN["name"]: OWN["value"]}
+        assert found == [RECORDER, RECORDER | kept, RECORDER]
+        body["metadata"]["labels"] = {}
+        assert variables(root, body) == [{}, kept, {}]
+    finally:
+        helm(*upgrade, "--reuse-values", "--set=admission.flightRecorder=false")
 
 
 def test_the_fixture_is_the_release(installed: Installed, root: User) -> None:

@@ -25,6 +25,7 @@ MATRIX = {
         "image.repository=registry.example/kcover-ebpf", "image.tag=9.9.9",
         "imagePullSecrets[0].name=pull", "image.pullPolicy=Always",
     ],
+    "a flight recorder": ["admission.flightRecorder=true"],
     "by digest": ["image.digest=sha256:" + "0" * 64],
     "GPU nodes only": [
         "agent.nodeSelector.gpu=yes", "agent.tolerations[0].key=nvidia.com/gpu",

@@ -35,11 +35,14 @@ from kcover_ebpf.facts.host import (
     WaitedFile,
 )
 from kcover_ebpf.facts.kernel import Fact, SocketSample, Tick
+from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import Inode, Pid
 from kcover_ebpf.settings import Policy
+from tests.unit.recorder_dumps import steps
 from tests.unit.report_builders import NOW_S, SELECTOR, case, pod
 from tests.unit.scripted_job import BARRIER, LOCK, NS, Proc, Stage
+from tests.unit.test_recorders import record
 
 NODES = "ab"
 """Even ranks are on the first node, odd ones on the second."""
@@ -104,6 +107,9 @@ class Agent:
                 for name in ("behind", "missing", "failed", "odd")
             }
             return replace(fact, **cast("Any", lists))
+        if isinstance(fact, RecordersSeen):
+            mine = (each for each in fact.records if stage.node_of(each.pid) == self.node)
+            return replace(fact, records=tuple(mine))
         if stage.node_of(cast("Any", fact).pid) != self.node:
             return None
         if isinstance(fact, SocketSample):
@@ -401,6 +407,36 @@ def test_counts_say_the_same_over_nodes() -> None:
     merged = on_two_nodes(stage).evidence
     assert words == [each.text for each in merged if each.kind is EvidenceKind.COLLECTIVE]
     assert words
+
+
+def recorded_as(stage: Recorded, odd: int, ends: str | None) -> None:
+    """All ranks spin, and the recorder of one holds another end than the others'."""
+    others(stage, -1, "spin")
+    stage.run(15)
+    waits = steps(5, ends="all_reduce")
+    calls = [steps(5, ends=ends) if each == odd else waits for each in range(stage.world)]
+    records = tuple(record(rank, each) for rank, each in enumerate(calls))
+    stage.tell(RecordersSeen(stage.now_ns, records))
+    stage.run(20)
+
+
+@pytest.mark.parametrize(
+    ("ends", "cause"),
+    [(None, Cause.NOT_IN_COLLECTIVE), ("all_gather", Cause.COLLECTIVE_MISMATCH)],
+    ids=["behind", "mismatch"],
+)
+def test_recordings_say_the_same_over_nodes(ends: str | None, cause: Cause) -> None:
+    """Each node has two of the four ranks: of a mismatch it sees a tie."""
+    stage = recorded()
+    recorded_as(stage, 2, ends)
+    one, merged = on_one_host(stage), on_two_nodes(stage)
+    assert (one.cause, one.rank) == (cause, 2)
+    assert merged.verdict.cause is cause
+    assert merged.culprit is not None
+    assert (merged.culprit.rank, merged.culprit.node) == (2, "a")
+    words = [each.text for each in one.evidence if each.kind is EvidenceKind.COLLECTIVE]
+    assert words == [each.text for each in merged.evidence if each.kind is EvidenceKind.COLLECTIVE]
+    assert any("/work/train.py:40 (step)" in each for each in words)
 
 
 def test_a_node_whose_nccl_gives_no_answer_does_not_hide_what_the_other_reported() -> None:

@@ -32,13 +32,13 @@ class Trained:
         """Whether its ranks all run and both nodes saw them train: before, a hang is no fault that could be noticed."""
         pods = rank_pods(self.space, JOB)
         uids = {pod["metadata"]["uid"] for pod in pods}
-        told = {
+        reported = {
             uid
             for each in self.space.items("faultreports")
             if each["spec"].get("trained") and not each["spec"].get("suspicious")
             for uid in (pod["uid"] for pod in each["spec"].get("pods", ()))
         }
-        return len(pods) == JOB.pods and uids <= told and not stopped(pods)
+        return len(pods) == JOB.pods and uids <= reported and not stopped(pods)
 
     def break_rank(self, act: Act) -> Fault | None:
         """Inject a fault; None where the job is not ready for one."""

@@ -1,0 +1,253 @@
+"""The recordings of all ranks side by side: in which collective they meet, and which rank is not in it.
+
+A rank that waits in a collective waits for each member that has not called it. From rank to rank that is a chain;
+where it ends is a rank that waits for none: outside all collectives, or in one whose other members have all come.
+Members whose recording is not known may wait for anything, so whoever waits for one of them is not named.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kcover_ebpf.facts.recorders import (
+    RankRecord,
+    RecordedCall,
+    RecordedGroup,
+    RecordersSeen,
+    UnreadRecorder,
+)
+
+DEFAULT_GROUP = "default_pg"
+"""What PyTorch calls the group of all ranks."""
+_ALIKE = frozenset(
+    {
+        "all_reduce",
+        "allreduce",
+        "all_reduce_barrier",
+        "broadcast",
+        "reduce",
+        "_allgather_base",
+        "_all_gather_base",
+        "_reduce_scatter_base",
+    }
+)
+"""Operations whose inputs have the same number of elements on all ranks; of others they may differ."""
+_SHOWN_RANKS = 8
+_NS = 1_000_000_000
+_SHOWN_SIDES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Recordings:
+    """What the flight recorders of a job's ranks hold. A pid is that of the reporting node."""
+
+    age_s: float
+    """Since they were asked."""
+    records: tuple[RankRecord, ...] = ()
+    unread: tuple[UnreadRecorder, ...] = ()
+
+
+def recordings_of(seen: RecordersSeen | None, now_ns: int) -> Recordings | None:
+    """The fact as of `now_ns` (CLOCK_BOOTTIME)."""
+    if seen is None:
+        return None
+    return Recordings((now_ns - seen.boottime_ns) / _NS, seen.records, seen.unread)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What the recordings say together."""
+
+    named: tuple[RankRecord, ...] = ()
+    """Ranks that the others wait for, or that called something else than most."""
+    mismatch: bool = False
+    """Ranks called different operations as the same number of one group."""
+    texts: tuple[str, ...] = ()
+    joined: bool = False
+    """All ranks are in the same collectives; there is nobody to name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Meeting:
+    """One group and its first collective that has not completed everywhere."""
+
+    name: str
+    purpose: str
+    sequence: int
+    members: frozenset[int] | None
+    """Ranks of the job; None where the list is not known."""
+    callers: Mapping[int, RecordedCall]
+    """Who is in that collective."""
+    absent: Mapping[int, RecordedGroup]
+    """Members whose recording shows that they have not called it."""
+
+    @property
+    def title(self) -> str:
+        """The group for people."""
+        return f"{self.name} ({self.purpose})" if self.purpose else self.name or "0"
+
+
+def compare(records: Iterable[RankRecord], world_size: int | None) -> Comparison:
+    """`world_size`: ranks of the whole job; None where it is not known."""
+    by_rank = {each.rank: each for each in records}
+    if len(by_rank) < 2:
+        return Comparison()
+    meetings = _meetings(by_rank, world_size)
+    for each in meetings:
+        sides = _sides(each)
+        if len(sides) > 1:
+            return _mismatch(by_rank, each, sides)
+    awaits, vague = _waits(by_rank, meetings)
+    targets = {each for found in awaits.values() for each in found}
+    ends = sorted(each for each in targets if each not in awaits and each not in vague)
+    if ends:
+        texts = [text for rank in ends[:_SHOWN_SIDES] for text in _late(by_rank[rank], meetings)]
+        return Comparison(tuple(by_rank[each] for each in ends), texts=tuple(texts))
+    if targets and not vague:
+        return Comparison(texts=tuple(map(_position, meetings[:_SHOWN_SIDES])))
+    whole = world_size is not None and len(by_rank) == world_size
+    joined = bool(meetings) and not targets and whole
+    return Comparison(
+        texts=tuple(map(_position, meetings[:_SHOWN_SIDES])) if joined else (), joined=joined
+    )
+
+
+def _meetings(by_rank: Mapping[int, RankRecord], world_size: int | None) -> list[_Meeting]:
+    found: dict[tuple[str, tuple[int, ...]], dict[int, RecordedGroup]] = defaultdict(dict)
+    for rank, record in by_rank.items():
+        for group in record.groups:
+            found[group.name, group.ranks][rank] = group
+    meetings = []
+    for (name, ranks), positions in found.items():
+        waiting = {rank: each.pending[0] for rank, each in positions.items() if each.pending}
+        if not waiting:
+            continue
+        sequence = min(each.sequence for each in waiting.values())
+        purpose = next((each.purpose for each in positions.values() if each.purpose), "")
+        members = frozenset(ranks) if ranks else None
+        if purpose == DEFAULT_GROUP and world_size is not None:
+            members = frozenset(range(world_size))
+        meetings.append(
+            _Meeting(
+                name,
+                purpose,
+                sequence,
+                members,
+                {rank: each for rank, each in waiting.items() if each.sequence == sequence},
+                {
+                    rank: each
+                    for rank, each in positions.items()
+                    if each.enqueued is not None and each.enqueued < sequence
+                },
+            )
+        )
+    return sorted(meetings, key=lambda each: (-len(each.members or ()), each.name))
+
+
+def _sides(meeting: _Meeting) -> list[list[int]]:
+    """Who called the same, the largest side first."""
+    sides: dict[object, list[int]] = defaultdict(list)
+    for rank, call in sorted(meeting.callers.items()):
+        size = call.input_count if call.operation in _ALIKE else None
+        sides[call.operation, size].append(rank)
+    return sorted(sides.values(), key=len, reverse=True)
+
+
+def _mismatch(
+    by_rank: Mapping[int, RankRecord], meeting: _Meeting, sides: Sequence[Sequence[int]]
+) -> Comparison:
+    texts = []
+    for side in sides[:_SHOWN_SIDES]:
+        call = meeting.callers[side[0]]
+        text = f"{_ranks(side)} called {_call(call)}{_at(side, meeting)}"
+        texts.append(f"collective {meeting.sequence} of group {meeting.title}: {text}")
+    # those that are not known might be on the other side
+    most = meeting.members is not None and len(sides[0]) * 2 > len(meeting.members)
+    odd = [rank for side in sides[1:] for rank in side] if most else []
+    return Comparison(tuple(by_rank[each] for each in odd), mismatch=True, texts=tuple(texts))
+
+
+def _waits(
+    by_rank: Mapping[int, RankRecord], meetings: Sequence[_Meeting]
+) -> tuple[dict[int, set[int]], set[int]]:
+    """Who waits for whom, and who waits for a rank whose recording is not known."""
+    awaits: dict[int, set[int]] = defaultdict(set)
+    vague: set[int] = set()
+    for each in meetings:
+        known = each.callers.keys() | each.absent.keys() | _past(by_rank, each)
+        for rank in each.callers:
+            awaits[rank] |= each.absent.keys() - {rank}
+            if each.members is None or each.members - known:
+                vague.add(rank)
+    for rank, record in by_rank.items():
+        for group in record.groups:
+            for message in group.messages:
+                if message.peer is None or message.peer not in by_rank:
+                    vague.add(rank)
+                elif not _answers(by_rank[message.peer], rank):
+                    awaits[rank].add(message.peer)
+    return {rank: found for rank, found in awaits.items() if found}, vague
+
+
+def _past(by_rank: Mapping[int, RankRecord], meeting: _Meeting) -> set[int]:
+    """Members that have called it, whether or not they are still in it."""
+    return {
+        rank
+        for rank, record in by_rank.items()
+        for group in record.groups
+        if group.name == meeting.name
+        and group.enqueued is not None
+        and group.enqueued >= meeting.sequence
+    }
+
+
+def _answers(record: RankRecord, rank: int) -> bool:
+    """It has a send or receive under way with that rank as well: both have come."""
+    return any(each.peer == rank for group in record.groups for each in group.messages)
+
+
+def _late(record: RankRecord, meetings: Sequence[_Meeting]) -> Iterable[str]:
+    for each in meetings:
+        position = each.absent.get(record.rank)
+        if position is not None and each.callers:
+            first = each.callers[min(each.callers)]
+            others = sorted(each.callers)
+            yield (
+                f"{_ranks(others)} {'wait' if len(others) > 1 else 'waits'} in collective {each.sequence} of group "
+                f"{each.title}, {_call(first)}{_at(others, each)}, which rank {record.rank} has not called"
+            )
+            break
+    last = record.last
+    if last is None:
+        yield f"rank {record.rank} has called no collective"
+        return
+    place = f" at {last.place}" if last.place else ""
+    yield f"the last call of rank {record.rank} is {_call(last)}, number {last.sequence} of group {last.group}{place}"
+
+
+def _position(meeting: _Meeting) -> str:
+    ranks = sorted(meeting.callers)
+    call = meeting.callers[ranks[0]]
+    verb = "wait" if len(ranks) > 1 else "waits"
+    return (
+        f"{_ranks(ranks)} {verb} in collective {meeting.sequence} of group {meeting.title}, "
+        f"{_call(call)}{_at(ranks, meeting)}"
+    )
+
+
+def _call(call: RecordedCall) -> str:
+    return f"{call.operation} [{call.shape}]" if call.shape else call.operation
+
+
+def _at(ranks: Sequence[int], meeting: _Meeting) -> str:
+    """The place that most of these called it from."""
+    places = Counter(each for rank in ranks if (each := meeting.callers[rank].place))
+    return f" at {places.most_common(1)[0][0]}" if places else ""
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:_SHOWN_RANKS]))
+    more = f" and {len(ranks) - _SHOWN_RANKS} more" if len(ranks) > _SHOWN_RANKS else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"

@@ -1,0 +1,146 @@
+"""Asks the recorders of a stalled job's ranks, beside the sensor's loop and never in it.
+
+Each rank is asked once in a stall. What is slow, files of a stranger and the reading of dumps, is done by workers; the
+loop asks at each pass what they have.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from kcover_ebpf.diagnosis.process import ProcessHistory
+from kcover_ebpf.facts.recorders import RankRecord, RecordersSeen, UnreadRecorder
+from kcover_ebpf.hardware.recorder import dump_request
+from kcover_ebpf.hardware.recorder.dump_request import Recorder, RequestError
+from kcover_ebpf.host import procfs
+from kcover_ebpf.host.read_workers import Readers
+from kcover_ebpf.ids import Pid
+
+ANSWER_S = 20.0
+"""A rank reads its pipe once a second; to find the names of its frames took PyTorch 2.14 some 8 s of CPU."""
+_PAUSE_S = 60.0
+"""Between two rounds of questions: a job that stalls now and then is not asked each time."""
+_RETRY_S = 0.3
+_UNREADABLE = "reading its files does not come back"
+_Mark = tuple[int, int, int, int] | None
+
+
+@dataclass(slots=True)
+class _Question:
+    recorder: Recorder
+    asked: bool = False
+    mark: _Mark = None
+    """Of the file that was read last, or was there before."""
+    reason: str = "it has not answered"
+    next_s: float = 0.0
+    answer: RankRecord | None = None
+    is_over: bool = False
+
+
+_Reply = tuple[_Mark, RankRecord | str] | RequestError
+
+
+class RecorderWatch:
+    """One job's recorders. `tick` never waits."""
+
+    def __init__(self) -> None:
+        self._readers: Readers[Pid, _Reply] | None = None
+        self._questions: dict[Pid, _Question] = {}
+        self._asked_ns = 0
+        self._asked_s: float | None = None
+        self._is_open = False
+        self._published: object = None
+
+    def tick(self, stalled: bool, ranks: Mapping[Pid, ProcessHistory]) -> list[RecordersSeen]:
+        """What was learned since the last call: all that is known of this stall, each time there is more."""
+        now_s = time.monotonic()
+        if not stalled:
+            self.close()
+            return []
+        if not self._is_open:
+            if self._asked_s is not None and now_s - self._asked_s < _PAUSE_S:
+                return []
+            self._open(ranks, now_s)
+        if self._readers is None:
+            return []
+        self._take(self._readers)
+        is_late = self._asked_s is not None and now_s - self._asked_s > ANSWER_S
+        for each in self._questions.values():
+            each.is_over |= is_late
+            if not each.is_over and now_s >= each.next_s:
+                _step(self._readers, each, now_s)
+        return self._news(self._readers.stuck())
+
+    def close(self) -> None:
+        """The stall is over; what is being read is dropped."""
+        if self._readers is not None:
+            for pid in self._questions:
+                self._readers.forget(pid)
+            self._readers.close()
+        self._readers, self._questions, self._is_open = None, {}, False
+
+    def _open(self, ranks: Mapping[Pid, ProcessHistory], now_s: float) -> None:
+        self._is_open, self._published = True, None
+        self._asked_ns = procfs.boottime_ns()
+        for pid, view in ranks.items():
+            if view.seen is None or view.member is None:
+                continue
+            recorder = dump_request.recorder_of(
+                pid, view.member.rank, view.seen.start_ns, view.seen.rank_environ
+            )
+            if recorder is not None:
+                self._questions[pid] = _Question(recorder)
+                self._asked_s = now_s
+        if self._questions:
+            self._readers = Readers("kcover-recorder")
+
+    def _take(self, readers: Readers[Pid, _Reply]) -> None:
+        for pid, reply in readers.take((), 0.0):
+            each = self._questions.get(pid)
+            if each is None or each.is_over:
+                continue
+            if reply is None or isinstance(reply, RequestError):
+                each.reason, each.is_over = str(reply or "it could not be read"), True
+                continue
+            each.asked = True
+            each.mark, answer = reply
+            if isinstance(answer, str):
+                each.reason = answer or each.reason
+            else:
+                each.answer, each.is_over = answer, True
+
+    def _news(self, stuck: Collection[Pid]) -> list[RecordersSeen]:
+        records = tuple(each.answer for each in self._questions.values() if each.answer is not None)
+        unread = tuple(
+            UnreadRecorder(pid, each.recorder.rank, _UNREADABLE if pid in stuck else each.reason)
+            for pid, each in self._questions.items()
+            if each.is_over and each.answer is None
+        )
+        if not (records or unread) or (records, unread) == self._published:
+            return []
+        self._published = records, unread
+        return [RecordersSeen(self._asked_ns, records, unread)]
+
+
+def _step(readers: Readers[Pid, _Reply], each: _Question, now_s: float) -> None:
+    call = (
+        partial(dump_request.fetch, each.recorder, each.mark)
+        if each.asked
+        else partial(_request, each.recorder)
+    )
+    if readers.ask(each.recorder.pid, partial(_reply, call)):
+        each.next_s = now_s + _RETRY_S
+
+
+def _request(recorder: Recorder) -> tuple[_Mark, RankRecord | str]:
+    return dump_request.request(recorder), ""
+
+
+def _reply(call: partial[tuple[_Mark, RankRecord | str]]) -> _Reply:
+    try:
+        return call()
+    except RequestError as error:
+        return error

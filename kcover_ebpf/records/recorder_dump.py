@@ -1,0 +1,311 @@
+"""The dump of PyTorch's flight recorder to a `RankRecord`. Pure.
+
+Two forms: a pickle, which a rank writes when its pipe is written to, and JSON, which an HTTP server of newer versions
+and programs around it write. Neither is trusted: each value has the wanted type and size, or is taken for absent.
+Source of the keys: torch/csrc/distributed/c10d/FlightRecorder.hpp and FlightRecorderDetail.hpp.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kcover_ebpf.facts.recorders import RankRecord, RecordedCall, RecordedGroup
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.records import pickle_machine
+from kcover_ebpf.records.pickle_machine import PickleError
+
+_MOST_CALLS = 20_000
+_MOST_GROUPS = 512
+_MOST_MEMBERS = 1024
+"""Of a group whose members are listed; a report carries the list once for each rank."""
+_MOST_TENSORS = 256
+_MOST_DIMENSIONS = 16
+_MOST_FRAMES = 128
+_SHOWN_TENSORS = 2
+_KEPT_GROUPS = 16
+"""Of one rank: those with calls that have not completed, then the ones used last."""
+_KEPT_CALLS = 4
+_NAME, _PLACE = 100, 256
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+"""Of a number of PyTorch, and of the schema that a report must keep to."""
+_COMPLETED = "completed"
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "<")
+_Frames = dict[int, str]
+"""Texts of the frames of one dump by their identity: all its calls share them."""
+_ENDS = re.compile(r"(send|recv) (\d{1,9})(?:->|<-)(\d{1,9})")
+
+
+class DumpError(ValueError):
+    """It is no dump that can be understood; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedCall:
+    """One entry of the ring."""
+
+    record: int
+    """Counts the calls of the rank in all groups, from 0."""
+    group_id: int
+    purpose: str
+    """Of its group."""
+    call: RecordedCall
+    message: bool
+    """It is a send or a receive."""
+    data_type: str = ""
+    created_ns: int = 0
+    """Unix time at which it was enqueued, by the clock of the host; 0 if not recorded."""
+    frames: tuple[str, ...] = ()
+    """FILE:LINE (FUNCTION), innermost first."""
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedStatus:
+    """Sequence numbers of a group's collectives; -1: none yet; None: not recorded."""
+
+    enqueued: int | None = None
+    started: int | None = None
+    completed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """All that one recorder holds."""
+
+    version: str
+    groups: Mapping[str, tuple[str, tuple[int, ...]]]
+    """Name to purpose and members."""
+    status: Mapping[int, DumpedStatus]
+    """By the rank's own number of the group."""
+    calls: tuple[DumpedCall, ...]
+    """In the order in which they were enqueued."""
+
+
+def read(data: bytes) -> Dump:
+    """The dump in these bytes; raises `DumpError`."""
+    if not data:
+        raise DumpError("the dump is empty")
+    try:
+        raw = json.loads(data) if data[:1] == b"{" else pickle_machine.load(data)
+    except PickleError as error:
+        raise DumpError(f"the dump is not plain data: {error}") from None
+    except (ValueError, RecursionError):
+        raise DumpError("the dump is neither a pickle nor JSON") from None
+    if not isinstance(raw, dict) or not isinstance(raw.get("version"), str):
+        raise DumpError("the dump has no version: it is not one of a flight recorder")
+    entries = raw.get("entries")
+    frames: _Frames = {}
+    return Dump(
+        _text(raw["version"], _NAME),
+        _groups(raw.get("pg_config")),
+        _status(raw.get("pg_status")),
+        tuple(
+            call
+            for each in _list(entries)[-_MOST_CALLS:]
+            if isinstance(each, dict) and (call := _call(each, frames)) is not None
+        ),
+    )
+
+
+def _groups(raw: object) -> dict[str, tuple[str, tuple[int, ...]]]:
+    found = {}
+    for name, each in list(_dict(raw).items())[:_MOST_GROUPS]:
+        ranks = _dict(each).get("ranks")
+        members = re.findall(r"\d{1,9}", ranks) if isinstance(ranks, str) else ()
+        # a list that is cut would make strangers of members
+        kept = tuple(map(int, members)) if len(members) <= _MOST_MEMBERS else ()
+        found[_text(name, _NAME)] = _purpose(_dict(each).get("desc")), kept
+    return found
+
+
+def _status(raw: object) -> dict[int, DumpedStatus]:
+    found = {}
+    for name, each in list(_dict(raw).items())[:_MOST_GROUPS]:
+        number = _whole(name)
+        if number is not None:
+            found[number] = DumpedStatus(
+                *(
+                    _whole(_dict(each).get(f"last_{what}_collective"))
+                    for what in ("enqueued", "started", "completed")
+                )
+            )
+    return found
+
+
+def _call(raw: Mapping[Any, Any], known: _Frames) -> DumpedCall | None:
+    """None for an entry without what makes it one."""
+    sequence, title = _whole(raw.get("collective_seq_id")), raw.get("profiling_name")
+    group = _list(raw.get("process_group"))
+    if sequence is None or not isinstance(title, str) or not group:
+        return None
+    message = raw.get("is_p2p") is True
+    if message:
+        sequence = _whole(raw.get("p2p_seq_id")) or 0
+    shapes = _shapes(raw.get("input_sizes"))
+    types = [_text(each, _NAME) for each in _list(raw.get("input_dtypes"))[:_MOST_TENSORS]]
+    frames = tuple(_frames(raw.get("frames"), known))
+    backend, _, operation = title.rpartition(":")
+    # only NCCL says which are complete; of another backend they leave the list of work at their end
+    ended = raw.get("retired") is True and backend != "nccl"
+    call = RecordedCall(
+        sequence,
+        _text(operation, _NAME),
+        _text(group[0], _NAME),
+        _COMPLETED if ended else _text(raw.get("state"), _NAME),
+        sum(math.prod(each) for each in shapes) & _MOST,
+        _shape_text(shapes, types),
+        _place(frames),
+    )
+    return DumpedCall(
+        _whole(raw.get("record_id")) or 0,
+        _whole(raw.get("pg_id")) or 0,
+        _purpose(group[1]) if len(group) > 1 else "",
+        call,
+        message,
+        types[0] if types else "",
+        _whole(raw.get("time_created_ns")) or 0,
+        frames,
+    )
+
+
+def _shapes(raw: object) -> list[list[int]]:
+    return [
+        [
+            number
+            for each in _list(tensor)[:_MOST_DIMENSIONS]
+            if (number := _whole(each)) is not None
+        ]
+        for tensor in _list(raw)[:_MOST_TENSORS]
+    ]
+
+
+def _shape_text(shapes: Sequence[Sequence[int]], types: Sequence[str]) -> str:
+    shown = ["x".join(map(str, each)) or "scalar" for each in shapes[:_SHOWN_TENSORS]]
+    if len(shapes) > _SHOWN_TENSORS:
+        shown.append(f"and {len(shapes) - _SHOWN_TENSORS} more")
+    return _text(" ".join([", ".join(shown), *types[:1]]).strip(), _NAME)
+
+
+def _frames(raw: object, known: _Frames) -> Iterable[str]:
+    for each in _list(raw)[:_MOST_FRAMES]:
+        if id(each) not in known:
+            known[id(each)] = _frame(_dict(each))
+        if text := known[id(each)]:
+            yield text
+
+
+def _frame(frame: Mapping[Any, Any]) -> str:
+    file, line = frame.get("filename"), _whole(frame.get("line"))
+    if not isinstance(file, str) or not file or not line:
+        return ""
+    return f"{_text(file, _PLACE // 2)}:{line} ({_text(frame.get('name'), _PLACE // 4)})"
+
+
+def _place(frames: Sequence[str]) -> str:
+    """Where the program itself made the call; the innermost frame where all belong to libraries."""
+    own = (each for each in frames if not any(part in each for part in _LIBRARIES))
+    return next(own, frames[0] if frames else "")
+
+
+# --- values that may be anything
+
+
+def _dict(raw: object) -> Mapping[Any, Any]:
+    return raw if isinstance(raw, dict) else {}
+
+
+def _list(raw: object) -> Sequence[Any]:
+    return raw if isinstance(raw, list | tuple) else ()
+
+
+def _text(raw: object, limit: int) -> str:
+    """Printable, in one line; empty for what is no text."""
+    if not isinstance(raw, str):
+        return ""
+    return "".join(each if each.isprintable() else "?" for each in raw[:limit])
+
+
+def _purpose(raw: object) -> str:
+    text = _text(raw, _NAME)
+    return "" if text == "undefined" else text
+
+
+def _whole(raw: object) -> int | None:
+    if isinstance(raw, str) and re.fullmatch(r"-?[0-9]{1,18}", raw):
+        return int(raw)
+    if not isinstance(raw, int) or isinstance(raw, bool) or not _LEAST <= raw <= _MOST:
+        return None
+    return raw
+
+
+# --- what of it is kept
+
+
+def record_of(dump: Dump, pid: Pid, rank: int) -> RankRecord:
+    """What is worth comparing with the other ranks' recordings."""
+    names = dict.fromkeys(dump.groups) | dict.fromkeys(each.call.group for each in dump.calls)
+    whole = not dump.calls or dump.calls[0].record == 0
+    used = {each.call.group: each.record for each in dump.calls}
+    groups = [_group(dump, name, whole) for name in names]
+    groups.sort(key=lambda each: (not (each.pending or each.messages), -used.get(each.name, -1)))
+    last = dump.calls[-1] if dump.calls else None
+    return RankRecord(
+        pid,
+        rank,
+        tuple(groups[:_KEPT_GROUPS]),
+        None if last is None else last.call,
+    )
+
+
+def _group(dump: Dump, name: str, whole: bool) -> RecordedGroup:
+    """`whole`: the ring holds every call that the rank ever made."""
+    calls = [each for each in dump.calls if each.call.group == name]
+    # other backends than NCCL list members under another name
+    purpose, ranks = dump.groups.get(name, (calls[-1].purpose if calls else "", ()))
+    collectives = [each for each in calls if not each.message]
+    known = [dump.status[each.group_id] for each in calls[-1:] if each.group_id in dump.status]
+    enqueued = [each.call.sequence for each in collectives]
+    enqueued += [each.enqueued for each in known if each.enqueued is not None]
+    return RecordedGroup(
+        name,
+        purpose,
+        ranks,
+        max([0, *enqueued]) if enqueued or whole else None,
+        _pending(collectives, known),
+        _messages([each for each in calls if each.message], ranks),
+        collectives[-1].call if collectives else None,
+    )
+
+
+def _pending(
+    collectives: Sequence[DumpedCall], known: Sequence[DumpedStatus]
+) -> tuple[RecordedCall, ...]:
+    # operations of a group complete in order, so what lies before a completed one has completed too: parts of a
+    # coalesced call are never marked
+    done = [each.call.sequence for each in collectives if each.call.state == _COMPLETED]
+    done += [each.completed for each in known if each.completed is not None]
+    behind = max(done, default=-1)
+    found: dict[int, RecordedCall] = {}
+    for each in collectives:
+        if each.call.sequence > behind:
+            found.setdefault(each.call.sequence, each.call)
+    return tuple(found[number] for number in sorted(found)[:_KEPT_CALLS])
+
+
+def _messages(calls: Sequence[DumpedCall], ranks: Sequence[int]) -> tuple[RecordedCall, ...]:
+    done: dict[str, int] = {}
+    for each in calls:
+        if each.call.state == _COMPLETED:
+            done[each.call.operation] = each.record
+    found = [each.call for each in calls if each.record > done.get(each.call.operation, -1)]
+    return tuple(replace(each, peer=_peer(each.operation, ranks)) for each in found[:_KEPT_CALLS])
+
+
+def _peer(operation: str, ranks: Sequence[int]) -> int | None:
+    ends = _ENDS.fullmatch(operation)
+    index = int(ends[3]) if ends else len(ranks)
+    return ranks[index] if index < len(ranks) else None

@@ -1,0 +1,143 @@
+"""Dumps of real recorders, of both forms; and what of a dump is kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kcover_ebpf.diagnosis.recorders import compare
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.records.recorder_dump import Dump, DumpError, read, record_of
+
+from .recorder_dumps import call, dump, pickled, steps
+
+REAL = Path(__file__).parents[1] / "recorder_dumps"
+
+
+def kept(calls: list[dict[str, Any]], **groups: Any) -> Any:
+    return record_of(read(pickled(dump(calls, **groups))), Pid(100), 0)
+
+
+def test_a_real_pickle_and_the_real_json_of_the_same_moment_say_the_same() -> None:
+    pickle, plain = (read((REAL / f"behind-1.{form}").read_bytes()) for form in ("pickle", "json"))
+    assert pickle.version == plain.version == "2.10"
+    assert pickle.groups == plain.groups
+    assert pickle.status == plain.status
+    assert [each.call.sequence for each in pickle.calls] == list(range(1, 15))
+    assert [each.call.sequence for each in plain.calls] == list(range(1, 15))
+    assert plain.calls[-1].frames == (), "PyTorch's JSON has none"
+
+
+def test_the_place_is_the_programs_own() -> None:
+    found = read((REAL / "behind-1.pickle").read_bytes()).calls[-1]
+    assert found.frames[0].startswith("/usr/lib/python3/dist-packages/torch/distributed/")
+    assert found.call.place == "/work/record.py:40 (average)"
+    assert (found.call.operation, found.call.shape) == ("all_reduce", "16x4 Float")
+    assert found.created_ns > 1_700_000_000_000_000_000
+
+
+def test_real_recorders_name_the_rank_that_called_something_else() -> None:
+    files = {rank: REAL / f"skipped-{rank}.pickle" for rank in range(4)}
+    records = [
+        record_of(read(each.read_bytes()), Pid(100 + rank), rank) for rank, each in files.items()
+    ]
+    found = compare(records, 4)
+    assert ([each.rank for each in found.named], found.mismatch) == ([2], True)
+    assert (
+        "ranks 0, 1, 3 called all_reduce [16x4 Float] at /work/record.py:40 (average)"
+        in found.texts[0]
+    )
+    assert "rank 2 called all_gather [16x4 Float] at /work/record.py:44 (gather)" in found.texts[1]
+
+
+def test_what_has_completed_is_not_pending() -> None:
+    assert kept(steps(5)).groups[0].pending == ()
+    (group,) = kept(steps(5, ends="all_gather")).groups
+    assert [(each.sequence, each.operation) for each in group.pending] == [(6, "all_gather")]
+    assert group.enqueued == 6
+
+
+def test_a_part_of_a_coalesced_call_is_not_pending_once_a_later_call_has_completed() -> None:
+    calls = [call(1, state="scheduled"), call(2), call(3, state="scheduled")]
+    assert [each.sequence for each in kept(calls).groups[0].pending] == [3]
+
+
+def test_a_group_that_was_never_called_has_number_0_if_the_ring_holds_everything() -> None:
+    groups = {"9": ("pair", "[0, 1]")}
+    found = {each.name: each for each in kept(steps(3), groups=groups).groups}
+    assert (found["9"].enqueued, found["9"].ranks) == (0, (0, 1))
+    later = [call(number, record=number + 50) for number in (1, 2)]
+    found = {each.name: each for each in kept(later, groups=groups).groups}
+    assert found["9"].enqueued is None, "the ring is full: earlier calls are gone"
+
+
+def test_the_other_end_of_a_message_is_a_rank_of_the_job() -> None:
+    calls = [
+        call(1, "send 0->1", message=True, group="9", state="completed", record=0),
+        call(2, "recv 0<-1", message=True, group="9", state="scheduled", record=1),
+    ]
+    found = {each.name: each for each in kept(calls, groups={"9": ("pp", "[3, 7]")}).groups}
+    assert [(each.operation, each.peer) for each in found["9"].messages] == [("recv 0<-1", 7)]
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "empty"),
+        (b"{", "neither a pickle nor JSON"),
+        (b"[" * 100_000, "not plain data|neither"),
+        (b'{"a":' * 100_000, "neither a pickle nor JSON"),
+        (b"{}", "no version"),
+        (pickled([1, 2]), "no version"),
+        (b"cos\nsystem\n(S'true'\ntR.", "import or call"),
+    ],
+)
+def test_what_is_no_dump_is_refused_with_a_reason(data: bytes, reason: str) -> None:
+    with pytest.raises(DumpError, match=reason):
+        read(data)
+
+
+def test_texts_of_a_rank_are_one_line() -> None:
+    entry = call(1)
+    entry["profiling_name"] = "nccl:all\n\x1b[31mreduce"
+    entry["frames"] = [{"name": "f\n", "filename": "/a\nb.py", "line": 3}]
+    found = read(pickled(dump([entry]))).calls[0].call
+    assert found.operation == "all??[31mreduce"
+    assert found.place == "/a?b.py:3 (f?)"
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.floats(),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.sampled_from(sorted(call(1))), JUNK, st.sampled_from(sorted(dump([]))), JUNK)
+def test_any_value_in_any_place_gives_a_dump_or_a_reason(
+    key: str, value: object, top: str, other: object
+) -> None:
+    entries = {"entries": [call(1) | {key: value}]}
+    for whole in (dump([call(1)]) | entries, dump([call(1)]) | {top: other}):
+        data = json.dumps(whole).encode()
+        try:
+            found = read(data)
+        except DumpError:
+            continue
+        assert isinstance(found, Dump)
+        record_of(found, Pid(1), 0)
+
+
+def test_a_list_that_holds_itself_is_no_endless_walk() -> None:
+    entry = call(1)
+    sizes: list[Any] = []
+    sizes.append(sizes)
+    entry["input_sizes"] = entry["frames"] = sizes
+    assert read(pickled(dump([entry]))).calls[0].call.place == ""
