@@ -128,6 +128,13 @@ class NodeDeviceFaults:
         if self._known.pop((device, code), None) is not None:
             self.version += 1
 
+    def mend(self, device: str, until_ns: int) -> None:
+        """An inspection saw this device fail and be well again: its faults up to then (boottime) are over."""
+        for key, known in list(self._known.items()):
+            fault = known.fault
+            if fault.device == device and fault.boottime_ns <= until_ns and not _is_harmless(fault):
+                self._clear(*key)
+
     def hold(self, fault: DeviceFault, pod_uid: str) -> None:
         """A process of this pod holds the device of a fault."""
         for key, known in self._known.items():

@@ -23,6 +23,7 @@ from kcover_ebpf.agent.bundles import Bundles
 from kcover_ebpf.agent.containers import Containers
 from kcover_ebpf.agent.device_faults import NodeDeviceFaults
 from kcover_ebpf.agent.informers import Informers
+from kcover_ebpf.agent.inspector import Inspector, InspectorOptions
 from kcover_ebpf.agent.log import Level, Log
 from kcover_ebpf.agent.node_loop import NodeLoop
 from kcover_ebpf.agent.order_journal import OrderJournal
@@ -34,6 +35,7 @@ from kcover_ebpf.agent.report_names import report_name
 from kcover_ebpf.agent.report_sender import ReportSender
 from kcover_ebpf.api.fault_report import Ack, FaultReport
 from kcover_ebpf.hardware import topology
+from kcover_ebpf.inspection.round import RoundOptions
 from kcover_ebpf.kernel import capabilities, features
 from kcover_ebpf.kernel.capabilities import Capability
 from kcover_ebpf.kube.client import connect
@@ -64,6 +66,9 @@ class AgentOptions:
     metrics: str | None = None
     catalog: Path | None = None
     log_level: Level = Level.INFO
+    inspect_every_s: float = 600.0
+    """0: the node is not inspected."""
+    inspect: RoundOptions = field(default_factory=RoundOptions)
     settings: Settings = field(default_factory=Settings)
 
 
@@ -85,6 +90,7 @@ class _Agent:
         self._plan, self._stack = plan, stack
         self._log = Log(plan.log_level)
         self._ending = threading.Event()
+        self._inspection_thread: threading.Thread | None = None
         self._passed_s = time.monotonic()
 
     def run(self) -> int:
@@ -119,6 +125,7 @@ class _Agent:
             sinks=audience.sinks,
         )
         self._order_thread, self._report_thread = self._start(executor), self._start(reporter)
+        self._inspect(session)
         watches.start()
         if server is not None:
             self._serve(server, kernel, devices, watches)
@@ -162,6 +169,16 @@ class _Agent:
     def _make_reporter(self, session: ApiClient) -> ReportSender:
         late_s = _LATE_PERIODS * self._plan.settings.period_s
         return ReportSender(session, self._acks, self._on_error, late_s)
+
+    def _inspect(self, session: ApiClient) -> None:
+        plan = self._plan
+        if plan.inspect_every_s <= 0:
+            return
+        options = InspectorOptions(
+            plan.node, plan.inspect_every_s, plan.state_dir / "health.json", plan.inspect
+        )
+        inspector = self._audience.inspector = Inspector(session, options, self._on_error)
+        self._inspection_thread = self._start(inspector)
 
     def _make_executor(
         self, registry: PodRegistry, containers: Containers, ledger: OrderJournal
@@ -240,6 +257,11 @@ class _Agent:
                 "reports", self._report_thread.is_alive, lambda: reporter.turn_s, health.REPORTS_S
             ),
             health.Part("watches", lambda: self._watches.is_alive),
+            # how long a round takes says nothing: a check may hang for minutes
+            health.Part(
+                "inspection",
+                lambda: self._inspection_thread is None or self._inspection_thread.is_alive(),
+            ),
         )
 
     def _greeting(self, kernel: KernelSampler, host: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from typing import TYPE_CHECKING
 
+from kcover_ebpf.agent.inspection_metrics import InspectionMetrics
 from kcover_ebpf.api.fault_report import Ack, AckResult, FaultReport, ReportedDeviceFault
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.order import Verb
@@ -24,6 +25,7 @@ _REQUESTS = (
     ("watch", "incidents"),
     ("watch", "faultpolicies"),
     ("apply", "faultreports"),
+    ("apply", "nodehealths"),
     ("delete", "faultreports"),
 )
 _WENT_DOWN = "Times a port, or a link backed by a device, went down."
@@ -74,6 +76,7 @@ class AgentMetrics(MetricsSink):
         )
         self._down = self._counter("kcover_port_down", _WENT_DOWN, "device", "port")
         self._sent_before: Tally[str] = Tally()
+        self.inspection = InspectionMetrics(self.registry)
 
     def on_pass(
         self, gangs: Mapping[Gang, FaultReport], pod_count: int, waiting: int, sent: Tally[str]

@@ -22,6 +22,7 @@ from kcover_ebpf.output.formatting import headline
 from kcover_ebpf.watching.judging import Sink
 
 if TYPE_CHECKING:
+    from kcover_ebpf.agent.inspector import Inspector
     from kcover_ebpf.agent.metrics import AgentMetrics
 
 _DEVICES_NS = 30_000_000_000
@@ -42,6 +43,8 @@ class NodeOutputs:
         self._topology, self._log = topology, log
         self.metrics: AgentMetrics | None = None
         """Set before the loop begins, where somebody wants them."""
+        self.inspector: Inspector | None = None
+        """Set before the loop begins, where the node is inspected."""
         self._board_version = -1
         self._next_devices_ns = 0
 
@@ -62,6 +65,7 @@ class NodeOutputs:
         now_ns = procfs.boottime_ns()
         self._look_for_devices(watched, now_ns)
         self._board.on_pass(now_ns)
+        self._exchange(now_ns)
         self._drafts.make(watched, self._board.pictures(now_ns))
         if self.metrics is None:
             return
@@ -69,9 +73,21 @@ class NodeOutputs:
         self.metrics.on_pass(
             self._drafts.last, self._registry.pod_count, reporter.waiting, reporter.counts
         )
+        if self.inspector is not None:
+            inspector = self.inspector
+            self.metrics.inspection.update(inspector.latest, inspector.ended_s, inspector.cpu_s)
         if self._board.version != self._board_version:
             self._board_version = self._board.version
             self.metrics.on_devices(self._board.pictures(now_ns))
+
+    def _exchange(self, now_ns: int) -> None:
+        """Faults that make a device unfit go to the inspector, and what it saw mended comes back."""
+        if self.inspector is None:
+            return
+        unfit = tuple(each for each in self._board.pictures(now_ns) if each.unfit)
+        offset_s = procfs.unix_offset_s()
+        for device, until_s in self.inspector.exchange(unfit).items():
+            self._board.mend(device, int((until_s - offset_s) * 1e9))
 
     def _look_for_devices(self, watched: Sequence[GangWatch], now_ns: int) -> None:
         for each in watched:

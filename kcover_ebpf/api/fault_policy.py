@@ -102,6 +102,17 @@ class RestartLimits:
         return min(doubled, float(self.backoff_max_seconds))
 
 
+class InspectionAction(Enum):
+    """Which failed inspections keep new pods off a node, as an announced fault of a device does."""
+
+    REPORT = "Report"
+    """None."""
+    DEVICES = "Devices"
+    """Those of a GPU or a network adapter."""
+    ALL = "All"
+    """Those of any check, the operator's own included."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeActions:
     """What may be done with a node that has a fatal device fault."""
@@ -109,6 +120,9 @@ class NodeActions:
     cordon: bool = True
     taint: bool = True
     device_taint: bool = True
+    inspection: InspectionAction = InspectionAction.REPORT
+    clean_rounds: int = 3
+    """Clean inspections in a row after which it is let in by itself; 0: a person lets it in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +219,7 @@ def refused(api: Mapping[str, Any]) -> NamedPolicy:
         selector = decode(Selector, raw or {}, "spec.selector")
     except ObjectError:
         selector = Selector()
-    nodes = NodeActions(cordon=False, taint=False, device_taint=False)
+    nodes = NodeActions(cordon=False, taint=False, device_taint=False, clean_rounds=0)
     policy = FaultPolicy(selector=selector, action=Level.OBSERVE, node=nodes)
     return NamedPolicy(str(metadata.get("namespace", "")), str(metadata.get("name", "?")), policy)
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from kcover_ebpf.inspection.round import RoundOptions
 
 _EXAMPLES = """
 \b
@@ -63,6 +67,27 @@ _LEVELS = ("error", "warning", "info", "debug")
     help="TOML file with your own entries for Xids and SXids (see kcover-ebpf xid).",
 )
 @click.option(
+    "--inspect-every",
+    envvar="KCOVER_INSPECT_EVERY",
+    metavar="DURATION",
+    default="600s",
+    show_default=True,
+    help="Time between two inspections of the node's health; 0s: none.",
+)
+@click.option(
+    "--inspect-checks",
+    envvar="KCOVER_INSPECT_CHECKS",
+    metavar="A,B",
+    default="",
+    help="Only these checks, none that is heavy; default: those for which the node has hardware.",
+)
+@click.option(
+    "--plugins",
+    envvar="KCOVER_PLUGINS",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of your own checks (see kcover-ebpf inspect).",
+)
+@click.option(
     "--log-level",
     envvar="KCOVER_LOG_LEVEL",
     type=click.Choice(_LEVELS),
@@ -77,6 +102,9 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
     metrics: str | None,
     state_dir: Path,
     catalog: Path | None,
+    inspect_every: str,
+    inspect_checks: str,
+    plugins: Path | None,
     log_level: str,
 ) -> int:
     """Watch the training pods on this node, report what is observed, execute orders."""
@@ -96,5 +124,28 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
         metrics=metrics,
         catalog=catalog,
         log_level=Level[log_level.upper()],
+        inspect_every_s=_seconds(inspect_every),
+        inspect=_round(inspect_checks, plugins),
     )
     return run_agent(plan)
+
+
+def _seconds(text: str) -> float:
+    from kcover_ebpf.errors import UsageError
+    from kcover_ebpf.settings import parse_duration
+
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise UsageError(f"--inspect-every: {error}") from error
+
+
+def _round(checks: str, folder: Path | None) -> RoundOptions:
+    """What is inspected; raises `UsageError` now, not at the first round."""
+    from kcover_ebpf.inspection import options, plugins, schedule
+    from kcover_ebpf.inspection.round import RoundOptions
+
+    names = tuple(name.strip() for name in checks.split(",") if name.strip())
+    own = plugins.load(folder) if folder is not None else ()
+    schedule.scheduled(names, own, options.host_root())
+    return RoundOptions(names, str(folder) if folder is not None else "")

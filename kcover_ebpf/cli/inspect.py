@@ -16,7 +16,8 @@ from kcover_ebpf.cli.options import output_option
 from kcover_ebpf.errors import CannotObserve, UsageError
 
 if TYPE_CHECKING:
-    from kcover_ebpf.inspection.result import CheckResult, Result
+    from kcover_ebpf.facts.health import Result
+    from kcover_ebpf.inspection.result import CheckResult
 
 _EXAMPLES = """
 \b
@@ -37,6 +38,7 @@ Exit codes:
 @output_option()
 @click.option(
     "--plugins",
+    envvar="KCOVER_PLUGINS",
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder of executables: exit code 0 well, 1 a problem; a line of output.",
 )
@@ -66,10 +68,10 @@ def inspect(
     The whole result is that of the worst check: fail, warn, unknown, pass. Heavy checks are run by
     name alone, and never while a GPU is busy. Changes nothing.
     """
+    from kcover_ebpf.facts.health import Result, worst
     from kcover_ebpf.inspection import plugins as plugin_checks
     from kcover_ebpf.inspection import registry, runner
     from kcover_ebpf.inspection.options import InspectionOptions
-    from kcover_ebpf.inspection.result import Result, worst
 
     options = InspectionOptions(
         peers=tuple(map(_peer, peers)), write_to=write_to, nccl_floor_gb_s=nccl_floor

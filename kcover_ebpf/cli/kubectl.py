@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import time
-from collections.abc import Callable, Sequence
-from functools import wraps
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -16,6 +14,8 @@ from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.incident import Status, incident_of
 from kcover_ebpf.cli.entry import call
+from kcover_ebpf.cli.kubectl_common import age, common, object_name, show, show_table
+from kcover_ebpf.cli.kubectl_nodes import inspect, nodes
 from kcover_ebpf.errors import (
     CannotObserve,
     Forbidden,
@@ -25,55 +25,25 @@ from kcover_ebpf.errors import (
     Unreachable,
     UsageError,
 )
-from kcover_ebpf.kube.client import ApiClient, connect, namespace_of
-from kcover_ebpf.output.formatting import printable
+from kcover_ebpf.kube.client import ApiClient
 
 _GROUP = f"/apis/{API_VERSION}"
 _COLUMNS = ("JOB", "KIND", "VERDICT", "CULPRIT", "NODE", "CAUSE", "PHASE", "AGE", "INCIDENT")
-_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
-_Command = Callable[..., int]
-
-
-def _name(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """A name that an object may have; anything else would make another path of it."""
-    if value is not None and not _NAME.fullmatch(value):
-        raise click.BadParameter(f"{value!r} is not a valid object name", context, parameter)
-    return value
-
-
-def _common(command: _Command) -> _Command:
-    """The options that every verb has, as one session, namespace and format."""
-
-    @click.option(
-        "-n",
-        "--namespace",
-        metavar="NAME",
-        callback=_name,
-        help="Default: the namespace of the context.",
-    )
-    @click.option("--kubeconfig", metavar="FILE", help="Instead of KUBECONFIG or ~/.kube/config.")
-    @click.option("--context", metavar="NAME", help="Context of the kubeconfig.")
-    @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
-    @wraps(command)
-    def run(
-        namespace: str | None, kubeconfig: str | None, context: str | None, output: str, **more: Any
-    ) -> int:
-        session = connect(kubeconfig, context)
-        chosen = namespace or namespace_of(kubeconfig, context)
-        return command(session=session, namespace=chosen, as_json=output == "json", **more)
-
-    return run
 
 
 @click.group()
 @click.version_option(__version__, prog_name="kubectl kcover")
 def kubectl() -> None:
-    """Incidents of training jobs: list, explain, approve; and uncordon nodes."""
+    """Incidents of training jobs: list, explain, approve; and the health of nodes."""
+
+
+kubectl.add_command(nodes)
+kubectl.add_command(inspect)
 
 
 @kubectl.command("list")
 @click.option("-A", "--all-namespaces", is_flag=True, help="In all namespaces.")
-@_common
+@common
 def list_incidents(session: ApiClient, namespace: str, as_json: bool, all_namespaces: bool) -> int:
     """List incidents, newest last."""
     where = "" if all_namespaces else f"/namespaces/{namespace}"
@@ -90,7 +60,7 @@ def list_incidents(session: ApiClient, namespace: str, as_json: bool, all_namesp
         return 0
     head = (("NAMESPACE",) if all_namespaces else ()) + _COLUMNS
     rows = [_row(each, all_namespaces) for each in items]
-    _table([head, *rows])
+    show_table([head, *rows])
     return 0
 
 
@@ -105,36 +75,15 @@ def _row(raw: dict[str, Any], with_namespace: bool) -> tuple[str, ...]:
         culprit.get("node", ""),
         status.get("cause", ""),
         status.get("phase", ""),
-        _age(raw["metadata"].get("creationTimestamp")),
+        age(raw["metadata"].get("creationTimestamp")),
         raw["metadata"]["name"],
     )
     return ((raw["metadata"]["namespace"],) if with_namespace else ()) + cells
 
 
-def _print(line: str) -> None:
-    # names of threads, files and pods come from the job, and could command a terminal
-    print(printable(line))
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> None:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        _print(
-            "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        )
-
-
-def _age(text: object) -> str:
-    seconds = time.time() - rfc3339.from_text(str(text)) if text else 0.0
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f}{unit}"
-    return f"{max(seconds, 0):.0f}s"
-
-
 @kubectl.command()
-@click.argument("incident", callback=_name)
-@_common
+@click.argument("incident", callback=object_name)
+@common
 def explain(session: ApiClient, namespace: str, as_json: bool, incident: str) -> int:
     """Explain an incident: culprit, cause, actions taken, and time lost."""
     raw = _get(session, namespace, incident)
@@ -142,7 +91,7 @@ def explain(session: ApiClient, namespace: str, as_json: bool, incident: str) ->
         print(json.dumps(raw, indent=2))
         return 0
     found = incident_of(raw)
-    _print(f"{found.job.kind} {found.namespace}/{found.job.name}")
+    show(f"{found.job.kind} {found.namespace}/{found.job.name}")
     if found.status is None:
         print("no decision yet")
         return 0
@@ -151,14 +100,14 @@ def explain(session: ApiClient, namespace: str, as_json: bool, incident: str) ->
 
 
 def _explain(status: Status) -> None:
-    _print(f"  {status.phase.value}: {status.message}")
+    show(f"  {status.phase.value}: {status.message}")
     culprit = status.culprit
     if culprit is not None:
         known = {key: getattr(culprit, key) for key in ("rank", "pod", "node", "pid", "device")}
         said = ", ".join(f"{key} {value}" for key, value in known.items() if value is not None)
-        _print(f"  culprit: {said or 'no culprit identified'}")
+        show(f"  culprit: {said or 'no culprit identified'}")
     if status.deadline_s is not None:
-        _print(f"  the framework would have given up at {rfc3339.to_text(status.deadline_s)[:19]}Z")
+        show(f"  the framework would have given up at {rfc3339.to_text(status.deadline_s)[:19]}Z")
     for title, lines in (
         ("why", [f"[{each.kind.value}] {each.text}" for each in status.evidence]),
         ("not observed", list(status.unobserved)),
@@ -166,11 +115,11 @@ def _explain(status: Status) -> None:
         ("evidence on nodes", list(status.bundles)),
     ):
         if lines:
-            _print(f"  {title}:")
+            show(f"  {title}:")
             for line in lines:
-                _print(f"    {line}")
+                show(f"    {line}")
     if status.lost is not None:
-        _print(f"  time lost: {status.lost.total_s:.1f} s")
+        show(f"  time lost: {status.lost.total_s:.1f} s")
 
 
 def _timeline(status: Status) -> list[str]:
@@ -182,8 +131,8 @@ def _timeline(status: Status) -> list[str]:
 
 
 @kubectl.command()
-@click.argument("incident", callback=_name)
-@_common
+@click.argument("incident", callback=object_name)
+@common
 def approve(session: ApiClient, namespace: str, as_json: bool, incident: str) -> int:
     """Approve action on an incident: where its policy requires approval, or once beyond a used-up budget."""
     _get(session, namespace, incident)
@@ -194,9 +143,9 @@ def approve(session: ApiClient, namespace: str, as_json: bool, incident: str) ->
 
 
 @kubectl.command("dry-run")
-@click.argument("policy", callback=_name)
+@click.argument("policy", callback=object_name)
 @click.argument("switch", type=click.Choice(["on", "off"]))
-@_common
+@common
 def dry_run(session: ApiClient, namespace: str, as_json: bool, policy: str, switch: str) -> int:
     """Switch the dry run of a FaultPolicy on or off; without one, it is created for all pods."""
     wanted = switch == "on"
@@ -218,8 +167,8 @@ def dry_run(session: ApiClient, namespace: str, as_json: bool, policy: str, swit
 
 
 @kubectl.command()
-@click.argument("node", callback=_name)
-@_common
+@click.argument("node", callback=object_name)
+@common
 def uncordon(session: ApiClient, namespace: str, as_json: bool, node: str) -> int:  # noqa: ARG001
     """Mark a node healthy: ignore faults reported before now, and undo our cordon and taints."""
     from kcover_ebpf.recovery.node_plan import CLEARED

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NewType
 
-from kcover_ebpf.api import fault_policy, fault_report, incident, rfc3339
+from kcover_ebpf.api import fault_policy, fault_report, incident, node_health, rfc3339
 from kcover_ebpf.api.fault_policy import NamedPolicy
 from kcover_ebpf.api.incident import Incident, Phase
+from kcover_ebpf.api.node_health import ReceivedHealth
 from kcover_ebpf.cluster.gang_input import GangVerdict, NodeState
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
 from kcover_ebpf.cluster.report_delays import Delays
@@ -74,9 +75,11 @@ class ObjectCache:
     wall: Callable[[], float] = time.time
     nodes: dict[str, NodeState] = field(default_factory=dict)
     raw_nodes: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Of each node what nodes.py needs: metadata and spec, without images and conditions of others."""
+    """Of each node what the node reconciler needs of metadata, spec and conditions."""
     policies: dict[Uid, NamedPolicy] = field(default_factory=dict)
     incidents: dict[tuple[str, str], Incident] = field(default_factory=dict)
+    healths: dict[str, ReceivedHealth] = field(default_factory=dict)
+    """By node."""
     host_reports: dict[str, ReceivedReport] = field(default_factory=dict)
     """Reports about nodes themselves, by node."""
     unreadable: dict[tuple[str, str], GangKey] = field(default_factory=dict)
@@ -134,6 +137,22 @@ class ObjectCache:
                 self.changed(key)
         if said.devices or said.job is None:
             self.node_changed(said.node)
+
+    def on_health(self, event: Event) -> None:
+        """A NodeHealth was written or deleted."""
+        name = str((event.object.get("metadata") or {}).get("name", ""))
+        if not name:
+            return
+        if event.change is Change.GONE:
+            self.healths.pop(name, None)
+        else:
+            try:
+                self.healths[name] = node_health.health_of(event.object)
+            except ObjectError as error:
+                # what cannot be read lets no node in
+                self.healths.pop(name, None)
+                self.bad(str(error))
+        self.node_changed(name)
 
     def on_incident(self, event: Event) -> None:
         """An Incident was written or deleted."""
@@ -226,6 +245,7 @@ class ObjectCache:
         if event.change is Change.GONE:
             self.nodes.pop(name, None)
             self.raw_nodes.pop(name, None)
+            self.node_changed(name)
             return
         spec, status = event.object.get("spec") or {}, event.object.get("status") or {}
         conditions = status.get("conditions") or ()
@@ -235,9 +255,12 @@ class ObjectCache:
         state = NodeState(name, ready.get("status") == "True")
         kept = ("name", "uid", "annotations", "resourceVersion")
         slim = {key: metadata[key] for key in kept if key in metadata}
-        ours = [each for each in conditions if str(each.get("type", "")).startswith("Kcover")]
+        slim["bootID"] = str((status.get("nodeInfo") or {}).get("bootID", ""))
+        shown = [
+            {key: each.get(key) for key in ("type", "status", "message")} for each in conditions
+        ]
         kept_spec = {key: spec.get(key) for key in ("taints", "unschedulable")}
-        fresh = {"metadata": slim, "spec": kept_spec, "conditions": ours}
+        fresh = {"metadata": slim, "spec": kept_spec, "conditions": shown}
         became_bad = name in self.nodes and self.nodes[name].ready and not state.ready
         with self._lock:
             self.nodes[name], self.raw_nodes[name] = state, fresh

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kcover_ebpf.api.fault_report import API_VERSION
+from kcover_ebpf.api.node_health import HEALTHS
 from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.breaker import Limits
 from kcover_ebpf.controller.cache import GangKey, ObjectCache
@@ -86,6 +87,10 @@ class Controller:
         self._archive = IncidentCollector(store, owners, self._writer, self._may_work)
         self._story.kept_out = lambda: self._nodes.kept_out
         self._story.breakers = self._breakers
+        self._workers = self._make_workers(settings.workers)
+        self._watches = self._make_watches(session, store)
+
+    def _make_watches(self, session: ApiClient, store: ObjectCache) -> list[Reflector]:
         triggers = KcoverEvents(session, store)
         ours = f"/apis/{API_VERSION}"
         watched: tuple[tuple[str, dict[str, str], Callable[[Event], None]], ...] = (
@@ -94,9 +99,10 @@ class Controller:
             ("/api/v1/nodes", {}, store.on_node),
             (f"{ours}/faultreports", {}, store.on_report),
             ("/api/v1/events", {"fieldSelector": FIELDS}, triggers.on_event),
+            # not waited for: without it no node is let in by itself, and all else is done
+            (HEALTHS, {}, store.on_health),
         )
-        self._workers = self._make_workers(settings.workers)
-        self._watches = [
+        return [
             Reflector(session, path, query, on_event, self._watch_failed)
             for path, query, on_event in watched
         ]
@@ -140,7 +146,8 @@ class Controller:
         if self._elector.leads:
             for key in self._store.gangs:
                 self._queue.add(key)
-            for name in {*list(self._store.host_reports), *self._nodes.names_kept_out}:
+            healths = list(self._store.healths)
+            for name in {*list(self._store.host_reports), *healths, *self._nodes.names_kept_out}:
                 self._queue.add(name)
 
     def _on_lead(self, leads: bool) -> None:

@@ -2,39 +2,52 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
-import re
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.fault_policy import FaultPolicy, NodeActions, holding
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
+from kcover_ebpf.api.node_health import HEALTHS, ReceivedHealth
 from kcover_ebpf.controller.cache import ObjectCache
-from kcover_ebpf.errors import ApiError, Conflict, NotFound
+from kcover_ebpf.controller.device_taints import DeviceTaints
+from kcover_ebpf.errors import NotFound
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.reflector import Change, Event
+from kcover_ebpf.recovery.node_health import (
+    KEPT_FOR,
+    MOST_NAMED,
+    OFFENCES,
+    counted,
+    inspected,
+    kept_out,
+    noted,
+    why_kept,
+)
 from kcover_ebpf.recovery.node_plan import (
     CLEARED,
     CONDITION,
     CORDONED,
+    INSPECTED,
     TAINT,
     UNTIL,
     NodeBreaker,
     NodePlan,
     NodeView,
+    counting,
+    inspection_condition,
     plan,
     suspect,
     view_of,
+    why_not_lifted,
 )
 
 _LOG = logging.getLogger(__name__)
-_RESOURCE = "/apis/resource.k8s.io"
-_PCI = "resource.kubernetes.io/pciBusID"
-_NODE = "kcover.io/node"
-_RULE_VERSIONS = ("v1beta2", "v1alpha3")
 Tell = Callable[[dict[str, str], str, str, bool], None]
 
 
@@ -62,10 +75,11 @@ class NodeReconciler:
         tell: Tell,
     ) -> None:
         """`session`: reads; `writes`: the session for one write, raises `ActionError` unless we lead."""
-        self._session, self._writes = session, writes
+        self._writes = writes
         self._store, self._limits, self._tell = store, limits, tell
         self._lock = threading.Lock()
         self._said: dict[str, str] = {}
+        self.devices = DeviceTaints(session, writes, self._say)
         self._lifted: dict[str, float] = {}
         """Node -> the clearance after which the taints of its devices were taken back."""
 
@@ -87,21 +101,65 @@ class NodeReconciler:
     def look(self, name: str) -> None:
         """Do what is to be done about a node; raises `ApiError`."""
         raw, seen = self._store.raw_nodes.get(name), self._store.host_reports.get(name)
+        health, now_s = self._store.healths.get(name), self._store.wall()
         if raw is None:
+            if health is not None and name not in self._store.nodes:
+                self._forget(name)
             return
-        node = view_of(raw)
+        node, policy = view_of(raw), self._policy()
         faults: tuple[ReportedDeviceFault, ...] = ()
-        report_s = self._store.wall()
-        if seen is not None and not seen.is_stale(report_s):
+        report_s = now_s
+        if seen is not None and not seen.is_stale(now_s):
             faults, report_s = seen.report.devices, seen.arrived_s
+        faults += inspected(health, now_s, report_s, policy)
+        if self._tell_inspection(node, health, now_s):
+            node = self._newest(node)
+        if health is not None and not self._limits.dry_run:
+            self._untaint_mended(node, health, now_s, policy)
         touched = node.ours or node.condition == "True" or CLEARED in node.annotations
         if not any(each.unfit for each in faults) and not touched:
             return
-        policy = self._policy()
-        dra = self._by_dra(name) if policy.device_taint and faults else {}
+        dra = self.devices.by_address(name) if policy.device_taint and faults else {}
         with self._lock:
             room = self._room(suspects=False)
-            self._do(node, plan(node, faults, report_s, policy, frozenset(dra), room), dra)
+            todo = plan(node, faults, report_s, policy, frozenset(dra), room)
+            if not counting(node, faults, report_s) and not todo.let_go:
+                kept_by = why_not_lifted(node, health, now_s, policy)
+                todo = replace(todo, let_go=not kept_by)
+            self._do(node, todo, dra)
+
+    def _forget(self, name: str) -> None:
+        """The health of a node that is gone."""
+        with contextlib.suppress(NotFound):
+            self._writes().delete(f"{HEALTHS}/{name}")
+        self._store.healths.pop(name, None)
+
+    def _tell_inspection(self, node: NodeView, health: ReceivedHealth | None, now_s: float) -> bool:
+        """Write the condition about inspections where it is to be changed; True if it was."""
+        wanted = inspection_condition(node, health, now_s)
+        if wanted is None or self._limits.dry_run:
+            return False
+        status, text = wanted
+        reasons = {
+            "True": "InspectionFailed",
+            "False": "InspectionPassed",
+            "Unknown": "NoInspection",
+        }
+        self._condition(node, INSPECTED, status, reasons[status], text)
+        if status != "Unknown":
+            self._say(node, f"Kcover{reasons[status]}", text, status == "True")
+        return True
+
+    def _untaint_mended(
+        self, node: NodeView, health: ReceivedHealth, now_s: float, policy: NodeActions
+    ) -> None:
+        """Devices that were tainted alone, and are mended."""
+        if health.is_stale(now_s) or not health.health.clean_rounds or node.others:
+            return
+        for rule in self.devices.of_node(node.name, now_s):
+            kept = kept_out(rule.note, rule.created_s, node.annotations, now_s)
+            if not why_kept(kept, health, now_s, policy):
+                self.devices.untaint(node, rule)
 
     def keep_out(self, name: str, reason: str) -> None:
         """Cordon a node for another reason than a device; within the breaker. Raises `ApiError`."""
@@ -141,31 +199,78 @@ class NodeReconciler:
                 self._say(node, "KcoverDryRun", f"would cordon: {todo.keep_out}", True)
             return
         if todo.condition is not None:
-            self._condition(node, *todo.condition)
-        for device in todo.devices:
-            self._taint_device(node, device, dra[device.device])
+            self._tell_fault(node, *todo.condition)
+            node = self._newest(node)
+        self._taint_devices(node, todo.devices, dra)
         if todo.keep_out:
             self._keep_out(node, todo)
+        elif todo.faults:
+            self._note_more(node, todo.faults)
         if todo.let_go:
             self.let_go(node)
         if todo.cleared_s is not None and self._lifted.get(node.name) != todo.cleared_s:
-            self._untaint_devices(node, todo.cleared_s)
+            self._untaint_cleared(node, todo.cleared_s)
             self._lifted[node.name] = todo.cleared_s
 
-    def _condition(self, node: NodeView, fault: bool, text: str) -> None:
+    def _untaint_cleared(self, node: NodeView, cleared_s: float) -> None:
+        for rule in self.devices.of_node(node.name, self._store.wall()):
+            if rule.created_s <= cleared_s:
+                self.devices.untaint(node, rule)
+
+    def _newest(self, node: NodeView) -> NodeView:
+        """After a write of ours: one to a version before it would be refused."""
+        raw = self._store.raw_nodes.get(node.name)
+        return view_of(raw) if raw is not None else node
+
+    def _taint_devices(
+        self,
+        node: NodeView,
+        faults: Sequence[ReportedDeviceFault],
+        dra: Mapping[str, Mapping[str, Any]],
+    ) -> None:
+        for each in faults:
+            note = self._noted(node, (each,))
+            if self.devices.taint(node, each, dra[each.device], note):
+                counts = {OFFENCES: counted(node.annotations, self._store.wall())}
+                self._remember(_annotate(self._writes(), node, counts))
+
+    def _noted(self, node: NodeView, faults: Sequence[ReportedDeviceFault]) -> str:
+        return noted(faults, node.boot_id, self._store.healths.get(node.name))
+
+    def _note_more(self, node: NodeView, faults: Sequence[ReportedDeviceFault]) -> None:
+        """What failed since the node was kept out must be mended, too."""
+        kept = kept_out(node.annotations.get(KEPT_FOR), node.since_s, node.annotations, 0.0)
+        if kept is None:
+            return  # by an older version: a person lets it in
+        known = {*kept.checks, *kept.devices}
+        new = [each for each in faults if each.device not in known]
+        if not node.ours or not new or len(known) >= MOST_NAMED:
+            return
+        note = json.loads(self._noted(node, new))
+        note["checks"] = sorted({*note["checks"], *kept.checks})
+        note["devices"] = sorted({*note["devices"], *kept.devices})
+        self._remember(_annotate(self._writes(), node, {KEPT_FOR: json.dumps(note)}))
+
+    def _tell_fault(self, node: NodeView, fault: bool, text: str) -> None:
+        reason = "DeviceFault" if fault else "Cleared"
+        self._condition(node, CONDITION, "True" if fault else "False", reason, text)
+        self._say(node, "KcoverDeviceFault" if fault else "KcoverDeviceWell", text, fault)
+
+    def _condition(self, node: NodeView, kind: str, status: str, reason: str, text: str) -> None:
         now = rfc3339.to_text(self._store.wall())[:19] + "Z"
         condition = {
-            "type": CONDITION,
-            "status": "True" if fault else "False",
-            "reason": "DeviceFault" if fault else "Cleared",
+            "type": kind,
+            "status": status,
+            "reason": reason,
             "message": text,
             "lastHeartbeatTime": now,
             "lastTransitionTime": now,
         }
         path = f"/api/v1/nodes/{node.name}/status"
         # conditions are merged by their type, so those of others stay
-        self._writes().strategic_patch(path, {"status": {"conditions": [condition]}})
-        self._say(node, "KcoverDeviceFault" if fault else "KcoverDeviceWell", text, fault)
+        self._remember(
+            self._writes().strategic_patch(path, {"status": {"conditions": [condition]}})
+        )
 
     def _keep_out(self, node: NodeView, todo: NodePlan) -> None:
         now = rfc3339.to_text(self._store.wall())
@@ -175,18 +280,21 @@ class NodeReconciler:
         if todo.taint:
             ours = {"key": TAINT, "value": "fatal", "effect": "NoSchedule"}
             spec["taints"] = [*_others(node), ours]
-        raw = _change(self._writes(), node, f"{now} {todo.keep_out}", spec, todo.until_s)
-        self._remember(raw)
+        notes: dict[str, str | None] = {CORDONED: f"{now} {todo.keep_out}", UNTIL: None}
+        if todo.until_s is not None:
+            notes[UNTIL] = rfc3339.to_text(todo.until_s)
+        else:
+            notes[KEPT_FOR] = self._noted(node, todo.faults)
+            notes[OFFENCES] = counted(node.annotations, self._store.wall())
+        self._remember(_change(self._writes(), node, notes, spec))
         self._say(node, "KcoverCordoned", todo.keep_out, True)
 
     def let_go(self, node: NodeView) -> None:
         """Take away what we did to a node, and nothing else."""
         self._remember(release(self._writes(), node))
-        why = (
-            "marked healthy after a fault"
-            if node.until_s is None
-            else "the cordon on suspicion has expired"
-        )
+        why = "the cordon on suspicion has expired"
+        if node.until_s is None:
+            why = "marked healthy, or inspected and mended, after a fault"
         self._say(node, "KcoverUncordoned", why, False)
 
     def _remember(self, raw: Mapping[str, Any]) -> None:
@@ -201,90 +309,26 @@ class NodeReconciler:
         about = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}
         self._tell(about, reason, text, trouble)
 
-    # ---- devices that the cluster hands out one by one (DRA)
-
-    def _by_dra(self, node: str) -> dict[str, dict[str, Any]]:
-        """Selectors of DRA devices of a node, by PCI address; empty where there are none."""
-        try:
-            version = self._session.get(_RESOURCE)["preferredVersion"]["groupVersion"]
-            found = self._session.list(
-                f"/apis/{version}/resourceslices", {"fieldSelector": f"spec.nodeName={node}"}
-            )
-        except (ApiError, KeyError):
-            return {}
-        devices = {}
-        for item in found.get("items") or ():
-            spec = item.get("spec") or {}
-            for each in spec.get("devices") or ():
-                inner = each.get("basic") or each
-                address = (inner.get("attributes") or {}).get(_PCI, {}).get("string")
-                if address:
-                    pool = (spec.get("pool") or {}).get("name")
-                    devices[str(address)] = {
-                        "driver": spec.get("driver"),
-                        "pool": pool,
-                        "device": each.get("name"),
-                    }
-        return devices
-
-    def _taint_device(
-        self, node: NodeView, device: ReportedDeviceFault, selector: Mapping[str, Any]
-    ) -> None:
-        name = re.sub(r"[^a-z0-9.-]+", "-", f"kcover-{node.name}-{device.device}".lower())
-        taint = {"key": TAINT, "value": "fatal", "effect": "NoSchedule"}
-        for version in _RULE_VERSIONS:
-            body = {
-                "apiVersion": f"resource.k8s.io/{version}",
-                "kind": "DeviceTaintRule",
-                "metadata": {"name": name, "labels": {_NODE: node.name}},
-                "spec": {"deviceSelector": dict(selector), "taint": taint},
-            }
-            try:
-                self._writes().create(f"{_RESOURCE}/{version}/devicetaintrules", body)
-            except Conflict:
-                return
-            except NotFound:
-                continue
-            self._say(node, "KcoverDeviceTainted", f"{device.device}: {device.text}", True)
-            return
-
-    def _untaint_devices(self, node: NodeView, cleared_s: float) -> None:
-        for version in _RULE_VERSIONS:
-            path = f"{_RESOURCE}/{version}/devicetaintrules"
-            try:
-                found = self._session.list(path, {"labelSelector": f"{_NODE}={node.name}"})
-            except NotFound:
-                continue
-            for each in found.get("items") or ():
-                metadata = each["metadata"]
-                if rfc3339.from_text(metadata["creationTimestamp"]) <= cleared_s:
-                    self._writes().delete(f"{path}/{metadata['name']}")
-                    self._say(node, "KcoverDeviceUntainted", metadata["name"], False)
-            return
-
 
 def release(session: ApiClient, node: NodeView) -> dict[str, Any]:
     """Let new pods onto a node again, if it is we who kept them off; raises `ApiError`."""
-    return _change(session, node, None, {"taints": _others(node), "unschedulable": None})
+    notes = dict.fromkeys((CORDONED, UNTIL, KEPT_FOR))
+    return _change(session, node, notes, {"taints": _others(node), "unschedulable": None})
 
 
 def _others(node: NodeView) -> list[Mapping[str, Any]]:
     return [each for each in node.taints if each.get("key") != TAINT]
 
 
+def _annotate(session: ApiClient, node: NodeView, notes: Mapping[str, str]) -> dict[str, Any]:
+    return session.merge_patch(f"/api/v1/nodes/{node.name}", {"metadata": {"annotations": notes}})
+
+
 def _change(
-    session: ApiClient,
-    node: NodeView,
-    note: str | None,
-    spec: Mapping[str, Any],
-    until_s: float | None = None,
+    session: ApiClient, node: NodeView, notes: Mapping[str, str | None], spec: Mapping[str, Any]
 ) -> dict[str, Any]:
-    until = rfc3339.to_text(until_s) if until_s is not None else None
     # a list of taints is replaced whole: refused if anybody changed the node since
-    metadata = {
-        "resourceVersion": node.resource_version,
-        "annotations": {CORDONED: note, UNTIL: until},
-    }
+    metadata = {"resourceVersion": node.resource_version, "annotations": dict(notes)}
     return session.merge_patch(
         f"/api/v1/nodes/{node.name}", {"metadata": metadata, "spec": dict(spec)}
     )

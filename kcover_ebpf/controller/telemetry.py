@@ -20,6 +20,7 @@ from kcover_ebpf.api.incident import Incident, Phase, Status, Way
 from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.event_recorder import EventRecorder
+from kcover_ebpf.facts.health import Result
 
 _BUCKETS_S = (0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
 _LOST = ("detect", "decide", "shut_down", "reschedule", "first_progress")
@@ -156,12 +157,23 @@ class Telemetry:
         yield _gauge(
             "kcover_nodes_kept_out", "Nodes cordoned or tainted by this controller.", {(): kept}
         )
+        yield self._healths(leads)
         lost = CounterMetricFamily(
             "kcover_events_lost",
             "Events never written: rejected by the API server, or over the rate limit.",
         )
         lost.add_metric([], self._events.lost_count)
         yield lost
+
+    def _healths(self, leads: bool) -> Any:
+        now_s = self._wall()
+        known = list(self._store.healths.values()) if leads else []
+        tally = Tally(
+            (Result.UNKNOWN if each.is_stale(now_s) else each.health.result).value for each in known
+        )
+        values = {(result.value,): float(tally[result.value]) for result in Result}
+        text = "Nodes by the result of their last inspection; unknown also where no agent reports any more."
+        return _gauge("kcover_nodes_by_health", text, values, "result")
 
     def _incidents(self, leads: bool) -> list[tuple[Incident, Status]]:
         known = list(self._store.incidents.values()) if leads else []

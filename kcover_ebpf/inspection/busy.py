@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from kcover_ebpf.inspection.nvml_library import initialise
+
 _MEMORY_BYTES = 1 << 30
 """More than this in use is a job's, even if NVML does not list its process (a PID namespace of its own)."""
 
 
-def reason_not_to_run() -> str:
+def reason_not_to_run(root: Path) -> str:
     """Why a heavy check must not run now; empty if it may. Asks NVML, and so may hang."""
     try:
         import pynvml
     except ImportError:
         return "whether a GPU is busy is not known: the package nvidia-ml-py is not installed"
     try:
-        pynvml.nvmlInit()
+        initialise(pynvml, root)
         for index in range(pynvml.nvmlDeviceGetCount()):
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             if processes := pynvml.nvmlDeviceGetComputeRunningProcesses(handle):

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+_OF_FIRST = Path("/proc/1/root")
+
+
+def host_root() -> Path:
+    """The files of the host's first process, also for a container that sees its processes; else our own.
+
+    Its sysfs shows the host's network interfaces and RDMA devices: ours shows those of our network namespace.
+    """
+    return _OF_FIRST if os.access(_OF_FIRST / "proc/1", os.R_OK) else Path("/")
 
 
 @dataclass(frozen=True, slots=True)
 class InspectionOptions:
     """Handed to every check."""
 
-    root: Path = Path("/")
+    root: Path = field(default_factory=host_root)
     """Where proc, sys and dev are found; another one in tests."""
     peers: tuple[tuple[str, int], ...] = ()
     """Host and port of the nodes to connect to."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 NVIDIA = "0x10de"
 MELLANOX = "0x15b3"
 
@@ -40,6 +43,11 @@ class PciFunction:
         return self.is_gpu and self.vendor == NVIDIA and self.driver != "vfio-pci"
 
     @property
+    def is_virtual(self) -> bool:
+        """A virtual function (SR-IOV): they come and go with the virtual machines that use them."""
+        return (self.folder / "physfn").exists()
+
+    @property
     def is_nvswitch(self) -> bool:
         """NVSwitches are bridges of the subclass "other"."""
         return self.vendor == NVIDIA and self.class_code >> 8 == 0x0680
@@ -52,14 +60,30 @@ def functions(root: Path) -> Iterator[PciFunction]:
             class_code = int(text(folder / "class"), 16)
         except ValueError:
             continue
-        driver = folder / "driver"
-        name = driver.resolve().name if driver.is_symlink() else ""
-        yield PciFunction(folder.name, folder, text(folder / "vendor"), class_code, name)
+        driver = linked_name(folder / "driver")
+        yield PciFunction(folder.name, folder, text(folder / "vendor"), class_code, driver)
 
 
 def nvidia_gpus(root: Path) -> list[PciFunction]:
     """The GPUs that NVIDIA's driver should have."""
     return [each for each in functions(root) if each.is_nvidia_gpu]
+
+
+def address_below(folder: Path) -> str:
+    """The PCI address behind a network interface or an RDMA device; empty where it hangs on no such bus."""
+    name = linked_name(folder / "device")
+    return name if _ADDRESS.fullmatch(name) else ""
+
+
+def linked_name(link: Path) -> str:
+    """Name of what a link of sysfs leads to; empty if it is no link.
+
+    Not resolved: below /proc/PID/root that would leave the file system of that process.
+    """
+    try:
+        return Path(os.readlink(link)).name  # noqa: PTH115 - what it names need not exist here
+    except OSError:
+        return ""
 
 
 def text(path: Path) -> str:

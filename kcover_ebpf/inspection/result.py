@@ -6,20 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from kcover_ebpf.facts.health import SEVERITY, Result
 from kcover_ebpf.inspection.options import InspectionOptions
-
-
-class Result(Enum):
-    """Best first: a result is the worst of its parts.
-
-    Unknown is worse than pass, because what was not observed may be broken; it is better than warn,
-    because a warning was observed.
-    """
-
-    PASS = "pass"
-    UNKNOWN = "unknown"
-    WARN = "warn"
-    FAIL = "fail"
 
 
 class Cost(Enum):
@@ -39,6 +27,8 @@ class Finding:
     evidence: str
     advice: str = ""
     """What a person should do; empty where nothing is to be done."""
+    device: str = ""
+    """PCI address of the GPU or network adapter that it is about, such as "0000:5d:00.0"; empty for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +43,10 @@ class CheckResult:
     evidence: tuple[str, ...]
     """Worst first."""
     advice: str
+    devices: tuple[Finding, ...] = ()
+    """Of each finding about one device, in the order found."""
+    left_behind: int | None = None
+    """The process that could not be ended, and still waits in the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +64,9 @@ class Check:
     find: Callable[[InspectionOptions], Iterator[Finding]]
 
 
-_SEVERITY = tuple(Result)
-
-
-def worst(results: Iterable[Result]) -> Result:
-    """fail, else warn, else unknown, else pass; unknown for none."""
-    return max(results, key=_SEVERITY.index, default=Result.UNKNOWN)
-
-
 def joined(findings: Iterable[Finding]) -> Finding:
     """The worst result with all evidence, a line each, worst first, and each advice once."""
-    ordered = sorted(findings, key=lambda each: -_SEVERITY.index(each.result))
+    ordered = sorted(findings, key=lambda each: -SEVERITY.index(each.result))
     if not ordered:
         return Finding(Result.UNKNOWN, "there was nothing to examine")
     advice = dict.fromkeys(each.advice for each in ordered if each.advice)
@@ -89,19 +75,19 @@ def joined(findings: Iterable[Finding]) -> Finding:
     )
 
 
-def passed(evidence: str) -> Finding:
+def passed(evidence: str, device: str = "") -> Finding:
     """A finding that all is well."""
-    return Finding(Result.PASS, evidence)
+    return Finding(Result.PASS, evidence, "", device)
 
 
-def warned(evidence: str, advice: str) -> Finding:
+def warned(evidence: str, advice: str, device: str = "") -> Finding:
     """A finding that needs attention, but no job fails by it now."""
-    return Finding(Result.WARN, evidence, advice)
+    return Finding(Result.WARN, evidence, advice, device)
 
 
-def failed(evidence: str, advice: str) -> Finding:
+def failed(evidence: str, advice: str, device: str = "") -> Finding:
     """A finding by which the node is unfit for training."""
-    return Finding(Result.FAIL, evidence, advice)
+    return Finding(Result.FAIL, evidence, advice, device)
 
 
 def unknown(evidence: str, advice: str = "") -> Finding:

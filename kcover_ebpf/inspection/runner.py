@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from kcover_ebpf.facts.health import Result
 from kcover_ebpf.inspection import busy
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import (
@@ -24,7 +25,6 @@ from kcover_ebpf.inspection.result import (
     CheckResult,
     Cost,
     Finding,
-    Result,
     joined,
     unknown,
 )
@@ -95,21 +95,25 @@ def _be_child(check: Check, options: InspectionOptions, answer_to: int) -> NoRet
             os.dup2(nowhere, standard)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
-        finding = _examine(check, options)
-        fields = [finding.result.value, finding.evidence, finding.advice]
+        found = _examine(check, options)
+        fields = [_fields(joined(found)), *(_fields(each) for each in found if each.device)]
         with open(answer_to, "wb", closefd=False) as pipe:
             pipe.write(json.dumps(fields).encode() + b"\n")
     finally:
         os._exit(0)
 
 
-def _examine(check: Check, options: InspectionOptions) -> Finding:
+def _fields(finding: Finding) -> list[str]:
+    return [finding.result.value, finding.evidence, finding.advice, finding.device]
+
+
+def _examine(check: Check, options: InspectionOptions) -> list[Finding]:
     try:
-        if check.cost is Cost.HEAVY and (reason := busy.reason_not_to_run()):
-            return unknown(reason, "run it again by name when no job uses a GPU of this node")
-        return joined(check.find(options))
+        if check.cost is Cost.HEAVY and (reason := busy.reason_not_to_run(options.root)):
+            return [unknown(reason, "run it again by name when no job uses a GPU of this node")]
+        return list(check.find(options))
     except Exception as error:  # noqa: BLE001 - one broken check must not cost the others
-        return unknown(f"the check itself failed: {type(error).__name__}: {error}")
+        return [unknown(f"the check itself failed: {type(error).__name__}: {error}")]
 
 
 def _read_answers(running: Sequence[_Running]) -> None:
@@ -131,32 +135,35 @@ def _finish(one: _Running) -> CheckResult:
     seconds = time.monotonic() - one.start_s
     ended = _end(one.pid)
     os.close(one.pipe)
-    finding = _parsed(bytes(one.answer), one.check)
+    finding, *devices = _parsed(bytes(one.answer), one.check)
     evidence = tuple(finding.evidence.splitlines())
     if not ended:
         evidence += (f"process {one.pid} cannot be ended, and was left behind",)
     return CheckResult(
-        one.check.name, finding.result, one.check.cost, round(seconds, 3), evidence, finding.advice
+        name=one.check.name,
+        result=finding.result,
+        cost=one.check.cost,
+        seconds=round(seconds, 3),
+        evidence=evidence,
+        advice=finding.advice,
+        devices=tuple(devices),
+        left_behind=None if ended else one.pid,
     )
 
 
-def _parsed(answer: bytes, check: Check) -> Finding:
+def _parsed(answer: bytes, check: Check) -> list[Finding]:
+    """What was found, joined, and then each finding about one device."""
     if len(answer) > _ANSWER_BYTES:
-        return unknown(f"its answer is longer than {_ANSWER_BYTES} bytes")
+        return [unknown(f"its answer is longer than {_ANSWER_BYTES} bytes")]
     if not answer.endswith(b"\n"):
-        return unknown(
-            f"did not answer within {check.deadline_s:g} s",
-            "see what it waits for: kcover-ebpf inspect --checks d_state",
-        )
+        text = f"did not answer within {check.deadline_s:g} s"
+        return [unknown(text, "see what it waits for: kcover-ebpf inspect --checks d_state")]
     try:
-        result, evidence, advice = map(str, json.loads(answer))
-        return Finding(Result(result), evidence, advice)
-    except (
-        ValueError,
-        TypeError,
-        RecursionError,
-    ):  # nothing, or a part, and then the end of the pipe
-        return unknown("its process ended without an answer")
+        found = [Finding(Result(result), *map(str, texts)) for result, *texts in json.loads(answer)]
+    except (ValueError, TypeError, RecursionError):
+        found = []
+    # nothing, or a part, and then the end of the pipe
+    return found or [unknown("its process ended without an answer")]
 
 
 def _end(pid: int) -> bool:

@@ -1,29 +1,34 @@
 """What to do with a node with a device that no job can use: report it, cordon the node, uncordon it. Pure.
 
 A fault that is no longer reported is not necessarily repaired: an agent forgets it when it starts anew. So a
-node is let go only when somebody says that it is well: a clean inspection, or a person.
+node is let go only on a person's word, or on evidence that it is mended (`node_health`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.fault_policy import NodeActions
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
+from kcover_ebpf.api.node_health import ReceivedHealth
+from kcover_ebpf.facts.health import Result
+from kcover_ebpf.recovery.node_health import KEPT_FOR, kept_out, why_kept
 
 CORDONED = "kcover.io/cordoned"
 """Annotation of a node that we keep out: when, and why. Without it a cordon is not ours."""
 CLEARED = "kcover.io/cleared"
-"""Annotation: faults older than this time do not count. Written by a clean inspection, or by hand."""
+"""Annotation: faults older than this time do not count. Written by hand."""
 UNTIL = "kcover.io/cordoned-until"
 """Annotation of a node that we keep out on suspicion: when it is let in again by itself."""
 SUSPECT_S = 4 * 3600.0
 """A node is kept out so long where no device of it is known to be unfit: a person on call has seen it by then, and what
 was no fault of the node does not use up the breaker for days."""
 CONDITION = "KcoverDeviceFault"
+INSPECTED = "KcoverInspectionFailed"
+"""Condition of a node: a check failed in its last inspection."""
 TAINT = "kcover.io/device-fault"
 
 
@@ -40,11 +45,22 @@ class NodeView:
     condition: str
     """Status of our condition; empty without one."""
     resource_version: str = ""
+    boot_id: str = ""
+    """As the kubelet reports it."""
+    inspected: tuple[str, str] = ("", "")
+    """Status and message of our condition about inspections; empty without one."""
+    others: tuple[str, ...] = ()
+    """What others report to be wrong with it, as node-problem-detector and NVIDIA's drivers do; a sentence each."""
 
     @property
     def ours(self) -> bool:
         """True if it is we who keep it out."""
         return CORDONED in self.annotations
+
+    @property
+    def since_s(self) -> float | None:
+        """When we began to keep it out (unix seconds); None if we do not, or it cannot be read."""
+        return _time(self.annotations.get(CORDONED, "").partition(" ")[0])
 
     @property
     def until_s(self) -> float | None:
@@ -64,6 +80,8 @@ class NodePlan:
     taint: bool = False
     devices: tuple[ReportedDeviceFault, ...] = ()
     """Devices to be tainted instead of the node."""
+    faults: tuple[ReportedDeviceFault, ...] = ()
+    """Why the node itself is to be kept out, or is."""
     until_s: float | None = None
     """When the node is let in again by itself; None: never."""
     let_go: bool = False
@@ -94,16 +112,36 @@ class NodeBreaker:
 def view_of(raw: Mapping[str, Any]) -> NodeView:
     """The node in an object of the API, as the store keeps it."""
     metadata, spec = raw.get("metadata") or {}, raw.get("spec") or {}
-    ours = [each for each in raw.get("conditions") or () if each.get("type") == CONDITION]
+    conditions = {str(each.get("type")): each for each in raw.get("conditions") or ()}
+    inspected = conditions.get(INSPECTED, {})
     return NodeView(
         name=str(metadata.get("name", "")),
         uid=str(metadata.get("uid", "")),
         cordoned=bool(spec.get("unschedulable")),
         annotations=metadata.get("annotations") or {},
         taints=tuple(spec.get("taints") or ()),
-        condition=str(ours[0].get("status", "")) if ours else "",
+        condition=str(conditions.get(CONDITION, {}).get("status", "")),
         resource_version=str(metadata.get("resourceVersion", "")),
+        boot_id=str(metadata.get("bootID", "")),
+        inspected=(str(inspected.get("status") or ""), str(inspected.get("message") or "")),
+        others=(*_bad_conditions(conditions), *_bad_taints(spec.get("taints") or ())),
     )
+
+
+def _bad_conditions(conditions: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Of others. True is bad, as node-problem-detector has it, but for names such as Ready and KernelReady."""
+    for name, each in conditions.items():
+        bad = "False" if name.endswith(("Ready", "Healthy")) else "True"
+        if not name.startswith("Kcover") and each.get("status") == bad:
+            yield f"condition {name} is {bad}"
+
+
+def _bad_taints(taints: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """NVIDIA's, but for the one that reserves nodes with GPUs for pods that want some."""
+    for each in taints:
+        key = str(each.get("key", ""))
+        if key.startswith("nvidia.com/") and key != "nvidia.com/gpu":
+            yield f"taint {key}"
 
 
 def plan(
@@ -120,32 +158,60 @@ def plan(
     one, so that each can be tainted alone. `room`: the breaker allows another node.
     """
     cleared_s = _time(node.annotations.get(CLEARED))
-    unfit = [
-        each
-        for each in faults
-        if each.unfit and report_s - (each.age_s or 0.0) > (cleared_s or 0.0)
-    ]
+    unfit = counting(node, faults, report_s)
     if not unfit:
         if node.until_s is not None and node.until_s <= report_s:
             return NodePlan(let_go=True)
-        since_s = _time(node.annotations.get(CORDONED, "").partition(" ")[0])
-        mended = node.ours and cleared_s is not None and cleared_s >= (since_s or 0.0)
+        mended = node.ours and cleared_s is not None and cleared_s >= (node.since_s or 0.0)
         well = node.condition == "True" and (mended or not node.ours)
         condition = (False, "no device fault") if well else None
         return NodePlan(condition=condition, let_go=mended, cleared_s=cleared_s)
     text = "; ".join(f"{each.device} {each.fault}: {each.text}" for each in unfit[:4])[:512]
     condition = (True, text) if node.condition != "True" else None
     alone = tuple(each for each in unfit if each.device in by_dra and policy.device_taint)
-    whole = [each for each in unfit if each not in alone]
+    whole = tuple(each for each in unfit if each not in alone)
     is_kept_out = node.ours and node.until_s is None
     wants = bool(whole) and (policy.cordon or policy.taint) and not is_kept_out
-    if wants and not room:
-        return NodePlan(
-            condition=condition, devices=alone, refused="the breaker allows no more nodes"
-        )
-    if not wants:
-        return NodePlan(condition=condition, devices=alone)
-    return NodePlan(condition, text, policy.cordon, policy.taint, alone)
+    if not wants or not room:
+        refused = "the breaker allows no more nodes" if wants else ""
+        return NodePlan(condition=condition, devices=alone, faults=whole, refused=refused)
+    return NodePlan(condition, text, policy.cordon, policy.taint, alone, whole)
+
+
+def counting(
+    node: NodeView, faults: Sequence[ReportedDeviceFault], report_s: float
+) -> tuple[ReportedDeviceFault, ...]:
+    """The faults by which a device is unfit, and that no person has declared over."""
+    cleared_s = _time(node.annotations.get(CLEARED)) or 0.0
+    return tuple(
+        each for each in faults if each.unfit and report_s - (each.age_s or 0.0) > cleared_s
+    )
+
+
+def why_not_lifted(
+    node: NodeView, seen: ReceivedHealth | None, now_s: float, policy: NodeActions
+) -> str:
+    """Why a node that we keep out, and about which no fault is reported, is not let in by itself; empty: it is."""
+    if not node.ours or node.until_s is not None:
+        return "it is not kept out for a fault"
+    kept = kept_out(node.annotations.get(KEPT_FOR), node.since_s, node.annotations, now_s)
+    return why_kept(kept, seen, now_s, policy) or next(iter(node.others), "")
+
+
+def inspection_condition(
+    node: NodeView, seen: ReceivedHealth | None, now_s: float
+) -> tuple[str, str] | None:
+    """Status and message of `INSPECTED` where they are to be written; a node without a failure gets none."""
+    if seen is None or seen.is_stale(now_s):
+        wanted = ("Unknown", "no inspection is reported")
+    elif failed := [each for each in seen.health.checks if each.result is Result.FAIL]:
+        texts = (f"{each.name}: {next(iter(each.evidence), 'failed')}" for each in failed)
+        wanted = ("True", "; ".join(texts)[:512])
+    else:
+        wanted = ("False", "no check failed")
+    if wanted == node.inspected or (wanted[0] != "True" and not node.inspected[0]):
+        return None
+    return wanted
 
 
 def suspect(node: NodeView, reason: str, now_s: float, policy: NodeActions, room: bool) -> NodePlan:

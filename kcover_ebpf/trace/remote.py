@@ -24,7 +24,7 @@ from kcover_ebpf.trace.pod_target import BEAT_S
 from kcover_ebpf.trace.records import UNKNOWN_CODE, Line, exit_code_of
 
 _SELECTOR = "app.kubernetes.io/name=kcover-ebpf,app.kubernetes.io/component=agent"
-_CONTAINER = "agent"
+AGENT_CONTAINER = "agent"
 _LIVE_ONLY_ONE = "--live follows one node; name one pod"
 _NOT_FOUND_CODES = (126, 127)
 
@@ -134,7 +134,7 @@ def _by_node(pods: Sequence[Pod]) -> list[tuple[str, list[Pod]]]:
 
 
 def _place(session: ApiClient, node: str, pods: Sequence[Pod], wanted: RemoteOptions) -> Place:
-    namespace, agent = _agent(session, node, wanted.agent_namespace)
+    namespace, agent = agent_on(session, node, wanted.agent_namespace)
     ids = [each for pod in pods for each in _containers(pod, wanted.container)]
     name = wanted.job or pods[0].name
     return Place(node, namespace, agent, tuple(pods), tuple(ids), name)
@@ -152,7 +152,11 @@ def _containers(pod: Pod, name: str | None) -> list[str]:
     return chosen
 
 
-def _agent(session: ApiClient, node: str, namespace: str | None) -> tuple[str, str]:
+def agent_on(session: ApiClient, node: str, namespace: str | None) -> tuple[str, str]:
+    """Namespace and name of the agent's pod on a node; `CannotObserve` with what to do where there is none.
+
+    `namespace`: where to search; None: everywhere.
+    """
     path = f"/api/v1/namespaces/{namespace}/pods" if namespace else "/api/v1/pods"
     query = {"labelSelector": _SELECTOR, "fieldSelector": f"spec.nodeName={node}"}
     try:
@@ -170,7 +174,7 @@ def _agent(session: ApiClient, node: str, namespace: str | None) -> tuple[str, s
         state = f"; {agents[0].name} is {agents[0].phase}" if agents else ""
         raise CannotObserve(
             f"no agent of kcover-ebpf runs on node {node}{where}{state}: install the chart there, "
-            "or run `kcover-ebpf trace --pod-uid` on the node"
+            "or run `kcover-ebpf` on the node itself"
         )
     return ready[0].namespace, ready[0].name
 
@@ -192,7 +196,7 @@ def _look(session: ApiClient, place: Place, wanted: RemoteOptions, *, brief: boo
             session,
             place.agent_namespace,
             place.agent,
-            _CONTAINER,
+            AGENT_CONTAINER,
             _command(place, live=wanted.live, brief=brief),
         ) as running:
             concluded = False

@@ -19,6 +19,7 @@ AGENT = (
     rights("", "pods", "list watch")
     | rights("kcover.io", "faultpolicies incidents", "list watch")
     | rights("kcover.io", "faultreports", "create patch delete")
+    | rights("kcover.io", "nodehealths", "create patch")
 )
 OF_JOBS = rights("batch", "jobs", "get patch")
 OF_OTHER_KINDS = (
@@ -43,6 +44,7 @@ CONTROLLER = (
     | rights("", "nodes", "list watch")
     | rights("", "events", "list watch create patch")
     | rights("kcover.io", "faultpolicies faultreports", "list watch")
+    | rights("kcover.io", "nodehealths", "list watch delete")
     | rights("kcover.io", "incidents", "list watch create patch delete")
     | rights("kcover.io", "incidents/status", "update")
     | OF_JOBS

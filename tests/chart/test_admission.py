@@ -9,6 +9,7 @@ from tests.chart.control_plane import ControlPlane, User
 from tests.chart.release import CHART, FULLNAME, RELEASE, Helm, Installed
 
 REPORTS = "/apis/kcover.io/v1alpha1/namespaces/ml/faultreports"
+HEALTHS = "/apis/kcover.io/v1alpha1/nodehealths"
 INCIDENTS = "/apis/kcover.io/v1alpha1/namespaces/ml/incidents"
 PODS = "/api/v1/namespaces/ml/pods"
 ACK = {"spec": {"sequence": 2, "acks": [{"order": "1", "verb": "Stop", "result": "Done"}]}}
@@ -103,6 +104,45 @@ def test_a_token_without_a_node_writes_nothing(installed: Installed) -> None:
     refused = installed.unbound_agent().apply(f"{REPORTS}/llm.n1", report("llm.n1", "n1"))
     assert refused.code == 403
     assert "(its token names none)" in refused.message
+
+
+def health(node: str, about: str = "", clean_rounds: int = 1) -> dict[str, Any]:
+    """A NodeHealth named `node`."""
+    now = "2026-11-21T12:00:00Z"
+    check = {"name": "memory", "result": "pass", "since": now, "rounds": 1, "evidence": ["x"]}
+    status = {"node": about or node, "time": now, "expiresAfterS": 1950, "bootID": "b"}
+    status |= {"result": "pass", "since": now, "cleanRounds": clean_rounds, "checks": [check]}
+    return {
+        "apiVersion": "kcover.io/v1alpha1",
+        "kind": "NodeHealth",
+        "metadata": {"name": node},
+        "status": status,
+    }
+
+
+def test_an_agent_writes_the_health_of_its_node_alone(installed: Installed) -> None:
+    agent = installed.agent("n1")
+    written = agent.apply(f"{HEALTHS}/n1", health("n1"))
+    assert written.code == 201, written.message
+    again = agent.apply(f"{HEALTHS}/n1", health("n1", clean_rounds=2))
+    assert (again.code, again.body["status"]["cleanRounds"]) == (200, 2)
+    for name, about in (("n2", "n2"), ("n2", "n1"), ("n1", "n2")):
+        refused = agent.apply(f"{HEALTHS}/{name}", health(name, about))
+        assert (refused.code, "reports its own health only" in refused.message) == (403, True)
+    refused = installed.agent("n2").merge(f"{HEALTHS}/n1", {"status": {"cleanRounds": 99}})
+    assert refused.code == 403
+    refused = installed.unbound_agent().apply(f"{HEALTHS}/n1", health("n1"))
+    assert (refused.code, "(its token names none)" in refused.message) == (403, True)
+
+
+def test_nobody_else_writes_the_health_of_a_node(installed: Installed, root: User) -> None:
+    assert installed.agent("n2").apply(f"{HEALTHS}/n2", health("n2")).code == 201
+    for user in (root, installed.controller()):
+        refused = user.merge(f"{HEALTHS}/n2", {"status": {"cleanRounds": 99}})
+        assert refused.code == 403, refused.message
+    assert "by the agent of its node alone" in root.ask("POST", HEALTHS, health("n3")).message
+    assert installed.controller().ask("DELETE", f"{HEALTHS}/n2?dryRun=All").code == 200
+    assert installed.agent("n2").ask("DELETE", f"{HEALTHS}/n2?dryRun=All").code == 403
 
 
 def test_nobody_else_writes_a_report(root: User, of_n1: str) -> None:

@@ -106,7 +106,7 @@ def test_the_shown_crds_are_one_stream_of_documents(helm: Helm) -> None:
     """The way to upgrade them is to pipe them into kubectl, and helm puts nothing between the files."""
     shown = yaml.safe_load_all(helm("show", "crds", str(CHART)))
     found = sorted(each["spec"]["names"]["kind"] for each in shown if each)
-    assert found == ["FaultPolicy", "FaultReport", "Incident"]
+    assert found == ["FaultPolicy", "FaultReport", "Incident", "NodeHealth"]
 
 
 def names(objects: list[dict[str, Any]]) -> set[str]:
@@ -190,6 +190,7 @@ def test_install_upgrade_uninstall_leave_the_crds_and_nothing_else(
         "faultpolicies.kcover.io",
         "faultreports.kcover.io",
         "incidents.kcover.io",
+        "nodehealths.kcover.io",
         "v1alpha1.kcover.io",  # the group that these make
     }
 

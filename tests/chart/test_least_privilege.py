@@ -47,6 +47,7 @@ NOT_USED: dict[str, dict[Right, str]] = {
     "agent": {
         Right("create", "kcover.io", "faultreports"): "asked for beside `patch` by a server-side "
         "apply of what is not there yet; the request is written down as a patch",
+        Right("create", "kcover.io", "nodehealths"): "the same",
     },
     "controller": {
         **dict.fromkeys(OF_OTHER_KINDS, "another kind of job (tests/cluster/test_kinds.py)"),
@@ -55,8 +56,12 @@ NOT_USED: dict[str, dict[Right, str]] = {
             "cordon, taint and condition of a node with a device fault (tests/unit/test_node_plan.py)",
         ),
         **dict.fromkeys(
-            OF_DEVICES, "a device fault where devices come by DRA (tests/unit/test_node_plan.py)"
+            OF_DEVICES - {Right("list", "resource.k8s.io", "devicetaintrules")},
+            "a device fault where devices come by DRA (tests/unit/test_node_plan.py)",
         ),
+        Right(
+            "delete", "kcover.io", "nodehealths"
+        ): "of a node that is gone (tests/unit/test_node_lift.py)",
         Right("deletecollection", "", "pods"): "gangs of more than 20 pods (tools/clusterbench)",
         Right("delete", "kcover.io", "incidents"): "after a week (tests/unit/test_incident_gc.py)",
     },
@@ -190,6 +195,7 @@ def test_a_whole_restart_uses_every_right_or_says_why_not(
                 "agent",
                 f"--node={NODE}",
                 f"--state-dir={tmp_path / 's'}",
+                "--inspect-every=5s",
             ),
         ]
         try:
@@ -204,6 +210,10 @@ def test_a_whole_restart_uses_every_right_or_says_why_not(
             for pod in stand.pods.values():
                 stand.root.ask("DELETE", f"{PODS}/{pod.name}", {"gracePeriodSeconds": 0})
             until(lambda: not stand.reported(), "the agent takes its report away")
+            until(
+                lambda: Right("patch", "kcover.io", "nodehealths") in used(plane, "agent"),
+                "the agent inspects its node",
+            )
         except AssertionError:
             print(*(log.read_text()[-3000:] for log in logs), sep="\n---\n")
             print(stand.incident())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ class Agent:
     namespace: str
     """Where its report about the node lies."""
     process: subprocess.Popen[bytes] | None = None
+    options: Sequence[str] = ()
 
     def start(self) -> None:
         """Run it."""
@@ -29,7 +30,7 @@ class Agent:
         command = [
             str(Path(sys.executable).with_name("kcover-ebpf")), "agent", f"--node={self.node}",
             f"--state-dir={state}", f"--namespace={self.namespace}",
-            f"--kubeconfig={self.kubeconfig}",
+            f"--kubeconfig={self.kubeconfig}", *self.options,
         ]  # fmt: skip
         with open(self.folder / f"{self.node}.log", "ab") as log:
             self.process = subprocess.Popen(command, stderr=log, cwd=ROOT)
@@ -48,14 +49,19 @@ class Agent:
 
 @contextmanager
 def running(
-    cluster: Cluster, folder: Path, namespace: str, kubeconfig: Path | None = None
+    cluster: Cluster,
+    folder: Path,
+    namespace: str,
+    kubeconfig: Path | None = None,
+    options: Sequence[str] = (),
 ) -> Iterator[dict[str, Agent]]:
     """An agent for each node of the cluster, by the node's name, as long as the block lasts."""
     agents = {}
     try:
         for node in cluster.get("nodes"):
             name = node["metadata"]["name"]
-            agents[name] = Agent(name, folder, kubeconfig or cluster.kubeconfig, namespace)
+            config = kubeconfig or cluster.kubeconfig
+            agents[name] = Agent(name, folder, config, namespace, options=options)
             agents[name].start()
         yield agents
     finally:

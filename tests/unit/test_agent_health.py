@@ -57,12 +57,14 @@ def test_every_thread_of_the_agent_is_a_part() -> None:
         agent._executor, agent._reporter = Work(), Work()
         agent._order_thread = agent._start(agent._executor)
         agent._report_thread = agent._start(agent._reporter)
+        inspector = Work()
+        agent._inspection_thread = agent._start(inspector)
         agent._watches = type("Watches", (), {"is_alive": True})()
         assert health.wrong(agent._parts(), lambda: 0.0) == ""
         agent._watches.is_alive = False
-        for work in (agent._executor, agent._reporter):
+        for work in (agent._executor, agent._reporter, inspector):
             work.close()
-        for thread in (agent._order_thread, agent._report_thread):
+        for thread in (agent._order_thread, agent._report_thread, agent._inspection_thread):
             thread.join(10.0)
         said = health.wrong(agent._parts(), lambda: 0.0)
-    assert said == "orders ended; reports ended; watches ended"
+    assert said == "orders ended; reports ended; watches ended; inspection ended"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from kcover_ebpf.facts.health import Result
 from kcover_ebpf.inspection.checks import links, modules, pcie, rdma
-from kcover_ebpf.inspection.result import Result
 from tests.unit.inspection_hosts import GPU, NIC, SWITCH, found, pci_device, write
 
 ALL_MODULES = ("nvidia", "nvidia_uvm", "nvidia_peermem", "gdrdrv")

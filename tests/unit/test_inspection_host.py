@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from kcover_ebpf.facts.health import Result
 from kcover_ebpf.inspection.checks import clock, d_state, memory, peers, space, storage
 from kcover_ebpf.inspection.mounts import find_mounts
-from kcover_ebpf.inspection.result import Result
 from tests.unit.inspection_hosts import found, write
 
 PASS, WARN, FAIL, UNKNOWN = Result.PASS, Result.WARN, Result.FAIL, Result.UNKNOWN

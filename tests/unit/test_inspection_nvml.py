@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,8 @@ options = InspectionOptions(root=Path(sys.argv[1]), pause=lambda _: None)
 (found,) = runner.inspect([check], options)
 try_busy = sys.argv[3] == "busy"
 print(json.dumps([found.result.value, found.evidence, found.advice,
-                  busy.reason_not_to_run() if try_busy else ""]))
+                  busy.reason_not_to_run(options.root) if try_busy else "",
+                  [[each.device, each.result.value] for each in found.devices]]))
 """
 
 
@@ -36,7 +38,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("nvml")
     source = ROOT / "tests/faults/nvml_health.c"
     target = folder / "libnvidia-ml.so.1"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", target, source], check=True, timeout=60)
+    flags = ["-shared", "-fPIC", f"-Wl,-soname,{target.name}"]
+    subprocess.run(["gcc", *flags, "-o", str(target), str(source)], check=True, timeout=60)
     return folder
 
 
@@ -50,6 +53,13 @@ def host(tmp_path: Path) -> Path:
 def examine(
     library: Path, host: Path, script: str = "", deadline_s: float = 60, how: str = "-"
 ) -> tuple[str, list[str], str, str]:
+    result, evidence, advice, reason, _ = answer(library, host, script, deadline_s, how)
+    return result, evidence, advice, reason
+
+
+def answer(
+    library: Path, host: Path, script: str = "", deadline_s: float = 60, how: str = "-"
+) -> list[Any]:
     (host / "script").write_text(script)
     environ = os.environ | {
         "LD_LIBRARY_PATH": str(library),
@@ -65,8 +75,16 @@ def examine(
         timeout=100,
     )
     assert done.returncode == 0, done.stderr
-    result, evidence, advice, reason = json.loads(done.stdout)
-    return result, evidence, advice, reason
+    found: list[Any] = json.loads(done.stdout)
+    return found
+
+
+def test_each_gpu_has_a_result_of_its_own(library: Path, host: Path) -> None:
+    first, second = "0000:5d:00.0", "0000:5e:00.0"
+    assert answer(library, host)[4] == [[first, "pass"], [second, "pass"]]
+    assert answer(library, host, "recovery 1 1\n")[4] == [[first, "pass"], [second, "fail"]]
+    gone = answer(library, host, "count -1 1\n")[4]
+    assert gone == [[second, "fail"], [first, "pass"]], "it is on the bus, but NVML has it not"
 
 
 def test_healthy_gpus(library: Path, host: Path) -> None:
@@ -118,6 +136,17 @@ def test_each_fault_is_found(
     assert advice
     others = [line for line in evidence if line.startswith("GPU 0")]
     assert all("healthy" in line for line in others)
+
+
+@pytest.mark.parametrize("folder", ["usr/lib64", "run/nvidia/driver/usr/lib64"])
+def test_a_library_that_only_the_host_has(library: Path, host: Path, folder: str) -> None:
+    place = host / folder
+    place.mkdir(parents=True)
+    (place / "libnvidia-ml.so.1").symlink_to(library / "libnvidia-ml.so.1")
+    result, evidence, _, _ = examine(host / "nowhere", host, "recovery 1 1\n")
+    assert (result, "GPU reset" in evidence[0]) == ("fail", True)
+    *_, reason = examine(host / "nowhere", host, "utilization 0 7\n", how="busy")
+    assert reason == "GPU 0 is busy: its utilisation is 7%"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kcover_ebpf.facts.health import Result, worst
 from kcover_ebpf.inspection import busy, runner
 from kcover_ebpf.inspection.checks import nvidia_smi
 from kcover_ebpf.inspection.options import InspectionOptions
@@ -18,12 +19,10 @@ from kcover_ebpf.inspection.result import (
     CheckResult,
     Cost,
     Finding,
-    Result,
     failed,
     joined,
     passed,
     warned,
-    worst,
 )
 from tests.unit.inspection_hosts import tool
 
@@ -168,11 +167,11 @@ def test_a_heavy_check_is_not_run_on_a_busy_gpu(
         mark.touch()
         yield passed("ran")
 
-    monkeypatch.setattr(busy, "reason_not_to_run", lambda: "GPU 0 is busy")
+    monkeypatch.setattr(busy, "reason_not_to_run", lambda _: "GPU 0 is busy")
     result = run(find, Cost.HEAVY)
     assert (result.result, result.evidence) == (Result.UNKNOWN, ("GPU 0 is busy",))
     assert not mark.exists()
-    monkeypatch.setattr(busy, "reason_not_to_run", lambda: "")
+    monkeypatch.setattr(busy, "reason_not_to_run", lambda _: "")
     assert run(find, Cost.HEAVY).result is Result.PASS
 
 

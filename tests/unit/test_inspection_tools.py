@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from kcover_ebpf.errors import UsageError
+from kcover_ebpf.facts.health import Result
 from kcover_ebpf.inspection import plugins
 from kcover_ebpf.inspection.checks import dcgmi, devlink, nccl_tests, nvidia_smi
-from kcover_ebpf.inspection.result import Check, Result
+from kcover_ebpf.inspection.result import Check
 from tests.unit.inspection_hosts import found, pci_device, tool
 
 PASS, WARN, FAIL, UNKNOWN = Result.PASS, Result.WARN, Result.FAIL, Result.UNKNOWN

@@ -15,7 +15,11 @@ from kcover_ebpf.errors import ActionError
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.recovery.node_plan import CORDONED, SUSPECT_S, UNTIL, NodeBreaker, view_of
 
-OLD = {"name": "rule", "creationTimestamp": "2025-01-01T00:00:00Z"}
+OLD = {
+    "name": "rule",
+    "creationTimestamp": "2025-01-01T00:00:00Z",
+    "labels": {"kcover.io/node": "n0"},
+}
 
 
 class Cluster:
@@ -51,16 +55,16 @@ class Cluster:
         old = self.store.raw_nodes[name]
         notes = dict(old["metadata"].get("annotations") or {}) | body["metadata"]["annotations"]
         kept = {key: value for key, value in notes.items() if value is not None}
-        spec = dict(old["spec"]) | body["spec"]
+        spec = dict(old["spec"]) | body.get("spec", {})
         metadata = {"name": name, "uid": old["metadata"]["uid"], "annotations": kept}
         raw = {"metadata": metadata, "spec": spec, "status": {}}
         self._put(raw)
         return raw
 
-    def strategic_patch(self, *_: object) -> dict[str, Any]:
+    def strategic_patch(self, *_: Any) -> dict[str, Any]:
         return {}
 
-    def delete(self, *_: object) -> None:
+    def delete(self, *_: Any) -> None:
         pytest.fail("nothing is to be deleted")
 
     def get(self, *_: object) -> dict[str, Any]:
@@ -75,9 +79,12 @@ class Cluster:
         found: dict[str, str] = self.store.raw_nodes[name]["metadata"].get("annotations") or {}
         return found
 
-    def policy(self, namespace: str, **node: bool) -> None:
-        made = FaultPolicy(node=NodeActions(**node))
+    def policy(self, namespace: str, node: NodeActions) -> None:
+        made = FaultPolicy(node=node)
         self.store.policies[Uid(namespace)] = NamedPolicy(namespace, "p", made)
+
+    def list(self, *_: Any) -> dict[str, Any]:
+        return {"items": [{"metadata": OLD}]}
 
     def breaks(self, name: str) -> None:
         fault = ReportedDeviceFault(
@@ -95,14 +102,14 @@ def test_keep_out__only_a_policy_of_the_operator_forbids_it(
     namespace: str, cordoned: list[str]
 ) -> None:
     cluster = Cluster()
-    cluster.policy(namespace, cordon=False)
+    cluster.policy(namespace, NodeActions(cordon=False))
     cluster.nodes.keep_out("n0", "stuck")
     assert cluster.cordoned() == cordoned
 
 
 def test_look__policies_of_tenants_say_nothing_about_devices_of_nodes() -> None:
     cluster = Cluster()
-    cluster.policy("tenant", cordon=False, taint=False)
+    cluster.policy("tenant", NodeActions(cordon=False, taint=False))
     cluster.breaks("n0")
     assert cluster.cordoned() == ["n0"]
 
@@ -160,8 +167,9 @@ def test_nodes__a_controller_that_does_not_lead_taints_and_frees_no_device() -> 
     cluster = Cluster()
     cluster.leads = False
     node = view_of(cluster.store.raw_nodes["n0"])
+    fault = ReportedDeviceFault("0000:5d:00.0", "xid_79", "x")
     with pytest.raises(ActionError):
-        cluster.nodes._taint_device(node, ReportedDeviceFault("0000:5d:00.0", "xid_79", "x"), {})
-    cluster.list = lambda *_: {"items": [{"metadata": OLD}]}  # type: ignore[attr-defined]
+        cluster.nodes.devices.taint(node, fault, {}, "")
+    (rule,) = cluster.nodes.devices.of_node("n0", cluster.now_s)
     with pytest.raises(ActionError):
-        cluster.nodes._untaint_devices(node, cluster.now_s)
+        cluster.nodes.devices.untaint(node, rule)

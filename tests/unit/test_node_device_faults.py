@@ -287,3 +287,14 @@ def test_board__a_port_that_stays_down_is_unfit():
     known.on_pass(11 * S)
     known.observe(replace(port(up=False), boottime_ns=12 * S))
     assert [each.unfit for each in known.pictures(13 * S)] == [True]
+
+
+def test_mend__faults_up_to_the_inspection_that_saw_them_are_over() -> None:
+    known = board()
+    known.observe(xid(79))
+    known.observe(replace(xid(63), boottime_ns=S))
+    known.observe(aer(OTHER, AerSeverity.FATAL))
+    known.mend(GPU, 2 * S)
+    assert (GPU, "xid_79", True) in reported(known), "it came after that inspection"
+    known.mend(GPU, 3 * S)
+    assert reported(known) == [(GPU, "xid_63", False), (OTHER, "aer_fatal", True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from kcover_ebpf.inspection import pci
@@ -24,17 +25,20 @@ def find(options: InspectionOptions) -> Iterator[Finding]:
     if any(map(_is_up, physical)):
         options.pause(_PAUSE_S)
     for folder in physical:
-        if not _is_up(folder):
-            yield passed(f"{folder.name}: switched off")
-        elif pci.text(folder / "carrier") != "1":
-            yield _without_carrier(folder)
-        else:
-            yield _errors(folder, before[folder.name])
+        yield replace(_of_one(folder, before[folder.name]), device=pci.address_below(folder))
     if not physical:
         yield unknown(
             "no network interface with hardware behind it is visible",
             "run in the network namespace of the host (hostNetwork)",
         )
+
+
+def _of_one(folder: Path, before: Mapping[str, int]) -> Finding:
+    if not _is_up(folder):
+        return passed(f"{folder.name}: switched off")
+    if pci.text(folder / "carrier") != "1":
+        return _without_carrier(folder)
+    return _errors(folder, before)
 
 
 def _is_up(folder: Path) -> bool:
@@ -44,7 +48,7 @@ def _is_up(folder: Path) -> bool:
 
 def _without_carrier(folder: Path) -> Finding:
     if (folder / "master").exists():
-        bond = (folder / "master").resolve().name
+        bond = pci.linked_name(folder / "master")
         return failed(f"{folder.name}: no carrier, a member of {bond}", _CABLE)
     text = f"{folder.name}: no carrier, though it is switched on"
     return warned(text, f"{_CABLE}; or switch it off (ip link set {folder.name} down)")

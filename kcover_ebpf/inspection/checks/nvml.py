@@ -7,11 +7,12 @@ from typing import Any
 
 from kcover_ebpf.inspection import pci
 from kcover_ebpf.inspection.checks import nvml_gpu
+from kcover_ebpf.inspection.nvml_library import initialise
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, Cost, Finding, failed, joined, passed, unknown
 
 _GET_BINDING = "pip install kcover-ebpf[gpu]"
-_GET_LIBRARY = "install NVIDIA's driver, or run where libnvidia-ml.so.1 is visible"
+_GET_LIBRARY = "install NVIDIA's driver, or run where the host's files are visible"
 _PAUSE_S = 1.0
 """Between two readings of a counter. NVIDIA's policy for PCIe replays is 8 a minute: one a second is above it."""
 
@@ -24,7 +25,7 @@ def find(options: InspectionOptions) -> Iterator[Finding]:
         yield unknown("the package nvidia-ml-py is not installed", _GET_BINDING)
         return
     try:
-        pynvml.nvmlInit()
+        initialise(pynvml, options.root)
     except pynvml.NVMLError_LibraryNotFound:
         yield unknown("libnvidia-ml.so.1 was not found", _GET_LIBRARY)
         return
@@ -53,13 +54,12 @@ def _examine(nvml: Any, options: InspectionOptions) -> Iterator[Finding]:
             yield failed(f"GPU {index} gives no answer: {error}", "drain the node and reboot it")
             continue
         seen.add(address)
-        gpus.append(nvml_gpu.Gpu(nvml, handle, f"GPU {index} ({address})"))
+        gpus.append(nvml_gpu.Gpu(nvml, handle, f"GPU {index} ({address})", address))
     for function in pci.nvidia_gpus(options.root):
         if function.address not in seen:
             text = f"{function.address} is on the PCI bus, but NVML does not have it"
-            yield failed(
-                text, "see dmesg for an Xid 79 or a failed initialisation; reboot the node"
-            )
+            advice = "see dmesg for an Xid 79 or a failed initialisation; reboot the node"
+            yield failed(text, advice, function.address)
     if not gpus:
         yield unknown(f"NVML knows {count} GPUs, of which none answers", _GET_LIBRARY)
         return
@@ -73,10 +73,10 @@ def _examine(nvml: Any, options: InspectionOptions) -> Iterator[Finding]:
 def _of_one(gpu: nvml_gpu.Gpu, before: nvml_gpu.Counters, most_links: int) -> Finding:
     found = [*gpu.findings(), *gpu.growth(before), *gpu.missing_links(most_links)]
     if not found:
-        return passed(f"{gpu.name}: healthy, {gpu.summary()}")
+        return passed(f"{gpu.name}: healthy, {gpu.summary()}", gpu.address)
     one = joined(found)
     evidence = "; ".join(one.evidence.splitlines())
-    return Finding(one.result, f"{gpu.name}: {evidence}", one.advice)
+    return Finding(one.result, f"{gpu.name}: {evidence}", one.advice, gpu.address)
 
 
 def _address(nvml: Any, handle: Any) -> str:

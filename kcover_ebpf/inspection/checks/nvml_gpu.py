@@ -41,10 +41,12 @@ class Counters:
 class Gpu:
     """A handle of NVML with its name for people."""
 
-    def __init__(self, nvml: Any, handle: Any, name: str) -> None:
+    def __init__(self, nvml: Any, handle: Any, name: str, address: str) -> None:
         self._nvml = nvml
         self._handle = handle
         self.name = name
+        self.address = address
+        """On the PCI bus, as the kernel writes it."""
 
     def _ask(self, function: str, *arguments: Any) -> Any:
         """What NVML answers; None where it is not supported."""

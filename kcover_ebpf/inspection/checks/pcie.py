@@ -35,15 +35,16 @@ def _of_one(device: pci.PciFunction) -> Iterator[Finding]:
     link = f"x{width} at {speed:g} GT/s"
     slow = highest is not None and speed < highest
     if width < most:
-        yield failed(f"{name}: {link}, x{most:g} is possible", _RESEAT)
+        yield failed(f"{name}: {link}, x{most:g} is possible", _RESEAT, device.address)
     elif slow and device.is_nic:
-        yield warned(f"{name}: {link}, {highest:g} GT/s is possible", _RESEAT)
+        text = f"{name}: {link}, {highest:g} GT/s is possible"
+        yield warned(text, _RESEAT, device.address)
     elif slow:
         # An idle GPU lowers the speed to save power: nvml judges it by the state of performance.
-        yield passed(f"{name}: {link} of {highest:g}, as an idle GPU may")
+        yield passed(f"{name}: {link} of {highest:g}, as an idle GPU may", device.address)
     else:
-        yield passed(f"{name}: {link}")
-    yield from _errors(real, name)
+        yield passed(f"{name}: {link}", device.address)
+    yield from _errors(real, name, device.address)
 
 
 def _common(device: Path, attribute: str) -> float | None:
@@ -61,14 +62,14 @@ def _speed(path: Path) -> float:
         return 0.0
 
 
-def _errors(device: Path, name: str) -> Iterator[Finding]:
+def _errors(device: Path, name: str, address: str) -> Iterator[Finding]:
     for severity in ("fatal", "nonfatal"):
         total = f"TOTAL_ERR_{severity.upper()}"
         for line in pci.text(device / f"aer_dev_{severity}").splitlines():
             key, _, count = line.partition(" ")
             if key == total and count.isdecimal() and int(count):
                 text = f"{name}: {count} {severity} PCIe error(s) since the last boot"
-                yield warned(text, f"see dmesg for AER; {_RESEAT}")
+                yield warned(text, f"see dmesg for AER; {_RESEAT}", address)
 
 
 CHECK = Check(

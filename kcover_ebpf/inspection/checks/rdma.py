@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from kcover_ebpf.inspection import pci
@@ -37,7 +38,8 @@ def find(options: InspectionOptions) -> Iterator[Finding]:
     for port in ports:
         best[_kind(port)] = max(best.get(_kind(port), 0.0), _rate(port))
     for port in ports:
-        yield _of_one(port, best[_kind(port)], before[port])
+        found = _of_one(port, best[_kind(port)], before[port])
+        yield replace(found, device=pci.address_below(port.parents[1]))
 
 
 def _no_port(options: InspectionOptions) -> Finding:

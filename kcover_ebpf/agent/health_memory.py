@@ -1,0 +1,141 @@
+"""From rounds of inspection to the health of the node: since when, how often in a row, what is not mended. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kcover_ebpf import __version__
+from kcover_ebpf.api.node_health import NodeHealth, PartHealth
+from kcover_ebpf.facts.health import SEVERITY, Result, worst
+from kcover_ebpf.output.formatting import printable
+
+_MOST_CHECKS = 64
+_MOST_DEVICES = 128
+"""A node has 8 GPUs and some 20 network adapters; 16 checks, and those of its operator."""
+_MOST_LINES = 4
+_MOST_TEXT = 256
+_GONE_S = 7 * 86400.0
+"""A GPU that is no longer on the bus is remembered for a week: one that fell off is back by then, or replaced."""
+_GONE = ("it was on the PCI bus before, and is not there now",)
+_WELL = (Result.PASS, Result.WARN)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one round found about a check or a device."""
+
+    name: str
+    result: Result
+    evidence: Sequence[str] = ()
+    """Worst first; of any length, with any characters."""
+    advice: str = ""
+    kind: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round."""
+
+    time_s: float
+    """Its end (unix seconds)."""
+    boot_id: str
+    checks: Sequence[Seen]
+    devices: Sequence[Seen] = ()
+    unfit: Sequence[str] = ()
+    """Announced faults by which a device is unfit, and that are not over; a sentence each."""
+
+
+def after_round(node: str, before: NodeHealth | None, seen: Round, expires_s: int) -> NodeHealth:
+    """The health of the node by this round and those before it, which may be of an earlier boot or agent."""
+    old = {each.name: each for each in before.checks} if before else {}
+    checks = _bounded([_part(each, old, seen.time_s) for each in seen.checks], _MOST_CHECKS)
+    devices = _devices({each.name: each for each in before.devices} if before else {}, seen)
+    result = Result.FAIL if seen.unfit else worst(each.result for each in checks)
+    is_clean = (
+        not seen.unfit
+        and not any(each.unmended for each in (*checks, *devices))
+        and any(each.result in _WELL for each in checks)
+    )
+    counts = before is not None and before.boot_id == seen.boot_id and before.clean_rounds > 0
+    return NodeHealth(
+        node=node,
+        time_s=seen.time_s,
+        expires_after_s=expires_s,
+        boot_id=seen.boot_id,
+        result=result,
+        since_s=before.since_s if before and before.result is result else seen.time_s,
+        clean_rounds=(before.clean_rounds if before and counts else 0) + 1 if is_clean else 0,
+        clean_since_s=(before.clean_since_s if before and counts else seen.time_s)
+        if is_clean
+        else None,
+        reason=_reason(checks, seen.unfit) or None,
+        gpus=_gpus(devices),
+        agent=__version__,
+        checks=checks,
+        devices=devices,
+    )
+
+
+def _devices(old: Mapping[str, PartHealth], seen: Round) -> tuple[PartHealth, ...]:
+    found = [_part(each, old, seen.time_s) for each in seen.devices]
+    present = {each.name for each in seen.devices}
+    for known in old.values():
+        if known.kind != "gpu" or known.name in present:
+            continue
+        gone = _part(Seen(known.name, Result.UNKNOWN, _GONE, kind=known.kind), old, seen.time_s)
+        if seen.time_s - gone.since_s < _GONE_S:
+            found.append(gone)
+    return _bounded(found, _MOST_DEVICES)
+
+
+def mended(health: NodeHealth) -> dict[str, float]:
+    """Devices that failed an inspection and are well again: until when (unix seconds) their faults are over."""
+    return {
+        each.name: each.failed_s
+        for each in health.devices
+        if each.failed_s is not None and each.result in _WELL
+    }
+
+
+def _part(seen: Seen, before: Mapping[str, PartHealth], now_s: float) -> PartHealth:
+    old = before.get(seen.name)
+    same = old is not None and old.result is seen.result
+    failed = seen.result is Result.FAIL
+    return PartHealth(
+        name=_text(seen.name),
+        result=seen.result,
+        since_s=old.since_s if old is not None and same else now_s,
+        rounds=old.rounds + 1 if old is not None and same else 1,
+        kind=seen.kind,
+        evidence=tuple(map(_text, seen.evidence[:_MOST_LINES])),
+        advice=_text(seen.advice) or None,
+        failed_s=now_s if failed else old.failed_s if old is not None else None,
+        unmended=failed or (seen.result is Result.UNKNOWN and old is not None and old.unmended),
+    )
+
+
+def _text(text: str) -> str:
+    """Of a line: a plug-in may print what it likes."""
+    return printable(text)[:_MOST_TEXT]
+
+
+def _bounded(found: list[PartHealth], most: int) -> tuple[PartHealth, ...]:
+    """As they come; if they are too many, the worst of them."""
+    if len(found) <= most:
+        return tuple(found)
+    return tuple(sorted(found, key=lambda each: -SEVERITY.index(each.result))[:most])
+
+
+def _reason(checks: Sequence[PartHealth], unfit: Sequence[str]) -> str:
+    bad = [each for each in checks if each.result in (Result.FAIL, Result.WARN)]
+    bad.sort(key=lambda each: -SEVERITY.index(each.result))
+    texts = [
+        f"{each.name}: {each.evidence[0] if each.evidence else each.result.value}" for each in bad
+    ]
+    return _text("; ".join((*unfit, *texts)))
+
+
+def _gpus(devices: Sequence[PartHealth]) -> str | None:
+    gpus = [each for each in devices if each.kind == "gpu"]
+    return f"{sum(each.result in _WELL for each in gpus)}/{len(gpus)}" if gpus else None

@@ -1,0 +1,62 @@
+"""Metrics of the inspections of the node."""
+
+from __future__ import annotations
+
+import time
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from kcover_ebpf.api.node_health import NodeHealth
+from kcover_ebpf.facts.health import Result
+
+
+class InspectionMetrics:
+    """Series of the last inspection; those of checks that are no longer run go with them."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._results = Gauge(
+            "kcover_inspection_result",
+            "1 for the result of each check in the last inspection of the node, 0 for its other results.",
+            ["check", "result"],
+            registry=registry,
+        )
+        self._age = Gauge(
+            "kcover_inspection_age_seconds",
+            "Seconds since the last inspection of the node ended; -1 before the first one.",
+            registry=registry,
+        )
+        self._expiry = Gauge(
+            "kcover_inspection_expiry_seconds",
+            "Age beyond which the health of the node is unknown; 0 where it is not inspected.",
+            registry=registry,
+        )
+        self._clean_rounds = Gauge(
+            "kcover_inspection_clean_rounds",
+            "Inspections in a row in which nothing failed and all that failed before was seen to work.",
+            registry=registry,
+        )
+        self._cpu = Counter(
+            "kcover_inspection_cpu_seconds",
+            "CPU time of the inspections of the node.",
+            registry=registry,
+        )
+        self._cpu_s = 0.0
+        self._shown: NodeHealth | None = None
+        self._age.set(-1.0)
+
+    def update(self, health: NodeHealth | None, ended_s: float | None, cpu_s: float) -> None:
+        """The state now; `ended_s` by CLOCK_MONOTONIC, None before the first inspection of this agent."""
+        if ended_s is None:
+            return
+        self._age.set(time.monotonic() - ended_s)
+        self._cpu.inc(cpu_s - self._cpu_s)
+        self._cpu_s = cpu_s
+        if health is None or health is self._shown:
+            return
+        self._shown = health
+        self._results.clear()
+        for each in health.checks:
+            for result in Result:
+                self._results.labels(each.name, result.value).set(each.result is result)
+        self._expiry.set(health.expires_after_s)
+        self._clean_rounds.set(health.clean_rounds)

@@ -1,0 +1,239 @@
+"""The inspection of this node on a schedule: a process for each round, its results kept, published and counted.
+
+What hangs in the kernel is left behind with its process, and not started again until that has ended: a driver that
+answers no more costs one process, not one a round.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from kcover_ebpf.agent import health_memory
+from kcover_ebpf.agent.health_memory import Round, Seen
+from kcover_ebpf.agent.report_sender import MANAGER
+from kcover_ebpf.api.codec import decode, encode
+from kcover_ebpf.api.fault_report import ReportedDeviceFault
+from kcover_ebpf.api.node_health import HEALTHS, NodeHealth, object_of
+from kcover_ebpf.errors import ApiError, ObjectError
+from kcover_ebpf.facts.health import Result
+from kcover_ebpf.host import procfs
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.inspection.round import RoundOptions
+from kcover_ebpf.kube.client import ApiClient
+
+_PATIENCE_S = 150.0
+"""Of one round: the longest deadline of a light check (dcgmi, 120 s), and some."""
+_FIRST_S = 30.0
+"""The first round begins within so many seconds, so that agents that start together do not write together."""
+_AGAIN_S = 30.0
+"""Before a write that failed is tried again, and between a round and one that a fault asks for."""
+_ROUNDS_MISSED = 3
+"""After so many intervals without a round the health is unknown."""
+_NICENESS = 10
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class InspectorOptions:
+    """What the operator chose."""
+
+    node: str
+    interval_s: float
+    """From the end of a round to the begin of the next."""
+    state_file: Path
+    """Where results are kept, so that "since" outlives the agent."""
+    wanted: RoundOptions
+
+
+class Inspector:
+    """A thread of the agent; `exchange` is called by the loop."""
+
+    def __init__(
+        self,
+        api: ApiClient,
+        options: InspectorOptions,
+        on_error: Callable[[str, str, ApiError], None],
+    ) -> None:
+        """`on_error`: verb, resource and what was wrong."""
+        self._api, self._options, self._on_error = api, options, on_error
+        self._wake, self._stopping = threading.Event(), False
+        self._hurried = False
+        self._unfit: tuple[ReportedDeviceFault, ...] = ()
+        self._known: frozenset[tuple[str, str]] = frozenset()
+        self._left: dict[str, tuple[Pid, int]] = {}
+        """Check -> the process that hangs in it, and when that was started (boottime)."""
+        self.latest: NodeHealth | None = _load(options.state_file)
+        """After the last round, which may be that of an earlier agent."""
+        self.ended_s: float | None = None
+        """When the last round of this agent ended (monotonic)."""
+        self.cpu_s = 0.0
+        """CPU time that the rounds took in all."""
+
+    def exchange(self, unfit: tuple[ReportedDeviceFault, ...]) -> Mapping[str, float]:
+        """Take the faults by which devices are unfit now; a new one asks for a round at once.
+
+        Returns devices that were seen to fail and to be well again: until when (unix seconds) their faults are over.
+        """
+        known = frozenset((each.device, each.fault) for each in unfit)
+        self._unfit = unfit
+        if known - self._known:
+            self._hurried = True
+            self._wake.set()
+        self._known = known
+        return health_memory.mended(self.latest) if self.latest is not None else {}
+
+    def close(self) -> None:
+        """End `run` soon."""
+        self._stopping = True
+        self._wake.set()
+
+    def run(self) -> None:
+        """Inspect and publish until `close`."""
+        interval_s = self._options.interval_s
+        due_s = time.monotonic() + random.uniform(0.0, min(_FIRST_S, interval_s))
+        published = True
+        while not self._stopping:
+            now_s = time.monotonic()
+            if now_s >= due_s:
+                self._inspect()
+                published = False
+                due_s = time.monotonic() + interval_s
+            if not published and not self._stopping:
+                published = self._publish()
+            self._wake.wait(max(0.1, min(due_s - time.monotonic(), _AGAIN_S)))
+            self._wake.clear()
+            if self._hurried:
+                self._hurried = False
+                since_s = _AGAIN_S if self.ended_s is None else time.monotonic() - self.ended_s
+                due_s = min(due_s, time.monotonic() + max(_AGAIN_S - since_s, 0.0))
+
+    def _inspect(self) -> None:
+        self._left = {name: left for name, left in self._left.items() if _is_there(*left)}
+        wanted = replace(self._options.wanted, left_out=tuple(self._left))
+        answer, wrong = self._ask(wanted)
+        if self._stopping:
+            return
+        checks = [_seen(each) for each in answer.get("checks", ())]
+        checks += [Seen(name, Result.UNKNOWN, (_hangs(left),)) for name, left in self._left.items()]
+        devices = [_seen(each) for each in answer.get("devices", ())]
+        if wrong and self.latest is not None:
+            lost = (wrong,)
+            checks += [Seen(each.name, Result.UNKNOWN, lost) for each in self.latest.checks]
+            devices += [
+                Seen(each.name, Result.UNKNOWN, lost, kind=each.kind)
+                for each in self.latest.devices
+            ]
+        for each in answer.get("checks", ()):
+            self._note_left(each["name"], each.get("left_behind"))
+        self.cpu_s += float(answer.get("cpu_seconds", 0.0))
+        unfit = [f"{each.device} {each.fault}: {each.text}" for each in self._unfit]
+        boot_id = _BOOT_ID.read_text(encoding="ascii").strip()
+        done = Round(time.time(), boot_id, checks, devices, unfit)
+        expires_s = int(_ROUNDS_MISSED * self._options.interval_s + _PATIENCE_S)
+        health = health_memory.after_round(self._options.node, self.latest, done, expires_s)
+        _save(self._options.state_file, health)
+        self.latest, self.ended_s = health, time.monotonic()
+
+    def _note_left(self, name: str, pid: int | None) -> None:
+        start_ns = procfs.start_ns(Pid(pid)) if pid is not None else None
+        if pid is not None and start_ns is not None:
+            self._left[name] = (Pid(pid), start_ns)
+
+    def _ask(self, wanted: RoundOptions) -> tuple[Mapping[str, Any], str]:
+        """The answer of a round, and why there is none; one of the two is empty."""
+        try:
+            process = subprocess.Popen(
+                wanted.argv(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                text=True,
+                env=os.environ | {"NODE_NAME": self._options.node},
+            )
+        except OSError as error:
+            return {}, f"the inspection cannot be started: {error.strerror}"
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
+        end_s = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                out, err = process.communicate(timeout=1.0)
+            except subprocess.TimeoutExpired:
+                if self._stopping or time.monotonic() > end_s:
+                    _end(process)
+                    return {}, f"the inspection did not end within {_PATIENCE_S:.0f} s"
+            else:
+                break
+        if process.returncode != 0:
+            return {}, f"the inspection failed: {' '.join(err.split())[-200:]}"
+        try:
+            answer: dict[str, Any] = json.loads(out)
+        except ValueError:
+            return {}, "the inspection gave no answer"
+        return answer, ""
+
+    def _publish(self) -> bool:
+        if self.latest is None:
+            return True
+        try:
+            self._api.apply(f"{HEALTHS}/{self.latest.node}", object_of(self.latest), MANAGER)
+        except ApiError as error:
+            self._on_error("apply", "nodehealths", error)
+            return False
+        return True
+
+
+def _seen(raw: Mapping[str, Any]) -> Seen:
+    name = raw["name"] if "name" in raw else raw["device"]
+    evidence: Sequence[str] = raw["evidence"]
+    return Seen(name, Result(raw["result"]), evidence, raw["advice"], raw.get("kind"))
+
+
+def _hangs(left: tuple[Pid, int]) -> str:
+    hours = (procfs.boottime_ns() - left[1]) / 3.6e12
+    return f"not run: process {left[0]} of an earlier round hangs in it since {hours:.1f} h"
+
+
+def _is_there(pid: Pid, start_ns: int) -> bool:
+    return procfs.start_ns(pid) == start_ns
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Kill it with all it started, and leave it behind if it does not end."""
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1.0)
+            return
+
+
+def _load(file: Path) -> NodeHealth | None:
+    try:
+        return decode(NodeHealth, json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError, ObjectError):
+        return None
+
+
+def _save(file: Path, health: NodeHealth) -> None:
+    """A disk that is full or broken costs memory of the past only."""
+    draft = file.with_suffix(".draft")
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        draft.write_text(json.dumps(encode(health)), encoding="utf-8")
+        draft.replace(file)

@@ -1,0 +1,75 @@
+"""What the verbs of `kubectl kcover` share: a session, a namespace, a format, and tables."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+import click
+
+from kcover_ebpf.api import rfc3339
+from kcover_ebpf.kube.client import connect, namespace_of
+from kcover_ebpf.output.formatting import printable
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_Command = Callable[..., int]
+
+
+def object_name(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> str | None:
+    """A name that an object may have; anything else would make another path of it."""
+    if value is not None and not _NAME.fullmatch(value):
+        raise click.BadParameter(f"{value!r} is not a valid object name", context, parameter)
+    return value
+
+
+def common(command: _Command) -> _Command:
+    """The options that every verb has, as one session, namespace and format."""
+
+    @click.option(
+        "-n",
+        "--namespace",
+        metavar="NAME",
+        callback=object_name,
+        help="Default: the namespace of the context.",
+    )
+    @click.option("--kubeconfig", metavar="FILE", help="Instead of KUBECONFIG or ~/.kube/config.")
+    @click.option("--context", metavar="NAME", help="Context of the kubeconfig.")
+    @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+    @wraps(command)
+    def run(
+        namespace: str | None, kubeconfig: str | None, context: str | None, output: str, **more: Any
+    ) -> int:
+        session = connect(kubeconfig, context)
+        chosen = namespace or namespace_of(kubeconfig, context)
+        return command(session=session, namespace=chosen, as_json=output == "json", **more)
+
+    return run
+
+
+def show(line: str) -> None:
+    """Print one line."""
+    # names of threads, files and pods come from the job, and could command a terminal
+    print(printable(line))
+
+
+def show_table(rows: Sequence[tuple[str, ...]]) -> None:
+    """Print rows of as many cells each, in columns."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        show(
+            "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        )
+
+
+def age(text: object) -> str:
+    """How long ago a time of the API was, such as "5m"; "0s" for none, or for one that is to come."""
+    seconds = time.time() - rfc3339.from_text(str(text)) if text else 0.0
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{max(seconds, 0):.0f}s"

@@ -1,0 +1,151 @@
+"""`kubectl kcover nodes` and `kubectl kcover inspect NODE`: the health of nodes, as reported, and as it is now."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import click
+
+from kcover_ebpf.api import rfc3339
+from kcover_ebpf.api.node_health import HEALTHS, ReceivedHealth, health_of
+from kcover_ebpf.cli.kubectl_common import age, common, object_name, show, show_table
+from kcover_ebpf.errors import CannotObserve, Forbidden, NotFound, ObjectError
+from kcover_ebpf.kube.client import ApiClient
+
+_COLUMNS = ("NODE", "HEALTH", "SINCE", "GPUS", "CLEAN", "KEPT OUT BY", "REASON")
+_INSPECTED = (0, 1, 3)
+"""Exit codes of an inspection that ran."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One node; the keys of `-o json`."""
+
+    node: str
+    health: str
+    """A result; unknown also where none is reported."""
+    since: str | None
+    reason: str
+    kept_out_by: str
+    """kcover, operator, or empty."""
+    kept_out_since: str | None
+    kept_out_count: int
+    """By kcover, within the last month."""
+    clean_rounds: int
+    gpus: str | None
+    inspected: str | None
+    others: tuple[str, ...]
+    """What other programs report to be wrong with the node."""
+
+
+@click.command()
+@common
+def nodes(session: ApiClient, namespace: str, as_json: bool) -> int:  # noqa: ARG001
+    """List nodes: health, reason, who keeps new pods off, clean inspections in a row."""
+    items = session.list("/api/v1/nodes").get("items") or []
+    try:
+        found = session.list(HEALTHS).get("items") or []
+    except NotFound:
+        raise CannotObserve("this cluster has no node health; is kcover-ebpf installed?") from None
+    healths = {each["metadata"]["name"]: each for each in found}
+    rows = [_row(each, healths.get(each["metadata"]["name"]), time.time()) for each in items]
+    if as_json:
+        print(json.dumps({"items": [asdict(each) for each in rows]}, indent=2))
+        return 0
+    show_table([_COLUMNS, *map(_cells, rows)])
+    return 0
+
+
+def _row(raw: Mapping[str, Any], raw_health: Mapping[str, Any] | None, now_s: float) -> _Row:
+    from kcover_ebpf.recovery.node_health import offences
+    from kcover_ebpf.recovery.node_plan import CORDONED, view_of
+
+    conditions = (raw.get("status") or {}).get("conditions") or ()
+    node = view_of({**raw, "conditions": conditions})
+    kept_since, _, kept_reason = node.annotations.get(CORDONED, "").partition(" ")
+    seen, wrong = _seen(raw_health)
+    is_known = seen is not None and not seen.is_stale(now_s)
+    if seen is not None and not is_known:
+        wrong = f"last inspected {age(rfc3339.to_text(seen.written_s))} ago"
+    health = seen.health if seen is not None and is_known else None
+    by = "kcover" if node.ours else "operator" if node.cordoned else ""
+    return _Row(
+        node=node.name,
+        health=health.result.value if health else "unknown",
+        since=rfc3339.to_text(health.since_s) if health else None,
+        reason="; ".join(
+            filter(None, (kept_reason or (health and health.reason) or wrong, *node.others))
+        ),
+        kept_out_by=by,
+        kept_out_since=kept_since or None,
+        kept_out_count=offences(node.annotations, now_s),
+        clean_rounds=health.clean_rounds if health else 0,
+        gpus=health.gpus if health else None,
+        inspected=rfc3339.to_text(seen.written_s) if seen is not None else None,
+        others=node.others,
+    )
+
+
+def _seen(raw: Mapping[str, Any] | None) -> tuple[ReceivedHealth | None, str]:
+    """The health, and why there is none; the text is empty where there is one."""
+    if raw is None:
+        return None, "not inspected"
+    try:
+        return health_of(raw), ""
+    except ObjectError as error:
+        return None, str(error)
+
+
+def _cells(row: _Row) -> tuple[str, ...]:
+    by = row.kept_out_by
+    if row.kept_out_since:
+        by += f" {age(row.kept_out_since)}"
+    if row.kept_out_count > 1:
+        by += f" ({row.kept_out_count}x)"
+    since = age(row.since) if row.since else ""
+    return (row.node, row.health, since, row.gpus or "", str(row.clean_rounds), by, row.reason)
+
+
+@click.command()
+@click.argument("node", callback=object_name)
+@click.option("--checks", metavar="A,B", help="Only these; all but the heavy ones by default.")
+@click.option(
+    "--agent-namespace",
+    metavar="NAME",
+    callback=object_name,
+    help="Of the agents; where you may not list pods in all namespaces.",
+)
+@common
+def inspect(
+    session: ApiClient,
+    namespace: str,  # noqa: ARG001 - a node has none
+    as_json: bool,
+    node: str,
+    checks: str | None,
+    agent_namespace: str | None,
+) -> int:
+    """Inspect a node now, by the agent there; exit codes as of `kcover-ebpf inspect`."""
+    from kcover_ebpf.kube.exec import Exec
+    from kcover_ebpf.trace.pod_target import BEAT_S
+    from kcover_ebpf.trace.remote import AGENT_CONTAINER, agent_on
+
+    command = ["kcover-ebpf", "inspect", "-o", "json" if as_json else "text"]
+    command += ["--checks", checks] if checks else []
+    place, agent = agent_on(session, node, agent_namespace)
+    try:
+        with Exec(session, place, agent, AGENT_CONTAINER, command) as running:
+            for line in running.lines(BEAT_S):
+                show(line)
+            code, said = running.exit_code, running.said or running.refusal
+    except Forbidden as error:
+        raise CannotObserve(f"{error}; ask for the Role ...-trace of the chart") from error
+    if code is None:
+        raise CannotObserve(f"the connection to the agent on {node} was cut; try again")
+    if code not in _INSPECTED:
+        said = said.removeprefix("kcover-ebpf: ") or f"exit code {code}"
+        raise CannotObserve(f"agent {place}/{agent} on {node}: {said}")
+    return code

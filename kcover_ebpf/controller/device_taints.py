@@ -1,0 +1,131 @@
+"""Devices that the cluster hands out one by one (DRA): a DeviceTaintRule on the one device, and its end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kcover_ebpf.api import rfc3339
+from kcover_ebpf.api.fault_report import ReportedDeviceFault
+from kcover_ebpf.errors import ApiError, Conflict, NotFound
+from kcover_ebpf.kube.client import ApiClient
+from kcover_ebpf.recovery.node_health import KEPT_FOR
+from kcover_ebpf.recovery.node_plan import TAINT, NodeView
+
+_RESOURCE = "/apis/resource.k8s.io"
+_PCI = "resource.kubernetes.io/pciBusID"
+_NODE = "kcover.io/node"
+_RULE_VERSIONS = ("v1beta2", "v1alpha3")
+_LISTED_S = 30.0
+"""Rules are listed again after so long: they matter to nodes whose health is reported every ten minutes."""
+Say = Callable[[NodeView, str, str, bool], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One of our rules."""
+
+    path: str
+    name: str
+    created_s: float
+    note: str
+    """Its annotation `KEPT_FOR`; empty without one."""
+
+
+class DeviceTaints:
+    """Writes rules; `list_` reads them for all nodes at once."""
+
+    def __init__(self, session: ApiClient, writes: Callable[[], ApiClient], say: Say) -> None:
+        """`writes`: the session for one write; `say`: makes an Event about a node."""
+        self._session, self._writes, self._say = session, writes, say
+        self._rules: dict[str, list[Rule]] = {}
+        self._listed_s: float | None = None
+
+    def by_address(self, node: str) -> dict[str, dict[str, Any]]:
+        """Selectors of DRA devices of a node, by PCI address; empty where there are none."""
+        try:
+            version = self._session.get(_RESOURCE)["preferredVersion"]["groupVersion"]
+            found = self._session.list(
+                f"/apis/{version}/resourceslices", {"fieldSelector": f"spec.nodeName={node}"}
+            )
+        except (ApiError, KeyError):
+            return {}
+        devices = {}
+        for item in found.get("items") or ():
+            spec = item.get("spec") or {}
+            for each in spec.get("devices") or ():
+                inner = each.get("basic") or each
+                address = (inner.get("attributes") or {}).get(_PCI, {}).get("string")
+                if address:
+                    pool = (spec.get("pool") or {}).get("name")
+                    devices[str(address)] = {
+                        "driver": spec.get("driver"),
+                        "pool": pool,
+                        "device": each.get("name"),
+                    }
+        return devices
+
+    def taint(
+        self, node: NodeView, device: ReportedDeviceFault, selector: Mapping[str, Any], note: str
+    ) -> bool:
+        """Keep pods off one device; False if they are already. `note`: the value of `KEPT_FOR`."""
+        name = re.sub(r"[^a-z0-9.-]+", "-", f"kcover-{node.name}-{device.device}".lower())
+        taint = {"key": TAINT, "value": "fatal", "effect": "NoSchedule"}
+        metadata = {
+            "name": name,
+            "labels": {_NODE: node.name},
+            "annotations": {KEPT_FOR: note},
+        }
+        for version in _RULE_VERSIONS:
+            body = {
+                "apiVersion": f"resource.k8s.io/{version}",
+                "kind": "DeviceTaintRule",
+                "metadata": metadata,
+                "spec": {"deviceSelector": dict(selector), "taint": taint},
+            }
+            try:
+                self._writes().create(f"{_RESOURCE}/{version}/devicetaintrules", body)
+            except Conflict:
+                return False
+            except NotFound:
+                continue
+            self._listed_s = None
+            self._say(node, "KcoverDeviceTainted", f"{device.device}: {device.text}", True)
+            return True
+        return False
+
+    def of_node(self, node: str, now_s: float) -> list[Rule]:
+        """The rules of a node, as of half a minute ago at most; raises `ApiError`."""
+        if self._listed_s is None or now_s - self._listed_s > _LISTED_S:
+            self._rules = self._list()
+            self._listed_s = now_s
+        return self._rules.get(node, [])
+
+    def _list(self) -> dict[str, list[Rule]]:
+        for version in _RULE_VERSIONS:
+            path = f"{_RESOURCE}/{version}/devicetaintrules"
+            try:
+                found = self._session.list(path, {"labelSelector": _NODE})
+            except NotFound:
+                continue
+            rules: dict[str, list[Rule]] = {}
+            for each in found.get("items") or ():
+                metadata = each["metadata"]
+                created_s = rfc3339.from_text(metadata["creationTimestamp"])
+                note = str((metadata.get("annotations") or {}).get(KEPT_FOR, ""))
+                rule = Rule(path, str(metadata["name"]), created_s, note)
+                rules.setdefault(str(metadata["labels"][_NODE]), []).append(rule)
+            return rules
+        return {}
+
+    def untaint(self, node: NodeView, rule: Rule) -> None:
+        """Hand the device out again."""
+        try:
+            self._writes().delete(f"{rule.path}/{rule.name}")
+        except NotFound:
+            pass  # somebody was faster
+        else:
+            self._say(node, "KcoverDeviceUntainted", rule.name, False)
+        self._listed_s = None

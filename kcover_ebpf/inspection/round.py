@@ -1,0 +1,76 @@
+"""One round of a schedule, as a program: `python -m kcover_ebpf.inspection.round OPTIONS`.
+
+A program of its own, because checks are forked, and whoever asks has threads; and because it may be left
+behind. It imports little: it is run for as long as the node lives.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
+from typing import Any
+
+from kcover_ebpf.errors import KcoverError
+from kcover_ebpf.inspection import plugins, runner
+from kcover_ebpf.inspection.devices import results_by_device
+from kcover_ebpf.inspection.options import InspectionOptions
+from kcover_ebpf.inspection.schedule import scheduled
+
+
+@dataclass(frozen=True, slots=True)
+class RoundOptions:
+    """What is to be checked."""
+
+    checks: tuple[str, ...] = ()
+    """Names; empty: what the node has hardware for."""
+    plugins: str = ""
+    """Folder of executables; empty: none."""
+    left_out: tuple[str, ...] = ()
+    """Checks that still hang."""
+
+    def argv(self) -> list[str]:
+        """The command."""
+        return [sys.executable, "-m", "kcover_ebpf.inspection.round", json.dumps(asdict(self))]
+
+
+def answer_of(wanted: RoundOptions) -> dict[str, Any]:
+    """Run the round; the object that is printed. `UsageError` as `scheduled` and `plugins.load` raise it."""
+    options = InspectionOptions()
+    own = plugins.load(Path(wanted.plugins)) if wanted.plugins else ()
+    found = runner.inspect(scheduled(wanted.checks, own, options.root, wanted.left_out), options)
+    return {
+        "checks": [
+            {
+                "name": each.name,
+                "result": each.result.value,
+                "evidence": list(each.evidence),
+                "advice": each.advice,
+                "left_behind": each.left_behind,
+            }
+            for each in found
+        ],
+        "devices": [
+            asdict(each) | {"result": each.result.value, "evidence": each.evidence.splitlines()}
+            for each in results_by_device(options.root, found)
+        ],
+        "cpu_seconds": sum(
+            used.ru_utime + used.ru_stime for used in map(getrusage, (RUSAGE_SELF, RUSAGE_CHILDREN))
+        ),
+    }
+
+
+def main(arguments: list[str]) -> int:
+    """Print the answer, or what is wrong; the exit code."""
+    try:
+        sys.stdout.write(json.dumps(answer_of(RoundOptions(**json.loads(arguments[0])))))
+    except (KcoverError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

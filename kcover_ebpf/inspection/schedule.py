@@ -1,0 +1,72 @@
+"""The checks that a node runs again and again, beside its jobs.
+
+Which they are is decided anew each time: a driver may have been loaded since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+from kcover_ebpf.errors import UsageError
+from kcover_ebpf.inspection import pci
+from kcover_ebpf.inspection.checks import (
+    clock,
+    d_state,
+    links,
+    memory,
+    modules,
+    nvml,
+    pcie,
+    rdma,
+    space,
+    storage,
+)
+from kcover_ebpf.inspection.registry import chosen
+from kcover_ebpf.inspection.result import Check, Cost
+
+
+def _has_gpu(root: Path) -> bool:
+    return bool(pci.nvidia_gpus(root))
+
+
+def _has_rdma(root: Path) -> bool:
+    is_there = any((root / "sys/class/infiniband").glob("*"))
+    return is_there or any(
+        each.is_nic and each.vendor == pci.MELLANOX for each in pci.functions(root)
+    )
+
+
+_WHERE: tuple[tuple[Check, Callable[[Path], bool]], ...] = (
+    (nvml.CHECK, _has_gpu),
+    (modules.CHECK, _has_gpu),
+    (pcie.CHECK, lambda _: True),
+    (links.CHECK, lambda _: True),
+    (rdma.CHECK, _has_rdma),
+    (storage.CHECK, lambda _: True),
+    (space.SHM_CHECK, lambda _: True),
+    (space.INODES_CHECK, lambda _: True),
+    (memory.CHECK, lambda _: True),
+    (clock.CHECK, lambda _: True),
+    (d_state.CHECK, lambda _: True),
+)
+"""What needs no tool of others, and the hardware for which it is run."""
+
+
+def scheduled(
+    names: Sequence[str], plugins: Sequence[Check], root: Path, left_out: Collection[str] = ()
+) -> tuple[Check, ...]:
+    """The checks of one round: those named, else those for which this node has hardware, and all plug-ins.
+
+    `left_out`: checks of which an earlier process still hangs. `UsageError`: a name is wrong, or of a heavy check.
+    """
+    if names:
+        wanted = chosen(names, plugins, has_peers=False)
+    else:
+        wanted = (*(check for check, is_fit in _WHERE if is_fit(root)), *plugins)
+    for each in wanted:
+        if each.cost is Cost.HEAVY:
+            raise UsageError(
+                f"the check {each.name!r} computes on the GPUs: run it on demand, not on a schedule"
+            )
+    return tuple(each for each in wanted if each.name not in left_out)

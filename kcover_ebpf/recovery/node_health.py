@@ -1,0 +1,178 @@
+"""From the health that a node's agent reports to keeping the node out, and to letting it back to work. Pure.
+
+A node comes back by itself only on evidence that what kept it out is mended: inspections in a row, begun after the
+cordon, in which nothing failed; and for a device fault also a reboot, or an inspection that saw the device fail before
+it saw it work. Who was kept out before needs twice as many each time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kcover_ebpf.api import rfc3339
+from kcover_ebpf.api.fault_policy import InspectionAction, NodeActions
+from kcover_ebpf.api.fault_report import ReportedDeviceFault
+from kcover_ebpf.api.node_health import PartHealth, ReceivedHealth
+from kcover_ebpf.facts.health import Result
+
+KEPT_FOR = "kcover.io/kept-out-for"
+"""Annotation of a node, or of a rule about one device, that we keep out: checks, devices and boot, as JSON."""
+OFFENCES = "kcover.io/kept-out-count"
+"""Annotation of a node: how often it was kept out, and when last. It stays when the node is let in."""
+INSPECTION = "inspection"
+"""Fault of what an inspection found, beside those that the kernel and drivers announce."""
+_FAILS = 2
+"""Inspections in a row that must fail: one may have met a moment that was bad."""
+_REMEMBERED_S = 30 * 86400.0
+"""A node that was kept out is a repeat offender for so long: failing hardware fails again within weeks."""
+_MOST_DOUBLINGS = 6
+"""64 times: at three inspections of ten minutes a day and a half. Beyond, a person has been busy with it."""
+_CONFIRMED_S = 120.0
+"""An inspection may have shown the fault so long before the cordon: the fault asks for one at once."""
+MOST_NAMED = 16
+_WELL = (Result.PASS, Result.WARN)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptOut:
+    """Why a node, or one device, is kept out; as noted when that was done."""
+
+    since_s: float
+    """Unix seconds, by our clock."""
+    checks: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    boot_id: str = ""
+    """Of the node then; empty: not known."""
+    offences: int = 1
+    """How often it was kept out lately, this time included."""
+
+
+def inspected(
+    seen: ReceivedHealth | None, now_s: float, report_s: float, policy: NodeActions
+) -> tuple[ReportedDeviceFault, ...]:
+    """What the last inspections found that keeps the node, or a device, out by the policy; ages before `report_s`."""
+    if seen is None or seen.is_stale(now_s) or policy.inspection is InspectionAction.REPORT:
+        return ()
+    devices = [each for each in seen.health.devices if _fails(each)]
+    if policy.inspection is InspectionAction.DEVICES:
+        return tuple(_fault(each, seen, report_s) for each in devices)
+    failing = [each for each in seen.health.checks if _fails(each)]
+    # a check that failed by its devices alone is named by them, so that DRA can keep out the device alone
+    texts = {line for each in devices for line in each.evidence}
+    others = [each for each in failing if not texts.intersection(each.evidence)]
+    return tuple(_fault(each, seen, report_s) for each in (*devices, *others))
+
+
+def _fails(part: PartHealth) -> bool:
+    return part.result is Result.FAIL and part.rounds >= _FAILS
+
+
+def _fault(part: PartHealth, seen: ReceivedHealth, report_s: float) -> ReportedDeviceFault:
+    text = part.evidence[0] if part.evidence else "failed"
+    age_s = report_s - seen.at(part.since_s)
+    return ReportedDeviceFault(part.name, INSPECTION, text, unfit=True, age_s=age_s)
+
+
+def noted(faults: Sequence[ReportedDeviceFault], boot_id: str, seen: ReceivedHealth | None) -> str:
+    """The value of `KEPT_FOR`."""
+    checks = {each.name for each in seen.health.checks} if seen is not None else set()
+    names = [each.device for each in faults][:MOST_NAMED]
+    return json.dumps(
+        {
+            "checks": sorted({name for name in names if name in checks}),
+            "devices": sorted({name for name in names if name not in checks}),
+            "boot": boot_id,
+        }
+    )
+
+
+def counted(annotations: Mapping[str, str], now_s: float) -> str:
+    """The value of `OFFENCES` once the node is kept out again."""
+    return f"{offences(annotations, now_s) + 1} {rfc3339.to_text(now_s)}"
+
+
+def offences(annotations: Mapping[str, str], now_s: float) -> int:
+    """How often the node was kept out; 0 where the last time was more than a month ago."""
+    count, _, when = annotations.get(OFFENCES, "").partition(" ")
+    try:
+        recent = now_s - rfc3339.from_text(when) < _REMEMBERED_S
+    except ValueError:
+        return 0
+    return int(count) if recent and count.isdecimal() else 0
+
+
+def kept_out(
+    note: str | None, since_s: float | None, annotations: Mapping[str, str], now_s: float
+) -> KeptOut | None:
+    """What `KEPT_FOR` says; None where nothing is noted, or nothing that can be read: then a person decides."""
+    try:
+        found = json.loads(note or "")
+        checks, devices = (
+            tuple(str(each) for each in found.get(key, ())) for key in ("checks", "devices")
+        )
+        boot_id = str(found.get("boot", ""))
+    except (ValueError, AttributeError, TypeError):
+        return None
+    if since_s is None or not (checks or devices):
+        return None
+    count = max(offences(annotations, now_s), 1)
+    return KeptOut(since_s, checks, devices, boot_id, count)
+
+
+def rounds_needed(kept: KeptOut, boot_id: str, policy: NodeActions) -> int:
+    """Clean inspections in a row before it is let in; after a reboot one is the least."""
+    least = 1 if _rebooted(kept, boot_id) else policy.clean_rounds
+    return int(least * 2 ** min(kept.offences - 1, _MOST_DOUBLINGS))
+
+
+def why_kept(
+    kept: KeptOut | None, seen: ReceivedHealth | None, now_s: float, policy: NodeActions
+) -> str:
+    """Why it is not let in by itself; empty: it is."""
+    if policy.clean_rounds == 0:
+        return "the policy leaves that to a person"
+    if kept is None:
+        return "why it is kept out is not noted on it"
+    if seen is None or seen.is_stale(now_s):
+        return "its health is unknown: no inspection is reported"
+    health = seen.health
+    since_s = health.clean_since_s
+    if since_s is None or seen.at(since_s) <= kept.since_s:
+        return "no clean inspection since"
+    needed = rounds_needed(kept, health.boot_id, policy)
+    if health.clean_rounds < needed:
+        return f"{health.clean_rounds} of {needed} clean inspections"
+    checks = {each.name: each for each in health.checks}
+    devices = {each.name: each for each in health.devices}
+    reasons = (
+        *(_check_open(name, checks.get(name)) for name in kept.checks),
+        *(_device_open(name, devices.get(name), kept, seen) for name in kept.devices),
+    )
+    return next(filter(None, reasons), "")
+
+
+def _check_open(name: str, part: PartHealth | None) -> str:
+    if part is None:
+        return f"{name} is not run any more"
+    return "" if part.result in _WELL else f"{name}: {part.result.value}"
+
+
+def _device_open(name: str, part: PartHealth | None, kept: KeptOut, seen: ReceivedHealth) -> str:
+    rebooted = _rebooted(kept, seen.health.boot_id)
+    if part is not None and part.result not in _WELL:
+        return f"{name}: {part.result.value}"
+    if rebooted:
+        return ""
+    if (
+        part is None
+        or part.failed_s is None
+        or seen.at(part.failed_s) < kept.since_s - _CONFIRMED_S
+    ):
+        return f"{name}: no inspection showed the fault, so none can show that it is over; reboot the node"
+    return ""
+
+
+def _rebooted(kept: KeptOut, boot_id: str) -> bool:
+    return bool(kept.boot_id) and bool(boot_id) and kept.boot_id != boot_id

@@ -1,0 +1,213 @@
+"""The schedule of inspections: real rounds of an operator's checks, and what becomes of their results."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from kcover_ebpf.agent import inspector as module
+from kcover_ebpf.agent.inspector import Inspector, InspectorOptions
+from kcover_ebpf.api.fault_report import ReportedDeviceFault
+from kcover_ebpf.errors import ApiError, UsageError
+from kcover_ebpf.facts.health import Result
+from kcover_ebpf.inspection import schedule
+from kcover_ebpf.inspection.result import Check, Cost
+from kcover_ebpf.inspection.round import RoundOptions
+from tests.unit.inspection_hosts import NIC, pci_device, tool
+
+XID = ReportedDeviceFault("0000:5d:00.0", "xid_79", "fell off the bus", fatal=True, unfit=True)
+
+
+class Server:
+    """Takes what is applied; refuses as often as it is asked to."""
+
+    def __init__(self, refuse: int = 0) -> None:
+        self.refuse = refuse
+        self.objects: list[dict[str, Any]] = []
+
+    def apply(self, path: str, body: dict[str, Any], manager: str) -> None:
+        assert (path, manager) == ("/apis/kcover.io/v1alpha1/nodehealths/n1", "kcover-agent")
+        if self.refuse:
+            self.refuse -= 1
+            raise ApiError("no")
+        self.objects.append(body)
+
+    def result(self) -> str:
+        return str(self.objects[-1]["status"]["result"]) if self.objects else ""
+
+
+def until(reached: Callable[[], object], timeout_s: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+class Bench:
+    """An inspector in its thread, with plug-ins of the test alone."""
+
+    def __init__(self, folder: Path, server: Server, interval_s: float = 0.1) -> None:
+        self.plugins, self.server = folder / "plugins", server
+        self.errors: list[tuple[str, str]] = []
+        names = tuple(f"plugin/{each.name}" for each in sorted(self.plugins.iterdir()))
+        wanted = RoundOptions(names, str(self.plugins))
+        options = InspectorOptions("n1", interval_s, folder / "state/health.json", wanted)
+        self.inspector = Inspector(server, options, self._on_error)  # type: ignore[arg-type]
+        self.thread = threading.Thread(target=self.inspector.run)
+
+    def _on_error(self, verb: str, resource: str, error: ApiError) -> None:
+        self.errors.append((verb, resource))
+
+    def __enter__(self) -> Self:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.inspector.close()
+        self.thread.join(30)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    """A file whose existence is a fault of the node."""
+    file = tmp_path / "broken"
+    script = f'test -e {file} && echo "it is broken" && exit 1; echo fine'
+    tool(tmp_path / "plugins", "probe", script)
+    return file
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_AGAIN_S", 0.05)
+
+
+def test_a_node_fails_and_is_mended(tmp_path: Path, broken: Path) -> None:
+    with Bench(tmp_path, Server()) as bench:
+        until(lambda: bench.server.result() == "pass")
+        broken.touch()
+        until(lambda: bench.server.result() == "fail")
+        status = bench.server.objects[-1]["status"]
+        assert status["reason"] == "plugin/probe: it is broken"
+        assert status["cleanRounds"] == 0
+        broken.unlink()
+        until(lambda: bench.server.objects[-1]["status"]["cleanRounds"] >= 2)
+    assert bench.inspector.cpu_s > 0.0
+    assert bench.errors == []
+
+
+def test_what_failed_before_the_agent_was_started_anew_is_remembered(
+    tmp_path: Path, broken: Path
+) -> None:
+    broken.touch()
+    with Bench(tmp_path, Server()) as first:
+        until(lambda: first.server.result() == "fail")
+    since = first.server.objects[0]["status"]["since"]
+    with Bench(tmp_path, Server()) as second:
+        until(lambda: second.server.result() == "fail")
+    assert second.server.objects[0]["status"]["since"] == since
+
+
+def test_a_result_that_was_refused_is_sent_again(tmp_path: Path, broken: Path) -> None:
+    with Bench(tmp_path, Server(refuse=2), interval_s=3600.0) as bench:
+        bench.inspector.exchange((XID,))
+        until(lambda: bench.server.result() == "fail")
+    assert bench.errors == [("apply", "nodehealths")] * 2
+
+
+def test_a_new_fault_asks_for_a_round_at_once_and_an_old_one_does_not(
+    tmp_path: Path, broken: Path
+) -> None:
+    with Bench(tmp_path, Server(), interval_s=3600.0) as bench:
+        assert bench.inspector.exchange((XID,)) == {}
+        until(lambda: len(bench.server.objects) == 1)
+        assert "xid_79" in bench.server.objects[0]["status"]["reason"]
+        for _ in range(20):
+            bench.inspector.exchange((XID,))
+            time.sleep(0.01)
+        bench.inspector.exchange(())
+        bench.inspector.exchange((XID,))
+        until(lambda: len(bench.server.objects) == 2)
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("sys.exit('it is broken')", "the inspection failed: it is broken"),
+        ("print('no json')", "gave no answer"),
+        ("time.sleep(600)", "did not end within"),
+    ],
+)
+def test_a_round_that_gives_no_answer_makes_all_unknown(
+    tmp_path: Path,
+    broken: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    program: str,
+    words: str,
+) -> None:
+    broken.touch()
+    with Bench(tmp_path, Server()) as bench:
+        until(lambda: bench.server.result() == "fail")
+        monkeypatch.setattr(module, "_PATIENCE_S", 1.0)
+        argv = [sys.executable, "-c", f"import sys, time; {program}"]
+        monkeypatch.setattr(RoundOptions, "argv", lambda _: argv)
+        until(lambda: bench.server.result() == "unknown")
+        (check,) = bench.server.objects[-1]["status"]["checks"]
+    assert words in check["evidence"][0]
+    assert check["unmended"], "it failed, and was not seen to work"
+
+
+def test_what_hangs_is_not_started_again(
+    tmp_path: Path, broken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Bench(tmp_path, Server(), interval_s=3600.0) as bench:
+        asked: list[RoundOptions] = []
+        hangs = {"name": "nvml", "result": "unknown", "evidence": ["x"], "advice": ""}
+
+        def ask(wanted: RoundOptions) -> tuple[dict[str, Any], str]:
+            asked.append(wanted)
+            left = {"left_behind": 1}
+            return {"checks": [] if wanted.left_out else [hangs | left]}, ""
+
+        monkeypatch.setattr(bench.inspector, "_ask", ask)
+        bench.inspector._inspect()
+        bench.inspector._inspect()
+        assert [each.left_out for each in asked] == [(), ("nvml",)]
+        assert bench.inspector.latest is not None
+        (check,) = bench.inspector.latest.checks
+        assert (check.name, check.result) == ("nvml", Result.UNKNOWN)
+        assert "process 1 of an earlier round hangs" in check.evidence[0]
+        monkeypatch.setattr(module, "_is_there", lambda *_: False)
+        bench.inspector._inspect()
+        assert asked[-1].left_out == ()
+
+
+def never(_: object) -> Iterator[Any]:
+    raise AssertionError
+
+
+def test_what_is_scheduled_depends_on_the_hardware(tmp_path: Path) -> None:
+    own = Check("plugin/p", Cost.LIGHT, 5.0, "", "", never)
+
+    def names(*left_out: str) -> list[str]:
+        return [each.name for each in schedule.scheduled((), (own,), tmp_path, left_out)]
+
+    plain = ["pcie", "links", "storage", "shm", "inodes", "memory", "clock", "d_state", "plugin/p"]
+    assert names() == plain
+    assert names("pcie", "plugin/p") == plain[1:-1]
+    pci_device(tmp_path, "0000:5d:00.0")
+    pci_device(tmp_path, "0000:0a:00.0", NIC, vendor="0x15b3")
+    assert names() == ["nvml", "modules", *plain[:2], "rdma", *plain[2:]]
+
+
+def test_a_heavy_check_is_never_scheduled(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="on demand, not on a schedule"):
+        schedule.scheduled(("memory", "nccl_tests"), (), tmp_path)
+    with pytest.raises(UsageError, match="no check is named 'nonsense'"):
+        schedule.scheduled(("nonsense",), (), tmp_path)

@@ -1,0 +1,285 @@
+"""When a node that was kept out is back at work by itself: never without evidence, and later with each repeat."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kcover_ebpf.api import rfc3339
+from kcover_ebpf.api.fault_policy import InspectionAction, NodeActions
+from kcover_ebpf.api.node_health import NodeHealth, PartHealth, ReceivedHealth, health_of, object_of
+from kcover_ebpf.errors import ObjectError
+from kcover_ebpf.facts.health import Result
+from kcover_ebpf.recovery.node_health import (
+    KEPT_FOR,
+    OFFENCES,
+    KeptOut,
+    counted,
+    inspected,
+    kept_out,
+    noted,
+    rounds_needed,
+    why_kept,
+)
+from kcover_ebpf.recovery.node_plan import (
+    CORDONED,
+    NodeView,
+    inspection_condition,
+    view_of,
+    why_not_lifted,
+)
+
+NOW_S = 1_800_000_000.0
+GPU, CHECK = "0000:5d:00.0", "plugin/p"
+P, U, W, F = Result.PASS, Result.UNKNOWN, Result.WARN, Result.FAIL
+DAY_S = 86400.0
+POLICY = NodeActions()
+ALL = NodeActions(inspection=InspectionAction.ALL)
+
+
+def part(name: str, result: Result, rounds: int = 5, failed_s: float | None = None) -> PartHealth:
+    kind = None if name == CHECK else "gpu"
+    return PartHealth(name, result, NOW_S - 300, rounds, kind, ("it is broken",), None, failed_s)
+
+
+def seen(
+    *,
+    check: Result = P,
+    gpu: Result = P,
+    rounds: int = 3,
+    clean_s: float | None = NOW_S - 300,
+    gpu_failed_s: float | None = None,
+    boot: str = "a",
+    written_s: float = NOW_S,
+    checks: bool = True,
+    devices: bool = True,
+) -> ReceivedHealth:
+    health = NodeHealth(
+        node="n",
+        time_s=NOW_S,
+        expires_after_s=1950,
+        boot_id=boot,
+        result=check,
+        since_s=NOW_S - 300,
+        clean_rounds=rounds,
+        clean_since_s=clean_s,
+        checks=(part(CHECK, check),) if checks else (),
+        devices=(part(GPU, gpu, failed_s=gpu_failed_s),) if devices else (),
+    )
+    return ReceivedHealth(health, written_s)
+
+
+FOR_CHECK = KeptOut(NOW_S - 1000, checks=(CHECK,), boot_id="a")
+FOR_GPU = KeptOut(NOW_S - 1000, devices=(GPU,), boot_id="a")
+CONFIRMED = NOW_S - 900
+CASES = {
+    "a check passes again": (FOR_CHECK, seen(), ""),
+    "or only warns": (FOR_CHECK, seen(check=W), ""),
+    "too few rounds": (FOR_CHECK, seen(rounds=2), "2 of 3 clean inspections"),
+    "no clean round": (FOR_CHECK, seen(rounds=0, clean_s=None), "no clean inspection since"),
+    "clean before it was kept out": (
+        FOR_CHECK,
+        seen(rounds=99, clean_s=NOW_S - 1001),
+        "no clean inspection since",
+    ),
+    "what failed is unknown now": (FOR_CHECK, seen(check=U), "plugin/p: unknown"),
+    "what failed is not run now": (FOR_CHECK, seen(checks=False), "plugin/p is not run any more"),
+    "the agent is silent": (FOR_CHECK, seen(written_s=NOW_S - 1951), "its health is unknown"),
+    "our clock is wrong": (FOR_CHECK, seen(written_s=NOW_S + 1951), "its health is unknown"),
+    "there is no agent": (FOR_CHECK, None, "its health is unknown"),
+    "nothing is noted": (None, seen(), "why it is kept out is not noted"),
+    "a fault that no inspection showed": (FOR_GPU, seen(), "no inspection showed the fault"),
+    "a fault that one showed": (FOR_GPU, seen(gpu_failed_s=CONFIRMED), ""),
+    "one that showed another fault, before": (
+        FOR_GPU,
+        seen(gpu_failed_s=NOW_S - 1200),
+        "no inspection showed the fault",
+    ),
+    "a device that still fails": (FOR_GPU, seen(gpu=F, gpu_failed_s=CONFIRMED), f"{GPU}: fail"),
+    "a reboot, and one clean round": (FOR_GPU, seen(rounds=1, boot="b"), ""),
+    "a reboot, and none": (FOR_GPU, seen(rounds=0, clean_s=None, boot="b"), "no clean inspection"),
+    "a reboot after which the GPU is gone": (FOR_GPU, seen(gpu=U, boot="b"), f"{GPU}: unknown"),
+    "a reboot for what is not inspected": (FOR_GPU, seen(devices=False, boot="b"), ""),
+    "no reboot for what is not inspected": (FOR_GPU, seen(devices=False), "reboot the node"),
+    "a boot that nobody noted": (replace(FOR_GPU, boot_id=""), seen(boot="b"), "reboot the node"),
+    "a second offence": (replace(FOR_CHECK, offences=2), seen(rounds=5), "5 of 6"),
+    "a second offence, served": (replace(FOR_CHECK, offences=2), seen(rounds=6), ""),
+    "a third, after a reboot": (replace(FOR_GPU, offences=3), seen(boot="b"), "3 of 4"),
+}
+
+
+@pytest.mark.parametrize(("kept", "health", "why"), CASES.values(), ids=CASES)
+def test_it_is_let_in(kept: KeptOut | None, health: ReceivedHealth | None, why: str) -> None:
+    found = why_kept(kept, health, NOW_S, POLICY)
+    assert found == "" if not why else why in found
+
+
+def test_a_policy_leaves_it_to_a_person() -> None:
+    assert why_kept(FOR_CHECK, seen(), NOW_S, NodeActions(clean_rounds=0))
+    assert why_kept(FOR_CHECK, seen(rounds=9), NOW_S, NodeActions(clean_rounds=10))
+
+
+RESULTS = st.sampled_from(Result)
+TIMES = st.none() | st.floats(NOW_S - 5000, NOW_S)
+
+
+@given(
+    st.builds(
+        KeptOut,
+        since_s=st.floats(NOW_S - 4000, NOW_S),
+        checks=st.sampled_from(((), (CHECK,))),
+        devices=st.sampled_from(((GPU,), ())),
+        boot_id=st.sampled_from(("a", "b", "")),
+        offences=st.integers(1, 9),
+    ),
+    st.builds(
+        seen,
+        check=RESULTS,
+        gpu=RESULTS,
+        rounds=st.integers(0, 300),
+        clean_s=TIMES,
+        gpu_failed_s=TIMES,
+        written_s=st.floats(NOW_S - 4000, NOW_S + 10),
+    ),
+    st.integers(0, 10),
+)
+def test_never_without_clean_rounds_since_and_never_on_old_or_unknown_news(
+    kept: KeptOut, health: ReceivedHealth, rounds: int
+) -> None:
+    policy = NodeActions(clean_rounds=rounds)
+    if why_kept(kept, health, NOW_S, policy):
+        return
+    assert rounds > 0
+    assert NOW_S - health.written_s <= health.health.expires_after_s
+    assert health.health.clean_rounds >= rounds_needed(kept, "a", policy) >= 1
+    clean_s = health.health.clean_since_s
+    assert clean_s is not None
+    assert health.at(clean_s) > kept.since_s
+    results = {x.name: x.result for x in (*health.health.checks, *health.health.devices)}
+    assert {results[name] for name in (*kept.checks, *kept.devices)} <= {P, W}
+
+
+@given(st.integers(1, 6), st.integers(1, 20))
+def test_each_repeat_doubles_what_is_needed(offences: int, rounds: int) -> None:
+    policy = NodeActions(clean_rounds=rounds)
+    once, twice = (KeptOut(0.0, ("x",), offences=each) for each in (offences, offences + 1))
+    assert rounds_needed(twice, "a", policy) == 2 * rounds_needed(once, "a", policy)
+
+
+def test_a_node_that_flaps_is_out_for_longer_each_time() -> None:
+    """Fails for two rounds, passes for as long as it takes: the times at work stay, those out double."""
+    annotations: dict[str, str] = {}
+    now_s, out = NOW_S, []
+    for _ in range(5):
+        annotations[OFFENCES] = counted(annotations, now_s)
+        kept = kept_out('{"checks": ["plugin/p"]}', now_s, annotations, now_s)
+        assert kept is not None
+        needed = rounds_needed(kept, "a", POLICY)
+        out.append(needed)
+        now_s += 600.0 * (needed + 2)
+    assert out == [3, 6, 12, 24, 48]
+    later_s = now_s + 31 * DAY_S
+    assert counted(annotations, later_s).startswith("1 "), "forgotten after a month"
+
+
+def test_what_is_noted_is_read_again() -> None:
+    health = seen(check=F, gpu=F)
+    faults = inspected(health, NOW_S, NOW_S, ALL)
+    note = noted(faults, "boot", health)
+    found = kept_out(note, 5.0, {OFFENCES: f"2 {rfc3339.to_text(NOW_S)}"}, NOW_S)
+    assert found == KeptOut(5.0, (), (GPU,), "boot", 2), "its line is that of the device"
+    for broken in (None, "", "[]", "{", '{"checks": 5}', "{}", '"x"'):
+        assert kept_out(broken, 5.0, {}, NOW_S) is None
+    assert kept_out(note, None, {}, NOW_S) is None
+
+
+def test_only_the_policy_lets_a_failed_inspection_keep_a_node_out() -> None:
+    both = seen(check=F, gpu=F)
+    only = seen(check=F)
+    devices = NodeActions(inspection=InspectionAction.DEVICES)
+    assert inspected(both, NOW_S, NOW_S, POLICY) == ()
+    assert [each.device for each in inspected(both, NOW_S, NOW_S, devices)] == [GPU]
+    assert inspected(only, NOW_S, NOW_S, devices) == ()
+    (fault,) = inspected(only, NOW_S, NOW_S, ALL)
+    assert (fault.device, fault.unfit, fault.text) == (CHECK, True, "it is broken")
+    assert fault.age_s == pytest.approx(300.0)
+    assert inspected(None, NOW_S, NOW_S, ALL) == ()
+    assert inspected(seen(check=F, written_s=NOW_S - 1951), NOW_S, NOW_S, ALL) == ()
+
+
+def test_one_bad_moment_keeps_no_node_out() -> None:
+    health = seen(check=F)
+    once = replace(health.health, checks=(part(CHECK, F, rounds=1),))
+    assert inspected(replace(health, health=once), NOW_S, NOW_S, ALL) == ()
+
+
+OURS = {
+    CORDONED: rfc3339.to_text(FOR_CHECK.since_s) + " x",
+    KEPT_FOR: '{"checks": ["plugin/p"], "boot": "a"}',
+}
+
+
+def node(annotations: dict[str, str] | None = None, **more: object) -> NodeView:
+    return NodeView("n", "u", True, annotations or {}, (), "True", **more)  # type: ignore[arg-type]
+
+
+def test_only_what_we_kept_out_is_let_in() -> None:
+    assert why_not_lifted(node(OURS), seen(), NOW_S, POLICY) == ""
+    assert why_not_lifted(node(), seen(), NOW_S, POLICY) == "it is not kept out for a fault"
+    old = {CORDONED: OURS[CORDONED]}
+    assert "not noted" in why_not_lifted(node(old), seen(), NOW_S, POLICY)
+
+
+OTHERS = {
+    "KernelDeadlock": ({"type": "KernelDeadlock", "status": "True"}, True),
+    "no KernelDeadlock": ({"type": "KernelDeadlock", "status": "False"}, False),
+    "a name that means well": ({"type": "AcceleratedHardwareReady", "status": "False"}, True),
+    "and is": ({"type": "AcceleratedHardwareReady", "status": "True"}, False),
+    "unknown": ({"type": "KernelDeadlock", "status": "Unknown"}, False),
+    "our own": ({"type": "KcoverDeviceFault", "status": "True"}, False),
+}
+
+
+@pytest.mark.parametrize(("condition", "holds"), OTHERS.values(), ids=OTHERS)
+def test_what_others_report_holds_it_back(condition: dict[str, str], holds: bool) -> None:
+    raw = {"metadata": {"name": "n", "annotations": OURS}, "conditions": [condition]}
+    assert bool(why_not_lifted(view_of(raw), seen(), NOW_S, POLICY)) is holds
+
+
+@pytest.mark.parametrize(
+    ("key", "holds"), [("nvidia.com/gpu", False), ("nvidia.com/xid", True), ("dedicated", False)]
+)
+def test_taints_of_nvidia_hold_it_back(key: str, holds: bool) -> None:
+    raw = {"metadata": {"name": "n", "annotations": OURS}, "spec": {"taints": [{"key": key}]}}
+    assert bool(why_not_lifted(view_of(raw), seen(), NOW_S, POLICY)) is holds
+
+
+def test_the_condition_says_what_failed_and_is_written_on_change_alone() -> None:
+    failed = ("True", "plugin/p: it is broken")
+    assert inspection_condition(node(), seen(), NOW_S) is None
+    assert inspection_condition(node(), None, NOW_S) is None
+    assert inspection_condition(node(), seen(check=F), NOW_S) == failed
+    assert inspection_condition(node(inspected=failed), seen(check=F), NOW_S) is None
+    passed = inspection_condition(node(inspected=failed), seen(), NOW_S)
+    assert passed == ("False", "no check failed")
+    gone = inspection_condition(node(inspected=failed), seen(written_s=0.0), NOW_S)
+    assert gone == ("Unknown", "no inspection is reported")
+
+
+def test_an_object_is_about_the_node_of_its_name() -> None:
+    written = [{"time": "2027-01-15T08:00:00Z"}, {"time": "nonsense"}, {}]
+    raw = object_of(seen().health)
+    raw["metadata"]["managedFields"] = written
+    found = health_of(raw)
+    assert found.health == seen().health
+    assert found.written_s == NOW_S
+    raw["metadata"]["name"] = "other"
+    with pytest.raises(ObjectError, match="it is about node 'n'"):
+        health_of(raw)
+    with pytest.raises(ObjectError):
+        health_of({"metadata": None})
+    bare = object_of(seen().health)
+    assert health_of(bare).is_stale(NOW_S), "nobody knows when it was written"

@@ -1,0 +1,246 @@
+"""The controller keeps a node out for a failed inspection and lets it in again, at an API server that believes all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kcover_ebpf.agent.health_memory import Round, Seen, after_round
+from kcover_ebpf.api import rfc3339
+from kcover_ebpf.api.fault_policy import FaultPolicy, InspectionAction, NamedPolicy, NodeActions
+from kcover_ebpf.api.fault_report import FaultReport, ReportedDeviceFault
+from kcover_ebpf.api.node_health import NodeHealth, object_of
+from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
+from kcover_ebpf.controller.cache import Uid
+from kcover_ebpf.controller.node_reconciler import NodeReconciler
+from kcover_ebpf.errors import Conflict
+from kcover_ebpf.facts.health import Result
+from kcover_ebpf.kube.reflector import Change, Event
+from kcover_ebpf.recovery.node_health import KEPT_FOR, OFFENCES
+from kcover_ebpf.recovery.node_plan import CORDONED
+from tests.unit.test_keep_out import Cluster
+
+PROBE, GPU = "plugin/probe", "0000:5d:00.0"
+P, F = Result.PASS, Result.FAIL
+STEP_S = 600.0
+
+
+class Bed(Cluster):
+    """A cluster whose node n0 is inspected every ten minutes; its clock is an hour ahead."""
+
+    def __init__(self, action: InspectionAction = InspectionAction.ALL) -> None:
+        self.boot = "a"
+        self.written: dict[str, dict[str, Any]] = {}
+        super().__init__(100)
+        self.health: NodeHealth | None = None
+        self.conditions: list[tuple[str, str]] = []
+        made = FaultPolicy(node=NodeActions(inspection=action))
+        self.store.policies[Uid("p")] = NamedPolicy("kcover", "p", made)
+
+    def _put(self, raw: dict[str, Any]) -> None:
+        conditions = list(self.written.values()) if raw["metadata"]["name"] == "n0" else []
+        raw["status"] = {"conditions": conditions, "nodeInfo": {"bootID": self.boot}}
+        super()._put(raw)
+
+    def strategic_patch(self, *call: Any) -> dict[str, Any]:
+        path, body = call
+        (condition,) = body["status"]["conditions"]
+        if path == "/api/v1/nodes/n0/status":
+            self.conditions.append((condition["type"], condition["status"]))
+            self.written[condition["type"]] = condition
+            self._put(dict(self.store.raw_nodes["n0"]))
+        return {}
+
+    def list(self, *_: Any) -> dict[str, Any]:
+        return {"items": []}
+
+    def inspect(self, result: Result, gpu: Result = P, rounds: int = 1) -> None:
+        for _ in range(rounds):
+            self.now_s += STEP_S
+            checks = [Seen(PROBE, result, ("it is broken",))]
+            devices = [Seen(GPU, gpu, ("ecc",), kind="gpu")]
+            done = Round(self.now_s + 3600.0, self.boot, checks, devices)
+            self.health = after_round("n0", self.health, done, 1950)
+            raw = object_of(self.health)
+            raw["metadata"]["managedFields"] = [{"time": rfc3339.to_text(self.now_s)}]
+            self.store.on_health(Event(Change.SET, raw))
+            self.nodes.look("n0")
+
+    def started_anew(self) -> None:
+        """Another controller leads: it knows what is written, and nothing else."""
+        self.nodes = NodeReconciler(
+            self,  # type: ignore[arg-type]
+            self.writing,  # type: ignore[arg-type]
+            self.store,
+            self.nodes._limits,
+            self.nodes._tell,
+        )
+
+    def report(self, *faults: ReportedDeviceFault) -> None:
+        report = FaultReport("n0", self.now_s, 1, devices=faults)
+        self.store.host_reports["n0"] = ReceivedReport(report, self.now_s)
+        self.nodes.look("n0")
+
+
+def test_a_node_fails_is_kept_out_is_mended_and_is_back() -> None:
+    bed = Bed()
+    bed.inspect(P, rounds=5)
+    bed.inspect(F)
+    assert bed.cordoned() == [], "one bad moment"
+    assert bed.conditions == [("KcoverInspectionFailed", "True")]
+    bed.inspect(F)
+    assert bed.cordoned() == ["n0"]
+    assert "it is broken" in bed.notes("n0")[CORDONED]
+    bed.inspect(F, rounds=3)
+    bed.inspect(P, rounds=2)
+    assert bed.cordoned() == ["n0"]
+    bed.inspect(P)
+    assert bed.cordoned() == []
+    assert set(bed.notes("n0")) == {OFFENCES}
+    assert ("n0", "KcoverUncordoned") in bed.events
+
+
+def test_a_repeat_offender_takes_twice_as_long_also_for_another_controller() -> None:
+    bed = Bed()
+    times = []
+    for _ in range(3):
+        bed.inspect(F, rounds=2)
+        assert bed.cordoned() == ["n0"]
+        bed.started_anew()
+        count = 0
+        while bed.cordoned():
+            bed.inspect(P)
+            count += 1
+        times.append(count)
+    assert times == [3, 6, 12]
+
+
+def test_by_default_a_failed_inspection_is_reported_only() -> None:
+    bed = Bed(InspectionAction.REPORT)
+    bed.inspect(F, gpu=F, rounds=9)
+    assert bed.cordoned() == []
+    assert bed.conditions == [("KcoverInspectionFailed", "True")]
+    assert ("n0", "KcoverInspectionFailed") in bed.events
+
+
+def test_a_cordon_of_a_person_is_never_touched() -> None:
+    bed = Bed()
+    raw = dict(bed.store.raw_nodes["n0"])
+    bed.store.on_node(Event(Change.SET, raw | {"spec": {"unschedulable": True}, "status": {}}))
+    bed.inspect(P, rounds=50)
+    assert bed.cordoned() == ["n0"]
+    assert bed.notes("n0") == {}
+
+
+def test_silence_lets_nothing_in() -> None:
+    bed = Bed()
+    bed.inspect(F, rounds=2)
+    bed.inspect(P, rounds=2)
+    bed.now_s += 86400.0
+    bed.nodes.look("n0")
+    assert bed.cordoned() == ["n0"]
+    assert bed.conditions[-1] == ("KcoverInspectionFailed", "Unknown")
+
+
+XID = ReportedDeviceFault(GPU, "xid_48", "double bit ECC", fatal=True, unfit=True, age_s=1.0)
+
+
+def test_a_device_fault_that_an_inspection_showed_is_lifted_by_inspections() -> None:
+    bed = Bed(InspectionAction.REPORT)
+    bed.inspect(P, rounds=9)
+    bed.report(XID)
+    assert bed.cordoned() == ["n0"]
+    assert GPU in bed.notes("n0")[KEPT_FOR]
+    bed.inspect(F, gpu=F, rounds=2)
+    bed.report()
+    bed.inspect(P, rounds=2)
+    assert bed.cordoned() == ["n0"]
+    bed.inspect(P)
+    assert bed.cordoned() == []
+
+
+def test_one_that_none_showed_is_lifted_by_a_reboot_alone() -> None:
+    bed = Bed(InspectionAction.REPORT)
+    bed.report(XID)
+    bed.report()
+    bed.inspect(P, rounds=20)
+    assert bed.cordoned() == ["n0"]
+    bed.boot = "b"
+    bed.inspect(P)
+    assert bed.cordoned() == []
+
+
+def test_what_fails_while_it_is_kept_out_must_be_mended_too() -> None:
+    bed = Bed()
+    bed.inspect(F, rounds=2)
+    bed.report(XID)
+    assert GPU in bed.notes("n0")[KEPT_FOR]
+    bed.report()
+    bed.inspect(P, rounds=20)
+    assert bed.cordoned() == ["n0"], "nothing shows that the GPU is well"
+
+
+def test_the_breaker_holds_for_inspections_too() -> None:
+    bed = Bed()
+    for index in range(1, 11):
+        bed.breaks(f"n{index}")
+        bed.now_s += 300.0
+    bed.inspect(F, rounds=2)
+    assert "n0" not in bed.cordoned()
+
+
+def test_the_health_of_a_node_that_is_gone_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    bed = Bed()
+    bed.inspect(P)
+    deleted: list[str] = []
+    monkeypatch.setattr(bed, "delete", deleted.append)
+    bed.nodes.look("n0")
+    assert deleted == []
+    bed.store.on_node(Event(Change.GONE, {"metadata": {"name": "n0"}}))
+    bed.nodes.look("n0")
+    assert deleted == ["/apis/kcover.io/v1alpha1/nodehealths/n0"]
+    assert bed.store.healths == {}
+
+
+class Tainted(Bed):
+    """Devices are handed out one by one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rules: dict[str, dict[str, Any]] = {}
+
+    def get(self, *_: object) -> dict[str, Any]:
+        return {"preferredVersion": {"groupVersion": "resource.k8s.io/v1"}}
+
+    def list(self, *call: Any) -> dict[str, Any]:
+        path, _ = call
+        if path.endswith("devicetaintrules"):
+            return {"items": [{"metadata": each} for each in self.rules.values()]}
+        attributes = {"resource.kubernetes.io/pciBusID": {"string": GPU}}
+        devices = [{"name": "gpu-0", "attributes": attributes}]
+        return {"items": [{"spec": {"driver": "d", "pool": {"name": "n0"}, "devices": devices}}]}
+
+    def create(self, _: str, body: dict[str, Any]) -> dict[str, Any]:
+        metadata = body["metadata"] | {"creationTimestamp": rfc3339.to_text(self.now_s)}
+        if metadata["name"] in self.rules:
+            raise Conflict("it is there")
+        self.rules[metadata["name"]] = metadata
+        return body
+
+    def delete(self, *call: Any) -> None:
+        (path,) = call
+        del self.rules[path.rpartition("/")[2]]
+
+
+def test_a_device_that_is_tainted_alone_is_handed_out_again_by_itself() -> None:
+    bed = Tainted()
+    bed.inspect(P, gpu=F, rounds=2)
+    assert list(bed.rules) == ["kcover-n0-0000-5d-00.0"]
+    assert bed.cordoned() == []
+    bed.inspect(P, gpu=F)
+    bed.inspect(P, rounds=2)
+    assert bed.rules
+    bed.inspect(P)
+    assert bed.rules == {}
+    assert ("n0", "KcoverDeviceUntainted") in bed.events
