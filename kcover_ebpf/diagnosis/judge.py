@@ -169,6 +169,10 @@ def _stuck(
     snapshot: JobSnapshot, stuck: Sequence[RankSnapshot], ranks: Sequence[RankSnapshot]
 ) -> Finding | None:
     ends = {each.pid: wait_chain.follow(snapshot, each) for each in stuck}
+    if len(stuck) == len(ranks) and all(end.state is State.SLEEP_LONG for end in ends.values()):
+        # a job that is kept alive for later: no rank waits for another
+        since_ns = min(snapshot.since_ns(each) for each in ranks)
+        return Finding(VerdictKind.WORKING, Cause.SLEEPING, since_ns)
     # the earliest one: whoever came later may be waiting for it in a way that was not understood
     first = min(stuck, key=lambda each: -each.age_s)
     end = ends[first.pid]

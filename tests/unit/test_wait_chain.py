@@ -177,6 +177,14 @@ def test_of_ranks_that_cannot_go_on_the_first_is_named() -> None:
     assert (found.kind, found.culprit, found.cause) == (VerdictKind.HUNG, 3, Cause.BLOCKED_SLEEP)
 
 
+def test_ranks_that_all_sleep_without_end_wait_for_nobody() -> None:
+    """Pods that are kept alive for later; one that waits for its peers makes a hang of it."""
+    asleep = at(1, State.SLEEP_LONG), at(2, State.SLEEP_LONG, since_s=30)
+    found = judge(picture(*asleep))
+    assert (found.kind, found.cause) == (VerdictKind.WORKING, Cause.SLEEPING)
+    assert judge(picture(*asleep, at(3, State.PEERS))).kind is VerdictKind.HUNG
+
+
 @pytest.mark.parametrize(("since_s", "kind"), [(0.3, VerdictKind.WORKING), (0.5, VerdictKind.HUNG)])
 def test_nobody_is_named_while_another_came_to_wait_just_now(
     since_s: float, kind: VerdictKind
