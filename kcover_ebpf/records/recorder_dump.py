@@ -56,11 +56,6 @@ class DumpedCall:
     call: RecordedCall
     message: bool
     """It is a send or a receive."""
-    data_type: str = ""
-    created_ns: int = 0
-    """Unix time at which it was enqueued, by the clock of the host; 0 if not recorded."""
-    frames: tuple[str, ...] = ()
-    """FILE:LINE (FUNCTION), innermost first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +63,6 @@ class DumpedStatus:
     """Sequence numbers of a group's collectives; -1: none yet; None: not recorded."""
 
     enqueued: int | None = None
-    started: int | None = None
     completed: int | None = None
 
 
@@ -130,7 +124,7 @@ def _status(raw: object) -> dict[int, DumpedStatus]:
             found[number] = DumpedStatus(
                 *(
                     _whole(_dict(each).get(f"last_{what}_collective"))
-                    for what in ("enqueued", "started", "completed")
+                    for what in ("enqueued", "completed")
                 )
             )
     return found
@@ -147,7 +141,6 @@ def _call(raw: Mapping[Any, Any], known: _Frames) -> DumpedCall | None:
         sequence = _whole(raw.get("p2p_seq_id")) or 0
     shapes = _shapes(raw.get("input_sizes"))
     types = [_text(each, _NAME) for each in _list(raw.get("input_dtypes"))[:_MOST_TENSORS]]
-    frames = tuple(_frames(raw.get("frames"), known))
     backend, _, operation = title.rpartition(":")
     # only NCCL says which are complete; of another backend they leave the list of work at their end
     ended = raw.get("retired") is True and backend != "nccl"
@@ -158,7 +151,7 @@ def _call(raw: Mapping[Any, Any], known: _Frames) -> DumpedCall | None:
         _COMPLETED if ended else _text(raw.get("state"), _NAME),
         sum(math.prod(each) for each in shapes) & _MOST,
         _shape_text(shapes, types),
-        _place(frames),
+        _place(tuple(_frames(raw.get("frames"), known))),
     )
     return DumpedCall(
         _whole(raw.get("record_id")) or 0,
@@ -166,9 +159,6 @@ def _call(raw: Mapping[Any, Any], known: _Frames) -> DumpedCall | None:
         _purpose(group[1]) if len(group) > 1 else "",
         call,
         message,
-        types[0] if types else "",
-        _whole(raw.get("time_created_ns")) or 0,
-        frames,
     )
 
 

@@ -57,7 +57,7 @@ class Peace:
         stage.victim.wait_until_learned()
         self._before: Condition = stage.victim.condition()
 
-    def check(self, seconds: float = 0.0) -> None:
+    def assert_kept(self, seconds: float = 0.0) -> None:
         """The victim is as it was, and stays so for a while."""
         end = time.monotonic() + seconds
         while True:
@@ -66,9 +66,9 @@ class Peace:
                 return
             time.sleep(1.0)
 
-    def check_and_recover(self) -> None:
+    def assert_recovers(self) -> None:
         """It was left alone; its own hang is mended while the attack lasts; our pods are in bounds."""
-        self.check()
+        self.assert_kept()
         took_s = self._stage.victim.survives_a_hang()
         print(f"the victim's own hang was recovered after {took_s:.1f} s")
         assert self._stage.victim.condition().shut == self._before.shut

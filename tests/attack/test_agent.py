@@ -40,8 +40,8 @@ def test_a4_a_rank_that_answers_nccls_questions_with_megabytes(
     names = tenant.namespace.wait_for_pods(f"{JOB_NAME}=demo", 2)
     (first,) = [each for each in names if each.startswith("demo-0")]
     tenant.namespace.wait_for_log(first, "^asked", 180)
-    peace.check(15)
-    peace.check_and_recover()
+    peace.assert_kept(15)
+    peace.assert_recovers()
 
 
 def huge_policy(name: str, **metadata: Any) -> dict[str, Any]:
@@ -68,8 +68,8 @@ def test_a5_policies_and_pods_of_great_size_and_number(peace: Peace, tenant: Ten
         for each in waiting:
             each["spec"]["nodeSelector"] = {"example.org/none": "such"}
         tenant.create(*waiting)
-    peace.check(10)
-    peace.check_and_recover()
+    peace.assert_kept(10)
+    peace.assert_recovers()
 
 
 @contextlib.contextmanager
@@ -88,8 +88,8 @@ def full_disks(stage: Stage) -> Iterator[None]:
 
 def test_a6_a_disk_that_is_full_keeps_no_rank_stopped(peace: Peace, stage: Stage) -> None:
     with full_disks(stage):
-        peace.check(5)
-        peace.check_and_recover()
+        peace.assert_kept(5)
+        peace.assert_recovers()
     space = stage.victim.namespace
     until(lambda: not stopped(space.pods()), "nothing is stopped")
     stage.victim.survives_a_hang()
@@ -109,7 +109,7 @@ def test_a12_a_gang_of_three_hundred_ranks_on_a_node(peace: Peace, tenant: Tenan
     found = until(report, "the agent reports the ranks")
     print(len(found["spec"]["ranks"]), "ranks,", len(json.dumps(found)), "bytes")
     assert len(json.dumps(found["spec"])) < 1_000_000
-    peace.check_and_recover()
+    peace.assert_recovers()
 
 
 def test_a12_a_namespace_that_takes_no_report(peace: Peace, tenant: Tenant) -> None:
@@ -128,9 +128,9 @@ def test_a12_a_namespace_that_takes_no_report(peace: Peace, tenant: Tenant) -> N
     names = tenant.namespace.wait_for_pods("", 4)
     for each in names:
         tenant.namespace.wait(f"pod/{each}", "condition=Ready")
-    peace.check(15)
+    peace.assert_kept(15)
     assert tenant.namespace.items("faultreports") == []
-    peace.check_and_recover()
+    peace.assert_recovers()
 
 
 @pytest.mark.needs("fuse")
@@ -153,8 +153,8 @@ def test_a13_a_rank_whose_memory_cannot_be_read(peace: Peace, tenant: Tenant) ->
             join(holder.pid, inside)
             holder.stdin.write("go\n")
             assert int(holder.stdout.readline())
-            peace.check(15)
-            peace.check_and_recover()
+            peace.assert_kept(15)
+            peace.assert_recovers()
         finally:
             holder.kill()
 
@@ -182,7 +182,7 @@ def test_a14_idle_connections_to_the_metrics_port(
     for name in agents:
         path = f"/api/v1/namespaces/{NAMESPACE}/pods/{name}:9465/proxy/metrics"
         assert "kcover_" in stage.cluster.ctl("get", "--raw", path)
-    peace.check_and_recover()
+    peace.assert_recovers()
 
 
 def test_a15_a_pod_that_forks_without_end(peace: Peace, tenant: Tenant) -> None:
@@ -193,5 +193,5 @@ def test_a15_a_pod_that_forks_without_end(peace: Peace, tenant: Tenant) -> None:
     tenant.create(body)
     (name,) = tenant.namespace.wait_for_pods(f"{JOB_NAME}=forks", 1)
     tenant.namespace.wait_for_log(name, "^crowded", 180)
-    peace.check(15)
-    peace.check_and_recover()
+    peace.assert_kept(15)
+    peace.assert_recovers()

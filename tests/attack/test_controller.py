@@ -68,12 +68,12 @@ def test_a2_a_pod_that_claims_a_foreign_job_arms_nothing(
         hang(rank_pods(unarmed, JOB)[-1])
         incident = until(lambda: over(unarmed), "the hang of the unarmed job was judged")[0]
         assert incident["status"]["phase"] == "Observed", incident["status"]["timeline"]
-        peace.check(15)
+        peace.assert_kept(15)
         (still,) = unarmed.get("jobs", "demo")
         assert not still["spec"].get("suspend")
         assert {each["metadata"]["uid"] for each in unarmed.pods(JOB.selector)} == old
         assert not any(ways(each) for each in over(unarmed))
-        peace.check_and_recover()
+        peace.assert_recovers()
 
 
 def test_a3_a_finalizer_on_ended_pods_cordons_no_node(peace: Peace, tenant: Tenant) -> None:
@@ -81,8 +81,8 @@ def test_a3_a_finalizer_on_ended_pods_cordons_no_node(peace: Peace, tenant: Tena
     with finalizers_removed(tenant.namespace):
         tenant.create(job("stays", CRASHES, 2, finalizer=True))
         until_reported(tenant.namespace, "finalizer")
-        peace.check(20)
-        peace.check_and_recover()
+        peace.assert_kept(20)
+        peace.assert_recovers()
 
 
 def test_a3_a_program_that_cannot_be_imported_cordons_no_node(peace: Peace, tenant: Tenant) -> None:
@@ -94,8 +94,8 @@ def test_a3_a_program_that_cannot_be_imported_cordons_no_node(peace: Peace, tena
         return sum(len(each.get("restarts", ())) for each in found)
 
     until(lambda: restarts() >= 2, "it failed twice")
-    peace.check(10)
-    peace.check_and_recover()
+    peace.assert_kept(10)
+    peace.assert_recovers()
 
 
 def test_a10_crashing_toys_of_one_namespace_leave_room_for_others(
@@ -109,7 +109,7 @@ def test_a10_crashing_toys_of_one_namespace_leave_room_for_others(
         return any("jobs of this namespace are being restarted" in text for text in texts)
 
     until(waits, "the tenant's share of the breaker is used up", 180)
-    peace.check_and_recover()
+    peace.assert_recovers()
     assert waits(), "the attack lasted"
 
 
@@ -129,7 +129,7 @@ def test_a16_stray_pods_with_a_jobs_labels_change_nothing_for_it(
     try:
         for each in ("aaa-debug-copy", "aab-captures"):
             space.wait(f"pod/{each}", "condition=Ready")
-        peace.check(15)
+        peace.assert_kept(15)
         took_s = stage.victim.survives_a_hang()
         print(f"the victim's own hang was recovered after {took_s:.1f} s")
         (still,) = space.get("jobs", "other")
@@ -168,7 +168,7 @@ def test_a17_an_incident_that_is_deleted_in_a_restart_leaves_no_job_suspended(
             space.wait("job/demo", "jsonpath={.spec.suspend}=false")
             until(lambda: not first(space), "the incident is gone")
         stage.release.wait_until_ready()
-        peace.check_and_recover()
+        peace.assert_recovers()
 
 
 def first(namespace: Namespace) -> set[str]:

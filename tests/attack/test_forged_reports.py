@@ -91,7 +91,7 @@ def test_a1_an_agent_cannot_have_a_job_ended_that_has_no_pod_on_its_node(
         time.sleep(0.5)
     assert [each.get("status") for each in incidents(space)] == []
     assert refs(space.pods(f"{JOB_NAME}=far")) == mine
-    peace.check_and_recover()
+    peace.assert_recovers()
     own = crash_of(mine, "node1", "node1", "far")
     send(stage.agent("node1"), space.name, "forged.node1", own)
     until(lambda: incidents(space), "the agent of the job's own node is believed")
@@ -117,7 +117,7 @@ def test_a8_a_lost_job_cordons_no_node_and_an_unfit_device_does(
     for _ in range(20):
         send(agent, NAMESPACE, "node2", devices_of("node2", LOST))
         time.sleep(0.5)
-    peace.check()
+    peace.assert_kept()
 
     def is_shut() -> bool:
         send(agent, NAMESPACE, "node2", devices_of("node2", replace(LOST, unfit=True)))
@@ -126,7 +126,7 @@ def test_a8_a_lost_job_cordons_no_node_and_an_unfit_device_does(
     until(is_shut, "an unfit device cordons")
     send(agent, NAMESPACE, "node2", devices_of("node2"))
     nodes.let_in(cluster, "node2")
-    peace.check_and_recover()
+    peace.assert_recovers()
 
 
 def test_a9_forged_lines_in_the_kernel_log_fill_no_board(peace: Peace, stage: Stage) -> None:
@@ -137,7 +137,7 @@ def test_a9_forged_lines_in_the_kernel_log_fill_no_board(peace: Peace, stage: St
             device, kind = number % 200, kinds[number % len(kinds)]
             log.write(f"<3>NVRM: Xid (PCI:0000:{device:02x}:00): {kind}, pid=1, name=x, forged\n")
             log.flush()
-    peace.check(10)
+    peace.assert_kept(10)
     for node in ("node1", "node2"):
         found = [
             each["spec"].get("devices", [])
@@ -145,7 +145,7 @@ def test_a9_forged_lines_in_the_kernel_log_fill_no_board(peace: Peace, stage: St
             if each["metadata"]["name"] == node
         ]
         assert not any(each.get("unfit") or each.get("fatal") for one in found for each in one)
-    peace.check_and_recover()
+    peace.assert_recovers()
 
 
 @contextmanager
@@ -176,10 +176,10 @@ def test_a11_an_agent_that_reports_ever_new_gangs_makes_no_endless_incidents(
             name = ref[0].name
             send(agent, space.name, f"{name}.ghost", crash_of(ref, "ghost", "ghost", name))
         until(lambda: len(incidents(space)) >= most, "as many incidents as may be", 240)
-        peace.check(10)
+        peace.assert_kept(10)
         opened = [each for each in incidents(space) if "closedAt" not in each.get("status", {})]
         assert len(opened) <= most
-        peace.check_and_recover()
+        peace.assert_recovers()
         space.ctl("delete", "pods", "--all", "--force", "--grace-period=0", "--wait=false")
 
 
@@ -204,7 +204,7 @@ def test_a7_a_restarted_agent_with_many_orders_behind_it_still_reports(
     until(lambda: report_on(space, "node1")["sequence"] > began + 1, "it reports on the gang")
     assert 0 < len(report_on(space, "node1").get("acks", ())) <= 8
     assert all(processes(each["metadata"]["uid"]) for each in space.pods())
-    peace.check_and_recover()
+    peace.assert_recovers()
 
 
 def scale(stage: Stage, count: int) -> None:

@@ -87,7 +87,7 @@ def test_ranks_that_have_all_joined_are_reported_and_not_ended() -> None:
     assert decide(verdict, Act.SHUTDOWN).act is Act.SNAPSHOT
 
 
-def test_a_circle_of_groups_is_told_and_is_no_second_kind_of_evidence() -> None:
+def test_a_circle_of_groups_is_reported_and_is_no_second_kind_of_evidence() -> None:
     pair = {"9": ("pair", "[2, 3]")}
     inner = call(1, state="scheduled", group="9", purpose="pair", record=20, line=71)
     crossed = (

@@ -20,7 +20,7 @@ from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.facts.recorders import RankRecord, RecordedCall, RecordedGroup
-from kcover_ebpf.ids import Endpoint
+from kcover_ebpf.ids import Endpoint, Pid
 
 CRDS = Path(__file__).resolve().parents[2] / "charts/kcover-ebpf/crds"
 moments = st.integers(0, 4_000_000_000_000_000).map(lambda micros: micros / 1_000_000)
@@ -47,7 +47,7 @@ def any_of(hint: Any) -> st.SearchStrategy[Any]:
         return objects(hint)
     if hint is float:
         return st.floats(-1e11, 1e11)
-    if hint is int:
+    if hint in (int, Pid):
         return st.integers(-(1 << 63), (1 << 64) - 1)
     return st.from_type(hint)
 

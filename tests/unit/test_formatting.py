@@ -146,6 +146,7 @@ def test_the_contract_of_a_verdict_by_name() -> None:
         "node": None,
         "device": None,
         "or_rank": None,
+        "pod_uid": None,
     }
     assert fields["verdict"] == "HUNG"
     assert fields["cause"] == "blocked_lock"

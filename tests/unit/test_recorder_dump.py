@@ -30,15 +30,14 @@ def test_a_real_pickle_and_the_real_json_of_the_same_moment_say_the_same() -> No
     assert pickle.status == plain.status
     assert [each.call.sequence for each in pickle.calls] == list(range(1, 15))
     assert [each.call.sequence for each in plain.calls] == list(range(1, 15))
-    assert plain.calls[-1].frames == (), "PyTorch's JSON has none"
+    assert pickle.calls[-1].call.place
+    assert plain.calls[-1].call.place == "", "PyTorch's JSON has no frames"
 
 
 def test_the_place_is_the_programs_own() -> None:
     found = read((REAL / "behind-1.pickle").read_bytes()).calls[-1]
-    assert found.frames[0].startswith("/usr/lib/python3/dist-packages/torch/distributed/")
     assert found.call.place == "/work/record.py:40 (average)"
     assert (found.call.operation, found.call.shape) == ("all_reduce", "16x4 Float")
-    assert found.created_ns > 1_700_000_000_000_000_000
 
 
 def test_real_recorders_name_the_rank_that_called_something_else() -> None:
