@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Stand-in for the unified memory driver in tests: a CUDA process registers with the real one, once for each
- * GPU, that it uses it. ioctl(fd, 37, params) calls the same function with the same arguments.
+ * Stand-in for the unified memory driver in tests: a CUDA process registers with the real one, once
+ * for each GPU, that it uses it. ioctl(fd, 37, params) calls the same function with the same
+ * arguments.
  */
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
