@@ -1,6 +1,7 @@
 """Applies the skip policy of tests/skips.py, and marks the tests by their folder."""
 
 import os
+import signal
 from collections.abc import Generator
 from pathlib import Path
 from typing import TypeVar
@@ -13,6 +14,14 @@ from tests import skips
 # how long an example takes says something about the machine only
 hypothesis.settings.register_profile("kcover", deadline=None)
 hypothesis.settings.load_profile("kcover")
+
+# Whoever starts the tests may ignore these (nohup, a shell's &); the programs under test would inherit that.
+for number, action in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, action)
 
 # What `make test` runs of tests/cluster beside single tests that are marked.
 CORE = {"test_testbed.py"}

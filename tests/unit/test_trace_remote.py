@@ -145,15 +145,6 @@ def test_without_a_namespace_it_is_that_of_the_context(
         list(remote.lines(RemoteOptions(pod="a")))
 
 
-@pytest.fixture
-def default_action(number: signal.Signals) -> Iterator[None]:
-    """A signal that ends: whoever started these tests may have had it ignored, such as nohup."""
-    before = signal.signal(number, signal.SIG_DFL)
-    yield
-    signal.signal(number, before)
-
-
-@pytest.mark.usefixtures("default_action")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_the_connection_is_read_is_no_break_of_it(number: signal.Signals) -> None:
     def broken() -> Iterator[str]:
