@@ -114,6 +114,7 @@ def test_an_rdma_port_that_stays_down(guest: Guest, record_property: Figure) -> 
     time.sleep(5)
     assert not ended(run.lines()[mark:])
     assert not [line for line in run.lines() if line.get("verdict") == "DEVICE_FAULT"]
+    run.end_job()
 
 
 def is_lost(lines: Lines) -> bool:
