@@ -35,8 +35,8 @@ def call(
     return {
         "frames": [
             LIBRARY,
-            frame("step", "/work/train.py", line),
-            frame("<module>", "/work/train.py", 90),
+            frame("step", "/jobs/train.py", line),
+            frame("<module>", "/jobs/train.py", 90),
         ],
         "record_id": sequence - 1 if record is None else record,
         "pg_id": int(group) if group.isdigit() else 7,

@@ -58,7 +58,7 @@ def test_the_rank_that_has_not_called_it_is_named_with_its_line() -> None:
     assert verdict.culprit is not None
     assert (verdict.culprit.rank, verdict.victims) == (2, (0, 1, 3))
     assert "which rank 2 has not called" in collective(verdict)
-    assert "number 5 of group 0 at /work/train.py:40 (step)" in collective(verdict)
+    assert "number 5 of group 0 at /jobs/train.py:40 (step)" in collective(verdict)
     assert decide(verdict, Act.SHUTDOWN).act is Act.SHUTDOWN
 
 
@@ -67,7 +67,7 @@ def test_the_rank_that_called_something_else_is_named_with_its_line() -> None:
     assert (verdict.kind, verdict.cause) == (VerdictKind.DEADLOCK, Cause.COLLECTIVE_MISMATCH)
     assert verdict.culprit is not None
     assert verdict.culprit.rank == 2
-    assert "rank 2 called all_gather [16x4 Float] at /work/train.py:57 (step)" in collective(
+    assert "rank 2 called all_gather [16x4 Float] at /jobs/train.py:57 (step)" in collective(
         verdict
     )
 
@@ -83,7 +83,7 @@ def test_ranks_that_have_all_joined_are_reported_and_not_ended() -> None:
     verdict = verdict_of(spinning(), JOINED)
     assert (verdict.cause, verdict.culprit) == (Cause.COLLECTIVE_STUCK, None)
     assert collective(verdict) == "", "a long step looks the same"
-    assert any("all_reduce [16x4 Float] at /work/train.py:40" in e.text for e in verdict.evidence)
+    assert any("all_reduce [16x4 Float] at /jobs/train.py:40" in e.text for e in verdict.evidence)
     assert decide(verdict, Act.SHUTDOWN).act is Act.SNAPSHOT
 
 

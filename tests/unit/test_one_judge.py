@@ -436,7 +436,7 @@ def test_recordings_say_the_same_over_nodes(ends: str | None, cause: Cause) -> N
     assert (merged.culprit.rank, merged.culprit.node) == (2, "a")
     words = [each.text for each in one.evidence if each.kind is EvidenceKind.COLLECTIVE]
     assert words == [each.text for each in merged.evidence if each.kind is EvidenceKind.COLLECTIVE]
-    assert any("/work/train.py:40 (step)" in each for each in words)
+    assert any("/jobs/train.py:40 (step)" in each for each in words)
 
 
 def test_a_node_whose_nccl_gives_no_answer_does_not_hide_what_the_other_reported() -> None:

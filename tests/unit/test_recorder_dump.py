@@ -36,7 +36,7 @@ def test_a_real_pickle_and_the_real_json_of_the_same_moment_say_the_same() -> No
 
 def test_the_place_is_the_programs_own() -> None:
     found = read((REAL / "behind-1.pickle").read_bytes()).calls[-1]
-    assert found.call.place == "/work/record.py:40 (average)"
+    assert found.call.place == "/jobs/record.py:40 (average)"
     assert (found.call.operation, found.call.shape) == ("all_reduce", "16x4 Float")
 
 
@@ -48,10 +48,10 @@ def test_real_recorders_name_the_rank_that_called_something_else() -> None:
     found = compare(records, 4)
     assert ([each.rank for each in found.named], found.mismatch) == ([2], True)
     assert (
-        "ranks 0, 1, 3 called all_reduce [16x4 Float] at /work/record.py:40 (average)"
+        "ranks 0, 1, 3 called all_reduce [16x4 Float] at /jobs/record.py:40 (average)"
         in found.texts[0]
     )
-    assert "rank 2 called all_gather [16x4 Float] at /work/record.py:44 (gather)" in found.texts[1]
+    assert "rank 2 called all_gather [16x4 Float] at /jobs/record.py:44 (gather)" in found.texts[1]
 
 
 def test_what_has_completed_is_not_pending() -> None:

@@ -100,7 +100,7 @@ def test_a_rank_is_asked_once_and_its_answer_is_read(rank: Rank) -> None:
     rank.file.write_bytes(ANSWER)
     (said,) = rank.until(bool)
     assert [(each.pid, each.rank) for each in said.records] == [(ME, 3)]
-    assert said.records[0].groups[0].pending[0].place == "/work/train.py:40 (step)"
+    assert said.records[0].groups[0].pending[0].place == "/jobs/train.py:40 (step)"
     assert said.boottime_ns < before_ns, "what happens later is not in the answer"
     for _ in range(50):
         assert rank.tick() == []

@@ -34,9 +34,9 @@ def test_the_rank_that_has_not_called_what_the_others_wait_in() -> None:
     assert found.texts == (
         (
             "ranks 0, 1, 3 wait in collective 6 of group 0 (default_pg), all_reduce [16x4 Float] "
-            "at /work/train.py:40 (step), which rank 2 has not called"
+            "at /jobs/train.py:40 (step), which rank 2 has not called"
         ),
-        "the last call of rank 2 is all_reduce [16x4 Float], number 5 of group 0 at /work/train.py:40 (step)",
+        "the last call of rank 2 is all_reduce [16x4 Float], number 5 of group 0 at /jobs/train.py:40 (step)",
     )
 
 
@@ -44,7 +44,7 @@ def test_a_rank_that_called_something_else() -> None:
     other = steps(5, ends="all_gather", line=57)
     found = compare([record(rank, WAITS) for rank in (0, 1, 2)] + [record(3, other)], 4)
     assert (named(found), found.mismatch) == ([3], True)
-    assert "rank 3 called all_gather [16x4 Float] at /work/train.py:57 (step)" in found.texts[1]
+    assert "rank 3 called all_gather [16x4 Float] at /jobs/train.py:57 (step)" in found.texts[1]
 
 
 def test_two_against_two_name_nobody() -> None:
