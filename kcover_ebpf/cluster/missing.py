@@ -71,7 +71,7 @@ def _down(case: GangInput) -> list[str]:
 
 
 def _has_stalled(case: GangInput) -> bool:
-    """True if every node with a snapshot is certain that its ranks do not go on."""
+    """True if every node with a snapshot is certain that its ranks have stalled."""
     pictured = case.pictured
     return bool(pictured) and all(each.report.suspicious for each in pictured)
 

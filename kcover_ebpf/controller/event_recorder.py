@@ -47,7 +47,7 @@ Send = Callable[[PendingEvent], None]
 
 
 class EventRecorder:
-    """Takes what is to be reported, at once, and reports it in a thread of its own."""
+    """Takes what is to be reported, at once, and reports it in its own thread."""
 
     def __init__(self, send: Send, wall: Callable[[], float]) -> None:
         """`send`: writes an Event, in place of one of that name; raises `KcoverError`."""

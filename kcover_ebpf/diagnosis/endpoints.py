@@ -105,7 +105,7 @@ class EndpointIndex:
         return self._payload[view.pid]
 
     def outside(self, view: ProcessHistory) -> list[SocketSample]:
-        """The connections of a process itself to somebody who is none of the job's."""
+        """The connections of the process itself that lead outside the job."""
         return [
             sample
             for sample in view.sockets.values()

@@ -1,4 +1,4 @@
-"""From a snapshot of all ranks to one finding: walk from those who wait to the one who does not go on.
+"""From a snapshot of all ranks to one finding: walk from those who wait to the one that is stuck.
 
 The rule: follow the waits to their end. If the rank at the end makes an effort that explains the
 wait, the job works; if it cannot go on by itself, it is the culprit; if nobody is at the end, the

@@ -93,7 +93,7 @@ def by_node(environ: Mapping[str, str], local: int, local_size: int) -> tuple[in
 
 
 def by_options(commands: Sequence[Sequence[str]]) -> list[int] | None:
-    """The numbers that ranks of one host have on their command lines; None unless each has one of its own."""
+    """The numbers that ranks of one host have on their command lines; None unless each has a different one."""
     for option in _OPTIONS:
         numbers = [_option(command, option) for command in commands]
         found = [number for number in numbers if number is not None]

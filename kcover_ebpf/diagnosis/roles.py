@@ -115,7 +115,7 @@ class Membership:
     owner: Pid | None
     """The rank process it belongs to: itself for a rank, None outside any rank."""
     by_pod: bool = False
-    """`rank` is the place of its pod: no process of the job was given a number of its own."""
+    """`rank` is the place of its pod: no process of the job was given its own number."""
     wraps: bool = False
     """It is a shell around a rank, or around what may be one where ranks have no numbers."""
     joined: bool = False
@@ -129,7 +129,7 @@ def classify(
 ) -> dict[Pid, Membership]:
     """Roles of all processes of one job; of them `joined` are ranks for what they do, and `gone` have ended.
 
-    A rank is a process that was given a number of its own by the process that started it, or that has joined
+    A rank is a process that was given its own number by the process that started it, or that has joined
     others like it (`Kinship`). Where there is neither, it is the topmost process with a rank number that is neither a
     shell around it nor a launcher. In a job without any rank number every topmost program counts as a
     rank; its number is the place of its pod, if it has one.

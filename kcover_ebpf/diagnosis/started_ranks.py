@@ -68,7 +68,7 @@ def started_ranks(by_pid: _Tree, starts_others: Callable[[ProcessSeen], bool]) -
 
 
 def _numbered(starter: ProcessSeen, below: Sequence[ProcessSeen]) -> set[Pid]:
-    # a sub-job of a rank, such as an evaluation, has a world of its own, which is smaller than the rank's
+    # a sub-job of a rank, such as an evaluation, has its own, smaller world than the rank's
     rank, world = outer = rank_of(starter.rank_environ)
     if rank is None or is_one_process(starter.rank_environ):
         return set()

@@ -1,6 +1,6 @@
 """One round of a schedule, as a program: `python -m kcover_ebpf.inspection.round OPTIONS`.
 
-A program of its own, because checks are forked, and whoever asks has threads; and because it may be left
+A separate program, because checks are forked, and whoever asks has threads; and because it may be left
 behind. It imports little: it is run for as long as the node lives.
 """
 

@@ -29,7 +29,7 @@ class PickleError(ValueError):
 def load(data: bytes) -> object:
     """The value of the pickle: None, bool, int, float, str, list, tuple or dict of these; raises `PickleError`.
 
-    Containers may contain themselves, so whoever walks them needs a bound of its own.
+    Containers may contain themselves, so code that walks them needs its own bound.
     """
     if len(data) > MOST_BYTES:
         raise PickleError(f"it is larger than {MOST_BYTES >> 20} MiB")

@@ -1,4 +1,4 @@
-"""A process of its own that reads native and kernel stacks: `python -m kcover_ebpf.trace.native_frames`.
+"""A separate process that reads native and kernel stacks: `python -m kcover_ebpf.trace.native_frames`.
 
 Apart, because the files it reads come from the job: a damaged one may crash the symbolizer, a huge
 one may take too long, and a page that is not there may block it. Takes lines "PID TID" and answers

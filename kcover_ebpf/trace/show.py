@@ -33,7 +33,7 @@ class TraceOptions:
     every_thread: bool = False
     save: Path | None = None
     brief: bool = False
-    """The verdict is known already: do not wait for one of its own."""
+    """The verdict is known already: end when the threads have been read."""
 
     def check(self) -> None:
         """Raise `UsageError` for wishes that exclude each other."""

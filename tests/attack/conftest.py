@@ -1,4 +1,4 @@
-"""The chart as its users install it, a victim that trains, and for each test a tenant with a namespace of its own."""
+"""The chart as its users install it, a victim that trains, and for each test a tenant with its own namespace."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VALUES = (
 
 @pytest.fixture(scope="session")
 def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """One release and one victim for all attacks; each agent's state is on a small disk of its own."""
+    """One release and one victim for all attacks; each agent's state is on its own small disk."""
     image = provide_image(cluster)
     names = [node["metadata"]["name"] for node in cluster.get("nodes")]
     with ExitStack() as stack:

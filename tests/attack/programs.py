@@ -74,7 +74,7 @@ while True:
             data = key.fileobj.recv(1 << 16)
             key.fileobj.send(data[:1]) if data else selector.unregister(key.fileobj)
 """
-"""300 ranks in one pod, with many connections each, that fall silent together."""
+"""300 ranks in one pod, with many connections each, that all stop sending at once."""
 
 FORKS = r"""
 import os, signal, time

@@ -46,7 +46,7 @@ def faults_of(namespace: Namespace) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Victim:
-    """A healthy job, armed, in a namespace of its own."""
+    """A healthy job, armed, in its own namespace."""
 
     namespace: Namespace
 

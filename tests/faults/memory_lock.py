@@ -1,6 +1,6 @@
 """A process whose memory lock is really held: whoever reads its command line waits as long as the holder does.
 
-`python -m tests.faults.memory_lock`, in a mount namespace of its own, prints the pid and waits to be killed.
+`python -m tests.faults.memory_lock`, in its own mount namespace, prints the pid and waits to be killed.
 """
 
 from __future__ import annotations

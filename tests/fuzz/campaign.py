@@ -1,4 +1,4 @@
-"""Runs libFuzzer over one target in a process of its own, and reads what it says at its end."""
+"""Runs libFuzzer over one target in its own process, and parses what it prints at the end."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from kcover_ebpf.host.procfs import open_devices
 from kcover_ebpf.host.thread_inspector import ThreadInspector
 from kcover_ebpf.ids import Pid, Tid
 
-# /dev of a container of its own: names as in one that was given a GPU and an RDMA port
+# /dev as in its own container: names as in one that was given a GPU and an RDMA port
 _SCRIPT = """
 mount -t tmpfs none /dev
 mkdir /dev/infiniband

@@ -24,7 +24,7 @@ def mount(*arguments: str | Path) -> None:
 
 @pytest.fixture
 def disk(bench: Bench) -> Iterator[Path]:
-    """A file system of its own below the agent's state."""
+    """Its own file system below the agent's state."""
     mount("-t", "tmpfs", "-o", f"size={_DISK_KIB}k", "state", bench.folder)
     yield bench.folder
     subprocess.run(["umount", bench.folder], check=True)

@@ -136,7 +136,7 @@ def test_a_rank_that_the_launcher_ends_after_another_failed_is_a_victim() -> Non
 
 
 def ended_by_their_launcher(*, reported: bool) -> Stage:
-    """Rank 3 leaves with code 0 and the launcher ends the others; `reported`: somebody ended the launcher first."""
+    """Rank 3 leaves with code 0 and the launcher ends the others; `reported`: the launcher was ended first."""
     stage = trained()
     launcher = stage.add(Proc(50, argv=("mpirun", "train.py")))
     loader = stage.add(Proc(501, ppid=101))

@@ -53,7 +53,7 @@ class Disturber:
     nodes: list[str]
     jobs: list[Namespace]
     noise: Namespace
-    """Has a pod of its own on each node, by the name NOISE-NODE."""
+    """Has its own pod on each node, by the name NOISE-NODE."""
 
     def carry_out(self, act: Act) -> Undo:
         """Begin; the caller calls the result after `act.seconds`."""

@@ -22,7 +22,7 @@ _CALM_S = 300.0
 
 @dataclass
 class Trained:
-    """A job of two ranks in a namespace of its own."""
+    """A job of two ranks in its own namespace."""
 
     space: Namespace
     faults: list[Fault] = field(default_factory=list)

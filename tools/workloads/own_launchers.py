@@ -68,7 +68,7 @@ def actor(config: dict[str, Any]) -> None:
 
 
 def ray(count: int, options: Options) -> None:
-    """Ray Train on a Ray of its own."""
+    """Ray Train on its own Ray."""
     import ray
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
