@@ -1,6 +1,6 @@
 """The snapshots that the nodes of a job sent, as the one that `diagnosis.judge` judges.
 
-Processes of different nodes may have the same number, so each gets one of its own. Ages of all
+Processes of different nodes may have the same number, so each gets a separate one. Ages of all
 reports are rebased to one moment by the controller's clock. What two nodes did within
 `APART_S` of each other has no order.
 """

@@ -125,7 +125,7 @@ class DeviceTaints:
         try:
             self._writes().delete(f"{rule.path}/{rule.name}")
         except NotFound:
-            pass  # written by another client meanwhile
+            pass  # deleted meanwhile
         else:
             self._say(node, "KcoverDeviceUntainted", rule.name, False)
         self._listed_s = None

@@ -27,7 +27,7 @@ def standstill(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding 
     if min(silent.values()) < max(1.0, needed / 2) or max(silent.values()) < needed:
         return None
     since_ns = snapshot.oldest_ns
-    gone = min(snapshot.left.values(), key=lambda each: -each.age_s, default=None)
+    gone = max(snapshot.left.values(), key=lambda each: each.age_s, default=None)
     if gone is not None and gone.state is State.GONE:
         return _ended(snapshot, gone, ranks)
     if gone is not None:

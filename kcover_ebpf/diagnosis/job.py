@@ -22,7 +22,6 @@ from kcover_ebpf.diagnosis.members import Members
 from kcover_ebpf.diagnosis.packet_loss import LossWatch
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
 from kcover_ebpf.diagnosis.progress import LONGEST_BURN_NS, JobProgress, Stall
-from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.rank_view import Habits, completed
 from kcover_ebpf.diagnosis.recorders import recordings_of
 from kcover_ebpf.diagnosis.roles import Role
@@ -352,8 +351,11 @@ class Job:
         thresholds_s = {pid: self.pace.threshold_s(pid) for pid in members.ranks}
         stops, size = self.announced.stops, members.world_size
         habits = Habits(self.now_ns, ends, known, thresholds_s, stops, size)
+        context = self._context(ends)
+        # the time before something was not seen cannot be judged
+        seen_s = (self.now_ns - self._floor_ns) / NS
         processes = {
-            pid: completed(self._state(view, ends), view, habits)
+            pid: completed(stand(view, context).capped(seen_s), view, habits)
             for pid, view in views.items()
             if view.member is not None and view.member.owner is not None
         }
@@ -372,9 +374,9 @@ class Job:
             recordings=recordings_of(self.attention.recorders, self.now_ns),
         )
 
-    def _state(self, view: ProcessHistory, ends: EndpointIndex) -> RankSnapshot:
+    def _context(self, ends: EndpointIndex) -> ClassifyContext:
         members = self.members
-        scene = ClassifyContext(
+        return ClassifyContext(
             now_ns=self.now_ns,
             policy=self._policy,
             table=self.table,
@@ -385,8 +387,6 @@ class Job:
             ends=ends,
             all_here=members.world_size == len(members.all_ranks),
         )
-        # the time before something was not seen cannot be judged
-        return stand(view, scene).capped((self.now_ns - self._floor_ns) / NS)
 
     def _is_lossy(self, ages_s: list[float]) -> bool:
         # a lost link shows retransmissions as well, but nothing gets through; silence unseen is the kernel's word

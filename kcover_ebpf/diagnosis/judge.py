@@ -135,7 +135,7 @@ def _working(
     moving = [each for each in working if each.state is State.MOVING]
     if moving or not waiting:
         return Finding(VerdictKind.WORKING, Cause.TRAINING, snapshot.now_ns)
-    first = min(working, key=lambda each: -each.age_s)
+    first = max(working, key=lambda each: each.age_s)
     end = wait_chain.follow(snapshot, first)
     what = f"{end.state.value}: {end.text}, {evidence.ago(end)}"
     text = f"{evidence.name(first)} is {what}; the others wait for it"
@@ -171,10 +171,9 @@ def _stuck(
     ends = {each.pid: wait_chain.follow(snapshot, each) for each in stuck}
     if len(stuck) == len(ranks) and all(end.state is State.SLEEP_LONG for end in ends.values()):
         # a job that is kept alive for later: no rank waits for another
-        since_ns = min(snapshot.since_ns(each) for each in ranks)
-        return Finding(VerdictKind.WORKING, Cause.SLEEPING, since_ns)
+        return Finding(VerdictKind.WORKING, Cause.SLEEPING, snapshot.oldest_ns)
     # the earliest one: whoever came later may be waiting for it in a way that was not understood
-    first = min(stuck, key=lambda each: -each.age_s)
+    first = max(stuck, key=lambda each: each.age_s)
     end = ends[first.pid]
     others = [each for each in ranks if each.pid != first.pid]
     if end.state is State.TRACED or first.age_s < _needed_s(snapshot, first, end):
