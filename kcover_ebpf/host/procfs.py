@@ -128,11 +128,11 @@ def namespace_numbers(pid: int, tid: int | None = None) -> tuple[int, ...]:
         return ()
 
 
-def parse_numbers(status: bytes) -> tuple[int, ...]:
-    """From the contents of a status file (proc_pid_status(5), NSpid)."""
+def parse_numbers(status: bytes, field: bytes = b"NSpid") -> tuple[int, ...]:
+    """The numbers of one field in the contents of a status file (proc_pid_status(5)); empty without it."""
     # as bytes: a program's name, in the first line, may hold whatever else a text takes for the end of a line
     for line in status.split(b"\n"):
-        if line.startswith(b"NSpid:"):
+        if line.startswith(field + b":"):
             return tuple(map(int, line.split()[1:]))
     return ()
 

@@ -58,6 +58,4 @@ def _found(pid: Pid, path: str) -> int:
 
 def _user(pid: Pid) -> int:
     """The user as whom the process creates files (the fourth number in /proc/PID/status)."""
-    text = (procfs.PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
-    line = next(each for each in text.splitlines() if each.startswith("Uid:"))
-    return int(line.split()[4])
+    return procfs.parse_numbers((procfs.PROC / str(pid) / "status").read_bytes(), b"Uid")[3]

@@ -4,13 +4,14 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kcover_ebpf.facts.host import ProcessSeen
-from kcover_ebpf.host import procfs
+from kcover_ebpf.host import procfs, rank_files
 from kcover_ebpf.host.procfs import parse_environ, parse_stat
 from kcover_ebpf.ids import Pid
 
@@ -127,6 +128,20 @@ def test_a_name_cannot_forge_the_numbers_of_its_process() -> None:
         assert procfs.namespace_numbers(child.pid) == (child.pid,)
         child.communicate()
     assert procfs.namespace_numbers(child.pid) == ()
+
+
+def test_a_name_cannot_forge_the_user_of_its_process(tmp_path: Path) -> None:
+    """What the process may not open itself would be opened for it."""
+    (tmp_path / "own").write_text("x")
+    code = _CALLED.replace(r"\rNSpid:\t1 1", r"\rUid:\t7 7 7 7")
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"up\n"
+        assert b"\rUid:\t7 7 7 7" in Path(f"/proc/{child.pid}/comm").read_bytes()
+        path = str(tmp_path / "own")
+        os.close(rank_files.opened(Pid(child.pid), path, os.O_RDONLY, pipe=False))
+        child.communicate()
 
 
 @given(st.binary(max_size=15).filter(lambda name: b"\n" not in name))
