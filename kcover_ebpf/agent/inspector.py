@@ -105,12 +105,16 @@ class Inspector:
         published = True
         while not self._stopping:
             now_s = time.monotonic()
-            if now_s >= due_s:
-                self._inspect()
-                published = False
-                due_s = time.monotonic() + interval_s
-            if not published and not self._stopping:
-                published = self._publish()
+            try:
+                if now_s >= due_s:
+                    due_s = now_s + interval_s
+                    self._inspect()
+                    published = False
+                    due_s = time.monotonic() + interval_s
+                if not published and not self._stopping:
+                    published = self._publish()
+            except Exception as error:  # noqa: BLE001 - a thread that ends would have the agent restarted
+                self._on_error("inspect", "node", ApiError(repr(error)))
             self._wake.wait(max(0.1, min(due_s - time.monotonic(), _AGAIN_S)))
             self._wake.clear()
             if self._hurried:

@@ -12,7 +12,7 @@ import click
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.kube.client import connect, namespace_of
-from kcover_ebpf.output.formatting import printable
+from kcover_ebpf.output.formatting import aligned, printable
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _Command = Callable[..., int]
@@ -58,12 +58,8 @@ def show(line: str) -> None:
 
 
 def show_table(rows: Sequence[tuple[str, ...]]) -> None:
-    """Print rows of as many cells each, in columns."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        show(
-            "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        )
+    """Print rows of as many cells each, in columns as far apart as kubectl's."""
+    print("\n".join(aligned(rows, gap="   ")))
 
 
 def age(text: object) -> str:

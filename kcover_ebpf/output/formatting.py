@@ -204,12 +204,12 @@ def _cells(row: WaitRow) -> tuple[str, ...]:
     )
 
 
-def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Cells as columns, two spaces apart, no space at the end of a line."""
+def aligned(rows: Iterable[Sequence[str]], gap: str = "  ") -> list[str]:
+    """Cells as columns with a gap between them, no space at the end of a line."""
     texts = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        gap.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in texts
     ]
 

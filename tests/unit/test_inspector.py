@@ -211,3 +211,22 @@ def test_a_heavy_check_is_never_scheduled(tmp_path: Path) -> None:
         schedule.scheduled(("memory", "nccl_tests"), (), tmp_path)
     with pytest.raises(UsageError, match="no check is named 'nonsense'"):
         schedule.scheduled(("nonsense",), (), tmp_path)
+
+
+def test_a_round_that_breaks_is_reported_and_the_next_one_runs(
+    broken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that ends has the kubelet restart the agent, and so end what it watches."""
+    left, whole = [1], Inspector._ask
+
+    def ask(self: Inspector, wanted: RoundOptions) -> Any:
+        if left:
+            left.pop()
+            return {"checks": [{}]}, ""
+        return whole(self, wanted)
+
+    monkeypatch.setattr(Inspector, "_ask", ask)
+    server = Server()
+    with Bench(tmp_path, server) as bench:
+        until(lambda: server.result() == "pass")
+        assert bench.errors == [("inspect", "node")]
