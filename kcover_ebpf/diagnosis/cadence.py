@@ -10,6 +10,9 @@ UNLEARNED_S = 8.0
 _LOOK_FLOOR_S = 0.9
 _EACH_PASS_S = 1.5
 _UNUSUAL = 1.05
+_BEFORE_UNLEARNED_S = 3.0
+"""A job of which nothing was learned may be silent for `unlearned_s`: so long before, it is looked at closely.
+Time for three passes, of which the verdict needs two."""
 
 
 class Cadence:
@@ -58,8 +61,11 @@ class Cadence:
     def alarm_s(self) -> float:
         """A silence longer than this is worth a closer look: just above what was ever seen.
 
-        Where every pass showed progress, one pass without is already unusual.
+        Where every pass showed progress, one pass without is already unusual. Before any, only what comes near to
+        a stall is.
         """
+        if not self._gaps:
+            return max(_LOOK_FLOOR_S, self._unlearned_s - _BEFORE_UNLEARNED_S)
         return max(_LOOK_FLOOR_S, _UNUSUAL * self.longest_s if self.longest_s > _EACH_PASS_S else 0)
 
     @property

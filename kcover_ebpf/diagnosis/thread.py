@@ -134,7 +134,7 @@ class ThreadHistory:
                 self.burnt_until_ns = _left_cpu_ns(before, sample)
                 self.progress_ns = max(self.progress_ns, self.burnt_until_ns)
         elif self.burning_since_ns is None:
-            self.burning_since_ns = before.boottime_ns
+            self.burning_since_ns = max(before.boottime_ns, sample.previous_ns)
             self.burn_cpu_ns, self.burn_delay_ns = before.cpu_ns, before.run_delay_ns
         if sample.cpu_ns - before.cpu_ns >= _RAN_NS:
             self.glimpses.append(_sample(sample, table))
@@ -285,8 +285,9 @@ def busy_share(before: ThreadSample, after: ThreadSample) -> float:
 
 
 def _interval_ns(before: ThreadSample, after: ThreadSample) -> int:
-    # a thread at rest is not sent: what it used, it used in the last pass
-    return min(_LONGEST_PASS_NS, max(1, after.boottime_ns - before.boottime_ns))
+    # a thread at rest is not sent: what it used, it used since the last look
+    since_ns = after.previous_ns or after.boottime_ns - _LONGEST_PASS_NS
+    return max(1, after.boottime_ns - max(before.boottime_ns, since_ns))
 
 
 def asks_again(sample: ThreadSample, table: SyscallTable) -> bool:
