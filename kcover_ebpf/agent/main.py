@@ -43,6 +43,7 @@ from kcover_ebpf.settings import Settings
 
 if TYPE_CHECKING:
     from kcover_ebpf.api.job_kinds import Gang
+    from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
     from kcover_ebpf.hardware.watch import DeviceWatch
     from kcover_ebpf.kernel.sampler import KernelSampler
     from kcover_ebpf.kube.client import ApiClient
@@ -68,6 +69,8 @@ class AgentOptions:
     log_level: Level = Level.INFO
     inspect_every_s: float = 600.0
     """0: the node is not inspected."""
+    telemetry: TelemetryOptions | None = None
+    """None: the GPUs are not read."""
     inspect: RoundOptions = field(default_factory=RoundOptions)
     settings: Settings = field(default_factory=Settings)
 
@@ -111,9 +114,7 @@ class _Agent:
         identity = Identity(plan.node, plan.namespace)
         drafts = ReportBuilder(identity, reporter, spool, watches.has_pods)
         self._drafts = drafts
-        self._audience = audience = NodeOutputs(
-            drafts, registry, self._board, lambda: devices.topology, self._log
-        )
+        self._audience = audience = NodeOutputs(drafts, registry, self._board, devices, self._log)
         self._loop = NodeLoop(
             kernel,
             devices,
@@ -155,7 +156,9 @@ class _Agent:
             load(plan.catalog)  # a mistake in it is reported at the start, not at the first Xid
         catalog = cache(partial(load, plan.catalog))
         kernel = self._stack.enter_context(KernelSampler.open(plan.settings))
-        devices = self._stack.enter_context(DeviceWatch(kernel.maps, plan.settings, catalog))
+        devices = self._stack.enter_context(
+            DeviceWatch(kernel.maps, plan.settings, catalog, telemetry=plan.telemetry)
+        )
         whose = devices.whose
         self._board = NodeDeviceFaults(
             catalog,

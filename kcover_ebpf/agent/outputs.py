@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kcover_ebpf.agent.device_faults import NodeDeviceFaults, devices_of
+from kcover_ebpf.agent.gpu_pods import GpuPods
 from kcover_ebpf.agent.log import Log
 from kcover_ebpf.agent.node_loop import GangWatch
 from kcover_ebpf.agent.pod_registry import PodRegistry
@@ -16,7 +17,6 @@ from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.verdict import Verdict, WaitRow
 from kcover_ebpf.errors import ApiError
 from kcover_ebpf.facts.kernel import Fact
-from kcover_ebpf.hardware.topology import Topology
 from kcover_ebpf.host import procfs
 from kcover_ebpf.output.formatting import headline
 from kcover_ebpf.watching.judging import Sink
@@ -24,6 +24,8 @@ from kcover_ebpf.watching.judging import Sink
 if TYPE_CHECKING:
     from kcover_ebpf.agent.inspector import Inspector
     from kcover_ebpf.agent.metrics import AgentMetrics
+    from kcover_ebpf.hardware.telemetry.watch import Telemetry
+    from kcover_ebpf.hardware.watch import DeviceWatch
 
 _DEVICES_NS = 30_000_000_000
 
@@ -36,11 +38,13 @@ class NodeOutputs:
         drafts: ReportBuilder,
         registry: PodRegistry,
         board: NodeDeviceFaults,
-        topology: Callable[[], Topology],
+        devices: DeviceWatch,
         log: Log,
     ) -> None:
         self._drafts, self._registry, self._board = drafts, registry, board
-        self._topology, self._log = topology, log
+        self._devices, self._log = devices, log
+        self._gpu_pods = GpuPods(registry)
+        self._gpus: Telemetry | None = None
         self.metrics: AgentMetrics | None = None
         """Set before the loop begins, where somebody wants them."""
         self.inspector: Inspector | None = None
@@ -67,6 +71,7 @@ class NodeOutputs:
         self._board.on_pass(now_ns)
         self._exchange(now_ns)
         self._drafts.make(watched, self._board.pictures(now_ns))
+        self._follow_gpus()
         if self.metrics is None:
             return
         reporter = self._drafts.reporter
@@ -79,6 +84,17 @@ class NodeOutputs:
         if self._board.version != self._board_version:
             self._board_version = self._board.version
             self.metrics.on_devices(self._board.pictures(now_ns))
+
+    def _follow_gpus(self) -> None:
+        telemetry = self._devices.telemetry
+        if telemetry is None or telemetry.latest is self._gpus:
+            return
+        self._gpus = telemetry.latest
+        readings = [each.reading for each in self._gpus.gpus]
+        pods = self._gpu_pods.of(readings, self._drafts.devices)
+        if self.metrics is not None:
+            self.metrics.gpus.latest = lambda: telemetry.latest
+            self.metrics.gpus.pods = pods
 
     def _exchange(self, now_ns: int) -> None:
         """Faults that make a device unfit go to the inspector, and what it saw mended comes back."""
@@ -97,7 +113,7 @@ class NodeOutputs:
             return
         self._next_devices_ns = now_ns + _DEVICES_NS
         living = {pid: each.pods[pid] for each in watched for pid in each.watch.members}
-        self._drafts.devices = devices_of(self._topology(), living)
+        self._drafts.devices = devices_of(self._devices.topology, living)
 
     def on_order(self, gang: Gang, ack: Ack) -> None:
         """An order was carried out; called in the order thread."""

@@ -115,6 +115,7 @@ class _Run:
 
     def _watch_devices(self, kernel: KernelSampler) -> DeviceWatch:
         from kcover_ebpf.hardware.catalog.files import load
+        from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
         from kcover_ebpf.hardware.watch import DeviceWatch
 
         settings = self._plan.settings
@@ -124,6 +125,7 @@ class _Run:
                 settings,
                 partial(load, self._plan.catalog),
                 pin_driver=settings.pin_driver,
+                telemetry=TelemetryOptions(settings.gpu_period_s),
             )
         )
 
