@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 from kcover_ebpf import __version__
 from kcover_ebpf.agent import health, order_executor
 from kcover_ebpf.agent.bundles import Bundles
-from kcover_ebpf.agent.containers import Containers
+from kcover_ebpf.agent.containers import Containers, cpu_seconds
 from kcover_ebpf.agent.device_faults import NodeDeviceFaults
+from kcover_ebpf.agent.idle_pods import IdlePods
 from kcover_ebpf.agent.informers import Informers
 from kcover_ebpf.agent.inspector import Inspector, InspectorOptions
 from kcover_ebpf.agent.node_loop import NodeLoop
@@ -73,6 +74,8 @@ class AgentOptions:
     """0: the node is not inspected."""
     telemetry: TelemetryOptions | None = None
     """None: the GPUs are not read."""
+    idle_after_s: float = 172800.0
+    """Pods that keep GPUs idle for so long are reported; 0: none."""
     inspect: RoundOptions = field(default_factory=RoundOptions)
     settings: Settings = field(default_factory=Settings)
 
@@ -116,6 +119,14 @@ class _Agent:
         drafts = ReportBuilder(identity, reporter, spool, watches.has_pods)
         self._drafts = drafts
         self._audience = audience = NodeOutputs(drafts, registry, self._board, devices)
+        if plan.idle_after_s > 0:
+            audience.idle = IdlePods(
+                plan.state_dir / "idle.json",
+                plan.idle_after_s,
+                registry.pod,
+                lambda uid: cpu_seconds(containers.of_pod(uid)),
+                watches.has_pods,
+            )
         self._loop = NodeLoop(
             kernel,
             devices,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from kcover_ebpf.output.log_lines import about
 from kcover_ebpf.watching.judging import Sink
 
 if TYPE_CHECKING:
+    from kcover_ebpf.agent.idle_pods import IdlePods
     from kcover_ebpf.agent.inspector import Inspector
     from kcover_ebpf.agent.metrics import AgentMetrics
     from kcover_ebpf.hardware.telemetry.watch import Telemetry
@@ -51,6 +53,8 @@ class NodeOutputs:
         """Set before the loop begins, where somebody wants them."""
         self.inspector: Inspector | None = None
         """Set before the loop begins, where the node is inspected."""
+        self.idle: IdlePods | None = None
+        """Set before the loop begins, where idle pods are reported."""
         self._board_version = -1
         self._next_devices_ns = 0
 
@@ -94,9 +98,14 @@ class NodeOutputs:
         self._gpus = telemetry.latest
         readings = [each.reading for each in self._gpus.gpus]
         pods = self._gpu_pods.of(readings, self._drafts.devices)
+        if self.idle is not None:
+            now_s = time.time()
+            self.idle.update(self._gpus.gpus, pods, now_s)
+            self._drafts.idle = self.idle.reported(now_s)
         if self.metrics is not None:
             self.metrics.gpus.latest = lambda: telemetry.latest
             self.metrics.gpus.pods = pods
+            self.metrics.gpus.idle_s = self.idle.idle_s() if self.idle is not None else {}
 
     def _exchange(self, now_ns: int) -> None:
         """Faults that make a device unfit go to the inspector, and what it saw mended comes back."""

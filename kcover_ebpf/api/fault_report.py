@@ -76,6 +76,21 @@ class ReportedDeviceFault:
     """uids of pods that hold it."""
 
 
+@dataclass(frozen=True, slots=True)
+class IdlePod:
+    """A pod of the node that keeps GPUs, runs no kernel on them and uses next to no CPU, for days."""
+
+    namespace: str
+    name: str
+    uid: str
+    age_s: float
+    """Since it is idle."""
+    gpus: tuple[str, ...] = ()
+    """UUIDs."""
+    cpu_cores: float | None = None
+    """CPUs that its containers use; None where that is not known."""
+
+
 class AckResult(Enum):
     """How an order ended."""
 
@@ -126,6 +141,8 @@ class FaultReport:
     recorders: Recordings | None = None
     """None where no rank here has one, or none was asked."""
     devices: tuple[ReportedDeviceFault, ...] = ()
+    idle: tuple[IdlePod, ...] = ()
+    """In the report of a node about itself."""
     acks: tuple[Ack, ...] = field(default=(), metadata=wire("acks", lenient=True))
 
     @property

@@ -105,6 +105,14 @@ _LEVELS = ("error", "warning", "info", "debug")
     help="Read a running dcgm-exporter (http://ADDRESS:9400/metrics) instead of NVML.",
 )
 @click.option(
+    "--idle-after",
+    envvar="KCOVER_IDLE_AFTER",
+    metavar="DURATION",
+    default="48h",
+    show_default=True,
+    help="Report pods that keep GPUs idle for so long; 0s: none.",
+)
+@click.option(
     "--log-level",
     envvar="KCOVER_LOG_LEVEL",
     type=click.Choice(_LEVELS),
@@ -124,6 +132,7 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
     plugins: Path | None,
     telemetry_every: str,
     telemetry_from: str,
+    idle_after: str,
     log_level: str,
 ) -> int:
     """Watch the training pods on this node, report what is observed, execute orders."""
@@ -146,6 +155,7 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
         catalog=catalog,
         inspect_every_s=_seconds("--inspect-every", inspect_every),
         telemetry=_telemetry(telemetry_every, telemetry_from),
+        idle_after_s=_seconds("--idle-after", idle_after),
         inspect=_round(inspect_checks, plugins),
     )
     return run_agent(plan)
