@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from kcover_ebpf import __version__
 from kcover_ebpf.agent import health, order_executor
+from kcover_ebpf.agent.bug_report import BugReportOptions, BugReports
 from kcover_ebpf.agent.bundles import Bundles
-from kcover_ebpf.agent.containers import Containers, cpu_seconds
+from kcover_ebpf.agent.containers import Containers, cpu_seconds, host_root
 from kcover_ebpf.agent.device_faults import NodeDeviceFaults
 from kcover_ebpf.agent.idle_pods import IdlePods
 from kcover_ebpf.agent.informers import Informers
@@ -76,6 +77,8 @@ class AgentOptions:
     """None: the GPUs are not read."""
     idle_after_s: float = 172800.0
     """Pods that keep GPUs idle for so long are reported; 0: none."""
+    bug_report: bool = True
+    """NVIDIA's script is run after a fatal Xid."""
     inspect: RoundOptions = field(default_factory=RoundOptions)
     settings: Settings = field(default_factory=Settings)
 
@@ -119,14 +122,7 @@ class _Agent:
         drafts = ReportBuilder(identity, reporter, spool, watches.has_pods)
         self._drafts = drafts
         self._audience = audience = NodeOutputs(drafts, registry, self._board, devices)
-        if plan.idle_after_s > 0:
-            audience.idle = IdlePods(
-                plan.state_dir / "idle.json",
-                plan.idle_after_s,
-                registry.pod,
-                lambda uid: cpu_seconds(containers.of_pod(uid)),
-                watches.has_pods,
-            )
+        self._follow_gpus(audience, registry, containers)
         self._loop = NodeLoop(
             kernel,
             devices,
@@ -146,6 +142,22 @@ class _Agent:
         self._loop.run(self._is_over)
         _LOG.info("ends")
         return 0
+
+    def _follow_gpus(
+        self, audience: NodeOutputs, registry: PodRegistry, containers: Containers
+    ) -> None:
+        plan = self._plan
+        if plan.bug_report:
+            options = BugReportOptions(plan.state_dir / "bundles", host_root())
+            audience.bug_reports = BugReports(options)
+        if plan.idle_after_s > 0:
+            audience.idle = IdlePods(
+                plan.state_dir / "idle.json",
+                plan.idle_after_s,
+                registry.pod,
+                lambda uid: cpu_seconds(containers.of_pod(uid)),
+                self._watches.has_pods,
+            )
 
     def _start(self, work: Any) -> threading.Thread:
         thread = threading.Thread(target=work.run, name=type(work).__name__, daemon=True)
@@ -178,6 +190,7 @@ class _Agent:
             whose.below,
             whose.function_of,
             int(plan.settings.policy.port_patience_s * 1e9),
+            devices.identities.of,
         )
         return kernel, devices
 

@@ -24,6 +24,7 @@ from kcover_ebpf.output.log_lines import about
 from kcover_ebpf.watching.judging import Sink
 
 if TYPE_CHECKING:
+    from kcover_ebpf.agent.bug_report import BugReports
     from kcover_ebpf.agent.idle_pods import IdlePods
     from kcover_ebpf.agent.inspector import Inspector
     from kcover_ebpf.agent.metrics import AgentMetrics
@@ -55,6 +56,8 @@ class NodeOutputs:
         """Set before the loop begins, where the node is inspected."""
         self.idle: IdlePods | None = None
         """Set before the loop begins, where idle pods are reported."""
+        self.bug_reports: BugReports | None = None
+        """Set before the loop begins, where they are wanted."""
         self._board_version = -1
         self._next_devices_ns = 0
 
@@ -76,7 +79,10 @@ class NodeOutputs:
         self._look_for_devices(watched, now_ns)
         self._board.on_pass(now_ns)
         self._exchange(now_ns)
-        self._drafts.make(watched, self._board.pictures(now_ns))
+        faults = self._board.pictures(now_ns)
+        if self.bug_reports is not None:
+            self.bug_reports.want(faults)
+        self._drafts.make(watched, faults)
         self._follow_gpus()
         if self.metrics is None:
             return

@@ -67,6 +67,10 @@ class ReportedDeviceFault:
     fault: str
     text: str
     uuid: str | None = None
+    serial: str | None = None
+    """Of the board, by NVML; None where it was never read."""
+    slot: str | None = None
+    """Of the chassis, as the firmware numbers it; None where it does not."""
     fatal: bool = False
     """The jobs that hold the device are lost."""
     unfit: bool = False

@@ -113,6 +113,13 @@ _LEVELS = ("error", "warning", "info", "debug")
     help="Report pods that keep GPUs idle for so long; 0s: none.",
 )
 @click.option(
+    "--bug-report/--no-bug-report",
+    envvar="KCOVER_BUG_REPORT",
+    default=True,
+    show_default=True,
+    help="After a fatal Xid run nvidia-bug-report.sh once, where the node has it.",
+)
+@click.option(
     "--log-level",
     envvar="KCOVER_LOG_LEVEL",
     type=click.Choice(_LEVELS),
@@ -133,6 +140,7 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
     telemetry_every: str,
     telemetry_from: str,
     idle_after: str,
+    bug_report: bool,
     log_level: str,
 ) -> int:
     """Watch the training pods on this node, report what is observed, execute orders."""
@@ -144,7 +152,6 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
     from kcover_ebpf.output import log_lines
 
     log_lines.configure(log_level)
-
     plan = AgentOptions(
         node=node,
         namespace=namespace,
@@ -156,6 +163,7 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
         inspect_every_s=_seconds("--inspect-every", inspect_every),
         telemetry=_telemetry(telemetry_every, telemetry_from),
         idle_after_s=_seconds("--idle-after", idle_after),
+        bug_report=bug_report,
         inspect=_round(inspect_checks, plugins),
     )
     return run_agent(plan)

@@ -29,18 +29,20 @@ class IdleEvents:
 
     def __init__(self, session: ApiClient, store: ObjectCache, tell: Tell) -> None:
         self._session, self._store, self._tell = session, store, tell
-        self._told: dict[str, float] = {}
-        """By uid of the pod, until it may be told again."""
+        self._reported: dict[str, float] = {}
+        """Uid of a pod -> when an Event about it was written last."""
 
     def look(self, node: str) -> None:
         """Tell what the node's last report says; raises `ApiError`."""
         seen, now_s = self._store.host_reports.get(node), self._store.wall()
         if seen is None or not seen.report.idle or seen.is_stale(now_s):
             return
-        self._told = {uid: at_s for uid, at_s in self._told.items() if now_s - at_s < _AGAIN_S}
+        self._reported = {
+            uid: at_s for uid, at_s in self._reported.items() if now_s - at_s < _AGAIN_S
+        }
         for each in seen.report.idle:
-            if each.uid not in self._told:
-                self._told[each.uid] = now_s
+            if each.uid not in self._reported:
+                self._reported[each.uid] = now_s
                 self._tell_of(each, seen, now_s)
 
     def _tell_of(self, idle: IdlePod, seen: ReceivedReport, now_s: float) -> None:

@@ -30,6 +30,7 @@ from kcover_ebpf.hardware.attribution import Attribution
 from kcover_ebpf.hardware.catalog import Catalog
 from kcover_ebpf.hardware.device_users import DeviceUsers
 from kcover_ebpf.hardware.event_sources import Sources
+from kcover_ebpf.hardware.identity import DeviceIdentities
 from kcover_ebpf.hardware.kmsg_parser import read_console, read_record
 from kcover_ebpf.hardware.kmsg_reader import KmsgReader
 from kcover_ebpf.hardware.nvml import Nvml
@@ -87,6 +88,7 @@ class DeviceWatch:
         """Set where GPUs are read."""
         if telemetry is not None:
             self.telemetry = GpuTelemetry(telemetry, lambda: self.whose.topology.gpus, root)
+        self.identities = DeviceIdentities(root, self.whose.uuid, self._serial_of)
         self._stale_nic = False
         self._aer = AerCounter()
         self._aer_quiet_ns = 0
@@ -226,6 +228,9 @@ class DeviceWatch:
             for error in self._aer.on_look(self._attached.aer_totals()):
                 found += self._on_aer(error, members)
         return found
+
+    def _serial_of(self, device: str) -> str:
+        return self.telemetry.serial_of(device) if self.telemetry is not None else ""
 
     def _read_clocks(self, members: Collection[Pid]) -> Iterator[DeviceFact]:
         for clock in (self._fabric, self.telemetry):

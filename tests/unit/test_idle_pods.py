@@ -173,11 +173,11 @@ class Server:
 
     def __init__(self, *pods: dict[str, Any]) -> None:
         self.pods = {f"/api/v1/namespaces/team/pods/{p['metadata']['name']}": p for p in pods}
-        self.told: list[tuple[dict[str, str], str, str, bool]] = []
+        self.written: list[tuple[dict[str, str], str, str, bool]] = []
         self.now_s = START_S
         self.store = ObjectCache(print, wall=lambda: self.now_s)
         api: Any = self
-        self.events = IdleEvents(api, self.store, lambda *said: self.told.append(said))
+        self.events = IdleEvents(api, self.store, lambda *said: self.written.append(said))
 
     def get(self, path: str) -> dict[str, Any]:
         if path not in self.pods:
@@ -199,7 +199,7 @@ def test_the_owner_finds_an_event_once_a_day() -> None:
     for _ in range(3):
         server.report(IDLE)
         server.now_s += 60
-    ((about, reason, text, trouble),) = server.told
+    ((about, reason, text, trouble),) = server.written
     assert (about["kind"], about["namespace"], about["name"], about["uid"]) == (
         "Pod",
         "team",
@@ -213,7 +213,7 @@ def test_the_owner_finds_an_event_once_a_day() -> None:
     )
     server.now_s += 86400
     server.report(IDLE)
-    assert len(server.told) == 2
+    assert len(server.written) == 2
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_an_agent_reports_pods_of_its_node_only(there: dict[str, Any] | None) ->
     server = Server(*([there] if there else []))
     server.report(IDLE)
     server.report(replace(IDLE, namespace="../kube-system", uid="x"))
-    assert server.told == []
+    assert server.written == []
 
 
 def test_a_stale_report_says_nothing() -> None:
@@ -232,7 +232,7 @@ def test_a_stale_report_says_nothing() -> None:
         FaultReport("n1", START_S, 1, idle=(IDLE,)), START_S - 3600
     )
     server.events.look("n1")
-    assert server.told == []
+    assert server.written == []
 
 
 def test_words_for_several_gpus_and_hours() -> None:

@@ -90,6 +90,7 @@ class GpuTelemetry:
         self._left: subprocess.Popen[bytes] | None = None
         self._states: dict[str, GpuState] = {}
         self._cpu_before_s = 0.0
+        self._serials: dict[str, str] = {}
         self.latest = Telemetry()
         self._thread = threading.Thread(target=self._work, name="kcover-gpus", daemon=True)
         """Begun at the first `tick`: rights that are given up before that are not its own either."""
@@ -102,6 +103,10 @@ class GpuTelemetry:
         with contextlib.suppress(Empty):
             while True:
                 yield self._found.get_nowait()
+
+    def serial_of(self, device: str) -> str:
+        """Of the board at a PCI address, also once it is lost; empty where it was never read."""
+        return self._serials.get(device, "")
 
     def close(self) -> None:
         """End the helper; one that hangs is left behind."""
@@ -187,6 +192,8 @@ class GpuTelemetry:
             return  # what a helper of another version prints; the silence is noticed
         fresh = []
         for reading in readings:
+            if reading.serial:
+                self._serials[reading.device] = reading.serial
             before = self._states.get(reading.gpu)
             if before is not None and before.reading == reading:
                 continue
