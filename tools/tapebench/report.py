@@ -24,7 +24,7 @@ def _summary(healthy: Sequence[Line]) -> Iterable[str]:
     yield "# Synthetic jobs in virtual time"
     yield ""
     yield "All of this is synthetic: no GPU and no process was used."
-    yield "Scripted threads, connections and ports of 8 ranks were fed to the judge that ships, with the default"
+    yield "Scripted threads, connections and ports of 2, 4 or 8 ranks were fed to the judge that ships, with the default"
     yield "policy and `--act shutdown`. It shows what the code does with such facts, not how often real jobs make them."
     yield "Made by `tools/tapebench/run`; the lines are in `tapes.jsonl`."
     yield ""
