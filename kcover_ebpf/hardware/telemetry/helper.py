@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from kcover_ebpf.api.codec import encode
-from kcover_ebpf.errors import KcoverError
+from kcover_ebpf.errors import CannotObserve
 from kcover_ebpf.hardware import topology
 from kcover_ebpf.hardware.telemetry.reading import GpuReading
 
-REFUSED = 3
-"""Exit code where GPUs cannot be read at all; the reason is on stderr."""
 _NICENESS = 5
 
 
@@ -40,12 +38,8 @@ class HelperOptions:
         return [sys.executable, "-m", __name__, json.dumps(asdict(self))]
 
 
-class Refused(KcoverError):
-    """GPUs cannot be read here; the message says why."""
-
-
 def reader_of(options: HelperOptions) -> Callable[[], list[GpuReading]]:
-    """What reads all GPUs; raises `Refused`. May hang."""
+    """What reads all GPUs; raises `CannotObserve`. May hang."""
     root = Path(options.root)
     if options.dcgm:
         from kcover_ebpf.hardware.telemetry.dcgm_source import DcgmSource
@@ -55,15 +49,15 @@ def reader_of(options: HelperOptions) -> Callable[[], list[GpuReading]]:
         import pynvml
     except ImportError as error:
         text = "the package nvidia-ml-py is not installed (pip install kcover-ebpf[gpu])"
-        raise Refused(text) from error
+        raise CannotObserve(text) from error
     from kcover_ebpf.hardware.telemetry.nvml_source import NvmlSource
 
     try:
         return NvmlSource(pynvml, root, options.period_s).readings
     except pynvml.NVMLError_LibraryNotFound as error:
-        raise Refused("libnvidia-ml.so.1 not found") from error
+        raise CannotObserve("libnvidia-ml.so.1 not found") from error
     except pynvml.NVMLError as error:
-        raise Refused(f"NVML: {error}") from error
+        raise CannotObserve(f"NVML: {error}") from error
 
 
 def line_of(read: Callable[[], list[GpuReading]]) -> dict[str, Any]:
@@ -86,9 +80,9 @@ def main(arguments: list[str]) -> int:
     os.nice(_NICENESS)
     try:
         read = reader_of(options)
-    except KcoverError as error:
+    except CannotObserve as error:
         sys.stderr.write(f"{error}\n")
-        return REFUSED
+        return error.exit_code
     due_s = time.monotonic()
     while True:
         # the first after a moment: NVML's threads have read by then
