@@ -72,7 +72,9 @@ def main(words: Sequence[str] | None = None) -> int:
     named = dict(each.partition("=")[::2] for each in args.checkouts)
     for root in named.values():
         if not (Path(root) / ".venv/bin/kcover-ebpf").exists():
-            parser.error(f"{root!r} is no checkout with .venv/bin/kcover-ebpf: run make build there")
+            parser.error(
+                f"{root!r} is no checkout with .venv/bin/kcover-ebpf: run make build there"
+            )
     with args.into.open("a", encoding="utf-8") as out:
         for _ in range(args.count):
             for name, root in named.items():
