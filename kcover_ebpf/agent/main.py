@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from kcover_ebpf.hardware.watch import DeviceWatch
     from kcover_ebpf.kernel.sampler import KernelSampler
     from kcover_ebpf.kube.client import ApiClient
+    from kcover_ebpf.logs.rules import Rule
     from kcover_ebpf.output.metrics import MetricsServer
 
 _LATE_PERIODS = 3.0
@@ -69,6 +70,10 @@ class AgentOptions:
     inspect_every_s: float = 600.0
     """0: the node is not inspected."""
     inspect: RoundOptions = field(default_factory=RoundOptions)
+    pod_logs: Path | None = None
+    """/var/log/pods of the node; None: logs of containers are not read."""
+    log_rules: Sequence[Rule] = ()
+    """First match first."""
     settings: Settings = field(default_factory=Settings)
 
 
@@ -91,6 +96,7 @@ class _Agent:
         self._log = Log(plan.log_level)
         self._ending = threading.Event()
         self._inspection_thread: threading.Thread | None = None
+        self._log_thread: threading.Thread | None = None
         self._passed_s = time.monotonic()
 
     def run(self) -> int:
@@ -109,8 +115,7 @@ class _Agent:
         watches = Informers(session, plan.node, registry, executor, self._on_error, reporter.again)
         self._watches = watches
         identity = Identity(plan.node, plan.namespace)
-        drafts = ReportBuilder(identity, reporter, spool, watches.has_pods)
-        self._drafts = drafts
+        self._drafts = drafts = ReportBuilder(identity, reporter, spool, watches.has_pods)
         self._audience = audience = NodeOutputs(
             drafts, registry, self._board, lambda: devices.topology, self._log
         )
@@ -126,6 +131,7 @@ class _Agent:
         )
         self._order_thread, self._report_thread = self._start(executor), self._start(reporter)
         self._inspect(session)
+        self._read_logs()
         watches.start()
         if server is not None:
             self._serve(server, kernel, devices, watches)
@@ -179,6 +185,18 @@ class _Agent:
         )
         inspector = self._audience.inspector = Inspector(session, options, self._on_error)
         self._inspection_thread = self._start(inspector)
+
+    def _read_logs(self) -> None:
+        plan = self._plan
+        if plan.pod_logs is None:
+            return
+        from kcover_ebpf.agent.log_watch import LogWatch
+        from kcover_ebpf.hardware.catalog.files import load
+
+        refused = partial(self._log.repeat, "logs")
+        logs = LogWatch(plan.pod_logs, plan.log_rules, load(plan.catalog), refused)
+        self._audience.logs, self._drafts.logs = logs, logs.of_pods
+        self._log_thread = self._start(logs)
 
     def _make_executor(
         self, registry: PodRegistry, containers: Containers, ledger: OrderJournal
@@ -262,6 +280,7 @@ class _Agent:
                 "inspection",
                 lambda: self._inspection_thread is None or self._inspection_thread.is_alive(),
             ),
+            health.Part("logs", lambda: self._log_thread is None or self._log_thread.is_alive()),
         )
 
     def _greeting(self, kernel: KernelSampler, host: str) -> str:

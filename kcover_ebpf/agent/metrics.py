@@ -8,6 +8,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from kcover_ebpf.agent.inspection_metrics import InspectionMetrics
+from kcover_ebpf.agent.log_metrics import LogMetrics
 from kcover_ebpf.api.fault_report import Ack, AckResult, FaultReport, ReportedDeviceFault
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.order import Verb
@@ -77,6 +78,7 @@ class AgentMetrics(MetricsSink):
         self._down = self._counter("kcover_port_down", _WENT_DOWN, "device", "port")
         self._sent_before: Tally[str] = Tally()
         self.inspection = InspectionMetrics(self.registry)
+        self.logs = LogMetrics(self.registry)
 
     def on_pass(
         self, gangs: Mapping[Gang, FaultReport], pod_count: int, waiting: int, sent: Tally[str]

@@ -23,6 +23,7 @@ from kcover_ebpf.watching.judging import Sink
 
 if TYPE_CHECKING:
     from kcover_ebpf.agent.inspector import Inspector
+    from kcover_ebpf.agent.log_watch import LogWatch
     from kcover_ebpf.agent.metrics import AgentMetrics
 
 _DEVICES_NS = 30_000_000_000
@@ -45,6 +46,8 @@ class NodeOutputs:
         """Set before the loop begins, where somebody wants them."""
         self.inspector: Inspector | None = None
         """Set before the loop begins, where the node is inspected."""
+        self.logs: LogWatch | None = None
+        """Set before the loop begins, where logs of containers are read."""
         self._board_version = -1
         self._next_devices_ns = 0
 
@@ -66,6 +69,8 @@ class NodeOutputs:
         self._look_for_devices(watched, now_ns)
         self._board.on_pass(now_ns)
         self._exchange(now_ns)
+        if self.logs is not None:
+            self.logs.follow(pod for each in watched for pod in each.here.pods)
         self._drafts.make(watched, self._board.pictures(now_ns))
         if self.metrics is None:
             return
@@ -76,6 +81,8 @@ class NodeOutputs:
         if self.inspector is not None:
             inspector = self.inspector
             self.metrics.inspection.update(inspector.latest, inspector.ended_s, inspector.cpu_s)
+        if self.logs is not None:
+            self.metrics.logs.update(self.logs.read_bytes, self.logs.skipped_bytes)
         if self._board.version != self._board_version:
             self._board_version = self._board.version
             self.metrics.on_devices(self._board.pictures(now_ns))

@@ -85,6 +85,15 @@ class Draft:
                 (each.device, each.fault, each.fatal, each.unfit, each.pods)
                 for each in report.devices
             ),
+            tuple(
+                (
+                    each.pod_uid,
+                    each.start,
+                    tuple(found.rule for found in each.findings),
+                    tuple((found.fingerprint, found.step) for found in each.tracebacks),
+                )
+                for each in report.logs
+            ),
         )
 
     def unseen(self, late_s: float) -> Draft:

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kcover_ebpf.inspection.round import RoundOptions
+    from kcover_ebpf.logs.rules import Rule
 
 _EXAMPLES = """
 \b
@@ -88,6 +91,18 @@ _LEVELS = ("error", "warning", "info", "debug")
     help="Folder of your own checks (see kcover-ebpf inspect).",
 )
 @click.option(
+    "--pod-logs",
+    envvar="KCOVER_POD_LOGS",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Read the logs of watched pods in this folder (/var/log/pods); default: they are not read.",
+)
+@click.option(
+    "--log-rules",
+    envvar="KCOVER_LOG_RULES",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Your own rules for log lines, tried first (see kcover-ebpf logs).",
+)
+@click.option(
     "--log-level",
     envvar="KCOVER_LOG_LEVEL",
     type=click.Choice(_LEVELS),
@@ -105,6 +120,8 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
     inspect_every: str,
     inspect_checks: str,
     plugins: Path | None,
+    pod_logs: Path | None,
+    log_rules: Path | None,
     log_level: str,
 ) -> int:
     """Watch the training pods on this node, report what is observed, execute orders."""
@@ -126,8 +143,17 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
         log_level=Level[log_level.upper()],
         inspect_every_s=_seconds(inspect_every),
         inspect=_round(inspect_checks, plugins),
+        pod_logs=pod_logs,
+        log_rules=_rules(log_rules) if pod_logs is not None else (),
     )
     return run_agent(plan)
+
+
+def _rules(own: Path | None) -> Sequence[Rule]:
+    """The rules for lines of logs; a mistake in a file of an operator is reported now."""
+    from kcover_ebpf.logs import rules
+
+    return rules.load(own)
 
 
 def _seconds(text: str) -> float:

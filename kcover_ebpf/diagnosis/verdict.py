@@ -179,6 +179,8 @@ class EvidenceKind(Enum):
     """All other ranks wait."""
     COLLECTIVE = "collective"
     """How many operations each rank launched, by the job's own NCCL."""
+    LOG = "log"
+    """What the job's own logs show: it classifies a fault, and never counts as a reason to end a job."""
 
 
 _ONE_CLOCK = frozenset({EvidenceKind.TIME, EvidenceKind.SINK, EvidenceKind.PEERS})
@@ -188,9 +190,14 @@ def independent_kinds(kinds: Iterable[EvidenceKind]) -> frozenset[EvidenceKind]:
     """The kinds that are independent by construction.
 
     "Longer than ever before", "asleep or busy for so long" and "all peers wait" read one clock: a
-    healthy long step shows all three. They count once, as `TIME`.
+    healthy long step shows all three. They count once, as `TIME`. What a program writes about itself does not
+    count: it may have caught the error, and a framework's time-out is one more reading of the same clock.
     """
-    return frozenset(EvidenceKind.TIME if each in _ONE_CLOCK else each for each in kinds)
+    return frozenset(
+        EvidenceKind.TIME if each in _ONE_CLOCK else each
+        for each in kinds
+        if each is not EvidenceKind.LOG
+    )
 
 
 def suffices(kinds: Iterable[EvidenceKind]) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kcover_ebpf.api.fault_policy import FaultPolicy
-from kcover_ebpf.api.incident import Action, Phase, Status, Way
+from kcover_ebpf.api.incident import Action, CrashRecord, Phase, Status, Way
 from kcover_ebpf.api.order import Order, Verb
 from kcover_ebpf.diagnosis.verdict import Cause
 from kcover_ebpf.recovery.context import Call, GangPod, RestartInput, means_of
@@ -45,6 +45,8 @@ class RestartContext:
     selector: Mapping[str, str] = field(default_factory=dict)
     earlier: int = 0
     """Restarts of the same job within the window that other incidents made."""
+    crashes: tuple[CrashRecord, ...] = ()
+    """Crashes of the same job within the window that other incidents recorded, the oldest first."""
 
     @property
     def action(self) -> Action:
@@ -258,6 +260,15 @@ def escalate(turn: RestartContext, reason: str) -> Status:
         elsewhere = node if turn.status.cause in _CAUSES_OF_NODES else ""
         return start(turn, Way.REPLACE, reason, elsewhere)
     return fail(turn, f"{reason}; every restart strategy was tried")
+
+
+def final_stop(turn: RestartContext, reason: str) -> Status:
+    """The status in which a job that its kubelets restart for ever is suspended for good."""
+    now_s = turn.world.now_s
+    action = Action(Way.NONE, Step.FINAL_STOP.value, 1, now_s, reason[:_MOST_DETAIL])
+    status = replace(turn.status, action=action, order=None)
+    text = f"stopping for good: {reason}, and it would restart endlessly"
+    return status.enter(Phase.SHUTTING_DOWN, now_s, text)
 
 
 def fail(turn: RestartContext, reason: str) -> Status:
