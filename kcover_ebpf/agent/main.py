@@ -185,6 +185,7 @@ class _Agent:
             plan.node, plan.inspect_every_s, plan.state_dir / "health.json", plan.inspect
         )
         inspector = self._audience.inspector = Inspector(session, options, self._on_error)
+        self._drafts.health = lambda: inspector.latest
         self._inspection_thread = self._start(inspector)
 
     def _read_logs(self) -> None:
@@ -194,8 +195,12 @@ class _Agent:
         from kcover_ebpf.agent.log_watch import LogWatch
         from kcover_ebpf.hardware.catalog.files import load
 
-        refused = partial(self._log.repeat, "logs")
-        logs = LogWatch(plan.pod_logs, plan.log_rules, load(plan.catalog), refused)
+        logs = LogWatch(
+            plan.pod_logs,
+            plan.log_rules,
+            load(plan.catalog),
+            lambda text: _LOG.warning(text, extra=about(text)),
+        )
         self._audience.logs, self._drafts.logs = logs, logs.of_pods
         self._log_thread = self._start(logs)
 

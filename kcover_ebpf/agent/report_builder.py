@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from kcover_ebpf import __version__
 from kcover_ebpf.agent.node_loop import GangWatch
+from kcover_ebpf.agent.preflight import PreflightWatch
 from kcover_ebpf.agent.rank_report import pictured, verdict_of
 from kcover_ebpf.agent.report_cache import CachedReport, ReportCache, inherited
 from kcover_ebpf.agent.report_names import report_name
@@ -22,6 +23,7 @@ from kcover_ebpf.api.fault_report import (
 )
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.log_report import ContainerLog
+from kcover_ebpf.api.node_health import NodeHealth
 from kcover_ebpf.diagnosis.progress import Stall
 from kcover_ebpf.diagnosis.verdict import VerdictKind
 
@@ -60,6 +62,9 @@ class ReportBuilder:
         """PCI addresses that each pod (by uid) holds."""
         self.logs: Callable[[Iterable[str], float], tuple[ContainerLog, ...]] = lambda *_: ()
         """What the logs of the pods with these uids show, ages before a moment (unix seconds)."""
+        self.health: Callable[[], NodeHealth | None] = lambda: None
+        """The health of this node after its last inspection."""
+        self._preflight = PreflightWatch(identity.node)
         self._fault_s: dict[Gang, float] = {}
         self.last: dict[Gang, FaultReport] = {}
         """The newest report of each gang."""
@@ -71,7 +76,9 @@ class ReportBuilder:
     def make(self, watched: Iterable[GangWatch], faults: tuple[ReportedDeviceFault, ...]) -> None:
         """All reports anew."""
         now_s = time.time()
+        watched = list(watched)
         drafts = {each.here.gang: self._draft(each, now_s) for each in watched}
+        self._preflight.keep(pod.uid for each in watched for pod in each.here.pods)
         self._gangs = {draft.key: gang for gang, draft in drafts.items()}
         self.last = {gang: draft.report for gang, draft in drafts.items()}
         self._fault_s = {gang: at_s for gang, at_s in self._fault_s.items() if gang in drafts}
@@ -119,6 +126,7 @@ class ReportBuilder:
         if reported is not None:
             verdict = verdict_of(reported, self._identity.node, now_s, each.pods, names)
         verdict = self._remembered(key, verdict, frozenset(names), now_s)
+        verdict = self._preflight.verdict(each.here.pods, self.health(), now_s) or verdict
         stall = job.attention.stall
         is_fault = verdict is not None and verdict.verdict.is_fault
         if is_fault or stall is not Stall.NONE:

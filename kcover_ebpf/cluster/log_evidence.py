@@ -111,14 +111,16 @@ def read(
 
 
 def _of_culprit(logs: Sequence[_Log], fault: Fault) -> list[_Log]:
-    """The logs of the culprit's pod; where there is none, those of all, if they agree on one traceback."""
+    """The logs of the culprit's pod; where there is none, those of all that raised one and the same error.
+
+    Who lost a connection may have lost it to the rank that failed: such errors count only where there are no others.
+    """
     uid = fault.culprit.pod_uid if fault.culprit is not None else None
     if uid is not None:
         return [each for each in logs if each.log.pod_uid == uid]
     roots = [(log, root) for log in logs if (root := log.root(fault)) is not None]
-    if len({root.fingerprint for _, root in roots}) == 1:
-        return [log for log, _ in roots]
-    return []
+    own = [(log, root) for log, root in roots if root.domain != "network"] or roots
+    return [log for log, _ in own] if len({root.fingerprint for _, root in own}) == 1 else []
 
 
 def _findings(log: _Log, fault: Fault) -> list[LogFinding]:

@@ -47,6 +47,7 @@ class Cause(Enum):
     SEGFAULT = "segfault"
     LEFT_EARLY = "left_early"
     DEVICE = "device"
+    PREFLIGHT = "preflight"
     # a culprit that does nothing
     STOPPED = "stopped"
     FROZEN = "frozen"
@@ -144,7 +145,7 @@ CAUSES: Mapping[VerdictKind, frozenset[Cause]] = {
     VerdictKind.HUNG: _STUCK,
     VerdictKind.DEADLOCK: frozenset({Cause.COLLECTIVE_MISMATCH}),
     VerdictKind.LOST_LINK: frozenset({Cause.LINK}),
-    VerdictKind.DEVICE_FAULT: frozenset({Cause.DEVICE}),
+    VerdictKind.DEVICE_FAULT: frozenset({Cause.DEVICE, Cause.PREFLIGHT}),
     VerdictKind.CRASHED: _DIED,
     VerdictKind.SLOW: _SLOWED,
     VerdictKind.WORKING: _QUIET,

@@ -23,6 +23,7 @@ from kcover_ebpf.recovery.machine import (
     Transition,
     before_s,
     final_stop,
+    preflight_of,
     start,
     why_not_in_place,
 )
@@ -265,7 +266,8 @@ def _act(turn: RestartContext, merged: GangVerdict, way: Way, too_soon: bool) ->
         if Way.REPLACE in turn.policy.ways and means_of_top(turn):
             # a pause needs a job that does not run: the kubelets would restart it at once
             return start(turn, Way.REPLACE, f"{reason} again")
-    return start(turn, way, reason)
+    waiting = preflight_of(turn.world)
+    return start(turn, way, reason, (waiting.node or "") if waiting is not None else "")
 
 
 def means_of_top(turn: RestartContext) -> bool:

@@ -94,6 +94,8 @@ TRANSITIONS: Mapping[Step | None, Mapping[Step, str]] = {
         Step.FINAL_STOP: "the program failed in the same place, and its kubelets would restart it for ever",
         Step.PROGRESS: "as many new pods run as there were",
         Step.RETURN: "it takes long, which is reported once",
+        Step.SUSPEND: "a new pod waits on a bad node, and the job has a switch: replace all pods elsewhere",
+        Step.DELETE: "a new pod waits on a bad node, and the job has no switch: replace all pods elsewhere",
         Step.FAILED: "the job is gone or over",
     },
     Step.ABANDON: {Step.FAILED: "the job is resumed as it was"},

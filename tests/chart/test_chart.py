@@ -28,6 +28,7 @@ MATRIX = {
     "logs elsewhere, own rules": [
         "agent.containerLogs.folder=/data/pods", "agent.containerLogs.rules=[[rule]]\nname = \"a\"\n",
     ],
+    "preflight": ["admission.preflight=true"],
     "no logs": ["agent.containerLogs.enabled=false"],
     "a flight recorder": ["admission.flightRecorder=true"],
     "by digest": ["image.digest=sha256:" + "0" * 64],
@@ -52,6 +53,7 @@ REFUSED = {
     "agent.privileged=maybe": "privileged",
     "controller.replicas=0": "replicas",
     "agent.containerLogs.folder=pods": "folder",
+    "admission.preflight=maybe": "preflight",
     "agent.capabilities.hardware={SYS_MODULE}": "hardware",
     "image.digest=latest": "digest",
     "metrics.agentPort=80": "agentPort",

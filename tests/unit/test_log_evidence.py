@@ -129,6 +129,11 @@ def test_crash__of_all_ranks_without_a_culprit_needs_one_traceback() -> None:
     assert {each.fingerprint for each in same} == {BUG.fingerprint}
     other = replace(BUG, fingerprint="0" * 16)
     assert read(fault, log(0, BUG), log(1, other)).crashes == ()
+    victim = replace(other, rule="gloo_peer_lost", domain="network")
+    found = read(fault, log(0, victim), log(1, BUG))
+    assert [each.pod_uid for each in found.crashes] == ["uid-1"]
+    assert found.failure is FailureClass.PROGRAM
+    assert read(fault, log(0, victim), log(1, victim)).failure is FailureClass.NETWORK
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from kcover_ebpf.api.codec import decode, encode
-from kcover_ebpf.api.incident import CrashRecord, FailureClass, Phase, Status, Way
+from kcover_ebpf.api.incident import (
+    CrashRecord,
+    FailureClass,
+    Incident,
+    JobRef,
+    Phase,
+    Status,
+    Way,
+)
 from kcover_ebpf.api.log_report import LoggedTraceback
+from kcover_ebpf.controller.cache import ObjectCache
+from kcover_ebpf.controller.event_recorder import EventRecorder
+from kcover_ebpf.controller.telemetry import Telemetry
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.recovery import advance, guards
 from kcover_ebpf.recovery.context import RestartInput, Suspension
@@ -211,3 +224,17 @@ def test_the_class_of_a_crash_comes_when_its_log_was_read() -> None:
     assert EvidenceKind.LOG in {each.kind for each in second.status.evidence}
     third = guards.decide(replace(later, turn=replace(later.turn, status=second.status)))
     assert third.status is None, "and is written once"
+
+
+def test_an_event_says_where_the_cause_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(EventRecorder, "tell", lambda *words: said.append(words[4]))
+    nobody: Any = SimpleNamespace(event=print)
+    story = Telemetry(ObjectCache(print), nobody, lambda: NOW_S)
+    begun = guards.decide(asked(crashed(STEP_30, start=0))).status
+    assert begun is not None
+    story.tell(Incident("ns", "inc", JobRef("Job", "j", "uid", "batch/v1"), {}), None, begun)
+    assert said[0].startswith("inc: [program] in place: ")
+    unknown = replace(begun, failure=FailureClass.UNKNOWN)
+    story.tell(Incident("ns", "inc", JobRef("Job", "j", "uid", "batch/v1"), {}), None, unknown)
+    assert said[-2].startswith("inc: in place: ")
