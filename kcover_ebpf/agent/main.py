@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from kcover_ebpf.hardware.watch import DeviceWatch
     from kcover_ebpf.kernel.sampler import KernelSampler
     from kcover_ebpf.kube.client import ApiClient
+    from kcover_ebpf.logs.rules import Rule
     from kcover_ebpf.output.metrics import MetricsServer
 
 _LOG = logging.getLogger(__name__)
@@ -80,6 +81,10 @@ class AgentOptions:
     bug_report: bool = True
     """NVIDIA's script is run after a fatal Xid."""
     inspect: RoundOptions = field(default_factory=RoundOptions)
+    pod_logs: Path | None = None
+    """/var/log/pods of the node; None: logs of containers are not read."""
+    log_rules: Sequence[Rule] = ()
+    """First match first."""
     settings: Settings = field(default_factory=Settings)
 
 
@@ -101,6 +106,7 @@ class _Agent:
         self._plan, self._stack = plan, stack
         self._ending = threading.Event()
         self._inspection_thread: threading.Thread | None = None
+        self._log_thread: threading.Thread | None = None
         self._passed_s = time.monotonic()
 
     def run(self) -> int:
@@ -119,8 +125,7 @@ class _Agent:
         watches = Informers(session, plan.node, registry, executor, self._on_error, reporter.again)
         self._watches = watches
         identity = Identity(plan.node, plan.namespace)
-        drafts = ReportBuilder(identity, reporter, spool, watches.has_pods)
-        self._drafts = drafts
+        self._drafts = drafts = ReportBuilder(identity, reporter, spool, watches.has_pods)
         self._audience = audience = NodeOutputs(drafts, registry, self._board, devices)
         self._follow_gpus(audience, registry, containers)
         self._loop = NodeLoop(
@@ -135,6 +140,7 @@ class _Agent:
         )
         self._order_thread, self._report_thread = self._start(executor), self._start(reporter)
         self._inspect(session)
+        self._read_logs()
         watches.start()
         if server is not None:
             self._serve(server, kernel, devices, watches)
@@ -206,7 +212,24 @@ class _Agent:
             plan.node, plan.inspect_every_s, plan.state_dir / "health.json", plan.inspect
         )
         inspector = self._audience.inspector = Inspector(session, options, self._on_error)
+        self._drafts.health = lambda: inspector.latest
         self._inspection_thread = self._start(inspector)
+
+    def _read_logs(self) -> None:
+        plan = self._plan
+        if plan.pod_logs is None:
+            return
+        from kcover_ebpf.agent.log_watch import LogWatch
+        from kcover_ebpf.hardware.catalog.files import load
+
+        logs = LogWatch(
+            plan.pod_logs,
+            plan.log_rules,
+            load(plan.catalog),
+            lambda text: _LOG.warning(text, extra=about(text)),
+        )
+        self._audience.logs, self._drafts.logs = logs, logs.of_pods
+        self._log_thread = self._start(logs)
 
     def _make_executor(
         self, registry: PodRegistry, containers: Containers, ledger: OrderJournal
@@ -297,6 +320,7 @@ class _Agent:
                 "inspection",
                 lambda: self._inspection_thread is None or self._inspection_thread.is_alive(),
             ),
+            health.Part("logs", lambda: self._log_thread is None or self._log_thread.is_alive()),
         )
 
     def _greeting(self, kernel: KernelSampler, host: str) -> str:

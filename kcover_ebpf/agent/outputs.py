@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kcover_ebpf.agent.bug_report import BugReports
     from kcover_ebpf.agent.idle_pods import IdlePods
     from kcover_ebpf.agent.inspector import Inspector
+    from kcover_ebpf.agent.log_watch import LogWatch
     from kcover_ebpf.agent.metrics import AgentMetrics
     from kcover_ebpf.hardware.telemetry.watch import Telemetry
     from kcover_ebpf.hardware.watch import DeviceWatch
@@ -58,6 +59,8 @@ class NodeOutputs:
         """Set before the loop begins, where idle pods are reported."""
         self.bug_reports: BugReports | None = None
         """Set before the loop begins, where they are wanted."""
+        self.logs: LogWatch | None = None
+        """Set before the loop begins, where logs of containers are read."""
         self._board_version = -1
         self._next_devices_ns = 0
 
@@ -82,6 +85,8 @@ class NodeOutputs:
         faults = self._board.pictures(now_ns)
         if self.bug_reports is not None:
             self.bug_reports.want(faults)
+        if self.logs is not None:
+            self.logs.follow(pod for each in watched for pod in each.here.pods)
         self._drafts.make(watched, faults)
         self._follow_gpus()
         if self.metrics is None:
@@ -93,6 +98,8 @@ class NodeOutputs:
         if self.inspector is not None:
             inspector = self.inspector
             self.metrics.inspection.update(inspector.latest, inspector.ended_s, inspector.cpu_s)
+        if self.logs is not None:
+            self.metrics.logs.update(self.logs.read_bytes, self.logs.skipped_bytes)
         if self._board.version != self._board_version:
             self._board_version = self._board.version
             self.metrics.on_devices(self._board.pictures(now_ns))

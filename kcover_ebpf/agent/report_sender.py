@@ -86,6 +86,15 @@ class Draft:
                 for each in report.devices
             ),
             tuple(each.uid for each in report.idle),
+            tuple(
+                (
+                    each.pod_uid,
+                    each.start,
+                    tuple(found.rule for found in each.findings),
+                    tuple((found.fingerprint, found.step) for found in each.tracebacks),
+                )
+                for each in report.logs
+            ),
         )
 
     def unseen(self, late_s: float) -> Draft:

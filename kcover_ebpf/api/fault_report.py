@@ -13,6 +13,7 @@ from typing import Any
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.codec import decode, encode, wire
+from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
@@ -144,6 +145,8 @@ class FaultReport:
     """None while NCCL was not asked, or has not answered yet."""
     recorders: Recordings | None = None
     """None where no rank here has one, or none was asked."""
+    logs: tuple[ContainerLog, ...] = ()
+    """What the logs of its containers show; while the job has a fault, and a while after."""
     devices: tuple[ReportedDeviceFault, ...] = ()
     idle: tuple[IdlePod, ...] = ()
     """In the report of a node about itself."""

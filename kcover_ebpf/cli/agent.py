@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
     from kcover_ebpf.inspection.round import RoundOptions
+    from kcover_ebpf.logs.rules import Rule
 
 _EXAMPLES = """
 \b
@@ -120,6 +123,18 @@ _LEVELS = ("error", "warning", "info", "debug")
     help="After a fatal Xid run nvidia-bug-report.sh once, where the node has it.",
 )
 @click.option(
+    "--pod-logs",
+    envvar="KCOVER_POD_LOGS",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Read the logs of watched pods in this folder (/var/log/pods); default: they are not read.",
+)
+@click.option(
+    "--log-rules",
+    envvar="KCOVER_LOG_RULES",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Your own rules for log lines, tried first (see kcover-ebpf logs).",
+)
+@click.option(
     "--log-level",
     envvar="KCOVER_LOG_LEVEL",
     type=click.Choice(_LEVELS),
@@ -141,6 +156,8 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
     telemetry_from: str,
     idle_after: str,
     bug_report: bool,
+    pod_logs: Path | None,
+    log_rules: Path | None,
     log_level: str,
 ) -> int:
     """Watch the training pods on this node, report what is observed, execute orders."""
@@ -165,8 +182,17 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
         idle_after_s=_seconds("--idle-after", idle_after),
         bug_report=bug_report,
         inspect=_round(inspect_checks, plugins),
+        pod_logs=pod_logs,
+        log_rules=_rules(log_rules) if pod_logs is not None else (),
     )
     return run_agent(plan)
+
+
+def _rules(own: Path | None) -> Sequence[Rule]:
+    """The rules for lines of logs; a mistake in a file of an operator is reported now."""
+    from kcover_ebpf.logs import rules
+
+    return rules.load(own)
 
 
 def _seconds(option: str, text: str) -> float:

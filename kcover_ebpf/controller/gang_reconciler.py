@@ -237,6 +237,12 @@ class GangReconciler:
             mark=f"{live.namespace}/{live.name}",
             selector=live.selector,
             earlier=earlier,
+            crashes=tuple(
+                sorted(
+                    (one for each in others for one in each.crashes if one.time_s >= since_s),
+                    key=lambda one: one.time_s,
+                )
+            ),
         )
 
     def _next(

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kcover_ebpf.api import preflight
 from tests.chart.control_plane import ControlPlane, User
 from tests.chart.release import CHART, FULLNAME, RELEASE, Helm, Installed
 
@@ -280,6 +281,44 @@ def test_armed_pods_get_a_flight_recorder_and_keep_what_they_set(
         assert variables(root, body) == [{}, kept, {}]
     finally:
         helm(*upgrade, "--reuse-values", "--set=admission.flightRecorder=false")
+
+
+def initial(root: User, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The init containers of the pod, as the API server would store it."""
+    made = root.ask("POST", f"{PODS}?dryRun=All", body)
+    assert made.code == 201, made.message
+    found: list[dict[str, Any]] = made.body["spec"].get("initContainers", [])
+    return found
+
+
+def test_armed_pods_get_a_preflight_before_all_else(
+    installed: Installed, helm: Helm, root: User
+) -> None:
+    assert initial(root, pod("a", [{}])) == [], "unless it is asked for, there is none"
+    upgrade = "upgrade", RELEASE, str(CHART), f"--namespace={installed.namespace}"
+    helm(*upgrade, "--reuse-values", "--set=admission.preflight=true")
+    try:
+        body = pod("a", [{}])
+        deadline_s = time.monotonic() + 60
+        while not (found := initial(root, body)):
+            # the API server learns of a policy after a moment
+            assert time.monotonic() < deadline_s
+            time.sleep(0.5)
+        (added,) = found
+        assert (added["name"], added["args"]) == (preflight.CONTAINER, ["preflight"])
+        assert added["restartPolicyRules"][0]["action"] == "Restart", "the pod does not fail"
+        assert added["resources"]["limits"] == added["resources"]["requests"]
+        body["spec"]["initContainers"] = [{"name": "own", "image": "own"}]
+        body["spec"]["volumes"] = [{"name": "data", "emptyDir": {}}]
+        assert [each["name"] for each in initial(root, body)] == [preflight.CONTAINER, "own"]
+        body["metadata"]["labels"] = {}
+        assert [each["name"] for each in initial(root, body)] == ["own"]
+        asked = "/apis/kcover.io/v1alpha1/nodehealths/n1"
+        tenant = User(installed.plane, installed.plane.token("ml", "default"))
+        assert tenant.ask("GET", asked).code in (200, 404), "the pods of a job may ask"
+        assert tenant.ask("DELETE", asked).code == 403
+    finally:
+        helm(*upgrade, "--reuse-values", "--set=admission.preflight=false")
 
 
 def test_the_fixture_is_the_release(installed: Installed, root: User) -> None:

@@ -14,6 +14,7 @@ from kcover_ebpf.agent.report_cache import ReportCache
 from kcover_ebpf.agent.report_sender import ReportSender
 from kcover_ebpf.api.fault_report import FaultReport, report_of
 from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.api.log_report import ContainerLog, LogFinding
 from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.diagnosis.verdict import VerdictKind
 from kcover_ebpf.facts.devices import DeviceFault, PortChange
@@ -216,7 +217,9 @@ def test_nccl_is_asked_about_a_stall_and_not_about_ranks_that_burn_a_cpu(mode, a
     assert any(asked) is asks
 
 
-def sent(stage: Stage, tmp_path: Path, seconds: int) -> list[FaultReport]:
+def sent(
+    stage: Stage, tmp_path: Path, seconds: int, logs: tuple[ContainerLog, ...] = ()
+) -> list[FaultReport]:
     """The reports that reach the API server while the job goes on like this; a pass is a second."""
     gone: list[FaultReport] = []
 
@@ -228,6 +231,7 @@ def sent(stage: Stage, tmp_path: Path, seconds: int) -> list[FaultReport]:
     clock = [1000.0]
     reporter = ReportSender(Api(), lambda *_: (), print)  # type: ignore[arg-type]
     drafts = ReportBuilder(Identity("a", "kcover"), reporter, ReportCache(tmp_path), lambda: True)
+    drafts.logs = lambda *_: logs
     pods = [pod(each) for each in range(len(stage.procs))]
     gang = Gang("ns", "j", "Job", tuple(SELECTOR.items()))
     watch = GangWatch(LocalGang(gang, tuple(pods), Policy()), watched(stage))
@@ -266,6 +270,17 @@ def test_that_it_can_be_decided_again_whether_ranks_go_on_is_reported_at_once(tm
     assert [bool(each.ranks) for each in sent(stage, tmp_path, 2)] == [True]
     all_become(stage, "train")
     assert [bool(each.ranks) for each in sent(stage, tmp_path, 2)] == [False]
+
+
+def test_what_logs_show_is_reported_of_a_fault_and_never_of_a_job_that_works(tmp_path):
+    found = (
+        ContainerLog("uid-0", "main", 0, (LogFinding("storage_full", "storage", "error", 1, 1.0),)),
+    )
+    stage = Stage()
+    stage.run(30)
+    assert {each.logs for each in sent(stage, tmp_path, 40, found)} == {()}
+    stage.exit(stage.rank(2), signal=11)
+    assert sent(stage, tmp_path, 2, found)[-1].logs == found
 
 
 def test_a_job_whose_rank_died_has_stalled_until_it_gets_over_that():
