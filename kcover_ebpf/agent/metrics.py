@@ -54,11 +54,7 @@ class AgentMetrics(MetricsSink):
             "kcover_reports_spooled", "Reports with changes not yet accepted by the API server."
         )
         self._errors = self._counter(
-            "kcover_api_errors",
-            "Failed requests to the API server.",
-            "verb",
-            "resource",
-            "kind",
+            "kcover_api_errors", "Failed requests to the API server.", "verb", "resource", "kind"
         )
         for verb, resource in _REQUESTS:
             self._errors.labels(verb, resource, Unreachable.__name__)

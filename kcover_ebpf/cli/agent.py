@@ -35,6 +35,7 @@ _LEVELS = ("error", "warning", "info", "debug")
     "--node",
     envvar=["KCOVER_NODE_NAME", "NODE_NAME"],
     metavar="NAME",
+    callback=lambda _context, _option, value: _known(value),
     help="Name of this node in the cluster; or NODE_NAME.",
 )
 @click.option(
@@ -142,7 +143,7 @@ _LEVELS = ("error", "warning", "info", "debug")
     show_default=True,
 )
 def agent(  # noqa: PLR0913, PLR0917 - one option each
-    node: str | None,
+    node: str,
     namespace: str,
     kubeconfig: str | None,
     context: str | None,
@@ -161,10 +162,6 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
     log_level: str,
 ) -> int:
     """Watch the training pods on this node, report what is observed, execute orders."""
-    from kcover_ebpf.errors import UsageError
-
-    if not node:
-        raise UsageError("the node name is not known; pass --node NAME or set NODE_NAME")
     from kcover_ebpf.agent.main import AgentOptions, run_agent
     from kcover_ebpf.output import log_lines
 
@@ -186,6 +183,14 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
         log_rules=_rules(log_rules) if pod_logs is not None else (),
     )
     return run_agent(plan)
+
+
+def _known(node: str | None) -> str:
+    from kcover_ebpf.errors import UsageError
+
+    if not node:
+        raise UsageError("the node name is not known; pass --node NAME or set NODE_NAME")
+    return node
 
 
 def _rules(own: Path | None) -> Sequence[Rule]:
