@@ -24,6 +24,7 @@ from kcover_ebpf.agent.containers import Containers
 from kcover_ebpf.agent.device_faults import NodeDeviceFaults
 from kcover_ebpf.agent.informers import Informers
 from kcover_ebpf.agent.inspector import Inspector, InspectorOptions
+from kcover_ebpf.agent.lease_writer import LeaseWriter
 from kcover_ebpf.agent.log import Level, Log
 from kcover_ebpf.agent.node_loop import NodeLoop
 from kcover_ebpf.agent.order_journal import OrderJournal
@@ -168,7 +169,9 @@ class _Agent:
 
     def _make_reporter(self, session: ApiClient) -> ReportSender:
         late_s = _LATE_PERIODS * self._plan.settings.period_s
-        return ReportSender(session, self._acks, self._on_error, late_s)
+        plan = self._plan
+        lease = LeaseWriter(session, plan.namespace, plan.node, self._on_error)
+        return ReportSender(session, lease, self._acks, self._on_error, late_s)
 
     def _inspect(self, session: ApiClient) -> None:
         plan = self._plan

@@ -62,6 +62,7 @@ NOT_USED: dict[str, dict[Right, str]] = {
         Right(
             "delete", "kcover.io", "nodehealths"
         ): "of a node that is gone (tests/unit/test_node_lift.py)",
+        Right("delete", "coordination.k8s.io", "leases"): "the same",
         Right("deletecollection", "", "pods"): "gangs of more than 20 pods (tools/clusterbench)",
         Right("delete", "kcover.io", "incidents"): "after a week (tests/unit/test_incident_gc.py)",
     },
@@ -225,7 +226,7 @@ def test_a_whole_restart_uses_every_right_or_says_why_not(
     ]
     assert refused == []
     for component, granted in (
-        ("agent", AGENT),
+        ("agent", AGENT | AT_HOME["agent"]),
         ("controller", CONTROLLER | AT_HOME["controller"]),
     ):
         took, excused = used(plane, component), set(NOT_USED[component])
