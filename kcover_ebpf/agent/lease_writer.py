@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from kcover_ebpf.agent.report_pace import Pace, valid_s
-from kcover_ebpf.api.agent_lease import collection, name_of, object_of
-from kcover_ebpf.api.fault_report import Ack
+from kcover_ebpf.api.agent_lease import AgentLease, collection, name_of, object_of
+from kcover_ebpf.api.fault_report import Ack, PodRef
 from kcover_ebpf.errors import ApiError, NotFound, Unreachable
 from kcover_ebpf.kube.paths import segment
 
@@ -46,9 +46,11 @@ class LeaseWriter:
         namespace: str,
         node: str,
         on_error: Callable[[str, str, ApiError], None],
+        owner: PodRef | None = None,
     ) -> None:
-        """`namespace`: of the agents; `on_error`: verb, resource, what was wrong."""
+        """`namespace`: of the agents; `on_error`: verb, resource, what was wrong; `owner`: the pod of this agent."""
         self._api, self._node, self._on_error = api, node, on_error
+        self._owner = owner
         self._all = collection(segment(namespace))
         self._path = f"{self._all}/{segment(name_of(node))}"
         self._refused_until_s = 0.0
@@ -76,11 +78,15 @@ class LeaseWriter:
     ) -> bool:
         """Write it; False if it was refused; raises `Unreachable` where no answer came."""
         fast = period_s < self.pace.heartbeat_s
-        body = object_of(
-            self._node, time.time(), valid_s(period_s, fast=fast), sorted(current), acks
+        lease = AgentLease(
+            self._node,
+            time.time(),
+            valid_s(period_s, fast=fast),
+            frozenset(current),
+            tuple(acks),
         )
         try:
-            self._write(body)
+            self._write(object_of(lease, self._owner))
         except ApiError as error:
             self._on_error("renew", "leases", error)
             if isinstance(error, Unreachable) and error.concerns_all:

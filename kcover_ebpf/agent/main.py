@@ -34,7 +34,7 @@ from kcover_ebpf.agent.report_builder import Identity, ReportBuilder
 from kcover_ebpf.agent.report_cache import ReportCache
 from kcover_ebpf.agent.report_names import report_name
 from kcover_ebpf.agent.report_sender import ReportSender
-from kcover_ebpf.api.fault_report import Ack, FaultReport
+from kcover_ebpf.api.fault_report import Ack, FaultReport, PodRef
 from kcover_ebpf.hardware import topology
 from kcover_ebpf.inspection.round import RoundOptions
 from kcover_ebpf.kernel import capabilities, features
@@ -60,10 +60,12 @@ class AgentOptions:
 
     node: str
     namespace: str
-    """Of the agent itself: there its report about the node lies."""
+    """Of the agent itself: there its report about the node and its Lease lie."""
     state_dir: Path
     kubeconfig: str | None = None
     context: str | None = None
+    pod: PodRef | None = None
+    """That the agent runs in; None outside of a cluster."""
     metrics: str | None = None
     catalog: Path | None = None
     log_level: Level = Level.INFO
@@ -170,7 +172,7 @@ class _Agent:
     def _make_reporter(self, session: ApiClient) -> ReportSender:
         late_s = _LATE_PERIODS * self._plan.settings.period_s
         plan = self._plan
-        lease = LeaseWriter(session, plan.namespace, plan.node, self._on_error)
+        lease = LeaseWriter(session, plan.namespace, plan.node, self._on_error, plan.pod)
         return ReportSender(session, lease, self._acks, self._on_error, late_s)
 
     def _inspect(self, session: ApiClient) -> None:

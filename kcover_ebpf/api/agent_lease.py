@@ -7,13 +7,13 @@ confirmed here, in two annotations of a built-in object, instead of being sent a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.codec import decode, encode, wire
-from kcover_ebpf.api.fault_report import Ack
+from kcover_ebpf.api.fault_report import Ack, PodRef
 from kcover_ebpf.errors import ObjectError
 
 API_VERSION = "coordination.k8s.io/v1"
@@ -55,19 +55,24 @@ def name_of(node: str) -> str:
     return _PREFIX + node
 
 
-def object_of(
-    node: str, renewed_s: float, valid_s: int, current: Sequence[int], acks: Sequence[Ack]
-) -> dict[str, Any]:
-    """The Lease object."""
-    said = encode(_Said(tuple(sorted(current)), tuple(acks)[-MOST_ACKS:]))
+def object_of(lease: AgentLease, owner: PodRef | None = None) -> dict[str, Any]:
+    """The Lease object; it is owned by the agent's pod, so it goes with it. None: the agent runs in none."""
+    said = encode(_Said(tuple(sorted(lease.current)), lease.acks[-MOST_ACKS:]))
+    metadata: dict[str, Any] = {
+        "name": name_of(lease.node),
+        "annotations": {_SAID: json.dumps(said)},
+    }
+    if owner is not None:
+        pod = {"apiVersion": "v1", "kind": "Pod", "name": owner.name, "uid": owner.uid}
+        metadata["ownerReferences"] = [pod]
     return {
         "apiVersion": API_VERSION,
         "kind": "Lease",
-        "metadata": {"name": name_of(node), "annotations": {_SAID: json.dumps(said)}},
+        "metadata": metadata,
         "spec": {
-            "holderIdentity": node,
-            "leaseDurationSeconds": valid_s,
-            "renewTime": rfc3339.to_text(renewed_s),
+            "holderIdentity": lease.node,
+            "leaseDurationSeconds": lease.valid_s,
+            "renewTime": rfc3339.to_text(lease.renewed_s),
         },
     }
 

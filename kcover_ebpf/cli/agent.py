@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
+    from kcover_ebpf.api.fault_report import PodRef
     from kcover_ebpf.inspection.round import RoundOptions
 
 _EXAMPLES = """
@@ -118,6 +120,7 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
     plan = AgentOptions(
         node=node,
         namespace=namespace,
+        pod=_pod(namespace),
         state_dir=state_dir,
         kubeconfig=kubeconfig,
         context=context,
@@ -128,6 +131,15 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
         inspect=_round(inspect_checks, plugins),
     )
     return run_agent(plan)
+
+
+def _pod(namespace: str) -> PodRef | None:
+    """The pod that we run in, by the chart's environment; None outside: of another namespace it could own nothing."""
+    from kcover_ebpf.api.fault_report import PodRef
+
+    name, uid = os.environ.get("POD_NAME"), os.environ.get("POD_UID")
+    is_ours = os.environ.get("POD_NAMESPACE") == namespace
+    return PodRef(name, uid) if name and uid and is_ours else None
 
 
 def _seconds(text: str) -> float:

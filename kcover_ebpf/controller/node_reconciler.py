@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
-from kcover_ebpf.api.agent_lease import collection, name_of
 from kcover_ebpf.api.fault_policy import FaultPolicy, NodeActions, holding
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.api.node_health import HEALTHS, ReceivedHealth
@@ -104,7 +103,7 @@ class NodeReconciler:
         raw, seen = self._store.raw_nodes.get(name), self._store.host_reports.get(name)
         health, now_s = self._store.healths.get(name), self._store.wall()
         if raw is None:
-            if name not in self._store.nodes:
+            if health is not None and name not in self._store.nodes:
                 self._forget(name)
             return
         node, policy = view_of(raw), self._policy()
@@ -130,15 +129,10 @@ class NodeReconciler:
             self._do(node, todo, dra)
 
     def _forget(self, name: str) -> None:
-        """What the agent of a node that is gone left behind."""
-        if name in self._store.healths:
-            with contextlib.suppress(NotFound):
-                self._writes().delete(f"{HEALTHS}/{name}")
-            self._store.healths.pop(name, None)
-        if name in self._store.leases:
-            with contextlib.suppress(NotFound):
-                self._writes().delete(f"{collection(self._limits.namespace)}/{name_of(name)}")
-            self._store.leases.pop(name, None)
+        """The health of a node that is gone."""
+        with contextlib.suppress(NotFound):
+            self._writes().delete(f"{HEALTHS}/{name}")
+        self._store.healths.pop(name, None)
 
     def _tell_inspection(self, node: NodeView, health: ReceivedHealth | None, now_s: float) -> bool:
         """Write the condition about inspections where it is to be changed; True if it was."""

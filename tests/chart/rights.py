@@ -56,5 +56,5 @@ AT_HOME = {
     # Its own lease (an admission policy says which that is).
     "agent": rights("coordination.k8s.io", "leases", "create patch list"),
     # The lease that leads, by its name but for `create`; those of the agents.
-    "controller": rights("coordination.k8s.io", "leases", "create get update list watch delete"),
+    "controller": rights("coordination.k8s.io", "leases", "create get update list watch"),
 }

@@ -62,7 +62,6 @@ NOT_USED: dict[str, dict[Right, str]] = {
         Right(
             "delete", "kcover.io", "nodehealths"
         ): "of a node that is gone (tests/unit/test_node_lift.py)",
-        Right("delete", "coordination.k8s.io", "leases"): "the same",
         Right("deletecollection", "", "pods"): "gangs of more than 20 pods (tools/clusterbench)",
         Right("delete", "kcover.io", "incidents"): "after a week (tests/unit/test_incident_gc.py)",
     },

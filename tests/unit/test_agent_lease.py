@@ -11,7 +11,7 @@ import pytest
 from kcover_ebpf.agent.report_pace import HEARTBEAT_S, Pace, valid_s
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.agent_lease import MOST_ACKS, AgentLease, lease_of, object_of
-from kcover_ebpf.api.fault_report import Ack, AckResult
+from kcover_ebpf.api.fault_report import Ack, AckResult, PodRef
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.cluster.gang_input import AGENT_SILENT_S, FRESH_S
 from kcover_ebpf.cluster.gang_judge import merge
@@ -30,21 +30,22 @@ CALM_S = valid_s(HEARTBEAT_S, fast=False)
 
 
 def test_what_is_written_is_what_is_read() -> None:
-    made = object_of("a", 1000.25, 10, [7, 5], [STOP, KILL])
-    assert lease_of(json.loads(json.dumps(made))) == AgentLease(
-        "a", 1000.25, 10, frozenset({5, 7}), (STOP, KILL)
-    )
+    made = AgentLease("a", 1000.25, 10, frozenset({5, 7}), (STOP, KILL))
+    written = json.loads(json.dumps(object_of(made, PodRef("kcover-agent-x", "u"))))
+    assert lease_of(written) == made
+    (owner,) = written["metadata"]["ownerReferences"]
+    assert owner == {"apiVersion": "v1", "kind": "Pod", "name": "kcover-agent-x", "uid": "u"}
 
 
 def test_the_oldest_answers_are_left_out_of_too_many() -> None:
     acks = [replace(STOP, order=str(each)) for each in range(MOST_ACKS + 3)]
-    read = lease_of(object_of("a", 1.0, 10, [], acks))
+    read = lease_of(object_of(AgentLease("a", 1.0, 10, acks=tuple(acks))))
     assert read is not None
     assert [each.order for each in read.acks] == [str(each) for each in range(3, MOST_ACKS + 3)]
 
 
 def spoiled(**changes: Any) -> dict[str, Any]:
-    made = object_of("a", 1000.0, 10, [1], [STOP])
+    made = object_of(AgentLease("a", 1000.0, 10, frozenset({1}), (STOP,)))
     for key, value in changes.items():
         part = made["metadata"]["annotations"] if key.startswith("kcover") else made["spec"]
         part[key] = value
@@ -70,7 +71,7 @@ def test_a_lease_that_cannot_be_read_is_refused_in_one_line(wrong: dict[str, Any
 
 
 def test_the_leases_of_others_are_passed_over() -> None:
-    made = object_of("a", 1000.0, 10, [1], [])
+    made = object_of(AgentLease("a", 1000.0, 10))
     made["metadata"]["name"] = "kcover-ebpf-controller"
     assert lease_of(made) is None
     assert lease_of({"metadata": {"name": "agent.a"}, "spec": {}}) is None
@@ -164,7 +165,7 @@ def written(node: str, sequence: int, age_s: float = 0.0) -> Event:
 
 
 def renewed(node: str, *current: int, age_s: float = 0.0, acks: tuple[Ack, ...] = ()) -> Event:
-    made = object_of(node, NOW_S - age_s, 10, current, acks)
+    made = object_of(AgentLease(node, NOW_S - age_s, 10, frozenset(current), acks))
     made["metadata"] |= {"uid": f"l-{node}", "namespace": "kcover"}
     made["metadata"]["managedFields"] = [{"time": rfc3339.to_text(Clock.now_s - age_s)}]
     return Event(Change.SET, made)

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from kcover_ebpf.api import agent_lease
+from kcover_ebpf.api.agent_lease import AgentLease
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.kube.client import ApiClient
 from tools.cluster import build as programs
@@ -124,9 +125,13 @@ def beating(
     return found
 
 
+def _lease(node: str) -> AgentLease:
+    return AgentLease(node, time.time(), _VALID_S, frozenset({1}))
+
+
 def _agent(node: str, body: dict[str, Any], by_lease: bool) -> dict[str, Any]:
     made: dict[str, Any] = {"report": f"{_REPORTS}/{body['metadata']['name']}", "body": body}
     if by_lease:
         made["lease"] = f"{agent_lease.collection(NAMESPACE)}/{agent_lease.name_of(node)}"
-        made["leaseBody"] = agent_lease.object_of(node, time.time(), _VALID_S, [1], [])
+        made["leaseBody"] = agent_lease.object_of(_lease(node))
     return made
