@@ -1,4 +1,4 @@
-"""How fast and how dear the controller is in a large cluster: `python -m tools.clusterbench decide|delete|orders|load`.
+"""How fast and how dear we are in a large cluster: `python -m tools.clusterbench decide|delete|orders|load|rates`.
 
 No node runs there. Nodes and pods are objects, and agents are simulated, so that what is measured is the
 controller and the API server it talks to. Both share this machine with whatever else runs on it.
@@ -24,7 +24,7 @@ from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.reflector import Change, Event, Reflector
 from tools.clusterbench.agents import Agents, build, obedient
-from tools.clusterbench.load import load
+from tools.clusterbench.load import load, rates
 from tools.clusterbench.meter import Meter
 from tools.clusterbench.needs import WAYS, lack, programs
 from tools.clusterbench.plane import (
@@ -249,7 +249,7 @@ def _run(
     if asked.scenario == "delete":
         return delete(session, kubeconfig, folder, asked.nodes, asked.pods)
     if asked.scenario == "load":
-        return load(session, kubeconfig, folder, asked.nodes, asked.commit, asked.span)
+        return load(session, kubeconfig, folder, asked.nodes, asked.span)
     return orders(session, kubeconfig, folder, asked.nodes, asked.answers == "leases")
 
 
@@ -265,7 +265,7 @@ def _simulate(asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
 def main() -> None:
     """Run one scenario, and append its numbers to the record."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("scenario", choices=["decide", "delete", "orders", "load", *WAYS])
+    parser.add_argument("scenario", choices=["decide", "delete", "orders", "load", "rates", *WAYS])
     parser.add_argument("--nodes", type=int, default=1500)
     parser.add_argument("--jobs", type=int, default=150)
     parser.add_argument("--pods", type=int, default=1000)
@@ -273,7 +273,7 @@ def main() -> None:
     parser.add_argument(
         "--answers", choices=["leases", "reports"], default="leases", help="of agents to orders"
     )
-    parser.add_argument("--commit", default="HEAD~1", help="load: the package to compare with")
+    parser.add_argument("--commit", default="HEAD~1", help="rates: the package to compare with")
     parser.add_argument("--span", type=int, default=60, help="load: seconds of each measurement")
     parser.add_argument("--bin", type=Path, default=programs())
     parser.add_argument("--record", type=Path, default=ROOT / "docs/bench/clusterbench.jsonl")
@@ -287,6 +287,8 @@ def main() -> None:
             if asked.scenario in WAYS:
                 kubeconfig = Path(os.environ["KUBECONFIG"])
                 found = restart(kubeconfig, folder, WAYS[asked.scenario])
+            elif asked.scenario == "rates":
+                found = rates(folder, asked.nodes, asked.commit)
             else:
                 found = _simulate(asked, folder)
         found = {"scenario": asked.scenario, **found, "load_before": round(load[0], 1)}

@@ -1,7 +1,7 @@
-"""What the agents of one GPU job cost, before and after in one run: `python -m tools.clusterbench load`.
+"""What the agents of one GPU job write, and what that costs: `python -m tools.clusterbench rates|load`.
 
-`rates.py` says how often agents write, by their own code; here as many simulated agents write so often, and the CPU of
-API server, etcd and controller is counted.
+`rates.py` says how often agents write, by their own code and that of an earlier commit; in `load` simulated agents
+write so often, before and after in one run, and the CPU of API server, etcd and controller is counted.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from kcover_ebpf.agent.report_pace import Pace
 from kcover_ebpf.api import fault_report
 from kcover_ebpf.kube.client import ApiClient
 from tools.clusterbench.agents import Agents, beating, build
@@ -35,17 +36,21 @@ from tools.clusterbench.plane import (
 _RATES = Path(__file__).with_name("rates.py")
 _SETTLE_S = 20
 _HOUR_S = 3600.0
-_NEVER_S = 1e6
 
 
 def rates(folder: Path, nodes: int, commit: str) -> dict[str, Any]:
-    """Writes and bytes a second by state, of the package of a commit and of this one."""
+    """Writes and bytes a second of so many agents by state, with the package of a commit and with this one."""
     archive = subprocess.run(
         ["git", "archive", commit, "kcover_ebpf"], cwd=ROOT, stdout=subprocess.PIPE, check=True
     )
     with tarfile.open(fileobj=BytesIO(archive.stdout)) as packed:
         packed.extractall(folder / "before", filter="data")
-    return {"before": _rates(folder / "before", nodes), "after": _rates(ROOT, nodes)}
+    return {
+        "nodes": nodes,
+        "commit": commit,
+        "before": _rates(folder / "before", nodes),
+        "after": _rates(ROOT, nodes),
+    }
 
 
 def _rates(package: Path, nodes: int) -> dict[str, Any]:
@@ -61,11 +66,11 @@ def _rates(package: Path, nodes: int) -> dict[str, Any]:
 
 
 def load(
-    session: ApiClient, kubeconfig: Path, folder: Path, nodes: int, commit: str, span_s: int
+    session: ApiClient, kubeconfig: Path, folder: Path, nodes: int, span_s: int
 ) -> dict[str, Any]:
-    """The rates, and what each of them costs, calm and stalled."""
-    found: dict[str, Any] = {"nodes": nodes, "commit": commit}
-    found["rates"] = rates(folder, nodes, commit)
+    """What the writes of so many agents cost, calm and stalled."""
+    found: dict[str, Any] = {"nodes": nodes, "span_s": span_s}
+    pace = Pace(nodes)
     make_nodes(session, nodes)
     gang = make_job(session, "llm", range(nodes))
     program, log = build(folder), folder / "controller.log"
@@ -75,9 +80,9 @@ def load(
         # report and node's report each 30 s; then a renewal each 30 s, and a report each ten minutes
         for name, state, report_s, lease_s in (
             ("calm before", "training", 15.0, None),
-            ("calm after", "training", 600.0, 30.0),
+            ("calm after", "training", pace.refresh_s, pace.heartbeat_s),
             ("stalled before", "stalled", 1.0, None),
-            ("stalled after", "stalled", _NEVER_S, 7.5),
+            ("stalled after", "stalled", pace.refresh_s, pace.fast_s(nodes)),
         ):
             bodies = [_body(index, pod, nodes, state) for index, pod in enumerate(gang)]
             agents = Agents(program, session, beating(bodies, report_s, lease_s), listening=False)
