@@ -21,6 +21,8 @@ _PREFIX = "agent."
 """Of the name: with a dot, which no release name has, so it is never the lease by which a controller leads."""
 _SAID = "kcover.io/agent"
 MOST_ACKS = 16
+_MOST_VALID_S = 3600
+"""More than agents of 100,000 nodes need; an agent that was taken over is not believed for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,8 @@ def lease_of(api: Mapping[str, Any]) -> AgentLease | None:
         renewed_s = rfc3339.from_text(str(spec.get("renewTime")))
     except (ObjectError, ValueError, RecursionError) as error:
         raise ObjectError(f"Lease {metadata.get('name')}: {error}") from error
-    if not isinstance(valid_s, int) or isinstance(valid_s, bool) or valid_s <= 0:
-        raise ObjectError(f"Lease {metadata.get('name')}: spec.leaseDurationSeconds: {valid_s!r}")
+    is_whole = isinstance(valid_s, int) and not isinstance(valid_s, bool)
+    if not isinstance(valid_s, int) or not is_whole or not 0 < valid_s <= _MOST_VALID_S:
+        text = f"expected 1 to {_MOST_VALID_S}"
+        raise ObjectError(f"Lease {metadata.get('name')}: spec.leaseDurationSeconds: {text}")
     return AgentLease(node, renewed_s, valid_s, frozenset(said.current), said.acks)

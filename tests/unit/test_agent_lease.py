@@ -57,6 +57,7 @@ def spoiled(**changes: Any) -> dict[str, Any]:
     [
         spoiled(leaseDurationSeconds=0),
         spoiled(leaseDurationSeconds="10"),
+        spoiled(leaseDurationSeconds=10**400),
         spoiled(leaseDurationSeconds=True),
         spoiled(renewTime="yesterday"),
         spoiled(**{"kcover.io/agent": "{"}),

@@ -77,6 +77,11 @@ def load(
     try:
         wait("leading", lambda: "leading" in log.read_text(), 120)
         # report and node's report each 30 s; then a renewal each 30 s, and a report each ten minutes
+        time.sleep(_SETTLE_S)
+        meter, began_s = Meter(session), time.monotonic()
+        time.sleep(span_s)
+        # what all of it costs without a single agent: to be taken off the others
+        found["idle"] = _costs(meter, time.monotonic() - began_s, nodes)
         for name, state, report_s, lease_s in (
             ("calm before", "training", 15.0, None),
             ("calm after", "training", pace.refresh_s, pace.heartbeat_s),
