@@ -7,6 +7,7 @@ The caller feeds `observe` with every fact, carries out the looks it `wants`, an
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from itertools import islice
 
 from kcover_ebpf.diagnosis import exits, startup
@@ -119,7 +120,7 @@ class Job:
             case ProcessFork():
                 self.members.view(fact.child_pid, fact.boottime_ns)
             case ProcessExec():
-                self._view(fact).on_exec()
+                self.members.on_exec(self._view(fact))
             case ProcessExit():
                 self._on_exit(fact)
             case OomKill():
@@ -196,7 +197,7 @@ class Job:
         elif not self.attention.suspicious:
             self.pace.observe_shares(ranks)
         silent = any(self.pace.is_silent(view, now_ns) for view in ranks.values())
-        held += sum(_held(view) for view in self.members.loaders.values())
+        held += sum(_held(view) for view in self.members.roster.loaders.values())
         wrong = silent or held > 0 or self._alarm or bool(self.announced.failures)
         # a rank that is stopped or has died keeps all others from going on, though it may take them a while to notice
         blocked = held > 0 or bool(self.announced.failures)
@@ -275,8 +276,8 @@ class Job:
         return self.attention.wants(self.members.owned.values(), self._waiting, self.now_ns)
 
     @property
-    def _waiting(self) -> list[ProcessHistory]:
-        return [view for view in self.members.ranks.values() if self.pace.waits(view)]
+    def _waiting(self) -> Iterable[ProcessHistory]:
+        return (view for view in self.members.ranks.values() if self.pace.waits(view))
 
     def finding(self) -> Finding | None:
         """What the job looks like now; None for a moment while what was seen is not complete enough to judge by.
