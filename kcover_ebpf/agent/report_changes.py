@@ -35,6 +35,7 @@ def news_of(report: FaultReport) -> object:
         tuple(
             (each.device, each.fault, each.fatal, each.unfit, each.pods) for each in report.devices
         ),
+        tuple(each.uid for each in report.idle),
     )
 
 
@@ -104,6 +105,7 @@ def _state(rank: RankSnapshot) -> object:
         rank.exit,
         rank.stop_signal,
         rank.network_busy,
+        None if rank.gpu is None else (rank.gpu.devices, rank.gpu.use),
     )
 
 

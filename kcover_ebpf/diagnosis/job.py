@@ -31,7 +31,7 @@ from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
 from kcover_ebpf.diagnosis.stacks import KnownWaits
 from kcover_ebpf.diagnosis.suspicion import Suspicion
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
-from kcover_ebpf.facts.devices import FabricMoved
+from kcover_ebpf.facts.devices import FabricMoved, GpuSeen
 from kcover_ebpf.facts.host import (
     CodeSeen,
     CollectivesSeen,
@@ -64,7 +64,8 @@ _LOSSY_SILENCE_S = 4.5
 _MOST_CHILDREN = 256
 """Children of ranks whose connections are read: each costs us a descriptor, and some 5 us a pass."""
 _HELD = (TaskState.STOPPED, TaskState.FROZEN, TaskState.TRACED)
-_Sample = ThreadSample | ProcessTotals | SocketSample | DescriptorSample
+_Sample = ThreadSample | ProcessTotals | SocketSample | DescriptorSample | ProcessSeen
+_Clock = CodeSeen | FabricMoved | GpuSeen
 
 
 class Job:
@@ -138,14 +139,12 @@ class Job:
     def _on_rest(self, fact: Fact) -> None:
         if isinstance(fact, RecordersSeen):
             self.attention.recorders = fact
-        elif not isinstance(fact, CodeSeen | FabricMoved):
+        elif not isinstance(fact, _Clock):
             self.faults.observe(fact)
         elif self._view(fact).on_clock(fact):
             self._progress(fact.pid, fact.boottime_ns)
 
-    def _view(
-        self, fact: _Sample | CodeSeen | FabricMoved | ProcessSeen | ProcessExec | ProcessExit
-    ) -> ProcessHistory:
+    def _view(self, fact: _Sample | _Clock | ProcessExec | ProcessExit) -> ProcessHistory:
         return self.members.view(fact.pid, fact.boottime_ns)
 
     def _on_thread(self, sample: ThreadSample) -> None:
@@ -187,6 +186,8 @@ class Job:
         healthy = self.pace.trained and not self.attention.suspicious
         for view in self.members.views.values():
             view.traffic.end_pass(now_ns, tick.period_ns, healthy=healthy)
+            if view.lose_clock(now_ns):
+                self.pace.relearn(view.pid, now_ns)
         self.announced.settle(self.members)
         expected = self.members.expected if self._whole else None
         self.pace.watch_training(ranks, expected, now_ns)
@@ -391,8 +392,7 @@ class Job:
 
     def _is_lossy(self, ages_s: list[float]) -> bool:
         # a lost link shows retransmissions as well, but nothing gets through; silence unseen is the kernel's word
-        silent_s = self.pace.silence_s(self.members.ranks, self.now_ns)
-        silent_s = silent_s or min(ages_s, default=0.0)
+        silent_s = self.pace.silence_s(self.members.ranks, self.now_ns) or min(ages_s, default=0.0)
         return bool(self.loss.lossy(self.now_ns, self.pace.slowed)) and silent_s < _LOSSY_SILENCE_S
 
 

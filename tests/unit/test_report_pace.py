@@ -12,9 +12,10 @@ from kcover_ebpf.agent.report_pace import HEARTBEAT_S, Allowance, Pace, nodes_of
 from kcover_ebpf.api.fault_report import FaultReport, LocalVerdict, PodRef
 from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.process_state import State
-from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, SocketSnapshot
+from kcover_ebpf.diagnosis.rank_snapshot import GpuSnapshot, RankSnapshot, SocketSnapshot
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.facts.devices import GpuUse
 from kcover_ebpf.ids import Endpoint
 from tests.unit.report_builders import rank
 
@@ -136,6 +137,7 @@ CHANGES = {
     "its wait began anew": changed_rank(age_s=1.0),
     "it has sent something": changed_rank(sent_age_s=1.0),
     "its stack was read": changed_rank(stack=("libc.so+1",)),
+    "its GPU is read": changed_rank(gpu=GpuSnapshot(("0000:5d:00.0",), next(iter(GpuUse)))),
     "it has ended": changed_rank(exit="signal 9"),
     "another process joined": later(ranks=(*later().ranks, rank(1))),
     "it left": later(ranks=()),
