@@ -27,6 +27,7 @@ from kcover_ebpf.agent.device_faults import NodeDeviceFaults
 from kcover_ebpf.agent.idle_pods import IdlePods
 from kcover_ebpf.agent.informers import Informers
 from kcover_ebpf.agent.inspector import Inspector, InspectorOptions
+from kcover_ebpf.agent.lease_writer import LeaseWriter
 from kcover_ebpf.agent.node_loop import NodeLoop
 from kcover_ebpf.agent.order_journal import OrderJournal
 from kcover_ebpf.agent.outputs import NodeOutputs
@@ -35,7 +36,7 @@ from kcover_ebpf.agent.report_builder import Identity, ReportBuilder
 from kcover_ebpf.agent.report_cache import ReportCache
 from kcover_ebpf.agent.report_names import report_name
 from kcover_ebpf.agent.report_sender import ReportSender
-from kcover_ebpf.api.fault_report import Ack, FaultReport
+from kcover_ebpf.api.fault_report import Ack, FaultReport, PodRef
 from kcover_ebpf.hardware import topology
 from kcover_ebpf.inspection.round import RoundOptions
 from kcover_ebpf.kernel import capabilities, features
@@ -66,10 +67,12 @@ class AgentOptions:
 
     node: str
     namespace: str
-    """Of the agent itself: there its report about the node lies."""
+    """Of the agent itself: there its report about the node and its Lease lie."""
     state_dir: Path
     kubeconfig: str | None = None
     context: str | None = None
+    pod: PodRef | None = None
+    """That the agent runs in; None outside of a cluster."""
     metrics: str | None = None
     catalog: Path | None = None
     inspect_every_s: float = 600.0
@@ -202,7 +205,9 @@ class _Agent:
 
     def _make_reporter(self, session: ApiClient) -> ReportSender:
         late_s = _LATE_PERIODS * self._plan.settings.period_s
-        return ReportSender(session, self._acks, self._on_error, late_s)
+        plan = self._plan
+        lease = LeaseWriter(session, plan.namespace, plan.node, self._on_error, plan.pod)
+        return ReportSender(session, lease, self._acks, self._on_error, late_s)
 
     def _inspect(self, session: ApiClient) -> None:
         plan = self._plan

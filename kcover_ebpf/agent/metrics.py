@@ -49,7 +49,7 @@ class AgentMetrics(MetricsSink):
         super().__init__(read_probes, read_lost, age_labels=_AGE_LABELS)
         self._pods = self._gauge("kcover_watched_pods", "Pods watched on this node.")
         self._gangs = self._gauge("kcover_watched_jobs", "Jobs with pods watched on this node.")
-        self._sent = self._counter("kcover_reports", "Reports by outcome.", "result")
+        self._sent = self._counter("kcover_reports", "Reports and Leases, by outcome.", "result")
         self._spooled = self._gauge(
             "kcover_reports_spooled", "Reports with changes not yet accepted by the API server."
         )

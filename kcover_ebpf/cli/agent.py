@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kcover_ebpf.api.fault_report import PodRef
     from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
     from kcover_ebpf.inspection.round import RoundOptions
     from kcover_ebpf.logs.rules import Rule
@@ -182,7 +185,16 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
         pod_logs=pod_logs,
         log_rules=_rules(log_rules) if pod_logs is not None else (),
     )
-    return run_agent(plan)
+    return run_agent(replace(plan, pod=_pod(namespace)))
+
+
+def _pod(namespace: str) -> PodRef | None:
+    """The pod that we run in, by the chart's environment; None outside: of another namespace it could own nothing."""
+    from kcover_ebpf.api.fault_report import PodRef
+
+    name, uid = os.environ.get("POD_NAME"), os.environ.get("POD_UID")
+    is_ours = os.environ.get("POD_NAMESPACE") == namespace
+    return PodRef(name, uid) if name and uid and is_ours else None
 
 
 def _known(node: str | None) -> str:

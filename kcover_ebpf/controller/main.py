@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from kcover_ebpf.api.agent_lease import collection as leases
 from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.node_health import HEALTHS
 from kcover_ebpf.controller.api_writer import ApiWriter
@@ -101,8 +102,10 @@ class Controller:
             ("/api/v1/nodes", {}, store.on_node),
             (f"{ours}/faultreports", {}, store.on_report),
             ("/api/v1/events", {"fieldSelector": FIELDS}, triggers.on_event),
-            # not waited for: without it no node is let in by itself, and all else is done
+            # these are not waited for: without them no node is let in by itself, agents are heard by their reports
+            # alone, and all else is done
             (HEALTHS, {}, store.on_health),
+            (leases(self._settings.namespace), {}, store.on_lease),
         )
         return [
             Reflector(session, path, query, on_event, self._watch_failed)

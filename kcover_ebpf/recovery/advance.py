@@ -131,7 +131,7 @@ def _progress(turn: RestartContext) -> Transition:
     reported_by = {
         each.report.node: each.report.trained and not each.report.suspicious
         for each in world.reports
-        if each.arrived_s > returned_s and each.report.node in nodes
+        if each.current_s > returned_s and each.report.node in nodes
     }
     ready = bool(world.live) and all(each.pod.ready for each in world.live)
     seen = nodes & world.agents

@@ -4,8 +4,10 @@ import time
 from typing import Any
 
 import pytest
+import yaml
 
-from kcover_ebpf.api import preflight
+from kcover_ebpf.api import agent_lease, preflight
+from kcover_ebpf.api.agent_lease import AgentLease
 from tests.chart.control_plane import ControlPlane, User
 from tests.chart.release import CHART, FULLNAME, RELEASE, Helm, Installed
 
@@ -144,6 +146,46 @@ def test_nobody_else_writes_the_health_of_a_node(installed: Installed, root: Use
     assert "by the agent of its node alone" in root.ask("POST", HEALTHS, health("n3")).message
     assert installed.controller().ask("DELETE", f"{HEALTHS}/n2?dryRun=All").code == 200
     assert installed.agent("n2").ask("DELETE", f"{HEALTHS}/n2?dryRun=All").code == 403
+
+
+def lease(node: str) -> dict[str, Any]:
+    return agent_lease.object_of(AgentLease(node, 1000.0, 45, frozenset({7})))
+
+
+def test_an_agent_writes_its_own_lease_alone(installed: Installed, root: User) -> None:
+    leases = agent_lease.collection(installed.namespace)
+    agent = installed.agent("n1")
+    made = agent.ask("POST", leases, lease("n1"))
+    assert made.code == 201, made.message
+    assert agent.merge(f"{leases}/agent.n1", lease("n1")).code == 200
+    assert agent.ask("GET", f"{leases}?limit=1").body["metadata"].keys() >= {"resourceVersion"}
+    leads = {"kind": "Lease", "apiVersion": agent_lease.API_VERSION, "spec": {}}
+    leads["metadata"] = {"name": f"{FULLNAME}-controller"}
+    assert root.ask("POST", leases, leads).code in (201, 409), "other programs may lead by one"
+    mine = {"spec": {"holderIdentity": "me"}}
+    for refused in (
+        agent.ask("POST", leases, lease("n2")),
+        agent.merge(f"{leases}/{FULLNAME}-controller", mine),
+        installed.agent("n2").merge(f"{leases}/agent.n1", mine),
+    ):
+        assert (refused.code, "writes its own Lease only" in refused.message) == (403, True)
+    refused = installed.unbound_agent().merge(f"{leases}/agent.n1", mine)
+    assert (refused.code, "(its token names none)" in refused.message) == (403, True)
+    for user in (root, installed.controller()):
+        assert user.merge(f"{leases}/agent.n1", mine).code == 403
+    for user in (agent, installed.controller()):
+        assert user.ask("DELETE", f"{leases}/agent.n1?dryRun=All").code == 403
+
+
+def test_without_the_policy_agents_have_no_lease(helm: Helm) -> None:
+    """They could take the one by which the controller leads."""
+    unsafe = ("--kube-version=1.36.0", "--set=admission.validating=false")
+    text = helm("template", RELEASE, str(CHART), *unsafe)
+    owned = [each for each in yaml.safe_load_all(text) if each and each["kind"] == "Role"]
+    assert {each["metadata"]["name"].rpartition("-")[2] for each in owned} == {
+        "controller",
+        "trace",
+    }
 
 
 def test_nobody_else_writes_a_report(root: User, of_n1: str) -> None:
