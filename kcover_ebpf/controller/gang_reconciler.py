@@ -157,8 +157,8 @@ class GangReconciler:
             and merged.verdict.since_s <= last.status.last_s
         ):
             again = last.status.phase in (Phase.OBSERVED, Phase.REFUSED)
-            return last if again else None
-        if not self._quota.has_room(key):
+            return last if again and self._quota.may_reopen(last) else None
+        if not self._quota.make_room(key):
             return None
         name = f"{top.ref.name[:40].rstrip('-.')}-{uuid.uuid4().hex[:8]}"
         policy = named.name if named is not None else None

@@ -24,25 +24,37 @@ class Quota:
         self._store, self._writer, self._most = store, writer, most
         self._logged_s: dict[str, float] = {}
 
-    def has_room(self, key: GangKey) -> bool:
-        """True if an incident of this gang may be made; closes the oldest that is over, if that is needed for it."""
-        opened = [
-            each
-            for each in list(self._store.incidents.values())
-            if each.namespace == key.namespace and not _is_closed(each)
-        ]
-        if len(opened) < self._most:
+    def may_reopen(self, known: Incident) -> bool:
+        """True if there is room for an incident without closing another: two that are reported would alternate."""
+        return not _is_closed(known) or len(self._opened(known.namespace)) < self._most
+
+    def make_room(self, key: GangKey) -> bool:
+        """True if an incident of this gang may be made; closes the oldest that are over, if that is needed for it.
+
+        Each worker of the controller may ask at the same time, so that there can be as many more for a moment.
+        """
+        opened = self._opened(key.namespace)
+        excess = len(opened) - self._most + 1
+        if excess <= 0:
             return True
         over = [each for each in opened if each.status is not None and each.status.phase.is_over]
-        oldest = min(over, key=lambda each: each.created_s, default=None)
-        if oldest is not None:
+        over.sort(key=lambda each: each.created_s)
+        for oldest in over[:excess]:
             close(self._store, self._writer, oldest, "too many open incidents in the namespace")
+        if len(over) >= excess:
             return True
         now_s = self._store.wall()
         if now_s - self._logged_s.get(key.namespace, 0.0) >= _AGAIN_S:
             self._logged_s[key.namespace] = now_s
             _LOG.warning("no incident for %s: %d of its namespace are open", key, len(opened))
         return False
+
+    def _opened(self, namespace: str) -> list[Incident]:
+        return [
+            each
+            for each in list(self._store.incidents.values())
+            if each.namespace == namespace and not _is_closed(each)
+        ]
 
     def supersede(self, known: Iterable[Incident], by: str) -> None:
         """Close what is over among the incidents of a gang: a newer one says what is so now."""

@@ -234,7 +234,7 @@ def give_orders(stage: Stage, namespace: Namespace, count: int) -> None:
         "metadata": {"name": "by-hand"},
         "spec": {"job": ref},
     }
-    controller.create(path, body)
+    made = controller.create(path, body)
     for number in range(count):
         order = {
             "id": f"order-{number}",
@@ -243,9 +243,8 @@ def give_orders(stage: Stage, namespace: Namespace, count: int) -> None:
             "createdBefore": _time(1),
             "expires": _time(30),
         }
-        made = controller.get(f"{path}/by-hand")
         status = {"phase": "ShuttingDown", "order": order}
-        controller.replace(f"{path}/by-hand/status", {**made, "status": status})
+        made = controller.replace(f"{path}/by-hand/status", {**made, "status": status})
         _wait_for_ack(namespace, f"order-{number}")
 
 

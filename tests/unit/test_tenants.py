@@ -125,9 +125,9 @@ def test_quota__a_full_namespace_makes_room_by_what_is_over() -> None:
     for index in range(2):
         put(known, "ns", index, Phase.OBSERVED)
     put(known, "other", 7, Phase.OBSERVED)
-    assert quota.has_room(key)
+    assert quota.make_room(key)
     put(known, "ns", 2, Phase.DECIDED)
-    assert quota.has_room(key)
+    assert quota.make_room(key)
     assert opened(known, "ns") == ["i1", "i2"], "the oldest one was closed"
     assert opened(known, "other") == ["i7"]
 
@@ -137,7 +137,7 @@ def test_quota__incidents_that_are_acted_on_or_wait_are_never_closed_for_room() 
     for index in range(3):
         put(known, "ns", index, Phase.DECIDED)
     quota = Quota(known, Writer(), 3)  # type: ignore[arg-type]
-    assert not quota.has_room(gang_key("ns", {"k": "v"}))
+    assert not quota.make_room(gang_key("ns", {"k": "v"}))
     assert len(opened(known, "ns")) == 3
 
 
