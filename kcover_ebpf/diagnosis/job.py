@@ -49,7 +49,6 @@ from kcover_ebpf.facts.kernel import (
     ProcessTotals,
     SignalSent,
     SocketSample,
-    TaskState,
     TcpRetransmit,
     ThreadSample,
     Tick,
@@ -62,7 +61,6 @@ from kcover_ebpf.settings import Policy
 _LOSSY_SILENCE_S = 4.5
 _MOST_CHILDREN = 256
 """Children of ranks whose connections are read: each costs us a descriptor, and some 5 us a pass."""
-_HELD = (TaskState.STOPPED, TaskState.FROZEN, TaskState.TRACED)
 _Sample = ThreadSample | ProcessTotals | SocketSample | DescriptorSample
 
 
@@ -160,12 +158,19 @@ class Job:
         view = self._view(fact)
         self.attention.unreadable.pop(fact.pid, None)
         self._classify()
-        self.announced.on_exit(view, fact, self.members, self.pace.longest_s)
+        if self.announced.on_exit(view, fact, self.members, self.pace.longest_s):
+            self._forget(self.members.supersede(view))
         self.members.leave(fact.pid, fact)
         if view.member is not None and view.member.role in (Role.RANK, Role.LOADER):
             self._alarm = True
         else:
             self.attention.forget(fact.pid)
+
+    def _forget(self, gone: list[Pid]) -> None:
+        for pid in gone:
+            self.pace.leave(pid)
+            self.attention.forget(pid)
+        self.announced.keep(self.members)
 
     def _progress(self, pid: Pid, now_ns: int) -> None:
         if self.pace.progress(pid, now_ns):
@@ -184,19 +189,18 @@ class Job:
             self.pace.note_payload(sum(self._moved_bytes[pid] for pid in ranks), tick.period_ns)
         self._moved_bytes.clear()
         healthy = self.pace.trained and not self.attention.suspicious
-        for view in self.members.views.values():
-            view.traffic.end_pass(now_ns, tick.period_ns, healthy=healthy)
+        self.members.end_pass(now_ns, tick.period_ns, healthy=healthy)
         self.announced.settle(self.members)
         expected = self.members.expected if self._whole else None
         self.pace.watch_training(ranks, expected, now_ns)
         self._look_for_blindness(tick)
-        held = sum(_held(view) for view in ranks.values())
+        held = sum(view.is_stopped for view in ranks.values())
         if self._all_here and held and held == len(ranks):
             self._restart_clocks(now_ns)
         elif not self.attention.suspicious:
             self.pace.observe_shares(ranks)
         silent = any(self.pace.is_silent(view, now_ns) for view in ranks.values())
-        held += sum(_held(view) for view in self.members.loaders.values())
+        held += sum(view.is_stopped for view in self.members.loaders.values())
         wrong = silent or held > 0 or self._alarm or bool(self.announced.failures)
         # a rank that is stopped or has died keeps all others from going on, though it may take them a while to notice
         blocked = held > 0 or bool(self.announced.failures)
@@ -393,7 +397,3 @@ class Job:
         silent_s = self.pace.silence_s(self.members.ranks, self.now_ns)
         silent_s = silent_s or min(ages_s, default=0.0)
         return bool(self.loss.lossy(self.now_ns, self.pace.slowed)) and silent_s < _LOSSY_SILENCE_S
-
-
-def _held(view: ProcessHistory) -> bool:
-    return view.lead is not None and view.lead.sample.state in _HELD

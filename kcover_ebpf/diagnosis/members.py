@@ -91,6 +91,11 @@ class Members:
         if self.kinship.observe(self.views):
             self.rename()
 
+    def end_pass(self, now_ns: int, period_ns: int, *, healthy: bool) -> None:
+        """All connections were read; `healthy`: what moved meanwhile is what a training moves."""
+        for view in self.views.values():
+            view.traffic.end_pass(now_ns, period_ns, healthy=healthy)
+
     def _forget(self, pid: Pid) -> None:
         del self.views[pid]
         self.kinship.forget(pid)
@@ -128,6 +133,26 @@ class Members:
             if member is not None and member.rank == rank and (rank is not None or later):
                 return view
         return None
+
+    def supersede(self, failed: ProcessHistory) -> list[Pid]:
+        """Forget the ranks that had ended before this one began and that have a successor, once it fails as well.
+
+        None where it took no other's place. What is left explains the failure that there is now: a container that is
+        started anew without end would leave ranks without end.
+        """
+        rank = failed.member.rank if failed.member is not None else None
+        before = [
+            view
+            for view in self.all_ranks.values()
+            if view.exit is not None and view.exit.boottime_ns <= failed.first_seen_ns
+        ]
+        if rank is None or all(_rank(view) != rank for view in before):
+            return []
+        later = {_rank(view) for view in self.ranks.values()} | {rank}
+        found = [view.pid for view in before if _rank(view) in later]
+        for pid in found:
+            self._forget(pid)
+        return found
 
     @property
     def all_ranks(self) -> dict[Pid, ProcessHistory]:
@@ -224,6 +249,10 @@ class Members:
                 and any(each.inode in inodes for each in other.descriptors.values())
             )
         )
+
+
+def _rank(view: ProcessHistory) -> int | None:
+    return view.member.rank if view.member is not None else None
 
 
 def established(view: ProcessHistory, leaving: ProcessExit) -> bool:
