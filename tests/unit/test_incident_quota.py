@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,12 +69,12 @@ class World:
         (name,) = pods[0].pod.labels.values()
         return Found(TopOwner(JobRef("Job", name, f"{name}-uid", "batch/v1"), None, None, False))
 
-    def create(self, made: Incident) -> Mapping[str, Any]:
+    def create(self, made: Incident) -> dict[str, Any]:
         raw = object_of(made)
         raw["metadata"] |= {"uid": made.name, "creationTimestamp": "2026-01-01T00:00:00Z"}
         return raw
 
-    def status(self, known: Incident, status: Status) -> Mapping[str, Any]:
+    def status(self, known: Incident, status: Status) -> dict[str, Any]:
         self.writes += 1
         return {**self.create(known), "status": status_of(status)}
 
