@@ -8,6 +8,7 @@ from an earlier life, a stop above all, is looked after before the API server is
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 import threading
 import time
@@ -24,7 +25,6 @@ from kcover_ebpf.agent.containers import Containers
 from kcover_ebpf.agent.device_faults import NodeDeviceFaults
 from kcover_ebpf.agent.informers import Informers
 from kcover_ebpf.agent.inspector import Inspector, InspectorOptions
-from kcover_ebpf.agent.log import Level, Log
 from kcover_ebpf.agent.node_loop import NodeLoop
 from kcover_ebpf.agent.order_journal import OrderJournal
 from kcover_ebpf.agent.outputs import NodeOutputs
@@ -39,6 +39,7 @@ from kcover_ebpf.inspection.round import RoundOptions
 from kcover_ebpf.kernel import capabilities, features
 from kcover_ebpf.kernel.capabilities import Capability
 from kcover_ebpf.kube.client import connect
+from kcover_ebpf.output.log_lines import about
 from kcover_ebpf.settings import Settings
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from kcover_ebpf.kernel.sampler import KernelSampler
     from kcover_ebpf.kube.client import ApiClient
     from kcover_ebpf.output.metrics import MetricsServer
+
+_LOG = logging.getLogger(__name__)
 
 _LATE_PERIODS = 3.0
 """Without a pass for so many periods the jobs of this node are UNKNOWN, not as they were."""
@@ -65,7 +68,6 @@ class AgentOptions:
     context: str | None = None
     metrics: str | None = None
     catalog: Path | None = None
-    log_level: Level = Level.INFO
     inspect_every_s: float = 600.0
     """0: the node is not inspected."""
     inspect: RoundOptions = field(default_factory=RoundOptions)
@@ -88,7 +90,6 @@ def _drop_rights() -> None:
 class _Agent:
     def __init__(self, plan: AgentOptions, stack: contextlib.ExitStack) -> None:
         self._plan, self._stack = plan, stack
-        self._log = Log(plan.log_level)
         self._ending = threading.Event()
         self._inspection_thread: threading.Thread | None = None
         self._passed_s = time.monotonic()
@@ -101,7 +102,7 @@ class _Agent:
         kernel, devices = self._observe()
         _drop_rights()
         self._catch_signals()
-        registry = PodRegistry(plan.node, lambda text: self._log.repeat(text, text))
+        registry = PodRegistry(plan.node, lambda text: _LOG.warning(text, extra=about(text)))
         containers = Containers()
         self._executor = executor = self._make_executor(registry, containers, ledger)
         spool = ReportCache(plan.state_dir / "reports")
@@ -112,7 +113,7 @@ class _Agent:
         drafts = ReportBuilder(identity, reporter, spool, watches.has_pods)
         self._drafts = drafts
         self._audience = audience = NodeOutputs(
-            drafts, registry, self._board, lambda: devices.topology, self._log
+            drafts, registry, self._board, lambda: devices.topology
         )
         self._loop = NodeLoop(
             kernel,
@@ -129,9 +130,9 @@ class _Agent:
         watches.start()
         if server is not None:
             self._serve(server, kernel, devices, watches)
-        self._log.say(self._greeting(kernel, session.host))
+        _LOG.info(self._greeting(kernel, session.host))
         self._loop.run(self._is_over)
-        self._log.say("ends")
+        _LOG.info("ends")
         return 0
 
     def _start(self, work: Any) -> threading.Thread:
@@ -186,13 +187,13 @@ class _Agent:
         evidences = Bundles(
             self._plan.state_dir / "bundles",
             self._last_report,
-            self._log.say,
+            _LOG.info,
         )
         listeners = order_executor.Listeners(
             acked=self._on_ack,
             killed=self._forget,
             evidence=evidences.of,
-            passed_over=self._log.say,
+            passed_over=_LOG.info,
         )
         return order_executor.OrderExecutor(registry, containers, ledger, listeners)
 
@@ -205,9 +206,15 @@ class _Agent:
         return self._drafts.last.get(gang)
 
     def _on_ack(self, gang: Gang, ack: Ack) -> None:
-        self._log.say(
-            f"order {ack.order} for {gang.namespace}/{gang.name}: {ack.verb.value} {ack.result.value}, "
-            f"{ack.processes} processes {ack.text or ''}"
+        _LOG.info(
+            "order %s for %s/%s: %s %s, %d processes %s",
+            ack.order,
+            gang.namespace,
+            gang.name,
+            ack.verb.value,
+            ack.result.value,
+            ack.processes,
+            ack.text or "",
         )
         self._audience.on_order(gang, ack)
         self._reporter.hurry(gang.namespace, report_name(gang, self._plan.node))
@@ -218,7 +225,8 @@ class _Agent:
 
     def _on_error(self, verb: str, resource: str, error: Any) -> None:
         self._audience.on_error(verb, resource, error)
-        self._log.repeat(f"{verb} {resource}", f"cannot {verb} {resource}: {error}")
+        subject = f"{verb} {resource}"
+        _LOG.warning("cannot %s: %s", subject, error, extra=about(subject))
 
     def _catch_signals(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kcover_ebpf.agent.device_faults import NodeDeviceFaults, devices_of
-from kcover_ebpf.agent.log import Log
 from kcover_ebpf.agent.node_loop import GangWatch
 from kcover_ebpf.agent.pod_registry import PodRegistry
 from kcover_ebpf.agent.report_builder import ReportBuilder
@@ -19,11 +19,14 @@ from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.hardware.topology import Topology
 from kcover_ebpf.host import procfs
 from kcover_ebpf.output.formatting import headline
+from kcover_ebpf.output.log_lines import about
 from kcover_ebpf.watching.judging import Sink
 
 if TYPE_CHECKING:
     from kcover_ebpf.agent.inspector import Inspector
     from kcover_ebpf.agent.metrics import AgentMetrics
+
+_LOG = logging.getLogger(__name__)
 
 _DEVICES_NS = 30_000_000_000
 
@@ -37,10 +40,9 @@ class NodeOutputs:
         registry: PodRegistry,
         board: NodeDeviceFaults,
         topology: Callable[[], Topology],
-        log: Log,
     ) -> None:
         self._drafts, self._registry, self._board = drafts, registry, board
-        self._topology, self._log = topology, log
+        self._topology = topology
         self.metrics: AgentMetrics | None = None
         """Set before the loop begins, where somebody wants them."""
         self.inspector: Inspector | None = None
@@ -50,7 +52,7 @@ class NodeOutputs:
 
     def sinks(self, gang: Gang) -> Sequence[Sink]:
         """What receives a gang's verdicts."""
-        logged = _LogSink(self._log, gang)
+        logged = _LogSink(gang)
         return (logged,) if self.metrics is None else (logged, self.metrics)
 
     def on_node_fact(self, fact: Fact) -> None:
@@ -113,22 +115,22 @@ class NodeOutputs:
 class _LogSink:
     """Verdicts of one gang, as lines."""
 
-    def __init__(self, log: Log, gang: Gang) -> None:
-        self._log, self._name = log, f"{gang.namespace}/{gang.name}"
+    def __init__(self, gang: Gang) -> None:
+        self._name = f"{gang.namespace}/{gang.name}"
 
     def on_fact(self, fact: Fact) -> None:
         """The verdict says what matters of it."""
 
     def on_verdict(self, verdict: Verdict) -> None:
         """One line."""
-        self._log.say(f"{self._name}: {headline(verdict)}")
+        _LOG.info("%s: %s", self._name, headline(verdict))
 
     def on_waits(self, rows: Sequence[WaitRow], summary: str) -> None:
         """Too much for a log."""
 
     def on_blind(self, reason: str) -> None:
         """The same for all gangs: said once."""
-        self._log.repeat("blind", f"cannot judge for now: {reason}")
+        _LOG.warning("cannot judge for now: %s", reason, extra=about("blind"))
 
     def on_action(self, decision: Decision, text: str) -> None:
         """An agent decides nothing."""

@@ -112,8 +112,10 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
 
     if not node:
         raise UsageError("the node name is not known; pass --node NAME or set NODE_NAME")
-    from kcover_ebpf.agent.log import Level
     from kcover_ebpf.agent.main import AgentOptions, run_agent
+    from kcover_ebpf.output import log_lines
+
+    log_lines.configure(log_level)
 
     plan = AgentOptions(
         node=node,
@@ -123,7 +125,6 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
         context=context,
         metrics=metrics,
         catalog=catalog,
-        log_level=Level[log_level.upper()],
         inspect_every_s=_seconds(inspect_every),
         inspect=_round(inspect_checks, plugins),
     )

@@ -297,6 +297,9 @@ _STUCK_CAUSE = {
 
 
 def _cause(first: RankSnapshot, end: RankSnapshot) -> Cause:
+    if end.state is State.THROTTLED:
+        # whoever waits for it, and in whatever: it runs again with the next period
+        return Cause.CPU_THROTTLED
     if first.state is State.LOCK:
         return Cause.BLOCKED_LOCK
     if end.pid != first.pid:
