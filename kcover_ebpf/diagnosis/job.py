@@ -18,6 +18,7 @@ from kcover_ebpf.diagnosis.device_faults import DeviceFaults
 from kcover_ebpf.diagnosis.endpoints import EndpointIndex
 from kcover_ebpf.diagnosis.hard_limit import at_hard_limit
 from kcover_ebpf.diagnosis.judge import judge
+from kcover_ebpf.diagnosis.member_index import MemberIndex
 from kcover_ebpf.diagnosis.members import Members
 from kcover_ebpf.diagnosis.packet_loss import LossWatch
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
@@ -379,13 +380,13 @@ class Job:
         )
 
     def _context(self, ends: EndpointIndex) -> ClassifyContext:
-        members = self.members
+        members, index = self.members, MemberIndex(self.members, ends)
         return ClassifyContext(
             now_ns=self.now_ns,
             policy=self._policy,
             table=self.table,
-            children=members.children,
-            holders=lambda pid, waited: members.holders(pid, waited, ends),
+            children=index.children,
+            holders=index.holders,
             inspections=self.attention.looks,
             kind=members.kind,
             ends=ends,

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from kcover_ebpf.diagnosis.endpoints import EndpointIndex
 from kcover_ebpf.diagnosis.kinship import Kinship
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
 from kcover_ebpf.diagnosis.rank_numbers import local_size_of
 from kcover_ebpf.diagnosis.roles import Membership, Role, classify
 from kcover_ebpf.facts.host import WaitedFile
 from kcover_ebpf.facts.kernel import ProcessExit
-from kcover_ebpf.ids import Inode, Pid
+from kcover_ebpf.ids import Pid
 
 _DEEPEST = 8
 _MOST_CANDIDATES = 256
@@ -213,14 +212,6 @@ class Members:
             if view.member is not None and view.member.role is Role.LOADER
         }
 
-    def children(self, pid: Pid) -> Sequence[ProcessHistory]:
-        """Living processes that belong to the rank `pid`, itself not included."""
-        return [
-            view
-            for view in self.owned.values()
-            if view.pid != pid and view.member and view.member.owner == pid
-        ]
-
     def kind(self, pid: Pid, waited: WaitedFile) -> str:
         """What a file really is: the sampler knows what the name of a descriptor does not say."""
         view = self.views[pid]
@@ -228,27 +219,6 @@ class Members:
             return "tcp"
         known = [each.kind for each in view.descriptors.values() if each.fd == waited.fd]
         return known[0] if known else waited.kind
-
-    def holders(self, pid: Pid, waited: WaitedFile, ends: EndpointIndex) -> tuple[Pid, ...]:
-        """Living processes of the job that hold the other end of a pipe or connection."""
-        view = self.views[pid]
-        socket = view.sockets.get(waited.fd)
-        if socket is not None:
-            peer = ends.peer(socket)
-            return () if peer is None else (peer,)
-        inodes: set[Inode] = {waited.inode}
-        for descriptor in view.descriptors.values():
-            if descriptor.fd == waited.fd:
-                inodes = {descriptor.peer_inode or descriptor.inode}
-        return tuple(
-            sorted(
-                other.pid
-                for other in self.views.values()
-                if other.pid != pid
-                and other.exit is None
-                and any(each.inode in inodes for each in other.descriptors.values())
-            )
-        )
 
 
 def _rank(view: ProcessHistory) -> int | None:
