@@ -171,7 +171,8 @@ class Job:
         for pid in gone:
             self.pace.leave(pid)
             self.attention.forget(pid)
-        self.announced.keep(self.members)
+        if gone:
+            self.announced.keep(self.members)
 
     def _progress(self, pid: Pid, now_ns: int) -> None:
         if self.pace.progress(pid, now_ns):
@@ -395,6 +396,5 @@ class Job:
 
     def _is_lossy(self, ages_s: list[float]) -> bool:
         # a lost link shows retransmissions as well, but nothing gets through; silence unseen is the kernel's word
-        silent_s = self.pace.silence_s(self.members.ranks, self.now_ns)
-        silent_s = silent_s or min(ages_s, default=0.0)
+        silent_s = self.pace.silence_s(self.members.ranks, self.now_ns) or min(ages_s, default=0.0)
         return bool(self.loss.lossy(self.now_ns, self.pace.slowed)) and silent_s < _LOSSY_SILENCE_S

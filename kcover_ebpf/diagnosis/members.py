@@ -139,13 +139,15 @@ class Members:
         None where it took no other's place. What is left explains the failure that there is now: a container that is
         started anew without end would leave ranks without end.
         """
-        rank = failed.member.rank if failed.member is not None else None
+        rank = _rank(failed)
+        if rank is None or failed.role is not Role.RANK:
+            return []
         before = [
             view
             for view in self.all_ranks.values()
             if view.exit is not None and view.exit.boottime_ns <= failed.first_seen_ns
         ]
-        if rank is None or all(_rank(view) != rank for view in before):
+        if all(_rank(view) != rank for view in before):
             return []
         later = {_rank(view) for view in self.ranks.values()} | {rank}
         found = [view.pid for view in before if _rank(view) in later]

@@ -1,6 +1,10 @@
-"""A rank with thousands of children: what a pass costs must not grow with their square, or all jobs of the node wait."""
+"""A rank with thousands of children: the cost of a pass must not grow with their square; other jobs wait for it."""
 
 from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -26,25 +30,37 @@ def crowded(children: int) -> Stage:
 
 
 @pytest.fixture
-def walks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def walks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Grows by one whenever all members are gone through."""
-    counted: list[int] = []
-    owned = Members.owned.fget
-    assert owned is not None
+    counted: list[str] = []
+    for name in ("owned", "all_ranks"):
+        getter = getattr(Members, name).fget
 
-    def count(members: Members) -> dict[Pid, ProcessHistory]:
-        counted.append(1)
-        return owned(members)
+        def count(
+            members: Members, name: str = name, getter: Callable[..., Any] = getter
+        ) -> dict[Pid, ProcessHistory]:
+            counted.append(name)
+            found: dict[Pid, ProcessHistory] = getter(members)
+            return found
 
-    monkeypatch.setattr(Members, "owned", property(count))
+        monkeypatch.setattr(Members, name, property(count))
     return counted
 
 
-def test_members_are_gone_through_as_often_for_many_as_for_few(walks: list[int]) -> None:
+def test_members_are_gone_through_as_often_for_many_as_for_few(walks: list[str]) -> None:
     counts = []
     for children in (3, 60):
         stage = crowded(children)
         walks.clear()
         stage.job.snapshot()
-        counts.append(len(walks))
+        counts.append(walks.count("owned"))
     assert counts[0] == counts[1] <= 2
+
+
+def test_children_that_are_killed_do_not_cost_a_walk_each(walks: list[str]) -> None:
+    stage = crowded(60)
+    children = [proc for proc in stage.procs.values() if proc.ppid == 100]
+    walks.clear()
+    for each in children:
+        stage.exit(each, signal=signal.SIGKILL)
+    assert len(walks) <= 2
