@@ -28,7 +28,8 @@ Written by `python -m tests.attack.record docs/bench/attack.jsonl` from the last
 the installed chart on the test bed's two nodes, real kubelets, a tenant or a stolen agent's token that attacks, and a
 victim of two ranks that trains beside it. While the attack lasts, a rank of the victim is stopped: `recovered` is from
 then until its incident is `Recovered`. Memory is the most that one process used (VmHWM, set back before each attack),
-the restarts are those of all agents and controllers.
+the restarts are those of all agents and controllers. Without a load: from the log of a run before the figures were
+recorded, with rounded memory since the start of the pods.
 
 | attack | recovered | agent | controller | restarts | load | commit |
 |---|---|---|---|---|---|---|
@@ -79,7 +80,7 @@ def _row(name: str, line: Mapping[str, Any]) -> str:
     words = name.removeprefix("test_").replace("_", " ")
     return (
         f"| {words[0].upper()}{words[1:]} | {line['recovered_s']} s | {agent} | {controller}"
-        f" | {line['restarts']} | {line['load']} | {line['commit']} |"
+        f" | {line['restarts']} | {line['load'] or '-'} | {line['commit']} |"
     )
 
 
