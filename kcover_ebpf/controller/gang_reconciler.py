@@ -158,15 +158,16 @@ class GangReconciler:
         ):
             again = last.status.phase in (Phase.OBSERVED, Phase.REFUSED)
             return last if again and self._quota.may_reopen(last) else None
-        if not self._quota.make_room(key):
-            return None
         name = f"{top.ref.name[:40].rstrip('-.')}-{uuid.uuid4().hex[:8]}"
         policy = named.name if named is not None else None
         made = Incident(key.namespace, name, top.ref, key.labels, policy)
-        created = self._store.read_incident(self._writer.create(made))
-        if created is None:
-            return None
-        self._store.put(created)
+        with self._quota.place(key) as has_place:
+            if not has_place:
+                return None
+            created = self._store.read_incident(self._writer.create(made))
+            if created is None:
+                return None
+            self._store.put(created)
         self._quota.supersede(known, name)
         return created
 
