@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from kcover_ebpf.kube.client import ApiClient, connect
-from tests.cluster.cluster import Namespace, until
+from tests.cluster.cluster import ClusterError, Namespace, until
 from tests.cluster.installed import Release
 
 GROUP = "/apis/kcover.io/v1alpha1/namespaces"
@@ -66,7 +66,11 @@ class ByHand:
         }
         body = {**self._made, "status": {"phase": "ShuttingDown", "order": order}}
         self._made = self.controller.replace(f"{path}/by-hand/status", body)
-        until(lambda: self._is_acknowledged(number), f"{number} is acknowledged", _LASTS_S)
+        try:
+            until(lambda: self._is_acknowledged(number), f"{number} is acknowledged", _LASTS_S)
+        except ClusterError as error:
+            error.add_note(f"the reports: {reports_of(self.namespace)}")
+            raise
 
     def _body(self) -> dict[str, Any]:
         ref = {"apiVersion": "batch/v1", "kind": "Job", "name": self.job, "uid": "u"}
