@@ -7,6 +7,7 @@ The caller feeds `observe` with every fact, carries out the looks it `wants`, an
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from itertools import islice
 
 from kcover_ebpf.diagnosis import exits, startup
@@ -16,9 +17,9 @@ from kcover_ebpf.diagnosis.classify_context import ClassifyContext
 from kcover_ebpf.diagnosis.collective_counts import counts_of
 from kcover_ebpf.diagnosis.device_faults import DeviceFaults
 from kcover_ebpf.diagnosis.endpoints import EndpointIndex
+from kcover_ebpf.diagnosis.file_holders import FileHolders
 from kcover_ebpf.diagnosis.hard_limit import at_hard_limit
 from kcover_ebpf.diagnosis.judge import judge
-from kcover_ebpf.diagnosis.member_index import MemberIndex
 from kcover_ebpf.diagnosis.members import Members
 from kcover_ebpf.diagnosis.packet_loss import LossWatch
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
@@ -118,7 +119,7 @@ class Job:
             case ProcessFork():
                 self.members.view(fact.child_pid, fact.boottime_ns)
             case ProcessExec():
-                self._view(fact).on_exec()
+                self.members.on_exec(self._view(fact))
             case ProcessExit():
                 self._on_exit(fact)
             case OomKill():
@@ -171,7 +172,6 @@ class Job:
         for pid in gone:
             self.pace.leave(pid)
             self.attention.forget(pid)
-        if gone:
             self.announced.keep(self.members)
 
     def _progress(self, pid: Pid, now_ns: int) -> None:
@@ -202,7 +202,7 @@ class Job:
         elif not self.attention.suspicious:
             self.pace.observe_shares(ranks)
         silent = any(self.pace.is_silent(view, now_ns) for view in ranks.values())
-        held += sum(view.is_stopped for view in self.members.loaders.values())
+        held += sum(view.is_stopped for view in self.members.roster.loaders.values())
         wrong = silent or held > 0 or self._alarm or bool(self.announced.failures)
         # a rank that is stopped or has died keeps all others from going on, though it may take them a while to notice
         blocked = held > 0 or bool(self.announced.failures)
@@ -281,8 +281,8 @@ class Job:
         return self.attention.wants(self.members.owned.values(), self._waiting, self.now_ns)
 
     @property
-    def _waiting(self) -> list[ProcessHistory]:
-        return [view for view in self.members.ranks.values() if self.pace.waits(view)]
+    def _waiting(self) -> Iterable[ProcessHistory]:
+        return (view for view in self.members.ranks.values() if self.pace.waits(view))
 
     def finding(self) -> Finding | None:
         """What the job looks like now; None for a moment while what was seen is not complete enough to judge by.
@@ -381,13 +381,13 @@ class Job:
         )
 
     def _context(self, ends: EndpointIndex) -> ClassifyContext:
-        members, index = self.members, MemberIndex(self.members, ends)
+        members, files = self.members, FileHolders(self.members, ends)
         return ClassifyContext(
             now_ns=self.now_ns,
             policy=self._policy,
             table=self.table,
-            children=index.children,
-            holders=index.holders,
+            children=members.children,
+            holders=files.of,
             inspections=self.attention.looks,
             kind=members.kind,
             ends=ends,

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from kcover_ebpf.diagnosis import oneshot_waits, tcp_links
 from kcover_ebpf.diagnosis.job import Job
-from kcover_ebpf.diagnosis.member_index import MemberIndex
 from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
 from kcover_ebpf.diagnosis.process_state import WAITING, State
@@ -76,10 +75,9 @@ def undecided(job: Job, glances: PassHistory) -> bool:
     kernel does not remember since when either has been at it: only longer observation shows which.
     """
     snapshot = oneshot_waits.snapshot_of(job, glances)
-    index = MemberIndex(job.members, snapshot.ends)
     for each in snapshot.ranks.values():
         views = [job.members.views[each.pid]]
-        views += index.children(each.pid) if each.state in _FOR_CHILDREN else []
+        views += job.members.children(each.pid) if each.state in _FOR_CHILDREN else []
         burns = each.state in (State.COMPUTING, State.THROTTLED, *_FOR_CHILDREN)
         seldom = any(view.lead is not None and view.lead.seen_too_seldom for view in views)
         if each.state is State.SPINNING or (burns and seldom):

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from kcover_ebpf.diagnosis import evidence, startup, wait_chain
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.judge import judge
-from kcover_ebpf.diagnosis.member_index import MemberIndex
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
@@ -165,7 +164,7 @@ def name_who_is_waited_for(job: Job, snapshot: JobSnapshot, found: Finding) -> F
     quiet_s = 0.0 if quiet_ns is None else (job.now_ns - quiet_ns) / NS
     # waits that begin anew all the time are only as old as the look
     long = waited_s >= UNEXPLAINED_S or (waited_s >= QUIET_S and quiet_s >= UNEXPLAINED_S)
-    if not long or _gets_on(job, snapshot, first, end):
+    if not long or _gets_on(job, first, end):
         return found
     text = f"all {len(waiting)} other ranks have waited for at least {waited_s:.1f} s"
     said = [*found.evidence, Evidence(EvidenceKind.PEERS, text)]
@@ -176,11 +175,11 @@ def name_who_is_waited_for(job: Job, snapshot: JobSnapshot, found: Finding) -> F
     return blame(snapshot, VerdictKind.UNKNOWN, found.cause, first, said, end)
 
 
-def _gets_on(job: Job, snapshot: JobSnapshot, first: RankSnapshot, end: RankSnapshot) -> bool:
+def _gets_on(job: Job, first: RankSnapshot, end: RankSnapshot) -> bool:
     if State.SLEEPING in (first.state, end.state):
         return True
     views = [job.members.views[pid] for pid in (first.pid, end.pid)]
-    views += MemberIndex(job.members, snapshot.ends).children(first.pid)
+    views += job.members.children(first.pid)
     return any(
         each.storage_moved_ns and job.now_ns - each.storage_moved_ns < UNEXPLAINED_S * NS
         for each in views

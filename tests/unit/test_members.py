@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kcover_ebpf.diagnosis.endpoints import EndpointIndex
-from kcover_ebpf.diagnosis.member_index import MemberIndex
+from kcover_ebpf.diagnosis.file_holders import FileHolders
 from kcover_ebpf.diagnosis.members import Members
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.facts.host import ProcessSeen, WaitedFile
@@ -24,10 +24,6 @@ def appear(
     members.classify()
 
 
-def index_of(members: Members) -> MemberIndex:
-    return MemberIndex(members, EndpointIndex(members.views.values()))
-
-
 def two_ranks() -> Members:
     members = Members()
     for rank in (0, 1):
@@ -45,8 +41,8 @@ def test_ranks_their_children_and_the_size_of_the_world() -> None:
     assert members.world_size == 2
     assert set(members.ranks) == {100, 101}
     assert set(members.owned) == {100, 101, 501}
-    assert [view.pid for view in index_of(members).children(Pid(101))] == [501]
-    assert not index_of(members).children(Pid(100))
+    assert [view.pid for view in members.children(Pid(101))] == [501]
+    assert not members.children(Pid(100))
 
 
 def test_a_rank_is_wrapped_while_the_shell_around_it_lives() -> None:
@@ -118,7 +114,8 @@ def hold(members: Members, pid: int, fd: int, inode: int, peer: int | None = Non
 
 def holders(members: Members, pid: int, fd: int, inode: int) -> tuple[Pid, ...]:
     waited = WaitedFile(fd, "pipe", f"pipe:[{inode}]", Inode(inode), "", "")
-    return index_of(members).holders(Pid(pid), waited)
+    ends = EndpointIndex(members.views.values())
+    return FileHolders(members, ends).of(Pid(pid), waited)
 
 
 def test_who_has_a_pipe_open() -> None:
