@@ -152,6 +152,8 @@ class Settings:
     """Size of the event ring buffer; a power of two."""
     max_threads: int = 65536
     """Threads the sampler can remember; more are counted as lost."""
+    gpu_period_s: float = 2.0
+    """Between two readings of each GPU by NVML: its own averages are over a second or less."""
     pin_driver: bool = False
     """Use the GPU driver's own tracepoint, although the driver cannot be unloaded meanwhile."""
     act: Act = Act.OBSERVE

@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from kcover_ebpf import __version__
 from kcover_ebpf.agent import health, order_executor
+from kcover_ebpf.agent.bug_report import BugReportOptions, BugReports
 from kcover_ebpf.agent.bundles import Bundles
-from kcover_ebpf.agent.containers import Containers
+from kcover_ebpf.agent.containers import Containers, cpu_seconds, host_root
 from kcover_ebpf.agent.device_faults import NodeDeviceFaults
+from kcover_ebpf.agent.idle_pods import IdlePods
 from kcover_ebpf.agent.informers import Informers
 from kcover_ebpf.agent.inspector import Inspector, InspectorOptions
 from kcover_ebpf.agent.node_loop import NodeLoop
@@ -44,6 +46,7 @@ from kcover_ebpf.settings import Settings
 
 if TYPE_CHECKING:
     from kcover_ebpf.api.job_kinds import Gang
+    from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
     from kcover_ebpf.hardware.watch import DeviceWatch
     from kcover_ebpf.kernel.sampler import KernelSampler
     from kcover_ebpf.kube.client import ApiClient
@@ -70,6 +73,12 @@ class AgentOptions:
     catalog: Path | None = None
     inspect_every_s: float = 600.0
     """0: the node is not inspected."""
+    telemetry: TelemetryOptions | None = None
+    """None: the GPUs are not read."""
+    idle_after_s: float = 172800.0
+    """Pods that keep GPUs idle for so long are reported; 0: none."""
+    bug_report: bool = True
+    """NVIDIA's script is run after a fatal Xid."""
     inspect: RoundOptions = field(default_factory=RoundOptions)
     settings: Settings = field(default_factory=Settings)
 
@@ -112,9 +121,8 @@ class _Agent:
         identity = Identity(plan.node, plan.namespace)
         drafts = ReportBuilder(identity, reporter, spool, watches.has_pods)
         self._drafts = drafts
-        self._audience = audience = NodeOutputs(
-            drafts, registry, self._board, lambda: devices.topology
-        )
+        self._audience = audience = NodeOutputs(drafts, registry, self._board, devices)
+        self._follow_gpus(audience, registry, containers)
         self._loop = NodeLoop(
             kernel,
             devices,
@@ -134,6 +142,22 @@ class _Agent:
         self._loop.run(self._is_over)
         _LOG.info("ends")
         return 0
+
+    def _follow_gpus(
+        self, audience: NodeOutputs, registry: PodRegistry, containers: Containers
+    ) -> None:
+        plan = self._plan
+        if plan.bug_report:
+            options = BugReportOptions(plan.state_dir / "bundles", host_root())
+            audience.bug_reports = BugReports(options)
+        if plan.idle_after_s > 0:
+            audience.idle = IdlePods(
+                plan.state_dir / "idle.json",
+                plan.idle_after_s,
+                registry.pod,
+                lambda uid: cpu_seconds(containers.of_pod(uid)),
+                self._watches.has_pods,
+            )
 
     def _start(self, work: Any) -> threading.Thread:
         thread = threading.Thread(target=work.run, name=type(work).__name__, daemon=True)
@@ -156,7 +180,9 @@ class _Agent:
             load(plan.catalog)  # a mistake in it is reported at the start, not at the first Xid
         catalog = cache(partial(load, plan.catalog))
         kernel = self._stack.enter_context(KernelSampler.open(plan.settings))
-        devices = self._stack.enter_context(DeviceWatch(kernel.maps, plan.settings, catalog))
+        devices = self._stack.enter_context(
+            DeviceWatch(kernel.maps, plan.settings, catalog, telemetry=plan.telemetry)
+        )
         whose = devices.whose
         self._board = NodeDeviceFaults(
             catalog,
@@ -164,6 +190,7 @@ class _Agent:
             whose.below,
             whose.function_of,
             int(plan.settings.policy.port_patience_s * 1e9),
+            devices.identities.of,
         )
         return kernel, devices
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from typing import TYPE_CHECKING
 
+from kcover_ebpf.agent.gpu_metrics import GpuMetrics
 from kcover_ebpf.agent.inspection_metrics import InspectionMetrics
 from kcover_ebpf.api.fault_report import Ack, AckResult, FaultReport, ReportedDeviceFault
 from kcover_ebpf.api.job_kinds import Gang
@@ -77,6 +78,8 @@ class AgentMetrics(MetricsSink):
         self._down = self._counter("kcover_port_down", _WENT_DOWN, "device", "port")
         self._sent_before: Tally[str] = Tally()
         self.inspection = InspectionMetrics(self.registry)
+        self.gpus = GpuMetrics()
+        self.registry.register(self.gpus)
 
     def on_pass(
         self, gangs: Mapping[Gang, FaultReport], pod_count: int, waiting: int, sent: Tally[str]

@@ -14,6 +14,7 @@ from kcover_ebpf.agent.report_names import report_name
 from kcover_ebpf.agent.report_sender import Draft, ReportSender
 from kcover_ebpf.api.fault_report import (
     FaultReport,
+    IdlePod,
     JobRef,
     LocalVerdict,
     PodRef,
@@ -53,6 +54,8 @@ class ReportBuilder:
         self._gangs: dict[tuple[str, str], Gang] = {}
         self.devices: Mapping[str, tuple[str, ...]] = {}
         """PCI addresses that each pod (by uid) holds."""
+        self.idle: tuple[IdlePod, ...] = ()
+        """Pods of the node that keep GPUs for nothing."""
         self.last: dict[Gang, FaultReport] = {}
         """The newest report of each gang."""
 
@@ -149,5 +152,6 @@ class ReportBuilder:
             agent=__version__,
             expires_after_s=_NODE_EXPIRES_S,
             devices=faults,
+            idle=self.idle,
         )
         return Draft(self._identity.namespace, self._identity.node, report, ())

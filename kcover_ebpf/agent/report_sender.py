@@ -85,6 +85,7 @@ class Draft:
                 (each.device, each.fault, each.fatal, each.unfit, each.pods)
                 for each in report.devices
             ),
+            tuple(each.uid for each in report.idle),
         )
 
     def unseen(self, late_s: float) -> Draft:

@@ -67,6 +67,10 @@ class ReportedDeviceFault:
     fault: str
     text: str
     uuid: str | None = None
+    serial: str | None = None
+    """Of the board, by NVML; None where it was never read."""
+    slot: str | None = None
+    """Of the chassis, as the firmware numbers it; None where it does not."""
     fatal: bool = False
     """The jobs that hold the device are lost."""
     unfit: bool = False
@@ -74,6 +78,21 @@ class ReportedDeviceFault:
     age_s: float | None = None
     pods: tuple[str, ...] = ()
     """uids of pods that hold it."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdlePod:
+    """A pod of the node that keeps GPUs, runs no kernel on them and uses next to no CPU, for days."""
+
+    namespace: str
+    name: str
+    uid: str
+    age_s: float
+    """Since it is idle."""
+    gpus: tuple[str, ...] = ()
+    """UUIDs."""
+    cpu_cores: float | None = None
+    """CPUs that its containers use; None where that is not known."""
 
 
 class AckResult(Enum):
@@ -126,6 +145,8 @@ class FaultReport:
     recorders: Recordings | None = None
     """None where no rank here has one, or none was asked."""
     devices: tuple[ReportedDeviceFault, ...] = ()
+    idle: tuple[IdlePod, ...] = ()
+    """In the report of a node about itself."""
     acks: tuple[Ack, ...] = field(default=(), metadata=wire("acks", lenient=True))
 
     @property

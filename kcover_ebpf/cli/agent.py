@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
     from kcover_ebpf.inspection.round import RoundOptions
 
 _EXAMPLES = """
@@ -22,6 +23,7 @@ Exit codes:
   0 ended by SIGTERM or SIGINT; 2 wrong usage; 3 cannot observe.
   If the API server does not answer, the agent keeps retrying.
 """
+_LEAST_PERIOD_S = 0.5
 _LEVELS = ("error", "warning", "info", "debug")
 
 
@@ -88,6 +90,36 @@ _LEVELS = ("error", "warning", "info", "debug")
     help="Folder of your own checks (see kcover-ebpf inspect).",
 )
 @click.option(
+    "--telemetry-every",
+    envvar="KCOVER_TELEMETRY_EVERY",
+    metavar="DURATION",
+    default="2s",
+    show_default=True,
+    help="Time between two readings of the GPUs, where there are any; 0s: none.",
+)
+@click.option(
+    "--telemetry-from",
+    envvar="KCOVER_TELEMETRY_FROM",
+    metavar="URL",
+    default="",
+    help="Read a running dcgm-exporter (http://ADDRESS:9400/metrics) instead of NVML.",
+)
+@click.option(
+    "--idle-after",
+    envvar="KCOVER_IDLE_AFTER",
+    metavar="DURATION",
+    default="48h",
+    show_default=True,
+    help="Report pods that keep GPUs idle for so long; 0s: none.",
+)
+@click.option(
+    "--bug-report/--no-bug-report",
+    envvar="KCOVER_BUG_REPORT",
+    default=True,
+    show_default=True,
+    help="After a fatal Xid run nvidia-bug-report.sh once, where the node has it.",
+)
+@click.option(
     "--log-level",
     envvar="KCOVER_LOG_LEVEL",
     type=click.Choice(_LEVELS),
@@ -105,6 +137,10 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
     inspect_every: str,
     inspect_checks: str,
     plugins: Path | None,
+    telemetry_every: str,
+    telemetry_from: str,
+    idle_after: str,
+    bug_report: bool,
     log_level: str,
 ) -> int:
     """Watch the training pods on this node, report what is observed, execute orders."""
@@ -116,7 +152,6 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
     from kcover_ebpf.output import log_lines
 
     log_lines.configure(log_level)
-
     plan = AgentOptions(
         node=node,
         namespace=namespace,
@@ -125,20 +160,40 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
         context=context,
         metrics=metrics,
         catalog=catalog,
-        inspect_every_s=_seconds(inspect_every),
+        inspect_every_s=_seconds("--inspect-every", inspect_every),
+        telemetry=_telemetry(telemetry_every, telemetry_from),
+        idle_after_s=_seconds("--idle-after", idle_after),
+        bug_report=bug_report,
         inspect=_round(inspect_checks, plugins),
     )
     return run_agent(plan)
 
 
-def _seconds(text: str) -> float:
+def _seconds(option: str, text: str) -> float:
     from kcover_ebpf.errors import UsageError
     from kcover_ebpf.settings import parse_duration
 
     try:
         return parse_duration(text)
     except ValueError as error:
-        raise UsageError(f"--inspect-every: {error}") from error
+        raise UsageError(f"{option}: {error}") from error
+
+
+def _telemetry(every: str, source: str) -> TelemetryOptions | None:
+    from kcover_ebpf.errors import UsageError
+    from kcover_ebpf.hardware.telemetry.dcgm_source import checked
+    from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
+    from kcover_ebpf.inspection.options import host_root
+
+    period_s = _seconds("--telemetry-every", every)
+    if period_s <= 0:
+        return None
+    if period_s < _LEAST_PERIOD_S:
+        raise UsageError(
+            f"--telemetry-every {every} is too often; NVML's own averages are over a second"
+        )
+    dcgm = checked(source, "--telemetry-from") if source else ""
+    return TelemetryOptions(period_s, dcgm, host_root())
 
 
 def _round(checks: str, folder: Path | None) -> RoundOptions:

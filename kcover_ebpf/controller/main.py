@@ -14,6 +14,7 @@ from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.breaker import Limits
 from kcover_ebpf.controller.cache import GangKey, ObjectCache
 from kcover_ebpf.controller.gang_reconciler import GangReconciler
+from kcover_ebpf.controller.idle_events import IdleEvents
 from kcover_ebpf.controller.incident_gc import IncidentCollector
 from kcover_ebpf.controller.kcover_events import FIELDS, KcoverEvents
 from kcover_ebpf.controller.node_reconciler import NodeLimits, NodeReconciler
@@ -75,6 +76,7 @@ class Controller:
         self._nodes = NodeReconciler(
             session, lambda: self._writer.api, store, settings.about_nodes, self._story.event
         )
+        self._idle = IdleEvents(session, store, self._story.event)
         self._elector = LeaderElector(
             session,
             settings.namespace,
@@ -183,6 +185,7 @@ class Controller:
         try:
             if isinstance(key, str):
                 self._nodes.look(key)
+                self._idle.look(key)
                 again_s = None
             else:
                 again_s = self._jobs.look(key)

@@ -59,6 +59,11 @@ class Cadence:
         self._longest_s = 0.0
         self._began_s = self._last_s
 
+    def relearn(self, unlearned_s: float) -> None:
+        """Forget all gaps, and be patient for so long until there are others."""
+        self.restart()
+        self._unlearned_s = max(self._unlearned_s, unlearned_s)
+
     @property
     def sign_count(self) -> int:
         """Signs of progress remembered."""

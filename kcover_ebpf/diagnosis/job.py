@@ -32,7 +32,7 @@ from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
 from kcover_ebpf.diagnosis.stacks import KnownWaits
 from kcover_ebpf.diagnosis.suspicion import Suspicion
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
-from kcover_ebpf.facts.devices import FabricMoved
+from kcover_ebpf.facts.devices import FabricMoved, GpuSeen
 from kcover_ebpf.facts.host import (
     CodeSeen,
     CollectivesSeen,
@@ -63,7 +63,8 @@ from kcover_ebpf.settings import Policy
 _LOSSY_SILENCE_S = 4.5
 _MOST_CHILDREN = 256
 """Children of ranks whose connections are read: each costs us a descriptor, and some 5 us a pass."""
-_Sample = ThreadSample | ProcessTotals | SocketSample | DescriptorSample
+_Sample = ThreadSample | ProcessTotals | SocketSample | DescriptorSample | ProcessSeen
+_Clock = CodeSeen | FabricMoved | GpuSeen
 
 
 class Job:
@@ -137,14 +138,12 @@ class Job:
     def _on_rest(self, fact: Fact) -> None:
         if isinstance(fact, RecordersSeen):
             self.attention.recorders = fact
-        elif not isinstance(fact, CodeSeen | FabricMoved):
+        elif not isinstance(fact, _Clock):
             self.faults.observe(fact)
         elif self._view(fact).on_clock(fact):
             self._progress(fact.pid, fact.boottime_ns)
 
-    def _view(
-        self, fact: _Sample | CodeSeen | FabricMoved | ProcessSeen | ProcessExec | ProcessExit
-    ) -> ProcessHistory:
+    def _view(self, fact: _Sample | _Clock | ProcessExec | ProcessExit) -> ProcessHistory:
         return self.members.view(fact.pid, fact.boottime_ns)
 
     def _on_thread(self, sample: ThreadSample) -> None:
@@ -161,18 +160,15 @@ class Job:
         self.attention.unreadable.pop(fact.pid, None)
         self._classify()
         if self.announced.on_exit(view, fact, self.members, self.pace.longest_s):
-            self._forget(self.members.supersede(view))
+            for pid in self.members.supersede(view):
+                self.pace.leave(pid)
+                self.attention.forget(pid)
+                self.announced.keep(self.members)
         self.members.leave(fact.pid, fact)
         if view.member is not None and view.member.role in (Role.RANK, Role.LOADER):
             self._alarm = True
         else:
             self.attention.forget(fact.pid)
-
-    def _forget(self, gone: list[Pid]) -> None:
-        for pid in gone:
-            self.pace.leave(pid)
-            self.attention.forget(pid)
-            self.announced.keep(self.members)
 
     def _progress(self, pid: Pid, now_ns: int) -> None:
         if self.pace.progress(pid, now_ns):
@@ -191,7 +187,10 @@ class Job:
             self.pace.note_payload(sum(self._moved_bytes[pid] for pid in ranks), tick.period_ns)
         self._moved_bytes.clear()
         healthy = self.pace.trained and not self.attention.suspicious
-        self.members.end_pass(now_ns, tick.period_ns, healthy=healthy)
+        for view in self.members.views.values():
+            view.traffic.end_pass(now_ns, tick.period_ns, healthy=healthy)
+            if view.lose_clock(now_ns):
+                self.pace.relearn(view.pid, now_ns)
         self.announced.settle(self.members)
         expected = self.members.expected if self._whole else None
         self.pace.watch_training(ranks, expected, now_ns)

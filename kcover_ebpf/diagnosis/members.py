@@ -110,11 +110,6 @@ class Members:
         if self.kinship.observe(self.views):
             self.rename()
 
-    def end_pass(self, now_ns: int, period_ns: int, *, healthy: bool) -> None:
-        """All connections were read; `healthy`: what moved meanwhile is what a training moves."""
-        for view in self.views.values():
-            view.traffic.end_pass(now_ns, period_ns, healthy=healthy)
-
     def _forget(self, pid: Pid) -> None:
         del self.views[pid]
         self._roster = None

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from kcover_ebpf.diagnosis.code_map import CodeMap, of_stack
-from kcover_ebpf.diagnosis.progress_clocks import ByteClock
+from kcover_ebpf.diagnosis.progress_clocks import ByteClock, GpuClock
 from kcover_ebpf.diagnosis.roles import Membership, Role
 from kcover_ebpf.diagnosis.thread import ThreadHistory
 from kcover_ebpf.diagnosis.traffic import Traffic
-from kcover_ebpf.facts.devices import FabricMoved
+from kcover_ebpf.facts.devices import FabricMoved, GpuSeen
 from kcover_ebpf.facts.host import CodeSeen, Inspection, ProcessSeen
 from kcover_ebpf.facts.kernel import (
     DescriptorSample,
@@ -80,6 +80,8 @@ class ProcessHistory:
     """When it last sent data of the training, as its own host said; 0 where its connections are all known."""
     fabric: ByteClock = field(default_factory=lambda: ByteClock(_FABRIC_FLOOR))
     """The RDMA ports that it has open."""
+    gpus: GpuClock = field(default_factory=GpuClock)
+    """The GPUs that it computes on."""
     devices: frozenset[str] = frozenset()
     """Files of GPUs, accelerators and RDMA devices that it has open, by its last inspection; empty before."""
     code: CodeMap = field(default_factory=CodeMap)
@@ -148,8 +150,11 @@ class ProcessHistory:
     def _stands_for(self, tid: Tid) -> bool:
         return tid in (self._first, self._worker)
 
-    def on_clock(self, seen: CodeSeen | FabricMoved) -> bool:
-        """Take where a burning thread was called from, or bytes; True if that shows progress of the process."""
+    def on_clock(self, seen: CodeSeen | FabricMoved | GpuSeen) -> bool:
+        """Take where a burning thread was called from, bytes, or its GPUs; True if that shows progress."""
+        if isinstance(seen, GpuSeen):
+            has_other = bool(self.peer_bytes_ns or self.fabric.moved_ns)
+            return self.gpus.observe(seen, has_other=has_other)
         if isinstance(seen, FabricMoved):
             return self.fabric.observe(seen.bytes_count, seen.boottime_ns)
         self.on_devices(seen)
@@ -158,6 +163,13 @@ class ProcessHistory:
         view = self.threads.get(seen.tid)
         progressed = view is not None and view.on_stack(of_stack(seen.stack), seen.boottime_ns)
         return progressed and self._stands_for(seen.tid)
+
+    def lose_clock(self, now_ns: int) -> bool:
+        """True, once, when a clock that it had is not read any more."""
+        is_lost = self.gpus.is_lost(now_ns)
+        if is_lost:
+            self.gpus = GpuClock()
+        return is_lost
 
     @property
     def side_threads(self) -> list[ThreadHistory]:
@@ -228,8 +240,8 @@ class ProcessHistory:
 
     @property
     def data_ns(self) -> int:
-        """Last time that more than heartbeats came or went, over connections or RDMA ports; 0 before the first."""
-        return max(self.peer_bytes_ns, self.fabric.moved_ns)
+        """Last time that more than heartbeats came or went (connections, RDMA ports, NVLink); 0 before the first."""
+        return max(self.peer_bytes_ns, self.fabric.moved_ns, self.gpus.nvlink_ns)
 
     def latest_effort(self, since_ns: int) -> Effort | None:
         """The most recent kind of effort in a pass that began after `since_ns`; None if there was none."""

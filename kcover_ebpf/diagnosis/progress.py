@@ -20,6 +20,8 @@ _DOUBT_S = 15.0
 """A burn without any other sign counts as a stall for so long after it exceeds the threshold: long enough to ask
 the job's own NCCL five times, and short enough that a restarted job that burns from its first step on
 is seen to have recovered within 30 s (the threshold is 8 s while nothing was learned)."""
+_LOST_CLOCK_S = 60.0
+"""What counts as a stall until gaps were learned without a clock that was lost: steps of a minute may be left."""
 _PASS_NS = 2 * NS
 """Bytes of the pass in which a burn began may have come before it."""
 LONGEST_BURN_NS = 180 * NS
@@ -87,6 +89,12 @@ class JobProgress:
         """The present gap of a process ends now, and is not one to learn from."""
         if pid in self._cadences:
             self._cadences[pid].forget_current(now_ns / NS)
+
+    def relearn(self, pid: Pid, now_ns: int) -> None:
+        """A clock that this process had is not read any more: what was learned with it holds no longer."""
+        if pid in self._cadences:
+            self._cadences[pid].forget_current(now_ns / NS)
+            self._cadences[pid].relearn(_LOST_CLOCK_S)
 
     def watch_training(
         self, ranks: Mapping[Pid, ProcessHistory], expected: int | None, now_ns: int

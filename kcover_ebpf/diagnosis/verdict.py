@@ -179,16 +179,18 @@ class EvidenceKind(Enum):
     """All other ranks wait."""
     COLLECTIVE = "collective"
     """How many operations each rank launched, by the job's own NCCL."""
+    GPU = "gpu"
+    """What the GPUs of the ranks are used for: a GPU that does nothing is silent for as long as its rank."""
 
 
-_ONE_CLOCK = frozenset({EvidenceKind.TIME, EvidenceKind.SINK, EvidenceKind.PEERS})
+_ONE_CLOCK = frozenset({EvidenceKind.TIME, EvidenceKind.SINK, EvidenceKind.PEERS, EvidenceKind.GPU})
 
 
 def independent_kinds(kinds: Iterable[EvidenceKind]) -> frozenset[EvidenceKind]:
     """The kinds that are independent by construction.
 
-    "Longer than ever before", "asleep or busy for so long" and "all peers wait" read one clock: a
-    healthy long step shows all three. They count once, as `TIME`.
+    "Longer than ever before", "asleep or busy for so long", "all peers wait" and "its GPU does nothing" read one
+    clock: a healthy long step shows all of them. They count once, as `TIME`.
     """
     return frozenset(EvidenceKind.TIME if each in _ONE_CLOCK else each for each in kinds)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -30,12 +30,14 @@ from kcover_ebpf.hardware.attribution import Attribution
 from kcover_ebpf.hardware.catalog import Catalog
 from kcover_ebpf.hardware.device_users import DeviceUsers
 from kcover_ebpf.hardware.event_sources import Sources
+from kcover_ebpf.hardware.identity import DeviceIdentities
 from kcover_ebpf.hardware.kmsg_parser import read_console, read_record
 from kcover_ebpf.hardware.kmsg_reader import KmsgReader
 from kcover_ebpf.hardware.nvml import Nvml
 from kcover_ebpf.hardware.ports import PortWatch
 from kcover_ebpf.hardware.rdma_traffic import FabricReader, FabricWatch
 from kcover_ebpf.hardware.stuck_ioctl import StuckCalls
+from kcover_ebpf.hardware.telemetry.watch import GpuTelemetry, TelemetryOptions
 from kcover_ebpf.hardware.topology import Topology
 from kcover_ebpf.hardware.xid_dedup import XidDedup
 from kcover_ebpf.ids import Pid
@@ -56,7 +58,8 @@ class DeviceWatch:
 
     `catalog` is read after the start, which it would make longer, and before the first Xid: reports of
     several rungs must be taken as they come. Without GPUs it is never read.
-    `pin_driver` allows the driver's tracepoint, which keeps the driver from being unloaded.
+    `pin_driver` allows the driver's tracepoint, which keeps the driver from being unloaded; so does NVML by
+    `telemetry` (None: GPUs are not read).
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class DeviceWatch:
         catalog: Callable[[], Catalog],
         *,
         pin_driver: bool = False,
+        telemetry: TelemetryOptions | None = None,
         root: Path = Path("/"),
     ) -> None:
         self._read_catalog, self._root = catalog, root
@@ -80,6 +84,11 @@ class DeviceWatch:
         self._ports = _opened(lambda: PortWatch(root))
         self._fabric: FabricWatch | None = None
         self._meet_fabric()
+        self.telemetry: GpuTelemetry | None = None
+        """Set where GPUs are read."""
+        if telemetry is not None:
+            self.telemetry = GpuTelemetry(telemetry, lambda: self.whose.topology.gpus, root)
+        self.identities = DeviceIdentities(root, self.whose.uuid, self._serial_of)
         self._stale_nic = False
         self._aer = AerCounter()
         self._aer_quiet_ns = 0
@@ -207,9 +216,7 @@ class DeviceWatch:
         if self.whose.topology.gpus and not self._has_catalog:
             self._has_catalog = True
             self._read_catalog()
-        found = self._poll_log(members)
-        if self._fabric is not None:
-            found += self._fabric.tick(members)
+        found = [*self._poll_log(members), *self._read_clocks(members)]
         if self._ports is not None:
             found += self._poll_ports(self._ports, members)
         found += self._concern.of_time(members, _now_ns())
@@ -221,6 +228,14 @@ class DeviceWatch:
             for error in self._aer.on_look(self._attached.aer_totals()):
                 found += self._on_aer(error, members)
         return found
+
+    def _serial_of(self, device: str) -> str:
+        return self.telemetry.serial_of(device) if self.telemetry is not None else ""
+
+    def _read_clocks(self, members: Collection[Pid]) -> Iterator[DeviceFact]:
+        for clock in (self._fabric, self.telemetry):
+            if clock is not None:
+                yield from clock.tick(members)
 
     def _poll_ports(self, ports: PortWatch, members: Collection[Pid]) -> list[DeviceFact]:
         changes = ports.changes(_now_ns())
@@ -275,7 +290,7 @@ class DeviceWatch:
         """Detach everything."""
         self._attached.close()
         self._leave_nvml()
-        for reader in (self._kmsg, self._ports, self._fabric):
+        for reader in (self._kmsg, self._ports, self._fabric, self.telemetry):
             if reader is not None:
                 reader.close()
 

@@ -114,6 +114,7 @@ class _Run:
 
     def _watch_devices(self, kernel: KernelSampler) -> DeviceWatch:
         from kcover_ebpf.hardware.catalog.files import load
+        from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
         from kcover_ebpf.hardware.watch import DeviceWatch
 
         settings = self._plan.settings
@@ -123,6 +124,7 @@ class _Run:
                 settings,
                 partial(load, self._plan.catalog),
                 pin_driver=settings.pin_driver,
+                telemetry=TelemetryOptions(settings.gpu_period_s),
             )
         )
 

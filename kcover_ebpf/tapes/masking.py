@@ -52,6 +52,7 @@ KEPT: Mapping[type, frozenset[str]] = {
     devices.PortChange: frozenset({"port", "device"}),
     devices.BlockError: frozenset({"disk", "device", "operation", "error"}),
     devices.DriverCall: frozenset({"device", "wait_channel"}),
+    devices.GpuSeen: frozenset({"devices"}),
     devices.DeviceFault: frozenset({"device", "code"}),
 }
 """Texts with words of the kernel, of a library or of the bus: they name nobody."""
