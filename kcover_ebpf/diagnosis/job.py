@@ -17,6 +17,7 @@ from kcover_ebpf.diagnosis.classify_context import ClassifyContext
 from kcover_ebpf.diagnosis.collective_counts import counts_of
 from kcover_ebpf.diagnosis.device_faults import DeviceFaults
 from kcover_ebpf.diagnosis.endpoints import EndpointIndex
+from kcover_ebpf.diagnosis.file_holders import FileHolders
 from kcover_ebpf.diagnosis.hard_limit import at_hard_limit
 from kcover_ebpf.diagnosis.judge import judge
 from kcover_ebpf.diagnosis.members import Members
@@ -50,7 +51,6 @@ from kcover_ebpf.facts.kernel import (
     ProcessTotals,
     SignalSent,
     SocketSample,
-    TaskState,
     TcpRetransmit,
     ThreadSample,
     Tick,
@@ -63,7 +63,6 @@ from kcover_ebpf.settings import Policy
 _LOSSY_SILENCE_S = 4.5
 _MOST_CHILDREN = 256
 """Children of ranks whose connections are read: each costs us a descriptor, and some 5 us a pass."""
-_HELD = (TaskState.STOPPED, TaskState.FROZEN, TaskState.TRACED)
 _Sample = ThreadSample | ProcessTotals | SocketSample | DescriptorSample | ProcessSeen
 _Clock = CodeSeen | FabricMoved | GpuSeen
 
@@ -160,7 +159,11 @@ class Job:
         view = self._view(fact)
         self.attention.unreadable.pop(fact.pid, None)
         self._classify()
-        self.announced.on_exit(view, fact, self.members, self.pace.longest_s)
+        if self.announced.on_exit(view, fact, self.members, self.pace.longest_s):
+            for pid in self.members.supersede(view):
+                self.pace.leave(pid)
+                self.attention.forget(pid)
+                self.announced.keep(self.members)
         self.members.leave(fact.pid, fact)
         if view.member is not None and view.member.role in (Role.RANK, Role.LOADER):
             self._alarm = True
@@ -192,13 +195,13 @@ class Job:
         expected = self.members.expected if self._whole else None
         self.pace.watch_training(ranks, expected, now_ns)
         self._look_for_blindness(tick)
-        held = sum(_held(view) for view in ranks.values())
+        held = sum(view.is_stopped for view in ranks.values())
         if self._all_here and held and held == len(ranks):
             self._restart_clocks(now_ns)
         elif not self.attention.suspicious:
             self.pace.observe_shares(ranks)
         silent = any(self.pace.is_silent(view, now_ns) for view in ranks.values())
-        held += sum(_held(view) for view in self.members.roster.loaders.values())
+        held += sum(view.is_stopped for view in self.members.roster.loaders.values())
         wrong = silent or held > 0 or self._alarm or bool(self.announced.failures)
         # a rank that is stopped or has died keeps all others from going on, though it may take them a while to notice
         blocked = held > 0 or bool(self.announced.failures)
@@ -377,13 +380,13 @@ class Job:
         )
 
     def _context(self, ends: EndpointIndex) -> ClassifyContext:
-        members = self.members
+        members, files = self.members, FileHolders(self.members, ends)
         return ClassifyContext(
             now_ns=self.now_ns,
             policy=self._policy,
             table=self.table,
             children=members.children,
-            holders=lambda pid, waited: members.holders(pid, waited, ends),
+            holders=files.of,
             inspections=self.attention.looks,
             kind=members.kind,
             ends=ends,
@@ -394,7 +397,3 @@ class Job:
         # a lost link shows retransmissions as well, but nothing gets through; silence unseen is the kernel's word
         silent_s = self.pace.silence_s(self.members.ranks, self.now_ns) or min(ages_s, default=0.0)
         return bool(self.loss.lossy(self.now_ns, self.pace.slowed)) and silent_s < _LOSSY_SILENCE_S
-
-
-def _held(view: ProcessHistory) -> bool:
-    return view.lead is not None and view.lead.sample.state in _HELD

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from kcover_ebpf.diagnosis.endpoints import EndpointIndex
 from kcover_ebpf.diagnosis.kinship import Kinship
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
 from kcover_ebpf.diagnosis.roles import Membership, Role, classify
 from kcover_ebpf.diagnosis.roster import Roster, roster_of
 from kcover_ebpf.facts.host import WaitedFile
 from kcover_ebpf.facts.kernel import ProcessExit
-from kcover_ebpf.ids import Inode, Pid
+from kcover_ebpf.ids import Pid
 
 _DEEPEST = 8
 _MOST_CANDIDATES = 256
@@ -151,6 +150,28 @@ class Members:
                 return view
         return None
 
+    def supersede(self, failed: ProcessHistory) -> list[Pid]:
+        """Forget the ranks that had ended before this one began and that have a successor, once it fails as well.
+
+        None where it took no other's place. What is left explains the failure that there is now: a container that is
+        started anew without end would leave ranks without end.
+        """
+        rank = _rank(failed)
+        if rank is None or failed.role is not Role.RANK:
+            return []
+        before = [
+            view
+            for view in self.all_ranks.values()
+            if view.exit is not None and view.exit.boottime_ns <= failed.first_seen_ns
+        ]
+        if all(_rank(view) != rank for view in before):
+            return []
+        later = {_rank(view) for view in self.ranks.values()} | {rank}
+        found = [view.pid for view in before if _rank(view) in later]
+        for pid in found:
+            self._forget(pid)
+        return found
+
     @property
     def all_ranks(self) -> Mapping[Pid, ProcessHistory]:
         """Ranks, living or not."""
@@ -203,26 +224,9 @@ class Members:
         known = [each.kind for each in view.descriptors.values() if each.fd == waited.fd]
         return known[0] if known else waited.kind
 
-    def holders(self, pid: Pid, waited: WaitedFile, ends: EndpointIndex) -> tuple[Pid, ...]:
-        """Living processes of the job that hold the other end of a pipe or connection."""
-        view = self.views[pid]
-        socket = view.sockets.get(waited.fd)
-        if socket is not None:
-            peer = ends.peer(socket)
-            return () if peer is None else (peer,)
-        inodes: set[Inode] = {waited.inode}
-        for descriptor in view.descriptors.values():
-            if descriptor.fd == waited.fd:
-                inodes = {descriptor.peer_inode or descriptor.inode}
-        return tuple(
-            sorted(
-                other.pid
-                for other in self.views.values()
-                if other.pid != pid
-                and other.exit is None
-                and any(each.inode in inodes for each in other.descriptors.values())
-            )
-        )
+
+def _rank(view: ProcessHistory) -> int | None:
+    return view.member.rank if view.member is not None else None
 
 
 def established(view: ProcessHistory, leaving: ProcessExit) -> bool:

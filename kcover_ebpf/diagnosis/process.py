@@ -18,6 +18,7 @@ from kcover_ebpf.facts.kernel import (
     ProcessExit,
     ProcessTotals,
     SocketSample,
+    TaskState,
     ThreadSample,
 )
 from kcover_ebpf.facts.syscalls import SyscallTable
@@ -33,6 +34,7 @@ _FABRIC_FLOOR = 64 * 1024
 _REST_NS = 30 * NS
 """A first thread that sleeps for so long while another one works is not the one that trains."""
 _MOST_THREADS = 4096
+_STOPPED = (TaskState.STOPPED, TaskState.FROZEN, TaskState.TRACED)
 
 
 class Effort(Enum):
@@ -117,6 +119,11 @@ class ProcessHistory:
             return first
         other = self.threads.get(self._worker)
         return first if other is None or first.progress_ns >= other.progress_ns else other
+
+    @property
+    def is_stopped(self) -> bool:
+        """True while something keeps its lead thread from running: a stop signal, a freezer, a debugger."""
+        return self.lead is not None and self.lead.sample.state in _STOPPED
 
     def _choose_worker(self, now_ns: int) -> None:
         first = self.threads.get(self._first)
