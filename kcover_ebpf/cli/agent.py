@@ -88,6 +88,12 @@ _LEVELS = ("error", "warning", "info", "debug")
     help="Folder of your own checks (see kcover-ebpf inspect).",
 )
 @click.option(
+    "--nccl-probes",
+    envvar="KCOVER_NCCL_PROBES",
+    is_flag=True,
+    help="Count the operations of each rank by probes on its NCCL (see the page on NCCL).",
+)
+@click.option(
     "--log-level",
     envvar="KCOVER_LOG_LEVEL",
     type=click.Choice(_LEVELS),
@@ -105,6 +111,7 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
     inspect_every: str,
     inspect_checks: str,
     plugins: Path | None,
+    nccl_probes: bool,
     log_level: str,
 ) -> int:
     """Watch the training pods on this node, report what is observed, execute orders."""
@@ -114,6 +121,7 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
         raise UsageError("the node name is not known; pass --node NAME or set NODE_NAME")
     from kcover_ebpf.agent.main import AgentOptions, run_agent
     from kcover_ebpf.output import log_lines
+    from kcover_ebpf.settings import Settings
 
     log_lines.configure(log_level)
 
@@ -127,6 +135,7 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
         catalog=catalog,
         inspect_every_s=_seconds(inspect_every),
         inspect=_round(inspect_checks, plugins),
+        settings=Settings(nccl_probes=nccl_probes),
     )
     return run_agent(plan)
 

@@ -33,6 +33,7 @@ from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
 from kcover_ebpf.facts.devices import FabricMoved
 from kcover_ebpf.facts.host import (
     CodeSeen,
+    CollectivesLaunched,
     CollectivesSeen,
     Inspection,
     InspectRequest,
@@ -64,6 +65,8 @@ _MOST_CHILDREN = 256
 """Children of ranks whose connections are read: each costs us a descriptor, and some 5 us a pass."""
 _HELD = (TaskState.STOPPED, TaskState.FROZEN, TaskState.TRACED)
 _Sample = ThreadSample | ProcessTotals | SocketSample | DescriptorSample
+_Clock = CodeSeen | FabricMoved | CollectivesLaunched
+_OfProcess = _Sample | _Clock | ProcessSeen | ProcessExec | ProcessExit
 
 
 class Job:
@@ -137,14 +140,12 @@ class Job:
     def _on_rest(self, fact: Fact) -> None:
         if isinstance(fact, RecordersSeen):
             self.attention.recorders = fact
-        elif not isinstance(fact, CodeSeen | FabricMoved):
+        elif not isinstance(fact, _Clock):
             self.faults.observe(fact)
         elif self._view(fact).on_clock(fact):
             self._progress(fact.pid, fact.boottime_ns)
 
-    def _view(
-        self, fact: _Sample | CodeSeen | FabricMoved | ProcessSeen | ProcessExec | ProcessExit
-    ) -> ProcessHistory:
+    def _view(self, fact: _OfProcess) -> ProcessHistory:
         return self.members.view(fact.pid, fact.boottime_ns)
 
     def _on_thread(self, sample: ThreadSample) -> None:

@@ -12,7 +12,7 @@ from kcover_ebpf.diagnosis.roles import Membership, Role
 from kcover_ebpf.diagnosis.thread import ThreadHistory
 from kcover_ebpf.diagnosis.traffic import Traffic
 from kcover_ebpf.facts.devices import FabricMoved
-from kcover_ebpf.facts.host import CodeSeen, Inspection, ProcessSeen
+from kcover_ebpf.facts.host import CodeSeen, CollectivesLaunched, Inspection, ProcessSeen
 from kcover_ebpf.facts.kernel import (
     DescriptorSample,
     ProcessExit,
@@ -132,8 +132,10 @@ class ProcessHistory:
     def _stands_for(self, tid: Tid) -> bool:
         return tid in (Tid(self.pid), self._worker)
 
-    def on_clock(self, seen: CodeSeen | FabricMoved) -> bool:
-        """Take where a burning thread was called from, or bytes; True if that shows progress of the process."""
+    def on_clock(self, seen: CodeSeen | FabricMoved | CollectivesLaunched) -> bool:
+        """Take where a burning thread was called from, bytes, launches; True if that shows progress of it."""
+        if isinstance(seen, CollectivesLaunched):
+            return seen.count > 0
         if isinstance(seen, FabricMoved):
             return self.fabric.observe(seen.bytes_count, seen.boottime_ns)
         self.on_devices(seen)

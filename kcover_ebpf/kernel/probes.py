@@ -187,7 +187,7 @@ def _statuses(family: Family, refused: Mapping[str, _No]) -> tuple[ProbeStatus, 
 
 def _find_absent(family: Family) -> dict[str, _No]:
     """Programs whose tracepoint is not there: found by name, which is cheaper than by trying."""
-    opened = _open(family.name)
+    opened = open_object(family.name)
     needed = opened.typed_tracepoints()
     opened.close()
     absent = tracepoints.absent(needed.values())
@@ -214,7 +214,7 @@ def _find_refused(
 def _load(
     family: Family, names: frozenset[str], shared: Mapping[str, BpfMap], settings: Settings
 ) -> BpfObject:
-    bpf_object = _open(family.name)
+    bpf_object = open_object(family.name)
     try:
         for name, bpf_map in bpf_object.maps.items():
             if name in shared:
@@ -238,6 +238,7 @@ def object_folder() -> Traversable:
     return files("kcover_ebpf") / "objects" / _ARCHITECTURES[machine]
 
 
-def _open(name: str) -> BpfObject:
+def open_object(name: str) -> BpfObject:
+    """The object file of a family for this machine, not loaded; raises `LoadError`."""
     with as_file(object_folder() / f"{name}.bpf.o") as path:
         return BpfObject(path)
