@@ -154,6 +154,6 @@ class Settings:
     pin_driver: bool = False
     """Use the GPU driver's own tracepoint, although the driver cannot be unloaded meanwhile."""
     nccl_probes: bool = False
-    """Count the operations of ranks by probes on their NCCL: each call then takes a microsecond or two longer."""
+    """Count the operations of ranks by probes on their NCCL: each call then takes microseconds longer."""
     act: Act = Act.OBSERVE
     policy: Policy = field(default_factory=Policy)
