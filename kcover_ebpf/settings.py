@@ -8,7 +8,6 @@ durations there are text with a unit ("500ms", "3s", "2m", "1h"), so that nobody
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
@@ -81,6 +80,8 @@ class Policy:
     @classmethod
     def from_file(cls, path: Path) -> Policy:
         """Read a TOML policy; raises `PolicyError` for anything that is not exactly a known setting."""
+        import tomllib
+
         try:
             table = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:

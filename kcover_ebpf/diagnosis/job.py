@@ -7,6 +7,7 @@ The caller feeds `observe` with every fact, carries out the looks it `wants`, an
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from itertools import islice
 
 from kcover_ebpf.diagnosis import exits, startup
@@ -20,7 +21,7 @@ from kcover_ebpf.diagnosis.hard_limit import at_hard_limit
 from kcover_ebpf.diagnosis.judge import judge
 from kcover_ebpf.diagnosis.members import Members
 from kcover_ebpf.diagnosis.packet_loss import LossWatch
-from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.process import NS, Clock, ProcessHistory
 from kcover_ebpf.diagnosis.progress import LONGEST_BURN_NS, JobProgress, Stall
 from kcover_ebpf.diagnosis.rank_view import Habits, completed
 from kcover_ebpf.diagnosis.recorders import recordings_of
@@ -30,10 +31,7 @@ from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
 from kcover_ebpf.diagnosis.stacks import KnownWaits
 from kcover_ebpf.diagnosis.suspicion import Suspicion
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
-from kcover_ebpf.facts.devices import FabricMoved
 from kcover_ebpf.facts.host import (
-    CodeSeen,
-    CollectivesLaunched,
     CollectivesSeen,
     Inspection,
     InspectRequest,
@@ -65,8 +63,7 @@ _MOST_CHILDREN = 256
 """Children of ranks whose connections are read: each costs us a descriptor, and some 5 us a pass."""
 _HELD = (TaskState.STOPPED, TaskState.FROZEN, TaskState.TRACED)
 _Sample = ThreadSample | ProcessTotals | SocketSample | DescriptorSample
-_Clock = CodeSeen | FabricMoved | CollectivesLaunched
-_OfProcess = _Sample | _Clock | ProcessSeen | ProcessExec | ProcessExit
+_OfProcess = _Sample | Clock | ProcessSeen | ProcessExec | ProcessExit
 
 
 class Job:
@@ -122,7 +119,7 @@ class Job:
             case ProcessFork():
                 self.members.view(fact.child_pid, fact.boottime_ns)
             case ProcessExec():
-                self._view(fact).on_exec()
+                self.members.on_exec(self._view(fact))
             case ProcessExit():
                 self._on_exit(fact)
             case OomKill():
@@ -140,7 +137,7 @@ class Job:
     def _on_rest(self, fact: Fact) -> None:
         if isinstance(fact, RecordersSeen):
             self.attention.recorders = fact
-        elif not isinstance(fact, _Clock):
+        elif not isinstance(fact, Clock):
             self.faults.observe(fact)
         elif self._view(fact).on_clock(fact):
             self._progress(fact.pid, fact.boottime_ns)
@@ -197,7 +194,7 @@ class Job:
         elif not self.attention.suspicious:
             self.pace.observe_shares(ranks)
         silent = any(self.pace.is_silent(view, now_ns) for view in ranks.values())
-        held += sum(_held(view) for view in self.members.loaders.values())
+        held += sum(_held(view) for view in self.members.roster.loaders.values())
         wrong = silent or held > 0 or self._alarm or bool(self.announced.failures)
         # a rank that is stopped or has died keeps all others from going on, though it may take them a while to notice
         blocked = held > 0 or bool(self.announced.failures)
@@ -276,8 +273,8 @@ class Job:
         return self.attention.wants(self.members.owned.values(), self._waiting, self.now_ns)
 
     @property
-    def _waiting(self) -> list[ProcessHistory]:
-        return [view for view in self.members.ranks.values() if self.pace.waits(view)]
+    def _waiting(self) -> Iterable[ProcessHistory]:
+        return (view for view in self.members.ranks.values() if self.pace.waits(view))
 
     def finding(self) -> Finding | None:
         """What the job looks like now; None for a moment while what was seen is not complete enough to judge by.

@@ -34,9 +34,16 @@ _REST_NS = 30 * NS
 """A first thread that sleeps for so long while another one works is not the one that trains."""
 _MOST_THREADS = 4096
 
+Clock = CodeSeen | FabricMoved | CollectivesLaunched
+"""What shows progress without a sample of a thread or socket."""
+
 
 class Effort(Enum):
     """Kinds of work that explain why others wait."""
+
+    __hash__ = (
+        object.__hash__
+    )  # members are compared by identity; Enum's own is a call of Python for each look-up
 
     COMPUTE = "compute"
     UNKNOWN = COMPUTE
@@ -80,9 +87,14 @@ class ProcessHistory:
     """Its executable mappings; empty until they were read."""
     code_read_ns: int = 0
     """When they were read last; 0 before."""
+    _first: Tid = field(init=False)
     _worker: Tid | None = None
     """A thread that works while the first one sleeps."""
     _peers: ByteClock = field(default_factory=lambda: ByteClock(_BYTES_FLOOR))
+
+    def __post_init__(self) -> None:
+        """Its first thread has its own number."""
+        self._first = Tid(self.pid)
 
     @property
     def role(self) -> Role | None:
@@ -101,14 +113,14 @@ class ProcessHistory:
         Or the one that works while the first sleeps, as where an actor runs the training in a thread of its own;
         until the first goes on.
         """
-        first = self.threads.get(Tid(self.pid))
-        other = self.threads.get(self._worker) if self._worker is not None else None
-        if first is None or other is None or first.progress_ns >= other.progress_ns:
+        first = self.threads.get(self._first)
+        if self._worker is None or first is None:
             return first
-        return other
+        other = self.threads.get(self._worker)
+        return first if other is None or first.progress_ns >= other.progress_ns else other
 
     def _choose_worker(self, now_ns: int) -> None:
-        first = self.threads.get(Tid(self.pid))
+        first = self.threads.get(self._first)
         if first is None or first.burning_since_ns is not None:
             return
         rested_ns = max(first.progress_ns, self.first_seen_ns)
@@ -130,9 +142,9 @@ class ProcessHistory:
         return progressed and self._stands_for(sample.tid)
 
     def _stands_for(self, tid: Tid) -> bool:
-        return tid in (Tid(self.pid), self._worker)
+        return tid in (self._first, self._worker)
 
-    def on_clock(self, seen: CodeSeen | FabricMoved | CollectivesLaunched) -> bool:
+    def on_clock(self, seen: Clock) -> bool:
         """Take where a burning thread was called from, bytes, launches; True if that shows progress of it."""
         if isinstance(seen, CollectivesLaunched):
             return seen.count > 0
@@ -178,8 +190,9 @@ class ProcessHistory:
         self.cpu_share = (totals.cpu_ns - before.cpu_ns) / interval_ns
         faults = totals.major_faults - before.major_faults
         self.major_fault_rate = faults * NS / interval_ns
-        share = self._side_share()
-        if share >= _COMPUTE_SHARE and share - self._waiting_share() >= _COMPUTE_SHARE:
+        lead = self.lead
+        share = _side_share(self.cpu_share, lead)
+        if share >= _COMPUTE_SHARE and share - self._waiting_share(lead) >= _COMPUTE_SHARE:
             self.efforts[Effort.COMPUTE] = before.boottime_ns, totals.boottime_ns
         storage = totals.read_bytes + totals.write_bytes - before.read_bytes - before.write_bytes
         chars = totals.read_chars + totals.write_chars - before.read_chars - before.write_chars
@@ -188,19 +201,15 @@ class ProcessHistory:
         if storage * NS >= _IO_RATE * interval_ns or chars * NS >= _CHARS_RATE * interval_ns:
             self.efforts[Effort.STORAGE] = before.boottime_ns, totals.boottime_ns
 
-    def _side_share(self) -> float:
-        # what the other threads use: a lead thread that burns is judged by itself (it may only be
-        # waiting)
-        lead = self.lead
-        if lead is not None and lead.burning_since_ns is not None:
-            return max(0.0, self.cpu_share - 1.0)
-        return self.cpu_share
-
-    def _waiting_share(self) -> float:
+    def _waiting_share(self, lead: ThreadHistory | None) -> float:
         # a network thread of NCCL spins on every rank that has joined, an autograd thread waits for its device: a
         # CPU that is burned in waiting is no work
-        waiting = (each for each in self.side_threads if each.waits_in or each.waits_busily)
-        return sum(each.cpu_share for each in waiting)
+        share = 0.0
+        for each in self.threads.values():
+            burns = each.burning_since_ns is not None and each is not lead
+            if burns and (each.waits_in or each.waits_busily):
+                share += each.cpu_share
+        return share
 
     def on_socket(self, sample: SocketSample) -> int:
         """Take a socket; returns by how many payload bytes it moved (0 for a new one)."""
@@ -222,5 +231,15 @@ class ProcessHistory:
 
     def latest_effort(self, since_ns: int) -> Effort | None:
         """The most recent kind of effort in a pass that began after `since_ns`; None if there was none."""
+        if not self.efforts:
+            return None
         recent = [(to, kind) for kind, (begin, to) in self.efforts.items() if begin >= since_ns]
         return max(recent, key=lambda each: each[0])[1] if recent else None
+
+
+def _side_share(cpu_share: float, lead: ThreadHistory | None) -> float:
+    # what the other threads use: a lead thread that burns is judged by itself (it may only be
+    # waiting)
+    if lead is not None and lead.burning_since_ns is not None:
+        return max(0.0, cpu_share - 1.0)
+    return cpu_share

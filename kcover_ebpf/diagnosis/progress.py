@@ -9,6 +9,7 @@ from enum import Enum
 from kcover_ebpf.diagnosis.cadence import UNLEARNED_S, Cadence
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
 from kcover_ebpf.diagnosis.stragglers import Straggler, WaitShares
+from kcover_ebpf.diagnosis.thread import ThreadHistory
 from kcover_ebpf.facts.kernel import TaskState
 from kcover_ebpf.facts.syscalls import Family, SyscallTable
 from kcover_ebpf.ids import Pid
@@ -169,9 +170,9 @@ class JobProgress:
 
     def waits(self, view: ProcessHistory) -> bool:
         """True if the lead thread sits in a call that waits for somebody."""
-        lead = view.lead
-        if lead is None:
-            return False
+        return view.lead is not None and self._lead_waits(view.lead)
+
+    def _lead_waits(self, lead: ThreadHistory) -> bool:
         blocked = lead.sample.state is TaskState.SLEEPING or lead.waits_busily
         return blocked and self._table.family(lead.sample.syscall) in _WAIT_FAMILIES
 
@@ -181,7 +182,8 @@ class JobProgress:
 
     def _wait(self, view: ProcessHistory) -> int | None:
         # a wait is one and the same for as long as the thread was seen to do nothing else
-        return view.lead.progress_ns if view.lead is not None and self.waits(view) else None
+        lead = view.lead
+        return lead.progress_ns if lead is not None and self._lead_waits(lead) else None
 
     def note_payload(self, moved_bytes: int, period_ns: int) -> None:
         """Take the bytes that all ranks moved between them in one pass."""

@@ -32,6 +32,10 @@ faults).
 class TaskState(Enum):
     """State of a thread, reduced to what a verdict can use (kernel: include/linux/sched.h, TASK_*)."""
 
+    __hash__ = (
+        object.__hash__
+    )  # members are compared by identity; Enum's own is a call of Python for each look-up
+
     RUNNING = "R"
     SLEEPING = "S"
     UNINTERRUPTIBLE = "D"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -175,8 +174,8 @@ class _Run:
         return {
             "job": plan.name,
             "version": __version__,
-            "kernel": platform.release(),
-            "host": platform.node(),
+            "kernel": os.uname().release,
+            "host": os.uname().nodename,
             "target": "command" if plan.argv else "pid" if plan.pid is not None else "cgroup",
             "argv": list(plan.argv),
             "pid": pid,
