@@ -156,5 +156,7 @@ class Settings:
     """Between two readings of each GPU by NVML: its own averages are over a second or less."""
     pin_driver: bool = False
     """Use the GPU driver's own tracepoint, although the driver cannot be unloaded meanwhile."""
+    nccl_probes: bool = False
+    """Count the operations of ranks by probes on their NCCL: each call then takes microseconds longer."""
     act: Act = Act.OBSERVE
     policy: Policy = field(default_factory=Policy)

@@ -84,6 +84,10 @@ CAPABILITIES: Mapping[str, tuple[Callable[[], bool], str]] = {
     "bash": (lambda: shutil.which("bash") is not None, "install bash"),
     "zsh": (lambda: shutil.which("zsh") is not None, "run tools/setup test"),
     "fish": (lambda: shutil.which("fish") is not None, "run tools/setup test"),
+    "nccl": (
+        (ROOT / ".bench/nccl/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2").exists,
+        "run tools/setup bench",
+    ),
     "jax": ((ROOT / ".bench/jax/bin/python").exists, "run tools/setup bench"),
     "nvidia-ml-py": (lambda: _has_module("pynvml"), "run tools/setup test"),
     "nvidia": (Path("/dev/nvidiactl").exists, "run on a machine with an NVIDIA GPU"),

@@ -98,10 +98,10 @@ def run_agent(plan: AgentOptions) -> int:
         return _Agent(plan, stack).run()
 
 
-def _drop_rights() -> None:
+def _drop_rights(settings: Settings) -> None:
     # where there are GPUs, a driver that is loaded later gets its probes then
     later = {Capability.PERFMON} if topology.has_gpu() else set()
-    capabilities.drop(_KEPT | later, capabilities.SPARE)
+    capabilities.drop(_KEPT | later, capabilities.spare(nccl_probes=settings.nccl_probes))
 
 
 class _Agent:
@@ -118,7 +118,7 @@ class _Agent:
         ledger = OrderJournal(plan.state_dir / "orders.json")
         session = connect(plan.kubeconfig, plan.context)
         kernel, devices = self._observe()
-        _drop_rights()
+        _drop_rights(plan.settings)
         self._catch_signals()
         registry = PodRegistry(plan.node, lambda text: _LOG.warning(text, extra=about(text)))
         containers = Containers()

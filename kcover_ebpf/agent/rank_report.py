@@ -96,7 +96,8 @@ def _counts(counts: CollectiveCounts | None) -> CollectiveCounts | None:
         return None
     trouble = counts.trouble and counts.trouble[:_TROUBLE_TEXT]
     age_s, span_s = _rounded(counts.age_s), _rounded(counts.span_s)
-    return replace(counts, age_s=age_s or 0.0, span_s=span_s or 0.0, trouble=trouble)
+    unseen = counts.unseen and counts.unseen[:_TROUBLE_TEXT]
+    return replace(counts, age_s=age_s or 0.0, span_s=span_s or 0.0, trouble=trouble, unseen=unseen)
 
 
 def _fitted(rank: RankSnapshot) -> RankSnapshot:

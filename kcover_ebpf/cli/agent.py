@@ -139,6 +139,12 @@ _LEVELS = ("error", "warning", "info", "debug")
     help="Your own rules for log lines, tried first (see kcover-ebpf logs).",
 )
 @click.option(
+    "--nccl-probes",
+    envvar="KCOVER_NCCL_PROBES",
+    is_flag=True,
+    help="Count the operations of each rank by probes on its NCCL (see the page on NCCL).",
+)
+@click.option(
     "--log-level",
     envvar="KCOVER_LOG_LEVEL",
     type=click.Choice(_LEVELS),
@@ -162,11 +168,13 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
     bug_report: bool,
     pod_logs: Path | None,
     log_rules: Path | None,
+    nccl_probes: bool,
     log_level: str,
 ) -> int:
     """Watch the training pods on this node, report what is observed, execute orders."""
     from kcover_ebpf.agent.main import AgentOptions, run_agent
     from kcover_ebpf.output import log_lines
+    from kcover_ebpf.settings import Settings
 
     log_lines.configure(log_level)
     plan = AgentOptions(
@@ -184,6 +192,7 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
         inspect=_round(inspect_checks, plugins),
         pod_logs=pod_logs,
         log_rules=_rules(log_rules) if pod_logs is not None else (),
+        settings=Settings(nccl_probes=nccl_probes),
     )
     return run_agent(replace(plan, pod=_pod(namespace)))
 

@@ -22,7 +22,7 @@ from kcover_ebpf.diagnosis.hard_limit import at_hard_limit
 from kcover_ebpf.diagnosis.judge import judge
 from kcover_ebpf.diagnosis.members import Members
 from kcover_ebpf.diagnosis.packet_loss import LossWatch
-from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.process import NS, Clock, ProcessHistory
 from kcover_ebpf.diagnosis.progress import LONGEST_BURN_NS, JobProgress, Stall
 from kcover_ebpf.diagnosis.rank_view import Habits, completed
 from kcover_ebpf.diagnosis.recorders import recordings_of
@@ -32,9 +32,7 @@ from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
 from kcover_ebpf.diagnosis.stacks import KnownWaits
 from kcover_ebpf.diagnosis.suspicion import Suspicion
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
-from kcover_ebpf.facts.devices import FabricMoved, GpuSeen
 from kcover_ebpf.facts.host import (
-    CodeSeen,
     CollectivesSeen,
     Inspection,
     InspectRequest,
@@ -64,7 +62,7 @@ _LOSSY_SILENCE_S = 4.5
 _MOST_CHILDREN = 256
 """Children of ranks whose connections are read: each costs us a descriptor, and some 5 us a pass."""
 _Sample = ThreadSample | ProcessTotals | SocketSample | DescriptorSample | ProcessSeen
-_Clock = CodeSeen | FabricMoved | GpuSeen
+_OfProcess = _Sample | Clock | ProcessExec | ProcessExit
 
 
 class Job:
@@ -138,12 +136,12 @@ class Job:
     def _on_rest(self, fact: Fact) -> None:
         if isinstance(fact, RecordersSeen):
             self.attention.recorders = fact
-        elif not isinstance(fact, _Clock):
+        elif not isinstance(fact, Clock):
             self.faults.observe(fact)
         elif self._view(fact).on_clock(fact):
             self._progress(fact.pid, fact.boottime_ns)
 
-    def _view(self, fact: _Sample | _Clock | ProcessExec | ProcessExit) -> ProcessHistory:
+    def _view(self, fact: _OfProcess) -> ProcessHistory:
         return self.members.view(fact.pid, fact.boottime_ns)
 
     def _on_thread(self, sample: ThreadSample) -> None:

@@ -12,7 +12,7 @@ from kcover_ebpf.diagnosis.roles import Membership, Role
 from kcover_ebpf.diagnosis.thread import ThreadHistory
 from kcover_ebpf.diagnosis.traffic import Traffic
 from kcover_ebpf.facts.devices import FabricMoved, GpuSeen
-from kcover_ebpf.facts.host import CodeSeen, Inspection, ProcessSeen
+from kcover_ebpf.facts.host import CodeSeen, CollectivesLaunched, Inspection, ProcessSeen
 from kcover_ebpf.facts.kernel import (
     DescriptorSample,
     ProcessExit,
@@ -35,6 +35,9 @@ _REST_NS = 30 * NS
 """A first thread that sleeps for so long while another one works is not the one that trains."""
 _MOST_THREADS = 4096
 _STOPPED = (TaskState.STOPPED, TaskState.FROZEN, TaskState.TRACED)
+
+Clock = CodeSeen | FabricMoved | GpuSeen | CollectivesLaunched
+"""What shows progress without a sample of a thread or socket."""
 
 
 class Effort(Enum):
@@ -150,8 +153,10 @@ class ProcessHistory:
     def _stands_for(self, tid: Tid) -> bool:
         return tid in (self._first, self._worker)
 
-    def on_clock(self, seen: CodeSeen | FabricMoved | GpuSeen) -> bool:
-        """Take where a burning thread was called from, bytes, or its GPUs; True if that shows progress."""
+    def on_clock(self, seen: Clock) -> bool:
+        """Take where a burning thread was called from, bytes, launches, or its GPUs; True if that shows progress."""
+        if isinstance(seen, CollectivesLaunched):
+            return seen.count > 0
         if isinstance(seen, GpuSeen):
             has_other = bool(self.peer_bytes_ns or self.fabric.moved_ns)
             return self.gpus.observe(seen, has_other=has_other)

@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from enum import Enum
 
 from kcover_ebpf.facts.devices import DeviceFact
-from kcover_ebpf.facts.host import CodeSeen, CollectivesSeen, Inspection, ProcessSeen, Unreadable
+from kcover_ebpf.facts.host import (
+    CodeSeen,
+    CollectivesLaunched,
+    CollectivesSeen,
+    Inspection,
+    ProcessSeen,
+    Unreadable,
+)
 from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.ids import Inode, Pid, Tid
 
@@ -264,6 +271,7 @@ Fact = (
     | Unreadable
     | CodeSeen
     | CollectivesSeen
+    | CollectivesLaunched
     | RecordersSeen
     | Tick
     | DeviceFact

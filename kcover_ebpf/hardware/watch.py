@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from kcover_ebpf.facts.devices import (
     AerError,
@@ -45,6 +45,9 @@ from kcover_ebpf.kernel.maps import BpfMap
 from kcover_ebpf.kernel.probes import ProbeStatus
 from kcover_ebpf.settings import Settings
 
+if TYPE_CHECKING:
+    from kcover_ebpf.hardware.nccl.probes import NcclProbes
+
 SELF_TEST = "kcover-ebpf self-test"
 """Text that is written to the kernel log at start, to learn whether the console rung works."""
 
@@ -78,6 +81,8 @@ class DeviceWatch:
         self.console_works = False
         self.ladder = XidDedup(Rung.KMSG)
         self.whose = DeviceUsers(root)
+        self.nccl = _nccl_probes() if settings.nccl_probes else None
+        """None unless asked for."""
         self._stuck = StuckCalls(self.whose)
         patience_ns = int(settings.policy.port_patience_s * 1e9)
         self._concern = Attribution(self.whose, catalog, patience_ns)
@@ -106,7 +111,8 @@ class DeviceWatch:
     def statuses(self) -> tuple[ProbeStatus, ...]:
         """What became of each probe."""
         nvml = (self.whose.nvml.status(),) if self.whose.nvml is not None else ()
-        return (*self._attached.statuses, *nvml)
+        nccl = (self.nccl.status,) if self.nccl is not None else ()
+        return (*self._attached.statuses, *nvml, *nccl)
 
     @property
     def rung(self) -> Rung:
@@ -136,6 +142,7 @@ class DeviceWatch:
         return {
             "log": self._kmsg.lost_count if self._kmsg is not None else 0,
             "links": self._ports.lost_count if self._ports is not None else 0,
+            "nccl": self.nccl.lost_count if self.nccl is not None else 0,
         }
 
     def _meet_driver(self) -> None:
@@ -289,6 +296,8 @@ class DeviceWatch:
     def close(self) -> None:
         """Detach everything."""
         self._attached.close()
+        if self.nccl is not None:
+            self.nccl.close()
         self._leave_nvml()
         for reader in (self._kmsg, self._ports, self._fabric, self.telemetry):
             if reader is not None:
@@ -299,6 +308,12 @@ class DeviceWatch:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _nccl_probes() -> NcclProbes:
+    from kcover_ebpf.hardware.nccl.probes import NcclProbes
+
+    return NcclProbes()
 
 
 def _now_ns() -> int:

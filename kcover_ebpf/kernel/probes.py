@@ -188,7 +188,7 @@ def _statuses(family: Family, refused: Mapping[str, _No]) -> tuple[ProbeStatus, 
 
 def _find_absent(family: Family) -> dict[str, _No]:
     """Programs whose tracepoint is not there: found by name, which is cheaper than by trying."""
-    opened = _open(family.name)
+    opened = open_object(family.name)
     needed = opened.typed_tracepoints()
     opened.close()
     absent = tracepoints.absent(needed.values())
@@ -215,7 +215,7 @@ def _find_refused(
 def _load(
     family: Family, names: frozenset[str], shared: Mapping[str, BpfMap], settings: Settings
 ) -> BpfObject:
-    bpf_object = _open(family.name)
+    bpf_object = open_object(family.name)
     try:
         for name, bpf_map in bpf_object.maps.items():
             if name in shared:
@@ -239,5 +239,6 @@ def object_folder() -> Path:
     return _OBJECTS / _ARCHITECTURES[machine]
 
 
-def _open(name: str) -> BpfObject:
+def open_object(name: str) -> BpfObject:
+    """The object file of a family for this machine, not loaded; raises `LoadError`."""
     return BpfObject(object_folder() / f"{name}.bpf.o")

@@ -71,7 +71,7 @@ class _Run:
         devices = self._watch_devices(kernel)
         # where there are GPUs, a driver that is loaded later gets its probes then
         kept = _KEPT | ({Capability.PERFMON} if topology.has_gpu() else set())
-        capabilities.drop(kept, capabilities.SPARE)
+        capabilities.drop(kept, capabilities.spare(nccl_probes=plan.settings.nccl_probes))
         extra = () if server is None else (self._serve(server, kernel, devices),)
         target = self._make_target(keeper)
         writer = None if tape is None else tape.writer

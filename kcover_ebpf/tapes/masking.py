@@ -98,7 +98,7 @@ class Masks:
             host.CodeSeen: {"stack": self._stack, "modules": self._each, "devices": self._nodes},
             host.Inspection: {"stack": self._stack, "files": self._each, "devices": self._nodes},
             host.CollectiveRank: {"host": self._address, "comm": self._name, "trouble": _text},
-            host.CollectivesSeen: {**named, "trouble": _text},
+            host.CollectivesSeen: {**named, "trouble": _text, "unseen": _text},
         }
 
     def _of_recorders(self) -> _Rules:
