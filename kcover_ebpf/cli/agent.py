@@ -150,6 +150,8 @@ _LEVELS = ("error", "warning", "info", "debug")
     type=click.Choice(_LEVELS),
     default="info",
     show_default=True,
+    expose_value=False,
+    callback=lambda _context, _option, value: _log_from(value),
 )
 def agent(  # noqa: PLR0913, PLR0917 - one option each
     node: str,
@@ -169,14 +171,11 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
     pod_logs: Path | None,
     log_rules: Path | None,
     nccl_probes: bool,
-    log_level: str,
 ) -> int:
     """Watch the training pods on this node, report what is observed, execute orders."""
     from kcover_ebpf.agent.main import AgentOptions, run_agent
-    from kcover_ebpf.output import log_lines
     from kcover_ebpf.settings import Settings
 
-    log_lines.configure(log_level)
     plan = AgentOptions(
         node=node,
         namespace=namespace,
@@ -204,6 +203,12 @@ def _pod(namespace: str) -> PodRef | None:
     name, uid = os.environ.get("POD_NAME"), os.environ.get("POD_UID")
     is_ours = os.environ.get("POD_NAMESPACE") == namespace
     return PodRef(name, uid) if name and uid and is_ours else None
+
+
+def _log_from(level: str) -> None:
+    from kcover_ebpf.output import log_lines
+
+    log_lines.configure(level)
 
 
 def _known(node: str | None) -> str:
