@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import socket
@@ -11,7 +10,6 @@ from pathlib import Path
 import click
 
 from kcover_ebpf.errors import UsageError
-from kcover_ebpf.output.formatting import printable
 from kcover_ebpf.settings import parse_duration
 
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -142,12 +140,11 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
     from kcover_ebpf.controller.breaker import Limits
     from kcover_ebpf.controller.main import Controller, ControllerOptions
     from kcover_ebpf.kube.client import connect
+    from kcover_ebpf.output import log_lines
     from kcover_ebpf.output.metrics import parse_address
     from kcover_ebpf.recovery.node_plan import NodeBreaker
 
-    handler = logging.StreamHandler()
-    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(level=log_level.upper(), handlers=[handler])
+    log_lines.configure(log_level)
     settings = ControllerOptions(
         namespace=namespace or _own_namespace(),
         identity=os.environ.get("POD_NAME") or f"{socket.gethostname()}-{os.getpid()}",
@@ -174,14 +171,6 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
         signal.signal(number, lambda *_: program.stop())
     program.run()
     return 0
-
-
-class OneLine(logging.Formatter):
-    """A message is one line, and commands no terminal: parts of it are names that the job gave itself."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name that logging calls
-        """The line, without a traceback that may follow."""
-        return printable(super().formatMessage(record))
 
 
 def _seconds(option: str, text: str) -> float:

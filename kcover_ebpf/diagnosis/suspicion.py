@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
 
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
 from kcover_ebpf.diagnosis.progress import Stall
@@ -30,6 +31,9 @@ _UNTRAINED_PERIOD_NS = 900_000_000
 _MOST_REPEATS = 4
 """Further looks in one pass (0.14 ms each) at threads that wait in one state and call: what a second look shows of one
 of them it shows of all, and each has its turn."""
+_PROOF_PERIOD_NS = 10 * NS
+"""No turn takes longer, and looks at a thread in an uninterruptible sleep get no rarer until it has lasted ten times as
+long: how long its storage completed nothing is seen from the first look at it to the last."""
 _LOOKS_KEPT = 48
 _EAGER_WAITS = 10
 _EAGER_NS = 60 * NS
@@ -146,14 +150,13 @@ class Suspicion:
 
     def wants(
         self,
-        owned: Iterable[ProcessHistory],
-        waiting: Collection[ProcessHistory],
+        owned: Collection[ProcessHistory],
+        waiting: Iterable[ProcessHistory],
         now_ns: int,
         *,
         trained: bool = True,
     ) -> list[InspectRequest]:
         """Threads to look at now: all leads while suspicious, else a few healthy waits to remember."""
-        owned = list(owned)
         codes = [look for view in owned for look in self._burning(view, now_ns)]
         if self.suspicious:
             return codes + self._rationed(owned, now_ns, 0 if trained else _UNTRAINED_PERIOD_NS)
@@ -162,9 +165,9 @@ class Suspicion:
         self._began_ns = now_ns if self._began_ns is None else self._began_ns
         if self.known.count >= _EAGER_WAITS or now_ns - self._began_ns > _EAGER_NS:
             self._next_baseline_ns = now_ns + _BASELINE_PERIOD_NS
-        fresh = [view for view in waiting if view.pid not in self._pending]
-        looks = [look for view in fresh if (look := self._request(view, now_ns)) is not None]
-        return codes + looks[:_BASELINE_LOOKS]
+        fresh = (view for view in waiting if view.pid not in self._pending)
+        looks = (look for view in fresh if (look := self._request(view, now_ns)) is not None)
+        return codes + list(islice(looks, _BASELINE_LOOKS))
 
     def _rationed(
         self, owned: Iterable[ProcessHistory], now_ns: int, shortest_ns: int
@@ -176,7 +179,7 @@ class Suspicion:
             if request is not None and view.lead is not None:
                 looked_ns = self._last_look_ns(view.lead)
                 sample, is_new = view.lead.sample, looked_ns < view.lead.progress_ns
-                if is_new or not looked_ns:
+                if is_new or now_ns - looked_ns >= _PROOF_PERIOD_NS:
                     first.append(request)
                 else:
                     again.append((looked_ns, (sample.state, sample.syscall), request))
@@ -193,7 +196,11 @@ class Suspicion:
 
     def _burning(self, view: ProcessHistory, now_ns: int) -> list[InspectRequest]:
         """Threads that burn a CPU: in calm times only where the code of a process lies is read, once."""
-        burning = [each for each in view.threads.values() if each.is_unplaced]
+        burning = [
+            each
+            for each in view.threads.values()
+            if each.burning_since_ns is not None and each.is_unplaced(now_ns)
+        ]
         if not burning:
             return []
         burning.sort(key=lambda each: (each is not view.lead, -each.cpu_share))
@@ -231,7 +238,7 @@ class Suspicion:
             since_ns = max(earlier[0].boottime_ns, lead.progress_ns)
             # the first look at a wait is never put off: the stacks of all ranks are compared
             is_first = last_ns < lead.progress_ns
-            period_ns = look_period_ns(last_ns - since_ns)
+            period_ns = _period_ns(lead, last_ns - since_ns)
             if now_ns - last_ns < (period_ns if is_first else max(period_ns, shortest_ns)):
                 return None
         return InspectRequest(
@@ -250,6 +257,13 @@ def _code_look(
         burning_sp=sample.user_sp,
         wants_modules=wants_modules,
     )
+
+
+def _period_ns(lead: ThreadHistory, age_ns: int) -> int:
+    period_ns = look_period_ns(age_ns)
+    if lead.sample.state is TaskState.UNINTERRUPTIBLE:
+        return min(period_ns, max(_PROOF_PERIOD_NS, age_ns // 10))
+    return period_ns
 
 
 def look_period_ns(age_ns: int) -> int:

@@ -217,7 +217,7 @@ def test_storage_is_stuck_only_when_something_proves_it(
     stage = trained()
     stage.become(stage.rank(0), "write", files=(FILE,), storage=storage, wait_channel=channel)
     all_wait(stage, 0)
-    stage.run(70)
+    stage.run(60)
     assert [each.cause for each in faults(stage)] == ([Cause.STORAGE] if proven else [])
 
 
@@ -252,7 +252,7 @@ def test_many_ranks_in_the_same_stuck_storage_are_no_culprits() -> None:
         stage.become(stage.rank(rank), "write", files=(FILE,), storage=STUCK)
     for rank in (0, 2):
         stage.become(stage.rank(rank), "futex", stack=COLLECTIVE)
-    verdict = stage.run(70)
+    verdict = stage.run(60)
     assert verdict is not None
     assert (verdict.kind, verdict.cause, verdict.culprit) == (VerdictKind.HUNG, Cause.STORAGE, None)
     assert verdict.victims == (0, 1, 2, 3)

@@ -50,6 +50,8 @@ class ScriptedKernel:
 
 
 class NoDevices:
+    nccl = None
+
     def tick(self, members: Collection[Pid]) -> list[DeviceFact]:
         return []
 

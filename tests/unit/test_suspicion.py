@@ -189,6 +189,22 @@ def test_every_wait_is_looked_at_once_and_then_a_few_at_a_time_in_their_turn() -
     assert set.union(*further) == ranks
 
 
+@pytest.mark.parametrize("world", [2, 64])
+def test_no_wait_in_storage_goes_without_a_look_for_longer_than_the_proof_can_bear(
+    world: int,
+) -> None:
+    """However many wait alike, and however long they do: a proof takes 45 s from the first look to the last."""
+    stage = trained(world=world)
+    for rank in range(world):
+        stage.become(stage.rank(rank), "write")
+    stage.run(16)
+    for _ in range(60):
+        stage.one_pass(NS)
+        last = stage.job.attention.last_looks()
+        assert {int(pid) for pid in last} == {100 + rank for rank in range(world)}
+        assert all(stage.now_ns - each.boottime_ns <= 10 * NS for each in last.values())
+
+
 def test_a_job_that_never_trained_is_looked_at_once_a_second() -> None:
     stage = Stage(world=3, connected=False)
     for proc in stage.procs.values():

@@ -208,3 +208,12 @@ def test_what_a_thread_used_it_used_since_the_look_before(previous_s: float, sha
 def test_a_burn_began_after_the_last_look_that_found_the_thread_at_rest() -> None:
     after = replace(sample(10, state=TaskState.RUNNING, cpu_s=0.5), previous_ns=int(9.5 * NS))
     assert burns_since(seen(sample(0), after)) == int(9.5 * NS)
+
+
+def test_only_a_burn_of_this_pass_is_worth_a_look_at_its_stack() -> None:
+    """A thread that is looked at in turns may be anywhere by the next pass."""
+    views = [sample(at_s, state=TaskState.RUNNING, cpu_s=at_s) for at_s in (0, 1)]
+    burning = seen(*views)
+    assert burning.is_unplaced(NS)
+    assert burning.is_unplaced(NS + NS // 2)
+    assert not burning.is_unplaced(2 * NS)

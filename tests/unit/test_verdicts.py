@@ -266,7 +266,7 @@ def test_storage_with_requests_in_flight_and_none_completed_is_stuck() -> None:
     file = WaitedFile(3, "file", "/data/x", Inode(0), "8:0", "ext4")
     stage.become(stage.rank(0), "write", files=(file,), storage=state)
     all_wait(stage, 0)
-    verdict = stage.run(70)
+    verdict = stage.run(60)
     assert verdict is not None
     assert verdict.cause is Cause.STORAGE
     assert verdict.culprit is not None

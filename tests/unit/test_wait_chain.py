@@ -166,6 +166,13 @@ def test_a_rank_that_moves_right_now_is_never_a_culprit(standings: list[RankSnap
         assert scene.processes[found.culprit].age_s >= 2.0
 
 
+@pytest.mark.parametrize("wait", [State.CHILD, State.LOCK])
+def test_who_waits_for_a_throttled_process_is_slow_and_not_hung(wait: State) -> None:
+    loader = at(1, State.THROTTLED, since_s=20, role=Role.LOADER)
+    found = judge(picture(loader, at(3, wait, 1, since_s=20), at(2, State.PEERS, since_s=19)))
+    assert (found.kind, found.cause) == (VerdictKind.SLOW, Cause.CPU_THROTTLED)
+
+
 def test_of_ranks_that_cannot_go_on_the_first_is_named() -> None:
     found = judge(
         picture(
