@@ -48,6 +48,7 @@ help: ## list the targets
 .PHONY: build
 build: setup-build ## set up, compile the BPF objects; then .venv/bin/kcover-ebpf runs
 	@$(MAKE) --no-print-directory --silent objects
+	@.venv/bin/python -m compileall -q kcover_ebpf # else each start compiles where Python may not write byte code
 
 .PHONY: setup-build setup-demo setup-test setup-vm setup-vm-arm64 setup-image setup-cluster setup-bench setup-docs
 setup-build setup-demo setup-test setup-vm setup-vm-arm64 setup-image setup-cluster setup-bench setup-docs: setup-%:

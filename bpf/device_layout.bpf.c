@@ -13,8 +13,16 @@ struct nic_event nic_event;
 struct block_event block_event;
 struct aer_key aer_key;
 struct aer_value aer_value;
+struct nccl_process_value nccl_process_value;
+struct nccl_comm_key nccl_comm_key;
+struct nccl_birth nccl_birth;
+struct nccl_comm_value nccl_comm_value;
+struct nccl_births_value nccl_births_value;
+struct nccl_peer_key nccl_peer_key;
+struct nccl_peer_value nccl_peer_value;
 
 enum device_event_type device_event_type;
 enum xid_rung xid_rung;
 enum memory_source memory_source;
 enum nic_source nic_source;
+enum nccl_operation nccl_operation;

@@ -21,6 +21,9 @@
 #define NIC_TEXT_BYTES     128
 #define DISK_BYTES         32
 
+#define NCCL_OPERATION_COUNT 10
+#define NCCL_BIRTH_COUNT     32
+
 enum device_event_type {
 	EVENT_XID = 32,
 	EVENT_LOG = 33,
@@ -145,6 +148,72 @@ struct aer_value {
 	__u64 total;
 	__u64 reported_ns;
 	__u32 bit_count[AER_STATUS_BITS];
+};
+
+/* What a process's NCCL library is asked to do; indexes of `launched_count`. */
+enum nccl_operation {
+	NCCL_ALL_REDUCE = 0,
+	NCCL_ALL_GATHER = 1,
+	NCCL_REDUCE_SCATTER = 2,
+	NCCL_BROADCAST = 3,
+	NCCL_REDUCE = 4,
+	NCCL_ALL_TO_ALL = 5,
+	NCCL_GATHER = 6,
+	NCCL_SCATTER = 7,
+	NCCL_SEND = 8,
+	NCCL_RECEIVE = 9,
+};
+
+/* A process whose operations are counted; that there is an entry is what makes it counted. */
+struct nccl_process_value {
+	__u64 launched_count; /* of all kinds, on all communicators */
+	__u64 lost_count;     /* communicators and peers without room */
+	__u32 comm_count;     /* that have an entry now */
+	__u32 peer_count;
+};
+
+struct nccl_comm_key {
+	__u64 comm; /* the address by which the program knows it */
+	__u32 pid;
+	__u32 pad;
+};
+
+/*
+ * Where a process asked for a communicator to be stored. Its address is not there yet when the
+ * function is entered.
+ */
+struct nccl_birth {
+	__u64 address;  /* of the program's variable; 0: no entry */
+	__u64 identity; /* the same for all ranks of a communicator */
+	__u32 size;     /* ranks; 0: made by a split, unknown */
+	__u32 rank;     /* of a split: that in the communicator it was made from */
+	__s32 key;      /* the order of the ranks of a split */
+	__u32 is_split;
+};
+
+struct nccl_comm_value {
+	struct nccl_birth birth; /* all 0: the communicator was made before it could be seen */
+	__u32 split_count;
+	__u32 pad;
+	__u64 launched_count[NCCL_OPERATION_COUNT];
+};
+
+/* Communicators that a process asked for and has not used yet. */
+struct nccl_births_value {
+	__u32 next;
+	__u32 pad;
+	struct nccl_birth births[NCCL_BIRTH_COUNT];
+};
+
+struct nccl_peer_key {
+	__u64 identity;
+	__u32 pid;
+	__u32 peer; /* a rank of the communicator */
+};
+
+struct nccl_peer_value {
+	__u64 sent_count;
+	__u64 received_count;
 };
 
 #endif

@@ -93,6 +93,11 @@ class Unreachable(ApiError):
 
     exit_code = 3
 
+    @property
+    def concerns_all(self) -> bool:
+        """True where the server is away or overloaded, so that any other request would fail as well."""
+        return self.status in (0, 429, 503)
+
 
 class ActionError(KcoverError):
     """A decision could not be carried out."""

@@ -8,7 +8,6 @@ durations there are text with a unit ("500ms", "3s", "2m", "1h"), so that nobody
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
@@ -81,6 +80,8 @@ class Policy:
     @classmethod
     def from_file(cls, path: Path) -> Policy:
         """Read a TOML policy; raises `PolicyError` for anything that is not exactly a known setting."""
+        import tomllib
+
         try:
             table = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
@@ -151,7 +152,11 @@ class Settings:
     """Size of the event ring buffer; a power of two."""
     max_threads: int = 65536
     """Threads the sampler can remember; more are counted as lost."""
+    gpu_period_s: float = 2.0
+    """Between two readings of each GPU by NVML: its own averages are over a second or less."""
     pin_driver: bool = False
     """Use the GPU driver's own tracepoint, although the driver cannot be unloaded meanwhile."""
+    nccl_probes: bool = False
+    """Count the operations of ranks by probes on their NCCL: each call then takes microseconds longer."""
     act: Act = Act.OBSERVE
     policy: Policy = field(default_factory=Policy)

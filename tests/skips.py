@@ -74,6 +74,7 @@ CAPABILITIES: Mapping[str, tuple[Callable[[], bool], str]] = {
     "etcd": (lambda: shutil.which("etcd") is not None, "run tools/setup cluster"),
     "go": (lambda: shutil.which("go") is not None, "run tools/setup cluster: Kubernetes is built"),
     "promtool": (lambda: shutil.which("promtool") is not None, "run tools/setup test"),
+    "prometheus": (lambda: shutil.which("prometheus") is not None, "run tools/setup test"),
     "torch": (lambda: _has_module("torch"), "run tools/setup test"),
     "mpi": (
         lambda: _has_module("mpi4py") and shutil.which("mpirun") is not None,
@@ -83,6 +84,10 @@ CAPABILITIES: Mapping[str, tuple[Callable[[], bool], str]] = {
     "bash": (lambda: shutil.which("bash") is not None, "install bash"),
     "zsh": (lambda: shutil.which("zsh") is not None, "run tools/setup test"),
     "fish": (lambda: shutil.which("fish") is not None, "run tools/setup test"),
+    "nccl": (
+        (ROOT / ".bench/nccl/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2").exists,
+        "run tools/setup bench",
+    ),
     "jax": ((ROOT / ".bench/jax/bin/python").exists, "run tools/setup bench"),
     "nvidia-ml-py": (lambda: _has_module("pynvml"), "run tools/setup test"),
     "nvidia": (Path("/dev/nvidiactl").exists, "run on a machine with an NVIDIA GPU"),

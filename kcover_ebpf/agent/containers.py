@@ -123,6 +123,22 @@ def inits(found: Found) -> set[int]:
     return first or pids
 
 
+def cpu_seconds(found: Iterable[Found]) -> float | None:
+    """CPU time of these containers so far; None where their groups do not say (cgroup v1)."""
+    used_s = []
+    for each in found:
+        try:
+            text = (each.path / "cpu.stat").read_text(encoding="ascii")
+        except (OSError, ValueError):
+            continue
+        used_s += [
+            int(line.split()[1]) / 1e6
+            for line in text.splitlines()
+            if line.startswith("usage_usec ")
+        ]
+    return sum(used_s) if used_s else None
+
+
 def _is_being_made(found: Found) -> bool:
     """True until its program runs: so long all its processes are the runtime's own, and none is old."""
     pids = cgroups.processes(found.path)

@@ -19,6 +19,7 @@ from kcover_ebpf.facts.devices import (
 from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.hardware import fault_rules, open_holders
 from kcover_ebpf.hardware.catalog import Catalog
+from kcover_ebpf.hardware.identity import DeviceIdentity
 from kcover_ebpf.hardware.topology import Topology
 from kcover_ebpf.ids import Pid
 
@@ -50,17 +51,18 @@ class NodeDeviceFaults:
         below: Callable[[str], Collection[str]],
         function_of: Callable[[str], str],
         patience_ns: int,
+        identify: Callable[[str], DeviceIdentity] = lambda _: DeviceIdentity(),
     ) -> None:
         """`catalog` is asked at the first Xid: most nodes never have one.
 
         `driver`: version of the GPU driver that is loaded, on which the meaning of some numbers depends;
         `below`: GPUs and network devices at or below a PCI address; `function_of`: the PCI address of a
         port, which the RDMA core does not tell, empty where it is not known; `patience_ns`: an RDMA port
-        that was down for so long is a fatal fault, whoever holds it.
+        that was down for so long is a fatal fault, whoever holds it; `identify`: what is known of a PCI address.
         """
         self._catalog, self._driver = catalog, driver
         self._below, self._function_of = below, function_of
-        self._patience_ns = patience_ns
+        self._patience_ns, self._identify = patience_ns, identify
         self._known: dict[tuple[str, str], _Known] = {}
         self.version = 0
 
@@ -159,7 +161,9 @@ class NodeDeviceFaults:
         return tuple(
             ReportedDeviceFault(
                 device=fault.device,
-                uuid=fault.uuid or None,
+                uuid=fault.uuid or identity.uuid or None,
+                serial=identity.serial or None,
+                slot=identity.slot or None,
                 fault=re.sub(r"\W+", "_", fault.code.lower()),
                 text=fault.text[:_TEXT],
                 fatal=fault.ends_job,
@@ -169,6 +173,7 @@ class NodeDeviceFaults:
             )
             for known in self._known.values()
             for fault in (known.fault,)
+            for identity in (self._identify(fault.device),)
         )
 
 

@@ -20,11 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from kcover_ebpf import __version__
 from kcover_ebpf.agent import health, order_executor
+from kcover_ebpf.agent.bug_report import BugReportOptions, BugReports
 from kcover_ebpf.agent.bundles import Bundles
-from kcover_ebpf.agent.containers import Containers
+from kcover_ebpf.agent.containers import Containers, cpu_seconds, host_root
 from kcover_ebpf.agent.device_faults import NodeDeviceFaults
+from kcover_ebpf.agent.idle_pods import IdlePods
 from kcover_ebpf.agent.informers import Informers
 from kcover_ebpf.agent.inspector import Inspector, InspectorOptions
+from kcover_ebpf.agent.lease_writer import LeaseWriter
 from kcover_ebpf.agent.node_loop import NodeLoop
 from kcover_ebpf.agent.order_journal import OrderJournal
 from kcover_ebpf.agent.outputs import NodeOutputs
@@ -33,7 +36,7 @@ from kcover_ebpf.agent.report_builder import Identity, ReportBuilder
 from kcover_ebpf.agent.report_cache import ReportCache
 from kcover_ebpf.agent.report_names import report_name
 from kcover_ebpf.agent.report_sender import ReportSender
-from kcover_ebpf.api.fault_report import Ack, FaultReport
+from kcover_ebpf.api.fault_report import Ack, FaultReport, PodRef
 from kcover_ebpf.hardware import topology
 from kcover_ebpf.inspection.round import RoundOptions
 from kcover_ebpf.kernel import capabilities, features
@@ -44,9 +47,11 @@ from kcover_ebpf.settings import Settings
 
 if TYPE_CHECKING:
     from kcover_ebpf.api.job_kinds import Gang
+    from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
     from kcover_ebpf.hardware.watch import DeviceWatch
     from kcover_ebpf.kernel.sampler import KernelSampler
     from kcover_ebpf.kube.client import ApiClient
+    from kcover_ebpf.logs.rules import Rule
     from kcover_ebpf.output.metrics import MetricsServer
 
 _LOG = logging.getLogger(__name__)
@@ -62,15 +67,27 @@ class AgentOptions:
 
     node: str
     namespace: str
-    """Of the agent itself: there its report about the node lies."""
+    """Of the agent itself: there its report about the node and its Lease lie."""
     state_dir: Path
     kubeconfig: str | None = None
     context: str | None = None
+    pod: PodRef | None = None
+    """That the agent runs in; None outside of a cluster."""
     metrics: str | None = None
     catalog: Path | None = None
     inspect_every_s: float = 600.0
     """0: the node is not inspected."""
+    telemetry: TelemetryOptions | None = None
+    """None: the GPUs are not read."""
+    idle_after_s: float = 172800.0
+    """Pods that keep GPUs idle for so long are reported; 0: none."""
+    bug_report: bool = True
+    """NVIDIA's script is run after a fatal Xid."""
     inspect: RoundOptions = field(default_factory=RoundOptions)
+    pod_logs: Path | None = None
+    """/var/log/pods of the node; None: logs of containers are not read."""
+    log_rules: Sequence[Rule] = ()
+    """First match first."""
     settings: Settings = field(default_factory=Settings)
 
 
@@ -81,10 +98,10 @@ def run_agent(plan: AgentOptions) -> int:
         return _Agent(plan, stack).run()
 
 
-def _drop_rights() -> None:
+def _drop_rights(settings: Settings) -> None:
     # where there are GPUs, a driver that is loaded later gets its probes then
     later = {Capability.PERFMON} if topology.has_gpu() else set()
-    capabilities.drop(_KEPT | later, capabilities.SPARE)
+    capabilities.drop(_KEPT | later, capabilities.spare(nccl_probes=settings.nccl_probes))
 
 
 class _Agent:
@@ -92,6 +109,7 @@ class _Agent:
         self._plan, self._stack = plan, stack
         self._ending = threading.Event()
         self._inspection_thread: threading.Thread | None = None
+        self._log_thread: threading.Thread | None = None
         self._passed_s = time.monotonic()
 
     def run(self) -> int:
@@ -100,7 +118,7 @@ class _Agent:
         ledger = OrderJournal(plan.state_dir / "orders.json")
         session = connect(plan.kubeconfig, plan.context)
         kernel, devices = self._observe()
-        _drop_rights()
+        _drop_rights(plan.settings)
         self._catch_signals()
         registry = PodRegistry(plan.node, lambda text: _LOG.warning(text, extra=about(text)))
         containers = Containers()
@@ -110,11 +128,9 @@ class _Agent:
         watches = Informers(session, plan.node, registry, executor, self._on_error, reporter.again)
         self._watches = watches
         identity = Identity(plan.node, plan.namespace)
-        drafts = ReportBuilder(identity, reporter, spool, watches.has_pods)
-        self._drafts = drafts
-        self._audience = audience = NodeOutputs(
-            drafts, registry, self._board, lambda: devices.topology
-        )
+        self._drafts = drafts = ReportBuilder(identity, reporter, spool, watches.has_pods)
+        self._audience = audience = NodeOutputs(drafts, registry, self._board, devices)
+        self._follow_gpus(audience, registry, containers)
         self._loop = NodeLoop(
             kernel,
             devices,
@@ -127,6 +143,7 @@ class _Agent:
         )
         self._order_thread, self._report_thread = self._start(executor), self._start(reporter)
         self._inspect(session)
+        self._read_logs()
         watches.start()
         if server is not None:
             self._serve(server, kernel, devices, watches)
@@ -134,6 +151,22 @@ class _Agent:
         self._loop.run(self._is_over)
         _LOG.info("ends")
         return 0
+
+    def _follow_gpus(
+        self, audience: NodeOutputs, registry: PodRegistry, containers: Containers
+    ) -> None:
+        plan = self._plan
+        if plan.bug_report:
+            options = BugReportOptions(plan.state_dir / "bundles", host_root())
+            audience.bug_reports = BugReports(options)
+        if plan.idle_after_s > 0:
+            audience.idle = IdlePods(
+                plan.state_dir / "idle.json",
+                plan.idle_after_s,
+                registry.pod,
+                lambda uid: cpu_seconds(containers.of_pod(uid)),
+                self._watches.has_pods,
+            )
 
     def _start(self, work: Any) -> threading.Thread:
         thread = threading.Thread(target=work.run, name=type(work).__name__, daemon=True)
@@ -156,7 +189,9 @@ class _Agent:
             load(plan.catalog)  # a mistake in it is reported at the start, not at the first Xid
         catalog = cache(partial(load, plan.catalog))
         kernel = self._stack.enter_context(KernelSampler.open(plan.settings))
-        devices = self._stack.enter_context(DeviceWatch(kernel.maps, plan.settings, catalog))
+        devices = self._stack.enter_context(
+            DeviceWatch(kernel.maps, plan.settings, catalog, telemetry=plan.telemetry)
+        )
         whose = devices.whose
         self._board = NodeDeviceFaults(
             catalog,
@@ -164,12 +199,15 @@ class _Agent:
             whose.below,
             whose.function_of,
             int(plan.settings.policy.port_patience_s * 1e9),
+            devices.identities.of,
         )
         return kernel, devices
 
     def _make_reporter(self, session: ApiClient) -> ReportSender:
         late_s = _LATE_PERIODS * self._plan.settings.period_s
-        return ReportSender(session, self._acks, self._on_error, late_s)
+        plan = self._plan
+        lease = LeaseWriter(session, plan.namespace, plan.node, self._on_error, plan.pod)
+        return ReportSender(session, lease, self._acks, self._on_error, late_s)
 
     def _inspect(self, session: ApiClient) -> None:
         plan = self._plan
@@ -179,7 +217,24 @@ class _Agent:
             plan.node, plan.inspect_every_s, plan.state_dir / "health.json", plan.inspect
         )
         inspector = self._audience.inspector = Inspector(session, options, self._on_error)
+        self._drafts.health = lambda: inspector.latest
         self._inspection_thread = self._start(inspector)
+
+    def _read_logs(self) -> None:
+        plan = self._plan
+        if plan.pod_logs is None:
+            return
+        from kcover_ebpf.agent.log_watch import LogWatch
+        from kcover_ebpf.hardware.catalog.files import load
+
+        logs = LogWatch(
+            plan.pod_logs,
+            plan.log_rules,
+            load(plan.catalog),
+            lambda text: _LOG.warning(text, extra=about(text)),
+        )
+        self._audience.logs, self._drafts.logs = logs, logs.of_pods
+        self._log_thread = self._start(logs)
 
     def _make_executor(
         self, registry: PodRegistry, containers: Containers, ledger: OrderJournal
@@ -270,6 +325,7 @@ class _Agent:
                 "inspection",
                 lambda: self._inspection_thread is None or self._inspection_thread.is_alive(),
             ),
+            health.Part("logs", lambda: self._log_thread is None or self._log_thread.is_alive()),
         )
 
     def _greeting(self, kernel: KernelSampler, host: str) -> str:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from typing import TYPE_CHECKING
 
+from kcover_ebpf.agent.gpu_metrics import GpuMetrics
 from kcover_ebpf.agent.inspection_metrics import InspectionMetrics
+from kcover_ebpf.agent.log_metrics import LogMetrics
 from kcover_ebpf.api.fault_report import Ack, AckResult, FaultReport, ReportedDeviceFault
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.order import Verb
@@ -47,16 +49,12 @@ class AgentMetrics(MetricsSink):
         super().__init__(read_probes, read_lost, age_labels=_AGE_LABELS)
         self._pods = self._gauge("kcover_watched_pods", "Pods watched on this node.")
         self._gangs = self._gauge("kcover_watched_jobs", "Jobs with pods watched on this node.")
-        self._sent = self._counter("kcover_reports", "Reports by outcome.", "result")
+        self._sent = self._counter("kcover_reports", "Reports and Leases, by outcome.", "result")
         self._spooled = self._gauge(
             "kcover_reports_spooled", "Reports with changes not yet accepted by the API server."
         )
         self._errors = self._counter(
-            "kcover_api_errors",
-            "Failed requests to the API server.",
-            "verb",
-            "resource",
-            "kind",
+            "kcover_api_errors", "Failed requests to the API server.", "verb", "resource", "kind"
         )
         for verb, resource in _REQUESTS:
             self._errors.labels(verb, resource, Unreachable.__name__)
@@ -77,6 +75,9 @@ class AgentMetrics(MetricsSink):
         self._down = self._counter("kcover_port_down", _WENT_DOWN, "device", "port")
         self._sent_before: Tally[str] = Tally()
         self.inspection = InspectionMetrics(self.registry)
+        self.gpus = GpuMetrics()
+        self.registry.register(self.gpus)
+        self.logs = LogMetrics(self.registry)
 
     def on_pass(
         self, gangs: Mapping[Gang, FaultReport], pod_count: int, waiting: int, sent: Tally[str]

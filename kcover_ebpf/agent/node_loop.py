@@ -219,6 +219,7 @@ class NodeLoop:
             whole=False,
             environ=RANK_ENVIRON if counted else RANK_ENVIRON - {INDEX},
             identities=self._identities,
+            nccl=self._devices.nccl,
         )
 
     def _leave(self, known: GangWatch) -> None:

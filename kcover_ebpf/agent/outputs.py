@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kcover_ebpf.agent.device_faults import NodeDeviceFaults, devices_of
+from kcover_ebpf.agent.gpu_pods import GpuPods
 from kcover_ebpf.agent.node_loop import GangWatch
 from kcover_ebpf.agent.pod_registry import PodRegistry
 from kcover_ebpf.agent.report_builder import ReportBuilder
@@ -16,15 +18,19 @@ from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.verdict import Verdict, WaitRow
 from kcover_ebpf.errors import ApiError
 from kcover_ebpf.facts.kernel import Fact
-from kcover_ebpf.hardware.topology import Topology
 from kcover_ebpf.host import procfs
 from kcover_ebpf.output.formatting import headline
 from kcover_ebpf.output.log_lines import about
 from kcover_ebpf.watching.judging import Sink
 
 if TYPE_CHECKING:
+    from kcover_ebpf.agent.bug_report import BugReports
+    from kcover_ebpf.agent.idle_pods import IdlePods
     from kcover_ebpf.agent.inspector import Inspector
+    from kcover_ebpf.agent.log_watch import LogWatch
     from kcover_ebpf.agent.metrics import AgentMetrics
+    from kcover_ebpf.hardware.telemetry.watch import Telemetry
+    from kcover_ebpf.hardware.watch import DeviceWatch
 
 _LOG = logging.getLogger(__name__)
 
@@ -39,14 +45,22 @@ class NodeOutputs:
         drafts: ReportBuilder,
         registry: PodRegistry,
         board: NodeDeviceFaults,
-        topology: Callable[[], Topology],
+        devices: DeviceWatch,
     ) -> None:
         self._drafts, self._registry, self._board = drafts, registry, board
-        self._topology = topology
+        self._devices = devices
+        self._gpu_pods = GpuPods(registry)
+        self._gpus: Telemetry | None = None
         self.metrics: AgentMetrics | None = None
         """Set before the loop begins, where somebody wants them."""
         self.inspector: Inspector | None = None
         """Set before the loop begins, where the node is inspected."""
+        self.idle: IdlePods | None = None
+        """Set before the loop begins, where idle pods are reported."""
+        self.bug_reports: BugReports | None = None
+        """Set before the loop begins, where they are wanted."""
+        self.logs: LogWatch | None = None
+        """Set before the loop begins, where logs of containers are read."""
         self._board_version = -1
         self._next_devices_ns = 0
 
@@ -68,7 +82,13 @@ class NodeOutputs:
         self._look_for_devices(watched, now_ns)
         self._board.on_pass(now_ns)
         self._exchange(now_ns)
-        self._drafts.make(watched, self._board.pictures(now_ns))
+        faults = self._board.pictures(now_ns)
+        if self.bug_reports is not None:
+            self.bug_reports.want(faults)
+        if self.logs is not None:
+            self.logs.follow(pod for each in watched for pod in each.here.pods)
+        self._drafts.make(watched, faults)
+        self._follow_gpus()
         if self.metrics is None:
             return
         reporter = self._drafts.reporter
@@ -78,9 +98,27 @@ class NodeOutputs:
         if self.inspector is not None:
             inspector = self.inspector
             self.metrics.inspection.update(inspector.latest, inspector.ended_s, inspector.cpu_s)
+        if self.logs is not None:
+            self.metrics.logs.update(self.logs.read_bytes, self.logs.skipped_bytes)
         if self._board.version != self._board_version:
             self._board_version = self._board.version
             self.metrics.on_devices(self._board.pictures(now_ns))
+
+    def _follow_gpus(self) -> None:
+        telemetry = self._devices.telemetry
+        if telemetry is None or telemetry.latest is self._gpus:
+            return
+        self._gpus = telemetry.latest
+        readings = [each.reading for each in self._gpus.gpus]
+        pods = self._gpu_pods.of(readings, self._drafts.devices)
+        if self.idle is not None:
+            now_s = time.time()
+            self.idle.update(self._gpus.gpus, pods, now_s)
+            self._drafts.idle = self.idle.reported(now_s)
+        if self.metrics is not None:
+            self.metrics.gpus.latest = lambda: telemetry.latest
+            self.metrics.gpus.pods = pods
+            self.metrics.gpus.idle_s = self.idle.idle_s() if self.idle is not None else {}
 
     def _exchange(self, now_ns: int) -> None:
         """Faults that make a device unfit go to the inspector, and what it saw mended comes back."""
@@ -99,7 +137,7 @@ class NodeOutputs:
             return
         self._next_devices_ns = now_ns + _DEVICES_NS
         living = {pid: each.pods[pid] for each in watched for pid in each.watch.members}
-        self._drafts.devices = devices_of(self._topology(), living)
+        self._drafts.devices = devices_of(self._devices.topology, living)
 
     def on_order(self, gang: Gang, ack: Ack) -> None:
         """An order was carried out; called in the order thread."""

@@ -83,6 +83,21 @@ class PodRegistry:
         self._gangs = None
         self.version += 1
 
+    def pod(self, uid: str) -> Pod | None:
+        """A pod of this node, watched or not."""
+        with self._lock:
+            return self._pods.get(uid)
+
+    def named(self, namespace: str, name: str) -> Pod | None:
+        """The same, by its name; the living one where there are two."""
+        with self._lock:
+            found = [
+                pod
+                for pod in self._pods.values()
+                if (pod.namespace, pod.name) == (namespace, name) and pod.node == self.node
+            ]
+        return min(found, key=lambda each: each.ended, default=None)
+
     def gangs(self) -> Mapping[Gang, LocalGang]:
         """The watched gangs that have pods here."""
         with self._lock:

@@ -15,7 +15,7 @@ from kcover_ebpf.api.fault_report import (
 )
 from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.job import Job
-from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, SocketSnapshot
+from kcover_ebpf.diagnosis.rank_snapshot import GpuSnapshot, RankSnapshot, SocketSnapshot
 from kcover_ebpf.diagnosis.recorders import Recordings
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.snapshot import JobSnapshot
@@ -32,6 +32,8 @@ _MOST_SOCKETS = 64
 """A rank of a large job has hundreds; those that tell something come first."""
 _MOST_FRAMES = 32
 _MOST_WAITED_FOR = 64
+_MOST_DEVICES = 16
+"""GPUs of one rank."""
 _MOST_RECORDS = 16
 """Recordings of one node's ranks."""
 _MOST_GROUPS, _MOST_MEMBERS, _MOST_CALLS = 8, 256, 2
@@ -94,7 +96,8 @@ def _counts(counts: CollectiveCounts | None) -> CollectiveCounts | None:
         return None
     trouble = counts.trouble and counts.trouble[:_TROUBLE_TEXT]
     age_s, span_s = _rounded(counts.age_s), _rounded(counts.span_s)
-    return replace(counts, age_s=age_s or 0.0, span_s=span_s or 0.0, trouble=trouble)
+    unseen = counts.unseen and counts.unseen[:_TROUBLE_TEXT]
+    return replace(counts, age_s=age_s or 0.0, span_s=span_s or 0.0, trouble=trouble, unseen=unseen)
 
 
 def _fitted(rank: RankSnapshot) -> RankSnapshot:
@@ -108,7 +111,15 @@ def _fitted(rank: RankSnapshot) -> RankSnapshot:
         waits_for=rank.waits_for[:_MOST_WAITED_FOR],
         stack=tuple(each[:_FRAME_TEXT] for each in rank.stack[:_MOST_FRAMES]),
         sockets=_most_telling(rank.sockets) if rank.exit is None else (),
+        gpu=_gpu(rank.gpu),
     )
+
+
+def _gpu(gpu: GpuSnapshot | None) -> GpuSnapshot | None:
+    if gpu is None:
+        return None
+    age_s = _rounded(gpu.use_age_s) or 0.0
+    return replace(gpu, devices=gpu.devices[:_MOST_DEVICES], use_age_s=age_s)
 
 
 def _rounded(age_s: float | None) -> float | None:

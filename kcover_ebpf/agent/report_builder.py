@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from kcover_ebpf import __version__
 from kcover_ebpf.agent.node_loop import GangWatch
+from kcover_ebpf.agent.preflight import PreflightWatch
 from kcover_ebpf.agent.rank_report import pictured, verdict_of
 from kcover_ebpf.agent.report_cache import CachedReport, ReportCache, inherited
 from kcover_ebpf.agent.report_names import report_name
 from kcover_ebpf.agent.report_sender import Draft, ReportSender
 from kcover_ebpf.api.fault_report import (
     FaultReport,
+    IdlePod,
     JobRef,
     LocalVerdict,
     PodRef,
     ReportedDeviceFault,
 )
 from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.api.log_report import ContainerLog
+from kcover_ebpf.api.node_health import NodeHealth
 from kcover_ebpf.diagnosis.progress import Stall
 from kcover_ebpf.diagnosis.verdict import VerdictKind
 
 _NODE_EXPIRES_S = 180
+_EXPLAINED_S = 120.0
+"""What logs show is reported so long after the last fault of a gang: a log is read after the kernel's word, and a
+kubelet may have restarted everything by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +61,14 @@ class ReportBuilder:
         self._gangs: dict[tuple[str, str], Gang] = {}
         self.devices: Mapping[str, tuple[str, ...]] = {}
         """PCI addresses that each pod (by uid) holds."""
+        self.idle: tuple[IdlePod, ...] = ()
+        """Pods of the node that keep GPUs for nothing."""
+        self.logs: Callable[[Iterable[str], float], tuple[ContainerLog, ...]] = lambda *_: ()
+        """What the logs of the pods with these uids show, ages before a moment (unix seconds)."""
+        self.health: Callable[[], NodeHealth | None] = lambda: None
+        """The health of this node after its last inspection."""
+        self._preflight = PreflightWatch(identity.node)
+        self._fault_s: dict[Gang, float] = {}
         self.last: dict[Gang, FaultReport] = {}
         """The newest report of each gang."""
 
@@ -63,9 +79,12 @@ class ReportBuilder:
     def make(self, watched: Iterable[GangWatch], faults: tuple[ReportedDeviceFault, ...]) -> None:
         """All reports anew."""
         now_s = time.time()
+        watched = list(watched)
         drafts = {each.here.gang: self._draft(each, now_s) for each in watched}
+        self._preflight.keep(pod.uid for each in watched for pod in each.here.pods)
         self._gangs = {draft.key: gang for gang, draft in drafts.items()}
         self.last = {gang: draft.report for gang, draft in drafts.items()}
+        self._fault_s = {gang: at_s for gang, at_s in self._fault_s.items() if gang in drafts}
         node = self._node_draft(now_s, faults)
         for draft in (node, *drafts.values()):
             self.reporter.put(draft)
@@ -110,8 +129,12 @@ class ReportBuilder:
         if reported is not None:
             verdict = verdict_of(reported, self._identity.node, now_s, each.pods, names)
         verdict = self._remembered(key, verdict, frozenset(names), now_s)
+        verdict = self._preflight.verdict(each.here.pods, self.health(), now_s) or verdict
         stall = job.attention.stall
         is_fault = verdict is not None and verdict.verdict.is_fault
+        if is_fault or stall is not Stall.NONE:
+            self._fault_s[gang] = now_s
+        explained = now_s - self._fault_s.get(gang, -math.inf) < _EXPLAINED_S
         report = FaultReport(
             node=self._identity.node,
             time_s=now_s,
@@ -122,6 +145,7 @@ class ReportBuilder:
             suspicious=stall is Stall.CERTAIN,
             trained=job.pace.trained,
             verdict=verdict,
+            logs=self.logs(names, now_s) if explained else (),
         )
         # where it is not known whether the ranks go on, others may need to know what they look like
         return pictured(report, job, each.pods) if stall is not Stall.NONE or is_fault else report
@@ -149,5 +173,6 @@ class ReportBuilder:
             agent=__version__,
             expires_after_s=_NODE_EXPIRES_S,
             devices=faults,
+            idle=self.idle,
         )
         return Draft(self._identity.namespace, self._identity.node, report, ())

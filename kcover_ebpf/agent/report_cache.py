@@ -61,7 +61,7 @@ class ReportCache:
         """Keep this as the last report; the picture is left out, it can be seen again."""
         path = self._path(namespace, name)
         kept = CachedReport(
-            namespace, name, replace(report, ranks=(), collectives=None, recorders=None)
+            namespace, name, replace(report, ranks=(), logs=(), collectives=None, recorders=None)
         )
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)

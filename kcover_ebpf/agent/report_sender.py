@@ -1,7 +1,8 @@
-"""Sends reports: at once when a verdict changes or an order was carried out, else as seldom as will do.
+"""Sends reports: at once when a verdict changes, else when something else is new, and as seldom as will do.
 
 The loop leaves the newest draft of each gang here, and a thread sends it. What could not be sent is
-made anew by the next pass, so that nothing stale is ever sent.
+made anew by the next pass, so that nothing stale is ever sent. That a report still holds, and that an order was
+carried out, the agent's Lease says; where the API server refuses that, reports say it.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ import math
 import random
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Collection
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
+from kcover_ebpf.agent.lease_writer import LeaseApi, LeaseWriter
+from kcover_ebpf.agent.report_changes import has_new_details, news_of
+from kcover_ebpf.agent.report_pace import Allowance, nodes_of
 from kcover_ebpf.agent.report_size import fitted
 from kcover_ebpf.api.codec import encode
 from kcover_ebpf.api.fault_report import (
@@ -31,24 +35,18 @@ from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.errors import ApiError, NotFound, Unreachable
 
 MANAGER = "kcover-agent"
-HEARTBEAT_S = 30.0
-_PICTURE_S = 1.0
 _RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 _REFUSED_S = 10.0
-_OVERLOADED = (0, 429, 503)
-"""No answer, or one that is about the server: all reports wait. Any other is about the one request."""
+_NEWEST_ACKS = 2
+"""Of each gang in the Lease: the controller waits for the answer to one order at a time."""
 _BASE = f"/apis/{API_VERSION}/namespaces"
 
 
-class Api(Protocol):
+class Api(LeaseApi, Protocol):
     """What is needed of a session."""
 
     def apply(self, path: str, body: dict[str, object], manager: str) -> object:
         """Server-side apply."""
-        ...
-
-    def merge_patch(self, path: str, body: dict[str, object]) -> object:
-        """Change fields."""
         ...
 
     def delete(self, path: str) -> object:
@@ -73,19 +71,7 @@ class Draft:
     @property
     def news(self) -> object:
         """What is sent at once when it differs."""
-        said, report = self.report.verdict, self.report
-        who = said.culprit if said is not None else None
-        return (
-            None if said is None else (said.verdict, said.cause, who),
-            report.suspicious,
-            bool(report.ranks),
-            report.trained,
-            report.pods,
-            tuple(
-                (each.device, each.fault, each.fatal, each.unfit, each.pods)
-                for each in report.devices
-            ),
-        )
+        return news_of(self.report)
 
     def unseen(self, late_s: float) -> Draft:
         """What is still true when nothing was sampled for `late_s`: what was announced, and no picture."""
@@ -108,6 +94,14 @@ class _Sent:
     news: object
     at_s: float
     acks: tuple[Ack, ...]
+    sequence: int
+    confirmed_s: float = -math.inf
+    """When the Lease last said that it holds."""
+
+    @property
+    def word_s(self) -> float:
+        """When it was last sent or confirmed."""
+        return max(self.at_s, self.confirmed_s)
 
 
 class ReportSender:
@@ -116,6 +110,7 @@ class ReportSender:
     def __init__(
         self,
         api: Api,
+        lease: LeaseWriter,
         acks: Callable[[str, str], tuple[Ack, ...]],
         on_error: Callable[[str, str, ApiError], None],
         late_s: float = math.inf,
@@ -125,22 +120,24 @@ class ReportSender:
         `late_s`: where `put` is not called for so long, its caller stands still: what it said of the gangs'
         health is not repeated, UNKNOWN is reported.
         """
-        self._api, self._acks, self._on_error = api, acks, on_error
+        self._api, self._lease, self._acks, self._on_error = api, lease, acks, on_error
         self._late_s, self._fed_s = late_s, time.monotonic()
         # must grow over restarts, too, and nothing on disk is certain to be there
         self._sequence = time.time_ns() // 1_000_000
         self._drafts: dict[tuple[str, str], Draft] = {}
         self._sent: dict[tuple[str, str], _Sent] = {}
+        self._allowances: defaultdict[tuple[str, str], Allowance] = defaultdict(Allowance)
         self._gone: set[tuple[str, str]] = set()
         self._refused: dict[tuple[str, str], float] = {}
         self._wake = threading.Event()
         self._stopping = False
         self._failures = 0
         self._not_before_s = 0.0
+        self._confirm_now = False
         self.turn_s = time.monotonic()
         """When `run` last looked, or made a request (monotonic)."""
         self.counts: Counter[str] = Counter()
-        """sent, failed, deleted."""
+        """sent, renewed (the Lease), failed, deleted."""
 
     @property
     def waiting(self) -> int:
@@ -173,9 +170,12 @@ class ReportSender:
         self._wake.set()
 
     def again(self, namespace: str) -> None:
-        """Somebody waits for word of the jobs of a namespace: send it, though it may be no news."""
+        """Somebody waits for word of the jobs of a namespace: give it, though there may be no news."""
         for key in [each for each in list(self._sent) if each[0] == namespace]:
-            self._sent.pop(key, None)
+            if self._lease.is_usable(time.monotonic()):
+                self._confirm_now = True
+            else:
+                self._sent.pop(key, None)
         self._wake.set()
 
     def close(self) -> None:
@@ -203,17 +203,57 @@ class ReportSender:
 
     def _send_due(self, now_s: float) -> None:
         try:
-            for draft in self._believed(now_s):
+            drafts = self._believed(now_s)
+            # 1,000 nodes answer an order at the same moment: before anything else
+            acks = self._newest_acks(drafts)
+            if acks != self._lease.acks:
+                self._confirm(drafts, acks, now_s)
+            for draft in drafts:
                 if self._is_due(draft, now_s):
-                    self._try("apply", draft.key, now_s, partial(self._send, draft))
+                    self._try("apply", draft.key, now_s, partial(self._send, draft, now_s))
             for key in list(self._gone):
                 self._try("delete", key, now_s, partial(self._delete, key))
+            self._confirm(drafts, acks, now_s)
             self._failures = 0
         except Unreachable as error:
             pause_s = _RETRY_S[min(self._failures, len(_RETRY_S) - 1)] * random.uniform(0.5, 1.5)
             self._failures += 1
             # all agents lose the server at once; they must not all come back at once
             self._not_before_s = now_s + max(pause_s, error.retry_after_s or 0.0)
+
+    def _newest_acks(self, drafts: Iterable[Draft]) -> tuple[Ack, ...]:
+        return tuple(ack for each in drafts for ack in self._acks(*each.key)[-_NEWEST_ACKS:])
+
+    def _confirm(self, drafts: Sequence[Draft], acks: tuple[Ack, ...], now_s: float) -> None:
+        """Renew the Lease, if that is due."""
+        pace = self._lease.pace
+        periods = [pace.fast_s(nodes_of(each.report)) for each in drafts if self._is_stalled(each)]
+        period_s = min(periods, default=pace.heartbeat_s)
+        asked, usable = self._confirm_now, self._lease.is_usable(now_s)
+        if not self._lease.is_due(now_s, period_s, acks) and not (asked and usable):
+            return
+        self._confirm_now = False
+        holding = [sent for each in drafts if (sent := self._holding(each)) is not None]
+        current = [each.sequence for each in holding]
+        self.turn_s = time.monotonic()
+        if self._lease.renew(now_s, period_s, current, acks):
+            self.counts["renewed"] += 1
+            for sent in holding:
+                sent.confirmed_s = now_s
+
+    def _holding(self, draft: Draft) -> _Sent | None:
+        """What was sent of a gang, if that is as it was; what nothing was seen of since is not known to be."""
+        sent = self._sent.get(draft.key)
+        if sent is None or draft.report is sent.report or sent.news != draft.news:
+            return None
+        return None if has_new_details(sent.report, draft.report) else sent
+
+    def _is_stalled(self, draft: Draft) -> bool:
+        """True where others need to know that the ranks are as they were."""
+        sent = self._sent.get(draft.key)
+        # what is stopped by an order is as it was: 1,000 nodes that say so would delay the next order
+        is_made = sent is None or draft.report is not sent.report
+        return is_made and bool(draft.report.ranks) and draft.report.is_urgent
 
     def _believed(self, now_s: float) -> list[Draft]:
         drafts, silent_s = list(self._drafts.values()), now_s - self._fed_s
@@ -231,7 +271,7 @@ class ReportSender:
             known = error if isinstance(error, ApiError) else ApiError(repr(error))
             self.counts["failed"] += 1
             self._on_error(verb, "faultreports", known)
-            if isinstance(known, Unreachable) and known.status in _OVERLOADED:
+            if isinstance(known, Unreachable) and known.concerns_all:
                 raise known from error
             # a namespace that is being deleted, one report that is too large, the webhook of one tenant (a 500)
             # must not hold up the reports of the others
@@ -239,27 +279,51 @@ class ReportSender:
 
     def _is_news(self, draft: Draft) -> bool:
         sent = self._sent.get(draft.key)
-        return sent is None or sent.news != draft.news or sent.acks != self._acks(*draft.key)
+        return sent is None or sent.news != draft.news or self._owes_acks(draft, sent)
+
+    def _owes_acks(self, draft: Draft, sent: _Sent) -> bool:
+        if self._lease.is_usable(time.monotonic()):
+            return False
+        return sent.acks != self._acks(*draft.key)
 
     def _is_due(self, draft: Draft, now_s: float) -> bool:
         sent = self._sent.get(draft.key)
-        if sent is None or self._is_news(draft):
+        if sent is None or self._owes_acks(draft, sent):
             return True
-        # what is stopped by an order is as it was: 1,000 nodes that say so every second would delay the next order
-        is_picture = bool(draft.report.ranks) and draft.report is not sent.report
-        pause_s = _PICTURE_S if is_picture and draft.report.is_urgent else HEARTBEAT_S
-        return now_s - sent.at_s >= pause_s
+        pace, stalled = self._lease.pace, self._is_stalled(draft)
+        nodes, allowance = nodes_of(draft.report), self._allowances[draft.key]
+        refill_s = pace.refill_s(nodes)
+        if sent.news != draft.news:
+            return allowance.may_send(now_s, refill_s, is_news=True)
+        if now_s - sent.at_s >= pace.refresh_s:
+            return True
+        if stalled:
+            may_send = allowance.may_send(now_s, refill_s, is_news=False)
+        else:
+            may_send = now_s - sent.at_s >= pace.details_s
+        if may_send and has_new_details(sent.report, draft.report):
+            return True
+        if self._lease.is_usable(now_s):
+            return False
+        return now_s - sent.word_s >= (pace.fast_s(nodes) if stalled else pace.heartbeat_s)
 
-    def _send(self, draft: Draft) -> None:
+    def _send(self, draft: Draft, now_s: float) -> None:
         self._sequence += 1
         acks, sent = self._acks(*draft.key), self._sent.get(draft.key)
         path = f"{_BASE}/{draft.namespace}/faultreports/{draft.name}"
-        only_acks = sent is not None and sent.news == draft.news and sent.acks != acks
-        if not only_acks or not self._answer(path, acks):
-            report = fitted(replace(draft.report, sequence=self._sequence, acks=acks))
-            body = object_of(report, draft.namespace, draft.name, draft.owners)
-            self._api.apply(path, body, MANAGER)
-        self._sent[draft.key] = _Sent(draft.report, draft.news, time.monotonic(), acks)
+        is_same = sent is not None and sent.news == draft.news
+        owes_acks = sent is not None and is_same and self._owes_acks(draft, sent)
+        if sent is not None and owes_acks and self._answer(path, acks):
+            self._sent[draft.key] = replace(sent, acks=acks, sequence=self._sequence)
+            self.counts["sent"] += 1
+            return
+        report = fitted(replace(draft.report, sequence=self._sequence, acks=acks))
+        body = object_of(report, draft.namespace, draft.name, draft.owners)
+        self._api.apply(path, body, MANAGER)
+        self._allowances[draft.key].spend(now_s)
+        self._sent[draft.key] = _Sent(
+            draft.report, draft.news, time.monotonic(), acks, self._sequence
+        )
         self.counts["sent"] += 1
 
     def _answer(self, path: str, acks: tuple[Ack, ...]) -> bool:
@@ -279,3 +343,4 @@ class ReportSender:
         self.counts["deleted"] += 1
         self._gone.discard(key)
         self._sent.pop(key, None)
+        self._allowances.pop(key, None)

@@ -13,6 +13,7 @@ from typing import Any
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.codec import decode, encode, wire
+from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
@@ -67,6 +68,10 @@ class ReportedDeviceFault:
     fault: str
     text: str
     uuid: str | None = None
+    serial: str | None = None
+    """Of the board, by NVML; None where it was never read."""
+    slot: str | None = None
+    """Of the chassis, as the firmware numbers it; None where it does not."""
     fatal: bool = False
     """The jobs that hold the device are lost."""
     unfit: bool = False
@@ -74,6 +79,21 @@ class ReportedDeviceFault:
     age_s: float | None = None
     pods: tuple[str, ...] = ()
     """uids of pods that hold it."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdlePod:
+    """A pod of the node that keeps GPUs, runs no kernel on them and uses next to no CPU, for days."""
+
+    namespace: str
+    name: str
+    uid: str
+    age_s: float
+    """Since it is idle."""
+    gpus: tuple[str, ...] = ()
+    """UUIDs."""
+    cpu_cores: float | None = None
+    """CPUs that its containers use; None where that is not known."""
 
 
 class AckResult(Enum):
@@ -125,7 +145,11 @@ class FaultReport:
     """None while NCCL was not asked, or has not answered yet."""
     recorders: Recordings | None = None
     """None where no rank here has one, or none was asked."""
+    logs: tuple[ContainerLog, ...] = ()
+    """What the logs of its containers show; while the job has a fault, and a while after."""
     devices: tuple[ReportedDeviceFault, ...] = ()
+    idle: tuple[IdlePod, ...] = ()
+    """In the report of a node about itself."""
     acks: tuple[Ack, ...] = field(default=(), metadata=wire("acks", lenient=True))
 
     @property

@@ -113,6 +113,38 @@ class Lost:
         return sum(each or 0.0 for each in (*parts, self.reschedule_s, self.first_progress_s))
 
 
+class FailureClass(Enum):
+    """Where the cause of a fault lies, as far as that is known."""
+
+    HARDWARE = "hardware"
+    """A device, its driver, or the node."""
+    NETWORK = "network"
+    STORAGE = "storage"
+    PROGRAM = "program"
+    """The program, its input, or the memory that it was given."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class CrashRecord:
+    """What identifies one crash, to be compared with the next one of the same job; nothing of what a log said."""
+
+    fingerprint: str
+    """Those of all tracebacks that the program wrote when it failed."""
+    pod_uid: str
+    start: int
+    """Of the container, see `ContainerLog`: another crash is another start, or another pod."""
+    time_s: float = field(metadata=wire("time", time=True))
+    rules: tuple[str, ...] = ()
+    """That their last lines matched."""
+    node: str | None = None
+    place: str | None = None
+    step: int | None = None
+    epoch: int | None = None
+    after_s: float | None = None
+    """Seconds from its first line in the log."""
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
     """What the controller says about an incident."""
@@ -121,6 +153,8 @@ class Status:
     message: str = ""
     verdict: VerdictKind | None = None
     cause: Cause | None = None
+    failure: FailureClass | None = field(default=None, metadata=wire("class"))
+    """None before anything was described."""
     since_s: float | None = field(default=None, metadata=wire("since", time=True))
     deadline_s: float | None = field(default=None, metadata=wire("deadline", time=True))
     culprit: Culprit | None = None
@@ -132,6 +166,8 @@ class Status:
     order: Order | None = None
     timeline: tuple[Moment, ...] = ()
     restarts: tuple[RestartRecord, ...] = ()
+    crashes: tuple[CrashRecord, ...] = ()
+    """Crashes whose traceback is known, the newest last."""
     lost: Lost | None = None
     bundles: tuple[str, ...] = ()
     closed_s: float | None = field(default=None, metadata=wire("closedAt", time=True))

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kcover_ebpf.api.fault_report import PodRef
+    from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
     from kcover_ebpf.inspection.round import RoundOptions
+    from kcover_ebpf.logs.rules import Rule
 
 _EXAMPLES = """
 \b
@@ -22,6 +29,7 @@ Exit codes:
   0 ended by SIGTERM or SIGINT; 2 wrong usage; 3 cannot observe.
   If the API server does not answer, the agent keeps retrying.
 """
+_LEAST_PERIOD_S = 0.5
 _LEVELS = ("error", "warning", "info", "debug")
 
 
@@ -30,6 +38,7 @@ _LEVELS = ("error", "warning", "info", "debug")
     "--node",
     envvar=["KCOVER_NODE_NAME", "NODE_NAME"],
     metavar="NAME",
+    callback=lambda _context, _option, value: _known(value),
     help="Name of this node in the cluster; or NODE_NAME.",
 )
 @click.option(
@@ -88,14 +97,64 @@ _LEVELS = ("error", "warning", "info", "debug")
     help="Folder of your own checks (see kcover-ebpf inspect).",
 )
 @click.option(
+    "--telemetry-every",
+    envvar="KCOVER_TELEMETRY_EVERY",
+    metavar="DURATION",
+    default="2s",
+    show_default=True,
+    help="Time between two readings of the GPUs, where there are any; 0s: none.",
+)
+@click.option(
+    "--telemetry-from",
+    envvar="KCOVER_TELEMETRY_FROM",
+    metavar="URL",
+    default="",
+    help="Read a running dcgm-exporter (http://ADDRESS:9400/metrics) instead of NVML.",
+)
+@click.option(
+    "--idle-after",
+    envvar="KCOVER_IDLE_AFTER",
+    metavar="DURATION",
+    default="48h",
+    show_default=True,
+    help="Report pods that keep GPUs idle for so long; 0s: none.",
+)
+@click.option(
+    "--bug-report/--no-bug-report",
+    envvar="KCOVER_BUG_REPORT",
+    default=True,
+    show_default=True,
+    help="After a fatal Xid run nvidia-bug-report.sh once, where the node has it.",
+)
+@click.option(
+    "--pod-logs",
+    envvar="KCOVER_POD_LOGS",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Read the logs of watched pods in this folder (/var/log/pods); default: they are not read.",
+)
+@click.option(
+    "--log-rules",
+    envvar="KCOVER_LOG_RULES",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Your own rules for log lines, tried first (see kcover-ebpf logs).",
+)
+@click.option(
+    "--nccl-probes",
+    envvar="KCOVER_NCCL_PROBES",
+    is_flag=True,
+    help="Count the operations of each rank by probes on its NCCL (see the page on NCCL).",
+)
+@click.option(
     "--log-level",
     envvar="KCOVER_LOG_LEVEL",
     type=click.Choice(_LEVELS),
     default="info",
     show_default=True,
+    expose_value=False,
+    callback=lambda _context, _option, value: _log_from(value),
 )
 def agent(  # noqa: PLR0913, PLR0917 - one option each
-    node: str | None,
+    node: str,
     namespace: str,
     kubeconfig: str | None,
     context: str | None,
@@ -105,17 +164,17 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
     inspect_every: str,
     inspect_checks: str,
     plugins: Path | None,
-    log_level: str,
+    telemetry_every: str,
+    telemetry_from: str,
+    idle_after: str,
+    bug_report: bool,
+    pod_logs: Path | None,
+    log_rules: Path | None,
+    nccl_probes: bool,
 ) -> int:
     """Watch the training pods on this node, report what is observed, execute orders."""
-    from kcover_ebpf.errors import UsageError
-
-    if not node:
-        raise UsageError("the node name is not known; pass --node NAME or set NODE_NAME")
     from kcover_ebpf.agent.main import AgentOptions, run_agent
-    from kcover_ebpf.output import log_lines
-
-    log_lines.configure(log_level)
+    from kcover_ebpf.settings import Settings
 
     plan = AgentOptions(
         node=node,
@@ -125,20 +184,73 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
         context=context,
         metrics=metrics,
         catalog=catalog,
-        inspect_every_s=_seconds(inspect_every),
+        inspect_every_s=_seconds("--inspect-every", inspect_every),
+        telemetry=_telemetry(telemetry_every, telemetry_from),
+        idle_after_s=_seconds("--idle-after", idle_after),
+        bug_report=bug_report,
         inspect=_round(inspect_checks, plugins),
+        pod_logs=pod_logs,
+        log_rules=_rules(log_rules) if pod_logs is not None else (),
+        settings=Settings(nccl_probes=nccl_probes),
     )
-    return run_agent(plan)
+    return run_agent(replace(plan, pod=_pod(namespace)))
 
 
-def _seconds(text: str) -> float:
+def _pod(namespace: str) -> PodRef | None:
+    """The pod that we run in, by the chart's environment; None outside: of another namespace it could own nothing."""
+    from kcover_ebpf.api.fault_report import PodRef
+
+    name, uid = os.environ.get("POD_NAME"), os.environ.get("POD_UID")
+    is_ours = os.environ.get("POD_NAMESPACE") == namespace
+    return PodRef(name, uid) if name and uid and is_ours else None
+
+
+def _log_from(level: str) -> None:
+    from kcover_ebpf.output import log_lines
+
+    log_lines.configure(level)
+
+
+def _known(node: str | None) -> str:
+    from kcover_ebpf.errors import UsageError
+
+    if not node:
+        raise UsageError("the node name is not known; pass --node NAME or set NODE_NAME")
+    return node
+
+
+def _rules(own: Path | None) -> Sequence[Rule]:
+    """The rules for lines of logs; a mistake in a file of an operator is reported now."""
+    from kcover_ebpf.logs import rules
+
+    return rules.load(own)
+
+
+def _seconds(option: str, text: str) -> float:
     from kcover_ebpf.errors import UsageError
     from kcover_ebpf.settings import parse_duration
 
     try:
         return parse_duration(text)
     except ValueError as error:
-        raise UsageError(f"--inspect-every: {error}") from error
+        raise UsageError(f"{option}: {error}") from error
+
+
+def _telemetry(every: str, source: str) -> TelemetryOptions | None:
+    from kcover_ebpf.errors import UsageError
+    from kcover_ebpf.hardware.telemetry.dcgm_source import checked
+    from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
+    from kcover_ebpf.inspection.options import host_root
+
+    period_s = _seconds("--telemetry-every", every)
+    if period_s <= 0:
+        return None
+    if period_s < _LEAST_PERIOD_S:
+        raise UsageError(
+            f"--telemetry-every {every} is too often; NVML's own averages are over a second"
+        )
+    dcgm = checked(source, "--telemetry-from") if source else ""
+    return TelemetryOptions(period_s, dcgm, host_root())
 
 
 def _round(checks: str, folder: Path | None) -> RoundOptions:

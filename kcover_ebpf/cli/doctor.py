@@ -85,7 +85,7 @@ def _try_probes() -> tuple[tuple[ProbeStatus, ...], Sequence[Active]]:
     from kcover_ebpf.kernel.sampler import KernelSampler
     from kcover_ebpf.settings import Settings
 
-    settings = Settings()
+    settings = Settings(nccl_probes=True)
     with (
         KernelSampler.open(settings) as kernel,
         DeviceWatch(kernel.maps, settings, load) as devices,

@@ -106,6 +106,8 @@ def _explain(status: Status) -> None:
         known = {key: getattr(culprit, key) for key in ("rank", "pod", "node", "pid", "device")}
         said = ", ".join(f"{key} {value}" for key, value in known.items() if value is not None)
         show(f"  culprit: {said or 'no culprit identified'}")
+    if status.failure is not None:
+        show(f"  class: {status.failure.value}")
     if status.deadline_s is not None:
         show(f"  the framework would have given up at {rfc3339.to_text(status.deadline_s)[:19]}Z")
     for title, lines in (

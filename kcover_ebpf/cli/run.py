@@ -55,6 +55,11 @@ Exit codes:
     is_flag=True,
     help="Also use the GPU driver's tracepoint; the driver then cannot be unloaded while this runs.",
 )
+@click.option(
+    "--nccl-probes",
+    is_flag=True,
+    help="Count the operations of each rank by probes on its NCCL (see the page on NCCL).",
+)
 @click.option("--for", "duration", metavar="DURATION", help="Stop after this long, like 90s or 2h.")
 @output_option("json: JSON lines on stdout; the job's own output goes to stderr.")
 @click.option(
@@ -86,6 +91,7 @@ def run(  # noqa: PLR0913 - one for each option
     policy: Path | None,
     catalog: Path | None,
     pin_driver: bool,
+    nccl_probes: bool,
     duration: str | None,
     output: str,
     record: Path | None,
@@ -105,7 +111,7 @@ def run(  # noqa: PLR0913 - one for each option
         raise UsageError("--record-names needs --record FILE")
     planning.choose_target(argv, pid, cgroup)
     settings = planning.make_settings(act, policy, max_restarts)
-    settings = replace(settings, pin_driver=pin_driver)
+    settings = replace(settings, pin_driver=pin_driver, nccl_probes=nccl_probes)
     planning.check_act(settings.act, has_command=bool(argv))
     planning.check_catalog(catalog)
     name, path = planning.find_target(argv, pid, cgroup, settings.act)

@@ -13,9 +13,10 @@ from kcover_ebpf.diagnosis.verdict import Culprit, Evidence, EvidenceKind, Verdi
 from kcover_ebpf.settings import Policy
 
 FRESH_S = 10.0
-"""A picture that was not renewed for so long says nothing about now: nodes of a stalled job report every second."""
+"""A snapshot of stalled ranks that was not renewed for so long says nothing about now. An agent with a Lease says
+itself how long: the more nodes there are, the longer (`agent.report_pace`)."""
 AGENT_SILENT_S = 45.0
-"""An agent that has not reported for so long is not there: it does so every 30 s, and at once when its ranks stall."""
+"""An agent that has not been heard for so long is not there: it is every 30 s, and at once when its ranks stall."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,8 @@ class GangInput:
             each
             for each in self.fresh
             if each.report.ranks
-            and each.age_s(self.now_s) <= (FRESH_S if each.report.is_urgent else AGENT_SILENT_S)
+            and each.age_s(self.now_s)
+            <= (_fresh_s(each) if each.report.is_urgent else silent_s(each))
         ]
 
     @property
@@ -99,14 +101,15 @@ class GangInput:
         there = {
             each.report.node: each.report.trained
             for each in self.fresh
-            if each.age_s(self.now_s) <= AGENT_SILENT_S and not each.report.suspicious
+            if each.age_s(self.now_s) <= silent_s(each) and not each.report.suspicious
         }
         return {name: there[name] for name in self.silent if name in there}
 
     def unheard_s(self, node: str) -> float | None:
-        """Seconds since the agent of a node reported last; None where no report of it is known."""
+        """Seconds since the agent of a node was heard last; None where no report of it is known."""
         return min(
-            (each.age_s(self.now_s) for each in self.seen if each.report.node == node), default=None
+            (each.unheard_s(self.now_s) for each in self.seen if each.report.node == node),
+            default=None,
         )
 
     @property
@@ -115,6 +118,16 @@ class GangInput:
         reported = {each.report.node for each in self.pictured}
         running = {pod.node for pod in self.pods if pod.node and not pod.ended and must_train(pod)}
         return sorted(running - reported)
+
+
+def _fresh_s(seen: ReceivedReport) -> float:
+    # a Lease that was renewed before the ranks stalled counts for longer than this report may
+    return FRESH_S if seen.confirmed_s is None or seen.valid_s is None else seen.valid_s
+
+
+def silent_s(seen: ReceivedReport) -> float:
+    """After how many seconds of silence the agent that sent this is taken to be gone."""
+    return max(AGENT_SILENT_S, seen.valid_s or 0.0)
 
 
 def _without_strays(report: FaultReport, strays: frozenset[str]) -> FaultReport:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kcover_ebpf.api.fault_report import LocalVerdict
-from kcover_ebpf.cluster import missing
+from kcover_ebpf.cluster import log_evidence, missing
 from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict
 from kcover_ebpf.cluster.gang_snapshot import APART_S, GangSnapshot, ReceivedReport, gather
 from kcover_ebpf.diagnosis import nccl, wait_chain
@@ -44,6 +44,21 @@ _STRENGTH = {
 
 def merge(case: GangInput) -> GangVerdict:
     """The verdict; WORKING where no node has anything to say against it."""
+    return _explained(case, _merged(case))
+
+
+def _explained(case: GangInput, merged: GangVerdict) -> GangVerdict:
+    """The verdict with what the logs of the pods say about it."""
+    verdict = merged.verdict
+    if not verdict.kind.is_trouble:
+        return merged
+    fault = log_evidence.Fault(verdict.kind, verdict.cause, verdict.since_s, verdict.culprit)
+    nodes = {pod.uid: pod.node for pod in case.pods}
+    lines = log_evidence.read(case.fresh, nodes, fault, case.now_s).evidence
+    return replace(merged, verdict=replace(verdict, evidence=(*verdict.evidence, *lines)))
+
+
+def _merged(case: GangInput) -> GangVerdict:
     found = _announced(case) or missing.lost_node(case) or _alone(case)
     if found is not None:
         return found

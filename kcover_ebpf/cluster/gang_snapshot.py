@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from kcover_ebpf.api.agent_lease import AgentLease
 from kcover_ebpf.api.fault_report import FaultReport
 from kcover_ebpf.cluster import collective_answers
 from kcover_ebpf.diagnosis.endpoints import EndpointIndex
@@ -32,25 +33,53 @@ _PID_BITS = 22
 
 @dataclass(frozen=True, slots=True)
 class ReceivedReport:
-    """A report, and when it came."""
+    """A report, and when it came; times are unix seconds by the controller's clock."""
 
     report: FaultReport
     arrived_s: float
-    """Unix seconds by the controller's clock."""
     delay_s: float | None = 0.0
     """Seconds from its making to its arrival; None where nothing is known of its node's clock."""
+    confirmed_s: float | None = None
+    """When its agent confirmed last that it holds as it is; None if it never did."""
+    heard_s: float | None = None
+    """When the Lease of its agent was renewed last, whatever that confirmed; None where the agent has none."""
+    valid_s: float | None = None
+    """For how long a confirmation counts; None where the agent has no Lease."""
+
+    @property
+    def current_s(self) -> float:
+        """When it was last known to hold."""
+        return max(self.arrived_s, self.confirmed_s or 0.0)
 
     def age_s(self, now_s: float) -> float:
-        """Seconds since it came, never negative."""
-        return max(0.0, now_s - self.arrived_s)
+        """Seconds since it came or was confirmed, never negative."""
+        return max(0.0, now_s - self.current_s)
 
     def since_made_s(self, now_s: float) -> float:
         """Seconds since it was made, as far as that is known: its ages count from then."""
-        return self.age_s(now_s) + (self.delay_s or 0.0)
+        return max(0.0, now_s - self.arrived_s) + (self.delay_s or 0.0)
+
+    def unheard_s(self, now_s: float) -> float:
+        """Seconds since anything came from its agent."""
+        return max(0.0, now_s - max(self.current_s, self.heard_s or 0.0))
 
     def is_stale(self, now_s: float) -> bool:
         """True if it says nothing any more."""
-        return self.age_s(now_s) > self.report.expires_after_s
+        return self.age_s(now_s) > max(self.report.expires_after_s, self.valid_s or 0.0)
+
+
+def confirmed(seen: ReceivedReport, lease: AgentLease, renewed_s: float) -> ReceivedReport:
+    """The report with what the Lease of its agent says of it; `renewed_s`: unix seconds by the controller's clock."""
+    report = seen.report
+    holds = report.sequence in lease.current
+    others = tuple(ack for ack in lease.acks if ack not in report.acks)
+    return replace(
+        seen,
+        report=replace(report, acks=(*report.acks, *others)) if others else report,
+        confirmed_s=renewed_s if holds else seen.confirmed_s,
+        heard_s=renewed_s,
+        valid_s=float(lease.valid_s),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kcover_ebpf.cluster.gang_input import AGENT_SILENT_S, GangInput, GangVerdict
+from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict, silent_s
 from kcover_ebpf.cluster.gang_snapshot import GangSnapshot, gather
 from kcover_ebpf.diagnosis import wait_chain
 from kcover_ebpf.diagnosis.process import NS
@@ -64,7 +64,8 @@ def lost_node(case: GangInput) -> GangVerdict | None:
 def _down(case: GangInput) -> list[str]:
     """Nodes with pods of the job that are not ready and of which no agent reports; sorted."""
     ours = {pod.node for pod in case.pods if pod.node and not pod.ended}
-    heard = {each.report.node for each in case.fresh if each.age_s(case.now_s) <= AGENT_SILENT_S}
+    now_s = case.now_s
+    heard = {each.report.node for each in case.seen if each.unheard_s(now_s) <= silent_s(each)}
     return sorted(
         name for name in ours - heard if name in case.nodes and not case.nodes[name].ready
     )

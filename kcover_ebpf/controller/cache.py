@@ -6,15 +6,16 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NewType
 
-from kcover_ebpf.api import fault_policy, fault_report, incident, node_health, rfc3339
+from kcover_ebpf.api import agent_lease, fault_policy, fault_report, incident, node_health, rfc3339
+from kcover_ebpf.api.agent_lease import AgentLease
 from kcover_ebpf.api.fault_policy import NamedPolicy
 from kcover_ebpf.api.incident import Incident, Phase
 from kcover_ebpf.api.node_health import ReceivedHealth
 from kcover_ebpf.cluster.gang_input import GangVerdict, NodeState
-from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
+from kcover_ebpf.cluster.gang_snapshot import ReceivedReport, confirmed
 from kcover_ebpf.cluster.report_delays import Delays
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.kube.reflector import Change, Event
@@ -82,6 +83,8 @@ class ObjectCache:
     """By node."""
     host_reports: dict[str, ReceivedReport] = field(default_factory=dict)
     """Reports about nodes themselves, by node."""
+    leases: dict[str, tuple[AgentLease, float]] = field(default_factory=dict)
+    """By node what its agent said last in its Lease, and when that was written, by our clock."""
     unreadable: dict[tuple[str, str], GangKey] = field(default_factory=dict)
     """Incidents that another version wrote, and whose they are: their jobs are left alone."""
     orphans: dict[GangKey, Incident] = field(default_factory=dict)
@@ -95,6 +98,8 @@ class ObjectCache:
         default_factory=lambda: defaultdict(dict)
     )
     _where: dict[Uid, tuple[GangKey | None, str]] = field(default_factory=dict)
+    _listed: dict[Uid, float] | None = field(default_factory=dict)
+    """When each report of the first list was written, by the API server's clock; None once that is complete."""
     _clock: _Clock = field(default_factory=_Clock)
     _delays: Delays = field(default_factory=Delays)
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -105,16 +110,10 @@ class ObjectCache:
         """A FaultReport was written or deleted."""
         uid = _uid(event)
         if uid is None:
+            self._date_listed()
             return
         if event.change is Change.GONE:
-            with self._lock:
-                key, node = self._where.pop(uid, (None, ""))
-                if key is not None:
-                    self._reports[key].pop(node, None)
-                    if not self._reports[key]:
-                        del self._reports[key]
-                else:
-                    self.host_reports.pop(node, None)
+            self._forget_report(uid)
             return
         try:
             said = fault_report.report_of(event.object)
@@ -123,10 +122,15 @@ class ObjectCache:
             return
         now_s = self.wall()
         metadata = event.object["metadata"]
+        written_s = fault_report.written_s(metadata)
         with self._lock:
-            arrived_s = self._clock.arrived_s(fault_report.written_s(metadata), now_s)
+            if self._listed is not None and written_s is not None:
+                self._listed[uid] = written_s
+            arrived_s = self._clock.arrived_s(written_s, now_s)
             delay_s = self._delays.delay_s(said.node, said.time_s, arrived_s)
             seen = ReceivedReport(said, arrived_s, delay_s)
+            if said.node in self.leases:
+                seen = confirmed(seen, *self.leases[said.node])
             if said.job is None:
                 self._where[uid] = None, said.node
                 self.host_reports[said.node] = seen
@@ -137,6 +141,64 @@ class ObjectCache:
                 self.changed(key)
         if said.devices or said.job is None:
             self.node_changed(said.node)
+
+    def _forget_report(self, uid: Uid) -> None:
+        with self._lock:
+            key, node = self._where.pop(uid, (None, ""))
+            if key is not None:
+                self._reports[key].pop(node, None)
+                if not self._reports[key]:
+                    del self._reports[key]
+            else:
+                self.host_reports.pop(node, None)
+
+    def _date_listed(self) -> None:
+        """Date the reports of the first list again: the newest of them shows how old the others are."""
+        now_s = self.wall()
+        with self._lock:
+            listed, self._listed = self._listed or {}, None
+            for uid, written_s in listed.items():
+                key, node = self._where.get(uid, (None, ""))
+                kept = self.host_reports if key is None else self._reports[key]
+                if node in kept:
+                    arrived_s = self._clock.arrived_s(written_s, now_s)
+                    kept[node] = replace(kept[node], arrived_s=arrived_s)
+
+    def on_lease(self, event: Event) -> None:
+        """The Lease of an agent (or of something else) was written or deleted."""
+        metadata = event.object.get("metadata") or {}
+        if event.change is not Change.SET:
+            with self._lock:
+                self.leases.pop(agent_lease.node_of(metadata) or "", None)
+            return
+        try:
+            lease = agent_lease.lease_of(event.object)
+        except ObjectError as error:
+            self.bad(str(error))
+            return
+        if lease is None:
+            return
+        now_s = self.wall()
+        with self._lock:
+            written_s = self._clock.arrived_s(fault_report.written_s(metadata), now_s)
+            # the more often something comes from a node the better the delays of its reports are known
+            self._delays.delay_s(lease.node, lease.renewed_s, written_s)
+            before = self.leases.get(lease.node)
+            self.leases[lease.node] = lease, written_s
+            known_acks = before[0].acks if before is not None else ()
+            touched = self._confirm(lease, written_s)
+        for key in touched if lease.acks != known_acks else ():
+            self.changed(key)
+
+    def _confirm(self, lease: AgentLease, written_s: float) -> list[GangKey]:
+        """Date the reports of an agent; the gangs that they are about."""
+        node = lease.node
+        if node in self.host_reports:
+            self.host_reports[node] = confirmed(self.host_reports[node], lease, written_s)
+        touched = [key for key, seen in self._reports.items() if node in seen]
+        for key in touched:
+            self._reports[key][node] = confirmed(self._reports[key][node], lease, written_s)
+        return touched
 
     def on_health(self, event: Event) -> None:
         """A NodeHealth was written or deleted."""

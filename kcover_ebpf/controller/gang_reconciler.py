@@ -157,16 +157,17 @@ class GangReconciler:
             and merged.verdict.since_s <= last.status.last_s
         ):
             again = last.status.phase in (Phase.OBSERVED, Phase.REFUSED)
-            return last if again else None
-        if not self._quota.has_room(key):
-            return None
+            return last if again and self._quota.may_reopen(last) else None
         name = f"{top.ref.name[:40].rstrip('-.')}-{uuid.uuid4().hex[:8]}"
         policy = named.name if named is not None else None
         made = Incident(key.namespace, name, top.ref, key.labels, policy)
-        created = self._store.read_incident(self._writer.create(made))
-        if created is None:
-            return None
-        self._store.put(created)
+        with self._quota.place(key) as has_place:
+            if not has_place:
+                return None
+            created = self._store.read_incident(self._writer.create(made))
+            if created is None:
+                return None
+            self._store.put(created)
         self._quota.supersede(known, name)
         return created
 
@@ -237,6 +238,12 @@ class GangReconciler:
             mark=f"{live.namespace}/{live.name}",
             selector=live.selector,
             earlier=earlier,
+            crashes=tuple(
+                sorted(
+                    (one for each in others for one in each.crashes if one.time_s >= since_s),
+                    key=lambda one: one.time_s,
+                )
+            ),
         )
 
     def _next(

@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from kcover_ebpf.api.agent_lease import collection as leases
 from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.node_health import HEALTHS
 from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.breaker import Limits
 from kcover_ebpf.controller.cache import GangKey, ObjectCache
 from kcover_ebpf.controller.gang_reconciler import GangReconciler
+from kcover_ebpf.controller.idle_events import IdleEvents
 from kcover_ebpf.controller.incident_gc import IncidentCollector
 from kcover_ebpf.controller.kcover_events import FIELDS, KcoverEvents
 from kcover_ebpf.controller.node_reconciler import NodeLimits, NodeReconciler
@@ -75,6 +77,7 @@ class Controller:
         self._nodes = NodeReconciler(
             session, lambda: self._writer.api, store, settings.about_nodes, self._story.event
         )
+        self._idle = IdleEvents(session, store, self._story.event)
         self._elector = LeaderElector(
             session,
             settings.namespace,
@@ -99,8 +102,10 @@ class Controller:
             ("/api/v1/nodes", {}, store.on_node),
             (f"{ours}/faultreports", {}, store.on_report),
             ("/api/v1/events", {"fieldSelector": FIELDS}, triggers.on_event),
-            # not waited for: without it no node is let in by itself, and all else is done
+            # these are not waited for: without them no node is let in by itself, agents are heard by their reports
+            # alone, and all else is done
             (HEALTHS, {}, store.on_health),
+            (leases(self._settings.namespace), {}, store.on_lease),
         )
         return [
             Reflector(session, path, query, on_event, self._watch_failed)
@@ -183,6 +188,7 @@ class Controller:
         try:
             if isinstance(key, str):
                 self._nodes.look(key)
+                self._idle.look(key)
                 again_s = None
             else:
                 again_s = self._jobs.look(key)

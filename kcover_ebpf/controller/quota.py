@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from kcover_ebpf.api.incident import Incident
 from kcover_ebpf.controller.api_writer import ApiWriter
@@ -23,26 +26,58 @@ class Quota:
         """`most`: incidents of a namespace that are not closed."""
         self._store, self._writer, self._most = store, writer, most
         self._logged_s: dict[str, float] = {}
+        self._lock = threading.Lock()
+        self._kept: Counter[str] = Counter()
+        """By namespace: places of incidents that are being made."""
+        self._closing: set[str] = set()
+        """Incidents that are being closed, by uid."""
 
-    def has_room(self, key: GangKey) -> bool:
-        """True if an incident of this gang may be made; closes the oldest that is over, if that is needed for it."""
-        opened = [
-            each
-            for each in list(self._store.incidents.values())
-            if each.namespace == key.namespace and not _is_closed(each)
-        ]
-        if len(opened) < self._most:
-            return True
-        over = [each for each in opened if each.status is not None and each.status.phase.is_over]
-        oldest = min(over, key=lambda each: each.created_s, default=None)
-        if oldest is not None:
-            close(self._store, self._writer, oldest, "too many open incidents in the namespace")
-            return True
+    def may_reopen(self, known: Incident) -> bool:
+        """True if there is room for an incident without closing another: two that are reported would alternate."""
+        return not _is_closed(known) or len(self._opened(known.namespace)) < self._most
+
+    @contextmanager
+    def place(self, key: GangKey) -> Iterator[bool]:
+        """True if an incident of this gang may be made in the block: its place is kept meanwhile.
+
+        Closes the oldest that are over, if that is needed for it; raises `ApiError` where that fails.
+        """
+        chosen = self._take(key)
+        if chosen is None:
+            yield False
+            return
+        try:
+            for oldest in chosen:
+                close(self._store, self._writer, oldest, "too many open incidents in the namespace")
+            yield True
+        finally:
+            with self._lock:
+                self._kept[key.namespace] -= 1
+                self._closing.difference_update(each.uid for each in chosen)
+
+    def _take(self, key: GangKey) -> list[Incident] | None:
+        """Keep a place: what is to be closed for it; None if there is none."""
+        with self._lock:
+            opened = [e for e in self._opened(key.namespace) if e.uid not in self._closing]
+            excess = max(0, len(opened) + self._kept[key.namespace] - self._most + 1)
+            over = [each for each in opened if each.status and each.status.phase.is_over]
+            over.sort(key=lambda each: each.created_s)
+            if len(over) >= excess:
+                self._kept[key.namespace] += 1
+                self._closing.update(each.uid for each in over[:excess])
+                return over[:excess]
         now_s = self._store.wall()
         if now_s - self._logged_s.get(key.namespace, 0.0) >= _AGAIN_S:
             self._logged_s[key.namespace] = now_s
             _LOG.warning("no incident for %s: %d of its namespace are open", key, len(opened))
-        return False
+        return None
+
+    def _opened(self, namespace: str) -> list[Incident]:
+        return [
+            each
+            for each in list(self._store.incidents.values())
+            if each.namespace == namespace and not _is_closed(each)
+        ]
 
     def supersede(self, known: Iterable[Incident], by: str) -> None:
         """Close what is over among the incidents of a gang: a newer one says what is so now."""

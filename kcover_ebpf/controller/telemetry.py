@@ -16,7 +16,7 @@ from prometheus_client import (
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from kcover_ebpf.api.incident import Incident, Phase, Status, Way
+from kcover_ebpf.api.incident import FailureClass, Incident, Phase, Status, Way
 from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.event_recorder import EventRecorder
@@ -113,14 +113,15 @@ class Telemetry:
             "uid": about.job.uid,
             "namespace": about.namespace,
         }
-        self._events.tell(about.name, job, reason, f"{about.name}: {now.message}", trouble)
+        text = _text_of(now)
+        self._events.tell(about.name, job, reason, f"{about.name}: {text}", trouble)
         culprit = now.culprit
         if culprit is None or now.phase not in (Phase.SHUTTING_DOWN, Phase.OBSERVED, Phase.REFUSED):
             return
         if culprit.pod and culprit.pod_uid:
             pod = {"apiVersion": "v1", "kind": "Pod", "name": culprit.pod, "uid": culprit.pod_uid}
             pod["namespace"] = about.namespace
-            self._events.tell(about.name, pod, reason, now.message, trouble)
+            self._events.tell(about.name, pod, reason, text, trouble)
 
     def event(self, about: dict[str, str], reason: str, text: str, trouble: bool) -> None:
         """Tell about an object that is in no incident; each reason is a series of its own."""
@@ -216,6 +217,13 @@ class Telemetry:
                 values[namespace, name] = max(0.0, 1.0 - lost_s / age_s)
         text = "Effective training time ratio: 1 - time lost in incidents / age of the job."
         return _gauge("kcover_job_ettr_ratio", text, values, "namespace", "training_job")
+
+
+def _text_of(status: Status) -> str:
+    """What an Event says; where the cause of the fault lies comes first, for a long text is cut."""
+    if status.failure in (None, FailureClass.UNKNOWN):
+        return status.message
+    return f"[{status.failure.value}] {status.message}"
 
 
 def _gauge(name: str, text: str, values: dict[Any, float], *labels: str) -> GaugeMetricFamily:

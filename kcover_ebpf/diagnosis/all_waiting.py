@@ -51,6 +51,7 @@ def standstill(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding 
     found = [
         Evidence(EvidenceKind.TIME, f"no rank has made progress for {min(silent.values()):.1f} s"),
         Evidence(EvidenceKind.PEERS, "every rank waits for the others and no data is in flight"),
+        *evidence.gpus(ranks),
     ]
     victims = tuple(each.pid for each in ranks)
     return Finding(
@@ -102,7 +103,7 @@ def _mismatch(
         )
         if len(odd) == 1:
             culprit = by_pid[odd[0]]
-    found.append(Evidence(EvidenceKind.PEERS, "every rank waits"))
+    found += [Evidence(EvidenceKind.PEERS, "every rank waits"), *evidence.gpus(ranks, culprit)]
     since_ns = snapshot.oldest_ns
     if len(apart) > 1:
         cause = Cause.COLLECTIVE_MISMATCH

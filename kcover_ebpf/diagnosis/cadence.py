@@ -24,6 +24,8 @@ class Cadence:
         """`unlearned_s` stands in for the threshold until enough gaps were seen."""
         self._floor_s, self._factor, self._unlearned_s = floor_s, factor, unlearned_s
         self._gaps: deque[float] = deque(maxlen=_REMEMBERED)
+        self._longest_s: float | None = 0.0
+        """The longest of the gaps; None while it has to be searched again."""
         self._last_s: float | None = None
         self._began_s: float | None = None
 
@@ -36,9 +38,16 @@ class Cadence:
         """Note a sign of progress at `now_s`; signs that arrive in disorder are ignored."""
         self._began_s = now_s if self._began_s is None else self._began_s
         if self._last_s is not None and now_s > self._last_s:
-            self._gaps.append(now_s - self._last_s)
+            self._learn(now_s - self._last_s)
         if self._last_s is None or now_s > self._last_s:
             self._last_s = now_s
+
+    def _learn(self, gap_s: float) -> None:
+        if len(self._gaps) == _REMEMBERED and self._gaps[0] == self._longest_s:
+            self._longest_s = None
+        elif self._longest_s is not None and gap_s > self._longest_s:
+            self._longest_s = gap_s
+        self._gaps.append(gap_s)
 
     def forget_current(self, now_s: float) -> None:
         """Start the present gap anew, without learning it (the node slept, or the sensor was blind)."""
@@ -47,7 +56,13 @@ class Cadence:
     def restart(self) -> None:
         """Forget all gaps: what was learned belongs to another phase of the job (its start)."""
         self._gaps.clear()
+        self._longest_s = 0.0
         self._began_s = self._last_s
+
+    def relearn(self, unlearned_s: float) -> None:
+        """Forget all gaps, and be patient for so long until there are others."""
+        self.restart()
+        self._unlearned_s = max(self._unlearned_s, unlearned_s)
 
     @property
     def sign_count(self) -> int:
@@ -60,19 +75,22 @@ class Cadence:
 
         Where every pass showed progress, one pass without is already unusual.
         """
-        return max(_LOOK_FLOOR_S, _UNUSUAL * self.longest_s if self.longest_s > _EACH_PASS_S else 0)
+        longest_s = self.longest_s
+        return max(_LOOK_FLOOR_S, _UNUSUAL * longest_s if longest_s > _EACH_PASS_S else 0)
 
     @property
     def learned(self) -> bool:
         """True once the threshold rests on this job's own gaps."""
         if self._last_s is None or self._began_s is None or len(self._gaps) < _ENOUGH:
             return False
-        return self._last_s - self._began_s >= 3 * max(self._gaps)
+        return self._last_s - self._began_s >= 3 * self.longest_s
 
     @property
     def longest_s(self) -> float:
         """The longest healthy gap so far; 0 before the first."""
-        return max(self._gaps, default=0.0)
+        if self._longest_s is None:
+            self._longest_s = max(self._gaps, default=0.0)
+        return self._longest_s
 
     @property
     def threshold_s(self) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from kcover_ebpf.diagnosis.classify_context import ClassifyContext
 from kcover_ebpf.diagnosis.classify_wait import Wait, is_completing, judge_wait
@@ -45,32 +44,31 @@ _MAY_WAIT_FOR_CHILDREN = frozenset(
 def stand(view: ProcessHistory, scene: ClassifyContext) -> RankSnapshot:
     """What `view` does as of `scene.now_ns`; a process that was not sampled yet counts as moving."""
     lead = view.lead
-    blank = RankSnapshot(
-        pid=view.pid,
-        role=view.role or Role.HELPER,
-        state=State.MOVING,
-        tid=view.pid,
-        rank=view.member.rank if view.member else None,
-        text="not sampled yet",
-        age_s=(scene.now_ns - view.first_seen_ns) / NS,
-    )
     if view.exit is not None:
-        return _ended(blank, view.exit, scene)
+        return _ended(view, view.exit, scene)
     if lead is None:
-        return blank
-    looks = [
-        look
-        for look in scene.inspections(view.pid, lead.sample.tid)
-        if look.boottime_ns >= lead.progress_ns
-    ]
+        return RankSnapshot(
+            pid=view.pid,
+            role=view.role or Role.HELPER,
+            state=State.MOVING,
+            tid=view.pid,
+            rank=view.member.rank if view.member else None,
+            text="not sampled yet",
+            age_s=(scene.now_ns - view.first_seen_ns) / NS,
+        )
+    looks: Sequence[Inspection] = scene.inspections(view.pid, lead.sample.tid)
+    if looks and looks[0].boottime_ns < lead.progress_ns:
+        looks = [look for look in looks if look.boottime_ns >= lead.progress_ns]
     wait = _state(view, lead, looks, scene)
     effort = _effort(view, lead, wait.state, looks, scene)
     state = wait.state if effort is None else _EFFORT_STATE[effort]
     last = looks[-1] if looks else None
-    return replace(
-        blank,
-        tid=lead.sample.tid,
+    return RankSnapshot(
+        pid=view.pid,
+        role=view.role or Role.HELPER,
         state=state,
+        tid=lead.sample.tid,
+        rank=view.member.rank if view.member else None,
         age_s=(scene.now_ns - _since(lead, view)) / NS,
         text=describe(lead.sample, last, scene.table, state),
         inspected=last is not None,
@@ -82,11 +80,14 @@ def stand(view: ProcessHistory, scene: ClassifyContext) -> RankSnapshot:
     )
 
 
-def _ended(blank: RankSnapshot, leaving: ProcessExit, scene: ClassifyContext) -> RankSnapshot:
+def _ended(view: ProcessHistory, leaving: ProcessExit, scene: ClassifyContext) -> RankSnapshot:
     clean = leaving.known and not (leaving.signal or leaving.exit_code)
-    return replace(
-        blank,
+    return RankSnapshot(
+        pid=view.pid,
+        role=view.role or Role.HELPER,
         state=State.LEFT if clean else State.GONE,
+        tid=view.pid,
+        rank=view.member.rank if view.member else None,
         age_s=(scene.now_ns - leaving.boottime_ns) / NS,
         text="exited",
         exit=exit_text(leaving.signal, leaving.exit_code, known=leaving.known),

@@ -17,6 +17,10 @@ from kcover_ebpf.facts.host import Module
 class Code(Enum):
     """What a thread does in a module; the value is the text for people."""
 
+    __hash__ = (
+        object.__hash__
+    )  # members are compared by identity; Enum's own is a call of Python for each look-up
+
     DEVICE = "waits for a device"
     COLLECTIVE = "waits in the collective library"
     MESSAGES = "waits for messages"

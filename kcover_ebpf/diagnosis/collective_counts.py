@@ -28,6 +28,8 @@ class CollectiveCounts:
     equal: bool = False
     trouble: str | None = None
     """Why there is no answer."""
+    unseen: str | None = None
+    """What of the counts is not known although there is an answer."""
 
 
 def counts_of(seen: CollectivesSeen, now_ns: int) -> CollectiveCounts:
@@ -44,4 +46,5 @@ def counts_of(seen: CollectivesSeen, now_ns: int) -> CollectiveCounts:
         sides=seen.sides,
         equal=seen.equal,
         trouble=seen.trouble or None,
+        unseen=seen.unseen or None,
     )

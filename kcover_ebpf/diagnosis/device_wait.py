@@ -51,7 +51,7 @@ def all_wait(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | 
         f"{on_device} of {len(ranks)} ranks wait for their devices, the others for them; "
         f"none has made progress for {silent_s:.1f} s"
     )
-    found = [Evidence(EvidenceKind.TIME, text)]
+    found = [Evidence(EvidenceKind.TIME, text), *evidence.gpus(ranks)]
     since_ns = snapshot.oldest_ns
     victims = tuple(each.pid for each in ranks)
     if not snapshot.cadence_known:

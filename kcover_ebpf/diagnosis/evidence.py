@@ -9,6 +9,7 @@ from kcover_ebpf.diagnosis.process_state import EFFORT, State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import JobSnapshot
 from kcover_ebpf.diagnosis.verdict import Evidence, EvidenceKind
+from kcover_ebpf.facts.devices import GpuUse
 
 _ENDLESS = {
     State.STOPPED: "only an external signal can resume it",
@@ -121,6 +122,33 @@ def _asks(each: RankSnapshot) -> bool:
 
 def _waits(each: RankSnapshot) -> bool:
     return each.state in (State.PEERS, State.FUTEX, State.LOCK)
+
+
+_SHOWN_S = 5.0
+"""NVML's averages are over a second, readings two seconds apart."""
+_USES = {
+    GpuUse.IDLE: "idle",
+    GpuUse.MEMORY_HELD: "idle with memory in use",
+    GpuUse.LOW_POWER: "busy at low power",
+}
+
+
+def gpus(ranks: Sequence[RankSnapshot], culprit: RankSnapshot | None = None) -> list[Evidence]:
+    """What the GPUs of the ranks are used for, if they do no work; the culprit's apart from the others'."""
+    seen = {each.pid: each.gpu for each in ranks if each.gpu and each.gpu.use_age_s >= _SHOWN_S}
+    texts = []
+    own = seen.pop(culprit.pid, None) if culprit is not None else None
+    if own is not None and culprit is not None and own.use in _USES:
+        power = "" if own.power_w is None else f" ({own.power_w:.0f} W)"
+        devices = ", ".join(own.devices)
+        texts.append(
+            f"GPU {devices} of {name(culprit)} has been {_USES[own.use]} for {own.use_age_s:.1f} s{power}"
+        )
+    for use, text in _USES.items():
+        if count := sum(each.use is use for each in seen.values()):
+            others = "other ranks" if culprit is not None else "ranks"
+            texts.append(f"the GPUs of {count} of {len(seen)} {others} are {text}")
+    return [Evidence(EvidenceKind.GPU, "; ".join(texts))] if texts else []
 
 
 def name(each: RankSnapshot) -> str:

@@ -56,17 +56,17 @@ class Announcements:
 
     def on_exit(
         self, view: ProcessHistory, leaving: ProcessExit, members: Members, longest_s: float
-    ) -> None:
-        """Note an exit if it is a failure that concerns the job.
+    ) -> bool:
+        """Note an exit if it is a failure that concerns the job; True if it is.
 
         `longest_s`: the longest step so far; after that the others notice that a rank has left.
         """
         member, by_signal = view.member, leaving.signal != 0
         if member is None or not (by_signal or leaving.exit_code):
-            return
+            return False
         ended = leaving.signal in _ENDING_SIGNALS and self._ended_inside(leaving, members)
         if ended and not self._ended_for_another(view, leaving, members, longest_s):
-            return
+            return False
         concerns = {
             # what a wrapper runs before the training may fail without harm; the wrapper reports it it
             Role.RANK: by_signal or established(view, leaving) or not members.is_wrapped(view),
@@ -75,8 +75,10 @@ class Announcements:
             and not members.is_wrapped(view)
             and not self._failed(member.rank, members),
         }
-        if concerns.get(member.role, False):
-            self.failures.append(leaving)
+        if not concerns.get(member.role, False):
+            return False
+        self.failures.append(leaving)
+        return True
 
     def _ended_inside(self, leaving: ProcessExit, members: Members) -> bool:
         # a launcher or a rank ends its own processes; that is management, not a fault

@@ -7,6 +7,7 @@ The caller feeds `observe` with every fact, carries out the looks it `wants`, an
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from itertools import islice
 
 from kcover_ebpf.diagnosis import exits, startup
@@ -16,11 +17,12 @@ from kcover_ebpf.diagnosis.classify_context import ClassifyContext
 from kcover_ebpf.diagnosis.collective_counts import counts_of
 from kcover_ebpf.diagnosis.device_faults import DeviceFaults
 from kcover_ebpf.diagnosis.endpoints import EndpointIndex
+from kcover_ebpf.diagnosis.file_holders import FileHolders
 from kcover_ebpf.diagnosis.hard_limit import at_hard_limit
 from kcover_ebpf.diagnosis.judge import judge
 from kcover_ebpf.diagnosis.members import Members
 from kcover_ebpf.diagnosis.packet_loss import LossWatch
-from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.process import NS, Clock, ProcessHistory
 from kcover_ebpf.diagnosis.progress import LONGEST_BURN_NS, JobProgress, Stall
 from kcover_ebpf.diagnosis.rank_view import Habits, completed
 from kcover_ebpf.diagnosis.recorders import recordings_of
@@ -30,9 +32,7 @@ from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
 from kcover_ebpf.diagnosis.stacks import KnownWaits
 from kcover_ebpf.diagnosis.suspicion import Suspicion
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
-from kcover_ebpf.facts.devices import FabricMoved
 from kcover_ebpf.facts.host import (
-    CodeSeen,
     CollectivesSeen,
     Inspection,
     InspectRequest,
@@ -49,7 +49,6 @@ from kcover_ebpf.facts.kernel import (
     ProcessTotals,
     SignalSent,
     SocketSample,
-    TaskState,
     TcpRetransmit,
     ThreadSample,
     Tick,
@@ -62,8 +61,8 @@ from kcover_ebpf.settings import Policy
 _LOSSY_SILENCE_S = 4.5
 _MOST_CHILDREN = 256
 """Children of ranks whose connections are read: each costs us a descriptor, and some 5 us a pass."""
-_HELD = (TaskState.STOPPED, TaskState.FROZEN, TaskState.TRACED)
-_Sample = ThreadSample | ProcessTotals | SocketSample | DescriptorSample
+_Sample = ThreadSample | ProcessTotals | SocketSample | DescriptorSample | ProcessSeen
+_OfProcess = _Sample | Clock | ProcessExec | ProcessExit
 
 
 class Job:
@@ -119,7 +118,7 @@ class Job:
             case ProcessFork():
                 self.members.view(fact.child_pid, fact.boottime_ns)
             case ProcessExec():
-                self._view(fact).on_exec()
+                self.members.on_exec(self._view(fact))
             case ProcessExit():
                 self._on_exit(fact)
             case OomKill():
@@ -137,14 +136,12 @@ class Job:
     def _on_rest(self, fact: Fact) -> None:
         if isinstance(fact, RecordersSeen):
             self.attention.recorders = fact
-        elif not isinstance(fact, CodeSeen | FabricMoved):
+        elif not isinstance(fact, Clock):
             self.faults.observe(fact)
         elif self._view(fact).on_clock(fact):
             self._progress(fact.pid, fact.boottime_ns)
 
-    def _view(
-        self, fact: _Sample | CodeSeen | FabricMoved | ProcessSeen | ProcessExec | ProcessExit
-    ) -> ProcessHistory:
+    def _view(self, fact: _OfProcess) -> ProcessHistory:
         return self.members.view(fact.pid, fact.boottime_ns)
 
     def _on_thread(self, sample: ThreadSample) -> None:
@@ -160,7 +157,11 @@ class Job:
         view = self._view(fact)
         self.attention.unreadable.pop(fact.pid, None)
         self._classify()
-        self.announced.on_exit(view, fact, self.members, self.pace.longest_s)
+        if self.announced.on_exit(view, fact, self.members, self.pace.longest_s):
+            for pid in self.members.supersede(view):
+                self.pace.leave(pid)
+                self.attention.forget(pid)
+                self.announced.keep(self.members)
         self.members.leave(fact.pid, fact)
         if view.member is not None and view.member.role in (Role.RANK, Role.LOADER):
             self._alarm = True
@@ -186,17 +187,19 @@ class Job:
         healthy = self.pace.trained and not self.attention.suspicious
         for view in self.members.views.values():
             view.traffic.end_pass(now_ns, tick.period_ns, healthy=healthy)
+            if view.lose_clock(now_ns):
+                self.pace.relearn(view.pid, now_ns)
         self.announced.settle(self.members)
         expected = self.members.expected if self._whole else None
         self.pace.watch_training(ranks, expected, now_ns)
         self._look_for_blindness(tick)
-        held = sum(_held(view) for view in ranks.values())
+        held = sum(view.is_stopped for view in ranks.values())
         if self._all_here and held and held == len(ranks):
             self._restart_clocks(now_ns)
         elif not self.attention.suspicious:
             self.pace.observe_shares(ranks)
         silent = any(self.pace.is_silent(view, now_ns) for view in ranks.values())
-        held += sum(_held(view) for view in self.members.loaders.values())
+        held += sum(view.is_stopped for view in self.members.roster.loaders.values())
         wrong = silent or held > 0 or self._alarm or bool(self.announced.failures)
         # a rank that is stopped or has died keeps all others from going on, though it may take them a while to notice
         blocked = held > 0 or bool(self.announced.failures)
@@ -275,8 +278,8 @@ class Job:
         return self.attention.wants(self.members.owned.values(), self._waiting, self.now_ns)
 
     @property
-    def _waiting(self) -> list[ProcessHistory]:
-        return [view for view in self.members.ranks.values() if self.pace.waits(view)]
+    def _waiting(self) -> Iterable[ProcessHistory]:
+        return (view for view in self.members.ranks.values() if self.pace.waits(view))
 
     def finding(self) -> Finding | None:
         """What the job looks like now; None for a moment while what was seen is not complete enough to judge by.
@@ -375,13 +378,13 @@ class Job:
         )
 
     def _context(self, ends: EndpointIndex) -> ClassifyContext:
-        members = self.members
+        members, files = self.members, FileHolders(self.members, ends)
         return ClassifyContext(
             now_ns=self.now_ns,
             policy=self._policy,
             table=self.table,
             children=members.children,
-            holders=lambda pid, waited: members.holders(pid, waited, ends),
+            holders=files.of,
             inspections=self.attention.looks,
             kind=members.kind,
             ends=ends,
@@ -390,10 +393,5 @@ class Job:
 
     def _is_lossy(self, ages_s: list[float]) -> bool:
         # a lost link shows retransmissions as well, but nothing gets through; silence unseen is the kernel's word
-        silent_s = self.pace.silence_s(self.members.ranks, self.now_ns)
-        silent_s = silent_s or min(ages_s, default=0.0)
+        silent_s = self.pace.silence_s(self.members.ranks, self.now_ns) or min(ages_s, default=0.0)
         return bool(self.loss.lossy(self.now_ns, self.pace.slowed)) and silent_s < _LOSSY_SILENCE_S
-
-
-def _held(view: ProcessHistory) -> bool:
-    return view.lead is not None and view.lead.sample.state in _HELD

@@ -241,6 +241,7 @@ def _awaits_outside(
         Evidence(EvidenceKind.SINK, f"{text}; {end.state.value}"),
         *evidence.time(first),
         *evidence.peers(first, ranks),
+        *evidence.gpus(ranks, first),
     ]
     return blame(snapshot, VerdictKind.UNKNOWN, _cause(first, end), first, found, end)
 
@@ -261,7 +262,7 @@ def _stuck_evidence(
         found += device_wait.elsewhere(snapshot, first, ranks)
     elif end.state is State.SPINNING:
         found += evidence.place(snapshot, end, ranks)
-    return found
+    return found + evidence.gpus(ranks, first)
 
 
 def _pids(ranks: Sequence[RankSnapshot]) -> tuple[Pid, ...]:

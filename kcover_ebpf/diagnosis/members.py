@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from kcover_ebpf.diagnosis.endpoints import EndpointIndex
 from kcover_ebpf.diagnosis.kinship import Kinship
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
-from kcover_ebpf.diagnosis.rank_numbers import local_size_of
 from kcover_ebpf.diagnosis.roles import Membership, Role, classify
+from kcover_ebpf.diagnosis.roster import Roster, roster_of
 from kcover_ebpf.facts.host import WaitedFile
 from kcover_ebpf.facts.kernel import ProcessExit
-from kcover_ebpf.ids import Inode, Pid
+from kcover_ebpf.ids import Pid
 
 _DEEPEST = 8
 _MOST_CANDIDATES = 256
@@ -27,17 +26,32 @@ class Members:
         self.world_size: int | None = None
         self.kinship = Kinship()
         self._stale = False
+        self._roster: Roster | None = None
+
+    @property
+    def roster(self) -> Roster:
+        """Who is what; made anew where a process came, went, or is known better since."""
+        if self._roster is None:
+            self._roster = roster_of(self.views)
+        return self._roster
 
     def view(self, pid: Pid, now_ns: int) -> ProcessHistory:
         """The process, made known if it is new."""
         found = self.views.get(pid)
         if found is None:
             found = self.views[pid] = ProcessHistory(pid, now_ns)
+            self._roster = None
         return found
 
     def rename(self) -> None:
         """Something was learned about who a process is: roles are decided anew at the next `classify`."""
         self._stale = True
+        self._roster = None
+
+    def on_exec(self, view: ProcessHistory) -> None:
+        """It became another program, of which nothing was read yet."""
+        view.on_exec()
+        self._roster = None
 
     def forget_descriptors(self) -> None:
         """What was seen open in detail is not kept up to date any more."""
@@ -49,6 +63,11 @@ class Members:
         if not self._stale:
             return False
         self._stale = False
+        self._decide()
+        self._roster = None
+        return True
+
+    def _decide(self) -> None:
         gone = {pid for pid, view in self.views.items() if view.exit is not None}
         seen = [view.seen for view in self.views.values() if view.seen is not None]
         joined = self.kinship.joined
@@ -61,10 +80,10 @@ class Members:
             elif (joined or numbered) and self._was_wrapper(view):
                 # what ran before the ranks had numbers was a wrapper around them
                 self._forget(pid)
+        self._roster = None
         for view in [view for view in self.views.values() if self._is_replaced(view)]:
             self._forget(view.pid)
         self._learn_world_size(found.values())
-        return True
 
     def _is_replaced(self, view: ProcessHistory) -> bool:
         # one with a number is known to be there again by it
@@ -93,12 +112,14 @@ class Members:
 
     def _forget(self, pid: Pid) -> None:
         del self.views[pid]
+        self._roster = None
         self.kinship.forget(pid)
 
     def leave(self, pid: Pid, leaving: ProcessExit) -> None:
         """A process ended. Those with a rank stay known, so that who waits for them can be explained."""
         view = self.views[pid]
         view.exit = leaving
+        self._roster = None
         member = view.member
         # what a script runs before the training ends when it likes: nobody will wait for it
         prepared = not (leaving.signal or leaving.exit_code or established(view, leaving))
@@ -129,26 +150,42 @@ class Members:
                 return view
         return None
 
-    @property
-    def all_ranks(self) -> dict[Pid, ProcessHistory]:
-        """Ranks, living or not."""
-        return {
-            pid: view
-            for pid, view in self.views.items()
-            if view.member is not None and view.member.role is Role.RANK
-        }
+    def supersede(self, failed: ProcessHistory) -> list[Pid]:
+        """Forget the ranks that had ended before this one began and that have a successor, once it fails as well.
+
+        None where it took no other's place. What is left explains the failure that there is now: a container that is
+        started anew without end would leave ranks without end.
+        """
+        rank = _rank(failed)
+        if rank is None or failed.role is not Role.RANK:
+            return []
+        before = [
+            view
+            for view in self.all_ranks.values()
+            if view.exit is not None and view.exit.boottime_ns <= failed.first_seen_ns
+        ]
+        if all(_rank(view) != rank for view in before):
+            return []
+        later = {_rank(view) for view in self.ranks.values()} | {rank}
+        found = [view.pid for view in before if _rank(view) in later]
+        for pid in found:
+            self._forget(pid)
+        return found
 
     @property
-    def ranks(self) -> dict[Pid, ProcessHistory]:
+    def all_ranks(self) -> Mapping[Pid, ProcessHistory]:
+        """Ranks, living or not."""
+        return self.roster.all_ranks
+
+    @property
+    def ranks(self) -> Mapping[Pid, ProcessHistory]:
         """Living ranks."""
-        return {pid: view for pid, view in self.all_ranks.items() if view.exit is None}
+        return self.roster.ranks
 
     @property
     def local_size(self) -> int | None:
         """Ranks that their launcher started on this host; None where none says so, or they do not agree."""
-        environs = (view.seen.rank_environ for view in self.all_ranks.values() if view.seen)
-        sizes = {size for each in environs if (size := local_size_of(each)) is not None}
-        return sizes.pop() if len(sizes) == 1 else None
+        return self.roster.local_size
 
     @property
     def expected(self) -> int | None:
@@ -171,30 +208,13 @@ class Members:
         return known + self.kinship.candidates(self.views)[:_MOST_CANDIDATES]
 
     @property
-    def owned(self) -> dict[Pid, ProcessHistory]:
+    def owned(self) -> Mapping[Pid, ProcessHistory]:
         """Living ranks and the living processes that belong to one."""
-        return {
-            pid: view
-            for pid, view in self.views.items()
-            if view.exit is None and view.member is not None and view.member.owner is not None
-        }
-
-    @property
-    def loaders(self) -> dict[Pid, ProcessHistory]:
-        """Living children of ranks that run the ranks' own program."""
-        return {
-            pid: view
-            for pid, view in self.owned.items()
-            if view.member is not None and view.member.role is Role.LOADER
-        }
+        return self.roster.owned
 
     def children(self, pid: Pid) -> Sequence[ProcessHistory]:
         """Living processes that belong to the rank `pid`, itself not included."""
-        return [
-            view
-            for view in self.owned.values()
-            if view.pid != pid and view.member and view.member.owner == pid
-        ]
+        return self.roster.children.get(pid, ())
 
     def kind(self, pid: Pid, waited: WaitedFile) -> str:
         """What a file really is: the sampler knows what the name of a descriptor does not say."""
@@ -204,26 +224,9 @@ class Members:
         known = [each.kind for each in view.descriptors.values() if each.fd == waited.fd]
         return known[0] if known else waited.kind
 
-    def holders(self, pid: Pid, waited: WaitedFile, ends: EndpointIndex) -> tuple[Pid, ...]:
-        """Living processes of the job that hold the other end of a pipe or connection."""
-        view = self.views[pid]
-        socket = view.sockets.get(waited.fd)
-        if socket is not None:
-            peer = ends.peer(socket)
-            return () if peer is None else (peer,)
-        inodes: set[Inode] = {waited.inode}
-        for descriptor in view.descriptors.values():
-            if descriptor.fd == waited.fd:
-                inodes = {descriptor.peer_inode or descriptor.inode}
-        return tuple(
-            sorted(
-                other.pid
-                for other in self.views.values()
-                if other.pid != pid
-                and other.exit is None
-                and any(each.inode in inodes for each in other.descriptors.values())
-            )
-        )
+
+def _rank(view: ProcessHistory) -> int | None:
+    return view.member.rank if view.member is not None else None
 
 
 def established(view: ProcessHistory, leaving: ProcessExit) -> bool:

@@ -65,6 +65,8 @@ def unobserved(answer: CollectiveCounts | None, modules: set[str]) -> list[str]:
     """What is not known of the counts of a job whose ranks have these modules on their stacks."""
     if answer is not None and answer.trouble:
         return [f"{COUNTS}: NCCL gave no answer ({answer.trouble})"]
+    if answer is not None and answer.unseen:
+        return [f"{COUNTS}, not all of it: {answer.unseen}"]
     if answer is None and any(each.startswith(LIBRARIES) for each in modules):
         return [f"{COUNTS}: NCCL was not queried, or has not answered yet"]
     return []

@@ -48,6 +48,8 @@ class LossWatch:
 
         `slowed`: the job moves fewer bytes than it used to, so that fewer losses matter.
         """
+        if not self._seen:
+            return None
         while self._seen and now_ns - self._seen[0][0] > _WINDOW_NS:
             self._seen.popleft()
         rate = len(self._seen) * NS / _WINDOW_NS

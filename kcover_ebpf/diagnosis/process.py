@@ -7,17 +7,18 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from kcover_ebpf.diagnosis.code_map import CodeMap, of_stack
-from kcover_ebpf.diagnosis.progress_clocks import ByteClock
+from kcover_ebpf.diagnosis.progress_clocks import ByteClock, GpuClock
 from kcover_ebpf.diagnosis.roles import Membership, Role
 from kcover_ebpf.diagnosis.thread import ThreadHistory
 from kcover_ebpf.diagnosis.traffic import Traffic
-from kcover_ebpf.facts.devices import FabricMoved
-from kcover_ebpf.facts.host import CodeSeen, Inspection, ProcessSeen
+from kcover_ebpf.facts.devices import FabricMoved, GpuSeen
+from kcover_ebpf.facts.host import CodeSeen, CollectivesLaunched, Inspection, ProcessSeen
 from kcover_ebpf.facts.kernel import (
     DescriptorSample,
     ProcessExit,
     ProcessTotals,
     SocketSample,
+    TaskState,
     ThreadSample,
 )
 from kcover_ebpf.facts.syscalls import SyscallTable
@@ -33,10 +34,18 @@ _FABRIC_FLOOR = 64 * 1024
 _REST_NS = 30 * NS
 """A first thread that sleeps for so long while another one works is not the one that trains."""
 _MOST_THREADS = 4096
+_STOPPED = (TaskState.STOPPED, TaskState.FROZEN, TaskState.TRACED)
+
+Clock = CodeSeen | FabricMoved | GpuSeen | CollectivesLaunched
+"""What shows progress without a sample of a thread or socket."""
 
 
 class Effort(Enum):
     """Kinds of work that explain why others wait."""
+
+    __hash__ = (
+        object.__hash__
+    )  # members are compared by identity; Enum's own is a call of Python for each look-up
 
     COMPUTE = "compute"
     UNKNOWN = COMPUTE
@@ -74,15 +83,22 @@ class ProcessHistory:
     """When it last sent data of the training, as its own host said; 0 where its connections are all known."""
     fabric: ByteClock = field(default_factory=lambda: ByteClock(_FABRIC_FLOOR))
     """The RDMA ports that it has open."""
+    gpus: GpuClock = field(default_factory=GpuClock)
+    """The GPUs that it computes on."""
     devices: frozenset[str] = frozenset()
     """Files of GPUs, accelerators and RDMA devices that it has open, by its last inspection; empty before."""
     code: CodeMap = field(default_factory=CodeMap)
     """Its executable mappings; empty until they were read."""
     code_read_ns: int = 0
     """When they were read last; 0 before."""
+    _first: Tid = field(init=False)
     _worker: Tid | None = None
     """A thread that works while the first one sleeps."""
     _peers: ByteClock = field(default_factory=lambda: ByteClock(_BYTES_FLOOR))
+
+    def __post_init__(self) -> None:
+        """Its first thread has its own number."""
+        self._first = Tid(self.pid)
 
     @property
     def role(self) -> Role | None:
@@ -101,14 +117,19 @@ class ProcessHistory:
         Or the one that works while the first sleeps, as where an actor runs the training in a thread of its own;
         until the first goes on.
         """
-        first = self.threads.get(Tid(self.pid))
-        other = self.threads.get(self._worker) if self._worker is not None else None
-        if first is None or other is None or first.progress_ns >= other.progress_ns:
+        first = self.threads.get(self._first)
+        if self._worker is None or first is None:
             return first
-        return other
+        other = self.threads.get(self._worker)
+        return first if other is None or first.progress_ns >= other.progress_ns else other
+
+    @property
+    def is_stopped(self) -> bool:
+        """True while something keeps its lead thread from running: a stop signal, a freezer, a debugger."""
+        return self.lead is not None and self.lead.sample.state in _STOPPED
 
     def _choose_worker(self, now_ns: int) -> None:
-        first = self.threads.get(Tid(self.pid))
+        first = self.threads.get(self._first)
         if first is None or first.burning_since_ns is not None:
             return
         rested_ns = max(first.progress_ns, self.first_seen_ns)
@@ -130,10 +151,15 @@ class ProcessHistory:
         return progressed and self._stands_for(sample.tid)
 
     def _stands_for(self, tid: Tid) -> bool:
-        return tid in (Tid(self.pid), self._worker)
+        return tid in (self._first, self._worker)
 
-    def on_clock(self, seen: CodeSeen | FabricMoved) -> bool:
-        """Take where a burning thread was called from, or bytes; True if that shows progress of the process."""
+    def on_clock(self, seen: Clock) -> bool:
+        """Take where a burning thread was called from, bytes, launches, or its GPUs; True if that shows progress."""
+        if isinstance(seen, CollectivesLaunched):
+            return seen.count > 0
+        if isinstance(seen, GpuSeen):
+            has_other = bool(self.peer_bytes_ns or self.fabric.moved_ns)
+            return self.gpus.observe(seen, has_other=has_other)
         if isinstance(seen, FabricMoved):
             return self.fabric.observe(seen.bytes_count, seen.boottime_ns)
         self.on_devices(seen)
@@ -142,6 +168,13 @@ class ProcessHistory:
         view = self.threads.get(seen.tid)
         progressed = view is not None and view.on_stack(of_stack(seen.stack), seen.boottime_ns)
         return progressed and self._stands_for(seen.tid)
+
+    def lose_clock(self, now_ns: int) -> bool:
+        """True, once, when a clock that it had is not read any more."""
+        is_lost = self.gpus.is_lost(now_ns)
+        if is_lost:
+            self.gpus = GpuClock()
+        return is_lost
 
     @property
     def side_threads(self) -> list[ThreadHistory]:
@@ -176,8 +209,9 @@ class ProcessHistory:
         self.cpu_share = (totals.cpu_ns - before.cpu_ns) / interval_ns
         faults = totals.major_faults - before.major_faults
         self.major_fault_rate = faults * NS / interval_ns
-        share = self._side_share()
-        if share >= _COMPUTE_SHARE and share - self._waiting_share() >= _COMPUTE_SHARE:
+        lead = self.lead
+        share = _side_share(self.cpu_share, lead)
+        if share >= _COMPUTE_SHARE and share - self._waiting_share(lead) >= _COMPUTE_SHARE:
             self.efforts[Effort.COMPUTE] = before.boottime_ns, totals.boottime_ns
         storage = totals.read_bytes + totals.write_bytes - before.read_bytes - before.write_bytes
         chars = totals.read_chars + totals.write_chars - before.read_chars - before.write_chars
@@ -186,19 +220,15 @@ class ProcessHistory:
         if storage * NS >= _IO_RATE * interval_ns or chars * NS >= _CHARS_RATE * interval_ns:
             self.efforts[Effort.STORAGE] = before.boottime_ns, totals.boottime_ns
 
-    def _side_share(self) -> float:
-        # what the other threads use: a lead thread that burns is judged by itself (it may only be
-        # waiting)
-        lead = self.lead
-        if lead is not None and lead.burning_since_ns is not None:
-            return max(0.0, self.cpu_share - 1.0)
-        return self.cpu_share
-
-    def _waiting_share(self) -> float:
+    def _waiting_share(self, lead: ThreadHistory | None) -> float:
         # a network thread of NCCL spins on every rank that has joined, an autograd thread waits for its device: a
         # CPU that is burned in waiting is no work
-        waiting = (each for each in self.side_threads if each.waits_in or each.waits_busily)
-        return sum(each.cpu_share for each in waiting)
+        share = 0.0
+        for each in self.threads.values():
+            burns = each.burning_since_ns is not None and each is not lead
+            if burns and (each.waits_in or each.waits_busily):
+                share += each.cpu_share
+        return share
 
     def on_socket(self, sample: SocketSample) -> int:
         """Take a socket; returns by how many payload bytes it moved (0 for a new one)."""
@@ -215,10 +245,20 @@ class ProcessHistory:
 
     @property
     def data_ns(self) -> int:
-        """Last time that more than heartbeats came or went, over connections or RDMA ports; 0 before the first."""
-        return max(self.peer_bytes_ns, self.fabric.moved_ns)
+        """Last time that more than heartbeats came or went (connections, RDMA ports, NVLink); 0 before the first."""
+        return max(self.peer_bytes_ns, self.fabric.moved_ns, self.gpus.nvlink_ns)
 
     def latest_effort(self, since_ns: int) -> Effort | None:
         """The most recent kind of effort in a pass that began after `since_ns`; None if there was none."""
+        if not self.efforts:
+            return None
         recent = [(to, kind) for kind, (begin, to) in self.efforts.items() if begin >= since_ns]
         return max(recent, key=lambda each: each[0])[1] if recent else None
+
+
+def _side_share(cpu_share: float, lead: ThreadHistory | None) -> float:
+    # what the other threads use: a lead thread that burns is judged by itself (it may only be
+    # waiting)
+    if lead is not None and lead.burning_since_ns is not None:
+        return max(0.0, cpu_share - 1.0)
+    return cpu_share

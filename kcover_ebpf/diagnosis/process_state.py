@@ -13,6 +13,10 @@ from enum import Enum
 class State(Enum):
     """Where the lead thread of a process stands; the value is the text for people."""
 
+    __hash__ = (
+        object.__hash__
+    )  # members are compared by identity; Enum's own is a call of Python for each look-up
+
     MOVING = "moving"
     COMPUTING = "computing"
     STORING = "moving bytes to or from storage"

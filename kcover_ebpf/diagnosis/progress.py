@@ -9,6 +9,7 @@ from enum import Enum
 from kcover_ebpf.diagnosis.cadence import UNLEARNED_S, Cadence
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
 from kcover_ebpf.diagnosis.stragglers import Straggler, WaitShares
+from kcover_ebpf.diagnosis.thread import ThreadHistory
 from kcover_ebpf.facts.kernel import TaskState
 from kcover_ebpf.facts.syscalls import Family, SyscallTable
 from kcover_ebpf.ids import Pid
@@ -19,6 +20,8 @@ _DOUBT_S = 15.0
 """A burn without any other sign counts as a stall for so long after it exceeds the threshold: long enough to ask
 the job's own NCCL five times, and short enough that a restarted job that burns from its first step on
 is seen to have recovered within 30 s (the threshold is 8 s while nothing was learned)."""
+_LOST_CLOCK_S = 60.0
+"""What counts as a stall until gaps were learned without a clock that was lost: steps of a minute may be left."""
 _PASS_NS = 2 * NS
 """Bytes of the pass in which a burn began may have come before it."""
 LONGEST_BURN_NS = 180 * NS
@@ -86,6 +89,12 @@ class JobProgress:
         """The present gap of a process ends now, and is not one to learn from."""
         if pid in self._cadences:
             self._cadences[pid].forget_current(now_ns / NS)
+
+    def relearn(self, pid: Pid, now_ns: int) -> None:
+        """A clock that this process had is not read any more: what was learned with it holds no longer."""
+        if pid in self._cadences:
+            self._cadences[pid].forget_current(now_ns / NS)
+            self._cadences[pid].relearn(_LOST_CLOCK_S)
 
     def watch_training(
         self, ranks: Mapping[Pid, ProcessHistory], expected: int | None, now_ns: int
@@ -169,9 +178,9 @@ class JobProgress:
 
     def waits(self, view: ProcessHistory) -> bool:
         """True if the lead thread sits in a call that waits for somebody."""
-        lead = view.lead
-        if lead is None:
-            return False
+        return view.lead is not None and self._lead_waits(view.lead)
+
+    def _lead_waits(self, lead: ThreadHistory) -> bool:
         blocked = lead.sample.state is TaskState.SLEEPING or lead.waits_busily
         return blocked and self._table.family(lead.sample.syscall) in _WAIT_FAMILIES
 
@@ -181,7 +190,8 @@ class JobProgress:
 
     def _wait(self, view: ProcessHistory) -> int | None:
         # a wait is one and the same for as long as the thread was seen to do nothing else
-        return view.lead.progress_ns if view.lead is not None and self.waits(view) else None
+        lead = view.lead
+        return lead.progress_ns if lead is not None and self._lead_waits(lead) else None
 
     def note_payload(self, moved_bytes: int, period_ns: int) -> None:
         """Take the bytes that all ranks moved between them in one pass."""

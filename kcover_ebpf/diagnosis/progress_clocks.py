@@ -1,15 +1,23 @@
-"""Bytes as a clock of progress: of whatever carries the data of a job. Pure.
+"""Clocks of progress: bytes of whatever carries the data of a job, and what its GPUs do. Pure.
 
-A job needs one clock that moves while it is healthy and stands while it hangs. Which one that is depends on the
-job: TCP between its ranks, RDMA ports, the code that its lead threads are found in. All of them
-report to `Pace.progress`, and the cadence is learned from whichever moves.
+A job needs one clock that moves while it is healthy and stops while it hangs. Which one that is depends on the
+job: TCP between its ranks, RDMA ports, NVLink, PCIe, changes of its GPUs' utilisation and power, the code that its lead
+threads are found in. All of them report to `JobProgress.progress`, and the cadence is learned from whichever moves.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from kcover_ebpf.facts.devices import GpuSeen
 
 _TYPICAL_SHARE = 0.1
+_NVLINK_FLOOR = 1 << 20
+_PCIE_FLOOR = 16 << 20
+"""Bytes of one reading, some two seconds: a GPU that waits reads its flags in the memory of the host."""
+_PCIE_SHARE = 0.5
+_LOST_NS = 10_000_000_000
+"""Five readings. NVML that answers no more says nothing about the job."""
 
 
 @dataclass(slots=True)
@@ -18,16 +26,55 @@ class ByteClock:
 
     floor_bytes: int
     """Fewer in one pass are never more than heartbeats."""
+    typical_share: float = _TYPICAL_SHARE
+    """Of what it moved in a pass while it moved payload: less is no more than heartbeats."""
     moved_ns: int = 0
     """Boottime of the last pass that moved more than heartbeats; 0 before the first."""
     _typical_bytes: float = 0.0
 
     def observe(self, moved_bytes: int, now_ns: int) -> bool:
         """Take the bytes of one pass; True if they are more than heartbeats."""
-        if moved_bytes < max(self.floor_bytes, _TYPICAL_SHARE * self._typical_bytes):
+        if moved_bytes < max(self.floor_bytes, self.typical_share * self._typical_bytes):
             return False
         # a slow average over the passes that carried payload: a heartbeat alone never becomes typical
         weight = 0.1 if self._typical_bytes else 1.0
         self._typical_bytes += weight * (moved_bytes - self._typical_bytes)
         self.moved_ns = now_ns
         return True
+
+
+@dataclass(slots=True)
+class GpuClock:
+    """What the GPUs of one process show of its progress.
+
+    That a GPU is busy shows none: a kernel that waits for its peers, or never ends, keeps it as busy as training.
+    """
+
+    seen: GpuSeen | None = None
+    """The last reading; None before the first, and once there are no more."""
+    _nvlink: ByteClock = field(default_factory=lambda: ByteClock(_NVLINK_FLOOR))
+    _pcie: ByteClock = field(default_factory=lambda: ByteClock(_PCIE_FLOOR, _PCIE_SHARE))
+    _moved: bool = False
+
+    def observe(self, seen: GpuSeen, *, has_other: bool) -> bool:
+        """Take a reading; True if it shows progress.
+
+        `has_other`: payload of the process is seen on another path. Bytes over PCIe count only where it is not: a
+        GPU that waits for the network may read the memory of the host all the time.
+        """
+        self.seen = seen
+        at_ns = seen.boottime_ns
+        by_nvlink = self._nvlink.observe(seen.nvlink_bytes, at_ns)
+        by_pcie = self._pcie.observe(seen.pcie_bytes, at_ns)
+        moved = by_nvlink or seen.changed or (by_pcie and not has_other and not self.nvlink_ns)
+        self._moved = self._moved or moved
+        return moved
+
+    @property
+    def nvlink_ns(self) -> int:
+        """Boottime of the last reading that shows payload on NVLink; 0 before the first."""
+        return self._nvlink.moved_ns
+
+    def is_lost(self, now_ns: int) -> bool:
+        """True once a clock that moved is not read any more."""
+        return self._moved and self.seen is not None and now_ns - self.seen.boottime_ns > _LOST_NS

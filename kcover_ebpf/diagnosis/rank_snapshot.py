@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from kcover_ebpf.diagnosis.process import Effort
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.roles import Role
+from kcover_ebpf.facts.devices import GpuUse
 from kcover_ebpf.ids import Endpoint, Pid
 
 _CLEAN = "code 0"
@@ -53,6 +54,22 @@ class StopSignal:
     sender_pid: int = 0
     """0 when the kernel itself sent it."""
     sender: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSnapshot:
+    """The GPUs that a rank computes on, all together."""
+
+    devices: tuple[str, ...]
+    """PCI addresses."""
+    use: GpuUse
+    use_age_s: float = 0.0
+    """Since all of them are used so."""
+    power_w: float | None = None
+
+    def later(self, by_s: float) -> GpuSnapshot:
+        """The same, so many seconds later."""
+        return replace(self, use_age_s=self.use_age_s + by_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +117,8 @@ class RankSnapshot:
     sockets: tuple[SocketSnapshot, ...] = ()
     network_busy: bool | None = None
     """Whether a network thread of NCCL burns a CPU; None where none was ever seen to."""
+    gpu: GpuSnapshot | None = None
+    """None where its GPUs are not read, or it has none."""
 
     @property
     def connections(self) -> Iterable[SocketSnapshot]:
@@ -123,6 +142,7 @@ class RankSnapshot:
             sent_age_s=_later(self.sent_age_s, by_s),
             received_age_s=_later(self.received_age_s, by_s),
             sockets=tuple(each.later(by_s) for each in self.sockets),
+            gpu=self.gpu and self.gpu.later(by_s),
         )
 
 

@@ -7,7 +7,12 @@ from dataclasses import dataclass, replace
 
 from kcover_ebpf.diagnosis.endpoints import EndpointIndex, last_send_ns
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
-from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, SocketSnapshot, StopSignal
+from kcover_ebpf.diagnosis.rank_snapshot import (
+    GpuSnapshot,
+    RankSnapshot,
+    SocketSnapshot,
+    StopSignal,
+)
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.stacks import KnownWaits
 from kcover_ebpf.facts.kernel import SignalSent, SocketSample
@@ -41,6 +46,7 @@ def completed(state: RankSnapshot, view: ProcessHistory, habits: Habits) -> Rank
         stop_signal=_stop_signal(habits.stop_signals.get(state.pid)),
         sockets=_sockets(view, habits) if is_rank else (),
         network_busy=_network_busy(view),
+        gpu=_gpu(view, habits.now_ns) if is_rank else None,
     )
 
 
@@ -57,6 +63,13 @@ def _stop_signal(sent: SignalSent | None) -> StopSignal | None:
 def _network_busy(view: ProcessHistory) -> bool | None:
     threads = [thread for thread in view.side_threads if thread.proxy]
     return any(thread.burning_since_ns is not None for thread in threads) if threads else None
+
+
+def _gpu(view: ProcessHistory, now_ns: int) -> GpuSnapshot | None:
+    seen = view.gpus.seen
+    if seen is None:
+        return None
+    return GpuSnapshot(seen.devices, seen.use, (now_ns - seen.use_since_ns) / NS, seen.power_w)
 
 
 def _sockets(view: ProcessHistory, habits: Habits) -> tuple[SocketSnapshot, ...]:

@@ -63,13 +63,15 @@ class JobSnapshot:
     recordings: Recordings | None = None
     """What the ranks' flight recorders hold; None while they were not asked, or none has answered."""
     ranks: Mapping[Pid, RankSnapshot] = field(init=False)
-    """Living ranks."""
+    """Living ranks, by number."""
     left: Mapping[Pid, RankSnapshot] = field(init=False)
     """Ranks that exited with code 0, or were ended by their own job, and did not come back."""
 
     def __post_init__(self) -> None:
         """Ranks are distinguished from other processes once: the walk along the waits asks at every step."""
-        everyone = {pid: each for pid, each in self.processes.items() if each.role is Role.RANK}
+        # by number: of two that came into their states at once every host, and all of them together, take the same
+        found = (each for each in self.processes.values() if each.role is Role.RANK)
+        everyone = {each.pid: each for each in sorted(found, key=_by_number)}
         ranks = {pid: each for pid, each in everyone.items() if each.exit is None}
         again = {each.rank for each in ranks.values()} - {None}
         left = {
@@ -93,6 +95,10 @@ class JobSnapshot:
     def oldest_ns(self) -> int:
         """When the first of the living ranks came into its state."""
         return min(map(self.since_ns, self.ranks.values()))
+
+
+def _by_number(each: RankSnapshot) -> tuple[bool, int, Pid]:
+    return each.rank is None, each.rank or 0, each.pid
 
 
 def blame(

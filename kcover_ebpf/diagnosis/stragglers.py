@@ -31,18 +31,49 @@ class Straggler:
     others_wait_share: float
 
 
+class Waiting:
+    """The waits of one rank, pass by pass, and in how many of the last passes of each window it waited."""
+
+    __slots__ = ("_waits", "counts")
+
+    def __init__(self) -> None:
+        self._waits: deque[int | None] = deque(maxlen=_WINDOWS[-1])
+        self.counts = dict.fromkeys(_WINDOWS, 0)
+        """Passes in which it waited, by the length of the window; counted on, for all are asked for every pass."""
+
+    def __len__(self) -> int:
+        return len(self._waits)
+
+    def add(self, wait: int | None) -> None:
+        """Take one pass."""
+        waits, counts, seen = self._waits, self.counts, len(self._waits)
+        for window in _WINDOWS:
+            if seen >= window and waits[seen - window] is not None:
+                counts[window] -= 1
+            if wait is not None:
+                counts[window] += 1
+        waits.append(wait)
+
+    def last(self, window: int) -> _Waits:
+        """The last passes, newest first."""
+        return list(islice(reversed(self._waits), window))
+
+
 class WaitShares:
     """Share of healthy passes in which each rank was seen waiting for its peers."""
 
     def __init__(self) -> None:
-        self._seen: dict[Pid, deque[int | None]] = {}
+        self._seen: dict[Pid, Waiting] = {}
 
     def observe(self, waiting: Mapping[Pid, int | None]) -> None:
         """Take one pass over all living ranks: what distinguishes a wait of each from its next, None if it works."""
         for pid in self._seen.keys() - waiting.keys():
             del self._seen[pid]
         for pid, wait in waiting.items():
-            self._seen.setdefault(pid, deque(maxlen=_WINDOWS[-1])).append(wait)
+            seen = self._seen.get(pid)
+            if seen is None:
+                seen = self._seen[pid] = Waiting()
+            seen.add(wait)
 
     def straggler(self) -> Straggler | None:
         """The one rank that the others wait for; None while too few passes were seen or nobody stands out."""
@@ -53,23 +84,18 @@ class WaitShares:
         return next((found for each in windows if (found := self._stands_out(each))), None)
 
     def _stands_out(self, window: int) -> Straggler | None:
-        last = {pid: list(islice(reversed(waits), window)) for pid, waits in self._seen.items()}
-        counts = {pid: _count(waits) for pid, waits in last.items()}
+        counts = {pid: waiting.counts[window] for pid, waiting in self._seen.items()}
         slow = min(counts, key=counts.__getitem__)
         own = counts.pop(slow) / window
         apart = max(_APART, _CHANCE / math.sqrt(window))
         # without its longest wait a rank waits no larger share: nearly every pass ends here
         if own > _BUSY_SHARE or min(counts.values()) / window - own < apart:
             return None
-        others = [_repeated_share(last[pid]) for pid in counts]
+        others = [_repeated_share(self._seen[pid].last(window)) for pid in counts]
         if min(others) - own < apart:
             return None
         mean = min(0.98, sum(others) / len(others))
         return Straggler(slow, (1 - own) / (1 - mean), own, mean)
-
-
-def _count(waits: _Waits) -> int:
-    return len(waits) - waits.count(None)
 
 
 def _repeated_share(waits: _Waits) -> float:
@@ -78,4 +104,4 @@ def _repeated_share(waits: _Waits) -> float:
     kept = len(waits) - longest
     if kept < _LEAST_KEPT * len(waits):
         return 0.0
-    return (_count(waits) - longest) / kept
+    return (len(waits) - waits.count(None) - longest) / kept

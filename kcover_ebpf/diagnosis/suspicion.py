@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
 
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
 from kcover_ebpf.diagnosis.progress import Stall
@@ -129,10 +130,9 @@ class Suspicion:
         }
 
     def wants(
-        self, owned: Iterable[ProcessHistory], waiting: Collection[ProcessHistory], now_ns: int
+        self, owned: Collection[ProcessHistory], waiting: Iterable[ProcessHistory], now_ns: int
     ) -> list[InspectRequest]:
         """Threads to look at now: all leads while suspicious, else a few healthy waits to remember."""
-        owned = list(owned)
         codes = [look for view in owned for look in self._burning(view, now_ns)]
         if self.suspicious:
             return codes + [each for view in owned if (each := self._request(view, now_ns))]
@@ -141,13 +141,17 @@ class Suspicion:
         self._began_ns = now_ns if self._began_ns is None else self._began_ns
         if self.known.count >= _EAGER_WAITS or now_ns - self._began_ns > _EAGER_NS:
             self._next_baseline_ns = now_ns + _BASELINE_PERIOD_NS
-        fresh = [view for view in waiting if view.pid not in self._pending]
-        looks = [look for view in fresh if (look := self._request(view, now_ns)) is not None]
-        return codes + looks[:_BASELINE_LOOKS]
+        fresh = (view for view in waiting if view.pid not in self._pending)
+        looks = (look for view in fresh if (look := self._request(view, now_ns)) is not None)
+        return codes + list(islice(looks, _BASELINE_LOOKS))
 
     def _burning(self, view: ProcessHistory, now_ns: int) -> list[InspectRequest]:
         """Threads that burn a CPU: in calm times only where the code of a process lies is read, once."""
-        burning = [each for each in view.threads.values() if each.is_unplaced]
+        burning = [
+            each
+            for each in view.threads.values()
+            if each.burning_since_ns is not None and each.is_unplaced
+        ]
         if not burning:
             return []
         burning.sort(key=lambda each: (each is not view.lead, -each.cpu_share))

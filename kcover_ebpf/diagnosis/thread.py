@@ -7,6 +7,7 @@ one.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kcover_ebpf.diagnosis.code_map import WAITS, Code, CodeMap
@@ -92,6 +93,8 @@ class ThreadHistory:
     """Looks in a row that found it waiting, or working, in its burn."""
     _unplaced: bool = False
     """The last look found it burning where only its stack shows for which."""
+    _asks_only: bool | None = None
+    """`waits_busily` as of this sample; None before it was asked for."""
 
     def observe(
         self, sample: ThreadSample, table: SyscallTable, code: CodeMap | None = None
@@ -114,15 +117,14 @@ class ThreadHistory:
 
     def _observe(self, sample: ThreadSample, table: SyscallTable, code: CodeMap | None) -> bool:
         before, self.sample = self.sample, sample
-        self._unplaced = False
+        self._unplaced, self._asks_only = False, None
         self._note_held(before, sample)
         if sample.start_ns != before.start_ns:
-            self.progress_ns, self.burning_since_ns = sample.boottime_ns, None
-            self.naps_since_ns, self._code = None, None
-            self.glimpses.clear()
+            self._begin_anew(sample)
             return True
-        share = self.cpu_share = cpu_share(before, sample)
-        wanted = 1.0 if _starved(before, sample) else busy_share(before, sample)
+        used_ns = sample.cpu_ns - before.cpu_ns
+        share, wanted = _shares(before, sample)
+        self.cpu_share = share
         busy = share >= BUSY_SHARE or (sample.state is TaskState.RUNNING and wanted >= BUSY_SHARE)
         busy = busy and sample.state not in _HELD
         self.delay_share = wanted - share
@@ -130,28 +132,38 @@ class ThreadHistory:
         if not busy:
             self.burning_since_ns, self._code = None, None
             if was_burning:
-                # it sleeps where it was caught burning, perhaps, and still did something else before
-                self.burnt_until_ns = _left_cpu_ns(before, sample)
-                self.progress_ns = max(self.progress_ns, self.burnt_until_ns)
+                self._end_burn(before, sample)
         elif self.burning_since_ns is None:
             self.burning_since_ns = before.boottime_ns
             self.burn_cpu_ns, self.burn_delay_ns = before.cpu_ns, before.run_delay_ns
-        if sample.cpu_ns - before.cpu_ns >= _RAN_NS:
+        if used_ns >= _RAN_NS:
             self.glimpses.append(_sample(sample, table))
             if busy and self._place(code.at(sample.user_ip) if code else None):
                 return True
         was_napping = self._nap(before, sample, table)
-        moved = site(sample) != site(before) or share >= MOVE_SHARE
+        moved = share >= MOVE_SHARE or site(sample) != site(before)
         progressed = moved and not (busy and was_burning) and not was_napping
         if progressed and not is_tick(before, sample, share):
             self.progress_ns = sample.boottime_ns
             return True
         return was_burning and not busy
 
+    def _begin_anew(self, sample: ThreadSample) -> None:
+        # another thread has its number
+        self.progress_ns, self.burning_since_ns = sample.boottime_ns, None
+        self.naps_since_ns, self._code = None, None
+        self.glimpses.clear()
+
+    def _end_burn(self, before: ThreadSample, sample: ThreadSample) -> None:
+        # it sleeps where it was caught burning, perhaps, and still did something else before
+        self.burnt_until_ns = _left_cpu_ns(before, sample)
+        self.progress_ns = max(self.progress_ns, self.burnt_until_ns)
+
     def _note_held(self, before: ThreadSample, sample: ThreadSample) -> None:
         if sample.state not in _HELD:
             self.held_since_ns = 0
-        elif before.state is not sample.state:
+            return
+        if before.state is not sample.state:
             # a thread that changes is sent at the next pass
             pass_ns = sample.boottime_ns - _LONGEST_PASS_NS
             self.held_since_ns = max(before.boottime_ns, sample.idle_since_ns, pass_ns)
@@ -168,8 +180,9 @@ class ThreadHistory:
         if code is None or code is Code.PLUMBING:
             return False
         self.proxy |= code is Code.COLLECTIVE
-        changed = self._code is not None and (code in WAITS) != (self._code in WAITS)
-        self._in_a_row = 1 if changed or self._code is None else self._in_a_row + 1
+        known = self._code
+        changed = known is not None and known is not code and (code in WAITS) != (known in WAITS)
+        self._in_a_row = 1 if changed or known is None else self._in_a_row + 1
         self._code = code
         if changed:
             self.progress_ns = self.sample.boottime_ns
@@ -181,18 +194,18 @@ class ThreadHistory:
         count = after.voluntary_count - before.voluntary_count
         often = count * 1_000_000_000 >= _NAPS_PER_S * (after.boottime_ns - before.boottime_ns)
         cheap = after.cpu_ns - before.cpu_ns <= count * _NAP_CPU_NS
-        calls = {table.family(each.syscall) for each in (before, after)}
-        if often and cheap and Family.SLEEP in calls and calls <= {Family.SLEEP, Family.NONE}:
-            self.naps_since_ns = before.boottime_ns if not was_napping else self.naps_since_ns
-        else:
+        if not (often and cheap and _sleeps(before, after, table)):
             self.naps_since_ns = None
+        elif not was_napping:
+            self.naps_since_ns = before.boottime_ns
         return was_napping and self.naps_since_ns is not None
 
     @property
     def waits_in(self) -> Code | None:
         """The kind of library that it spins in, waiting; None while it does not burn, works, or was seen too seldom."""
-        settled = self.burning_since_ns is not None and self._in_a_row >= _ENOUGH_IN_A_ROW
-        return self._code if settled and self._code in WAITS else None
+        if self.burning_since_ns is None or self._in_a_row < _ENOUGH_IN_A_ROW:
+            return None
+        return self._code if self._code in WAITS else None
 
     @property
     def burns_alike_ns(self) -> int | None:
@@ -208,12 +221,11 @@ class ThreadHistory:
     @property
     def waits_busily(self) -> bool:
         """It burns a CPU in calls that only ask again: the way MPI waits for its peers."""
-        burning = self._burning()
-        asked = sum(each.spin_call for each in burning)
-        others = sum(not each.spin_call and not each.calls_nothing for each in burning)
-        return (
-            len(burning) >= 3 and asked >= max(_POLLS_FOR_SPIN, len(burning) // 5) and others == 0
-        )
+        if self.burning_since_ns is None:
+            return False
+        if self._asks_only is None:
+            self._asks_only = _ask_only(self._burning())
+        return self._asks_only
 
     @property
     def seen_too_seldom(self) -> bool:
@@ -240,13 +252,32 @@ class ThreadHistory:
         return [each for each in self.glimpses if each.boottime_ns > since_ns]
 
 
-def _starved(before: ThreadSample, after: ThreadSample) -> bool:
-    """It was ready to run all the time between two samples, and never did.
+def _ask_only(burning: Sequence[_RegisterSample]) -> bool:
+    asked = 0
+    for each in burning:
+        if each.spin_call:
+            asked += 1
+        elif not each.calls_nothing:
+            return False
+    return len(burning) >= 3 and asked >= max(_POLLS_FOR_SPIN, len(burning) // 5)
 
-    The kernel counts the wait for a CPU when it ends, so nothing shows it before.
-    """
-    ready = before.state is after.state is TaskState.RUNNING
-    return ready and (before.cpu_ns, before.run_delay_ns) == (after.cpu_ns, after.run_delay_ns)
+
+def _sleeps(before: ThreadSample, after: ThreadSample, table: SyscallTable) -> bool:
+    """It was found in a sleep, and in no other call."""
+    calls = table.family(before.syscall), table.family(after.syscall)
+    return Family.SLEEP in calls and all(each in (Family.SLEEP, Family.NONE) for each in calls)
+
+
+def _shares(before: ThreadSample, after: ThreadSample) -> tuple[float, float]:
+    """Shares of the time between two samples that it spent on a CPU, and that it spent there or wanted to."""
+    used_ns, delayed_ns = after.cpu_ns - before.cpu_ns, after.run_delay_ns - before.run_delay_ns
+    if not used_ns and not delayed_ns and before.state is after.state is TaskState.RUNNING:
+        # Ready to run all the time, it never did: the kernel counts the wait for a CPU when it ends, so nothing
+        # shows it before.
+        return 0.0, 1.0
+    # a thread at rest is not sent: what it used, it used in the last pass
+    interval_ns = min(_LONGEST_PASS_NS, max(1, after.boottime_ns - before.boottime_ns))
+    return used_ns / interval_ns, (used_ns + delayed_ns) / interval_ns
 
 
 def _left_cpu_ns(before: ThreadSample, after: ThreadSample) -> int:
@@ -271,22 +302,6 @@ def site(sample: ThreadSample) -> tuple[int, int, int]:
     """Where a thread waits: the call, its first argument (0 outside a call) and the user stack pointer."""
     argument = 0 if sample.syscall == NO_SYSCALL else sample.args[0]
     return sample.syscall, argument, sample.user_sp
-
-
-def cpu_share(before: ThreadSample, after: ThreadSample) -> float:
-    """Share of the time between two samples that the thread spent on a CPU."""
-    return (after.cpu_ns - before.cpu_ns) / _interval_ns(before, after)
-
-
-def busy_share(before: ThreadSample, after: ThreadSample) -> float:
-    """Like `cpu_share`, counting the time it wanted a CPU and got none."""
-    wanted_ns = after.cpu_ns - before.cpu_ns + after.run_delay_ns - before.run_delay_ns
-    return wanted_ns / _interval_ns(before, after)
-
-
-def _interval_ns(before: ThreadSample, after: ThreadSample) -> int:
-    # a thread at rest is not sent: what it used, it used in the last pass
-    return min(_LONGEST_PASS_NS, max(1, after.boottime_ns - before.boottime_ns))
 
 
 def asks_again(sample: ThreadSample, table: SyscallTable) -> bool:

@@ -47,6 +47,7 @@ class Cause(Enum):
     SEGFAULT = "segfault"
     LEFT_EARLY = "left_early"
     DEVICE = "device"
+    PREFLIGHT = "preflight"
     # a culprit that does nothing
     STOPPED = "stopped"
     FROZEN = "frozen"
@@ -144,7 +145,7 @@ CAUSES: Mapping[VerdictKind, frozenset[Cause]] = {
     VerdictKind.HUNG: _STUCK,
     VerdictKind.DEADLOCK: frozenset({Cause.COLLECTIVE_MISMATCH}),
     VerdictKind.LOST_LINK: frozenset({Cause.LINK}),
-    VerdictKind.DEVICE_FAULT: frozenset({Cause.DEVICE}),
+    VerdictKind.DEVICE_FAULT: frozenset({Cause.DEVICE, Cause.PREFLIGHT}),
     VerdictKind.CRASHED: _DIED,
     VerdictKind.SLOW: _SLOWED,
     VerdictKind.WORKING: _QUIET,
@@ -179,18 +180,27 @@ class EvidenceKind(Enum):
     """All other ranks wait."""
     COLLECTIVE = "collective"
     """How many operations each rank launched, by the job's own NCCL."""
+    GPU = "gpu"
+    """What the GPUs of the ranks are used for: a GPU that does nothing is silent for as long as its rank."""
+    LOG = "log"
+    """What the job's own logs show: it classifies a fault, and never counts as a reason to end a job."""
 
 
-_ONE_CLOCK = frozenset({EvidenceKind.TIME, EvidenceKind.SINK, EvidenceKind.PEERS})
+_ONE_CLOCK = frozenset({EvidenceKind.TIME, EvidenceKind.SINK, EvidenceKind.PEERS, EvidenceKind.GPU})
 
 
 def independent_kinds(kinds: Iterable[EvidenceKind]) -> frozenset[EvidenceKind]:
     """The kinds that are independent by construction.
 
-    "Longer than ever before", "asleep or busy for so long" and "all peers wait" read one clock: a
-    healthy long step shows all three. They count once, as `TIME`.
+    "Longer than ever before", "asleep or busy for so long", "all peers wait" and "its GPU does nothing" read one
+    clock: a healthy long step shows all of them. They count once, as `TIME`. What a program writes about itself does
+    not count: it may have caught the error, and a framework's time-out is one more reading of the same clock.
     """
-    return frozenset(EvidenceKind.TIME if each in _ONE_CLOCK else each for each in kinds)
+    return frozenset(
+        EvidenceKind.TIME if each in _ONE_CLOCK else each
+        for each in kinds
+        if each is not EvidenceKind.LOG
+    )
 
 
 def suffices(kinds: Iterable[EvidenceKind]) -> bool:

@@ -276,6 +276,42 @@ class FabricMoved:
     """Sent and received since the reading before, about a second earlier."""
 
 
+class GpuUse(Enum):
+    """What a GPU is used for, by its utilisation, power and memory."""
+
+    UNKNOWN = "unknown"
+    WORKING = "working"
+    IDLE = "idle"
+    """No kernel runs, and next to no memory is in use."""
+    MEMORY_HELD = "memory_held"
+    """No kernel runs, while processes keep memory on it."""
+    LOW_POWER = "busy_at_low_power"
+    """A kernel runs all the time and draws little: as one that waits in a loop does."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSeen:
+    """One reading of the GPUs that a process computes on, all together."""
+
+    boottime_ns: int
+    pid: Pid
+    devices: tuple[str, ...]
+    """PCI addresses."""
+    use: GpuUse
+    """Of all of them; WORKING where they differ."""
+    use_since_ns: int
+    """When the last of them was seen to be used so first (boottime)."""
+    utilization: float | None = None
+    """Of the busiest, 0 to 1."""
+    power_w: float | None = None
+    """Sum."""
+    nvlink_bytes: int = 0
+    """Sent and received since the reading before."""
+    pcie_bytes: int = 0
+    changed: bool = False
+    """Utilisation or power of one of them differs much from the reading before: some work began or ended."""
+
+
 DeviceFact = (
     XidSighting
     | XidReported
@@ -291,5 +327,6 @@ DeviceFact = (
     | BlockError
     | DriverCall
     | FabricMoved
+    | GpuSeen
     | DeviceFault
 )

@@ -139,6 +139,16 @@ class Unreadable:
 
 
 @dataclass(frozen=True, slots=True)
+class CollectivesLaunched:
+    """A process asked its NCCL for further operations, of whatever kind."""
+
+    boottime_ns: int
+    pid: Pid
+    count: int
+    """Since the pass before."""
+
+
+@dataclass(frozen=True, slots=True)
 class CollectiveRank:
     """A rank that stands out among those of its communicator, in NCCL's own words."""
 
@@ -196,3 +206,5 @@ class CollectivesSeen:
     """All ranks have launched the same. False with nobody named: each of those behind waits in another communicator."""
     trouble: str = ""
     """Why there is no answer; then nothing else is known."""
+    unseen: str = ""
+    """What of the counts is not known although there is an answer."""

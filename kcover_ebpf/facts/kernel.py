@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from enum import Enum
 
 from kcover_ebpf.facts.devices import DeviceFact
-from kcover_ebpf.facts.host import CodeSeen, CollectivesSeen, Inspection, ProcessSeen, Unreadable
+from kcover_ebpf.facts.host import (
+    CodeSeen,
+    CollectivesLaunched,
+    CollectivesSeen,
+    Inspection,
+    ProcessSeen,
+    Unreadable,
+)
 from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.ids import Inode, Pid, Tid
 
@@ -24,6 +31,10 @@ faults).
 
 class TaskState(Enum):
     """State of a thread, reduced to what a verdict can use (kernel: include/linux/sched.h, TASK_*)."""
+
+    __hash__ = (
+        object.__hash__
+    )  # members are compared by identity; Enum's own is a call of Python for each look-up
 
     RUNNING = "R"
     SLEEPING = "S"
@@ -260,6 +271,7 @@ Fact = (
     | Unreadable
     | CodeSeen
     | CollectivesSeen
+    | CollectivesLaunched
     | RecordersSeen
     | Tick
     | DeviceFact

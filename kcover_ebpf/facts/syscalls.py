@@ -15,6 +15,10 @@ from kcover_ebpf.facts.kernel import NO_SYSCALL
 class Family(Enum):
     """What a thread in a call of this family waits for."""
 
+    __hash__ = (
+        object.__hash__
+    )  # members are compared by identity; Enum's own is a call of Python for each look-up
+
     NONE = "none"
     FUTEX = "futex"
     YIELD = "yield"

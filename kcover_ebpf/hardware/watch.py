@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from kcover_ebpf.facts.devices import (
     AerError,
@@ -30,18 +30,23 @@ from kcover_ebpf.hardware.attribution import Attribution
 from kcover_ebpf.hardware.catalog import Catalog
 from kcover_ebpf.hardware.device_users import DeviceUsers
 from kcover_ebpf.hardware.event_sources import Sources
+from kcover_ebpf.hardware.identity import DeviceIdentities
 from kcover_ebpf.hardware.kmsg_parser import read_console, read_record
 from kcover_ebpf.hardware.kmsg_reader import KmsgReader
 from kcover_ebpf.hardware.nvml import Nvml
 from kcover_ebpf.hardware.ports import PortWatch
 from kcover_ebpf.hardware.rdma_traffic import FabricReader, FabricWatch
 from kcover_ebpf.hardware.stuck_ioctl import StuckCalls
+from kcover_ebpf.hardware.telemetry.watch import GpuTelemetry, TelemetryOptions
 from kcover_ebpf.hardware.topology import Topology
 from kcover_ebpf.hardware.xid_dedup import XidDedup
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.maps import BpfMap
 from kcover_ebpf.kernel.probes import ProbeStatus
 from kcover_ebpf.settings import Settings
+
+if TYPE_CHECKING:
+    from kcover_ebpf.hardware.nccl.probes import NcclProbes
 
 SELF_TEST = "kcover-ebpf self-test"
 """Text that is written to the kernel log at start, to learn whether the console rung works."""
@@ -56,7 +61,8 @@ class DeviceWatch:
 
     `catalog` is read after the start, which it would make longer, and before the first Xid: reports of
     several rungs must be taken as they come. Without GPUs it is never read.
-    `pin_driver` allows the driver's tracepoint, which keeps the driver from being unloaded.
+    `pin_driver` allows the driver's tracepoint, which keeps the driver from being unloaded; so does NVML by
+    `telemetry` (None: GPUs are not read).
     """
 
     def __init__(
@@ -66,6 +72,7 @@ class DeviceWatch:
         catalog: Callable[[], Catalog],
         *,
         pin_driver: bool = False,
+        telemetry: TelemetryOptions | None = None,
         root: Path = Path("/"),
     ) -> None:
         self._read_catalog, self._root = catalog, root
@@ -74,12 +81,19 @@ class DeviceWatch:
         self.console_works = False
         self.ladder = XidDedup(Rung.KMSG)
         self.whose = DeviceUsers(root)
+        self.nccl = _nccl_probes() if settings.nccl_probes else None
+        """None unless asked for."""
         self._stuck = StuckCalls(self.whose)
         patience_ns = int(settings.policy.port_patience_s * 1e9)
         self._concern = Attribution(self.whose, catalog, patience_ns)
         self._ports = _opened(lambda: PortWatch(root))
         self._fabric: FabricWatch | None = None
         self._meet_fabric()
+        self.telemetry: GpuTelemetry | None = None
+        """Set where GPUs are read."""
+        if telemetry is not None:
+            self.telemetry = GpuTelemetry(telemetry, lambda: self.whose.topology.gpus, root)
+        self.identities = DeviceIdentities(root, self.whose.uuid, self._serial_of)
         self._stale_nic = False
         self._aer = AerCounter()
         self._aer_quiet_ns = 0
@@ -97,7 +111,8 @@ class DeviceWatch:
     def statuses(self) -> tuple[ProbeStatus, ...]:
         """What became of each probe."""
         nvml = (self.whose.nvml.status(),) if self.whose.nvml is not None else ()
-        return (*self._attached.statuses, *nvml)
+        nccl = (self.nccl.status,) if self.nccl is not None else ()
+        return (*self._attached.statuses, *nvml, *nccl)
 
     @property
     def rung(self) -> Rung:
@@ -127,6 +142,7 @@ class DeviceWatch:
         return {
             "log": self._kmsg.lost_count if self._kmsg is not None else 0,
             "links": self._ports.lost_count if self._ports is not None else 0,
+            "nccl": self.nccl.lost_count if self.nccl is not None else 0,
         }
 
     def _meet_driver(self) -> None:
@@ -207,9 +223,7 @@ class DeviceWatch:
         if self.whose.topology.gpus and not self._has_catalog:
             self._has_catalog = True
             self._read_catalog()
-        found = self._poll_log(members)
-        if self._fabric is not None:
-            found += self._fabric.tick(members)
+        found = [*self._poll_log(members), *self._read_clocks(members)]
         if self._ports is not None:
             found += self._poll_ports(self._ports, members)
         found += self._concern.of_time(members, _now_ns())
@@ -221,6 +235,14 @@ class DeviceWatch:
             for error in self._aer.on_look(self._attached.aer_totals()):
                 found += self._on_aer(error, members)
         return found
+
+    def _serial_of(self, device: str) -> str:
+        return self.telemetry.serial_of(device) if self.telemetry is not None else ""
+
+    def _read_clocks(self, members: Collection[Pid]) -> Iterator[DeviceFact]:
+        for clock in (self._fabric, self.telemetry):
+            if clock is not None:
+                yield from clock.tick(members)
 
     def _poll_ports(self, ports: PortWatch, members: Collection[Pid]) -> list[DeviceFact]:
         changes = ports.changes(_now_ns())
@@ -274,8 +296,10 @@ class DeviceWatch:
     def close(self) -> None:
         """Detach everything."""
         self._attached.close()
+        if self.nccl is not None:
+            self.nccl.close()
         self._leave_nvml()
-        for reader in (self._kmsg, self._ports, self._fabric):
+        for reader in (self._kmsg, self._ports, self._fabric, self.telemetry):
             if reader is not None:
                 reader.close()
 
@@ -284,6 +308,12 @@ class DeviceWatch:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _nccl_probes() -> NcclProbes:
+    from kcover_ebpf.hardware.nccl.probes import NcclProbes
+
+    return NcclProbes()
 
 
 def _now_ns() -> int:

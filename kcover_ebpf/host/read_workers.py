@@ -81,6 +81,10 @@ class Readers(Generic[_Key, _Value]):
             if now_s - task.began_s > STUCK_S and not task.dropped
         }
 
+    def is_asked(self, key: _Key) -> bool:
+        """A read of this key is under way, or its result was not taken yet."""
+        return key in self._tasks
+
     def forget(self, key: _Key) -> None:
         """What is being read of this key is not wanted any more."""
         task = self._tasks.pop(key, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kcover_ebpf.inspection.nvml_library import initialise
+from kcover_ebpf.hardware.nvml_library import initialise
 
 _MEMORY_BYTES = 1 << 30
 """More than this in use is a job's, even if NVML does not list its process (a PID namespace of its own)."""

@@ -49,6 +49,12 @@ SPARE = frozenset({Capability.SYS_ADMIN})
 (docs/decisions/0007).
 """
 
+
+def spare(*, nccl_probes: bool) -> frozenset[Capability]:
+    """What threads may raise for a moment; with probes on NCCL also what attaches them to a rank that appears."""
+    return SPARE | {Capability.PERFMON} if nccl_probes else SPARE
+
+
 TRACE = frozenset(
     {
         Capability.BPF,  # map updates, before Linux 5.19

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import platform
 from collections.abc import Iterator
 from ctypes import c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
@@ -179,7 +178,7 @@ def _link_uprobes() -> int:
         count=1,
     )
     libc = ctypes.CDLL(None, use_errno=True)
-    number = _BPF_SYSCALL[platform.machine()]
+    number = _BPF_SYSCALL[os.uname().machine]
     libc.syscall(number, _LINK_CREATE, ctypes.byref(link), ctypes.sizeof(link))
     os.close(fd)
     code = ctypes.get_errno()

@@ -19,6 +19,7 @@ from kcover_ebpf.kernel.maps import BpfMap
 _READ_BYTES = 64 * 1024
 _TYPED = "tp_btf/"
 _KPROBE = "kprobe/"
+_UPROBE = "uprobe/"
 
 
 class _IterTaskInfo(ctypes.Structure):
@@ -93,6 +94,16 @@ class BpfObject:
             if section.startswith(_TYPED)
         }
 
+    def user_functions(self) -> dict[str, str]:
+        """The function of a library that each program of a user probe is meant for."""
+        name_of = self._lib.bpf_program__section_name
+        sections = {name: name_of(pointer).decode() for name, pointer in self._programs.items()}
+        return {
+            name: section.removeprefix(_UPROBE)
+            for name, section in sections.items()
+            if section.startswith(_UPROBE)
+        }
+
     def select(self, names: frozenset[str]) -> None:
         """Load only these programs."""
         for name, pointer in self._programs.items():
@@ -121,6 +132,18 @@ class BpfObject:
                 pointer = self._lib.bpf_program__attach_kprobe(program, False, clone.encode())
             if not pointer:
                 raise LoadError(f"{self.name}: {name}: {error.strerror}") from error
+        return Link(pointer)
+
+    def attach_user(self, name: str, *, pid: int, path: str, offset: int) -> Link:
+        """Attach a user probe at `offset` of a file, for one process only; raises `OSError`.
+
+        All its threads are probed, and no other process that has mapped the file. Opening the file may block.
+        """
+        pointer = self._lib.bpf_program__attach_uprobe(
+            self._programs[name], False, pid, os.fsencode(path), offset
+        )
+        if not pointer:
+            raise last_error()
         return Link(pointer)
 
     def attach_task_iterator(self, name: str, *, tid: int = 0, pid: int = 0) -> Link:

@@ -7,12 +7,11 @@ loaded again without it. Only the base family is indispensable.
 from __future__ import annotations
 
 import errno
-import platform
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib.abc import Traversable
-from importlib.resources import as_file, files
+from pathlib import Path
 
 from kcover_ebpf.errors import LoadError
 from kcover_ebpf.kernel import tracepoints
@@ -20,6 +19,8 @@ from kcover_ebpf.kernel.maps import BpfMap
 from kcover_ebpf.kernel.objects import BpfObject, Link
 from kcover_ebpf.settings import Settings
 
+_OBJECTS = Path(__file__).resolve().parent.parent / "objects"
+"""Found without `importlib.resources`, which imports tempfile, shutil and zipfile at every start."""
 _ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "arm64"}
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP})
 
@@ -187,7 +188,7 @@ def _statuses(family: Family, refused: Mapping[str, _No]) -> tuple[ProbeStatus, 
 
 def _find_absent(family: Family) -> dict[str, _No]:
     """Programs whose tracepoint is not there: found by name, which is cheaper than by trying."""
-    opened = _open(family.name)
+    opened = open_object(family.name)
     needed = opened.typed_tracepoints()
     opened.close()
     absent = tracepoints.absent(needed.values())
@@ -214,7 +215,7 @@ def _find_refused(
 def _load(
     family: Family, names: frozenset[str], shared: Mapping[str, BpfMap], settings: Settings
 ) -> BpfObject:
-    bpf_object = _open(family.name)
+    bpf_object = open_object(family.name)
     try:
         for name, bpf_map in bpf_object.maps.items():
             if name in shared:
@@ -230,14 +231,14 @@ def _load(
     return bpf_object
 
 
-def object_folder() -> Traversable:
+def object_folder() -> Path:
     """Where the object files for this machine are; raises `LoadError` where there are none."""
-    machine = platform.machine()
+    machine = os.uname().machine
     if machine not in _ARCHITECTURES:
         raise LoadError(f"no BPF objects for {machine}; there are for {', '.join(_ARCHITECTURES)}")
-    return files("kcover_ebpf") / "objects" / _ARCHITECTURES[machine]
+    return _OBJECTS / _ARCHITECTURES[machine]
 
 
-def _open(name: str) -> BpfObject:
-    with as_file(object_folder() / f"{name}.bpf.o") as path:
-        return BpfObject(path)
+def open_object(name: str) -> BpfObject:
+    """The object file of a family for this machine, not loaded; raises `LoadError`."""
+    return BpfObject(object_folder() / f"{name}.bpf.o")

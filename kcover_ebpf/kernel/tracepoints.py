@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 
 _FOLDER = Path("/sys/kernel/btf")
-_PREFIX = b"btf_trace_"
+_KERNEL = "vmlinux"
+_NAMES = re.compile(rb"btf_trace_([^\0]*)")
 """Each typed tracepoint has a type of this name (include/trace/bpf_probe.h)."""
+_MOST_FILES = 1024
+"""A node has some 200 modules."""
 
 
 def absent(names: Collection[str], folder: Path = _FOLDER) -> frozenset[str]:
@@ -18,23 +22,24 @@ def absent(names: Collection[str], folder: Path = _FOLDER) -> frozenset[str]:
     read are taken to have every name.
     """
     try:
-        missing = frozenset(names) - _of_kernel(folder / "vmlinux")
+        missing = frozenset(names) - _names_in(folder / _KERNEL)
         if not missing:
             return missing
         for module in folder.iterdir():
-            missing -= _names_in(module.read_bytes())
+            if module.name != _KERNEL:
+                missing -= _names_in(module)
     except OSError:
         return frozenset()
     return missing
 
 
-@cache
-def _of_kernel(path: Path) -> frozenset[str]:
-    """Kept, because the kernel itself does not change; its modules do."""
-    return _names_in(path.read_bytes())
+def _names_in(path: Path) -> frozenset[str]:
+    # a module that is loaded again has a file of its own number: sysfs uses none twice
+    return _read(path, path.stat().st_ino)
 
 
-def _names_in(types: bytes) -> frozenset[str]:
+@lru_cache(maxsize=_MOST_FILES)
+def _read(path: Path, _inode: int) -> frozenset[str]:
     # all names stand in one section, each ended by a zero byte: no need to walk 100,000 types
-    _, *tails = types.split(_PREFIX)
-    return frozenset(tail.partition(b"\0")[0].decode("ascii", "replace") for tail in tails)
+    found = _NAMES.findall(path.read_bytes())
+    return frozenset(name.decode("ascii", "replace") for name in found)

@@ -29,11 +29,14 @@ class LogLine:
     text: str
     stream: str = ""
     """`stdout` or `stderr` of a CRI line, else empty."""
+    time: str = ""
+    """When a container runtime read it (RFC 3339), else empty."""
 
 
 _KMSG = re.compile(r"(?P<priority>\d{1,4}),\d+,\d+,[^;]*;")
 _CRI = re.compile(
-    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d) (?P<stream>stdout|stderr)"
+    r"(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d))"
+    r" (?P<stream>stdout|stderr)"
     r" [PF][^ ]* "
 )
 _DECODED = re.compile(
@@ -56,7 +59,7 @@ def parse(line: str) -> LogLine | None:
             return None
         return LogLine(Source.KERNEL, line[match.end() :])
     if match := _CRI.match(line):
-        return LogLine(Source.CONTAINER, line[match.end() :], match["stream"])
+        return LogLine(Source.CONTAINER, line[match.end() :], match["stream"], match["time"])
     rest, source = line, Source.UNKNOWN
     if match := _DECODED.match(rest):
         if match["facility"] != "kern":

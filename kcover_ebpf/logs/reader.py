@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import re2
 
@@ -44,6 +45,8 @@ class Match:
     lasting: bool
     meaning: str
     advice: str
+    time: str = ""
+    """When a container runtime read the line (RFC 3339); empty in other logs."""
 
 
 class LogReader:
@@ -118,20 +121,21 @@ class LogReader:
         number = self._line_count + 1
         if source is not Source.CONTAINER and (entry := self._xid(line.text)) is not None:
             return _of_xid(number, line.text, entry)
-        for rule in self._rules:
-            if source in (Source.UNKNOWN, rule.source) and rule.regex.search(line.text):
-                return Match(
-                    number,
-                    line.text,
-                    rule.name,
-                    rule.domain,
-                    rule.severity,
-                    rule.concerns,
-                    rule.lasting,
-                    rule.meaning,
-                    rule.advice,
-                )
-        return None
+        rule = first_rule(self._rules, line.text, source)
+        if rule is None:
+            return None
+        return Match(
+            number,
+            line.text,
+            rule.name,
+            rule.domain,
+            rule.severity,
+            rule.concerns,
+            rule.lasting,
+            rule.meaning,
+            rule.advice,
+            line.time,
+        )
 
     def _xid(self, text: str) -> Entry | None:
         match = _XID.search(text) or _SXID.search(text)
@@ -139,7 +143,16 @@ class LogReader:
         return self._catalog.find(int(number)) if number else None
 
 
-def _scanner(rules: Sequence[Rule]) -> re2._Regexp[bytes]:
+def first_rule(rules: Iterable[Rule], text: str, source: Source) -> Rule | None:
+    """The first rule that knows a line of this log; UNKNOWN tries those of all logs."""
+    for rule in rules:
+        if source in (Source.UNKNOWN, rule.source) and rule.regex.search(text):
+            return rule
+    return None
+
+
+@cache
+def _scanner(rules: tuple[Rule, ...]) -> re2._Regexp[bytes]:
     """All patterns as one, over bytes and without anchors: whatever a rule matches, this does."""
     options = re2.Options()
     options.max_mem = _SCAN_MEMORY

@@ -77,6 +77,8 @@ class Rule:
     """It stays until somebody repairs or reboots."""
     meaning: str
     advice: str
+    generic: bool = False
+    """It shows that a program failed, and not why: any other rule explains more."""
 
 
 _MOST_PATTERN_CHARS = 2_000
@@ -160,8 +162,9 @@ def _rule(row: Mapping[str, Any], source: Source) -> Rule:
     words = {key: row[key] for key in ("name", "pattern", "meaning", "advice")}
     if not all(isinstance(value, str) for value in words.values()):
         raise TypeError("name, pattern, meaning and advice are texts")
-    if not isinstance(row["lasting"], bool):
-        raise TypeError("lasting is true or false")
+    generic = row.get("generic", False)
+    if not all(isinstance(value, bool) for value in (row["lasting"], generic)):
+        raise TypeError("lasting and generic are true or false")
     if len(words["pattern"]) > _MOST_PATTERN_CHARS:
         raise ValueError(f"pattern is longer than {_MOST_PATTERN_CHARS} characters")
     return Rule(
@@ -175,6 +178,7 @@ def _rule(row: Mapping[str, Any], source: Source) -> Rule:
         lasting=row["lasting"],
         meaning=words["meaning"],
         advice=words["advice"],
+        generic=generic,
     )
 
 

@@ -21,6 +21,7 @@ from kcover_ebpf.facts import devices, host, kernel
 SCHEMA = "kcover.io/v1alpha1"
 
 CAUSE_TEXT = {
+    Cause.PREFLIGHT: "is not started: its node failed the inspection",
     Cause.EXITED: "exited with an error",
     Cause.KILLED: "was killed",
     Cause.OOM_KILLED: "was killed by the out-of-memory killer",

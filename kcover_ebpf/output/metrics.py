@@ -48,7 +48,7 @@ _WHY_NOT_ATTACHED = (
 _WHERE_LOST = (
     "Kernel records lost. threads and sockets: no room in the sampler; events: ring buffer full; messages: "
     "driver lines and connections dropped to leave room in it; log and links: the kernel overwrote its log, or dropped "
-    "messages about links, before they were read."
+    "messages about links, before they were read; nccl: communicators and peers without room (--nccl-probes)."
 )
 
 

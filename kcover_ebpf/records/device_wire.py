@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_uint8, c_uint32, c_uint64
+from ctypes import c_int32, c_uint8, c_uint32, c_uint64
 from enum import IntEnum
 
 from kcover_ebpf.records.wire import Comm, EventHeader
@@ -19,6 +19,7 @@ NicReporter = c_uint8 * 32
 NicText = c_uint8 * 128
 DiskName = c_uint8 * 32
 BitCounts = c_uint32 * 32
+NcclCounts = c_uint64 * 10
 
 
 class DeviceEventType(IntEnum):
@@ -57,6 +58,21 @@ class NicSource(IntEnum):
 
     RDMA = 1
     HEALTH = 2
+
+
+class NcclOperation(IntEnum):
+    """Indexes of `nccl_comm_value.launched_count`."""
+
+    ALL_REDUCE = 0
+    ALL_GATHER = 1
+    REDUCE_SCATTER = 2
+    BROADCAST = 3
+    REDUCE = 4
+    ALL_TO_ALL = 5
+    GATHER = 6
+    SCATTER = 7
+    SEND = 8
+    RECEIVE = 9
 
 
 class XidEvent(ctypes.Structure):
@@ -180,3 +196,62 @@ class AerValue(ctypes.Structure):
     """Value of the map `aer_totals`: counters that only grow."""
 
     _fields_ = (("total", c_uint64), ("reported_ns", c_uint64), ("bit_count", BitCounts))
+
+
+class NcclProcessValue(ctypes.Structure):
+    """Value of the map `nccl_processes`, by pid: what user space entered is counted."""
+
+    _fields_ = (
+        ("launched_count", c_uint64),
+        ("lost_count", c_uint64),
+        ("comm_count", c_uint32),
+        ("peer_count", c_uint32),
+    )
+
+
+class NcclCommKey(ctypes.Structure):
+    """Key of the map `nccl_comms`."""
+
+    _fields_ = (("comm", c_uint64), ("pid", c_uint32), ("pad", c_uint32))
+
+
+class NcclBirth(ctypes.Structure):
+    """Who a communicator is, from the call that made it."""
+
+    _fields_ = (
+        ("address", c_uint64),
+        ("identity", c_uint64),
+        ("size", c_uint32),
+        ("rank", c_uint32),
+        ("key", c_int32),
+        ("is_split", c_uint32),
+    )
+
+
+class NcclCommValue(ctypes.Structure):
+    """Value of the map `nccl_comms`."""
+
+    _fields_ = (
+        ("birth", NcclBirth),
+        ("split_count", c_uint32),
+        ("pad", c_uint32),
+        ("launched_count", NcclCounts),
+    )
+
+
+class NcclBirthsValue(ctypes.Structure):
+    """Value of the map `nccl_births`, by pid."""
+
+    _fields_ = (("next", c_uint32), ("pad", c_uint32), ("births", NcclBirth * 32))
+
+
+class NcclPeerKey(ctypes.Structure):
+    """Key of the map `nccl_peers`."""
+
+    _fields_ = (("identity", c_uint64), ("pid", c_uint32), ("peer", c_uint32))
+
+
+class NcclPeerValue(ctypes.Structure):
+    """Value of the map `nccl_peers`."""
+
+    _fields_ = (("sent_count", c_uint64), ("received_count", c_uint64))

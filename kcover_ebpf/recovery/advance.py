@@ -16,8 +16,15 @@ from collections.abc import Callable, Mapping
 from kcover_ebpf.api.incident import Lost, Phase, Status
 from kcover_ebpf.api.job_kinds import must_train
 from kcover_ebpf.diagnosis.verdict import suffices
-from kcover_ebpf.recovery import in_place, replacement
-from kcover_ebpf.recovery.machine import RestartContext, Transition, escalate, fail
+from kcover_ebpf.recovery import in_place, repeated_crash, replacement
+from kcover_ebpf.recovery.machine import (
+    RestartContext,
+    Transition,
+    escalate,
+    fail,
+    final_stop,
+    why_not_in_place,
+)
 from kcover_ebpf.recovery.steps import Step, step_of
 
 _NO_AGENT_S = 60.0
@@ -41,17 +48,33 @@ HANDLERS: Mapping[Step, Callable[[RestartContext], Transition]] = {
 HOLDS = frozenset({Step.SUSPEND, Step.RELEASE, Step.ABANDON, Step.FINAL_STOP})
 """Steps that change the switch of the job: they must see it as it is now."""
 _MOST_BUNDLES = 64
+_AFTER_CRASH = frozenset({Step.SETTLE, Step.RETURN, Step.PROGRESS})
+"""Steps in which the ranks run, or their kubelets start them: a crash here is one of the new start."""
 _DOWN = frozenset({Step.KILL, Step.PAUSE, Step.RELEASE, Step.RETURN})
 """Steps that begin when nothing of the old ranks is left (or, in place, is about to be)."""
 
 
 def advance(turn: RestartContext) -> Transition:
     """The next move of an incident in phase ShuttingDown or Recovering."""
-    move = _advance(turn)
+    noted = repeated_crash.with_logs(turn.status, turn.world)
+    if noted is not turn.status:
+        return Transition(noted)
+    move = _given_up(turn) or _advance(turn)
     if move.status is None or move.status.phase is turn.status.phase is Phase.RECOVERING:
         return move
     status = with_bundles(move.status, turn)
     return dataclasses.replace(move, status=_account(status, turn.world.now_s))
+
+
+def _given_up(turn: RestartContext) -> Transition | None:
+    """The end of a restart that did not help, because the program failed in the same place; None: none of that."""
+    step = step_of(turn.action.step)
+    hopeless = repeated_crash.why_hopeless(turn.status, turn.crashes)
+    if hopeless is None or step not in _AFTER_CRASH:
+        return None
+    if turn.world.top is None or turn.world.top.ended or why_not_in_place(turn.world, turn.policy):
+        return Transition(fail(turn, hopeless))
+    return Transition(final_stop(turn, hopeless))
 
 
 def with_bundles(status: Status, turn: RestartContext) -> Status:
@@ -108,7 +131,7 @@ def _progress(turn: RestartContext) -> Transition:
     reported_by = {
         each.report.node: each.report.trained and not each.report.suspicious
         for each in world.reports
-        if each.arrived_s > returned_s and each.report.node in nodes
+        if each.current_s > returned_s and each.report.node in nodes
     }
     ready = bool(world.live) and all(each.pod.ready for each in world.live)
     seen = nodes & world.agents

@@ -32,7 +32,7 @@ def why_calm(status: Status, reports: Sequence[ReceivedReport]) -> str | None:
     """Why the trouble is over by what the nodes of the job say now; None while it may go on."""
     since_s = status.last_s + _CALM_S
     trains = all(each.report.trained and not is_suspect(each) for each in reports)
-    if trains and all(each.arrived_s > since_s for each in reports):
+    if trains and all(each.current_s > since_s for each in reports):
         return "the ranks are making progress again"
     return None
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from kcover_ebpf.api.fault_policy import Approval, Level
-from kcover_ebpf.api.incident import Action, Lost, Phase, Status, Way
+from kcover_ebpf.api.incident import Action, FailureClass, Lost, Phase, Status, Way
 from kcover_ebpf.api.order import Order, Verb
 from kcover_ebpf.cluster.gang_input import GangVerdict
 from kcover_ebpf.diagnosis import decisions
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
+from kcover_ebpf.recovery import repeated_crash
 from kcover_ebpf.recovery.advance import with_bundles
 from kcover_ebpf.recovery.context import means_of
 from kcover_ebpf.recovery.machine import (
@@ -21,6 +22,8 @@ from kcover_ebpf.recovery.machine import (
     RestartContext,
     Transition,
     before_s,
+    final_stop,
+    preflight_of,
     start,
     why_not_in_place,
 )
@@ -29,6 +32,7 @@ from kcover_ebpf.settings import Act
 
 HOLD_S = 0.3
 """A verdict put together from several reports must stay the same for so long: they come at different moments."""
+_LOGS_AGAIN_S = 0.5
 OVER_S = 5.0
 """A trouble is over by itself when nobody has said anything about it for so long."""
 
@@ -73,8 +77,10 @@ def describe(status: Status, merged: GangVerdict, nodes: tuple[str, ...]) -> Sta
     """The status with what is said now; the time of the first sign stays."""
     verdict = merged.verdict
     since_s = verdict.since_s if status.since_s is None else min(status.since_s, verdict.since_s)
+    same = (status.verdict, status.cause) == (verdict.kind, verdict.cause)
     return replace(
         status,
+        failure=status.failure if same else FailureClass.UNKNOWN,
         verdict=verdict.kind,
         cause=verdict.cause,
         since_s=since_s,
@@ -114,7 +120,8 @@ def decide(ask: RestartRequest) -> Transition:
         return _over(ask)
     if not merged.is_announced and ask.held_s < HOLD_S:
         return Transition(wake_s=HOLD_S - ask.held_s)
-    turn = replace(ask.turn, status=describe(ask.turn.status, merged, ask.turn.world.nodes))
+    described = describe(ask.turn.status, merged, ask.turn.world.nodes)
+    turn = replace(ask.turn, status=repeated_crash.with_logs(described, ask.turn.world))
     if merged.verdict.kind is VerdictKind.SLOW:
         return _settle(ask, turn, Phase.OBSERVED, "slow rank: reported only, no action")
     short = _too_little(merged, turn)
@@ -124,13 +131,25 @@ def decide(ask: RestartRequest) -> Transition:
     if observed is not None:
         turn = replace(turn, status=_with_snapshot(ask, turn))
         return _settle(ask, turn, Phase.OBSERVED, observed)
+    return _restart(ask, turn, merged)
+
+
+def _restart(ask: RestartRequest, turn: RestartContext, merged: GangVerdict) -> Transition:
+    """The restart of a job that may be restarted, unless it would not help."""
+    if repeated_crash.awaits_logs(turn.status, turn.crashes, turn.world.now_s):
+        return Transition(wake_s=_LOGS_AGAIN_S)
+    hopeless = repeated_crash.why_hopeless(turn.status, turn.crashes)
+    if hopeless is not None and not ask.approved:
+        if _loops(turn):
+            return Transition(final_stop(turn, hopeless))
+        return _settle(ask, turn, Phase.REFUSED, hopeless)
     way, why = way_of(turn)
     if way is Way.NONE:
         return _settle(ask, turn, Phase.REFUSED, _no_way(turn, why))
     if turn.restarts_left <= 0 and not ask.approved:
         spent = f"the budget of {turn.policy.restarts.max} restarts is used up"
         if _loops(turn):
-            return Transition(_final_stop(turn, spent))
+            return Transition(final_stop(turn, spent))
         return _settle(ask, turn, Phase.REFUSED, spent)
     waits = _why_wait(ask, turn)
     if waits is not None:
@@ -247,7 +266,8 @@ def _act(turn: RestartContext, merged: GangVerdict, way: Way, too_soon: bool) ->
         if Way.REPLACE in turn.policy.ways and means_of_top(turn):
             # a pause needs a job that does not run: the kubelets would restart it at once
             return start(turn, Way.REPLACE, f"{reason} again")
-    return start(turn, way, reason)
+    waiting = preflight_of(turn.world)
+    return start(turn, way, reason, (waiting.node or "") if waiting is not None else "")
 
 
 def means_of_top(turn: RestartContext) -> bool:
@@ -265,14 +285,6 @@ def _settle_crash(turn: RestartContext, merged: GangVerdict) -> Status:
     return status.enter(Phase.SHUTTING_DOWN, now_s, text).begin(Way.IN_PLACE, now_s)
 
 
-def _final_stop(turn: RestartContext, reason: str) -> Status:
-    now_s = turn.world.now_s
-    action = Action(Way.NONE, Step.FINAL_STOP.value, 1, now_s, reason)
-    status = replace(turn.status, action=action, order=None)
-    text = f"stopping for good: {reason}, and it would restart endlessly"
-    return status.enter(Phase.SHUTTING_DOWN, now_s, text)
-
-
 def _settle(
     ask: RestartRequest, turn: RestartContext, phase: Phase, reason: str, wake_s: float = 5.0
 ) -> Transition:
@@ -280,6 +292,7 @@ def _settle(
     old, new = ask.turn.status, turn.status
     same = (old.verdict, old.cause, old.culprit) == (new.verdict, new.cause, new.culprit)
     same = same and (old.order, old.bundles) == (new.order, new.bundles)
+    same = same and (old.failure, old.crashes) == (new.failure, new.crashes)
     if old.phase is phase and same and old.message.endswith(reason):
         return Transition(wake_s=wake_s)
     merged = turn.world.merged

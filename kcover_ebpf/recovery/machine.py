@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kcover_ebpf.api.fault_policy import FaultPolicy
-from kcover_ebpf.api.incident import Action, Phase, Status, Way
+from kcover_ebpf.api.incident import Action, CrashRecord, Phase, Status, Way
 from kcover_ebpf.api.order import Order, Verb
-from kcover_ebpf.diagnosis.verdict import Cause
+from kcover_ebpf.diagnosis.verdict import Cause, Culprit
 from kcover_ebpf.recovery.context import Call, GangPod, RestartInput, means_of
 from kcover_ebpf.recovery.methods import ReplaceMethod
 from kcover_ebpf.recovery.steps import RestartDetail, Step
@@ -22,7 +22,7 @@ from kcover_ebpf.recovery.steps import RestartDetail, Step
 _EXPIRES_S = {Verb.STOP: 10.0, Verb.KILL: 15.0, Verb.RESUME: 30.0, Verb.KILL_TERMINATING: 30.0}
 SNAPSHOT_S = 30.0
 """Evidence that is kept later says little about the trouble."""
-_CAUSES_OF_NODES = frozenset({Cause.DRIVER_STUCK, Cause.PEER_GONE})
+_CAUSES_OF_NODES = frozenset({Cause.DRIVER_STUCK, Cause.PEER_GONE, Cause.PREFLIGHT})
 """Causes that lie with a node whatever its programs do, so that it is cordoned when a restart there did not help. A
 device that is unfit has its node kept out by what the agent reports about the device itself."""
 CLOCKS_S = 3.0
@@ -45,6 +45,8 @@ class RestartContext:
     selector: Mapping[str, str] = field(default_factory=dict)
     earlier: int = 0
     """Restarts of the same job within the window that other incidents made."""
+    crashes: tuple[CrashRecord, ...] = ()
+    """Crashes of the same job within the window that other incidents recorded, the oldest first."""
 
     @property
     def action(self) -> Action:
@@ -196,9 +198,18 @@ def why_not_in_place(world: RestartInput, policy: FaultPolicy) -> str | None:
             merged is not None and merged.verdict.cause.value == "peer_gone",
             "a node is gone",
         ),
+        (preflight_of(world) is not None, "a node of the job failed its inspection"),
         (baseline(world.live) is None, "too many pods with restart counts of their own"),
     )
     return next((text for applies, text in reasons if applies), None)
+
+
+def preflight_of(world: RestartInput) -> Culprit | None:
+    """The pod that is not started because its node is bad, and that node; None where none waits so."""
+    merged = world.merged
+    return (
+        merged.culprit if merged is not None and merged.verdict.cause is Cause.PREFLIGHT else None
+    )
 
 
 def start(turn: RestartContext, way: Way, reason: str, elsewhere: str = "") -> Status:
@@ -245,19 +256,30 @@ def escalate(turn: RestartContext, reason: str) -> Status:
         return fail(turn, f"{reason}; the job is gone")
     replaced = sum(each.way is Way.REPLACE for each in turn.status.restarts)
     can = Way.REPLACE in policy.ways and means_of(top) is not None
-    culprit = turn.status.culprit
+    waiting = preflight_of(turn.world)
+    culprit = waiting or turn.status.culprit
     node = (culprit.node if culprit else None) or ""
     if not can:
         return fail(turn, f"{reason}; the policy or the kind allows no other restart strategy")
     if turn.restarts_left <= 0:
         return fail(turn, f"{reason}; the budget of {policy.restarts.max} restarts is used up")
     if replaced == 0:
-        return start(turn, Way.REPLACE, reason)
+        return start(turn, Way.REPLACE, reason, node if waiting is not None else "")
     if replaced == 1 and node:
         # a program that fails wherever it runs says nothing about the node it failed on
-        elsewhere = node if turn.status.cause in _CAUSES_OF_NODES else ""
+        of_node = waiting is not None or turn.status.cause in _CAUSES_OF_NODES
+        elsewhere = node if of_node else ""
         return start(turn, Way.REPLACE, reason, elsewhere)
     return fail(turn, f"{reason}; every restart strategy was tried")
+
+
+def final_stop(turn: RestartContext, reason: str) -> Status:
+    """The status in which a job that its kubelets restart for ever is suspended for good."""
+    now_s = turn.world.now_s
+    action = Action(Way.NONE, Step.FINAL_STOP.value, 1, now_s, reason[:_MOST_DETAIL])
+    status = replace(turn.status, action=action, order=None)
+    text = f"stopping for good: {reason}, and it would restart endlessly"
+    return status.enter(Phase.SHUTTING_DOWN, now_s, text)
 
 
 def fail(turn: RestartContext, reason: str) -> Status:

@@ -166,7 +166,7 @@ def plan(
         well = node.condition == "True" and (mended or not node.ours)
         condition = (False, "no device fault") if well else None
         return NodePlan(condition=condition, let_go=mended, cleared_s=cleared_s)
-    text = "; ".join(f"{each.device} {each.fault}: {each.text}" for each in unfit[:4])[:512]
+    text = "; ".join(f"{_named(each)} {each.fault}: {each.text}" for each in unfit[:4])[:512]
     condition = (True, text) if node.condition != "True" else None
     alone = tuple(each for each in unfit if each.device in by_dra and policy.device_taint)
     whole = tuple(each for each in unfit if each not in alone)
@@ -176,6 +176,13 @@ def plan(
         refused = "the breaker allows no more nodes" if wants else ""
         return NodePlan(condition=condition, devices=alone, faults=whole, refused=refused)
     return NodePlan(condition, text, policy.cordon, policy.taint, alone, whole)
+
+
+def _named(fault: ReportedDeviceFault) -> str:
+    """The device, with all that whoever replaces it asks for."""
+    known = {"UUID": fault.uuid, "serial number": fault.serial, "slot": fault.slot}
+    words = ", ".join(f"{what} {value}" for what, value in known.items() if value)
+    return f"{fault.device} ({words})" if words else fault.device
 
 
 def counting(

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from kcover_ebpf.api.incident import Phase
 from kcover_ebpf.api.order import Verb
+from kcover_ebpf.diagnosis.verdict import Cause
 from kcover_ebpf.recovery.context import (
     Command,
     Cordon,
@@ -20,7 +21,13 @@ from kcover_ebpf.recovery.context import (
     Suspension,
     means_of,
 )
-from kcover_ebpf.recovery.machine import RestartContext, Transition, fail
+from kcover_ebpf.recovery.machine import (
+    RestartContext,
+    Transition,
+    escalate,
+    fail,
+    preflight_of,
+)
 from kcover_ebpf.recovery.methods import ReplaceMethod
 from kcover_ebpf.recovery.steps import Step
 
@@ -253,6 +260,9 @@ def back(turn: RestartContext) -> Transition:
                 detail,
             )
         )
+    waiting = preflight_of(turn.world)
+    if waiting is not None and waiting.pod_uid in {each.pod.uid for each in new}:
+        return Transition(escalate(turn, f"node {waiting.node} failed its inspection, too"))
     if turn.elapsed_s >= _SLOW_S and not turn.detail.is_slow:
         text = f"replace: {len(ready)} of {turn.detail.pods} pods are running after {_SLOW_S:.0f} s"
         return Transition(turn.go(Step.RETURN, text, detail=replace(turn.detail, is_slow=True)))
@@ -311,4 +321,6 @@ def _cordon(turn: RestartContext) -> tuple[Cordon, ...]:
     node = turn.detail.elsewhere
     if not node:
         return ()
+    if turn.status.cause is Cause.PREFLIGHT:
+        return (Cordon((node,), "a job was not started there: the node failed its inspection"),)
     return (Cordon((node,), "two restarts of a job made no progress with this node"),)

@@ -51,7 +51,7 @@ TRANSITIONS: Mapping[Step | None, Mapping[Step, str]] = {
         Step.SUSPEND: "replace, with the switch of the job",
         Step.DELETE: "replace, without a switch",
         Step.SETTLE: "the kubelets are restarting a gang that crashed",
-        Step.FINAL_STOP: "the budget is used up and the job would crash for ever",
+        Step.FINAL_STOP: "the job would crash for ever: its budget is used up, or its program fails in the same place",
         Step.FAILED: "the step is one of another version",
     },
     Step.STOP: {
@@ -62,6 +62,7 @@ TRANSITIONS: Mapping[Step | None, Mapping[Step, str]] = {
     Step.KILL: {Step.PROGRESS: "every pod has restarted in place", **_OTHER_WAY},
     Step.SETTLE: {
         Step.PROGRESS: "the kubelets restarted every pod",
+        Step.FINAL_STOP: "the program failed in the same place, and its kubelets would restart it for ever",
         Step.STOP: "some pods did not restart with the others",
         **_OTHER_WAY,
     },
@@ -90,14 +91,18 @@ TRANSITIONS: Mapping[Step | None, Mapping[Step, str]] = {
         Step.FAILED: "the job is gone",
     },
     Step.RETURN: {
+        Step.FINAL_STOP: "the program failed in the same place, and its kubelets would restart it for ever",
         Step.PROGRESS: "as many new pods run as there were",
         Step.RETURN: "it takes long, which is reported once",
+        Step.SUSPEND: "a new pod waits on a bad node, and the job has a switch: replace all pods elsewhere",
+        Step.DELETE: "a new pod waits on a bad node, and the job has no switch: replace all pods elsewhere",
         Step.FAILED: "the job is gone or over",
     },
     Step.ABANDON: {Step.FAILED: "the job is resumed as it was"},
     Step.FINAL_STOP: {Step.FAILED: "the job is suspended for good, or cannot be"},
     Step.PROGRESS: {
         Step.DONE: "the ranks make progress",
+        Step.FINAL_STOP: "the program failed in the same place, and its kubelets would restart it for ever",
         **_OTHER_WAY,
     },
 }

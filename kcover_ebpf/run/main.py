@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -72,7 +71,7 @@ class _Run:
         devices = self._watch_devices(kernel)
         # where there are GPUs, a driver that is loaded later gets its probes then
         kept = _KEPT | ({Capability.PERFMON} if topology.has_gpu() else set())
-        capabilities.drop(kept, capabilities.SPARE)
+        capabilities.drop(kept, capabilities.spare(nccl_probes=plan.settings.nccl_probes))
         extra = () if server is None else (self._serve(server, kernel, devices),)
         target = self._make_target(keeper)
         writer = None if tape is None else tape.writer
@@ -115,6 +114,7 @@ class _Run:
 
     def _watch_devices(self, kernel: KernelSampler) -> DeviceWatch:
         from kcover_ebpf.hardware.catalog.files import load
+        from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
         from kcover_ebpf.hardware.watch import DeviceWatch
 
         settings = self._plan.settings
@@ -124,6 +124,7 @@ class _Run:
                 settings,
                 partial(load, self._plan.catalog),
                 pin_driver=settings.pin_driver,
+                telemetry=TelemetryOptions(settings.gpu_period_s),
             )
         )
 
@@ -175,8 +176,8 @@ class _Run:
         return {
             "job": plan.name,
             "version": __version__,
-            "kernel": platform.release(),
-            "host": platform.node(),
+            "kernel": os.uname().release,
+            "host": os.uname().nodename,
             "target": "command" if plan.argv else "pid" if plan.pid is not None else "cgroup",
             "argv": list(plan.argv),
             "pid": pid,

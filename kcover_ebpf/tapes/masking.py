@@ -52,6 +52,7 @@ KEPT: Mapping[type, frozenset[str]] = {
     devices.PortChange: frozenset({"port", "device"}),
     devices.BlockError: frozenset({"disk", "device", "operation", "error"}),
     devices.DriverCall: frozenset({"device", "wait_channel"}),
+    devices.GpuSeen: frozenset({"devices"}),
     devices.DeviceFault: frozenset({"device", "code"}),
 }
 """Texts with words of the kernel, of a library or of the bus: they name nobody."""
@@ -97,7 +98,7 @@ class Masks:
             host.CodeSeen: {"stack": self._stack, "modules": self._each, "devices": self._nodes},
             host.Inspection: {"stack": self._stack, "files": self._each, "devices": self._nodes},
             host.CollectiveRank: {"host": self._address, "comm": self._name, "trouble": _text},
-            host.CollectivesSeen: {**named, "trouble": _text},
+            host.CollectivesSeen: {**named, "trouble": _text, "unseen": _text},
         }
 
     def _of_recorders(self) -> _Rules:

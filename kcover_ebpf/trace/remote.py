@@ -65,7 +65,8 @@ def lines(wanted: RemoteOptions) -> Iterator[str]:
     try:
         pods = _pods_of_job(session, wanted) if wanted.job else [_pod(session, wanted)]
         places = [_place(session, node, group, wanted) for node, group in _by_node(pods)]
-        known = None if wanted.live else watched.verdict_of(session, pods[0], time.time())
+        agents = places[0].agent_namespace
+        known = None if wanted.live else watched.verdict_of(session, pods[0], time.time(), agents)
     except Forbidden as error:
         raise CannotObserve(
             f"not allowed: {error}; ask for the Role ...-trace of the chart"

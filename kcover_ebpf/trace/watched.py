@@ -5,16 +5,18 @@ Their reports are judged by the controller's own judge, so that a trace and the 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kcover_ebpf.api import fault_policy, fault_report
+from kcover_ebpf.api import agent_lease, fault_policy, fault_report
+from kcover_ebpf.api.agent_lease import AgentLease
 from kcover_ebpf.api.fault_policy import FaultPolicy
 from kcover_ebpf.api.job_kinds import Gang, gang_of
 from kcover_ebpf.api.pods import Pod, pod_of
 from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict
 from kcover_ebpf.cluster.gang_judge import merge
-from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
+from kcover_ebpf.cluster.gang_snapshot import ReceivedReport, confirmed
 from kcover_ebpf.diagnosis.verdict import VerdictKind
 from kcover_ebpf.errors import ApiError, ObjectError
 from kcover_ebpf.kube.client import ApiClient
@@ -27,11 +29,14 @@ _NOTHING_WRONG = (VerdictKind.WORKING, VerdictKind.UNKNOWN)
 _DEPENDS = "it may change with what a node that has not reported would say"
 
 
-def verdict_of(session: ApiClient, pod: Pod, now_s: float) -> GangVerdict | None:
+def verdict_of(
+    session: ApiClient, pod: Pod, now_s: float, agent_namespace: str
+) -> GangVerdict | None:
     """What is wrong with the job of this pod; None where the agents report no fault of it.
 
-    Also None where the reports may not be read, or are older by this machine's clock (`now_s`, unix seconds)
-    than the controller would believe: then the threads of the job have to answer alone.
+    `agent_namespace`: where their Leases are, by which they confirm what they have reported. Also None where the
+    reports may not be read, or are older by this machine's clock (`now_s`, unix seconds) than the controller would
+    believe: then the threads of the job have to answer alone.
     """
     gang = gang_of(pod)
     try:
@@ -41,10 +46,33 @@ def verdict_of(session: ApiClient, pod: Pod, now_s: float) -> GangVerdict | None
     except ApiError:
         return None
     members = [each for each in map(pod_of, _items(pods)) if gang_of(each) == gang]
+    leases = _leases(session, agent_namespace, now_s)
     seen = [report for each in _items(reports) if (report := _report(each, gang, now_s))]
+    seen = [
+        confirmed(each, *lease) if (lease := leases.get(each.report.node)) else each
+        for each in seen
+    ]
     policy = _policy(_items(policies), gang.namespace, pod.labels).settings()
     verdict = merge(GangInput(f"{gang.namespace}/{gang.name}", seen, members, {}, policy, now_s))
     return None if verdict.verdict.kind in _NOTHING_WRONG else verdict
+
+
+def _leases(
+    session: ApiClient, namespace: str, now_s: float
+) -> dict[str, tuple[AgentLease, float]]:
+    """By node what its agent said last in its Lease, and when; empty where they may not be read."""
+    found = {}
+    try:
+        items = _items(session.list(agent_lease.collection(segment(namespace))))
+    except ApiError:
+        return {}
+    for raw in items:
+        written_s = fault_report.written_s(raw.get("metadata") or {})
+        with contextlib.suppress(ObjectError):
+            lease = agent_lease.lease_of(raw)
+            if lease is not None and written_s is not None:
+                found[lease.node] = lease, min(written_s, now_s)
+    return found
 
 
 def _items(listed: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

@@ -25,6 +25,8 @@ from kcover_ebpf.settings import Settings
 from kcover_ebpf.watching.judging import Judging, Recorder, Sink
 
 if TYPE_CHECKING:
+    from kcover_ebpf.hardware.nccl.probes import NcclProbes
+    from kcover_ebpf.hardware.nccl.watch import NcclWatch
     from kcover_ebpf.hardware.ras.watch import RasWatch
     from kcover_ebpf.hardware.recorder.watch import RecorderWatch
 
@@ -61,10 +63,12 @@ class JobWatch:
         environ: frozenset[str] = RANK_ENVIRON,
         identities: Identities | None = None,
         recorder: Recorder | None = None,
+        nccl: NcclProbes | None = None,
     ) -> None:
         """`whole`: every rank of the job should be on this host; `environ`: variables that identify ranks.
 
         `identities`: shared by the jobs of a node; None: of its own. `recorder`: None to keep no record.
+        `nccl`: None to count no operations.
         """
         self._kernel, self._sinks, self._environ = kernel, sinks, environ
         self._identities = Identities() if identities is None else identities
@@ -76,6 +80,7 @@ class JobWatch:
         self._detailed: set[Pid] = set()
         self._ras: RasWatch | None = None
         self._recorders: RecorderWatch | None = None
+        self._nccl = None if nccl is None else _nccl_watch(nccl)
         self._watches_table = any(getattr(sink, "wants_waits", False) for sink in sinks)
 
     @property
@@ -120,6 +125,8 @@ class JobWatch:
             self._identities.forget(fact.pid)
         if isinstance(fact, ProcessExit):
             self.members.discard(fact.pid)
+        if self._nccl is not None and isinstance(fact, ProcessExit | ProcessExec):
+            self._nccl.forget(fact.pid)
         return self._judging.take(fact)
 
     def wants(self) -> list[InspectRequest]:
@@ -127,7 +134,13 @@ class JobWatch:
         return self._judging.wants()
 
     def ask_collectives(self) -> None:
-        """While it has stalled, or a fault was found that NCCL may know to be over: take what its own NCCL said."""
+        """Take what its ranks launched, where that is counted.
+
+        While it has stalled, or a fault was found that NCCL may know to be over: what its own NCCL said as well.
+        """
+        ranks = self.job.members.ranks
+        for launched in [] if self._nccl is None else self._nccl.follow(ranks):
+            self._judging.take(launched)
         asks = self._judging.asks_collectives()
         if self._ras is None:
             if not asks:
@@ -136,7 +149,10 @@ class JobWatch:
             from kcover_ebpf.hardware.ras.watch import RasWatch
 
             self._ras = RasWatch()
-        for fact in self._ras.tick(asks, self.job.members.ranks):
+        answers = self._ras.tick(asks, ranks)
+        if self._nccl is not None:
+            answers = self._nccl.joined(asks, answers, ranks, self.job.members.world_size)
+        for fact in answers:
             self._judging.take(fact)
         self._ask_recorders()
 
@@ -168,3 +184,11 @@ class JobWatch:
             self._ras.close()
         if self._recorders is not None:
             self._recorders.close()
+        if self._nccl is not None:
+            self._nccl.close()
+
+
+def _nccl_watch(probes: NcclProbes) -> NcclWatch:
+    from kcover_ebpf.hardware.nccl.watch import NcclWatch
+
+    return NcclWatch(probes)

@@ -61,7 +61,14 @@ class Sensor:
         tracker = Tracker(target.name, os.uname().nodename)
         table = SyscallTable(machine)
         self._watch = JobWatch(
-            kernel, tracker, table, settings, sinks, carry_out, recorder=recorder
+            kernel,
+            tracker,
+            table,
+            settings,
+            sinks,
+            carry_out,
+            recorder=recorder,
+            nccl=None if devices is None else devices.nccl,
         )
         self._inspector = ThreadInspector(machine)
         self._next_members_ns = 0

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.attack import meters, record
 from tests.attack.stage import JOB, Condition, Stage, Tenant, Victim, arrive
 from tests.cluster import kinds, nodes
 from tests.cluster.cluster import Cluster, made, titled
@@ -52,8 +53,9 @@ def tenant(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Tenant]
 class Peace:
     """The victim as it was before the attack."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, stage: Stage, attack: str) -> None:
+        self._stage, self._attack = stage, attack
+        meters.forget_peaks(stage.cluster)
         stage.victim.wait_until_learned()
         self._before: Condition = stage.victim.condition()
 
@@ -72,11 +74,11 @@ class Peace:
         took_s = self._stage.victim.survives_a_hang()
         print(f"the victim's own hang was recovered after {took_s:.1f} s")
         assert self._stage.victim.condition().shut == self._before.shut
-        self._stage.check_bounded()
+        record.write(self._attack, took_s, self._stage.check_bounded())
 
 
 @pytest.fixture
-def peace(stage: Stage, tenant: Tenant) -> Iterator[Peace]:
+def peace(stage: Stage, tenant: Tenant, request: pytest.FixtureRequest) -> Iterator[Peace]:
     """The victim before the attack; nodes that are cordoned afterwards are uncordoned for the next one."""
     with nodes.all_let_in(stage.cluster):
-        yield Peace(stage)
+        yield Peace(stage, request.node.name)

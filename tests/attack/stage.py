@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from kcover_ebpf.kube.client import ApiClient, connect
+from kcover_ebpf.kube.client import ApiClient
 from tests.attack import meters
 from tests.cluster.cluster import Cluster, Namespace, until
 from tests.cluster.installed import NAMESPACE, Release
 from tests.cluster.kinds import KINDS
 from tests.cluster.nodes import kept_out
+from tests.cluster.orders import session_of
 from tests.cluster.restarts import hang, incidents, stopped
 
 JOB = KINDS["job"]
@@ -196,22 +195,14 @@ class Stage:
         return self._with_token("kcover-ebpf-controller")
 
     def _with_token(self, account: str, *bound: str) -> ApiClient:
-        token = self.release.ctl("create", "token", account, *bound).strip()
-        config = yaml.safe_load(self.cluster.kubeconfig.read_text())
-        config["users"][0]["user"] = {"token": token}
-        server = config["clusters"][0]["cluster"]
-        if "certificate-authority" in server:
-            path = self.cluster.kubeconfig.parent / server["certificate-authority"]
-            server["certificate-authority"] = str(path)
-        file = self.folder / f"{account}-{time.monotonic_ns()}.kubeconfig"
-        file.write_text(yaml.safe_dump(config))
-        return connect(str(file))
+        return session_of(self.release, account, self.folder, *bound)
 
-    def check_bounded(self) -> None:
-        """None of our pods was restarted or used more memory than it may."""
+    def check_bounded(self) -> list[meters.Use]:
+        """None of our pods was restarted or used more memory than it may; what they used."""
         uses = meters.our_pods(self.cluster)
         print(meters.said(uses))
         meters.check_bounded(uses)
+        return uses
 
 
 def shut(cluster: Cluster) -> frozenset[str]:

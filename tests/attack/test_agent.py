@@ -142,14 +142,15 @@ def test_a13_a_rank_whose_memory_cannot_be_read(peace: Peace, tenant: Tenant) ->
     (body,) = tenant.namespace.pods()
     (inside,) = [pid for pid in processes(body["metadata"]["uid"]) if is_first(pid)]
     # it joins before its memory is locked: the kernel would wait for it to move it
-    program = ["sh", "-c", 'read go; exec "$0" -m tests.faults.memory_lock', sys.executable]
+    command = ["unshare", "--mount", sys.executable, "-m", "tests.faults.memory_lock"]
     with subprocess.Popen(
-        ["unshare", "--mount", *program], cwd=ROOT, text=True, bufsize=1,
+        command, cwd=ROOT, text=True, bufsize=1,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "RANK": "1"},
     ) as holder:  # fmt: skip
         assert holder.stdin is not None
         assert holder.stdout is not None
         try:
+            assert holder.stdout.readline() == "mounted\n"
             join(holder.pid, inside)
             holder.stdin.write("go\n")
             assert int(holder.stdout.readline())

@@ -29,11 +29,11 @@ from tests.cluster.agent_double import processes
 from tests.cluster.cluster import Cluster, Namespace, until
 from tests.cluster.fakes import fake_node
 from tests.cluster.installed import NAMESPACE
+from tests.cluster.orders import GROUP, ByHand, reports_of, without_controllers
 from tests.cluster.restarts import incidents
 
 pytestmark = pytest.mark.timeout(900, func_only=True)
 SLEEPS = "import time\nwhile True: time.sleep(40)"
-GROUP = "/apis/kcover.io/v1alpha1/namespaces"
 
 
 def crash_of(pods: tuple[PodRef, ...], node: str, by: str, job_name: str) -> FaultReport:
@@ -190,12 +190,10 @@ def test_a7_a_restarted_agent_with_many_orders_behind_it_still_reports(
     space = tenant.namespace
     started_on(tenant, "node1", "obeys", armed=False)
     until(lambda: report_on(space, "node1"), "the agent reports on the gang")
-    scale(stage, 0)
-    try:
-        give_orders(stage, space, 12)
-    finally:
-        space.ctl("delete", "incidents", "--all", "--wait=false")
-        scale(stage, 2)
+    with without_controllers(stage.release, space):
+        by_hand = ByHand(stage.controller(), space, "obeys", {JOB_NAME: "obeys"})
+        for number in range(12):
+            by_hand.order(f"order-{number}", "Resume" if number % 2 else "Stop")
     old = stage.agent_pod("node1")
     stage.release.ctl("delete", "pod", old, "--wait=true")
     fresh = until(lambda: (now := stage.agent_pod("node1")) != old and now, "a new agent")
@@ -207,55 +205,6 @@ def test_a7_a_restarted_agent_with_many_orders_behind_it_still_reports(
     peace.assert_recovers()
 
 
-def scale(stage: Stage, count: int) -> None:
-    """Have so many controllers, and wait until it is so."""
-    stage.release.ctl("scale", "deployment/kcover-ebpf-controller", f"--replicas={count}")
-    stage.release.ctl("rollout", "status", "deployment/kcover-ebpf-controller", "--timeout=110s")
-    if count == 0:
-        gone = ("--for=delete", "--selector=app.kubernetes.io/component=controller")
-        stage.release.ctl("wait", "pods", *gone, "--timeout=60s")
-
-
 def report_on(namespace: Namespace, node: str) -> dict[str, Any]:
     """What the agent of a node says about the namespace's gang; empty where it says nothing."""
-    for each in namespace.items("faultreports"):
-        if each["spec"]["node"] == node and "job" in each["spec"]:
-            return dict(each["spec"])
-    return {}
-
-
-def give_orders(stage: Stage, namespace: Namespace, count: int) -> None:
-    """Stop and Resume the gang "obeys" so many times, each time acknowledged."""
-    controller, path = stage.controller(), f"{GROUP}/{namespace.name}/incidents"
-    ref = {"apiVersion": "batch/v1", "kind": "Job", "name": "obeys", "uid": "u"}
-    body = {
-        "apiVersion": "kcover.io/v1alpha1",
-        "kind": "Incident",
-        "metadata": {"name": "by-hand"},
-        "spec": {"job": ref},
-    }
-    controller.create(path, body)
-    for number in range(count):
-        order = {
-            "id": f"order-{number}",
-            "verb": "Resume" if number % 2 else "Stop",
-            "selector": {JOB_NAME: "obeys"},
-            "createdBefore": _time(1),
-            "expires": _time(30),
-        }
-        made = controller.get(f"{path}/by-hand")
-        status = {"phase": "ShuttingDown", "order": order}
-        controller.replace(f"{path}/by-hand/status", {**made, "status": status})
-        _wait_for_ack(namespace, f"order-{number}")
-
-
-def _wait_for_ack(namespace: Namespace, name: str) -> None:
-    def is_there() -> bool:
-        acks = report_on(namespace, "node1").get("acks", ())
-        return any(each["order"] == name for each in acks)
-
-    until(is_there, f"{name} is acknowledged", 30)
-
-
-def _time(ahead_s: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + ahead_s))
+    return next((each for each in reports_of(namespace) if each["node"] == node), {})

@@ -53,7 +53,8 @@ CONTROLLER = (
     | OF_DEVICES
 )
 AT_HOME = {
-    "agent": set[Right](),
-    # The lease that leads; only `create` is for any name.
-    "controller": rights("coordination.k8s.io", "leases", "create get update"),
+    # Its own lease (an admission policy says which that is).
+    "agent": rights("coordination.k8s.io", "leases", "create patch list"),
+    # The lease that leads, by its name but for `create`; those of the agents.
+    "controller": rights("coordination.k8s.io", "leases", "create get update list watch"),
 }

@@ -4,7 +4,10 @@ import time
 from typing import Any
 
 import pytest
+import yaml
 
+from kcover_ebpf.api import agent_lease, preflight
+from kcover_ebpf.api.agent_lease import AgentLease
 from tests.chart.control_plane import ControlPlane, User
 from tests.chart.release import CHART, FULLNAME, RELEASE, Helm, Installed
 
@@ -145,6 +148,46 @@ def test_nobody_else_writes_the_health_of_a_node(installed: Installed, root: Use
     assert installed.agent("n2").ask("DELETE", f"{HEALTHS}/n2?dryRun=All").code == 403
 
 
+def lease(node: str) -> dict[str, Any]:
+    return agent_lease.object_of(AgentLease(node, 1000.0, 45, frozenset({7})))
+
+
+def test_an_agent_writes_its_own_lease_alone(installed: Installed, root: User) -> None:
+    leases = agent_lease.collection(installed.namespace)
+    agent = installed.agent("n1")
+    made = agent.ask("POST", leases, lease("n1"))
+    assert made.code == 201, made.message
+    assert agent.merge(f"{leases}/agent.n1", lease("n1")).code == 200
+    assert agent.ask("GET", f"{leases}?limit=1").body["metadata"].keys() >= {"resourceVersion"}
+    leads = {"kind": "Lease", "apiVersion": agent_lease.API_VERSION, "spec": {}}
+    leads["metadata"] = {"name": f"{FULLNAME}-controller"}
+    assert root.ask("POST", leases, leads).code in (201, 409), "other programs may lead by one"
+    mine = {"spec": {"holderIdentity": "me"}}
+    for refused in (
+        agent.ask("POST", leases, lease("n2")),
+        agent.merge(f"{leases}/{FULLNAME}-controller", mine),
+        installed.agent("n2").merge(f"{leases}/agent.n1", mine),
+    ):
+        assert (refused.code, "writes its own Lease only" in refused.message) == (403, True)
+    refused = installed.unbound_agent().merge(f"{leases}/agent.n1", mine)
+    assert (refused.code, "(its token names none)" in refused.message) == (403, True)
+    for user in (root, installed.controller()):
+        assert user.merge(f"{leases}/agent.n1", mine).code == 403
+    for user in (agent, installed.controller()):
+        assert user.ask("DELETE", f"{leases}/agent.n1?dryRun=All").code == 403
+
+
+def test_without_the_policy_agents_have_no_lease(helm: Helm) -> None:
+    """They could take the one by which the controller leads."""
+    unsafe = ("--kube-version=1.36.0", "--set=admission.validating=false")
+    text = helm("template", RELEASE, str(CHART), *unsafe)
+    owned = [each for each in yaml.safe_load_all(text) if each and each["kind"] == "Role"]
+    assert {each["metadata"]["name"].rpartition("-")[2] for each in owned} == {
+        "controller",
+        "trace",
+    }
+
+
 def test_nobody_else_writes_a_report(root: User, of_n1: str) -> None:
     made = root.ask("POST", REPORTS, report("forged.n1", "n1"))
     assert (made.code, "by the agent of its node alone" in made.message) == (403, True)
@@ -280,6 +323,44 @@ def test_armed_pods_get_a_flight_recorder_and_keep_what_they_set(
         assert variables(root, body) == [{}, kept, {}]
     finally:
         helm(*upgrade, "--reuse-values", "--set=admission.flightRecorder=false")
+
+
+def initial(root: User, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The init containers of the pod, as the API server would store it."""
+    made = root.ask("POST", f"{PODS}?dryRun=All", body)
+    assert made.code == 201, made.message
+    found: list[dict[str, Any]] = made.body["spec"].get("initContainers", [])
+    return found
+
+
+def test_armed_pods_get_a_preflight_before_all_else(
+    installed: Installed, helm: Helm, root: User
+) -> None:
+    assert initial(root, pod("a", [{}])) == [], "unless it is asked for, there is none"
+    upgrade = "upgrade", RELEASE, str(CHART), f"--namespace={installed.namespace}"
+    helm(*upgrade, "--reuse-values", "--set=admission.preflight=true")
+    try:
+        body = pod("a", [{}])
+        deadline_s = time.monotonic() + 60
+        while not (found := initial(root, body)):
+            # the API server learns of a policy after a moment
+            assert time.monotonic() < deadline_s
+            time.sleep(0.5)
+        (added,) = found
+        assert (added["name"], added["args"]) == (preflight.CONTAINER, ["preflight"])
+        assert added["restartPolicyRules"][0]["action"] == "Restart", "the pod does not fail"
+        assert added["resources"]["limits"] == added["resources"]["requests"]
+        body["spec"]["initContainers"] = [{"name": "own", "image": "own"}]
+        body["spec"]["volumes"] = [{"name": "data", "emptyDir": {}}]
+        assert [each["name"] for each in initial(root, body)] == [preflight.CONTAINER, "own"]
+        body["metadata"]["labels"] = {}
+        assert [each["name"] for each in initial(root, body)] == ["own"]
+        asked = "/apis/kcover.io/v1alpha1/nodehealths/n1"
+        tenant = User(installed.plane, installed.plane.token("ml", "default"))
+        assert tenant.ask("GET", asked).code in (200, 404), "the pods of a job may ask"
+        assert tenant.ask("DELETE", asked).code == 403
+    finally:
+        helm(*upgrade, "--reuse-values", "--set=admission.preflight=false")
 
 
 def test_the_fixture_is_the_release(installed: Installed, root: User) -> None:

@@ -25,6 +25,11 @@ MATRIX = {
         "image.repository=registry.example/kcover-ebpf", "image.tag=9.9.9",
         "imagePullSecrets[0].name=pull", "image.pullPolicy=Always",
     ],
+    "logs elsewhere, own rules": [
+        "agent.containerLogs.folder=/data/pods", "agent.containerLogs.rules=[[rule]]\nname = \"a\"\n",
+    ],
+    "preflight": ["admission.preflight=true"],
+    "no logs": ["agent.containerLogs.enabled=false"],
     "a flight recorder": ["admission.flightRecorder=true"],
     "by digest": ["image.digest=sha256:" + "0" * 64],
     "GPU nodes only": [
@@ -47,6 +52,8 @@ REFUSED = {
     "unknown=1": "'unknown' not allowed",
     "agent.privileged=maybe": "privileged",
     "controller.replicas=0": "replicas",
+    "agent.containerLogs.folder=pods": "folder",
+    "admission.preflight=maybe": "preflight",
     "agent.capabilities.hardware={SYS_MODULE}": "hardware",
     "image.digest=latest": "digest",
     "metrics.agentPort=80": "agentPort",

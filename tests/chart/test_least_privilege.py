@@ -20,6 +20,9 @@ from typing import Any
 
 import pytest
 
+from kcover_ebpf.api import agent_lease
+from kcover_ebpf.api.agent_lease import AgentLease
+from kcover_ebpf.api.order import Verb
 from tests.chart.control_plane import ControlPlane, User, running
 from tests.chart.release import CHART, FULLNAME, RELEASE, Helm, Installed, make_pod
 from tests.chart.rights import (
@@ -120,6 +123,24 @@ def start(stack: ExitStack, installed: Installed, folder: Path, component: str, 
     return log
 
 
+def lease(root: User) -> AgentLease:
+    """What the agent says of itself."""
+    path = f"{agent_lease.collection(HOME)}/{agent_lease.name_of(NODE)}"
+    found = agent_lease.lease_of(root.ask("GET", path).body)
+    assert found is not None, "the agent has no Lease"
+    return found
+
+
+def answered(root: User) -> bool:
+    return any(ack.verb is Verb.KILL_TERMINATING for ack in lease(root).acks)
+
+
+def confirmed(root: User) -> bool:
+    listed = root.ask("GET", f"/apis/kcover.io/v1alpha1/namespaces/{TEAM}/faultreports").body
+    sequences = {each["spec"]["sequence"] for each in listed["items"]}
+    return bool(sequences) and sequences <= lease(root).current
+
+
 def ask_for_recovery(root: User) -> None:
     """Kcover's own way, about a pod of a job that is not armed: it is looked at, reported, and left alone."""
     labels = {JOB_LABEL: "other"}
@@ -200,6 +221,8 @@ def test_a_whole_restart_uses_every_right_or_says_why_not(
         ]
         try:
             restart(stand)
+            until(lambda: answered(stand.root), "the agent's Lease has its answer to the order")
+            until(lambda: confirmed(stand.root), "its Lease confirms the report of the job")
             ask_for_recovery(stand.root)
             until(
                 lambda: stand.phase("other") == "Observed",
@@ -225,7 +248,7 @@ def test_a_whole_restart_uses_every_right_or_says_why_not(
     ]
     assert refused == []
     for component, granted in (
-        ("agent", AGENT),
+        ("agent", AGENT | AT_HOME["agent"]),
         ("controller", CONTROLLER | AT_HOME["controller"]),
     ):
         took, excused = used(plane, component), set(NOT_USED[component])

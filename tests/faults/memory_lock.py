@@ -1,6 +1,8 @@
 """A process whose memory lock is really held: whoever reads its command line waits as long as the holder does.
 
-`python -m tests.faults.memory_lock`, in its own mount namespace, prints the pid and waits to be killed.
+`python -m tests.faults.memory_lock`, in its own mount namespace, prints a line once its file system is there, waits for
+one (it may be moved into a container meanwhile, whose processes may open no /dev/fuse), prints the pid of the process
+whose memory is locked, and waits to be killed.
 """
 
 from __future__ import annotations
@@ -8,9 +10,11 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 
 from tools.faultbench import fuse_server as fuse
 
@@ -35,12 +39,16 @@ def _serve(point: str) -> int:
     return device
 
 
-def started() -> tuple[int, int]:
-    """(pid, descriptor): with the last copy of the descriptor the file system goes, and whoever waits continues."""
+def started(mounted: Callable[[], object] = lambda: None) -> tuple[int, int]:
+    """(pid, descriptor): with the last copy of the descriptor the file system goes, and whoever waits continues.
+
+    `mounted` is called before the process is made.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     point = tempfile.mkdtemp()
     device = _serve(point)
+    mounted()
     ready, tell = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -59,7 +67,12 @@ def started() -> tuple[int, int]:
     return pid, device
 
 
+def _wait_to_be_moved() -> None:
+    print("mounted", flush=True)
+    sys.stdin.readline()
+
+
 if __name__ == "__main__":
-    print(started()[0], flush=True)
+    print(started(_wait_to_be_moved)[0], flush=True)
     while True:
         time.sleep(1)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Stand-in for libnvidia-ml.so.1 with two healthy GPUs, for what `inspect` asks. The file named by
- * FAKE_NVML changes it, a line each: "NAME GPU VALUE" (GPU -1: of none), where VALUE is a number,
- * "hang" for a call that never returns, "error CODE", or "grow" for one more at each call.
- * Signatures and numbers: nvml.h.
+ * Stand-in for libnvidia-ml.so.1 with two healthy GPUs, for what `inspect` and the telemetry ask.
+ * The file named by FAKE_NVML changes it, a line each: "NAME GPU VALUE" (GPU -1: of none), where
+ * VALUE is a number, "hang" for a call that never returns, "error CODE", or "grow" for one more at
+ * each call. Signatures and numbers: nvml.h.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,6 +71,9 @@ GETTER(nvmlDeviceGetPersistenceMode, int, "persistence", 1)
 GETTER(nvmlDeviceGetRetiredPagesPendingStatus, int, "pending_page", 0)
 GETTER(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long, "throttle", 0)
 
+GETTER(nvmlDeviceGetPowerUsage, unsigned int, "power_mw", 70000)
+GETTER(nvmlDeviceGetEnforcedPowerLimit, unsigned int, "power_limit_mw", 700000)
+
 static int only(const char *name, int gpu, int *code)
 {
 	return value(name, gpu, 0, code);
@@ -125,8 +128,8 @@ int nvmlDeviceGetTotalEccErrors(struct device *device, int type, int counter,
 {
 	int code;
 
-	*count = value("ecc", device->index, 0, &code);
-	return type == 1 && counter == 0 ? code : INVALID_ARGUMENT;
+	*count = value(type ? "ecc" : "ecc_corrected", device->index, 0, &code);
+	return type < 2 && counter == 0 ? code : INVALID_ARGUMENT;
 }
 
 int nvmlDeviceGetEccMode(struct device *device, int *current, int *pending)
@@ -207,10 +210,27 @@ struct field {
 	unsigned long long value;
 };
 
+static const char *field_name(unsigned int id)
+{
+	switch (id) {
+	case 138:
+		return "nvlink_sent_kib";
+	case 139:
+		return "nvlink_received_kib";
+	case 197:
+		return "pcie_sent";
+	case 198:
+		return "pcie_received";
+	default:
+		return "recovery";
+	}
+}
+
 int nvmlDeviceGetFieldValues(struct device *device, int count, struct field *fields)
 {
 	for (int i = 0; i < count; i++)
-		fields[i].value = value("recovery", device->index, 0, &fields[i].code);
+		fields[i].value =
+			value(field_name(fields[i].id), device->index, 0, &fields[i].code);
 	return SUCCESS;
 }
 
@@ -248,7 +268,9 @@ int nvmlDeviceGetComputeRunningProcesses_v3(struct device *device, unsigned int 
 	if (*count > room)
 		return INSUFFICIENT_SIZE;
 	if (pid)
-		processes[0] = (struct process){ pid, 1 << 20, -1, -1 };
+		processes[0] =
+			(struct process){ pid, value("process_mib", device->index, 1, &code) << 20,
+					  -1, -1 };
 	return code;
 }
 
@@ -257,7 +279,7 @@ int nvmlDeviceGetUtilizationRates(struct device *device, unsigned int rates[2])
 	int code;
 
 	rates[0] = value("utilization", device->index, 0, &code);
-	rates[1] = 0;
+	rates[1] = rates[0] / 2;
 	return code;
 }
 
@@ -270,5 +292,38 @@ int nvmlDeviceGetMemoryInfo_v2(struct device *device, void *memory)
 	int code;
 
 	info->used = value("memory_mib", device->index, 0, &code) << 20;
+	info->total = 80UL << 30;
+	return code;
+}
+
+static int word(const char *name, int gpu, const char *text, char *out, unsigned int size)
+{
+	int code;
+
+	snprintf(out, size, "%s%d", text, gpu);
+	only(name, gpu, &code);
+	return code;
+}
+
+int nvmlDeviceGetUUID(struct device *device, char *out, unsigned int size)
+{
+	return word("uuid", device->index, "GPU-7c0e-", out, size);
+}
+
+int nvmlDeviceGetName(struct device *device, char *out, unsigned int size)
+{
+	return word("name", device->index, "Stand-in ", out, size);
+}
+
+int nvmlDeviceGetSerial(struct device *device, char *out, unsigned int size)
+{
+	return word("serial", device->index, "16500210000", out, size);
+}
+
+int nvmlDeviceGetClockInfo(struct device *device, int kind, unsigned int *mhz)
+{
+	int code;
+
+	*mhz = value(kind == 1 ? "sm_clock" : "memory_clock", device->index, 1980, &code);
 	return code;
 }

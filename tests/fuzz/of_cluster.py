@@ -8,20 +8,20 @@ from unittest.mock import Mock
 
 from kcover_ebpf.agent.order_journal import OrderJournal
 from kcover_ebpf.agent.report_cache import ReportCache
-from kcover_ebpf.api import fault_report, incident, order, rfc3339
+from kcover_ebpf.api import agent_lease, fault_report, incident, order, rfc3339
 from kcover_ebpf.api.fault_policy import Bounds, holding, policy_of, refused
 from kcover_ebpf.api.job_kinds import gang_of, is_job_pod, must_train, with_ranks
 from kcover_ebpf.api.pods import pod_of
 from kcover_ebpf.cluster.gang_input import GangInput, NodeState
 from kcover_ebpf.cluster.gang_judge import merge
-from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
+from kcover_ebpf.cluster.gang_snapshot import ReceivedReport, confirmed
 from kcover_ebpf.controller import owners
 from kcover_ebpf.errors import ApiError, ObjectError
 from kcover_ebpf.kube import api_errors, client
 from kcover_ebpf.kube.exec import Exec
 from kcover_ebpf.settings import Policy
 from tests.fuzz.target import Target, consumed, folder, of_json, text
-from tests.unit.report_builders import NOW_S, pod
+from tests.unit.report_builders import NOW_S, case, pod, rank, report
 
 _OBJECT = 64 * 1024
 """The API server keeps up to 1.5 MB, but what is longer repeats what is shorter."""
@@ -49,6 +49,17 @@ def _order(api: Any) -> None:
     found = order.incident_of(api)
     if found.order is not None:
         json.dumps(order.order_object(found.order), allow_nan=False)
+
+
+def _lease(api: Any) -> None:
+    """Read, written and read again, and taken for what the agent of a node says of its report."""
+    found = agent_lease.lease_of(api)
+    if found is None:
+        return
+    written = json.dumps(agent_lease.object_of(found), allow_nan=False)
+    assert agent_lease.lease_of(json.loads(written)) is not None
+    seen = confirmed(report("a", rank(0)), found, NOW_S)
+    merge(case(seen))
 
 
 def _policy(api: Any) -> None:
@@ -121,6 +132,7 @@ def _cached(data: bytes) -> None:
 TARGETS = (
     Target("fault_report", of_json(_report), _OBJECT, (ObjectError,), is_json=True),
     Target("incident", of_json(_incident), _OBJECT, (ObjectError,), is_json=True),
+    Target("agent_lease", of_json(_lease), _OBJECT, (ObjectError,), is_json=True),
     Target("order", of_json(_order), _OBJECT, (ObjectError,), is_json=True),
     Target("fault_policy", of_json(_policy), 16384, is_json=True),
     Target("pod", of_json(_pod), _OBJECT, (ObjectError,), is_json=True),

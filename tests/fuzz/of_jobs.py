@@ -15,7 +15,9 @@ from kcover_ebpf.hardware.ras.client import _EVENTS_BYTES, REPORT_BYTES, dead_pe
 from kcover_ebpf.host import blocked_call, procfs, stack_frames, stack_words, trace_inspector
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.logs import lines, rules
+from kcover_ebpf.logs.partial_lines import PartialLines
 from kcover_ebpf.logs.reader import LogReader
+from kcover_ebpf.logs.tracebacks import TracebackFinder
 from kcover_ebpf.trace import futex
 from kcover_ebpf.trace.native_frames import shown
 from kcover_ebpf.trace.stack_helpers import parse_native, parse_spy
@@ -81,6 +83,18 @@ def _log(data: bytes) -> None:
     assert len(found) <= data.count(b"\n") + 1
 
 
+def _container_log(data: bytes) -> None:
+    """In blocks, as `_log`: joined lines, tracebacks in them, and no text of them in what is reported."""
+    size = data[0] + 1 if data else 1
+    pieces, finder = PartialLines(), TracebackFinder()
+    for at in range(1, len(data), size):
+        whole = pieces.whole(data[at : at + size])
+        assert not whole or whole.endswith(b"\n")
+        for found in finder.feed(whole):
+            assert len(found.fingerprint) == 16
+            assert found.place is None or len(found.place) <= 128
+
+
 def _native(data: bytes) -> None:
     for _, native, _, _ in parse_native(data):
         shown(list(native))
@@ -94,6 +108,7 @@ TARGETS = (
     Target("descriptor", _call, 4096),
     Target("log_line", lambda data: lines.parse(text(data)), 65536),
     Target("log", _log, 65536),
+    Target("container_log", _container_log, 65536),
     Target("py_spy", lambda data: parse_spy(data, 7, {1: 2}), 1 << 20, (ValueError,)),
     Target("native_frames", _native, 1 << 20),
 )

@@ -80,3 +80,24 @@ def test_in_whatever_order_signs_arrive_the_clock_never_goes_back(times: list[fl
         assert cadence.alarm_s >= 0.9
     if times:
         assert cadence.last_s == max(times[0], *times)
+
+
+@given(st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.0, 7.0]), max_size=900))
+def test_the_longest_gap_is_that_of_the_last_ones(gaps: list[float]) -> None:
+    cadence, now_s = Cadence(1.6, 1.5), 0.0
+    cadence.progress(now_s)
+    for step, gap_s in enumerate(gaps, 1):
+        now_s += gap_s
+        cadence.progress(now_s)
+        assert cadence.longest_s == max(gaps[max(0, step - 256) : step])
+    cadence.restart()
+    assert cadence.longest_s == 0.0
+
+
+def test_a_long_gap_is_forgotten_after_many_short_ones() -> None:
+    cadence = stepping(1.0, count=4)
+    cadence.progress(1100.0)
+    assert cadence.longest_s == 97.0
+    for step in range(256):
+        cadence.progress(1101.0 + step)
+    assert cadence.longest_s == 1.0

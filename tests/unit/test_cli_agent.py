@@ -51,3 +51,18 @@ def test_a_state_directory_that_cannot_be_read(
 def test_a_bad_address_of_the_metrics(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     arguments = ("--node=n", "--state-dir", str(tmp_path), "--metrics=here")
     assert "ADDR:PORT" in refused(capsys, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--telemetry-every=2", "--telemetry-every: '2' is not a duration"),
+        ("--telemetry-every=10ms", "--telemetry-every 10ms is too often"),
+        ("--telemetry-from=exporter:9400", "write http://ADDRESS:9400/metrics"),
+        ("--idle-after=2d", "--idle-after: '2d' is not a duration"),
+    ],
+)
+def test_options_of_the_telemetry(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, option: str, words: str
+) -> None:
+    assert words in refused(capsys, "--node=n", "--state-dir", str(tmp_path), option)

@@ -18,7 +18,6 @@ _DOCUMENT = "written as JSON for people and programs that read it there"
 UNFILLED: dict[str, str] = {
     "api.fault_policy.*": "read from a FaultPolicy, which users write",
     "settings.*": "read from a policy file, or a constant of the program",
-    "agent.main.AgentOptions.settings": _OPTION,
     "controller.main.ControllerOptions.workers": _OPTION,
     "hardware.ras.client.Patience.*": _OPTION,
     "inspection.options.InspectionOptions.*": _OPTION,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.skips import ROOT
+from tests.unit import nvml_stub
 from tests.unit.inspection_hosts import pci_device
 
 pytestmark = pytest.mark.needs("gcc", "nvidia-ml-py")
@@ -35,12 +34,7 @@ print(json.dumps([found.result.value, found.evidence, found.advice,
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("nvml")
-    source = ROOT / "tests/faults/nvml_health.c"
-    target = folder / "libnvidia-ml.so.1"
-    flags = ["-shared", "-fPIC", f"-Wl,-soname,{target.name}"]
-    subprocess.run(["gcc", *flags, "-o", str(target), str(source)], check=True, timeout=60)
-    return folder
+    return nvml_stub.build(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture
@@ -61,14 +55,9 @@ def answer(
     library: Path, host: Path, script: str = "", deadline_s: float = 60, how: str = "-"
 ) -> list[Any]:
     (host / "script").write_text(script)
-    environ = os.environ | {
-        "LD_LIBRARY_PATH": str(library),
-        "FAKE_NVML": str(host / "script"),
-        "PYTHONPATH": str(ROOT),
-    }
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(host), str(deadline_s), how],
-        env=environ,
+        env=nvml_stub.environ(library, host / "script"),
         capture_output=True,
         text=True,
         check=False,

@@ -11,7 +11,16 @@ from typing import Any
 import pytest
 
 from kcover_ebpf.api import rfc3339
-from kcover_ebpf.api.incident import Incident, JobRef, Lost, Phase, Status, object_of, status_of
+from kcover_ebpf.api.incident import (
+    FailureClass,
+    Incident,
+    JobRef,
+    Lost,
+    Phase,
+    Status,
+    object_of,
+    status_of,
+)
 from kcover_ebpf.cli import kubectl
 from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.recovery.node_plan import CLEARED
@@ -23,6 +32,7 @@ STATUS = Status(
     Phase.OPEN,
     verdict=VerdictKind.HUNG,
     cause=Cause.STOPPED,
+    failure=FailureClass.STORAGE,
     culprit=Culprit(rank=2, pid=77, pod="llm-2", node="n7"),
     evidence=(Evidence(EvidenceKind.PEERS, "all other ranks wait"),),
     unobserved=("node n9: no report",),
@@ -144,6 +154,7 @@ def test_an_incident_is_explained(plugin: Plugin) -> None:
         "PyTorchJob ml/llm",
         "  Decided: HUNG stopped, rank 2 in pod llm-2 on n7",
         "  culprit: rank 2, pod llm-2, node n7, pid 77",
+        "  class: storage",
         "  the framework would have given up at 2027-01-15T08:00:00Z",
         "  why:",
         "    [peers] all other ranks wait",

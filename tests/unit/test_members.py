@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kcover_ebpf.diagnosis.endpoints import EndpointIndex
+from kcover_ebpf.diagnosis.file_holders import FileHolders
 from kcover_ebpf.diagnosis.members import Members
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.facts.host import ProcessSeen, WaitedFile
@@ -113,7 +114,8 @@ def hold(members: Members, pid: int, fd: int, inode: int, peer: int | None = Non
 
 def holders(members: Members, pid: int, fd: int, inode: int) -> tuple[Pid, ...]:
     waited = WaitedFile(fd, "pipe", f"pipe:[{inode}]", Inode(inode), "", "")
-    return members.holders(Pid(pid), waited, EndpointIndex(members.views.values()))
+    ends = EndpointIndex(members.views.values())
+    return FileHolders(members, ends).of(Pid(pid), waited)
 
 
 def test_who_has_a_pipe_open() -> None:

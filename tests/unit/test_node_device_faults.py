@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,7 @@ from kcover_ebpf.facts.devices import (
     XidReported,
 )
 from kcover_ebpf.hardware.catalog.files import shipped
+from kcover_ebpf.hardware.identity import DeviceIdentities, slot_of
 from kcover_ebpf.hardware.topology import Gpu, Port, Topology
 from kcover_ebpf.ids import Pid
 
@@ -298,3 +300,18 @@ def test_mend__faults_up_to_the_inspection_that_saw_them_are_over() -> None:
     assert (GPU, "xid_79", True) in reported(known), "it came after that inspection"
     known.mend(GPU, 3 * S)
     assert reported(known) == [(GPU, "xid_63", False), (OTHER, "aer_fatal", True)]
+
+
+def test_a_fault_names_what_whoever_replaces_the_device_asks_for(tmp_path: Path) -> None:
+    slots = tmp_path / "sys/bus/pci/slots/4"
+    slots.mkdir(parents=True)
+    (slots / "address").write_text("0000:5c:00\n")
+    devices = tmp_path / "sys/bus/pci/devices"
+    devices.mkdir()
+    (devices / GPU).symlink_to(f"../../../devices/pci0000:5c/{PORT}/{GPU}")
+    known = DeviceIdentities(tmp_path, lambda _: "GPU-0", {GPU: "165"}.get)  # type: ignore[arg-type]
+    faults = NodeDeviceFaults(shipped, lambda: None, set, str, 8 * S, known.of)
+    faults.observe(xid(79))
+    (found,) = faults.pictures(5 * S)
+    assert (found.uuid, found.serial, found.slot) == ("GPU-0", "165", "4")
+    assert slot_of(tmp_path, OTHER) == ""

@@ -48,6 +48,8 @@ class ScriptedKernel:
 
 
 class NoDevices:
+    nccl = None
+
     def tick(self, members: Collection[Pid]) -> list[DeviceFact]:
         return []
 

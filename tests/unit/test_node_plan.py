@@ -46,6 +46,16 @@ def test_a_fatal_fault_keeps_new_pods_off_the_node():
     assert "xid_79" in found.keep_out
 
 
+def test_the_condition_names_what_whoever_replaces_the_device_asks_for():
+    found = decide(faults=(replace(XID, uuid="GPU-0", serial="165", slot="4"),))
+    assert found.condition == (
+        True,
+        "0000:5d:00.0 (UUID GPU-0, serial number 165, slot 4) xid_79: fell off the bus",
+    )
+    found = decide()
+    assert found.condition == (True, "0000:5d:00.0 xid_79: fell off the bus")
+
+
 def test_a_fault_that_ends_the_job_and_leaves_the_device_fit_changes_nothing():
     found = decide(faults=(replace(XID, unfit=False),))
     assert (found.condition, found.keep_out, found.let_go) == (None, "", False)

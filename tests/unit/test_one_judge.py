@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from kcover_ebpf.agent.node_loop import GangWatch
@@ -471,6 +471,13 @@ SAID = st.sampled_from([None, "behind", "missing", "failed", "equal"])
     st.integers(0, 3),
     SAID,
     st.integers(4, 25),
+)
+@example(
+    # two came into their states at once: whichever is taken, it is the same one
+    [("poll", False), ("run", False), ("sleep_long", False), ("yield", False)],
+    3,
+    "behind",
+    19,
 )
 def test_whatever_the_ranks_do_two_nodes_do_not_contradict_one_host(
     modes: list[tuple[str, bool]], number: int, said: str | None, seconds: int

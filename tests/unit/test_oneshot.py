@@ -24,9 +24,9 @@ def waiting(present: list[int], world: int, environ: dict[str, str], mode: str =
         stage.add(Proc(100 + rank, rank=rank, mode=mode))
     stage.job.examine()
     stage.one_pass(NS)
-    for view in stage.job.members.views.values():
+    for view in list(stage.job.members.views.values()):
         if view.seen is not None:
-            view.seen = replace(view.seen, rank_environ=view.seen.rank_environ | environ)
+            stage.job.observe(replace(view.seen, rank_environ=view.seen.rank_environ | environ))
     for _ in range(4):
         stage.job.examine()
         stage.one_pass(NS)

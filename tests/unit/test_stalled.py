@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 
+from kcover_ebpf.agent.lease_writer import LeaseWriter
 from kcover_ebpf.agent.node_loop import GangWatch
 from kcover_ebpf.agent.pod_registry import LocalGang
 from kcover_ebpf.agent.report_builder import Identity, ReportBuilder
 from kcover_ebpf.agent.report_cache import ReportCache
 from kcover_ebpf.agent.report_sender import ReportSender
+from kcover_ebpf.api.agent_lease import AgentLease, lease_of
 from kcover_ebpf.api.fault_report import FaultReport, report_of
 from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.api.log_report import ContainerLog, LogFinding
 from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.diagnosis.verdict import VerdictKind
 from kcover_ebpf.facts.devices import DeviceFault, PortChange
@@ -216,24 +219,44 @@ def test_nccl_is_asked_about_a_stall_and_not_about_ranks_that_burn_a_cpu(mode, a
     assert any(asked) is asks
 
 
-def sent(stage: Stage, tmp_path: Path, seconds: int) -> list[FaultReport]:
-    """The reports that reach the API server while the job goes on like this; a pass is a second."""
+def sent(
+    stage: Stage,
+    tmp_path: Path,
+    seconds: int,
+    renewals: list[AgentLease | None] | None = None,
+    logs: tuple[ContainerLog, ...] = (),
+) -> list[FaultReport]:
+    """The reports that reach the API server while the job goes on like this; a pass is a second.
+
+    `renewals` receives what the agent's Lease said meanwhile.
+    """
     gone: list[FaultReport] = []
+    leases = [] if renewals is None else renewals
 
     class Api:
         def apply(self, path: str, body: dict[str, Any], manager: str) -> object:
             gone.append(report_of(body))
             return body
 
+        def merge_patch(self, path: str, body: dict[str, Any]) -> object:
+            leases.append(lease_of(body))
+            return body
+
+        def list(self, path: str, query: object) -> dict[str, Any]:
+            return {}
+
     clock = [1000.0]
-    reporter = ReportSender(Api(), lambda *_: (), print)  # type: ignore[arg-type]
+    lease = LeaseWriter(Api(), "kcover", "a", print)  # type: ignore[arg-type]
+    reporter = ReportSender(Api(), lease, lambda *_: (), print)  # type: ignore[arg-type]
     drafts = ReportBuilder(Identity("a", "kcover"), reporter, ReportCache(tmp_path), lambda: True)
+    drafts.logs = lambda *_: logs
     pods = [pod(each) for each in range(len(stage.procs))]
     gang = Gang("ns", "j", "Job", tuple(SELECTOR.items()))
     watch = GangWatch(LocalGang(gang, tuple(pods), Policy()), watched(stage))
     watch.pods = {Pid(pid): pods[index].uid for index, pid in enumerate(stage.procs)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("kcover_ebpf.agent.report_sender.time.monotonic", lambda: clock[0])
+        patch.setattr("kcover_ebpf.agent.report_builder.time.time", lambda: 1e9 + clock[0])
         for _ in range(seconds):
             stage.one_pass(NS)
             clock[0] += 1.0
@@ -243,17 +266,25 @@ def sent(stage: Stage, tmp_path: Path, seconds: int) -> list[FaultReport]:
 
 
 @pytest.mark.parametrize(
-    ("mode", "most", "stalled", "pictured"),
-    [("run", 5, False, True), ("train", 5, False, False), ("futex", 200, True, True)],
+    ("mode", "renewed", "stalled", "pictured"),
+    [
+        ("run", range(3, 6), False, True),
+        ("train", range(3, 6), False, False),
+        ("futex", range(30, 40), True, True),
+    ],
 )
-def test_only_a_stall_is_reported_every_second(tmp_path, mode, most, stalled, pictured):
+def test_a_stall_is_reported_once_and_confirmed_often(tmp_path, mode, renewed, stalled, pictured):
     stage = Stage(connected=mode != "run")
     stage.run(30)
     all_become(stage, mode)
     stage.run(60)
-    reports = sent(stage, tmp_path, 100)
-    assert len(reports) <= most
-    assert len(reports) >= (90 if stalled else 1)
+    renewals: list[AgentLease | None] = []
+    reports = sent(stage, tmp_path, 100, renewals)
+    assert 1 <= len(reports) <= 4
+    assert len(renewals) in renewed
+    last = renewals[-1]
+    assert last is not None
+    assert reports[-1].sequence in last.current
     assert {each.suspicious for each in reports} == {stalled}
     assert {bool(each.ranks) for each in reports} == {pictured}
 
@@ -266,6 +297,17 @@ def test_that_it_can_be_decided_again_whether_ranks_go_on_is_reported_at_once(tm
     assert [bool(each.ranks) for each in sent(stage, tmp_path, 2)] == [True]
     all_become(stage, "train")
     assert [bool(each.ranks) for each in sent(stage, tmp_path, 2)] == [False]
+
+
+def test_what_logs_show_is_reported_of_a_fault_and_never_of_a_job_that_works(tmp_path):
+    found = (
+        ContainerLog("uid-0", "main", 0, (LogFinding("storage_full", "storage", "error", 1, 1.0),)),
+    )
+    stage = Stage()
+    stage.run(30)
+    assert {each.logs for each in sent(stage, tmp_path, 40, logs=found)} == {()}
+    stage.exit(stage.rank(2), signal=11)
+    assert sent(stage, tmp_path, 2, logs=found)[-1].logs == found
 
 
 def test_a_job_whose_rank_died_has_stalled_until_it_gets_over_that():

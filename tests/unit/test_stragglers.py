@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.diagnosis.stragglers import Straggler, WaitShares
+from kcover_ebpf.diagnosis.stragglers import Straggler, Waiting, WaitShares
 from kcover_ebpf.ids import Pid
 
 PASSES = st.lists(
@@ -107,3 +107,17 @@ def test_whatever_was_seen_a_straggler_waits_less_than_all_others(
     if found is not None:
         assert found.own_wait_share + 0.15 <= found.others_wait_share + 0.02
         assert found.factor > 1
+
+
+@given(PASSES, st.integers(2, 5))
+def test_waits_are_counted_over_the_last_passes_of_each_window(
+    passes: list[list[int | None]], repeated: int
+) -> None:
+    waits = [each for first, *_ in passes for each in [first] * repeated]
+    waiting = Waiting()
+    for each in waits:
+        waiting.add(each)
+    for window, count in waiting.counts.items():
+        last = waits[-window:]
+        assert count == len(last) - last.count(None)
+        assert waiting.last(window) == last[::-1]

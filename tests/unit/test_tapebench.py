@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
-from tools.tapebench.bench import faulty, healthy, line_of, main
+from tools.tapebench.bench import faulty, healthy, line_of, main, play
 from tools.tapebench.faults import FAULTS
 from tools.tapebench.report import markdown
 from tools.tapebench.shapes import SHAPES
@@ -95,3 +96,22 @@ def test_bad_arguments_are_one_clear_line(
         main(words)
     assert left.value.code == 2
     assert "error: " in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_run_that_was_cut_short_continues_where_it_was(tmp_path: Path) -> None:
+    into = tmp_path / "lines.jsonl"
+    words = ["--hours", "0.02", "--longest", "0.01", "--fault-rounds", "0", "--into", str(into)]
+    assert main(words) == 0
+    whole = into.read_bytes()
+    assert len(whole.splitlines()) == 2
+    into.write_bytes(whole[: len(whole) - 9])
+    assert main(words) == 0
+    assert into.read_bytes() == whole
+    assert main(words) == 0
+    assert into.read_bytes() == whole
+
+
+def test_healthy_jobs_have_few_ranks_and_many() -> None:
+    outcomes = [play(("step-5s-block", seed, "", 0.01)) for seed in range(4)]
+    assert {each.ranks for each in outcomes} == {2, 4, 8}
+    assert play(("step-5s-block", 0, "kill", 0.0)).ranks == 8

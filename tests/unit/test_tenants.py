@@ -21,6 +21,7 @@ from kcover_ebpf.api.incident import (
 from kcover_ebpf.controller.breaker import Breaker, Limits
 from kcover_ebpf.controller.cache import ObjectCache, gang_key
 from kcover_ebpf.controller.quota import Quota
+from kcover_ebpf.errors import Conflict
 from kcover_ebpf.recovery import closing
 
 NOW_S = 1_767_225_600.0
@@ -125,9 +126,11 @@ def test_quota__a_full_namespace_makes_room_by_what_is_over() -> None:
     for index in range(2):
         put(known, "ns", index, Phase.OBSERVED)
     put(known, "other", 7, Phase.OBSERVED)
-    assert quota.has_room(key)
-    put(known, "ns", 2, Phase.DECIDED)
-    assert quota.has_room(key)
+    with quota.place(key) as has_place:
+        assert has_place
+        put(known, "ns", 2, Phase.DECIDED)
+    with quota.place(key) as has_place:
+        assert has_place
     assert opened(known, "ns") == ["i1", "i2"], "the oldest one was closed"
     assert opened(known, "other") == ["i7"]
 
@@ -137,8 +140,54 @@ def test_quota__incidents_that_are_acted_on_or_wait_are_never_closed_for_room() 
     for index in range(3):
         put(known, "ns", index, Phase.DECIDED)
     quota = Quota(known, Writer(), 3)  # type: ignore[arg-type]
-    assert not quota.has_room(gang_key("ns", {"k": "v"}))
+    with quota.place(gang_key("ns", {"k": "v"})) as has_place:
+        assert not has_place
     assert len(opened(known, "ns")) == 3
+
+
+def test_quota__workers_that_ask_at_the_same_time_get_no_more_than_there_is() -> None:
+    known = store()
+    for index in range(2):
+        put(known, "ns", index, Phase.DECIDED)
+    quota = Quota(known, Writer(), 3)  # type: ignore[arg-type]
+    one, two = (gang_key("ns", {"k": value}) for value in ("a", "b"))
+    with quota.place(one) as first, quota.place(two) as second:
+        assert (first, second) == (True, False)
+    with quota.place(two) as third:
+        assert third, "nothing was made in the place that was kept"
+    with quota.place(gang_key("other", {"k": "a"})) as elsewhere:
+        assert elsewhere
+
+
+def test_quota__two_workers_close_two_incidents_for_their_room() -> None:
+    known = store()
+    for index in range(3):
+        put(known, "ns", index, Phase.OBSERVED)
+    quota = Quota(known, Writer(), 3)  # type: ignore[arg-type]
+    one, two = (gang_key("ns", {"k": value}) for value in ("a", "b"))
+    with quota.place(one) as first, quota.place(two) as second:
+        assert (first, second) == (True, True)
+        assert opened(known, "ns") == ["i2"]
+
+
+class Refusing(Writer):
+    """Writes nothing."""
+
+    def status(self, known: Incident, status: Status) -> dict[str, Any]:
+        raise Conflict("changed", 409)
+
+
+def test_quota__a_place_that_could_not_be_made_is_not_kept() -> None:
+    known = store()
+    put(known, "ns", 0, Phase.OBSERVED)
+    key = gang_key("ns", {"k": "v"})
+    quota = Quota(known, Refusing(), 1)  # type: ignore[arg-type]
+    for _ in range(2):
+        with pytest.raises(Conflict), quota.place(key):
+            pass
+    known.incidents.clear()
+    with quota.place(key) as has_place:
+        assert has_place
 
 
 def test_closing__of_a_namespace_with_ever_new_jobs_the_newest_are_kept() -> None:

@@ -1,4 +1,4 @@
-"""How fast and how dear the controller is in a large cluster: `python -m tools.clusterbench decide|delete|orders`.
+"""How fast and how dear we are in a large cluster: `python -m tools.clusterbench decide|delete|orders|load|rates`.
 
 No node runs there. Nodes and pods are objects, and agents are simulated, so that what is measured is the
 controller and the API server it talks to. Both share this machine with whatever else runs on it.
@@ -23,7 +23,8 @@ from kcover_ebpf.api.order import Verb
 from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.reflector import Change, Event, Reflector
-from tools.clusterbench.agents import Agents, build
+from tools.clusterbench.agents import Agents, build, obedient
+from tools.clusterbench.load import load, rates
 from tools.clusterbench.meter import Meter
 from tools.clusterbench.needs import WAYS, lack, programs
 from tools.clusterbench.plane import (
@@ -177,11 +178,13 @@ def delete(
     }
 
 
-def orders(session: ApiClient, kubeconfig: Path, folder: Path, nodes: int) -> dict[str, Any]:
+def orders(
+    session: ApiClient, kubeconfig: Path, folder: Path, nodes: int, by_lease: bool
+) -> dict[str, Any]:
     """One large gang is restarted in place by simulated agents: seconds from the first stop to the last kill."""
     make_nodes(session, nodes)
     gang = make_job(session, "big", range(nodes))
-    agents = Agents(build(folder), session, "big", gang)
+    agents = Agents(build(folder), session, obedient("big", gang, by_lease))
     controller = Controller(kubeconfig, folder / "controller.log")
     try:
         wait("leading", lambda: "leading" in (folder / "controller.log").read_text(), 120)
@@ -197,6 +200,7 @@ def orders(session: ApiClient, kubeconfig: Path, folder: Path, nodes: int) -> di
     start_s = phase_times(session, "ShuttingDown")["big"]
     return {
         "agents": nodes,
+        "answers": "leases" if by_lease else "reports",
         "restarted_in_place": len(kills) == nodes,
         "order_to_all_stopped_s": round(stops[-1] - start_s, 3) if stops else None,
         "first_stop_to_last_kill_s": round(kills[-1] - stops[0], 3) if stops and kills else None,
@@ -244,7 +248,9 @@ def _run(
         return decide(session, kubeconfig, folder, asked.nodes, asked.jobs)
     if asked.scenario == "delete":
         return delete(session, kubeconfig, folder, asked.nodes, asked.pods)
-    return orders(session, kubeconfig, folder, asked.nodes)
+    if asked.scenario == "load":
+        return load(session, kubeconfig, folder, asked.nodes, asked.span)
+    return orders(session, kubeconfig, folder, asked.nodes, asked.answers == "leases")
 
 
 def _simulate(asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -259,11 +265,16 @@ def _simulate(asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
 def main() -> None:
     """Run one scenario, and append its numbers to the record."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("scenario", choices=["decide", "delete", "orders", "in-place", "replace"])
+    parser.add_argument("scenario", choices=["decide", "delete", "orders", "load", "rates", *WAYS])
     parser.add_argument("--nodes", type=int, default=1500)
     parser.add_argument("--jobs", type=int, default=150)
     parser.add_argument("--pods", type=int, default=1000)
     parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument(
+        "--answers", choices=["leases", "reports"], default="leases", help="of agents to orders"
+    )
+    parser.add_argument("--commit", default="HEAD~1", help="rates: the package to compare with")
+    parser.add_argument("--span", type=int, default=60, help="load: seconds of each measurement")
     parser.add_argument("--bin", type=Path, default=programs())
     parser.add_argument("--record", type=Path, default=ROOT / "docs/bench/clusterbench.jsonl")
     asked = parser.parse_args()
@@ -276,6 +287,8 @@ def main() -> None:
             if asked.scenario in WAYS:
                 kubeconfig = Path(os.environ["KUBECONFIG"])
                 found = restart(kubeconfig, folder, WAYS[asked.scenario])
+            elif asked.scenario == "rates":
+                found = rates(folder, asked.nodes, asked.commit)
             else:
                 found = _simulate(asked, folder)
         found = {"scenario": asked.scenario, **found, "load_before": round(load[0], 1)}

@@ -1,6 +1,7 @@
-// Agents of many nodes in one process, for `python -m tools.clusterbench orders`: each has a watch of its own,
-// and acknowledges with a report of its own. Compiled, so that two cores that also carry the API server measure
-// the way of an order through it rather than themselves. What an agent does to its processes takes no time here.
+// Agents of many nodes in one process, for `python -m tools.clusterbench orders` and `load`: each has a watch of its
+// own, acknowledges in a Lease (or a report) of its own, and writes what it is told to at the pace it is told. Compiled,
+// so that two cores that also carry the API server measure what the agents ask of it rather than themselves. What an
+// agent does to its processes takes no time here.
 //
 // Reads one JSON object (settings) from stdin. Writes "up" once every agent has reported and listens, then
 // "VERB UNIX_SECONDS" for each order that an agent hears; ends with an error line and exit code 1.
@@ -15,6 +16,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand"
 	"net"
 	"net/http"
 	"net/url"
@@ -34,9 +36,20 @@ type settings struct {
 type agent struct {
 	Report    string         `json:"report"`
 	Body      map[string]any `json:"body"`
+	Lease     string         `json:"lease"` // empty: it acknowledges in its report
+	LeaseBody map[string]any `json:"leaseBody"`
 	PodStatus string         `json:"podStatus"`
 	Restarted map[string]any `json:"restarted"`
+	Beats     []beat         `json:"beats"`
 	acks      []ack
+}
+
+// beat is a write that is repeated.
+type beat struct {
+	Path   string         `json:"path"`
+	Type   string         `json:"type"`
+	Body   map[string]any `json:"body"`
+	EveryS float64        `json:"everyS"`
 }
 
 type ack struct {
@@ -58,6 +71,8 @@ const senders = 128
 const greetings = 32
 
 const mergePatch = "application/merge-patch+json"
+const applyPatch = "application/apply-patch+yaml"
+const apply = "?fieldManager=kcover-agent&force=true"
 
 var (
 	client  *http.Client
@@ -79,7 +94,15 @@ func main() {
 		go func() {
 			each := &asked.Agents[index]
 			gate <- struct{}{}
-			patch(each.Report+"?fieldManager=kcover-agent&force=true", "application/apply-patch+yaml", each.Body)
+			patch(each.Report+apply, applyPatch, each.Body)
+			if each.Lease != "" {
+				patch(each.Lease+apply, applyPatch, each.LeaseBody)
+			}
+			if asked.Watch == "" {
+				<-gate
+				up.Done()
+				return
+			}
 			lines := listen(asked.Watch)
 			<-gate
 			up.Done()
@@ -88,6 +111,11 @@ func main() {
 	}
 	up.Wait()
 	say("up")
+	for index := range asked.Agents {
+		for _, each := range asked.Agents[index].Beats {
+			go each.repeat()
+		}
+	}
 	select {}
 }
 
@@ -137,12 +165,46 @@ func (a *agent) obey(lines *bufio.Reader) {
 		}
 		say(fmt.Sprintf("%s %.6f", heard.Verb, float64(time.Now().UnixMicro())/1e6))
 		a.acks = append(a.acks, ack{heard.ID, heard.Verb, "Done", 1})
-		// as agent/report_sender.py does: nothing of the report but the acks
-		answer := map[string]any{"sequence": len(a.acks) + 1, "acks": a.acks}
-		patch(a.Report, mergePatch, map[string]any{"spec": answer})
+		a.acknowledge()
 		if heard.Verb == "Kill" {
 			patch(a.PodStatus, mergePatch, a.Restarted)
 		}
+	}
+}
+
+// acknowledge does what agent/report_sender.py does.
+func (a *agent) acknowledge() {
+	if a.Lease == "" {
+		// nothing of the report but the acks
+		answer := map[string]any{"sequence": len(a.acks) + 1, "acks": a.acks}
+		patch(a.Report, mergePatch, map[string]any{"spec": answer})
+		return
+	}
+	said, err := json.Marshal(map[string]any{"current": []int{1}, "acks": a.acks})
+	check(err)
+	metadata := a.LeaseBody["metadata"].(map[string]any)
+	metadata["annotations"] = map[string]any{"kcover.io/agent": string(said)}
+	stamp(a.LeaseBody["spec"].(map[string]any))
+	patch(a.Lease, mergePatch, a.LeaseBody)
+}
+
+func (b beat) repeat() {
+	period := time.Duration(b.EveryS * float64(time.Second))
+	time.Sleep(time.Duration(rand.Float64() * float64(period)))
+	for tick := time.Tick(period); ; <-tick {
+		stamp(b.Body["spec"].(map[string]any))
+		// a server that cannot keep up is what this measures
+		send(b.Path, b.Type, b.Body)
+	}
+}
+
+// stamp makes a body differ from the one before, as time does.
+func stamp(spec map[string]any) {
+	now := time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")
+	if _, isLease := spec["renewTime"]; isLease {
+		spec["renewTime"] = now
+	} else {
+		spec["time"] = now
 	}
 }
 
@@ -156,6 +218,13 @@ func (a *agent) knows(id string) bool {
 }
 
 func patch(path, kind string, body map[string]any) {
+	if status, said := send(path, kind, body); status >= 300 {
+		check(fmt.Errorf("%d: %s", status, said))
+	}
+}
+
+// send returns the status, and what the server says where it refused.
+func send(path, kind string, body map[string]any) (int, []byte) {
 	raw, err := json.Marshal(body)
 	check(err)
 	request, err := http.NewRequest("PATCH", server.String()+path, bytes.NewReader(raw))
@@ -164,10 +233,10 @@ func patch(path, kind string, body map[string]any) {
 	request.Header.Set("Content-Type", kind)
 	response, err := client.Do(request)
 	check(err)
-	expect(response)
-	_, err = io.Copy(io.Discard, response.Body)
+	said, err := io.ReadAll(response.Body)
 	check(err)
 	check(response.Body.Close())
+	return response.StatusCode, said
 }
 
 func expect(response *http.Response) {

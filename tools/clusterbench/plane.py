@@ -164,12 +164,12 @@ def report_body(job: str, node: str, pods: list[dict[str, Any]], **more: Any) ->
 class Controller:
     """The controller under test, as a process of its own."""
 
-    def __init__(self, kubeconfig: Path, log: Path) -> None:
+    def __init__(self, kubeconfig: Path, log: Path, *more: str) -> None:
         program = Path(sys.executable).with_name("kcover-ebpf")
         command = [str(program), "controller", "--kubeconfig", str(kubeconfig)]
         command += ["--namespace", NAMESPACE, "--breaker-jobs", "100000"]
         command += ["--max-restarts=100", "--min-backoff=0s", "--max-incidents=100000"]
-        command += ["--namespace-percent=100"]
+        command += ["--namespace-percent=100", *more]
         self._log = log.open("wb")
         self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
 

@@ -6,7 +6,9 @@ libraries. No GPU was used: that a driver really waits so is an assumption.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
+from zlib import crc32
 
 from kcover_ebpf.facts.host import WaitedFile
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState
@@ -48,10 +50,20 @@ class Activity:
     """Its disk completes requests all the time."""
     write_bytes_s: int = 0
 
-    @property
-    def burns(self) -> bool:
-        """True if it uses a CPU for good."""
-        return self.share >= 0.5
+    burns: bool = field(init=False)
+    """It uses a CPU for good."""
+    argument: int = field(init=False)
+    """First argument of its call."""
+    modules: tuple[str, ...] = field(init=False)
+    weights: tuple[int, ...] = field(init=False)
+    """Of `places`, added up."""
+
+    def __post_init__(self) -> None:
+        """Every sample asks for what follows from the rest."""
+        object.__setattr__(self, "burns", self.share >= 0.5)
+        object.__setattr__(self, "argument", crc32(self.name.encode()) % 4096)
+        object.__setattr__(self, "modules", tuple(name for name, _ in self.places))
+        object.__setattr__(self, "weights", tuple(accumulate(each for _, each in self.places)))
 
 
 _SYNCHRONIZE = ("libc.so.6+1", *words("libcuda.so.1", 0x10, 3), *words("libtorch.so", 0x20, 12))

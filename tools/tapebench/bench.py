@@ -6,14 +6,18 @@ Synthetic: it shows what the code does with such facts, not that a GPU job makes
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import json
 import multiprocessing
 import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import IO, Any
 
 from .faults import FAULTS
 from .report import markdown
@@ -23,8 +27,13 @@ from .tape import Outcome, Tape
 _FAULT_SHAPES = tuple(
     name for name, shape in SHAPES.items() if shape.pause is None and shape.step_s <= 20
 )
+_RANKS = (4, 8, 4, 2)
+"""Of healthy jobs, from seed to seed; eight cost twice as much as four, and show the same."""
+_FAULTY_RANKS = 8
 Work = tuple[str, int, str, float]
 """Shape, seed, fault or nothing, hours."""
+Key = tuple[str, int, str]
+"""By which a tape is known: shape, seed, fault."""
 
 
 def healthy(hours: float, longest: float, seed: int) -> Iterator[Work]:
@@ -49,18 +58,47 @@ def faulty(rounds: int, seed: int) -> Iterator[Work]:
 
 def play(work: Work) -> Outcome:
     """One tape."""
-    shape, seed, fault, hours = work
-    return Tape(SHAPES[shape], seed, FAULTS.get(fault)).play(hours)
+    name, seed, fault, hours = work
+    world = _FAULTY_RANKS if fault else _RANKS[seed % len(_RANKS)]
+    return Tape(replace(SHAPES[name], world=world), seed, FAULTS.get(fault)).play(hours)
 
 
-def outcomes(work: Iterator[Work], jobs: int, until_s: float) -> Iterator[Outcome]:
+def outcomes(work: Iterable[Work], jobs: int, until_s: float) -> Iterator[Outcome]:
     """What came of each tape; no further ones are waited for once the time is over."""
-    with multiprocessing.get_context("fork").Pool(jobs) as pool:
-        for outcome in pool.imap_unordered(play, work):
+    with ExitStack() as stack:
+        played: Iterable[Outcome] = map(play, work)
+        if jobs > 1:
+            pool = stack.enter_context(multiprocessing.get_context("fork").Pool(jobs))
+            played = pool.imap_unordered(play, work)
+        for outcome in played:
             yield outcome
             if time.monotonic() > until_s:
-                pool.terminate()
                 return
+
+
+def lines_of(file: Path) -> list[dict[str, Any]]:
+    """The lines of earlier runs, less one that a run was cut short in; none where there is no file."""
+    if not file.exists():
+        return []
+    text = file.read_text(encoding="utf-8")
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def _new(work: Iterable[Work], done: Collection[Key]) -> Iterator[Work]:
+    return (each for each in work if each[:3] not in done)
+
+
+def _play_all(args: argparse.Namespace, out: IO[str], done: Collection[Key]) -> None:
+    # what was imported lives as long as the process, and facts are in no cycles
+    gc.freeze()
+    gc.set_threshold(50_000)
+    until_s = time.monotonic() + args.minutes * 60
+    for work in (
+        faulty(args.fault_rounds, args.seed),
+        healthy(args.hours, args.longest, args.seed),
+    ):
+        for outcome in outcomes(_new(work, done), args.jobs, until_s):
+            print(line_of(outcome), file=out, flush=True)
 
 
 def line_of(outcome: Outcome) -> str:
@@ -77,6 +115,11 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=1, help="the same seed plays the same tapes")
     parser.add_argument("--jobs", type=int, default=1, help="tapes at a time")
     parser.add_argument("--minutes", type=float, default=600.0, help="stop after so long")
+    parser.add_argument(
+        "--into",
+        type=Path,
+        help="append the lines to this file, less the tapes that it has: a run that was cut short continues",
+    )
     parser.add_argument("--report", type=Path, help="write the table of a file of lines, and exit")
     return parser
 
@@ -85,27 +128,27 @@ def main(words: Sequence[str] | None = None) -> int:
     """Play tapes, or make the report."""
     parser = _arguments()
     args = parser.parse_args(words)
-    if args.report is not None:
-        try:
-            lines = args.report.read_text(encoding="utf-8").splitlines()
-            sys.stdout.write(markdown([json.loads(line) for line in lines]))
-        except (OSError, ValueError, KeyError) as error:
-            parser.error(f"cannot read {args.report}: {error}")
-        return 0
-    if (
-        args.hours < 0
-        or args.fault_rounds < 0
-        or args.jobs < 1
-        or min(args.minutes, args.longest) <= 0
-    ):
-        parser.error("--hours and --fault-rounds must not be negative, all others must be positive")
-    until_s = time.monotonic() + args.minutes * 60
-    for work in (
-        faulty(args.fault_rounds, args.seed),
-        healthy(args.hours, args.longest, args.seed),
-    ):
-        for outcome in outcomes(work, args.jobs, until_s):
-            print(line_of(outcome), flush=True)
+    try:
+        if args.report is not None:
+            sys.stdout.write(markdown(lines_of(args.report.resolve(strict=True))))
+            return 0
+        if (
+            min(args.hours, args.fault_rounds) < 0
+            or min(args.jobs, args.minutes, args.longest) <= 0
+        ):
+            parser.error(
+                "--hours and --fault-rounds must not be negative, all others must be positive"
+            )
+        if args.into is None:
+            _play_all(args, sys.stdout, ())
+            return 0
+        done = {(each["shape"], each["seed"], each["fault"]) for each in lines_of(args.into)}
+        with args.into.open("ab") as whole:
+            whole.truncate(args.into.read_bytes().rfind(b"\n") + 1)
+        with args.into.open("a", encoding="utf-8") as out:
+            _play_all(args, out, done)
+    except (OSError, ValueError, KeyError) as error:
+        parser.error(f"cannot use {args.report or args.into}: {error}")
     return 0
 
 

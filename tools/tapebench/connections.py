@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kcover_ebpf.facts.kernel import SocketSample, TaskState
 from kcover_ebpf.ids import Inode, Pid
@@ -20,8 +20,7 @@ _QUESTION, _ANSWER = 57, 1
 _TELEMETRY_FD = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Connection:
+class Connection(NamedTuple):
     """One end of a connection as of now."""
 
     fd: int
@@ -52,11 +51,12 @@ class Connections:
 
     def sample(self, process: ScriptedProcess, *, detail: bool) -> Iterator[SocketSample]:
         """Connections that moved since the pass before; all of them in detail."""
+        pid, reported = process.pid, self._reported
         for found in self._of(process):
-            key = process.pid, found.fd
-            if detail or found.backoff or self._reported.get(key) != found.counts:
-                self._reported[key] = found.counts
-                yield self._made(process.pid, found)
+            key = pid, found.fd
+            if detail or found.backoff or reported.get(key) != found.counts:
+                reported[key] = found.counts
+                yield self._made(pid, found)
 
     def _of(self, process: ScriptedProcess) -> Iterator[Connection]:
         rank = process.rank
@@ -67,8 +67,12 @@ class Connections:
             yield Connection(HTTP_FD, *ends, (total, total), asked_ns)
         if rank is None:
             return
-        for other in range(1, self._gang.world) if rank == 0 else [rank]:
-            yield from self._store(rank, other)
+        store = self._gang.of_rank(0)
+        if store is not None:
+            for other in range(1, self._gang.world) if rank == 0 else (rank,):
+                client = process if other == rank else self._gang.of_rank(other)
+                if client is not None:
+                    yield self._store(rank, other, client)
         if not self._rdma:
             yield from self._ring(rank)
         dead_ns, now_ns = self.dead_since_ns, self._gang.now_ns
@@ -87,25 +91,18 @@ class Connections:
         ends = (_HERE, 42000 + rank), (_HERE, 41000 + down)
         yield Connection(PEER_RING_FD, *ends, counts, self.sent_ns)
 
-    def _store(self, rank: int, other: int) -> Iterator[Connection]:
-        client = self._born(other)
-        if client is None or self._born(0) is None:
-            return
+    def _store(self, rank: int, other: int, client: ScriptedProcess) -> Connection:
+        phase_ns = self._phase[other]
         if client.alive and client.main.now.state is not TaskState.STOPPED:
-            self._beats[other] = (self._gang.now_ns - self._phase[other]) // NS
+            self._beats[other] = (self._gang.now_ns - phase_ns) // NS
         beats = self._beats.get(other, 0)
-        last_ns = beats * NS + self._phase[other]
-        asked = max(0, beats - (client.born_ns - self._phase[other]) // NS)
+        last_ns = beats * NS + phase_ns
+        asked = max(0, beats - (client.born_ns - phase_ns) // NS)
         up, down = 1 + asked * _QUESTION, 1 + asked * _ANSWER
         here, store = (_HERE, 30000 + other), (_HERE, 29500)
         if rank:
-            yield Connection(STORE_FD, here, store, (up, down), last_ns)
-        else:
-            yield Connection(STORE_FD + 100 + other, store, here, (down, up), last_ns)
-
-    def _born(self, rank: int) -> ScriptedProcess | None:
-        here = (each for each in self._gang.processes.values() if each.rank == rank)
-        return next(here, None)
+            return Connection(STORE_FD, here, store, (up, down), last_ns)
+        return Connection(STORE_FD + 100 + other, store, here, (down, up), last_ns)
 
     def _made(self, pid: int, found: Connection) -> SocketSample:
         return SocketSample(

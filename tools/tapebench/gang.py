@@ -99,6 +99,8 @@ class ScriptedProcess:
         self._spend(to_ns - at_ns)
 
     def _spend(self, duration_ns: int) -> None:
+        if not duration_ns:
+            return
         if self.main.now.write_bytes_s:
             self.written += self.main.now.write_bytes_s * duration_ns // NS
         for thread in self.threads.values():
@@ -112,6 +114,7 @@ class Gang:
         self.rng, self.world = rng, world
         self._proxies, self._autograd = proxies, autograd
         self.processes: dict[int, ScriptedProcess] = {}
+        self._by_rank: dict[int, ScriptedProcess] = {}
         self.now_ns = 0
         self.rounds = 0
         self.launched: dict[int, int] = dict.fromkeys(range(world), 0)
@@ -134,13 +137,19 @@ class Gang:
         }
         process = ScriptedProcess(pid, ppid, rank, now_ns, threads, has_proxy=self._proxies)
         self.processes[pid] = process
+        if rank is not None:
+            self._by_rank[rank] = process
         process.follow((), IMPORTS if rank is not None else IDLE, now_ns)
         process.joined = False
         return process
 
+    def of_rank(self, rank: int) -> ScriptedProcess | None:
+        """The process with this number, living or not; None before it came."""
+        return self._by_rank.get(rank)
+
     def ranks(self) -> list[ScriptedProcess]:
         """Living ranks."""
-        return [each for each in self.processes.values() if each.rank is not None and each.alive]
+        return [each for each in self._by_rank.values() if each.alive]
 
     def begin(self, step: Round) -> None:
         """The next round begins now."""
@@ -174,9 +183,9 @@ class Gang:
         data_from_ns = end_ns - int(self._data_s * NS)
         self.data_ns += max(0, target_ns - max(self.now_ns, data_from_ns))
         self.now_ns = target_ns
-        for process in self.ranks():
-            if process.joined and process.rank is not None:
-                self.launched[process.rank] = self.rounds
+        for rank, process in self._by_rank.items():
+            if process.joined and process.alive:
+                self.launched[rank] = self.rounds
         return target_ns == end_ns
 
     def hold(self, process: ScriptedProcess, activity: Activity) -> None:

@@ -22,7 +22,6 @@ from .activities import (
 from .gang import Plan, Round
 
 Pause = Callable[["Shape", random.Random], Round]
-WORLD = 8
 FIRST_PID = 100
 LOADER_PID = 500
 """The loader of rank N has this number plus N."""
@@ -51,6 +50,8 @@ class Shape:
     http: bool = False
     hours: float = 1.0
     """Length of one tape, at most."""
+    world: int = 8
+    """Ranks."""
     first_step_s: tuple[float, float] = field(default=(10.0, 60.0))
     """The first step: kernels are compiled, communicators made."""
 
@@ -67,15 +68,15 @@ def pid_of(rank: int) -> int:
 
 def tails(shape: Shape) -> dict[int, Activity]:
     """All ranks wait in the style of the shape."""
-    return dict.fromkeys(range(WORLD), shape.tail)
+    return dict.fromkeys(range(shape.world), shape.tail)
 
 
 def start(shape: Shape, rng: random.Random) -> Round:
     """Imports, then the store: who came waits for all."""
-    plans = {rank: ((rng.uniform(4, 9), IMPORTS),) for rank in range(WORLD)}
+    plans = {rank: ((rng.uniform(4, 9), IMPORTS),) for rank in range(shape.world)}
     waits = {
         rank: on_socket("store", STORE_FD, pid_of(rank) * 1000 + STORE_FD, 0x700)
-        for rank in range(WORLD)
+        for rank in range(shape.world)
     }
     return Round(plans, waits, 0.1)
 
@@ -83,7 +84,7 @@ def start(shape: Shape, rng: random.Random) -> Round:
 def step(shape: Shape, rng: random.Random, *, device_s: float | None = None) -> Round:
     """One training step; the last part of it exchanges gradients."""
     work_s = min(shape.launch_share * shape.step_s, 2.0)
-    plans = {rank: ((work_s * rng.uniform(0.85, 1.15), LAUNCH),) for rank in range(WORLD)}
+    plans = {rank: ((work_s * rng.uniform(0.85, 1.15), LAUNCH),) for rank in range(shape.world)}
     rest_s = shape.step_s - work_s if device_s is None else device_s
     rest_s *= rng.uniform(0.97, 1.03)
     return Round(plans, tails(shape), rest_s, min(0.3 * rest_s, 2.0))
@@ -111,7 +112,7 @@ def fuse_checkpoint(shape: Shape, rng: random.Random) -> Round:
 def shard_checkpoint(shape: Shape, rng: random.Random) -> Round:
     """All ranks write their shard."""
     found = step(shape, rng)
-    for rank in range(WORLD):
+    for rank in range(shape.world):
         before = (rng.uniform(2, 6), SERIALIZE), (rng.uniform(10, 80), FSYNC_DISK)
         found = _with(found, rank, before)
     return found
@@ -128,7 +129,7 @@ def evaluation(shape: Shape, rng: random.Random) -> Round:
 def slow_load(shape: Shape, rng: random.Random) -> Round:
     """The loader of one rank, or of all, waits for the network for half a minute."""
     found = step(shape, rng)
-    who = range(WORLD) if rng.random() < 0.3 else [rng.randrange(WORLD)]
+    who = range(shape.world) if rng.random() < 0.3 else [rng.randrange(shape.world)]
     for rank in who:
         loader = LOADER_PID + rank
         waits_s = rng.uniform(20, 40)
@@ -150,11 +151,11 @@ def flap(seconds: float) -> Pause:
 def bubbles(shape: Shape, rng: random.Random) -> Round:
     """A pipeline: each stage waits for the one before it, and for the one behind it on the way back."""
     plans = {}
-    slot_s = shape.step_s / (2 * WORLD)
-    for rank in range(WORLD):
+    slot_s = shape.step_s / (2 * shape.world)
+    for rank in range(shape.world):
         wait_s = rank * slot_s * rng.uniform(0.95, 1.05)
         plans[rank] = ((wait_s + 0.001, shape.tail), (slot_s, LAUNCH))
-    return Round(plans, tails(shape), slot_s * (WORLD + 1), shape.step_s * 0.4)
+    return Round(plans, tails(shape), slot_s * (shape.world + 1), shape.step_s * 0.4)
 
 
 def no_requests(shape: Shape, rng: random.Random) -> Round:

@@ -19,7 +19,7 @@ from kcover_ebpf.settings import Act, Policy
 from .faults import Fault, port_lost, sides
 from .gang import FOREVER_NS, Gang, Round
 from .sensor import ScriptedSensor
-from .shapes import LOADER_PID, WORLD, Shape, pid_of, start, step
+from .shapes import LOADER_PID, Shape, pid_of, start, step
 from .threads import NS
 
 _RAS_FIRST_NS, _RAS_PERIOD_NS = 3 * NS, 5 * NS
@@ -35,6 +35,7 @@ class Outcome:
     shape: str
     seed: int
     fault: str = ""
+    ranks: int = 8
     hours: float = 0.0
     passes: int = 0
     suspicious: int = 0
@@ -61,12 +62,12 @@ class Tape:
     def __init__(self, shape: Shape, seed: int, fault: Fault | None = None) -> None:
         self.shape, self._fault = shape, fault
         self._rng = rng = random.Random(f"{shape.name} {seed} {fault.name if fault else ''}")
-        self.gang = Gang(rng, WORLD, proxies=shape.proxies, autograd=shape.autograd)
+        self.gang = Gang(rng, shape.world, proxies=shape.proxies, autograd=shape.autograd)
         self._sensor = ScriptedSensor(self.gang, rdma=shape.rdma)
         self._sensor.connections.outside = shape.http
         self.job = Job(Policy(), SyscallTable("x86_64"))
         self._tracker = Tracker("job", "host")
-        self._outcome = Outcome(shape.name, seed, fault.name if fault else "")
+        self._outcome = Outcome(shape.name, seed, fault.name if fault else "", shape.world)
         self._pending = self._arrivals()
         self._steps = 0
         self._pause_ns = 0
@@ -75,15 +76,15 @@ class Tape:
         self._ras_next_ns = 0
         self._ras_rounds = 0
         self._began_ns = FOREVER_NS
-        self._victim = rng.randrange(WORLD)
+        self._victim = rng.randrange(shape.world)
         self._late: list[tuple[int, Fault]] = []
 
     def _arrivals(self) -> list[tuple[int, int, int, int | None]]:
         """(when, pid, parent, rank), soonest first."""
         begin_ns = 1000 * NS + self._rng.randrange(NS)
-        last = self._rng.randrange(WORLD)
+        last = self._rng.randrange(self.shape.world)
         found: list[tuple[int, int, int, int | None]] = []
-        for rank in range(WORLD):
+        for rank in range(self.shape.world):
             late_s = self._rng.uniform(0, 0.5)
             if rank == last:
                 late_s = self._rng.uniform(*self.shape.late_s)
@@ -129,7 +130,7 @@ class Tape:
     def _arrive(self, pid: int, parent: int, rank: int | None) -> None:
         process = self.gang.add(pid, parent, rank, self.gang.now_ns)
         self._feed(self._sensor.seen(process))
-        if rank is not None and len(self.gang.ranks()) == WORLD:
+        if rank is not None and len(self.gang.ranks()) == self.shape.world:
             self.gang.begin(start(self.shape, self._rng))
         elif rank is not None:
             # who came first waits at the store
@@ -163,8 +164,9 @@ class Tape:
 
     def _look(self, period_ns: int) -> None:
         now_ns = self.gang.now_ns
+        observe = self.job.observe
         for fact in self._sensor.sample(self.job):
-            self._feed(fact)
+            observe(fact)
         while self._late and self._late[0][0] <= now_ns:
             self._late.pop()
             for fact in port_lost(self.gang):
@@ -200,13 +202,13 @@ class Tape:
         if sum(self.gang.launched.values()) != self._ras_rounds:
             return replace(seen, moving=True)
         if mismatch:
-            odd, parts = sides(self._victim, WORLD)
+            odd, parts = sides(self._victim, self.shape.world)
             odd = tuple(replace(each, pid=Pid(pid_of(each.rank))) for each in odd)
             return replace(seen, odd=odd, sides=parts, equal=False)
         most = max(self.gang.launched.values())
         alive = {each.rank for each in self.gang.ranks()}
         behind = tuple(
-            CollectiveRank(rank, WORLD, "host", Pid(pid_of(rank)), count, most, "0x1")
+            CollectiveRank(rank, self.shape.world, "host", Pid(pid_of(rank)), count, most, "0x1")
             for rank, count in self.gang.launched.items()
             if count < most and rank in alive
         )

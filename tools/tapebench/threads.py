@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from zlib import crc32
 
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.ids import Pid, Tid
@@ -78,13 +77,12 @@ class ScriptedThread:
             call = NO_SYSCALL
         # code that computes is found at other depths of its stack; a wait is always the same call
         depth = self.rng.randrange(40) if act.burns and act.syscall == NO_SYSCALL else 0
-        place = crc32(act.name.encode()) % 4096 if call != NO_SYSCALL else 0
+        place = act.argument if call != NO_SYSCALL else 0
         return call, place, 0x7000_0000 + self.tid * 4096 + depth * 64
 
     def _made(self, now_ns: int, site: tuple[int, int, int]) -> ThreadSample:
         act = self.now
-        names, weights = zip(*act.places, strict=True)
-        module = self.rng.choices(names, weights)[0]
+        module = self.rng.choices(act.modules, cum_weights=act.weights)[0]
         vary = self.rng.getrandbits(30) if act.burns else 0
         left_ns = self.burst_ns if act is not IDLE else now_ns - self.rng.randrange(NS // 10)
         return ThreadSample(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +42,9 @@ def _age(entry: Entry) -> tuple[bool, tuple[int, ...]]:
 
 
 def _table(name: str) -> dict[str, Any]:
-    return tomllib.loads((files("kcover_ebpf.hardware.catalog") / name).read_text(encoding="utf-8"))
+    import tomllib
+
+    return tomllib.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
 
 
 def _xids(table: Mapping[str, Any]) -> list[Entry]:
@@ -93,6 +93,8 @@ def _sxids(table: Mapping[str, Any]) -> list[Entry]:
 
 
 def _overridden(catalog: Catalog, path: Path) -> Catalog:
+    import tomllib
+
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -12,10 +12,18 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from kcover_ebpf.diagnosis.process import ProcessHistory
-from kcover_ebpf.facts.host import CollectiveRank, CollectiveSide, CollectivesSeen
+from kcover_ebpf.facts.host import CollectivesSeen
 from kcover_ebpf.facts.kernel import SocketSample
 from kcover_ebpf.hardware import ras
-from kcover_ebpf.hardware.ras import RasCommunicator, RasError, RasRank, RasReport, Reading, client
+from kcover_ebpf.hardware.ras import (
+    RasCommunicator,
+    RasError,
+    RasRank,
+    RasReport,
+    Reading,
+    client,
+    said,
+)
 from kcover_ebpf.hardware.ras.client import Patience, Place
 from kcover_ebpf.hardware.ras.netns import namespace_of, pid_inside
 from kcover_ebpf.host import procfs
@@ -26,9 +34,6 @@ _FIRST_PAUSES_S = (0.7, 0.7, 1.0, 2.0, 5.0)
 _LATER_PAUSE_S = 30.0
 _KEPT = 3
 """A count must not have moved in so many answers in a row (two, while there are not more)."""
-_MOST_NAMED = 16
-"""More than one is a list for people only, and it travels in a report."""
-_MOST_SIDES = 8
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -174,35 +179,7 @@ class _Inquiry:
         self._stopped.wait(max(0.0, pause_s - waited_s))
 
     def _fact(self, since_ns: int, reading: Reading, *, answers: int) -> CollectivesSeen:
-        behind, missing, failed, odd = (
-            tuple(self._rank(*pair) for pair in pairs[:_MOST_NAMED])
-            for pairs in (reading.behind, reading.missing, reading.failed, reading.odd)
-        )
-        return CollectivesSeen(
-            procfs.boottime_ns(),
-            since_ns,
-            answer_count=answers,
-            behind=behind,
-            missing=missing,
-            failed=failed,
-            odd=odd,
-            sides=_sides(reading.sides),
-            equal=reading.equal,
-        )
-
-    def _rank(self, rank: RasRank, comm: RasCommunicator) -> CollectiveRank:
-        most = max((each.total for each in comm.ranks if not each.missing), default=0)
-        pid = self._here(rank)
-        return CollectiveRank(
-            rank.rank,
-            comm.size,
-            rank.host,
-            pid,
-            launched=rank.total,
-            most_launched=most,
-            comm=comm.name,
-            trouble=rank.error or ("given up" if rank.aborted else ""),
-        )
+        return said.fact((since_ns, procfs.boottime_ns()), reading, answers, self._here)
 
     def _here(self, rank: RasRank) -> Pid | None:
         """The process of this host that is meant; numbers inside pods are alike on all hosts."""
@@ -214,19 +191,6 @@ class _Inquiry:
     def _tell(self, fact: CollectivesSeen) -> None:
         if not self._stopped.is_set():
             self._reported.put(fact)
-
-
-def _sides(sides: Sequence[Sequence[RasRank]]) -> tuple[CollectiveSide, ...]:
-    kinds = sorted({kind for side in sides for kind in side[0].counts})
-    differ = [kind for kind in kinds if len({side[0].counts.get(kind, 0) for side in sides}) > 1]
-    return tuple(
-        CollectiveSide(
-            ", ".join(f"{kind} {side[0].counts.get(kind, 0)}" for kind in differ[:_MOST_SIDES]),
-            len(side),
-            tuple(sorted(rank.rank for rank in side)[:_MOST_SIDES]),
-        )
-        for side in sides[:_MOST_SIDES]
-    )
 
 
 def _joined(reports: Sequence[RasReport]) -> RasReport:

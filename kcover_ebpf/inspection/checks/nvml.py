@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from kcover_ebpf.hardware.nvml_library import initialise
 from kcover_ebpf.inspection import pci
 from kcover_ebpf.inspection.checks import nvml_gpu
-from kcover_ebpf.inspection.nvml_library import initialise
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, Cost, Finding, failed, joined, passed, unknown
 

@@ -1,0 +1,175 @@
+"""NVIDIA's bug report after a fatal Xid: run once, for a bounded time, and kept as a bundle of the node.
+
+Its script asks the driver that has just failed, so it may hang: then it is killed, and left behind if it does not end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kcover_ebpf.api.codec import encode
+from kcover_ebpf.api.fault_report import ReportedDeviceFault
+from kcover_ebpf.errors import ActionError
+from kcover_ebpf.output.bundles import write_bundle
+
+_LOG = logging.getLogger(__name__)
+_SCRIPT = "nvidia-bug-report.sh"
+_ROOTS = (".", "run/nvidia/driver")
+"""The host's files, and those of the driver container of NVIDIA's GPU operator."""
+_FOLDERS = ("usr/bin", "usr/local/bin", "bin")
+_NAME = "nvidia-bug-report.log"
+_DEADLINE_S = 300.0
+"""The script takes a minute on a node with eight GPUs; with a GPU that is lost its tools wait for time-outs."""
+_REAP_S = 2.0
+_BETWEEN_S = 3600.0
+"""A report is about all GPUs of the node: faults that follow each other within an hour have one."""
+_MOST_BYTES = 64 << 20
+"""A report that is longer is not kept; some 10 MB are usual."""
+_NICENESS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class BugReportOptions:
+    """Where the script is looked for, and where its report is kept."""
+
+    folder: Path
+    """Of the bundles."""
+    root: Path = Path("/")
+    """The host's files."""
+    deadline_s: float = _DEADLINE_S
+
+
+class BugReports:
+    """`want` is called by the loop and never waits."""
+
+    def __init__(self, options: BugReportOptions) -> None:
+        self._options = options
+        self._done: set[tuple[str, str]] = set()
+        self._next_s = 0.0
+        self._thread: threading.Thread | None = None
+        self._left: subprocess.Popen[bytes] | None = None
+
+    def want(self, faults: Iterable[ReportedDeviceFault]) -> None:
+        """Make a report if one of these is a fatal Xid that has none yet."""
+        new = [each for each in faults if _is_fatal_xid(each) and _key(each) not in self._done]
+        self._done |= {_key(each) for each in new}
+        busy = self._thread is not None and self._thread.is_alive()
+        if not new or busy or time.monotonic() < self._next_s:
+            return
+        self._next_s = time.monotonic() + _BETWEEN_S
+        self._thread = threading.Thread(
+            target=self._make, args=(tuple(new),), name="kcover-bug-report", daemon=True
+        )
+        self._thread.start()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the report that is being made."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def _make(self, faults: tuple[ReportedDeviceFault, ...]) -> None:
+        first = faults[0]
+        what = f"{first.device} {first.fault}"
+        if self._left is not None and self._left.poll() is None:
+            text = "%s: no bug report: process %d of an earlier one hangs"
+            _LOG.warning(text, what, self._left.pid)
+            return
+        if self._is_kept(first):
+            return
+        found = _script(self._options.root)
+        if found is None:
+            _LOG.info("%s: no bug report: %s is not on this node", what, _SCRIPT)
+            return
+        try:
+            outcome = self._run(*found, faults)
+        except (OSError, ActionError) as error:
+            outcome = f"no bug report: {error}"
+        _LOG.warning("%s: %s", what, outcome)
+
+    def _is_kept(self, fault: ReportedDeviceFault) -> bool:
+        """By an agent before this one."""
+        return any(self._options.folder.glob(f"*Z-{_name(fault)}"))
+
+    def _run(self, root: Path, script: str, faults: tuple[ReportedDeviceFault, ...]) -> str:
+        with tempfile.TemporaryDirectory(
+            prefix="kcover-", dir=root / "tmp", ignore_cleanup_errors=True
+        ) as folder:
+            inside = Path("/") / Path(folder).relative_to(root) / _NAME
+            argv = [script, "--safe-mode", "--output-file", str(inside)]
+            chroot = [] if root == Path("/") else ["chroot", str(root)]
+            process = subprocess.Popen(
+                [*chroot, *argv],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                cwd=folder,
+            )
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
+            in_time = self._finish(process)
+            # the script packs what it wrote; killed half-way, the plain text is there
+            written = sorted(Path(folder).glob(f"{_NAME}*"))
+            if not written:
+                return f"the bug report {'is empty' if in_time else 'did not end in time'}"
+            return self._keep(written[-1], faults, in_time=in_time)
+
+    def _keep(self, report: Path, faults: tuple[ReportedDeviceFault, ...], *, in_time: bool) -> str:
+        size = report.stat().st_size
+        if size > _MOST_BYTES:
+            return f"the bug report has {size >> 20} MiB, and was not kept"
+        clock = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+        name = f"{clock}.000Z-{_name(faults[0])}"
+        text = json.dumps([encode(each) for each in faults], indent=2) + "\n"
+        bundle = write_bundle(self._options.folder, name, {"faults.json": text})
+        kept = bundle / report.name
+        shutil.copyfile(report, kept)
+        kept.chmod(0o600)
+        return f"bug report {'' if in_time else '(cut short) '}in {bundle}"
+
+    def _finish(self, process: subprocess.Popen[bytes]) -> bool:
+        """Wait for its end, or make one; False if it had to be ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(self._options.deadline_s)
+            return True
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        try:
+            process.wait(_REAP_S)
+        except subprocess.TimeoutExpired:
+            self._left = process
+        return False
+
+
+def _is_fatal_xid(fault: ReportedDeviceFault) -> bool:
+    return fault.fault.startswith(("xid_", "sxid_")) and (fault.fatal or fault.unfit)
+
+
+def _key(fault: ReportedDeviceFault) -> tuple[str, str]:
+    return fault.device, fault.fault
+
+
+def _name(fault: ReportedDeviceFault) -> str:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")[:8]
+    return f"node-{boot}-{fault.device.replace(':', '_')}-{fault.fault}"
+
+
+def _script(root: Path) -> tuple[Path, str] | None:
+    """The root to run it in, and its path there."""
+    for part in _ROOTS:
+        for folder in _FOLDERS:
+            if os.access(root / part / folder / _SCRIPT, os.X_OK):
+                return root / part, f"/{folder}/{_SCRIPT}"
+    return None

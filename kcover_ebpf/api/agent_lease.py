@@ -1,0 +1,107 @@
+"""The Lease by which an agent says that it is there, which of its reports still hold, and which orders it carried out.
+
+A report is some KB that the API server checks by a schema; a Lease costs it a third of that. What has not changed is
+confirmed here, in two annotations of a built-in object, instead of being sent again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kcover_ebpf.api import rfc3339
+from kcover_ebpf.api.codec import decode, encode, wire
+from kcover_ebpf.api.fault_report import Ack, PodRef
+from kcover_ebpf.errors import ObjectError
+
+API_VERSION = "coordination.k8s.io/v1"
+_PREFIX = "agent."
+"""Of the name: with a dot, which no release name has, so it is never the lease by which a controller leads."""
+_SAID = "kcover.io/agent"
+MOST_ACKS = 16
+_MOST_VALID_S = 3600
+"""More than agents of 100,000 nodes need; an agent that was taken over is not believed for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentLease:
+    """One renewal."""
+
+    node: str
+    renewed_s: float
+    """Unix seconds, by the clock of the node."""
+    valid_s: int
+    """The agent renews it before so many seconds are over."""
+    current: frozenset[int] = frozenset()
+    """Sequence numbers of the agent's reports that hold as they are."""
+    acks: tuple[Ack, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """The annotation, as JSON."""
+
+    current: tuple[int, ...] = ()
+    acks: tuple[Ack, ...] = field(default=(), metadata=wire("acks", lenient=True))
+
+
+def collection(namespace: str) -> str:
+    """The path of all Leases of a namespace."""
+    return f"/apis/{API_VERSION}/namespaces/{namespace}/leases"
+
+
+def name_of(node: str) -> str:
+    """The name of the Lease of a node's agent."""
+    return _PREFIX + node
+
+
+def object_of(lease: AgentLease, owner: PodRef | None = None) -> dict[str, Any]:
+    """The Lease object; it is owned by the agent's pod, so it goes with it. None: the agent runs in none."""
+    said = encode(_Said(tuple(sorted(lease.current)), lease.acks[-MOST_ACKS:]))
+    metadata: dict[str, Any] = {
+        "name": name_of(lease.node),
+        "annotations": {_SAID: json.dumps(said)},
+    }
+    if owner is not None:
+        pod = {"apiVersion": "v1", "kind": "Pod", "name": owner.name, "uid": owner.uid}
+        metadata["ownerReferences"] = [pod]
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Lease",
+        "metadata": metadata,
+        "spec": {
+            "holderIdentity": lease.node,
+            "leaseDurationSeconds": lease.valid_s,
+            "renewTime": rfc3339.to_text(lease.renewed_s),
+        },
+    }
+
+
+def node_of(metadata: Mapping[str, Any]) -> str | None:
+    """The node whose agent a Lease is of; None for any other Lease."""
+    name = str(metadata.get("name") or "")
+    return name.removeprefix(_PREFIX) if name.startswith(_PREFIX) else None
+
+
+def lease_of(api: Mapping[str, Any]) -> AgentLease | None:
+    """What an agent says in a Lease; None for the Lease of something else; raises `ObjectError`."""
+    metadata = api.get("metadata")
+    metadata = metadata if isinstance(metadata, Mapping) else {}
+    node, annotations = node_of(metadata), metadata.get("annotations")
+    if node is None or not isinstance(annotations, Mapping) or _SAID not in annotations:
+        return None
+    spec = api.get("spec")
+    spec = spec if isinstance(spec, Mapping) else {}
+    valid_s = spec.get("leaseDurationSeconds")
+    try:
+        said = decode(_Said, json.loads(str(annotations[_SAID])), "annotation")
+        renewed_s = rfc3339.from_text(str(spec.get("renewTime")))
+    except (ObjectError, ValueError, RecursionError) as error:
+        raise ObjectError(f"Lease {metadata.get('name')}: {error}") from error
+    is_whole = isinstance(valid_s, int) and not isinstance(valid_s, bool)
+    if not isinstance(valid_s, int) or not is_whole or not 0 < valid_s <= _MOST_VALID_S:
+        text = f"expected 1 to {_MOST_VALID_S}"
+        raise ObjectError(f"Lease {metadata.get('name')}: spec.leaseDurationSeconds: {text}")
+    return AgentLease(node, renewed_s, valid_s, frozenset(said.current), said.acks)

@@ -1,0 +1,66 @@
+"""`kcover-ebpf preflight`: what the init container of a pod runs before the job starts."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from kcover_ebpf.api.node_health import ReceivedHealth
+
+_EXAMPLES = """
+\b
+Examples:
+  kcover-ebpf preflight --node node-2          as the init container runs it, with NODE_NAME
+
+\b
+Exit codes:
+  0 the node passed its last inspection, or nothing is known of it; 2 wrong usage; 81 it failed
+"""
+_REQUEST_S = 10.0
+"""A job must not wait for an API server that does not answer."""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.option(
+    "--node", envvar=["KCOVER_NODE_NAME", "NODE_NAME"], metavar="NAME", help="Or NODE_NAME."
+)
+@click.option(
+    "--kubeconfig",
+    envvar="KCOVER_KUBECONFIG",
+    metavar="FILE",
+    help="Instead of KUBECONFIG, the pod's service account, or ~/.kube/config.",
+)
+def preflight(node: str | None, kubeconfig: str | None) -> int:
+    """Ask the cluster whether this node passed its last inspection (NodeHealth), before a job starts on it.
+
+    Where that cannot be found out the job starts: a check that fails for itself must not stop work.
+    """
+    from kcover_ebpf.api.preflight import FAILED
+    from kcover_ebpf.errors import KcoverError, UsageError
+    from kcover_ebpf.facts.health import Result
+
+    if not node:
+        raise UsageError("the node name is not known; pass --node NAME or set NODE_NAME")
+    try:
+        seen = _health(node, kubeconfig)
+    except KcoverError as error:
+        click.echo(f"node {node}: unknown: {error}")
+        return 0
+    if seen.is_stale(time.time()):
+        click.echo(f"node {node}: unknown: its agent has reported no inspection lately")
+        return 0
+    health = seen.health
+    click.echo(f"node {node}: {health.result.value}: {health.reason or 'nothing to report'}")
+    return FAILED if health.result is Result.FAIL else 0
+
+
+def _health(node: str, kubeconfig: str | None) -> ReceivedHealth:
+    from kcover_ebpf.api.node_health import HEALTHS, health_of
+    from kcover_ebpf.kube.client import connect
+    from kcover_ebpf.kube.paths import segment
+
+    api = connect(kubeconfig, None).hurried(_REQUEST_S)
+    return health_of(api.get(f"{HEALTHS}/{segment(node)}"))

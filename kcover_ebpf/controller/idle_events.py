@@ -1,0 +1,80 @@
+"""An Event about each pod that keeps GPUs and does nothing with them, once a day: the owner finds it at the pod.
+
+Agents may write no Events. What one reports counts only for pods on its own node.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from kcover_ebpf.api.fault_report import IdlePod
+from kcover_ebpf.api.pods import pod_of
+from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
+from kcover_ebpf.controller.cache import ObjectCache
+from kcover_ebpf.errors import NotFound, ObjectError
+from kcover_ebpf.kube.client import ApiClient
+from kcover_ebpf.kube.paths import segment
+
+_LOG = logging.getLogger(__name__)
+REASON = "KcoverGPUIdle"
+_AGAIN_S = 86400.0
+"""Events live for an hour by default; who looks at a pod once a day finds one in what keeps them."""
+_DAY_S, _HOUR_S = 86400.0, 3600.0
+Tell = Callable[[dict[str, str], str, str, bool], None]
+
+
+class IdleEvents:
+    """Looks at one node after the other; each node by one thread at a time."""
+
+    def __init__(self, session: ApiClient, store: ObjectCache, tell: Tell) -> None:
+        self._session, self._store, self._tell = session, store, tell
+        self._reported: dict[str, float] = {}
+        """Uid of a pod -> when an Event about it was written last."""
+
+    def look(self, node: str) -> None:
+        """Tell what the node's last report says; raises `ApiError`."""
+        seen, now_s = self._store.host_reports.get(node), self._store.wall()
+        if seen is None or not seen.report.idle or seen.is_stale(now_s):
+            return
+        self._reported = {
+            uid: at_s for uid, at_s in self._reported.items() if now_s - at_s < _AGAIN_S
+        }
+        for each in seen.report.idle:
+            if each.uid not in self._reported:
+                self._reported[each.uid] = now_s
+                self._tell_of(each, seen, now_s)
+
+    def _tell_of(self, idle: IdlePod, seen: ReceivedReport, now_s: float) -> None:
+        try:
+            where, name = segment(idle.namespace), segment(idle.name)
+            pod = pod_of(self._session.get(f"/api/v1/namespaces/{where}/pods/{name}"))
+        except (NotFound, ObjectError):
+            return
+        if (pod.uid, pod.node) != (idle.uid, seen.report.node):
+            _LOG.warning("node %s reports pod %s/%s of another node", seen.report.node, where, name)
+            return
+        about = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": pod.namespace,
+            "name": pod.name,
+            "uid": pod.uid,
+        }
+        text = text_of(idle, idle.age_s + seen.since_made_s(now_s))
+        _LOG.info("pod %s/%s: %s", pod.namespace, pod.name, text)
+        self._tell(about, REASON, text, False)
+
+
+def text_of(idle: IdlePod, idle_s: float) -> str:
+    """For the owner."""
+    long = f"{idle_s / _DAY_S:.1f} days" if idle_s >= _DAY_S else f"{idle_s / _HOUR_S:.1f} hours"
+    count = len(idle.gpus)
+    gpus = f"GPU {idle.gpus[0]}" if count == 1 else f"{count} GPUs ({', '.join(idle.gpus[:8])})"
+    cpu = "its use of CPUs is not known"
+    if idle.cpu_cores is not None:
+        cpu = f"its containers use {idle.cpu_cores:.2f} CPUs"
+    return (
+        f"no kernel has run on {gpus} of this pod for {long}, and {cpu}; end it if it is not needed. "
+        "This is a report only"
+    )

@@ -1,0 +1,128 @@
+"""Which file a process has its NCCL from, and where the functions are in it.
+
+Everything here can block for as long as the file system of the library does, which the job chose: callers use a
+worker that they can leave behind.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from posixpath import basename
+
+from kcover_ebpf.host import procfs
+from kcover_ebpf.host.elf_functions import ElfError, function_offsets
+from kcover_ebpf.ids import Pid
+
+LIBRARIES = ("libnccl.so", "librccl.so")
+HOSTS = ("libtorch_cuda", "libtorch_hip", "libtensorflow", "xla_cuda_plugin", "pjrt_c_api_gpu")
+"""Beginnings of names of libraries that may have NCCL linked into them."""
+_KNOWN_COUNT = 32
+
+
+class NoLibrary(Exception):
+    """The process has no NCCL that could be probed (yet); the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class MappedFile:
+    """A file that a process has mapped as code."""
+
+    inode: int
+    path: str
+    """In the process's own mount namespace."""
+
+
+def candidates(lines: Iterable[str], names: tuple[str, ...]) -> list[MappedFile]:
+    """Files among lines of /proc/PID/maps that are mapped as code and whose names begin so."""
+    found: dict[MappedFile, None] = {}
+    for line in lines:
+        part = line.rstrip("\n").split(maxsplit=5)
+        is_code = len(part) == 6 and "x" in part[1] and part[5].startswith("/")
+        if is_code and basename(part[5]).startswith(names):
+            found[MappedFile(int(part[4]), part[5])] = None
+    return list(found)
+
+
+def mapped(pid: Pid, names: tuple[str, ...]) -> list[MappedFile]:
+    """Those of a process; raises `NoLibrary`. May block."""
+    try:
+        path = procfs.PROC / str(pid) / "maps"
+        with path.open(encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
+            return candidates(lines, names)
+    except OSError as error:
+        raise NoLibrary(f"its mappings are unreadable ({error.strerror})") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Functions:
+    """NCCL's functions in an open file."""
+
+    name: str
+    """Base name of the file."""
+    path: str
+    """Leads to the open file and to no other, as long as it is open."""
+    offsets: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class Libraries:
+    """Finds them; remembers the offsets in files that were read. Used by several threads."""
+
+    names: Collection[str]
+    """The functions that are wanted."""
+    _known: dict[tuple[int, ...], Mapping[str, int]] = field(default_factory=dict)
+
+    @contextmanager
+    def of(self, pid: Pid) -> Iterator[Functions]:
+        """The file of a process, open within this block; raises `NoLibrary`."""
+        descriptor, name, offsets = self._find(pid)
+        try:
+            yield Functions(name, f"/proc/self/fd/{descriptor}", offsets)
+        finally:
+            os.close(descriptor)
+
+    def _find(self, pid: Pid) -> tuple[int, str, Mapping[str, int]]:
+        reason = "it has loaded no NCCL"
+        found = mapped(pid, LIBRARIES + HOSTS)
+        for each in sorted(found, key=lambda one: not basename(one.path).startswith(LIBRARIES)):
+            name = basename(each.path)
+            try:
+                descriptor = _open(pid, each)
+            except OSError as error:
+                reason = f"{name}: {error.strerror}"
+                continue
+            try:
+                offsets = self._offsets(descriptor)
+            except (ElfError, OSError) as error:
+                reason, offsets = f"{name}: {error}", {}
+            if offsets:
+                return descriptor, name, offsets
+            os.close(descriptor)
+        raise NoLibrary(reason)
+
+    def _offsets(self, descriptor: int) -> Mapping[str, int]:
+        info = os.fstat(descriptor)
+        key = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
+        if key not in self._known:
+            if len(self._known) >= _KNOWN_COUNT:
+                self._known.clear()
+            self._known[key] = function_offsets(descriptor, self.names)
+        return self._known[key]
+
+
+def _open(pid: Pid, wanted: MappedFile) -> int:
+    """The file that is mapped, not one that was put in its place since; raises `OSError`.
+
+    Inode numbers alone: a file of an overlay has another device in the mappings than where it is opened.
+    """
+    path = procfs.PROC / str(pid) / "root" / wanted.path.lstrip("/")
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    info = os.fstat(descriptor)
+    if info.st_ino == wanted.inode and stat.S_ISREG(info.st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(0, "the file was replaced since it was loaded")

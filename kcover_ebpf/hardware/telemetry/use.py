@@ -1,0 +1,84 @@
+"""From the readings of a GPU over time to what it is used for, and what moved since the one before. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kcover_ebpf.facts.devices import GpuUse
+from kcover_ebpf.hardware.telemetry.reading import GpuReading
+
+_MEMORY_BYTES = 1 << 30
+"""Less is the context of a program (some 500 MB), and no model."""
+_BUSY = 0.9
+_LOW_POWER = 0.4
+"""Of the power limit: kernels that only wait for their peers draw less, training draws more. Not measured here."""
+_CHANGED_PERCENT = 20
+_CHANGED_POWER = 0.15
+"""Of the power limit: a GPU in one and the same kernel stays within a few percent."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuState:
+    """One GPU as it is now."""
+
+    reading: GpuReading
+    use: GpuUse
+    use_since_ns: int
+    """Boottime of the first reading in a row with this use."""
+    nvlink_bytes: int = 0
+    """Since the reading before; 0 for the first one and where it is not counted."""
+    pcie_bytes: int = 0
+    changed: bool = False
+    """Utilisation or power differs much from the reading before."""
+
+
+def use_of(reading: GpuReading) -> GpuUse:
+    """What it is used for at this moment."""
+    if reading.utilization is None:
+        return GpuUse.UNKNOWN
+    if reading.utilization == 0:
+        held_bytes = reading.used_by_bytes
+        is_held = held_bytes is not None and held_bytes > _MEMORY_BYTES
+        return GpuUse.MEMORY_HELD if is_held else GpuUse.IDLE
+    if reading.power_w is None or not reading.power_limit_w or reading.utilization < _BUSY:
+        return GpuUse.WORKING
+    is_low = reading.power_w < _LOW_POWER * reading.power_limit_w
+    return GpuUse.LOW_POWER if is_low else GpuUse.WORKING
+
+
+def after(before: GpuState | None, reading: GpuReading) -> GpuState:
+    """The state with one more reading."""
+    use = use_of(reading)
+    since_ns = reading.boottime_ns
+    if before is not None and before.use is use:
+        since_ns = before.use_since_ns
+    if before is None:
+        return GpuState(reading, use, since_ns)
+    old = before.reading
+    return GpuState(
+        reading,
+        use,
+        since_ns,
+        nvlink_bytes=_grown(old.nvlink_sent_bytes, reading.nvlink_sent_bytes)
+        + _grown(old.nvlink_received_bytes, reading.nvlink_received_bytes),
+        pcie_bytes=_grown(old.pcie_sent_bytes, reading.pcie_sent_bytes)
+        + _grown(old.pcie_received_bytes, reading.pcie_received_bytes),
+        changed=_changed(old, reading),
+    )
+
+
+def _grown(before: int | None, now: int | None) -> int:
+    # a GPU that was reset counts from 0 again
+    return max(0, now - before) if before is not None and now is not None else 0
+
+
+def _changed(old: GpuReading, new: GpuReading) -> bool:
+    shares = old.utilization, new.utilization
+    if shares[0] is not None and shares[1] is not None:
+        # NVML's whole percents as shares: 0.2 is no binary number
+        by_percent = round(100 * abs(shares[1] - shares[0]))
+        if by_percent >= _CHANGED_PERCENT:
+            return True
+    if old.power_w is None or new.power_w is None or not new.power_limit_w:
+        return False
+    return abs(new.power_w - old.power_w) >= _CHANGED_POWER * new.power_limit_w

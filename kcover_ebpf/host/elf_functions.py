@@ -1,0 +1,139 @@
+"""Where functions begin in an ELF file: offsets in the file, as a user probe needs them.
+
+Read piece by piece with bounds, for the file is the job's own: libtorch_cuda.so has a gigabyte, and a forged one
+may claim anything. Reading can block for as long as its file system does; callers use a worker.
+Source: System V ABI, chapters 4 and 5 (64-bit, little-endian).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_SEGMENT = struct.Struct("<IIQQQQQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
+_MAGIC = b"\x7fELF\x02\x01"
+_SYMTAB, _DYNSYM = 2, 11
+_LOAD, _EXECUTABLE = 1, 1
+_FUNCTION = 2
+_CHUNK_BYTES = 1 << 20
+_MOST_BYTES = 256 << 20
+"""Of one table. The names in the largest libraries of frameworks take some tens of megabytes."""
+_MOST_SECTIONS = 4096
+
+
+class ElfError(Exception):
+    """The file is none that can be read; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    kind: int
+    offset: int
+    size: int
+    link: int
+
+
+def function_offsets(fd: int, names: Collection[str]) -> Mapping[str, int]:
+    """File offsets of those of `names` that the file defines; raises `ElfError`, `OSError`.
+
+    The dynamic symbols are read before all others: a library that is linked into another one may be in the
+    latter only.
+    """
+    header = _unpack(_HEADER, os.pread(fd, _HEADER.size, 0))
+    if os.pread(fd, len(_MAGIC), 0) != _MAGIC:
+        raise ElfError("no ELF file of 64 bits")
+    sections, segments = _sections(fd, header), _segments(fd, header)
+    found: dict[str, int] = {}
+    for kind in (_DYNSYM, _SYMTAB):
+        for table in (each for each in sections if each.kind == kind):
+            missing = set(names) - found.keys()
+            if missing and table.link < len(sections):
+                found |= _in_table(fd, table, sections[table.link], missing)
+    return {
+        name: offset
+        for name, address in found.items()
+        if (offset := _offset(segments, address)) is not None
+    }
+
+
+def _sections(fd: int, header: tuple[int, ...]) -> list[_Section]:
+    start, entry, count = header[6], header[11], header[12]
+    if entry != _SECTION.size or not 0 < count <= _MOST_SECTIONS:
+        raise ElfError("no table of sections")
+    raw = os.pread(fd, entry * count, start)
+    whole = raw[: len(raw) // entry * entry]
+    return [_Section(each[1], each[4], each[5], each[6]) for each in _SECTION.iter_unpack(whole)]
+
+
+def _segments(fd: int, header: tuple[int, ...]) -> list[tuple[int, int, int]]:
+    """(address, offset in the file, size there) of the executable ones."""
+    start, entry, count = header[5], header[9], header[10]
+    if entry != _SEGMENT.size:
+        raise ElfError("no table of segments")
+    raw = os.pread(fd, entry * count, start)
+    whole = raw[: len(raw) // entry * entry]
+    return [
+        (each[3], each[2], each[5])
+        for each in _SEGMENT.iter_unpack(whole)
+        if each[0] == _LOAD and each[1] & _EXECUTABLE
+    ]
+
+
+def _offset(segments: list[tuple[int, int, int]], address: int) -> int | None:
+    for start, offset, size in segments:
+        if start <= address < start + size:
+            return address - start + offset
+    return None
+
+
+def _in_table(fd: int, table: _Section, texts: _Section, names: Collection[str]) -> dict[str, int]:
+    if max(table.size, texts.size) > _MOST_BYTES:
+        raise ElfError("its symbols have no plausible size")
+    places = _places(fd, texts, names)
+    found: dict[str, int] = {}
+    if not places:
+        return found
+    for _, chunk in _chunks(fd, table, _CHUNK_BYTES // _SYMBOL.size * _SYMBOL.size, 0):
+        whole = chunk[: len(chunk) // _SYMBOL.size * _SYMBOL.size]
+        for place, info, _, section, value, _ in _SYMBOL.iter_unpack(whole):
+            # section 0: used here and defined elsewhere
+            if place in places and section and info & 0xF == _FUNCTION:
+                found[places[place]] = value
+    return found
+
+
+def _places(fd: int, texts: _Section, names: Collection[str]) -> dict[int, str]:
+    """Where each name may begin in the table of texts.
+
+    Also in the middle of another one: linkers let "ncclSend" be the end of "pncclSend".
+    """
+    wanted = {name: name.encode() + b"\0" for name in names}
+    overlap = max(map(len, wanted.values()))
+    places: dict[int, str] = {}
+    for start, chunk in _chunks(fd, texts, _CHUNK_BYTES, overlap):
+        for name, text in wanted.items():
+            at = chunk.find(text)
+            while at >= 0:
+                places[start + at] = name
+                at = chunk.find(text, at + 1)
+    return places
+
+
+def _chunks(fd: int, section: _Section, step: int, overlap: int) -> Iterator[tuple[int, bytes]]:
+    for start in range(0, section.size, step):
+        size = min(step + overlap, section.size - start)
+        chunk = os.pread(fd, size, section.offset + start)
+        yield start, chunk
+        if len(chunk) < size:
+            return
+
+
+def _unpack(layout: struct.Struct, raw: bytes) -> tuple[int, ...]:
+    if len(raw) < layout.size:
+        raise ElfError("too short")
+    return layout.unpack(raw)

@@ -1,0 +1,169 @@
+"""What the log of one container shows, start by start: counts of rules, tracebacks; never a line of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from kcover_ebpf.api import rfc3339
+from kcover_ebpf.api.log_report import ContainerLog, LogFinding, LoggedTraceback
+from kcover_ebpf.hardware.catalog import Catalog
+from kcover_ebpf.logs import lines
+from kcover_ebpf.logs.lines import Source
+from kcover_ebpf.logs.log_files import Chunk
+from kcover_ebpf.logs.partial_lines import PartialLines
+from kcover_ebpf.logs.reader import LogReader, Match, first_rule
+from kcover_ebpf.logs.rules import Domain, Rule, Severity
+from kcover_ebpf.logs.tracebacks import FoundTraceback, TracebackFinder
+
+_MOST_FINDINGS = 8
+_MOST_TRACEBACKS = 4
+CRASH_S = 30.0
+"""Tracebacks of one crash: ranks that fail together, and launchers, have written theirs within so many seconds."""
+_RECENT_S = 600.0
+"""Older findings explain no fault of now."""
+_SEVERITIES = (Severity.FATAL, Severity.ERROR, Severity.WARNING, Severity.INFO)
+_FALLBACK = "python_error"
+"""The rule of a traceback whose last line no rule matches, such as a bare AssertionError."""
+
+
+@dataclass(slots=True)
+class _Count:
+    rule: Match
+    first_s: float
+    last_s: float
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    found: LoggedTraceback
+    time_s: float
+
+
+class ContainerLogReader:
+    """Takes the chunks of one container's log. What it keeps is bounded by the number of rules."""
+
+    def __init__(
+        self, pod_uid: str, container: str, rules: Sequence[Rule], catalog: Catalog
+    ) -> None:
+        """`rules`: those of containers, first match first."""
+        self._pod_uid, self._container = pod_uid, container
+        self._rules, self._catalog = rules, catalog
+        self._generic = frozenset(each.name for each in rules if each.generic)
+        self._start = -1
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lines, self._tracebacks = PartialLines(), TracebackFinder()
+        self._reader = LogReader(self._rules, self._catalog, bare_lines=Source.CONTAINER)
+        self._counts: dict[str, _Count] = {}
+        self._seen: list[_Seen] = []
+        self._skipped_bytes = 0
+        self._first_s: float | None = None
+
+    @property
+    def start(self) -> int:
+        """The start of the container that is being read; -1 before the first chunk."""
+        return self._start
+
+    def feed(self, chunk: Chunk, now_s: float) -> None:
+        """Read a chunk; `now_s`: unix seconds, the time of lines that have none."""
+        if chunk.start != self._start:
+            self._start = chunk.start
+            self._begin()
+        if chunk.skipped_bytes:
+            self._skipped_bytes += chunk.skipped_bytes
+            self._lines.skip()
+        whole = self._lines.whole(chunk.data)
+        if chunk.is_first:
+            self._first_s = _first_time(chunk.data)
+        for match in self._reader.feed(whole):
+            self._count(match, _seconds(match.time, now_s))
+        for found in self._tracebacks.feed(whole):
+            self._note(found, _seconds(found.time, now_s))
+
+    def _count(self, match: Match, time_s: float) -> None:
+        known = self._counts.get(match.rule)
+        if known is None:
+            # the line itself is not kept
+            self._counts[match.rule] = _Count(replace(match, line=""), time_s, time_s)
+        else:
+            known.count += 1
+            known.last_s = max(known.last_s, time_s)
+
+    def _note(self, found: FoundTraceback, time_s: float) -> None:
+        rule = first_rule(self._rules, found.error, Source.CONTAINER)
+        logged = LoggedTraceback(
+            fingerprint=found.fingerprint,
+            rule=rule.name if rule is not None else _FALLBACK,
+            domain=(rule.domain if rule is not None else Domain.PROGRAM).value,
+            age_s=0.0,
+            place=found.place,
+            step=found.step,
+            epoch=found.epoch,
+            after_s=None if self._first_s is None else round(time_s - self._first_s, 1),
+            secondary=found.secondary,
+        )
+        self._seen = [each for each in self._seen if time_s - each.time_s <= CRASH_S]
+        known = {(each.found.fingerprint, each.found.step) for each in self._seen}
+        if (logged.fingerprint, logged.step) not in known and len(self._seen) < _MOST_TRACEBACKS:
+            self._seen.append(_Seen(logged, time_s))
+
+    def summary(self, now_s: float) -> ContainerLog | None:
+        """What this start's log showed so far, ages before `now_s` (unix seconds); None if that is nothing."""
+        recent = [each for each in self._counts.values() if now_s - each.last_s <= _RECENT_S]
+        if not recent and not self._seen:
+            return None
+        counts = sorted(
+            recent,
+            key=lambda each: (
+                _SEVERITIES.index(each.rule.severity),
+                each.rule.rule in self._generic,
+                each.first_s,
+            ),
+        )
+        return ContainerLog(
+            pod_uid=self._pod_uid,
+            container=self._container,
+            start=self._start,
+            findings=tuple(self._finding(each, now_s) for each in counts[:_MOST_FINDINGS]),
+            tracebacks=tuple(
+                replace(each.found, age_s=_age(each.time_s, now_s)) for each in self._seen
+            ),
+            skipped_bytes=self._skipped_bytes,
+        )
+
+    def _finding(self, each: _Count, now_s: float) -> LogFinding:
+        rule = each.rule
+        return LogFinding(
+            rule=rule.rule[:64],
+            domain=rule.domain.value,
+            severity=rule.severity.value,
+            count=each.count,
+            age_s=_age(each.last_s, now_s),
+            meaning=rule.meaning[:256],
+            advice=rule.advice[:256],
+            generic=rule.rule in self._generic,
+        )
+
+
+def _age(time_s: float, now_s: float) -> float:
+    return max(0.0, round(now_s - time_s, 3))
+
+
+def _first_time(data: bytes) -> float | None:
+    line = lines.parse(data.partition(b"\n")[0].decode("utf-8", "replace"))
+    return None if line is None else _unix_s(line.time)
+
+
+def _seconds(text: str, now_s: float) -> float:
+    found = _unix_s(text)
+    return now_s if found is None else found
+
+
+def _unix_s(text: str) -> float | None:
+    try:
+        return rfc3339.from_text(text)
+    except ValueError:
+        return None

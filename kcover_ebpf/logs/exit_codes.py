@@ -1,0 +1,45 @@
+"""The table of exit codes: what each means, and where its cause most likely lies."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from kcover_ebpf.api.incident import FailureClass
+
+
+@dataclass(frozen=True, slots=True)
+class ExitCode:
+    """One row of exit_codes.toml."""
+
+    code: int
+    meaning: str
+    advice: str
+    failure: FailureClass = FailureClass.UNKNOWN
+
+
+@cache
+def table() -> Mapping[int, ExitCode]:
+    """All rows, by code."""
+    text = (files("kcover_ebpf.logs") / "exit_codes.toml").read_text(encoding="utf-8")
+    rows = (
+        ExitCode(
+            each["code"],
+            each["meaning"],
+            each["advice"],
+            FailureClass(each.get("class", FailureClass.UNKNOWN.value)),
+        )
+        for each in tomllib.loads(text)["code"]
+    )
+    return {row.code: row for row in rows}
+
+
+def of_end(end: str) -> ExitCode | None:
+    """The row for how a rank ended: "code N" or "signal N", as a snapshot has it; None if the table has none."""
+    word, _, number = end.partition(" ")
+    if not number.isdecimal() or len(number) > 3 or word not in ("code", "signal"):
+        return None
+    return table().get(int(number) + (128 if word == "signal" else 0))

@@ -1,0 +1,187 @@
+"""Follows the log of one container in the kubelet's folder: rotation, truncation, restarts of the container.
+
+    FOLDER/NAMESPACE_POD_UID/CONTAINER/N.log      N: restarts of the container before (kubelet, pkg/kubelet/kuberuntime)
+
+The kubelet renames N.log to N.log.TIME, asks the runtime to open a new N.log, and compresses the old one later
+(pkg/kubelet/logs/container_log_manager.go); what is compressed was read before and is never opened.
+
+We read as root what a pod with a hostPath volume on this folder may have put there. So no link is followed, symbolic
+or hard, and nothing is opened that is not a regular file of root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+MOST_BEHIND_BYTES = 16 << 20
+"""Unread bytes of one log beyond which the older ones are skipped: at 50 MB/s a third of a second of work. The end of
+a log is what explains a crash."""
+KEPT_BYTES = 1 << 20
+"""What is read where bytes are skipped: the last traceback and what led to it."""
+_TICK_NS = 1_000_000_000
+"""Longer than any tick of a file system's clock."""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_LOG = re.compile(r"(\d{1,6})\.log")
+
+
+class UnsafeLogError(Exception):
+    """A log is no regular file of root; it is not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Bytes of a log, in the order in which they were written."""
+
+    start: int
+    """Restarts of the container before them."""
+    data: bytes
+    skipped_bytes: int = 0
+    """Not read, right before `data`: a line may begin in the middle."""
+    is_first: bool = False
+    """`data` begins with the first line of this start of the container."""
+
+
+class LogFiles:
+    """The files of one container, one after the other. At most two descriptors."""
+
+    def __init__(self, folder: Path, pod: str, container: str, *, tail_bytes: int | None) -> None:
+        """`pod`: NAMESPACE_POD_UID. `tail_bytes`: of what is there already, only so much; None: all."""
+        self._path = (os.fspath(folder), pod, container)
+        self._tail_bytes = tail_bytes
+        self._folder: int | None = None
+        self._file: int | None = None
+        self._start = -1
+        self._offset = 0
+        self._changed_ns = -1
+        self._is_first = False
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for each in (self._file, self._folder):
+            if each is not None:
+                os.close(each)
+        self._file = self._folder = None
+
+    def read(self, most_bytes: int) -> Chunk | None:
+        """The next bytes; None where there are none for now.
+
+        Raises `UnsafeLogError` for a log that is not to be read, `OSError` where the folder cannot be read.
+        """
+        if self._file is None and not self._open_next():
+            return None
+        chunk = self._more(most_bytes)
+        if chunk is None and self._open_next():
+            chunk = self._more(most_bytes)
+        return chunk
+
+    def _more(self, most_bytes: int) -> Chunk | None:
+        assert self._file is not None
+        size = os.fstat(self._file).st_size
+        if size < self._offset:  # truncated: what is there now is new
+            self._offset = 0
+        skipped = 0
+        if size - self._offset > MOST_BEHIND_BYTES:
+            skipped = size - KEPT_BYTES - self._offset
+            self._offset += skipped
+        data = os.pread(self._file, most_bytes, self._offset)
+        if not data:
+            return None
+        self._offset += len(data)
+        is_first, self._is_first = self._is_first and not skipped, False
+        return Chunk(self._start, data, skipped, is_first)
+
+    def _open_next(self) -> bool:
+        """Open the file that continues what was read, if there is one; what is read to its end is closed."""
+        if self._folder is None:
+            self._folder = _opened_folder(self._path)
+        # a rename, and a new file, change the folder; asking it is cheaper than listing it
+        changed_ns = os.fstat(self._folder).st_mtime_ns
+        if changed_ns == self._changed_ns:
+            return False
+        name = self._next_name()
+        if name is None:
+            # two changes within one tick of the kernel's clock have one time
+            is_old = time.time_ns() - changed_ns > _TICK_NS
+            self._changed_ns = changed_ns if is_old else -1
+            return False
+        if self._file is not None and os.fstat(self._file).st_size > self._offset:
+            return True  # the runtime wrote to the old file until it had opened the new one
+        start, is_new_start = name
+        file = _opened_file(f"{start}.log", self._folder)
+        if file is not None:
+            self._take(file, start, is_new_start=is_new_start)
+        return file is not None
+
+    def _next_name(self) -> tuple[int, bool] | None:
+        """Number of the file to be read now, and whether the container was restarted for it."""
+        assert self._folder is not None
+        numbers = sorted(
+            int(match[1])
+            for name in os.listdir(self._folder)  # noqa: PTH208 - by a descriptor
+            if (match := _LOG.fullmatch(name))
+        )
+        later = [each for each in numbers if each > self._start]
+        if self._start < 0:
+            return (numbers[-1], True) if numbers else None
+        if self._start in numbers and not self._is_current():
+            return self._start, False
+        return (later[0], True) if later else None
+
+    def _is_current(self) -> bool:
+        """True if N.log is the file that is open."""
+        assert self._file is not None
+        ours = os.fstat(self._file)
+        try:
+            found = os.stat(f"{self._start}.log", dir_fd=self._folder, follow_symlinks=False)
+        except OSError:
+            return True
+        return (ours.st_dev, ours.st_ino) == (found.st_dev, found.st_ino)
+
+    def _take(self, file: int, start: int, *, is_new_start: bool) -> None:
+        if self._file is not None:
+            os.close(self._file)
+        size = os.fstat(file).st_size
+        tail, self._tail_bytes = self._tail_bytes, None
+        self._file, self._start = file, start
+        self._offset = max(0, size - tail) if tail is not None else 0
+        self._is_first = is_new_start and self._offset == 0
+
+
+def _opened_folder(path: tuple[str, str, str]) -> int:
+    root, *rest = path
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    for name in rest:
+        inner: int | None = None
+        try:
+            if "/" in name or name in (".", ".."):
+                raise UnsafeLogError(f"{name!r} is no name of a folder")
+            inner = os.open(name, _FOLDER, dir_fd=folder)
+        except NotADirectoryError as error:  # O_DIRECTORY with O_NOFOLLOW: a symbolic link, too
+            raise UnsafeLogError(f"{'/'.join(path)}: {name} is a link or no folder") from error
+        finally:
+            os.close(folder)
+        folder = inner
+    return folder
+
+
+def _opened_file(name: str, folder: int) -> int | None:
+    """The open file; None if it is gone."""
+    try:
+        file = os.open(name, _FILE, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+    except OSError as error:  # ELOOP: a symbolic link; ENXIO: a socket
+        raise UnsafeLogError(f"{name}: {error.strerror}") from error
+    found = os.fstat(file)
+    if stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and found.st_uid == 0:
+        return file
+    with contextlib.suppress(OSError):
+        os.close(file)
+    raise UnsafeLogError(f"{name} is no regular file of root with one name")

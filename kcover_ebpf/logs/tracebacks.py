@@ -1,0 +1,153 @@
+"""Python tracebacks in a container's log: what identifies each, and the step of the training before it. Pure.
+
+No text of a log leaves this module: a message may hold a secret. What identifies a traceback is a hash of its frames
+and the class of its error, and the file and line of one frame.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+from kcover_ebpf.logs import lines
+
+_MARK = b"Traceback (most recent call last):"
+_FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:, in (?P<name>.*))?$')
+_ERROR = re.compile(r"(?P<error>[A-Za-z_][\w.]{0,200})(?::|$)")
+_PREFIX = re.compile(
+    r"\[(?:default|rank)?\d+\]: ?|\[\d+,\d+\]<std(?:err|out)>: ?|\([\w.:-]+ pid=\d+[^)]*\) ?"
+)
+"""What launchers put in front of a line of one rank: torchrun and PyTorch, Open MPI, Ray."""
+_PACKAGES = re.compile(r"/(?:site|dist)-packages/|/lib/python3[.\d]*/|^<")
+_PLAIN_NAME = re.compile(r"[\w.+@-]{1,100}")
+_SECONDARY = re.compile(
+    r"(?:.*\.)?(?:ChildFailedError|SignalException|KeyboardInterrupt|SystemExit|CalledProcessError)$"
+)
+_STEP = re.compile(
+    rb"(?i)\b(?:(?:global|train|training)[ _-]?)?(?:step|iteration|iter|batch)[\"']?\s*[:=#]?\s*\[?\s*"
+    rb"(\d{1,15})(?![.\d])|\b(\d{1,15})/\d{1,15} \["
+)
+_EPOCH = re.compile(rb"(?i)\bepoch[\"']?\s*[:=#]?\s*\[?\s*(\d{1,9})(?![.\d])")
+_CONTEXT_BYTES = 4 << 10
+"""Read before a traceback to find the step: a training prints it every few seconds."""
+_MOST_FRAMES = 200
+_MOST_LINES = 1000
+"""Of one traceback; Python shortens what repeats."""
+_MOST_OPEN = 32
+"""Ranks of one container whose tracebacks are written at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTraceback:
+    """One traceback, as far as it may be reported."""
+
+    fingerprint: str
+    time: str
+    """When its first line was read (RFC 3339); empty where the log does not say."""
+    error: str
+    """Its last line. To be matched with the rules, and not to be kept."""
+    place: str | None
+    step: int | None
+    epoch: int | None
+    secondary: bool
+    """It follows from another failure: a launcher's, or that of an interruption."""
+
+
+@dataclass(slots=True)
+class _Open:
+    time: str
+    step: int | None
+    epoch: int | None
+    frames: list[str] = field(default_factory=list)
+    place: str | None = None
+    own_place: str | None = None
+    """Of the innermost frame outside of installed packages."""
+    line_count: int = 0
+
+
+class TracebackFinder:
+    """Takes whole lines in order. Bounded: some KiB of context, and the frames of 32 unfinished tracebacks."""
+
+    def __init__(self) -> None:
+        self._context = b""
+        self._open: dict[tuple[str, str], _Open] = {}
+
+    def feed(self, block: bytes) -> Iterator[FoundTraceback]:
+        """The tracebacks that end in this block, which ends with a line."""
+        position = 0
+        while position < len(block):
+            if not self._open:
+                mark = block.find(_MARK, position)
+                if mark < 0:
+                    break
+                position = block.rfind(b"\n", position, mark) + 1 or position
+            end = block.find(b"\n", position)
+            end = len(block) if end < 0 else end
+            line = lines.parse(block[position:end].decode("utf-8", "replace").rstrip("\r"))
+            if line is not None:
+                yield from self._take(line, partial(self._before, block, position))
+            position = end + 1
+        self._context = self._before(block, len(block))
+
+    def _before(self, block: bytes, position: int) -> bytes:
+        return (self._context + block[max(0, position - _CONTEXT_BYTES) : position])[
+            -_CONTEXT_BYTES:
+        ]
+
+    def _take(self, line: lines.LogLine, context: Callable[[], bytes]) -> Iterator[FoundTraceback]:
+        prefix = _PREFIX.match(line.text)
+        text = line.text[prefix.end() :] if prefix is not None else line.text
+        key = line.stream, prefix[0] if prefix is not None else ""
+        if text.rstrip().endswith(_MARK.decode()):
+            if len(self._open) < _MOST_OPEN:
+                before = context()
+                self._open[key] = _Open(line.time, _last(_STEP, before), _last(_EPOCH, before))
+            return
+        found = self._open.get(key)
+        if found is None:
+            return
+        found.line_count += 1
+        if frame := _FRAME.match(text):
+            _add(found, frame)
+        elif found.line_count > _MOST_LINES:
+            del self._open[key]
+        elif text.strip() and not text.startswith(" "):
+            del self._open[key]
+            if found.frames and (error := _ERROR.match(text)):
+                yield _finished(found, text, error["error"])
+
+
+def _add(found: _Open, frame: re.Match[str]) -> None:
+    file, number = frame["file"], frame["line"]
+    if len(found.frames) < _MOST_FRAMES:
+        # folders differ from image to image, and may be temporary
+        found.frames.append(f"{'/'.join(file.split('/')[-3:])}:{number}:{frame['name']}")
+    name = file.rpartition("/")[2]
+    # a name with other characters may be a text that a program made up
+    place = f"{name}:{number}" if _PLAIN_NAME.fullmatch(name) else None
+    found.place = place
+    if not _PACKAGES.search(file):
+        found.own_place = place
+
+
+def _finished(found: _Open, text: str, error: str) -> FoundTraceback:
+    digest = hashlib.sha256("\n".join((*found.frames, error)).encode()).hexdigest()[:16]
+    return FoundTraceback(
+        fingerprint=digest,
+        time=found.time,
+        error=text,
+        place=found.own_place or found.place,
+        step=found.step,
+        epoch=found.epoch,
+        secondary=_SECONDARY.match(error) is not None,
+    )
+
+
+def _last(pattern: re.Pattern[bytes], text: bytes) -> int | None:
+    number = None
+    for match in pattern.finditer(text):
+        number = int(next(group for group in match.groups() if group is not None))
+    return number

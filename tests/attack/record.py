@@ -1,0 +1,114 @@
+"""What each attack was measured to do to us: lines of docs/bench/attack.jsonl, and the page made of them.
+
+KCOVER_ATTACK_RECORD=docs/bench/attack.jsonl make test-attack
+python -m tests.attack.record docs/bench/attack.jsonl
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.attack.meters import MOST_BYTES, Use
+
+FILE = "KCOVER_ATTACK_RECORD"
+"""The variable that names the file to add to; nothing is written without it."""
+PATIENCE_S = 60.0
+"""Within which the victim's own hang is to be recovered during an attack."""
+_HEAD = """\
+# Attacks
+
+Written by `python -m tests.attack.record docs/bench/attack.jsonl` from the last run of each test of `make test-attack`:
+the installed chart on the test bed's two nodes, real kubelets, a tenant or a stolen agent's token that attacks, and a
+victim of two ranks that trains beside it. While the attack lasts, a rank of the victim is stopped: `recovered` is from
+then until its incident is `Recovered`. Memory is the most that one process used (VmHWM, set back before each attack),
+the restarts are those of all agents and controllers. Without a load: from the log of a run before the figures were
+recorded, with rounded memory since the start of the pods.
+
+| attack | recovered | agent | controller | restarts | load | commit |
+|---|---|---|---|---|---|---|
+"""
+
+
+def write(name: str, recovered_s: float, uses: Sequence[Use]) -> None:
+    """Add a line, where a file for it is named."""
+    if not (file := os.environ.get(FILE)):
+        return
+    line = {
+        "attack": name,
+        "recovered_s": round(recovered_s, 1),
+        "peak_bytes": {
+            part: [each.peak_bytes for each in uses if each.component == part]
+            for part in MOST_BYTES
+        },
+        "restarts": sum(each.restarts for each in uses),
+        "load": round(os.getloadavg()[0], 1),
+        "commit": _commit(),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    with Path(file).open("a") as out:
+        out.write(json.dumps(line) + "\n")
+
+
+def _commit() -> str:
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def page_of(lines: Iterable[Mapping[str, Any]]) -> str:
+    """The page; of several lines of one attack the last one counts. Raises ValueError where there is none."""
+    last = {str(each["attack"]): each for each in lines}
+    if not last:
+        raise ValueError("no attack was recorded")
+    rows = [_row(name, last[name]) for name in sorted(last, key=_order)]
+    return _HEAD + "\n".join([*rows, "", *_summary(list(last.values()))]) + "\n"
+
+
+def _order(name: str) -> tuple[int, str]:
+    number = name.removeprefix("test_a").partition("_")[0]
+    return (int(number) if number.isdecimal() else 0), name
+
+
+def _row(name: str, line: Mapping[str, Any]) -> str:
+    agent, controller = (f"{_most(line, part) / 1e6:.0f} MB" for part in ("agent", "controller"))
+    words = name.removeprefix("test_").replace("_", " ")
+    return (
+        f"| {words[0].upper()}{words[1:]} | {line['recovered_s']} s | {agent} | {controller}"
+        f" | {line['restarts']} | {line['load'] or '-'} | {line['commit']} |"
+    )
+
+
+def _summary(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    slowest = max(float(each["recovered_s"]) for each in lines)
+    kept = "kept" if slowest <= PATIENCE_S else "missed"
+    found = [f"Slowest recovery: {slowest} s (goal {PATIENCE_S:.0f} s: {kept})."]
+    for part, most in MOST_BYTES.items():
+        peak = max(_most(each, part) for each in lines)
+        kept = "kept" if peak < most else "missed"
+        found.append(
+            f"Most memory of one {part}: {peak / 1e6:.0f} MB (goal {most / 1e6:.0f} MB: {kept})."
+        )
+    return found
+
+
+def _most(line: Mapping[str, Any], part: str) -> int:
+    return max(line["peak_bytes"][part], default=0)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the page beside the data."""
+    (name,) = arguments
+    data = Path(name)
+    page = page_of(json.loads(line) for line in data.read_text().splitlines())
+    data.with_suffix(".md").write_text(page)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,356 @@
+"""The user probes on NCCL: every call is counted once, for its own process and communicator, and for no other."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kcover_ebpf.hardware.nccl.counts import Counted, Launched
+from kcover_ebpf.hardware.nccl.probes import NcclProbes
+from kcover_ebpf.hardware.nccl.tables import Tables
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.kernel import capabilities
+from tests.kernel.command import PYTHON, run, until
+from tests.kernel.helpers import FIRINGS, Running
+from tests.skips import ROOT
+
+pytestmark = pytest.mark.needs("root", "bpf", "gcc")
+REAL = ROOT / ".bench/nccl/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2"
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stand-in."""
+    path = tmp_path_factory.mktemp("nccl") / "libnccl.so.2"
+    source = ROOT / "tests/faults/nccl.c"
+    subprocess.run(
+        ["gcc", "-O1", "-shared", "-fPIC", "-o", str(path), str(source)], check=True, timeout=60
+    )
+    return path
+
+
+@pytest.fixture
+def probes() -> Iterator[NcclProbes]:
+    opened = NcclProbes()
+    assert opened.status.attached, opened.status
+    yield opened
+    opened.close()
+
+
+class Caller(Running):
+    """A process that calls NCCL's functions as it is asked to."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(PYTHON, str(ROOT / "tests/faults/nccl_calls.py"), str(path))
+        assert self.line() == "loaded"
+
+    def does(self, *lines: str) -> None:
+        for line in lines:
+            self.say(line)
+            assert self.line() == "done", line
+
+
+Start = Callable[[Path], Caller]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    begun: list[Caller] = []
+
+    def begin(path: Path) -> Caller:
+        begun.append(Caller(path))
+        return begun[-1]
+
+    yield begin
+    for each in begun:
+        each.end()
+
+
+def count(probes: NcclProbes, *callers: Caller) -> None:
+    """Begin to count them."""
+    for each in callers:
+        probes.attach(each.pid)
+
+    def have_come() -> bool:
+        probes.collect()
+        return all(probes.attempt(each.pid) for each in callers)
+
+    until(have_come, "the probes to be attached")
+    for each in callers:
+        attempt = probes.attempt(each.pid)
+        assert attempt is not None
+        assert attempt.links, attempt
+
+
+def open_count() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def launched(probes: NcclProbes, *callers: Caller) -> list[Launched]:
+    found = probes.read([each.pid for each in callers]).launched
+    return sorted(found, key=lambda each: (each.pid, each.birth.size))
+
+
+def test_every_call_is_counted_once_and_for_its_own_process(
+    probes: NcclProbes, start: Start, library: Path
+) -> None:
+    one, other, uncounted = start(library), start(library), start(library)
+    count(probes, one, other)
+    for rank, each in enumerate((one, other, uncounted)):
+        each.does(f"init world {rank} 3", f"ncclAllReduce {FIRINGS + rank}", "ncclReduce 2")
+    first, second = launched(probes, one, other)
+    assert first.counts == {"AllReduce": FIRINGS, "Reduce": 2}
+    assert second.counts == {"AllReduce": FIRINGS + 1, "Reduce": 2}
+    assert first.birth.identity == second.birth.identity != 0
+    assert [(each.birth.size, each.birth.rank) for each in (first, second)] == [(3, 0), (3, 1)]
+    assert probes.totals() == {one.pid: FIRINGS + 2, other.pid: FIRINGS + 3}
+
+
+@pytest.mark.parametrize(
+    "kind", ["ncclCommInitRank", "ncclCommInitRankConfig", "ncclCommInitRankScalable"]
+)
+def test_a_communicator_is_known_before_it_is_used(
+    probes: NcclProbes, start: Start, library: Path, kind: str
+) -> None:
+    one = start(library)
+    count(probes, one)
+    one.does(f"init first 5 8 {kind}", f"init second 2 4 {kind}")
+    births = {(birth.size, birth.rank) for _, birth in probes.read([one.pid]).waiting}
+    assert births == {(8, 5), (4, 2)}
+    one.does("ncclAllGather 3")
+    found = probes.read([one.pid])
+    assert [(each.birth.size, each.counts) for each in found.launched] == [(4, {"AllGather": 3})]
+    assert [birth.size for _, birth in found.waiting] == [8]
+
+
+def test_the_ways_to_make_a_communicator_agree_about_its_identity(
+    probes: NcclProbes, start: Start, library: Path
+) -> None:
+    callers = [start(library) for _ in range(3)]
+    count(probes, *callers)
+    kinds = ("ncclCommInitRank", "ncclCommInitRankConfig", "ncclCommInitRankScalable")
+    for rank, (caller, kind) in enumerate(zip(callers, kinds, strict=True)):
+        caller.does(f"init alike {rank} 3 {kind}")
+    found = probes.read([each.pid for each in callers]).waiting
+    assert len({birth.identity for _, birth in found}) == 1
+    assert sorted(birth.rank for _, birth in found) == [0, 1, 2]
+
+
+def test_a_split_has_an_identity_of_its_own_for_each_colour(
+    probes: NcclProbes, start: Start, library: Path
+) -> None:
+    callers = [start(library) for _ in range(4)]
+    count(probes, *callers)
+    for rank, caller in enumerate(callers):
+        caller.does(f"init world {rank} 4", f"split {rank % 2} {10 - rank}", "ncclAllReduce 1")
+    found = launched(probes, *callers)
+    by_rank = {each.birth.rank: each.birth for each in found if each.counts}
+    assert by_rank[0].identity == by_rank[2].identity != by_rank[1].identity
+    assert by_rank[1].identity == by_rank[3].identity
+    assert all(each.is_split for each in by_rank.values())
+    assert [by_rank[rank].key for rank in range(4)] == [10, 9, 8, 7]
+
+
+def test_messages_are_counted_by_peer(probes: NcclProbes, start: Start, library: Path) -> None:
+    one = start(library)
+    count(probes, one)
+    one.does("init world 1 4", f"ncclSend {FIRINGS} 2", "ncclRecv 5 0", "ncclRecv 1 2")
+    found = probes.read([one.pid]).messages
+    assert sorted((each.peer, each.sent_count, each.received_count) for each in found) == [
+        (0, 0, 5),
+        (2, FIRINGS, 1),
+    ]
+
+
+def test_a_communicator_that_was_destroyed_is_forgotten(
+    probes: NcclProbes, start: Start, library: Path
+) -> None:
+    one = start(library)
+    count(probes, one)
+    # more than there is room for at a time, one after the other, used or not
+    for number in range(70):
+        one.does(f"init number{number} 0 1", *["ncclAllReduce 1"] * (number % 2), "destroy")
+    one.does("init last 0 1", "ncclAllReduce 4")
+    found = probes.read([one.pid])
+    assert [each.counts for each in found.launched] == [{"AllReduce": 4}]
+    assert found.launched[0].birth.identity
+    assert not found.lost
+
+
+def test_communicators_from_before_are_counted_without_identity(
+    probes: NcclProbes, start: Start, library: Path
+) -> None:
+    one = start(library)
+    one.does("init before 0 2", "ncclAllReduce 9")
+    count(probes, one)
+    one.does("ncclAllReduce 3")
+    (found,) = launched(probes, one)
+    assert (found.birth.identity, found.counts) == (0, {"AllReduce": 3})
+
+
+def test_a_process_that_takes_its_share_loses_and_takes_nothing_of_others(
+    probes: NcclProbes, start: Start, library: Path
+) -> None:
+    greedy, modest = start(library), start(library)
+    count(probes, greedy, modest)
+    for number in range(70):
+        greedy.does(f"init number{number} 0 1", "ncclAllReduce 1")
+    modest.does("init modest 0 1", "ncclAllReduce 2")
+    found = probes.read([greedy.pid, modest.pid])
+    assert found.lost == {greedy.pid: 6}
+    assert [each.counts for each in found.launched if each.pid == modest.pid] == [{"AllReduce": 2}]
+    assert probes.totals()[greedy.pid] == 70
+    assert probes.lost_count == 6
+
+
+def test_nccl_that_is_linked_into_another_library_is_counted(
+    probes: NcclProbes, start: Start, library: Path, tmp_path: Path
+) -> None:
+    linked = tmp_path / "libtorch_cuda.so"
+    shutil.copy(library, linked)
+    one = start(linked)
+    count(probes, one)
+    one.does("init world 0 1", f"ncclAllReduce {FIRINGS}")
+    assert [each.counts for each in launched(probes, one)] == [{"AllReduce": FIRINGS}]
+
+
+def test_who_is_forgotten_is_detached_and_leaves_nothing(
+    probes: NcclProbes, start: Start, library: Path
+) -> None:
+    one = start(library)
+    count(probes, one)
+    one.does("init world 0 2", "ncclAllReduce 1", "ncclSend 1 1")
+    descriptors = open_count()
+    probes.forget(one.pid)
+    until(lambda: open_count() < descriptors - 10, "the probes to go")
+    until(lambda: probes.totals() == {}, "the tables to be cleared")
+    one.does("ncclAllReduce 5")
+    assert probes.read([one.pid]) == Counted()
+    # its number is counted anew
+    count(probes, one)
+    one.does("ncclAllReduce 2")
+    assert [each.counts for each in launched(probes, one)] == [{"AllReduce": 2}]
+
+
+def test_a_process_without_nccl_is_not_counted_and_says_why(probes: NcclProbes) -> None:
+    ours = Pid(os.getpid())
+    probes.attach(ours)
+    while probes.attempt(ours) is None:
+        probes.collect()
+    attempt = probes.attempt(ours)
+    assert attempt is not None
+    assert attempt.may_come
+    assert "no NCCL" in attempt.reason
+
+
+@pytest.mark.needs("nccl")
+def test_the_real_library_is_counted_at_its_entry(probes: NcclProbes, start: Start) -> None:
+    """Its functions fail here: there is no GPU, and what is passed is no communicator."""
+    one = start(REAL)
+    count(probes, one)
+    one.does("init world 2 4")
+    one.does(f"ncclAllReduce {FIRINGS}", "ncclReduce 2", "ncclReduceScatter 3", "ncclAllGather 4")
+    one.does("ncclBroadcast 5", "ncclBcast 6", "ncclAlltoAll 7", "ncclGather 8", "ncclScatter 9")
+    one.does("ncclSend 10 3", "ncclRecv 11 1")
+    found = probes.read([one.pid])
+    assert [(each.birth.size, each.birth.rank, each.counts) for each in found.launched] == [
+        (
+            4,
+            2,
+            {
+                "AllReduce": FIRINGS,
+                "Reduce": 2,
+                "ReduceScatter": 3,
+                "AllGather": 4,
+                "Broadcast": 11,
+                "AlltoAll": 7,
+                "Gather": 8,
+                "Scatter": 9,
+            },
+        )
+    ]
+    messages = {each.peer: (each.sent_count, each.received_count) for each in found.messages}
+    assert messages == {3: (10, 0), 1: (0, 11)}
+
+
+JOB = (
+    "for r in 0 1 2; do RANK=$r WORLD_SIZE=3 {python} {program} {library} 40 {fault} 1 & done; wait"
+)
+IN_SECONDS = "90s"
+
+
+def job(library: Path, fault: str) -> list[str]:
+    program = ROOT / "tests/faults/nccl_rank.py"
+    script = JOB.format(python=PYTHON, program=program, library=library, fault=fault)
+    return ["--", "sh", "-c", script]
+
+
+@pytest.mark.needs("cgroup2")
+def test_a_mismatch_is_called_a_mismatch(tmp_path: Path, library: Path) -> None:
+    options = ("-o", "json", "--nccl-probes", "--act", "shutdown", "--for", IN_SECONDS)
+    with run(*options, *job(library, "other"), folder=tmp_path) as one:
+        assert one.finish(120) == 75, one.err
+    last = [each for each in one.events() if each.get("verdict") in {"HUNG", "DEADLOCK"}][-1]
+    assert (last["verdict"], last["cause"]) == ("DEADLOCK", "collective_mismatch")
+    assert last["culprit"]["rank"] == 1
+    texts = [each["text"] for each in last["evidence"] if each["kind"] == "collective"]
+    assert any("AllGather 1, AllReduce 40" in text for text in texts)
+
+
+@pytest.mark.needs("cgroup2")
+@pytest.mark.parametrize("fault", ["absent", "unreceived"])
+def test_the_rank_that_never_came_is_named_without_ras(
+    tmp_path: Path, library: Path, fault: str
+) -> None:
+    """All ranks spin; of messages, which RAS does not count, the end that posted no receive is behind."""
+    options = ("-o", "json", "--nccl-probes", "--for", IN_SECONDS)
+    with run(*options, *job(library, fault), folder=tmp_path) as one:
+        one.finish(120)
+    reported = [each for each in one.events() if each.get("fact") == "collectives_seen"]
+    assert reported, one.err
+    assert {each["rank"] for fact in reported for each in fact["behind"]} == {1}
+    assert not any(fact["sides"] for fact in reported)
+
+
+def test_rights_to_attach_are_used_for_a_moment_only(library: Path) -> None:
+    """In a child, because rights do not come back; attaching works after they were dropped."""
+    program = f"""
+import subprocess, sys, time
+from kcover_ebpf.hardware.nccl.probes import NcclProbes
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.kernel import capabilities as c
+probes = NcclProbes()
+c.drop(c.KEPT, c.spare(nccl_probes=True))
+rank = subprocess.Popen([{PYTHON!r}, {str(ROOT / "tests/faults/nccl_calls.py")!r}, {str(library)!r}],
+    stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+rank.stdout.readline()
+probes.attach(Pid(rank.pid))
+while probes.attempt(Pid(rank.pid)) is None:
+    probes.collect(); time.sleep(0.01)
+print(probes.attempt(Pid(rank.pid)))
+assert c.Capability.SYS_ADMIN not in c.effective() and c.Capability.PERFMON not in c.effective()
+rank.kill()
+"""
+    assert capabilities.Capability.SYS_ADMIN in capabilities.effective()
+    done = subprocess.run(
+        [str(ROOT / ".venv/bin/python"), "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"links=\(<", done.stdout), done.stdout
+
+
+def test_tables_have_room_for_a_full_node_and_say_when_they_are_full(probes: NcclProbes) -> None:
+    tables: Tables = probes._tables
+    for number in range(24):
+        tables.enter(Pid(1_000_000 + number))
+    with pytest.raises(OSError, match="Argument list too long"):
+        tables.enter(Pid(2_000_000))
+    for number in range(24):
+        tables.remove(Pid(1_000_000 + number))
+    assert probes.totals() == {}

@@ -1,0 +1,166 @@
+"""The thread of the agent that reads logs: which, how much of a core, and what happens to those that are gone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kcover_ebpf.agent import log_watch
+from kcover_ebpf.agent.log_watch import CORE_SHARE, LogWatch
+from kcover_ebpf.api.log_report import ContainerLog
+from kcover_ebpf.api.pods import Container, ContainerKind, Pod
+from kcover_ebpf.hardware.catalog.files import shipped as catalog
+from kcover_ebpf.logs import rules
+from tests.unit.report_builders import pod
+
+pytestmark = pytest.mark.needs("root")
+FULL = "2026-11-22T10:00:00.5Z stderr F OSError: [Errno 28] No space left on device\n"
+
+
+class Node:
+    """/var/log/pods of a node, and what reads it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.refused: list[str] = []
+        self.watch = LogWatch(folder, rules.shipped(), catalog(), self.refused.append)
+
+    def log(self, member: Pod, start: int = 0, container: str = "main") -> Path:
+        name = f"{member.namespace}_{member.name}_{member.uid}"
+        path = self.folder / name / container / f"{start}.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def write(self, member: Pod, text: str, start: int = 0, container: str = "main") -> None:
+        now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
+        with self.log(member, start, container).open("a") as file:
+            file.write(text.replace("2026-11-22T10:00:00", now))
+
+    def shown(self, *members: Pod) -> tuple[ContainerLog, ...]:
+        return self.watch.of_pods([each.uid for each in members], time.time())
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def member(number: int, *extra: Container) -> Pod:
+    found = pod(number)
+    main = tuple(replace(each, id=f"c{number}") for each in found.containers)
+    return replace(found, containers=(*extra, *main))
+
+
+def test_only_logs_of_watched_pods_and_of_their_ranks_are_read(node: Node) -> None:
+    sidecar = Container("proxy", ContainerKind.SIDECAR, "s")
+    ours, other = member(0, sidecar), member(1)
+    node.write(ours, FULL)
+    node.write(ours, FULL, container="proxy")
+    node.write(other, FULL)
+    node.watch.follow([ours])
+    node.watch.turn()
+    (found,) = node.shown(ours, other)
+    assert (found.pod_uid, found.container) == ("uid-0", "main")
+    assert [each.rule for each in found.findings] == ["storage_full"]
+    assert node.watch.read_bytes == len(FULL)
+
+
+def test_the_start_that_crashed_is_remembered_beside_the_one_that_runs(node: Node) -> None:
+    ours = member(0)
+    node.watch.follow([ours])
+    for start in range(3):
+        node.write(ours, FULL, start)
+        while node.watch.turn():
+            pass
+        node.watch.turn()
+    assert [each.start for each in node.shown(ours)] == [1, 2]
+
+
+def test_a_pod_that_is_gone_is_forgotten_after_a_while(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = member(0)
+    node.write(ours, FULL)
+    node.watch.follow([ours])
+    node.watch.turn()
+    node.watch.follow([])
+    node.write(ours, FULL)
+    node.watch.turn()
+    (found,) = node.shown(ours)
+    assert found.findings[0].count == 2, "its last words are read"
+    monkeypatch.setattr(log_watch, "_LINGER_S", 0.0)
+    node.watch.turn()
+    node.watch.turn()
+    assert node.shown(ours) == ()
+
+
+def test_a_log_that_is_a_link_is_refused_once_and_disturbs_no_other(
+    node: Node, tmp_path: Path
+) -> None:
+    evil, good = member(0), member(1)
+    secret = tmp_path / "shadow"
+    secret.write_text("OSError: [Errno 28] No space left\n")
+    node.log(evil).symlink_to(secret)
+    node.write(good, FULL)
+    node.watch.follow([evil, good])
+    for _ in range(3):
+        node.watch.turn()
+    (found,) = node.shown(evil, good)
+    assert found.pod_uid == "uid-1"
+    (reason,) = node.refused
+    assert "log of ns/j-0 main is not read" in reason
+
+
+def test_a_pod_that_writes_without_end_delays_the_others_by_one_block(node: Node) -> None:
+    loud, quiet = member(0), member(1)
+    node.write(loud, "2026-11-22T10:00:00.5Z stdout F step 1 loss 0.3\n" * 20_000)
+    node.write(quiet, FULL)
+    node.watch.follow([loud, quiet])
+    assert node.watch.turn(), "more is left of the loud one"
+    assert [each.pod_uid for each in node.shown(loud, quiet)] == ["uid-1"]
+
+
+def test_an_age_grows_while_nothing_is_written(node: Node) -> None:
+    ours = member(0)
+    node.write(ours, FULL)
+    node.watch.follow([ours])
+    node.watch.turn()
+    now_s = time.time()
+    (first,) = node.watch.of_pods(["uid-0"], now_s)
+    (second,) = node.watch.of_pods(["uid-0"], now_s + 10)
+    grown_s = second.findings[0].age_s - first.findings[0].age_s
+    assert grown_s == pytest.approx(10, abs=0.01)
+
+
+def test_it_takes_its_share_of_a_core_and_no_more(node: Node) -> None:
+    loud = member(0)
+    node.write(loud, FULL * 5_000)
+    node.watch.follow([loud])
+    thread = threading.Thread(target=node.watch.run)
+    began_s, cpu_s = time.monotonic(), time.process_time()
+    thread.start()
+    time.sleep(3.0)
+    node.watch.close()
+    thread.join()
+    share = (time.process_time() - cpu_s) / (time.monotonic() - began_s)
+    assert share < 4 * CORE_SHARE, "the first block may take longer than all pauses of a short test"
+    assert node.watch.read_bytes > 0
+
+
+def test_an_error_of_one_turn_does_not_end_the_thread(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_watch, "_POLL_S", 0.01)
+    monkeypatch.setattr(node.watch, "turn", lambda: 1 / 0)
+    thread = threading.Thread(target=node.watch.run)
+    thread.start()
+    while len(node.refused) < 3:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    node.watch.close()
+    thread.join()
+    assert "ZeroDivisionError" in node.refused[0]

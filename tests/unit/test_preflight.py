@@ -1,0 +1,228 @@
+"""A job is kept from starting on a bad node: what the init container asks, what is reported, and where the job goes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kcover_ebpf.agent.preflight import PreflightWatch
+from kcover_ebpf.api import node_health, preflight, rfc3339
+from kcover_ebpf.api.fault_report import LocalVerdict, PodRef
+from kcover_ebpf.api.incident import FailureClass, Phase, Way
+from kcover_ebpf.api.node_health import NodeHealth
+from kcover_ebpf.api.pods import Container, ContainerKind, Pod
+from kcover_ebpf.cli import main
+from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
+from kcover_ebpf.facts.health import Result
+from kcover_ebpf.recovery import advance, guards
+from kcover_ebpf.recovery.context import Cordon, GangPod, RestartInput, Suspension
+from kcover_ebpf.recovery.steps import RestartDetail, Step
+from tests.unit.api_server import Answer, Request, serving
+from tests.unit.report_builders import NOW_S, pod, report
+from tests.unit.test_guards import ask, world
+from tests.unit.test_kube_client import kubeconfig
+
+BAD = NodeHealth("b", NOW_S, 600, "boot", Result.FAIL, NOW_S, 0, reason="nvml: GPU 3 is lost")
+WELL = replace(BAD, result=Result.PASS, reason=None)
+AGAIN = Container(preflight.CONTAINER, ContainerKind.INIT, "p", exit_code=preflight.FAILED)
+"""Its kubelet waits before it starts it again."""
+
+
+def waiting(number: int, *containers: Container) -> Pod:
+    made = pod(number, "Pending")
+    main_one = tuple(replace(each, started_s=None) for each in made.containers)
+    return replace(made, containers=(*(containers or (AGAIN,)), *main_one), ready=False)
+
+
+# --- the init container
+
+NODE = "node-2"
+
+
+def run(tmp_path: Path, answer: Answer, *arguments: str) -> int:
+    def say(request: Request) -> Answer:
+        assert request.path == f"{node_health.HEALTHS}/{NODE}"
+        return answer
+
+    with serving(say) as server:
+        config = kubeconfig(tmp_path, server.url)
+        return main(["preflight", "--node", NODE, "--kubeconfig", config, *arguments])
+
+
+def health(result: Result, *, age_s: float = 5.0, name: str = NODE) -> Answer:
+    now_s = time.time()
+    made = replace(BAD, node=NODE, result=result, time_s=now_s, since_s=now_s)
+    body: dict[str, Any] = node_health.object_of(made)
+    written = rfc3339.to_text(now_s - age_s)
+    body["metadata"] = {"name": name, "managedFields": [{"time": written}]}
+    return Answer(body=body)
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "words"),
+    [
+        (health(Result.FAIL), preflight.FAILED, "fail: nvml: GPU 3 is lost"),
+        (health(Result.PASS), 0, "pass"),
+        (health(Result.WARN), 0, "warn"),
+        (health(Result.UNKNOWN), 0, "unknown"),
+        (health(Result.FAIL, age_s=3600.0), 0, "no inspection lately"),
+        (health(Result.FAIL, name="other"), 0, "it is about node"),
+        (Answer(403, {"message": "no"}), 0, "unknown"),
+        (Answer(404, {"message": "none"}), 0, "unknown"),
+        (Answer(body={"metadata": {"name": NODE}, "status": 7}), 0, "unknown"),
+    ],
+)
+def test_command__a_job_starts_unless_the_node_is_known_to_be_bad(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: Answer, code: int, words: str
+) -> None:
+    assert run(tmp_path, answer) == code
+    assert words in capsys.readouterr().out
+
+
+def test_command__needs_the_name_of_the_node(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("NODE_NAME", "KCOVER_NODE_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    assert main(["preflight"]) == 2
+    assert "NODE_NAME" in capsys.readouterr().err
+
+
+# --- the agent
+
+
+def verdict(*pods: Pod, health: NodeHealth | None = BAD) -> LocalVerdict | None:
+    return PreflightWatch("b").verdict(pods, health, NOW_S)
+
+
+def test_agent__a_pod_that_waits_on_a_bad_node_is_a_fault_of_the_node() -> None:
+    found = verdict(waiting(3), pod(1))
+    assert found is not None
+    assert (found.verdict, found.cause) == (VerdictKind.DEVICE_FAULT, Cause.PREFLIGHT)
+    assert found.culprit is not None
+    assert (found.culprit.pod, found.culprit.pod_uid, found.culprit.node) == ("j-3", "uid-3", "b")
+    assert "nvml: GPU 3 is lost" in found.evidence[0].text
+
+
+NO_FAULT: dict[str, tuple[Pod, NodeHealth | None]] = {
+    "the node is well: any container may be named so": (waiting(3), WELL),
+    "nothing is known of the node": (waiting(3), None),
+    "it is being run again": (waiting(3, replace(AGAIN, started_s=NOW_S)), BAD),
+    "it passed": (waiting(3, replace(AGAIN, exit_code=0)), BAD),
+    "it failed for itself": (waiting(3, replace(AGAIN, exit_code=137)), BAD),
+    "another container ended so": (waiting(3, replace(AGAIN, name="init")), BAD),
+    "a main container is named so": (waiting(3, replace(AGAIN, kind=ContainerKind.MAIN)), BAD),
+    "the pod is being deleted": (replace(waiting(3), deleted_s=NOW_S), BAD),
+}
+
+
+@pytest.mark.parametrize(("member", "state"), NO_FAULT.values(), ids=NO_FAULT)
+def test_agent__anything_else_is_no_fault(member: Pod, state: NodeHealth | None) -> None:
+    assert verdict(member, health=state) is None
+
+
+def test_agent__it_lasts_from_when_it_was_first_seen() -> None:
+    watch = PreflightWatch("b")
+    watch.verdict([waiting(3)], BAD, NOW_S)
+    later = watch.verdict([waiting(3), waiting(1)], BAD, NOW_S + 7)
+    assert later is not None
+    assert later.age_s == 7.0
+    assert later.culprit is not None
+    assert later.culprit.pod == "j-3"
+    watch.keep(["uid-1"])
+    again = watch.verdict([waiting(3)], BAD, NOW_S + 9)
+    assert again is not None
+    assert again.age_s == 0.0
+
+
+# --- where the job goes
+
+
+def gang(*numbers: int, now_s: float = NOW_S) -> RestartInput:
+    """A job of which these pods wait on node b."""
+    seen = tuple(
+        report(
+            node,
+            suspicious=False,
+            trained=False,
+            pods=tuple(PodRef(f"j-{each}", f"uid-{each}") for each in range(4) if each % 2 == odd),
+            verdict=verdict(*map(waiting, numbers)) if odd else None,
+        )
+        for odd, node in enumerate("ab")
+    )
+    pods = tuple(GangPod(waiting(each) if each in numbers else pod(each)) for each in range(4))
+    return world(seen, pods=pods, now_s=now_s)
+
+
+def test_controller__the_whole_job_is_replaced_elsewhere_by_its_own_switch() -> None:
+    asked = ask(gang(3))
+    move = guards.decide(asked)
+    assert move.status is not None
+    assert move.status.action is not None
+    assert (move.status.phase, move.status.action.way) == (Phase.SHUTTING_DOWN, Way.REPLACE)
+    assert move.status.cause is Cause.PREFLIGHT
+    assert move.status.failure is FailureClass.HARDWARE
+    assert RestartDetail.read(move.status.action.detail).elsewhere == "b"
+    done = advance.advance(replace(asked.turn, status=move.status))
+    suspended, cordoned = done.calls
+    assert isinstance(suspended, Suspension)
+    assert suspended.held
+    assert cordoned == Cordon(("b",), "a job was not started there: the node failed its inspection")
+
+
+def test_controller__a_job_that_is_not_armed_is_only_reported() -> None:
+    move = guards.decide(ask(gang(3), armed=False))
+    assert move.status is not None
+    assert move.status.phase is Phase.OBSERVED
+
+
+def test_controller__a_second_bad_node_is_left_as_well_and_then_it_says_so() -> None:
+    asked = ask(gang(3))
+    begun = guards.decide(asked).status
+    assert begun is not None
+    assert begun.action is not None
+    detail = RestartDetail(pods=4, before_s=0.0).words()
+    acting = replace(begun, action=replace(begun.action, step=Step.RETURN.value, detail=detail))
+    second = advance.advance(replace(asked.turn, status=acting)).status
+    assert second is not None
+    assert second.action is not None
+    assert (second.action.step, second.action.attempt) == (Step.SUSPEND.value, 2)
+    assert RestartDetail.read(second.action.detail).elsewhere == "b"
+    acting = replace(second, action=replace(second.action, step=Step.RETURN.value, detail=detail))
+    ended = advance.advance(replace(asked.turn, status=acting)).status
+    assert ended is not None
+    assert ended.phase is Phase.FAILED
+    assert "node b failed its inspection, too; every restart strategy was tried" in ended.message
+
+
+def test_controller__a_node_that_turns_bad_during_a_restart_in_place_is_left() -> None:
+    """The init container runs again with all others."""
+    asked = ask(gang(3))
+    begun = guards.decide(asked).status
+    assert begun is not None
+    assert begun.action is not None
+    detail = RestartDetail(pods=4, restarts="0").words()
+    action = replace(
+        begun.action, step=Step.KILL.value, way=Way.IN_PLACE, started_s=NOW_S - 60, detail=detail
+    )
+    acting = replace(begun, action=action, restarts=(), cause=Cause.STOPPED)
+    moved = advance.advance(replace(asked.turn, status=acting)).status
+    assert moved is not None
+    assert moved.action is not None
+    assert moved.action.way is Way.REPLACE
+    assert RestartDetail.read(moved.action.detail).elsewhere == "b"
+
+
+def test_controller__pods_of_the_start_before_say_nothing_about_the_next() -> None:
+    asked = ask(gang(3))
+    begun = guards.decide(asked).status
+    assert begun is not None
+    assert begun.action is not None
+    detail = RestartDetail(pods=4, before_s=NOW_S).words()
+    acting = replace(begun, action=replace(begun.action, step=Step.RETURN.value, detail=detail))
+    move = advance.advance(replace(asked.turn, status=acting))
+    assert (move.status, move.calls) == (None, ())

@@ -1,0 +1,277 @@
+"""Readings of GPUs through the real binding, against a library that has no GPU behind it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kcover_ebpf.api.codec import decode
+from kcover_ebpf.facts.devices import GpuUse
+from kcover_ebpf.hardware.telemetry import watch
+from kcover_ebpf.hardware.telemetry.reading import GpuProcess, GpuReading
+from kcover_ebpf.hardware.telemetry.watch import GpuTelemetry, TelemetryOptions
+from kcover_ebpf.hardware.topology import Gpu
+from kcover_ebpf.ids import Pid
+from tests.unit import nvml_stub
+
+pytestmark = pytest.mark.needs("gcc", "nvidia-ml-py")
+
+READ = """
+import json, os, sys, time
+from pathlib import Path
+import pynvml
+from kcover_ebpf.api.codec import encode
+from kcover_ebpf.hardware.telemetry import nvml_source
+nvml_source.STUCK_S = float(sys.argv[1])
+source = nvml_source.NvmlSource(pynvml, Path("/"), 0.05)
+end_s = time.monotonic() + 60
+while time.monotonic() < end_s:
+    found = source.readings()
+    if all(each.boottime_ns or each.unanswered for each in found):
+        break
+    time.sleep(0.02)
+print(json.dumps([encode(each) for each in found]), flush=True)
+os._exit(0)
+"""
+GIB = 1 << 30
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return nvml_stub.build(tmp_path_factory.mktemp("nvml"))
+
+
+def read(library: Path, folder: Path, script: str, stuck_s: float = 60) -> list[GpuReading]:
+    (folder / "script").write_text(script)
+    done = subprocess.run(
+        [sys.executable, "-c", READ, str(stuck_s)],
+        env=nvml_stub.environ(library, folder / "script"),
+        capture_output=True, text=True, check=False, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return [decode(GpuReading, each) for each in json.loads(done.stdout)]
+
+
+def test_everything_is_read_in_our_units(library: Path, tmp_path: Path) -> None:
+    script = (
+        "utilization 1 98\npower_mw 1 612000\nmemory_mib 1 2048\nprocess 1 4711\nprocess_mib 1 1500\n"
+        "throttle 1 72\ntemperature 1 66\necc 1 2\necc_corrected 1 9\nsm_clock 1 1755\nmemory_clock 1 2619\n"
+        "nvlink_sent_kib 1 3\nnvlink_received_kib 1 4\npcie_sent 1 5\npcie_received 1 6\n"
+    )
+    first, second = read(library, tmp_path, script)
+    assert (first.uuid, first.pci_bus_id, first.device) == (
+        "GPU-7c0e-0",
+        "00000000:5D:00.0",
+        "0000:5d:00.0",
+    )
+    assert (first.utilization, first.power_w, first.processes) == (0.0, 70.0, ())
+    assert second.boottime_ns > 0
+    assert second == GpuReading(
+        gpu="1",
+        uuid="GPU-7c0e-1",
+        pci_bus_id="00000000:5E:00.0",
+        boottime_ns=second.boottime_ns,
+        model="Stand-in 1",
+        serial="165002100001",
+        utilization=0.98,
+        memory_utilization=0.49,
+        memory_used_bytes=2 * GIB,
+        memory_total_bytes=80 * GIB,
+        power_w=612.0,
+        power_limit_w=700.0,
+        sm_clock_hz=1_755_000_000,
+        memory_clock_hz=2_619_000_000,
+        throttle=72,
+        temperature_c=66,
+        ecc_corrected_count=9,
+        ecc_uncorrected_count=2,
+        nvlink_sent_bytes=3072,
+        nvlink_received_bytes=4096,
+        pcie_sent_bytes=5,
+        pcie_received_bytes=6,
+        processes=(GpuProcess(4711, 1500 << 20),),
+    )
+
+
+def test_what_a_gpu_does_not_support_is_not_observed(library: Path, tmp_path: Path) -> None:
+    names: tuple[str, ...] = (
+        "utilization",
+        "power_mw",
+        "power_limit_mw",
+        "memory_mib",
+        "throttle",
+        "temperature",
+    )
+    names += ("ecc", "ecc_corrected", "sm_clock", "memory_clock", "nvlink_sent_kib", "pcie_sent")
+    names += ("serial", "process")
+    first, second = read(library, tmp_path, "".join(f"{name} 1 error 3\n" for name in names))
+    assert (first.utilization, first.power_w) == (0.0, 70.0)
+    unknown: tuple[object, ...] = (
+        second.utilization,
+        second.power_w,
+        second.power_limit_w,
+        second.memory_used_bytes,
+    )
+    unknown += (second.throttle, second.temperature_c, second.ecc_uncorrected_count)
+    unknown += (second.sm_clock_hz, second.nvlink_sent_bytes, second.pcie_sent_bytes)
+    assert set(unknown) == {None}
+    assert (second.serial, second.processes, second.unanswered) == ("", (), "")
+    assert second.pcie_received_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("handle", "nvmlDeviceGetHandleByIndex"),
+        ("uuid", "nvmlDeviceGetUUID"),
+        ("name", "nvmlDeviceGetName"),
+        ("serial", "nvmlDeviceGetSerial"),
+        ("utilization", "nvmlDeviceGetUtilizationRates"),
+        ("memory_mib", "nvmlDeviceGetMemoryInfo"),
+        ("power_mw", "nvmlDeviceGetPowerUsage"),
+        ("power_limit_mw", "nvmlDeviceGetEnforcedPowerLimit"),
+        ("sm_clock", "nvmlDeviceGetClockInfo"),
+        ("throttle", "nvmlDeviceGetCurrentClocksEventReasons"),
+        ("temperature", "nvmlDeviceGetTemperature"),
+        ("ecc", "nvmlDeviceGetTotalEccErrors"),
+        ("process", "nvmlDeviceGetComputeRunningProcesses"),
+        ("nvlink_sent_kib", "nvmlDeviceGetFieldValues"),
+    ],
+)
+def test_a_call_that_hangs_costs_its_own_gpu_alone(
+    library: Path, tmp_path: Path, name: str, call: str
+) -> None:
+    first, second = read(library, tmp_path, f"{name} 1 hang\n", stuck_s=2)
+    assert (first.unanswered, first.utilization) == ("", 0.0)
+    assert (second.unanswered, second.utilization) == (call, None)
+
+
+def test_a_gpu_that_is_lost(library: Path, tmp_path: Path) -> None:
+    first, second = read(library, tmp_path, "power_mw 1 error 15\n")
+    assert (first.unanswered, first.power_w) == ("", 70.0)
+    assert (second.unanswered, second.uuid) == ("NVML: GPU is lost", "GPU-7c0e-1")
+
+
+class Host:
+    """A telemetry over the real helper and the library, which a script changes."""
+
+    def __init__(self, library: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.script = folder / "script"
+        for name, value in nvml_stub.environ(library, self.script).items():
+            monkeypatch.setenv(name, value)
+        self.root = folder
+        (folder / "sys/module/nvidia").mkdir(parents=True)
+        self.gpus: list[Gpu] = []
+        self.made: list[GpuTelemetry] = []
+
+    def watch(self, script: str = "", members: tuple[int, ...] = ()) -> GpuTelemetry:
+        self.script.write_text(script)
+        found = GpuTelemetry(TelemetryOptions(0.2), lambda: self.gpus, self.root, again_s=0.2)
+        self.made.append(found)
+        self.members = [Pid(each) for each in members]
+        return found
+
+    def until(self, which: Callable[[], Any], timeout_s: float = 60) -> Any:
+        end_s = time.monotonic() + timeout_s
+        while not (answer := which()):
+            assert time.monotonic() < end_s, self.made[-1].latest
+            time.sleep(0.05)
+        return answer
+
+
+@pytest.fixture
+def host(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    made = Host(library, tmp_path, monkeypatch)
+    yield made
+    for each in made.made:
+        each.close()
+
+
+def test_readings_reach_the_processes_that_nvml_lists(host: Host) -> None:
+    script = "process 0 4711\nutilization 0 100\npower_mw 0 150000\n"
+    telemetry = host.watch(script)
+    seen = host.until(lambda: list(telemetry.tick([Pid(4711), Pid(4712)])))[0]
+    assert (seen.pid, seen.devices, seen.use) == (4711, ("0000:5d:00.0",), GpuUse.LOW_POWER)
+    assert (seen.utilization, seen.power_w, seen.changed) == (1.0, 150.0, False)
+    host.script.write_text(script + "nvlink_sent_kib 0 2048\nutilization 0 30\n")
+    moved = host.until(
+        lambda: [each for each in telemetry.tick([Pid(4711)]) if each.nvlink_bytes or each.changed]
+    )[0]
+    assert moved.use is GpuUse.WORKING
+    assert telemetry.latest.cpu_s > 0
+
+
+def test_a_process_that_nvml_does_not_list_has_the_gpus_whose_files_it_has_open(host: Host) -> None:
+    host.gpus = [Gpu("0000:5e:00.0", 1, "GPU-7c0e-1", ())]
+    links = host.root / "proc/31/fd"
+    links.mkdir(parents=True)
+    (links / "4").symlink_to("/dev/nvidia1")
+    telemetry = host.watch()
+    seen = host.until(lambda: list(telemetry.tick([Pid(31), Pid(32)])))
+    assert {(each.pid, each.devices, each.use) for each in seen} == {
+        (31, ("0000:5e:00.0",), GpuUse.IDLE)
+    }
+
+
+def test_a_library_that_hangs_is_killed_and_asked_again(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_FIRST_S", 3.0)
+    telemetry = host.watch("init -1 hang\n")
+    began_s = time.monotonic()
+    assert list(telemetry.tick([])) == []
+    assert time.monotonic() - began_s < 2
+    host.until(lambda: telemetry.latest.trouble == "the driver does not answer")
+    host.script.write_text("")
+    monkeypatch.setattr(watch, "_FIRST_S", 60.0)
+    host.until(lambda: len(telemetry.latest.gpus) == 2)
+    assert telemetry.latest.trouble == ""
+
+
+def test_what_cannot_be_killed_is_left_behind_and_no_other_is_started(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_FIRST_S", 3.0)
+    killed: list[int] = []
+    kill = os.killpg
+    monkeypatch.setattr(os, "killpg", lambda pid, _: killed.append(pid))
+    telemetry = host.watch("init -1 hang\n")
+    list(telemetry.tick([]))
+    text = host.until(lambda: "hangs in the driver" in telemetry.latest.trouble)
+    assert text
+    assert telemetry.latest.trouble == f"process {killed[0]} hangs in the driver"
+    time.sleep(1.0)
+    assert len(killed) == 1, "no second helper"
+    host.script.write_text("")
+    monkeypatch.setattr(os, "killpg", kill)
+    monkeypatch.setattr(watch, "_FIRST_S", 60.0)
+    kill(killed[0], signal.SIGKILL)
+    host.until(lambda: len(telemetry.latest.gpus) == 2)
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [("init -1 error 9\n", "NVML: Driver Not Loaded"), ("init -1 error 999\n", "NVML: Unknown")],
+)
+def test_why_there_are_no_readings(host: Host, script: str, words: str) -> None:
+    telemetry = host.watch(script)
+    list(telemetry.tick([]))
+    host.until(lambda: words in telemetry.latest.trouble)
+    assert telemetry.latest.gpus == ()
+    assert telemetry.latest.read_s is None
+
+
+def test_nothing_is_started_without_a_driver(host: Host) -> None:
+    (host.root / "sys/module/nvidia").rmdir()
+    telemetry = host.watch()
+    list(telemetry.tick([]))
+    host.until(lambda: telemetry.latest.trouble == "no GPU driver is loaded")
