@@ -84,7 +84,17 @@ def _userland(kernel: Kernel) -> Path:
     root = STORE / f"root-{kernel.arch}"
     if not (root / "complete").exists():
         shutil.rmtree(root, ignore_errors=True)
-        for folder in ("proc", "sys", "dev", "run", "tmp", "root", "lib/modules", "usr/bin"):
+        for folder in (
+            "proc",
+            "sys",
+            "dev",
+            "run",
+            "tmp",
+            "root",
+            "lib/modules",
+            "usr/bin",
+            "var/tmp",
+        ):
             (root / folder).mkdir(parents=True, exist_ok=True)
         suite = kernel.suite.removesuffix("-security")
         unpack_system(replace(kernel, suite=suite), _USERLAND, root)

@@ -15,7 +15,7 @@ import pytest
 
 from kcover_ebpf.kernel.probes import Refusal
 from tests.vm import kernels
-from tests.vm.guest import CARD, PYTHON, Guest
+from tests.vm.guest import PYTHON, Guest
 from tests.vm.packages import ROOT, Missing
 from tests.vm.sensing import INJECT, Observer, Run, ended, of_kind, trains
 
@@ -30,7 +30,7 @@ JOB = f"/usr/bin/python3 {ROOT}/tests/vm/job.py"
 LAUNCH = (
     f"export JOB_GPU= WORLD_SIZE=2; for r in 0 1; do RANK=$r LOCAL_RANK=$r {JOB} $r & done; wait"
 )
-# Since 6.7 the kernel offers what the walk needs; 5.18 has sched_process_hang, but x86 alone has mce_record.
+# The walk needs 6.7; machine checks are of x86.
 _NO_HOOK = {"walk_threads", "on_machine_check"}
 
 
@@ -85,7 +85,8 @@ def test_every_program_with_a_hook_in_this_kernel_is_attached(guest: Guest) -> N
 @pytest.mark.parametrize(
     ("module", "chosen"),
     [
-        ("test_threads", "visits"),
+        # to stop costs a thread more CPU here, where it is emulated, than a thread at rest may use
+        ("test_threads", "visits and not stopped_and_continued"),
         ("test_totals", "visits"),
         ("test_sampler", ""),
         ("test_lifecycle", ""),
@@ -94,7 +95,7 @@ def test_every_program_with_a_hook_in_this_kernel_is_attached(guest: Guest) -> N
 )
 def test_the_kernel_tests_pass(guest: Guest, programs: str, module: str, chosen: str) -> None:
     words = "-q -p no:cacheprovider -p no:xdist -p no:hypothesispytest --confcutdir=tests/kernel"
-    tests = f"tests/kernel/{module}.py" + (f" -k {chosen}" if chosen else "")
+    tests = f"tests/kernel/{module}.py" + (f" -k '{chosen}'" if chosen else "")
     script = f"cd {ROOT}; KCOVER_FAULT_PROGRAMS={programs} {PYTHON} -m pytest {words} {tests}"
     done = guest.run("/bin/sh", "-c", script, timeout_s=1800)
     assert done.code == 0, done.output[-4000:]
@@ -116,7 +117,7 @@ def test_pcie_errors(guest: Guest, observer: Observer) -> None:
     guest.python(f"inject('{GPU}', 0, 0x40)")
     (fact,) = observer.facts("AerError", 1, mark)
     assert (fact["device"], fact["severity"], fact["count"]) == (GPU, 2, 1)
-    assert "GPU" not in fact["errors"]
+    assert fact["errors"] == ["Bad TLP"]
 
 
 def test_an_rdma_port_that_goes_down_is_reported_by_a_kprobe(
