@@ -7,8 +7,8 @@ import struct
 
 import pytest
 
-from tests.vm.packages import Missing
 from tests.vm.images import unpacked
+from tests.vm.packages import Missing
 from tools.btfcheck import btf_of, unguarded
 
 BTF = b"\0btf_trace_sched_process_exit\0btf_trace_console\0"
