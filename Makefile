@@ -50,8 +50,8 @@ build: setup-build ## set up, compile the BPF objects; then .venv/bin/kcover-ebp
 	@$(MAKE) --no-print-directory --silent objects
 	@.venv/bin/python -m compileall -q kcover_ebpf # else each start compiles where Python may not write byte code
 
-.PHONY: setup-build setup-demo setup-test setup-vm setup-image setup-cluster setup-bench setup-docs
-setup-build setup-demo setup-test setup-vm setup-image setup-cluster setup-bench setup-docs: setup-%:
+.PHONY: setup-build setup-demo setup-test setup-vm setup-vm-arm64 setup-image setup-cluster setup-bench setup-docs
+setup-build setup-demo setup-test setup-vm setup-vm-arm64 setup-image setup-cluster setup-bench setup-docs: setup-%:
 	@tools/setup $*
 
 .PHONY: demo
@@ -80,11 +80,14 @@ test-chart: setup-cluster build ## the chart at a real API server, which is buil
 	$(PYTHON) -m pytest tests/chart
 
 test-vm: setup-vm build ## the tests that boot another kernel (6.1) in a virtual machine
-	$(PYTHON) -m pytest tests/vm --ignore=tests/vm/test_targets.py
+	$(PYTHON) -m pytest tests/vm --ignore=tests/vm/test_targets.py --ignore=tests/vm/test_arm64.py
 
 test-vm-matrix: export KCOVER_VM_KERNELS := 5.10 6.1 6.12 newest
 test-vm-matrix: setup-vm build ## the same on 5.10, 6.1, 6.12 and the newest kernel to be had
-	$(PYTHON) -m pytest tests/vm --ignore=tests/vm/test_targets.py
+	$(PYTHON) -m pytest tests/vm --ignore=tests/vm/test_targets.py --ignore=tests/vm/test_arm64.py
+
+test-vm-arm64: setup-vm-arm64 build ## the sensor on arm64, in an emulated machine
+	$(PYTHON) -m pytest tests/vm/test_arm64.py
 
 test-drivers: setup-vm build ## build real GPU drivers, and look for the functions that are probed
 	$(PYTHON) -m pytest tests/vm/test_targets.py

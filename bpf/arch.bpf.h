@@ -48,6 +48,7 @@ struct pt_regs {
  * (arch/x86/entry/entry_64.S), so anything else means that the call is over.
  */
 #define REGS_CALL_IS_OVER(regs) ((long)BPF_CORE_READ(regs, ax) != -38)
+#define REGS_STOP_FORGETS_CALL  false
 
 /* arch/x86/include/asm/thread_info.h: in a call of the 32-bit interface */
 #define TS_COMPAT 0x0002
@@ -86,6 +87,9 @@ struct pt_regs {
  * the first argument looks like a call under way until the next interrupt resets syscallno.
  */
 #define REGS_CALL_IS_OVER(regs) (BPF_CORE_READ(regs, regs[0]) != BPF_CORE_READ(regs, orig_x0))
+/* Before a thread stops, do_signal() has forgotten its call and stepped back to it
+ * (arch/arm64/kernel/signal.c). */
+#define REGS_STOP_FORGETS_CALL  true
 
 /* arch/arm64/include/asm/thread_info.h: a process of the 32-bit interface */
 #define TIF_32BIT               (1UL << 22)

@@ -77,6 +77,13 @@ struct mce {
 	__u8 bank;
 };
 
+/* include/linux/cper.h: what firmware says of an arm64 processor (UEFI, N.2.4.4) */
+struct cper_sec_proc_arm {
+	__u32 validation_bits;
+	__u64 mpidr;
+	__u32 running_state;
+};
+
 #pragma clang attribute pop
 
 #endif

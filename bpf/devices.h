@@ -46,6 +46,8 @@ enum memory_source {
 	MEMORY_EDAC = 1,
 	MEMORY_PAGE = 2,
 	MEMORY_MACHINE_CHECK = 3,
+	MEMORY_ARM = 4,
+	MEMORY_NON_STANDARD = 5,
 };
 
 enum nic_source {
@@ -77,9 +79,10 @@ struct aer_event {
 
 struct memory_event {
 	struct event_header header;
-	__u64 address; /* page frame number for MEMORY_PAGE */
-	__u64 status;  /* of the machine check; what became of the page */
-	__u32 source;  /* enum memory_source */
+	__u64 address; /* page frame number for MEMORY_PAGE; MPIDR of an arm64 processor */
+	__u64 status; /* of the machine check; what became of the page; running state of a processor
+		       */
+	__u32 source; /* enum memory_source */
 	__u32 severity;
 	__u32 count;
 	__u32 cpu;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* Bad memory and machine checks of the host. All are rare. */
+/* Errors of the host's memory and processors. All are rare. */
 #include "device_kernel.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
@@ -69,6 +69,38 @@ int on_machine_check(__u64 *ctx)
 	event->address = BPF_CORE_READ(record, addr);
 	event->cpu = BPF_CORE_READ(record, extcpu);
 	event->severity = BPF_CORE_READ(record, bank);
+	bpf_ringbuf_submit(event, 0);
+	return 0;
+}
+
+/* include/ras/ras_event.h, called by log_arm_hw_error() in drivers/ras/ras.c for firmware's reports
+ */
+SEC("tp_btf/arm_event")
+int on_arm_processor(__u64 *ctx)
+{
+	struct memory_event *event = reserve_memory(MEMORY_ARM);
+	struct cper_sec_proc_arm *section = (void *)ctx[0];
+
+	if (!event)
+		return 0;
+	event->severity = BPF_CORE_READ(section, validation_bits);
+	event->address = BPF_CORE_READ(section, mpidr);
+	event->status = BPF_CORE_READ(section, running_state);
+	bpf_ringbuf_submit(event, 0);
+	return 0;
+}
+
+/* include/ras/ras_event.h, called by log_non_standard_event() in drivers/ras/ras.c: sections of
+ * firmware's reports whose form is a vendor's own, as those of NVIDIA's processors are */
+SEC("tp_btf/non_standard_event")
+int on_vendor_section(__u64 *ctx)
+{
+	struct memory_event *event = reserve_memory(MEMORY_NON_STANDARD);
+
+	if (!event)
+		return 0;
+	event->severity = (__u8)ctx[3]; /* include/acpi/ghes.h: GHES_SEV_* */
+	bpf_probe_read_kernel_str(event->label, sizeof(event->label), (void *)ctx[2]);
 	bpf_ringbuf_submit(event, 0);
 	return 0;
 }

@@ -47,13 +47,20 @@ static __always_inline void read_site(struct site *site, struct task_struct *tas
 
 /*
  * A timed wait that a stop, a freezer or a debugger interrupted continues as another call number
- * (kernel/signal.c, sys_restart_syscall()) with its arguments unchanged. It is still the same wait.
+ * (kernel/signal.c, sys_restart_syscall()) with its arguments unchanged. On some machines it is in
+ * no call while it is stopped, and makes the same one again afterwards. It is still the same wait.
  */
 static __always_inline void see_through_restart(struct site *site, struct thread_sample *sample)
 {
-	if (site->syscall == RESTART_SYSCALL && site->arg0 == sample->arg0 &&
-	    site->user_sp == sample->user_sp)
+	bool restarted = site->syscall == RESTART_SYSCALL && site->arg0 == sample->arg0;
+	bool forgotten = REGS_STOP_FORGETS_CALL && site->syscall == NO_SYSCALL &&
+			 (sample->state == THREAD_STOPPED || sample->state == THREAD_TRACED ||
+			  sample->state == THREAD_FROZEN);
+
+	if ((restarted || forgotten) && site->user_sp == sample->user_sp) {
 		site->syscall = sample->syscall;
+		site->arg0 = sample->arg0;
+	}
 }
 
 /* When a thread that does not run got its last CPU, on the clock of the pass. */

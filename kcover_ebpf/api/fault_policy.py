@@ -122,7 +122,7 @@ class NodeActions:
     device_taint: bool = True
     inspection: InspectionAction = InspectionAction.REPORT
     clean_rounds: int = 3
-    """Clean inspections in a row after which it is let in by itself; 0: a person lets it in."""
+    """Clean inspections in a row after which it is uncordoned automatically; 0: that is left to a person."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,8 +102,8 @@ class Controller:
             ("/api/v1/nodes", {}, store.on_node),
             (f"{ours}/faultreports", {}, store.on_report),
             ("/api/v1/events", {"fieldSelector": FIELDS}, triggers.on_event),
-            # these are not waited for: without them no node is let in by itself, agents are heard by their reports
-            # alone, and all else is done
+            # these are not waited for: without them no node is uncordoned automatically, agents are heard by
+            # their reports alone, and all else is done
             (HEALTHS, {}, store.on_health),
             (leases(self._settings.namespace), {}, store.on_lease),
         )

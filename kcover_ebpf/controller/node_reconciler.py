@@ -1,4 +1,4 @@
-"""Keeps bad nodes out: condition, cordon, taint, or a DeviceTaintRule on the one device; and lets them in again."""
+"""Keeps bad nodes out: condition, cordon, taint, or a DeviceTaintRule on the one device; and uncordons them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from kcover_ebpf.recovery.node_plan import (
 )
 
 _LOG = logging.getLogger(__name__)
-Tell = Callable[[dict[str, str], str, str, bool], None]
+Notify = Callable[[dict[str, str], str, str, bool], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +72,11 @@ class NodeReconciler:
         writes: Callable[[], ApiClient],
         store: ObjectCache,
         limits: NodeLimits,
-        tell: Tell,
+        notify: Notify,
     ) -> None:
         """`session`: reads; `writes`: the session for one write, raises `ActionError` unless we lead."""
         self._writes = writes
-        self._store, self._limits, self._tell = store, limits, tell
+        self._store, self._limits, self._notify = store, limits, notify
         self._lock = threading.Lock()
         self._said: dict[str, str] = {}
         self.devices = DeviceTaints(session, writes, self._say)
@@ -112,7 +112,7 @@ class NodeReconciler:
         if seen is not None and not seen.is_stale(now_s):
             faults, report_s = seen.report.devices, seen.arrived_s
         faults += inspected(health, now_s, report_s, policy)
-        if self._tell_inspection(node, health, now_s):
+        if self._report_inspection(node, health, now_s):
             node = self._newest(node)
         if health is not None and not self._limits.dry_run:
             self._untaint_mended(node, health, now_s, policy)
@@ -134,7 +134,9 @@ class NodeReconciler:
             self._writes().delete(f"{HEALTHS}/{name}")
         self._store.healths.pop(name, None)
 
-    def _tell_inspection(self, node: NodeView, health: ReceivedHealth | None, now_s: float) -> bool:
+    def _report_inspection(
+        self, node: NodeView, health: ReceivedHealth | None, now_s: float
+    ) -> bool:
         """Write the condition about inspections where it is to be changed; True if it was."""
         wanted = inspection_condition(node, health, now_s)
         if wanted is None or self._limits.dry_run:
@@ -199,7 +201,7 @@ class NodeReconciler:
                 self._say(node, "KcoverDryRun", f"would cordon: {todo.keep_out}", True)
             return
         if todo.condition is not None:
-            self._tell_fault(node, *todo.condition)
+            self._report_fault(node, *todo.condition)
             node = self._newest(node)
         self._taint_devices(node, todo.devices, dra)
         if todo.keep_out:
@@ -241,7 +243,7 @@ class NodeReconciler:
         """What failed since the node was kept out must be mended, too."""
         kept = kept_out(node.annotations.get(KEPT_FOR), node.since_s, node.annotations, 0.0)
         if kept is None:
-            return  # by an older version: a person lets it in
+            return  # cordoned by an older version: uncordoning it is left to a person
         known = {*kept.checks, *kept.devices}
         new = [each for each in faults if each.device not in known]
         if not node.ours or not new or len(known) >= MOST_NAMED:
@@ -251,7 +253,7 @@ class NodeReconciler:
         note["devices"] = sorted({*note["devices"], *kept.devices})
         self._remember(_annotate(self._writes(), node, {KEPT_FOR: json.dumps(note)}))
 
-    def _tell_fault(self, node: NodeView, fault: bool, text: str) -> None:
+    def _report_fault(self, node: NodeView, fault: bool, text: str) -> None:
         reason = "DeviceFault" if fault else "Cleared"
         self._condition(node, CONDITION, "True" if fault else "False", reason, text)
         self._say(node, "KcoverDeviceFault" if fault else "KcoverDeviceWell", text, fault)
@@ -307,7 +309,7 @@ class NodeReconciler:
         self._said[node.name] = reason + text
         _LOG.info("node %s: %s: %s", node.name, reason, text)
         about = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}
-        self._tell(about, reason, text, trouble)
+        self._notify(about, reason, text, trouble)
 
 
 def release(session: ApiClient, node: NodeView) -> dict[str, Any]:

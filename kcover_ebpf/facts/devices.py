@@ -135,6 +135,10 @@ class MemoryKind(Enum):
     EDAC = "edac"
     PAGE = "page"
     MACHINE_CHECK = "machine_check"
+    ARM_PROCESSOR = "arm_processor"
+    """Reported by an arm64 machine's firmware."""
+    VENDOR_SECTION = "vendor_section"
+    """Reported by firmware in a form of the vendor's own, as NVIDIA's processors do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +149,7 @@ class MemoryFault:
     kind: MemoryKind
     corrected: bool
     address: int
-    """Physical address; page frame number for PAGE; 0 when unknown."""
+    """Physical address; page frame number for PAGE; MPIDR for ARM_PROCESSOR; 0 when unknown."""
     count: int
     text: str
 

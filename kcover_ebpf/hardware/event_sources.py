@@ -75,6 +75,8 @@ _MEMORY = {
     "on_memory_controller": "mc_event",
     "on_page": "memory_failure_event",
     "on_machine_check": "mce_record",
+    "on_arm_processor": "arm_event",
+    "on_vendor_section": "non_standard_event",
 }
 
 

@@ -36,6 +36,8 @@ MEMORY = Family(
         Probe("on_memory_controller", "memory errors reported by the memory controller"),
         Probe("on_page", "pages with memory errors"),
         Probe("on_machine_check", "machine checks"),
+        Probe("on_arm_processor", "processor errors that the firmware of arm64 machines reports"),
+        Probe("on_vendor_section", "hardware errors that firmware reports in a vendor's own form"),
     ),
 )
 BLOCK = Family("block", (Probe("on_block_error", "failed disk requests"),))

@@ -276,6 +276,9 @@ def _device_fact_text(fact: kernel.Fact) -> str:
             return str(fact_object(fact)["fact"])
 
 
+_BY_FIRMWARE = (devices.MemoryKind.ARM_PROCESSOR, devices.MemoryKind.VENDOR_SECTION)
+
+
 def device_text(fact: devices.XidReported | devices.AerError | devices.MemoryFault) -> str:
     """What a device reported, as a sentence."""
     match fact:
@@ -289,6 +292,8 @@ def device_text(fact: devices.XidReported | devices.AerError | devices.MemoryFau
             return f"{fact.count} {severity} PCIe error(s) at {fact.device}: {errors}"
         case devices.MemoryFault():
             state = "corrected" if fact.corrected else "uncorrected"
+            if fact.kind in _BY_FIRMWARE:
+                return f"{state} hardware error reported by firmware: {fact.text}"
             return f"{state} {fact.kind.value} memory error at {fact.address:#x}: {fact.text}"
 
 

@@ -32,6 +32,8 @@ _MEMORY = {
     wire.MemorySource.EDAC: MemoryKind.EDAC,
     wire.MemorySource.PAGE: MemoryKind.PAGE,
     wire.MemorySource.MACHINE_CHECK: MemoryKind.MACHINE_CHECK,
+    wire.MemorySource.ARM: MemoryKind.ARM_PROCESSOR,
+    wire.MemorySource.NON_STANDARD: MemoryKind.VENDOR_SECTION,
 }
 SEVERITIES = {severity.value: severity for severity in AerSeverity}
 """By the tracepoint's number; the kernel has more of them (3: DPC_FATAL) that it never reports."""
@@ -39,6 +41,10 @@ SEVERITIES = {severity.value: severity for severity in AerSeverity}
 _MCE_UNCORRECTED = 1 << 61
 # include/linux/edac.h, enum hw_event_mc_err_type: corrected, and only informational (ghes_edac reports such)
 _EDAC_HARMLESS = frozenset({0, 4})
+# include/linux/cper.h: the running state is valid; and its bit for a processor that runs on
+_ARM_STATE_VALID, _ARM_RUNS = 1 << 2, 1 << 0
+# include/acpi/ghes.h: nothing, and corrected
+_GHES_HARMLESS = frozenset({0, 1})
 # include/linux/mm.h: what became of the page
 _PAGE_OUTCOMES = ("ignored", "failed", "delayed", "recovered")
 
@@ -83,6 +89,12 @@ def _memory(event: wire.MemoryEvent) -> MemoryFault:
         case MemoryKind.MACHINE_CHECK:
             corrected = not event.status & _MCE_UNCORRECTED
             text = f"CPU {event.cpu} bank {event.severity} status {event.status:#018x}"
+        case MemoryKind.ARM_PROCESSOR:
+            corrected = bool(event.severity & _ARM_STATE_VALID and event.status & _ARM_RUNS)
+            text = f"processor {event.address:#x} {'runs on' if corrected else 'may have stopped'}"
+        case MemoryKind.VENDOR_SECTION:
+            corrected = event.severity in _GHES_HARMLESS
+            text = text_of(event.label) or "firmware does not say which part"
     return MemoryFault(event.header.boottime_ns, kind, corrected, event.address, event.count, text)
 
 

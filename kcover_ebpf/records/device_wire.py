@@ -49,6 +49,8 @@ class MemorySource(IntEnum):
     EDAC = 1
     PAGE = 2
     MACHINE_CHECK = 3
+    ARM = 4
+    NON_STANDARD = 5
 
 
 class NicSource(IntEnum):

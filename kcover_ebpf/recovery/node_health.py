@@ -20,7 +20,7 @@ from kcover_ebpf.facts.health import Result
 KEPT_FOR = "kcover.io/kept-out-for"
 """Annotation of a node, or of a rule about one device, that we keep out: checks, devices and boot, as JSON."""
 OFFENCES = "kcover.io/kept-out-count"
-"""Annotation of a node: how often it was kept out, and when last. It stays when the node is let in."""
+"""Annotation of a node: how often it was kept out, and when last. It stays when the node is uncordoned."""
 INSPECTION = "inspection"
 """Fault of what an inspection found, beside those that the kernel and drivers announce."""
 _FAILS = 2
@@ -122,7 +122,7 @@ def kept_out(
 
 
 def rounds_needed(kept: KeptOut, boot_id: str, policy: NodeActions) -> int:
-    """Clean inspections in a row before it is let in; after a reboot one is the least."""
+    """Clean inspections in a row before it is uncordoned; after a reboot one is the least."""
     least = 1 if _rebooted(kept, boot_id) else policy.clean_rounds
     return int(least * 2 ** min(kept.offences - 1, _MOST_DOUBLINGS))
 
@@ -130,7 +130,7 @@ def rounds_needed(kept: KeptOut, boot_id: str, policy: NodeActions) -> int:
 def why_kept(
     kept: KeptOut | None, seen: ReceivedHealth | None, now_s: float, policy: NodeActions
 ) -> str:
-    """Why it is not let in by itself; empty: it is."""
+    """Why it is not uncordoned automatically; empty: it is."""
     if policy.clean_rounds == 0:
         return "the policy leaves that to a person"
     if kept is None:

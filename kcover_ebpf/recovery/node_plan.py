@@ -22,7 +22,7 @@ CORDONED = "kcover.io/cordoned"
 CLEARED = "kcover.io/cleared"
 """Annotation: faults older than this time do not count. Written by hand."""
 UNTIL = "kcover.io/cordoned-until"
-"""Annotation of a node that we keep out on suspicion: when it is let in again by itself."""
+"""Annotation of a node that we keep out on suspicion: when it is uncordoned automatically."""
 SUSPECT_S = 4 * 3600.0
 """A node is kept out so long where no device of it is known to be unfit: a person on call has seen it by then, and what
 was no fault of the node does not use up the breaker for days."""
@@ -64,7 +64,7 @@ class NodeView:
 
     @property
     def until_s(self) -> float | None:
-        """When it is let in again by itself (unix seconds); None for a node that waits for somebody's word."""
+        """When it is uncordoned automatically (unix seconds); None where that takes a person or evidence."""
         return _time(self.annotations.get(UNTIL)) if self.ours else None
 
 
@@ -83,7 +83,7 @@ class NodePlan:
     faults: tuple[ReportedDeviceFault, ...] = ()
     """Why the node itself is to be kept out, or is."""
     until_s: float | None = None
-    """When the node is let in again by itself; None: never."""
+    """When the node is uncordoned automatically; None: never."""
     let_go: bool = False
     refused: str = ""
     """Why the node is not kept out although it should be."""
@@ -198,7 +198,7 @@ def counting(
 def why_not_lifted(
     node: NodeView, seen: ReceivedHealth | None, now_s: float, policy: NodeActions
 ) -> str:
-    """Why a node that we keep out, and about which no fault is reported, is not let in by itself; empty: it is."""
+    """Why a node that we cordoned, and of which no fault is reported, is not uncordoned automatically; empty: it is."""
     if not node.ours or node.until_s is not None:
         return "it is not kept out for a fault"
     kept = kept_out(node.annotations.get(KEPT_FOR), node.since_s, node.annotations, now_s)

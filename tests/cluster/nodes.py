@@ -28,7 +28,7 @@ def let_in(cluster: Cluster, name: str) -> None:
 
 @contextmanager
 def all_let_in(cluster: Cluster) -> Iterator[None]:
-    """Nodes that a test's controller keeps out are let in at the end: the next test needs all of them."""
+    """Nodes that a test's controller keeps out are uncordoned at the end: the next test needs all of them."""
     out = kept_out(cluster)
     try:
         yield

@@ -187,7 +187,7 @@ def check_trains_elsewhere(namespace: Namespace, node: GuestNode) -> None:
 def check_let_in(cluster: Cluster, node: GuestNode) -> None:
     """A node whose faults a person declared over."""
     until(lambda: condition(cluster, node)[0] == "False", "the condition is taken back")
-    until(lambda: not kept_out(cluster), "the node is let in")
+    until(lambda: not kept_out(cluster), "the node is uncordoned")
     spec = of_node(cluster, node)["spec"]
     assert not spec.get("unschedulable")
     assert "kcover.io/device-fault" not in {taint["key"] for taint in spec.get("taints", ())}

@@ -7,8 +7,9 @@ import struct
 
 import pytest
 
+from tests.vm.images import unpacked
 from tests.vm.packages import Missing
-from tools.btfcheck import btf_of, unguarded, unpacked
+from tools.btfcheck import btf_of, unguarded
 
 BTF = b"\0btf_trace_sched_process_exit\0btf_trace_console\0"
 TYPES = 1_000_004

@@ -145,6 +145,37 @@ MCE = 1 << 61
                 "CPU 2 bank 4 status 0x2000000000000000",
             ),
         ),
+        *(
+            (
+                record(
+                    wire.MemoryEvent,
+                    KIND.MEMORY,
+                    source=4,
+                    address=0x100,
+                    status=runs,
+                    severity=known,
+                    count=1,
+                ),
+                facts.MemoryFault(9, facts.MemoryKind.ARM_PROCESSOR, corrected, 0x100, 1, text),
+            )
+            for runs, known, corrected, text in (
+                (1, 5, True, "processor 0x100 runs on"),
+                (0, 5, False, "processor 0x100 may have stopped"),
+                (1, 1, False, "processor 0x100 may have stopped"),  # its state is not valid
+            )
+        ),
+        *(
+            (
+                record(
+                    wire.MemoryEvent, KIND.MEMORY, source=5, severity=severity, count=1, label=label
+                ),
+                facts.MemoryFault(9, facts.MemoryKind.VENDOR_SECTION, corrected, 0, 1, text),
+            )
+            for severity, label, corrected, text in (
+                (1, b"CCPLEX", True, "CCPLEX"),
+                (2, b"", False, "firmware does not say which part"),
+            )
+        ),
         (
             record(wire.OpenEvent, KIND.OPEN, file=5, minor=1, opened=1, comm=b"python3"),
             facts.DeviceHeld(9, Pid(7), 1, 5, True, "python3"),

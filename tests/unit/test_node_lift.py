@@ -1,4 +1,4 @@
-"""The controller keeps a node out for a failed inspection and lets it in again, at an API server that believes all."""
+"""The controller keeps a node out for a failed inspection and uncordons it, at an API server that believes all."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Bed(Cluster):
             self.writing,  # type: ignore[arg-type]
             self.store,
             self.nodes._limits,
-            self.nodes._tell,
+            self.nodes._notify,
         )
 
     def report(self, *faults: ReportedDeviceFault) -> None:

@@ -1,4 +1,4 @@
-"""What is done with a node whose device announced a fault, and when it is let in again."""
+"""What is done with a node whose device announced a fault, and when it is uncordoned."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from kcover_ebpf.output import metrics
 PACKAGE = Path(metrics.__file__).parents[1]
 SOURCES = [
     each
-    for folder in ("diagnosis", "cluster", "controller")
+    for folder in ("diagnosis", "cluster", "controller", "agent")
     for each in sorted((PACKAGE / folder).glob("*.py"))
     if each.name != "verdict.py"
 ]

@@ -30,6 +30,11 @@ def reported(sources: Sources) -> dict[str, str]:
         ({}, "GPU holders", "/proc"),
         ({}, "PCIe errors", NONE),
         ({"probes": {"on_page", "on_machine_check"}}, "memory errors", "failure_event, mce_record"),
+        (
+            {"probes": {"on_arm_processor", "on_vendor_section"}},
+            "memory errors",
+            "arm_event, non_s",
+        ),
         ({}, "RDMA ports", "state and counters, polled"),
         ({"links": True}, "links", "netlink"),
     ],

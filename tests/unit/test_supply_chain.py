@@ -39,7 +39,7 @@ def of(name: str) -> dict[str, set[str]]:
 
 def test_there_is_a_list_for_each_purpose() -> None:
     names = {path.name.removesuffix("-requirements.txt") for path in LISTS}
-    assert names == {"build", "dev", "docs", "frameworks", "image", "jax"}
+    assert names == {"build", "dev", "docs", "frameworks", "image", "jax", "nccl"}
 
 
 @pytest.mark.parametrize("path", LISTS, ids=lambda path: path.name)

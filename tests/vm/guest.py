@@ -22,7 +22,27 @@ from tests.vm.packages import ROOT
 _PR_SET_PDEATHSIG = 1
 _BOOT_S = 900.0
 """Two seconds on an idle machine."""
-_QEMU = "qemu-system-x86_64"
+
+
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """How an architecture is emulated."""
+
+    words: tuple[str, ...]
+    boot: str
+    """Words of its kernel's command line."""
+
+
+_MACHINES = {
+    "amd64": _Machine(
+        ("qemu-system-x86_64", "-machine", "q35", "-cpu", "max"), "console=ttyS0 no_timer_check"
+    ),
+    # pointer authentication by the fast algorithm: the one of the architecture takes most of the time
+    "arm64": _Machine(
+        ("qemu-system-aarch64", "-machine", "virt,gic-version=3", "-cpu", "max,pauth-impdef=on"),
+        "console=ttyAMA0 pcie_ports=native",
+    ),
+}
 
 
 class GuestError(Exception):
@@ -88,14 +108,20 @@ class Guest:
     def _command(self, kernel: Prepared, devices: Sequence[str], memory_mib: int) -> list[str]:
         # Of an emulator that gets little CPU the kernel measures timers wrongly: it gives one up, and its
         # time stamp counter makes time run tenfold. With instructions counted, the counter is exact.
-        clock = "tsc=reliable" if self._steady else "tsc=unstable clocksource=hpet"
-        arguments = f"console=ttyS0 quiet panic=-1 no_timer_check {clock}"
-        shares: list[str] = []
-        for tag, path, read_only in (
-            ("host", Path("/"), True),
+        machine = _MACHINES[kernel.kernel.arch]
+        arguments = f"{machine.boot} quiet panic=-1"
+        if kernel.kernel.arch == "amd64":
+            arguments += " tsc=reliable" if self._steady else " tsc=unstable clocksource=hpet"
+        folders = [
+            ("host", kernel.root, True),
             ("modules", kernel.modules, True),
             ("share", self.share, False),
-        ):
+        ]
+        if kernel.root != Path("/"):
+            folders.append(("checkout", ROOT, True))
+            arguments += f" checkout={ROOT}"
+        shares: list[str] = []
+        for tag, path, read_only in folders:
             access = ",readonly=on" if read_only else ""
             shares += [
                 "-fsdev",
@@ -104,7 +130,7 @@ class Guest:
                 f"virtio-9p-pci,fsdev={tag},mount_tag={tag}",
             ]
         return [
-            *(_QEMU, "-machine", "q35", "-accel", "tcg", "-cpu", "max", "-smp", "1"),
+            *(*machine.words, "-accel", "tcg", "-smp", "1"),
             *(("-icount", "shift=0,sleep=on") if self._steady else ()),
             *("-m", str(memory_mib), "-nodefaults", "-no-user-config", "-display", "none"),
             *("-no-reboot", "-serial", "stdio"),

@@ -1,7 +1,9 @@
 """Writes the small initramfs of a guest: busybox, a few modules, the agent, an init. Needs no root.
 
 The init mounts the host's own root read-only over 9p with a tmpfs on top: the guest sees the
-checkout and every installed package at their own paths, and nothing it writes reaches the host.
+checkout and every installed package at their own paths, and nothing it writes reaches the host. A guest
+of another architecture gets a root of its own (the mount called host), with the checkout mounted into it
+and an interpreter of that architecture in the place of the environment's.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-_BUSYBOX = Path("/bin/busybox")
 _INIT = r"""#!/bin/busybox sh
 b=/bin/busybox
 for d in proc sys dev lower upper root; do $b mkdir -p /$d; done
@@ -43,6 +44,19 @@ for fs in tracefs:tracing debugfs:debug; do
 done
 $b mount -t bpf none /root/sys/fs/bpf 2>/dev/null
 $b mount -t cgroup2 none /root/sys/fs/cgroup 2>/dev/null
+checkout=$($b sed -n 's/.* checkout=\([^ ]*\).*/\1/p' /root/proc/cmdline)
+if [ -n "$checkout" ]; then
+  $b mkdir -p /root$checkout
+  $b mount -t 9p -o $share,cache=loose,ro checkout /root$checkout
+  $b mount -t tmpfs none /root$checkout/.venv/bin
+  packages=$(echo /root$checkout/.venv/lib/python3*/site-packages)
+  path=$checkout:${packages#/root}
+  bin=/root$checkout/.venv/bin
+  printf '#!/bin/sh\nPYTHONPATH=%s PYTHONDONTWRITEBYTECODE=1 exec /usr/bin/python3 "$@"\n' "$path" >$bin/python
+  main='import sys; from kcover_ebpf.cli import main; sys.exit(main())'
+  printf '#!/bin/sh\nexec "${0%%/*}/python" -c "%s" "$@"\n' "$main" >$bin/kcover-ebpf
+  $b chmod 755 $bin/python $bin/kcover-ebpf
+fi
 [ -e /root/dev/fd ] || $b ln -s /proc/self/fd /root/dev/fd
 $b ip link set lo up
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 TERM=dumb
@@ -85,13 +99,13 @@ class Archive:
         self._bytes.write(data + bytes(-len(data) % 4))
 
 
-def build(target: Path, modules: Path, wanted: Sequence[str], agent: Path) -> None:
+def build(target: Path, modules: Path, wanted: Sequence[str], agent: Path, busybox: Path) -> None:
     """Write the archive unless it is newer than its parts."""
-    parts = (_BUSYBOX, agent, Path(__file__))
+    parts = (busybox, agent, Path(__file__))
     if target.exists() and all(part.stat().st_mtime < target.stat().st_mtime for part in parts):
         return
     archive = Archive()
-    archive.add("bin/busybox", _BUSYBOX.read_bytes())
+    archive.add("bin/busybox", busybox.read_bytes())
     archive.add("dev/console", b"", stat.S_IFCHR | 0o600, (5, 1))
     archive.add("init", _INIT.encode())
     archive.add("agent.py", agent.read_bytes())

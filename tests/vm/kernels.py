@@ -5,20 +5,27 @@
 
 from __future__ import annotations
 
-import lzma
 import os
 import re
 import shutil
-import struct
-import subprocess
 import sys
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.vm import initramfs, standin
-from tests.vm.packages import STORE, Kernel, Missing, apt, each, locked, run, unpack
+from tests.vm.images import unpacked
+from tests.vm.packages import (
+    STORE,
+    Kernel,
+    Missing,
+    apt,
+    each,
+    locked,
+    run,
+    unpack,
+    unpack_system,
+)
 
 BOOT_MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_console")
 DEFAULT = Kernel("6.1", "bookworm-security")
@@ -27,6 +34,12 @@ KERNELS = (
     DEFAULT,
     Kernel("6.12", "bookworm-security", "linux-image-6.12", "linux-headers-6.12"),
     Kernel("newest", "trixie-backports"),
+)
+ARM64 = Kernel("6.1-arm64", "bookworm-security", "linux-image-arm64", arch="arm64")
+"""Emulated whole: its programs come from packages, and the checkout is mounted into them."""
+_USERLAND = (
+    *("python3", "libbpf1", "busybox-static", "dash", "coreutils", "grep", "findutils"),
+    *("procps", "kmod", "iproute2", "util-linux", "pciutils", "mount"),
 )
 
 
@@ -43,6 +56,8 @@ class Prepared:
     stub: Path | None
     """The stand-in driver built for it; None where its headers or compiler cannot be had."""
     why_no_stub: str = ""
+    root: Path = Path("/")
+    """What the guest sees as its root: the host's own, or the programs of another architecture."""
 
 
 def prepared(kernel: Kernel = DEFAULT) -> Prepared:
@@ -54,14 +69,40 @@ def prepared(kernel: Kernel = DEFAULT) -> Prepared:
             _fetch(kernel, version, folder)
         modules = _one(folder.glob("image/**/lib/modules"), "modules")
         initrd = folder / "initrd"
-        initramfs.build(
-            initrd, modules / version, BOOT_MODULES, Path(__file__).with_name("agent.py")
-        )
-        ready = Prepared(kernel, version, folder / "vmlinux", initrd, modules, None)
+        root = Path("/") if kernel.arch == DEFAULT.arch else _userland(kernel)
+        agent = Path(__file__).with_name("agent.py")
+        initramfs.build(initrd, modules / version, BOOT_MODULES, agent, root / "bin/busybox")
+        ready = Prepared(kernel, version, folder / "vmlinux", initrd, modules, None, root=root)
         try:
             return replace(ready, stub=standin.built(kernel, version))
         except Missing as reason:
             return replace(ready, why_no_stub=str(reason))
+
+
+def _userland(kernel: Kernel) -> Path:
+    """Programs of the kernel's architecture, below .vm/; raises `Missing`."""
+    root = STORE / f"root-{kernel.arch}"
+    if not (root / "complete").exists():
+        shutil.rmtree(root, ignore_errors=True)
+        for folder in (
+            "proc",
+            "sys",
+            "dev",
+            "run",
+            "tmp",
+            "root",
+            "lib/modules",
+            "usr/bin",
+            "var/tmp",
+        ):
+            (root / folder).mkdir(parents=True, exist_ok=True)
+        suite = kernel.suite.removesuffix("-security")
+        unpack_system(replace(kernel, suite=suite), _USERLAND, root)
+        for name, target in (("sh", "dash"), ("awk", "busybox")):
+            (root / "bin" / name).unlink(missing_ok=True)
+            (root / "bin" / name).symlink_to(target)
+        (root / "complete").touch()
+    return root
 
 
 def _depends(kernel: Kernel, package: str) -> list[str]:
@@ -91,7 +132,9 @@ def _version(kernel: Kernel) -> str:
             )
         else:  # no such meta package: the highest image whose name begins so
             fit = [
-                n for n in names if re.fullmatch(re.escape(kernel.package) + r"[\d.]*\S*-amd64", n)
+                n
+                for n in names
+                if re.fullmatch(re.escape(kernel.package) + rf"[\d.]*\S*-{kernel.arch}", n)
             ]
             plain = [n for n in fit if not re.search(r"-(?:rt|cloud)-", n)]
             image = max(plain, key=_order, default="")
@@ -112,7 +155,13 @@ def _fetch(kernel: Kernel, version: str, folder: Path) -> None:
     unpack(kernel, [f"linux-image-{version}", *parts], image)
     modules = _one(image.glob("**/lib/modules"), "modules")
     run("/sbin/depmod", "-b", str(modules.parents[1]), version)
-    _unpack_vmlinux(_one(image.glob("**/vmlinuz*"), "kernel image"), folder / "vmlinux")
+    # QEMU starts it as it is: under emulation to decompress it takes longer than the rest
+    plain = unpacked(_one(image.glob("**/vmlinuz*"), "kernel image").read_bytes())
+    (folder / "vmlinux").write_bytes(plain)
+    if kernel.arch != DEFAULT.arch:
+        (folder / "no-headers").write_text(f"modules for {kernel.arch} are not built here")
+        (folder / "complete").touch()
+        return
     try:
         name = f"linux-headers-{version}"
         needed = [
@@ -131,36 +180,10 @@ def _one(found: Iterator[Path], what: str) -> Path:
     return path
 
 
-def _unpack_vmlinux(bzimage: Path, target: Path) -> None:
-    """The ELF kernel inside a bzImage (Documentation/x86/boot.rst): QEMU starts it directly by PVH.
-
-    The guest then need not decompress it under emulation, which takes longer than the rest.
-    """
-    data = bzimage.read_bytes()
-    setup_sectors = data[0x1F1] or 4
-    offset, length = struct.unpack_from("<II", data, 0x248)
-    payload = data[(setup_sectors + 1) * 512 + offset :][:length]
-    if payload.startswith(b"\xfd7zXZ\0"):
-        elf = lzma.LZMADecompressor(lzma.FORMAT_XZ).decompress(payload)
-    elif payload.startswith(b"\x1f\x8b"):
-        elf = zlib.decompressobj(31).decompress(payload)
-    elif payload.startswith(b"\x28\xb5\x2f\xfd"):
-        # four bytes with the size trail the frame: zstd complains about them and is right otherwise
-        zstd = subprocess.run(
-            ("zstd", "-dcq"), input=payload, capture_output=True, check=False, timeout=60
-        )
-        elf = zstd.stdout
-    else:
-        raise Missing(f"unknown compression of {bzimage.name}: {payload[:6]!r}")
-    if not elf.startswith(b"\x7fELF"):
-        raise Missing(f"{bzimage.name} holds no ELF kernel")
-    target.write_bytes(elf)
-
-
 def main() -> int:
     """Fetch the named kernels; the exit code."""
     wanted = sys.argv[1:] or [DEFAULT.name]
-    return each((kernel for kernel in KERNELS if kernel.name in wanted), _readiness)
+    return each((kernel for kernel in (*KERNELS, ARM64) if kernel.name in wanted), _readiness)
 
 
 def _readiness(kernel: Kernel) -> str:

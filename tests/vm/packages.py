@@ -9,7 +9,7 @@ import fcntl
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,10 +59,14 @@ def run(*command: str, cwd: Path | None = None, what: str = "") -> str:
     return done.stdout
 
 
+def _state(kernel: Kernel) -> Path:
+    foreign = "" if kernel.arch == "amd64" else f"-{kernel.arch}"
+    return STORE / "apt" / f"{kernel.suite}-{kernel.component}{foreign}"
+
+
 def apt(kernel: Kernel, tool: str, *arguments: str, cwd: Path | None = None) -> str:
     """What a tool of apt says, asked about one suite."""
-    foreign = "" if kernel.arch == "amd64" else f"-{kernel.arch}"
-    state = STORE / "apt" / f"{kernel.suite}-{kernel.component}{foreign}"
+    state = _state(kernel)
     if not (state / "sources.list").exists():
         for part in ("lists/partial", "cache/archives/partial", "preferences"):
             (state / part).mkdir(parents=True, exist_ok=True)
@@ -104,6 +108,18 @@ def unpack(kernel: Kernel, packages: list[str], target: Path) -> None:
     for deb in debs.glob("*.deb"):
         run("dpkg-deb", "-x", str(deb), str(target))
     shutil.rmtree(debs)
+
+
+def unpack_system(kernel: Kernel, packages: Sequence[str], target: Path) -> None:
+    """Lay out packages and all that they depend on below `target`; none of their scripts runs."""
+    fetched = _state(kernel) / "cache" / "archives"
+    for deb in fetched.glob("*.deb"):
+        deb.unlink()  # of a fetch that was broken off
+    words = ("-q", "-y", "--no-install-recommends", "--download-only", "install")
+    apt(kernel, "apt-get", *words, *packages)
+    for deb in fetched.glob("*.deb"):
+        run("dpkg-deb", "-x", str(deb), str(target))
+        deb.unlink()
 
 
 def each(wanted: Iterable[Kernel], reported: Callable[[Kernel], str]) -> int:

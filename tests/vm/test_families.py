@@ -64,6 +64,20 @@ def test_a_memory_controller_that_reports(guest: Guest, observer: Observer, faul
     assert int(guest.shell("cat /sys/devices/system/edac/mc/mc0/ue_count")) == before + 1
 
 
+@pytest.mark.family("memory")
+def test_firmware_reports_of_arm64(guest: Guest, observer: Observer, faults: str) -> None:
+    mark = observer.mark()
+    for command in ("processor 1", "processor 0", "section 1 CCPLEX", "section 2 CMET"):
+        guest.shell(f"echo {command} >{faults}")
+    found = observer.facts("MemoryFault", 4, mark)
+    assert [(fact["kind"], fact["corrected"], fact["text"]) for fact in found] == [
+        ("arm_processor", True, "processor 0x80000100 runs on"),
+        ("arm_processor", False, "processor 0x80000100 may have stopped"),
+        ("vendor_section", True, "CCPLEX"),
+        ("vendor_section", False, "CMET"),
+    ]
+
+
 @pytest.mark.family("nic")
 def test_firmware_that_fails(guest: Guest, observer: Observer, faults: str) -> None:
     mark = observer.mark()

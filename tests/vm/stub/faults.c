@@ -5,7 +5,10 @@
  *
  *   health REPORTER TEXT    a network device's driver reports (devlink health: fw_fatal or tx)
  *   memory LABEL            a memory controller reports an uncorrected error (EDAC)
+ *   processor STATE         firmware reports an arm64 processor, whose running state this is
+ *   section SEVERITY PART   firmware reports something in a vendor's own form (GHES severity)
  */
+#include <linux/cper.h>
 #include <linux/device.h>
 #include <linux/edac.h>
 #include <linux/module.h>
@@ -15,6 +18,7 @@
 #include <linux/slab.h>
 #include <linux/version.h>
 #include <net/devlink.h>
+#include <ras/ras_event.h>
 
 static char *nic = "0000:5d:00.0";
 module_param(nic, charp, 0444);
@@ -119,8 +123,45 @@ static int make_controller(void)
 	return edac_mc_add_mc_with_groups(controller, NULL);
 }
 
+/* log_arm_hw_error() of drivers/ras/ras.c is not exported; the tracepoint that it calls is */
+static void report_processor(u32 running_state)
+{
+	struct cper_sec_proc_arm section = {
+		.validation_bits = CPER_ARM_VALID_MPIDR | CPER_ARM_VALID_RUNNING_STATE,
+		.mpidr = 0x80000100,
+		.running_state = running_state,
+	};
+
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 18, 0)
+	trace_arm_event(&section, NULL, 0, NULL, 0, NULL, 0, 0, 0);
+#else
+	trace_arm_event(&section);
+#endif
+}
+
+static int report_section(char *words)
+{
+	guid_t section = GUID_INIT(0x6d5244f2, 0x2712, 0x11ec, 0xbe, 0xa7, 0xcb, 0x3f, 0xdb, 0x95,
+				   0xc7, 0x86);
+	char *severity = strsep(&words, " ");
+	u8 number;
+
+	if (!words || kstrtou8(severity, 10, &number))
+		return -EINVAL;
+	trace_non_standard_event(&section, &guid_null, words, number, words, 0);
+	return 0;
+}
+
 static int raise_fault(char *command)
 {
+	u32 state;
+
+	if (sscanf(command, "processor %u", &state) == 1) {
+		report_processor(state);
+		return 0;
+	}
+	if (!strncmp(command, "section ", 8))
+		return report_section(command + 8);
 	if (!strncmp(command, "health ", 7))
 		return report_health(command + 7);
 	if (!strncmp(command, "memory ", 7)) {
