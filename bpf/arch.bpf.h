@@ -33,6 +33,7 @@ struct pt_regs {
 
 /* arch/x86/entry/syscalls/syscall_64.tbl */
 #define RESTART_SYSCALL    219
+#define FUTEX_SYSCALL      202
 #define REGS_SYSCALL(regs) ((__s32)BPF_CORE_READ(regs, orig_ax))
 #define REGS_ARG0(regs)    BPF_CORE_READ(regs, di)
 #define REGS_ARG1(regs)    BPF_CORE_READ(regs, si)
@@ -70,6 +71,7 @@ struct pt_regs {
 
 /* include/uapi/asm-generic/unistd.h */
 #define RESTART_SYSCALL         128
+#define FUTEX_SYSCALL           98
 #define REGS_SYSCALL(regs)      BPF_CORE_READ(regs, syscallno)
 #define REGS_ARG0(regs)         BPF_CORE_READ(regs, orig_x0)
 #define REGS_ARG1(regs)         BPF_CORE_READ(regs, regs[1])

@@ -130,6 +130,29 @@ static __always_inline __u64 scheduler_clock(void)
 	       BPF_CORE_READ(self, se.prev_sum_exec_runtime);
 }
 
+#define DEEPEST_GROUP 8
+
+/*
+ * For how long the control groups of a task were throttled by their CPU quotas, summed over the
+ * processors that they wanted. 0 in a kernel without quotas.
+ */
+static __always_inline __u64 throttled_ns(struct task_struct *task)
+{
+	struct task_group *group;
+	__u64 sum = 0;
+
+	if (!bpf_core_field_exists(task->sched_task_group))
+		return 0;
+	group = BPF_CORE_READ(task, sched_task_group);
+	if (!bpf_core_field_exists(group->cfs_bandwidth))
+		return 0;
+	for (int depth = 0; depth < DEEPEST_GROUP && group; depth++) {
+		sum += BPF_CORE_READ(group, cfs_bandwidth.throttled_time);
+		group = BPF_CORE_READ(group, parent);
+	}
+	return sum;
+}
+
 /* 72ba14deb40a ("mm: Update mark_victim tracepoints fields", 6.9) passes the task, not its tid. */
 struct trace_event_raw_mark_victim {
 	__u32 uid;

@@ -65,6 +65,7 @@ struct thread_event {
 	__u64 user_ip;
 	__u64 site_since_ns;
 	__u64 idle_since_ns;
+	__u64 previous_ns; /* the look at it before this one; 0: none */
 	__u64 cpu_ns;
 	__u64 run_delay_ns;
 	__u64 voluntary_count;
@@ -83,11 +84,12 @@ struct totals_event {
 	__u64 read_chars;
 	__u64 write_chars;
 	__u64 major_faults;
+	__u64 throttled_ns; /* of its control groups by their CPU quotas, since these exist */
 	__u32 ppid;
 	__u32 thread_count;
-	__u32 unseen_count; /* threads of this pass that found no room: what they did is missing
-			       above */
-	__u32 pad;
+	__u32 unseen_count;   /* threads of this pass that found no room: what they did is missing
+				 above */
+	__u32 forsaken_count; /* threads that sleep at a futex of their own process for ever */
 };
 
 /* IPv4 addresses are written as IPv6-mapped ones, in network order; ports in host order. */
@@ -177,11 +179,24 @@ struct tcp_state_event {
 struct process_value {
 	struct totals_event totals;
 	__u64 watched_ns;      /* threads that started before count from their first sample */
-	__u64 pass_id;         /* the pass that counted the states in `totals` */
-	__u64 reported_id;     /* the pass whose totals were sent */
+	__u64 pass_id;         /* the last pass that visited it */
+	__u64 whole_id;        /* the last pass that looked at all its threads */
+	__u64 reported_id;     /* the pass that was done with it */
 	__u64 socket_pass_id;  /* the iteration that first saw its descriptors: it sends all */
 	__u32 detail;          /* enum detail of maps.bpf.h */
+	__u32 begins;          /* the detail is new: this pass sends what did not change as well */
+	__u32 lead_tid;        /* looked at in every pass, like its first thread; 0: none */
+	__u32 next_tid;        /* where the walk over its threads had to stop; 0: nowhere */
 	__u32 unseen_reported; /* threads without room that were counted as lost */
+	__u32 pad;
+};
+
+/* How closely user space wants a process looked at; one without this value is looked at in calm. */
+struct detail_value {
+	__u32 detail; /* enum detail of maps.bpf.h */
+	__u32 every;  /* all its threads are looked at in one of so many passes */
+	__u32 lead_tid;
+	__u32 pad;
 };
 
 /* The pass under way (or the last one), by the first thread that it visits. */
@@ -194,7 +209,19 @@ struct pass_value {
 	__u64 monotonic_ns; /* CLOCK_MONOTONIC, which leaves out suspension */
 	__u64 sched_ns;     /* the scheduler's clock at the same moment */
 	__u64 jiffies;
-	__u64 tick_ns; /* written by user space: length of a jiffy */
+	__u64 work;          /* what the call under way has done, in looks at unchanged threads */
+	__u64 turns;         /* threads of one process that the call under way has passed */
+	__u64 process_count; /* watched processes that this pass visited, and the sum of their pids
+			      */
+	__u64 pid_sum;
+	__u64 stranger_count; /* processes not watched, in groups of watched ones; sum of pids */
+	__u64 stranger_sum;
+	__u64 is_continued; /* the call before was incomplete */
+	__u64 leaders_only; /* no process is due: other threads are passed over */
+	/* Written by user space, between two passes: */
+	__u64 tick_ns;     /* length of a jiffy */
+	__u64 is_whole;    /* every process is due in the next pass */
+	__u64 least_every; /* the least `every` of all processes; 0: unknown */
 };
 
 /* Records and samples that found no room, since the start. */

@@ -78,6 +78,15 @@ struct css_set {
 	struct cgroup *dfl_cgrp;
 };
 
+struct cfs_bandwidth {
+	__u64 throttled_time;
+};
+
+struct task_group {
+	struct task_group *parent;
+	struct cfs_bandwidth cfs_bandwidth;
+};
+
 struct task_struct {
 	struct thread_info thread_info;
 	unsigned int __state;
@@ -101,6 +110,7 @@ struct task_struct {
 	unsigned long maj_flt;
 	char comm[16];
 	struct css_set *cgroups;
+	struct task_group *sched_task_group;
 	struct signal_struct *signal;
 	struct sighand_struct *sighand;
 	struct task_io_accounting ioac;

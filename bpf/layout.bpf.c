@@ -17,6 +17,7 @@ struct signal_event signal_event;
 struct retransmit_event retransmit_event;
 struct tcp_state_event tcp_state_event;
 struct process_value process_value;
+struct detail_value detail_value;
 struct pass_value pass_value;
 struct lost_value lost_value;
 

@@ -13,17 +13,20 @@
 /* How closely a process is looked at. */
 enum detail {
 	DETAIL_OFF = 0,
-	DETAIL_ON = 1,    /* send threads that ran at all, and every descriptor */
-	DETAIL_BEGIN = 2, /* the first pass of it: send all threads */
+	DETAIL_ON = 1,  /* leads and threads that do not sleep if they ran at all; descriptors */
+	DETAIL_ALL = 2, /* likewise, and those that sleep */
 };
 
 /* What was seen of a thread at its last sample that differed from the one before. */
 struct thread_sample {
 	__u64 pass_id; /* first, because user space finds stale entries by it */
+	__u64 looked_ns;
 	__u64 start_ns;
 	__u64 switch_count;
 	__u32 raw_state;
 	__u32 state; /* enum thread_state */
+	__u32 is_forsaken;
+	__u32 pad;
 	__u64 cpu_ns;
 	__u64 site_since_ns;
 	__u64 user_sp;
@@ -39,8 +42,7 @@ struct thread_sample {
 
 /*
  * Records of one pass, one after the other; `pass_value.used_bytes` says how far. When it is full
- * the walk returns to user space, the only place where a kernel without preemption can run
- * something else: this many full samples take about 1 ms (measured: 256 KiB 1.9 ms, 96 KiB 1.1 ms).
+ * the walk returns to user space, as it does when it has worked for long enough (pass.bpf.h).
  */
 struct sample_buffer {
 	__u8 bytes[96 * 1024];
@@ -94,13 +96,13 @@ struct {
 	__type(value, struct process_value);
 } processes SEC(".maps");
 
-/* Processes that are looked at in detail. Written by user space only. */
+/* Processes that are not just looked at in calm. Written by user space only. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_PROCESSES);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u32); /* pid */
-	__type(value, __u32);
+	__type(value, struct detail_value);
 } details SEC(".maps");
 
 struct {

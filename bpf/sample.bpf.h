@@ -14,11 +14,14 @@
 #include "pass.bpf.h"
 
 /*
- * More CPU than one part in so many of the time since the last pass is a move; less than the floor
+ * More CPU than one part in so many of the time since the last look is a move; less than the floor
  * never is, so that a wake-up between two passes in a row (after an event) stays what it is.
  */
 #define MOVED_CPU_PART     50
 #define MOVED_CPU_FLOOR_NS 1000000
+
+/* include/uapi/linux/futex.h */
+#define FUTEX_PRIVATE_FLAG 128
 
 struct site {
 	__u64 user_sp;
@@ -112,20 +115,36 @@ static __always_inline bool send_thread(struct pass_value *pass, struct task_str
 	fill_header(&event->header, EVENT_THREAD, sizeof(*event), task->tgid, pass->boottime_ns);
 	event->state = sample->state;
 	event->site_since_ns = sample->site_since_ns;
+	event->previous_ns = sample->looked_ns;
 	event->idle_since_ns = idle_since(pass, task, sample->state);
 	/* A thread that was switched since its last sample ran after it, whatever the clocks say.
 	 */
-	if (sample->pass_id && sample->switch_count != task->nvcsw + task->nivcsw &&
-	    event->idle_since_ns < pass->previous_ns)
-		event->idle_since_ns = pass->previous_ns;
+	if (sample->switch_count != task->nvcsw + task->nivcsw &&
+	    event->idle_since_ns < sample->looked_ns)
+		event->idle_since_ns = sample->looked_ns;
 	fill_event(event, task, regs, site);
 	return true;
 }
 
-static __always_inline void remember(struct thread_sample *sample, struct pass_value *pass,
-				     struct task_struct *task, struct site *site)
+/* It sleeps without a time-out at a futex that no other process reaches. */
+static __always_inline bool is_forsaken(struct site *site, struct pt_regs *regs, __u32 state)
+{
+	return state == THREAD_SLEEPING && site->syscall == FUTEX_SYSCALL &&
+	       REGS_ARG1(regs) & FUTEX_PRIVATE_FLAG && !REGS_ARG3(regs);
+}
+
+static __always_inline void mark(struct thread_sample *sample, struct pass_value *pass)
 {
 	sample->pass_id = pass->id;
+	sample->looked_ns = pass->boottime_ns;
+}
+
+static __always_inline void remember(struct thread_sample *sample, struct pass_value *pass,
+				     struct task_struct *task, struct pt_regs *regs,
+				     struct site *site)
+{
+	mark(sample, pass);
+	sample->is_forsaken = is_forsaken(site, regs, sample->state);
 	sample->start_ns = task->start_boottime;
 	sample->switch_count = task->nvcsw + task->nivcsw;
 	sample->user_sp = site->user_sp;
@@ -133,14 +152,12 @@ static __always_inline void remember(struct thread_sample *sample, struct pass_v
 	sample->syscall = site->syscall;
 }
 
-/* One more thread of this process without room: tried again at each pass, counted as lost once. */
-static __always_inline void count_unseen(struct process_value *process)
+/* Leads, and threads that do not sleep: of those that sleep nothing is known but that they do. */
+static __always_inline bool is_judged(struct process_value *process, struct task_struct *task,
+				      __u32 state)
 {
-	process->totals.unseen_count++;
-	if (process->totals.unseen_count <= process->unseen_reported)
-		return;
-	process->unseen_reported = process->totals.unseen_count;
-	COUNT_LOST(thread_count);
+	return state != THREAD_SLEEPING || is_lead(process, task->tgid, task->pid) ||
+	       process->detail == DETAIL_ALL;
 }
 
 /*
@@ -154,6 +171,7 @@ static __always_inline void first_look(struct pass_value *pass, struct process_v
 	struct thread_sample sample = {};
 	__u32 tid = task->pid;
 	struct site site;
+	bool news;
 
 	if (task->flags & PF_EXITING)
 		return;
@@ -161,9 +179,10 @@ static __always_inline void first_look(struct pass_value *pass, struct process_v
 	sample.state = thread_state(task, sample.raw_state);
 	sample.site_since_ns = idle_since(pass, task, sample.state);
 	read_site(&site, task, regs, sample.state);
-	if (!send_thread(pass, task, regs, &site, &sample))
+	news = is_judged(process, task, sample.state);
+	if (news && !send_thread(pass, task, regs, &site, &sample))
 		return;
-	remember(&sample, pass, task, &site);
+	remember(&sample, pass, task, regs, &site);
 	if (sample.start_ns < process->watched_ns)
 		set_baseline(&sample, task);
 	else
@@ -171,11 +190,12 @@ static __always_inline void first_look(struct pass_value *pass, struct process_v
 	if (IS_SHARE_FULL(task, thread, CGROUP_THREADS) ||
 	    bpf_map_update_elem(&threads, &tid, &sample, BPF_ANY)) {
 		/* Later in this pass it would look like a new one: it must not be sent. */
-		count_unseen(process);
-		pass->used_bytes -= sizeof(struct thread_event);
+		count_unseen(process, pass);
+		if (news)
+			pass->used_bytes -= sizeof(struct thread_event);
 		return;
 	}
-	count_thread(&process->totals, sample.state);
+	count_thread(process, pass, &sample);
 }
 
 static __always_inline bool has_moved(struct thread_sample *sample, struct pass_value *pass,
@@ -187,7 +207,7 @@ static __always_inline bool has_moved(struct thread_sample *sample, struct pass_
 	    site->user_sp != sample->user_sp)
 		return true;
 	return used_ns > MOVED_CPU_FLOOR_NS &&
-	       used_ns * MOVED_CPU_PART > pass->boottime_ns - pass->previous_ns;
+	       used_ns * MOVED_CPU_PART > pass->boottime_ns - sample->looked_ns;
 }
 
 static __always_inline void next_look(struct pass_value *pass, struct process_value *process,
@@ -206,7 +226,8 @@ static __always_inline void next_look(struct pass_value *pass, struct process_va
 	if (moved)
 		sample->site_since_ns = pass->boottime_ns;
 	/* Once more when it came to rest, so that what used a CPU is known not to any longer. */
-	news = moved || sample->moved || sample->state != before || process->detail;
+	news = moved || sample->moved || sample->state != before ||
+	       (process->detail && is_judged(process, task, sample->state));
 	if (news && !send_thread(pass, task, regs, &site, sample)) {
 		sample->state = before;
 		sample->site_since_ns = site_since_ns;
@@ -215,8 +236,8 @@ static __always_inline void next_look(struct pass_value *pass, struct process_va
 	sample->raw_state = raw;
 	sample->moved = moved;
 	account(&process->totals, sample, task);
-	remember(sample, pass, task, &site);
-	count_thread(&process->totals, sample->state);
+	remember(sample, pass, task, regs, &site);
+	count_thread(process, pass, sample);
 }
 
 /*
@@ -237,13 +258,15 @@ static __always_inline bool quick_look(struct pass_value *pass, struct process_v
 {
 	if (sample->pass_id == pass->id)
 		return true;
-	if (process->detail == DETAIL_BEGIN || sample->moved || !is_unchanged(sample, task))
+	if (sample->moved || !is_unchanged(sample, task))
 		return false;
-	/* Ready, and without a CPU since the last pass: in detail that is reported at each pass. */
+	if (process->begins && is_judged(process, task, sample->state))
+		return false;
+	/* Ready, and without a CPU since the last look: in detail that is reported at each look. */
 	if (process->detail && !sample->raw_state)
 		return false;
-	sample->pass_id = pass->id;
-	count_thread(&process->totals, sample->state);
+	mark(sample, pass);
+	count_thread(process, pass, sample);
 	return true;
 }
 

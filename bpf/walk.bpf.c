@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The sampler's walk in one call, which spares the price of an iterator's visit per thread. Needs
- * the open-coded task iterator of c68a78ffe2cb ("bpf: Introduce task open coded iterator
- * kfuncs", 6.7). It is attached as an iterator over one single task (the reader's), and that visit
- * does it all.
+ * The sampler's walk in one call: from process to process, and over the threads only of those that
+ * are watched and due. Needs the open-coded task iterator of c68a78ffe2cb ("bpf: Introduce task
+ * open coded iterator kfuncs", 6.7). It is attached as an iterator over one single task (the
+ * reader's), and that visit does it all.
  */
 #include "sample.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 /* include/uapi/linux/bpf.h has no names for them (kernel/bpf/task_iter.c) */
-#define ALL_PROCESSES 0
-#define ALL_THREADS   1
+#define ALL_PROCESSES  0
+#define THREADS_OF_ONE 2
+
+/* More threads of a process than are ever sampled. */
+#define MOST_TURNS 262144
 
 struct bpf_iter_task {
 	__u64 opaque[3];
@@ -39,39 +42,74 @@ __noinline int look_longer(__u32 pid, __u32 tid)
 	task = bpf_task_from_pid(tid);
 	if (!task)
 		return 0;
-	if (process->pass_id != pass->id)
-		begin_process(process, pass, task, pid);
-	look(pass, process, task);
+	if (task->tgid == (int)pid) {
+		if (process->pass_id != pass->id)
+			begin_process(process, pass, task, pid, pass->id + pid);
+		look(pass, process, task);
+	}
 	bpf_task_release(task);
 	return 0;
 }
 
-static __always_inline bool look_at(struct pass_value *pass, struct task_struct *task)
+/* True while the call may go on. A thread that this pass has looked at before is no work. */
+static __always_inline bool look_at(struct pass_value *pass, struct process_value *process,
+				    struct task_struct *task)
 {
-	__u32 pid = task->tgid, tid;
-	struct process_value *process = watched(pid);
-	struct thread_sample *sample;
+	__u32 pid = task->tgid, tid = task->pid;
+	struct thread_sample *sample = sample_of(tid);
 
-	if (!process)
+	if (sample && sample->pass_id == pass->id)
 		return true;
-	tid = task->pid;
-	sample = sample_of(tid);
-	if (process->pass_id != pass->id || !sample || !quick_look(pass, process, task, sample))
-		look_longer(pid, tid);
-	return !pass->is_incomplete;
+	if (sample && quick_look(pass, process, task, sample))
+		return has_time(pass, 1);
+	look_longer(pid, tid);
+	return !pass->is_incomplete && has_time(pass, LONGER_WORK);
 }
 
-static __always_inline void walk_all_threads(struct pass_value *pass)
+/* The thread at which the walk over a process had to stop in the call before, or its first. */
+static __always_inline struct task_struct *first_thread(struct process_value *process, __u32 pid)
 {
-	struct bpf_iter_task all;
-	struct task_struct *task;
+	__u32 tid = process->next_tid;
+	struct task_struct *task = tid ? bpf_task_from_pid(tid) : NULL;
 
-	bpf_iter_task_new(&all, NULL, ALL_THREADS);
-	while ((task = bpf_iter_task_next(&all))) {
-		if (!look_at(pass, task))
+	if (task && task->tgid == (int)pid)
+		return task;
+	if (task)
+		bpf_task_release(task);
+	return bpf_task_from_pid(pid);
+}
+
+/*
+ * All threads of one process. In the kernel's first version the iterator goes round in a circle,
+ * which has no end where the thread it began with was replaced meanwhile (exec): hence the count.
+ */
+__noinline int look_at_threads(__u32 pid)
+{
+	struct process_value *process = watched(pid);
+	struct pass_value *pass = current_pass();
+	struct task_struct *first, *task;
+	struct bpf_iter_task threads;
+
+	if (!process || !pass)
+		return 0;
+	first = first_thread(process, pid);
+	if (!first)
+		return 0;
+	process->next_tid = 0;
+	pass->turns = 0;
+	bpf_iter_task_new(&threads, first, THREADS_OF_ONE);
+	while ((task = bpf_iter_task_next(&threads))) {
+		if (++pass->turns > MOST_TURNS)
 			break;
+		if (!look_at(pass, process, task)) {
+			process->next_tid = task->pid;
+			pass->is_incomplete = 1;
+			break;
+		}
 	}
-	bpf_iter_task_destroy(&all);
+	bpf_iter_task_destroy(&threads);
+	bpf_task_release(first);
+	return 0;
 }
 
 static __always_inline void send_totals(struct pass_value *pass, struct process_value *process)
@@ -84,36 +122,54 @@ static __always_inline void send_totals(struct pass_value *pass, struct process_
 	process->reported_id = pass->id;
 }
 
-static __always_inline void send_all_totals(struct pass_value *pass)
+/* Its first thread, which begins it; then all threads, or what else stands for it. */
+__noinline int visit(__u32 pid)
 {
-	struct process_value *process;
-	struct bpf_iter_task all;
-	struct task_struct *leader;
-	__u32 pid;
+	struct process_value *process = watched(pid);
+	struct pass_value *pass = current_pass();
 
-	bpf_iter_task_new(&all, NULL, ALL_PROCESSES);
-	while ((leader = bpf_iter_task_next(&all))) {
-		pid = leader->tgid;
-		process = watched(pid);
-		if (!process || process->pass_id != pass->id || process->reported_id == pass->id)
-			continue;
+	if (!process || !pass)
+		return 0;
+	look_longer(pid, pid);
+	if (is_whole(process, pass))
+		look_at_threads(pid);
+	else if (process->lead_tid)
+		look_longer(pid, process->lead_tid);
+	if (pass->is_incomplete)
+		return 0;
+	if (is_whole(process, pass))
 		send_totals(pass, process);
-		if (pass->is_incomplete)
-			break;
-	}
-	bpf_iter_task_destroy(&all);
+	else
+		process->reported_id = pass->id;
+	if (!has_time(pass, LONGER_WORK))
+		pass->is_incomplete = 1;
+	return 0;
 }
 
 SEC("iter/task")
 int walk_threads(struct bpf_iter__task *ctx)
 {
 	struct pass_value *pass = current_pass();
+	struct bpf_iter_task all;
+	struct process_value *process;
+	struct task_struct *leader;
+	__u32 pid;
 
 	if (!pass || !ctx->task)
 		return 0;
-	begin_pass(pass);
-	walk_all_threads(pass);
-	if (!pass->is_incomplete)
-		send_all_totals(pass);
+	begin_pass(pass, false);
+	bpf_iter_task_new(&all, NULL, ALL_PROCESSES);
+	while ((leader = bpf_iter_task_next(&all))) {
+		pid = leader->tgid;
+		process = watched(pid);
+		if (!process)
+			see_stranger(pass, leader);
+		if (!process || process->reported_id == pass->id)
+			continue;
+		visit(pid);
+		if (pass->is_incomplete)
+			break;
+	}
+	bpf_iter_task_destroy(&all);
 	return 0;
 }

@@ -22,8 +22,8 @@ from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.watching.job_watch import JobWatch, listen
 from kcover_ebpf.watching.judging import Sink
+from kcover_ebpf.watching.member_search import MemberSearch
 
-_MEMBERS_NS = 3_000_000_000
 _CALM_NS = 500_000_000
 
 
@@ -76,7 +76,7 @@ class NodeLoop:
         self._gangs: dict[Gang, GangWatch] = {}
         self._owners: dict[Pid, GangWatch] = {}
         self._version = -1
-        self._next_members_ns = 0
+        self._search = MemberSearch()
         self._calm_until_ns = 0
         self._forgotten: set[Gang] = set()
 
@@ -159,7 +159,7 @@ class NodeLoop:
             self._owners.pop(fact.pid, None)
             self._inspector.forget(fact.pid)
             # its number may be used again, by a process that must be looked for
-            self._next_members_ns = 0
+            self._search.hurry()
         else:
             self._audience.on_node_fact(fact)
         return announced
@@ -200,7 +200,7 @@ class NodeLoop:
                 known = self._gangs[gang] = GangWatch(here, self._new_watch(here))
             known.here = here
             self._leave(known)
-        self._next_members_ns = 0
+        self._search.hurry()
 
     def _new_watch(self, here: LocalGang) -> JobWatch:
         gang, counted = here.gang, all(map(counts_whole_gang, here.pods))
@@ -243,17 +243,19 @@ class NodeLoop:
     def _join_new_members(self) -> None:
         # forks are reported by the kernel; new containers, and who is put into one, must be looked for
         now_ns = procfs.boottime_ns()
-        if now_ns < max(self._next_members_ns, self._calm_until_ns):
+        if now_ns < self._calm_until_ns or not self._search.is_due(now_ns, self._kernel.strangers):
             return
-        self._next_members_ns = now_ns + _MEMBERS_NS
+        known, waits = len(self._owners), False
         for each in self._gangs.values():
             if self._is_held(each.here.gang):
+                waits = True
                 continue
             for uid, pids in self._members(each.here).items():
                 fresh = [Pid(pid) for pid in pids if Pid(pid) not in self._owners]
                 for pid in fresh:
                     self._own(pid, each, uid)
                 each.watch.join(fresh)
+        self._search.listed(now_ns, found=waits or len(self._owners) > known)
 
     def _members(self, here: LocalGang) -> Mapping[str, set[int]]:
         return {pod.uid: processes(self._containers.of_ranks(pod)) for pod in here.live}

@@ -7,13 +7,16 @@ from collections.abc import Iterable
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
 from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.facts.kernel import CALM_EVERY
 
 _REST_NS = 2 * NS
 """After something was missed: two passes at least, so that efforts and silences are those of complete passes."""
 _SAY_NS = 10 * NS
 """A blindness that lasts longer is said (UNKNOWN); before, the last verdict may well still be true."""
 _SAMPLED_WITHIN_NS = 5 * NS
-"""A living process is in every pass; this long without one means that the sampler does not see it."""
+"""A new process is in the next pass; this long without one means that the sampler does not see it."""
+_MOST_UNTOLD = CALM_EVERY + 2
+"""Passes without totals of a process that had some before: its turn would have come."""
 
 
 class Sight:
@@ -51,7 +54,7 @@ def unseen(views: Iterable[ProcessHistory], now_ns: int) -> str:
         totals = view.totals
         if totals is not None and totals.unseen_count:
             return f"no room to sample {totals.unseen_count} threads of process {view.pid}"
-        last_ns = view.first_seen_ns if totals is None else totals.boottime_ns
-        if now_ns - last_ns > _SAMPLED_WITHIN_NS:
+        is_new = totals is None and now_ns - view.first_seen_ns <= _SAMPLED_WITHIN_NS
+        if not is_new and (totals is None or view.untold_passes > _MOST_UNTOLD):
             return f"process {view.pid} is not sampled"
     return ""

@@ -10,6 +10,9 @@ UNLEARNED_S = 8.0
 _LOOK_FLOOR_S = 0.9
 _EACH_PASS_S = 1.5
 _UNUSUAL = 1.05
+_BEFORE_UNLEARNED_S = 3.0
+"""A job of which nothing was learned may be silent for `unlearned_s`: so long before, it is looked at closely.
+Time for three passes, of which the verdict needs two."""
 
 
 class Cadence:
@@ -28,6 +31,7 @@ class Cadence:
         """The longest of the gaps; None while it has to be searched again."""
         self._last_s: float | None = None
         self._began_s: float | None = None
+        self._restarted = False
 
     @property
     def last_s(self) -> float | None:
@@ -57,7 +61,7 @@ class Cadence:
         """Forget all gaps: what was learned belongs to another phase of the job (its start)."""
         self._gaps.clear()
         self._longest_s = 0.0
-        self._began_s = self._last_s
+        self._began_s, self._restarted = self._last_s, True
 
     def relearn(self, unlearned_s: float) -> None:
         """Forget all gaps, and be patient for so long until there are others."""
@@ -73,8 +77,11 @@ class Cadence:
     def alarm_s(self) -> float:
         """A silence longer than this is worth a closer look: just above what was ever seen.
 
-        Where every pass showed progress, one pass without is already unusual.
+        Where every pass showed progress, one pass without is already unusual. Before any did, only what comes near
+        to a stall is.
         """
+        if not self._gaps and not self._restarted:
+            return max(_LOOK_FLOOR_S, self._unlearned_s - _BEFORE_UNLEARNED_S)
         longest_s = self.longest_s
         return max(_LOOK_FLOOR_S, _UNUSUAL * longest_s if longest_s > _EACH_PASS_S else 0)
 

@@ -11,7 +11,7 @@ from kcover_ebpf.diagnosis.process import NS, Effort, ProcessHistory
 from kcover_ebpf.diagnosis.process_state import HELD, State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, exit_text
 from kcover_ebpf.diagnosis.roles import Role
-from kcover_ebpf.diagnosis.thread import ThreadHistory
+from kcover_ebpf.diagnosis.thread import BUSY_SHARE, ThreadHistory
 from kcover_ebpf.facts.host import Inspection
 from kcover_ebpf.facts.kernel import ProcessExit, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallTable
@@ -69,8 +69,8 @@ def stand(view: ProcessHistory, scene: ClassifyContext) -> RankSnapshot:
         state=state,
         tid=lead.sample.tid,
         rank=view.member.rank if view.member else None,
-        age_s=(scene.now_ns - _since(lead, view)) / NS,
-        text=describe(lead.sample, last, scene.table, state),
+        age_s=(scene.now_ns - _state_since(lead, view, state)) / NS,
+        text=describe(lead.sample, last, scene.table, state) + _quota(view, state),
         inspected=last is not None,
         timed=last is not None and last.timed,
         stack=last.stack if last is not None else (),
@@ -101,6 +101,8 @@ def _state(
     held = _HELD_STATE.get(sample.state)
     if held is not None:
         return Wait(held)
+    if _lacks_quota(view, lead):
+        return Wait(State.THROTTLED)
     if lead.burning_since_ns is not None:
         return Wait(_burning(lead))
     if lead.naps_since_ns is not None:
@@ -114,6 +116,12 @@ def _state(
     if wait.state is State.FUTEX and _side_on_device(view):
         return Wait(State.ON_DEVICE)
     return wait
+
+
+def _lacks_quota(view: ProcessHistory, lead: ThreadHistory) -> bool:
+    # it would run, and what it gets is little: other threads of its group may use up the quota while it waits
+    wants = lead.sample.state is TaskState.RUNNING and lead.cpu_share < BUSY_SHARE
+    return wants and view.throttled_since_ns is not None
 
 
 def _side_on_device(view: ProcessHistory) -> bool:
@@ -149,7 +157,7 @@ def _effort(
         moved = view.storage_moved_ns and quiet_ns <= _STORAGE_WINDOW_NS
         return Effort.STORAGE if moved or is_completing(looks) else None
     # only what was done during the wait can explain it
-    since_ns = max(_since(lead, view), scene.now_ns - _EFFORT_WINDOW_NS)
+    since_ns = _since(lead, view)
     own = _own_effort(view, since_ns, scene)
     if own is not None or state not in _MAY_WAIT_FOR_CHILDREN:
         return own
@@ -158,9 +166,11 @@ def _effort(
 
 
 def _own_effort(view: ProcessHistory, since_ns: int, scene: ClassifyContext) -> Effort | None:
-    found = view.latest_effort(since_ns)
+    recent_ns = scene.now_ns - _EFFORT_WINDOW_NS
+    found = view.latest_effort(since_ns, recent_ns)
     if found is None and any(
-        view.traffic.transfer_ns(sample) >= since_ns for sample in scene.ends.outside(view)
+        view.traffic.transfer_ns(sample) >= max(since_ns, recent_ns)
+        for sample in scene.ends.outside(view)
     ):
         # a checkpoint that is uploaded, a shard that is fetched: a store reached by the network
         return Effort.STORAGE
@@ -172,12 +182,23 @@ def _works(child: ProcessHistory, since_ns: int, scene: ClassifyContext) -> bool
         return False
     if _own_effort(child, since_ns, scene) is not None:
         return True
-    lead = child.lead
+    lead, recent_ns = child.lead, max(since_ns, scene.now_ns - _EFFORT_WINDOW_NS)
     if lead is None:
-        return child.first_seen_ns >= since_ns
+        return child.first_seen_ns >= recent_ns
     if lead.burning_since_ns is not None:
         return not lead.spins_in_place
-    return lead.progress_ns > since_ns
+    return lead.progress_ns > recent_ns
+
+
+def _state_since(lead: ThreadHistory, view: ProcessHistory, state: State) -> int:
+    # what it still does in the moments that are left to it is no end of that state
+    quota_ns = view.throttled_since_ns if state is State.THROTTLED else None
+    return _since(lead, view) if quota_ns is None else quota_ns
+
+
+def _quota(view: ProcessHistory, state: State) -> str:
+    lacks = state is State.THROTTLED and view.throttled_since_ns is not None
+    return ", throttled by the CPU quota of its control group" if lacks else ""
 
 
 def _since(lead: ThreadHistory, view: ProcessHistory) -> int:

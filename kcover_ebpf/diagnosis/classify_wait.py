@@ -18,8 +18,6 @@ from kcover_ebpf.ids import Pid
 
 SLEEP_CAP_S = 600.0
 """A timed wait that ends later than this is as good as endless for the ranks that wait for it."""
-_FUTEX_PRIVATE = 128
-"""FUTEX_PRIVATE_FLAG (include/uapi/linux/futex.h)."""
 _STREAM_KINDS = frozenset({"pipe", "unix"})
 _TICK_NS = 10_000_000
 """The kernel counts the times of a socket in ticks of up to 10 ms."""
@@ -48,7 +46,7 @@ def judge_wait(
     if family is Family.FUTEX:
         if _is_helped(view, sample, scene):
             return Wait(State.HELPED)
-        return Wait(State.FUTEX, _is_forsaken(view, scene))
+        return Wait(State.FUTEX, _is_forsaken(view))
     if family is Family.SLEEP:
         return Wait(_sleeping(look, scene))
     if family is Family.CHILD:
@@ -119,19 +117,11 @@ def _is_rank(view: ProcessHistory) -> bool:
     return view.member is not None and view.member.role is Role.RANK
 
 
-def _is_forsaken(view: ProcessHistory, scene: ClassifyContext) -> bool:
+def _is_forsaken(view: ProcessHistory) -> bool:
     # All its threads sleep at futexes that no other process can reach, without a time-out: nobody is left to wake one.
     # A process that was forked beside a held lock comes to this.
-    samples = [each.sample for each in view.threads.values()]
-    if view.totals is None or view.totals.thread_count != len(samples):
-        return False
-    return all(
-        each.state is TaskState.SLEEPING
-        and scene.table.family(each.syscall) is Family.FUTEX
-        and each.args[1] & _FUTEX_PRIVATE
-        and each.args[3] == 0
-        for each in samples
-    )
+    totals = view.totals
+    return totals is not None and 0 < totals.thread_count == totals.forsaken_count
 
 
 def _sleeping(look: Inspection | None, scene: ClassifyContext) -> State:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from itertools import islice
 
 from kcover_ebpf.diagnosis import exits, startup
 from kcover_ebpf.diagnosis.blindness import Sight, unseen
@@ -27,6 +26,7 @@ from kcover_ebpf.diagnosis.progress import LONGEST_BURN_NS, JobProgress, Stall
 from kcover_ebpf.diagnosis.rank_view import Habits, completed
 from kcover_ebpf.diagnosis.recorders import recordings_of
 from kcover_ebpf.diagnosis.roles import Role
+from kcover_ebpf.diagnosis.sampling import connected, in_detail, requests
 from kcover_ebpf.diagnosis.slow_job import slowness
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
 from kcover_ebpf.diagnosis.stacks import KnownWaits
@@ -47,6 +47,7 @@ from kcover_ebpf.facts.kernel import (
     ProcessExit,
     ProcessFork,
     ProcessTotals,
+    SampleRequest,
     SignalSent,
     SocketSample,
     TcpRetransmit,
@@ -59,8 +60,6 @@ from kcover_ebpf.ids import Pid
 from kcover_ebpf.settings import Policy
 
 _LOSSY_SILENCE_S = 4.5
-_MOST_CHILDREN = 256
-"""Children of ranks whose connections are read: each costs us a descriptor, and some 5 us a pass."""
 _Sample = ThreadSample | ProcessTotals | SocketSample | DescriptorSample | ProcessSeen
 _OfProcess = _Sample | Clock | ProcessExec | ProcessExit
 
@@ -82,7 +81,7 @@ class Job:
         self.sight = Sight()
         self._unseen = ""
         self._floor_ns = 0
-        self._alarm = False
+        self._alarm = self._examined = False
 
     def observe(self, fact: Fact) -> None:
         """Take one fact, in the order of its kind's arrival."""
@@ -186,6 +185,7 @@ class Job:
         self._moved_bytes.clear()
         healthy = self.pace.trained and not self.attention.suspicious
         for view in self.members.views.values():
+            view.untold_passes += 1
             view.traffic.end_pass(now_ns, tick.period_ns, healthy=healthy)
             if view.lose_clock(now_ns):
                 self.pace.relearn(view.pid, now_ns)
@@ -200,11 +200,11 @@ class Job:
             self.pace.observe_shares(ranks)
         silent = any(self.pace.is_silent(view, now_ns) for view in ranks.values())
         held += sum(view.is_stopped for view in self.members.roster.loaders.values())
-        wrong = silent or held > 0 or self._alarm or bool(self.announced.failures)
+        known = held > 0 or self._alarm or bool(self.announced.failures)
         # a rank that is stopped or has died keeps all others from going on, though it may take them a while to notice
         blocked = held > 0 or bool(self.announced.failures)
         stall = Stall.CERTAIN if blocked else self.pace.stall(ranks, now_ns)
-        if self.attention.suspect(wrong, stall, now_ns):
+        if self.attention.suspect(silent or known, stall, now_ns, only_silent=not known):
             self.members.forget_descriptors()
         self.faults.outlive(now_ns, silent, self.attention.stalled)
         self._alarm = False
@@ -249,20 +249,18 @@ class Job:
 
         While something may be wrong, those of the ranks' children as well: what these wait for is asked then only.
         """
-        if not self.attention.suspicious:
-            return self.members.connected
-        children = (view.pid for view in self.members.owned.values() if self._may_wait(view))
-        return list(dict.fromkeys([*self.members.connected, *islice(children, _MOST_CHILDREN)]))
-
-    def _may_wait(self, view: ProcessHistory) -> bool:
-        role = view.member.role if view.member else Role.HELPER
-        busy = view.lead is not None and view.lead.burning_since_ns is not None
-        return role in (Role.LOADER, Role.HELPER) and not busy
+        return connected(self.members, suspicious=self.attention.suspicious)
 
     @property
     def detailed(self) -> set[Pid]:
-        """Processes of which every thread and descriptor is wanted at each pass."""
+        """Processes of which every descriptor, and every thread that is judged, is wanted."""
         return set(self.members.owned) if self.attention.suspicious else set()
+
+    def sampling(self) -> dict[Pid, SampleRequest]:
+        """How closely each living process is to be sampled."""
+        trained, now_ns = self.pace.trained, self.now_ns
+        closely = in_detail(self.attention, now_ns, trained=trained, examined=self._examined)
+        return requests(self.members.views, self.detailed, closely, now_ns, trained=trained)
 
     @property
     def urgent(self) -> bool:
@@ -270,12 +268,13 @@ class Job:
         return self.attention.urgent(self.now_ns, self.pace.trained)
 
     def examine(self) -> None:
-        """Look closely at the next pass, whether or not anything seems wrong."""
-        self._alarm = True
+        """Look closely at the next pass, at every thread, whether or not anything seems wrong."""
+        self._alarm = self._examined = True
 
     def wants(self) -> list[InspectRequest]:
         """Threads to look at now."""
-        return self.attention.wants(self.members.owned.values(), self._waiting, self.now_ns)
+        owned, trained = self.members.owned.values(), self.pace.trained
+        return self.attention.wants(owned, self._waiting, self.now_ns, trained=trained)
 
     @property
     def _waiting(self) -> Iterable[ProcessHistory]:

@@ -26,6 +26,8 @@ from kcover_ebpf.ids import Inode, Pid, Tid
 
 NS = 1_000_000_000
 _COMPUTE_SHARE = 0.05
+_THROTTLED_SHARE = 0.5
+"""Share of the time in which a quota leaves a process without a CPU, above which that is what makes it slow."""
 _IO_RATE = 16 * 1024
 _CHARS_RATE = 256 * 1024
 _BYTES_FLOOR = 512
@@ -70,13 +72,17 @@ class ProcessHistory:
     descriptors: dict[tuple[int, Inode], DescriptorSample] = field(default_factory=dict)
     exit: ProcessExit | None = None
     efforts: dict[Effort, tuple[int, int]] = field(default_factory=dict)
-    """Last pass (from, to) of each kind of effort."""
+    """Last interval (from, to) between two totals with each kind of effort."""
     storage_moved_ns: int = 0
     """Last time that any byte went to or came from storage."""
     cpu_share: float = 0.0
-    """CPUs used over the last pass, all threads together."""
+    """CPUs used between the last two totals, all threads together."""
     major_fault_rate: float = 0.0
-    """Pages fetched from storage or swap a second, over the last pass."""
+    """Pages fetched from storage or swap a second, between the last two totals."""
+    throttled_since_ns: int | None = None
+    """Since when its control group's CPU quota keeps it from a CPU most of the time; None while it does not."""
+    untold_passes: int = 0
+    """Passes since the one with its last totals."""
     peer_bytes_ns: int = 0
     """Last time that more than heartbeats went over its connections."""
     sent_ns: int = 0
@@ -128,12 +134,22 @@ class ProcessHistory:
         """True while something keeps its lead thread from running: a stop signal, a freezer, a debugger."""
         return self.lead is not None and self.lead.sample.state in _STOPPED
 
-    def _choose_worker(self, now_ns: int) -> None:
+    @property
+    def worker(self) -> Tid | None:
+        """A thread that was found working while the first one slept; None if there is none."""
+        return self._worker
+
+    def rests_since(self, now_ns: int) -> int | None:
+        """Since when its first thread sleeps, where that is so long that another one may train; else None."""
         first = self.threads.get(self._first)
         if first is None or first.burning_since_ns is not None:
-            return
+            return None
         rested_ns = max(first.progress_ns, self.first_seen_ns)
-        if now_ns - rested_ns < _REST_NS:
+        return rested_ns if now_ns - rested_ns >= _REST_NS else None
+
+    def _choose_worker(self, now_ns: int) -> None:
+        rested_ns = self.rests_since(now_ns)
+        if rested_ns is None:
             return
         working = [each for each in self.threads.values() if each.works_since(rested_ns)]
         if working:
@@ -200,8 +216,8 @@ class ProcessHistory:
                 del self.threads[each.sample.tid]
 
     def on_totals(self, totals: ProcessTotals) -> None:
-        """Take the sums of one pass and derive the effort made since the pass before."""
-        before, self.totals = self.totals, totals
+        """Take the sums of one pass and derive the effort made since those before."""
+        before, self.totals, self.untold_passes = self.totals, totals, 0
         self._choose_worker(totals.boottime_ns)
         if before is None or totals.boottime_ns <= before.boottime_ns:
             return
@@ -209,6 +225,11 @@ class ProcessHistory:
         self.cpu_share = (totals.cpu_ns - before.cpu_ns) / interval_ns
         faults = totals.major_faults - before.major_faults
         self.major_fault_rate = faults * NS / interval_ns
+        throttled = totals.throttled_ns - before.throttled_ns >= _THROTTLED_SHARE * interval_ns
+        since_ns = (
+            before.boottime_ns if self.throttled_since_ns is None else self.throttled_since_ns
+        )
+        self.throttled_since_ns = since_ns if throttled else None
         lead = self.lead
         share = _side_share(self.cpu_share, lead)
         if share >= _COMPUTE_SHARE and share - self._waiting_share(lead) >= _COMPUTE_SHARE:
@@ -248,11 +269,20 @@ class ProcessHistory:
         """Last time that more than heartbeats came or went (connections, RDMA ports, NVLink); 0 before the first."""
         return max(self.peer_bytes_ns, self.fabric.moved_ns, self.gpus.nvlink_ns)
 
-    def latest_effort(self, since_ns: int) -> Effort | None:
-        """The most recent kind of effort in a pass that began after `since_ns`; None if there was none."""
+    def latest_effort(self, since_ns: int, recent_ns: int) -> Effort | None:
+        """The most recent kind of effort in an interval that began after `since_ns` and ended after `recent_ns`.
+
+        What the last totals show counts until the next ones, however long that takes. None if there was none.
+        """
         if not self.efforts:
             return None
-        recent = [(to, kind) for kind, (begin, to) in self.efforts.items() if begin >= since_ns]
+        if self.totals is not None:
+            recent_ns = min(recent_ns, self.totals.boottime_ns)
+        recent = [
+            (to, kind)
+            for kind, (begin, to) in self.efforts.items()
+            if begin >= since_ns and to >= recent_ns
+        ]
         return max(recent, key=lambda each: each[0])[1] if recent else None
 
 

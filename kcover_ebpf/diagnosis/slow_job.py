@@ -37,6 +37,8 @@ def slowness(
         f"rank {_rank(ranks, slow.pid)} waits {slow.own_wait_share:.0%} of the time, the others "
         f"{slow.others_wait_share:.0%}: about {slow.factor:.1f} times slower"
     )
+    if ranks[slow.pid].throttled_since_ns is not None and cause is Cause.CPU_THROTTLED:
+        text += "; it is throttled by the CPU quota of its control group"
     found = _slow(cause, slow.pid, ranks, Evidence(EvidenceKind.PEERS, text), now_ns)
     return replace(found, factor=slow.factor)
 
@@ -44,7 +46,9 @@ def slowness(
 def _is_starved(ranks: Mapping[Pid, ProcessHistory], pid: Pid | None) -> bool:
     # a rank without a CPU answers late, and late answers look like losses
     view = ranks.get(pid) if pid is not None else None
-    return view is not None and view.lead is not None and view.lead.delay_share >= _STARVED_SHARE
+    if view is None or view.lead is None:
+        return False
+    return view.throttled_since_ns is not None or view.lead.delay_share >= _STARVED_SHARE
 
 
 def _slow(

@@ -16,6 +16,7 @@ from kcover_ebpf.settings import Policy
 WHY_UNREADABLE = "a call into a driver or file system holds its memory lock"
 _MOST_RANKS = 1 << 16
 _SAMPLED_WITHIN_NS = 5 * NS
+_AT_WORK_NS = 4 * NS
 
 
 def missing_rank(
@@ -60,7 +61,7 @@ def _absent(present: Sequence[int], count: int) -> list[int]:
 def _is_at_work(view: ProcessHistory, now_ns: int) -> bool:
     lead = view.lead
     burns = lead is not None and lead.burning_since_ns is not None and not lead.waits_busily
-    return burns or view.latest_effort(now_ns - 5 * NS) is not None
+    return burns or view.latest_effort(0, now_ns - _AT_WORK_NS) is not None
 
 
 def awaits_somebody(members: Members, pace: JobProgress) -> bool:

@@ -134,7 +134,7 @@ class ThreadHistory:
             if was_burning:
                 self._end_burn(before, sample)
         elif self.burning_since_ns is None:
-            self.burning_since_ns = before.boottime_ns
+            self.burning_since_ns = max(before.boottime_ns, sample.previous_ns)
             self.burn_cpu_ns, self.burn_delay_ns = before.cpu_ns, before.run_delay_ns
         if used_ns >= _RAN_NS:
             self.glimpses.append(_sample(sample, table))
@@ -170,10 +170,7 @@ class ThreadHistory:
 
     def on_stack(self, code: Code | None, at_ns: int) -> bool:
         """Take whose code a burning thread was called from; True if that is progress."""
-        fresh = at_ns - self.sample.boottime_ns <= _FRESH_NS
-        if not self._unplaced or not fresh or self.burning_since_ns is None:
-            return False
-        return self._place(code)
+        return self.is_unplaced(at_ns) and self._place(code)
 
     def _place(self, code: Code | None) -> bool:
         self._unplaced = code is None or code is Code.PLUMBING
@@ -213,10 +210,10 @@ class ThreadHistory:
         since_ns = self.burning_since_ns
         return None if since_ns is None else max(since_ns, self.progress_ns)
 
-    @property
-    def is_unplaced(self) -> bool:
-        """True while only its stack can tell for whom it burns a CPU."""
-        return self.burning_since_ns is not None and self._unplaced
+    def is_unplaced(self, now_ns: int) -> bool:
+        """True while only its stack can tell for whom it burns a CPU, and would be that of its last sample."""
+        fresh = now_ns - self.sample.boottime_ns <= _FRESH_NS
+        return self.burning_since_ns is not None and self._unplaced and fresh
 
     @property
     def waits_busily(self) -> bool:
@@ -275,8 +272,9 @@ def _shares(before: ThreadSample, after: ThreadSample) -> tuple[float, float]:
         # Ready to run all the time, it never did: the kernel counts the wait for a CPU when it ends, so nothing
         # shows it before.
         return 0.0, 1.0
-    # a thread at rest is not sent: what it used, it used in the last pass
-    interval_ns = min(_LONGEST_PASS_NS, max(1, after.boottime_ns - before.boottime_ns))
+    # a thread at rest is not sent: what it used, it used since the last look
+    since_ns = after.previous_ns or after.boottime_ns - _LONGEST_PASS_NS
+    interval_ns = max(1, after.boottime_ns - max(before.boottime_ns, since_ns))
     return used_ns / interval_ns, (used_ns + delayed_ns) / interval_ns
 
 

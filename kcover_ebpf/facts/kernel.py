@@ -46,11 +46,37 @@ class TaskState(Enum):
     OTHER = "?"
 
 
+class Detail(Enum):
+    """Which threads are sent though they did not move; in detail, every pass sends all descriptors as well."""
+
+    OFF = 0
+    ON = 1
+    """Those that are judged: lead threads, and those that do not sleep."""
+    ALL = 2
+    """Every thread, for people."""
+
+
+CALM_EVERY = 10
+"""Passes between two looks at all threads of a process of which nothing closer is wanted (bpf/pass.bpf.h)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRequest:
+    """How closely one process is to be sampled from the next pass on."""
+
+    detail: Detail = Detail.OFF
+    every: int = CALM_EVERY
+    """All its threads are looked at in one of so many passes."""
+    lead: Tid | None = None
+    """A thread that is looked at in every pass, as the first one always is; None if there is none."""
+
+
 @dataclass(frozen=True, slots=True)
 class ThreadSample:
-    """One thread at one pass of the sampler, sent when it moved and once more when it came to rest.
+    """One thread at one look of the sampler, sent when it moved and once more when it came to rest.
 
-    In detail mode all threads are sent at the first pass, then those that ran at all.
+    Lead threads are looked at in each pass, others once in `SampleRequest.every`. Also sent are, at first sight
+    and when detail begins, lead threads and those that do not sleep; in detail, those of them that ran at all.
 
     A thread *moved* when its site (system call, first argument, user stack pointer) differs from
     the sample before, or when it used more than 2% of the interval on a CPU. A thread that was not
@@ -82,11 +108,16 @@ class ThreadSample:
     """Time spent runnable, waiting for a CPU, since its start."""
     voluntary_count: int
     comm: str
+    previous_ns: int = 0
+    """The look at it before this one, sent or not; 0 if there was none, or it is unknown (old tapes)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessTotals:
-    """Sums over the threads of one process, counted from the moment it was first watched."""
+    """Sums over the threads of one process, counted from the moment it was first watched.
+
+    Sent when all its threads were looked at: each pass in detail, else once in `SampleRequest.every`.
+    """
 
     boottime_ns: int
     pid: Pid
@@ -102,6 +133,12 @@ class ProcessTotals:
     thread_count: int
     unseen_count: int = 0
     """Threads that the sampler had no room for: what they do is in none of the sums."""
+    forsaken_count: int = 0
+    """Threads that sleep, without a time-out, at a futex that no other process can reach."""
+    throttled_ns: int = 0
+    """For how long its control groups were throttled by their CPU quotas since these exist (kernel: cfs_bandwidth),
+    summed over the processors that they wanted; also what other processes in the groups caused.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Which processes every pass should see, and which of them are gone although their exit was never announced."""
+"""Which processes every pass should visit, and which of them are gone although their exit was never announced."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from enum import Enum
 
 from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import Pid
-
-_ABSENT_PASSES = 2
-"""One pass may miss a process whose exit is announced a moment later; two in a row may not."""
 
 _MOST_CHECKS = 32
 """Questions to /proc in one pass (20 us each): who forks without end must not make the passes late."""
@@ -30,7 +27,10 @@ class Roster:
     def __init__(self) -> None:
         self._known_ns: dict[Pid, int] = {}
         self._born: set[Pid] = set()
-        self._absent: dict[Pid, int] = {}
+        self._pid_sum = 0
+        self._difference = 0, 0
+        self.in_doubt = False
+        """The passes and this roster disagree: only one that reports every process shows about whom."""
 
     def __contains__(self, pid: Pid) -> bool:
         """True while it is watched."""
@@ -38,7 +38,9 @@ class Roster:
 
     def add(self, pid: Pid, now_ns: int) -> None:
         """A process that lives at boottime `now_ns` is watched from now on."""
-        self._known_ns.setdefault(pid, now_ns)
+        if pid not in self._known_ns:
+            self._known_ns[pid] = now_ns
+            self._pid_sum += pid
 
     def add_child(self, pid: Pid, now_ns: int) -> None:
         """A watched process made it; the kernel half alone decides whether there is room for it."""
@@ -47,22 +49,28 @@ class Roster:
 
     def discard(self, pid: Pid) -> None:
         """It is not watched any more, or ended."""
-        self._known_ns.pop(pid, None)
-        self._absent.pop(pid, None)
+        if self._known_ns.pop(pid, None) is not None:
+            self._pid_sum -= pid
         self._born.discard(pid)
 
+    def compare(self, process_count: int, pid_sum: int) -> None:
+        """Take how many processes a pass visited, and the sum of their numbers.
+
+        One pass may differ by what is announced a moment later; two in a row do not differ by the same.
+        """
+        difference = process_count - len(self._known_ns), pid_sum - self._pid_sum
+        self.in_doubt = difference == self._difference != (0, 0)
+        self._difference = difference
+
     def missing(self, seen: Collection[Pid], now_ns: int) -> dict[Pid, Absence]:
-        """After a whole pass that saw `seen`: those that were in neither this one nor the one before."""
+        """After a pass that reported every process, `seen`: those that it did not visit."""
         for pid in seen:
             self.add(pid, now_ns)
-            self._absent.pop(pid, None)
-        for pid in self._known_ns.keys() - seen:
-            self._absent[pid] = self._absent.get(pid, 0) + 1
-        long = [pid for pid, count in self._absent.items() if count >= _ABSENT_PASSES]
-        found = {pid: self._why(pid) for pid in long[:_MOST_CHECKS]}
+        absent = [pid for pid in self._known_ns if pid not in seen]
+        found = {pid: self._why(pid) for pid in absent[:_MOST_CHECKS]}
         for pid in found:
             # to the end, so that each is asked about in its turn
-            self._absent[pid] = self._absent.pop(pid)
+            self._known_ns[pid] = self._known_ns.pop(pid)
         # a child was refused for good, as one too many of its control group
         return {
             pid: why for pid, why in found.items() if why is Absence.GONE or pid not in self._born

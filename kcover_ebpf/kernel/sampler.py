@@ -18,10 +18,13 @@ from typing import Self
 
 from kcover_ebpf.errors import DecodeError
 from kcover_ebpf.facts.kernel import (
+    CALM_EVERY,
     Fact,
     ProcessExit,
     ProcessFork,
     ProcessTotals,
+    SampleRequest,
+    SocketSample,
     TaskState,
     ThreadSample,
     Tick,
@@ -46,6 +49,7 @@ LATE_SUSPENDED_NS = 100_000_000
 """The node slept for longer than this between two passes (boottime went on, monotonic did not)."""
 
 _TICK_MEASURE_S = 0.1
+_CALM = SampleRequest()
 _TOTALS_BYTES = ctypes.sizeof(wire.TotalsEvent)
 _TOTALS_TYPE = wire.EventType.TOTALS.to_bytes(2, sys.byteorder)
 
@@ -81,7 +85,8 @@ class KernelSampler:
         self._lost_count = self._unsent_count = 0
         self._refused: set[Pid] = set()
         self._refused_count = 0
-        self._has_stale = False
+        self._requests: dict[Pid, SampleRequest] = {}
+        self._has_stale = self._has_new = False
 
     @classmethod
     def open(cls, settings: Settings, families: Sequence[Family] = FAMILIES) -> KernelSampler:
@@ -117,6 +122,7 @@ class KernelSampler:
         now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         self._roster.add(pid, now_ns)
         self._enter(pid, now_ns)
+        self._has_new = True
 
     def _enter(self, pid: Pid, now_ns: int) -> None:
         value = wire.ProcessValue(watched_ns=now_ns)
@@ -139,36 +145,63 @@ class KernelSampler:
         self._sockets.forget(pid)
         self._roster.discard(pid)
         self._refused.discard(pid)
+        self._requests.pop(pid, None)
 
-    def set_detail(self, pid: Pid, on: bool) -> None:
-        """Look closely at a watched process, or stop that.
+    @property
+    def strangers(self) -> tuple[int, int]:
+        """Processes in control groups of watched ones that are not watched: how many, and the sum of their numbers.
 
-        The next pass sends all its threads, later ones those that ran at all; every pass sends all
-        its descriptors.
+        As of the last pass. It changes when one joins.
         """
-        if on:
-            self._maps["details"].update(_key(pid), _key(1))
-        else:
+        state = self._previous
+        return (0, 0) if state is None else (state.stranger_count, state.stranger_sum)
+
+    def request(self, pid: Pid, wanted: SampleRequest) -> None:
+        """How closely a watched process is to be looked at from the next pass on."""
+        before = self._requests.get(pid, _CALM)
+        if wanted == before:
+            return
+        if wanted.detail.value > before.detail.value:
+            self._has_new = True
+            self._sockets.wants_descriptors(pid)
+        if wanted == _CALM:
+            self._requests.pop(pid)
             self._maps["details"].delete(_key(pid))
+            return
+        self._requests[pid] = wanted
+        value = wire.DetailValue(wanted.detail.value, wanted.every, wanted.lead or 0)
+        self._maps["details"].update(_key(pid), bytes(value))
+
+    @property
+    def _least_every(self) -> int:
+        # a lead thread that is not the first is found only where all threads are looked up
+        wanted = (1 if each.lead else each.every for each in self._requests.values())
+        return min(wanted, default=CALM_EVERY)
 
     def sample(self, socket_pids: Collection[Pid]) -> list[Fact]:
-        """One pass: samples of threads, totals of all watched processes, descriptors, a `Tick`.
+        """One pass: samples of threads, totals of the processes whose turn it is, descriptors, a `Tick`.
 
         Descriptors are read for `socket_pids` only. All facts of a pass carry the same time.
         """
+        # what is stale, and who is missing, only shows where every process is due
+        sweeps, doubts = self._has_stale, self._roster.in_doubt
+        is_whole = sweeps or doubts or (self._has_new and self._threads.visits_all)
+        self._has_new = False
         facts: list[Fact] = []
-        for records in self._threads.run():
+        for records in self._threads.run(is_whole=is_whole, least_every=self._least_every):
             facts += decode_stream(records, self.rejected)
         state = self._threads.state()
-        if not self._threads.reports_totals:
+        if self._threads.visits_all and not state.leaders_only:
             facts += self._totals(state.boottime_ns)
         seen = self._survey(facts)
-        facts += decode_stream(self._sockets.read(socket_pids), self.rejected)
+        facts += self._socket_facts(socket_pids, state.id)
         facts += self._late_exits()
-        facts += self._missed_exits(seen, state.boottime_ns)
-        facts.append(self._tick(state))
-        if self._has_stale:
+        if is_whole:
+            facts += self._missed_exits(seen, state.boottime_ns)
+        self._roster.compare(state.process_count, state.pid_sum)
+        if sweeps:
             self._forget_stale(state.id)
+        facts.append(self._tick(state))
         self._previous = state
         return facts
 
@@ -186,6 +219,13 @@ class KernelSampler:
             elif isinstance(fact, ProcessFork):
                 self._roster.add_child(fact.child_pid, fact.boottime_ns)
             facts.append(fact)
+        return facts
+
+    def _socket_facts(self, pids: Collection[Pid], pass_id: int) -> list[Fact]:
+        facts = list(decode_stream(self._sockets.read(pids, pass_id), self.rejected))
+        for fact in facts:
+            if isinstance(fact, SocketSample):
+                self._sockets.has_connection(fact.pid)
         return facts
 
     def _survey(self, facts: Sequence[Fact]) -> set[Pid]:
@@ -224,9 +264,10 @@ class KernelSampler:
         # what was announced may not be read yet
         facts = self.wait(0)
         for pid, absence in missing.items():
+            if pid not in self._roster:
+                continue
             if absence is Absence.UNWATCHED:
                 self._enter(pid, now_ns)
-            if absence is Absence.UNWATCHED or pid not in self._roster:
                 continue
             self.unwatch(pid)
             facts.append(ProcessExit(now_ns, pid, 0, 0, core_dumped=False, comm="", known=False))
@@ -266,12 +307,12 @@ class KernelSampler:
         self._maps["pass"].update(_key(0), bytes(first))
 
     def _blank_pass(self) -> wire.PassValue:
-        for _ in self._threads.run():
+        for _ in self._threads.run(is_whole=False):
             pass
         return self._threads.state()
 
     def _totals(self, boottime_ns: int) -> list[Fact]:
-        """Totals of the processes that this pass saw; one that is gone keeps an older time."""
+        """Totals of the processes whose turn it was; others keep an older time."""
         facts = []
         for value in self._maps["processes"].values():
             if value.startswith(_TOTALS_TYPE):

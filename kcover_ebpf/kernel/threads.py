@@ -1,10 +1,11 @@
-"""One walk over all threads: runs the sampler's program and takes out what it wrote."""
+"""One walk over the watched processes: runs the sampler's program and takes out what it wrote."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
 
+from kcover_ebpf.facts.kernel import CALM_EVERY
 from kcover_ebpf.kernel.maps import BpfMap
 from kcover_ebpf.kernel.objects import Link
 from kcover_ebpf.kernel.probes import LoadedFamily
@@ -12,6 +13,8 @@ from kcover_ebpf.records import wire
 
 _WALK = "walk_threads"
 _VISITS = "sample_threads"
+_FIRST = bytes(4)
+"""Key of the one entry of an array."""
 
 
 class ThreadSampler:
@@ -28,16 +31,27 @@ class ThreadSampler:
         self._link = self._walk or base.links[_VISITS]
 
     @property
-    def reports_totals(self) -> bool:
-        """Totals come among the samples; otherwise they must be read from the map `processes`."""
-        return self._walk is not None
+    def visits_all(self) -> bool:
+        """Every thread of the machine is visited, for this kernel cannot walk over single processes.
+
+        Then totals must be read from the map `processes`, and all processes have their turn in the same pass.
+        """
+        return self._walk is None
 
     def state(self) -> wire.PassValue:
         """A copy of the description of the last pass."""
         return wire.PassValue.from_buffer_copy(self._pass)
 
-    def run(self) -> Iterator[bytes]:
-        """One pass: the records, in as many pieces as the buffer had to be emptied."""
+    def run(self, *, is_whole: bool, least_every: int = CALM_EVERY) -> Iterator[bytes]:
+        """One pass: the records, in as many pieces as the walk came back to user space.
+
+        `is_whole`: look at all threads of every process, whether or not it is their turn. `least_every`: of all
+        requests.
+        """
+        state = self.state()
+        if (state.is_whole, state.least_every) != (is_whole, least_every):
+            state.is_whole, state.least_every = is_whole, least_every
+            self._maps["pass"].update(_FIRST, bytes(state))
         incomplete = True
         while incomplete:
             self._link.read_iterator()

@@ -82,7 +82,7 @@ def _address(raw: bytes) -> str:
 def _thread_sample(fields: _Fields) -> ThreadSample:
     _, _, pid, boottime_ns, start_ns, *rest = fields
     a0, a1, a2, a3, a4, a5, user_sp, user_ip, site_since_ns, idle_since_ns, *rest = rest
-    cpu_ns, run_delay_ns, voluntary, tid, syscall, state, _, comm = rest
+    previous_ns, cpu_ns, run_delay_ns, voluntary, tid, syscall, state, _, comm = rest
     return ThreadSample(
         boottime_ns,
         Pid(pid),
@@ -99,12 +99,14 @@ def _thread_sample(fields: _Fields) -> ThreadSample:
         run_delay_ns,
         voluntary,
         _text(comm),
+        previous_ns,
     )
 
 
 def _process_totals(fields: _Fields) -> ProcessTotals:
     _, _, pid, boottime_ns, cpu_ns, read_bytes, write_bytes, *rest = fields
-    read_chars, write_chars, major_faults, ppid, threads, unseen, _ = rest
+    read_chars, write_chars, major_faults, throttled_ns, *rest = rest
+    ppid, threads, unseen, forsaken = rest
     return ProcessTotals(
         boottime_ns,
         Pid(pid),
@@ -117,6 +119,8 @@ def _process_totals(fields: _Fields) -> ProcessTotals:
         major_faults,
         threads,
         unseen,
+        forsaken,
+        throttled_ns,
     )
 
 

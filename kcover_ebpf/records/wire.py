@@ -76,6 +76,7 @@ class ThreadEvent(ctypes.Structure):
         ("user_ip", c_uint64),
         ("site_since_ns", c_uint64),
         ("idle_since_ns", c_uint64),
+        ("previous_ns", c_uint64),
         ("cpu_ns", c_uint64),
         ("run_delay_ns", c_uint64),
         ("voluntary_count", c_uint64),
@@ -98,10 +99,11 @@ class TotalsEvent(ctypes.Structure):
         ("read_chars", c_uint64),
         ("write_chars", c_uint64),
         ("major_faults", c_uint64),
+        ("throttled_ns", c_uint64),
         ("ppid", c_uint32),
         ("thread_count", c_uint32),
         ("unseen_count", c_uint32),
-        ("pad", c_uint32),
+        ("forsaken_count", c_uint32),
     )
 
 
@@ -223,10 +225,26 @@ class ProcessValue(ctypes.Structure):
         ("totals", TotalsEvent),
         ("watched_ns", c_uint64),
         ("pass_id", c_uint64),
+        ("whole_id", c_uint64),
         ("reported_id", c_uint64),
         ("socket_pass_id", c_uint64),
         ("detail", c_uint32),
+        ("begins", c_uint32),
+        ("lead_tid", c_uint32),
+        ("next_tid", c_uint32),
         ("unseen_reported", c_uint32),
+        ("pad", c_uint32),
+    )
+
+
+class DetailValue(ctypes.Structure):
+    """Value of the map `details`: how closely a process is to be looked at."""
+
+    _fields_ = (
+        ("detail", c_uint32),
+        ("every", c_uint32),
+        ("lead_tid", c_uint32),
+        ("pad", c_uint32),
     )
 
 
@@ -242,7 +260,17 @@ class PassValue(ctypes.Structure):
         ("monotonic_ns", c_uint64),
         ("sched_ns", c_uint64),
         ("jiffies", c_uint64),
+        ("work", c_uint64),
+        ("turns", c_uint64),
+        ("process_count", c_uint64),
+        ("pid_sum", c_uint64),
+        ("stranger_count", c_uint64),
+        ("stranger_sum", c_uint64),
+        ("is_continued", c_uint64),
+        ("leaders_only", c_uint64),
         ("tick_ns", c_uint64),
+        ("is_whole", c_uint64),
+        ("least_every", c_uint64),
     )
 
 

@@ -77,7 +77,6 @@ class JobWatch:
         )
         self.members: set[Pid] = set()
         """Watched processes that live."""
-        self._detailed: set[Pid] = set()
         self._ras: RasWatch | None = None
         self._recorders: RecorderWatch | None = None
         self._nccl = None if nccl is None else _nccl_watch(nccl)
@@ -106,12 +105,10 @@ class JobWatch:
         self._introduce(fresh)
 
     def prepare(self) -> None:
-        """Before a pass: learn who is new, and say which processes are to be sampled in detail."""
+        """Before a pass: learn who is new, and say how closely each process is to be sampled."""
         self._introduce(self.job.nameless)
-        detailed = self.job.detailed
-        for pid in detailed ^ self._detailed:
-            self._kernel.set_detail(pid, pid in detailed)
-        self._detailed = detailed
+        for pid, wanted in self.job.sampling().items():
+            self._kernel.request(pid, wanted)
 
     def _introduce(self, pids: Collection[Pid]) -> None:
         if pids:

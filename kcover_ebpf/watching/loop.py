@@ -22,8 +22,7 @@ from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.watching.job_watch import JobWatch, listen
 from kcover_ebpf.watching.judging import Recorder, Sink
-
-_MEMBERS_NS = 3_000_000_000
+from kcover_ebpf.watching.member_search import MemberSearch
 
 
 class Target(Protocol):
@@ -71,7 +70,7 @@ class Sensor:
             nccl=None if devices is None else devices.nccl,
         )
         self._inspector = ThreadInspector(machine)
-        self._next_members_ns = 0
+        self._search = MemberSearch()
         self._devices = devices
 
     @property
@@ -131,7 +130,7 @@ class Sensor:
         announced = self._watch.take(fact)
         if isinstance(fact, ProcessExit):
             # its number may be used again, by a process that a search must find
-            self._next_members_ns = 0
+            self._search.hurry()
             self._inspector.forget(fact.pid)
         return announced
 
@@ -142,11 +141,12 @@ class Sensor:
 
     def _join_new_members(self) -> None:
         # the kernel announces forks; only processes that join from outside need a search, which costs more
-        now_ns = procfs.boottime_ns()
-        if self._watch.members and now_ns < self._next_members_ns:
+        now_ns, known = procfs.boottime_ns(), self._watch.members
+        if known and not self._search.is_due(now_ns, self._kernel.strangers):
             return
-        self._next_members_ns = now_ns + _MEMBERS_NS
-        self._watch.join(self._target.pids())
+        found = self._target.pids()
+        self._search.listed(now_ns, found=not known.issuperset(found))
+        self._watch.join(found)
 
     def examine(self) -> None:
         """One close pass over a job that may be stuck already, whether or not anything seems wrong."""

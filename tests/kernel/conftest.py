@@ -11,7 +11,7 @@ from .order_bench import Bench
 from .pods import kubelet_root
 
 # Threads are sampled in one of two ways, so what is tested about them is tested in both.
-BOTH_WAYS = {"test_threads", "test_totals", "test_scale"}
+BOTH_WAYS = {"test_threads", "test_totals", "test_scale", "test_turns"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
+from kcover_ebpf.facts.kernel import Detail, SampleRequest
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from tests.skips import ROOT
@@ -22,6 +23,11 @@ FIRINGS = 23
 
 DEADLINE_S = 20.0
 T = TypeVar("T")
+
+CLOSELY = SampleRequest(Detail.ALL, every=1)
+"""Every thread at the next pass, whether or not it moved, and those that ran at later ones."""
+EACH_PASS = SampleRequest(every=1)
+"""Every thread is looked at in each pass, and sent if it moved."""
 
 
 @cache
@@ -97,6 +103,12 @@ def running(*command: str) -> Iterator[Running]:
         yield one
     finally:
         one.end()
+
+
+def watch(kernel: KernelSampler, pid: Pid, wanted: SampleRequest = CLOSELY) -> None:
+    """Watch a process as closely as wanted."""
+    kernel.watch(pid)
+    kernel.request(pid, wanted)
 
 
 def events(kernel: KernelSampler, count: int, *kinds: type[T]) -> list[T]:

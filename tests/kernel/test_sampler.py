@@ -19,12 +19,13 @@ from kcover_ebpf.kernel import probes
 from kcover_ebpf.kernel.capabilities import KEPT
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
-from tests.kernel.helpers import events, of_kind, program, running, until
+from tests.kernel.helpers import events, of_kind, program, running, until, watch
 from tests.skips import ROOT
 
 OPENED = """
 import os, sys, time
 from kcover_ebpf.errors import KcoverError
+from kcover_ebpf.facts.kernel import Detail, SampleRequest
 from kcover_ebpf.kernel import capabilities
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
@@ -80,7 +81,7 @@ def test_two_sensors_do_not_disturb_each_other(kernel: KernelSampler) -> None:
     ):
         target.line()
         for one in (kernel, other):
-            one.watch(target.pid)
+            watch(one, target.pid)
             assert len(of_kind(one.sample([]), ThreadSample)) == 8
         os.kill(target.pid, signal.SIGKILL)
         for one in (kernel, other):
@@ -144,7 +145,7 @@ def test_it_works_with_the_capabilities_it_keeps() -> None:
             capabilities.drop()
             pid = os.getpid()
             kernel.watch(pid)
-            kernel.set_detail(pid, True)
+            kernel.request(pid, SampleRequest(Detail.ALL, every=1))
             print(len(kernel.sample([pid])) >= 3)
             print(sorted(capabilities.effective()))
             show = ["sh", "-c", "grep CapEff /proc/self/status"]

@@ -11,7 +11,7 @@ from kcover_ebpf.facts.kernel import ProcessTotals, SocketSample, ThreadSample, 
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
-from tests.kernel.helpers import FIRINGS, of_kind, program, running
+from tests.kernel.helpers import CLOSELY, EACH_PASS, FIRINGS, of_kind, program, running, watch
 
 MANY = 10_000
 CONNECTIONS = 4_000
@@ -21,12 +21,13 @@ def test_ten_thousand_threads(kernel: KernelSampler) -> None:
     with running(program("crowd"), "threads", str(MANY)) as target:
         if (made := int(target.line())) < MANY:
             pytest.skip(f"needs threads: this machine gives {made} to a process")
-        kernel.watch(target.pid)
+        watch(kernel, target.pid)
         first = kernel.sample([])
+        kernel.request(target.pid, EACH_PASS)
         samples = of_kind(first, ThreadSample)
         assert Counter(Counter(one.tid for one in samples).values()) == {1: MANY + 1}
         second = kernel.sample([])
-        kernel.set_detail(target.pid, on=True)
+        kernel.request(target.pid, CLOSELY)
         third = kernel.sample([])
     for facts in (first, second, third):
         assert of_kind(facts, ProcessTotals)[0].thread_count == MANY + 1
@@ -91,7 +92,7 @@ def test_threads_beyond_the_capacity_are_counted() -> None:
         running(program("crowd"), "threads", "199") as target,
     ):
         target.line()
-        kernel.watch(target.pid)
+        watch(kernel, target.pid)
         facts = kernel.sample([])
         assert len(of_kind(facts, ThreadSample)) == 100
         assert of_kind(facts, Tick)[0].lost_count == 100
@@ -103,7 +104,7 @@ def test_threads_of_the_dead_and_the_unwatched_make_room() -> None:
         for _ in range(3):
             with running(program("crowd"), "threads", "79") as target:
                 target.line()
-                kernel.watch(target.pid)
+                watch(kernel, target.pid)
                 facts = kernel.sample([])
                 assert len(of_kind(facts, ThreadSample)) == 80
                 assert of_kind(facts, Tick)[0].lost_count == 0
@@ -111,7 +112,7 @@ def test_threads_of_the_dead_and_the_unwatched_make_room() -> None:
                 kernel.sample([])
             with running(program("crowd"), "threads", "79") as target:
                 target.line()
-                kernel.watch(target.pid)
+                watch(kernel, target.pid)
                 assert of_kind(kernel.sample([]), Tick)[0].lost_count == 0
 
 

@@ -18,7 +18,7 @@ from kcover_ebpf.facts.kernel import (
 )
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
-from tests.kernel.helpers import FIRINGS, of_kind, program, running, until
+from tests.kernel.helpers import CLOSELY, EACH_PASS, FIRINGS, of_kind, program, running, until
 from tests.skips import ROOT
 
 SYN = 1
@@ -108,11 +108,28 @@ def test_only_what_moved_is_sent(kernel: KernelSampler, pair: Pair) -> None:
     assert edges(kernel) == {}
     pair.near.send(b"x")
     assert set(edges(kernel)) == {inode(pair.near), inode(pair.far)}
-    kernel.set_detail(ME, on=True)
+    kernel.request(ME, CLOSELY)
     detailed = edges(kernel)
-    kernel.set_detail(ME, on=False)
+    kernel.request(ME, EACH_PASS)
     assert set(detailed) == set(first)
     assert edges(kernel) == {}
+
+
+def test_a_process_without_a_connection_is_walked_in_turns_until_it_has_one(
+    kernel: KernelSampler,
+) -> None:
+    kernel.watch(ME)
+    assert edges(kernel) == {}
+    made = Pair("127.0.0.1")
+    try:
+        found = [set(edges(kernel)) for _ in range(4)]
+        near, far = inode(made.near), inode(made.far)
+        for _ in range(4):
+            made.near.send(b"x")
+            assert set(edges(kernel)) == {near, far}, "from now on in every pass"
+    finally:
+        made.close()
+    assert sorted(len(each) for each in found) == [0, 0, 0, 3], "in its turn"
 
 
 def test_processes_that_were_not_asked_for(kernel: KernelSampler, pair: Pair) -> None:
@@ -163,7 +180,7 @@ def test_a_reader_that_does_not_read(kernel: KernelSampler, pair: Pair) -> None:
     assert near.acked_bytes - SYN == far.received_bytes == far.unread_bytes
     assert near.unsent_bytes + near.unacked_bytes + near.acked_bytes - SYN == written
     assert near.send_window_bytes < 65536
-    kernel.set_detail(ME, on=True)
+    kernel.request(ME, CLOSELY)
     until(lambda: edges(kernel)[inode(pair.near)].backoff > 0, "a zero-window probe")
 
 
@@ -204,7 +221,7 @@ def test_a_link_that_loses_everything(kernel: KernelSampler) -> None:
         sender = ends[0]
         target.say()
         assert target.line() == "cut"
-        kernel.set_detail(target.pid, on=True)
+        kernel.request(target.pid, CLOSELY)
         events: list[Fact] = []
 
         def backed_off() -> SocketSample | None:
@@ -259,7 +276,7 @@ def test_descriptors_are_reported_in_detail_only(kernel: KernelSampler, tmp_path
     kernel.watch(ME)
     try:
         assert of_kind(kernel.sample([ME]), DescriptorSample) == []
-        kernel.set_detail(ME, on=True)
+        kernel.request(ME, CLOSELY)
         found = {sample.fd: sample for sample in of_kind(kernel.sample([ME]), DescriptorSample)}
         inodes = {fd: inode(fd) for fd in (read_end, write_end, fifo)}
         pair_inodes = (inode(one), inode(other))
@@ -298,7 +315,7 @@ def test_connections_outlive_the_first_thread(kernel: KernelSampler) -> None:
         counts = [len(of_kind(kernel.sample([target.pid]), SocketSample))]
         target.say()
         time.sleep(0.2)
-        kernel.set_detail(target.pid, on=True)
+        kernel.request(target.pid, CLOSELY)
         for _ in range(3):
             found = of_kind(kernel.sample([target.pid]), SocketSample)
             counts.append(len({one.inode for one in found}))

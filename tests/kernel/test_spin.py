@@ -17,6 +17,7 @@ from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
+from tests.kernel.helpers import watch
 
 LOOP = "while True: pass"
 # the naive triple loop of a matrix product: one small piece of machine code, as tight as the loop above
@@ -41,8 +42,7 @@ def test_a_loop_in_place_is_distinguished_from_a_computation(program: str, in_pl
     table = SyscallTable(os.uname().machine)
     view: ThreadHistory | None = None
     with KernelSampler.open(Settings()) as kernel, running(program) as pid:
-        kernel.watch(pid)
-        kernel.set_detail(pid, True)
+        watch(kernel, pid)
         for _ in range(20):
             for fact in kernel.sample([]):
                 if isinstance(fact, ThreadSample) and int(fact.tid) == int(pid):

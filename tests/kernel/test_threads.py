@@ -15,7 +15,16 @@ from kcover_ebpf.facts.kernel import NO_SYSCALL, ProcessTotals, TaskState, Threa
 from kcover_ebpf.facts.syscalls import Family, SyscallTable
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
-from tests.kernel.helpers import Running, of_kind, program, running, until
+from tests.kernel.helpers import (
+    CLOSELY,
+    EACH_PASS,
+    Running,
+    of_kind,
+    program,
+    running,
+    until,
+    watch,
+)
 
 # arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h
 SYSCALLS = {
@@ -68,7 +77,7 @@ class States:
 
 def test_wait_sites(kernel: KernelSampler) -> None:
     with waiting(*WAITS) as (target, tids):
-        kernel.watch(target.pid)
+        watch(kernel, target.pid)
         samples = threads_of(kernel, target.pid)
         main = samples[target.pid]
         sites = {kind: samples[tid] for kind, tid in tids.items()}
@@ -101,7 +110,7 @@ def test_a_thread_that_waits_by_a_newer_call_is_seen_in_it(
 ) -> None:
     table = SyscallTable(platform.machine())
     with waiting(kind) as (target, tids):
-        kernel.watch(target.pid)
+        watch(kernel, target.pid)
         number = threads_of(kernel, target.pid)[tids[kind]].syscall
     assert (table.name(number), table.family(number)) == (call, family)
 
@@ -112,7 +121,7 @@ def test_since_when_is_known_at_first_sight(kernel: KernelSampler) -> None:
             tid: time.clock_gettime_ns(time.CLOCK_BOOTTIME) - 100_000_000 for tid in tids.values()
         }
         time.sleep(1.5)
-        kernel.watch(target.pid)
+        watch(kernel, target.pid)
         samples = threads_of(kernel, target.pid)
     for tid, began in began_ns.items():
         for since_ns in (samples[tid].site_since_ns, samples[tid].idle_since_ns):
@@ -122,17 +131,18 @@ def test_since_when_is_known_at_first_sight(kernel: KernelSampler) -> None:
 
 def test_a_thread_that_stays_is_sent_once(kernel: KernelSampler) -> None:
     with waiting("futex", "poll") as (target, tids):
-        kernel.watch(target.pid)
+        watch(kernel, target.pid)
         first = threads_of(kernel, target.pid)
         assert set(tids.values()) < set(first)
+        kernel.request(target.pid, EACH_PASS)
         for _ in range(5):
             assert threads_of(kernel, target.pid) == {}
-        kernel.set_detail(target.pid, on=True)
+        kernel.request(target.pid, CLOSELY)
         again = threads_of(kernel, target.pid)
         assert threads_of(kernel, target.pid) == {}, "what did not run has nothing new to tell"
-        kernel.set_detail(target.pid, on=False)
+        kernel.request(target.pid, EACH_PASS)
         assert threads_of(kernel, target.pid) == {}
-        kernel.set_detail(target.pid, on=True)
+        kernel.request(target.pid, CLOSELY)
         assert set(threads_of(kernel, target.pid)) == set(first)
     assert set(again) == set(first)
     for tid, sample in again.items():
@@ -142,9 +152,9 @@ def test_a_thread_that_stays_is_sent_once(kernel: KernelSampler) -> None:
 
 def test_spinning_moves(kernel: KernelSampler) -> None:
     with waiting("spin", "yield") as (target, tids):
-        kernel.watch(target.pid)
+        watch(kernel, target.pid)
         # A yielder on a busy machine may get less CPU than makes a move.
-        kernel.set_detail(target.pid, on=True)
+        kernel.request(target.pid, CLOSELY)
         kernel.sample([])
         for _ in range(5):
             time.sleep(0.2)
@@ -160,7 +170,7 @@ def test_spinning_moves(kernel: KernelSampler) -> None:
 
 def test_what_comes_to_rest_is_sent_once_more(kernel: KernelSampler) -> None:
     with running(program("works"), "cpu", "100") as target:
-        kernel.watch(target.pid)
+        watch(kernel, target.pid)
         kernel.sample([])
         target.work()
         time.sleep(0.05)
@@ -176,7 +186,7 @@ def test_run_delay_grows_when_threads_compete(kernel: KernelSampler) -> None:
     cpu = min(os.sched_getaffinity(0))
     with running("taskset", "-c", str(cpu), program("waits"), "spin", "spin") as target:
         tids = [int(target.line().split()[1]) for _ in range(2)]
-        kernel.watch(target.pid)
+        watch(kernel, target.pid)
         before = threads_of(kernel, target.pid)
         time.sleep(1.0)
         after = threads_of(kernel, target.pid)
@@ -188,18 +198,19 @@ def test_run_delay_grows_when_threads_compete(kernel: KernelSampler) -> None:
 
 def test_stopped_and_continued(kernel: KernelSampler) -> None:
     with waiting("futex", "poll") as (target, tids):
-        kernel.watch(target.pid)
+        watch(kernel, target.pid)
         before = threads_of(kernel, target.pid)
+        kernel.request(target.pid, EACH_PASS)
         states = States(kernel, target.pid)
         os.kill(target.pid, signal.SIGSTOP)
         until(lambda: states.count(TaskState.STOPPED) == 3, "three stopped threads")
-        kernel.set_detail(target.pid, on=True)
+        kernel.request(target.pid, CLOSELY)
         stopped = threads_of(kernel, target.pid)
         os.kill(target.pid, signal.SIGCONT)
         until(lambda: states.count(TaskState.SLEEPING) == 3, "three sleeping threads")
-        kernel.set_detail(target.pid, on=False)
+        kernel.request(target.pid, EACH_PASS)
         kernel.sample([])
-        kernel.set_detail(target.pid, on=True)
+        kernel.request(target.pid, CLOSELY)
         after = threads_of(kernel, target.pid)
     for tid in tids.values():
         assert stopped[tid].state is TaskState.STOPPED
@@ -210,12 +221,12 @@ def test_stopped_and_continued(kernel: KernelSampler) -> None:
 def test_traced(kernel: KernelSampler) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     with waiting("futex") as (target, _tids):
-        kernel.watch(target.pid)
+        watch(kernel, target.pid, EACH_PASS)
         states = States(kernel, target.pid)
         assert libc.ptrace(PTRACE_ATTACH, target.pid, None, None) == 0
         try:
             until(lambda: states.count(TaskState.TRACED) == 1, "one traced thread")
-            kernel.set_detail(target.pid, on=True)
+            kernel.request(target.pid, CLOSELY)
             assert threads_of(kernel, target.pid)[target.pid].state is TaskState.TRACED
         finally:
             os.waitpid(target.pid, 0x40000000)  # __WALL
@@ -246,12 +257,13 @@ def test_frozen(kernel: KernelSampler, version: str) -> None:
     try:
         with waiting("futex", "poll", "spin") as (target, tids):
             (group / "cgroup.procs").write_text(str(target.pid))
-            kernel.watch(target.pid)
+            watch(kernel, target.pid)
             before = threads_of(kernel, target.pid)
+            kernel.request(target.pid, EACH_PASS)
             states = States(kernel, target.pid)
             (group / file).write_text(freeze)
             until(lambda: states.count(TaskState.FROZEN) == 4, "four frozen threads")
-            kernel.set_detail(target.pid, on=True)
+            kernel.request(target.pid, CLOSELY)
             frozen = threads_of(kernel, target.pid)
             (group / file).write_text(thaw)
             until(lambda: states.count(TaskState.FROZEN) == 0, "no frozen thread")
@@ -272,8 +284,8 @@ def _rmdir(group: Path) -> bool:
 
 def test_a_thread_that_ended_is_not_sent(kernel: KernelSampler) -> None:
     with running(program("works"), "threads", "23") as target:
-        kernel.watch(target.pid)
-        kernel.set_detail(target.pid, on=True)
+        watch(kernel, target.pid)
+        kernel.request(target.pid, CLOSELY)
         target.work()
         samples = threads_of(kernel, target.pid)
         assert set(samples) == {target.pid}
@@ -288,15 +300,15 @@ def test_a_wait_that_was_stopped_and_continued_is_the_same_wait(
     with waiting("poll", "sleep", "futex", "read") as (target, tids):
         before = {}
         if watched_before:
-            kernel.watch(target.pid)
+            watch(kernel, target.pid)
             before = threads_of(kernel, target.pid)
         for number in (signal.SIGSTOP, signal.SIGCONT):
             os.kill(target.pid, number)
             time.sleep(0.1)
         if watched_before:
-            kernel.set_detail(target.pid, on=True)
+            kernel.request(target.pid, CLOSELY)
         else:
-            kernel.watch(target.pid)
+            watch(kernel, target.pid)
         after = threads_of(kernel, target.pid)
         raw = Path(f"/proc/{target.pid}/task/{tids['sleep']}/syscall").read_text().split()[0]
         names = {
@@ -331,7 +343,7 @@ def test_since_when_is_known_whatever_class_the_sensor_is_scheduled_by(
                 pass
         with waiting("futex", "read") as (target, tids):
             began_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - 200_000_000
-            kernel.watch(target.pid)
+            watch(kernel, target.pid)
             samples = threads_of(kernel, target.pid)
     finally:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
@@ -346,6 +358,6 @@ def test_a_call_of_the_32_bit_interface_is_not_taken_for_another_call(
     with waiting("compat") as (target, tids):
         if not Path(f"/proc/{target.pid}/task/{tids['compat']}").exists():
             pytest.skip("needs a kernel with CONFIG_IA32_EMULATION")
-        kernel.watch(target.pid)
+        watch(kernel, target.pid)
         sample = threads_of(kernel, target.pid)[tids["compat"]]
     assert SyscallTable("x86_64").family(sample.syscall) is Family.OTHER

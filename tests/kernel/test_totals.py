@@ -2,14 +2,16 @@
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from kcover_ebpf.facts.kernel import ProcessTotals
+from kcover_ebpf.host import cgroups
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
-from tests.kernel.helpers import FIRINGS, of_kind, program, running
+from tests.kernel.helpers import EACH_PASS, FIRINGS, of_kind, program, running, until, watch
 
 MIB = 1 << 20
 BURN_NS = 20_000_000
@@ -24,7 +26,7 @@ def totals(kernel: KernelSampler, pid: Pid) -> ProcessTotals:
 def test_cpu_time(kernel: KernelSampler) -> None:
     with running(program("works"), "cpu", "20") as target:
         target.work()
-        kernel.watch(target.pid)
+        watch(kernel, target.pid, EACH_PASS)
         assert totals(kernel, target.pid).cpu_ns == 0, "what came before is not counted"
         for _ in range(FIRINGS):
             target.work()
@@ -36,7 +38,7 @@ def test_cpu_time(kernel: KernelSampler) -> None:
 
 def test_threads_that_live_between_two_passes_count(kernel: KernelSampler) -> None:
     with running(program("works"), "threads", "23") as target:
-        kernel.watch(target.pid)
+        watch(kernel, target.pid, EACH_PASS)
         totals(kernel, target.pid)
         target.work()
         last = totals(kernel, target.pid)
@@ -50,7 +52,7 @@ def test_storage(kernel: KernelSampler, what: str, tmp_path: Path) -> None:
     path.write_bytes(bytes(MIB))
     try:
         with running(program("works"), what, str(path), str(MIB)) as target:
-            kernel.watch(target.pid)
+            watch(kernel, target.pid, EACH_PASS)
             before = totals(kernel, target.pid)
             for _ in range(FIRINGS):
                 target.work()
@@ -81,10 +83,47 @@ while input():
         time.sleep(60)
 """
     with running(sys.executable, "-c", code) as target:
-        kernel.watch(target.pid)
+        watch(kernel, target.pid, EACH_PASS)
         kernel.sample([])
         target.work()
         found = {one.pid: one for one in of_kind(kernel.sample([]), ProcessTotals)}
     child = next(one for pid, one in found.items() if pid != target.pid)
     assert child.ppid == target.pid
     assert child.cpu_ns > BURN_NS
+
+
+def test_what_a_quota_takes_away_is_counted(kernel: KernelSampler) -> None:
+    group = _quota_group(f"kcover-quota-{os.getpid()}")
+    try:
+        with running(program("waits"), "spin") as target:
+            target.line()
+            watch(kernel, target.pid, EACH_PASS)
+            free = totals(kernel, target.pid)
+            (group / "cgroup.procs").write_text(str(target.pid))
+            begin = totals(kernel, target.pid)
+            time.sleep(2)
+            throttled = totals(kernel, target.pid)
+    finally:
+        until(lambda: cgroups.remove(group), "an empty group")
+    assert free.throttled_ns == 0
+    taken_ns = throttled.throttled_ns - begin.throttled_ns
+    assert taken_ns > 0.5 * (throttled.boottime_ns - begin.boottime_ns)
+
+
+def _quota_group(name: str) -> Path:
+    """A group that may use 1% of a processor, by cgroup v2 or v1."""
+    for root, files in (
+        (Path("/sys/fs/cgroup"), {"cpu.max": "1000 100000"}),
+        (Path("/sys/fs/cgroup/cpu"), {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "1000"}),
+    ):
+        group = root / name
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        if all((group / file).exists() for file in files):
+            for file, text in files.items():
+                (group / file).write_text(text)
+            return group
+        cgroups.remove(group)
+    pytest.skip("needs cpu quota: no control group has one here")

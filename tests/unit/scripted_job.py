@@ -19,9 +19,11 @@ from kcover_ebpf.facts.host import (
 from kcover_ebpf.facts.kernel import (
     NO_SYSCALL,
     DescriptorSample,
+    Detail,
     Fact,
     ProcessExit,
     ProcessTotals,
+    SampleRequest,
     SignalSent,
     SocketSample,
     TaskState,
@@ -64,7 +66,7 @@ class Proc:
     argv: tuple[str, ...] = ("python3", "train.py")
     mode: str = "train"
     """train, futex, run, spin, yield, starved (yield without a CPU), sleep, sleep_long, stopped, traced, frozen,
-    read, poll, write, fault, fifo, flock, nap (sleeps of milliseconds)."""
+    read, poll, write, fault, fifo, flock, nap (sleeps of milliseconds), quota (computes in 1% of the time)."""
     stack: tuple[str, ...] = COLLECTIVE
     module: str = "python3.11"
     """Where it runs while it runs: one of `CODE`."""
@@ -76,6 +78,9 @@ class Proc:
     naps: int = 0
     io_bytes_s: int = 0
     side_cpu: float = 0.0
+    throttled_share: float = 0.0
+    """Share of the time for which its control group is throttled by a quota."""
+    throttled_ns: int = 0
     files: tuple[WaitedFile, ...] = ()
     wait_channel: str = ""
     storage: StorageState | None = None
@@ -92,6 +97,9 @@ class Proc:
     backoff: int = 0
     alive: bool = True
     step: int = 0
+    passes: int = 0
+    looked_ns: int = 0
+    detail: Detail = Detail.OFF
 
 
 @dataclass
@@ -106,6 +114,9 @@ class Stage:
     connected: bool = True
     here: int | None = None
     """Ranks on this host, where the others are elsewhere."""
+
+    forsaken: set[int] = field(default_factory=set)
+    """Processes whose futexes no other process can reach."""
 
     facts: list[Fact] | None = None
     """All that was fed to the job, in order, where somebody wants to feed it to another one."""
@@ -158,10 +169,10 @@ class Stage:
 
     def one_pass(self, period_ns: int, lost: int = 0, late: bool = False) -> None:
         self.now_ns += period_ns
-        detailed = self.job.detailed
+        requests = self.job.sampling()
         for proc in self.procs.values():
             if proc.alive:
-                self._sample(proc, period_ns, Pid(proc.pid) in detailed)
+                self._sample(proc, period_ns, requests.get(Pid(proc.pid), SampleRequest()))
         self.tell(Tick(self.now_ns, period_ns, lost, late))
         for look in self.job.wants():
             self.tell(self._inspection(look) if look.burning_sp is None else self._code(look))
@@ -169,12 +180,27 @@ class Stage:
         if verdict is not None:
             self.verdicts.append(verdict)
 
-    def _sample(self, proc: Proc, period_ns: int, detailed: bool) -> None:
-        shares = {"train": 0.3, "run": 1.0, "spin": 1.0, "yield": 1.0, "throttled": 0.01}
+    def _is_due(self, proc: Proc, wanted: SampleRequest) -> bool:
+        """At first sight, when detail begins, and in its turn."""
+        proc.passes += 1
+        begins = wanted.detail.value > proc.detail.value
+        proc.detail = wanted.detail
+        return proc.passes == 1 or begins or (proc.passes + proc.pid) % wanted.every == 0
+
+    def _sample(self, proc: Proc, period_ns: int, wanted: SampleRequest) -> None:
+        shares = {
+            "train": 0.3,
+            "run": 1.0,
+            "spin": 1.0,
+            "yield": 1.0,
+            "throttled": 0.01,
+            "quota": 0.01,
+        }
         share = {**shares, "starved": 0.01}.get(proc.mode, 0.0)
         proc.cpu_ns += int(share * period_ns)
         if proc.mode in ("throttled", "starved"):
             proc.delay_ns += int(0.99 * period_ns)
+        proc.throttled_ns += int(proc.throttled_share * period_ns)
         proc.written += int(proc.io_bytes_s * period_ns / NS)
         proc.step += 1
         if proc.mode == "train":
@@ -182,10 +208,18 @@ class Stage:
             proc.last_send_ns = self.now_ns
         sample = self._thread(proc)
         proc.naps += proc.naps_per_s * period_ns // NS if proc.mode == "nap" else 0
-        if share >= 0.02 or detailed or self.now_ns - period_ns <= proc.mode_since_ns:
+        moved = share >= 0.02 or proc.mode == "quota"
+        if moved or wanted.detail.value or self.now_ns - period_ns <= proc.mode_since_ns:
             self.tell(replace(sample, voluntary_count=sample.voluntary_count + proc.naps))
+        if self._is_due(proc, wanted):
+            self._look_at_all(proc, sample)
+        if self.connected and proc.rank is not None:
+            self._socket(proc)
+
+    def _look_at_all(self, proc: Proc, sample: ThreadSample) -> None:
         for tid, side in proc.sides.items():
             self.tell(self._side(proc, tid, side, sample))
+        proc.looked_ns = self.now_ns
         side_ns = int(proc.side_cpu * (self.now_ns - START_NS))
         self.tell(
             ProcessTotals(
@@ -199,10 +233,10 @@ class Stage:
                 proc.written,
                 major_faults=0,
                 thread_count=1,
+                throttled_ns=proc.throttled_ns,
+                forsaken_count=int(proc.mode == "futex" and proc.pid in self.forsaken),
             )
         )
-        if self.connected and proc.rank is not None:
-            self._socket(proc)
 
     def _thread(self, proc: Proc) -> ThreadSample:
         state = {
@@ -214,6 +248,7 @@ class Stage:
             "yield": TaskState.RUNNING,
             "starved": TaskState.RUNNING,
             "throttled": TaskState.RUNNING,
+            "quota": TaskState.RUNNING,
             "write": TaskState.UNINTERRUPTIBLE,
             "fault": TaskState.UNINTERRUPTIBLE,
         }.get(proc.mode, TaskState.SLEEPING)
@@ -222,6 +257,7 @@ class Stage:
             "run": NO_SYSCALL,
             "spin": NO_SYSCALL,
             "throttled": NO_SYSCALL,
+            "quota": NO_SYSCALL,
             "yield": YIELD,
             "starved": YIELD,
             "sleep": NANOSLEEP,
@@ -236,7 +272,7 @@ class Stage:
             "flock": FLOCK,
             "nap": NANOSLEEP,
         }.get(proc.mode, NANOSLEEP if proc.mode == "train" and proc.step % 2 == 0 else FUTEX)
-        pointer = 0x7000 + (proc.step % 7 * 64 if proc.mode in ("run", "train") else 0)
+        pointer = 0x7000 + (proc.step % 7 * 64 if proc.mode in ("run", "train", "quota") else 0)
         since_ns = self.now_ns - NS // 50 if proc.mode == "train" else proc.mode_since_ns
         argument = 3
         if proc.mode == "tick":
@@ -274,6 +310,7 @@ class Stage:
             user_ip=CODE[side.module] + 0x10,
             cpu_ns=self.now_ns - START_NS if burns else 0,
             run_delay_ns=0,
+            previous_ns=proc.looked_ns,
         )
 
     def _code(self, look: InspectRequest) -> CodeSeen:

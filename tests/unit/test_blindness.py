@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from kcover_ebpf.diagnosis.blindness import unseen
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
 from kcover_ebpf.facts.kernel import Fact, ProcessExit, ProcessTotals
 from kcover_ebpf.ids import Pid
@@ -123,3 +124,21 @@ def test_peers_that_wait_for_a_rank_whose_end_was_missed_hang() -> None:
     stage.tell(ProcessExit(stage.now_ns, pid, 0, 0, core_dumped=False, comm="", known=False))
     stage.run(20)
     assert stage.verdicts[-1].kind.is_fault
+
+
+def test_a_process_whose_turn_does_not_come_is_not_sampled() -> None:
+    class Missing(Stage):
+        missing = False
+
+        def tell(self, fact: Fact) -> None:
+            if not (self.missing and isinstance(fact, ProcessTotals) and fact.pid == 101):
+                super().tell(fact)
+
+    stage = Missing()
+    stage.run(30)
+    views = stage.job.members.owned.values()
+    stage.missing = True
+    stage.run(10)
+    assert unseen(views, stage.now_ns) == ""
+    stage.run(10)
+    assert unseen(views, stage.now_ns) == "process 101 is not sampled"

@@ -26,7 +26,6 @@ def test_the_threshold_grows_with_the_steps(gap_s: float, threshold_s: float) ->
 def test_the_alarm_is_just_above_the_longest_gap() -> None:
     assert stepping(0.1).alarm_s == pytest.approx(0.9)
     assert stepping(10.0).alarm_s == pytest.approx(10.5)
-    assert Cadence(1.6, 1.5).alarm_s == pytest.approx(0.9)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5])
@@ -101,3 +100,12 @@ def test_a_long_gap_is_forgotten_after_many_short_ones() -> None:
     for step in range(256):
         cadence.progress(1101.0 + step)
     assert cadence.longest_s == 1.0
+
+
+def test_before_anything_is_learned_only_what_comes_near_to_a_stall_is_unusual() -> None:
+    cadence = Cadence(1.6, 1.5)
+    assert (cadence.threshold_s, cadence.alarm_s) == (8.0, 5.0)
+    assert Cadence(1.6, 1.5, unlearned_s=3.0).alarm_s == 0.9
+    # it has trained: patience puts off the verdict, not the looks
+    cadence.relearn(60.0)
+    assert (cadence.threshold_s, cadence.alarm_s) == (60.0, 0.9)

@@ -98,6 +98,35 @@ def test_who_gets_no_cpu_is_distinguished_from_who_shares_one(wanted: float, sta
     assert standing(stage, 101).state is state
 
 
+@pytest.mark.parametrize(
+    ("throttled_share", "found"),
+    [(0.98, (VerdictKind.SLOW, Cause.CPU_THROTTLED)), (0.3, (VerdictKind.WORKING, Cause.TRAINING))],
+)
+def test_a_rank_whose_quota_leaves_it_no_cpu_is_named(
+    throttled_share: float, found: tuple[VerdictKind, Cause]
+) -> None:
+    """It moves now and then, so it is never silent, and the kernel counts no wait for a CPU."""
+    stage = trained()
+    stage.become(stage.rank(1), "quota", throttled_share=throttled_share)
+    all_wait(stage, 1)
+    verdict = stage.run(20)
+    assert verdict is not None
+    assert (verdict.kind, verdict.cause) == found
+    if verdict.kind is VerdictKind.SLOW:
+        assert verdict.culprit is not None
+        assert verdict.culprit.rank == 1
+        assert "throttled by the CPU quota of its control group" in verdict.evidence[0].text
+
+
+def test_ranks_that_share_a_quota_are_no_culprits() -> None:
+    stage = trained()
+    for rank in range(4):
+        stage.become(stage.rank(rank), "quota", throttled_share=0.98)
+    verdict = stage.run(20)
+    assert verdict is not None
+    assert verdict.kind is VerdictKind.WORKING
+
+
 def test_what_was_seen_in_an_earlier_wait_explains_no_later_one() -> None:
     stage = trained()
     rank = stage.rank(1)

@@ -95,6 +95,7 @@ def test_a_loader_that_was_forked_beside_a_held_lock(
         return replace(sample, args=(3, operation, 0xFFFFFFFF, timeout, 0, 0))
 
     monkeypatch.setattr(stage, "_thread", thread)
+    stage.forsaken = {501} if ends else set()
     loader_of_1(stage, "futex", stack=LOCK)
     if ends:
         assert hangs(stage)[1] == {EvidenceKind.STATE}

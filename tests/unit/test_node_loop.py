@@ -15,7 +15,7 @@ from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.facts.devices import DeviceFact, PortChange
 from kcover_ebpf.facts.host import Inspection, InspectRequest, ProcessSeen
-from kcover_ebpf.facts.kernel import Fact, ProcessExit, ProcessFork, ProcessTotals
+from kcover_ebpf.facts.kernel import Fact, ProcessExit, ProcessFork, ProcessTotals, SampleRequest
 from kcover_ebpf.hardware.watch import DeviceWatch
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
@@ -39,7 +39,9 @@ class ScriptedKernel:
     def unwatch(self, pid: Pid) -> None:
         self.watched.discard(pid)
 
-    def set_detail(self, pid: Pid, on: bool) -> None:
+    strangers = 0, 0
+
+    def request(self, pid: Pid, wanted: SampleRequest) -> None:
         pass
 
     def sample(self, ranks: Collection[Pid]) -> list[Fact]:

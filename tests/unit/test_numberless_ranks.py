@@ -7,7 +7,7 @@ import pytest
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
 from kcover_ebpf.diagnosis.wait_table import unobserved
 from kcover_ebpf.facts.host import ProcessSeen
-from kcover_ebpf.facts.kernel import SocketSample
+from kcover_ebpf.facts.kernel import SampleRequest, SocketSample
 from kcover_ebpf.ids import Inode, Pid
 
 from .scripted_job import LOCK, Proc, Stage
@@ -41,8 +41,8 @@ class SpawnedStage(Stage):
     def rank(self, rank: int) -> Proc:
         return next(self.procs[pid] for pid, number in self.numbers.items() if number == rank)
 
-    def _sample(self, proc: Proc, period_ns: int, detailed: bool) -> None:
-        super()._sample(proc, period_ns, detailed)
+    def _sample(self, proc: Proc, period_ns: int, wanted: SampleRequest) -> None:
+        super()._sample(proc, period_ns, wanted)
         if proc.pid in self.numbers:
             for peer in self.numbers:
                 if peer != proc.pid:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.process import NS, Effort, ProcessHistory
+from kcover_ebpf.facts.kernel import ProcessTotals
 from kcover_ebpf.ids import Pid
 
 
@@ -32,3 +33,28 @@ def test_heartbeats_never_become_typical() -> None:
     view = ProcessHistory(Pid(1), 0)
     view.on_peer_bytes(100_000, 0)
     assert not any(view.on_peer_bytes(5_000, step * NS) for step in range(1, 300))
+
+
+def totals(at_s: float, cpu_s: float) -> ProcessTotals:
+    return ProcessTotals(int(at_s * NS), Pid(1), Pid(0), int(cpu_s * NS), 0, 0, 0, 0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("since_s", "recent_s", "found"),
+    [
+        (0, 0, True),
+        (10, 13, True),  # the interval is the last one: it counts until the next totals
+        (10, 30, True),
+        (11, 0, False),  # it began before the wait: what was done may have been done before
+    ],
+)
+def test_an_effort_counts_from_the_wait_on_until_the_next_totals(
+    since_s: int, recent_s: int, *, found: bool
+) -> None:
+    view = ProcessHistory(Pid(1), 0)
+    for each in (totals(10, 0), totals(14, 2)):
+        view.on_totals(each)
+    expected = Effort.COMPUTE if found else None
+    assert view.latest_effort(since_s * NS, recent_s * NS) is expected
+    view.on_totals(totals(18, 2))
+    assert view.latest_effort(0, 15 * NS) is None

@@ -11,8 +11,17 @@ from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
 from kcover_ebpf.diagnosis.verdict import Verdict, VerdictKind, WaitRow
 from kcover_ebpf.facts.host import Inspection, InspectRequest, ProcessSeen
-from kcover_ebpf.facts.kernel import Fact, ProcessExit, ProcessTotals, ThreadSample, Tick
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.facts.kernel import (
+    Detail,
+    Fact,
+    ProcessExit,
+    ProcessTotals,
+    SampleRequest,
+    SignalSent,
+    ThreadSample,
+    Tick,
+)
+from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Act, Settings
 from kcover_ebpf.trace import passes
@@ -30,7 +39,7 @@ class ScriptedKernel:
 
     def __init__(self) -> None:
         self.watched: list[int] = []
-        self.details: list[tuple[int, bool]] = []
+        self.requests: dict[int, SampleRequest] = {}
         self.passes: list[list[Fact]] = []
         self.events: list[list[Fact]] = []
         self.waited_s: list[float] = []
@@ -38,8 +47,10 @@ class ScriptedKernel:
     def watch(self, pid: Pid) -> None:
         self.watched.append(pid)
 
-    def set_detail(self, pid: Pid, on: bool) -> None:
-        self.details.append((pid, on))
+    strangers = 0, 0
+
+    def request(self, pid: Pid, wanted: SampleRequest) -> None:
+        self.requests[pid] = wanted
 
     def sample(self, ranks: Collection[Pid]) -> list[Fact]:
         return self.passes.pop(0) if self.passes else []
@@ -246,11 +257,24 @@ def test_an_announced_fact_ends_the_pause_and_other_facts_do_not(bench: Bench) -
 
 def test_the_pause_is_short_while_something_may_be_wrong(bench: Bench) -> None:
     bench.step(*(sampled(bench, pid) for pid in RANKS))
-    for _ in range(3):
-        bench.step()
+    bench.step(SignalSent(bench.now_ns, Pid(100), Tid(100), 19, Pid(9), "kill"))
     bench.listen()
     assert bench.kernel.waited_s == pytest.approx([0.25])
-    assert sorted(bench.kernel.details) == [(100, True), (101, True)]
+    assert bench.sensor.job.detailed == set(RANKS)
+
+
+def test_a_job_that_never_trained_and_is_silent_is_watched_at_the_ordinary_pace(
+    bench: Bench,
+) -> None:
+    bench.step(*(sampled(bench, pid) for pid in RANKS))
+    for _ in range(7):
+        bench.step()
+    bench.listen()
+    bench.step()
+    assert bench.kernel.waited_s == pytest.approx([1.0])
+    assert {pid: each.detail for pid, each in bench.kernel.requests.items()} == dict.fromkeys(
+        RANKS, Detail.ON
+    )
 
 
 @pytest.mark.parametrize(
@@ -290,7 +314,7 @@ def test_a_snapshot_looks_closely_without_waiting_for_a_stall(bench: Bench) -> N
             break
     verdict = passes.conclude(bench.sensor, glances)
     assert verdict.job == "job"
-    assert (100, True) in bench.kernel.details
+    assert bench.kernel.requests[100] == SampleRequest(Detail.ALL, every=1)
     assert len(bench.kernel.waited_s) == 11
     assert verdict.culprit is None
 

@@ -20,6 +20,7 @@ from kcover_ebpf.api.log_report import ContainerLog, LogFinding
 from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.diagnosis.verdict import VerdictKind
 from kcover_ebpf.facts.devices import DeviceFault, PortChange
+from kcover_ebpf.facts.kernel import SampleRequest
 from kcover_ebpf.hardware.fault_rules import of_port
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.settings import Policy, Settings
@@ -186,7 +187,7 @@ class Quiet:
 
     def watch(self, pid: int) -> None: ...
 
-    def set_detail(self, pid: int, detailed: bool) -> None: ...
+    def request(self, pid: int, wanted: SampleRequest) -> None: ...
 
 
 def watched(stage: Stage) -> JobWatch:

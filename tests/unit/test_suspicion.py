@@ -7,9 +7,10 @@ import pytest
 from kcover_ebpf.diagnosis.progress import Stall
 from kcover_ebpf.diagnosis.suspicion import Suspicion, look_period_ns
 from kcover_ebpf.facts.host import Inspection
+from kcover_ebpf.facts.kernel import Detail, SampleRequest
 from kcover_ebpf.ids import Pid, Tid
 
-from .scripted_job import COLLECTIVE, LOCK, NS, START_NS, Proc, all_wait, trained
+from .scripted_job import COLLECTIVE, LOCK, NS, START_NS, Proc, Stage, all_wait, trained
 
 
 def look(pid: int, at_ns: int, stack: tuple[str, ...] = COLLECTIVE) -> Inspection:
@@ -35,6 +36,30 @@ def test_a_silent_job_is_watched_closely_loaders_included_and_calmly_after_a_whi
         stage.become(proc, "train")
     stage.run(5)
     assert not stage.job.detailed
+
+
+def test_each_process_is_sampled_as_closely_as_its_job_needs() -> None:
+    stage = Stage()
+    assert set(stage.job.sampling().values()) == {SampleRequest(every=4)}, "it never trained"
+    stage = trained()
+    assert set(stage.job.sampling().values()) == {SampleRequest()}
+    launcher = stage.add(Proc(60, argv=("torchrun",)))
+    all_wait(stage, 0)
+    stage.become(stage.rank(0), "run")
+    stage.run(10)
+    requests = stage.job.sampling()
+    assert requests.pop(Pid(launcher.pid)) == SampleRequest()
+    assert set(requests.values()) == {SampleRequest(Detail.ON, every=1)}
+    stage.run(40)
+    assert stage.job.sampling()[Pid(100)] == SampleRequest(Detail.ON, every=4)
+    stage.job.examine()
+    assert stage.job.sampling()[Pid(100)] == SampleRequest(Detail.ALL, every=1)
+
+
+def test_another_lead_thread_is_named_to_the_sampler() -> None:
+    stage = trained()
+    stage.job.members.ranks[Pid(101)]._worker = Tid(5101)
+    assert stage.job.sampling()[Pid(101)] == SampleRequest(lead=Tid(5101))
 
 
 def test_examine_looks_closely_for_one_pass() -> None:
@@ -130,6 +155,63 @@ def test_a_job_that_never_trained_is_soon_watched_calmly() -> None:
     attention.suspect(False, Stall.NONE, 40 * NS)
     attention.suspect(True, Stall.NONE, 41 * NS)
     assert attention.urgent(50 * NS, trained=False)
+
+
+def test_a_job_that_never_trained_and_is_only_silent_is_not_watched_fast() -> None:
+    attention = Suspicion()
+    attention.suspect(True, Stall.NONE, 0, only_silent=True)
+    assert not attention.urgent(NS, trained=False)
+    assert attention.urgent(NS, trained=True)
+    attention.suspect(True, Stall.NONE, NS)
+    assert attention.urgent(2 * NS, trained=False)
+
+
+def looks_per_pass(stage: Stage, count: int, period_ns: int) -> list[set[int]]:
+    """Which ranks are looked at in each of the next passes."""
+    found = []
+    for _ in range(count):
+        before = dict(stage.job.attention.last_looks())
+        stage.one_pass(period_ns)
+        after = stage.job.attention.last_looks()
+        found.append({int(pid) for pid in after if after[pid] is not before.get(pid)})
+    return found
+
+
+def test_every_wait_is_looked_at_once_and_then_a_few_at_a_time_in_their_turn() -> None:
+    stage = trained(world=12)
+    all_wait(stage, -1)
+    ranks = {100 + rank for rank in range(12)}
+    passes = looks_per_pass(stage, 16, NS // 4)
+    begin = next(number for number, each in enumerate(passes) if len(each) > 2)
+    assert set.union(*passes[: begin + 1]) == ranks, "first looks are never put off"
+    further = passes[begin + 1 : begin + 4]
+    assert [len(each) for each in further] == [4, 4, 4]
+    assert set.union(*further) == ranks
+
+
+@pytest.mark.parametrize("world", [2, 64])
+def test_no_wait_in_storage_goes_without_a_look_for_longer_than_the_proof_can_bear(
+    world: int,
+) -> None:
+    """However many wait alike, and however long they do: a proof takes 45 s from the first look to the last."""
+    stage = trained(world=world)
+    for rank in range(world):
+        stage.become(stage.rank(rank), "write")
+    stage.run(16)
+    for _ in range(60):
+        stage.one_pass(NS)
+        last = stage.job.attention.last_looks()
+        assert {int(pid) for pid in last} == {100 + rank for rank in range(world)}
+        assert all(stage.now_ns - each.boottime_ns <= 10 * NS for each in last.values())
+
+
+def test_a_job_that_never_trained_is_looked_at_once_a_second() -> None:
+    stage = Stage(world=3, connected=False)
+    for proc in stage.procs.values():
+        stage.become(proc, "futex")
+    stage.run(6)
+    assert stage.job.detailed
+    assert len([each for each in looks_per_pass(stage, 8, NS // 4) if each]) == 2
 
 
 def test_healthy_waits_are_learned_a_few_at_a_time() -> None:

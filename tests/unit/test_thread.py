@@ -196,3 +196,24 @@ def test_any_samples_in_any_order_are_taken(samples: list[ThreadSample]) -> None
     assert view.sample is samples[-1]
     assert len(view.glimpses) <= 16
     assert not (view.spins_in_place and view.burning_since_ns is None)
+
+
+@pytest.mark.parametrize(("previous_s", "share"), [(0.0, 0.5), (9.5, 1.0), (8.0, 0.25)])
+def test_what_a_thread_used_it_used_since_the_look_before(previous_s: float, share: float) -> None:
+    """It was at rest since 0 s, so no look in between was sent; of old tapes the look before is not known."""
+    after = replace(sample(10, cpu_s=0.5, sp=128), previous_ns=int(previous_s * NS))
+    assert seen(sample(0), after).cpu_share == share
+
+
+def test_a_burn_began_after_the_last_look_that_found_the_thread_at_rest() -> None:
+    after = replace(sample(10, state=TaskState.RUNNING, cpu_s=0.5), previous_ns=int(9.5 * NS))
+    assert burns_since(seen(sample(0), after)) == int(9.5 * NS)
+
+
+def test_only_a_burn_of_this_pass_is_worth_a_look_at_its_stack() -> None:
+    """A thread that is looked at in turns may be anywhere by the next pass."""
+    views = [sample(at_s, state=TaskState.RUNNING, cpu_s=at_s) for at_s in (0, 1)]
+    burning = seen(*views)
+    assert burning.is_unplaced(NS)
+    assert burning.is_unplaced(NS + NS // 2)
+    assert not burning.is_unplaced(2 * NS)

@@ -81,6 +81,7 @@ class ScriptedSensor:
             write_chars=process.written,
             major_faults=0,
             thread_count=len(process.threads),
+            forsaken_count=sum(each.is_forsaken for each in process.threads.values()),
         )
 
     def _pipe(self, loader: ScriptedProcess) -> Iterator[Fact]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.ids import Pid, Tid
 
-from .activities import IDLE, MODULES, YIELD, Activity
+from .activities import FUTEX, IDLE, MODULES, YIELD, Activity
 
 NS = 1_000_000_000
 _MOVED_SHARE = 0.02
@@ -69,6 +69,12 @@ class ScriptedThread:
         self._seen, self._seen_state, self._seen_cpu_ns = site, act.state, self.cpu_ns
         self._seen_ns, self._moved = now_ns, moved
         return self._made(now_ns, site) if news else None
+
+    @property
+    def is_forsaken(self) -> bool:
+        """It sleeps at a futex of its own process without a time-out."""
+        sleeps = self.now.state is TaskState.SLEEPING and not self.now.burns
+        return sleeps and self.now.syscall == FUTEX and not self.now.timed
 
     def _site(self) -> tuple[int, int, int]:
         act = self.now

@@ -1,0 +1,70 @@
+"""How closely each process of a job is to be sampled: what costs a pass, and what a judgement needs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from itertools import islice
+
+from kcover_ebpf.diagnosis.members import Members
+from kcover_ebpf.diagnosis.process import ProcessHistory
+from kcover_ebpf.diagnosis.roles import Role
+from kcover_ebpf.diagnosis.suspicion import Suspicion
+from kcover_ebpf.facts.kernel import Detail, SampleRequest
+from kcover_ebpf.ids import Pid
+
+_CALM = SampleRequest()
+_UNTRAINED = SampleRequest(every=4)
+"""What explains that a job does not begin (a missing rank, say) is that no thread of a rank works."""
+_CLOSE = SampleRequest(Detail.ON, every=1)
+_EASED = SampleRequest(Detail.ON, every=4)
+"""What was found while it was watched closely changes slowly."""
+_EXAMINED = SampleRequest(Detail.ALL, every=1)
+_MOST_CHILDREN = 256
+"""Children of ranks whose connections are read: each costs us a descriptor, and some 5 us a pass."""
+
+
+def connected(members: Members, *, suspicious: bool) -> list[Pid]:
+    """Living processes whose connections are wanted; while something may be wrong, those of the ranks' children too."""
+    if not suspicious:
+        return members.connected
+    children = (view.pid for view in members.owned.values() if _may_wait(view))
+    return list(dict.fromkeys([*members.connected, *islice(children, _MOST_CHILDREN)]))
+
+
+def _may_wait(view: ProcessHistory) -> bool:
+    role = view.member.role if view.member else Role.HELPER
+    busy = view.lead is not None and view.lead.burning_since_ns is not None
+    return role in (Role.LOADER, Role.HELPER) and not busy
+
+
+def in_detail(attention: Suspicion, now_ns: int, *, trained: bool, examined: bool) -> SampleRequest:
+    """What is wanted of a process in detail; `examined`: for people, too."""
+    if examined:
+        return _EXAMINED
+    return _CLOSE if attention.is_fresh(now_ns, trained) else _EASED
+
+
+def requests(
+    views: Mapping[Pid, ProcessHistory],
+    detailed: Collection[Pid],
+    closely: SampleRequest,
+    now_ns: int,
+    *,
+    trained: bool,
+) -> dict[Pid, SampleRequest]:
+    """What is wanted of each living process: `closely` of those in `detailed`."""
+    rested = _CALM if trained else _UNTRAINED
+    return {
+        pid: _with_lead(view, closely if pid in detailed else rested, now_ns)
+        for pid, view in views.items()
+        if view.exit is None
+    }
+
+
+def _with_lead(view: ProcessHistory, wanted: SampleRequest, now_ns: int) -> SampleRequest:
+    if view.worker is not None:
+        return replace(wanted, lead=view.worker)
+    # the thread that trains may be another than the first: it is found by looking at all
+    seeks = wanted is _CALM and view.rests_since(now_ns) is not None
+    return _UNTRAINED if seeks else wanted

@@ -1,0 +1,36 @@
+"""When the members of what is watched are listed: a listing makes the kernel walk over every thread of a group."""
+
+from __future__ import annotations
+
+_SHORTEST_NS, _LONGEST_NS = 3_000_000_000, 15_000_000_000
+"""The pause between two listings doubles while they find nothing new. Children are announced and who joins a known
+control group is seen by the sampler, so a listing finds only what joins a group that is new."""
+_LEAST_NS = 1_000_000_000
+"""Between two listings that strangers caused: a group may hold processes that are no members, and they may change."""
+
+
+class MemberSearch:
+    """Decides, pass by pass; all times are CLOCK_BOOTTIME nanoseconds."""
+
+    def __init__(self) -> None:
+        self._next_ns = self._listed_ns = 0
+        self._pause_ns = _SHORTEST_NS
+        self._strangers: tuple[int, int] | None = None
+
+    def is_due(self, now_ns: int, strangers: tuple[int, int]) -> bool:
+        """True if the members are to be listed now; `strangers` as `KernelSampler.strangers` shows them."""
+        if self._strangers is None:
+            # those that are left after a listing are no members
+            self._strangers = strangers
+        since_ns = now_ns - self._listed_ns
+        joined = strangers != self._strangers and since_ns >= _LEAST_NS
+        return joined or now_ns >= self._next_ns
+
+    def listed(self, now_ns: int, *, found: bool) -> None:
+        """They were listed; `found`: some of them were new."""
+        self._pause_ns = _SHORTEST_NS if found else min(2 * self._pause_ns, _LONGEST_NS)
+        self._listed_ns, self._next_ns, self._strangers = now_ns, now_ns + self._pause_ns, None
+
+    def hurry(self) -> None:
+        """A number may be used again, or a container be new: list at the next pass, and often for a while."""
+        self._next_ns, self._pause_ns = 0, _SHORTEST_NS

@@ -1,0 +1,56 @@
+"""When the members of a job are listed: at once for a stranger, else ever more seldom."""
+
+from __future__ import annotations
+
+from kcover_ebpf.watching.member_search import MemberSearch
+
+NS = 1_000_000_000
+NONE = 0, 0
+
+
+def listings(search: MemberSearch, seconds: int, *, found: bool = False) -> list[int]:
+    """The seconds, from 1 on, in which a listing is due though no stranger came."""
+    due = []
+    for second in range(1, seconds + 1):
+        if search.is_due(second * NS, NONE):
+            due.append(second)
+            search.listed(second * NS, found=found)
+    return due
+
+
+def test_a_listing_that_finds_nothing_new_makes_the_next_one_later() -> None:
+    assert listings(MemberSearch(), 60) == [1, 7, 19, 34, 49]
+
+
+def test_a_job_that_grows_is_listed_often() -> None:
+    assert listings(MemberSearch(), 10, found=True) == [1, 4, 7, 10]
+
+
+def test_what_ended_is_searched_for_again_at_once() -> None:
+    search = MemberSearch()
+    listings(search, 60)
+    search.hurry()
+    assert search.is_due(61 * NS, NONE)
+
+
+def test_a_stranger_in_a_known_group_is_looked_for_at_once() -> None:
+    search = MemberSearch()
+    listings(search, 60)
+    assert not search.is_due(61 * NS, NONE)
+    assert search.is_due(62 * NS, (1, 4711))
+    search.listed(62 * NS, found=False)
+    # no member, then; another one is
+    assert not search.is_due(63 * NS, (1, 4711))
+    assert not search.is_due(64 * NS, (1, 4711))
+    assert search.is_due(65 * NS, (1, 4712))
+
+
+def test_strangers_that_change_all_the_time_do_not_make_every_pass_list() -> None:
+    search = MemberSearch()
+    due = 0
+    for quarter in range(4, 84):
+        now_ns = quarter * NS // 4
+        if search.is_due(now_ns, (1, quarter)):
+            due += 1
+            search.listed(now_ns, found=False)
+    assert due <= 20
