@@ -42,7 +42,7 @@ $(foreach arch,$(ARCHITECTURES),$(eval $(call object_rule,$(arch))))
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # A second make, because the compiler may only be there once tools/setup has run.
 .PHONY: build

@@ -13,7 +13,7 @@ from kcover_ebpf.cli.kubectl import kubectl
 from tools.docs import links
 
 ROOT = Path(__file__).resolve().parents[2]
-TARGETS = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+TARGETS = set(re.findall(r"^([a-z0-9-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
 SHELL = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PROGRAMS = {"kcover-ebpf": cli, "kubectl-kcover": kubectl}
 
