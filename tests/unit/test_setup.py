@@ -40,7 +40,9 @@ def test_it_is_quiet_when_nothing_is_missing() -> None:
 def test_an_unknown_profile_is_a_usage_error() -> None:
     result = run_setup("everything")
     assert result.returncode == 2
-    usage = "usage: tools/setup [build | demo | test | vm | vm-arm64 | image | cluster | bench | docs]"
+    usage = (
+        "usage: tools/setup [build | demo | test | vm | vm-arm64 | image | cluster | bench | docs]"
+    )
     assert result.stderr.startswith(usage)
 
 
