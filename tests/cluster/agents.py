@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cluster.cluster import ROOT, Cluster
+from tests.cluster.cluster import ROOT, Cluster, home
 
 
 @dataclass
@@ -51,12 +51,11 @@ class Agent:
 def running(
     cluster: Cluster,
     folder: Path,
-    namespace: str,
     kubeconfig: Path | None = None,
     options: Sequence[str] = (),
 ) -> Iterator[dict[str, Agent]]:
     """An agent for each node of the cluster, by the node's name, as long as the block lasts."""
-    agents = {}
+    agents, namespace = {}, home(cluster)
     try:
         for node in cluster.get("nodes"):
             name = node["metadata"]["name"]

@@ -204,6 +204,16 @@ def titled(cluster: Cluster, title: str) -> Namespace:
     return Namespace(cluster, f"{readable}-{uuid.uuid4().hex[:6]}")
 
 
+def home(cluster: Cluster) -> str:
+    """The namespace of agents and controllers that run outside of a chart; made where it is missing, never deleted.
+
+    It is one for both, as in a release: a controller reads the Leases of the agents in its own.
+    """
+    name = "kcover-programs"
+    cluster.run("create", "namespace", name)
+    return name
+
+
 @contextmanager
 def made(namespace: Namespace) -> Iterator[Namespace]:
     """The namespace, with the training program; deleted afterwards, which is not waited for."""

@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -103,13 +102,8 @@ def agents(
     release = cluster.get("daemonsets", "--all-namespaces", f"--selector={RELEASE}")
     assert not release, "uninstall the release of kcover-ebpf first: helm uninstall"
     cluster.ctl("apply", f"--filename={ROOT / 'charts/kcover-ebpf/crds'}")
-    name = f"agents-{uuid.uuid4().hex[:6]}"
-    cluster.ctl("create", "namespace", name)
-    try:
-        with real_agents.running(cluster, tmp_path_factory.mktemp("agents"), name) as started:
-            yield started
-    finally:
-        cluster.ctl("delete", "namespace", name, "--wait=false")
+    with real_agents.running(cluster, tmp_path_factory.mktemp("agents")) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from typing import Any
 
 from kcover_ebpf.recovery.methods import RestartMethod, at, restarts
 from tests.cluster.agent_double import AgentDouble, is_first, processes
-from tests.cluster.cluster import ClusterError, Namespace, until
+from tests.cluster.cluster import ClusterError, Namespace, home, until
 
 POLICY = """
 apiVersion: kcover.io/v1alpha1
@@ -29,7 +29,7 @@ IN_PLACE_RULE = [
 
 
 class Program:
-    """`kcover-ebpf controller` for some namespaces; the first one holds the lease."""
+    """`kcover-ebpf controller` for some namespaces; its Lease is named after the first one."""
 
     def __init__(
         self,
@@ -40,6 +40,7 @@ class Program:
     ) -> None:
         self._names, self._log = [each.name for each in namespaces], log
         self._options = options
+        self._home = home(namespaces[0].cluster)
         self._kubeconfig = kubeconfig or namespaces[0].cluster.kubeconfig
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -48,8 +49,9 @@ class Program:
         program = str(Path(sys.executable).with_name("kcover-ebpf"))
         command = [program, "controller", "--breaker-jobs", "100"]
         command += ["--max-restarts=100", "--min-backoff=0s", "--namespace-percent=100"]
-        command += ["--kubeconfig", str(self._kubeconfig), "--namespace", self._names[0]]
-        command += [f"--lease={lease}", *(f"--only={name}" for name in self._names)]
+        command += ["--kubeconfig", str(self._kubeconfig), "--namespace", self._home]
+        command += [f"--lease={self._names[0]}-{lease}"]
+        command += [f"--only={name}" for name in self._names]
         command += self._options
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)

@@ -118,7 +118,7 @@ def stand(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         namespace.ctl("create", "configmap", "train", f"--from-file={TRAIN}")
         manifest = (JOBS / "pytorchjob.yaml").read_text()
         namespace.apply(manifest.replace("kcover.io/cascading-recovery", "example.com/label"))
-        with agents.running(cluster, folder, name, relay.kubeconfig) as started:
+        with agents.running(cluster, folder, relay.kubeconfig) as started:
             namespace.wait_for_steps(SELECTOR, 4, 5, 300)
             yield Stand(namespace, relay, started)
     finally:

@@ -19,7 +19,7 @@ import pytest
 
 from tests import skips
 from tests.cluster.agents import Agent
-from tests.cluster.cluster import JOBS, Cluster, Namespace, until
+from tests.cluster.cluster import JOBS, Cluster, Namespace, home, until
 from tests.cluster.guest_node import CARD, CARD_UP, GuestNode
 from tests.cluster.kinds import KINDS, rank_pods, sized
 from tests.cluster.nodes import kept_out
@@ -58,21 +58,21 @@ def card(guest: Guest) -> str:
 
 @pytest.fixture
 def node(
-    cluster: Cluster, guest: Guest, card: str, agents: dict[str, Agent], namespace: Namespace
+    cluster: Cluster, guest: Guest, card: str, agents: dict[str, Agent]
 ) -> Iterator[GuestNode]:
     """The virtual machine as a node, its agent at work."""
     assert agents, "the cluster's other nodes have theirs"
     assert card
     with GuestNode(cluster, guest, f"guest-{uuid.uuid4().hex[:4]}") as found:
-        found.run_agent(namespace.name)
-        until(lambda: report(namespace, found.name), "the agent in the guest reports", 300)
+        found.run_agent(home(cluster))
+        until(lambda: report(cluster, found.name), "the agent in the guest reports", 300)
         yield found
     guest.monitor("set_link idle on")
 
 
-def report(namespace: Namespace, name: str) -> dict[str, Any]:
+def report(cluster: Cluster, name: str) -> dict[str, Any]:
     """What the agent of a node says about its devices; empty while it said nothing."""
-    found = namespace.items("faultreports")
+    found = Namespace(cluster, home(cluster)).items("faultreports")
     return next((each["spec"] for each in found if each["metadata"]["name"] == name), {})
 
 
@@ -195,7 +195,7 @@ def check_let_in(cluster: Cluster, node: GuestNode) -> None:
 
 def fatal(namespace: Namespace, node: GuestNode) -> list[tuple[str, str, set[str]]]:
     """Device, fault and pods of each fatal fault that the node reports."""
-    devices = report(namespace, node.name).get("devices", ())
+    devices = report(cluster, node.name).get("devices", ())
     return [(x["device"], x["fault"], set(x.get("pods", ()))) for x in devices if x.get("fatal")]
 
 

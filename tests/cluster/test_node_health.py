@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import uuid
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import pytest
 
 from kcover_ebpf.recovery.node_health import OFFENCES
 from tests.cluster import agents as real_agents
-from tests.cluster.cluster import ROOT, Cluster, Namespace, until
+from tests.cluster.cluster import ROOT, Cluster, Namespace, home, until
 from tests.cluster.installed import NAMESPACE, installed
 from tests.cluster.nodes import all_let_in, inside, kept_out
 from tests.cluster.restarts import policy
@@ -49,14 +48,19 @@ def broken(cluster: Cluster, tmp_path: Path) -> Iterator[Path]:
     probe.write_text(PROBE.format(f'"{folder}/$NODE_NAME"'))
     probe.chmod(0o755)
     options = ("--inspect-every=1s", f"--inspect-checks={CHECK}", f"--plugins={plugins}")
-    name = f"agents-{uuid.uuid4().hex[:6]}"
-    cluster.ctl("create", "namespace", name)
     try:
-        with real_agents.running(cluster, tmp_path, name, options=options):
+        with real_agents.running(cluster, tmp_path, options=options):
             yield folder
     finally:
-        cluster.ctl("delete", "namespace", name, "--wait=false")
         cluster.run("delete", "nodehealths", "--all")
+
+
+@pytest.fixture
+def operators(cluster: Cluster) -> Iterator[Namespace]:
+    """The namespace whose policies are about nodes: that of the controller."""
+    found = Namespace(cluster, home(cluster))
+    yield found
+    found.ctl("delete", "faultpolicies", "--all")
 
 
 def health(cluster: Cluster, node: str) -> dict[str, Any]:
@@ -109,9 +113,9 @@ def fail_and_mend(
 
 @pytest.mark.usefixtures("controller")
 def test_a_node_fails_an_inspection_and_is_back_at_work_by_itself(
-    cluster: Cluster, namespace: Namespace, broken: Path
+    cluster: Cluster, operators: Namespace, broken: Path
 ) -> None:
-    policy(namespace, node={"inspection": "All", "cleanRounds": CLEAN_ROUNDS})
+    policy(operators, node={"inspection": "All", "cleanRounds": CLEAN_ROUNDS})
     names = sorted(each["metadata"]["name"] for each in cluster.get("nodes"))
     node, other = names[0], names[-1]
     until(lambda: all_pass(cluster, names), "all nodes are inspected, and pass")
