@@ -149,7 +149,7 @@ def test_a_device_that_fails(
     uids = {pod["metadata"]["uid"] for pod in here}
     until(lambda: holders(namespace, node, device) >= uids, "the agent knows who holds the device")
     fault.cause(node.guest)
-    until(lambda: fatal(namespace, node) == [(device, fault.code, uids)], "the agent reports", 180)
+    until(lambda: fatal(cluster, node) == [(device, fault.code, uids)], "the agent reports", 180)
     if fault.of_card:
         until(lambda: kept_out(cluster) == {node.name}, "the node is kept out")
         check_kept_out(cluster, node, fault.code)
@@ -193,7 +193,7 @@ def check_let_in(cluster: Cluster, node: GuestNode) -> None:
     assert "kcover.io/device-fault" not in {taint["key"] for taint in spec.get("taints", ())}
 
 
-def fatal(namespace: Namespace, node: GuestNode) -> list[tuple[str, str, set[str]]]:
+def fatal(cluster: Cluster, node: GuestNode) -> list[tuple[str, str, set[str]]]:
     """Device, fault and pods of each fatal fault that the node reports."""
     devices = report(cluster, node.name).get("devices", ())
     return [(x["device"], x["fault"], set(x.get("pods", ()))) for x in devices if x.get("fatal")]
