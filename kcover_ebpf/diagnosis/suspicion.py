@@ -59,7 +59,7 @@ class Suspicion:
         self.unreadable: dict[Pid, Unreadable] = {}
         """Processes that could not be read when it was tried last."""
         self._looks: dict[tuple[Pid, Tid], deque[Inspection]] = {}
-        self._pending: dict[Pid, Stack] = {}
+        self._pending: dict[Pid, Inspection] = {}
         self.stall = Stall.NONE
         """Whether the ranks here go on; they do not while one of them is held."""
         self._suspicious_since_ns: int | None = None
@@ -115,13 +115,21 @@ class Suspicion:
         self.unreadable.pop(look.pid, None)
         self._looks.setdefault((look.pid, look.tid), deque(maxlen=_LOOKS_KEPT)).append(look)
         if look.stack and not self.suspicious:
-            self._pending[look.pid] = look.stack
+            self._pending[look.pid] = look
 
-    def on_progress(self, pid: Pid) -> None:
-        """A process went on: the wait it was seen in before is one that ends by itself."""
-        stack = self._pending.pop(pid, None)
-        if stack is not None:
-            self.known.learn(stack)
+    def on_progress(self, pid: Pid, now_ns: int, moved_ns: int, longest_s: float) -> None:
+        """A process made progress: a wait that it has left since it was looked at is one that ends by itself.
+
+        `moved_ns`: when its thread last did something else. Data that arrives meanwhile shows nothing: a rank that is
+        stuck still receives the rest of the step. Only once the longest healthy silence has passed has the wait ended.
+        """
+        look = self._pending.get(pid)
+        if look is None:
+            return
+        passed_ns = now_ns - look.boottime_ns
+        if moved_ns > look.boottime_ns or passed_ns > longest_s * NS:
+            del self._pending[pid]
+            self.known.learn(look.stack)
 
     def forget(self, pid: Pid) -> None:
         """A process is gone."""
