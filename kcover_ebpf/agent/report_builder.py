@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kcover_ebpf import __version__
 from kcover_ebpf.agent.node_loop import GangWatch
@@ -25,6 +25,8 @@ from kcover_ebpf.api.fault_report import (
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.api.node_health import NodeHealth
+from kcover_ebpf.diagnosis.collective_counts import COUNTS_MOVE_S, CollectiveCounts
+from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.progress import Stall
 from kcover_ebpf.diagnosis.verdict import VerdictKind
 
@@ -147,8 +149,10 @@ class ReportBuilder:
             verdict=verdict,
             logs=self.logs(names, now_s) if explained else (),
         )
+        if stall is Stall.NONE and not is_fault:
+            return replace(report, collectives=_movement(job))
         # where it is not known whether the ranks go on, others may need to know what they look like
-        return pictured(report, job, each.pods) if stall is not Stall.NONE or is_fault else report
+        return pictured(report, job, each.pods)
 
     def _remembered(
         self,
@@ -176,3 +180,10 @@ class ReportBuilder:
             idle=self.idle,
         )
         return Draft(self._identity.namespace, self._identity.node, report, ())
+
+
+def _movement(job: Job) -> CollectiveCounts | None:
+    """That counts moved, which the nodes that did not ask do not know; their ranks may show no progress otherwise."""
+    moved_ns = job.attention.counts_moved_ns
+    age_s = round((job.now_ns - moved_ns) / 1e9, 3)
+    return CollectiveCounts(age_s, moving=True) if moved_ns and age_s < COUNTS_MOVE_S else None

@@ -6,6 +6,7 @@ of a single host. A node whose snapshot is missing is named, and a verdict that 
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from kcover_ebpf.api.fault_report import LocalVerdict
@@ -13,6 +14,7 @@ from kcover_ebpf.cluster import log_evidence, missing
 from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict
 from kcover_ebpf.cluster.gang_snapshot import APART_S, GangSnapshot, ReceivedReport, gather
 from kcover_ebpf.diagnosis import nccl, wait_chain
+from kcover_ebpf.diagnosis.collective_counts import COUNTS_MOVE_S
 from kcover_ebpf.diagnosis.judge import judge
 from kcover_ebpf.diagnosis.process import NS
 from kcover_ebpf.diagnosis.process_state import State
@@ -29,6 +31,8 @@ from kcover_ebpf.diagnosis.verdict import (
 _BELIEVED_S = 60.0
 """Ranks of one node may go on (evaluate, load, compile) while all others wait for them: that is no trouble for so long.
 Nodes also stall at different moments, for each has a threshold of its own."""
+_LAUNCHED_AHEAD_S = 5.0
+"""Ranks launch what they can before they wait for one that is stuck."""
 _STRENGTH = {
     Cause.OOM_KILLED: 0,
     Cause.SEGFAULT: 0,
@@ -67,7 +71,7 @@ def _merged(case: GangInput) -> GangVerdict:
         return _slow(case) or _working(case)
     gathered = gather(pictured, case.now_s, case.policy)
     finding = missing.missing_rank(case, gathered) or judge(gathered.job)
-    if _others_go_on(case, gathered, finding):
+    if _others_go_on(case, gathered, finding) or _is_refuted(case, gathered, finding):
         return _working(case)
     if _is_unordered(gathered, finding):
         text = "several ranks are stuck, on nodes whose clocks cannot be ordered"
@@ -197,6 +201,19 @@ def _others_go_on(case: GangInput, gathered: GangSnapshot, finding: Finding) -> 
     if not finding.kind.is_fault or _is_held(finding) or not any(case.calm.values()):
         return False
     return min((each.age_s for each in gathered.job.ranks.values()), default=0.0) < _BELIEVED_S
+
+
+def _is_refuted(case: GangInput, gathered: GangSnapshot, finding: Finding) -> bool:
+    """True if operations were launched long after the hang is said to have begun: only the node that asked knows."""
+    if not finding.kind.is_fault or _is_held(finding):
+        return False
+    moved_s = [
+        said.age_s + each.since_made_s(case.now_s)
+        for each in case.fresh
+        if (said := each.report.collectives) is not None and said.moving
+    ]
+    hung_s = (gathered.job.now_ns - finding.since_ns) / NS
+    return min(moved_s, default=math.inf) < min(COUNTS_MOVE_S, hung_s - _LAUNCHED_AHEAD_S)
 
 
 def _is_held(finding: Finding) -> bool:

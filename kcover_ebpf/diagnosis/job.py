@@ -128,6 +128,7 @@ class Job:
             case CollectivesSeen():
                 self.attention.collectives = fact
                 if fact.moving:
+                    self.attention.counts_moved_ns = fact.boottime_ns
                     self._restart_clocks(fact.boottime_ns)
             case _:
                 self._on_rest(fact)

@@ -54,6 +54,8 @@ class Suspicion:
         self.known = KnownWaits()
         self.collectives: CollectivesSeen | None = None
         """What the job's own NCCL said in this suspicion; None while it said nothing."""
+        self.counts_moved_ns = 0
+        """Boottime at which an answer of NCCL last showed that its counts move; 0 if none did."""
         self.recorders: RecordersSeen | None = None
         """What the ranks' flight recorders hold of this stall; None while they said nothing."""
         self.unreadable: dict[Pid, Unreadable] = {}

@@ -78,6 +78,8 @@ class Agent:
 
     node: str
     pods: dict[Pid, str]
+    asks: bool = True
+    """It asks NCCL; one agent of a job does."""
     job: Job = field(init=False)
     tracker: Tracker = field(init=False)
 
@@ -100,8 +102,10 @@ class Agent:
     def _mine(self, stage: Recorded, fact: Fact) -> Fact | None:
         if isinstance(fact, Tick):
             return fact
+        if isinstance(fact, CollectivesSeen) and not self.asks:
+            return None
         if isinstance(fact, CollectivesSeen):
-            # all are asked; a number is known only to the agent of the node that the process is on
+            # a number is known only to the agent of the node that the process is on
             lists = {
                 name: tuple(self._known(stage, each) for each in getattr(fact, name))
                 for name in ("behind", "missing", "failed", "odd")
@@ -140,9 +144,9 @@ def _addressed(end: tuple[str, int]) -> tuple[str, int]:
     return f"10.0.0.{end[1] // 100 % 100}", end[1]
 
 
-def on_two_nodes(stage: Recorded, late_s: float = 0.3) -> GangVerdict:
+def on_two_nodes(stage: Recorded, late_s: float = 0.3, askers: str = "a") -> GangVerdict:
     """The verdict of the controller; both reports come so many seconds late."""
-    agents = [Agent(node, {}) for node in NODES]
+    agents = [Agent(node, {}, node in askers) for node in NODES]
     for proc in stage.procs.values():
         rank = proc.rank if proc.rank is not None else stage.procs[proc.ppid].rank
         (agent,) = (each for each in agents if each.node == stage.node_of(proc.pid))
@@ -258,7 +262,8 @@ def trains(stage: Recorded) -> None:
 
 
 def by_nccl(number: int, **more: object) -> CollectiveRank:
-    rank = CollectiveRank(number, 4, "h", Pid(100 + number), 6, 7, comm="0x1")
+    rank = CollectiveRank(number, 4, f"10.0.0.{number}", Pid(100 + number), 6, 7, comm="0x1")
+    rank = replace(rank, pid_inside=100 + number)
     return replace(rank, **more)  # type: ignore[arg-type]
 
 
@@ -278,12 +283,15 @@ def behind_at_a_lock(stage: Recorded) -> None:
     stage.ask(10, behind=(by_nccl(1),), equal=False)
 
 
+ODD_OF_TWO = by_nccl(0, size=2, pid=Pid(103), pid_inside=103, host="10.0.0.3")
+
+
 def behind_in_a_subgroup(stage: Recorded) -> None:
     """Number 0 of two there, rank 3 of the job: only its own node knows which process that is."""
     stage.become(stage.rank(3), "futex", stack=LOCK)
     others(stage, 3, "run")
     stage.run(3)
-    stage.ask(10, behind=(by_nccl(0, size=2, pid=Pid(103)),), equal=False)
+    stage.ask(10, behind=(ODD_OF_TWO,), equal=False)
 
 
 def behind_and_elsewhere(stage: Recorded) -> None:
@@ -386,6 +394,25 @@ def test_two_nodes_say_what_one_host_says(
     if rank is not None:
         assert merged.culprit is not None
         assert (merged.culprit.pod, merged.culprit.node) == (f"j-{rank}", NODES[rank % 2])
+
+
+ASKED = {name: story for name, story in STORIES.items() if name.startswith("NCCL")}
+
+
+@pytest.mark.parametrize("askers", ["b", "ab"], ids=["the other node asks", "both ask"])
+@pytest.mark.parametrize(("act", "kind", "cause", "rank"), ASKED.values(), ids=ASKED)
+def test_it_does_not_matter_which_node_asks(
+    act: Callable[[Recorded], None],
+    kind: VerdictKind,
+    cause: Cause,
+    rank: int | None,
+    askers: str,
+) -> None:
+    stage = recorded()
+    act(stage)
+    merged = on_two_nodes(stage, askers=askers)
+    culprit = merged.culprit.rank if merged.culprit is not None else None
+    assert (merged.verdict.kind, merged.verdict.cause, culprit) == (kind, cause, rank)
 
 
 def test_who_sent_the_stop_signal_is_known_to_all() -> None:
