@@ -7,10 +7,7 @@ and in the API server.
 
 from __future__ import annotations
 
-_SPAN_S = 300.0
-"""The least difference of the last one to two spans counts: clocks drift by 50 ppm, so 30 ms in two of them."""
-_MOST_S = 5.0
-"""A report that seems later is one that was sent again as it was (its ranks are stopped by us)."""
+from kcover_ebpf.tunables.recovery import DELAY_SPAN_S, LONGEST_DELAY_S
 
 
 class Delays:
@@ -25,7 +22,7 @@ class Delays:
         if known is None:
             self._nodes[node] = _Least(arrived_s, arrived_s - made_s)
             return None
-        return min(_MOST_S, known.above_least(arrived_s, arrived_s - made_s))
+        return min(LONGEST_DELAY_S, known.above_least(arrived_s, arrived_s - made_s))
 
 
 class _Least:
@@ -36,7 +33,7 @@ class _Least:
 
     def above_least(self, now_s: float, value_s: float) -> float:
         """Take a value; by how much it exceeds the least one."""
-        if now_s - self._began_s > _SPAN_S:
+        if now_s - self._began_s > DELAY_SPAN_S:
             self._began_s, self._before_s, self._now_s = now_s, self._now_s, value_s
         self._now_s = min(self._now_s, value_s)
         return value_s - min(self._now_s, self._before_s)

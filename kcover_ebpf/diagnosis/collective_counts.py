@@ -9,10 +9,6 @@ from kcover_ebpf.facts.host import CollectiveRank, CollectiveSide, CollectivesSe
 _NS = 1_000_000_000
 
 
-COUNTS_MOVE_S = 120.0
-"""For so long an answer in which counts moved refutes a hang that began before it."""
-
-
 @dataclass(frozen=True, slots=True)
 class CollectiveCounts:
     """The last word of NCCL; as long as `trouble` is set nothing else is known. A pid is that of the reporting node."""

@@ -13,11 +13,8 @@ from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot, blame
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.tunables.diagnosis import LONE_FACTOR, LONE_FLOOR_S
 
-_FACTOR = 2.0
-"""Of the longest stall threshold, which is itself 1.5 times the longest healthy silence."""
-_FLOOR_S = 60.0
-"""Loading, compiling and metrics on one rank are over within a minute in most jobs."""
 _ADVICE = (
     "not known: whether that ends (an evaluation, a checkpoint in memory and an endless loop look alike); "
     "kcover-ebpf trace shows whether its stack advances"
@@ -40,7 +37,7 @@ def report(
         return None
     waited_s = min(each.age_s for each in waiting)
     threshold_s = max(snapshot.threshold_s(pid) for pid in ranks)
-    if min(waited_s, first.age_s) < max(_FLOOR_S, _FACTOR * threshold_s):
+    if min(waited_s, first.age_s) < max(LONE_FLOOR_S, LONE_FACTOR * threshold_s):
         return None
     what = f"{evidence.name(first)} computes ({first.text}) while all {len(waiting)} other ranks wait for it"
     lasts = f"that lasts for {waited_s:.1f} s, and a silence of {threshold_s:.1f} s is a stall of this job"

@@ -87,7 +87,7 @@ def test_a_node_waits_for_its_turn_and_may_have_none(
     nccl: Nccl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 1000.0
-    monkeypatch.setattr(watch.procfs, "boottime_ns", lambda: int(now_s * 1e9))
+    monkeypatch.setattr("kcover_ebpf.host.procfs.boottime_ns", lambda: int(now_s * 1e9))
     nccl.place(1, LATE, {102: 5102})
     asking = RasWatch()
     asking.tick(True, {}, 4, None)
