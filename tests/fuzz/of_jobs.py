@@ -16,8 +16,8 @@ from kcover_ebpf.hardware.ras.client import _EVENTS_BYTES, REPORT_BYTES, dead_pe
 from kcover_ebpf.host import blocked_call, procfs, stack_frames, stack_words, trace_inspector
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.logs import container_log, lines, rules
-from kcover_ebpf.logs.log_files import Chunk
 from kcover_ebpf.logs.lines import Source
+from kcover_ebpf.logs.log_files import Chunk
 from kcover_ebpf.logs.partial_lines import PartialLines
 from kcover_ebpf.logs.reader import LogReader
 from kcover_ebpf.logs.tracebacks import TracebackFinder

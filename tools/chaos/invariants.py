@@ -9,8 +9,9 @@ MOST_BYTES = {"agent": 200_000_000, "controller": 300_000_000}
 """Peak resident memory of one process."""
 MOST_DESCRIPTORS = 256
 """Of one process. An agent has 60 to 90 without a job, most of them of BPF objects."""
-REPORTED_EARLY_S = 5.0
-"""An incident may date its beginning so much before the fault: a report's age is that of the last progress."""
+REPORTED_EARLY_S = 15.0
+"""An incident may date its beginning so much before the fault: a report's age is that of the last progress, and a
+clock may be wrong by 10 s."""
 
 
 _NO_FAULT = ("", "WORKING", "UNKNOWN", "SLOW")
@@ -41,6 +42,8 @@ class Seen:
     since_s: float
     """When its fault began, by its own words; when it was made, where it has none. Unix seconds."""
     phase: str
+    timeline: Sequence[str] = ()
+    """Time, phase and text of each entry: what a run is explained by."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ class Kind(Enum):
     RESTART_CONTAINERD = "restart containerd"
     DELETE_INCIDENTS = "delete incidents"
     DELETE_REPORTS = "delete reports"
+    MOVE_CLOCK = "move a clock by 10 s"
 
 
 FAULTS = {Kind.STOP_RANK: 3, Kind.KILL_RANK: 1}
@@ -42,12 +43,14 @@ _DISTURBANCES = {
     Kind.RESTART_CONTAINERD: 1,
     Kind.DELETE_INCIDENTS: 3,
     Kind.DELETE_REPORTS: 3,
+    Kind.MOVE_CLOCK: 2,
 }
 _SECONDS = {
     Kind.FILL_DISK: (5.0, 30.0),
     Kind.CUT_API: (2.0, 15.0),
     Kind.DROP_RECORDS: (5.0, 20.0),
     Kind.FLOOD_LOG: (2.0, 10.0),
+    Kind.MOVE_CLOCK: (5.0, 60.0),
 }
 
 
