@@ -18,11 +18,13 @@ _OPTIONS = TelemetryOptions(1.0)
 
 
 def _exporter(data: bytes) -> None:
-    """Read twice, because rates are added up, and printed as the helper prints it for the agent."""
+    """Read twice, a minute apart, because rates are added up, and printed as the helper prints it for the agent."""
     source = DcgmSource("http://x/metrics", ["GPU-7c0e-0"])
     with patch.object(source, "_fetched", lambda: text(data)):
         for _ in range(2):
             _lines(json.dumps(helper.line_of(source.readings)).encode())
+            assert source._read_s is not None
+            source._read_s -= 60.0
 
 
 def _lines(data: bytes) -> None:
