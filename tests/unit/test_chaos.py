@@ -47,6 +47,7 @@ def test_a_good_run_breaks_nothing() -> None:
         (replace(GOOD, jobs=[replace(JOB, trains=False), STEADY]), "a does not train"),
         (replace(GOOD, jobs=[replace(JOB, starts={0: 3, 1: 2}), STEADY]), "rank 0 was started 3"),
         (replace(GOOD, jobs=[JOB, replace(STEADY, starts={0: 1, 1: 2})]), "s: rank 1 was started"),
+        (replace(GOOD, incidents=[replace(REPORTED, restarts=2)]), "a: was restarted 2 times, 1"),
         (replace(GOOD, incidents=[]), "was never reported"),
         (replace(GOOD, incidents=[replace(REPORTED, verdict="UNKNOWN")]), "was never reported"),
         (replace(GOOD, incidents=[replace(REPORTED, since_s=900.0)]), "was never reported"),
@@ -60,6 +61,12 @@ def test_a_good_run_breaks_nothing() -> None:
 def test_each_invariant_can_be_broken(outcome: Outcome, words: str) -> None:
     (found,) = violations(outcome)
     assert words in found
+
+
+def test_a_rank_that_died_is_restarted_by_its_kubelet_too() -> None:
+    twice = replace(JOB, starts={0: 3, 1: 3})
+    killed = replace(GOOD, faults=[replace(STOP, kind=Kind.KILL_RANK.value)], jobs=[twice, STEADY])
+    assert violations(killed) == []
 
 
 def test_a_restart_whose_incident_was_deleted_may_be_begun_again() -> None:

@@ -6,6 +6,8 @@ import random
 from dataclasses import dataclass
 from enum import Enum
 
+from tools.chaos.invariants import KILLED
+
 FAULT_EVERY_S = 75.0
 """Between two faults of one job, on average: the detection of a hang, a restart and the learning after it take 50."""
 DISTURBANCE_EVERY_S = 9.0
@@ -18,7 +20,7 @@ class Kind(Enum):
     """What is done; the value is the name in the report."""
 
     STOP_RANK = "stop a rank"
-    KILL_RANK = "kill a rank"
+    KILL_RANK = KILLED
     KILL_AGENT = "kill an agent"
     KILL_CONTROLLER = "kill a controller"
     FILL_DISK = "fill an agent's disk"
