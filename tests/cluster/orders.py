@@ -54,8 +54,12 @@ class ByHand:
     selector: Mapping[str, str]
     _made: dict[str, Any] = field(default_factory=dict)
 
-    def order(self, number: str, verb: str) -> None:
-        """Order it, and wait until each node that reports on the job has acknowledged it."""
+    def order(self, number: str, verb: str) -> str:
+        """Order it, and wait until each node that reports on the job has acknowledged it; the id of the order.
+
+        Agents remember ids on the disk of their node, which outlives a release: the namespace makes it a new one.
+        """
+        number = f"{self.namespace.name}-{number}"
         path = f"{GROUP}/{self.namespace.name}/incidents"
         if not self._made:
             self._made = self.controller.create(path, self._body())
@@ -74,6 +78,7 @@ class ByHand:
             error.add_note(f"the reports: {reports_of(self.namespace)}")
             error.add_note(f"the Leases: {leases_of(self.namespace.cluster, NAMESPACE)}")
             raise
+        return number
 
     def _body(self) -> dict[str, Any]:
         ref = {"apiVersion": "batch/v1", "kind": "Job", "name": self.job, "uid": "u"}
