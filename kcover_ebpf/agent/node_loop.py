@@ -20,11 +20,10 @@ from kcover_ebpf.host.thread_inspector import ThreadInspector
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
+from kcover_ebpf.tunables.agent import NEXT_START_NS
 from kcover_ebpf.watching.job_watch import JobWatch, listen
 from kcover_ebpf.watching.judging import Sink
 from kcover_ebpf.watching.member_search import MemberSearch
-
-_CALM_NS = 500_000_000
 
 
 class GangWatch:
@@ -184,7 +183,7 @@ class NodeLoop:
             self._forgotten.discard(gang)
             self._version = -1
             # who is dying now must not be taken for a member of the next start
-            self._calm_until_ns = procfs.boottime_ns() + _CALM_NS
+            self._calm_until_ns = procfs.boottime_ns() + NEXT_START_NS
         if self._version == self._registry.version:
             return
         self._version = self._registry.version

@@ -30,15 +30,12 @@ from kcover_ebpf.api.job_kinds import Gang, selects
 from kcover_ebpf.api.order import Order, OrderedIncident, Verb
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.errors import ActionError
+from kcover_ebpf.tunables.agent import LONGEST_STOP_S, ORDERS_TURN_S, STOP_WAIT_S
 
 _OBEYED_PHASE = "ShuttingDown"
 _SNAPSHOT_PHASE = "Observed"
-_IDLE_S = 1.0
 _ACKS_REPORTED = 8
 """As many as the schema admits (crds/faultreports.yaml, spec.acks)."""
-_LONGEST_STOP_S = 15.0
-"""Nothing stays stopped for longer, whatever became of the wall clock: orders to stop end after 10 s by the
-controller's, from which ours may differ by a few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +83,7 @@ class OrderExecutor:
         """`clock`: unix seconds; the controller's clock and ours must agree to a few seconds. `steady`: never set."""
         self._registry, self._containers, self._ledger = registry, containers, ledger
         self._tell, self._clock, self._steady = listeners, clock, steady
-        self._until_s = dict.fromkeys(ledger.stops, steady() + _LONGEST_STOP_S)
+        self._until_s = dict.fromkeys(ledger.stops, steady() + LONGEST_STOP_S)
         """Incident to when what is stopped for it is let go, by the steady clock."""
         self._inbox: queue.SimpleQueue[OrderedIncident | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
@@ -122,7 +119,7 @@ class OrderExecutor:
         self._stopping.set()
         self._inbox.put(None)
         # a stop under way sees that we end; a thread that is stuck in it must not keep the others stopped
-        got = self._stops_lock.acquire(timeout=stop_and_kill.STOP_WAIT_S + 0.5)
+        got = self._stops_lock.acquire(timeout=STOP_WAIT_S + 0.5)
         try:
             self._release_all()
         finally:
@@ -170,7 +167,7 @@ class OrderExecutor:
     def _patience_s(self) -> float:
         left = (self._left_s(key, each) for key, each in self._ledger.stops.items())
         # what is still there after its time could not be released, and is tried again in a second
-        return min([_IDLE_S, *(left_s for left_s in left if left_s > 0)])
+        return min([ORDERS_TURN_S, *(left_s for left_s in left if left_s > 0)])
 
     def _left_s(self, incident: str, record: StopRecord) -> float:
         """Seconds until what is stopped is let go."""
@@ -259,7 +256,7 @@ class OrderExecutor:
             held=tuple(sorted(already, key=lambda each: each.pid)),
         )
         with self._stops_lock:
-            self._until_s[incident.uid] = self._steady() + _LONGEST_STOP_S
+            self._until_s[incident.uid] = self._steady() + LONGEST_STOP_S
             self._ledger.begin(order, key_of(gang), record)
             if self._stopping.is_set():
                 raise ActionError("the agent is shutting down")

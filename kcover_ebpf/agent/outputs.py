@@ -21,6 +21,7 @@ from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.host import procfs
 from kcover_ebpf.output.formatting import headline
 from kcover_ebpf.output.log_lines import about
+from kcover_ebpf.tunables.agent import DEVICES_READ_NS
 from kcover_ebpf.watching.judging import Sink
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from kcover_ebpf.hardware.watch import DeviceWatch
 
 _LOG = logging.getLogger(__name__)
-
-_DEVICES_NS = 30_000_000_000
 
 
 class NodeOutputs:
@@ -135,7 +134,7 @@ class NodeOutputs:
                 self._board.hold(fault, each.pods.get(fault.pid, ""))
         if now_ns < self._next_devices_ns:
             return
-        self._next_devices_ns = now_ns + _DEVICES_NS
+        self._next_devices_ns = now_ns + DEVICES_READ_NS
         living = {pid: each.pods[pid] for each in watched for pid in each.watch.members}
         self._drafts.devices = devices_of(self._devices.topology, living)
 

@@ -27,11 +27,7 @@ from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.api.node_health import NodeHealth
 from kcover_ebpf.diagnosis.progress import Stall
 from kcover_ebpf.diagnosis.verdict import VerdictKind
-
-_NODE_EXPIRES_S = 180
-_EXPLAINED_S = 120.0
-"""What logs show is reported so long after the last fault of a gang: a log is read after the kernel's word, and a
-kubelet may have restarted everything by then."""
+from kcover_ebpf.tunables.agent import EXPLAINED_S, NODE_REPORT_EXPIRES_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +130,7 @@ class ReportBuilder:
         is_fault = verdict is not None and verdict.verdict.is_fault
         if is_fault or stall is not Stall.NONE:
             self._fault_s[gang] = now_s
-        explained = now_s - self._fault_s.get(gang, -math.inf) < _EXPLAINED_S
+        explained = now_s - self._fault_s.get(gang, -math.inf) < EXPLAINED_S
         report = FaultReport(
             node=self._identity.node,
             time_s=now_s,
@@ -171,7 +167,7 @@ class ReportBuilder:
             time_s=now_s,
             sequence=0,
             agent=__version__,
-            expires_after_s=_NODE_EXPIRES_S,
+            expires_after_s=NODE_REPORT_EXPIRES_S,
             devices=faults,
             idle=self.idle,
         )

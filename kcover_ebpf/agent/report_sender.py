@@ -33,10 +33,9 @@ from kcover_ebpf.api.fault_report import (
 )
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.errors import ApiError, NotFound, Unreachable
+from kcover_ebpf.tunables.agent import SEND_REFUSED_S, SEND_RETRY_S
 
 MANAGER = "kcover-agent"
-_RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0)
-_REFUSED_S = 10.0
 _NEWEST_ACKS = 2
 """Of each gang in the Lease: the controller waits for the answer to one order at a time."""
 _BASE = f"/apis/{API_VERSION}/namespaces"
@@ -193,7 +192,7 @@ class ReportSender:
                 self.look()
             except Exception as error:  # noqa: BLE001 - a thread that ends would leave the node silent
                 self._on_error("send", "faultreports", ApiError(repr(error)))
-                time.sleep(_RETRY_S[0])
+                time.sleep(SEND_RETRY_S[0])
 
     def look(self) -> None:
         """Send what is due now."""
@@ -216,7 +215,9 @@ class ReportSender:
             self._confirm(drafts, acks, now_s)
             self._failures = 0
         except Unreachable as error:
-            pause_s = _RETRY_S[min(self._failures, len(_RETRY_S) - 1)] * random.uniform(0.5, 1.5)
+            pause_s = SEND_RETRY_S[min(self._failures, len(SEND_RETRY_S) - 1)] * random.uniform(
+                0.5, 1.5
+            )
             self._failures += 1
             # all agents lose the server at once; they must not all come back at once
             self._not_before_s = now_s + max(pause_s, error.retry_after_s or 0.0)
@@ -275,7 +276,7 @@ class ReportSender:
                 raise known from error
             # a namespace that is being deleted, one report that is too large, the webhook of one tenant (a 500)
             # must not hold up the reports of the others
-            self._refused[key] = now_s + _REFUSED_S
+            self._refused[key] = now_s + SEND_REFUSED_S
 
     def _is_news(self, draft: Draft) -> bool:
         sent = self._sent.get(draft.key)

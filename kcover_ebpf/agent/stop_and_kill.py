@@ -14,10 +14,7 @@ from dataclasses import dataclass
 from kcover_ebpf.agent import containers
 from kcover_ebpf.agent.containers import Found
 from kcover_ebpf.host import terminate
-
-STOP_WAIT_S = 1.0
-"""A process that has not stopped by then sits in an uninterruptible call."""
-_POLL_S = 0.002
+from kcover_ebpf.tunables.agent import STOP_POLL_S, STOP_WAIT_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +45,7 @@ def stop(found: Sequence[Found]) -> Outcome:
         terminate.send(members, fresh, signal.SIGSTOP)
         stopped |= fresh
     while (left := _moving(members())) and time.monotonic() < deadline_s:
-        time.sleep(_POLL_S)
+        time.sleep(STOP_POLL_S)
     return Outcome(len(stopped), tuple(sorted(left)))
 
 

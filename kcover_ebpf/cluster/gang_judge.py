@@ -11,7 +11,7 @@ from dataclasses import replace
 from kcover_ebpf.api.fault_report import LocalVerdict
 from kcover_ebpf.cluster import log_evidence, missing
 from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict
-from kcover_ebpf.cluster.gang_snapshot import APART_S, GangSnapshot, ReceivedReport, gather
+from kcover_ebpf.cluster.gang_snapshot import GangSnapshot, ReceivedReport, gather
 from kcover_ebpf.diagnosis import nccl, wait_chain
 from kcover_ebpf.diagnosis.judge import judge
 from kcover_ebpf.diagnosis.process import NS
@@ -25,10 +25,8 @@ from kcover_ebpf.diagnosis.verdict import (
     Verdict,
     VerdictKind,
 )
+from kcover_ebpf.tunables.recovery import REPORTS_APART_S, WORK_BELIEVED_S
 
-_BELIEVED_S = 60.0
-"""Ranks of one node may go on (evaluate, load, compile) while all others wait for them: that is no trouble for so long.
-Nodes also stall at different moments, for each has a threshold of its own."""
 _STRENGTH = {
     Cause.OOM_KILLED: 0,
     Cause.SEGFAULT: 0,
@@ -85,7 +83,7 @@ def _announced(case: GangInput) -> GangVerdict | None:
     if not reporting:
         return None
     oldest_s = max(age_s for age_s, _, _ in reporting)
-    first = [each for each in reporting if oldest_s - each[0] < APART_S]
+    first = [each for each in reporting if oldest_s - each[0] < REPORTS_APART_S]
     best = min(_STRENGTH.get(verdict.cause, 2) for _, _, verdict in first)
     chosen = [each for each in first if _STRENGTH.get(each[2].cause, 2) == best]
     _, seen, local = chosen[0]
@@ -186,7 +184,7 @@ def _is_unordered(gathered: GangSnapshot, finding: Finding) -> bool:
     return any(
         each.pid != culprit
         and gathered.who[each.pid][0].node != node
-        and abs(each.age_s - first.age_s) < APART_S
+        and abs(each.age_s - first.age_s) < REPORTS_APART_S
         and not wait_chain.is_effort(snapshot, each)
         for each in sinks
     )
@@ -196,7 +194,7 @@ def _others_go_on(case: GangInput, gathered: GangSnapshot, finding: Finding) -> 
     """True while ranks on nodes that report no stall explain why the others wait."""
     if not finding.kind.is_fault or _is_held(finding) or not any(case.calm.values()):
         return False
-    return min((each.age_s for each in gathered.job.ranks.values()), default=0.0) < _BELIEVED_S
+    return min((each.age_s for each in gathered.job.ranks.values()), default=0.0) < WORK_BELIEVED_S
 
 
 def _is_held(finding: Finding) -> bool:

@@ -16,12 +16,9 @@ from kcover_ebpf.diagnosis.verdict import (
     Verdict,
     VerdictKind,
 )
+from kcover_ebpf.tunables.recovery import AGENT_GONE_S, STALLED_BESIDE_GONE_S
 
 _MOST_RANKS = 1 << 16
-_STILL_S = 10.0
-"""Ranks that stand still for so long beside a node that is gone wait for it: its kubelet has been silent for 40 s."""
-_GONE_S = 60.0
-"""An agent that is only restarted is back before."""
 
 
 def lost_node(case: GangInput) -> GangVerdict | None:
@@ -36,7 +33,7 @@ def lost_node(case: GangInput) -> GangVerdict | None:
     name = down[0]
     snapshot = gather(pictured, case.now_s, case.policy).job
     waited_s = _waited_s(snapshot)
-    if waited_s < max([_STILL_S, *map(snapshot.threshold_s, snapshot.ranks)]):
+    if waited_s < max([STALLED_BESIDE_GONE_S, *map(snapshot.threshold_s, snapshot.ranks)]):
         return None
     pod = next(pod for pod in case.pods if pod.node == name and not pod.ended)
     unheard_s = case.unheard_s(name)
@@ -93,7 +90,7 @@ def towards_unseen(case: GangInput, gathered: GangSnapshot) -> Evidence | None:
     """
     silent, snapshot = case.silent, gathered.job
     heard_s = [at_s for name in silent if (at_s := case.unheard_s(name)) is not None]
-    if not silent or min(heard_s, default=_GONE_S) < _GONE_S:
+    if not silent or min(heard_s, default=AGENT_GONE_S) < AGENT_GONE_S:
         return None
     if not _has_stalled(case) or _waited_s(snapshot) < case.policy.quiet_cap_s:
         return None

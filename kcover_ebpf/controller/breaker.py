@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from kcover_ebpf.api.fault_policy import Bounds
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.recovery.guards import ClusterLimits
-
-_SEEN_S = 30.0
-"""What was decided is in the store by then."""
+from kcover_ebpf.tunables.controller import RESERVED_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,7 @@ class Breaker:
         """What others leave to this job."""
         limits, now_s = self._limits, self._store.wall()
         self._reserved = {
-            each: at for each, at in self._reserved.items() if now_s - at[0] < _SEEN_S
+            each: at for each, at in self._reserved.items() if now_s - at[0] < RESERVED_S
         }
         acting = self._store.acting(limits.window_s) | {
             each: where for each, (_, where) in self._reserved.items()

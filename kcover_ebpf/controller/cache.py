@@ -19,12 +19,10 @@ from kcover_ebpf.cluster.gang_snapshot import ReceivedReport, confirmed
 from kcover_ebpf.cluster.report_delays import Delays
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.kube.reflector import Change, Event
+from kcover_ebpf.tunables.controller import REPORT_LATE_S
 
 Uid = NewType("Uid", str)
-_LATE_S = 2.0
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
-TRIGGER_S = 180.0
-"""An Event that asks for a recovery is not acted on when it is older."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,7 @@ class _Clock:
         offset_s = now_s - written_s
         self.offset_s = offset_s if self.offset_s is None else min(self.offset_s, offset_s)
         late_s = offset_s - self.offset_s
-        return now_s if late_s < _LATE_S else now_s - late_s
+        return now_s if late_s < REPORT_LATE_S else now_s - late_s
 
 
 @dataclass(slots=True)

@@ -15,11 +15,10 @@ from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.errors import NotFound, ObjectError
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.paths import segment
+from kcover_ebpf.tunables.controller import IDLE_EVENT_AGAIN_S
 
 _LOG = logging.getLogger(__name__)
 REASON = "KcoverGPUIdle"
-_AGAIN_S = 86400.0
-"""Events live for an hour by default; who looks at a pod once a day finds one in what keeps them."""
 _DAY_S, _HOUR_S = 86400.0, 3600.0
 Tell = Callable[[dict[str, str], str, str, bool], None]
 
@@ -38,7 +37,7 @@ class IdleEvents:
         if seen is None or not seen.report.idle or seen.is_stale(now_s):
             return
         self._reported = {
-            uid: at_s for uid, at_s in self._reported.items() if now_s - at_s < _AGAIN_S
+            uid: at_s for uid, at_s in self._reported.items() if now_s - at_s < IDLE_EVENT_AGAIN_S
         }
         for each in seen.report.idle:
             if each.uid not in self._reported:

@@ -14,9 +14,9 @@ from kcover_ebpf.controller.owners import Owners
 from kcover_ebpf.controller.quota import close
 from kcover_ebpf.errors import KcoverError
 from kcover_ebpf.recovery import closing
+from kcover_ebpf.tunables.controller import GC_PERIOD_S
 
 _LOG = logging.getLogger(__name__)
-_PERIOD_S = 15.0
 _MOST_DELETED = 100
 """In one look, so that a leader that finds thousands does other things, too."""
 
@@ -44,7 +44,7 @@ class IncidentCollector:
         self._stop.set()
 
     def _run(self) -> None:
-        while not self._stop.wait(_PERIOD_S):
+        while not self._stop.wait(GC_PERIOD_S):
             if self._leads():
                 self.look()
 

@@ -29,14 +29,15 @@ from kcover_ebpf.kube.leader_election import LeaderElector
 from kcover_ebpf.kube.reflector import Event, Reflector
 from kcover_ebpf.output.metrics import MetricsServer
 from kcover_ebpf.recovery.node_plan import NodeBreaker
+from kcover_ebpf.tunables.controller import (
+    LONGEST_REST_S,
+    LONGEST_RETRY_S,
+    REST_FACTOR,
+    RESYNC_S,
+    RETRY_S,
+)
 
 _LOG = logging.getLogger(__name__)
-_RETRY_S = 1.0
-_MOST_RETRY_S = 15.0
-_RESYNC_S = 5.0
-_REST = 4.0
-_MOST_REST_S = 0.1
-"""A gang is not looked at again for four times the CPU time that the last look took, but no longer than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ class Controller:
         for worker in self._workers:
             worker.start()
         self._elector.start(self._on_lead, time.time)
-        while not self._stop.wait(_RESYNC_S):
+        while not self._stop.wait(RESYNC_S):
             self._look_at_all()
         self._queue.close()
         self._archive.stop()
@@ -176,7 +177,7 @@ class Controller:
             finally:
                 # of a gang of 1,000 pods on as many nodes something is reported every millisecond
                 took_s = time.thread_time() - began_s
-                self._queue.done(key, max(rest_s, min(took_s * _REST, _MOST_REST_S)))
+                self._queue.done(key, max(rest_s, min(took_s * REST_FACTOR, LONGEST_REST_S)))
 
     def _look(self, key: GangKey | str) -> float:
         """Look at a gang or a node; how many seconds it must be left alone then, whatever happens to it."""
@@ -194,17 +195,17 @@ class Controller:
                 again_s = self._jobs.look(key)
         except KcoverError as error:
             count = self._failures[key] = self._failures.get(key, 0) + 1
-            wait_s = min(_RETRY_S * 2.0 ** (count - 1), _MOST_RETRY_S)
+            wait_s = min(RETRY_S * 2.0 ** (count - 1), LONGEST_RETRY_S)
             self._story.failed("reconcile", "nodes" if isinstance(key, str) else "incidents")
             _LOG.warning("%s: %s; retrying in %.0f s", key, error, wait_s)
             self._queue.add(key, wait_s)
             # a first failure, such as a conflict, may be over with the next event
-            return wait_s - _RETRY_S
+            return wait_s - RETRY_S
         except Exception:  # noqa: BLE001
             # one gang that we do not understand must not end the work on all others
             self._story.failed("reconcile", "internal")
             _LOG.exception("%s: internal error, please report it", key)
-            self._queue.add(key, _MOST_RETRY_S)
+            self._queue.add(key, LONGEST_RETRY_S)
         else:
             self._failures.pop(key, None)
             if again_s is not None:

@@ -18,9 +18,8 @@ from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.paths import segment
 from kcover_ebpf.recovery.context import HELD_BY, GangPod, SuspendSwitch, TopOwner
 from kcover_ebpf.recovery.methods import ReplaceMethod, RestartMethod, at, group_of, path, restarts
+from kcover_ebpf.tunables.controller import OWNERS_KEPT_S
 
-_KEEP_S = 60.0
-"""What stands between a pod and its top owner hardly ever changes."""
 _MOST_STEPS = 6
 _MOST_BRANCHES = 16
 """Controllers of one gang's pods that are asked for; a JobSet may have hundreds, all below the same top."""
@@ -183,7 +182,7 @@ class Owners:
         """
         key = namespace, owner.uid
         kept = self._links.get(key)
-        if kept is not None and self._clock() - kept[0] < _KEEP_S:
+        if kept is not None and self._clock() - kept[0] < OWNERS_KEPT_S:
             return kept[1], None
         row = restarts().find(owner.api_version, owner.kind)
         is_pod = (owner.api_version, owner.kind) == ("v1", "Pod")

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from kcover_ebpf.tunables.controller import EVENT_BURST_S
+
 _Key = TypeVar("_Key")
-_SETTLE_S = 0.01
-"""A burst of events about one key is looked at once."""
 _MOST_RESTS = 1000
 
 
@@ -30,7 +30,7 @@ class WorkQueue(Generic[_Key]):
         self._ready = threading.Condition()
         self._closed = False
 
-    def add(self, key: _Key, after_s: float = _SETTLE_S) -> None:
+    def add(self, key: _Key, after_s: float = EVENT_BURST_S) -> None:
         """Look at a key after so many seconds, or earlier if it is due earlier already."""
         with self._ready:
             now_s = self._clock()

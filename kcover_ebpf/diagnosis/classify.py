@@ -11,15 +11,17 @@ from kcover_ebpf.diagnosis.process import NS, Effort, ProcessHistory
 from kcover_ebpf.diagnosis.process_state import HELD, State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, exit_text
 from kcover_ebpf.diagnosis.roles import Role
-from kcover_ebpf.diagnosis.thread import BUSY_SHARE, ThreadHistory
+from kcover_ebpf.diagnosis.thread import ThreadHistory
 from kcover_ebpf.facts.host import Inspection
 from kcover_ebpf.facts.kernel import ProcessExit, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallTable
-
-_RECENT_NS = 1_500_000_000
-_EFFORT_WINDOW_NS = 3 * NS
-_STORAGE_WINDOW_NS = 6 * NS
-_THROTTLED_SHARE = 0.9
+from kcover_ebpf.tunables.diagnosis import (
+    BUSY_SHARE,
+    EFFORT_WINDOW_NS,
+    MOVED_RECENTLY_NS,
+    STORAGE_WINDOW_NS,
+    THROTTLED_SHARE,
+)
 
 _HELD_STATE = {
     TaskState.STOPPED: State.STOPPED,
@@ -107,9 +109,9 @@ def _state(
         return Wait(_burning(lead))
     if lead.naps_since_ns is not None:
         return Wait(State.NAPPING)
-    moved = lead.progress_ns and scene.now_ns - lead.progress_ns < _RECENT_NS
+    moved = lead.progress_ns and scene.now_ns - lead.progress_ns < MOVED_RECENTLY_NS
     if sample.state is TaskState.RUNNING or (
-        moved and scene.now_ns - sample.idle_since_ns < _RECENT_NS
+        moved and scene.now_ns - sample.idle_since_ns < MOVED_RECENTLY_NS
     ):
         return Wait(State.MOVING)
     wait = judge_wait(view, sample, looks, scene)
@@ -137,7 +139,7 @@ def _burning(lead: ThreadHistory) -> State:
         return State.PEERS
     waited_ns = lead.sample.run_delay_ns - lead.burn_delay_ns
     total_ns = waited_ns + lead.sample.cpu_ns - lead.burn_cpu_ns
-    if total_ns > 2 * NS and waited_ns >= _THROTTLED_SHARE * total_ns:
+    if total_ns > 2 * NS and waited_ns >= THROTTLED_SHARE * total_ns:
         return State.THROTTLED
     return State.SPINNING if lead.spins_in_place else State.COMPUTING
 
@@ -154,7 +156,7 @@ def _effort(
     if state is State.STORAGE:
         # one long call: its bytes are charged when it begins, so they are remembered for longer
         quiet_ns = scene.now_ns - view.storage_moved_ns
-        moved = view.storage_moved_ns and quiet_ns <= _STORAGE_WINDOW_NS
+        moved = view.storage_moved_ns and quiet_ns <= STORAGE_WINDOW_NS
         return Effort.STORAGE if moved or is_completing(looks) else None
     # only what was done during the wait can explain it
     since_ns = _since(lead, view)
@@ -166,7 +168,7 @@ def _effort(
 
 
 def _own_effort(view: ProcessHistory, since_ns: int, scene: ClassifyContext) -> Effort | None:
-    recent_ns = scene.now_ns - _EFFORT_WINDOW_NS
+    recent_ns = scene.now_ns - EFFORT_WINDOW_NS
     found = view.latest_effort(since_ns, recent_ns)
     if found is None and any(
         view.traffic.transfer_ns(sample) >= max(since_ns, recent_ns)
@@ -182,7 +184,7 @@ def _works(child: ProcessHistory, since_ns: int, scene: ClassifyContext) -> bool
         return False
     if _own_effort(child, since_ns, scene) is not None:
         return True
-    lead, recent_ns = child.lead, max(since_ns, scene.now_ns - _EFFORT_WINDOW_NS)
+    lead, recent_ns = child.lead, max(since_ns, scene.now_ns - EFFORT_WINDOW_NS)
     if lead is None:
         return child.first_seen_ns >= recent_ns
     if lead.burning_since_ns is not None:

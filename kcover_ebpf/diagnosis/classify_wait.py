@@ -9,20 +9,21 @@ from kcover_ebpf.diagnosis.classify_context import ClassifyContext
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.roles import Role
-from kcover_ebpf.diagnosis.tcp_links import LOST_BACKOFF
 from kcover_ebpf.diagnosis.thread import poll_timeout_ms
 from kcover_ebpf.facts.host import Inspection, WaitedFile
 from kcover_ebpf.facts.kernel import NO_SYSCALL, SocketSample, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import Family
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.diagnosis import (
+    FREEZE_PATIENCE_NS,
+    LOST_BACKOFF,
+    OPEN_QUESTION_NS,
+    SLEEP_CAP_S,
+    SOCKET_TICK_NS,
+    STORAGE_ANSWER_NS,
+)
 
-SLEEP_CAP_S = 600.0
-"""A timed wait that ends later than this is as good as endless for the ranks that wait for it."""
 _STREAM_KINDS = frozenset({"pipe", "unix"})
-_TICK_NS = 10_000_000
-"""The kernel counts the times of a socket in ticks of up to 10 ms."""
-_OPEN_QUESTION_NS = 1_500_000_000
-"""Longer than an answer takes, and than the second between two pushes of telemetry."""
 
 
 class Wait(NamedTuple):
@@ -110,7 +111,9 @@ def _owes_answer(sample: SocketSample, now_ns: int) -> bool:
     if sample.backoff >= LOST_BACKOFF:
         return False
     asked_ns = sample.last_send_ns
-    return asked_ns > sample.last_receive_ns + _TICK_NS and now_ns - asked_ns >= _OPEN_QUESTION_NS
+    return (
+        asked_ns > sample.last_receive_ns + SOCKET_TICK_NS and now_ns - asked_ns >= OPEN_QUESTION_NS
+    )
 
 
 def _is_rank(view: ProcessHistory) -> bool:
@@ -189,9 +192,6 @@ def _holders(
 _FIFO_CHANNELS = frozenset({"wait_for_partner"})
 # fs/super.c: a writer held off by freeze_super()
 _FREEZE_CHANNELS = ("percpu_rwsem", "sb_start_write", "__sb_start_write")
-_FREEZE_PATIENCE_NS = 2 * NS
-_ANSWER_PATIENCE_NS = 45 * NS
-"""Drivers give a request 30 s (SCSI, NVMe) before they abort it, reset the device and try again."""
 
 
 _NO_DEVICE = "0:"
@@ -217,12 +217,12 @@ def _storage_proven(looks: Sequence[Inspection], scene: ClassifyContext) -> bool
     first, last = looks[0], looks[-1]
     span_ns = last.boottime_ns - first.boottime_ns
     if any(word in last.wait_channel for word in _FREEZE_CHANNELS):
-        return span_ns >= _FREEZE_PATIENCE_NS
+        return span_ns >= FREEZE_PATIENCE_NS
     if last.storage is None or first.storage is None:
         return False
     if last.storage.suspended:
         return True
     stalled = last.storage.completed_count == first.storage.completed_count
     is_server = last.storage.device.startswith(_NO_DEVICE)
-    patience_ns = scene.policy.storage_patience_s * NS if is_server else _ANSWER_PATIENCE_NS
+    patience_ns = scene.policy.storage_patience_s * NS if is_server else STORAGE_ANSWER_NS
     return stalled and last.storage.inflight_count > 0 and span_ns >= patience_ns

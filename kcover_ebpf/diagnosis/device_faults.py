@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.facts.devices import DeviceFault, DriverCall, PortChange
 from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.diagnosis import HARMLESS_NS, RELATED_FAULTS_NS
 
 PORT_UP = "port up"
 """Code of the word that an RDMA port is back (`hardware.faults.of_port`)."""
-HARMLESS_NS = 60 * NS
-"""A fault after which the job goes on for so long did not end it."""
-_RELATED_NS = 10 * NS
 
 
 class DeviceFaults:
@@ -103,7 +101,7 @@ class DeviceFaults:
         related = [
             fault
             for fault in self._faults
-            if abs(fault.boottime_ns - first.boottime_ns) <= _RELATED_NS
+            if abs(fault.boottime_ns - first.boottime_ns) <= RELATED_FAULTS_NS
         ]
         texts = dict.fromkeys((first.text, *(fault.text for fault in related)))
         owners = {_owner(views, each.pid) for each in lethal if each.device == first.device}

@@ -18,13 +18,8 @@ from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.facts.kernel import OomKill, ProcessExit, SignalSent
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.diagnosis import LEFT_BEFORE_NS, LEFT_BEFORE_STEPS, RECOVERED_NS
 
-SETTLE_NS = 300_000_000
-"""Time after a first failure in which the others are looked at, before it is reported."""
-_LEFT_WINDOW_NS = 10 * NS
-"""How long before a failure a rank may have left to be its reason, at least."""
-_LEFT_STEPS = 1.5
-_AGAIN_NS = 3 * NS
 _CRASH_SIGNALS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 _ENDING_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL}
 
@@ -109,7 +104,7 @@ class Announcements:
         for failure in self.failures:
             view = members.views.get(failure.pid)
             again = members.successor(view) if view is not None else None
-            if again is None or again.peer_bytes_ns < failure.boottime_ns + _AGAIN_NS:
+            if again is None or again.peer_bytes_ns < failure.boottime_ns + RECOVERED_NS:
                 return
         self.failures.clear()
 
@@ -165,7 +160,7 @@ def _first(failures: Sequence[ProcessExit], views: Mapping[Pid, ProcessHistory])
 def _left_before(
     first: ProcessExit, ranks: Mapping[Pid, ProcessHistory], longest_s: float
 ) -> Pid | None:
-    window_ns = max(_LEFT_WINDOW_NS, int(_LEFT_STEPS * longest_s * NS))
+    window_ns = max(LEFT_BEFORE_NS, int(LEFT_BEFORE_STEPS * longest_s * NS))
     for pid, view in ranks.items():
         leaving = view.exit
         if leaving is None or not leaving.known or pid == first.pid:

@@ -22,7 +22,7 @@ from kcover_ebpf.diagnosis.judge import judge
 from kcover_ebpf.diagnosis.members import Members
 from kcover_ebpf.diagnosis.packet_loss import LossWatch
 from kcover_ebpf.diagnosis.process import NS, Clock, ProcessHistory
-from kcover_ebpf.diagnosis.progress import LONGEST_BURN_NS, JobProgress, Stall
+from kcover_ebpf.diagnosis.progress import JobProgress, Stall
 from kcover_ebpf.diagnosis.rank_view import Habits, completed
 from kcover_ebpf.diagnosis.recorders import recordings_of
 from kcover_ebpf.diagnosis.roles import Role
@@ -58,8 +58,8 @@ from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.settings import Policy
+from kcover_ebpf.tunables.diagnosis import FAILURE_SETTLE_NS, LONGEST_BURN_NS, LOSSY_SILENCE_S
 
-_LOSSY_SILENCE_S = 4.5
 _Sample = ThreadSample | ProcessTotals | SocketSample | DescriptorSample | ProcessSeen
 _OfProcess = _Sample | Clock | ProcessExec | ProcessExit
 
@@ -318,7 +318,7 @@ class Job:
         if not failures:
             return None
         waits = bool(self.members.ranks) or not self._whole
-        if waits and self.now_ns - failures[0].boottime_ns < exits.SETTLE_NS:
+        if waits and self.now_ns - failures[0].boottime_ns < FAILURE_SETTLE_NS:
             return None
         stacks, views = self.attention.stacks_of(self._waiting), self.members.views
         longest_s = self.pace.longest_s
@@ -393,4 +393,4 @@ class Job:
     def _is_lossy(self, ages_s: list[float]) -> bool:
         # a lost link shows retransmissions as well, but nothing gets through; silence unseen is the kernel's word
         silent_s = self.pace.silence_s(self.members.ranks, self.now_ns) or min(ages_s, default=0.0)
-        return bool(self.loss.lossy(self.now_ns, self.pace.slowed)) and silent_s < _LOSSY_SILENCE_S
+        return bool(self.loss.lossy(self.now_ns, self.pace.slowed)) and silent_s < LOSSY_SILENCE_S

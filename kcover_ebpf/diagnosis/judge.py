@@ -17,8 +17,7 @@ from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot, blame
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.ids import Pid
-
-_VICTIM_S = 0.4
+from kcover_ebpf.tunables.diagnosis import LOST_ON_LOSSY_BACKOFF, VICTIM_S
 
 
 def judge(snapshot: JobSnapshot) -> Finding:
@@ -72,7 +71,7 @@ def _lost_link(snapshot: JobSnapshot) -> Finding | None:
     if not edges or any(each.state is State.MOVING for each in ranks.values()):
         return None
     pairs = {frozenset({edge.pid, edge.peer_pid or edge.remote}) for edge in edges}
-    if snapshot.lossy and max(edge.backoff for edge in edges) < tcp_links.LOST_ON_LOSSY_BACKOFF:
+    if snapshot.lossy and max(edge.backoff for edge in edges) < LOST_ON_LOSSY_BACKOFF:
         return None
     quiet_s = max(edge.age_s for edge in edges)
     since_ns = snapshot.now_ns - round(quiet_s * NS)
@@ -178,7 +177,7 @@ def _stuck(
     others = [each for each in ranks if each.pid != first.pid]
     if end.state is State.TRACED or first.age_s < _needed_s(snapshot, first, end):
         return None
-    if any(each.age_s < _VICTIM_S for each in others):
+    if any(each.age_s < VICTIM_S for each in others):
         return None
     if end.state in (State.OUTSIDE, State.HELPED):
         return _awaits_outside(snapshot, first, end, ranks)

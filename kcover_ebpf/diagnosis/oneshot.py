@@ -16,15 +16,18 @@ from kcover_ebpf.diagnosis.process_state import WAITING, State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.tunables.diagnosis import (
+    ONESHOT_CONNECTING_S,
+    ONESHOT_LONG_WAIT_S,
+    ONESHOT_SILENCE_S,
+    UNEXPLAINED_S,
+)
 
 _NO_WORK = WAITING | {State.SLEEPING, State.MOVING}
 _FOR_CHILDREN = (State.CHILDREN, State.CHILD)
 _MOST_RANKS = 1 << 16
 _BOTH = 2
-_SILENCE_S = 2.0
-_LONG_WAIT_S = 4.0
 _KNOCKING = frozenset({"CLOSE", "SYN_SENT"})
-_KNOCKED_S = 8.0
 QUIET = (Cause.STARTING, Cause.TRAINING)
 """What a job is said to do when nothing stands out."""
 
@@ -65,7 +68,7 @@ def somebody_waits(job: Job, glances: PassHistory) -> bool:
     if oneshot_waits.somebody_asks(job, snapshot, glances):
         return True
     waits = [each for each in snapshot.ranks.values() if each.state in WAITING]
-    return any(each.age_s >= _LONG_WAIT_S for each in waits)
+    return any(each.age_s >= ONESHOT_LONG_WAIT_S for each in waits)
 
 
 def undecided(job: Job, glances: PassHistory) -> bool:
@@ -130,7 +133,7 @@ def device_waits(job: Job, found: Finding) -> Finding | None:
     waiting = [each for each in ranks if each.state is State.ON_DEVICE]
     silent_s = min((each.age_s for each in ranks), default=0.0)
     nothing_else = all(each.state in WAITING for each in ranks)
-    if not waiting or not nothing_else or found.cause not in QUIET or silent_s < _SILENCE_S:
+    if not waiting or not nothing_else or found.cause not in QUIET or silent_s < ONESHOT_SILENCE_S:
         return None
     text = (
         f"{len(waiting)} of {len(ranks)} ranks have waited for their devices for at least {silent_s:.1f} s, "
@@ -217,7 +220,7 @@ def _absent_ranks(job: Job) -> list[int]:
 
 
 def _waits(job: Job, each: RankSnapshot) -> bool:
-    silent = each.age_s >= _SILENCE_S
+    silent = each.age_s >= ONESHOT_SILENCE_S
     return (each.state in WAITING and silent) or _knocks(job, job.members.views[each.pid])
 
 
@@ -225,7 +228,7 @@ def _all_quiet(job: Job) -> bool:
     # the rank that keeps the others' store asks it a hundred times a second, and sleeps in between
     snapshot = job.snapshot()
     quiet_ns = oneshot_waits.quiet_since_ns(job, snapshot)
-    if quiet_ns is None or job.now_ns - quiet_ns < oneshot_waits.UNEXPLAINED_S * NS:
+    if quiet_ns is None or job.now_ns - quiet_ns < UNEXPLAINED_S * NS:
         return False
     return all(each.state in _NO_WORK for each in snapshot.ranks.values())
 
@@ -235,7 +238,7 @@ def _knocks(job: Job, view: ProcessHistory) -> bool:
     states = {each.state for each in view.sockets.values() if each.remote[1]}
     if view.lead is None or "ESTABLISHED" in states or not states & _KNOCKING:
         return False
-    return job.now_ns - view.lead.sample.start_ns >= _KNOCKED_S * NS
+    return job.now_ns - view.lead.sample.start_ns >= ONESHOT_CONNECTING_S * NS
 
 
 def _absent(present: set[int], world_size: int | None, local_size: int | None) -> list[int]:

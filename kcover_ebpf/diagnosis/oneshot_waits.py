@@ -22,16 +22,15 @@ from kcover_ebpf.diagnosis.thread import asks_again
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.diagnosis import (
+    ASKED_PART,
+    ASKED_PASSES_KEPT,
+    ASKED_PASSES_NEEDED,
+    HELPED_SHARE,
+    QUIET_S,
+    UNEXPLAINED_S,
+)
 
-QUIET_S = 3.0
-"""Nothing was sent between ranks for so long: more than most steps last, and a look ends nothing."""
-UNEXPLAINED_S = 10.0
-"""Who is waited for is named when all others have waited for so long, or nobody has sent anything."""
-_KEPT = 24
-_ENOUGH = 8
-_HELPED_SHARE = 0.05
-_ASKED_PART = 5
-"""Who waits busily is found asking at one pass of so many at least, and in no other call."""
 _AT_WORK = frozenset({Cause.COMPUTING, Cause.LOADING, Cause.CHECKPOINT})
 
 
@@ -61,7 +60,9 @@ class PassHistory:
             asks = asks_again(sample, job.table)
             if asks or (sample.syscall == NO_SYSCALL and sample.state is TaskState.RUNNING):
                 others_ns = (view.totals.cpu_ns if view.totals else 0) - sample.cpu_ns
-                new = _Pass(job.now_ns, deque(maxlen=_KEPT), job.now_ns, others_ns, others_ns)
+                new = _Pass(
+                    job.now_ns, deque(maxlen=ASKED_PASSES_KEPT), job.now_ns, others_ns, others_ns
+                )
                 seen = self._seen.setdefault(pid, new)
                 seen.asked.append(asks)
                 seen.now_ns, seen.others_ns = job.now_ns, others_ns
@@ -71,12 +72,12 @@ class PassHistory:
     def asks_since_ns(self, pid: Pid) -> int | None:
         """Boottime since which a rank does nothing but ask, with its own code in between; None if it does more."""
         seen = self._seen.get(pid)
-        if seen is None or len(seen.asked) < _ENOUGH:
+        if seen is None or len(seen.asked) < ASKED_PASSES_NEEDED:
             return None
         # a thread that only asks may wait for others of its own process, which compute
         helped_ns = seen.others_ns - seen.others_began_ns
-        alone = helped_ns < _HELPED_SHARE * (seen.now_ns - seen.since_ns)
-        return seen.since_ns if alone and sum(seen.asked) * _ASKED_PART >= len(seen.asked) else None
+        alone = helped_ns < HELPED_SHARE * (seen.now_ns - seen.since_ns)
+        return seen.since_ns if alone and sum(seen.asked) * ASKED_PART >= len(seen.asked) else None
 
 
 def quiet_since_ns(job: Job, snapshot: JobSnapshot) -> int | None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from enum import Enum
 
+from kcover_ebpf.tunables.diagnosis import DEVICE_BELIEVED_S, FAULTING_BELIEVED_S, OTHER_BELIEVED_S
+
 
 class State(Enum):
     """Where the lead thread of a process stands; the value is the text for people."""
@@ -59,6 +61,10 @@ STUCK = frozenset(
 )
 WAITING = frozenset({State.PEERS, State.FUTEX, State.ON_DEVICE, State.NAPPING})
 """For other ranks, or for a device that waits for theirs: these explain nothing, and are no fault of this rank."""
-SOON_S = {State.FAULTING: 6.0, State.DEVICE: 8.0, State.OTHER: 4.0}
+SOON_S = {
+    State.FAULTING: FAULTING_BELIEVED_S,
+    State.DEVICE: DEVICE_BELIEVED_S,
+    State.OTHER: OTHER_BELIEVED_S,
+}
 """Seconds for which a wait that usually ends soon is believed, whatever this job's own steps last.
 """

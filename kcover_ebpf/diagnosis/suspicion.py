@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
-from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.progress import Stall
 from kcover_ebpf.diagnosis.stacks import KnownWaits, Stack
 from kcover_ebpf.diagnosis.thread import ThreadHistory
@@ -19,32 +19,24 @@ from kcover_ebpf.facts.host import CollectivesSeen, Inspection, InspectRequest, 
 from kcover_ebpf.facts.kernel import TaskState
 from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.ids import Pid, Tid
+from kcover_ebpf.tunables.diagnosis import (
+    BASELINE_EAGER_NS,
+    BASELINE_EAGER_WAITS,
+    BASELINE_INSPECTIONS,
+    BASELINE_PERIOD_NS,
+    BUSY_THREADS,
+    CALM_AFTER_NS,
+    CALM_UNTRAINED_NS,
+    CODE_PERIODS_NS,
+    INSPECTION_EASE_NS,
+    INSPECTION_LONGEST_NS,
+    INSPECTION_PERIOD_NS,
+    INSPECTION_PROOF_NS,
+    INSPECTION_UNTRAINED_NS,
+    INSPECTIONS_REPEATED,
+)
 
-_CALM_AFTER_NS = 30 * NS
-_CALM_UNTRAINED_NS = 12 * NS
-"""A job that never trained: its start, or none at all. The first verdicts come after 8 s of silence."""
-_LOOK_PERIOD_NS = 200_000_000
-_LOOK_EASE_NS = 80 * NS
-_LONGEST_PERIOD_NS = 20 * NS
-_UNTRAINED_PERIOD_NS = 900_000_000
-"""Pause before a further look at a wait of a job that never trained: one a pass."""
-_MOST_REPEATS = 4
-"""Further looks in one pass (0.14 ms each) at threads that wait in one state and call: what a second look shows of one
-of them it shows of all, and each has its turn."""
-_PROOF_PERIOD_NS = 10 * NS
-"""No turn takes longer, and looks at a thread in an uninterruptible sleep get no rarer until it has lasted ten times as
-long: how long its storage completed nothing is seen from the first look at it to the last."""
 _LOOKS_KEPT = 48
-_EAGER_WAITS = 10
-_EAGER_NS = 60 * NS
-_BASELINE_PERIOD_NS = 10 * NS
-_BASELINE_LOOKS = 2
-_CODE_PERIODS_NS = 2 * NS, 30 * NS
-"""Shortest and longest pause before mappings are read anew: libraries are loaded while a program is young, code made
-at run time never has a name.
-"""
-_BUSY_THREADS = 4
-"""Threads of a process whose stacks are read in one pass: NCCL's network threads are one a communicator."""
 
 
 class Suspicion:
@@ -75,7 +67,7 @@ class Suspicion:
     def is_fresh(self, now_ns: int, trained: bool) -> bool:
         """True while a suspicion is young: what lasts is not looked at as closely."""
         since_ns = self._suspicious_since_ns
-        calm_after_ns = _CALM_AFTER_NS if trained else _CALM_UNTRAINED_NS
+        calm_after_ns = CALM_AFTER_NS if trained else CALM_UNTRAINED_NS
         return since_ns is not None and now_ns - since_ns < calm_after_ns
 
     def urgent(self, now_ns: int, trained: bool) -> bool:
@@ -159,15 +151,15 @@ class Suspicion:
         """Threads to look at now: all leads while suspicious, else a few healthy waits to remember."""
         codes = [look for view in owned for look in self._burning(view, now_ns)]
         if self.suspicious:
-            return codes + self._rationed(owned, now_ns, 0 if trained else _UNTRAINED_PERIOD_NS)
+            return codes + self._rationed(owned, now_ns, 0 if trained else INSPECTION_UNTRAINED_NS)
         if now_ns < self._next_baseline_ns:
             return codes
         self._began_ns = now_ns if self._began_ns is None else self._began_ns
-        if self.known.count >= _EAGER_WAITS or now_ns - self._began_ns > _EAGER_NS:
-            self._next_baseline_ns = now_ns + _BASELINE_PERIOD_NS
+        if self.known.count >= BASELINE_EAGER_WAITS or now_ns - self._began_ns > BASELINE_EAGER_NS:
+            self._next_baseline_ns = now_ns + BASELINE_PERIOD_NS
         fresh = (view for view in waiting if view.pid not in self._pending)
         looks = (look for view in fresh if (look := self._request(view, now_ns)) is not None)
-        return codes + list(islice(looks, _BASELINE_LOOKS))
+        return codes + list(islice(looks, BASELINE_INSPECTIONS))
 
     def _rationed(
         self, owned: Iterable[ProcessHistory], now_ns: int, shortest_ns: int
@@ -179,14 +171,14 @@ class Suspicion:
             if request is not None and view.lead is not None:
                 looked_ns = self._last_look_ns(view.lead)
                 sample, is_new = view.lead.sample, looked_ns < view.lead.progress_ns
-                if is_new or now_ns - looked_ns >= _PROOF_PERIOD_NS:
+                if is_new or now_ns - looked_ns >= INSPECTION_PROOF_NS:
                     first.append(request)
                 else:
                     again.append((looked_ns, (sample.state, sample.syscall), request))
         counts: Counter[tuple[TaskState, int]] = Counter()
         for _, alike, request in sorted(again, key=lambda each: each[0]):
             counts[alike] += 1
-            if counts[alike] <= _MOST_REPEATS:
+            if counts[alike] <= INSPECTIONS_REPEATED:
                 first.append(request)
         return first
 
@@ -211,7 +203,7 @@ class Suspicion:
                 view.code_read_ns = now_ns
                 looks.append(_code_look(view, first, wants_modules=True))
         if self.suspicious and view.code:
-            for each in burning[:_BUSY_THREADS]:
+            for each in burning[:BUSY_THREADS]:
                 # a burn that was not looked at before is as new as the suspicion, however old it is
                 since_ns = max(self._suspicious_since_ns or 0, each.burns_alike_ns or 0)
                 if now_ns - each.asked_ns >= look_period_ns(now_ns - since_ns):
@@ -221,7 +213,7 @@ class Suspicion:
 
     @staticmethod
     def _is_stale(view: ProcessHistory, now_ns: int) -> bool:
-        shortest_ns, longest_ns = _CODE_PERIODS_NS
+        shortest_ns, longest_ns = CODE_PERIODS_NS
         age_ns = view.code_read_ns - view.first_seen_ns
         period_ns = min(max(shortest_ns, age_ns // 4), longest_ns)
         return not view.code_read_ns or now_ns - view.code_read_ns >= period_ns
@@ -262,7 +254,7 @@ def _code_look(
 def _period_ns(lead: ThreadHistory, age_ns: int) -> int:
     period_ns = look_period_ns(age_ns)
     if lead.sample.state is TaskState.UNINTERRUPTIBLE:
-        return min(period_ns, max(_PROOF_PERIOD_NS, age_ns // 10))
+        return min(period_ns, max(INSPECTION_PROOF_NS, age_ns // 10))
     return period_ns
 
 
@@ -272,5 +264,5 @@ def look_period_ns(age_ns: int) -> int:
     The longer nothing changes the rarer are the looks: every pass up to 4 s, 0.8 s apart at 8 s, 5 s at
     20 s. What must be seen to last so long is seen a tenth later. A thread that moves starts anew.
     """
-    eased_ns = max(0, age_ns) ** 2 // _LOOK_EASE_NS
-    return min(max(_LOOK_PERIOD_NS, eased_ns), _LONGEST_PERIOD_NS)
+    eased_ns = max(0, age_ns) ** 2 // INSPECTION_EASE_NS
+    return min(max(INSPECTION_PERIOD_NS, eased_ns), INSPECTION_LONGEST_NS)

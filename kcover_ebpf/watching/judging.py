@@ -26,9 +26,7 @@ from kcover_ebpf.facts.host import CollectivesSeen, InspectRequest
 from kcover_ebpf.facts.kernel import Fact, OomKill, ProcessExit, SignalSent, Tick
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.settings import Act, Settings
-
-_SAY_AGAIN_NS = 20_000_000_000
-"""How often a blindness that lasts is said, so that an alert on its count goes on while it does."""
+from kcover_ebpf.tunables.agent import BLINDNESS_AGAIN_NS
 
 ANNOUNCED = (
     ProcessExit,
@@ -142,7 +140,7 @@ class Judging:
         if not sight.is_blind(now_ns):
             self._next_blind_ns = 0
         elif tick.late or now_ns >= self._next_blind_ns:
-            self._next_blind_ns = now_ns + _SAY_AGAIN_NS
+            self._next_blind_ns = now_ns + BLINDNESS_AGAIN_NS
             self._on_blind(sight.reason)
             return
         if tick.lost_count and self._whole:

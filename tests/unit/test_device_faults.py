@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kcover_ebpf.agent.rank_report import verdict_of
 from kcover_ebpf.cluster.gang_judge import merge
-from kcover_ebpf.diagnosis.device_faults import HARMLESS_NS, DeviceFaults
+from kcover_ebpf.diagnosis.device_faults import DeviceFaults
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
@@ -39,6 +39,7 @@ from kcover_ebpf.hardware.open_holders import KEEP_NS, OpenHolders, open_by
 from kcover_ebpf.hardware.stuck_ioctl import StuckCalls
 from kcover_ebpf.ids import Inode, Pid, Tid
 from kcover_ebpf.settings import Policy
+from kcover_ebpf.tunables.diagnosis import HARMLESS_NS
 from tests.unit.report_builders import case, report
 from tests.unit.report_builders import rank as ranked
 from tests.unit.scripted_job import Proc, Stage

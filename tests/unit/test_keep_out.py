@@ -13,7 +13,8 @@ from kcover_ebpf.controller.cache import ObjectCache, Uid
 from kcover_ebpf.controller.node_reconciler import NodeLimits, NodeReconciler
 from kcover_ebpf.errors import ActionError
 from kcover_ebpf.kube.reflector import Change, Event
-from kcover_ebpf.recovery.node_plan import CORDONED, SUSPECT_S, UNTIL, NodeBreaker, view_of
+from kcover_ebpf.recovery.node_plan import CORDONED, UNTIL, NodeBreaker, view_of
+from kcover_ebpf.tunables.recovery import SUSPECT_CORDON_S
 
 OLD = {
     "name": "rule",
@@ -118,7 +119,7 @@ def test_keep_out__a_node_is_let_in_again_by_itself() -> None:
     cluster = Cluster()
     cluster.nodes.keep_out("n0", "stuck")
     assert UNTIL in cluster.notes("n0")
-    cluster.now_s += SUSPECT_S - 1.0
+    cluster.now_s += SUSPECT_CORDON_S - 1.0
     cluster.nodes.look("n0")
     assert cluster.cordoned() == ["n0"]
     cluster.now_s += 2.0
@@ -157,7 +158,7 @@ def test_nodes__nothing_is_written_by_a_controller_that_does_not_lead() -> None:
         cluster.nodes.keep_out("n1", "stuck")
     with pytest.raises(ActionError):
         cluster.breaks("n1")
-    cluster.now_s += SUSPECT_S + 1.0
+    cluster.now_s += SUSPECT_CORDON_S + 1.0
     with pytest.raises(ActionError):
         cluster.nodes.look("n0")
     assert cluster.cordoned() == ["n0"]

@@ -9,11 +9,12 @@ import pytest
 
 from kcover_ebpf.diagnosis import tcp_links
 from kcover_ebpf.diagnosis.decisions import decide
-from kcover_ebpf.diagnosis.traffic import PAYLOAD_RATE, Traffic
+from kcover_ebpf.diagnosis.traffic import Traffic
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.facts.kernel import SocketSample
 from kcover_ebpf.ids import Inode, Pid
 from kcover_ebpf.settings import Act
+from kcover_ebpf.tunables.diagnosis import PAYLOAD_RATE
 
 from .scripted_job import LOCK, NS, START_NS, Proc, Stage
 
