@@ -283,6 +283,8 @@ class ReportSender:
         return sent is None or sent.news != draft.news or self._owes_acks(draft, sent)
 
     def _owes_acks(self, draft: Draft, sent: _Sent) -> bool:
+        if self._lease.is_usable(time.monotonic()):
+            return False
         return sent.acks != self._acks(*draft.key)
 
     def _is_due(self, draft: Draft, now_s: float) -> bool:

@@ -101,3 +101,22 @@ def test_a_report_that_is_sent_again_as_it_was_does_not_age_without_end():
     delays = Delays()
     delays.delay_s("a", 100.0, 100.0)
     assert delays.delay_s("a", 100.0, 160.0) == 5.0
+
+
+def test_a_clock_that_is_set_back_makes_no_later_report_old():
+    """For ten minutes each pause of a rank would have seemed five seconds longer than it was."""
+    delays = Delays()
+    for second in range(10):
+        delays.delay_s("a", second, second)
+    assert delays.delay_s("a", 10.0 - 10.0, 10.0) is None
+    assert delays.delay_s("a", 11.0 - 10.0, 11.0) == pytest.approx(0.0)
+    assert delays.delay_s("a", 12.0 - 10.0, 12.7) == pytest.approx(0.7)
+
+
+def test_a_report_that_was_really_late_hides_no_later_delay():
+    delays = Delays()
+    for second in range(10):
+        delays.delay_s("a", second, second)
+    assert delays.delay_s("a", 10.0, 22.0) is None
+    assert delays.delay_s("a", 23.0, 23.0) == pytest.approx(0.0)
+    assert delays.delay_s("a", 24.0, 25.2) == pytest.approx(1.2)

@@ -98,8 +98,10 @@ class DcgmSource:
             gpu[field] = in_our_unit(value)
         elif name in _RATES:
             key = gpu["uuid"], _RATES[name]
-            self._moved[key] = self._moved.get(key, 0.0) + value * passed_s
-            gpu[_RATES[name]] = int(self._moved[key])
+            moved = self._moved.get(key, 0.0) + value * passed_s
+            if math.isfinite(moved):
+                self._moved[key] = moved
+                gpu[_RATES[name]] = int(moved)
 
     def _fetched(self) -> str:
         url = self._url
