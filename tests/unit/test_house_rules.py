@@ -24,7 +24,7 @@ CORPUS = ROOT / "tests/fuzz/corpus"
 # Words that stand for too many things; say reported, detected, distinguished, announced, inspection, sample.
 VAGUE = re.compile(
     r"(?<![a-z])(told|tells|glance|glimpse|somebody|goes on(?! the)|stands still|closer look)(?![a-z])"
-    r"|\bof its own(?![a-z]| [a-z]|$)|\bpicture of (?:now|a|the) rank",
+    r"|\bof its own(?![a-z]|\s[a-z])|\bpicture of (?:now|a|the) rank",
     re.IGNORECASE,
 )
 # What the product calls a snapshot, an inspection, a sample or a pass; of people and screens the words are plain.
