@@ -111,7 +111,7 @@ class ReportBuilder:
         name = report_name(gang, self._identity.node)
         before = self.last.get(gang)
         # what is stopped by us is as it was
-        report = before if each.held else None
+        report = before if each.stopped_by_us else None
         report = report or self._report(each, now_s, refs, (gang.namespace, name))
         return Draft(gang.namespace, name, report, refs)
 
@@ -143,7 +143,7 @@ class ReportBuilder:
             verdict=verdict,
             logs=self.logs(names, now_s) if explained else (),
         )
-        # where it is not known whether the ranks go on, others may need to know what they look like
+        # where it is not known whether the ranks continue, others may need their snapshots
         return pictured(report, job, each.pods) if stall is not Stall.NONE or is_fault else report
 
     def _remembered(

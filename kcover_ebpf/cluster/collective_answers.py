@@ -51,7 +51,7 @@ def joined(answers: Sequence[Answer]) -> CollectiveCounts | None:
 
 
 def _here(answers: Sequence[Answer]) -> dict[_Who, Pid]:
-    """The process of each rank that some node knows as one of its own."""
+    """The process of each rank that some node knows as its own."""
     return {
         _who(rank): each.pid(rank.pid)
         for each in answers

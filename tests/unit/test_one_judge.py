@@ -61,7 +61,7 @@ class Recorded(Stage):
         """NCCL is asked once a second, and says so."""
         for _ in range(seconds):
             fact = CollectivesSeen(self.now_ns, self.now_ns - 2 * NS, 3)
-            self.tell(replace(fact, **said))  # type: ignore[arg-type]
+            self.feed(replace(fact, **said))  # type: ignore[arg-type]
             self.run(1)
 
 
@@ -416,7 +416,7 @@ def recorded_as(stage: Recorded, odd: int, ends: str | None) -> None:
     waits = steps(5, ends="all_reduce")
     calls = [steps(5, ends=ends) if each == odd else waits for each in range(stage.world)]
     records = tuple(record(rank, each) for rank, each in enumerate(calls))
-    stage.tell(RecordersSeen(stage.now_ns, records))
+    stage.feed(RecordersSeen(stage.now_ns, records))
     stage.run(20)
 
 
