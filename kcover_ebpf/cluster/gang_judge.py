@@ -169,7 +169,7 @@ def _from_local(case: GangInput, seen: ReceivedReport, local: LocalVerdict) -> G
 
 
 def _is_unordered(gathered: GangSnapshot, finding: Finding) -> bool:
-    """True if another rank on another node stopped continuing so soon after that neither is first."""
+    """True if another rank on another node stopped making progress so soon after that neither is first."""
     snapshot, culprit = gathered.job, finding.culprit
     if culprit is None or culprit not in snapshot.processes or finding.kind is not VerdictKind.HUNG:
         return False
