@@ -40,14 +40,14 @@ class ProcessRef:
 
 @dataclass(frozen=True, slots=True)
 class StopRecord:
-    """Containers that are stopped for an incident; `until_s`: when they go on by themselves (unix seconds)."""
+    """Containers that are stopped for an incident; `until_s`: when they continue by themselves (unix seconds)."""
 
     incident: str
     gang: str
     until_s: float
     containers: tuple[ContainerRef, ...] = ()
     held: tuple[ProcessRef, ...] = ()
-    """Processes that somebody else had stopped before: they stay so."""
+    """Processes that another process had stopped before: they stay so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,7 @@ class ReportBuilder:
         name = report_name(gang, self._identity.node)
         before = self.last.get(gang)
         # what is stopped by us is as it was
-        report = before if each.held else None
+        report = before if each.stopped_by_us else None
         report = report or self._report(each, now_s, refs, (gang.namespace, name))
         return Draft(gang.namespace, name, report, refs)
 
@@ -148,7 +148,7 @@ class ReportBuilder:
         )
         if stall is Stall.NONE and not is_fault:
             return replace(report, collectives=_movement(job))
-        # where it is not known whether the ranks go on, others may need to know what they look like
+        # where it is not known whether the ranks continue, others may need their snapshots
         return pictured(report, job, each.pods)
 
     def _remembered(

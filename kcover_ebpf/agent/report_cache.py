@@ -58,7 +58,7 @@ class ReportCache:
                     path.unlink()
 
     def save(self, namespace: str, name: str, report: FaultReport) -> None:
-        """Keep this as the last report; the picture is left out, it can be seen again."""
+        """Keep this as the last report; the snapshot is left out, it can be taken again."""
         path = self._path(namespace, name)
         kept = CachedReport(
             namespace, name, replace(report, ranks=(), logs=(), collectives=None, recorders=None)

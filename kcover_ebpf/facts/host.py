@@ -100,7 +100,7 @@ class CodeSeen:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A closer look at one thread that does not move, made only while its job is suspicious.
+    """An inspection of one thread that does not move, made only while its job is suspicious.
 
     Each part is None or empty where it could not be read in time (a process that died, or one whose
     memory lock is held): the reader never waits for the target.
@@ -152,7 +152,7 @@ class CollectivesLaunched:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveRank:
-    """A rank that stands out among those of its communicator, in NCCL's own words."""
+    """A rank that differs among those of its communicator, in NCCL's own words."""
 
     rank: int
     """In its communicator, which need not hold the whole job."""

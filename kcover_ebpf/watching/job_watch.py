@@ -68,7 +68,7 @@ class JobWatch:
     ) -> None:
         """`whole`: every rank of the job should be on this host; `environ`: variables that identify ranks.
 
-        `identities`: shared by the jobs of a node; None: of its own. `recorder`: None to keep no record.
+        `identities`: shared by the jobs of a node; None: a separate reader. `recorder`: None to keep no record.
         `nccl`: None to count no operations.
         """
         self._kernel, self._sinks, self._environ = kernel, sinks, environ
@@ -91,7 +91,7 @@ class JobWatch:
 
     @property
     def tracker(self) -> Tracker:
-        """Its verdict over time; one that goes on after a restart can be handed over."""
+        """Its verdict over time; one that continues after a restart can be handed over."""
         return self._judging.tracker
 
     @tracker.setter
@@ -129,7 +129,7 @@ class JobWatch:
         return self._judging.take(fact)
 
     def wants(self) -> list[InspectRequest]:
-        """Threads to look at now."""
+        """Threads to inspect now."""
         return self._judging.wants()
 
     def ask_collectives(self) -> None:
@@ -174,7 +174,7 @@ class JobWatch:
             self._judging.take(fact)
 
     def judge(self) -> None:
-        """Tell a verdict that changed, and decide about the one that holds."""
+        """Tell a verdict that changed, and decide about the one that is stable."""
         self._judging.judge(procfs.unix_offset_s())
 
     def publish_table(self) -> None:

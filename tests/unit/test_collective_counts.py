@@ -150,7 +150,7 @@ def test_a_rank_that_may_be_at_work_on_another_node_is_believed(state: State) ->
 
 
 def test_a_rank_whose_agent_is_silent_is_named_by_the_others_in_the_end() -> None:
-    """What it does is not seen, so it is believed as long as one that waits for somebody outside."""
+    """What it does is not seen, so it is believed as long as one that waits for something outside."""
     assert gang({}, behind(LATE), silent="n3").verdict.kind is VerdictKind.WORKING
     merged = gang({}, behind(LATE), "n3", Policy(storage_patience_s=30.0))
     assert merged.culprit is not None

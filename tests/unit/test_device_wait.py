@@ -175,7 +175,7 @@ def test_a_network_thread_that_spins_is_no_work_and_an_idle_one_shows_who_has_no
     for proc in gpu.stage.procs.values():
         sides(proc, "yield")
     gpu.spend(180)
-    # a moment of trouble, in which the threads are looked at closely
+    # a moment of trouble, in which the threads are watched closely
     gpu.stage.job.examine()
     gpu.spend(3)
     began_s = gpu.stage.now_ns / NS

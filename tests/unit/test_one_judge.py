@@ -65,7 +65,7 @@ class Recorded(Stage):
         """NCCL is asked once a second, and says so."""
         for _ in range(seconds):
             fact = CollectivesSeen(self.now_ns, self.now_ns - 2 * NS, 3)
-            self.tell(replace(fact, **said))  # type: ignore[arg-type]
+            self.feed(replace(fact, **said))  # type: ignore[arg-type]
             self.run(1)
 
 
@@ -232,7 +232,7 @@ def is_killed_by_its_launcher(stage: Recorded) -> None:
     stage.run(5)
     victim = stage.rank(2)
     sent = SignalSent(stage.now_ns, Pid(victim.pid), Tid(victim.pid), 9, Pid(50), "torchrun")
-    stage.tell(sent)
+    stage.feed(sent)
     stage.exit(victim, signal=9)
     for late, number in enumerate((0, 1, 3)):
         sent_ns = stage.now_ns + late * 100_000_000
@@ -536,7 +536,7 @@ def recorded_as(stage: Recorded, odd: int, ends: str | None) -> None:
     waits = steps(5, ends="all_reduce")
     calls = [steps(5, ends=ends) if each == odd else waits for each in range(stage.world)]
     records = tuple(record(rank, each) for rank, each in enumerate(calls))
-    stage.tell(RecordersSeen(stage.now_ns, records))
+    stage.feed(RecordersSeen(stage.now_ns, records))
     stage.run(20)
 
 

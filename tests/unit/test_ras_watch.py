@@ -178,7 +178,7 @@ def test_lists_have_an_end(nccl: Nccl) -> None:
 def test_two_answers_after_a_movement_are_enough(
     nccl: Nccl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What stood before it says nothing about who stands still after it."""
+    """What stood before it says nothing about who makes no progress after it."""
     steps = iter([[5, 5], [6, 6], [7, 6]])
     last = [7, 6]
     nccl.place(1, LATE, {})
@@ -187,7 +187,7 @@ def test_two_answers_after_a_movement_are_enough(
     monkeypatch.setattr(client, "ask", lambda *_: parse(json_report(next(steps, last))))
     answers: list[tuple[int, RasReport]] = []
     reported: list[CollectivesSeen] = []
-    monkeypatch.setattr(watched, "_tell", reported.append)
+    monkeypatch.setattr(watched, "_publish", reported.append)
     for each in range(5):
         answers = watched._round(answers, each)
     assert [fact.moving for fact in reported] == [True, True, False, False]

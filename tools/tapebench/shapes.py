@@ -120,7 +120,7 @@ def shard_checkpoint(shape: Shape, rng: random.Random) -> Round:
 
 
 def evaluation(shape: Shape, rng: random.Random) -> Round:
-    """Rank 0 runs steps of its own; the others have launched the next collective."""
+    """Rank 0 runs its own steps; the others have launched the next collective."""
     batch_s = rng.choice((0.3, 2.0, 15.0))
     count = int(rng.uniform(60, 300) / batch_s)
     batch = (0.1 * batch_s, LAUNCH), (0.9 * batch_s, shape.tail)

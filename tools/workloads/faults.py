@@ -209,7 +209,7 @@ def skip_step(run: Run) -> None:
 def closed_window(run: Run) -> None:
     """The neighbour streams data to the culprit, whose reader is stuck: the window closes.
 
-    The culprit itself goes on into the collective, where the neighbour, blocked in send, never
+    The culprit itself continues into the collective, where the neighbour, blocked in send, never
     arrives.
     """
     culprit, rank, world = run.options.inject_rank, run.trainer.rank, run.trainer.world

@@ -167,7 +167,7 @@ class _Inquiry:
                 trouble = str(error)
             except Exception as error:  # noqa: BLE001 - what a job answers must not end the asking unseen
                 trouble = f"query failed: {type(error).__name__}"
-            self._tell(CollectivesSeen(begun_ns, begun_ns, trouble=trouble))
+            self._publish(CollectivesSeen(begun_ns, begun_ns, trouble=trouble))
             answers = []
             self._stopped.wait(pause_s)
 
@@ -181,12 +181,12 @@ class _Inquiry:
         if reading is None:
             return answers
         if reading.moving:
-            self._tell(CollectivesSeen(procfs.boottime_ns(), answers[0][0], moving=True))
-            # what stood before this movement says nothing about who stands still after it
+            self._publish(CollectivesSeen(procfs.boottime_ns(), answers[0][0], moving=True))
+            # what was counted before this movement says nothing about which rank makes no progress after it
             return answers[-1:]
         named = reading.behind or reading.missing or reading.failed or reading.sides
         if named or reading.complete:
-            self._tell(self._fact(answers[0][0], reading, answers=len(answers)))
+            self._publish(self._fact(answers[0][0], reading, answers=len(answers)))
         return answers
 
     def _pause(self, pause_s: float, answers: list[tuple[int, RasReport]]) -> None:
@@ -197,7 +197,7 @@ class _Inquiry:
             if dead:
                 ranks = _ranks_of(dead, answers[-1][1])
                 reading = Reading(moving=False, missing=tuple(ranks), equal=False)
-                self._tell(self._fact(answers[0][0], reading, answers=len(answers)))
+                self._publish(self._fact(answers[0][0], reading, answers=len(answers)))
                 return
         waited_s = (procfs.boottime_ns() - begun_ns) / 1e9
         self._stopped.wait(max(0.0, pause_s - waited_s))
@@ -213,7 +213,7 @@ class _Inquiry:
         found = {place.pids[rank.pid] for place in self._places if rank.pid in place.pids}
         return found.pop() if len(found) == 1 else None
 
-    def _tell(self, fact: CollectivesSeen) -> None:
+    def _publish(self, fact: CollectivesSeen) -> None:
         if not self._stopped.is_set():
             self._reported.put(fact)
 
