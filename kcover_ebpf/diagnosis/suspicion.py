@@ -104,28 +104,28 @@ class Suspicion:
             self.collectives = self.recorders = None
         return ended
 
-    def on_inspection(self, inspection: Inspection) -> None:
-        """Remember an inspection; one made in healthy times waits to be seen ending."""
-        self.unreadable.pop(inspection.pid, None)
-        self._inspections.setdefault(
-            (inspection.pid, inspection.tid), deque(maxlen=_INSPECTIONS_KEPT)
-        ).append(inspection)
-        if inspection.stack and not self.suspicious:
-            self._pending[inspection.pid] = inspection
+    def on_inspection(self, seen: Inspection) -> None:
+        """Keep an inspection; one made in healthy times waits to be seen ending."""
+        self.unreadable.pop(seen.pid, None)
+        self._inspections.setdefault((seen.pid, seen.tid), deque(maxlen=_INSPECTIONS_KEPT)).append(
+            seen
+        )
+        if seen.stack and not self.suspicious:
+            self._pending[seen.pid] = seen
 
     def on_progress(self, pid: Pid, now_ns: int, moved_ns: int, longest_s: float) -> None:
-        """A process made progress: a wait that it has left since it was inspected is one that ends by itself.
+        """A process made progress: a wait that it has left since its inspection is one that ends by itself.
 
         `moved_ns`: when its thread last did something else. Data that arrives meanwhile shows nothing: a rank that is
         stuck still receives the rest of the step. Only once the longest healthy silence has passed has the wait ended.
         """
-        look = self._pending.get(pid)
-        if look is None:
+        seen = self._pending.get(pid)
+        if seen is None:
             return
-        passed_ns = now_ns - look.boottime_ns
-        if moved_ns > look.boottime_ns or passed_ns > longest_s * NS:
+        passed_ns = now_ns - seen.boottime_ns
+        if moved_ns > seen.boottime_ns or passed_ns > longest_s * NS:
             del self._pending[pid]
-            self.known.learn(look.stack)
+            self.known.learn(seen.stack)
 
     def forget(self, pid: Pid) -> None:
         """A process is gone."""
