@@ -63,7 +63,7 @@ demo: setup-demo build ## train 4 ranks, inject FAULT=stop|kill|lock|loop|skip|b
 demo-cluster: setup-cluster build ## a real Kubernetes, a hung PyTorchJob: restarted in place, then replaced
 	@PYTHONPATH=$(CURDIR) /usr/bin/python3 -m tools.demo.cluster
 
-.PHONY: test test-unit test-kernel test-chart test-vm test-vm-matrix test-drivers test-cluster test-attack test-old test-all
+.PHONY: test test-unit test-kernel test-chart test-vm test-vm-matrix test-drivers test-cluster test-attack test-chaos test-old test-all
 # what runs on the kernel and on the cluster measures time, and gets the machine for itself
 test: setup-cluster check ## set up, check, run the tests; builds a Kubernetes the first time
 	@$(MAKE) --no-print-directory build
@@ -97,6 +97,14 @@ test-cluster: setup-cluster build ## the tests on a real Kubernetes: that of $KU
 
 test-attack: setup-cluster build ## known attacks on the installed chart, from outside; the cluster as for test-cluster
 	$(PYTHON) -m pytest tests/attack
+
+SEED ?= 1
+MINUTES ?= 5
+test-chaos: setup-cluster build ## faults while all else fails too: SEED=1 MINUTES=5, on a test bed that is removed
+	mkdir -p build/chaos
+	tools/testbed up --name chaos --controllers none
+	tools/chaos/run --name chaos --seed $(SEED) --minutes $(MINUTES) --out build/chaos/seed-$(SEED); \
+		status=$$?; tools/testbed down --name chaos; exit $$status
 
 OLD := 1.34
 test-old: setup-cluster build ## restarts on the oldest Kubernetes that is supported, which is built

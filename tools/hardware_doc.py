@@ -86,7 +86,7 @@ class Notes:
         self._texts: list[str] = []
 
     def mark(self, text: str) -> str:
-        """The number of a remark, to stand in a cell."""
+        """The number of a remark, to be put in a cell."""
         if text not in self._texts:
             self._texts.append(text)
         return f" ({self._texts.index(text) + 1})"

@@ -23,6 +23,12 @@ from kcover_ebpf.api.codec import encode
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.errors import ActionError
 from kcover_ebpf.output.bundles import write_bundle
+from kcover_ebpf.tunables.agent import (
+    BUG_REPORT_DEADLINE_S,
+    BUG_REPORT_NICENESS,
+    BUG_REPORT_REAP_S,
+    BUG_REPORTS_APART_S,
+)
 
 _LOG = logging.getLogger(__name__)
 _SCRIPT = "nvidia-bug-report.sh"
@@ -30,25 +36,19 @@ _ROOTS = (".", "run/nvidia/driver")
 """The host's files, and those of the driver container of NVIDIA's GPU operator."""
 _FOLDERS = ("usr/bin", "usr/local/bin", "bin")
 _NAME = "nvidia-bug-report.log"
-_DEADLINE_S = 300.0
-"""The script takes a minute on a node with eight GPUs; with a GPU that is lost its tools wait for time-outs."""
-_REAP_S = 2.0
-_BETWEEN_S = 3600.0
-"""A report is about all GPUs of the node: faults that follow each other within an hour have one."""
 _MOST_BYTES = 64 << 20
 """A report that is longer is not kept; some 10 MB are usual."""
-_NICENESS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class BugReportOptions:
-    """Where the script is looked for, and where its report is kept."""
+    """Where the script is searched for, and where its report is kept."""
 
     folder: Path
     """Of the bundles."""
     root: Path = Path("/")
     """The host's files."""
-    deadline_s: float = _DEADLINE_S
+    deadline_s: float = BUG_REPORT_DEADLINE_S
 
 
 class BugReports:
@@ -68,7 +68,7 @@ class BugReports:
         busy = self._thread is not None and self._thread.is_alive()
         if not new or busy or time.monotonic() < self._next_s:
             return
-        self._next_s = time.monotonic() + _BETWEEN_S
+        self._next_s = time.monotonic() + BUG_REPORTS_APART_S
         self._thread = threading.Thread(
             target=self._make, args=(tuple(new),), name="kcover-bug-report", daemon=True
         )
@@ -118,7 +118,7 @@ class BugReports:
                 cwd=folder,
             )
             with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
+                os.setpriority(os.PRIO_PROCESS, process.pid, BUG_REPORT_NICENESS)
             in_time = self._finish(process)
             # the script packs what it wrote; killed half-way, the plain text is there
             written = sorted(Path(folder).glob(f"{_NAME}*"))
@@ -147,7 +147,7 @@ class BugReports:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         try:
-            process.wait(_REAP_S)
+            process.wait(BUG_REPORT_REAP_S)
         except subprocess.TimeoutExpired:
             self._left = process
         return False

@@ -1,6 +1,6 @@
 """Stop-diagnose: while a gang is stopped and before it is killed, what its node can keep of it.
 
-Everything is read in place and in little time: the last report, where each thread stands, the end of
+Everything is read in place and in little time: the last report, what each thread does, the end of
 the containers' logs.
 """
 
@@ -21,9 +21,8 @@ from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.errors import ActionError
 from kcover_ebpf.host.procfs import split_stat
 from kcover_ebpf.output.bundles import write_bundle
+from kcover_ebpf.tunables.agent import BUNDLE_LIMIT_S, BUNDLES_KEPT
 
-LIMIT_S = 2.0
-_KEPT = 32
 _THREADS = 64
 _LOG_BYTES = 16 * 1024
 _LOGS = Path("var/log/pods")
@@ -50,7 +49,7 @@ class Bundles:
         return BundleWriter(str(self._folder / name), lambda: self._write(name, gang, found))
 
     def _write(self, name: str, gang: Gang, found: Sequence[Found]) -> None:
-        end_s = time.monotonic() + LIMIT_S
+        end_s = time.monotonic() + BUNDLE_LIMIT_S
         report = self._last(gang)
         files = {
             "report.json": json.dumps(encode(report) if report else {}, indent=2) + "\n",
@@ -65,7 +64,7 @@ class Bundles:
 
     def _prune(self) -> None:
         # names begin with the time
-        old = sorted(self._folder.glob("*Z-*"))[: -_KEPT + 1]
+        old = sorted(self._folder.glob("*Z-*"))[: -BUNDLES_KEPT + 1]
         for path in old:
             shutil.rmtree(path, ignore_errors=True)
 

@@ -1,7 +1,7 @@
 """Where the containers of a pod lie among the control groups of this node, and who runs in them.
 
 Works on the host, and in a pod that sees the host's processes and /sys/fs/cgroup. Directories are
-looked for by the pod's uid: /proc/PID/cgroup of a process that is just being started shows the group
+searched for by the pod's uid: /proc/PID/cgroup of a process that is just being started shows the group
 that it was started from.
 """
 
@@ -20,9 +20,9 @@ from kcover_ebpf.host import cgroups, procfs
 from kcover_ebpf.host.process_tree import read_stat
 from kcover_ebpf.host.procfs import namespace_numbers, task_state
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.agent import CGROUP_ROOTS_S, CONTAINER_CREATED_NS
 
 _DEEPEST_ROOT = 4
-_ROOTS_PERIOD_S = 5.0
 _QOS = ("", "burstable", "besteffort")
 # what a runtime calls the process that becomes the container's program (runc: nsexec.c)
 _RUNTIME_STAGES = (b"runc:[", b"youki:[")
@@ -30,8 +30,6 @@ _RUNTIME_NAMES = (b"crun", b"memfd:crun_clon")
 _CLONED_CRUN = "/memfd:crun_cloned"
 """crun keeps its own name, or has that of the memory file from which it runs a copy of itself (cloned_binary.c): the
 file's name since Linux 6.14, before that the number of a descriptor."""
-_MAKING_NS = 60_000_000_000
-"""Longer than any runtime takes once it has started its process: images and volumes are there before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +48,13 @@ class Containers:
         """`mounts`: cgroup hierarchies, v2 first; None: all that are mounted here."""
         self._mounts = mounts
         self._roots: list[Path] = []
-        self._next_look_s = 0.0
+        self._next_search_s = 0.0
 
     def of_pod(self, uid: str) -> list[Found]:
         """The containers of a pod that have a group now, its sandbox included; empty if it has none."""
         found = self._of_pod(uid)
-        if not found and time.monotonic() >= self._next_look_s:
-            self._next_look_s = time.monotonic() + _ROOTS_PERIOD_S
+        if not found and time.monotonic() >= self._next_search_s:
+            self._next_search_s = time.monotonic() + CGROUP_ROOTS_S
             self._roots = [
                 root
                 for mount in self._all_mounts()
@@ -117,7 +115,7 @@ def processes(found: Iterable[Found]) -> set[int]:
 
 
 def inits(found: Found) -> set[int]:
-    """Those whose death ends the container: PID 1 of its pid namespace; all, where it has none of its own."""
+    """Those whose death ends the container: PID 1 of its pid namespace; all, where it shares one."""
     pids = cgroups.processes(found.path)
     first = {pid for pid in pids if _number_inside(pid) == 1}
     return first or pids
@@ -153,7 +151,7 @@ def _is_of_runtime(pid: int) -> bool:
         return False
     begun_ns = procfs.start_ns(Pid(pid))
     # a program may call itself so, too: then it escapes for this minute only
-    is_young = begun_ns is not None and procfs.boottime_ns() - begun_ns < _MAKING_NS
+    is_young = begun_ns is not None and procfs.boottime_ns() - begun_ns < CONTAINER_CREATED_NS
     named = name in _RUNTIME_NAMES or name.startswith(_RUNTIME_STAGES)
     return is_young and (named or program.startswith(_CLONED_CRUN))
 

@@ -22,10 +22,9 @@ from kcover_ebpf.hardware.catalog import Catalog
 from kcover_ebpf.hardware.identity import DeviceIdentity
 from kcover_ebpf.hardware.topology import Topology
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.agent import HARMLESS_REPORTED_NS
 
 _MOST = 64
-_HARMLESS_NS = 24 * 3600 * 1_000_000_000
-"""A harmless event is reported for a day, so that whoever comes in the morning sees it; programs cause them at will."""
 _TEXT = 1024
 _NODE = Pid(0)
 """In place of a holder: what a report means is asked for the device itself, whoever holds it."""
@@ -149,14 +148,18 @@ class NodeDeviceFaults:
         for key, known in list(self._known.items()):
             fault = known.fault
             lasted_ns = now_ns - fault.boottime_ns
-            if _is_harmless(fault) and fault.code not in _STATES and lasted_ns >= _HARMLESS_NS:
+            if (
+                _is_harmless(fault)
+                and fault.code not in _STATES
+                and lasted_ns >= HARMLESS_REPORTED_NS
+            ):
                 self._clear(*key)
             elif fault.code == _PORT_DOWN and not fault.ends_job and lasted_ns >= self._patience_ns:
                 lost = replace(fault, ends_job=True, device_unfit=True)
                 self._known[key] = replace(known, fault=lost)
                 self.version += 1
 
-    def pictures(self, now_ns: int) -> tuple[ReportedDeviceFault, ...]:
+    def reported(self, now_ns: int) -> tuple[ReportedDeviceFault, ...]:
         """For the node's report; ages in seconds before `now_ns` (boottime)."""
         return tuple(
             ReportedDeviceFault(

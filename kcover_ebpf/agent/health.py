@@ -1,17 +1,10 @@
-"""What /healthz says: a part of the agent that is dead, or stands still, so that the kubelet starts it anew."""
+"""What /healthz says: a part of the agent that is dead, or makes no progress, so that the kubelet starts it anew."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-LOOP_S = 30.0
-"""A pass takes milliseconds; a node that starves us for so long is not observed anyway."""
-ORDERS_S = 60.0
-"""A turn takes a second, and at most some seconds while a gang is stopped and its evidence is kept."""
-REPORTS_S = 120.0
-"""One request may take 35 s before it is given up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,13 @@ from kcover_ebpf import __version__
 from kcover_ebpf.api.node_health import NodeHealth, PartHealth
 from kcover_ebpf.facts.health import SEVERITY, Result, worst
 from kcover_ebpf.output.formatting import printable
+from kcover_ebpf.tunables.agent import GPU_GONE_S
 
 _MOST_CHECKS = 64
 _MOST_DEVICES = 128
 """A node has 8 GPUs and some 20 network adapters; 16 checks, and those of its operator."""
 _MOST_LINES = 4
 _MOST_TEXT = 256
-_GONE_S = 7 * 86400.0
-"""A GPU that is no longer on the bus is remembered for a week: one that fell off is back by then, or replaced."""
 _GONE = ("it was on the PCI bus before, and is not there now",)
 _WELL = (Result.PASS, Result.WARN)
 
@@ -84,7 +83,7 @@ def _devices(old: Mapping[str, PartHealth], seen: Round) -> tuple[PartHealth, ..
         if known.kind != "gpu" or known.name in present:
             continue
         gone = _part(Seen(known.name, Result.UNKNOWN, _GONE, kind=known.kind), old, seen.time_s)
-        if seen.time_s - gone.since_s < _GONE_S:
+        if seen.time_s - gone.since_s < GPU_GONE_S:
             found.append(gone)
     return _bounded(found, _MOST_DEVICES)
 

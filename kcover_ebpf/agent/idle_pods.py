@@ -12,19 +12,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kcover_ebpf.agent.gpu_pods import GpuPod
-from kcover_ebpf.api.codec import decode, encode
+from kcover_ebpf.agent.state_file import write_json
+from kcover_ebpf.api.codec import decode
 from kcover_ebpf.api.fault_report import IdlePod
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.facts.devices import GpuUse
 from kcover_ebpf.hardware.telemetry.use import GpuState
+from kcover_ebpf.tunables.agent import IDLE_CPU_CORES, IDLE_GAP_S, IDLE_TURN_S
 
-_CPU_CORES = 0.1
-"""A notebook that nobody uses takes 0.01 to 0.03; whatever loads or prepares data takes more."""
-_TURN_S = 60.0
-"""Between two readings of CPU times, and two writes of the file."""
-_GAP_S = 3600.0
-"""Nothing is known of a longer time without an agent or readings: what was idle before begins anew."""
 _MOST = 64
 """Reported at once."""
 _IDLE = (GpuUse.IDLE, GpuUse.MEMORY_HELD)
@@ -82,7 +78,7 @@ class IdlePods:
         for uid, gpus in held.items():
             known = self._holders.get(uid) or _Holder(uid, (), now_s, now_s)
             self._holders[uid] = replace(known, gpus=tuple(sorted({*known.gpus, *gpus})))
-        is_turn = not 0 <= now_s - self._turn_s < _TURN_S
+        is_turn = not 0 <= now_s - self._turn_s < IDLE_TURN_S
         for uid, known in list(self._holders.items()):
             pod = self._pod_of(uid)
             if pod is None or pod.ended:
@@ -101,7 +97,11 @@ class IdlePods:
         if is_turn:
             known = replace(known, cores=self._cores(known.uid, now_s))
         works = any(each in {GpuUse.WORKING, GpuUse.LOW_POWER} for each in now)
-        if works or (known.cores or 0.0) >= _CPU_CORES or not 0 <= now_s - known.seen_s < _GAP_S:
+        if (
+            works
+            or (known.cores or 0.0) >= IDLE_CPU_CORES
+            or not 0 <= now_s - known.seen_s < IDLE_GAP_S
+        ):
             return replace(known, since_s=now_s, seen_s=now_s)
         if all(each in _IDLE for each in now):
             return replace(known, seen_s=now_s)
@@ -148,8 +148,5 @@ def _load(file: Path) -> tuple[_Holder, ...]:
 
 def _save(file: Path, holders: tuple[_Holder, ...]) -> None:
     """A disk that is full or broken costs memory of the past only."""
-    draft = file.with_suffix(".draft")
     with contextlib.suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft.write_text(json.dumps(encode(_Kept(holders))), encoding="utf-8")
-        draft.replace(file)
+        write_json(file, _Kept(holders))

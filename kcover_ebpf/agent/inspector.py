@@ -22,7 +22,8 @@ from typing import Any
 from kcover_ebpf.agent import health_memory
 from kcover_ebpf.agent.health_memory import Round, Seen
 from kcover_ebpf.agent.report_sender import MANAGER
-from kcover_ebpf.api.codec import decode, encode
+from kcover_ebpf.agent.state_file import write_json
+from kcover_ebpf.api.codec import decode
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.api.node_health import HEALTHS, NodeHealth, object_of
 from kcover_ebpf.errors import ApiError, ObjectError
@@ -31,16 +32,14 @@ from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.inspection.round import RoundOptions
 from kcover_ebpf.kube.client import ApiClient
+from kcover_ebpf.tunables.agent import (
+    FIRST_ROUND_S,
+    INSPECTION_NICENESS,
+    ROUND_AGAIN_S,
+    ROUND_DEADLINE_S,
+    ROUNDS_MISSED,
+)
 
-_PATIENCE_S = 150.0
-"""Of one round: the longest deadline of a light check (dcgmi, 120 s), and some."""
-_FIRST_S = 30.0
-"""The first round begins within so many seconds, so that agents that start together do not write together."""
-_AGAIN_S = 30.0
-"""Before a write that failed is tried again, and between a round and one that a fault asks for."""
-_ROUNDS_MISSED = 3
-"""After so many intervals without a round the health is unknown."""
-_NICENESS = 10
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -101,7 +100,7 @@ class Inspector:
     def run(self) -> None:
         """Inspect and publish until `close`."""
         interval_s = self._options.interval_s
-        due_s = time.monotonic() + random.uniform(0.0, min(_FIRST_S, interval_s))
+        due_s = time.monotonic() + random.uniform(0.0, min(FIRST_ROUND_S, interval_s))
         published = True
         while not self._stopping:
             now_s = time.monotonic()
@@ -115,12 +114,12 @@ class Inspector:
                     published = self._publish()
             except Exception as error:  # noqa: BLE001 - a thread that ends would have the agent restarted
                 self._on_error("inspect", "node", ApiError(repr(error)))
-            self._wake.wait(max(0.1, min(due_s - time.monotonic(), _AGAIN_S)))
+            self._wake.wait(max(0.1, min(due_s - time.monotonic(), ROUND_AGAIN_S)))
             self._wake.clear()
             if self._hurried:
                 self._hurried = False
-                since_s = _AGAIN_S if self.ended_s is None else time.monotonic() - self.ended_s
-                due_s = min(due_s, time.monotonic() + max(_AGAIN_S - since_s, 0.0))
+                since_s = ROUND_AGAIN_S if self.ended_s is None else time.monotonic() - self.ended_s
+                due_s = min(due_s, time.monotonic() + max(ROUND_AGAIN_S - since_s, 0.0))
 
     def _inspect(self) -> None:
         self._left = {name: left for name, left in self._left.items() if _is_there(*left)}
@@ -144,7 +143,7 @@ class Inspector:
         unfit = [f"{each.device} {each.fault}: {each.text}" for each in self._unfit]
         boot_id = _BOOT_ID.read_text(encoding="ascii").strip()
         done = Round(time.time(), boot_id, checks, devices, unfit)
-        expires_s = int(_ROUNDS_MISSED * self._options.interval_s + _PATIENCE_S)
+        expires_s = int(ROUNDS_MISSED * self._options.interval_s + ROUND_DEADLINE_S)
         health = health_memory.after_round(self._options.node, self.latest, done, expires_s)
         _save(self._options.state_file, health)
         self.latest, self.ended_s = health, time.monotonic()
@@ -169,15 +168,15 @@ class Inspector:
         except OSError as error:
             return {}, f"the inspection cannot be started: {error.strerror}"
         with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
-        end_s = time.monotonic() + _PATIENCE_S
+            os.setpriority(os.PRIO_PROCESS, process.pid, INSPECTION_NICENESS)
+        end_s = time.monotonic() + ROUND_DEADLINE_S
         while True:
             try:
                 out, err = process.communicate(timeout=1.0)
             except subprocess.TimeoutExpired:
                 if self._stopping or time.monotonic() > end_s:
                     _end(process)
-                    return {}, f"the inspection did not end within {_PATIENCE_S:.0f} s"
+                    return {}, f"the inspection did not end within {ROUND_DEADLINE_S:.0f} s"
             else:
                 break
         if process.returncode != 0:
@@ -236,8 +235,5 @@ def _load(file: Path) -> NodeHealth | None:
 
 def _save(file: Path, health: NodeHealth) -> None:
     """A disk that is full or broken costs memory of the past only."""
-    draft = file.with_suffix(".draft")
     with contextlib.suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft.write_text(json.dumps(encode(health)), encoding="utf-8")
-        draft.replace(file)
+        write_json(file, health)

@@ -12,13 +12,7 @@ from kcover_ebpf.api.agent_lease import AgentLease, collection, name_of, object_
 from kcover_ebpf.api.fault_report import Ack, PodRef
 from kcover_ebpf.errors import ApiError, NotFound, Unreachable
 from kcover_ebpf.kube.paths import segment
-
-_REFUSED_S = 300.0
-"""An API server that refuses a Lease (no permission) is not asked more often: reports alone will do."""
-_COUNT_S = 600.0
-"""Between two questions how many agents there are."""
-_EARLY = 0.9
-"""Renewals are up to a tenth early, so that agents that began together do not stay together."""
+from kcover_ebpf.tunables.agent import AGENTS_COUNTED_S, LEASE_REFUSED_S, RENEWED_EARLY
 
 
 class LeaseApi(Protocol):
@@ -91,13 +85,13 @@ class LeaseWriter:
             self._on_error("renew", "leases", error)
             if isinstance(error, Unreachable) and error.concerns_all:
                 raise
-            self._refused_until_s = now_s + _REFUSED_S
+            self._refused_until_s = now_s + LEASE_REFUSED_S
             self.acks = ()
             return False
         self.acks, self._period_s = tuple(acks), period_s
-        self._next_s = now_s + period_s * random.uniform(_EARLY, 1.0)
+        self._next_s = now_s + period_s * random.uniform(RENEWED_EARLY, 1.0)
         if now_s >= self._count_at_s:
-            self._count_at_s = now_s + _COUNT_S * random.uniform(1.0, 1.5)
+            self._count_at_s = now_s + AGENTS_COUNTED_S * random.uniform(1.0, 1.5)
             self._count()
         return True
 

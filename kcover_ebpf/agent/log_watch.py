@@ -1,4 +1,4 @@
-"""Reads the logs of the watched pods in a thread of its own, within a share of one core, and keeps what they show.
+"""Reads the logs of the watched pods in its own thread, within a share of one core, and keeps what they show.
 
 Each turn reads a block of each log in order, so that one pod that writes without end delays the others by one block.
 """
@@ -19,17 +19,12 @@ from kcover_ebpf.logs.container_log import ContainerLogReader
 from kcover_ebpf.logs.lines import Source
 from kcover_ebpf.logs.log_files import KEPT_BYTES, LogFiles, UnsafeLogError
 from kcover_ebpf.logs.rules import Rule
+from kcover_ebpf.tunables.agent import LOG_CORE_SHARE, LOG_LINGER_S, LOG_POLL_S
 
-_POLL_S = 0.5
-"""A crash is explained within a second of its last line; asking an idle log costs 10 us."""
 _BLOCK_BYTES = 128 << 10
 """0.15 s of work where every line matches a rule, 1 ms for a quiet log."""
-CORE_SHARE = 0.05
-"""Of one core, at most: 5 MB/s of quiet logs, which is 18 GB an hour. What is written faster is skipped."""
 _MOST_LOGS = 256
 """Containers of one node: twice the pods that a kubelet runs by default."""
-_LINGER_S = 60.0
-"""The log of a pod that is gone may still explain a crash that is being decided on."""
 _MOST_KEPT = 2
 """Starts of one container whose log is remembered: the one that runs, and the one that crashed."""
 _MOST_REPORTED = 64
@@ -100,8 +95,8 @@ class LogWatch:
             except Exception as error:  # noqa: BLE001 - a thread that ends would have the agent restarted
                 self._on_error(f"logs of containers: {error!r}")
             busy_s = time.thread_time() - began_s
-            rest_s = busy_s * (1.0 / CORE_SHARE - 1.0)
-            self._stopping.wait(rest_s if more else max(rest_s, _POLL_S))
+            rest_s = busy_s * (1.0 / LOG_CORE_SHARE - 1.0)
+            self._stopping.wait(rest_s if more else max(rest_s, LOG_POLL_S))
         for each in self._watched.values():
             each.files.close()
 
@@ -124,7 +119,7 @@ class LogWatch:
         for key in self._watched.keys() - wanted.keys():
             each = self._watched[key]
             each.gone_s = each.gone_s or now_s
-            if now_s - each.gone_s > _LINGER_S:
+            if now_s - each.gone_s > LOG_LINGER_S:
                 each.files.close()
                 del self._watched[key]
         self._refused &= wanted.keys()

@@ -2,7 +2,7 @@
 
 The port is bound and the configuration read before BPF is loaded, so that a mistake costs nothing;
 rights are dropped before the first thread is started, for they belong to threads. What is in force
-from an earlier life, a stop above all, is looked after before the API server is heard.
+from an earlier life, a stop above all, is dealt with before the API server is heard.
 """
 
 from __future__ import annotations
@@ -44,6 +44,12 @@ from kcover_ebpf.kernel.capabilities import Capability
 from kcover_ebpf.kube.client import connect
 from kcover_ebpf.output.log_lines import about
 from kcover_ebpf.settings import Settings
+from kcover_ebpf.tunables.agent import (
+    LATE_PERIODS,
+    LOOP_SILENT_S,
+    ORDERS_SILENT_S,
+    REPORTS_SILENT_S,
+)
 
 if TYPE_CHECKING:
     from kcover_ebpf.api.job_kinds import Gang
@@ -56,8 +62,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-_LATE_PERIODS = 3.0
-"""Without a pass for so many periods the jobs of this node are UNKNOWN, not as they were."""
 _KEPT = capabilities.KEPT - {Capability.SETGID, Capability.SETUID}
 
 
@@ -138,7 +142,7 @@ class _Agent:
             containers,
             plan.settings,
             audience,
-            is_held=executor.is_held,
+            is_stopped_by_us=executor.is_stopped_by_us,
             sinks=audience.sinks,
         )
         self._order_thread, self._report_thread = self._start(executor), self._start(reporter)
@@ -204,7 +208,7 @@ class _Agent:
         return kernel, devices
 
     def _make_reporter(self, session: ApiClient) -> ReportSender:
-        late_s = _LATE_PERIODS * self._plan.settings.period_s
+        late_s = LATE_PERIODS * self._plan.settings.period_s
         plan = self._plan
         lease = LeaseWriter(session, plan.namespace, plan.node, self._on_error, plan.pod)
         return ReportSender(session, lease, self._acks, self._on_error, late_s)
@@ -312,12 +316,12 @@ class _Agent:
     def _parts(self) -> Sequence[health.Part]:
         executor, reporter = self._executor, self._reporter
         return (
-            health.Part("sampling", lambda: True, lambda: self._passed_s, health.LOOP_S),
+            health.Part("sampling", lambda: True, lambda: self._passed_s, LOOP_SILENT_S),
             health.Part(
-                "orders", self._order_thread.is_alive, lambda: executor.turn_s, health.ORDERS_S
+                "orders", self._order_thread.is_alive, lambda: executor.turn_s, ORDERS_SILENT_S
             ),
             health.Part(
-                "reports", self._report_thread.is_alive, lambda: reporter.turn_s, health.REPORTS_S
+                "reports", self._report_thread.is_alive, lambda: reporter.turn_s, REPORTS_SILENT_S
             ),
             health.Part("watches", lambda: self._watches.is_alive),
             # how long a round takes says nothing: a check may hang for minutes

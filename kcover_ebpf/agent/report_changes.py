@@ -15,10 +15,9 @@ from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, SocketSnapshot
 from kcover_ebpf.diagnosis.recorders import Recordings
-from kcover_ebpf.diagnosis.tcp_links import LOST_BACKOFF
+from kcover_ebpf.tunables.agent import SAME_MOMENT_S
+from kcover_ebpf.tunables.diagnosis import LOST_BACKOFF
 
-SAME_S = 1.0
-"""Two readings of when something began differ by less: passes are up to a second apart."""
 _MOVING = frozenset({State.MOVING, State.COMPUTING, State.SPINNING, State.ON_DEVICE, State.NAPPING})
 """Threads in these states run: the place where one was found is a sample, and the next one is another."""
 
@@ -91,7 +90,7 @@ def _is_another(old: RankSnapshot, new: RankSnapshot, later_s: float) -> bool:
         return True
     return any(
         before is None or after is None or _carries_another(before, after, later_s)
-        for before, after in zip_longest(_telling(old), _telling(new))
+        for before, after in zip_longest(_significant(old), _significant(new))
     )
 
 
@@ -118,7 +117,7 @@ def _state(rank: RankSnapshot) -> object:
     )
 
 
-def _telling(rank: RankSnapshot) -> Iterator[SocketSnapshot]:
+def _significant(rank: RankSnapshot) -> Iterator[SocketSnapshot]:
     """Connections that a judge reads something from: payload, and what is stuck."""
     found = [each for each in rank.sockets if each.payload or any(_load(each))]
     return iter(sorted(found, key=lambda each: (str(each.local), str(each.remote))))
@@ -153,4 +152,4 @@ def _carries_another(old: SocketSnapshot, new: SocketSnapshot, later_s: float) -
 def _began_anew(before_s: float | None, after_s: float | None, later_s: float) -> bool:
     if before_s is None or after_s is None:
         return before_s is not after_s
-    return abs(before_s + later_s - after_s) > SAME_S
+    return abs(before_s + later_s - after_s) > SAME_MOMENT_S

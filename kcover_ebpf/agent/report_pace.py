@@ -11,30 +11,22 @@ from dataclasses import dataclass
 
 from kcover_ebpf.api.fault_report import FaultReport
 from kcover_ebpf.diagnosis.roles import Role
-
-HEARTBEAT_S = 30.0
-"""Between renewals of the Lease while no job here has stalled."""
-_HEARTBEATS = 50.0
-"""A second, of all agents: a third of what kubelets renew for 1,500 nodes."""
-_FAST_S = 3.0
-"""The same while one has stalled: a controller believes a snapshot for 10 s without it."""
-_OF_A_GANG, _OF_ALL = 200.0, 300.0
-"""Renewals a second for one stalled gang, and for all of them: a third of a core of the API server."""
-_REFRESH_S = 600.0
-"""Between whole reports in which nothing changes; an object that somebody altered is repaired by it."""
-_REFRESHES = 5.0
-"""A second, of all agents."""
-_DETAILS = 25.0
-"""Reports a second, of all agents, about ranks of which it is not known whether they make progress."""
-_REFILL_S = 5.0
-_REPORTS = 100.0
-"""A second, of one gang whose state keeps changing: half a core of the API server."""
-_BURST = 6
-_RESERVE = 3
-"""Of these for news: details must not use up what a verdict needs."""
-_GAP_S = 1.0
-"""Between two reports with different details."""
-_VALID_PERIODS = 3
+from kcover_ebpf.tunables.agent import (
+    DETAILS_GAP_S,
+    DETAILS_PER_S,
+    GANG_HEARTBEATS_PER_S,
+    GANG_REPORTS_PER_S,
+    HEARTBEAT_S,
+    HEARTBEATS_PER_S,
+    REFRESH_S,
+    REFRESHES_PER_S,
+    REPORT_BURST,
+    REPORT_PAUSE_S,
+    REPORT_RESERVE,
+    STALLED_HEARTBEAT_S,
+    STALLED_HEARTBEATS_PER_S,
+    VALID_PERIODS,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,32 +38,36 @@ class Pace:
     @property
     def heartbeat_s(self) -> float:
         """Between renewals while all is calm."""
-        return max(HEARTBEAT_S, self.agents / _HEARTBEATS)
+        return max(HEARTBEAT_S, self.agents / HEARTBEATS_PER_S)
 
     @property
     def refresh_s(self) -> float:
         """Between whole reports without a change."""
-        return max(_REFRESH_S, self.agents / _REFRESHES)
+        return max(REFRESH_S, self.agents / REFRESHES_PER_S)
 
     @property
     def details_s(self) -> float:
         """Between reports about ranks whose details change and that have not stalled."""
-        return max(HEARTBEAT_S, self.agents / _DETAILS)
+        return max(HEARTBEAT_S, self.agents / DETAILS_PER_S)
 
     def fast_s(self, nodes: int | None) -> float:
         """Between renewals while a gang on so many nodes has stalled; None: it may be on all of them."""
         gang = self.agents if nodes is None else nodes
-        return max(_FAST_S, gang / _OF_A_GANG, self.agents / _OF_ALL)
+        return max(
+            STALLED_HEARTBEAT_S,
+            gang / GANG_HEARTBEATS_PER_S,
+            self.agents / STALLED_HEARTBEATS_PER_S,
+        )
 
     def refill_s(self, nodes: int | None) -> float:
         """Between reports about a gang on so many nodes that changes all the time."""
         gang = self.agents if nodes is None else nodes
-        return max(_REFILL_S, gang / _REPORTS)
+        return max(REPORT_PAUSE_S, gang / GANG_REPORTS_PER_S)
 
 
 def valid_s(period_s: float, *, fast: bool) -> int:
     """For how long a renewal counts when the next one comes after `period_s`."""
-    return math.ceil(period_s * _VALID_PERIODS + 1 if fast else period_s * 1.5)
+    return math.ceil(period_s * VALID_PERIODS + 1 if fast else period_s * 1.5)
 
 
 def nodes_of(report: FaultReport) -> int | None:
@@ -85,7 +81,7 @@ class Allowance:
     """How many reports about one gang may be sent now: some at once, then one for each refill. Monotonic seconds."""
 
     def __init__(self) -> None:
-        self._left = float(_BURST)
+        self._left = float(REPORT_BURST)
         self._counted_s: float | None = None
         self._sent_s: float | None = None
 
@@ -93,12 +89,12 @@ class Allowance:
         """True if a report may be sent; `is_news`: it is not only about details."""
         if self._counted_s is not None:
             gained = (now_s - self._counted_s) / refill_s
-            self._left = min(float(_BURST), self._left + gained)
+            self._left = min(float(REPORT_BURST), self._left + gained)
         self._counted_s = now_s
         if is_news:
             return self._left >= 1
-        soon = self._sent_s is not None and now_s - self._sent_s < _GAP_S
-        return not soon and self._left >= 1 + _RESERVE
+        soon = self._sent_s is not None and now_s - self._sent_s < DETAILS_GAP_S
+        return not soon and self._left >= 1 + REPORT_RESERVE
 
     def spend(self, now_s: float) -> None:
         """One was sent."""

@@ -33,10 +33,9 @@ from kcover_ebpf.api.fault_report import (
 )
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.errors import ApiError, NotFound, Unreachable
+from kcover_ebpf.tunables.agent import SEND_REFUSED_S, SEND_RETRY_S
 
 MANAGER = "kcover-agent"
-_RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0)
-_REFUSED_S = 10.0
 _NEWEST_ACKS = 2
 """Of each gang in the Lease: the controller waits for the answer to one order at a time."""
 _BASE = f"/apis/{API_VERSION}/namespaces"
@@ -74,7 +73,7 @@ class Draft:
         return news_of(self.report)
 
     def unseen(self, late_s: float) -> Draft:
-        """What is still true when nothing was sampled for `late_s`: what was announced, and no picture."""
+        """What is still true when nothing was sampled for `late_s`: what was announced, and no snapshot."""
         said = self.report.verdict
         if self.report.job is None or (said is not None and _is_announced(said)):
             return replace(self, report=replace(self.report, ranks=()))
@@ -117,7 +116,7 @@ class ReportSender:
     ) -> None:
         """`acks`: of the gang with this report; `on_error`: verb, resource, what was wrong.
 
-        `late_s`: where `put` is not called for so long, its caller stands still: what it said of the gangs'
+        `late_s`: where `put` is not called for so long, its caller makes no progress: what it said of the gangs'
         health is not repeated, UNKNOWN is reported.
         """
         self._api, self._lease, self._acks, self._on_error = api, lease, acks, on_error
@@ -135,7 +134,7 @@ class ReportSender:
         self._not_before_s = 0.0
         self._confirm_now = False
         self.turn_s = time.monotonic()
-        """When `run` last looked, or made a request (monotonic)."""
+        """When `run` last began a turn, or made a request (monotonic)."""
         self.counts: Counter[str] = Counter()
         """sent, renewed (the Lease), failed, deleted."""
 
@@ -170,7 +169,7 @@ class ReportSender:
         self._wake.set()
 
     def again(self, namespace: str) -> None:
-        """Somebody waits for word of the jobs of a namespace: give it, though there may be no news."""
+        """A client waits for reports on the jobs of a namespace: give it, though there may be no news."""
         for key in [each for each in list(self._sent) if each[0] == namespace]:
             if self._lease.is_usable(time.monotonic()):
                 self._confirm_now = True
@@ -190,12 +189,12 @@ class ReportSender:
             self._wake.wait(0.25)
             self._wake.clear()
             try:
-                self.look()
+                self.flush()
             except Exception as error:  # noqa: BLE001 - a thread that ends would leave the node silent
                 self._on_error("send", "faultreports", ApiError(repr(error)))
-                time.sleep(_RETRY_S[0])
+                time.sleep(SEND_RETRY_S[0])
 
-    def look(self) -> None:
+    def flush(self) -> None:
         """Send what is due now."""
         now_s = time.monotonic()
         if now_s >= self._not_before_s:
@@ -216,7 +215,9 @@ class ReportSender:
             self._confirm(drafts, acks, now_s)
             self._failures = 0
         except Unreachable as error:
-            pause_s = _RETRY_S[min(self._failures, len(_RETRY_S) - 1)] * random.uniform(0.5, 1.5)
+            pause_s = SEND_RETRY_S[min(self._failures, len(SEND_RETRY_S) - 1)] * random.uniform(
+                0.5, 1.5
+            )
             self._failures += 1
             # all agents lose the server at once; they must not all come back at once
             self._not_before_s = now_s + max(pause_s, error.retry_after_s or 0.0)
@@ -275,13 +276,15 @@ class ReportSender:
                 raise known from error
             # a namespace that is being deleted, one report that is too large, the webhook of one tenant (a 500)
             # must not hold up the reports of the others
-            self._refused[key] = now_s + _REFUSED_S
+            self._refused[key] = now_s + SEND_REFUSED_S
 
     def _is_news(self, draft: Draft) -> bool:
         sent = self._sent.get(draft.key)
         return sent is None or sent.news != draft.news or self._owes_acks(draft, sent)
 
     def _owes_acks(self, draft: Draft, sent: _Sent) -> bool:
+        if self._lease.is_usable(time.monotonic()):
+            return False
         return sent.acks != self._acks(*draft.key)
 
     def _is_due(self, draft: Draft, now_s: float) -> bool:

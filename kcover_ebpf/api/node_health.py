@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kcover_ebpf.api import rfc3339
+from kcover_ebpf.api import fault_report, rfc3339
 from kcover_ebpf.api.codec import decode, encode, wire
 from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.errors import ObjectError
@@ -97,14 +97,12 @@ def health_of(api: Mapping[str, Any]) -> ReceivedHealth:
 
 def _written_s(metadata: Mapping[str, Any]) -> float:
     """The newest time of `managedFields`, else of creation; 0, which is stale, where neither can be read."""
-    texts = [each.get("time") for each in metadata.get("managedFields") or ()]
-    found = [0.0]
-    for text in (*texts, metadata.get("creationTimestamp")):
-        try:
-            found.append(rfc3339.from_text(str(text)))
-        except ValueError:
-            continue
-    return max(found)
+    created = metadata.get("creationTimestamp")
+    try:
+        created_s = rfc3339.from_text(str(created))
+    except ValueError:
+        created_s = 0.0
+    return max(created_s, fault_report.written_s(metadata) or 0.0)
 
 
 def object_of(health: NodeHealth) -> dict[str, Any]:

@@ -11,12 +11,7 @@ from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
 from kcover_ebpf.diagnosis.verdict import Culprit, Evidence, EvidenceKind, Verdict
 from kcover_ebpf.settings import Policy
-
-FRESH_S = 10.0
-"""A snapshot of stalled ranks that was not renewed for so long says nothing about now. An agent with a Lease says
-itself how long: the more nodes there are, the longer (`agent.report_pace`)."""
-AGENT_SILENT_S = 45.0
-"""An agent that has not been heard for so long is not there: it is every 30 s, and at once when its ranks stall."""
+from kcover_ebpf.tunables.recovery import AGENT_SILENT_S, SNAPSHOT_FRESH_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +77,10 @@ class GangInput:
 
     @property
     def pictured(self) -> list[ReceivedReport]:
-        """Fresh reports with a picture of now.
+        """Fresh reports with a snapshot of now.
 
-        A node that cannot determine whether its ranks make progress sends a picture with every heartbeat, and reports
-        immediately once it can: until then that picture stays valid.
+        A node that cannot determine whether its ranks make progress sends a snapshot with every heartbeat, and reports
+        immediately once it can: until then that snapshot stays valid.
         """
         return [
             each
@@ -114,7 +109,7 @@ class GangInput:
 
     @property
     def silent(self) -> list[str]:
-        """Nodes with ranks in running pods of which no current picture is known; sorted."""
+        """Nodes with ranks in running pods of which no current snapshot is known; sorted."""
         reported = {each.report.node for each in self.pictured}
         running = {pod.node for pod in self.pods if pod.node and not pod.ended and must_train(pod)}
         return sorted(running - reported)
@@ -122,7 +117,7 @@ class GangInput:
 
 def _fresh_s(seen: ReceivedReport) -> float:
     # a Lease that was renewed before the ranks stalled counts for longer than this report may
-    return FRESH_S if seen.confirmed_s is None or seen.valid_s is None else seen.valid_s
+    return SNAPSHOT_FRESH_S if seen.confirmed_s is None or seen.valid_s is None else seen.valid_s
 
 
 def silent_s(seen: ReceivedReport) -> float:

@@ -1,17 +1,18 @@
 """One verdict for a job that spans nodes, from what each node reported.
 
-What a kernel announced on any node wins. Else the pictures of all nodes are judged together by the judge
+What a kernel announced on any node wins. Else the snapshots of all nodes are judged together by the judge
 of a single host. A node whose snapshot is missing is named, and a verdict that depends on it is marked.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from kcover_ebpf.api.fault_report import LocalVerdict
 from kcover_ebpf.cluster import log_evidence, missing
 from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict
-from kcover_ebpf.cluster.gang_snapshot import APART_S, GangSnapshot, ReceivedReport, gather
+from kcover_ebpf.cluster.gang_snapshot import GangSnapshot, ReceivedReport, gather
 from kcover_ebpf.diagnosis import nccl, wait_chain
 from kcover_ebpf.diagnosis.judge import judge
 from kcover_ebpf.diagnosis.process import NS
@@ -25,10 +26,9 @@ from kcover_ebpf.diagnosis.verdict import (
     Verdict,
     VerdictKind,
 )
+from kcover_ebpf.tunables.diagnosis import COUNTS_MOVE_S, LAUNCHED_AHEAD_S
+from kcover_ebpf.tunables.recovery import REPORTS_APART_S, WORK_BELIEVED_S
 
-_BELIEVED_S = 60.0
-"""Ranks of one node may go on (evaluate, load, compile) while all others wait for them: that is no trouble for so long.
-Nodes also stall at different moments, for each has a threshold of its own."""
 _STRENGTH = {
     Cause.OOM_KILLED: 0,
     Cause.SEGFAULT: 0,
@@ -67,7 +67,7 @@ def _merged(case: GangInput) -> GangVerdict:
         return _slow(case) or _working(case)
     gathered = gather(pictured, case.now_s, case.policy)
     finding = missing.missing_rank(case, gathered) or judge(gathered.job)
-    if _others_go_on(case, gathered, finding):
+    if _others_go_on(case, gathered, finding) or _is_refuted(case, gathered, finding):
         return _working(case)
     if _is_unordered(gathered, finding):
         text = "several ranks are stuck, on nodes whose clocks cannot be ordered"
@@ -85,7 +85,7 @@ def _announced(case: GangInput) -> GangVerdict | None:
     if not reporting:
         return None
     oldest_s = max(age_s for age_s, _, _ in reporting)
-    first = [each for each in reporting if oldest_s - each[0] < APART_S]
+    first = [each for each in reporting if oldest_s - each[0] < REPORTS_APART_S]
     best = min(_STRENGTH.get(verdict.cause, 2) for _, _, verdict in first)
     chosen = [each for each in first if _STRENGTH.get(each[2].cause, 2) == best]
     _, seen, local = chosen[0]
@@ -171,7 +171,7 @@ def _from_local(case: GangInput, seen: ReceivedReport, local: LocalVerdict) -> G
 
 
 def _is_unordered(gathered: GangSnapshot, finding: Finding) -> bool:
-    """True if another rank on another node stopped going on so soon after that neither is first."""
+    """True if another rank on another node stopped making progress so soon after that neither is first."""
     snapshot, culprit = gathered.job, finding.culprit
     if culprit is None or culprit not in snapshot.processes or finding.kind is not VerdictKind.HUNG:
         return False
@@ -186,7 +186,7 @@ def _is_unordered(gathered: GangSnapshot, finding: Finding) -> bool:
     return any(
         each.pid != culprit
         and gathered.who[each.pid][0].node != node
-        and abs(each.age_s - first.age_s) < APART_S
+        and abs(each.age_s - first.age_s) < REPORTS_APART_S
         and not wait_chain.is_effort(snapshot, each)
         for each in sinks
     )
@@ -194,12 +194,25 @@ def _is_unordered(gathered: GangSnapshot, finding: Finding) -> bool:
 
 def _others_go_on(case: GangInput, gathered: GangSnapshot, finding: Finding) -> bool:
     """True while ranks on nodes that report no stall explain why the others wait."""
-    if not finding.kind.is_fault or _is_held(finding) or not any(case.calm.values()):
+    if not finding.kind.is_fault or _is_stopped(finding) or not any(case.calm.values()):
         return False
-    return min((each.age_s for each in gathered.job.ranks.values()), default=0.0) < _BELIEVED_S
+    return min((each.age_s for each in gathered.job.ranks.values()), default=0.0) < WORK_BELIEVED_S
 
 
-def _is_held(finding: Finding) -> bool:
+def _is_refuted(case: GangInput, gathered: GangSnapshot, finding: Finding) -> bool:
+    """True if operations were launched long after the hang is said to have begun: only the node that asked knows."""
+    if not finding.kind.is_fault or _is_stopped(finding):
+        return False
+    moved_s = [
+        said.age_s + each.since_made_s(case.now_s)
+        for each in case.fresh
+        if (said := each.report.collectives) is not None and said.moving
+    ]
+    hung_s = (gathered.job.now_ns - finding.since_ns) / NS
+    return min(moved_s, default=math.inf) < min(COUNTS_MOVE_S, hung_s - LAUNCHED_AHEAD_S)
+
+
+def _is_stopped(finding: Finding) -> bool:
     return finding.cause in (Cause.STOPPED, Cause.FROZEN)
 
 
@@ -237,7 +250,7 @@ def _report(case: GangInput, gathered: GangSnapshot, finding: Finding) -> GangVe
         deadline_s=min(deadlines, default=None),
         unobserved=(*silent, *sorted(_own(local)), *_uncounted(gathered)),
     )
-    depends = bool(silent) and unseen is None and not _is_held(finding)
+    depends = bool(silent) and unseen is None and not _is_stopped(finding)
     return GangVerdict(verdict, depends)
 
 

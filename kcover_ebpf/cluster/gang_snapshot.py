@@ -2,7 +2,7 @@
 
 Processes of different nodes may have the same number, so each gets a separate one. Ages of all
 reports are rebased to one moment by the controller's clock. What two nodes did within
-`APART_S` of each other has no order.
+`REPORTS_APART_S` of each other has no order.
 """
 
 from __future__ import annotations
@@ -22,11 +22,8 @@ from kcover_ebpf.diagnosis.snapshot import JobSnapshot
 from kcover_ebpf.diagnosis.stacks import KnownWaits
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.settings import Policy
+from kcover_ebpf.tunables.recovery import REPORTS_APART_S, REPORTS_VAGUE_S
 
-APART_S = 0.5
-"""Reports travel and clocks are read at different moments: what is closer than this is not ordered."""
-_VAGUE_S = 2.0
-"""The same on top of it, where it is not known how long a report was on its way."""
 _PID_BITS = 22
 """The kernel's largest process number (PID_MAX_LIMIT)."""
 
@@ -120,7 +117,7 @@ def gather(seen: Sequence[ReceivedReport], now_s: float, policy: Policy) -> Gang
         knows_waits=any(each.report.knows_waits for each in seen)
         or any(each.known_wait for each in processes.values()),
         starting=len(everyone) < size and not trained,
-        collectives=collective_answers.joined(answers),
+        collectives=collective_answers.joined(answers, everyone),
         recordings=_recordings(seen, now_s),
     )
     return GangSnapshot(snapshot, who)
@@ -233,4 +230,4 @@ def _unordered(
 
 
 def _apart_s(nodes: Collection[str], vague: Collection[str]) -> float:
-    return APART_S + (_VAGUE_S if any(node in vague for node in nodes) else 0.0)
+    return REPORTS_APART_S + (REPORTS_VAGUE_S if any(node in vague for node in nodes) else 0.0)

@@ -14,13 +14,8 @@ from kcover_ebpf.api.log_report import ContainerLog, LogFinding, LoggedTraceback
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
 from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.logs import exit_codes
+from kcover_ebpf.tunables.recovery import LOG_BEFORE_FAULT_S, TRACEBACK_AFTER_S, TRACEBACK_BEFORE_S
 
-_BEFORE_S = 60.0
-"""What a log shows so long before a fault may be its cause: retries of storage and networks last that long."""
-_RAISED_BEFORE_S = 30.0
-_RAISED_AFTER_S = 3.0
-"""A traceback belongs to a crash if it was written so long before the kernel announced that, or so long after: a rank
-takes its time to end, and a launcher to copy what it wrote. One that is caught and logged ends nothing."""
 _MOST_LINES = 4
 _CERTAIN: Mapping[VerdictKind | Cause, FailureClass] = {
     VerdictKind.DEVICE_FAULT: FailureClass.HARDWARE,
@@ -75,7 +70,7 @@ class _Log:
 
     def near(self, age_s: float, fault: Fault) -> bool:
         """True for what may belong to the fault; what is younger may be a crash of the next start."""
-        return self.made_s - age_s >= fault.since_s - _BEFORE_S
+        return self.made_s - age_s >= fault.since_s - LOG_BEFORE_FAULT_S
 
     def root(self, fault: Fault) -> LoggedTraceback | None:
         """The first traceback of the crash: what follows is written by who noticed it."""
@@ -136,13 +131,13 @@ def _failure(
     certain = _CERTAIN.get(fault.kind) or _CERTAIN.get(fault.cause)
     if certain is not None:
         return certain
-    telling = [
+    relevant = [
         each for each in findings if not each.generic and each.severity in ("fatal", "error")
     ]
     # a broken device raises errors of any class in the program
-    domains = [each.domain for each in telling if each.domain == "hardware"]
+    domains = [each.domain for each in relevant if each.domain == "hardware"]
     domains += [each.domain for each in roots]
-    domains += [each.domain for each in telling]
+    domains += [each.domain for each in relevant]
     for domain in domains:
         if domain in _BY_DOMAIN:
             return _BY_DOMAIN[domain]
@@ -177,7 +172,7 @@ def _crashes(logs: Sequence[_Log], fault: Fault) -> tuple[CrashRecord, ...]:
 
 def _crash(log: _Log, fault: Fault) -> CrashRecord | None:
     """What identifies the crash: all that the program raised then, for one of it may be raised in each start."""
-    early_s, late_s = fault.since_s - _RAISED_BEFORE_S, fault.since_s + _RAISED_AFTER_S
+    early_s, late_s = fault.since_s - TRACEBACK_BEFORE_S, fault.since_s + TRACEBACK_AFTER_S
     raised = [
         each
         for each in log.log.tracebacks

@@ -6,7 +6,7 @@ from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict, silent_s
 from kcover_ebpf.cluster.gang_snapshot import GangSnapshot, gather
 from kcover_ebpf.diagnosis import wait_chain
 from kcover_ebpf.diagnosis.process import NS
-from kcover_ebpf.diagnosis.process_state import EFFORT, HELD
+from kcover_ebpf.diagnosis.process_state import EFFORT, STOPPED
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
 from kcover_ebpf.diagnosis.verdict import (
     Cause,
@@ -16,19 +16,16 @@ from kcover_ebpf.diagnosis.verdict import (
     Verdict,
     VerdictKind,
 )
+from kcover_ebpf.tunables.recovery import AGENT_GONE_S, STALLED_BESIDE_GONE_S
 
 _MOST_RANKS = 1 << 16
-_STILL_S = 10.0
-"""Ranks that stand still for so long beside a node that is gone wait for it: its kubelet has been silent for 40 s."""
-_GONE_S = 60.0
-"""An agent that is only restarted is back before."""
 
 
 def lost_node(case: GangInput) -> GangVerdict | None:
-    """A node that is not ready, while nobody on all others goes on; None if there is none.
+    """A node that is not ready, while no rank on all others makes progress; None if there is none.
 
     A node that lost its path to the API server looks the same from here, and its ranks may well train
-    on: so all others must be there, and have stood still for a while.
+    on: so all others must be there, and have made no progress for a while.
     """
     down, pictured = _down(case), case.pictured
     if not down or set(case.silent) - set(down) or not _has_stalled(case):
@@ -36,7 +33,7 @@ def lost_node(case: GangInput) -> GangVerdict | None:
     name = down[0]
     snapshot = gather(pictured, case.now_s, case.policy).job
     waited_s = _waited_s(snapshot)
-    if waited_s < max([_STILL_S, *map(snapshot.threshold_s, snapshot.ranks)]):
+    if waited_s < max([STALLED_BESIDE_GONE_S, *map(snapshot.threshold_s, snapshot.ranks)]):
         return None
     pod = next(pod for pod in case.pods if pod.node == name and not pod.ended)
     unheard_s = case.unheard_s(name)
@@ -78,9 +75,11 @@ def _has_stalled(case: GangInput) -> bool:
 
 
 def _waited_s(snapshot: JobSnapshot) -> float:
-    """Seconds for which every rank in the snapshot has stood still; 0 while one makes an effort, or is stopped."""
+    """Seconds for which every rank in the snapshot has made no progress; 0 while one makes an effort, or is stopped."""
     ranks = list(snapshot.ranks.values())
-    if any(each.state in EFFORT | HELD or wait_chain.is_effort(snapshot, each) for each in ranks):
+    if any(
+        each.state in EFFORT | STOPPED or wait_chain.is_effort(snapshot, each) for each in ranks
+    ):
         return 0.0
     return min((each.age_s for each in ranks), default=0.0)
 
@@ -93,7 +92,7 @@ def towards_unseen(case: GangInput, gathered: GangSnapshot) -> Evidence | None:
     """
     silent, snapshot = case.silent, gathered.job
     heard_s = [at_s for name in silent if (at_s := case.unheard_s(name)) is not None]
-    if not silent or min(heard_s, default=_GONE_S) < _GONE_S:
+    if not silent or min(heard_s, default=AGENT_GONE_S) < AGENT_GONE_S:
         return None
     if not _has_stalled(case) or _waited_s(snapshot) < case.policy.quiet_cap_s:
         return None

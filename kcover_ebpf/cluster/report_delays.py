@@ -7,10 +7,7 @@ and in the API server.
 
 from __future__ import annotations
 
-_SPAN_S = 300.0
-"""The least difference of the last one to two spans counts: clocks drift by 50 ppm, so 30 ms in two of them."""
-_MOST_S = 5.0
-"""A report that seems later is one that was sent again as it was (its ranks are stopped by us)."""
+from kcover_ebpf.tunables.recovery import DELAY_SPAN_S, LONGEST_DELAY_S
 
 
 class Delays:
@@ -20,23 +17,35 @@ class Delays:
         self._nodes: dict[str, _Least] = {}
 
     def delay_s(self, node: str, made_s: float, arrived_s: float) -> float | None:
-        """Seconds from making to arrival of the newest report of a node; None for the first one known of it."""
+        """Seconds from making to arrival of the newest report of a node; None for the first one known of it.
+
+        Also for the first one after its clock was set back by more than `LONGEST_DELAY_S`, or ours ahead: every later
+        report would seem old, and a pause that has just begun a hang.
+        """
         known = self._nodes.get(node)
-        if known is None:
-            self._nodes[node] = _Least(arrived_s, arrived_s - made_s)
-            return None
-        return min(_MOST_S, known.above_least(arrived_s, arrived_s - made_s))
+        if known is not None:
+            is_same = made_s == known.made_s
+            late_s = known.above_least(made_s, arrived_s)
+            if is_same or late_s <= LONGEST_DELAY_S:
+                return min(LONGEST_DELAY_S, late_s)
+        # if it was really so late, the next one is not, and is less again
+        self._nodes[node] = _Least(made_s, arrived_s)
+        return None
 
 
 class _Least:
-    """The least of the last values, of one to two spans."""
+    """The least of the last differences, of one to two spans."""
 
-    def __init__(self, now_s: float, value_s: float) -> None:
-        self._began_s, self._now_s, self._before_s = now_s, value_s, value_s
+    def __init__(self, made_s: float, arrived_s: float) -> None:
+        self.made_s = made_s
+        """Of the newest report."""
+        self._began_s = arrived_s
+        self._now_s = self._before_s = arrived_s - made_s
 
-    def above_least(self, now_s: float, value_s: float) -> float:
-        """Take a value; by how much it exceeds the least one."""
-        if now_s - self._began_s > _SPAN_S:
-            self._began_s, self._before_s, self._now_s = now_s, self._now_s, value_s
+    def above_least(self, made_s: float, arrived_s: float) -> float:
+        """Take a report; by how much its difference exceeds the least one."""
+        self.made_s, value_s = made_s, arrived_s - made_s
+        if arrived_s - self._began_s > DELAY_SPAN_S:
+            self._began_s, self._before_s, self._now_s = arrived_s, self._now_s, value_s
         self._now_s = min(self._now_s, value_s)
         return value_s - min(self._now_s, self._before_s)

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from kcover_ebpf.api.fault_policy import Bounds
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.recovery.guards import ClusterLimits
-
-_SEEN_S = 30.0
-"""What was decided is in the store by then."""
+from kcover_ebpf.tunables.controller import RESERVED_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +19,7 @@ class Limits:
     """The breaker: jobs restarted within the window."""
     window_s: float = 300.0
     only: frozenset[str] = frozenset()
-    """Namespaces to look at; empty: all."""
+    """Namespaces to read; empty: all."""
     namespace_percent: float = 50.0
     """Share of the breaker that the jobs of one namespace may use; one job is always allowed."""
     bounds: Bounds = field(default_factory=Bounds)
@@ -46,7 +44,7 @@ class Breaker:
         """What others leave to this job."""
         limits, now_s = self._limits, self._store.wall()
         self._reserved = {
-            each: at for each, at in self._reserved.items() if now_s - at[0] < _SEEN_S
+            each: at for each, at in self._reserved.items() if now_s - at[0] < RESERVED_S
         }
         acting = self._store.acting(limits.window_s) | {
             each: where for each, (_, where) in self._reserved.items()

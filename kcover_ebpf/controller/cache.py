@@ -19,12 +19,10 @@ from kcover_ebpf.cluster.gang_snapshot import ReceivedReport, confirmed
 from kcover_ebpf.cluster.report_delays import Delays
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.kube.reflector import Change, Event
+from kcover_ebpf.tunables.controller import REPORT_LATE_S
 
 Uid = NewType("Uid", str)
-_LATE_S = 2.0
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
-TRIGGER_S = 180.0
-"""An Event that asks for a recovery is not acted on when it is older."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,7 @@ class _Clock:
         offset_s = now_s - written_s
         self.offset_s = offset_s if self.offset_s is None else min(self.offset_s, offset_s)
         late_s = offset_s - self.offset_s
-        return now_s if late_s < _LATE_S else now_s - late_s
+        return now_s if late_s < REPORT_LATE_S else now_s - late_s
 
 
 @dataclass(slots=True)
@@ -88,7 +86,7 @@ class ObjectCache:
     unreadable: dict[tuple[str, str], GangKey] = field(default_factory=dict)
     """Incidents that another version wrote, and whose they are: their jobs are left alone."""
     orphans: dict[GangKey, Incident] = field(default_factory=dict)
-    """Incidents that somebody deleted while their job was being restarted."""
+    """Incidents that were deleted while their job was being restarted."""
     triggers: dict[GangKey, tuple[float, GangVerdict]] = field(default_factory=dict)
     _reported: dict[GangKey, dict[tuple[str, str], Incident]] = field(
         default_factory=lambda: defaultdict(dict)
@@ -345,7 +343,7 @@ class ObjectCache:
         return state is not None and state.ready
 
     def is_out_of_service(self, node: str) -> bool:
-        """True if somebody said of a node that nothing runs there any more; Kubernetes fences by the same taint."""
+        """True if a node was marked so that nothing runs there any more; Kubernetes fences by the same taint."""
         spec = (self.raw_nodes.get(node) or {}).get("spec") or {}
         return any(each.get("key") == _OUT_OF_SERVICE for each in spec.get("taints") or ())
 

@@ -8,11 +8,12 @@ from kcover_ebpf.api.fault_policy import FaultPolicy, NamedPolicy, holding
 from kcover_ebpf.api.incident import Incident
 from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict
 from kcover_ebpf.cluster.gang_judge import merge
-from kcover_ebpf.controller.cache import TRIGGER_S, GangKey, ObjectCache
+from kcover_ebpf.controller.cache import GangKey, ObjectCache
 from kcover_ebpf.controller.owners import Found, Owners
 from kcover_ebpf.diagnosis.verdict import VerdictKind
 from kcover_ebpf.recovery.closing import is_suspect
 from kcover_ebpf.recovery.context import GangPod, RestartInput
+from kcover_ebpf.tunables.controller import TRIGGER_S
 
 
 @dataclass(slots=True)
@@ -28,7 +29,7 @@ class GangMemo:
     """The top owner as it was a moment ago; nodes of a silent job report every second."""
 
     def remember(self, merged: GangVerdict | None, now_s: float) -> None:
-        """Note what is said now; the clock goes on while it is the same."""
+        """Note what is said now; the clock runs on while it is the same."""
         signature: tuple[object, ...] = ()
         if merged is not None and merged.verdict.kind is not VerdictKind.WORKING:
             culprit = merged.culprit

@@ -13,13 +13,12 @@ from kcover_ebpf.errors import ApiError, Conflict, NotFound
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.recovery.node_health import KEPT_FOR
 from kcover_ebpf.recovery.node_plan import TAINT, NodeView
+from kcover_ebpf.tunables.controller import TAINTS_LISTED_S
 
 _RESOURCE = "/apis/resource.k8s.io"
 _PCI = "resource.kubernetes.io/pciBusID"
 _NODE = "kcover.io/node"
 _RULE_VERSIONS = ("v1beta2", "v1alpha3")
-_LISTED_S = 30.0
-"""Rules are listed again after so long: they matter to nodes whose health is reported every ten minutes."""
 Say = Callable[[NodeView, str, str, bool], None]
 
 
@@ -98,7 +97,7 @@ class DeviceTaints:
 
     def of_node(self, node: str, now_s: float) -> list[Rule]:
         """The rules of a node, as of half a minute ago at most; raises `ApiError`."""
-        if self._listed_s is None or now_s - self._listed_s > _LISTED_S:
+        if self._listed_s is None or now_s - self._listed_s > TAINTS_LISTED_S:
             self._rules = self._list()
             self._listed_s = now_s
         return self._rules.get(node, [])

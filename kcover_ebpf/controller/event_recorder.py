@@ -15,19 +15,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from kcover_ebpf.errors import KcoverError
+from kcover_ebpf.tunables.controller import EVENT_PAUSE_S, EVENT_SETTLE_S
 
 _LOG = logging.getLogger(__name__)
-SETTLE_S = 1.5
-"""Nothing is sent earlier; what is said meanwhile takes its place."""
-_PAUSE_S = 0.05
-"""Between two Events: at most 20 a second."""
 _MOST_WAITING = 5_000
 _MOST_KNOWN = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class PendingEvent:
-    """One Event as it stands."""
+    """One Event as it was sent last."""
 
     about: Mapping[str, str]
     """`apiVersion`, `kind`, `name`, `uid`, and `namespace` unless it is a node."""
@@ -54,7 +51,7 @@ class EventRecorder:
         self._send, self._wall = send, wall
         self._waiting: OrderedDict[str, PendingEvent] = OrderedDict()
         self._known: OrderedDict[str, PendingEvent] = OrderedDict()
-        """What was sent, to go on counting."""
+        """What was sent, to continue counting."""
         self._lock = threading.Lock()
         self._added = threading.Event()
         self._closing = False
@@ -66,10 +63,10 @@ class EventRecorder:
         """Begin to send."""
         self.thread.start()
 
-    def tell(
+    def publish(
         self, series: str, about: Mapping[str, str], reason: str, text: str, trouble: bool
     ) -> None:
-        """Say something about an object; `series` is an incident's name, or whatever goes on about it."""
+        """Publish something about an object; `series` is an incident's name, or what else its Events are counted by."""
         now_s = self._wall()
         name = name_of(series, about)
         with self._lock:
@@ -90,8 +87,8 @@ class EventRecorder:
             if not self._waiting:
                 return None, None
             name, said = next(iter(self._waiting.items()))
-            wait_s = said.last_s + SETTLE_S - self._wall()
-            if 0.0 < wait_s <= SETTLE_S and not self._closing:
+            wait_s = said.last_s + EVENT_SETTLE_S - self._wall()
+            if 0.0 < wait_s <= EVENT_SETTLE_S and not self._closing:
                 return None, wait_s
             del self._waiting[name]
             self._known.pop(name, None)
@@ -111,7 +108,7 @@ class EventRecorder:
             said, wait_s = self.due()
             if said is not None:
                 self._try(said)
-                time.sleep(_PAUSE_S)
+                time.sleep(EVENT_PAUSE_S)
             elif self._closing:
                 return
             else:

@@ -1,4 +1,4 @@
-"""One look at one gang: what is said about it, what is decided, and the next steps of what was begun."""
+"""One pass over one gang: what is reported about it, what is decided, and the next steps of what was begun."""
 
 from __future__ import annotations
 
@@ -24,24 +24,22 @@ from kcover_ebpf.recovery import advance, guards
 from kcover_ebpf.recovery.context import GangPod, RestartInput, TopOwner
 from kcover_ebpf.recovery.machine import RestartContext, Transition
 from kcover_ebpf.recovery.steps import step_of
+from kcover_ebpf.tunables.controller import (
+    CALL_AGAIN_S,
+    IDLE_WATCHED_S,
+    OWNER_FRESH_S,
+    OWNER_READ_S,
+    UNREADABLE_S,
+    YIELD_S,
+)
+from kcover_ebpf.tunables.recovery import VERDICT_STABLE_S
 
 _LOG = logging.getLogger(__name__)
 _MOST_MOVES = 24
-_AGAIN_S = 1.0
-"""The same call is not made again before."""
-_FRESH_S = 0.05
-_OWNER_S = 1.0
-"""The top owner is not read more often, unless a step is about to change it."""
-_YIELD_S = 1.0
-"""A job waits for so long at most, until others are decided on, before it is ended."""
-_UNREADABLE_S = 30.0
-"""A gang with an incident that a newer version wrote is left to that version."""
-_IDLE_S = 30.0
-"""A gang without trouble is watched for so long after its last one."""
 
 
 class GangReconciler:
-    """Looks at gangs; thread-safe as long as no gang is looked at twice at a time."""
+    """Reconciles gangs; thread-safe as long as no gang is reconciled twice at a time."""
 
     def __init__(
         self,
@@ -62,12 +60,12 @@ class GangReconciler:
         self._deciding: set[GangKey] = set()
         self.wall: Callable[[], float] = time.time
 
-    def look(self, key: GangKey) -> float | None:
-        """Look at a gang; seconds until it should be looked at again, None if an event will say so."""
+    def reconcile(self, key: GangKey) -> float | None:
+        """Reconcile a gang; seconds until it should be again, None if an event will say so."""
         if self._limits.only and key.namespace not in self._limits.only:
             return None
         if key in list(self._store.unreadable.values()):
-            return _UNREADABLE_S
+            return UNREADABLE_S
         self._deletions.finish(key)
         known = self._store.of_gang(key)
         live = next(
@@ -80,8 +78,8 @@ class GangReconciler:
         )
         memory = self._memory.setdefault(key, GangMemo())
         if live is None and not self._scenes.is_troubled(key):
-            if memory.calm_s and self.wall() - memory.calm_s < _IDLE_S:
-                return _IDLE_S
+            if memory.calm_s and self.wall() - memory.calm_s < IDLE_WATCHED_S:
+                return IDLE_WATCHED_S
             self._gangs.forget(key)
             self._memory.pop(key, None)
             return None
@@ -90,7 +88,7 @@ class GangReconciler:
         if pods is None:
             return 1.0
         if live is not None and self._yields(live):
-            return _YIELD_S / 10
+            return YIELD_S / 10
         if live is None or live.status is None or not live.status.phase.is_acting:
             self._deciding.add(key)
         try:
@@ -104,7 +102,7 @@ class GangReconciler:
         if not self._deciding or status is None or status.order is not None:
             return False
         began_s = status.at(Phase.SHUTTING_DOWN)
-        return began_s is not None and self.wall() - began_s < _YIELD_S
+        return began_s is not None and self.wall() - began_s < YIELD_S
 
     def _go_on(
         self,
@@ -147,7 +145,7 @@ class GangReconciler:
         merged, top = world.merged, world.top
         if merged is None or top is None or not merged.verdict.kind.is_trouble:
             return None
-        if not merged.is_announced and self.wall() - memory.since_s < guards.HOLD_S:
+        if not merged.is_announced and self.wall() - memory.since_s < VERDICT_STABLE_S:
             return None
         ours = [each for each in known if each.job.uid == top.ref.uid and each.status is not None]
         last = ours[-1] if ours else None
@@ -209,7 +207,9 @@ class GangReconciler:
         """The top owner as it was a moment ago; as it is now, where the next step may hold it or let it go."""
         action = live.status.action if live is not None and live.status is not None else None
         keep_s = (
-            _FRESH_S if action is not None and step_of(action.step) in advance.HOLDS else _OWNER_S
+            OWNER_FRESH_S
+            if action is not None and step_of(action.step) in advance.HOLDS
+            else OWNER_READ_S
         )
         kept = memory.found
         if kept is None or kept[1] is None or self.wall() - kept[0] > keep_s:
@@ -259,7 +259,7 @@ class GangReconciler:
                 armed=top is not None and top.armed,
                 approved=live.approved,
                 gates=self._breaker.gates(live.job.uid, live.namespace),
-                held_s=self.wall() - memory.since_s,
+                stable_s=self.wall() - memory.since_s,
                 last_restart_s=max(ended, default=None),
             )
             move = guards.decide(ask)
@@ -275,12 +275,12 @@ class GangReconciler:
         found = written if written is not None else replace(live, status=status)
         self._store.put(found)
         _LOG.info("%s/%s %s: %s", found.namespace, found.name, status.phase.value, status.message)
-        self._story.tell(found, before, status)
+        self._story.publish(found, before, status)
         return found
 
     def _perform(self, key: GangKey, live: Incident, move: Transition, memory: GangMemo) -> bool:
-        """Make the calls of a move; True if the world should be looked at again at once."""
-        done, since_s = False, self.wall() - _AGAIN_S
+        """Make the calls of a move; True if the gang should be reconciled again at once."""
+        done, since_s = False, self.wall() - CALL_AGAIN_S
         memory.called = {call: at_s for call, at_s in memory.called.items() if at_s > since_s}
         for call in move.calls:
             name = repr(call)

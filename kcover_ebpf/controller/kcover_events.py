@@ -10,7 +10,7 @@ from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.job_kinds import POD_UID, gang_of
 from kcover_ebpf.api.pods import Pod, pod_of
 from kcover_ebpf.cluster.gang_input import GangVerdict
-from kcover_ebpf.controller.cache import TRIGGER_S, GangKey, ObjectCache, gang_key
+from kcover_ebpf.controller.cache import GangKey, ObjectCache, gang_key
 from kcover_ebpf.diagnosis.verdict import (
     Cause,
     Culprit,
@@ -23,6 +23,7 @@ from kcover_ebpf.errors import ApiError, ObjectError
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.paths import segment
 from kcover_ebpf.kube.reflector import Change, Event
+from kcover_ebpf.tunables.controller import TRIGGER_S
 
 _LOG = logging.getLogger(__name__)
 ANNOTATION = "kcover.io/need-recovery"

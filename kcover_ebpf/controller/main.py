@@ -29,14 +29,15 @@ from kcover_ebpf.kube.leader_election import LeaderElector
 from kcover_ebpf.kube.reflector import Event, Reflector
 from kcover_ebpf.output.metrics import MetricsServer
 from kcover_ebpf.recovery.node_plan import NodeBreaker
+from kcover_ebpf.tunables.controller import (
+    LONGEST_REST_S,
+    LONGEST_RETRY_S,
+    REST_FACTOR,
+    RESYNC_S,
+    RETRY_S,
+)
 
 _LOG = logging.getLogger(__name__)
-_RETRY_S = 1.0
-_MOST_RETRY_S = 15.0
-_RESYNC_S = 5.0
-_REST = 4.0
-_MOST_REST_S = 0.1
-"""A gang is not looked at again for four times the CPU time that the last look took, but no longer than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +133,8 @@ class Controller:
         for worker in self._workers:
             worker.start()
         self._elector.start(self._on_lead, time.time)
-        while not self._stop.wait(_RESYNC_S):
-            self._look_at_all()
+        while not self._stop.wait(RESYNC_S):
+            self._reconcile_all()
         self._queue.close()
         self._archive.stop()
         for worker in self._workers:
@@ -147,7 +148,7 @@ class Controller:
         """End; may be called from a signal handler."""
         self._stop.set()
 
-    def _look_at_all(self) -> None:
+    def _reconcile_all(self) -> None:
         if self._elector.leads:
             for key in self._store.gangs:
                 self._queue.add(key)
@@ -157,7 +158,7 @@ class Controller:
 
     def _on_lead(self, leads: bool) -> None:
         _LOG.info("%s", "leading" if leads else "no longer the leader")
-        self._look_at_all()
+        self._reconcile_all()
 
     def _may_work(self) -> bool:
         return self._elector.leads and self._synced()
@@ -172,14 +173,14 @@ class Controller:
                 return
             began_s, rest_s = time.thread_time(), 0.0
             try:
-                rest_s = self._look(key)
+                rest_s = self._reconcile(key)
             finally:
                 # of a gang of 1,000 pods on as many nodes something is reported every millisecond
                 took_s = time.thread_time() - began_s
-                self._queue.done(key, max(rest_s, min(took_s * _REST, _MOST_REST_S)))
+                self._queue.done(key, max(rest_s, min(took_s * REST_FACTOR, LONGEST_REST_S)))
 
-    def _look(self, key: GangKey | str) -> float:
-        """Look at a gang or a node; how many seconds it must be left alone then, whatever happens to it."""
+    def _reconcile(self, key: GangKey | str) -> float:
+        """Reconcile a gang or a node; how many seconds it must be left alone then, whatever happens to it."""
         if not self._elector.leads:
             return 0.0
         if not self._synced():
@@ -187,24 +188,24 @@ class Controller:
             return 0.0
         try:
             if isinstance(key, str):
-                self._nodes.look(key)
-                self._idle.look(key)
+                self._nodes.reconcile(key)
+                self._idle.reconcile(key)
                 again_s = None
             else:
-                again_s = self._jobs.look(key)
+                again_s = self._jobs.reconcile(key)
         except KcoverError as error:
             count = self._failures[key] = self._failures.get(key, 0) + 1
-            wait_s = min(_RETRY_S * 2.0 ** (count - 1), _MOST_RETRY_S)
+            wait_s = min(RETRY_S * 2.0 ** (count - 1), LONGEST_RETRY_S)
             self._story.failed("reconcile", "nodes" if isinstance(key, str) else "incidents")
             _LOG.warning("%s: %s; retrying in %.0f s", key, error, wait_s)
             self._queue.add(key, wait_s)
             # a first failure, such as a conflict, may be over with the next event
-            return wait_s - _RETRY_S
+            return wait_s - RETRY_S
         except Exception:  # noqa: BLE001
             # one gang that we do not understand must not end the work on all others
             self._story.failed("reconcile", "internal")
             _LOG.exception("%s: internal error, please report it", key)
-            self._queue.add(key, _MOST_RETRY_S)
+            self._queue.add(key, LONGEST_RETRY_S)
         else:
             self._failures.pop(key, None)
             if again_s is not None:

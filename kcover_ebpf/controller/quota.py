@@ -13,10 +13,9 @@ from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.cache import GangKey, ObjectCache
 from kcover_ebpf.errors import KcoverError
 from kcover_ebpf.recovery import closing
+from kcover_ebpf.tunables.controller import QUOTA_LOGGED_S
 
 _LOG = logging.getLogger(__name__)
-_AGAIN_S = 60.0
-"""That a namespace is full is logged no more often."""
 
 
 class Quota:
@@ -67,7 +66,7 @@ class Quota:
                 self._closing.update(each.uid for each in over[:excess])
                 return over[:excess]
         now_s = self._store.wall()
-        if now_s - self._logged_s.get(key.namespace, 0.0) >= _AGAIN_S:
+        if now_s - self._logged_s.get(key.namespace, 0.0) >= QUOTA_LOGGED_S:
             self._logged_s[key.namespace] = now_s
             _LOG.warning("no incident for %s: %d of its namespace are open", key, len(opened))
         return None

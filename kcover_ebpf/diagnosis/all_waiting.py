@@ -10,9 +10,7 @@ from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot, blame
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.ids import Pid
-
-_CYCLE_FACTOR = 2.0
-_CYCLE_FLOOR_S = 6.0
+from kcover_ebpf.tunables.diagnosis import CYCLE_FACTOR, CYCLE_FLOOR_S
 
 
 def standstill(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | None:
@@ -46,7 +44,7 @@ def standstill(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding 
         return _does_not_read(snapshot, left_unread[0], ranks)
     if len(apart) > 1 or lag is not None:
         return _mismatch(snapshot, ranks, apart, lag)
-    if min(silent.values()) < max(_CYCLE_FLOOR_S, _CYCLE_FACTOR * needed) or len(ranks) < 2:
+    if min(silent.values()) < max(CYCLE_FLOOR_S, CYCLE_FACTOR * needed) or len(ranks) < 2:
         return None
     found = [
         Evidence(EvidenceKind.TIME, f"no rank has made progress for {min(silent.values()):.1f} s"),

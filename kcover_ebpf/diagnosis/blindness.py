@@ -8,13 +8,12 @@ from kcover_ebpf.diagnosis.process import NS, ProcessHistory
 from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.facts.kernel import CALM_EVERY
+from kcover_ebpf.tunables.diagnosis import (
+    BLINDNESS_REPORTED_NS,
+    MISSED_REST_NS,
+    PROCESS_SAMPLED_WITHIN_NS,
+)
 
-_REST_NS = 2 * NS
-"""After something was missed: two passes at least, so that efforts and silences are those of complete passes."""
-_SAY_NS = 10 * NS
-"""A blindness that lasts longer is said (UNKNOWN); before, the last verdict may well still be true."""
-_SAMPLED_WITHIN_NS = 5 * NS
-"""A new process is in the next pass; this long without one means that the sampler does not see it."""
 _MOST_UNTOLD = CALM_EVERY + 2
 """Passes without totals of a process that had some before: its turn would have come."""
 
@@ -32,7 +31,7 @@ class Sight:
         # the first gap is over when it is noticed: a node that was suspended is not blind now
         if from_ns > self._until_ns:
             self._since_ns = now_ns
-        self._until_ns, self.reason = now_ns + _REST_NS, reason
+        self._until_ns, self.reason = now_ns + MISSED_REST_NS, reason
 
     def is_blind(self, now_ns: int) -> bool:
         """True while silence means nothing."""
@@ -41,7 +40,7 @@ class Sight:
     def finding(self, now_ns: int) -> Finding | None:
         """What is said while blind: nothing for a moment, then that nothing can be said."""
         lasted_ns = now_ns - self._since_ns
-        if lasted_ns <= _SAY_NS:
+        if lasted_ns <= BLINDNESS_REPORTED_NS:
             return None
         text = f"cannot observe for {lasted_ns / NS:.0f} s: {self.reason}"
         evidence = (Evidence(EvidenceKind.SINK, text),)
@@ -54,7 +53,7 @@ def unseen(views: Iterable[ProcessHistory], now_ns: int) -> str:
         totals = view.totals
         if totals is not None and totals.unseen_count:
             return f"no room to sample {totals.unseen_count} threads of process {view.pid}"
-        is_new = totals is None and now_ns - view.first_seen_ns <= _SAMPLED_WITHIN_NS
+        is_new = totals is None and now_ns - view.first_seen_ns <= PROCESS_SAMPLED_WITHIN_NS
         if not is_new and (totals is None or view.untold_passes > _MOST_UNTOLD):
             return f"process {view.pid} is not sampled"
     return ""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 
-_REMEMBERED = 256
-_ENOUGH = 5
-UNLEARNED_S = 8.0
-_LOOK_FLOOR_S = 0.9
-_EACH_PASS_S = 1.5
-_UNUSUAL = 1.05
-_BEFORE_UNLEARNED_S = 3.0
-"""A job of which nothing was learned may be silent for `unlearned_s`: so long before, it is looked at closely.
-Time for three passes, of which the verdict needs two."""
+from kcover_ebpf.tunables.diagnosis import (
+    CLOSER_BEFORE_UNLEARNED_S,
+    CLOSER_FLOOR_S,
+    EACH_PASS_S,
+    LEARNED_GAPS,
+    REMEMBERED_GAPS,
+    UNLEARNED_STALL_S,
+    UNUSUAL_FACTOR,
+)
 
 
 class Cadence:
@@ -23,10 +23,12 @@ class Cadence:
     being waited for.
     """
 
-    def __init__(self, floor_s: float, factor: float, unlearned_s: float = UNLEARNED_S) -> None:
-        """`unlearned_s` stands in for the threshold until enough gaps were seen."""
+    def __init__(
+        self, floor_s: float, factor: float, unlearned_s: float = UNLEARNED_STALL_S
+    ) -> None:
+        """`unlearned_s` is used for the threshold until enough gaps were seen."""
         self._floor_s, self._factor, self._unlearned_s = floor_s, factor, unlearned_s
-        self._gaps: deque[float] = deque(maxlen=_REMEMBERED)
+        self._gaps: deque[float] = deque(maxlen=REMEMBERED_GAPS)
         self._longest_s: float | None = 0.0
         """The longest of the gaps; None while it has to be searched again."""
         self._last_s: float | None = None
@@ -47,7 +49,7 @@ class Cadence:
             self._last_s = now_s
 
     def _learn(self, gap_s: float) -> None:
-        if len(self._gaps) == _REMEMBERED and self._gaps[0] == self._longest_s:
+        if len(self._gaps) == REMEMBERED_GAPS and self._gaps[0] == self._longest_s:
             self._longest_s = None
         elif self._longest_s is not None and gap_s > self._longest_s:
             self._longest_s = gap_s
@@ -75,20 +77,20 @@ class Cadence:
 
     @property
     def alarm_s(self) -> float:
-        """A silence longer than this is worth a closer look: just above what was ever seen.
+        """A silence longer than this is worth an inspection: just above what was ever seen.
 
         Where every pass showed progress, one pass without is already unusual. Before any did, only what comes near
         to a stall is.
         """
         if not self._gaps and not self._restarted:
-            return max(_LOOK_FLOOR_S, self._unlearned_s - _BEFORE_UNLEARNED_S)
+            return max(CLOSER_FLOOR_S, self._unlearned_s - CLOSER_BEFORE_UNLEARNED_S)
         longest_s = self.longest_s
-        return max(_LOOK_FLOOR_S, _UNUSUAL * longest_s if longest_s > _EACH_PASS_S else 0)
+        return max(CLOSER_FLOOR_S, UNUSUAL_FACTOR * longest_s if longest_s > EACH_PASS_S else 0)
 
     @property
     def learned(self) -> bool:
         """True once the threshold rests on this job's own gaps."""
-        if self._last_s is None or self._began_s is None or len(self._gaps) < _ENOUGH:
+        if self._last_s is None or self._began_s is None or len(self._gaps) < LEARNED_GAPS:
             return False
         return self._last_s - self._began_s >= 3 * self.longest_s
 

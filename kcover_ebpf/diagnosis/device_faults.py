@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.facts.devices import DeviceFault, DriverCall, PortChange
 from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.diagnosis import HARMLESS_NS, RELATED_FAULTS_NS
 
 PORT_UP = "port up"
 """Code of the word that an RDMA port is back (`hardware.faults.of_port`)."""
-HARMLESS_NS = 60 * NS
-"""A fault after which the job goes on for so long did not end it."""
-_RELATED_NS = 10 * NS
 
 
 class DeviceFaults:
@@ -80,7 +78,7 @@ class DeviceFaults:
         return tuple(self._faults)
 
     def outlive(self, now_ns: int, silent: bool, stalled: bool) -> None:
-        """Forget faults that the job has outlived; `silent`: some rank does not go on, `stalled`: none does."""
+        """Forget faults that the job has outlived; `silent`: some rank does not continue, `stalled`: none does."""
         self._faults = [
             fault
             for fault in self._faults
@@ -90,7 +88,7 @@ class DeviceFaults:
     def judge(self, views: Mapping[Pid, ProcessHistory], stalled: bool) -> Finding | None:
         """The finding for the first fault that ends the job; None if there is none.
 
-        `stalled`: the ranks do not go on, without which the loss of one of several paths ends nothing.
+        `stalled`: the ranks do not continue, without which the loss of one of several paths ends nothing.
         """
         lethal = [
             fault
@@ -103,7 +101,7 @@ class DeviceFaults:
         related = [
             fault
             for fault in self._faults
-            if abs(fault.boottime_ns - first.boottime_ns) <= _RELATED_NS
+            if abs(fault.boottime_ns - first.boottime_ns) <= RELATED_FAULTS_NS
         ]
         texts = dict.fromkeys((first.text, *(fault.text for fault in related)))
         owners = {_owner(views, each.pid) for each in lethal if each.device == first.device}

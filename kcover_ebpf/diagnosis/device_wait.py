@@ -9,12 +9,12 @@ from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot, blame
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
-
-_FACTOR, _FLOOR_S = 2.0, 6.0
-"""As for a circle of waits: several times what the job needed while it was healthy."""
-_UNLEARNED_S = 60.0
-"""While no cadence is learned: the first step of a large job, its warm-up included, may well take so long."""
-_ENOUGH_OTHERS = 2
+from kcover_ebpf.tunables.diagnosis import (
+    DEVICE_WAIT_FACTOR,
+    DEVICE_WAIT_FLOOR_S,
+    DEVICE_WAIT_OTHERS,
+    DEVICE_WAIT_UNLEARNED_S,
+)
 
 
 def elsewhere(
@@ -26,7 +26,7 @@ def elsewhere(
     """
     others = [other for other in ranks if other.pid != each.pid]
     waiting = [other for other in others if other.state is State.ON_DEVICE]
-    if len(waiting) < _ENOUGH_OTHERS or len(waiting) < len(others):
+    if len(waiting) < DEVICE_WAIT_OTHERS or len(waiting) < len(others):
         return []
     found = _network_threads(each, ranks)
     if each.age_s < snapshot.policy.storage_patience_s:
@@ -43,8 +43,11 @@ def all_wait(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | 
     A healthy job looks the same. So nobody is named, unless the network threads tell who has not joined.
     """
     silent_s = min(each.age_s for each in ranks)
-    needed_s = max(_FLOOR_S, _FACTOR * max(snapshot.threshold_s(each.pid) for each in ranks))
-    if silent_s < (needed_s if snapshot.cadence_known else max(_UNLEARNED_S, needed_s)):
+    needed_s = max(
+        DEVICE_WAIT_FLOOR_S,
+        DEVICE_WAIT_FACTOR * max(snapshot.threshold_s(each.pid) for each in ranks),
+    )
+    if silent_s < (needed_s if snapshot.cadence_known else max(DEVICE_WAIT_UNLEARNED_S, needed_s)):
         return None
     on_device = sum(each.state is State.ON_DEVICE for each in ranks)
     text = (
@@ -60,7 +63,7 @@ def all_wait(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | 
         )
     for each in ranks:
         if idle := _network_threads(each, ranks):
-            # on a device of its own, as in an evaluation: that may take as long as any other work
+            # on its own device, as in an evaluation: that may take as long as any other work
             at_work = each.state is State.ON_DEVICE and silent_s < snapshot.policy.quiet_cap_s
             kind = VerdictKind.UNKNOWN if at_work else VerdictKind.HUNG
             return blame(snapshot, kind, Cause.NOT_IN_COLLECTIVE, each, [*idle, *found])
@@ -77,7 +80,7 @@ def _network_threads(each: RankSnapshot, ranks: Sequence[RankSnapshot]) -> list[
     """
     busy = {other.pid: other.network_busy for other in ranks}
     others = [busy[other.pid] for other in ranks if other.pid != each.pid]
-    if busy[each.pid] is not False or len(others) < _ENOUGH_OTHERS or not all(others):
+    if busy[each.pid] is not False or len(others) < DEVICE_WAIT_OTHERS or not all(others):
         return []
     text = (
         f"NCCL's network thread is idle on {evidence.name(each)} and busy on the {len(others)} others: "

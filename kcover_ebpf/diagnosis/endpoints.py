@@ -14,15 +14,9 @@ from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.traffic import carried_all_its_life
 from kcover_ebpf.facts.kernel import SocketSample
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.diagnosis import PAYLOAD_PASSES, RARELY_FACTOR, SEND_LEAD_NS
 
 _Pair = tuple[tuple[str, int], tuple[str, int]]
-SEND_LEAD_NS = 60_000_000
-"""A rank that sent last so much earlier than all others has not entered what they are in.
-Kernel ticks of up to 10 ms and scheduling stay below it."""
-_MIN_PASSES = 2
-_RARELY = 10
-"""What carried payload so many times more rarely than the rank's busiest connection is no part of its steps: a
-new group is agreed upon, a name is looked up."""
 SERVICE_PORTS = 1024
 """Below this are services (HTTPS, NFS, SSH): no rank listens there."""
 
@@ -129,9 +123,9 @@ def payload_sockets(view: ProcessHistory, ends: EndpointIndex) -> Iterator[Socke
 
 
 def _with_payload(view: ProcessHistory, ours: Sequence[SocketSample]) -> list[SocketSample]:
-    if view.traffic.learned_passes >= _MIN_PASSES:
+    if view.traffic.learned_passes >= PAYLOAD_PASSES:
         passes = [view.traffic.payload_passes(each) for each in ours]
-        needed = max(_MIN_PASSES, max(passes, default=0) / _RARELY)
+        needed = max(PAYLOAD_PASSES, max(passes, default=0) / RARELY_FACTOR)
         return [each for each, count in zip(ours, passes, strict=True) if count >= needed]
     if view.lead is None:
         return []

@@ -18,13 +18,8 @@ from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.facts.kernel import OomKill, ProcessExit, SignalSent
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.diagnosis import LEFT_BEFORE_NS, LEFT_BEFORE_STEPS, RECOVERED_NS
 
-SETTLE_NS = 300_000_000
-"""Time after a first failure in which the others are looked at, before it is reported."""
-_LEFT_WINDOW_NS = 10 * NS
-"""How long before a failure a rank may have left to be its reason, at least."""
-_LEFT_STEPS = 1.5
-_AGAIN_NS = 3 * NS
 _CRASH_SIGNALS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 _ENDING_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL}
 
@@ -105,11 +100,11 @@ class Announcements:
         self.failures = [each for each in self.failures if each.pid in members.views]
 
     def settle(self, members: Members) -> None:
-        """Forget the failures once the job got over them: each rank is there again and goes on."""
+        """Forget the failures once the job got over them: each rank is there again and continues."""
         for failure in self.failures:
             view = members.views.get(failure.pid)
             again = members.successor(view) if view is not None else None
-            if again is None or again.peer_bytes_ns < failure.boottime_ns + _AGAIN_NS:
+            if again is None or again.peer_bytes_ns < failure.boottime_ns + RECOVERED_NS:
                 return
         self.failures.clear()
 
@@ -122,7 +117,7 @@ def judge_failure(
     *,
     whole: bool = True,
 ) -> Finding | None:
-    """The finding for the first failure; None if there is none, or if somebody ended the whole job.
+    """The finding for the first failure; None if there is none, or if the whole job was ended.
 
     `longest_s`: the longest step so far. `whole`: all ranks are among `views`; else nobody can tell that
     the whole job was ended.
@@ -165,7 +160,7 @@ def _first(failures: Sequence[ProcessExit], views: Mapping[Pid, ProcessHistory])
 def _left_before(
     first: ProcessExit, ranks: Mapping[Pid, ProcessHistory], longest_s: float
 ) -> Pid | None:
-    window_ns = max(_LEFT_WINDOW_NS, int(_LEFT_STEPS * longest_s * NS))
+    window_ns = max(LEFT_BEFORE_NS, int(LEFT_BEFORE_STEPS * longest_s * NS))
     for pid, view in ranks.items():
         leaving = view.exit
         if leaving is None or not leaving.known or pid == first.pid:

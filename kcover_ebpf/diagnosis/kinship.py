@@ -20,19 +20,11 @@ from kcover_ebpf.diagnosis.rank_numbers import is_one_process
 from kcover_ebpf.diagnosis.roles import SPAWNED, Role
 from kcover_ebpf.facts.kernel import SocketSample
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.diagnosis import STARTER_LEARNED_PASSES, STARTER_PASSES, STARTER_RESTS_NS
 
 _Views = Mapping[Pid, ProcessHistory]
 _DEEPEST = 8
 _DIGITS = str.maketrans("", "", "0123456789")
-_STARTER_PASSES = 3
-"""Healthy passes with payload between a program and what it started, before it counts as a rank like those: the
-exchange of addresses at a start takes one or two."""
-
-
-_RESTS_NS = 30 * 1_000_000_000
-"""A rank that moved last before this only waits; what it started and moved since then does its work."""
-_STARTER_LEARNED_PASSES = 60
-"""Healthy passes after which a starter that exchanged no payload is not watched for it any more."""
 
 
 class Kinship:
@@ -67,8 +59,8 @@ class Kinship:
         for pid in self.candidates(views):
             member = views[pid].member
             owner = views.get(member.owner) if member is not None and member.owner else None
-            rests = owner is not None and now_ns - _moved_ns(owner) > _RESTS_NS
-            if rests and now_ns - _moved_ns(views[pid]) <= _RESTS_NS:
+            rests = owner is not None and now_ns - _moved_ns(owner) > STARTER_RESTS_NS
+            if rests and now_ns - _moved_ns(views[pid]) <= STARTER_RESTS_NS:
                 found.append(pid)
         return found
 
@@ -101,7 +93,7 @@ class Kinship:
     def _is_open(self, view: ProcessHistory, starters: Collection[Pid]) -> bool:
         if view.exit is not None or view.member is None or view.pid in self._settled:
             return False
-        watched = view.traffic.learned_passes < _STARTER_LEARNED_PASSES
+        watched = view.traffic.learned_passes < STARTER_LEARNED_PASSES
         starter = view.pid in starters and view.pid not in self.joined and watched
         return starter or view.member.role is Role.RANK
 
@@ -119,7 +111,7 @@ class Kinship:
         elif _kind(one) == _kind(other) and not self._is_certain(one, views):
             self.joined |= {one.pid, other.pid}
         elif other.pid in self.joined and _is_same_program(one, other):
-            trained = one.traffic.payload_passes(sample) >= _STARTER_PASSES
+            trained = one.traffic.payload_passes(sample) >= STARTER_PASSES
             self.joined |= {one.pid} if trained else set()
 
 
@@ -134,7 +126,7 @@ def _leads_to_ranks(view: ProcessHistory, sample: SocketSample) -> bool:
     if seen.rank_environ.get("MASTER_PORT") in ports:
         return True
     return (
-        not is_loopback(sample.remote[0]) and view.traffic.payload_passes(sample) >= _STARTER_PASSES
+        not is_loopback(sample.remote[0]) and view.traffic.payload_passes(sample) >= STARTER_PASSES
     )
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from kcover_ebpf.diagnosis.kinship import Kinship
-from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.roles import Membership, Role, classify
 from kcover_ebpf.diagnosis.roster import Roster, roster_of
 from kcover_ebpf.facts.host import WaitedFile
 from kcover_ebpf.facts.kernel import ProcessExit
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.diagnosis import ESTABLISHED_NS
 
 _DEEPEST = 8
 _MOST_CANDIDATES = 256
 """Processes that may be ranks and whose connections are read: each costs a descriptor, and some 5 us a pass."""
-_ESTABLISHED_NS = 5 * NS
 
 
 class Members:
@@ -59,7 +59,7 @@ class Members:
             view.descriptors.clear()
 
     def classify(self) -> bool:
-        """Tell roles anew if anything changed; True if it did."""
+        """Determine roles anew if anything changed; True if it did."""
         if not self._stale:
             return False
         self._stale = False
@@ -231,4 +231,4 @@ def _rank(view: ProcessHistory) -> int | None:
 
 def established(view: ProcessHistory, leaving: ProcessExit) -> bool:
     """True if a process that ends took part in the job: it had talked to a rank, or was there for seconds."""
-    return view.peer_bytes_ns > 0 or leaving.boottime_ns - view.first_seen_ns >= _ESTABLISHED_NS
+    return view.peer_bytes_ns > 0 or leaving.boottime_ns - view.first_seen_ns >= ESTABLISHED_NS

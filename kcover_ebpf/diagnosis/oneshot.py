@@ -1,4 +1,4 @@
-"""What a look at a job that is stuck already can say, though it never saw the job healthy. Pure.
+"""What one run of `trace` can say about a job that is stuck already, though it never saw the job healthy. Pure.
 
 No cadence was learned, and what was announced is past. But the kernel remembers since when each
 thread waits, and a rank that is not there any more leaves a gap.
@@ -16,21 +16,24 @@ from kcover_ebpf.diagnosis.process_state import WAITING, State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.tunables.diagnosis import (
+    ONESHOT_CONNECTING_S,
+    ONESHOT_LONG_WAIT_S,
+    ONESHOT_SILENCE_S,
+    UNEXPLAINED_S,
+)
 
 _NO_WORK = WAITING | {State.SLEEPING, State.MOVING}
 _FOR_CHILDREN = (State.CHILDREN, State.CHILD)
 _MOST_RANKS = 1 << 16
 _BOTH = 2
-_SILENCE_S = 2.0
-_LONG_WAIT_S = 4.0
 _KNOCKING = frozenset({"CLOSE", "SYN_SENT"})
-_KNOCKED_S = 8.0
 QUIET = (Cause.STARTING, Cause.TRAINING)
-"""What a job is said to do when nothing stands out."""
+"""What a job is said to do when nothing is unusual."""
 
 
 def finding(job: Job, glances: PassHistory) -> Finding | None:
-    """What the job looks like after these passes; None while what was seen is not complete enough."""
+    """The snapshot of the job after these passes; None while what was seen is not complete enough."""
     found = job.finding()
     if found is None or found.kind not in (VerdictKind.WORKING, VerdictKind.SLOW):
         return found
@@ -40,7 +43,7 @@ def finding(job: Job, glances: PassHistory) -> Finding | None:
 
 
 def conclusion(job: Job, glances: PassHistory) -> Finding | None:
-    """The last word of a look: its finding, with what only the absence of a rank shows."""
+    """The result of a run of `trace`: its finding, with what only the absence of a rank shows."""
     found = finding(job, glances)
     if found is None:
         return None
@@ -50,22 +53,22 @@ def conclusion(job: Job, glances: PassHistory) -> Finding | None:
         return waits
     if found.kind is VerdictKind.LOST_LINK:
         return since_the_loss(job, name_the_ends(job, name_the_lost(job, found)))
-    return held_here(job, found)
+    return stopped_here(job, found)
 
 
-def nobody_moves(job: Job) -> bool:
+def no_rank_moves(job: Job) -> bool:
     """True while every rank here has waited for others for a moment; False for a job without ranks."""
     ranks = job.snapshot().ranks.values()
     return bool(ranks) and all(_waits(job, each) for each in ranks)
 
 
-def somebody_waits(job: Job, glances: PassHistory) -> bool:
+def a_rank_waits(job: Job, glances: PassHistory) -> bool:
     """True while a rank here has waited for others for longer than most steps last."""
     snapshot = oneshot_waits.snapshot_of(job, glances)
-    if oneshot_waits.somebody_asks(job, snapshot, glances):
+    if oneshot_waits.a_rank_polls(job, snapshot, glances):
         return True
     waits = [each for each in snapshot.ranks.values() if each.state in WAITING]
-    return any(each.age_s >= _LONG_WAIT_S for each in waits)
+    return any(each.age_s >= ONESHOT_LONG_WAIT_S for each in waits)
 
 
 def undecided(job: Job, glances: PassHistory) -> bool:
@@ -86,13 +89,13 @@ def undecided(job: Job, glances: PassHistory) -> bool:
 
 
 def lost_before(job: Job) -> Finding | None:
-    """The rank that was lost before we looked, while all others wait for it; None if none is missing here.
+    """The rank that was lost before the run, while all others wait for it; None if none is missing here.
 
     A launcher says how many ranks it started on this host; without it only a gap in the numbers
     shows that a rank of this host, and not of another one, is missing.
     """
     snapshot = job.snapshot()
-    if not nobody_moves(job) and not _all_quiet(job):
+    if not no_rank_moves(job) and not _all_quiet(job):
         return None
     absent = _absent_ranks(job)
     if not absent:
@@ -121,7 +124,7 @@ def lost_before(job: Job) -> Finding | None:
 
 
 def device_waits(job: Job, found: Finding) -> Finding | None:
-    """UNKNOWN, where ranks wait for their devices and none was seen at anything else; None for all other looks.
+    """UNKNOWN, where ranks wait for their devices and none was seen at anything else; None in all other cases.
 
     A healthy job in a long step looks the same.
     """
@@ -130,7 +133,7 @@ def device_waits(job: Job, found: Finding) -> Finding | None:
     waiting = [each for each in ranks if each.state is State.ON_DEVICE]
     silent_s = min((each.age_s for each in ranks), default=0.0)
     nothing_else = all(each.state in WAITING for each in ranks)
-    if not waiting or not nothing_else or found.cause not in QUIET or silent_s < _SILENCE_S:
+    if not waiting or not nothing_else or found.cause not in QUIET or silent_s < ONESHOT_SILENCE_S:
         return None
     text = (
         f"{len(waiting)} of {len(ranks)} ranks have waited for their devices for at least {silent_s:.1f} s, "
@@ -191,8 +194,8 @@ def since_the_loss(job: Job, found: Finding) -> Finding:
     return replace(found, since_ns=last_ns, evidence=evidence)
 
 
-def held_here(job: Job, found: Finding) -> Finding:
-    """A stopped or frozen part of a job as a fault: only a whole job that is held was suspended on purpose."""
+def stopped_here(job: Job, found: Finding) -> Finding:
+    """A stopped or frozen part of a job as a fault: only a whole job that is stopped was suspended on purpose."""
     snapshot = job.snapshot()
     ranks = snapshot.ranks.values()
     # who has the number of its pod alone may not know how many there are, but those below it are
@@ -217,7 +220,7 @@ def _absent_ranks(job: Job) -> list[int]:
 
 
 def _waits(job: Job, each: RankSnapshot) -> bool:
-    silent = each.age_s >= _SILENCE_S
+    silent = each.age_s >= ONESHOT_SILENCE_S
     return (each.state in WAITING and silent) or _knocks(job, job.members.views[each.pid])
 
 
@@ -225,17 +228,17 @@ def _all_quiet(job: Job) -> bool:
     # the rank that keeps the others' store asks it a hundred times a second, and sleeps in between
     snapshot = job.snapshot()
     quiet_ns = oneshot_waits.quiet_since_ns(job, snapshot)
-    if quiet_ns is None or job.now_ns - quiet_ns < oneshot_waits.UNEXPLAINED_S * NS:
+    if quiet_ns is None or job.now_ns - quiet_ns < UNEXPLAINED_S * NS:
         return False
     return all(each.state in _NO_WORK for each in snapshot.ranks.values())
 
 
 def _knocks(job: Job, view: ProcessHistory) -> bool:
-    # it has tried to reach somebody for long and is connected to nobody: so those begin whose first rank is missing
+    # it has tried to connect for long and has no connection: so those begin whose first rank is missing
     states = {each.state for each in view.sockets.values() if each.remote[1]}
     if view.lead is None or "ESTABLISHED" in states or not states & _KNOCKING:
         return False
-    return job.now_ns - view.lead.sample.start_ns >= _KNOCKED_S * NS
+    return job.now_ns - view.lead.sample.start_ns >= ONESHOT_CONNECTING_S * NS
 
 
 def _absent(present: set[int], world_size: int | None, local_size: int | None) -> list[int]:

@@ -1,4 +1,4 @@
-"""Links that lose packets while the job goes on: which rank they have in common."""
+"""Links that lose packets while the job continues: which rank they have in common."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
 from kcover_ebpf.facts.kernel import TcpRetransmit
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.diagnosis import (
+    LOSS_RATE_PER_S,
+    LOSS_RATE_WHEN_SLOWED_PER_S,
+    LOSS_SHARE,
+    LOSS_WINDOW_NS,
+)
 
-_WINDOW_NS = 10 * NS
-_RATE_PER_S = 6.0
-_RATE_WHEN_SLOWED_PER_S = 1.0
-"""A healthy job on a loaded host shows 0.1 to 0.4 spurious ones a second, one that loses 5% of its
-packets up to 4.5 without being slower for it (measured: hang lab, fault bench)."""
-_SHARE = 0.8
 _MOST = 4096
 
 
@@ -50,13 +50,13 @@ class LossWatch:
         """
         if not self._seen:
             return None
-        while self._seen and now_ns - self._seen[0][0] > _WINDOW_NS:
+        while self._seen and now_ns - self._seen[0][0] > LOSS_WINDOW_NS:
             self._seen.popleft()
-        rate = len(self._seen) * NS / _WINDOW_NS
-        least = _RATE_WHEN_SLOWED_PER_S if slowed else _RATE_PER_S
-        if rate < least or now_ns - self._seen[0][0] < _WINDOW_NS // 2:
+        rate = len(self._seen) * NS / LOSS_WINDOW_NS
+        least = LOSS_RATE_WHEN_SLOWED_PER_S if slowed else LOSS_RATE_PER_S
+        if rate < least or now_ns - self._seen[0][0] < LOSS_WINDOW_NS // 2:
             return None
         touched = Counter(pid for _, ends in self._seen for pid in ends)
         (pid, count), *others = touched.most_common(2)
-        alone = count >= _SHARE * len(self._seen) and (not others or others[0][1] < count)
+        alone = count >= LOSS_SHARE * len(self._seen) and (not others or others[0][1] < count)
         return LossyLink(rate, pid if alone else None)

@@ -23,18 +23,17 @@ from kcover_ebpf.facts.kernel import (
 )
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import Inode, Pid, Tid
+from kcover_ebpf.tunables.diagnosis import (
+    COMPUTE_SHARE,
+    FABRIC_FLOOR,
+    LEAD_RESTS_NS,
+    PEER_BYTES_FLOOR,
+    SLOWED_BY_QUOTA_SHARE,
+    STORAGE_CALLS_RATE,
+    STORAGE_RATE,
+)
 
 NS = 1_000_000_000
-_COMPUTE_SHARE = 0.05
-_THROTTLED_SHARE = 0.5
-"""Share of the time in which a quota leaves a process without a CPU, above which that is what makes it slow."""
-_IO_RATE = 16 * 1024
-_CHARS_RATE = 256 * 1024
-_BYTES_FLOOR = 512
-_FABRIC_FLOOR = 64 * 1024
-"""Bytes a second over all ports: connection management and heartbeats need hundreds."""
-_REST_NS = 30 * NS
-"""A first thread that sleeps for so long while another one works is not the one that trains."""
 _MOST_THREADS = 4096
 _STOPPED = (TaskState.STOPPED, TaskState.FROZEN, TaskState.TRACED)
 
@@ -87,7 +86,7 @@ class ProcessHistory:
     """Last time that more than heartbeats went over its connections."""
     sent_ns: int = 0
     """When it last sent data of the training, as its own host said; 0 where its connections are all known."""
-    fabric: ByteClock = field(default_factory=lambda: ByteClock(_FABRIC_FLOOR))
+    fabric: ByteClock = field(default_factory=lambda: ByteClock(FABRIC_FLOOR))
     """The RDMA ports that it has open."""
     gpus: GpuClock = field(default_factory=GpuClock)
     """The GPUs that it computes on."""
@@ -100,7 +99,7 @@ class ProcessHistory:
     _first: Tid = field(init=False)
     _worker: Tid | None = None
     """A thread that works while the first one sleeps."""
-    _peers: ByteClock = field(default_factory=lambda: ByteClock(_BYTES_FLOOR))
+    _peers: ByteClock = field(default_factory=lambda: ByteClock(PEER_BYTES_FLOOR))
 
     def __post_init__(self) -> None:
         """Its first thread has its own number."""
@@ -118,10 +117,10 @@ class ProcessHistory:
 
     @property
     def lead(self) -> ThreadHistory | None:
-        """The thread that stands for the process: its first one (frameworks train in it).
+        """The thread that represents the process: its first one (frameworks train in it).
 
-        Or the one that works while the first sleeps, as where an actor runs the training in a thread of its own;
-        until the first goes on.
+        Or the one that works while the first sleeps, as where an actor runs the training in its own thread;
+        until the first continues.
         """
         first = self.threads.get(self._first)
         if self._worker is None or first is None:
@@ -145,7 +144,7 @@ class ProcessHistory:
         if first is None or first.burning_since_ns is not None:
             return None
         rested_ns = max(first.progress_ns, self.first_seen_ns)
-        return rested_ns if now_ns - rested_ns >= _REST_NS else None
+        return rested_ns if now_ns - rested_ns >= LEAD_RESTS_NS else None
 
     def _choose_worker(self, now_ns: int) -> None:
         rested_ns = self.rests_since(now_ns)
@@ -164,9 +163,9 @@ class ProcessHistory:
             view = self.threads[sample.tid] = ThreadHistory(sample)
             return False
         progressed = view.observe(sample, table, self.code)
-        return progressed and self._stands_for(sample.tid)
+        return progressed and self._represents(sample.tid)
 
-    def _stands_for(self, tid: Tid) -> bool:
+    def _represents(self, tid: Tid) -> bool:
         return tid in (self._first, self._worker)
 
     def on_clock(self, seen: Clock) -> bool:
@@ -183,7 +182,7 @@ class ProcessHistory:
             self.code, self.code_read_ns = CodeMap(seen.modules), seen.boottime_ns
         view = self.threads.get(seen.tid)
         progressed = view is not None and view.on_stack(of_stack(seen.stack), seen.boottime_ns)
-        return progressed and self._stands_for(seen.tid)
+        return progressed and self._represents(seen.tid)
 
     def lose_clock(self, now_ns: int) -> bool:
         """True, once, when a clock that it had is not read any more."""
@@ -212,7 +211,7 @@ class ProcessHistory:
         # the end of a thread is not reported; in a process that keeps making new ones the oldest samples go
         oldest = sorted(self.threads.values(), key=lambda each: each.sample.boottime_ns)
         for each in oldest[: _MOST_THREADS // 2]:
-            if not self._stands_for(each.sample.tid):
+            if not self._represents(each.sample.tid):
                 del self.threads[each.sample.tid]
 
     def on_totals(self, totals: ProcessTotals) -> None:
@@ -225,20 +224,23 @@ class ProcessHistory:
         self.cpu_share = (totals.cpu_ns - before.cpu_ns) / interval_ns
         faults = totals.major_faults - before.major_faults
         self.major_fault_rate = faults * NS / interval_ns
-        throttled = totals.throttled_ns - before.throttled_ns >= _THROTTLED_SHARE * interval_ns
+        throttled = totals.throttled_ns - before.throttled_ns >= SLOWED_BY_QUOTA_SHARE * interval_ns
         since_ns = (
             before.boottime_ns if self.throttled_since_ns is None else self.throttled_since_ns
         )
         self.throttled_since_ns = since_ns if throttled else None
         lead = self.lead
         share = _side_share(self.cpu_share, lead)
-        if share >= _COMPUTE_SHARE and share - self._waiting_share(lead) >= _COMPUTE_SHARE:
+        if share >= COMPUTE_SHARE and share - self._waiting_share(lead) >= COMPUTE_SHARE:
             self.efforts[Effort.COMPUTE] = before.boottime_ns, totals.boottime_ns
         storage = totals.read_bytes + totals.write_bytes - before.read_bytes - before.write_bytes
         chars = totals.read_chars + totals.write_chars - before.read_chars - before.write_chars
-        if storage > 0 or chars * NS >= _CHARS_RATE * interval_ns:
+        if storage > 0 or chars * NS >= STORAGE_CALLS_RATE * interval_ns:
             self.storage_moved_ns = totals.boottime_ns
-        if storage * NS >= _IO_RATE * interval_ns or chars * NS >= _CHARS_RATE * interval_ns:
+        if (
+            storage * NS >= STORAGE_RATE * interval_ns
+            or chars * NS >= STORAGE_CALLS_RATE * interval_ns
+        ):
             self.efforts[Effort.STORAGE] = before.boottime_ns, totals.boottime_ns
 
     def _waiting_share(self, lead: ThreadHistory | None) -> float:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from enum import Enum
 
-from kcover_ebpf.diagnosis.cadence import UNLEARNED_S, Cadence
+from kcover_ebpf.diagnosis.cadence import Cadence
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
 from kcover_ebpf.diagnosis.stragglers import Straggler, WaitShares
 from kcover_ebpf.diagnosis.thread import ThreadHistory
@@ -14,29 +14,23 @@ from kcover_ebpf.facts.kernel import TaskState
 from kcover_ebpf.facts.syscalls import Family, SyscallTable
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.settings import Policy
+from kcover_ebpf.tunables.diagnosis import (
+    BURN_BEGAN_NS,
+    BURN_DOUBT_S,
+    LOST_CLOCK_S,
+    NOT_YET_JOINED_S,
+    PAYLOAD_RATES_KEPT,
+    RECENT_PASSES,
+    SLOWED_SHARE,
+    TRAINING_SIGNS,
+    UNLEARNED_STALL_S,
+)
 
-_SIGNS_OF_TRAINING = 8
-_DOUBT_S = 15.0
-"""A burn without any other sign counts as a stall for so long after it exceeds the threshold: long enough to ask
-the job's own NCCL five times, and short enough that a restarted job that burns from its first step on
-is seen to have recovered within 30 s (the threshold is 8 s while nothing was learned)."""
-_LOST_CLOCK_S = 60.0
-"""What counts as a stall until gaps were learned without a clock that was lost: steps of a minute may be left."""
-_PASS_NS = 2 * NS
-"""Bytes of the pass in which a burn began may have come before it."""
-LONGEST_BURN_NS = 180 * NS
-"""A longer use of a CPU without a pause is no step but many that nothing separates: learned as one gap, it would
-hide every stall shorter than 1.5 times the training so far."""
-_RATES_KEPT = 60
-_RECENT_PASSES = 8
-_RECENT_S = 5.0
-"""Who waits for a rank that has not come yet made its last sign of progress longer ago than this."""
-_SLOWED_SHARE = 0.6
 _WAIT_FAMILIES = frozenset({Family.FUTEX, Family.POLL, Family.NETWORK, Family.YIELD})
 
 
 def _recent(cadence: Cadence, now_ns: int) -> bool:
-    return cadence.last_s is not None and now_ns / NS - cadence.last_s < _RECENT_S
+    return cadence.last_s is not None and now_ns / NS - cadence.last_s < NOT_YET_JOINED_S
 
 
 class Stall(Enum):
@@ -57,8 +51,8 @@ class JobProgress:
         self._policy, self._table = policy, table
         self._cadences: dict[Pid, Cadence] = {}
         self._shares = WaitShares()
-        self._payload_rates: deque[float] = deque(maxlen=_RATES_KEPT)
-        self.unlearned_s = UNLEARNED_S
+        self._payload_rates: deque[float] = deque(maxlen=PAYLOAD_RATES_KEPT)
+        self.unlearned_s = UNLEARNED_STALL_S
         """What counts as a stall while nothing was learned; for ranks that join from now on."""
         self.trained = False
         """True once all ranks made progress together: payload between them, or repeated moves."""
@@ -94,20 +88,20 @@ class JobProgress:
         """A clock that this process had is not read any more: what was learned with it holds no longer."""
         if pid in self._cadences:
             self._cadences[pid].forget_current(now_ns / NS)
-            self._cadences[pid].relearn(_LOST_CLOCK_S)
+            self._cadences[pid].relearn(LOST_CLOCK_S)
 
     def watch_training(
         self, ranks: Mapping[Pid, ProcessHistory], expected: int | None, now_ns: int
     ) -> None:
-        """Tell when start-up is over: it has gaps of its own, and stalls are learned from training alone.
+        """Notice when start-up is over: it has its own gaps, and stalls are learned from training alone.
 
-        `expected`: ranks that should be here. With fewer it is over once those that are here go on all the same,
+        `expected`: ranks that should be here. With fewer it is over once those that are here continue all the same,
         long after the last of them came: the others are on other hosts.
         """
         if self._talked or not ranks:
             return
         cadences = [self._cadences[pid] for pid in ranks]
-        moved = all(each.sign_count >= _SIGNS_OF_TRAINING for each in cadences)
+        moved = all(each.sign_count >= TRAINING_SIGNS for each in cadences)
         if len(ranks) >= (expected or 1):
             self._talked = all(view.peer_bytes_ns for view in ranks.values())
         elif now_ns - self.last_joined_ns < self._policy.start_grace_s * NS:
@@ -134,7 +128,7 @@ class JobProgress:
         return view.first_seen_ns / NS if last_s is None else last_s
 
     def stall(self, ranks: Mapping[Pid, ProcessHistory], now_ns: int) -> Stall:
-        """Whether the ranks go on."""
+        """Whether the ranks continue."""
         silent = (
             now_ns / NS - self._last_s(view) >= self.threshold_s(view.pid)
             for view in ranks.values()
@@ -149,14 +143,14 @@ class JobProgress:
         threshold_s, lead = self.threshold_s(view.pid), view.lead
         if lead is None or lead.burning_since_ns is None:
             return True
-        talked = view.data_ns > lead.burning_since_ns + _PASS_NS
+        talked = view.data_ns > lead.burning_since_ns + BURN_BEGAN_NS
         # who waits in a library that only waits would be found elsewhere when the wait ends
         if lead.waits_in is not None or lead.waits_busily or lead.spins_in_place or talked:
             return True
         # A thread that burns a CPU in code that is not known looks the same while it computes, launches kernels or
         # waits for a device. Where no byte came to or from a peer since that began, nothing could have shown
         # progress, and silence means nothing.
-        return (now_ns - lead.burning_since_ns) / NS < threshold_s + _DOUBT_S
+        return (now_ns - lead.burning_since_ns) / NS < threshold_s + BURN_DOUBT_S
 
     def threshold_s(self, pid: Pid) -> float:
         """A silence longer than this is a stall of this rank."""
@@ -171,13 +165,17 @@ class JobProgress:
         """The longest healthy silence of any rank, in seconds: about a step; 0 before the first."""
         return max((each.longest_s for each in self._cadences.values()), default=0.0)
 
+    def longest_of_s(self, pid: Pid) -> float:
+        """The longest healthy silence of one rank, in seconds; 0 before the first."""
+        return self._cadences[pid].longest_s
+
     def silence_s(self, ranks: Mapping[Pid, ProcessHistory], now_ns: int) -> float:
         """Seconds since any of the ranks made progress; 0 if none ever did."""
         lasts = [last for pid in ranks if (last := self._cadences[pid].last_s) is not None]
         return now_ns / NS - max(lasts) if lasts else 0.0
 
     def waits(self, view: ProcessHistory) -> bool:
-        """True if the lead thread sits in a call that waits for somebody."""
+        """True if the lead thread sits in a call that waits for others."""
         return view.lead is not None and self._lead_waits(view.lead)
 
     def _lead_waits(self, lead: ThreadHistory) -> bool:
@@ -202,11 +200,11 @@ class JobProgress:
     def slowed(self) -> bool:
         """True while the ranks move much fewer bytes than they used to, over some ten passes."""
         rates = list(self._payload_rates)
-        if len(rates) < 2 * _RECENT_PASSES:
+        if len(rates) < 2 * RECENT_PASSES:
             return False
-        before, recent = rates[:-_RECENT_PASSES], rates[-_RECENT_PASSES:]
-        return sum(recent) / len(recent) < _SLOWED_SHARE * sum(before) / len(before)
+        before, recent = rates[:-RECENT_PASSES], rates[-RECENT_PASSES:]
+        return sum(recent) / len(recent) < SLOWED_SHARE * sum(before) / len(before)
 
     def straggler(self) -> Straggler | None:
-        """The rank that the others wait for; None if nobody stands out."""
+        """The rank that the others wait for; None if no rank is apart."""
         return self._shares.straggler()

@@ -10,14 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kcover_ebpf.facts.devices import GpuSeen
-
-_TYPICAL_SHARE = 0.1
-_NVLINK_FLOOR = 1 << 20
-_PCIE_FLOOR = 16 << 20
-"""Bytes of one reading, some two seconds: a GPU that waits reads its flags in the memory of the host."""
-_PCIE_SHARE = 0.5
-_LOST_NS = 10_000_000_000
-"""Five readings. NVML that answers no more says nothing about the job."""
+from kcover_ebpf.tunables.diagnosis import (
+    GPU_CLOCK_LOST_NS,
+    NVLINK_FLOOR_BYTES,
+    PAYLOAD_SHARE,
+    PCIE_FLOOR_BYTES,
+    PCIE_SHARE,
+)
 
 
 @dataclass(slots=True)
@@ -26,7 +25,7 @@ class ByteClock:
 
     floor_bytes: int
     """Fewer in one pass are never more than heartbeats."""
-    typical_share: float = _TYPICAL_SHARE
+    typical_share: float = PAYLOAD_SHARE
     """Of what it moved in a pass while it moved payload: less is no more than heartbeats."""
     moved_ns: int = 0
     """Boottime of the last pass that moved more than heartbeats; 0 before the first."""
@@ -52,8 +51,8 @@ class GpuClock:
 
     seen: GpuSeen | None = None
     """The last reading; None before the first, and once there are no more."""
-    _nvlink: ByteClock = field(default_factory=lambda: ByteClock(_NVLINK_FLOOR))
-    _pcie: ByteClock = field(default_factory=lambda: ByteClock(_PCIE_FLOOR, _PCIE_SHARE))
+    _nvlink: ByteClock = field(default_factory=lambda: ByteClock(NVLINK_FLOOR_BYTES))
+    _pcie: ByteClock = field(default_factory=lambda: ByteClock(PCIE_FLOOR_BYTES, PCIE_SHARE))
     _moved: bool = False
 
     def observe(self, seen: GpuSeen, *, has_other: bool) -> bool:
@@ -77,4 +76,8 @@ class GpuClock:
 
     def is_lost(self, now_ns: int) -> bool:
         """True once a clock that moved is not read any more."""
-        return self._moved and self.seen is not None and now_ns - self.seen.boottime_ns > _LOST_NS
+        return (
+            self._moved
+            and self.seen is not None
+            and now_ns - self.seen.boottime_ns > GPU_CLOCK_LOST_NS
+        )

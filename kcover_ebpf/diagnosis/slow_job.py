@@ -1,4 +1,4 @@
-"""A job that goes on, but slower than it could: a straggler among its ranks, or a link that loses packets."""
+"""A job that continues, but slower than it could: a straggler among its ranks, or a link that loses packets."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from kcover_ebpf.diagnosis.progress import JobProgress
 from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.ids import Pid
-
-_SWAPPING_PER_S = 20.0
-_STARVED_SHARE = 0.5
+from kcover_ebpf.tunables.diagnosis import STARVED_SHARE, SWAPPING_PER_S
 
 
 def slowness(
@@ -29,7 +27,7 @@ def slowness(
     if slow is None:
         return None
     cause = Cause.SLOW_RANK
-    if ranks[slow.pid].major_fault_rate >= _SWAPPING_PER_S:
+    if ranks[slow.pid].major_fault_rate >= SWAPPING_PER_S:
         cause = Cause.MEMORY_PRESSURE
     elif _is_starved(ranks, slow.pid):
         cause = Cause.CPU_THROTTLED
@@ -48,7 +46,7 @@ def _is_starved(ranks: Mapping[Pid, ProcessHistory], pid: Pid | None) -> bool:
     view = ranks.get(pid) if pid is not None else None
     if view is None or view.lead is None:
         return False
-    return view.throttled_since_ns is not None or view.lead.delay_share >= _STARVED_SHARE
+    return view.throttled_since_ns is not None or view.lead.delay_share >= STARVED_SHARE
 
 
 def _slow(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
-_SAME = 0.6
-_REMEMBERED = 64
+from kcover_ebpf.tunables.diagnosis import REMEMBERED_STACKS, SAME_STACK_SHARE
+
 _ANSWERED = 1024
 """Stacks whose comparison with all that are remembered (0.5 ms) is kept: a rank and its loaders have a few dozen."""
 
@@ -43,7 +43,7 @@ class KnownWaits:
     def learn(self, stack: Stack) -> None:
         """Remember a wait that ended by itself; the oldest go first when there are many."""
         if stack and not self.knows(stack):
-            self._stacks = [*self._stacks[-(_REMEMBERED - 1) :], stack]
+            self._stacks = [*self._stacks[-(REMEMBERED_STACKS - 1) :], stack]
             self._answers.clear()
 
     def knows(self, stack: Stack) -> bool:
@@ -52,7 +52,9 @@ class KnownWaits:
         if stack not in self._answers:
             if len(self._answers) >= _ANSWERED:
                 self._answers.clear()
-            self._answers[stack] = any(similarity(stack, each) >= _SAME for each in self._stacks)
+            self._answers[stack] = any(
+                similarity(stack, each) >= SAME_STACK_SHARE for each in self._stacks
+            )
         return self._answers[stack]
 
     @property
@@ -71,7 +73,7 @@ def groups(stacks: Mapping[Key, Stack]) -> list[list[Key]]:
     found: list[tuple[Stack, list[Key]]] = []
     for key, stack in stacks.items():
         for first, members in found:
-            if similarity(first, stack) >= _SAME:
+            if similarity(first, stack) >= SAME_STACK_SHARE:
                 members.append(key)
                 break
         else:
@@ -82,8 +84,8 @@ def groups(stacks: Mapping[Key, Stack]) -> list[list[Key]]:
 def outliers(stacks: Mapping[Key, Stack], known: Collection[Key]) -> list[Key]:
     """Owners whose wait is neither known nor shared by the majority; `known`: those whose wait was seen to end.
 
-    A wait that is known was seen to end, so beside it an unknown one stands out. Among unknown
-    waits only a majority shows which rank stands out; among known ones nobody does.
+    A wait that is known was seen to end, so beside it an unknown one is odd. Among unknown
+    waits only a majority shows which rank differs; among known ones none does.
     """
     unknown = [key for key in stacks if key not in known]
     return unknown if len(unknown) < len(stacks) else minority(groups(stacks))

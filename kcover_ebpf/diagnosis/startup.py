@@ -12,11 +12,10 @@ from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, Verdict
 from kcover_ebpf.facts.host import Unreadable
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.settings import Policy
+from kcover_ebpf.tunables.diagnosis import RANK_SAMPLED_WITHIN_NS, START_UP_EFFORT_NS
 
 WHY_UNREADABLE = "a call into a driver or file system holds its memory lock"
 _MOST_RANKS = 1 << 16
-_SAMPLED_WITHIN_NS = 5 * NS
-_AT_WORK_NS = 4 * NS
 
 
 def missing_rank(
@@ -61,10 +60,10 @@ def _absent(present: Sequence[int], count: int) -> list[int]:
 def _is_at_work(view: ProcessHistory, now_ns: int) -> bool:
     lead = view.lead
     burns = lead is not None and lead.burning_since_ns is not None and not lead.waits_busily
-    return burns or view.latest_effort(0, now_ns - _AT_WORK_NS) is not None
+    return burns or view.latest_effort(0, now_ns - START_UP_EFFORT_NS) is not None
 
 
-def awaits_somebody(members: Members, pace: JobProgress) -> bool:
+def awaits_missing_rank(members: Members, pace: JobProgress) -> bool:
     """True while a rank has not come yet and the job never trained: those who came wait for it."""
     return len(members.all_ranks) < (members.world_size or 0) and not pace.trained
 
@@ -72,7 +71,7 @@ def awaits_somebody(members: Members, pace: JobProgress) -> bool:
 def unsampled_rank(members: Members, now_ns: int) -> Finding | None:
     """UNKNOWN while a rank lives of which no thread was ever sampled: what is not seen is not healthy."""
     for view in members.ranks.values():
-        if view.lead is None and now_ns - view.first_seen_ns > _SAMPLED_WITHIN_NS:
+        if view.lead is None and now_ns - view.first_seen_ns > RANK_SAMPLED_WITHIN_NS:
             rank = view.member.rank if view.member else None
             who = f"rank {rank} (pid {view.pid})" if rank is not None else f"process {view.pid}"
             text = f"{who} is running, but the sampler does not see its threads"

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from itertools import islice
 
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.diagnosis import (
+    STRAGGLER_APART,
+    STRAGGLER_CHANCE,
+    STRAGGLER_LEAST_KEPT,
+    STRAGGLER_WAIT_SHARE,
+    STRAGGLER_WINDOWS,
+)
 
-_WINDOWS = (24, 48, 96, 192)
-"""Passes: short ones for short steps, long ones so that several steps of a minute fit in."""
-_BUSY_SHARE = 0.15
-_APART = 0.15
-"""The share that the others wait for a rank that takes 1.2 times as long as they."""
-_CHANCE = 1.5
-"""Two standard deviations of a difference between shares of one half; all windows are tried every pass."""
-_LEAST_KEPT = 1 / 3
 _Waits = Sequence[int | None]
 
 
@@ -37,8 +36,8 @@ class Waiting:
     __slots__ = ("_waits", "counts")
 
     def __init__(self) -> None:
-        self._waits: deque[int | None] = deque(maxlen=_WINDOWS[-1])
-        self.counts = dict.fromkeys(_WINDOWS, 0)
+        self._waits: deque[int | None] = deque(maxlen=STRAGGLER_WINDOWS[-1])
+        self.counts = dict.fromkeys(STRAGGLER_WINDOWS, 0)
         """Passes in which it waited, by the length of the window; counted on, for all are asked for every pass."""
 
     def __len__(self) -> int:
@@ -47,7 +46,7 @@ class Waiting:
     def add(self, wait: int | None) -> None:
         """Take one pass."""
         waits, counts, seen = self._waits, self.counts, len(self._waits)
-        for window in _WINDOWS:
+        for window in STRAGGLER_WINDOWS:
             if seen >= window and waits[seen - window] is not None:
                 counts[window] -= 1
             if wait is not None:
@@ -76,20 +75,20 @@ class WaitShares:
             seen.add(wait)
 
     def straggler(self) -> Straggler | None:
-        """The one rank that the others wait for; None while too few passes were seen or nobody stands out."""
+        """The one rank that the others wait for; None while too few passes were seen or no rank is apart."""
         if len(self._seen) < 2:
             return None
         seen = min(map(len, self._seen.values()))
-        windows = (window for window in _WINDOWS if window <= seen)
-        return next((found for each in windows if (found := self._stands_out(each))), None)
+        windows = (window for window in STRAGGLER_WINDOWS if window <= seen)
+        return next((found for each in windows if (found := self._is_apart(each))), None)
 
-    def _stands_out(self, window: int) -> Straggler | None:
+    def _is_apart(self, window: int) -> Straggler | None:
         counts = {pid: waiting.counts[window] for pid, waiting in self._seen.items()}
         slow = min(counts, key=counts.__getitem__)
         own = counts.pop(slow) / window
-        apart = max(_APART, _CHANCE / math.sqrt(window))
+        apart = max(STRAGGLER_APART, STRAGGLER_CHANCE / math.sqrt(window))
         # without its longest wait a rank waits no larger share: nearly every pass ends here
-        if own > _BUSY_SHARE or min(counts.values()) / window - own < apart:
+        if own > STRAGGLER_WAIT_SHARE or min(counts.values()) / window - own < apart:
             return None
         others = [_repeated_share(self._seen[pid].last(window)) for pid in counts]
         if min(others) - own < apart:
@@ -102,6 +101,6 @@ def _repeated_share(waits: _Waits) -> float:
     """Share of waiting without the longest wait: one long phase of one rank is no slow rank."""
     longest = max(Counter(wait for wait in waits if wait is not None).values(), default=0)
     kept = len(waits) - longest
-    if kept < _LEAST_KEPT * len(waits):
+    if kept < STRAGGLER_LEAST_KEPT * len(waits):
         return 0.0
     return (len(waits) - waits.count(None) - longest) / kept

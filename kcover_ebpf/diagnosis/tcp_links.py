@@ -6,16 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from kcover_ebpf.diagnosis.endpoints import SEND_LEAD_NS, EndpointIndex
+from kcover_ebpf.diagnosis.endpoints import EndpointIndex
 from kcover_ebpf.diagnosis.process import NS
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, SocketSnapshot
 from kcover_ebpf.diagnosis.traffic import pauses_s
 from kcover_ebpf.ids import Endpoint, Pid
+from kcover_ebpf.tunables.diagnosis import LOST_BACKOFF, SEND_LEAD_NS
 
-LOST_BACKOFF = 3
-"""Doublings of the retransmission time-out without an answer: 0.2 s + 0.4 s + 0.8 s and more."""
-LOST_ON_LOSSY_BACKOFF = 6
-"""The same where other segments still get through: there one is lost four times in a row now and then."""
 _SEND_LEAD_S = SEND_LEAD_NS / NS
 
 

@@ -13,34 +13,24 @@ from dataclasses import dataclass, field
 from kcover_ebpf.diagnosis.code_map import WAITS, Code, CodeMap
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import Family, SyscallTable
+from kcover_ebpf.tunables.diagnosis import (
+    BUSY_SHARE,
+    CODE_WORDS_FRESH_NS,
+    LIBRARY_WAITS_IN_A_ROW,
+    LONGEST_PASS_NS,
+    LOOP_VALUES_SHARE,
+    MOVE_SHARE,
+    NAP_CPU_NS,
+    NAPS_PER_S,
+    POLLS_FOR_SPIN,
+    REGISTER_SAMPLES,
+    REGISTER_SAMPLES_NEEDED,
+    REGISTERS_CHANGED_NS,
+    WORK_SHARE,
+    WORK_SIGNS,
+)
 
-BUSY_SHARE = 0.5
-"""Share of an interval on a CPU (or runnable) above which a thread is burning it."""
-MOVE_SHARE = 0.02
-"""Share of an interval on a CPU above which a thread moved (the sampler in the kernel uses the
-same).
-"""
-_POLLS_FOR_SPIN = 2
-_WINDOW = 16
-_ENOUGH_TO_TELL = 8
-_LONGEST_PASS_NS = 1_000_000_000
-_RAN_NS = 5_000_000
-"""Registers are those of the last entry into the kernel: a thread that did not run shows the old ones."""
-_LOOP_VALUES = 0.4
-_ENOUGH_IN_A_ROW = 5
-"""Looks in a row that found a thread in the code of a library that waits. One that launches kernels half of
-the time is found so once in 32 looks, and then for a moment: the silence of a stall is longer.
-"""
-_FRESH_NS = 500_000_000
-"""Code words that were read later than this after a sample say nothing about it."""
-_SIGNS = 8
-_WORK_SHARE = 0.1
-"""Heartbeats and stores need a hundredth of a CPU."""
-_NAPS_PER_S = 50
-"""More voluntary switches a second out of a sleep: it sleeps for milliseconds and asks again."""
-_NAP_CPU_NS = 100_000
-"""CPU between two naps at most: who only asks needs 10 to 50 us, in Python too; more is work between waits."""
-_HELD = (TaskState.STOPPED, TaskState.FROZEN, TaskState.TRACED)
+_STOPPED = (TaskState.STOPPED, TaskState.FROZEN, TaskState.TRACED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +60,18 @@ class ThreadHistory:
     """End of its last uninterrupted use of a CPU, late by at most a pass; 0 before the first.
     No wait is older: the kernel's own mark of it is as early as that use began.
     """
-    held_since_ns: int = 0
+    stopped_since_ns: int = 0
     """When it was stopped, frozen or traced, early by at most a pass; 0 while it is not.
     A sleeping thread that is stopped stays where it slept, so its site says nothing of it.
     """
     delay_share: float = 0.0
     """Share of the last interval in which it wanted a CPU and got none."""
-    glimpses: deque[_RegisterSample] = field(default_factory=lambda: deque(maxlen=_WINDOW))
+    glimpses: deque[_RegisterSample] = field(default_factory=lambda: deque(maxlen=REGISTER_SAMPLES))
     cpu_share: float = 0.0
     """Share of the last interval that it spent on a CPU."""
     naps_since_ns: int | None = None
     """Since when it sleeps for milliseconds again and again; None while it does not."""
-    signs: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_SIGNS))
+    signs: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=WORK_SIGNS))
     """(boottime, its CPU time) of the last passes that saw progress."""
     proxy: bool = False
     """It was seen burning a CPU for the collective library: it moves data for the device."""
@@ -90,9 +80,9 @@ class ThreadHistory:
     _code: Code | None = None
     """Where it burned last, as far as that is known: never `PLUMBING`."""
     _in_a_row: int = 0
-    """Looks in a row that found it waiting, or working, in its burn."""
+    """Samples in a row that found it waiting, or working, in its burn."""
     _unplaced: bool = False
-    """The last look found it burning where only its stack shows for which."""
+    """The last sample found it burning where only its stack shows for which."""
     _asks_only: bool | None = None
     """`waits_busily` as of this sample; None before it was asked for."""
 
@@ -110,15 +100,15 @@ class ThreadHistory:
 
     def works_since(self, boottime_ns: int) -> bool:
         """True if it made progress again and again since then, and used a CPU for more than a heartbeat."""
-        if len(self.signs) < _SIGNS or self.signs[0][0] <= boottime_ns or self.proxy:
+        if len(self.signs) < WORK_SIGNS or self.signs[0][0] <= boottime_ns or self.proxy:
             return False
         (began_ns, began_cpu_ns), (ended_ns, ended_cpu_ns) = self.signs[0], self.signs[-1]
-        return ended_cpu_ns - began_cpu_ns >= _WORK_SHARE * (ended_ns - began_ns)
+        return ended_cpu_ns - began_cpu_ns >= WORK_SHARE * (ended_ns - began_ns)
 
     def _observe(self, sample: ThreadSample, table: SyscallTable, code: CodeMap | None) -> bool:
         before, self.sample = self.sample, sample
         self._unplaced, self._asks_only = False, None
-        self._note_held(before, sample)
+        self._note_stopped(before, sample)
         if sample.start_ns != before.start_ns:
             self._begin_anew(sample)
             return True
@@ -126,7 +116,7 @@ class ThreadHistory:
         share, wanted = _shares(before, sample)
         self.cpu_share = share
         busy = share >= BUSY_SHARE or (sample.state is TaskState.RUNNING and wanted >= BUSY_SHARE)
-        busy = busy and sample.state not in _HELD
+        busy = busy and sample.state not in _STOPPED
         self.delay_share = wanted - share
         was_burning = self.burning_since_ns is not None
         if not busy:
@@ -136,7 +126,7 @@ class ThreadHistory:
         elif self.burning_since_ns is None:
             self.burning_since_ns = max(before.boottime_ns, sample.previous_ns)
             self.burn_cpu_ns, self.burn_delay_ns = before.cpu_ns, before.run_delay_ns
-        if used_ns >= _RAN_NS:
+        if used_ns >= REGISTERS_CHANGED_NS:
             self.glimpses.append(_sample(sample, table))
             if busy and self._place(code.at(sample.user_ip) if code else None):
                 return True
@@ -159,14 +149,14 @@ class ThreadHistory:
         self.burnt_until_ns = _left_cpu_ns(before, sample)
         self.progress_ns = max(self.progress_ns, self.burnt_until_ns)
 
-    def _note_held(self, before: ThreadSample, sample: ThreadSample) -> None:
-        if sample.state not in _HELD:
-            self.held_since_ns = 0
+    def _note_stopped(self, before: ThreadSample, sample: ThreadSample) -> None:
+        if sample.state not in _STOPPED:
+            self.stopped_since_ns = 0
             return
         if before.state is not sample.state:
             # a thread that changes is sent at the next pass
-            pass_ns = sample.boottime_ns - _LONGEST_PASS_NS
-            self.held_since_ns = max(before.boottime_ns, sample.idle_since_ns, pass_ns)
+            pass_ns = sample.boottime_ns - LONGEST_PASS_NS
+            self.stopped_since_ns = max(before.boottime_ns, sample.idle_since_ns, pass_ns)
 
     def on_stack(self, code: Code | None, at_ns: int) -> bool:
         """Take whose code a burning thread was called from; True if that is progress."""
@@ -189,8 +179,8 @@ class ThreadHistory:
         """Note whether it naps; True if it did before as well, so that it only asks again."""
         was_napping = self.naps_since_ns is not None
         count = after.voluntary_count - before.voluntary_count
-        often = count * 1_000_000_000 >= _NAPS_PER_S * (after.boottime_ns - before.boottime_ns)
-        cheap = after.cpu_ns - before.cpu_ns <= count * _NAP_CPU_NS
+        often = count * 1_000_000_000 >= NAPS_PER_S * (after.boottime_ns - before.boottime_ns)
+        cheap = after.cpu_ns - before.cpu_ns <= count * NAP_CPU_NS
         if not (often and cheap and _sleeps(before, after, table)):
             self.naps_since_ns = None
         elif not was_napping:
@@ -200,7 +190,7 @@ class ThreadHistory:
     @property
     def waits_in(self) -> Code | None:
         """The kind of library that it spins in, waiting; None while it does not burn, works, or was seen too seldom."""
-        if self.burning_since_ns is None or self._in_a_row < _ENOUGH_IN_A_ROW:
+        if self.burning_since_ns is None or self._in_a_row < LIBRARY_WAITS_IN_A_ROW:
             return None
         return self._code if self._code in WAITS else None
 
@@ -212,7 +202,7 @@ class ThreadHistory:
 
     def is_unplaced(self, now_ns: int) -> bool:
         """True while only its stack can tell for whom it burns a CPU, and would be that of its last sample."""
-        fresh = now_ns - self.sample.boottime_ns <= _FRESH_NS
+        fresh = now_ns - self.sample.boottime_ns <= CODE_WORDS_FRESH_NS
         return self.burning_since_ns is not None and self._unplaced and fresh
 
     @property
@@ -226,21 +216,25 @@ class ThreadHistory:
 
     @property
     def seen_too_seldom(self) -> bool:
-        """True while it burns a CPU and too few looks found it running to tell what for."""
+        """True while it burns a CPU and too few samples found it running to judge what for."""
         is_burning = self.burning_since_ns is not None
-        return is_burning and not self.waits_busily and len(self._burning()) < _ENOUGH_TO_TELL
+        return (
+            is_burning and not self.waits_busily and len(self._burning()) < REGISTER_SAMPLES_NEEDED
+        )
 
     @property
     def spins_in_place(self) -> bool:
         """True when a burning thread was seen often enough and its registers took only a few values.
 
-        Code that computes counts and points: its registers differ at every look. A loop that waits
-        for nothing comes back to the same few (measured: 3 values in 24 looks against 24,
+        Code that computes counts and points: its registers differ at every sample. A loop that waits
+        for nothing comes back to the same few (measured: 3 values in 24 samples against 24,
         docs/decisions/0003).
         """
         burning = [each for each in self._burning() if each.calls_nothing]
         values = {each.registers for each in burning}
-        return len(burning) >= _ENOUGH_TO_TELL and len(values) <= _LOOP_VALUES * len(burning)
+        return len(burning) >= REGISTER_SAMPLES_NEEDED and len(values) <= LOOP_VALUES_SHARE * len(
+            burning
+        )
 
     def _burning(self) -> list[_RegisterSample]:
         since_ns = self.burning_since_ns
@@ -256,7 +250,7 @@ def _ask_only(burning: Sequence[_RegisterSample]) -> bool:
             asked += 1
         elif not each.calls_nothing:
             return False
-    return len(burning) >= 3 and asked >= max(_POLLS_FOR_SPIN, len(burning) // 5)
+    return len(burning) >= 3 and asked >= max(POLLS_FOR_SPIN, len(burning) // 5)
 
 
 def _sleeps(before: ThreadSample, after: ThreadSample, table: SyscallTable) -> bool:
@@ -272,8 +266,8 @@ def _shares(before: ThreadSample, after: ThreadSample) -> tuple[float, float]:
         # Ready to run all the time, it never did: the kernel counts the wait for a CPU when it ends, so nothing
         # shows it before.
         return 0.0, 1.0
-    # a thread at rest is not sent: what it used, it used since the last look
-    since_ns = after.previous_ns or after.boottime_ns - _LONGEST_PASS_NS
+    # a thread at rest is not sent: what it used, it used since the last pass
+    since_ns = after.previous_ns or after.boottime_ns - LONGEST_PASS_NS
     interval_ns = max(1, after.boottime_ns - max(before.boottime_ns, since_ns))
     return used_ns / interval_ns, (used_ns + delayed_ns) / interval_ns
 

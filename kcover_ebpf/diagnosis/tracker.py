@@ -10,10 +10,7 @@ from kcover_ebpf.diagnosis.process import NS
 from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.verdict import Cause, Culprit, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.diagnosis.wait_table import gives_up_after_s, unobserved, wait_rows
-
-_HOLD_NS = 200_000_000
-_ORDINARY_HOLD_NS = 1 * NS
-_QUIET_HOLD_NS = 3 * NS
+from kcover_ebpf.tunables.diagnosis import ORDINARY_STABLE_NS, RECOVERY_STABLE_NS, VERDICT_STABLE_NS
 
 
 class Tracker:
@@ -78,16 +75,18 @@ class Tracker:
     def _holds(self, finding: Finding, now_ns: int) -> bool:
         if any(each.kind is EvidenceKind.EVENT for each in finding.evidence):
             return True
-        held_ns = now_ns - self._candidate_since_ns
+        stable_ns = now_ns - self._candidate_since_ns
         if finding.kind is VerdictKind.SLOW:
-            return held_ns >= _QUIET_HOLD_NS
+            return stable_ns >= RECOVERY_STABLE_NS
         if finding.kind is not VerdictKind.WORKING:
-            return held_ns >= _HOLD_NS
+            return stable_ns >= VERDICT_STABLE_NS
         if self._reported is None:
             return True
         # a fault that ends is reported once it is over for good, a start or an end when it stays so for a moment
         ordinary = finding.cause in (Cause.TRAINING, Cause.STARTING, Cause.ENDING)
-        return held_ns >= (_ORDINARY_HOLD_NS if ordinary and self._open is None else _QUIET_HOLD_NS)
+        return stable_ns >= (
+            ORDINARY_STABLE_NS if ordinary and self._open is None else RECOVERY_STABLE_NS
+        )
 
     def _verdict(self, finding: Finding, job: Job, unix_offset_s: float) -> Verdict:
         if finding.kind is VerdictKind.WORKING:

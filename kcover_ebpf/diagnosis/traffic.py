@@ -12,17 +12,11 @@ from dataclasses import dataclass
 
 from kcover_ebpf.facts.kernel import SocketSample
 from kcover_ebpf.ids import Inode
+from kcover_ebpf.tunables.diagnosis import HABIT_PASSES, PAYLOAD_RATE, START_UP_BYTES, TRANSFER_RATE
 
 _NS = 1_000_000_000
-PAYLOAD_RATE = 256
-"""Bytes a second, both ways, from which on a connection carries more than heartbeats: twice the largest of them."""
-_LIFE_BYTES = 64 * 1024
-"""What a start-up exchanges over one connection stays below this."""
-TRANSFER_RATE = 16 * 1024
-"""Bytes a second above which a connection is at work: less is a question, or telemetry."""
 _RTO_MIN_S = 0.2
 """The first repetition comes after this at the earliest (kernel: TCP_RTO_MIN), each later one after twice the pause."""
-_HABIT_PASSES = 2
 _MOST_REMOTES = 256
 """Addresses remembered; a process that talks to more of them has no habits worth knowing."""
 
@@ -85,7 +79,7 @@ class Traffic:
         self._moved.clear()
 
     def _note_talk(self, link: _Link) -> None:
-        if link.talk_passes < _HABIT_PASSES and len(self._remotes) < _MOST_REMOTES:
+        if link.talk_passes < HABIT_PASSES and len(self._remotes) < _MOST_REMOTES:
             link.talk_passes += 1
             self._remotes[link.remote] += 1
 
@@ -106,7 +100,7 @@ class Traffic:
 
     def is_habit(self, sample: SocketSample) -> bool:
         """True if the process talked to this address all along, while it trained: that explains no wait."""
-        return self._remotes[sample.remote] >= _HABIT_PASSES
+        return self._remotes[sample.remote] >= HABIT_PASSES
 
     def _link(self, sample: SocketSample) -> _Link | None:
         link = self._links.get(sample.fd)
@@ -122,4 +116,4 @@ def carried_all_its_life(sample: SocketSample, start_ns: int) -> bool:
     """True for payload by what a connection moved since its process began, at the boottime `start_ns`."""
     total = sample.acked_bytes + sample.received_bytes
     age_ns = sample.boottime_ns - start_ns
-    return total >= _LIFE_BYTES and total * _NS >= PAYLOAD_RATE * age_ns
+    return total >= START_UP_BYTES and total * _NS >= PAYLOAD_RATE * age_ns

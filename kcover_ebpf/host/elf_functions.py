@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -44,8 +45,8 @@ def function_offsets(fd: int, names: Collection[str]) -> Mapping[str, int]:
     The dynamic symbols are read before all others: a library that is linked into another one may be in the
     latter only.
     """
-    header = _unpack(_HEADER, os.pread(fd, _HEADER.size, 0))
-    if os.pread(fd, len(_MAGIC), 0) != _MAGIC:
+    header = _unpack(_HEADER, _read(fd, _HEADER.size, 0))
+    if _read(fd, len(_MAGIC), 0) != _MAGIC:
         raise ElfError("no ELF file of 64 bits")
     sections, segments = _sections(fd, header), _segments(fd, header)
     found: dict[str, int] = {}
@@ -65,7 +66,7 @@ def _sections(fd: int, header: tuple[int, ...]) -> list[_Section]:
     start, entry, count = header[6], header[11], header[12]
     if entry != _SECTION.size or not 0 < count <= _MOST_SECTIONS:
         raise ElfError("no table of sections")
-    raw = os.pread(fd, entry * count, start)
+    raw = _read(fd, entry * count, start)
     whole = raw[: len(raw) // entry * entry]
     return [_Section(each[1], each[4], each[5], each[6]) for each in _SECTION.iter_unpack(whole)]
 
@@ -75,7 +76,7 @@ def _segments(fd: int, header: tuple[int, ...]) -> list[tuple[int, int, int]]:
     start, entry, count = header[5], header[9], header[10]
     if entry != _SEGMENT.size:
         raise ElfError("no table of segments")
-    raw = os.pread(fd, entry * count, start)
+    raw = _read(fd, entry * count, start)
     whole = raw[: len(raw) // entry * entry]
     return [
         (each[3], each[2], each[5])
@@ -127,10 +128,17 @@ def _places(fd: int, texts: _Section, names: Collection[str]) -> dict[int, str]:
 def _chunks(fd: int, section: _Section, step: int, overlap: int) -> Iterator[tuple[int, bytes]]:
     for start in range(0, section.size, step):
         size = min(step + overlap, section.size - start)
-        chunk = os.pread(fd, size, section.offset + start)
+        chunk = _read(fd, size, section.offset + start)
         yield start, chunk
         if len(chunk) < size:
             return
+
+
+def _read(fd: int, size: int, offset: int) -> bytes:
+    """Up to so many bytes from there; raises `ElfError` for a place that no file has."""
+    if offset + size > sys.maxsize:
+        raise ElfError("a table is said to lie beyond any file")
+    return os.pread(fd, size, offset)
 
 
 def _unpack(layout: struct.Struct, raw: bytes) -> tuple[int, ...]:

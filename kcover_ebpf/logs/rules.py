@@ -74,7 +74,7 @@ class Rule:
     severity: Severity
     concerns: Concerns
     lasting: bool
-    """It stays until somebody repairs or reboots."""
+    """It stays until a repair or a reboot."""
     meaning: str
     advice: str
     generic: bool = False

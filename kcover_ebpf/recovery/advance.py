@@ -26,9 +26,8 @@ from kcover_ebpf.recovery.machine import (
     why_not_in_place,
 )
 from kcover_ebpf.recovery.steps import Step, step_of
+from kcover_ebpf.tunables.recovery import PODS_CHECKED_S, RECOVERED_UNSEEN_S
 
-_NO_AGENT_S = 60.0
-"""Pods that stayed ready for so long count as recovered where no agent can see progress."""
 HANDLERS: Mapping[Step, Callable[[RestartContext], Transition]] = {
     Step.STOP: in_place.stop,
     Step.RESUME: in_place.resume,
@@ -137,11 +136,11 @@ def _progress(turn: RestartContext) -> Transition:
     seen = nodes & world.agents
     if seen and seen <= set(reported_by) and all(reported_by.values()):
         return Transition(_recovered(turn, "the ranks are making progress"))
-    if ready and not seen and turn.elapsed_s >= _NO_AGENT_S:
+    if ready and not seen and turn.elapsed_s >= RECOVERED_UNSEEN_S:
         return Transition(
             _recovered(turn, "all pods are running; no agent can observe their progress")
         )
-    return Transition(wake_s=5.0)
+    return Transition(wake_s=PODS_CHECKED_S)
 
 
 def _recovered(turn: RestartContext, text: str) -> Status:

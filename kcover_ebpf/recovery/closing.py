@@ -1,7 +1,7 @@
 """When a trouble that was not acted on is over, and when its incident need no longer be kept. Pure.
 
 Recovered incidents are over by themselves. One that was only reported (Observed, Refused, Failed) stays until
-somebody sees the job train again, or end; else alerts about it would never be resolved.
+an agent sees the job train again, or end; else alerts about it would never be resolved.
 """
 
 from __future__ import annotations
@@ -13,24 +13,19 @@ from dataclasses import replace
 from kcover_ebpf.api.incident import Incident, Status
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
 from kcover_ebpf.recovery.context import TopOwner
-
-KEEP_S = 7 * 86400.0
-"""A closed incident is kept for a week."""
-KEEP_PER_JOB = 20
-"""Of the jobs of one name in a namespace, the newest so many closed incidents are kept."""
-KEEP_PER_NAMESPACE = 500
-"""Of a namespace the newest so many: jobs may have ever new names, and etcd keeps some 10 KB of each."""
-MOST_COUNTED_S = 30 * 86400.0
-"""A restart is counted no longer, whatever window a policy asks for."""
-SILENT_S = 3600.0
-"""A fault that no report has mentioned for so long is taken to be over."""
-_CALM_S = 10.0
-"""Ranks that train must do so for a while: a job may move once and stop again."""
+from kcover_ebpf.tunables.recovery import (
+    FAULT_SILENT_S,
+    INCIDENT_KEPT_S,
+    INCIDENTS_PER_JOB,
+    INCIDENTS_PER_NAMESPACE,
+    RECOVERED_STABLE_S,
+    RESTART_COUNTED_S,
+)
 
 
 def why_calm(status: Status, reports: Sequence[ReceivedReport]) -> str | None:
-    """Why the trouble is over by what the nodes of the job say now; None while it may go on."""
-    since_s = status.last_s + _CALM_S
+    """Why the trouble is over by what the nodes of the job say now; None while it may continue."""
+    since_s = status.last_s + RECOVERED_STABLE_S
     trains = all(each.report.trained and not is_suspect(each) for each in reports)
     if trains and all(each.current_s > since_s for each in reports):
         return "the ranks are making progress again"
@@ -38,7 +33,7 @@ def why_calm(status: Status, reports: Sequence[ReceivedReport]) -> str | None:
 
 
 def why_gone(status: Status, top: TopOwner | None, now_s: float) -> str | None:
-    """Why the trouble of a job of which no node says anything is over; None while it may go on.
+    """Why the trouble of a job of which no node says anything is over; None while it may continue.
 
     `top`: the job, None if it is gone.
     """
@@ -46,7 +41,7 @@ def why_gone(status: Status, top: TopOwner | None, now_s: float) -> str | None:
         return "the job is gone"
     if top.ended:
         return f"the job is {top.ended}"
-    if now_s - status.last_s > SILENT_S:
+    if now_s - status.last_s > FAULT_SILENT_S:
         return "it is no longer being reported"
     return None
 
@@ -76,12 +71,12 @@ def outdated(incidents: Iterable[Incident], now_s: float, window_s: float) -> li
     for closed in by_job.values():
         closed.sort(key=_closed_s, reverse=True)
         for index, each in enumerate(closed):
-            is_old = index >= KEEP_PER_JOB or now_s - _closed_s(each) > KEEP_S
+            is_old = index >= INCIDENTS_PER_JOB or now_s - _closed_s(each) > INCIDENT_KEPT_S
             (old if is_old else kept[each.namespace]).append(each)
     for newest in kept.values():
         newest.sort(key=_closed_s, reverse=True)
-        old += newest[KEEP_PER_NAMESPACE:]
-    since_s = now_s - min(window_s, MOST_COUNTED_S)
+        old += newest[INCIDENTS_PER_NAMESPACE:]
+    since_s = now_s - min(window_s, RESTART_COUNTED_S)
     return [each for each in old if not _counts(each, since_s)]
 
 

@@ -18,7 +18,6 @@ from kcover_ebpf.recovery import repeated_crash
 from kcover_ebpf.recovery.advance import with_bundles
 from kcover_ebpf.recovery.context import means_of
 from kcover_ebpf.recovery.machine import (
-    SNAPSHOT_S,
     RestartContext,
     Transition,
     before_s,
@@ -29,12 +28,12 @@ from kcover_ebpf.recovery.machine import (
 )
 from kcover_ebpf.recovery.steps import RestartDetail, Step
 from kcover_ebpf.settings import Act
-
-HOLD_S = 0.3
-"""A verdict put together from several reports must stay the same for so long: they come at different moments."""
-_LOGS_AGAIN_S = 0.5
-OVER_S = 5.0
-"""A trouble is over by itself when nobody has said anything about it for so long."""
+from kcover_ebpf.tunables.recovery import (
+    BUNDLE_WITHIN_S,
+    FAULT_OVER_S,
+    LOGS_AGAIN_S,
+    VERDICT_STABLE_S,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class RestartRequest:
     armed: bool
     approved: bool
     gates: ClusterLimits
-    held_s: float
+    stable_s: float
     """Seconds for which the verdict has been the same."""
     last_restart_s: float | None = None
     """When other incidents restarted this job last; None if they never did within the window."""
@@ -118,8 +117,8 @@ def decide(ask: RestartRequest) -> Transition:
     merged = ask.turn.world.merged
     if merged is None or not merged.verdict.kind.is_trouble:
         return _over(ask)
-    if not merged.is_announced and ask.held_s < HOLD_S:
-        return Transition(wake_s=HOLD_S - ask.held_s)
+    if not merged.is_announced and ask.stable_s < VERDICT_STABLE_S:
+        return Transition(wake_s=VERDICT_STABLE_S - ask.stable_s)
     described = describe(ask.turn.status, merged, ask.turn.world.nodes)
     turn = replace(ask.turn, status=repeated_crash.with_logs(described, ask.turn.world))
     if merged.verdict.kind is VerdictKind.SLOW:
@@ -137,7 +136,7 @@ def decide(ask: RestartRequest) -> Transition:
 def _restart(ask: RestartRequest, turn: RestartContext, merged: GangVerdict) -> Transition:
     """The restart of a job that may be restarted, unless it would not help."""
     if repeated_crash.awaits_logs(turn.status, turn.crashes, turn.world.now_s):
-        return Transition(wake_s=_LOGS_AGAIN_S)
+        return Transition(wake_s=LOGS_AGAIN_S)
     hopeless = repeated_crash.why_hopeless(turn.status, turn.crashes)
     if hopeless is not None and not ask.approved:
         if _loops(turn):
@@ -196,7 +195,7 @@ def _with_snapshot(ask: RestartRequest, turn: RestartContext) -> Status:
         verb=Verb.SNAPSHOT,
         selector=turn.selector,
         created_before_s=before_s(turn.world.pods),
-        expires_s=turn.world.now_s + SNAPSHOT_S,
+        expires_s=turn.world.now_s + BUNDLE_WITHIN_S,
     )
     return replace(status, order=order)
 
@@ -306,7 +305,7 @@ def _over(ask: RestartRequest) -> Transition:
     status = ask.turn.status
     if status.phase.is_over:
         return Transition()
-    if ask.held_s < OVER_S:
-        return Transition(wake_s=OVER_S - ask.held_s)
+    if ask.stable_s < FAULT_OVER_S:
+        return Transition(wake_s=FAULT_OVER_S - ask.stable_s)
     text, now_s = "resolved on its own before any action", ask.turn.world.now_s
     return Transition(replace(status.enter(Phase.OBSERVED, now_s, text), closed_s=now_s))

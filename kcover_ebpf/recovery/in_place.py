@@ -10,27 +10,18 @@ from dataclasses import replace
 
 from kcover_ebpf.api.incident import Phase, Way
 from kcover_ebpf.api.order import Verb
-from kcover_ebpf.recovery.machine import (
-    CLOCKS_S,
-    RestartContext,
-    Transition,
-    escalate,
-    has_restarted,
-    start,
-)
+from kcover_ebpf.recovery.machine import RestartContext, Transition, escalate, has_restarted, start
 from kcover_ebpf.recovery.steps import Step
-
-STOP_S = 3.0
-"""All nodes must have stopped their ranks by then,"""
-STOP_EACH_S = 0.003
-"""and so much later for each of them: what 1,000 nodes say takes its time to be written and read."""
-_MOST_STOP_S = 7.0
-"""Agents let go of what they stopped after 10 s; the order to kill must reach them before."""
-RESUME_S = 3.0
-_RESTART_S = 30.0
-"""A kubelet restarts a pod in place within two seconds; one on an overloaded host was seen to take fifteen."""
-_SETTLE_S = 5.0
-"""A gang that comes back by itself after a crash is back by then."""
+from kcover_ebpf.tunables.recovery import (
+    CLOCKS_APART_S,
+    KUBELET_RESTART_S,
+    LONGEST_STOP_S,
+    PODS_CHECKED_S,
+    RESTARTED_BY_ITSELF_S,
+    RESUME_S,
+    STOP_EACH_S,
+    STOP_S,
+)
 
 
 def stop(turn: RestartContext) -> Transition:
@@ -39,7 +30,7 @@ def stop(turn: RestartContext) -> Transition:
     bad = sorted(node for node, result in acks.items() if result != "Done")
     waiting = sorted(set(turn.status.nodes) - set(acks))
     lost = _lost(turn)
-    limit_s = min(STOP_S + STOP_EACH_S * len(turn.status.nodes), _MOST_STOP_S)
+    limit_s = min(STOP_S + STOP_EACH_S * len(turn.status.nodes), LONGEST_STOP_S)
     if bad or lost or (waiting and turn.elapsed_s >= limit_s):
         why = lost or (
             f"node {bad[0]} could not stop its ranks"
@@ -78,11 +69,11 @@ def kill(turn: RestartContext) -> Transition:
     if len(back) == len(live):
         if all(each.pod.ready for each in live):
             return _returned(turn, "in place: all pods are running again")
-        return Transition(wake_s=5.0)
-    if turn.elapsed_s >= _RESTART_S:
+        return Transition(wake_s=PODS_CHECKED_S)
+    if turn.elapsed_s >= KUBELET_RESTART_S:
         missing = next(each.pod.name for each in live if each not in back)
         return Transition(escalate(turn, f"pod {missing} did not restart in place"))
-    return Transition(wake_s=_RESTART_S - turn.elapsed_s)
+    return Transition(wake_s=KUBELET_RESTART_S - turn.elapsed_s)
 
 
 def settle(turn: RestartContext) -> Transition:
@@ -91,20 +82,20 @@ def settle(turn: RestartContext) -> Transition:
     lost = _lost(turn)
     if lost:
         return Transition(escalate(turn, lost))
-    since_s = turn.detail.crashed_s - CLOCKS_S
+    since_s = turn.detail.crashed_s - CLOCKS_APART_S
     back = [each for each in live if each.started_s is not None and each.started_s >= since_s]
     if len(back) == len(live) and all(each.pod.ready for each in live):
         return _returned(turn, "the kubelets restarted every pod in place")
-    if turn.elapsed_s < _SETTLE_S:
-        return Transition(wake_s=_SETTLE_S - turn.elapsed_s)
+    if turn.elapsed_s < RESTARTED_BY_ITSELF_S:
+        return Transition(wake_s=RESTARTED_BY_ITSELF_S - turn.elapsed_s)
     behind = next((each.pod.name for each in live if each not in back), "")
     if not behind:
         # restarted, and not ready yet: init containers may wait for each other
-        return Transition(wake_s=5.0)
+        return Transition(wake_s=PODS_CHECKED_S)
     making = next((each.pod.name for each in live if each.started_s is None), "")
-    if making and turn.elapsed_s < _RESTART_S:
+    if making and turn.elapsed_s < KUBELET_RESTART_S:
         # containers that are killed while they are made end their pod, and with it the job
-        return Transition(wake_s=_RESTART_S - turn.elapsed_s)
+        return Transition(wake_s=KUBELET_RESTART_S - turn.elapsed_s)
     if making:
         return Transition(escalate(turn, f"pod {making} does not start again"))
     return Transition(start(turn, Way.IN_PLACE, f"pod {behind} did not restart with the others"))

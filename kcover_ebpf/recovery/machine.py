@@ -2,7 +2,7 @@
 
 A step is a function from a `RestartContext` to a `Transition`. A move either changes the status, which is written
 before anything else happens, or makes calls that may be repeated, or waits. So whoever reads the
-status, after whatever crash, goes on where the last one stopped.
+status, after whatever crash, continues where the last one stopped.
 """
 
 from __future__ import annotations
@@ -18,22 +18,29 @@ from kcover_ebpf.diagnosis.verdict import Cause, Culprit
 from kcover_ebpf.recovery.context import Call, GangPod, RestartInput, means_of
 from kcover_ebpf.recovery.methods import ReplaceMethod
 from kcover_ebpf.recovery.steps import RestartDetail, Step
+from kcover_ebpf.tunables.recovery import (
+    CLOCKS_APART_S,
+    KILL_EXPIRES_S,
+    RESUME_EXPIRES_S,
+    STOP_EXPIRES_S,
+)
 
-_EXPIRES_S = {Verb.STOP: 10.0, Verb.KILL: 15.0, Verb.RESUME: 30.0, Verb.KILL_TERMINATING: 30.0}
-SNAPSHOT_S = 30.0
-"""Evidence that is kept later says little about the trouble."""
+_EXPIRES_S = {
+    Verb.STOP: STOP_EXPIRES_S,
+    Verb.KILL: KILL_EXPIRES_S,
+    Verb.RESUME: RESUME_EXPIRES_S,
+    Verb.KILL_TERMINATING: RESUME_EXPIRES_S,
+}
 _CAUSES_OF_NODES = frozenset({Cause.DRIVER_STUCK, Cause.PEER_GONE, Cause.PREFLIGHT})
 """Causes that lie with a node whatever its programs do, so that it is cordoned when a restart there did not help. A
 device that is unfit has its node kept out by what the agent reports about the device itself."""
-CLOCKS_S = 3.0
-"""How much the clocks of nodes and of the controller may differ: an order to stop ends after 10 s by either."""
 _MOST_DETAIL = 1024
 _MOST_NODES = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class RestartContext:
-    """One look at an incident that is being acted on."""
+    """One pass over an incident that is being acted on."""
 
     status: Status
     world: RestartInput
@@ -159,7 +166,7 @@ def _fast_clock(world: RestartInput) -> str | None:
     nodes = set(world.nodes)
     for seen in world.reports:
         ahead_s = seen.report.time_s - seen.arrived_s
-        if seen.report.node in nodes and ahead_s > CLOCKS_S:
+        if seen.report.node in nodes and ahead_s > CLOCKS_APART_S:
             return (
                 f"the clock of node {seen.report.node} is {ahead_s:.0f} s ahead of the controller's"
             )

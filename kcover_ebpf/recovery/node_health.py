@@ -16,6 +16,12 @@ from kcover_ebpf.api.fault_policy import InspectionAction, NodeActions
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.api.node_health import PartHealth, ReceivedHealth
 from kcover_ebpf.facts.health import Result
+from kcover_ebpf.tunables.recovery import (
+    CORDON_DOUBLINGS,
+    FAULT_CONFIRMED_S,
+    INSPECTIONS_FAILED,
+    OFFENDER_REMEMBERED_S,
+)
 
 KEPT_FOR = "kcover.io/kept-out-for"
 """Annotation of a node, or of a rule about one device, that we keep out: checks, devices and boot, as JSON."""
@@ -23,14 +29,6 @@ OFFENCES = "kcover.io/kept-out-count"
 """Annotation of a node: how often it was kept out, and when last. It stays when the node is uncordoned."""
 INSPECTION = "inspection"
 """Fault of what an inspection found, beside those that the kernel and drivers announce."""
-_FAILS = 2
-"""Inspections in a row that must fail: one may have met a moment that was bad."""
-_REMEMBERED_S = 30 * 86400.0
-"""A node that was kept out is a repeat offender for so long: failing hardware fails again within weeks."""
-_MOST_DOUBLINGS = 6
-"""64 times: at three inspections of ten minutes a day and a half. Beyond, a person has been busy with it."""
-_CONFIRMED_S = 120.0
-"""An inspection may have shown the fault so long before the cordon: the fault asks for one at once."""
 MOST_NAMED = 16
 _WELL = (Result.PASS, Result.WARN)
 
@@ -66,7 +64,7 @@ def inspected(
 
 
 def _fails(part: PartHealth) -> bool:
-    return part.result is Result.FAIL and part.rounds >= _FAILS
+    return part.result is Result.FAIL and part.rounds >= INSPECTIONS_FAILED
 
 
 def _fault(part: PartHealth, seen: ReceivedHealth, report_s: float) -> ReportedDeviceFault:
@@ -97,7 +95,7 @@ def offences(annotations: Mapping[str, str], now_s: float) -> int:
     """How often the node was kept out; 0 where the last time was more than a month ago."""
     count, _, when = annotations.get(OFFENCES, "").partition(" ")
     try:
-        recent = now_s - rfc3339.from_text(when) < _REMEMBERED_S
+        recent = now_s - rfc3339.from_text(when) < OFFENDER_REMEMBERED_S
     except ValueError:
         return 0
     return int(count) if recent and count.isdecimal() else 0
@@ -124,7 +122,7 @@ def kept_out(
 def rounds_needed(kept: KeptOut, boot_id: str, policy: NodeActions) -> int:
     """Clean inspections in a row before it is uncordoned; after a reboot one is the least."""
     least = 1 if _rebooted(kept, boot_id) else policy.clean_rounds
-    return int(least * 2 ** min(kept.offences - 1, _MOST_DOUBLINGS))
+    return int(least * 2 ** min(kept.offences - 1, CORDON_DOUBLINGS))
 
 
 def why_kept(
@@ -168,7 +166,7 @@ def _device_open(name: str, part: PartHealth | None, kept: KeptOut, seen: Receiv
     if (
         part is None
         or part.failed_s is None
-        or seen.at(part.failed_s) < kept.since_s - _CONFIRMED_S
+        or seen.at(part.failed_s) < kept.since_s - FAULT_CONFIRMED_S
     ):
         return f"{name}: no inspection showed the fault, so none can show that it is over; reboot the node"
     return ""

@@ -16,6 +16,7 @@ from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.api.node_health import ReceivedHealth
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.recovery.node_health import KEPT_FOR, kept_out, why_kept
+from kcover_ebpf.tunables.recovery import SUSPECT_CORDON_S
 
 CORDONED = "kcover.io/cordoned"
 """Annotation of a node that we keep out: when, and why. Without it a cordon is not ours."""
@@ -23,9 +24,6 @@ CLEARED = "kcover.io/cleared"
 """Annotation: faults older than this time do not count. Written by hand."""
 UNTIL = "kcover.io/cordoned-until"
 """Annotation of a node that we keep out on suspicion: when it is uncordoned automatically."""
-SUSPECT_S = 4 * 3600.0
-"""A node is kept out so long where no device of it is known to be unfit: a person on call has seen it by then, and what
-was no fault of the node does not use up the breaker for days."""
 CONDITION = "KcoverDeviceFault"
 INSPECTED = "KcoverInspectionFailed"
 """Condition of a node: a check failed in its last inspection."""
@@ -41,7 +39,7 @@ class NodeView:
     cordoned: bool
     annotations: Mapping[str, str]
     taints: tuple[Mapping[str, Any], ...]
-    """As they stand in the object."""
+    """As they are in the object."""
     condition: str
     """Status of our condition; empty without one."""
     resource_version: str = ""
@@ -227,7 +225,7 @@ def suspect(node: NodeView, reason: str, now_s: float, policy: NodeActions, room
         return NodePlan()
     if not room:
         return NodePlan(refused=f"{reason}, but the breaker allows no more nodes")
-    return NodePlan(keep_out=reason, cordon=True, until_s=now_s + SUSPECT_S)
+    return NodePlan(keep_out=reason, cordon=True, until_s=now_s + SUSPECT_CORDON_S)
 
 
 def _time(text: str | None) -> float | None:

@@ -14,13 +14,10 @@ from kcover_ebpf.cluster import log_evidence
 from kcover_ebpf.cluster.log_evidence import Fault, LogEvidence
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.recovery.context import RestartInput
+from kcover_ebpf.tunables.recovery import CRASH_AT_START_S, CRASH_LOGS_S
 
-LOGS_S = 3.0
-"""After the second crash of a job, so long may what its log says take to get here: agents read every 0.5 s."""
 _MOST_CRASHES = 16
 _MOST_EVIDENCE = 64
-_AT_START_S = 300.0
-"""A program that logged no step and fails this soon in each start fails while it loads and builds its model."""
 _OF_DEVICES = ("cuda_", "loss_not_finite", "anomaly_detected")
 """Rules (or how their names begin) whose errors a bad device, or memory that another process left occupied, causes as
 well: they count as the same bug only on another node."""
@@ -95,7 +92,7 @@ def awaits_logs(status: Status, earlier: Sequence[CrashRecord], now_s: float) ->
     raised = status.verdict is VerdictKind.CRASHED and status.cause in (Cause.EXITED, Cause.ABORTED)
     if not raised or status.since_s is None or not earlier or status.crashes:
         return False
-    return now_s - status.since_s < LOGS_S
+    return now_s - status.since_s < CRASH_LOGS_S
 
 
 def _is_same(first: CrashRecord, last: CrashRecord) -> bool:
@@ -117,4 +114,4 @@ def _is_later_start(first: CrashRecord, last: CrashRecord) -> bool:
 
 
 def _at_start(crash: CrashRecord) -> bool:
-    return crash.after_s is not None and crash.after_s <= _AT_START_S
+    return crash.after_s is not None and crash.after_s <= CRASH_AT_START_S

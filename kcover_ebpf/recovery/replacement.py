@@ -30,19 +30,20 @@ from kcover_ebpf.recovery.machine import (
 )
 from kcover_ebpf.recovery.methods import ReplaceMethod
 from kcover_ebpf.recovery.steps import Step
-
-_LARGE = 20
-"""From so many pods on one collective request marks them faster than their controller does."""
-_SHARE = 64
-_MOST_SHARES = 8
-"""Pods of one request, and requests at once, where a gang is larger still."""
-_CONTROLLER_S = 120.0
-"""A job controller that has not deleted anything by then does not work."""
-_RENEW_S = 10.0
-_MARGIN_S = 15.0
-"""Added to the grace period: measured, enough for everything but a process that cannot be killed."""
-_LEADER_S = 10.0
-_SLOW_S = 600.0
+from kcover_ebpf.tunables.recovery import (
+    CALL_CHECKED_S,
+    DELETION_CHECKED_S,
+    GRACE_MARGIN_S,
+    JOB_CONTROLLER_ACTS_S,
+    JOB_CONTROLLER_S,
+    LARGE_GANG_PODS,
+    NEW_PODS_CHECKED_S,
+    ORDER_RENEWED_BEFORE_S,
+    PODS_PER_REQUEST,
+    REQUESTS_AT_ONCE,
+    SLOW_RESCHEDULE_S,
+    STUCK_CHECKED_S,
+)
 
 
 def suspend(turn: RestartContext) -> Transition:
@@ -52,16 +53,18 @@ def suspend(turn: RestartContext) -> Transition:
         return Transition(fail(turn, "the job is gone"))
     if top.ended:
         return Transition(fail(turn, f"the job is {top.ended} on its own"))
-    if top.target.held and top.target.held_by == turn.mark:
+    if top.target.suspended and top.target.suspended_by == turn.mark:
         return Transition(
             turn.go(
                 Step.TERMINATE, "replace: the job is suspended; waiting for its pods to be deleted"
             )
         )
-    if top.target.held:
-        who = top.target.held_by or "another client"
+    if top.target.suspended:
+        who = top.target.suspended_by or "another client"
         return Transition(fail(turn, f"the job was suspended by {who}; it is left unchanged"))
-    return Transition(calls=(Suspension(top.target, held=True), *_cordon(turn)), wake_s=1.0)
+    return Transition(
+        calls=(Suspension(top.target, suspended=True), *_cordon(turn)), wake_s=CALL_CHECKED_S
+    )
 
 
 def terminate(turn: RestartContext) -> Transition:
@@ -71,20 +74,22 @@ def terminate(turn: RestartContext) -> Transition:
         return Transition(turn.go(Step.RELEASE, "replace: another client resumed the job"))
     if not live:
         return _gone_next(turn)
-    if turn.elapsed_s >= _CONTROLLER_S:
+    if turn.elapsed_s >= JOB_CONTROLLER_S:
         return Transition(
             turn.go(
                 Step.ABANDON, f"the controller of the job does not delete pod {live[0].pod.name}"
             )
         )
-    if len(live) + len(marked) > _LARGE and marked:
-        return Transition(calls=(DeleteAll(turn.selector, shares(live)),), wake_s=2.0)
-    return Transition(wake_s=_CONTROLLER_S - turn.elapsed_s)
+    if len(live) + len(marked) > LARGE_GANG_PODS and marked:
+        return Transition(
+            calls=(DeleteAll(turn.selector, shares(live)),), wake_s=DELETION_CHECKED_S
+        )
+    return Transition(wake_s=JOB_CONTROLLER_S - turn.elapsed_s)
 
 
 def shares(pods: Sequence[GangPod]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """The pods in several parts, by the label that distinguishes most of them; empty where one request will do."""
-    wanted = min(len(pods) // _SHARE, _MOST_SHARES)
+    wanted = min(len(pods) // PODS_PER_REQUEST, REQUESTS_AT_ONCE)
     common = set.intersection(*(set(each.pod.labels) for each in pods)) if pods else set()
     values = {label: sorted({each.pod.labels[label] for each in pods}) for label in sorted(common)}
     label = max(values, key=lambda each: len(values[each]), default="")
@@ -104,17 +109,21 @@ def delete(turn: RestartContext) -> Transition:
         return _gone_next(turn)
     means = means_of(top)
     if means is ReplaceMethod.COMMAND and top.version <= turn.detail.version:
-        return Transition(calls=(Command(_command_name(turn), top.ref), *_cordon(turn)), wake_s=2.0)
-    if means is ReplaceMethod.COMMAND and turn.elapsed_s < _LEADER_S:
-        return Transition(wake_s=_LEADER_S - turn.elapsed_s)
+        return Transition(
+            calls=(Command(_command_name(turn), top.ref), *_cordon(turn)), wake_s=DELETION_CHECKED_S
+        )
+    if means is ReplaceMethod.COMMAND and turn.elapsed_s < JOB_CONTROLLER_ACTS_S:
+        return Transition(wake_s=JOB_CONTROLLER_ACTS_S - turn.elapsed_s)
     if means is ReplaceMethod.LEADER and top.row is not None and top.row.leader is not None:
         key, value = top.row.leader
         leaders = [each for each in old if each.pod.labels.get(key) == value]
         if leaders:
-            return Transition(calls=(_delete(leaders, foreground=True), *_cordon(turn)), wake_s=1.0)
-        if turn.elapsed_s < _LEADER_S:
-            return Transition(wake_s=_LEADER_S - turn.elapsed_s)
-    return Transition(calls=(_delete(old), *_cordon(turn)), wake_s=1.0)
+            return Transition(
+                calls=(_delete(leaders, foreground=True), *_cordon(turn)), wake_s=CALL_CHECKED_S
+            )
+        if turn.elapsed_s < JOB_CONTROLLER_ACTS_S:
+            return Transition(wake_s=JOB_CONTROLLER_ACTS_S - turn.elapsed_s)
+    return Transition(calls=(_delete(old), *_cordon(turn)), wake_s=CALL_CHECKED_S)
 
 
 def _delete(pods: list[GangPod], foreground: bool = False) -> Delete:
@@ -146,11 +155,11 @@ def gone(turn: RestartContext) -> Transition:
         return Transition(
             turn.go(Step.TERMINATE, f"replace: pod {fresh[0].pod.name} was created late")
         )
-    limit_s = turn.detail.grace_s + _MARGIN_S
+    limit_s = turn.detail.grace_s + GRACE_MARGIN_S
     if turn.elapsed_s >= limit_s:
         return Transition(turn.go(Step.STUCK, _why_left(turn, left)))
     order = turn.status.order
-    if order is not None and turn.world.now_s >= order.expires_s - _RENEW_S:
+    if order is not None and turn.world.now_s >= order.expires_s - ORDER_RENEWED_BEFORE_S:
         # agents carry out an order once; one that was restarted meanwhile gets another
         count = turn.detail.renewed + 1
         action = turn.keep(replace(turn.detail, renewed=count))
@@ -173,7 +182,7 @@ def stuck(turn: RestartContext) -> Transition:
     if turn.policy.force_delete and forced:
         named = tuple((each.pod.name, each.pod.uid) for each in forced)
         calls.append(Delete(named, grace_s=0))
-    return Transition(calls=tuple(calls), wake_s=30.0)
+    return Transition(calls=tuple(calls), wake_s=STUCK_CHECKED_S)
 
 
 def _unkillable(turn: RestartContext, left: Sequence[GangPod]) -> list[GangPod]:
@@ -182,10 +191,10 @@ def _unkillable(turn: RestartContext, left: Sequence[GangPod]) -> list[GangPod]:
 
 
 def _is_fenced(turn: RestartContext, each: GangPod) -> bool:
-    """True if no rank of the pod can go on computing beside the one that takes its place.
+    """True if no rank of the pod can continue computing beside the one that takes its place.
 
-    Its kubelet answers and the agent there has sent SIGKILL (what is in state D does nothing), or somebody says that
-    the node is out of service. A node that is only out of reach may run the rank for hours.
+    Its kubelet answers and the agent there has sent SIGKILL (what is in state D does nothing), or the node is marked to
+    be out of service. A node that is only out of reach may run the rank for hours.
     """
     node, killed = each.pod.node, turn.order_id(Verb.KILL_TERMINATING)
     acked = any(
@@ -230,12 +239,12 @@ def pause(turn: RestartContext) -> Transition:
 
 
 def release(turn: RestartContext) -> Transition:
-    """Let the job go on, if it is still we who hold it."""
+    """Let the job continue, if it is still suspended by us."""
     top = turn.world.top
     if top is None:
         return Transition(fail(turn, "the job is gone"))
-    if top.target is not None and top.target.held_by == turn.mark:
-        return Transition(calls=(Suspension(top.target, held=False),), wake_s=1.0)
+    if top.target is not None and top.target.suspended_by == turn.mark:
+        return Transition(calls=(Suspension(top.target, suspended=False),), wake_s=CALL_CHECKED_S)
     return Transition(turn.go(Step.RETURN, "replace: the job is resumed; waiting for its new pods"))
 
 
@@ -263,17 +272,17 @@ def back(turn: RestartContext) -> Transition:
     waiting = preflight_of(turn.world)
     if waiting is not None and waiting.pod_uid in {each.pod.uid for each in new}:
         return Transition(escalate(turn, f"node {waiting.node} failed its inspection, too"))
-    if turn.elapsed_s >= _SLOW_S and not turn.detail.is_slow:
-        text = f"replace: {len(ready)} of {turn.detail.pods} pods are running after {_SLOW_S:.0f} s"
+    if turn.elapsed_s >= SLOW_RESCHEDULE_S and not turn.detail.is_slow:
+        text = f"replace: {len(ready)} of {turn.detail.pods} pods are running after {SLOW_RESCHEDULE_S:.0f} s"
         return Transition(turn.go(Step.RETURN, text, detail=replace(turn.detail, is_slow=True)))
-    return Transition(wake_s=10.0)
+    return Transition(wake_s=NEW_PODS_CHECKED_S)
 
 
 def abandon(turn: RestartContext) -> Transition:
     """The job's own controller does not work: give the job back as it was."""
     top = turn.world.top
-    if top is not None and top.target is not None and top.target.held_by == turn.mark:
-        return Transition(calls=(Suspension(top.target, held=False),), wake_s=1.0)
+    if top is not None and top.target is not None and top.target.suspended_by == turn.mark:
+        return Transition(calls=(Suspension(top.target, suspended=False),), wake_s=CALL_CHECKED_S)
     return Transition(fail(turn, f"the job could not be replaced: {turn.status.message}"))
 
 
@@ -284,11 +293,11 @@ def final_stop(turn: RestartContext) -> Transition:
         return Transition(fail(turn, f"the job is {top.ended if top else 'gone'}"))
     if top.target is None:
         return Transition(fail(turn, f"{turn.action.reason}; this kind cannot be suspended"))
-    if top.target.held:
+    if top.target.suspended:
         return Transition(
             fail(turn, f"{turn.action.reason}; the job stays suspended until it is resumed by hand")
         )
-    return Transition(calls=(Suspension(top.target, held=True),), wake_s=1.0)
+    return Transition(calls=(Suspension(top.target, suspended=True),), wake_s=CALL_CHECKED_S)
 
 
 def _up_again(turn: RestartContext) -> Transition:
@@ -312,9 +321,9 @@ def _left(turn: RestartContext) -> list[GangPod]:
 
 
 def _let_go(turn: RestartContext) -> bool:
-    """True if somebody resumed the job that we had suspended."""
+    """True if another client resumed the job that we had suspended."""
     target = turn.world.top.target if turn.world.top is not None else None
-    return target is not None and not target.held
+    return target is not None and not target.suspended
 
 
 def _cordon(turn: RestartContext) -> tuple[Cordon, ...]:

@@ -26,9 +26,7 @@ from kcover_ebpf.facts.host import CollectivesSeen, InspectRequest
 from kcover_ebpf.facts.kernel import Fact, OomKill, ProcessExit, SignalSent, Tick
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.settings import Act, Settings
-
-_SAY_AGAIN_NS = 20_000_000_000
-"""How often a blindness that lasts is said, so that an alert on its count goes on while it does."""
+from kcover_ebpf.tunables.agent import BLINDNESS_AGAIN_NS
 
 ANNOUNCED = (
     ProcessExit,
@@ -58,7 +56,7 @@ class Sink(Protocol):
         ...
 
     def on_waits(self, rows: Sequence[WaitRow], summary: str) -> None:
-        """Where the ranks stand, once a pass."""
+        """The state of the ranks, once a pass."""
         ...
 
     def on_blind(self, reason: str) -> None:
@@ -77,8 +75,8 @@ class Recorder(Protocol):
         """A fact that the job observed."""
         ...
 
-    def on_look(self) -> None:
-        """The job was asked which threads are to be looked at, and remembers that it was."""
+    def on_inspection(self) -> None:
+        """The job was asked which threads are to be inspected, and remembers that it was."""
         ...
 
     def on_ask(self) -> None:
@@ -124,10 +122,10 @@ class Judging:
             self._report_stragglers(fact)
         if not isinstance(fact, ANNOUNCED):
             return False
-        self._tell(fact)
+        self._publish(fact)
         return True
 
-    def _tell(self, fact: Fact) -> None:
+    def _publish(self, fact: Fact) -> None:
         for sink in self._sinks:
             sink.on_fact(fact)
 
@@ -135,14 +133,14 @@ class Judging:
         named = fact.behind, fact.missing, fact.failed, fact.sides
         if any(named) and named != self._stragglers:
             self._stragglers = named
-            self._tell(fact)
+            self._publish(fact)
 
     def _report_blind(self, tick: Tick) -> None:
         sight, now_ns = self.job.sight, tick.boottime_ns
         if not sight.is_blind(now_ns):
             self._next_blind_ns = 0
         elif tick.late or now_ns >= self._next_blind_ns:
-            self._next_blind_ns = now_ns + _SAY_AGAIN_NS
+            self._next_blind_ns = now_ns + BLINDNESS_AGAIN_NS
             self._on_blind(sight.reason)
             return
         if tick.lost_count and self._whole:
@@ -154,9 +152,9 @@ class Judging:
             sink.on_blind(reason)
 
     def wants(self) -> list[InspectRequest]:
-        """Threads to look at now."""
+        """Threads to inspect now."""
         if self._recorder is not None:
-            self._recorder.on_look()
+            self._recorder.on_inspection()
         return self.job.wants()
 
     def asks_collectives(self) -> bool:
@@ -170,7 +168,7 @@ class Judging:
         return asks
 
     def judge(self, unix_offset_s: float) -> None:
-        """Tell a verdict that changed, and decide about the one that holds."""
+        """Tell a verdict that changed, and decide about the one that is stable."""
         if self._recorder is not None:
             self._recorder.on_judge(unix_offset_s)
         verdict = self.tracker.update(self.job, unix_offset_s)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-_SHORTEST_NS, _LONGEST_NS = 3_000_000_000, 15_000_000_000
-"""The pause between two listings doubles while they find nothing new. Children are announced and who joins a known
-control group is seen by the sampler, so a listing finds only what joins a group that is new."""
-_LEAST_NS = 1_000_000_000
-"""Between two listings that strangers caused: a group may hold processes that are no members, and they may change."""
+from kcover_ebpf.tunables.agent import (
+    LISTING_LONGEST_NS,
+    LISTING_OF_STRANGERS_NS,
+    LISTING_SHORTEST_NS,
+)
 
 
 class MemberSearch:
@@ -14,7 +14,7 @@ class MemberSearch:
 
     def __init__(self) -> None:
         self._next_ns = self._listed_ns = 0
-        self._pause_ns = _SHORTEST_NS
+        self._pause_ns = LISTING_SHORTEST_NS
         self._strangers: tuple[int, int] | None = None
 
     def is_due(self, now_ns: int, strangers: tuple[int, int]) -> bool:
@@ -23,14 +23,16 @@ class MemberSearch:
             # those that are left after a listing are no members
             self._strangers = strangers
         since_ns = now_ns - self._listed_ns
-        joined = strangers != self._strangers and since_ns >= _LEAST_NS
+        joined = strangers != self._strangers and since_ns >= LISTING_OF_STRANGERS_NS
         return joined or now_ns >= self._next_ns
 
     def listed(self, now_ns: int, *, found: bool) -> None:
         """They were listed; `found`: some of them were new."""
-        self._pause_ns = _SHORTEST_NS if found else min(2 * self._pause_ns, _LONGEST_NS)
+        self._pause_ns = (
+            LISTING_SHORTEST_NS if found else min(2 * self._pause_ns, LISTING_LONGEST_NS)
+        )
         self._listed_ns, self._next_ns, self._strangers = now_ns, now_ns + self._pause_ns, None
 
     def hurry(self) -> None:
         """A number may be used again, or a container be new: list at the next pass, and often for a while."""
-        self._next_ns, self._pause_ns = 0, _SHORTEST_NS
+        self._next_ns, self._pause_ns = 0, LISTING_SHORTEST_NS

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any
 
 import yaml
 
+from kcover_ebpf.api.agent_lease import AgentLease, lease_of
 from kcover_ebpf.kube.client import ApiClient, connect
-from tests.cluster.cluster import ClusterError, Namespace, until
-from tests.cluster.installed import Release
+from tests.cluster.cluster import Cluster, ClusterError, Namespace, until
+from tests.cluster.installed import NAMESPACE, Release
 
 GROUP = "/apis/kcover.io/v1alpha1/namespaces"
 CONTROLLERS = "--selector=app.kubernetes.io/component=controller"
@@ -52,8 +54,12 @@ class ByHand:
     selector: Mapping[str, str]
     _made: dict[str, Any] = field(default_factory=dict)
 
-    def order(self, number: str, verb: str) -> None:
-        """Order it, and wait until each node that reports on the job has acknowledged it."""
+    def order(self, number: str, verb: str) -> str:
+        """Order it, and wait until each node that reports on the job has acknowledged it; the id of the order.
+
+        Agents remember ids on the disk of their node, which outlives a release: the namespace makes it a new one.
+        """
+        number = f"{self.namespace.name}-{number}"
         path = f"{GROUP}/{self.namespace.name}/incidents"
         if not self._made:
             self._made = self.controller.create(path, self._body())
@@ -70,7 +76,9 @@ class ByHand:
             until(lambda: self._is_acknowledged(number), f"{number} is acknowledged", _LASTS_S)
         except ClusterError as error:
             error.add_note(f"the reports: {reports_of(self.namespace)}")
+            error.add_note(f"the Leases: {leases_of(self.namespace.cluster, NAMESPACE)}")
             raise
+        return number
 
     def _body(self) -> dict[str, Any]:
         ref = {"apiVersion": "batch/v1", "kind": "Job", "name": self.job, "uid": "u"}
@@ -82,17 +90,34 @@ class ByHand:
         }
 
     def _is_acknowledged(self, number: str) -> bool:
-        found = [
-            {each["order"]: each["result"] for each in spec.get("acks", ())}
-            for spec in reports_of(self.namespace)
-        ]
-        return bool(found) and all(each.get(number) == "Done" for each in found)
+        reports = reports_of(self.namespace)
+        given = answers(self.namespace.cluster, NAMESPACE, reports)
+        nodes = {each["node"] for each in reports}
+        return bool(nodes) and all(given[node].get(number) == "Done" for node in nodes)
 
 
 def reports_of(namespace: Namespace) -> list[dict[str, Any]]:
     """What the agents report on the jobs of a namespace."""
     specs = (each["spec"] for each in namespace.items("faultreports"))
     return [each for each in specs if "job" in each]
+
+
+def leases_of(cluster: Cluster, agents: str) -> dict[str, AgentLease]:
+    """By node the Leases of the agents in the namespace `agents`."""
+    found = map(lease_of, cluster.get("leases", f"--namespace={agents}"))
+    return {each.node: each for each in found if each is not None}
+
+
+def answers(
+    cluster: Cluster, agents: str, reports: Iterable[Mapping[str, Any]]
+) -> Mapping[str, Mapping[str, str]]:
+    """By node what its agent answered to which order: in its Lease, or in its report of a gang."""
+    found: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for spec in reports:
+        found[spec["node"]] |= {each["order"]: each["result"] for each in spec.get("acks", ())}
+    for node, lease in leases_of(cluster, agents).items():
+        found[node] |= {each.order: each.result.value for each in lease.acks}
+    return found
 
 
 @contextmanager

@@ -25,7 +25,8 @@ from kcover_ebpf.api.pods import Pod, pod_of
 from kcover_ebpf.api.rfc3339 import from_text
 from tests.cluster import agents
 from tests.cluster.agents import Agent
-from tests.cluster.cluster import JOBS, ROOT, TRAIN, Cluster, Namespace, until
+from tests.cluster.cluster import JOBS, ROOT, TRAIN, Cluster, Namespace, home, until
+from tests.cluster.orders import answers
 from tests.cluster.relay import Relay
 from tests.cluster.restarts import incidents, moment, policy, running, wait_for_phase, ways
 
@@ -65,12 +66,9 @@ class Stand:
         )
 
     def acks(self, order: str) -> dict[str, str]:
-        return {
-            node: ack["result"]
-            for node, spec in self.specs().items()
-            for ack in spec.get("acks", ())
-            if ack["order"] == order
-        }
+        cluster = self.namespace.cluster
+        given = answers(cluster, home(cluster), self.specs().values())
+        return {node: said[order] for node, said in given.items() if order in said}
 
     def order(self, incident: str, number: str, verb: str, seconds: float) -> None:
         now = datetime.now(UTC)

@@ -8,7 +8,15 @@ from unittest.mock import Mock
 
 from kcover_ebpf.agent.order_journal import OrderJournal
 from kcover_ebpf.agent.report_cache import ReportCache
-from kcover_ebpf.api import agent_lease, fault_report, incident, order, rfc3339
+from kcover_ebpf.api import (
+    agent_lease,
+    fault_report,
+    incident,
+    node_health,
+    order,
+    preflight,
+    rfc3339,
+)
 from kcover_ebpf.api.fault_policy import Bounds, holding, policy_of, refused
 from kcover_ebpf.api.job_kinds import gang_of, is_job_pod, must_train, with_ranks
 from kcover_ebpf.api.pods import pod_of
@@ -62,6 +70,14 @@ def _lease(api: Any) -> None:
     merge(case(seen))
 
 
+def _health(api: Any) -> None:
+    """Read, written and read again, as a controller and the preflight of a job have it."""
+    found = node_health.health_of(api)
+    found.is_stale(NOW_S), found.at(found.health.time_s)
+    written = json.dumps(node_health.object_of(found.health), allow_nan=False)
+    assert node_health.health_of(json.loads(written)).health == found.health
+
+
 def _policy(api: Any) -> None:
     """Whatever is refused has a replacement that does nothing."""
     try:
@@ -76,7 +92,7 @@ def _policy(api: Any) -> None:
 def _pod(api: Any) -> None:
     found = pod_of(api)
     assert gang_of(found).selector
-    is_job_pod(found), must_train(found), with_ranks(found)
+    is_job_pod(found), must_train(found), with_ranks(found), preflight.failed(found)
     fault_report.written_s(api["metadata"])
 
 
@@ -133,6 +149,7 @@ TARGETS = (
     Target("fault_report", of_json(_report), _OBJECT, (ObjectError,), is_json=True),
     Target("incident", of_json(_incident), _OBJECT, (ObjectError,), is_json=True),
     Target("agent_lease", of_json(_lease), _OBJECT, (ObjectError,), is_json=True),
+    Target("node_health", of_json(_health), _OBJECT, (ObjectError,), is_json=True),
     Target("order", of_json(_order), _OBJECT, (ObjectError,), is_json=True),
     Target("fault_policy", of_json(_policy), 16384, is_json=True),
     Target("pod", of_json(_pod), _OBJECT, (ObjectError,), is_json=True),

@@ -6,6 +6,7 @@ import json
 from copy import copy
 from unittest.mock import patch
 
+from kcover_ebpf.api.codec import encode
 from kcover_ebpf.diagnosis import rank_numbers
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.hardware.catalog.files import shipped as catalog
@@ -14,10 +15,15 @@ from kcover_ebpf.hardware.ras.answer import parse
 from kcover_ebpf.hardware.ras.client import _EVENTS_BYTES, REPORT_BYTES, dead_peers, port_of
 from kcover_ebpf.host import blocked_call, procfs, stack_frames, stack_words, trace_inspector
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.logs import lines, rules
+from kcover_ebpf.logs import container_log, lines, rules
+from kcover_ebpf.logs.lines import Source
+from kcover_ebpf.logs.log_files import Chunk
 from kcover_ebpf.logs.partial_lines import PartialLines
 from kcover_ebpf.logs.reader import LogReader
 from kcover_ebpf.logs.tracebacks import TracebackFinder
+from kcover_ebpf.records import recorder_dump
+from kcover_ebpf.records.pickle_machine import MOST_BYTES as _DUMP_BYTES
+from kcover_ebpf.records.recorder_dump import DumpError
 from kcover_ebpf.trace import futex
 from kcover_ebpf.trace.native_frames import shown
 from kcover_ebpf.trace.stack_helpers import parse_native, parse_spy
@@ -28,6 +34,8 @@ _TIMED = ("futex", "futex_waitv", "clock_nanosleep", "nanosleep", "ppoll", "sele
 _WAITS = ("poll", "ppoll", "select", "pselect6", "openat", "epoll_wait", "read")
 _LOG_READER = LogReader(rules.shipped(), catalog())
 """New; what an input is given to is a copy, because to compile the rules takes half a second."""
+_CONTAINER_RULES = rules.shipped()
+_CONTAINER_READER = LogReader(_CONTAINER_RULES, catalog(), bare_lines=Source.CONTAINER)
 _WORDS = stack_words.ProcessMemory("aarch64")
 
 
@@ -95,6 +103,22 @@ def _container_log(data: bytes) -> None:
             assert found.place is None or len(found.place) <= 128
 
 
+def _summary(data: bytes) -> None:
+    """As an agent reads it: two starts, the second after bytes that were skipped."""
+    half = len(data) // 2
+    with patch.object(container_log, "LogReader", lambda *_, **__: copy(_CONTAINER_READER)):
+        reader = container_log.ContainerLogReader("u", "c", _CONTAINER_RULES, catalog())
+        for chunk in (Chunk(0, data[:half], 0, True), Chunk(1, data[half:], 7)):
+            reader.feed(chunk, 1.8e9)
+            found = reader.summary(1.8e9)
+            json.dumps(None if found is None else encode(found), allow_nan=False)
+
+
+def _dump(data: bytes) -> None:
+    found = recorder_dump.record_of(recorder_dump.read(data), Pid(7), 1)
+    json.dumps(encode(found), allow_nan=False)
+
+
 def _native(data: bytes) -> None:
     for _, native, _, _ in parse_native(data):
         shown(list(native))
@@ -109,6 +133,8 @@ TARGETS = (
     Target("log_line", lambda data: lines.parse(text(data)), 65536),
     Target("log", _log, 65536),
     Target("container_log", _container_log, 65536),
+    Target("log_summary", _summary, 65536),
+    Target("recorder_dump", _dump, _DUMP_BYTES, (DumpError,)),
     Target("py_spy", lambda data: parse_spy(data, 7, {1: 2}), 1 << 20, (ValueError,)),
     Target("native_frames", _native, 1 << 20),
 )

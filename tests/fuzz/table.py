@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from tests.fuzz import of_cluster, of_jobs, of_kernel, of_operator
+from tests.fuzz import of_cluster, of_devices, of_jobs, of_kernel, of_operator
 
 TARGETS = {
     each.name: each
-    for each in (*of_kernel.TARGETS, *of_jobs.TARGETS, *of_cluster.TARGETS, *of_operator.TARGETS)
+    for each in (
+        *of_kernel.TARGETS,
+        *of_jobs.TARGETS,
+        *of_devices.TARGETS,
+        *of_cluster.TARGETS,
+        *of_operator.TARGETS,
+    )
 }

@@ -43,7 +43,7 @@ def test_a_program_that_calls_itself_like_a_runtime_is_stopped_once_it_is_old(
     pod = bench.pod("a")
     pod.add("making", program=_RUNTIME.replace("NAME", "crun"))
     bench.registry.on_pod(pod.event())
-    monkeypatch.setattr(containers, "_MAKING_NS", 0)
+    monkeypatch.setattr(containers, "CONTAINER_CREATED_NS", 0)
     ack = bench.order(Verb.STOP)
     assert ack is not None
     assert ack.processes == 4

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.agent.report_pace import HEARTBEAT_S, Pace, valid_s
+from kcover_ebpf.agent.report_pace import Pace, valid_s
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.agent_lease import MOST_ACKS, AgentLease, lease_of, object_of
 from kcover_ebpf.api.fault_report import Ack, AckResult, PodRef
 from kcover_ebpf.api.order import Verb
-from kcover_ebpf.cluster.gang_input import AGENT_SILENT_S, FRESH_S
 from kcover_ebpf.cluster.gang_judge import merge
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport, confirmed
 from kcover_ebpf.controller.cache import GangKey, ObjectCache, gang_key
@@ -21,6 +20,8 @@ from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.kube.reflector import Change, Event
+from kcover_ebpf.tunables.agent import HEARTBEAT_S
+from kcover_ebpf.tunables.recovery import AGENT_SILENT_S, SNAPSHOT_FRESH_S
 from tests.unit.report_builders import NOW_S, SELECTOR, case, rank, report
 
 STOP = Ack("i-1", Verb.STOP, AckResult.DONE, 8, bundle="/var/lib/kcover/b")
@@ -122,7 +123,9 @@ def test_a_snapshot_that_is_not_confirmed_any_more_is_as_old_as_its_last_confirm
 
 def test_a_lease_of_calm_times_makes_no_snapshot_of_a_stall_last_longer() -> None:
     """It was renewed, and confirms another report, before this one was made."""
-    fresh = held(report("b", rank(1), rank(3), arrived_s=NOW_S - FRESH_S - 1), 0.5, CALM_S, 99)
+    fresh = held(
+        report("b", rank(1), rank(3), arrived_s=NOW_S - SNAPSHOT_FRESH_S - 1), 0.5, CALM_S, 99
+    )
     assert case(fresh).pictured == []
     assert fresh.unheard_s(NOW_S) == 0.5, "its agent is there"
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from tests.skips import ROOT
 from tools.chaos.invariants import Fault, JobAtEnd, Outcome, Peak, Seen, violations
 from tools.chaos.plan import FAULTS, LAST_S, Kind, plan
 
@@ -41,6 +47,7 @@ def test_a_good_run_breaks_nothing() -> None:
         (replace(GOOD, jobs=[replace(JOB, trains=False), STEADY]), "a does not train"),
         (replace(GOOD, jobs=[replace(JOB, starts={0: 3, 1: 2}), STEADY]), "rank 0 was started 3"),
         (replace(GOOD, jobs=[JOB, replace(STEADY, starts={0: 1, 1: 2})]), "s: rank 1 was started"),
+        (replace(GOOD, incidents=[replace(REPORTED, restarts=2)]), "a: was restarted 2 times, 1"),
         (replace(GOOD, incidents=[]), "was never reported"),
         (replace(GOOD, incidents=[replace(REPORTED, verdict="UNKNOWN")]), "was never reported"),
         (replace(GOOD, incidents=[replace(REPORTED, since_s=900.0)]), "was never reported"),
@@ -56,6 +63,56 @@ def test_each_invariant_can_be_broken(outcome: Outcome, words: str) -> None:
     assert words in found
 
 
+def test_a_rank_that_died_is_restarted_by_its_kubelet_too() -> None:
+    twice = replace(JOB, starts={0: 3, 1: 3})
+    killed = replace(GOOD, faults=[replace(STOP, kind=Kind.KILL_RANK.value)], jobs=[twice, STEADY])
+    assert violations(killed) == []
+
+
 def test_a_restart_whose_incident_was_deleted_may_be_begun_again() -> None:
     twice = replace(JOB, starts={0: 3, 1: 3}, deletions=1)
     assert violations(replace(GOOD, jobs=[twice, STEADY])) == []
+
+
+SHOWN = """
+import sys, time
+for line in sys.stdin:
+    print(time.time(), time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME), flush=True)
+"""
+
+
+@pytest.mark.needs("gcc")
+def test_a_moved_clock_is_the_date_alone(tmp_path: Path) -> None:
+    """In a program that runs already, as often as the file changes."""
+    library, seconds = tmp_path / "clock.so", tmp_path / "seconds"
+    source = ROOT / "tools/chaos/clock.c"
+    subprocess.run(
+        ["gcc", "-O2", "-shared", "-fPIC", "-o", str(library), str(source)], check=True, timeout=60
+    )
+    seconds.write_bytes(b"\0")
+    moved = {"LD_PRELOAD": str(library), "KCOVER_CHAOS_CLOCK": str(seconds)}
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", SHOWN],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | moved,
+    ) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        for offset in (0, 10, -10, 0):
+            with seconds.open("r+b") as file:
+                file.write(bytes([offset & 0xFF]))
+            before = _clocks()
+            program.stdin.write("\n")
+            program.stdin.flush()
+            date_s, *others = map(float, program.stdout.readline().split())
+            after = _clocks()
+            assert before[0] + offset <= date_s <= after[0] + offset
+            for first, shown, last in zip(before[1:], others, after[1:], strict=True):
+                assert first <= shown <= last
+        program.stdin.close()
+
+
+def _clocks() -> tuple[float, float, float]:
+    return time.time(), time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME)

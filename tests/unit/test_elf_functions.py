@@ -97,9 +97,11 @@ def forged(raw: bytes) -> Iterator[tuple[str, bytes]]:
     yield "cut", raw[:64]
     yield "no sections", raw[:60] + struct.pack("<H", 0) + raw[62:]
     yield "sections elsewhere", raw[:40] + struct.pack("<Q", 1 << 62) + raw[48:]
+    yield "sections where no file reaches", raw[:40] + struct.pack("<Q", 1 << 63) + raw[48:]
+    yield "segments where no file reaches", raw[:32] + struct.pack("<Q", 1 << 63) + raw[40:]
 
 
-@pytest.mark.parametrize("case", range(6))
+@pytest.mark.parametrize("case", range(8))
 def test_a_forged_file_is_refused_or_has_nothing(tmp_path: Path, case: int) -> None:
     raw = built(tmp_path).read_bytes()
     name, broken = list(forged(raw))[case]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kcover_ebpf.diagnosis.cadence import UNLEARNED_S
 from kcover_ebpf.diagnosis.process import NS
 from kcover_ebpf.diagnosis.progress_clocks import GpuClock
 from kcover_ebpf.facts.devices import GpuSeen, GpuUse
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.diagnosis import UNLEARNED_STALL_S
 
 from .scripted_job import Stage
 
@@ -52,7 +52,7 @@ def training(stage: Stage, seconds: int, each_s: int = 5, **fields: int | bool) 
         for proc in stage.procs.values():
             if second % 2 == 0 or moved:
                 seen = replace(BUSY, boottime_ns=stage.now_ns, pid=Pid(proc.pid), **moved)  # type: ignore[arg-type]
-                stage.tell(seen)
+                stage.feed(seen)
 
 
 def silent_job() -> Stage:
@@ -92,7 +92,7 @@ def test_readings_that_end_say_nothing_about_the_job() -> None:
     stage = silent_job()
     training(stage, 120, nvlink_bytes=900 * MIB)
     (pid, *_) = stage.job.members.ranks
-    assert stage.job.pace.threshold_s(pid) < UNLEARNED_S
+    assert stage.job.pace.threshold_s(pid) < UNLEARNED_STALL_S
     stage.run(12)
     assert stage.job.pace.silence_s(stage.job.members.ranks, stage.now_ns) < 3, "begun anew"
     assert stage.job.pace.threshold_s(pid) == 60

@@ -94,7 +94,7 @@ def link(root: Path, width: int, speed: str, class_code: str = GPU, slot: int = 
         (16, "16.0 GT/s PCIe", NIC, 16, Result.WARN),
         (4, "32.0 GT/s PCIe", NIC, 16, Result.FAIL),
         (8, "32.0 GT/s PCIe", "0x120000", 16, Result.FAIL),
-        (8, "32.0 GT/s PCIe", "0x010802", 16, Result.UNKNOWN),  # a disk is not looked for
+        (8, "32.0 GT/s PCIe", "0x010802", 16, Result.UNKNOWN),  # a disk is not searched for
     ],
 )
 def test_pcie_links(

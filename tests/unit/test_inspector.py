@@ -85,7 +85,7 @@ def broken(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_AGAIN_S", 0.05)
+    monkeypatch.setattr(module, "ROUND_AGAIN_S", 0.05)
 
 
 def test_a_node_fails_and_is_mended(tmp_path: Path, broken: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_round_that_gives_no_answer_makes_all_unknown(
     broken.touch()
     with Bench(tmp_path, Server()) as bench:
         until(lambda: bench.server.result() == "fail")
-        monkeypatch.setattr(module, "_PATIENCE_S", 1.0)
+        monkeypatch.setattr(module, "ROUND_DEADLINE_S", 1.0)
         argv = [sys.executable, "-c", f"import sys, time; {program}"]
         monkeypatch.setattr(RoundOptions, "argv", lambda _: argv)
         until(lambda: bench.server.result() == "unknown")

@@ -13,7 +13,8 @@ from kcover_ebpf.controller.cache import ObjectCache, Uid
 from kcover_ebpf.controller.node_reconciler import NodeLimits, NodeReconciler
 from kcover_ebpf.errors import ActionError
 from kcover_ebpf.kube.reflector import Change, Event
-from kcover_ebpf.recovery.node_plan import CORDONED, SUSPECT_S, UNTIL, NodeBreaker, view_of
+from kcover_ebpf.recovery.node_plan import CORDONED, UNTIL, NodeBreaker, view_of
+from kcover_ebpf.tunables.recovery import SUSPECT_CORDON_S
 
 OLD = {
     "name": "rule",
@@ -92,7 +93,7 @@ class Cluster:
         )
         report = FaultReport(name, self.now_s, 1, devices=(fault,))
         self.store.host_reports[name] = ReceivedReport(report, self.now_s)
-        self.nodes.look(name)
+        self.nodes.reconcile(name)
 
 
 @pytest.mark.parametrize(
@@ -118,12 +119,12 @@ def test_keep_out__a_node_is_let_in_again_by_itself() -> None:
     cluster = Cluster()
     cluster.nodes.keep_out("n0", "stuck")
     assert UNTIL in cluster.notes("n0")
-    cluster.now_s += SUSPECT_S - 1.0
-    cluster.nodes.look("n0")
+    cluster.now_s += SUSPECT_CORDON_S - 1.0
+    cluster.nodes.reconcile("n0")
     assert cluster.cordoned() == ["n0"]
     cluster.now_s += 2.0
     assert cluster.nodes.names_kept_out == ["n0"], "so it is looked at without any report"
-    cluster.nodes.look("n0")
+    cluster.nodes.reconcile("n0")
     assert cluster.cordoned() == []
     assert cluster.notes("n0") == {}
     assert cluster.events == [("n0", "KcoverCordoned"), ("n0", "KcoverUncordoned")]
@@ -157,9 +158,9 @@ def test_nodes__nothing_is_written_by_a_controller_that_does_not_lead() -> None:
         cluster.nodes.keep_out("n1", "stuck")
     with pytest.raises(ActionError):
         cluster.breaks("n1")
-    cluster.now_s += SUSPECT_S + 1.0
+    cluster.now_s += SUSPECT_CORDON_S + 1.0
     with pytest.raises(ActionError):
-        cluster.nodes.look("n0")
+        cluster.nodes.reconcile("n0")
     assert cluster.cordoned() == ["n0"]
 
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from kcover_ebpf.agent import log_watch
-from kcover_ebpf.agent.log_watch import CORE_SHARE, LogWatch
+from kcover_ebpf.agent.log_watch import LogWatch
 from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.api.pods import Container, ContainerKind, Pod
 from kcover_ebpf.hardware.catalog.files import shipped as catalog
 from kcover_ebpf.logs import rules
+from kcover_ebpf.tunables.agent import LOG_CORE_SHARE
 from tests.unit.report_builders import pod
 
 pytestmark = pytest.mark.needs("root")
@@ -92,7 +93,7 @@ def test_a_pod_that_is_gone_is_forgotten_after_a_while(
     node.watch.turn()
     (found,) = node.shown(ours)
     assert found.findings[0].count == 2, "its last words are read"
-    monkeypatch.setattr(log_watch, "_LINGER_S", 0.0)
+    monkeypatch.setattr(log_watch, "LOG_LINGER_S", 0.0)
     node.watch.turn()
     node.watch.turn()
     assert node.shown(ours) == ()
@@ -147,14 +148,16 @@ def test_it_takes_its_share_of_a_core_and_no_more(node: Node) -> None:
     node.watch.close()
     thread.join()
     share = (time.process_time() - cpu_s) / (time.monotonic() - began_s)
-    assert share < 4 * CORE_SHARE, "the first block may take longer than all pauses of a short test"
+    assert share < 4 * LOG_CORE_SHARE, (
+        "the first block may take longer than all pauses of a short test"
+    )
     assert node.watch.read_bytes > 0
 
 
 def test_an_error_of_one_turn_does_not_end_the_thread(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_watch, "_POLL_S", 0.01)
+    monkeypatch.setattr(log_watch, "LOG_POLL_S", 0.01)
     monkeypatch.setattr(node.watch, "turn", lambda: 1 / 0)
     thread = threading.Thread(target=node.watch.run)
     thread.start()

@@ -31,7 +31,7 @@ class Job:
         self.now_s, self.ahead_s = NOW_S - 100, ahead_s
         self.store = ObjectCache(lambda _: None, wall=lambda: self.now_s)
 
-    def tell(self, number: int, made_s: float, sent_s: float) -> None:
+    def report(self, number: int, made_s: float, sent_s: float) -> None:
         """A report that was made then, and comes now; `sent_s`: when its rank sent last."""
         age_s = made_s - sent_s
         reported = rank(number, State.PEERS, age_s, sent_age_s=age_s, received_age_s=age_s)
@@ -56,10 +56,10 @@ def named(
         for number in range(4):
             job.now_s += 2
             made_s = job.now_s - (late_s[number] if each == 1 else 0.0)
-            job.tell(number, made_s, made_s - 1.0)
+            job.report(number, made_s, made_s - 1.0)
     job.now_s = NOW_S
     for number in range(4):
-        job.tell(number, NOW_S - late_s[number], NOW_S + sent_s[number])
+        job.report(number, NOW_S - late_s[number], NOW_S + sent_s[number])
     culprit = merge(job.case()).culprit
     return culprit.rank if culprit is not None else None
 
@@ -101,3 +101,22 @@ def test_a_report_that_is_sent_again_as_it_was_does_not_age_without_end():
     delays = Delays()
     delays.delay_s("a", 100.0, 100.0)
     assert delays.delay_s("a", 100.0, 160.0) == 5.0
+
+
+def test_a_clock_that_is_set_back_makes_no_later_report_old():
+    """For ten minutes each pause of a rank would have seemed five seconds longer than it was."""
+    delays = Delays()
+    for second in range(10):
+        delays.delay_s("a", second, second)
+    assert delays.delay_s("a", 10.0 - 10.0, 10.0) is None
+    assert delays.delay_s("a", 11.0 - 10.0, 11.0) == pytest.approx(0.0)
+    assert delays.delay_s("a", 12.0 - 10.0, 12.7) == pytest.approx(0.7)
+
+
+def test_a_report_that_was_really_late_hides_no_later_delay():
+    delays = Delays()
+    for second in range(10):
+        delays.delay_s("a", second, second)
+    assert delays.delay_s("a", 10.0, 22.0) is None
+    assert delays.delay_s("a", 23.0, 23.0) == pytest.approx(0.0)
+    assert delays.delay_s("a", 24.0, 25.2) == pytest.approx(1.2)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kcover_ebpf.agent.report_changes import has_new_details
-from kcover_ebpf.agent.report_pace import HEARTBEAT_S, Allowance, Pace, nodes_of, valid_s
+from kcover_ebpf.agent.report_pace import Allowance, Pace, nodes_of, valid_s
 from kcover_ebpf.api.fault_report import FaultReport, LocalVerdict, PodRef
 from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.process_state import State
@@ -17,6 +17,7 @@ from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.facts.devices import GpuUse
 from kcover_ebpf.ids import Endpoint
+from kcover_ebpf.tunables.agent import HEARTBEAT_S
 from tests.unit.report_builders import rank
 
 SIZES = [1, 2, 64, 300, 900, 1_500, 5_000, 20_000, 100_000]

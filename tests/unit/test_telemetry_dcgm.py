@@ -81,6 +81,20 @@ def test_rates_are_added_up(exporter: Exporter, monkeypatch: pytest.MonkeyPatch)
     assert [each.pcie_sent_bytes for each in source.readings()] == [10_000_000]
 
 
+def test_a_rate_beyond_any_number_is_not_added_up(
+    exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock_s = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: clock_s)
+    source = DcgmSource(exporter.url, [OWN])
+    source.readings()
+    clock_s += 10
+    labels = f'UUID="{OWN}"'
+    exporter.body = f"DCGM_FI_PROF_PCIE_TX_BYTES{{{labels}}} 1.7e308\n".encode()
+    line = line_of(source.readings)
+    assert (len(line["gpus"]), line["trouble"]) == (1, "")
+
+
 def test_the_gpus_of_another_node_are_not_ours(exporter: Exporter) -> None:
     exporter.body = (page(OTHER) + page()).encode()
     (found,) = DcgmSource(exporter.url, [OWN]).readings()

@@ -23,6 +23,7 @@ from kcover_ebpf.controller.cache import ObjectCache, gang_key
 from kcover_ebpf.controller.quota import Quota
 from kcover_ebpf.errors import Conflict
 from kcover_ebpf.recovery import closing
+from kcover_ebpf.tunables.recovery import INCIDENTS_PER_NAMESPACE
 
 NOW_S = 1_767_225_600.0
 
@@ -192,7 +193,7 @@ def test_quota__a_place_that_could_not_be_made_is_not_kept() -> None:
 
 def test_closing__of_a_namespace_with_ever_new_jobs_the_newest_are_kept() -> None:
     known = store()
-    for index in range(closing.KEEP_PER_NAMESPACE + 23):
+    for index in range(INCIDENTS_PER_NAMESPACE + 23):
         made = put(known, "ns", index, Phase.OBSERVED)
         assert made.status is not None
         known.put(replace(made, status=replace(made.status, closed_s=NOW_S - 5000 + index)))

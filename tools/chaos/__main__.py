@@ -2,8 +2,8 @@
 
 Needs root and a running `tools/testbed` without a release of kcover-ebpf. Three jobs train under the installed chart:
 two are given faults at random moments, one is left alone. Meanwhile agents and controllers are killed, their disks
-filled, the API server stopped, records and log lines poured out, containerd restarted, incidents and reports
-deleted. Exit code 0 where every invariant held, 1 where one did not, 2 where the run could not be carried out.
+filled, the API server stopped, records and log lines poured out, containerd restarted, clocks moved, incidents and
+reports deleted. Exit code 0 where every invariant held, 1 where one did not, 2 where the run could not be carried out.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from kcover_ebpf.errors import ApiError
 from tests.attack.hostile import pod
 from tests.attack.stage import shut
 from tests.cluster import kinds, nodes
-from tests.cluster.cluster import ROOT, Cluster, ClusterError, Namespace, made, titled
+from tests.cluster.cluster import Cluster, ClusterError, Namespace, made, titled
 from tests.cluster.installed import NAMESPACE, installed, provide_image
 from tests.cluster.restarts import policy
-from tools.chaos import report
+from tools.chaos import clocks, report
 from tools.chaos.disturbances import NOISE, STATE, Disturber, Undo
 from tools.chaos.invariants import Outcome
 from tools.chaos.jobs import JOB, Trained
 from tools.chaos.observe import Observer
 from tools.chaos.plan import FAULTS, Act, Kind, plan
+from tools.cluster.layout import DEFAULT_NAME, Bed
 
 _FAULTY = 2
 _VALUES = (
@@ -108,11 +109,11 @@ def started(stack: ExitStack, cluster: Cluster) -> list[Namespace]:
     return spaces
 
 
-def run(seed: int, minutes: float, out: Path) -> int:
+def run(seed: int, minutes: float, out: Path, bed: Bed) -> int:
     """The exit code."""
-    cluster = Cluster(ROOT / ".testbed/kubeconfig", ROOT / ".testbed/bin/kubectl")
+    cluster = Cluster(bed.kubeconfig, bed.bin / "kubectl")
     if not cluster.kubeconfig.exists():
-        raise ClusterError("no test bed runs here; start one: tools/testbed up")
+        raise ClusterError(f"no test bed runs here; start one: tools/testbed up --name {bed.name}")
     acts = plan(seed, minutes * 60, _FAULTY)
     with ExitStack() as stack:
         stack.enter_context(nodes.all_let_in(cluster))
@@ -122,6 +123,7 @@ def run(seed: int, minutes: float, out: Path) -> int:
             small_disk(stack, cluster, name)
         release = stack.enter_context(installed(cluster, provide_image(cluster), *_VALUES))
         release.wait_until_ready()
+        clocks.install(release, names)
         noise = stack.enter_context(made(titled(cluster, "chaos-noise")))
         for name in names:
             body = pod(f"{NOISE}-{name}")
@@ -132,7 +134,7 @@ def run(seed: int, minutes: float, out: Path) -> int:
         for each in jobs:
             kinds.wait_until_learned(each.space, JOB, 180)
         with Observer(cluster, spaces, NAMESPACE) as observer:
-            work = Run(cluster, jobs[:_FAULTY], Disturber(cluster, names, spaces, noise))
+            work = Run(cluster, jobs[:_FAULTY], Disturber(cluster, bed, names, spaces, noise))
             work.carry_out(acts, minutes * 60, observer)
             at_end = [each.at_end(observer) for each in jobs]
             faults = [fault for each in jobs for fault in each.dated(observer)]
@@ -156,6 +158,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="what happens when (default: 1)")
     parser.add_argument("--minutes", type=float, default=10.0, help="length (default: 10)")
     parser.add_argument(
+        "--name", default=DEFAULT_NAME, help=f"which test bed (default: {DEFAULT_NAME})"
+    )
+    parser.add_argument(
         "--out", type=Path, default=Path("docs/bench/chaos"), help="report, without its suffix"
     )
     parser.add_argument("--plan", action="store_true", help="print what would happen, and end")
@@ -165,7 +170,7 @@ def main() -> int:
             print(f"{act.at_s:7.1f} s  {act.kind.value:22} {act.target} {act.seconds or ''}")
         return 0
     try:
-        return run(chosen.seed, chosen.minutes, chosen.out)
+        return run(chosen.seed, chosen.minutes, chosen.out, Bed.of_checkout(chosen.name))
     except (ClusterError, AssertionError) as error:
         print(f"chaos: {error}", file=sys.stderr)
         return 2

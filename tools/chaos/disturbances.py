@@ -14,8 +14,9 @@ from pathlib import Path
 
 from tests.cluster import nodes
 from tests.cluster.agent_double import processes
-from tests.cluster.cluster import ROOT, Cluster, ClusterError, Namespace
+from tests.cluster.cluster import Cluster, ClusterError, Namespace
 from tests.cluster.installed import NAMESPACE
+from tools.chaos import clocks
 from tools.chaos.plan import Act, Kind
 from tools.cluster import state
 from tools.cluster.layout import Bed
@@ -37,6 +38,8 @@ while time.monotonic() < end:
     except ChildProcessError:
         pass
 """
+_KILLED = {Kind.KILL_AGENT: "agent", Kind.KILL_CONTROLLER: "controller"}
+_DELETED = {Kind.DELETE_INCIDENTS: "incidents", Kind.DELETE_REPORTS: "faultreports"}
 _FLOOD_PERIOD_S = 0.01
 _LINES = 20
 
@@ -50,6 +53,7 @@ class Disturber:
     """Carries out everything of a plan but the faults."""
 
     cluster: Cluster
+    bed: Bed
     nodes: list[str]
     jobs: list[Namespace]
     noise: Namespace
@@ -58,11 +62,11 @@ class Disturber:
     def carry_out(self, act: Act) -> Undo:
         """Begin; the caller calls the result after `act.seconds`."""
         node = self.nodes[act.target % len(self.nodes)]
+        if act.kind in _KILLED:
+            return self._kill(_KILLED[act.kind], act.target)
+        if act.kind in _DELETED:
+            return self._delete(_DELETED[act.kind], act.target)
         match act.kind:
-            case Kind.KILL_AGENT:
-                return self._kill("agent", act.target)
-            case Kind.KILL_CONTROLLER:
-                return self._kill("controller", act.target)
             case Kind.FILL_DISK:
                 return self._fill(node)
             case Kind.CUT_API:
@@ -73,10 +77,8 @@ class Disturber:
                 return self._print(act.seconds)
             case Kind.RESTART_CONTAINERD:
                 return self._restart(f"{node}-containerd")
-            case Kind.DELETE_INCIDENTS:
-                return self._delete("incidents", act.target)
-            case Kind.DELETE_REPORTS:
-                return self._delete("faultreports", act.target)
+            case Kind.MOVE_CLOCK:
+                return clocks.moved(self.cluster, node, forward=bool(act.target % 4 // 2))
         raise ValueError(act.kind)
 
     def _kill(self, component: str, number: int) -> Undo:
@@ -84,14 +86,19 @@ class Disturber:
         pods = self.cluster.get("pods", f"--namespace={NAMESPACE}", label)
         # agents share the host's process numbers, so that none of theirs is the first of its container
         ours = [
-            pid
+            (pid, pod["metadata"]["name"])
             for pod in pods
             for pid in processes(pod["metadata"]["uid"])
             if Path(f"/proc/{pid}/comm").read_text() == "kcover-ebpf\n"
         ]
         if not ours:
             raise ClusterError(f"no {component} runs")
-        os.kill(ours[number % len(ours)], signal.SIGKILL)
+        pid, pod = ours[number % len(ours)]
+        os.kill(pid, signal.SIGKILL)
+        # a new pod: the kubelet would let the old one wait, after a few kills for five minutes
+        self.cluster.ctl(
+            f"--namespace={NAMESPACE}", "delete", "pod", pod, "--wait=false", "--grace-period=1"
+        )
         return nothing
 
     def _fill(self, node: str) -> Undo:
@@ -105,7 +112,7 @@ class Disturber:
         return undo
 
     def _part(self, name: str) -> Process:
-        running = state.load(Bed.of_checkout("default"))
+        running = state.load(self.bed)
         assert running is not None
         return running.processes[name]
 
@@ -120,7 +127,7 @@ class Disturber:
     def _restart(self, name: str) -> Undo:
         os.kill(self._part(name).pid, signal.SIGKILL)
         subprocess.run(
-            [ROOT / "tools/testbed", "up", "--controllers", "none"],
+            self.cluster.testbed("up", "--controllers", "none"),
             capture_output=True,
             check=False,
         )

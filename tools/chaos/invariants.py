@@ -9,8 +9,10 @@ MOST_BYTES = {"agent": 200_000_000, "controller": 300_000_000}
 """Peak resident memory of one process."""
 MOST_DESCRIPTORS = 256
 """Of one process. An agent has 60 to 90 without a job, most of them of BPF objects."""
-REPORTED_EARLY_S = 5.0
-"""An incident may date its beginning so much before the fault: a report's age is that of the last progress."""
+KILLED = "kill a rank"
+REPORTED_EARLY_S = 15.0
+"""An incident may date its beginning so much before the fault: a report's age is that of the last progress, and a
+clock may be wrong by 10 s."""
 
 
 _NO_FAULT = ("", "WORKING", "UNKNOWN", "SLOW")
@@ -41,6 +43,10 @@ class Seen:
     since_s: float
     """When its fault began, by its own words; when it was made, where it has none. Unix seconds."""
     phase: str
+    restarts: int = 0
+    """How often it restarted the job, or began to."""
+    timeline: Sequence[str] = ()
+    """Time, phase and text of each entry: what a run is explained by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +89,9 @@ def violations(outcome: Outcome) -> list[str]:
     """One sentence for each invariant that does not hold; none for a good run."""
     found = [f"node {name} takes no pods" for name in outcome.shut_nodes]
     for job in outcome.jobs:
-        found += _of_job(job, [each for each in outcome.faults if each.job == job.name])
+        faults = [each for each in outcome.faults if each.job == job.name]
+        restarts = sum(each.restarts for each in outcome.incidents if each.job == job.name)
+        found += _of_job(job, faults, restarts)
     found += [
         f"{each.job}: {each.kind} in {each.pod} was never reported"
         for each in outcome.faults
@@ -98,7 +106,7 @@ def violations(outcome: Outcome) -> list[str]:
     return found + [sentence for each in outcome.peaks for sentence in _of_process(each)]
 
 
-def _of_job(job: JobAtEnd, faults: Sequence[Fault]) -> list[str]:
+def _of_job(job: JobAtEnd, faults: Sequence[Fault], restarts: int) -> list[str]:
     found = []
     if job.suspended:
         found.append(f"{job.name} is suspended")
@@ -106,7 +114,10 @@ def _of_job(job: JobAtEnd, faults: Sequence[Fault]) -> list[str]:
         found.append(f"{job.name}: {job.stopped} processes are stopped")
     if not job.trains:
         found.append(f"{job.name} does not train")
-    most = 1 + len(faults) + job.deletions
+    if restarts > (most := len(faults) + job.deletions):
+        found.append(f"{job.name}: was restarted {restarts} times, {most} are explained")
+    # the kubelets restart ranks that died by themselves, before we do where we restart them at all
+    most += 1 + sum(each.kind == KILLED for each in faults)
     for rank, count in sorted(job.starts.items()):
         if count > most:
             found.append(f"{job.name}: rank {rank} was started {count} times, {most} are explained")

@@ -116,6 +116,11 @@ def _seen(space: Namespace, raw: dict[str, Any]) -> Seen:
         pod=str(status.get("culprit", {}).get("pod", "")),
         since_s=from_text(status.get("since") or raw["metadata"]["creationTimestamp"]),
         phase=str(status.get("phase", "")),
+        restarts=len(status.get("restarts", ())),
+        timeline=[
+            f"{each['time']} {each['phase']} {each.get('text', '')}"
+            for each in status.get("timeline", ())
+        ],
     )
 
 

@@ -6,6 +6,8 @@ import random
 from dataclasses import dataclass
 from enum import Enum
 
+from tools.chaos.invariants import KILLED
+
 FAULT_EVERY_S = 75.0
 """Between two faults of one job, on average: the detection of a hang, a restart and the learning after it take 50."""
 DISTURBANCE_EVERY_S = 9.0
@@ -18,7 +20,7 @@ class Kind(Enum):
     """What is done; the value is the name in the report."""
 
     STOP_RANK = "stop a rank"
-    KILL_RANK = "kill a rank"
+    KILL_RANK = KILLED
     KILL_AGENT = "kill an agent"
     KILL_CONTROLLER = "kill a controller"
     FILL_DISK = "fill an agent's disk"
@@ -28,6 +30,7 @@ class Kind(Enum):
     RESTART_CONTAINERD = "restart containerd"
     DELETE_INCIDENTS = "delete incidents"
     DELETE_REPORTS = "delete reports"
+    MOVE_CLOCK = "move a clock by 10 s"
 
 
 FAULTS = {Kind.STOP_RANK: 3, Kind.KILL_RANK: 1}
@@ -42,12 +45,14 @@ _DISTURBANCES = {
     Kind.RESTART_CONTAINERD: 1,
     Kind.DELETE_INCIDENTS: 3,
     Kind.DELETE_REPORTS: 3,
+    Kind.MOVE_CLOCK: 2,
 }
 _SECONDS = {
     Kind.FILL_DISK: (5.0, 30.0),
     Kind.CUT_API: (2.0, 15.0),
     Kind.DROP_RECORDS: (5.0, 20.0),
     Kind.FLOOD_LOG: (2.0, 10.0),
+    Kind.MOVE_CLOCK: (5.0, 60.0),
 }
 
 

@@ -80,7 +80,7 @@ class DcgmSource:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 uuid = sample.labels.get("UUID", "")
-                # a part of a GPU (MIG) has series of its own
+                # a part of a GPU (MIG) has its own series
                 if not uuid or sample.labels.get("GPU_I_ID") or not math.isfinite(sample.value):
                     continue
                 if uuid not in self._own:
@@ -98,8 +98,10 @@ class DcgmSource:
             gpu[field] = in_our_unit(value)
         elif name in _RATES:
             key = gpu["uuid"], _RATES[name]
-            self._moved[key] = self._moved.get(key, 0.0) + value * passed_s
-            gpu[_RATES[name]] = int(self._moved[key])
+            moved = self._moved.get(key, 0.0) + value * passed_s
+            if math.isfinite(moved):
+                self._moved[key] = moved
+                gpu[_RATES[name]] = int(moved)
 
     def _fetched(self) -> str:
         url = self._url

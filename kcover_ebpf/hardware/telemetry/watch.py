@@ -188,7 +188,7 @@ class GpuTelemetry:
             raw: dict[str, Any] = json.loads(line)
             readings = [decode(GpuReading, each) for each in raw["gpus"]]
             trouble, cpu_s = str(raw["trouble"]), float(raw["cpu_seconds"])
-        except (ValueError, KeyError, TypeError, RecursionError, ObjectError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError, ObjectError):
             return  # what a helper of another version prints; the silence is noticed
         fresh = []
         for reading in readings:

@@ -1,0 +1,141 @@
+"""Tunables of the agent: pauses, deadlines, and its budgets on a node and at the API server, with unit and reason.
+
+Set by no option. "Chosen" means that nothing was measured. A cap on memory stays beside what it bounds.
+"""
+
+from __future__ import annotations
+
+_NS = 1_000_000_000
+
+
+# --- Reports
+
+HEARTBEAT_S = 30.0
+"""Between renewals of the Lease while no job here has stalled."""
+HEARTBEATS_PER_S = 50.0
+"""A second, of all agents: a third of what kubelets renew for 1,500 nodes."""
+STALLED_HEARTBEAT_S = 3.0
+"""The same while one has stalled: a controller believes a snapshot for 10 s without it."""
+GANG_HEARTBEATS_PER_S = 200.0
+"""Renewals a second for one stalled gang,"""
+STALLED_HEARTBEATS_PER_S = 300.0
+"""and for all of them: a third of a core of the API server."""
+REFRESH_S = 600.0
+"""Between whole reports in which nothing changes; an object that was altered is repaired by it."""
+REFRESHES_PER_S = 5.0
+"""A second, of all agents."""
+DETAILS_PER_S = 25.0
+"""Reports a second, of all agents, about ranks of which it is not known whether they make progress."""
+REPORT_PAUSE_S = 5.0
+"""Shortest pause between reports about a small gang that changes all the time."""
+GANG_REPORTS_PER_S = 100.0
+"""A second, of one gang whose state keeps changing: half a core of the API server."""
+REPORT_BURST = 6
+"""Reports about one gang that may follow each other at once."""
+REPORT_RESERVE = 3
+"""Of these for news: details must not use up what a verdict needs."""
+DETAILS_GAP_S = 1.0
+"""Between two reports with different details."""
+VALID_PERIODS = 3
+"""A renewal while ranks are stalled counts for so many of its periods: two may be lost."""
+SEND_RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0)
+"""Pauses before a server that cannot be reached is tried again; each agent takes 0.5 to 1.5 times as long."""
+SEND_REFUSED_S = 10.0
+"""A report that was refused is not sent again before."""
+NODE_REPORT_EXPIRES_S = 180
+"""A report about a node counts for so long without a newer one."""
+EXPLAINED_S = 120.0
+"""What logs show is reported so long after the last fault of a gang: a log is read after the kernel announced it,
+and a kubelet may have restarted everything by then."""
+SAME_MOMENT_S = 1.0
+"""Two readings of when something began differ by less: passes are up to a second apart."""
+DEVICES_READ_NS = 30_000_000_000
+"""Between two readings which devices the watched processes have open: it costs a directory of descriptors for each."""
+HARMLESS_REPORTED_NS = 24 * 3600 * _NS
+"""A harmless event is reported for a day, so that it is seen in the morning; programs cause them at will."""
+LEASE_REFUSED_S = 300.0
+"""An API server that refuses a Lease (no permission) is not asked more often: reports alone will do."""
+AGENTS_COUNTED_S = 600.0
+"""Between two readings of how many agents there are."""
+RENEWED_EARLY = 0.9
+"""Renewals are up to a tenth early, so that agents that began together do not stay together."""
+
+# --- Orders
+
+ORDERS_TURN_S = 1.0
+"""Longest pause between two turns: what could not be released is tried again then."""
+LONGEST_STOP_S = 15.0
+"""Nothing stays stopped for longer, whatever became of the wall clock: orders to stop end after 10 s by the
+controller's, from which ours may differ by a few."""
+STOP_WAIT_S = 1.0
+"""A process that has not stopped by then sits in an uninterruptible call."""
+STOP_POLL_S = 0.002
+"""Between two readings of which processes still run."""
+BUNDLE_LIMIT_S = 2.0
+"""Time to write the evidence of a gang: its ranks are stopped meanwhile, and released after 10 s."""
+BUNDLES_KEPT = 32
+"""Bundles on one node; the oldest is removed."""
+
+# --- Pods and their processes
+
+CGROUP_ROOTS_S = 5.0
+"""The roots of control groups are searched again no sooner than this, for a pod that has none in those that are
+known."""
+CONTAINER_CREATED_NS = 60_000_000_000
+"""Longer than any runtime takes once it has started its process: images and volumes are there before."""
+NEXT_START_NS = 500_000_000
+"""After an order was carried out, processes join the next start of the gang no sooner: what is dying must not be
+taken for a member of it."""
+LISTING_SHORTEST_NS = 3_000_000_000
+"""Shortest pause between two listings of control groups; it doubles while they find nothing new. Children are
+announced, and what joins a known group is seen by the sampler, so a listing finds only what joins a group that is
+new."""
+LISTING_LONGEST_NS = 15_000_000_000
+"""The longest."""
+LISTING_OF_STRANGERS_NS = _NS
+"""Between two listings that strangers caused: a group may hold processes that are no members, and they may change."""
+BLINDNESS_AGAIN_NS = 20_000_000_000
+"""How often a blindness that lasts is reported, so that an alert on its count continues while it does."""
+IDLE_CPU_CORES = 0.1
+"""A notebook that is not in use takes 0.01 to 0.03; whatever loads or prepares data takes more."""
+IDLE_TURN_S = 60.0
+"""Between two readings of CPU times, and two writes of the file."""
+IDLE_GAP_S = 3600.0
+"""Nothing is known of a longer time without an agent or readings: what was idle before begins anew."""
+
+# --- Logs, inspections and the agent itself
+
+LOG_POLL_S = 0.5
+"""A crash is explained within a second of its last line; to find that a log has not grown costs 10 us."""
+LOG_CORE_SHARE = 0.05
+"""Of one core, at most: 5 MB/s of quiet logs, which is 18 GB an hour. What is written faster is skipped."""
+LOG_LINGER_S = 60.0
+"""The log of a pod that is gone may still explain a crash that is being decided on."""
+ROUND_DEADLINE_S = 150.0
+"""Of one round: the longest deadline of a light check (dcgmi, 120 s), and some."""
+FIRST_ROUND_S = 30.0
+"""The first round begins within so many seconds, so that agents that start together do not write together."""
+ROUND_AGAIN_S = 30.0
+"""Before a write that failed is tried again, and between a round and one that a fault asks for."""
+ROUNDS_MISSED = 3
+"""After so many intervals without a round the health is unknown."""
+INSPECTION_NICENESS = 10
+"""Inspections share the node with training."""
+GPU_GONE_S = 7 * 86400.0
+"""A GPU that is no longer on the bus is remembered for a week: one that fell off is back by then, or replaced."""
+BUG_REPORT_DEADLINE_S = 300.0
+"""The script takes a minute on a node with eight GPUs; with a GPU that is lost its tools wait for time-outs."""
+BUG_REPORT_REAP_S = 2.0
+"""A script that was killed is waited for so long; one in an uninterruptible call is left."""
+BUG_REPORTS_APART_S = 3600.0
+"""A report is about all GPUs of the node: faults that follow each other within an hour have one."""
+BUG_REPORT_NICENESS = 10
+"""The script shares the node with training."""
+LOOP_SILENT_S = 30.0
+"""A pass takes milliseconds; a node that starves us for so long is not observed anyway."""
+ORDERS_SILENT_S = 60.0
+"""A turn takes a second, and at most some seconds while a gang is stopped and its evidence is kept."""
+REPORTS_SILENT_S = 120.0
+"""One request may take 35 s before it is given up."""
+LATE_PERIODS = 3.0
+"""Without a pass for so many periods the jobs of this node are UNKNOWN, not as they were."""

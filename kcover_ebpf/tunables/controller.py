@@ -1,0 +1,51 @@
+"""Tunables of the controller: pauses, and its budgets at the API server, with unit and reason.
+
+Set by no option. "Chosen" means that nothing was measured. A cap on memory stays beside what it bounds.
+"""
+
+from __future__ import annotations
+
+RETRY_S = 1.0
+"""Pause after a first failure of a gang or node; doubled for each further one,"""
+LONGEST_RETRY_S = 15.0
+"""up to this."""
+RESYNC_S = 5.0
+"""Every gang is reconciled so often at least: time alone may change what is decided."""
+REST_FACTOR = 4.0
+"""A gang is not reconciled again for so many times the CPU time that it took last,"""
+LONGEST_REST_S = 0.1
+"""but no longer than this."""
+EVENT_BURST_S = 0.01
+"""A burst of events about one key is handled once."""
+CALL_AGAIN_S = 1.0
+"""The same call is not made again before."""
+OWNER_FRESH_S = 0.05
+"""The top owner is read again after so long where a step is about to change it,"""
+OWNER_READ_S = 1.0
+"""and no more often than this otherwise."""
+YIELD_S = 1.0
+"""A job waits for so long at most, until others are decided on, before it is ended."""
+UNREADABLE_S = 30.0
+"""A gang with an incident that a newer version wrote is left to that version."""
+IDLE_WATCHED_S = 30.0
+"""A gang without a fault is watched for so long after its last one."""
+OWNERS_KEPT_S = 60.0
+"""What lies between a pod and its top owner hardly ever changes."""
+REPORT_LATE_S = 2.0
+"""A report is taken to be older than its arrival when it comes so much later than others of its node."""
+TRIGGER_S = 180.0
+"""An Event that asks for a recovery is not acted on when it is older."""
+RESERVED_S = 30.0
+"""What was decided is in the store by then."""
+EVENT_SETTLE_S = 1.5
+"""Nothing is sent earlier; what is published meanwhile takes its place."""
+EVENT_PAUSE_S = 0.05
+"""Between two Events: at most 20 a second."""
+GC_PERIOD_S = 15.0
+"""Between two searches for incidents that need not be kept."""
+QUOTA_LOGGED_S = 60.0
+"""That a namespace is full is logged no more often."""
+IDLE_EVENT_AGAIN_S = 86400.0
+"""Events live for an hour by default; a person who sees a pod once a day finds one in what keeps them."""
+TAINTS_LISTED_S = 30.0
+"""Rules are listed again after so long: they matter to nodes whose health is reported every ten minutes."""
