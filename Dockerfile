@@ -8,7 +8,7 @@ RUN apt-get -q update \
  && apt-get -q install -y --no-install-recommends \
     ca-certificates clang-14 libbpf-dev libc6-dev llvm-14 make python3-pip python3-venv
 WORKDIR /src
-# A certificate authority of the network that builds, if it has one of its own.
+# A certificate authority of the network that builds, if it has one.
 ARG CA_BUNDLE=
 COPY tools/image-requirements.txt tools/build-requirements.txt tools/
 RUN pip install ${CA_BUNDLE:+--cert ${CA_BUNDLE}} --break-system-packages --quiet --no-compile --no-deps \

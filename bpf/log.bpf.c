@@ -12,7 +12,7 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* Room for each beginning that is looked for, and for the stamp that may precede it. */
+/* Room for each beginning that is searched for, and for the stamp that may precede it. */
 #define PREFIX_BYTES 32
 
 static __always_inline bool begins(const char *text, const char *prefix, int length)
@@ -135,7 +135,7 @@ int BPF_PROG(on_console, const char *text, __u64 length)
 	if (!event)
 		return 0;
 	__builtin_memset(event->text, 0, sizeof(event->text));
-	/* the text has no end of its own */
+	/* nothing marks the end of the text */
 	length -= skip;
 	if (length > sizeof(event->text) - 1)
 		length = sizeof(event->text) - 1;

@@ -17,7 +17,7 @@
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 /*
- * Each process that user space enters has a share of its own, and the tables hold all shares: no
+ * Each process that user space enters has its own share, and the tables hold all shares: no
  * process can take another one's room.
  */
 #define PROCESSES     24

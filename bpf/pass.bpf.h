@@ -21,7 +21,7 @@
 /* The number of the root of a hierarchy (kernfs) */
 #define ROOT_GROUP 1
 
-/* Passes between two looks at all threads of a process of which nothing closer is wanted. */
+/* Passes between two samples of all threads of a process of which nothing closer is wanted. */
 #define CALM_EVERY 10
 
 /*
@@ -155,7 +155,7 @@ static __always_inline bool is_whole(struct process_value *process, struct pass_
 	return process->whole_id == pass->id;
 }
 
-/* True for the threads that stand for their process. */
+/* True for the threads that represent their process. */
 static __always_inline bool is_lead(struct process_value *process, __u32 pid, __u32 tid)
 {
 	return tid == pid || tid == process->lead_tid;

@@ -51,7 +51,7 @@ __noinline int look_longer(__u32 pid, __u32 tid)
 	return 0;
 }
 
-/* True while the call may go on. A thread that this pass has looked at before is no work. */
+/* True while the call may continue. A thread that this pass has visited before is no work. */
 static __always_inline bool look_at(struct pass_value *pass, struct process_value *process,
 				    struct task_struct *task)
 {
@@ -122,7 +122,7 @@ static __always_inline void send_totals(struct pass_value *pass, struct process_
 	process->reported_id = pass->id;
 }
 
-/* Its first thread, which begins it; then all threads, or what else stands for it. */
+/* Its first thread, which begins it; then all threads, or what else represents it. */
 __noinline int visit(__u32 pid)
 {
 	struct process_value *process = watched(pid);

@@ -3,12 +3,12 @@
     KcoverError
     ├── UsageError          the caller asked for something impossible          exit code 2
     │   └── PolicyError     a policy file has an unknown key or a wrong unit   exit code 2
-    ├── CannotObserve       the kernel or our rights do not allow to look      exit code 3
+    ├── CannotObserve       kernel or privileges do not allow to observe      exit code 3
     │   └── LoadError       a BPF object was refused                           exit code 3
     ├── DecodeError         a record has not the bytes its type demands        counted, dropped
     ├── ObjectError         an object of the API has not the shape it should   counted, dropped
     ├── ApiError            the API server refused, or did not answer          retried
-    │   ├── Conflict        somebody else was first                            409
+    │   ├── Conflict        another client was first                            409
     │   ├── Forbidden       this ServiceAccount may not                        401, 403
     │   ├── NotFound        no such object, or no such kind                    404
     │   ├── Gone            the history asked for is no longer kept            410
@@ -36,7 +36,7 @@ class PolicyError(UsageError):
 
 
 class CannotObserve(KcoverError):
-    """The kernel, or the rights of this process, do not allow to look."""
+    """The kernel, or the rights of this process, do not allow it to observe."""
 
     exit_code = 3
 

@@ -1,4 +1,4 @@
-"""Output of long work that a fixture starts, while it goes on: pytest would keep it until something fails."""
+"""Output of long work that a fixture starts, while it continues: pytest would keep it until something fails."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def served(registry: CollectorRegistry) -> dict[str, Metric]:
 
 
 def names(labels: tuple[str, ...]) -> str:
-    """A list of labels, as it stands in a cell."""
+    """A list of labels, as it is put in a cell."""
     return ", ".join(f"`{label}`" for label in labels)
 
 

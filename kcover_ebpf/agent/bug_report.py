@@ -42,7 +42,7 @@ _MOST_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class BugReportOptions:
-    """Where the script is looked for, and where its report is kept."""
+    """Where the script is searched for, and where its report is kept."""
 
     folder: Path
     """Of the bundles."""

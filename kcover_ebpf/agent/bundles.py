@@ -1,6 +1,6 @@
 """Stop-diagnose: while a gang is stopped and before it is killed, what its node can keep of it.
 
-Everything is read in place and in little time: the last report, where each thread stands, the end of
+Everything is read in place and in little time: the last report, what each thread does, the end of
 the containers' logs.
 """
 

@@ -1,7 +1,7 @@
 """Where the containers of a pod lie among the control groups of this node, and who runs in them.
 
 Works on the host, and in a pod that sees the host's processes and /sys/fs/cgroup. Directories are
-looked for by the pod's uid: /proc/PID/cgroup of a process that is just being started shows the group
+searched for by the pod's uid: /proc/PID/cgroup of a process that is just being started shows the group
 that it was started from.
 """
 
@@ -48,13 +48,13 @@ class Containers:
         """`mounts`: cgroup hierarchies, v2 first; None: all that are mounted here."""
         self._mounts = mounts
         self._roots: list[Path] = []
-        self._next_look_s = 0.0
+        self._next_search_s = 0.0
 
     def of_pod(self, uid: str) -> list[Found]:
         """The containers of a pod that have a group now, its sandbox included; empty if it has none."""
         found = self._of_pod(uid)
-        if not found and time.monotonic() >= self._next_look_s:
-            self._next_look_s = time.monotonic() + CGROUP_ROOTS_S
+        if not found and time.monotonic() >= self._next_search_s:
+            self._next_search_s = time.monotonic() + CGROUP_ROOTS_S
             self._roots = [
                 root
                 for mount in self._all_mounts()
@@ -115,7 +115,7 @@ def processes(found: Iterable[Found]) -> set[int]:
 
 
 def inits(found: Found) -> set[int]:
-    """Those whose death ends the container: PID 1 of its pid namespace; all, where it has none of its own."""
+    """Those whose death ends the container: PID 1 of its pid namespace; all, where it shares one."""
     pids = cgroups.processes(found.path)
     first = {pid for pid in pids if _number_inside(pid) == 1}
     return first or pids

@@ -159,7 +159,7 @@ class NodeDeviceFaults:
                 self._known[key] = replace(known, fault=lost)
                 self.version += 1
 
-    def pictures(self, now_ns: int) -> tuple[ReportedDeviceFault, ...]:
+    def reported(self, now_ns: int) -> tuple[ReportedDeviceFault, ...]:
         """For the node's report; ages in seconds before `now_ns` (boottime)."""
         return tuple(
             ReportedDeviceFault(

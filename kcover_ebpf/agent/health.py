@@ -1,4 +1,4 @@
-"""What /healthz says: a part of the agent that is dead, or stands still, so that the kubelet starts it anew."""
+"""What /healthz says: a part of the agent that is dead, or makes no progress, so that the kubelet starts it anew."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kcover_ebpf.agent.gpu_pods import GpuPod
-from kcover_ebpf.api.codec import decode, encode
+from kcover_ebpf.agent.state_file import write_json
+from kcover_ebpf.api.codec import decode
 from kcover_ebpf.api.fault_report import IdlePod
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.errors import ObjectError
@@ -147,8 +148,5 @@ def _load(file: Path) -> tuple[_Holder, ...]:
 
 def _save(file: Path, holders: tuple[_Holder, ...]) -> None:
     """A disk that is full or broken costs memory of the past only."""
-    draft = file.with_suffix(".draft")
     with contextlib.suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft.write_text(json.dumps(encode(_Kept(holders))), encoding="utf-8")
-        draft.replace(file)
+        write_json(file, _Kept(holders))

@@ -22,7 +22,8 @@ from typing import Any
 from kcover_ebpf.agent import health_memory
 from kcover_ebpf.agent.health_memory import Round, Seen
 from kcover_ebpf.agent.report_sender import MANAGER
-from kcover_ebpf.api.codec import decode, encode
+from kcover_ebpf.agent.state_file import write_json
+from kcover_ebpf.api.codec import decode
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.api.node_health import HEALTHS, NodeHealth, object_of
 from kcover_ebpf.errors import ApiError, ObjectError
@@ -234,8 +235,5 @@ def _load(file: Path) -> NodeHealth | None:
 
 def _save(file: Path, health: NodeHealth) -> None:
     """A disk that is full or broken costs memory of the past only."""
-    draft = file.with_suffix(".draft")
     with contextlib.suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft.write_text(json.dumps(encode(health)), encoding="utf-8")
-        draft.replace(file)
+        write_json(file, health)

@@ -1,4 +1,4 @@
-"""Reads the logs of the watched pods in a thread of its own, within a share of one core, and keeps what they show.
+"""Reads the logs of the watched pods in its own thread, within a share of one core, and keeps what they show.
 
 Each turn reads a block of each log in order, so that one pod that writes without end delays the others by one block.
 """

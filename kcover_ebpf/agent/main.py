@@ -2,7 +2,7 @@
 
 The port is bound and the configuration read before BPF is loaded, so that a mistake costs nothing;
 rights are dropped before the first thread is started, for they belong to threads. What is in force
-from an earlier life, a stop above all, is looked after before the API server is heard.
+from an earlier life, a stop above all, is dealt with before the API server is heard.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class _Agent:
             containers,
             plan.settings,
             audience,
-            is_held=executor.is_held,
+            is_stopped_by_us=executor.is_stopped_by_us,
             sinks=audience.sinks,
         )
         self._order_thread, self._report_thread = self._start(executor), self._start(reporter)

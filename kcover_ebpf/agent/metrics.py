@@ -32,7 +32,7 @@ _REQUESTS = (
 )
 _WENT_DOWN = "Times a port, or a link backed by a device, went down."
 _MOST_AGES = 1024
-"""Series of ages: two for each rank of the largest nodes. Beyond, those that stand longest are kept."""
+"""Series of ages: two for each rank of the largest nodes. Beyond, those that have waited longest are kept."""
 _AGE_LABELS = ("namespace", "training_job", "rank", "pod")
 
 
@@ -83,7 +83,7 @@ class AgentMetrics(MetricsSink):
         self, gangs: Mapping[Gang, FaultReport], pod_count: int, waiting: int, sent: Tally[str]
     ) -> None:
         """The state after a pass."""
-        self._look_at_kernel()
+        self._read_kernel()
         self._pods.set(pod_count)
         self._gangs.set(len(gangs))
         self._spooled.set(waiting)
@@ -98,10 +98,10 @@ class AgentMetrics(MetricsSink):
         for labels in sorted(ages, key=lambda each: -ages[each])[:_MOST_AGES]:
             self._ages.labels(*labels).set(ages[labels])
 
-    def on_devices(self, pictures: Iterable[ReportedDeviceFault]) -> None:
+    def on_devices(self, faults: Iterable[ReportedDeviceFault]) -> None:
         """The faults that are not cleared."""
         self._faults.clear()
-        for each in pictures:
+        for each in faults:
             lasting = each.fatal or each.unfit
             self._faults.labels(each.device, each.fault, str(lasting).lower()).set(1)
 

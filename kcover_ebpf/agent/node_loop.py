@@ -34,7 +34,7 @@ class GangWatch:
         self.watch = watch
         self.pods: dict[Pid, str] = {}
         """Process -> uid of its pod; also of processes that ended."""
-        self.held = False
+        self.stopped_by_us = False
         """Stopped by an order: not judged."""
 
 
@@ -62,13 +62,13 @@ class NodeLoop:
         settings: Settings,
         audience: PassListener,
         *,
-        is_held: Callable[[Gang], bool],
+        is_stopped_by_us: Callable[[Gang], bool],
         sinks: Callable[[Gang], Sequence[Sink]] = lambda _: (),
     ) -> None:
-        """`is_held`: we keep this gang stopped; `sinks`: what receives the verdicts on a gang."""
+        """`is_stopped_by_us`: we keep this gang stopped; `sinks`: what receives the verdicts on a gang."""
         self._kernel, self._devices, self._registry = kernel, devices, registry
         self._containers, self._settings, self._audience = containers, settings, audience
-        self._is_held, self._sinks = is_held, sinks
+        self._is_stopped_by_us, self._sinks = is_stopped_by_us, sinks
         machine = os.uname().machine
         self._table, self._inspector = SyscallTable(machine), ThreadInspector(machine)
         self._identities = Identities()
@@ -109,16 +109,16 @@ class NodeLoop:
         self._take(self._kernel.sample(connected))
         for fact in self._devices.tick(self._owners.keys()):
             self._route(fact)
-        looks = [look for watch in watches for look in watch.job.wants()]
-        self._take(self._inspector.look(looks))
+        requests = [look for watch in watches for look in watch.job.wants()]
+        self._take(self._inspector.inspect(requests))
         for watch in watches:
             watch.ask_collectives()
         self._judge()
 
     def _judge(self) -> None:
         for each in self._gangs.values():
-            each.held = self._is_held(each.here.gang)
-            if not each.held and each.here.gang not in self._forgotten:
+            each.stopped_by_us = self._is_stopped_by_us(each.here.gang)
+            if not each.stopped_by_us and each.here.gang not in self._forgotten:
                 each.watch.judge()
                 each.watch.publish_table()
         self._audience.on_pass(self._gangs.values())
@@ -157,7 +157,7 @@ class NodeLoop:
         if isinstance(fact, ProcessExit):
             self._owners.pop(fact.pid, None)
             self._inspector.forget(fact.pid)
-            # its number may be used again, by a process that must be looked for
+            # its number may be used again, by a process that must be searched for
             self._search.hurry()
         else:
             self._audience.on_node_fact(fact)
@@ -240,13 +240,13 @@ class NodeLoop:
             self._identities.forget(pid)
 
     def _join_new_members(self) -> None:
-        # forks are reported by the kernel; new containers, and who is put into one, must be looked for
+        # forks are reported by the kernel; new containers, and who is put into one, must be searched for
         now_ns = procfs.boottime_ns()
         if now_ns < self._calm_until_ns or not self._search.is_due(now_ns, self._kernel.strangers):
             return
         known, waits = len(self._owners), False
         for each in self._gangs.values():
-            if self._is_held(each.here.gang):
+            if self._is_stopped_by_us(each.here.gang):
                 waits = True
                 continue
             for uid, pids in self._members(each.here).items():

@@ -1,6 +1,6 @@
 """Carries out the orders of Incidents, as docs/decisions/0005 says, and refuses everything else.
 
-All of it runs in one thread of its own (`run`), so that an order waits for nothing but the one before. No error
+All of it runs in one thread (`run`), so that an order waits for nothing but the one before. No error
 ends it, and no disk keeps it from letting processes go: a rank that stays stopped is a hang of our own making.
 """
 
@@ -60,7 +60,7 @@ class Listeners:
 
 @dataclass(slots=True)
 class _OpenStop:
-    """A KillTerminating that goes on until it expires: pods may be marked after it was heard."""
+    """A KillTerminating that stays in force until it expires: pods may be marked after it was heard."""
 
     order: Order
     gang: Gang
@@ -69,7 +69,7 @@ class _OpenStop:
 
 
 class OrderExecutor:
-    """Obeys. `hear`, `pods_changed` and `is_held` may be called from any thread."""
+    """Obeys. `hear`, `pods_changed` and `is_stopped_by_us` may be called from any thread."""
 
     def __init__(
         self,
@@ -82,14 +82,14 @@ class OrderExecutor:
     ) -> None:
         """`clock`: unix seconds; the controller's clock and ours must agree to a few seconds. `steady`: never set."""
         self._registry, self._containers, self._ledger = registry, containers, ledger
-        self._tell, self._clock, self._steady = listeners, clock, steady
+        self._listeners, self._clock, self._steady = listeners, clock, steady
         self._until_s = dict.fromkeys(ledger.stops, steady() + LONGEST_STOP_S)
         """Incident to when what is stopped for it is let go, by the steady clock."""
         self._inbox: queue.SimpleQueue[OrderedIncident | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
-        self._standing: list[_OpenStop] = []
+        self._open_stops: list[_OpenStop] = []
         self._acks: dict[str, tuple[Ack, ...]] = {}
-        self._held: frozenset[str] = frozenset(each.gang for each in ledger.stops.values())
+        self._stopped: frozenset[str] = frozenset(each.gang for each in ledger.stops.values())
         self._stops_lock = threading.Lock()
         """Held while processes are being stopped."""
         self.turn_s = time.monotonic()
@@ -101,7 +101,7 @@ class OrderExecutor:
 
     def pods_changed(self) -> None:
         """A pod came, changed or went."""
-        if self._standing:
+        if self._open_stops:
             self._inbox.put(None)
 
     def acks(self, gang: Gang) -> tuple[Ack, ...]:
@@ -110,9 +110,9 @@ class OrderExecutor:
         # the ledger keeps more than the schema of a report admits: one too many and the API server refuses all of it
         return (self._acks.get(key) or self._ledger.acks(key))[-_ACKS_REPORTED:]
 
-    def is_held(self, gang: Gang) -> bool:
-        """True while we keep this gang stopped: how it stands says nothing about it."""
-        return key_of(gang) in self._held
+    def is_stopped_by_us(self, gang: Gang) -> bool:
+        """True while we keep this gang stopped: its state says nothing about it."""
+        return key_of(gang) in self._stopped
 
     def close(self) -> None:
         """End `run` soon, and let go of what is stopped now: nobody knows whether there will be a next agent."""
@@ -151,7 +151,7 @@ class OrderExecutor:
         try:
             step()
         except Exception as error:  # noqa: BLE001 - whatever it is, the next order must be obeyed
-            self._tell.passed_over(f"{what}: {error!r}")
+            self._listeners.passed_over(f"{what}: {error!r}")
             return False
         return True
 
@@ -189,7 +189,7 @@ class OrderExecutor:
         if not pods:
             return
         if order.expires_s <= self._clock():
-            self._tell.passed_over(
+            self._listeners.passed_over(
                 f"order {order.id} ({order.verb.value}) arrived after it had expired"
             )
             return
@@ -200,7 +200,7 @@ class OrderExecutor:
 
     def _refuse(self, incident: OrderedIncident, order: Order, gang: Gang, why: str) -> None:
         if order.verb is Verb.STOP:
-            # half a gang that stands still helps nobody
+            # half a gang that is stopped is of no use
             self._try(f"cannot resume {gang.name}", lambda: self._release(incident.uid))
         if not self._ledger.knows(order.id):
             with contextlib.suppress(ActionError):
@@ -208,9 +208,9 @@ class OrderExecutor:
         self._ack(gang, Ack(order.id, order.verb, AckResult.REFUSED, 0, why))
 
     def _is_done(self, order: Order) -> bool:
-        # killing what is being deleted is the one order that goes on, also after a restart of ours
+        # killing what is being deleted is the one order that stays in force, also after a restart of ours
         if order.verb is Verb.KILL_TERMINATING:
-            return any(each.order.id == order.id for each in self._standing)
+            return any(each.order.id == order.id for each in self._open_stops)
         return self._ledger.knows(order.id)
 
     def _addressed(self, namespace: str, order: Order) -> LocalGang | None:
@@ -237,7 +237,7 @@ class OrderExecutor:
             case Verb.KILL_TERMINATING:
                 if not self._ledger.knows(order.id):
                     self._ledger.begin(order, key_of(gang))
-                self._standing.append(_OpenStop(order, gang, set()))
+                self._open_stops.append(_OpenStop(order, gang, set()))
 
     def _stop(
         self, incident: OrderedIncident, order: Order, gang: Gang, pods: Sequence[Pod]
@@ -245,7 +245,7 @@ class OrderExecutor:
         found = [each for pod in pods for each in self._containers.at_work(pod)]
         already = {
             ProcessRef(pid, start)
-            for pid in stop_and_kill.held(found)
+            for pid in stop_and_kill.already_stopped(found)
             if (start := start_ticks(pid)) is not None
         }
         record = StopRecord(
@@ -260,16 +260,16 @@ class OrderExecutor:
             self._ledger.begin(order, key_of(gang), record)
             if self._stopping.is_set():
                 raise ActionError("the agent is shutting down")
-            self._note_held()
+            self._note_stopped()
             outcome = stop_and_kill.stop(found)
-        evidence = self._tell.evidence(gang, found)
+        evidence = self._listeners.evidence(gang, found)
         self._finish(gang, order, outcome, evidence.path)
         self._try("cannot save evidence", evidence.write)
 
     def _snapshot(self, order: Order, gang: Gang, pods: Sequence[Pod]) -> None:
         found = [each for pod in pods for each in self._containers.at_work(pod)]
         self._ledger.begin(order, key_of(gang))
-        evidence = self._tell.evidence(gang, found)
+        evidence = self._listeners.evidence(gang, found)
         self._finish(gang, order, stop_and_kill.Outcome(0), evidence.path)
         self._try("cannot save evidence", evidence.write)
 
@@ -278,7 +278,7 @@ class OrderExecutor:
         if record is None:
             raise ActionError("no processes are stopped on this node for this incident")
         self._ledger.begin(order, key_of(gang))
-        self._tell.killed(gang)
+        self._listeners.killed(gang)
         outcome = stop_and_kill.kill(self._recorded(record))
         self._drop(incident.uid)
         self._finish(gang, order, outcome)
@@ -299,7 +299,7 @@ class OrderExecutor:
         # what a full disk still says is stopped the next agent lets go once more, which harms nobody
         with contextlib.suppress(ActionError):
             self._ledger.drop_stops(incidents)
-        self._note_held()
+        self._note_stopped()
 
     def _recorded(self, record: StopRecord) -> list[Found]:
         wanted = {(each.pod_uid, each.id) for each in record.containers}
@@ -313,15 +313,15 @@ class OrderExecutor:
         for incident, record in list(self._ledger.stops.items()):
             if self._left_s(incident, record) <= 0:
                 self._try(f"cannot resume {record.gang}", partial(self._expired, incident, record))
-        self._standing = [each for each in self._standing if each.order.expires_s > now_s]
+        self._open_stops = [each for each in self._open_stops if each.order.expires_s > now_s]
 
     def _expired(self, incident: str, record: StopRecord) -> None:
         self._release(incident)
-        self._tell.passed_over(f"resumed {record.gang}: stop order expired without a Kill")
+        self._listeners.passed_over(f"resumed {record.gang}: stop order expired without a Kill")
 
     def repeat(self) -> None:
         """Kill what has been marked for deletion since a KillTerminating was heard."""
-        for each in self._standing:
+        for each in self._open_stops:
             self._try(f"cannot carry out order {each.order.id}", partial(self._kill_marked, each))
 
     def _kill_marked(self, each: _OpenStop) -> None:
@@ -329,14 +329,14 @@ class OrderExecutor:
         pods = [pod for pod in (here.pods if here else ()) if _is_meant(pod, each.order)]
         fresh = [pod for pod in pods if pod.deleted_s is not None and pod.uid not in each.killed]
         if fresh:
-            self._tell.killed(each.gang)
+            self._listeners.killed(each.gang)
         count = 0
         for pod in fresh:
             count += stop_and_kill.kill(self._containers.of_work(pod)).count
             each.killed.add(pod.uid)
-        self._tell_standing(each, pods, count)
+        self._acknowledge_open_stop(each, pods, count)
 
-    def _tell_standing(self, each: _OpenStop, pods: Iterable[Pod], count: int) -> None:
+    def _acknowledge_open_stop(self, each: _OpenStop, pods: Iterable[Pod], count: int) -> None:
         waiting = sum(pod.deleted_s is None for pod in pods)
         before = each.reported.processes or 0 if each.reported else 0
         ack = Ack(
@@ -372,11 +372,11 @@ class OrderExecutor:
         key = key_of(gang)
         others = [each for each in self.acks(gang) if each.order != ack.order]
         self._acks[key] = (*others, ack)[-_ACKS_REPORTED:]
-        self._tell.acked(gang, ack)
+        self._listeners.acked(gang, ack)
 
-    def _note_held(self) -> None:
+    def _note_stopped(self) -> None:
         stops = self._ledger.stops
-        self._held = frozenset(each.gang for each in stops.values())
+        self._stopped = frozenset(each.gang for each in stops.values())
         self._until_s = {key: at_s for key, at_s in self._until_s.items() if key in stops}
 
 

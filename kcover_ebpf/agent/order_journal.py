@@ -7,14 +7,14 @@ it in time. The file is small (the last orders, the stops in force) and is repla
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kcover_ebpf.api.codec import decode, encode
+from kcover_ebpf.agent.state_file import write_json
+from kcover_ebpf.api.codec import decode
 from kcover_ebpf.api.fault_report import Ack, AckResult
 from kcover_ebpf.api.order import Order, Verb
 from kcover_ebpf.errors import ActionError, ObjectError, UsageError
@@ -40,14 +40,14 @@ class ProcessRef:
 
 @dataclass(frozen=True, slots=True)
 class StopRecord:
-    """Containers that are stopped for an incident; `until_s`: when they go on by themselves (unix seconds)."""
+    """Containers that are stopped for an incident; `until_s`: when they continue by themselves (unix seconds)."""
 
     incident: str
     gang: str
     until_s: float
     containers: tuple[ContainerRef, ...] = ()
     held: tuple[ProcessRef, ...] = ()
-    """Processes that somebody else had stopped before: they stay so."""
+    """Processes that another process had stopped before: they stay so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +132,9 @@ class OrderJournal:
         return tuple(found)
 
     def _write(self, book: _Book) -> None:
-        draft = self._path.with_suffix(".draft")
         try:
             with self._writing:
-                self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                with open(draft, "w", encoding="utf-8") as file:
-                    json.dump(encode(book), file)
-                    file.flush()
-                    os.fsync(file.fileno())
-                draft.replace(self._path)
+                write_json(self._path, book, durable=True)
         except OSError as error:
             raise ActionError(f"cannot write {self._path}: {error.strerror}") from error
 

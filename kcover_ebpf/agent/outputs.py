@@ -51,7 +51,7 @@ class NodeOutputs:
         self._gpu_pods = GpuPods(registry)
         self._gpus: Telemetry | None = None
         self.metrics: AgentMetrics | None = None
-        """Set before the loop begins, where somebody wants them."""
+        """Set before the loop begins, where they are wanted."""
         self.inspector: Inspector | None = None
         """Set before the loop begins, where the node is inspected."""
         self.idle: IdlePods | None = None
@@ -78,10 +78,10 @@ class NodeOutputs:
         """Reports and gauges, anew."""
         watched = list(gangs)
         now_ns = procfs.boottime_ns()
-        self._look_for_devices(watched, now_ns)
+        self._read_devices(watched, now_ns)
         self._board.on_pass(now_ns)
         self._exchange(now_ns)
-        faults = self._board.pictures(now_ns)
+        faults = self._board.reported(now_ns)
         if self.bug_reports is not None:
             self.bug_reports.want(faults)
         if self.logs is not None:
@@ -101,7 +101,7 @@ class NodeOutputs:
             self.metrics.logs.update(self.logs.read_bytes, self.logs.skipped_bytes)
         if self._board.version != self._board_version:
             self._board_version = self._board.version
-            self.metrics.on_devices(self._board.pictures(now_ns))
+            self.metrics.on_devices(self._board.reported(now_ns))
 
     def _follow_gpus(self) -> None:
         telemetry = self._devices.telemetry
@@ -123,12 +123,12 @@ class NodeOutputs:
         """Faults that make a device unfit go to the inspector, and what it saw mended comes back."""
         if self.inspector is None:
             return
-        unfit = tuple(each for each in self._board.pictures(now_ns) if each.unfit)
+        unfit = tuple(each for each in self._board.reported(now_ns) if each.unfit)
         offset_s = procfs.unix_offset_s()
         for device, until_s in self.inspector.exchange(unfit).items():
             self._board.mend(device, int((until_s - offset_s) * 1e9))
 
-    def _look_for_devices(self, watched: Sequence[GangWatch], now_ns: int) -> None:
+    def _read_devices(self, watched: Sequence[GangWatch], now_ns: int) -> None:
         for each in watched:
             for fault in each.watch.job.faults.reported:
                 self._board.hold(fault, each.pods.get(fault.pid, ""))

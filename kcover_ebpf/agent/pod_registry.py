@@ -109,13 +109,13 @@ class PodRegistry:
         found: dict[Gang, list[Pod]] = {}
         policies: dict[Gang, Policy] = {}
         for pod in sorted(self._pods.values(), key=lambda each: each.name):
-            held = holding(self._policies.values(), pod.namespace, pod.labels)
-            if not _is_watched(pod, held, self.node):
+            policy = holding(self._policies.values(), pod.namespace, pod.labels)
+            if not _is_watched(pod, policy, self.node):
                 continue
             gang = gang_of(pod)
             found.setdefault(gang, []).append(pod)
-            if held is not None:
-                policies.setdefault(gang, held.policy.settings())
+            if policy is not None:
+                policies.setdefault(gang, policy.policy.settings())
         default = Policy()
         return {
             gang: LocalGang(gang, _without_copies(pods), policies.get(gang, default))
@@ -137,7 +137,7 @@ def _without_copies(pods: Sequence[Pod]) -> tuple[Pod, ...]:
     return controlled if 2 * len(controlled) >= len(pods) else tuple(pods)
 
 
-def _is_watched(pod: Pod, held: NamedPolicy | None, node: str) -> bool:
-    if pod.node != node or (held is not None and held.policy.action is Level.IGNORE):
+def _is_watched(pod: Pod, policy: NamedPolicy | None, node: str) -> bool:
+    if pod.node != node or (policy is not None and policy.policy.action is Level.IGNORE):
         return False
-    return held is not None or is_job_pod(pod) or bool(pod.labels.get(RECOVERY_LABEL))
+    return policy is not None or is_job_pod(pod) or bool(pod.labels.get(RECOVERY_LABEL))

@@ -29,7 +29,7 @@ _FRAME_TEXT = 256
 _TROUBLE_TEXT = 256
 _MOST_RANKS = 512
 _MOST_SOCKETS = 64
-"""A rank of a large job has hundreds; those that tell something come first."""
+"""A rank of a large job has hundreds; those that show something come first."""
 _MOST_FRAMES = 32
 _MOST_WAITED_FOR = 64
 _MOST_DEVICES = 16
@@ -110,7 +110,7 @@ def _fitted(rank: RankSnapshot) -> RankSnapshot:
         received_age_s=_rounded(rank.received_age_s),
         waits_for=rank.waits_for[:_MOST_WAITED_FOR],
         stack=tuple(each[:_FRAME_TEXT] for each in rank.stack[:_MOST_FRAMES]),
-        sockets=_most_telling(rank.sockets) if rank.exit is None else (),
+        sockets=_most_relevant(rank.sockets) if rank.exit is None else (),
         gpu=_gpu(rank.gpu),
     )
 
@@ -126,7 +126,7 @@ def _rounded(age_s: float | None) -> float | None:
     return None if age_s is None else max(0.0, round(age_s, 3))
 
 
-def _most_telling(sockets: Sequence[SocketSnapshot]) -> tuple[SocketSnapshot, ...]:
+def _most_relevant(sockets: Sequence[SocketSnapshot]) -> tuple[SocketSnapshot, ...]:
     found = sorted(
         sockets,
         key=lambda each: (

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kcover_ebpf.api.codec import decode, encode
+from kcover_ebpf.agent.state_file import write_json
+from kcover_ebpf.api.codec import decode
 from kcover_ebpf.api.fault_report import FaultReport, LocalVerdict
 from kcover_ebpf.diagnosis.verdict import VerdictKind
 from kcover_ebpf.errors import ObjectError
@@ -58,18 +59,15 @@ class ReportCache:
                     path.unlink()
 
     def save(self, namespace: str, name: str, report: FaultReport) -> None:
-        """Keep this as the last report; the picture is left out, it can be seen again."""
+        """Keep this as the last report; the snapshot is left out, it can be taken again."""
         path = self._path(namespace, name)
         kept = CachedReport(
             namespace, name, replace(report, ranks=(), logs=(), collectives=None, recorders=None)
         )
         try:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if not path.exists() and sum(1 for _ in self._folder.glob("*.json")) >= _MOST:
                 return
-            draft = path.with_suffix(".draft")
-            draft.write_text(json.dumps(encode(kept)), encoding="utf-8")
-            draft.replace(path)
+            write_json(path, kept)
         except OSError:
             self.failures += 1
 

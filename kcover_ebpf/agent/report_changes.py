@@ -90,7 +90,7 @@ def _is_another(old: RankSnapshot, new: RankSnapshot, later_s: float) -> bool:
         return True
     return any(
         before is None or after is None or _carries_another(before, after, later_s)
-        for before, after in zip_longest(_telling(old), _telling(new))
+        for before, after in zip_longest(_significant(old), _significant(new))
     )
 
 
@@ -117,7 +117,7 @@ def _state(rank: RankSnapshot) -> object:
     )
 
 
-def _telling(rank: RankSnapshot) -> Iterator[SocketSnapshot]:
+def _significant(rank: RankSnapshot) -> Iterator[SocketSnapshot]:
     """Connections that a judge reads something from: payload, and what is stuck."""
     found = [each for each in rank.sockets if each.payload or any(_load(each))]
     return iter(sorted(found, key=lambda each: (str(each.local), str(each.remote))))

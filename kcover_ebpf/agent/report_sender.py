@@ -73,7 +73,7 @@ class Draft:
         return news_of(self.report)
 
     def unseen(self, late_s: float) -> Draft:
-        """What is still true when nothing was sampled for `late_s`: what was announced, and no picture."""
+        """What is still true when nothing was sampled for `late_s`: what was announced, and no snapshot."""
         said = self.report.verdict
         if self.report.job is None or (said is not None and _is_announced(said)):
             return replace(self, report=replace(self.report, ranks=()))
@@ -116,7 +116,7 @@ class ReportSender:
     ) -> None:
         """`acks`: of the gang with this report; `on_error`: verb, resource, what was wrong.
 
-        `late_s`: where `put` is not called for so long, its caller stands still: what it said of the gangs'
+        `late_s`: where `put` is not called for so long, its caller makes no progress: what it said of the gangs'
         health is not repeated, UNKNOWN is reported.
         """
         self._api, self._lease, self._acks, self._on_error = api, lease, acks, on_error
@@ -134,7 +134,7 @@ class ReportSender:
         self._not_before_s = 0.0
         self._confirm_now = False
         self.turn_s = time.monotonic()
-        """When `run` last looked, or made a request (monotonic)."""
+        """When `run` last began a turn, or made a request (monotonic)."""
         self.counts: Counter[str] = Counter()
         """sent, renewed (the Lease), failed, deleted."""
 
@@ -169,7 +169,7 @@ class ReportSender:
         self._wake.set()
 
     def again(self, namespace: str) -> None:
-        """Somebody waits for word of the jobs of a namespace: give it, though there may be no news."""
+        """A client waits for reports on the jobs of a namespace: give it, though there may be no news."""
         for key in [each for each in list(self._sent) if each[0] == namespace]:
             if self._lease.is_usable(time.monotonic()):
                 self._confirm_now = True
@@ -189,12 +189,12 @@ class ReportSender:
             self._wake.wait(0.25)
             self._wake.clear()
             try:
-                self.look()
+                self.flush()
             except Exception as error:  # noqa: BLE001 - a thread that ends would leave the node silent
                 self._on_error("send", "faultreports", ApiError(repr(error)))
                 time.sleep(SEND_RETRY_S[0])
 
-    def look(self) -> None:
+    def flush(self) -> None:
         """Send what is due now."""
         now_s = time.monotonic()
         if now_s >= self._not_before_s:

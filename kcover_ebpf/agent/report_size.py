@@ -16,7 +16,7 @@ from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 MOST_BYTES = 900_000
 """Of the whole report: under 1 MB with its metadata, so that neither etcd nor a proxy refuses it."""
 _STEPS = ((64, 32), (16, 32), (4, 32), (4, 8), (0, 8), (0, 0))
-"""Connections and frames that each rank may keep; the first is what a picture holds at most."""
+"""Connections and frames that each rank may keep; the first is what a snapshot carries at most."""
 _RANK_BYTES = 600
 """Of one rank without its texts and lists, all numbers at their longest."""
 _SOCKET_BYTES = 300
@@ -31,7 +31,7 @@ def fitted(report: FaultReport, most_bytes: int = MOST_BYTES) -> FaultReport:
     """The report, or as much of it as fits; what is missing is in `unobserved` of its verdict."""
     sizes = [_bytes_of(each) for each in report.ranks]
     if sum(sizes) <= most_bytes // 8:
-        return report  # nearly all: the rest of a report has bounds of its own
+        return report  # nearly all: the rest of a report has its own bounds
     left_bytes = most_bytes - len(json.dumps(encode(replace(report, ranks=()))))
     ranks = report.ranks
     for sockets, frames in _STEPS:
@@ -42,7 +42,7 @@ def fitted(report: FaultReport, most_bytes: int = MOST_BYTES) -> FaultReport:
             for each in ranks
         )
         sizes = [_bytes_of(each) for each in ranks]
-    # the highest ranks, and helpers, stand last
+    # the highest ranks, and helpers, are last
     while sum(sizes) > left_bytes and sizes:
         sizes.pop()
     return _said(replace(report, ranks=ranks[: len(sizes)]), report)

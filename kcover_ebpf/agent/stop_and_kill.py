@@ -1,6 +1,6 @@
 """Stops, continues and kills the processes of containers, never any other.
 
-Each process is pinned by a descriptor and looked for in its container's group again before it is sent
+Each process is pinned by a descriptor and searched for in its container's group again before it is sent
 anything (`host.ending.send`), so a number that is used again harms nobody.
 """
 
@@ -27,13 +27,13 @@ class Outcome:
     """Those that did not do as they were ordered."""
 
 
-def held(found: Sequence[Found]) -> set[int]:
+def already_stopped(found: Sequence[Found]) -> set[int]:
     """Processes that are stopped now."""
     return {pid for pid in containers.processes(found) if containers.is_stopped(pid)}
 
 
 def stop(found: Sequence[Found]) -> Outcome:
-    """SIGSTOP to all, again until a look finds nobody new; returns once all are stopped, or after a second."""
+    """SIGSTOP to all, again until a pass finds none new; returns once all are stopped, or after a second."""
     deadline_s = time.monotonic() + STOP_WAIT_S
     stopped: set[int] = set()
 

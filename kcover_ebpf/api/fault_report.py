@@ -131,7 +131,7 @@ class FaultReport:
     pods: tuple[PodRef, ...] = ()
     suspicious: bool = False
     """The job has stalled: no rank here has made progress for longer than ever while healthy, and one would have
-    shown it. A picture in a report that is not suspicious: it is unknown whether its ranks make progress."""
+    shown it. A snapshot in a report that is not suspicious: it is unknown whether its ranks make progress."""
     trained: bool = False
     verdict: LocalVerdict | None = None
     ranks: tuple[RankSnapshot, ...] = ()

@@ -1,7 +1,7 @@
 """One trouble of one job in a cluster, from the first sign to the recovery: the `Incident` resource.
 
 The schema, with a sentence about each field, is charts/kcover-ebpf/crds. What a controller needs to go
-on with a restart that another one began stands here and nowhere else. Times are unix seconds by the
+on with a restart that another one began is here and nowhere else. Times are unix seconds by the
 controller's clock.
 """
 
@@ -26,7 +26,7 @@ _MOST_TEXT = 1024
 
 
 class Phase(Enum):
-    """Where an incident stands (docs/decisions/0005)."""
+    """The phase of an incident (docs/decisions/0005)."""
 
     OPEN = "Open"
     DECIDED = "Decided"
@@ -216,7 +216,7 @@ class Incident:
     created_s: float = 0.0
     finalizers: tuple[str, ...] = ()
     is_leaving: bool = False
-    """Somebody deleted it, and it is there until its finalizers are gone."""
+    """It was deleted, and it is there until its finalizers are gone."""
 
     @property
     def is_guarded(self) -> bool:

@@ -1,7 +1,7 @@
 """Which pods belong together: the table of job kinds, read by a pod's labels alone.
 
 An agent asks the API server for nothing to find a gang: the labels that a job kind puts on its pods,
-else the uid of the owner that controls the pod, which stands in a selector as if it were a label.
+else the uid of the owner that controls the pod, which is used in a selector as if it were a label.
 """
 
 from __future__ import annotations

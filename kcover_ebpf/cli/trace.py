@@ -1,4 +1,4 @@
-"""`kcover-ebpf trace`: explain a job that may be stuck already, in one look of a few seconds."""
+"""`kcover-ebpf trace`: explain a job that may be stuck already, in one run of a few seconds."""
 
 from __future__ import annotations
 

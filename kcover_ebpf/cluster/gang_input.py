@@ -77,10 +77,10 @@ class GangInput:
 
     @property
     def pictured(self) -> list[ReceivedReport]:
-        """Fresh reports with a picture of now.
+        """Fresh reports with a snapshot of now.
 
-        A node that cannot determine whether its ranks make progress sends a picture with every heartbeat, and reports
-        immediately once it can: until then that picture stays valid.
+        A node that cannot determine whether its ranks make progress sends a snapshot with every heartbeat, and reports
+        immediately once it can: until then that snapshot stays valid.
         """
         return [
             each
@@ -109,7 +109,7 @@ class GangInput:
 
     @property
     def silent(self) -> list[str]:
-        """Nodes with ranks in running pods of which no current picture is known; sorted."""
+        """Nodes with ranks in running pods of which no current snapshot is known; sorted."""
         reported = {each.report.node for each in self.pictured}
         running = {pod.node for pod in self.pods if pod.node and not pod.ended and must_train(pod)}
         return sorted(running - reported)

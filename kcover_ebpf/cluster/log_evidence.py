@@ -131,13 +131,13 @@ def _failure(
     certain = _CERTAIN.get(fault.kind) or _CERTAIN.get(fault.cause)
     if certain is not None:
         return certain
-    telling = [
+    relevant = [
         each for each in findings if not each.generic and each.severity in ("fatal", "error")
     ]
     # a broken device raises errors of any class in the program
-    domains = [each.domain for each in telling if each.domain == "hardware"]
+    domains = [each.domain for each in relevant if each.domain == "hardware"]
     domains += [each.domain for each in roots]
-    domains += [each.domain for each in telling]
+    domains += [each.domain for each in relevant]
     for domain in domains:
         if domain in _BY_DOMAIN:
             return _BY_DOMAIN[domain]

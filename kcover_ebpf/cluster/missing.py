@@ -6,7 +6,7 @@ from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict, silent_s
 from kcover_ebpf.cluster.gang_snapshot import GangSnapshot, gather
 from kcover_ebpf.diagnosis import wait_chain
 from kcover_ebpf.diagnosis.process import NS
-from kcover_ebpf.diagnosis.process_state import EFFORT, HELD
+from kcover_ebpf.diagnosis.process_state import EFFORT, STOPPED
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
 from kcover_ebpf.diagnosis.verdict import (
     Cause,
@@ -22,10 +22,10 @@ _MOST_RANKS = 1 << 16
 
 
 def lost_node(case: GangInput) -> GangVerdict | None:
-    """A node that is not ready, while nobody on all others goes on; None if there is none.
+    """A node that is not ready, while no rank on all others makes progress; None if there is none.
 
     A node that lost its path to the API server looks the same from here, and its ranks may well train
-    on: so all others must be there, and have stood still for a while.
+    on: so all others must be there, and have made no progress for a while.
     """
     down, pictured = _down(case), case.pictured
     if not down or set(case.silent) - set(down) or not _has_stalled(case):
@@ -75,9 +75,11 @@ def _has_stalled(case: GangInput) -> bool:
 
 
 def _waited_s(snapshot: JobSnapshot) -> float:
-    """Seconds for which every rank in the snapshot has stood still; 0 while one makes an effort, or is stopped."""
+    """Seconds for which every rank in the snapshot has made no progress; 0 while one makes an effort, or is stopped."""
     ranks = list(snapshot.ranks.values())
-    if any(each.state in EFFORT | HELD or wait_chain.is_effort(snapshot, each) for each in ranks):
+    if any(
+        each.state in EFFORT | STOPPED or wait_chain.is_effort(snapshot, each) for each in ranks
+    ):
         return 0.0
     return min((each.age_s for each in ranks), default=0.0)
 

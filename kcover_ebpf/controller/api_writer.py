@@ -19,7 +19,7 @@ from kcover_ebpf.controller.event_recorder import PendingEvent
 from kcover_ebpf.errors import ActionError, Conflict, NotFound
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.recovery.context import (
-    HELD_BY,
+    SUSPENDED_BY,
     Call,
     Command,
     Cordon,
@@ -44,7 +44,7 @@ class ApiWriter:
     @property
     def api(self) -> ApiClient:
         """The session, for one write; raises `ActionError` unless we lead."""
-        # a look that was begun as the leader may go on for longer than the lease
+        # a pass that was begun as the leader may continue for longer than the lease
         if not self._leads():
             raise ActionError("not writing: another controller may be the leader by now")
         return self._session
@@ -95,11 +95,11 @@ class ApiWriter:
 
     def _hold(self, namespace: str, call: Suspension, mark: str) -> None:
         target = call.target
-        value = target.held_value if call.held else not target.held_value
+        value = target.suspended_value if call.suspended else not target.suspended_value
         body: dict[str, Any] = {
             "metadata": {
                 "resourceVersion": target.resource_version,
-                "annotations": {HELD_BY: mark if call.held else None},
+                "annotations": {SUSPENDED_BY: mark if call.suspended else None},
             }
         }
         nested = body
@@ -108,7 +108,11 @@ class ApiWriter:
         nested[target.field[-1]] = value
         path = f"/apis/{target.api_version}/namespaces/{namespace}/{target.plural}/{target.name}"
         _LOG.info(
-            "%s %s/%s/%s", "hold" if call.held else "release", namespace, target.plural, target.name
+            "%s %s/%s/%s",
+            "hold" if call.suspended else "release",
+            namespace,
+            target.plural,
+            target.name,
         )
         self.api.merge_patch(path, body)
 

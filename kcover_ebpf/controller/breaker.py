@@ -19,7 +19,7 @@ class Limits:
     """The breaker: jobs restarted within the window."""
     window_s: float = 300.0
     only: frozenset[str] = frozenset()
-    """Namespaces to look at; empty: all."""
+    """Namespaces to read; empty: all."""
     namespace_percent: float = 50.0
     """Share of the breaker that the jobs of one namespace may use; one job is always allowed."""
     bounds: Bounds = field(default_factory=Bounds)

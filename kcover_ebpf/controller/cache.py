@@ -86,7 +86,7 @@ class ObjectCache:
     unreadable: dict[tuple[str, str], GangKey] = field(default_factory=dict)
     """Incidents that another version wrote, and whose they are: their jobs are left alone."""
     orphans: dict[GangKey, Incident] = field(default_factory=dict)
-    """Incidents that somebody deleted while their job was being restarted."""
+    """Incidents that were deleted while their job was being restarted."""
     triggers: dict[GangKey, tuple[float, GangVerdict]] = field(default_factory=dict)
     _reported: dict[GangKey, dict[tuple[str, str], Incident]] = field(
         default_factory=lambda: defaultdict(dict)
@@ -343,7 +343,7 @@ class ObjectCache:
         return state is not None and state.ready
 
     def is_out_of_service(self, node: str) -> bool:
-        """True if somebody said of a node that nothing runs there any more; Kubernetes fences by the same taint."""
+        """True if a node was marked so that nothing runs there any more; Kubernetes fences by the same taint."""
         spec = (self.raw_nodes.get(node) or {}).get("spec") or {}
         return any(each.get("key") == _OUT_OF_SERVICE for each in spec.get("taints") or ())
 

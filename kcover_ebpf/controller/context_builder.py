@@ -29,7 +29,7 @@ class GangMemo:
     """The top owner as it was a moment ago; nodes of a silent job report every second."""
 
     def remember(self, merged: GangVerdict | None, now_s: float) -> None:
-        """Note what is said now; the clock goes on while it is the same."""
+        """Note what is said now; the clock runs on while it is the same."""
         signature: tuple[object, ...] = ()
         if merged is not None and merged.verdict.kind is not VerdictKind.WORKING:
             culprit = merged.culprit

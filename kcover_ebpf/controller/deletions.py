@@ -1,4 +1,4 @@
-"""Incidents that somebody deletes while their job is suspended: it is resumed, for nothing else would ever do that.
+"""Incidents that are deleted while their job is suspended: it is resumed, for nothing else would ever do that.
 
 A finalizer keeps such an incident until it is done, whichever controller leads by then.
 """
@@ -36,7 +36,7 @@ class Deletions:
                 if each.status is not None and each.status.phase.is_acting:
                     self._resume(key, each)
                 self.guard(each, wanted=False)
-        # gone without that, for somebody took the finalizer away
+        # gone without that: the finalizer was removed
         orphan = self._store.orphans.get(key)
         if orphan is not None:
             self._resume(key, orphan)
@@ -46,5 +46,5 @@ class Deletions:
         found = self._scenes.found(key, orphan, ())
         target = found.top.target if found is not None else None
         mark = f"{orphan.namespace}/{orphan.name}"
-        if target is not None and target.held_by == mark:
-            self._writer.perform(key.namespace, Suspension(target, held=False), mark)
+        if target is not None and target.suspended_by == mark:
+            self._writer.perform(key.namespace, Suspension(target, suspended=False), mark)

@@ -24,7 +24,7 @@ _MOST_KNOWN = 5_000
 
 @dataclass(frozen=True, slots=True)
 class PendingEvent:
-    """One Event as it stands."""
+    """One Event as it was sent last."""
 
     about: Mapping[str, str]
     """`apiVersion`, `kind`, `name`, `uid`, and `namespace` unless it is a node."""
@@ -51,7 +51,7 @@ class EventRecorder:
         self._send, self._wall = send, wall
         self._waiting: OrderedDict[str, PendingEvent] = OrderedDict()
         self._known: OrderedDict[str, PendingEvent] = OrderedDict()
-        """What was sent, to go on counting."""
+        """What was sent, to continue counting."""
         self._lock = threading.Lock()
         self._added = threading.Event()
         self._closing = False
@@ -63,10 +63,10 @@ class EventRecorder:
         """Begin to send."""
         self.thread.start()
 
-    def tell(
+    def publish(
         self, series: str, about: Mapping[str, str], reason: str, text: str, trouble: bool
     ) -> None:
-        """Say something about an object; `series` is an incident's name, or whatever goes on about it."""
+        """Publish something about an object; `series` is an incident's name, or what else its Events are counted by."""
         now_s = self._wall()
         name = name_of(series, about)
         with self._lock:

@@ -1,4 +1,4 @@
-"""One look at one gang: what is said about it, what is decided, and the next steps of what was begun."""
+"""One pass over one gang: what is reported about it, what is decided, and the next steps of what was begun."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _MOST_MOVES = 24
 
 
 class GangReconciler:
-    """Looks at gangs; thread-safe as long as no gang is looked at twice at a time."""
+    """Reconciles gangs; thread-safe as long as no gang is reconciled twice at a time."""
 
     def __init__(
         self,
@@ -60,8 +60,8 @@ class GangReconciler:
         self._deciding: set[GangKey] = set()
         self.wall: Callable[[], float] = time.time
 
-    def look(self, key: GangKey) -> float | None:
-        """Look at a gang; seconds until it should be looked at again, None if an event will say so."""
+    def reconcile(self, key: GangKey) -> float | None:
+        """Reconcile a gang; seconds until it should be again, None if an event will say so."""
         if self._limits.only and key.namespace not in self._limits.only:
             return None
         if key in list(self._store.unreadable.values()):
@@ -259,7 +259,7 @@ class GangReconciler:
                 armed=top is not None and top.armed,
                 approved=live.approved,
                 gates=self._breaker.gates(live.job.uid, live.namespace),
-                held_s=self.wall() - memory.since_s,
+                stable_s=self.wall() - memory.since_s,
                 last_restart_s=max(ended, default=None),
             )
             move = guards.decide(ask)
@@ -275,11 +275,11 @@ class GangReconciler:
         found = written if written is not None else replace(live, status=status)
         self._store.put(found)
         _LOG.info("%s/%s %s: %s", found.namespace, found.name, status.phase.value, status.message)
-        self._story.tell(found, before, status)
+        self._story.publish(found, before, status)
         return found
 
     def _perform(self, key: GangKey, live: Incident, move: Transition, memory: GangMemo) -> bool:
-        """Make the calls of a move; True if the world should be looked at again at once."""
+        """Make the calls of a move; True if the gang should be reconciled again at once."""
         done, since_s = False, self.wall() - CALL_AGAIN_S
         memory.called = {call: at_s for call, at_s in memory.called.items() if at_s > since_s}
         for call in move.calls:

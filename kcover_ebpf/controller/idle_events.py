@@ -20,19 +20,19 @@ from kcover_ebpf.tunables.controller import IDLE_EVENT_AGAIN_S
 _LOG = logging.getLogger(__name__)
 REASON = "KcoverGPUIdle"
 _DAY_S, _HOUR_S = 86400.0, 3600.0
-Tell = Callable[[dict[str, str], str, str, bool], None]
+Publish = Callable[[dict[str, str], str, str, bool], None]
 
 
 class IdleEvents:
-    """Looks at one node after the other; each node by one thread at a time."""
+    """Reconciles one node after the other; each node by one thread at a time."""
 
-    def __init__(self, session: ApiClient, store: ObjectCache, tell: Tell) -> None:
-        self._session, self._store, self._tell = session, store, tell
+    def __init__(self, session: ApiClient, store: ObjectCache, publish: Publish) -> None:
+        self._session, self._store, self._publish = session, store, publish
         self._reported: dict[str, float] = {}
         """Uid of a pod -> when an Event about it was written last."""
 
-    def look(self, node: str) -> None:
-        """Tell what the node's last report says; raises `ApiError`."""
+    def reconcile(self, node: str) -> None:
+        """Publish what the node's last report says; raises `ApiError`."""
         seen, now_s = self._store.host_reports.get(node), self._store.wall()
         if seen is None or not seen.report.idle or seen.is_stale(now_s):
             return
@@ -42,9 +42,9 @@ class IdleEvents:
         for each in seen.report.idle:
             if each.uid not in self._reported:
                 self._reported[each.uid] = now_s
-                self._tell_of(each, seen, now_s)
+                self._publish_for(each, seen, now_s)
 
-    def _tell_of(self, idle: IdlePod, seen: ReceivedReport, now_s: float) -> None:
+    def _publish_for(self, idle: IdlePod, seen: ReceivedReport, now_s: float) -> None:
         try:
             where, name = segment(idle.namespace), segment(idle.name)
             pod = pod_of(self._session.get(f"/api/v1/namespaces/{where}/pods/{name}"))
@@ -62,7 +62,7 @@ class IdleEvents:
         }
         text = text_of(idle, idle.age_s + seen.since_made_s(now_s))
         _LOG.info("pod %s/%s: %s", pod.namespace, pod.name, text)
-        self._tell(about, REASON, text, False)
+        self._publish(about, REASON, text, False)
 
 
 def text_of(idle: IdlePod, idle_s: float) -> str:

@@ -18,11 +18,11 @@ from kcover_ebpf.tunables.controller import GC_PERIOD_S
 
 _LOG = logging.getLogger(__name__)
 _MOST_DELETED = 100
-"""In one look, so that a leader that finds thousands does other things, too."""
+"""In one pass, so that a leader that finds thousands does other things, too."""
 
 
 class IncidentCollector:
-    """Looks at all incidents from time to time, in a thread of its own."""
+    """Goes through all incidents from time to time, in its own thread."""
 
     def __init__(
         self, store: ObjectCache, owners: Owners, writer: ApiWriter, leads: Callable[[], bool]
@@ -46,9 +46,9 @@ class IncidentCollector:
     def _run(self) -> None:
         while not self._stop.wait(GC_PERIOD_S):
             if self._leads():
-                self.look()
+                self.collect()
 
-    def look(self) -> None:
+    def collect(self) -> None:
         """Close what is over, delete what is old."""
         known = list(self._store.incidents.values())
         for each in known:
@@ -57,7 +57,7 @@ class IncidentCollector:
         windows = [each.restarts.window_seconds for each in policies]
         window_s = max([RestartLimits().window_seconds, *windows])
         old = closing.outdated(known, self._store.wall(), window_s)
-        # some may be kept by somebody's finalizer, or by a webhook: the others are not to wait for them
+        # some may be kept by another finalizer, or by a webhook: the others are not to wait for them
         left = [each for each in old if not each.is_leaving]
         left.sort(key=lambda each: self._tried_s.get(each.key, 0.0))
         self._tried_s = {each.key: self._tried_s.get(each.key, 0.0) for each in left}
@@ -69,7 +69,7 @@ class IncidentCollector:
         try:
             what(about)
         except KcoverError as error:
-            # somebody wrote it meanwhile, or the server is away: it is looked at again
+            # it was written meanwhile, or the server is away: it is tried again
             _LOG.info("incident %s/%s is kept as it is: %s", about.namespace, about.name, error)
 
     def _close(self, known: Incident) -> None:

@@ -134,7 +134,7 @@ class Controller:
             worker.start()
         self._elector.start(self._on_lead, time.time)
         while not self._stop.wait(RESYNC_S):
-            self._look_at_all()
+            self._reconcile_all()
         self._queue.close()
         self._archive.stop()
         for worker in self._workers:
@@ -148,7 +148,7 @@ class Controller:
         """End; may be called from a signal handler."""
         self._stop.set()
 
-    def _look_at_all(self) -> None:
+    def _reconcile_all(self) -> None:
         if self._elector.leads:
             for key in self._store.gangs:
                 self._queue.add(key)
@@ -158,7 +158,7 @@ class Controller:
 
     def _on_lead(self, leads: bool) -> None:
         _LOG.info("%s", "leading" if leads else "no longer the leader")
-        self._look_at_all()
+        self._reconcile_all()
 
     def _may_work(self) -> bool:
         return self._elector.leads and self._synced()
@@ -173,14 +173,14 @@ class Controller:
                 return
             began_s, rest_s = time.thread_time(), 0.0
             try:
-                rest_s = self._look(key)
+                rest_s = self._reconcile(key)
             finally:
                 # of a gang of 1,000 pods on as many nodes something is reported every millisecond
                 took_s = time.thread_time() - began_s
                 self._queue.done(key, max(rest_s, min(took_s * REST_FACTOR, LONGEST_REST_S)))
 
-    def _look(self, key: GangKey | str) -> float:
-        """Look at a gang or a node; how many seconds it must be left alone then, whatever happens to it."""
+    def _reconcile(self, key: GangKey | str) -> float:
+        """Reconcile a gang or a node; how many seconds it must be left alone then, whatever happens to it."""
         if not self._elector.leads:
             return 0.0
         if not self._synced():
@@ -188,11 +188,11 @@ class Controller:
             return 0.0
         try:
             if isinstance(key, str):
-                self._nodes.look(key)
-                self._idle.look(key)
+                self._nodes.reconcile(key)
+                self._idle.reconcile(key)
                 again_s = None
             else:
-                again_s = self._jobs.look(key)
+                again_s = self._jobs.reconcile(key)
         except KcoverError as error:
             count = self._failures[key] = self._failures.get(key, 0) + 1
             wait_s = min(RETRY_S * 2.0 ** (count - 1), LONGEST_RETRY_S)

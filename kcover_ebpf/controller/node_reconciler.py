@@ -64,7 +64,7 @@ class NodeLimits:
 
 
 class NodeReconciler:
-    """Looks at one node after the other; thread-safe."""
+    """Reconciles one node after the other; thread-safe."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class NodeReconciler:
 
     @property
     def names_kept_out(self) -> list[str]:
-        """Their names; they are looked at also when their agents are silent."""
+        """Their names; they are reconciled also when their agents are silent."""
         return [name for name, raw in list(self._store.raw_nodes.items()) if view_of(raw).ours]
 
     @property
@@ -98,7 +98,7 @@ class NodeReconciler:
         """True while the breaker allows no more."""
         return not self._room(suspects=False)
 
-    def look(self, name: str) -> None:
+    def reconcile(self, name: str) -> None:
         """Do what is to be done about a node; raises `ApiError`."""
         raw, seen = self._store.raw_nodes.get(name), self._store.host_reports.get(name)
         health, now_s = self._store.healths.get(name), self._store.wall()

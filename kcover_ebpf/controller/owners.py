@@ -16,7 +16,7 @@ from kcover_ebpf.api.pods import Owner
 from kcover_ebpf.errors import NotFound
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.paths import segment
-from kcover_ebpf.recovery.context import HELD_BY, GangPod, SuspendSwitch, TopOwner
+from kcover_ebpf.recovery.context import SUSPENDED_BY, GangPod, SuspendSwitch, TopOwner
 from kcover_ebpf.recovery.methods import ReplaceMethod, RestartMethod, at, group_of, path, restarts
 from kcover_ebpf.tunables.controller import OWNERS_KEPT_S
 
@@ -45,7 +45,7 @@ class _Link:
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """Pods of one controller, and what stands at the top of it."""
+    """Pods of one controller, and what is at the top of it."""
 
     owner: Owner
     pods: tuple[GangPod, ...]
@@ -75,7 +75,7 @@ def _bare(pods: Sequence[GangPod]) -> Found | None:
 
 
 def _most_are_armed(pods: Sequence[GangPod]) -> bool:
-    """True if most carry the label: one that somebody adds to a gang does not arm it."""
+    """True if most carry the label: one that is added to a gang does not arm it."""
     return sum(each.pod.labels.get(ARMED) == "true" for each in pods) * 2 > len(pods)
 
 
@@ -94,7 +94,7 @@ class Owners:
         """The top owner of these pods; None without a pod, or if it is gone already.
 
         Labels are anybody's, so pods of several owners may carry the same. The owner that counts is `job`, if that is
-        given (and then it is looked for also without a pod), else one with the name that the labels say, else the one
+        given (and then it is searched for also without a pod), else one with the name that the labels say, else the one
         of most pods. Pods that belong to others are strays.
         """
         branches = self._branches(namespace, pods) if pods else []
@@ -213,7 +213,7 @@ class Owners:
         queue = restarts().queue
         if (metadata.get("labels") or {}).get(queue.label):
             return self._workload(namespace, ref)
-        return _hold(raw, ref.api_version, row.plural, row.suspend, held_value=True)
+        return _hold(raw, ref.api_version, row.plural, row.suspend, suspended_value=True)
 
     def _workload(self, namespace: str, ref: JobRef) -> SuspendSwitch | None:
         queue = restarts().queue
@@ -225,11 +225,17 @@ class Owners:
         items = found.get("items") or ()
         if not items:
             return None
-        return _hold(items[0], self._queue_version, queue.plural, queue.active, held_value=False)
+        return _hold(
+            items[0], self._queue_version, queue.plural, queue.active, suspended_value=False
+        )
 
 
 def _hold(
-    raw: Mapping[str, Any], api_version: str, plural: str, field: tuple[str, ...], held_value: bool
+    raw: Mapping[str, Any],
+    api_version: str,
+    plural: str,
+    field: tuple[str, ...],
+    suspended_value: bool,
 ) -> SuspendSwitch:
     metadata = raw["metadata"]
     value = at(raw, field)
@@ -238,10 +244,10 @@ def _hold(
         plural=plural,
         name=str(metadata["name"]),
         field=field,
-        held_value=held_value,
+        suspended_value=suspended_value,
         resource_version=str(metadata["resourceVersion"]),
-        held=value is held_value,
-        held_by=(metadata.get("annotations") or {}).get(HELD_BY),
+        suspended=value is suspended_value,
+        suspended_by=(metadata.get("annotations") or {}).get(SUSPENDED_BY),
     )
 
 

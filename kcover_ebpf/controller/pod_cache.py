@@ -1,6 +1,6 @@
 """The pods of gangs, watched once for all gangs of a kind: by the label by which the kind names its pods.
 
-A gang that is named otherwise, by the uid of its owner, has a watch of its namespace of its own, and only
+A gang that is named otherwise, by the uid of its owner, has a separate watch of its namespace, and only
 while there is trouble with it.
 """
 
@@ -116,7 +116,7 @@ class PodCache:
         failed: Callable[[ApiError], None],
     ) -> None:
         """`changed` receives gangs that were asked for, until they are forgotten."""
-        self._session, self._tell, self._failed = session, changed, failed
+        self._session, self._notify, self._failed = session, changed, failed
         self._wanted: set[GangKey] = set()
         self._own: dict[GangKey, _Informer] = {}
         self._lock = threading.Lock()
@@ -177,7 +177,7 @@ class PodCache:
 
     def _changed(self, key: GangKey | None) -> None:
         if key is not None and key in self._wanted:
-            self._tell(key)
+            self._notify(key)
 
 
 def _watched() -> Iterator[tuple[tuple[str, ...], dict[str, str]]]:

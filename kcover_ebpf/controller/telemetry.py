@@ -100,7 +100,7 @@ class Telemetry:
         """Count a request that failed."""
         self._errors.labels(verb, resource).inc()
 
-    def tell(self, about: Incident, before: Status | None, now: Status) -> None:
+    def publish(self, about: Incident, before: Status | None, now: Status) -> None:
         """The status of an incident was written."""
         if before is not None and before.phase is now.phase:
             return
@@ -114,18 +114,18 @@ class Telemetry:
             "namespace": about.namespace,
         }
         text = _text_of(now)
-        self._events.tell(about.name, job, reason, f"{about.name}: {text}", trouble)
+        self._events.publish(about.name, job, reason, f"{about.name}: {text}", trouble)
         culprit = now.culprit
         if culprit is None or now.phase not in (Phase.SHUTTING_DOWN, Phase.OBSERVED, Phase.REFUSED):
             return
         if culprit.pod and culprit.pod_uid:
             pod = {"apiVersion": "v1", "kind": "Pod", "name": culprit.pod, "uid": culprit.pod_uid}
             pod["namespace"] = about.namespace
-            self._events.tell(about.name, pod, reason, text, trouble)
+            self._events.publish(about.name, pod, reason, text, trouble)
 
     def event(self, about: dict[str, str], reason: str, text: str, trouble: bool) -> None:
-        """Tell about an object that is in no incident; each reason is a series of its own."""
-        self._events.tell(reason, about, reason, text, trouble)
+        """Publish about an object that is in no incident; each reason is its own series."""
+        self._events.publish(reason, about, reason, text, trouble)
 
     def _count(self, before: Status | None, now: Status) -> None:
         if before is None and now.since_s is not None:
@@ -137,7 +137,7 @@ class Telemetry:
             for phase in _LOST:
                 self._lost.labels(phase).inc(max(getattr(now.lost, f"{phase}_s") or 0.0, 0.0))
 
-    # ---- what is read from the store when somebody asks
+    # ---- what is read from the store when it is asked for
 
     def collect(self) -> Iterator[Any]:
         """For prometheus_client."""

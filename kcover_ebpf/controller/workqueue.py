@@ -1,4 +1,4 @@
-"""A queue of keys to look at: each once, none twice at the same time, some only later."""
+"""A queue of keys to reconcile: each once, none twice at the same time, some only later."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WorkQueue(Generic[_Key]):
         self._due: dict[_Key, float] = {}
         self._busy: set[_Key] = set()
         self._again: set[_Key] = set()
-        """Came due while somebody worked on them."""
+        """Came due while they were being handled."""
         self._rests: dict[_Key, float] = {}
         """Not to be taken before."""
         self._count = 0
@@ -31,7 +31,7 @@ class WorkQueue(Generic[_Key]):
         self._closed = False
 
     def add(self, key: _Key, after_s: float = EVENT_BURST_S) -> None:
-        """Look at a key after so many seconds, or earlier if it is due earlier already."""
+        """Reconcile a key after so many seconds, or earlier if it is due earlier already."""
         with self._ready:
             now_s = self._clock()
             due_s = max(now_s + after_s, self._rests.get(key, 0.0))
@@ -65,7 +65,7 @@ class WorkQueue(Generic[_Key]):
         return self._heap[0][0] - self._clock() if self._heap else None
 
     def done(self, key: _Key, rest_s: float = 0.0) -> None:
-        """The look is over; what came meanwhile may be taken `rest_s` from now."""
+        """The pass is over; what came meanwhile may be taken `rest_s` from now."""
         with self._ready:
             self._busy.discard(key)
             if rest_s > 0:

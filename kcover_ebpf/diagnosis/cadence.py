@@ -26,7 +26,7 @@ class Cadence:
     def __init__(
         self, floor_s: float, factor: float, unlearned_s: float = UNLEARNED_STALL_S
     ) -> None:
-        """`unlearned_s` stands in for the threshold until enough gaps were seen."""
+        """`unlearned_s` is used for the threshold until enough gaps were seen."""
         self._floor_s, self._factor, self._unlearned_s = floor_s, factor, unlearned_s
         self._gaps: deque[float] = deque(maxlen=REMEMBERED_GAPS)
         self._longest_s: float | None = 0.0
@@ -77,7 +77,7 @@ class Cadence:
 
     @property
     def alarm_s(self) -> float:
-        """A silence longer than this is worth a closer look: just above what was ever seen.
+        """A silence longer than this is worth an inspection: just above what was ever seen.
 
         Where every pass showed progress, one pass without is already unusual. Before any did, only what comes near
         to a stall is.

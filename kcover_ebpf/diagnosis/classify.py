@@ -1,4 +1,4 @@
-"""Judge where a process stands: by its lead thread, its other threads and its children."""
+"""Judge what a process does or waits for: by its lead thread, its other threads and its children."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kcover_ebpf.diagnosis.classify_context import ClassifyContext
 from kcover_ebpf.diagnosis.classify_wait import Wait, is_completing, judge_wait
 from kcover_ebpf.diagnosis.code_map import Code
 from kcover_ebpf.diagnosis.process import NS, Effort, ProcessHistory
-from kcover_ebpf.diagnosis.process_state import HELD, State
+from kcover_ebpf.diagnosis.process_state import STOPPED, State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, exit_text
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.thread import ThreadHistory
@@ -23,7 +23,7 @@ from kcover_ebpf.tunables.diagnosis import (
     THROTTLED_SHARE,
 )
 
-_HELD_STATE = {
+_STOPPED_STATE = {
     TaskState.STOPPED: State.STOPPED,
     TaskState.FROZEN: State.FROZEN,
     TaskState.TRACED: State.TRACED,
@@ -43,7 +43,7 @@ _MAY_WAIT_FOR_CHILDREN = frozenset(
 )
 
 
-def stand(view: ProcessHistory, scene: ClassifyContext) -> RankSnapshot:
+def classify(view: ProcessHistory, scene: ClassifyContext) -> RankSnapshot:
     """What `view` does as of `scene.now_ns`; a process that was not sampled yet counts as moving."""
     lead = view.lead
     if view.exit is not None:
@@ -58,13 +58,15 @@ def stand(view: ProcessHistory, scene: ClassifyContext) -> RankSnapshot:
             text="not sampled yet",
             age_s=(scene.now_ns - view.first_seen_ns) / NS,
         )
-    looks: Sequence[Inspection] = scene.inspections(view.pid, lead.sample.tid)
-    if looks and looks[0].boottime_ns < lead.progress_ns:
-        looks = [look for look in looks if look.boottime_ns >= lead.progress_ns]
-    wait = _state(view, lead, looks, scene)
-    effort = _effort(view, lead, wait.state, looks, scene)
+    inspections: Sequence[Inspection] = scene.inspections(view.pid, lead.sample.tid)
+    if inspections and inspections[0].boottime_ns < lead.progress_ns:
+        inspections = [
+            inspection for inspection in inspections if inspection.boottime_ns >= lead.progress_ns
+        ]
+    wait = _state(view, lead, inspections, scene)
+    effort = _effort(view, lead, wait.state, inspections, scene)
     state = wait.state if effort is None else _EFFORT_STATE[effort]
-    last = looks[-1] if looks else None
+    last = inspections[-1] if inspections else None
     return RankSnapshot(
         pid=view.pid,
         role=view.role or Role.HELPER,
@@ -97,10 +99,13 @@ def _ended(view: ProcessHistory, leaving: ProcessExit, scene: ClassifyContext) -
 
 
 def _state(
-    view: ProcessHistory, lead: ThreadHistory, looks: Sequence[Inspection], scene: ClassifyContext
+    view: ProcessHistory,
+    lead: ThreadHistory,
+    inspections: Sequence[Inspection],
+    scene: ClassifyContext,
 ) -> Wait:
     sample = lead.sample
-    held = _HELD_STATE.get(sample.state)
+    held = _STOPPED_STATE.get(sample.state)
     if held is not None:
         return Wait(held)
     if _lacks_quota(view, lead):
@@ -114,7 +119,7 @@ def _state(
         moved and scene.now_ns - sample.idle_since_ns < MOVED_RECENTLY_NS
     ):
         return Wait(State.MOVING)
-    wait = judge_wait(view, sample, looks, scene)
+    wait = judge_wait(view, sample, inspections, scene)
     if wait.state is State.FUTEX and _side_on_device(view):
         return Wait(State.ON_DEVICE)
     return wait
@@ -148,16 +153,16 @@ def _effort(
     view: ProcessHistory,
     lead: ThreadHistory,
     state: State,
-    looks: Sequence[Inspection],
+    inspections: Sequence[Inspection],
     scene: ClassifyContext,
 ) -> Effort | None:
-    if state in HELD or state in (State.MOVING, State.SPINNING, State.COMPUTING):
+    if state in STOPPED or state in (State.MOVING, State.SPINNING, State.COMPUTING):
         return None
     if state is State.STORAGE:
         # one long call: its bytes are charged when it begins, so they are remembered for longer
         quiet_ns = scene.now_ns - view.storage_moved_ns
         moved = view.storage_moved_ns and quiet_ns <= STORAGE_WINDOW_NS
-        return Effort.STORAGE if moved or is_completing(looks) else None
+        return Effort.STORAGE if moved or is_completing(inspections) else None
     # only what was done during the wait can explain it
     since_ns = _since(lead, view)
     own = _own_effort(view, since_ns, scene)
@@ -180,7 +185,7 @@ def _own_effort(view: ProcessHistory, since_ns: int, scene: ClassifyContext) -> 
 
 
 def _works(child: ProcessHistory, since_ns: int, scene: ClassifyContext) -> bool:
-    if child.lead is not None and child.lead.sample.state in _HELD_STATE:
+    if child.lead is not None and child.lead.sample.state in _STOPPED_STATE:
         return False
     if _own_effort(child, since_ns, scene) is not None:
         return True
@@ -212,11 +217,11 @@ def _since(lead: ThreadHistory, view: ProcessHistory) -> int:
     # it has been here since it last did something else.
     progress_ns = max(lead.progress_ns, view.data_ns)
     since_ns = min(lead.sample.idle_since_ns, progress_ns or lead.sample.site_since_ns)
-    return max(since_ns, lead.burnt_until_ns, lead.held_since_ns)
+    return max(since_ns, lead.burnt_until_ns, lead.stopped_since_ns)
 
 
 def describe(
-    sample: ThreadSample, look: Inspection | None, table: SyscallTable, state: State
+    sample: ThreadSample, inspection: Inspection | None, table: SyscallTable, state: State
 ) -> str:
     """The call a thread sits in, for people: name, what it waits on, kernel function, when it ends."""
     held = {
@@ -228,13 +233,15 @@ def describe(
         return held
     running = sample.state is TaskState.RUNNING
     parts = [table.name(sample.syscall) or ("running in user space" if running else "page fault")]
-    if look is not None:
-        if look.files:
-            parts.append(f"fd {look.files[0].fd} {look.files[0].kind} {look.files[0].target}")
-        if look.wait_channel:
-            parts.append(f"[{look.wait_channel}]")
-        if look.timed and look.deadline_ns is not None:
-            left_s = max(0.0, (look.deadline_ns - look.boottime_ns) / NS)
+    if inspection is not None:
+        if inspection.files:
+            parts.append(
+                f"fd {inspection.files[0].fd} {inspection.files[0].kind} {inspection.files[0].target}"
+            )
+        if inspection.wait_channel:
+            parts.append(f"[{inspection.wait_channel}]")
+        if inspection.timed and inspection.deadline_ns is not None:
+            left_s = max(0.0, (inspection.deadline_ns - inspection.boottime_ns) / NS)
             parts.append(f"(ends in {left_s:.0f} s)")
     if state in (State.ON_DEVICE, State.NAPPING):
         parts.append(f"({state.value})")

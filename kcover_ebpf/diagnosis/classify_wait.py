@@ -35,31 +35,34 @@ class Wait(NamedTuple):
 
 
 def judge_wait(
-    view: ProcessHistory, sample: ThreadSample, looks: Sequence[Inspection], scene: ClassifyContext
+    view: ProcessHistory,
+    sample: ThreadSample,
+    inspections: Sequence[Inspection],
+    scene: ClassifyContext,
 ) -> Wait:
-    """The wait of a lead thread that is blocked; `looks` are those made since it went on last."""
-    look = looks[-1] if looks else None
+    """The wait of a lead thread that is blocked; `inspections` are those made since it continued last."""
+    inspection = inspections[-1] if inspections else None
     family = scene.table.family(sample.syscall)
     if sample.syscall == NO_SYSCALL:
         return Wait(State.FAULTING)
     if family is Family.IOCTL:
-        return Wait(State.ON_DEVICE if _awaits_device(sample, look) else State.DEVICE)
+        return Wait(State.ON_DEVICE if _awaits_device(sample, inspection) else State.DEVICE)
     if family is Family.FUTEX:
         if _is_helped(view, sample, scene):
             return Wait(State.HELPED)
         return Wait(State.FUTEX, _is_forsaken(view))
     if family is Family.SLEEP:
-        return Wait(_sleeping(look, scene))
+        return Wait(_sleeping(inspection, scene))
     if family is Family.CHILD:
         children = tuple(child.pid for child in scene.children(view.pid))
         return Wait(State.CHILD, waits_for=children)
-    if look is not None and look.lock_holders:
-        return Wait(State.LOCK, waits_for=look.lock_holders)
-    on_files = _on_files(view, sample, family, looks, scene)
+    if inspection is not None and inspection.lock_holders:
+        return Wait(State.LOCK, waits_for=inspection.lock_holders)
+    on_files = _on_files(view, sample, family, inspections, scene)
     if on_files is not None:
         return on_files
-    if _is_storage(sample, family, look):
-        return Wait(State.STORAGE, _storage_proven(looks, scene))
+    if _is_storage(sample, family, inspection):
+        return Wait(State.STORAGE, _storage_proven(inspections, scene))
     return Wait(State.OTHER)
 
 
@@ -71,17 +74,17 @@ _DEVICE_WAITS = ("/dev/kfd", "/dev/dri/", "/dev/accel/")
 _POLLED_DEVICES = (*_DEVICE_WAITS, "/dev/nvidia")
 
 
-def _is_storage(sample: ThreadSample, family: Family, look: Inspection | None) -> bool:
+def _is_storage(sample: ThreadSample, family: Family, inspection: Inspection | None) -> bool:
     if sample.state is TaskState.UNINTERRUPTIBLE or family in (Family.FILE, Family.ASYNC_IO):
         return True
-    return look is not None and look.wait_channel.startswith(_SERVER_CHANNELS)
+    return inspection is not None and inspection.wait_channel.startswith(_SERVER_CHANNELS)
 
 
-def _awaits_device(sample: ThreadSample, look: Inspection | None) -> bool:
+def _awaits_device(sample: ThreadSample, inspection: Inspection | None) -> bool:
     # in state D it waits for the driver itself
-    if look is None or sample.state is not TaskState.SLEEPING:
+    if inspection is None or sample.state is not TaskState.SLEEPING:
         return False
-    return any(each.target.startswith(_DEVICE_WAITS) for each in look.files)
+    return any(each.target.startswith(_DEVICE_WAITS) for each in inspection.files)
 
 
 def _is_helped(view: ProcessHistory, sample: ThreadSample, scene: ClassifyContext) -> bool:
@@ -107,7 +110,7 @@ def _is_helped_from_outside(view: ProcessHistory, began_ns: int, scene: Classify
 
 def _owes_answer(sample: SocketSample, now_ns: int) -> bool:
     # Telemetry is answered at once, sent again and again without an answer, or not even acknowledged. Where a
-    # question is open for a while, somebody may wait for its answer, whatever else goes to that address.
+    # question is open for a while, the process may wait for its answer, whatever else goes to that address.
     if sample.backoff >= LOST_BACKOFF:
         return False
     asked_ns = sample.last_send_ns
@@ -122,15 +125,15 @@ def _is_rank(view: ProcessHistory) -> bool:
 
 def _is_forsaken(view: ProcessHistory) -> bool:
     # All its threads sleep at futexes that no other process can reach, without a time-out: nobody is left to wake one.
-    # A process that was forked beside a held lock comes to this.
+    # A process that was forked beside a lock that is owned comes to this.
     totals = view.totals
     return totals is not None and 0 < totals.thread_count == totals.forsaken_count
 
 
-def _sleeping(look: Inspection | None, scene: ClassifyContext) -> State:
-    if look is None or look.deadline_ns is None:
+def _sleeping(inspection: Inspection | None, scene: ClassifyContext) -> State:
+    if inspection is None or inspection.deadline_ns is None:
         return State.SLEEPING
-    endless = look.deadline_ns - scene.now_ns > SLEEP_CAP_S * NS
+    endless = inspection.deadline_ns - scene.now_ns > SLEEP_CAP_S * NS
     return State.SLEEP_LONG if endless else State.SLEEPING
 
 
@@ -138,17 +141,17 @@ def _on_files(
     view: ProcessHistory,
     sample: ThreadSample,
     family: Family,
-    looks: Sequence[Inspection],
+    inspections: Sequence[Inspection],
     scene: ClassifyContext,
 ) -> Wait | None:
-    look = looks[-1] if looks else None
-    files = look.files if look is not None else ()
+    inspection = inspections[-1] if inspections else None
+    files = inspection.files if inspection is not None else ()
     kinds = {scene.kind(view.pid, each) for each in files}
-    opening = look is not None and look.wait_channel in _FIFO_CHANNELS
+    opening = inspection is not None and inspection.wait_channel in _FIFO_CHANNELS
     if opening or "fifo" in kinds:
         return Wait(State.READ, opening, _holders(view, files, scene))
     if "file" in kinds and family in (Family.READ, Family.WRITE, Family.FILE):
-        return Wait(State.STORAGE, _storage_proven(looks, scene))
+        return Wait(State.STORAGE, _storage_proven(inspections, scene))
     if "tcp" in kinds:
         peers = _holders(view, files, scene)
         # a loader has nothing to say to other ranks: who is unknown to it is outside, wherever they are
@@ -198,23 +201,23 @@ _NO_DEVICE = "0:"
 """Major number of file systems without a block device: a server, which may take minutes to come back."""
 
 
-def is_completing(looks: Sequence[Inspection]) -> bool:
-    """True if the device or server that a thread waits for answered requests between the last two looks."""
-    if len(looks) < 2:
+def is_completing(inspections: Sequence[Inspection]) -> bool:
+    """True if the device or server that a thread waits for answered requests between the last two inspections."""
+    if len(inspections) < 2:
         return False
-    before, last = looks[-2].storage, looks[-1].storage
+    before, last = inspections[-2].storage, inspections[-1].storage
     if before is None or last is None or before.device != last.device:
         return False
     return last.completed_count > before.completed_count
 
 
-def _storage_proven(looks: Sequence[Inspection], scene: ClassifyContext) -> bool:
+def _storage_proven(inspections: Sequence[Inspection], scene: ClassifyContext) -> bool:
     # Slow storage ends by itself, however long one call lasts: a close may upload a whole file. Only what answers
     # nobody counts: a frozen file system, a suspended device, requests in flight of which none
     # was completed.
-    if not looks:
+    if not inspections:
         return False
-    first, last = looks[0], looks[-1]
+    first, last = inspections[0], inspections[-1]
     span_ns = last.boottime_ns - first.boottime_ns
     if any(word in last.wait_channel for word in _FREEZE_CHANNELS):
         return span_ns >= FREEZE_PATIENCE_NS

@@ -79,7 +79,7 @@ def of_module(name: str) -> Code:
 def of_stack(words: Iterable[str]) -> Code | None:
     """The same from the code words of a stack, innermost first; None if all is plumbing, or nothing is known.
 
-    Words left over from earlier calls lie between the true ones; so one look decides nothing.
+    Words left over from earlier calls lie between the true ones; so one reading decides nothing.
     """
     codes = (of_module(word.rpartition("+")[0]) for word in words)
     return next((code for code in codes if code is not Code.PLUMBING), None)

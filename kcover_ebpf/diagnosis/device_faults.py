@@ -78,7 +78,7 @@ class DeviceFaults:
         return tuple(self._faults)
 
     def outlive(self, now_ns: int, silent: bool, stalled: bool) -> None:
-        """Forget faults that the job has outlived; `silent`: some rank does not go on, `stalled`: none does."""
+        """Forget faults that the job has outlived; `silent`: some rank does not continue, `stalled`: none does."""
         self._faults = [
             fault
             for fault in self._faults
@@ -88,7 +88,7 @@ class DeviceFaults:
     def judge(self, views: Mapping[Pid, ProcessHistory], stalled: bool) -> Finding | None:
         """The finding for the first fault that ends the job; None if there is none.
 
-        `stalled`: the ranks do not go on, without which the loss of one of several paths ends nothing.
+        `stalled`: the ranks do not continue, without which the loss of one of several paths ends nothing.
         """
         lethal = [
             fault

@@ -63,7 +63,7 @@ def all_wait(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | 
         )
     for each in ranks:
         if idle := _network_threads(each, ranks):
-            # on a device of its own, as in an evaluation: that may take as long as any other work
+            # on its own device, as in an evaluation: that may take as long as any other work
             at_work = each.state is State.ON_DEVICE and silent_s < snapshot.policy.quiet_cap_s
             kind = VerdictKind.UNKNOWN if at_work else VerdictKind.HUNG
             return blame(snapshot, kind, Cause.NOT_IN_COLLECTIVE, each, [*idle, *found])

@@ -116,7 +116,7 @@ def place(
 
 
 def _asks(each: RankSnapshot) -> bool:
-    # who burns a CPU is not looked at closely, so it has no stack
+    # a rank that burns a CPU is not inspected, so it has no stack
     return each.state in (State.PEERS, State.SPINNING) and not each.inspected
 
 

@@ -100,7 +100,7 @@ class Announcements:
         self.failures = [each for each in self.failures if each.pid in members.views]
 
     def settle(self, members: Members) -> None:
-        """Forget the failures once the job got over them: each rank is there again and goes on."""
+        """Forget the failures once the job got over them: each rank is there again and continues."""
         for failure in self.failures:
             view = members.views.get(failure.pid)
             again = members.successor(view) if view is not None else None
@@ -117,7 +117,7 @@ def judge_failure(
     *,
     whole: bool = True,
 ) -> Finding | None:
-    """The finding for the first failure; None if there is none, or if somebody ended the whole job.
+    """The finding for the first failure; None if there is none, or if the whole job was ended.
 
     `longest_s`: the longest step so far. `whole`: all ranks are among `views`; else nobody can tell that
     the whole job was ended.

@@ -1,6 +1,6 @@
 """All facts of one job over time, and what they add up to. Pure: time comes in with the facts.
 
-The caller feeds `observe` with every fact, carries out the looks it `wants`, and asks for the
+The caller feeds `observe` with every fact, carries out the inspections it `wants`, and asks for the
 `finding` once a pass.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from kcover_ebpf.diagnosis import exits, startup
 from kcover_ebpf.diagnosis.blindness import Sight, unseen
-from kcover_ebpf.diagnosis.classify import stand
+from kcover_ebpf.diagnosis.classify import classify
 from kcover_ebpf.diagnosis.classify_context import ClassifyContext
 from kcover_ebpf.diagnosis.collective_counts import counts_of
 from kcover_ebpf.diagnosis.device_faults import DeviceFaults
@@ -96,7 +96,7 @@ class Job:
             case DescriptorSample():
                 self._view(fact).descriptors[fact.fd, fact.inode] = fact
             case Inspection():
-                self.attention.on_look(fact)
+                self.attention.on_inspection(fact)
                 if (view := self.members.views.get(fact.pid)) is not None:
                     view.on_devices(fact)
             case TcpRetransmit():
@@ -128,6 +128,7 @@ class Job:
             case CollectivesSeen():
                 self.attention.collectives = fact
                 if fact.moving:
+                    self.attention.counts_moved_ns = fact.boottime_ns
                     self._restart_clocks(fact.boottime_ns)
             case _:
                 self._on_rest(fact)
@@ -169,7 +170,9 @@ class Job:
 
     def _progress(self, pid: Pid, now_ns: int) -> None:
         if self.pace.progress(pid, now_ns):
-            self.attention.on_progress(pid)
+            lead = self.members.views[pid].lead
+            moved_ns = lead.progress_ns if lead is not None else 0
+            self.attention.on_progress(pid, now_ns, moved_ns, self.pace.longest_of_s(pid))
 
     def _on_tick(self, tick: Tick) -> None:
         now_ns = tick.boottime_ns
@@ -192,7 +195,7 @@ class Job:
         self.announced.settle(self.members)
         expected = self.members.expected if self._whole else None
         self.pace.watch_training(ranks, expected, now_ns)
-        self._look_for_blindness(tick)
+        self._check_blindness(tick)
         held = sum(view.is_stopped for view in ranks.values())
         if self._all_here and held and held == len(ranks):
             self._restart_clocks(now_ns)
@@ -201,7 +204,7 @@ class Job:
         silent = any(self.pace.is_silent(view, now_ns) for view in ranks.values())
         held += sum(view.is_stopped for view in self.members.roster.loaders.values())
         known = held > 0 or self._alarm or bool(self.announced.failures)
-        # a rank that is stopped or has died keeps all others from going on, though it may take them a while to notice
+        # a rank that is stopped or has died keeps all others from continuing, though it may take them a while to notice
         blocked = held > 0 or bool(self.announced.failures)
         stall = Stall.CERTAIN if blocked else self.pace.stall(ranks, now_ns)
         if self.attention.suspect(silent or known, stall, now_ns, only_silent=not known):
@@ -209,14 +212,14 @@ class Job:
         self.faults.outlive(now_ns, silent, self.attention.stalled)
         self._alarm = False
 
-    def _look_for_blindness(self, tick: Tick) -> None:
+    def _check_blindness(self, tick: Tick) -> None:
         before_ns, now_ns = tick.boottime_ns - tick.period_ns, tick.boottime_ns
         if tick.late:
             self.sight.lose(f"no pass for {tick.period_ns / NS:.1f} s", before_ns, now_ns)
             self._restart_clocks(now_ns)
         was_unseen = self._unseen
         self._unseen = unseen(self.members.owned.values(), now_ns)
-        # ranks that are seen to go on need no judgement; that they are silent says nothing while a part is not seen
+        # ranks that are seen to continue need no judgement; that they are silent says nothing while a part is not seen
         if self._unseen and self.attention.suspicious:
             self.sight.lose(self._unseen, before_ns, now_ns)
         elif was_unseen and not self._unseen:
@@ -268,11 +271,11 @@ class Job:
         return self.attention.urgent(self.now_ns, self.pace.trained)
 
     def examine(self) -> None:
-        """Look closely at the next pass, at every thread, whether or not anything seems wrong."""
+        """Watch closely at the next pass, at every thread, whether or not anything seems wrong."""
         self._alarm = self._examined = True
 
     def wants(self) -> list[InspectRequest]:
-        """Threads to look at now."""
+        """Threads to inspect now."""
         owned, trained = self.members.owned.values(), self.pace.trained
         return self.attention.wants(owned, self._waiting, self.now_ns, trained=trained)
 
@@ -281,7 +284,7 @@ class Job:
         return (view for view in self.members.ranks.values() if self.pace.waits(view))
 
     def finding(self) -> Finding | None:
-        """What the job looks like now; None for a moment while what was seen is not complete enough to judge by.
+        """The snapshot of the job now; None for a moment while what was seen is not complete enough to judge by.
 
         What was announced is judged whatever was missed: it is certain.
         """
@@ -357,7 +360,7 @@ class Job:
         # the time before something was not seen cannot be judged
         seen_s = (self.now_ns - self._floor_ns) / NS
         processes = {
-            pid: completed(stand(view, context).capped(seen_s), view, habits)
+            pid: completed(classify(view, context).capped(seen_s), view, habits)
             for pid, view in views.items()
             if view.member is not None and view.member.owner is not None
         }
@@ -371,7 +374,7 @@ class Job:
             knows_waits=known.count > 0,
             whole=self._all_here,
             cadence_known=self.pace.learned(members.ranks),
-            starting=startup.awaits_somebody(members, self.pace),
+            starting=startup.awaits_missing_rank(members, self.pace),
             collectives=None if reported is None else counts_of(reported, self.now_ns),
             recordings=recordings_of(self.attention.recorders, self.now_ns),
         )
@@ -384,7 +387,7 @@ class Job:
             table=self.table,
             children=members.children,
             holders=files.of,
-            inspections=self.attention.looks,
+            inspections=self.attention.inspections,
             kind=members.kind,
             ends=ends,
             all_here=members.world_size == len(members.all_ranks),

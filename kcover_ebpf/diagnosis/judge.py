@@ -1,7 +1,7 @@
 """From a snapshot of all ranks to one finding: walk from those who wait to the one that is stuck.
 
 The rule: follow the waits to their end. If the rank at the end makes an effort that explains the
-wait, the job works; if it cannot go on by itself, it is the culprit; if nobody is at the end, the
+wait, the job works; if it cannot continue by itself, it is the culprit; if nobody is at the end, the
 waits form a cycle, or the link between them is lost.
 """
 
@@ -9,10 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kcover_ebpf.diagnosis import device_wait, evidence, nccl, stacks, tcp_links, wait_chain
+from kcover_ebpf.diagnosis import (
+    device_wait,
+    evidence,
+    lone_worker,
+    nccl,
+    stacks,
+    tcp_links,
+    wait_chain,
+)
 from kcover_ebpf.diagnosis.all_waiting import standstill
 from kcover_ebpf.diagnosis.process import NS, Effort
-from kcover_ebpf.diagnosis.process_state import EFFORT, HELD, State
+from kcover_ebpf.diagnosis.process_state import EFFORT, STOPPED, State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot, blame
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
@@ -23,10 +31,10 @@ from kcover_ebpf.tunables.diagnosis import LOST_ON_LOSSY_BACKOFF, VICTIM_S
 def judge(snapshot: JobSnapshot) -> Finding:
     """One finding for the job as it is now; WORKING(training) when nothing is wrong."""
     ranks = list(snapshot.ranks.values())
-    if snapshot.whole and ranks and all(each.state in HELD for each in ranks):
+    if snapshot.whole and ranks and all(each.state in STOPPED for each in ranks):
         return Finding(VerdictKind.WORKING, Cause.SUSPENDED, snapshot.oldest_ns)
     found = (
-        _held_alone(snapshot, ranks)
+        _stopped_alone(snapshot, ranks)
         or _lost_link(snapshot)
         or _closed_window(snapshot, ranks)
         or _at_the_end_of_the_chain(snapshot, ranks)
@@ -35,9 +43,9 @@ def judge(snapshot: JobSnapshot) -> Finding:
     return nccl.refine(snapshot, found, ranks)
 
 
-def _held_alone(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | None:
+def _stopped_alone(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | None:
     # a rank that was stopped or frozen while the others were not: its state alone says that nobody
-    # goes on; of several the first one
+    # continues; of several the first one
     for each in sorted(ranks, key=lambda each: -each.age_s):
         if each.state not in (State.STOPPED, State.FROZEN):
             continue
@@ -122,7 +130,8 @@ def _at_the_end_of_the_chain(
     at_work = {each.pid for each in working}
     stuck = [each for each in sinks if each.pid not in at_work]
     if working:
-        return _working(snapshot, working, waiting)
+        alone = lone_worker.report(snapshot, working, waiting)
+        return alone or _working(snapshot, working, waiting)
     if stuck:
         return _stuck(snapshot, stuck, ranks)
     return standstill(snapshot, ranks)
@@ -207,7 +216,7 @@ def _stuck(
 def _needed_s(snapshot: JobSnapshot, first: RankSnapshot, end: RankSnapshot) -> float:
     needed_s = snapshot.threshold_s(first.pid)
     if end.state in (State.STOPPED, State.FROZEN):
-        # its state says that it does not go on, however long this job's steps last
+        # its state says that it does not continue, however long this job's steps last
         return min(needed_s, snapshot.policy.stopped_s)
     return needed_s
 

@@ -59,7 +59,7 @@ class Members:
             view.descriptors.clear()
 
     def classify(self) -> bool:
-        """Tell roles anew if anything changed; True if it did."""
+        """Determine roles anew if anything changed; True if it did."""
         if not self._stale:
             return False
         self._stale = False

@@ -14,7 +14,7 @@ from dataclasses import replace
 from kcover_ebpf.diagnosis import evidence, wait_chain
 from kcover_ebpf.diagnosis.collective_account import CollectiveAccount, account
 from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
-from kcover_ebpf.diagnosis.process_state import HELD, State
+from kcover_ebpf.diagnosis.process_state import STOPPED, State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
@@ -37,9 +37,9 @@ _SEEN = frozenset(
     {State.LOCK, State.READ, State.SLEEP_LONG, State.CHILD}
     | {State.SPINNING, State.THROTTLED, State.GONE, State.LEFT}
 )
-"""What the host sees a rank held by; `chain.is_effort` has had its say before."""
-_SOMEBODY = frozenset({State.PEERS, State.OUTSIDE, State.HELPED, State.OTHER})
-"""Who is in none of the job's collectives and waits so waits for somebody else."""
+"""What the host sees a rank blocked by; `chain.is_effort` has had its say before."""
+_OF_OTHERS = frozenset({State.PEERS, State.OUTSIDE, State.HELPED, State.OTHER})
+"""Who is in none of the job's collectives and waits so waits for something else."""
 _SHOWN = 4
 
 
@@ -107,14 +107,14 @@ def _may_come(snapshot: JobSnapshot, each: RankSnapshot) -> bool:
     if wait_chain.is_effort(snapshot, each):
         return True
     end = wait_chain.follow(snapshot, each)
-    if end.state in HELD or end.proven or end.state in _SEEN:
+    if end.state in STOPPED or end.proven or end.state in _SEEN:
         return False
     silence_s = min(end.age_s, each.age_s)
     if end.state is State.FUTEX and _is_new_wait(snapshot, end):
         return False
-    if end.state in _SOMEBODY or end.state is State.FUTEX:
+    if end.state in _OF_OTHERS or end.state is State.FUTEX:
         return silence_s < snapshot.policy.storage_patience_s
-    # it waits for its device, which the others do not need: an evaluation looks like that; or for storage that
+    # it waits for its device, which the others do not need: an evaluation is like that; or for storage that
     # nothing proves stuck: a checkpoint does
     return silence_s < snapshot.policy.quiet_cap_s
 

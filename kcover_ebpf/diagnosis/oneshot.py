@@ -1,4 +1,4 @@
-"""What a look at a job that is stuck already can say, though it never saw the job healthy. Pure.
+"""What one run of `trace` can say about a job that is stuck already, though it never saw the job healthy. Pure.
 
 No cadence was learned, and what was announced is past. But the kernel remembers since when each
 thread waits, and a rank that is not there any more leaves a gap.
@@ -29,11 +29,11 @@ _MOST_RANKS = 1 << 16
 _BOTH = 2
 _KNOCKING = frozenset({"CLOSE", "SYN_SENT"})
 QUIET = (Cause.STARTING, Cause.TRAINING)
-"""What a job is said to do when nothing stands out."""
+"""What a job is said to do when nothing is unusual."""
 
 
 def finding(job: Job, glances: PassHistory) -> Finding | None:
-    """What the job looks like after these passes; None while what was seen is not complete enough."""
+    """The snapshot of the job after these passes; None while what was seen is not complete enough."""
     found = job.finding()
     if found is None or found.kind not in (VerdictKind.WORKING, VerdictKind.SLOW):
         return found
@@ -43,7 +43,7 @@ def finding(job: Job, glances: PassHistory) -> Finding | None:
 
 
 def conclusion(job: Job, glances: PassHistory) -> Finding | None:
-    """The last word of a look: its finding, with what only the absence of a rank shows."""
+    """The result of a run of `trace`: its finding, with what only the absence of a rank shows."""
     found = finding(job, glances)
     if found is None:
         return None
@@ -53,19 +53,19 @@ def conclusion(job: Job, glances: PassHistory) -> Finding | None:
         return waits
     if found.kind is VerdictKind.LOST_LINK:
         return since_the_loss(job, name_the_ends(job, name_the_lost(job, found)))
-    return held_here(job, found)
+    return stopped_here(job, found)
 
 
-def nobody_moves(job: Job) -> bool:
+def no_rank_moves(job: Job) -> bool:
     """True while every rank here has waited for others for a moment; False for a job without ranks."""
     ranks = job.snapshot().ranks.values()
     return bool(ranks) and all(_waits(job, each) for each in ranks)
 
 
-def somebody_waits(job: Job, glances: PassHistory) -> bool:
+def a_rank_waits(job: Job, glances: PassHistory) -> bool:
     """True while a rank here has waited for others for longer than most steps last."""
     snapshot = oneshot_waits.snapshot_of(job, glances)
-    if oneshot_waits.somebody_asks(job, snapshot, glances):
+    if oneshot_waits.a_rank_polls(job, snapshot, glances):
         return True
     waits = [each for each in snapshot.ranks.values() if each.state in WAITING]
     return any(each.age_s >= ONESHOT_LONG_WAIT_S for each in waits)
@@ -89,13 +89,13 @@ def undecided(job: Job, glances: PassHistory) -> bool:
 
 
 def lost_before(job: Job) -> Finding | None:
-    """The rank that was lost before we looked, while all others wait for it; None if none is missing here.
+    """The rank that was lost before the run, while all others wait for it; None if none is missing here.
 
     A launcher says how many ranks it started on this host; without it only a gap in the numbers
     shows that a rank of this host, and not of another one, is missing.
     """
     snapshot = job.snapshot()
-    if not nobody_moves(job) and not _all_quiet(job):
+    if not no_rank_moves(job) and not _all_quiet(job):
         return None
     absent = _absent_ranks(job)
     if not absent:
@@ -124,7 +124,7 @@ def lost_before(job: Job) -> Finding | None:
 
 
 def device_waits(job: Job, found: Finding) -> Finding | None:
-    """UNKNOWN, where ranks wait for their devices and none was seen at anything else; None for all other looks.
+    """UNKNOWN, where ranks wait for their devices and none was seen at anything else; None in all other cases.
 
     A healthy job in a long step looks the same.
     """
@@ -194,8 +194,8 @@ def since_the_loss(job: Job, found: Finding) -> Finding:
     return replace(found, since_ns=last_ns, evidence=evidence)
 
 
-def held_here(job: Job, found: Finding) -> Finding:
-    """A stopped or frozen part of a job as a fault: only a whole job that is held was suspended on purpose."""
+def stopped_here(job: Job, found: Finding) -> Finding:
+    """A stopped or frozen part of a job as a fault: only a whole job that is stopped was suspended on purpose."""
     snapshot = job.snapshot()
     ranks = snapshot.ranks.values()
     # who has the number of its pod alone may not know how many there are, but those below it are
@@ -234,7 +234,7 @@ def _all_quiet(job: Job) -> bool:
 
 
 def _knocks(job: Job, view: ProcessHistory) -> bool:
-    # it has tried to reach somebody for long and is connected to nobody: so those begin whose first rank is missing
+    # it has tried to connect for long and has no connection: so those begin whose first rank is missing
     states = {each.state for each in view.sockets.values() if each.remote[1]}
     if view.lead is None or "ESTABLISHED" in states or not states & _KNOCKING:
         return False

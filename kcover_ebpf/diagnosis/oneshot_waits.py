@@ -1,7 +1,7 @@
-"""Judge a job that was stuck before we looked, with what the kernel remembers of the time before. Pure.
+"""Judge a job that was stuck before it was watched, with what the kernel remembers of the time before. Pure.
 
 Who waits busily, as ranks of MPI do, looks like a rank that computes until it was seen for long with
-a CPU of its own. But it is found in calls that only ask again at nearly every pass, CPU or not, and
+its own CPU. But it is found in calls that only ask again at nearly every pass, CPU or not, and
 the kernel keeps the time at which each rank last sent something. So where no rank has sent anything
 to another one for seconds, those that only ask are waiting, and since then.
 """
@@ -46,7 +46,7 @@ class _Pass:
 
 
 class PassHistory:
-    """What the last passes of one look found the lead threads of the ranks doing."""
+    """What the last passes of one run found the lead threads of the ranks doing."""
 
     def __init__(self) -> None:
         self._seen: dict[Pid, _Pass] = {}
@@ -109,7 +109,7 @@ def _is_quiet(job: Job, snapshot: JobSnapshot) -> bool:
 
 def snapshot_of(job: Job, glances: PassHistory) -> JobSnapshot:
     """The snapshot of a job, in which those who only ask while nobody sends anything count as waiting."""
-    # a look into the middle of a job never saw its start, and other hosts may have the ranks that are not here
+    # a run in the middle of a job never saw its start, and other hosts may have the ranks that are not here
     snapshot = replace(job.snapshot(), starting=False)
     if not _is_quiet(job, snapshot):
         return snapshot
@@ -124,7 +124,7 @@ def snapshot_of(job: Job, glances: PassHistory) -> JobSnapshot:
             age_s = (job.now_ns - began_ns) / NS
             changed[pid] = replace(each, state=State.PEERS, age_s=age_s, effort=None)
         elif each.state is State.THROTTLED and starved and lead is not None:
-            # nobody gets a CPU here, which says nothing about a limit of its own
+            # nobody gets a CPU here, which says nothing about its own limit
             state = State.SPINNING if lead.spins_in_place else State.COMPUTING
             changed[pid] = replace(each, state=state)
     return replace(snapshot, processes=changed)
@@ -138,12 +138,14 @@ def judge_again(job: Job, snapshot: JobSnapshot, found: Finding) -> Finding:
         # it gets no CPU, but it would only ask with it
         return again
     cycle = again.cause is Cause.WAIT_CYCLE
-    if again.cause is Cause.TRAINING or (cycle and startup.awaits_somebody(job.members, job.pace)):
+    if again.cause is Cause.TRAINING or (
+        cycle and startup.awaits_missing_rank(job.members, job.pace)
+    ):
         return found
     return again
 
 
-def somebody_asks(job: Job, snapshot: JobSnapshot, glances: PassHistory) -> bool:
+def a_rank_polls(job: Job, snapshot: JobSnapshot, glances: PassHistory) -> bool:
     """True while a rank waits busily and nobody sends: it may have done so for longer than has been seen."""
     return _is_quiet(job, snapshot) and any(glances.asks_since_ns(pid) for pid in snapshot.ranks)
 
@@ -163,7 +165,7 @@ def name_who_is_waited_for(job: Job, snapshot: JobSnapshot, found: Finding) -> F
     waited_s = min(each.age_s for each in waiting)
     quiet_ns = quiet_since_ns(job, snapshot)
     quiet_s = 0.0 if quiet_ns is None else (job.now_ns - quiet_ns) / NS
-    # waits that begin anew all the time are only as old as the look
+    # waits that begin anew all the time are only as old as the run
     long = waited_s >= UNEXPLAINED_S or (waited_s >= QUIET_S and quiet_s >= UNEXPLAINED_S)
     if not long or _gets_on(job, first, end):
         return found

@@ -1,4 +1,4 @@
-"""Links that lose packets while the job goes on: which rank they have in common."""
+"""Links that lose packets while the job continues: which rank they have in common."""
 
 from __future__ import annotations
 

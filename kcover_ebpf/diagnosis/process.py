@@ -117,10 +117,10 @@ class ProcessHistory:
 
     @property
     def lead(self) -> ThreadHistory | None:
-        """The thread that stands for the process: its first one (frameworks train in it).
+        """The thread that represents the process: its first one (frameworks train in it).
 
-        Or the one that works while the first sleeps, as where an actor runs the training in a thread of its own;
-        until the first goes on.
+        Or the one that works while the first sleeps, as where an actor runs the training in its own thread;
+        until the first continues.
         """
         first = self.threads.get(self._first)
         if self._worker is None or first is None:
@@ -163,9 +163,9 @@ class ProcessHistory:
             view = self.threads[sample.tid] = ThreadHistory(sample)
             return False
         progressed = view.observe(sample, table, self.code)
-        return progressed and self._stands_for(sample.tid)
+        return progressed and self._represents(sample.tid)
 
-    def _stands_for(self, tid: Tid) -> bool:
+    def _represents(self, tid: Tid) -> bool:
         return tid in (self._first, self._worker)
 
     def on_clock(self, seen: Clock) -> bool:
@@ -182,7 +182,7 @@ class ProcessHistory:
             self.code, self.code_read_ns = CodeMap(seen.modules), seen.boottime_ns
         view = self.threads.get(seen.tid)
         progressed = view is not None and view.on_stack(of_stack(seen.stack), seen.boottime_ns)
-        return progressed and self._stands_for(seen.tid)
+        return progressed and self._represents(seen.tid)
 
     def lose_clock(self, now_ns: int) -> bool:
         """True, once, when a clock that it had is not read any more."""
@@ -211,7 +211,7 @@ class ProcessHistory:
         # the end of a thread is not reported; in a process that keeps making new ones the oldest samples go
         oldest = sorted(self.threads.values(), key=lambda each: each.sample.boottime_ns)
         for each in oldest[: _MOST_THREADS // 2]:
-            if not self._stands_for(each.sample.tid):
+            if not self._represents(each.sample.tid):
                 del self.threads[each.sample.tid]
 
     def on_totals(self, totals: ProcessTotals) -> None:

@@ -1,4 +1,4 @@
-"""Where one process stands at one moment: does it work, wait, or can it not go on by itself.
+"""The state of one process at one moment: does it work, wait, or can it not continue by itself.
 
 The states fall into groups: *effort* (it works, others may wait), *patience* (it waits for
 something outside the job that may well come), *waiting* (for other ranks or its own children) and
@@ -13,7 +13,7 @@ from kcover_ebpf.tunables.diagnosis import DEVICE_BELIEVED_S, FAULTING_BELIEVED_
 
 
 class State(Enum):
-    """Where the lead thread of a process stands; the value is the text for people."""
+    """The state of the lead thread of a process; the value is the text for people."""
 
     __hash__ = (
         object.__hash__
@@ -31,7 +31,7 @@ class State(Enum):
     ON_DEVICE = "waiting for its device"
     NAPPING = "asking again every few milliseconds"
     CHILD = "waiting for a child"
-    HELPED = "waiting for a thread that waits for somebody else"
+    HELPED = "waiting for a thread that waits for others"
     OUTSIDE = "waiting for a service outside the job"
     LEFT = "left"
     GONE = "gone"
@@ -54,7 +54,7 @@ EFFORT = frozenset(
     {State.MOVING, State.COMPUTING, State.STORING, State.CHILDREN, State.SLEEPING, State.USER}
 )
 """Legitimate: these ranks explain why others wait."""
-HELD = frozenset({State.STOPPED, State.FROZEN, State.TRACED})
+STOPPED = frozenset({State.STOPPED, State.FROZEN, State.TRACED})
 STUCK = frozenset(
     {State.SLEEP_LONG, State.READ, State.LOCK, State.STORAGE, State.DEVICE, State.FAULTING}
     | {State.SPINNING, State.OTHER}

@@ -93,9 +93,9 @@ class JobProgress:
     def watch_training(
         self, ranks: Mapping[Pid, ProcessHistory], expected: int | None, now_ns: int
     ) -> None:
-        """Tell when start-up is over: it has gaps of its own, and stalls are learned from training alone.
+        """Notice when start-up is over: it has its own gaps, and stalls are learned from training alone.
 
-        `expected`: ranks that should be here. With fewer it is over once those that are here go on all the same,
+        `expected`: ranks that should be here. With fewer it is over once those that are here continue all the same,
         long after the last of them came: the others are on other hosts.
         """
         if self._talked or not ranks:
@@ -128,7 +128,7 @@ class JobProgress:
         return view.first_seen_ns / NS if last_s is None else last_s
 
     def stall(self, ranks: Mapping[Pid, ProcessHistory], now_ns: int) -> Stall:
-        """Whether the ranks go on."""
+        """Whether the ranks continue."""
         silent = (
             now_ns / NS - self._last_s(view) >= self.threshold_s(view.pid)
             for view in ranks.values()
@@ -165,13 +165,17 @@ class JobProgress:
         """The longest healthy silence of any rank, in seconds: about a step; 0 before the first."""
         return max((each.longest_s for each in self._cadences.values()), default=0.0)
 
+    def longest_of_s(self, pid: Pid) -> float:
+        """The longest healthy silence of one rank, in seconds; 0 before the first."""
+        return self._cadences[pid].longest_s
+
     def silence_s(self, ranks: Mapping[Pid, ProcessHistory], now_ns: int) -> float:
         """Seconds since any of the ranks made progress; 0 if none ever did."""
         lasts = [last for pid in ranks if (last := self._cadences[pid].last_s) is not None]
         return now_ns / NS - max(lasts) if lasts else 0.0
 
     def waits(self, view: ProcessHistory) -> bool:
-        """True if the lead thread sits in a call that waits for somebody."""
+        """True if the lead thread sits in a call that waits for others."""
         return view.lead is not None and self._lead_waits(view.lead)
 
     def _lead_waits(self, lead: ThreadHistory) -> bool:
@@ -202,5 +206,5 @@ class JobProgress:
         return sum(recent) / len(recent) < SLOWED_SHARE * sum(before) / len(before)
 
     def straggler(self) -> Straggler | None:
-        """The rank that the others wait for; None if nobody stands out."""
+        """The rank that the others wait for; None if no rank is apart."""
         return self._shares.straggler()

@@ -82,8 +82,8 @@ SPAWNED = "--multiprocessing-fork"
 """The word by which a child of Python's multiprocessing is known that was not forked."""
 PROGRAMS = _SHELLS | _LAUNCHERS | _REMOTE | _COMPILERS
 """Names of programs by which a role is known."""
-TELLING_WORDS = _LAUNCHER_MODULES | {SPAWNED}
-TELLING_PARTS = (*_HELPER_WORDS, _COMPILE_WORKER)
+ROLE_WORDS = _LAUNCHER_MODULES | {SPAWNED}
+ROLE_PARTS = (*_HELPER_WORDS, _COMPILE_WORKER)
 """Whole words of a command, and parts of words, that tell a role as well."""
 
 

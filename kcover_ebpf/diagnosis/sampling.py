@@ -65,6 +65,6 @@ def requests(
 def _with_lead(view: ProcessHistory, wanted: SampleRequest, now_ns: int) -> SampleRequest:
     if view.worker is not None:
         return replace(wanted, lead=view.worker)
-    # the thread that trains may be another than the first: it is found by looking at all
+    # the thread that trains may be another than the first: it is found by sampling all
     seeks = wanted is _CALM and view.rests_since(now_ns) is not None
     return _UNTRAINED if seeks else wanted

@@ -1,4 +1,4 @@
-"""A job that goes on, but slower than it could: a straggler among its ranks, or a link that loses packets."""
+"""A job that continues, but slower than it could: a straggler among its ranks, or a link that loses packets."""
 
 from __future__ import annotations
 

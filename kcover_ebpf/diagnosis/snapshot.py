@@ -1,4 +1,4 @@
-"""What one look at a job sees and says: a `JobSnapshot` goes in, a `Finding` comes out. No judgement."""
+"""What one pass over a job finds: a `JobSnapshot` goes in, a `Finding` comes out. No judgement."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kcover_ebpf.settings import Policy
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one look at a job says; becomes a verdict when it holds."""
+    """What one pass over a job finds; becomes a verdict when it holds."""
 
     kind: VerdictKind
     cause: Cause

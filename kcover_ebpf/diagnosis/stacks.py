@@ -84,8 +84,8 @@ def groups(stacks: Mapping[Key, Stack]) -> list[list[Key]]:
 def outliers(stacks: Mapping[Key, Stack], known: Collection[Key]) -> list[Key]:
     """Owners whose wait is neither known nor shared by the majority; `known`: those whose wait was seen to end.
 
-    A wait that is known was seen to end, so beside it an unknown one stands out. Among unknown
-    waits only a majority shows which rank stands out; among known ones nobody does.
+    A wait that is known was seen to end, so beside it an unknown one is odd. Among unknown
+    waits only a majority shows which rank differs; among known ones none does.
     """
     unknown = [key for key in stacks if key not in known]
     return unknown if len(unknown) < len(stacks) else minority(groups(stacks))

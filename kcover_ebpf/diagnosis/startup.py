@@ -63,7 +63,7 @@ def _is_at_work(view: ProcessHistory, now_ns: int) -> bool:
     return burns or view.latest_effort(0, now_ns - START_UP_EFFORT_NS) is not None
 
 
-def awaits_somebody(members: Members, pace: JobProgress) -> bool:
+def awaits_missing_rank(members: Members, pace: JobProgress) -> bool:
     """True while a rank has not come yet and the job never trained: those who came wait for it."""
     return len(members.all_ranks) < (members.world_size or 0) and not pace.trained
 

@@ -75,14 +75,14 @@ class WaitShares:
             seen.add(wait)
 
     def straggler(self) -> Straggler | None:
-        """The one rank that the others wait for; None while too few passes were seen or nobody stands out."""
+        """The one rank that the others wait for; None while too few passes were seen or no rank is apart."""
         if len(self._seen) < 2:
             return None
         seen = min(map(len, self._seen.values()))
         windows = (window for window in STRAGGLER_WINDOWS if window <= seen)
-        return next((found for each in windows if (found := self._stands_out(each))), None)
+        return next((found for each in windows if (found := self._is_apart(each))), None)
 
-    def _stands_out(self, window: int) -> Straggler | None:
+    def _is_apart(self, window: int) -> Straggler | None:
         counts = {pid: waiting.counts[window] for pid, waiting in self._seen.items()}
         slow = min(counts, key=counts.__getitem__)
         own = counts.pop(slow) / window

@@ -1,6 +1,6 @@
-"""What the sensor looks at, and how closely: suspicion, stall, and the requests for a closer look.
+"""What the sensor inspects, and how closely: suspicion, stall, and the requests for a closer inspection.
 
-A job is *suspicious* as soon as something is unusual: that concerns this host alone, which looks closely. It has
+A job is *suspicious* as soon as something is unusual: that concerns this host alone, which watches closely. It has
 *stalled* when none of its ranks here has made progress for longer than they ever went without: that is
 reported, and costs others something. A healthy job on GPUs may be suspicious for hours.
 """
@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
-from kcover_ebpf.diagnosis.process import ProcessHistory
+from kcover_ebpf.diagnosis.process import NS, ProcessHistory
 from kcover_ebpf.diagnosis.progress import Stall
 from kcover_ebpf.diagnosis.stacks import KnownWaits, Stack
 from kcover_ebpf.diagnosis.thread import ThreadHistory
@@ -36,7 +36,7 @@ from kcover_ebpf.tunables.diagnosis import (
     INSPECTIONS_REPEATED,
 )
 
-_LOOKS_KEPT = 48
+_INSPECTIONS_KEPT = 48
 
 
 class Suspicion:
@@ -46,14 +46,16 @@ class Suspicion:
         self.known = KnownWaits()
         self.collectives: CollectivesSeen | None = None
         """What the job's own NCCL said in this suspicion; None while it said nothing."""
+        self.counts_moved_ns = 0
+        """Boottime at which an answer of NCCL last showed that its counts move; 0 if none did."""
         self.recorders: RecordersSeen | None = None
         """What the ranks' flight recorders hold of this stall; None while they said nothing."""
         self.unreadable: dict[Pid, Unreadable] = {}
         """Processes that could not be read when it was tried last."""
-        self._looks: dict[tuple[Pid, Tid], deque[Inspection]] = {}
-        self._pending: dict[Pid, Stack] = {}
+        self._inspections: dict[tuple[Pid, Tid], deque[Inspection]] = {}
+        self._pending: dict[Pid, Inspection] = {}
         self.stall = Stall.NONE
-        """Whether the ranks here go on; they do not while one of them is held."""
+        """Whether the ranks here continue; they do not while one of them is stopped."""
         self._suspicious_since_ns: int | None = None
         self._only_silent = False
         self._began_ns: int | None = None
@@ -65,7 +67,7 @@ class Suspicion:
         return self._suspicious_since_ns is not None
 
     def is_fresh(self, now_ns: int, trained: bool) -> bool:
-        """True while a suspicion is young: what lasts is not looked at as closely."""
+        """True while a suspicion is young: what lasts is not watched as closely."""
         since_ns = self._suspicious_since_ns
         calm_after_ns = CALM_AFTER_NS if trained else CALM_UNTRAINED_NS
         return since_ns is not None and now_ns - since_ns < calm_after_ns
@@ -98,40 +100,54 @@ class Suspicion:
         ended = self._suspicious_since_ns is not None
         self._suspicious_since_ns = None
         if ended:
-            self._looks.clear()
+            self._inspections.clear()
             self.collectives = self.recorders = None
         return ended
 
-    def on_look(self, look: Inspection) -> None:
-        """Keep a closer look; one made in healthy times waits to be seen ending."""
-        self.unreadable.pop(look.pid, None)
-        self._looks.setdefault((look.pid, look.tid), deque(maxlen=_LOOKS_KEPT)).append(look)
-        if look.stack and not self.suspicious:
-            self._pending[look.pid] = look.stack
+    def on_inspection(self, seen: Inspection) -> None:
+        """Keep an inspection; one made in healthy times waits to be seen ending."""
+        self.unreadable.pop(seen.pid, None)
+        self._inspections.setdefault((seen.pid, seen.tid), deque(maxlen=_INSPECTIONS_KEPT)).append(
+            seen
+        )
+        if seen.stack and not self.suspicious:
+            self._pending[seen.pid] = seen
 
-    def on_progress(self, pid: Pid) -> None:
-        """A process went on: the wait it was seen in before is one that ends by itself."""
-        stack = self._pending.pop(pid, None)
-        if stack is not None:
-            self.known.learn(stack)
+    def on_progress(self, pid: Pid, now_ns: int, moved_ns: int, longest_s: float) -> None:
+        """A process made progress: a wait that it has left since its inspection is one that ends by itself.
+
+        `moved_ns`: when its thread last did something else. Data that arrives meanwhile shows nothing: a rank that is
+        stuck still receives the rest of the step. Only once the longest healthy silence has passed has the wait ended.
+        """
+        seen = self._pending.get(pid)
+        if seen is None:
+            return
+        passed_ns = now_ns - seen.boottime_ns
+        if moved_ns > seen.boottime_ns or passed_ns > longest_s * NS:
+            del self._pending[pid]
+            self.known.learn(seen.stack)
 
     def forget(self, pid: Pid) -> None:
         """A process is gone."""
         self._pending.pop(pid, None)
-        for key in [key for key in self._looks if key[0] == pid]:
-            del self._looks[key]
+        for key in [key for key in self._inspections if key[0] == pid]:
+            del self._inspections[key]
 
-    def looks(self, pid: Pid, tid: int) -> Sequence[Inspection]:
-        """Closer looks at a thread, oldest first."""
-        return self._looks.get((pid, Tid(tid)), ())
+    def inspections(self, pid: Pid, tid: int) -> Sequence[Inspection]:
+        """Inspections of a thread, oldest first."""
+        return self._inspections.get((pid, Tid(tid)), ())
 
-    def last_looks(self) -> dict[Pid, Inspection]:
-        """The last closer look at each process, of those that were looked at."""
-        return {pid: looks[-1] for (pid, _), looks in self._looks.items() if looks}
+    def last_inspections(self) -> dict[Pid, Inspection]:
+        """The last inspection of each process, of those that were inspected."""
+        return {
+            pid: inspections[-1]
+            for (pid, _), inspections in self._inspections.items()
+            if inspections
+        }
 
     def stacks_of(self, waiting: Iterable[ProcessHistory]) -> dict[Pid, Stack]:
-        """Where each of these waits, of those that were looked at in the wait they are in now."""
-        last = self.last_looks()
+        """Where each of these waits, of those that were inspected in the wait they are in now."""
+        last = self.last_inspections()
         return {
             view.pid: last[view.pid].stack
             for view in waiting
@@ -148,8 +164,8 @@ class Suspicion:
         *,
         trained: bool = True,
     ) -> list[InspectRequest]:
-        """Threads to look at now: all leads while suspicious, else a few healthy waits to remember."""
-        codes = [look for view in owned for look in self._burning(view, now_ns)]
+        """Threads to inspect now: all leads while suspicious, else a few healthy waits to remember."""
+        codes = [request for view in owned for request in self._burning(view, now_ns)]
         if self.suspicious:
             return codes + self._rationed(owned, now_ns, 0 if trained else INSPECTION_UNTRAINED_NS)
         if now_ns < self._next_baseline_ns:
@@ -158,23 +174,25 @@ class Suspicion:
         if self.known.count >= BASELINE_EAGER_WAITS or now_ns - self._began_ns > BASELINE_EAGER_NS:
             self._next_baseline_ns = now_ns + BASELINE_PERIOD_NS
         fresh = (view for view in waiting if view.pid not in self._pending)
-        looks = (look for view in fresh if (look := self._request(view, now_ns)) is not None)
-        return codes + list(islice(looks, BASELINE_INSPECTIONS))
+        requests = (
+            request for view in fresh if (request := self._request(view, now_ns)) is not None
+        )
+        return codes + list(islice(requests, BASELINE_INSPECTIONS))
 
     def _rationed(
         self, owned: Iterable[ProcessHistory], now_ns: int, shortest_ns: int
     ) -> list[InspectRequest]:
-        """A first look at every wait; further ones at a few of those that wait alike, each in its turn."""
+        """A first inspection of every wait; further ones at a few of those that wait alike, each in its turn."""
         first, again = [], []
         for view in owned:
             request = self._request(view, now_ns, shortest_ns)
             if request is not None and view.lead is not None:
-                looked_ns = self._last_look_ns(view.lead)
-                sample, is_new = view.lead.sample, looked_ns < view.lead.progress_ns
-                if is_new or now_ns - looked_ns >= INSPECTION_PROOF_NS:
+                inspected_ns = self._last_inspected_ns(view.lead)
+                sample, is_new = view.lead.sample, inspected_ns < view.lead.progress_ns
+                if is_new or now_ns - inspected_ns >= INSPECTION_PROOF_NS:
                     first.append(request)
                 else:
-                    again.append((looked_ns, (sample.state, sample.syscall), request))
+                    again.append((inspected_ns, (sample.state, sample.syscall), request))
         counts: Counter[tuple[TaskState, int]] = Counter()
         for _, alike, request in sorted(again, key=lambda each: each[0]):
             counts[alike] += 1
@@ -182,9 +200,9 @@ class Suspicion:
                 first.append(request)
         return first
 
-    def _last_look_ns(self, lead: ThreadHistory) -> int:
-        looks = self._looks.get((lead.sample.pid, lead.sample.tid))
-        return looks[-1].boottime_ns if looks else 0
+    def _last_inspected_ns(self, lead: ThreadHistory) -> int:
+        inspections = self._inspections.get((lead.sample.pid, lead.sample.tid))
+        return inspections[-1].boottime_ns if inspections else 0
 
     def _burning(self, view: ProcessHistory, now_ns: int) -> list[InspectRequest]:
         """Threads that burn a CPU: in calm times only where the code of a process lies is read, once."""
@@ -196,20 +214,20 @@ class Suspicion:
         if not burning:
             return []
         burning.sort(key=lambda each: (each is not view.lead, -each.cpu_share))
-        looks = []
+        inspections = []
         if self._is_stale(view, now_ns):
             unknown = (each for each in burning if view.code.at(each.sample.user_ip) is None)
             if (first := next(unknown, None)) is not None:
                 view.code_read_ns = now_ns
-                looks.append(_code_look(view, first, wants_modules=True))
+                inspections.append(_code_request(view, first, wants_modules=True))
         if self.suspicious and view.code:
             for each in burning[:BUSY_THREADS]:
-                # a burn that was not looked at before is as new as the suspicion, however old it is
+                # a burn that was not inspected before is as new as the suspicion, however old it is
                 since_ns = max(self._suspicious_since_ns or 0, each.burns_alike_ns or 0)
-                if now_ns - each.asked_ns >= look_period_ns(now_ns - since_ns):
+                if now_ns - each.asked_ns >= inspection_period_ns(now_ns - since_ns):
                     each.asked_ns = now_ns
-                    looks.append(_code_look(view, each))
-        return looks
+                    inspections.append(_code_request(view, each))
+        return inspections
 
     @staticmethod
     def _is_stale(view: ProcessHistory, now_ns: int) -> bool:
@@ -224,11 +242,11 @@ class Suspicion:
         lead = view.lead
         if lead is None or lead.burning_since_ns is not None:
             return None
-        earlier = self._looks.get((view.pid, lead.sample.tid))
+        earlier = self._inspections.get((view.pid, lead.sample.tid))
         if earlier:
             last_ns = earlier[-1].boottime_ns
             since_ns = max(earlier[0].boottime_ns, lead.progress_ns)
-            # the first look at a wait is never put off: the stacks of all ranks are compared
+            # the first inspection of a wait is never put off: the stacks of all ranks are compared
             is_first = last_ns < lead.progress_ns
             period_ns = _period_ns(lead, last_ns - since_ns)
             if now_ns - last_ns < (period_ns if is_first else max(period_ns, shortest_ns)):
@@ -238,7 +256,7 @@ class Suspicion:
         )
 
 
-def _code_look(
+def _code_request(
     view: ProcessHistory, thread: ThreadHistory, *, wants_modules: bool = False
 ) -> InspectRequest:
     sample = thread.sample
@@ -252,16 +270,16 @@ def _code_look(
 
 
 def _period_ns(lead: ThreadHistory, age_ns: int) -> int:
-    period_ns = look_period_ns(age_ns)
+    period_ns = inspection_period_ns(age_ns)
     if lead.sample.state is TaskState.UNINTERRUPTIBLE:
         return min(period_ns, max(INSPECTION_PROOF_NS, age_ns // 10))
     return period_ns
 
 
-def look_period_ns(age_ns: int) -> int:
-    """Pause before the next look at a thread that was first and last seen in one wait so far apart.
+def inspection_period_ns(age_ns: int) -> int:
+    """Pause before the next inspection of a thread that was first and last seen in one wait so far apart.
 
-    The longer nothing changes the rarer are the looks: every pass up to 4 s, 0.8 s apart at 8 s, 5 s at
+    The longer nothing changes the rarer are the inspections: every pass up to 4 s, 0.8 s apart at 8 s, 5 s at
     20 s. What must be seen to last so long is seen a tenth later. A thread that moves starts anew.
     """
     eased_ns = max(0, age_ns) ** 2 // INSPECTION_EASE_NS

@@ -30,7 +30,7 @@ from kcover_ebpf.tunables.diagnosis import (
     WORK_SIGNS,
 )
 
-_HELD = (TaskState.STOPPED, TaskState.FROZEN, TaskState.TRACED)
+_STOPPED = (TaskState.STOPPED, TaskState.FROZEN, TaskState.TRACED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class ThreadHistory:
     """End of its last uninterrupted use of a CPU, late by at most a pass; 0 before the first.
     No wait is older: the kernel's own mark of it is as early as that use began.
     """
-    held_since_ns: int = 0
+    stopped_since_ns: int = 0
     """When it was stopped, frozen or traced, early by at most a pass; 0 while it is not.
     A sleeping thread that is stopped stays where it slept, so its site says nothing of it.
     """
@@ -80,9 +80,9 @@ class ThreadHistory:
     _code: Code | None = None
     """Where it burned last, as far as that is known: never `PLUMBING`."""
     _in_a_row: int = 0
-    """Looks in a row that found it waiting, or working, in its burn."""
+    """Samples in a row that found it waiting, or working, in its burn."""
     _unplaced: bool = False
-    """The last look found it burning where only its stack shows for which."""
+    """The last sample found it burning where only its stack shows for which."""
     _asks_only: bool | None = None
     """`waits_busily` as of this sample; None before it was asked for."""
 
@@ -108,7 +108,7 @@ class ThreadHistory:
     def _observe(self, sample: ThreadSample, table: SyscallTable, code: CodeMap | None) -> bool:
         before, self.sample = self.sample, sample
         self._unplaced, self._asks_only = False, None
-        self._note_held(before, sample)
+        self._note_stopped(before, sample)
         if sample.start_ns != before.start_ns:
             self._begin_anew(sample)
             return True
@@ -116,7 +116,7 @@ class ThreadHistory:
         share, wanted = _shares(before, sample)
         self.cpu_share = share
         busy = share >= BUSY_SHARE or (sample.state is TaskState.RUNNING and wanted >= BUSY_SHARE)
-        busy = busy and sample.state not in _HELD
+        busy = busy and sample.state not in _STOPPED
         self.delay_share = wanted - share
         was_burning = self.burning_since_ns is not None
         if not busy:
@@ -149,14 +149,14 @@ class ThreadHistory:
         self.burnt_until_ns = _left_cpu_ns(before, sample)
         self.progress_ns = max(self.progress_ns, self.burnt_until_ns)
 
-    def _note_held(self, before: ThreadSample, sample: ThreadSample) -> None:
-        if sample.state not in _HELD:
-            self.held_since_ns = 0
+    def _note_stopped(self, before: ThreadSample, sample: ThreadSample) -> None:
+        if sample.state not in _STOPPED:
+            self.stopped_since_ns = 0
             return
         if before.state is not sample.state:
             # a thread that changes is sent at the next pass
             pass_ns = sample.boottime_ns - LONGEST_PASS_NS
-            self.held_since_ns = max(before.boottime_ns, sample.idle_since_ns, pass_ns)
+            self.stopped_since_ns = max(before.boottime_ns, sample.idle_since_ns, pass_ns)
 
     def on_stack(self, code: Code | None, at_ns: int) -> bool:
         """Take whose code a burning thread was called from; True if that is progress."""
@@ -216,7 +216,7 @@ class ThreadHistory:
 
     @property
     def seen_too_seldom(self) -> bool:
-        """True while it burns a CPU and too few looks found it running to tell what for."""
+        """True while it burns a CPU and too few samples found it running to judge what for."""
         is_burning = self.burning_since_ns is not None
         return (
             is_burning and not self.waits_busily and len(self._burning()) < REGISTER_SAMPLES_NEEDED
@@ -226,8 +226,8 @@ class ThreadHistory:
     def spins_in_place(self) -> bool:
         """True when a burning thread was seen often enough and its registers took only a few values.
 
-        Code that computes counts and points: its registers differ at every look. A loop that waits
-        for nothing comes back to the same few (measured: 3 values in 24 looks against 24,
+        Code that computes counts and points: its registers differ at every sample. A loop that waits
+        for nothing comes back to the same few (measured: 3 values in 24 samples against 24,
         docs/decisions/0003).
         """
         burning = [each for each in self._burning() if each.calls_nothing]
@@ -266,7 +266,7 @@ def _shares(before: ThreadSample, after: ThreadSample) -> tuple[float, float]:
         # Ready to run all the time, it never did: the kernel counts the wait for a CPU when it ends, so nothing
         # shows it before.
         return 0.0, 1.0
-    # a thread at rest is not sent: what it used, it used since the last look
+    # a thread at rest is not sent: what it used, it used since the last pass
     since_ns = after.previous_ns or after.boottime_ns - LONGEST_PASS_NS
     interval_ns = max(1, after.boottime_ns - max(before.boottime_ns, since_ns))
     return used_ns / interval_ns, (used_ns + delayed_ns) / interval_ns

@@ -75,16 +75,16 @@ class Tracker:
     def _holds(self, finding: Finding, now_ns: int) -> bool:
         if any(each.kind is EvidenceKind.EVENT for each in finding.evidence):
             return True
-        held_ns = now_ns - self._candidate_since_ns
+        stable_ns = now_ns - self._candidate_since_ns
         if finding.kind is VerdictKind.SLOW:
-            return held_ns >= RECOVERY_STABLE_NS
+            return stable_ns >= RECOVERY_STABLE_NS
         if finding.kind is not VerdictKind.WORKING:
-            return held_ns >= VERDICT_STABLE_NS
+            return stable_ns >= VERDICT_STABLE_NS
         if self._reported is None:
             return True
         # a fault that ends is reported once it is over for good, a start or an end when it stays so for a moment
         ordinary = finding.cause in (Cause.TRAINING, Cause.STARTING, Cause.ENDING)
-        return held_ns >= (
+        return stable_ns >= (
             ORDINARY_STABLE_NS if ordinary and self._open is None else RECOVERY_STABLE_NS
         )
 

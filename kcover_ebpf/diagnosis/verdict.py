@@ -21,7 +21,7 @@ class VerdictKind(Enum):
 
     @property
     def is_fault(self) -> bool:
-        """True for the verdicts after which a job does not go on by itself."""
+        """True for the verdicts after which a job does not continue by itself."""
         return self in (
             VerdictKind.HUNG,
             VerdictKind.DEADLOCK,

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from kcover_ebpf.diagnosis import stacks
 from kcover_ebpf.diagnosis.process_state import (
     EFFORT,
-    HELD,
     SOON_S,
+    STOPPED,
     STUCK,
     WAITING,
     State,
@@ -73,11 +73,11 @@ def follow(snapshot: JobSnapshot, start: RankSnapshot) -> RankSnapshot:
 
 
 def _weight(process: RankSnapshot, waited_by: Pid) -> int:
-    # among several children the one that cannot go on explains the wait; an idle one, which waits for
+    # among several children the one that cannot continue explains the wait; an idle one, which waits for
     # work from the very rank that waits, does not
     if process.state is State.READ and waited_by in process.waits_for:
         return 0
-    if process.state in HELD:
+    if process.state in STOPPED:
         return 3
     if process.state in STUCK:
         return 3
@@ -95,10 +95,10 @@ def is_effort(snapshot: JobSnapshot, each: RankSnapshot) -> bool:
     if end.state in EFFORT or each.state in EFFORT:
         return min(silence_s, each.age_s) < policy.quiet_cap_s
     if end.state is State.THROTTLED:
-        # one rank without a CPU has a limit of its own; several mean that the host is overloaded
+        # one rank without a CPU has its own limit; several mean that the host is overloaded
         ranks = [other.state for other in snapshot.ranks.values()]
         return ranks.count(State.THROTTLED) > 1
-    if end.state in HELD or end.proven:
+    if end.state in STOPPED or end.proven:
         return False
     helps = end.role in (Role.HELPER, Role.COMPILER) and end.state is not State.SLEEP_LONG
     if end.state in _PATIENCE or helps:

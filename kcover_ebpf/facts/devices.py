@@ -258,12 +258,12 @@ class DeviceFault:
     ends_job: bool
     """False: reported as evidence only."""
     if_stalled: bool = False
-    """It ends the job only once the ranks do not go on: another device may carry what this one did."""
+    """It ends the job only once the ranks do not continue: another device may carry what this one did."""
     uuid: str = ""
     """Of a GPU, as NVML and device plug-ins write it; empty for other devices."""
     device_unfit: bool = False
     """True: no job can use the device again before it was reset or replaced. A job may end without it (a contained
-    memory error), and a device be unfit while its job goes on."""
+    memory error), and a device be unfit while its job continues."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,8 @@ class ProcessSeen:
     """Only the variables that name a rank, a world or a rendezvous; never the whole environment."""
     start_ns: int = 0
     """Boottime at which it began, early by at most a tick; distinguishes it from a later one of its number."""
+    pid_inside: int = 0
+    """Its number in its own pid namespace; 0 where that could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class CodeSeen:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A closer look at one thread that does not move, made only while its job is suspicious.
+    """An inspection of one thread that does not move, made only while its job is suspicious.
 
     Each part is None or empty where it could not be read in time (a process that died, or one whose
     memory lock is held): the reader never waits for the target.
@@ -150,7 +152,7 @@ class CollectivesLaunched:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveRank:
-    """A rank that stands out among those of its communicator, in NCCL's own words."""
+    """A rank that differs among those of its communicator, in NCCL's own words."""
 
     rank: int
     """In its communicator, which need not hold the whole job."""
@@ -167,6 +169,8 @@ class CollectiveRank:
     """Name of the communicator: with `rank` it says who is meant, to whoever else asked."""
     trouble: str = ""
     """What its communicator failed of."""
+    pid_inside: int = 0
+    """Its number in its own pid namespace, by which other nodes recognise it; 0 where NCCL did not say it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What the kernel said, in our words.
 
 Every value here is immutable and self-contained. All `*_ns` times are CLOCK_BOOTTIME nanoseconds
-(it goes on while a node is suspended and never jumps) unless the name says otherwise. `pid` is the
+(it runs while a node is suspended and never jumps) unless the name says otherwise. `pid` is the
 process (the kernel's tgid), `tid` the thread. A fact says what was seen, never what it means:
 meaning begins in `incidents`.
 """
@@ -57,7 +57,7 @@ class Detail(Enum):
 
 
 CALM_EVERY = 10
-"""Passes between two looks at all threads of a process of which nothing closer is wanted (bpf/pass.bpf.h)."""
+"""Passes between two samples of all threads of a process of which nothing closer is wanted (bpf/pass.bpf.h)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +66,16 @@ class SampleRequest:
 
     detail: Detail = Detail.OFF
     every: int = CALM_EVERY
-    """All its threads are looked at in one of so many passes."""
+    """All its threads are sampled in one of so many passes."""
     lead: Tid | None = None
-    """A thread that is looked at in every pass, as the first one always is; None if there is none."""
+    """A thread that is sampled in every pass, as the first one always is; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadSample:
-    """One thread at one look of the sampler, sent when it moved and once more when it came to rest.
+    """One thread at one pass of the sampler, sent when it moved and once more when it came to rest.
 
-    Lead threads are looked at in each pass, others once in `SampleRequest.every`. Also sent are, at first sight
+    Lead threads are sampled in each pass, others once in `SampleRequest.every`. Also sent are, at first sight
     and when detail begins, lead threads and those that do not sleep; in detail, those of them that ran at all.
 
     A thread *moved* when its site (system call, first argument, user stack pointer) differs from
@@ -109,14 +109,14 @@ class ThreadSample:
     voluntary_count: int
     comm: str
     previous_ns: int = 0
-    """The look at it before this one, sent or not; 0 if there was none, or it is unknown (old tapes)."""
+    """The pass before this one, sent or not; 0 if there was none, or it is unknown (old tapes)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessTotals:
     """Sums over the threads of one process, counted from the moment it was first watched.
 
-    Sent when all its threads were looked at: each pass in detail, else once in `SampleRequest.every`.
+    Sent when all its threads were sampled: each pass in detail, else once in `SampleRequest.every`.
     """
 
     boottime_ns: int
@@ -143,7 +143,7 @@ class ProcessTotals:
 
 @dataclass(frozen=True, slots=True)
 class SocketSample:
-    """One TCP socket held by a watched process; sent when a counter moved, or always in detail mode.
+    """One TCP socket open in a watched process; sent when a counter moved, or always in detail mode.
 
     Addresses are numeric text ("10.0.0.1", "::1"); IPv4-mapped ones are written as IPv4.
     """
@@ -179,7 +179,7 @@ class SocketSample:
 
 @dataclass(frozen=True, slots=True)
 class DescriptorSample:
-    """A pipe, FIFO or Unix socket held by a watched process; sent in detail mode only."""
+    """A pipe, FIFO or Unix socket open in a watched process; sent in detail mode only."""
 
     boottime_ns: int
     pid: Pid

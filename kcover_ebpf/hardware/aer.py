@@ -48,18 +48,18 @@ def names(severity: AerSeverity, status: int) -> tuple[str, ...]:
 class AerCounter:
     """Turns the kernel half's growing totals into errors since the last report.
 
-    A record and a later look at the map may tell the same errors: each is counted once.
+    A record and a later reading of the map may tell the same errors: each is counted once.
     """
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, AerSeverity], int] = {}
 
     def on_total(self, fact: AerTotal) -> AerError | None:
-        """What a record adds; None if a look at the map was faster."""
+        """What a record adds; None if a reading of the map was faster."""
         return self._add(fact, 1) if fact.total == 0 else self._since(fact)
 
-    def on_look(self, totals: Iterable[AerTotal]) -> list[AerError]:
-        """What a look at all totals adds: errors that were counted but not reported."""
+    def on_inspection(self, totals: Iterable[AerTotal]) -> list[AerError]:
+        """What a reading of all totals adds: errors that were counted but not reported."""
         return [error for total in totals if (error := self._since(total)) is not None]
 
     def _since(self, fact: AerTotal) -> AerError | None:

@@ -55,7 +55,7 @@ class DeviceUsers:
         """Note who takes or leaves a GPU; other facts are nothing here."""
         match fact:
             case DeviceHeld():
-                self._holders.on_held(fact)
+                self._holders.on_opened(fact)
             case CudaContext():
                 self._holders.on_context(fact)
             case ProcessExit():

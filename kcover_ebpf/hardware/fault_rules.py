@@ -45,22 +45,22 @@ def of_xid(
     ]
 
 
-def of_aer(error: AerError, holders: Collection[Pid], held: str) -> list[DeviceFault]:
-    """The faults of the processes whose device `held` is, or hangs on, the one with the error."""
+def of_aer(error: AerError, holders: Collection[Pid], device: str) -> list[DeviceFault]:
+    """The faults of the processes whose device `device` is, or hangs on, the one with the error."""
     fatal = error.severity is AerSeverity.FATAL
     if error.severity is AerSeverity.CORRECTED:
         return []
     what = ", ".join(error.errors) or "its registers could not be read"
     word = error.severity.name.lower()
-    at = "" if error.device == held else f" of port {error.device} above {held}"
-    text = f"PCIe {word} error{at or f' of {held}'}: {what}"
+    at = "" if error.device == device else f" of port {error.device} above {device}"
+    text = f"PCIe {word} error{at or f' of {device}'}: {what}"
     return [
-        DeviceFault(error.boottime_ns, pid, held, f"AER {word}", text, fatal, device_unfit=fatal)
+        DeviceFault(error.boottime_ns, pid, device, f"AER {word}", text, fatal, device_unfit=fatal)
         for pid in sorted(holders)
     ]
 
 
-def of_notice(notice: DeviceNotice, holders: Collection[Pid], held: str) -> list[DeviceFault]:
+def of_notice(notice: DeviceNotice, holders: Collection[Pid], device: str) -> list[DeviceFault]:
     """The faults of the processes that hold a device of which the driver said something."""
     if notice.notice in (Notice.SLOT_UP, Notice.NIC_RECOVERED):
         return []
@@ -69,7 +69,7 @@ def of_notice(notice: DeviceNotice, holders: Collection[Pid], held: str) -> list
         DeviceFault(
             notice.boottime_ns,
             pid,
-            held,
+            device,
             notice.notice.value,
             notice.text,
             ends_job=lethal,

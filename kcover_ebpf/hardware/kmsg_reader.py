@@ -33,7 +33,7 @@ class KmsgReader:
             except BlockingIOError:
                 return
             except OSError as error:
-                # EPIPE: overwritten under us, the next read goes on at the oldest that is left
+                # EPIPE: overwritten under us, the next read continues at the oldest that is left
                 if error.errno not in (errno.EPIPE, errno.EINVAL, errno.EINTR):
                     raise
                 self.lost_count += 1

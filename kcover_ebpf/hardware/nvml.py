@@ -1,7 +1,7 @@
 """The last rung: NVML, where neither the driver's functions nor the kernel's log can be had.
 
 It is last because it keeps the driver loaded while it is open, reports neither process nor words, and
-may drop the first errors of a burst. Its calls can hang with the GPU they ask, so a thread of its own
+may drop the first errors of a burst. Its calls can hang with the GPU they ask, so its own thread
 makes them, and what it learned before a fault is kept for after it.
 """
 

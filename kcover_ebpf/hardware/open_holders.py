@@ -31,7 +31,7 @@ class OpenHolders:
         self._holds: dict[int, _Hold] = {}
         self._contexts: dict[tuple[Pid, str], CudaContext] = {}
 
-    def on_held(self, fact: DeviceHeld) -> None:
+    def on_opened(self, fact: DeviceHeld) -> None:
         """Note an open, or the last close, of /dev/nvidiaN."""
         if fact.held and fact.minor != CONTROL_MINOR:
             self._holds[fact.file] = _Hold(fact.pid, fact.minor)

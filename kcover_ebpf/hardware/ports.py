@@ -52,7 +52,7 @@ class Link:
     state: str
     """The operational state of RFC 2863, "gone" for an interface that was removed."""
     wanted: bool
-    """Whether somebody wants it up: a port that was switched off is no fault."""
+    """Whether it is meant to be up: a port that was switched off is no fault."""
 
 
 def parse_links(raw: bytes) -> Iterator[Link]:

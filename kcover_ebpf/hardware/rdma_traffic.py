@@ -90,7 +90,7 @@ class FabricReader:
 
 
 class FabricWatch:
-    """A `FabricReader` in a thread of its own."""
+    """A `FabricReader` in its own thread."""
 
     def __init__(self, reader: FabricReader) -> None:
         self._reader = reader

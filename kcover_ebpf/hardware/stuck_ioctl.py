@@ -11,12 +11,12 @@ from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import Pid
 
 PATIENCE_NS = 4_000_000_000
-"""A call is reported when every look for so long found it: driver calls pass through state D all the time."""
+"""A call is reported when every inspection for so long found it: driver calls pass through state D all the time."""
 _NODES = ("/dev/nvidia",)
 
 
 class StuckCalls:
-    """Fed with the closer looks at threads that do not move."""
+    """Fed with the inspections of threads that do not move."""
 
     def __init__(
         self, whose: DeviceUsers, is_stuck: Callable[[Pid, int], bool] | None = None
@@ -27,29 +27,33 @@ class StuckCalls:
         self._since_ns: dict[int, int] = {}
         self._reported: set[int] = set()
 
-    def observe(self, look: Inspection) -> DriverCall | None:
+    def observe(self, inspection: Inspection) -> DriverCall | None:
         """The fact, once for each call that lasts."""
-        node = look.files[0].target if len(look.files) == 1 else ""
-        tid = int(look.tid)
-        if not node.startswith(_NODES) or not self._is_stuck(look.pid, tid):
+        node = inspection.files[0].target if len(inspection.files) == 1 else ""
+        tid = int(inspection.tid)
+        if not node.startswith(_NODES) or not self._is_stuck(inspection.pid, tid):
             self._since_ns.pop(tid, None)
             self._reported.discard(tid)
             return None
-        since_ns = self._since_ns.setdefault(tid, look.boottime_ns)
-        if tid in self._reported or look.boottime_ns - since_ns < PATIENCE_NS:
+        since_ns = self._since_ns.setdefault(tid, inspection.boottime_ns)
+        if tid in self._reported or inspection.boottime_ns - since_ns < PATIENCE_NS:
             return None
         self._reported.add(tid)
-        device = self._device(look, node)
+        device = self._device(inspection, node)
         uuid = self._whose.uuid(device)
-        channel = look.wait_channel
-        return DriverCall(look.boottime_ns, look.pid, tid, since_ns, node, device, uuid, channel)
+        channel = inspection.wait_channel
+        return DriverCall(
+            inspection.boottime_ns, inspection.pid, tid, since_ns, node, device, uuid, channel
+        )
 
-    def _device(self, look: Inspection, node: str) -> str:
-        """The GPU of the device file; of the control file, which serves all, the one that is held."""
+    def _device(self, inspection: Inspection, node: str) -> str:
+        """The GPU of the device file; of the control file, which serves all, the one that is open."""
         gpus = self._whose.topology.gpus
         named = [gpu.device for gpu in gpus if node == f"/dev/nvidia{gpu.minor}"]
         found = named or [
-            gpu.device for gpu in gpus if self._whose.of(gpu.device, {look.pid}, look.boottime_ns)
+            gpu.device
+            for gpu in gpus
+            if self._whose.of(gpu.device, {inspection.pid}, inspection.boottime_ns)
         ]
         return found[0] if len(found) == 1 else ""
 

@@ -120,7 +120,7 @@ def _fields(path: Path) -> dict[str, str]:
 
 
 def function_of(folder: Path) -> str:
-    """The PCI function behind a device of sysfs, also where a bus of its own lies between (virtio, parts of a NIC).
+    """The PCI function behind a device of sysfs, also where another bus lies between (virtio, parts of a NIC).
 
     Empty for one that no hardware is behind.
     """

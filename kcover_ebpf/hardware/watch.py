@@ -232,7 +232,7 @@ class DeviceWatch:
         for report in self.ladder.overdue(_now_ns()):
             found += self._concerning(report, members)
         if _now_ns() < self._aer_quiet_ns:
-            for error in self._aer.on_look(self._attached.aer_totals()):
+            for error in self._aer.on_inspection(self._attached.aer_totals()):
                 found += self._on_aer(error, members)
         return found
 

@@ -25,14 +25,16 @@ FORGET_NS = 5_000_000_000
 class _Entry:
     reported: int = 0
     seen: Counter[Rung] = field(default_factory=Counter)
-    held: defaultdict[Rung, deque[XidReported]] = field(default_factory=lambda: defaultdict(deque))
+    delayed: defaultdict[Rung, deque[XidReported]] = field(
+        default_factory=lambda: defaultdict(deque)
+    )
     last_ns: int = 0
 
-    def pop_held(self, report: XidReported) -> list[XidReported]:
+    def pop_delayed(self, report: XidReported) -> list[XidReported]:
         """The other rungs' word on the same error."""
         return [
             reports.popleft()
-            for reports in self.held.values()
+            for reports in self.delayed.values()
             if reports and _same_words(report.text, reports[0].text)
         ]
 
@@ -53,9 +55,9 @@ class XidDedup:
         if entry.seen[report.rung] <= entry.reported:
             return None
         if report.rung is not self.best:
-            entry.held[report.rung].append(report)
+            entry.delayed[report.rung].append(report)
             return None
-        return _tell(entry, report)
+        return _complete(entry, report)
 
     def overdue(self, now_ns: int) -> list[XidReported]:
         """What lower rungs saw, and the best one did not in time; asked once after each reading of all rungs.
@@ -68,12 +70,12 @@ class XidDedup:
         read_ns, self._asked_ns = self._asked_ns, now_ns
         for key, entry in list(self._entries.items()):
             for rung in (Rung.KPROBE, Rung.TRACEPOINT, Rung.KMSG, Rung.NVML, Rung.CONSOLE):
-                held = entry.held[rung]
+                delayed = entry.delayed[rung]
                 hold_ns = UNCONFIRMED_NS if rung is Rung.CONSOLE else HOLD_NS
-                while held and read_ns - held[0].boottime_ns >= hold_ns:
-                    report = held.popleft()
+                while delayed and read_ns - delayed[0].boottime_ns >= hold_ns:
+                    report = delayed.popleft()
                     if report.confirmed:
-                        late.append(_tell(entry, report))
+                        late.append(_complete(entry, report))
                     else:
                         entry.seen[rung] -= 1
                         late.append(report)
@@ -90,9 +92,9 @@ class XidDedup:
         return entry
 
 
-def _tell(entry: _Entry, report: XidReported) -> XidReported:
+def _complete(entry: _Entry, report: XidReported) -> XidReported:
     entry.reported += 1
-    for other in entry.pop_held(report):
+    for other in entry.pop_delayed(report):
         report = _joined(report, other)
     return report
 

@@ -1,6 +1,6 @@
 """The call a thread sits in, as /proc shows it: its arguments, the files it waits on, when it ends by itself.
 
-Reads the memory of the process it looks at, which can block while that process holds its own memory
+Reads the memory of the process it inspects, which can block while that process holds its own memory
 lock: callers use a worker (thread or process) that they can leave behind.
 """
 
@@ -44,7 +44,7 @@ def read_call(pid: Pid, tid: Tid, table: SyscallTable, known: int = NO_SYSCALL) 
     """The call of a thread; None while it runs, or where it cannot be read.
 
     `known`: the call it was last seen in, if it has not moved since: a wait that a stop interrupted
-    goes on under another number, with the same arguments.
+    continues under another number, with the same arguments.
     """
     words = read_text(f"/proc/{pid}/task/{tid}/syscall").split()
     if len(words) < 3:

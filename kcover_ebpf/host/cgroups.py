@@ -66,7 +66,7 @@ def _mounted() -> tuple[Hierarchy, ...]:
 def find(text: str) -> Path:
     """The directory of the group a user named; raises `UsageError` if there is none.
 
-    A user may name a directory, or the path that /proc/PID/cgroup shows (looked for in v2 first).
+    A user may name a directory, or the path that /proc/PID/cgroup shows (searched for in v2 first).
     """
     named = Path(text)
     mounted = _mounted()

@@ -1,4 +1,4 @@
-"""Who processes are, read without waiting for any of them: the loop that asks must go on for all others."""
+"""Who processes are, read without waiting for any of them: the loop that asks must continue for all others."""
 
 from __future__ import annotations
 

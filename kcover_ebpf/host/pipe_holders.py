@@ -13,7 +13,7 @@ from kcover_ebpf.ids import Inode, Pid
 def pipe_holders(
     inodes: frozenset[Inode], pids: Iterable[Pid], limit_s: float
 ) -> dict[Inode, list[Pid]]:
-    """Processes among `pids` that hold each pipe, as far as `limit_s` lets us look."""
+    """Processes among `pids` that hold each pipe, as far as `limit_s` allows."""
     wanted = {f"pipe:[{inode}]": inode for inode in inodes}
     found: dict[Inode, list[Pid]] = {}
     end_s = time.monotonic() + limit_s

@@ -1,9 +1,9 @@
 """A process and all its descendants, as the job under watch.
 
-/proc is listed on each look, but only processes that were not there before are read: a process
+/proc is listed at each pass, but only processes that were not there before are read: a process
 changes its parent only when that one ends, and then it is known already. Missed are a process whose
-parent ended between its birth and the next look, and one that got the number of a process that was
-there at the look before.
+parent ended between its birth and the next pass, and one that got the number of a process that was
+there at the pass before.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def ancestors(pid: int) -> set[int]:
 
 
 class PidTarget:
-    """A process and its descendants, also those whose parent has died since we looked first."""
+    """A process and its descendants, also those whose parent has died since the first pass."""
 
     def __init__(self, pid: int, name: str, exclude: frozenset[int] = frozenset()) -> None:
         """`exclude`: the sensor's own processes; what they started is no part of the job either."""

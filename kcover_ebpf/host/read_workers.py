@@ -2,7 +2,7 @@
 
 Reading the memory, command line or environment of a process blocks for as long as something in the kernel holds
 its memory lock, which a call into a driver or a file system that does not answer may do for ever; a file of sysfs
-waits for firmware. So whoever must go on asks here, and takes what is there.
+waits for firmware. So whoever must continue asks here, and takes what is there.
 """
 
 from __future__ import annotations
@@ -100,7 +100,9 @@ class Readers(Generic[_Key, _Value]):
         now_s = time.monotonic()
         stuck_count = sum(now_s - task.began_s > STUCK_S for task in list(self._running))
         while self._worker_count < min(_WORKERS + stuck_count, _MOST_WORKERS):
-            with contextlib.suppress(RuntimeError):  # no more threads: those that are there go on
+            with contextlib.suppress(
+                RuntimeError
+            ):  # no more threads: those that are there continue
                 threading.Thread(target=self._work, name=self._name, daemon=True).start()
                 self._worker_count += 1
                 continue

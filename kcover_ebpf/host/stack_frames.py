@@ -1,4 +1,4 @@
-"""The stacks of a thread that waits, read without stopping it: the kernel's, and return addresses of its own.
+"""The stacks of a thread that waits, read without stopping it: the kernel's, and its own return addresses.
 
 User frames: without frame pointers an exact unwinding needs the unwind tables of every library.
 Instead each word of the stack that points behind a call instruction is taken as a return address;

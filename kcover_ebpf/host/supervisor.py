@@ -40,8 +40,8 @@ LEFTOVER_GRACE_S = 5.0
 """Processes that the job's first process left behind may clean up for so long."""
 GROUP_PREFIX = "kcover-run"
 """The control group of a job is named after this and the pid of its sensor."""
-_LOOK_S = 0.05
-_LOOK_STUCK_S = 1.0
+_POLL_S = 0.05
+_POLL_STUCK_S = 1.0
 _REMOVE_S = 10.0
 _IGNORED = (
     signal.SIGINT,
@@ -87,7 +87,7 @@ def keep(charge: Charge, sensor: socket.socket) -> None:
             # A process leaves cgroup.procs before it leaves the group: the kernel may say EBUSY.
             deadline = time.monotonic() + _REMOVE_S
             while not cgroups.remove(keeper.group) and time.monotonic() < deadline:
-                time.sleep(_LOOK_S / 10)
+                time.sleep(_POLL_S / 10)
 
 
 class _Supervisor:
@@ -150,9 +150,9 @@ class _Supervisor:
     def _patience_ms(self) -> float | None:
         """None (until an order or the end of a child) unless time itself is waited for."""
         if self._stuck:
-            return _LOOK_STUCK_S * 1000
+            return _POLL_STUCK_S * 1000
         if self._kill_at is not None or self._code is not None:
-            return _LOOK_S * 1000
+            return _POLL_S * 1000
         return None
 
     def _receive(self) -> dict[str, Any] | None:

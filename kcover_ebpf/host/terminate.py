@@ -1,6 +1,6 @@
 """End all processes of a job together: stop every one, so that none sees another die, then kill.
 
-A rank that sees its peer die writes misleading errors and leaves with an exit code of its own,
+A rank that sees its peer die writes misleading errors and leaves with its own exit code,
 which a job controller takes for the fault.
 """
 
@@ -26,7 +26,7 @@ Members = Callable[[], set[int]]
 def send(members: Members, pids: set[int], number: signal.Signals) -> None:
     """Send a signal to those of `pids` that are members, never to a process with a recycled pid.
 
-    Processes we may not signal, or that are gone, are passed over: the caller looks who is left.
+    Processes we may not signal, or that are gone, are passed over: the caller checks which are left.
     """
     waiting = sorted(pids)
     for start in range(0, len(waiting), _BATCH):
@@ -78,7 +78,7 @@ def kill_whole(members: Members, group: Path | None, wait_s: float) -> set[int]:
 
 def _stop_all(members: Members, deadline: float) -> None:
     stopped: set[int] = set()
-    # Until a look finds nobody new: what is not yet stopped may fork.
+    # Until a pass finds none new: what is not yet stopped may fork.
     while (fresh := members() - stopped) and time.monotonic() < deadline:
         send(members, fresh, signal.SIGSTOP)
         stopped |= fresh

@@ -1,4 +1,4 @@
-"""A closer look at one thread that does not move: what it waits for, until when, where in its code.
+"""An inspection of one thread that does not move: what it waits for, until when, where in its code.
 
 Reading the memory of a process can block for as long as something holds its memory lock, which a
 driver that does not answer may do for ever. So every inspection runs in a worker thread (`host.readers`), and the
@@ -33,7 +33,7 @@ _DEVICES_S = 30.0
 
 
 class ThreadInspector:
-    """Looks at threads in the background; `machine` is what `os.uname().machine` says."""
+    """Inspects threads in the background; `machine` is what `os.uname().machine` says."""
 
     def __init__(self, machine: str) -> None:
         self._table = SyscallTable(machine)
@@ -42,17 +42,17 @@ class ThreadInspector:
         self._reported: set[Pid] = set()
         self._devices: dict[Pid, tuple[float, frozenset[str] | None]] = {}
 
-    def look(
-        self, looks: Sequence[InspectRequest], timeout_s: float = 0.1
+    def inspect(
+        self, requests: Sequence[InspectRequest], timeout_s: float = 0.1
     ) -> list[Inspection | CodeSeen | Unreadable]:
-        """Ask for looks and take all that are ready, waiting at most `timeout_s` for the new ones.
+        """Ask for inspections and take all that are ready, waiting at most `timeout_s` for the new ones.
 
         A process whose inspection is under way is not asked again, and after a second is reported, once, as
         `Unreadable`: that is a fact about it.
         """
         late = self._readers.take((), 0.0)
         ask, inspect = self._readers.ask, self._read
-        asked = [each.pid for each in looks if ask(each.pid, partial(inspect, each))]
+        asked = [each.pid for each in requests if ask(each.pid, partial(inspect, each))]
         taken = [*late, *self._readers.take(asked, timeout_s)]
         done = [each for _, each in taken if each is not None]
         stuck = self._readers.stuck()
@@ -69,14 +69,14 @@ class ThreadInspector:
         self._readers.forget(pid)
         self._devices.pop(pid, None)
 
-    def _read(self, look: InspectRequest) -> Inspection | CodeSeen:
-        return self._inspect(look) if look.burning_sp is None else self._code(look)
+    def _read(self, request: InspectRequest) -> Inspection | CodeSeen:
+        return self._inspect(request) if request.burning_sp is None else self._code(request)
 
-    def _code(self, look: InspectRequest) -> CodeSeen:
-        modules = self._memory.modules(look.pid) if look.wants_modules else ()
-        words = self._memory.words(look.pid, look.burning_sp or 0)
+    def _code(self, request: InspectRequest) -> CodeSeen:
+        modules = self._memory.modules(request.pid) if request.wants_modules else ()
+        words = self._memory.words(request.pid, request.burning_sp or 0)
         return CodeSeen(
-            boottime_ns(), look.pid, look.tid, words, modules, self._devices_of(look.pid)
+            boottime_ns(), request.pid, request.tid, words, modules, self._devices_of(request.pid)
         )
 
     def _devices_of(self, pid: Pid) -> frozenset[str] | None:
@@ -86,31 +86,33 @@ class ThreadInspector:
             self._devices[pid] = time.monotonic(), devices
         return devices
 
-    def _inspect(self, look: InspectRequest) -> Inspection:
-        call = blocked_call.read_call(look.pid, look.tid, self._table, look.syscall)
+    def _inspect(self, request: InspectRequest) -> Inspection:
+        call = blocked_call.read_call(request.pid, request.tid, self._table, request.syscall)
         timed, deadline_ns = (
-            (False, None) if call is None else blocked_call.deadline(look.pid, call, look.since_ns)
+            (False, None)
+            if call is None
+            else blocked_call.deadline(request.pid, call, request.since_ns)
         )
-        files = () if call is None else blocked_call.files(look.pid, call)
+        files = () if call is None else blocked_call.files(request.pid, call)
         return Inspection(
             boottime_ns=boottime_ns(),
-            pid=look.pid,
-            tid=look.tid,
-            wait_channel=_wait_channel(look),
+            pid=request.pid,
+            tid=request.tid,
+            wait_channel=_wait_channel(request),
             deadline_ns=deadline_ns,
             timed=timed,
             files=files,
-            stack=() if call is None else self._memory.words(look.pid, call.sp),
-            storage=next((state for each in files if (state := _storage(look.pid, each))), None),
-            lock_holders=lock_holders_of(look.pid)
+            stack=() if call is None else self._memory.words(request.pid, call.sp),
+            storage=next((state for each in files if (state := _storage(request.pid, each))), None),
+            lock_holders=lock_holders_of(request.pid)
             if call and call.name in ("flock", "fcntl")
             else (),
-            devices=self._devices_of(look.pid),
+            devices=self._devices_of(request.pid),
         )
 
 
-def _wait_channel(look: InspectRequest) -> str:
-    text = read_text(f"/proc/{look.pid}/task/{look.tid}/wchan").strip()
+def _wait_channel(request: InspectRequest) -> str:
+    text = read_text(f"/proc/{request.pid}/task/{request.tid}/wchan").strip()
     return "" if text == "0" else text
 
 

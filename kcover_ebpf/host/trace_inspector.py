@@ -25,7 +25,7 @@ _Key = tuple[Pid, Tid]
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """A thread to look at, with the call that the sampler saw it in."""
+    """A thread to inspect, with the call that the sampler saw it in."""
 
     pid: Pid
     tid: Tid

@@ -7,7 +7,7 @@ from pathlib import Path
 from kcover_ebpf.hardware.nvml_library import initialise
 
 _MEMORY_BYTES = 1 << 30
-"""More than this in use is a job's, even if NVML does not list its process (a PID namespace of its own)."""
+"""More than this in use is a job's, even if NVML does not list its process (another PID namespace)."""
 
 
 def reason_not_to_run(root: Path) -> str:

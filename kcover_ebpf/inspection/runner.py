@@ -1,4 +1,4 @@
-"""Runs each check in a process of its own, for so long as its deadline allows.
+"""Runs each check in its own process, for so long as its deadline allows.
 
 A check may hang in the kernel, in a driver or a mount, where no signal reaches it. Its process is
 killed with all it started; one that even so does not end is left behind, and reported.

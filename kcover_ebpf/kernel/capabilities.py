@@ -62,7 +62,7 @@ TRACE = frozenset(
         Capability.SYS_PTRACE,
     }
 )
-"""What a look needs: it reads, and ends nobody."""
+"""What `trace` needs: it reads, and ends nothing."""
 
 _VERSION_3 = 0x20080522
 

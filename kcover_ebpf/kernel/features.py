@@ -33,7 +33,7 @@ FOREIGN_NUMBERS = (
     "this pid namespace is not the host's, so the kernel's process numbers mean other processes here: "
     "run on the host, with --pid=host (docker), or with hostPID: true (a pod)"
 )
-"""Why nothing can be observed from inside a container with process numbers of its own."""
+"""Why nothing can be observed from inside a container with its own process numbers."""
 
 _RETURN_ZERO = bytes.fromhex("b700000000000000 9500000000000000")
 
@@ -165,7 +165,7 @@ def _load_fd(kind: int, attach_type: int, target: str | None) -> int:
 
 
 def _link_uprobes() -> int:
-    """A kernel that knows such links looks at the path, which is no file, and says EBADF."""
+    """A kernel that knows such links reads the path, which is no file, and says EBADF."""
     fd = _load_fd(_PROG_KPROBE, _TRACE_UPROBE_MULTI, None)
     if fd < 0:
         return -fd

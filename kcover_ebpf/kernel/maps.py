@@ -37,7 +37,7 @@ class BpfMap:
         check(self._lib.bpf_map__reuse_fd(self._pointer, other.fd))
 
     def memory(self) -> mmap.mmap:
-        """The values of a mappable array, live and read-only; a system call less for each look."""
+        """The values of a mappable array, live and read-only; a system call less for each reading."""
         size = -self.value_size % mmap.PAGESIZE + self.value_size
         return mmap.mmap(self.fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
 

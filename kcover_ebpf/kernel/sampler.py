@@ -46,7 +46,7 @@ LATE_PERIODS = 2.5
 """A pass that comes after so many regular periods says nothing about the time between."""
 
 LATE_SUSPENDED_NS = 100_000_000
-"""The node slept for longer than this between two passes (boottime went on, monotonic did not)."""
+"""The node slept for longer than this between two passes (boottime ran, monotonic did not)."""
 
 _TICK_MEASURE_S = 0.1
 _CALM = SampleRequest()
@@ -157,7 +157,7 @@ class KernelSampler:
         return (0, 0) if state is None else (state.stranger_count, state.stranger_sum)
 
     def request(self, pid: Pid, wanted: SampleRequest) -> None:
-        """How closely a watched process is to be looked at from the next pass on."""
+        """How closely a watched process is to be sampled from the next pass on."""
         before = self._requests.get(pid, _CALM)
         if wanted == before:
             return
@@ -174,7 +174,7 @@ class KernelSampler:
 
     @property
     def _least_every(self) -> int:
-        # a lead thread that is not the first is found only where all threads are looked up
+        # a lead thread that is not the first is found only where all threads are sampled
         wanted = (1 if each.lead else each.every for each in self._requests.values())
         return min(wanted, default=CALM_EVERY)
 
@@ -294,7 +294,7 @@ class KernelSampler:
         self.close()
 
     def _calibrate(self) -> None:
-        """Tell the socket sampler how long a tick is, from the clocks of a pass over nothing."""
+        """Give the socket sampler how long a tick is, from the clocks of a pass over nothing."""
         first = self._blank_pass()
         length_ns = tick_ns(first.jiffies, first.monotonic_ns)
         if length_ns is None:

@@ -62,7 +62,7 @@ class SocketSampler:
         self._due.add(pid)
 
     def lost_leader(self, pid: Pid) -> None:
-        """The first thread of a process ended and the others go on: it has no descriptors any more."""
+        """The first thread of a process ended and the others continue: it has no descriptors any more."""
         if pid not in self._leaderless:
             self._drop_link(pid)
             self._leaderless.add(pid)

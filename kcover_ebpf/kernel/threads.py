@@ -45,7 +45,7 @@ class ThreadSampler:
     def run(self, *, is_whole: bool, least_every: int = CALM_EVERY) -> Iterator[bytes]:
         """One pass: the records, in as many pieces as the walk came back to user space.
 
-        `is_whole`: look at all threads of every process, whether or not it is their turn. `least_every`: of all
+        `is_whole`: visit all threads of every process, whether or not it is their turn. `least_every`: of all
         requests.
         """
         state = self.state()

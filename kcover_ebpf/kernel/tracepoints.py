@@ -34,12 +34,12 @@ def absent(names: Collection[str], folder: Path = _FOLDER) -> frozenset[str]:
 
 
 def _names_in(path: Path) -> frozenset[str]:
-    # a module that is loaded again has a file of its own number: sysfs uses none twice
+    # a module that is loaded again has a file with its own number: sysfs uses none twice
     return _read(path, path.stat().st_ino)
 
 
 @lru_cache(maxsize=_MOST_FILES)
 def _read(path: Path, _inode: int) -> frozenset[str]:
-    # all names stand in one section, each ended by a zero byte: no need to walk 100,000 types
+    # all names are in one section, each ended by a zero byte: no need to walk 100,000 types
     found = _NAMES.findall(path.read_bytes())
     return frozenset(name.decode("ascii", "replace") for name in found)

@@ -39,7 +39,7 @@ class Claim:
     """We do not lead before."""
 
     def observe(self, holder: str, renewed: str, now_s: float) -> None:
-        """Take a look at the lease."""
+        """Read the lease."""
         if (holder, renewed) != self.seen:
             self.seen, self.seen_s = (holder, renewed), now_s
         if holder != self.identity:
@@ -58,7 +58,7 @@ class Claim:
 
 
 class LeaderElector:
-    """Tries to hold a lease in a thread of its own."""
+    """Tries to hold a lease in its own thread."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class LeaderElector:
     def renew(self, wall_s: float) -> None:
         """Take the lease, or keep it, if that is possible now; raises `ApiError`.
 
-        Who finds that somebody else wrote its lease, or that it is gone, does not lead until it has it again. A lease
+        Who finds that another client wrote its lease, or that it is gone, does not lead until it has it again. A lease
         that belongs to a pod goes with it, and the program in that pod may live on, cut off from its node's control
         plane: who makes the lease anew waits until that one has given up.
         """

@@ -1,7 +1,7 @@
 """A collection kept up to date: list, then watch from there, and list again when history is gone.
 
 `ListWatchState` is the pure half: it says what to do next and takes what came of it. `Reflector` does it in a
-thread of its own and hands each change to a callback.
+separate thread and hands each change to a callback.
 
 Source: Kubernetes API concepts, "Efficient detection of changes".
 """
@@ -257,15 +257,15 @@ class Reflector:
                 # objects of a tenant may be a hundred times as large as others
                 self._page = max(1, self._page // 8)
                 continue
-            self._tell(self._plan.page(page.get("items") or ()))
+            self._notify(self._plan.page(page.get("items") or ()))
             metadata = page.get("metadata") or {}
             if not metadata.get("continue"):
                 break
             query["continue"] = str(metadata["continue"])
-        self._tell(self._plan.listed(str(metadata.get("resourceVersion") or "")))
+        self._notify(self._plan.listed(str(metadata.get("resourceVersion") or "")))
         self._plan.worked()
 
-    def _tell(self, events: Iterable[Event]) -> None:
+    def _notify(self, events: Iterable[Event]) -> None:
         for event in events:
             if event.change is Change.SYNCED:
                 # what receives the end of the list may ask whether it is

@@ -62,7 +62,7 @@ class PartialLines:
                 del self._open[stream]
             else:
                 made.append(line)
-        # a stream is stdout or stderr: whatever else stood there is no line of this format
+        # a stream is stdout or stderr: whatever else is there is no line of this format
         odd = self._open.keys() - {b"stdout", b"stderr"}
         made += [bytes(self._open.pop(stream)) + b"\n" for stream in odd]
         return made

@@ -62,7 +62,7 @@ class LogReader:
         *,
         bare_lines: Source = Source.UNKNOWN,
     ) -> None:
-        """`bare_lines`: who wrote lines that nothing stands in front of; UNKNOWN tries both."""
+        """`bare_lines`: who wrote lines that have nothing in front of them; UNKNOWN tries both."""
         self._rules = tuple(rules)
         self._catalog = catalog
         self._bare = bare_lines

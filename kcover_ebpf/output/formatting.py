@@ -153,7 +153,7 @@ def culprit_text(culprit: Culprit) -> str:
     places = {"pod": culprit.pod, "node": culprit.node, "device": culprit.device}
     details += [f"{label} {name}" for label, name in places.items() if name is not None]
     if culprit.rank is None:
-        return ", ".join(details) or "somebody"
+        return ", ".join(details) or "unknown"
     either = "" if culprit.or_rank is None else f" or rank {culprit.or_rank}"
     return f"rank {culprit.rank}{either}" + (f" ({', '.join(details)})" if details else "")
 
@@ -257,7 +257,7 @@ def _device_fact_text(fact: kernel.Fact) -> str:
             late += [f"rank {each.rank} of {each.size} does not answer" for each in fact.missing]
             late += [f"rank {each.rank} of {each.size}: {each.trouble}" for each in fact.failed]
             late += [f"{each.rank_count} rank(s) launched {each.operations}" for each in fact.sides]
-            return f"NCCL: {', '.join(late) or 'no rank stands out'}"
+            return f"NCCL: {', '.join(late) or 'no rank differs from the others'}"
         case devices.DeviceFault():
             return f"pid {fact.pid} holds a faulty device: {fact.text}"
         case devices.XidReported() | devices.AerError() | devices.MemoryFault():

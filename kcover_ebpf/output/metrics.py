@@ -98,7 +98,7 @@ class MetricsSink:
         self._lost = self._counter("kcover_records_lost", _WHERE_LOST, "family")
         self._read_lost = read_lost
         self._lost_before: dict[str, int] = {}
-        self._look_at_kernel()
+        self._read_kernel()
 
     @classmethod
     def of(cls, kernel: KernelSampler, devices: DeviceWatch) -> Self:
@@ -125,7 +125,7 @@ class MetricsSink:
 
     def on_waits(self, rows: Sequence[WaitRow], summary: str) -> None:  # noqa: ARG002
         """Ages of the ranks in the table (ranks that are gone leave the metric), probes, losses."""
-        self._look_at_kernel()
+        self._read_kernel()
         self._ages.clear()
         for row in rows:
             if row.rank is not None and row.role == "rank":
@@ -139,7 +139,7 @@ class MetricsSink:
         """Count it."""
         self._actions.labels(decision.act.value).inc()
 
-    def _look_at_kernel(self) -> None:
+    def _read_kernel(self) -> None:
         probes = tuple(self._read_probes())
         if probes != self._probes_before:  # a driver came or went
             self._probes_before = probes
@@ -234,7 +234,7 @@ class MetricsServer:
     def serve(
         self, registry: CollectorRegistry, checks: Mapping[str, Callable[[], str]] | None = None
     ) -> None:
-        """Answer from now on, in a thread of its own; `checks`: path to what is wrong, empty if nothing is."""
+        """Answer from now on, in its own thread; `checks`: path to what is wrong, empty if nothing is."""
         self._server.set_app(_with_checks(make_wsgi_app(registry), checks or {}))
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()

@@ -238,7 +238,7 @@ class ProcessValue(ctypes.Structure):
 
 
 class DetailValue(ctypes.Structure):
-    """Value of the map `details`: how closely a process is to be looked at."""
+    """Value of the map `details`: how closely a process is to be sampled."""
 
     _fields_ = (
         ("detail", c_uint32),

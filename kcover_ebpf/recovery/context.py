@@ -11,7 +11,7 @@ from kcover_ebpf.cluster.gang_input import GangVerdict
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
 from kcover_ebpf.recovery.methods import ReplaceMethod, RestartMethod
 
-HELD_BY = "kcover.io/suspended-by"
+SUSPENDED_BY = "kcover.io/suspended-by"
 """Annotation on what we suspended: the Incident's namespace/name and uid. Without it a suspended object is not ours."""
 
 
@@ -23,11 +23,11 @@ class SuspendSwitch:
     plural: str
     name: str
     field: tuple[str, ...]
-    held_value: bool
-    """What the field says while the job is held."""
+    suspended_value: bool
+    """The value of the field while the job is suspended."""
     resource_version: str
-    held: bool = False
-    held_by: str | None = None
+    suspended: bool = False
+    suspended_by: str | None = None
     """The annotation; None if we did not do it."""
 
 
@@ -99,7 +99,7 @@ class RestartInput:
     ready: frozenset[str] = frozenset()
     """Nodes of its pods whose kubelet answers: what the API server says of pods there is so."""
     fenced: frozenset[str] = frozenset()
-    """Nodes of its pods of which somebody said that nothing runs there any more (taint out-of-service)."""
+    """Nodes of its pods that are marked so that nothing runs there any more (taint out-of-service)."""
 
     @property
     def live(self) -> tuple[GangPod, ...]:
@@ -126,10 +126,10 @@ class RestartInput:
 
 @dataclass(frozen=True, slots=True)
 class Suspension:
-    """Suspend what `target` names, or let it go on; refused by the server if the object changed meanwhile."""
+    """Suspend what `target` names, or let it continue; refused by the server if the object changed meanwhile."""
 
     target: SuspendSwitch
-    held: bool
+    suspended: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class DeleteAll:
-    """Delete all pods of a gang by their labels; only while the job is held, so that none of them is new."""
+    """Delete all pods of a gang by their labels; only while the job is suspended, so that none of them is new."""
 
     selector: Mapping[str, str]
     shares: tuple[tuple[str, tuple[str, ...]], ...] = ()

@@ -59,7 +59,7 @@ class RestartRequest:
     armed: bool
     approved: bool
     gates: ClusterLimits
-    held_s: float
+    stable_s: float
     """Seconds for which the verdict has been the same."""
     last_restart_s: float | None = None
     """When other incidents restarted this job last; None if they never did within the window."""
@@ -117,8 +117,8 @@ def decide(ask: RestartRequest) -> Transition:
     merged = ask.turn.world.merged
     if merged is None or not merged.verdict.kind.is_trouble:
         return _over(ask)
-    if not merged.is_announced and ask.held_s < VERDICT_STABLE_S:
-        return Transition(wake_s=VERDICT_STABLE_S - ask.held_s)
+    if not merged.is_announced and ask.stable_s < VERDICT_STABLE_S:
+        return Transition(wake_s=VERDICT_STABLE_S - ask.stable_s)
     described = describe(ask.turn.status, merged, ask.turn.world.nodes)
     turn = replace(ask.turn, status=repeated_crash.with_logs(described, ask.turn.world))
     if merged.verdict.kind is VerdictKind.SLOW:
@@ -305,7 +305,7 @@ def _over(ask: RestartRequest) -> Transition:
     status = ask.turn.status
     if status.phase.is_over:
         return Transition()
-    if ask.held_s < FAULT_OVER_S:
-        return Transition(wake_s=FAULT_OVER_S - ask.held_s)
+    if ask.stable_s < FAULT_OVER_S:
+        return Transition(wake_s=FAULT_OVER_S - ask.stable_s)
     text, now_s = "resolved on its own before any action", ask.turn.world.now_s
     return Transition(replace(status.enter(Phase.OBSERVED, now_s, text), closed_s=now_s))

@@ -2,7 +2,7 @@
 
 A step is a function from a `RestartContext` to a `Transition`. A move either changes the status, which is written
 before anything else happens, or makes calls that may be repeated, or waits. So whoever reads the
-status, after whatever crash, goes on where the last one stopped.
+status, after whatever crash, continues where the last one stopped.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MOST_NODES = 2000
 
 @dataclass(frozen=True, slots=True)
 class RestartContext:
-    """One look at an incident that is being acted on."""
+    """One pass over an incident that is being acted on."""
 
     status: Status
     world: RestartInput

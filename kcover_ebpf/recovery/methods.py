@@ -39,7 +39,7 @@ class RestartMethod:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """How Kueue holds a job: by an object of its own."""
+    """How Kueue suspends a job: by its own object."""
 
     label: str
     group: str

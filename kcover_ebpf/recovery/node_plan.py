@@ -39,7 +39,7 @@ class NodeView:
     cordoned: bool
     annotations: Mapping[str, str]
     taints: tuple[Mapping[str, Any], ...]
-    """As they stand in the object."""
+    """As they are in the object."""
     condition: str
     """Status of our condition; empty without one."""
     resource_version: str = ""

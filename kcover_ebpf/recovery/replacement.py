@@ -53,17 +53,17 @@ def suspend(turn: RestartContext) -> Transition:
         return Transition(fail(turn, "the job is gone"))
     if top.ended:
         return Transition(fail(turn, f"the job is {top.ended} on its own"))
-    if top.target.held and top.target.held_by == turn.mark:
+    if top.target.suspended and top.target.suspended_by == turn.mark:
         return Transition(
             turn.go(
                 Step.TERMINATE, "replace: the job is suspended; waiting for its pods to be deleted"
             )
         )
-    if top.target.held:
-        who = top.target.held_by or "another client"
+    if top.target.suspended:
+        who = top.target.suspended_by or "another client"
         return Transition(fail(turn, f"the job was suspended by {who}; it is left unchanged"))
     return Transition(
-        calls=(Suspension(top.target, held=True), *_cordon(turn)), wake_s=CALL_CHECKED_S
+        calls=(Suspension(top.target, suspended=True), *_cordon(turn)), wake_s=CALL_CHECKED_S
     )
 
 
@@ -191,10 +191,10 @@ def _unkillable(turn: RestartContext, left: Sequence[GangPod]) -> list[GangPod]:
 
 
 def _is_fenced(turn: RestartContext, each: GangPod) -> bool:
-    """True if no rank of the pod can go on computing beside the one that takes its place.
+    """True if no rank of the pod can continue computing beside the one that takes its place.
 
-    Its kubelet answers and the agent there has sent SIGKILL (what is in state D does nothing), or somebody says that
-    the node is out of service. A node that is only out of reach may run the rank for hours.
+    Its kubelet answers and the agent there has sent SIGKILL (what is in state D does nothing), or the node is marked to
+    be out of service. A node that is only out of reach may run the rank for hours.
     """
     node, killed = each.pod.node, turn.order_id(Verb.KILL_TERMINATING)
     acked = any(
@@ -239,12 +239,12 @@ def pause(turn: RestartContext) -> Transition:
 
 
 def release(turn: RestartContext) -> Transition:
-    """Let the job go on, if it is still we who hold it."""
+    """Let the job continue, if it is still suspended by us."""
     top = turn.world.top
     if top is None:
         return Transition(fail(turn, "the job is gone"))
-    if top.target is not None and top.target.held_by == turn.mark:
-        return Transition(calls=(Suspension(top.target, held=False),), wake_s=CALL_CHECKED_S)
+    if top.target is not None and top.target.suspended_by == turn.mark:
+        return Transition(calls=(Suspension(top.target, suspended=False),), wake_s=CALL_CHECKED_S)
     return Transition(turn.go(Step.RETURN, "replace: the job is resumed; waiting for its new pods"))
 
 
@@ -281,8 +281,8 @@ def back(turn: RestartContext) -> Transition:
 def abandon(turn: RestartContext) -> Transition:
     """The job's own controller does not work: give the job back as it was."""
     top = turn.world.top
-    if top is not None and top.target is not None and top.target.held_by == turn.mark:
-        return Transition(calls=(Suspension(top.target, held=False),), wake_s=CALL_CHECKED_S)
+    if top is not None and top.target is not None and top.target.suspended_by == turn.mark:
+        return Transition(calls=(Suspension(top.target, suspended=False),), wake_s=CALL_CHECKED_S)
     return Transition(fail(turn, f"the job could not be replaced: {turn.status.message}"))
 
 
@@ -293,11 +293,11 @@ def final_stop(turn: RestartContext) -> Transition:
         return Transition(fail(turn, f"the job is {top.ended if top else 'gone'}"))
     if top.target is None:
         return Transition(fail(turn, f"{turn.action.reason}; this kind cannot be suspended"))
-    if top.target.held:
+    if top.target.suspended:
         return Transition(
             fail(turn, f"{turn.action.reason}; the job stays suspended until it is resumed by hand")
         )
-    return Transition(calls=(Suspension(top.target, held=True),), wake_s=CALL_CHECKED_S)
+    return Transition(calls=(Suspension(top.target, suspended=True),), wake_s=CALL_CHECKED_S)
 
 
 def _up_again(turn: RestartContext) -> Transition:
@@ -321,9 +321,9 @@ def _left(turn: RestartContext) -> list[GangPod]:
 
 
 def _let_go(turn: RestartContext) -> bool:
-    """True if somebody resumed the job that we had suspended."""
+    """True if another client resumed the job that we had suspended."""
     target = turn.world.top.target if turn.world.top is not None else None
-    return target is not None and not target.held
+    return target is not None and not target.suspended
 
 
 def _cordon(turn: RestartContext) -> tuple[Cordon, ...]:

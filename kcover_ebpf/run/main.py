@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _STDOUT = 1
 _KEPT = capabilities.KEPT - {
-    # The keeper starts and ends the job, with rights of its own.
+    # The keeper starts and ends the job, with its own rights.
     capabilities.Capability.KILL,
     capabilities.Capability.SETGID,
     capabilities.Capability.SETUID,

@@ -51,7 +51,7 @@ class Tape(Sink):
 
 def _say_stopped(reason: str) -> None:
     try:
-        sys.stderr.write(f"kcover-ebpf run: recording stopped: {reason}; the job goes on\n")
+        sys.stderr.write(f"kcover-ebpf run: recording stopped: {reason}; the job continues\n")
         sys.stderr.flush()
     except OSError:  # nobody reads it any more
         return

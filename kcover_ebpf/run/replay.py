@@ -38,7 +38,7 @@ class Replay:
         return self._reported_s
 
     def play(self, announcer: Announcer) -> None:
-        """Tell what a run would; raises `UsageError` where the tape cannot be read, or cannot be judged."""
+        """Report what a run would; raises `UsageError` where the tape cannot be read, or cannot be judged."""
         self._announcer = announcer
         self._judging = self._new_judging(self._judging.tracker)
         for entry in self._tape:
@@ -77,7 +77,7 @@ class Replay:
         self._reported_s = self._judging.job.now_ns / 1e9 + self._offset_s
 
     def _start(self, start: Start) -> None:
-        # incidents go on counting, and WORKING is reported, as in a run that restarts its job
+        # incidents continue counting, and WORKING is reported, as in a run that restarts its job
         self._judging = self._new_judging(self._judging.tracker)
         self._reported_s, self._offset_s = start.time, start.unix_offset_s
         header = self._header

@@ -66,7 +66,7 @@ class JsonSink(Sink):
     """One JSON object a line (docs/json.md)."""
 
     def __init__(self, out: Out, clock: Callable[[], float] = time.time) -> None:
-        """`clock`: unix seconds of what has no time of its own; a replay has another clock than ours."""
+        """`clock`: unix seconds of what carries no time; a replay has another clock than ours."""
         self._out, self._clock = out, clock
 
     def _write(self, event: str, time_s: float, fields: dict[str, Any]) -> None:
@@ -105,7 +105,7 @@ class JsonSink(Sink):
 
 
 class TextSink(Sink):
-    """Plain lines, each opened by our name and the local time, for they stand between the job's."""
+    """Plain lines, each opened by our name and the local time, for they are between the job's."""
 
     def __init__(self, out: Out, clock: Callable[[], float] = time.time) -> None:
         """`clock`: unix seconds, as of `JsonSink`."""

@@ -123,7 +123,7 @@ class LiveSink(Sink):
 
     @staticmethod
     def _make_room(top: int) -> str:
-        # Scroll what stands in the lower part up first, so that nothing is drawn over.
+        # Scroll what is in the lower part up first, so that nothing is drawn over.
         room = "\n" * _HEIGHT + f"\x1b[{_HEIGHT}A"
         return f"{room}{_SAVE}\x1b[1;{top - 1}r{_BACK}"
 

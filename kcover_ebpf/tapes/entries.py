@@ -50,7 +50,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The job was asked which threads are to be looked at."""
+    """The job was asked which threads are to be inspected."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,11 +180,11 @@ class Masks:
 
     @staticmethod
     def _word(word: str) -> str:
-        if word in roles.TELLING_WORDS or rank_numbers.is_number(word):
+        if word in roles.ROLE_WORDS or rank_numbers.is_number(word):
             return word
         if basename(word) in roles.PROGRAMS:
             return basename(word)
-        return next((each for each in roles.TELLING_PARTS if each in word), "_")
+        return next((each for each in roles.ROLE_PARTS if each in word), "_")
 
     def _environ(self, found: dict[str, str]) -> dict[str, str]:
         return {

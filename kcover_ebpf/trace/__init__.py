@@ -1,5 +1,5 @@
 """`kcover-ebpf trace`: what every thread of interest of a job does now, as a stream of records.
 
-Looking (`collect`, `stacks`) and showing (`render`, `markdown`) meet only in the records, so a look
+Collecting (`tracer`, `stack_helpers`) and showing (`render`, `markdown`) meet only in the records, so a run
 may be made on another machine, or last week.
 """

@@ -16,7 +16,7 @@ _NEXT = {
     Cause.STORAGE: "check the storage that {who} waits for: dmesg, the server, and `timeout 5 ls` on its path",
     Cause.LOADER_STUCK: "read the frames of process {end}; give the DataLoader a timeout= so that it fails by itself",
     Cause.LOADER_DIED: "check the log of {who} and dmesg for what ended the loader",
-    Cause.MISSING_RANK: "find out how {who} ended: its log, its exit code, dmesg; the others cannot go on without it",
+    Cause.MISSING_RANK: "find out how {who} ended: its log, its exit code, dmesg; the others wait for it",
     Cause.LINK: "check the network of {who}: ip -s link, ss -ti, the switch port, the firewall's counters",
     Cause.PEER_GONE: "check the host of the peer: is it up, is its rank alive?",
     Cause.COLLECTIVE_MISMATCH: "compare the Python frames of the ranks: {who} is in a different collective",
@@ -46,7 +46,7 @@ _DEVICE_WAIT = (
 
 
 def next_step(verdict: Verdict) -> str:
-    """One sentence for a human, such as which process to look at."""
+    """One sentence for a human, such as which process to inspect."""
     if not verdict.kind.is_fault and verdict.kind is not VerdictKind.SLOW:
         if verdict.kind is VerdictKind.UNKNOWN and verdict.culprit is not None:
             return _JUDGE_YOURSELF.format(who=culprit_text(verdict.culprit))
@@ -59,7 +59,7 @@ def next_step(verdict: Verdict) -> str:
     if culprit is None and verdict.cause is Cause.DEVICE_WAIT:
         return _DEVICE_WAIT
     if culprit is None and verdict.cause is not Cause.WAIT_CYCLE:
-        return "compare the frames of the ranks below; no single one stands out"
+        return "compare the frames of the ranks below; no single one differs"
     text = _NEXT.get(verdict.cause, "check the log of {who}, then restart the job")
     if culprit is None:
         return text.format(who="nobody", pid="PID", tid="TID", end="PID")
@@ -77,7 +77,7 @@ def doubt(verdict: Verdict, *, watched: bool = False) -> list[str]:
     if verdict.kind.is_fault and not suffices(each.kind for each in verdict.evidence):
         said.append("it rests on one kind of evidence only")
     if verdict.kind.is_fault and verdict.culprit is None:
-        said.append("no rank stands out, so no culprit is identified")
+        said.append("no rank differs from the others, so no culprit is identified")
     if verdict.kind is VerdictKind.WORKING and verdict.cause is not Cause.TRAINING:
         said.append(
             "the job was observed for a few seconds only; a quiet phase that never ends looks the same"

@@ -13,7 +13,7 @@ from kcover_ebpf.trace.records import Target
 _SHOWN = 4
 _WAIT_ANY = -1
 _NVIDIA_TYPE = ord("F")
-_HELD = {"T": "stopped (SIGSTOP)", "t": "held by a debugger", "F": "frozen (cgroup)"}
+_STOPPED = {"T": "stopped (SIGSTOP)", "t": "held by a debugger", "F": "frozen (cgroup)"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ def decode(
     state: str, name: str, args: Sequence[int], known: Known
 ) -> tuple[str, tuple[Target, ...]]:
     """(the call for people, what it waits for); `name` is empty outside any call."""
-    if state in _HELD:
-        return _HELD[state], ()
+    if state in _STOPPED:
+        return _STOPPED[state], ()
     if not name:
         return ("running in user space" if state == "R" else "page fault"), ()
     text, targets = _subject(name, args, known)

@@ -73,7 +73,7 @@ def _functions(stack: Stack) -> tuple[str, ...]:
 
 
 def interesting(row: Row, rows_by_tid: dict[int, Row]) -> bool:
-    """Whether a thread that is no lead deserves a line: it works, is held, or holds what others wait for."""
+    """Whether a thread that is no lead deserves a line: it works, is stopped, or owns what others wait for."""
     held = row.state in ("D", "T", "t")
     busy = row.cpu_share is not None and row.cpu_share >= _BUSY_SHARE
     known = any(

@@ -1,4 +1,4 @@
-"""The passes of one look at a job that may be stuck already, and the verdict after them."""
+"""The passes of one run over a job that may be stuck already, and the verdict after them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from kcover_ebpf.host import procfs
 from kcover_ebpf.watching.loop import Sensor
 
 PASSES = 12
-"""A loop in place can only be recognized by looking several times: about three seconds."""
+"""A loop in place can only be recognized by several passes: about three seconds."""
 PATIENT_S = 20.0
-"""A job that is silent, but not for long enough yet to be called hung, is looked at for so long."""
+"""A job that is silent, but not for long enough yet to be called hung, is observed for so long."""
 STORAGE_S = 10.0
-"""Storage that answers nobody is distinguished from slow storage by looking for so long."""
+"""Storage that answers nobody is distinguished from slow storage by watching for so long."""
 STALL_S = 3.0
-"""A silence that counts as a stall though the job was never seen healthy: somebody thinks it is stuck,
-and a look ends nothing. Below the 5 s after which a data loader's reader asks whether its workers live.
+"""A silence that counts as a stall though the job was never seen healthy: the person who asks thinks it is stuck,
+and a run ends nothing. Below the 5 s after which a data loader's reader asks whether its workers live.
 """
 BUSY_S = 10.0
-"""Ranks that burn a CPU are looked at for so long to tell who waits from who works."""
+"""Ranks that burn a CPU are observed for so long, to distinguish those that wait from those that work."""
 _ALIKE, _SEEN_OFTEN = 5, 4
 _MAY_BE_STORAGE = (Cause.CHECKPOINT, Cause.LOADING)
 
@@ -70,7 +70,7 @@ class Patience:
         if spent_s < BUSY_S and (_computes(found) or oneshot.undecided(sensor.job, self._glances)):
             return False
         silent = found is not None and found.cause in oneshot.QUIET
-        if silent and oneshot.somebody_waits(sensor.job, self._glances):
+        if silent and oneshot.a_rank_waits(sensor.job, self._glances):
             return False
         return len(set(self._found)) == 1
 

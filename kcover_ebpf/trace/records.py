@@ -42,7 +42,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One thread as of one look."""
+    """One thread as of one pass."""
 
     pid: int
     tid: int
@@ -63,7 +63,7 @@ class Row:
     ends_in_s: float | None = None
     """When its timed wait ends by itself; None for an untimed one."""
     lead: bool = False
-    """The thread that stands for its process."""
+    """The thread that represents its process."""
     waits_for: tuple[Target, ...] = ()
 
 
@@ -81,7 +81,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class TraceHeader:
-    """The first record: who looks at what."""
+    """The first record: what was observed, and where."""
 
     job: str
     host: str
@@ -109,7 +109,7 @@ class Line:
     event: str
     time_s: float
     """Unix seconds."""
-    looked: TraceHeader | None = None
+    header: TraceHeader | None = None
     rows: tuple[Row, ...] = ()
     stacks: tuple[Stack, ...] = ()
     blind: tuple[str, ...] = field(default_factory=tuple)
@@ -121,7 +121,7 @@ class Line:
 
 
 def exit_code_of(verdict: str) -> int:
-    """The exit code of a look with this verdict."""
+    """The exit code of a run with this verdict."""
     if verdict == VerdictKind.UNKNOWN.value:
         return UNKNOWN_CODE
     return int(any(each.is_fault and each.value == verdict for each in VerdictKind))
@@ -153,7 +153,7 @@ def _line(event: str, time_s: float, fields: dict[str, Any]) -> Line:
     blank = Line(event, time_s, fields=fields)
     match event:
         case "trace":
-            return replace(blank, looked=_looked(fields))
+            return replace(blank, header=_header(fields))
         case "threads":
             return replace(blank, rows=tuple(_row(each) for each in _list(fields["threads"])))
         case "stacks":
@@ -165,7 +165,7 @@ def _line(event: str, time_s: float, fields: dict[str, Any]) -> Line:
             return replace(blank, exit_code=_typed(fields["exit_code"], int))
 
 
-def _looked(fields: dict[str, Any]) -> TraceHeader:
+def _header(fields: dict[str, Any]) -> TraceHeader:
     return TraceHeader(
         job=_typed(fields["job"], str),
         host=_typed(fields["host"], str),

@@ -53,12 +53,12 @@ class Place:
     agent: str
     pods: tuple[Pod, ...]
     containers: tuple[str, ...]
-    """Ids of the containers to look at."""
+    """Ids of the containers to inspect."""
     name: str
 
 
 def lines(wanted: RemoteOptions) -> Iterator[str]:
-    """The records of the look; raises `UsageError` and `CannotObserve` with what to do."""
+    """The records of the run; raises `UsageError` and `CannotObserve` with what to do."""
     session = connect(wanted.kubeconfig, wanted.context)
     if wanted.namespace is None:
         wanted = replace(wanted, namespace=namespace_of(wanted.kubeconfig, wanted.context))
@@ -74,7 +74,7 @@ def lines(wanted: RemoteOptions) -> Iterator[str]:
     except ApiError as error:
         raise CannotObserve(f"cannot ask the API server: {error}") from error
     if len(places) == 1:
-        yield from _with(known, _look(session, places[0], wanted, brief=known is not None))
+        yield from _with(known, _trace(session, places[0], wanted, brief=known is not None))
         return
     if wanted.live:
         raise UsageError(_LIVE_ONLY_ONE)
@@ -191,7 +191,9 @@ def _command(place: Place, *, live: bool, brief: bool) -> list[str]:
     return command
 
 
-def _look(session: ApiClient, place: Place, wanted: RemoteOptions, *, brief: bool) -> Iterator[str]:
+def _trace(
+    session: ApiClient, place: Place, wanted: RemoteOptions, *, brief: bool
+) -> Iterator[str]:
     try:
         with Exec(
             session,
@@ -220,14 +222,14 @@ def _explain(place: Place, running: Exec, *, concluded: bool) -> None:
         raise CannotObserve(f"{where} has no kcover-ebpf: {running.refusal or running.said}")
     if running.exit_code is None:
         raise CannotObserve(f"the connection to {where} was cut; try again")
-    # the verdict UNKNOWN ends with the same code as a look that was not possible
+    # the verdict UNKNOWN ends with the same code as a run that was not possible
     if running.exit_code not in (0, 1) and not (concluded and running.exit_code == UNKNOWN_CODE):
         said = running.said.removeprefix("kcover-ebpf: ") or f"exit code {running.exit_code}"
         raise CannotObserve(f"{where}: {said}")
 
 
 @dataclass(slots=True)
-class _Looks:
+class _Traces:
     """What came from each node so far."""
 
     lines: list[list[Line]] = field(default_factory=list)
@@ -237,12 +239,12 @@ class _Looks:
 def _together(
     session: ApiClient, places: Sequence[Place], wanted: RemoteOptions, *, brief: bool
 ) -> Iterator[str]:
-    """Looks of all nodes at once; their table as soon as each has one, then one verdict."""
+    """Runs of all nodes at once; their table as soon as each has one, then one verdict."""
     news: queue.SimpleQueue[tuple[int, str | BaseException | None]] = queue.SimpleQueue()
 
     def follow(index: int) -> None:
         try:
-            for text in _look(session, places[index], wanted, brief=brief):
+            for text in _trace(session, places[index], wanted, brief=brief):
                 news.put((index, text))
             news.put((index, None))
         except Exception as error:  # noqa: BLE001 - the other nodes are shown all the same
@@ -250,48 +252,48 @@ def _together(
 
     for index in range(len(places)):
         threading.Thread(target=follow, args=(index,), daemon=True).start()
-    looks = _Looks([[] for _ in places])
+    traces = _Traces([[] for _ in places])
     running, reported = len(places), False
     while running:
         index, text = news.get()
         if isinstance(text, str):
-            looks.lines[index].append(records.parse(text))
+            traces.lines[index].append(records.parse(text))
         else:
             running -= 1
             if text is not None:
-                looks.errors.append(f"node {places[index].node} ({text})")
-        if not reported and _has_tables(looks, running):
+                traces.errors.append(f"node {places[index].node} ({text})")
+        if not reported and _has_tables(traces, running):
             reported = True
-            yield _first(places, looks)
-            yield _line(looks, "threads", several_nodes.merge(looks.lines))
-    yield from _conclusion(looks)
+            yield _first(places, traces)
+            yield _line(traces, "threads", several_nodes.merge(traces.lines))
+    yield from _conclusion(traces)
 
 
-def _has_tables(looks: _Looks, running: int) -> bool:
-    tables = sum(any(line.event == "threads" for line in look) for look in looks.lines)
-    return (tables > 0 and tables + len(looks.errors) >= len(looks.lines)) or (
+def _has_tables(traces: _Traces, running: int) -> bool:
+    tables = sum(any(line.event == "threads" for line in each) for each in traces.lines)
+    return (tables > 0 and tables + len(traces.errors) >= len(traces.lines)) or (
         tables > 0 and not running
     )
 
 
-def _first(places: Sequence[Place], looks: _Looks) -> str:
+def _first(places: Sequence[Place], traces: _Traces) -> str:
     pods = [pod.name for place in places for pod in place.pods]
     fields = {"job": places[0].name, "host": f"{len(places)} nodes", "pods": pods}
-    return _line(looks, "trace", {"trace": fields})
+    return _line(traces, "trace", {"trace": fields})
 
 
-def _conclusion(looks: _Looks) -> Iterator[str]:
-    merged = several_nodes.merge(looks.lines)
+def _conclusion(traces: _Traces) -> Iterator[str]:
+    merged = several_nodes.merge(traces.lines)
     if not merged["verdict"]:
-        raise CannotObserve(f"no node could be inspected: {'; '.join(looks.errors)}")
-    merged["verdict"]["unobserved"] += looks.errors
+        raise CannotObserve(f"no node could be inspected: {'; '.join(traces.errors)}")
+    merged["verdict"]["unobserved"] += traces.errors
     for event in ("threads", "stacks", "verdict"):
-        yield _line(looks, event, merged)
+        yield _line(traces, event, merged)
     code = exit_code_of(str(merged["verdict"].get("verdict")))
-    yield _line(looks, "end", {"end": {"exit_code": code}})
+    yield _line(traces, "end", {"end": {"exit_code": code}})
 
 
-def _line(looks: _Looks, event: str, merged: dict[str, dict[str, Any]]) -> str:
-    time_s = max((line.time_s for look in looks.lines for line in look), default=0.0)
+def _line(traces: _Traces, event: str, merged: dict[str, dict[str, Any]]) -> str:
+    time_s = max((line.time_s for each in traces.lines for line in each), default=0.0)
     fields = {k: v for k, v in merged[event].items() if k not in ("schema", "time", "event")}
     return formatting.event_line(event, time_s, fields)

@@ -1,4 +1,4 @@
-"""The records of a trace as text and as Markdown; the same for a look now, elsewhere or last week. Pure."""
+"""The records of a trace as text and as Markdown; the same for a run now, elsewhere or last week. Pure."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class TextView:
 
     def show(self, line: Line) -> list[str]:
         """The lines to print for one record."""
-        if line.looked is not None:
-            return [title(line.looked, line.time_s)]
+        if line.header is not None:
+            return [title(line.header, line.time_s)]
         if line.event == "threads":
-            # the second table of a look differs in CPU shares only, and scrolls the first away
+            # the second table of a run differs in CPU shares only, and scrolls the first away
             if self._shown:
                 return []
             self._shown = True
@@ -48,8 +48,8 @@ class LiveView:
 
     def show(self, line: Line) -> list[str]:
         """The whole screen; empty if nothing changed."""
-        if line.looked is not None:
-            self._title = title(line.looked, line.time_s)
+        if line.header is not None:
+            self._title = title(line.header, line.time_s)
             return []
         if line.event == "threads":
             self._table = table(line.rows, every_thread=self._every)
@@ -66,7 +66,7 @@ class MarkdownView:
 
     def __init__(self, *, every_thread: bool = False) -> None:
         self._every = every_thread
-        self._looked: Line | None = None
+        self._first: Line | None = None
         self._rows: Sequence[Row] = ()
         self._stacks: Sequence[Stack] = ()
         self._conclusion: Conclusion | None = None
@@ -75,7 +75,7 @@ class MarkdownView:
         """Nothing, until the last record."""
         match line.event:
             case "trace":
-                self._looked = line
+                self._first = line
             case "threads":
                 self._rows = line.rows
             case "stacks":
@@ -89,8 +89,8 @@ class MarkdownView:
     def _text(self) -> list[str]:
         found = self._conclusion
         lines = []
-        if self._looked is not None and self._looked.looked is not None:
-            lines += [f"## {title(self._looked.looked, self._looked.time_s)}", ""]
+        if self._first is not None and self._first.header is not None:
+            lines += [f"## {title(self._first.header, self._first.time_s)}", ""]
         if found is not None:
             lines += [f"**{found.headline}**", "", *fenced(conclusion(found)[1:])]
         lines += ["### Threads", "", *fenced(table(self._rows, every_thread=self._every))]
@@ -122,12 +122,12 @@ def merged(lines: Iterable[Line]) -> str:
     return json.dumps(whole, allow_nan=False, separators=(",", ":"))
 
 
-def title(looked: TraceHeader, time_s: float) -> str:
-    """Who looks at what, and when."""
-    place = looked.node or looked.host
-    pods = f" ({', '.join(looked.pods)})" if looked.pods else ""
+def title(header: TraceHeader, time_s: float) -> str:
+    """What was observed, where and when."""
+    place = header.node or header.host
+    pods = f" ({', '.join(header.pods)})" if header.pods else ""
     clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_s))
-    return formatting.printable(f"{looked.job}{pods} on {place}, {clock}")
+    return formatting.printable(f"{header.job}{pods} on {place}, {clock}")
 
 
 def table(rows: Sequence[Row], *, every_thread: bool = False) -> list[str]:

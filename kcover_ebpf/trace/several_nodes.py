@@ -1,4 +1,4 @@
-"""The looks of several nodes at one job, as one look. Pure."""
+"""What `trace` found on several nodes of one job, as one trace. Pure."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ _ENOUGH = 3
 _STALL_S = 5.0
 
 
-def merge(looks: Sequence[Sequence[Line]]) -> dict[str, dict[str, Any]]:
+def merge(traces: Sequence[Sequence[Line]]) -> dict[str, dict[str, Any]]:
     """Fields of the records `threads`, `stacks` and `verdict` from those of each node."""
     threads: list[Any] = []
     stacks: list[Any] = []
     blind: list[str] = []
     edges: list[Any] = []
-    for look in looks:
-        table = next((line for line in reversed(look) if line.event == "threads"), None)
+    for trace in traces:
+        table = next((line for line in reversed(trace) if line.event == "threads"), None)
         threads += table.fields["threads"] if table else []
-        for line in look:
+        for line in trace:
             if line.event == "stacks":
                 stacks += line.fields["stacks"]
                 blind += [each for each in line.blind if each not in blind]
             if line.conclusion is not None:
                 edges += line.conclusion.edges
-    verdict = _worst(looks)
+    verdict = _worst(traces)
     if verdict.get("verdict") not in FAULTS or verdict.get("culprit") is None:
-        verdict = _odd_one(looks, verdict) or verdict
+        verdict = _odd_one(traces, verdict) or verdict
     elif verdict.get("verdict") in _OTHERS_WAIT:
-        verdict["victims"] = _victims(looks, verdict)
+        verdict["victims"] = _victims(traces, verdict)
     _join(edges)
-    said = [each for look in looks for line in look for each in _unobserved(line)]
-    verdict |= {"edges": edges, "unobserved": list(dict.fromkeys(_about_all(said, looks)))}
+    said = [each for trace in traces for line in trace for each in _unobserved(line)]
+    verdict |= {"edges": edges, "unobserved": list(dict.fromkeys(_about_all(said, traces)))}
     return {
         "threads": {"threads": threads},
         "stacks": {"stacks": stacks, "unobserved": blind},
@@ -46,10 +46,10 @@ def merge(looks: Sequence[Sequence[Line]]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _victims(looks: Sequence[Sequence[Line]], verdict: dict[str, Any]) -> list[int]:
+def _victims(traces: Sequence[Sequence[Line]], verdict: dict[str, Any]) -> list[int]:
     culprit = verdict["culprit"]
     named = culprit.get("rank") if isinstance(culprit, dict) else None
-    ranks = {row.rank for look in looks for row in _leads(look) if row.state != "R"}
+    ranks = {row.rank for trace in traces for row in _leads(trace) if row.state != "R"}
     return sorted(each for each in ranks if each is not None and each != named)
 
 
@@ -66,21 +66,21 @@ def _unobserved(line: Line) -> list[str]:
     return [str(each) for each in said] if isinstance(said, list) else []
 
 
-def _about_all(said: list[str], looks: Sequence[Sequence[Line]]) -> list[str]:
+def _about_all(said: list[str], traces: Sequence[Sequence[Line]]) -> list[str]:
     # what one node cannot see of the others is seen by them
-    return said if len(looks) < 2 else [each for each in said if "not on this host" not in each]
+    return said if len(traces) < 2 else [each for each in said if "not on this host" not in each]
 
 
-def _worst(looks: Sequence[Sequence[Line]]) -> dict[str, Any]:
-    found = [dict(line.conclusion.verdict) for look in looks for line in look if line.conclusion]
+def _worst(traces: Sequence[Sequence[Line]]) -> dict[str, Any]:
+    found = [dict(line.conclusion.verdict) for trace in traces for line in trace if line.conclusion]
     at_work = [each for each in found if each.get("cause") in _AT_WORK]
     if len(at_work) > 1:
         # each node names the one its own ranks wait for, but there are several
-        found = [_nobody(each) if each.get("verdict") == "UNKNOWN" else each for each in found]
+        found = [_no_culprit(each) if each.get("verdict") == "UNKNOWN" else each for each in found]
     return max(found, key=_weight, default={})
 
 
-def _nobody(verdict: dict[str, Any]) -> dict[str, Any]:
+def _no_culprit(verdict: dict[str, Any]) -> dict[str, Any]:
     text = "ranks of several nodes are at work"
     headline = f"WORKING  {verdict.get('cause')}: {text}"
     nobody: dict[str, Any] = {
@@ -103,13 +103,13 @@ def _weight(verdict: dict[str, Any]) -> tuple[int, bool, bool, int]:
     return (1 if rank >= 0 else 0, certain, named, len(kinds))
 
 
-def _odd_one(looks: Sequence[Sequence[Line]], verdict: dict[str, Any]) -> dict[str, Any] | None:
+def _odd_one(traces: Sequence[Sequence[Line]], verdict: dict[str, Any]) -> dict[str, Any] | None:
     """The one lead that waits where no other does, if all wait and at least three can be compared."""
-    rows = [row for look in looks for row in _leads(look)]
+    rows = [row for trace in traces for row in _leads(trace)]
     if len(rows) < _ENOUGH or any((row.since_s or 0.0) < _STALL_S for row in rows):
         return None
     leads = {(row.pid, row.tid): row for row in rows}
-    stacks = [each for look in looks for each in _stacks(look) if (each.pid, each.tid) in leads]
+    stacks = [each for trace in traces for each in _stacks(trace) if (each.pid, each.tid) in leads]
     placed = grouping.together(stacks, grouping.stack_key)
     if len(stacks) < len(rows) or len(placed) != 2 or len(placed[0]) != 1 or len(placed[1]) < 2:
         return None
@@ -137,10 +137,10 @@ def _odd_one(looks: Sequence[Sequence[Line]], verdict: dict[str, Any]) -> dict[s
     }
 
 
-def _leads(look: Sequence[Line]) -> list[Row]:
-    table = next((line for line in reversed(look) if line.event == "threads"), None)
+def _leads(trace: Sequence[Line]) -> list[Row]:
+    table = next((line for line in reversed(trace) if line.event == "threads"), None)
     return [row for row in table.rows if row.lead and row.role == "rank"] if table else []
 
 
-def _stacks(look: Sequence[Line]) -> list[Stack]:
-    return [each for line in look if line.event == "stacks" for each in line.stacks]
+def _stacks(trace: Sequence[Line]) -> list[Stack]:
+    return [each for line in trace if line.event == "stacks" for each in line.stacks]

@@ -42,14 +42,14 @@ class TraceOptions:
 
 
 def here(target: CgroupTarget | PidTarget | PodTarget, how: TraceOptions) -> int:
-    """Look at a job of this host."""
+    """Observe a job of this host."""
     from kcover_ebpf.kernel import capabilities, features
     from kcover_ebpf.kernel.sampler import KernelSampler
     from kcover_ebpf.settings import Settings
     from kcover_ebpf.trace.tracer import Tracer
 
     features.require_rights()
-    # a look judges by the kernel's own times: what a starved look misses between two passes is no loss
+    # a run judges by the kernel's own times: what a starved run misses between two passes is no loss
     settings = Settings(period_s=_NEVER_LATE_S)
     with KernelSampler.open(settings) as kernel:
         # the reader of kernel stacks raises the spare right, when it can
@@ -60,7 +60,7 @@ def here(target: CgroupTarget | PidTarget | PodTarget, how: TraceOptions) -> int
 
 
 def replay(path: Path, how: TraceOptions) -> int:
-    """Show a saved look; raises `UsageError` for a file that is none."""
+    """Show a saved run; raises `UsageError` for a file that is none."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             return show(_lines_of(file), how)
@@ -81,7 +81,7 @@ def _lines_of(file: IO[str]) -> Iterator[str]:
 def show(lines: Iterable[str], how: TraceOptions) -> int:
     """Render each line as it comes, save it if that is wanted; returns the exit code.
 
-    It is that of the last look; 128 + signal for one that was ended before its verdict. Raises
+    It is that of the last run; 128 + signal for one that was ended before its verdict. Raises
     `CannotObserve` if the lines end before it.
     """
     code: int | None = None

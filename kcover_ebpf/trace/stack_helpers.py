@@ -55,7 +55,7 @@ class Frames:
 
 
 class Helpers:
-    """The helper processes of one look; started at once, collected later."""
+    """The helper processes of one run; started at once, collected later."""
 
     def __init__(self, threads: Sequence[tuple[int, int, str]]) -> None:
         """`threads`: (pid, tid, name of the program) to read, the most interesting first."""

@@ -144,7 +144,7 @@ class Table:
 
 
 class _People:
-    """Who is who in the job at one look."""
+    """Who is who in the job at one pass."""
 
     def __init__(
         self, job: Job, glances: Mapping[tuple[Pid, Tid], TraceInspection], pods: Mapping[int, str]

@@ -1,4 +1,4 @@
-"""One look at a job as a stream of JSON lines: the table at once, then the stacks, then the verdict."""
+"""One run over a job as a stream of JSON lines: the table at once, then the stacks, then the verdict."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_CULPRIT_THREADS = 8
 
 
 class Tracer:
-    """Looks at one job."""
+    """Observes one job."""
 
     def __init__(self, kernel: KernelSampler, target: Target, settings: Settings) -> None:
         self._target = target
@@ -40,14 +40,14 @@ class Tracer:
         self._helpers: Helpers | None = None
         self._glances = PassHistory()
         self._leads: list[Stack] = []
-        """Stacks of the threads that stand for the ranks."""
+        """Stacks of the threads that represent the ranks."""
 
     def once(self, *, brief: bool = False) -> Iterator[str]:
         """One inspection of some three seconds; the last line but one is the verdict, the last its exit code.
 
         `brief`: only as long as the table of threads takes, for a verdict that is known otherwise.
         """
-        yield self._looked()
+        yield self._header()
         rows: list[Row] = []
         patience = Patience(self._glances)
         try:
@@ -71,7 +71,7 @@ class Tracer:
 
     def live(self) -> Iterator[str]:
         """Tables and verdicts, again and again, until the caller stops."""
-        yield self._looked()
+        yield self._header()
         due_s, patience, judged = 0.0, Patience(self._glances), False
         for number in passes.passes(self._sensor, self._glances):
             if number <= _TABLE_PASS:
@@ -102,12 +102,12 @@ class Tracer:
         placed = replace(culprit, pod=pod, node=os.environ.get("NODE_NAME"))
         return replace(verdict, culprit=placed)
 
-    def _looked(self) -> str:
+    def _header(self) -> str:
         pods = tuple(sorted(set(self._pods().values())))
-        looked = TraceHeader(
+        header = TraceHeader(
             self._target.name, os.uname().nodename, pods, os.environ.get("NODE_NAME")
         )
-        return _line("trace", plain(looked) | {"version": __version__})
+        return _line("trace", plain(header) | {"version": __version__})
 
     def _rows(self, rows: Sequence[Row]) -> str:
         return _line("threads", {"threads": [plain(each) for each in rows]})

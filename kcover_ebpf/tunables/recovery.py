@@ -22,7 +22,7 @@ LONGEST_DELAY_S = 5.0
 """A report that seems later is one that was sent again as it was (its ranks are stopped by us), or a clock was set."""
 WORK_BELIEVED_S = 60.0
 """Ranks of one node may work (evaluate, load, compile) while all others wait for them: that is no fault for so long.
-Nodes also stall at different moments, for each has a threshold of its own."""
+Nodes also stall at different moments, for each has its own threshold."""
 STALLED_BESIDE_GONE_S = 10.0
 """Ranks that make no progress for so long beside a node that is gone wait for it: its kubelet has been silent for 40
 s."""

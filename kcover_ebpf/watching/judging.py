@@ -56,7 +56,7 @@ class Sink(Protocol):
         ...
 
     def on_waits(self, rows: Sequence[WaitRow], summary: str) -> None:
-        """Where the ranks stand, once a pass."""
+        """The state of the ranks, once a pass."""
         ...
 
     def on_blind(self, reason: str) -> None:
@@ -75,8 +75,8 @@ class Recorder(Protocol):
         """A fact that the job observed."""
         ...
 
-    def on_look(self) -> None:
-        """The job was asked which threads are to be looked at, and remembers that it was."""
+    def on_inspection(self) -> None:
+        """The job was asked which threads are to be inspected, and remembers that it was."""
         ...
 
     def on_ask(self) -> None:
@@ -122,10 +122,10 @@ class Judging:
             self._report_stragglers(fact)
         if not isinstance(fact, ANNOUNCED):
             return False
-        self._tell(fact)
+        self._publish(fact)
         return True
 
-    def _tell(self, fact: Fact) -> None:
+    def _publish(self, fact: Fact) -> None:
         for sink in self._sinks:
             sink.on_fact(fact)
 
@@ -133,7 +133,7 @@ class Judging:
         named = fact.behind, fact.missing, fact.failed, fact.sides
         if any(named) and named != self._stragglers:
             self._stragglers = named
-            self._tell(fact)
+            self._publish(fact)
 
     def _report_blind(self, tick: Tick) -> None:
         sight, now_ns = self.job.sight, tick.boottime_ns
@@ -152,9 +152,9 @@ class Judging:
             sink.on_blind(reason)
 
     def wants(self) -> list[InspectRequest]:
-        """Threads to look at now."""
+        """Threads to inspect now."""
         if self._recorder is not None:
-            self._recorder.on_look()
+            self._recorder.on_inspection()
         return self.job.wants()
 
     def asks_collectives(self) -> bool:
@@ -168,7 +168,7 @@ class Judging:
         return asks
 
     def judge(self, unix_offset_s: float) -> None:
-        """Tell a verdict that changed, and decide about the one that holds."""
+        """Tell a verdict that changed, and decide about the one that is stable."""
         if self._recorder is not None:
             self._recorder.on_judge(unix_offset_s)
         verdict = self.tracker.update(self.job, unix_offset_s)

@@ -80,7 +80,7 @@ class Sensor:
 
     @property
     def tracker(self) -> Tracker:
-        """Its verdict over time; a sensor that goes on after a restart takes over the one before."""
+        """Its verdict over time; a sensor that continues after a restart takes over the one before."""
         return self._watch.tracker
 
     @tracker.setter
@@ -111,7 +111,7 @@ class Sensor:
         for fact in self._kernel.sample(self.job.connected):
             self._watch.take(fact)
         self._poll_devices()
-        self._take(self._inspector.look(self._watch.wants()))
+        self._take(self._inspector.inspect(self._watch.wants()))
         self._watch.ask_collectives()
         self._watch.judge()
         self._watch.publish_table()

@@ -155,7 +155,7 @@ def test_a17_an_incident_that_is_deleted_in_a_restart_leaves_no_job_suspended(
         mine.create(policy(ways=["Replace"]))
         mine.create(job("demo", CRASHES, 2, finalizer=True))
         with finalizers_removed(space):
-            # the finalizers keep the restart from going on
+            # the finalizers keep the restart from continuing
             suspended = "jsonpath={.spec.suspend}=true"
             space.wait("job/demo", suspended)
             mine.ctl("delete", "incidents", "--all", "--wait=false")

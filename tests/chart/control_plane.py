@@ -104,7 +104,7 @@ class ControlPlane:
         return str(answer.body["status"]["token"])
 
     def kubeconfig_of(self, name: str, token: str) -> Path:
-        """A kubeconfig of somebody with a token."""
+        """A kubeconfig of a user with a token."""
         path = self.folder / f"{name}.kubeconfig"
         _write_kubeconfig(self, path, {"token": token})
         return path

@@ -259,7 +259,7 @@ UNTOUCHED = (None, None)
         pytest.param(
             pod("a", [{"restartPolicy": "Never"}, {}]),
             [("Never", None), UNTOUCHED],
-            id="a container with a policy of its own",
+            id="a container with its own policy",
         ),
     ],
 )

@@ -29,7 +29,7 @@ def test_the_lease_belongs_to_the_pod_that_leads_and_is_given_back(
             session, installed.namespace, ACCOUNT, pod["name"], time.monotonic, pod["uid"]
         )
         leads = threading.Event()
-        elector.start(partial(tell, leads), time.time)
+        elector.start(partial(notify, leads), time.time)
         assert leads.wait(60), "the lease was not given back"
         lease = installed.plane.admin().ask("GET", path).body
         (owner,) = lease["metadata"]["ownerReferences"]
@@ -39,7 +39,7 @@ def test_the_lease_belongs_to_the_pod_that_leads_and_is_given_back(
         assert not installed.plane.admin().ask("GET", path).body["spec"].get("holderIdentity")
 
 
-def tell(event: threading.Event, leads: bool) -> None:
+def notify(event: threading.Event, leads: bool) -> None:
     if leads:
         event.set()
 

@@ -158,7 +158,7 @@ def ask_for_recovery(root: User) -> None:
         "involvedObject": about | {"uid": pod["metadata"]["uid"]},
         "type": "Warning",
         "reason": "Broken",
-        "source": {"component": "somebody"},
+        "source": {"component": "another"},
         "lastTimestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     made(root.ask("POST", f"/api/v1/namespaces/{TEAM}/events", event))
@@ -175,7 +175,7 @@ def restart(stand: Stand) -> None:
     until(lambda: stand.job()["spec"].get("suspend") is True, "the controller suspends the job")
     stand.delete_pods()
     stand.bury_pods()
-    until(lambda: not stand.job()["spec"].get("suspend"), "the controller lets the job go on")
+    until(lambda: not stand.job()["spec"].get("suspend"), "the controller lets the job continue")
     stand.make_pods("b")
     until(lambda: stand.phase() == "Recovering", "all pods run again")
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

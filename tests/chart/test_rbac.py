@@ -2,7 +2,7 @@
 
 Twice: by the rules that the API server says apply to it, and by trying every verb on every resource
 that the API server has. Tries are dry runs on a name that does not exist: authorization comes
-before the object is looked for, so 403 means refused and anything else means allowed.
+before the object is searched for, so 403 means refused and anything else means allowed.
 """
 
 import itertools

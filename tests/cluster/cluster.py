@@ -43,7 +43,7 @@ def until(look: Callable[[], T | None], what: str, timeout_s: float = PATIENCE_S
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster that tests may use, each in a namespace of its own."""
+    """A cluster that tests may use, each in its own namespace."""
 
     kubeconfig: Path
     kubectl: Path

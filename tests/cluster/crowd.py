@@ -1,4 +1,4 @@
-"""Scenarios that run at the same time, each in a namespace of its own, under one controller, as jobs of a cluster do.
+"""Scenarios that run at the same time, each in its own namespace, under one controller, as jobs of a cluster do.
 
 A scenario waits most of its time: for a rank that starts, for a clock, for a kubelet. Side by side they take a
 fraction of it, and show that a restart leaves the jobs beside it alone.

@@ -79,7 +79,7 @@ KINDS = {
         "volcano", "volcano", "batch.volcano.sh/v1alpha1", "Job", "volcano.sh/job-name=demo"
     ),
     "pytorchjob": _kubeflow("PyTorchJob", pods=4),
-    # their frameworks give a rank no number of its own: TF_CONFIG holds names, Paddle's launcher numbers
+    # their frameworks give a rank no number: TF_CONFIG holds names, Paddle's launcher numbers
     "tfjob": _kubeflow("TFJob", numbered=False),
     "paddlejob": _kubeflow("PaddleJob", numbered=False),
     "xgboostjob": _kubeflow("XGBoostJob"),

@@ -128,7 +128,7 @@ def until_reported(namespace: Namespace, words: str) -> dict[str, Any]:
                 return each
         return None
 
-    return until(look, f"somebody says {words!r}")
+    return until(look, f"an Incident shows {words!r}")
 
 
 def ways(incident: Mapping[str, Any]) -> list[str]:

@@ -84,7 +84,7 @@ class Fault:
     code: str
     said: str
     of_card: bool = False
-    """The RDMA card's; else the GPU's. A job that goes on without it is left alone."""
+    """The RDMA card's; else the GPU's. A job that continues without it is left alone."""
 
 
 def lose_gpu(guest: Guest) -> None:
@@ -287,7 +287,7 @@ def test_a_gpu_that_is_handed_out_alone_is_tainted_alone(
         assert rule["spec"]["deviceSelector"] == selector
         assert rule["spec"]["taint"]["effect"] == "NoSchedule"
         until(lambda: condition(cluster, node)[0] == "True", "the node reports the fault")
-        assert kept_out(cluster) == set(), "its other GPU goes on working"
+        assert kept_out(cluster) == set(), "its other GPU continues working"
         for name, address in (("bad", GPU), ("good", OTHER)):
             for each in asking(node, name, address):
                 namespace.apply(json.dumps(each))

@@ -111,7 +111,7 @@ def test_the_stopped_rank_of_a_job_on_two_nodes_is_named(watched: Namespace) -> 
 
 @pytest.fixture
 def nobody(watched: Namespace, tmp_path: Path) -> Path:
-    """A kubeconfig of somebody who may see pods, and nothing else."""
+    """A kubeconfig of a user who may see pods, and nothing else."""
     watched.ctl("create", "serviceaccount", "nobody")
     watched.ctl("create", "role", "see", "--verb=get,list", "--resource=pods")
     who = f"--serviceaccount={watched.name}:nobody"
@@ -155,7 +155,7 @@ def test_what_stands_in_the_way_is_reported_and_a_dead_client_leaves_nothing(
     client.stdout.close()
     deadline = time.monotonic() + 60
     while looks(pod):
-        assert time.monotonic() < deadline, "the look goes on in the agent"
+        assert time.monotonic() < deadline, "the look continues in the agent"
         time.sleep(0.5)
 
 

@@ -1,4 +1,4 @@
-"""In a network namespace of its own: a connection whose packets get lost from one moment on.
+"""In its own network namespace: a connection whose packets get lost from one moment on.
 
 Prints "ready PORT", waits for a line, cuts the loopback device, sends 1,000 bytes, prints "cut".
 """

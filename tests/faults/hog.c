@@ -1,4 +1,4 @@
-// Takes memory until somebody objects.
+// Takes memory until it is killed.
 #include <stdlib.h>
 #include <string.h>
 

@@ -49,7 +49,7 @@ def started(mounted: Callable[[], object] = lambda: None) -> tuple[int, int]:
     point = tempfile.mkdtemp()
     device = _serve(point)
     mounted()
-    ready, tell = os.pipe()
+    ready, wake = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(device)
@@ -59,7 +59,7 @@ def started(mounted: Callable[[], object] = lambda: None) -> tuple[int, int]:
         threading.Thread(target=os.read, args=(cached, 4096), daemon=True).start()
         time.sleep(0.3)
         direct = os.open(point + "/data", os.O_RDONLY)
-        os.write(tell, b"x")
+        os.write(wake, b"x")
         libc.mmap(None, ctypes.c_size_t(4096), 1, 2, direct, 0)
         os._exit(0)
     os.read(ready, 1)

@@ -34,13 +34,13 @@ SHAPES = {
 
 class Caller:
     def __init__(self, path: str) -> None:
-        self.library = ctypes.CDLL(path)
+        self.nccl = ctypes.CDLL(path)
         self.comms: list[ctypes.c_void_p] = []
         self.kept: list[ctypes.Array[ctypes.c_char]] = []
 
     def init(self, name: str, rank: str, size: str, kind: str = "ncclCommInitRank") -> None:
         comm, unique, where = ctypes.c_void_p(), UniqueId(name.encode()), int(rank)
-        function = getattr(self.library, kind)
+        function = getattr(self.nccl, kind)
         if kind == "ncclCommInitRankScalable":
             function(ctypes.byref(comm), int(size), where, 1, ctypes.byref(unique), None)
         elif kind == "ncclCommInitRankConfig":
@@ -51,7 +51,7 @@ class Caller:
 
     def split(self, colour: str, key: str) -> None:
         comm = ctypes.c_void_p()
-        self.library.ncclCommSplit(self.comms[-1], int(colour), int(key), ctypes.byref(comm), None)
+        self.nccl.ncclCommSplit(self.comms[-1], int(colour), int(key), ctypes.byref(comm), None)
         self._keep(comm)
 
     def _keep(self, comm: ctypes.c_void_p) -> None:
@@ -61,13 +61,13 @@ class Caller:
         self.comms.append(comm)
 
     def destroy(self) -> None:
-        self.library.ncclCommDestroy(self.comms.pop())
+        self.nccl.ncclCommDestroy(self.comms.pop())
 
     def call(self, function: str, times: str, peer: str = "0") -> None:
         shape = (int(peer) if each == "P" else each for each in SHAPES[function])
         arguments = (*shape, self.comms[-1], None)
         for _ in range(int(times)):
-            getattr(self.library, function)(*arguments)
+            getattr(self.nccl, function)(*arguments)
 
 
 def main() -> None:

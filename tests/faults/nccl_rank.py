@@ -20,24 +20,24 @@ class UniqueId(ctypes.Structure):
 
 class Communicator:
     def __init__(self, path: str, name: bytes) -> None:
-        self.library = ctypes.CDLL(path)
+        self.nccl = ctypes.CDLL(path)
         time.sleep(2.5)  # a framework loads for seconds before it makes a communicator
         self.comm = ctypes.c_void_p()
         where = ctypes.byref(self.comm)
-        assert self.library.ncclCommInitRank(where, WORLD, UniqueId(name), RANK) == 0
+        assert self.nccl.ncclCommInitRank(where, WORLD, UniqueId(name), RANK) == 0
 
     def all_reduce(self) -> None:
-        self.library.ncclAllReduce(None, None, COUNT, FLOAT, SUM, self.comm, None)
+        self.nccl.ncclAllReduce(None, None, COUNT, FLOAT, SUM, self.comm, None)
 
     def all_gather(self) -> None:
-        self.library.ncclAllGather(None, None, COUNT, FLOAT, self.comm, None)
+        self.nccl.ncclAllGather(None, None, COUNT, FLOAT, self.comm, None)
 
     def pass_on(self, *, receives: bool) -> None:
         """To the next rank of a line, from the one before."""
         if RANK + 1 < WORLD:
-            self.library.ncclSend(None, COUNT, FLOAT, RANK + 1, self.comm, None)
+            self.nccl.ncclSend(None, COUNT, FLOAT, RANK + 1, self.comm, None)
         if RANK > 0 and receives:
-            self.library.ncclRecv(None, COUNT, FLOAT, RANK - 1, self.comm, None)
+            self.nccl.ncclRecv(None, COUNT, FLOAT, RANK - 1, self.comm, None)
 
 
 def step() -> None:

@@ -46,7 +46,7 @@ def until(look: Callable[[], object], what: str) -> None:
 
 
 class Run:
-    """A `kcover-ebpf run` in a session of its own."""
+    """A `kcover-ebpf run` in its own session."""
 
     def __init__(self, *arguments: str, folder: Path, prefix: Sequence[str] = ()) -> None:
         self.process = subprocess.Popen(
@@ -85,7 +85,7 @@ class Run:
         return self.process.returncode
 
     def reap(self) -> int:
-        """After SIGKILL: the job, which goes on, may hold our standard error, never our output."""
+        """After SIGKILL: the job, which continues, may hold our standard error, never our output."""
         assert self.process.stdout is not None
         self.out += self.process.stdout.read()
         return self.process.wait(PATIENCE_S)

@@ -48,7 +48,7 @@ class FakePod:
         return self.root / "kubepods/burstable" / f"pod{self.uid}"
 
     def add(self, name: str, *, known: bool = True, program: str = _TREE, argv0: str = "") -> Path:
-        """Start a container: three processes, the first of them PID 1 of a pid namespace of its own."""
+        """Start a container: three processes, the first of them PID 1 of its own pid namespace."""
         number = uuid.uuid4().hex * 2
         path = self.path / number
         path.mkdir(parents=True)
@@ -111,7 +111,7 @@ def state_of(pid: int) -> str:
 
 @contextlib.contextmanager
 def kubelet_root() -> Iterator[Path]:
-    """A v2 group of its own, for pods below it."""
+    """A v2 group apart, for pods below it."""
     top = cgroups.make_for_job("kcover-pods", os.getpid())
     assert top is not None, "the test needs a writable cgroup v2"
     root = top / uuid.uuid4().hex[:8]

@@ -34,7 +34,7 @@ def test_stop_stops_every_process_of_the_gang_and_no_other(bench: Bench) -> None
     assert (ack.result, ack.processes, ack.bundle) == (AckResult.DONE, 9, "/bundle")
     assert (one.states(), two.states()) == ("TTTTTT", "TTT")
     assert "T" not in other.states()
-    # the evidence is taken when all stands still
+    # the evidence is taken when all processes are stopped
     assert bench.evidence[0].count("T") == 9
 
 
@@ -42,12 +42,12 @@ def test_a_stopped_gang_is_held_and_its_kill_is_reported_before(bench: Bench) ->
     pod = bench.pod("a")
     (gang,) = bench.registry.gangs()
     bench.order(Verb.STOP)
-    assert bench.executor.is_held(gang)
+    assert bench.executor.is_stopped_by_us(gang)
     ack = bench.order(Verb.KILL, "2")
     assert ack is not None
     assert (ack.verb, ack.result, ack.processes) == (Verb.KILL, AckResult.DONE, 1)
     wait_until(lambda: not pod.pids())
-    assert not bench.executor.is_held(gang)
+    assert not bench.executor.is_stopped_by_us(gang)
     assert bench.killed == [gang]
     assert [each.order for each in bench.executor.acks(gang)] == ["1", "2"]
 
@@ -76,7 +76,7 @@ def test_a_kill_spares_what_came_after_the_stop(bench: Bench) -> None:
     }
 
 
-def test_resume_lets_go_but_for_what_somebody_else_had_stopped(bench: Bench) -> None:
+def test_resume_lets_go_but_for_what_another_process_had_stopped(bench: Bench) -> None:
     pod = bench.pod("a")
     hung = max(pod.pids())
     os.kill(hung, signal.SIGSTOP)
@@ -106,7 +106,7 @@ def test_a_restarted_agent_lets_go_in_time_and_does_nothing_twice(bench: Bench) 
     bench.order(Verb.STOP)
     bench.executor = bench.new_executor()
     (gang,) = bench.registry.gangs()
-    assert bench.executor.is_held(gang)
+    assert bench.executor.is_stopped_by_us(gang)
     assert [each.order for each in bench.executor.acks(gang)] == ["1"]
     bench.now_s += 11
     bench.executor.expire()
@@ -239,7 +239,7 @@ def test_a_disk_that_fills_up_keeps_nobody_stopped(bench: Bench) -> None:
     bench.executor.expire()
     wait_until(lambda: "T" not in pod.states())
     (gang,) = bench.registry.gangs()
-    assert not bench.executor.is_held(gang)
+    assert not bench.executor.is_stopped_by_us(gang)
 
 
 def test_a_resume_is_obeyed_without_a_disk(bench: Bench) -> None:
@@ -261,8 +261,8 @@ def test_an_agent_that_ends_while_it_keeps_evidence_leaves_nobody_stopped(bench:
         begun.set()
         done.wait(20)
 
-    bench.executor._tell = replace(
-        bench.executor._tell, evidence=lambda _gang, _found: BundleWriter("/bundle", write)
+    bench.executor._listeners = replace(
+        bench.executor._listeners, evidence=lambda _gang, _found: BundleWriter("/bundle", write)
     )
     thread = threading.Thread(target=bench.order, args=(Verb.STOP,), daemon=True)
     thread.start()

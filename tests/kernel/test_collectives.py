@@ -22,7 +22,7 @@ pytestmark = pytest.mark.needs("cgroup2", "netns")
 
 @pytest.fixture
 def netns() -> Iterator[str]:
-    """A network namespace with a loopback of its own, as a pod has one."""
+    """A network namespace with its own loopback, as a pod has one."""
     name = f"kcover-{uuid.uuid4().hex[:8]}"
     subprocess.run(["ip", "netns", "add", name], check=True)
     try:

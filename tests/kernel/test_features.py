@@ -36,7 +36,7 @@ def test_trying_leaves_nothing_open() -> None:
 
 @pytest.fixture
 def contained() -> tuple[str, ...]:
-    """What runs a command with process numbers of its own, as in a container without hostPID."""
+    """What runs a command with its own process numbers, as in a container without hostPID."""
     return ("unshare", "--pid", "--fork", "--mount-proc")
 
 

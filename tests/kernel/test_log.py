@@ -47,8 +47,8 @@ def test_a_line_is_reported_without_the_stamp_of_older_kernels(
 @pytest.mark.parametrize(
     "line",
     [
-        "a line #1 of somebody else",
-        "[12345.678901] a line #2 of somebody else",
+        "a line #1 of another program",
+        "[12345.678901] a line #2 of another program",
         "pcieport 0000:5d:00.0: AER: corrected #3",
         "said kcover-ebpf #4",
         "[12345.678901]kcover-ebpf #5",

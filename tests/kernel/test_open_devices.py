@@ -37,10 +37,10 @@ def holder() -> Iterator[Pid]:
 
 def test_inspection__names_the_devices_that_a_process_has_open(holder: Pid) -> None:
     asked = InspectRequest(holder, Tid(holder), since_ns=0)
-    (found,) = ThreadInspector(os.uname().machine).look([asked], timeout_s=10.0)
+    (found,) = ThreadInspector(os.uname().machine).inspect([asked], timeout_s=10.0)
     assert getattr(found, "devices", None) == OPENED
     burning = InspectRequest(holder, Tid(holder), since_ns=0, burning_sp=4096)
-    (found,) = ThreadInspector(os.uname().machine).look([burning], timeout_s=10.0)
+    (found,) = ThreadInspector(os.uname().machine).inspect([burning], timeout_s=10.0)
     assert getattr(found, "devices", None) == OPENED
 
 

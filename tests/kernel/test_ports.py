@@ -64,7 +64,7 @@ def test_a_cable_that_is_pulled_and_put_back() -> None:
 
 
 def lines_of(script: str) -> list[str]:
-    """What a program prints in a network namespace of its own."""
+    """What a program prints in its own network namespace."""
     done = subprocess.run(
         ["unshare", "--net", sys.executable, "-c", script],
         cwd=ROOT,

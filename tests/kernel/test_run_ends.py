@@ -127,7 +127,7 @@ def test_the_job_lives_on_when_we_are_killed(tmp_path: Path) -> None:
         # Nobody else may hold our standard output: a reader must see its end.
         assert one.reap() == -9
         assert all(is_alive(pid) for pid in members)
-        until((tmp_path / "lived").exists, "the job to go on")
+        until((tmp_path / "lived").exists, "the job to continue")
         until(lambda: not is_alive(keeper), "the keeper to leave")
 
 

@@ -86,7 +86,7 @@ def test_a_tape_names_neither_host_nor_program_unless_asked(job: Path) -> None:
 def test_a_disk_that_is_full_disturbs_nobody(job: Path) -> None:
     with run("--record", "/dev/full", "-o", "json", "--", "sleep", "1", folder=job) as one:
         assert one.finish() == 0
-    assert one.err.count("recording stopped: No space left on device; the job goes on") == 1
+    assert one.err.count("recording stopped: No space left on device; the job continues") == 1
     assert one.events()[-1]["event"] == "end"
 
 

@@ -1,4 +1,4 @@
-"""Where threads wait, since when, and in which state: each kind of wait by a thread of its own."""
+"""Where threads wait, since when, and in which state: each kind of wait by its own thread."""
 
 import ctypes
 import os
@@ -296,7 +296,7 @@ def test_a_thread_that_ended_is_not_sent(kernel: KernelSampler) -> None:
 def test_a_wait_that_was_stopped_and_continued_is_the_same_wait(
     kernel: KernelSampler, watched_before: bool
 ) -> None:
-    """Timed waits go on as restart_syscall, which says nothing about what is waited for."""
+    """Timed waits continue as restart_syscall, which says nothing about what is waited for."""
     with waiting("poll", "sleep", "futex", "read") as (target, tids):
         before = {}
         if watched_before:

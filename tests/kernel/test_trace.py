@@ -177,7 +177,7 @@ def test_what_was_saved_is_shown_the_same_without_rights(tmp_path: Path) -> None
             timeout=100,
             check=False,
         )
-    # as somebody who may read nothing of ours, so the file is handed over open
+    # as a user who may read nothing of ours, so the file is handed over open
     nobody = ["setpriv", "--reuid=65534", "--clear-groups"]
     with file.open() as saved:
         again = subprocess.run(

@@ -18,7 +18,7 @@ def write(path: Path, text: object) -> None:
 def pci_device(
     root: Path, address: str, class_code: str = GPU, vendor: str = "0x10de", **files: object
 ) -> Path:
-    """A function below a port of its own, as sysfs links it; returns its folder."""
+    """A function below its own port, as sysfs links it; returns its folder."""
     folder = root / "sys/devices/pci0000:00" / f"port-{address}" / address
     for name, value in {"class": class_code, "vendor": vendor, **files}.items():
         write(folder / name, value)

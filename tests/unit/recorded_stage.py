@@ -32,7 +32,7 @@ class RecordedStage(Stage):
         wants, update = self.job.wants, self.tracker.update
 
         def recorded_wants() -> Any:
-            self.writer.on_look()
+            self.writer.on_inspection()
             return wants()
 
         def recorded_update(job: Any, unix_offset_s: float) -> Verdict | None:
@@ -47,9 +47,9 @@ class RecordedStage(Stage):
         assert self.tape is not None
         return self.tape
 
-    def tell(self, fact: Fact) -> None:
+    def feed(self, fact: Fact) -> None:
         self.writer.on_fact(fact)
-        super().tell(fact)
+        super().feed(fact)
 
 
 def healthy(stage: Stage) -> None:

@@ -98,7 +98,7 @@ class Proc:
     alive: bool = True
     step: int = 0
     passes: int = 0
-    looked_ns: int = 0
+    inspected_ns: int = 0
     detail: Detail = Detail.OFF
 
 
@@ -119,7 +119,7 @@ class Stage:
     """Processes whose futexes no other process can reach."""
 
     facts: list[Fact] | None = None
-    """All that was fed to the job, in order, where somebody wants to feed it to another one."""
+    """All that was fed to the job, in order, where a test wants to feed it to another one."""
 
     def __post_init__(self) -> None:
         self.job = Job(self.policy, SyscallTable("x86_64"), whole=self.here is None)
@@ -134,8 +134,16 @@ class Stage:
         environ = (
             {} if proc.rank is None else {"RANK": str(proc.rank), "WORLD_SIZE": str(self.world)}
         )
-        self.tell(
-            ProcessSeen(self.now_ns, Pid(proc.pid), Pid(proc.ppid), "python3", proc.argv, environ)
+        self.feed(
+            ProcessSeen(
+                self.now_ns,
+                Pid(proc.pid),
+                Pid(proc.ppid),
+                "python3",
+                proc.argv,
+                environ,
+                pid_inside=proc.pid,
+            )
         )
         return proc
 
@@ -148,17 +156,17 @@ class Stage:
         for name, value in changes.items():
             setattr(proc, name, value)
 
-    def tell(self, fact: Fact) -> None:
+    def feed(self, fact: Fact) -> None:
         if self.facts is not None:
             self.facts.append(fact)
         self.job.observe(fact)
 
     def exit(self, proc: Proc, code: int = 0, signal: int = 0) -> None:
         proc.alive = False
-        self.tell(ProcessExit(self.now_ns, Pid(proc.pid), code, signal, False, "python3"))
+        self.feed(ProcessExit(self.now_ns, Pid(proc.pid), code, signal, False, "python3"))
 
     def stop_signal(self, proc: Proc, signal: int = 19) -> None:
-        self.tell(SignalSent(self.now_ns, Pid(proc.pid), Tid(proc.pid), signal, Pid(9), "kill"))
+        self.feed(SignalSent(self.now_ns, Pid(proc.pid), Tid(proc.pid), signal, Pid(9), "kill"))
 
     def run(self, seconds: float) -> Verdict | None:
         """Pass by pass at the job's own pace; returns the verdict reported last."""
@@ -173,9 +181,9 @@ class Stage:
         for proc in self.procs.values():
             if proc.alive:
                 self._sample(proc, period_ns, requests.get(Pid(proc.pid), SampleRequest()))
-        self.tell(Tick(self.now_ns, period_ns, lost, late))
+        self.feed(Tick(self.now_ns, period_ns, lost, late))
         for look in self.job.wants():
-            self.tell(self._inspection(look) if look.burning_sp is None else self._code(look))
+            self.feed(self._inspection(look) if look.burning_sp is None else self._code(look))
         verdict = self.tracker.update(self.job, 0.0)
         if verdict is not None:
             self.verdicts.append(verdict)
@@ -210,18 +218,18 @@ class Stage:
         proc.naps += proc.naps_per_s * period_ns // NS if proc.mode == "nap" else 0
         moved = share >= 0.02 or proc.mode == "quota"
         if moved or wanted.detail.value or self.now_ns - period_ns <= proc.mode_since_ns:
-            self.tell(replace(sample, voluntary_count=sample.voluntary_count + proc.naps))
+            self.feed(replace(sample, voluntary_count=sample.voluntary_count + proc.naps))
         if self._is_due(proc, wanted):
-            self._look_at_all(proc, sample)
+            self._reconcile_all(proc, sample)
         if self.connected and proc.rank is not None:
             self._socket(proc)
 
-    def _look_at_all(self, proc: Proc, sample: ThreadSample) -> None:
+    def _reconcile_all(self, proc: Proc, sample: ThreadSample) -> None:
         for tid, side in proc.sides.items():
-            self.tell(self._side(proc, tid, side, sample))
-        proc.looked_ns = self.now_ns
+            self.feed(self._side(proc, tid, side, sample))
+        proc.inspected_ns = self.now_ns
         side_ns = int(proc.side_cpu * (self.now_ns - START_NS))
-        self.tell(
+        self.feed(
             ProcessTotals(
                 self.now_ns,
                 Pid(proc.pid),
@@ -310,7 +318,7 @@ class Stage:
             user_ip=CODE[side.module] + 0x10,
             cpu_ns=self.now_ns - START_NS if burns else 0,
             run_delay_ns=0,
-            previous_ns=proc.looked_ns,
+            previous_ns=proc.inspected_ns,
         )
 
     def _code(self, look: InspectRequest) -> CodeSeen:
@@ -325,7 +333,7 @@ class Stage:
         for other in self.procs.values():
             if other.rank is None or other.pid == proc.pid:
                 continue
-            self.tell(
+            self.feed(
                 SocketSample(
                     boottime_ns=self.now_ns,
                     pid=Pid(proc.pid),
@@ -369,7 +377,7 @@ def _empty(look: InspectRequest, now_ns: int) -> Inspection:
 
 def pipe(stage: Stage, holder: Proc, fd: int, inode: int) -> WaitedFile:
     """A pipe that `holder` has open, as the sampler reports it in detail mode."""
-    stage.tell(DescriptorSample(stage.now_ns, Pid(holder.pid), fd, "pipe", Inode(inode), None))
+    stage.feed(DescriptorSample(stage.now_ns, Pid(holder.pid), fd, "pipe", Inode(inode), None))
     return WaitedFile(fd, "pipe", f"pipe:[{inode}]", Inode(inode), "", "")
 
 

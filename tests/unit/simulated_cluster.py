@@ -1,7 +1,7 @@
 """A cluster small enough to be right: job controller, kubelets and agents, as far as a restart meets them.
 
 What would be held against us in a real cluster ends the job here: a pod that dies or is deleted while
-the job is not suspended, and a job resumed while old pods are there. Time goes on in ticks.
+the job is not suspended, and a job resumed while old pods are there. Time continues in ticks.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class Sim:
     outages: tuple[tuple[float, float], ...] = ()
     """The API server is away from .. to, seconds after the start."""
     now_s: float = START_S
-    held: bool = False
-    held_by: str | None = None
+    suspended: bool = False
+    suspended_by: str | None = None
     version: int = 1
     ended: str | None = None
     status: dict[str, Any] | None = None
@@ -149,7 +149,7 @@ class Sim:
         if self.ended:
             return
         if self.means == "suspend":
-            if self.held:
+            if self.suspended:
                 for pod in self.pods:
                     if pod.deleted_s is None:
                         self.mark(pod, pod.grace_s)
@@ -263,8 +263,8 @@ class Sim:
                 ("spec", "suspend"),
                 True,
                 str(self.version),
-                self.held,
-                self.held_by,
+                self.suspended,
+                self.suspended_by,
             )
         top = context.TopOwner(
             incident.JobRef(kind, "j", "job-uid", api_version), row, target, True, self.ended
@@ -392,8 +392,11 @@ class Sim:
             case context.Suspension():
                 if call.target.resource_version == str(self.version):
                     self.version += 1
-                    self.held, self.held_by = call.held, MARK if call.held else None
-                    self.log.append(f"{self.now_s - START_S:.2f} held={call.held}")
+                    self.suspended, self.suspended_by = (
+                        call.suspended,
+                        MARK if call.suspended else None,
+                    )
+                    self.log.append(f"{self.now_s - START_S:.2f} suspended={call.suspended}")
             case context.Delete():
                 for pod in list(self.pods):
                     if (pod.name, pod.uid) not in call.pods:

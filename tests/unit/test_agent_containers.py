@@ -16,8 +16,8 @@ LAYOUTS = {
     "cgroupfs, guaranteed": f"kubepods/pod{UID}/{{}}",
     "systemd": f"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{SLICE}.slice/cri-containerd-{{}}.scope",
     "systemd, guaranteed": f"kubepods.slice/kubepods-pod{SLICE}.slice/crio-{{}}.scope",
-    "a root of its own": f"kc/node2/kubepods/besteffort/pod{UID}/{{}}",
-    "a root of its own, systemd": (
+    "its own root": f"kc/node2/kubepods/besteffort/pod{UID}/{{}}",
+    "its own root, systemd": (
         f"x.slice/x-kubepods.slice/x-kubepods-pod{SLICE}.slice/docker-{{}}.scope"
     ),
 }

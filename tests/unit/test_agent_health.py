@@ -1,4 +1,4 @@
-"""Which part of the agent is dead, or stands still."""
+"""Which part of the agent is dead, or makes no progress."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Work:
 PARTS = {
     "all is well": (Part("orders", lambda: True, lambda: 41.0, 60.0), ""),
     "dead": (Part("orders", lambda: False, lambda: 100.0, 60.0), "orders ended"),
-    "standing still": (
+    "making no progress": (
         Part("orders", lambda: True, lambda: 39.0, 60.0),
         "orders: no iteration for 60 s",
     ),
@@ -44,7 +44,7 @@ def test_one_part(part: Part, said: str) -> None:
 
 
 def test_all_that_is_wrong_is_said() -> None:
-    parts = [PARTS["dead"][0], PARTS["all is well"][0], PARTS["standing still"][0]]
+    parts = [PARTS["dead"][0], PARTS["all is well"][0], PARTS["making no progress"][0]]
     assert health.wrong(parts, lambda: 100.0) == "orders ended; orders: no iteration for 60 s"
 
 

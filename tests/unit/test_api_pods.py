@@ -56,7 +56,7 @@ GANGS: dict[str, tuple[dict[str, str], tuple[str, str] | None, str | None, str, 
     "PyTorchJob": ({KUBEFLOW: "j"}, ("kubeflow.org/v1", "PyTorchJob"), "PyTorchJob", "j", True),
     "TFJob": ({KUBEFLOW: "j"}, ("kubeflow.org/v1", "TFJob"), "TFJob", "j", True),
     "MPIJob, worker": ({KUBEFLOW: "j"}, ("kubeflow.org/v2beta1", "MPIJob"), "MPIJob", "j", True),
-    "MPIJob, launcher: owned by a Job of its own": (
+    "MPIJob, launcher: owned by its own Job": (
         {KUBEFLOW: "j", OPERATOR: "mpi-operator", JOB: "j-launcher"},
         ("batch/v1", "Job"),
         "MPIJob",

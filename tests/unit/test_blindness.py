@@ -19,10 +19,10 @@ class Crowded(Stage):
 
     unseen: frozenset[int] = frozenset()
 
-    def tell(self, fact: Fact) -> None:
+    def feed(self, fact: Fact) -> None:
         if isinstance(fact, ProcessTotals) and fact.pid - 100 in self.unseen:
             fact = replace(fact, unseen_count=44)
-        super().tell(fact)
+        super().feed(fact)
 
 
 def crowded(*ranks: int) -> Crowded:
@@ -108,7 +108,7 @@ def test_a_rank_whose_end_was_missed_is_gone_and_never_taken_for_one_that_left()
     gone = stage.rank(1)
     gone.alive = False
     pid = Pid(gone.pid)
-    stage.tell(ProcessExit(stage.now_ns, pid, 0, 0, core_dumped=False, comm="", known=False))
+    stage.feed(ProcessExit(stage.now_ns, pid, 0, 0, core_dumped=False, comm="", known=False))
     stage.exit(stage.rank(2), code=1)
     stage.run(5)
     (verdict,) = [each for each in stage.verdicts if each.kind is VerdictKind.CRASHED]
@@ -121,7 +121,7 @@ def test_peers_that_wait_for_a_rank_whose_end_was_missed_hang() -> None:
     gone = stage.rank(1)
     gone.alive = False
     pid = Pid(gone.pid)
-    stage.tell(ProcessExit(stage.now_ns, pid, 0, 0, core_dumped=False, comm="", known=False))
+    stage.feed(ProcessExit(stage.now_ns, pid, 0, 0, core_dumped=False, comm="", known=False))
     stage.run(20)
     assert stage.verdicts[-1].kind.is_fault
 
@@ -130,9 +130,9 @@ def test_a_process_whose_turn_does_not_come_is_not_sampled() -> None:
     class Missing(Stage):
         missing = False
 
-        def tell(self, fact: Fact) -> None:
+        def feed(self, fact: Fact) -> None:
             if not (self.missing and isinstance(fact, ProcessTotals) and fact.pid == 101):
-                super().tell(fact)
+                super().feed(fact)
 
     stage = Missing()
     stage.run(30)

@@ -33,7 +33,7 @@ def faults(stage: Stage) -> list[Verdict]:
 
 def connect_outside(stage: Stage, proc: Proc, sent_ns: int = 0) -> WaitedFile:
     """A connection of `proc` to a host that no rank of the job is on."""
-    stage.tell(
+    stage.feed(
         SocketSample(
             boottime_ns=stage.now_ns,
             pid=Pid(proc.pid),
@@ -133,7 +133,7 @@ def test_a_thread_that_entered_storage_afterwards_is_believed_to_help(
     began_ns = stage.now_ns + int(began_s * NS)
     for _ in range(60):
         if stage.now_ns >= began_ns:
-            stage.tell(second_thread(stage.rank(1), state_of_it, began_ns, stage.now_ns))
+            stage.feed(second_thread(stage.rank(1), state_of_it, began_ns, stage.now_ns))
         stage.one_pass(NS // 4)
     assert state(stage, 101) is (State.HELPED if believed else State.FUTEX)
     assert [each.cause for each in faults(stage)] == ([] if believed else [Cause.BLOCKED_LOCK])

@@ -41,7 +41,7 @@ def spinning() -> Stage:
 
 
 def verdict_of(stage: Stage, records: tuple[RankRecord, ...]) -> Verdict:
-    stage.tell(RecordersSeen(stage.now_ns, records))
+    stage.feed(RecordersSeen(stage.now_ns, records))
     stage.run(20)
     assert stage.tracker.current is not None
     return stage.tracker.current
@@ -152,7 +152,7 @@ def test_what_could_not_be_read_is_unobserved() -> None:
 
 def test_recordings_of_one_stall_say_nothing_about_the_next() -> None:
     stage = spinning()
-    stage.tell(RecordersSeen(stage.now_ns, BEHIND))
+    stage.feed(RecordersSeen(stage.now_ns, BEHIND))
     assert stage.job.snapshot().recordings is not None
     for number in range(stage.world):
         stage.become(stage.rank(number), "train")

@@ -87,7 +87,7 @@ def test_a_leader_that_cannot_renew_stops_before_another_may_begin():
     assert GIVE_UP_S < DURATION_S
     claim.renewed_s = 105.0
     claim.observe("other", "t9", 106.0)
-    assert not claim.leads(106.0), "somebody else holds it"
+    assert not claim.leads(106.0), "another replica holds it"
 
 
 def report(uid: str = "r1", written: str = "2026-01-01T00:00:00Z", **spec) -> Event:

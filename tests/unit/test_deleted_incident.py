@@ -1,4 +1,4 @@
-"""An incident that somebody deletes while its job is suspended: whoever leads then resumes the job."""
+"""An incident that are deleted while its job is suspended: whoever leads then resumes the job."""
 
 from __future__ import annotations
 
@@ -34,9 +34,16 @@ START_S = 1_767_225_600.0
 class World:
     """A Job whose restart has begun; it has no pods, and its object does what it is asked."""
 
-    def __init__(self, step: str, held_by: str | None) -> None:
+    def __init__(self, step: str, suspended_by: str | None) -> None:
         self.target = SuspendSwitch(
-            "batch/v1", "jobs", "j", ("spec", "suspend"), True, "1", held_by is not None, held_by
+            "batch/v1",
+            "jobs",
+            "j",
+            ("spec", "suspend"),
+            True,
+            "1",
+            suspended_by is not None,
+            suspended_by,
         )
         self.raw: dict[str, Any] | None = None
         self.log: list[str] = []
@@ -50,7 +57,7 @@ class World:
         self.store = ObjectCache(lambda _: None, wall=lambda: START_S)
         owners: Any = SimpleNamespace(of_pods=self._found, of_ref=self._found)
         gangs: Any = SimpleNamespace(pods=lambda _: (), forget=lambda _: None)
-        story: Any = SimpleNamespace(created_s={}, tell=lambda *_: None)
+        story: Any = SimpleNamespace(created_s={}, publish=lambda *_: None)
         self.jobs = GangReconciler(self.store, gangs, owners, self, story, Limits())  # type: ignore[arg-type]
         self.jobs.wall = lambda: START_S
 
@@ -59,8 +66,10 @@ class World:
 
     def perform(self, namespace: str, call: Call, mark: str) -> None:
         assert isinstance(call, Suspension)
-        self.log.append(f"held={call.held}")
-        self.target = replace(self.target, held=call.held, held_by=mark if call.held else None)
+        self.log.append(f"suspended={call.suspended}")
+        self.target = replace(
+            self.target, suspended=call.suspended, suspended_by=mark if call.suspended else None
+        )
 
     def status(self, known: Incident, status: Status) -> dict[str, Any]:
         return self._object(replace(known, status=status))
@@ -86,16 +95,16 @@ class World:
 def test_deleted__an_incident_cannot_go_once_its_job_may_be_suspended() -> None:
     world = World("Suspend", None)
     world.store.put(world.known)
-    world.jobs.look(KEY)
-    assert world.log[:2] == ["guarded=True", "held=True"]
+    world.jobs.reconcile(KEY)
+    assert world.log[:2] == ["guarded=True", "suspended=True"]
 
 
 def test_deleted__the_job_is_resumed_before_its_incident_goes() -> None:
     world = World("Terminate", "ns/i")
     world.store.put(replace(world.known, finalizers=(FINALIZER,)))
     world.delete()
-    world.jobs.look(KEY)
-    assert world.log == ["held=False", "guarded=False"]
+    world.jobs.reconcile(KEY)
+    assert world.log == ["suspended=False", "guarded=False"]
 
 
 def test_deleted__a_controller_that_starts_later_resumes_the_job() -> None:
@@ -105,15 +114,15 @@ def test_deleted__a_controller_that_starts_later_resumes_the_job() -> None:
     world.start()
     world.store.on_incident(Event(Change.SET, raw))
     assert world.store.gangs == [KEY]
-    world.jobs.look(KEY)
-    assert world.log == ["held=False", "guarded=False"]
+    world.jobs.reconcile(KEY)
+    assert world.log == ["suspended=False", "guarded=False"]
 
 
-def test_deleted__what_somebody_else_suspended_is_left_alone() -> None:
+def test_deleted__what_another_client_suspended_is_left_alone() -> None:
     world = World("Terminate", "ns/another")
     world.store.put(replace(world.known, finalizers=(FINALIZER,)))
     world.delete()
-    world.jobs.look(KEY)
+    world.jobs.reconcile(KEY)
     assert world.log == ["guarded=False"]
 
 
@@ -122,8 +131,8 @@ def test_deleted__a_stand_by_that_saw_it_go_without_the_finalizer_knows_it_when_
     world.store.put(world.known)
     world.store.on_incident(Event(Change.GONE, world._object(world.known)))
     assert world.store.gangs == [KEY]
-    world.jobs.look(KEY)
-    assert world.log == ["held=False"]
+    world.jobs.reconcile(KEY)
+    assert world.log == ["suspended=False"]
     assert world.store.gangs == []
 
 
@@ -132,17 +141,17 @@ def test_unreadable__what_a_newer_version_began_is_left_to_it() -> None:
     raw = world._object(world.known)
     raw["status"]["phase"] = "Teleporting"
     world.store.on_incident(Event(Change.SET, raw))
-    assert world.jobs.look(KEY) == 30.0
+    assert world.jobs.reconcile(KEY) == 30.0
     assert world.log == []
     world.store.on_incident(Event(Change.SET, world._object(world.known)))
-    world.jobs.look(KEY)
-    assert world.log[:2] == ["guarded=True", "held=True"]
+    world.jobs.reconcile(KEY)
+    assert world.log[:2] == ["guarded=True", "suspended=True"]
 
 
 def test_deleted__an_incident_that_is_over_may_go() -> None:
     world = World("Suspend", "ns/another")
     world.store.put(replace(world.known, finalizers=(FINALIZER,)))
-    world.jobs.look(KEY)
+    world.jobs.reconcile(KEY)
     (known,) = world.store.of_gang(KEY)
     assert known.status is not None
     assert (known.status.phase, known.finalizers) == (Phase.FAILED, ())

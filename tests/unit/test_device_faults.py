@@ -80,9 +80,9 @@ def test_no_error_is_lost_or_counted_twice(bursts, data):
         if data.draw(st.booleans()) and total:
             reported += error.count if (error := counter.on_total(fact)) else 0
         if data.draw(st.booleans()):
-            reported += sum(error.count for error in counter.on_look([fact]))
+            reported += sum(error.count for error in counter.on_inspection([fact]))
     reported += sum(
-        error.count for error in counter.on_look([AerTotal(0, GPU, CORRECTED, 1, total)])
+        error.count for error in counter.on_inspection([AerTotal(0, GPU, CORRECTED, 1, total)])
     )
     assert reported == total
 
@@ -152,12 +152,12 @@ def held(pid: int, file: int, at_ns: int = 0, *, opened: bool = True, minor: int
 
 def test_holders():
     holders = OpenHolders()
-    holders.on_held(held(1, 100))
-    holders.on_held(held(2, 200, minor=255))
+    holders.on_opened(held(1, 100))
+    holders.on_opened(held(2, 200, minor=255))
     assert holders.of(0, UUID, 1) == {1}
     assert holders.of(1, UUID, 1) == set()
     # the last reference is dropped by whoever has it, also by another process
-    holders.on_held(held(9, 100, at_ns=5, opened=False))
+    holders.on_opened(held(9, 100, at_ns=5, opened=False))
     assert holders.of(0, UUID, KEEP_NS) == {1}
     assert holders.of(0, UUID, KEEP_NS + 6) == set()
 
@@ -417,7 +417,7 @@ def test_a_gpu_that_falls_off_the_bus_is_named_and_its_rank_if_no_other_holds_it
     stage.run(30)
     faults_of_all = fault_rules.of_xid(xid(79, "GPU has fallen off the bus."), holders, shipped())
     for each in faults_of_all:
-        stage.tell(replace(each, boottime_ns=stage.now_ns))
+        stage.feed(replace(each, boottime_ns=stage.now_ns))
     stage.run(1)
     verdict = stage.tracker.latest
     assert verdict is not None

@@ -123,7 +123,7 @@ def test_a_rank_that_computes_while_all_others_wait_is_work_and_named_in_words()
     gpu.spend(180)
     gpu.stuck = set(range(8)) - {3}
     gpu.waits = 0.0
-    gpu.spend(300)
+    gpu.spend(50)
     assert faults(gpu.stage) == []
     verdict = gpu.stage.tracker.current
     assert verdict is not None
@@ -175,7 +175,7 @@ def test_a_network_thread_that_spins_is_no_work_and_an_idle_one_shows_who_has_no
     for proc in gpu.stage.procs.values():
         sides(proc, "yield")
     gpu.spend(180)
-    # a moment of trouble, in which the threads are looked at closely
+    # a moment of trouble, in which the threads are watched closely
     gpu.stage.job.examine()
     gpu.spend(3)
     began_s = gpu.stage.now_ns / NS

@@ -43,9 +43,9 @@ def test_a_restart_is_one_event_for_the_job_and_one_for_the_pod(
     reported: EventRecorder, clock: Clock
 ) -> None:
     for reason in ("Decided", "ShuttingDown", "Recovering"):
-        reported.tell("inc", JOB, reason, f"{reason}!", True)
+        reported.publish("inc", JOB, reason, f"{reason}!", True)
         clock.now_s += 0.2
-    reported.tell("inc", POD, "ShuttingDown", "!", True)
+    reported.publish("inc", POD, "ShuttingDown", "!", True)
     assert reported.due()[0] is None
     clock.now_s += EVENT_SETTLE_S
     job, pod = due(reported)
@@ -64,11 +64,11 @@ def test_a_restart_is_one_event_for_the_job_and_one_for_the_pod(
 def test_a_later_word_changes_the_event_that_is_there(
     reported: EventRecorder, clock: Clock
 ) -> None:
-    reported.tell("inc", JOB, "Decided", "a", True)
+    reported.publish("inc", JOB, "Decided", "a", True)
     clock.now_s += EVENT_SETTLE_S
     first = due(reported)[0]
     clock.now_s += 60.0
-    reported.tell("inc", JOB, "Recovered", "b", False)
+    reported.publish("inc", JOB, "Recovered", "b", False)
     clock.now_s += EVENT_SETTLE_S
     again = due(reported)[0]
     assert (again.name, again.count, again.is_known) == (first.name, 2, True)
@@ -76,8 +76,8 @@ def test_a_later_word_changes_the_event_that_is_there(
 
 
 def test_another_incident_is_another_event(reported: EventRecorder, clock: Clock) -> None:
-    reported.tell("inc1", JOB, "Decided", "a", True)
-    reported.tell("inc2", JOB, "Decided", "b", True)
+    reported.publish("inc1", JOB, "Decided", "a", True)
+    reported.publish("inc2", JOB, "Decided", "b", True)
     clock.now_s += EVENT_SETTLE_S
     assert len({each.name for each in due(reported)}) == 2
 
@@ -93,7 +93,7 @@ def test_one_too_many_is_dropped_and_counted(
 ) -> None:
     monkeypatch.setattr(event_recorder, "_MOST_WAITING", 3)
     for number in range(5):
-        reported.tell(f"inc{number}", JOB, "Decided", str(number), True)
+        reported.publish(f"inc{number}", JOB, "Decided", str(number), True)
     clock.now_s += EVENT_SETTLE_S
     assert [each.text for each in due(reported)] == ["2", "3", "4"]
     assert reported.lost_count == 2
@@ -108,8 +108,8 @@ def test_what_the_server_refuses_is_counted_and_nothing_waits_at_the_end(clock: 
             raise ApiError("no")
 
     reported = EventRecorder(send, clock)
-    reported.tell("inc1", JOB, "Decided", "a", True)
-    reported.tell("inc2", JOB, "Decided", "b", True)
+    reported.publish("inc1", JOB, "Decided", "a", True)
+    reported.publish("inc2", JOB, "Decided", "b", True)
     reported.start()
     reported.close(10.0)
     assert sent == ["a", "b"], "the end waits for no settling"

@@ -18,7 +18,7 @@ STRANGER = 9
 
 
 def send(stage: Stage, proc: Proc, number: int, sender: int = STRANGER) -> None:
-    stage.tell(
+    stage.feed(
         SignalSent(stage.now_ns, Pid(proc.pid), Tid(proc.pid), number, Pid(sender), "sender")
     )
 
@@ -104,7 +104,7 @@ def test_a_job_that_is_ended_from_outside_is_no_fault(number: int) -> None:
 def test_a_job_whose_ranks_were_all_chosen_for_lack_of_memory_has_crashed() -> None:
     stage = trained()
     for proc in stage.procs.values():
-        stage.tell(OomKill(stage.now_ns, Pid(proc.pid), "python3"))
+        stage.feed(OomKill(stage.now_ns, Pid(proc.pid), "python3"))
         stage.exit(proc, signal=signal.SIGKILL)
     stage.run(3)
     assert only_fault(stage).cause is Cause.OOM_KILLED

@@ -48,7 +48,7 @@ class World:
         owners = SimpleNamespace(of_pods=lambda *_: self.found, of_ref=lambda *_: self.found)
         gangs = SimpleNamespace(pods=lambda _: pods)
         self.writer: Any = SimpleNamespace(perform=self._perform, guard=lambda *_: None)
-        story: Any = SimpleNamespace(created_s={}, tell=lambda *_: None)
+        story: Any = SimpleNamespace(created_s={}, publish=lambda *_: None)
         self.jobs = GangReconciler(self.store, gangs, owners, self.writer, story, Limits())  # type: ignore[arg-type]
         self.jobs.wall = lambda: self.now_s
 
@@ -60,11 +60,11 @@ class World:
 
 def test_a_call_that_takes_long_is_not_made_again_for_what_was_known_before_it() -> None:
     world = World(took_s=5.0)
-    wake_s = world.jobs.look(KEY)
+    wake_s = world.jobs.reconcile(KEY)
     assert world.calls == [DeleteAll(LABELS)]
     assert wake_s == 2.0, "and is made again if nothing comes of it"
     world.now_s += 2.0
-    world.jobs.look(KEY)
+    world.jobs.reconcile(KEY)
     assert len(world.calls) == 2
 
 
@@ -80,7 +80,7 @@ def test_jobs__a_restart_does_not_wait_for_pods_that_are_strays() -> None:
         return {}
 
     world.writer.status = status
-    world.jobs.look(KEY)
+    world.jobs.reconcile(KEY)
     assert steps == ["Gone"], "the only pod that is the job's own is marked for deletion"
     assert world.calls == []
 
@@ -89,10 +89,10 @@ def test_a_job_waits_a_moment_while_others_are_decided_on() -> None:
     world = World(took_s=0.1)
     world.now_s += 0.5
     world.jobs._deciding.add(gang_key("ns", {"batch.kubernetes.io/job-name": "another"}))
-    assert world.jobs.look(KEY) == 0.1
+    assert world.jobs.reconcile(KEY) == 0.1
     assert world.calls == []
     world.now_s += 0.6
-    world.jobs.look(KEY)
+    world.jobs.reconcile(KEY)
     assert len(world.calls) == 1, "but not for long"
     assert KEY not in world.jobs._deciding
 
@@ -108,6 +108,6 @@ def test_a_job_that_is_decided_on_holds_up_others_only_meanwhile() -> None:
         return {}
 
     world.writer.status = status
-    world.jobs.look(KEY)
+    world.jobs.reconcile(KEY)
     assert seen == [True]
     assert not world.jobs._deciding

@@ -52,7 +52,7 @@ def training(stage: Stage, seconds: int, each_s: int = 5, **fields: int | bool) 
         for proc in stage.procs.values():
             if second % 2 == 0 or moved:
                 seen = replace(BUSY, boottime_ns=stage.now_ns, pid=Pid(proc.pid), **moved)  # type: ignore[arg-type]
-                stage.tell(seen)
+                stage.feed(seen)
 
 
 def silent_job() -> Stage:

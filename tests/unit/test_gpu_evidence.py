@@ -66,7 +66,7 @@ def test_gpus_that_work_or_changed_a_moment_ago_are_no_evidence() -> None:
 
 def read(stage: Stage, use: GpuUse, since_ns: int) -> None:
     for proc in stage.procs.values():
-        stage.tell(GpuSeen(stage.now_ns, Pid(proc.pid), ("0000:5d:00.0",), use, since_ns))
+        stage.feed(GpuSeen(stage.now_ns, Pid(proc.pid), ("0000:5d:00.0",), use, since_ns))
 
 
 def test_ranks_that_wait_for_their_devices_with_gpus_at_low_power_are_reported_only() -> None:

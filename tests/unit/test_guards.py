@@ -55,7 +55,8 @@ def ask(
     status = first_status(at.merged, at.nodes)
     turn = RestartContext(status, at, policy or FaultPolicy(), "inc", "ns/inc", SELECTOR, earlier)
     return replace(
-        RestartRequest(turn, armed=True, approved=False, gates=ClusterLimits(), held_s=1.0), **more
+        RestartRequest(turn, armed=True, approved=False, gates=ClusterLimits(), stable_s=1.0),
+        **more,
     )
 
 
@@ -170,8 +171,8 @@ def test_the_way_that_is_taken(asked, way, step):
 
 
 def test_a_verdict_must_hold_before_it_counts():
-    assert decide(ask(world(), held_s=0.1)).status is None
-    assert decide(ask(world(CRASHED), held_s=0.0)).status is not None, (
+    assert decide(ask(world(), stable_s=0.1)).status is None
+    assert decide(ask(world(CRASHED), stable_s=0.0)).status is not None, (
         "what was announced is true at once"
     )
 
@@ -179,8 +180,8 @@ def test_a_verdict_must_hold_before_it_counts():
 def test_a_trouble_that_goes_by_is_reported_as_over():
     asked = ask(world())
     calm = replace(asked, turn=replace(asked.turn, world=replace(asked.turn.world, merged=None)))
-    assert decide(replace(calm, held_s=1.0)).status is None
-    status = decide(replace(calm, held_s=9.0)).status
+    assert decide(replace(calm, stable_s=1.0)).status is None
+    status = decide(replace(calm, stable_s=9.0)).status
     assert status is not None
     assert (status.phase, status.message) == (
         Phase.OBSERVED,

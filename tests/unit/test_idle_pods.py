@@ -188,7 +188,7 @@ class Server:
         report = FaultReport(node, self.now_s, 1, idle=idle)
         again = decode(FaultReport, encode(report))
         self.store.host_reports[node] = ReceivedReport(again, self.now_s)
-        self.events.look(node)
+        self.events.reconcile(node)
 
 
 IDLE = IdlePod("team", "notebook", "u-notebook", 2.1 * 86400, ("GPU-0",), 0.02)
@@ -231,7 +231,7 @@ def test_a_stale_report_says_nothing() -> None:
     server.store.host_reports["n1"] = ReceivedReport(
         FaultReport("n1", START_S, 1, idle=(IDLE,)), START_S - 3600
     )
-    server.events.look("n1")
+    server.events.reconcile("n1")
     assert server.written == []
 
 

@@ -65,7 +65,7 @@ def put(store: ObjectCache, name: str, phase: Phase, age_s: float = 60.0) -> Inc
 
 
 def look(store: ObjectCache, owners: Owners, writer: Writer) -> None:
-    IncidentCollector(store, owners, writer, lambda: True).look()  # type: ignore[arg-type]
+    IncidentCollector(store, owners, writer, lambda: True).collect()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("phase", list(Phase))
@@ -104,7 +104,7 @@ def test_a_job_that_is_still_silent_keeps_its_incident_open(store) -> None:
     assert writer.written == {}
 
 
-@pytest.mark.parametrize("error", [Conflict("somebody was first"), Unreachable("away")])
+@pytest.mark.parametrize("error", [Conflict("another client was first"), Unreachable("away")])
 def test_an_incident_that_cannot_be_written_does_not_stop_the_others(store, error) -> None:
     put(store, "i", Phase.OBSERVED)
     put(store, "old", Phase.RECOVERED, 8 * DAY_S)
@@ -145,9 +145,9 @@ def test_archive__what_cannot_be_deleted_does_not_keep_the_rest(store) -> None:
         put(store, f"old-{index}", Phase.RECOVERED, 8 * DAY_S)
     writer = Writer()
     archive = IncidentCollector(store, Owners(None), writer, lambda: True)  # type: ignore[arg-type]
-    archive.look()
+    archive.collect()
     store.wall = lambda: NOW_S + 15.0
-    archive.look()
+    archive.collect()
     assert {f"old-{index}" for index in range(60)} <= set(writer.deleted)
     assert "held-000" not in writer.deleted, "it is being deleted already"
 

@@ -53,7 +53,7 @@ class World:
         self.writes = 0
         owners: Any = SimpleNamespace(of_pods=self._owner)
         gangs: Any = SimpleNamespace(pods=self._pods, forget=lambda _: None)
-        story: Any = SimpleNamespace(created_s={}, tell=lambda *_: None)
+        story: Any = SimpleNamespace(created_s={}, publish=lambda *_: None)
         limits = Limits(incidents=MOST)
         self.jobs = GangReconciler(self.store, gangs, owners, self, story, limits)  # type: ignore[arg-type]
         self.jobs.wall = self.store.wall
@@ -81,11 +81,11 @@ class World:
     def guard(self, known: Incident, wanted: bool) -> None:
         assert not wanted
 
-    def look_at_all(self) -> int:
+    def reconcile_all(self) -> int:
         """How many statuses were written."""
         before = self.writes
         for index in range(GANGS):
-            self.jobs.look(gang_key("ns", labels(index)))
+            self.jobs.reconcile(gang_key("ns", labels(index)))
         return self.writes - before
 
     def opened(self) -> list[str]:
@@ -95,21 +95,23 @@ class World:
 
 def test_what_was_closed_for_room_is_not_opened_again_while_it_is_still_reported() -> None:
     world = World()
-    assert world.look_at_all() > 0
+    assert world.reconcile_all() > 0
     assert world.opened() == ["j2", "j3", "j4"], "the oldest made room"
-    assert world.look_at_all() == 0, "and nothing more is written, however often they are looked at"
+    assert world.reconcile_all() == 0, (
+        "and nothing more is written, however often they are looked at"
+    )
     assert world.opened() == ["j2", "j3", "j4"]
 
 
 @pytest.mark.parametrize("free", [1, 2])
 def test_it_is_opened_again_once_there_is_room(free: int) -> None:
     world = World()
-    world.look_at_all()
+    world.reconcile_all()
     for each in list(world.store.incidents.values()):
         if each.job.name in ("j3", "j4")[:free]:
             index = int(each.job.name[1:])
             world.store.on_incident(Event(Change.GONE, world.create(each)))
             world.store.on_report(Event(Change.GONE, crash(index)))
     assert len(world.opened()) == MOST - free
-    world.look_at_all()
+    world.reconcile_all()
     assert len(world.opened()) == MOST

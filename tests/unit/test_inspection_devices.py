@@ -94,7 +94,7 @@ def link(root: Path, width: int, speed: str, class_code: str = GPU, slot: int = 
         (16, "16.0 GT/s PCIe", NIC, 16, Result.WARN),
         (4, "32.0 GT/s PCIe", NIC, 16, Result.FAIL),
         (8, "32.0 GT/s PCIe", "0x120000", 16, Result.FAIL),
-        (8, "32.0 GT/s PCIe", "0x010802", 16, Result.UNKNOWN),  # a disk is not looked for
+        (8, "32.0 GT/s PCIe", "0x010802", 16, Result.UNKNOWN),  # a disk is not searched for
     ],
 )
 def test_pcie_links(
@@ -212,6 +212,15 @@ def test_rdma_errors_that_grow(tmp_path: Path) -> None:
     one = found(rdma.CHECK, tmp_path, pause=pause)
     assert one.result is Result.WARN
     assert "symbol_error +4" in one.evidence
+
+
+def test_only_a_driver_that_counts_is_quoted_on_a_ports_past(tmp_path: Path) -> None:
+    """rdma_rxe counts beside the port's state and not with its counters, other drivers for Ethernet nowhere."""
+    folder = port(tmp_path, "rxe0")
+    (folder / "counters/link_downed").unlink()
+    assert "since the boot" not in found(rdma.CHECK, tmp_path).evidence
+    write(folder / "hw_counters/link_downed", 3)
+    assert "went down 3 time(s) since the boot" in found(rdma.CHECK, tmp_path).evidence
 
 
 def test_no_rdma_device(tmp_path: Path) -> None:

@@ -234,7 +234,7 @@ def test_effort_is_believed_up_to_the_cap_only() -> None:
     ("holder", "at_the_end"),
     [
         (100, "process 100: futex"),  # a rank that waits for this one in the collective
-        (4711, None),  # somebody who is none of the job's
+        (4711, None),  # a process that is none of the job's
     ],
 )
 def test_a_rank_that_waits_for_a_file_lock(holder: int, at_the_end: str | None) -> None:
@@ -313,11 +313,11 @@ def test_a_process_that_nobody_can_read_is_named_as_unobserved_until_it_is_read(
     all_wait(stage, 2)
     stage.become(rank, "fault")
     stage.run(1)
-    stage.tell(Unreadable(stage.now_ns, Pid(rank.pid), stage.now_ns - NS))
+    stage.feed(Unreadable(stage.now_ns, Pid(rank.pid), stage.now_ns - NS))
     assert any("the memory of pid 102" in each for each in unobserved(stage.job))
     stage.run(1)
     assert not any("the memory of" in each for each in unobserved(stage.job)), "it was read again"
-    stage.tell(Unreadable(stage.now_ns, Pid(rank.pid), stage.now_ns - NS))
+    stage.feed(Unreadable(stage.now_ns, Pid(rank.pid), stage.now_ns - NS))
     stage.exit(rank, signal=9)
     assert not any("the memory of" in each for each in unobserved(stage.job))
 
@@ -325,11 +325,11 @@ def test_a_process_that_nobody_can_read_is_named_as_unobserved_until_it_is_read(
 def test_a_job_none_of_whose_processes_can_be_read_is_never_called_healthy() -> None:
     """A node's agent that is started anew beside a hung rank does not learn that it is one."""
     stage = Stage(world=0)
-    stage.tell(ProcessFork(stage.now_ns, Pid(1), Pid(100), "x"))
+    stage.feed(ProcessFork(stage.now_ns, Pid(1), Pid(100), "x"))
     stage.run(3)
     assert stage.tracker.current is not None
     assert stage.tracker.current.kind is VerdictKind.WORKING
-    stage.tell(Unreadable(stage.now_ns, Pid(100), stage.now_ns - NS))
+    stage.feed(Unreadable(stage.now_ns, Pid(100), stage.now_ns - NS))
     stage.run(3)
     assert (stage.tracker.current.kind, stage.tracker.current.cause) == (
         VerdictKind.UNKNOWN,

@@ -93,7 +93,7 @@ class Cluster:
         )
         report = FaultReport(name, self.now_s, 1, devices=(fault,))
         self.store.host_reports[name] = ReceivedReport(report, self.now_s)
-        self.nodes.look(name)
+        self.nodes.reconcile(name)
 
 
 @pytest.mark.parametrize(
@@ -120,11 +120,11 @@ def test_keep_out__a_node_is_let_in_again_by_itself() -> None:
     cluster.nodes.keep_out("n0", "stuck")
     assert UNTIL in cluster.notes("n0")
     cluster.now_s += SUSPECT_CORDON_S - 1.0
-    cluster.nodes.look("n0")
+    cluster.nodes.reconcile("n0")
     assert cluster.cordoned() == ["n0"]
     cluster.now_s += 2.0
     assert cluster.nodes.names_kept_out == ["n0"], "so it is looked at without any report"
-    cluster.nodes.look("n0")
+    cluster.nodes.reconcile("n0")
     assert cluster.cordoned() == []
     assert cluster.notes("n0") == {}
     assert cluster.events == [("n0", "KcoverCordoned"), ("n0", "KcoverUncordoned")]
@@ -160,7 +160,7 @@ def test_nodes__nothing_is_written_by_a_controller_that_does_not_lead() -> None:
         cluster.breaks("n1")
     cluster.now_s += SUSPECT_CORDON_S + 1.0
     with pytest.raises(ActionError):
-        cluster.nodes.look("n0")
+        cluster.nodes.reconcile("n0")
     assert cluster.cordoned() == ["n0"]
 
 

@@ -165,7 +165,7 @@ def test_there_are_never_two(server: Server, clock: Clock) -> None:
     assert changes, "the other one took over when the first was silent"
 
 
-def test_a_lease_that_somebody_else_wrote_is_read_again(server: Server, clock: Clock) -> None:
+def test_a_lease_that_another_client_wrote_is_read_again(server: Server, clock: Clock) -> None:
     one = elector(server, "one")
     renew(one)
     assert server.lease is not None
@@ -198,7 +198,7 @@ def test_lease__gone_with_the_pod_of_its_holder_makes_no_second_leader(
     assert not leading(one)
 
 
-def test_lease__written_by_somebody_else_is_no_longer_led_with(
+def test_lease__written_by_another_client_is_no_longer_led_with(
     server: Server, clock: Clock
 ) -> None:
     one = elector(server, "one")
@@ -210,7 +210,7 @@ def test_lease__written_by_somebody_else_is_no_longer_led_with(
     renew(one)
     assert not leading(one)
     renew(one)
-    assert not leading(one), "it belongs to somebody who may live"
+    assert not leading(one), "it belongs to a replica that may live"
 
 
 def test_lease__made_anew_by_the_one_that_lost_it_is_led_with_after_a_while(

@@ -36,7 +36,7 @@ def reported(stage: Stage, **fields: object) -> Verdict:
     """NCCL says so, again and again."""
     for _ in range(12):
         fact = CollectivesSeen(stage.now_ns, stage.now_ns - 2 * NS, 3)
-        stage.tell(replace(fact, **fields))  # type: ignore[arg-type]
+        stage.feed(replace(fact, **fields))  # type: ignore[arg-type]
         stage.run(1)
     assert stage.tracker.current is not None
     return stage.tracker.current
@@ -170,7 +170,7 @@ def repeated(stage: Stage, seconds: int, **fields: object) -> list[Verdict]:
     count = len(stage.verdicts)
     for _ in range(seconds):
         fact = CollectivesSeen(stage.now_ns, stage.now_ns - 2 * NS, 3)
-        stage.tell(replace(fact, **fields))  # type: ignore[arg-type]
+        stage.feed(replace(fact, **fields))  # type: ignore[arg-type]
         stage.run(1)
     return stage.verdicts[count:]
 
@@ -211,7 +211,7 @@ def test_a_rank_asleep_in_the_driver_is_behind_and_may_come() -> None:
     assert not any(each.kind.is_fault for each in verdicts)
 
 
-def test_who_waits_for_somebody_outside_the_collective_is_not_believed_for_ever() -> None:
+def test_who_waits_for_something_outside_the_collective_is_not_believed_for_ever() -> None:
     stage = Stage(world=8)
     stage.run(60)
     for number in range(8):
@@ -284,7 +284,7 @@ def test_that_nccl_was_not_asked_is_said_of_a_job_that_uses_it() -> None:
 
 
 def test_what_nccl_said_is_a_sentence() -> None:
-    assert fact_text(CollectivesSeen(1, 1, 3)) == "NCCL: no rank stands out"
+    assert fact_text(CollectivesSeen(1, 1, 3)) == "NCCL: no rank differs from the others"
     failed = replace(rank(2), trouble="system error")
     said = fact_text(CollectivesSeen(1, 1, 3, failed=(failed,), sides=SIDES))
     assert said == (

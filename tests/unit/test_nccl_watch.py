@@ -230,7 +230,7 @@ def test_launches_are_progress_of_a_job_that_shows_no_other() -> None:
             stage.become(proc, "spin")
         for _ in range(40):
             for pid in stage.procs if launches else ():
-                stage.tell(CollectivesLaunched(stage.now_ns, Pid(pid), 4))
+                stage.feed(CollectivesLaunched(stage.now_ns, Pid(pid), 4))
             stage.run(1)
         stages.append(stage)
     assert [stage.job.pace.trained for stage in stages] == [False, True]

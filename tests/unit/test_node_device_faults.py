@@ -56,7 +56,7 @@ def port(up: bool, name: str = "mlx5_0/1", device: str = NIC) -> PortChange:
 
 
 def reported(known: NodeDeviceFaults) -> list[tuple[str, str, bool]]:
-    return [(each.device, each.fault, each.fatal) for each in known.pictures(5 * S)]
+    return [(each.device, each.fault, each.fatal) for each in known.reported(5 * S)]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_the_drivers_branch_decides_what_a_number_means():
     for driver in ("550.163.01", "580.65.06"):
         known = board(driver)
         known.observe(xid(144, "once"))
-        (text[driver],) = (each.text for each in known.pictures(5 * S))
+        (text[driver],) = (each.text for each in known.reported(5 * S))
     assert text["550.163.01"] != text["580.65.06"]
     assert "key" in text["550.163.01"].lower()
 
@@ -125,7 +125,7 @@ def test_two_ports_of_one_card():
     known.observe(port(up=False, name="mlx5_0/2"))
     known.observe(port(up=True, name="mlx5_0/2"))
     known.hold(DeviceFault(3 * S, Pid(7), NIC, "port down", "x", ends_job=False), "uid-a")
-    (picture,) = known.pictures(5 * S)
+    (picture,) = known.reported(5 * S)
     assert "mlx5_0/1" in picture.text
     assert picture.pods == ("uid-a",)
 
@@ -156,7 +156,7 @@ def test_the_pods_that_hold_a_device():
     fault = DeviceFault(3 * S, Pid(7), GPU, "AER fatal", "x", ends_job=True)
     for pod in ("uid-b", "uid-a", "uid-a", ""):
         known.hold(fault, pod)
-    pictures = {each.device: each for each in known.pictures(5 * S)}
+    pictures = {each.device: each for each in known.reported(5 * S)}
     assert pictures[GPU].pods == ("uid-a", "uid-b")
     assert pictures[OTHER].pods == ()
     assert pictures[GPU].age_s == 2.0
@@ -168,12 +168,12 @@ def test_a_later_word_on_the_same_fault_keeps_its_pods_and_a_flood_has_an_end():
     known.observe(xid(79, "first"))
     known.hold(DeviceFault(3 * S, Pid(7), GPU, "Xid 79", "x", ends_job=True), "uid-a")
     known.observe(xid(79, "second"))
-    (picture,) = known.pictures(5 * S)
+    (picture,) = known.reported(5 * S)
     assert "second" in picture.text
     assert picture.pods == ("uid-a",)
     for number in range(200):
         known.observe(aer(f"0000:{number:02x}:00.0", AerSeverity.FATAL))
-    assert len(known.pictures(5 * S)) == 64
+    assert len(known.reported(5 * S)) == 64
 
 
 def test_which_devices_each_pod_has_open(monkeypatch):
@@ -280,7 +280,7 @@ def test_a_harmless_event_is_dropped_after_a_day_a_state_or_a_fatal_fault_is_not
 def test_board__a_lost_job_and_an_unfit_device_are_two_things(fact, fatal, unfit):
     known = board()
     known.observe(fact)
-    assert {(each.fatal, each.unfit) for each in known.pictures(5 * S)} == {(fatal, unfit)}
+    assert {(each.fatal, each.unfit) for each in known.reported(5 * S)} == {(fatal, unfit)}
 
 
 def test_board__a_port_that_stays_down_is_unfit():
@@ -288,7 +288,7 @@ def test_board__a_port_that_stays_down_is_unfit():
     known.observe(port(up=False))
     known.on_pass(11 * S)
     known.observe(replace(port(up=False), boottime_ns=12 * S))
-    assert [each.unfit for each in known.pictures(13 * S)] == [True]
+    assert [each.unfit for each in known.reported(13 * S)] == [True]
 
 
 def test_mend__faults_up_to_the_inspection_that_saw_them_are_over() -> None:
@@ -312,6 +312,6 @@ def test_a_fault_names_what_whoever_replaces_the_device_asks_for(tmp_path: Path)
     known = DeviceIdentities(tmp_path, lambda _: "GPU-0", {GPU: "165"}.get)  # type: ignore[arg-type]
     faults = NodeDeviceFaults(shipped, lambda: None, set, str, 8 * S, known.of)
     faults.observe(xid(79))
-    (found,) = faults.pictures(5 * S)
+    (found,) = faults.reported(5 * S)
     assert (found.uuid, found.serial, found.slot) == ("GPU-0", "165", "4")
     assert slot_of(tmp_path, OTHER) == ""

@@ -65,7 +65,7 @@ class Bed(Cluster):
             raw = object_of(self.health)
             raw["metadata"]["managedFields"] = [{"time": rfc3339.to_text(self.now_s)}]
             self.store.on_health(Event(Change.SET, raw))
-            self.nodes.look("n0")
+            self.nodes.reconcile("n0")
 
     def started_anew(self) -> None:
         """Another controller leads: it knows what is written, and nothing else."""
@@ -80,7 +80,7 @@ class Bed(Cluster):
     def report(self, *faults: ReportedDeviceFault) -> None:
         report = FaultReport("n0", self.now_s, 1, devices=faults)
         self.store.host_reports["n0"] = ReceivedReport(report, self.now_s)
-        self.nodes.look("n0")
+        self.nodes.reconcile("n0")
 
 
 def test_a_node_fails_is_kept_out_is_mended_and_is_back() -> None:
@@ -138,7 +138,7 @@ def test_silence_lets_nothing_in() -> None:
     bed.inspect(F, rounds=2)
     bed.inspect(P, rounds=2)
     bed.now_s += 86400.0
-    bed.nodes.look("n0")
+    bed.nodes.reconcile("n0")
     assert bed.cordoned() == ["n0"]
     assert bed.conditions[-1] == ("KcoverInspectionFailed", "Unknown")
 
@@ -195,10 +195,10 @@ def test_the_health_of_a_node_that_is_gone_is_deleted(monkeypatch: pytest.Monkey
     bed.inspect(P)
     deleted: list[str] = []
     monkeypatch.setattr(bed, "delete", deleted.append)
-    bed.nodes.look("n0")
+    bed.nodes.reconcile("n0")
     assert deleted == []
     bed.store.on_node(Event(Change.GONE, {"metadata": {"name": "n0"}}))
-    bed.nodes.look("n0")
+    bed.nodes.reconcile("n0")
     assert deleted == ["/apis/kcover.io/v1alpha1/nodehealths/n0"]
     assert bed.store.healths == {}
 

@@ -59,11 +59,11 @@ class NoDevices:
         return []
 
 
-class NoLooks:
+class NoInspections:
     def __init__(self, machine: str) -> None:
         pass
 
-    def look(self, looks: Sequence[InspectRequest]) -> list[Inspection]:
+    def inspect(self, requests: Sequence[InspectRequest]) -> list[Inspection]:
         return []
 
     def forget(self, pid: Pid) -> None:
@@ -91,7 +91,7 @@ class Bench:
         self.environ = {"WORLD_SIZE": "8"}
         patch.setattr("kcover_ebpf.host.procfs.boottime_ns", lambda: self.now_ns)
         patch.setattr("kcover_ebpf.host.procfs.read_process", self._read)
-        patch.setattr(node_loop, "ThreadInspector", NoLooks)
+        patch.setattr(node_loop, "ThreadInspector", NoInspections)
         patch.setattr(node_loop, "processes", self._processes)
         self.loop = NodeLoop(
             cast("KernelSampler", self.kernel),
@@ -100,7 +100,7 @@ class Bench:
             cast("Containers", self),
             Settings(),
             self.ears,
-            is_held=lambda gang: gang.name in self.held,
+            is_stopped_by_us=lambda gang: gang.name in self.held,
         )
 
     def _read(self, pid: int, variables: Collection[str]) -> ProcessSeen:

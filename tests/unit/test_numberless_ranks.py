@@ -36,7 +36,7 @@ class SpawnedStage(Stage):
         return proc
 
     def _appear(self, proc: Proc) -> None:
-        self.tell(ProcessSeen(self.now_ns, Pid(proc.pid), Pid(proc.ppid), "python3", proc.argv, {}))
+        self.feed(ProcessSeen(self.now_ns, Pid(proc.pid), Pid(proc.ppid), "python3", proc.argv, {}))
 
     def rank(self, rank: int) -> Proc:
         return next(self.procs[pid] for pid, number in self.numbers.items() if number == rank)
@@ -46,7 +46,7 @@ class SpawnedStage(Stage):
         if proc.pid in self.numbers:
             for peer in self.numbers:
                 if peer != proc.pid:
-                    self.tell(self._connection(proc, peer))
+                    self.feed(self._connection(proc, peer))
 
     def _connection(self, proc: Proc, peer: int) -> SocketSample:
         return SocketSample(

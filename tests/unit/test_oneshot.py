@@ -56,7 +56,7 @@ def test_a_rank_that_is_gone_leaves_a_gap(name: str) -> None:
 
 def test_nobody_is_lost_while_one_works() -> None:
     stage = waiting([0, 1, 3], 4, LOCAL, mode="run")
-    assert not oneshot.nobody_moves(stage.job)
+    assert not oneshot.no_rank_moves(stage.job)
     assert oneshot.lost_before(stage.job) is None
 
 
@@ -71,8 +71,8 @@ def test_a_lost_link_that_nobody_here_explains_leads_to_the_lost_rank() -> None:
 
 
 def test_a_look_goes_on_while_a_rank_waits_without_reason() -> None:
-    assert oneshot.somebody_waits(waiting([0, 1], 4, LOCAL).job, PassHistory())
-    assert not oneshot.somebody_waits(waiting([0, 1], 4, LOCAL, mode="run").job, PassHistory())
+    assert oneshot.a_rank_waits(waiting([0, 1], 4, LOCAL).job, PassHistory())
+    assert not oneshot.a_rank_waits(waiting([0, 1], 4, LOCAL, mode="run").job, PassHistory())
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_look_goes_on_while_a_rank_waits_without_reason() -> None:
         ("CLOSE", False, (), 0),
         ("SYN_SENT", False, (), 0),
         pytest.param("CLOSE", True, (), None, id="the first one may only be slow"),
-        pytest.param("CLOSE", False, ("ESTABLISHED",), None, id="connected to somebody"),
+        pytest.param("CLOSE", False, ("ESTABLISHED",), None, id="connected to a peer"),
         pytest.param("LISTEN", False, (), None, id="asks nobody"),
         pytest.param("unused", False, (), None, id="a socket that was never used"),
     ],
@@ -133,7 +133,7 @@ def knock(pid: int, fd: int, state: str, now_ns: int) -> SocketSample:
 
 LINKS = {
     "two ranks": (2, None, (0, 1)),
-    "somebody is named already": (2, 1, (1, None)),
+    "a rank is named already": (2, 1, (1, None)),
     "many connections": (4, None, (None, None)),
 }
 
@@ -227,6 +227,6 @@ def test_a_part_of_a_job_that_is_stopped_was_not_suspended(
 ) -> None:
     stage = waiting(present, world, {}, mode="stopped")
     suspended = Finding(VerdictKind.WORKING, Cause.SUSPENDED, stage.now_ns)
-    found = oneshot.held_here(stage.job, suspended)
+    found = oneshot.stopped_here(stage.job, suspended)
     assert found.cause is cause
     assert found.rank == (2 if cause is Cause.STOPPED else None)

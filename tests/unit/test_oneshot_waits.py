@@ -84,11 +84,11 @@ def test_who_asks_for_threads_of_its_own_that_compute_does_not_wait_for_peers() 
 
 def test_ranks_that_ask_are_looked_at_until_it_is_clear_whom() -> None:
     looked = Looked(["yield", "yield"], 3)
-    assert oneshot.somebody_waits(looked.stage.job, looked.glances)
+    assert oneshot.a_rank_waits(looked.stage.job, looked.glances)
     looked.go_on(4)
     assert looked.found.cause is Cause.WAIT_CYCLE
     talks = Looked(["yield", "yield"], 3, quiet_s=-1)
-    assert not oneshot.somebody_waits(talks.stage.job, talks.glances)
+    assert not oneshot.a_rank_waits(talks.stage.job, talks.glances)
 
 
 @pytest.mark.parametrize("mode", ["run", "throttled"])

@@ -100,7 +100,7 @@ def test_stops_expire_on_a_full_disk(tmp_path: Path, resumed: list[object], fini
     thread = running(made)
     wait_until(lambda: not ledger.stops)
     assert len(resumed) == 2
-    assert made._held == frozenset()
+    assert made._stopped == frozenset()
     assert thread.is_alive()
     made.close()
     thread.join(5)
@@ -122,10 +122,10 @@ def test_one_gang_that_cannot_be_resumed_keeps_no_other_stopped(
     monkeypatch.setattr(stop_and_kill, "resume", resume)
     made = executor(stopped(tmp_path, NOW_S - 1), tmp_path, said)
     made.expire()
-    assert made._held == {"team/1"}
+    assert made._stopped == {"team/1"}
     assert "Too many open files" in said[0]
     made.expire()
-    assert made._held == frozenset()
+    assert made._stopped == frozenset()
 
 
 def test_an_agent_that_ends_resumes_all_in_the_main_thread(

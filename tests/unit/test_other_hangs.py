@@ -81,7 +81,7 @@ def killed_by_its_launcher(stage: Stage) -> Proc:
     """The launcher kills rank 2 and starts nobody in its place; the others wait, some in their next collective."""
     victim = stage.rank(2)
     sent = SignalSent(stage.now_ns, Pid(victim.pid), Tid(victim.pid), 9, Pid(50), "torchrun")
-    stage.tell(sent)
+    stage.feed(sent)
     stage.exit(victim, signal=9)
     for late, rank in enumerate((0, 1, 3)):
         sent_ns = stage.now_ns + late * 100_000_000

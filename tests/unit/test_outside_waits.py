@@ -1,4 +1,4 @@
-"""Waits for somebody outside the job: of a rank, of one of its threads, of a data loader."""
+"""Waits for something outside the job: of a rank, of one of its threads, of a data loader."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def loading(here: int | None = None, workers: int = 1) -> tuple[Stage, list[Proc
     stage.run(30)
     answers = pipe(stage, found[0], 7, 900)
     for index, worker in enumerate(found):
-        # each worker is given its work by a pipe of its own
+        # each worker is given its work by its own pipe
         asked = pipe(stage, stage.rank(2), 20 + index, 910 + index)
         stage.become(worker, "poll", files=(replace(asked, fd=8),))
     stage.become(stage.rank(2), "poll", files=(replace(answers, fd=9),), stack=LOCK)
@@ -88,7 +88,7 @@ def test_a_loader_that_waits_for_the_network_is_believed_and_then_reported_only(
 
 
 def test_a_loader_whose_thread_asks_outside_is_believed() -> None:
-    # fsspec: the worker waits for a thread of its own, which waits for the object store
+    # fsspec: the worker waits for its own thread, which waits for the object store
     stage, found = loading()
     stage.become(found[0], "futex", stack=LOCK)
     asked_ns = stage.now_ns

@@ -1,4 +1,4 @@
-"""Links that lose packets while the job goes on."""
+"""Links that lose packets while the job continues."""
 
 import pytest
 
@@ -82,7 +82,7 @@ def lose_packets(stage: Stage, seconds: int) -> None:
     ends = ("127.0.0.1", 10_102), ("127.0.0.1", 10_201)
     for _ in range(4 * seconds):
         for _ in range(2):
-            stage.tell(TcpRetransmit(stage.now_ns, Pid(101), Inode(0), *ends, 0))
+            stage.feed(TcpRetransmit(stage.now_ns, Pid(101), Inode(0), *ends, 0))
         stage.one_pass(NS // 4)
 
 

@@ -31,7 +31,7 @@ def said() -> set[Cause]:
     return found
 
 
-def test_pairs__each_cause_has_a_verdict_and_somebody_who_says_it() -> None:
+def test_pairs__each_cause_has_a_verdict_and_code_that_emits_it() -> None:
     listed = set().union(*CAUSES.values())
     assert listed == set(Cause)
     assert listed - said() == set()

@@ -1,4 +1,4 @@
-"""What a host says that has only some of the ranks: what it does not see may well go on."""
+"""What a host says that has only some of the ranks: what it does not see may well continue."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def last(stage: Stage) -> tuple[VerdictKind, Cause]:
         (1, None, (VerdictKind.WORKING, Cause.SUSPENDED)),
         (4, 1, (VerdictKind.HUNG, Cause.STOPPED)),
     ],
-    ids=["the whole job was suspended", "the rest may go on"],
+    ids=["the whole job was suspended", "the rest may continue"],
 )
 def test_all_ranks_here_are_stopped(
     world: int, here: int | None, expected: tuple[VerdictKind, Cause]

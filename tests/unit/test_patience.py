@@ -47,7 +47,7 @@ def test_a_look_lasts_as_long_as_it_must(name: str, monkeypatch: pytest.MonkeyPa
     now_s = 0.0
     monkeypatch.setattr(passes, "time", SimpleNamespace(monotonic=lambda: now_s))
     monkeypatch.setattr(oneshot, "finding", lambda job, _glances: job.finding())
-    monkeypatch.setattr(oneshot, "somebody_waits", lambda _job, _glances: waits)
+    monkeypatch.setattr(oneshot, "a_rank_waits", lambda _job, _glances: waits)
     monkeypatch.setattr(oneshot, "undecided", lambda _job, _glances: burns)
     patience = Patience(PassHistory())
     for number in range(1, 100):

@@ -84,7 +84,7 @@ class Wired(Stage):
 
     def _pair(self, pid: int, fd: int, local: int, remote: int, moved: int, sent_ns: int) -> None:
         lost = self.cut is not None and pid == 100 + self.cut[0] and remote == 41_000 + self.cut[1]
-        self.tell(
+        self.feed(
             replace(
                 _NOTHING,
                 boottime_ns=self.now_ns,
@@ -114,7 +114,7 @@ def unanswered(age_ns: int) -> dict[str, int]:
 def outside(stage: Stage, proc: Proc, **more: object) -> None:
     """A connection of a rank to a service on the internet."""
     known = {"boottime_ns": stage.now_ns, "pid": Pid(proc.pid), "fd": 77, "inode": Inode(777)}
-    stage.tell(replace(_NOTHING, **(known | more)))  # type: ignore[arg-type]
+    stage.feed(replace(_NOTHING, **(known | more)))  # type: ignore[arg-type]
 
 
 def faults(stage: Stage) -> list[Verdict]:
@@ -188,7 +188,7 @@ def test_a_link_to_a_rank_that_is_not_seen_is_lost_if_it_carried_payload(
     assert (VerdictKind.LOST_LINK in {each.kind for each in faults(stage)}) is is_lost
 
 
-def test_a_link_is_lost_since_it_broke_and_not_since_somebody_moved() -> None:
+def test_a_link_is_lost_since_it_broke_and_not_since_a_rank_moved() -> None:
     # three ranks have been computing for a minute when the connection between two of them dies
     stage = Wired(world=4)
     stage.run(30)

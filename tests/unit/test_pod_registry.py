@@ -48,7 +48,7 @@ def names(registry: PodRegistry) -> dict[str, list[str]]:
 APP: dict[str, Any] = {"selector": {"matchLabels": {"app": "x"}}}
 WATCHED: dict[str, tuple[dict[str, str], str, tuple[Event, ...], bool]] = {
     "a job's": ({JOB: "j"}, "n1", (), True),
-    "somebody else's": ({"app": "x"}, "n1", (), False),
+    "another client's": ({"app": "x"}, "n1", (), False),
     "armed": ({"app": "x", ARMED: "true"}, "n1", (), True),
     "selected": ({"app": "x"}, "n1", (policy("p", **APP),), True),
     "selected in another namespace": ({"app": "x"}, "n1", (policy("p", "other", **APP),), False),

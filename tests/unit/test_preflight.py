@@ -176,7 +176,7 @@ def test_controller__the_whole_job_is_replaced_elsewhere_by_its_own_switch() -> 
     done = advance.advance(replace(asked.turn, status=move.status))
     suspended, cordoned = done.calls
     assert isinstance(suspended, Suspension)
-    assert suspended.held
+    assert suspended.suspended
     assert cordoned == Cordon(("b",), "a job was not started there: the node failed its inspection")
 
 

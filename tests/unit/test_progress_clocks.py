@@ -94,7 +94,7 @@ def test_a_job_whose_data_goes_over_rdma_learns_its_cadence_from_that() -> None:
         stage.run(1)
         if second % 5 == 0:
             for proc in stage.procs.values():
-                stage.tell(FabricMoved(stage.now_ns, Pid(proc.pid), 40_000_000))
+                stage.feed(FabricMoved(stage.now_ns, Pid(proc.pid), 40_000_000))
     assert stage.job.pace.learned(stage.job.members.ranks)
     assert 4.5 < stage.job.pace.longest_s < 6
     assert not [each for each in stage.verdicts if each.kind.is_fault]

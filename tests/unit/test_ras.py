@@ -50,7 +50,7 @@ def serve():
 
 
 def behind(*texts: str) -> list[int] | None:
-    """Ranks that hold up the others; None when the job goes on."""
+    """Ranks that hold up the others; None when the job continues."""
     found = read([parse(text) for text in texts])
     assert found is not None
     return None if found.moving else [rank.rank for rank, _ in found.behind]
@@ -69,7 +69,7 @@ def test_the_rank_that_never_joined_is_named():
 @pytest.mark.parametrize(
     ("first", "last"),
     [
-        ([7, 7, 6, 7], [8, 8, 7, 8]),  # one is late as somebody always is
+        ([7, 7, 6, 7], [8, 8, 7, 8]),  # one is late as one always is
         ([7, 7, 6, 7], [7, 7, 7, 7]),
     ],
 )

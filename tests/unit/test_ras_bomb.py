@@ -1,4 +1,4 @@
-"""Whatever a rank of a job answers: memory and time of the sensor stay bounded, and it goes on asking."""
+"""Whatever a rank of a job answers: memory and time of the sensor stay bounded, and it continues asking."""
 
 from __future__ import annotations
 

@@ -87,12 +87,12 @@ def test_a_gang_that_its_kubelets_would_restart_for_ever_is_suspended() -> None:
     assert move.status is not None
     assert (move.status.phase, move.status.restarts) == (Phase.SHUTTING_DOWN, ())
     turn = replace(asked(at).turn, status=move.status)
-    (held,) = advance.advance(turn).calls
-    assert isinstance(held, Suspension)
-    assert held.held
+    (suspension,) = advance.advance(turn).calls
+    assert isinstance(suspension, Suspension)
+    assert suspension.suspended
     assert at.top is not None
     assert at.top.target is not None
-    target = replace(at.top.target, held=True)
+    target = replace(at.top.target, suspended=True)
     done = advance.advance(replace(turn, world=replace(at, top=replace(at.top, target=target))))
     assert done.status is not None
     assert done.status.phase is Phase.FAILED
@@ -228,13 +228,13 @@ def test_the_class_of_a_crash_comes_when_its_log_was_read() -> None:
 
 def test_an_event_says_where_the_cause_lies(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(EventRecorder, "tell", lambda *words: said.append(words[4]))
+    monkeypatch.setattr(EventRecorder, "publish", lambda *words: said.append(words[4]))
     nobody: Any = SimpleNamespace(event=print)
     story = Telemetry(ObjectCache(print), nobody, lambda: NOW_S)
     begun = guards.decide(asked(crashed(STEP_30, start=0))).status
     assert begun is not None
-    story.tell(Incident("ns", "inc", JobRef("Job", "j", "uid", "batch/v1"), {}), None, begun)
+    story.publish(Incident("ns", "inc", JobRef("Job", "j", "uid", "batch/v1"), {}), None, begun)
     assert said[0].startswith("inc: [program] in place: ")
     unknown = replace(begun, failure=FailureClass.UNKNOWN)
-    story.tell(Incident("ns", "inc", JobRef("Job", "j", "uid", "batch/v1"), {}), None, unknown)
+    story.publish(Incident("ns", "inc", JobRef("Job", "j", "uid", "batch/v1"), {}), None, unknown)
     assert said[-2].startswith("inc: in place: ")

@@ -99,7 +99,7 @@ class Bench:
         """Let time pass and the thread look once: reports, and renewals of the Lease."""
         self.now_s += seconds
         before = len(self.server.reports), len(self.server.leases)
-        self.sender.look()
+        self.sender.flush()
         return len(self.server.reports) - before[0], len(self.server.leases) - before[1]
 
     def seconds(self, count: int, *ranks: RankSnapshot, **report: Any) -> tuple[int, int]:

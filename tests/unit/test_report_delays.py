@@ -31,7 +31,7 @@ class Job:
         self.now_s, self.ahead_s = NOW_S - 100, ahead_s
         self.store = ObjectCache(lambda _: None, wall=lambda: self.now_s)
 
-    def tell(self, number: int, made_s: float, sent_s: float) -> None:
+    def report(self, number: int, made_s: float, sent_s: float) -> None:
         """A report that was made then, and comes now; `sent_s`: when its rank sent last."""
         age_s = made_s - sent_s
         reported = rank(number, State.PEERS, age_s, sent_age_s=age_s, received_age_s=age_s)
@@ -56,10 +56,10 @@ def named(
         for number in range(4):
             job.now_s += 2
             made_s = job.now_s - (late_s[number] if each == 1 else 0.0)
-            job.tell(number, made_s, made_s - 1.0)
+            job.report(number, made_s, made_s - 1.0)
     job.now_s = NOW_S
     for number in range(4):
-        job.tell(number, NOW_S - late_s[number], NOW_S + sent_s[number])
+        job.report(number, NOW_S - late_s[number], NOW_S + sent_s[number])
     culprit = merge(job.case()).culprit
     return culprit.rank if culprit is not None else None
 

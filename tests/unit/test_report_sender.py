@@ -101,7 +101,7 @@ class Bench:
         """Let time pass and the thread look once; how many reports went out."""
         self.now_s += seconds
         before = len(self.server.sent) + len(self.server.patched)
-        self.reporter.look()
+        self.reporter.flush()
         return len(self.server.sent) + len(self.server.patched) - before
 
 
@@ -176,7 +176,7 @@ def test_an_ack_is_sent_at_once(bench: Bench) -> None:
     )
 
 
-def test_an_ack_is_sent_with_the_whole_report_where_somebody_deleted_it(bench: Bench) -> None:
+def test_an_ack_is_sent_with_the_whole_report_where_it_was_deleted(bench: Bench) -> None:
     bench.put()
     bench.turn()
     bench.acks["r"] = (Ack("1", Verb.STOP, AckResult.DONE, 3),)
@@ -318,7 +318,7 @@ def test_no_error_ends_the_thread(bench: Bench, monkeypatch: pytest.MonkeyPatch)
         bench.reporter.close()
 
     monkeypatch.setattr("kcover_ebpf.agent.report_sender.time.sleep", lambda _: None)
-    monkeypatch.setattr(bench.reporter, "look", look)
+    monkeypatch.setattr(bench.reporter, "flush", look)
     bench.reporter.run()
     assert len(looked) == 2
     assert bench.errors == [("send", "ApiError")]

@@ -38,7 +38,7 @@ def test_a_gang_is_replaced(means):
     assert sim.ended is None
     assert not before & {pod.uid for pod in sim.pods}
     assert len(sim.pods) == sim.count
-    assert (sim.held, sim.held_by) == (False, None)
+    assert (sim.suspended, sim.suspended_by) == (False, None)
     assert [each.way for each in status.restarts] == [Way.REPLACE]
     assert took_s(status) < 5, story(sim)
 
@@ -149,9 +149,9 @@ def test_a_rank_in_state_d_is_reported_and_cordoned_and_waited_for():
     assert status.phase is Phase.SHUTTING_DOWN
     assert "cannot be terminated: j-1 on n1" in status.message
     assert sim.cordoned == {"n1"}
-    assert sim.held, "while the rank lives no new one may be started"
+    assert sim.suspended, "while the rank lives no new one may be started"
     assert sim.run(200).phase is Phase.RECOVERED, story(sim)
-    assert not sim.held
+    assert not sim.suspended
 
 
 def test_a_rank_in_state_d_is_deleted_by_force_only_by_policy():
@@ -160,29 +160,29 @@ def test_a_rank_in_state_d_is_deleted_by_force_only_by_policy():
     assert sim.run(100).phase is Phase.RECOVERED, story(sim)
 
 
-def test_a_job_suspended_by_somebody_else_is_left_alone():
+def test_a_job_suspended_by_another_client_is_left_alone():
     sim = Sim()
     sim.begin(Way.REPLACE)
-    sim.held = True
+    sim.suspended = True
     status = sim.run()
     assert status.phase is Phase.FAILED
     assert "suspended by another client" in status.message
-    assert (sim.held, sim.held_by) == (True, None)
+    assert (sim.suspended, sim.suspended_by) == (True, None)
 
 
-def test_somebody_who_resumes_the_job_is_not_fought():
+def test_another_client_that_resumes_the_job_is_not_fought():
     sim = Sim("suspend", agents=frozenset())
     sim.begin(Way.REPLACE)
     for _ in range(8):
         sim.reconcile()
         sim.tick()
-    assert sim.held
-    sim.held = False
+    assert sim.suspended
+    sim.suspended = False
     versions = sim.version
     sim.reconcile()
-    assert sim.held is False
+    assert sim.suspended is False
     assert sim.version <= versions + 1, "only our own mark is taken away"
-    assert sim.held_by is None
+    assert sim.suspended_by is None
 
 
 def test_an_unknown_step_of_another_version_fails_with_a_word():
@@ -229,7 +229,7 @@ def test_whatever_breaks_off_nothing_is_left_half_done(sim, way):
     said = story(sim)
     assert status.phase.is_over, said
     assert status.phase is Phase.RECOVERED, said
-    assert (sim.held, sim.held_by) == (False, None), said
+    assert (sim.suspended, sim.suspended_by) == (False, None), said
     assert all(pod.process != "stopped" for pod in sim.pods), said
     assert sim.ended is None, said
     assert len([pod for pod in sim.pods if pod.deleted_s is None]) == sim.count, said

@@ -45,8 +45,8 @@ def test_what_another_program_inherits_is_unknown_until_it_is_read(stage: Stage)
     for view in list(stage.job.members.views.values()):
         assert view.seen is not None
         environ = {**view.seen.rank_environ, "LOCAL_WORLD_SIZE": "2"}
-        stage.tell(replace(view.seen, rank_environ=environ))
+        stage.feed(replace(view.seen, rank_environ=environ))
     assert stage.job.members.local_size == 2
     for pid in (100, 101):
-        stage.tell(ProcessExec(stage.now_ns, Pid(pid), "sh"))
+        stage.feed(ProcessExec(stage.now_ns, Pid(pid), "sh"))
     assert stage.job.members.local_size is None

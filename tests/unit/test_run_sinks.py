@@ -48,7 +48,7 @@ def pipe() -> Iterator[tuple[int, Out]]:
             continue
 
 
-def tell_all(sink: Sink) -> None:
+def report_all(sink: Sink) -> None:
     sink.on_start({"job": "j", "text": "watching j"})
     sink.on_fact(FINE)
     sink.on_fact(CRASH)
@@ -62,7 +62,7 @@ def tell_all(sink: Sink) -> None:
 
 def test_json_lines(pipe: tuple[int, Out]) -> None:
     reader, out = pipe
-    tell_all(JsonSink(out))
+    report_all(JsonSink(out))
     lines = [json.loads(line) for line in os.read(reader, 65536).splitlines()]
     events = ["start", "fact", "fact", "verdict", "verdict", "blind", "action", "end"]
     assert [line["event"] for line in lines] == events
@@ -76,7 +76,7 @@ def test_json_lines(pipe: tuple[int, Out]) -> None:
 
 def test_text_lines(pipe: tuple[int, Out]) -> None:
     reader, out = pipe
-    tell_all(TextSink(out))
+    report_all(TextSink(out))
     text = os.read(reader, 65536).decode()
     assert re.sub(r"\d\d:\d\d:\d\d", "HH:MM:SS", text) == (
         "[kcover HH:MM:SS] watching j\n"
@@ -94,8 +94,8 @@ def test_text_lines(pipe: tuple[int, Out]) -> None:
 def test_a_reader_that_went_away_harms_nobody(pipe: tuple[int, Out]) -> None:
     reader, out = pipe
     os.close(reader)
-    tell_all(JsonSink(out))
-    tell_all(TextSink(out))
+    report_all(JsonSink(out))
+    report_all(TextSink(out))
     with pytest.raises(BrokenPipeError):
         os.write(out.descriptor, b"x")
 
@@ -119,7 +119,7 @@ def test_a_hushed_announcer_reports_only_what_we_do(pipe: tuple[int, Out]) -> No
 
 def test_the_bundle_has_what_a_person_needs() -> None:
     recent = Recent()
-    tell_all(recent)
+    report_all(recent)
     view = ProcessHistory(Pid(7), 0)
     view.sockets[3] = socket_sample()
     found = tcp_connections.edges([view], now_ns=5_000_000_000)

@@ -73,13 +73,13 @@ class Members:
         return not self.now
 
 
-class NoLooks:
+class NoInspections:
     """The ranks of this script are no processes of this host."""
 
     def __init__(self, machine: str) -> None:
         self.forgotten: list[int] = []
 
-    def look(self, looks: Sequence[InspectRequest]) -> list[Inspection]:
+    def inspect(self, requests: Sequence[InspectRequest]) -> list[Inspection]:
         return []
 
     def forget(self, pid: Pid) -> None:
@@ -125,7 +125,7 @@ class Bench:
         patch.setattr("kcover_ebpf.host.procfs.boottime_ns", lambda: self.now_ns)
         patch.setattr("kcover_ebpf.host.procfs.unix_offset_s", lambda: 5000.0)
         patch.setattr("kcover_ebpf.host.procfs.read_process", self._read)
-        patch.setattr("kcover_ebpf.watching.loop.ThreadInspector", NoLooks)
+        patch.setattr("kcover_ebpf.watching.loop.ThreadInspector", NoInspections)
         self.sensor = Sensor(
             cast("KernelSampler", self.kernel),
             self.members,
@@ -175,7 +175,7 @@ class Notes:
     def on_fact(self, fact: Fact) -> None:
         self.taken.append(type(fact))
 
-    def on_look(self) -> None:
+    def on_inspection(self) -> None:
         self.taken.append("look")
 
     def on_ask(self) -> None:

@@ -1,4 +1,4 @@
-"""tools/setup: quiet when nothing is missing, one clear line when it cannot go on."""
+"""tools/setup: quiet when nothing is missing, one clear line when it cannot continue."""
 
 import os
 import subprocess

@@ -50,7 +50,7 @@ def node(
 SAME = {0: "allreduce", 1: "allreduce"}
 
 
-def test_the_node_that_names_somebody_speaks_for_all() -> None:
+def test_the_node_that_names_a_rank_speaks_for_all() -> None:
     merged = merge([node(SAME, QUIET), node({2: "allreduce", 3: "step"}, STOPPED)])
     assert merged["verdict"]["cause"] == "stopped"
     assert merged["verdict"]["culprit"]["rank"] == 3

@@ -1,4 +1,4 @@
-"""A job that is worth a closer look has not stalled yet: only the second is reported, and costs others anything."""
+"""A job that is worth an inspection has not stalled yet: only the second is reported, and costs others anything."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def down(stage: Stage, number: int = 0) -> DeviceFault:
 def test_a_port_that_stays_down_ends_no_job_that_goes_on():
     stage = Stage()
     stage.run(30)
-    stage.tell(down(stage))
+    stage.feed(down(stage))
     stage.run(120)
     all_become(stage, "futex")  # another trouble, long after
     stage.run(10)
@@ -165,7 +165,7 @@ def test_a_port_that_stays_down_ends_a_job_that_has_stalled():
     stage.run(30)
     all_become(stage, "futex")
     stage.run(5)
-    stage.tell(down(stage))
+    stage.feed(down(stage))
     stage.run(2)
     assert stage.verdicts[-1].kind is VerdictKind.DEVICE_FAULT
 
@@ -173,10 +173,10 @@ def test_a_port_that_stays_down_ends_a_job_that_has_stalled():
 def test_a_port_that_is_back_ends_no_job():
     stage = Stage()
     stage.run(30)
-    stage.tell(down(stage))
+    stage.feed(down(stage))
     back = PortChange(stage.now_ns, "mlx5_0/1", NIC, True, "port ACTIVE")
     for fault in of_port(back, {Pid(100)}, NIC):
-        stage.tell(fault)
+        stage.feed(fault)
     all_become(stage, "futex")
     stage.run(10)
     assert VerdictKind.DEVICE_FAULT not in {each.kind for each in stage.verdicts}
@@ -227,7 +227,7 @@ def sent(
     renewals: list[AgentLease | None] | None = None,
     logs: tuple[ContainerLog, ...] = (),
 ) -> list[FaultReport]:
-    """The reports that reach the API server while the job goes on like this; a pass is a second.
+    """The reports that reach the API server while the job continues like this; a pass is a second.
 
     `renewals` receives what the agent's Lease said meanwhile.
     """
@@ -262,7 +262,7 @@ def sent(
             stage.one_pass(NS)
             clock[0] += 1.0
             drafts.make([watch], ())
-            reporter.look()
+            reporter.flush()
     return [each for each in gone if each.job is not None]
 
 

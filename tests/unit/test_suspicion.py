@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kcover_ebpf.diagnosis.progress import Stall
-from kcover_ebpf.diagnosis.suspicion import Suspicion, look_period_ns
+from kcover_ebpf.diagnosis.suspicion import Suspicion, inspection_period_ns
 from kcover_ebpf.facts.host import Inspection
 from kcover_ebpf.facts.kernel import Detail, SampleRequest
 from kcover_ebpf.ids import Pid, Tid
@@ -75,40 +75,59 @@ def test_suspicion_ends_once_and_forgets_the_looks() -> None:
     attention = Suspicion()
     assert not attention.suspect(False, Stall.NONE, 0)
     assert not attention.suspect(True, Stall.NONE, NS)
-    attention.on_look(look(1, NS))
-    assert attention.looks(Pid(1), 1)
+    attention.on_inspection(look(1, NS))
+    assert attention.inspections(Pid(1), 1)
     assert attention.suspect(False, Stall.NONE, 2 * NS)
     assert not attention.suspect(False, Stall.NONE, 3 * NS)
-    assert not attention.looks(Pid(1), 1)
+    assert not attention.inspections(Pid(1), 1)
+
+
+STEP_S = 20.0
 
 
 def test_a_wait_is_known_once_it_was_seen_to_end_in_healthy_times_only() -> None:
     attention = Suspicion()
-    attention.on_look(look(1, 0))
+    attention.on_inspection(look(1, 0))
     assert not attention.known.knows(COLLECTIVE)
-    attention.on_progress(Pid(1))
+    attention.on_progress(Pid(1), 2 * NS, NS, STEP_S)
     assert attention.known.knows(COLLECTIVE)
     attention.suspect(True, Stall.NONE, NS)
-    attention.on_look(look(1, NS, LOCK))
-    attention.on_progress(Pid(1))
+    attention.on_inspection(look(1, NS, LOCK))
+    attention.on_progress(Pid(1), 3 * NS, 2 * NS, STEP_S)
     assert not attention.known.knows(LOCK)
+
+
+def test_data_of_the_step_that_it_will_not_leave_does_not_make_a_wait_a_known_one() -> None:
+    attention = Suspicion()
+    attention.on_inspection(look(1, 100 * NS, LOCK))
+    attention.on_progress(Pid(1), 119 * NS, 99 * NS, STEP_S)
+    assert not attention.known.knows(LOCK)
+
+
+def test_data_of_later_steps_shows_that_a_wait_ended_unseen() -> None:
+    """Its thread is in the same wait at each pass, and does what little it does in between."""
+    attention = Suspicion()
+    attention.on_inspection(look(1, 100 * NS))
+    attention.on_progress(Pid(1), 119 * NS, 99 * NS, STEP_S)
+    attention.on_progress(Pid(1), 121 * NS, 99 * NS, STEP_S)
+    assert attention.known.knows(COLLECTIVE)
 
 
 def test_a_process_that_is_gone_teaches_nothing() -> None:
     attention = Suspicion()
-    attention.on_look(look(1, 0))
+    attention.on_inspection(look(1, 0))
     attention.forget(Pid(1))
-    attention.on_progress(Pid(1))
+    attention.on_progress(Pid(1), 2 * NS, NS, STEP_S)
     assert attention.known.count == 0
-    assert attention.last_looks() == {}
+    assert attention.last_inspections() == {}
 
 
 def test_looks_per_thread_are_few() -> None:
     attention = Suspicion()
     for step in range(100):
-        attention.on_look(look(1, step))
-    assert len(attention.looks(Pid(1), 1)) == 48
-    assert attention.last_looks()[Pid(1)].boottime_ns == 99
+        attention.on_inspection(look(1, step))
+    assert len(attention.inspections(Pid(1), 1)) == 48
+    assert attention.last_inspections()[Pid(1)].boottime_ns == 99
 
 
 def test_a_suspicious_job_is_looked_at_in_all_waiting_leads_but_none_that_burns() -> None:
@@ -126,7 +145,7 @@ def test_a_suspicious_job_is_looked_at_in_all_waiting_leads_but_none_that_burns(
     [(-5, 0.2), (0, 0.2), (4, 0.2), (8, 0.8), (20, 5), (40, 20), (4000, 20)],
 )
 def test_looks_get_rarer_the_longer_nothing_changes(age_s: float, period_s: float) -> None:
-    assert look_period_ns(int(age_s * NS)) == period_s * NS
+    assert inspection_period_ns(int(age_s * NS)) == period_s * NS
 
 
 def test_a_thread_that_moved_is_looked_at_again_at_once() -> None:
@@ -134,7 +153,7 @@ def test_a_thread_that_moved_is_looked_at_again_at_once() -> None:
     all_wait(stage, -1)
     stage.run(40)
     rank = stage.rank(1)
-    last = stage.job.attention.last_looks
+    last = stage.job.attention.last_inspections
     assert stage.now_ns - last()[Pid(rank.pid)].boottime_ns > NS
     stage.become(rank, "run")
     stage.one_pass(NS // 4)
@@ -170,9 +189,9 @@ def looks_per_pass(stage: Stage, count: int, period_ns: int) -> list[set[int]]:
     """Which ranks are looked at in each of the next passes."""
     found = []
     for _ in range(count):
-        before = dict(stage.job.attention.last_looks())
+        before = dict(stage.job.attention.last_inspections())
         stage.one_pass(period_ns)
-        after = stage.job.attention.last_looks()
+        after = stage.job.attention.last_inspections()
         found.append({int(pid) for pid in after if after[pid] is not before.get(pid)})
     return found
 
@@ -200,7 +219,7 @@ def test_no_wait_in_storage_goes_without_a_look_for_longer_than_the_proof_can_be
     stage.run(16)
     for _ in range(60):
         stage.one_pass(NS)
-        last = stage.job.attention.last_looks()
+        last = stage.job.attention.last_inspections()
         assert {int(pid) for pid in last} == {100 + rank for rank in range(world)}
         assert all(stage.now_ns - each.boottime_ns <= 10 * NS for each in last.values())
 

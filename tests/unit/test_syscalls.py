@@ -9,7 +9,7 @@ from kcover_ebpf.facts.kernel import NO_SYSCALL
 from kcover_ebpf.facts.syscalls import FIRST_ARGUMENT_IS_FD, Family, SyscallTable
 from tests.skips import skip
 
-# machine -> the header that numbers its calls; Debian keeps the one of x86 in a folder of its own
+# machine -> the header that numbers its calls; Debian keeps the one of x86 in its own folder
 HEADERS = {
     "x86_64": ("/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "/usr/include/asm/unistd_64.h"),
     "aarch64": ("/usr/include/asm-generic/unistd.h",),

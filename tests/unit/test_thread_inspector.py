@@ -1,4 +1,4 @@
-"""A closer look at real children in known waits, and parsers on any text."""
+"""An inspection of real children in known waits, and parsers on any text."""
 
 import ctypes
 import fcntl
@@ -29,7 +29,7 @@ NEAR_NS = 300_000_000
 
 
 def inspect(look: InspectRequest) -> Inspection:
-    (found,) = ThreadInspector(platform.machine()).look([look], timeout_s=5)
+    (found,) = ThreadInspector(platform.machine()).inspect([look], timeout_s=5)
     assert isinstance(found, Inspection)
     assert (found.pid, found.tid) == (look.pid, look.tid)
     return found
@@ -193,7 +193,7 @@ def test_a_thread_that_runs_or_is_gone_says_nothing_and_holds_nobody_up() -> Non
         pass
     gone = InspectRequest(Pid(child.pid), Tid(child.pid), 0)
     here = InspectRequest(Pid(os.getpid()), Tid(os.getpid()), boottime_ns())
-    looks = inspector.look([gone, here], timeout_s=5)
+    looks = inspector.inspect([gone, here], timeout_s=5)
     found = {each.pid: each for each in looks if isinstance(each, Inspection)}
     empty = found[gone.pid]
     assert (empty.wait_channel, empty.timed, empty.files, empty.stack) == ("", False, (), ())
@@ -223,7 +223,7 @@ class Stuck:
         """(pids that were looked at, pids that cannot be read, seconds that it took)."""
         time.sleep(0.06)  # passes are a second apart, and fractions of one under suspicion
         began_s = time.monotonic()
-        found = self.inspector.look([*self.bad, *self.good], timeout_s)
+        found = self.inspector.inspect([*self.bad, *self.good], timeout_s)
         took_s = time.monotonic() - began_s
         seen = {int(each.pid) for each in found if isinstance(each, Inspection)}
         return seen, {int(each.pid) for each in found if isinstance(each, Unreadable)}, took_s
@@ -258,13 +258,13 @@ def test_since_when_it_cannot_be_read_is_reported_and_what_comes_back_is_taken(
     began_ns = boottime_ns()
     stuck.turn(0.05)
     time.sleep(0.1)
-    (found,) = stuck.inspector.look([])
+    (found,) = stuck.inspector.inspect([])
     assert isinstance(found, Unreadable)
     assert began_ns <= found.since_ns < began_ns + 100_000_000
     assert found.boottime_ns - found.since_ns > 100_000_000
     stuck.over.set()
     time.sleep(0.05)
-    (late,) = stuck.inspector.look([])
+    (late,) = stuck.inspector.inspect([])
     assert isinstance(late, Inspection)
     assert late.pid == 1
 
@@ -352,7 +352,7 @@ def test_of_a_thread_that_burns_the_mappings_and_the_words_at_its_own_stack_poin
     look = InspectRequest(
         me, Tid(os.getpid()), 0, burning_sp=ctypes.addressof(stack), wants_modules=True
     )
-    (seen,) = inspector.look([look], timeout_s=5)
+    (seen,) = inspector.inspect([look], timeout_s=5)
     assert isinstance(seen, CodeSeen)
     (home,) = [each.name for each in seen.modules if each.start <= address < each.end]
     assert seen.stack[0].startswith(f"{home}+")

@@ -66,8 +66,8 @@ def test_stacks_survive(stacks: list[Stack], blind: tuple[str, ...]) -> None:
 
 
 def test_the_first_record_survives() -> None:
-    looked = TraceHeader("job", "host", ("a", "b"), "node-1", "1.2")
-    assert parse(event_line("trace", 1.0, plain(looked))).looked == looked
+    header = TraceHeader("job", "host", ("a", "b"), "node-1", "1.2")
+    assert parse(event_line("trace", 1.0, plain(header))).header == header
 
 
 def test_the_exit_code_is_given_by_the_last_record() -> None:

@@ -1,4 +1,4 @@
-"""`trace POD`: what is asked of the API server, and one clear line for everything that stands in the way."""
+"""`trace POD`: what is asked of the API server, and one clear line for everything that is in the way."""
 
 from __future__ import annotations
 
@@ -177,8 +177,8 @@ def test_all_nodes_of_a_job_become_one_look(server: Server) -> None:
     assert [each.event for each in events] == [
         *("trace", "threads", "threads", "stacks", "verdict", "end")
     ]
-    assert events[0].looked is not None
-    assert events[0].looked.pods == ("a", "b")
+    assert events[0].header is not None
+    assert events[0].header.pods == ("a", "b")
     assert events[-1].exit_code == 1
 
 

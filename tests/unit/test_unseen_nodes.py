@@ -79,9 +79,9 @@ def test_a_node_that_is_gone_while_all_others_wait_is_named():
         [*reports(0, 1), *reports(2, age_s=3000.0, suspicious=False)],
     ],
     ids=[
-        "all compute", "all go on", "one node goes on", "one more cannot be seen", "one writes",
+        "all compute", "all continue", "one node continues", "one more cannot be seen", "one writes",
         "one moves", "not for long", "its agent was heard 20 s ago",
-        "one cannot tell whether its ranks go on",
+        "one cannot tell whether its ranks continue",
     ],
 )  # fmt: skip
 def test_a_node_that_lost_its_path_to_the_server_is_left_alone(seen):
@@ -104,7 +104,7 @@ def test_a_picture_without_ranks_says_nothing_about_a_node_that_is_gone():
     assert not merge(job(helpers, LOST)).verdict.kind.is_fault
 
 
-# --- a node whose ranks go on
+# --- a node whose ranks continue
 
 
 def test_ranks_that_go_on_explain_for_a_minute_why_others_wait():

@@ -47,7 +47,7 @@ def built(driver: Kernel) -> Path:
                 shutil.rmtree(folder, ignore_errors=True)
                 unpack(driver, [driver.package], folder / "package")
                 (folder / "unpacked").touch()
-            _build(folder, kernel.version)  # goes on where it was broken off
+            _build(folder, kernel.version)  # continues where it was broken off
     return folder
 
 

@@ -186,7 +186,7 @@ class Guest:
         return done.output
 
     def start(self, *command: str, log: str) -> int:
-        """Start a command that goes on in the background, its output in the guest's file `log`."""
+        """Start a command that continues in the background, its output in the guest's file `log`."""
         return int(self.ask({"run": list(command), "background": log}, 10).output)
 
     def python(self, source: str, timeout_s: float = 240) -> str:
@@ -273,9 +273,17 @@ basename $(dirname $(readlink -f /sys/class/net/$c/device))
 
 
 def gpu_slot(bus: int = 0x5D, name: str = "gpu") -> list[str]:
-    """A PCIe endpoint with AER at 0000:BUS:00.0, behind a root port of its own."""
+    """A PCIe endpoint with AER at 0000:BUS:00.0, behind its own root port."""
     return [
         *("-device", f"pxb-pcie,id={name}-root,bus_nr={bus - 1:#x},bus=pcie.0"),
         *("-device", f"pcie-root-port,id={name}-port,bus={name}-root,slot=40,chassis=40,addr=0.0"),
         *("-device", f"virtio-rng-pci,aer=on,id={name},bus={name}-port"),
+    ]
+
+
+def nvme_drive() -> list[str]:
+    """An NVMe drive of zeros; the monitor's "block_set_io_throttle" of `flash` makes it slow."""
+    return [
+        *("-drive", "if=none,id=flash,format=raw,file.driver=null-co,file.size=64M"),
+        *("-device", "nvme,drive=flash,serial=1,bus=pcie.0"),
     ]

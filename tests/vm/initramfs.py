@@ -2,7 +2,7 @@
 
 The init mounts the host's own root read-only over 9p with a tmpfs on top: the guest sees the
 checkout and every installed package at their own paths, and nothing it writes reaches the host. A guest
-of another architecture gets a root of its own (the mount called host), with the checkout mounted into it
+of another architecture gets its own root (the mount called host), with the checkout mounted into it
 and an interpreter of that architecture in the place of the environment's.
 """
 

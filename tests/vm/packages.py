@@ -1,6 +1,6 @@
 """Packages of other distributions' suites, unpacked below .vm/ without touching the host's packages.
 
-apt works with a state of its own: neither the host's package lists nor its packages change.
+apt works with its own state: neither the host's package lists nor its packages change.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The cgroups of a test bed, in every hierarchy of the host: v1, v2 or both.
 
-Everything that a test bed starts is below one cgroup of its own, and a process cannot leave it by
+Everything that a test bed starts is below one separate cgroup, and a process cannot leave it by
 dying or forking. So what is left over is found without a list and without looking at names.
 """
 

@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"testbed: {failure}", file=sys.stderr)
         return failure.exit_code
     except KeyboardInterrupt:
-        print("testbed: interrupted; `up` goes on from here, `down` cleans up", file=sys.stderr)
+        print("testbed: interrupted; `up` continues from here, `down` cleans up", file=sys.stderr)
         return 130
 
 

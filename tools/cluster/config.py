@@ -107,7 +107,7 @@ def write_node(node: Node) -> None:
 
 
 def cni_network(node: Node) -> dict[str, Any]:
-    """Pods of a node on a bridge of its own; other nodes are reached by routes."""
+    """Pods of a node on its own bridge; other nodes are reached by routes."""
     addresses = {
         "type": "host-local",
         "dataDir": "/run/cni-addresses",

@@ -29,7 +29,7 @@ def bring_down(bed: Bed) -> bool:
 
 
 def _check_no_mounts(folder: Path) -> None:
-    """Never walk into somebody's mount while deleting."""
+    """Never walk into a mount while deleting."""
     for line in Path("/proc/self/mounts").read_text().splitlines():
         where = Path(line.split()[1])
         if where.is_relative_to(folder):

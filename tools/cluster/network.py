@@ -36,7 +36,7 @@ def entered(name: str) -> list[str | Path]:
 
 
 def within(name: str, function: Callable[[], Result]) -> Result:
-    """Call a function in a namespace, on a thread of its own; raises what the function raises."""
+    """Call a function in a namespace, on its own thread; raises what the function raises."""
 
     def call() -> Result:
         libc = ctypes.CDLL(None, use_errno=True)

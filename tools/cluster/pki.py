@@ -1,4 +1,4 @@
-"""Certificates and kubeconfig files. Every component has an identity of its own, as kubeadm does it.
+"""Certificates and kubeconfig files. Every component has its own identity, as kubeadm does it.
 
 The files say nothing to anybody outside: the authority is made for one test bed and dies with it.
 """

@@ -51,7 +51,7 @@ class HttpProbe:
 
 @dataclass(frozen=True, slots=True)
 class SocketProbe:
-    """Somebody accepts on a Unix socket."""
+    """A process accepts on a Unix socket."""
 
     path: Path
 
@@ -67,7 +67,7 @@ class SocketProbe:
 
 @dataclass(frozen=True, slots=True)
 class PortProbe:
-    """Somebody accepts on a TCP port of the host's loopback."""
+    """A process accepts on a TCP port of the host's loopback."""
 
     port: int
 

@@ -52,7 +52,7 @@ MASTER_VARIABLES = (
 
 
 class Place(NamedTuple):
-    """Where a process stands in its job."""
+    """The place of a process in its job."""
 
     rank: int
     world: int

@@ -215,7 +215,7 @@ def orders(
 
 def _is_over(session: ApiClient, job: str) -> bool:
     story = "\n".join(_timeline(session, job))
-    return "Recovering" in story or "let the ranks go on" in story
+    return "Recovering" in story or "resuming ranks" in story
 
 
 def _timeline(session: ApiClient, job: str) -> list[str]:

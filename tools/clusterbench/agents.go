@@ -253,7 +253,7 @@ var (
 )
 
 // orderIn finds the order in an event. All watches tell the same, and it is read once; the agents of a real
-// cluster read it each on a machine of its own.
+// cluster read it each on its own machine.
 func orderIn(line []byte) *order {
 	lastLock.Lock()
 	defer lastLock.Unlock()

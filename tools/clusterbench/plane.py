@@ -162,7 +162,7 @@ def report_body(job: str, node: str, pods: list[dict[str, Any]], **more: Any) ->
 
 
 class Controller:
-    """The controller under test, as a process of its own."""
+    """The controller under test, as its own process."""
 
     def __init__(self, kubeconfig: Path, log: Path, *more: str) -> None:
         program = Path(sys.executable).with_name("kcover-ebpf")

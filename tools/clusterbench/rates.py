@@ -1,7 +1,7 @@
 """What the agents of one GPU job write in each of its states: `python rates.py NODES`; prints JSON.
 
 Agents are independent, so a few of them are run, in virtual time, each as one of NODES; their own code decides what is
-written, and a counter stands in for the API server. It is a program of its own, so that the bench can run it with the
+written, and a counter stands in for the API server. It is its own program, so that the bench can run it with the
 package of another commit.
 """
 
@@ -158,7 +158,7 @@ def measure(state: str, nodes: int) -> dict[str, float]:
             now = draft(name, at_s, nodes, state if at_s >= 0 else "training")
             sender.put(Draft("team", f"llm.{name}", now, ()))
             sender.put(Draft("kcover", name, FaultReport(name, 1.7e9 + at_s, 1, "0.1.0"), ()))
-            sender.look()
+            sender.flush()
         clock[0] += 1.0
     share, span_s = nodes / _AGENTS, _END_S - _BEGIN_S
     return {

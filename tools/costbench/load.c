@@ -36,7 +36,7 @@ static int park_threads(int count)
 	return 0;
 }
 
-// The first thread of a process goes on, as a healthy rank does.
+// The first thread of a process continues, as a healthy rank does.
 static void live(void)
 {
 	for (;;)

@@ -34,7 +34,7 @@ OVER = ("Recovered", "Failed", "Refused", "Observed")
 
 
 class DemoFailed(Exception):
-    """The demo could not go on; the text says why."""
+    """The demo could not continue; the text says why."""
 
 
 def say(text: str) -> None:

@@ -194,7 +194,7 @@ def one_line(result: dict[str, Any]) -> str:
         reported = f"{result['verdict']} {result['cause']} rank {result['named_rank']}"
         return f"{name} {right:5} {result['took_s']:5.2f} s {reported}"
     if result["problem"] or not result["hung"]:
-        return f"{name} NO HANG: {result['problem'] or 'the job went on or ended'}"
+        return f"{name} NO HANG: {result['problem'] or 'the job continued or ended'}"
     right = "ok" if result["rank_right"] else "WRONG"
     reported = f"{result['verdict']} {result['cause']} rank {result['named_rank']}"
     return (

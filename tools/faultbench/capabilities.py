@@ -35,7 +35,7 @@ def works(*command: str) -> str:
 
 
 def in_namespace(tool: str) -> str:
-    """Empty if a shell command works in a network namespace of its own."""
+    """Empty if a shell command works in its own network namespace."""
     return works("unshare", "--net", "sh", "-c", tool)
 
 
@@ -45,7 +45,7 @@ def not_runnable(run: RunSpec) -> str | None:
 
 
 def reasons(run: RunSpec) -> list[str]:
-    """Everything that stands in the way; empty strings where nothing does."""
+    """Everything that is in the way; empty strings where nothing does."""
     scenario = run.scenario
     found = ["" if os.geteuid() == 0 else "needs root", framework_missing(run.framework)]
     wanted = [CONTROLLERS[n] for n in (scenario.host, scenario.arm) if n in CONTROLLERS]

@@ -46,7 +46,7 @@ def remove_leftovers(work: Path) -> None:
         shutil.rmtree(work / name, ignore_errors=True)
     for group in UNIFIED.glob("kcover-run-*"):  # the sensor's own, if it was killed with its bench
         if not Path("/proc", group.name.removeprefix("kcover-run-")).exists():
-            with contextlib.suppress(OSError):  # somebody still lives in it
+            with contextlib.suppress(OSError):  # processes are left in it
                 group.rmdir()
 
 

@@ -160,7 +160,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         Bench(runs, args).run_all()
     except KeyboardInterrupt:
-        print("faultbench: interrupted; run again to go on", file=sys.stderr)
+        print("faultbench: interrupted; run again to continue", file=sys.stderr)
         return 130
     finally:
         remove_leftovers(WORK)

@@ -81,7 +81,7 @@ def read_truth(
 ) -> Truth:
     """Sum up the events of a run that was watched until the time `until`.
 
-    `goes_on` says that the fault lets the training go on, so that later steps mean nothing for its
+    `goes_on` says that the fault lets the training continue, so that later steps mean nothing for its
     onset.
     """
     begin = first(events, "fault", "phase_begin")

@@ -64,7 +64,7 @@ def read_steps(file: Path) -> list[tuple[float, float]]:
 
 
 def _medians(taken: list[tuple[float, float]], blocks: list[tuple[float, float]]) -> dict[str, Any]:
-    """The median step of each block in microseconds; a block without steps is a finding of its own."""
+    """The median step of each block in microseconds; a block without steps is its own finding."""
     found = []
     for began_s, ended_s in blocks:
         lengths = [length for end, length in taken if began_s + length <= end <= ended_s]

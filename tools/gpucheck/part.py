@@ -1,4 +1,4 @@
-"""One part in a process of its own: `part NAME PLAN`; leaves NAME.json in the folder of the plan."""
+"""One part in its own process: `part NAME PLAN`; leaves NAME.json in the folder of the plan."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def _waits(facts: dict[str, Any]) -> Iterator[tuple[str, bool]]:
     yield "in libcuda and the clock", inside > 0.8 * spin["registers"]["samples"]
     yield "a yielding thread is in the kernel", yielding["cpu_system"] > 0
     yield "a blocked thread does not burn", blocking["cpu_user"] + blocking["cpu_system"] < _IDLE
-    yield "it sleeps of its own accord", blocking["voluntary_per_s"] > 10
+    yield "it sleeps voluntarily", blocking["voluntary_per_s"] > 10
     yield "the queue has its end", full["launch_that_waited"] in range(1024, 1026)
     yield "who meets it burns", full["cpu_user"] + full["cpu_system"] > _BUSY
 

@@ -79,7 +79,7 @@ class KernelLog:
                 try:
                     text = os.read(self._descriptor, 8192).decode(errors="replace")
                 except BrokenPipeError:
-                    # the oldest lines were overwritten: go on with what is left
+                    # the oldest lines were overwritten: continue with what is left
                     continue
                 found += [line for line in text.splitlines() if _WANTED.search(line)]
         return found

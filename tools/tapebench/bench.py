@@ -37,7 +37,7 @@ Key = tuple[str, int, str]
 
 
 def healthy(hours: float, longest: float, seed: int) -> Iterator[Work]:
-    """Tapes of every shape, for so many job-hours in all; each round in an order of its own."""
+    """Tapes of every shape, for so many job-hours in all; each round in its own order."""
     while hours > 0:
         for name in random.Random(seed).sample(list(SHAPES), len(SHAPES)):
             if hours <= 0:

@@ -1,4 +1,4 @@
-"""What the sensor would say of a scripted gang: facts at each pass, and answers to requests for a closer look."""
+"""What the sensor would say of a scripted gang: facts at each pass, and answers to requests for an inspection."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class ScriptedSensor:
         yield DescriptorSample(now_ns, Pid(loader.ppid), LOADER_FD, "pipe", inode, None)
 
     def answer(self, request: InspectRequest) -> Fact | None:
-        """What a closer look at one thread finds; None for one that is gone."""
+        """What an inspection of one thread finds; None for one that is gone."""
         process = self._gang.processes[int(request.pid)]
         threads = (each for each in process.threads.values() if each.tid == int(request.tid))
         thread = next(threads, None)

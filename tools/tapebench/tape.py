@@ -48,7 +48,7 @@ class Outcome:
     shutdown_rank: int | None = None
     evidence: tuple[str, ...] = ()
     detected_s: float | None = None
-    """First fault verdict, or UNKNOWN that names somebody, after the fault began."""
+    """First fault verdict, or UNKNOWN that names a rank, after the fault began."""
     rank: int | None = None
     """The faulty one."""
     named: tuple[int, ...] = ()

@@ -59,7 +59,7 @@ class JaxTrainer:
         self._sync("barrier")
 
     def mismatch(self, kind: str, culprit: bool) -> None:
-        """See training.Trainer; one rank goes to a barrier of its own."""
+        """See training.Trainer; one rank goes to its own barrier."""
         if kind == "barrier" and culprit:
             self._average(np.ones(7, np.float32))
 

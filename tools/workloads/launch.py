@@ -3,7 +3,7 @@
 It waits for all ranks and exits with the code of the first one that failed (128 + signal for one
 that was killed), 0 if none did. With --kill-others it ends the job as soon as one rank fails, as
 torchrun does. SIGUSR1 restarts all ranks, as an elastic agent does. With --netns every rank gets
-a network namespace of its own on a private bridge. MPI jobs are handed to mpirun.
+its own network namespace on a private bridge. MPI jobs are handed to mpirun.
 """
 
 from __future__ import annotations

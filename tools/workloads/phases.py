@@ -141,7 +141,7 @@ def rejoin(run: Run) -> None:
 def ask_user(run: Run) -> None:
     """Rank 0 asks a person on its standard input; the others wait."""
     if run.trainer.rank == 0:
-        print("go on? ", end="", file=sys.stderr, flush=True)
+        print("continue? ", end="", file=sys.stderr, flush=True)
         sys.stdin.readline()
     run.trainer.barrier()
 
@@ -159,7 +159,7 @@ def heavy_tail(run: Run) -> None:
 
 
 def checkpoint_thread(run: Run) -> None:
-    """Rank 0 saves in a thread while the training goes on."""
+    """Rank 0 saves in a thread while the training continues."""
     if run.trainer.rank == 0:
         end = time.monotonic() + run.options.inject_s
         threading.Thread(target=write_checkpoint, args=(run, end), daemon=True).start()
@@ -167,7 +167,7 @@ def checkpoint_thread(run: Run) -> None:
 
 
 def checkpoint_child(run: Run) -> None:
-    """Rank 0 saves in a forked child while the training goes on."""
+    """Rank 0 saves in a forked child while the training continues."""
     end = time.monotonic() + run.options.inject_s
     if run.trainer.rank == 0 and os.fork() == 0:
         write_checkpoint(run, end)
@@ -232,7 +232,7 @@ def begin(run: Run) -> None:
 
 
 def before_step(run: Run) -> None:
-    """Set this step's length; end a phase that lets the training go on when its time is over."""
+    """Set this step's length; end a phase that lets the training continue when its time is over."""
     if run.factors:
         run.pace.factor = run.factors.pop(0)
         if run.pace.factor == 1.0:

@@ -1,7 +1,7 @@
 """What every Xid (GPU) and SXid (NVSwitch) number means: the vocabulary and the judgement.
 
 The data files beside this module say whose fault a number first is, what to do, and whether the job
-that hit it can go on. `judge` lets the driver's own words in the message outrank them: Xid 154
+that hit it can continue. `judge` lets the driver's own words in the message outrank them: Xid 154
 states the recovery action, memory errors state whether a reset is needed, NVLink and NVSwitch
 lines say whether they are fatal.
 """
@@ -29,7 +29,7 @@ class Domain(Enum):
 
 
 class Survival(Enum):
-    """Whether the job that hit it can go on."""
+    """Whether the job that hit it can continue."""
 
     YES = "yes"
     NO = "no"
@@ -105,7 +105,7 @@ class Judgement:
     device_unfit: bool
     """The device must be reset before anything runs on it again."""
     ends_job: bool
-    """The job is lost, and not by its own program's fault: a verdict of its own (DEVICE_FAULT)."""
+    """The job is lost, and not by its own program's fault: its own verdict (DEVICE_FAULT)."""
     reason: str
     """The words that decided: of the message where it spoke, else the catalogue's."""
 

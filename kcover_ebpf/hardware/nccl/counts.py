@@ -1,7 +1,7 @@
 """What was counted of a job's operations, in the form in which NCCL's own RAS reports it. Pure.
 
 One comparison serves both (`hardware.ras.read`). Collectives of one communicator are the same for all its ranks.
-What one rank sends another one receives: so each direction between two ranks is a communicator of its own here,
+What one rank sends another one receives: so each direction between two ranks is a separate communicator here,
 in which both launch messages.
 """
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from kcover_ebpf.errors import LoadError
 from kcover_ebpf.hardware.nccl.counts import Counted
-from kcover_ebpf.hardware.nccl.library import Libraries, NoLibrary, mapped
+from kcover_ebpf.hardware.nccl.mapped_libraries import Libraries, NoLibrary, mapped
 from kcover_ebpf.hardware.nccl.tables import Tables
 from kcover_ebpf.host.elf_functions import ElfError, function_offsets
 from kcover_ebpf.host.read_workers import Readers

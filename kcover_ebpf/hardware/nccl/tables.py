@@ -24,7 +24,7 @@ _KINDS = (
 
 
 class Tables:
-    """Every process has a share of its own in them, so that none takes another one's room."""
+    """Every process has its own share in them, so that none takes another one's room."""
 
     def __init__(self, maps: Mapping[str, BpfMap]) -> None:
         self._processes, self._births = maps["nccl_processes"], maps["nccl_births"]

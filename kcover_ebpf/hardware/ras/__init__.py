@@ -53,7 +53,7 @@ class RasRank:
 
 @dataclass(frozen=True, slots=True)
 class RasCommunicator:
-    """One communicator; the text report lists only the ranks that stand out."""
+    """One communicator; the text report lists only the ranks that differ."""
 
     name: str
     size: int
@@ -124,7 +124,7 @@ class RasReport:
 
     communicators: tuple[RasCommunicator, ...]
     whole: bool
-    """All ranks are listed (JSON); False: only those that stand out (text)."""
+    """All ranks are listed (JSON); False: only those that differ (text)."""
 
     def concerns(self, pids: Collection[int]) -> bool:
         """Whether any of its processes is one of `pids` (in the ranks' own numbering)."""
@@ -139,7 +139,7 @@ class Reading:
     """What several answers say together."""
 
     moving: bool
-    """Some count grew: the job goes on."""
+    """Some count grew: the job continues."""
     behind: _Pairs = ()
     """Who launched fewer operations than others, moved no more, and waits for nobody itself."""
     missing: _Pairs = ()
@@ -203,7 +203,7 @@ def _failed(comms: Sequence[RasCommunicator], *, anybody_late: bool) -> _Pairs:
         for rank in comm.ranks
         if rank.error or (rank.aborted and not comm.ending)
     }
-    # a peer's failure is reported as "remote": it stands at the other end
+    # a peer's failure is reported as "remote": it lies at the other end
     own = [pair for pair in wrong.values() if pair[0].error not in ("", REMOTE)]
     remote = [pair for pair in wrong.values() if pair[0].error == REMOTE]
     gave_up = [pair for pair in wrong.values() if not pair[0].error]

@@ -25,7 +25,7 @@ _HOST_TEXT = 64
 """An address; `inet_ntop` writes at most 45 characters."""
 _KIND_TEXT = 32
 
-# nccl.h: ncclResult_t, as the JSON report numbers them; 0 is success, 7 an operation that goes on
+# nccl.h: ncclResult_t, as the JSON report numbers them; 0 is success, 7 an operation that continues
 _RESULTS = {
     1: "unhandled CUDA error",
     2: "system error",
@@ -174,6 +174,6 @@ def _from_text(
 ) -> RasCommunicator:
     ranks = list(listed)
     if name in most:
-        # the many are not listed: one stands for them, so that the few can be seen behind
+        # the many are not listed: one represents them, so that the few can be seen behind
         ranks.append(RasRank(-1, "", 0, {"all": most[name]}))
     return RasCommunicator(name, size, tuple(ranks))

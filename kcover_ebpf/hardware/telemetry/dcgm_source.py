@@ -80,7 +80,7 @@ class DcgmSource:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 uuid = sample.labels.get("UUID", "")
-                # a part of a GPU (MIG) has series of its own
+                # a part of a GPU (MIG) has its own series
                 if not uuid or sample.labels.get("GPU_I_ID") or not math.isfinite(sample.value):
                     continue
                 if uuid not in self._own:

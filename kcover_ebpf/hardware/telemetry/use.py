@@ -37,9 +37,9 @@ def use_of(reading: GpuReading) -> GpuUse:
     if reading.utilization is None:
         return GpuUse.UNKNOWN
     if reading.utilization == 0:
-        held_bytes = reading.used_by_bytes
-        is_held = held_bytes is not None and held_bytes > _MEMORY_BYTES
-        return GpuUse.MEMORY_HELD if is_held else GpuUse.IDLE
+        used_bytes = reading.used_by_bytes
+        is_in_use = used_bytes is not None and used_bytes > _MEMORY_BYTES
+        return GpuUse.MEMORY_HELD if is_in_use else GpuUse.IDLE
     if reading.power_w is None or not reading.power_limit_w or reading.utilization < _BUSY:
         return GpuUse.WORKING
     is_low = reading.power_w < _LOW_POWER * reading.power_limit_w

@@ -11,7 +11,7 @@ from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, Cost, Finding, failed, passed, unknown, warned
 
 _UP = 1
-"""IFF_UP: somebody wants the interface to work."""
+"""IFF_UP: the interface is meant to work."""
 _PAUSE_S = 1.0
 _ERRORS = ("rx_errors", "tx_errors", "rx_crc_errors", "rx_fifo_errors", "tx_carrier_errors")
 _CABLE = "check the cable, the transceiver and the switch port"

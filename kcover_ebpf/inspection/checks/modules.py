@@ -41,7 +41,7 @@ def _driver(loaded: set[str], count: int) -> Iterator[Finding]:
         yield passed("nvidia_uvm is loaded")
     else:
         yield warned(
-            "nvidia_uvm is not loaded: CUDA fails in a container until somebody loads it",
+            "nvidia_uvm is not loaded: CUDA fails in a container until it is loaded",
             "modprobe nvidia_uvm, or run nvidia-persistenced",
         )
 

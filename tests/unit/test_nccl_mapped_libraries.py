@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from kcover_ebpf.hardware.nccl.library import HOSTS, LIBRARIES, Libraries, NoLibrary, candidates
+from kcover_ebpf.hardware.nccl.mapped_libraries import (
+    HOSTS,
+    LIBRARIES,
+    Libraries,
+    NoLibrary,
+    candidates,
+)
 from kcover_ebpf.ids import Pid
 from tests.unit.test_elf_functions import built
 

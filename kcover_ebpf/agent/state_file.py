@@ -1,0 +1,25 @@
+"""Files of the agent's state folder: each is written whole or not at all, and only root may read it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from kcover_ebpf.api.codec import encode
+
+
+def write_json(path: Path, value: object, *, durable: bool = False) -> None:
+    """Replace the file by a dataclass as JSON; raises `OSError`, and the file is as it was.
+
+    One writer of a file at a time. `durable`: it is on the disk when this returns, not only in the page cache,
+    so that it outlives the node.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = path.with_suffix(".draft")
+    with draft.open("w", encoding="utf-8") as file:
+        json.dump(encode(value), file)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    draft.replace(path)
