@@ -40,6 +40,8 @@ FAMILIES = {
     "memory": "bad page, machine check, memory controller",
     "nic": "RDMA port, link, devlink health",
     "disk": "failed request of a disk",
+    "health": "inspection and log rules: RDMA port, devlink health, soft lockup, hung task, NVMe time-out",
+    "nfs": "an NFS server that stops answering, and answers again: inspection, log rules",
     "reload": "driver unloaded and loaded again",
     "sensor": "whole sensor: fatal Xid or PCIe error, RDMA port down, operator's word -> shutdown; harmless Xids: none",
     "stuck": "whole sensor: a driver call that hangs",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kcover_ebpf import __version__
 from kcover_ebpf.agent.node_loop import GangWatch
@@ -25,9 +25,12 @@ from kcover_ebpf.api.fault_report import (
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.api.node_health import NodeHealth
+from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
+from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.progress import Stall
 from kcover_ebpf.diagnosis.verdict import VerdictKind
 from kcover_ebpf.tunables.agent import EXPLAINED_S, NODE_REPORT_EXPIRES_S
+from kcover_ebpf.tunables.diagnosis import COUNTS_MOVE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +146,10 @@ class ReportBuilder:
             verdict=verdict,
             logs=self.logs(names, now_s) if explained else (),
         )
+        if stall is Stall.NONE and not is_fault:
+            return replace(report, collectives=_movement(job))
         # where it is not known whether the ranks continue, others may need their snapshots
-        return pictured(report, job, each.pods) if stall is not Stall.NONE or is_fault else report
+        return pictured(report, job, each.pods)
 
     def _remembered(
         self,
@@ -172,3 +177,10 @@ class ReportBuilder:
             idle=self.idle,
         )
         return Draft(self._identity.namespace, self._identity.node, report, ())
+
+
+def _movement(job: Job) -> CollectiveCounts | None:
+    """That counts moved, which the nodes that did not ask do not know; their ranks may show no progress otherwise."""
+    moved_ns = job.attention.counts_moved_ns
+    age_s = round((job.now_ns - moved_ns) / 1e9, 3)
+    return CollectiveCounts(age_s, moving=True) if moved_ns and age_s < COUNTS_MOVE_S else None

@@ -1,15 +1,16 @@
 """What the NCCL of several nodes' ranks said, as the one word that `diagnosis.nccl` judges by.
 
-Each agent asks its own ranks, which answer for all that share a communicator with them: so the answers are
-alike, but an agent knows the processes of its own node only, and all may not reach the same ranks.
+One agent asks, for its ranks answer for all that share a communicator with them; others do so later. Each knows the
+processes of its own node only: those of other nodes are recognised by address and number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
+from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.facts.host import CollectiveRank
 from kcover_ebpf.ids import Pid
 
@@ -25,8 +26,10 @@ class Answer:
     """The number that a process of that node has in the gathered snapshot."""
 
 
-def joined(answers: Sequence[Answer]) -> CollectiveCounts | None:
-    """One word for all; None while nobody said anything."""
+def joined(
+    answers: Sequence[Answer], ranks: Collection[RankSnapshot] = ()
+) -> CollectiveCounts | None:
+    """One word for all; None while nobody said anything. `ranks`: of all nodes, as gathered."""
     spoken = [each for each in answers if not each.said.trouble]
     if not spoken:
         newest_s = min((each.said.age_s for each in answers), default=0.0)
@@ -36,7 +39,7 @@ def joined(answers: Sequence[Answer]) -> CollectiveCounts | None:
     if newest.moving:
         return CollectiveCounts(newest.age_s, newest.span_s, newest.answers, moving=True)
     still = [each for each in spoken if not each.said.moving]
-    here = _here(still)
+    here = _here(still, ranks)
     return CollectiveCounts(
         newest.age_s,
         newest.span_s,
@@ -47,18 +50,34 @@ def joined(answers: Sequence[Answer]) -> CollectiveCounts | None:
         odd=_all(here, [each.said.odd for each in still]),
         sides=newest.sides or next((each.said.sides for each in still if each.said.sides), ()),
         equal=all(each.said.equal for each in still),
+        unseen=newest.unseen,
     )
 
 
-def _here(answers: Sequence[Answer]) -> dict[_Who, Pid]:
-    """The process of each rank that some node knows as its own."""
-    return {
-        _who(rank): each.pid(rank.pid)
+def _here(answers: Sequence[Answer], ranks: Collection[RankSnapshot]) -> dict[_Who, Pid]:
+    """The process of each rank that is named: the node that asked knows its own, others are recognised."""
+    named = [
+        (each, rank)
         for each in answers
-        for ranks in (each.said.behind, each.said.missing, each.said.failed, each.said.odd)
-        for rank in ranks
-        if rank.pid is not None
-    }
+        for listed in (each.said.behind, each.said.missing, each.said.failed, each.said.odd)
+        for rank in listed
+    ]
+    found = {_who(rank): pid for _, rank in named if (pid := _recognised(rank, ranks)) is not None}
+    own = {_who(rank): each.pid(rank.pid) for each, rank in named if rank.pid is not None}
+    return found | own
+
+
+def _recognised(named: CollectiveRank, ranks: Collection[RankSnapshot]) -> Pid | None:
+    """The one rank of that number in its pod whose connections have that address."""
+    if not named.pid_inside or not named.host:
+        return None
+    found = [
+        each.pid
+        for each in ranks
+        if each.pid_inside == named.pid_inside
+        and any(socket.local.address == named.host for socket in each.sockets)
+    ]
+    return found[0] if len(found) == 1 else None
 
 
 def _all(

@@ -6,6 +6,7 @@ of a single host. A node whose snapshot is missing is named, and a verdict that 
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from kcover_ebpf.api.fault_report import LocalVerdict
@@ -25,6 +26,7 @@ from kcover_ebpf.diagnosis.verdict import (
     Verdict,
     VerdictKind,
 )
+from kcover_ebpf.tunables.diagnosis import COUNTS_MOVE_S, LAUNCHED_AHEAD_S
 from kcover_ebpf.tunables.recovery import REPORTS_APART_S, WORK_BELIEVED_S
 
 _STRENGTH = {
@@ -65,7 +67,7 @@ def _merged(case: GangInput) -> GangVerdict:
         return _slow(case) or _working(case)
     gathered = gather(pictured, case.now_s, case.policy)
     finding = missing.missing_rank(case, gathered) or judge(gathered.job)
-    if _others_go_on(case, gathered, finding):
+    if _others_go_on(case, gathered, finding) or _is_refuted(case, gathered, finding):
         return _working(case)
     if _is_unordered(gathered, finding):
         text = "several ranks are stuck, on nodes whose clocks cannot be ordered"
@@ -169,7 +171,7 @@ def _from_local(case: GangInput, seen: ReceivedReport, local: LocalVerdict) -> G
 
 
 def _is_unordered(gathered: GangSnapshot, finding: Finding) -> bool:
-    """True if another rank on another node stopped continuing so soon after that neither is first."""
+    """True if another rank on another node stopped making progress so soon after that neither is first."""
     snapshot, culprit = gathered.job, finding.culprit
     if culprit is None or culprit not in snapshot.processes or finding.kind is not VerdictKind.HUNG:
         return False
@@ -195,6 +197,19 @@ def _others_go_on(case: GangInput, gathered: GangSnapshot, finding: Finding) -> 
     if not finding.kind.is_fault or _is_stopped(finding) or not any(case.calm.values()):
         return False
     return min((each.age_s for each in gathered.job.ranks.values()), default=0.0) < WORK_BELIEVED_S
+
+
+def _is_refuted(case: GangInput, gathered: GangSnapshot, finding: Finding) -> bool:
+    """True if operations were launched long after the hang is said to have begun: only the node that asked knows."""
+    if not finding.kind.is_fault or _is_stopped(finding):
+        return False
+    moved_s = [
+        said.age_s + each.since_made_s(case.now_s)
+        for each in case.fresh
+        if (said := each.report.collectives) is not None and said.moving
+    ]
+    hung_s = (gathered.job.now_ns - finding.since_ns) / NS
+    return min(moved_s, default=math.inf) < min(COUNTS_MOVE_S, hung_s - LAUNCHED_AHEAD_S)
 
 
 def _is_stopped(finding: Finding) -> bool:

@@ -117,7 +117,7 @@ def gather(seen: Sequence[ReceivedReport], now_s: float, policy: Policy) -> Gang
         knows_waits=any(each.report.knows_waits for each in seen)
         or any(each.known_wait for each in processes.values()),
         starting=len(everyone) < size and not trained,
-        collectives=collective_answers.joined(answers),
+        collectives=collective_answers.joined(answers, everyone),
         recordings=_recordings(seen, now_s),
     )
     return GangSnapshot(snapshot, who)

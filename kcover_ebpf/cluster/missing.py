@@ -22,7 +22,7 @@ _MOST_RANKS = 1 << 16
 
 
 def lost_node(case: GangInput) -> GangVerdict | None:
-    """A node that is not ready, while nobody on all others continues; None if there is none.
+    """A node that is not ready, while no rank on all others makes progress; None if there is none.
 
     A node that lost its path to the API server looks the same from here, and its ranks may well train
     on: so all others must be there, and have made no progress for a while.

@@ -36,7 +36,7 @@ class Deletions:
                 if each.status is not None and each.status.phase.is_acting:
                     self._resume(key, each)
                 self.guard(each, wanted=False)
-        # gone without that, for the finalizer was removed
+        # gone without that: the finalizer was removed
         orphan = self._store.orphans.get(key)
         if orphan is not None:
             self._resume(key, orphan)

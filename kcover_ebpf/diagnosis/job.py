@@ -128,6 +128,7 @@ class Job:
             case CollectivesSeen():
                 self.attention.collectives = fact
                 if fact.moving:
+                    self.attention.counts_moved_ns = fact.boottime_ns
                     self._restart_clocks(fact.boottime_ns)
             case _:
                 self._on_rest(fact)
@@ -169,7 +170,9 @@ class Job:
 
     def _progress(self, pid: Pid, now_ns: int) -> None:
         if self.pace.progress(pid, now_ns):
-            self.attention.on_progress(pid)
+            lead = self.members.views[pid].lead
+            moved_ns = lead.progress_ns if lead is not None else 0
+            self.attention.on_progress(pid, now_ns, moved_ns, self.pace.longest_of_s(pid))
 
     def _on_tick(self, tick: Tick) -> None:
         now_ns = tick.boottime_ns

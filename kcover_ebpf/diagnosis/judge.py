@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kcover_ebpf.diagnosis import device_wait, evidence, nccl, stacks, tcp_links, wait_chain
+from kcover_ebpf.diagnosis import (
+    device_wait,
+    evidence,
+    lone_worker,
+    nccl,
+    stacks,
+    tcp_links,
+    wait_chain,
+)
 from kcover_ebpf.diagnosis.all_waiting import standstill
 from kcover_ebpf.diagnosis.process import NS, Effort
 from kcover_ebpf.diagnosis.process_state import EFFORT, STOPPED, State
@@ -122,7 +130,8 @@ def _at_the_end_of_the_chain(
     at_work = {each.pid for each in working}
     stuck = [each for each in sinks if each.pid not in at_work]
     if working:
-        return _working(snapshot, working, waiting)
+        alone = lone_worker.report(snapshot, working, waiting)
+        return alone or _working(snapshot, working, waiting)
     if stuck:
         return _stuck(snapshot, stuck, ranks)
     return standstill(snapshot, ranks)

@@ -165,6 +165,10 @@ class JobProgress:
         """The longest healthy silence of any rank, in seconds: about a step; 0 before the first."""
         return max((each.longest_s for each in self._cadences.values()), default=0.0)
 
+    def longest_of_s(self, pid: Pid) -> float:
+        """The longest healthy silence of one rank, in seconds; 0 before the first."""
+        return self._cadences[pid].longest_s
+
     def silence_s(self, ranks: Mapping[Pid, ProcessHistory], now_ns: int) -> float:
         """Seconds since any of the ranks made progress; 0 if none ever did."""
         lasts = [last for pid in ranks if (last := self._cadences[pid].last_s) is not None]

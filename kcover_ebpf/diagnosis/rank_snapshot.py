@@ -84,6 +84,8 @@ class RankSnapshot:
     tid: int | None = None
     """The thread that its state is read from; None: its first one."""
     rank: int | None = None
+    pid_inside: int = 0
+    """Its number in its own pid namespace, by which NCCL knows it; 0 if unknown, and for what is no rank."""
     world_size: int | None = None
     """Ranks of the whole job, as far as a rank knows it."""
     text: str = ""

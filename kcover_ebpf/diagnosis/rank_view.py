@@ -38,6 +38,7 @@ def completed(state: RankSnapshot, view: ProcessHistory, habits: Habits) -> Rank
     return replace(
         state,
         world_size=habits.world_size if is_rank else None,
+        pid_inside=view.seen.pid_inside if is_rank and view.seen is not None else 0,
         threshold_s=habits.thresholds_s.get(state.pid),
         sent_age_s=_age_s(habits, last_send_ns(view, habits.ends)),
         received_age_s=_age_s(habits, view.peer_bytes_ns),

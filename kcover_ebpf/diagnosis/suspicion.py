@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
-from kcover_ebpf.diagnosis.process import ProcessHistory
+from kcover_ebpf.diagnosis.process import NS, ProcessHistory
 from kcover_ebpf.diagnosis.progress import Stall
 from kcover_ebpf.diagnosis.stacks import KnownWaits, Stack
 from kcover_ebpf.diagnosis.thread import ThreadHistory
@@ -46,12 +46,14 @@ class Suspicion:
         self.known = KnownWaits()
         self.collectives: CollectivesSeen | None = None
         """What the job's own NCCL said in this suspicion; None while it said nothing."""
+        self.counts_moved_ns = 0
+        """Boottime at which an answer of NCCL last showed that its counts move; 0 if none did."""
         self.recorders: RecordersSeen | None = None
         """What the ranks' flight recorders hold of this stall; None while they said nothing."""
         self.unreadable: dict[Pid, Unreadable] = {}
         """Processes that could not be read when it was tried last."""
         self._inspections: dict[tuple[Pid, Tid], deque[Inspection]] = {}
-        self._pending: dict[Pid, Stack] = {}
+        self._pending: dict[Pid, Inspection] = {}
         self.stall = Stall.NONE
         """Whether the ranks here continue; they do not while one of them is stopped."""
         self._suspicious_since_ns: int | None = None
@@ -102,20 +104,28 @@ class Suspicion:
             self.collectives = self.recorders = None
         return ended
 
-    def on_inspection(self, inspection: Inspection) -> None:
-        """Remember an inspection; one made in healthy times waits to be seen ending."""
-        self.unreadable.pop(inspection.pid, None)
-        self._inspections.setdefault(
-            (inspection.pid, inspection.tid), deque(maxlen=_INSPECTIONS_KEPT)
-        ).append(inspection)
-        if inspection.stack and not self.suspicious:
-            self._pending[inspection.pid] = inspection.stack
+    def on_inspection(self, seen: Inspection) -> None:
+        """Keep an inspection; one made in healthy times waits to be seen ending."""
+        self.unreadable.pop(seen.pid, None)
+        self._inspections.setdefault((seen.pid, seen.tid), deque(maxlen=_INSPECTIONS_KEPT)).append(
+            seen
+        )
+        if seen.stack and not self.suspicious:
+            self._pending[seen.pid] = seen
 
-    def on_progress(self, pid: Pid) -> None:
-        """A process continued: the wait it was seen in before is one that ends by itself."""
-        stack = self._pending.pop(pid, None)
-        if stack is not None:
-            self.known.learn(stack)
+    def on_progress(self, pid: Pid, now_ns: int, moved_ns: int, longest_s: float) -> None:
+        """A process made progress: a wait that it has left since its inspection is one that ends by itself.
+
+        `moved_ns`: when its thread last did something else. Data that arrives meanwhile shows nothing: a rank that is
+        stuck still receives the rest of the step. Only once the longest healthy silence has passed has the wait ended.
+        """
+        seen = self._pending.get(pid)
+        if seen is None:
+            return
+        passed_ns = now_ns - seen.boottime_ns
+        if moved_ns > seen.boottime_ns or passed_ns > longest_s * NS:
+            del self._pending[pid]
+            self.known.learn(seen.stack)
 
     def forget(self, pid: Pid) -> None:
         """A process is gone."""

@@ -24,6 +24,8 @@ class ProcessSeen:
     """Only the variables that name a rank, a world or a rendezvous; never the whole environment."""
     start_ns: int = 0
     """Boottime at which it began, early by at most a tick; distinguishes it from a later one of its number."""
+    pid_inside: int = 0
+    """Its number in its own pid namespace; 0 where that could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,8 @@ class CollectiveRank:
     """Name of the communicator: with `rank` it says who is meant, to whoever else asked."""
     trouble: str = ""
     """What its communicator failed of."""
+    pid_inside: int = 0
+    """Its number in its own pid namespace, by which other nodes recognise it; 0 where NCCL did not say it."""
 
 
 @dataclass(frozen=True, slots=True)

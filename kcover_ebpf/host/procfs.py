@@ -46,6 +46,7 @@ def read_process(pid: Pid, variables: Collection[str]) -> ProcessSeen | None:
         return None
     comm, ppid, start_ns = parse_stat(stat)
     words = argv.split(b"\0")[: _WORDS + 1]
+    numbers = namespace_numbers(pid)
     return ProcessSeen(
         boottime_ns=boottime_ns(),
         pid=pid,
@@ -54,6 +55,7 @@ def read_process(pid: Pid, variables: Collection[str]) -> ProcessSeen | None:
         argv=tuple(word.decode("utf-8", "replace") for word in words if word)[:_WORDS],
         rank_environ=parse_environ(environ, variables),
         start_ns=start_ns,
+        pid_inside=numbers[-1] if numbers else 0,
     )
 
 

@@ -117,6 +117,11 @@ def load(path: Path | None) -> tuple[Rule, ...]:
         table = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise PolicyError(f"log rules {path} cannot be parsed: {error}") from error
+    if isinstance(table, dict) and table.get("plugin") == "custom":
+        raise PolicyError(
+            f"log rules {path} are a custom plugin monitor, which reads no log: give its programs to "
+            "`kcover-ebpf inspect --plugins`"
+        )
     rows = (
         table.get("rules" if path.suffix == ".json" else "rule")
         if isinstance(table, dict)

@@ -303,3 +303,17 @@ CODE_PERIODS_NS = 2 * _NS, 30 * _NS
 at run time never has a name."""
 BUSY_THREADS = 4
 """Threads of a process whose stacks are read in one pass: NCCL's network threads are one a communicator."""
+
+
+# --- One rank that computes, and counts that move
+
+LONE_FACTOR = 2.0
+"""A rank that computes while all others wait is named after so many times the longest stall threshold, which is itself
+1.5 times the longest healthy silence."""
+LONE_FLOOR_S = 60.0
+"""And never before: loading, compiling and metrics on one rank are over within a minute in most jobs. Chosen; on tapes
+whose rank 0 computes for 20 to 240 s every 5 to 10 minutes it was named 2 to 4 times an hour."""
+COUNTS_MOVE_S = 120.0
+"""For so long an answer of NCCL in which counts moved refutes a hang that began before it. Chosen."""
+LAUNCHED_AHEAD_S = 5.0
+"""Ranks launch what they can before they wait for one that is stuck. Chosen."""

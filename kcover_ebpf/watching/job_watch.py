@@ -6,11 +6,12 @@ judges.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.job import Job
+from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.rank_numbers import RANK_ENVIRON
 from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.diagnosis.wait_table import wait_rows
@@ -77,6 +78,7 @@ class JobWatch:
         )
         self.members: set[Pid] = set()
         """Watched processes that live."""
+        self._is_part = not whole
         self._ras: RasWatch | None = None
         self._recorders: RecorderWatch | None = None
         self._nccl = None if nccl is None else _nccl_watch(nccl)
@@ -146,12 +148,22 @@ class JobWatch:
             from kcover_ebpf.hardware.ras.watch import RasWatch
 
             self._ras = RasWatch()
-        answers = self._ras.tick(asks, ranks)
+        world_size = self.job.members.world_size
+        answers = self._ras.tick(asks, ranks, world_size, self._turn_s(ranks, world_size))
         if self._nccl is not None:
-            answers = self._nccl.joined(asks, answers, ranks, self.job.members.world_size)
+            answers = self._nccl.joined(asks, answers, ranks, world_size)
         for fact in answers:
             self._judging.take(fact)
         self._ask_recorders()
+
+    def _turn_s(self, ranks: Mapping[Pid, ProcessHistory], world_size: int | None) -> float | None:
+        if not self._is_part:
+            # nothing joins what two hosts found, so each asks for itself
+            return 0.0
+        from kcover_ebpf.hardware.ras.turns import turn_s
+
+        numbers = [view.member.rank if view.member else None for view in ranks.values()]
+        return turn_s(numbers, world_size)
 
     def _ask_recorders(self) -> None:
         if self._recorders is None:

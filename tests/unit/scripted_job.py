@@ -135,7 +135,15 @@ class Stage:
             {} if proc.rank is None else {"RANK": str(proc.rank), "WORLD_SIZE": str(self.world)}
         )
         self.feed(
-            ProcessSeen(self.now_ns, Pid(proc.pid), Pid(proc.ppid), "python3", proc.argv, environ)
+            ProcessSeen(
+                self.now_ns,
+                Pid(proc.pid),
+                Pid(proc.ppid),
+                "python3",
+                proc.argv,
+                environ,
+                pid_inside=proc.pid,
+            )
         )
         return proc
 

@@ -6,16 +6,17 @@ from dataclasses import replace
 
 import pytest
 
+from kcover_ebpf.api.fault_report import PodRef
 from kcover_ebpf.cluster.collective_answers import Answer, joined
 from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict, NodeState
 from kcover_ebpf.cluster.gang_judge import merge
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
 from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.process_state import State
-from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
+from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, SocketSnapshot
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
 from kcover_ebpf.facts.host import CollectiveRank
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import Endpoint, Pid
 from kcover_ebpf.settings import Policy
 from tests.unit.report_builders import LOCK, NOW_S, pod, rank, report
 
@@ -42,6 +43,39 @@ def test_a_rank_is_known_by_the_node_that_it_is_on() -> None:
     seen = joined([answer(behind(LATE)), answer(behind(KNOWN), 3), answer(behind(LATE), 1)])
     assert seen is not None
     assert [(each.rank, each.pid) for each in seen.behind] == [(27, 4127)]
+
+
+INSIDE = replace(LATE, pid_inside=17)
+
+
+def at(pid: int, address: str, inside: int = 17) -> RankSnapshot:
+    end = Endpoint(address, 4000)
+    socket = SocketSnapshot(end, end, "ESTABLISHED")
+    return replace(rank(1), pid=Pid(pid), pid_inside=inside, sockets=(socket,))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "pid"),
+    [
+        ([at(4127, "10.0.0.3"), at(3127, "10.0.0.2"), at(4128, "10.0.0.3", 18)], 4127),
+        ([at(4127, "10.0.0.3"), at(4999, "10.0.0.3")], None),
+        ([at(3127, "10.0.0.2")], None),
+        ([], None),
+    ],
+    ids=["its address and number", "two pods share an address", "another node", "not reported"],
+)
+def test_a_rank_of_a_node_that_did_not_ask_is_recognised(
+    ranks: list[RankSnapshot], pid: int | None
+) -> None:
+    seen = joined([answer(behind(INSIDE))], ranks)
+    assert seen is not None
+    assert [each.pid for each in seen.behind] == [pid]
+
+
+def test_what_an_answer_does_not_cover_is_kept() -> None:
+    seen = joined([answer(behind(LATE, unseen="NCCL answered for 3 of 8 ranks"))])
+    assert seen is not None
+    assert seen.unseen == "NCCL answered for 3 of 8 ranks"
 
 
 def test_the_same_number_in_two_communicators_is_two_ranks() -> None:
@@ -128,3 +162,30 @@ def test_a_rank_whose_agent_is_silent_is_named_by_the_others_in_the_end() -> Non
 def test_without_counts_nobody_is_named() -> None:
     merged = gang({27: State.FUTEX}, None)
     assert merged.culprit is None
+
+
+def all_on_their_devices(moved_s: float | None, hung_s: float = 40.0) -> VerdictKind:
+    """Three nodes report that all wait; the first one asked NCCL, and reports no stall."""
+    said = None if moved_s is None else CollectiveCounts(moved_s, moving=True)
+    first = report(
+        "n0", ranks=(), suspicious=False, collectives=said, pods=(PodRef("j-0", "uid-0"),)
+    )
+    others = [
+        report(
+            name,
+            *(replace(spinning(each, State.ON_DEVICE), age_s=hung_s) for each in numbers),
+            knows_cadence=True,
+        )
+        for name, numbers in (("n1", range(8, 16)), ("n2", range(16, 24)), ("n3", range(24, 32)))
+    ]
+    pods = tuple(replace(pod(each), node=NAMES[each // PER_NODE]) for each in range(WORLD))
+    nodes = {name: NodeState(name) for name in NAMES}
+    merged = merge(GangInput("ns/j", [first, *others], pods, nodes, Policy(), NOW_S))
+    return merged.verdict.kind
+
+
+def test_counts_that_move_are_known_to_all_though_one_node_asked() -> None:
+    assert all_on_their_devices(None, hung_s=200.0) is VerdictKind.HUNG
+    assert all_on_their_devices(30.0, hung_s=200.0) is VerdictKind.WORKING
+    assert all_on_their_devices(130.0, hung_s=200.0) is VerdictKind.HUNG, "too long ago"
+    assert all_on_their_devices(68.0, hung_s=70.0) is VerdictKind.HUNG, "launched ahead"

@@ -84,7 +84,7 @@ def test_a_rank_that_computes_while_all_others_wait_is_work_and_named_in_words()
     gpu.spend(180)
     gpu.stuck = set(range(8)) - {3}
     gpu.waits = 0.0
-    gpu.spend(300)
+    gpu.spend(50)
     assert faults(gpu.stage) == []
     verdict = gpu.stage.tracker.current
     assert verdict is not None

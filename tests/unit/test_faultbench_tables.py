@@ -16,8 +16,9 @@ INJECTED = (
     | set(faults.MISMATCHES)
     | set(phases.STOPPING)
     | set(phases.GOING_ON)
-    | {"skip-step", "closed-window", "slow-start", "slow-loader"}
+    | {"skip-step", "closed-window", "slow-start", "slow-loader", "stuck-reader", "loop-heartbeats"}
     | {f"worker-{kind}" for kind in ("sleep", "read", "oom", "loop", "killed", "stopped")}
+    | {"worker-spawned-stopped"}
 )
 
 

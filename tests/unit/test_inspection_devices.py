@@ -214,6 +214,15 @@ def test_rdma_errors_that_grow(tmp_path: Path) -> None:
     assert "symbol_error +4" in one.evidence
 
 
+def test_only_a_driver_that_counts_is_quoted_on_a_ports_past(tmp_path: Path) -> None:
+    """rdma_rxe counts beside the port's state and not with its counters, other drivers for Ethernet nowhere."""
+    folder = port(tmp_path, "rxe0")
+    (folder / "counters/link_downed").unlink()
+    assert "since the boot" not in found(rdma.CHECK, tmp_path).evidence
+    write(folder / "hw_counters/link_downed", 3)
+    assert "went down 3 time(s) since the boot" in found(rdma.CHECK, tmp_path).evidence
+
+
 def test_no_rdma_device(tmp_path: Path) -> None:
     assert found(rdma.CHECK, tmp_path).result is Result.UNKNOWN
     pci_device(tmp_path, "0000:40:00.0", NIC, "0x15b3")

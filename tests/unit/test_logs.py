@@ -339,6 +339,7 @@ def test_rules_of_node_problem_detector__are_read(tmp_path: Path) -> None:
         ("a.json", "[1]", "no list of rules"),
         ("a.json", '{"rules": [{"type": "temporary"}]}', "rule 1: needs reason"),
         ("a.json", "{", "cannot be parsed"),
+        ("a.json", '{"plugin": "custom", "rules": [{"path": "x"}]}', "custom plugin monitor"),
     ],
 )
 def test_bad_rules__are_refused_in_one_line(

@@ -34,15 +34,15 @@ from kcover_ebpf.facts.host import (
     Inspection,
     WaitedFile,
 )
-from kcover_ebpf.facts.kernel import Fact, SocketSample, Tick
+from kcover_ebpf.facts.kernel import Fact, SignalSent, SocketSample, Tick
 from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.facts.syscalls import SyscallTable
-from kcover_ebpf.ids import Inode, Pid
+from kcover_ebpf.ids import Inode, Pid, Tid
 from kcover_ebpf.settings import Policy
 from tests.unit.recorder_builders import record
 from tests.unit.recorder_dumps import steps
 from tests.unit.report_builders import NOW_S, SELECTOR, case, pod
-from tests.unit.scripted_job import BARRIER, LOCK, NS, Proc, Stage
+from tests.unit.scripted_job import BARRIER, LOCK, NS, Proc, Stage, pipe
 
 NODES = "ab"
 """Even ranks are on the first node, odd ones on the second."""
@@ -53,9 +53,13 @@ class Recorded(Stage):
     """A job whose facts are kept."""
 
     def node_of(self, pid: int) -> str:
-        proc = self.procs[pid]
-        rank = proc.rank if proc.rank is not None else self.procs[proc.ppid].rank
-        return NODES[(rank or 0) % 2]
+        return NODES[self.served(self.procs[pid]) % 2]
+
+    def served(self, proc: Proc) -> int:
+        """The rank that a process is, or belongs to; launchers are on the first node."""
+        if proc.rank is None and proc.ppid in self.procs:
+            proc = self.procs[proc.ppid]
+        return proc.rank or 0
 
     def ask(self, seconds: int, **said: object) -> None:
         """NCCL is asked once a second, and says so."""
@@ -78,6 +82,8 @@ class Agent:
 
     node: str
     pods: dict[Pid, str]
+    asks: bool = True
+    """It asks NCCL; one agent of a job does."""
     job: Job = field(init=False)
     tracker: Tracker = field(init=False)
 
@@ -100,8 +106,10 @@ class Agent:
     def _mine(self, stage: Recorded, fact: Fact) -> Fact | None:
         if isinstance(fact, Tick):
             return fact
+        if isinstance(fact, CollectivesSeen) and not self.asks:
+            return None
         if isinstance(fact, CollectivesSeen):
-            # all are asked; a number is known only to the agent of the node that the process is on
+            # a number is known only to the agent of the node that the process is on
             lists = {
                 name: tuple(self._known(stage, each) for each in getattr(fact, name))
                 for name in ("behind", "missing", "failed", "odd")
@@ -140,11 +148,11 @@ def _addressed(end: tuple[str, int]) -> tuple[str, int]:
     return f"10.0.0.{end[1] // 100 % 100}", end[1]
 
 
-def on_two_nodes(stage: Recorded, late_s: float = 0.3) -> GangVerdict:
+def on_two_nodes(stage: Recorded, late_s: float = 0.3, askers: str = "a") -> GangVerdict:
     """The verdict of the controller; both reports come so many seconds late."""
-    agents = [Agent(node, {}) for node in NODES]
+    agents = [Agent(node, {}, node in askers) for node in NODES]
     for proc in stage.procs.values():
-        rank = proc.rank if proc.rank is not None else stage.procs[proc.ppid].rank
+        rank = stage.served(proc)
         (agent,) = (each for each in agents if each.node == stage.node_of(proc.pid))
         agent.pods[Pid(proc.pid)] = f"uid-{rank}"
     for agent in agents:
@@ -218,6 +226,20 @@ def is_killed(stage: Recorded) -> None:
     stage.run(6)
 
 
+def is_killed_by_its_launcher(stage: Recorded) -> None:
+    """The others wait for it to come back, and began to one after the other."""
+    stage.add(Proc(50, argv=("torchrun", "train.py"), mode="tick"))
+    stage.run(5)
+    victim = stage.rank(2)
+    sent = SignalSent(stage.now_ns, Pid(victim.pid), Tid(victim.pid), 9, Pid(50), "torchrun")
+    stage.feed(sent)
+    stage.exit(victim, signal=9)
+    for late, number in enumerate((0, 1, 3)):
+        sent_ns = stage.now_ns + late * 100_000_000
+        stage.become(stage.rank(number), "futex", last_send_ns=sent_ns)
+    stage.run(60)
+
+
 def leaves_early(stage: Recorded) -> None:
     stage.exit(stage.rank(1))
     others(stage, 1)
@@ -253,12 +275,58 @@ def computes(stage: Recorded) -> None:
     stage.run(20)
 
 
+def computes_for_long(stage: Recorded) -> None:
+    """A Python loop, or an evaluation."""
+    stage.become(stage.rank(0), "run")
+    others(stage, 0)
+    stage.run(100)
+
+
+def awaits_its_child(stage: Recorded) -> None:
+    """A program that it started never ends; its peers ask for their collective every few milliseconds."""
+    child = stage.add(Proc(301, ppid=101, argv=("fetch", "data")))
+    stage.run(5)
+    stage.become(child, "sleep_long", timed=True, deadline_ns=stage.now_ns + 10**9 * NS)
+    for number in (0, 2, 3):
+        stage.become(stage.rank(number), "nap", naps_per_s=300)
+    for _ in range(8):
+        waited = pipe(stage, child, 1, 88)
+        stage.become(stage.rank(1), "read", files=(replace(waited, fd=9),), stack=LOCK)
+        stage.run(1)
+
+
+def its_spawned_loader_is_stopped(stage: Recorded) -> None:
+    argv = (
+        "python3",
+        "-c",
+        "from multiprocessing.spawn import spawn_main; spawn_main(pipe_handle=7)",
+    )
+    worker = stage.add(Proc(303, ppid=103, argv=(*argv, "--multiprocessing-fork")))
+    stage.run(10)
+    stage.become(worker, "stopped")
+    stage.stop_signal(worker)
+    others(stage, 3)
+    for _ in range(8):
+        waited = pipe(stage, worker, 7, 900)
+        stage.become(stage.rank(3), "poll", files=(replace(waited, fd=9),), stack=LOCK)
+        stage.run(1)
+
+
+def its_reader_is_stuck(stage: Recorded) -> None:
+    """A thread of it reads no more, while the first one waits on a queue as in every step."""
+    others(stage, -1)
+    stage.run(0.2)
+    stage.rank(2).unread = 8192
+    stage.run(8)
+
+
 def trains(stage: Recorded) -> None:
     stage.run(5)
 
 
 def by_nccl(number: int, **more: object) -> CollectiveRank:
-    rank = CollectiveRank(number, 4, "h", Pid(100 + number), 6, 7, comm="0x1")
+    rank = CollectiveRank(number, 4, f"10.0.0.{number}", Pid(100 + number), 6, 7, comm="0x1")
+    rank = replace(rank, pid_inside=100 + number)
     return replace(rank, **more)  # type: ignore[arg-type]
 
 
@@ -278,12 +346,15 @@ def behind_at_a_lock(stage: Recorded) -> None:
     stage.ask(10, behind=(by_nccl(1),), equal=False)
 
 
+ODD_OF_TWO = by_nccl(0, size=2, pid=Pid(103), pid_inside=103, host="10.0.0.3")
+
+
 def behind_in_a_subgroup(stage: Recorded) -> None:
     """Number 0 of two there, rank 3 of the job: only its own node knows which process that is."""
     stage.become(stage.rank(3), "futex", stack=LOCK)
     others(stage, 3, "run")
     stage.run(3)
-    stage.ask(10, behind=(by_nccl(0, size=2, pid=Pid(103)),), equal=False)
+    stage.ask(10, behind=(ODD_OF_TWO,), equal=False)
 
 
 def behind_and_elsewhere(stage: Recorded) -> None:
@@ -308,6 +379,12 @@ STORIES: dict[str, tuple[Callable[[Recorded], None], VerdictKind, Cause, int | N
     "a loader sleeps": (its_loader, VerdictKind.HUNG, Cause.LOADER_STUCK, 1),
     "a rank ends with an error": (ends_with_an_error, VerdictKind.CRASHED, Cause.EXITED, 1),
     "a rank is killed": (is_killed, VerdictKind.CRASHED, Cause.KILLED, 2),
+    "a rank is killed by its launcher": (
+        is_killed_by_its_launcher,
+        VerdictKind.HUNG,
+        Cause.KILLED,
+        2,
+    ),
     "a rank leaves early": (leaves_early, VerdictKind.HUNG, Cause.LEFT_EARLY, 1),
     "a rank is in another collective": (
         mismatch_by_stack,
@@ -319,6 +396,30 @@ STORIES: dict[str, tuple[Callable[[Recorded], None], VerdictKind, Cause, int | N
     "a link is lost": (link_lost, VerdictKind.LOST_LINK, Cause.LINK, 1),
     "a rank writes": (writes, VerdictKind.WORKING, Cause.CHECKPOINT, None),
     "a rank computes": (computes, VerdictKind.WORKING, Cause.COMPUTING, None),
+    "a rank computes for long": (
+        computes_for_long,
+        VerdictKind.UNKNOWN,
+        Cause.COMPUTING,
+        0,
+    ),
+    "a rank waits for its child": (
+        awaits_its_child,
+        VerdictKind.HUNG,
+        Cause.LOADER_STUCK,
+        1,
+    ),
+    "a spawned loader is stopped": (
+        its_spawned_loader_is_stopped,
+        VerdictKind.HUNG,
+        Cause.LOADER_STUCK,
+        3,
+    ),
+    "a thread that should read does not": (
+        its_reader_is_stuck,
+        VerdictKind.HUNG,
+        Cause.BLOCKED_READ,
+        2,
+    ),
     "all train": (trains, VerdictKind.WORKING, Cause.TRAINING, None),
     "NCCL: one is behind": (
         ras(behind=(by_nccl(2),), equal=False),
@@ -386,6 +487,25 @@ def test_two_nodes_say_what_one_host_says(
     if rank is not None:
         assert merged.culprit is not None
         assert (merged.culprit.pod, merged.culprit.node) == (f"j-{rank}", NODES[rank % 2])
+
+
+ASKED = {name: story for name, story in STORIES.items() if name.startswith("NCCL")}
+
+
+@pytest.mark.parametrize("askers", ["b", "ab"], ids=["the other node asks", "both ask"])
+@pytest.mark.parametrize(("act", "kind", "cause", "rank"), ASKED.values(), ids=ASKED)
+def test_it_does_not_matter_which_node_asks(
+    act: Callable[[Recorded], None],
+    kind: VerdictKind,
+    cause: Cause,
+    rank: int | None,
+    askers: str,
+) -> None:
+    stage = recorded()
+    act(stage)
+    merged = on_two_nodes(stage, askers=askers)
+    culprit = merged.culprit.rank if merged.culprit is not None else None
+    assert (merged.verdict.kind, merged.verdict.cause, culprit) == (kind, cause, rank)
 
 
 def test_who_sent_the_stop_signal_is_known_to_all() -> None:

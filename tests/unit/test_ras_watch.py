@@ -83,10 +83,47 @@ def test_nccl_is_asked_while_a_job_is_suspicious_and_at_no_other_time(nccl: Nccl
     assert nccl.asked == count
 
 
+def test_a_node_waits_for_its_turn_and_may_have_none(
+    nccl: Nccl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr("kcover_ebpf.host.procfs.boottime_ns", lambda: int(now_s * 1e9))
+    nccl.place(1, LATE, {102: 5102})
+    asking = RasWatch()
+    asking.tick(True, {}, 4, None)
+    asking.tick(True, {}, 4, 15.0)
+    now_s += 14.0
+    asking.tick(True, {}, 4, 15.0)
+    assert (nccl.asked, asking._inquiry) == (0, None)
+    now_s += 2.0
+    asking.tick(True, {}, 4, 15.0)
+    assert nccl.enough.wait(60)
+    asking.close()
+    count = nccl.asked
+    now_s += 20.0
+    asking.tick(True, {}, 4, 15.0)
+    assert asking._inquiry is None, "another stall begins, and its pause"
+    assert count >= 4
+
+
+@pytest.mark.parametrize(("size", "said"), [(3, ""), (8, "NCCL answered for 3 of 8 ranks")])
+def test_ranks_that_an_answer_is_not_about_are_not_observed(
+    nccl: Nccl, size: int, said: str
+) -> None:
+    nccl.place(1, LATE, {102: 5102})
+    asking = RasWatch()
+    asking.tick(True, {}, size)
+    assert nccl.enough.wait(60)
+    reported = asking.tick(True, {}, size)
+    asking.close()
+    assert reported[-1].unseen == said
+
+
 def test_a_number_is_that_of_the_ranks_own_pid_namespace(nccl: Nccl) -> None:
     nccl.place(1, LATE, {100: 5100, 101: 5101, 102: 5102})
     (rank,) = nccl.seen(RasWatch()).behind
     assert (rank.rank, rank.pid, rank.launched, rank.most_launched) == (2, Pid(5102), 7, 8)
+    assert rank.pid_inside == 102
 
 
 def test_a_number_that_two_pods_have_names_no_process(nccl: Nccl) -> None:
@@ -163,7 +200,7 @@ def test_what_was_said_of_one_trouble_is_forgotten_with_it() -> None:
     )
     said = CollectivesSeen(1, 1, 3)
     job_watch.job.observe(said)
-    job_watch._ras = cast("Any", SimpleNamespace(tick=lambda asks, _: [said] if asks else []))
+    job_watch._ras = cast("Any", SimpleNamespace(tick=lambda asks, *_: [said] if asks else []))
     job_watch.ask_collectives()
     assert job_watch.job.attention.collectives is None
     job_watch.job.attention.suspect(True, Stall.CERTAIN, 1)

@@ -82,23 +82,42 @@ def test_suspicion_ends_once_and_forgets_the_looks() -> None:
     assert not attention.inspections(Pid(1), 1)
 
 
+STEP_S = 20.0
+
+
 def test_a_wait_is_known_once_it_was_seen_to_end_in_healthy_times_only() -> None:
     attention = Suspicion()
     attention.on_inspection(look(1, 0))
     assert not attention.known.knows(COLLECTIVE)
-    attention.on_progress(Pid(1))
+    attention.on_progress(Pid(1), 2 * NS, NS, STEP_S)
     assert attention.known.knows(COLLECTIVE)
     attention.suspect(True, Stall.NONE, NS)
     attention.on_inspection(look(1, NS, LOCK))
-    attention.on_progress(Pid(1))
+    attention.on_progress(Pid(1), 3 * NS, 2 * NS, STEP_S)
     assert not attention.known.knows(LOCK)
+
+
+def test_data_of_the_step_that_it_will_not_leave_does_not_make_a_wait_a_known_one() -> None:
+    attention = Suspicion()
+    attention.on_inspection(look(1, 100 * NS, LOCK))
+    attention.on_progress(Pid(1), 119 * NS, 99 * NS, STEP_S)
+    assert not attention.known.knows(LOCK)
+
+
+def test_data_of_later_steps_shows_that_a_wait_ended_unseen() -> None:
+    """Its thread is in the same wait at each pass, and does what little it does in between."""
+    attention = Suspicion()
+    attention.on_inspection(look(1, 100 * NS))
+    attention.on_progress(Pid(1), 119 * NS, 99 * NS, STEP_S)
+    attention.on_progress(Pid(1), 121 * NS, 99 * NS, STEP_S)
+    assert attention.known.knows(COLLECTIVE)
 
 
 def test_a_process_that_is_gone_teaches_nothing() -> None:
     attention = Suspicion()
     attention.on_inspection(look(1, 0))
     attention.forget(Pid(1))
-    attention.on_progress(Pid(1))
+    attention.on_progress(Pid(1), 2 * NS, NS, STEP_S)
     assert attention.known.count == 0
     assert attention.last_inspections() == {}
 

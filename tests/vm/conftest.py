@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.vm import kernels, record
-from tests.vm.guest import Guest, gpu_slot, idle_card
+from tests.vm.guest import Guest, gpu_slot, idle_card, nvme_drive
 from tests.vm.packages import Missing
 from tests.vm.sensing import HOLD, INJECT, SAY, Observer
 
@@ -50,7 +50,7 @@ def prepared(request: pytest.FixtureRequest) -> kernels.Prepared:
 
 @pytest.fixture(scope="session")
 def guest(prepared: kernels.Prepared) -> Iterator[Guest]:
-    with Guest(prepared, devices=[*gpu_slot(), *idle_card()]) as machine:
+    with Guest(prepared, devices=[*gpu_slot(), *idle_card(), *nvme_drive()]) as machine:
         teach(machine)
         yield machine
 

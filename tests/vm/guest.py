@@ -279,3 +279,11 @@ def gpu_slot(bus: int = 0x5D, name: str = "gpu") -> list[str]:
         *("-device", f"pcie-root-port,id={name}-port,bus={name}-root,slot=40,chassis=40,addr=0.0"),
         *("-device", f"virtio-rng-pci,aer=on,id={name},bus={name}-port"),
     ]
+
+
+def nvme_drive() -> list[str]:
+    """An NVMe drive of zeros; the monitor's "block_set_io_throttle" of `flash` makes it slow."""
+    return [
+        *("-drive", "if=none,id=flash,format=raw,file.driver=null-co,file.size=64M"),
+        *("-device", "nvme,drive=flash,serial=1,bus=pcie.0"),
+    ]

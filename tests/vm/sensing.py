@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kcover_ebpf.hardware.catalog.files import shipped
+from kcover_ebpf.logs import rules
+from kcover_ebpf.logs.lines import Source
+from kcover_ebpf.logs.reader import LogReader
 from tests.vm.guest import PYTHON, Guest
 from tests.vm.packages import ROOT
 
@@ -18,6 +23,7 @@ Lines = list[Line]
 Figure = Callable[[str, object], None]
 """What notes something that a test measured: pytest's `record_property`."""
 
+KCOVER = str(ROOT / ".venv/bin/kcover-ebpf")
 # what emulation takes here grows tenfold on a busy machine
 PATIENCE_S = 900.0
 
@@ -127,17 +133,66 @@ class Observer:
         self._guest.shell(f"while [ -e /proc/{self.pid}/exe ]; do sleep 0.1; done")
 
 
+_INSPECT = """
+import json, subprocess, sys, time
+from kcover_ebpf.inspection.options import InspectionOptions
+from kcover_ebpf.inspection.registry import chosen
+from kcover_ebpf.inspection.result import joined
+name, meanwhile = sys.argv[1:]
+def pause(seconds):
+    subprocess.run(meanwhile, shell=True, check=True)
+    time.sleep(seconds)
+(check,) = chosen([name], (), has_peers=False)
+found = joined(check.find(InspectionOptions(pause=pause)))
+print(json.dumps({"result": found.result.value, "evidence": found.evidence.splitlines(), "advice": found.advice}))
+"""
+
+
+def inspected(guest: Guest, check: str, meanwhile: str = "true") -> Line:
+    """What one check of `kcover-ebpf inspect` finds in the guest: its result, evidence and advice.
+
+    `meanwhile`: a shell command that is run while the check pauses between two readings.
+
+    Without its deadline, which an emulated machine on a busy host misses.
+    """
+    done = guest.run("/usr/bin/env", "-C", str(ROOT), PYTHON, "-c", _INSPECT, check, meanwhile)
+    if done.code:
+        pytest.fail(f"inspect {check}: {done.output}", pytrace=False)
+    return dict(json.loads(done.output.splitlines()[-1]))
+
+
+def known_lines(guest: Guest) -> Lines:
+    """What our rules know of the kernel's log since it was cleared (`dmesg -C`); forged lines are none of it.
+
+    The rules are applied here, where that takes milliseconds and not seconds.
+    """
+    reader = LogReader(rules.load(None), shipped(), bare_lines=Source.KERNEL)
+    return [asdict(match) for match in reader.feed(guest.shell("dmesg -x").encode())]
+
+
+def logged_as(guest: Guest, rule: str) -> Line:
+    """The first line that a rule knows, once the kernel has written one."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        lines = known_lines(guest)
+        if found := [line for line in lines if line["rule"] == rule]:
+            return found[0]
+        if time.monotonic() > deadline:
+            log = guest.shell("dmesg -x | tail -20")
+            pytest.fail(f"no line of {rule}: {lines}\n{log}", pytrace=False)
+        time.sleep(1.0)
+
+
 class Run:
     """`kcover-ebpf run` in a guest, around a job that a shell line launches."""
 
     def __init__(self, guest: Guest, *options: str, launch: str) -> None:
-        command = ROOT / ".venv/bin/kcover-ebpf"
         self._guest = guest
         self._out, self._code = guest.share / "run.json", guest.share / "run.code"
         for path in (self._out, self._code):
             path.unlink(missing_ok=True)
         script = (
-            f"{command} run -o json {' '.join(options)} -- /bin/sh -c '{launch}' "
+            f"{KCOVER} run -o json {' '.join(options)} -- /bin/sh -c '{launch}' "
             "> /share/run.json 2> /share/run.log; echo $? > /share/run.code"
         )
         guest.start("/bin/sh", "-c", script, log="/dev/null")

@@ -73,6 +73,7 @@ _SHARD = WaitedFile(14, "file", "/data/checkpoint.pt", Inode(5), "259:0", "xfs")
 _BUCKET = WaitedFile(14, "file", "/mnt/bucket/checkpoint.pt", Inode(6), "0:55", "fuse")
 
 LAUNCH = Activity("launch", 1.0, TaskState.RUNNING, stack=words("python3.11", 0x10))
+METRIC = Activity("metric", 1.0, TaskState.RUNNING, stack=words("python3.11", 0x60))
 IMPORTS = Activity("imports", 0.9, TaskState.RUNNING, stack=words("python3.11", 0x40))
 SPIN = Activity(
     "spin", 1.0, TaskState.RUNNING, places=(("libcuda.so.1", 3), ("[vdso]", 12)), stack=_SYNCHRONIZE

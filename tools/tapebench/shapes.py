@@ -12,6 +12,7 @@ from .activities import (
     HTTP_FD,
     IMPORTS,
     LAUNCH,
+    METRIC,
     SERIALIZE,
     STORE_FD,
     WAIT_STYLES,
@@ -126,6 +127,11 @@ def evaluation(shape: Shape, rng: random.Random) -> Round:
     return _with(step(shape, rng), 0, batch * count)
 
 
+def host_evaluation(shape: Shape, rng: random.Random) -> Round:
+    """Rank 0 computes a metric in Python, without its device; the others have launched the next collective."""
+    return _with(step(shape, rng), 0, ((rng.uniform(20, 240), METRIC),))
+
+
 def slow_load(shape: Shape, rng: random.Random) -> Round:
     """The loader of one rank, or of all, waits for the network for half a minute."""
     found = step(shape, rng)
@@ -192,6 +198,8 @@ def _others() -> list[Shape]:
         Shape("evaluation", pause=evaluation),
         Shape("evaluation-block", style="block", pause=evaluation, rdma=False),
         Shape("evaluation-ioctl", style="ioctl", pause=evaluation),
+        Shape("metric", pause=host_evaluation),
+        Shape("metric-block", style="block", pause=host_evaluation, rdma=False),
         Shape("loader", pause=slow_load, loaders=True, http=True),
         Shape("loader-block", style="block", pause=slow_load, loaders=True, http=True, rdma=False),
         Shape("dead-telemetry", dead_telemetry=True),

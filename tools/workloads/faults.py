@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import queue
 import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -94,6 +96,11 @@ def deadlock_threads(run: Run) -> None:
         second.acquire()
 
 
+def child_wait(run: Run) -> None:
+    """Wait for a program that was started for this rank, and never ends."""
+    subprocess.run(["sleep", str(FOREVER_S)], check=True)
+
+
 def fork_with_lock(run: Run) -> None:
     """Fork loader workers while a thread holds a lock that they will want."""
     held = threading.Event()
@@ -159,6 +166,7 @@ FAULTS: dict[str, Callable[[Run], None]] = {
     "loop-native": loop_native,
     "interpreter-lock": interpreter_lock,
     "deadlock-threads": deadlock_threads,
+    "child-wait": child_wait,
     "fork-with-lock": fork_with_lock,
     "read-path": read_path,
     "write-path": write_path,
@@ -181,6 +189,10 @@ def begin(run: Run) -> None:
         skip_step(run)
     elif kind == "closed-window":
         closed_window(run)
+    elif kind == "stuck-reader":
+        stuck_reader(run)
+    elif kind == "loop-heartbeats":
+        loop_heartbeats(run)
     elif kind in FAULTS and run.is_culprit:
         run.log.write("fault", kind=kind, culprit=run.trainer.rank)
         FAULTS[kind](run)
@@ -203,10 +215,7 @@ def closed_window(run: Run) -> None:
     culprit, rank, world = run.options.inject_rank, run.trainer.rank, run.trainer.world
     path = Path(run.options.inject_path)
     if rank == culprit:
-        listener = socket.create_server(("", 0))
-        complete = path.with_suffix(".new")
-        complete.write_text(str(listener.getsockname()[1]))
-        complete.rename(path)
+        listener = _announced_listener(path)
         run.log.write("fault", kind="closed-window", culprit=rank)
 
         def reader() -> None:
@@ -216,10 +225,69 @@ def closed_window(run: Run) -> None:
 
         threading.Thread(target=reader, daemon=True).start()
     elif rank == (culprit + 1) % world:
-        while not path.exists():
-            time.sleep(0.05)
-        stream = socket.create_connection(("127.0.0.1", int(path.read_text())))
-        stream.sendall(bytes(256 * PAGE_BYTES))
+        _to_listener(path).sendall(bytes(256 * PAGE_BYTES))
+
+
+def _announced_listener(path: Path) -> socket.socket:
+    """A listener whose port is in the file."""
+    listener = socket.create_server(("", 0))
+    complete = path.with_suffix(".new")
+    complete.write_text(str(listener.getsockname()[1]))
+    complete.rename(path)
+    return listener
+
+
+def _to_listener(path: Path) -> socket.socket:
+    """A connection to the listener that the file announces, once it does."""
+    while not path.exists():
+        time.sleep(0.05)
+    return socket.create_connection(("127.0.0.1", int(path.read_text())))
+
+
+def stuck_reader(run: Run) -> None:
+    """A thread that hands on what the neighbour sends is stuck; the rank waits on its queue, with data unread."""
+    culprit, rank, world = run.options.inject_rank, run.trainer.rank, run.trainer.world
+    path = Path(run.options.inject_path)
+    if rank == culprit:
+        listener, received = _announced_listener(path), queue.Queue[bytes]()
+        run.log.write("fault", kind="stuck-reader", culprit=rank)
+
+        def reader() -> None:
+            connection, _ = listener.accept()
+            connection.recv(1)
+            deadlock_threads(run)
+            received.put(connection.recv(PAGE_BYTES))
+
+        threading.Thread(target=reader, daemon=True).start()
+        received.get()
+    elif rank == (culprit + 1) % world:
+        _to_listener(path).sendall(bytes(1 << 14))
+
+
+def loop_heartbeats(run: Run) -> None:
+    """Every rank has a thread that sends rank 0 a byte each 100 ms; one rank loops in Python beside it."""
+    path = Path(run.options.inject_path)
+    if run.trainer.rank == 0:
+        listener = _announced_listener(path)
+        for _ in range(1, run.trainer.world):
+            stream, _ = listener.accept()
+            threading.Thread(target=_read_all, args=(stream,), daemon=True).start()
+    else:
+        threading.Thread(target=_beat, args=(_to_listener(path),), daemon=True).start()
+    if run.is_culprit:
+        run.log.write("fault", kind="loop-heartbeats", culprit=run.trainer.rank)
+        loop_python(run)
+
+
+def _beat(stream: socket.socket) -> None:
+    while True:
+        stream.sendall(b".")
+        time.sleep(0.1)
+
+
+def _read_all(stream: socket.socket) -> None:
+    while stream.recv(1):
+        pass
 
 
 def in_worker(options: Options, log: EventLog) -> None:
@@ -238,5 +306,5 @@ def in_worker(options: Options, log: EventLog) -> None:
             pass
     elif kind == "worker-killed":
         os.kill(os.getpid(), signal.SIGKILL)
-    elif kind == "worker-stopped":
+    elif kind in ("worker-stopped", "worker-spawned-stopped"):
         os.kill(os.getpid(), signal.SIGSTOP)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import numpy as np
 
@@ -23,6 +24,7 @@ class MpiTrainer:
         self.rank, self.world = self._world.Get_rank(), self._world.Get_size()
         crossed = options.inject == "crossed"
         self._groups = [self._world.Dup() for _ in range(2 * crossed)]
+        self._naps = options.inject == "child-wait"
         self._random = np.random.default_rng(self.rank)
         self._weights = np.zeros(PARAMETERS)
         self.next_batch()
@@ -36,7 +38,12 @@ class MpiTrainer:
         self._loss = float(self._weights @ self._x) - 1.0
         gradient = self._loss * self._x
         total = np.empty_like(gradient)
-        self._world.Allreduce(gradient, total)
+        if self._naps:
+            request = self._world.Iallreduce(gradient, total)
+            while not request.Test():
+                time.sleep(0.002)
+        else:
+            self._world.Allreduce(gradient, total)
         self._weights -= 1e-6 * total / self.world
 
     def reduce_loss(self) -> None:

@@ -87,7 +87,11 @@ class TorchTrainer:
         samples = Samples(self._options, self._log, self._batches * BATCH, armed)
         workers = self._options.workers
         loader: DataLoader[tuple[torch.Tensor, torch.Tensor]] = DataLoader(
-            samples, batch_size=BATCH, num_workers=workers, prefetch_factor=2
+            samples,
+            batch_size=BATCH,
+            num_workers=workers,
+            prefetch_factor=2,
+            multiprocessing_context="spawn" if "spawned" in self._options.inject else None,
         )
         self._input = iter(loader)
 

@@ -58,8 +58,12 @@ class EventLog:
     """Appends one JSON line per event; lines of several processes do not mix (O_APPEND, short)."""
 
     def __init__(self, path: str, rank: int | None) -> None:
-        self._rank = rank
+        self._path, self._rank = path, rank
         self._fd = os.open(path or os.devnull, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def __reduce__(self) -> tuple[type[EventLog], tuple[str, int | None]]:
+        """A process that was spawned opens the file again."""
+        return EventLog, (self._path, self._rank)
 
     def write(self, event: str, **more: Any) -> None:
         """Record `event` now, with both clocks and the writing process."""

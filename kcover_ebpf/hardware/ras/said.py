@@ -50,6 +50,7 @@ def _rank(
         launched=rank.total,
         most_launched=most,
         comm=comm.name,
+        pid_inside=rank.pid,
         trouble=rank.error or ("given up" if rank.aborted else ""),
     )
 

@@ -10,6 +10,7 @@ import queue
 import threading
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.facts.host import CollectivesSeen
@@ -44,11 +45,25 @@ class RasWatch:
         self._patience = patience or Patience()
         self._inquiry: _Inquiry | None = None
         self._last: _Inquiry | None = None
+        self._since_ns: int | None = None
 
-    def tick(self, asks: bool, ranks: Mapping[Pid, ProcessHistory]) -> list[CollectivesSeen]:
-        """What was learned since the last call; `asks`: there is reason to ask now."""
+    def tick(
+        self,
+        asks: bool,
+        ranks: Mapping[Pid, ProcessHistory],
+        world_size: int | None = None,
+        turn_s: float | None = 0.0,
+    ) -> list[CollectivesSeen]:
+        """What was learned since the last call; `asks`: there is reason to ask now.
+
+        `turn_s`: so long after there first was, in seconds; None: another node asks.
+        """
         if not asks:
             self.close()
+            return []
+        now_ns = procfs.boottime_ns()
+        self._since_ns = now_ns if self._since_ns is None else self._since_ns
+        if turn_s is None or now_ns - self._since_ns < turn_s * 1e9:
             return []
         if self._inquiry is None:
             if self._last is not None and not self._last.has_ended:
@@ -56,12 +71,13 @@ class RasWatch:
                 return []
             places = find_places(ranks)
             if places:
-                self._inquiry = _Inquiry(places, _hosts(ranks), self._patience)
+                self._inquiry = _Inquiry(places, _hosts(ranks), self._patience, world_size)
             return []
         return self._inquiry.take()
 
     def close(self) -> None:
         """Ask no more; a question under way ends by itself and its answer is dropped."""
+        self._since_ns = None
         if self._inquiry is not None:
             self._inquiry.stop()
             self._last, self._inquiry = self._inquiry, None
@@ -107,8 +123,15 @@ def _hosts(ranks: Mapping[Pid, ProcessHistory]) -> frozenset[str]:
 class _Inquiry:
     """The questions during one suspicion, asked by a thread."""
 
-    def __init__(self, places: Sequence[Place], hosts: Collection[str], patience: Patience) -> None:
+    def __init__(
+        self,
+        places: Sequence[Place],
+        hosts: Collection[str],
+        patience: Patience,
+        world_size: int | None = None,
+    ) -> None:
         self._places, self._hosts, self._patience = places, hosts, patience
+        self._world_size, self._unseen = world_size, ""
         self._reported: queue.SimpleQueue[CollectivesSeen] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._ask, name="ras", daemon=True)
@@ -152,6 +175,7 @@ class _Inquiry:
         self, answers: list[tuple[int, RasReport]], begun_ns: int
     ) -> list[tuple[int, RasReport]]:
         report = _joined([client.ask(place, self._patience) for place in self._places])
+        self._unseen = _uncovered(report, self._world_size)
         answers = [*answers[-(_KEPT - 1) :], (begun_ns, report)]
         reading = ras.read([report for _, report in answers])
         if reading is None:
@@ -179,7 +203,8 @@ class _Inquiry:
         self._stopped.wait(max(0.0, pause_s - waited_s))
 
     def _fact(self, since_ns: int, reading: Reading, *, answers: int) -> CollectivesSeen:
-        return said.fact((since_ns, procfs.boottime_ns()), reading, answers, self._here)
+        found = said.fact((since_ns, procfs.boottime_ns()), reading, answers, self._here)
+        return replace(found, unseen=self._unseen)
 
     def _here(self, rank: RasRank) -> Pid | None:
         """The process of this host that is meant; numbers inside pods are alike on all hosts."""
@@ -191,6 +216,14 @@ class _Inquiry:
     def _publish(self, fact: CollectivesSeen) -> None:
         if not self._stopped.is_set():
             self._reported.put(fact)
+
+
+def _uncovered(report: RasReport, world_size: int | None) -> str:
+    """That the answer is not about all ranks, where it lists those that it is about."""
+    count = len({rank.who for comm in report.communicators for rank in comm.ranks})
+    if not report.whole or world_size is None or count >= world_size:
+        return ""
+    return f"NCCL answered for {count} of {world_size} ranks"
 
 
 def _joined(reports: Sequence[RasReport]) -> RasReport:

@@ -7,10 +7,12 @@
  *   memory LABEL            a memory controller reports an uncorrected error (EDAC)
  *   processor STATE         firmware reports an arm64 processor, whose running state this is
  *   section SEVERITY PART   firmware reports something in a vendor's own form (GHES severity)
+ *   lockup SECONDS          the writer's CPU stays in the kernel and gives way to interrupts only
  */
 #include <linux/cper.h>
 #include <linux/device.h>
 #include <linux/edac.h>
+#include <linux/ktime.h>
 #include <linux/module.h>
 #include <linux/pci.h>
 #include <linux/platform_device.h>
@@ -152,12 +154,27 @@ static int report_section(char *words)
 	return 0;
 }
 
+static void lock_up(u32 seconds)
+{
+	ktime_t end = ktime_add_ms(ktime_get(), 1000ULL * seconds);
+
+	preempt_disable();
+	while (ktime_before(ktime_get(), end))
+		cpu_relax();
+	preempt_enable();
+}
+
 static int raise_fault(char *command)
 {
 	u32 state;
+	u32 seconds;
 
 	if (sscanf(command, "processor %u", &state) == 1) {
 		report_processor(state);
+		return 0;
+	}
+	if (sscanf(command, "lockup %u", &seconds) == 1) {
+		lock_up(seconds);
 		return 0;
 	}
 	if (!strncmp(command, "section ", 8))

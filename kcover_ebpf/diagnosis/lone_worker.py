@@ -1,0 +1,56 @@
+"""One rank computes and every other rank waits for it, longer than the job ever was silent: reported, never acted on.
+
+That it computes, that all wait, and for how long, are readings of one clock. An evaluation, a checkpoint that is put
+together in memory and a loop without end show the same, so the finding names the rank and is no fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kcover_ebpf.diagnosis import evidence
+from kcover_ebpf.diagnosis.process_state import State
+from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
+from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot, blame
+from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.tunables.diagnosis import LONE_FACTOR, LONE_FLOOR_S
+
+_ADVICE = (
+    "not known: whether that ends (an evaluation, a checkpoint in memory and an endless loop look alike); "
+    "kcover-ebpf trace shows whether its stack advances"
+)
+
+
+def report(
+    snapshot: JobSnapshot, working: Sequence[RankSnapshot], waiting: Sequence[RankSnapshot]
+) -> Finding | None:
+    """UNKNOWN with the rank that computes; None while other ranks may be at work, or it has not lasted long enough.
+
+    `waiting`: ranks that wait for others or for their devices.
+    """
+    if len(working) != 1 or working[0].state is not State.COMPUTING:
+        return None
+    if not snapshot.cadence_known or snapshot.starting or not _all_seen(snapshot):
+        return None
+    first, ranks = working[0], snapshot.ranks
+    if not waiting or len(waiting) + 1 < len(ranks):
+        return None
+    waited_s = min(each.age_s for each in waiting)
+    threshold_s = max(snapshot.threshold_s(pid) for pid in ranks)
+    if min(waited_s, first.age_s) < max(LONE_FLOOR_S, LONE_FACTOR * threshold_s):
+        return None
+    what = f"{evidence.name(first)} computes ({first.text}) while all {len(waiting)} other ranks wait for it"
+    lasts = f"that lasts for {waited_s:.1f} s, and a silence of {threshold_s:.1f} s is a stall of this job"
+    found = [
+        Evidence(EvidenceKind.SINK, f"{what}; {_ADVICE}"),
+        Evidence(EvidenceKind.TIME, lasts),
+        *evidence.peers(first, list(ranks.values())),
+        *evidence.gpus(list(ranks.values()), first),
+    ]
+    return blame(snapshot, VerdictKind.UNKNOWN, Cause.COMPUTING, first, found)
+
+
+def _all_seen(snapshot: JobSnapshot) -> bool:
+    # a rank on a node that is not observed may be the one that the others wait for
+    size = max(each.world_size or 0 for each in snapshot.ranks.values())
+    return size == len(snapshot.ranks) if size else snapshot.whole
