@@ -77,6 +77,41 @@ struct mce {
 	__u8 bank;
 };
 
+/* kernel/printk/printk_ringbuffer.h, since 5.10: the log, and a record that is being written */
+struct printk_info {
+	__u16 text_len;
+};
+
+struct prb_data_blk_lpos {
+	unsigned long begin;
+	unsigned long next;
+};
+
+struct prb_data_ring {
+	unsigned int size_bits;
+	char *data;
+};
+
+struct prb_desc {
+	struct prb_data_blk_lpos text_blk_lpos;
+};
+
+struct prb_desc_ring {
+	unsigned int count_bits;
+	struct prb_desc *descs;
+	struct printk_info *infos;
+};
+
+struct printk_ringbuffer {
+	struct prb_desc_ring desc_ring;
+	struct prb_data_ring text_data_ring;
+};
+
+struct prb_reserved_entry {
+	struct printk_ringbuffer *rb;
+	unsigned long id;
+};
+
 /* include/linux/cper.h: what firmware says of an arm64 processor (UEFI, N.2.4.4) */
 struct cper_sec_proc_arm {
 	__u32 validation_bits;

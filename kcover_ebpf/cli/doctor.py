@@ -90,10 +90,13 @@ def _try_probes() -> tuple[tuple[ProbeStatus, ...], Sequence[Active]]:
         KernelSampler.open(settings) as kernel,
         DeviceWatch(kernel.maps, settings, load) as devices,
     ):
-        end_s = time.monotonic() + _SELF_TEST_S
-        while not devices.console_works and (left_s := end_s - time.monotonic()) > 0:
-            for fact in kernel.wait(left_s):
-                devices.observe(fact, ())
+        devices.hear_lines()
+        for _ in range(2):  # by the console's tracepoint, and then by what takes its place
+            end_s = time.monotonic() + _SELF_TEST_S
+            while not devices.console_works and (left_s := end_s - time.monotonic()) > 0:
+                for fact in kernel.wait(left_s):
+                    devices.observe(fact, ())
+            devices.hear_lines()
         statuses, found = devices.statuses, event_sources.active(devices.sources)
         if not any(each.probe == "nvml" for each in statuses):
             nvml = Nvml()

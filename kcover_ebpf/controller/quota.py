@@ -32,8 +32,13 @@ class Quota:
         """Incidents that are being closed, by uid."""
 
     def may_reopen(self, known: Incident) -> bool:
-        """True if there is room for an incident without closing another: two that are reported would alternate."""
-        return not _is_closed(known) or len(self._opened(known.namespace)) < self._most
+        """True if there is room for an incident without closing another: two that are reported would alternate.
+
+        What was just closed is no room: the place is kept for the incident that it was closed for.
+        """
+        with self._lock:
+            taken = len(self._opened(known.namespace)) + self._kept[known.namespace]
+        return not _is_closed(known) or taken < self._most
 
     @contextmanager
     def place(self, key: GangKey) -> Iterator[bool]:

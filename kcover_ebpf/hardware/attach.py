@@ -70,6 +70,14 @@ class Attachments:
         """Attach anew what hangs on the RDMA core."""
         self._load(families.NIC)
 
+    def probe_stored_lines(self) -> bool:
+        """Have each line of the log reported as it is stored, and not by the console; False where that is refused."""
+        self._load(families.LOG_STORED)
+        if {"on_stored", "on_continued"} <= self._loaded["log"].links.keys():
+            return True
+        self._load(families.LOG)
+        return False
+
     @property
     def statuses(self) -> tuple[ProbeStatus, ...]:
         """What became of each probe; where its driver is not loaded, that is the reason."""

@@ -27,7 +27,7 @@ class Sources:
     driver: bool
     """The GPU driver is loaded."""
     console: bool
-    """The self-test's line came back by printk:console."""
+    """The self-test's line came back by printk:console, or by the probe in its place."""
     log: bool
     """/dev/kmsg can be read."""
     links: bool
@@ -86,12 +86,13 @@ def _memory(sources: Sources) -> str:
 
 
 def _lines(sources: Sources) -> str:
+    source = "kprobe prb_final_commit" if "on_stored" in sources.probes else "printk:console"
     match sources.console, sources.log:
         case True, True:
-            return "printk:console, read in /dev/kmsg"
+            return f"{source}, read in /dev/kmsg"
         case False, True:
             return "/dev/kmsg, polled"
         case True, False:
-            return "printk:console only, not trusted"
+            return f"{source} only, not trusted"
         case _:
             return NONE

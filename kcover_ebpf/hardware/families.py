@@ -21,14 +21,21 @@ GPU_PINNED = Family(
 )
 """With the driver's own tracepoint as well, which keeps the driver from being unloaded."""
 
-LOG = Family(
+_MODULES = (
+    Probe("on_module_load", "when a driver is loaded (probes are attached at the next poll)"),
+    Probe("on_module_free", "when a driver is unloaded"),
+)
+_LINES = "drivers' lines as they are printed (the log is polled instead)"
+LOG = Family("log", (Probe("on_console", _LINES), *_MODULES))
+LOG_STORED = Family(
     "log",
     (
-        Probe("on_console", "drivers' lines as they are printed (the log is polled instead)"),
-        Probe("on_module_load", "when a driver is loaded (probes are attached at the next poll)"),
-        Probe("on_module_free", "when a driver is unloaded"),
+        Probe("on_stored", _LINES),
+        Probe("on_continued", "lines that a driver prints in parts (the log is polled instead)"),
+        *_MODULES,
     ),
 )
+"""In the place of LOG on kernels before 6.0, whose tracepoint leaves out what no console shows."""
 PCIE = Family("pcie", (Probe("on_aer", "PCI Express errors"),))
 MEMORY = Family(
     "memory",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -52,6 +51,8 @@ SELF_TEST = "kcover-ebpf self-test"
 """Text that is written to the kernel log at start, to learn whether the console rung works."""
 
 _Reader = TypeVar("_Reader")
+_SELF_TEST_PATIENCE_NS = 500_000_000
+"""After the first pass. A line is reported within a millisecond of its printing, and read in the next pass."""
 _AER_SETTLE_NS = 3_000_000_000
 """Longer than the kernel half stays silent about a device after it reported an error."""
 
@@ -103,7 +104,7 @@ class DeviceWatch:
         self._stale_driver = False
         self._has_catalog = False
         self._meet_driver()
-        self._say_self_test()
+        self._lines_due_ns = 0 if self._say_self_test() else None
 
     # --- probes
 
@@ -175,9 +176,14 @@ class DeviceWatch:
             self.whose.nvml.close()
             self.whose.nvml = None
 
-    def _say_self_test(self) -> None:
-        with contextlib.suppress(OSError), open(self._root / "dev/kmsg", "w") as log:
-            log.write(f"<7>{SELF_TEST}\n")
+    def _say_self_test(self) -> bool:
+        """False where the log cannot be written, so that nothing is known of the console."""
+        try:
+            with open(self._root / "dev/kmsg", "w") as log:
+                log.write(f"<7>{SELF_TEST}\n")
+        except OSError:
+            return False
+        return True
 
     # --- facts
 
@@ -211,8 +217,20 @@ class DeviceWatch:
                 self.whose.observe(fact)
         return []
 
+    def hear_lines(self) -> None:
+        """Where the console does not report each line (before Linux 6.0), probe what stores them; once."""
+        if self._lines_due_ns is None or _now_ns() < self._lines_due_ns:
+            return
+        if self._lines_due_ns == 0:  # what was reported before the first pass may not be read yet
+            self._lines_due_ns = _now_ns() + _SELF_TEST_PATIENCE_NS
+            return
+        self._lines_due_ns = None
+        if not self.console_works and self._attached.probe_stored_lines():
+            self._say_self_test()
+
     def tick(self, members: Collection[Pid]) -> list[DeviceFact]:
         """What polling finds, and what waited for a better rung; attaches to a new driver."""
+        self.hear_lines()
         self.whose.refresh()
         if self._stale_driver or self._attached.driver_waits:
             self._attached.reload_gpu()

@@ -24,13 +24,16 @@ class Loader:
     def __init__(self) -> None:
         self.tried: list[str] = []
         self.refuses_gpu = False
+        self.refused: set[str] = set()
+        """Single probes."""
 
     def load(
         self, family: Family, _shared: Mapping[str, BpfMap], _settings: Settings
     ) -> LoadedFamily:
         self.tried += [probe.name for probe in family.probes]
         taken = family.name != "gpu" or not self.refuses_gpu
-        links = {probe.name: Link(0) for probe in family.probes} if taken else {}
+        names = {probe.name for probe in family.probes if taken} - self.refused
+        links = {name: Link(0) for name in names}
         for link in links.values():
             link._pointer = None
         statuses = tuple(
@@ -111,3 +114,25 @@ def test_a_severity_that_is_not_known_ends_nothing(loader: Loader, tmp_path: Pat
     found._loaded["pcie"] = replace(loaded, object=cast("Any", counted))
     (reported,) = found.aer_totals()
     assert (reported.severity, reported.total, reported.status) == (AerSeverity.CORRECTED, 3, 0x40)
+
+
+@pytest.mark.parametrize(
+    ("refused", "worked", "probe"),
+    [
+        (set(), True, "on_stored"),
+        ({"on_stored"}, False, "on_console"),
+        ({"on_continued"}, False, "on_console"),
+    ],
+    ids=["probed", "no kprobes", "half of them"],
+)
+def test_lines_are_taken_from_their_storage_or_from_the_console(
+    loader: Loader, tmp_path: Path, refused: set[str], worked: bool, probe: str
+) -> None:
+    """Never from both: each line would be reported twice."""
+    found = _attached(_host(tmp_path))
+    loader.refused = refused
+    assert found.probe_stored_lines() is worked
+    attached = {status.probe for status in found.statuses if status.family == "log"}
+    assert attached == {probe, "on_module_load", "on_module_free"} | (
+        {"on_continued"} if worked else set()
+    )

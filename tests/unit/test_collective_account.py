@@ -16,10 +16,10 @@ from kcover_ebpf.facts.host import CollectiveRank
 from kcover_ebpf.facts.recorders import RankRecord, RecordersSeen, UnreadRecorder
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.settings import Act
+from tests.unit.recorder_builders import record
 
 from .recorder_dumps import call, steps
 from .scripted_job import Stage
-from .test_recorders import record
 
 WAITS = steps(5, ends="all_reduce")
 BEHIND = (*(record(rank, WAITS) for rank in (0, 1, 3)), record(2, steps(5)))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
-
 import pytest
 
 from kcover_ebpf.diagnosis import oneshot
@@ -16,52 +13,16 @@ from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind
 from kcover_ebpf.facts.host import WaitedFile
 from kcover_ebpf.ids import Inode, Tid
 from kcover_ebpf.settings import Act
+from tests.unit.gpu_ranks import SYNCHRONIZE, Gpu
 
 from .scripted_job import LOCK, Proc, Side, Stage
 
-SYNCHRONIZE = ("libc.so.6+1", "libcuda.so.1+2", "libtorch.so+3", "python3.11+4")
 GPU = WaitedFile(7, "device", "/dev/nvidia0", Inode(0), "195:0", "")
 KFD = WaitedFile(7, "device", "/dev/kfd", Inode(0), "", "")
-NAMES = {"libcuda.so.1": 3, "[vdso]": 12}
-"""How often a host thread that waits for its device is found where, in 15 looks."""
 
 
 def wait_for_device(stage: Stage, proc: Proc) -> None:
     stage.become(proc, "run", module="[vdso]", called_from=SYNCHRONIZE)
-
-
-class Gpu:
-    """Ranks that launch, wait for their devices, and begin anew; each seen at a random moment."""
-
-    def __init__(self, world: int = 8, waits: float = 0.8) -> None:
-        self.stage = Stage(world=world, connected=False)
-        self.random, self.waits = random.Random(7), waits
-        self.stuck: set[int] = set()
-        for proc in self.stage.procs.values():
-            self.stage.become(proc, "run", called_from=SYNCHRONIZE)
-
-    def run(self, seconds: float) -> Iterator[bool]:
-        """Whether something seems wrong, after each pass."""
-        end_ns = self.stage.now_ns + int(seconds * NS)
-        while self.stage.now_ns < end_ns:
-            for proc in self.stage.procs.values():
-                self._place(proc)
-            self.stage.one_pass(NS // 4 if self.stage.job.urgent else NS)
-            yield self.stage.job.attention.suspicious
-
-    def _place(self, proc: Proc) -> None:
-        waits = proc.rank in self.stuck or self.random.random() < self.waits
-        (proc.module,) = (
-            self.random.choices(list(NAMES), list(NAMES.values())) if waits else ("python3.11",)
-        )
-        proc.called_from = SYNCHRONIZE if waits else ("python3.11+4",)
-
-    def spend(self, seconds: float) -> list[bool]:
-        return list(self.run(seconds))
-
-    def states(self) -> set[State]:
-        picture = self.stage.job.snapshot()
-        return {picture.processes[pid].state for pid in picture.ranks}
 
 
 def faults(stage: Stage, since_s: float = 0.0) -> list[Verdict]:

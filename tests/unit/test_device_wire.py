@@ -15,16 +15,16 @@ from kcover_ebpf.ids import Pid
 from kcover_ebpf.records import device_wire as wire
 from kcover_ebpf.records.decode import decode
 from kcover_ebpf.records.wire import EventHeader
-from tests.unit.test_wire import (
+from tests.unit.bpf_layouts import (
     ARCHITECTURES,
     EVENTS_H,
     OBJECTS,
     Type,
-    _camel,
-    _described,
-    _described_mirror,
-    _enums,
-    _structs,
+    camel,
+    described,
+    described_mirror,
+    enums,
+    structs,
 )
 
 DEVICES_H = EVENTS_H.with_name("devices.h")
@@ -40,13 +40,13 @@ def types_of(architecture: str) -> list[Type]:
 
 
 TYPES = types_of("x86_64")
-STRUCTS = {name: one for name, one in _structs(TYPES).items() if name not in SHARED}
+STRUCTS = {name: one for name, one in structs(TYPES).items() if name not in SHARED}
 
 
 def test_the_layout_object_has_every_type_of_the_header() -> None:
     text = DEVICES_H.read_text()
     assert set(re.findall(r"^struct (\w+) \{", text, re.MULTILINE)) == set(STRUCTS)
-    assert set(re.findall(r"^enum (\w+) \{", text, re.MULTILINE)) == set(_enums(TYPES))
+    assert set(re.findall(r"^enum (\w+) \{", text, re.MULTILINE)) == set(enums(TYPES))
 
 
 def test_nothing_is_mirrored_that_the_header_lacks() -> None:
@@ -55,21 +55,21 @@ def test_nothing_is_mirrored_that_the_header_lacks() -> None:
         for name, one in inspect.getmembers(wire, inspect.isclass)
         if one.__module__ == wire.__name__ and issubclass(one, ctypes.Structure | IntEnum)
     }
-    assert mirrors == {_camel(name) for name in (*STRUCTS, *_enums(TYPES))}
+    assert mirrors == {camel(name) for name in (*STRUCTS, *enums(TYPES))}
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("name", sorted(STRUCTS))
 def test_struct(architecture: str, name: str) -> None:
     types = types_of(architecture)
-    struct = _structs(types)[name]
-    mirror = getattr(wire, _camel(name))
+    struct = structs(types)[name]
+    mirror = getattr(wire, camel(name))
     fields = [
-        (one["name"], one["bits_offset"] // 8, _described(types, one["type_id"]))
+        (one["name"], one["bits_offset"] // 8, described(types, one["type_id"]))
         for one in struct["members"]
     ]
     mirrored = [
-        (field, getattr(mirror, field).offset, _described_mirror(kind))
+        (field, getattr(mirror, field).offset, described_mirror(kind))
         for field, kind in mirror._fields_
     ]
     assert mirrored == fields
@@ -77,10 +77,10 @@ def test_struct(architecture: str, name: str) -> None:
     assert sum(ctypes.sizeof(kind) for _, kind in mirror._fields_) == struct["size"], "a hole"
 
 
-@pytest.mark.parametrize("name", sorted(_enums(TYPES)))
+@pytest.mark.parametrize("name", sorted(enums(TYPES)))
 def test_enum(name: str) -> None:
-    values = _enums(TYPES)[name]["values"]
-    mirror = getattr(wire, _camel(name))
+    values = enums(TYPES)[name]["values"]
+    mirror = getattr(wire, camel(name))
     named = {one["name"].split("_", 1)[1]: one["val"] for one in values}
     assert {member.name: member.value for member in mirror} == named
 

@@ -14,17 +14,10 @@ import pytest
 
 from kcover_ebpf.host import elf_functions
 from kcover_ebpf.host.elf_functions import ElfError, function_offsets
-from tests.skips import ROOT
+from tests.unit.elf_files import built
 
 pytestmark = pytest.mark.needs("gcc")
 NAMES = ("ncclAllReduce", "ncclSend", "ncclCommInitRank")
-
-
-def built(folder: Path, *options: str, source: Path = ROOT / "tests/faults/nccl.c") -> Path:
-    library = folder / "lib.so"
-    command = ["gcc", "-O1", "-shared", "-fPIC", *options, "-o", str(library), str(source)]
-    subprocess.run(command, check=True, timeout=60)
-    return library
 
 
 def offsets(path: Path, *names: str) -> dict[str, int]:

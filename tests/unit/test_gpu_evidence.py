@@ -16,10 +16,10 @@ from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind, suff
 from kcover_ebpf.facts.devices import GpuSeen, GpuUse
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.settings import Act
+from tests.unit.gpu_ranks import Gpu
 from tests.unit.report_builders import NOW_S, rank
 
 from .scripted_job import Stage
-from .test_device_wait import Gpu
 
 LOW = GpuSnapshot(("0000:5d:00.0",), GpuUse.LOW_POWER, 12.0, 150.0)
 IDLE = GpuSnapshot(("0000:5e:00.0",), GpuUse.IDLE, 9.0, 71.0)

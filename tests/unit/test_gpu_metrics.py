@@ -28,8 +28,8 @@ from kcover_ebpf.hardware.telemetry.reading import GpuProcess, GpuReading
 from kcover_ebpf.hardware.telemetry.use import GpuState
 from kcover_ebpf.hardware.telemetry.watch import Telemetry
 from kcover_ebpf.output.metrics import MetricsServer
-from tests.unit.test_pod_registry import heard
-from tests.unit.test_telemetry_dcgm import OWN, page
+from tests.unit.dcgm_pages import OWN, page
+from tests.unit.registry_pods import heard
 from tools.workloads.launch import free_port
 
 READING = GpuReading(

@@ -12,63 +12,14 @@ from kcover_ebpf.api.fault_report import Ack, AckResult
 from kcover_ebpf.api.incident import Phase, Way
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.cluster.gang_input import GangVerdict
-from kcover_ebpf.cluster.gang_judge import merge
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
-from kcover_ebpf.recovery import context, methods
-from kcover_ebpf.recovery.guards import ClusterLimits, RestartRequest, decide, first_status
-from kcover_ebpf.recovery.machine import RestartContext
-from tests.unit.report_builders import LOCK, NOW_S, SELECTOR, case, local, pod, rank, report
+from kcover_ebpf.recovery.guards import ClusterLimits, RestartRequest, decide
+from tests.unit.guard_inputs import SEEN, ask, top, without_rule, world
+from tests.unit.report_builders import LOCK, NOW_S, SELECTOR, local, rank, report
 
-SEEN = (
-    report("a", rank(0), rank(2)),
-    report("b", rank(1, State.STOPPED), rank(3)),
-)
 CRASH = local(VerdictKind.CRASHED, Cause.KILLED, 1, 1.0, EvidenceKind.EVENT)
 CRASHED = (SEEN[0], report("b", rank(1), rank(3), verdict=CRASH))
-
-
-def top(**more) -> context.TopOwner:
-    row = methods.restarts().find("batch/v1", "Job")
-    target = context.SuspendSwitch("batch/v1", "jobs", "j", ("spec", "suspend"), True, "1")
-    made = context.TopOwner(incident.JobRef("Job", "j", "uid", "batch/v1"), row, target)
-    return replace(made, **more)
-
-
-def world(seen=SEEN, **more) -> context.RestartInput:
-    merged = merge(case(*seen))
-    made = context.RestartInput(
-        now_s=NOW_S,
-        top=top(),
-        pods=tuple(context.GangPod(pod(each)) for each in range(4)),
-        reports=seen,
-        merged=merged,
-        agents=frozenset("ab"),
-    )
-    return replace(made, **more)
-
-
-def ask(
-    at: context.RestartInput, policy: FaultPolicy | None = None, earlier: int = 0, **more
-) -> RestartRequest:
-    assert at.merged is not None
-    status = first_status(at.merged, at.nodes)
-    turn = RestartContext(status, at, policy or FaultPolicy(), "inc", "ns/inc", SELECTOR, earlier)
-    return replace(
-        RestartRequest(turn, armed=True, approved=False, gates=ClusterLimits(), stable_s=1.0),
-        **more,
-    )
-
-
-def without_rule() -> tuple[context.GangPod, ...]:
-    plain = [
-        replace(
-            pod(each),
-            containers=tuple(replace(c, restarts_pod=False) for c in pod(each).containers),
-        )
-        for each in range(4)
-    ]
-    return tuple(context.GangPod(each) for each in plain)
 
 
 def weak(merged: GangVerdict | None) -> GangVerdict:

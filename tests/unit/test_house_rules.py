@@ -182,3 +182,27 @@ def test_every_test_can_fail(path: Path) -> None:
 def test_cannot_fail__a_test_without_a_check(body: str, found: list[str]) -> None:
     indented = body.replace("\n", "\n    ")
     assert cannot_fail(f"def test_a():\n    {indented}\n") == found
+
+
+def tests_imported(text: str) -> list[str]:
+    """Modules of tests from which a module imports: what two tests need belongs into a helper."""
+    modules = [
+        name
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.ImportFrom | ast.Import)
+        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [])
+        + [alias.name for alias in node.names]
+    ]
+    return [name for name in modules if re.search(r"(^|\.)test_", name)]
+
+
+@pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(ROOT / "tests")))
+def test_no_test_imports_another(path: Path) -> None:
+    assert tests_imported(path.read_text()) == []
+
+
+def test_tests_imported__relative_absolute_and_whole_modules() -> None:
+    text = (
+        "from .test_a import b\nfrom tests.unit import test_c\nimport test_d\nfrom x import tests\n"
+    )
+    assert tests_imported(text) == ["test_a", "test_c", "test_d"]

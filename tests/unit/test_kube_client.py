@@ -20,8 +20,7 @@ from kcover_ebpf.errors import (
 )
 from kcover_ebpf.kube.client import ApiClient, connect
 from tests.unit.api_server import Answer, ApiServer, Request, serving
-
-SECRET = "not-for-anybody"
+from tests.unit.kubeconfigs import SECRET, kubeconfig
 
 
 @pytest.fixture
@@ -36,21 +35,6 @@ def server(answers: list[Answer]) -> Iterator[ApiServer]:
 
     with serving(answer) as running:
         yield running
-
-
-def kubeconfig(folder: Path, url: str) -> str:
-    path = folder / "config"
-    path.write_text(
-        f"""
-apiVersion: v1
-kind: Config
-current-context: a
-clusters: [{{name: c, cluster: {{server: "{url}"}}}}]
-users: [{{name: u, user: {{token: {SECRET}}}}}]
-contexts: [{{name: a, context: {{cluster: c, user: u}}}}]
-"""
-    )
-    return str(path)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from kcover_ebpf.cli import kubectl
 from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.recovery.node_plan import CLEARED
 from tests.unit.api_server import Answer, Request, serving
-from tests.unit.test_kube_client import kubeconfig
+from tests.unit.kubeconfigs import kubeconfig
 
 GROUP = "/apis/kcover.io/v1alpha1"
 STATUS = Status(

@@ -19,8 +19,8 @@ from kcover_ebpf.kube import exec as kube_exec
 from kcover_ebpf.recovery.node_health import OFFENCES
 from kcover_ebpf.recovery.node_plan import CORDONED
 from tests.unit.api_server import Answer, Request, serving
-from tests.unit.test_kube_client import kubeconfig
-from tests.unit.test_trace_remote import FakeExec, pod
+from tests.unit.fake_exec import FakeExec, pod
+from tests.unit.kubeconfigs import kubeconfig
 
 NOW = rfc3339.to_text(time.time())
 

@@ -10,7 +10,6 @@ from kcover_ebpf.api.incident import FailureClass
 from kcover_ebpf.api.log_report import ContainerLog, LogFinding, LoggedTraceback
 from kcover_ebpf.cluster import log_evidence
 from kcover_ebpf.cluster.gang_judge import merge
-from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
 from kcover_ebpf.cluster.log_evidence import Fault, LogEvidence
 from kcover_ebpf.diagnosis.verdict import (
     Cause,
@@ -20,11 +19,10 @@ from kcover_ebpf.diagnosis.verdict import (
     VerdictKind,
     suffices,
 )
+from tests.unit.log_builders import BUG, NODES, log, seen
 from tests.unit.report_builders import NOW_S, case, local, rank, report
 
-NODES = {f"uid-{each}": "ab"[each % 2] for each in range(4)}
 SINCE_S = NOW_S - 2.0
-BUG = LoggedTraceback("f" * 16, "python_error", "program", 1.6, "train.py:71", 1200, None, 90.0)
 ECC = LogFinding("cuda_ecc", "hardware", "fatal", 1, 1.0, "the GPU's memory failed", "drain it")
 GONE = LogFinding("gloo_peer_lost", "network", "warning", 3, 1.0)
 GENERIC = LogFinding("python_error", "program", "error", 1, 1.0, generic=True)
@@ -33,23 +31,6 @@ FULL = LogFinding("storage_full", "storage", "error", 1, 1.0, "a file system is 
 
 def finding(rule: str, domain: str, **more) -> LogFinding:
     return replace(LogFinding(rule, domain, "error", 1, 1.0), **more)
-
-
-def log(number: int, *found: LogFinding | LoggedTraceback, start: int = 0) -> ContainerLog:
-    findings = tuple(each for each in found if isinstance(each, LogFinding))
-    raised = tuple(each for each in found if isinstance(each, LoggedTraceback))
-    return ContainerLog(f"uid-{number}", "main", start, findings, raised)
-
-
-def seen(*logs: ContainerLog, end: str = "code 1") -> tuple[ReceivedReport, ...]:
-    """Reports of both nodes; rank 1 on node b has ended."""
-    here: dict[str, list[ContainerLog]] = {"a": [], "b": []}
-    for each in logs:
-        here[NODES[each.pod_uid]].append(each)
-    return (
-        report("a", rank(0), rank(2), logs=tuple(here["a"])),
-        report("b", rank(1, exit=end), rank(3), logs=tuple(here["b"])),
-    )
 
 
 def crash(cause: Cause = Cause.EXITED, *, culprit: int | None = 1) -> Fault:

@@ -9,8 +9,7 @@ from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.facts.host import ProcessSeen, WaitedFile
 from kcover_ebpf.facts.kernel import DescriptorSample, ProcessExit
 from kcover_ebpf.ids import Inode, Pid
-
-from .test_tcp_links import edge
+from tests.unit.link_builders import edge
 
 
 def appear(

@@ -19,7 +19,7 @@ from kcover_ebpf.facts.health import Result
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.recovery.node_health import KEPT_FOR, OFFENCES
 from kcover_ebpf.recovery.node_plan import CORDONED
-from tests.unit.test_keep_out import Cluster
+from tests.unit.node_world import Cluster
 
 PROBE, GPU = "plugin/probe", "0000:5d:00.0"
 P, F = Result.PASS, Result.FAIL

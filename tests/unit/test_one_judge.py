@@ -39,10 +39,10 @@ from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import Inode, Pid, Tid
 from kcover_ebpf.settings import Policy
+from tests.unit.recorder_builders import record
 from tests.unit.recorder_dumps import steps
 from tests.unit.report_builders import NOW_S, SELECTOR, case, pod
 from tests.unit.scripted_job import BARRIER, LOCK, NS, Proc, Stage, pipe
-from tests.unit.test_recorders import record
 
 NODES = "ab"
 """Even ranks are on the first node, odd ones on the second."""

@@ -11,10 +11,10 @@ from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, Verdict, VerdictK
 from kcover_ebpf.facts.kernel import SignalSent
 from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.settings import Act, Policy
+from tests.unit.outside_waits import passes
+from tests.unit.wired_stage import Wired, all_become
 
 from .scripted_job import LOCK, NS, Proc, Stage, all_wait, pipe, trained
-from .test_outside_waits import passes
-from .test_payload_edges import Wired, all_become
 
 _SPAWNED = (
     "/usr/bin/python3",

@@ -12,9 +12,10 @@ from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind
 from kcover_ebpf.facts.host import WaitedFile
 from kcover_ebpf.ids import Inode, Pid
 from kcover_ebpf.settings import Act, Policy
+from tests.unit.outside_waits import passes
+from tests.unit.wired_stage import outside, unanswered
 
 from .scripted_job import LOCK, NS, Proc, Stage, all_wait, pipe, trained
-from .test_payload_edges import outside, unanswered
 
 _SOCKET = WaitedFile(77, "socket", "socket:[777]", Inode(777), "", "")
 _PATIENCE_S = Policy().storage_patience_s
@@ -22,15 +23,6 @@ _PATIENCE_S = Policy().storage_patience_s
 
 def faults(stage: Stage) -> list[Verdict]:
     return [verdict for verdict in stage.verdicts if verdict.kind.is_fault]
-
-
-def passes(stage: Stage, seconds: float, each: object = None) -> None:
-    """Pass by pass; `each` happens before each of them."""
-    end_ns = stage.now_ns + int(seconds * NS)
-    while stage.now_ns < end_ns:
-        if callable(each):
-            each()
-        stage.one_pass(NS // 4 if stage.job.urgent else NS)
 
 
 def loading(here: int | None = None, workers: int = 1) -> tuple[Stage, list[Proc]]:

@@ -7,9 +7,9 @@ from kcover_ebpf.diagnosis.process import NS, ProcessHistory
 from kcover_ebpf.diagnosis.verdict import VerdictKind
 from kcover_ebpf.facts.kernel import TcpRetransmit
 from kcover_ebpf.ids import Inode, Pid
+from tests.unit.link_builders import mesh
 
 from .scripted_job import Stage, all_wait, trained
-from .test_tcp_links import mesh
 
 
 def lossy_watch(

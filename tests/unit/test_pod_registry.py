@@ -8,6 +8,7 @@ from kcover_ebpf.agent.pod_registry import PodRegistry
 from kcover_ebpf.agent.report_names import key_of, report_name
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.kube.reflector import Change, Event
+from tests.unit.registry_pods import heard
 
 JOB = "training.kubeflow.org/job-name"
 ARMED = "kcover.io/cascading-recovery"
@@ -30,15 +31,6 @@ def pod(name: str, labels: dict[str, str], node: str = "n1", **metadata: Any) ->
 def policy(name: str, namespace: str = "team", **spec: Any) -> Event:
     made = {"metadata": {"name": name, "namespace": namespace}, "spec": spec}
     return Event(Change.SET, made)
-
-
-def heard(*pods: dict[str, Any], policies: tuple[Event, ...] = ()) -> PodRegistry:
-    registry = PodRegistry("n1")
-    for event in policies:
-        registry.on_policy(event)
-    for made in pods:
-        registry.on_pod(Event(Change.SET, made))
-    return registry
 
 
 def names(registry: PodRegistry) -> dict[str, list[str]]:

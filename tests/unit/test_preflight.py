@@ -23,9 +23,9 @@ from kcover_ebpf.recovery import advance, guards
 from kcover_ebpf.recovery.context import Cordon, GangPod, RestartInput, Suspension
 from kcover_ebpf.recovery.steps import RestartDetail, Step
 from tests.unit.api_server import Answer, Request, serving
+from tests.unit.guard_inputs import ask, world
+from tests.unit.kubeconfigs import kubeconfig
 from tests.unit.report_builders import NOW_S, pod, report
-from tests.unit.test_guards import ask, world
-from tests.unit.test_kube_client import kubeconfig
 
 BAD = NodeHealth("b", NOW_S, 600, "boot", Result.FAIL, NOW_S, 0, reason="nvml: GPU 3 is lost")
 WELL = replace(BAD, result=Result.PASS, reason=None)

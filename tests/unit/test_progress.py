@@ -6,8 +6,7 @@ from kcover_ebpf.facts.kernel import NO_SYSCALL
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.settings import Policy
-
-from .test_thread import POLL, YIELD, burning
+from tests.unit.thread_samples import POLL, YIELD, burning
 
 
 def start() -> tuple[JobProgress, dict[Pid, ProcessHistory]]:

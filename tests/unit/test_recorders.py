@@ -7,17 +7,11 @@ from typing import Any
 import pytest
 
 from kcover_ebpf.diagnosis.recorders import Comparison, compare
-from kcover_ebpf.facts.recorders import RankRecord
-from kcover_ebpf.ids import Pid
-from kcover_ebpf.records.recorder_dump import read, record_of
+from tests.unit.recorder_builders import record
 
-from .recorder_dumps import call, dump, pickled, steps
+from .recorder_dumps import call, steps
 
 PAIR = {"9": ("pair", "[2, 3]")}
-
-
-def record(rank: int, calls: list[dict[str, Any]], **parts: Any) -> RankRecord:
-    return record_of(read(pickled(dump(calls, **parts))), Pid(100 + rank), rank)
 
 
 def named(found: Comparison) -> list[int]:

@@ -28,9 +28,9 @@ from kcover_ebpf.recovery.context import RestartInput, Suspension
 from kcover_ebpf.recovery.guards import RestartRequest
 from kcover_ebpf.recovery.repeated_crash import why_hopeless
 from kcover_ebpf.recovery.steps import Step
+from tests.unit.guard_inputs import ask, without_rule, world
+from tests.unit.log_builders import BUG, log, seen
 from tests.unit.report_builders import NOW_S, local
-from tests.unit.test_guards import ask, without_rule, world
-from tests.unit.test_log_evidence import BUG, log, seen
 
 AGE_S = 1.5
 EXITED = local(VerdictKind.CRASHED, Cause.EXITED, 1, AGE_S, EvidenceKind.EVENT)

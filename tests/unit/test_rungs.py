@@ -23,6 +23,11 @@ def reported(sources: Sources) -> dict[str, str]:
         ({"xid": Rung.KMSG, "driver": True}, "Xids", "/dev/kmsg"),
         ({"xid": Rung.KMSG}, "Xids", "the driver is not loaded"),
         ({"console": True, "log": True}, "driver lines", "printk:console, read in /dev/kmsg"),
+        (
+            {"console": True, "log": True, "probes": {"on_stored"}},
+            "driver lines",
+            "kprobe prb_final_commit, read in /dev/kmsg",
+        ),
         ({"log": True}, "driver lines", "polled"),
         ({"console": True}, "driver lines", "not trusted"),
         ({}, "driver lines", NONE),

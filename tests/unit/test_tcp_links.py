@@ -14,31 +14,11 @@ from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, SocketSnapshot
 from kcover_ebpf.diagnosis.rank_view import Habits, completed
 from kcover_ebpf.diagnosis.roles import Membership, Role
 from kcover_ebpf.diagnosis.stacks import KnownWaits
-from kcover_ebpf.facts.kernel import SocketSample
-from kcover_ebpf.ids import Endpoint, Inode, Pid
+from kcover_ebpf.ids import Endpoint, Pid
+from tests.unit.link_builders import edge, mesh
 
 NOW_NS = 10_000 * NS
 Ranks = tuple[dict[Pid, RankSnapshot], endpoints.EndpointIndex]
-
-
-def mesh(count: int) -> dict[Pid, ProcessHistory]:
-    """Ranks with pids from 100, each connected with each."""
-    views = {Pid(100 + rank): ProcessHistory(Pid(100 + rank), 0) for rank in range(count)}
-    for pid, view in views.items():
-        view.member = Membership(Role.RANK, pid - 100, count, pid)
-        for other in views:
-            if other != pid:
-                view.on_socket(edge(pid, other))
-        train(view)
-    return views
-
-
-def train(view: ProcessHistory) -> None:
-    """Payload over all its connections, in healthy passes."""
-    for number in range(1, 9):
-        for fd, sample in list(view.sockets.items()):
-            view.on_socket(replace(sample, fd=fd, acked_bytes=number * 10_000))
-        view.traffic.end_pass(number * NS, NS, healthy=True)
 
 
 def ranks_of(views: dict[Pid, ProcessHistory], *, elsewhere: bool = False) -> Ranks:
@@ -47,28 +27,6 @@ def ranks_of(views: dict[Pid, ProcessHistory], *, elsewhere: bool = False) -> Ra
     habits = Habits(NOW_NS, ends, KnownWaits(), {}, {}, len(views))
     states = (RankSnapshot(pid, Role.RANK, State.PEERS, rank=pid - 100) for pid in views)
     return {each.pid: completed(each, views[each.pid], habits) for each in states}, ends
-
-
-def edge(pid: Pid, other: Pid, **changes: int) -> SocketSample:
-    base = SocketSample(
-        boottime_ns=0,
-        pid=pid,
-        fd=other,
-        inode=Inode(pid * 1000 + other),
-        state="ESTABLISHED",
-        local=("10.0.0.1", pid * 100 + other % 100),
-        remote=("10.0.0.1", other * 100 + pid % 100),
-        unread_bytes=0,
-        unsent_bytes=0,
-        unacked_bytes=0,
-        acked_bytes=0,
-        received_bytes=0,
-        backoff=0,
-        send_window_bytes=65536,
-        last_send_ns=NS,
-        last_receive_ns=NS,
-    )
-    return replace(base, **changes)  # type: ignore[arg-type]
 
 
 def lose(

@@ -12,27 +12,7 @@ import pytest
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.hardware.telemetry.dcgm_source import DcgmSource, checked
 from kcover_ebpf.hardware.telemetry.helper import HelperOptions, line_of, reader_of
-
-OWN, OTHER = "GPU-7c0e-0", "GPU-ffff-9"
-LABELS = 'gpu="0",UUID="{uuid}",pci_bus_id="00000000:5D:00.0",device="nvidia0",modelName="Stand-in",Hostname="n1"'
-PAGE = """# HELP DCGM_FI_DEV_GPU_UTIL GPU utilization (in %).
-# TYPE DCGM_FI_DEV_GPU_UTIL gauge
-DCGM_FI_DEV_GPU_UTIL{{{labels},container="main",namespace="team",pod="train-0"}} 97
-# TYPE DCGM_FI_DEV_FB_USED gauge
-DCGM_FI_DEV_FB_USED{{{labels}}} 2048
-# TYPE DCGM_FI_DEV_POWER_USAGE gauge
-DCGM_FI_DEV_POWER_USAGE{{{labels}}} 421.5
-DCGM_FI_DEV_SM_CLOCK{{{labels}}} 1755
-DCGM_FI_DEV_GPU_TEMP{{{labels}}} 61
-DCGM_FI_DEV_MEM_COPY_UTIL{{{labels}}} NaN
-DCGM_FI_DEV_CLOCKS_EVENT_REASONS{{{labels}}} 4
-DCGM_FI_PROF_PCIE_TX_BYTES{{{labels}}} 1000000
-DCGM_FI_DEV_GPU_UTIL{{{labels},GPU_I_PROFILE="1g.10gb",GPU_I_ID="7"}} 3
-"""
-
-
-def page(uuid: str = OWN) -> str:
-    return PAGE.format(labels=LABELS.format(uuid=uuid))
+from tests.unit.dcgm_pages import OTHER, OWN, page
 
 
 class Exporter:

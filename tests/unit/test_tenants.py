@@ -171,6 +171,19 @@ def test_quota__two_workers_close_two_incidents_for_their_room() -> None:
         assert opened(known, "ns") == ["i2"]
 
 
+def test_quota__what_was_closed_for_room_does_not_come_back_into_that_room() -> None:
+    """Its gang is still reported, and another worker asks before the new incident is made."""
+    known = store()
+    for index in range(3):
+        put(known, "ns", index, Phase.OBSERVED)
+    quota = Quota(known, Writer(), 3)  # type: ignore[arg-type]
+    with quota.place(gang_key("ns", {"k": "a"})) as has_place:
+        assert has_place
+        (closed,) = (each for each in known.incidents.values() if each.status.is_closed)  # type: ignore[union-attr]
+        assert not quota.may_reopen(closed)
+    assert quota.may_reopen(closed), "none was made: the place is free again"
+
+
 class Refusing(Writer):
     """Writes nothing."""
 

@@ -18,7 +18,7 @@ from kcover_ebpf.trace import remote
 from kcover_ebpf.trace.records import parse
 from kcover_ebpf.trace.remote import RemoteOptions
 from tests.unit import report_builders as build
-from tests.unit.test_trace_remote import FakeExec, Server, look
+from tests.unit.fake_exec import FakeExec, Server, look
 
 STOPPED = (
     build.report("a", build.rank(0), build.rank(2)),

@@ -16,8 +16,8 @@ from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.recovery.guards import decide
 from kcover_ebpf.settings import Policy
+from tests.unit.guard_inputs import ask, world
 from tests.unit.report_builders import NOW_S, pod, rank, report, wire
-from tests.unit.test_guards import ask, world
 
 NODES = ("n0", "n1", "n2", "n3")
 UP = {name: NodeState(name) for name in NODES}

@@ -7,18 +7,21 @@ import re
 import subprocess
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kcover_ebpf.records import wire
-from tests.skips import ROOT
-
-OBJECTS = ROOT / "kcover_ebpf" / "objects"
-EVENTS_H = ROOT / "bpf" / "events.h"
-ARCHITECTURES = ("x86_64", "arm64")
-
-Type = dict[str, Any]
+from tests.unit.bpf_layouts import (
+    ARCHITECTURES,
+    EVENTS_H,
+    OBJECTS,
+    Type,
+    camel,
+    described,
+    described_mirror,
+    enums,
+    structs,
+)
 
 
 def _types(architecture: str) -> list[Type]:
@@ -29,72 +32,19 @@ def _types(architecture: str) -> list[Type]:
     return types
 
 
-def _camel(name: str) -> str:
-    return "".join(word.capitalize() for word in name.split("_"))
-
-
-def _resolved(types: list[Type], number: int) -> Type:
-    found = types[number - 1]
-    assert found["id"] == number
-    if found["kind"] in ("TYPEDEF", "CONST", "VOLATILE"):
-        return _resolved(types, found["type_id"])
-    return found
-
-
-def _described(types: list[Type], number: int) -> object:
-    """What a C type is, as something that compares with `_described_mirror`."""
-    found = _resolved(types, number)
-    match found["kind"]:
-        case "INT":
-            return (found["size"], found["encoding"] == "SIGNED")
-        case "ARRAY":
-            return [_described(types, found["type_id"])] * found["nr_elems"]
-        case "STRUCT":
-            return found["name"]
-        case kind:
-            raise AssertionError(f"{kind} has no fixed width: {found}")
-
-
-_INTEGERS = {
-    ctypes.c_uint8: (1, False),
-    ctypes.c_uint16: (2, False),
-    ctypes.c_int32: (4, True),
-    ctypes.c_uint32: (4, False),
-    ctypes.c_uint64: (8, False),
-}
-
-
-def _described_mirror(kind: Any) -> object:
-    if kind in _INTEGERS:
-        return _INTEGERS[kind]
-    if issubclass(kind, ctypes.Array):
-        return [_described_mirror(kind._type_)] * kind._length_
-    snake = re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
-    assert issubclass(kind, ctypes.Structure)
-    return snake
-
-
-def _structs(types: list[Type]) -> dict[str, Type]:
-    return {one["name"]: one for one in types if one["kind"] == "STRUCT"}
-
-
-def _enums(types: list[Type]) -> dict[str, Type]:
-    return {one["name"]: one for one in types if one["kind"] == "ENUM"}
-
-
 def test_the_layout_object_has_every_type_of_the_header() -> None:
     text = EVENTS_H.read_text()
     declared = set(re.findall(r"^struct (\w+) \{", text, re.MULTILINE))
-    enums = set(re.findall(r"^enum (\w+) \{", text, re.MULTILINE))
+    named = set(re.findall(r"^enum (\w+) \{", text, re.MULTILINE))
     assert len(declared) > 10
     types = _types("x86_64")
-    assert declared == set(_structs(types))
-    assert enums == set(_enums(types))
+    assert declared == set(structs(types))
+    assert named == set(enums(types))
 
 
 def test_nothing_is_mirrored_that_the_header_lacks() -> None:
     types = _types("x86_64")
-    known = {_camel(name) for name in (*_structs(types), *_enums(types))}
+    known = {camel(name) for name in (*structs(types), *enums(types))}
     mirrors = {
         name
         for name, one in inspect.getmembers(wire, inspect.isclass)
@@ -104,17 +54,17 @@ def test_nothing_is_mirrored_that_the_header_lacks() -> None:
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("name", sorted(_structs(_types("x86_64"))))
+@pytest.mark.parametrize("name", sorted(structs(_types("x86_64"))))
 def test_struct(architecture: str, name: str) -> None:
     types = _types(architecture)
-    struct = _structs(types)[name]
-    mirror = getattr(wire, _camel(name))
+    struct = structs(types)[name]
+    mirror = getattr(wire, camel(name))
     fields = [
-        (one["name"], one["bits_offset"] // 8, _described(types, one["type_id"]))
+        (one["name"], one["bits_offset"] // 8, described(types, one["type_id"]))
         for one in struct["members"]
     ]
     mirrored = [
-        (field, getattr(mirror, field).offset, _described_mirror(kind))
+        (field, getattr(mirror, field).offset, described_mirror(kind))
         for field, kind in mirror._fields_
     ]
     assert mirrored == fields
@@ -122,10 +72,10 @@ def test_struct(architecture: str, name: str) -> None:
     assert wire.unpacker(mirror).size == struct["size"], "a hole"
 
 
-@pytest.mark.parametrize("name", sorted(_enums(_types("x86_64"))))
+@pytest.mark.parametrize("name", sorted(enums(_types("x86_64"))))
 def test_enum(name: str) -> None:
-    values = _enums(_types("x86_64"))[name]["values"]
-    mirror = getattr(wire, _camel(name))
+    values = enums(_types("x86_64"))[name]["values"]
+    mirror = getattr(wire, camel(name))
     # EVENT_THREAD, THREAD_RUNNING, DESCRIPTOR_PIPE: one word says which enum it is
     named = {one["name"].split("_", 1)[1]: one["val"] for one in values}
     assert {member.name: member.value for member in mirror} == named

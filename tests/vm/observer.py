@@ -22,6 +22,8 @@ from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
 
 PERIOD_S = 0.25
+SELF_TEST_S = 10.0
+"""On every kernel one of the probes reports the self-test's line, after a second at most where the host is idle."""
 
 
 def as_json(fact: Fact) -> dict[str, Any]:
@@ -47,8 +49,11 @@ def main() -> None:
         KernelSampler.open(settings) as kernel,
         DeviceWatch(kernel.maps, settings, shipped, pin_driver="--pin-driver" in rest) as watch,
     ):
-        for fact in kernel.wait(0.2):
-            watch.observe(fact, pids)
+        end_s = time.monotonic() + SELF_TEST_S
+        while not watch.console_works and time.monotonic() < end_s:
+            for fact in kernel.wait(0.2):
+                watch.observe(fact, pids)
+            watch.hear_lines()
         probes = {f"{s.family}.{s.probe}": s.reason for s in watch.statuses}
         write(out, {"ready": watch.rung.value, "console": watch.console_works, "probes": probes})
         while True:

@@ -44,8 +44,8 @@ def test_xid_to_fact(steady_guest: Guest, steady: Observer, record_property: Fig
         command = f"say('xid {number} {GPU} pid=1, name=x, y')"
         said_ns.append(int(steady_guest.python(f"{command}; time.sleep(0.3)", timeout_s=120)))
     facts = steady.facts("XidReported", ROUNDS, mark)
-    # the first trace of each: the kernel's own time of the printed line; without a console rung
-    # (before 6.0) the moment before the driver was ordered to print
+    # the first trace of each: the kernel's own time of the printed line; where nothing reports lines
+    # (before 6.0 without kprobes) the moment before the driver was ordered to print
     lines = of_kind(steady.lines()[mark:], "DriverLine")
     begun_ns = [line["boottime_ns"] for line in lines] or said_ns
     assert late(facts, begun_ns, record_property) < MOST_MS

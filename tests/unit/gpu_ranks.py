@@ -1,0 +1,51 @@
+"""A scripted job whose ranks wait for GPUs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from kcover_ebpf.diagnosis.process import NS
+from kcover_ebpf.diagnosis.process_state import State
+
+from .scripted_job import Proc, Stage
+
+SYNCHRONIZE = ("libc.so.6+1", "libcuda.so.1+2", "libtorch.so+3", "python3.11+4")
+
+
+NAMES = {"libcuda.so.1": 3, "[vdso]": 12}
+"""How often a host thread that waits for its device is found where, in 15 looks."""
+
+
+class Gpu:
+    """Ranks that launch, wait for their devices, and begin anew; each seen at a random moment."""
+
+    def __init__(self, world: int = 8, waits: float = 0.8) -> None:
+        self.stage = Stage(world=world, connected=False)
+        self.random, self.waits = random.Random(7), waits
+        self.stuck: set[int] = set()
+        for proc in self.stage.procs.values():
+            self.stage.become(proc, "run", called_from=SYNCHRONIZE)
+
+    def run(self, seconds: float) -> Iterator[bool]:
+        """Whether something seems wrong, after each pass."""
+        end_ns = self.stage.now_ns + int(seconds * NS)
+        while self.stage.now_ns < end_ns:
+            for proc in self.stage.procs.values():
+                self._place(proc)
+            self.stage.one_pass(NS // 4 if self.stage.job.urgent else NS)
+            yield self.stage.job.attention.suspicious
+
+    def _place(self, proc: Proc) -> None:
+        waits = proc.rank in self.stuck or self.random.random() < self.waits
+        (proc.module,) = (
+            self.random.choices(list(NAMES), list(NAMES.values())) if waits else ("python3.11",)
+        )
+        proc.called_from = SYNCHRONIZE if waits else ("python3.11+4",)
+
+    def spend(self, seconds: float) -> list[bool]:
+        return list(self.run(seconds))
+
+    def states(self) -> set[State]:
+        picture = self.stage.job.snapshot()
+        return {picture.processes[pid].state for pid in picture.ranks}
