@@ -99,7 +99,7 @@ def daemons(state: Path) -> list[Daemon]:
     """Both, built, with the options that a node has."""
     of_npd = source_of(*NPD)
     config, npd = of_npd / "config", build(of_npd, "./cmd/nodeproblemdetector")
-    gpud = build(source_of(*GPUD), "github.com/leptonai/gpud")
+    gpud = build(source_of(*GPUD), "./cmd/gpud")
     return [
         Daemon(
             "node-problem-detector",
