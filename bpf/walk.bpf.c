@@ -63,7 +63,7 @@ static __always_inline bool look_at(struct pass_value *pass, struct process_valu
 	if (sample && quick_look(pass, process, task, sample))
 		return has_time(pass, 1);
 	look_longer(pid, tid);
-	return !pass->is_incomplete && has_time(pass, LONGER_WORK);
+	return !pass->is_incomplete && has_time(pass, 1);
 }
 
 /* The thread at which the walk over a process had to stop in the call before, or its first. */

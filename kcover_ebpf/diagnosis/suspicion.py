@@ -21,6 +21,7 @@ from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.tunables.diagnosis import (
     BASELINE_EAGER_NS,
+    BASELINE_EAGER_PERIOD_NS,
     BASELINE_EAGER_WAITS,
     BASELINE_INSPECTIONS,
     BASELINE_PERIOD_NS,
@@ -34,6 +35,9 @@ from kcover_ebpf.tunables.diagnosis import (
     INSPECTION_PROOF_NS,
     INSPECTION_UNTRAINED_NS,
     INSPECTIONS_REPEATED,
+    INSPECTIONS_REPEATED_CALMLY,
+    UNTRAINED_EASE_PART,
+    UNTRAINED_MOST_EASE,
 )
 
 _INSPECTIONS_KEPT = 48
@@ -59,7 +63,8 @@ class Suspicion:
         self._suspicious_since_ns: int | None = None
         self._only_silent = False
         self._began_ns: int | None = None
-        self._next_baseline_ns = 0
+        self._next_baseline_ns = self._baseline_pause_ns = 0
+        self._known_count = 0
 
     @property
     def suspicious(self) -> bool:
@@ -79,6 +84,13 @@ class Suspicion:
         given seconds before that means anything.
         """
         return self.is_fresh(now_ns, trained) and (trained or not self._only_silent)
+
+    def ease(self, now_ns: int, trained: bool) -> float:
+        """How many times the regular pause may lie before the next pass; 1 while a change is to be seen soon."""
+        since_ns = self._suspicious_since_ns
+        if since_ns is None or trained or not self._only_silent:
+            return 1.0
+        return min(max(1.0, (now_ns - since_ns) / NS / UNTRAINED_EASE_PART), UNTRAINED_MOST_EASE)
 
     @property
     def stalled(self) -> bool:
@@ -167,20 +179,34 @@ class Suspicion:
         """Threads to inspect now: all leads while suspicious, else a few healthy waits to remember."""
         codes = [request for view in owned for request in self._burning(view, now_ns)]
         if self.suspicious:
-            return codes + self._rationed(owned, now_ns, 0 if trained else INSPECTION_UNTRAINED_NS)
+            shortest_ns = 0 if trained else INSPECTION_UNTRAINED_NS
+            repeats = (
+                INSPECTIONS_REPEATED
+                if self.urgent(now_ns, trained)
+                else INSPECTIONS_REPEATED_CALMLY
+            )
+            return codes + self._rationed(owned, now_ns, shortest_ns, repeats)
         if now_ns < self._next_baseline_ns:
             return codes
-        self._began_ns = now_ns if self._began_ns is None else self._began_ns
-        if self.known.count >= BASELINE_EAGER_WAITS or now_ns - self._began_ns > BASELINE_EAGER_NS:
-            self._next_baseline_ns = now_ns + BASELINE_PERIOD_NS
+        self._next_baseline_ns = now_ns + self._pause_ns(now_ns)
         fresh = (view for view in waiting if view.pid not in self._pending)
         requests = (
             request for view in fresh if (request := self._request(view, now_ns)) is not None
         )
         return codes + list(islice(requests, BASELINE_INSPECTIONS))
 
+    def _pause_ns(self, now_ns: int) -> int:
+        """Pause before healthy waits are inspected next: short at first, and while there are new ones."""
+        self._began_ns = now_ns if self._began_ns is None else self._began_ns
+        if self.known.count >= BASELINE_EAGER_WAITS or now_ns - self._began_ns > BASELINE_EAGER_NS:
+            return BASELINE_PERIOD_NS
+        learned, self._known_count = self.known.count > self._known_count, self.known.count
+        doubled_ns = min(max(NS, 2 * self._baseline_pause_ns), BASELINE_EAGER_PERIOD_NS)
+        self._baseline_pause_ns = 0 if learned else doubled_ns
+        return self._baseline_pause_ns
+
     def _rationed(
-        self, owned: Iterable[ProcessHistory], now_ns: int, shortest_ns: int
+        self, owned: Iterable[ProcessHistory], now_ns: int, shortest_ns: int, repeats: int
     ) -> list[InspectRequest]:
         """A first inspection of every wait; further ones at a few of those that wait alike, each in its turn."""
         first, again = [], []
@@ -196,7 +222,7 @@ class Suspicion:
         counts: Counter[tuple[TaskState, int]] = Counter()
         for _, alike, request in sorted(again, key=lambda each: each[0]):
             counts[alike] += 1
-            if counts[alike] <= INSPECTIONS_REPEATED:
+            if counts[alike] <= repeats:
                 first.append(request)
         return first
 

@@ -51,6 +51,9 @@ SELF_TEST = "kcover-ebpf self-test"
 """Text that is written to the kernel log at start, to learn whether the console rung works."""
 
 _Reader = TypeVar("_Reader")
+_SKIPPED_EVERY = 8
+"""Passes of whose lines in the log none concerned us before they are left out: what came since is read with the next
+that does."""
 _SELF_TEST_PATIENCE_NS = 500_000_000
 """After the first pass. A line is reported within a millisecond of its printing, and read in the next pass."""
 _AER_SETTLE_NS = 3_000_000_000
@@ -58,7 +61,7 @@ _AER_SETTLE_NS = 3_000_000_000
 
 
 class DeviceWatch:
-    """A context manager; `observe` takes the kernel's facts, `tick` is asked once a pass.
+    """A context manager; `observe` takes the kernel's facts, `tick` is asked once a pass, or its parts.
 
     `catalog` is read after the start, which it would make longer, and before the first Xid: reports of
     several rungs must be taken as they come. Without GPUs it is never read.
@@ -98,7 +101,7 @@ class DeviceWatch:
         self._stale_nic = False
         self._aer = AerCounter()
         self._aer_quiet_ns = 0
-        self._line_came = False
+        self._line_came, self._unread_passes = False, 0
         self.driver: str | None = None
         """Version of the GPU driver that is loaded; None without one."""
         self._stale_driver = False
@@ -229,6 +232,10 @@ class DeviceWatch:
             self._say_self_test()
 
     def tick(self, members: Collection[Pid]) -> list[DeviceFact]:
+        """Everything there is to do once a pass."""
+        return [*self.read_clocks(members), *self.poll(members)]
+
+    def poll(self, members: Collection[Pid]) -> list[DeviceFact]:
         """What polling finds, and what waited for a better rung; attaches to a new driver."""
         self.hear_lines()
         self.whose.refresh()
@@ -241,7 +248,7 @@ class DeviceWatch:
         if self.whose.topology.gpus and not self._has_catalog:
             self._has_catalog = True
             self._read_catalog()
-        found = [*self._poll_log(members), *self._read_clocks(members)]
+        found = self._poll_log(members)
         if self._ports is not None:
             found += self._poll_ports(self._ports, members)
         found += self._concern.of_time(members, _now_ns())
@@ -257,7 +264,8 @@ class DeviceWatch:
     def _serial_of(self, device: str) -> str:
         return self.telemetry.serial_of(device) if self.telemetry is not None else ""
 
-    def _read_clocks(self, members: Collection[Pid]) -> Iterator[DeviceFact]:
+    def read_clocks(self, members: Collection[Pid]) -> Iterator[DeviceFact]:
+        """What shows the progress of these processes: bytes over RDMA ports, and their GPUs."""
         for clock in (self._fabric, self.telemetry):
             if clock is not None:
                 yield from clock.tick(members)
@@ -283,7 +291,10 @@ class DeviceWatch:
     def _poll_log(self, members: Collection[Pid]) -> list[DeviceFact]:
         """Read the log, unless the console would have said that there is something in it."""
         if self._kmsg is not None and self.console_works and not self._line_came:
-            self._kmsg.skip()
+            self._unread_passes += 1
+            if self._unread_passes >= _SKIPPED_EVERY:
+                self._unread_passes = 0
+                self._kmsg.skip()
             return []
         self._line_came = False
         return self._read_log(members)

@@ -92,24 +92,33 @@ class Sensor:
         """True once the job was seen training."""
         return self.job.pace.trained
 
+    @property
+    def _period_s(self) -> float:
+        if self.job.urgent:
+            return self._settings.suspicious_period_s
+        return self._settings.period_s * self._watch.ease
+
     def run(self, until: Callable[[], bool]) -> None:
         """Sample, judge and decide until `until()` is true; it is asked at least once a pass."""
         while not until():
             self.step()
             if until():
                 break
-            listen(self._kernel, self._settings, self.job.urgent, self._take)
+            listen(self._kernel, self._period_s, self._take)
         self._watch.close()
         # the events that ended the loop, a last exit most of all, are not judged yet
         self._take(self._kernel.wait(0))
         self._watch.judge()
 
     def step(self) -> None:
-        """One pass of the sampler and one judgement."""
+        """One pass of the sampler, and one judgement unless the job may rest."""
         self._join_new_members()
         self._watch.prepare()
         for fact in self._kernel.sample(self.job.connected):
             self._watch.take(fact)
+        self._poll_clocks()
+        if not self._watch.attend():
+            return
         self._poll_devices()
         self._take(self._inspector.inspect(self._watch.wants()))
         self._watch.ask_collectives()
@@ -134,9 +143,14 @@ class Sensor:
             self._inspector.forget(fact.pid)
         return announced
 
+    def _poll_clocks(self) -> None:
+        if self._devices is not None:
+            for fact in self._devices.read_clocks(self._watch.members):
+                self._take_one(fact)
+
     def _poll_devices(self) -> None:
         if self._devices is not None:
-            for fact in self._devices.tick(self._watch.members):
+            for fact in self._devices.poll(self._watch.members):
                 self._take_one(fact)
 
     def _join_new_members(self) -> None:

@@ -184,7 +184,7 @@ def test_cannot_fail__a_test_without_a_check(body: str, found: list[str]) -> Non
     assert cannot_fail(f"def test_a():\n    {indented}\n") == found
 
 
-def tests_imported(text: str) -> list[str]:
+def imported_tests(text: str) -> list[str]:
     """Modules of tests from which a module imports: what two tests need belongs into a helper."""
     modules = [
         name
@@ -198,11 +198,11 @@ def tests_imported(text: str) -> list[str]:
 
 @pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(ROOT / "tests")))
 def test_no_test_imports_another(path: Path) -> None:
-    assert tests_imported(path.read_text()) == []
+    assert imported_tests(path.read_text()) == []
 
 
 def test_tests_imported__relative_absolute_and_whole_modules() -> None:
     text = (
         "from .test_a import b\nfrom tests.unit import test_c\nimport test_d\nfrom x import tests\n"
     )
-    assert tests_imported(text) == ["test_a", "test_c", "test_d"]
+    assert imported_tests(text) == ["test_a", "test_c", "test_d"]
