@@ -1,4 +1,4 @@
-"""CPU time and resident memory of processes, from /proc, as long as something else goes on."""
+"""CPU time and resident memory of processes, from /proc, while something else runs."""
 
 from __future__ import annotations
 

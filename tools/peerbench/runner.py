@@ -1,4 +1,4 @@
-"""`tools/peerbench/run`: the same faults under each way to look after a job, on one machine, one after another.
+"""`tools/peerbench/run`: the same faults under each way to guard a job, on one machine, one after another.
 
 Needs root, and what `tools/setup bench` installs. Results go to a folder, a file for each attempt; run it again
 to continue. `--report` writes the tables and the chart from them.

@@ -55,7 +55,7 @@ def is_hang(seen: list[Stacks]) -> bool:
 
 
 def main() -> None:
-    """Look for ever."""
+    """Take stacks until killed."""
     program, events = sys.argv[1], Path(sys.argv[2])
     seen: list[Stacks] = []
     before: dict[int, int] = {}

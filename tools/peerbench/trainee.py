@@ -1,4 +1,4 @@
-"""One rank of the job that all ways look after: torch DDP over gloo, below torchrun.
+"""One rank of the job that all ways guard: torch DDP over gloo, below torchrun.
 
 A fault that a rank does to itself is done once: a rank that is started again finds it in the event file and trains.
 With `STEP_TIMER_S` set, every step starts torchelastic's timer anew, by which its agent ends a rank that is late.

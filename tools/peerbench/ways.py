@@ -1,4 +1,4 @@
-"""The ways to look after a job that are compared: how each starts it, and how its words are read."""
+"""The ways to guard a job that are compared: how each starts it, and how its words are read."""
 
 from __future__ import annotations
 
