@@ -21,7 +21,6 @@ from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.tunables.diagnosis import (
     BASELINE_EAGER_NS,
-    BASELINE_EAGER_PERIOD_NS,
     BASELINE_EAGER_WAITS,
     BASELINE_INSPECTIONS,
     BASELINE_PERIOD_NS,
@@ -63,8 +62,7 @@ class Suspicion:
         self._suspicious_since_ns: int | None = None
         self._only_silent = False
         self._began_ns: int | None = None
-        self._next_baseline_ns = self._baseline_pause_ns = 0
-        self._known_count = 0
+        self._next_baseline_ns = 0
 
     @property
     def suspicious(self) -> bool:
@@ -91,6 +89,11 @@ class Suspicion:
         if since_ns is None or trained or not self._only_silent:
             return 1.0
         return min(max(1.0, (now_ns - since_ns) / NS / UNTRAINED_EASE_PART), UNTRAINED_MOST_EASE)
+
+    def learns_eagerly(self, now_ns: int) -> bool:
+        """True while healthy waits are inspected at every pass: what is not learned then is no evidence later."""
+        began_ns = now_ns if self._began_ns is None else self._began_ns
+        return self.known.count < BASELINE_EAGER_WAITS and now_ns - began_ns <= BASELINE_EAGER_NS
 
     @property
     def stalled(self) -> bool:
@@ -188,22 +191,14 @@ class Suspicion:
             return codes + self._rationed(owned, now_ns, shortest_ns, repeats)
         if now_ns < self._next_baseline_ns:
             return codes
-        self._next_baseline_ns = now_ns + self._pause_ns(now_ns)
+        self._began_ns = now_ns if self._began_ns is None else self._began_ns
+        if not self.learns_eagerly(now_ns):
+            self._next_baseline_ns = now_ns + BASELINE_PERIOD_NS
         fresh = (view for view in waiting if view.pid not in self._pending)
         requests = (
             request for view in fresh if (request := self._request(view, now_ns)) is not None
         )
         return codes + list(islice(requests, BASELINE_INSPECTIONS))
-
-    def _pause_ns(self, now_ns: int) -> int:
-        """Pause before healthy waits are inspected next: short at first, and while there are new ones."""
-        self._began_ns = now_ns if self._began_ns is None else self._began_ns
-        if self.known.count >= BASELINE_EAGER_WAITS or now_ns - self._began_ns > BASELINE_EAGER_NS:
-            return BASELINE_PERIOD_NS
-        learned, self._known_count = self.known.count > self._known_count, self.known.count
-        doubled_ns = min(max(NS, 2 * self._baseline_pause_ns), BASELINE_EAGER_PERIOD_NS)
-        self._baseline_pause_ns = 0 if learned else doubled_ns
-        return self._baseline_pause_ns
 
     def _rationed(
         self, owned: Iterable[ProcessHistory], now_ns: int, shortest_ns: int, repeats: int

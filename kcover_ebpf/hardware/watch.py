@@ -61,7 +61,7 @@ _AER_SETTLE_NS = 3_000_000_000
 
 
 class DeviceWatch:
-    """A context manager; `observe` takes the kernel's facts, `tick` is asked once a pass, or its parts.
+    """A context manager; `observe` takes the kernel's facts, `tick` is asked once a pass.
 
     `catalog` is read after the start, which it would make longer, and before the first Xid: reports of
     several rungs must be taken as they come. Without GPUs it is never read.
@@ -232,10 +232,6 @@ class DeviceWatch:
             self._say_self_test()
 
     def tick(self, members: Collection[Pid]) -> list[DeviceFact]:
-        """Everything there is to do once a pass."""
-        return [*self.read_clocks(members), *self.poll(members)]
-
-    def poll(self, members: Collection[Pid]) -> list[DeviceFact]:
         """What polling finds, and what waited for a better rung; attaches to a new driver."""
         self.hear_lines()
         self.whose.refresh()
@@ -248,7 +244,7 @@ class DeviceWatch:
         if self.whose.topology.gpus and not self._has_catalog:
             self._has_catalog = True
             self._read_catalog()
-        found = self._poll_log(members)
+        found = [*self._poll_log(members), *self._read_clocks(members)]
         if self._ports is not None:
             found += self._poll_ports(self._ports, members)
         found += self._concern.of_time(members, _now_ns())
@@ -264,8 +260,7 @@ class DeviceWatch:
     def _serial_of(self, device: str) -> str:
         return self.telemetry.serial_of(device) if self.telemetry is not None else ""
 
-    def read_clocks(self, members: Collection[Pid]) -> Iterator[DeviceFact]:
-        """What shows the progress of these processes: bytes over RDMA ports, and their GPUs."""
+    def _read_clocks(self, members: Collection[Pid]) -> Iterator[DeviceFact]:
         for clock in (self._fabric, self.telemetry):
             if clock is not None:
                 yield from clock.tick(members)

@@ -319,9 +319,7 @@ times as long: how long its storage completed nothing is seen from the first of 
 BASELINE_EAGER_WAITS = 10
 """Healthy waits are learned at every pass until so many are known,"""
 BASELINE_EAGER_NS = 60 * _NS
-"""or for so long, in which the pause doubles up to"""
-BASELINE_EAGER_PERIOD_NS = 4 * _NS
-"""this while no wait is learned that was not known,"""
+"""or for so long,"""
 BASELINE_PERIOD_NS = 10 * _NS
 """and from then on so rarely,"""
 BASELINE_INSPECTIONS = 2

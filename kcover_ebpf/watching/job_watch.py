@@ -133,6 +133,7 @@ class JobWatch:
     def _may_rest(self) -> bool:
         job, verdict = self.job, self.tracker.current
         is_calm = job.pace.trained and not job.attention.suspicious and not self._is_announced
+        is_calm = is_calm and not job.attention.learns_eagerly(job.now_ns)
         # what NCCL's probes count, and a table, are of one pass
         waited_for = self._nccl is not None or self._watches_table
         return (

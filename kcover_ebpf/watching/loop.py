@@ -116,10 +116,9 @@ class Sensor:
         self._watch.prepare()
         for fact in self._kernel.sample(self.job.connected):
             self._watch.take(fact)
-        self._poll_clocks()
+        self._poll_devices()
         if not self._watch.attend():
             return
-        self._poll_devices()
         self._take(self._inspector.inspect(self._watch.wants()))
         self._watch.ask_collectives()
         self._watch.judge()
@@ -143,14 +142,9 @@ class Sensor:
             self._inspector.forget(fact.pid)
         return announced
 
-    def _poll_clocks(self) -> None:
-        if self._devices is not None:
-            for fact in self._devices.read_clocks(self._watch.members):
-                self._take_one(fact)
-
     def _poll_devices(self) -> None:
         if self._devices is not None:
-            for fact in self._devices.poll(self._watch.members):
+            for fact in self._devices.tick(self._watch.members):
                 self._take_one(fact)
 
     def _join_new_members(self) -> None:

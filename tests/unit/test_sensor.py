@@ -26,6 +26,7 @@ from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Act, Settings
 from kcover_ebpf.trace import passes
+from kcover_ebpf.tunables.diagnosis import BASELINE_EAGER_NS
 from kcover_ebpf.watching.job_watch import listen
 from kcover_ebpf.watching.judging import Recorder
 from kcover_ebpf.watching.loop import Sensor
@@ -342,6 +343,8 @@ def test_a_job_that_trains_rests_between_two_judgements(monkeypatch: pytest.Monk
     watch = bench.sensor._watch
     assert [watch.attend() for _ in range(3)] == [True] * 3, "it never trained"
     bench.sensor.job.pace.trained = True
+    assert [watch.attend() for _ in range(3)] == [True] * 3, "its healthy waits are being learned"
+    monkeypatch.setattr(bench.sensor.job.attention, "_began_ns", -BASELINE_EAGER_NS)
     assert [watch.attend() for _ in range(6)] == [False, False, True] * 2
     watch.take(bench.exit(101, 1))
     assert watch.attend(), "an exit was announced"

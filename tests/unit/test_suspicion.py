@@ -196,22 +196,6 @@ def test_a_job_that_never_trained_and_is_only_silent_is_sampled_ever_more_rarely
     assert attention.ease(62 * NS, trained=False) == 1, "something is wrong"
 
 
-def test_waits_of_a_healthy_job_are_looked_at_often_only_while_there_are_new_ones() -> None:
-    stage = trained()
-    stage.become(stage.rank(0), "futex")
-    stage.one_pass(NS // 4)
-    attention, view = Suspicion(), stage.job.members.views[Pid(stage.rank(0).pid)]
-    looked = [at_s for at_s in range(40) if attention.wants((), [view], at_s * NS)]
-    assert looked == [0, 1, 3, 7, 11, 15, 19, 23, 27, 31, 35, 39]
-    attention.known.learn(COLLECTIVE)
-    assert [at_s for at_s in range(40, 50) if attention.wants((), [view], at_s * NS)] == [
-        43,
-        44,
-        45,
-        47,
-    ], "there was a new one"
-
-
 def looks_per_pass(stage: Stage, count: int, period_ns: int) -> list[set[int]]:
     """Which ranks are looked at in each of the next passes."""
     found = []
