@@ -28,10 +28,6 @@ class Members:
         self._stale = False
         self._roster: Roster | None = None
 
-    def _changed(self) -> None:
-        self._roster = None
-        self.kinship.forget_candidates()
-
     @property
     def roster(self) -> Roster:
         """Who is what; made anew where a process came, went, or is known better since."""
@@ -44,18 +40,18 @@ class Members:
         found = self.views.get(pid)
         if found is None:
             found = self.views[pid] = ProcessHistory(pid, now_ns)
-            self._changed()
+            self._roster = None
         return found
 
     def rename(self) -> None:
         """Something was learned about who a process is: roles are decided anew at the next `classify`."""
         self._stale = True
-        self._changed()
+        self._roster = None
 
     def on_exec(self, view: ProcessHistory) -> None:
         """It became another program, of which nothing was read yet."""
         view.on_exec()
-        self._changed()
+        self._roster = None
 
     def forget_descriptors(self) -> None:
         """What was seen open in detail is not kept up to date any more."""
@@ -68,7 +64,7 @@ class Members:
             return False
         self._stale = False
         self._decide()
-        self._changed()
+        self._roster = None
         return True
 
     def _decide(self) -> None:
@@ -84,7 +80,7 @@ class Members:
             elif (joined or numbered) and self._was_wrapper(view):
                 # what ran before the ranks had numbers was a wrapper around them
                 self._forget(pid)
-        self._changed()
+        self._roster = None
         for view in [view for view in self.views.values() if self._is_replaced(view)]:
             self._forget(view.pid)
         self._learn_world_size(found.values())
@@ -116,14 +112,14 @@ class Members:
 
     def _forget(self, pid: Pid) -> None:
         del self.views[pid]
-        self._changed()
+        self._roster = None
         self.kinship.forget(pid)
 
     def leave(self, pid: Pid, leaving: ProcessExit) -> None:
         """A process ended. Those with a rank stay known, so that who waits for them can be explained."""
         view = self.views[pid]
         view.exit = leaving
-        self._changed()
+        self._roster = None
         member = view.member
         # what a script runs before the training ends when it likes: nobody will wait for it
         prepared = not (leaving.signal or leaving.exit_code or established(view, leaving))
