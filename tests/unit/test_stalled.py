@@ -203,7 +203,7 @@ def test_nccl_is_asked_about_a_stall_and_not_about_ranks_that_burn_a_cpu(mode, a
     asked = []
 
     class Ras:
-        def tick(self, asks: bool, _: object) -> list[object]:
+        def tick(self, asks: bool, *_: object) -> list[object]:
             asked.append(asks)
             return []
 
