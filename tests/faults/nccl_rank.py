@@ -21,7 +21,7 @@ class UniqueId(ctypes.Structure):
 class Communicator:
     def __init__(self, path: str, name: bytes) -> None:
         self.nccl = ctypes.CDLL(path)
-        time.sleep(2.5)  # a framework loads for seconds before it makes a communicator
+        time.sleep(6)  # a framework loads for seconds before it makes a communicator
         self.comm = ctypes.c_void_p()
         where = ctypes.byref(self.comm)
         assert self.nccl.ncclCommInitRank(where, WORLD, UniqueId(name), RANK) == 0
