@@ -24,7 +24,7 @@ unreadable = {"identity": 0, "inspection": 0}
 for _ in range(24):
     began = time.monotonic()
     facts = list(identities.learn([rank, me], {"RANK"}))
-    looks = inspector.look([InspectRequest(rank, rank, 0), InspectRequest(me, me, 0)])
+    looks = inspector.inspect([InspectRequest(rank, rank, 0), InspectRequest(me, me, 0)])
     longest = max(longest, time.monotonic() - began)
     known_of_me += any(each.pid == me for each in facts)
     inspected += any(each.pid == me for each in looks if isinstance(each, Inspection))
