@@ -15,7 +15,8 @@ from kcover_ebpf.api.incident import Phase, Status, Way
 from kcover_ebpf.recovery import replacement
 from kcover_ebpf.recovery.context import GangPod
 from tests.unit.report_builders import pod
-from tests.unit.simulated_cluster import START_S, Sim
+from tests.unit.simulated_cluster import Sim
+from tests.unit.simulated_world import START_S
 
 
 def story(sim: Sim) -> str:
