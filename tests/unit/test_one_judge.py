@@ -140,7 +140,11 @@ MODES = st.sampled_from(
 SAID = st.sampled_from([None, "behind", "missing", "failed", "equal"])
 
 
-@settings(max_examples=20, deadline=None, phases=(Phase.explicit, Phase.generate))
+@settings(
+    max_examples=settings().max_examples // 5,
+    deadline=None,
+    phases=(Phase.explicit, Phase.generate),
+)
 @given(
     st.lists(st.tuples(MODES, st.booleans()), min_size=4, max_size=4),
     st.integers(0, 3),

@@ -216,7 +216,7 @@ def cases() -> st.SearchStrategy[Sim]:
 
 # a story of 1,000 ticks takes minutes to shrink, and shows enough as it is
 @settings(
-    max_examples=200,
+    max_examples=2 * settings().max_examples,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=(Part.explicit, Part.reuse, Part.generate),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kcover_ebpf.cli import main
@@ -311,7 +311,6 @@ def tape_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
-@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_any_bytes_are_played_or_refused(tape_bytes: bytes, data: st.DataObject) -> None:
     blob = bytearray(tape_bytes)
@@ -327,7 +326,6 @@ def test_any_bytes_are_played_or_refused(tape_bytes: bytes, data: st.DataObject)
         assert "\n" not in str(error)  # noqa: PT017 - either may happen
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=200), st.sampled_from([b"", HEAD, b"\x1f\x8b", b"\x1f\x8b\x08\0"]))
 def test_bytes_of_nobody_are_refused(blob: bytes, head: bytes) -> None:
     try:
