@@ -168,7 +168,7 @@ class Judging:
         return asks
 
     def judge(self, unix_offset_s: float) -> None:
-        """Tell a verdict that changed, and decide about the one that is stable."""
+        """Report a verdict that changed, and decide about the one that is stable."""
         if self._recorder is not None:
             self._recorder.on_judge(unix_offset_s)
         verdict = self.tracker.update(self.job, unix_offset_s)
