@@ -296,6 +296,7 @@ def test_exit_code__that_the_table_does_not_have(end: str) -> None:
 
 
 def test_exit_codes__each_is_complete() -> None:
+    assert exit_codes.table()
     for code, row in exit_codes.table().items():
         assert 0 <= code <= 255
         assert row.meaning

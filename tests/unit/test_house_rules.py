@@ -190,6 +190,74 @@ def test_cannot_fail__a_test_without_a_check(body: str, found: list[str]) -> Non
     assert cannot_fail(f"def test_a():\n    {indented}\n") == found
 
 
+def may_check_nothing(text: str) -> list[str]:
+    """Tests whose checks are all behind a condition, or in a loop that may have no turn."""
+    return [
+        node.name
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef)
+        and node.name.startswith("test_")
+        and not _surely_checks(node.body)
+    ]
+
+
+def _surely_checks(body: list[ast.stmt]) -> bool:
+    return any(_is_sure(each) for each in body)
+
+
+def _is_sure(node: ast.stmt) -> bool:
+    match node:
+        case ast.If():
+            return _surely_checks(node.body) and _surely_checks(node.orelse)
+        case ast.For():
+            return _has_a_turn(node.iter) and _surely_checks(node.body)
+        case ast.With():
+            within = any(_is_check(each) for item in node.items for each in ast.walk(item))
+            return within or _surely_checks(node.body)
+        case ast.Try():
+            return _surely_checks(node.body) or _surely_checks(node.finalbody)
+        case ast.Match() | ast.While() | ast.FunctionDef():
+            return False
+    return any(_is_check(each) for each in ast.walk(node))
+
+
+def _has_a_turn(loop: ast.expr) -> bool:
+    """A list that is written out, a range, or a table of constants."""
+    if isinstance(loop, ast.Call):
+        return any(_has_a_turn(each) for each in (loop.func, *loop.args))
+    if isinstance(loop, ast.Attribute | ast.Starred):
+        return _has_a_turn(loop.value)
+    name = loop.id if isinstance(loop, ast.Name) else ""
+    return (
+        isinstance(loop, ast.Tuple | ast.List | ast.Constant) or name.isupper() or name == "range"
+    )
+
+
+@pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(ROOT / "tests")))
+def test_every_test_checks_something_whatever_happens(path: Path) -> None:
+    assert may_check_nothing(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("if a:\n    assert b", ["test_a"]),
+        ("if a:\n    assert b\nelse:\n    assert c", []),
+        ("for a in b:\n    assert a", ["test_a"]),
+        ("for a in (1, 2):\n    assert a", []),
+        ("for a in range(3):\n    assert a", []),
+        ("for a, b in TABLE.items():\n    assert a", []),
+        ("assert b\nfor a in b:\n    assert a", []),
+        ("try:\n    run()\nexcept OSError as error:\n    assert error", ["test_a"]),
+        ("with pytest.raises(OSError):\n    run()", []),
+        ("with run() as one:\n    if one:\n        assert one", ["test_a"]),
+    ],
+)
+def test_may_check_nothing__conditions_and_loops(body: str, found: list[str]) -> None:
+    indented = body.replace("\n", "\n    ")
+    assert may_check_nothing(f"def test_a():\n    {indented}\n") == found
+
+
 def imported_tests(text: str) -> list[str]:
     """Modules of tests from which a module imports: what two tests need belongs into a helper."""
     modules = [

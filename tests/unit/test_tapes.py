@@ -311,6 +311,15 @@ def tape_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
+def refusal_of(data: bytes) -> str:
+    """Empty where these bytes are played."""
+    try:
+        play(data)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
 @given(data=st.data())
 def test_any_bytes_are_played_or_refused(tape_bytes: bytes, data: st.DataObject) -> None:
     blob = bytearray(tape_bytes)
@@ -320,15 +329,9 @@ def test_any_bytes_are_played_or_refused(tape_bytes: bytes, data: st.DataObject)
         numbers = st.sampled_from([b"-1", b"0", b"18446744073709551615", b"null", b'""', b"[]"])
         blob[at : at + length] = data.draw(st.binary(max_size=8) | numbers)
     packed = data.draw(st.booleans())
-    try:
-        play(gzip.compress(bytes(blob)) if packed else bytes(blob))
-    except UsageError as error:
-        assert "\n" not in str(error)  # noqa: PT017 - either may happen
+    assert "\n" not in refusal_of(gzip.compress(bytes(blob)) if packed else bytes(blob))
 
 
 @given(st.binary(max_size=200), st.sampled_from([b"", HEAD, b"\x1f\x8b", b"\x1f\x8b\x08\0"]))
 def test_bytes_of_nobody_are_refused(blob: bytes, head: bytes) -> None:
-    try:
-        play(head + blob)
-    except UsageError as error:
-        assert "\n" not in str(error)  # noqa: PT017 - either may happen
+    assert "\n" not in refusal_of(head + blob)
