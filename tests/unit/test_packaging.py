@@ -103,6 +103,7 @@ def test_the_wheel_is_pure_and_has_the_licence_texts(wheel: Path) -> None:
     assert names == {"LICENSE", "NOTICE", *texts}
 
 
+@pytest.mark.long  # builds three archives; `make release` compares them as well
 def test_a_wheel_built_from_the_source_archive_is_the_same(wheel: Path, tmp_path: Path) -> None:
     archive = build(ROOT, "sdist", tmp_path / "sdist")
     subprocess.run(["tar", "--extract", "--file", archive, "-C", tmp_path], check=True)
