@@ -39,9 +39,13 @@ TOGETHER = (
     Part("cluster", ("tests/cluster", "-m", "core")),
     Part(
         "kernel",
-        ("tests/kernel", "-m", "not long and not alone", "--numprocesses=3", "--dist=loadfile"),
+        ("tests/kernel", "-m", "not long and not alone", "--numprocesses=3", "--dist=loadgroup"),
     ),
-    Part("unit", ("tests/unit", "-m", "not long", "--numprocesses=auto"), LOW_PRIORITY),
+    Part(
+        "unit",
+        ("tests/unit", "-m", "not long", "--numprocesses=auto", "--dist=loadgroup"),
+        LOW_PRIORITY,
+    ),
 )
 AFTERWARDS = (Part("kernel-alone", ("tests/kernel", "-m", "alone and not long")),)
 
