@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kcover_ebpf.cli.options import node_kubeconfig_option
+
 if TYPE_CHECKING:
     from kcover_ebpf.api.node_health import ReceivedHealth
 
@@ -27,12 +29,7 @@ _REQUEST_S = 10.0
 @click.option(
     "--node", envvar=["KCOVER_NODE_NAME", "NODE_NAME"], metavar="NAME", help="Or NODE_NAME."
 )
-@click.option(
-    "--kubeconfig",
-    envvar="KCOVER_KUBECONFIG",
-    metavar="FILE",
-    help="Instead of KUBECONFIG, the pod's service account, or ~/.kube/config.",
-)
+@node_kubeconfig_option
 def preflight(node: str | None, kubeconfig: str | None) -> int:
     """Ask the cluster whether this node passed its last inspection (NodeHealth), before a job starts on it.
 
