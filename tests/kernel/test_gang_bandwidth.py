@@ -1,4 +1,4 @@
-"""The bandwidth check of a job by the real mpirun: three pods, each in a network of its own."""
+"""The bandwidth check of a job by the real mpirun: three pods, each in its own network."""
 
 from __future__ import annotations
 
