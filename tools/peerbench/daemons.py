@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import ssl
 import subprocess
 import threading
@@ -48,6 +49,14 @@ def build(source: Path, package: str) -> Path:
         command = [*map(str, go()), "build", "-o", str(program), package]
         subprocess.run(command, cwd=source, check=True, env=variables)
     return program
+
+
+def configured() -> Path:
+    """node-problem-detector is built; a copy of its own configuration beside it. Raises as `build` does."""
+    source = source_of(*NPD)
+    target = build(source, "./cmd/nodeproblemdetector").with_name("npd-config")
+    shutil.copytree(source / "config", target, dirs_exist_ok=True)
+    return target
 
 
 def problems(text: str) -> dict[str, float]:
