@@ -162,7 +162,7 @@ if index:
 sys.argv[1:] = [folder]
 sys.exit(program.main())
 """
-"""A pod of its own address; all have their own file system but for the programs of MPI."""
+"""Each pod has another address and folder; the programs of MPI are the same for all."""
 
 
 class Job:

@@ -56,7 +56,7 @@ class Link:
 
 
 def kill(child: subprocess.Popen[bytes]) -> None:
-    """With all of its session: Open MPI's daemon gives each process that it starts a group of its own."""
+    """With all of its session: Open MPI's daemon puts each process that it starts into another group."""
     if child.poll() is None:
         for file in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError, ValueError):
