@@ -109,7 +109,7 @@ class NodeLoop:
         self._take(self._kernel.sample(connected))
         for fact in self._devices.tick(self._owners.keys()):
             self._route(fact)
-        requests = [look for watch in watches for look in watch.job.wants()]
+        requests = [wanted for watch in watches for wanted in watch.job.wants()]
         self._take(self._inspector.inspect(requests))
         for watch in watches:
             watch.ask_collectives()

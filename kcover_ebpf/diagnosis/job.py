@@ -197,16 +197,16 @@ class Job:
         expected = self.members.expected if self._whole else None
         self.pace.watch_training(ranks, expected, now_ns)
         self._check_blindness(tick)
-        held = sum(view.is_stopped for view in ranks.values())
-        if self._all_here and held and held == len(ranks):
+        stopped = sum(view.is_stopped for view in ranks.values())
+        if self._all_here and stopped and stopped == len(ranks):
             self._restart_clocks(now_ns)
         elif not self.attention.suspicious:
             self.pace.observe_shares(ranks)
         silent = any(self.pace.is_silent(view, now_ns) for view in ranks.values())
-        held += sum(view.is_stopped for view in self.members.roster.loaders.values())
-        known = held > 0 or self._alarm or bool(self.announced.failures)
+        stopped += sum(view.is_stopped for view in self.members.roster.loaders.values())
+        known = stopped > 0 or self._alarm or bool(self.announced.failures)
         # a rank that is stopped or has died keeps all others from continuing, though it may take them a while to notice
-        blocked = held > 0 or bool(self.announced.failures)
+        blocked = stopped > 0 or bool(self.announced.failures)
         stall = Stall.CERTAIN if blocked else self.pace.stall(ranks, now_ns)
         if self.attention.suspect(silent or known, stall, now_ns, only_silent=not known):
             self.members.forget_descriptors()

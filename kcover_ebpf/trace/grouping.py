@@ -35,12 +35,12 @@ def stack_key(stack: Stack) -> tuple[object, ...]:
 
 def interesting(row: Row, rows_by_tid: dict[int, Row]) -> bool:
     """Whether a thread that is no lead deserves a line: it works, is stopped, or owns what others wait for."""
-    held = row.state in ("D", "T", "t")
+    stuck = row.state in ("D", "T", "t")
     busy = row.cpu_share is not None and row.cpu_share >= _BUSY_SHARE
     known = any(
         each.kind in ("lock", "thread") and each.tid in rows_by_tid for each in row.waits_for
     )
-    return held or busy or known
+    return stuck or busy or known
 
 
 def lock_holders(rows: Iterable[Row]) -> set[int]:

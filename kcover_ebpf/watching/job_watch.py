@@ -196,7 +196,7 @@ class JobWatch:
             self._judging.take(fact)
 
     def judge(self) -> None:
-        """Tell a verdict that changed, and decide about the one that is stable."""
+        """Report a verdict that changed, and decide about the one that is stable."""
         self._judging.judge(procfs.unix_offset_s())
 
     def publish_table(self) -> None:

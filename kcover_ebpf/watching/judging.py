@@ -182,7 +182,7 @@ class Judging:
         return not self._whole or self.tracker.suspected in EXPLAINED
 
     def judge(self, unix_offset_s: float) -> None:
-        """Tell a verdict that changed, and decide about the one that is stable."""
+        """Report a verdict that changed, and decide about the one that is stable."""
         if self._recorder is not None:
             self._recorder.on_judge(unix_offset_s)
         verdict = self.tracker.update(self.job, unix_offset_s)

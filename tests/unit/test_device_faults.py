@@ -72,7 +72,7 @@ def test_error_names(severity, status, expected):
 
 @given(st.lists(st.integers(0, 50), max_size=30), st.data())
 def test_no_error_is_lost_or_counted_twice(bursts, data):
-    """Records are sent now and then, the map may be looked at any time."""
+    """Records are sent now and then, the map may be read any time."""
     counter, total, reported = AerCounter(), 0, 0
     for burst in bursts:
         total += burst

@@ -1,4 +1,4 @@
-"""A look at a job that was stuck before anybody watched."""
+"""A single inspection of a job that was stuck before anybody watched."""
 
 from __future__ import annotations
 

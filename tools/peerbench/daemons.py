@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import ssl
 import subprocess
@@ -16,38 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tools.cluster.build import go
-from tools.faultbench.job import ROOT
+from tools.cluster import build, versions
 
-FOLDER = ROOT / ".bench/peers"
-NPD = ("k8s.io/node-problem-detector@v1.36.0", "h1:2Dxx80GmUiEplFZbdIPKp3VIeuP7RY1hvtEzbRZVkiY=")
-GPUD = ("github.com/leptonai/gpud@v0.4.6", "h1:AHGqGeYQ7B6IYySZbE2HD6gz8ZvSUXlHAHhMfvu+Kcc=")
-"""Module and the hash of its content: the newest of each that the module proxy serves."""
 _NPD_PORT, _GPUD_PORT = 20257, 15132
 _PROBLEM = re.compile(r"^problem_(?:counter|gauge)\{(.*)\} ([0-9.e+]+)$", re.MULTILINE)
 _PERIOD_S = 5.0
-
-
-def source_of(module: str, content: str) -> Path:
-    """The files of a Go module; raises RuntimeError for another content."""
-    command = [*map(str, go()), "mod", "download", "-json", module]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    found = json.loads(done.stdout)
-    if found["Sum"] != content:
-        raise RuntimeError(f"{module} has the hash {found['Sum']}, not {content}")
-    return Path(found["Dir"])
-
-
-def build(source: Path, package: str) -> Path:
-    """The program of a Go module; made once. Raises CalledProcessError."""
-    program = FOLDER / package.rpartition("/")[2]
-    if not program.exists():
-        print(f"building {program.name}", flush=True)
-        # gpud keeps its state by SQLite, which is C
-        variables = {**os.environ, "CGO_ENABLED": "1", "GOFLAGS": "-buildvcs=false"}
-        command = [*map(str, go()), "build", "-o", str(program), package]
-        subprocess.run(command, cwd=source, check=True, env=variables)
-    return program
 
 
 def problems(text: str) -> dict[str, float]:
@@ -97,9 +69,9 @@ class Daemon:
 
 def daemons(state: Path) -> list[Daemon]:
     """Both, built, with the options that a node has."""
-    of_npd = source_of(*NPD)
-    config, npd = of_npd / "config", build(of_npd, "./cmd/nodeproblemdetector")
-    gpud = build(source_of(*GPUD), "./cmd/gpud")
+    of_npd, of_gpud = versions.program("node-problem-detector"), versions.program("gpud")
+    config, npd = build.module_folder(of_npd) / "config", build.program(of_npd, print)
+    gpud = build.program(of_gpud, print)
     return [
         Daemon(
             "node-problem-detector",
