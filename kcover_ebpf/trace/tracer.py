@@ -17,7 +17,7 @@ from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.output import formatting
 from kcover_ebpf.settings import Settings
-from kcover_ebpf.trace import advice, passes, tcp_connections
+from kcover_ebpf.trace import advice, passes, snapshot_report, tcp_connections
 from kcover_ebpf.trace.passes import Patience
 from kcover_ebpf.trace.pod_target import PodTarget
 from kcover_ebpf.trace.records import Row, TraceHeader, exit_code_of, plain
@@ -150,6 +150,11 @@ class Tracer:
             "doubt": advice.doubt(verdict),
             "next_step": advice.next_step(verdict),
         }
+        if isinstance(self._target, PodTarget):
+            node = os.environ.get("NODE_NAME") or os.uname().nodename
+            fields["report"] = snapshot_report.made(
+                job, self._glances, verdict, node, self._pods(), self._target.uids
+            )
         yield _line("verdict", fields)
         yield _line("end", {"exit_code": exit_code_of(verdict.kind.value)})
 

@@ -24,7 +24,9 @@ FUTEX = 202
 
 
 @given(st.lists(st.sampled_from(EvidenceKind)))
-def test_readings_of_one_clock_count_once_and_what_explains_never(kinds: list[EvidenceKind]) -> None:
+def test_readings_of_one_clock_count_once_and_what_explains_never(
+    kinds: list[EvidenceKind],
+) -> None:
     clock = {EvidenceKind.TIME, EvidenceKind.SINK, EvidenceKind.PEERS, EvidenceKind.GPU}
     others = set(kinds) - clock - {EvidenceKind.LOG, EvidenceKind.OUTLIER}
     assert independent_kinds(kinds) - {EvidenceKind.TIME} == others
