@@ -86,6 +86,8 @@ class AgentOptions:
     """Pods that keep GPUs idle for so long are reported; 0: none."""
     bug_report: bool = True
     """NVIDIA's script is run after a fatal Xid."""
+    believes_bandwidth: bool = False
+    """What a job's own bandwidth check reports about its node is a fault of the node."""
     inspect: RoundOptions = field(default_factory=RoundOptions)
     pod_logs: Path | None = None
     """/var/log/pods of the node; None: logs of containers are not read."""
@@ -124,8 +126,7 @@ class _Agent:
         self._reporter = reporter = self._make_reporter(session)
         watches = Informers(session, plan.node, registry, executor, self._on_error, reporter.again)
         self._watches = watches
-        identity = Identity(plan.node, plan.namespace)
-        self._drafts = drafts = ReportBuilder(identity, reporter, spool, watches.has_pods)
+        self._drafts = drafts = self._make_drafts(reporter, spool, watches)
         self._audience = audience = NodeOutputs(drafts, registry, self._board, devices)
         self._follow_gpus(audience, registry, containers)
         self._loop = NodeLoop(
@@ -232,6 +233,15 @@ class _Agent:
         )
         self._audience.logs, self._drafts.logs = logs, logs.of_pods
         self._log_thread = self._start(logs)
+
+    def _make_drafts(
+        self, reporter: ReportSender, spool: ReportCache, watches: Informers
+    ) -> ReportBuilder:
+        identity = Identity(self._plan.node, self._plan.namespace)
+        believes = self._plan.believes_bandwidth
+        return ReportBuilder(
+            identity, reporter, spool, watches.has_pods, believes_bandwidth=believes
+        )
 
     def _make_executor(
         self, registry: PodRegistry, containers: Containers, ledger: OrderJournal

@@ -113,6 +113,7 @@ class NodeLoop:
         self._take(self._inspector.inspect(requests))
         for watch in watches:
             watch.ask_collectives()
+            watch.read_stacks()
         self._judge()
 
     def _judge(self) -> None:
@@ -219,6 +220,7 @@ class NodeLoop:
             environ=RANK_ENVIRON if counted else RANK_ENVIRON - {INDEX},
             identities=self._identities,
             nccl=self._devices.nccl,
+            reads_stacks=True,
         )
 
     def _leave(self, known: GangWatch) -> None:

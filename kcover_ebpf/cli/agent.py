@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
     from kcover_ebpf.inspection.round import RoundOptions
     from kcover_ebpf.logs.rules import Rule
+    from kcover_ebpf.settings import Settings
 
 _EXAMPLES = """
 \b
@@ -117,6 +118,12 @@ _LEVELS = ("error", "warning", "info", "debug")
     help="After a fatal Xid run nvidia-bug-report.sh once, where the node has it.",
 )
 @click.option(
+    "--believe-bandwidth",
+    envvar="KCOVER_BELIEVE_BANDWIDTH",
+    is_flag=True,
+    help="A node on which a job's own bandwidth check (preflight) fails is bad.",
+)
+@click.option(
     "--pod-logs",
     envvar="KCOVER_POD_LOGS",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -153,13 +160,13 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
     telemetry_from: str,
     idle_after: float,
     bug_report: bool,
+    believe_bandwidth: bool,
     pod_logs: Path | None,
     log_rules: Path | None,
     nccl_probes: bool,
 ) -> int:
     """Watch the training pods on this node, report what is observed, execute orders."""
     from kcover_ebpf.agent.main import AgentOptions, run_agent
-    from kcover_ebpf.settings import Settings
 
     plan = AgentOptions(
         node=node,
@@ -173,12 +180,18 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
         telemetry=_telemetry(telemetry_every, telemetry_from),
         idle_after_s=idle_after,
         bug_report=bug_report,
+        believes_bandwidth=believe_bandwidth,
         inspect=_round(inspect_checks, plugins),
         pod_logs=pod_logs,
         log_rules=_rules(log_rules) if pod_logs is not None else (),
-        settings=Settings(nccl_probes=nccl_probes),
     )
-    return run_agent(replace(plan, pod=_pod(namespace)))
+    return run_agent(replace(plan, pod=_pod(namespace), settings=_settings(nccl_probes)))
+
+
+def _settings(nccl_probes: bool) -> Settings:
+    from kcover_ebpf.settings import Settings
+
+    return Settings(nccl_probes=nccl_probes)
 
 
 def _pod(namespace: str) -> PodRef | None:

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.agent.rank_report import verdict_of
 from kcover_ebpf.cluster.gang_judge import merge
+from kcover_ebpf.cluster.rank_report import verdict_of
 from kcover_ebpf.diagnosis.device_faults import DeviceFaults
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.snapshot import Finding

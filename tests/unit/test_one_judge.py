@@ -11,13 +11,16 @@ from hypothesis import strategies as st
 from kcover_ebpf.cluster.gang_judge import merge
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.facts.host import CollectivesSeen
+from kcover_ebpf.facts.python_stacks import PythonFrame, PythonStack, PythonStacksSeen
 from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.ids import Pid
 from tests.unit.job_stories import (
     STORIES,
+    all_wait,
     behind_at_a_lock,
     behind_in_a_subgroup,
     by_nccl,
+    computes_for_long,
     others,
     stopped,
 )
@@ -112,6 +115,69 @@ def test_recordings_say_the_same_over_nodes(ends: str | None, cause: Cause) -> N
     words = [each.text for each in one.evidence if each.kind is EvidenceKind.COLLECTIVE]
     assert words == [each.text for each in merged.evidence if each.kind is EvidenceKind.COLLECTIVE]
     assert any("/jobs/train.py:40 (step)" in each for each in words)
+
+
+USUAL = (
+    PythonFrame("all_reduce", "torch/distributed/c10d.py", 2806, library=True),
+    PythonFrame("step", "train.py", 40),
+)
+APART = (PythonFrame("save", "train.py", 71), PythonFrame("step", "train.py", 44))
+
+
+def stacks_read(stage: Recorded, odd: int, skipped: int | None = None) -> None:
+    """The Python stacks of all ranks but one are read; rank `odd` is elsewhere."""
+    stacks = tuple(
+        PythonStack(Pid(100 + rank), APART if rank == odd else USUAL)
+        for rank in range(stage.world)
+        if rank != skipped
+    )
+    stage.feed(PythonStacksSeen(stage.now_ns, stacks))
+    stage.run(1)
+
+
+@pytest.mark.parametrize(
+    ("act", "odd", "begins"),
+    [
+        (
+            stopped,
+            1,
+            "rank 1 is at save (train.py:71); the 3 other ranks are at step (train.py:40), in ",
+        ),
+        (
+            all_wait,
+            2,
+            "the odd one out, not necessarily the culprit: rank 2 is at save (train.py:71)",
+        ),
+        (computes_for_long, 0, "rank 0 is at save (train.py:71); the 3 other ranks"),
+    ],
+    ids=["of the culprit", "where no rank is named", "of what may be an evaluation"],
+)
+def test_the_odd_stack_is_the_same_over_nodes(
+    act: Callable[[Recorded], None], odd: int, begins: str
+) -> None:
+    """Each node has two of the four ranks, of which neither is odd."""
+    stage = recorded()
+    act(stage)
+    before, merged_before = on_one_host(stage), on_two_nodes(stage)
+    stacks_read(stage, odd)
+    one, merged = on_one_host(stage), on_two_nodes(stage)
+    (text,) = (each.text for each in one.evidence if each.kind is EvidenceKind.OUTLIER)
+    assert text.startswith(begins)
+    assert [text] == [each.text for each in merged.evidence if each.kind is EvidenceKind.OUTLIER]
+    # it explains, and changes nothing else
+    assert (one.kind, one.cause, one.rank) == (before.kind, before.cause, before.rank)
+    verdict, earlier = merged.verdict, merged_before.verdict
+    assert (verdict.kind, verdict.cause) == (earlier.kind, earlier.cause)
+    assert merged.culprit == merged_before.culprit
+
+
+def test_no_rank_is_odd_while_the_stack_of_one_is_not_known() -> None:
+    stage = recorded()
+    stopped(stage)
+    stacks_read(stage, 1, skipped=2)
+    merged = on_two_nodes(stage)
+    assert merged.verdict.cause is Cause.STOPPED
+    assert EvidenceKind.OUTLIER not in {each.kind for each in merged.evidence}
 
 
 def test_a_node_whose_nccl_gives_no_answer_does_not_hide_what_the_other_reported() -> None:

@@ -22,6 +22,7 @@ from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.facts.host import CollectiveRank, CollectivesSeen, Inspection
 from kcover_ebpf.facts.kernel import Fact, SocketSample, Tick
+from kcover_ebpf.facts.python_stacks import PythonStacksSeen
 from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import Pid
@@ -103,6 +104,9 @@ class Agent:
         if isinstance(fact, RecordersSeen):
             mine = (each for each in fact.records if stage.node_of(each.pid) == self.node)
             return replace(fact, records=tuple(mine))
+        if isinstance(fact, PythonStacksSeen):
+            stacks = (each for each in fact.stacks if stage.node_of(each.pid) == self.node)
+            return replace(fact, stacks=tuple(stacks))
         if stage.node_of(cast("Any", fact).pid) != self.node:
             return None
         if isinstance(fact, SocketSample):
