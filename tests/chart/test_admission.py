@@ -1,4 +1,4 @@
-"""What the admission policies of the chart refuse and accept, at a real API server."""
+"""What the admission policies of the chart refuse, accept and change, at a real API server."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import yaml
 
 from kcover_ebpf.api import agent_lease
 from kcover_ebpf.api.agent_lease import AgentLease
-from tests.chart.control_plane import ControlPlane, User
+from tests.chart.control_plane import User
 from tests.chart.release import CHART, FULLNAME, RELEASE, Helm, Installed
 
 REPORTS = "/apis/kcover.io/v1alpha1/namespaces/ml/faultreports"
@@ -34,12 +34,6 @@ def incident(name: str) -> dict[str, Any]:
         "metadata": {"name": name},
         "spec": {"job": {"kind": "Job", "name": "llm", "uid": "u"}},
     }
-
-
-@pytest.fixture(scope="module")
-def root(plane: ControlPlane) -> User:
-    """A cluster administrator: RBAC refuses it nothing."""
-    return plane.admin()
 
 
 @pytest.fixture(scope="module")

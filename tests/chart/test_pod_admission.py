@@ -1,4 +1,4 @@
-"""What the admission policies of the chart add to pods, at a real API server."""
+"""What the admission policies of the chart change in pods, at a real API server."""
 
 import time
 from typing import Any
@@ -6,17 +6,11 @@ from typing import Any
 import pytest
 
 from kcover_ebpf.api import preflight
-from tests.chart.control_plane import ControlPlane, User
+from tests.chart.control_plane import User
 from tests.chart.release import CHART, RELEASE, Helm, Installed
 
 PODS = "/api/v1/namespaces/ml/pods"
 KILLED = {"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0]}}
-
-
-@pytest.fixture(scope="module")
-def root(plane: ControlPlane, installed: Installed) -> User:
-    """A cluster administrator, where the chart is installed: RBAC refuses it nothing."""
-    return plane.admin()
 
 
 def pod(name: str, containers: list[dict[str, Any]], **spec: object) -> dict[str, Any]:
