@@ -65,7 +65,7 @@ struct thread_event {
 	__u64 user_ip;
 	__u64 site_since_ns;
 	__u64 idle_since_ns;
-	__u64 previous_ns; /* the look at it before this one; 0: none */
+	__u64 previous_ns; /* the visit before this one; 0: none */
 	__u64 cpu_ns;
 	__u64 run_delay_ns;
 	__u64 voluntary_count;
@@ -180,21 +180,21 @@ struct process_value {
 	struct totals_event totals;
 	__u64 watched_ns;      /* threads that started before count from their first sample */
 	__u64 pass_id;         /* the last pass that visited it */
-	__u64 whole_id;        /* the last pass that looked at all its threads */
+	__u64 whole_id;        /* the last pass that visited all its threads */
 	__u64 reported_id;     /* the pass that was done with it */
 	__u64 socket_pass_id;  /* the iteration that first saw its descriptors: it sends all */
 	__u32 detail;          /* enum detail of maps.bpf.h */
 	__u32 begins;          /* the detail is new: this pass sends what did not change as well */
-	__u32 lead_tid;        /* looked at in every pass, like its first thread; 0: none */
+	__u32 lead_tid;        /* visited in every pass, like its first thread; 0: none */
 	__u32 next_tid;        /* where the walk over its threads had to stop; 0: nowhere */
 	__u32 unseen_reported; /* threads without room that were counted as lost */
 	__u32 pad;
 };
 
-/* How closely user space wants a process looked at; one without this value is looked at in calm. */
+/* How closely user space wants a process sampled; one without this value is sampled as in calm. */
 struct detail_value {
 	__u32 detail; /* enum detail of maps.bpf.h */
-	__u32 every;  /* all its threads are looked at in one of so many passes */
+	__u32 every;  /* all its threads are visited in one of so many passes */
 	__u32 lead_tid;
 	__u32 pad;
 };
@@ -209,7 +209,7 @@ struct pass_value {
 	__u64 monotonic_ns; /* CLOCK_MONOTONIC, which leaves out suspension */
 	__u64 sched_ns;     /* the scheduler's clock at the same moment */
 	__u64 jiffies;
-	__u64 work;          /* what the call under way has done, in looks at unchanged threads */
+	__u64 work;          /* what the call under way has done, in visits to unchanged threads */
 	__u64 turns;         /* threads of one process that the call under way has passed */
 	__u64 process_count; /* watched processes that this pass visited, and the sum of their pids
 			      */

@@ -10,7 +10,7 @@
 #include <bpf/bpf_helpers.h>
 #include "events.h"
 
-/* How closely a process is looked at. */
+/* How closely a process is sampled. */
 enum detail {
 	DETAIL_OFF = 0,
 	DETAIL_ON = 1,  /* leads and threads that do not sleep if they ran at all; descriptors */
@@ -96,7 +96,7 @@ struct {
 	__type(value, struct process_value);
 } processes SEC(".maps");
 
-/* Processes that are not just looked at in calm. Written by user space only. */
+/* Processes that are not sampled as in calm. Written by user space only. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_PROCESSES);
@@ -121,7 +121,7 @@ struct {
 	__type(value, struct socket_sample);
 } sockets SEC(".maps");
 
-/* The next three are mapped into the reader's memory: it needs no system call to look at them. */
+/* The next three are mapped into the reader's memory: it needs no system call to read them. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);

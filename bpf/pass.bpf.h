@@ -3,11 +3,11 @@
  * The books of one pass: its clocks, which processes are due, the counts of each, and the buffer
  * that takes the records.
  *
- * A pass looks at the lead threads of every process. All threads of a process are looked at in one
+ * A pass visits the lead threads of every process. All threads of a process are visited in one
  * of some passes, in turn, and only then its totals are true.
  *
  * When the buffer is full or the call has worked for long enough, the pass is incomplete: the
- * reader takes the records out and runs the walk again, which skips what it already looked at.
+ * reader takes the records out and runs the walk again, which skips what it already visited.
  */
 #ifndef KCOVER_PASS_BPF_H
 #define KCOVER_PASS_BPF_H
@@ -26,14 +26,14 @@
 
 /*
  * Work after which a call returns to user space, the only place where a kernel without preemption
- * can run something else, and what a look costs at most, in looks at a thread that did not change
+ * can run something else, and what a visit costs at most, in visits to a thread that did not change
  * (0.1 us, 0.4 us where its memory is not cached): 0.3 to 0.7 ms a call.
  */
 #define MOST_WORK   1600
 #define LONGER_WORK 8
 
 /*
- * `in_turns`: nearly all passes look at lead threads only, because those of all processes are due
+ * `in_turns`: nearly all passes visit lead threads only, because those of all processes are due
  * together.
  */
 static __always_inline void begin_pass(struct pass_value *pass, bool in_turns)
@@ -109,7 +109,7 @@ static __always_inline bool is_due(struct process_value *process, struct pass_va
 	       process->totals.unseen_count || turn % (every ?: 1) == 0;
 }
 
-/* A detail begins with a look at all threads, whenever that is. */
+/* A detail begins with a visit to all threads, whenever that is. */
 static __always_inline void set_detail(struct process_value *process, __u32 detail)
 {
 	if (!detail || process->whole_id == process->pass_id)
@@ -149,7 +149,7 @@ static __always_inline void begin_process(struct process_value *process, struct 
 	process->whole_id = pass->id;
 }
 
-/* True if this pass looks at all threads of the process. */
+/* True if this pass visits all threads of the process. */
 static __always_inline bool is_whole(struct process_value *process, struct pass_value *pass)
 {
 	return process->whole_id == pass->id;
@@ -168,7 +168,7 @@ static __always_inline bool has_time(struct pass_value *pass, __u64 work)
 	return pass->work < MOST_WORK;
 }
 
-/* Once a look at all threads: between two, what the lead threads do is not the whole. */
+/* Once a visit to all threads: between two, what the lead threads do is not the whole. */
 static __always_inline void count_thread(struct process_value *process, struct pass_value *pass,
 					 struct thread_sample *sample)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * One look at one thread: compare it with the sample before, do the "since when" arithmetic, add
+ * One visit to one thread: compare it with the sample before, do the "since when" arithmetic, add
  * up what its process did, and write a record if it moved. Shared by the two ways to walk.
  */
 #ifndef KCOVER_SAMPLE_BPF_H
@@ -252,7 +252,7 @@ static __always_inline bool is_unchanged(struct thread_sample *sample, struct ta
 	       (sample->raw_state || sample->cpu_ns == task->se.sum_exec_runtime);
 }
 
-/* All there is to do for a thread that was looked at before in this pass, or that has not run. */
+/* All there is to do for a thread that was visited before in this pass, or that has not run. */
 static __always_inline bool quick_look(struct pass_value *pass, struct process_value *process,
 				       struct task_struct *task, struct thread_sample *sample)
 {

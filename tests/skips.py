@@ -110,7 +110,7 @@ def require(*capabilities: str) -> None:
 def skip(capability: str, reason: str) -> NoReturn:
     """Skip the running test because it turned out that the machine lacks `capability`.
 
-    For what only a try can tell, such as a kernel that refuses one program type; the capability
+    For what only a try can show, such as a kernel that refuses one program type; the capability
     need not be in CAPABILITIES.
     """
     pytest.skip(f"needs {capability}: {reason}")

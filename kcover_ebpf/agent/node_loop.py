@@ -109,10 +109,11 @@ class NodeLoop:
         self._take(self._kernel.sample(connected))
         for fact in self._devices.tick(self._owners.keys()):
             self._route(fact)
-        requests = [look for watch in watches for look in watch.job.wants()]
+        requests = [wanted for watch in watches for wanted in watch.job.wants()]
         self._take(self._inspector.inspect(requests))
         for watch in watches:
             watch.ask_collectives()
+            watch.read_stacks()
         self._judge()
 
     def _judge(self) -> None:
@@ -219,6 +220,7 @@ class NodeLoop:
             environ=RANK_ENVIRON if counted else RANK_ENVIRON - {INDEX},
             identities=self._identities,
             nccl=self._devices.nccl,
+            reads_stacks=True,
         )
 
     def _leave(self, known: GangWatch) -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from kcover_ebpf import __version__
 from kcover_ebpf.agent.node_loop import GangWatch
 from kcover_ebpf.agent.preflight import PreflightWatch
-from kcover_ebpf.agent.rank_report import pictured, verdict_of
 from kcover_ebpf.agent.report_cache import CachedReport, ReportCache, inherited
 from kcover_ebpf.agent.report_names import report_name
 from kcover_ebpf.agent.report_sender import Draft, ReportSender
@@ -25,6 +24,7 @@ from kcover_ebpf.api.fault_report import (
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.api.node_health import NodeHealth
+from kcover_ebpf.cluster.rank_report import pictured, verdict_of
 from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.progress import Stall

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kcover_ebpf.cli.options import node_kubeconfig_option
+
 if TYPE_CHECKING:
     from kcover_ebpf.api.node_health import ReceivedHealth
 
@@ -29,18 +31,13 @@ _REQUEST_S = 10.0
     "--node", envvar=["KCOVER_NODE_NAME", "NODE_NAME"], metavar="NAME", help="Or NODE_NAME."
 )
 @click.option(
-    "--kubeconfig",
-    envvar="KCOVER_KUBECONFIG",
-    metavar="FILE",
-    help="Instead of KUBECONFIG, the pod's service account, or ~/.kube/config.",
-)
-@click.option(
     "--hand-out",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
     help="Put the bandwidth check for a container of the job's image there.",
 )
-def preflight(node: str | None, kubeconfig: str | None, hand_out: Path | None) -> int:
+@node_kubeconfig_option
+def preflight(node: str | None, hand_out: Path | None, kubeconfig: str | None) -> int:
     """Ask the cluster whether this node passed its last inspection (NodeHealth), before a job starts on it.
 
     Where that cannot be found out the job starts: a check that fails for itself must not stop work.

@@ -105,9 +105,9 @@ def _state(
     scene: ClassifyContext,
 ) -> Wait:
     sample = lead.sample
-    held = _STOPPED_STATE.get(sample.state)
-    if held is not None:
-        return Wait(held)
+    stopped = _STOPPED_STATE.get(sample.state)
+    if stopped is not None:
+        return Wait(stopped)
     if _lacks_quota(view, lead):
         return Wait(State.THROTTLED)
     if lead.burning_since_ns is not None:
@@ -224,13 +224,13 @@ def describe(
     sample: ThreadSample, inspection: Inspection | None, table: SyscallTable, state: State
 ) -> str:
     """The call a thread sits in, for people: name, what it waits on, kernel function, when it ends."""
-    held = {
+    stopped = {
         TaskState.STOPPED: "stopped (SIGSTOP)",
         TaskState.FROZEN: "frozen (cgroup)",
         TaskState.TRACED: "held by a debugger",
     }.get(sample.state)
-    if held is not None:
-        return held
+    if stopped is not None:
+        return stopped
     running = sample.state is TaskState.RUNNING
     parts = [table.name(sample.syscall) or ("running in user space" if running else "page fault")]
     if inspection is not None:

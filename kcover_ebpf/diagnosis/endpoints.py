@@ -53,7 +53,7 @@ class EndpointIndex:
     """Which process of the job holds which end of a connection."""
 
     def __init__(self, processes: Iterable[Connected], *, elsewhere: bool | None = False) -> None:
-        """`elsewhere`: some ranks of the job are on hosts that are not seen; None where nobody can tell."""
+        """`elsewhere`: some ranks of the job are on hosts that are not seen; None where that is not known."""
         self._owner: dict[_Pair, Pid] = {}
         self._launchers: set[_Pair] = set()
         self._ranks: set[Pid] = set()

@@ -119,7 +119,7 @@ def judge_failure(
 ) -> Finding | None:
     """The finding for the first failure; None if there is none, or if the whole job was ended.
 
-    `longest_s`: the longest step so far. `whole`: all ranks are among `views`; else nobody can tell that
+    `longest_s`: the longest step so far. `whole`: all ranks are among `views`; else nothing shows that
     the whole job was ended.
     """
     if not announced.failures:

@@ -54,6 +54,7 @@ from kcover_ebpf.facts.kernel import (
     ThreadSample,
     Tick,
 )
+from kcover_ebpf.facts.python_stacks import PythonStacksSeen
 from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import Pid
@@ -134,8 +135,8 @@ class Job:
                 self._on_rest(fact)
 
     def _on_rest(self, fact: Fact) -> None:
-        if isinstance(fact, RecordersSeen):
-            self.attention.recorders = fact
+        if isinstance(fact, RecordersSeen | PythonStacksSeen):
+            self.attention.on_answer(fact)
         elif not isinstance(fact, Clock):
             self.faults.observe(fact)
         elif self._view(fact).on_clock(fact):
@@ -196,16 +197,16 @@ class Job:
         expected = self.members.expected if self._whole else None
         self.pace.watch_training(ranks, expected, now_ns)
         self._check_blindness(tick)
-        held = sum(view.is_stopped for view in ranks.values())
-        if self._all_here and held and held == len(ranks):
+        stopped = sum(view.is_stopped for view in ranks.values())
+        if self._all_here and stopped and stopped == len(ranks):
             self._restart_clocks(now_ns)
         elif not self.attention.suspicious:
             self.pace.observe_shares(ranks)
         silent = any(self.pace.is_silent(view, now_ns) for view in ranks.values())
-        held += sum(view.is_stopped for view in self.members.roster.loaders.values())
-        known = held > 0 or self._alarm or bool(self.announced.failures)
+        stopped += sum(view.is_stopped for view in self.members.roster.loaders.values())
+        known = stopped > 0 or self._alarm or bool(self.announced.failures)
         # a rank that is stopped or has died keeps all others from continuing, though it may take them a while to notice
-        blocked = held > 0 or bool(self.announced.failures)
+        blocked = stopped > 0 or bool(self.announced.failures)
         stall = Stall.CERTAIN if blocked else self.pace.stall(ranks, now_ns)
         if self.attention.suspect(silent or known, stall, now_ns, only_silent=not known):
             self.members.forget_descriptors()
@@ -354,8 +355,8 @@ class Job:
         ends = EndpointIndex(views.values(), elsewhere=self._elsewhere)
         known = self.attention.known if self.pace.trained else KnownWaits()
         thresholds_s = {pid: self.pace.threshold_s(pid) for pid in members.ranks}
-        stops, size = self.announced.stops, members.world_size
-        habits = Habits(self.now_ns, ends, known, thresholds_s, stops, size)
+        stops, python = self.announced.stops, self.attention.python_frames
+        habits = Habits(self.now_ns, ends, known, thresholds_s, stops, members.world_size, python)
         context = self._context(ends)
         # the time before something was not seen cannot be judged
         seen_s = (self.now_ns - self._floor_ns) / NS

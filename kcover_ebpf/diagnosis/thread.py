@@ -201,7 +201,7 @@ class ThreadHistory:
         return None if since_ns is None else max(since_ns, self.progress_ns)
 
     def is_unplaced(self, now_ns: int) -> bool:
-        """True while only its stack can tell for whom it burns a CPU, and would be that of its last sample."""
+        """True while only its stack can show for whom it burns a CPU, and would be that of its last sample."""
         fresh = now_ns - self.sample.boottime_ns <= CODE_WORDS_FRESH_NS
         return self.burning_since_ns is not None and self._unplaced and fresh
 

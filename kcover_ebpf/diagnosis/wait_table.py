@@ -87,7 +87,7 @@ def gives_up_after_s(job: Job) -> float | None:
 def _modules(job: Job) -> set[str]:
     """Libraries that were seen on stacks of its ranks."""
     stacks = [*job.attention.known.stacks]
-    stacks += [look.stack for look in job.attention.last_inspections().values()]
+    stacks += [each.stack for each in job.attention.last_inspections().values()]
     return {word.split("+")[0] for stack in stacks for word in stack}
 
 
@@ -114,6 +114,7 @@ def unobserved(job: Job) -> tuple[str, ...]:
         f"the memory of pid {pid}: {WHY_UNREADABLE}" for pid in sorted(job.attention.unreadable)
     ]
     said += collective_account.unread(job.attention.recorders)
+    said += [] if job.attention.python is None else job.attention.python.unread
     reported = job.attention.collectives
     counts = None if reported is None else counts_of(reported, job.now_ns)
     said += nccl.unobserved(counts, _modules(job))

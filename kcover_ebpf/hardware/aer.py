@@ -48,7 +48,7 @@ def names(severity: AerSeverity, status: int) -> tuple[str, ...]:
 class AerCounter:
     """Turns the kernel half's growing totals into errors since the last report.
 
-    A record and a later reading of the map may tell the same errors: each is counted once.
+    A record and a later reading of the map may report the same errors: each is counted once.
     """
 
     def __init__(self) -> None:

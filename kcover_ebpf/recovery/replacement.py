@@ -313,9 +313,9 @@ def _up_again(turn: RestartContext) -> Transition:
 
 
 def _left(turn: RestartContext) -> list[GangPod]:
-    held = turn.world.top is not None and turn.world.top.target is not None
+    suspendable = turn.world.top is not None and turn.world.top.target is not None
     pods = turn.world.pods
-    if held:
+    if suspendable:
         return [each for each in pods if each.is_leaving or each.is_live]
     return [each for each in pods if turn.is_old(each) and (each.is_leaving or each.is_live)]
 

@@ -142,7 +142,7 @@ def confirmed(root: User) -> bool:
 
 
 def ask_for_recovery(root: User) -> None:
-    """Kcover's own way, about a pod of a job that is not armed: it is looked at, reported, and left alone."""
+    """Kcover's own way, about a pod of a job that is not armed: it is watched, reported, and left alone."""
     labels = {JOB_LABEL: "other"}
     owner: dict[str, Any] = {"apiVersion": "batch/v1", "kind": "Job", "name": "other"}
     owner["controller"] = True

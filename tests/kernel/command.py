@@ -1,4 +1,4 @@
-"""How the tests start the real `kcover-ebpf`, and look at what it leaves behind."""
+"""How the tests start the real `kcover-ebpf`, and read what it leaves behind."""
 
 import json
 import os

@@ -27,7 +27,7 @@ T = TypeVar("T")
 CLOSELY = SampleRequest(Detail.ALL, every=1)
 """Every thread at the next pass, whether or not it moved, and those that ran at later ones."""
 EACH_PASS = SampleRequest(every=1)
-"""Every thread is looked at in each pass, and sent if it moved."""
+"""Every thread is visited in each pass, and sent if it moved."""
 
 
 @cache

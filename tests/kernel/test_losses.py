@@ -185,5 +185,5 @@ def test_the_share_of_a_control_group_is_counted_anew_at_each_pass() -> None:
         for _ in range(3):
             totals = {one.pid: one for one in of_kind(kernel.sample([]), ProcessTotals)}
             unseen.append(totals[crowded.pid].unseen_count)
-    # the pass that finds it full closes the count: what was there is looked at again
+    # the pass that finds it full closes the count: what was there is visited again
     assert unseen[-1] == 0

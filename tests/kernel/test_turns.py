@@ -34,7 +34,7 @@ def waits(*kinds: str) -> Iterator[tuple[Running, dict[str, Tid]]]:
 
 
 def whole_passes(kernel: KernelSampler, pid: Pid, count: int) -> list[int]:
-    """The numbers of those of the next passes that looked at all threads of a process."""
+    """The numbers of those of the next passes that visited all threads of a process."""
     passes = (of_kind(kernel.sample([]), ProcessTotals) for _ in range(count))
     return [number for number, each in enumerate(passes) if pid in {one.pid for one in each}]
 

@@ -1,4 +1,4 @@
-"""Real child processes that wait in one known way, for tests of what looks at other processes."""
+"""Real child processes that wait in one known way, for tests of what reads other processes."""
 
 from __future__ import annotations
 

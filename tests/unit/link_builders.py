@@ -28,7 +28,8 @@ def train(view: ProcessHistory) -> None:
         view.traffic.end_pass(number * NS, NS, healthy=True)
 
 
-def edge(pid: Pid, other: Pid, **changes: int) -> SocketSample:
+def edge(pid: Pid, other: int, **changes: object) -> SocketSample:
+    """An idle connection from `pid` to process `other`."""
     base = SocketSample(
         boottime_ns=0,
         pid=pid,

@@ -12,11 +12,12 @@ from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind
 from kcover_ebpf.facts.host import StorageState, WaitedFile
-from kcover_ebpf.facts.kernel import SocketSample, TaskState, ThreadSample
+from kcover_ebpf.facts.kernel import TaskState, ThreadSample
 from kcover_ebpf.ids import Inode, Pid, Tid
 from kcover_ebpf.settings import Act, Policy
 
 from . import scripted_job
+from .link_builders import edge
 from .scripted_job import COLLECTIVE, LOCK, NS, Proc, Stage, all_wait, pipe, trained
 
 WRITE = 1
@@ -33,25 +34,9 @@ def faults(stage: Stage) -> list[Verdict]:
 
 def connect_outside(stage: Stage, proc: Proc, sent_ns: int = 0) -> WaitedFile:
     """A connection of `proc` to a host that no rank of the job is on."""
+    changes = {"boottime_ns": stage.now_ns, "last_send_ns": sent_ns, "last_receive_ns": 0}
     stage.feed(
-        SocketSample(
-            boottime_ns=stage.now_ns,
-            pid=Pid(proc.pid),
-            fd=OUTSIDE_FD,
-            inode=Inode(4242),
-            state="ESTABLISHED",
-            local=("10.0.0.1", 5000),
-            remote=("192.0.2.1", 443),
-            unread_bytes=0,
-            unsent_bytes=0,
-            unacked_bytes=0,
-            acked_bytes=0,
-            received_bytes=0,
-            backoff=0,
-            send_window_bytes=65536,
-            last_send_ns=sent_ns,
-            last_receive_ns=0,
-        )
+        edge(Pid(proc.pid), OUTSIDE_FD, inode=Inode(4242), remote=("192.0.2.1", 443), **changes)
     )
     return WaitedFile(OUTSIDE_FD, "socket", "socket:[4242]", Inode(4242), "", "")
 

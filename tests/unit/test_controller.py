@@ -45,7 +45,7 @@ def test_a_key_is_never_in_two_hands():
     assert queue.take() == "b"
     queue.done("a")
     clock.now_s += 1
-    assert queue.take() == "a", "what came while it was in hand is looked at afterwards"
+    assert queue.take() == "a", "what came while it was in hand is taken up afterwards"
 
 
 def test_a_key_rests_for_as_long_as_is_said():

@@ -1,4 +1,4 @@
-"""One look at a gang, with everything around it made up: which calls it makes, and how often."""
+"""One reconciliation of a gang, with everything around it made up: which calls it makes, and how often."""
 
 from __future__ import annotations
 

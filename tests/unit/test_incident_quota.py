@@ -98,7 +98,7 @@ def test_what_was_closed_for_room_is_not_opened_again_while_it_is_still_reported
     assert world.reconcile_all() > 0
     assert world.opened() == ["j2", "j3", "j4"], "the oldest made room"
     assert world.reconcile_all() == 0, (
-        "and nothing more is written, however often they are looked at"
+        "and nothing more is written, however often they are reconciled"
     )
     assert world.opened() == ["j2", "j3", "j4"]
 

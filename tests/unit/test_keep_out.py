@@ -39,7 +39,7 @@ def test_keep_out__a_node_is_let_in_again_by_itself() -> None:
     cluster.nodes.reconcile("n0")
     assert cluster.cordoned() == ["n0"]
     cluster.now_s += 2.0
-    assert cluster.nodes.names_kept_out == ["n0"], "so it is looked at without any report"
+    assert cluster.nodes.names_kept_out == ["n0"], "so it is reconciled without any report"
     cluster.nodes.reconcile("n0")
     assert cluster.cordoned() == []
     assert cluster.notes("n0") == {}

@@ -24,7 +24,6 @@ from tools.peerbench import daemons
 
 pytestmark = [pytest.mark.family("npd"), pytest.mark.needs("go")]
 
-PROGRAM = daemons.FOLDER / "nodeproblemdetector"
 PORT = 20257
 HANGING = """
 import ctypes, fcntl, os
@@ -35,17 +34,18 @@ fcntl.ioctl(os.open("/dev/nvidia0", os.O_RDWR), 102, 60_000)
 
 
 @pytest.fixture(scope="module")
-def configured() -> Path:
-    """Its folder of configuration files."""
-    return daemons.configured()
+def built() -> tuple[Path, Path]:
+    """The program, and its folder of configuration files."""
+    return daemons.npd()
 
 
 @pytest.fixture
-def detector(guest: Guest, configured: Path) -> Iterator[Path]:
+def detector(guest: Guest, built: tuple[Path, Path]) -> Iterator[Path]:
     """It runs, with its own kernel monitor, whose file is the value."""
-    file = configured / "kernel-monitor.json"
+    program, folder = built
+    file = folder / "kernel-monitor.json"
     pid = guest.start(
-        *(str(PROGRAM), f"--config.system-log-monitor={file}", "--enable-k8s-exporter=false"),
+        *(str(program), f"--config.system-log-monitor={file}", "--enable-k8s-exporter=false"),
         *(f"--prometheus-port={PORT}", "--port=0"),
         log="/share/npd.log",
     )
@@ -90,13 +90,17 @@ def test_both_report_the_same_line_and_each_its_own(
     assert {match.rule for match in reader.feed(f"{ours['line']}\n".encode())} == {"TaskHung"}
 
 
-def test_its_log_monitors_are_read_as_rules(configured: Path) -> None:
+def test_its_log_monitors_are_read_as_rules(built: tuple[Path, Path]) -> None:
     """One of them is no JSON at all: a comma too many."""
-    broken = {"disk-log-message-filelog.json"}
-    for file in configured.glob("*.json"):
-        if file.name in broken:
-            continue
-        monitor = json.loads(file.read_text())
-        if monitor.get("plugin") in ("kmsg", "journald", "filelog", "abrt"):
-            own = rules.load(file)[: len(monitor["rules"])]
-            assert [rule.name for rule in own] == [rule["reason"] for rule in monitor["rules"]]
+    files = (x for x in built[1].glob("*.json") if x.name != "disk-log-message-filelog.json")
+    monitors = {file: json.loads(file.read_text()) for file in files}
+    read = {
+        file: [rule["reason"] for rule in monitor["rules"]]
+        for file, monitor in monitors.items()
+        if monitor.get("plugin") in ("kmsg", "journald", "filelog", "abrt")
+    }
+    ours = {
+        file: [rule.name for rule in rules.load(file)[: len(reasons)]]
+        for file, reasons in read.items()
+    }
+    assert ours == read != {}

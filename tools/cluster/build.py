@@ -50,7 +50,7 @@ def program(wanted: Program, say: shell.Say) -> Path:
     path = cache.folder("bin", f"{wanted.name}-{wanted.version}") / wanted.name
     with cache.locked(path.parent.name):
         if not cache.intact(path):
-            _build(path, module_folder(wanted), wanted.package, [], say)
+            _build(path, module_folder(wanted), wanted.package, [], say, cgo=wanted.cgo)
     return path
 
 
@@ -86,12 +86,14 @@ def _stamp(release: Kubernetes) -> list[str]:
     return [f"-X {name}={value}" for name, value in variables.items()]
 
 
-def _build(path: Path, work: Path, package: str, flags: list[str], say: shell.Say) -> None:
+def _build(
+    path: Path, work: Path, package: str, flags: list[str], say: shell.Say, *, cgo: bool = False
+) -> None:
     started = time.monotonic()
     linker = " ".join(["-s", "-w", *flags])
     new = path.with_name(path.name + ".new")
     command = [*go(), "build", "-C", work, "-trimpath", "-ldflags", linker, "-o", new, package]
-    shell.logged(cache.folder("log") / "build.log", command, _env())
+    shell.logged(cache.folder("log") / "build.log", command, _env(cgo=cgo))
     new.replace(path)
     cache.seal(path)
     say(f"built {path.name} ({path.parent.name}) in {time.monotonic() - started:.0f} s")
@@ -112,8 +114,8 @@ def _download(module: str) -> dict[str, str]:
     return fields
 
 
-def _env() -> dict[str, str]:
-    return {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false"}
+def _env(*, cgo: bool = False) -> dict[str, str]:
+    return {**os.environ, "CGO_ENABLED": str(int(cgo)), "GOFLAGS": "-buildvcs=false"}
 
 
 def go() -> list[str | Path]:

@@ -37,6 +37,8 @@ class Program:
     version: str
     sum: str
     package: str = "."
+    cgo: bool = False
+    """Part of it is C: it is linked with this machine's libc and needs a C compiler."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import ssl
 import subprocess
 import threading
@@ -17,46 +15,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tools.cluster.build import go
-from tools.faultbench.job import ROOT
+from tools.cluster import build, versions
 
-FOLDER = ROOT / ".bench/peers"
-NPD = ("k8s.io/node-problem-detector@v1.36.0", "h1:2Dxx80GmUiEplFZbdIPKp3VIeuP7RY1hvtEzbRZVkiY=")
-GPUD = ("github.com/leptonai/gpud@v0.4.6", "h1:AHGqGeYQ7B6IYySZbE2HD6gz8ZvSUXlHAHhMfvu+Kcc=")
-"""Module and the hash of its content: the newest of each that the module proxy serves."""
 _NPD_PORT, _GPUD_PORT = 20257, 15132
 _PROBLEM = re.compile(r"^problem_(?:counter|gauge)\{(.*)\} ([0-9.e+]+)$", re.MULTILINE)
 _PERIOD_S = 5.0
 
 
-def source_of(module: str, content: str) -> Path:
-    """The files of a Go module; raises RuntimeError for another content."""
-    command = [*map(str, go()), "mod", "download", "-json", module]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    found = json.loads(done.stdout)
-    if found["Sum"] != content:
-        raise RuntimeError(f"{module} has the hash {found['Sum']}, not {content}")
-    return Path(found["Dir"])
-
-
-def build(source: Path, package: str) -> Path:
-    """The program of a Go module; made once. Raises CalledProcessError."""
-    program = FOLDER / package.rpartition("/")[2]
-    if not program.exists():
-        print(f"building {program.name}", flush=True)
-        # gpud keeps its state by SQLite, which is C
-        variables = {**os.environ, "CGO_ENABLED": "1", "GOFLAGS": "-buildvcs=false"}
-        command = [*map(str, go()), "build", "-o", str(program), package]
-        subprocess.run(command, cwd=source, check=True, env=variables)
-    return program
-
-
-def configured() -> Path:
-    """node-problem-detector is built; a copy of its own configuration beside it. Raises as `build` does."""
-    source = source_of(*NPD)
-    target = build(source, "./cmd/nodeproblemdetector").with_name("npd-config")
-    shutil.copytree(source / "config", target, dirs_exist_ok=True)
-    return target
+def npd() -> tuple[Path, Path]:
+    """node-problem-detector, built, and its own configuration. Raises `Failure`."""
+    wanted = versions.program("node-problem-detector")
+    return build.program(wanted, print), build.module_folder(wanted) / "config"
 
 
 def problems(text: str) -> dict[str, float]:
@@ -106,14 +75,14 @@ class Daemon:
 
 def daemons(state: Path) -> list[Daemon]:
     """Both, built, with the options that a node has."""
-    of_npd = source_of(*NPD)
-    config, npd = of_npd / "config", build(of_npd, "./cmd/nodeproblemdetector")
-    gpud = build(source_of(*GPUD), "./cmd/gpud")
+    detector, config = npd()
+    gpud = build.program(versions.program("gpud"), print)
     return [
         Daemon(
             "node-problem-detector",
             [
-                str(npd), f"--config.system-log-monitor={config}/kernel-monitor.json,{config}/readonly-monitor.json",
+                str(detector),
+                f"--config.system-log-monitor={config}/kernel-monitor.json,{config}/readonly-monitor.json",
                 f"--config.system-stats-monitor={config}/system-stats-monitor.json", "--enable-k8s-exporter=false",
                 "--prometheus-address=127.0.0.1", f"--prometheus-port={_NPD_PORT}", "--port=0",
             ],

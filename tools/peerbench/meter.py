@@ -1,4 +1,8 @@
-"""CPU time and resident memory of processes, from /proc, while something else runs."""
+"""CPU time and resident memory of processes, from /proc, while something else runs.
+
+By field 14 to 17 of /proc/PID/stat and not by the threads' schedstat as in tools/costbench: a way that
+runs py-spy again and again is mostly children that have ended, and those are counted nowhere else.
+"""
 
 from __future__ import annotations
 

@@ -211,8 +211,8 @@ class GpuTelemetry:
             self._hand_on([self._states[gpu] for gpu in fresh])
 
     def _hand_on(self, states: list[GpuState]) -> None:
-        held = self._holders.of(self._members, states, time.monotonic())
-        for pid, gpus in held.items():
+        used = self._holders.of(self._members, states, time.monotonic())
+        for pid, gpus in used.items():
             self._found.put(seen_by(pid, gpus))
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
