@@ -110,6 +110,19 @@ def test_an_action_waits_for_a_reader_that_hangs_only_for_a_while(
     assert "no time was left" in seen.unread[0]
 
 
+def test_jobs_are_read_one_after_the_other(
+    spy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They share the agent's memory; whoever comes too late says so."""
+    spy(answering())
+    monkeypatch.setattr(stack_watch, "STACKS_LIMIT_S", 0.2)
+    with stack_watch._ONE_JOB:
+        seen = taken(StackWatch(), ranks())
+    assert (seen.stacks, seen.unread) == ((), (stack_watch._BUSY,))
+    monkeypatch.setattr(stack_watch, "STACKS_LIMIT_S", 20.0)
+    assert taken(StackWatch(), ranks()).unread == ()
+
+
 def test_a_reader_that_fails_is_said(spy: Callable[[str], Path]) -> None:
     spy("echo 'Error: no permission' >&2; exit 1")
     seen = taken(StackWatch(), ranks())
