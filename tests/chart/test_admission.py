@@ -363,6 +363,63 @@ def test_armed_pods_get_a_preflight_before_all_else(
         helm(*upgrade, "--reuse-values", "--set=admission.preflight=false")
 
 
+WELL = ["true"]
+FULL = {
+    "command": ["train"],
+    "args": ["--epochs", "3"],
+    "ports": [{"containerPort": 29500}],
+    "lifecycle": {"preStop": {"exec": {"command": WELL}}},
+    "livenessProbe": {"exec": {"command": WELL}},
+    "readinessProbe": {"exec": {"command": WELL}},
+    "startupProbe": {"exec": {"command": WELL}},
+    "resources": {"limits": {"nvidia.com/gpu": "8"}},
+    "env": [{"name": "MASTER_ADDR", "value": "llm-0"}],
+}
+"""A container with all that an init container must not have."""
+
+
+def test_a_job_that_asks_for_it_measures_bandwidth_in_its_own_image(
+    installed: Installed, helm: Helm, root: User
+) -> None:
+    upgrade = "upgrade", RELEASE, str(CHART), f"--namespace={installed.namespace}"
+    on = "--set=admission.preflight=true,admission.bandwidth=true"
+    helm(*upgrade, "--reuse-values", on)
+    try:
+        for given in ({}, FULL):
+            body = pod("a", [given])
+            body["metadata"]["annotations"] = {preflight.FLOOR: "300"}
+            deadline_s = time.monotonic() + 60
+            while len(found := initial(root, body)) != 2:
+                assert time.monotonic() < deadline_s, found
+                time.sleep(0.5)
+            first, second = found
+            assert (first["name"], first["args"]) == (
+                preflight.CONTAINER,
+                ["preflight", "--hand-out=/kcover"],
+            )
+            assert second["name"] == preflight.BANDWIDTH
+            assert second["image"] == body["spec"]["containers"][0]["image"]
+            assert second["command"][:2] == ["/bin/sh", "-c"]
+            assert second["restartPolicyRules"][0]["action"] == "Restart", "the pod does not fail"
+            assert not second.keys() & {"args", "ports", "lifecycle", "livenessProbe"}
+            assert second["resources"] == (
+                {}
+                if not given
+                else {kind: {"nvidia.com/gpu": "8"} for kind in ("limits", "requests")}
+            )
+            variables = {each["name"]: each for each in second["env"]}
+            assert ("MASTER_ADDR" in variables) == bool(given)
+            field = variables["KCOVER_BANDWIDTH_FLOOR"]["valueFrom"]["fieldRef"]["fieldPath"]
+            assert field == f"metadata.annotations['{preflight.FLOOR}']"
+            for each in found:
+                assert "/kcover" in {mount["mountPath"] for mount in each["volumeMounts"]}
+        body["metadata"]["annotations"] = {}
+        assert [each["name"] for each in initial(root, body)] == [preflight.CONTAINER]
+    finally:
+        off = "--set=admission.preflight=false,admission.bandwidth=false"
+        helm(*upgrade, "--reuse-values", off)
+
+
 def test_the_fixture_is_the_release(installed: Installed, root: User) -> None:
     path = f"/api/v1/namespaces/{installed.namespace}/serviceaccounts/{FULLNAME}-agent"
     assert root.ask("GET", path).code == 200

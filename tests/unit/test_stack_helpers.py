@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kcover_ebpf.trace.native_frames import shown
@@ -74,10 +74,12 @@ JSON = st.recursive(
 
 
 @given(st.lists(JSON))
+@example([{"pid": 7, "os_thread_id": 7, "owns_gil": False, "frames": [FRAME]}])
 def test_any_list_is_read(value: list[object]) -> None:
-    for (pid, _), found in parse(json.dumps(value).encode(), 1, {}).items():
-        assert pid == 1
-        assert all(isinstance(frame, str) for frame in python_lines(found))
+    found = parse(json.dumps(value).encode(), 1, {})
+    assert {pid for pid, _ in found} <= {1}
+    lines = [line for each in found.values() for line in python_lines(each)]
+    assert all(isinstance(each, str) for each in lines)
 
 
 def test_without_py_spy_the_missing_frames_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
