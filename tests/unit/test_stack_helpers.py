@@ -78,8 +78,7 @@ JSON = st.recursive(
 def test_any_list_is_read(value: list[object]) -> None:
     found = parse(json.dumps(value).encode(), 1, {})
     assert {pid for pid, _ in found} <= {1}
-    lines = [line for each in found.values() for line in python_lines(each)]
-    assert all(isinstance(each, str) for each in lines)
+    assert all(isinstance(frame, str) for each in found.values() for frame in python_lines(each))
 
 
 def test_without_py_spy_the_missing_frames_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:

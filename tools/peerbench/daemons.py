@@ -81,7 +81,8 @@ def daemons(state: Path) -> list[Daemon]:
         Daemon(
             "node-problem-detector",
             [
-                str(detector), f"--config.system-log-monitor={config}/kernel-monitor.json,{config}/readonly-monitor.json",
+                str(detector),
+                f"--config.system-log-monitor={config}/kernel-monitor.json,{config}/readonly-monitor.json",
                 f"--config.system-stats-monitor={config}/system-stats-monitor.json", "--enable-k8s-exporter=false",
                 "--prometheus-address=127.0.0.1", f"--prometheus-port={_NPD_PORT}", "--port=0",
             ],
