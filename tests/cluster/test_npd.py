@@ -29,24 +29,24 @@ TAINT = "nvidia.com/gpu.unhealthy"
 
 
 @pytest.fixture(scope="module")
-def config() -> dict[str, Any]:
-    """Its monitor for a kernel's log that is a file."""
-    found: dict[str, Any] = json.loads(
-        (daemons.configured() / "kernel-monitor-filelog.json").read_text()
-    )
-    return found
+def built() -> tuple[Path, dict[str, Any]]:
+    """The program, and its monitor for a kernel's log that is a file."""
+    program, folder = daemons.npd()
+    return program, json.loads((folder / "kernel-monitor-filelog.json").read_text())
 
 
 @contextmanager
-def detecting(cluster: Cluster, node: str, config: dict[str, Any], folder: Path) -> Iterator[Path]:
+def detecting(
+    cluster: Cluster, node: str, built: tuple[Path, dict[str, Any]], folder: Path
+) -> Iterator[Path]:
     """It runs for this node; the value is the log that it reads."""
     folder.mkdir()
+    program, config = built
     log, monitor = folder / "kern.log", folder / "monitor.json"
     log.touch()
     monitor.write_text(json.dumps(config | {"logPath": str(log)}))
     server = cluster.ctl("config", "view", "--output=jsonpath={.clusters[0].cluster.server}")
     auth = f"?inClusterConfig=false&auth={cluster.kubeconfig}"
-    program = daemons.FOLDER / "nodeproblemdetector"
     command = [str(program), f"--apiserver-override={server}{auth}", f"--hostname-override={node}"]
     command += [f"--config.system-log-monitor={monitor}", "--port=0", "--prometheus-port=0"]
     with open(folder / "npd.log", "wb") as output:
@@ -84,7 +84,7 @@ def clean_rounds(cluster: Cluster, node: str) -> int:
 
 @pytest.mark.usefixtures("controller")
 def test_a_node_that_it_calls_bad_is_not_uncordoned_and_its_condition_is_its_own(
-    cluster: Cluster, namespace: Namespace, config: dict[str, Any], tmp_path: Path
+    cluster: Cluster, namespace: Namespace, built: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     del namespace
     operators = Namespace(cluster, home(cluster))
@@ -94,7 +94,7 @@ def test_a_node_that_it_calls_bad_is_not_uncordoned_and_its_condition_is_its_own
     try:
         with inspected(cluster, tmp_path) as broken:
             until(lambda: all_pass(cluster, names), "all nodes are inspected, and pass")
-            with detecting(cluster, node, config, tmp_path / "bad") as log:
+            with detecting(cluster, node, built, tmp_path / "bad") as log:
                 owner = writers(cluster, node)
                 assert len(owner) == 1
                 assert kept_out(cluster) == set(), "a condition of another program cordons nothing"
@@ -112,7 +112,7 @@ def test_a_node_that_it_calls_bad_is_not_uncordoned_and_its_condition_is_its_own
                     "lastHeartbeatTime": "",
                 }
             cluster.ctl("taint", "node", node, f"{TAINT}=yes:NoSchedule", "--overwrite")
-            with detecting(cluster, node, config, tmp_path / "well"):
+            with detecting(cluster, node, built, tmp_path / "well"):
                 rounds = clean_rounds(cluster, node)
                 until(lambda: clean_rounds(cluster, node) >= rounds + 8, "as many once more")
                 assert kept_out(cluster) == {node}, "NVIDIA's taint is evidence, too"
