@@ -180,7 +180,7 @@ class JobWatch:
             self._judging.take(launched)
         asks = self._judging.asks_collectives()
         if self._ras is None:
-            if not asks or not any(view.sockets for view in ranks.values()):
+            if not asks:
                 return
             # few jobs ever need it
             from kcover_ebpf.hardware.ras.watch import RasWatch
