@@ -12,13 +12,13 @@ WORKDIR /src
 ARG CA_BUNDLE=
 COPY tools/image-requirements.txt tools/build-requirements.txt tools/
 RUN pip install ${CA_BUNDLE:+--cert ${CA_BUNDLE}} --break-system-packages --quiet --no-compile --no-deps \
-    --only-binary :all: --require-hashes --root /out -r tools/image-requirements.txt \
- && rm -r /out/usr/local/lib/python3.11/dist-packages/kubernetes/aio \
+    --only-binary :all: --require-hashes --root /needed -r tools/image-requirements.txt \
+ && rm -r /needed/usr/local/lib/python3.11/dist-packages/kubernetes/aio \
  && pip install ${CA_BUNDLE:+--cert ${CA_BUNDLE}} --break-system-packages --quiet --no-deps \
     --only-binary :all: --require-hashes -r tools/build-requirements.txt
 ARG SOURCE_DATE_EPOCH=0
 COPY . .
-RUN PYTHONPATH=/out/usr/local/lib/python3.11/dist-packages python3 -m hatchling build --target wheel \
+RUN PYTHONPATH=/needed/usr/local/lib/python3.11/dist-packages python3 -m hatchling build --target wheel \
  && pip install --break-system-packages --quiet --no-compile --no-deps --no-index --root /out dist/*.whl
 
 FROM ${BASE} AS runtime
@@ -26,12 +26,16 @@ FROM ${BASE} AS runtime
 RUN apt-get -q update && apt-get -q install -y --no-install-recommends libbpf1 libelf1 libstdc++6 python3 \
  && cd /tmp && apt-get -q download libbpfcc \
  && dpkg-deb --fsys-tarfile libbpfcc_*.deb | tar -C / -x --wildcards './usr/lib/*/libbcc_bpf.so.*' ./usr/share/doc/libbpfcc/copyright
+# What changes least comes first, so that its layers are kept. Compiled files carry a hash, because one that carries a time
+# is not believed once all times are the same.
+ARG COMPILE="python3 -m compileall -q -f --invalidation-mode unchecked-hash"
+RUN ${COMPILE} /usr/lib/python3 /usr/lib/python3.11
+COPY --from=build /needed/ /
+RUN ${COMPILE} /usr/local/lib/python3.11/dist-packages
 COPY --from=build /out/ /
 COPY tools/sbom.py /tmp/
 ARG SOURCE_DATE_EPOCH=0
-# Compiled files that carry a hash, because one that carries a time is not believed once all times are the same.
-RUN python3 -m compileall -q -f --invalidation-mode unchecked-hash /usr/lib/python3 /usr/lib/python3.11 \
-    /usr/local/lib/python3.11/dist-packages \
+RUN ${COMPILE} /usr/local/lib/python3.11/dist-packages/kcover_ebpf \
  && mkdir -p /usr/share/sbom && python3 /tmp/sbom.py > /usr/share/sbom/kcover-ebpf.spdx.json \
  && find /usr/local/lib/python3.11/dist-packages -path '*.dist-info/direct_url.json' -delete \
  && rm -rf /tmp/* /var/log/* /var/cache/* /var/lib/apt/lists/* /var/lib/dpkg/*-old /etc/machine-id \

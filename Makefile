@@ -63,17 +63,19 @@ demo: setup-demo build ## train 4 ranks, inject FAULT=stop|kill|lock|loop|skip|b
 demo-cluster: setup-cluster build ## a real Kubernetes, a hung PyTorchJob: restarted in place, then replaced
 	@PYTHONPATH=$(CURDIR) /usr/bin/python3 -m tools.demo.cluster
 
-.PHONY: test test-unit test-kernel test-chart test-vm test-vm-matrix test-drivers test-cluster test-attack test-chaos test-old test-all
-# what runs on the kernel and on the cluster measures time, and gets the machine for itself
+.PHONY: test test-unit test-kernel test-long test-chart test-vm test-vm-matrix test-drivers test-cluster test-attack test-chaos test-old test-all
 test: setup-cluster check ## set up, check, run the tests; builds a Kubernetes the first time
 	@$(MAKE) --no-print-directory build
-	$(PYTHON) -m pytest tests/unit --numprocesses=auto
-	$(PYTHON) -m pytest tests/kernel tests/cluster -m "kernel or core"
+	$(PYTHON) -m tests
 
 test-unit: setup-test build ## the tests that need neither root nor BPF
-	$(PYTHON) -m pytest tests/unit --numprocesses=auto
+	$(PYTHON) -m pytest tests/unit -m "not long" --numprocesses=auto --dist=loadgroup
 
 test-kernel: setup-test build ## the tests against the running kernel, as root
+	$(PYTHON) -m pytest tests/kernel
+
+test-long: setup-test build ## all of tests/unit, with four times the examples of each property, and all of tests/kernel
+	$(PYTHON) -m pytest tests/unit --numprocesses=auto --dist=loadgroup --hypothesis-profile=thorough
 	$(PYTHON) -m pytest tests/kernel
 
 test-chart: setup-cluster build ## the chart at a real API server, which is built the first time
@@ -112,7 +114,7 @@ test-old: setup-cluster build ## restarts on the oldest Kubernetes that is suppo
 	KUBECONFIG=$(CURDIR)/.testbed-old/kubeconfig $(PYTHON) -m pytest tests/cluster/test_kinds.py; \
 		status=$$?; tools/testbed down --name old; exit $$status
 
-test-all: test test-chart test-cluster test-attack test-old ## all but virtual machines: what a release must pass
+test-all: test test-long test-chart test-cluster test-attack test-old ## all but virtual machines: what a release must pass
 
 .PHONY: bench bench-quick
 bench: setup-bench build ## the whole fault bench (resumable) and the cost bench: hours

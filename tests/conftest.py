@@ -12,8 +12,9 @@ import pytest
 from tests import skips
 
 # how long an example takes says something about the machine only
-hypothesis.settings.register_profile("kcover", deadline=None)
-hypothesis.settings.load_profile("kcover")
+hypothesis.settings.register_profile("thorough", deadline=None, max_examples=100)
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=25)
+hypothesis.settings.load_profile("quick")
 
 # Whoever starts the tests may ignore these (nohup, a shell's &); the programs under test would inherit that.
 for number, action in (

@@ -19,7 +19,7 @@ from kcover_ebpf.api.codec import encode
 from kcover_ebpf.api.fault_report import FaultReport
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.errors import ActionError
-from kcover_ebpf.host.procfs import split_stat
+from kcover_ebpf.host.stat_line import split_stat
 from kcover_ebpf.output.bundles import write_bundle
 from kcover_ebpf.tunables.agent import BUNDLE_LIMIT_S, BUNDLES_KEPT
 

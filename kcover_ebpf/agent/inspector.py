@@ -30,7 +30,7 @@ from kcover_ebpf.errors import ApiError, ObjectError
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.inspection.round import RoundOptions
+from kcover_ebpf.inspection.round import RoundOptions, environment
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.tunables.agent import (
     FIRST_ROUND_S,
@@ -163,7 +163,7 @@ class Inspector:
                 stderr=subprocess.PIPE,
                 start_new_session=True,
                 text=True,
-                env=os.environ | {"NODE_NAME": self._options.node},
+                env=environment() | {"NODE_NAME": self._options.node},
             )
         except OSError as error:
             return {}, f"the inspection cannot be started: {error.strerror}"

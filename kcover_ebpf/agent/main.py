@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -37,7 +36,6 @@ from kcover_ebpf.agent.report_cache import ReportCache
 from kcover_ebpf.agent.report_names import report_name
 from kcover_ebpf.agent.report_sender import ReportSender
 from kcover_ebpf.api.fault_report import Ack, FaultReport, PodRef
-from kcover_ebpf.hardware import topology
 from kcover_ebpf.inspection.round import RoundOptions
 from kcover_ebpf.kernel import capabilities, features
 from kcover_ebpf.kernel.capabilities import Capability
@@ -50,6 +48,7 @@ from kcover_ebpf.tunables.agent import (
     ORDERS_SILENT_S,
     REPORTS_SILENT_S,
 )
+from kcover_ebpf.watching import start
 
 if TYPE_CHECKING:
     from kcover_ebpf.api.job_kinds import Gang
@@ -87,6 +86,8 @@ class AgentOptions:
     """Pods that keep GPUs idle for so long are reported; 0: none."""
     bug_report: bool = True
     """NVIDIA's script is run after a fatal Xid."""
+    believes_bandwidth: bool = False
+    """What a job's own bandwidth check reports about its node is a fault of the node."""
     inspect: RoundOptions = field(default_factory=RoundOptions)
     pod_logs: Path | None = None
     """/var/log/pods of the node; None: logs of containers are not read."""
@@ -102,12 +103,6 @@ def run_agent(plan: AgentOptions) -> int:
         return _Agent(plan, stack).run()
 
 
-def _drop_rights(settings: Settings) -> None:
-    # where there are GPUs, a driver that is loaded later gets its probes then
-    later = {Capability.PERFMON} if topology.has_gpu() else set()
-    capabilities.drop(_KEPT | later, capabilities.spare(nccl_probes=settings.nccl_probes))
-
-
 class _Agent:
     def __init__(self, plan: AgentOptions, stack: contextlib.ExitStack) -> None:
         self._plan, self._stack = plan, stack
@@ -118,12 +113,12 @@ class _Agent:
 
     def run(self) -> int:
         plan = self._plan
-        server = self._bind_metrics()
+        server = start.bind_metrics(plan.metrics, self._stack)
         ledger = OrderJournal(plan.state_dir / "orders.json")
         session = connect(plan.kubeconfig, plan.context)
         kernel, devices = self._observe()
-        _drop_rights(plan.settings)
-        self._catch_signals()
+        start.drop_privileges(_KEPT, plan.settings)
+        start.catch_ending(self._ending.set)
         registry = PodRegistry(plan.node, lambda text: _LOG.warning(text, extra=about(text)))
         containers = Containers()
         self._executor = executor = self._make_executor(registry, containers, ledger)
@@ -131,8 +126,7 @@ class _Agent:
         self._reporter = reporter = self._make_reporter(session)
         watches = Informers(session, plan.node, registry, executor, self._on_error, reporter.again)
         self._watches = watches
-        identity = Identity(plan.node, plan.namespace)
-        self._drafts = drafts = ReportBuilder(identity, reporter, spool, watches.has_pods)
+        self._drafts = drafts = self._make_drafts(reporter, spool, watches)
         self._audience = audience = NodeOutputs(drafts, registry, self._board, devices)
         self._follow_gpus(audience, registry, containers)
         self._loop = NodeLoop(
@@ -240,6 +234,15 @@ class _Agent:
         self._audience.logs, self._drafts.logs = logs, logs.of_pods
         self._log_thread = self._start(logs)
 
+    def _make_drafts(
+        self, reporter: ReportSender, spool: ReportCache, watches: Informers
+    ) -> ReportBuilder:
+        identity = Identity(self._plan.node, self._plan.namespace)
+        believes = self._plan.believes_bandwidth
+        return ReportBuilder(
+            identity, reporter, spool, watches.has_pods, believes_bandwidth=believes
+        )
+
     def _make_executor(
         self, registry: PodRegistry, containers: Containers, ledger: OrderJournal
     ) -> order_executor.OrderExecutor:
@@ -286,19 +289,6 @@ class _Agent:
         self._audience.on_error(verb, resource, error)
         subject = f"{verb} {resource}"
         _LOG.warning("cannot %s: %s", subject, error, extra=about(subject))
-
-    def _catch_signals(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._ending.set())
-
-    def _bind_metrics(self) -> MetricsServer | None:
-        if self._plan.metrics is None:
-            return None
-        from kcover_ebpf.output.metrics import MetricsServer, parse_address
-
-        server = MetricsServer(parse_address(self._plan.metrics))
-        self._stack.callback(server.close)
-        return server
 
     def _serve(
         self, server: MetricsServer, kernel: KernelSampler, devices: DeviceWatch, watches: Informers

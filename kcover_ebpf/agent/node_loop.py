@@ -121,6 +121,7 @@ class NodeLoop:
         self._take(self._inspector.inspect(requests))
         for each in due:
             each.watch.ask_collectives()
+            each.watch.read_stacks()
         self._judge(due)
 
     def _judge(self, gangs: Iterable[GangWatch]) -> None:
@@ -227,6 +228,7 @@ class NodeLoop:
             environ=RANK_ENVIRON if counted else RANK_ENVIRON - {INDEX},
             identities=self._identities,
             nccl=self._devices.nccl,
+            reads_stacks=True,
         )
 
     def _leave(self, known: GangWatch) -> None:

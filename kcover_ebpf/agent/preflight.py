@@ -1,6 +1,8 @@
 """Pods of this node that wait because the node is bad: a fault of the node, reported for their job.
 
-What a container says is not believed alone, for anyone may name one so: the agent's own inspection must have failed.
+What a container reports about its node is not believed alone, for anyone may name one so: the agent's own inspection
+must have failed. The bandwidth between the pods of a job cannot be inspected from one node; what its own check
+reports is believed only where the operator says so.
 """
 
 from __future__ import annotations
@@ -15,13 +17,17 @@ from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind
 from kcover_ebpf.facts.health import Result
 
 _MOST_REASON = 512
+_SLOW = (
+    "which is slower than the floor of the job's own bandwidth check; "
+    f"the figures are in the log of container {preflight.BANDWIDTH}"
+)
 
 
 class PreflightWatch:
     """Remembers since when each pod waits."""
 
-    def __init__(self, node: str) -> None:
-        self._node = node
+    def __init__(self, node: str, *, believes_bandwidth: bool = False) -> None:
+        self._node, self._believes_bandwidth = node, believes_bandwidth
         self._since_s: dict[str, float] = {}
 
     def verdict(
@@ -31,14 +37,23 @@ class PreflightWatch:
 
         `health`: of this node, after the last inspection; `now_s`: unix seconds.
         """
-        waiting = [pod for pod in pods if preflight.failed(pod)]
-        if not waiting or health is None or health.result is not Result.FAIL:
-            return None
+        pods = list(pods)
+        if health is not None and health.result is Result.FAIL:
+            reason = (health.reason or "its inspection failed")[:_MOST_REASON]
+            waiting = [pod for pod in pods if preflight.failed(pod)]
+            if waiting:
+                return self._of(waiting, f"which failed its inspection: {reason}", now_s)
+        if self._believes_bandwidth:
+            waiting = [pod for pod in pods if preflight.failed(pod, preflight.BANDWIDTH)]
+            if waiting:
+                return self._of(waiting, _SLOW, now_s)
+        return None
+
+    def _of(self, waiting: list[Pod], why: str, now_s: float) -> LocalVerdict:
         for pod in waiting:
             self._since_s.setdefault(pod.uid, now_s)
         first = min(waiting, key=lambda pod: (self._since_s[pod.uid], pod.name))
-        reason = (health.reason or "its inspection failed")[:_MOST_REASON]
-        text = f"pod {first.name} is not started on node {self._node}, which failed its inspection: {reason}"
+        text = f"pod {first.name} is not started on node {self._node}, {why}"
         return LocalVerdict(
             verdict=VerdictKind.DEVICE_FAULT,
             cause=Cause.PREFLIGHT,

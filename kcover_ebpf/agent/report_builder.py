@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from kcover_ebpf import __version__
 from kcover_ebpf.agent.node_loop import GangWatch
 from kcover_ebpf.agent.preflight import PreflightWatch
-from kcover_ebpf.agent.rank_report import pictured, verdict_of
 from kcover_ebpf.agent.report_cache import CachedReport, ReportCache, inherited
 from kcover_ebpf.agent.report_names import report_name
 from kcover_ebpf.agent.report_sender import Draft, ReportSender
@@ -25,6 +24,7 @@ from kcover_ebpf.api.fault_report import (
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.api.node_health import NodeHealth
+from kcover_ebpf.cluster.rank_report import pictured, verdict_of
 from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.progress import Stall
@@ -50,8 +50,13 @@ class ReportBuilder:
         reporter: ReportSender,
         spool: ReportCache,
         is_synced: Callable[[], bool],
+        *,
+        believes_bandwidth: bool = False,
     ) -> None:
-        """`is_synced`: the pods of this node are known, so a report without pods is of a gang that is gone."""
+        """`is_synced`: the pods of this node are known, so a report without pods is of a gang that is gone.
+
+        `believes_bandwidth`: what a job's own bandwidth check reports about its node is believed.
+        """
         self._identity, self.reporter, self._spool = identity, reporter, spool
         self._is_synced = is_synced
         self._left: dict[tuple[str, str], CachedReport] = {each.key: each for each in spool.load()}
@@ -66,7 +71,7 @@ class ReportBuilder:
         """What the logs of the pods with these uids show, ages before a moment (unix seconds)."""
         self.health: Callable[[], NodeHealth | None] = lambda: None
         """The health of this node after its last inspection."""
-        self._preflight = PreflightWatch(identity.node)
+        self._preflight = PreflightWatch(identity.node, believes_bandwidth=believes_bandwidth)
         self._fault_s: dict[Gang, float] = {}
         self.last: dict[Gang, FaultReport] = {}
         """The newest report of each gang."""

@@ -108,6 +108,7 @@ def _state(rank: RankSnapshot) -> object:
         rank.inspected,
         rank.waits_for,
         () if rank.state in _MOVING else rank.stack,
+        rank.python,
         rank.known_wait,
         rank.joined,
         rank.exit,

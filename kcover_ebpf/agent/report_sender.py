@@ -21,7 +21,6 @@ from typing import Protocol
 from kcover_ebpf.agent.lease_writer import LeaseApi, LeaseWriter
 from kcover_ebpf.agent.report_changes import has_new_details, news_of
 from kcover_ebpf.agent.report_pace import Allowance, nodes_of
-from kcover_ebpf.agent.report_size import fitted
 from kcover_ebpf.api.codec import encode
 from kcover_ebpf.api.fault_report import (
     API_VERSION,
@@ -31,6 +30,7 @@ from kcover_ebpf.api.fault_report import (
     PodRef,
     object_of,
 )
+from kcover_ebpf.cluster.report_size import fitted
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.errors import ApiError, NotFound, Unreachable
 from kcover_ebpf.tunables.agent import SEND_REFUSED_S, SEND_RETRY_S

@@ -14,39 +14,26 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from functools import cache, partial
 from typing import Any, TypeVar
 
 from kcover_ebpf.api import rfc3339
+from kcover_ebpf.api.json_values import (
+    SCALARS,
+    Read,
+    UnknownWord,
+    WrongValue,
+    string,
+    words,
+    wrong,
+)
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.ids import Endpoint
 
 _T = TypeVar("_T")
-_Read = Callable[[Any], Any]
-_LEAST, _MOST = -(1 << 63), (1 << 64) - 1
-"""Whole numbers of an object have 64 bits, with or without a sign (int64 of OpenAPI; inodes and addresses)."""
-_MOST_NUMBER = 1e11
-"""Unix seconds of the year 5138: no age or time is larger, and arithmetic with it stays exact to 0.1 ms."""
-
-
-class _Wrong(Exception):
-    """Says what is wrong; the place is put together while it is raised."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.place = ""
-
-    def inside(self, part: str) -> _Wrong:
-        dot = "." if self.place and not self.place.startswith("[") else ""
-        self.place = f"{part}{dot}{self.place}"
-        return self
-
-
-class _UnknownWord(_Wrong):
-    """A word that an enum does not have: of a newer writer, or nonsense."""
 
 
 def wire(key: str, *, time: bool = False, lenient: bool = False) -> dict[str, Any]:
@@ -103,30 +90,30 @@ def decode(kind: type[_T], data: object, where: str = "") -> _T:
     """The dataclass of a JSON object; raises `ObjectError`, which names the place."""
     try:
         return typing.cast("_T", _object(kind, data))
-    except _Wrong as wrong:
-        wrong = wrong.inside(where) if where else wrong
-        raise ObjectError(f"{wrong.place or 'the object'}: {wrong}") from None
+    except WrongValue as error:
+        error = error.inside(where) if where else error
+        raise ObjectError(f"{error.place or 'the object'}: {error.text}") from None
 
 
 def _object(kind: type, data: object) -> object:
     if not isinstance(data, Mapping):
-        raise _wrong("an object", data)
+        raise wrong("an object", data)
     values: dict[str, Any] = {}
     for name, key, is_needed, read in _readers(kind):
         raw = data.get(key)
         if raw is None:
             if is_needed:
-                raise _Wrong("missing").inside(key)
+                raise WrongValue("missing").inside(key)
             continue
         try:
             values[name] = read(raw)
-        except _Wrong as wrong:
-            raise wrong.inside(key) from None
+        except WrongValue as error:
+            raise error.inside(key) from None
     return kind(**values)
 
 
 @cache
-def _readers(kind: Hashable) -> tuple[tuple[str, str, bool, _Read], ...]:
+def _readers(kind: Hashable) -> tuple[tuple[str, str, bool, Read], ...]:
     """Of each field: its name, its key, whether it must be there, and what reads it."""
     hints = typing.get_type_hints(kind)
     return tuple(
@@ -144,7 +131,7 @@ def _fields(kind: Hashable) -> tuple[Field[Any], ...]:
     return fields(typing.cast("type[Any]", kind))
 
 
-def _read_of(each: Field[Any], hint: Any) -> _Read:
+def _read_of(each: Field[Any], hint: Any) -> Read:
     if each.metadata.get("time"):
         return _time
     if each.metadata.get("lenient"):
@@ -152,7 +139,7 @@ def _read_of(each: Field[Any], hint: Any) -> _Read:
     return _reader(hint)
 
 
-def _reader(hint: Any) -> _Read:
+def _reader(hint: Any) -> Read:
     hint = getattr(hint, "__supertype__", hint)
     origin = typing.get_origin(hint)
     if origin in (types.UnionType, typing.Union):
@@ -160,7 +147,7 @@ def _reader(hint: Any) -> _Read:
     if origin is tuple:
         return partial(_sequence, _reader(typing.get_args(hint)[0]))
     if origin is Mapping or hint is Mapping:
-        return _labels
+        return words
     if hint is Endpoint:
         return _endpoint
     if is_dataclass(hint):
@@ -168,88 +155,43 @@ def _reader(hint: Any) -> _Read:
     if isinstance(hint, type) and issubclass(hint, Enum):
         unknown = hint.__members__.get("UNKNOWN")
         return partial(_enum, {each.value: each for each in hint}, unknown)
-    return _SCALARS[hint]
+    return SCALARS[hint]
 
 
 def _time(raw: object) -> float:
     if not isinstance(raw, str):
-        raise _wrong("a time", raw)
+        raise wrong("a time", raw)
     try:
         return rfc3339.from_text(raw)
     except ValueError as error:
-        raise _Wrong(str(error)) from error
+        raise WrongValue(str(error)) from error
 
 
-def _sequence(read: _Read, raw: object, *, lenient: bool = False) -> tuple[Any, ...]:
+def _sequence(read: Read, raw: object, *, lenient: bool = False) -> tuple[Any, ...]:
     if not isinstance(raw, Sequence) or isinstance(raw, str | bytes):
-        raise _wrong("a list", raw)
+        raise wrong("a list", raw)
     found = []
     for index, each in enumerate(raw):
         try:
             found.append(read(each))
-        except _UnknownWord as wrong:
+        except UnknownWord as error:
             if not lenient:
-                raise wrong.inside(f"[{index}]") from None
-        except _Wrong as wrong:
-            raise wrong.inside(f"[{index}]") from None
+                raise error.inside(f"[{index}]") from None
+        except WrongValue as error:
+            raise error.inside(f"[{index}]") from None
     return tuple(found)
-
-
-def _labels(raw: object) -> dict[str, str]:
-    if not isinstance(raw, Mapping) or not all(
-        isinstance(key, str) and isinstance(value, str) for key, value in raw.items()
-    ):
-        raise _wrong("an object of strings", raw)
-    return dict(raw)
 
 
 def _enum(known: Mapping[object, Enum], unknown: Enum | None, raw: object) -> Enum:
     found = known.get(raw, unknown) if isinstance(raw, str) else None
     if found is None:
-        wrong = _wrong(f"one of {', '.join(str(each) for each in known)}", raw)
-        raise _UnknownWord(str(wrong)) if isinstance(raw, str) else wrong
+        error = wrong(f"one of {', '.join(str(each) for each in known)}", raw)
+        raise UnknownWord(error.text) if isinstance(raw, str) else error
     return found
 
 
-def _string(raw: object) -> str:
-    if not isinstance(raw, str):
-        raise _wrong("a string", raw)
-    return raw
-
-
 def _endpoint(raw: object) -> Endpoint:
-    return Endpoint.parse(_string(raw))
-
-
-def _whole(raw: object) -> int:
-    if not isinstance(raw, int) or isinstance(raw, bool) or not _LEAST <= raw <= _MOST:
-        raise _wrong("a whole number of 64 bits", raw)
-    return raw
-
-
-def _number(raw: object) -> float:
-    if not isinstance(raw, int | float) or isinstance(raw, bool):
-        raise _wrong("a number", raw)
-    # also false for nan; asked before a whole number of a thousand digits is made a float
-    if not -_MOST_NUMBER <= raw <= _MOST_NUMBER:
-        raise _wrong(f"a number up to {_MOST_NUMBER:.0e}", raw)
-    return float(raw)
-
-
-def _truth(raw: object) -> bool:
-    if not isinstance(raw, bool):
-        raise _wrong("true or false", raw)
-    return raw
-
-
-_SCALARS: Mapping[type, _Read] = {str: _string, int: _whole, float: _number, bool: _truth}
-
-
-def _wrong(wanted: str, raw: object) -> _Wrong:
-    is_huge = (
-        isinstance(raw, int) and not _LEAST <= raw <= _MOST
-    )  # its digits cannot always be printed
-    return _Wrong(f"expected {wanted}, got {'a larger one' if is_huge else str(raw)[:40]!r}")
+    return Endpoint.parse(string(raw))
 
 
 def _key(each: Field[Any]) -> str:

@@ -1,4 +1,4 @@
-"""The init container that keeps a job from starting on a bad node, as it is found in a pod."""
+"""The init containers that keep a job from starting on a bad node, as they are found in a pod."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ from kcover_ebpf.api.pods import ContainerKind, Pod
 
 CONTAINER = "kcover-preflight"
 """Its name; admission adds it (charts/kcover-ebpf/templates/admission/preflight.yaml)."""
+BANDWIDTH = "kcover-bandwidth"
+"""The one after it, where the job asks for it: it measures between all pods of the job (inspection/bandwidth)."""
+FLOOR = "kcover.io/bandwidth-floor"
+"""Annotation of a pod by which its job asks for that: GB/s (10^9) of bus bandwidth."""
 FAILED = 81
-"""Its exit code on a node that failed its inspection: no shell, runtime or framework uses this one."""
+"""Exit code of both on a node that failed: no shell, runtime or framework uses this one."""
 
 
-def failed(pod: Pod) -> bool:
+def failed(pod: Pod, container: str = CONTAINER) -> bool:
     """True while the container that ended last with `FAILED` has not been started again."""
     return pod.deleted_s is None and any(
-        each.name == CONTAINER
+        each.name == container
         and each.kind is ContainerKind.INIT
         and each.exit_code == FAILED
         and each.started_s is None

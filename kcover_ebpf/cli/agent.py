@@ -9,6 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kcover_ebpf.cli.options import (
+    catalog_option,
+    duration_option,
+    metrics_option,
+    nccl_probes_option,
+    node_kubeconfig_option,
+    seconds_of,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -16,6 +25,7 @@ if TYPE_CHECKING:
     from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
     from kcover_ebpf.inspection.round import RoundOptions
     from kcover_ebpf.logs.rules import Rule
+    from kcover_ebpf.settings import Settings
 
 _EXAMPLES = """
 \b
@@ -48,19 +58,9 @@ _LEVELS = ("error", "warning", "info", "debug")
     show_default=True,
     help="Namespace for the report about the node itself; or POD_NAMESPACE.",
 )
-@click.option(
-    "--kubeconfig",
-    envvar="KCOVER_KUBECONFIG",
-    metavar="FILE",
-    help="Instead of KUBECONFIG, the pod's service account, or ~/.kube/config.",
-)
+@node_kubeconfig_option
 @click.option("--context", envvar="KCOVER_CONTEXT", help="Context of the kubeconfig.")
-@click.option(
-    "--metrics",
-    envvar="KCOVER_METRICS",
-    metavar="ADDR:PORT",
-    help="Serve Prometheus metrics, /healthz and /readyz at this address.",
-)
+@metrics_option("Serve Prometheus metrics, /healthz and /readyz at this address.", "KCOVER_METRICS")
 @click.option(
     "--state-dir",
     envvar="KCOVER_STATE_DIR",
@@ -69,19 +69,12 @@ _LEVELS = ("error", "warning", "info", "debug")
     show_default=True,
     help="Directory for unsent reports, executed orders and evidence.",
 )
-@click.option(
-    "--catalog",
-    envvar="KCOVER_CATALOG",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="TOML file with your own entries for Xids and SXids (see kcover-ebpf xid).",
-)
-@click.option(
+@catalog_option("KCOVER_CATALOG")
+@duration_option(
     "--inspect-every",
-    envvar="KCOVER_INSPECT_EVERY",
-    metavar="DURATION",
-    default="600s",
-    show_default=True,
-    help="Time between two inspections of the node's health; 0s: none.",
+    "600s",
+    "Time between two inspections of the node's health; 0s: none.",
+    "KCOVER_INSPECT_EVERY",
 )
 @click.option(
     "--inspect-checks",
@@ -111,13 +104,11 @@ _LEVELS = ("error", "warning", "info", "debug")
     default="",
     help="Read a running dcgm-exporter (http://ADDRESS:9400/metrics) instead of NVML.",
 )
-@click.option(
+@duration_option(
     "--idle-after",
-    envvar="KCOVER_IDLE_AFTER",
-    metavar="DURATION",
-    default="48h",
-    show_default=True,
-    help="Report pods that keep GPUs idle for so long; 0s: none.",
+    "48h",
+    "Report pods that keep GPUs idle for so long; 0s: none.",
+    "KCOVER_IDLE_AFTER",
 )
 @click.option(
     "--bug-report/--no-bug-report",
@@ -125,6 +116,12 @@ _LEVELS = ("error", "warning", "info", "debug")
     default=True,
     show_default=True,
     help="After a fatal Xid run nvidia-bug-report.sh once, where the node has it.",
+)
+@click.option(
+    "--believe-bandwidth",
+    envvar="KCOVER_BELIEVE_BANDWIDTH",
+    is_flag=True,
+    help="A node on which a job's own bandwidth check (preflight) fails is bad.",
 )
 @click.option(
     "--pod-logs",
@@ -138,12 +135,7 @@ _LEVELS = ("error", "warning", "info", "debug")
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Your own rules for log lines, tried first (see kcover-ebpf logs).",
 )
-@click.option(
-    "--nccl-probes",
-    envvar="KCOVER_NCCL_PROBES",
-    is_flag=True,
-    help="Count the operations of each rank by probes on its NCCL (see the page on NCCL).",
-)
+@nccl_probes_option("KCOVER_NCCL_PROBES")
 @click.option(
     "--log-level",
     envvar="KCOVER_LOG_LEVEL",
@@ -161,20 +153,20 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
     metrics: str | None,
     state_dir: Path,
     catalog: Path | None,
-    inspect_every: str,
+    inspect_every: float,
     inspect_checks: str,
     plugins: Path | None,
     telemetry_every: str,
     telemetry_from: str,
-    idle_after: str,
+    idle_after: float,
     bug_report: bool,
+    believe_bandwidth: bool,
     pod_logs: Path | None,
     log_rules: Path | None,
     nccl_probes: bool,
 ) -> int:
     """Watch the training pods on this node, report what is observed, execute orders."""
     from kcover_ebpf.agent.main import AgentOptions, run_agent
-    from kcover_ebpf.settings import Settings
 
     plan = AgentOptions(
         node=node,
@@ -184,16 +176,22 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
         context=context,
         metrics=metrics,
         catalog=catalog,
-        inspect_every_s=_seconds("--inspect-every", inspect_every),
+        inspect_every_s=inspect_every,
         telemetry=_telemetry(telemetry_every, telemetry_from),
-        idle_after_s=_seconds("--idle-after", idle_after),
+        idle_after_s=idle_after,
         bug_report=bug_report,
+        believes_bandwidth=believe_bandwidth,
         inspect=_round(inspect_checks, plugins),
         pod_logs=pod_logs,
         log_rules=_rules(log_rules) if pod_logs is not None else (),
-        settings=Settings(nccl_probes=nccl_probes),
     )
-    return run_agent(replace(plan, pod=_pod(namespace)))
+    return run_agent(replace(plan, pod=_pod(namespace), settings=_settings(nccl_probes)))
+
+
+def _settings(nccl_probes: bool) -> Settings:
+    from kcover_ebpf.settings import Settings
+
+    return Settings(nccl_probes=nccl_probes)
 
 
 def _pod(namespace: str) -> PodRef | None:
@@ -226,23 +224,13 @@ def _rules(own: Path | None) -> Sequence[Rule]:
     return rules.load(own)
 
 
-def _seconds(option: str, text: str) -> float:
-    from kcover_ebpf.errors import UsageError
-    from kcover_ebpf.settings import parse_duration
-
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise UsageError(f"{option}: {error}") from error
-
-
 def _telemetry(every: str, source: str) -> TelemetryOptions | None:
     from kcover_ebpf.errors import UsageError
     from kcover_ebpf.hardware.telemetry.dcgm_source import checked
     from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
     from kcover_ebpf.inspection.options import host_root
 
-    period_s = _seconds("--telemetry-every", every)
+    period_s = seconds_of("--telemetry-every", every)
     if period_s <= 0:
         return None
     if period_s < _LEAST_PERIOD_S:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 from pathlib import Path
 
 import click
 
-from kcover_ebpf.errors import UsageError
-from kcover_ebpf.settings import parse_duration
+from kcover_ebpf.cli.options import duration_option, metrics_option
 
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -35,11 +33,7 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
     show_default=True,
     help="ServiceAccount used by the agents.",
 )
-@click.option(
-    "--metrics",
-    metavar="ADDR:PORT",
-    help="Serve Prometheus metrics, /healthz and /readyz at this address.",
-)
+@metrics_option("Serve Prometheus metrics, /healthz and /readyz at this address.")
 @click.option(
     "--only",
     multiple=True,
@@ -68,13 +62,7 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
     type=click.FloatRange(0, 100),
     help="Largest share of all nodes cordoned or tainted at once; one is always allowed.",
 )
-@click.option(
-    "--breaker-window",
-    default="300s",
-    show_default=True,
-    metavar="DURATION",
-    help="Time window of both breakers.",
-)
+@duration_option("--breaker-window", "300s", "Time window of both breakers.")
 @click.option(
     "--namespace-percent",
     default=50.0,
@@ -89,19 +77,11 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
     type=click.IntRange(0),
     help="Most restarts of one job that a FaultPolicy may allow within its window.",
 )
-@click.option(
-    "--min-window",
-    default="3600s",
-    show_default=True,
-    metavar="DURATION",
-    help="Shortest restart window that a FaultPolicy may set.",
-)
-@click.option(
+@duration_option("--min-window", "3600s", "Shortest restart window that a FaultPolicy may set.")
+@duration_option(
     "--min-backoff",
-    default="10s",
-    show_default=True,
-    metavar="DURATION",
-    help="Shortest backoff before a second restart that a FaultPolicy may set.",
+    "10s",
+    "Shortest backoff before a second restart that a FaultPolicy may set.",
 )
 @click.option(
     "--max-incidents",
@@ -127,11 +107,11 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
     breaker_jobs: int,
     breaker_nodes: int,
     breaker_nodes_percent: float,
-    breaker_window: str,
+    breaker_window: float,
     namespace_percent: float,
     max_restarts: int,
-    min_window: str,
-    min_backoff: str,
+    min_window: float,
+    min_backoff: float,
     max_incidents: int,
     log_level: str,
 ) -> int:
@@ -143,6 +123,7 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
     from kcover_ebpf.output import log_lines
     from kcover_ebpf.output.metrics import parse_address
     from kcover_ebpf.recovery.node_plan import NodeBreaker
+    from kcover_ebpf.watching.start import catch_ending
 
     log_lines.configure(log_level)
     settings = ControllerOptions(
@@ -154,30 +135,22 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
         limits=Limits(
             dry_run=dry_run,
             jobs=breaker_jobs,
-            window_s=_seconds("--breaker-window", breaker_window),
+            window_s=breaker_window,
             only=frozenset(only),
             namespace_percent=namespace_percent,
             bounds=Bounds(
                 max_restarts,
-                int(_seconds("--min-window", min_window)),
-                int(_seconds("--min-backoff", min_backoff)),
+                int(min_window),
+                int(min_backoff),
             ),
             incidents=max_incidents,
         ),
         nodes=NodeBreaker(breaker_nodes, breaker_nodes_percent),
     )
     program = Controller(connect(kubeconfig), settings)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: program.stop())
+    catch_ending(program.stop)
     program.run()
     return 0
-
-
-def _seconds(option: str, text: str) -> float:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise UsageError(f"{option}: {error}") from error
 
 
 def _own_namespace() -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from kcover_ebpf.cli.options import node_kubeconfig_option
 
 if TYPE_CHECKING:
     from kcover_ebpf.api.node_health import ReceivedHealth
@@ -28,12 +31,13 @@ _REQUEST_S = 10.0
     "--node", envvar=["KCOVER_NODE_NAME", "NODE_NAME"], metavar="NAME", help="Or NODE_NAME."
 )
 @click.option(
-    "--kubeconfig",
-    envvar="KCOVER_KUBECONFIG",
-    metavar="FILE",
-    help="Instead of KUBECONFIG, the pod's service account, or ~/.kube/config.",
+    "--hand-out",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Put the bandwidth check for a container of the job's image there.",
 )
-def preflight(node: str | None, kubeconfig: str | None) -> int:
+@node_kubeconfig_option
+def preflight(node: str | None, hand_out: Path | None, kubeconfig: str | None) -> int:
     """Ask the cluster whether this node passed its last inspection (NodeHealth), before a job starts on it.
 
     Where that cannot be found out the job starts: a check that fails for itself must not stop work.
@@ -44,6 +48,8 @@ def preflight(node: str | None, kubeconfig: str | None) -> int:
 
     if not node:
         raise UsageError("the node name is not known; pass --node NAME or set NODE_NAME")
+    if hand_out is not None:
+        _hand_out(hand_out)
     try:
         seen = _health(node, kubeconfig)
     except KcoverError as error:
@@ -55,6 +61,15 @@ def preflight(node: str | None, kubeconfig: str | None) -> int:
     health = seen.health
     click.echo(f"node {node}: {health.result.value}: {health.reason or 'nothing to report'}")
     return FAILED if health.result is Result.FAIL else 0
+
+
+def _hand_out(folder: Path) -> None:
+    from kcover_ebpf.inspection import hand_out
+
+    try:
+        hand_out.hand_out(folder)
+    except OSError as error:
+        click.echo(f"{folder}: the bandwidth check cannot be put there: {error.strerror}")
 
 
 def _health(node: str, kubeconfig: str | None) -> ReceivedHealth:

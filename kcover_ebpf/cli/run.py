@@ -7,7 +7,12 @@ from pathlib import Path
 
 import click
 
-from kcover_ebpf.cli.options import output_option
+from kcover_ebpf.cli.options import (
+    catalog_option,
+    metrics_option,
+    nccl_probes_option,
+    output_option,
+)
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.run import options as planning
 from kcover_ebpf.run.options import RunOptions
@@ -45,21 +50,13 @@ Exit codes:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="TOML file with thresholds and budgets.",
 )
-@click.option(
-    "--catalog",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="TOML file with your own entries for Xids and SXids (see kcover-ebpf xid).",
-)
+@catalog_option()
 @click.option(
     "--pin-driver",
     is_flag=True,
     help="Also use the GPU driver's tracepoint; the driver then cannot be unloaded while this runs.",
 )
-@click.option(
-    "--nccl-probes",
-    is_flag=True,
-    help="Count the operations of each rank by probes on its NCCL (see the page on NCCL).",
-)
+@nccl_probes_option()
 @click.option("--for", "duration", metavar="DURATION", help="Stop after this long, like 90s or 2h.")
 @output_option("json: JSON lines on stdout; the job's own output goes to stderr.")
 @click.option(
@@ -73,7 +70,7 @@ Exit codes:
     is_flag=True,
     help="Keep the names of programs, files and addresses, and arguments, in the tape.",
 )
-@click.option("--metrics", metavar="ADDR:PORT", help="Serve Prometheus metrics at this address.")
+@metrics_option("Serve Prometheus metrics at this address.")
 @click.option(
     "--snapshot-dir",
     type=click.Path(file_okay=False, path_type=Path),

@@ -58,6 +58,8 @@ class GangInput:
     now_s: float
     strays: frozenset[str] = frozenset()
     """Pods (uids) that carry the labels of the gang and do not belong to the job; they are not among `pods`."""
+    unwatched: bool = False
+    """The reports are those of one run over all nodes, which saw the job for seconds; no agent watched it."""
 
     @property
     def fresh(self) -> list[ReceivedReport]:

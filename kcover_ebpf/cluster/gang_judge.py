@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 
 from kcover_ebpf.api.fault_report import LocalVerdict
-from kcover_ebpf.cluster import log_evidence, missing
+from kcover_ebpf.cluster import log_evidence, missing, unwatched
 from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict
 from kcover_ebpf.cluster.gang_snapshot import GangSnapshot, ReceivedReport, gather
 from kcover_ebpf.diagnosis import nccl, wait_chain
@@ -44,7 +44,15 @@ _STRENGTH = {
 
 def merge(case: GangInput) -> GangVerdict:
     """The verdict; WORKING where no node has anything to say against it."""
-    return _explained(case, _merged(case))
+    return _explained(case, _with_history(case, _merged(case)))
+
+
+def _with_history(case: GangInput, merged: GangVerdict) -> GangVerdict:
+    """The verdict with what a run over a job that was not watched cannot know."""
+    if not case.unwatched:
+        return merged
+    unobserved = (*merged.verdict.unobserved, unwatched.HISTORY)
+    return replace(merged, verdict=replace(merged.verdict, unobserved=unobserved))
 
 
 def _explained(case: GangInput, merged: GangVerdict) -> GangVerdict:
@@ -67,6 +75,8 @@ def _merged(case: GangInput) -> GangVerdict:
         return _slow(case) or _working(case)
     gathered = gather(pictured, case.now_s, case.policy)
     finding = missing.missing_rank(case, gathered) or judge(gathered.job)
+    if case.unwatched:
+        finding = unwatched.refined(case, gathered.job, finding)
     if _others_go_on(case, gathered, finding) or _is_refuted(case, gathered, finding):
         return _working(case)
     if _is_unordered(gathered, finding):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-from kcover_ebpf.facts.host import CollectiveRank, CollectiveSide, CollectivesSeen
+from kcover_ebpf.facts.host import CollectiveAnswer, CollectivesSeen
 
 _NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class CollectiveCounts:
+class CollectiveCounts(CollectiveAnswer):
     """The last word of NCCL; as long as `trouble` is set nothing else is known. A pid is that of the reporting node."""
 
     age_s: float
@@ -18,13 +18,6 @@ class CollectiveCounts:
     span_s: float = 0.0
     """From the first of these answers to the last."""
     answers: int = 0
-    moving: bool = False
-    """A count changed between the last two answers."""
-    behind: tuple[CollectiveRank, ...] = ()
-    missing: tuple[CollectiveRank, ...] = ()
-    failed: tuple[CollectiveRank, ...] = ()
-    odd: tuple[CollectiveRank, ...] = ()
-    sides: tuple[CollectiveSide, ...] = ()
     equal: bool = False
     trouble: str | None = None
     """Why there is no answer."""
@@ -38,12 +31,7 @@ def counts_of(seen: CollectivesSeen, now_ns: int) -> CollectiveCounts:
         age_s=(now_ns - seen.boottime_ns) / _NS,
         span_s=(seen.boottime_ns - seen.since_ns) / _NS,
         answers=seen.answer_count,
-        moving=seen.moving,
-        behind=seen.behind,
-        missing=seen.missing,
-        failed=seen.failed,
-        odd=seen.odd,
-        sides=seen.sides,
+        **{each.name: getattr(seen, each.name) for each in fields(CollectiveAnswer)},
         equal=seen.equal,
         trouble=seen.trouble or None,
         unseen=seen.unseen or None,

@@ -54,6 +54,7 @@ from kcover_ebpf.facts.kernel import (
     ThreadSample,
     Tick,
 )
+from kcover_ebpf.facts.python_stacks import PythonStacksSeen
 from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import Pid
@@ -134,8 +135,8 @@ class Job:
                 self._on_rest(fact)
 
     def _on_rest(self, fact: Fact) -> None:
-        if isinstance(fact, RecordersSeen):
-            self.attention.recorders = fact
+        if isinstance(fact, RecordersSeen | PythonStacksSeen):
+            self.attention.on_answer(fact)
         elif not isinstance(fact, Clock):
             self.faults.observe(fact)
         elif self._view(fact).on_clock(fact):
@@ -354,8 +355,8 @@ class Job:
         ends = EndpointIndex(views.values(), elsewhere=self._elsewhere)
         known = self.attention.known if self.pace.trained else KnownWaits()
         thresholds_s = {pid: self.pace.threshold_s(pid) for pid in members.ranks}
-        stops, size = self.announced.stops, members.world_size
-        habits = Habits(self.now_ns, ends, known, thresholds_s, stops, size)
+        stops, python = self.announced.stops, self.attention.python_frames
+        habits = Habits(self.now_ns, ends, known, thresholds_s, stops, members.world_size, python)
         context = self._context(ends)
         # the time before something was not seen cannot be judged
         seen_s = (self.now_ns - self._floor_ns) / NS

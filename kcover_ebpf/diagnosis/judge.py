@@ -14,6 +14,7 @@ from kcover_ebpf.diagnosis import (
     evidence,
     lone_worker,
     nccl,
+    odd_stack,
     stacks,
     tcp_links,
     wait_chain,
@@ -40,7 +41,7 @@ def judge(snapshot: JobSnapshot) -> Finding:
         or _at_the_end_of_the_chain(snapshot, ranks)
         or Finding(VerdictKind.WORKING, Cause.TRAINING, snapshot.now_ns)
     )
-    return nccl.refine(snapshot, found, ranks)
+    return odd_stack.explained(snapshot, nccl.refine(snapshot, found, ranks))
 
 
 def _stopped_alone(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | None:

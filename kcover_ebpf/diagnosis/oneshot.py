@@ -14,7 +14,7 @@ from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
 from kcover_ebpf.diagnosis.process_state import WAITING, State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
-from kcover_ebpf.diagnosis.snapshot import Finding
+from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.tunables.diagnosis import (
     ONESHOT_CONNECTING_S,
@@ -49,11 +49,15 @@ def conclusion(job: Job, glances: PassHistory) -> Finding | None:
         return None
     if found.kind is VerdictKind.WORKING and (lost := lost_before(job)) is not None:
         return lost
-    if found.kind is VerdictKind.WORKING and (waits := device_waits(job, found)) is not None:
+    if (
+        found.kind is VerdictKind.WORKING
+        and (waits := device_waits(job.snapshot(), found)) is not None
+    ):
         return waits
     if found.kind is VerdictKind.LOST_LINK:
-        return since_the_loss(job, name_the_ends(job, name_the_lost(job, found)))
-    return stopped_here(job, found)
+        named = name_the_ends(job.snapshot(), name_the_lost(job, found))
+        return since_the_loss(job, named)
+    return stopped_here(job.snapshot(), found, job.members.world_size)
 
 
 def no_rank_moves(job: Job) -> bool:
@@ -123,12 +127,11 @@ def lost_before(job: Job) -> Finding | None:
     )
 
 
-def device_waits(job: Job, found: Finding) -> Finding | None:
+def device_waits(snapshot: JobSnapshot, found: Finding) -> Finding | None:
     """UNKNOWN, where ranks wait for their devices and none was seen at anything else; None in all other cases.
 
     A healthy job in a long step looks the same.
     """
-    snapshot = job.snapshot()
     ranks = snapshot.ranks.values()
     waiting = [each for each in ranks if each.state is State.ON_DEVICE]
     silent_s = min((each.age_s for each in ranks), default=0.0)
@@ -160,11 +163,10 @@ def name_the_lost(job: Job, found: Finding) -> Finding:
     return replace(found, rank=absent[0], evidence=evidence)
 
 
-def name_the_ends(job: Job, found: Finding) -> Finding:
-    """A single lost link between two ranks of this host, with both as its ends: it may be either."""
+def name_the_ends(snapshot: JobSnapshot, found: Finding) -> Finding:
+    """A single lost link between two ranks that are seen, with both as its ends: it may be either."""
     if found.kind is not VerdictKind.LOST_LINK or found.rank is not None:
         return found
-    snapshot = job.snapshot()
     lost = tcp_links.lost_edges(snapshot.ranks.values(), snapshot.ends)
     pairs = {(each.rank, each.peer_rank) for each in lost}
     ends = {frozenset(pair) for pair in pairs}
@@ -194,13 +196,12 @@ def since_the_loss(job: Job, found: Finding) -> Finding:
     return replace(found, since_ns=last_ns, evidence=evidence)
 
 
-def stopped_here(job: Job, found: Finding) -> Finding:
+def stopped_here(snapshot: JobSnapshot, found: Finding, world_size: int | None) -> Finding:
     """A stopped or frozen part of a job as a fault: only a whole job that is stopped was suspended on purpose."""
-    snapshot = job.snapshot()
     ranks = snapshot.ranks.values()
     # who has the number of its pod alone may not know how many there are, but those below it are
     numbers = (each.rank for each in ranks if each.rank is not None)
-    size = job.members.world_size or max(numbers, default=0) + 1
+    size = world_size or max(numbers, default=0) + 1
     if found.cause is not Cause.SUSPENDED or len(ranks) >= size:
         return found
     first = max(ranks, key=lambda each: each.age_s)

@@ -155,6 +155,17 @@ def name_who_is_waited_for(job: Job, snapshot: JobSnapshot, found: Finding) -> F
 
     What can be seen to get on (bytes from or to storage, a sleep that ends) stays WORKING.
     """
+    quiet_ns = quiet_since_ns(job, snapshot)
+    quiet_s = None if quiet_ns is None else (job.now_ns - quiet_ns) / NS
+    named = waited_for(snapshot, found, quiet_s)
+    first = snapshot.ranks.get(named.culprit) if named is not found and named.culprit else None
+    if first is None or gets_on(job, first, wait_chain.follow(snapshot, first)):
+        return found
+    return named
+
+
+def waited_for(snapshot: JobSnapshot, found: Finding, quiet_s: float | None) -> Finding:
+    """The same, whether or not it gets on; `quiet_s`: since any rank sent something to another, None if unknown."""
     if found.kind is not VerdictKind.WORKING or found.cause not in _AT_WORK:
         return found
     ranks = list(snapshot.ranks.values())
@@ -163,22 +174,21 @@ def name_who_is_waited_for(job: Job, snapshot: JobSnapshot, found: Finding) -> F
         return found
     first, end = sinks[0], wait_chain.follow(snapshot, sinks[0])
     waited_s = min(each.age_s for each in waiting)
-    quiet_ns = quiet_since_ns(job, snapshot)
-    quiet_s = 0.0 if quiet_ns is None else (job.now_ns - quiet_ns) / NS
     # waits that begin anew all the time are only as old as the run
-    long = waited_s >= UNEXPLAINED_S or (waited_s >= QUIET_S and quiet_s >= UNEXPLAINED_S)
-    if not long or _gets_on(job, first, end):
+    quiet = quiet_s is not None and quiet_s >= UNEXPLAINED_S
+    if waited_s < UNEXPLAINED_S and not (waited_s >= QUIET_S and quiet):
         return found
     text = f"all {len(waiting)} other ranks have waited for at least {waited_s:.1f} s"
     said = [*found.evidence, Evidence(EvidenceKind.PEERS, text)]
-    if quiet_ns is not None:
+    if quiet_s is not None:
         text = f"no rank has sent anything to another rank over TCP for {quiet_s:.1f} s"
         said.append(Evidence(EvidenceKind.EDGE, text))
     said += evidence.sender(snapshot, first)
     return blame(snapshot, VerdictKind.UNKNOWN, found.cause, first, said, end)
 
 
-def _gets_on(job: Job, first: RankSnapshot, end: RankSnapshot) -> bool:
+def gets_on(job: Job, first: RankSnapshot, end: RankSnapshot) -> bool:
+    """True where a rank, its children or what it waits for at the end can be seen to get on."""
     if State.SLEEPING in (first.state, end.state):
         return True
     views = [job.members.views[pid] for pid in (first.pid, end.pid)]

@@ -13,6 +13,7 @@ from kcover_ebpf.diagnosis.process import Effort
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.facts.devices import GpuUse
+from kcover_ebpf.facts.python_stacks import PythonFrame
 from kcover_ebpf.ids import Endpoint, Pid
 
 _CLEAN = "code 0"
@@ -109,6 +110,8 @@ class RankSnapshot:
     waits_for: tuple[Pid, ...] = ()
     """Processes of the job that it waits for by a pipe, socket, lock or wait()."""
     stack: tuple[str, ...] = ()
+    python: tuple[PythonFrame, ...] = ()
+    """Where its lead thread is in its Python program, as `odd_stack.innermost` cuts it; empty where it was not read."""
     known_wait: bool = False
     """A wait with this stack was seen to end while the job was healthy."""
     joined: bool = False

@@ -16,6 +16,7 @@ from kcover_ebpf.diagnosis.rank_snapshot import (
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.stacks import KnownWaits
 from kcover_ebpf.facts.kernel import SignalSent, SocketSample
+from kcover_ebpf.facts.python_stacks import PythonFrame
 from kcover_ebpf.ids import Endpoint, Pid
 
 
@@ -30,6 +31,8 @@ class Habits:
     """Of living ranks."""
     stop_signals: Mapping[Pid, SignalSent]
     world_size: int | None
+    python: Mapping[Pid, tuple[PythonFrame, ...]]
+    """Where ranks are in their programs, of those that were read."""
 
 
 def completed(state: RankSnapshot, view: ProcessHistory, habits: Habits) -> RankSnapshot:
@@ -42,6 +45,7 @@ def completed(state: RankSnapshot, view: ProcessHistory, habits: Habits) -> Rank
         threshold_s=habits.thresholds_s.get(state.pid),
         sent_age_s=_age_s(habits, last_send_ns(view, habits.ends) if talks else view.sent_ns),
         received_age_s=_age_s(habits, view.peer_bytes_ns),
+        python=habits.python.get(state.pid, ()) if is_rank else (),
         known_wait=bool(state.stack) and habits.known.knows(state.stack),
         joined=is_rank and view.member is not None and view.member.joined,
         stop_signal=_stop_signal(habits.stop_signals.get(state.pid)),

@@ -17,6 +17,7 @@ from kcover_ebpf.diagnosis.stacks import KnownWaits, Stack
 from kcover_ebpf.diagnosis.thread import ThreadHistory
 from kcover_ebpf.facts.host import CollectivesSeen, Inspection, InspectRequest, Unreadable
 from kcover_ebpf.facts.kernel import TaskState
+from kcover_ebpf.facts.python_stacks import PythonFrame, PythonStacksSeen
 from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.tunables.diagnosis import (
@@ -53,6 +54,8 @@ class Suspicion:
         """Boottime at which an answer of NCCL last showed that its counts move; 0 if none did."""
         self.recorders: RecordersSeen | None = None
         """What the ranks' flight recorders hold of this stall; None while they said nothing."""
+        self.python: PythonStacksSeen | None = None
+        """Where the ranks are in their Python programs, in this stall; None while that was not read."""
         self.unreadable: dict[Pid, Unreadable] = {}
         """Processes that could not be read when it was tried last."""
         self._inspections: dict[tuple[Pid, Tid], deque[Inspection]] = {}
@@ -116,8 +119,24 @@ class Suspicion:
         self._suspicious_since_ns = None
         if ended:
             self._inspections.clear()
-            self.collectives = self.recorders = None
+            self.forget_answers()
         return ended
+
+    def on_answer(self, seen: RecordersSeen | PythonStacksSeen) -> None:
+        """Ranks were asked in this stall; the newest answer counts."""
+        if isinstance(seen, RecordersSeen):
+            self.recorders = seen
+        else:
+            self.python = seen
+
+    @property
+    def python_frames(self) -> dict[Pid, tuple[PythonFrame, ...]]:
+        """Where each rank is in its program, of those that were read."""
+        return {} if self.python is None else {each.pid: each.frames for each in self.python.stacks}
+
+    def forget_answers(self) -> None:
+        """What was answered in one stall says nothing about the next."""
+        self.collectives = self.recorders = self.python = None
 
     def on_inspection(self, seen: Inspection) -> None:
         """Keep an inspection; one made in healthy times waits to be seen ending."""

@@ -36,6 +36,11 @@ class Tracker:
         """The fault that holds now, with the evidence of the last pass; None while there is none."""
         return self._latest
 
+    @property
+    def suspected(self) -> VerdictKind | None:
+        """What the last pass found, whether or not it holds; None while the job cannot be judged."""
+        return None if self._candidate is None else self._candidate.kind
+
     def update(self, job: Job, unix_offset_s: float) -> Verdict | None:
         """The new verdict if it changed; None otherwise. `unix_offset_s`: unix time minus boottime."""
         finding = job.finding()
@@ -59,7 +64,7 @@ class Tracker:
         verdict = self._verdict(finding, job, unix_offset_s)
         if finding.kind.is_fault:
             self._latest = verdict
-        if verdict.same_as(reported):
+        if verdict.same_as(reported) and not verdict.explains_more_than(reported):
             return None
         self._reported = verdict
         return verdict

@@ -184,8 +184,11 @@ class EvidenceKind(Enum):
     """What the GPUs of the ranks are used for: a GPU that does nothing is silent for as long as its rank."""
     LOG = "log"
     """What the job's own logs show: it classifies a fault, and never counts as a reason to end a job."""
+    OUTLIER = "outlier"
+    """The one rank whose Python stack differs from that of all others: it explains a fault, and never counts either."""
 
 
+_EXPLAINING = frozenset({EvidenceKind.LOG, EvidenceKind.OUTLIER})
 _ONE_CLOCK = frozenset({EvidenceKind.TIME, EvidenceKind.SINK, EvidenceKind.PEERS, EvidenceKind.GPU})
 
 
@@ -194,12 +197,13 @@ def independent_kinds(kinds: Iterable[EvidenceKind]) -> frozenset[EvidenceKind]:
 
     "Longer than ever before", "asleep or busy for so long", "all peers wait" and "its GPU does nothing" read one
     clock: a healthy long step shows all of them. They count once, as `TIME`. What a program writes about itself does
-    not count: it may have caught the error, and a framework's time-out is one more reading of the same clock.
+    not count: it may have caught the error, and a framework's time-out is one more reading of the same clock. Nor does
+    the position of a rank that is elsewhere than the others: one that evaluates is, in every healthy job.
     """
     return frozenset(
         EvidenceKind.TIME if each in _ONE_CLOCK else each
         for each in kinds
-        if each is not EvidenceKind.LOG
+        if each not in _EXPLAINING
     )
 
 
@@ -286,6 +290,14 @@ class Verdict:
             other.incident,
             _who(other),
         )
+
+    def explains_more_than(self, other: Verdict | None) -> bool:
+        """True where it names the rank that is elsewhere than the others, and `other`, reported before, does not."""
+        return other is not None and _outliers(self) > _outliers(other)
+
+
+def _outliers(verdict: Verdict) -> int:
+    return sum(each.kind is EvidenceKind.OUTLIER for each in verdict.evidence)
 
 
 def _who(verdict: Verdict) -> tuple[int | None, int | None] | None:

@@ -114,6 +114,7 @@ def unobserved(job: Job) -> tuple[str, ...]:
         f"the memory of pid {pid}: {WHY_UNREADABLE}" for pid in sorted(job.attention.unreadable)
     ]
     said += collective_account.unread(job.attention.recorders)
+    said += [] if job.attention.python is None else job.attention.python.unread
     reported = job.attention.collectives
     counts = None if reported is None else counts_of(reported, job.now_ns)
     said += nccl.unobserved(counts, _modules(job))

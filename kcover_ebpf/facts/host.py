@@ -184,17 +184,10 @@ class CollectiveSide:
     """In the communicator; the first few."""
 
 
-@dataclass(frozen=True, slots=True)
-class CollectivesSeen:
-    """What the job's own NCCL answered, several times in a row, while the job had stalled.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveAnswer:
+    """What NCCL answers about the operations of a job's ranks."""
 
-    Nothing moving, nobody named, all equal: every rank has joined, and the operation itself does not end.
-    """
-
-    boottime_ns: int
-    since_ns: int
-    """When the first of these answers was asked for."""
-    answer_count: int = 0
     moving: bool = False
     """Counts grew from one answer to the next."""
     behind: tuple[CollectiveRank, ...] = ()
@@ -206,6 +199,19 @@ class CollectivesSeen:
     """Ranks that called another operation than most; nobody where there is no majority."""
     sides: tuple[CollectiveSide, ...] = ()
     """Who called what, where ranks called different operations; the largest side first."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectivesSeen(CollectiveAnswer):
+    """What the job's own NCCL answered, several times in a row, while the job had stalled.
+
+    Nothing moving, nobody named, all equal: every rank has joined, and the operation itself does not end.
+    """
+
+    boottime_ns: int
+    since_ns: int
+    """When the first of these answers was asked for."""
+    answer_count: int = 0
     equal: bool = True
     """All ranks have launched the same. False with nobody named: each of those behind waits in another communicator."""
     trouble: str = ""

@@ -20,6 +20,7 @@ from kcover_ebpf.facts.host import (
     ProcessSeen,
     Unreadable,
 )
+from kcover_ebpf.facts.python_stacks import PythonStacksSeen
 from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.ids import Inode, Pid, Tid
 
@@ -310,6 +311,7 @@ Fact = (
     | CollectivesSeen
     | CollectivesLaunched
     | RecordersSeen
+    | PythonStacksSeen
     | Tick
     | DeviceFact
 )

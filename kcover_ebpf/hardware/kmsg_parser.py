@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kcover_ebpf.facts.devices import DeviceNotice, Notice, Rung, XidReported
 from kcover_ebpf.ids import Pid
@@ -48,14 +48,21 @@ _ESCAPE = re.compile(r"\\x([0-9a-f]{2})")
 
 def parse_record(raw: bytes) -> KmsgRecord | None:
     """One read of /dev/kmsg as a record; None when it has not the documented form."""
-    prefix, separator, rest = raw.decode("utf-8", "replace").partition(";")
+    record = split_record(raw.decode("utf-8", "replace"))
+    if record is None:
+        return None
+    # what follows the first newline is a dictionary of properties, one a line behind a blank
+    text = record.text.partition("\n")[0]
+    return replace(record, text=_ESCAPE.sub(lambda match: chr(int(match[1], 16)), text))
+
+
+def split_record(text: str) -> KmsgRecord | None:
+    """A record as it was read or saved, its message as it stands there; None for text of another form."""
+    prefix, separator, rest = text.partition(";")
     fields = prefix.split(",")
     if not separator or len(fields) < 4 or not all(_is_number(word) for word in fields[:3]):
         return None
-    # what follows the first newline is a dictionary of properties, one a line behind a blank
-    text = rest.partition("\n")[0]
-    text = _ESCAPE.sub(lambda match: chr(int(match[1], 16)), text)
-    return KmsgRecord(int(fields[0]), int(fields[1]), text)
+    return KmsgRecord(int(fields[0]), int(fields[1]), rest)
 
 
 def _is_number(word: str) -> bool:
@@ -69,6 +76,13 @@ _XID = re.compile(
     r"(?:, (?P<rest>.*))?",
     re.DOTALL,
 )
+
+# In logs that others wrote the device's address has more forms than the driver's, and nothing is read of it.
+XID_IN_LOG = r"NVRM: Xid \([^)]*\): (?P<number>\d{1,4})\b"
+SXID_IN_LOG = r"nvidia-nvswitch\d+: SXid \([^)]*\): (?P<number>\d{1,6})\b"
+BEGINS_IN_LOG = r"NVRM: Xid \(|nvidia-nvswitch\d+: SXid \("
+"""Every line that one of the two may match has this."""
+
 _PID = re.compile(r"pid=(?:'?<unknown>'?|'?(?P<pid>\d{1,10})'?)(?:, |$)")
 _NAME = re.compile(r"name=(?P<name>[^,]*)(?:, |$)")
 _SXID = re.compile(

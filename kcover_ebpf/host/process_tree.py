@@ -12,7 +12,7 @@ import os
 from typing import NamedTuple
 
 from kcover_ebpf.errors import UsageError
-from kcover_ebpf.host.procfs import split_stat
+from kcover_ebpf.host.stat_line import split_stat
 
 
 class Stat(NamedTuple):

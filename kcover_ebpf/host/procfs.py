@@ -9,6 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from kcover_ebpf.facts.host import ProcessSeen
+from kcover_ebpf.host.stat_line import split_stat
 from kcover_ebpf.ids import Pid
 
 PROC = Path("/proc")
@@ -103,12 +104,6 @@ def parse_stat(text: str) -> tuple[str, Pid, int]:
     """(name, parent, start in boottime ns) of a /proc/PID/stat line; the name may hold anything, also ")"."""
     comm, words = split_stat(text)
     return comm, Pid(int(words[1])), int(words[19]) * _TICK_NS
-
-
-def split_stat(text: str) -> tuple[str, list[str]]:
-    """(name, words from the state on) of a stat line of /proc; the name may hold anything, also ")"."""
-    head, _, rest = text.rpartition(")")
-    return head.partition("(")[2], rest.split()
 
 
 def task_state(pid: int, tid: int | None = None) -> str:

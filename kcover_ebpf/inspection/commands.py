@@ -5,7 +5,6 @@ There is no time limit here: the process of the check has one, and its end is th
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +31,8 @@ class Ran:
 
 def run(argv: Sequence[str]) -> Ran | None:
     """The tool's end and words; None if it is not on the PATH."""
+    import shutil
+
     program = shutil.which(argv[0])
     if program is None:
         return None

@@ -7,6 +7,7 @@ behind. It imports little: it is run for as long as the node lives.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,10 +15,13 @@ from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 from typing import Any
 
 from kcover_ebpf.errors import KcoverError
-from kcover_ebpf.inspection import plugins, runner
+from kcover_ebpf.inspection import runner
 from kcover_ebpf.inspection.devices import results_by_device
 from kcover_ebpf.inspection.options import InspectionOptions
+from kcover_ebpf.inspection.result import Check
 from kcover_ebpf.inspection.schedule import scheduled
+
+_PATH = "PYTHONPATH"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +36,20 @@ class RoundOptions:
     """Checks that still hang."""
 
     def argv(self) -> list[str]:
-        """The command."""
-        return [sys.executable, "-m", "kcover_ebpf.inspection.round", json.dumps(asdict(self))]
+        """The command, to be run with `environment()`."""
+        words = ["-S", "-m", "kcover_ebpf.inspection.round", json.dumps(asdict(self))]
+        return [sys.executable, *words]
+
+
+def environment() -> dict[str, str]:
+    """Of the command: its modules are found where ours are; to search for them anew, as without -S, takes as long."""
+    return os.environ | {_PATH: os.pathsep.join(filter(None, sys.path))}
 
 
 def answer_of(wanted: RoundOptions) -> dict[str, Any]:
     """Run the round; the object that is printed. `UsageError` as `scheduled` and `plugins.load` raise it."""
     options = InspectionOptions()
-    own = plugins.load(Path(wanted.plugins)) if wanted.plugins else ()
+    own = _plugins(Path(wanted.plugins)) if wanted.plugins else ()
     found = runner.inspect(scheduled(wanted.checks, own, options.root, wanted.left_out), options)
     return {
         "checks": [
@@ -62,8 +72,15 @@ def answer_of(wanted: RoundOptions) -> dict[str, Any]:
     }
 
 
+def _plugins(folder: Path) -> tuple[Check, ...]:
+    from kcover_ebpf.inspection import plugins
+
+    return plugins.load(folder)
+
+
 def main(arguments: list[str]) -> int:
     """Print the answer, or what is wrong; the exit code."""
+    os.environ.pop(_PATH, None)  # plug-ins have their own
     try:
         sys.stdout.write(json.dumps(answer_of(RoundOptions(**json.loads(arguments[0])))))
     except (KcoverError, OSError) as error:

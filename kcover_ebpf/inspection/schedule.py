@@ -22,7 +22,6 @@ from kcover_ebpf.inspection.checks import (
     space,
     storage,
 )
-from kcover_ebpf.inspection.registry import chosen
 from kcover_ebpf.inspection.result import Check, Cost
 
 
@@ -60,13 +59,21 @@ def scheduled(
 
     `left_out`: checks of which an earlier process still hangs. `UsageError`: a name is wrong, or of a heavy check.
     """
-    if names:
-        wanted = chosen(names, plugins, has_peers=False)
-    else:
-        wanted = (*(check for check, is_fit in _WHERE if is_fit(root)), *plugins)
+    fitting = (*(check for check, is_fit in _WHERE if is_fit(root)), *plugins)
+    wanted = _named(names, plugins) if names else fitting
     for each in wanted:
         if each.cost is Cost.HEAVY:
             raise UsageError(
                 f"the check {each.name!r} computes on the GPUs: run it on demand, not on a schedule"
             )
     return tuple(each for each in wanted if each.name not in left_out)
+
+
+def _named(names: Sequence[str], plugins: Sequence[Check]) -> tuple[Check, ...]:
+    known = {each.name: each for each in (*(check for check, _ in _WHERE), *plugins)}
+    if known.keys() >= set(names):
+        return tuple(known[name] for name in dict.fromkeys(names))
+    # only now, because it imports all checks
+    from kcover_ebpf.inspection.registry import chosen
+
+    return chosen(names, plugins, has_peers=False)

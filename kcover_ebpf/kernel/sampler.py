@@ -13,7 +13,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from types import TracebackType
 from typing import Self
 
 from kcover_ebpf.errors import DecodeError
@@ -293,12 +292,7 @@ class KernelSampler:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _calibrate(self) -> None:

@@ -10,7 +10,6 @@ import contextlib
 import json
 import time
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from kcover_ebpf.errors import ApiError, Forbidden, NotFound, Unreachable
@@ -89,12 +88,7 @@ class Exec:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _update(self) -> None:

@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kcover_ebpf.hardware import kmsg_parser
+
 
 class Source(StrEnum):
     """Who wrote a line."""
@@ -33,7 +35,6 @@ class LogLine:
     """When a container runtime read it (RFC 3339), else empty."""
 
 
-_KMSG = re.compile(r"(?P<priority>\d{1,4}),\d+,\d+,[^;]*;")
 _CRI = re.compile(
     r"(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d))"
     r" (?P<stream>stdout|stderr)"
@@ -54,10 +55,8 @@ _SYSLOG = re.compile(
 
 def parse(line: str) -> LogLine | None:
     """The line's message; None for one in the kernel's log that user space wrote: it may be forged."""
-    if match := _KMSG.match(line):
-        if int(match["priority"]) >= 8:  # facility * 8 + level; facility 0 is the kernel
-            return None
-        return LogLine(Source.KERNEL, line[match.end() :])
+    if (record := kmsg_parser.split_record(line)) is not None:
+        return LogLine(Source.KERNEL, record.text) if record.from_kernel else None
     if match := _CRI.match(line):
         return LogLine(Source.CONTAINER, line[match.end() :], match["stream"], match["time"])
     rest, source = line, Source.UNKNOWN

@@ -8,6 +8,7 @@ from functools import cache
 
 import re2
 
+from kcover_ebpf.hardware import kmsg_parser
 from kcover_ebpf.hardware.catalog import Catalog, Entry, judge
 from kcover_ebpf.hardware.catalog import Domain as XidDomain
 from kcover_ebpf.logs import lines
@@ -19,9 +20,7 @@ _LONGEST_LINE = 64 << 10
 _SCAN_MEMORY = 64 << 20
 """Bytes that RE2 may take for the automaton of all rules at once; it takes about 1 MiB."""
 
-_XID = compiled(r"NVRM: Xid \([^)]*\): (?P<number>\d{1,4})\b")
-_SXID = compiled(r"nvidia-nvswitch\d+: SXid \([^)]*\): (?P<number>\d{1,6})\b")
-_XID_SCAN = r"NVRM: Xid \(|nvidia-nvswitch\d+: SXid \("
+_XID, _SXID = compiled(kmsg_parser.XID_IN_LOG), compiled(kmsg_parser.SXID_IN_LOG)
 _XID_DOMAIN = {
     XidDomain.APPLICATION: Domain.PROGRAM,
     XidDomain.DRIVER: Domain.DRIVER,
@@ -157,7 +156,10 @@ def _scanner(rules: tuple[Rule, ...]) -> re2._Regexp[bytes]:
     options = re2.Options()
     options.max_mem = _SCAN_MEMORY
     options.encoding = re2.Options.Encoding.LATIN1
-    patterns = (_XID_SCAN, *(rule.pattern.removeprefix("^").removesuffix("$") for rule in rules))
+    patterns = (
+        kmsg_parser.BEGINS_IN_LOG,
+        *(rule.pattern.removeprefix("^").removesuffix("$") for rule in rules),
+    )
     joined = "|".join(f"(?:{pattern})" for pattern in patterns)
     return re2.compile(f"(?m:{joined})".encode("latin-1", "replace"), options=options)
 

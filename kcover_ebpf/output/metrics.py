@@ -26,7 +26,7 @@ from prometheus_client import (
 
 from kcover_ebpf import __version__
 from kcover_ebpf.diagnosis.decisions import Decision
-from kcover_ebpf.diagnosis.verdict import CAUSES, Verdict, WaitRow
+from kcover_ebpf.diagnosis.verdict import CAUSES, Verdict, VerdictKind, WaitRow
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.settings import Act
@@ -45,6 +45,7 @@ _WHY_NOT_ATTACHED = (
     "1 for each probe that is not attached: no_hook (this kernel has nothing to hang on), no_driver (its module is not "
     "loaded), no_library, refused (a capability is missing, or the verifier rejected it)."
 )
+_AGE = "Seconds since the rank last made progress."
 _WHERE_LOST = (
     "Kernel records lost. threads and sockets: no room in the sampler; events: ring buffer full; messages: "
     "driver lines and connections dropped to leave room in it; log and links: the kernel overwrote its log, or dropped "
@@ -84,8 +85,7 @@ class MetricsSink:
             buckets=_DETECTION_BUCKETS_S,
             registry=self.registry,
         )
-        text = "Seconds since the rank last made progress."
-        self._ages = self._gauge("kcover_rank_progress_age_seconds", text, *age_labels)
+        self._ages = self._gauge("kcover_rank_progress_age_seconds", _AGE, *age_labels)
         self._blind = self._counter("kcover_blind", "Passes that could not be judged.")
         self._attached = self._gauge(
             "kcover_probe_attached", "1 if attached, else 0.", "family", "probe"
@@ -97,6 +97,7 @@ class MetricsSink:
         self._probes_before: tuple[ProbeStatus, ...] = ()
         self._lost = self._counter("kcover_records_lost", _WHERE_LOST, "family")
         self._read_lost = read_lost
+        self._counted: dict[str, Verdict] = {}
         self._lost_before: dict[str, int] = {}
         self._read_kernel()
 
@@ -118,7 +119,12 @@ class MetricsSink:
         """Facts are not counted."""
 
     def on_verdict(self, verdict: Verdict) -> None:
-        """Count it; a fault also by how long it took to find."""
+        """Count it; a fault also by how long it took to find. One that is only explained better is counted already."""
+        before = self._counted.pop(verdict.job, None)
+        if verdict.kind is not VerdictKind.WORKING:
+            self._counted[verdict.job] = verdict
+        if verdict.same_as(before):
+            return
         self._verdicts.labels(verdict.kind.value, verdict.cause.value).inc()
         if verdict.kind.is_fault:
             self._detection.observe(max(verdict.time_s - verdict.since_s, 0.0))

@@ -205,7 +205,7 @@ def why_not_in_place(world: RestartInput, policy: FaultPolicy) -> str | None:
             merged is not None and merged.verdict.cause.value == "peer_gone",
             "a node is gone",
         ),
-        (preflight_of(world) is not None, "a node of the job failed its inspection"),
+        (preflight_of(world) is not None, "a node of the job failed its preflight"),
         (baseline(world.live) is None, "too many pods with restart counts of their own"),
     )
     return next((text for applies, text in reasons if applies), None)

@@ -271,7 +271,7 @@ def back(turn: RestartContext) -> Transition:
         )
     waiting = preflight_of(turn.world)
     if waiting is not None and waiting.pod_uid in {each.pod.uid for each in new}:
-        return Transition(escalate(turn, f"node {waiting.node} failed its inspection, too"))
+        return Transition(escalate(turn, f"node {waiting.node} failed its preflight, too"))
     if turn.elapsed_s >= SLOW_RESCHEDULE_S and not turn.detail.is_slow:
         text = f"replace: {len(ready)} of {turn.detail.pods} pods are running after {SLOW_RESCHEDULE_S:.0f} s"
         return Transition(turn.go(Step.RETURN, text, detail=replace(turn.detail, is_slow=True)))
@@ -331,5 +331,5 @@ def _cordon(turn: RestartContext) -> tuple[Cordon, ...]:
     if not node:
         return ()
     if turn.status.cause is Cause.PREFLIGHT:
-        return (Cordon((node,), "a job was not started there: the node failed its inspection"),)
+        return (Cordon((node,), "a job was not started there: the node failed its preflight"),)
     return (Cordon((node,), "two restarts of a job made no progress with this node"),)

@@ -15,7 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kcover_ebpf import __version__
-from kcover_ebpf.hardware import topology
 from kcover_ebpf.host import cgroups, process_tree
 from kcover_ebpf.host.supervisor import Charge
 from kcover_ebpf.host.supervisor_client import Supervisor
@@ -26,6 +25,7 @@ from kcover_ebpf.run.options import RunOptions
 from kcover_ebpf.run.outcome import Outcome
 from kcover_ebpf.run.sinks import Announcer, JsonSink, Out, Sink, TextSink
 from kcover_ebpf.settings import Act
+from kcover_ebpf.watching import start
 
 if TYPE_CHECKING:
     from kcover_ebpf.hardware.watch import DeviceWatch
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 _STDOUT = 1
 _KEPT = capabilities.KEPT - {
     # The keeper starts and ends the job, with its own rights.
-    capabilities.Capability.KILL,
-    capabilities.Capability.SETGID,
-    capabilities.Capability.SETUID,
+    Capability.KILL,
+    Capability.SETGID,
+    Capability.SETUID,
 }
 
 
@@ -61,7 +61,7 @@ class _Run:
     def carry_out(self) -> int:
         plan = self._plan
         keeper = self._fork_keeper()
-        server = self._bind_metrics()
+        server = start.bind_metrics(plan.metrics, self._stack)
         tape = self._open_tape()
         announcer = self._make_announcer(keeper, tape)
         from kcover_ebpf.kernel.sampler import KernelSampler
@@ -69,9 +69,7 @@ class _Run:
 
         kernel = self._stack.enter_context(KernelSampler.open(plan.settings))
         devices = self._watch_devices(kernel)
-        # where there are GPUs, a driver that is loaded later gets its probes then
-        kept = _KEPT | ({Capability.PERFMON} if topology.has_gpu() else set())
-        capabilities.drop(kept, capabilities.spare(nccl_probes=plan.settings.nccl_probes))
+        start.drop_privileges(_KEPT, plan.settings)
         extra = () if server is None else (self._serve(server, kernel, devices),)
         target = self._make_target(keeper)
         writer = None if tape is None else tape.writer
@@ -93,15 +91,6 @@ class _Run:
         keeper = Supervisor.fork(Charge(plan.argv, plan.json, plan.pid, plan.cgroup))
         self._stack.callback(keeper.close)
         return keeper
-
-    def _bind_metrics(self) -> MetricsServer | None:
-        if self._plan.metrics is None:
-            return None
-        from kcover_ebpf.output.metrics import MetricsServer, parse_address
-
-        server = MetricsServer(parse_address(self._plan.metrics))
-        self._stack.callback(server.close)
-        return server
 
     def _serve(
         self, server: MetricsServer, kernel: KernelSampler, devices: DeviceWatch

@@ -93,6 +93,7 @@ class Session:
             self._carry_out,
             self._devices,
             self._recorder,
+            reads_stacks=True,
         )
 
     def _watch(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from kcover_ebpf.diagnosis import code_map, nccl, rank_numbers, roles, stacks, wait_table
 from kcover_ebpf.diagnosis.recorders import DEFAULT_GROUP
-from kcover_ebpf.facts import devices, host, kernel, recorders
+from kcover_ebpf.facts import devices, host, kernel, python_stacks, recorders
 
 _T = TypeVar("_T")
 _Rules = Mapping[type, Mapping[str, Callable[[Any], Any]]]
@@ -114,6 +114,12 @@ class Masks:
             recorders.RankRecord: {"groups": self._each, "last": self._optional},
             recorders.UnreadRecorder: {"reason": _text},
             recorders.RecordersSeen: {"records": self._each, "unread": self._each},
+            python_stacks.PythonFrame: {"function": self._name, "file": self._name},
+            python_stacks.PythonStack: {"frames": self._each},
+            python_stacks.PythonStacksSeen: {
+                "stacks": self._each,
+                "unread": lambda said: tuple(map(_text, said)),
+            },
         }
 
     def _purpose(self, purpose: str) -> str:

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from io import BufferedReader
 from typing import IO, Any, cast
 
+from kcover_ebpf.api.json_values import UnknownWord, WrongValue
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.facts.syscalls import SyscallTable
-from kcover_ebpf.tapes.codec import CodecError, UnknownWord, decode
+from kcover_ebpf.tapes.codec import decode
 from kcover_ebpf.tapes.entries import FACTS, MARKS, MOST_LINE_BYTES, SCHEMA, Entry, Header
 
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -56,7 +57,7 @@ class TapeReader:
         try:
             header = decode(Header, content)
             SyscallTable(header.machine)
-        except CodecError as error:
+        except WrongValue as error:
             raise self.refusal(str(error)) from None
         except KeyError:
             raise self.refusal(f"machine {header.machine[:20]!a} is not supported") from None
@@ -100,7 +101,7 @@ class TapeReader:
         except UnknownWord:
             self._skip(word)
             return None
-        except CodecError as error:
+        except WrongValue as error:
             raise self.refusal(f"{word}: {error}") from None
 
     def _skip(self, kind: str) -> None:

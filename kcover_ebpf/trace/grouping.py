@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from itertools import takewhile
 from typing import TypeVar
 
-from kcover_ebpf.diagnosis.verdict import Evidence, EvidenceKind
 from kcover_ebpf.trace.records import Row, Stack
 
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
-_LINE = re.compile(r":\d+\)$")
 _BUSY_SHARE = 0.05
-_AGREE = 3
-"""Ranks that must be at one place before another one is odd."""
 T = TypeVar("T")
 
 
@@ -36,40 +31,6 @@ def stack_key(stack: Stack) -> tuple[object, ...]:
     if stack.python:
         return "python", *stack.python
     return "native", *stack.native, *stack.kernel
-
-
-def odd_one(stacks: Sequence[Stack]) -> Evidence | None:
-    """The one rank whose Python stack differs from that of all others; `stacks`: one for each rank.
-
-    Only where at least three others are in the same functions. Lines do not count: ranks that poll in one loop are
-    caught at different ones.
-    """
-    known = [each for each in stacks if _functions(each) and each.rank is not None]
-    groups = together(known, _functions)
-    if len(known) != len(stacks) or [len(each) for each in groups] != [1, len(known) - 1]:
-        return None
-    odd, *others = groups[0][0], *groups[1]
-    if len(others) < _AGREE:
-        return None
-    text = (
-        f"rank {odd.rank} is at {_first_apart(odd, others[0])}, the {len(others)} other ranks are at "
-        f"{_first_apart(others[0], odd)}"
-    )
-    return Evidence(EvidenceKind.STACK, text)
-
-
-def _first_apart(stack: Stack, other: Stack) -> str:
-    """The outermost frame in which it is elsewhere: there the program took another way."""
-    own, theirs = _functions(stack), _functions(other)
-    pairs = zip(reversed(own), reversed(theirs), strict=False)
-    alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-    return stack.python[max(0, len(stack.python) - 1 - alike)]
-
-
-def _functions(stack: Stack) -> tuple[str, ...]:
-    """Its frames without lines, and without what py-spy says about the thread before them."""
-    frames = (each for each in stack.python if each.endswith(")"))
-    return tuple(_LINE.sub("", each) for each in frames)
 
 
 def interesting(row: Row, rows_by_tid: dict[int, Row]) -> bool:

@@ -7,7 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator
 
-from kcover_ebpf.diagnosis import oneshot
+from kcover_ebpf.diagnosis import odd_stack, oneshot
 from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
 from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind
@@ -83,4 +83,6 @@ def _computes(found: Finding | None) -> bool:
 def conclude(sensor: Sensor, glances: PassHistory) -> Verdict:
     """The verdict as of now."""
     finding = oneshot.conclusion(sensor.job, glances)
+    if finding is not None:
+        finding = odd_stack.explained(sensor.job.snapshot(), finding)
     return sensor.tracker.snapshot(sensor.job, procfs.unix_offset_s(), finding)

@@ -24,6 +24,8 @@ class PodTarget:
         """`pods`: uid -> name; `containers`: ids, empty for every container but the pods' pause."""
         self.name = name
         self._pods = {_plain(uid): pod for uid, pod in pods.items()}
+        self.uids = {pod: uid for uid, pod in pods.items()}
+        """By name of the pod."""
         self._containers = frozenset(containers)
         self._seen: dict[int, str | None] = {}
 

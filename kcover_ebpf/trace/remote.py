@@ -5,12 +5,10 @@ The verdict is that of the agents' reports where they have one: they watched the
 
 from __future__ import annotations
 
-import queue
-import threading
+import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from kcover_ebpf.api.job_kinds import gang_of
 from kcover_ebpf.api.pods import ContainerKind, Pod, pod_of
@@ -19,9 +17,10 @@ from kcover_ebpf.errors import ApiError, CannotObserve, Forbidden, NotFound, Usa
 from kcover_ebpf.kube.client import ApiClient, connect, namespace_of
 from kcover_ebpf.kube.exec import Exec
 from kcover_ebpf.output import formatting
-from kcover_ebpf.trace import records, several_nodes, watched
+from kcover_ebpf.trace import records, watched
+from kcover_ebpf.trace.nodes_at_once import Place, inspected_together
 from kcover_ebpf.trace.pod_target import BEAT_S
-from kcover_ebpf.trace.records import UNKNOWN_CODE, Line, exit_code_of
+from kcover_ebpf.trace.records import UNKNOWN_CODE, exit_code_of
 
 _SELECTOR = "app.kubernetes.io/name=kcover-ebpf,app.kubernetes.io/component=agent"
 AGENT_CONTAINER = "agent"
@@ -42,19 +41,6 @@ class RemoteOptions:
     kubeconfig: str | None = None
     context: str | None = None
     live: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The pods of one node, and the agent there."""
-
-    node: str
-    agent_namespace: str
-    agent: str
-    pods: tuple[Pod, ...]
-    containers: tuple[str, ...]
-    """Ids of the containers to inspect."""
-    name: str
 
 
 def lines(wanted: RemoteOptions) -> Iterator[str]:
@@ -78,14 +64,19 @@ def lines(wanted: RemoteOptions) -> Iterator[str]:
         return
     if wanted.live:
         raise UsageError(_LIVE_ONLY_ONE)
-    yield from _with(known, _together(session, places, wanted, brief=known is not None))
+    brief = known is not None
+    yield from inspected_together(
+        places, lambda place: _trace(session, place, wanted, brief=brief), known
+    )
 
 
 def _with(known: GangVerdict | None, inspected: Iterator[str]) -> Iterator[str]:
     """The records with the verdict that is known, if there is one."""
     for text in inspected:
         line = records.parse(text)
-        if known is None or line.event not in ("verdict", "end"):
+        if line.event == "verdict" and known is None:
+            yield _without_report(text)
+        elif known is None or line.event not in ("verdict", "end"):
             yield text
         elif line.event == "verdict":
             fields = watched.conclusion(known, line.fields)
@@ -93,6 +84,12 @@ def _with(known: GangVerdict | None, inspected: Iterator[str]) -> Iterator[str]:
         else:
             code = exit_code_of(known.verdict.kind.value)
             yield formatting.event_line("end", line.time_s, {"exit_code": code})
+
+
+def _without_report(text: str) -> str:
+    # what a node sends to be judged with those of other nodes
+    fields = json.loads(text)
+    return text if fields.pop("report", None) is None else json.dumps(fields, separators=(",", ":"))
 
 
 def _pod(session: ApiClient, wanted: RemoteOptions) -> Pod:
@@ -226,74 +223,3 @@ def _explain(place: Place, running: Exec, *, concluded: bool) -> None:
     if running.exit_code not in (0, 1) and not (concluded and running.exit_code == UNKNOWN_CODE):
         said = running.said.removeprefix("kcover-ebpf: ") or f"exit code {running.exit_code}"
         raise CannotObserve(f"{where}: {said}")
-
-
-@dataclass(slots=True)
-class _Traces:
-    """What came from each node so far."""
-
-    lines: list[list[Line]] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-
-
-def _together(
-    session: ApiClient, places: Sequence[Place], wanted: RemoteOptions, *, brief: bool
-) -> Iterator[str]:
-    """Runs of all nodes at once; their table as soon as each has one, then one verdict."""
-    news: queue.SimpleQueue[tuple[int, str | BaseException | None]] = queue.SimpleQueue()
-
-    def follow(index: int) -> None:
-        try:
-            for text in _trace(session, places[index], wanted, brief=brief):
-                news.put((index, text))
-            news.put((index, None))
-        except Exception as error:  # noqa: BLE001 - the other nodes are shown all the same
-            news.put((index, error))
-
-    for index in range(len(places)):
-        threading.Thread(target=follow, args=(index,), daemon=True).start()
-    traces = _Traces([[] for _ in places])
-    running, reported = len(places), False
-    while running:
-        index, text = news.get()
-        if isinstance(text, str):
-            traces.lines[index].append(records.parse(text))
-        else:
-            running -= 1
-            if text is not None:
-                traces.errors.append(f"node {places[index].node} ({text})")
-        if not reported and _has_tables(traces, running):
-            reported = True
-            yield _first(places, traces)
-            yield _line(traces, "threads", several_nodes.merge(traces.lines))
-    yield from _conclusion(traces)
-
-
-def _has_tables(traces: _Traces, running: int) -> bool:
-    tables = sum(any(line.event == "threads" for line in each) for each in traces.lines)
-    return (tables > 0 and tables + len(traces.errors) >= len(traces.lines)) or (
-        tables > 0 and not running
-    )
-
-
-def _first(places: Sequence[Place], traces: _Traces) -> str:
-    pods = [pod.name for place in places for pod in place.pods]
-    fields = {"job": places[0].name, "host": f"{len(places)} nodes", "pods": pods}
-    return _line(traces, "trace", {"trace": fields})
-
-
-def _conclusion(traces: _Traces) -> Iterator[str]:
-    merged = several_nodes.merge(traces.lines)
-    if not merged["verdict"]:
-        raise CannotObserve(f"no node could be inspected: {'; '.join(traces.errors)}")
-    merged["verdict"]["unobserved"] += traces.errors
-    for event in ("threads", "stacks", "verdict"):
-        yield _line(traces, event, merged)
-    code = exit_code_of(str(merged["verdict"].get("verdict")))
-    yield _line(traces, "end", {"end": {"exit_code": code}})
-
-
-def _line(traces: _Traces, event: str, merged: dict[str, dict[str, Any]]) -> str:
-    time_s = max((line.time_s for each in traces.lines for line in each), default=0.0)
-    fields = {k: v for k, v in merged[event].items() if k not in ("schema", "time", "event")}
-    return formatting.event_line(event, time_s, fields)

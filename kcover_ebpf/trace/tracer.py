@@ -8,16 +8,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from kcover_ebpf import __version__
+from kcover_ebpf.diagnosis.odd_stack import innermost
 from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
-from kcover_ebpf.diagnosis.verdict import Verdict, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Verdict
+from kcover_ebpf.facts.python_stacks import PythonStack, PythonStacksSeen
 from kcover_ebpf.facts.syscalls import SyscallTable
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.output import formatting
 from kcover_ebpf.settings import Settings
-from kcover_ebpf.trace import advice, grouping, passes, tcp_connections
+from kcover_ebpf.trace import advice, passes, snapshot_report, tcp_connections
 from kcover_ebpf.trace.passes import Patience
 from kcover_ebpf.trace.pod_target import PodTarget
-from kcover_ebpf.trace.records import Row, Stack, TraceHeader, exit_code_of, plain
+from kcover_ebpf.trace.records import Row, TraceHeader, exit_code_of, plain
 from kcover_ebpf.trace.stack_helpers import Frames, Helpers
 from kcover_ebpf.trace.thread_table import Table
 from kcover_ebpf.watching.loop import Sensor, Target
@@ -39,8 +42,6 @@ class Tracer:
         self._table = Table(self._sensor.job, SyscallTable(os.uname().machine), self._pods)
         self._helpers: Helpers | None = None
         self._glances = PassHistory()
-        self._leads: list[Stack] = []
-        """Stacks of the threads that represent the ranks."""
 
     def once(self, *, brief: bool = False) -> Iterator[str]:
         """One inspection of some three seconds; the last line but one is the verdict, the last its exit code.
@@ -65,7 +66,8 @@ class Tracer:
             yield self._rows(rows)
             blind: list[str] = []
             yield self._stacks(rows, verdict, blind)
-            yield from self._conclusion(self._compared(verdict), blind)
+            # once more: the ranks' stacks explain it
+            yield from self._conclusion(self._conclude(), blind)
         finally:
             self.close()
 
@@ -133,15 +135,9 @@ class Tracer:
             same = [key for key in frames.python if key[0] == verdict.culprit.pid]
             keys |= dict.fromkeys(same[:_MOST_CULPRIT_THREADS])
         stacks = [frames.stack(pid, tid, ranks.get((pid, tid))) for pid, tid in keys]
-        leads = {(row.pid, row.tid) for row in rows if row.lead and row.role == "rank"}
-        self._leads = [each for each in stacks if (each.pid, each.tid) in leads]
+        self._sensor.job.observe(_of_ranks(rows, frames, self._sensor.job.now_ns))
         blind += frames.blind
         return _line("stacks", {"stacks": [plain(each) for each in stacks], "unobserved": blind})
-
-    def _compared(self, verdict: Verdict) -> Verdict:
-        """The verdict with the rank whose Python stack is not the others', where something may be wrong."""
-        odd = None if verdict.kind is VerdictKind.WORKING else grouping.odd_one(self._leads)
-        return verdict if odd is None else replace(verdict, evidence=(*verdict.evidence, odd))
 
     def _conclusion(self, verdict: Verdict, blind: Sequence[str]) -> Iterator[str]:
         job = self._sensor.job
@@ -154,6 +150,11 @@ class Tracer:
             "doubt": advice.doubt(verdict),
             "next_step": advice.next_step(verdict),
         }
+        if isinstance(self._target, PodTarget):
+            node = os.environ.get("NODE_NAME") or os.uname().nodename
+            fields["report"] = snapshot_report.made(
+                job, self._glances, verdict, node, self._pods(), self._target.uids
+            )
         yield _line("verdict", fields)
         yield _line("end", {"exit_code": exit_code_of(verdict.kind.value)})
 
@@ -177,6 +178,17 @@ def _worth_a_stack(rows: Sequence[Row], verdict: Verdict | None) -> list[tuple[i
                 wanted[by_tid[target.tid].pid, target.tid] = None
     names = {row.pid: row.comm for row in rows if row.lead}
     return [(pid, tid, names.get(pid, "")) for pid, tid in wanted][:_MOST_STACKS]
+
+
+def _of_ranks(rows: Sequence[Row], frames: Frames, now_ns: int) -> PythonStacksSeen:
+    """What was read of the threads that represent the ranks."""
+    stacks = tuple(
+        PythonStack(Pid(row.pid), innermost(spied.frames))
+        for row in rows
+        if row.lead and row.role == "rank"
+        if (spied := frames.python.get((row.pid, row.tid))) is not None and spied.frames
+    )
+    return PythonStacksSeen(now_ns, stacks)
 
 
 def _line(event: str, fields: dict[str, object]) -> str:

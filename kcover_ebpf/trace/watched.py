@@ -104,14 +104,19 @@ def _policy(
     return FaultPolicy() if chosen is None else chosen.policy
 
 
-def conclusion(found: GangVerdict, inspected: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of the record `verdict`; `inspected`: those of the inspection of the threads, without a verdict."""
+def conclusion(
+    found: GangVerdict, inspected: Mapping[str, Any], *, watched: bool = True
+) -> dict[str, Any]:
+    """The fields of the record `verdict`; `inspected`: those of the inspection of the threads, without a verdict.
+
+    `watched`: it comes from agents that saw the job while it was healthy.
+    """
     verdict = found.verdict
     unobserved = [*verdict.unobserved, *inspected.get("unobserved", [])]
-    doubts = advice.doubt(verdict, watched=True)
+    doubts = advice.doubt(verdict, watched=watched)
     return {
         **formatting.verdict_object(verdict),
-        "source": "agents",
+        **({"source": "agents"} if watched else {}),
         "unobserved": list(dict.fromkeys(unobserved)),
         "edges": inspected.get("edges", []),
         "headline": formatting.headline(verdict),

@@ -142,3 +142,15 @@ REPORTS_SILENT_S = 120.0
 """One request may take 35 s before it is given up."""
 LATE_PERIODS = 3.0
 """Without a pass for so many periods the jobs of this node are UNKNOWN, not as they were."""
+
+
+# --- Python stacks of the ranks at a verdict
+
+STACKS_LIMIT_S = 5.0
+"""py-spy took 0.1 to 0.2 s for a rank, two run at once: for 64 ranks, the most that are read."""
+STACKS_AGAIN_S = 60.0
+"""Shortest pause between two readings: each costs a rank's node a tenth of a second of CPU for each rank."""
+STACKS_BEFORE_ACTION_S = 2.0
+"""An action waits so long for a reading: 16 ranks."""
+STACKS_FRESH_S = 5.0
+"""What was read so shortly before an action is not read again."""

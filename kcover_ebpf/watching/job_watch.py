@@ -26,6 +26,7 @@ from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.tunables.agent import JUDGED_PASSES
 from kcover_ebpf.watching.judging import Judging, Recorder, Sink
+from kcover_ebpf.watching.stack_watch import StackWatch
 
 if TYPE_CHECKING:
     from kcover_ebpf.hardware.nccl.probes import NcclProbes
@@ -65,17 +66,26 @@ class JobWatch:
         identities: Identities | None = None,
         recorder: Recorder | None = None,
         nccl: NcclProbes | None = None,
+        reads_stacks: bool = False,
     ) -> None:
         """`whole`: every rank of the job should be on this host; `environ`: variables that identify ranks.
 
         `identities`: shared by the jobs of a node; None: a separate reader. `recorder`: None to keep no record.
-        `nccl`: None to count no operations.
+        `nccl`: None to count no operations. `reads_stacks`: the Python stacks of its ranks are read for a verdict.
         """
         self._kernel, self._sinks, self._environ = kernel, sinks, environ
         self._identities = Identities() if identities is None else identities
         self._judging = Judging(
-            tracker, table, settings, sinks, carry_out, whole=whole, recorder=recorder
+            tracker,
+            table,
+            settings,
+            sinks,
+            carry_out,
+            whole=whole,
+            recorder=recorder,
+            is_ready=self._is_read,
         )
+        self._stacks = StackWatch() if reads_stacks else None
         self.members: set[Pid] = set()
         """Watched processes that live."""
         self._is_part = not whole
@@ -193,6 +203,18 @@ class JobWatch:
         for fact in answers:
             self._judging.take(fact)
 
+    def read_stacks(self) -> None:
+        """Take what was read of the ranks' Python stacks, and have them read where a verdict is near."""
+        if self._stacks is None:
+            return
+        ranks = self.job.members.ranks
+        size = max(len(ranks), self.job.members.world_size or 0) if self._is_part else len(ranks)
+        for fact in self._stacks.tick(self._judging.wants_stacks(), ranks, size):
+            self._judging.take(fact)
+
+    def _is_read(self) -> bool:
+        return self._stacks is None or self._stacks.is_ready(self.job.members.ranks)
+
     def _turn_s(self, ranks: Mapping[Pid, ProcessHistory], world_size: int | None) -> float | None:
         if not self._is_part:
             # nothing joins what two hosts found, so each asks for itself
@@ -233,6 +255,8 @@ class JobWatch:
             self._ras.close()
         if self._recorders is not None:
             self._recorders.close()
+        if self._stacks is not None:
+            self._stacks.close()
         if self._nccl is not None:
             self._nccl.close()
 

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from kcover_ebpf.diagnosis.decisions import Decision, decide
 from kcover_ebpf.diagnosis.job import Job
+from kcover_ebpf.diagnosis.odd_stack import EXPLAINED
 from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.diagnosis.verdict import Verdict, WaitRow
 from kcover_ebpf.facts.devices import (
@@ -101,9 +102,14 @@ class Judging:
         *,
         whole: bool = True,
         recorder: Recorder | None = None,
+        is_ready: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`whole`: every rank of the job should be on this host; `recorder`: None to keep no record."""
+        """`whole`: every rank of the job should be on this host; `recorder`: None to keep no record.
+
+        `is_ready`: what explains a verdict was read once more, so that the job may be ended; asked at each pass.
+        """
         self._settings, self._whole = settings, whole
+        self._is_ready = is_ready
         self._sinks, self._carry_out, self._recorder = sinks, carry_out, recorder
         self.job = Job(settings.policy, table, whole=whole)
         self.tracker = tracker
@@ -163,9 +169,17 @@ class Judging:
             self._recorder.on_ask()
         asks = self.job.attention.stalled or self.tracker.latest is not None
         if not asks:
-            # what was said of one trouble says nothing about the next
-            self.job.attention.collectives = self.job.attention.recorders = None
+            self.job.attention.forget_answers()
         return asks
+
+    def wants_stacks(self) -> bool:
+        """True while the Python stacks of the ranks here may explain a verdict that is near.
+
+        Of a part of a job they may explain one that only all parts together show.
+        """
+        if not self.job.attention.stalled:
+            return False
+        return not self._whole or self.tracker.suspected in EXPLAINED
 
     def judge(self, unix_offset_s: float) -> None:
         """Report a verdict that changed, and decide about the one that is stable."""
@@ -184,6 +198,8 @@ class Judging:
         policy = self._settings.policy
         decision = decide(fault, self._settings.act, policy.hard_limit_s, policy.link_patience_s)
         if decision.act is Act.OBSERVE or (fault.incident, decision.act) in self._done:
+            return
+        if fault.kind in EXPLAINED and not self._is_ready():
             return
         self._done.add((fault.incident, decision.act))
         self._carry_out(decision)

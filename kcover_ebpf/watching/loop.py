@@ -54,7 +54,10 @@ class Sensor:
         carry_out: Callable[[Decision], None] | None = None,
         devices: DeviceWatch | None = None,
         recorder: Recorder | None = None,
+        *,
+        reads_stacks: bool = False,
     ) -> None:
+        """`reads_stacks`: the Python stacks of the ranks are read for a verdict."""
         machine = os.uname().machine
         self._kernel, self._target, self._settings = kernel, target, settings
         tracker = Tracker(target.name, os.uname().nodename)
@@ -68,6 +71,7 @@ class Sensor:
             carry_out,
             recorder=recorder,
             nccl=None if devices is None else devices.nccl,
+            reads_stacks=reads_stacks,
         )
         self._inspector = ThreadInspector(machine)
         self._search = MemberSearch()
@@ -121,6 +125,7 @@ class Sensor:
             return
         self._take(self._inspector.inspect(self._watch.wants()))
         self._watch.ask_collectives()
+        self._watch.read_stacks()
         self._watch.judge()
         self._watch.publish_table()
 

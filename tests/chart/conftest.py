@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.chart.control_plane import ControlPlane, running
+from tests.chart.control_plane import ControlPlane, User, running
 from tests.chart.release import CHART, FULLNAME, RELEASE, Helm, Installed
 from tests.shown import shown
 from tools.cluster import build, versions
@@ -39,6 +39,12 @@ def plane(
     """One for all tests that share an installed release."""
     with running(tmp_path_factory.mktemp("plane"), programs["kube-apiserver"]) as plane:
         yield plane
+
+
+@pytest.fixture(scope="session")
+def root(plane: ControlPlane) -> User:
+    """A cluster administrator: RBAC refuses it nothing."""
+    return plane.admin()
 
 
 @pytest.fixture

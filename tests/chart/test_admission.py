@@ -1,23 +1,20 @@
 """What the admission policies of the chart refuse, accept and change, at a real API server."""
 
-import time
 from typing import Any
 
 import pytest
 import yaml
 
-from kcover_ebpf.api import agent_lease, preflight
+from kcover_ebpf.api import agent_lease
 from kcover_ebpf.api.agent_lease import AgentLease
-from tests.chart.control_plane import ControlPlane, User
+from tests.chart.control_plane import User
 from tests.chart.release import CHART, FULLNAME, RELEASE, Helm, Installed
 
 REPORTS = "/apis/kcover.io/v1alpha1/namespaces/ml/faultreports"
 HEALTHS = "/apis/kcover.io/v1alpha1/nodehealths"
 INCIDENTS = "/apis/kcover.io/v1alpha1/namespaces/ml/incidents"
-PODS = "/api/v1/namespaces/ml/pods"
 ACK = {"spec": {"sequence": 2, "acks": [{"order": "1", "verb": "Stop", "result": "Done"}]}}
 """As agent/report_sender.py sends it."""
-KILLED = {"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0]}}
 
 
 def report(name: str, node: str, sequence: int = 1) -> dict[str, Any]:
@@ -37,12 +34,6 @@ def incident(name: str) -> dict[str, Any]:
         "metadata": {"name": name},
         "spec": {"job": {"kind": "Job", "name": "llm", "uid": "u"}},
     }
-
-
-@pytest.fixture(scope="module")
-def root(plane: ControlPlane) -> User:
-    """A cluster administrator: RBAC refuses it nothing."""
-    return plane.admin()
 
 
 @pytest.fixture(scope="module")
@@ -223,144 +214,6 @@ def test_a_person_approves_and_changes_nothing_else(installed: Installed, root: 
         refused = root.merge(path, {"spec": change})
         assert refused.code in (403, 422), refused.message
     assert root.merge(path, {"status": {"phase": "Decided"}}).body.get("status", {}) == {}
-
-
-def pod(name: str, containers: list[dict[str, Any]], **spec: object) -> dict[str, Any]:
-    full = [{"name": f"c{i}", "image": "none", **each} for i, each in enumerate(containers)]
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": {"kcover.io/cascading-recovery": "true"}},
-        "spec": {"restartPolicy": "Never", **spec, "containers": full},
-    }
-
-
-def rules(root: User, body: dict[str, Any]) -> list[object]:
-    """Policy and rules of each container of the pod, as the API server would store it."""
-    made = root.ask("POST", f"{PODS}?dryRun=All", body)
-    assert made.code == 201, made.message
-    containers = made.body["spec"]["containers"]
-    return [(each.get("restartPolicy"), each.get("restartPolicyRules")) for each in containers]
-
-
-ARMED = ("Never", [KILLED])
-UNTOUCHED = (None, None)
-
-
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        pytest.param(pod("a", [{}]), [ARMED], id="a rank"),
-        pytest.param(pod("a", [{}, {}, {}]), [ARMED] * 3, id="each container"),
-        pytest.param(pod("a", [{}] * 8), [ARMED] * 8, id="eight containers"),
-        pytest.param(pod("a", [{}], restartPolicy="OnFailure"), [ARMED], id="restarted on failure"),
-        pytest.param(pod("a", [{}] * 9), [UNTOUCHED] * 9, id="more containers than the rule knows"),
-        pytest.param(pod("a", [{}], restartPolicy="Always"), [UNTOUCHED], id="runs for ever"),
-        pytest.param(
-            pod("a", [{"restartPolicy": "Never"}, {}]),
-            [("Never", None), UNTOUCHED],
-            id="a container with its own policy",
-        ),
-    ],
-)
-def test_armed_pods_get_the_kubelets_rule(
-    installed: Installed, root: User, body: dict[str, Any], expected: list[object]
-) -> None:
-    assert rules(root, body) == expected
-
-
-@pytest.mark.parametrize("value", [None, "false", ""])
-def test_pods_that_are_not_armed_are_left_alone(
-    installed: Installed, root: User, value: str | None
-) -> None:
-    body = pod("a", [{}])
-    body["metadata"]["labels"] = {} if value is None else {"kcover.io/cascading-recovery": value}
-    assert rules(root, body) == [UNTOUCHED]
-
-
-RECORDER = {
-    "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
-    "TORCH_FR_BUFFER_SIZE": "2000",
-    "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "/tmp/kcover-recorder-",
-    "TORCH_FR_DUMP_TEMP_FILE": "/tmp/kcover-dump-",
-    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/tmp/kcover-dump-",
-}
-OWN = {"name": "TORCH_FR_DUMP_TEMP_FILE", "value": "/data/own-"}
-
-
-def variables(root: User, body: dict[str, Any]) -> list[dict[str, str]]:
-    """The environment of each container of the pod, as the API server would store it."""
-    made = root.ask("POST", f"{PODS}?dryRun=All", body)
-    assert made.code == 201, made.message
-    return [
-        {each["name"]: each["value"] for each in container.get("env", ())}
-        for container in made.body["spec"]["containers"]
-    ]
-
-
-def test_no_pod_gets_a_flight_recorder_unless_it_is_asked_for(
-    installed: Installed, root: User
-) -> None:
-    assert variables(root, pod("a", [{}])) == [{}]
-
-
-def test_armed_pods_get_a_flight_recorder_and_keep_what_they_set(
-    installed: Installed, helm: Helm, root: User
-) -> None:
-    upgrade = "upgrade", RELEASE, str(CHART), f"--namespace={installed.namespace}"
-    helm(*upgrade, "--reuse-values", "--set=admission.flightRecorder=true")
-    try:
-        set_itself = {"env": [{"name": "RANK", "value": "0"}, OWN]}
-        body = pod("a", [{}, set_itself, {}])
-        deadline_s = time.monotonic() + 60
-        while not (found := variables(root, body))[0]:
-            # the API server learns of a policy after a moment
-            assert time.monotonic() < deadline_s
-            time.sleep(0.5)
-        kept = {"RANK": "0", OWN["name"]: OWN["value"]}
-        assert found == [RECORDER, RECORDER | kept, RECORDER]
-        body["metadata"]["labels"] = {}
-        assert variables(root, body) == [{}, kept, {}]
-    finally:
-        helm(*upgrade, "--reuse-values", "--set=admission.flightRecorder=false")
-
-
-def initial(root: User, body: dict[str, Any]) -> list[dict[str, Any]]:
-    """The init containers of the pod, as the API server would store it."""
-    made = root.ask("POST", f"{PODS}?dryRun=All", body)
-    assert made.code == 201, made.message
-    found: list[dict[str, Any]] = made.body["spec"].get("initContainers", [])
-    return found
-
-
-def test_armed_pods_get_a_preflight_before_all_else(
-    installed: Installed, helm: Helm, root: User
-) -> None:
-    assert initial(root, pod("a", [{}])) == [], "unless it is asked for, there is none"
-    upgrade = "upgrade", RELEASE, str(CHART), f"--namespace={installed.namespace}"
-    helm(*upgrade, "--reuse-values", "--set=admission.preflight=true")
-    try:
-        body = pod("a", [{}])
-        deadline_s = time.monotonic() + 60
-        while not (found := initial(root, body)):
-            # the API server learns of a policy after a moment
-            assert time.monotonic() < deadline_s
-            time.sleep(0.5)
-        (added,) = found
-        assert (added["name"], added["args"]) == (preflight.CONTAINER, ["preflight"])
-        assert added["restartPolicyRules"][0]["action"] == "Restart", "the pod does not fail"
-        assert added["resources"]["limits"] == added["resources"]["requests"]
-        body["spec"]["initContainers"] = [{"name": "own", "image": "own"}]
-        body["spec"]["volumes"] = [{"name": "data", "emptyDir": {}}]
-        assert [each["name"] for each in initial(root, body)] == [preflight.CONTAINER, "own"]
-        body["metadata"]["labels"] = {}
-        assert [each["name"] for each in initial(root, body)] == ["own"]
-        asked = "/apis/kcover.io/v1alpha1/nodehealths/n1"
-        tenant = User(installed.plane, installed.plane.token("ml", "default"))
-        assert tenant.ask("GET", asked).code in (200, 404), "the pods of a job may ask"
-        assert tenant.ask("DELETE", asked).code == 403
-    finally:
-        helm(*upgrade, "--reuse-values", "--set=admission.preflight=false")
 
 
 def test_the_fixture_is_the_release(installed: Installed, root: User) -> None:

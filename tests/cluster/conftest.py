@@ -14,7 +14,7 @@ import pytest
 from tests.cluster import agents as real_agents
 from tests.cluster import nodes
 from tests.cluster.cluster import ROOT, Cluster, ClusterError, Namespace, made, titled
-from tests.cluster.installed import Release, installed, provide_image
+from tests.cluster.installed import Release, image_build, installed, provide_image
 from tests.cluster.restarts import running
 from tests.shown import shown
 
@@ -37,8 +37,12 @@ def removed_afterwards() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
-    """A running cluster with the job controllers that `tools/testbed up` installs."""
+def cluster(pytestconfig: pytest.Config, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A running cluster with the job controllers that `tools/testbed up` installs; for `core` with none."""
+    tests = [each for each in request.session.items if each.get_closest_marker("cluster")]
+    controllers = ["--controllers=none"] if all(map(is_core, tests)) else []
+    if any("image" in getattr(each, "fixturenames", ()) for each in tests):
+        image_build()  # meanwhile the cluster comes up
     if chosen := os.environ.get("KUBECONFIG"):
         kubectl = Path(chosen).resolve().parent / "bin/kubectl"
         found = str(kubectl) if kubectl.exists() else shutil.which("kubectl")
@@ -47,9 +51,14 @@ def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
         return
     with removed_afterwards():
         with shown(pytestconfig):
-            code = subprocess.run([TESTBED, "up"], check=False).returncode
+            code = subprocess.run([TESTBED, "up", *controllers], check=False).returncode
         assert code == 0, "tools/testbed up failed; its last lines are above"
         yield Cluster(ROOT / ".testbed/kubeconfig", ROOT / ".testbed/bin/kubectl")
+
+
+def is_core(item: pytest.Item) -> bool:
+    """Whether `make test` runs it."""
+    return item.get_closest_marker("core") is not None
 
 
 @pytest.fixture(scope="session")

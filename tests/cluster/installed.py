@@ -8,9 +8,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 
 from kcover_ebpf import __version__
 from tests.cluster.cluster import ROOT, Cluster, ClusterError
+from tools.cluster.layout import cache_folder
 
 NAMESPACE = "kcover-system"
 RELEASE = "kcover-ebpf"
@@ -47,11 +49,28 @@ def provide_image(cluster: Cluster) -> str:
     """
     if given := os.environ.get("KCOVER_TEST_IMAGE"):
         return given
-    archive = str(ROOT / "build/image/kcover-ebpf.tar")
-    for command in ([str(ROOT / "tools/image"), "build"], cluster.testbed("load", archive)):
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr or done.stdout
+    build = image_build()
+    out, err = build.communicate()
+    assert build.returncode == 0, err or out
+    command = cluster.testbed("load", str(ROOT / "build/image/kcover-ebpf.tar"))
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr or done.stdout
     return IMAGE
+
+
+@cache
+def image_build() -> subprocess.Popen[str]:
+    """The build of the image, begun by the first to ask; its base and layers are kept for all checkouts."""
+    kept = os.environ.get("KCOVER_IMAGE_CACHE") or str(cache_folder() / "project-image")
+    return subprocess.Popen(
+        [str(ROOT / "tools/image"), "build"],
+        cwd=ROOT,
+        env=os.environ | {"KCOVER_IMAGE_CACHE": kept},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 @contextmanager

@@ -15,13 +15,14 @@
 #define NOT_SUPPORTED     3
 #define INSUFFICIENT_SIZE 7
 #define GPUS              2
+#define MOST_GPUS         8
 #define LINKS             4
 
 struct device {
 	int index;
 };
 
-static struct device devices[GPUS] = { { 0 }, { 1 } };
+static struct device devices[MOST_GPUS] = { { 0 }, { 1 }, { 2 }, { 3 }, { 4 }, { 5 }, { 6 }, { 7 } };
 static int calls;
 
 /* The value of the script, or the healthy one; *code: what the call returns. */

@@ -26,7 +26,8 @@ from kcover_ebpf.records.pickle_machine import MOST_BYTES as _DUMP_BYTES
 from kcover_ebpf.records.recorder_dump import DumpError
 from kcover_ebpf.trace import futex
 from kcover_ebpf.trace.native_frames import shown
-from kcover_ebpf.trace.stack_helpers import parse_native, parse_spy
+from kcover_ebpf.trace.stack_helpers import parse_native
+from kcover_ebpf.watching import py_spy
 from tests.fuzz.target import Target, text
 
 _VARIABLES = sorted({name for pair in rank_numbers._RANK_VARIABLES for name in pair})
@@ -135,6 +136,6 @@ TARGETS = (
     Target("container_log", _container_log, 65536),
     Target("log_summary", _summary, 65536),
     Target("recorder_dump", _dump, _DUMP_BYTES, (DumpError,)),
-    Target("py_spy", lambda data: parse_spy(data, 7, {1: 2}), 1 << 20, (ValueError,)),
+    Target("py_spy", lambda data: py_spy.parse(data, 7, {1: 2}), 1 << 20, (ValueError,)),
     Target("native_frames", _native, 1 << 20),
 )

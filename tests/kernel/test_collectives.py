@@ -54,6 +54,7 @@ def test_the_rank_that_never_joined_is_named_in_its_own_network(tmp_path: Path, 
     assert [each["behind"][0]["rank"] for each in reported] == [1]
 
 
+@pytest.mark.long
 def test_ranks_that_have_all_joined_are_reported_and_not_ended(tmp_path: Path) -> None:
     """Equal counts are no second kind of evidence: a long step looks the same."""
     options = ("-o", "json", "--act", "shutdown", "--for", "90s")

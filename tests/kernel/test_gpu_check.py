@@ -43,12 +43,14 @@ def self_test(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     return folder, json.loads((folder / "gpu.json").read_text())["parts"]
 
 
+@pytest.mark.long
 def test_every_part_is_done(self_test: tuple[Path, Any]) -> None:
     _, parts = self_test
     assert {name: part["why"] for name, part in parts.items() if part["state"] != "done"} == {}
     assert sorted(parts) == sorted(PARTS)
 
 
+@pytest.mark.long
 def test_a_spinning_wait_differs_from_a_sleeping_one(self_test: tuple[Path, Any]) -> None:
     facts = self_test[1]["waits"]["facts"]
     spinning, sleeping = (
@@ -60,6 +62,7 @@ def test_a_spinning_wait_differs_from_a_sleeping_one(self_test: tuple[Path, Any]
     assert spinning["registers"]["sets_of_all_words_in_16"] > 4
 
 
+@pytest.mark.long
 def test_the_self_test_can_fail(self_test: tuple[Path, Any]) -> None:
     parts = copy.deepcopy(self_test[1])
     assert list(complaints(parts)) == []
@@ -76,6 +79,7 @@ def test_the_self_test_can_fail(self_test: tuple[Path, Any]) -> None:
     }
 
 
+@pytest.mark.long
 def test_the_sensor_names_the_stopped_rank_and_the_one_whose_device_failed(
     self_test: tuple[Path, Any],
 ) -> None:
@@ -84,6 +88,7 @@ def test_the_sensor_names_the_stopped_rank_and_the_one_whose_device_failed(
     assert found == {"stop": 1, "address": 1}, facts
 
 
+@pytest.mark.long
 def test_the_page_has_a_section_for_each_part(self_test: tuple[Path, Any]) -> None:
     page = (self_test[0] / "gpu.md").read_text()
     assert page.count("\n## ") == len(PARTS)

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -74,10 +75,10 @@ def start() -> Iterator[Start]:
 
 def count(probes: NcclProbes, *callers: Caller) -> None:
     """Begin to count them."""
-    for each in callers:
-        probes.attach(each.pid)
 
     def have_come() -> bool:
+        for each in callers:
+            probes.attach(each.pid)
         probes.collect()
         return all(probes.attempt(each.pid) for each in callers)
 
@@ -238,6 +239,34 @@ def test_who_is_forgotten_is_detached_and_leaves_nothing(
     assert [each.counts for each in launched(probes, one)] == [{"AllReduce": 2}]
 
 
+def test_a_program_is_counted_whose_predecessor_is_still_being_forgotten(
+    probes: NcclProbes, start: Start, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell becomes the rank, of the same number, while it is searched for NCCL."""
+    remove = probes._tables.remove
+
+    def remove_late(pid: Pid) -> None:
+        time.sleep(0.5)
+        remove(pid)
+        forgotten.append(pid)
+
+    forgotten: list[Pid] = []
+    monkeypatch.setattr(probes._tables, "remove", remove_late)
+    one = start(library)
+    probes.attach(one.pid)
+    probes.forget(one.pid)
+
+    def is_counted() -> bool:
+        probes.collect()
+        probes.attach(one.pid)
+        return probes.attempt(one.pid) is not None
+
+    until(is_counted, "the probes to be attached")
+    until(lambda: forgotten == [one.pid], "what was before to be forgotten")
+    one.does("init world 0 1", "ncclAllReduce 3")
+    assert [each.counts for each in launched(probes, one)] == [{"AllReduce": 3}]
+
+
 def test_a_process_without_nccl_is_not_counted_and_says_why(probes: NcclProbes) -> None:
     ours = Pid(os.getpid())
     probes.attach(ours)
@@ -298,6 +327,7 @@ def test_a_mismatch_is_called_a_mismatch(tmp_path: Path, library: Path) -> None:
         assert one.finish(120) == 75, one.err
     last = [each for each in one.events() if each.get("verdict") in {"HUNG", "DEADLOCK"}][-1]
     assert (last["verdict"], last["cause"]) == ("DEADLOCK", "collective_mismatch")
+    assert last["culprit"] is not None, last["evidence"]
     assert last["culprit"]["rank"] == 1
     texts = [each["text"] for each in last["evidence"] if each["kind"] == "collective"]
     assert any("AllGather 1, AllReduce 40" in text for text in texts)

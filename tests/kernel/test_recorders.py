@@ -52,6 +52,7 @@ def test_the_rank_that_skipped_a_collective_is_named_with_its_line(tmp_path: Pat
     assert all(set(each) == {"1"} for each in questions), "by one byte each time"
 
 
+@pytest.mark.long
 def test_the_rank_that_never_called_a_collective_is_named_with_its_last_line(
     tmp_path: Path,
 ) -> None:
@@ -66,6 +67,7 @@ def test_the_rank_that_never_called_a_collective_is_named_with_its_last_line(
     assert "train.py:40" in said
 
 
+@pytest.mark.long
 def test_ranks_that_do_not_answer_are_said_to_be_unobserved(tmp_path: Path) -> None:
     options = ("-o", "json", "--for", "60s")
     with run(*options, *job(tmp_path, -1, "deaf"), folder=tmp_path) as one:

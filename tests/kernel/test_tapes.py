@@ -53,7 +53,9 @@ def verdicts(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("name", ["tape.jsonl", "tape.jsonl.gz"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("tape.jsonl", marks=pytest.mark.long), "tape.jsonl.gz"]
+)
 def test_a_replay_gives_the_verdicts_of_the_run(job: Path, name: str) -> None:
     arguments = ["--act", "shutdown", "--record", name, "-o", "json", "--", PYTHON]
     with run(*arguments, "secret-job.py", folder=job) as one:

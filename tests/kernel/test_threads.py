@@ -123,6 +123,7 @@ def test_since_when_is_known_at_first_sight(kernel: KernelSampler) -> None:
         time.sleep(1.5)
         watch(kernel, target.pid)
         samples = threads_of(kernel, target.pid)
+    assert began_ns
     for tid, began in began_ns.items():
         for since_ns in (samples[tid].site_since_ns, samples[tid].idle_since_ns):
             assert abs(since_ns - began) < 100_000_000 + TICK_NS
@@ -347,6 +348,7 @@ def test_since_when_is_known_whatever_class_the_sensor_is_scheduled_by(
             samples = threads_of(kernel, target.pid)
     finally:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    assert len(tids) == 2
     for tid in tids.values():
         assert samples[tid].idle_since_ns > began_ns
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
+from kcover_ebpf.api.codec import encode
+from kcover_ebpf.api.fault_report import PodRef
+from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.errors import NotFound
 from kcover_ebpf.output.formatting import event_line
 from kcover_ebpf.trace.records import TraceHeader, plain
+from tests.unit import report_builders
 
 UIDS = {"a": "11111111-1111-1111-1111-111111111111", "b": "22222222-2222-2222-2222-222222222222"}
 
@@ -35,6 +39,13 @@ def pod(
             ],
         },
     }
+
+
+def snapshot(node: str, name: str, number: int, state: State = State.FUTEX) -> list[str]:
+    """The same with the report that is judged with those of other nodes: one rank, in a pod of this name."""
+    rank = report_builders.rank(number, state, pod_uid=UIDS[name], world_size=2)
+    report = report_builders.report(node, rank, pods=(PodRef(name, UIDS[name]),)).report
+    return look(node, report=encode(report))
 
 
 class Server:
@@ -93,8 +104,9 @@ class FakeExec:
         return self._server.codes.get(self._agent, 0)
 
 
-def look(node: str, verdict: str = "WORKING") -> list[str]:
-    fields: dict[str, Any] = {
+def look(node: str, verdict: str = "WORKING", **more: Any) -> list[str]:
+    """What the agent of a node writes; `more`: fields of its verdict."""
+    fields: dict[str, Any] = more | {
         "verdict": verdict,
         "culprit": None,
         "headline": verdict,

@@ -24,6 +24,8 @@ class Record:
     name: str
     frozen: bool
     fields: tuple[str, ...]
+    bases: tuple[str, ...] = ()
+    """Names of the classes whose fields it has as well; those are given by keyword."""
 
 
 @dataclass
@@ -37,7 +39,7 @@ class Uses:
 def records(sources: Mapping[str, ast.Module]) -> list[Record]:
     """Every dataclass of these modules."""
     return [
-        Record(module, node.name, _is_frozen(node), tuple(_fields(node)))
+        Record(module, node.name, _is_frozen(node), tuple(_fields(node)), _names(node.bases))
         for module, tree in sources.items()
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef) and _is_dataclass(node)
@@ -125,6 +127,7 @@ class _Visitor(ast.NodeVisitor):
         owners: tuple[str, ...] = (ANY,)
         if isinstance(node.value, ast.Name):
             owners = self._scopes[-1].get(node.value.id) or (ANY,)
+            owners += tuple(base for each in owners for base in self._bases(each))
         if isinstance(node.ctx, ast.Load):
             self._found.read.update((owner, node.attr) for owner in owners)
         self.generic_visit(node)
@@ -153,8 +156,16 @@ class _Visitor(ast.NodeVisitor):
             starred = any(isinstance(each, ast.Starred) for each in args)
             if starred or any(each.arg is None for each in keywords):
                 self._found.filled.update((record.name, name) for name in names)
+                inherited = (each for base in record.bases for each in self._by_name.get(base, ()))
+                self._found.filled.update(
+                    (each.name, name) for each in inherited for name in each.fields
+                )
             given = [*names[: len(args)], *(each.arg for each in keywords if each.arg)]
-            self._found.filled.update((record.name, name) for name in given)
+            owners = (record.name, *record.bases)
+            self._found.filled.update((owner, name) for owner in owners for name in given)
+
+    def _bases(self, name: str) -> tuple[str, ...]:
+        return tuple(base for record in self._by_name.get(name, ()) for base in record.bases)
 
     def _known(self, annotation: ast.expr | None) -> tuple[str, ...]:
         """The dataclasses an annotation names; empty where it names anything that could hold more."""

@@ -94,6 +94,18 @@ def _pid_of(rank: int) -> int:
     return 100 + rank
 
 
+def _answering(rank: int, pid: int, count: int | None) -> dict[str, object]:
+    return {
+        "rank": rank,
+        "host": "10.0.0.1",
+        "pid": pid,
+        "cuda_dev": pid % 8,
+        "nvml_dev": pid % 8,
+        "status": {"init_state": "SUCCESS", "async_error": "SUCCESS"},
+        "collective_counts": {"AllReduce": count, "Broadcast": 1},
+    }
+
+
 def json_report(
     counts: Sequence[int | None],
     *,
@@ -104,15 +116,7 @@ def json_report(
 ) -> str:
     """A report of one communicator; `counts`: AllReduce launches by rank."""
     ranks = [
-        {
-            "rank": rank,
-            "host": "10.0.0.1",
-            "pid": pid_of(rank),
-            "cuda_dev": pid_of(rank) % 8,
-            "nvml_dev": pid_of(rank) % 8,
-            "status": {"init_state": "SUCCESS", "async_error": "SUCCESS"},
-            "collective_counts": {"AllReduce": count, "Broadcast": 1},
-        }
+        _answering(rank, pid_of(rank), count)
         for rank, count in enumerate(counts)
         if rank not in missing
     ]

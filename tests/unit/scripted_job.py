@@ -46,6 +46,34 @@ CODE = {"python3.11": 0x1000, "libtorch.so": 0x2000, "libcuda.so.1": 0x3000, "[v
 CODE |= {"libnccl.so.2": 0x5000, "libc.so.6": 0x6000, "libmpi.so.40": 0x7000}
 
 
+STATES = {"stopped": TaskState.STOPPED, "traced": TaskState.TRACED, "frozen": TaskState.FROZEN}
+STATES |= dict.fromkeys(("write", "fault"), TaskState.UNINTERRUPTIBLE)
+RUNNING_MODES = ("run", "spin", "yield", "starved", "throttled", "quota")
+STATES |= dict.fromkeys(RUNNING_MODES, TaskState.RUNNING)
+"""State of the lead thread by mode; asleep in all others."""
+CALLS = {
+    "futex": FUTEX,
+    "run": NO_SYSCALL,
+    "spin": NO_SYSCALL,
+    "throttled": NO_SYSCALL,
+    "quota": NO_SYSCALL,
+    "yield": YIELD,
+    "starved": YIELD,
+    "sleep": NANOSLEEP,
+    "sleep_long": NANOSLEEP,
+    "read": READ,
+    "poll": POLL,
+    "tick": POLL,
+    "write": PWRITE,
+    "fault": NO_SYSCALL,
+    "fifo": OPENAT,
+    "ioctl": IOCTL,
+    "flock": FLOCK,
+    "nap": NANOSLEEP,
+}
+"""System call of the lead thread by mode."""
+
+
 @dataclass
 class Side:
     """A thread beside the first one of a process, from now on."""
@@ -247,39 +275,8 @@ class Stage:
         )
 
     def _thread(self, proc: Proc) -> ThreadSample:
-        state = {
-            "stopped": TaskState.STOPPED,
-            "traced": TaskState.TRACED,
-            "frozen": TaskState.FROZEN,
-            "run": TaskState.RUNNING,
-            "spin": TaskState.RUNNING,
-            "yield": TaskState.RUNNING,
-            "starved": TaskState.RUNNING,
-            "throttled": TaskState.RUNNING,
-            "quota": TaskState.RUNNING,
-            "write": TaskState.UNINTERRUPTIBLE,
-            "fault": TaskState.UNINTERRUPTIBLE,
-        }.get(proc.mode, TaskState.SLEEPING)
-        number = {
-            "futex": FUTEX,
-            "run": NO_SYSCALL,
-            "spin": NO_SYSCALL,
-            "throttled": NO_SYSCALL,
-            "quota": NO_SYSCALL,
-            "yield": YIELD,
-            "starved": YIELD,
-            "sleep": NANOSLEEP,
-            "sleep_long": NANOSLEEP,
-            "read": READ,
-            "poll": POLL,
-            "tick": POLL,
-            "write": PWRITE,
-            "fault": NO_SYSCALL,
-            "fifo": OPENAT,
-            "ioctl": IOCTL,
-            "flock": FLOCK,
-            "nap": NANOSLEEP,
-        }.get(proc.mode, NANOSLEEP if proc.mode == "train" and proc.step % 2 == 0 else FUTEX)
+        is_running = proc.mode == "train" and proc.step % 2 == 0
+        number = CALLS.get(proc.mode, NANOSLEEP if is_running else FUTEX)
         pointer = 0x7000 + (proc.step % 7 * 64 if proc.mode in ("run", "train", "quota") else 0)
         since_ns = self.now_ns - NS // 50 if proc.mode == "train" else proc.mode_since_ns
         argument = 3
@@ -292,7 +289,7 @@ class Stage:
             pid=Pid(proc.pid),
             tid=Tid(proc.pid),
             start_ns=1,
-            state=state,
+            state=STATES.get(proc.mode, TaskState.SLEEPING),
             syscall=number,
             args=(argument, proc.step if proc.mode == "run" else 0, 0xFFFFFFFF, 0, 0, 0),
             user_sp=pointer,

@@ -56,6 +56,7 @@ def test_a_machine_that_slows_down_is_no_cost() -> None:
     assert difference(more, "a", "none").value == pytest.approx(0.5)
 
 
+@pytest.mark.long  # forty intervals
 def test_the_interval_covers_the_truth_about_95_times_in_100() -> None:
     chance = random.Random(1)
     covered = 0
@@ -162,7 +163,8 @@ def _passes(cost_s: float) -> dict[str, object]:
 
 
 @pytest.fixture
-def raw() -> dict[str, object]:
+def raw(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    monkeypatch.setattr("tools.costbench.statistics.RESAMPLES", 500)  # of 10,000
     factors = {"absent": 1.0, "idle": 1.0, "attached": 1.02, "fault": 1.0005}
     order = interleave(("idle", "attached", "fault"), "absent", rounds=3, seed=0)
     crowd = {"process_count": 20, "window_s": 60, "verdicts": [], "pass_ms": [1.0, 2.0, 3.0]}

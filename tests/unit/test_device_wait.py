@@ -33,7 +33,14 @@ def ended(verdict: Verdict) -> bool:
     return decide(verdict, Act.SHUTDOWN).act is Act.SHUTDOWN
 
 
-@pytest.mark.parametrize(("waits", "looked_at"), [(0.5, 0.05), (0.8, 0.05), (0.95, 0.25)])
+@pytest.mark.parametrize(
+    ("waits", "looked_at"),
+    [
+        (0.5, 0.05),
+        pytest.param(0.8, 0.05, marks=pytest.mark.long),
+        pytest.param(0.95, 0.25, marks=pytest.mark.long),
+    ],
+)
 def test_a_job_that_burns_its_cpus_in_healthy_steps_is_left_alone(
     waits: float, looked_at: float
 ) -> None:
@@ -131,6 +138,7 @@ def sides(proc: Proc, mode: str) -> None:
     proc.side_cpu = float(mode == "yield")
 
 
+@pytest.mark.long  # half an hour of eight ranks; an evaluation of two minutes is below
 def test_a_network_thread_that_spins_is_no_work_and_an_idle_one_shows_who_has_not_joined() -> None:
     gpu = Gpu()
     for proc in gpu.stage.procs.values():

@@ -24,9 +24,11 @@ FUTEX = 202
 
 
 @given(st.lists(st.sampled_from(EvidenceKind)))
-def test_readings_of_one_clock_count_once_and_logs_never(kinds: list[EvidenceKind]) -> None:
+def test_readings_of_one_clock_count_once_and_what_explains_never(
+    kinds: list[EvidenceKind],
+) -> None:
     clock = {EvidenceKind.TIME, EvidenceKind.SINK, EvidenceKind.PEERS, EvidenceKind.GPU}
-    others = set(kinds) - clock - {EvidenceKind.LOG}
+    others = set(kinds) - clock - {EvidenceKind.LOG, EvidenceKind.OUTLIER}
     assert independent_kinds(kinds) - {EvidenceKind.TIME} == others
     enough = EvidenceKind.EVENT in kinds or len(others) + bool(clock & set(kinds)) > 1
     assert suffices(kinds) == enough

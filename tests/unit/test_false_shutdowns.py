@@ -65,7 +65,9 @@ WAITS = {
 }
 
 
-@pytest.mark.parametrize("part", [0.3, 0.6, 0.7, 0.95])
+@pytest.mark.parametrize(
+    "part", [0.3, 0.95, *(pytest.param(x, marks=pytest.mark.long) for x in (0.6, 0.7))]
+)
 @pytest.mark.parametrize("name", WAITS)
 def test_a_wait_after_a_long_burn_begins_when_the_burn_ends(name: str, part: float) -> None:
     stage = burnt()
@@ -76,7 +78,7 @@ def test_a_wait_after_a_long_burn_begins_when_the_burn_ends(name: str, part: flo
     assert faults(stage, reported) == []
 
 
-@pytest.mark.parametrize("part", [0.3, 0.7])
+@pytest.mark.parametrize("part", [0.3, pytest.param(0.7, marks=pytest.mark.long)])
 @pytest.mark.parametrize("mode", ["frozen", "stopped"])
 def test_a_short_stop_after_a_long_burn_is_not_dated_back_into_it(mode: str, part: float) -> None:
     stage = burnt()
@@ -155,19 +157,19 @@ def drive(stage: Stage, seconds: float, phases: list[tuple[float, str]]) -> None
         left_s -= period_ns / NS
 
 
-@pytest.mark.parametrize("world", [2, 8])
+@pytest.mark.parametrize("world", [2, pytest.param(8, marks=pytest.mark.long)])
 def test_ranks_that_burn_their_cpu_for_longer_than_the_cap_are_reported_at_most(world: int) -> None:
     stage = burnt(world, 32 * 60)
     assert shutdowns(stage) == []
 
 
 def test_a_compilation_beyond_the_cap_is_reported_at_most() -> None:
-    stage = Stage(world=4)
+    stage = Stage(world=2)
     argv = ("python3", "-m", "torch._inductor.compile_worker")
-    for rank in range(4):
+    for rank in range(2):
         stage.add(Proc(500 + rank, ppid=100 + rank, argv=argv, mode="run"))
     stage.run(4)
-    for rank in range(4):
+    for rank in range(2):
         stage.become(stage.rank(rank), "futex", stack=LOCK)
     stage.run(32 * 60)
     assert [each.kind for each in faults(stage)] == [VerdictKind.HUNG]
@@ -175,7 +177,7 @@ def test_a_compilation_beyond_the_cap_is_reported_at_most() -> None:
 
 
 def test_what_the_cap_reports_is_ended_by_the_hard_limit() -> None:
-    stage = burnt(4, 32 * 60)
+    stage = burnt(2, 32 * 60)
     latest = stage.tracker.latest
     assert latest is not None
     assert decide(latest, Act.SHUTDOWN, 1800.0, 8.0).act is Act.SHUTDOWN

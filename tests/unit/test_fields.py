@@ -77,6 +77,10 @@ class Fact:
 @dataclass(frozen=True)
 class Other:
     b: int
+
+@dataclass(frozen=True)
+class Special(Fact):
+    c: int
 """
 
 
@@ -89,6 +93,9 @@ class Other:
         ("facts.Fact(b=1, a=2)", [], ["a", "b"]),
         ("Fact(*words)", [], ["a", "b"]),
         ("Other(b=1)", ["a", "b"], ["a", "b"]),
+        ("Special(1, a=2)", ["b"], ["a", "b"]),
+        ("Special(1, **rest)", [], ["a", "b"]),
+        ("def f(x: Special): return x.b", ["a", "b"], ["a"]),
         ("def f(x: Other): return x.b", ["a", "b"], ["a", "b"]),
         ("def f(x: Fact): return x.b", ["a", "b"], ["a"]),
         ("def f(x: Fact | Other): return x.b", ["a", "b"], ["a"]),

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.agent.rank_report import carrying
 from kcover_ebpf.api.codec import decode, encode
 from kcover_ebpf.api.fault_report import FaultReport
+from kcover_ebpf.cluster.rank_report import carrying
 from kcover_ebpf.diagnosis import evidence
 from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.diagnosis.rank_snapshot import GpuSnapshot

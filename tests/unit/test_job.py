@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.agent.rank_report import verdict_of
+from kcover_ebpf.cluster.rank_report import verdict_of
 from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.diagnosis.judge import judge
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, Verdict, VerdictKind

@@ -298,8 +298,10 @@ FRAGMENTS = st.lists(
 
 
 @given(FRAGMENTS)
+@example("NVRM: Xid (PCI:0000:5d:00): 79, pid='<unknown>', GPU fallen off the bus")
 def test_no_mix_of_fragments_breaks_the_parser(text):
     report = said(text)
+    assert report is None or isinstance(report, DeviceNotice | XidReported)
     if isinstance(report, XidReported):
         assert text.startswith(("NVRM: ", "nvidia-nvswitch"))
         assert re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", report.device)

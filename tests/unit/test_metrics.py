@@ -23,7 +23,14 @@ from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.roles import Role
-from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind, WaitRow
+from kcover_ebpf.diagnosis.verdict import (
+    Cause,
+    Evidence,
+    EvidenceKind,
+    Verdict,
+    VerdictKind,
+    WaitRow,
+)
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.facts.devices import PortChange
 from kcover_ebpf.ids import Pid
@@ -44,6 +51,18 @@ def scrape(port: int, host: str = "127.0.0.1") -> dict[tuple[str, tuple[str, ...
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
+
+
+def test_a_verdict_that_is_explained_later_is_counted_once() -> None:
+    sink = MetricsSink(lambda: [TAKEN], dict)
+    odd = Evidence(EvidenceKind.OUTLIER, "rank 1 is at save (train.py:71)")
+    sink.on_verdict(VERDICT)
+    sink.on_verdict(dataclasses.replace(VERDICT, evidence=(odd,), time_s=104.0))
+    labels = {"verdict": "HUNG", "cause": "stopped"}
+    assert sink.registry.get_sample_value("kcover_verdicts_total", labels) == 1
+    assert sink.registry.get_sample_value("kcover_detection_seconds_count") == 1
+    sink.on_verdict(dataclasses.replace(VERDICT, incident="j-2"))
+    assert sink.registry.get_sample_value("kcover_verdicts_total", labels) == 2
 
 
 def test_what_is_reported_is_served() -> None:

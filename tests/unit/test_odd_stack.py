@@ -1,72 +1,271 @@
-"""Of the Python stacks of all ranks the odd one is named, with file and line; nobody where there is no majority."""
+"""Of the Python stacks of all ranks the odd one is named, with file and line; that explains, and ends nothing."""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kcover_ebpf.diagnosis.verdict import EvidenceKind
-from kcover_ebpf.trace.grouping import odd_one
-from kcover_ebpf.trace.records import Stack
-
-COLLECTIVE = ("wait (torch/distributed/c10d.py:27)", "step (train.py:40)", "<module> (train.py:90)")
-LOCK = (
-    "acquire (threading.py:320)",
-    "save (train.py:71)",
-    "step (train.py:44)",
-    "<module> (train.py:90)",
+from kcover_ebpf.diagnosis.decisions import decide
+from kcover_ebpf.diagnosis.odd_stack import OddStack, explained, innermost, odd_one
+from kcover_ebpf.diagnosis.snapshot import Finding
+from kcover_ebpf.diagnosis.verdict import (
+    CAUSES,
+    Cause,
+    Evidence,
+    EvidenceKind,
+    Verdict,
+    VerdictKind,
+    independent_kinds,
+    suffices,
 )
+from kcover_ebpf.facts.python_stacks import PythonFrame, PythonStack, PythonStacksSeen
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.settings import Act
+from tests.unit.scripted_job import Stage, all_wait, trained
+
+Frames = tuple[PythonFrame, ...]
 
 
-def stack(rank: int, frames: tuple[str, ...]) -> Stack:
-    return Stack(100 + rank, 100 + rank, rank, frames)
+def own(function: str, line: int, file: str = "train.py") -> PythonFrame:
+    return PythonFrame(function, file, line)
 
 
-def test_the_rank_that_is_elsewhere_is_named_where_its_way_parts() -> None:
-    found = odd_one(
-        [stack(0, COLLECTIVE), stack(1, LOCK), stack(2, COLLECTIVE), stack(3, COLLECTIVE)]
-    )
-    assert found is not None
-    assert found.kind is EvidenceKind.STACK
-    assert found.text == (
-        "rank 1 is at save (train.py:71), the 3 other ranks are at wait (torch/distributed/c10d.py:27)"
-    )
+def library(function: str, line: int, file: str = "torch/distributed/c10d.py") -> PythonFrame:
+    return PythonFrame(function, file, line, library=True)
 
 
-def test_a_caller_that_goes_no_further_is_named_by_its_innermost_frame() -> None:
-    loop = ("step (train.py:60)", "<module> (train.py:90)")
-    found = odd_one([stack(3, loop), *(stack(rank, COLLECTIVE) for rank in range(3))])
-    assert found is not None
-    assert "rank 3 is at step (train.py:60)" in found.text
+MAIN = own("<module>", 90)
+COLLECTIVE = (
+    library("wait", 27),
+    library("all_reduce", 2806),
+    own("step", 40),
+    MAIN,
+)
+LOCK = (library("acquire", 320, "threading.py"), own("save", 71), own("step", 44), MAIN)
+LOOP = (own("step", 60), MAIN)
 
 
-def test_ranks_that_poll_in_one_loop_are_at_one_place() -> None:
-    polls = [stack(rank, (f"poll (x.py:{rank})", "<module> (train.py:90)")) for rank in range(4)]
-    assert odd_one(polls) is None
-    found = odd_one([*polls, stack(4, LOCK)])
-    assert found is not None
-    assert "rank 4 is at step (train.py:44)" in found.text
+def odd(*stacks: Frames) -> OddStack[int] | None:
+    return odd_one({rank: innermost(each) for rank, each in enumerate(stacks)})
+
+
+@pytest.mark.parametrize(
+    ("stacks", "rank", "place", "others"),
+    [
+        (
+            (COLLECTIVE, LOCK, COLLECTIVE, COLLECTIVE),
+            1,
+            "save (train.py:71), in acquire (threading.py:320)",
+            "step (train.py:40), in all_reduce (torch/distributed/c10d.py:2806)",
+        ),
+        (
+            (COLLECTIVE, COLLECTIVE, LOCK),
+            2,
+            "save (train.py:71), in acquire (threading.py:320)",
+            "step (train.py:40), in all_reduce (torch/distributed/c10d.py:2806)",
+        ),
+        (
+            (COLLECTIVE, COLLECTIVE, COLLECTIVE, LOOP),
+            3,
+            "step (train.py:60)",
+            "step (train.py:40), in all_reduce (torch/distributed/c10d.py:2806)",
+        ),
+        (
+            (LOOP, LOOP, (own("step", 61), MAIN)),
+            2,
+            "step (train.py:61)",
+            "step (train.py:60)",
+        ),
+        (
+            ((library("a", 1), library("b", 2)),) * 3 + ((library("c", 1),),),
+            3,
+            "c (torch/distributed/c10d.py:1)",
+            "a (torch/distributed/c10d.py:1)",
+        ),
+    ],
+    ids=[
+        "another function",
+        "of three ranks",
+        "the same function, in no call",
+        "another line, where all others are at one",
+        "a program of which no frame is the user's",
+    ],
+)
+def test_the_rank_that_is_elsewhere_is_named_with_file_and_line(
+    stacks: tuple[Frames, ...], rank: int, place: str, others: str
+) -> None:
+    assert odd(*stacks) == OddStack(rank, place, others, len(stacks) - 1)
+
+
+def polling(line: int) -> Frames:
+    return library("poll", line), own("exchange", line), MAIN
+
+
+def waiting_within(depth: int) -> Frames:
+    return (*(library(f"inner_{each}", 1) for each in range(depth)), *COLLECTIVE[1:])
 
 
 @pytest.mark.parametrize(
     "stacks",
     [
         [],
-        [stack(rank, COLLECTIVE) for rank in range(4)],
-        [stack(0, LOCK), stack(1, COLLECTIVE), stack(2, COLLECTIVE)],
-        [stack(rank, LOCK if rank < 2 else COLLECTIVE) for rank in range(6)],
-        [
-            stack(0, LOCK),
-            stack(1, ("f (a.py:1)",)),
-            *(stack(each, COLLECTIVE) for each in (2, 3, 4)),
-        ],
-        [stack(0, LOCK), stack(1, ()), *(stack(each, COLLECTIVE) for each in (2, 3, 4))],
+        [COLLECTIVE],
+        [COLLECTIVE, LOCK],
+        [COLLECTIVE] * 4,
+        [LOCK, LOCK, COLLECTIVE, COLLECTIVE, COLLECTIVE, COLLECTIVE],
+        [LOCK, LOOP, COLLECTIVE, COLLECTIVE, COLLECTIVE],
+        [LOCK, (), COLLECTIVE, COLLECTIVE, COLLECTIVE],
+        [polling(line) for line in range(1, 5)],
+        [polling(5), polling(5), polling(6), polling(7)],
+        [waiting_within(depth) for depth in range(4)],
     ],
-    ids=["none", "all alike", "two others", "two are odd", "three places", "one was not read"],
+    ids=[
+        "none",
+        "one",
+        "two",
+        "all alike",
+        "two are odd",
+        "three places",
+        "one was not read",
+        "all poll in one loop",
+        "most poll at one line",
+        "all wait somewhere in one library call",
+    ],
 )
-def test_nobody_is_named(stacks: list[Stack]) -> None:
-    assert odd_one(stacks) is None
+def test_no_rank_is_named(stacks: list[Frames]) -> None:
+    assert odd(*stacks) is None
 
 
-def test_the_owner_of_the_interpreter_lock_is_not_odd_for_that() -> None:
-    owner = stack(0, ("holds the interpreter lock", *COLLECTIVE))
-    assert odd_one([owner, *(stack(each, COLLECTIVE) for each in (1, 2, 3))]) is None
+def test_a_rank_beside_others_that_poll_is_named() -> None:
+    found = odd(*(polling(line) for line in range(4)), LOCK)
+    assert found is not None
+    assert (found.key, found.other_count) == (4, 4)
+
+
+def test_what_is_sent_of_a_stack_is_bounded() -> None:
+    deep = (*(library(f"l{each}", each) for each in range(50)), *(own("f" * 300, 1),) * 50)
+    cut = innermost(deep)
+    assert [each.function for each in cut] == ["l49", *["f" * 100] * 8]
+    assert len(innermost((library("x", 1),) * 50)) == 8
+    assert innermost((own("f", 1, "/long" * 90 + "/train.py"),))[0].file.endswith("/train.py")
+
+
+FRAMES = st.lists(
+    st.builds(
+        PythonFrame,
+        st.sampled_from("abc"),
+        st.sampled_from(["x.py", "y.py"]),
+        st.integers(0, 3),
+        st.booleans(),
+    ),
+    max_size=4,
+).map(tuple)
+
+
+@given(st.lists(FRAMES, max_size=6), st.randoms())
+def test_the_order_of_ranks_does_not_matter(stacks: list[Frames], random: object) -> None:
+    by_rank = {rank: innermost(each) for rank, each in enumerate(stacks)}
+    mixed = list(by_rank.items())
+    random.shuffle(mixed)  # type: ignore[attr-defined]
+    one, other = odd_one(by_rank), odd_one(dict(mixed))
+    assert (one and one.key, one and one.own) == (other and other.key, other and other.own)
+
+
+# --- what it does to a verdict
+
+
+def stage_with(odd_rank: int, mode: str, **changes: object) -> Stage:
+    """Three of four ranks wait in a collective, and one is in another function."""
+    stage = trained()
+    stage.become(stage.rank(odd_rank), mode, **changes)
+    all_wait(stage, odd_rank)
+    stage.run(3)
+    stacks = tuple(
+        PythonStack(Pid(100 + rank), innermost(LOCK if rank == odd_rank else COLLECTIVE))
+        for rank in range(4)
+    )
+    stage.feed(PythonStacksSeen(stage.now_ns, stacks))
+    return stage
+
+
+def outliers(evidence: tuple[Evidence, ...]) -> list[str]:
+    return [each.text for each in evidence if each.kind is EvidenceKind.OUTLIER]
+
+
+def test_the_culprit_stands_with_its_line_in_the_verdict() -> None:
+    stage = stage_with(2, "stopped")
+    stage.run(4)
+    verdict = stage.tracker.latest
+    assert verdict is not None
+    assert verdict.culprit is not None
+    assert verdict.culprit.rank == 2
+    (text,) = outliers(verdict.evidence)
+    assert text.startswith("rank 2 is at save (train.py:71), in acquire (threading.py:320); the 3 ")
+
+
+def test_where_no_rank_is_named_the_odd_one_is_offered_and_not_blamed() -> None:
+    stage = stage_with(2, "stopped")
+    snapshot = stage.job.snapshot()
+    for kind, cause in ((VerdictKind.HUNG, Cause.WAIT_CYCLE), (VerdictKind.UNKNOWN, Cause.UNKNOWN)):
+        found = explained(snapshot, Finding(kind, cause, stage.now_ns))
+        (text,) = outliers(found.evidence)
+        assert text.startswith("the odd one out, not necessarily the culprit: rank 2 is at save")
+        assert (found.culprit, found.rank) == (None, None)
+
+
+def test_a_verdict_is_reported_again_when_it_is_explained_and_not_again_after_that() -> None:
+    stage = trained()
+    stage.become(stage.rank(2), "stopped")
+    all_wait(stage, 2)
+    stage.run(5)
+    before = len(stage.verdicts)
+    assert stage.verdicts[-1].kind is VerdictKind.HUNG
+    for line in (71, 72):
+        stacks = tuple(
+            PythonStack(Pid(100 + rank), (own("save", line),) if rank == 2 else LOOP)
+            for rank in range(4)
+        )
+        stage.feed(PythonStacksSeen(stage.now_ns, stacks))
+        stage.run(3)
+    (again,) = stage.verdicts[before:]
+    assert again.incident == stage.verdicts[before - 1].incident
+    assert outliers(again.evidence)
+
+
+def test_a_rank_that_evaluates_while_the_others_wait_stays_what_it_was() -> None:
+    """Rank 0 is elsewhere by right: its position alone makes no fault, no culprit and no end of the job."""
+    stage = stage_with(0, "run")
+    stage.run(20)
+    assert [each.kind for each in stage.verdicts if each.kind is not VerdictKind.WORKING] == []
+    stage.run(100)
+    assert {each.kind for each in stage.verdicts} == {VerdictKind.WORKING, VerdictKind.UNKNOWN}
+    last = stage.verdicts[-1]
+    assert outliers(last.evidence)
+    assert decide(last, Act.RESTART).act is Act.OBSERVE
+
+
+KINDS = st.lists(st.sampled_from(EvidenceKind), max_size=4)
+
+
+@given(st.sampled_from(VerdictKind), KINDS, st.sampled_from(Act))
+def test_an_outlier_changes_no_decision(
+    kind: VerdictKind, kinds: list[EvidenceKind], allowed: Act
+) -> None:
+    def decided(*more: EvidenceKind) -> Act:
+        reported = tuple(Evidence(each, "text") for each in (*kinds, *more))
+        cause = min(CAUSES[kind], key=lambda each: each.value)
+        return decide(Verdict("j", "j-1", kind, cause, 2e4, 0.0, evidence=reported), allowed).act
+
+    assert decided(EvidenceKind.OUTLIER) is decided()
+    assert suffices([*kinds, EvidenceKind.OUTLIER]) == suffices(kinds)
+    assert independent_kinds([EvidenceKind.OUTLIER]) == frozenset()
+
+
+def test_what_was_read_in_one_stall_says_nothing_about_the_next() -> None:
+    stage = stage_with(2, "stopped")
+    assert stage.job.snapshot().ranks[Pid(102)].python
+    for rank in range(4):
+        stage.become(stage.rank(rank), "train")
+    stage.run(20)
+    assert stage.job.snapshot().ranks[Pid(102)].python == ()

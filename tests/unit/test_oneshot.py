@@ -147,7 +147,7 @@ def test_a_single_lost_link_has_two_ends(name: str) -> None:
     stage.one_pass(NS)
     victims = tuple(stage.job.members.ranks)
     link = Finding(VerdictKind.LOST_LINK, Cause.LINK, stage.now_ns, rank=named, victims=victims)
-    found = oneshot.name_the_ends(stage.job, link)
+    found = oneshot.name_the_ends(stage.job.snapshot(), link)
     assert (found.rank, found.or_rank) == ends
     assert found.victims == (() if name == "two ranks" else victims)
 
@@ -158,7 +158,7 @@ def test_a_link_to_nobody_here_has_no_two_ends() -> None:
     lost = replace(knock(100, 3, "ESTABLISHED", stage.now_ns), backoff=6, unacked_bytes=96)
     view.sockets[3] = lost
     link = Finding(VerdictKind.LOST_LINK, Cause.LINK, stage.now_ns)
-    assert oneshot.name_the_ends(stage.job, link) is link
+    assert oneshot.name_the_ends(stage.job.snapshot(), link) is link
 
 
 def test_a_link_is_lost_since_the_last_byte_that_got_through() -> None:
@@ -227,6 +227,6 @@ def test_a_part_of_a_job_that_is_stopped_was_not_suspended(
 ) -> None:
     stage = waiting(present, world, {}, mode="stopped")
     suspended = Finding(VerdictKind.WORKING, Cause.SUSPENDED, stage.now_ns)
-    found = oneshot.stopped_here(stage.job, suspended)
+    found = oneshot.stopped_here(stage.job.snapshot(), suspended, stage.job.members.world_size)
     assert found.cause is cause
     assert found.rank == (2 if cause is Cause.STOPPED else None)

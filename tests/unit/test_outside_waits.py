@@ -48,7 +48,7 @@ def keep_pipes(stage: Stage, workers: list[Proc]) -> None:
 
 
 @pytest.mark.parametrize("here", [None, 4], ids=["one host", "one of two hosts"])
-@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("workers", [4, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("is_sampled", [True, False])
 def test_a_loader_that_waits_for_the_network_is_believed_and_then_reported_only(
     here: int | None, workers: int, is_sampled: bool

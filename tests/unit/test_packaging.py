@@ -12,6 +12,8 @@ import pytest
 import kcover_ebpf
 from tools.docs import commands
 
+pytestmark = pytest.mark.xdist_group("packaging")  # the wheel is built once, by one worker
+
 ROOT = Path(__file__).resolve().parents[2]
 ARCHITECTURES = ("x86_64", "arm64")
 OBJECTS = sorted(
@@ -103,6 +105,7 @@ def test_the_wheel_is_pure_and_has_the_licence_texts(wheel: Path) -> None:
     assert names == {"LICENSE", "NOTICE", *texts}
 
 
+@pytest.mark.long  # builds three archives; `make release` compares them as well
 def test_a_wheel_built_from_the_source_archive_is_the_same(wheel: Path, tmp_path: Path) -> None:
     archive = build(ROOT, "sdist", tmp_path / "sdist")
     subprocess.run(["tar", "--extract", "--file", archive, "-C", tmp_path], check=True)

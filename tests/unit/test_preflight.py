@@ -98,6 +98,19 @@ def test_command__needs_the_name_of_the_node(
     assert "NODE_NAME" in capsys.readouterr().err
 
 
+def test_command__hands_out_the_bandwidth_check_and_starts_the_job_if_it_cannot(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "kcover"
+    folder.mkdir()
+    assert run(tmp_path, health(Result.PASS), f"--hand-out={folder}") == 0
+    assert (folder / "kcover_ebpf/inspection/bandwidth/__main__.py").exists()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/kcover_ebpf").write_text("no folder")
+    assert run(tmp_path, health(Result.PASS), f"--hand-out={tmp_path / 'full'}") == 0
+    assert "the bandwidth check cannot be put there" in capsys.readouterr().out
+
+
 # --- the agent
 
 
@@ -129,6 +142,22 @@ NO_FAULT: dict[str, tuple[Pod, NodeHealth | None]] = {
 @pytest.mark.parametrize(("member", "state"), NO_FAULT.values(), ids=NO_FAULT)
 def test_agent__anything_else_is_no_fault(member: Pod, state: NodeHealth | None) -> None:
     assert verdict(member, health=state) is None
+
+
+SLOW = replace(AGAIN, name=preflight.BANDWIDTH)
+
+
+def test_agent__a_slow_node_is_a_fault_of_it_where_the_operator_believes_the_job() -> None:
+    assert verdict(waiting(3, SLOW), health=WELL) is None, "any container may be named so"
+    watch = PreflightWatch("b", believes_bandwidth=True)
+    found = watch.verdict([pod(1), waiting(3, SLOW)], WELL, NOW_S)
+    assert found is not None
+    assert (found.verdict, found.cause) == (VerdictKind.DEVICE_FAULT, Cause.PREFLIGHT)
+    assert found.culprit is not None
+    assert (found.culprit.pod, found.culprit.node) == ("j-3", "b")
+    assert "slower than the floor of the job's own bandwidth check" in found.evidence[0].text
+    assert watch.verdict([waiting(3, replace(SLOW, exit_code=0))], WELL, NOW_S) is None
+    assert watch.verdict([waiting(3)], WELL, NOW_S) is None, "an inspection is still the agent's"
 
 
 def test_agent__it_lasts_from_when_it_was_first_seen() -> None:
@@ -177,7 +206,7 @@ def test_controller__the_whole_job_is_replaced_elsewhere_by_its_own_switch() -> 
     suspended, cordoned = done.calls
     assert isinstance(suspended, Suspension)
     assert suspended.suspended
-    assert cordoned == Cordon(("b",), "a job was not started there: the node failed its inspection")
+    assert cordoned == Cordon(("b",), "a job was not started there: the node failed its preflight")
 
 
 def test_controller__a_job_that_is_not_armed_is_only_reported() -> None:
@@ -202,7 +231,7 @@ def test_controller__a_second_bad_node_is_left_as_well_and_then_it_says_so() -> 
     ended = advance.advance(replace(asked.turn, status=acting)).status
     assert ended is not None
     assert ended.phase is Phase.FAILED
-    assert "node b failed its inspection, too; every restart strategy was tried" in ended.message
+    assert "node b failed its preflight, too; every restart strategy was tried" in ended.message
 
 
 def test_controller__a_node_that_turns_bad_during_a_restart_in_place_is_left() -> None:

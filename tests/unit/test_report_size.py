@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.agent.report_size import MOST_BYTES, fitted
 from kcover_ebpf.api.fault_report import (
     FaultReport,
     JobRef,
@@ -15,6 +14,7 @@ from kcover_ebpf.api.fault_report import (
     PodRef,
     object_of,
 )
+from kcover_ebpf.cluster.report_size import MOST_BYTES, fitted
 from kcover_ebpf.diagnosis.process import Effort
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, SocketSnapshot

@@ -15,7 +15,8 @@ from kcover_ebpf.api.incident import Phase, Status, Way
 from kcover_ebpf.recovery import replacement
 from kcover_ebpf.recovery.context import GangPod
 from tests.unit.report_builders import pod
-from tests.unit.simulated_cluster import START_S, Sim
+from tests.unit.simulated_cluster import Sim
+from tests.unit.simulated_world import START_S
 
 
 def story(sim: Sim) -> str:
@@ -215,7 +216,7 @@ def cases() -> st.SearchStrategy[Sim]:
 
 # a story of 1,000 ticks takes minutes to shrink, and shows enough as it is
 @settings(
-    max_examples=200,
+    max_examples=2 * settings().max_examples,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=(Part.explicit, Part.reuse, Part.generate),

@@ -101,7 +101,10 @@ class FakeSensor:
         carry_out: Any,
         devices: object = None,
         recorder: object = None,
+        *,
+        reads_stacks: bool = False,
     ) -> None:
+        assert reads_stacks
         self.job = SimpleNamespace(members=SimpleNamespace(views={}), now_ns=0)
         self.tracker: object = object()
         self.made_progress = False

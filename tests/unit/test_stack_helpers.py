@@ -5,12 +5,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kcover_ebpf.trace import stack_helpers
 from kcover_ebpf.trace.native_frames import shown
-from kcover_ebpf.trace.stack_helpers import Frames, Helpers, is_python, parse_spy
+from kcover_ebpf.trace.stack_helpers import Frames, Helpers, python_lines
+from kcover_ebpf.watching import helper_process, py_spy
+from kcover_ebpf.watching.py_spy import is_python, parse
 
 FRAME = {"name": "acquire", "short_filename": "train.py", "filename": "/x/train.py", "line": 8}
 
@@ -21,19 +22,44 @@ def said(**fields: object) -> bytes:
 
 
 def test_frames_belong_to_the_thread_by_its_number_on_the_host() -> None:
-    assert parse_spy(said(), 4711, {7: 4711}) == {(4711, 4711): ("acquire (train.py:8)",)}
-    assert parse_spy(said(), 4711, {}) == {(4711, 7): ("acquire (train.py:8)",)}
+    ((thread, found),) = parse(said(), 4711, {7: 4711}).items()
+    assert (thread, python_lines(found)) == ((4711, 4711), ("acquire (train.py:8)",))
+    assert list(parse(said(), 4711, {})) == [(4711, 7)]
+
+
+@pytest.mark.parametrize(
+    ("path", "library"),
+    [
+        ("/jobs/train.py", False),
+        ("<string>", False),
+        ("<stdin>", False),
+        ("/home/me/site/train.py", False),
+        ("/home/me/lib/python_jobs/train.py", False),
+        ("/usr/lib/python3.11/threading.py", True),
+        ("/usr/local/lib/python3.12/site-packages/torch/nn/modules/module.py", True),
+        ("/usr/lib/python3/dist-packages/numpy/core.py", True),
+        ("/opt/conda/lib/python3.10/socket.py", True),
+        ("<frozen runpy>", True),
+        ("/var/tmp/ray.zip/ray/worker.py", True),
+    ],
+)
+def test_frames_of_the_program_are_distinguished_from_those_of_libraries(
+    path: str, library: bool
+) -> None:
+    frame = FRAME | {"filename": path, "short_filename": None}
+    (found,) = parse(said(frames=[frame]), 7, {}).values()
+    assert [(each.file, each.library) for each in found.frames] == [(path, library)]
 
 
 def test_the_holder_of_the_interpreter_lock_is_marked() -> None:
-    (frames,) = parse_spy(said(owns_gil=True), 7, {}).values()
-    assert frames == ("holds the interpreter lock", "acquire (train.py:8)")
+    (found,) = parse(said(owns_gil=True), 7, {}).values()
+    assert python_lines(found) == ("holds the interpreter lock", "acquire (train.py:8)")
 
 
 @pytest.mark.parametrize("out", [b"", b"{}", b"Error: no python", b"\xff"])
 def test_anything_else_is_an_error(out: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
-        parse_spy(out, 1, {})
+        parse(out, 1, {})
 
 
 JSON = st.recursive(
@@ -48,15 +74,16 @@ JSON = st.recursive(
 
 
 @given(st.lists(JSON))
+@example([{"pid": 7, "os_thread_id": 7, "owns_gil": False, "frames": [FRAME]}])
 def test_any_list_is_read(value: list[object]) -> None:
-    for (pid, _), frames in parse_spy(json.dumps(value).encode(), 1, {}).items():
-        assert pid == 1
-        assert all(isinstance(frame, str) for frame in frames)
+    found = parse(json.dumps(value).encode(), 1, {})
+    assert {pid for pid, _ in found} <= {1}
+    assert all(isinstance(frame, str) for each in found.values() for frame in python_lines(each))
 
 
 def test_without_py_spy_the_missing_frames_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stack_helpers, "py_spy", lambda: None)
-    monkeypatch.setattr(stack_helpers, "_start", lambda command, size, stdin=0: None)
+    monkeypatch.setattr(py_spy, "program", lambda: None)
+    monkeypatch.setattr(helper_process, "start", lambda *_, **__: None)
     found = Helpers([(1, 1, "python3"), (1, 2, "python3")]).collect(1.0, {})
     assert found.blind[0] == "Python frames (py-spy is not installed)"
     assert found.blind[1] == "native frames of 2 threads (it did not start)"
@@ -96,7 +123,7 @@ print(json.dumps([bool((caps["CapPrm:"] | caps["CapEff:"]) >> 21 & 1), data[0]])
 def test_a_helper_has_little_memory_and_no_right_to_administer(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.symlink_to(sys.executable)
-    process = stack_helpers._start([str(python), "-c", SHOW], 48 << 20)
+    process = helper_process.start([str(python), "-c", SHOW], 48 << 20)
     assert process is not None
     out, _ = process.communicate(timeout=20)
     assert json.loads(out) == [False, 48 << 20]
@@ -112,7 +139,7 @@ def test_few_run_at_once_and_all_in_the_end(
         "echo '[{\"os_thread_id\": '$5', \"frames\": []}]'\n"
     )
     spy.chmod(0o755)
-    monkeypatch.setattr(stack_helpers, "py_spy", lambda: str(spy))
+    monkeypatch.setattr(py_spy, "program", lambda: str(spy))
     pids = range(9_000_001, 9_000_008)
     found = Helpers([(pid, pid, "python3") for pid in pids]).collect(20.0, {})
     assert set(found.python) == {(pid, pid) for pid in pids}

@@ -58,6 +58,7 @@ def test_what_is_shipped_is_what_is_tested(name: str) -> None:
 def test_every_tool_of_the_project_is_on_the_list() -> None:
     wanted = [*PROJECT["optional-dependencies"]["dev"], *PROJECT["dependencies"]]
     listed = of("dev")
+    assert wanted
     for each in wanted:
         name, exact = re.match(r"([\w-]+)(?:==([\w.]+))?", each).groups()  # type: ignore[union-attr]
         assert name in listed, each

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kcover_ebpf.cli import main
@@ -242,15 +242,18 @@ def test_where_nothing_can_be_written_the_run_does_not_begin(path: str) -> None:
         (b"\x7fELF" * 100, "line 1: the tape ends within it"),
         (b"[]\n", "line 1: it is no JSON object"),
         (b'{"schema":"kcover.io/tape/v2"}\n', "no schema kcover.io/tape/v1"),
-        (b'{"schema":"kcover.io/tape/v1"}\n', "line 1: version is missing"),
+        (b'{"schema":"kcover.io/tape/v1"}\n', "line 1: version: missing"),
         (HEAD.replace(b"x86_64", b"sparc"), "machine 'sparc' is not supported"),
         (HEAD.replace(b"observe", b"bomb"), "line 1: act: 'bomb' is not known"),
-        (HEAD.replace(b"{}", b'{"stopped_s":1e999}'), "line 1: policy: stopped_s: a number"),
+        (
+            HEAD.replace(b"{}", b'{"stopped_s":1e999}'),
+            "line 1: policy.stopped_s: expected a number",
+        ),
         (HEAD + b"x\n", "line 2: it is not JSON"),
         (HEAD + TICK + TICK[:-1], "line 3: the tape ends within it"),
         (HEAD + b"{}\n", "line 2: it is neither a fact nor a mark"),
         (HEAD + b'{"fact":7}\n', "line 2: it is neither a fact nor a mark"),
-        (HEAD + b'{"fact":"tick"}\n', "line 2: tick: boottime_ns is missing"),
+        (HEAD + b'{"fact":"tick"}\n', "line 2: tick: boottime_ns: missing"),
         (HEAD + b"[" * 100_000 + b"\n", "line 2: it is not JSON"),
         (HEAD + b'{"a":' + b"9" * 5000 + b"}\n", "line 2: it is not JSON"),
         (HEAD + b" " * 2 * MOST_LINE_BYTES + b"\n", "line 2: it is too long"),
@@ -308,7 +311,15 @@ def tape_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
-@settings(max_examples=150, deadline=None)
+def refusal_of(data: bytes) -> str:
+    """Empty where these bytes are played."""
+    try:
+        play(data)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
 @given(data=st.data())
 def test_any_bytes_are_played_or_refused(tape_bytes: bytes, data: st.DataObject) -> None:
     blob = bytearray(tape_bytes)
@@ -318,16 +329,9 @@ def test_any_bytes_are_played_or_refused(tape_bytes: bytes, data: st.DataObject)
         numbers = st.sampled_from([b"-1", b"0", b"18446744073709551615", b"null", b'""', b"[]"])
         blob[at : at + length] = data.draw(st.binary(max_size=8) | numbers)
     packed = data.draw(st.booleans())
-    try:
-        play(gzip.compress(bytes(blob)) if packed else bytes(blob))
-    except UsageError as error:
-        assert "\n" not in str(error)  # noqa: PT017 - either may happen
+    assert "\n" not in refusal_of(gzip.compress(bytes(blob)) if packed else bytes(blob))
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=200), st.sampled_from([b"", HEAD, b"\x1f\x8b", b"\x1f\x8b\x08\0"]))
 def test_bytes_of_nobody_are_refused(blob: bytes, head: bytes) -> None:
-    try:
-        play(head + blob)
-    except UsageError as error:
-        assert "\n" not in str(error)  # noqa: PT017 - either may happen
+    assert "\n" not in refusal_of(head + blob)

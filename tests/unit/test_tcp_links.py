@@ -24,7 +24,7 @@ Ranks = tuple[dict[Pid, RankSnapshot], endpoints.EndpointIndex]
 def ranks_of(views: dict[Pid, ProcessHistory], *, elsewhere: bool = False) -> Ranks:
     """What the judge gets of these processes, and the index of their connections."""
     ends = endpoints.EndpointIndex(views.values(), elsewhere=elsewhere)
-    habits = Habits(NOW_NS, ends, KnownWaits(), {}, {}, len(views))
+    habits = Habits(NOW_NS, ends, KnownWaits(), {}, {}, len(views), {})
     states = (RankSnapshot(pid, Role.RANK, State.PEERS, rank=pid - 100) for pid in views)
     return {each.pid: completed(each, views[each.pid], habits) for each in states}, ends
 

@@ -69,6 +69,7 @@ def test_controllers_come_after_what_they_need() -> None:
 
 
 def test_every_controller_can_be_installed() -> None:
+    assert versions.controllers()
     for controller in versions.controllers():
         text = (addons.FOLDER / controller.name / "kustomization.yaml").read_text()
         named = {match[2] for match in addons.PLACEHOLDER.finditer(text)}

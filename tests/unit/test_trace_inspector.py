@@ -18,6 +18,7 @@ def test_inspect__the_file_that_a_child_reads_at_each_pass() -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
         found = [inspector.inspect([request(child.pid)], 20.0) for _ in range(2)]
         child.kill()
+    assert len(found) == 2
     for each in found:
         assert each.keys() == {(child.pid, child.pid)}
         (seen,) = each.values()

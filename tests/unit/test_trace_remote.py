@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from kcover_ebpf.cluster.unwatched import HISTORY
+from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.errors import CannotObserve, Forbidden, Unreachable, UsageError
 from kcover_ebpf.trace import remote, show
 from kcover_ebpf.trace.records import parse
 from kcover_ebpf.trace.remote import RemoteOptions
-from tests.unit.fake_exec import UIDS, FakeExec, Server, look, pod
+from tests.unit.fake_exec import UIDS, FakeExec, Server, look, pod, snapshot
 
 
 @pytest.fixture
@@ -73,7 +75,10 @@ def test_one_container_of_several_can_be_chosen(server: Server) -> None:
 
 
 def test_all_nodes_of_a_job_become_one_look(server: Server) -> None:
-    server.out["agent-2"] = look("node2", "HUNG")
+    server.out = {
+        "agent-1": snapshot("node1", "a", 0),
+        "agent-2": snapshot("node2", "b", 1, State.STOPPED),
+    }
     events = [parse(line) for line in lines(job="train")]
     assert [each.event for each in events] == [
         *("trace", "threads", "threads", "stacks", "verdict", "end")
@@ -81,13 +86,30 @@ def test_all_nodes_of_a_job_become_one_look(server: Server) -> None:
     assert events[0].header is not None
     assert events[0].header.pods == ("a", "b")
     assert events[-1].exit_code == 1
+    verdict = events[-2].fields
+    assert (verdict["cause"], verdict["culprit"]["pod"]) == ("stopped", "b")
+    assert verdict["culprit"]["node"] == "node2"
+    assert "source" not in verdict
+    assert "report" not in verdict
+
+
+def test_a_report_of_one_node_alone_is_not_shown(server: Server) -> None:
+    server.out["agent-1"] = snapshot("node1", "a", 0)
+    assert lines(pod="a") == look("node1")
+
+
+def test_where_no_agent_sends_snapshots_that_is_an_error(server: Server) -> None:
+    with pytest.raises(CannotObserve, match="of an older version"):
+        lines(job="train")
 
 
 def test_a_node_that_cannot_be_looked_at_is_reported_in_the_verdict(server: Server) -> None:
-    server.out["agent-2"], server.codes["agent-2"] = [], 3
+    server.out = {"agent-1": snapshot("node1", "a", 0), "agent-2": []}
+    server.codes["agent-2"] = 3
     server.said = "kcover-ebpf: BPF is refused"
     (verdict,) = [json.loads(line) for line in lines(job="train") if '"verdict"' in line][:1]
-    assert verdict["unobserved"] == ["node node2 (agent research/agent-2 on node2: BPF is refused)"]
+    reason = "node node2 (agent research/agent-2 on node2: BPF is refused)"
+    assert verdict["unobserved"] == [HISTORY, reason]
 
 
 def gone(server: Server) -> None:

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from tests.vm.guest import Guest
-from tests.vm.sensing import inspected, known_lines, logged_as
+from tests.vm.packages import ROOT
+from tests.vm.sensing import Figure, Line, Lines, Run, inspected, known_lines, logged_as, trains
 
 pytestmark = pytest.mark.family("nfs")
 
 SERVER, CLIENT = "10.99.0.1", "10.99.0.2"
 EXPORT, MOUNT = "/srv/export", "/mnt/filer"
 IN_SERVER = "nsenter --net=/run/netns/filer sh -e /run/filer.sh"
+PATIENCE_S = 20
 
 # The export table that a daemon (mountd) would fill on request is written into the kernel beforehand, for ten hours.
 # Flags: include/uapi/linux/nfsd/export.h; 0x2404 is file system 0 (the root of NFSv4), any port, no subtree check.
@@ -100,3 +102,32 @@ def test_a_server_that_answers_again_is_reported(filer: Guest) -> None:
     assert not [
         each for each in found["evidence"] if each.startswith(MOUNT) and "no answer" in each
     ]
+
+
+def stuck(lines: Lines) -> Line | None:
+    """The last verdict that names a storage call."""
+    found = [line for line in lines if line.get("cause") == "storage"]
+    return found[-1] if found else None
+
+
+def test_a_job_that_writes_there_is_hung_in_storage(filer: Guest, record_property: Figure) -> None:
+    """The proof is the server's: it answered none of the requests in flight for `storage_patience`."""
+    (filer.share / "patient.toml").write_text(f'storage_patience = "{PATIENCE_S}s"\n')
+    launch = (
+        f"export JOB_GPU= JOB_LOG={MOUNT}/metrics WORLD_SIZE=2; for r in 0 1; do RANK=$r LOCAL_RANK=$r "
+        f"/usr/bin/python3 {ROOT}/tests/vm/job.py & done; wait"
+    )
+    run = Run(filer, "--policy", "/share/patient.toml", launch=launch)
+    run.wait(trains, "training")
+    in_server(filer, CUT)
+    cut_at_s = float(filer.python("import time; print(time.time())"))
+    lines = run.wait(lambda lines: stuck(lines) is not None, "verdict")
+    verdict = stuck(lines)
+    in_server(filer, HEAL)
+    assert verdict is not None
+    record_property("to_verdict_s", round(verdict["time"] - cut_at_s, 1))
+    assert (verdict["verdict"], verdict["culprit"]["rank"]) == ("HUNG", 0)
+    assert any(MOUNT in each["text"] for each in verdict["evidence"])
+    mark = len(run.lines())
+    run.wait(trains, "training after the server's return", mark)
+    run.end_job()

@@ -32,7 +32,8 @@ LOADS = {
 """Threads and processes; those of a crowd call themselves ranks and never train."""
 _STATS = Path("/proc/sys/kernel/bpf_stats_enabled")
 _SETTLE_S = {"training": 70.0}
-"""Until the sensor knows a training as one, and has compared ranks that wait unequally; a crowd is measured from its third second, its suspicious ones included."""
+"""Until the sensor knows a training as one, and has compared ranks that wait unequally; a crowd is measured from its
+third second, its suspicious ones included."""
 _SETTLE_OTHER_S = 3.0
 
 

@@ -22,6 +22,12 @@ _PROBLEM = re.compile(r"^problem_(?:counter|gauge)\{(.*)\} ([0-9.e+]+)$", re.MUL
 _PERIOD_S = 5.0
 
 
+def npd() -> tuple[Path, Path]:
+    """node-problem-detector, built, and its own configuration. Raises `Failure`."""
+    wanted = versions.program("node-problem-detector")
+    return build.program(wanted, print), build.module_folder(wanted) / "config"
+
+
 def problems(text: str) -> dict[str, float]:
     """The problems in node-problem-detector's metrics."""
     return {labels: float(value) for labels, value in _PROBLEM.findall(text)}
@@ -69,14 +75,14 @@ class Daemon:
 
 def daemons(state: Path) -> list[Daemon]:
     """Both, built, with the options that a node has."""
-    of_npd, of_gpud = versions.program("node-problem-detector"), versions.program("gpud")
-    config, npd = build.module_folder(of_npd) / "config", build.program(of_npd, print)
-    gpud = build.program(of_gpud, print)
+    detector, config = npd()
+    gpud = build.program(versions.program("gpud"), print)
     return [
         Daemon(
             "node-problem-detector",
             [
-                str(npd), f"--config.system-log-monitor={config}/kernel-monitor.json,{config}/readonly-monitor.json",
+                str(detector),
+                f"--config.system-log-monitor={config}/kernel-monitor.json,{config}/readonly-monitor.json",
                 f"--config.system-stats-monitor={config}/system-stats-monitor.json", "--enable-k8s-exporter=false",
                 "--prometheus-address=127.0.0.1", f"--prometheus-port={_NPD_PORT}", "--port=0",
             ],

@@ -47,8 +47,7 @@ class NcclProbes:
         self._object: BpfObject | None = None
         self._programs: dict[str, str] = {}
         self._attaching: Readers[Pid, Attempt] = Readers("kcover-nccl")
-        self._detaching: Readers[int, None] = Readers("kcover-nccl-off")
-        self._detach_count = 0
+        self._detaching: Readers[Pid, None] = Readers("kcover-nccl-off")
         self._attempts: dict[Pid, Attempt] = {}
         self._gone: set[Pid] = set()
         reason = self._load()
@@ -88,6 +87,9 @@ class NcclProbes:
     def attach(self, pid: Pid) -> None:
         """Begin to count a process, or try again; `attempt` has what became of it."""
         known = self._attempts.get(pid)
+        if self._detaching.is_asked(pid):
+            # of the program before: its end would take the new counts with it
+            return
         if self._object is not None and (known is None or known.may_come):
             self._attaching.ask(pid, lambda: self._attach(pid))
 
@@ -141,8 +143,7 @@ class NcclProbes:
         return Attempt(tuple(links))
 
     def _release(self, pid: Pid, known: Attempt) -> None:
-        self._detach_count += 1
-        self._detaching.ask(self._detach_count, lambda: self._release_now(pid, known.links))
+        self._detaching.ask(pid, lambda: self._release_now(pid, known.links))
 
     def _release_now(self, pid: Pid, links: Sequence[Link]) -> None:
         _destroy(links)

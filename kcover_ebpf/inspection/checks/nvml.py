@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kcover_ebpf.hardware.nvml_library import initialise
 from kcover_ebpf.inspection import pci
-from kcover_ebpf.inspection.checks import nvml_gpu
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, Cost, Finding, failed, joined, passed, unknown
+
+if TYPE_CHECKING:
+    from kcover_ebpf.inspection.checks import nvml_gpu
 
 _GET_BINDING = "pip install kcover-ebpf[gpu]"
 _GET_LIBRARY = "install NVIDIA's driver, or run where the host's files are visible"
@@ -44,6 +46,8 @@ def _refused(options: InspectionOptions, error: str) -> Iterator[Finding]:
 
 
 def _examine(nvml: Any, options: InspectionOptions) -> Iterator[Finding]:
+    from kcover_ebpf.inspection.checks import nvml_gpu
+
     count = nvml.nvmlDeviceGetCount()
     gpus, seen = [], set()
     for index in range(count):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -73,6 +72,8 @@ def _ask_all(mounts: Sequence[Mount]) -> list[float | None]:
 
 
 def _write(folder: Path) -> Finding:
+    import tempfile
+
     start_s = time.monotonic()
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".kcover-inspect-") as file:

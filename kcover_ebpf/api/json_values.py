@@ -1,0 +1,86 @@
+"""Single values of JSON that came from outside: each is what its type demands, and no larger than can be meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Read = Callable[[Any], Any]
+_LEAST, _MOST = -(1 << 63), (1 << 64) - 1
+"""Whole numbers have 64 bits, with or without a sign (int64 of OpenAPI; counters and addresses of the kernel)."""
+_MOST_NUMBER = 1e11
+"""Unix seconds of the year 5138: no age, length or time is larger, and arithmetic with it stays exact to 0.1 ms."""
+
+
+class WrongValue(Exception):
+    """Says what is wrong, and where; the place is put together while it is raised."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text, self.place = text, ""
+
+    def __str__(self) -> str:
+        """The place, where it is known, and what is wrong there."""
+        return f"{self.place}: {self.text}" if self.place else self.text
+
+    def inside(self, part: str) -> WrongValue:
+        """The same, within a field or an entry of a list (`[3]`)."""
+        dot = "." if self.place and not self.place.startswith("[") else ""
+        self.place = f"{part}{dot}{self.place}"
+        return self
+
+
+class UnknownWord(WrongValue):
+    """A word that an enum does not have: of a newer writer, or nonsense."""
+
+
+def wrong(wanted: str, raw: object) -> WrongValue:
+    """The error for a value of another type or size."""
+    # the digits of a huge number cannot always be printed
+    is_huge = isinstance(raw, int) and not _LEAST <= raw <= _MOST
+    return WrongValue(
+        f"expected {wanted}, got {'a larger one' if is_huge else repr(str(raw)[:40])}"
+    )
+
+
+def string(raw: object) -> str:
+    """Text."""
+    if not isinstance(raw, str):
+        raise wrong("a string", raw)
+    return raw
+
+
+def whole(raw: object) -> int:
+    """A whole number of 64 bits."""
+    if not isinstance(raw, int) or isinstance(raw, bool) or not _LEAST <= raw <= _MOST:
+        raise wrong("a whole number of 64 bits", raw)
+    return raw
+
+
+def number(raw: object) -> float:
+    """A finite number of a size that can be meant."""
+    if not isinstance(raw, int | float) or isinstance(raw, bool):
+        raise wrong("a number", raw)
+    # also false for nan; asked before a whole number of a thousand digits is made a float
+    if not -_MOST_NUMBER <= raw <= _MOST_NUMBER:
+        raise wrong(f"a number up to {_MOST_NUMBER:.0e}", raw)
+    return float(raw)
+
+
+def truth(raw: object) -> bool:
+    """True or false."""
+    if not isinstance(raw, bool):
+        raise wrong("true or false", raw)
+    return raw
+
+
+def words(raw: object) -> dict[str, str]:
+    """Text by text, as labels are."""
+    if not isinstance(raw, Mapping) or not all(
+        isinstance(key, str) and isinstance(value, str) for key, value in raw.items()
+    ):
+        raise wrong("an object of strings", raw)
+    return dict(raw)
+
+
+SCALARS: Mapping[object, Read] = {str: string, int: whole, float: number, bool: truth}

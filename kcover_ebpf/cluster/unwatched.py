@@ -1,0 +1,89 @@
+"""What one run over all nodes of a job adds to the judge: no agent saw the job before, and a person thinks it is stuck.
+
+The same as `diagnosis.oneshot` adds on one host. What the judge calls healthy may be a fault whose beginning was not
+seen. Nothing is ended for such a verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from kcover_ebpf.cluster.gang_input import GangInput
+from kcover_ebpf.diagnosis import odd_stack, oneshot, oneshot_waits
+from kcover_ebpf.diagnosis.process_state import WAITING, State
+from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
+from kcover_ebpf.diagnosis.roles import Role
+from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
+from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.tunables.diagnosis import ONESHOT_SILENCE_S
+
+HISTORY = "how the job behaves while healthy: it was observed for the seconds of this trace only"
+_MOST_RANKS = 1 << 16
+_GETS_ON = (State.SLEEPING, State.STORING)
+
+
+def refined(case: GangInput, snapshot: JobSnapshot, found: Finding) -> Finding:
+    """The finding of the judge with what only the absence of a rank, or the length of its waits, shows."""
+    if found.kind is VerdictKind.WORKING:
+        found = _absent(case, snapshot) or oneshot.device_waits(snapshot, found) or found
+        found = _waited_for(snapshot, found)
+    elif found.kind is VerdictKind.LOST_LINK:
+        found = oneshot.name_the_ends(snapshot, found)
+    found = oneshot.stopped_here(snapshot, found, _size(snapshot))
+    return odd_stack.explained(snapshot, found)
+
+
+def streamed(snapshot: JobSnapshot, getting_on: Collection[int]) -> JobSnapshot:
+    """The snapshot as a node sends it: ranks that move bytes from or to storage (`getting_on`) are said to."""
+    changed = {
+        pid: replace(each, state=State.STORING)
+        if pid in getting_on and each.state is State.COMPUTING
+        else each
+        for pid, each in snapshot.processes.items()
+    }
+    return replace(snapshot, processes=changed)
+
+
+def _size(snapshot: JobSnapshot) -> int | None:
+    return max((each.world_size or 0 for each in snapshot.ranks.values()), default=0) or None
+
+
+def _absent(case: GangInput, snapshot: JobSnapshot) -> Finding | None:
+    """The rank that was lost before the run, or never came, while all others wait for it."""
+    ranks, size = list(snapshot.ranks.values()), _size(snapshot)
+    numbered = [each for each in snapshot.processes.values() if each.role is Role.RANK]
+    present = {each.rank for each in numbered if each.rank is not None}
+    if case.silent or not ranks or size is None or len(present) < len(numbered):
+        return None
+    missing = sorted(set(range(min(size, _MOST_RANKS))) - present)
+    if not missing or not all(map(_waits, ranks)):
+        return None
+    waited_s = min(each.age_s for each in ranks)
+    lost = (
+        f"rank {missing[0]} is missing: {len(present)} of {size} ranks run on the nodes of this job, and it ended "
+        "before this inspection, or never started"
+    )
+    waits = f"all {len(ranks)} ranks present have waited for at least {waited_s:.1f} s"
+    return Finding(
+        kind=VerdictKind.HUNG,
+        cause=Cause.MISSING_RANK,
+        since_ns=snapshot.oldest_ns,
+        rank=missing[0],
+        evidence=(Evidence(EvidenceKind.SINK, lost), Evidence(EvidenceKind.PEERS, waits)),
+        victims=tuple(snapshot.ranks),
+    )
+
+
+def _waits(each: RankSnapshot) -> bool:
+    return each.state in WAITING and each.age_s >= ONESHOT_SILENCE_S
+
+
+def _waited_for(snapshot: JobSnapshot, found: Finding) -> Finding:
+    sent_s = [each.sent_age_s for each in snapshot.ranks.values()]
+    known_s = [age_s for age_s in sent_s if age_s is not None]
+    named = oneshot_waits.waited_for(
+        snapshot, found, min(known_s) if len(sent_s) > 1 and known_s else None
+    )
+    first = snapshot.ranks.get(named.culprit) if named is not found and named.culprit else None
+    return found if first is None or first.state in _GETS_ON else named

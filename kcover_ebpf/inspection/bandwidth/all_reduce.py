@@ -1,0 +1,77 @@
+"""One run of nccl-tests' all_reduce_perf over some pods, and what it shows."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kcover_ebpf.inspection.bandwidth.link import kill
+
+BUFFER = "512M"
+"""Large enough for the full bandwidth of the network; reduced within a second by any that trains."""
+_BANDWIDTH = re.compile(r"Avg bus bandwidth\s*:\s*(\d{1,9}(?:\.\d{1,9})?)")
+_WRONG = re.compile(r"Out of bounds values\s*:\s*(\d{1,18})")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one run showed."""
+
+    speed: float | None
+    """GB/s (10^9) of bus bandwidth; None: not measured."""
+    is_wrong: bool
+    """Values came out wrong."""
+    text: str
+
+    @property
+    def is_known(self) -> bool:
+        """True if it ran to its end."""
+        return self.is_wrong or self.speed is not None
+
+    def is_below(self, floor: float) -> bool:
+        """True for one that ended, and is no good."""
+        return self.is_wrong or (self.speed is not None and self.speed < floor)
+
+
+def measure(
+    slots: Mapping[str, int], environment: Mapping[str, str], limit_s: float
+) -> Measured | None:
+    """Run it, with so many GPUs at each address; None: it did not end in time, and was killed here."""
+    hosts = ",".join(f"{address}:{count}" for address, count in slots.items())
+    command = ["mpirun", "--host", hosts, "-np", str(sum(slots.values()))]
+    child = subprocess.Popen(
+        [*command, "all_reduce_perf", "-b", BUFFER, "-e", BUFFER, "-g", "1"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        env=dict(environment),
+    )
+    try:
+        output, _ = child.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        kill(child)
+        return None
+    return read(child.returncode, output.decode(errors="replace"))
+
+
+def read(code: int, output: str) -> Measured:
+    """By what it printed."""
+    wrong, speed = _WRONG.search(output), _BANDWIDTH.search(output)
+    if wrong and int(wrong[1]):
+        return Measured(None, is_wrong=True, text=f"{wrong[1]} wrong value(s)")
+    if code == 0 and speed:
+        return Measured(float(speed[1]), is_wrong=False, text=f"{float(speed[1]):g} GB/s")
+    lines = [line.strip() for line in output.splitlines() if line.strip("- \t")]
+    first = lines[0][:200] if lines else "it printed nothing"
+    return Measured(None, is_wrong=False, text=f"all_reduce_perf ended with code {code}: {first}")
+
+
+def ring_phases(count: int) -> list[list[tuple[int, ...]]]:
+    """Neighbours in a ring of three or more, so that none is in two pairs of a phase."""
+    pairs = [(i, (i + 1) % count) for i in range(count)]
+    if count % 2 == 0:
+        return [[*pairs[::2]], [*pairs[1::2]]]
+    return [[*pairs[:-1:2]], [*pairs[1:-1:2]], [pairs[-1]]]

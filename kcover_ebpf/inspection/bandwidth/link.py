@@ -1,0 +1,66 @@
+"""Messages between the pods of a job: a line of JSON each."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+PORT = 29555
+"""One that no framework takes by default: where the job already runs, nothing answers there."""
+GATHER_S = 120.0
+"""Pods of one job start within this, unless an image is pulled first: then the job is not measured."""
+MEASURE_S = 180.0
+"""For all that follows: 512 MiB take seconds at any bandwidth worth testing, a start over 64 nodes half a minute."""
+LINK_S = GATHER_S + MEASURE_S
+_LINE_BYTES = 1 << 16
+
+
+class Link:
+    """One side of a connection; any thread may send."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection, self._lock = connection, threading.Lock()
+        self._lines = connection.makefile("rb")
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Raises OSError where the other side is gone."""
+        with self._lock:
+            self._connection.sendall(json.dumps(message).encode() + b"\n")
+
+    def messages(self) -> Iterator[dict[str, Any]]:
+        """Until the other side is gone, is silent for longer than the connection's time-out, or writes no message."""
+        while True:
+            try:
+                line = self._lines.readline(_LINE_BYTES)
+                message = json.loads(line) if line.endswith(b"\n") else None
+            except (OSError, ValueError, RecursionError):
+                return
+            if not isinstance(message, dict):
+                return
+            yield message
+
+    def close(self) -> None:
+        """Both directions."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._lines.close()
+        self._connection.close()
+
+
+def kill(child: subprocess.Popen[bytes]) -> None:
+    """With all of its session: Open MPI's daemon puts each process that it starts into another group."""
+    if child.poll() is None:
+        for file in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError, ValueError):
+                # state, parent, group, session
+                session = file.read_text().rpartition(")")[2].split()[3]
+                if int(session) == child.pid:
+                    os.kill(int(file.parent.name), signal.SIGKILL)

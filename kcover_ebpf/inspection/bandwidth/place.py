@@ -1,0 +1,66 @@
+"""The place of a pod in its job, and what the check came to there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+NODE = "KCOVER_NODE_NAME"
+"""Of the environment: the node of this pod."""
+_INDEX = (
+    "JOB_COMPLETION_INDEX",
+    "PET_NODE_RANK",
+    "NODE_RANK",
+    "LWS_WORKER_INDEX",
+    "VC_TASK_INDEX",
+    "RANK",
+)
+_COUNT = ("PET_NNODES", "NNODES", "LWS_GROUP_SIZE", "WORLD_SIZE")
+_FIRST = ("PET_MASTER_ADDR", "LWS_LEADER_ADDRESS", "MASTER_ADDR")
+
+
+class Unknown(Exception):
+    """The bandwidth cannot be measured; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Of this pod in its job."""
+
+    index: int
+    count: int
+    first: str
+    """Name or address of the first pod."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the check came to, for all pods."""
+
+    text: str
+    slow: tuple[int, ...] = ()
+    """Indexes of the pods whose nodes are slow."""
+
+
+def place_of(environment: Mapping[str, str]) -> Place:
+    """By what the job's controller has put into the environment; raises `Unknown`."""
+    first = next((environment[name] for name in _FIRST if environment.get(name)), "")
+    if not first:
+        raise Unknown(f"none of {', '.join(_FIRST)} is set")
+    found = Place(_number(environment, _INDEX), _number(environment, _COUNT), first)
+    if found.count < 2 or found.index >= found.count:
+        raise Unknown(f"this is pod {found.index} of {found.count}")
+    return found
+
+
+def _number(environment: Mapping[str, str], names: Sequence[str]) -> int:
+    text = next((environment[name] for name in names if environment.get(name)), "")
+    if not text.isdecimal():
+        raise Unknown(f"none of {', '.join(names)} is a number")
+    return int(text)
+
+
+def gpus() -> int:
+    """GPUs of this pod; 1 where no device file shows them."""
+    return max(1, sum(each.name[6:].isdecimal() for each in Path("/dev").glob("nvidia*")))

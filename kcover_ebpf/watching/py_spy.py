@@ -1,0 +1,136 @@
+"""Python frames of running processes, by py-spy: started at once, collected later. It stops no thread."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kcover_ebpf.facts.python_stacks import PythonFrame
+from kcover_ebpf.watching import helper_process
+
+_MOST_PROCESSES = 64
+_AT_ONCE = 2
+"""py-spy takes some 14 MiB and a tenth of a second; they share the agent's memory limit."""
+_SPY_BYTES = 48 * 1024 * 1024
+_MOST_LINE = (1 << 31) - 1
+_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d[\d.]*/|^<frozen |\.zip/")
+"""Files that no user wrote for this job. A program in a string is "<string>"."""
+Thread = tuple[int, int]
+"""(pid, tid)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpiedThread:
+    """One thread of an interpreter."""
+
+    frames: tuple[PythonFrame, ...]
+    """Innermost first."""
+    owns_gil: bool = False
+    """It has the interpreter lock."""
+
+
+@dataclass(slots=True)
+class Spied:
+    """What was found of all processes."""
+
+    threads: dict[Thread, SpiedThread] = field(default_factory=dict)
+    blind: list[str] = field(default_factory=list)
+    """What could not be read, and why."""
+
+
+class Spies:
+    """The py-spy processes of one reading; few run at once."""
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        """`pids`: processes with an interpreter, the most interesting first."""
+        self._waiting = list(dict.fromkeys(pids))[:_MOST_PROCESSES]
+        self._blind: list[str] = []
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._start()
+
+    def _start(self) -> None:
+        """As many as may run at once; `collect` starts the others as these end."""
+        found = program()
+        if found is None and self._waiting:
+            self._blind.append("Python frames (py-spy is not installed)")
+            self._waiting.clear()
+        while found is not None and self._waiting and len(self._running) < _AT_ONCE:
+            pid = self._waiting.pop(0)
+            command = [found, "dump", "--nonblocking", "--json", "--pid", str(pid)]
+            spy = helper_process.start(command, _SPY_BYTES)
+            if spy is not None:
+                self._running[pid] = spy
+
+    def collect(self, limit_s: float, numbers: Mapping[int, Mapping[int, int]]) -> Spied:
+        """All that is there within `limit_s`; `numbers`: pid -> thread numbers of its namespace -> ours."""
+        end_s = time.monotonic() + limit_s
+        found = Spied(blind=list(self._blind))
+        failed: list[str] = []
+        while self._running:
+            pid = next(iter(self._running))
+            out, why = helper_process.output(self._running[pid], end_s)
+            helper_process.close(self._running.pop(pid))
+            self._start()
+            try:
+                found.threads |= parse(out, pid, numbers.get(pid, {}))
+            except ValueError:
+                failed.append(f"pid {pid}: {why or 'py-spy said nothing'}")
+        if failed:
+            more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+            found.blind.append(f"Python frames ({failed[0]}{more})")
+        return found
+
+    def close(self) -> None:
+        """End what still runs."""
+        self._waiting.clear()
+        while self._running:
+            helper_process.close(self._running.popitem()[1])
+
+
+def is_python(name: str) -> bool:
+    """Whether a process of this name can have Python frames."""
+    return "python" in name or name.startswith(("pt_", "torchrun", "ray"))
+
+
+def program() -> str | None:
+    """py-spy, beside our interpreter or in PATH; None where it is not installed."""
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if beside.exists() else shutil.which("py-spy")
+
+
+def parse(out: bytes, pid: int, numbers: Mapping[int, int]) -> dict[Thread, SpiedThread]:
+    """Frames by thread, from py-spy's JSON; raises `ValueError` for anything else."""
+    try:
+        threads = json.loads(out)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(threads, list):
+        raise ValueError("no list")
+    found: dict[Thread, SpiedThread] = {}
+    for thread in threads:
+        if not isinstance(thread, dict) or not isinstance(thread.get("os_thread_id"), int):
+            continue
+        tid = thread["os_thread_id"]
+        frames = thread.get("frames")
+        shown = tuple(map(_frame, frames)) if isinstance(frames, list) else ()
+        found[pid, numbers.get(tid, tid)] = SpiedThread(shown, thread.get("owns_gil") is True)
+    return found
+
+
+def _frame(raw: Any) -> PythonFrame:
+    frame = raw if isinstance(raw, dict) else {}
+    path, line = str(frame.get("filename") or ""), frame.get("line")
+    return PythonFrame(
+        function=str(frame.get("name") or "?"),
+        file=str(frame.get("short_filename") or path or "?"),
+        line=line if type(line) is int and 0 < line <= _MOST_LINE else 0,
+        library=_LIBRARY.search(path) is not None,
+    )

@@ -1,0 +1,137 @@
+"""Reads the Python stacks of a stalled job's ranks, beside the sensor's loop and never in it.
+
+Once when a verdict is near, again when the stall has lasted twice as long, and once more before a job is ended. What
+cannot be read is said, and nothing waits for it for long.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+from kcover_ebpf.diagnosis.odd_stack import LEAST_RANKS, innermost
+from kcover_ebpf.diagnosis.process import ProcessHistory
+from kcover_ebpf.facts.python_stacks import PythonStack, PythonStacksSeen
+from kcover_ebpf.host import procfs, trace_inspector
+from kcover_ebpf.ids import Pid, Tid
+from kcover_ebpf.tunables.agent import (
+    STACKS_AGAIN_S,
+    STACKS_BEFORE_ACTION_S,
+    STACKS_FRESH_S,
+    STACKS_LIMIT_S,
+)
+from kcover_ebpf.watching import py_spy
+from kcover_ebpf.watching.py_spy import Spies
+
+_STUCK = "Python frames (their reader does not come back)"
+
+
+@dataclass(frozen=True, slots=True)
+class _Lead:
+    pid: Pid
+    tid: Tid
+
+
+class StackWatch:
+    """One job's ranks. No method waits."""
+
+    def __init__(self) -> None:
+        self._done: SimpleQueue[PythonStacksSeen] = SimpleQueue()
+        self._reader: threading.Thread | None = None
+        self._began_s = self._ended_s = self._next_s = self._stalled_s = float("-inf")
+        self._is_open = self._is_stuck = False
+
+    def tick(
+        self, wanted: bool, ranks: Mapping[Pid, ProcessHistory], rank_count: int
+    ) -> list[PythonStacksSeen]:
+        """What was read since the last call.
+
+        `wanted`: a verdict is near that they may explain; `rank_count`: of the whole job, also those on other hosts.
+        """
+        now_s = time.monotonic()
+        news = self._take(now_s)
+        if not wanted:
+            self._is_open = False
+            return []
+        if not self._is_open:
+            self._is_open, self._stalled_s = True, now_s
+            # a job that stalls now and then is not read each time
+            self._next_s = max(now_s, self._began_s + STACKS_AGAIN_S)
+        if now_s >= self._next_s and rank_count >= LEAST_RANKS:
+            self._begin(ranks, now_s)
+            self._next_s = now_s + max(STACKS_AGAIN_S, now_s - self._stalled_s)
+        return news
+
+    def is_ready(self, ranks: Mapping[Pid, ProcessHistory]) -> bool:
+        """True once the ranks were read a moment ago, or cannot be read in time: before the job is ended."""
+        now_s = time.monotonic()
+        if self._reader is not None:
+            return now_s - self._began_s > STACKS_BEFORE_ACTION_S
+        if now_s - self._ended_s < STACKS_FRESH_S or len(ranks) < LEAST_RANKS:
+            return True
+        return not self._begin(ranks, now_s)
+
+    def close(self) -> None:
+        """Nothing is wanted any more; what is being read ends by itself."""
+        self._is_open = False
+
+    def _begin(self, ranks: Mapping[Pid, ProcessHistory], now_s: float) -> bool:
+        """False where there is nothing to read, or the last reading has not come back."""
+        leads = [
+            _Lead(pid, view.lead.sample.tid)
+            for pid, view in ranks.items()
+            if view.lead is not None and py_spy.is_python(_name(view))
+        ]
+        if not leads or self._reader is not None:
+            return False
+        self._began_s, self._is_stuck = now_s, False
+        self._reader = threading.Thread(
+            target=self._read, args=(leads,), name="kcover-stacks", daemon=True
+        )
+        self._reader.start()
+        return True
+
+    def _read(self, leads: list[_Lead]) -> None:
+        self._done.put(read(leads))
+
+    def _take(self, now_s: float) -> list[PythonStacksSeen]:
+        if self._reader is None:
+            return []
+        try:
+            seen = self._done.get_nowait()
+        except Empty:
+            # a process that is killed while it reads memory that does not come may stay for ever
+            if now_s - self._began_s < 2 * STACKS_LIMIT_S or self._is_stuck:
+                return []
+            self._is_stuck = True
+            return [PythonStacksSeen(procfs.boottime_ns(), unread=(_STUCK,))]
+        self._reader, self._ended_s = None, now_s
+        return [seen]
+
+
+def _name(view: ProcessHistory) -> str:
+    # the first thread of a program may be renamed, as PyTorch's is
+    names = [view.seen.comm] if view.seen is not None else []
+    return " ".join([*names, view.lead.sample.comm if view.lead is not None else ""])
+
+
+def read(leads: list[_Lead]) -> PythonStacksSeen:
+    """The stacks of these threads, within `STACKS_LIMIT_S`; those that could not be read are left out, and said."""
+    began_ns = procfs.boottime_ns()
+    spies = Spies(each.pid for each in leads)
+    try:
+        numbers: dict[int, dict[int, int]] = {
+            each.pid: trace_inspector.thread_numbers(each.pid, [each.tid]) for each in leads
+        }
+        found = spies.collect(STACKS_LIMIT_S, numbers)
+    finally:
+        spies.close()
+    stacks = tuple(
+        PythonStack(each.pid, innermost(thread.frames))
+        for each in leads
+        if (thread := found.threads.get((each.pid, each.tid))) is not None and thread.frames
+    )
+    return PythonStacksSeen(began_ns, stacks, tuple(found.blind))

@@ -1,0 +1,134 @@
+"""`python -m tests`: the tests of `make test`, at the same time as far as they wait more than they work.
+
+Tests of the cluster and of the kernel wait for clocks, ranks and kubelets; those of `tests/unit` compute. So all three
+run side by side, the last with low priority. Then those of the kernel that bear no others beside them (marker `alone`).
+What each wrote is in build/tests, and is printed at the end if it failed. The last line sums up, as pytest does.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+LOGS = Path(__file__).resolve().parent.parent / "build/tests"
+LOW_PRIORITY = 10
+"""Niceness: a process of the same core gets a tenth of what one without it gets."""
+COUNTED = re.compile(r"(\d+) (passed|failed|skipped|errors?|xfailed|warnings?)\b")
+POLL_S = 0.2
+NOTHING_SELECTED = 5
+"""Exit code of pytest."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One run of pytest."""
+
+    name: str
+    arguments: tuple[str, ...]
+    niceness: int = 0
+
+
+TOGETHER = (
+    Part("cluster", ("tests/cluster", "-m", "core")),
+    Part(
+        "kernel",
+        ("tests/kernel", "-m", "not long and not alone", "--numprocesses=3", "--dist=loadgroup"),
+    ),
+    Part(
+        "unit",
+        ("tests/unit", "-m", "not long", "--numprocesses=auto", "--dist=loadgroup"),
+        LOW_PRIORITY,
+    ),
+)
+AFTERWARDS = (Part("kernel-alone", ("tests/kernel", "-m", "alone and not long")),)
+
+
+class Running:
+    """A part under way; its output goes to a file."""
+
+    def __init__(self, part: Part, more: Sequence[str]) -> None:
+        self.part, self.log = part, LOGS / f"{part.name}.log"
+        self.began_s = time.monotonic()
+        command = [sys.executable, "-m", "pytest", *part.arguments, *more]
+        with self.log.open("w") as output:
+            self.process = subprocess.Popen(
+                ["nice", f"--adjustment={part.niceness}", *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                process_group=0,  # Ctrl-C is for us alone: a second one would cut off what they clean up
+            )
+
+    @property
+    def has_failed(self) -> bool:
+        """Of one that has ended."""
+        return self.process.returncode not in (0, NOTHING_SELECTED)
+
+    def lines(self) -> list[str]:
+        """What it has written."""
+        return self.log.read_text(errors="replace").splitlines()
+
+    def counts(self) -> Counter[str]:
+        """How many tests passed, failed and so on, by its last line."""
+        last = next((line for line in reversed(self.lines()) if COUNTED.search(line)), "")
+        return Counter({word.rstrip("s"): int(number) for number, word in COUNTED.findall(last)})
+
+
+def run(parts: Sequence[Part], more: Sequence[str]) -> list[Running]:
+    """Side by side, until all have ended."""
+    begun = [Running(part, more) for part in parts]
+    try:
+        waiting = list(begun)
+        while waiting:
+            time.sleep(POLL_S)
+            for each in [one for one in waiting if one.process.poll() is not None]:
+                waiting.remove(each)
+                took_s = time.monotonic() - each.began_s
+                print(f"tests: {each.part.name} ended after {took_s:.0f} s", flush=True)
+                print("\n".join(_end_of(each.lines())), flush=True)
+    finally:
+        for each in begun:
+            if each.process.poll() is None:  # we are being ended; a test bed is to be taken down
+                each.process.send_signal(signal.SIGINT)
+                each.process.wait()
+    return begun
+
+
+def _end_of(lines: Sequence[str]) -> Sequence[str]:
+    """The skips and failures by name, and the last line."""
+    for number, line in enumerate(lines):
+        if "short test summary info" in line:
+            return lines[number:]
+    return lines[-1:]
+
+
+def summary(counts: Counter[str], seconds: float) -> str:
+    """As pytest ends: "===== 2 failed, 40 passed in 9.00s ====="."""
+    order = ("failed", "error", "passed", "skipped", "xfailed", "warning")
+    text = ", ".join(f"{counts[word]} {word}" for word in order if counts[word])
+    return f" {text or 'no tests'} in {seconds:.2f}s ".center(80, "=")
+
+
+def main(more: Sequence[str]) -> int:
+    """`more` goes to each pytest, such as `--durations=40`."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    LOGS.mkdir(parents=True, exist_ok=True)
+    began_s = time.monotonic()
+    ended = [*run(TOGETHER, more), *run(AFTERWARDS, more)]
+    failed = [each for each in ended if each.has_failed]
+    for each in failed:
+        print(f"\ntests: {each.part.name} failed\n" + "\n".join(each.lines()), flush=True)
+    counts = sum((each.counts() for each in ended), Counter[str]())
+    print(summary(counts, time.monotonic() - began_s))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

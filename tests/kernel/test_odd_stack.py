@@ -1,0 +1,47 @@
+"""A real job of four Python ranks, one of them at a lock: the verdict says in which function, file and line."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.command import PYTHON, run
+from tests.skips import ROOT
+
+STEPS, ODD = 60, 2
+RANK = "RANK=$r WORLD_SIZE=4 BASE={base} {python} {program} {steps} {odd} lock"
+JOB = f"for r in 0 1 2 3; do {RANK} & done; wait"
+
+pytestmark = pytest.mark.needs("cgroup2")
+
+
+def test_the_line_of_the_rank_that_is_elsewhere_is_reported_before_the_job_is_ended(
+    tmp_path: Path,
+) -> None:
+    script = JOB.format(
+        base=20_000 + os.getpid() % 10_000,
+        python=PYTHON,
+        program=ROOT / "tests/faults/odd_rank.py",
+        steps=STEPS,
+        odd=ODD,
+    )
+    options = ("-o", "json", "--act", "shutdown", "--for", "120s", "--snapshot-dir", "kept")
+    with run(*options, "--", "sh", "-c", script, folder=tmp_path) as one:
+        assert one.finish(150) == 75, one.err
+    events = one.events()
+    last = [each for each in events if each["event"] == "verdict"][-1]
+    assert (last["verdict"], last["culprit"]["rank"]) == ("HUNG", ODD)
+    (text,) = [each["text"] for each in last["evidence"] if each["kind"] == "outlier"]
+    assert text.startswith(f"rank {ODD} is at save_metrics (odd_rank.py:")
+    assert "the 3 other ranks are at receive (odd_rank.py:" in text
+    # it stands in what is kept of the job as well
+    kept = json.loads(next((tmp_path / "kept").glob("*HUNG/verdict.json")).read_text())
+    assert text.partition(";")[0] in {each["text"].partition(";")[0] for each in kept["evidence"]}
+    act = next(each for each in events if each["event"] == "action" and each["act"] == "shutdown")
+    # and it is no reason
+    assert "outlier" not in act["reason"]
+    (incident,) = {each["incident"] for each in events if each.get("verdict") == "HUNG"}
+    assert incident == act["incident"]

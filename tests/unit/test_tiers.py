@@ -1,0 +1,106 @@
+"""How `python -m tests` runs its parts: what it prints, what fails it, and that no test is lost between the tiers."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import tests.__main__ as tiers
+from tests.__main__ import Part
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a test that passes, one that fails, and one that is skipped."""
+    (tmp_path / "test_good.py").write_text("def test_a(): pass\n")
+    (tmp_path / "test_bad.py").write_text("def test_b(): raise SystemError('the reason')\n")
+    (tmp_path / "test_none.py").write_text("import pytest\ndef test_c(): pytest.skip('why')\n")
+    monkeypatch.setattr(tiers, "LOGS", tmp_path / "logs")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    return tmp_path
+
+
+def part(folder: Path, name: str) -> Part:
+    options = (
+        "-p",
+        "no:cacheprovider",
+        "-ra",
+        f"--rootdir={folder}",
+        f"--confcutdir={folder}",
+        "-c/dev/null",
+    )
+    return Part(name, (*options, str(folder / f"test_{name}.py")))
+
+
+def test_main__a_part_that_fails_is_printed_whole_and_the_others_are_not(
+    parts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tiers, "TOGETHER", (part(parts, "bad"), part(parts, "none")))
+    monkeypatch.setattr(tiers, "AFTERWARDS", (part(parts, "good"),))
+    assert tiers.main([]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "E   SystemError: the reason" in lines
+    assert not [line for line in lines if "test_good.py" in line]
+    assert [line for line in lines if line.startswith("SKIPPED") and line.endswith("why")]
+    assert re.fullmatch(r"=+ 1 failed, 1 passed, 1 skipped in [\d.]+s =+", lines[-1])
+
+
+@pytest.mark.parametrize(("more", "counted"), [([], "1 passed"), (["-k", "nothing"], "no tests")])
+def test_main__a_part_that_passes_or_in_which_nothing_is_selected(
+    parts: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    more: list[str],
+    counted: str,
+) -> None:
+    monkeypatch.setattr(tiers, "TOGETHER", (part(parts, "good"),))
+    monkeypatch.setattr(tiers, "AFTERWARDS", ())
+    assert tiers.main(more) == 0
+    assert counted in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_main__a_part_that_cannot_start_fails(parts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiers, "TOGETHER", (Part("broken", ("--no-such-option",)),))
+    monkeypatch.setattr(tiers, "AFTERWARDS", ())
+    assert tiers.main([]) == 1
+
+
+def test_summary__as_pytest_ends() -> None:
+    counts = Counter({"passed": 3, "failed": 1, "error": 2})
+    assert summary_words(tiers.summary(counts, 1.5)) == "1 failed, 2 error, 3 passed in 1.50s"
+
+
+def summary_words(line: str) -> str:
+    return line.strip("= ")
+
+
+def test_tiers__what_make_test_leaves_out_another_target_runs() -> None:
+    """`long` and `alone` are of the unit and kernel tests, which test-long runs whole; `core` is of the cluster's."""
+    makefile = (ROOT / "Makefile").read_text()
+    whole = re.findall(
+        r"-m pytest (tests/\w+)(?: --numprocesses=auto --dist=loadgroup --hypothesis-profile=thorough)?$",
+        makefile,
+        re.MULTILINE,
+    )
+    assert set(whole) >= {
+        "tests/unit",
+        "tests/kernel",
+        "tests/cluster",
+        "tests/chart",
+        "tests/attack",
+    }
+    (all_of_it,) = re.findall(r"^test-all: ([^#]*) ##", makefile, re.MULTILINE)
+    assert set(all_of_it.split()) >= {
+        "test",
+        "test-long",
+        "test-cluster",
+        "test-chart",
+        "test-attack",
+    }
+    trees = {each.arguments[0] for each in (*tiers.TOGETHER, *tiers.AFTERWARDS)}
+    assert trees == {"tests/unit", "tests/kernel", "tests/cluster"}
