@@ -38,7 +38,7 @@ def ranks(name: str = "python3", count: int = 4) -> Mapping[Pid, ProcessHistory]
 
 @pytest.fixture
 def spy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Path]:
-    """Makes a stand-in for py-spy of a line of shell; $5 is the process. Returns the log of its starts."""
+    """Makes a stub of py-spy of a line of shell; $5 is the process. Returns the log of its starts."""
     log = tmp_path / "log"
     program = tmp_path / "py-spy"
 
