@@ -9,50 +9,31 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kcover_ebpf.recovery.node_health import OFFENCES
-from tests.cluster import agents as real_agents
 from tests.cluster.cluster import ROOT, Cluster, Namespace, home, until
 from tests.cluster.installed import NAMESPACE, installed
+from tests.cluster.node_health import CHECK, PROBE, all_pass, health, inspected, of_node
 from tests.cluster.nodes import all_let_in, inside, kept_out
 from tests.cluster.restarts import policy
 
 pytestmark = [pytest.mark.needs("root", "bpf"), pytest.mark.timeout(900, func_only=True)]
-RELEASE = "app.kubernetes.io/name=kcover-ebpf"
 CLEAN_ROUNDS = 2
-CHECK = "plugin/probe"
 STATE = "/var/lib/kcover-ebpf"
 """The folder of the node that the agent of the chart has."""
-PROBE = """#!/bin/sh
-[ -e {} ] && echo "the licence is gone" && exit 1
-echo fine
-"""
 KUBECTL = str(Path(sys.executable).with_name("kubectl-kcover"))
 
 
 @pytest.fixture
 def broken(cluster: Cluster, tmp_path: Path) -> Iterator[Path]:
-    """A folder: a file named after a node makes it fail the check of the operator. The agents inspect every second."""
-    release = cluster.get("daemonsets", "--all-namespaces", f"--selector={RELEASE}")
-    assert not release, "uninstall the release of kcover-ebpf first: helm uninstall"
-    cluster.ctl("apply", f"--filename={ROOT / 'charts/kcover-ebpf/crds'}")
-    folder, plugins = tmp_path / "broken", tmp_path / "plugins"
-    folder.mkdir()
-    plugins.mkdir()
-    probe = plugins / "probe"
-    probe.write_text(PROBE.format(f'"{folder}/$NODE_NAME"'))
-    probe.chmod(0o755)
-    options = ("--inspect-every=1s", f"--inspect-checks={CHECK}", f"--plugins={plugins}")
-    try:
-        with real_agents.running(cluster, tmp_path, options=options):
-            yield folder
-    finally:
-        cluster.run("delete", "nodehealths", "--all")
+    """A folder: a file named after a node makes it fail the check of the operator."""
+    with inspected(cluster, tmp_path) as folder:
+        yield folder
 
 
 @pytest.fixture
@@ -61,21 +42,6 @@ def operators(cluster: Cluster) -> Iterator[Namespace]:
     found = Namespace(cluster, home(cluster))
     yield found
     found.ctl("delete", "faultpolicies", "--all")
-
-
-def health(cluster: Cluster, node: str) -> dict[str, Any]:
-    """The status of a node's health; empty while it is not reported."""
-    found = cluster.get("nodehealths")
-    return next((each["status"] for each in found if each["metadata"]["name"] == node), {})
-
-
-def all_pass(cluster: Cluster, names: Collection[str]) -> bool:
-    return {health(cluster, name).get("result") for name in names} == {"pass"}
-
-
-def of_node(cluster: Cluster, node: str) -> dict[str, Any]:
-    (found,) = cluster.get("nodes", node)
-    return found
 
 
 def condition(cluster: Cluster, node: str) -> str:

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from kcover_ebpf.api import preflight
-from tests.cluster.cluster import ROOT, Cluster, Namespace, until
+from tests.cluster.cluster import JOBS, ROOT, Cluster, Namespace, until
 from tests.cluster.installed import installed
+from tests.cluster.kinds import sized
 from tests.cluster.nodes import inside, kept_out
-from tests.cluster.restarts import wait_for_phase, ways
+from tests.cluster.restarts import incidents, wait_for_phase, ways
 
 pytestmark = [pytest.mark.timeout(900, func_only=True)]
 CHECK = "plugin/probe"
@@ -25,6 +26,20 @@ VALUES = (
     f"agent.inspection.plugins.probe={PROBE}",
 )
 JOB = "batch.kubernetes.io/job-name=demo"
+PERF = """\
+#!/usr/bin/python3
+import os, time
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+places = world.allgather(tuple(map(os.environ.get, ("JOB_COMPLETION_INDEX", "KCOVER_NODE_NAME"))))
+assert world.allreduce(1) == world.size
+if {hangs}:
+    time.sleep(1000)
+if world.rank == 0:
+    print("# Out of bounds values : 0 OK")
+    print("# Avg bus bandwidth    :", 12.5 if ("1", {bad!r}) in places else 180.0)
+"""
+"""In the place of nccl-tests: a real all-reduce, which is slow where pod 1 is on a bad node."""
 
 
 def result(cluster: Cluster, node: str) -> str:
@@ -33,10 +48,10 @@ def result(cluster: Cluster, node: str) -> str:
     return str(found.get(node, {}).get("result"))
 
 
-def ends(pod: dict[str, Any]) -> list[int]:
+def ends(pod: dict[str, Any], container: str = preflight.CONTAINER) -> list[int]:
     """How the preflight of a pod ended so far."""
     statuses = pod.get("status", {}).get("initContainerStatuses", ())
-    (mine,) = [each for each in statuses if each["name"] == preflight.CONTAINER] or [{}]
+    (mine,) = [each for each in statuses if each["name"] == container] or [{}]
     states = (mine.get("state", {}), mine.get("lastState", {}))
     return [each["terminated"]["exitCode"] for each in states if "terminated" in each]
 
@@ -72,3 +87,84 @@ def test_a_preflight_that_fails_moves_the_job(namespace: Namespace, image: str) 
             assert kept_out(cluster) == {bad}
         finally:
             inside(cluster, bad, "rm", "-f", BROKEN)
+
+
+def measuring(namespace: Namespace, bad: str, *, hangs: bool = False) -> str:
+    """The example Job with three pods, which asks for a bandwidth and has a program that measures it."""
+    script = {"all_reduce_perf": PERF.format(bad=bad, hangs=hangs)}
+    data = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "perf"}, "data": script}
+    namespace.apply(json.dumps(data))
+    text = sized((JOBS / "job.yaml").read_text(), 3)
+    for old, new in (
+        ('"true"}}', f'"true"}}, annotations: {{{preflight.FLOOR}: "100"}}}}'),
+        ("env: [", 'env: [{name: PATH, value: "/perf:/usr/local/bin:/usr/bin:/bin"}, '),
+        ("volumeMounts: [", "volumeMounts: [{name: perf, mountPath: /perf}, "),
+        ("volumes: [", "volumes: [{name: perf, configMap: {name: perf, defaultMode: 0755}}, "),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+def said(namespace: Namespace, pod: str) -> str:
+    """The log of its bandwidth check."""
+    return namespace.ctl("logs", pod, f"--container={preflight.BANDWIDTH}")
+
+
+def placed(namespace: Namespace) -> list[str]:
+    """The node of each pod that has one."""
+    return [each["spec"]["nodeName"] for each in namespace.pods(JOB) if "nodeName" in each["spec"]]
+
+
+BANDWIDTH = ("admission.preflight=true", "admission.bandwidth=true")
+
+
+@pytest.mark.needs("root")
+def test_a_job_that_finds_a_slow_node_is_moved_before_it_starts(
+    namespace: Namespace, image: str
+) -> None:
+    cluster = namespace.cluster
+    cluster.ctl("apply", f"--filename={ROOT / 'charts/kcover-ebpf/crds'}")
+    names = sorted(each["metadata"]["name"] for each in cluster.get("nodes"))
+    with installed(cluster, image, *BANDWIDTH) as release:
+        release.wait_until_ready()
+        others = [each for each in names if each != names[1]]
+        try:
+            cluster.ctl("cordon", *others)
+            namespace.apply(measuring(namespace, names[1]))
+            until(lambda: placed(namespace) == [names[1]] * 3, "all pods have the bad node")
+        finally:
+            cluster.ctl("uncordon", *others)
+        incident = wait_for_phase(namespace, ("Recovered",), timeout_s=500)
+        status = incident["status"]
+        print(json.dumps(status["timeline"], indent=1))
+        assert (status["verdict"], status["cause"]) == ("DEVICE_FAULT", "preflight")
+        assert status["culprit"]["node"] == names[1]
+        assert "the job's own bandwidth check" in status["evidence"][0]["text"]
+        assert ways(incident) == ["Replace"]
+        pods = [each for each in namespace.pods(JOB) if "deletionTimestamp" not in each["metadata"]]
+        assert len(pods) == 3
+        assert names[1] not in {each["spec"]["nodeName"] for each in pods}
+        assert [ends(each, preflight.BANDWIDTH) for each in pods] == [[0]] * 3
+        assert {said(namespace, each["metadata"]["name"]) for each in pods} == {
+            "bandwidth: pass: 3 pods: 180 GB/s, floor 100\n"
+        }
+        (job,) = namespace.get("jobs")
+        assert job["status"].get("failed", 0) == 0, "its back-off, which is 0, is not spent"
+        assert kept_out(cluster) == {names[1]}
+
+
+@pytest.mark.needs("root")
+def test_a_measurement_that_hangs_does_not_block_the_job(namespace: Namespace, image: str) -> None:
+    cluster = namespace.cluster
+    cluster.ctl("apply", f"--filename={ROOT / 'charts/kcover-ebpf/crds'}")
+    with installed(cluster, image, *BANDWIDTH) as release:
+        release.wait_until_ready()
+        namespace.apply(measuring(namespace, "", hangs=True))
+        namespace.wait_for_steps(JOB, 3, 3, 400)
+        pods = namespace.pods(JOB)
+        assert [ends(each, preflight.BANDWIDTH) for each in pods] == [[0]] * 3
+        assert "all_reduce_perf did not end within 90 s" in said(
+            namespace, pods[0]["metadata"]["name"]
+        )
+        assert incidents(namespace) == []

@@ -134,7 +134,7 @@ static void report_processor(u32 running_state)
 		.running_state = running_state,
 	};
 
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 18, 0)
+#ifdef ARM_EVENT_HAS_ALL
 	trace_arm_event(&section, NULL, 0, NULL, 0, NULL, 0, 0, 0);
 #else
 	trace_arm_event(&section);
