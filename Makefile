@@ -64,8 +64,7 @@ demo-cluster: setup-cluster build ## a real Kubernetes, a hung PyTorchJob: resta
 	@PYTHONPATH=$(CURDIR) /usr/bin/python3 -m tools.demo.cluster
 
 .PHONY: test test-unit test-kernel test-long test-chart test-vm test-vm-matrix test-drivers test-cluster test-attack test-chaos test-old test-all
-test: setup-cluster check ## set up, check, run the tests; builds a Kubernetes the first time
-	@$(MAKE) --no-print-directory build
+test: setup-cluster build ## set up, check, run the tests; builds a Kubernetes the first time
 	$(PYTHON) -m tests
 
 test-unit: setup-test build ## the tests that need neither root nor BPF

@@ -1,8 +1,9 @@
-"""`python -m tests`: the tests of `make test`, at the same time as far as they wait more than they work.
+"""`python -m tests`: what `make test` runs, at the same time as far as it waits more than it works.
 
-Tests of the cluster and of the kernel wait for clocks, ranks and kubelets; those of `tests/unit` compute. So all three
-run side by side, the last with low priority. Then those of the kernel that bear no others beside them (marker `alone`).
-What each wrote is in build/tests, and is printed at the end if it failed. The last line sums up, as pytest does.
+Tests of the cluster and of the kernel wait for clocks, ranks and kubelets; those of `tests/unit` and `make check`
+compute. So all run side by side, the latter two with low priority; then those of the kernel that bear no others beside
+them (marker `alone`). What each wrote is in build/tests, and is printed at the end if it failed. The last line sums up,
+as pytest does.
 """
 
 from __future__ import annotations
@@ -17,22 +18,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-LOGS = Path(__file__).resolve().parent.parent / "build/tests"
+ROOT = Path(__file__).resolve().parent.parent
+LOGS = ROOT / "build/tests"
 LOW_PRIORITY = 10
 """Niceness: a process of the same core gets a tenth of what one without it gets."""
 COUNTED = re.compile(r"(\d+) (passed|failed|skipped|errors?|xfailed|warnings?)\b")
 POLL_S = 0.2
 NOTHING_SELECTED = 5
 """Exit code of pytest."""
+PYTEST = (sys.executable, "-m", "pytest")
 
 
 @dataclass(frozen=True)
 class Part:
-    """One run of pytest."""
+    """One run of pytest, or of what `command` names instead."""
 
     name: str
     arguments: tuple[str, ...]
     niceness: int = 0
+    command: tuple[str, ...] = PYTEST
 
 
 TOGETHER = (
@@ -46,6 +50,7 @@ TOGETHER = (
         ("tests/unit", "-m", "not long", "--numprocesses=auto", "--dist=loadgroup"),
         LOW_PRIORITY,
     ),
+    Part("check", ("check",), LOW_PRIORITY, ("make", "--no-print-directory")),
 )
 AFTERWARDS = (Part("kernel-alone", ("tests/kernel", "-m", "alone and not long")),)
 
@@ -56,10 +61,11 @@ class Running:
     def __init__(self, part: Part, more: Sequence[str]) -> None:
         self.part, self.log = part, LOGS / f"{part.name}.log"
         self.began_s = time.monotonic()
-        command = [sys.executable, "-m", "pytest", *part.arguments, *more]
+        command = [*part.command, *part.arguments, *(more if part.command is PYTEST else ())]
         with self.log.open("w") as output:
             self.process = subprocess.Popen(
                 ["nice", f"--adjustment={part.niceness}", *command],
+                cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -76,7 +82,9 @@ class Running:
         return self.log.read_text(errors="replace").splitlines()
 
     def counts(self) -> Counter[str]:
-        """How many tests passed, failed and so on, by its last line."""
+        """How many tests passed, failed and so on, by its last line; empty of what is no pytest."""
+        if self.part.command is not PYTEST:
+            return Counter()
         last = next((line for line in reversed(self.lines()) if COUNTED.search(line)), "")
         return Counter({word.rstrip("s"): int(number) for number, word in COUNTED.findall(last)})
 

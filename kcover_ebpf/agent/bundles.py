@@ -1,7 +1,7 @@
 """Stop-diagnose: while a gang is stopped and before it is killed, what its node can keep of it.
 
 Everything is read in place and in little time: the last report, what each thread does, the end of
-the containers' logs.
+the containers' logs, the Python stacks of the ranks.
 """
 
 from __future__ import annotations
@@ -18,10 +18,16 @@ from kcover_ebpf.agent.report_names import key_of
 from kcover_ebpf.api.codec import encode
 from kcover_ebpf.api.fault_report import FaultReport
 from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.diagnosis.evidence import name
+from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
+from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.errors import ActionError
 from kcover_ebpf.host.stat_line import split_stat
+from kcover_ebpf.host.trace_inspector import thread_numbers
+from kcover_ebpf.ids import Tid
 from kcover_ebpf.output.bundles import write_bundle
 from kcover_ebpf.tunables.agent import BUNDLE_LIMIT_S, BUNDLES_KEPT
+from kcover_ebpf.watching.py_spy import Spies, is_python
 
 _THREADS = 64
 _LOG_BYTES = 16 * 1024
@@ -56,6 +62,8 @@ class Bundles:
             "threads.txt": threads(found, end_s),
             **logs(host_root() / _LOGS, gang.namespace, found, end_s),
         }
+        if report is not None:
+            files["python.txt"] = python_stacks(report.ranks, end_s)
         try:
             self._prune()
             write_bundle(self._folder, name, files)
@@ -83,6 +91,34 @@ def threads(found: Sequence[Found], end_s: float) -> str:
             state = words[0] if words else "?"
             lines.append(f"{pid} {task.name} {state} {name} {channel} {stack}".rstrip())
     return "\n".join(lines) + "\n"
+
+
+def python_stacks(ranks: Sequence[RankSnapshot], end_s: float) -> str:
+    """The Python frames of each rank's lead thread, innermost first, as far as `end_s` (CLOCK_MONOTONIC) allows."""
+    leads = {
+        each.pid: each
+        for each in ranks
+        if each.role is Role.RANK and each.exit is None and is_python(_program(each.pid))
+    }
+    spies = Spies(leads)
+    try:
+        numbers = {
+            int(pid): thread_numbers(pid, [Tid(each.tid or pid)]) for pid, each in leads.items()
+        }
+        found = spies.collect(end_s - time.monotonic(), numbers)
+    finally:
+        spies.close()
+    lines = []
+    for pid, each in leads.items():
+        spied = found.threads.get((pid, each.tid or pid))
+        lines.append(f"{name(each)} (pid {pid})")
+        lines += [f"  {frame.text}" for frame in spied.frames] if spied is not None else []
+    lines += [f"not observable: {text}" for text in found.blind]
+    return "\n".join(lines) + "\n"
+
+
+def _program(pid: int) -> str:
+    return _text(Path(f"/proc/{pid}/comm")).strip()
 
 
 def logs(folder: Path, namespace: str, found: Sequence[Found], end_s: float) -> dict[str, str]:

@@ -26,6 +26,7 @@ from kcover_ebpf.agent.order_journal import (
 from kcover_ebpf.agent.pod_registry import LocalGang, PodRegistry
 from kcover_ebpf.agent.report_names import key_of
 from kcover_ebpf.api.fault_report import Ack, AckResult
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kinds import Gang, selects
 from kcover_ebpf.api.order import Order, OrderedIncident, Verb
 from kcover_ebpf.api.pods import Pod
@@ -214,8 +215,9 @@ class OrderExecutor:
         return self._ledger.knows(order.id)
 
     def _addressed(self, namespace: str, order: Order) -> LocalGang | None:
+        wanted = GangId.of(namespace, order.selector)
         for gang, here in self._registry.gangs().items():
-            if gang.namespace == namespace and dict(gang.selector) == dict(order.selector):
+            if gang.id == wanted:
                 return here
         return None
 

@@ -144,7 +144,7 @@ class ReportBuilder:
             time_s=now_s,
             sequence=0,
             agent=__version__,
-            job=JobRef(gang.name, dict(gang.selector), gang.kind),
+            job=JobRef(gang.name, gang.id.labels, gang.kind),
             pods=refs,
             suspicious=stall is Stall.CERTAIN,
             trained=job.pace.trained,

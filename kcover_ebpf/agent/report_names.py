@@ -13,7 +13,7 @@ _HASH = 6
 
 def key_of(gang: Gang) -> str:
     """A name for a gang that no other gang of the cluster has, also one of another kind of the same name."""
-    text = "\0".join(part for pair in gang.selector for part in pair)
+    text = "\0".join(part for pair in gang.id.selector for part in pair)
     digest = hashlib.sha256(text.encode()).hexdigest()[:_HASH]
     return f"{gang.namespace}/{gang.name}-{digest}"
 

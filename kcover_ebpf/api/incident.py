@@ -14,6 +14,7 @@ from typing import Any
 
 from kcover_ebpf.api.codec import decode, encode, wire
 from kcover_ebpf.api.fault_report import API_VERSION
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.order import Order
 from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, VerdictKind
 from kcover_ebpf.errors import ObjectError
@@ -222,6 +223,11 @@ class Incident:
     def is_guarded(self) -> bool:
         """True if it cannot go before we have resumed its job."""
         return FINALIZER in self.finalizers
+
+    @property
+    def gang(self) -> GangId:
+        """Whose incident it is."""
+        return GangId.of(self.namespace, self.selector)
 
     @property
     def key(self) -> tuple[str, str]:

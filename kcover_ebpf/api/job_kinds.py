@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.pods import Container, ContainerKind, Owner, Pod
 
 OWNER_UID = "kcover.io/owner-uid"
@@ -46,13 +47,16 @@ class JobKind:
 class Gang:
     """Pods that live and die together; equal for all of them."""
 
-    namespace: str
+    id: GangId
     name: str
     kind: str | None = field(compare=False)
     """As the pod says; the controller finds the real owner. Pods of one selector are one gang whatever they say: they
     have one report, and an order means all of them."""
-    selector: tuple[tuple[str, str], ...]
-    """Sorted pairs; see `selects`."""
+
+    @property
+    def namespace(self) -> str:
+        """Of its pods."""
+        return self.id.namespace
 
 
 @cache
@@ -94,12 +98,11 @@ def gang_of(pod: Pod) -> Gang:
     kind = kind_of(pod)
     owner = pod.controller
     if kind is not None:
-        selector = tuple(sorted((label, pod.labels[label]) for label in kind.gang))
-        name = "-".join(pod.labels[label] for label in kind.gang)
-        return Gang(pod.namespace, name, kind.owner, selector)
+        labels = {label: pod.labels[label] for label in kind.gang}
+        return Gang(GangId.of(pod.namespace, labels), "-".join(labels.values()), kind.owner)
     if owner is None:
-        return Gang(pod.namespace, pod.name, "Pod", ((POD_UID, pod.uid),))
-    return Gang(pod.namespace, owner.name, owner.kind, ((OWNER_UID, owner.uid),))
+        return Gang(GangId.of(pod.namespace, {POD_UID: pod.uid}), pod.name, "Pod")
+    return Gang(GangId.of(pod.namespace, {OWNER_UID: owner.uid}), owner.name, owner.kind)
 
 
 def is_job_pod(pod: Pod) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, NewType
 from kcover_ebpf.api import agent_lease, fault_policy, fault_report, incident, node_health, rfc3339
 from kcover_ebpf.api.agent_lease import AgentLease
 from kcover_ebpf.api.fault_policy import NamedPolicy
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident, Phase
 from kcover_ebpf.api.node_health import ReceivedHealth
 from kcover_ebpf.cluster.gang_input import GangVerdict, NodeState
@@ -23,28 +24,6 @@ from kcover_ebpf.tunables.controller import REPORT_LATE_S
 
 Uid = NewType("Uid", str)
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
-
-
-@dataclass(frozen=True, slots=True)
-class GangKey:
-    """A gang by what all its pods carry."""
-
-    namespace: str
-    selector: tuple[tuple[str, str], ...]
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """The selector as labels."""
-        return dict(self.selector)
-
-    def __str__(self) -> str:
-        """For people."""
-        return f"{self.namespace}/{'/'.join(value for _, value in self.selector)}"
-
-
-def gang_key(namespace: str, selector: Mapping[str, str]) -> GangKey:
-    """The key of a gang."""
-    return GangKey(namespace, tuple(sorted(selector.items())))
 
 
 @dataclass(slots=True)
@@ -67,7 +46,7 @@ class _Clock:
 class ObjectCache:
     """All of it; `changed` receives the key of each gang about which there is something new."""
 
-    changed: Callable[[GangKey], None]
+    changed: Callable[[GangId], None]
     node_changed: Callable[[str], None] = lambda _: None
     bad: Callable[[str], None] = lambda _: None
     """Receives a line about each object that cannot be read."""
@@ -83,19 +62,19 @@ class ObjectCache:
     """Reports about nodes themselves, by node."""
     leases: dict[str, tuple[AgentLease, float]] = field(default_factory=dict)
     """By node what its agent said last in its Lease, and when that was written, by our clock."""
-    unreadable: dict[tuple[str, str], GangKey] = field(default_factory=dict)
+    unreadable: dict[tuple[str, str], GangId] = field(default_factory=dict)
     """Incidents that another version wrote, and whose they are: their jobs are left alone."""
-    orphans: dict[GangKey, Incident] = field(default_factory=dict)
+    orphans: dict[GangId, Incident] = field(default_factory=dict)
     """Incidents that were deleted while their job was being restarted."""
-    triggers: dict[GangKey, tuple[float, GangVerdict]] = field(default_factory=dict)
-    _reported: dict[GangKey, dict[tuple[str, str], Incident]] = field(
+    triggers: dict[GangId, tuple[float, GangVerdict]] = field(default_factory=dict)
+    _reported: dict[GangId, dict[tuple[str, str], Incident]] = field(
         default_factory=lambda: defaultdict(dict)
     )
     """Incidents by gang."""
-    _reports: dict[GangKey, dict[str, ReceivedReport]] = field(
+    _reports: dict[GangId, dict[str, ReceivedReport]] = field(
         default_factory=lambda: defaultdict(dict)
     )
-    _where: dict[Uid, tuple[GangKey | None, str]] = field(default_factory=dict)
+    _where: dict[Uid, tuple[GangId | None, str]] = field(default_factory=dict)
     _listed: dict[Uid, float] | None = field(default_factory=dict)
     """When each report of the first list was written, by the API server's clock; None once that is complete."""
     _clock: _Clock = field(default_factory=_Clock)
@@ -133,7 +112,7 @@ class ObjectCache:
                 self._where[uid] = None, said.node
                 self.host_reports[said.node] = seen
             else:
-                key = gang_key(str(metadata.get("namespace", "")), said.job.selector)
+                key = GangId.of(str(metadata.get("namespace", "")), said.job.selector)
                 self._where[uid] = key, said.node
                 self._reports[key][said.node] = seen
                 self.changed(key)
@@ -188,7 +167,7 @@ class ObjectCache:
         for key in touched if lease.acks != known_acks else ():
             self.changed(key)
 
-    def _confirm(self, lease: AgentLease, written_s: float) -> list[GangKey]:
+    def _confirm(self, lease: AgentLease, written_s: float) -> list[GangId]:
         """Date the reports of an agent; the gangs that they are about."""
         node = lease.node
         if node in self.host_reports:
@@ -227,7 +206,7 @@ class ObjectCache:
                 if gone is not None:
                     self._untell(gone)
             if gone is not None and gone.status is not None and gone.status.phase.is_acting:
-                gang = gang_key(gone.namespace, gone.selector)
+                gang = gone.gang
                 self.orphans[gang] = gone
                 self.changed(gang)
             return
@@ -236,7 +215,7 @@ class ObjectCache:
         found = self.read_incident(event.object)
         if found is not None:
             self.put(found)
-            self.changed(gang_key(found.namespace, found.selector))
+            self.changed(found.gang)
 
     def _is_known(self, metadata: Mapping[str, Any]) -> bool:
         known = self.incidents.get((metadata.get("namespace", ""), metadata.get("name", "")))
@@ -261,7 +240,7 @@ class ObjectCache:
         if isinstance(selector, Mapping):
             namespace = str(metadata.get("namespace", ""))
             name = str(metadata.get("name", ""))
-            self.unreadable[namespace, name] = gang_key(namespace, selector)
+            self.unreadable[namespace, name] = GangId.of(namespace, selector)
 
     def put(self, found: Incident) -> None:
         """Remember an incident, unless a newer version is known."""
@@ -274,10 +253,10 @@ class ObjectCache:
                     return
                 self._untell(old)
             self.incidents[found.key] = found
-            self._reported[gang_key(found.namespace, found.selector)][found.key] = found
+            self._reported[found.gang][found.key] = found
 
     def _untell(self, old: Incident) -> None:
-        key = gang_key(old.namespace, old.selector)
+        key = old.gang
         del self._reported[key][old.key]
         if not self._reported[key]:
             del self._reported[key]
@@ -332,7 +311,7 @@ class ObjectCache:
 
     # ---- what is known
 
-    def seen(self, key: GangKey) -> tuple[ReceivedReport, ...]:
+    def seen(self, key: GangId) -> tuple[ReceivedReport, ...]:
         """The latest report of each node about a gang."""
         with self._lock:
             return tuple(self._reports.get(key, {}).values())
@@ -348,16 +327,16 @@ class ObjectCache:
         return any(each.get("key") == _OUT_OF_SERVICE for each in spec.get("taints") or ())
 
     @property
-    def gangs(self) -> list[GangKey]:
+    def gangs(self) -> list[GangId]:
         """All gangs about which there is a report, or an incident that is not over or was deleted before it was."""
         with self._lock:
             reported = {*self._reports, *self.orphans}
             for each in self.incidents.values():
                 if each.is_guarded or each.status is None or not each.status.phase.is_over:
-                    reported.add(gang_key(each.namespace, each.selector))
+                    reported.add(each.gang)
             return list(reported)
 
-    def of_gang(self, key: GangKey) -> list[Incident]:
+    def of_gang(self, key: GangId) -> list[Incident]:
         """Incidents of a gang, oldest first."""
         with self._lock:
             ours = list(self._reported.get(key, {}).values())

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kcover_ebpf.api.fault_policy import FaultPolicy, NamedPolicy, holding
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident
 from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict
 from kcover_ebpf.cluster.gang_judge import merge
-from kcover_ebpf.controller.cache import GangKey, ObjectCache
+from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.owners import Found, Owners
 from kcover_ebpf.diagnosis.verdict import VerdictKind
 from kcover_ebpf.recovery.closing import is_suspect
@@ -45,19 +46,19 @@ class ContextBuilder:
     def __init__(self, store: ObjectCache, owners: Owners) -> None:
         self._store, self._owners = store, owners
 
-    def is_troubled(self, key: GangKey) -> bool:
+    def is_troubled(self, key: GangId) -> bool:
         """True if anybody says anything against a gang."""
         if key in self._store.triggers:
             return True
         now_s = self._store.wall()
         return any(is_suspect(seen) and not seen.is_stale(now_s) for seen in self._store.seen(key))
 
-    def found(self, key: GangKey, live: Incident | None, pods: tuple[GangPod, ...]) -> Found | None:
+    def found(self, key: GangId, live: Incident | None, pods: tuple[GangPod, ...]) -> Found | None:
         """The top owner; that of the incident, if there is one."""
         return self._owners.of_pods(key.namespace, pods, live.job if live is not None else None)
 
     def policy(
-        self, key: GangKey, pods: tuple[GangPod, ...], live: Incident | None
+        self, key: GangId, pods: tuple[GangPod, ...], live: Incident | None
     ) -> NamedPolicy | None:
         """The policy that holds; None: the defaults."""
         if pods:
@@ -70,7 +71,7 @@ class ContextBuilder:
         )
 
     def world(
-        self, key: GangKey, found: Found | None, pods: tuple[GangPod, ...], policy: FaultPolicy
+        self, key: GangId, found: Found | None, pods: tuple[GangPod, ...], policy: FaultPolicy
     ) -> RestartInput:
         """What is known now."""
         now_s, seen = self._store.wall(), self._store.seen(key)

@@ -5,9 +5,10 @@ A finalizer keeps such an incident until it is done, whichever controller leads 
 
 from __future__ import annotations
 
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident
 from kcover_ebpf.controller.api_writer import ApiWriter
-from kcover_ebpf.controller.cache import GangKey, ObjectCache
+from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.context_builder import ContextBuilder
 from kcover_ebpf.recovery.context import Suspension
 
@@ -28,7 +29,7 @@ class Deletions:
             self._store.put(found)
         return found or known
 
-    def finish(self, key: GangKey) -> None:
+    def finish(self, key: GangId) -> None:
         """Resume the job of each incident of a gang that was deleted under way."""
         for each in self._store.of_gang(key):
             if each.is_leaving and each.is_guarded:
@@ -42,7 +43,7 @@ class Deletions:
             self._resume(key, orphan)
             self._store.orphans.pop(key, None)
 
-    def _resume(self, key: GangKey, orphan: Incident) -> None:
+    def _resume(self, key: GangId, orphan: Incident) -> None:
         found = self._scenes.found(key, orphan, ())
         target = found.top.target if found is not None else None
         mark = f"{orphan.namespace}/{orphan.name}"

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from kcover_ebpf.api.fault_policy import FaultPolicy, Level, NamedPolicy
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident, Phase, Status
 from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.breaker import Breaker, Limits
-from kcover_ebpf.controller.cache import GangKey, ObjectCache
+from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.context_builder import ContextBuilder, GangMemo
 from kcover_ebpf.controller.deletions import Deletions
 from kcover_ebpf.controller.owners import Found, Owners
@@ -52,15 +53,15 @@ class GangReconciler:
     ) -> None:
         self._store, self._gangs, self._scenes = store, gangs, ContextBuilder(store, owners)
         self._writer, self._story, self._limits = writer, story, limits
-        self._memory: dict[GangKey, GangMemo] = {}
+        self._memory: dict[GangId, GangMemo] = {}
         self._breaker = Breaker(store, limits)
         self._deletions = Deletions(store, self._scenes, writer)
         self._quota = Quota(store, writer, limits.incidents)
         self._gate = threading.Lock()
-        self._deciding: set[GangKey] = set()
+        self._deciding: set[GangId] = set()
         self.wall: Callable[[], float] = time.time
 
-    def reconcile(self, key: GangKey) -> float | None:
+    def reconcile(self, key: GangId) -> float | None:
         """Reconcile a gang; seconds until it should be again, None if an event will say so."""
         if self._limits.only and key.namespace not in self._limits.only:
             return None
@@ -106,7 +107,7 @@ class GangReconciler:
 
     def _go_on(
         self,
-        key: GangKey,
+        key: GangId,
         live: Incident | None,
         known: list[Incident],
         pods: tuple[GangPod, ...],
@@ -135,7 +136,7 @@ class GangReconciler:
 
     def _opened(
         self,
-        key: GangKey,
+        key: GangId,
         known: list[Incident],
         world: RestartInput,
         named: NamedPolicy | None,
@@ -171,7 +172,7 @@ class GangReconciler:
 
     def _move(
         self,
-        key: GangKey,
+        key: GangId,
         live: Incident,
         known: list[Incident],
         policy: FaultPolicy,
@@ -202,7 +203,7 @@ class GangReconciler:
         return 0.2
 
     def _found(
-        self, key: GangKey, live: Incident | None, pods: tuple[GangPod, ...], memory: GangMemo
+        self, key: GangId, live: Incident | None, pods: tuple[GangPod, ...], memory: GangMemo
     ) -> Found | None:
         """The top owner as it was a moment ago; as it is now, where the next step may hold it or let it go."""
         action = live.status.action if live is not None and live.status is not None else None
@@ -278,7 +279,7 @@ class GangReconciler:
         self._story.publish(found, before, status)
         return found
 
-    def _perform(self, key: GangKey, live: Incident, move: Transition, memory: GangMemo) -> bool:
+    def _perform(self, key: GangId, live: Incident, move: Transition, memory: GangMemo) -> bool:
         """Make the calls of a move; True if the gang should be reconciled again at once."""
         done, since_s = False, self.wall() - CALL_AGAIN_S
         memory.called = {call: at_s for call, at_s in memory.called.items() if at_s > since_s}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from kcover_ebpf.api.fault_policy import RestartLimits
 from kcover_ebpf.api.incident import Incident, Status
 from kcover_ebpf.controller.api_writer import ApiWriter
-from kcover_ebpf.controller.cache import ObjectCache, gang_key
+from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.owners import Owners
 from kcover_ebpf.controller.quota import close
 from kcover_ebpf.errors import KcoverError
@@ -83,7 +83,7 @@ class IncidentCollector:
 
     def _why_over(self, known: Incident, status: Status) -> str | None:
         now_s = self._store.wall()
-        seen = self._store.seen(gang_key(known.namespace, known.selector))
+        seen = self._store.seen(known.gang)
         reported = [each for each in seen if not each.is_stale(now_s)]
         if reported:
             return closing.why_calm(status, reported)

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kinds import POD_UID, gang_of
 from kcover_ebpf.api.pods import Pod, pod_of
 from kcover_ebpf.cluster.gang_input import GangVerdict
-from kcover_ebpf.controller.cache import GangKey, ObjectCache, gang_key
+from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.diagnosis.verdict import (
     Cause,
     Culprit,
@@ -83,11 +84,10 @@ class KcoverEvents:
         return GangVerdict(verdict)
 
 
-def key_of(pod: Pod) -> GangKey | None:
+def key_of(pod: Pod) -> GangId | None:
     """The gang of a pod; None for a bare pod."""
-    gang = gang_of(pod)
-    selector = dict(gang.selector)
-    return None if POD_UID in selector else gang_key(gang.namespace, selector)
+    found = gang_of(pod).id
+    return None if POD_UID in found.labels else found
 
 
 def _at_s(event: Mapping[str, Any], now_s: float) -> float:

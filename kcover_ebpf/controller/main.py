@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 
 from kcover_ebpf.api.agent_lease import collection as leases
 from kcover_ebpf.api.fault_report import API_VERSION
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.node_health import HEALTHS
 from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.breaker import Limits
-from kcover_ebpf.controller.cache import GangKey, ObjectCache
+from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.gang_reconciler import GangReconciler
 from kcover_ebpf.controller.idle_events import IdleEvents
 from kcover_ebpf.controller.incident_gc import IncidentCollector
@@ -66,8 +67,8 @@ class Controller:
 
     def __init__(self, session: ApiClient, settings: ControllerOptions) -> None:
         self._settings = settings
-        self._queue: WorkQueue[GangKey | str] = WorkQueue()
-        self._failures: dict[GangKey | str, int] = {}
+        self._queue: WorkQueue[GangId | str] = WorkQueue()
+        self._failures: dict[GangId | str, int] = {}
         self._stop = threading.Event()
         store = self._store = ObjectCache(self._queue.add, self._queue.add, self._bad)
         self._writer = ApiWriter(session, self._keep_out, lambda: self._elector.leads)
@@ -179,7 +180,7 @@ class Controller:
                 took_s = time.thread_time() - began_s
                 self._queue.done(key, max(rest_s, min(took_s * REST_FACTOR, LONGEST_REST_S)))
 
-    def _reconcile(self, key: GangKey | str) -> float:
+    def _reconcile(self, key: GangId | str) -> float:
         """Reconcile a gang or a node; how many seconds it must be left alone then, whatever happens to it."""
         if not self._elector.leads:
             return 0.0

@@ -119,7 +119,7 @@ class Owners:
             if each.pod.controller is not None:
                 by_owner[each.pod.controller].append(each)
         groups = sorted(by_owner.items(), key=lambda each: _weight(each[1]), reverse=True)
-        names = {value for _, value in gang_of(pods[0].pod).selector}
+        names = {value for _, value in gang_of(pods[0].pod).id.selector}
         return [
             self._climb(namespace, owner, group, names) for owner, group in groups[:_MOST_BRANCHES]
         ]

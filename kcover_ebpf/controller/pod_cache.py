@@ -12,9 +12,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kinds import OWNER_UID, POD_UID, gang_of, job_kinds, selects
 from kcover_ebpf.api.pods import Owner, Pod, pod_of
-from kcover_ebpf.controller.cache import GangKey, gang_key
 from kcover_ebpf.errors import ApiError, ObjectError
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.reflector import Change, Event, Reflector
@@ -24,16 +24,16 @@ from kcover_ebpf.recovery.context import GangPod
 class Pods:
     """The pods that one watch shows, by gang. Thread-safe."""
 
-    def __init__(self, key_of: Callable[[Pod], GangKey | None]) -> None:
+    def __init__(self, key_of: Callable[[Pod], GangId | None]) -> None:
         """`key_of`: the gang of a pod; None where it is not meant."""
         self._key_of = key_of
-        self._gangs: dict[GangKey, dict[str, GangPod]] = {}
-        self._keys: dict[str, GangKey] = {}
+        self._gangs: dict[GangId, dict[str, GangPod]] = {}
+        self._keys: dict[str, GangId] = {}
         """Gang of each pod, by uid."""
-        self._sorted: dict[GangKey, tuple[GangPod, ...]] = {}
+        self._sorted: dict[GangId, tuple[GangPod, ...]] = {}
         self._lock = threading.Lock()
 
-    def of(self, key: GangKey) -> tuple[GangPod, ...]:
+    def of(self, key: GangId) -> tuple[GangPod, ...]:
         """The pods of a gang, by name."""
         with self._lock:
             kept = self._sorted.get(key)
@@ -43,12 +43,12 @@ class Pods:
                 self._sorted[key] = kept
             return kept
 
-    def forget(self, key: GangKey) -> None:
+    def forget(self, key: GangId) -> None:
         """Nobody asks for a gang any more."""
         with self._lock:
             self._sorted.pop(key, None)
 
-    def take(self, event: Event) -> GangKey | None:
+    def take(self, event: Event) -> GangId | None:
         """A pod changed; its gang, None if it is of no gang that is meant."""
         if event.change is Change.GONE:
             return self._drop(str((event.object.get("metadata") or {}).get("uid")))
@@ -69,11 +69,11 @@ class Pods:
             self._sorted.pop(key, None)
         return key
 
-    def _drop(self, uid: str) -> GangKey | None:
+    def _drop(self, uid: str) -> GangId | None:
         with self._lock:
             return self._remove(uid)
 
-    def _remove(self, uid: str) -> GangKey | None:
+    def _remove(self, uid: str) -> GangId | None:
         key = self._keys.pop(uid, None)
         if key is None:
             return None
@@ -92,8 +92,8 @@ class _Informer:
         self,
         session: ApiClient,
         asked: tuple[str, dict[str, str]],
-        key_of: Callable[[Pod], GangKey | None],
-        changed: Callable[[GangKey | None], None],
+        key_of: Callable[[Pod], GangId | None],
+        changed: Callable[[GangId | None], None],
         failed: Callable[[ApiError], None],
     ) -> None:
         self.pods = Pods(key_of)
@@ -112,13 +112,13 @@ class PodCache:
     def __init__(
         self,
         session: ApiClient,
-        changed: Callable[[GangKey], None],
+        changed: Callable[[GangId], None],
         failed: Callable[[ApiError], None],
     ) -> None:
         """`changed` receives gangs that were asked for, until they are forgotten."""
         self._session, self._notify, self._failed = session, changed, failed
-        self._wanted: set[GangKey] = set()
-        self._own: dict[GangKey, _Informer] = {}
+        self._wanted: set[GangId] = set()
+        self._own: dict[GangId, _Informer] = {}
         self._lock = threading.Lock()
         self._shared = {
             labels: _Informer(session, ("/api/v1/pods", query), _key_of, self._changed, failed)
@@ -141,7 +141,7 @@ class PodCache:
         """True once the first lists are complete."""
         return all(each.watch.synced.is_set() for each in self._shared.values())
 
-    def pods(self, key: GangKey) -> tuple[GangPod, ...] | None:
+    def pods(self, key: GangId) -> tuple[GangPod, ...] | None:
         """The pods of a gang, by name; None while they are not known yet."""
         shared = self._shared.get(tuple(name for name, _ in key.selector))
         with self._lock:
@@ -151,7 +151,7 @@ class PodCache:
             found = shared or self._own[key]
         return found.pods.of(key) if found.watch.synced.is_set() else None
 
-    def forget(self, key: GangKey) -> None:
+    def forget(self, key: GangId) -> None:
         """A gang is well again."""
         with self._lock:
             self._wanted.discard(key)
@@ -161,7 +161,7 @@ class PodCache:
         for each in self._shared.values():
             each.pods.forget(key)
 
-    def _watch(self, key: GangKey) -> _Informer:
+    def _watch(self, key: GangId) -> _Informer:
         labels = {name: value for name, value in key.selector if name not in (OWNER_UID, POD_UID)}
         selector = ",".join(f"{name}={value}" for name, value in labels.items())
         path = f"/api/v1/namespaces/{key.namespace}/pods"
@@ -175,7 +175,7 @@ class PodCache:
         made.watch.start()
         return made
 
-    def _changed(self, key: GangKey | None) -> None:
+    def _changed(self, key: GangId | None) -> None:
         if key is not None and key in self._wanted:
             self._notify(key)
 
@@ -189,9 +189,8 @@ def _watched() -> Iterator[tuple[tuple[str, ...], dict[str, str]]]:
         earlier.append(labels[0])
 
 
-def _key_of(pod: Pod) -> GangKey:
-    found = gang_of(pod)
-    return gang_key(found.namespace, dict(found.selector))
+def _key_of(pod: Pod) -> GangId:
+    return gang_of(pod).id
 
 
 def gang_pod(raw: Mapping[str, Any]) -> GangPod:

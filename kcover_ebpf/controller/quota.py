@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident
 from kcover_ebpf.controller.api_writer import ApiWriter
-from kcover_ebpf.controller.cache import GangKey, ObjectCache
+from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.errors import KcoverError
 from kcover_ebpf.recovery import closing
 from kcover_ebpf.tunables.controller import QUOTA_LOGGED_S
@@ -41,7 +42,7 @@ class Quota:
         return not _is_closed(known) or taken < self._most
 
     @contextmanager
-    def place(self, key: GangKey) -> Iterator[bool]:
+    def place(self, key: GangId) -> Iterator[bool]:
         """True if an incident of this gang may be made in the block: its place is kept meanwhile.
 
         Closes the oldest that are over, if that is needed for it; raises `ApiError` where that fails.
@@ -59,7 +60,7 @@ class Quota:
                 self._kept[key.namespace] -= 1
                 self._closing.difference_update(each.uid for each in chosen)
 
-    def _take(self, key: GangKey) -> list[Incident] | None:
+    def _take(self, key: GangId) -> list[Incident] | None:
         """Keep a place: what is to be closed for it; None if there is none."""
         with self._lock:
             opened = [e for e in self._opened(key.namespace) if e.uid not in self._closing]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from kcover_ebpf.diagnosis.decisions import Decision
@@ -11,7 +12,7 @@ from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.output.internal_error import blame
 from kcover_ebpf.run.sinks import Announcer
 from kcover_ebpf.settings import Act, Settings
-from kcover_ebpf.tapes.entries import Ask, End, Entry, Judge, Look, Start
+from kcover_ebpf.tapes.entries import Ask, End, Entry, Hold, Judge, Look, Start
 from kcover_ebpf.tapes.reader import TapeReader
 from kcover_ebpf.watching.judging import Judging
 
@@ -29,6 +30,8 @@ class Replay:
         self._table = SyscallTable(tape.header.machine)
         self._announcer = Announcer((), wants_waits=False)
         self._offset_s = 0.0
+        self._is_held = False
+        """What is judged next is not carried out yet."""
         self._reported_s = 0.0
         """The time of what is being reported; a start and an end have their own."""
         self._judging = self._new_judging(Tracker(tape.header.job, _HOST))
@@ -41,7 +44,8 @@ class Replay:
         """Report what a run would; raises `UsageError` where the tape cannot be read, or cannot be judged."""
         self._announcer = announcer
         self._judging = self._new_judging(self._judging.tracker)
-        for entry in self._tape:
+        for entry, is_held in _with_holds(self._tape):
+            self._is_held = is_held
             try:
                 self._play(entry)
             except KcoverError:
@@ -53,7 +57,14 @@ class Replay:
 
     def _new_judging(self, tracker: Tracker) -> Judging:
         sinks = (self._announcer,)
-        return Judging(tracker, self._table, self._settings, sinks, self._carry_out)
+        return Judging(
+            tracker,
+            self._table,
+            self._settings,
+            sinks,
+            self._carry_out,
+            is_ready=lambda: not self._is_held,
+        )
 
     def _play(self, entry: Entry) -> None:
         match entry:
@@ -69,6 +80,8 @@ class Replay:
                 self._judging.judge(self._offset_s)
             case End():
                 self._end(entry)
+            case Hold():
+                pass
             case _:
                 self._reported_s = entry.boottime_ns / 1e9 + self._offset_s
                 self._judging.take(entry)
@@ -122,3 +135,26 @@ class Replay:
             # the job that was recorded was being ended from here on
             self._announcer.hushed = True
             self._announcer.on_action(decision, _NOT_DONE)
+
+
+def _with_holds(tape: TapeReader) -> Iterator[tuple[Entry, bool]]:
+    """The entries, and of a judgement whether what it called for was put off; raises what the tape raises."""
+    entries, waiting = iter(tape), None
+    while True:
+        broken, entry = None, None
+        try:
+            entry = next(entries, None)
+        except KcoverError as error:
+            # what was recorded before is judged all the same
+            broken = error
+        if waiting is not None:
+            yield waiting, isinstance(entry, Hold)
+            waiting = None
+        if broken is not None:
+            raise broken
+        if entry is None:
+            return
+        if isinstance(entry, Judge):
+            waiting = entry
+        else:
+            yield entry, False

@@ -67,6 +67,11 @@ class Judge:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """What the judgement before it called for was put off until the next one: the ranks' stacks were being read."""
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """The run was over."""
 
@@ -81,7 +86,7 @@ class End:
     """Facts too long for a line."""
 
 
-Mark = Start | Look | Ask | Judge | End
+Mark = Start | Look | Ask | Judge | Hold | End
 Entry = Fact | Mark
 
 

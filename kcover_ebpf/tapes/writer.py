@@ -17,6 +17,7 @@ from kcover_ebpf.tapes.entries import (
     Ask,
     End,
     Header,
+    Hold,
     Judge,
     Look,
     Mark,
@@ -77,6 +78,10 @@ class TapeWriter:
         self._passes += 1
         if self._passes % _FLUSH_PASSES == 0:
             self._flush()
+
+    def on_hold(self) -> None:
+        """Write it down."""
+        self._mark(Hold())
 
     def start(self, start: Start) -> None:
         """The job is watched from now on."""

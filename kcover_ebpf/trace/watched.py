@@ -12,6 +12,7 @@ from typing import Any
 from kcover_ebpf.api import agent_lease, fault_policy, fault_report
 from kcover_ebpf.api.agent_lease import AgentLease
 from kcover_ebpf.api.fault_policy import FaultPolicy
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kinds import Gang, gang_of
 from kcover_ebpf.api.pods import Pod, pod_of
 from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict
@@ -85,7 +86,7 @@ def _report(raw: Mapping[str, Any], gang: Gang, now_s: float) -> ReceivedReport 
     except ObjectError:
         return None
     written_s = fault_report.written_s(raw.get("metadata") or {})
-    if report.job is None or tuple(sorted(report.job.selector.items())) != gang.selector:
+    if report.job is None or GangId.of(gang.namespace, report.job.selector) != gang.id:
         return None
     # the clock of an operator's machine and that of the API server may differ: what is not dated is not believed
     return None if written_s is None else ReceivedReport(report, min(written_s, now_s), None)

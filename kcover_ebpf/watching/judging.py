@@ -88,6 +88,10 @@ class Recorder(Protocol):
         """The job was judged; `unix_offset_s`: unix time minus boottime."""
         ...
 
+    def on_hold(self) -> None:
+        """What that judgement called for is put off until the next one."""
+        ...
+
 
 class Judging:
     """One job from facts to decisions."""
@@ -200,6 +204,8 @@ class Judging:
         if decision.act is Act.OBSERVE or (fault.incident, decision.act) in self._done:
             return
         if fault.kind in EXPLAINED and not self._is_ready():
+            if self._recorder is not None:
+                self._recorder.on_hold()
             return
         self._done.add((fault.incident, decision.act))
         self._carry_out(decision)

@@ -27,6 +27,9 @@ from kcover_ebpf.watching import py_spy
 from kcover_ebpf.watching.py_spy import Spies
 
 _STUCK = "Python frames (their reader does not come back)"
+_BUSY = "Python frames (those of other jobs were being read)"
+_ONE_JOB = threading.Lock()
+"""All jobs of a node may stall at once, and the readers share the agent's memory limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,13 @@ class StackWatch:
         return True
 
     def _read(self, leads: list[_Lead]) -> None:
-        self._done.put(read(leads))
+        if not _ONE_JOB.acquire(timeout=STACKS_LIMIT_S):
+            self._done.put(PythonStacksSeen(procfs.boottime_ns(), unread=(_BUSY,)))
+            return
+        try:
+            self._done.put(read(leads))
+        finally:
+            _ONE_JOB.release()
 
     def _take(self, now_s: float) -> list[PythonStacksSeen]:
         if self._reader is None:
@@ -104,7 +113,7 @@ class StackWatch:
             seen = self._done.get_nowait()
         except Empty:
             # a process that is killed while it reads memory that does not come may stay for ever
-            if now_s - self._began_s < 2 * STACKS_LIMIT_S or self._is_stuck:
+            if now_s - self._began_s < 3 * STACKS_LIMIT_S or self._is_stuck:
                 return []
             self._is_stuck = True
             return [PythonStacksSeen(procfs.boottime_ns(), unread=(_STUCK,))]

@@ -22,7 +22,9 @@ struct device {
 	int index;
 };
 
-static struct device devices[MOST_GPUS] = { { 0 }, { 1 }, { 2 }, { 3 }, { 4 }, { 5 }, { 6 }, { 7 } };
+static struct device devices[MOST_GPUS] = {
+	{ 0 }, { 1 }, { 2 }, { 3 }, { 4 }, { 5 }, { 6 }, { 7 }
+};
 static int calls;
 
 /* The value of the script, or the healthy one; *code: what the call returns. */

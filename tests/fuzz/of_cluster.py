@@ -91,7 +91,7 @@ def _policy(api: Any) -> None:
 
 def _pod(api: Any) -> None:
     found = pod_of(api)
-    assert gang_of(found).selector
+    assert gang_of(found).id.selector
     is_job_pod(found), must_train(found), with_ranks(found), preflight.failed(found)
     fault_report.written_s(api["metadata"])
 

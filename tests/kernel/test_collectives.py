@@ -40,6 +40,7 @@ def job(enter: str, late: int, way: str) -> list[str]:
     return ["--", "sh", "-c", script]
 
 
+@pytest.mark.alone  # its ranks need a core each
 def test_the_rank_that_never_joined_is_named_in_its_own_network(tmp_path: Path, netns: str) -> None:
     options = ("-o", "json", "--act", "shutdown", "--for", "90s")
     with run(*options, *job(f"ip netns exec {netns}", 1, "spin"), folder=tmp_path) as one:

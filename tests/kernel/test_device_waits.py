@@ -51,6 +51,7 @@ def began_s(one: Run) -> float:
     return min(float(line.split()[1]) for line in one.err.splitlines() if line.startswith("fault "))
 
 
+@pytest.mark.alone  # its ranks need a core each, and it is timed
 def test_the_rank_that_took_a_lock_is_named_among_those_that_wait_for_their_devices(
     tmp_path: Path, library: Path
 ) -> None:

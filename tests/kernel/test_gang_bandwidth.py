@@ -14,7 +14,10 @@ import pytest
 
 from tests.skips import ROOT
 
-pytestmark = pytest.mark.needs("root", "netns", "mpi")
+pytestmark = [
+    pytest.mark.needs("root", "netns", "mpi"),
+    pytest.mark.xdist_group("bandwidth"),  # its bridge has one name
+]
 COUNT = 3
 # Each rank prints, and the slow one first: what an all-reduce over all of them would come to.
 STAND_IN = """#!/bin/sh

@@ -18,6 +18,7 @@ JOB = f"for r in 0 1 2 3; do {RANK} & done; wait"
 pytestmark = pytest.mark.needs("cgroup2")
 
 
+@pytest.mark.alone  # py-spy is given a moment only
 def test_the_line_of_the_rank_that_is_elsewhere_is_reported_before_the_job_is_ended(
     tmp_path: Path,
 ) -> None:

@@ -54,6 +54,7 @@ def test_a_stop_is_refused(bench: Bench, disk: Path, spoil: Spoil) -> None:
     assert "T" not in pod.states()
 
 
+@pytest.mark.alone  # its pods are to be stopped all at once
 @BREAK
 def test_a_stop_expires(bench: Bench, disk: Path, spoil: Spoil) -> None:
     pod = bench.pod("a")

@@ -200,6 +200,7 @@ def watched(job: Path, *arguments: str, **options: Any) -> tuple[int, list[dict[
     return process.returncode, [json.loads(line) for line in lines]
 
 
+@pytest.mark.alone  # a rank is to be seen training from outside
 def test_a_watched_process_tree_is_ended_and_nobody_else(job: Path) -> None:
     with subprocess.Popen(["sleep", "60"]) as bystander, started(job) as top:
         code, _ = watched(job, "--pid", str(top.pid))
@@ -220,6 +221,7 @@ def test_a_watched_group_is_ended(job: Path, group: Path) -> None:
     assert not (job / "saw").exists()
 
 
+@pytest.mark.alone  # a rank is to be seen training from outside
 def test_we_live_in_the_group_that_we_end(job: Path, group: Path) -> None:
     with started(job, group) as top:
         code, events = watched(job, "--cgroup", str(group), preexec_fn=lambda: cgroups.join(group))

@@ -54,7 +54,11 @@ def verdicts(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param("tape.jsonl", marks=pytest.mark.long), "tape.jsonl.gz"]
+    "name",
+    [
+        pytest.param("tape.jsonl", marks=pytest.mark.long),
+        pytest.param("tape.jsonl.gz", marks=pytest.mark.alone),
+    ],
 )
 def test_a_replay_gives_the_verdicts_of_the_run(job: Path, name: str) -> None:
     arguments = ["--act", "shutdown", "--record", name, "-o", "json", "--", PYTHON]

@@ -12,10 +12,11 @@ from kcover_ebpf.agent.report_pace import Pace, valid_s
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.agent_lease import MOST_ACKS, AgentLease, lease_of, object_of
 from kcover_ebpf.api.fault_report import Ack, AckResult, PodRef
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.cluster.gang_judge import merge
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport, confirmed
-from kcover_ebpf.controller.cache import GangKey, ObjectCache, gang_key
+from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
 from kcover_ebpf.errors import ObjectError
@@ -176,18 +177,18 @@ def renewed(node: str, *current: int, age_s: float = 0.0, acks: tuple[Ack, ...] 
 
 
 @pytest.fixture
-def changed() -> list[GangKey]:
+def changed() -> list[GangId]:
     return []
 
 
 @pytest.fixture
-def store(changed: list[GangKey]) -> ObjectCache:
+def store(changed: list[GangId]) -> ObjectCache:
     made = ObjectCache(changed.append, wall=Clock())
     made.bad = pytest.fail
     return made
 
 
-KEY = gang_key("ns", SELECTOR)
+KEY = GangId.of("ns", SELECTOR)
 
 
 @pytest.mark.parametrize("lease_first", [True, False])
@@ -211,7 +212,7 @@ def test_a_report_that_came_since_is_not_what_was_confirmed(store: ObjectCache) 
 
 
 def test_a_renewal_wakes_nobody_but_for_an_answer(
-    store: ObjectCache, changed: list[GangKey]
+    store: ObjectCache, changed: list[GangId]
 ) -> None:
     store.on_report(written("a", 7))
     changed.clear()

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kinds import (
     OWNER_UID,
     POD_UID,
@@ -101,7 +102,7 @@ def test_gang(
         set(name.split("-")),
     )
     assert is_job_pod(one) is watched
-    assert selects(dict(gang.selector), one)
+    assert selects(gang.id.labels, one)
 
 
 @pytest.mark.parametrize(
@@ -123,8 +124,8 @@ def test_an_index_counts_through_the_gang_unless_several_jobs_make_it(
 def test_a_bare_pod_is_a_gang_of_one() -> None:
     one = pod({"app": "x"})
     gang = gang_of(one)
-    assert gang == Gang("team", "p-0", "Pod", ((POD_UID, "u-0"),))
-    assert selects(dict(gang.selector), one)
+    assert gang == Gang(GangId.of("team", {POD_UID: "u-0"}), "p-0", "Pod")
+    assert selects(gang.id.labels, one)
     assert not is_job_pod(one)
 
 
@@ -135,7 +136,7 @@ def test_a_label_that_looks_like_a_uid_is_none(label: str) -> None:
 
 def test_pods_of_one_owner_are_one_gang_and_of_another_are_not() -> None:
     one = pod({"app": "db"}, ("apps/v1", "StatefulSet"))
-    assert gang_of(one) == Gang("team", "j", "StatefulSet", ((OWNER_UID, "o-1"),))
+    assert gang_of(one) == Gang(GangId.of("team", {OWNER_UID: "o-1"}), "j", "StatefulSet")
     assert not selects({OWNER_UID: "o-2"}, one)
     assert not selects({OWNER_UID: "o-1"}, pod({"app": "db"}))
 

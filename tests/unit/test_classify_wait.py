@@ -45,7 +45,7 @@ def connect_outside(stage: Stage, proc: Proc, sent_ns: int = 0) -> WaitedFile:
 def sitting_in(number: int) -> Iterator[None]:
     """Processes of the script that are in `read` are in another call."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scripted_job, "READ", number)
+        patch.setitem(scripted_job.CALLS, "read", number)
         yield
 
 

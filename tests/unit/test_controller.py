@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Phase
-from kcover_ebpf.controller.cache import GangKey, ObjectCache, gang_key
+from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.workqueue import WorkQueue
 from kcover_ebpf.kube.leader_election import DURATION_S, GIVE_UP_S, Claim
 from kcover_ebpf.kube.reflector import Change, Event
@@ -104,13 +105,13 @@ def report(uid: str = "r1", written: str = "2026-01-01T00:00:00Z", **spec) -> Ev
 
 @pytest.fixture
 def store() -> ObjectCache:
-    reported: list[GangKey] = []
+    reported: list[GangId] = []
     made = ObjectCache(reported.append, wall=Clock())
     made.bad = pytest.fail
     return made
 
 
-KEY = gang_key("ns", {"k": "v"})
+KEY = GangId.of("ns", {"k": "v"})
 WRITTEN_S = 1767225600.0
 
 
@@ -167,7 +168,7 @@ def test_an_echo_does_not_undo_what_was_written_since(store):
 def test_incidents_are_found_by_their_gang_whatever_becomes_of_them(store):
     store.on_incident(incident("1", "Open"))
     store.on_incident(incident("2", "Open", gang="other"))
-    other = gang_key("ns", {"k": "other"})
+    other = GangId.of("ns", {"k": "other"})
     assert (store.of_gang(KEY), len(store.of_gang(other))) == ([], 1)
     store.on_incident(Event(Change.GONE, {"metadata": {"name": "i", "namespace": "ns"}}))
     assert (store.of_gang(other), store.incidents, dict(store._reported)) == ([], {}, {})

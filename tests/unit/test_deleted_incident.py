@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import (
     FINALIZER,
     Action,
@@ -18,7 +19,7 @@ from kcover_ebpf.api.incident import (
     status_of,
 )
 from kcover_ebpf.controller.breaker import Limits
-from kcover_ebpf.controller.cache import ObjectCache, gang_key
+from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.gang_reconciler import GangReconciler
 from kcover_ebpf.controller.owners import Found
 from kcover_ebpf.kube.reflector import Change, Event
@@ -26,7 +27,7 @@ from kcover_ebpf.recovery.context import Call, SuspendSwitch, Suspension, TopOwn
 from kcover_ebpf.recovery.methods import restarts
 
 LABELS = {"batch.kubernetes.io/job-name": "j"}
-KEY = gang_key("ns", LABELS)
+KEY = GangId.of("ns", LABELS)
 REF = JobRef("Job", "j", "ju", "batch/v1")
 START_S = 1_767_225_600.0
 

@@ -6,17 +6,18 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Action, Incident, JobRef, Phase, Status, Way
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.controller.breaker import Limits
-from kcover_ebpf.controller.cache import ObjectCache, gang_key
+from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.gang_reconciler import GangReconciler
 from kcover_ebpf.controller.owners import Found
 from kcover_ebpf.recovery.context import Call, DeleteAll, GangPod, SuspendSwitch, TopOwner
 from kcover_ebpf.recovery.methods import restarts
 
 LABELS = {"batch.kubernetes.io/job-name": "j"}
-KEY = gang_key("ns", LABELS)
+KEY = GangId.of("ns", LABELS)
 REF = JobRef("Job", "j", "ju", "batch/v1")
 START_S = 1_000.0
 
@@ -88,7 +89,7 @@ def test_jobs__a_restart_does_not_wait_for_pods_that_are_strays() -> None:
 def test_a_job_waits_a_moment_while_others_are_decided_on() -> None:
     world = World(took_s=0.1)
     world.now_s += 0.5
-    world.jobs._deciding.add(gang_key("ns", {"batch.kubernetes.io/job-name": "another"}))
+    world.jobs._deciding.add(GangId.of("ns", {"batch.kubernetes.io/job-name": "another"}))
     assert world.jobs.reconcile(KEY) == 0.1
     assert world.calls == []
     world.now_s += 0.6

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from kcover_ebpf.api.fault_policy import FaultPolicy, NamedPolicy, RestartLimits
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident, JobRef, Phase, Status, Way, incident_of, object_of
 from kcover_ebpf.api.incident import status_of as written
-from kcover_ebpf.controller.cache import ObjectCache, Uid, gang_key
+from kcover_ebpf.controller.cache import ObjectCache, Uid
 from kcover_ebpf.controller.incident_gc import IncidentCollector
 from kcover_ebpf.controller.owners import Found
 from kcover_ebpf.errors import Conflict, Unreachable
@@ -86,7 +87,7 @@ def test_only_what_was_reported_and_left_is_closed_when_the_job_is_gone(store, p
 def test_a_job_that_agents_report_about_is_not_asked_for(store) -> None:
     put(store, "i", Phase.OBSERVED)
     seen = report("a", arrived_s=NOW_S - 5.0, suspicious=False)
-    store._reports[gang_key("ns", LABELS)]["a"] = seen
+    store._reports[GangId.of("ns", LABELS)]["a"] = seen
     owners, writer = Owners(None), Writer()
     look(store, owners, writer)
     assert (owners.asked, set(writer.written)) == (0, {"i"})
@@ -98,7 +99,7 @@ def test_a_job_that_agents_report_about_is_not_asked_for(store) -> None:
 
 def test_a_job_that_is_still_silent_keeps_its_incident_open(store) -> None:
     put(store, "i", Phase.OBSERVED)
-    store._reports[gang_key("ns", LABELS)]["a"] = report("a", arrived_s=NOW_S - 5.0)
+    store._reports[GangId.of("ns", LABELS)]["a"] = report("a", arrived_s=NOW_S - 5.0)
     writer = Writer()
     look(store, Owners(None), writer)
     assert writer.written == {}

@@ -9,10 +9,11 @@ import pytest
 
 from kcover_ebpf.api import fault_report
 from kcover_ebpf.api.fault_report import FaultReport, LocalVerdict, PodRef
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident, JobRef, Status, object_of, status_of
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.controller.breaker import Limits
-from kcover_ebpf.controller.cache import GangKey, ObjectCache, gang_key
+from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.gang_reconciler import GangReconciler
 from kcover_ebpf.controller.owners import Found
 from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
@@ -60,7 +61,7 @@ class World:
         for index in range(GANGS):
             self.store.on_report(Event(Change.SET, crash(index)))
 
-    def _pods(self, key: GangKey) -> tuple[GangPod, ...]:
+    def _pods(self, key: GangId) -> tuple[GangPod, ...]:
         (name,) = key.labels.values()
         pod = Pod("ns", f"{name}-0", f"u{name[1:]}", "n0", "Running", 1.0, None, key.labels, {}, (), ())  # fmt: skip
         return (GangPod(pod),)
@@ -85,7 +86,7 @@ class World:
         """How many statuses were written."""
         before = self.writes
         for index in range(GANGS):
-            self.jobs.reconcile(gang_key("ns", labels(index)))
+            self.jobs.reconcile(GangId.of("ns", labels(index)))
         return self.writes - before
 
     def opened(self) -> list[str]:

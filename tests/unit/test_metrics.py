@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kcover_ebpf.agent.metrics import AgentMetrics
 from kcover_ebpf.api.fault_report import FaultReport, PodRef
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.telemetry import Telemetry
@@ -257,7 +258,7 @@ def ages(metrics: AgentMetrics) -> dict[str, float]:
 
 def test_the_series_of_ages_have_an_end() -> None:
     metrics = AgentMetrics(list, dict)
-    gang = Gang("team", "train", None, (("job", "train"),))
+    gang = Gang(GangId.of("team", {"job": "train"}), "train", None)
     metrics.on_pass({gang: ranks(2000)}, 1, 0, Counter())
     reported = ages(metrics)
     assert len(reported) == 1024

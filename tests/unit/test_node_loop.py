@@ -11,6 +11,7 @@ from kcover_ebpf.agent import node_loop
 from kcover_ebpf.agent.containers import Containers, Found
 from kcover_ebpf.agent.node_loop import GangWatch, NodeLoop
 from kcover_ebpf.agent.pod_registry import PodRegistry
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.facts.devices import DeviceFact, PortChange
@@ -216,7 +217,7 @@ def test_how_a_pod_ends_that_is_being_deleted_is_nobodys_fault(bench: Bench) -> 
 def test_what_we_kill_ourselves_is_no_fault(bench: Bench) -> None:
     bench.pod("a-0", "a", 10)
     bench.step()
-    bench.loop.forget(Gang("team", "a", "PyTorchJob", ((JOB, "a"),)))
+    bench.loop.forget(Gang(GangId.of("team", {JOB: "a"}), "a", "PyTorchJob"))
     bench.step(bench.ended(10), seconds=0.1)
     assert failures(bench.gang("a")) == []
     # the next start is watched again

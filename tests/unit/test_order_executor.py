@@ -21,17 +21,18 @@ from kcover_ebpf.agent.order_journal import ContainerRef, OrderJournal, StopReco
 from kcover_ebpf.agent.pod_registry import PodRegistry
 from kcover_ebpf.agent.report_names import key_of
 from kcover_ebpf.api.fault_report import Ack, AckResult
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.order import Order, OrderedIncident, Verb
 from kcover_ebpf.errors import ActionError
 from kcover_ebpf.host import terminate
 
 NOW_S = 1000.0
-GANG = Gang("team", "train", "PyTorchJob", (("job", "train"),))
+GANG = Gang(GangId.of("team", {"job": "train"}), "train", "PyTorchJob")
 
 
 def order(number: str, verb: Verb = Verb.STOP) -> Order:
-    return Order(number, verb, dict(GANG.selector), NOW_S, NOW_S + 10)
+    return Order(number, verb, GANG.id.labels, NOW_S, NOW_S + 10)
 
 
 def executor(ledger: OrderJournal, folder: Path, said: list[str] | None = None) -> OrderExecutor:

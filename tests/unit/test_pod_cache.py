@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kinds import job_kinds
 from kcover_ebpf.controller import pod_cache
-from kcover_ebpf.controller.cache import GangKey, gang_key
 from kcover_ebpf.controller.pod_cache import Pods, gang_pod
 from kcover_ebpf.kube.reflector import Change, Event
 
 JOB = "batch.kubernetes.io/job-name"
-KEY = gang_key("ns", {JOB: "j"})
+KEY = GangId.of("ns", {JOB: "j"})
 
 
 def pod(name: str, labels: dict[str, str] | None = None, **more: Any) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def pods() -> Pods:
     return Pods(pod_cache._key_of)
 
 
-def names(pods: Pods, key: GangKey = KEY) -> list[str]:
+def names(pods: Pods, key: GangId = KEY) -> list[str]:
     return [each.pod.name for each in pods.of(key)]
 
 
@@ -60,7 +60,7 @@ def test_pods_come_and_go_by_name(pods: Pods) -> None:
 
 
 def test_a_pod_whose_label_is_changed_changes_its_gang(pods: Pods) -> None:
-    other = gang_key("ns", {JOB: "other"})
+    other = GangId.of("ns", {JOB: "other"})
     pods.take(Event(Change.SET, pod("j-0")))
     assert names(pods) == ["j-0"]
     assert pods.take(Event(Change.SET, pod("j-0", {JOB: "other"}))) == other
@@ -107,7 +107,7 @@ class Transport:
 
 
 def test_only_gangs_that_are_asked_for_are_reported() -> None:
-    reported: list[GangKey] = []
+    reported: list[GangId] = []
     made = pod_cache.PodCache(Transport(), reported.append, lambda _: None)  # type: ignore[arg-type]
     informer = made._shared[JOB,]
     informer.watch.synced.set()
@@ -131,7 +131,7 @@ def test_pods_are_not_known_before_the_first_list() -> None:
 def test_a_gang_named_by_its_owner_has_a_watch_of_its_own_while_it_is_asked_for() -> None:
     transport = Transport()
     made = pod_cache.PodCache(transport, lambda _: None, lambda _: None)  # type: ignore[arg-type]
-    key = gang_key("ns", {"kcover.io/owner-uid": "u-j"})
+    key = GangId.of("ns", {"kcover.io/owner-uid": "u-j"})
     made.pods(key)
     own = made._own[key]
     assert own.watch.synced.wait(30)

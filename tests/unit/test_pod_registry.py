@@ -6,6 +6,7 @@ import pytest
 
 from kcover_ebpf.agent.pod_registry import PodRegistry
 from kcover_ebpf.agent.report_names import key_of, report_name
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.kube.reflector import Change, Event
 from tests.unit.registry_pods import heard
@@ -107,7 +108,7 @@ def test_what_makes_no_sense_is_reported_and_passed_over() -> None:
 
 
 def gang(name: str, value: str = "x") -> Gang:
-    return Gang("team", name, "Job", ((JOB, value),))
+    return Gang(GangId.of("team", {JOB: value}), name, "Job")
 
 
 def test_gangs_of_one_name_have_reports_of_their_own() -> None:

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcover_ebpf.api.fault_report import object_of
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.cluster.gang_input import GangInput, NodeState
 from kcover_ebpf.cluster.gang_judge import merge
 from kcover_ebpf.cluster.report_delays import Delays
-from kcover_ebpf.controller.cache import ObjectCache, gang_key
+from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.settings import Policy
@@ -41,7 +42,7 @@ class Job:
         self.store.on_report(Event(Change.SET, body))
 
     def case(self) -> GangInput:
-        seen = self.store.seen(gang_key("ns", SELECTOR))
+        seen = self.store.seen(GangId.of("ns", SELECTOR))
         pods = tuple(replace(pod(each), node=node) for each, node in enumerate(NODES))
         states = {node: NodeState(node) for node in NODES}
         return GangInput("ns/j", seen, pods, states, Policy(), self.now_s)

@@ -184,6 +184,9 @@ class Notes:
     def on_judge(self, unix_offset_s: float) -> None:
         self.taken.append(unix_offset_s)
 
+    def on_hold(self) -> None:
+        self.taken.append("hold")
+
 
 def test_all_that_a_judgement_is_made_of_is_recorded_in_order(
     monkeypatch: pytest.MonkeyPatch,

@@ -110,6 +110,19 @@ def test_an_action_waits_for_a_reader_that_hangs_only_for_a_while(
     assert "no time was left" in seen.unread[0]
 
 
+def test_jobs_are_read_one_after_the_other(
+    spy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They share the agent's memory; whoever comes too late says so."""
+    spy(answering())
+    monkeypatch.setattr(stack_watch, "STACKS_LIMIT_S", 0.2)
+    with stack_watch._ONE_JOB:
+        seen = taken(StackWatch(), ranks())
+    assert (seen.stacks, seen.unread) == ((), (stack_watch._BUSY,))
+    monkeypatch.setattr(stack_watch, "STACKS_LIMIT_S", 20.0)
+    assert taken(StackWatch(), ranks()).unread == ()
+
+
 def test_a_reader_that_fails_is_said(spy: Callable[[str], Path]) -> None:
     spy("echo 'Error: no permission' >&2; exit 1")
     seen = taken(StackWatch(), ranks())
@@ -146,7 +159,31 @@ def test_two_ranks_of_a_larger_job_are_read(spy: Callable[[str], Path]) -> None:
 # --- between the verdict and the action
 
 
-def judging(ready: Callable[[], bool], done: list[Decision]) -> tuple[Stage, Judging]:
+class Notes:
+    """Keeps what a tape would have of the judgement."""
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+
+    def on_fact(self, fact: object) -> None:
+        self.taken.append(type(fact).__name__)
+
+    def on_inspection(self) -> None:
+        self.taken.append("look")
+
+    def on_ask(self) -> None:
+        self.taken.append("ask")
+
+    def on_judge(self, unix_offset_s: float) -> None:
+        self.taken.append(f"judge {unix_offset_s}")
+
+    def on_hold(self) -> None:
+        self.taken.append("hold")
+
+
+def judging(
+    ready: Callable[[], bool], done: list[Decision], notes: Notes | None = None
+) -> tuple[Stage, Judging]:
     """A job of which one rank is stopped; its judging acts as far as shutdown."""
     stage = trained()
     stage.become(stage.rank(2), "stopped")
@@ -157,6 +194,7 @@ def judging(ready: Callable[[], bool], done: list[Decision]) -> tuple[Stage, Jud
         Settings(act=Act.SHUTDOWN),
         (),
         done.append,
+        recorder=notes,
         is_ready=ready,
     )
     made.job = stage.job
@@ -166,12 +204,14 @@ def judging(ready: Callable[[], bool], done: list[Decision]) -> tuple[Stage, Jud
 def test_a_job_is_ended_once_the_stacks_are_read_and_they_stand_in_the_decision() -> None:
     done: list[Decision] = []
     answers = [False]
-    stage, made = judging(lambda: answers[0], done)
+    notes = Notes()
+    stage, made = judging(lambda: answers[0], done, notes)
     for _ in range(5):
         stage.run(1)
         made.judge(0.0)
     assert made.tracker.latest is not None
     assert done == []
+    assert "hold" in notes.taken, "a tape has it, so that a replay acts when the run did"
     stacks = tuple(
         PythonStack(Pid(100 + rank), (PythonFrame("save" if rank == 2 else "step", "train.py", 7),))
         for rank in range(4)

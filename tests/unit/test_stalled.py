@@ -15,6 +15,7 @@ from kcover_ebpf.agent.report_cache import ReportCache
 from kcover_ebpf.agent.report_sender import ReportSender
 from kcover_ebpf.api.agent_lease import AgentLease, lease_of
 from kcover_ebpf.api.fault_report import FaultReport, report_of
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.log_report import ContainerLog, LogFinding
 from kcover_ebpf.diagnosis.tracker import Tracker
@@ -252,7 +253,7 @@ def sent(
     drafts = ReportBuilder(Identity("a", "kcover"), reporter, ReportCache(tmp_path), lambda: True)
     drafts.logs = lambda *_: logs
     pods = [pod(each) for each in range(len(stage.procs))]
-    gang = Gang("ns", "j", "Job", tuple(SELECTOR.items()))
+    gang = Gang(GangId.of("ns", SELECTOR), "j", "Job")
     watch = GangWatch(LocalGang(gang, tuple(pods), Policy()), watched(stage))
     watch.pods = {Pid(pid): pods[index].uid for index, pid in enumerate(stage.procs)}
     with pytest.MonkeyPatch.context() as patch:

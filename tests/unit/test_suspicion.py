@@ -208,7 +208,7 @@ def test_every_wait_is_looked_at_once_and_then_a_few_at_a_time_in_their_turn() -
     assert set.union(*further) == ranks
 
 
-@pytest.mark.parametrize("world", [2, 64])
+@pytest.mark.parametrize("world", [2, 12, pytest.param(64, marks=pytest.mark.long)])
 def test_no_wait_in_storage_goes_without_a_look_for_longer_than_the_proof_can_bear(
     world: int,
 ) -> None:

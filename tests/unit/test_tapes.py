@@ -22,7 +22,7 @@ from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.run.replay import Replay
 from kcover_ebpf.run.sinks import Announcer, Sink
 from kcover_ebpf.settings import Act
-from kcover_ebpf.tapes.entries import MOST_LINE_BYTES, SCHEMA, Ask, End, Judge, Look, Start
+from kcover_ebpf.tapes.entries import MOST_LINE_BYTES, SCHEMA, Ask, End, Hold, Judge, Look, Start
 from kcover_ebpf.tapes.reader import TapeReader
 from kcover_ebpf.tapes.writer import TapeWriter
 
@@ -149,13 +149,14 @@ def test_everything_but_names_is_written_unless_they_are_wanted(tmp_path: Path) 
         writer.on_ask()
         writer.on_fact(leaving)
         writer.on_judge(0.5)
+        writer.on_hold()
         writer.end(End(2.0, "exited", 3, -9))
         writer.close()
         writer.on_fact(tick)  # after its end nothing is written, and nothing happens
         writer.close()
         entries[names] = list(reader((tmp_path / "a").read_bytes()))
     start, end = Start(1.0, 0.5, unobserved=("a",)), End(2.0, "exited", 3, -9)
-    assert entries[True] == [start, tick, Look(), Ask(), leaving, Judge(0.5), end]
+    assert entries[True] == [start, tick, Look(), Ask(), leaving, Judge(0.5), Hold(), end]
     assert entries[False][:4] == entries[True][:4]
     assert entries[False][4] != leaving
     assert "acme" not in repr(entries[False])

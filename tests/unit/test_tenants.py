@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kcover_ebpf.api.fault_policy import Bounds, FaultPolicy, RestartLimits
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import (
     Incident,
     JobRef,
@@ -19,7 +20,7 @@ from kcover_ebpf.api.incident import (
     status_of,
 )
 from kcover_ebpf.controller.breaker import Breaker, Limits
-from kcover_ebpf.controller.cache import ObjectCache, gang_key
+from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.quota import Quota
 from kcover_ebpf.errors import Conflict
 from kcover_ebpf.recovery import closing
@@ -123,7 +124,7 @@ def test_quota__a_newer_incident_closes_the_older_ones_of_its_gang() -> None:
 def test_quota__a_full_namespace_makes_room_by_what_is_over() -> None:
     known = store()
     quota = Quota(known, Writer(), 3)  # type: ignore[arg-type]
-    key = gang_key("ns", {"k": "v"})
+    key = GangId.of("ns", {"k": "v"})
     for index in range(2):
         put(known, "ns", index, Phase.OBSERVED)
     put(known, "other", 7, Phase.OBSERVED)
@@ -141,7 +142,7 @@ def test_quota__incidents_that_are_acted_on_or_wait_are_never_closed_for_room() 
     for index in range(3):
         put(known, "ns", index, Phase.DECIDED)
     quota = Quota(known, Writer(), 3)  # type: ignore[arg-type]
-    with quota.place(gang_key("ns", {"k": "v"})) as has_place:
+    with quota.place(GangId.of("ns", {"k": "v"})) as has_place:
         assert not has_place
     assert len(opened(known, "ns")) == 3
 
@@ -151,12 +152,12 @@ def test_quota__workers_that_ask_at_the_same_time_get_no_more_than_there_is() ->
     for index in range(2):
         put(known, "ns", index, Phase.DECIDED)
     quota = Quota(known, Writer(), 3)  # type: ignore[arg-type]
-    one, two = (gang_key("ns", {"k": value}) for value in ("a", "b"))
+    one, two = (GangId.of("ns", {"k": value}) for value in ("a", "b"))
     with quota.place(one) as first, quota.place(two) as second:
         assert (first, second) == (True, False)
     with quota.place(two) as third:
         assert third, "nothing was made in the place that was kept"
-    with quota.place(gang_key("other", {"k": "a"})) as elsewhere:
+    with quota.place(GangId.of("other", {"k": "a"})) as elsewhere:
         assert elsewhere
 
 
@@ -165,7 +166,7 @@ def test_quota__two_workers_close_two_incidents_for_their_room() -> None:
     for index in range(3):
         put(known, "ns", index, Phase.OBSERVED)
     quota = Quota(known, Writer(), 3)  # type: ignore[arg-type]
-    one, two = (gang_key("ns", {"k": value}) for value in ("a", "b"))
+    one, two = (GangId.of("ns", {"k": value}) for value in ("a", "b"))
     with quota.place(one) as first, quota.place(two) as second:
         assert (first, second) == (True, True)
         assert opened(known, "ns") == ["i2"]
@@ -177,7 +178,7 @@ def test_quota__what_was_closed_for_room_does_not_come_back_into_that_room() -> 
     for index in range(3):
         put(known, "ns", index, Phase.OBSERVED)
     quota = Quota(known, Writer(), 3)  # type: ignore[arg-type]
-    with quota.place(gang_key("ns", {"k": "a"})) as has_place:
+    with quota.place(GangId.of("ns", {"k": "a"})) as has_place:
         assert has_place
         (closed,) = (each for each in known.incidents.values() if each.status.is_closed)  # type: ignore[union-attr]
         assert not quota.may_reopen(closed)
@@ -194,7 +195,7 @@ class Refusing(Writer):
 def test_quota__a_place_that_could_not_be_made_is_not_kept() -> None:
     known = store()
     put(known, "ns", 0, Phase.OBSERVED)
-    key = gang_key("ns", {"k": "v"})
+    key = GangId.of("ns", {"k": "v"})
     quota = Quota(known, Refusing(), 1)  # type: ignore[arg-type]
     for _ in range(2):
         with pytest.raises(Conflict), quota.place(key):

@@ -64,6 +64,19 @@ def test_main__a_part_that_passes_or_in_which_nothing_is_selected(
     assert counted in capsys.readouterr().out.splitlines()[-1]
 
 
+def test_main__a_part_that_is_no_pytest_is_not_counted(
+    parts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    says = Part("says", ("3 passed",), command=("echo",))
+    fails = Part("fails", ("-c", "echo 4 failed; exit 3"), command=("sh",))
+    monkeypatch.setattr(tiers, "TOGETHER", (says,))
+    monkeypatch.setattr(tiers, "AFTERWARDS", (fails,))
+    assert tiers.main(["--durations=3"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "4 failed" in lines
+    assert re.fullmatch(r"=+ no tests in [\d.]+s =+", lines[-1])
+
+
 def test_main__a_part_that_cannot_start_fails(parts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiers, "TOGETHER", (Part("broken", ("--no-such-option",)),))
     monkeypatch.setattr(tiers, "AFTERWARDS", ())
@@ -102,5 +115,5 @@ def test_tiers__what_make_test_leaves_out_another_target_runs() -> None:
         "test-chart",
         "test-attack",
     }
-    trees = {each.arguments[0] for each in (*tiers.TOGETHER, *tiers.AFTERWARDS)}
-    assert trees == {"tests/unit", "tests/kernel", "tests/cluster"}
+    parts = {each.arguments[0] for each in (*tiers.TOGETHER, *tiers.AFTERWARDS)}
+    assert parts == {"tests/unit", "tests/kernel", "tests/cluster", "check"}

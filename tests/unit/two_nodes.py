@@ -13,6 +13,7 @@ from kcover_ebpf.agent.node_loop import GangWatch
 from kcover_ebpf.agent.pod_registry import LocalGang
 from kcover_ebpf.agent.report_builder import Identity, ReportBuilder
 from kcover_ebpf.api.fault_report import object_of, report_of
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict
 from kcover_ebpf.cluster.gang_judge import merge
@@ -32,7 +33,7 @@ from tests.unit.scripted_job import NS, Proc, Stage
 
 NODES = "ab"
 """Even ranks are on the first node, odd ones on the second."""
-GANG = Gang("ns", "j", "Job", tuple(SELECTOR.items()))
+GANG = Gang(GangId.of("ns", SELECTOR), "j", "Job")
 
 
 class Recorded(Stage):
