@@ -100,7 +100,7 @@ def test_an_action_waits_for_a_reader_that_hangs_only_for_a_while(
     spy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spy("exec sleep 600")
-    monkeypatch.setattr(stack_watch, "STACKS_LIMIT_S", 0.5)
+    monkeypatch.setattr(stack_watch, "STACKS_LIMIT_S", 2.0)
     watch, people = StackWatch(), ranks()
     assert not watch.is_ready(people)
     monkeypatch.setattr(stack_watch, "STACKS_BEFORE_ACTION_S", 0.0)

@@ -24,7 +24,7 @@ ip link set lo up; ip address add {SERVER}/24 dev far1; ip link set far1 up
 mount -t tmpfs none {EXPORT}
 mount -t nfsd nfsd /proc/fs/nfsd
 cd /proc/fs/nfsd
-echo "-3 +4 +4.1 +4.2" >versions
+echo "-2 -3 +4 +4.1 +4.2" >versions
 echo 10 >nfsv4leasetime; echo 10 >nfsv4gracetime
 until=$(($(date +%s) + 36000))
 echo "nfsd {CLIENT} $until trainers" >/proc/net/rpc/auth.unix.ip/channel
