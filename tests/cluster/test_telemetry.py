@@ -1,6 +1,6 @@
 """GPU series of a real agent about pods of a real cluster, joined with dcgm-exporter's by a real Prometheus.
 
-The library is a stand-in without a GPU behind it, and the page of dcgm-exporter is served as that one writes it; the
+The library is a stub without a GPU behind it, and the page of dcgm-exporter is served as that one writes it; the
 agent, which runs on the host, sees a loaded driver. NVML lists the process of a real pod.
 """
 
