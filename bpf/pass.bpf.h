@@ -22,7 +22,10 @@
 #define ROOT_GROUP 1
 
 /* Passes between two samples of all threads of a process of which nothing closer is wanted. */
-#define CALM_EVERY 10
+#define CALM_EVERY 20
+
+/* Passes of which one visits who is not watched: nothing of a stranger is in any cache. */
+#define STRANGERS_EVERY 4
 
 /*
  * Work after which a call returns to user space, the only place where a kernel without preemption
@@ -53,8 +56,10 @@ static __always_inline void begin_pass(struct pass_value *pass, bool in_turns)
 	pass->jiffies = bpf_jiffies64();
 	pass->process_count = 0;
 	pass->pid_sum = 0;
-	pass->stranger_count = 0;
-	pass->stranger_sum = 0;
+	if (pass->id % STRANGERS_EVERY == 0) {
+		pass->stranger_count = 0;
+		pass->stranger_sum = 0;
+	}
 	pass->leaders_only = in_turns && !pass->is_whole && pass->least_every > 1 &&
 			     pass->id % CALM_EVERY && pass->id % pass->least_every;
 }
@@ -89,10 +94,13 @@ static __always_inline void count_in_cgroup(struct process_value *process, struc
  */
 static __always_inline void see_stranger(struct pass_value *pass, struct task_struct *leader)
 {
-	__u64 id = cgroup_id(leader);
 	struct cgroup_value *group;
+	__u64 id;
 
-	if (pass->is_continued || id <= ROOT_GROUP || leader->exit_state)
+	if (pass->id % STRANGERS_EVERY || pass->is_continued || leader->exit_state)
+		return;
+	id = cgroup_id(leader);
+	if (id <= ROOT_GROUP)
 		return;
 	group = bpf_map_lookup_elem(&cgroups, &id);
 	if (!group || group->pass_id + 1 < pass->id)

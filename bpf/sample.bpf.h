@@ -281,11 +281,13 @@ static __always_inline void look(struct pass_value *pass, struct process_value *
 	struct thread_sample *sample = sample_of(task->pid);
 
 	if (!sample) {
+		pass->work += LONGER_WORK;
 		first_look(pass, process, task);
 		return;
 	}
 	if (quick_look(pass, process, task, sample))
 		return;
+	pass->work += LONGER_WORK;
 	if (sample->start_ns != task->start_boottime)
 		first_look(pass, process, task);
 	else

@@ -45,7 +45,8 @@ int BPF_PROG(on_retransmit, struct sock *sk)
 	return 0;
 }
 
-/* A connection begun by a watched process is known from its first packet on. */
+/* A connection begun by a watched process is known from its first packet on, one that it awaits
+ * from listen(2) on. */
 static __always_inline struct socket_sample *connecting_socket(struct sock *sk)
 {
 	struct socket_sample sample = {};
@@ -70,8 +71,8 @@ int BPF_PROG(on_tcp_state, struct sock *sk, int old_state, int new_state)
 
 	if (BPF_CORE_READ(sk, sk_protocol) != IPPROTO_TCP)
 		return 0;
-	/* Only connect(2) does this, and it does it in the context of the caller. */
-	if (old_state == TCP_CLOSE && new_state == TCP_SYN_SENT)
+	/* Only connect(2) and listen(2) do this, and they do it in the context of the caller. */
+	if (old_state == TCP_CLOSE && (new_state == TCP_SYN_SENT || new_state == TCP_LISTEN))
 		known = connecting_socket(sk);
 	else
 		known = known_socket(sk);

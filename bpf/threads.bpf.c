@@ -8,6 +8,10 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
+/* What one step of this iterator costs beside the visit, in visits to a thread that did not change.
+ */
+#define VISIT_WORK 2
+
 /* What a return value other than 0 means: the reader gets EAGAIN, and the next read begins here. */
 #define RETURN_TO_USER_SPACE 1
 
@@ -41,7 +45,7 @@ int sample_threads(struct bpf_iter__task *ctx)
 		return 0;
 	if (ctx->meta->seq_num == 0)
 		begin_pass(pass, true);
-	if (!has_time(pass, 1)) {
+	if (!has_time(pass, VISIT_WORK)) {
 		pass->work = 0;
 		return RETURN_TO_USER_SPACE;
 	}

@@ -51,7 +51,11 @@ __noinline int look_longer(__u32 pid, __u32 tid)
 	return 0;
 }
 
-/* True while the call may continue. A thread that this pass has visited before is no work. */
+/*
+ * False where the call has to end at this thread, with which the next one begins. A thread that
+ * this pass has visited before is no work; one without room has no sample to say so, and would be
+ * counted again if it was visited before the call ends.
+ */
 static __always_inline bool look_at(struct pass_value *pass, struct process_value *process,
 				    struct task_struct *task)
 {
@@ -60,10 +64,12 @@ static __always_inline bool look_at(struct pass_value *pass, struct process_valu
 
 	if (sample && sample->pass_id == pass->id)
 		return true;
+	if (!has_time(pass, 1))
+		return false;
 	if (sample && quick_look(pass, process, task, sample))
-		return has_time(pass, 1);
+		return true;
 	look_longer(pid, tid);
-	return !pass->is_incomplete && has_time(pass, LONGER_WORK);
+	return !pass->is_incomplete;
 }
 
 /* The thread at which the walk over a process had to stop in the call before, or its first. */

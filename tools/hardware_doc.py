@@ -56,7 +56,7 @@ HEAD = """# Devices: what ran in a guest
 
 <!-- Written by tools/hardware_doc.py from hardware.json: run `make test-vm`, then it with --take. -->
 
-Emulated machines (QEMU without KVM), real kernels of Debian, a stand-in driver with the real one's function names,
+Emulated machines (QEMU without KVM), real kernels of Debian, a stub driver with the real one's function names,
 arguments and tracepoint, real PCIe errors through `aer_inject`. *Guest time*: one instruction is a nanosecond, so that
 the load of the host does not matter. What it means for the sensor: [docs/hardware.md](../hardware.md).
 

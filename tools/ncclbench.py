@@ -1,6 +1,6 @@
 """What a probe on NCCL costs a call: `python -m tools.ncclbench FILE` appends a line of JSON for each pair of blocks.
 
-Blocks of calls with and without probes take turns in one process, which calls the stand-in of tests/faults/nccl.c:
+Blocks of calls with and without probes take turns in one process, which calls the stub of tests/faults/nccl.c:
 what the call itself does is next to nothing. Of its own CPU time, so that other load counts little.
 """
 

@@ -93,13 +93,20 @@ class NodeLoop:
         while not until():
             self.step()
             if not until():
-                urgent = any(each.watch.job.urgent for each in self._gangs.values())
-                listen(self._kernel, self._settings, urgent, self._hear)
+                listen(self._kernel, self._period_s, self._hear)
         for each in self._gangs.values():
             each.watch.close()
 
+    @property
+    def _period_s(self) -> float:
+        # never longer than the regular one: pods and orders are followed at passes
+        watches = [each.watch for each in self._gangs.values()]
+        if any(watch.job.urgent for watch in watches):
+            return self._settings.suspicious_period_s
+        return self._settings.period_s * min([1.0, *(watch.ease for watch in watches)])
+
     def step(self) -> None:
-        """One pass of the sampler and one judgement of every gang."""
+        """One pass of the sampler, and one judgement of every gang that may not rest."""
         self._follow_registry()
         self._join_new_members()
         watches = [each.watch for each in self._gangs.values()]
@@ -109,15 +116,16 @@ class NodeLoop:
         self._take(self._kernel.sample(connected))
         for fact in self._devices.tick(self._owners.keys()):
             self._route(fact)
-        requests = [wanted for watch in watches for wanted in watch.job.wants()]
+        due = [each for each in self._gangs.values() if each.watch.attend()]
+        requests = [wanted for each in due for wanted in each.watch.job.wants()]
         self._take(self._inspector.inspect(requests))
-        for watch in watches:
-            watch.ask_collectives()
-            watch.read_stacks()
-        self._judge()
+        for each in due:
+            each.watch.ask_collectives()
+            each.watch.read_stacks()
+        self._judge(due)
 
-    def _judge(self) -> None:
-        for each in self._gangs.values():
+    def _judge(self, gangs: Iterable[GangWatch]) -> None:
+        for each in gangs:
             each.stopped_by_us = self._is_stopped_by_us(each.here.gang)
             if not each.stopped_by_us and each.here.gang not in self._forgotten:
                 each.watch.judge()
@@ -127,7 +135,7 @@ class NodeLoop:
     def _hear(self, events: Iterable[Fact]) -> bool:
         if self._take(events):
             # an announced fault is judged by itself: a pass over all gangs would cost more
-            self._judge()
+            self._judge(self._gangs.values())
         return self._registry.version != self._version or bool(self._forgotten)
 
     def _take(self, facts: Iterable[Fact]) -> bool:

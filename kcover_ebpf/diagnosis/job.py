@@ -190,8 +190,9 @@ class Job:
         healthy = self.pace.trained and not self.attention.suspicious
         for view in self.members.views.values():
             view.untold_passes += 1
-            view.traffic.end_pass(now_ns, tick.period_ns, healthy=healthy)
-            if view.lose_clock(now_ns):
+            if view.sockets:
+                view.traffic.end_pass(now_ns, tick.period_ns, healthy=healthy)
+            if view.gpus.seen is not None and view.lose_clock(now_ns):
                 self.pace.relearn(view.pid, now_ns)
         self.announced.settle(self.members)
         expected = self.members.expected if self._whole else None
@@ -201,7 +202,7 @@ class Job:
         if self._all_here and stopped and stopped == len(ranks):
             self._restart_clocks(now_ns)
         elif not self.attention.suspicious:
-            self.pace.observe_shares(ranks)
+            self.pace.observe_shares(ranks, now_ns)
         silent = any(self.pace.is_silent(view, now_ns) for view in ranks.values())
         stopped += sum(view.is_stopped for view in self.members.roster.loaders.values())
         known = stopped > 0 or self._alarm or bool(self.announced.failures)
@@ -262,9 +263,10 @@ class Job:
 
     def sampling(self) -> dict[Pid, SampleRequest]:
         """How closely each living process is to be sampled."""
-        trained, now_ns = self.pace.trained, self.now_ns
+        now_ns, trained = self.now_ns, self.pace.trained
         closely = in_detail(self.attention, now_ns, trained=trained, examined=self._examined)
-        return requests(self.members.views, self.detailed, closely, now_ns, trained=trained)
+        rests = trained and not self.pace.compares(now_ns)
+        return requests(self.members.views, self.detailed, closely, now_ns, rests=rests)
 
     @property
     def urgent(self) -> bool:
@@ -344,10 +346,8 @@ class Job:
     @property
     def _elsewhere(self) -> bool | None:
         # ranks on hosts that are not seen: connections to nobody known may lead to them
-        size = self.members.world_size
-        if size is None:
-            return False if self._whole else None
-        return size > len(self.members.all_ranks)
+        size, known = self.members.world_size, len(self.members.all_ranks)
+        return (False if self._whole else None) if size is None else size > known
 
     def snapshot(self) -> JobSnapshot:
         """Everything a judgement needs, as of now."""
@@ -366,12 +366,16 @@ class Job:
             if view.member is not None and view.member.owner is not None
         }
         reported = self.attention.collectives
+        # a lost link shows retransmissions as well, but nothing gets through; silence unseen is the kernel's word
+        ages_s = (processes[pid].age_s for pid in members.ranks)
+        silent_s = self.pace.silence_s(members.ranks, self.now_ns) or min(ages_s, default=0.0)
         return JobSnapshot(
             now_ns=self.now_ns,
             policy=self._policy,
             processes=processes,
             ends=ends,
-            lossy=self._is_lossy([processes[pid].age_s for pid in members.ranks]),
+            lossy=silent_s < LOSSY_SILENCE_S
+            and bool(self.loss.lossy(self.now_ns, self.pace.slowed)),
             knows_waits=known.count > 0,
             whole=self._all_here,
             cadence_known=self.pace.learned(members.ranks),
@@ -393,8 +397,3 @@ class Job:
             ends=ends,
             all_here=members.world_size == len(members.all_ranks),
         )
-
-    def _is_lossy(self, ages_s: list[float]) -> bool:
-        # a lost link shows retransmissions as well, but nothing gets through; silence unseen is the kernel's word
-        silent_s = self.pace.silence_s(self.members.ranks, self.now_ns) or min(ages_s, default=0.0)
-        return bool(self.loss.lossy(self.now_ns, self.pace.slowed)) and silent_s < LOSSY_SILENCE_S

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from posixpath import basename
 
 from kcover_ebpf.diagnosis.endpoints import SERVICE_PORTS, is_loopback
@@ -20,7 +21,12 @@ from kcover_ebpf.diagnosis.rank_numbers import is_one_process
 from kcover_ebpf.diagnosis.roles import SPAWNED, Role
 from kcover_ebpf.facts.kernel import SocketSample
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.tunables.diagnosis import STARTER_LEARNED_PASSES, STARTER_PASSES, STARTER_RESTS_NS
+from kcover_ebpf.tunables.diagnosis import (
+    CANDIDATES_PASSES,
+    STARTER_LEARNED_PASSES,
+    STARTER_PASSES,
+    STARTER_RESTS_NS,
+)
 
 _Views = Mapping[Pid, ProcessHistory]
 _DEEPEST = 8
@@ -34,14 +40,27 @@ class Kinship:
         self.joined: set[Pid] = set()
         """Ranks for what they do."""
         self._settled: set[Pid] = set()
+        self._candidates: list[Pid] = []
+        self._candidates_passes = 0
+
+    def forget_candidates(self) -> None:
+        """A process came, went or is known better: who may be a rank is looked up anew."""
+        self._candidates_passes = 0
 
     def forget(self, pid: Pid) -> None:
         """A process is gone for good: its number may be used again."""
         self.joined.discard(pid)
         self._settled.discard(pid)
+        self.forget_candidates()
 
     def candidates(self, views: _Views) -> list[Pid]:
         """Living processes that may be ranks: siblings of one program, below none that is a rank for certain."""
+        if self._candidates_passes <= 0:
+            self._candidates_passes = CANDIDATES_PASSES
+            self._candidates = self._find_candidates(views)
+        return self._candidates
+
+    def _find_candidates(self, views: _Views) -> list[Pid]:
         kinds: dict[tuple[object, ...], list[Pid]] = defaultdict(list)
         for pid, view in views.items():
             member, seen = view.member, view.seen
@@ -73,12 +92,15 @@ class Kinship:
 
     def observe(self, views: _Views) -> bool:
         """Once a pass: take who is connected to whom; True if that shows a rank that was none before."""
-        asked = self.candidates(views)
+        self._candidates_passes -= 1
+        asked = [pid for pid in self.candidates(views) if views[pid].sockets]
         starters = {view.seen.ppid for pid in self.joined if (view := views.get(pid)) and view.seen}
-        unsettled = [pid for pid, view in views.items() if self._is_open(view, starters)]
+        unsettled = [
+            pid for pid, view in views.items() if view.sockets and self._is_open(view, starters)
+        ]
         if not asked and not unsettled:
             return False
-        known = len(self.joined)
+        known, settled = len(self.joined), len(self._settled)
         ends = _ends(views)
         for pid in dict.fromkeys([*unsettled, *asked]):
             for sample in views[pid].sockets.values():
@@ -88,6 +110,8 @@ class Kinship:
                 inherited = ends[sample.local, sample.remote] != pid
                 if peer is not None and not inherited and sample.state == "ESTABLISHED":
                     self._meet(views[pid], views[peer], sample, views)
+        if (len(self.joined), len(self._settled)) != (known, settled):
+            self.forget_candidates()
         return len(self.joined) > known
 
     def _is_open(self, view: ProcessHistory, starters: Collection[Pid]) -> bool:
@@ -146,8 +170,13 @@ def _program(view: ProcessHistory) -> tuple[object, ...]:
     # actors of Ray differ in nothing but the name that they give to themselves; what multiprocessing starts, in the
     # number of a pipe
     comm = lead.sample.comm if lead is not None else seen.comm
-    script = next((word for word in seen.argv[1:] if not word.startswith("-")), "")
-    return basename(seen.argv[0]), script.translate(_DIGITS), comm.translate(_DIGITS)
+    return _program_of(seen.argv, comm)
+
+
+@lru_cache(maxsize=1024)
+def _program_of(argv: tuple[str, ...], comm: str) -> tuple[str, str, str]:
+    script = next((word for word in argv[1:] if not word.startswith("-")), "")
+    return basename(argv[0]), script.translate(_DIGITS), comm.translate(_DIGITS)
 
 
 def _is_same_program(starter: ProcessHistory, started: ProcessHistory) -> bool:

@@ -28,6 +28,10 @@ class Members:
         self._stale = False
         self._roster: Roster | None = None
 
+    def _changed(self) -> None:
+        self._roster = None
+        self.kinship.forget_candidates()
+
     @property
     def roster(self) -> Roster:
         """Who is what; made anew where a process came, went, or is known better since."""
@@ -40,18 +44,18 @@ class Members:
         found = self.views.get(pid)
         if found is None:
             found = self.views[pid] = ProcessHistory(pid, now_ns)
-            self._roster = None
+            self._changed()
         return found
 
     def rename(self) -> None:
         """Something was learned about who a process is: roles are decided anew at the next `classify`."""
         self._stale = True
-        self._roster = None
+        self._changed()
 
     def on_exec(self, view: ProcessHistory) -> None:
         """It became another program, of which nothing was read yet."""
         view.on_exec()
-        self._roster = None
+        self._changed()
 
     def forget_descriptors(self) -> None:
         """What was seen open in detail is not kept up to date any more."""
@@ -64,7 +68,7 @@ class Members:
             return False
         self._stale = False
         self._decide()
-        self._roster = None
+        self._changed()
         return True
 
     def _decide(self) -> None:
@@ -80,7 +84,7 @@ class Members:
             elif (joined or numbered) and self._was_wrapper(view):
                 # what ran before the ranks had numbers was a wrapper around them
                 self._forget(pid)
-        self._roster = None
+        self._changed()
         for view in [view for view in self.views.values() if self._is_replaced(view)]:
             self._forget(view.pid)
         self._learn_world_size(found.values())
@@ -112,14 +116,14 @@ class Members:
 
     def _forget(self, pid: Pid) -> None:
         del self.views[pid]
-        self._roster = None
+        self._changed()
         self.kinship.forget(pid)
 
     def leave(self, pid: Pid, leaving: ProcessExit) -> None:
         """A process ended. Those with a rank stay known, so that who waits for them can be explained."""
         view = self.views[pid]
         view.exit = leaving
-        self._roster = None
+        self._changed()
         member = view.member
         # what a script runs before the training ends when it likes: nobody will wait for it
         prepared = not (leaving.signal or leaving.exit_code or established(view, leaving))

@@ -19,9 +19,11 @@ from kcover_ebpf.tunables.diagnosis import (
     BURN_DOUBT_S,
     LOST_CLOCK_S,
     NOT_YET_JOINED_S,
+    PAYLOAD_RATE_NS,
     PAYLOAD_RATES_KEPT,
     RECENT_PASSES,
     SLOWED_SHARE,
+    STRAGGLER_COMPARED_EASE,
     TRAINING_SIGNS,
     UNLEARNED_STALL_S,
 )
@@ -52,6 +54,8 @@ class JobProgress:
         self._cadences: dict[Pid, Cadence] = {}
         self._shares = WaitShares()
         self._payload_rates: deque[float] = deque(maxlen=PAYLOAD_RATES_KEPT)
+        self._payload_bytes = self._payload_ns = 0
+        """Since the last of those rates."""
         self.unlearned_s = UNLEARNED_STALL_S
         """What counts as a stall while nothing was learned; for ranks that join from now on."""
         self.trained = False
@@ -182,9 +186,18 @@ class JobProgress:
         blocked = lead.sample.state is TaskState.SLEEPING or lead.waits_busily
         return blocked and self._table.family(lead.sample.syscall) in _WAIT_FAMILIES
 
-    def observe_shares(self, ranks: Mapping[Pid, ProcessHistory]) -> None:
+    def observe_shares(self, ranks: Mapping[Pid, ProcessHistory], now_ns: int) -> None:
         """Take one healthy pass for the search for stragglers."""
-        self._shares.observe({pid: self._wait(view) for pid, view in ranks.items()})
+        if self.trained:
+            self._shares.observe({pid: self._wait(view) for pid, view in ranks.items()}, now_ns)
+
+    def ease(self, now_ns: int) -> float:
+        """How many times the regular pause lies before the next pass."""
+        return STRAGGLER_COMPARED_EASE if self.compares(now_ns) else 1.0
+
+    def compares(self, now_ns: int) -> bool:
+        """True while ranks are to be sampled more often, to confirm that one of them lags."""
+        return self._shares.compares(now_ns)
 
     def _wait(self, view: ProcessHistory) -> int | None:
         # a wait is one and the same for as long as the thread was seen to do nothing else
@@ -193,8 +206,14 @@ class JobProgress:
 
     def note_payload(self, moved_bytes: int, period_ns: int) -> None:
         """Take the bytes that all ranks moved between them in one pass."""
-        if self.trained and period_ns > 0:
-            self._payload_rates.append(moved_bytes * NS / period_ns)
+        if not self.trained:
+            return
+        self._payload_bytes += moved_bytes
+        self._payload_ns += period_ns
+        # passes that follow each other fast are taken together: few bytes in a third of a second mean nothing
+        if self._payload_ns >= PAYLOAD_RATE_NS:
+            self._payload_rates.append(self._payload_bytes * NS / self._payload_ns)
+            self._payload_bytes = self._payload_ns = 0
 
     @property
     def slowed(self) -> bool:

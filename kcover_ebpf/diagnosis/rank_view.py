@@ -37,19 +37,19 @@ class Habits:
 
 def completed(state: RankSnapshot, view: ProcessHistory, habits: Habits) -> RankSnapshot:
     """The snapshot of a process from its state and what is known of it otherwise."""
-    is_rank = state.role is Role.RANK
+    is_rank, talks = state.role is Role.RANK, bool(view.sockets)
     return replace(
         state,
         world_size=habits.world_size if is_rank else None,
         pid_inside=view.seen.pid_inside if is_rank and view.seen is not None else 0,
         threshold_s=habits.thresholds_s.get(state.pid),
-        sent_age_s=_age_s(habits, last_send_ns(view, habits.ends)),
+        sent_age_s=_age_s(habits, last_send_ns(view, habits.ends) if talks else view.sent_ns),
         received_age_s=_age_s(habits, view.peer_bytes_ns),
         python=habits.python.get(state.pid, ()) if is_rank else (),
         known_wait=bool(state.stack) and habits.known.knows(state.stack),
         joined=is_rank and view.member is not None and view.member.joined,
         stop_signal=_stop_signal(habits.stop_signals.get(state.pid)),
-        sockets=_sockets(view, habits) if is_rank else (),
+        sockets=_sockets(view, habits) if is_rank and talks else (),
         network_busy=_network_busy(view),
         gpu=_gpu(view, habits.now_ns) if is_rank else None,
     )

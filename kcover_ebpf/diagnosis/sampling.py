@@ -42,7 +42,7 @@ def in_detail(attention: Suspicion, now_ns: int, *, trained: bool, examined: boo
     """What is wanted of a process in detail; `examined`: for people, too."""
     if examined:
         return _EXAMINED
-    return _CLOSE if attention.is_fresh(now_ns, trained) else _EASED
+    return _CLOSE if attention.urgent(now_ns, trained) else _EASED
 
 
 def requests(
@@ -51,10 +51,10 @@ def requests(
     closely: SampleRequest,
     now_ns: int,
     *,
-    trained: bool,
+    rests: bool,
 ) -> dict[Pid, SampleRequest]:
-    """What is wanted of each living process: `closely` of those in `detailed`."""
-    rested = _CALM if trained else _UNTRAINED
+    """What is wanted of each living process: `closely` of those in `detailed`, least of the others if it `rests`."""
+    rested = _CALM if rests else _UNTRAINED
     return {
         pid: _with_lead(view, closely if pid in detailed else rested, now_ns)
         for pid, view in views.items()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from kcover_ebpf.diagnosis.packet_loss import LossWatch
-from kcover_ebpf.diagnosis.process import ProcessHistory
+from kcover_ebpf.diagnosis.process import Effort, ProcessHistory
 from kcover_ebpf.diagnosis.progress import JobProgress
 from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
@@ -37,6 +37,8 @@ def slowness(
     )
     if ranks[slow.pid].throttled_since_ns is not None and cause is Cause.CPU_THROTTLED:
         text += "; it is throttled by the CPU quota of its control group"
+    elif cause is Cause.SLOW_RANK and _stores_alone(ranks, slow.pid):
+        text += "; it reads or writes files, and the others do not"
     found = _slow(cause, slow.pid, ranks, Evidence(EvidenceKind.PEERS, text), now_ns)
     return replace(found, factor=slow.factor)
 
@@ -47,6 +49,16 @@ def _is_starved(ranks: Mapping[Pid, ProcessHistory], pid: Pid | None) -> bool:
     if view is None or view.lead is None:
         return False
     return view.throttled_since_ns is not None or view.lead.delay_share >= STARVED_SHARE
+
+
+def _stores_alone(ranks: Mapping[Pid, ProcessHistory], pid: Pid) -> bool:
+    others = (view for other, view in ranks.items() if other != pid)
+    return _stores(ranks[pid]) and not any(map(_stores, others))
+
+
+def _stores(view: ProcessHistory) -> bool:
+    effort = view.efforts.get(Effort.STORAGE)
+    return effort is not None and view.totals is not None and effort[1] == view.totals.boottime_ns
 
 
 def _slow(

@@ -12,12 +12,18 @@ from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.diagnosis import (
     STRAGGLER_APART,
     STRAGGLER_CHANCE,
+    STRAGGLER_COMPARED_APART,
+    STRAGGLER_COMPARED_NS,
+    STRAGGLER_COMPARED_PASSES,
+    STRAGGLER_COMPARED_PERIOD_NS,
     STRAGGLER_LEAST_KEPT,
+    STRAGGLER_LEAST_NS,
     STRAGGLER_WAIT_SHARE,
     STRAGGLER_WINDOWS,
 )
 
 _Waits = Sequence[int | None]
+_COUNTED = STRAGGLER_COMPARED_PASSES, *STRAGGLER_WINDOWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +43,7 @@ class Waiting:
 
     def __init__(self) -> None:
         self._waits: deque[int | None] = deque(maxlen=STRAGGLER_WINDOWS[-1])
-        self.counts = dict.fromkeys(STRAGGLER_WINDOWS, 0)
+        self.counts = dict.fromkeys(_COUNTED, 0)
         """Passes in which it waited, by the length of the window; counted on, for all are asked for every pass."""
 
     def __len__(self) -> int:
@@ -46,12 +52,17 @@ class Waiting:
     def add(self, wait: int | None) -> None:
         """Take one pass."""
         waits, counts, seen = self._waits, self.counts, len(self._waits)
-        for window in STRAGGLER_WINDOWS:
+        for window in _COUNTED:
             if seen >= window and waits[seen - window] is not None:
                 counts[window] -= 1
             if wait is not None:
                 counts[window] += 1
         waits.append(wait)
+
+    def count(self, window: int) -> int:
+        """In how many of the last passes it waited."""
+        known = self.counts.get(window)
+        return sum(each is not None for each in self.last(window)) if known is None else known
 
     def last(self, window: int) -> _Waits:
         """The last passes, newest first."""
@@ -63,9 +74,12 @@ class WaitShares:
 
     def __init__(self) -> None:
         self._seen: dict[Pid, Waiting] = {}
+        self._times_ns: deque[int] = deque(maxlen=STRAGGLER_WINDOWS[-1])
+        self._compares_until_ns = self._rests_until_ns = 0
 
-    def observe(self, waiting: Mapping[Pid, int | None]) -> None:
+    def observe(self, waiting: Mapping[Pid, int | None], now_ns: int) -> None:
         """Take one pass over all living ranks: what distinguishes a wait of each from its next, None if it works."""
+        self._times_ns.append(now_ns)
         for pid in self._seen.keys() - waiting.keys():
             del self._seen[pid]
         for pid, wait in waiting.items():
@@ -74,16 +88,45 @@ class WaitShares:
                 seen = self._seen[pid] = Waiting()
             seen.add(wait)
 
+        if now_ns >= self._rests_until_ns and self._may_lag():
+            self._compares_until_ns = now_ns + STRAGGLER_COMPARED_NS
+            self._rests_until_ns = now_ns + STRAGGLER_COMPARED_PERIOD_NS
+
+    def compares(self, now_ns: int) -> bool:
+        """True while the ranks are to be sampled more often, to confirm that one of them lags."""
+        return now_ns < self._compares_until_ns
+
+    def _may_lag(self) -> bool:
+        """True if in the last few passes one rank hardly waited, and the others did, taken together."""
+        window = STRAGGLER_COMPARED_PASSES
+        if len(self._seen) < 2 or min(map(len, self._seen.values())) < window:
+            return False
+        counts = [waiting.counts[window] for waiting in self._seen.values()]
+        own, others = min(counts), (sum(counts) - min(counts)) / (len(counts) - 1)
+        return (
+            own <= STRAGGLER_WAIT_SHARE * window
+            and others - own >= STRAGGLER_COMPARED_APART * window
+        )
+
     def straggler(self) -> Straggler | None:
         """The one rank that the others wait for; None while too few passes were seen or no rank is apart."""
         if len(self._seen) < 2:
             return None
         seen = min(map(len, self._seen.values()))
-        windows = (window for window in STRAGGLER_WINDOWS if window <= seen)
-        return next((found for each in windows if (found := self._is_apart(each))), None)
+        shortest = self._shortest_window()
+        windows = sorted({shortest, *(each for each in STRAGGLER_WINDOWS if each > shortest)})
+        found = (self._is_apart(window) for window in windows if window <= seen)
+        return next((each for each in found if each is not None), None)
+
+    def _shortest_window(self) -> int:
+        """Passes that last long enough, more than there are if none do: fast ones see one and the same step."""
+        times_ns, count = self._times_ns, STRAGGLER_WINDOWS[0]
+        while count <= len(times_ns) and times_ns[-1] - times_ns[-count] < STRAGGLER_LEAST_NS:
+            count += 1
+        return count
 
     def _is_apart(self, window: int) -> Straggler | None:
-        counts = {pid: waiting.counts[window] for pid, waiting in self._seen.items()}
+        counts = {pid: waiting.count(window) for pid, waiting in self._seen.items()}
         slow = min(counts, key=counts.__getitem__)
         own = counts.pop(slow) / window
         apart = max(STRAGGLER_APART, STRAGGLER_CHANCE / math.sqrt(window))

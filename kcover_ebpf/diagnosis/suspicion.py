@@ -35,6 +35,9 @@ from kcover_ebpf.tunables.diagnosis import (
     INSPECTION_PROOF_NS,
     INSPECTION_UNTRAINED_NS,
     INSPECTIONS_REPEATED,
+    INSPECTIONS_REPEATED_CALMLY,
+    UNTRAINED_EASE_PART,
+    UNTRAINED_MOST_EASE,
 )
 
 _INSPECTIONS_KEPT = 48
@@ -82,6 +85,18 @@ class Suspicion:
         given seconds before that means anything.
         """
         return self.is_fresh(now_ns, trained) and (trained or not self._only_silent)
+
+    def ease(self, now_ns: int, trained: bool) -> float:
+        """How many times the regular pause may lie before the next pass; 1 while a change is to be seen soon."""
+        since_ns = self._suspicious_since_ns
+        if since_ns is None or trained or not self._only_silent:
+            return 1.0
+        return min(max(1.0, (now_ns - since_ns) / NS / UNTRAINED_EASE_PART), UNTRAINED_MOST_EASE)
+
+    def learns_eagerly(self, now_ns: int) -> bool:
+        """True while healthy waits are inspected at every pass: what is not learned then is no evidence later."""
+        began_ns = now_ns if self._began_ns is None else self._began_ns
+        return self.known.count < BASELINE_EAGER_WAITS and now_ns - began_ns <= BASELINE_EAGER_NS
 
     @property
     def stalled(self) -> bool:
@@ -186,11 +201,17 @@ class Suspicion:
         """Threads to inspect now: all leads while suspicious, else a few healthy waits to remember."""
         codes = [request for view in owned for request in self._burning(view, now_ns)]
         if self.suspicious:
-            return codes + self._rationed(owned, now_ns, 0 if trained else INSPECTION_UNTRAINED_NS)
+            shortest_ns = 0 if trained else INSPECTION_UNTRAINED_NS
+            repeats = (
+                INSPECTIONS_REPEATED
+                if self.urgent(now_ns, trained)
+                else INSPECTIONS_REPEATED_CALMLY
+            )
+            return codes + self._rationed(owned, now_ns, shortest_ns, repeats)
         if now_ns < self._next_baseline_ns:
             return codes
         self._began_ns = now_ns if self._began_ns is None else self._began_ns
-        if self.known.count >= BASELINE_EAGER_WAITS or now_ns - self._began_ns > BASELINE_EAGER_NS:
+        if not self.learns_eagerly(now_ns):
             self._next_baseline_ns = now_ns + BASELINE_PERIOD_NS
         fresh = (view for view in waiting if view.pid not in self._pending)
         requests = (
@@ -199,7 +220,7 @@ class Suspicion:
         return codes + list(islice(requests, BASELINE_INSPECTIONS))
 
     def _rationed(
-        self, owned: Iterable[ProcessHistory], now_ns: int, shortest_ns: int
+        self, owned: Iterable[ProcessHistory], now_ns: int, shortest_ns: int, repeats: int
     ) -> list[InspectRequest]:
         """A first inspection of every wait; further ones at a few of those that wait alike, each in its turn."""
         first, again = [], []
@@ -215,7 +236,7 @@ class Suspicion:
         counts: Counter[tuple[TaskState, int]] = Counter()
         for _, alike, request in sorted(again, key=lambda each: each[0]):
             counts[alike] += 1
-            if counts[alike] <= INSPECTIONS_REPEATED:
+            if counts[alike] <= repeats:
                 first.append(request)
         return first
 

@@ -57,7 +57,7 @@ class Detail(Enum):
     """Every thread, for people."""
 
 
-CALM_EVERY = 10
+CALM_EVERY = 20
 """Passes between two samples of all threads of a process of which nothing closer is wanted (bpf/pass.bpf.h)."""
 
 

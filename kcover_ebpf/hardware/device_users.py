@@ -40,6 +40,8 @@ class DeviceUsers:
 
         The first time, which is after rights were given up (threads keep theirs), the answer is waited for.
         """
+        if self.has_begun and not self._is_stale and not self._readers.is_asked("devices"):
+            return
         wait_s, self.has_begun = 0.0 if self.has_begun else _FIRST_WAIT_S, True
         self._take(0.0)
         if self._is_stale and self._readers.ask("devices", partial(topology.read, self._root)):

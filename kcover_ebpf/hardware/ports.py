@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import select
 import socket
 import struct
 from collections.abc import Iterator, Mapping
@@ -154,6 +155,8 @@ class PortWatch:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
         self._socket.setblocking(False)
         self._socket.bind((0, _RTMGRP_LINK))
+        self._news = select.poll()
+        self._news.register(self._socket, select.POLLIN)
         self._up: dict[str, bool] = {}
         """Links, and RDMA ports ("mlx5_0/1"), as they were seen or reported last."""
         self.has_new = False
@@ -163,6 +166,8 @@ class PortWatch:
         self._counters: dict[tuple[str, str], int] = {}
         self._readers: Readers[str, _RdmaPort] = Readers("kcover-ports")
         self._next_ns = 0
+        self._is_asked = False
+        """RDMA ports are being read."""
         for link in links_now():
             self._up[link.name] = link.state == "up"
         list(self._links(0))
@@ -170,7 +175,10 @@ class PortWatch:
 
     def changes(self, boottime_ns: int) -> list[PortChange]:
         """What changed since the last call."""
-        return [*self._links(boottime_ns), *self._rdma_ports(boottime_ns)]
+        found = list(self._links(boottime_ns)) if self._news.poll(0) else []
+        if self._is_asked or boottime_ns >= self._next_ns:
+            found += self._rdma_ports(boottime_ns)
+        return found
 
     def heard(self, change: PortChange) -> None:
         """Another source reported an RDMA port: its state is not reported again."""
@@ -223,6 +231,7 @@ class PortWatch:
         for name, seen in self._readers.take((), 0.0):
             if seen is not None:
                 yield from self._compared(name, seen, boottime_ns)
+        self._is_asked = self._readers.is_asking
         if boottime_ns < self._next_ns:
             return
         self._next_ns = boottime_ns + RDMA_PERIOD_NS
@@ -231,6 +240,7 @@ class PortWatch:
         for port in self._rdma.glob("*/ports/*"):
             # one that has not answered yet is not asked again
             self._readers.ask(f"{port.parts[-3]}/{port.name}", partial(_read_port, port))
+            self._is_asked = True
 
     def _compared(self, name: str, seen: _RdmaPort, boottime_ns: int) -> Iterator[PortChange]:
         # "4: ACTIVE"; a port that trains again is INIT or ARMED for a while

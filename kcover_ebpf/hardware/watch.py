@@ -51,6 +51,9 @@ SELF_TEST = "kcover-ebpf self-test"
 """Text that is written to the kernel log at start, to learn whether the console rung works."""
 
 _Reader = TypeVar("_Reader")
+_SKIPPED_EVERY = 8
+"""Passes of whose lines in the log none concerned us before they are left out: what came since is read with the next
+that does."""
 _SELF_TEST_PATIENCE_NS = 500_000_000
 """After the first pass. A line is reported within a millisecond of its printing, and read in the next pass."""
 _AER_SETTLE_NS = 3_000_000_000
@@ -98,7 +101,7 @@ class DeviceWatch:
         self._stale_nic = False
         self._aer = AerCounter()
         self._aer_quiet_ns = 0
-        self._line_came = False
+        self._line_came, self._unread_passes = False, 0
         self.driver: str | None = None
         """Version of the GPU driver that is loaded; None without one."""
         self._stale_driver = False
@@ -283,7 +286,10 @@ class DeviceWatch:
     def _poll_log(self, members: Collection[Pid]) -> list[DeviceFact]:
         """Read the log, unless the console would have said that there is something in it."""
         if self._kmsg is not None and self.console_works and not self._line_came:
-            self._kmsg.skip()
+            self._unread_passes += 1
+            if self._unread_passes >= _SKIPPED_EVERY:
+                self._unread_passes = 0
+                self._kmsg.skip()
             return []
         self._line_came = False
         return self._read_log(members)

@@ -81,6 +81,11 @@ class Readers(Generic[_Key, _Value]):
             if now_s - task.began_s > STUCK_S and not task.dropped
         }
 
+    @property
+    def is_asking(self) -> bool:
+        """Some read is under way, or its result was not taken yet."""
+        return bool(self._tasks)
+
     def is_asked(self, key: _Key) -> bool:
         """A read of this key is under way, or its result was not taken yet."""
         return key in self._tasks

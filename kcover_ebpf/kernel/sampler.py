@@ -25,6 +25,7 @@ from kcover_ebpf.facts.kernel import (
     SampleRequest,
     SocketSample,
     TaskState,
+    TcpStateChange,
     ThreadSample,
     Tick,
 )
@@ -86,6 +87,7 @@ class KernelSampler:
         self._refused_count = 0
         self._requests: dict[Pid, SampleRequest] = {}
         self._has_stale = self._has_new = False
+        self._expected_s = settings.period_s
 
     @classmethod
     def open(cls, settings: Settings, families: Sequence[Family] = FAMILIES) -> KernelSampler:
@@ -158,7 +160,7 @@ class KernelSampler:
     def request(self, pid: Pid, wanted: SampleRequest) -> None:
         """How closely a watched process is to be sampled from the next pass on."""
         before = self._requests.get(pid, _CALM)
-        if wanted == before:
+        if wanted is before or wanted == before:
             return
         if wanted.detail.value > before.detail.value:
             self._has_new = True
@@ -204,6 +206,10 @@ class KernelSampler:
         self._previous = state
         return facts
 
+    def expect_pass(self, period_s: float) -> None:
+        """The next pass is planned for so many seconds after this one: one that comes then is not late."""
+        self._expected_s = max(period_s, self._settings.period_s)
+
     def wait(self, timeout_s: float) -> list[Fact]:
         """Events, as soon as there is any; empty after `timeout_s`, or when a signal came."""
         facts: list[Fact] = []
@@ -217,6 +223,8 @@ class KernelSampler:
                 self._forget(fact.pid)
             elif isinstance(fact, ProcessFork):
                 self._roster.add_child(fact.child_pid, fact.boottime_ns)
+            elif isinstance(fact, TcpStateChange):
+                self._sockets.has_connection(fact.pid)
             facts.append(fact)
         return facts
 
@@ -323,10 +331,7 @@ class KernelSampler:
             return Tick(state.boottime_ns, 0, new_count, late=False)
         period_ns = state.boottime_ns - previous.boottime_ns
         suspended_ns = period_ns - (state.monotonic_ns - previous.monotonic_ns)
-        late = (
-            period_ns > LATE_PERIODS * self._settings.period_s * 1e9
-            or suspended_ns > LATE_SUSPENDED_NS
-        )
+        late = period_ns > LATE_PERIODS * self._expected_s * 1e9 or suspended_ns > LATE_SUSPENDED_NS
         return Tick(state.boottime_ns, period_ns, new_count, late)
 
     @property

@@ -10,8 +10,10 @@ from kcover_ebpf.kernel.objects import BpfObject, Link
 from kcover_ebpf.kernel.probes import LoadedFamily
 
 _PROGRAM = "sample_sockets"
-_UNCONNECTED_EVERY = 4
-"""Passes between two walks over a process without a TCP socket: its first connection is known after so many."""
+_ANNOUNCES = "on_tcp_state"
+_UNCONNECTED_EVERY, _UNANNOUNCED_EVERY = 16, 4
+"""Passes between two walks over a process without a TCP socket: what it inherited or was handed over is known after so
+many. The fewer where nothing announces connect(2) and listen(2)."""
 
 
 class SocketSampler:
@@ -21,9 +23,13 @@ class SocketSampler:
     never had a TCP socket now and then only.
     """
 
-    def __init__(self, loaded: BpfObject | None, every: Link | None) -> None:
-        """`every` is the link over all processes, None if the family was refused."""
+    def __init__(self, loaded: BpfObject | None, every: Link | None, *, announced: bool) -> None:
+        """`every` is the link over all processes, None if the family was refused.
+
+        `announced`: `has_connection` is called for every connection that is begun or awaited.
+        """
         self._object = loaded
+        self._unconnected_every = _UNCONNECTED_EVERY if announced else _UNANNOUNCED_EVERY
         self._every = every
         self._links: dict[Pid, Link] = {}
         self._leaderless: set[Pid] = set()
@@ -34,10 +40,11 @@ class SocketSampler:
     @classmethod
     def of(cls, families: Sequence[LoadedFamily]) -> SocketSampler:
         """The sampler of whichever family carries the program; it reads nothing if none does."""
+        announced = any(_ANNOUNCES in family.links for family in families)
         for family in families:
             if _PROGRAM in family.links:
-                return cls(family.object, family.links[_PROGRAM])
-        return cls(None, None)
+                return cls(family.object, family.links[_PROGRAM], announced=announced)
+        return cls(None, None, announced=announced)
 
     def read(self, pids: Collection[Pid], pass_id: int) -> bytes:
         """The records of those of these processes whose turn it is (at least, where all must be walked)."""
@@ -51,7 +58,9 @@ class SocketSampler:
 
     def _is_due(self, pid: Pid, pass_id: int) -> bool:
         is_known = pid in self._links and pid not in self._due
-        return pid in self._connected or not is_known or (pid + pass_id) % _UNCONNECTED_EVERY == 0
+        return (
+            pid in self._connected or not is_known or (pid + pass_id) % self._unconnected_every == 0
+        )
 
     def has_connection(self, pid: Pid) -> None:
         """A process has, or makes, a TCP connection: it is walked in every pass from now on."""

@@ -86,11 +86,14 @@ CONTAINER_CREATED_NS = 60_000_000_000
 NEXT_START_NS = 500_000_000
 """After an order was carried out, processes join the next start of the gang no sooner: what is dying must not be
 taken for a member of it."""
+JUDGED_PASSES = 3
+"""Passes of which one inspects and judges a job that trains and shows nothing unusual. The others only take what moved:
+all that can be missed meanwhile is that it is slow, which holds for seconds before it is reported."""
 LISTING_SHORTEST_NS = 3_000_000_000
 """Shortest pause between two listings of control groups; it doubles while they find nothing new. Children are
 announced, and what joins a known group is seen by the sampler, so a listing finds only what joins a group that is
 new."""
-LISTING_LONGEST_NS = 15_000_000_000
+LISTING_LONGEST_NS = 30_000_000_000
 """The longest."""
 LISTING_OF_STRANGERS_NS = _NS
 """Between two listings that strangers caused: a group may hold processes that are no members, and they may change."""

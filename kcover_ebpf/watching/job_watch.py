@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.process import ProcessHistory
-from kcover_ebpf.diagnosis.rank_numbers import RANK_ENVIRON
+from kcover_ebpf.diagnosis.rank_numbers import RANK_ENVIRON, RECORDER_PIPE
 from kcover_ebpf.diagnosis.tracker import Tracker
+from kcover_ebpf.diagnosis.verdict import VerdictKind
 from kcover_ebpf.diagnosis.wait_table import wait_rows
 from kcover_ebpf.facts.host import InspectRequest
 from kcover_ebpf.facts.kernel import Fact, ProcessExec, ProcessExit
@@ -23,6 +24,7 @@ from kcover_ebpf.host.identities import Identities
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
+from kcover_ebpf.tunables.agent import JUDGED_PASSES
 from kcover_ebpf.watching.judging import Judging, Recorder, Sink
 from kcover_ebpf.watching.stack_watch import StackWatch
 
@@ -33,15 +35,13 @@ if TYPE_CHECKING:
     from kcover_ebpf.hardware.recorder.watch import RecorderWatch
 
 
-def listen(
-    kernel: KernelSampler, settings: Settings, urgent: bool, take: Callable[[Iterable[Fact]], bool]
-) -> None:
+def listen(kernel: KernelSampler, period_s: float, take: Callable[[Iterable[Fact]], bool]) -> None:
     """Wait for the next pass.
 
     What the kernel announces meanwhile goes to `take`, for an announced fault must not wait; true from it ends
     the waiting.
     """
-    period_s = settings.suspicious_period_s if urgent else settings.period_s
+    kernel.expect_pass(period_s)
     end_ns = procfs.boottime_ns() + int(period_s * 1e9)
     while (left_ns := end_ns - procfs.boottime_ns()) > 0:
         events = kernel.wait(left_ns / 1e9)
@@ -93,6 +93,7 @@ class JobWatch:
         self._recorders: RecorderWatch | None = None
         self._nccl = None if nccl is None else _nccl_watch(nccl)
         self._watches_table = any(getattr(sink, "wants_waits", False) for sink in sinks)
+        self._is_attended, self._is_announced, self._rest_count = True, False, 0
 
     @property
     def job(self) -> Job:
@@ -119,8 +120,38 @@ class JobWatch:
     def prepare(self) -> None:
         """Before a pass: learn who is new, and say how closely each process is to be sampled."""
         self._introduce(self.job.nameless)
+        if not self._is_attended:
+            return
         for pid, wanted in self.job.sampling().items():
             self._kernel.request(pid, wanted)
+
+    @property
+    def ease(self) -> float:
+        """How many times the regular pause lies before the next pass, where that is not urgent."""
+        job = self.job
+        return job.pace.ease(job.now_ns) * job.attention.ease(job.now_ns, job.pace.trained)
+
+    def attend(self) -> bool:
+        """Once a pass, with its facts: True if the job is to be inspected and judged as well."""
+        self._rest_count += 1
+        self._is_attended = self._rest_count >= JUDGED_PASSES or not self._may_rest
+        if self._is_attended:
+            self._rest_count, self._is_announced = 0, False
+        return self._is_attended
+
+    @property
+    def _may_rest(self) -> bool:
+        job, verdict = self.job, self.tracker.current
+        is_calm = job.pace.trained and not job.attention.suspicious and not self._is_announced
+        is_calm = is_calm and not job.attention.learns_eagerly(job.now_ns)
+        # what NCCL's probes count, and a table, are of one pass
+        waited_for = self._nccl is not None or self._watches_table
+        return (
+            is_calm
+            and not waited_for
+            and verdict is not None
+            and verdict.kind is VerdictKind.WORKING
+        )
 
     def _introduce(self, pids: Collection[Pid]) -> None:
         if pids:
@@ -129,14 +160,16 @@ class JobWatch:
 
     def take(self, fact: Fact) -> bool:
         """Feed one fact; True if it should be judged at once."""
-        if isinstance(fact, ProcessExit | ProcessExec):
+        if isinstance(fact, _NEW_PROGRAM):
             # what is being read of it is of the program before
             self._identities.forget(fact.pid)
+            if self._nccl is not None:
+                self._nccl.forget(fact.pid)
         if isinstance(fact, ProcessExit):
             self.members.discard(fact.pid)
-        if self._nccl is not None and isinstance(fact, ProcessExit | ProcessExec):
-            self._nccl.forget(fact.pid)
-        return self._judging.take(fact)
+        is_announced = self._judging.take(fact)
+        self._is_announced |= is_announced
+        return is_announced
 
     def wants(self) -> list[InspectRequest]:
         """Threads to inspect now."""
@@ -145,8 +178,13 @@ class JobWatch:
     def ask_collectives(self) -> None:
         """Take what its ranks launched, where that is counted.
 
-        While it has stalled, or a fault was found that NCCL may know to be over: what its own NCCL said as well.
+        While it has stalled, or a fault was found that NCCL may know to be over: what its own NCCL said as well, and
+        what its ranks' recorders hold.
         """
+        self._ask_ras()
+        self._ask_recorders()
+
+    def _ask_ras(self) -> None:
         ranks = self.job.members.ranks
         for launched in [] if self._nccl is None else self._nccl.follow(ranks):
             self._judging.take(launched)
@@ -164,7 +202,6 @@ class JobWatch:
             answers = self._nccl.joined(asks, answers, ranks, world_size)
         for fact in answers:
             self._judging.take(fact)
-        self._ask_recorders()
 
     def read_stacks(self) -> None:
         """Take what was read of the ranks' Python stacks, and have them read where a verdict is near."""
@@ -189,6 +226,9 @@ class JobWatch:
 
     def _ask_recorders(self) -> None:
         if self._recorders is None:
+            seen = (view.seen for view in self.job.members.ranks.values())
+            if not any(each.rank_environ.get(RECORDER_PIPE) for each in seen if each is not None):
+                return
             from kcover_ebpf.hardware.recorder.watch import RecorderWatch
 
             self._recorders = RecorderWatch()
@@ -219,6 +259,9 @@ class JobWatch:
             self._stacks.close()
         if self._nccl is not None:
             self._nccl.close()
+
+
+_NEW_PROGRAM = ProcessExit, ProcessExec
 
 
 def _nccl_watch(probes: NcclProbes) -> NcclWatch:

@@ -96,25 +96,33 @@ class Sensor:
         """True once the job was seen training."""
         return self.job.pace.trained
 
+    @property
+    def _period_s(self) -> float:
+        if self.job.urgent:
+            return self._settings.suspicious_period_s
+        return self._settings.period_s * self._watch.ease
+
     def run(self, until: Callable[[], bool]) -> None:
         """Sample, judge and decide until `until()` is true; it is asked at least once a pass."""
         while not until():
             self.step()
             if until():
                 break
-            listen(self._kernel, self._settings, self.job.urgent, self._take)
+            listen(self._kernel, self._period_s, self._take)
         self._watch.close()
         # the events that ended the loop, a last exit most of all, are not judged yet
         self._take(self._kernel.wait(0))
         self._watch.judge()
 
     def step(self) -> None:
-        """One pass of the sampler and one judgement."""
+        """One pass of the sampler, and one judgement unless the job may rest."""
         self._join_new_members()
         self._watch.prepare()
         for fact in self._kernel.sample(self.job.connected):
             self._watch.take(fact)
         self._poll_devices()
+        if not self._watch.attend():
+            return
         self._take(self._inspector.inspect(self._watch.wants()))
         self._watch.ask_collectives()
         self._watch.read_stacks()

@@ -6,8 +6,8 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cluster.agent_double import processes
 from tests.cluster.cluster import Cluster
+from tests.cluster.fake_agent import processes
 from tests.cluster.installed import NAMESPACE
 
 MIB = 1 << 20

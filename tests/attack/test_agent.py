@@ -19,8 +19,8 @@ from tests.attack.conftest import STATE, Peace
 from tests.attack.hostile import JOB_NAME, container, job, pod
 from tests.attack.stage import Stage, Tenant
 from tests.cluster import nodes
-from tests.cluster.agent_double import is_first, processes
 from tests.cluster.cluster import JOBS, ROOT, until
+from tests.cluster.fake_agent import is_first, processes
 from tests.cluster.installed import NAMESPACE
 from tests.cluster.kinds import KINDS, wait_for_training
 from tests.cluster.restarts import stopped

@@ -25,9 +25,9 @@ from tests.attack.conftest import Peace
 from tests.attack.hostile import JOB_NAME, job, pod
 from tests.attack.stage import Stage, Tenant, shut
 from tests.cluster import nodes
-from tests.cluster.agent_double import processes
 from tests.cluster.cluster import Cluster, Namespace, until
-from tests.cluster.fakes import fake_node
+from tests.cluster.fake_agent import processes
+from tests.cluster.fake_nodes import fake_node
 from tests.cluster.installed import NAMESPACE
 from tests.cluster.orders import GROUP, ByHand, reports_of, without_controllers
 from tests.cluster.restarts import incidents

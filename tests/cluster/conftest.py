@@ -40,9 +40,9 @@ def removed_afterwards() -> Iterator[None]:
 def cluster(pytestconfig: pytest.Config, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A running cluster with the job controllers that `tools/testbed up` installs; for `core` with none."""
     tests = [each for each in request.session.items if each.get_closest_marker("cluster")]
-    controllers = ["--controllers=none"] if all(map(is_core, tests)) else []
     if any("image" in getattr(each, "fixturenames", ()) for each in tests):
-        image_build()  # meanwhile the cluster comes up
+        image_build()  # meanwhile the cluster comes up, and other tests run
+    controllers = ["--controllers=none"] if all(map(is_core, tests)) else []
     if chosen := os.environ.get("KUBECONFIG"):
         kubectl = Path(chosen).resolve().parent / "bin/kubectl"
         found = str(kubectl) if kubectl.exists() else shutil.which("kubectl")

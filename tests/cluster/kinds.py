@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 
 from tests import skips
-from tests.cluster.agent_double import processes
 from tests.cluster.cluster import JOBS, ClusterError, Namespace
+from tests.cluster.fake_agent import processes
 from tests.cluster.restarts import row_of
 
 _QUEUE = {

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from kcover_ebpf.recovery.methods import RestartMethod, at, restarts
-from tests.cluster.agent_double import AgentDouble, is_first, processes
 from tests.cluster.cluster import ClusterError, Namespace, home, until
+from tests.cluster.fake_agent import FakeAgent, is_first, processes
 
 POLICY = """
 apiVersion: kcover.io/v1alpha1
@@ -179,10 +179,10 @@ def stopped(pods: list[dict[str, Any]]) -> list[int]:
     return found
 
 
-def recover(namespace: Namespace, double: AgentDouble, count: int = 1) -> dict[str, Any]:
+def recover(namespace: Namespace, fake: FakeAgent, count: int = 1) -> dict[str, Any]:
     """Wait until all pods are back, then let the agents tell of progress."""
     last = ("Recovering", "Recovered", "Failed", "Refused", "Observed")
     found = wait_for_phase(namespace, last, count)
     assert found["status"]["phase"] in ("Recovering", "Recovered"), found["status"]["message"]
-    double.fault = None
+    fake.fault = None
     return wait_for_phase(namespace, ("Recovered",), count)

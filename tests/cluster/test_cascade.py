@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from tests import skips
-from tests.cluster import guards
+from tests.cluster import scenarios_guards as guards
 from tests.cluster.cluster import ROOT, Cluster, Namespace, until
 from tests.cluster.crowd import Book, Crowd, Scenario, asked_for, crowd
-from tests.cluster.doubles import (
+from tests.cluster.faked_job import (
     JOB,
     ask_for_recovery,
     break_rank,
     check_acted_once,
-    doubled,
+    faked,
     started,
     uids,
 )
@@ -66,14 +66,14 @@ def an_api_server_that_is_away_for_a_minute_delays_and_doubles_nothing(
         tempfile.TemporaryDirectory() as folder,
         Relay(namespace.cluster.kubeconfig, Path(folder)) as relay,
         running(namespace, Path(folder) / "log", relay.kubeconfig),
-        doubled(namespace, kubeconfig=relay.kubeconfig) as double,
+        faked(namespace, kubeconfig=relay.kubeconfig) as fake,
     ):
-        break_rank(namespace, double)
+        break_rank(namespace, fake)
         wait_for_phase(namespace, ("ShuttingDown",))
         relay.cut()
         time.sleep(60)
         relay.mend()
-        recover(namespace, double)
+        recover(namespace, fake)
     check_acted_once(namespace, old)
 
 
@@ -88,16 +88,16 @@ def killed_at_every_step(way: str, namespace: Namespace) -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         running(namespace, Path(folder) / "log") as program,
-        doubled(namespace) as double,
+        faked(namespace) as fake,
     ):
-        break_rank(namespace, double)
+        break_rank(namespace, fake)
         deadline = time.monotonic() + 200
         while time.monotonic() < deadline:
             status = incidents(namespace)[-1].get("status", {}) if incidents(namespace) else {}
             if status.get("phase") in OVER:
                 break
             if status.get("phase") == "Recovering":
-                double.fault = None
+                fake.fault = None
             step = status.get("action", {}).get("step", status.get("phase"))
             if step and step not in seen:
                 seen.append(step)
@@ -128,9 +128,9 @@ def a_controller_killed_between_decision_and_deletion_is_followed_by_one_that_ac
     with (
         tempfile.TemporaryDirectory() as folder,
         running(namespace, Path(folder) / "log") as program,
-        doubled(namespace) as double,
+        faked(namespace) as fake,
     ):
-        break_rank(namespace, double)
+        break_rank(namespace, fake)
         name = wait_for_phase(namespace, ("Decided",))["metadata"]["name"]
         program.end(signal.SIGKILL)
         patch = '--patch={"spec":{"approved":true}}'
@@ -139,7 +139,7 @@ def a_controller_killed_between_decision_and_deletion_is_followed_by_one_that_ac
         assert uids(namespace) == old, "nobody is there to act"
         # the same lease: it has to run out first
         program.start()
-        recover(namespace, double)
+        recover(namespace, fake)
     check_acted_once(namespace, old)
 
 
@@ -149,8 +149,8 @@ def a_report_that_nobody_renewed_is_not_acted_on(namespace: Namespace) -> None:
     policy(namespace)
     started(namespace)
     old = uids(namespace)
-    with doubled(namespace) as double:
-        break_rank(namespace, double)
+    with faked(namespace) as fake:
+        break_rank(namespace, fake)
         until(
             lambda: any(each.get("suspicious") for each in reports(namespace)), "a hang is reported"
         )
@@ -174,13 +174,13 @@ def reports(namespace: Namespace) -> list[dict[str, Any]]:
 def a_job_whose_incident_is_deleted_under_way_is_let_go(namespace: Namespace) -> None:
     policy(namespace, ways=["Replace"])
     started(namespace)
-    with doubled(namespace) as double:
+    with faked(namespace) as fake:
         nodes = {pod["spec"]["nodeName"] for pod in namespace.pods(JOB.selector)}
-        double.deaf |= nodes  # so that the old pods stay for their grace period
-        break_rank(namespace, double)
+        fake.deaf |= nodes  # so that the old pods stay for their grace period
+        break_rank(namespace, fake)
         wait_for_phase(namespace, ("ShuttingDown",))
         namespace.wait("job/demo", "jsonpath={.spec.suspend}=true", 60)
-        double.silent |= nodes
+        fake.silent |= nodes
         namespace.ctl("delete", "incidents,faultreports", "--all")
         namespace.wait("job/demo", "jsonpath={.spec.suspend}=false", 60)
 
@@ -189,11 +189,11 @@ def a_job_whose_incident_is_deleted_under_way_is_let_go(namespace: Namespace) ->
 def a_node_that_does_not_stop_its_ranks_leads_to_replacing(namespace: Namespace) -> None:
     policy(namespace)
     started(namespace, in_place=True)
-    with doubled(namespace) as double:
+    with faked(namespace) as fake:
         pods = namespace.pods(JOB.selector)
-        double.deaf.add(pods[0]["spec"]["nodeName"])
-        break_rank(namespace, double)
-        incident = recover(namespace, double)
+        fake.deaf.add(pods[0]["spec"]["nodeName"])
+        break_rank(namespace, fake)
+        incident = recover(namespace, fake)
     assert ways(incident) == ["Replace"], incident["status"]["timeline"]
     assert not stopped(namespace.pods(JOB.selector))
 
@@ -207,10 +207,10 @@ def a_job_is_restarted_in_place_and_the_one_beside_it_is_not(namespace: Namespac
     started(namespace, "beside")
     others = uids(namespace, "beside")
     namespace.wait_for_steps(JOB.selector, JOB.pods, 3)
-    with doubled(namespace) as double:
+    with faked(namespace) as fake:
         hang(namespace.pods(JOB.selector)[-1])
-        break_rank(namespace, double)
-        recover(namespace, double)
+        break_rank(namespace, fake)
+        recover(namespace, fake)
     check_acted_once(namespace, old, "InPlace" if namespace.cluster.arms_pods else "Replace")
     restarts = [each["status"]["containerStatuses"][0]["restartCount"] for each in namespace.pods()]
     assert restarts.count(0) == JOB.pods

@@ -36,13 +36,13 @@ TWO = KINDS["job"]
 
 @pytest.fixture(scope="module")
 def guest() -> Iterator[Guest]:
-    """A virtual machine with the stand-in driver and an RDMA card, on the way to the host."""
+    """A virtual machine with the stub driver and an RDMA card, on the way to the host."""
     try:
         kernel = kernels.prepared(kernels.DEFAULT)
     except Missing as reason:
         skips.skip("vm", str(reason))
     if kernel.stub is None:
-        skips.skip("vm", "no stand-in driver can be built")
+        skips.skip("vm", "no stub driver can be built")
     with Guest(kernel, devices=[*CARD, *gpu_slot(), *idle_card()]) as machine:
         insert_driver(machine, kernel.stub)
         teach(machine)
@@ -88,7 +88,7 @@ class Fault:
 
 
 def lose_gpu(guest: Guest) -> None:
-    """The driver's stand-in prints, as the kernel, what the driver prints."""
+    """The driver's stub prints, as the kernel, what the driver prints."""
     guest.python(f"say('xid 79 {GPU} GPU has fallen off the bus.')")
 
 

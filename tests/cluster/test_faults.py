@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests import skips
-from tests.cluster import frozen, lost
+from tests.cluster import scenarios_frozen as frozen
+from tests.cluster import scenarios_lost as lost
 from tests.cluster.cluster import JOBS, Cluster, Namespace
 from tests.cluster.crowd import Book, Crowd, asked_for, crowd
 from tests.cluster.kinds import (

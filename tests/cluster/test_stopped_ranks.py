@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.agent_double import processes
 from tests.cluster.cluster import Namespace, until
+from tests.cluster.fake_agent import processes
 from tests.cluster.installed import NAMESPACE, Release, installed
 from tests.cluster.orders import ByHand, reports_of, scale, session_of
 from tests.cluster.restarts import stopped

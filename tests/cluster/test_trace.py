@@ -59,7 +59,7 @@ def job() -> str:
 
 @pytest.fixture
 def watched(namespace: Namespace) -> Namespace:
-    """A namespace with stand-in agents and a job of four ranks that trains."""
+    """A namespace with stub agents and a job of four ranks that trains."""
     start = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "start"}}
     namespace.apply(json.dumps(start | {"data": {"start": START}}))
     namespace.apply(json.dumps(agents()))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Stand-in for nvidia-bug-report.sh in its own root: writes what it is asked for, packed, and
+ * Stub of nvidia-bug-report.sh in its own root: writes what it is asked for, packed, and
  * counts its runs in /runs. /mode changes it: "hang" writes the plain text and never ends,
  * "nothing" writes none.
  */

@@ -1,4 +1,4 @@
-"""A rank that trains on a stand-in for a GPU: python gpu.py LIBRARY MEMORY STEPS FAULT.
+"""A rank that trains on a stub of a GPU: python gpu.py LIBRARY MEMORY STEPS FAULT.
 
 After STEPS healthy steps: lock (rank 1 never launches), device (all launch what never ends), none.
 """

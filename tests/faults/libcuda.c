@@ -1,5 +1,5 @@
 /*
- * A stand-in for the GPU driver's library: its host threads wait as those of the real one do, in a
+ * A stub for the GPU driver's library: its host threads wait as those of the real one do, in a
  * loop that reads a word of memory and asks the clock. The work of a device is a collective: it
  * ends when every rank has launched it, and takes a moment.
  */

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Stand-in for libnccl.so.2, as a shared library: communicators that exist and operations that do
+ * Stub of libnccl.so.2, as a shared library: communicators that exist and operations that do
  * nothing. Signatures: nccl.h. It has no RAS.
  */
 #include <stdlib.h>

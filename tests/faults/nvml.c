@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Stand-in for libnvidia-ml.so.1 with two GPUs, for tests without one. What happens is read from
+ * Stub of libnvidia-ml.so.1 with two GPUs, for tests without one. What happens is read from
  * the file named by FAKE_NVML, a line each: "xid GPU NUMBER INSTANCE" (instance -1: none), "user
  * GPU PID INSTANCE", "refuse CODE" for nvmlInit, "hang" for one that never returns. Signatures:
  * nvml.h.
@@ -83,7 +83,7 @@ int nvmlShutdown(void)
 const char *nvmlErrorString(int code)
 {
 	(void)code;
-	return "an error of the stand-in";
+	return "an error of the stub";
 }
 
 int nvmlDeviceGetCount_v2(unsigned int *count)

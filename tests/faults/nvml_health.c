@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Stand-in for libnvidia-ml.so.1 with two healthy GPUs, for what `inspect` and the telemetry ask.
+ * Stub of libnvidia-ml.so.1 with two healthy GPUs, for what `inspect` and the telemetry ask.
  * The file named by FAKE_NVML changes it, a line each: "NAME GPU VALUE" (GPU -1: of none), where
  * VALUE is a number, "hang" for a call that never returns, "error CODE", or "grow" for one more at
  * each call. Signatures and numbers: nvml.h.
@@ -315,7 +315,7 @@ int nvmlDeviceGetUUID(struct device *device, char *out, unsigned int size)
 
 int nvmlDeviceGetName(struct device *device, char *out, unsigned int size)
 {
-	return word("name", device->index, "Stand-in ", out, size);
+	return word("name", device->index, "Stub ", out, size);
 }
 
 int nvmlDeviceGetSerial(struct device *device, char *out, unsigned int size)

@@ -1,4 +1,4 @@
-"""Ranks that wait for a device as those of CUDA do: real processes, whose libcuda.so.1 is a stand-in."""
+"""Ranks that wait for a device as those of CUDA do: real processes, whose libcuda.so.1 is a stub."""
 
 from __future__ import annotations
 

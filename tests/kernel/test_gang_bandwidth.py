@@ -20,7 +20,7 @@ pytestmark = [
 ]
 COUNT = 3
 # Each rank prints, and the slow one first: what an all-reduce over all of them would come to.
-STAND_IN = """#!/bin/sh
+STUB = """#!/bin/sh
 if [ "$KCOVER_NODE_NAME" = "$SLOW" ]; then
     echo "# Avg bus bandwidth    : 12.5"
 else
@@ -109,7 +109,7 @@ def provide(folder: Path, text: str) -> None:
 def test_mpirun_starts_it_on_all_pods_by_their_own_connections(
     networks: list[str], tmp_path: Path, slow: str
 ) -> None:
-    provide(tmp_path, STAND_IN)
+    provide(tmp_path, STUB)
     found = run(networks, tmp_path, slow)
     print(found[0][1])
     assert [code for code, _ in found] == [81 if f"n{i}" == slow else 0 for i in range(COUNT)]

@@ -1,4 +1,4 @@
-"""tools/gpu-check without a GPU: it says so, or runs every part against stand-ins."""
+"""tools/gpu-check without a GPU: it says so, or runs every part against stubs."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_the_sensor_names_the_stopped_rank_and_the_one_whose_device_failed(
 def test_the_page_has_a_section_for_each_part(self_test: tuple[Path, Any]) -> None:
     page = (self_test[0] / "gpu.md").read_text()
     assert page.count("\n## ") == len(PARTS)
-    assert "a stand-in, no GPU" in page
+    assert "a stub, no GPU" in page
 
 
 def test_without_a_gpu_it_says_so_in_one_line(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ REAL = ROOT / ".bench/nccl/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The stand-in."""
+    """The stub."""
     path = tmp_path_factory.mktemp("nccl") / "libnccl.so.2"
     source = ROOT / "tests/faults/nccl.c"
     subprocess.run(

@@ -202,7 +202,7 @@ def watched(job: Path, *arguments: str, **options: Any) -> tuple[int, list[dict[
 
 @pytest.mark.alone  # a rank is to be seen training from outside
 def test_a_watched_process_tree_is_ended_and_nobody_else(job: Path) -> None:
-    with subprocess.Popen(["sleep", "60"]) as bystander, started(job) as top:
+    with subprocess.Popen(["sleep", "600"]) as bystander, started(job) as top:
         code, _ = watched(job, "--pid", str(top.pid))
         assert top.wait(10) in (-9, 9)  # killed, or ended by the ranks that were killed first
         assert bystander.poll() is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 OWN, OTHER = "GPU-7c0e-0", "GPU-ffff-9"
 
 
-LABELS = 'gpu="0",UUID="{uuid}",pci_bus_id="00000000:5D:00.0",device="nvidia0",modelName="Stand-in",Hostname="n1"'
+LABELS = 'gpu="0",UUID="{uuid}",pci_bus_id="00000000:5D:00.0",device="nvidia0",modelName="Stub",Hostname="n1"'
 
 
 PAGE = """# HELP DCGM_FI_DEV_GPU_UTIL GPU utilization (in %).

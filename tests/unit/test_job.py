@@ -309,6 +309,16 @@ def test_a_job_is_slowed_when_it_moves_much_fewer_bytes(rates: list[int], slowed
     assert pace.slowed == slowed
 
 
+def test_fast_passes_between_which_nothing_moved_do_not_make_a_job_slow() -> None:
+    pace = trained().job.pace
+    pace._payload_rates.clear()
+    for _ in range(16):
+        pace.note_payload(1000, NS)
+    for number in range(48):
+        pace.note_payload(1000 if number % 3 == 0 else 0, NS // 3 + 1)
+        assert not pace.slowed
+
+
 def test_bytes_before_the_training_say_nothing_about_its_pace() -> None:
     pace = Stage().job.pace
     for rate in [1000] * 8 + [100] * 8:

@@ -9,6 +9,7 @@ import pytest
 
 from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
+from kcover_ebpf.diagnosis.progress import Stall
 from kcover_ebpf.diagnosis.verdict import Verdict, VerdictKind, WaitRow
 from kcover_ebpf.facts.host import Inspection, InspectRequest, ProcessSeen
 from kcover_ebpf.facts.kernel import (
@@ -25,6 +26,7 @@ from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Act, Settings
 from kcover_ebpf.trace import passes
+from kcover_ebpf.tunables.diagnosis import BASELINE_EAGER_NS
 from kcover_ebpf.watching.job_watch import listen
 from kcover_ebpf.watching.judging import Recorder
 from kcover_ebpf.watching.loop import Sensor
@@ -54,6 +56,9 @@ class ScriptedKernel:
 
     def sample(self, ranks: Collection[Pid]) -> list[Fact]:
         return self.passes.pop(0) if self.passes else []
+
+    def expect_pass(self, period_s: float) -> None:
+        pass
 
     def wait(self, timeout_s: float) -> list[Fact]:
         self.waited_s.append(timeout_s)
@@ -149,7 +154,7 @@ class Bench:
     def listen(self) -> None:
         """The pause between two passes, as `run` makes it."""
         sensor = self.sensor
-        listen(sensor._kernel, sensor._settings, sensor.job.urgent, sensor._take)
+        listen(sensor._kernel, sensor._period_s, sensor._take)
 
     def exit(self, pid: int, code: int) -> ProcessExit:
         return ProcessExit(self.now_ns, Pid(pid), code, 0, False, "python3")
@@ -332,3 +337,26 @@ def test_a_blindness_that_lasts_is_reported_now_and_then(bench: Bench) -> None:
         bench.step(*totals)
     assert bench.ears.blind == ["no room to sample 3 threads of process 100"] * 3
     assert bench.ears.verdicts[-1].kind is VerdictKind.UNKNOWN
+
+
+def test_a_job_that_trains_rests_between_two_judgements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ears, "wants_waits", False)
+    bench = Bench(monkeypatch, Act.SHUTDOWN)
+    bench.step(*(sampled(bench, pid) for pid in RANKS))
+    watch = bench.sensor._watch
+    assert [watch.attend() for _ in range(3)] == [True] * 3, "it never trained"
+    bench.sensor.job.pace.trained = True
+    assert [watch.attend() for _ in range(3)] == [True] * 3, "its healthy waits are being learned"
+    monkeypatch.setattr(bench.sensor.job.attention, "_began_ns", -BASELINE_EAGER_NS)
+    assert [watch.attend() for _ in range(6)] == [False, False, True] * 2
+    watch.take(bench.exit(101, 1))
+    assert watch.attend(), "an exit was announced"
+    assert not watch.attend()
+    bench.sensor.job.attention.suspect(True, Stall.NONE, bench.now_ns)
+    assert [watch.attend() for _ in range(3)] == [True] * 3, "it may have stalled"
+
+
+def test_a_table_is_of_every_pass(bench: Bench) -> None:
+    bench.step(*(sampled(bench, pid) for pid in RANKS))
+    bench.sensor.job.pace.trained = True
+    assert [bench.sensor._watch.attend() for _ in range(4)] == [True] * 4

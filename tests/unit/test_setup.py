@@ -21,7 +21,7 @@ def run_setup(*arguments: str, **environ: str) -> subprocess.CompletedProcess[st
 
 @pytest.fixture
 def fake_path(tmp_path: Path) -> Path:
-    """A folder of stand-ins that comes first on PATH."""
+    """A folder of stubs that comes first on PATH."""
     for name, body in {"dpkg-query": "exit 1", "apt-get": "touch $0.ran"}.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / name).chmod(0o755)

@@ -38,7 +38,7 @@ def ranks(name: str = "python3", count: int = 4) -> Mapping[Pid, ProcessHistory]
 
 @pytest.fixture
 def spy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Path]:
-    """Makes a stand-in for py-spy of a line of shell; $5 is the process. Returns the log of its starts."""
+    """Makes a stub of py-spy of a line of shell; $5 is the process. Returns the log of its starts."""
     log = tmp_path / "log"
     program = tmp_path / "py-spy"
 
@@ -100,7 +100,7 @@ def test_an_action_waits_for_a_reader_that_hangs_only_for_a_while(
     spy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spy("exec sleep 600")
-    monkeypatch.setattr(stack_watch, "STACKS_LIMIT_S", 0.5)
+    monkeypatch.setattr(stack_watch, "STACKS_LIMIT_S", 2.0)
     watch, people = StackWatch(), ranks()
     assert not watch.is_ready(people)
     monkeypatch.setattr(stack_watch, "STACKS_BEFORE_ACTION_S", 0.0)

@@ -209,7 +209,7 @@ def test_nccl_is_asked_about_a_stall_and_not_about_ranks_that_burn_a_cpu(mode, a
             return []
 
     monkeypatch.setattr("kcover_ebpf.hardware.ras.watch.RasWatch", Ras)
-    stage = Stage(connected=False)
+    stage = Stage()
     stage.run(30)
     all_become(stage, mode)
     stage.run(60)

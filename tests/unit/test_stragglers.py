@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from kcover_ebpf.diagnosis.stragglers import Straggler, Waiting, WaitShares
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.diagnosis import (
+    STRAGGLER_COMPARED_EASE,
+    STRAGGLER_COMPARED_NS,
+    STRAGGLER_COMPARED_PERIOD_NS,
+)
 
+NS = 1_000_000_000
 PASSES = st.lists(
     st.lists(st.one_of(st.none(), st.integers(0, 3)), min_size=3, max_size=3), max_size=200
 )
@@ -19,18 +25,19 @@ def shares(waits: dict[int, float], passes: int = 48) -> WaitShares:
     found = WaitShares()
     for step in range(passes):
         found.observe(
-            {Pid(pid): step if (step % 20) < 20 * share else None for pid, share in waits.items()}
+            {Pid(pid): step if (step % 20) < 20 * share else None for pid, share in waits.items()},
+            step * NS,
         )
     return found
 
 
 def steps(lengths: list[tuple[int, int]]) -> Straggler | None:
     """Rank 1 needs the first number of passes for a step, ranks 2 and 3 the second and then wait for it."""
-    watch = WaitShares()
+    watch, now_ns = WaitShares(), 0
     for step, (slow, others) in enumerate(lengths):
         for each in range(slow):
-            wait = step if each >= others else None
-            watch.observe({Pid(1): None, Pid(2): wait, Pid(3): wait})
+            wait, now_ns = step if each >= others else None, now_ns + NS
+            watch.observe({Pid(1): None, Pid(2): wait, Pid(3): wait}, now_ns)
     return watch.straggler()
 
 
@@ -86,13 +93,14 @@ def test_long_steps_that_are_slow_one_after_the_other(slow: int, others: int, co
 def test_chance_alone_makes_no_slow_rank(share: float) -> None:
     dice, watch = random.Random(1), WaitShares()
     for step in range(5000):
-        watch.observe({Pid(pid): step if dice.random() < share else None for pid in range(4)})
+        waits = {Pid(pid): step if dice.random() < share else None for pid in range(4)}
+        watch.observe(waits, step * NS)
         assert watch.straggler() is None
 
 
 def test_a_rank_that_left_is_forgotten() -> None:
     found = shares({1: 0.0, 2: 1.0, 3: 1.0})
-    found.observe({Pid(2): 1, Pid(3): 1})
+    found.observe({Pid(2): 1, Pid(3): 1}, 49 * NS)
     assert found.straggler() is None
 
 
@@ -102,8 +110,8 @@ def test_whatever_was_seen_a_straggler_waits_less_than_all_others(
     passes: list[list[int | None]],
 ) -> None:
     watch = WaitShares()
-    for waits in passes:
-        watch.observe({Pid(pid): each for pid, each in enumerate(waits)})
+    for number, waits in enumerate(passes):
+        watch.observe({Pid(pid): each for pid, each in enumerate(waits)}, number * NS)
     found = watch.straggler()
     assert found is None or found.own_wait_share + 0.15 <= found.others_wait_share + 0.02
     assert found is None or found.factor > 1
@@ -122,3 +130,68 @@ def test_waits_are_counted_over_the_last_passes_of_each_window(
         last = waits[-window:]
         assert count == len(last) - last.count(None)
         assert waiting.last(window) == last[::-1]
+
+
+def lag(watch: WaitShares, begin_ns: int, seconds: int) -> int:
+    """Rank 1 never waits, the others do in every third pass, once a second; passes in which they were compared."""
+    compared = 0
+    for number in range(seconds):
+        now_ns, wait = begin_ns + number * NS, number if number % 3 == 0 else None
+        watch.observe({Pid(1): None, Pid(2): wait, Pid(3): wait}, now_ns)
+        compared += watch.compares(now_ns)
+    return compared
+
+
+def test_ranks_of_which_one_may_lag_are_compared_for_a_while_and_rarely() -> None:
+    watch = WaitShares()
+    assert lag(watch, 0, 15) == 0, "too few passes"
+    assert lag(watch, 15 * NS, 100) * NS == STRAGGLER_COMPARED_NS
+    assert lag(watch, 115 * NS, 490) == 0
+    assert lag(watch, 605 * NS, 60) * NS >= STRAGGLER_COMPARED_NS
+    assert STRAGGLER_COMPARED_NS <= STRAGGLER_COMPARED_PERIOD_NS / 10
+
+
+def test_ranks_that_wait_alike_are_not_compared() -> None:
+    watch = WaitShares()
+    for number in range(200):
+        wait = number if number % 3 == 0 else None
+        watch.observe({Pid(pid): wait for pid in range(4)}, number * NS)
+        assert not watch.compares(number * NS)
+
+
+def test_many_passes_within_one_step_name_no_rank() -> None:
+    watch = WaitShares()
+    for number in range(70):
+        wait = number if number % 2 else None
+        watch.observe({Pid(1): None, Pid(2): wait, Pid(3): wait}, number * NS // 4)
+        assert watch.straggler() is None
+
+
+def named_after_s(step_s: float, factor: float, dice: random.Random) -> float | None:
+    """Seconds until the slow one of four ranks is named: the others wait for it at the end of each of its steps.
+
+    All exchange their gradients for a tenth of a step; lengths differ by 5%; passes are a second apart, and a third of
+    one while ranks are compared.
+    """
+    watch, now_s, end_s, ready, step = WaitShares(), dice.random(), 0.0, [0.0] * 4, 0
+    while now_s < 120.0:
+        while now_s >= end_s:
+            begin_s, step = end_s, step + 1
+            lengths = [step_s * dice.gauss(1.0, 0.05) for _ in ready]
+            lengths[0] *= factor
+            ready = [begin_s + each for each in lengths]
+            end_s = max(ready) + step_s / 10
+        waits = {Pid(pid): step if now_s >= at_s else None for pid, at_s in enumerate(ready)}
+        watch.observe(waits, round(now_s * NS))
+        found = watch.straggler()
+        if found is not None:
+            return now_s if found.pid == 0 else None
+        now_s += STRAGGLER_COMPARED_EASE if watch.compares(round(now_s * NS)) else 1.0
+    return None
+
+
+@pytest.mark.parametrize("step_s", [0.2, 0.5, 2.0])
+def test_a_rank_that_is_1_3_times_slower_is_named_within_a_minute(step_s: float) -> None:
+    dice = random.Random(7)
+    times = [named_after_s(step_s, 1.3, dice) for _ in range(100)]
+    assert sum(each is not None and each < 57 for each in times) >= 80

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from kcover_ebpf.diagnosis.progress import Stall
@@ -185,6 +187,15 @@ def test_a_job_that_never_trained_and_is_only_silent_is_not_watched_fast() -> No
     assert attention.urgent(2 * NS, trained=False)
 
 
+def test_a_job_that_never_trained_and_is_only_silent_is_sampled_ever_more_rarely() -> None:
+    attention = Suspicion()
+    attention.suspect(True, Stall.NONE, 0, only_silent=True)
+    assert [attention.ease(at_s * NS, trained=False) for at_s in (0, 6, 12, 60)] == [1, 1, 2, 3]
+    assert attention.ease(60 * NS, trained=True) == 1
+    attention.suspect(True, Stall.NONE, 61 * NS)
+    assert attention.ease(62 * NS, trained=False) == 1, "something is wrong"
+
+
 def looks_per_pass(stage: Stage, count: int, period_ns: int) -> list[set[int]]:
     """Which ranks are looked at in each of the next passes."""
     found = []
@@ -230,7 +241,8 @@ def test_a_job_that_never_trained_is_looked_at_once_a_second() -> None:
         stage.become(proc, "futex")
     stage.run(6)
     assert stage.job.detailed
-    assert len([each for each in looks_per_pass(stage, 8, NS // 4) if each]) == 2
+    looked = Counter(pid for each in looks_per_pass(stage, 8, NS // 4) for pid in each)
+    assert looked == {100: 2, 101: 2, 102: 2}
 
 
 def test_healthy_waits_are_learned_a_few_at_a_time() -> None:

@@ -45,7 +45,7 @@ def exporter() -> Iterator[Exporter]:
 def test_the_fields_of_the_exporter_are_ours(exporter: Exporter) -> None:
     (found,) = DcgmSource(exporter.url, [OWN]).readings()
     assert (found.gpu, found.uuid, found.pci_bus_id) == ("0", OWN, "00000000:5D:00.0")
-    assert (found.namespace, found.pod, found.model) == ("team", "train-0", "Stand-in")
+    assert (found.namespace, found.pod, found.model) == ("team", "train-0", "Stub")
     assert (found.utilization, found.memory_used_bytes) == (0.97, 2 << 30), "not those of a part"
     assert (found.power_w, found.sm_clock_hz, found.temperature_c) == (421.5, 1_755_000_000, 61.0)
     assert (found.throttle, found.memory_utilization, found.ecc_corrected_count) == (4, None, None)

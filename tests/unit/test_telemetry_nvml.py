@@ -80,7 +80,7 @@ def test_everything_is_read_in_our_units(library: Path, tmp_path: Path) -> None:
         uuid="GPU-7c0e-1",
         pci_bus_id="00000000:5E:00.0",
         boottime_ns=second.boottime_ns,
-        model="Stand-in 1",
+        model="Stub 1",
         serial="165002100001",
         utilization=0.98,
         memory_utilization=0.49,

@@ -77,15 +77,15 @@ def steady_guest(prepared: kernels.Prepared) -> Iterator[Guest]:
 
 @pytest.fixture(scope="session")
 def driver(guest: Guest, prepared: kernels.Prepared) -> kernels.Prepared:
-    """The stand-in driver is loaded."""
+    """The stub driver is loaded."""
     insert_driver(guest, stub_of(prepared))
     return prepared
 
 
 def stub_of(prepared: kernels.Prepared) -> Path:
-    """The stand-in driver; skips where it cannot be built."""
+    """The stub driver; skips where it cannot be built."""
     if prepared.stub is None:
-        pytest.skip(f"needs a stand-in driver for {prepared.version}: {prepared.why_no_stub}")
+        pytest.skip(f"needs a stub driver for {prepared.version}: {prepared.why_no_stub}")
     return prepared.stub
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.vm.kernels import DEFAULT, prepared
 from tests.vm.packages import STORE, Kernel, Missing, each, locked, run, unpack
-from tests.vm.standin import headers_of
+from tests.vm.stub_driver import headers_of
 
 DRIVERS = (
     Kernel("open-535", "bookworm", "nvidia-open-kernel-dkms", component="contrib"),

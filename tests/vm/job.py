@@ -1,7 +1,7 @@
 """Runs inside a guest: a job of two ranks that train over TCP; rank 0 holds the GPU.
 
 JOB_ADDRESS is where rank 0 listens, JOB_GPU the device file it opens (empty: none). After JOB_STUCK
-steps (0: never) rank 0 makes a call of the stand-in driver that sleeps in state D. Into the file JOB_LOG, if
+steps (0: never) rank 0 makes a call of the stub driver that sleeps in state D. Into the file JOB_LOG, if
 there is one, rank 0 writes every step.
 
 No framework: what is tested is what the whole sensor makes of a device's fault, and emulation makes

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.vm import initramfs, standin
+from tests.vm import initramfs, stub_driver
 from tests.vm.images import unpacked
 from tests.vm.packages import (
     STORE,
@@ -54,7 +54,7 @@ class Prepared:
     modules: Path
     """The folder that holds VERSION/, to be mounted on /lib/modules."""
     stub: Path | None
-    """The stand-in driver built for it; None where its headers or compiler cannot be had."""
+    """The stub driver built for it; None where its headers or compiler cannot be had."""
     why_no_stub: str = ""
     root: Path = Path("/")
     """What the guest sees as its root: the host's own, or the programs of another architecture."""
@@ -74,7 +74,7 @@ def prepared(kernel: Kernel = DEFAULT) -> Prepared:
         initramfs.build(initrd, modules / version, BOOT_MODULES, agent, root / "bin/busybox")
         ready = Prepared(kernel, version, folder / "vmlinux", initrd, modules, None, root=root)
         try:
-            return replace(ready, stub=standin.built(kernel, version))
+            return replace(ready, stub=stub_driver.built(kernel, version))
         except Missing as reason:
             return replace(ready, why_no_stub=str(reason))
 

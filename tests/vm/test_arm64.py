@@ -1,6 +1,6 @@
 """The sensor on arm64, emulated: its programs load and sample, a stopped rank is named, hardware fails.
 
-`make test-vm-arm64`. No kernel module is built for arm64, so what the stand-in driver shows on x86-64 is not
+`make test-vm-arm64`. No kernel module is built for arm64, so what the stub driver shows on x86-64 is not
 shown here: what an Xid does, which process holds a GPU.
 """
 

@@ -1,4 +1,4 @@
-"""Real kernels and a stand-in driver: every report is one fact with the right device and process.
+"""Real kernels and a stub driver: every report is one fact with the right device and process.
 
 Each count is compared with a second source in the guest: the kernel's log.
 """
@@ -22,7 +22,7 @@ XIDS = (
     13, 31, 32, 43, 45, 46, 48, 61, 62, 63, 64, 69, 74, 79, 92, 94, 95, 109, 119, 120, 140, 154,
     172,
 )  # fmt: skip
-WORDS = "pid={pid}, name=python3, Ch 0000000{n}, said by the stand-in"
+WORDS = "pid={pid}, name=python3, Ch 0000000{n}, said by the stub"
 
 
 def logged(guest: Guest) -> int:
@@ -71,7 +71,7 @@ def test_23_xids_are_23_facts(guest: Guest, observer: Observer, record_property:
     assert {fact["device"] for fact in facts} == {GPU}
     assert {fact["rung"] for fact in facts} == {"kprobe"}
     assert {fact["pid"] for fact in facts} == {observer.member}
-    assert all(fact["confirmed"] and fact["text"].endswith("the stand-in") for fact in facts)
+    assert all(fact["confirmed"] and fact["text"].endswith("the stub") for fact in facts)
 
 
 @pytest.mark.family("xid")
@@ -151,7 +151,7 @@ def test_an_error_of_a_mig_instance_concerns_who_opened_it(
 @pytest.mark.family("holders")
 @needs_driver
 def test_a_function_that_the_compiler_renamed(guest: Guest, observer: Observer) -> None:
-    """The stand-in's uvm_api_unregister_gpu is a clone, as gcc makes them."""
+    """The stub's uvm_api_unregister_gpu is a clone, as gcc makes them."""
     # since 6.2 the padding before a function has a name too, with __pfx_ before it
     names = guest.shell("grep -o ' uvm_api_unregister_gpu[^ \t]*' /proc/kallsyms").split()
     assert names == ["uvm_api_unregister_gpu.constprop.0"]

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster import nodes
-from tests.cluster.agent_double import processes
 from tests.cluster.cluster import Cluster, ClusterError, Namespace
+from tests.cluster.fake_agent import processes
 from tests.cluster.installed import NAMESPACE
 from tools.chaos import clocks
 from tools.chaos.plan import Act, Kind

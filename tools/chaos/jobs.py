@@ -7,8 +7,8 @@ import signal
 import time
 from dataclasses import dataclass, field
 
-from tests.cluster.agent_double import is_first, processes
 from tests.cluster.cluster import ClusterError, Namespace
+from tests.cluster.fake_agent import is_first, processes
 from tests.cluster.kinds import KINDS, rank_pods, wait_for_training, wait_until_learned
 from tests.cluster.restarts import stopped
 from tools.chaos.invariants import Fault, JobAtEnd

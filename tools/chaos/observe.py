@@ -12,8 +12,8 @@ from typing import Any, Self
 from kcover_ebpf.api.rfc3339 import from_text
 from kcover_ebpf.errors import ApiError
 from kcover_ebpf.kube.client import ApiClient, connect
-from tests.cluster.agent_double import processes
 from tests.cluster.cluster import Cluster, Namespace
+from tests.cluster.fake_agent import processes
 from tools.chaos.invariants import Peak, Seen
 
 _PERIOD_S = 0.7

@@ -1,6 +1,6 @@
 """How long a restart of a small job takes on a real cluster, and which part of it is the kubelets'.
 
-An indexed Job of four pods that sleep, with the default grace period, on the nodes of the test bed. A double of the
+An indexed Job of four pods that sleep, with the default grace period, on the nodes of the test bed. A fake of the
 agents makes up the hang and carries out the orders; a fresh job for each run, so that no back-off is measured.
 """
 
@@ -17,8 +17,8 @@ from typing import Any
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.kube.client import connect
 from kcover_ebpf.kube.reflector import Change, Event, Reflector
-from tests.cluster.agent_double import AgentDouble
 from tests.cluster.cluster import Cluster, Namespace
+from tests.cluster.fake_agent import FakeAgent
 from tests.cluster.restarts import IN_PLACE_RULE, moment, policy, running, wait_for_phase, ways
 from tools.clusterbench.plane import ROOT
 
@@ -83,10 +83,10 @@ def _measure(namespace: Namespace, folder: Path, way: str) -> dict[str, Any]:
     watch.start()
     with (
         running(namespace, folder / "controller.log"),
-        AgentDouble(session, namespace.name, _LABELS, "Job") as double,
+        FakeAgent(session, namespace.name, _LABELS, "Job") as fake,
     ):
         time.sleep(10)
-        double.break_rank(namespace.pods(_SELECTOR)[-1]["metadata"]["name"])
+        fake.break_rank(namespace.pods(_SELECTOR)[-1]["metadata"]["name"])
         incident = wait_for_phase(namespace, ("Recovering", "Recovered", "Failed", "Refused"))
     watch.stop()
     return _parts(incident, seen)

@@ -187,13 +187,47 @@ class Meter:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class BpfUsage:
+    """What the BPF programs of a process used since they were loaded; 0 where the kernel does not count it."""
+
+    run_ns: int
+    run_count: int
+
+
+def bpf_usage(pid: int) -> BpfUsage:
+    """Of all programs that a process has open (proc(5), fdinfo), while kernel.bpf_stats_enabled is set."""
+    found: dict[str, tuple[int, int]] = {}
+    for entry in Path(f"/proc/{pid}/fdinfo").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            fields = dict(
+                line.split(":", 1) for line in entry.read_text().splitlines() if ":" in line
+            )
+            if "run_time_ns" in fields:
+                found[fields["prog_id"].strip()] = (
+                    int(fields["run_time_ns"]),
+                    int(fields["run_cnt"]),
+                )
+    return BpfUsage(
+        sum(each[0] for each in found.values()), sum(each[1] for each in found.values())
+    )
+
+
 class Sensor:
     """The command as a user runs it, watching a group; `start_s` from exec to its first line."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, root: Path = ROOT) -> None:
+        """`root`: the checkout whose command it is."""
         begin_s = time.monotonic()
         self._process = subprocess.Popen(
-            [str(SENSOR), "run", "-o", "json", "--cgroup", str(group.path)],
+            [
+                str(root / SENSOR.relative_to(ROOT)),
+                "run",
+                "-o",
+                "json",
+                "--cgroup",
+                str(group.path),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

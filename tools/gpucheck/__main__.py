@@ -24,7 +24,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--self-test",
         action="store_true",
-        help="run every part against stand-ins for the libraries",
+        help="run every part against stubs for the libraries",
     )
     return parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""Every part against stand-ins for the libraries, on a machine without a GPU."""
+"""Every part against stubs for the libraries, on a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from tools.gpucheck import report, runner
 from tools.gpucheck.plan import NotPossible, Plan
 
-_SOURCES = Path(__file__).with_name("stand_ins")
+_SOURCES = Path(__file__).with_name("stubs")
 _LIBRARIES = {
     "libcuda.c": "libcuda.so.1",
     "libnvidia_ml.c": "libnvidia-ml.so.1",
@@ -26,11 +26,11 @@ _BUSY, _IDLE = 0.05, 0.03
 
 
 def main(folder: Path) -> int:
-    """0 if all is as the stand-ins are; raises `NotPossible` where they cannot be built."""
-    place = folder / "stand-ins"
+    """0 if all is as the stubs are; raises `NotPossible` where they cannot be built."""
+    place = folder / "stubs"
     _build(place)
     os.environ["LD_LIBRARY_PATH"] = str(place)
-    os.environ["STAND_IN_DEVICES"] = str(place / "dev")
+    os.environ["STUB_DEVICES"] = str(place / "dev")
     os.environ["PYTHONPATH"] = f"{_SOURCES / 'python'}:{os.environ.get('PYTHONPATH', '')}"
     plan = Plan(folder, place / "dev", quick=True)
     machine = runner.probe(plan)
@@ -46,7 +46,7 @@ def main(folder: Path) -> int:
 def _build(place: Path) -> None:
     compiler = shutil.which("gcc") or shutil.which("cc") or shutil.which("clang-14")
     if compiler is None:
-        raise NotPossible("no C compiler for the stand-ins of the self-test")
+        raise NotPossible("no C compiler for the stubs of the self-test")
     (place / "dev").mkdir(parents=True, exist_ok=True)
     for name in _DEVICES:
         (place / "dev" / name).touch()
@@ -67,7 +67,7 @@ def _build(place: Path) -> None:
 
 
 def complaints(parts: dict[str, Any]) -> Iterator[str]:
-    """What is not as the stand-ins are."""
+    """What is not as the stubs are."""
     for name, part in parts.items():
         bench = name in ("sensor", "overhead")
         # without rights for BPF, or without the sensor's own packages, these two say so

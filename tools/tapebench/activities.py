@@ -1,6 +1,6 @@
 """What a thread of a GPU job does at one time: the shapes that scripted jobs are made of.
 
-The shapes come from public back traces (NVIDIA/nccl issues 117, 585, 899, 901) and from stand-ins for the
+The shapes come from public back traces (NVIDIA/nccl issues 117, 585, 899, 901) and from stubs for the
 libraries. No GPU was used: that a driver really waits so is an assumption.
 """
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Stand-in for the GPU driver in tests: loads as "nvidia", has its device files, and the functions
+ * Stub of the GPU driver in tests: loads as "nvidia", has its device files, and the functions
  * and the tracepoint of its interface layer that a sensor attaches to, with their arguments. What
  * it says is what the test writes to /proc/driver/nvidia/stub, one command a write:
  *
@@ -240,5 +240,5 @@ static void __exit stub_exit(void)
 module_init(stub_init);
 module_exit(stub_exit);
 MODULE_LICENSE("GPL");
-MODULE_DESCRIPTION("stand-in for the GPU driver in tests");
+MODULE_DESCRIPTION("stub for the GPU driver in tests");
 MODULE_VERSION("575.51.02");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Stand-in for the unified memory driver in tests: a CUDA process registers with the real one, once
+ * Stub of the unified memory driver in tests: a CUDA process registers with the real one, once
  * for each GPU, that it uses it. ioctl(fd, 37, params) calls the same function with the same
  * arguments.
  */
@@ -64,4 +64,4 @@ static struct miscdevice device = {
 
 module_misc_device(device);
 MODULE_LICENSE("GPL");
-MODULE_DESCRIPTION("stand-in for the unified memory driver in tests");
+MODULE_DESCRIPTION("stub for the unified memory driver in tests");

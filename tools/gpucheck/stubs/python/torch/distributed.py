@@ -1,4 +1,4 @@
-"""Stand-in for a process group with a Flight Recorder: what is written to its pipe makes it dump."""
+"""Stub of a process group with a Flight Recorder: what is written to its pipe makes it dump."""
 
 import os
 import pickle

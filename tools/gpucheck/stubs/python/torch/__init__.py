@@ -1,4 +1,4 @@
-"""Stand-in for the few names of torch that the part about NCCL uses."""
+"""Stub with the few names of torch that the part about NCCL uses."""
 
 float32 = "float32"
 

@@ -1,4 +1,4 @@
-"""Builds the stand-in driver (stub/) against the headers of a fetched kernel."""
+"""Builds the stub driver (stub/) against the headers of a fetched kernel."""
 
 from __future__ import annotations
 

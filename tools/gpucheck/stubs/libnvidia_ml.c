@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Stand-in for libnvidia-ml.so.1: the calls whose cost is measured. Those for PCIe bytes take their
+ * Stub of libnvidia-ml.so.1: the calls whose cost is measured. Those for PCIe bytes take their
  * time, as the real ones do; NVLink is not supported. Signatures: nvml.h.
  */
 #include <unistd.h>

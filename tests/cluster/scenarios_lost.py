@@ -7,9 +7,9 @@ import signal
 from typing import Any
 
 from tests import skips
-from tests.cluster.agent_double import is_first, processes
 from tests.cluster.cluster import Namespace, until
 from tests.cluster.crowd import Book
+from tests.cluster.fake_agent import is_first, processes
 from tests.cluster.kinds import KINDS, start
 from tests.cluster.restarts import incidents, policy, until_reported, wait_for_phase, ways
 

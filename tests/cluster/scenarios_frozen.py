@@ -7,9 +7,9 @@ from typing import Any
 
 from tests import skips
 from tests.cluster import nodes
-from tests.cluster.agent_double import processes
 from tests.cluster.cluster import Namespace, until
 from tests.cluster.crowd import Book
+from tests.cluster.fake_agent import processes
 from tests.cluster.kinds import (
     KINDS,
     rank_pods,

@@ -1,4 +1,4 @@
-"""The example Job under doubled agents: what a sensor would say is made up by a test, what agents do is done."""
+"""The example Job under fake agents: what a sensor would say is made up by a test, what agents do is done."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 
 from kcover_ebpf.kube.client import connect
-from tests.cluster.agent_double import AgentDouble
 from tests.cluster.cluster import JOBS, Namespace
+from tests.cluster.fake_agent import FakeAgent
 from tests.cluster.kinds import KINDS
 from tests.cluster.restarts import IN_PLACE_RULE, incidents, ways
 
@@ -20,15 +20,15 @@ _LABEL = "batch.kubernetes.io/job-name"
 _TRAIN = "[python3, /train/train.py]"
 
 
-def doubled(
+def faked(
     namespace: Namespace,
     job: str = "demo",
     *,
     kubeconfig: Path | None = None,
-) -> AgentDouble:
+) -> FakeAgent:
     """The agents of a job."""
     session = connect(str(kubeconfig or namespace.cluster.kubeconfig))
-    return AgentDouble(session, namespace.name, {_LABEL: job}, JOB.kind)
+    return FakeAgent(session, namespace.name, {_LABEL: job}, JOB.kind)
 
 
 def started(
@@ -65,9 +65,9 @@ def uids(namespace: Namespace, job: str = "demo") -> set[str]:
     return {pod["metadata"]["uid"] for pod in namespace.pods(f"{_LABEL}={job}")}
 
 
-def break_rank(namespace: Namespace, double: AgentDouble, job: str = "demo") -> None:
+def break_rank(namespace: Namespace, fake: FakeAgent, job: str = "demo") -> None:
     """Have the agents report that the last rank of a job is stopped."""
-    double.break_rank(namespace.pods(f"{_LABEL}={job}")[-1]["metadata"]["name"])
+    fake.break_rank(namespace.pods(f"{_LABEL}={job}")[-1]["metadata"]["name"])
 
 
 def ask_for_recovery(namespace: Namespace, pod: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from tests import skips
-from tests.cluster import fakes
+from tests.cluster import fake_nodes as fakes
 from tests.cluster.cluster import Namespace
 
 PODS = 40

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from tests.cluster.cluster import Namespace
 from tests.cluster.crowd import Book, Scenario
-from tests.cluster.doubles import (
+from tests.cluster.faked_job import (
     break_rank,
     check_acted_once,
-    doubled,
+    faked,
     started,
     uids,
 )
@@ -46,8 +46,8 @@ def refused(spec: dict[str, object], phase: str, words: str, namespace: Namespac
         # the API server gives a Job without labels those of its template
         namespace.ctl("label", "pods,jobs", "--all", f"{LABEL}-")
     old = uids(namespace)
-    with doubled(namespace) as double:
-        break_rank(namespace, double)
+    with faked(namespace) as fake:
+        break_rank(namespace, fake)
         incident = wait_for_phase(namespace, (phase,))
         assert words in incident["status"]["message"]
         check_left_alone(namespace, old)
@@ -73,8 +73,8 @@ def a_second_job_waits_for_the_breaker(namespace: Namespace) -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         running(namespace, Path(folder) / "log", options=limits),
-        doubled(namespace) as one,
-        doubled(namespace, "beside") as other,
+        faked(namespace) as one,
+        faked(namespace, "beside") as other,
     ):
         break_rank(namespace, one)
         first = wait_for_phase(namespace, ("Recovering",))
@@ -95,13 +95,13 @@ def a_restart_that_a_person_approves(namespace: Namespace) -> None:
     policy(namespace, approval="Manual", ways=["Replace"])
     started(namespace)
     old = uids(namespace)
-    with doubled(namespace) as double:
-        break_rank(namespace, double)
+    with faked(namespace) as fake:
+        break_rank(namespace, fake)
         name = wait_for_phase(namespace, ("Decided",))["metadata"]["name"]
         check_left_alone(namespace, old)
         assert f"kubectl kcover approve {name}" in plugin(namespace, "explain", name)
         plugin(namespace, "approve", name)
-        recover(namespace, double)
+        recover(namespace, fake)
     check_acted_once(namespace, old)
     (line,) = [each for each in plugin(namespace, "list").splitlines() if name in each]
     assert line.split()[:3] == ["demo", "Job", "HUNG"]
@@ -114,12 +114,12 @@ def a_dry_run_that_a_person_ends(namespace: Namespace) -> None:
     plugin(namespace, "dry-run", "p", "on")
     started(namespace)
     old = uids(namespace)
-    with doubled(namespace) as double:
-        break_rank(namespace, double)
+    with faked(namespace) as fake:
+        break_rank(namespace, fake)
         incident = wait_for_phase(namespace, ("Observed",))
         assert "dry run: would restart it (Replace)" in incident["status"]["message"]
         check_left_alone(namespace, old)
         plugin(namespace, "dry-run", "p", "off")
         wait_for_phase(namespace, ("Recovering", "Recovered"))
-        recover(namespace, double)
+        recover(namespace, fake)
     check_acted_once(namespace, old)

@@ -1,6 +1,6 @@
 """An agent without a sensor: reports that a test makes up, orders that are really carried out.
 
-The nodes of the test bed share the host's process numbers, so one double serves both.
+The nodes of the test bed share the host's process numbers, so one fake serves both.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def is_first(pid: int) -> bool:
     return False
 
 
-class AgentDouble:
+class FakeAgent:
     """The agents of all nodes, for one gang."""
 
     def __init__(
@@ -165,7 +165,7 @@ class AgentDouble:
             node=node,
             time_s=time.time(),
             sequence=self._sequence,
-            agent="double",
+            agent="fake",
             job=JobRef("x", self._selector, self._kind),
             pods=refs,
             suspicious=broken,
@@ -174,7 +174,7 @@ class AgentDouble:
             acks=tuple(self._acks.get(node, [])[-8:]),
         )
         digest = hashlib.sha256(str(sorted(self._selector.items())).encode()).hexdigest()[:6]
-        name = f"double-{digest}.{node}"
+        name = f"fake-{digest}.{node}"
         body = fault_report.object_of(said, self._namespace, name)
         path = f"/apis/kcover.io/v1alpha1/namespaces/{self._namespace}/faultreports/{name}"
         self._session.apply(path, body, "kcover-agent")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Stand-in for libnccl.so.2: a communicator of one rank that counts its operations, and a RAS
+ * Stub of libnccl.so.2: a communicator of one rank that counts its operations, and a RAS
  * server on the port of NCCL_RAS_ADDR that reports them. Signatures: nccl.h.
  */
 #include <arpa/inet.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Stand-in for libcuda.so.1, for a machine without a GPU: one device, whose kernels take the time
+ * Stub of libcuda.so.1, for a machine without a GPU: one device, whose kernels take the time
  * that they are given and whose host threads wait as the scheduling mode says. The device files
- * that it opens lie in STAND_IN_DEVICES. Signatures: cuda.h.
+ * that it opens lie in STUB_DEVICES. Signatures: cuda.h.
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -45,7 +45,7 @@ static void wait_until(int64_t end_ns)
 
 static void open_device(const char *name)
 {
-	const char *folder = getenv("STAND_IN_DEVICES");
+	const char *folder = getenv("STUB_DEVICES");
 	char path[512];
 
 	if (folder && snprintf(path, sizeof(path), "%s/%s", folder, name) < (int)sizeof(path))
@@ -71,7 +71,7 @@ int cuInit(unsigned int flags)
 
 int cuGetErrorName(int code, const char **name)
 {
-	*name = code == NO_DEVICE ? "CUDA_ERROR_NO_DEVICE" : "an error of the stand-in";
+	*name = code == NO_DEVICE ? "CUDA_ERROR_NO_DEVICE" : "an error of the stub";
 	return 0;
 }
 
@@ -90,7 +90,7 @@ int cuDriverGetVersion(int *version)
 int cuDeviceGetName(char *name, int size, int device)
 {
 	(void)device;
-	snprintf(name, size, "a stand-in, no GPU");
+	snprintf(name, size, "a stub, no GPU");
 	return 0;
 }
 
