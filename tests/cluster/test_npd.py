@@ -82,18 +82,39 @@ def clean_rounds(cluster: Cluster, node: str) -> int:
     return int(health(cluster, node).get("cleanRounds", 0))
 
 
+def taint_holds_it_back(
+    cluster: Cluster,
+    node: str,
+    built: tuple[Path, dict[str, Any]],
+    folder: Path,
+    owner: set[str],
+) -> None:
+    """The program starts anew and calls the node well, but it has a taint; `owner`: of the condition."""
+    cluster.ctl("taint", "node", node, f"{TAINT}=yes:NoSchedule", "--overwrite")
+    with detecting(cluster, node, built, folder):
+        rounds = clean_rounds(cluster, node)
+        until(lambda: clean_rounds(cluster, node) >= rounds + 8, "as many once more")
+        assert kept_out(cluster) == {node}, "NVIDIA's taint is evidence, too"
+        taints = {each["key"] for each in of_node(cluster, node)["spec"]["taints"]}
+        assert TAINT in taints
+        cluster.ctl("taint", "node", node, f"{TAINT}-")
+        until(lambda: not kept_out(cluster), "the node is at work again")
+        assert theirs(cluster, node)["status"] == "False"
+        assert writers(cluster, node) == owner
+
+
 @pytest.mark.usefixtures("controller")
 def test_a_node_that_it_calls_bad_is_not_uncordoned_and_its_condition_is_its_own(
     cluster: Cluster, namespace: Namespace, built: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     del namespace
     operators = Namespace(cluster, home(cluster))
-    policy(operators, node={"inspection": "All", "cleanRounds": 2})
     names = sorted(each["metadata"]["name"] for each in cluster.get("nodes"))
     node = names[0]
     try:
         with inspected(cluster, tmp_path) as broken:
             until(lambda: all_pass(cluster, names), "all nodes are inspected, and pass")
+            policy(operators, node={"inspection": "All", "cleanRounds": 2})
             with detecting(cluster, node, built, tmp_path / "bad") as log:
                 owner = writers(cluster, node)
                 assert len(owner) == 1
@@ -111,17 +132,7 @@ def test_a_node_that_it_calls_bad_is_not_uncordoned_and_its_condition_is_its_own
                     **reported,
                     "lastHeartbeatTime": "",
                 }
-            cluster.ctl("taint", "node", node, f"{TAINT}=yes:NoSchedule", "--overwrite")
-            with detecting(cluster, node, built, tmp_path / "well"):
-                rounds = clean_rounds(cluster, node)
-                until(lambda: clean_rounds(cluster, node) >= rounds + 8, "as many once more")
-                assert kept_out(cluster) == {node}, "NVIDIA's taint is evidence, too"
-                taints = {each["key"] for each in of_node(cluster, node)["spec"]["taints"]}
-                assert TAINT in taints
-                cluster.ctl("taint", "node", node, f"{TAINT}-")
-                until(lambda: not kept_out(cluster), "the node is at work again")
-                assert theirs(cluster, node)["status"] == "False"
-                assert writers(cluster, node) == owner
+            taint_holds_it_back(cluster, node, built, tmp_path / "well", owner)
     finally:
         cluster.run("taint", "node", node, f"{TAINT}-")
         operators.ctl("delete", "faultpolicies", "--all")

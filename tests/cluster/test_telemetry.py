@@ -124,17 +124,22 @@ def ask(port: int, expression: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_series_of_gpus_and_pods_join_those_of_dcgm_exporter(
-    cluster: Cluster, namespace: Namespace, tmp_path: Path
-) -> None:
+def training(namespace: Namespace) -> tuple[str, int, str]:
+    """A pod that trains, its rank's process, and its node."""
+    cluster = namespace.cluster
     release = cluster.get("daemonsets", "--all-namespaces", f"--selector={RELEASE}")
     assert not release, "uninstall the release of kcover-ebpf first: helm uninstall"
     cluster.ctl("apply", f"--filename={ROOT / 'charts/kcover-ebpf/crds'}")
     observed(namespace)
     name, pid = min(ranks(namespace).items())
-    node = next(
-        each["spec"]["nodeName"] for each in namespace.pods(JOB) if each["metadata"]["name"] == name
-    )
+    nodes = {each["metadata"]["name"]: each["spec"]["nodeName"] for each in namespace.pods(JOB)}
+    return name, pid, nodes[name]
+
+
+def test_series_of_gpus_and_pods_join_those_of_dcgm_exporter(
+    cluster: Cluster, namespace: Namespace, tmp_path: Path
+) -> None:
+    name, pid, node = training(namespace)
     script = tmp_path / "script"
     busy = f"process 0 {pid}\nprocess_mib 0 4096\nutilization 0 60\nmemory_mib 0 4096\n"
     script.write_text(busy)
