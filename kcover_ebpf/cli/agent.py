@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,12 @@ from kcover_ebpf.cli.options import (
     metrics_option,
     nccl_probes_option,
     node_kubeconfig_option,
+    peers_option,
     seconds_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from kcover_ebpf.api.fault_report import PodRef
     from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
@@ -41,6 +43,47 @@ Exit codes:
 """
 _LEAST_PERIOD_S = 0.5
 _LEVELS = ("error", "warning", "info", "debug")
+
+
+def _round_options(command: Callable[..., int]) -> Callable[..., int]:
+    """What is inspected on the schedule, as `inspect`."""
+
+    @click.option(
+        "--inspect-checks",
+        envvar="KCOVER_INSPECT_CHECKS",
+        metavar="A,B",
+        default="",
+        help="Only these checks, none that is heavy; default: those for which the node has hardware.",
+    )
+    @click.option(
+        "--plugins",
+        envvar="KCOVER_PLUGINS",
+        type=click.Path(file_okay=False, path_type=Path),
+        help="Folder of your own checks (see kcover-ebpf inspect).",
+    )
+    @peers_option(
+        "--inspect-peer", "A node or service to connect to at each inspection; two at least."
+    )
+    @wraps(command)
+    def with_round(
+        inspect_checks: str, plugins: Path | None, peers: tuple[str, ...], **others: object
+    ) -> int:
+        return command(inspect=_round(inspect_checks, plugins, peers), **others)
+
+    return with_round
+
+
+def _round(checks: str, folder: Path | None, peers: tuple[str, ...]) -> RoundOptions:
+    """What is inspected; raises `UsageError` now, not at the first round."""
+    from kcover_ebpf.inspection import plugins, schedule
+    from kcover_ebpf.inspection.options import InspectionOptions, peer_of
+    from kcover_ebpf.inspection.round import RoundOptions
+
+    names = tuple(name.strip() for name in checks.split(",") if name.strip())
+    own = plugins.load(folder) if folder is not None else ()
+    options = InspectionOptions(peers=tuple(map(peer_of, peers)))
+    schedule.scheduled(names, own, options)
+    return RoundOptions(names, str(folder) if folder is not None else "", peers=peers)
 
 
 @click.command(epilog=_EXAMPLES)
@@ -76,19 +119,7 @@ _LEVELS = ("error", "warning", "info", "debug")
     "Time between two inspections of the node's health; 0s: none.",
     "KCOVER_INSPECT_EVERY",
 )
-@click.option(
-    "--inspect-checks",
-    envvar="KCOVER_INSPECT_CHECKS",
-    metavar="A,B",
-    default="",
-    help="Only these checks, none that is heavy; default: those for which the node has hardware.",
-)
-@click.option(
-    "--plugins",
-    envvar="KCOVER_PLUGINS",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of your own checks (see kcover-ebpf inspect).",
-)
+@_round_options
 @click.option(
     "--telemetry-every",
     envvar="KCOVER_TELEMETRY_EVERY",
@@ -154,8 +185,7 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
     state_dir: Path,
     catalog: Path | None,
     inspect_every: float,
-    inspect_checks: str,
-    plugins: Path | None,
+    inspect: RoundOptions,
     telemetry_every: str,
     telemetry_from: str,
     idle_after: float,
@@ -181,7 +211,7 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
         idle_after_s=idle_after,
         bug_report=bug_report,
         believes_bandwidth=believe_bandwidth,
-        inspect=_round(inspect_checks, plugins),
+        inspect=inspect,
         pod_logs=pod_logs,
         log_rules=_rules(log_rules) if pod_logs is not None else (),
     )
@@ -239,14 +269,3 @@ def _telemetry(every: str, source: str) -> TelemetryOptions | None:
         )
     dcgm = checked(source, "--telemetry-from") if source else ""
     return TelemetryOptions(period_s, dcgm, host_root())
-
-
-def _round(checks: str, folder: Path | None) -> RoundOptions:
-    """What is inspected; raises `UsageError` now, not at the first round."""
-    from kcover_ebpf.inspection import options, plugins, schedule
-    from kcover_ebpf.inspection.round import RoundOptions
-
-    names = tuple(name.strip() for name in checks.split(",") if name.strip())
-    own = plugins.load(folder) if folder is not None else ()
-    schedule.scheduled(names, own, options.host_root())
-    return RoundOptions(names, str(folder) if folder is not None else "")

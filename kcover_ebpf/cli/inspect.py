@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kcover_ebpf.cli.options import output_option
+from kcover_ebpf.cli.options import output_option, peers_option
 from kcover_ebpf.errors import CannotObserve, UsageError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ Exit codes:
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder of executables: exit code 0 well, 1 a problem; a line of output.",
 )
-@click.option("--peer", "peers", multiple=True, metavar="HOST:PORT", help="A node to connect to.")
+@peers_option("--peer", "A node to connect to.")
 @click.option(
     "--write-to",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -71,10 +71,10 @@ def inspect(
     from kcover_ebpf.facts.health import Result, worst
     from kcover_ebpf.inspection import plugins as plugin_checks
     from kcover_ebpf.inspection import registry, runner
-    from kcover_ebpf.inspection.options import InspectionOptions
+    from kcover_ebpf.inspection.options import InspectionOptions, peer_of
 
     options = InspectionOptions(
-        peers=tuple(map(_peer, peers)), write_to=write_to, nccl_floor_gb_s=nccl_floor
+        peers=tuple(map(peer_of, peers)), write_to=write_to, nccl_floor_gb_s=nccl_floor
     )
     chosen = registry.chosen(
         _names(checks),
@@ -102,13 +102,6 @@ def _names(checks: str | None) -> list[str]:
     if not names:
         raise UsageError("--checks needs the name of a check")
     return names
-
-
-def _peer(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise UsageError(f"--peer {text!r} is not HOST:PORT")
-    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def _node() -> str:

@@ -76,6 +76,13 @@ def nccl_probes_option(envvar: str | None = None) -> Callable[[_Command], _Comma
     )
 
 
+def peers_option(name: str, explained: str) -> Callable[[_Command], _Command]:
+    """Any number of HOST:PORT, as `peers`; in the environment with spaces between them."""
+    return click.option(
+        name, "peers", multiple=True, envvar="KCOVER_PEERS", metavar="HOST:PORT", help=explained
+    )
+
+
 def node_kubeconfig_option(command: _Command) -> _Command:
     """`--kubeconfig FILE` of a program on a node, which is a pod's or an administrator's."""
     return click.option(

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kcover_ebpf.errors import UsageError
+
 _OF_FIRST = Path("/proc/1/root")
 
 
@@ -17,6 +19,14 @@ def host_root() -> Path:
     Its sysfs shows the host's network interfaces and RDMA devices: ours shows those of our network namespace.
     """
     return _OF_FIRST if os.access(_OF_FIRST / "proc/1", os.R_OK) else Path("/")
+
+
+def peer_of(text: str) -> tuple[str, int]:
+    """Host and port of HOST:PORT; `UsageError` for anything else."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise UsageError(f"the peer {text!r} is not HOST:PORT")
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Any
 from kcover_ebpf.errors import KcoverError
 from kcover_ebpf.inspection import runner
 from kcover_ebpf.inspection.devices import results_by_device
-from kcover_ebpf.inspection.options import InspectionOptions
+from kcover_ebpf.inspection.options import InspectionOptions, peer_of
 from kcover_ebpf.inspection.result import Check
 from kcover_ebpf.inspection.schedule import scheduled
 
@@ -34,6 +34,8 @@ class RoundOptions:
     """Folder of executables; empty: none."""
     left_out: tuple[str, ...] = ()
     """Checks that still hang."""
+    peers: tuple[str, ...] = ()
+    """HOST:PORT, two at least, or none: what to connect to."""
 
     def argv(self) -> list[str]:
         """The command, to be run with `environment()`."""
@@ -48,9 +50,9 @@ def environment() -> dict[str, str]:
 
 def answer_of(wanted: RoundOptions) -> dict[str, Any]:
     """Run the round; the object that is printed. `UsageError` as `scheduled` and `plugins.load` raise it."""
-    options = InspectionOptions()
+    options = InspectionOptions(peers=tuple(map(peer_of, wanted.peers)))
     own = _plugins(Path(wanted.plugins)) if wanted.plugins else ()
-    found = runner.inspect(scheduled(wanted.checks, own, options.root, wanted.left_out), options)
+    found = runner.inspect(scheduled(wanted.checks, own, options, wanted.left_out), options)
     return {
         "checks": [
             {

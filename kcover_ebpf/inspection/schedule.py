@@ -18,10 +18,12 @@ from kcover_ebpf.inspection.checks import (
     modules,
     nvml,
     pcie,
+    peers,
     rdma,
     space,
     storage,
 )
+from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, Cost
 
 
@@ -52,15 +54,28 @@ _WHERE: tuple[tuple[Check, Callable[[Path], bool]], ...] = (
 """What needs no tool of others, and the hardware for which it is run."""
 
 
-def scheduled(
-    names: Sequence[str], plugins: Sequence[Check], root: Path, left_out: Collection[str] = ()
-) -> tuple[Check, ...]:
-    """The checks of one round: those named, else those for which this node has hardware, and all plug-ins.
+LEAST_PEERS = 2
+"""Where the only peer is down, every node of the cluster would fail."""
 
-    `left_out`: checks of which an earlier process still hangs. `UsageError`: a name is wrong, or of a heavy check.
+
+def scheduled(
+    names: Sequence[str],
+    plugins: Sequence[Check],
+    options: InspectionOptions,
+    left_out: Collection[str] = (),
+) -> tuple[Check, ...]:
+    """The checks of one round: those named, else those for which this node has hardware or peers, and all plug-ins.
+
+    `left_out`: checks of which an earlier process still hangs. `UsageError`: a name is wrong, or of a heavy check, or
+    one peer is named alone.
     """
-    fitting = (*(check for check, is_fit in _WHERE if is_fit(root)), *plugins)
-    wanted = _named(names, plugins) if names else fitting
+    if 0 < len(options.peers) < LEAST_PEERS:
+        raise UsageError("name two peers at least: if the only one is down, every node fails")
+    fitting = [check for check, is_fit in _WHERE if is_fit(options.root)]
+    if options.peers:
+        fitting.append(peers.CHECK)
+    has_peers = bool(options.peers)
+    wanted = _named(names, plugins, has_peers=has_peers) if names else (*fitting, *plugins)
     for each in wanted:
         if each.cost is Cost.HEAVY:
             raise UsageError(
@@ -69,11 +84,11 @@ def scheduled(
     return tuple(each for each in wanted if each.name not in left_out)
 
 
-def _named(names: Sequence[str], plugins: Sequence[Check]) -> tuple[Check, ...]:
+def _named(names: Sequence[str], plugins: Sequence[Check], *, has_peers: bool) -> tuple[Check, ...]:
     known = {each.name: each for each in (*(check for check, _ in _WHERE), *plugins)}
     if known.keys() >= set(names):
         return tuple(known[name] for name in dict.fromkeys(names))
     # only now, because it imports all checks
     from kcover_ebpf.inspection.registry import chosen
 
-    return chosen(names, plugins, has_peers=False)
+    return chosen(names, plugins, has_peers=has_peers)

@@ -64,7 +64,7 @@ def test_nothing_observed(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
         ("--checks memroy", "no check is named 'memroy'; there are: nvml, "),
         ("--checks ,", "--checks needs the name of a check"),
         ("--checks peers", "--peer HOST:PORT"),
-        ("--peer node-2", "--peer 'node-2' is not HOST:PORT"),
+        ("--peer node-2", "the peer 'node-2' is not HOST:PORT"),
         ("--peer node-2:0", "is not HOST:PORT"),
         ("--plugins /no/such/folder", "cannot read the plug-ins"),
         ("--write-to /no/such/folder", "does not exist"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import socket
+import subprocess
 import sys
 import threading
 import time
@@ -17,8 +20,9 @@ from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.errors import ApiError, UsageError
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.inspection import schedule
+from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, Cost
-from kcover_ebpf.inspection.round import RoundOptions
+from kcover_ebpf.inspection.round import RoundOptions, environment
 from tests.unit.inspection_hosts import NIC, pci_device, tool
 
 XID = ReportedDeviceFault("0000:5d:00.0", "xid_79", "fell off the bus", fatal=True, unfit=True)
@@ -195,8 +199,10 @@ def never(_: object) -> Iterator[Any]:
 def test_what_is_scheduled_depends_on_the_hardware(tmp_path: Path) -> None:
     own = Check("plugin/p", Cost.LIGHT, 5.0, "", "", never)
 
+    options = InspectionOptions(tmp_path)
+
     def names(*left_out: str) -> list[str]:
-        return [each.name for each in schedule.scheduled((), (own,), tmp_path, left_out)]
+        return [each.name for each in schedule.scheduled((), (own,), options, left_out)]
 
     plain = ["pcie", "links", "storage", "shm", "inodes", "memory", "clock", "d_state", "plugin/p"]
     assert names() == plain
@@ -204,13 +210,33 @@ def test_what_is_scheduled_depends_on_the_hardware(tmp_path: Path) -> None:
     pci_device(tmp_path, "0000:5d:00.0")
     pci_device(tmp_path, "0000:0a:00.0", NIC, vendor="0x15b3")
     assert names() == ["nvml", "modules", *plain[:2], "rdma", *plain[2:]]
+    options = InspectionOptions(tmp_path, peers=(("a", 1), ("b", 2)))
+    assert names()[-2:] == ["peers", "plugin/p"]
 
 
 def test_a_heavy_check_is_never_scheduled(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="on demand, not on a schedule"):
-        schedule.scheduled(("memory", "nccl_tests"), (), tmp_path)
+        schedule.scheduled(("memory", "nccl_tests"), (), InspectionOptions(tmp_path))
     with pytest.raises(UsageError, match="no check is named 'nonsense'"):
-        schedule.scheduled(("nonsense",), (), tmp_path)
+        schedule.scheduled(("nonsense",), (), InspectionOptions(tmp_path))
+
+
+def test_one_peer_alone_is_refused_since_its_end_would_fail_every_node(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="name two peers at least"):
+        schedule.scheduled((), (), InspectionOptions(tmp_path, peers=(("a", 1),)))
+
+
+def test_peers_are_connected_to_at_each_round(tmp_path: Path) -> None:
+    """As the program that the schedule starts does."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        there = f"127.0.0.1:{server.getsockname()[1]}"
+        wanted = RoundOptions(("peers",), peers=(there, "no.such.host.invalid:1"))
+        done = subprocess.run(
+            wanted.argv(), capture_output=True, text=True, check=True, env=environment(), timeout=60
+        )
+    (check,) = json.loads(done.stdout)["checks"]
+    assert (check["name"], check["result"]) == ("peers", "warn"), "another one can be reached"
+    assert f"{there}: name in " in " ".join(check["evidence"])
 
 
 def test_a_round_that_breaks_is_reported_and_the_next_one_runs(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
+from kcover_ebpf.facts.health import Result
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, Cost, Finding, failed, passed, unknown, warned
 
@@ -20,11 +22,17 @@ _ETHERNET_MTU = 1500
 
 
 def find(options: InspectionOptions) -> Iterator[Finding]:
-    """A finding for each peer."""
-    for host, port in options.peers:
-        yield _of_one(host, port)
+    """A finding for each peer.
+
+    One that cannot be reached while others can says little about this node: a warning.
+    """
     if not options.peers:
         yield unknown("no peer was named", "name them: --peer HOST:PORT")
+    found = [_of_one(host, port) for host, port in options.peers]
+    some_answer = any(each.result is not Result.FAIL for each in found)
+    for each in found:
+        doubtful = some_answer and each.result is Result.FAIL
+        yield replace(each, result=Result.WARN) if doubtful else each
 
 
 def _of_one(host: str, port: int) -> Finding:
@@ -68,7 +76,7 @@ CHECK = Check(
     Cost.LIGHT,
     60.0,
     "each `--peer HOST:PORT`: its name resolves, it accepts a TCP connection within 5 s (warn from 0.5 s), the "
-    "path MTU is 1500 at least",
+    "path MTU is 1500 at least; warn where others can be reached",
     "getaddrinfo, TCP",
     find,
 )
