@@ -14,11 +14,10 @@ import pytest
 
 from tests.skips import ROOT
 
-pytestmark = [
-    pytest.mark.needs("root", "netns", "mpi"),
-    pytest.mark.xdist_group("bandwidth"),  # its bridge has one name
-]
+pytestmark = pytest.mark.needs("root", "netns", "mpi")
 COUNT = 3
+BRIDGE = f"kbw{os.getpid()}"
+"""Other workers, and other checkouts, have theirs."""
 # Each rank prints, and the slow one first: what an all-reduce over all of them would come to.
 STUB = """#!/bin/sh
 if [ "$KCOVER_NODE_NAME" = "$SLOW" ]; then
@@ -48,15 +47,15 @@ def ip(*words: str, check: bool = True) -> None:
 @pytest.fixture
 def networks() -> Iterator[list[str]]:
     """Names of network namespaces on one bridge; addresses 10.77.0.10 and following."""
-    names = [f"kcover-bw{index}" for index in range(COUNT)]
-    ip("link", "add", "kcover-bw", "type", "bridge")
-    ip("link", "set", "kcover-bw", "up")
+    names = [f"{BRIDGE}-{index}" for index in range(COUNT)]
+    ip("link", "add", BRIDGE, "type", "bridge")
+    ip("link", "set", BRIDGE, "up")
     try:
         for index, name in enumerate(names):
-            near = f"kcover-bw{index}"
+            near = f"{BRIDGE}-{index}"
             ip("netns", "add", name)
             ip("link", "add", near, "type", "veth", "peer", "name", "eth0", "netns", name)
-            ip("link", "set", near, "master", "kcover-bw", "up")
+            ip("link", "set", near, "master", BRIDGE, "up")
             ip("-n", name, "address", "add", f"10.77.0.{10 + index}/24", "dev", "eth0")
             ip("-n", name, "link", "set", "eth0", "up")
             ip("-n", name, "link", "set", "lo", "up")
@@ -65,7 +64,7 @@ def networks() -> Iterator[list[str]]:
         for name in names:
             ip("link", "delete", name, check=False)
             ip("netns", "delete", name, check=False)
-        ip("link", "delete", "kcover-bw", check=False)
+        ip("link", "delete", BRIDGE, check=False)
 
 
 def run(
