@@ -22,9 +22,8 @@ _TREE = """
 import os, sys, time
 if os.fork() == 0:
     if os.fork() == 0:
-        while True: time.sleep(0.01)
+        print("up", flush=True) # the last of the three
     while True: time.sleep(0.01)
-print("up", flush=True)
 while True: time.sleep(0.01)
 """
 
