@@ -26,7 +26,7 @@ from typing import Any
 from kcover_ebpf.agent.inspector import Inspector, InspectorOptions
 from kcover_ebpf.agent.main import AgentOptions
 from kcover_ebpf.errors import ApiError
-from kcover_ebpf.inspection.options import host_root
+from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.registry import CHECKS
 from kcover_ebpf.inspection.result import Cost
 from kcover_ebpf.inspection.round import RoundOptions
@@ -92,7 +92,11 @@ def _with_gpus(folder: Path) -> RoundOptions:
     script = folder / "script"
     script.write_text(f"count -1 {_GPUS}\n")
     os.environ.update(nvml_stub.environ(nvml_stub.build(folder), script))
-    names = {each.name for each in scheduled((), (), host_root())} | {"nvml", "modules", "rdma"}
+    names = {each.name for each in scheduled((), (), InspectionOptions())} | {
+        "nvml",
+        "modules",
+        "rdma",
+    }
     light = [each.name for each in CHECKS if each.cost is Cost.LIGHT and each.name in names]
     return RoundOptions(tuple(light))
 
@@ -142,7 +146,7 @@ def main() -> None:
     parser.add_argument("--take", action="store_true")
     parser.add_argument("--rounds", type=int, default=10)
     chosen = parser.parse_args()
-    here = len(scheduled((), (), host_root()))
+    here = len(scheduled((), (), InspectionOptions()))
     lines = [line("this machine, no GPU", here, measure(RoundOptions(), chosen.rounds))]
     with tempfile.TemporaryDirectory() as folder:
         wanted = _with_gpus(Path(folder))
