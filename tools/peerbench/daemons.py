@@ -28,6 +28,12 @@ def npd() -> tuple[Path, Path]:
     return build.program(wanted, print), build.module_folder(wanted) / "config"
 
 
+def last_line(log: Path) -> str:
+    """What a program said last."""
+    lines = log.read_text(errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
+
+
 def problems(text: str) -> dict[str, float]:
     """The problems in node-problem-detector's metrics."""
     return {labels: float(value) for labels, value in _PROBLEM.findall(text)}
@@ -73,7 +79,7 @@ class Daemon:
             before = now
 
 
-def daemons(state: Path) -> list[Daemon]:
+def daemons() -> list[Daemon]:
     """Both, built, with the options that a node has."""
     detector, config = npd()
     gpud = build.program(versions.program("gpud"), print)
@@ -83,15 +89,16 @@ def daemons(state: Path) -> list[Daemon]:
             [
                 str(detector),
                 f"--config.system-log-monitor={config}/kernel-monitor.json,{config}/readonly-monitor.json",
-                f"--config.system-stats-monitor={config}/system-stats-monitor.json", "--enable-k8s-exporter=false",
-                "--prometheus-address=127.0.0.1", f"--prometheus-port={_NPD_PORT}", "--port=0",
+                # not its statistics: it ends where the kernel has no /proc/modules
+                "--enable-k8s-exporter=false", "--prometheus-address=127.0.0.1",
+                f"--prometheus-port={_NPD_PORT}", "--port=0",
             ],
             f"http://127.0.0.1:{_NPD_PORT}/metrics",
             problems,
         ),
         Daemon(
             "gpud",
-            [str(gpud), "run", "--listen-address", f"127.0.0.1:{_GPUD_PORT}", "--data-dir", str(state)],
+            [str(gpud), "run", "--listen-address", f"127.0.0.1:{_GPUD_PORT}"],
             f"https://127.0.0.1:{_GPUD_PORT}/v1/states",
             unhealthy,
         ),
@@ -113,6 +120,9 @@ def running(found: Sequence[Daemon], folder: Path) -> Iterator[dict[str, subproc
         yield processes
     finally:
         stop.set()
+        for each in found:
+            if (code := processes[each.name].poll()) is not None:
+                each.problem = f"it ended with {code}: {last_line(folder / f'{each.name}.log')}"
         for process in processes.values():
             process.terminate()
             try:

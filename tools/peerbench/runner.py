@@ -100,21 +100,22 @@ def run_beside(ways: list[str], faults: list[str], rounds: int, results: Path) -
     state = WORK / "daemons"
     shutil.rmtree(state, ignore_errors=True)
     state.mkdir(parents=True)
-    found = daemons.daemons(state)
+    found = daemons.daemons()
     began_s = time.time()
     with daemons.running(found, state) as processes:
         meters = {name: Meter() for name in processes}
         for name, process in processes.items():
             meters[name].begin([process.pid])
         run(ways, faults, rounds, results)
-        for each in found:
-            line = {
-                "way": each.name,
-                "hours": round((time.time() - began_s) / 3600, 2),
-                "problem": each.problem,
-            }
-            line |= meters[each.name].end() | {"reported": [text for _, text in each.reported]}
-            (results / f"daemon-{each.name}.json").write_text(json.dumps(line, indent=1) + "\n")
+        costs = {name: meter.end() for name, meter in meters.items()}
+    for each in found:
+        line = {
+            "way": each.name,
+            "hours": round((time.time() - began_s) / 3600, 2),
+            "problem": each.problem,
+        }
+        line |= costs[each.name] | {"reported": [text for _, text in each.reported]}
+        (results / f"daemon-{each.name}.json").write_text(json.dumps(line, indent=1) + "\n")
 
 
 def main(argv: list[str] | None = None) -> int:
