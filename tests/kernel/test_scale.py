@@ -17,6 +17,7 @@ MANY = 10_000
 CONNECTIONS = 4_000
 
 
+@pytest.mark.alone
 def test_ten_thousand_threads(kernel: KernelSampler) -> None:
     with running(program("crowd"), "threads", str(MANY)) as target:
         if (made := int(target.line())) < MANY:
