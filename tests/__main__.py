@@ -4,6 +4,10 @@ Tests of the cluster and of the kernel wait for clocks, ranks and kubelets; thos
 compute. So all run side by side, the latter two with low priority; then those of the kernel that bear no others beside
 them (marker `alone`). What each wrote is in build/tests, and is printed at the end if it failed. The last line sums up,
 as pytest does.
+
+Real ranks, kernels and clocks beside each other on two cores: now and then a test comes too late. A few that failed are
+run once more, by themselves. One that passes then is `flaky`: it fails nothing, but is printed, counted, and to be
+mended.
 """
 
 from __future__ import annotations
@@ -24,9 +28,14 @@ LOW_PRIORITY = 10
 """Niceness: a process of the same core gets a tenth of what one without it gets."""
 COUNTED = re.compile(r"(\d+) (passed|failed|skipped|errors?|xfailed|warnings?)\b")
 POLL_S = 0.2
+MOST_FLAKY = 3
+"""Failures of a part up to which it may have been chance; more than that are a fault of the change."""
+TESTS_FAILED = 1
+"""Exit code of pytest."""
 NOTHING_SELECTED = 5
 """Exit code of pytest."""
 PYTEST = (sys.executable, "-m", "pytest")
+AGAIN = "-again"
 
 
 @dataclass(frozen=True)
@@ -61,7 +70,9 @@ class Running:
     def __init__(self, part: Part, more: Sequence[str]) -> None:
         self.part, self.log = part, LOGS / f"{part.name}.log"
         self.began_s = time.monotonic()
-        command = [*part.command, *part.arguments, *(more if part.command is PYTEST else ())]
+        command = [*part.command, *part.arguments]
+        if part.command is PYTEST:
+            command += ["-o", f"cache_dir={LOGS / part.name.removesuffix(AGAIN)}.cache", *more]
         with self.log.open("w") as output:
             self.process = subprocess.Popen(
                 ["nice", f"--adjustment={part.niceness}", *command],
@@ -76,6 +87,13 @@ class Running:
     def has_failed(self) -> bool:
         """Of one that has ended."""
         return self.process.returncode not in (0, NOTHING_SELECTED)
+
+    @property
+    def may_be_flaky(self) -> bool:
+        """Whether a few tests failed, and nothing else did."""
+        counts = self.counts()
+        is_few = 1 <= counts["failed"] <= MOST_FLAKY and not counts["error"]
+        return self.process.returncode == TESTS_FAILED and is_few
 
     def lines(self) -> list[str]:
         """What it has written."""
@@ -109,6 +127,12 @@ def run(parts: Sequence[Part], more: Sequence[str]) -> list[Running]:
     return begun
 
 
+def again(part: Part) -> Part:
+    """Those of its tests that failed, one after the other."""
+    alone = [each for each in part.arguments if not each.startswith(("--numprocesses", "--dist"))]
+    return Part(part.name + AGAIN, (*alone, "--last-failed", "--last-failed-no-failures=none"))
+
+
 def _end_of(lines: Sequence[str]) -> Sequence[str]:
     """The skips and failures by name, and the last line."""
     for number, line in enumerate(lines):
@@ -119,7 +143,7 @@ def _end_of(lines: Sequence[str]) -> Sequence[str]:
 
 def summary(counts: Counter[str], seconds: float) -> str:
     """As pytest ends: "===== 2 failed, 40 passed in 9.00s ====="."""
-    order = ("failed", "error", "passed", "skipped", "xfailed", "warning")
+    order = ("failed", "error", "passed", "flaky", "skipped", "xfailed", "warning")
     text = ", ".join(f"{counts[word]} {word}" for word in order if counts[word])
     return f" {text or 'no tests'} in {seconds:.2f}s ".center(80, "=")
 
@@ -130,10 +154,20 @@ def main(more: Sequence[str]) -> int:
     LOGS.mkdir(parents=True, exist_ok=True)
     began_s = time.monotonic()
     ended = [*run(TOGETHER, more), *run(AFTERWARDS, more)]
+    counts = sum((each.counts() for each in ended), Counter[str]())
     failed = [each for each in ended if each.has_failed]
     for each in failed:
         print(f"\ntests: {each.part.name} failed\n" + "\n".join(each.lines()), flush=True)
-    counts = sum((each.counts() for each in ended), Counter[str]())
+    for each in [each for each in failed if each.may_be_flaky]:
+        (once_more,) = run([again(each.part)], more)
+        flaky = each.counts()["failed"]
+        if once_more.process.returncode == 0 and once_more.counts()["passed"] == flaky:
+            print(
+                f"tests: {each.part.name}: passes by itself, so chance: mend what is printed above"
+            )
+            counts += Counter({"passed": flaky, "flaky": flaky})
+            counts["failed"] -= flaky
+            failed.remove(each)
     print(summary(counts, time.monotonic() - began_s))
     return 1 if failed else 0
 

@@ -27,8 +27,6 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def part(folder: Path, name: str) -> Part:
     options = (
-        "-p",
-        "no:cacheprovider",
         "-ra",
         f"--rootdir={folder}",
         f"--confcutdir={folder}",
@@ -48,6 +46,35 @@ def test_main__a_part_that_fails_is_printed_whole_and_the_others_are_not(
     assert not [line for line in lines if "test_good.py" in line]
     assert [line for line in lines if line.startswith("SKIPPED") and line.endswith("why")]
     assert re.fullmatch(r"=+ 1 failed, 1 passed, 1 skipped in [\d.]+s =+", lines[-1])
+
+
+CHANCE = """
+import pathlib, pytest
+@pytest.mark.parametrize("number", range({count}))
+def test_d(number):
+    was = pathlib.Path({folder!r}, str(number))
+    assert was.exists() or was.write_text("") , "the reason"
+"""
+
+
+@pytest.mark.parametrize(
+    ("count", "code", "words"), [(3, 0, "4 passed, 3 flaky"), (4, 1, "4 failed, 1 passed")]
+)
+def test_main__a_few_that_pass_by_themselves_are_flaky(
+    parts: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    count: int,
+    code: int,
+    words: str,
+) -> None:
+    (parts / "test_chance.py").write_text(CHANCE.format(count=count, folder=str(parts)))
+    monkeypatch.setattr(tiers, "TOGETHER", (part(parts, "good"), part(parts, "chance")))
+    monkeypatch.setattr(tiers, "AFTERWARDS", ())
+    assert tiers.main([]) == code
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if "the reason" in line]
+    assert summary_words(lines[-1]).startswith(words)
 
 
 @pytest.mark.parametrize(("more", "counted"), [([], "1 passed"), (["-k", "nothing"], "no tests")])
