@@ -26,12 +26,12 @@ CORRECTED, NONFATAL, FATAL = AerSeverity.CORRECTED, AerSeverity.NONFATAL, AerSev
         (CORRECTED, 0x2, ("bit 1",)),
     ],
 )
-def test_error_names(severity, status, expected):
+def test_names__error_names(severity, status, expected):
     assert names(severity, status) == expected
 
 
 @given(st.lists(st.integers(0, 50), max_size=30), st.data())
-def test_no_error_is_lost_or_counted_twice(bursts, data):
+def test_aer_counter__no_error_is_lost_or_counted_twice(bursts, data):
     """Records are sent now and then, the map may be read any time."""
     counter, total, reported = AerCounter(), 0, 0
     for burst in bursts:
@@ -47,7 +47,7 @@ def test_no_error_is_lost_or_counted_twice(bursts, data):
     assert reported == total
 
 
-def test_uncounted_errors_are_reported_one_by_one():
+def test_aer_counter__uncounted_errors_are_reported_one_by_one():
     counter = AerCounter()
     fact = AerTotal(0, GPU, FATAL, 0x20, 0)
     for _ in range(2):

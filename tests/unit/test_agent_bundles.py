@@ -40,7 +40,7 @@ def kept(limit_s: float = 20.0) -> list[str]:
     return bundles.python_stacks(ranks, time.monotonic() + limit_s).splitlines()
 
 
-def test_the_frames_of_each_living_rank_are_kept(spy: Path) -> None:
+def test_python_stacks__the_frames_of_each_living_rank_are_kept(spy: Path) -> None:
     assert spy.exists()
     assert kept() == [
         "rank 2 (pid 9000001)",
@@ -49,7 +49,7 @@ def test_the_frames_of_each_living_rank_are_kept(spy: Path) -> None:
     ]
 
 
-def test_what_does_not_come_in_time_is_said(spy: Path) -> None:
+def test_python_stacks__what_does_not_come_in_time_is_said(spy: Path) -> None:
     spy.write_text("#!/bin/sh\nexec sleep 60\n")
     assert kept(0.2) == [
         "rank 2 (pid 9000001)",
@@ -57,7 +57,7 @@ def test_what_does_not_come_in_time_is_said(spy: Path) -> None:
     ]
 
 
-def test_a_program_that_is_not_python_is_left_out(
+def test_python_stacks__a_program_that_is_not_python_is_left_out(
     spy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert spy.exists()

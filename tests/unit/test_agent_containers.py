@@ -33,7 +33,7 @@ def pod(*containers: Container) -> Pod:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_every_layout(layout: str, tmp_path: Path) -> None:
+def test_containers__every_layout(layout: str, tmp_path: Path) -> None:
     group(tmp_path / layout.format(ID), 1)
     group(tmp_path / layout.format(SECOND), 2)
     group((tmp_path / layout.format(ID)).parent.parent / f"pod{UID[::-1]}" / ID, 3)
@@ -42,7 +42,7 @@ def test_every_layout(layout: str, tmp_path: Path) -> None:
     assert {each.pod_uid for each in found} == {UID}
 
 
-def test_only_main_containers_have_ranks(tmp_path: Path) -> None:
+def test_containers__only_main_containers_have_ranks(tmp_path: Path) -> None:
     for number in (ID, SECOND, SANDBOX):
         group(tmp_path / LAYOUTS["cgroupfs"].format(number), 1)
     made = pod(
@@ -51,14 +51,16 @@ def test_only_main_containers_have_ranks(tmp_path: Path) -> None:
     assert [each.id for each in Containers([tmp_path]).of_ranks(made)] == [ID]
 
 
-def test_with_several_hierarchies_the_one_that_holds_processes_counts(tmp_path: Path) -> None:
+def test_containers__with_several_hierarchies_the_one_that_holds_processes_counts(
+    tmp_path: Path,
+) -> None:
     group(tmp_path / "v2" / LAYOUTS["cgroupfs"].format(ID))
     group(tmp_path / "v1" / LAYOUTS["cgroupfs"].format(ID), 7)
     (found,) = Containers([tmp_path / "v2", tmp_path / "v1"]).of_pod(UID)
     assert found.path.is_relative_to(tmp_path / "v1")
 
 
-def test_a_kubelet_that_comes_later_is_found(
+def test_containers__a_kubelet_that_comes_later_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
@@ -72,7 +74,7 @@ def test_a_kubelet_that_comes_later_is_found(
     assert [each.id for each in containers.of_pod(UID)] == [ID]
 
 
-def test_a_pod_inside_a_container_of_another_is_not_mixed_up(tmp_path: Path) -> None:
+def test_containers__a_pod_inside_a_container_of_another_is_not_mixed_up(tmp_path: Path) -> None:
     outer = tmp_path / LAYOUTS["cgroupfs"].format(ID)
     group(outer, 1)
     inner = "00000000-0b7d-4f6e-9c21-5d8e7a4b1c02"

@@ -39,16 +39,16 @@ PARTS = {
 
 
 @pytest.mark.parametrize(("part", "said"), PARTS.values(), ids=PARTS)
-def test_one_part(part: Part, said: str) -> None:
+def test_wrong__one_part(part: Part, said: str) -> None:
     assert health.wrong([part], lambda: 100.0) == said
 
 
-def test_all_that_is_wrong_is_said() -> None:
+def test_wrong__all_that_is_wrong_is_said() -> None:
     parts = [PARTS["dead"][0], PARTS["all is well"][0], PARTS["making no progress"][0]]
     assert health.wrong(parts, lambda: 100.0) == "orders ended; orders: no iteration for 60 s"
 
 
-def test_every_thread_of_the_agent_is_a_part() -> None:
+def test_wrong__every_thread_of_the_agent_is_a_part() -> None:
     """A thread that nobody asks about could end in silence."""
     from kcover_ebpf.agent.main import AgentOptions, _Agent
 

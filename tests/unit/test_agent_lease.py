@@ -31,7 +31,7 @@ FAST_S = valid_s(Pace().fast_s(2), fast=True)
 CALM_S = valid_s(HEARTBEAT_S, fast=False)
 
 
-def test_what_is_written_is_what_is_read() -> None:
+def test_object_of__what_is_written_is_what_is_read() -> None:
     made = AgentLease("a", 1000.25, 10, frozenset({5, 7}), (STOP, KILL))
     written = json.loads(json.dumps(object_of(made, PodRef("kcover-agent-x", "u"))))
     assert lease_of(written) == made
@@ -39,7 +39,7 @@ def test_what_is_written_is_what_is_read() -> None:
     assert owner == {"apiVersion": "v1", "kind": "Pod", "name": "kcover-agent-x", "uid": "u"}
 
 
-def test_the_oldest_answers_are_left_out_of_too_many() -> None:
+def test_object_of__the_oldest_answers_are_left_out_of_too_many() -> None:
     acks = [replace(STOP, order=str(each)) for each in range(MOST_ACKS + 3)]
     read = lease_of(object_of(AgentLease("a", 1.0, 10, acks=tuple(acks))))
     assert read is not None
@@ -68,12 +68,14 @@ def spoiled(**changes: Any) -> dict[str, Any]:
         spoiled(**{"kcover.io/agent": '{"acks": [{"order": "x"}]}'}),
     ],
 )
-def test_a_lease_that_cannot_be_read_is_refused_in_one_line(wrong: dict[str, Any]) -> None:
+def test_object_of__a_lease_that_cannot_be_read_is_refused_in_one_line(
+    wrong: dict[str, Any],
+) -> None:
     with pytest.raises(ObjectError, match=r"^Lease agent\.a: [^\n]+$"):
         lease_of(wrong)
 
 
-def test_the_leases_of_others_are_passed_over() -> None:
+def test_object_of__the_leases_of_others_are_passed_over() -> None:
     made = object_of(AgentLease("a", 1000.0, 10))
     made["metadata"]["name"] = "kcover-ebpf-controller"
     assert lease_of(made) is None
@@ -99,7 +101,7 @@ def gang(age_s: float) -> tuple[ReceivedReport, ReceivedReport]:
     )
 
 
-def test_a_snapshot_that_is_confirmed_need_not_be_sent_again() -> None:
+def test_confirmed__a_snapshot_that_is_confirmed_need_not_be_sent_again() -> None:
     a, b = gang(60.0)
     alone = merge(case(a, b)).verdict
     assert alone.kind is VerdictKind.WORKING, "a minute old and not confirmed"
@@ -112,7 +114,9 @@ def test_a_snapshot_that_is_confirmed_need_not_be_sent_again() -> None:
     )
 
 
-def test_a_snapshot_that_is_not_confirmed_any_more_is_as_old_as_its_last_confirmation() -> None:
+def test_confirmed__a_snapshot_that_is_not_confirmed_any_more_is_as_old_as_its_last_confirmation() -> (
+    None
+):
     a, b = gang(60.0)
     late = merge(case(held(a, 1.0), held(b, FAST_S + 1.0)))
     assert late.depends, "nothing is done about it"
@@ -122,7 +126,7 @@ def test_a_snapshot_that_is_not_confirmed_any_more_is_as_old_as_its_last_confirm
     assert case(held(b, FAST_S - 1.0)).pictured != []
 
 
-def test_a_lease_of_calm_times_makes_no_snapshot_of_a_stall_last_longer() -> None:
+def test_confirmed__a_lease_of_calm_times_makes_no_snapshot_of_a_stall_last_longer() -> None:
     """It was renewed, and confirms another report, before this one was made."""
     fresh = held(
         report("b", rank(1), rank(3), arrived_s=NOW_S - SNAPSHOT_FRESH_S - 1), 0.5, CALM_S, 99
@@ -131,7 +135,7 @@ def test_a_lease_of_calm_times_makes_no_snapshot_of_a_stall_last_longer() -> Non
     assert fresh.unheard_s(NOW_S) == 0.5, "its agent is there"
 
 
-def test_a_calm_node_is_there_as_long_as_its_agent_renews() -> None:
+def test_confirmed__a_calm_node_is_there_as_long_as_its_agent_renews() -> None:
     quiet = report("b", rank(1), rank(3), arrived_s=NOW_S - 500.0, suspicious=False)
     stalled = report("a", rank(0), rank(2))
     assert case(stalled, quiet).calm == {}
@@ -142,7 +146,7 @@ def test_a_calm_node_is_there_as_long_as_its_agent_renews() -> None:
     assert held(there, 100.0, CALM_S).is_stale(NOW_S) is True
 
 
-def test_answers_to_orders_are_those_of_report_and_lease_together() -> None:
+def test_confirmed__answers_to_orders_are_those_of_report_and_lease_together() -> None:
     seen = report("a", rank(0), acks=(STOP,))
     lease = AgentLease("a", 0.0, 10, frozenset(), (STOP, KILL))
     assert confirmed(seen, lease, NOW_S).report.acks == (STOP, KILL)
@@ -192,7 +196,7 @@ KEY = GangId.of("ns", SELECTOR)
 
 
 @pytest.mark.parametrize("lease_first", [True, False])
-def test_whichever_comes_first_the_report_is_confirmed(
+def test_object_of__whichever_comes_first_the_report_is_confirmed(
     store: ObjectCache, lease_first: bool
 ) -> None:
     store.on_report(written("z", 1))
@@ -205,13 +209,13 @@ def test_whichever_comes_first_the_report_is_confirmed(
     assert seen.age_s(NOW_S) == 3.0
 
 
-def test_a_report_that_came_since_is_not_what_was_confirmed(store: ObjectCache) -> None:
+def test_object_of__a_report_that_came_since_is_not_what_was_confirmed(store: ObjectCache) -> None:
     store.on_report(written("a", 8))
     store.on_lease(renewed("a", 7))
     assert store.seen(KEY)[0].confirmed_s is None
 
 
-def test_a_renewal_wakes_nobody_but_for_an_answer(
+def test_object_of__a_renewal_wakes_nobody_but_for_an_answer(
     store: ObjectCache, changed: list[GangId]
 ) -> None:
     store.on_report(written("a", 7))
@@ -225,7 +229,7 @@ def test_a_renewal_wakes_nobody_but_for_an_answer(
     assert store.seen(KEY)[0].report.acks == (STOP,)
 
 
-def test_a_lease_that_cannot_be_read_costs_itself_only(store: ObjectCache) -> None:
+def test_object_of__a_lease_that_cannot_be_read_costs_itself_only(store: ObjectCache) -> None:
     said: list[str] = []
     store.bad = said.append
     store.on_report(written("a", 7))
@@ -238,7 +242,9 @@ def test_a_lease_that_cannot_be_read_costs_itself_only(store: ObjectCache) -> No
     assert store.seen(KEY)[0].confirmed_s is not None
 
 
-def test_a_lease_that_is_deleted_confirms_nothing_that_comes_later(store: ObjectCache) -> None:
+def test_object_of__a_lease_that_is_deleted_confirms_nothing_that_comes_later(
+    store: ObjectCache,
+) -> None:
     store.on_lease(renewed("a", 7))
     store.on_lease(Event(Change.GONE, {"metadata": {"name": "agent.a", "uid": "l-a"}}))
     assert store.leases == {}
@@ -246,7 +252,9 @@ def test_a_lease_that_is_deleted_confirms_nothing_that_comes_later(store: Object
     assert store.seen(KEY)[0].valid_s is None
 
 
-def test_the_age_of_listed_reports_does_not_depend_on_their_order(store: ObjectCache) -> None:
+def test_to_text__the_age_of_listed_reports_does_not_depend_on_their_order(
+    store: ObjectCache,
+) -> None:
     """A new controller lists them: the first one it reads is ten minutes old."""
     store.on_report(written("a", 1, age_s=600.0))
     store.on_report(written("b", 2))

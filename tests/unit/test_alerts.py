@@ -44,7 +44,7 @@ def expressions(dashboard: Path) -> list[str]:
 @pytest.mark.parametrize(
     "command", [("check", "rules", ALERTS), ("test", "rules", "alerts.test.yaml")]
 )
-def test_promtool_is_content(command: tuple[object, ...]) -> None:
+def test_alerts__promtool_is_content(command: tuple[object, ...]) -> None:
     done = subprocess.run(
         ["promtool", *map(str, command)],
         cwd=Path(__file__).parent,
@@ -55,13 +55,13 @@ def test_promtool_is_content(command: tuple[object, ...]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_each_alert_is_tested() -> None:
+def test_alerts__each_alert_is_tested() -> None:
     tested = (Path(__file__).parent / "alerts.test.yaml").read_text()
     missing = [rule["alert"] for rule in rules() if f"runbooks/{rule['alert']}.md" not in tested]
     assert missing == []
 
 
-def test_each_alert_has_its_runbook_and_each_runbook_its_alert() -> None:
+def test_alerts__each_alert_has_its_runbook_and_each_runbook_its_alert() -> None:
     for rule in rules():
         assert rule["annotations"]["runbook_url"] == f"docs/runbooks/{rule['alert']}.md"
         assert rule["labels"]["severity"] in {"critical", "warning"}
@@ -70,16 +70,16 @@ def test_each_alert_has_its_runbook_and_each_runbook_its_alert() -> None:
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: str(rule["alert"]))
-def test_an_alert_asks_only_for_documented_metrics(rule: dict[str, Any]) -> None:
+def test_alerts__an_alert_asks_only_for_documented_metrics(rule: dict[str, Any]) -> None:
     assert asked_for(rule["expr"]) <= documented()
 
 
 @pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
-def test_a_dashboard_asks_only_for_documented_metrics(dashboard: Path) -> None:
+def test_alerts__a_dashboard_asks_only_for_documented_metrics(dashboard: Path) -> None:
     queries = expressions(dashboard)
     assert queries
     assert set().union(*map(asked_for, queries)) <= documented()
 
 
-def test_an_undocumented_metric_is_noticed() -> None:
+def test_alerts__an_undocumented_metric_is_noticed() -> None:
     assert asked_for("rate(kcover_invented_total[5m])") - documented() == {"kcover_invented_total"}

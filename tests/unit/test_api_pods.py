@@ -87,7 +87,7 @@ GANGS: dict[str, tuple[dict[str, str], tuple[str, str] | None, str | None, str, 
 
 
 @pytest.mark.parametrize(("labels", "owner", "kind", "name", "watched"), GANGS.values(), ids=GANGS)
-def test_gang(
+def test_pod_of__gang(
     labels: dict[str, str],
     owner: tuple[str, str] | None,
     kind: str | None,
@@ -115,13 +115,13 @@ def test_gang(
         ({}, True),
     ],
 )
-def test_an_index_counts_through_the_gang_unless_several_jobs_make_it(
+def test_pod_of__an_index_counts_through_the_gang_unless_several_jobs_make_it(
     labels: dict[str, str], whole: bool
 ) -> None:
     assert counts_whole_gang(pod(labels)) is whole
 
 
-def test_a_bare_pod_is_a_gang_of_one() -> None:
+def test_pod_of__a_bare_pod_is_a_gang_of_one() -> None:
     one = pod({"app": "x"})
     gang = gang_of(one)
     assert gang == Gang(GangId.of("team", {POD_UID: "u-0"}), "p-0", "Pod")
@@ -130,18 +130,18 @@ def test_a_bare_pod_is_a_gang_of_one() -> None:
 
 
 @pytest.mark.parametrize("label", [POD_UID, OWNER_UID])
-def test_a_label_that_looks_like_a_uid_is_none(label: str) -> None:
+def test_pod_of__a_label_that_looks_like_a_uid_is_none(label: str) -> None:
     assert not selects({label: "x"}, pod({label: "x"}))
 
 
-def test_pods_of_one_owner_are_one_gang_and_of_another_are_not() -> None:
+def test_pod_of__pods_of_one_owner_are_one_gang_and_of_another_are_not() -> None:
     one = pod({"app": "db"}, ("apps/v1", "StatefulSet"))
     assert gang_of(one) == Gang(GangId.of("team", {OWNER_UID: "o-1"}), "j", "StatefulSet")
     assert not selects({OWNER_UID: "o-2"}, one)
     assert not selects({OWNER_UID: "o-1"}, pod({"app": "db"}))
 
 
-def test_a_selector_needs_every_pair() -> None:
+def test_pod_of__a_selector_needs_every_pair() -> None:
     one = pod({"a": "1", "b": "2"})
     assert selects({"a": "1", "b": "2"}, one)
     assert not selects({"a": "1", "b": "3"}, one)
@@ -149,7 +149,7 @@ def test_a_selector_needs_every_pair() -> None:
     assert not selects({}, one)
 
 
-def test_containers_of_every_kind() -> None:
+def test_pod_of__containers_of_every_kind() -> None:
     rule = {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [137]}}
     one = pod(
         spec={
@@ -187,14 +187,14 @@ def test_containers_of_every_kind() -> None:
     assert one.ready
 
 
-def test_a_pod_that_is_being_deleted() -> None:
+def test_pod_of__a_pod_that_is_being_deleted() -> None:
     api = {"name": "p", "uid": "u", "deletionTimestamp": "1970-01-01T00:00:30Z"}
     assert pod_of({"metadata": api}).deleted_s == 30.0
     assert pod().deleted_s is None
     assert not pod().restarts_in_place
 
 
-def test_a_pod_without_identity_is_refused() -> None:
+def test_pod_of__a_pod_without_identity_is_refused() -> None:
     with pytest.raises(ObjectError, match=r"metadata\.uid"):
         pod_of({"metadata": {"name": "p"}})
 
@@ -209,7 +209,7 @@ parts = st.sampled_from(
 
 
 @given(json, st.dictionaries(parts, json), st.dictionaries(parts, json))
-def test_any_pod_with_an_identity_is_read(labels: Any, spec: Any, status: Any) -> None:
+def test_pod_of__any_pod_with_an_identity_is_read(labels: Any, spec: Any, status: Any) -> None:
     metadata = {"name": "p", "uid": "u", "labels": labels, "ownerReferences": labels}
     pod = pod_of({"metadata": metadata, "spec": spec, "status": status})
     assert (pod.name, pod.uid) == ("p", "u")
@@ -230,7 +230,7 @@ WITH_RANKS = {
 
 
 @pytest.mark.parametrize(("kind", "containers", "expected"), WITH_RANKS.values(), ids=WITH_RANKS)
-def test_containers_with_ranks(
+def test_pod_of__containers_with_ranks(
     kind: str, containers: tuple[Container, ...], expected: tuple[Container, ...]
 ) -> None:
     made = pod(OF_KUBEFLOW, ("kubeflow.org/v1", kind))

@@ -63,7 +63,7 @@ def _attached(root: Path) -> Attachments:
 GPU_PROBES = {probe.name for probe in families.GPU.probes}
 
 
-def test_what_hangs_on_a_module_is_not_tried_before_it_is_there(
+def test_attachments__what_hangs_on_a_module_is_not_tried_before_it_is_there(
     loader: Loader, tmp_path: Path
 ) -> None:
     found = _attached(_host(tmp_path))
@@ -79,7 +79,9 @@ def test_what_hangs_on_a_module_is_not_tried_before_it_is_there(
     assert not found.driver_waits
 
 
-def test_a_driver_that_comes_is_attached_to_once(loader: Loader, tmp_path: Path) -> None:
+def test_attachments__a_driver_that_comes_is_attached_to_once(
+    loader: Loader, tmp_path: Path
+) -> None:
     found = _attached(_host(tmp_path))
     _host(tmp_path, "nvidia")
     waits = [found.driver_waits]
@@ -90,7 +92,9 @@ def test_a_driver_that_comes_is_attached_to_once(loader: Loader, tmp_path: Path)
     assert all(status.attached for status in found.statuses if status.family == "gpu")
 
 
-def test_a_kernel_that_always_refuses_is_not_asked_for_ever(loader: Loader, tmp_path: Path) -> None:
+def test_attachments__a_kernel_that_always_refuses_is_not_asked_for_ever(
+    loader: Loader, tmp_path: Path
+) -> None:
     loader.refuses_gpu = True
     found = _attached(_host(tmp_path, "nvidia"))
     tries = 0
@@ -103,7 +107,9 @@ def test_a_kernel_that_always_refuses_is_not_asked_for_ever(loader: Loader, tmp_
     assert any(status.attached for status in found.statuses if status.family == "gpu")
 
 
-def test_a_severity_that_is_not_known_ends_nothing(loader: Loader, tmp_path: Path) -> None:
+def test_attachments__a_severity_that_is_not_known_ends_nothing(
+    loader: Loader, tmp_path: Path
+) -> None:
     """The kernel names a fourth one, DPC_FATAL, and never reports it."""
     value = wire.AerValue(total=3)
     value.bit_count[6] = 3
@@ -125,7 +131,7 @@ def test_a_severity_that_is_not_known_ends_nothing(loader: Loader, tmp_path: Pat
     ],
     ids=["probed", "no kprobes", "half of them"],
 )
-def test_lines_are_taken_from_their_storage_or_from_the_console(
+def test_attachments__lines_are_taken_from_their_storage_or_from_the_console(
     loader: Loader, tmp_path: Path, refused: set[str], worked: bool, probe: str
 ) -> None:
     """Never from both: each line would be reported twice."""

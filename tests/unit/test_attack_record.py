@@ -22,7 +22,7 @@ def line(attack: str, **other: object) -> dict[str, object]:
     return {"attack": attack, **measured, **other}
 
 
-def test_the_last_run_of_each_attack_is_a_row() -> None:
+def test_attack_record__the_last_run_of_each_attack_is_a_row() -> None:
     page = page_of([line("test_a10_x"), line("test_a2_y"), line("test_a10_x", recovered_s=9.9)])
     rows = [each for each in page.splitlines() if each.startswith("| A")]
     assert rows == [
@@ -41,16 +41,16 @@ def test_the_last_run_of_each_attack_is_a_row() -> None:
         {"peak_bytes": {"agent": [1], "controller": [300_000_001]}},
     ],
 )
-def test_a_goal_that_is_missed_is_named(worse: dict[str, object]) -> None:
+def test_attack_record__a_goal_that_is_missed_is_named(worse: dict[str, object]) -> None:
     assert page_of([line("test_a1_x"), line("test_a2_y", **worse)]).count("missed") == 1
 
 
-def test_nothing_measured_is_no_page() -> None:
+def test_attack_record__nothing_measured_is_no_page() -> None:
     with pytest.raises(ValueError, match="no attack was recorded"):
         page_of([])
 
 
-def test_a_line_is_added_only_where_a_file_is_named(
+def test_attack_record__a_line_is_added_only_where_a_file_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "attack.jsonl"

@@ -39,7 +39,9 @@ def late_passes(stage: Stage, seconds: int) -> None:
 
 
 @pytest.mark.parametrize("seconds_blind", [0, 3, 60])
-def test_an_announced_fault_is_judged_however_blind_the_sensor_is(seconds_blind: int) -> None:
+def test_blindness__an_announced_fault_is_judged_however_blind_the_sensor_is(
+    seconds_blind: int,
+) -> None:
     stage = trained()
     late_passes(stage, seconds_blind)
     stage.exit(stage.rank(0), signal=11)
@@ -51,7 +53,7 @@ def test_an_announced_fault_is_judged_however_blind_the_sensor_is(seconds_blind:
     assert verdict.culprit.rank == 0
 
 
-def test_records_lost_by_others_cost_a_job_nothing() -> None:
+def test_blindness__records_lost_by_others_cost_a_job_nothing() -> None:
     stage = trained()
     stage.become(stage.rank(1), "stopped")
     all_wait(stage, 1)
@@ -60,7 +62,7 @@ def test_records_lost_by_others_cost_a_job_nothing() -> None:
     assert stage.verdicts[-1].cause is Cause.STOPPED
 
 
-def test_a_sensor_that_is_late_for_ten_seconds_says_that_it_cannot_observe() -> None:
+def test_blindness__a_sensor_that_is_late_for_ten_seconds_says_that_it_cannot_observe() -> None:
     stage = trained()
     late_passes(stage, 9)
     assert stage.verdicts[-1].kind is VerdictKind.WORKING
@@ -73,7 +75,9 @@ def test_a_sensor_that_is_late_for_ten_seconds_says_that_it_cannot_observe() -> 
     assert stage.verdicts[-1].kind is VerdictKind.WORKING
 
 
-def test_a_silent_rank_with_threads_that_nobody_sees_is_not_blamed_and_not_healthy() -> None:
+def test_blindness__a_silent_rank_with_threads_that_nobody_sees_is_not_blamed_and_not_healthy() -> (
+    None
+):
     # one of the unseen threads may be at work for all that is known
     stage = crowded(1)
     stage.become(stage.rank(1), "read")
@@ -84,7 +88,7 @@ def test_a_silent_rank_with_threads_that_nobody_sees_is_not_blamed_and_not_healt
     assert "no room to sample 44 threads of process 101" in stage.verdicts[-1].evidence[0].text
 
 
-def test_what_is_seen_again_is_judged_by_what_is_seen_from_then_on() -> None:
+def test_blindness__what_is_seen_again_is_judged_by_what_is_seen_from_then_on() -> None:
     stage = crowded(1)
     stage.become(stage.rank(1), "stopped")
     all_wait(stage, 1)
@@ -96,13 +100,13 @@ def test_what_is_seen_again_is_judged_by_what_is_seen_from_then_on() -> None:
     assert stage.verdicts[-1].cause is Cause.STOPPED
 
 
-def test_a_job_that_is_seen_to_go_on_is_working_though_some_threads_are_unseen() -> None:
+def test_blindness__a_job_that_is_seen_to_go_on_is_working_though_some_threads_are_unseen() -> None:
     stage = crowded(1, 2)
     stage.run(30)
     assert stage.verdicts[-1].cause is Cause.TRAINING
 
 
-def test_a_rank_whose_end_was_missed_is_gone_and_never_taken_for_one_that_left() -> None:
+def test_blindness__a_rank_whose_end_was_missed_is_gone_and_never_taken_for_one_that_left() -> None:
     stage = trained()
     all_wait(stage, 1)
     gone = stage.rank(1)
@@ -115,7 +119,7 @@ def test_a_rank_whose_end_was_missed_is_gone_and_never_taken_for_one_that_left()
     assert verdict.cause is Cause.EXITED, "nobody knows that rank 1 left before"
 
 
-def test_peers_that_wait_for_a_rank_whose_end_was_missed_hang() -> None:
+def test_blindness__peers_that_wait_for_a_rank_whose_end_was_missed_hang() -> None:
     stage = trained()
     all_wait(stage, 1)
     gone = stage.rank(1)
@@ -126,7 +130,7 @@ def test_peers_that_wait_for_a_rank_whose_end_was_missed_hang() -> None:
     assert stage.verdicts[-1].kind.is_fault
 
 
-def test_a_process_whose_turn_does_not_come_is_not_sampled() -> None:
+def test_unseen__a_process_whose_turn_does_not_come_is_not_sampled() -> None:
     class Missing(Stage):
         missing = False
 

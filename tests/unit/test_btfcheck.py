@@ -52,7 +52,7 @@ def relocation(
         "two programs",
     ],
 )
-def test_what_is_read_without_asking_must_be_there(log: str, expected: set[str]) -> None:
+def test_unguarded__what_is_read_without_asking_must_be_there(log: str, expected: set[str]) -> None:
     assert unguarded(log, BTF) == expected
 
 
@@ -62,18 +62,18 @@ def image(magic: bytes = b"") -> bytes:
     return magic + chance + head + bytes(TYPES) + b"\0strings" + b"rest"
 
 
-def test_type_information_is_found_in_an_image_and_cut_out() -> None:
+def test_btf_of__type_information_is_found_in_an_image_and_cut_out() -> None:
     found = btf_of(image(b"MZ" + bytes(64)))
     assert len(found) == 24 + TYPES + 8
     assert found.endswith(b"\0strings"[-8:])
 
 
-def test_an_image_without_types_is_said() -> None:
+def test_btf_of__an_image_without_types_is_said() -> None:
     with pytest.raises(Missing, match="no type information"):
         btf_of(bytes(4096))
 
 
-def test_images_of_both_kinds_are_decompressed() -> None:
+def test_btfcheck__images_of_both_kinds_are_decompressed() -> None:
     plain = b"\x7fELF" + bytes(100)
     packed = gzip.compress(plain)
     zboot = b"MZ\0\0zimg" + struct.pack("<II", 64, len(packed)) + bytes(48) + packed

@@ -58,7 +58,9 @@ def made(reports: BugReports, *faults: ReportedDeviceFault) -> None:
 
 
 @pytest.mark.parametrize("folder", ["usr/bin", "run/nvidia/driver/usr/bin"])
-def test_one_report_is_kept_with_its_faults(tmp_path: Path, program: Path, folder: str) -> None:
+def test_bug_reports__one_report_is_kept_with_its_faults(
+    tmp_path: Path, program: Path, folder: str
+) -> None:
     host = Host(tmp_path, program, folder)
     reports = host.reports()
     made(reports, XID)
@@ -71,7 +73,9 @@ def test_one_report_is_kept_with_its_faults(tmp_path: Path, program: Path, folde
     assert (host.inside / "runs").read_text() == "--safe-mode\n"
 
 
-def test_a_fault_has_one_report_and_a_storm_as_well(tmp_path: Path, program: Path) -> None:
+def test_bug_reports__a_fault_has_one_report_and_a_storm_as_well(
+    tmp_path: Path, program: Path
+) -> None:
     host = Host(tmp_path, program)
     reports = host.reports()
     for _ in range(3):
@@ -90,13 +94,15 @@ def test_a_fault_has_one_report_and_a_storm_as_well(tmp_path: Path, program: Pat
         replace(XID, fault="port_down"),
     ],
 )
-def test_other_faults_have_none(tmp_path: Path, program: Path, fault: ReportedDeviceFault) -> None:
+def test_bug_reports__other_faults_have_none(
+    tmp_path: Path, program: Path, fault: ReportedDeviceFault
+) -> None:
     host = Host(tmp_path, program)
     made(host.reports(), fault)
     assert host.run_count == 0
 
 
-def test_a_script_that_hangs_is_ended_and_what_it_wrote_is_kept(
+def test_bug_reports__a_script_that_hangs_is_ended_and_what_it_wrote_is_kept(
     tmp_path: Path, program: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     host = Host(tmp_path, program)
@@ -112,7 +118,7 @@ def test_a_script_that_hangs_is_ended_and_what_it_wrote_is_kept(
     ("mode", "words"),
     [("nothing", "the bug report is empty"), ("", "was not kept"), (None, "is not on this node")],
 )
-def test_why_there_is_none(
+def test_bug_reports__why_there_is_none(
     tmp_path: Path,
     program: Path,
     mode: str | None,

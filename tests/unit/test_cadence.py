@@ -17,25 +17,27 @@ def stepping(gap_s: float, count: int = 20, began_s: float = 1000.0) -> Cadence:
 
 
 @pytest.mark.parametrize(("gap_s", "threshold_s"), [(0.1, 1.6), (1.0, 1.6), (10.0, 15.0), (60, 90)])
-def test_the_threshold_grows_with_the_steps(gap_s: float, threshold_s: float) -> None:
+def test_cadence__the_threshold_grows_with_the_steps(gap_s: float, threshold_s: float) -> None:
     cadence = stepping(gap_s)
     assert cadence.learned
     assert cadence.threshold_s == pytest.approx(threshold_s)
 
 
-def test_the_alarm_is_just_above_the_longest_gap() -> None:
+def test_cadence__the_alarm_is_just_above_the_longest_gap() -> None:
     assert stepping(0.1).alarm_s == pytest.approx(0.9)
     assert stepping(10.0).alarm_s == pytest.approx(10.5)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5])
-def test_nothing_is_learned_from_a_few_gaps(count: int) -> None:
+def test_cadence__nothing_is_learned_from_a_few_gaps(count: int) -> None:
     cadence = stepping(0.1, count)
     assert not cadence.learned
     assert cadence.threshold_s == pytest.approx(8.0)
 
 
-def test_one_long_gap_among_short_ones_is_not_learned_until_it_is_a_third_of_the_time() -> None:
+def test_cadence__one_long_gap_among_short_ones_is_not_learned_until_it_is_a_third_of_the_time() -> (
+    None
+):
     cadence = stepping(0.1, 10)
     cadence.progress(1021.0)
     assert not cadence.learned
@@ -47,7 +49,7 @@ def test_one_long_gap_among_short_ones_is_not_learned_until_it_is_a_third_of_the
     assert cadence.learned
 
 
-def test_gaps_of_the_start_are_forgotten() -> None:
+def test_cadence__gaps_of_the_start_are_forgotten() -> None:
     cadence = stepping(10.0)
     cadence.restart()
     assert (cadence.longest_s, cadence.sign_count, cadence.learned) == (0.0, 0, False)
@@ -56,7 +58,7 @@ def test_gaps_of_the_start_are_forgotten() -> None:
     assert cadence.threshold_s == pytest.approx(1.6)
 
 
-def test_the_gap_of_an_incident_is_not_learned() -> None:
+def test_cadence__the_gap_of_an_incident_is_not_learned() -> None:
     cadence = stepping(0.5)
     cadence.forget_current(5000.0)
     cadence.progress(5000.4)
@@ -69,7 +71,9 @@ def test_the_gap_of_an_incident_is_not_learned() -> None:
 
 @given(TIMES)
 @example([2.0, 1.0, 7.0])
-def test_in_whatever_order_signs_arrive_the_clock_never_goes_back(times: list[float]) -> None:
+def test_cadence__in_whatever_order_signs_arrive_the_clock_never_goes_back(
+    times: list[float],
+) -> None:
     cadence = Cadence(1.6, 1.5)
     for now_s in times:
         before = cadence.last_s
@@ -82,7 +86,7 @@ def test_in_whatever_order_signs_arrive_the_clock_never_goes_back(times: list[fl
 
 
 @given(st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.0, 7.0]), max_size=900))
-def test_the_longest_gap_is_that_of_the_last_ones(gaps: list[float]) -> None:
+def test_cadence__the_longest_gap_is_that_of_the_last_ones(gaps: list[float]) -> None:
     cadence, now_s = Cadence(1.6, 1.5), 0.0
     cadence.progress(now_s)
     for step, gap_s in enumerate(gaps, 1):
@@ -93,7 +97,7 @@ def test_the_longest_gap_is_that_of_the_last_ones(gaps: list[float]) -> None:
     assert cadence.longest_s == 0.0
 
 
-def test_a_long_gap_is_forgotten_after_many_short_ones() -> None:
+def test_cadence__a_long_gap_is_forgotten_after_many_short_ones() -> None:
     cadence = stepping(1.0, count=4)
     cadence.progress(1100.0)
     assert cadence.longest_s == 97.0
@@ -102,7 +106,7 @@ def test_a_long_gap_is_forgotten_after_many_short_ones() -> None:
     assert cadence.longest_s == 1.0
 
 
-def test_before_anything_is_learned_only_what_comes_near_to_a_stall_is_unusual() -> None:
+def test_cadence__before_anything_is_learned_only_what_comes_near_to_a_stall_is_unusual() -> None:
     cadence = Cadence(1.6, 1.5)
     assert (cadence.threshold_s, cadence.alarm_s) == (8.0, 5.0)
     assert Cadence(1.6, 1.5, unlearned_s=3.0).alarm_s == 0.9

@@ -23,15 +23,15 @@ LAST_SXIDS = (
 )  # fmt: skip
 
 
-def test_every_xid_up_to_the_drivers_last_number_is_there():
+def test_catalog__every_xid_up_to_the_drivers_last_number_is_there():
     assert set(range(1, 177)) | {185} == {n for n in CATALOG.entries if n < FIRST_SXID}
 
 
-def test_every_sxid_of_the_drivers_list_is_there():
+def test_catalog__every_sxid_of_the_drivers_list_is_there():
     assert {n for last in LAST_SXIDS for n in range(last // 1000 * 1000 + 1, last + 1)} == SXIDS
 
 
-def test_every_entry_is_whole():
+def test_catalog__every_entry_is_whole():
     torn = [
         entry.name
         for entry in ALL
@@ -42,12 +42,12 @@ def test_every_entry_is_whole():
     assert torn == []
 
 
-def test_mnemonics_are_unique_within_one_driver_version():
+def test_catalog__mnemonics_are_unique_within_one_driver_version():
     newest = [variants[-1].mnemonic for variants in CATALOG.entries.values()]
     assert len(newest) == len(set(newest))
 
 
-def test_every_class_and_every_disagreement_of_the_data_names_known_numbers():
+def test_catalog__every_class_and_every_disagreement_of_the_data_names_known_numbers():
     path = Path("kcover_ebpf/hardware/catalog/sxid.toml")
     table = tomllib.loads((Path(__file__).parents[2] / path).read_text())
     for group in table["class"]:
@@ -67,7 +67,7 @@ def test_every_class_and_every_disagreement_of_the_data_names_known_numbers():
         (79, "470.256.02", "ROBUST_CHANNEL_GPU_HAS_FALLEN_OFF_THE_BUS"),
     ],
 )
-def test_numbers_that_changed_their_meaning(number, driver, mnemonic):
+def test_catalog__numbers_that_changed_their_meaning(number, driver, mnemonic):
     entry = CATALOG.find(number, driver)
     assert entry is not None
     assert entry.mnemonic == mnemonic
@@ -90,7 +90,7 @@ def test_numbers_that_changed_their_meaning(number, driver, mnemonic):
         (12028, Domain.DRIVER, Action.CHECK_FABRIC_MANAGER, Survival.DEPENDS),
     ],
 )
-def test_what_the_specification_says(number, domain, action, survival):
+def test_catalog__what_the_specification_says(number, domain, action, survival):
     entry = CATALOG.find(number)
     assert entry is not None
     assert (entry.domain, entry.action, entry.survival) == (domain, action, survival)
@@ -100,7 +100,7 @@ def test_what_the_specification_says(number, domain, action, survival):
     "number",
     [13, 31, 32, 38, 44, 45, 61, 63, 64, 68, 69, 94, 109, 121, 123, 143, 151, 154, 160, 162],
 )
-def test_disagreements_are_kept(number):
+def test_catalog__disagreements_are_kept(number):
     entry = CATALOG.find(number)
     assert entry is not None
     assert entry.disagreement
@@ -132,7 +132,7 @@ def test_disagreements_are_kept(number):
         (20034, "Non-fatal, Link 30 LTSSM Fault Up", False, False),
     ],
 )  # fmt: skip
-def test_the_message_outranks_the_table(number, text, ends_job, unfit):
+def test_judge__the_message_outranks_the_table(number, text, ends_job, unfit):
     entry = CATALOG.find(number)
     assert entry is not None
     judgement = judge(entry, text.replace("{R}", "GPU recovery action changed from "))
@@ -140,7 +140,7 @@ def test_the_message_outranks_the_table(number, text, ends_job, unfit):
     assert judgement.reason
 
 
-def test_operator_overrides(tmp_path):
+def test_load__operator_overrides(tmp_path):
     own = tmp_path / "own.toml"
     own.write_text(
         '[xid.13]\naction = "contact_support"\n[sxid.12028]\nsurvival = "no"\n'
@@ -182,7 +182,7 @@ def test_operator_overrides(tmp_path):
     ],
     ids=lambda text: text[:30],
 )
-def test_a_bad_override_is_refused(tmp_path, text, complaint):
+def test_load__a_bad_override_is_refused(tmp_path, text, complaint):
     own = tmp_path / "own.toml"
     own.write_text(text)
     with pytest.raises(PolicyError) as caught:
@@ -191,7 +191,7 @@ def test_a_bad_override_is_refused(tmp_path, text, complaint):
     assert "\n" not in str(caught.value)
 
 
-def test_command_text():
+def test_catalog__command_text():
     result = CliRunner().invoke(xid, ["79"])
     assert result.exit_code == 0
     assert result.output.startswith("Xid 79 ROBUST_CHANNEL_GPU_HAS_FALLEN_OFF_THE_BUS\n")
@@ -199,7 +199,7 @@ def test_command_text():
     assert "job continues no" in result.output
 
 
-def test_command_json_and_other_meanings():
+def test_catalog__command_json_and_other_meanings():
     result = CliRunner().invoke(xid, ["144", "--driver", "550.90.07", "-o", "json"])
     said = json.loads(result.output)
     assert said["mnemonic"] == "ROBUST_CHANNEL_KEY_ROTATION_ERROR"
@@ -207,7 +207,7 @@ def test_command_json_and_other_meanings():
     assert said["schema"] == "kcover.io/v1alpha1"
 
 
-def test_command_with_an_operators_file(tmp_path):
+def test_catalog__command_with_an_operators_file(tmp_path):
     own = tmp_path / "own.toml"
     own.write_text('[xid.79]\naction = "contact_support"\n')
     result = CliRunner().invoke(xid, ["79", "--catalog", str(own)])
@@ -216,7 +216,7 @@ def test_command_with_an_operators_file(tmp_path):
 
 
 @pytest.mark.parametrize("number", ["0", "184", "9999", "31000"])
-def test_command_unknown_number(number):
+def test_catalog__command_unknown_number(number):
     result = CliRunner().invoke(xid, [number])
     assert isinstance(result.exception, UsageError)
     assert result.exception.exit_code == 2
@@ -225,13 +225,13 @@ def test_command_unknown_number(number):
 @pytest.mark.parametrize(
     "arguments", [["abc"], ["-1"], [], ["79", "-o", "yaml"], ["79", "--catalog", "/"]]
 )
-def test_command_bad_usage(arguments):
+def test_catalog__command_bad_usage(arguments):
     result = CliRunner().invoke(xid, arguments)
     assert result.exit_code == 2
     assert "Traceback" not in result.output
 
 
-def test_command_bad_driver_version():
+def test_catalog__command_bad_driver_version():
     result = CliRunner().invoke(xid, ["79", "--driver", "newest"])
     assert isinstance(result.exception, UsageError)
     assert "570.86.15" in str(result.exception)

@@ -24,33 +24,33 @@ HYBRID = """\
 CONTAINER = "610 605 0:26 /docker/0a1b /sys/fs/cgroup ro master:4 - cgroup2 cgroup rw\n"
 
 
-def test_mounts_of_a_v2_host() -> None:
+def test_hierarchies__mounts_of_a_v2_host() -> None:
     assert cgroups.hierarchies(V2) == (Hierarchy(Path("/sys/fs/cgroup"), "/", unified=True),)
 
 
-def test_v2_comes_first_on_a_hybrid_host() -> None:
+def test_hierarchies__v2_comes_first_on_a_hybrid_host() -> None:
     found = cgroups.hierarchies(HYBRID)
     assert [each.mount.name for each in found] == ["unified", "systemd", "cpu,cpuacct"]
     assert [each.unified for each in found] == [True, False, False]
 
 
-def test_a_container_sees_its_part_of_the_hierarchy() -> None:
+def test_hierarchies__a_container_sees_its_part_of_the_hierarchy() -> None:
     (hierarchy,) = cgroups.hierarchies(CONTAINER)
     assert hierarchy.directory("/docker/0a1b/job") == Path("/sys/fs/cgroup/job")
     assert hierarchy.directory("/docker/0a1b") == Path("/sys/fs/cgroup")
 
 
-def test_a_mount_point_with_a_space() -> None:
+def test_hierarchies__a_mount_point_with_a_space() -> None:
     (hierarchy,) = cgroups.hierarchies("1 2 0:3 / /mnt/a\\040b rw - cgroup2 x rw\n")
     assert hierarchy.mount == Path("/mnt/a b")
 
 
-def test_no_mount() -> None:
+def test_hierarchies__no_mount() -> None:
     assert cgroups.hierarchies("30 25 0:27 / / rw - ext4 /dev/vda rw\n") == ()
 
 
 @pytest.mark.parametrize("name", ["", "nothing/here", "/proc", "../..", "a\0b"])
-def test_an_unknown_group_is_a_usage_error(name: str) -> None:
+def test_find__an_unknown_group_is_a_usage_error(name: str) -> None:
     with pytest.raises(UsageError, match="no cgroup"):
         cgroups.find(name)
 
@@ -72,7 +72,7 @@ def sleeper_in(path: Path) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.needs("root", "cgroup2")
-def test_processes_of_a_group_and_of_those_below(group: Path) -> None:
+def test_remove__processes_of_a_group_and_of_those_below(group: Path) -> None:
     below = group / "a" / "b"
     below.mkdir(parents=True)
     with sleeper_in(group) as one, sleeper_in(below) as two:
@@ -86,7 +86,7 @@ def test_processes_of_a_group_and_of_those_below(group: Path) -> None:
 
 
 @pytest.mark.needs("root", "cgroup2")
-def test_a_group_is_gone_with_its_last_member_and_not_with_the_one_that_was_asked(
+def test_join__a_group_is_gone_with_its_last_member_and_not_with_the_one_that_was_asked(
     group: Path,
 ) -> None:
     with sleeper_in(group) as one, sleeper_in(group) as two, sleeper_in(group) as ours:
@@ -105,7 +105,7 @@ def test_a_group_is_gone_with_its_last_member_and_not_with_the_one_that_was_aske
 
 
 @pytest.mark.needs("root", "cgroup2")
-def test_a_group_is_found_by_its_directory_and_by_its_name(group: Path) -> None:
+def test_is_root__a_group_is_found_by_its_directory_and_by_its_name(group: Path) -> None:
     assert cgroups.find(str(group)) == group
     (mount,) = (each for each in cgroups.hierarchies(_own_mounts()) if each.unified)
     assert cgroups.find("/" + str(group.relative_to(mount.mount))) == group
@@ -118,7 +118,7 @@ def _own_mounts() -> str:
 
 
 @pytest.mark.needs("root", "cgroup2")
-def test_a_removed_group_is_empty() -> None:
+def test_remove__a_removed_group_is_empty() -> None:
     path = cgroups.make_for_job("kcover-test-gone", os.getpid())
     assert path is not None
     target = CgroupTarget(path, "")
@@ -128,7 +128,7 @@ def test_a_removed_group_is_empty() -> None:
 
 
 @pytest.mark.needs("root", "cgroup2")
-def test_what_a_killed_sensor_and_keeper_left_is_swept(group: Path) -> None:
+def test_make_for_job__what_a_killed_sensor_and_keeper_left_is_swept(group: Path) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
     left = group.parent / f"kcover-sweep-{gone.pid}"
@@ -147,7 +147,7 @@ def test_what_a_killed_sensor_and_keeper_left_is_swept(group: Path) -> None:
 
 @pytest.mark.needs("root", "cgroup2")
 @pytest.mark.parametrize("as_one", [True, False])
-def test_all_are_killed_even_while_they_fork(group: Path, as_one: bool) -> None:
+def test_cgroup_target__all_are_killed_even_while_they_fork(group: Path, as_one: bool) -> None:
     script = "while :; do (sleep 0.01; sleep 60) & sleep 0.005; done"
     forker = subprocess.Popen(["sh", "-c", script], preexec_fn=lambda: cgroups.join(group))  # noqa: PLW1509
     time.sleep(0.3)
@@ -158,7 +158,7 @@ def test_all_are_killed_even_while_they_fork(group: Path, as_one: bool) -> None:
     assert forker.wait() == -9
 
 
-def test_a_process_tree_keeps_the_orphans_it_has_seen() -> None:
+def test_read_stat__a_process_tree_keeps_the_orphans_it_has_seen() -> None:
     script = "sh -c 'sleep 60 & echo $!; sleep 60' & wait"
     top = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, text=True)
     assert top.stdout is not None
@@ -184,7 +184,7 @@ def test_a_process_tree_keeps_the_orphans_it_has_seen() -> None:
     assert target.gone()
 
 
-def test_excluded_processes_and_theirs_are_no_members() -> None:
+def test_pid_target__excluded_processes_and_theirs_are_no_members() -> None:
     with subprocess.Popen(["sh", "-c", "sleep 60 & wait"]) as other:
         try:
             time.sleep(0.2)
@@ -198,7 +198,7 @@ def test_excluded_processes_and_theirs_are_no_members() -> None:
             assert terminate.kill_whole(PidTarget(other.pid, "").pids, None, 5.0) == set()
 
 
-def test_a_recycled_pid_is_not_signalled() -> None:
+def test_send__a_recycled_pid_is_not_signalled() -> None:
     with subprocess.Popen(["sleep", "60"]) as stranger:
         try:
             terminate.send(set, {stranger.pid, 2**22 - 1}, signal.SIGKILL)
@@ -212,14 +212,14 @@ def test_a_recycled_pid_is_not_signalled() -> None:
     ("pid", "message"),
     [(2**22 - 1, "no process"), (2, "kernel thread")],
 )
-def test_pids_that_cannot_be_watched(pid: int, message: str) -> None:
+def test_check_pid__pids_that_cannot_be_watched(pid: int, message: str) -> None:
     if pid == 2 and process_tree.read_stat(2) is None:
         pytest.skip("needs kthreadd: this pid namespace has no kernel threads")
     with pytest.raises(UsageError, match=message):
         process_tree.check_pid(pid)
 
 
-def test_a_mount_point_of_other_letters_and_one_that_is_no_text() -> None:
+def test_hierarchies__a_mount_point_of_other_letters_and_one_that_is_no_text() -> None:
     mounts = (
         "30 22 0:26 / /sys/fs/m\u00fc\\040ller rw,nosuid shared:4 - cgroup2 cgroup2 rw\n"
         "31 22 0:27 / /tmp/a\x0cb\udcff rw - tmpfs x rw\n - cgroup2\n"

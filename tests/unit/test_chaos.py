@@ -23,19 +23,19 @@ PEAK = Peak("agent", 7, 120_000_000, 80)
 GOOD = Outcome([STOP], [REPORTED], [JOB, STEADY], [PEAK])
 
 
-def test_a_seed_makes_the_same_plan_again() -> None:
+def test_plan__a_seed_makes_the_same_plan_again() -> None:
     assert plan(7, 900, 2) == plan(7, 900, 2)
     assert plan(7, 900, 2) != plan(8, 900, 2)
 
 
-def test_an_hour_has_every_kind_and_ends_in_calm() -> None:
+def test_plan__an_hour_has_every_kind_and_ends_in_calm() -> None:
     acts = plan(1, 3600, 2)
     assert {each.kind for each in acts} == set(Kind)
     assert max(each.at_s for each in acts) < 3600 - LAST_S
     assert {each.target for each in acts if each.kind in FAULTS} == {0, 1}
 
 
-def test_a_good_run_breaks_nothing() -> None:
+def test_violations__a_good_run_breaks_nothing() -> None:
     assert violations(GOOD) == []
 
 
@@ -58,18 +58,18 @@ def test_a_good_run_breaks_nothing() -> None:
         (replace(GOOD, shut_nodes=["node1"]), "node1 takes no pods"),
     ],
 )
-def test_each_invariant_can_be_broken(outcome: Outcome, words: str) -> None:
+def test_violations__each_invariant_can_be_broken(outcome: Outcome, words: str) -> None:
     (found,) = violations(outcome)
     assert words in found
 
 
-def test_a_rank_that_died_is_restarted_by_its_kubelet_too() -> None:
+def test_violations__a_rank_that_died_is_restarted_by_its_kubelet_too() -> None:
     twice = replace(JOB, starts={0: 3, 1: 3})
     killed = replace(GOOD, faults=[replace(STOP, kind=Kind.KILL_RANK.value)], jobs=[twice, STEADY])
     assert violations(killed) == []
 
 
-def test_a_restart_whose_incident_was_deleted_may_be_begun_again() -> None:
+def test_violations__a_restart_whose_incident_was_deleted_may_be_begun_again() -> None:
     twice = replace(JOB, starts={0: 3, 1: 3}, deletions=1)
     assert violations(replace(GOOD, jobs=[twice, STEADY])) == []
 
@@ -82,7 +82,7 @@ for line in sys.stdin:
 
 
 @pytest.mark.needs("gcc")
-def test_a_moved_clock_is_the_date_alone(tmp_path: Path) -> None:
+def test_chaos__a_moved_clock_is_the_date_alone(tmp_path: Path) -> None:
     """In a program that runs already, as often as the file changes."""
     library, seconds = tmp_path / "clock.so", tmp_path / "seconds"
     source = ROOT / "tools/chaos/clock.c"

@@ -26,14 +26,14 @@ def strings(value: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("file", FORGES, ids=lambda file: file.name)
-def test_forges_run_the_same_targets(file: Path) -> None:
+def test_ci__forges_run_the_same_targets(file: Path) -> None:
     commands = strings(yaml.safe_load(file.read_text()))
     run = {each.removeprefix("make ") for each in commands if each.startswith("make ")}
     assert run == {"check", "docs", "test", "test-wheel", "release"}
     assert run <= TARGETS
 
 
-def test_actions_are_pinned_by_their_commit() -> None:
+def test_ci__actions_are_pinned_by_their_commit() -> None:
     used = re.findall(r"uses: (\S+)", FORGES[0].read_text())
     assert used
     assert [each for each in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", each)] == []

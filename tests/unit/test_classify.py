@@ -67,12 +67,14 @@ PIPE = WaitedFile(9, "pipe", "pipe:[77]", Inode(77), "", "")
         ("futex", {"io_bytes_s": 5_000}, State.FUTEX),
     ],
 )
-def test_the_state_of_a_rank(mode: str, changes: dict[str, object], state: State) -> None:
+def test_classify__the_state_of_a_rank(mode: str, changes: dict[str, object], state: State) -> None:
     assert after(mode, changes).state is state
 
 
 @pytest.mark.parametrize(("quiet_s", "state"), [(4, State.STORING), (9, State.STORAGE)])
-def test_one_long_storage_call_is_charged_when_it_begins(quiet_s: int, state: State) -> None:
+def test_classify__one_long_storage_call_is_charged_when_it_begins(
+    quiet_s: int, state: State
+) -> None:
     stage = trained()
     rank = stage.rank(1)
     stage.become(rank, "write", io_bytes_s=1_000_000)
@@ -86,7 +88,9 @@ def test_one_long_storage_call_is_charged_when_it_begins(quiet_s: int, state: St
 @pytest.mark.parametrize(
     ("wanted", "state"), [(0.97, State.THROTTLED), (0.6, State.COMPUTING), (0.0, State.COMPUTING)]
 )
-def test_who_gets_no_cpu_is_distinguished_from_who_shares_one(wanted: float, state: State) -> None:
+def test_classify__who_gets_no_cpu_is_distinguished_from_who_shares_one(
+    wanted: float, state: State
+) -> None:
     """`wanted`: the share of the time in which it was ready and did not run."""
     stage = trained()
     rank = stage.rank(1)
@@ -102,7 +106,7 @@ def test_who_gets_no_cpu_is_distinguished_from_who_shares_one(wanted: float, sta
     ("throttled_share", "found"),
     [(0.98, (VerdictKind.SLOW, Cause.CPU_THROTTLED)), (0.3, (VerdictKind.WORKING, Cause.TRAINING))],
 )
-def test_a_rank_whose_quota_leaves_it_no_cpu_is_named(
+def test_classify__a_rank_whose_quota_leaves_it_no_cpu_is_named(
     throttled_share: float, found: tuple[VerdictKind, Cause]
 ) -> None:
     """It moves now and then, so it is never silent, and the kernel counts no wait for a CPU."""
@@ -118,7 +122,7 @@ def test_a_rank_whose_quota_leaves_it_no_cpu_is_named(
         assert "throttled by the CPU quota of its control group" in verdict.evidence[0].text
 
 
-def test_ranks_that_share_a_quota_are_no_culprits() -> None:
+def test_classify__ranks_that_share_a_quota_are_no_culprits() -> None:
     stage = trained()
     for rank in range(4):
         stage.become(stage.rank(rank), "quota", throttled_share=0.98)
@@ -127,7 +131,7 @@ def test_ranks_that_share_a_quota_are_no_culprits() -> None:
     assert verdict.kind is VerdictKind.WORKING
 
 
-def test_what_was_seen_in_an_earlier_wait_explains_no_later_one() -> None:
+def test_classify__what_was_seen_in_an_earlier_wait_explains_no_later_one() -> None:
     stage = trained()
     rank = stage.rank(1)
     stage.become(rank, "read", files=(PIPE,))
@@ -139,7 +143,7 @@ def test_what_was_seen_in_an_earlier_wait_explains_no_later_one() -> None:
     assert not standing(stage, 101).inspected
 
 
-def test_silence_is_counted_from_the_moment_the_wait_began() -> None:
+def test_classify__silence_is_counted_from_the_moment_the_wait_began() -> None:
     stage = trained()
     stage.become(stage.rank(1), "futex", stack=LOCK)
     began_ns = stage.now_ns
@@ -149,7 +153,7 @@ def test_silence_is_counted_from_the_moment_the_wait_began() -> None:
     assert standing(stage, 101).capped(waited_s - 5).age_s == waited_s - 5
 
 
-def test_a_process_that_was_never_sampled_counts_as_moving() -> None:
+def test_classify__a_process_that_was_never_sampled_counts_as_moving() -> None:
     stage = trained()
     stage.add(Proc(501, ppid=101))
     stage.job.finding()
@@ -162,14 +166,14 @@ def test_a_process_that_was_never_sampled_counts_as_moving() -> None:
     ("code", "number", "state"),
     [(0, 0, State.LEFT), (1, 0, State.GONE), (0, 9, State.GONE)],
 )
-def test_how_a_rank_went(code: int, number: int, state: State) -> None:
+def test_classify__how_a_rank_went(code: int, number: int, state: State) -> None:
     stage = trained()
     stage.exit(stage.rank(1), code, number)
     assert standing(stage, 101).state is state
 
 
 @pytest.mark.parametrize("argv", [("python3", "train.py"), ("/usr/bin/gcc", "x.c"), ("rsync", "a")])
-def test_children_at_work_explain_why_their_rank_waits(argv: tuple[str, ...]) -> None:
+def test_classify__children_at_work_explain_why_their_rank_waits(argv: tuple[str, ...]) -> None:
     stage = trained()
     child = stage.add(Proc(700, ppid=101, argv=argv))
     stage.become(child, "run")
@@ -181,7 +185,7 @@ def test_children_at_work_explain_why_their_rank_waits(argv: tuple[str, ...]) ->
     assert stage.verdicts[-1].cause is Cause.LOADING
 
 
-def test_a_child_that_spins_in_place_is_not_at_work() -> None:
+def test_classify__a_child_that_spins_in_place_is_not_at_work() -> None:
     stage = trained()
     child = stage.add(Proc(501, ppid=101))
     stage.become(child, "spin")
@@ -222,7 +226,7 @@ RUN = TaskState.RUNNING
         ),
     ],
 )
-def test_the_words_for_a_wait(
+def test_describe__the_words_for_a_wait(
     said: ThreadSample, look: Inspection | None, state: State, text: str
 ) -> None:
     assert describe(said, look, TABLE, state) == text

@@ -50,7 +50,9 @@ def sitting_in(number: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("patience_s", [30, 60])
-def test_a_wait_for_a_host_outside_the_job_is_believed_for_the_patience(patience_s: int) -> None:
+def test_classify_wait__a_wait_for_a_host_outside_the_job_is_believed_for_the_patience(
+    patience_s: int,
+) -> None:
     stage = trained(policy=Policy(storage_patience_s=patience_s))
     waiter = stage.rank(1)
     stage.become(waiter, "read", files=(connect_outside(stage, waiter),))
@@ -65,7 +67,7 @@ def test_a_wait_for_a_host_outside_the_job_is_believed_for_the_patience(patience
     assert verdict.culprit.rank == 1
 
 
-def test_with_ranks_on_other_hosts_a_foreign_connection_may_lead_to_a_peer() -> None:
+def test_classify_wait__with_ranks_on_other_hosts_a_foreign_connection_may_lead_to_a_peer() -> None:
     stage = trained(world=4)
     waiter = stage.rank(1)
     stage.job.members.world_size = 8
@@ -111,7 +113,7 @@ def blocked_on_a_thread() -> Stage:
         (TaskState.SLEEPING, 0.5, False),
     ],
 )
-def test_a_thread_that_entered_storage_afterwards_is_believed_to_help(
+def test_classify_wait__a_thread_that_entered_storage_afterwards_is_believed_to_help(
     state_of_it: TaskState, began_s: float, believed: bool
 ) -> None:
     stage = blocked_on_a_thread()
@@ -125,7 +127,7 @@ def test_a_thread_that_entered_storage_afterwards_is_believed_to_help(
 
 
 @pytest.mark.parametrize(("asked_s", "believed"), [(0.5, True), (-5.0, False)])
-def test_an_answer_from_outside_is_waited_for_if_it_was_asked_for_since(
+def test_classify_wait__an_answer_from_outside_is_waited_for_if_it_was_asked_for_since(
     asked_s: float, believed: bool
 ) -> None:
     stage = blocked_on_a_thread()
@@ -135,14 +137,14 @@ def test_an_answer_from_outside_is_waited_for_if_it_was_asked_for_since(
     assert [each.cause for each in faults(stage)] == ([] if believed else [Cause.BLOCKED_LOCK])
 
 
-def test_what_helps_is_believed_for_the_patience_only() -> None:
+def test_classify_wait__what_helps_is_believed_for_the_patience_only() -> None:
     stage = blocked_on_a_thread()
     connect_outside(stage, stage.rank(1), sent_ns=stage.now_ns)
     stage.run(Policy().storage_patience_s + 5)
     assert [each.cause for each in faults(stage)] == [Cause.BLOCKED_UNKNOWN]
 
 
-def test_a_helper_program_is_believed_for_the_patience() -> None:
+def test_classify_wait__a_helper_program_is_believed_for_the_patience() -> None:
     stage = trained(policy=Policy(storage_patience_s=40))
     stage.add(Proc(700, ppid=101, argv=("rsync", "a", "b")))
     stage.run(5)
@@ -160,7 +162,7 @@ def test_a_helper_program_is_believed_for_the_patience() -> None:
     assert [each.cause for each in faults(stage)] == [Cause.LOADER_STUCK]
 
 
-def test_a_loader_that_idles_in_a_poll_loop_is_no_effort() -> None:
+def test_classify_wait__a_loader_that_idles_in_a_poll_loop_is_no_effort() -> None:
     # torch's loaders wake every five seconds to look whether their parent lives
     stage = trained()
     loader = stage.add(Proc(501, ppid=101))
@@ -196,7 +198,7 @@ FILE = WaitedFile(3, "file", "/data/x", Inode(0), "8:0", "ext4")
         ("folio_wait_bit", None, False),
     ],
 )
-def test_storage_is_stuck_only_when_something_proves_it(
+def test_classify_wait__storage_is_stuck_only_when_something_proves_it(
     channel: str, storage: StorageState | None, proven: bool
 ) -> None:
     stage = trained()
@@ -206,7 +208,7 @@ def test_storage_is_stuck_only_when_something_proves_it(
     assert [each.cause for each in faults(stage)] == ([Cause.STORAGE] if proven else [])
 
 
-def test_a_server_that_answers_nobody_is_stuck_after_the_patience() -> None:
+def test_classify_wait__a_server_that_answers_nobody_is_stuck_after_the_patience() -> None:
     stage = trained(policy=Policy(storage_patience_s=120))
     silent = replace(STUCK, device="0:55")
     stage.become(stage.rank(0), "write", files=(FILE,), storage=silent)
@@ -220,7 +222,7 @@ def test_a_server_that_answers_nobody_is_stuck_after_the_patience() -> None:
     assert decide(latest, Act.SHUTDOWN).act is Act.SHUTDOWN
 
 
-def test_storage_that_completes_requests_is_believed() -> None:
+def test_classify_wait__storage_that_completes_requests_is_believed() -> None:
     stage = trained()
     writer = stage.rank(0)
     stage.become(writer, "write", files=(FILE,), storage=STUCK)
@@ -231,7 +233,7 @@ def test_storage_that_completes_requests_is_believed() -> None:
     assert faults(stage) == []
 
 
-def test_many_ranks_in_the_same_stuck_storage_are_no_culprits() -> None:
+def test_classify_wait__many_ranks_in_the_same_stuck_storage_are_no_culprits() -> None:
     stage = trained()
     for rank in (1, 3):
         stage.become(stage.rank(rank), "write", files=(FILE,), storage=STUCK)
@@ -243,7 +245,7 @@ def test_many_ranks_in_the_same_stuck_storage_are_no_culprits() -> None:
     assert verdict.victims == (0, 1, 2, 3)
 
 
-def test_a_sleep_is_believed_until_its_end_is_too_far() -> None:
+def test_classify_wait__a_sleep_is_believed_until_its_end_is_too_far() -> None:
     for seconds, cause in ((590, []), (700, [Cause.BLOCKED_SLEEP])):
         stage = trained()
         end_ns = stage.now_ns + seconds * NS
@@ -254,7 +256,9 @@ def test_a_sleep_is_believed_until_its_end_is_too_far() -> None:
 
 
 @pytest.mark.parametrize("number", [426, 208, 333], ids=["io_uring", "getevents", "pgetevents"])
-def test_asynchronous_reads_are_believed_as_long_as_other_storage(number: int) -> None:
+def test_classify_wait__asynchronous_reads_are_believed_as_long_as_other_storage(
+    number: int,
+) -> None:
     stage = trained()
     stage.become(stage.rank(1), "read")
     all_wait(stage, 1)
@@ -264,7 +268,9 @@ def test_asynchronous_reads_are_believed_as_long_as_other_storage(number: int) -
         assert faults(stage) == []
 
 
-def test_a_call_that_is_not_listed_is_storage_where_a_file_server_is_waited_for() -> None:
+def test_classify_wait__a_call_that_is_not_listed_is_storage_where_a_file_server_is_waited_for() -> (
+    None
+):
     stage = trained()
     stage.become(stage.rank(1), "read", wait_channel="request_wait_answer")
     all_wait(stage, 1)
@@ -273,7 +279,7 @@ def test_a_call_that_is_not_listed_is_storage_where_a_file_server_is_waited_for(
         assert state(stage, 101) is State.STORAGE
 
 
-def test_a_wait_that_a_stop_interrupted_is_no_wait_of_unknown_kind() -> None:
+def test_classify_wait__a_wait_that_a_stop_interrupted_is_no_wait_of_unknown_kind() -> None:
     # restart_syscall: what the sampler shows of poll, sleep and futex where it did not see them before
     stage = trained()
     stage.become(stage.rank(1), "read")

@@ -67,7 +67,7 @@ def failure(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[i
         ("--frobnicate", "No such option"),
     ],
 )
-def test_wrong_usage(arguments: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_main__wrong_usage(arguments: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, err = failure(arguments.split(), capsys)
     assert code == 2
     assert words in err
@@ -83,7 +83,7 @@ def test_wrong_usage(arguments: str, words: str, capsys: pytest.CaptureFixture[s
         ("max_restarts = 1.5\n", "whole number"),
     ],
 )
-def test_wrong_policy(
+def test_main__wrong_policy(
     policy: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "policy.toml"
@@ -93,7 +93,7 @@ def test_wrong_policy(
     assert words in err
 
 
-def test_wrong_catalogue(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_main__wrong_catalogue(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "own.toml"
     path.write_text("[xid.79]\naction = 'pray'\n")
     code, err = failure(["run", "--catalog", str(path), "--", "true"], capsys)
@@ -102,7 +102,7 @@ def test_wrong_catalogue(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize("error", [CannotObserve("no\nrights"), LoadError("no rights")])
-def test_what_cannot_be_observed(
+def test_main__what_cannot_be_observed(
     error: CannotObserve, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(plan: RunOptions) -> int:
@@ -112,7 +112,7 @@ def test_what_cannot_be_observed(
     assert failure(["run", "--", "true"], capsys) == (3, "kcover-ebpf: no rights\n")
 
 
-def test_a_bug_is_one_line_too(
+def test_main__a_bug_is_one_line_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(plan: RunOptions) -> int:
@@ -124,7 +124,7 @@ def test_a_bug_is_one_line_too(
     assert re.search(r"internal error.*ZeroDivisionError: a b at test_cli.py:\d+", err)
 
 
-def test_the_plan_says_what_was_asked(
+def test_main__the_plan_says_what_was_asked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plans: list[RunOptions] = []
@@ -162,11 +162,11 @@ def test_the_plan_says_what_was_asked(
         (["python3"], "python3"),
     ],
 )
-def test_names_of_jobs(argv: list[str], name: str) -> None:
+def test_name_of__names_of_jobs(argv: list[str], name: str) -> None:
     assert name_of(tuple(argv)) == name
 
 
-def test_help_shows_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_main__help_shows_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
     assert "kcover-ebpf run --act shutdown" in capsys.readouterr().out
     for command in ("run", "trace", "doctor"):
@@ -177,12 +177,12 @@ def test_help_shows_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_main__completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["completion", shell]) == 0
     assert "_KCOVER_EBPF_COMPLETE" in capsys.readouterr().out
 
 
-def test_help_loads_neither_the_sensor_nor_the_kernel_part() -> None:
+def test_cli__help_loads_neither_the_sensor_nor_the_kernel_part() -> None:
     check = (
         "import sys; from kcover_ebpf.cli import main; main(['--help'])\n"
         "heavy = [m for m in sys.modules if m.startswith(('kcover_ebpf.', 'prometheus', 'ctypes'))"

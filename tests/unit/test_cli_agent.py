@@ -21,11 +21,11 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return said
 
 
-def test_a_node_needs_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_main__a_node_needs_a_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--node" in refused(capsys)
 
 
-def test_the_name_may_come_from_the_pod(
+def test_main__the_name_may_come_from_the_pod(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("NODE_NAME", "n1")
@@ -33,7 +33,7 @@ def test_the_name_may_come_from_the_pod(
     assert "no kubeconfig" in refused(capsys, *arguments)
 
 
-def test_a_bad_kubeconfig(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_main__a_bad_kubeconfig(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     bad = tmp_path / "config"
     bad.write_text("users: [{name: u, user: {token: secret-word}}]\n")
     said = refused(capsys, "--node=n", "--kubeconfig", str(bad), "--state-dir", str(tmp_path))
@@ -41,14 +41,16 @@ def test_a_bad_kubeconfig(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     assert "secret-word" not in said
 
 
-def test_a_state_directory_that_cannot_be_read(
+def test_main__a_state_directory_that_cannot_be_read(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "orders.json").mkdir()
     assert "cannot read" in refused(capsys, "--node=n", "--state-dir", str(tmp_path))
 
 
-def test_a_bad_address_of_the_metrics(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_main__a_bad_address_of_the_metrics(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     arguments = ("--node=n", "--state-dir", str(tmp_path), "--metrics=here")
     assert "ADDR:PORT" in refused(capsys, *arguments)
 
@@ -62,7 +64,7 @@ def test_a_bad_address_of_the_metrics(capsys: pytest.CaptureFixture[str], tmp_pa
         ("--idle-after=2d", "--idle-after: '2d' is not a duration"),
     ],
 )
-def test_options_of_the_telemetry(
+def test_main__options_of_the_telemetry(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, option: str, words: str
 ) -> None:
     assert words in refused(capsys, "--node=n", "--state-dir", str(tmp_path), option)

@@ -48,7 +48,7 @@ FAULT = local(VerdictKind.CRASHED, Cause.KILLED, 0, 5.0, EvidenceKind.EVENT)
     ],
     ids=["all train", "one stands", "starts again", "slow", "fault", "one has not said so yet"],
 )
-def test_a_trouble_is_over_when_every_node_says_so(reported, expected) -> None:
+def test_why_calm__a_trouble_is_over_when_every_node_says_so(reported, expected) -> None:
     assert closing.why_calm(REPORTED, reported) == expected
 
 
@@ -61,11 +61,13 @@ def test_a_trouble_is_over_when_every_node_says_so(reported, expected) -> None:
         (TopOwner(JOB, None), 4000.0, "it is no longer being reported"),
     ],
 )
-def test_a_trouble_of_a_job_that_nobody_sees_is_over_with_the_job(top, after_s, expected) -> None:
+def test_why_gone__a_trouble_of_a_job_that_nobody_sees_is_over_with_the_job(
+    top, after_s, expected
+) -> None:
     assert closing.why_gone(REPORTED, top, NOW_S + after_s) == expected
 
 
-def test_a_closed_incident_says_what_was_done_and_why_it_is_closed() -> None:
+def test_close__a_closed_incident_says_what_was_done_and_why_it_is_closed() -> None:
     closed = closing.close(REPORTED, "the job is gone", NOW_S + 9)
     assert closed.is_closed
     assert closed.phase is Phase.OBSERVED
@@ -87,7 +89,7 @@ def names(found: list[Incident]) -> set[str]:
     return {each.name for each in found}
 
 
-def test_closed_incidents_are_kept_for_a_week_and_twenty_of_a_job() -> None:
+def test_outdated__closed_incidents_are_kept_for_a_week_and_twenty_of_a_job() -> None:
     many = [incident(number, 60.0 * number) for number in range(25)]
     old = incident(99, 8 * DAY_S)
     found = closing.outdated([*many, old], NOW_S, DAY_S)
@@ -106,10 +108,10 @@ def test_closed_incidents_are_kept_for_a_week_and_twenty_of_a_job() -> None:
     ],
     ids=["not closed", "failed", "under way", "young", "its restart counts", "new"],
 )
-def test_what_still_says_something_is_kept(kept: Incident) -> None:
+def test_outdated__what_still_says_something_is_kept(kept: Incident) -> None:
     assert closing.outdated([kept], NOW_S, 30 * DAY_S) == []
 
 
-def test_a_restart_counts_no_longer_than_the_longest_window() -> None:
+def test_outdated__a_restart_counts_no_longer_than_the_longest_window() -> None:
     kept = incident(1, 8 * DAY_S, restarts=(RestartRecord(Way.IN_PLACE, NOW_S - 8 * DAY_S),))
     assert names(closing.outdated([kept], NOW_S, DAY_S)) == {"i1"}

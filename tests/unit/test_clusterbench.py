@@ -16,7 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
         (["replace"], "no cluster: run `tools/testbed up`"),
     ],
 )
-def test_what_is_lacking_is_reported_in_one_line(arguments: list[str], said: str) -> None:
+def test_clusterbench__what_is_lacking_is_reported_in_one_line(
+    arguments: list[str], said: str
+) -> None:
     command = [sys.executable, "-m", "tools.clusterbench", *arguments]
     asked = subprocess.run(
         command,

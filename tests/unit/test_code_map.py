@@ -33,7 +33,7 @@ MODULES = {
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_what_a_module_says(name: str) -> None:
+def test_of_module__what_a_module_says(name: str) -> None:
     assert of_module(name) is MODULES[name]
 
 
@@ -46,13 +46,13 @@ def test_what_a_module_says(name: str) -> None:
         ((), None),
     ],
 )
-def test_the_innermost_code_of_a_stack_that_is_no_plumbing_decides(
+def test_of_stack__the_innermost_code_of_a_stack_that_is_no_plumbing_decides(
     words: tuple[str, ...], code: Code | None
 ) -> None:
     assert of_stack(words) is code
 
 
-def test_an_address_is_found_in_its_mapping_alone() -> None:
+def test_code_map__an_address_is_found_in_its_mapping_alone() -> None:
     code = CodeMap([Module(0x3000, 0x4000, "libcuda.so.1"), Module(0x1000, 0x2000, "python3.11")])
     found = [code.at(each) for each in (0xFFF, 0x1000, 0x1FFF, 0x2000, 0x3000, 0x3FFF, 0x4000)]
     assert found == [None, Code.OWN, Code.OWN, None, Code.DEVICE, Code.DEVICE, None]

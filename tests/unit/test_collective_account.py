@@ -52,7 +52,7 @@ def collective(verdict: Verdict) -> str:
     return "; ".join(texts)
 
 
-def test_the_rank_that_has_not_called_it_is_named_with_its_line() -> None:
+def test_collective_account__the_rank_that_has_not_called_it_is_named_with_its_line() -> None:
     verdict = verdict_of(spinning(), BEHIND)
     assert (verdict.kind, verdict.cause) == (VerdictKind.HUNG, Cause.NOT_IN_COLLECTIVE)
     assert verdict.culprit is not None
@@ -62,7 +62,7 @@ def test_the_rank_that_has_not_called_it_is_named_with_its_line() -> None:
     assert decide(verdict, Act.SHUTDOWN).act is Act.SHUTDOWN
 
 
-def test_the_rank_that_called_something_else_is_named_with_its_line() -> None:
+def test_collective_account__the_rank_that_called_something_else_is_named_with_its_line() -> None:
     verdict = verdict_of(spinning(), MISMATCH)
     assert (verdict.kind, verdict.cause) == (VerdictKind.DEADLOCK, Cause.COLLECTIVE_MISMATCH)
     assert verdict.culprit is not None
@@ -72,14 +72,14 @@ def test_the_rank_that_called_something_else_is_named_with_its_line() -> None:
     )
 
 
-def test_a_tie_is_a_mismatch_and_names_nobody() -> None:
+def test_collective_account__a_tie_is_a_mismatch_and_names_nobody() -> None:
     other = steps(5, ends="all_gather")
     sides = (record(0, WAITS), record(1, WAITS), record(2, other), record(3, other))
     verdict = verdict_of(spinning(), sides)
     assert (verdict.kind, verdict.culprit) == (VerdictKind.DEADLOCK, None)
 
 
-def test_ranks_that_have_all_joined_are_reported_and_not_ended() -> None:
+def test_collective_account__ranks_that_have_all_joined_are_reported_and_not_ended() -> None:
     verdict = verdict_of(spinning(), JOINED)
     assert (verdict.cause, verdict.culprit) == (Cause.COLLECTIVE_STUCK, None)
     assert collective(verdict) == "", "a long step looks the same"
@@ -87,7 +87,7 @@ def test_ranks_that_have_all_joined_are_reported_and_not_ended() -> None:
     assert decide(verdict, Act.SHUTDOWN).act is Act.SNAPSHOT
 
 
-def test_a_circle_of_groups_is_reported_and_is_no_second_kind_of_evidence() -> None:
+def test_judge__a_circle_of_groups_is_reported_and_is_no_second_kind_of_evidence() -> None:
     pair = {"9": ("pair", "[2, 3]")}
     inner = call(1, state="scheduled", group="9", purpose="pair", record=20, line=71)
     crossed = (
@@ -103,7 +103,7 @@ def test_a_circle_of_groups_is_reported_and_is_no_second_kind_of_evidence() -> N
 
 
 @pytest.mark.parametrize("records", [BEHIND, MISMATCH], ids=["behind", "mismatch"])
-def test_recordings_older_than_what_a_rank_does_now_name_nobody(
+def test_judge__recordings_older_than_what_a_rank_does_now_name_nobody(
     records: tuple[RankRecord, ...],
 ) -> None:
     stage = spinning()
@@ -114,7 +114,7 @@ def test_recordings_older_than_what_a_rank_does_now_name_nobody(
     assert judge(replace(scene, processes=moved)).rank is None
 
 
-def test_a_rank_that_is_behind_and_at_work_is_waited_for() -> None:
+def test_collective_account__a_rank_that_is_behind_and_at_work_is_waited_for() -> None:
     """An evaluation on one rank: it reads its storage, and the others wait in the next collective."""
     stage = spinning()
     stage.become(stage.rank(2), "fault")
@@ -123,7 +123,7 @@ def test_a_rank_that_is_behind_and_at_work_is_waited_for() -> None:
     assert verdict.kind is VerdictKind.WORKING
 
 
-def test_counts_come_first_and_recordings_that_agree_add_their_lines() -> None:
+def test_judge__counts_come_first_and_recordings_that_agree_add_their_lines() -> None:
     stage = spinning()
     stage.run(10)
     scene = replace(stage.job.snapshot(), recordings=Recordings(0.0, BEHIND))
@@ -141,7 +141,7 @@ def test_counts_come_first_and_recordings_that_agree_add_their_lines() -> None:
     assert judge(replace(scene, collectives=silent)).rank == 2
 
 
-def test_what_could_not_be_read_is_unobserved() -> None:
+def test_unread__what_could_not_be_read_is_unobserved() -> None:
     missing = tuple(UnreadRecorder(Pid(100 + n), n, "it has not answered") for n in range(6))
     assert unread(None) == []
     assert unread(RecordersSeen(1, unread=missing)) == [
@@ -150,7 +150,7 @@ def test_what_could_not_be_read_is_unobserved() -> None:
     ]
 
 
-def test_recordings_of_one_stall_say_nothing_about_the_next() -> None:
+def test_collective_account__recordings_of_one_stall_say_nothing_about_the_next() -> None:
     stage = spinning()
     stage.feed(RecordersSeen(stage.now_ns, BEHIND))
     assert stage.job.snapshot().recordings is not None

@@ -35,11 +35,11 @@ def behind(*ranks: CollectiveRank, **more: object) -> CollectiveCounts:
     return replace(picture, **more)  # type: ignore[arg-type]
 
 
-def test_nobody_said_anything() -> None:
+def test_joined__nobody_said_anything() -> None:
     assert joined([]) is None
 
 
-def test_a_rank_is_known_by_the_node_that_it_is_on() -> None:
+def test_joined__a_rank_is_known_by_the_node_that_it_is_on() -> None:
     seen = joined([answer(behind(LATE)), answer(behind(KNOWN), 3), answer(behind(LATE), 1)])
     assert seen is not None
     assert [(each.rank, each.pid) for each in seen.behind] == [(27, 4127)]
@@ -64,7 +64,7 @@ def at(pid: int, address: str, inside: int = 17) -> RankSnapshot:
     ],
     ids=["its address and number", "two pods share an address", "another node", "not reported"],
 )
-def test_a_rank_of_a_node_that_did_not_ask_is_recognised(
+def test_joined__a_rank_of_a_node_that_did_not_ask_is_recognised(
     ranks: list[RankSnapshot], pid: int | None
 ) -> None:
     seen = joined([answer(behind(INSIDE))], ranks)
@@ -72,13 +72,13 @@ def test_a_rank_of_a_node_that_did_not_ask_is_recognised(
     assert [each.pid for each in seen.behind] == [pid]
 
 
-def test_what_an_answer_does_not_cover_is_kept() -> None:
+def test_joined__what_an_answer_does_not_cover_is_kept() -> None:
     seen = joined([answer(behind(LATE, unseen="NCCL answered for 3 of 8 ranks"))])
     assert seen is not None
     assert seen.unseen == "NCCL answered for 3 of 8 ranks"
 
 
-def test_the_same_number_in_two_communicators_is_two_ranks() -> None:
+def test_joined__the_same_number_in_two_communicators_is_two_ranks() -> None:
     other = replace(LATE, comm="0x2")
     seen = joined([answer(behind(LATE)), answer(behind(other), 1)])
     assert seen is not None
@@ -86,14 +86,14 @@ def test_the_same_number_in_two_communicators_is_two_ranks() -> None:
 
 
 @pytest.mark.parametrize(("moved_s", "moving"), [(1.1, False), (0.9, True)])
-def test_the_newest_word_says_whether_counts_move(moved_s: float, moving: bool) -> None:
+def test_joined__the_newest_word_says_whether_counts_move(moved_s: float, moving: bool) -> None:
     went_on = CollectiveCounts(1.0, moving=True)
     seen = joined([answer(behind(LATE)), answer(went_on, 1, moved_s)])
     assert seen is not None
     assert (seen.moving, bool(seen.behind)) == (moving, not moving)
 
 
-def test_no_answer_counts_only_where_nobody_has_one() -> None:
+def test_joined__no_answer_counts_only_where_nobody_has_one() -> None:
     silent = CollectiveCounts(0.0, trouble="timed out")
     seen = joined([answer(silent, age_s=0.5), answer(behind(LATE), 1)])
     assert seen is not None
@@ -133,7 +133,7 @@ def spinning(number: int, state: State) -> RankSnapshot:
     )
 
 
-def test_the_rank_that_never_joined_is_named_over_four_nodes() -> None:
+def test_gang_input__the_rank_that_never_joined_is_named_over_four_nodes() -> None:
     merged = gang({27: State.FUTEX}, behind(LATE))
     assert (merged.verdict.kind, merged.verdict.cause) == (
         VerdictKind.HUNG,
@@ -145,11 +145,13 @@ def test_the_rank_that_never_joined_is_named_over_four_nodes() -> None:
 
 
 @pytest.mark.parametrize("state", [State.COMPUTING, State.STORING, State.DEVICE, State.PEERS])
-def test_a_rank_that_may_be_at_work_on_another_node_is_believed(state: State) -> None:
+def test_gang_input__a_rank_that_may_be_at_work_on_another_node_is_believed(state: State) -> None:
     assert gang({27: state}, behind(LATE)).verdict.kind is VerdictKind.WORKING
 
 
-def test_a_rank_whose_agent_is_silent_is_named_by_the_others_in_the_end() -> None:
+def test_collective_counts__a_rank_whose_agent_is_silent_is_named_by_the_others_in_the_end() -> (
+    None
+):
     """What it does is not seen, so it is believed as long as one that waits for something outside."""
     assert gang({}, behind(LATE), silent="n3").verdict.kind is VerdictKind.WORKING
     merged = gang({}, behind(LATE), "n3", Policy(storage_patience_s=30.0))
@@ -159,7 +161,7 @@ def test_a_rank_whose_agent_is_silent_is_named_by_the_others_in_the_end() -> Non
     assert merged.verdict.unobserved == ("node n3 did not report",)
 
 
-def test_without_counts_nobody_is_named() -> None:
+def test_gang_input__without_counts_nobody_is_named() -> None:
     merged = gang({27: State.FUTEX}, None)
     assert merged.culprit is None
 
@@ -184,7 +186,7 @@ def all_on_their_devices(moved_s: float | None, hung_s: float = 40.0) -> Verdict
     return merged.verdict.kind
 
 
-def test_counts_that_move_are_known_to_all_though_one_node_asked() -> None:
+def test_collective_counts__counts_that_move_are_known_to_all_though_one_node_asked() -> None:
     assert all_on_their_devices(None, hung_s=200.0) is VerdictKind.HUNG
     assert all_on_their_devices(30.0, hung_s=200.0) is VerdictKind.WORKING
     assert all_on_their_devices(130.0, hung_s=200.0) is VerdictKind.HUNG, "too long ago"

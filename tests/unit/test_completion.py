@@ -72,13 +72,13 @@ def complete(
     return complete
 
 
-def test_commands(complete: Complete) -> None:
+def test_completion__commands(complete: Complete) -> None:
     assert complete("r") == {"run", "replay"}
 
 
-def test_options_of_a_command(complete: Complete) -> None:
+def test_completion__options_of_a_command(complete: Complete) -> None:
     assert complete("run", "--max") == {"--max-restarts"}
 
 
-def test_values_of_an_option(complete: Complete) -> None:
+def test_completion__values_of_an_option(complete: Complete) -> None:
     assert complete("run", "--act", "s") == {"snapshot", "shutdown"}

@@ -73,7 +73,7 @@ PATHS = {
 
 
 @pytest.mark.parametrize(("path", "expected"), PATHS.values(), ids=PATHS.keys())
-def test_container_of_a_path(path: str, expected: tuple[ContainerPath, ...]) -> None:
+def test_containers_of__container_of_a_path(path: str, expected: tuple[ContainerPath, ...]) -> None:
     assert containers_of(path) == expected
 
 
@@ -93,7 +93,9 @@ PROCESSES = {
 
 
 @pytest.mark.parametrize(("text", "expected"), PROCESSES.values(), ids=PROCESSES.keys())
-def test_container_of_a_process(text: str, expected: tuple[ContainerPath, ...]) -> None:
+def test_containers_of_process__container_of_a_process(
+    text: str, expected: tuple[ContainerPath, ...]
+) -> None:
     assert containers_of_process(text) == expected
 
 
@@ -103,7 +105,7 @@ prefixes = st.lists(st.text("abcdefgh-.", min_size=1, max_size=8), max_size=3)
 
 
 @given(uids, ids, prefixes, prefixes, st.sampled_from(["", "burstable", "besteffort"]))
-def test_any_prefix_and_any_group_below(
+def test_containers_of__any_prefix_and_any_group_below(
     uid: str, container: str, above: list[str], below: list[str], qos: str
 ) -> None:
     above = [each for each in above if each != ".."]
@@ -115,6 +117,6 @@ def test_any_prefix_and_any_group_below(
 
 
 @given(st.text())
-def test_any_text_is_read(text: str) -> None:
+def test_containers_of__any_text_is_read(text: str) -> None:
     for found in (*containers_of(text), *containers_of_process(text)):
         assert found.container_id is None or found.container_id in text

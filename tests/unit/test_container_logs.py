@@ -61,7 +61,7 @@ def tracebacks(text: bytes) -> list[FoundTraceback]:
 # --- partial lines
 
 
-def test_partial__pieces_of_two_streams_are_joined_each() -> None:
+def test_container_logs__pieces_of_two_streams_are_joined_each() -> None:
     block = (
         cri("first ", tag="P")
         + cri("other", stream="stdout", tag="P")
@@ -74,13 +74,13 @@ def test_partial__pieces_of_two_streams_are_joined_each() -> None:
     )
 
 
-def test_partial__a_message_that_the_runtime_cut_in_the_middle_is_recognised() -> None:
+def test_container_logs__a_message_that_the_runtime_cut_in_the_middle_is_recognised() -> None:
     filler = "x" * 16_000
     shown = read(cri(f"{filler} CUDA out of", tag="P"), cri(" memory. Tried to allocate"))
     assert [each.rule for each in shown.findings] == ["cuda_out_of_memory"]
 
 
-def test_partial__a_line_without_end_takes_bounded_memory() -> None:
+def test_container_logs__a_line_without_end_takes_bounded_memory() -> None:
     pieces, piece = PartialLines(), cri("y" * 16_000, tag="P")
     tracemalloc.start()
     for _ in range(400):
@@ -93,7 +93,7 @@ def test_partial__a_line_without_end_takes_bounded_memory() -> None:
     assert len(pieces.whole(b"\n" + cri("end"))) < 3 * MOST_LINE_BYTES
 
 
-def test_partial__after_a_gap_the_rest_of_a_line_is_no_line() -> None:
+def test_container_logs__after_a_gap_the_rest_of_a_line_is_no_line() -> None:
     pieces = PartialLines()
     pieces.whole(cri("begin", tag="P"))
     pieces.skip()
@@ -112,7 +112,7 @@ CHUNKY = st.lists(
 
 @given(CHUNKY, st.randoms(use_true_random=False))
 @settings(max_examples=60)
-def test_partial__where_blocks_are_cut_changes_nothing(
+def test_container_logs__where_blocks_are_cut_changes_nothing(
     parts: list[tuple[str, str, str]], chance: random.Random
 ) -> None:
     log = b"".join(cri(text, stream=stream, tag=tag) for stream, tag, text in parts)
@@ -221,7 +221,7 @@ def test_traceback__a_log_full_of_beginnings_takes_bounded_memory() -> None:
 # --- what is reported
 
 
-def test_report__holds_no_text_of_the_log() -> None:
+def test_container_logs__holds_no_text_of_the_log() -> None:
     shown = read(
         lines("loading with token hf_secret\nRuntimeError: CUDA out of memory. hf_secret"),
         lines(TRACEBACK, at="10:00:30"),
@@ -241,7 +241,7 @@ def test_report__holds_no_text_of_the_log() -> None:
     )
 
 
-def test_report__a_restart_of_the_container_begins_anew() -> None:
+def test_container_logs__a_restart_of_the_container_begins_anew() -> None:
     reader = ContainerLogReader("uid", "main", RULES, catalog())
     reader.feed(Chunk(0, lines(TRACEBACK), is_first=True), NOW_S)
     reader.feed(Chunk(1, cri("OSError: [Errno 28] No space left"), is_first=True), NOW_S)
@@ -251,20 +251,20 @@ def test_report__a_restart_of_the_container_begins_anew() -> None:
     assert [each.rule for each in shown.findings] == ["storage_full"]
 
 
-def test_report__what_is_long_ago_explains_nothing() -> None:
+def test_container_logs__what_is_long_ago_explains_nothing() -> None:
     reader = ContainerLogReader("uid", "main", RULES, catalog())
     reader.feed(Chunk(0, cri("OSError: [Errno 28] No space left")), NOW_S)
     assert reader.summary(NOW_S) is not None
     assert reader.summary(NOW_S + 3600) is None
 
 
-def test_report__tracebacks_of_an_earlier_failure_give_way() -> None:
+def test_container_logs__tracebacks_of_an_earlier_failure_give_way() -> None:
     handled = TRACEBACK.replace("line 71", "line 5")
     shown = read(lines(handled), lines(TRACEBACK, at="10:00:50"), lines(TRACEBACK, at="10:00:51"))
     assert [each.place for each in shown.tracebacks] == ["train.py:71"]
 
 
-def test_report__a_generic_rule_comes_after_one_that_explains() -> None:
+def test_container_logs__a_generic_rule_comes_after_one_that_explains() -> None:
     shown = read(lines("ValueError: x\nucx: UCX  ERROR  no route\nTypeError: y"))
     assert [(each.rule, each.count) for each in shown.findings] == [
         ("ucx_error", 1),
@@ -284,14 +284,14 @@ def test_report__a_generic_rule_comes_after_one_that_explains() -> None:
         ("code 127", "not found"),
     ],
 )
-def test_exit_code__is_explained(end: str, words: str) -> None:
+def test_container_logs__an_exit_code_is_explained(end: str, words: str) -> None:
     found = exit_codes.of_end(end)
     assert found is not None
     assert words in found.meaning
 
 
 @pytest.mark.parametrize("end", ["", "code 77", "signal", "code -1", "code 99999999999", "left"])
-def test_exit_code__that_the_table_does_not_have(end: str) -> None:
+def test_container_logs__an_exit_code_that_the_table_does_not_have(end: str) -> None:
     assert exit_codes.of_end(end) is None
 
 

@@ -20,7 +20,7 @@ class Clock:
         return self.now_s
 
 
-def test_a_burst_about_one_key_is_looked_at_once():
+def test_work_queue__a_burst_about_one_key_is_looked_at_once():
     clock = Clock()
     queue: WorkQueue[str] = WorkQueue(clock)
     for _ in range(23):
@@ -36,7 +36,7 @@ def test_a_burst_about_one_key_is_looked_at_once():
     assert queue.take() is None
 
 
-def test_a_key_is_never_in_two_hands():
+def test_work_queue__a_key_is_never_in_two_hands():
     clock = Clock()
     queue: WorkQueue[str] = WorkQueue(clock)
     queue.add("a", 0.0)
@@ -49,7 +49,7 @@ def test_a_key_is_never_in_two_hands():
     assert queue.take() == "a", "what came while it was in hand is taken up afterwards"
 
 
-def test_a_key_rests_for_as_long_as_is_said():
+def test_work_queue__a_key_rests_for_as_long_as_is_said():
     clock = Clock()
     queue: WorkQueue[str] = WorkQueue(clock)
     queue.add("a", 0.0)
@@ -63,7 +63,7 @@ def test_a_key_rests_for_as_long_as_is_said():
     assert queue.take() == "a"
 
 
-def test_a_key_that_need_not_rest_leaves_nothing_behind():
+def test_work_queue__a_key_that_need_not_rest_leaves_nothing_behind():
     queue: WorkQueue[str] = WorkQueue(Clock())
     queue.add("a", 0.0)
     queue.take()
@@ -71,7 +71,7 @@ def test_a_key_that_need_not_rest_leaves_nothing_behind():
     assert queue._rests == {}
 
 
-def test_a_lease_is_taken_only_when_its_holder_was_silent_for_its_whole_duration():
+def test_claim__a_lease_is_taken_only_when_its_holder_was_silent_for_its_whole_duration():
     claim = Claim("me")
     claim.observe("other", "t1", 100.0)
     assert not claim.may_take(100.0 + DURATION_S - 0.1)
@@ -81,7 +81,7 @@ def test_a_lease_is_taken_only_when_its_holder_was_silent_for_its_whole_duration
     assert claim.may_take(110.0 + DURATION_S)
 
 
-def test_a_leader_that_cannot_renew_stops_before_another_may_begin():
+def test_claim__a_leader_that_cannot_renew_stops_before_another_may_begin():
     claim = Claim("me", renewed_s=100.0)
     assert claim.leads(100.0 + GIVE_UP_S - 0.1)
     assert not claim.leads(100.0 + GIVE_UP_S)
@@ -115,7 +115,7 @@ KEY = GangId.of("ns", {"k": "v"})
 WRITTEN_S = 1767225600.0
 
 
-def test_a_report_is_as_old_as_its_way_was_long_whatever_the_clocks_say(store):
+def test_object_cache__a_report_is_as_old_as_its_way_was_long_whatever_the_clocks_say(store):
     clock = store.wall
     clock.now_s = WRITTEN_S + 3600.0
     store.on_report(report())
@@ -127,7 +127,7 @@ def test_a_report_is_as_old_as_its_way_was_long_whatever_the_clocks_say(store):
     assert store.seen(KEY)[0].age_s(clock.now_s) == pytest.approx(40.0)
 
 
-def test_reports_come_and_go_by_node(store):
+def test_object_cache__reports_come_and_go_by_node(store):
     store.on_report(report())
     store.on_report(report("r2", node="b"))
     assert {seen.report.node for seen in store.seen(KEY)} == {"a", "b"}
@@ -137,7 +137,7 @@ def test_reports_come_and_go_by_node(store):
     assert store.gangs == []
 
 
-def test_an_object_that_cannot_be_read_is_reported_and_dropped(store):
+def test_object_cache__an_object_that_cannot_be_read_is_reported_and_dropped(store):
     reported: list[str] = []
     store.bad = reported.append
     store.on_report(report(sequence="many"))
@@ -157,7 +157,7 @@ def incident(version: str, phase: str, restarted: str | None = None, gang: str =
     return Event(Change.SET, {"metadata": metadata, "spec": spec, "status": status})
 
 
-def test_an_echo_does_not_undo_what_was_written_since(store):
+def test_object_cache__an_echo_does_not_undo_what_was_written_since(store):
     store.on_incident(incident("9", "ShuttingDown"))
     store.on_incident(incident("8", "Open"))
     assert store.of_gang(KEY)[0].status.phase is Phase.SHUTTING_DOWN
@@ -165,7 +165,7 @@ def test_an_echo_does_not_undo_what_was_written_since(store):
     assert store.of_gang(KEY)[0].status.phase is Phase.RECOVERED
 
 
-def test_incidents_are_found_by_their_gang_whatever_becomes_of_them(store):
+def test_object_cache__incidents_are_found_by_their_gang_whatever_becomes_of_them(store):
     store.on_incident(incident("1", "Open"))
     store.on_incident(incident("2", "Open", gang="other"))
     other = GangId.of("ns", {"k": "other"})
@@ -174,7 +174,7 @@ def test_incidents_are_found_by_their_gang_whatever_becomes_of_them(store):
     assert (store.of_gang(other), store.incidents, dict(store._reported)) == ([], {}, {})
 
 
-def test_an_incident_deleted_while_its_job_is_down_is_not_forgotten(store):
+def test_object_cache__an_incident_deleted_while_its_job_is_down_is_not_forgotten(store):
     store.on_incident(incident("1", "ShuttingDown"))
     gone = {"metadata": {"name": "i", "namespace": "ns", "uid": "u"}}
     store.on_incident(Event(Change.GONE, gone))
@@ -185,7 +185,7 @@ def test_an_incident_deleted_while_its_job_is_down_is_not_forgotten(store):
     assert store.orphans == {}
 
 
-def test_the_breaker_counts_jobs_that_go_down_and_those_of_the_last_minutes(store):
+def test_object_cache__the_breaker_counts_jobs_that_go_down_and_those_of_the_last_minutes(store):
     store.wall.now_s = WRITTEN_S + 100
     assert store.acting(300) == {}
     store.on_incident(incident("1", "ShuttingDown"))

@@ -22,7 +22,7 @@ from tools.costbench.statistics import (
 )
 
 
-def test_each_block_has_the_baseline_on_either_side() -> None:
+def test_interleave__each_block_has_the_baseline_on_either_side() -> None:
     order = interleave(("a", "b", "c"), "none", rounds=4, seed=3)
     assert order[::2] == ["none"] * 13
     rounds = [order[start : start + 6 : 2] for start in range(1, 25, 6)]
@@ -32,19 +32,19 @@ def test_each_block_has_the_baseline_on_either_side() -> None:
     assert all("none" in pair for pair in pairwise(order))
 
 
-def test_a_block_is_compared_with_both_sides() -> None:
+def test_beside_baseline__a_block_is_compared_with_both_sides() -> None:
     blocks = [("none", 1.0), ("a", 5.0), ("none", 3.0), ("b", 8.0), ("a", 9.0), ("none", 4.0)]
     assert beside_baseline(blocks, "a", "none") == [(5.0, 2.0), (9.0, 4.0)]
     assert beside_baseline(blocks, "b", "none") == [(8.0, 3.0)]
     assert beside_baseline(blocks, "c", "none") == []
 
 
-def test_a_block_without_baseline_is_refused() -> None:
+def test_beside_baseline__a_block_without_baseline_is_refused() -> None:
     with pytest.raises(ValueError, match="block 1 "):
         beside_baseline([("b", 1.0), ("a", 1.0), ("b", 1.0)], "a", "none")
 
 
-def test_a_machine_that_slows_down_is_no_cost() -> None:
+def test_ratio__a_machine_that_slows_down_is_no_cost() -> None:
     order = interleave(("a",), "none", rounds=20, seed=0)
     drift = [(mode, 1.0 + 0.05 * at) for at, mode in enumerate(order)]
     assert ratio(drift, "a", "none").value == pytest.approx(1.0)
@@ -57,7 +57,7 @@ def test_a_machine_that_slows_down_is_no_cost() -> None:
 
 
 @pytest.mark.long  # forty intervals
-def test_the_interval_covers_the_truth_about_95_times_in_100() -> None:
+def test_bootstrap__the_interval_covers_the_truth_about_95_times_in_100() -> None:
     chance = random.Random(1)
     covered = 0
     for seed in range(40):
@@ -66,7 +66,7 @@ def test_the_interval_covers_the_truth_about_95_times_in_100() -> None:
     assert 33 <= covered <= 40
 
 
-def test_the_same_numbers_give_the_same_interval() -> None:
+def test_bootstrap__the_same_numbers_give_the_same_interval() -> None:
     assert bootstrap([1.0, 2.0, 4.0, 3.0]) == bootstrap([1.0, 2.0, 4.0, 3.0])
     assert bootstrap([2.0]) == Estimate(2.0, 2.0, 2.0)
     with pytest.raises(ValueError, match="no values"):
@@ -83,7 +83,7 @@ def test_the_same_numbers_give_the_same_interval() -> None:
         (0.51, 0.55, 0.6, "**missed**"),
     ],
 )
-def test_a_goal(low: float, value: float, high: float, said: str) -> None:
+def test_verdict__a_goal(low: float, value: float, high: float, said: str) -> None:
     reported = report.verdict(Estimate(value, low, high), 0.5)
     assert reported == said or reported.startswith(said + ":")
 
@@ -103,24 +103,26 @@ def _ends(steps: Sequence[float]) -> list[float]:
         (22.5, None),  # fewer than four after
     ],
 )
-def test_steps_at_a_moment_against_those_beside(at_s: float, excess: float | None) -> None:
+def test_excess_s__steps_at_a_moment_against_those_beside(
+    at_s: float, excess: float | None
+) -> None:
     steps = [1.0] * 24
     steps[8] = 2.5
     found = excess_s(_ends(steps), at_s)
     assert found == (None if excess is None else pytest.approx(excess))
 
 
-def test_a_drift_of_the_machine_is_no_excess() -> None:
+def test_excess_s__a_drift_of_the_machine_is_no_excess() -> None:
     ends = _ends([1.0 + 0.01 * number for number in range(40)])
     assert excess_s(ends, 20.2) == pytest.approx(0.0)
 
 
-def test_a_twentieth_on_either_side_is_left_out_of_a_trimmed_mean() -> None:
+def test_trimmed_mean__a_twentieth_on_either_side_is_left_out_of_a_trimmed_mean() -> None:
     assert trimmed_mean([*range(1, 20), 1_000_000]) == pytest.approx(fmean(range(2, 20)))
     assert trimmed_mean([1.0, 3.0]) == pytest.approx(2.0)
 
 
-def test_two_samples_apart() -> None:
+def test_apart__two_samples_apart() -> None:
     chance = random.Random(3)
     ones = [chance.gauss(5, 1) for _ in range(50)]
     others = [chance.gauss(4, 1) for _ in range(50)]
@@ -188,7 +190,7 @@ def raw(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     }
 
 
-def test_goals_are_judged_by_what_was_measured(raw: dict[str, object]) -> None:
+def test_text__goals_are_judged_by_what_was_measured(raw: dict[str, object]) -> None:
     lines = report.text(raw).splitlines()
     rows = {line.split(" | ")[0]: line for line in lines if line.startswith("| ")}
     for name, measured, said in (
@@ -207,18 +209,18 @@ def test_goals_are_judged_by_what_was_measured(raw: dict[str, object]) -> None:
         assert row.endswith(said)
 
 
-def test_a_pass_that_costs_too_much_is_reported(raw: dict[str, object]) -> None:
+def test_text__a_pass_that_costs_too_much_is_reported(raw: dict[str, object]) -> None:
     raw["passes"] = _passes(cost_s=0.003)
     (row,) = (line for line in report.text(raw).splitlines() if "by passes" in line)
     assert "+0.30" in row
     assert row.endswith("**missed** |")
 
 
-def test_a_busy_machine_is_said_to_be_one(raw: dict[str, object]) -> None:
+def test_text__a_busy_machine_is_said_to_be_one(raw: dict[str, object]) -> None:
     assert "**not quiet**" in report.text(raw)
     raw["blocks"] = [{**block, "load_average": 1.0} for block in raw["blocks"]]  # type: ignore[attr-defined]
     assert "not quiet" not in report.text(raw)
 
 
-def test_raw_numbers_survive_their_file(raw: dict[str, object]) -> None:
+def test_text__raw_numbers_survive_their_file(raw: dict[str, object]) -> None:
     assert report.text(json.loads(json.dumps(raw))) == report.text(raw)

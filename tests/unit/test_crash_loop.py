@@ -29,7 +29,9 @@ def latest(stage: Stage) -> Verdict:
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])
-def test_each_crash_before_any_progress_is_reported_with_its_own_time(world: int) -> None:
+def test_crash_loop__each_crash_before_any_progress_is_reported_with_its_own_time(
+    world: int,
+) -> None:
     stage = trained(world)
     procs = {proc.rank: proc for proc in stage.procs.values() if proc.rank is not None}
     for number in range(_ROUNDS):
@@ -51,7 +53,7 @@ def test_each_crash_before_any_progress_is_reported_with_its_own_time(world: int
     assert len(stage.job.announced.failures) <= world
 
 
-def test_a_rank_that_was_not_started_anew_is_still_the_first_to_have_failed() -> None:
+def test_crash_loop__a_rank_that_was_not_started_anew_is_still_the_first_to_have_failed() -> None:
     stage = trained(2)
     crashed_ns = stage.now_ns
     stage.exit(stage.rank(0), signal=signal.SIGSEGV)
@@ -66,7 +68,7 @@ def test_a_rank_that_was_not_started_anew_is_still_the_first_to_have_failed() ->
     assert (verdict.culprit.rank, verdict.since_s) == (0, crashed_ns / NS)
 
 
-def test_a_loader_that_dies_later_hides_no_failure_of_a_rank() -> None:
+def test_crash_loop__a_loader_that_dies_later_hides_no_failure_of_a_rank() -> None:
     stage = trained(2)
     crashed_ns = stage.now_ns
     stage.exit(stage.rank(0), signal=signal.SIGSEGV)

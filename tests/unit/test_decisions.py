@@ -47,13 +47,15 @@ VERDICTS = st.builds(
         (VerdictKind.UNKNOWN, (EvidenceKind.EVENT,), False),
     ],
 )
-def test_what_ends_a_job(kind: VerdictKind, kinds: tuple[EvidenceKind, ...], ends: bool) -> None:
+def test_decide__what_ends_a_job(
+    kind: VerdictKind, kinds: tuple[EvidenceKind, ...], ends: bool
+) -> None:
     for allowed in ENDING:
         assert (decide(verdict(kind, *kinds), allowed).act is allowed) == ends
 
 
 @given(VERDICTS, st.sampled_from(Act), st.none() | st.floats(0, 20_000))
-def test_no_decision_goes_further_than_allowed(
+def test_decide__no_decision_goes_further_than_allowed(
     reported: Verdict, allowed: Act, limit_s: float | None
 ) -> None:
     act = decide(reported, allowed, limit_s).act
@@ -63,7 +65,9 @@ def test_no_decision_goes_further_than_allowed(
 
 
 @given(VERDICTS, st.sampled_from(ENDING))
-def test_a_job_is_never_ended_on_time_or_on_one_kind_alone(reported: Verdict, allowed: Act) -> None:
+def test_decide__a_job_is_never_ended_on_time_or_on_one_kind_alone(
+    reported: Verdict, allowed: Act
+) -> None:
     kinds = {each.kind for each in reported.evidence}
     if decide(reported, allowed).act not in ENDING:
         return
@@ -71,14 +75,14 @@ def test_a_job_is_never_ended_on_time_or_on_one_kind_alone(reported: Verdict, al
     assert announced or (len(kinds) >= 2 and kinds - CLOCK)
 
 
-def test_the_hard_limit_ends_a_job_on_time_alone_and_only_then() -> None:
+def test_decide__the_hard_limit_ends_a_job_on_time_alone_and_only_then() -> None:
     reported = verdict(VerdictKind.HUNG, EvidenceKind.TIME, lasted_s=30)
     assert decide(reported, Act.SHUTDOWN, hard_limit_s=30).act is Act.SHUTDOWN
     assert decide(reported, Act.SHUTDOWN, hard_limit_s=31).act is Act.SNAPSHOT
     assert decide(reported, Act.SHUTDOWN).act is Act.SNAPSHOT
 
 
-def test_the_reason_is_reported() -> None:
+def test_decide__the_reason_is_reported() -> None:
     reported = verdict(VerdictKind.HUNG, EvidenceKind.PEERS, EvidenceKind.STACK, EvidenceKind.SINK)
     assert decide(reported, Act.RESTART).reason == "independent evidence: stack and time"
     assert (

@@ -68,7 +68,7 @@ def _record(kind: wire.EventType, /, pid: int = 7, boottime_ns: int = 1000, **fi
     return bytes(mirror(header=header, **fields))
 
 
-def test_every_event_type_has_a_decoder() -> None:
+def test_decode__every_event_type_has_a_decoder() -> None:
     assert set(MIRRORS) == set(wire.EventType)
     for kind in wire.EventType:
         fields: dict[str, Any] = {}
@@ -84,7 +84,7 @@ def test_every_event_type_has_a_decoder() -> None:
         assert (fact.boottime_ns, fact.pid) == (1000, 7)  # type: ignore[union-attr]
 
 
-def test_thread() -> None:
+def test_decode__thread() -> None:
     record = _record(
         wire.EventType.THREAD,
         start_ns=1,
@@ -120,20 +120,20 @@ def test_thread() -> None:
     )
 
 
-def test_a_thread_outside_of_system_calls() -> None:
+def test_decode__a_thread_outside_of_system_calls() -> None:
     fact = decode(_record(wire.EventType.THREAD, state=ord("R"), syscall=-1))
     assert isinstance(fact, ThreadSample)
     assert fact.syscall == NO_SYSCALL
 
 
 @pytest.mark.parametrize("state", TaskState)
-def test_every_state_has_a_letter(state: TaskState) -> None:
+def test_decode__every_state_has_a_letter(state: TaskState) -> None:
     fact = decode(_record(wire.EventType.THREAD, state=wire.ThreadState[state.name]))
     assert isinstance(fact, ThreadSample)
     assert fact.state is state
 
 
-def test_totals() -> None:
+def test_decode__totals() -> None:
     names = """cpu_ns read_bytes write_bytes read_chars write_chars major_faults ppid thread_count
         unseen_count"""
     fields = {name: 100 + index for index, name in enumerate(names.split())}
@@ -141,7 +141,7 @@ def test_totals() -> None:
     assert fact == ProcessTotals(boottime_ns=1000, pid=Pid(7), **fields)  # type: ignore[arg-type]
 
 
-def test_socket() -> None:
+def test_decode__socket() -> None:
     names = """inode acked_bytes received_bytes last_send_ns last_receive_ns fd unread_bytes
         unsent_bytes unacked_bytes send_window_bytes backoff"""
     numbers = {name: 100 + index for index, name in enumerate(names.split())}
@@ -157,7 +157,7 @@ def test_socket() -> None:
     )
 
 
-def test_addresses_of_ipv6() -> None:
+def test_decode__addresses_of_ipv6() -> None:
     ends = wire.TcpEndpoints(wire.Address(*bytes(15), 1), wire.Address(0xFE, 0x80), 1, 2, 0)
     fact = decode(_record(wire.EventType.RETRANSMIT, ends=ends, inode=9, backoff=3))
     assert fact == TcpRetransmit(1000, Pid(7), 9, ("::1", 1), ("fe80::", 2), 3)  # type: ignore[arg-type]
@@ -166,7 +166,7 @@ def test_addresses_of_ipv6() -> None:
 @pytest.mark.parametrize(
     ("peer_inode", "expected"), [(0, None), (77, 77)], ids=["pipe has no peer", "unix has one"]
 )
-def test_descriptor(peer_inode: int, expected: int | None) -> None:
+def test_decode__descriptor(peer_inode: int, expected: int | None) -> None:
     record = _record(
         wire.EventType.DESCRIPTOR,
         inode=5,
@@ -188,12 +188,12 @@ def test_descriptor(peer_inode: int, expected: int | None) -> None:
         (6 | 0x80, 0, 6, True),
     ],
 )
-def test_exit(status: int, code: int, signal: int, core: bool) -> None:
+def test_decode__exit(status: int, code: int, signal: int, core: bool) -> None:
     fact = decode(_record(wire.EventType.EXIT, wait_status=status, comm=_comm(b"python3")))
     assert fact == ProcessExit(1000, Pid(7), code, signal, core, "python3")
 
 
-def test_the_rest_of_the_family_tree() -> None:
+def test_decode__the_rest_of_the_family_tree() -> None:
     comm = _comm(b"child\0old rest")
     assert decode(_record(wire.EventType.FORK, child_pid=8, comm=comm)) == ProcessFork(
         1000, Pid(7), Pid(8), "child"
@@ -202,7 +202,7 @@ def test_the_rest_of_the_family_tree() -> None:
     assert decode(_record(wire.EventType.OOM, comm=comm)) == OomKill(1000, Pid(7), "child")
 
 
-def test_signal() -> None:
+def test_decode__signal() -> None:
     record = _record(
         wire.EventType.SIGNAL, tid=71, signal=19, sender_pid=1, sender_comm=_comm(b"bash")
     )
@@ -210,7 +210,7 @@ def test_signal() -> None:
 
 
 @pytest.mark.parametrize("state", TCP_STATES)
-def test_tcp_states(state: int) -> None:
+def test_decode__tcp_states(state: int) -> None:
     ends = wire.TcpEndpoints(_ipv4("127.0.0.1"), _ipv4("127.0.0.1"), 1, 2, 0)
     fact = decode(_record(wire.EventType.TCP_STATE, ends=ends, old_state=state, new_state=7))
     assert isinstance(fact, TcpStateChange)
@@ -230,13 +230,13 @@ def test_tcp_states(state: int) -> None:
         (_record(wire.EventType.DESCRIPTOR, kind=0), BAD_VALUE),
     ],
 )
-def test_bad_records(record: bytes, kind: str) -> None:
+def test_decode__bad_records(record: bytes, kind: str) -> None:
     with pytest.raises(DecodeError) as caught:
         decode(record)
     assert caught.value.kind == kind
 
 
-def test_a_bad_record_in_a_stream_costs_itself_only() -> None:
+def test_decode__a_bad_record_in_a_stream_costs_itself_only() -> None:
     rejected: Counter[str] = Counter()
     good = _record(wire.EventType.EXEC, comm=_comm(b"x"))
     bad = _record(wire.EventType.SOCKET, state=99)
@@ -246,7 +246,7 @@ def test_a_bad_record_in_a_stream_costs_itself_only() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 3, 2**16 - 1])
-def test_a_stream_without_a_sane_size_ends(size: int) -> None:
+def test_decode_stream__a_stream_without_a_sane_size_ends(size: int) -> None:
     rejected: Counter[str] = Counter()
     broken = wire.EventType.EXEC.to_bytes(2, "little") + size.to_bytes(2, "little") + bytes(28)
     assert list(decode_stream(broken, rejected)) == []
@@ -287,7 +287,7 @@ def _valid_records(draw: st.DrawFn) -> bytes:
 
 
 @given(st.lists(_valid_records(), max_size=4))
-def test_a_stream_is_its_records(records: list[bytes]) -> None:
+def test_decode__a_stream_is_its_records(records: list[bytes]) -> None:
     rejected: Counter[str] = Counter()
     facts: list[Fact] = list(decode_stream(memoryview(b"".join(records)), rejected))
     assert facts == [decode(record) for record in records]
@@ -295,7 +295,7 @@ def test_a_stream_is_its_records(records: list[bytes]) -> None:
 
 
 @given(st.binary(max_size=400))
-def test_any_bytes_decode_or_say_why_not(record: bytes) -> None:
+def test_decode__any_bytes_decode_or_say_why_not(record: bytes) -> None:
     kinds = []
     try:
         decode(record)
@@ -305,7 +305,9 @@ def test_any_bytes_decode_or_say_why_not(record: bytes) -> None:
 
 
 @given(_valid_records(), st.integers(0, 2000), st.integers(0, 255))
-def test_a_flipped_byte_never_escapes(record: bytes, position: int, value: int) -> None:
+def test_decode_stream__a_flipped_byte_never_escapes(
+    record: bytes, position: int, value: int
+) -> None:
     changed = bytearray(record)
     changed[position % len(changed)] = value
     rejected: Counter[str] = Counter()

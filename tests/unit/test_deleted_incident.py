@@ -93,14 +93,14 @@ class World:
         return raw
 
 
-def test_deleted__an_incident_cannot_go_once_its_job_may_be_suspended() -> None:
+def test_deleted_incident__an_incident_cannot_go_once_its_job_may_be_suspended() -> None:
     world = World("Suspend", None)
     world.store.put(world.known)
     world.jobs.reconcile(KEY)
     assert world.log[:2] == ["guarded=True", "suspended=True"]
 
 
-def test_deleted__the_job_is_resumed_before_its_incident_goes() -> None:
+def test_deleted_incident__the_job_is_resumed_before_its_incident_goes() -> None:
     world = World("Terminate", "ns/i")
     world.store.put(replace(world.known, finalizers=(FINALIZER,)))
     world.delete()
@@ -108,7 +108,7 @@ def test_deleted__the_job_is_resumed_before_its_incident_goes() -> None:
     assert world.log == ["suspended=False", "guarded=False"]
 
 
-def test_deleted__a_controller_that_starts_later_resumes_the_job() -> None:
+def test_deleted_incident__a_controller_that_starts_later_resumes_the_job() -> None:
     world = World("Terminate", "ns/i")
     world.store.put(replace(world.known, finalizers=(FINALIZER,)))
     raw = world.delete()
@@ -119,7 +119,7 @@ def test_deleted__a_controller_that_starts_later_resumes_the_job() -> None:
     assert world.log == ["suspended=False", "guarded=False"]
 
 
-def test_deleted__what_another_client_suspended_is_left_alone() -> None:
+def test_deleted_incident__what_another_client_suspended_is_left_alone() -> None:
     world = World("Terminate", "ns/another")
     world.store.put(replace(world.known, finalizers=(FINALIZER,)))
     world.delete()
@@ -127,7 +127,9 @@ def test_deleted__what_another_client_suspended_is_left_alone() -> None:
     assert world.log == ["guarded=False"]
 
 
-def test_deleted__a_stand_by_that_saw_it_go_without_the_finalizer_knows_it_when_it_leads() -> None:
+def test_deleted_incident__a_stand_by_that_saw_it_go_without_the_finalizer_knows_it_when_it_leads() -> (
+    None
+):
     world = World("Terminate", "ns/i")
     world.store.put(world.known)
     world.store.on_incident(Event(Change.GONE, world._object(world.known)))
@@ -137,7 +139,7 @@ def test_deleted__a_stand_by_that_saw_it_go_without_the_finalizer_knows_it_when_
     assert world.store.gangs == []
 
 
-def test_unreadable__what_a_newer_version_began_is_left_to_it() -> None:
+def test_deleted_incident__what_a_newer_version_began_is_left_to_it() -> None:
     world = World("Suspend", None)
     raw = world._object(world.known)
     raw["status"]["phase"] = "Teleporting"
@@ -149,7 +151,7 @@ def test_unreadable__what_a_newer_version_began_is_left_to_it() -> None:
     assert world.log[:2] == ["guarded=True", "suspended=True"]
 
 
-def test_deleted__an_incident_that_is_over_may_go() -> None:
+def test_deleted_incident__an_incident_that_is_over_may_go() -> None:
     world = World("Suspend", "ns/another")
     world.store.put(replace(world.known, finalizers=(FINALIZER,)))
     world.jobs.reconcile(KEY)

@@ -168,19 +168,19 @@ CASES: dict[str, tuple[str, str, tuple[int, ...], Known, str, list[str]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_call_is_decoded(name: str) -> None:
+def test_decode__a_call_is_decoded(name: str) -> None:
     state, call, args, known, text, kinds = CASES[name]
     said, targets = decode(state, call, args, known)
     assert said == text
     assert [each.kind for each in targets] == kinds
 
 
-def test_the_holder_of_a_mutex_can_be_followed() -> None:
+def test_decode__the_holder_of_a_mutex_can_be_followed() -> None:
     _, (target,) = decode("S", "futex", ARGS, Known(lock=MUTEX))
     assert (target.tid, target.address) == (4712, hex(WORD))
 
 
-def test_many_descriptors_are_counted() -> None:
+def test_decode__many_descriptors_are_counted() -> None:
     files = tuple(file(fd, "eventfd", "anon_inode:[eventfd]") for fd in range(9))
     text, targets = decode("S", "epoll_wait", (3, 0, 0, 0, 0, 0), Known(files=files))
     assert text.endswith(", and 5 more")
@@ -193,7 +193,7 @@ def test_many_descriptors_are_counted() -> None:
     st.tuples(*[st.integers(0, 2**64 - 1)] * 6),
     st.lists(st.builds(file, st.integers(-1, 99), st.text(), st.text()), max_size=6),
 )
-def test_any_call_is_decoded(
+def test_decode__any_call_is_decoded(
     state: str, number: int, args: tuple[int, ...], files: list[WaitedFile]
 ) -> None:
     name = SyscallTable("x86_64").name(number)

@@ -49,7 +49,7 @@ def view(pid: int) -> ProcessHistory:
     return made
 
 
-def test_a_device_fault_is_a_finding_with_its_device():
+def test_device_faults__a_device_fault_is_a_finding_with_its_device():
     found = DeviceFaults()
     views = {Pid(7): view(7), Pid(8): view(8)}
     found.observe(fault(1, ends_job=False))
@@ -66,13 +66,13 @@ def test_a_device_fault_is_a_finding_with_its_device():
     assert [each.text for each in finding.evidence] == [f"Xid 79 at {at}" for at in (2, 1, 3)]
 
 
-def test_a_fault_of_a_process_outside_the_job_is_none():
+def test_device_faults__a_fault_of_a_process_outside_the_job_is_none():
     found = DeviceFaults()
     found.observe(fault(2, pid=99))
     assert found.judge({Pid(7): view(7)}, stalled=True) is None
 
 
-def test_a_fault_that_the_job_outlived_is_forgotten():
+def test_device_faults__a_fault_that_the_job_outlived_is_forgotten():
     found = DeviceFaults()
     found.observe(fault(2))
     found.outlive(1 + HARMLESS_NS, silent=False, stalled=False)
@@ -104,7 +104,7 @@ def lost_link(local: str) -> tuple[Finding, dict[Pid, ProcessHistory]]:
     ],
     ids=["is down", "came back", "is another port", "was always up"],
 )
-def test_a_lost_link_whose_port(local, changes, device):
+def test_device_faults__a_lost_link_whose_port(local, changes, device):
     known = DeviceFaults()
     for up in changes:
         known.observe(PortChange(5, "eth0", "0000:9a:00.0", up, "down", ("10.0.0.1",)))
@@ -132,7 +132,7 @@ def test_a_lost_link_whose_port(local, changes, device):
         "is reported twice",
     ],
 )
-def test_an_rdma_port_that_is_down_and(tmp_path, changes, waits_s, lost):
+def test_topology__an_rdma_port_that_is_down_and(tmp_path, changes, waits_s, lost):
     node = tmp_path / "uverbs0"
     node.touch()
     whose = DeviceUsers(tmp_path)
@@ -154,7 +154,9 @@ def test_an_rdma_port_that_is_down_and(tmp_path, changes, waits_s, lost):
     [((106,), 6), (tuple(range(100, 108)), None), ((106, 206), 6)],
     ids=["one rank", "all eight", "one rank and its loader"],
 )
-def test_a_gpu_that_falls_off_the_bus_is_named_and_its_rank_if_no_other_holds_it(holders, named):
+def test_of_xid__a_gpu_that_falls_off_the_bus_is_named_and_its_rank_if_no_other_holds_it(
+    holders, named
+):
     stage = Stage(world=8)
     stage.add(Proc(206, ppid=106))
     stage.run(30)

@@ -24,7 +24,7 @@ def held(pid: int, file: int, at_ns: int = 0, *, opened: bool = True, minor: int
     return DeviceHeld(at_ns, Pid(pid), minor, file, opened, "x")
 
 
-def test_holders():
+def test_open_holders__holders():
     holders = OpenHolders()
     holders.on_opened(held(1, 100))
     holders.on_opened(held(2, 200, minor=255))
@@ -36,7 +36,7 @@ def test_holders():
     assert holders.of(0, UUID, KEEP_NS + 6) == set()
 
 
-def test_compute_contexts():
+def test_open_holders__compute_contexts():
     holders = OpenHolders()
     holders.on_context(CudaContext(0, Pid(4), UUID, True, "x"))
     assert holders.of(-1, UUID, 0) == {4}
@@ -47,7 +47,7 @@ def test_compute_contexts():
     assert holders.of(-1, UUID, 0) == set()
 
 
-def test_open_files(tmp_path):
+def test_open_by__open_files(tmp_path):
     for pid, target in ((1, "/dev/nvidia0"), (2, "/dev/nvidia1"), (3, "/dev/null")):
         folder = tmp_path / str(pid) / "fd"
         folder.mkdir(parents=True)
@@ -56,7 +56,7 @@ def test_open_files(tmp_path):
     assert open_by(pids, {"/dev/nvidia0"}, tmp_path) == {1}
 
 
-def test_topology(tmp_path):
+def test_has_gpu__topology(tmp_path):
     info = tmp_path / "proc/driver/nvidia/gpus/0000:5D:00.0/information"
     info.parent.mkdir(parents=True)
     info.write_text(f"Model: \t\t X\nGPU UUID: \t {UUID}\nDevice Minor: \t 3\n")
@@ -84,7 +84,7 @@ def test_topology(tmp_path):
     assert found.joined(topology.Topology()).gpus == (gpu,)
 
 
-def test_rdma_devices_and_their_files(tmp_path):
+def test_device_users__rdma_devices_and_their_files(tmp_path):
     """Also one that is a part of a NIC, with the bus of such parts between, and one made of software."""
     classes = tmp_path / "sys/class"
     bus = tmp_path / "sys/devices/pci0000:99/0000:99:01.0" / NIC
@@ -144,7 +144,7 @@ def look(at_s: float, *targets: str) -> Inspection:
         "a GPU that nobody knows",
     ],
 )
-def test_driver_calls_that_hang(looks, in_d, reported, tmp_path):
+def test_device_users__driver_calls_that_hang(looks, in_d, reported, tmp_path):
     whose = DeviceUsers(tmp_path)
     whose.topology = topology.Topology((topology.Gpu(GPU, 0, UUID, (GPU,)),))
     if reported != [""]:
@@ -155,7 +155,7 @@ def test_driver_calls_that_hang(looks, in_d, reported, tmp_path):
     assert all(call.uuid == (UUID if call.device else "") for call in found)
 
 
-def test_the_users_of_a_mig_instance(tmp_path):
+def test_mig_nodes__the_users_of_a_mig_instance(tmp_path):
     caps = tmp_path / "proc/driver/nvidia-caps"
     caps.mkdir(parents=True)
     (caps / "mig-minors").write_text(
@@ -170,7 +170,7 @@ def test_the_users_of_a_mig_instance(tmp_path):
     assert topology.mig_nodes(tmp_path / "none", 0, 1) == frozenset()
 
 
-def test_a_driver_that_does_not_answer_is_waited_for_once(tmp_path, monkeypatch):
+def test_device_users__a_driver_that_does_not_answer_is_waited_for_once(tmp_path, monkeypatch):
     """/proc/driver/nvidia takes locks of the driver, which may hang just when a job does."""
     over = threading.Event()
     found = topology.Topology((topology.Gpu(GPU, 0, UUID, (GPU,)),))

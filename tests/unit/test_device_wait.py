@@ -41,7 +41,7 @@ def ended(verdict: Verdict) -> bool:
         pytest.param(0.95, 0.25, marks=pytest.mark.long),
     ],
 )
-def test_a_job_that_burns_its_cpus_in_healthy_steps_is_left_alone(
+def test_device_wait__a_job_that_burns_its_cpus_in_healthy_steps_is_left_alone(
     waits: float, looked_at: float
 ) -> None:
     gpu = Gpu(waits=waits)
@@ -68,7 +68,7 @@ CULPRITS: dict[str, tuple[str, dict[str, object], Cause]] = {
 
 
 @pytest.mark.parametrize("what", CULPRITS)
-def test_the_rank_that_is_elsewhere_is_named(what: str) -> None:
+def test_device_wait__the_rank_that_is_elsewhere_is_named(what: str) -> None:
     mode, changes, cause = CULPRITS[what]
     gpu = Gpu()
     gpu.spend(180)
@@ -86,7 +86,9 @@ def test_the_rank_that_is_elsewhere_is_named(what: str) -> None:
     assert found[0].time_s - began_s < 60
 
 
-def test_a_rank_that_computes_while_all_others_wait_is_work_and_named_in_words() -> None:
+def test_device_wait__a_rank_that_computes_while_all_others_wait_is_work_and_named_in_words() -> (
+    None
+):
     gpu = Gpu()
     gpu.spend(180)
     gpu.stuck = set(range(8)) - {3}
@@ -99,7 +101,9 @@ def test_a_rank_that_computes_while_all_others_wait_is_work_and_named_in_words()
     assert verdict.evidence[0].text.startswith("rank 3 is computing")
 
 
-def test_nobody_is_named_and_nothing_is_ended_when_all_wait_for_their_devices() -> None:
+def test_device_wait__nobody_is_named_and_nothing_is_ended_when_all_wait_for_their_devices() -> (
+    None
+):
     gpu = Gpu()
     gpu.spend(180)
     began_s = gpu.stage.now_ns / NS
@@ -113,7 +117,7 @@ def test_nobody_is_named_and_nothing_is_ended_when_all_wait_for_their_devices() 
     assert not ended(latest)
 
 
-def test_a_first_step_of_minutes_is_no_fault() -> None:
+def test_device_wait__a_first_step_of_minutes_is_no_fault() -> None:
     gpu = Gpu()
     gpu.spend(3)
     gpu.stuck = set(range(8))
@@ -121,7 +125,7 @@ def test_a_first_step_of_minutes_is_no_fault() -> None:
     assert faults(gpu.stage) == []
 
 
-def test_an_evaluation_on_rank_0_is_no_fault_of_the_others() -> None:
+def test_device_wait__an_evaluation_on_rank_0_is_no_fault_of_the_others() -> None:
     """They wait in a barrier by futex, where nobody ever waited before; its host waits for the device."""
     gpu = Gpu()
     gpu.spend(180)
@@ -139,7 +143,9 @@ def sides(proc: Proc, mode: str) -> None:
 
 
 @pytest.mark.long  # half an hour of eight ranks; an evaluation of two minutes is below
-def test_a_network_thread_that_spins_is_no_work_and_an_idle_one_shows_who_has_not_joined() -> None:
+def test_device_wait__a_network_thread_that_spins_is_no_work_and_an_idle_one_shows_who_has_not_joined() -> (
+    None
+):
     gpu = Gpu()
     for proc in gpu.stage.procs.values():
         sides(proc, "yield")
@@ -161,7 +167,7 @@ def test_a_network_thread_that_spins_is_no_work_and_an_idle_one_shows_who_has_no
     assert found[1].time_s - began_s > 1800
 
 
-def test_an_evaluation_on_the_device_of_one_rank_ends_nothing() -> None:
+def test_device_wait__an_evaluation_on_the_device_of_one_rank_ends_nothing() -> None:
     """Its network thread is idle and those of the others spin: they have launched what it will join later."""
     gpu = Gpu()
     for proc in gpu.stage.procs.values():
@@ -177,7 +183,7 @@ def test_an_evaluation_on_the_device_of_one_rank_ends_nothing() -> None:
         assert latest is None or not ended(latest)
 
 
-def test_a_rank_that_sleeps_for_milliseconds_waits() -> None:
+def test_device_wait__a_rank_that_sleeps_for_milliseconds_waits() -> None:
     stage = Stage(world=8)
     stage.run(60)
     began_s = stage.now_ns / NS
@@ -191,7 +197,7 @@ def test_a_rank_that_sleeps_for_milliseconds_waits() -> None:
     ]
 
 
-def test_a_sleep_that_is_no_nap_is_still_an_effort() -> None:
+def test_device_wait__a_sleep_that_is_no_nap_is_still_an_effort() -> None:
     stage = Stage(world=8)
     stage.run(60)
     for rank in range(1, 8):
@@ -201,7 +207,7 @@ def test_a_sleep_that_is_no_nap_is_still_an_effort() -> None:
     assert faults(stage) == []
 
 
-def test_a_sleep_in_the_driver_of_a_device_is_a_wait_for_the_device() -> None:
+def test_device_wait__a_sleep_in_the_driver_of_a_device_is_a_wait_for_the_device() -> None:
     stage = Stage(world=8)
     stage.run(30)
     for rank in range(8):
@@ -230,7 +236,7 @@ def look(*, moving: bool) -> tuple[VerdictKind, Cause]:
     return found.kind, found.cause
 
 
-def test_a_look_that_sees_nothing_but_waits_for_devices_does_not_say_healthy() -> None:
+def test_conclusion__a_look_that_sees_nothing_but_waits_for_devices_does_not_say_healthy() -> None:
     assert look(moving=False) == (VerdictKind.UNKNOWN, Cause.DEVICE_WAIT)
     assert look(moving=True)[0] is VerdictKind.WORKING
 
@@ -255,7 +261,7 @@ class Actor:
             self.stage.run(1)
 
 
-def test_a_job_that_trains_in_threads_beside_the_first_ones_is_left_alone() -> None:
+def test_device_wait__a_job_that_trains_in_threads_beside_the_first_ones_is_left_alone() -> None:
     actor = Actor()
     actor.run(45 * 60)
     assert faults(actor.stage) == []
@@ -263,7 +269,7 @@ def test_a_job_that_trains_in_threads_beside_the_first_ones_is_left_alone() -> N
     assert {each.sample.tid - each.sample.pid for each in leads if each} == {50_000}
 
 
-def test_a_first_thread_that_goes_on_stands_for_its_process_again() -> None:
+def test_device_wait__a_first_thread_that_goes_on_stands_for_its_process_again() -> None:
     actor = Actor(world=1)
     actor.run(120)
     (view,) = actor.stage.job.members.ranks.values()
@@ -274,7 +280,7 @@ def test_a_first_thread_that_goes_on_stands_for_its_process_again() -> None:
     assert view.lead is view.threads[Tid(view.pid)]
 
 
-def test_a_poll_on_a_device_is_no_wait_for_an_idle_loader() -> None:
+def test_device_wait__a_poll_on_a_device_is_no_wait_for_an_idle_loader() -> None:
     stage = Stage(world=4)
     for rank in range(4):
         stage.add(Proc(500 + rank, ppid=100 + rank, mode="futex", stack=LOCK, timed=True))

@@ -43,13 +43,13 @@ TYPES = types_of("x86_64")
 STRUCTS = {name: one for name, one in structs(TYPES).items() if name not in SHARED}
 
 
-def test_the_layout_object_has_every_type_of_the_header() -> None:
+def test_device_wire__the_layout_object_has_every_type_of_the_header() -> None:
     text = DEVICES_H.read_text()
     assert set(re.findall(r"^struct (\w+) \{", text, re.MULTILINE)) == set(STRUCTS)
     assert set(re.findall(r"^enum (\w+) \{", text, re.MULTILINE)) == set(enums(TYPES))
 
 
-def test_nothing_is_mirrored_that_the_header_lacks() -> None:
+def test_device_wire__nothing_is_mirrored_that_the_header_lacks() -> None:
     mirrors = {
         name
         for name, one in inspect.getmembers(wire, inspect.isclass)
@@ -60,7 +60,7 @@ def test_nothing_is_mirrored_that_the_header_lacks() -> None:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("name", sorted(STRUCTS))
-def test_struct(architecture: str, name: str) -> None:
+def test_device_wire__struct(architecture: str, name: str) -> None:
     types = types_of(architecture)
     struct = structs(types)[name]
     mirror = getattr(wire, camel(name))
@@ -78,7 +78,7 @@ def test_struct(architecture: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(enums(TYPES)))
-def test_enum(name: str) -> None:
+def test_device_wire__enum(name: str) -> None:
     values = enums(TYPES)[name]["values"]
     mirror = getattr(wire, camel(name))
     named = {one["name"].split("_", 1)[1]: one["val"] for one in values}
@@ -240,7 +240,7 @@ MCE = 1 << 61
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, bytes) else "",
 )
-def test_decode(raw: bytes, fact: facts.DeviceFact) -> None:
+def test_event_header__decode(raw: bytes, fact: facts.DeviceFact) -> None:
     assert decode(raw) == fact
 
 
@@ -254,7 +254,7 @@ def test_decode(raw: bytes, fact: facts.DeviceFact) -> None:
         (record(wire.LogEvent, KIND.LOG)[:-1], "wrong_size"),
     ],
 )
-def test_bad_records_are_refused(raw: bytes, kind: str) -> None:
+def test_event_header__bad_records_are_refused(raw: bytes, kind: str) -> None:
     with pytest.raises(DecodeError) as caught:
         decode(raw)
     assert caught.value.kind == kind

@@ -48,7 +48,7 @@ def unknown(line: str) -> str | None:
 
 
 @pytest.mark.parametrize("page", links.pages(), ids=lambda page: str(page.relative_to(ROOT)))
-def test_commands_on_pages_exist(page: Path) -> None:
+def test_pages__commands_on_pages_exist(page: Path) -> None:
     assert [line for line in shown(page) if unknown(line)] == []
 
 
@@ -64,5 +64,5 @@ def test_commands_on_pages_exist(page: Path) -> None:
         ("kubectl get incidents --no-such", None),
     ],
 )
-def test_unknown(line: str, found: str | None) -> None:
+def test_doc_commands__unknown(line: str, found: str | None) -> None:
     assert unknown(line) == found

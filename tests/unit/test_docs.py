@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
         "inspection_doc",
     ],
 )
-def test_what_is_written_by_a_tool_is_up_to_date(tool: str) -> None:
+def test_docs__what_is_written_by_a_tool_is_up_to_date(tool: str) -> None:
     done = subprocess.run(
         [sys.executable, ROOT / f"tools/{tool}.py", "--check"],
         capture_output=True,
@@ -33,9 +33,9 @@ def test_what_is_written_by_a_tool_is_up_to_date(tool: str) -> None:
 
 
 @pytest.mark.parametrize("page", links.pages(), ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_to_a_file_or_a_heading(page: Path) -> None:
+def test_pages__links_lead_to_a_file_or_a_heading(page: Path) -> None:
     assert list(links.broken(page)) == []
 
 
-def test_the_navigation_of_the_site_lists_each_page_once() -> None:
+def test_misplaced__the_navigation_of_the_site_lists_each_page_once() -> None:
     assert list(links.misplaced()) == []

@@ -36,7 +36,7 @@ def addresses(path: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("options", [(), ("-fvisibility=hidden",)], ids=["exported", "linked in"])
-def test_functions_are_found_where_the_tools_find_them(
+def test_function_offsets__functions_are_found_where_the_tools_find_them(
     tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     library = built(tmp_path, *options)
@@ -44,7 +44,7 @@ def test_functions_are_found_where_the_tools_find_them(
     assert offsets(library) == {name: known[name] for name in NAMES}
 
 
-def test_offsets_are_those_in_the_file_and_not_in_memory(tmp_path: Path) -> None:
+def test_function_offsets__offsets_are_those_in_the_file_and_not_in_memory(tmp_path: Path) -> None:
     """At each offset the file has the bytes of its function, wherever the segment is mapped."""
     library = built(tmp_path, "-Wl,--section-start=.text=0x400000")
     known, raw = addresses(library), library.read_bytes()
@@ -58,7 +58,7 @@ def test_offsets_are_those_in_the_file_and_not_in_memory(tmp_path: Path) -> None
     assert raw[found["ncclAllReduce"] :][:3] == same[at : at + 3]
 
 
-def test_a_name_may_be_the_end_of_another_one(tmp_path: Path) -> None:
+def test_function_offsets__a_name_may_be_the_end_of_another_one(tmp_path: Path) -> None:
     source = tmp_path / "aliased.c"
     source.write_text(
         "int pncclSend(void) { return 1; }\n"
@@ -68,13 +68,13 @@ def test_a_name_may_be_the_end_of_another_one(tmp_path: Path) -> None:
     assert offsets(library)["ncclSend"] == addresses(library)["pncclSend"]
 
 
-def test_what_is_only_used_is_not_defined(tmp_path: Path) -> None:
+def test_function_offsets__what_is_only_used_is_not_defined(tmp_path: Path) -> None:
     source = tmp_path / "user.c"
     source.write_text("int ncclSend(void);\nint train(void) { return ncclSend(); }\n")
     assert offsets(built(tmp_path, source=source), "ncclSend", "train").keys() == {"train"}
 
 
-def test_tables_are_read_across_the_borders_of_chunks(
+def test_function_offsets__tables_are_read_across_the_borders_of_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = built(tmp_path)
@@ -95,7 +95,9 @@ def forged(raw: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 @pytest.mark.parametrize("case", range(8))
-def test_a_forged_file_is_refused_or_has_nothing(tmp_path: Path, case: int) -> None:
+def test_function_offsets__a_forged_file_is_refused_or_has_nothing(
+    tmp_path: Path, case: int
+) -> None:
     raw = built(tmp_path).read_bytes()
     name, broken = list(forged(raw))[case]
     path = tmp_path / "forged.so"
@@ -104,7 +106,7 @@ def test_a_forged_file_is_refused_or_has_nothing(tmp_path: Path, case: int) -> N
         assert offsets(path) == {}, name
 
 
-def test_a_table_of_no_plausible_size_is_refused(
+def test_function_offsets__a_table_of_no_plausible_size_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = built(tmp_path)

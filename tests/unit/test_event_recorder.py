@@ -39,7 +39,7 @@ def due(reported: EventRecorder) -> list[PendingEvent]:
     return found
 
 
-def test_a_restart_is_one_event_for_the_job_and_one_for_the_pod(
+def test_event_recorder__a_restart_is_one_event_for_the_job_and_one_for_the_pod(
     reported: EventRecorder, clock: Clock
 ) -> None:
     for reason in ("Decided", "ShuttingDown", "Recovering"):
@@ -61,7 +61,7 @@ def test_a_restart_is_one_event_for_the_job_and_one_for_the_pod(
     assert reported.due() == (None, None), "nothing waits"
 
 
-def test_a_later_word_changes_the_event_that_is_there(
+def test_event_recorder__a_later_word_changes_the_event_that_is_there(
     reported: EventRecorder, clock: Clock
 ) -> None:
     reported.publish("inc", JOB, "Decided", "a", True)
@@ -75,20 +75,24 @@ def test_a_later_word_changes_the_event_that_is_there(
     assert again.first_s == first.first_s
 
 
-def test_another_incident_is_another_event(reported: EventRecorder, clock: Clock) -> None:
+def test_event_recorder__another_incident_is_another_event(
+    reported: EventRecorder, clock: Clock
+) -> None:
     reported.publish("inc1", JOB, "Decided", "a", True)
     reported.publish("inc2", JOB, "Decided", "b", True)
     clock.now_s += EVENT_SETTLE_S
     assert len({each.name for each in due(reported)}) == 2
 
 
-def test_the_name_is_the_same_for_the_next_controller_and_one_that_the_server_takes() -> None:
+def test_name_of__the_name_is_the_same_for_the_next_controller_and_one_that_the_server_takes() -> (
+    None
+):
     about = JOB | {"name": "x" * 253}
     assert name_of("inc", about) == name_of("inc", dict(about))
     assert len(name_of("inc", about)) <= 253
 
 
-def test_one_too_many_is_dropped_and_counted(
+def test_event_recorder__one_too_many_is_dropped_and_counted(
     reported: EventRecorder, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_recorder, "_MOST_WAITING", 3)
@@ -99,7 +103,9 @@ def test_one_too_many_is_dropped_and_counted(
     assert reported.lost_count == 2
 
 
-def test_what_the_server_refuses_is_counted_and_nothing_waits_at_the_end(clock: Clock) -> None:
+def test_event_recorder__what_the_server_refuses_is_counted_and_nothing_waits_at_the_end(
+    clock: Clock,
+) -> None:
     sent: list[str] = []
 
     def send(said: PendingEvent) -> None:
@@ -154,7 +160,7 @@ PATH = "/api/v1/namespaces/ns/events"
         (False, [Conflict("of the leader before")], [("create", PATH), ("patch", f"{PATH}/e")]),
     ],
 )
-def test_an_event_is_made_once_and_changed_after(
+def test_api_writer__an_event_is_made_once_and_changed_after(
     is_known: bool, fails: list[ApiError], expected: list[tuple[str, str]]
 ) -> None:
     server = Server(*fails)
@@ -163,7 +169,7 @@ def test_an_event_is_made_once_and_changed_after(
     assert (server.body["count"], len(str(server.body["message"]))) == (3, 1024)
 
 
-def test_an_event_about_a_pod_asks_for_a_recovery_as_kcover_does() -> None:
+def test_api_writer__an_event_about_a_pod_asks_for_a_recovery_as_kcover_does() -> None:
     server = Server()
     ApiWriter(server, lambda *_: None, lambda: True).event(said(False))  # type: ignore[arg-type]
     metadata = server.body["metadata"]

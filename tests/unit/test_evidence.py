@@ -24,7 +24,7 @@ FUTEX = 202
 
 
 @given(st.lists(st.sampled_from(EvidenceKind)))
-def test_readings_of_one_clock_count_once_and_what_explains_never(
+def test_independent_kinds__readings_of_one_clock_count_once_and_what_explains_never(
     kinds: list[EvidenceKind],
 ) -> None:
     clock = {EvidenceKind.TIME, EvidenceKind.SINK, EvidenceKind.PEERS, EvidenceKind.GPU}
@@ -70,7 +70,7 @@ def loader_of_1(stage: Stage, mode: str, **changes: object) -> Proc:
         ("spin", {}, EvidenceKind.STACK),
     ],
 )
-def test_a_loader_that_cannot_go_on(
+def test_independent_kinds__a_loader_that_cannot_go_on(
     stage: Stage, mode: str, changes: dict[str, object], kind: EvidenceKind
 ) -> None:
     loader_of_1(stage, mode, **changes)
@@ -84,7 +84,7 @@ def test_a_loader_that_cannot_go_on(
     [(PRIVATE, 0, True), (PRIVATE, 0x7F00, False), (0, 0, False)],
     ids=["for ever", "with a time-out", "at memory of others, too"],
 )
-def test_a_loader_that_was_forked_beside_a_held_lock(
+def test_independent_kinds__a_loader_that_was_forked_beside_a_held_lock(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, operation: int, timeout: int, *, ends: bool
 ) -> None:
     """One thread at a futex of its own process, for ever: who could wake it is in the other process."""
@@ -153,7 +153,9 @@ HANGS: dict[str, tuple[Callable[[Stage], None], EvidenceKind]] = {
 
 
 @pytest.mark.parametrize("name", HANGS)
-def test_a_rank_that_hangs_while_the_others_wait(stage: Stage, name: str) -> None:
+def test_independent_kinds__a_rank_that_hangs_while_the_others_wait(
+    stage: Stage, name: str
+) -> None:
     inject, kind = HANGS[name]
     inject(stage)
     all_wait(stage, 2)
@@ -162,7 +164,7 @@ def test_a_rank_that_hangs_while_the_others_wait(stage: Stage, name: str) -> Non
     assert (verdict.culprit.rank, kinds) == (2, {kind})
 
 
-def test_in_the_first_step_a_place_of_its_own_is_enough() -> None:
+def test_independent_kinds__in_the_first_step_a_place_of_its_own_is_enough() -> None:
     stage = Stage(world=4, connected=False)
     for rank in range(4):
         stage.become(stage.rank(rank), "futex", stack=LOCK if rank == 2 else COLLECTIVE)
@@ -171,7 +173,7 @@ def test_in_the_first_step_a_place_of_its_own_is_enough() -> None:
     assert (verdict.culprit.rank, kinds) == (2, {EvidenceKind.STACK})
 
 
-def test_a_busy_waiter_does_not_sleep_at_a_lock() -> None:
+def test_independent_kinds__a_busy_waiter_does_not_sleep_at_a_lock() -> None:
     """As ranks of MPI, which were never seen asleep, so that no healthy wait is known."""
     stage = Stage(world=4, connected=False)
     for rank in range(4):

@@ -40,7 +40,7 @@ def with_loader(rank: int = 1) -> tuple[Stage, Proc]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_loader_ended_by_its_own_parent_is_no_failure(number: int) -> None:
+def test_exits__a_loader_ended_by_its_own_parent_is_no_failure(number: int) -> None:
     stage, loader = with_loader()
     send(stage, loader, number, sender=101)
     stage.exit(loader, signal=number)
@@ -49,7 +49,7 @@ def test_a_loader_ended_by_its_own_parent_is_no_failure(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV])
-def test_a_loader_ended_by_a_stranger_is_a_fault_of_its_rank(number: int) -> None:
+def test_exits__a_loader_ended_by_a_stranger_is_a_fault_of_its_rank(number: int) -> None:
     stage, loader = with_loader()
     send(stage, loader, number)
     stage.exit(loader, signal=number)
@@ -62,7 +62,7 @@ def test_a_loader_ended_by_a_stranger_is_a_fault_of_its_rank(number: int) -> Non
     assert decide(verdict, Act.SHUTDOWN).act is Act.SHUTDOWN
 
 
-def test_a_loader_that_crashes_is_a_fault_even_if_it_raised_the_signal_itself() -> None:
+def test_exits__a_loader_that_crashes_is_a_fault_even_if_it_raised_the_signal_itself() -> None:
     stage, loader = with_loader()
     send(stage, loader, signal.SIGABRT, sender=loader.pid)
     stage.exit(loader, signal=signal.SIGABRT)
@@ -80,7 +80,7 @@ def test_a_loader_that_crashes_is_a_fault_even_if_it_raised_the_signal_itself() 
         (("nvidia-smi",), 0, signal.SIGKILL),
     ],
 )
-def test_the_end_of_helpers_and_compilers_is_no_failure(
+def test_exits__the_end_of_helpers_and_compilers_is_no_failure(
     argv: tuple[str, ...], code: int, number: int
 ) -> None:
     stage = trained()
@@ -92,7 +92,7 @@ def test_the_end_of_helpers_and_compilers_is_no_failure(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_a_job_that_is_ended_from_outside_is_no_fault(number: int) -> None:
+def test_exits__a_job_that_is_ended_from_outside_is_no_fault(number: int) -> None:
     stage = trained()
     for proc in stage.procs.values():
         send(stage, proc, number)
@@ -101,7 +101,7 @@ def test_a_job_that_is_ended_from_outside_is_no_fault(number: int) -> None:
     assert faults(stage) == []
 
 
-def test_a_job_whose_ranks_were_all_chosen_for_lack_of_memory_has_crashed() -> None:
+def test_exits__a_job_whose_ranks_were_all_chosen_for_lack_of_memory_has_crashed() -> None:
     stage = trained()
     for proc in stage.procs.values():
         stage.feed(OomKill(stage.now_ns, Pid(proc.pid), "python3"))
@@ -110,7 +110,7 @@ def test_a_job_whose_ranks_were_all_chosen_for_lack_of_memory_has_crashed() -> N
     assert only_fault(stage).cause is Cause.OOM_KILLED
 
 
-def test_one_rank_that_a_stranger_ends_is_a_fault_that_names_the_sender() -> None:
+def test_exits__one_rank_that_a_stranger_ends_is_a_fault_that_names_the_sender() -> None:
     stage = trained()
     send(stage, stage.rank(2), signal.SIGKILL)
     stage.exit(stage.rank(2), signal=signal.SIGKILL)
@@ -121,7 +121,7 @@ def test_one_rank_that_a_stranger_ends_is_a_fault_that_names_the_sender() -> Non
     assert "died by SIGKILL sent by sender (9)" in verdict.evidence[0].text
 
 
-def test_a_rank_that_the_launcher_ends_after_another_failed_is_a_victim() -> None:
+def test_exits__a_rank_that_the_launcher_ends_after_another_failed_is_a_victim() -> None:
     stage = trained()
     launcher = stage.add(Proc(50, argv=("torchrun", "train.py")))
     stage.exit(stage.rank(3), code=7)
@@ -153,14 +153,14 @@ def ended_by_their_launcher(*, reported: bool) -> Stage:
     return stage
 
 
-def test_a_launcher_that_ends_the_others_says_who_left() -> None:
+def test_exits__a_launcher_that_ends_the_others_says_who_left() -> None:
     verdict = only_fault(ended_by_their_launcher(reported=False))
     assert (verdict.kind, verdict.cause) == (VerdictKind.CRASHED, Cause.LEFT_EARLY)
     assert verdict.culprit is not None
     assert verdict.culprit.rank == 3
 
 
-def test_nobody_left_early_where_the_launcher_was_ordered_to_end() -> None:
+def test_exits__nobody_left_early_where_the_launcher_was_ordered_to_end() -> None:
     assert faults(ended_by_their_launcher(reported=True)) == []
 
 
@@ -173,7 +173,7 @@ def test_nobody_left_early_where_the_launcher_was_ordered_to_end() -> None:
         (5, 0.2, 1, Cause.EXITED),
     ],
 )
-def test_who_left_shortly_before_the_first_failure_is_to_blame(
+def test_exits__who_left_shortly_before_the_first_failure_is_to_blame(
     code: int, gap_s: float, rank: int, cause: Cause
 ) -> None:
     stage = trained()
@@ -186,7 +186,7 @@ def test_who_left_shortly_before_the_first_failure_is_to_blame(
     assert (verdict.culprit.rank, verdict.cause) == (rank, cause)
 
 
-def test_the_longer_the_steps_the_later_a_leaver_is_noticed() -> None:
+def test_exits__the_longer_the_steps_the_later_a_leaver_is_noticed() -> None:
     stage = trained()
     for _ in range(3):
         stage.one_pass(10 * NS)
@@ -197,7 +197,7 @@ def test_the_longer_the_steps_the_later_a_leaver_is_noticed() -> None:
     assert faults(stage)[-1].cause is Cause.LEFT_EARLY
 
 
-def test_who_leaves_after_the_first_failure_is_not_to_blame() -> None:
+def test_exits__who_leaves_after_the_first_failure_is_not_to_blame() -> None:
     stage = trained()
     stage.exit(stage.rank(3), 1)
     stage.one_pass(NS // 4)
@@ -208,7 +208,7 @@ def test_who_leaves_after_the_first_failure_is_not_to_blame() -> None:
     ]
 
 
-def test_a_rank_that_dies_after_its_loader_is_reported_instead_of_it() -> None:
+def test_exits__a_rank_that_dies_after_its_loader_is_reported_instead_of_it() -> None:
     stage, loader = with_loader()
     stage.exit(loader, signal=signal.SIGKILL)
     stage.one_pass(NS // 4)
@@ -221,7 +221,7 @@ def test_a_rank_that_dies_after_its_loader_is_reported_instead_of_it() -> None:
 
 
 @pytest.mark.parametrize(("gap_s", "noticed"), [(14, True), (16, False)])
-def test_the_longer_the_steps_the_later_a_launcher_ends_the_others(
+def test_exits__the_longer_the_steps_the_later_a_launcher_ends_the_others(
     gap_s: int, noticed: bool
 ) -> None:
     stage = trained()
@@ -250,7 +250,7 @@ def aborted_while_waiting(world: int, odd: int) -> Verdict:
 
 
 @pytest.mark.parametrize("odd", [1, 3])
-def test_of_four_ranks_the_one_with_another_stack_skipped_the_collective(odd: int) -> None:
+def test_exits__of_four_ranks_the_one_with_another_stack_skipped_the_collective(odd: int) -> None:
     verdict = aborted_while_waiting(4, odd)
     assert verdict.cause is Cause.COLLECTIVE_MISMATCH
     assert verdict.culprit is not None
@@ -259,7 +259,9 @@ def test_of_four_ranks_the_one_with_another_stack_skipped_the_collective(odd: in
 
 
 @pytest.mark.parametrize(("lead_s", "rank"), [(0.2, 2), (0.01, 0)])
-def test_of_three_ranks_the_survivor_that_sent_last_skipped_it(lead_s: float, rank: int) -> None:
+def test_exits__of_three_ranks_the_survivor_that_sent_last_skipped_it(
+    lead_s: float, rank: int
+) -> None:
     stage = trained(world=3)
     for each in (0, 1, 2):
         stage.become(stage.rank(each), "futex", last_send_ns=stage.now_ns)
@@ -276,7 +278,7 @@ def test_of_three_ranks_the_survivor_that_sent_last_skipped_it(lead_s: float, ra
     assert verdict.cause is (Cause.COLLECTIVE_MISMATCH if mismatch else Cause.ABORTED)
 
 
-def test_a_survivor_that_has_not_come_to_the_collective_skipped_none() -> None:
+def test_exits__a_survivor_that_has_not_come_to_the_collective_skipped_none() -> None:
     stage = trained()
     for rank in (0, 2, 3):
         stage.become(stage.rank(rank), "futex", last_send_ns=stage.now_ns)
@@ -289,7 +291,7 @@ def test_a_survivor_that_has_not_come_to_the_collective_skipped_none() -> None:
     assert (verdict.cause, verdict.culprit.rank) == (Cause.ABORTED, 3)
 
 
-def test_survivors_in_the_same_collective_are_all_victims() -> None:
+def test_exits__survivors_in_the_same_collective_are_all_victims() -> None:
     stage = trained()
     all_wait(stage, -1)
     stage.run(1.5)
@@ -299,7 +301,7 @@ def test_survivors_in_the_same_collective_are_all_victims() -> None:
     assert (verdict.cause, verdict.victims) == (Cause.ABORTED, (0, 1, 3))
 
 
-def test_a_failure_is_reported_after_the_others_were_looked_at() -> None:
+def test_exits__a_failure_is_reported_after_the_others_were_looked_at() -> None:
     stage = trained()
     stage.exit(stage.rank(0), 1)
     stage.one_pass(NS // 4)
@@ -309,7 +311,7 @@ def test_a_failure_is_reported_after_the_others_were_looked_at() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGTSTP])
-def test_who_stopped_a_rank_is_reported_until_it_is_continued(number: int) -> None:
+def test_exits__who_stopped_a_rank_is_reported_until_it_is_continued(number: int) -> None:
     stage = trained()
     send(stage, stage.rank(1), number)
     assert stage.job.announced.stops[Pid(101)].sender_pid == STRANGER
@@ -326,7 +328,7 @@ def wrapped(stage: Stage) -> tuple[Proc, Proc]:
     return shell, stage.add(Proc(801, ppid=800, rank=3, argv=("readlink", "-f", "x")))
 
 
-def test_what_a_shell_around_a_rank_runs_first_may_fail() -> None:
+def test_exits__what_a_shell_around_a_rank_runs_first_may_fail() -> None:
     stage = Stage()
     shell, first = wrapped(stage)
     stage.exit(first, 1)
@@ -344,7 +346,7 @@ def unnumbered() -> tuple[Stage, Proc]:
 
 
 @pytest.mark.parametrize("words", [("ls", "x"), ("sh", "-c", "false")])
-def test_what_a_shell_runs_before_there_are_numbers_may_fail(words: tuple[str, ...]) -> None:
+def test_exits__what_a_shell_runs_before_there_are_numbers_may_fail(words: tuple[str, ...]) -> None:
     stage, shell = unnumbered()
     first = stage.add(Proc(801, ppid=800, rank=None, argv=words))
     stage.run(1)
@@ -356,7 +358,7 @@ def test_what_a_shell_runs_before_there_are_numbers_may_fail(words: tuple[str, .
     assert [verdict.culprit and verdict.culprit.pid for verdict in faults(stage)] == [800]
 
 
-def test_a_failure_before_the_numbers_came_is_no_failure_of_a_rank() -> None:
+def test_exits__a_failure_before_the_numbers_came_is_no_failure_of_a_rank() -> None:
     stage, _ = unnumbered()
     first = stage.add(Proc(801, ppid=800, rank=None))
     stage.run(10)
@@ -368,7 +370,7 @@ def test_a_failure_before_the_numbers_came_is_no_failure_of_a_rank() -> None:
     assert stage.job.announced.failures == []
 
 
-def test_a_failure_that_the_job_got_over_is_forgotten() -> None:
+def test_exits__a_failure_that_the_job_got_over_is_forgotten() -> None:
     stage = trained()
     stage.exit(stage.rank(2), 1)
     stage.run(2)
@@ -380,7 +382,7 @@ def test_a_failure_that_the_job_got_over_is_forgotten() -> None:
     assert verdict.kind is VerdictKind.WORKING
 
 
-def test_the_last_rank_to_end_is_reported_at_once() -> None:
+def test_exits__the_last_rank_to_end_is_reported_at_once() -> None:
     stage = trained(world=1)
     stage.exit(stage.rank(0), 3)
     stage.one_pass(1)

@@ -69,7 +69,9 @@ WAITS = {
     "part", [0.3, 0.95, *(pytest.param(x, marks=pytest.mark.long) for x in (0.6, 0.7))]
 )
 @pytest.mark.parametrize("name", WAITS)
-def test_a_wait_after_a_long_burn_begins_when_the_burn_ends(name: str, part: float) -> None:
+def test_false_shutdowns__a_wait_after_a_long_burn_begins_when_the_burn_ends(
+    name: str, part: float
+) -> None:
     stage = burnt()
     reported, mode, changes = len(stage.verdicts), *WAITS[name]
     for rank in range(8):
@@ -80,7 +82,9 @@ def test_a_wait_after_a_long_burn_begins_when_the_burn_ends(name: str, part: flo
 
 @pytest.mark.parametrize("part", [0.3, pytest.param(0.7, marks=pytest.mark.long)])
 @pytest.mark.parametrize("mode", ["frozen", "stopped"])
-def test_a_short_stop_after_a_long_burn_is_not_dated_back_into_it(mode: str, part: float) -> None:
+def test_false_shutdowns__a_short_stop_after_a_long_burn_is_not_dated_back_into_it(
+    mode: str, part: float
+) -> None:
     stage = burnt()
     reported = len(stage.verdicts)
     into_a_wait(stage, stage.rank(5), mode, part)
@@ -96,7 +100,9 @@ def test_a_short_stop_after_a_long_burn_is_not_dated_back_into_it(mode: str, par
 
 
 @pytest.mark.parametrize("mode", ["frozen", "stopped"])
-def test_a_short_stop_of_a_rank_that_sleeps_is_not_dated_back_into_its_sleep(mode: str) -> None:
+def test_false_shutdowns__a_short_stop_of_a_rank_that_sleeps_is_not_dated_back_into_its_sleep(
+    mode: str,
+) -> None:
     """It stays in the call that it slept in: the host of a rank on a GPU may sleep for most of a step."""
     stage = Stage(world=8)
     drive(stage, 140, [(1, "train"), (6, "futex")])
@@ -114,7 +120,7 @@ def test_a_short_stop_of_a_rank_that_sleeps_is_not_dated_back_into_its_sleep(mod
     assert verdict.culprit.rank == 5
 
 
-def test_among_ranks_that_spin_the_one_in_a_lock_is_named() -> None:
+def test_false_shutdowns__among_ranks_that_spin_the_one_in_a_lock_is_named() -> None:
     stage = burnt(seconds=5, mode="spin")
     stage.become(stage.rank(3), "futex", stack=LOCK)
     verdict = stage.run(20)
@@ -125,7 +131,7 @@ def test_among_ranks_that_spin_the_one_in_a_lock_is_named() -> None:
 
 
 @pytest.mark.parametrize("first_waits_elsewhere", [False, True])
-def test_a_rank_that_comes_late_is_waited_for(*, first_waits_elsewhere: bool) -> None:
+def test_job__a_rank_that_comes_late_is_waited_for(*, first_waits_elsewhere: bool) -> None:
     """Seven ranks connect one after the other and wait for the eighth, which loads for 19 s more."""
     stage = Stage(world=8)
     stage.job = Job(stage.policy, SyscallTable("x86_64"), whole=True)
@@ -158,12 +164,14 @@ def drive(stage: Stage, seconds: float, phases: list[tuple[float, str]]) -> None
 
 
 @pytest.mark.parametrize("world", [2, pytest.param(8, marks=pytest.mark.long)])
-def test_ranks_that_burn_their_cpu_for_longer_than_the_cap_are_reported_at_most(world: int) -> None:
+def test_false_shutdowns__ranks_that_burn_their_cpu_for_longer_than_the_cap_are_reported_at_most(
+    world: int,
+) -> None:
     stage = burnt(world, 32 * 60)
     assert shutdowns(stage) == []
 
 
-def test_a_compilation_beyond_the_cap_is_reported_at_most() -> None:
+def test_false_shutdowns__a_compilation_beyond_the_cap_is_reported_at_most() -> None:
     stage = Stage(world=2)
     argv = ("python3", "-m", "torch._inductor.compile_worker")
     for rank in range(2):
@@ -176,7 +184,7 @@ def test_a_compilation_beyond_the_cap_is_reported_at_most() -> None:
     assert shutdowns(stage) == []
 
 
-def test_what_the_cap_reports_is_ended_by_the_hard_limit() -> None:
+def test_false_shutdowns__what_the_cap_reports_is_ended_by_the_hard_limit() -> None:
     stage = burnt(2, 32 * 60)
     latest = stage.tracker.latest
     assert latest is not None
@@ -184,7 +192,9 @@ def test_what_the_cap_reports_is_ended_by_the_hard_limit() -> None:
 
 
 @pytest.mark.parametrize("mode", ["spin", "futex", "yield", "poll"])
-def test_a_step_of_twenty_seconds_on_the_device_is_reported_at_most(mode: str) -> None:
+def test_false_shutdowns__a_step_of_twenty_seconds_on_the_device_is_reported_at_most(
+    mode: str,
+) -> None:
     stage = Stage(world=8)
     stage.run(4)
     files = (SOCKET,) if mode == "poll" else ()
@@ -194,7 +204,7 @@ def test_a_step_of_twenty_seconds_on_the_device_is_reported_at_most(mode: str) -
     assert shutdowns(stage) == []
 
 
-def test_a_service_without_requests_is_reported_at_most() -> None:
+def test_false_shutdowns__a_service_without_requests_is_reported_at_most() -> None:
     stage = Stage(world=2)
     stage.run(120)
     for rank in range(2):
@@ -217,7 +227,7 @@ ELSEWHERE: dict[str, tuple[str, dict[str, object]]] = {
 
 @pytest.mark.parametrize("seconds", [50, 400])
 @pytest.mark.parametrize("name", ELSEWHERE)
-def test_a_rank_that_waits_for_something_outside_the_job_ends_nothing(
+def test_false_shutdowns__a_rank_that_waits_for_something_outside_the_job_ends_nothing(
     name: str, seconds: int
 ) -> None:
     """It sent before all others, left bytes unread and is where nobody ever was: as at every checkpoint."""
@@ -231,7 +241,9 @@ def test_a_rank_that_waits_for_something_outside_the_job_ends_nothing(
 
 
 @pytest.mark.parametrize("who", [1, 4])
-def test_storage_that_answers_is_at_work_however_long_one_call_lasts(who: int) -> None:
+def test_false_shutdowns__storage_that_answers_is_at_work_however_long_one_call_lasts(
+    who: int,
+) -> None:
     stage = trained()
     disk = StorageState("259:0", 64, 1000, suspended=False)
     for rank in range(4):
@@ -248,7 +260,7 @@ def test_storage_that_answers_is_at_work_however_long_one_call_lasts(who: int) -
 
 
 @pytest.mark.parametrize("mode", ["poll", "futex"])
-def test_a_loader_that_waits_for_the_network_ends_nothing(mode: str) -> None:
+def test_false_shutdowns__a_loader_that_waits_for_the_network_ends_nothing(mode: str) -> None:
     """Its connections are not sampled, and a pool of threads in it waits where its first one does not."""
     stage = trained()
     loader = stage.add(Proc(501, ppid=101))
@@ -262,7 +274,9 @@ def test_a_loader_that_waits_for_the_network_ends_nothing(mode: str) -> None:
     assert shutdowns(stage) == []
 
 
-def test_a_rank_that_reads_nothing_while_it_stores_is_not_blamed_for_its_closed_window() -> None:
+def test_false_shutdowns__a_rank_that_reads_nothing_while_it_stores_is_not_blamed_for_its_closed_window() -> (
+    None
+):
     stage = trained()
     stage.become(stage.rank(0), "write", files=(BUCKET,), wait_channel="request_wait_answer")
     for rank in range(1, 4):
@@ -277,7 +291,7 @@ def test_a_rank_that_reads_nothing_while_it_stores_is_not_blamed_for_its_closed_
 
 
 @pytest.mark.parametrize("come", [3, 4])
-def test_ranks_of_two_nodes_that_wait_for_the_last_one_are_no_mismatch(come: int) -> None:
+def test_suffices__ranks_of_two_nodes_that_wait_for_the_last_one_are_no_mismatch(come: int) -> None:
     """Two places in the code, one of them of a single rank: a mismatch, once all have come."""
     ranks = [reported(each, sent_age_s=9.0 - each, known_wait=False) for each in range(come)]
     ranks[1] = replace(ranks[1], stack=LOCK)
@@ -289,7 +303,7 @@ def test_ranks_of_two_nodes_that_wait_for_the_last_one_are_no_mismatch(come: int
     assert suffices(each.kind for each in merged.evidence) == (come == 4)
 
 
-def test_a_rank_whose_pod_still_fetches_its_data_is_reported_at_most() -> None:
+def test_suffices__a_rank_whose_pod_still_fetches_its_data_is_reported_at_most() -> None:
     ranks = [reported(each, age_s=400.0) for each in (0, 1, 2)]
     seen = (
         report("a", ranks[0], ranks[2], trained=False),

@@ -18,11 +18,11 @@ def made(name: str = "p", namespace: str = "ns", **spec: object) -> NamedPolicy:
     return policy_of({"metadata": {"name": name, "namespace": namespace}, "spec": spec})
 
 
-def test_an_empty_policy_is_the_default():
+def test_policy_of__an_empty_policy_is_the_default():
     assert made().policy == FaultPolicy()
 
 
-def test_every_field_is_read():
+def test_policy_of__every_field_is_read():
     policy = made(
         action="Snapshot",
         dryRun=True,
@@ -53,12 +53,12 @@ SELECTORS = {
 
 
 @pytest.mark.parametrize(("selector", "holds"), SELECTORS.values(), ids=SELECTORS)
-def test_a_selector(selector, holds):
+def test_holding__a_selector(selector, holds):
     found = holding([made(selector=selector)], "ns", {"app": "llm"})
     assert (found is not None) == holds
 
 
-def test_the_first_by_name_holds_and_only_in_its_namespace():
+def test_policy_of__the_first_by_name_holds_and_only_in_its_namespace():
     policies = [made("b"), made("a"), made("0", "elsewhere")]
     found = holding(policies, "ns", {})
     assert found is not None
@@ -79,7 +79,7 @@ def test_the_first_by_name_holds_and_only_in_its_namespace():
         ({"ways": "Replace"}, "spec.ways"),
     ],
 )
-def test_a_policy_that_means_nothing_is_refused(spec, words):
+def test_policy_of__a_policy_that_means_nothing_is_refused(spec, words):
     with pytest.raises(ObjectError, match=words):
         made(**spec)
 
@@ -123,7 +123,7 @@ def test_policy__one_that_cannot_be_read_lets_nothing_be_done(spec, labels, acti
     assert "observed only" in said[0]
 
 
-def test_a_policy_that_is_larger_than_any_that_is_meant_is_refused():
+def test_policy_of__a_policy_that_is_larger_than_any_that_is_meant_is_refused():
     """It may be of a time at which the schema had no bounds."""
     values = {"key": "a", "operator": "In", "values": ["x" * 21_000] * 64}
     with pytest.raises(ObjectError, match="larger than 8 KiB"):

@@ -98,18 +98,18 @@ def faults(value: Any, rule: dict[str, Any], where: str) -> list[str]:
 
 @QUICK
 @given(reports)
-def test_a_report_survives_the_way_there_and_back(report: FaultReport) -> None:
+def test_report_of__a_report_survives_the_way_there_and_back(report: FaultReport) -> None:
     assert report_of(object_of(report, "ns", "name")) == report
 
 
 @QUICK
 @given(reports)
-def test_whatever_we_report_the_schema_knows(report: FaultReport) -> None:
+def test_object_of__whatever_we_report_the_schema_knows(report: FaultReport) -> None:
     spec = object_of(report, "ns", "name")["spec"]
     assert faults(spec, schema("faultreports.yaml", "spec"), "spec") == []
 
 
-def test_the_check_sees_what_the_schema_does_not_know() -> None:
+def test_fault_report__the_check_sees_what_the_schema_does_not_know() -> None:
     rule = schema("faultreports.yaml", "spec")
     spec = {"node": "n", "time": "t", "sequence": "x", "colour": 1, "acks": [{"order": "1"}]}
     assert sorted(faults(spec, rule, "s")) == [
@@ -121,7 +121,9 @@ def test_the_check_sees_what_the_schema_does_not_know() -> None:
 
 
 @given(objects(Order))
-def test_whatever_is_ordered_the_schema_knows_and_an_agent_reads(order: Order) -> None:
+def test_order_object__whatever_is_ordered_the_schema_knows_and_an_agent_reads(
+    order: Order,
+) -> None:
     raw = order_object(order)
     assert (
         faults(raw, schema("incidents.yaml", "status", "order"), "order") == []
@@ -135,7 +137,7 @@ def incident(order: dict[str, Any] | None) -> dict[str, Any]:
     return {"metadata": {"name": "i"}, "status": {"phase": "ShuttingDown", "order": order}}
 
 
-def test_a_report_is_owned_by_its_pods() -> None:
+def test_fault_report__a_report_is_owned_by_its_pods() -> None:
     report = FaultReport(node="n", time_s=1.0, sequence=1)
     made = object_of(report, "ns", "name", (PodRef("p", "u"),))
     assert made["metadata"]["ownerReferences"] == [
@@ -167,13 +169,13 @@ WRONG: dict[str, tuple[object, str]] = {
 
 
 @pytest.mark.parametrize(("spec", "said"), WRONG.values(), ids=WRONG.keys())
-def test_a_wrong_report_names_the_place(spec: object, said: str) -> None:
+def test_report_of__a_wrong_report_names_the_place(spec: object, said: str) -> None:
     with pytest.raises(ObjectError, match=r"^FaultReport r: ") as caught:
         report_of({"metadata": {"name": "r"}, "spec": spec})
     assert said in str(caught.value)
 
 
-def test_a_report_of_a_newer_agent_is_read() -> None:
+def test_report_of__a_report_of_a_newer_agent_is_read() -> None:
     assert report_of({"spec": {**BASE, "mood": "good"}}).node == "n"
 
 
@@ -227,7 +229,7 @@ fields = st.sampled_from([camel(each.name) for each in dataclasses.fields(FaultR
 
 
 @given(st.dictionaries(fields, json))
-def test_any_object_is_read_or_refused(spec: dict[str, Any]) -> None:
+def test_report_of__any_object_is_read_or_refused(spec: dict[str, Any]) -> None:
     try:
         report = report_of({"spec": spec})
     except ObjectError:
@@ -236,7 +238,7 @@ def test_any_object_is_read_or_refused(spec: dict[str, Any]) -> None:
 
 
 @given(json)
-def test_any_order_is_read_or_refused(raw: Any) -> None:
+def test_incident_of__any_order_is_read_or_refused(raw: Any) -> None:
     for each in ({"metadata": raw}, incident(raw), {"metadata": {"name": "i"}, "status": raw}):
         try:
             found = incident_of(each)
@@ -245,19 +247,19 @@ def test_any_order_is_read_or_refused(raw: Any) -> None:
         assert found.order is None or found.order.selector
 
 
-def test_an_order_that_selects_everything_is_refused() -> None:
+def test_order_object__an_order_that_selects_everything_is_refused() -> None:
     raw = order_object(Order("1", Verb.STOP, {}, 1.0, 2.0))
     with pytest.raises(ObjectError, match="selector"):
         incident_of(incident({**raw, "selector": {}}))
 
 
-def test_an_incident_without_an_order() -> None:
+def test_incident_of__an_incident_without_an_order() -> None:
     found = incident_of({"metadata": {"name": "i", "namespace": "n", "uid": "u"}})
     assert (found.namespace, found.phase, found.order) == ("n", "", None)
 
 
 @given(moments)
-def test_a_time_survives_to_the_microsecond(moment: float) -> None:
+def test_from_text__a_time_survives_to_the_microsecond(moment: float) -> None:
     assert rfc3339.from_text(rfc3339.to_text(moment)) == pytest.approx(moment, abs=1e-6)
 
 
@@ -279,7 +281,7 @@ def unbounded(schema: Any, path: str = "") -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["faultpolicies", "faultreports", "incidents"])
-def test_every_field_of_a_schema_has_an_end(kind: str) -> None:
+def test_fault_report__every_field_of_a_schema_has_an_end(kind: str) -> None:
     """Every agent of the cluster reads every policy: one tenant's must not cost all of them their memory."""
     crd = yaml.safe_load((CRDS / f"{kind}.yaml").read_text(encoding="utf-8"))
     (version,) = crd["spec"]["versions"]
@@ -287,7 +289,7 @@ def test_every_field_of_a_schema_has_an_end(kind: str) -> None:
 
 
 @pytest.mark.parametrize("age", [float("inf"), float("-inf"), float("nan"), 10**400, 1e12, True])
-def test_an_age_that_no_clock_measures_is_refused(age: object) -> None:
+def test_report_of__an_age_that_no_clock_measures_is_refused(age: object) -> None:
     raw: dict[str, Any] = {"node": "a", "time": "2026-01-02T03:04:05Z", "sequence": 1}
     raw["ranks"] = [{"podUID": "u", "pid": 1, "role": "rank", "state": "futex", "ageS": age}]
     with pytest.raises(ObjectError, match=r"spec.ranks\[0\].ageS: expected a number"):
@@ -295,13 +297,13 @@ def test_an_age_that_no_clock_measures_is_refused(age: object) -> None:
 
 
 @pytest.mark.parametrize("sequence", [1 << 64, -(1 << 63) - 1, 10**300])
-def test_a_number_of_more_than_64_bits_is_refused(sequence: int) -> None:
+def test_report_of__a_number_of_more_than_64_bits_is_refused(sequence: int) -> None:
     raw = {"node": "a", "time": "2026-01-02T03:04:05Z", "sequence": sequence}
     with pytest.raises(ObjectError, match=r"spec\.sequence: expected a whole number"):
         report_of({"spec": raw})
 
 
 @pytest.mark.parametrize("text", ["9999-12-31T23:59:59-01:00", "0001-01-01T00:00:00+01:00"])
-def test_a_time_that_could_not_be_written_again_is_refused(text: str) -> None:
+def test_report_of__a_time_that_could_not_be_written_again_is_refused(text: str) -> None:
     with pytest.raises(ObjectError, match="is not a time like"):
         report_of({"spec": {"node": "a", "time": text, "sequence": 1}})

@@ -40,14 +40,14 @@ def xid(number: int, text: str = "", **more) -> XidReported:
         (xid(20034, "Fatal, Link 3 x"), {10, 11}, False),
     ],
 )
-def test_whom_an_xid_concerns(report, pids, ends_job):
+def test_of_xid__whom_an_xid_concerns(report, pids, ends_job):
     found = fault_rules.of_xid(report, {Pid(10), Pid(11)}, shipped())
     assert {fault.pid for fault in found} == pids
     assert {fault.ends_job for fault in found} == {ends_job}
     assert all(GPU in fault.text for fault in found)
 
 
-def test_what_could_be_forged_concerns_nobody():
+def test_of_xid__what_could_be_forged_concerns_nobody():
     assert fault_rules.of_xid(xid(79, confirmed=False), {Pid(10)}, shipped()) == []
 
 
@@ -55,7 +55,7 @@ def aer(severity: AerSeverity, device: str = GPU) -> AerError:
     return AerError(5, device, severity, 0x20, names(severity, 0x20), 1)
 
 
-def test_whom_a_pcie_error_concerns():
+def test_of_aer__whom_a_pcie_error_concerns():
     assert fault_rules.of_aer(aer(CORRECTED), {Pid(1)}, GPU) == []
     (reported,) = fault_rules.of_aer(aer(NONFATAL), {Pid(1)}, GPU)
     assert not reported.ends_job
@@ -65,7 +65,7 @@ def test_whom_a_pcie_error_concerns():
     assert reported.text.startswith("PCIe fatal error of port 0000:5c:00.0 above 0000:5d:00.0")
 
 
-def test_whom_a_notice_concerns():
+def test_of_notice__whom_a_notice_concerns():
     lost = DeviceNotice(5, GPU, Notice.GPU_LOST, "gone")
     assert fault_rules.of_notice(lost, {Pid(1)}, GPU)[0].ends_job
     assert fault_rules.of_notice(DeviceNotice(5, GPU, Notice.SLOT_UP, "x"), {Pid(1)}, GPU) == []

@@ -29,7 +29,7 @@ def shutdown(time: float) -> dict[str, Any]:
     return {"time": time, "event": "action", "act": "shutdown"}
 
 
-def test_a_right_verdict_and_its_shutdown():
+def test_judge__a_right_verdict_and_its_shutdown():
     start = {"time": 99.0, "event": "start", "act": "shutdown"}
     lines = [start, verdict(123.5, "HUNG", RUN.culprit), shutdown(123.6)]
     marks = judge(RUN, TRUTH, lines, 75, 125.0)
@@ -41,7 +41,7 @@ def test_a_right_verdict_and_its_shutdown():
     assert marks.healthy_s == 20
 
 
-def test_the_last_verdict_before_the_shutdown_decides():
+def test_judge__the_last_verdict_before_the_shutdown_decides():
     other = (RUN.culprit + 1) % RUN.world
     lines = [verdict(122, "HUNG", RUN.culprit), verdict(123, "HUNG", other), shutdown(123.1)]
     lines.append(verdict(124, "CRASHED", RUN.culprit, "killed"))
@@ -52,20 +52,20 @@ def test_the_last_verdict_before_the_shutdown_decides():
     assert marks.named_rank == other
 
 
-def test_silence_is_a_miss_and_working_is_no_verdict():
+def test_judge__silence_is_a_miss_and_working_is_no_verdict():
     marks = judge(RUN, TRUTH, [verdict(125, "WORKING"), verdict(126, "UNKNOWN")], None, 150.0)
     assert marks.detected is False
     assert (marks.rank_right, marks.cause_right) == (None, None)
     assert (marks.latency_s, marks.verdict) == (None, None)
 
 
-def test_another_class_does_not_count_as_detected():
+def test_judge__another_class_does_not_count_as_detected():
     marks = judge(RUN, TRUTH, [verdict(125, "SLOW", RUN.culprit)], None, 150.0)
     assert marks.detected is False
     assert marks.rank_right is True
 
 
-def test_a_verdict_before_the_fault_is_false():
+def test_judge__a_verdict_before_the_fault_is_false():
     lines = [verdict(110, "HUNG", RUN.culprit), shutdown(110.1)]
     marks = judge(RUN, TRUTH, lines, 75, 112.0)
     assert marks.false_verdicts == 1
@@ -73,12 +73,12 @@ def test_a_verdict_before_the_fault_is_false():
     assert marks.detected is False
 
 
-def test_a_slow_rank_is_no_reason_to_shut_down():
+def test_judge__a_slow_rank_is_no_reason_to_shut_down():
     run = replace(RUN, scenario=replace(STOP, may_shut_down=False))
     assert judge(run, TRUTH, [verdict(123, "HUNG", 0), shutdown(124)], 75, 125.0).false_shut_down
 
 
-def test_in_a_quiet_phase_every_verdict_is_false():
+def test_judge__in_a_quiet_phase_every_verdict_is_false():
     marks = judge(QUIET, TRUTH, [verdict(130, "HUNG", 0), shutdown(131)], 75, 160.0)
     assert marks.false_verdicts == 1
     assert marks.false_shut_down
@@ -101,7 +101,7 @@ def test_in_a_quiet_phase_every_verdict_is_false():
         (Culprit.OPTIONAL, 1, False),
     ],
 )
-def test_who_may_be_named(culprit: Culprit, offset: int | None, expected: bool):
+def test_judge__who_may_be_named(culprit: Culprit, offset: int | None, expected: bool):
     run = replace(RUN, scenario=replace(STOP, culprit=culprit))
     rank = None if offset is None else (run.culprit + offset) % run.world
     assert judge(run, TRUTH, [verdict(123, "HUNG", rank)], None, 130.0).rank_right is expected

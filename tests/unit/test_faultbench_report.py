@@ -40,7 +40,7 @@ def result(name: str, **marks: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_nearest_rank_quantile():
+def test_quantile__nearest_rank_quantile():
     assert quantile([], 0.5) is None
     assert quantile([3, 1, 2], 0.5) == 2
     assert quantile([3, 1, 2], 0.99) == 3
@@ -48,11 +48,11 @@ def test_nearest_rank_quantile():
 
 
 @pytest.mark.parametrize(("count", "bound"), [(0, 2.996), (1, 4.744), (5, 10.513)])
-def test_poisson_bound_is_the_textbook_one(count: int, bound: float):
+def test_poisson_upper_bound__poisson_bound_is_the_textbook_one(count: int, bound: float):
     assert poisson_upper_bound(count) == pytest.approx(bound, abs=0.001)
 
 
-def test_a_missed_fault_counts_against_recall_only():
+def test_figures__a_missed_fault_counts_against_recall_only():
     missed = {"detected": False, "latency_s": None, "rank_right": None, "cause_right": None}
     results = [result("06-stop.torch.0.2s.0"), result("06-stop.torch.0.2s.1", **missed)]
     marks = figures([reporting.compact(r) for r in results])
@@ -62,7 +62,7 @@ def test_a_missed_fault_counts_against_recall_only():
     assert marks.latency_steps == (10.0, 10.0, 10.0)
 
 
-def test_false_alarms_over_healthy_hours():
+def test_false_alarms__over_healthy_hours():
     records = [reporting.compact(result(f"q0-healthy.torch.0.2s.{n}")) for n in range(100)]
     alarms = false_alarms(records)
     assert alarms.hours == pytest.approx(1.0)
@@ -70,7 +70,7 @@ def test_false_alarms_over_healthy_hours():
     assert alarms.bound_per_1000_hours == pytest.approx(2996, abs=1)
 
 
-def test_report_from_results_and_again_from_its_data(tmp_path: Path):
+def test_main__report_from_results_and_again_from_its_data(tmp_path: Path):
     results, out = tmp_path / "results", tmp_path / "out"
     results.mkdir()
     wrong = {"rank_right": False, "cause_right": False, "cause": "storage"}
@@ -94,6 +94,6 @@ def test_report_from_results_and_again_from_its_data(tmp_path: Path):
     assert {path.name: path.read_bytes() for path in out.iterdir()} == files
 
 
-def test_no_data_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_main__no_data_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert reporting.main(["--results", str(tmp_path / "none"), "--out", str(tmp_path)]) == 2
     assert "run tools/faultbench/run" in capsys.readouterr().err

@@ -22,25 +22,25 @@ INJECTED = (
 )
 
 
-def test_ids_are_unique():
+def test_faultbench_tables__ids_are_unique():
     assert len(set(IDS)) == len(IDS)
 
 
-def test_every_demanded_line_of_the_lists_is_there():
+def test_faultbench_tables__every_demanded_line_of_the_lists_is_there():
     numbers = {scenario.number for scenario in SCENARIOS}
     wanted = [*range(1, 21), *range(23, 30), 32, 34, 42, 43, 44, 45]
     assert {str(n) for n in wanted} - numbers == set()
     assert set(ascii_lowercase[:18]) - numbers == set()
 
 
-def test_about_a_quarter_is_held_out():
+def test_faultbench_tables__about_a_quarter_is_held_out():
     for kind in (True, False):
         group = [s for s in SCENARIOS if s.is_fault == kind]
         assert 0.18 <= sum(s.held_out for s in group) / len(group) <= 0.32
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=IDS)
-def test_every_word_is_known(scenario: Scenario):
+def test_faultbench_tables__every_word_is_known(scenario: Scenario):
     assert scenario.verdicts <= {kind.value for kind in VerdictKind}
     assert scenario.causes <= {cause.value for cause in Cause}
     assert scenario.inject in INJECTED | {""}
@@ -50,14 +50,14 @@ def test_every_word_is_known(scenario: Scenario):
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=IDS)
-def test_something_happens(scenario: Scenario):
+def test_faultbench_tables__something_happens(scenario: Scenario):
     assert scenario.inject or scenario.host or scenario.absent
     assert scenario.is_fault == bool(scenario.causes)
     assert scenario.is_fault or scenario.culprit is Culprit.NOBODY
     assert scenario.effects
 
 
-def test_loader_faults_only_where_there_is_a_loader():
+def test_faultbench_tables__loader_faults_only_where_there_is_a_loader():
     frameworks = {
         scenario.frameworks
         for scenario in SCENARIOS

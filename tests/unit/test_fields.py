@@ -53,18 +53,18 @@ def _not_listed(names: list[str], listed: dict[str, str]) -> list[str]:
     return [name for name in names if not any(fnmatch(name, each) for each in listed)]
 
 
-def test_every_field_is_filled_by_the_package() -> None:
+def test_fields__every_field_is_filled_by_the_package() -> None:
     assert _not_listed(_unfilled(), UNFILLED) == []
 
 
-def test_every_field_is_read_by_the_package() -> None:
+def test_fields__every_field_is_read_by_the_package() -> None:
     assert _not_listed(_unread(), UNREAD) == []
 
 
 @pytest.mark.parametrize(
     ("names", "listed"), [(_unfilled(), UNFILLED), (_unread(), UNREAD)], ids=["unfilled", "unread"]
 )
-def test_every_exception_is_still_one(names: list[str], listed: dict[str, str]) -> None:
+def test_fields__every_exception_is_still_one(names: list[str], listed: dict[str, str]) -> None:
     assert [each for each in listed if not any(fnmatch(name, each) for name in names)] == []
 
 

@@ -120,7 +120,7 @@ verdicts = st.builds(
 
 
 @given(verdicts)
-def test_json_keeps_every_field_of_a_verdict(verdict: Verdict) -> None:
+def test_verdict_object__json_keeps_every_field_of_a_verdict(verdict: Verdict) -> None:
     line = formatting.event_line("verdict", verdict.time_s, formatting.verdict_object(verdict))
     assert "\n" not in line
     fields = json.loads(line)
@@ -130,12 +130,12 @@ def test_json_keeps_every_field_of_a_verdict(verdict: Verdict) -> None:
 
 
 @given(verdicts)
-def test_text_never_commands_the_terminal(verdict: Verdict) -> None:
+def test_headline__text_never_commands_the_terminal(verdict: Verdict) -> None:
     for line in [formatting.headline(verdict), *formatting.details(verdict)]:
         assert line.isprintable()
 
 
-def test_the_contract_of_a_verdict_by_name() -> None:
+def test_verdict_object__the_contract_of_a_verdict_by_name() -> None:
     fields = formatting.verdict_object(HUNG)
     assert fields["culprit"] == {
         "rank": 2,
@@ -159,7 +159,7 @@ def test_the_contract_of_a_verdict_by_name() -> None:
     }
 
 
-def test_a_hang_as_text() -> None:
+def test_headline__a_hang_as_text() -> None:
     assert formatting.headline(HUNG) == (
         "HUNG  rank 2 (pid 4711, thread 4713) blocked_lock: "
         "waits for a lock that is not released, for 12.3s; ranks 0, 1, 3 wait"
@@ -218,12 +218,12 @@ def test_a_hang_as_text() -> None:
         ),
     ],
 )
-def test_headlines(changes: dict[str, Any], line: str) -> None:
+def test_headline__headlines(changes: dict[str, Any], line: str) -> None:
     values: dict[str, Any] = {"job": "j", "incident": "", "time_s": NOON, "since_s": NOON - 5}
     assert formatting.headline(Verdict(**values | changes)) == line
 
 
-def test_every_cause_has_its_text() -> None:
+def test_formatting__every_cause_has_its_text() -> None:
     assert set(formatting.CAUSE_TEXT) == set(Cause)
 
 
@@ -239,7 +239,7 @@ def test_every_cause_has_its_text() -> None:
         (3720, "1h 02m"),
     ],
 )
-def test_spans(seconds: float, text: str) -> None:
+def test_span__spans(seconds: float, text: str) -> None:
     assert formatting.span(seconds) == text
 
 
@@ -285,11 +285,11 @@ LOCAL, REMOTE = ("10.0.0.1", 29500), ("::1", 4711)
         (kernel.ProcessExec(1, Pid(7), "python3"), "pid 7 became python3"),
     ],
 )
-def test_facts_as_text(fact: kernel.Fact, text: str) -> None:
+def test_fact_text__facts_as_text(fact: kernel.Fact, text: str) -> None:
     assert formatting.fact_text(fact) == text
 
 
-def test_a_fact_as_json() -> None:
+def test_fact_object__a_fact_as_json() -> None:
     fact = kernel.ProcessExit(5, Pid(7), 3, 0, core_dumped=False, comm="python3")
     line = formatting.event_line("fact", NOON, formatting.fact_object(fact))
     assert json.loads(line) == {

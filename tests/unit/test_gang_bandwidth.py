@@ -26,14 +26,14 @@ FILES = sorted(Path(bandwidth.__file__).parent.glob("*.py"))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_an_old_python_without_our_packages_can_run_it(file: Path) -> None:
+def test_gang_bandwidth__an_old_python_without_our_packages_can_run_it(file: Path) -> None:
     tree = ast.parse(file.read_text(), feature_version=(3, 8))
     modules = {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     others = {each for each in modules if not each.startswith(bandwidth.__name__)}
     assert {each.partition(".")[0] for each in others} <= set(sys.stdlib_module_names)
 
 
-def test_what_is_copied_runs_alone(tmp_path: Path) -> None:
+def test_hand_out__what_is_copied_runs_alone(tmp_path: Path) -> None:
     hand_out(tmp_path)
     done = alone(tmp_path, tmp_path, {})
     assert (done.returncode, done.stdout) == (
@@ -54,7 +54,7 @@ def alone(
     )
 
 
-def test_the_exit_code_is_the_one_that_agents_know() -> None:
+def test_gang_bandwidth__the_exit_code_is_the_one_that_agents_know() -> None:
     assert program.FAILED == preflight.FAILED
 
 
@@ -74,7 +74,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize(("environment", "place"), PLACES.values(), ids=PLACES)
-def test_place(environment: dict[str, str], place: Place) -> None:
+def test_place_of__place(environment: dict[str, str], place: Place) -> None:
     assert place_of(environment) == place
 
 
@@ -88,7 +88,7 @@ def test_place(environment: dict[str, str], place: Place) -> None:
         {"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "a"},
     ],
 )
-def test_place_that_is_not_known(environment: dict[str, str]) -> None:
+def test_place_of__place_that_is_not_known(environment: dict[str, str]) -> None:
     with pytest.raises(Unknown):
         place_of(environment)
 
@@ -102,7 +102,7 @@ GOOD = """\
 """
 
 
-def test_a_run_is_read() -> None:
+def test_read__a_run_is_read() -> None:
     assert read(0, GOOD) == Measured(178.25, is_wrong=False, text="178.25 GB/s")
     assert read(0, GOOD).is_below(180.0)
     assert not read(0, GOOD).is_below(178.25)
@@ -115,7 +115,9 @@ def test_a_run_is_read() -> None:
 
 
 @pytest.mark.parametrize("count", range(3, 12))
-def test_each_pod_is_measured_with_both_neighbours_and_once_at_a_time(count: int) -> None:
+def test_ring_phases__each_pod_is_measured_with_both_neighbours_and_once_at_a_time(
+    count: int,
+) -> None:
     phases = ring_phases(count)
     for phase in phases:
         members = [each for pair in phase for each in pair]
@@ -222,13 +224,15 @@ def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
 
 
-def test_all_are_fast(job: Job) -> None:
+def test_gang_bandwidth__all_are_fast(job: Job) -> None:
     job.mpirun()
     assert job.run() == [(0, "bandwidth: pass: 3 pods: 180 GB/s, floor 100\n")] * 3
 
 
 @pytest.mark.parametrize("slow", [0, 1, 2])
-def test_the_pod_on_a_slow_node_is_not_started_and_only_that(job: Job, slow: int) -> None:
+def test_gang_bandwidth__the_pod_on_a_slow_node_is_not_started_and_only_that(
+    job: Job, slow: int
+) -> None:
     job.mpirun(f"n{slow}")
     found = job.run()
     assert [code for code, _ in found] == [81 if index == slow else 0 for index in range(3)]
@@ -239,33 +243,35 @@ def test_the_pod_on_a_slow_node_is_not_started_and_only_that(job: Job, slow: int
     assert {out for _, out in again} == {""}, "without another measurement"
 
 
-def test_where_no_single_node_is_the_cause_the_job_starts(job: Job) -> None:
+def test_gang_bandwidth__where_no_single_node_is_the_cause_the_job_starts(job: Job) -> None:
     job.mpirun("n0", "n1")
     text = "bandwidth: warn: {} pods: 12.5 GB/s, floor 100; no single node is the cause\n"
     assert job.run(2) == [(0, text.format(2))] * 2, "of two neither is accused"
 
 
-def test_all_slow_is_the_network_and_no_node(job: Job) -> None:
+def test_gang_bandwidth__all_slow_is_the_network_and_no_node(job: Job) -> None:
     job.mpirun("n0", "n1", "n2")
     found = job.run()
     assert [code for code, _ in found] == [0] * 3
     assert "no single node is the cause" in found[0][1]
 
 
-def test_a_pod_that_does_not_come_delays_the_job_and_no_more(job: Job) -> None:
+def test_gang_bandwidth__a_pod_that_does_not_come_delays_the_job_and_no_more(job: Job) -> None:
     job.mpirun()
     found = job.run(3, absent=(2,), gather_s=2.0)
     assert [code for code, _ in found] == [0, 0]
     assert {out for _, out in found} == {"bandwidth: unknown: 2 of 3 pods came within 2 s\n"}
 
 
-def test_without_a_first_pod(job: Job) -> None:
+def test_gang_bandwidth__without_a_first_pod(job: Job) -> None:
     (found,) = job.run(2, absent=(0,), gather_s=1.0)
     assert found[0] == 0
     assert "unknown: no connection to 127.0.0.1" in found[1]
 
 
-def test_a_measurement_that_hangs_is_ended_with_what_it_started_elsewhere(job: Job) -> None:
+def test_gang_bandwidth__a_measurement_that_hangs_is_ended_with_what_it_started_elsewhere(
+    job: Job,
+) -> None:
     job.mpirun(hang="everywhere")
     start_s = time.monotonic()
     found = job.run(measure_s=1.0)
@@ -276,7 +282,7 @@ def test_a_measurement_that_hangs_is_ended_with_what_it_started_elsewhere(job: J
     assert time.monotonic() - start_s < 60, "the sleep of 1000 s was not waited for"
 
 
-def test_a_pod_where_nothing_can_be_started(job: Job) -> None:
+def test_gang_bandwidth__a_pod_where_nothing_can_be_started(job: Job) -> None:
     job.mpirun()
     found = job.run(lost=(1,))
     assert [code for code, _ in found] == [0] * 3
@@ -284,7 +290,7 @@ def test_a_pod_where_nothing_can_be_started(job: Job) -> None:
 
 
 @pytest.mark.parametrize(("name", "how"), [("mpirun", "Open MPI"), ("all_reduce_perf", "MPI=1")])
-def test_a_tool_that_is_missing(job: Job, name: str, how: str) -> None:
+def test_gang_bandwidth__a_tool_that_is_missing(job: Job, name: str, how: str) -> None:
     job.has("mpirun", "#!/bin/sh\n")
     (job.bin / name).unlink()
     job.path = str(job.bin)
@@ -294,7 +300,7 @@ def test_a_tool_that_is_missing(job: Job, name: str, how: str) -> None:
     assert how in found[2][1]
 
 
-def test_a_slow_node_does_not_keep_a_job_for_ever(tmp_path: Path) -> None:
+def test_earlier__a_slow_node_does_not_keep_a_job_for_ever(tmp_path: Path) -> None:
     (tmp_path / "answer").write_text("81 1000.0\n")
     assert program.earlier(tmp_path, 1000.0 + program.HOLD_S - 1) == 81
     assert program.earlier(tmp_path, 1000.0 + program.HOLD_S) == 0

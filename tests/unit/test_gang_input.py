@@ -25,12 +25,12 @@ def forged(*pods: int, **more):
 
 
 @pytest.mark.parametrize("pods", [(0,), (0, 1, 2, 3), ()], ids=["one", "all", "none"])
-def test_a_node_without_a_pod_of_the_job_cannot_report_a_crash_of_it(pods):
+def test_gang_input__a_node_without_a_pod_of_the_job_cannot_report_a_crash_of_it(pods):
     merged = merge(case(*CALM, forged(*pods, verdict=CRASH)))
     assert (merged.verdict.kind, merged.culprit) == (VerdictKind.WORKING, None)
 
 
-def test_a_node_without_a_pod_of_the_job_adds_no_rank_to_it():
+def test_gang_input__a_node_without_a_pod_of_the_job_adds_no_rank_to_it():
     waiting = report("a", rank(0), rank(2)), report("b", rank(1), rank(3))
     stopped = replace(
         forged(0), report=replace(forged(0).report, ranks=(rank(0, State.STOPPED, 9.0),))
@@ -48,19 +48,19 @@ def test_a_node_without_a_pod_of_the_job_adds_no_rank_to_it():
     ],
     ids=["uid", "name", "node"],
 )
-def test_a_node_with_a_pod_of_the_job_cannot_blame_another_node(culprit):
+def test_gang_input__a_node_with_a_pod_of_the_job_cannot_blame_another_node(culprit):
     liar = report("a", rank(0), suspicious=False, verdict=replace(CRASH, culprit=culprit))
     merged = merge(case(liar, CALM[1]))
     assert (merged.verdict.kind, merged.culprit) == (VerdictKind.WORKING, None)
 
 
-def test_a_rank_of_another_node_is_left_out_of_the_picture():
+def test_gang_input__a_rank_of_another_node_is_left_out_of_the_picture():
     liar = report("a", rank(0), rank(2), rank(1, State.STOPPED, 9.0))
     merged = merge(case(liar, report("b", rank(1), rank(3))))
     assert merged.verdict.cause is not Cause.STOPPED
 
 
-def test_what_a_node_reports_of_its_own_pods_counts():
+def test_gang_input__what_a_node_reports_of_its_own_pods_counts():
     honest = report("a", rank(0), suspicious=False, verdict=CRASH)
     merged = merge(case(honest, CALM[1]))
     assert merged.culprit is not None
@@ -75,7 +75,7 @@ STRAY = Culprit(rank=0, pod="a-debug-copy", pod_uid="uid-stray")
 
 
 @pytest.mark.parametrize("kind", [VerdictKind.HUNG, VerdictKind.CRASHED])
-def test_a_pod_that_only_carries_the_labels_of_a_job_is_not_its_culprit(kind):
+def test_gang_input__a_pod_that_only_carries_the_labels_of_a_job_is_not_its_culprit(kind):
     """An agent judges by labels; the controller knows which pods belong to the job."""
     said = replace(CRASH, verdict=kind, culprit=STRAY)
     fooled = replace(CALM[0], report=replace(CALM[0].report, verdict=said))
@@ -83,7 +83,7 @@ def test_a_pod_that_only_carries_the_labels_of_a_job_is_not_its_culprit(kind):
     assert (merged.verdict.kind, merged.culprit) == (VerdictKind.WORKING, None)
 
 
-def test_a_culprit_whose_pod_is_gone_still_counts():
+def test_gang_input__a_culprit_whose_pod_is_gone_still_counts():
     """Some job controllers delete the pod of a rank that failed at once."""
     said = replace(CRASH, culprit=replace(STRAY, pod="j-old", pod_uid="uid-old"))
     report_of_it = replace(CALM[0], report=replace(CALM[0].report, verdict=said))

@@ -89,7 +89,7 @@ STORIES = {
 
 
 @pytest.mark.parametrize(("reported", "expected"), STORIES.values(), ids=STORIES)
-def test_the_verdict_of_all_nodes(reported, expected):
+def test_merge__the_verdict_of_all_nodes(reported, expected):
     merged = merge(reported)
     culprit = merged.culprit
     who = (culprit.pod, culprit.node) if culprit else (None, None)
@@ -102,14 +102,14 @@ def test_the_verdict_of_all_nodes(reported, expected):
     assert not merged.depends
 
 
-def test_a_verdict_that_a_silent_node_could_change_is_marked():
+def test_merge__a_verdict_that_a_silent_node_could_change_is_marked():
     merged = merge(case(report("b", BLOCKED, rank(3))))
     assert merged.verdict.kind.is_fault
     assert merged.depends
     assert merged.verdict.unobserved == ("node a did not report",)
 
 
-def test_a_node_that_only_starts_ranks_need_not_report_any():
+def test_merge__a_node_that_only_starts_ranks_need_not_report_any():
     labels = {"training.kubeflow.org/job-name": "j", "training.kubeflow.org/job-role": "launcher"}
     labels["training.kubeflow.org/operator-name"] = "mpi-operator"
     launcher = replace(pod(0), name="j-launcher", uid="uid-9", node="c", labels=labels)
@@ -120,14 +120,14 @@ def test_a_node_that_only_starts_ranks_need_not_report_any():
     assert merge(replace(case(*seen), pods=(*pods, replace(launcher, labels={})))).depends
 
 
-def test_a_stale_picture_counts_as_silence():
+def test_merge__a_stale_picture_counts_as_silence():
     merged = merge(
         case(report("a", *WAITING[0], arrived_s=NOW_S - 40), report("b", BLOCKED, rank(3)))
     )
     assert merged.depends
 
 
-def test_a_link_between_two_nodes_is_named_from_both_ends():
+def test_merge__a_link_between_two_nodes_is_named_from_both_ends():
     lost = {"backoff": 5, "unacked": 9000, "sent_age_s": 1.0, "payload": True}
     ranks = [
         rank(0, sockets=(wire(0, 1, **lost),)),
@@ -140,7 +140,7 @@ def test_a_link_between_two_nodes_is_named_from_both_ends():
     assert (merged.verdict.kind, merged.culprit.pod) == (VerdictKind.LOST_LINK, "j-1")
 
 
-def test_the_first_to_send_is_not_named_across_nodes_by_a_tenth_of_a_second():
+def test_merge__the_first_to_send_is_not_named_across_nodes_by_a_tenth_of_a_second():
     # on one host a lead of 60 ms shows which rank never entered the collective; between nodes it may be the wire
     close = [rank(0, State.PEERS, 9), rank(2, State.PEERS, 9)], [
         rank(1, State.PEERS, 9, sent_age_s=9.1), rank(3, State.PEERS, 9)
@@ -155,7 +155,7 @@ def test_the_first_to_send_is_not_named_across_nodes_by_a_tenth_of_a_second():
 
 
 @pytest.mark.parametrize("phase", ["Running", "Pending"])
-def test_a_rank_that_never_came_is_missed_only_once_every_pod_runs(phase):
+def test_merge__a_rank_that_never_came_is_missed_only_once_every_pod_runs(phase):
     waiting = [rank(each, age_s=40.0) for each in (0, 1, 2)]
     reported = case(
         report("a", waiting[0], waiting[2], trained=False),
@@ -172,12 +172,12 @@ def test_a_rank_that_never_came_is_missed_only_once_every_pod_runs(phase):
         assert {each.kind for each in merged.evidence} == {EvidenceKind.TIME, EvidenceKind.PEERS}
 
 
-def test_a_report_about_pods_that_are_gone_says_nothing():
+def test_merge__a_report_about_pods_that_are_gone_says_nothing():
     old = replace(rank(1, State.STOPPED), pod_uid="uid-of-yesterday")
     assert merge(case(report("b", old))).verdict.kind is VerdictKind.WORKING
 
 
-def test_ages_are_counted_from_when_the_report_came():
+def test_merge__ages_are_counted_from_when_the_report_came():
     late = case(
         report("a", *WAITING[0]),
         report("b", rank(1, State.STOPPED, 5.0), rank(3), arrived_s=NOW_S - 3),
@@ -208,7 +208,7 @@ pictures = st.builds(
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(pictures, max_size=4), st.lists(pictures, max_size=4))
-def test_any_picture_gets_a_verdict_and_survives_the_wire(on_a, on_b):
+def test_merge__any_picture_gets_a_verdict_and_survives_the_wire(on_a, on_b):
     seen = [report("a", *on_a), report("b", *on_b)]
     for each in seen:
         assert decode(FaultReport, encode(each.report)) == each.report
@@ -217,7 +217,7 @@ def test_any_picture_gets_a_verdict_and_survives_the_wire(on_a, on_b):
     assert merged.culprit is None or merged.culprit.node in (None, "a", "b")
 
 
-def test_of_two_slow_ranks_the_slower_one_is_named():
+def test_merge__of_two_slow_ranks_the_slower_one_is_named():
     slow = [
         replace(
             local(VerdictKind.SLOW, Cause.SLOW_RANK, number, 1.0, EvidenceKind.PEERS), factor=factor

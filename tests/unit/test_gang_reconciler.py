@@ -59,7 +59,9 @@ class World:
         self.now_s += self.took_s
 
 
-def test_a_call_that_takes_long_is_not_made_again_for_what_was_known_before_it() -> None:
+def test_gang_reconciler__a_call_that_takes_long_is_not_made_again_for_what_was_known_before_it() -> (
+    None
+):
     world = World(took_s=5.0)
     wake_s = world.jobs.reconcile(KEY)
     assert world.calls == [DeleteAll(LABELS)]
@@ -86,7 +88,7 @@ def test_jobs__a_restart_does_not_wait_for_pods_that_are_strays() -> None:
     assert world.calls == []
 
 
-def test_a_job_waits_a_moment_while_others_are_decided_on() -> None:
+def test_gang_reconciler__a_job_waits_a_moment_while_others_are_decided_on() -> None:
     world = World(took_s=0.1)
     world.now_s += 0.5
     world.jobs._deciding.add(GangId.of("ns", {"batch.kubernetes.io/job-name": "another"}))
@@ -98,7 +100,7 @@ def test_a_job_waits_a_moment_while_others_are_decided_on() -> None:
     assert KEY not in world.jobs._deciding
 
 
-def test_a_job_that_is_decided_on_holds_up_others_only_meanwhile() -> None:
+def test_gang_reconciler__a_job_that_is_decided_on_holds_up_others_only_meanwhile() -> None:
     world = World(took_s=0.1)
     (known,) = world.store.of_gang(KEY)
     world.store.put(replace(known, status=None, uid="other"))

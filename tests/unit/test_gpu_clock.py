@@ -20,13 +20,13 @@ def observe(clock: GpuClock, has_other: bool = False, **fields: int | bool) -> b
     return clock.observe(replace(BUSY, **fields), has_other=has_other)  # type: ignore[arg-type]
 
 
-def test_that_a_gpu_is_busy_shows_no_progress() -> None:
+def test_gpu_clock__that_a_gpu_is_busy_shows_no_progress() -> None:
     clock = GpuClock()
     assert not any(observe(clock, boottime_ns=at * NS) for at in range(1, 100))
     assert observe(clock, changed=True)
 
 
-def test_flags_that_cross_nvlink_are_no_payload() -> None:
+def test_gpu_clock__flags_that_cross_nvlink_are_no_payload() -> None:
     clock = GpuClock()
     assert not observe(clock, nvlink_bytes=MIB - 1)
     assert observe(clock, nvlink_bytes=2_000 * MIB, boottime_ns=3 * NS)
@@ -34,7 +34,7 @@ def test_flags_that_cross_nvlink_are_no_payload() -> None:
     assert not observe(clock, nvlink_bytes=100 * MIB)
 
 
-def test_pcie_counts_where_no_other_path_carries_payload() -> None:
+def test_gpu_clock__pcie_counts_where_no_other_path_carries_payload() -> None:
     clock = GpuClock()
     assert observe(clock, pcie_bytes=20 * MIB)
     assert not observe(clock, pcie_bytes=20 * MIB, has_other=True)
@@ -63,7 +63,7 @@ def silent_job() -> Stage:
     return stage
 
 
-def test_a_job_learns_its_cadence_from_nvlink() -> None:
+def test_gpu_clock__a_job_learns_its_cadence_from_nvlink() -> None:
     stage = silent_job()
     training(stage, 120, nvlink_bytes=900 * MIB)
     assert stage.job.pace.learned(stage.job.members.ranks)
@@ -71,14 +71,14 @@ def test_a_job_learns_its_cadence_from_nvlink() -> None:
     assert not [each for each in stage.verdicts if each.kind.is_fault]
 
 
-def test_a_job_learns_its_cadence_from_its_gpus_power() -> None:
+def test_gpu_clock__a_job_learns_its_cadence_from_its_gpus_power() -> None:
     stage = silent_job()
     training(stage, 120, each_s=7, changed=True)
     assert stage.job.pace.learned(stage.job.members.ranks)
     assert 6.5 < stage.job.pace.longest_s < 8
 
 
-def test_a_gpu_that_stays_busy_hides_no_stall() -> None:
+def test_gpu_clock__a_gpu_that_stays_busy_hides_no_stall() -> None:
     stage = silent_job()
     training(stage, 120, nvlink_bytes=900 * MIB)
     assert not stage.job.attention.stalled
@@ -88,7 +88,7 @@ def test_a_gpu_that_stays_busy_hides_no_stall() -> None:
     assert stage.job.attention.suspicious
 
 
-def test_readings_that_end_say_nothing_about_the_job() -> None:
+def test_gpu_clock__readings_that_end_say_nothing_about_the_job() -> None:
     stage = silent_job()
     training(stage, 120, nvlink_bytes=900 * MIB)
     (pid, *_) = stage.job.members.ranks

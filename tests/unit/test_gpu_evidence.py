@@ -34,11 +34,11 @@ WORKING = GpuSnapshot(("0000:5f:00.0",), GpuUse.WORKING, 90.0, 640.0)
         ({EvidenceKind.GPU, EvidenceKind.STATE}, True),  # as time and a state
     ],
 )
-def test_an_idle_gpu_is_silence(kinds: set[EvidenceKind], enough: bool) -> None:
+def test_suffices__an_idle_gpu_is_silence(kinds: set[EvidenceKind], enough: bool) -> None:
     assert suffices(kinds) is enough
 
 
-def test_the_gpu_of_the_culprit_is_shown_apart() -> None:
+def test_gpus__the_gpu_of_the_culprit_is_shown_apart() -> None:
     culprit = rank(0, pid=7, gpu=IDLE)
     others = {1: LOW, 2: LOW, 3: WORKING, 4: None}
     ranks = [culprit, *(rank(at, pid=10 + at, gpu=gpu) for at, gpu in others.items())]
@@ -53,7 +53,7 @@ def test_the_gpu_of_the_culprit_is_shown_apart() -> None:
     ]
 
 
-def test_gpus_that_work_or_changed_a_moment_ago_are_no_evidence() -> None:
+def test_gpus__that_work_or_changed_a_moment_ago_are_no_evidence() -> None:
     just = replace(LOW, use_age_s=4.9)
     unknown = replace(LOW, use=GpuUse.UNKNOWN)
     assert (
@@ -69,7 +69,9 @@ def read(stage: Stage, use: GpuUse, since_ns: int) -> None:
         stage.feed(GpuSeen(stage.now_ns, Pid(proc.pid), ("0000:5d:00.0",), use, since_ns))
 
 
-def test_ranks_that_wait_for_their_devices_with_gpus_at_low_power_are_reported_only() -> None:
+def test_gpu_evidence__ranks_that_wait_for_their_devices_with_gpus_at_low_power_are_reported_only() -> (
+    None
+):
     gpu = Gpu()
     gpu.spend(300)
     gpu.stuck = set(range(8))
@@ -85,7 +87,7 @@ def test_ranks_that_wait_for_their_devices_with_gpus_at_low_power_are_reported_o
     assert decide(verdict, Act.RESTART).act is Act.SNAPSHOT
 
 
-def test_a_report_carries_it() -> None:
+def test_carrying__a_report_carries_it() -> None:
     gpu = Gpu()
     gpu.spend(20)
     read(gpu.stage, GpuUse.MEMORY_HELD, gpu.stage.now_ns)

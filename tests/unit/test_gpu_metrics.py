@@ -72,7 +72,7 @@ def lines(registry: CollectorRegistry, name: str) -> list[str]:
 LABELS = 'UUID="GPU-7c0e-0",gpu="0",pci_bus_id="00000000:5D:00.0"'
 
 
-def test_series_have_the_labels_of_dcgm_exporter() -> None:
+def test_gpu_metrics__series_have_the_labels_of_dcgm_exporter() -> None:
     registry = metrics(GpuState(READING, GpuUse.WORKING, 1))
     assert lines(registry, "kcover_gpu_utilization_ratio") == [
         f"kcover_gpu_utilization_ratio{{{LABELS}}} 0.97"
@@ -94,7 +94,7 @@ def test_series_have_the_labels_of_dcgm_exporter() -> None:
     ]
 
 
-def test_without_telemetry_there_is_no_gpu() -> None:
+def test_gpu_metrics__without_telemetry_there_is_no_gpu() -> None:
     registry = CollectorRegistry()
     registry.register(GpuMetrics())
     assert lines(registry, "kcover_gpu") == [
@@ -103,7 +103,7 @@ def test_without_telemetry_there_is_no_gpu() -> None:
     ]
 
 
-def test_a_process_of_any_pod_of_the_node_belongs_to_its_pod(tmp_path: Path) -> None:
+def test_gpu_pods__a_process_of_any_pod_of_the_node_belongs_to_its_pod(tmp_path: Path) -> None:
     for pid, text in ((31, GROUP), (32, GROUP), (33, "0::/system.slice/x.service\n")):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "cgroup").write_text(text)
@@ -113,7 +113,7 @@ def test_a_process_of_any_pod_of_the_node_belongs_to_its_pod(tmp_path: Path) -> 
     assert (found.pod.namespace, found.pod.name, found.memory_bytes) == ("team", "train-0", 107)
 
 
-def test_a_pod_uses_the_gpus_whose_files_it_has_open(tmp_path: Path) -> None:
+def test_gpu_pods__a_pod_uses_the_gpus_whose_files_it_has_open(tmp_path: Path) -> None:
     other = GpuReading("1", "GPU-1", "00000000:5E:00.0")
     found = GpuPods(pods(), tmp_path).of([READING, other], {UID: ("0000:5d:00.0", "0000:01:00.0")})
     assert [(each.gpu.gpu, each.pod.name, each.memory_bytes) for each in found] == [
@@ -122,7 +122,7 @@ def test_a_pod_uses_the_gpus_whose_files_it_has_open(tmp_path: Path) -> None:
     assert GpuPods(pods(), tmp_path).of([READING], {"unheard of": ("0000:5d:00.0",)}) == ()
 
 
-def test_a_pod_that_the_exporter_names(tmp_path: Path) -> None:
+def test_gpu_pods__a_pod_that_the_exporter_names(tmp_path: Path) -> None:
     gpu = GpuReading("0", OWN, "00000000:5D:00.0", namespace="team", pod="train-0")
     assert [each.pod.uid for each in GpuPods(pods(), tmp_path).of([gpu], {})] == [UID]
     assert GpuPods(pods(name="other"), tmp_path).of([gpu], {}) == ()
@@ -146,7 +146,7 @@ def ask(port: int, expression: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.needs("prometheus")
-def test_prometheus_joins_them_with_those_of_dcgm_exporter(tmp_path: Path) -> None:
+def test_gpu_metrics__prometheus_joins_them_with_those_of_dcgm_exporter(tmp_path: Path) -> None:
     (pod,) = GpuPods(pods(), tmp_path).of([READING], {UID: ("0000:5d:00.0",)})
     ours, theirs = MetricsServer(("127.0.0.1", 0)), HTTPServer(("127.0.0.1", 0), Page)
     ours.serve(metrics(GpuState(READING, GpuUse.WORKING, 1), gpu_pods=(pod,)))
@@ -191,7 +191,9 @@ def test_prometheus_joins_them_with_those_of_dcgm_exporter(tmp_path: Path) -> No
         theirs.server_close()
 
 
-def test_each_new_reading_reaches_metrics_and_the_report_of_the_node(tmp_path: Path) -> None:
+def test_agent_metrics__each_new_reading_reaches_metrics_and_the_report_of_the_node(
+    tmp_path: Path,
+) -> None:
     idle = GpuState(replace(READING, utilization=0.0, processes=()), GpuUse.IDLE, 1)
     telemetry = SimpleNamespace(latest=Telemetry((idle,), "", time.monotonic()))
     drafts = SimpleNamespace(devices={UID: ("0000:5d:00.0",)}, idle=())

@@ -34,7 +34,7 @@ class GpuSim(Sim):
 
 
 @pytest.mark.parametrize("way", [Way.IN_PLACE, Way.REPLACE])
-def test_it_takes_less_than_30_s_from_the_first_step(way: Way) -> None:
+def test_gpu_recovery__it_takes_less_than_30_s_from_the_first_step(way: Way) -> None:
     sim = GpuSim(in_place_rule=way is Way.IN_PLACE)
     sim.begin(way)
     status = sim.run(600)

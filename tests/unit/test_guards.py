@@ -72,7 +72,7 @@ STOPS = {
 
 
 @pytest.mark.parametrize(("asked", "phase", "words"), STOPS.values(), ids=STOPS)
-def test_each_guard_stops_a_restart(asked, phase, words):
+def test_decide__each_guard_stops_a_restart(asked, phase, words):
     move = decide(asked)
     assert move.status is not None
     assert (move.status.phase, words in move.status.message) == (phase, True), move.status.message
@@ -106,7 +106,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize(("asked", "way", "step"), WAYS.values(), ids=WAYS)
-def test_the_way_that_is_taken(asked, way, step):
+def test_decide__the_way_that_is_taken(asked, way, step):
     status = decide(asked).status
     assert status is not None
     assert status.phase is Phase.SHUTTING_DOWN
@@ -121,14 +121,14 @@ def test_the_way_that_is_taken(asked, way, step):
         assert status.order.created_before_s == NOW_S - 309
 
 
-def test_a_verdict_must_hold_before_it_counts():
+def test_decide__a_verdict_must_hold_before_it_counts():
     assert decide(ask(world(), stable_s=0.1)).status is None
     assert decide(ask(world(CRASHED), stable_s=0.0)).status is not None, (
         "what was announced is true at once"
     )
 
 
-def test_a_trouble_that_goes_by_is_reported_as_over():
+def test_decide__a_trouble_that_goes_by_is_reported_as_over():
     asked = ask(world())
     calm = replace(asked, turn=replace(asked.turn, world=replace(asked.turn.world, merged=None)))
     assert decide(replace(calm, stable_s=1.0)).status is None
@@ -141,7 +141,7 @@ def test_a_trouble_that_goes_by_is_reported_as_over():
 
 
 @pytest.mark.parametrize(("earlier", "pause_s"), [(0, 0), (1, 10), (2, 20), (3, 40), (30, 600)])
-def test_the_pause_doubles_up_to_its_limit(earlier, pause_s):
+def test_restart_limits__the_pause_doubles_up_to_its_limit(earlier, pause_s):
     assert RestartLimits().pause_s(earlier) == pause_s
 
 

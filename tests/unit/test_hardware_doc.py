@@ -51,41 +51,41 @@ FAILED = ran(outcome="failed", reason="AssertionError: 22 == 23")
     ],
     ids=["none", "all", "some", "skipped", "one failed", "failed and skipped"],
 )
-def test_a_cell(tests, expected, notes):
+def test_cell__a_cell(tests, expected, notes):
     remarks = Notes()
     assert (cell(tests, remarks), remarks.lines()) == (expected, notes)
 
 
-def test_a_test_that_was_left_out_is_named():
+def test_cell__a_test_that_was_left_out_is_named():
     remarks = Notes()
     ran = {"m::a": PASSED, "m::c[x]": PASSED}
     assert cell(ran, remarks, ["a", "b", "c"]) == "yes (1)"
     assert remarks.lines() == "1. without `b`: not run\n"
 
 
-def test_the_members_of_a_family_are_found_in_the_sources():
+def test_members_of__the_members_of_a_family_are_found_in_the_sources():
     assert "test_23_fatal_errors_end_the_job_that_holds_the_gpu" in members_of("aer")
     assert members_of("storm") == ["test_a_storm_of_corrected_errors_is_counted"]
     assert len(members_of("latency")) == 3
 
 
-def test_each_remark_is_written_once():
+def test_matrix__each_remark_is_written_once():
     text = matrix({"6.1": {"m::a": SKIPPED}, "6.12": {"m::a": SKIPPED}})
     assert "| - (1) | - (1) |" in text
     assert text.count("needs x") == 1
 
 
-def test_a_column_for_each_kernel_that_ran():
+def test_matrix__a_column_for_each_kernel_that_ran():
     text = matrix({"newest": {"m::a": PASSED}, "5.10": {"m::a": PASSED}, "drivers": {}})
     assert text.startswith("| family | 5.10 | newest (6.1.0-56-amd64) |\n")
 
 
-def test_figures_stand_beside_the_kernel_they_were_taken_on():
+def test_figures__stand_beside_the_kernel_they_were_taken_on():
     text = figures({"6.1": {"m::a": ran(p99_ms=3.8)}, "6.12": {"m::a": ran(p99_ms=4.1)}})
     assert "| `a` | p99 ms |  | 3.8 | 4.1 |  |\n" in text
 
 
-def test_what_ran_later_replaces_and_what_is_gone_is_dropped():
+def test_take__what_ran_later_replaces_and_what_is_gone_is_dropped():
     name = "test_aer::test_23_corrected_errors"
     before = {
         "6.1": {name: FAILED, "test_aer::test_of_old": PASSED},
@@ -97,7 +97,7 @@ def test_what_ran_later_replaces_and_what_is_gone_is_dropped():
     assert take(before, now) == expected
 
 
-def test_the_page_keeps_what_people_wrote():
+def test_page__the_page_keeps_what_people_wrote():
     before = f"# Head\n{BEGIN}old{END}tail\n"
     after = page({"6.1": {"m::a": PASSED}}, before)
     assert after.startswith(f"# Head\n{BEGIN}\n| family | 6.1 |")
@@ -105,13 +105,13 @@ def test_the_page_keeps_what_people_wrote():
     assert page({"6.1": {"m::a": PASSED}}, after) == after
 
 
-def test_the_report_names_commit_and_date():
+def test_report__the_report_names_commit_and_date():
     text = report({"6.1": {"m::a": PASSED}, "drivers": {"m::b[open-535]": SKIPPED}})
     assert "Run on 2026-11-21.\n" in text
     assert "| `m::a` | passed, 2 s, abc1234, load 1 |" in text
     assert "| `b[open-535]` | skipped: needs x: not here |" in text
 
 
-def test_every_family_is_shown_by_some_test():
+def test_hardware_doc__every_family_is_shown_by_some_test():
     sources = "".join(file.read_text() for file in (ROOT / "tests/vm").glob("test_*.py"))
     assert [name for name in hardware_doc.FAMILIES if f'family("{name}")' not in sources] == []

@@ -40,55 +40,55 @@ def only(parts: tuple[PartHealth, ...]) -> PartHealth:
     return part
 
 
-def test_rounds_of_the_same_result_are_counted_from_the_first() -> None:
+def test_after_round__rounds_of_the_same_result_are_counted_from_the_first() -> None:
     part = only(history([check(P)], [check(F)], [check(F)]).checks)
     assert (part.result, part.since_s, part.rounds, part.failed_s) == (F, 1100.0, 2, 1200.0)
     assert part.unmended
 
 
-def test_clean_rounds_begin_anew_after_a_failure() -> None:
+def test_after_round__clean_rounds_begin_anew_after_a_failure() -> None:
     health = history([check(P)], [check(F)], [check(P)], [check(W)])
     assert (health.clean_rounds, health.clean_since_s) == (2, 1200.0)
     assert history([check(P)], [check(F)]).clean_rounds == 0
     assert history([check(P)], [check(F)]).clean_since_s is None
 
 
-def test_what_failed_and_cannot_be_observed_is_not_clean() -> None:
+def test_after_round__what_failed_and_cannot_be_observed_is_not_clean() -> None:
     health = history([check(F)], [check(U)], [check(U)])
     assert only(health.checks).unmended
     assert (health.result, health.clean_rounds) == (U, 0)
     assert history([check(F)], [check(U)], [check(P)]).clean_rounds == 1
 
 
-def test_a_round_that_observed_nothing_is_not_clean() -> None:
+def test_after_round__a_round_that_observed_nothing_is_not_clean() -> None:
     assert history([check(U)]).clean_rounds == 0
     assert history([]).clean_rounds == 0
 
 
-def test_a_reboot_ends_the_count_and_mends_nothing() -> None:
+def test_after_round__a_reboot_ends_the_count_and_mends_nothing() -> None:
     assert history([check(P)], [check(P)], [check(P)], boots="aab").clean_rounds == 1
     assert history([check(F)], [check(U)], boots="ab").clean_rounds == 0
 
 
-def test_a_check_that_is_no_longer_run_is_forgotten() -> None:
+def test_after_round__a_check_that_is_no_longer_run_is_forgotten() -> None:
     other = check(P, name="memory")
     assert [each.name for each in history([check(F), other], [other]).checks] == ["memory"]
 
 
-def test_announced_faults_are_part_of_the_health() -> None:
+def test_after_round__announced_faults_are_part_of_the_health() -> None:
     done = Round(1.0, "a", [check(P)], unfit=[f"{GPU} xid_79: fell off"])
     health = after_round("n1", None, done, 90)
     assert (health.result, health.clean_rounds) == (F, 0)
     assert health.reason == f"{GPU} xid_79: fell off"
 
 
-def test_the_reason_has_the_worst_first() -> None:
+def test_after_round__the_reason_has_the_worst_first() -> None:
     health = history([check(W, "slow", "links"), check(F, "dead", "nvml"), check(P)])
     assert health.reason == "nvml: dead; links: slow"
     assert history([check(P)]).reason is None
 
 
-def test_a_device_is_mended_once_it_failed_and_works() -> None:
+def test_mended__a_device_is_mended_once_it_failed_and_works() -> None:
     def seen(result: Result) -> list[Seen]:
         return [Seen(GPU, result, ("y",), kind="gpu")]
 
@@ -102,7 +102,7 @@ def test_a_device_is_mended_once_it_failed_and_works() -> None:
     assert mended(history(*rounds, devices=[seen(P)] * 3)) == {}
 
 
-def test_a_gpu_that_leaves_the_bus_is_unknown_for_a_week() -> None:
+def test_after_round__a_gpu_that_leaves_the_bus_is_unknown_for_a_week() -> None:
     there = [Seen(GPU, P, ("y",), kind="gpu"), Seen("0000:0a:00.0", P, ("z",), kind="nic")]
     gone = history([check(P)], [check(P)], devices=[there, []])
     part = only(gone.devices)
@@ -113,7 +113,7 @@ def test_a_gpu_that_leaves_the_bus_is_unknown_for_a_week() -> None:
     assert latest.devices == ()
 
 
-def test_what_a_check_prints_is_cut_and_commands_no_terminal() -> None:
+def test_after_round__what_a_check_prints_is_cut_and_commands_no_terminal() -> None:
     lines = ["\x1b[2J" + "a" * 999] * 9
     checks = [Seen(f"plugin/{i}", F if i == 99 else P, lines, "b" * 999) for i in range(100)]
     seen = [Seen(f"0000:{i:02x}:00.0", P, lines, kind="nic") for i in range(200)]
@@ -129,7 +129,7 @@ def test_what_a_check_prints_is_cut_and_commands_no_terminal() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(Result), st.sampled_from("ab")), min_size=1, max_size=12))
-def test_clean_rounds_are_rounds_of_this_boot_in_which_nothing_failed(
+def test_after_round__clean_rounds_are_rounds_of_this_boot_in_which_nothing_failed(
     rounds: list[tuple[Result, str]],
 ) -> None:
     health = history(*([check(each)] for each, _ in rounds), boots="".join(x for _, x in rounds))

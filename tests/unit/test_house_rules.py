@@ -1,4 +1,4 @@
-"""Rules that no linter knows: the length of a file and of a function, and plain words (CONTRIBUTING.md)."""
+"""Rules that no linter knows: short files and functions, plain words, names of tests (CONTRIBUTING.md)."""
 
 import ast
 import re
@@ -96,19 +96,21 @@ def found_in(paths: Iterable[Path], rule: Callable[[str], list[str]]) -> dict[st
     return {name: entries for name, entries in found.items() if entries}
 
 
-def test_files_and_functions_are_short() -> None:
+def test_house_rules__files_and_functions_are_short() -> None:
     assert MODULES
     names = [str(module.relative_to(ROOT)) for module in MODULES]
     assert [each for name in names for each in too_long(name, (ROOT / name).read_text())] == []
 
 
-def test_files_of_the_kernel_half_are_short() -> None:
+def test_house_rules__files_of_the_kernel_half_are_short() -> None:
     lines = {path.name: len(path.read_text().splitlines()) for path in KERNEL_HALF}
     assert {name: count for name, count in lines.items() if count > MAX_FILE_LINES} == {}
     assert lines
 
 
-def test_the_rule_sees_a_long_file_and_a_long_function(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_house_rules__the_rule_sees_a_long_file_and_a_long_function(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(EXEMPT, "b.py", "a reason")
     body = "    x = 1\n" * MAX_FUNCTION_LINES
     long_function = f"def f():\n{body}"
@@ -133,12 +135,12 @@ def texts() -> Iterator[tuple[str, str]]:
             yield name, path.read_text()
 
 
-def test_vague_words_do_not_occur() -> None:
+def test_house_rules__vague_words_do_not_occur() -> None:
     found = {name: words for name, text in texts() if (words := vague_words(text))}
     assert found.keys() - MAY_NAME_THEM.keys() == set()
 
 
-def test_words_of_the_old_dialect_do_not_occur_in_the_product() -> None:
+def test_house_rules__words_of_the_old_dialect_do_not_occur_in_the_product() -> None:
     found = {
         name: words
         for name, text in texts()
@@ -152,7 +154,7 @@ def test_texts__of_every_part_of_the_repository() -> None:
     assert parts >= {"kcover_ebpf", "tests", "tools", "bpf", "docs", "charts", "README.md"}
 
 
-def test_the_rule_sees_a_vague_word_in_a_sentence_and_in_a_name() -> None:
+def test_house_rules__the_rule_sees_a_vague_word_in_a_sentence_and_in_a_name() -> None:
     assert vague_words("Who is Told? self._told(told_s)") == ["Told", "told", "told"]
     assert vague_words("untold, retells, glances, reported") == []
     assert vague_words("somebody goes on in a pod of its own.") == [
@@ -181,7 +183,7 @@ def _is_check(node: ast.AST) -> bool:
     return name in CHECKS or name.startswith("assert_")
 
 
-def test_every_test_can_fail() -> None:
+def test_house_rules__every_test_can_fail() -> None:
     assert found_in(TESTS, cannot_fail) == {}
 
 
@@ -244,7 +246,7 @@ def _has_a_turn(loop: ast.expr) -> bool:
     )
 
 
-def test_every_test_checks_something_whatever_happens() -> None:
+def test_house_rules__every_test_checks_something_whatever_happens() -> None:
     assert found_in(TESTS, may_check_nothing) == {}
 
 
@@ -280,12 +282,52 @@ def imported_tests(text: str) -> list[str]:
     return [name for name in modules if re.search(r"(^|\.)test_", name)]
 
 
-def test_no_test_imports_another() -> None:
+def test_house_rules__no_test_imports_another() -> None:
     assert found_in(TESTS, imported_tests) == {}
 
 
-def test_tests_imported__relative_absolute_and_whole_modules() -> None:
+def test_imported_tests__relative_absolute_and_whole_modules() -> None:
     text = (
         "from .test_a import b\nfrom tests.unit import test_c\nimport test_d\nfrom x import tests\n"
     )
     assert imported_tests(text) == ["test_a", "test_c", "test_d"]
+
+
+def snake(name: str) -> str:
+    """`MetricsServer` as metrics_server."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower().strip("_")
+
+
+def names_in(text: str) -> Iterator[str]:
+    """Each function, class and module that a file names."""
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name):
+                yield name
+            case ast.alias(name=path):
+                yield from path.split(".")
+            case ast.ImportFrom(module=str(path)):
+                yield from path.split(".")
+
+
+def without_unit(name: str, text: str) -> list[str]:
+    """The tests of a file that do not begin with what they test: the file's subject, or what it uses."""
+    units = {snake(each) for each in names_in(text)} | {Path(name).stem.removeprefix("test_")}
+    functions = [each.name for each in ast.parse(text).body if isinstance(each, ast.FunctionDef)]
+    tests = [each.removeprefix("test_") for each in functions if each.startswith("test_")]
+    return [each for each in tests if each.partition("__")[0] not in units]
+
+
+def test_house_rules__a_test_begins_with_what_it_tests() -> None:
+    """Pytest prints the name alone; in the other trees it is a scenario of the whole product."""
+    units = (ROOT / "tests/unit").rglob("test_*.py")
+    found = {path.name: without_unit(path.name, path.read_text()) for path in units}
+    assert {name: tests for name, tests in found.items() if tests} == {}
+
+
+def test_without_unit__a_class_a_function_a_file_and_a_sentence() -> None:
+    text = "from kcover_ebpf.cli import main\nMetricsServer()\n" + "".join(
+        f"def test_{name}(): ...\n"
+        for name in ("metrics_server__ends", "main", "ports__one", "a_port_is_found")
+    )
+    assert without_unit("test_ports.py", text) == ["a_port_is_found"]

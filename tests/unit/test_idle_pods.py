@@ -72,7 +72,7 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path / "state/idle.json")
 
 
-def test_a_pod_is_reported_after_two_days(node: Node) -> None:
+def test_idle_pods__a_pod_is_reported_after_two_days(node: Node) -> None:
     assert node.spend(47) == ()
     (found,) = node.spend(2)
     assert (found.namespace, found.name, found.uid, found.gpus) == (
@@ -86,7 +86,7 @@ def test_a_pod_is_reported_after_two_days(node: Node) -> None:
     assert node.idle.idle_s()["team", "notebook"] == pytest.approx(found.age_s)
 
 
-def test_one_kernel_begins_anew(node: Node) -> None:
+def test_idle_pods__one_kernel_begins_anew(node: Node) -> None:
     node.spend(47)
     node.uses["GPU-0"] = GpuUse.LOW_POWER
     node.spend(0.1)
@@ -95,12 +95,12 @@ def test_one_kernel_begins_anew(node: Node) -> None:
     assert len(node.spend(2)) == 1
 
 
-def test_all_gpus_of_a_pod_must_be_idle(node: Node) -> None:
+def test_idle_pods__all_gpus_of_a_pod_must_be_idle(node: Node) -> None:
     node.held = ("GPU-0", "GPU-1")
     assert node.spend(60) == ()
 
 
-def test_a_pod_that_works_on_its_cpus_is_not_idle(node: Node) -> None:
+def test_idle_pods__a_pod_that_works_on_its_cpus_is_not_idle(node: Node) -> None:
     node.cores = 0.5
     assert node.spend(60) == ()
     node.cores = 0.05
@@ -108,20 +108,20 @@ def test_a_pod_that_works_on_its_cpus_is_not_idle(node: Node) -> None:
     assert len(node.spend(2)) == 1
 
 
-def test_where_cpu_times_are_not_known_gpus_decide(node: Node) -> None:
+def test_idle_pods__where_cpu_times_are_not_known_gpus_decide(node: Node) -> None:
     node.cores = None
     (found,) = node.spend(49)
     assert found.cpu_cores is None
 
 
-def test_a_pod_that_let_go_of_its_gpu_still_keeps_it(node: Node) -> None:
+def test_idle_pods__a_pod_that_let_go_of_its_gpu_still_keeps_it(node: Node) -> None:
     node.spend(1)
     node.held = ()
     (found,) = node.spend(49)
     assert found.gpus == ("GPU-0",)
 
 
-def test_it_outlives_the_agent(node: Node) -> None:
+def test_idle_pods__it_outlives_the_agent(node: Node) -> None:
     node.spend(40)
     node.now_s += 600
     node.start()
@@ -131,7 +131,7 @@ def test_it_outlives_the_agent(node: Node) -> None:
     assert len(node.spend(9)) == 1, "40 hours before the restart count"
 
 
-def test_hours_of_which_nothing_is_known_do_not_count(node: Node) -> None:
+def test_idle_pods__hours_of_which_nothing_is_known_do_not_count(node: Node) -> None:
     node.spend(40)
     node.now_s += 2 * HOUR_S
     node.start()
@@ -139,7 +139,7 @@ def test_hours_of_which_nothing_is_known_do_not_count(node: Node) -> None:
     assert len(node.spend(2)) == 1
 
 
-def test_unknown_is_not_idle(node: Node) -> None:
+def test_idle_pods__unknown_is_not_idle(node: Node) -> None:
     node.spend(40)
     node.uses["GPU-0"] = GpuUse.UNKNOWN
     assert node.spend(20) == ()
@@ -147,7 +147,7 @@ def test_unknown_is_not_idle(node: Node) -> None:
     assert node.spend(9) == (), "the clock began anew"
 
 
-def test_pods_that_are_gone_are_forgotten(node: Node) -> None:
+def test_idle_pods__pods_that_are_gone_are_forgotten(node: Node) -> None:
     assert len(node.spend(49)) == 1
     node.pods["u-notebook"] = replace(node.pods["u-notebook"], phase="Succeeded")
     node.held = ()
@@ -156,12 +156,14 @@ def test_pods_that_are_gone_are_forgotten(node: Node) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"holders": [{"uid": 3}]}', '{"holders": 1}'])
-def test_a_file_that_cannot_be_read_costs_the_past_only(tmp_path: Path, text: str) -> None:
+def test_idle_pods__a_file_that_cannot_be_read_costs_the_past_only(
+    tmp_path: Path, text: str
+) -> None:
     (tmp_path / "idle.json").write_text(text)
     assert len(Node(tmp_path / "idle.json").spend(49)) == 1
 
 
-def test_the_cpu_time_of_containers(tmp_path: Path) -> None:
+def test_cpu_seconds__the_cpu_time_of_containers(tmp_path: Path) -> None:
     (tmp_path / "cpu.stat").write_text("usage_usec 2500000\nuser_usec 1\n")
     one = Found("u", "a", tmp_path)
     assert cpu_seconds([one, one]) == 5.0
@@ -194,7 +196,7 @@ class Server:
 IDLE = IdlePod("team", "notebook", "u-notebook", 2.1 * 86400, ("GPU-0",), 0.02)
 
 
-def test_the_owner_finds_an_event_once_a_day() -> None:
+def test_idle_pods__the_owner_finds_an_event_once_a_day() -> None:
     server = Server(pod())
     for _ in range(3):
         server.report(IDLE)
@@ -219,14 +221,14 @@ def test_the_owner_finds_an_event_once_a_day() -> None:
 @pytest.mark.parametrize(
     "there", [pod(node="n2"), pod() | {"metadata": pod()["metadata"] | {"uid": "another"}}, None]
 )
-def test_an_agent_reports_pods_of_its_node_only(there: dict[str, Any] | None) -> None:
+def test_idle_pods__an_agent_reports_pods_of_its_node_only(there: dict[str, Any] | None) -> None:
     server = Server(*([there] if there else []))
     server.report(IDLE)
     server.report(replace(IDLE, namespace="../kube-system", uid="x"))
     assert server.written == []
 
 
-def test_a_stale_report_says_nothing() -> None:
+def test_idle_pods__a_stale_report_says_nothing() -> None:
     server = Server(pod())
     server.store.host_reports["n1"] = ReceivedReport(
         FaultReport("n1", START_S, 1, idle=(IDLE,)), START_S - 3600
@@ -235,7 +237,7 @@ def test_a_stale_report_says_nothing() -> None:
     assert server.written == []
 
 
-def test_words_for_several_gpus_and_hours() -> None:
+def test_text_of__words_for_several_gpus_and_hours() -> None:
     idle = replace(IDLE, gpus=("GPU-0", "GPU-1"), cpu_cores=None)
     assert text_of(idle, 7200.0).startswith(
         "no kernel has run on 2 GPUs (GPU-0, GPU-1) of this pod for 2.0 hours, and its use of CPUs is not known"

@@ -28,7 +28,7 @@ def full() -> Status:
     return replace(status, action=action, order=order, culprit=culprit, nodes=("n",))
 
 
-def test_there_and_back():
+def test_incident_of__there_and_back():
     made = incident.Incident("ns", "i", incident.JobRef("Job", "j", "u", "batch/v1"), {"a": "b"})
     raw = incident.object_of(made) | {"status": incident.status_of(full())}
     back = incident.incident_of(raw)
@@ -36,7 +36,7 @@ def test_there_and_back():
     assert (back.job, dict(back.selector)) == (made.job, {"a": "b"})
 
 
-def test_what_is_written_is_in_the_schema():
+def test_status_of__what_is_written_is_in_the_schema():
     schema = yaml.safe_load(CRD.read_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     known = schema["properties"]["status"]["properties"]
     for each in fields(Status):
@@ -51,7 +51,7 @@ def test_what_is_written_is_in_the_schema():
     assert set(written["restarts"][0]) <= set(known["restarts"]["items"]["properties"])
 
 
-def test_a_timeline_keeps_its_beginning_and_its_end():
+def test_status__a_timeline_keeps_its_beginning_and_its_end():
     status = Status(Phase.OPEN)
     for each in range(200):
         status = status.enter(Phase.OPEN, float(each), "x" * 2000)
@@ -64,6 +64,6 @@ def test_a_timeline_keeps_its_beginning_and_its_end():
     "raw",
     [{}, {"metadata": {"name": "x"}}, {"metadata": {"name": "x"}, "spec": {"job": {"kind": 3}}}],
 )
-def test_an_object_of_another_shape_is_refused(raw):
+def test_incident_of__an_object_of_another_shape_is_refused(raw):
     with pytest.raises(ObjectError):
         incident.incident_of(raw)

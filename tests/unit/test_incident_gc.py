@@ -70,7 +70,9 @@ def look(store: ObjectCache, owners: Owners, writer: Writer) -> None:
 
 
 @pytest.mark.parametrize("phase", list(Phase))
-def test_only_what_was_reported_and_left_is_closed_when_the_job_is_gone(store, phase) -> None:
+def test_incident_collector__only_what_was_reported_and_left_is_closed_when_the_job_is_gone(
+    store, phase
+) -> None:
     put(store, "i", phase)
     writer = Writer()
     look(store, Owners(None), writer)
@@ -84,7 +86,7 @@ def test_only_what_was_reported_and_left_is_closed_when_the_job_is_gone(store, p
         assert found.closed_s == NOW_S
 
 
-def test_a_job_that_agents_report_about_is_not_asked_for(store) -> None:
+def test_incident_collector__a_job_that_agents_report_about_is_not_asked_for(store) -> None:
     put(store, "i", Phase.OBSERVED)
     seen = report("a", arrived_s=NOW_S - 5.0, suspicious=False)
     store._reports[GangId.of("ns", LABELS)]["a"] = seen
@@ -97,7 +99,7 @@ def test_a_job_that_agents_report_about_is_not_asked_for(store) -> None:
     assert store.incidents["ns", "i"].status == closed, "it is closed once"
 
 
-def test_a_job_that_is_still_silent_keeps_its_incident_open(store) -> None:
+def test_incident_collector__a_job_that_is_still_silent_keeps_its_incident_open(store) -> None:
     put(store, "i", Phase.OBSERVED)
     store._reports[GangId.of("ns", LABELS)]["a"] = report("a", arrived_s=NOW_S - 5.0)
     writer = Writer()
@@ -106,7 +108,9 @@ def test_a_job_that_is_still_silent_keeps_its_incident_open(store) -> None:
 
 
 @pytest.mark.parametrize("error", [Conflict("another client was first"), Unreachable("away")])
-def test_an_incident_that_cannot_be_written_does_not_stop_the_others(store, error) -> None:
+def test_incident_collector__an_incident_that_cannot_be_written_does_not_stop_the_others(
+    store, error
+) -> None:
     put(store, "i", Phase.OBSERVED)
     put(store, "old", Phase.RECOVERED, 8 * DAY_S)
     writer = Writer()
@@ -115,7 +119,9 @@ def test_an_incident_that_cannot_be_written_does_not_stop_the_others(store, erro
     assert writer.deleted == ["old"]
 
 
-def test_incidents_are_kept_as_long_as_the_longest_budget_counts_them(store) -> None:
+def test_incident_collector__incidents_are_kept_as_long_as_the_longest_budget_counts_them(
+    store,
+) -> None:
     kept = put(store, "old", Phase.RECOVERED, 8 * DAY_S)
     assert kept.status is not None
     store.put(replace(kept, status=kept.status.begin(Way.IN_PLACE, NOW_S - 8 * DAY_S)))
@@ -129,7 +135,7 @@ def test_incidents_are_kept_as_long_as_the_longest_budget_counts_them(store) -> 
     assert writer.deleted == ["old"]
 
 
-def test_a_reader_that_knows_nothing_of_closing_still_reads() -> None:
+def test_incident_of__a_reader_that_knows_nothing_of_closing_still_reads() -> None:
     raw = object_of(Incident("ns", "i", JOB, LABELS))
     raw["status"] = {"phase": "Observed", "message": "x"}
     found = incident_of(raw).status

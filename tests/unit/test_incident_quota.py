@@ -94,7 +94,9 @@ class World:
         return sorted(each.job.name for each in found if each.status and not each.status.is_closed)
 
 
-def test_what_was_closed_for_room_is_not_opened_again_while_it_is_still_reported() -> None:
+def test_incident_quota__what_was_closed_for_room_is_not_opened_again_while_it_is_still_reported() -> (
+    None
+):
     world = World()
     assert world.reconcile_all() > 0
     assert world.opened() == ["j2", "j3", "j4"], "the oldest made room"
@@ -105,7 +107,7 @@ def test_what_was_closed_for_room_is_not_opened_again_while_it_is_still_reported
 
 
 @pytest.mark.parametrize("free", [1, 2])
-def test_it_is_opened_again_once_there_is_room(free: int) -> None:
+def test_object_of__it_is_opened_again_once_there_is_room(free: int) -> None:
     world = World()
     world.reconcile_all()
     for each in list(world.store.incidents.values()):

@@ -37,7 +37,7 @@ def answering(*findings: object) -> Check:
     return replace(nvml.CHECK, find=lambda _: iter(findings))  # type: ignore[arg-type]
 
 
-def test_a_gpu_is_what_nvml_and_its_link_say(tmp_path: Path) -> None:
+def test_inspect__a_gpu_is_what_nvml_and_its_link_say(tmp_path: Path) -> None:
     link(pci_device(tmp_path, GPU_AT), width=8)
     seen = found(tmp_path, pcie.CHECK, answering(passed("GPU 0: healthy", GPU_AT)))[GPU_AT]
     assert (seen.kind, seen.result) == ("gpu", Result.FAIL)
@@ -48,7 +48,7 @@ def test_a_gpu_is_what_nvml_and_its_link_say(tmp_path: Path) -> None:
     assert "reseat" in seen.advice
 
 
-def test_a_gpu_of_nvidia_that_nvml_says_nothing_about_is_unknown(tmp_path: Path) -> None:
+def test_inspect__a_gpu_of_nvidia_that_nvml_says_nothing_about_is_unknown(tmp_path: Path) -> None:
     link(pci_device(tmp_path, GPU_AT))
     seen = found(tmp_path, pcie.CHECK)[GPU_AT]
     assert seen.result is Result.UNKNOWN
@@ -57,7 +57,9 @@ def test_a_gpu_of_nvidia_that_nvml_says_nothing_about_is_unknown(tmp_path: Path)
     assert (other.result, other.advice) == (Result.FAIL, "reboot")
 
 
-def test_an_adapter_is_what_its_link_its_port_and_its_interface_say(tmp_path: Path) -> None:
+def test_inspect__an_adapter_is_what_its_link_its_port_and_its_interface_say(
+    tmp_path: Path,
+) -> None:
     folder = pci_device(tmp_path, NIC_AT, NIC, vendor="0x15b3")
     link(folder)
     interface = tmp_path / "sys/class/net/ens1"
@@ -75,7 +77,7 @@ def test_an_adapter_is_what_its_link_its_port_and_its_interface_say(tmp_path: Pa
     assert [line.partition(":")[0] for line in others] == ["NIC 0000", "ens1"]
 
 
-def test_what_is_no_device_of_a_job_is_left_out(tmp_path: Path) -> None:
+def test_inspect__what_is_no_device_of_a_job_is_left_out(tmp_path: Path) -> None:
     pci_device(tmp_path, "0000:01:00.0", "0x030000", vendor="0x1a03")  # the board's management
     pci_device(tmp_path, "0000:02:00.0", SWITCH)
     virtual = pci_device(tmp_path, "0000:0a:00.2", NIC)
@@ -86,7 +88,7 @@ def test_what_is_no_device_of_a_job_is_left_out(tmp_path: Path) -> None:
     assert seen["0000:03:00.0"].evidence == "no check examined it"
 
 
-def test_a_check_that_hangs_leaves_its_gpus_unknown(tmp_path: Path) -> None:
+def test_inspect__a_check_that_hangs_leaves_its_gpus_unknown(tmp_path: Path) -> None:
     link(pci_device(tmp_path, GPU_AT))
 
     def hang(_: InspectionOptions):
@@ -98,7 +100,7 @@ def test_a_check_that_hangs_leaves_its_gpus_unknown(tmp_path: Path) -> None:
     assert found(tmp_path, pcie.CHECK, slow)[GPU_AT].result is Result.UNKNOWN
 
 
-def test_a_device_without_a_pci_address(tmp_path: Path) -> None:
+def test_address_below__a_device_without_a_pci_address(tmp_path: Path) -> None:
     assert pci.address_below(tmp_path) == ""
     (tmp_path / "device").symlink_to("../../virtio0")
     assert pci.address_below(tmp_path) == ""

@@ -19,7 +19,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return code, out, err
 
 
-def test_the_object(
+def test_main__the_object(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("NODE_NAME", "node-7")
@@ -39,7 +39,7 @@ def test_the_object(
     assert first["advice"]
 
 
-def test_the_table(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_main__the_table(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     tool(tmp_path, "good", "printf 'fine \\033[2J\\n'")
     code, out, _ = run(capsys, "--plugins", str(tmp_path), "--checks", "plugin/good")
     lines = out.splitlines()
@@ -50,7 +50,7 @@ def test_the_table(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert lines[-1].endswith(": pass")
 
 
-def test_nothing_observed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_main__nothing_observed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     tool(tmp_path, "odd", "exit 5")
     code, out, err = run(capsys, "--plugins", str(tmp_path), "--checks", "plugin/odd")
     assert code == 3
@@ -73,13 +73,13 @@ def test_nothing_observed(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
         ("extra", "unexpected extra argument"),
     ],
 )
-def test_wrong_usage(capsys: pytest.CaptureFixture[str], arguments: str, words: str) -> None:
+def test_main__wrong_usage(capsys: pytest.CaptureFixture[str], arguments: str, words: str) -> None:
     code, out, err = run(capsys, *arguments.split())
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert words in err
 
 
-def test_what_is_chosen() -> None:
+def test_chosen__what_is_chosen() -> None:
     light = chosen((), (), has_peers=False)
     assert all(each.cost is Cost.LIGHT for each in light)
     assert {each.name for each in CHECKS} - {each.name for each in light} == {"nccl_tests", "peers"}

@@ -17,7 +17,7 @@ def load_modules(root: Path, *names: str, state: str = "Live") -> None:
     write(root / "proc/modules", "\n".join(f"{name} 1 0 - {state} 0x0" for name in names))
 
 
-def test_modules_of_a_healthy_node(tmp_path: Path) -> None:
+def test_inspection_devices__modules_of_a_healthy_node(tmp_path: Path) -> None:
     pci_device(tmp_path, "0000:5d:00.0")
     pci_device(tmp_path, "0000:c0:00.0", SWITCH)
     write(tmp_path / "sys/class/infiniband/mlx5_0/hca_type", "MT4129")
@@ -34,7 +34,7 @@ def test_modules_of_a_healthy_node(tmp_path: Path) -> None:
         (("nvidia",), "Live", Result.FAIL, "fabric manager does not run"),
     ],
 )
-def test_modules_that_are_missing(
+def test_inspection_devices__modules_that_are_missing(
     tmp_path: Path, loaded: tuple[str, ...], state: str, result: Result, words: str
 ) -> None:
     pci_device(tmp_path, "0000:5d:00.0")
@@ -45,7 +45,7 @@ def test_modules_that_are_missing(
     assert words in one.evidence
 
 
-def test_modules_that_only_slow_a_job_down(tmp_path: Path) -> None:
+def test_inspection_devices__modules_that_only_slow_a_job_down(tmp_path: Path) -> None:
     pci_device(tmp_path, "0000:5d:00.0")
     write(tmp_path / "sys/class/infiniband/mlx5_0/hca_type", "MT4129")
     load_modules(tmp_path, "nvidia")
@@ -56,7 +56,7 @@ def test_modules_that_only_slow_a_job_down(tmp_path: Path) -> None:
     assert "gdrdrv is not loaded" in one.evidence
 
 
-def test_no_module_is_expected_without_a_gpu(tmp_path: Path) -> None:
+def test_inspection_devices__no_module_is_expected_without_a_gpu(tmp_path: Path) -> None:
     given_away = pci_device(tmp_path, "0000:5d:00.0")
     (given_away / "driver").symlink_to(tmp_path / "sys/bus/pci/drivers/vfio-pci")
     one = found(modules.CHECK, tmp_path)
@@ -64,7 +64,7 @@ def test_no_module_is_expected_without_a_gpu(tmp_path: Path) -> None:
     assert "no module is expected" in one.evidence
 
 
-def test_modules_that_cannot_be_read(tmp_path: Path) -> None:
+def test_inspection_devices__modules_that_cannot_be_read(tmp_path: Path) -> None:
     pci_device(tmp_path, "0000:5d:00.0")
     assert found(modules.CHECK, tmp_path).result is Result.UNKNOWN
 
@@ -97,7 +97,7 @@ def link(root: Path, width: int, speed: str, class_code: str = GPU, slot: int = 
         (8, "32.0 GT/s PCIe", "0x010802", 16, Result.UNKNOWN),  # a disk is not searched for
     ],
 )
-def test_pcie_links(
+def test_inspection_devices__pcie_links(
     tmp_path: Path, width: int, speed: str, class_code: str, slot: int, result: Result
 ) -> None:
     link(tmp_path, width, speed, class_code, slot)
@@ -106,7 +106,7 @@ def test_pcie_links(
     assert bool(one.advice) == (result is not Result.PASS)
 
 
-def test_pcie_errors_since_the_boot(tmp_path: Path) -> None:
+def test_inspection_devices__pcie_errors_since_the_boot(tmp_path: Path) -> None:
     folder = link(tmp_path, 16, "32.0 GT/s PCIe")
     write(folder / "aer_dev_fatal", "DLP 2\nTOTAL_ERR_FATAL 2")
     write(folder / "aer_dev_nonfatal", "DLP 0\nTOTAL_ERR_NONFATAL 0")
@@ -116,7 +116,7 @@ def test_pcie_errors_since_the_boot(tmp_path: Path) -> None:
     assert "nonfatal" not in one.evidence
 
 
-def test_a_virtual_machine_shows_no_link(tmp_path: Path) -> None:
+def test_inspection_devices__a_virtual_machine_shows_no_link(tmp_path: Path) -> None:
     pci_device(tmp_path, "0000:00:03.0", NIC, "0x1af4", current_link_speed="Unknown")
     one = found(pcie.CHECK, tmp_path)
     assert one.result is Result.UNKNOWN
@@ -133,7 +133,7 @@ def interface(root: Path, name: str, flags: str = "0x1003", carrier: str = "1") 
     return folder
 
 
-def test_links_that_are_well(tmp_path: Path) -> None:
+def test_inspection_devices__links_that_are_well(tmp_path: Path) -> None:
     interface(tmp_path, "eth0")
     interface(tmp_path, "eth1", flags="0x1002", carrier="")
     write(tmp_path / "sys/class/net/lo/flags", "0x9")
@@ -145,7 +145,7 @@ def test_links_that_are_well(tmp_path: Path) -> None:
     ]
 
 
-def test_links_without_carrier(tmp_path: Path) -> None:
+def test_inspection_devices__links_without_carrier(tmp_path: Path) -> None:
     interface(tmp_path, "eth0", carrier="0")
     assert found(links.CHECK, tmp_path).result is Result.WARN
     (tmp_path / "sys/class/net/eth0/master").symlink_to(tmp_path / "sys/class/net/bond0")
@@ -155,7 +155,7 @@ def test_links_without_carrier(tmp_path: Path) -> None:
     assert one.evidence == "eth0: no carrier, a member of bond0"
 
 
-def test_errors_that_grow(tmp_path: Path) -> None:
+def test_inspection_devices__errors_that_grow(tmp_path: Path) -> None:
     folder = interface(tmp_path, "eth0")
 
     def pause(_: float) -> None:
@@ -166,7 +166,7 @@ def test_errors_that_grow(tmp_path: Path) -> None:
     assert "rx_errors +5" in one.evidence
 
 
-def test_no_link_is_unknown(tmp_path: Path) -> None:
+def test_inspection_devices__no_link_is_unknown(tmp_path: Path) -> None:
     assert found(links.CHECK, tmp_path).result is Result.UNKNOWN
 
 
@@ -193,7 +193,7 @@ def port(root: Path, device: str, state: str = "4: ACTIVE", rate: str = "400", *
         (("4: ACTIVE", "5: LinkUp"), "100", "MT4125", Result.PASS, "100 Gb/s"),
     ],
 )
-def test_rdma_ports(
+def test_inspection_devices__rdma_ports(
     tmp_path: Path, states: tuple[str, str], rate: str, model: str, result: Result, words: str
 ) -> None:
     port(tmp_path, "mlx5_0")
@@ -203,7 +203,7 @@ def test_rdma_ports(
     assert words in one.evidence
 
 
-def test_rdma_errors_that_grow(tmp_path: Path) -> None:
+def test_inspection_devices__rdma_errors_that_grow(tmp_path: Path) -> None:
     folder = port(tmp_path, "mlx5_0")
 
     def pause(_: float) -> None:
@@ -214,7 +214,9 @@ def test_rdma_errors_that_grow(tmp_path: Path) -> None:
     assert "symbol_error +4" in one.evidence
 
 
-def test_only_a_driver_that_counts_is_quoted_on_a_ports_past(tmp_path: Path) -> None:
+def test_inspection_devices__only_a_driver_that_counts_is_quoted_on_a_ports_past(
+    tmp_path: Path,
+) -> None:
     """rdma_rxe counts beside the port's state and not with its counters, other drivers for Ethernet nowhere."""
     folder = port(tmp_path, "rxe0")
     (folder / "counters/link_downed").unlink()
@@ -223,7 +225,7 @@ def test_only_a_driver_that_counts_is_quoted_on_a_ports_past(tmp_path: Path) -> 
     assert "went down 3 time(s) since the boot" in found(rdma.CHECK, tmp_path).evidence
 
 
-def test_no_rdma_device(tmp_path: Path) -> None:
+def test_inspection_devices__no_rdma_device(tmp_path: Path) -> None:
     assert found(rdma.CHECK, tmp_path).result is Result.UNKNOWN
     pci_device(tmp_path, "0000:40:00.0", NIC, "0x15b3")
     one = found(rdma.CHECK, tmp_path)

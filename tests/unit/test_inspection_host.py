@@ -26,7 +26,7 @@ def mount(root: Path, *lines: str) -> Path:
     return top
 
 
-def test_mounts_are_described_once(tmp_path: Path) -> None:
+def test_find_mounts__mounts_are_described_once(tmp_path: Path) -> None:
     place = "/var/lib/kubelet/pods/u/volumes/kubernetes.io~csi/pv-1/mount"
     top = mount(
         tmp_path,
@@ -46,7 +46,7 @@ def test_mounts_are_described_once(tmp_path: Path) -> None:
     assert [each.is_network for each in found_mounts] == [False, True]
 
 
-def test_storage_that_answers(tmp_path: Path) -> None:
+def test_inspection_host__storage_that_answers(tmp_path: Path) -> None:
     (mount(tmp_path, NFS) / "data").mkdir()
     one = found(storage.CHECK, tmp_path, write_to=tmp_path)
     assert one.result is PASS
@@ -55,14 +55,16 @@ def test_storage_that_answers(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["proc"]
 
 
-def test_storage_that_is_gone(tmp_path: Path) -> None:
+def test_inspection_host__storage_that_is_gone(tmp_path: Path) -> None:
     mount(tmp_path, NFS)
     one = found(storage.CHECK, tmp_path)
     assert one.result is FAIL
     assert one.evidence == "/data (nfs4, filer:/export): no answer within 5 s"
 
 
-def test_storage_that_hangs_costs_no_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_inspection_host__storage_that_hangs_costs_no_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     top = mount(tmp_path, NFS, "23 1 254:0 / / rw - ext4 /dev/vda rw")
     (top / "data").mkdir()
     released, ask = threading.Event(), os.statvfs
@@ -81,17 +83,17 @@ def test_storage_that_hangs_costs_no_other(monkeypatch: pytest.MonkeyPatch, tmp_
     assert "/ (ext4, /dev/vda): answered" in one.evidence
 
 
-def test_a_disk_that_became_read_only(tmp_path: Path) -> None:
+def test_inspection_host__a_disk_that_became_read_only(tmp_path: Path) -> None:
     mount(tmp_path, "23 1 254:0 / / rw,relatime - ext4 /dev/vda ro,errors=remount-ro")
     assert "became read-only" in found(storage.CHECK, tmp_path).evidence
 
 
-def test_a_disk_that_was_mounted_read_only(tmp_path: Path) -> None:
+def test_inspection_host__a_disk_that_was_mounted_read_only(tmp_path: Path) -> None:
     mount(tmp_path, "23 1 254:0 / / ro,relatime - ext4 /dev/vda ro")
     assert found(storage.CHECK, tmp_path).result is PASS
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+def test_inspection_host__a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (mount(tmp_path, NFS) / "data").mkdir()
     one = found(storage.CHECK, tmp_path, write_to=tmp_path / "nowhere")
     assert (one.result, "cannot write" in one.evidence) == (FAIL, True)
@@ -101,7 +103,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     ("free", "inodes", "result"),
     [(0.5, 0.5, PASS), (0.05, 0.5, WARN), (0.5, 0.01, WARN), (0, 0.5, FAIL), (0.5, 0, FAIL)],
 )
-def test_room_on_disks(
+def test_inspection_host__room_on_disks(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free: float, inodes: float, result: Result
 ) -> None:
     mount(tmp_path, "23 1 254:0 / / rw - ext4 /dev/vda rw", NFS)
@@ -114,7 +116,7 @@ def test_room_on_disks(
     assert "/data" not in one.evidence
 
 
-def test_shared_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_inspection_host__shared_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert found(space.SHM_CHECK, tmp_path).result is FAIL
     (tmp_path / "dev/shm").mkdir(parents=True)
     for free, result in ((900, PASS), (50, WARN), (0, FAIL)):
@@ -133,7 +135,7 @@ def test_shared_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (500_000, 100_000, 4, WARN, "4 KiB of memory were taken out of use"),
     ],
 )
-def test_memory(
+def test_inspection_host__memory(
     tmp_path: Path, available: int, swap_free: int, corrupted: int, result: Result, words: str
 ) -> None:
     lines = (
@@ -146,7 +148,7 @@ def test_memory(
     assert words in one.evidence
 
 
-def test_memory_that_cannot_be_read(tmp_path: Path) -> None:
+def test_inspection_host__memory_that_cannot_be_read(tmp_path: Path) -> None:
     assert found(memory.CHECK, tmp_path).result is UNKNOWN
 
 
@@ -160,11 +162,11 @@ def test_memory_that_cannot_be_read(tmp_path: Path) -> None:
         (0x40, 0, WARN),
     ],
 )
-def test_the_clock(status: int, offset: int, result: Result) -> None:
+def test_judged__the_clock(status: int, offset: int, result: Result) -> None:
     assert clock.judged(clock.Timex(status=status, offset=offset)).result is result
 
 
-def test_the_clock_of_this_machine_is_read(tmp_path: Path) -> None:
+def test_inspection_host__the_clock_of_this_machine_is_read(tmp_path: Path) -> None:
     assert found(clock.CHECK, tmp_path).result in (PASS, WARN)
 
 
@@ -176,7 +178,7 @@ def thread(root: Path, tid: int, state: str, flags: int = 0, switches: int = 5) 
     return folder
 
 
-def test_threads_that_are_stuck(tmp_path: Path) -> None:
+def test_inspection_host__threads_that_are_stuck(tmp_path: Path) -> None:
     for tid in range(40, 47):
         thread(tmp_path, tid, "D")
     one = found(d_state.CHECK, tmp_path)
@@ -187,7 +189,7 @@ def test_threads_that_are_stuck(tmp_path: Path) -> None:
     assert "a storage server does not answer" in one.advice
 
 
-def test_threads_that_are_not_stuck(tmp_path: Path) -> None:
+def test_inspection_host__threads_that_are_not_stuck(tmp_path: Path) -> None:
     thread(tmp_path, 41, "S")
     thread(tmp_path, 42, "D", flags=0x00200000)  # of the kernel
     thread(tmp_path, 43, "D")
@@ -199,7 +201,7 @@ def test_threads_that_are_not_stuck(tmp_path: Path) -> None:
     assert found(d_state.CHECK, tmp_path / "nowhere").result is UNKNOWN
 
 
-def test_peers(tmp_path: Path) -> None:
+def test_inspection_host__peers(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         one = found(peers.CHECK, tmp_path, peers=(("127.0.0.1", port),))

@@ -15,7 +15,7 @@ def health(name: str, result: Result):
     return after_round("n1", None, Round(1.0, "a", [Seen(name, result)]), 90)
 
 
-def test_the_last_inspection_is_shown_and_no_earlier_one() -> None:
+def test_inspection_metrics__the_last_inspection_is_shown_and_no_earlier_one() -> None:
     registry = CollectorRegistry()
     metrics = InspectionMetrics(registry)
 

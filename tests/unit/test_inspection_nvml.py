@@ -68,7 +68,7 @@ def answer(
     return found
 
 
-def test_each_gpu_has_a_result_of_its_own(library: Path, host: Path) -> None:
+def test_inspection_nvml__each_gpu_has_a_result_of_its_own(library: Path, host: Path) -> None:
     first, second = "0000:5d:00.0", "0000:5e:00.0"
     assert answer(library, host)[4] == [[first, "pass"], [second, "pass"]]
     assert answer(library, host, "recovery 1 1\n")[4] == [[first, "pass"], [second, "fail"]]
@@ -76,7 +76,7 @@ def test_each_gpu_has_a_result_of_its_own(library: Path, host: Path) -> None:
     assert gone == [[second, "fail"], [first, "pass"]], "it is on the bus, but NVML has it not"
 
 
-def test_healthy_gpus(library: Path, host: Path) -> None:
+def test_inspection_nvml__healthy_gpus(library: Path, host: Path) -> None:
     result, evidence, advice, _ = examine(library, host)
     assert (result, advice) == ("pass", "")
     assert evidence == [
@@ -116,7 +116,7 @@ def test_healthy_gpus(library: Path, host: Path) -> None:
         ("init -1 error 9", "fail", "with 2 GPU(s) on the PCI bus: Driver Not Loaded"),
     ],
 )
-def test_each_fault_is_found(
+def test_inspection_nvml__each_fault_is_found(
     library: Path, host: Path, script: str, result: str, words: str
 ) -> None:
     seen, evidence, advice, _ = examine(library, host, f"{script}\n")
@@ -128,7 +128,9 @@ def test_each_fault_is_found(
 
 
 @pytest.mark.parametrize("folder", ["usr/lib64", "run/nvidia/driver/usr/lib64"])
-def test_a_library_that_only_the_host_has(library: Path, host: Path, folder: str) -> None:
+def test_inspection_nvml__a_library_that_only_the_host_has(
+    library: Path, host: Path, folder: str
+) -> None:
     place = host / folder
     place.mkdir(parents=True)
     (place / "libnvidia-ml.so.1").symlink_to(library / "libnvidia-ml.so.1")
@@ -150,18 +152,20 @@ def test_a_library_that_only_the_host_has(library: Path, host: Path, folder: str
         "link_replays 1 error 2\n",  # a counter that this generation of links does not have
     ],
 )
-def test_what_is_no_fault(library: Path, host: Path, script: str) -> None:
+def test_inspection_nvml__what_is_no_fault(library: Path, host: Path, script: str) -> None:
     result, evidence, _, _ = examine(library, host, script)
     assert result == "pass", evidence
 
 
 @pytest.mark.parametrize("script", ["init -1 hang", "handle 1 hang", "temperature 1 hang"])
-def test_a_call_that_hangs_is_not_waited_for(library: Path, host: Path, script: str) -> None:
+def test_inspection_nvml__a_call_that_hangs_is_not_waited_for(
+    library: Path, host: Path, script: str
+) -> None:
     result, evidence, _, _ = examine(library, host, f"{script}\n", deadline_s=1)
     assert (result, evidence) == ("unknown", ["did not answer within 1 s"])
 
 
-def test_no_library(tmp_path: Path) -> None:
+def test_inspection_nvml__no_library(tmp_path: Path) -> None:
     result, evidence, advice, _ = examine(tmp_path, tmp_path)
     if "libnvidia-ml" not in evidence[0]:
         pytest.skip("needs a machine without NVML: this one has it")
@@ -179,7 +183,9 @@ def test_no_library(tmp_path: Path) -> None:
         ("init -1 error 9\n", "whether a GPU is busy is not known: NVML: Driver Not Loaded"),
     ],
 )
-def test_when_a_gpu_is_busy(library: Path, host: Path, script: str, words: str) -> None:
+def test_inspection_nvml__when_a_gpu_is_busy(
+    library: Path, host: Path, script: str, words: str
+) -> None:
     reason = examine(library, host, script, how="busy")[3]
     assert reason.startswith(words)
     assert bool(reason) == bool(words)

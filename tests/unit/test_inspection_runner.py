@@ -48,20 +48,20 @@ def is_gone(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] == "Z"
 
 
-def test_the_worst_counts() -> None:
+def test_worst__the_worst_counts() -> None:
     assert worst([Result.PASS, Result.UNKNOWN]) is Result.UNKNOWN
     assert worst([Result.UNKNOWN, Result.WARN, Result.PASS]) is Result.WARN
     assert worst([Result.FAIL, Result.WARN]) is Result.FAIL
     assert worst([]) is Result.UNKNOWN
 
 
-def test_evidence_comes_worst_first_and_advice_once() -> None:
+def test_joined__evidence_comes_worst_first_and_advice_once() -> None:
     one = joined([passed("a"), warned("b", "do"), failed("c", "mend"), warned("d", "do")])
     assert one == Finding(Result.FAIL, "c\nb\nd\na", "mend; do")
     assert joined([]).result is Result.UNKNOWN
 
 
-def test_an_answer_comes_back_whole() -> None:
+def test_inspect__an_answer_comes_back_whole() -> None:
     lines = [f"{number} ä" for number in range(20000)]
 
     def find(_: InspectionOptions) -> Iterator[Finding]:
@@ -74,7 +74,7 @@ def test_an_answer_comes_back_whole() -> None:
     assert list(result.evidence) == lines
 
 
-def test_a_check_that_throws() -> None:
+def test_inspect__a_check_that_throws() -> None:
     def find(_: InspectionOptions) -> Iterator[Finding]:
         yield passed("a")
         raise ValueError("no such thing")
@@ -84,7 +84,7 @@ def test_a_check_that_throws() -> None:
     assert result.evidence == ("the check itself failed: ValueError: no such thing",)
 
 
-def test_a_check_whose_process_dies() -> None:
+def test_inspect__a_check_whose_process_dies() -> None:
     def find(_: InspectionOptions) -> Iterator[Finding]:
         os.kill(os.getpid(), 9)
         yield passed("never")
@@ -92,14 +92,14 @@ def test_a_check_whose_process_dies() -> None:
     assert run(find).evidence == ("its process ended without an answer",)
 
 
-def test_an_answer_that_is_too_long() -> None:
+def test_inspect__an_answer_that_is_too_long() -> None:
     def find(_: InspectionOptions) -> Iterator[Finding]:
         yield passed("x" * 2_000_000)
 
     assert run(find).evidence == ("its answer is longer than 1048576 bytes",)
 
 
-def test_a_check_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
+def test_inspect__a_check_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 
@@ -119,7 +119,9 @@ def test_a_check_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None
         time.sleep(0.01)
 
 
-def test_a_process_that_cannot_be_ended_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inspect__a_process_that_cannot_be_ended_is_left_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As one in D: a signal does nothing to it."""
     ended: list[int] = []
     kill = os.kill
@@ -141,7 +143,7 @@ def test_a_process_that_cannot_be_ended_is_left_behind(monkeypatch: pytest.Monke
     assert result.evidence == ("did not answer within 0.3 s", last)
 
 
-def test_light_checks_run_at_once_and_keep_their_order() -> None:
+def test_inspect__light_checks_run_at_once_and_keep_their_order() -> None:
     def slow(_: InspectionOptions) -> Iterator[Finding]:
         time.sleep(600)
         yield passed("never")
@@ -158,7 +160,7 @@ def test_light_checks_run_at_once_and_keep_their_order() -> None:
     assert time.monotonic() - start_s < 2.9
 
 
-def test_a_heavy_check_is_not_run_on_a_busy_gpu(
+def test_inspect__a_heavy_check_is_not_run_on_a_busy_gpu(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     mark = tmp_path / "ran"
@@ -175,7 +177,7 @@ def test_a_heavy_check_is_not_run_on_a_busy_gpu(
     assert run(find, Cost.HEAVY).result is Result.PASS
 
 
-def test_a_tool_that_hangs_does_not_hang_the_inspection(
+def test_inspect__a_tool_that_hangs_does_not_hang_the_inspection(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     tool(tmp_path, "nvidia-smi", "trap '' TERM; sleep 600")

@@ -37,7 +37,7 @@ def tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     ],
     ids=lambda each: each.name if isinstance(each, Check) else "",
 )
-def test_a_missing_tool_is_unknown_and_says_how_to_get_it(
+def test_inspection_tools__a_missing_tool_is_unknown_and_says_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, check: Check, words: str
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -56,7 +56,9 @@ def test_a_missing_tool_is_unknown_and_says_how_to_get_it(
         ("echo 'no devices' >&2; exit 9", FAIL, "code 9: no devices"),
     ],
 )
-def test_nvidia_smi(tools: Path, tmp_path: Path, script: str, result: Result, words: str) -> None:
+def test_inspection_tools__nvidia_smi(
+    tools: Path, tmp_path: Path, script: str, result: Result, words: str
+) -> None:
     for address in ("0000:5d:00.0", "0000:5e:00.0"):
         pci_device(tmp_path, address)
     tool(tools, "nvidia-smi", script)
@@ -103,7 +105,9 @@ def diagnosis(*results: dict[str, object]) -> str:
         ("echo '{broken'", UNKNOWN, "code 0"),
     ],
 )
-def test_dcgmi(tools: Path, tmp_path: Path, script: str, result: Result, words: str) -> None:
+def test_inspection_tools__dcgmi(
+    tools: Path, tmp_path: Path, script: str, result: Result, words: str
+) -> None:
     tool(tools, "dcgmi", script)
     one = found(dcgmi.CHECK, tmp_path)
     assert one.result is result
@@ -125,7 +129,7 @@ def reduced(wrong: int, speed: float) -> str:
         ("true", None, FAIL, "it printed nothing"),
     ],
 )
-def test_nccl_tests(
+def test_inspection_tools__nccl_tests(
     tools: Path, tmp_path: Path, script: str, floor: float | None, result: Result, words: str
 ) -> None:
     for address in ("0000:5d:00.0", "0000:5e:00.0"):
@@ -151,7 +155,9 @@ def reporter(state: str, errors: int) -> str:
         ("echo 'Failed to connect' >&2; exit 1", UNKNOWN, "code 1: Failed to connect"),
     ],
 )
-def test_devlink(tools: Path, tmp_path: Path, script: str, result: Result, words: str) -> None:
+def test_inspection_tools__devlink(
+    tools: Path, tmp_path: Path, script: str, result: Result, words: str
+) -> None:
     tool(tools, "devlink", script)
     one = found(devlink.CHECK, tmp_path)
     assert one.result is result
@@ -168,7 +174,7 @@ def test_devlink(tools: Path, tmp_path: Path, script: str, result: Result, words
         ("yes x | tr -d '\\n' | head -c 9000000", PASS, "x" * 200),
     ],
 )
-def test_a_plugin(tmp_path: Path, script: str, result: Result, evidence: str) -> None:
+def test_load__a_plugin(tmp_path: Path, script: str, result: Result, evidence: str) -> None:
     tool(tmp_path, "ours", script)
     (check,) = plugins.load(tmp_path)
     assert check.name == "plugin/ours"
@@ -176,7 +182,7 @@ def test_a_plugin(tmp_path: Path, script: str, result: Result, evidence: str) ->
     assert (one.result, one.evidence) == (result, evidence)
 
 
-def test_plugins_that_cannot_be_run(tmp_path: Path) -> None:
+def test_load__plugins_that_cannot_be_run(tmp_path: Path) -> None:
     (tmp_path / ".hidden").write_text("")
     (tmp_path / "folder").mkdir()
     (tmp_path / "a").write_text("#!/bin/sh\n")

@@ -92,7 +92,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ROUND_AGAIN_S", 0.05)
 
 
-def test_a_node_fails_and_is_mended(tmp_path: Path, broken: Path) -> None:
+def test_inspector__a_node_fails_and_is_mended(tmp_path: Path, broken: Path) -> None:
     with Bench(tmp_path, Server()) as bench:
         until(lambda: bench.server.result() == "pass")
         broken.touch()
@@ -106,7 +106,7 @@ def test_a_node_fails_and_is_mended(tmp_path: Path, broken: Path) -> None:
     assert bench.errors == []
 
 
-def test_what_failed_before_the_agent_was_started_anew_is_remembered(
+def test_inspector__what_failed_before_the_agent_was_started_anew_is_remembered(
     tmp_path: Path, broken: Path
 ) -> None:
     broken.touch()
@@ -118,14 +118,14 @@ def test_what_failed_before_the_agent_was_started_anew_is_remembered(
     assert second.server.objects[0]["status"]["since"] == since
 
 
-def test_a_result_that_was_refused_is_sent_again(tmp_path: Path, broken: Path) -> None:
+def test_inspector__a_result_that_was_refused_is_sent_again(tmp_path: Path, broken: Path) -> None:
     with Bench(tmp_path, Server(refuse=2), interval_s=3600.0) as bench:
         bench.inspector.exchange((XID,))
         until(lambda: bench.server.result() == "fail")
     assert bench.errors == [("apply", "nodehealths")] * 2
 
 
-def test_a_new_fault_asks_for_a_round_at_once_and_an_old_one_does_not(
+def test_inspector__a_new_fault_asks_for_a_round_at_once_and_an_old_one_does_not(
     tmp_path: Path, broken: Path
 ) -> None:
     with Bench(tmp_path, Server(), interval_s=3600.0) as bench:
@@ -148,7 +148,7 @@ def test_a_new_fault_asks_for_a_round_at_once_and_an_old_one_does_not(
         ("time.sleep(600)", "did not end within"),
     ],
 )
-def test_a_round_that_gives_no_answer_makes_all_unknown(
+def test_inspector__a_round_that_gives_no_answer_makes_all_unknown(
     tmp_path: Path,
     broken: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -167,7 +167,7 @@ def test_a_round_that_gives_no_answer_makes_all_unknown(
     assert check["unmended"], "it failed, and was not seen to work"
 
 
-def test_what_hangs_is_not_started_again(
+def test_inspector__what_hangs_is_not_started_again(
     tmp_path: Path, broken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Bench(tmp_path, Server(), interval_s=3600.0) as bench:
@@ -196,7 +196,7 @@ def never(_: object) -> Iterator[Any]:
     raise AssertionError
 
 
-def test_what_is_scheduled_depends_on_the_hardware(tmp_path: Path) -> None:
+def test_scheduled__what_is_scheduled_depends_on_the_hardware(tmp_path: Path) -> None:
     own = Check("plugin/p", Cost.LIGHT, 5.0, "", "", never)
 
     options = InspectionOptions(tmp_path)
@@ -214,19 +214,21 @@ def test_what_is_scheduled_depends_on_the_hardware(tmp_path: Path) -> None:
     assert names()[-2:] == ["peers", "plugin/p"]
 
 
-def test_a_heavy_check_is_never_scheduled(tmp_path: Path) -> None:
+def test_scheduled__a_heavy_check_is_never_scheduled(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="on demand, not on a schedule"):
         schedule.scheduled(("memory", "nccl_tests"), (), InspectionOptions(tmp_path))
     with pytest.raises(UsageError, match="no check is named 'nonsense'"):
         schedule.scheduled(("nonsense",), (), InspectionOptions(tmp_path))
 
 
-def test_one_peer_alone_is_refused_since_its_end_would_fail_every_node(tmp_path: Path) -> None:
+def test_scheduled__one_peer_alone_is_refused_since_its_end_would_fail_every_node(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(UsageError, match="name two peers at least"):
         schedule.scheduled((), (), InspectionOptions(tmp_path, peers=(("a", 1),)))
 
 
-def test_peers_are_connected_to_at_each_round(tmp_path: Path) -> None:
+def test_environment__peers_are_connected_to_at_each_round(tmp_path: Path) -> None:
     """As the program that the schedule starts does."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         there = f"127.0.0.1:{server.getsockname()[1]}"
@@ -239,7 +241,7 @@ def test_peers_are_connected_to_at_each_round(tmp_path: Path) -> None:
     assert f"{there}: name in " in " ".join(check["evidence"])
 
 
-def test_a_round_that_breaks_is_reported_and_the_next_one_runs(
+def test_inspector__a_round_that_breaks_is_reported_and_the_next_one_runs(
     broken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thread that ends has the kubelet restart the agent, and so end what it watches."""

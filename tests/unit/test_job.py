@@ -37,7 +37,7 @@ def long_steps(stage: Stage, step_s: float, count: int) -> None:
         stage.run(step_s)
 
 
-def test_gaps_of_the_start_are_not_used_for_the_training() -> None:
+def test_job__gaps_of_the_start_are_not_used_for_the_training() -> None:
     stage = Stage(connected=False)
     long_steps(stage, 20, 3)
     assert stage.job.pace.threshold_s(Pid(100)) > 20
@@ -48,7 +48,7 @@ def test_gaps_of_the_start_are_not_used_for_the_training() -> None:
     assert stage.job.pace.threshold_s(Pid(100)) < 3
 
 
-def test_a_stall_is_longer_than_the_long_steps_of_the_job() -> None:
+def test_job__a_stall_is_longer_than_the_long_steps_of_the_job() -> None:
     stage = Stage()
     long_steps(stage, 10, 8)
     assert faults(stage) == []
@@ -74,7 +74,7 @@ def longest_silence_s(stage: Stage) -> float:
     return max(each.age_s for each in picture.ranks.values())
 
 
-def test_a_job_stopped_and_continued_as_a_whole_starts_its_clocks_anew() -> None:
+def test_job__a_job_stopped_and_continued_as_a_whole_starts_its_clocks_anew() -> None:
     stage = trained()
     all_wait(stage, -1)
     stage.run(1)
@@ -86,7 +86,7 @@ def test_a_job_stopped_and_continued_as_a_whole_starts_its_clocks_anew() -> None
     assert faults(stage) == []
 
 
-def test_after_a_blind_moment_nothing_is_judged_and_clocks_start_anew() -> None:
+def test_job__after_a_blind_moment_nothing_is_judged_and_clocks_start_anew() -> None:
     stage = trained()
     stay(stage, "futex")
     stage.run(1)
@@ -101,7 +101,9 @@ def test_after_a_blind_moment_nothing_is_judged_and_clocks_start_anew() -> None:
 
 
 @pytest.mark.parametrize("modes", [("spin", "spin"), ("spin", "spin", "spin", "spin")])
-def test_several_spinning_ranks_wait_and_none_of_them_is_a_culprit(modes: tuple[str, ...]) -> None:
+def test_job__several_spinning_ranks_wait_and_none_of_them_is_a_culprit(
+    modes: tuple[str, ...],
+) -> None:
     stage = trained()
     all_wait(stage, -1)
     for rank, mode in enumerate(modes):
@@ -110,7 +112,7 @@ def test_several_spinning_ranks_wait_and_none_of_them_is_a_culprit(modes: tuple[
     assert [(each.cause, each.culprit) for each in faults(stage)] == [(Cause.WAIT_CYCLE, None)]
 
 
-def test_several_spinning_ranks_wait_for_the_one_that_is_stopped() -> None:
+def test_job__several_spinning_ranks_wait_for_the_one_that_is_stopped() -> None:
     stage = trained()
     every(stage, "spin")
     stage.become(stage.rank(3), "stopped")
@@ -118,7 +120,7 @@ def test_several_spinning_ranks_wait_for_the_one_that_is_stopped() -> None:
     assert [each.cause for each in faults(stage)] == [Cause.STOPPED]
 
 
-def test_one_spinning_rank_is_a_culprit() -> None:
+def test_job__one_spinning_rank_is_a_culprit() -> None:
     stage = trained()
     all_wait(stage, -1)
     stage.become(stage.rank(0), "spin")
@@ -136,7 +138,7 @@ def straggling(stage: Stage, rank: int, seconds: int = 60) -> None:
         stage.one_pass(NS)
 
 
-def test_a_straggler_is_slow_and_slow_never_ends_a_job() -> None:
+def test_job__a_straggler_is_slow_and_slow_never_ends_a_job() -> None:
     stage = trained()
     straggling(stage, 2)
     (verdict,) = faults(stage)
@@ -147,7 +149,7 @@ def test_a_straggler_is_slow_and_slow_never_ends_a_job() -> None:
         assert decide(verdict, allowed, hard_limit_s=0).act is Act.OBSERVE
 
 
-def test_a_straggler_that_swaps_is_under_memory_pressure() -> None:
+def test_job__a_straggler_that_swaps_is_under_memory_pressure() -> None:
     stage = trained()
     straggling(stage, 2, 40)
     stage.verdicts.clear()
@@ -171,7 +173,7 @@ def close_windows(stage: Stage, reader: int, **changes: int) -> None:
                 view.sockets[fd] = replace(sample, backoff=5, **changes)  # type: ignore[arg-type]
 
 
-def test_peers_that_ask_in_vain_for_room_point_at_who_does_not_read() -> None:
+def test_judge__peers_that_ask_in_vain_for_room_point_at_who_does_not_read() -> None:
     stage = trained()
     all_wait(stage, -1)
     close_windows(stage, 102, unsent_bytes=5000, send_window_bytes=0)
@@ -184,7 +186,7 @@ def test_peers_that_ask_in_vain_for_room_point_at_who_does_not_read() -> None:
     assert judge(replace(scene, processes=patient)).kind is VerdictKind.WORKING
 
 
-def test_peers_that_get_no_answer_have_lost_their_link() -> None:
+def test_job__peers_that_get_no_answer_have_lost_their_link() -> None:
     stage = trained()
     all_wait(stage, -1)
     close_windows(stage, 102, unsent_bytes=5000, unacked_bytes=96, send_window_bytes=0)
@@ -194,7 +196,7 @@ def test_peers_that_get_no_answer_have_lost_their_link() -> None:
     assert (verdict.kind, verdict.culprit.rank) == (VerdictKind.LOST_LINK, 2)
 
 
-def test_between_two_ranks_a_lost_link_has_no_culprit() -> None:
+def test_job__between_two_ranks_a_lost_link_has_no_culprit() -> None:
     stage = trained(world=2)
     stage.rank(1).backoff = 5
     all_wait(stage, -1)
@@ -202,7 +204,7 @@ def test_between_two_ranks_a_lost_link_has_no_culprit() -> None:
     assert [(each.kind, each.culprit) for each in faults(stage)] == [(VerdictKind.LOST_LINK, None)]
 
 
-def test_a_rank_whose_threads_are_not_seen_makes_the_verdict_unknown() -> None:
+def test_job__a_rank_whose_threads_are_not_seen_makes_the_verdict_unknown() -> None:
     stage = trained(world=2)
     del stage.procs[101]
     stage.job.members.views[Pid(101)].threads.clear()
@@ -212,7 +214,7 @@ def test_a_rank_whose_threads_are_not_seen_makes_the_verdict_unknown() -> None:
     assert decide(verdict, Act.RESTART, hard_limit_s=0).act is Act.OBSERVE
 
 
-def test_without_a_hard_limit_no_silence_is_a_fault_by_itself() -> None:
+def test_job__without_a_hard_limit_no_silence_is_a_fault_by_itself() -> None:
     stage = trained(policy=Policy(quiet_cap_s=1e9))
     stage.become(stage.rank(0), "run")
     all_wait(stage, 0)
@@ -229,7 +231,7 @@ def assert_only_named_as_computing(stage: Stage) -> None:
     assert decide(verdict, Act.RESTART, hard_limit_s=0).act is Act.OBSERVE
 
 
-def test_effort_is_believed_up_to_the_cap_only() -> None:
+def test_job__effort_is_believed_up_to_the_cap_only() -> None:
     stage = trained(policy=Policy(quiet_cap_s=120))
     stage.become(stage.rank(0), "run")
     all_wait(stage, 0)
@@ -246,7 +248,7 @@ def test_effort_is_believed_up_to_the_cap_only() -> None:
         (4711, None),  # a process that is none of the job's
     ],
 )
-def test_a_rank_that_waits_for_a_file_lock(holder: int, at_the_end: str | None) -> None:
+def test_job__a_rank_that_waits_for_a_file_lock(holder: int, at_the_end: str | None) -> None:
     stage = trained()
     stage.become(stage.rank(1), "flock", lock_holders=(holder,))
     all_wait(stage, 1)
@@ -265,7 +267,9 @@ def test_a_rank_that_waits_for_a_file_lock(holder: int, at_the_end: str | None) 
     assert circle == (at_the_end is not None)
 
 
-def test_of_a_rank_that_sleeps_with_a_lock_and_one_that_wants_it_the_sleeper_is_named() -> None:
+def test_job__of_a_rank_that_sleeps_with_a_lock_and_one_that_wants_it_the_sleeper_is_named() -> (
+    None
+):
     stage = trained()
     sleeper = stage.rank(3)
     stage.become(sleeper, "sleep_long", timed=True, deadline_ns=stage.now_ns + 10**18)
@@ -280,7 +284,7 @@ def test_of_a_rank_that_sleeps_with_a_lock_and_one_that_wants_it_the_sleeper_is_
 
 
 @pytest.mark.parametrize(("backoff", "is_lost"), [(5, False), (6, True)])
-def test_where_packets_are_lost_a_link_is_lost_later(backoff: int, is_lost: bool) -> None:
+def test_judge__where_packets_are_lost_a_link_is_lost_later(backoff: int, is_lost: bool) -> None:
     stage = trained()
     stage.rank(1).backoff = backoff
     all_wait(stage, -1)
@@ -301,7 +305,9 @@ def test_where_packets_are_lost_a_link_is_lost_later(backoff: int, is_lost: bool
         ([1000] * 300 + [100] * 3, False),  # a hiccup
     ],
 )
-def test_a_job_is_slowed_when_it_moves_much_fewer_bytes(rates: list[int], slowed: bool) -> None:
+def test_job__a_job_is_slowed_when_it_moves_much_fewer_bytes(
+    rates: list[int], slowed: bool
+) -> None:
     pace = trained().job.pace
     pace._payload_rates.clear()
     for rate in rates:
@@ -309,7 +315,7 @@ def test_a_job_is_slowed_when_it_moves_much_fewer_bytes(rates: list[int], slowed
     assert pace.slowed == slowed
 
 
-def test_fast_passes_between_which_nothing_moved_do_not_make_a_job_slow() -> None:
+def test_job__fast_passes_between_which_nothing_moved_do_not_make_a_job_slow() -> None:
     pace = trained().job.pace
     pace._payload_rates.clear()
     for _ in range(16):
@@ -319,14 +325,16 @@ def test_fast_passes_between_which_nothing_moved_do_not_make_a_job_slow() -> Non
         assert not pace.slowed
 
 
-def test_bytes_before_the_training_say_nothing_about_its_pace() -> None:
+def test_job__bytes_before_the_training_say_nothing_about_its_pace() -> None:
     pace = Stage().job.pace
     for rate in [1000] * 8 + [100] * 8:
         pace.note_payload(rate, NS)
     assert not pace.slowed
 
 
-def test_a_process_that_nobody_can_read_is_named_as_unobserved_until_it_is_read() -> None:
+def test_unobserved__a_process_that_nobody_can_read_is_named_as_unobserved_until_it_is_read() -> (
+    None
+):
     stage = trained()
     rank = stage.rank(2)
     all_wait(stage, 2)
@@ -341,7 +349,7 @@ def test_a_process_that_nobody_can_read_is_named_as_unobserved_until_it_is_read(
     assert not any("the memory of" in each for each in unobserved(stage.job))
 
 
-def test_a_job_none_of_whose_processes_can_be_read_is_never_called_healthy() -> None:
+def test_job__a_job_none_of_whose_processes_can_be_read_is_never_called_healthy() -> None:
     """A node's agent that is started anew beside a hung rank does not learn that it is one."""
     stage = Stage(world=0)
     stage.feed(ProcessFork(stage.now_ns, Pid(1), Pid(100), "x"))
@@ -361,7 +369,7 @@ def test_a_job_none_of_whose_processes_can_be_read_is_never_called_healthy() -> 
     assert stage.tracker.current.kind is VerdictKind.WORKING
 
 
-def test_how_slow_a_straggler_is_reaches_the_report_and_the_json() -> None:
+def test_verdict_object__how_slow_a_straggler_is_reaches_the_report_and_the_json() -> None:
     stage = trained()
     straggling(stage, 2)
     (verdict,) = faults(stage)

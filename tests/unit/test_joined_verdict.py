@@ -60,7 +60,7 @@ def all_but(number: int, odd: RankSnapshot, **more: Any) -> list[RankSnapshot]:
     return [odd if each == number else rank(each, **more) for each in range(WORLD)]
 
 
-def test_a_stopped_rank_is_named_with_its_pod_and_its_node() -> None:
+def test_judged__a_stopped_rank_is_named_with_its_pod_and_its_node() -> None:
     found = over_nodes(*all_but(3, rank(3, State.STOPPED)))
     assert named(found) == (VerdictKind.HUNG, Cause.STOPPED, 3)
     assert found.culprit is not None
@@ -68,7 +68,7 @@ def test_a_stopped_rank_is_named_with_its_pod_and_its_node() -> None:
     assert found.verdict.victims == (0, 1, 2)
 
 
-def test_it_is_the_verdict_of_the_controller_for_the_same_reports() -> None:
+def test_judged__it_is_the_verdict_of_the_controller_for_the_same_reports() -> None:
     ranks = all_but(3, rank(3, State.STOPPED))
     mine = over_nodes(*ranks)
     seen = [
@@ -117,19 +117,19 @@ def computing(number: int) -> RankSnapshot:
         "one moves on",
     ],
 )
-def test_who_is_waited_for_is_named_if_no_other_rank_is_at_work(
+def test_judged__who_is_waited_for_is_named_if_no_other_rank_is_at_work(
     odd: dict[int, RankSnapshot], expected: tuple[VerdictKind, Cause, int | None]
 ) -> None:
     ranks = [odd.get(each, rank(each, age_s=15.0)) for each in range(WORLD)]
     assert named(over_nodes(*ranks)) == expected
 
 
-def test_a_wait_that_is_short_yet_names_nobody() -> None:
+def test_judged__a_wait_that_is_short_yet_names_nobody() -> None:
     ranks = [rank(each, age_s=4.0) for each in range(3)]
     assert named(over_nodes(*ranks, computing(3)))[0] is VerdictKind.WORKING
 
 
-def test_the_odd_one_of_all_nodes_is_named_where_no_node_could() -> None:
+def test_judged__the_odd_one_of_all_nodes_is_named_where_no_node_could() -> None:
     found = over_nodes(*all_but(2, rank(2, stack=build.LOCK)))
     assert found.verdict.kind.is_fault
     assert found.culprit is not None
@@ -141,7 +141,7 @@ STEP = (PythonFrame("step", "train.py", 40),)
 SAVE = (PythonFrame("save", "train.py", 71),)
 
 
-def test_the_odd_python_stack_is_offered_and_not_blamed() -> None:
+def test_judged__the_odd_python_stack_is_offered_and_not_blamed() -> None:
     """All burn a CPU in their devices' library: no stack of code words shows who is elsewhere."""
     ranks = [
         rank(each, State.ON_DEVICE, stack=(), python=SAVE if each == 2 else STEP)
@@ -163,7 +163,7 @@ def test_the_odd_python_stack_is_offered_and_not_blamed() -> None:
     ],
     ids=["one has only come", "all wait for a second"],
 )
-def test_no_rank_is_odd_in_a_job_that_is_not_stuck(ranks: list[RankSnapshot]) -> None:
+def test_judged__no_rank_is_odd_in_a_job_that_is_not_stuck(ranks: list[RankSnapshot]) -> None:
     assert over_nodes(*ranks).verdict.kind is VerdictKind.WORKING
 
 
@@ -175,37 +175,37 @@ def test_no_rank_is_odd_in_a_job_that_is_not_stuck(ranks: list[RankSnapshot]) ->
     ],
     ids=["all in one place", "two halves"],
 )
-def test_no_rank_is_named_without_a_majority(ranks: list[RankSnapshot]) -> None:
+def test_judged__no_rank_is_named_without_a_majority(ranks: list[RankSnapshot]) -> None:
     assert over_nodes(*ranks).culprit is None
 
 
-def test_a_rank_that_is_gone_is_missing_by_its_number() -> None:
+def test_judged__a_rank_that_is_gone_is_missing_by_its_number() -> None:
     """Neither node knows: the first has 0 and 2, the second 1."""
     found = over_nodes(*(rank(each) for each in range(3)))
     assert named(found) == (VerdictKind.HUNG, Cause.MISSING_RANK, 3)
     assert "3 of 4 ranks run on the nodes" in found.evidence[0].text
 
 
-def test_a_rank_is_not_missing_where_a_node_gave_no_answer() -> None:
+def test_judged__a_rank_is_not_missing_where_a_node_gave_no_answer() -> None:
     answer = Answer("a", report("a", rank(0), rank(2)), 0.0)
     found = judged("j", [answer], [build.pod(each) for each in range(WORLD)], build.NOW_S)
     assert found.verdict.kind is VerdictKind.WORKING
     assert "node b did not report" in found.verdict.unobserved
 
 
-def test_a_rank_is_not_missing_while_one_works() -> None:
+def test_judged__a_rank_is_not_missing_while_one_works() -> None:
     found = over_nodes(rank(0), computing(1), rank(2))
     assert found.verdict.cause is not Cause.MISSING_RANK
 
 
-def test_a_node_that_was_sure_sooner_still_counts() -> None:
+def test_judged__a_node_that_was_sure_sooner_still_counts() -> None:
     """Nodes are inspected for 3 to 20 s: what came first is as old as that, and valid."""
     found = over_nodes(*all_but(3, rank(3, State.STOPPED)), late_s=17.0)
     assert named(found) == (VerdictKind.HUNG, Cause.STOPPED, 3)
     assert found.verdict.time_s - found.verdict.since_s == pytest.approx(9.0 + 17.0)
 
 
-def test_a_node_speaks_for_its_own_pods_only() -> None:
+def test_judged__a_node_speaks_for_its_own_pods_only() -> None:
     liar = report("a", rank(1, State.STOPPED), rank(3))
     other = report("b", rank(1, State.MOVING, 0.1), rank(3, State.MOVING, 0.1))
     pods = [build.pod(each) for each in range(WORLD)]
@@ -213,7 +213,7 @@ def test_a_node_speaks_for_its_own_pods_only() -> None:
     assert found.verdict.kind is VerdictKind.WORKING
 
 
-def test_a_report_travels_in_the_verdict_of_its_node() -> None:
+def test_report_in__a_report_travels_in_the_verdict_of_its_node() -> None:
     sent = report("a", rank(0), rank(2, python=SAVE))
     assert report_in({"report": encode(sent)}) == sent
     assert report_in({}) is None
@@ -224,7 +224,7 @@ def line(event: str, **fields: Any) -> Line:
     return parse(event_line(event, 5.0, {"headline": "", "unobserved": [], **fields}))
 
 
-def test_a_connection_between_nodes_gets_its_other_end() -> None:
+def test_edges__a_connection_between_nodes_gets_its_other_end() -> None:
     there = {"from": "rank 0", "to": None, "local": "a:1", "remote": "b:2"}
     here = {"from": "rank 2", "to": None, "local": "b:2", "remote": "a:1"}
     away = {"from": "rank 2", "to": None, "local": "b:3", "remote": "c:1"}
@@ -234,7 +234,7 @@ def test_a_connection_between_nodes_gets_its_other_end() -> None:
     assert [each["to"] for each in joined] == ["rank 2", "rank 0", None]
 
 
-def test_the_last_table_and_all_stacks_of_each_node_are_shown() -> None:
+def test_threads__the_last_table_and_all_stacks_of_each_node_are_shown() -> None:
     row = {"pid": 1, "tid": 1, "comm": "x"}
     stack = {"pid": 1, "tid": 1}
     node = [

@@ -24,7 +24,7 @@ def test_keep_out__only_a_policy_of_the_operator_forbids_it(
     assert cluster.cordoned() == cordoned
 
 
-def test_look__policies_of_tenants_say_nothing_about_devices_of_nodes() -> None:
+def test_keep_out__policies_of_tenants_say_nothing_about_devices_of_nodes() -> None:
     cluster = Cluster()
     cluster.policy("tenant", NodeActions(cordon=False, taint=False))
     cluster.breaks("n0")
@@ -46,7 +46,7 @@ def test_keep_out__a_node_is_let_in_again_by_itself() -> None:
     assert cluster.events == [("n0", "KcoverCordoned"), ("n0", "KcoverUncordoned")]
 
 
-def test_look__an_unfit_device_keeps_a_suspected_node_out_for_good() -> None:
+def test_keep_out__an_unfit_device_keeps_a_suspected_node_out_for_good() -> None:
     cluster = Cluster()
     cluster.nodes.keep_out("n0", "stuck")
     cluster.breaks("n0")

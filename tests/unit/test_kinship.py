@@ -80,11 +80,11 @@ def spawned(**environ: str) -> Host:
     return host
 
 
-def test_what_a_program_spawned_is_asked_for_its_connections() -> None:
+def test_kinship__what_a_program_spawned_is_asked_for_its_connections() -> None:
     assert set(spawned().members.connected) == {10, 11, 12, 13}
 
 
-def test_spawned_processes_that_are_connected_to_each_other_are_the_ranks() -> None:
+def test_kinship__spawned_processes_that_are_connected_to_each_other_are_the_ranks() -> None:
     host = spawned(RANK="0", WORLD_SIZE="1")
     host.end_pass()
     assert host.roles() == {10: "rank", 11: "loader", 12: "loader", 13: "loader"}
@@ -103,7 +103,7 @@ def test_spawned_processes_that_are_connected_to_each_other_are_the_ranks() -> N
     assert 14 not in host.members.connected
 
 
-def test_a_rank_stays_one_when_its_connections_are_closed_and_after_its_end() -> None:
+def test_kinship__a_rank_stays_one_when_its_connections_are_closed_and_after_its_end() -> None:
     host = spawned()
     host.connect(11, 12)
     host.end_pass()
@@ -117,7 +117,9 @@ def test_a_rank_stays_one_when_its_connections_are_closed_and_after_its_end() ->
     assert set(host.members.ranks) == {12}
 
 
-def test_the_children_of_ranks_that_are_connected_belong_to_them_whatever_they_do() -> None:
+def test_kinship__the_children_of_ranks_that_are_connected_belong_to_them_whatever_they_do() -> (
+    None
+):
     host = Host()
     for pid, rank in ((10, "0"), (20, "1")):
         host.start(pid, 1, "python3 train.py", RANK=rank, WORLD_SIZE="2")
@@ -139,7 +141,7 @@ def test_the_children_of_ranks_that_are_connected_belong_to_them_whatever_they_d
     }
 
 
-def test_the_children_of_a_rank_that_its_launcher_numbered_are_never_asked() -> None:
+def test_kinship__the_children_of_a_rank_that_its_launcher_numbered_are_never_asked() -> None:
     host = Host()
     host.start(10, 1, "python3 train.py", RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
     host.start(11, 10, "python3 train.py")
@@ -147,7 +149,7 @@ def test_the_children_of_a_rank_that_its_launcher_numbered_are_never_asked() -> 
     assert set(host.members.connected) == {10}
 
 
-def test_an_inherited_connection_is_that_of_whom_it_was_inherited_from() -> None:
+def test_kinship__an_inherited_connection_is_that_of_whom_it_was_inherited_from() -> None:
     host = Host()
     for pid in (10, 20):
         host.start(pid, 1, "python3 train.py")
@@ -166,7 +168,7 @@ def test_an_inherited_connection_is_that_of_whom_it_was_inherited_from() -> None
     assert host.members.kinship.joined == {10, 20}
 
 
-def test_programs_that_differ_do_not_join() -> None:
+def test_kinship__programs_that_differ_do_not_join() -> None:
     host = Host()
     host.start(10, 1, "python3 server.py")
     host.start(11, 1, "python3 client.py")
@@ -179,7 +181,7 @@ def test_programs_that_differ_do_not_join() -> None:
     assert host.members.kinship.joined == set()
 
 
-def test_a_program_that_trains_with_what_it_forked_is_a_rank_like_those() -> None:
+def test_kinship__a_program_that_trains_with_what_it_forked_is_a_rank_like_those() -> None:
     host = Host()
     host.start(10, 1, "python3 train.py")
     for pid in (11, 12):
@@ -192,7 +194,7 @@ def test_a_program_that_trains_with_what_it_forked_is_a_rank_like_those() -> Non
     assert set(host.members.ranks) == {10, 11, 12}
 
 
-def test_a_store_in_the_program_that_started_the_ranks_makes_it_none() -> None:
+def test_kinship__a_store_in_the_program_that_started_the_ranks_makes_it_none() -> None:
     host = spawned()
     host.connect(11, 12)
     host.connect(12, 13)
@@ -217,17 +219,17 @@ def one_rank_a_pod(port: int) -> Host:
     return host
 
 
-def test_a_rank_that_is_connected_to_ranks_on_other_hosts_keeps_its_children() -> None:
+def test_kinship__a_rank_that_is_connected_to_ranks_on_other_hosts_keeps_its_children() -> None:
     kept = {10: "rank", 11: "loader", 12: "loader"}
     assert one_rank_a_pod(29500).roles() == kept, "to their store"
     assert one_rank_a_pod(41000).roles() == kept, "with payload"
 
 
-def test_a_connection_to_a_service_makes_no_rank_of_what_starts_ranks() -> None:
+def test_kinship__a_connection_to_a_service_makes_no_rank_of_what_starts_ranks() -> None:
     assert one_rank_a_pod(443).roles() == {10: "launcher", 11: "rank", 12: "rank"}
 
 
-def test_a_launcher_of_ranks_that_are_known_is_asked_no_more() -> None:
+def test_kinship__a_launcher_of_ranks_that_are_known_is_asked_no_more() -> None:
     host = spawned()
     for _ in range(80):
         host.connect(11, 12)
@@ -243,7 +245,7 @@ def test_a_launcher_of_ranks_that_are_known_is_asked_no_more() -> None:
     assert set(host.members.ranks) == {11, 12, 13}
 
 
-def test_a_store_for_the_ranks_in_the_program_that_starts_them_makes_it_no_rank() -> None:
+def test_kinship__a_store_for_the_ranks_in_the_program_that_starts_them_makes_it_no_rank() -> None:
     host = spawned(RANK="0", WORLD_SIZE="2", MASTER_PORT="10011")
     host.connect(11, 10)
     host.end_pass()

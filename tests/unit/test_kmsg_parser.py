@@ -48,7 +48,7 @@ def said(text: str) -> XidReported | DeviceNotice | None:
         ),
     ],
 )
-def test_forms_of_the_process(rest, pid, name, message):
+def test_read_line__forms_of_the_process(rest, pid, name, message):
     report = said(f"NVRM: Xid (PCI:0000:5d:00): 79, {rest}")
     assert report == XidReported(7, GPU, 79, message, Rung.KMSG, True, pid, name)
 
@@ -64,18 +64,18 @@ def test_forms_of_the_process(rest, pid, name, message):
         ("(PCI:10000:e1:00)", "10000:e1:00.0", None, None),
     ],
 )
-def test_forms_of_the_device(head, device, gi, ci):
+def test_read_line__forms_of_the_device(head, device, gi, ci):
     report = said(f"NVRM: Xid {head}: 31, pid=9, name=x, MMU Fault")
     assert isinstance(report, XidReported)
     assert (report.device, report.gpu_instance, report.compute_instance) == (device, gi, ci)
 
 
-def test_a_bare_number_is_enough():
+def test_read_line__a_bare_number_is_enough():
     report = said("NVRM: Xid (PCI:0000:5d:00): 79")
     assert report == XidReported(7, GPU, 79, "", Rung.KMSG, True)
 
 
-def test_a_message_that_continued_another_of_the_driver():
+def test_read_line__a_message_that_continued_another_of_the_driver():
     report = said("NVRM: GPU at PCI:0000:5d:00: GPU-1 NVRM: Xid (PCI:0000:5d:00): 63, Row Remapper")
     assert isinstance(report, XidReported)
     assert report.number == 63
@@ -92,7 +92,7 @@ def test_a_message_that_continued_another_of_the_driver():
         ("24007, Fatal, Linkage lost", 24007, None),
     ],
 )
-def test_switch_errors(rest, number, link):
+def test_read_line__switch_errors(rest, number, link):
     report = said(f"nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): {rest}")
     assert isinstance(report, XidReported)
     assert (report.number, report.link, report.device) == (number, link, "0000:c1:00.0")
@@ -106,7 +106,7 @@ def test_switch_errors(rest, number, link):
         "20034, Data {0x50610002, 0x00000000, 0x00000000}",
     ],
 )
-def test_switch_detail_lines_are_no_second_error(rest):
+def test_read_line__switch_detail_lines_are_no_second_error(rest):
     assert said(f"nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): {rest}") is None
 
 
@@ -173,7 +173,7 @@ def test_switch_detail_lines_are_no_second_error(rest):
         ("pcieport 0000:5c:00.0: pciehp: Slot(40): Link Up", "0000:5c:00.0", Notice.SLOT_UP),
     ],
 )
-def test_notices(text, device, notice):
+def test_read_line__notices(text, device, notice):
     report = said(text)
     assert isinstance(report, DeviceNotice)
     assert (report.device, report.notice) == (device, notice)
@@ -195,11 +195,11 @@ def test_notices(text, device, notice):
         "",
     ],
 )
-def test_what_is_not_a_report(text):
+def test_read_line__what_is_not_a_report(text):
     assert said(text) is None
 
 
-def test_forged_lines_do_not_count():
+def test_read_record__forged_lines_do_not_count():
     line = "NVRM: Xid (PCI:0000:5d:00): 79, GPU has fallen off the bus."
     kernel, user = (
         parse_record(f"{priority},100,5000000,-;{line}\n".encode()) for priority in (4, 12)
@@ -210,7 +210,7 @@ def test_forged_lines_do_not_count():
     assert read_record(user, 1) is None
 
 
-def test_records_of_kmsg():
+def test_parse_record__records_of_kmsg():
     raw = (
         b"6,339,5140900,c,caller=T12;NVRM: The NVIDIA GPU 0000:5d:00.0\\x0aNVRM: fallen off the bus"
         b"\n SUBSYSTEM=pci\n DEVICE=+pci:0000:5d:00.0\n"
@@ -224,7 +224,7 @@ def test_records_of_kmsg():
     assert report.notice is Notice.GPU_LOST
 
 
-def test_an_embedded_newline_cannot_smuggle_a_second_line():
+def test_parse_record__an_embedded_newline_cannot_smuggle_a_second_line():
     raw = b"3,1,1,-;overlayfs: unrecognized mount option x\\x0aNVRM: Xid (PCI:0000:5d:00): 79, y\n"
     record = parse_record(raw)
     assert record is not None
@@ -235,7 +235,7 @@ def test_an_embedded_newline_cannot_smuggle_a_second_line():
 @pytest.mark.parametrize(
     "prefix", ["", "[    8.310295] ", "[ 1234.000001][  T99] ", "<4>[    8.3] ", "<3>"]
 )
-def test_console_prefixes_of_older_kernels(prefix):
+def test_read_console__console_prefixes_of_older_kernels(prefix):
     report = read_console(f"{prefix}NVRM: Xid (PCI:0000:5d:00): 31, pid=4, name=x, MMU\n", 5)
     assert report == XidReported(5, GPU, 31, "MMU", Rung.CONSOLE, False, Pid(4), "x")
 
@@ -261,7 +261,7 @@ MESSAGES = st.text(PRINTED, max_size=80).map(str.strip)
     NAMES,
     MESSAGES,
 )
-def test_what_the_driver_prints_is_read_back(  # noqa: PLR0917
+def test_read_line__what_the_driver_prints_is_read_back(  # noqa: PLR0917
     bdf, gi, ci, number, pid, name, message
 ):
     ci = None if gi is None else ci
@@ -280,7 +280,7 @@ def test_what_the_driver_prints_is_read_back(  # noqa: PLR0917
 @given(st.binary(max_size=300))
 @example(b"6,1,1,-;" + b"NVRM: Xid (" * 20)
 @example("٣,1,1,-;x".encode())
-def test_no_bytes_break_the_record_parser(raw):
+def test_parse_record__no_bytes_break_the_record_parser(raw):
     record = parse_record(raw)
     assert record is None or raw.count(b";")
     report = read_record(record, 0) if record is not None else None
@@ -299,7 +299,7 @@ FRAGMENTS = st.lists(
 
 @given(FRAGMENTS)
 @example("NVRM: Xid (PCI:0000:5d:00): 79, pid='<unknown>', GPU fallen off the bus")
-def test_no_mix_of_fragments_breaks_the_parser(text):
+def test_read_line__no_mix_of_fragments_breaks_the_parser(text):
     report = said(text)
     assert report is None or isinstance(report, DeviceNotice | XidReported)
     if isinstance(report, XidReported):

@@ -87,7 +87,7 @@ CALLS: dict[str, tuple[Call, str, dict[str, str], str | None, Any]] = {
 
 
 @pytest.mark.parametrize(("call", "method", "query", "kind", "body"), CALLS.values(), ids=CALLS)
-def test_request(  # noqa: PLR0917 - one column of the table each
+def test_connect__request(  # noqa: PLR0917 - one column of the table each
     call: Call,
     method: str,
     query: dict[str, str],
@@ -118,7 +118,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize(("status", "kind"), ERRORS.items())
-def test_error_of_a_status(
+def test_connect__error_of_a_status(
     status: int, kind: type[ApiError], session: ApiClient, answers: list[Answer]
 ) -> None:
     answers.append(Answer(status, {"message": "no\nway"}, {"Retry-After": "7"}))
@@ -130,19 +130,21 @@ def test_error_of_a_status(
     assert SECRET not in str(caught.value)
 
 
-def test_an_answer_that_is_no_json_is_no_answer(session: ApiClient, answers: list[Answer]) -> None:
+def test_connect__an_answer_that_is_no_json_is_no_answer(
+    session: ApiClient, answers: list[Answer]
+) -> None:
     answers.append(Answer(lines=(b"<html>",)))
     with pytest.raises(Unreachable):
         session.get("/x")
 
 
-def test_an_error_page_of_a_proxy(session: ApiClient, answers: list[Answer]) -> None:
+def test_connect__an_error_page_of_a_proxy(session: ApiClient, answers: list[Answer]) -> None:
     answers.append(Answer(502, lines=(b"<html>",)))
     with pytest.raises(Unreachable, match="502"):
         session.get("/x")
 
 
-def test_nobody_listens(tmp_path: Path) -> None:
+def test_connect__nobody_listens(tmp_path: Path) -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
@@ -152,7 +154,7 @@ def test_nobody_listens(tmp_path: Path) -> None:
     assert "0x" not in str(caught.value)
 
 
-def test_a_stream(session: ApiClient, server: ApiServer, answers: list[Answer]) -> None:
+def test_connect__a_stream(session: ApiClient, server: ApiServer, answers: list[Answer]) -> None:
     answers.append(Answer(lines=(b'{"type":"A"}\n\n{"ty', b'pe":"B"}\n')))
     got = list(session.stream("/x", {"resourceVersion": "5"}, 9))
     assert got == [{"type": "A"}, {"type": "B"}]
@@ -163,18 +165,18 @@ def test_a_stream(session: ApiClient, server: ApiServer, answers: list[Answer]) 
     }
 
 
-def test_a_stream_of_something_else(session: ApiClient, answers: list[Answer]) -> None:
+def test_connect__a_stream_of_something_else(session: ApiClient, answers: list[Answer]) -> None:
     answers.append(Answer(lines=(b"hello\n",)))
     with pytest.raises(Unreachable):
         list(session.stream("/x", {}, 9))
 
 
-def test_a_collection_without_a_selector_is_never_deleted(session: ApiClient) -> None:
+def test_connect__a_collection_without_a_selector_is_never_deleted(session: ApiClient) -> None:
     with pytest.raises(ValueError, match="selector"):
         session.delete_collection("/x", "")
 
 
-def test_a_missing_kubeconfig_is_named(tmp_path: Path) -> None:
+def test_connect__a_missing_kubeconfig_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no kubeconfig .*nothing"):
         connect(str(tmp_path / "nothing"))
 
@@ -182,7 +184,7 @@ def test_a_missing_kubeconfig_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "hello", "[", "apiVersion: v1\nkind: Config\n", "a: {b", "current-context: x"]
 )
-def test_a_bad_kubeconfig_is_one_line(text: str, tmp_path: Path) -> None:
+def test_connect__a_bad_kubeconfig_is_one_line(text: str, tmp_path: Path) -> None:
     path = tmp_path / "config"
     path.write_text(text)
     with pytest.raises(UsageError, match="kubeconfig") as caught:
@@ -190,18 +192,20 @@ def test_a_bad_kubeconfig_is_one_line(text: str, tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_without_the_client_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connect__without_the_client_it_is_said_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "kubernetes", None)
     with pytest.raises(UsageError, match="pip install kubernetes"):
         connect()
 
 
-def test_an_unknown_context(tmp_path: Path) -> None:
+def test_connect__an_unknown_context(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="kubeconfig"):
         connect(kubeconfig(tmp_path, "http://127.0.0.1:1"), "elsewhere")
 
 
-def test_a_page_of_a_list_is_read_up_to_a_limit(
+def test_connect__a_page_of_a_list_is_read_up_to_a_limit(
     session: ApiClient, answers: list[Answer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One tenant's objects must not cost the agent of every node its memory."""
@@ -214,7 +218,7 @@ def test_a_page_of_a_list_is_read_up_to_a_limit(
     assert session.list("/x", {"limit": "5"}) == {"items": []}
 
 
-def test_an_event_without_an_end_is_cut_off(
+def test_connect__an_event_without_an_end_is_cut_off(
     session: ApiClient, answers: list[Answer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kcover_ebpf.kube.client.MOST_PAGE_BYTES", 1000)

@@ -117,7 +117,7 @@ def plugin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Plugi
         yield Plugin(cluster, kubeconfig(tmp_path, server.url), capsys)
 
 
-def test_a_list_has_a_line_for_each_incident_the_newest_last(plugin: Plugin) -> None:
+def test_kubectl__a_list_has_a_line_for_each_incident_the_newest_last(plugin: Plugin) -> None:
     plugin.cluster.put("default", "llm-b", age_s=10.0)
     plugin.cluster.put("default", "llm-a", age_s=900.0)
     plugin.cluster.put("other", "llm-c")
@@ -129,24 +129,24 @@ def test_a_list_has_a_line_for_each_incident_the_newest_last(plugin: Plugin) -> 
     assert (first.split()[-1], second.split()[-1]) == ("llm-a", "llm-b")
 
 
-def test_a_list_of_all_namespaces_names_them(plugin: Plugin) -> None:
+def test_kubectl__a_list_of_all_namespaces_names_them(plugin: Plugin) -> None:
     plugin.cluster.put("ml", "llm-a")
     plugin.cluster.put("other", "llm-c")
     out = plugin("list", "-A")[1].splitlines()
     assert [line.split()[0] for line in out] == ["NAMESPACE", "ml", "other"]
 
 
-def test_a_list_of_nothing_says_so(plugin: Plugin) -> None:
+def test_kubectl__a_list_of_nothing_says_so(plugin: Plugin) -> None:
     assert plugin("list", "-n", "empty") == (0, "no incidents in namespace empty\n", "")
 
 
-def test_a_list_as_json_is_what_the_server_has(plugin: Plugin) -> None:
+def test_kubectl__a_list_as_json_is_what_the_server_has(plugin: Plugin) -> None:
     plugin.cluster.put("default", "llm-a")
     found = json.loads(plugin("list", "-o", "json")[1])
     assert [each["metadata"]["name"] for each in found["items"]] == ["llm-a"]
 
 
-def test_an_incident_is_explained(plugin: Plugin) -> None:
+def test_kubectl__an_incident_is_explained(plugin: Plugin) -> None:
     plugin.cluster.put("ml", "llm-a")
     code, out, _ = plugin("explain", "llm-a", "-n", "ml")
     assert code == 0
@@ -167,20 +167,20 @@ def test_an_incident_is_explained(plugin: Plugin) -> None:
     ]
 
 
-def test_an_incident_without_a_status_is_explained(plugin: Plugin) -> None:
+def test_kubectl__an_incident_without_a_status_is_explained(plugin: Plugin) -> None:
     plugin.cluster.put("default", "new")
     del plugin.cluster.objects[f"{GROUP}/namespaces/default/incidents/new"]["status"]
     assert plugin("explain", "new")[1].splitlines()[1] == "no decision yet"
 
 
-def test_an_approval_is_written_into_the_spec_alone(plugin: Plugin) -> None:
+def test_kubectl__an_approval_is_written_into_the_spec_alone(plugin: Plugin) -> None:
     plugin.cluster.put("default", "llm-a")
     assert plugin("approve", "llm-a") == (0, "incident llm-a approved\n", "")
     spec = plugin.cluster.objects[f"{GROUP}/namespaces/default/incidents/llm-a"]["spec"]
     assert spec["approved"] is True
 
 
-def test_a_dry_run_is_switched_on_and_off(plugin: Plugin) -> None:
+def test_kubectl__a_dry_run_is_switched_on_and_off(plugin: Plugin) -> None:
     path = f"{GROUP}/namespaces/default/faultpolicies/careful"
     assert plugin("dry-run", "careful", "on")[:2] == (0, "FaultPolicy careful: dry run on\n")
     assert plugin.cluster.objects[path]["spec"] == {"dryRun": True}, (
@@ -190,7 +190,7 @@ def test_a_dry_run_is_switched_on_and_off(plugin: Plugin) -> None:
     assert plugin.cluster.objects[path]["spec"] == {"dryRun": False}
 
 
-def test_a_node_is_declared_well(plugin: Plugin) -> None:
+def test_from_text__a_node_is_declared_well(plugin: Plugin) -> None:
     plugin.cluster.objects["/api/v1/nodes/n7"] = {"metadata": {}}
     code, out, _ = plugin("uncordon", "n7")
     assert (code, out) == (0, "node n7 marked healthy; the controller will uncordon it\n")
@@ -215,7 +215,9 @@ def test_a_node_is_declared_well(plugin: Plugin) -> None:
         (["lst"], "No such command 'lst'"),
     ],
 )
-def test_bad_input_is_one_line_and_2(plugin: Plugin, arguments: list[str], words: str) -> None:
+def test_main__bad_input_is_one_line_and_2(
+    plugin: Plugin, arguments: list[str], words: str
+) -> None:
     code, err = plugin.fails(*arguments) if arguments != ["lst"] else _bare(plugin, "lst")
     assert code == 2
     assert words in err
@@ -226,7 +228,7 @@ def _bare(plugin: Plugin, *arguments: str) -> tuple[int, str]:
     return code, plugin.capsys.readouterr().err
 
 
-def test_a_cluster_that_cannot_be_reached_is_one_line_and_3(
+def test_kubectl__a_cluster_that_cannot_be_reached_is_one_line_and_3(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nowhere = Plugin(Cluster(), kubeconfig(tmp_path, "http://127.0.0.1:1"), capsys)
@@ -235,7 +237,7 @@ def test_a_cluster_that_cannot_be_reached_is_one_line_and_3(
     assert "the API server does not answer: GET /apis/kcover.io" in err
 
 
-def test_a_cluster_without_kcover_is_one_line_and_3(
+def test_kubectl__a_cluster_without_kcover_is_one_line_and_3(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with serving(lambda _: Answer(404, {"message": "page not found"})) as server:
@@ -253,7 +255,7 @@ def test_a_cluster_without_kcover_is_one_line_and_3(
     ],
     ids=["missing", "not yaml", "empty"],
 )
-def test_a_kubeconfig_that_is_none_is_one_line_and_2(
+def test_kubectl__a_kubeconfig_that_is_none_is_one_line_and_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], config: str | None, words: str
 ) -> None:
     path = tmp_path / "config"
@@ -264,7 +266,7 @@ def test_a_kubeconfig_that_is_none_is_one_line_and_2(
     assert words in err
 
 
-def test_a_right_that_is_missing_is_named(plugin: Plugin) -> None:
+def test_kubectl__a_right_that_is_missing_is_named(plugin: Plugin) -> None:
     plugin.cluster.refuse = 403
     code, err = plugin.fails("approve", "llm-a")
     assert code == 1
@@ -272,7 +274,7 @@ def test_a_right_that_is_missing_is_named(plugin: Plugin) -> None:
     assert "no, because" in err
 
 
-def test_an_object_of_another_version_is_one_line(plugin: Plugin) -> None:
+def test_kubectl__an_object_of_another_version_is_one_line(plugin: Plugin) -> None:
     plugin.cluster.raw = {"metadata": {"name": "x"}, "spec": {"job": "a string"}}
     code, err = plugin.fails("explain", "x")
     assert code == 1
@@ -280,7 +282,7 @@ def test_an_object_of_another_version_is_one_line(plugin: Plugin) -> None:
     assert "newer version" in err
 
 
-def test_an_error_that_nobody_foresaw_is_one_line_and_70(
+def test_kubectl__an_error_that_nobody_foresaw_is_one_line_and_70(
     plugin: Plugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plugin.cluster.put("default", "llm-a")

@@ -90,7 +90,7 @@ def run(config: str, capsys: pytest.CaptureFixture[str], *arguments: str) -> tup
     return code, out, err
 
 
-def test_a_line_for_each_node(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_main__a_line_for_each_node(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(config, capsys, "nodes")
     assert code == 0
     head, *lines = out.splitlines()
@@ -116,7 +116,7 @@ def test_a_line_for_each_node(config: str, capsys: pytest.CaptureFixture[str]) -
     assert "\x1b" not in out
 
 
-def test_the_same_as_json(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_main__the_same_as_json(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(config, capsys, "nodes", "-o", "json")
     assert code == 0
     found = {each["node"]: each for each in json.loads(out)["items"]}
@@ -127,7 +127,7 @@ def test_the_same_as_json(config: str, capsys: pytest.CaptureFixture[str]) -> No
     assert (found["silent"]["health"], found["silent"]["clean_rounds"]) == ("unknown", 0)
 
 
-def test_a_cluster_without_kcover(
+def test_main__a_cluster_without_kcover(
     cluster: Cluster, config: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.healths = None
@@ -153,7 +153,7 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Agent:
     return Agent(monkeypatch)
 
 
-def test_a_node_is_inspected_by_its_agent(
+def test_main__a_node_is_inspected_by_its_agent(
     config: str, capsys: pytest.CaptureFixture[str], agent: Agent
 ) -> None:
     code, out, _ = run(config, capsys, "inspect", "node1", "--checks", "memory")
@@ -173,7 +173,7 @@ def test_a_node_is_inspected_by_its_agent(
         (127, "not found", "not found"),
     ],
 )
-def test_an_inspection_that_cannot_be_made(
+def test_main__an_inspection_that_cannot_be_made(
     config: str,
     capsys: pytest.CaptureFixture[str],
     agent: Agent,
@@ -188,7 +188,7 @@ def test_an_inspection_that_cannot_be_made(
     assert err.count("\n") == 1
 
 
-def test_a_node_without_an_agent(
+def test_main__a_node_without_an_agent(
     cluster: Cluster, config: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.agents = []

@@ -33,24 +33,24 @@ def first_cells(page: str, heading: str) -> list[str]:
     ]
 
 
-def test_readme__every_folder_of_the_package_is_on_the_map() -> None:
+def test_layout__in_the_readme_every_folder_of_the_package_is_on_the_map() -> None:
     shown = first_cells("README.md", "Layout")
     assert sorted(shown) == [str(folder.relative_to(ROOT)) for folder in FOLDERS]
 
 
-def test_readme__the_map_has_the_order_of_the_layers() -> None:
+def test_layout__in_the_readme_the_map_has_the_order_of_the_layers() -> None:
     shown = [name.removeprefix("kcover_ebpf/") for name in first_cells("README.md", "Layout")]
     assert [name for name in shown if "/" not in name] == [
         name for name in LAYERS if (PACKAGE / name).is_dir()
     ]
 
 
-def test_contributing__the_map_has_every_layer_in_its_order() -> None:
+def test_layout__in_contributing_the_map_has_every_layer_in_its_order() -> None:
     assert first_cells("CONTRIBUTING.md", "The layers") == LAYERS
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
-def test_every_path_in_backquotes_exists(page: str) -> None:
+def test_layout__every_path_in_backquotes_exists(page: str) -> None:
     named = re.findall(
         r"`((?:kcover_ebpf|tools|tests|docs|charts|bpf)/[\w./-]*)`", (ROOT / page).read_text()
     )

@@ -99,7 +99,9 @@ def leading(*electors: LeaderElector) -> list[LeaderElector]:
     return [each for each in electors if each.leads]
 
 
-def test_the_first_one_leads_and_renews_with_one_request(server: Server, clock: Clock) -> None:
+def test_leader_elector__the_first_one_leads_and_renews_with_one_request(
+    server: Server, clock: Clock
+) -> None:
     one, two = elector(server, "one"), elector(server, "two")
     renew(one, two)
     assert (one.leads, two.leads) == (True, False)
@@ -111,7 +113,9 @@ def test_the_first_one_leads_and_renews_with_one_request(server: Server, clock: 
     assert server.asked == ["replace"] * 5
 
 
-def test_one_missed_renewal_makes_no_other_leader(server: Server, clock: Clock) -> None:
+def test_leader_elector__one_missed_renewal_makes_no_other_leader(
+    server: Server, clock: Clock
+) -> None:
     one, two = elector(server, "one"), elector(server, "two")
     renew(one, two)
     clock.now_s += 2.0
@@ -124,7 +128,9 @@ def test_one_missed_renewal_makes_no_other_leader(server: Server, clock: Clock) 
         assert (one.leads, two.leads) == (True, False)
 
 
-def test_a_renewal_whose_answer_was_lost_is_read_and_goes_on(server: Server, clock: Clock) -> None:
+def test_leader_elector__a_renewal_whose_answer_was_lost_is_read_and_goes_on(
+    server: Server, clock: Clock
+) -> None:
     one = elector(server, "one")
     renew(one)
     server.lose_answer = True
@@ -136,7 +142,7 @@ def test_a_renewal_whose_answer_was_lost_is_read_and_goes_on(server: Server, clo
     assert one.leads, "it was renewed"
 
 
-def test_a_server_that_answers_too_slowly_is_asked_three_times_before_a_leader_gives_up(
+def test_leader_elector__a_server_that_answers_too_slowly_is_asked_three_times_before_a_leader_gives_up(
     server: Server, clock: Clock
 ) -> None:
     one = elector(server, "one")
@@ -150,7 +156,7 @@ def test_a_server_that_answers_too_slowly_is_asked_three_times_before_a_leader_g
     assert clock.now_s - begin_s < DURATION_S - 1.0, "and nobody can have taken over by then"
 
 
-def test_there_are_never_two(server: Server, clock: Clock) -> None:
+def test_leader_elector__there_are_never_two(server: Server, clock: Clock) -> None:
     one, two = elector(server, "one"), elector(server, "two")
     renew(one, two)
     changes = 0
@@ -165,7 +171,9 @@ def test_there_are_never_two(server: Server, clock: Clock) -> None:
     assert changes, "the other one took over when the first was silent"
 
 
-def test_a_lease_that_another_client_wrote_is_read_again(server: Server, clock: Clock) -> None:
+def test_leader_elector__a_lease_that_another_client_wrote_is_read_again(
+    server: Server, clock: Clock
+) -> None:
     one = elector(server, "one")
     renew(one)
     assert server.lease is not None

@@ -18,12 +18,14 @@ HANGS = Finding(VerdictKind.HUNG, Cause.BLOCKED_LOCK, NOW_NS, rank=1)
 @pytest.mark.parametrize(
     ("found", "silent_s", "limit_s"), [(WORKS, 1e6, None), (WORKS, 29, 30), (HANGS, 1e6, 30)]
 )
-def test_what_was_found_stays(found: Finding, silent_s: float, limit_s: float | None) -> None:
+def test_at_hard_limit__what_was_found_stays(
+    found: Finding, silent_s: float, limit_s: float | None
+) -> None:
     policy = Policy(hard_limit_s=limit_s)
     assert at_hard_limit(found, silent_s, policy, NOW_NS) is found
 
 
-def test_a_silence_beyond_the_limit_is_a_hang_of_nobody() -> None:
+def test_at_hard_limit__a_silence_beyond_the_limit_is_a_hang_of_nobody() -> None:
     found = at_hard_limit(WORKS, 30, Policy(hard_limit_s=30), NOW_NS)
     assert (found.kind, found.cause, found.rank) == (VerdictKind.HUNG, Cause.UNKNOWN, None)
     assert found.since_ns == NOW_NS - 30 * NS

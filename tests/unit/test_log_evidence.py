@@ -78,15 +78,15 @@ CLASSES = {
 
 
 @pytest.mark.parametrize(("fault", "found", "end", "failure"), CLASSES.values(), ids=CLASSES)
-def test_class(fault: Fault, found, end: str, failure: FailureClass) -> None:
+def test_read__class(fault: Fault, found, end: str, failure: FailureClass) -> None:
     assert read(fault, log(1, *found), end=end).failure is failure
 
 
-def test_class__the_logs_of_victims_say_nothing_about_the_culprit() -> None:
+def test_log_evidence__the_logs_of_victims_say_nothing_about_the_culprit() -> None:
     assert read(crash(), log(3, ECC), log(0, BUG)).failure is FailureClass.UNKNOWN
 
 
-def test_class__a_report_about_a_pod_of_another_node_does_not_count() -> None:
+def test_log_evidence__a_report_about_a_pod_of_another_node_does_not_count() -> None:
     forged = report("a", rank(0), rank(2), logs=(log(1, ECC, BUG),))
     found = log_evidence.read((forged,), NODES, crash(), NOW_S)
     assert found == LogEvidence()
@@ -166,6 +166,6 @@ def test_merge__logs_make_no_fault_of_a_job_that_works() -> None:
 
 
 @pytest.mark.parametrize("kind", [each for each in EvidenceKind if each is not EvidenceKind.EVENT])
-def test_a_log_never_completes_the_evidence_that_ends_a_job(kind: EvidenceKind) -> None:
+def test_suffices__a_log_never_completes_the_evidence_that_ends_a_job(kind: EvidenceKind) -> None:
     lines = [Evidence(EvidenceKind.LOG, "x"), Evidence(kind, "y")]
     assert not suffices(each.kind for each in lines)

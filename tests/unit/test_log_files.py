@@ -43,7 +43,7 @@ def append(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def test_a_log_is_followed_as_it_grows(folder: Path) -> None:
+def test_log_files__a_log_is_followed_as_it_grows(folder: Path) -> None:
     files, log = follow(folder), folder / "0.log"
     assert everything(files) == []
     append(log, b"one\n")
@@ -53,7 +53,7 @@ def test_a_log_is_followed_as_it_grows(folder: Path) -> None:
     assert everything(files) == [(0, b"two\n")]
 
 
-def test_nothing_is_lost_by_a_rotation_as_the_kubelet_does_it(folder: Path) -> None:
+def test_log_files__nothing_is_lost_by_a_rotation_as_the_kubelet_does_it(folder: Path) -> None:
     files, log = follow(folder), folder / "0.log"
     append(log, b"one\n")
     assert everything(files) == [(0, b"one\n")]
@@ -71,7 +71,7 @@ def test_nothing_is_lost_by_a_rotation_as_the_kubelet_does_it(folder: Path) -> N
     assert everything(files) == [(0, b"five\n")]
 
 
-def test_many_rotations_within_one_tick_of_the_clock(folder: Path) -> None:
+def test_log_files__many_rotations_within_one_tick_of_the_clock(folder: Path) -> None:
     files, log = follow(folder), folder / "0.log"
     read = b""
     for number in range(50):
@@ -82,7 +82,9 @@ def test_many_rotations_within_one_tick_of_the_clock(folder: Path) -> None:
     assert read == b"".join(b"%d\n" % number for number in range(50))
 
 
-def test_the_log_of_a_start_is_read_to_its_end_before_that_of_the_next(folder: Path) -> None:
+def test_log_files__the_log_of_a_start_is_read_to_its_end_before_that_of_the_next(
+    folder: Path,
+) -> None:
     files = follow(folder)
     append(folder / "0.log", b"one\n")
     assert everything(files) == [(0, b"one\n")]
@@ -92,7 +94,7 @@ def test_the_log_of_a_start_is_read_to_its_end_before_that_of_the_next(folder: P
     assert everything(files) == [(0, b"last words\n"), (1, b"again\n"), (2, b"and again\n")]
 
 
-def test_the_first_bytes_of_a_start_are_marked(folder: Path) -> None:
+def test_log_files__the_first_bytes_of_a_start_are_marked(folder: Path) -> None:
     files = follow(folder, tail_bytes=KEPT_BYTES)
     append(folder / "0.log", b"one\n")
     first, second = files.read(2), files.read(100)
@@ -101,7 +103,7 @@ def test_the_first_bytes_of_a_start_are_marked(folder: Path) -> None:
     assert (first.is_first, second.is_first) == (True, False)
 
 
-def test_what_was_there_before_is_read_from_near_its_end(folder: Path) -> None:
+def test_log_files__what_was_there_before_is_read_from_near_its_end(folder: Path) -> None:
     append(folder / "0.log", b"x" * 1000 + b"\nend\n")
     append(folder / "3.log", b"y" * 1000 + b"\nend\n")
     files = follow(folder, tail_bytes=10)
@@ -110,7 +112,7 @@ def test_what_was_there_before_is_read_from_near_its_end(folder: Path) -> None:
     assert (chunk.start, chunk.data, chunk.is_first) == (3, b"yyyyy\nend\n", False)
 
 
-def test_a_log_that_was_truncated_is_read_from_its_begin(folder: Path) -> None:
+def test_log_files__a_log_that_was_truncated_is_read_from_its_begin(folder: Path) -> None:
     files, log = follow(folder), folder / "0.log"
     append(log, b"a long line\n")
     assert everything(files) == [(0, b"a long line\n")]
@@ -118,7 +120,7 @@ def test_a_log_that_was_truncated_is_read_from_its_begin(folder: Path) -> None:
     assert everything(files) == [(0, b"new\n")]
 
 
-def test_what_is_written_too_fast_is_skipped_and_counted(folder: Path) -> None:
+def test_log_files__what_is_written_too_fast_is_skipped_and_counted(folder: Path) -> None:
     files, log = follow(folder), folder / "0.log"
     append(log, b"one\n")
     assert everything(files) == [(0, b"one\n")]
@@ -131,7 +133,7 @@ def test_what_is_written_too_fast_is_skipped_and_counted(folder: Path) -> None:
     assert everything(files, 1 << 20)[-1][1].endswith(b"end\n")
 
 
-def test_a_log_whose_pod_is_gone_is_read_to_its_end(folder: Path) -> None:
+def test_log_files__a_log_whose_pod_is_gone_is_read_to_its_end(folder: Path) -> None:
     files, log = follow(folder), folder / "0.log"
     append(log, b"one\n")
     assert everything(files) == [(0, b"one\n")]
@@ -168,7 +170,9 @@ def of_another(log: Path, _: Path) -> None:
 @pytest.mark.parametrize(
     "place", [symbolic, hard, fifo, folder_instead, of_another], ids=lambda each: each.__name__
 )
-def test_what_is_no_regular_file_of_root_is_not_read(folder: Path, tmp_path: Path, place) -> None:
+def test_log_files__what_is_no_regular_file_of_root_is_not_read(
+    folder: Path, tmp_path: Path, place
+) -> None:
     secret = tmp_path / "shadow"
     secret.write_bytes(b"root:secret\n")
     place(folder / "0.log", secret)
@@ -176,7 +180,9 @@ def test_what_is_no_regular_file_of_root_is_not_read(folder: Path, tmp_path: Pat
         follow(folder).read(4096)
 
 
-def test_a_link_in_the_place_of_a_rotated_log_is_not_followed(folder: Path, tmp_path: Path) -> None:
+def test_log_files__a_link_in_the_place_of_a_rotated_log_is_not_followed(
+    folder: Path, tmp_path: Path
+) -> None:
     files, log = follow(folder), folder / "0.log"
     append(log, b"one\n")
     assert everything(files) == [(0, b"one\n")]
@@ -188,7 +194,7 @@ def test_a_link_in_the_place_of_a_rotated_log_is_not_followed(folder: Path, tmp_
 
 
 @pytest.mark.parametrize("link", ["container", "pod"])
-def test_a_folder_that_is_a_link_is_not_followed(tmp_path: Path, link: str) -> None:
+def test_log_files__a_folder_that_is_a_link_is_not_followed(tmp_path: Path, link: str) -> None:
     elsewhere = tmp_path / "elsewhere" / "main"
     elsewhere.mkdir(parents=True)
     (elsewhere / "0.log").write_bytes(b"secret\n")
@@ -204,12 +210,14 @@ def test_a_folder_that_is_a_link_is_not_followed(tmp_path: Path, link: str) -> N
 
 
 @pytest.mark.parametrize("name", ["..", ".", "a/b"])
-def test_a_name_that_leaves_the_folder_is_refused(folder: Path, name: str) -> None:
+def test_log_files__a_name_that_leaves_the_folder_is_refused(folder: Path, name: str) -> None:
     with pytest.raises(UnsafeLogError):
         LogFiles(folder.parents[1], POD, name, tail_bytes=None).read(4096)
 
 
-def test_descriptors_are_given_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_files__descriptors_are_given_back(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(log_files, "MOST_BEHIND_BYTES", 1 << 20)
     before = len(list(Path("/proc/self/fd").iterdir()))
     files = follow(folder)

@@ -29,7 +29,7 @@ def lines() -> Iterator[Lines]:
     log.removeHandler(handler)
 
 
-def test_a_message_is_one_line_whatever_names_are_in_it(
+def test_one_line__a_message_is_one_line_whatever_names_are_in_it(
     lines: Lines,
 ) -> None:
     log, out, _ = lines
@@ -42,7 +42,7 @@ def test_a_message_is_one_line_whatever_names_are_in_it(
     assert "Traceback" in out.getvalue()
 
 
-def test_what_repeats_is_said_once_until_it_changes_or_a_minute_has_passed(
+def test_about__what_repeats_is_said_once_until_it_changes_or_a_minute_has_passed(
     lines: Lines,
 ) -> None:
     log, out, now_s = lines
@@ -55,7 +55,7 @@ def test_what_repeats_is_said_once_until_it_changes_or_a_minute_has_passed(
     assert len(out.getvalue().splitlines()) == 6
 
 
-def test_subjects_do_not_fill_the_memory(
+def test_about__subjects_do_not_fill_the_memory(
     lines: Lines,
 ) -> None:
     log, _, _ = lines
@@ -66,7 +66,7 @@ def test_subjects_do_not_fill_the_memory(
     assert len(repeats._passed) <= 512
 
 
-def test_time_is_utc_in_rfc_3339() -> None:
+def test_one_line__time_is_utc_in_rfc_3339() -> None:
     record = logging.LogRecord("x", logging.INFO, "", 0, "text", None, None)
     record.created = 1_700_000_000.5
     line = OneLine("%(asctime)s %(levelname)s %(message)s").format(record)

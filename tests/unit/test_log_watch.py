@@ -56,7 +56,7 @@ def member(number: int, *extra: Container) -> Pod:
     return replace(found, containers=(*extra, *main))
 
 
-def test_only_logs_of_watched_pods_and_of_their_ranks_are_read(node: Node) -> None:
+def test_log_watch__only_logs_of_watched_pods_and_of_their_ranks_are_read(node: Node) -> None:
     sidecar = Container("proxy", ContainerKind.SIDECAR, "s")
     ours, other = member(0, sidecar), member(1)
     node.write(ours, FULL)
@@ -70,7 +70,9 @@ def test_only_logs_of_watched_pods_and_of_their_ranks_are_read(node: Node) -> No
     assert node.watch.read_bytes == len(FULL)
 
 
-def test_the_start_that_crashed_is_remembered_beside_the_one_that_runs(node: Node) -> None:
+def test_log_watch__the_start_that_crashed_is_remembered_beside_the_one_that_runs(
+    node: Node,
+) -> None:
     ours = member(0)
     node.watch.follow([ours])
     for start in range(3):
@@ -81,7 +83,7 @@ def test_the_start_that_crashed_is_remembered_beside_the_one_that_runs(node: Nod
     assert [each.start for each in node.shown(ours)] == [1, 2]
 
 
-def test_a_pod_that_is_gone_is_forgotten_after_a_while(
+def test_log_watch__a_pod_that_is_gone_is_forgotten_after_a_while(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = member(0)
@@ -99,7 +101,7 @@ def test_a_pod_that_is_gone_is_forgotten_after_a_while(
     assert node.shown(ours) == ()
 
 
-def test_a_log_that_is_a_link_is_refused_once_and_disturbs_no_other(
+def test_log_watch__a_log_that_is_a_link_is_refused_once_and_disturbs_no_other(
     node: Node, tmp_path: Path
 ) -> None:
     evil, good = member(0), member(1)
@@ -116,7 +118,9 @@ def test_a_log_that_is_a_link_is_refused_once_and_disturbs_no_other(
     assert "log of ns/j-0 main is not read" in reason
 
 
-def test_a_pod_that_writes_without_end_delays_the_others_by_one_block(node: Node) -> None:
+def test_log_watch__a_pod_that_writes_without_end_delays_the_others_by_one_block(
+    node: Node,
+) -> None:
     loud, quiet = member(0), member(1)
     node.write(loud, "2026-11-22T10:00:00.5Z stdout F step 1 loss 0.3\n" * 20_000)
     node.write(quiet, FULL)
@@ -125,7 +129,7 @@ def test_a_pod_that_writes_without_end_delays_the_others_by_one_block(node: Node
     assert [each.pod_uid for each in node.shown(loud, quiet)] == ["uid-1"]
 
 
-def test_an_age_grows_while_nothing_is_written(node: Node) -> None:
+def test_log_watch__an_age_grows_while_nothing_is_written(node: Node) -> None:
     ours = member(0)
     node.write(ours, FULL)
     node.watch.follow([ours])
@@ -137,7 +141,7 @@ def test_an_age_grows_while_nothing_is_written(node: Node) -> None:
     assert grown_s == pytest.approx(10, abs=0.01)
 
 
-def test_it_takes_its_share_of_a_core_and_no_more(node: Node) -> None:
+def test_log_watch__it_takes_its_share_of_a_core_and_no_more(node: Node) -> None:
     loud = member(0)
     node.write(loud, FULL * 5_000)
     node.watch.follow([loud])
@@ -154,7 +158,7 @@ def test_it_takes_its_share_of_a_core_and_no_more(node: Node) -> None:
     assert node.watch.read_bytes > 0
 
 
-def test_an_error_of_one_turn_does_not_end_the_thread(
+def test_log_watch__an_error_of_one_turn_does_not_end_the_thread(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_watch, "LOG_POLL_S", 0.01)

@@ -178,21 +178,21 @@ UNKNOWN_LINES = [
 
 
 @pytest.mark.parametrize(("text", "rule"), KERNEL_LINES.items(), ids=lambda text: text[:40])
-def test_kernel_line__is_classified(text: str, rule: str) -> None:
+def test_logs__kernel_line_is_classified(text: str, rule: str) -> None:
     assert names(f"[  123.456789] {text}\n") == [rule]
 
 
 @pytest.mark.parametrize(("text", "rule"), CONTAINER_LINES.items(), ids=lambda text: text[:40])
-def test_container_line__is_classified(text: str, rule: str) -> None:
+def test_logs__container_line_is_classified(text: str, rule: str) -> None:
     assert names(f"{CRI}{text}\n") == [rule]
 
 
 @pytest.mark.parametrize("text", UNKNOWN_LINES)
-def test_line_that_no_rule_knows__is_passed_over(text: str) -> None:
+def test_logs__line_that_no_rule_knows_is_passed_over(text: str) -> None:
     assert names(f"{text}\n{CRI}{text}\n") == []
 
 
-def test_every_rule__has_an_example() -> None:
+def test_logs__every_rule_has_an_example() -> None:
     shown = {*KERNEL_LINES.values(), *CONTAINER_LINES.values()}
     missing = {rule.name for rule in rules.shipped()} - shown
     # rules of lines that nobody has published whole, or that a sibling's example stands for
@@ -212,7 +212,7 @@ LOCKUP = "watchdog: BUG: soft lockup - CPU#18 stuck for 27s! [python3:2254956]"
     ],
     ids=["in a container's log", "by user space, dmesg -x", "by user space, /dev/kmsg"],
 )
-def test_kernel_line_that_user_space_wrote__is_refused(forged: str) -> None:
+def test_logs__kernel_line_that_user_space_wrote_is_refused(forged: str) -> None:
     assert names(forged) == []
 
 
@@ -230,12 +230,12 @@ def test_kernel_line_that_user_space_wrote__is_refused(forged: str) -> None:
         "4,4711,99,-;",
     ],
 )
-def test_prefix_of_a_kernel_log__is_taken_off(prefix: str) -> None:
+def test_logs__prefix_of_a_kernel_log_is_taken_off(prefix: str) -> None:
     (match,) = classify(prefix + LOCKUP, bare_lines=Source.KERNEL)
     assert (match.line, match.rule) == (LOCKUP, "soft_lockup")
 
 
-def test_bare_line__belongs_to_the_log_that_the_caller_names() -> None:
+def test_logs__bare_line_belongs_to_the_log_that_the_caller_names() -> None:
     assert names(LOCKUP, bare_lines=Source.CONTAINER) == []
     assert names("ValueError: x", bare_lines=Source.KERNEL) == []
 
@@ -263,7 +263,7 @@ def test_reader__does_not_mind_where_blocks_are_cut(cuts: list[int]) -> None:
     ]
 
 
-def test_line_without_an_end__takes_bounded_memory() -> None:
+def test_logs__line_without_an_end_takes_bounded_memory() -> None:
     reader = LogReader(rules.shipped(), catalog())
     for _ in range(64):
         assert list(reader.feed(b"x" * (1 << 16))) == []
@@ -284,7 +284,7 @@ def test_parse__takes_any_text(text: str) -> None:
     assert line is None or text.endswith(line.text)
 
 
-def test_own_rules__come_first(tmp_path: Path) -> None:
+def test_logs__own_rules_come_first(tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     path.write_text(
         '[[rule]]\nname = "ours"\npattern = "soft lockup"\ndomain = "hardware"\nseverity = "fatal"\n'
@@ -295,7 +295,7 @@ def test_own_rules__come_first(tmp_path: Path) -> None:
     assert (match.rule, match.advice, match.severity) == ("ours", "call us", "fatal")
 
 
-def test_rules_of_node_problem_detector__are_read(tmp_path: Path) -> None:
+def test_logs__rules_of_node_problem_detector_are_read(tmp_path: Path) -> None:
     path = tmp_path / "kernel-monitor.json"
     monitor = {
         "plugin": "kmsg",
@@ -342,7 +342,7 @@ def test_rules_of_node_problem_detector__are_read(tmp_path: Path) -> None:
         ("a.json", '{"plugin": "custom", "rules": [{"path": "x"}]}', "custom plugin monitor"),
     ],
 )
-def test_bad_rules__are_refused_in_one_line(
+def test_logs__bad_rules_are_refused_in_one_line(
     tmp_path: Path, name: str, text: str, words: str
 ) -> None:
     path = tmp_path / name
@@ -353,14 +353,14 @@ def test_bad_rules__are_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_rules_file_that_is_not_there__is_refused(tmp_path: Path) -> None:
+def test_logs__rules_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="cannot read log rules"):
         rules.load(tmp_path / "none.toml")
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(alphabet=st.characters(codec="utf-8"), max_size=200))
-def test_rules_of_any_text__are_read_or_refused(tmp_path: Path, text: str) -> None:
+def test_logs__rules_of_any_text_are_read_or_refused(tmp_path: Path, text: str) -> None:
     for path in (tmp_path / "any.toml", tmp_path / "any.json"):
         path.write_text(text)
         try:
@@ -369,7 +369,7 @@ def test_rules_of_any_text__are_read_or_refused(tmp_path: Path, text: str) -> No
             continue
 
 
-def test_command__prints_json_lines(tmp_path: Path) -> None:
+def test_logs__command_prints_json_lines(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text(f"x\n{LOCKUP}\n{CRI}ValueError: \x1b[31mred\n")
     done = CliRunner().invoke(logs, [str(path), "-o", "json"])
@@ -383,7 +383,7 @@ def test_command__prints_json_lines(tmp_path: Path) -> None:
     assert "\x1b" not in done.stdout
 
 
-def test_command__reads_standard_input_and_prints_text() -> None:
+def test_logs__command_reads_standard_input_and_prints_text() -> None:
     done = CliRunner().invoke(logs, ["-"], input=f"{CRI}ValueError: \x1b[31mred\n")
     assert done.exit_code == 0
     assert done.stdout.startswith("1: error program python_error (job)\n")

@@ -31,7 +31,7 @@ def reported(stage: Stage) -> list[Verdict]:
     return [each for each in stage.verdicts if each.kind is not VerdictKind.WORKING]
 
 
-def test_the_rank_that_computes_is_named_after_a_minute_and_nothing_is_ended() -> None:
+def test_suffices__the_rank_that_computes_is_named_after_a_minute_and_nothing_is_ended() -> None:
     stage = alone()
     began_s = stage.now_ns / NS
     stage.run(55)
@@ -47,7 +47,7 @@ def test_the_rank_that_computes_is_named_after_a_minute_and_nothing_is_ended() -
     assert not suffices(each.kind for each in verdict.evidence)
 
 
-def test_what_is_not_known_and_what_to_do_is_said() -> None:
+def test_lone_worker__what_is_not_known_and_what_to_do_is_said() -> None:
     stage = alone()
     stage.run(90)
     (verdict,) = reported(stage)
@@ -57,7 +57,7 @@ def test_what_is_not_known_and_what_to_do_is_said() -> None:
     assert "kcover-ebpf trace" in where
 
 
-def test_an_evaluation_that_ends_is_followed_by_training() -> None:
+def test_lone_worker__an_evaluation_that_ends_is_followed_by_training() -> None:
     stage = alone()
     stage.run(100)
     for proc in stage.procs.values():
@@ -69,21 +69,21 @@ def test_an_evaluation_that_ends_is_followed_by_training() -> None:
     ]
 
 
-def test_no_rank_is_named_while_two_compute() -> None:
+def test_lone_worker__no_rank_is_named_while_two_compute() -> None:
     stage = alone()
     stage.become(stage.rank(3), "run")
     stage.run(180)
     assert reported(stage) == []
 
 
-def test_no_rank_is_named_while_another_waits_for_what_is_not_known() -> None:
+def test_lone_worker__no_rank_is_named_while_another_waits_for_what_is_not_known() -> None:
     stage = alone()
     stage.become(stage.rank(3), "read")
     stage.run(180)
     assert SAID not in [(each.kind, each.cause) for each in reported(stage)]
 
 
-def test_a_job_that_never_trained_may_compute_on_one_rank() -> None:
+def test_lone_worker__a_job_that_never_trained_may_compute_on_one_rank() -> None:
     stage = Stage(world=4)
     stage.become(stage.rank(2), "run")
     all_wait(stage, 2)
@@ -107,7 +107,7 @@ def with_ranks(found: JobSnapshot, **changes: object) -> JobSnapshot:
     return replace(found, processes=changed)
 
 
-def test_a_job_of_long_steps_is_given_several_of_them() -> None:
+def test_judge__a_job_of_long_steps_is_given_several_of_them() -> None:
     stage = alone()
     stage.run(100)
     found = snapshot(stage)
@@ -116,7 +116,7 @@ def test_a_job_of_long_steps_is_given_several_of_them() -> None:
     assert named(with_ranks(found, threshold_s=55.0)) is None
 
 
-def test_no_rank_is_named_while_others_are_not_observed() -> None:
+def test_judge__no_rank_is_named_while_others_are_not_observed() -> None:
     stage = alone()
     stage.run(100)
     found = snapshot(stage)
@@ -128,7 +128,7 @@ def test_no_rank_is_named_while_others_are_not_observed() -> None:
     assert named(replace(found, starting=True)) is None
 
 
-def test_the_ranks_that_wait_for_their_devices_wait_as_well() -> None:
+def test_judge__the_ranks_that_wait_for_their_devices_wait_as_well() -> None:
     stage = alone()
     stage.run(100)
     found = snapshot(stage)
@@ -139,7 +139,7 @@ def test_the_ranks_that_wait_for_their_devices_wait_as_well() -> None:
     assert named(replace(found, processes=on_device)) == 2
 
 
-def test_a_rank_that_began_to_wait_a_moment_ago_shows_that_the_job_continues() -> None:
+def test_judge__a_rank_that_began_to_wait_a_moment_ago_shows_that_the_job_continues() -> None:
     stage = alone()
     stage.run(100)
     found = snapshot(stage)

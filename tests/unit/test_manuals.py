@@ -73,7 +73,7 @@ def test_roff(text: str, expected: str) -> None:
         (commands.cell, "a|b", "a\\|b"),
     ],
 )
-def test_markdown(make: Callable[[str], str], text: str, expected: str) -> None:
+def test_manuals__markdown(make: Callable[[str], str], text: str, expected: str) -> None:
     assert make(text) == expected
 
 

@@ -46,7 +46,7 @@ def walks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counted
 
 
-def test_children_that_are_killed_do_not_cost_a_walk_each(walks: list[int]) -> None:
+def test_roster_of__children_that_are_killed_do_not_cost_a_walk_each(walks: list[int]) -> None:
     stage = crowded(60)
     children = [proc for proc in stage.procs.values() if proc.ppid == 100]
     walks.clear()
@@ -55,7 +55,7 @@ def test_children_that_are_killed_do_not_cost_a_walk_each(walks: list[int]) -> N
     assert len(walks) <= 2
 
 
-def test_who_holds_a_pipe_is_looked_up_once_for_all_that_wait_for_it() -> None:
+def test_file_holders__who_holds_a_pipe_is_looked_up_once_for_all_that_wait_for_it() -> None:
     """Of each process the descriptors are gone through once, however many ask."""
     stage = crowded(60)
     read: list[int] = []

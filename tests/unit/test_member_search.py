@@ -18,22 +18,22 @@ def listings(search: MemberSearch, seconds: int, *, found: bool = False) -> list
     return due
 
 
-def test_a_listing_that_finds_nothing_new_makes_the_next_one_later() -> None:
+def test_member_search__a_listing_that_finds_nothing_new_makes_the_next_one_later() -> None:
     assert listings(MemberSearch(), 60) == [1, 7, 19, 43]
 
 
-def test_a_job_that_grows_is_listed_often() -> None:
+def test_member_search__a_job_that_grows_is_listed_often() -> None:
     assert listings(MemberSearch(), 10, found=True) == [1, 4, 7, 10]
 
 
-def test_what_ended_is_searched_for_again_at_once() -> None:
+def test_member_search__what_ended_is_searched_for_again_at_once() -> None:
     search = MemberSearch()
     listings(search, 60)
     search.hurry()
     assert search.is_due(61 * NS, NONE)
 
 
-def test_a_stranger_in_a_known_group_is_looked_for_at_once() -> None:
+def test_member_search__a_stranger_in_a_known_group_is_looked_for_at_once() -> None:
     search = MemberSearch()
     listings(search, 60)
     assert not search.is_due(61 * NS, NONE)
@@ -45,7 +45,7 @@ def test_a_stranger_in_a_known_group_is_looked_for_at_once() -> None:
     assert search.is_due(65 * NS, (1, 4712))
 
 
-def test_strangers_that_change_all_the_time_do_not_make_every_pass_list() -> None:
+def test_member_search__strangers_that_change_all_the_time_do_not_make_every_pass_list() -> None:
     search = MemberSearch()
     due = 0
     for quarter in range(4, 84):

@@ -35,7 +35,7 @@ def leave(members: Members, pid: int, code: int = 0) -> None:
     members.leave(Pid(pid), ProcessExit(0, Pid(pid), code, 0, False, "x"))
 
 
-def test_ranks_their_children_and_the_size_of_the_world() -> None:
+def test_members__ranks_their_children_and_the_size_of_the_world() -> None:
     members = two_ranks()
     assert members.world_size == 2
     assert set(members.ranks) == {100, 101}
@@ -44,7 +44,7 @@ def test_ranks_their_children_and_the_size_of_the_world() -> None:
     assert not members.children(Pid(100))
 
 
-def test_a_rank_is_wrapped_while_the_shell_around_it_lives() -> None:
+def test_members__a_rank_is_wrapped_while_the_shell_around_it_lives() -> None:
     members = Members()
     appear(members, 800, 1, "bash run.sh", 0)
     appear(members, 801, 800, "readlink x", 0)
@@ -53,14 +53,14 @@ def test_a_rank_is_wrapped_while_the_shell_around_it_lives() -> None:
     assert not members.is_wrapped(members.views[Pid(801)])
 
 
-def test_roles_are_decided_anew_only_when_something_was_learned() -> None:
+def test_members__roles_are_decided_anew_only_when_something_was_learned() -> None:
     members = two_ranks()
     assert not members.classify()
     members.rename()
     assert members.classify()
 
 
-def test_ranks_and_loaders_that_ended_stay_known_and_helpers_do_not() -> None:
+def test_members__ranks_and_loaders_that_ended_stay_known_and_helpers_do_not() -> None:
     members = two_ranks()
     appear(members, 700, 101, "rsync a b")
     for pid in (101, 501, 700):
@@ -71,7 +71,7 @@ def test_ranks_and_loaders_that_ended_stay_known_and_helpers_do_not() -> None:
     assert set(members.owned) == {100}
 
 
-def test_what_ran_before_the_numbered_ranks_was_a_wrapper() -> None:
+def test_members__what_ran_before_the_numbered_ranks_was_a_wrapper() -> None:
     members = Members()
     appear(members, 10, 1, "python3 setup.py")
     assert set(members.ranks) == {10}
@@ -81,7 +81,7 @@ def test_what_ran_before_the_numbered_ranks_was_a_wrapper() -> None:
     assert set(members.all_ranks) == {100}
 
 
-def test_so_was_what_had_the_number_of_its_pod_only() -> None:
+def test_members__so_was_what_had_the_number_of_its_pod_only() -> None:
     members = Members()
     environ = {"JOB_COMPLETION_INDEX": "0"}
     words = ("python3", "setup.py")
@@ -94,7 +94,7 @@ def test_so_was_what_had_the_number_of_its_pod_only() -> None:
     assert set(members.all_ranks) == {100}
 
 
-def test_a_rank_that_ended_keeps_its_role() -> None:
+def test_members__a_rank_that_ended_keeps_its_role() -> None:
     members = two_ranks()
     leave(members, 100)
     members.rename()
@@ -117,7 +117,7 @@ def holders(members: Members, pid: int, fd: int, inode: int) -> tuple[Pid, ...]:
     return FileHolders(members, ends).of(Pid(pid), waited)
 
 
-def test_who_has_a_pipe_open() -> None:
+def test_members__who_has_a_pipe_open() -> None:
     members = two_ranks()
     hold(members, 101, 9, 77)
     hold(members, 501, 1, 77)
@@ -127,7 +127,7 @@ def test_who_has_a_pipe_open() -> None:
     assert holders(members, 101, 9, 77) == ()
 
 
-def test_the_other_end_of_a_unix_socket_has_another_inode() -> None:
+def test_members__the_other_end_of_a_unix_socket_has_another_inode() -> None:
     members = two_ranks()
     hold(members, 101, 9, 77, peer=78)
     hold(members, 501, 3, 78, peer=77)
@@ -135,7 +135,7 @@ def test_the_other_end_of_a_unix_socket_has_another_inode() -> None:
     assert holders(members, 101, 9, 77) == (501,)
 
 
-def test_the_other_end_of_a_connection_is_known_by_its_addresses() -> None:
+def test_members__the_other_end_of_a_connection_is_known_by_its_addresses() -> None:
     members = two_ranks()
     members.views[Pid(100)].on_socket(edge(Pid(100), Pid(101)))
     assert holders(members, 100, 101, 0) == ()
@@ -143,7 +143,7 @@ def test_the_other_end_of_a_connection_is_known_by_its_addresses() -> None:
     assert holders(members, 100, 101, 0) == (101,)
 
 
-def test_the_sampler_knows_what_the_name_of_a_descriptor_does_not_say() -> None:
+def test_members__the_sampler_knows_what_the_name_of_a_descriptor_does_not_say() -> None:
     members = two_ranks()
     members.views[Pid(100)].on_socket(edge(Pid(100), Pid(101)))
     hold(members, 100, 9, 77, peer=78)
@@ -152,7 +152,7 @@ def test_the_sampler_knows_what_the_name_of_a_descriptor_does_not_say() -> None:
         assert members.kind(Pid(100), waited) == kind
 
 
-def test_what_a_script_runs_before_the_training_is_forgotten_when_it_ends_well() -> None:
+def test_members__what_a_script_runs_before_the_training_is_forgotten_when_it_ends_well() -> None:
     members = Members()
     appear(members, 1, 0, "sh -c x")
     appear(members, 2, 1, "cut -f1 hosts")

@@ -56,7 +56,7 @@ def scrape(port: int, host: str = "127.0.0.1") -> dict[tuple[str, tuple[str, ...
     }
 
 
-def test_a_verdict_that_is_explained_later_is_counted_once() -> None:
+def test_metrics_sink__a_verdict_that_is_explained_later_is_counted_once() -> None:
     sink = MetricsSink(lambda: [TAKEN], dict)
     odd = Evidence(EvidenceKind.OUTLIER, "rank 1 is at save (train.py:71)")
     sink.on_verdict(VERDICT)
@@ -68,7 +68,7 @@ def test_a_verdict_that_is_explained_later_is_counted_once() -> None:
     assert sink.registry.get_sample_value("kcover_verdicts_total", labels) == 2
 
 
-def test_what_is_reported_is_served() -> None:
+def test_metrics_sink__what_is_reported_is_served() -> None:
     server = MetricsServer(("127.0.0.1", 0))
     lost = {"threads": 0, "events": 2}
     sink = MetricsSink(lambda: [TAKEN, REFUSED], lambda: lost)
@@ -106,7 +106,7 @@ def test_what_is_reported_is_served() -> None:
         server.close()
 
 
-def test_a_probe_of_a_driver_that_comes_is_attached_from_then_on() -> None:
+def test_metrics_sink__a_probe_of_a_driver_that_comes_is_attached_from_then_on() -> None:
     waiting = ProbeStatus("gpu", "on_xid", False, "no driver", "Xids", Refusal.NO_DRIVER)
     probes = [TAKEN, waiting]
     sink = MetricsSink(lambda: probes, dict)
@@ -121,7 +121,7 @@ def test_a_probe_of_a_driver_that_comes_is_attached_from_then_on() -> None:
     assert value("kcover_probe_attached", attached) == 1
 
 
-def test_what_has_a_closed_list_of_labels_is_there_before_it_happens() -> None:
+def test_agent_metrics__what_has_a_closed_list_of_labels_is_there_before_it_happens() -> None:
     """So a dashboard shows zero, and an increase from nothing is one."""
     value = AgentMetrics(list, dict).registry.get_sample_value
     assert value("kcover_orders_total", {"verb": "Stop", "result": "Done"}) == 0
@@ -147,7 +147,7 @@ PROGRAMS = {
 
 @pytest.mark.needs("promtool")
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_promtool_finds_nothing_to_say(program: str) -> None:
+def test_metrics__promtool_finds_nothing_to_say(program: str) -> None:
     """Names, units and help texts are as Prometheus' own rules want them."""
     text = generate_latest(PROGRAMS[program]())
     command = ["promtool", "check", "metrics"]
@@ -155,7 +155,7 @@ def test_promtool_finds_nothing_to_say(program: str) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_ipv6() -> None:
+def test_metrics_sink__ipv6() -> None:
     server = MetricsServer(("::1", 0))
     server.serve(MetricsSink(list, dict).registry)
     try:
@@ -164,7 +164,7 @@ def test_ipv6() -> None:
         server.close()
 
 
-def test_a_port_in_use_is_a_usage_error() -> None:
+def test_metrics_server__a_port_in_use_is_a_usage_error() -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
@@ -181,12 +181,12 @@ def test_a_port_in_use_is_a_usage_error() -> None:
         ("localhost:65535", ("localhost", 65535)),
     ],
 )
-def test_addresses(text: str, address: tuple[str, int]) -> None:
+def test_parse_address__addresses(text: str, address: tuple[str, int]) -> None:
     assert parse_address(text) == address
 
 
 @pytest.mark.parametrize("text", ["", "9464", "host", "host:", "host:x", "host:65536", "::1:80"])
-def test_bad_addresses(text: str) -> None:
+def test_parse_address__bad_addresses(text: str) -> None:
     with pytest.raises(UsageError, match="is not ADDR:PORT"):
         parse_address(text)
 
@@ -215,7 +215,9 @@ def server() -> Iterator[MetricsServer]:
     made.close()
 
 
-def test_idle_connections_give_way_and_a_probe_still_gets_in(server: MetricsServer) -> None:
+def test_metrics_server__idle_connections_give_way_and_a_probe_still_gets_in(
+    server: MetricsServer,
+) -> None:
     threads = threading.active_count()
     with contextlib.ExitStack() as clients:
         idlers = [clients.enter_context(idle(server.port)) for _ in range(60)]
@@ -227,7 +229,7 @@ def test_idle_connections_give_way_and_a_probe_still_gets_in(server: MetricsServ
             time.sleep(0.01)
 
 
-def test_a_client_that_says_nothing_is_let_go(
+def test_metrics_server__a_client_that_says_nothing_is_let_go(
     server: MetricsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kcover_ebpf.output.metrics._Handler.timeout", 0.1)
@@ -260,7 +262,7 @@ def ages(metrics: AgentMetrics) -> dict[str, float]:
     }
 
 
-def test_the_series_of_ages_have_an_end() -> None:
+def test_agent_metrics__the_series_of_ages_have_an_end() -> None:
     metrics = AgentMetrics(list, dict)
     gang = Gang(GangId.of("team", {"job": "train"}), "train", None)
     metrics.on_pass({gang: ranks(2000)}, 1, 0, Counter())
@@ -271,7 +273,7 @@ def test_the_series_of_ages_have_an_end() -> None:
     assert ages(metrics) == {"": 8.0}, "a pid would be another series with each start"
 
 
-def test_links_of_pods_leave_no_series() -> None:
+def test_agent_metrics__links_of_pods_leave_no_series() -> None:
     metrics = AgentMetrics(list, dict)
     for port, device in (("veth4711", ""), ("eth0", "0000:9a:00.0"), ("soft/1", "")):
         metrics.on_node_fact(PortChange(1, port, device, False, "down"))

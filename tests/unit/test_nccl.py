@@ -42,7 +42,7 @@ def reported(stage: Stage, **fields: object) -> Verdict:
     return stage.tracker.current
 
 
-def test_without_a_word_from_nccl_nobody_is_named() -> None:
+def test_nccl__without_a_word_from_nccl_nobody_is_named() -> None:
     verdict = spinning(Stage()).run(20)
     assert verdict is not None
     assert (verdict.kind, verdict.cause, verdict.culprit) == (
@@ -52,7 +52,7 @@ def test_without_a_word_from_nccl_nobody_is_named() -> None:
     )
 
 
-def test_the_rank_that_did_not_join_is_named() -> None:
+def test_nccl__the_rank_that_did_not_join_is_named() -> None:
     verdict = reported(spinning(Stage()), behind=(rank(2, pid=102),))
     assert (verdict.kind, verdict.cause) == (VerdictKind.HUNG, Cause.NOT_IN_COLLECTIVE)
     assert verdict.culprit is not None
@@ -63,7 +63,7 @@ def test_the_rank_that_did_not_join_is_named() -> None:
     assert decide(verdict, Act.SHUTDOWN).act is Act.SHUTDOWN
 
 
-def test_nobody_is_named_while_a_rank_has_come_to_its_wait_just_now() -> None:
+def test_judge__nobody_is_named_while_a_rank_has_come_to_its_wait_just_now() -> None:
     stage = spinning(Stage())
     stage.run(20)
     fact = CollectiveCounts(0.0, 60.0, 3, behind=(rank(2, pid=102),))
@@ -74,13 +74,13 @@ def test_nobody_is_named_while_a_rank_has_come_to_its_wait_just_now() -> None:
     assert judge(scene).cause is not Cause.NOT_IN_COLLECTIVE
 
 
-def test_numbers_of_a_communicator_over_all_ranks_are_the_jobs() -> None:
+def test_nccl__numbers_of_a_communicator_over_all_ranks_are_the_jobs() -> None:
     verdict = reported(spinning(Stage()), behind=(rank(1),))
     assert verdict.culprit is not None
     assert verdict.culprit.pid == 101
 
 
-def test_a_rank_of_another_host() -> None:
+def test_judge__a_rank_of_another_host() -> None:
     """Two of the four ranks are here; who did not join is not."""
     stage = spinning(Stage())
     stage.run(50)
@@ -95,32 +95,32 @@ def test_a_rank_of_another_host() -> None:
     assert found.victims == (100, 101)
 
 
-def test_a_missing_rank_is_named() -> None:
+def test_nccl__a_missing_rank_is_named() -> None:
     verdict = reported(spinning(Stage()), missing=(rank(3, pid=103),))
     assert verdict.culprit is not None
     assert verdict.culprit.rank == 3
     assert "did not answer" in verdict.evidence[0].text
 
 
-def test_two_that_did_not_join_are_reported_and_none_is_blamed() -> None:
+def test_nccl__two_that_did_not_join_are_reported_and_none_is_blamed() -> None:
     verdict = reported(spinning(Stage()), behind=(rank(1, pid=101), rank(2, pid=102)))
     assert (verdict.cause, verdict.culprit) == (Cause.NOT_IN_COLLECTIVE, None)
     assert verdict.victims == (0, 3)
 
 
-def test_all_joined_is_no_circle() -> None:
+def test_nccl__all_joined_is_no_circle() -> None:
     verdict = reported(spinning(Stage()))
     assert (verdict.kind, verdict.cause) == (VerdictKind.HUNG, Cause.COLLECTIVE_STUCK)
     assert verdict.culprit is None
 
 
-def test_counts_that_move_end_a_suspicion() -> None:
+def test_nccl__counts_that_move_end_a_suspicion() -> None:
     stage = spinning(Stage())
     assert reported(stage, moving=True).kind is VerdictKind.WORKING
     assert not stage.verdicts or not any(each.kind.is_fault for each in stage.verdicts)
 
 
-def test_a_rank_that_computes_is_behind_and_rightly_so() -> None:
+def test_nccl__a_rank_that_computes_is_behind_and_rightly_so() -> None:
     stage = spinning(Stage())
     stage.become(stage.rank(2), "run")
     stage.run(3)
@@ -128,7 +128,7 @@ def test_a_rank_that_computes_is_behind_and_rightly_so() -> None:
     assert not verdict.kind.is_fault
 
 
-def test_busy_waiters_that_look_like_computations() -> None:
+def test_nccl__busy_waiters_that_look_like_computations() -> None:
     """Who is behind sleeps on a lock, so the others, which burn their CPUs, wait for it."""
     stage = Stage()
     stage.run(60)
@@ -142,7 +142,7 @@ def test_busy_waiters_that_look_like_computations() -> None:
 
 
 @pytest.mark.parametrize("behind", [(), (rank(1, pid=101),)])
-def test_a_stopped_rank_stays_the_culprit(behind: tuple[CollectiveRank, ...]) -> None:
+def test_nccl__a_stopped_rank_stays_the_culprit(behind: tuple[CollectiveRank, ...]) -> None:
     stage = spinning(Stage())
     stage.become(stage.rank(2), "stopped")
     verdict = reported(stage, behind=behind)
@@ -150,7 +150,7 @@ def test_a_stopped_rank_stays_the_culprit(behind: tuple[CollectiveRank, ...]) ->
     assert (verdict.cause, verdict.culprit.rank) == (Cause.STOPPED, 2)
 
 
-def test_two_witnesses_of_the_same_culprit() -> None:
+def test_nccl__two_witnesses_of_the_same_culprit() -> None:
     stage = spinning(Stage())
     stage.become(stage.rank(2), "stopped")
     verdict = reported(stage, missing=(rank(2, pid=102),))
@@ -159,7 +159,7 @@ def test_two_witnesses_of_the_same_culprit() -> None:
     assert EvidenceKind.COLLECTIVE in {each.kind for each in stage.tracker.latest.evidence}
 
 
-def test_no_answer_is_said() -> None:
+def test_nccl__no_answer_is_said() -> None:
     verdict = reported(spinning(Stage()), trouble="nobody listens")
     assert verdict.cause is Cause.WAIT_CYCLE
     assert any("nobody listens" in each for each in verdict.unobserved)
@@ -188,7 +188,7 @@ WAITERS = ["run", "futex", "yield"]
 
 @pytest.mark.parametrize("others", WAITERS)
 @pytest.mark.parametrize(("mode", "more"), ELSEWHERE.values(), ids=ELSEWHERE)
-def test_a_rank_that_waits_elsewhere_is_behind_and_may_come(
+def test_nccl__a_rank_that_waits_elsewhere_is_behind_and_may_come(
     mode: str, more: dict[str, object], others: str
 ) -> None:
     stage = Stage(world=8)
@@ -202,7 +202,7 @@ def test_a_rank_that_waits_elsewhere_is_behind_and_may_come(
     assert acted == []
 
 
-def test_a_rank_asleep_in_the_driver_is_behind_and_may_come() -> None:
+def test_nccl__a_rank_asleep_in_the_driver_is_behind_and_may_come() -> None:
     stage = Stage(world=8)
     stage.run(60)
     for number in range(8):
@@ -211,7 +211,7 @@ def test_a_rank_asleep_in_the_driver_is_behind_and_may_come() -> None:
     assert not any(each.kind.is_fault for each in verdicts)
 
 
-def test_who_waits_for_something_outside_the_collective_is_not_believed_for_ever() -> None:
+def test_nccl__who_waits_for_something_outside_the_collective_is_not_believed_for_ever() -> None:
     stage = Stage(world=8)
     stage.run(60)
     for number in range(8):
@@ -230,7 +230,7 @@ SIDES = (
 
 @pytest.mark.parametrize("waiters", ["run", "yield", "spin", "futex"])
 @pytest.mark.parametrize("odd", [(rank(7, pid=107, size=8),), ()])
-def test_a_mismatch_is_called_one_and_never_the_hardwares(
+def test_nccl__a_mismatch_is_called_one_and_never_the_hardwares(
     waiters: str, odd: tuple[CollectiveRank, ...]
 ) -> None:
     stage = Stage(world=8)
@@ -247,7 +247,7 @@ def test_a_mismatch_is_called_one_and_never_the_hardwares(
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_an_error_of_a_communicator_names_its_end(count: int) -> None:
+def test_nccl__an_error_of_a_communicator_names_its_end(count: int) -> None:
     failed = tuple(
         replace(rank(each, pid=100 + each), trouble="system error") for each in range(count)
     )
@@ -258,19 +258,19 @@ def test_an_error_of_a_communicator_names_its_end(count: int) -> None:
     assert "failed (system error)" in verdict.evidence[0].text
 
 
-def test_counts_that_differ_crosswise_are_not_called_equal() -> None:
+def test_nccl__counts_that_differ_crosswise_are_not_called_equal() -> None:
     verdict = repeated(spinning(Stage()), 20, equal=False)[-1]
     assert verdict.cause is Cause.WAIT_CYCLE
     assert EvidenceKind.COLLECTIVE not in {each.kind for each in verdict.evidence}
 
 
-def test_equal_counts_are_no_evidence_beside_the_time() -> None:
+def test_nccl__equal_counts_are_no_evidence_beside_the_time() -> None:
     """A long step looks the same: nobody has moved."""
     verdict = reported(spinning(Stage()))
     assert EvidenceKind.COLLECTIVE not in {each.kind for each in verdict.evidence}
 
 
-def test_that_nccl_was_not_asked_is_said_of_a_job_that_uses_it() -> None:
+def test_unobserved__that_nccl_was_not_asked_is_said_of_a_job_that_uses_it() -> None:
     assert unobserved(None, {"python3.11"}) == []
     assert unobserved(CollectiveCounts(1.0, 1.0, 3), {"libnccl.so.2"}) == []
     (said,) = unobserved(None, {"libnccl.so.2"})
@@ -283,7 +283,7 @@ def test_that_nccl_was_not_asked_is_said_of_a_job_that_uses_it() -> None:
     assert said in verdict.unobserved
 
 
-def test_what_nccl_said_is_a_sentence() -> None:
+def test_fact_text__what_nccl_said_is_a_sentence() -> None:
     assert fact_text(CollectivesSeen(1, 1, 3)) == "NCCL: no rank differs from the others"
     failed = replace(rank(2), trouble="system error")
     said = fact_text(CollectivesSeen(1, 1, 3, failed=(failed,), sides=SIDES))
@@ -293,7 +293,7 @@ def test_what_nccl_said_is_a_sentence() -> None:
     )
 
 
-def test_a_rank_in_storage_that_nothing_proves_stuck_ends_no_job() -> None:
+def test_suffices__a_rank_in_storage_that_nothing_proves_stuck_ends_no_job() -> None:
     """A long close or fsync of rank 0 while the others are in the next collective: its count is behind, of course."""
     stage = Stage(world=8)
     stage.run(60)

@@ -38,7 +38,7 @@ def pids(pairs: Sequence[tuple[ras.RasRank, ras.RasCommunicator]]) -> set[int]:
 ALL = tuple(launched(rank, AllReduce=7) for rank in range(4))
 
 
-def test_ranks_that_launched_the_same_are_equal() -> None:
+def test_account__ranks_that_launched_the_same_are_equal() -> None:
     found, reading = compared(Counted(ALL))
     assert reading.equal
     assert reading.complete
@@ -47,12 +47,12 @@ def test_ranks_that_launched_the_same_are_equal() -> None:
     assert not found.hidden
 
 
-def test_the_rank_that_launched_less_is_behind() -> None:
+def test_account__the_rank_that_launched_less_is_behind() -> None:
     _, reading = compared(Counted((*ALL[:3], launched(3, AllReduce=6))))
     assert pids(reading.behind) == {103}
 
 
-def test_a_rank_that_has_not_used_its_communicator_yet_is_behind() -> None:
+def test_account__a_rank_that_has_not_used_its_communicator_yet_is_behind() -> None:
     """The first collective: it never came, so only its initialisation was seen."""
     counted = Counted(
         tuple(launched(rank, AllReduce=1) for rank in range(3)),
@@ -63,14 +63,14 @@ def test_a_rank_that_has_not_used_its_communicator_yet_is_behind() -> None:
     assert not found.hidden
 
 
-def test_different_operations_are_a_mismatch_with_the_odd_one_named() -> None:
+def test_account__different_operations_are_a_mismatch_with_the_odd_one_named() -> None:
     _, reading = compared(Counted((*ALL[:3], launched(3, AllReduce=6, AllGather=1))))
     assert pids(reading.odd) == {103}
     assert [len(side) for side in reading.sides] == [3, 1]
     assert not reading.behind
 
 
-def test_who_is_behind_because_it_waits_in_another_communicator_is_not_named() -> None:
+def test_account__who_is_behind_because_it_waits_in_another_communicator_is_not_named() -> None:
     """Rank 1 waits in the half of ranks 0 and 1; rank 0 is in neither."""
     half = (launched(0, HALF, 2, AllGather=3), launched(1, HALF, 2, AllGather=4))
     world = (launched(0, AllReduce=6), launched(1, AllReduce=6), *ALL[2:])
@@ -89,30 +89,30 @@ def line(last_received: int) -> tuple[Messages, ...]:
     )  # fmt: skip
 
 
-def test_messages_are_compared_with_those_of_the_other_end() -> None:
+def test_account__messages_are_compared_with_those_of_the_other_end() -> None:
     """The counts of the ends differ by nature: the first rank only sends, the last only receives."""
     assert compared(Counted(ALL, messages=line(9)))[1].equal
     _, reading = compared(Counted(ALL, messages=line(8)))
     assert pids(reading.behind) == {103}
 
 
-def test_a_receive_without_its_send_names_the_sender() -> None:
+def test_account__a_receive_without_its_send_names_the_sender() -> None:
     counted = Counted(ALL, messages=(exchanged(1, 0, 0, 5), exchanged(0, 1, 4, 0)))
     _, reading = compared(counted)
     assert pids(reading.behind) == {100}
 
 
-def test_an_end_that_never_took_part_has_launched_nothing() -> None:
+def test_account__an_end_that_never_took_part_has_launched_nothing() -> None:
     _, reading = compared(Counted(ALL, messages=(exchanged(2, 3, 1, 0),)))
     assert pids(reading.behind) == {103}
 
 
-def test_messages_to_itself_and_to_ranks_elsewhere_are_not_compared() -> None:
+def test_account__messages_to_itself_and_to_ranks_elsewhere_are_not_compared() -> None:
     counted = Counted(ALL[:2], messages=(exchanged(0, 0, 3, 2), exchanged(0, 3, 8, 1)))
     assert len(account(counted, HOST, all_here=False).report.communicators) == 1
 
 
-def test_a_communicator_that_is_older_hides_what_its_process_waits_for() -> None:
+def test_account__a_communicator_that_is_older_hides_what_its_process_waits_for() -> None:
     older = Launched(Pid(103), Birth(0, 0, 0), {"AllReduce": 50})
     found, reading = compared(Counted((*ALL[:3], launched(3, AllReduce=6), older)))
     assert found.hidden == {103}
@@ -121,7 +121,7 @@ def test_a_communicator_that_is_older_hides_what_its_process_waits_for() -> None
     assert "1 ranks use communicators that were made before" in found.unseen
 
 
-def test_a_birth_beside_an_older_communicator_is_no_absence() -> None:
+def test_account__a_birth_beside_an_older_communicator_is_no_absence() -> None:
     """It may be the very communicator that is used under an unknown identity."""
     older = Launched(Pid(103), Birth(0, 0, 0), {"AllReduce": 1})
     world = tuple(launched(rank, AllReduce=1) for rank in range(3))
@@ -130,7 +130,7 @@ def test_a_birth_beside_an_older_communicator_is_no_absence() -> None:
     assert found.hidden == {100, 101, 102, 103}, "the communicator is not seen whole"
 
 
-def test_ranks_of_a_communicator_that_is_partly_elsewhere_are_hidden() -> None:
+def test_account__ranks_of_a_communicator_that_is_partly_elsewhere_are_hidden() -> None:
     found, reading = compared(Counted((launched(0, AllReduce=6), ALL[1])), all_here=False)
     assert found.hidden == {100, 101}
     assert not reading.complete
@@ -143,7 +143,7 @@ def split(rank: int, key: int, count: int) -> Launched:
 @pytest.mark.parametrize(
     ("all_here", "numbers"), [(True, {101: 1, 103: 0}), (False, {101: 1, 103: 3})]
 )
-def test_ranks_of_a_split_are_numbered_by_its_keys_where_all_are_seen(
+def test_account__ranks_of_a_split_are_numbered_by_its_keys_where_all_are_seen(
     all_here: bool, numbers: dict[int, int]
 ) -> None:
     found = account(Counted((split(1, 5, 3), split(3, 2, 3))), HOST, all_here=all_here)
@@ -153,7 +153,7 @@ def test_ranks_of_a_split_are_numbered_by_its_keys_where_all_are_seen(
     assert found.hidden == (set() if all_here else {101, 103})
 
 
-def test_several_ranks_in_one_process_are_not_compared() -> None:
+def test_account__several_ranks_in_one_process_are_not_compared() -> None:
     twice = (ALL[0], replace(ALL[0], birth=Birth(WORLD, 4, 1)), *ALL[2:])
     found = account(Counted(twice), HOST, all_here=True)
     assert found.report.communicators == ()
@@ -161,7 +161,7 @@ def test_several_ranks_in_one_process_are_not_compared() -> None:
     assert found.hidden == {100, 102, 103}
 
 
-def test_what_found_no_room_is_said_and_hides_its_process() -> None:
+def test_account__what_found_no_room_is_said_and_hides_its_process() -> None:
     found = account(Counted(ALL, lost={Pid(101): 3}), HOST, all_here=True)
     assert found.hidden == {101}
     assert found.unseen == "3 communicators or peers found no room"

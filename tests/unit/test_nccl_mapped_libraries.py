@@ -31,7 +31,7 @@ broken
 """
 
 
-def test_libraries_are_found_among_the_mappings_of_code() -> None:
+def test_candidates__libraries_are_found_among_the_mappings_of_code() -> None:
     found = candidates(MAPS.splitlines(keepends=True), LIBRARIES + HOSTS)
     assert [(each.inode, each.path) for each in found] == [
         (11, "/usr/lib/libnccl.so.2.28.9"),
@@ -57,7 +57,7 @@ FINDER_NAMES = ("ncclAllReduce", "ncclGather")
 
 
 @pytest.mark.needs("gcc")
-def test_the_functions_of_a_process_are_found_in_its_own_files(ours: Path) -> None:
+def test_libraries__the_functions_of_a_process_are_found_in_its_own_files(ours: Path) -> None:
     with Libraries(FINDER_NAMES).of(Pid(7)) as found:
         assert found.name == "libnccl.so.2"
         assert list(found.offsets) == ["ncclAllReduce"]
@@ -67,7 +67,7 @@ def test_the_functions_of_a_process_are_found_in_its_own_files(ours: Path) -> No
 
 @pytest.mark.needs("gcc")
 @pytest.mark.parametrize("replacement", ["file", "link", "fifo", "nothing"])
-def test_what_was_put_in_its_place_is_not_opened(ours: Path, replacement: str) -> None:
+def test_libraries__what_was_put_in_its_place_is_not_opened(ours: Path, replacement: str) -> None:
     aside = ours.with_name("aside")
     ours.rename(aside)
     match replacement:
@@ -86,7 +86,9 @@ def test_what_was_put_in_its_place_is_not_opened(ours: Path, replacement: str) -
         pass
 
 
-def test_a_process_without_nccl_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_libraries__a_process_without_nccl_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "7").mkdir()
     (tmp_path / "7/maps").write_text("7f10-7f20 r-xp 00001000 08:01 5 /lib/libc.so.6\n")
     monkeypatch.setattr("kcover_ebpf.host.procfs.PROC", tmp_path)

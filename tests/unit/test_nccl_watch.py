@@ -85,7 +85,7 @@ def answer(asking: NcclWatch, *ras_facts: CollectivesSeen) -> CollectivesSeen | 
     return found[0] if found else None
 
 
-def test_launches_are_reported_once_for_each_process(
+def test_nccl_watch__launches_are_reported_once_for_each_process(
     probes: Probes, asking: NcclWatch, clock: Clock
 ) -> None:
     probes.counts = {Pid(100): {"AllReduce": 3}, Pid(101): {"AllReduce": 0}}
@@ -95,7 +95,7 @@ def test_launches_are_reported_once_for_each_process(
     assert asking.follow(RANKS) == [CollectivesLaunched(clock.now_ns, Pid(101), 2)]
 
 
-def test_a_process_without_nccl_is_searched_ever_more_rarely(
+def test_nccl_watch__a_process_without_nccl_is_searched_ever_more_rarely(
     probes: Probes, asking: NcclWatch, clock: Clock
 ) -> None:
     for _ in range(600):
@@ -105,12 +105,12 @@ def test_a_process_without_nccl_is_searched_ever_more_rarely(
     assert probes.asked[:5] == [Pid(100)] * 5
 
 
-def test_one_job_does_not_take_all_room(probes: Probes, asking: NcclWatch) -> None:
+def test_nccl_watch__one_job_does_not_take_all_room(probes: Probes, asking: NcclWatch) -> None:
     asking.follow({Pid(pid): None for pid in range(100, 150)})
     assert len(probes.asked) == 16
 
 
-def test_who_ended_makes_room_and_begins_anew(
+def test_nccl_watch__who_ended_makes_room_and_begins_anew(
     probes: Probes, asking: NcclWatch, clock: Clock
 ) -> None:
     probes.counts = {Pid(100): {"AllReduce": 3}}
@@ -123,7 +123,7 @@ def test_who_ended_makes_room_and_begins_anew(
     assert probes.attempts == {}
 
 
-def test_counts_that_do_not_move_name_who_is_behind(
+def test_nccl_watch__counts_that_do_not_move_name_who_is_behind(
     probes: Probes, asking: NcclWatch, clock: Clock
 ) -> None:
     probes.counts = {Pid(100): {"AllReduce": 9}, Pid(101): {"AllReduce": 8}}
@@ -150,7 +150,7 @@ def test_counts_that_do_not_move_name_who_is_behind(
     assert found.since_ns == clock.now_ns - int(0.7 * NS)
 
 
-def test_why_nothing_is_counted_is_said(probes: Probes, asking: NcclWatch) -> None:
+def test_nccl_watch__why_nothing_is_counted_is_said(probes: Probes, asking: NcclWatch) -> None:
     probes.attempts = {Pid(100): Attempt(reason="it has loaded no NCCL", may_come=True)}
     asking.follow(RANKS)
     found = answer(asking)
@@ -158,7 +158,9 @@ def test_why_nothing_is_counted_is_said(probes: Probes, asking: NcclWatch) -> No
     assert found.trouble == "it has loaded no NCCL"
 
 
-def test_a_library_that_cannot_be_read_is_said(probes: Probes, asking: NcclWatch) -> None:
+def test_nccl_watch__a_library_that_cannot_be_read_is_said(
+    probes: Probes, asking: NcclWatch
+) -> None:
     probes.stuck = {Pid(101)}
     asking.follow(RANKS)
     found = answer(asking)
@@ -166,7 +168,7 @@ def test_a_library_that_cannot_be_read_is_said(probes: Probes, asking: NcclWatch
     assert "has not come back" in found.trouble
 
 
-def test_nothing_is_kept_from_one_stall_to_the_next(
+def test_nccl_watch__nothing_is_kept_from_one_stall_to_the_next(
     probes: Probes, asking: NcclWatch, clock: Clock
 ) -> None:
     probes.counts = {Pid(100): {"AllReduce": 9}, Pid(101): {"AllReduce": 8}}
@@ -215,13 +217,13 @@ def seen(at_s: int, since_s: int = 0, **fields: Any) -> CollectivesSeen:
         "it moves again",
     ],
 )
-def test_one_answer_of_two(
+def test_chosen__one_answer_of_two(
     ras_said: CollectivesSeen | None, own: CollectivesSeen | None, expected: str | None
 ) -> None:
     assert chosen(ras_said, own) is {"ras": ras_said, "own": own, None: None}[expected]
 
 
-def test_launches_are_progress_of_a_job_that_shows_no_other() -> None:
+def test_nccl_watch__launches_are_progress_of_a_job_that_shows_no_other() -> None:
     """Its ranks spin in one place and send nothing by TCP."""
     stages = []
     for launches in (False, True):

@@ -81,13 +81,13 @@ def reported(known: NodeDeviceFaults) -> list[tuple[str, str, bool]]:
     ],
     ids=lambda value: getattr(value, "text", None) or None,
 )
-def test_what_is_reported(fact, expected):
+def test_node_device_faults__what_is_reported(fact, expected):
     known = board()
     known.observe(fact)
     assert reported(known) == expected
 
 
-def test_the_drivers_branch_decides_what_a_number_means():
+def test_node_device_faults__the_drivers_branch_decides_what_a_number_means():
     """144 was a rotation of keys in 550, and is an NVLink unit since 560."""
     text = {}
     for driver in ("550.163.01", "580.65.06"):
@@ -110,7 +110,7 @@ def test_the_drivers_branch_decides_what_a_number_means():
     ],
     ids=["port", "port, by the kernel", "port, by its state", "link", "firmware", "slot"],
 )
-def test_what_recovers_is_reported_no_more(broken, well):
+def test_node_device_faults__what_recovers_is_reported_no_more(broken, well):
     known = board()
     known.observe(broken)
     before = known.version
@@ -119,7 +119,7 @@ def test_what_recovers_is_reported_no_more(broken, well):
     assert known.version > before
 
 
-def test_two_ports_of_one_card():
+def test_node_device_faults__two_ports_of_one_card():
     known = board()
     known.observe(port(up=False))
     known.observe(port(up=False, name="mlx5_0/2"))
@@ -130,7 +130,7 @@ def test_two_ports_of_one_card():
     assert picture.pods == ("uid-a",)
 
 
-def test_a_port_that_stays_down_is_fatal_to_its_node():
+def test_node_device_faults__a_port_that_stays_down_is_fatal_to_its_node():
     """Also when nobody holds it; a counter that grows meanwhile does not begin the wait anew."""
     known = board()
     known.observe(port(up=False))
@@ -150,7 +150,7 @@ def test_a_port_that_stays_down_is_fatal_to_its_node():
     assert reported(known) == [(NIC, "port_down", False), (NIC, "link_down", False)]
 
 
-def test_the_pods_that_hold_a_device():
+def test_node_device_faults__the_pods_that_hold_a_device():
     known = board()
     known.observe(aer(PORT, AerSeverity.FATAL))
     fault = DeviceFault(3 * S, Pid(7), GPU, "AER fatal", "x", ends_job=True)
@@ -163,7 +163,7 @@ def test_the_pods_that_hold_a_device():
     assert PORT in pictures[GPU].text
 
 
-def test_a_later_word_on_the_same_fault_keeps_its_pods_and_a_flood_has_an_end():
+def test_node_device_faults__a_later_word_on_the_same_fault_keeps_its_pods_and_a_flood_has_an_end():
     known = board()
     known.observe(xid(79, "first"))
     known.hold(DeviceFault(3 * S, Pid(7), GPU, "Xid 79", "x", ends_job=True), "uid-a")
@@ -176,7 +176,7 @@ def test_a_later_word_on_the_same_fault_keeps_its_pods_and_a_flood_has_an_end():
     assert len(known.reported(5 * S)) == 64
 
 
-def test_which_devices_each_pod_has_open(monkeypatch):
+def test_devices_of__which_devices_each_pod_has_open(monkeypatch):
     topology = Topology(
         (Gpu(GPU, 0, "GPU-1", ()), Gpu(OTHER, -1, "", ())),
         (Port("mlx5_0", NIC, (), "/dev/infiniband/uverbs0"), Port("eth0", NIC, (), "")),
@@ -211,7 +211,7 @@ def full_of_harmless() -> NodeDeviceFaults:
     return known
 
 
-def test_a_fatal_fault_takes_the_place_of_the_oldest_harmless_one():
+def test_node_device_faults__a_fatal_fault_takes_the_place_of_the_oldest_harmless_one():
     known = full_of_harmless()
     known.observe(xid(79))
     assert (GPU, "xid_79", True) in reported(known)
@@ -219,14 +219,14 @@ def test_a_fatal_fault_takes_the_place_of_the_oldest_harmless_one():
     assert sum(fault == "xid_13" for _, fault, _ in reported(known)) == 7
 
 
-def test_a_harmless_fault_takes_nobodys_place():
+def test_node_device_faults__a_harmless_fault_takes_nobodys_place():
     known = full_of_harmless()
     before = reported(known)
     known.observe(xid(31))
     assert reported(known) == before
 
 
-def test_a_port_that_is_down_gives_way_last():
+def test_node_device_faults__a_port_that_is_down_gives_way_last():
     known = board()
     known.observe(port(up=False))
     for number in range(62):
@@ -240,7 +240,7 @@ def test_a_port_that_is_down_gives_way_last():
     assert (OTHER, "aer_fatal", True) in reported(known)
 
 
-def test_a_harmless_event_is_dropped_after_a_day_a_state_or_a_fatal_fault_is_not():
+def test_node_device_faults__a_harmless_event_is_dropped_after_a_day_a_state_or_a_fatal_fault_is_not():
     known = board()
     for fact in (xid(31), xid(79), port(up=False, name="eth0")):
         known.observe(fact)
@@ -302,7 +302,9 @@ def test_mend__faults_up_to_the_inspection_that_saw_them_are_over() -> None:
     assert reported(known) == [(GPU, "xid_63", False), (OTHER, "aer_fatal", True)]
 
 
-def test_a_fault_names_what_whoever_replaces_the_device_asks_for(tmp_path: Path) -> None:
+def test_node_device_faults__a_fault_names_what_whoever_replaces_the_device_asks_for(
+    tmp_path: Path,
+) -> None:
     slots = tmp_path / "sys/bus/pci/slots/4"
     slots.mkdir(parents=True)
     (slots / "address").write_text("0000:5c:00\n")

@@ -112,12 +112,14 @@ CASES = {
 
 
 @pytest.mark.parametrize(("kept", "health", "why"), CASES.values(), ids=CASES)
-def test_it_is_let_in(kept: KeptOut | None, health: ReceivedHealth | None, why: str) -> None:
+def test_why_kept__it_is_let_in(
+    kept: KeptOut | None, health: ReceivedHealth | None, why: str
+) -> None:
     found = why_kept(kept, health, NOW_S, POLICY)
     assert found == "" if not why else why in found
 
 
-def test_a_policy_leaves_it_to_a_person() -> None:
+def test_why_kept__a_policy_leaves_it_to_a_person() -> None:
     assert why_kept(FOR_CHECK, seen(), NOW_S, NodeActions(clean_rounds=0))
     assert why_kept(FOR_CHECK, seen(rounds=9), NOW_S, NodeActions(clean_rounds=10))
 
@@ -146,7 +148,7 @@ TIMES = st.none() | st.floats(NOW_S - 5000, NOW_S)
     ),
     st.integers(0, 10),
 )
-def test_never_without_clean_rounds_since_and_never_on_old_or_unknown_news(
+def test_why_kept__never_without_clean_rounds_since_and_never_on_old_or_unknown_news(
     kept: KeptOut, health: ReceivedHealth, rounds: int
 ) -> None:
     policy = NodeActions(clean_rounds=rounds)
@@ -163,13 +165,13 @@ def test_never_without_clean_rounds_since_and_never_on_old_or_unknown_news(
 
 
 @given(st.integers(1, 6), st.integers(1, 20))
-def test_each_repeat_doubles_what_is_needed(offences: int, rounds: int) -> None:
+def test_rounds_needed__each_repeat_doubles_what_is_needed(offences: int, rounds: int) -> None:
     policy = NodeActions(clean_rounds=rounds)
     once, twice = (KeptOut(0.0, ("x",), offences=each) for each in (offences, offences + 1))
     assert rounds_needed(twice, "a", policy) == 2 * rounds_needed(once, "a", policy)
 
 
-def test_a_node_that_flaps_is_out_for_longer_each_time() -> None:
+def test_counted__a_node_that_flaps_is_out_for_longer_each_time() -> None:
     """Fails for two rounds, passes for as long as it takes: the times at work stay, those out double."""
     annotations: dict[str, str] = {}
     now_s, out = NOW_S, []
@@ -185,7 +187,7 @@ def test_a_node_that_flaps_is_out_for_longer_each_time() -> None:
     assert counted(annotations, later_s).startswith("1 "), "forgotten after a month"
 
 
-def test_what_is_noted_is_read_again() -> None:
+def test_kept_out__what_is_noted_is_read_again() -> None:
     health = seen(check=F, gpu=F)
     faults = inspected(health, NOW_S, NOW_S, ALL)
     note = noted(faults, "boot", health)
@@ -196,7 +198,7 @@ def test_what_is_noted_is_read_again() -> None:
     assert kept_out(note, None, {}, NOW_S) is None
 
 
-def test_only_the_policy_lets_a_failed_inspection_keep_a_node_out() -> None:
+def test_inspected__only_the_policy_lets_a_failed_inspection_keep_a_node_out() -> None:
     both = seen(check=F, gpu=F)
     only = seen(check=F)
     devices = NodeActions(inspection=InspectionAction.DEVICES)
@@ -210,7 +212,7 @@ def test_only_the_policy_lets_a_failed_inspection_keep_a_node_out() -> None:
     assert inspected(seen(check=F, written_s=NOW_S - 1951), NOW_S, NOW_S, ALL) == ()
 
 
-def test_one_bad_moment_keeps_no_node_out() -> None:
+def test_inspected__one_bad_moment_keeps_no_node_out() -> None:
     health = seen(check=F)
     once = replace(health.health, checks=(part(CHECK, F, rounds=1),))
     assert inspected(replace(health, health=once), NOW_S, NOW_S, ALL) == ()
@@ -226,7 +228,7 @@ def node(annotations: dict[str, str] | None = None, **more: object) -> NodeView:
     return NodeView("n", "u", True, annotations or {}, (), "True", **more)  # type: ignore[arg-type]
 
 
-def test_only_what_we_kept_out_is_let_in() -> None:
+def test_received_health__only_what_we_kept_out_is_let_in() -> None:
     assert why_not_lifted(node(OURS), seen(), NOW_S, POLICY) == ""
     assert why_not_lifted(node(), seen(), NOW_S, POLICY) == "it is not kept out for a fault"
     old = {CORDONED: OURS[CORDONED]}
@@ -244,7 +246,9 @@ OTHERS = {
 
 
 @pytest.mark.parametrize(("condition", "holds"), OTHERS.values(), ids=OTHERS)
-def test_what_others_report_holds_it_back(condition: dict[str, str], holds: bool) -> None:
+def test_received_health__what_others_report_holds_it_back(
+    condition: dict[str, str], holds: bool
+) -> None:
     raw = {"metadata": {"name": "n", "annotations": OURS}, "conditions": [condition]}
     assert bool(why_not_lifted(view_of(raw), seen(), NOW_S, POLICY)) is holds
 
@@ -252,12 +256,12 @@ def test_what_others_report_holds_it_back(condition: dict[str, str], holds: bool
 @pytest.mark.parametrize(
     ("key", "holds"), [("nvidia.com/gpu", False), ("nvidia.com/xid", True), ("dedicated", False)]
 )
-def test_taints_of_nvidia_hold_it_back(key: str, holds: bool) -> None:
+def test_received_health__taints_of_nvidia_hold_it_back(key: str, holds: bool) -> None:
     raw = {"metadata": {"name": "n", "annotations": OURS}, "spec": {"taints": [{"key": key}]}}
     assert bool(why_not_lifted(view_of(raw), seen(), NOW_S, POLICY)) is holds
 
 
-def test_the_condition_says_what_failed_and_is_written_on_change_alone() -> None:
+def test_received_health__the_condition_says_what_failed_and_is_written_on_change_alone() -> None:
     failed = ("True", "plugin/p: it is broken")
     assert inspection_condition(node(), seen(), NOW_S) is None
     assert inspection_condition(node(), None, NOW_S) is None
@@ -269,7 +273,7 @@ def test_the_condition_says_what_failed_and_is_written_on_change_alone() -> None
     assert gone == ("Unknown", "no inspection is reported")
 
 
-def test_an_object_is_about_the_node_of_its_name() -> None:
+def test_health_of__an_object_is_about_the_node_of_its_name() -> None:
     written = [{"time": "2027-01-15T08:00:00Z"}, {"time": "nonsense"}, {}]
     raw = object_of(seen().health)
     raw["metadata"]["managedFields"] = written

@@ -83,7 +83,7 @@ class Bed(Cluster):
         self.nodes.reconcile("n0")
 
 
-def test_a_node_fails_is_kept_out_is_mended_and_is_back() -> None:
+def test_node_lift__a_node_fails_is_kept_out_is_mended_and_is_back() -> None:
     bed = Bed()
     bed.inspect(P, rounds=5)
     bed.inspect(F)
@@ -101,7 +101,7 @@ def test_a_node_fails_is_kept_out_is_mended_and_is_back() -> None:
     assert ("n0", "KcoverUncordoned") in bed.events
 
 
-def test_a_repeat_offender_takes_twice_as_long_also_for_another_controller() -> None:
+def test_node_lift__a_repeat_offender_takes_twice_as_long_also_for_another_controller() -> None:
     bed = Bed()
     times = []
     for _ in range(3):
@@ -116,7 +116,7 @@ def test_a_repeat_offender_takes_twice_as_long_also_for_another_controller() -> 
     assert times == [3, 6, 12]
 
 
-def test_by_default_a_failed_inspection_is_reported_only() -> None:
+def test_node_lift__by_default_a_failed_inspection_is_reported_only() -> None:
     bed = Bed(InspectionAction.REPORT)
     bed.inspect(F, gpu=F, rounds=9)
     assert bed.cordoned() == []
@@ -124,7 +124,7 @@ def test_by_default_a_failed_inspection_is_reported_only() -> None:
     assert ("n0", "KcoverInspectionFailed") in bed.events
 
 
-def test_a_cordon_of_a_person_is_never_touched() -> None:
+def test_node_lift__a_cordon_of_a_person_is_never_touched() -> None:
     bed = Bed()
     raw = dict(bed.store.raw_nodes["n0"])
     bed.store.on_node(Event(Change.SET, raw | {"spec": {"unschedulable": True}, "status": {}}))
@@ -133,7 +133,7 @@ def test_a_cordon_of_a_person_is_never_touched() -> None:
     assert bed.notes("n0") == {}
 
 
-def test_silence_lets_nothing_in() -> None:
+def test_node_lift__silence_lets_nothing_in() -> None:
     bed = Bed()
     bed.inspect(F, rounds=2)
     bed.inspect(P, rounds=2)
@@ -146,7 +146,7 @@ def test_silence_lets_nothing_in() -> None:
 XID = ReportedDeviceFault(GPU, "xid_48", "double bit ECC", fatal=True, unfit=True, age_s=1.0)
 
 
-def test_a_device_fault_that_an_inspection_showed_is_lifted_by_inspections() -> None:
+def test_node_lift__a_device_fault_that_an_inspection_showed_is_lifted_by_inspections() -> None:
     bed = Bed(InspectionAction.REPORT)
     bed.inspect(P, rounds=9)
     bed.report(XID)
@@ -160,7 +160,7 @@ def test_a_device_fault_that_an_inspection_showed_is_lifted_by_inspections() -> 
     assert bed.cordoned() == []
 
 
-def test_one_that_none_showed_is_lifted_by_a_reboot_alone() -> None:
+def test_node_lift__one_that_none_showed_is_lifted_by_a_reboot_alone() -> None:
     bed = Bed(InspectionAction.REPORT)
     bed.report(XID)
     bed.report()
@@ -171,7 +171,7 @@ def test_one_that_none_showed_is_lifted_by_a_reboot_alone() -> None:
     assert bed.cordoned() == []
 
 
-def test_what_fails_while_it_is_kept_out_must_be_mended_too() -> None:
+def test_node_lift__what_fails_while_it_is_kept_out_must_be_mended_too() -> None:
     bed = Bed()
     bed.inspect(F, rounds=2)
     bed.report(XID)
@@ -181,7 +181,7 @@ def test_what_fails_while_it_is_kept_out_must_be_mended_too() -> None:
     assert bed.cordoned() == ["n0"], "nothing shows that the GPU is well"
 
 
-def test_the_breaker_holds_for_inspections_too() -> None:
+def test_node_lift__the_breaker_holds_for_inspections_too() -> None:
     bed = Bed()
     for index in range(1, 11):
         bed.breaks(f"n{index}")
@@ -190,7 +190,9 @@ def test_the_breaker_holds_for_inspections_too() -> None:
     assert "n0" not in bed.cordoned()
 
 
-def test_the_health_of_a_node_that_is_gone_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_lift__the_health_of_a_node_that_is_gone_is_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     bed = Bed()
     bed.inspect(P)
     deleted: list[str] = []
@@ -233,7 +235,7 @@ class Tainted(Bed):
         del self.rules[path.rpartition("/")[2]]
 
 
-def test_a_device_that_is_tainted_alone_is_handed_out_again_by_itself() -> None:
+def test_node_lift__a_device_that_is_tainted_alone_is_handed_out_again_by_itself() -> None:
     bed = Tainted()
     bed.inspect(P, gpu=F, rounds=2)
     assert list(bed.rules) == ["kcover-n0-0000-5d-00.0"]

@@ -146,7 +146,7 @@ def failures(watch: GangWatch) -> list[int]:
     return [each.pid for each in watch.watch.job.announced.failures]
 
 
-def test_processes_of_all_gangs_are_sampled_by_one_sampler(bench: Bench) -> None:
+def test_node_loop__processes_of_all_gangs_are_sampled_by_one_sampler(bench: Bench) -> None:
     bench.pod("a-0", "a", 10, 11)
     bench.pod("b-0", "b", 20)
     bench.step()
@@ -157,7 +157,7 @@ def test_processes_of_all_gangs_are_sampled_by_one_sampler(bench: Bench) -> None
 
 
 @pytest.mark.parametrize(("parts", "rank"), [("1", 5), ("2", None)])
-def test_the_index_of_a_pod_is_a_rank_where_one_job_makes_the_gang(
+def test_node_loop__the_index_of_a_pod_is_a_rank_where_one_job_makes_the_gang(
     bench: Bench, parts: str, rank: int | None
 ) -> None:
     labels = {"jobset.sigs.k8s.io/jobset-name": "s", "jobset.sigs.k8s.io/global-replicas": parts}
@@ -169,7 +169,7 @@ def test_the_index_of_a_pod_is_a_rank_where_one_job_makes_the_gang(
     assert [view.member and view.member.rank for view in members.ranks.values()] == [rank]
 
 
-def test_a_death_concerns_its_own_gang_alone(bench: Bench) -> None:
+def test_node_loop__a_death_concerns_its_own_gang_alone(bench: Bench) -> None:
     bench.pod("a-0", "a", 10)
     bench.pod("b-0", "b", 20)
     bench.step()
@@ -178,7 +178,7 @@ def test_a_death_concerns_its_own_gang_alone(bench: Bench) -> None:
     assert failures(bench.gang("b")) == [20]
 
 
-def test_a_child_belongs_to_the_pod_of_its_parent(bench: Bench) -> None:
+def test_node_loop__a_child_belongs_to_the_pod_of_its_parent(bench: Bench) -> None:
     bench.pod("a-0", "a", 10)
     bench.pod("a-1", "a", 20)
     bench.step()
@@ -188,7 +188,9 @@ def test_a_child_belongs_to_the_pod_of_its_parent(bench: Bench) -> None:
     assert Pid(21) not in bench.gang("a").watch.members
 
 
-def test_what_concerns_no_watched_process_is_reported_as_a_fact_of_the_node(bench: Bench) -> None:
+def test_port_change__what_concerns_no_watched_process_is_reported_as_a_fact_of_the_node(
+    bench: Bench,
+) -> None:
     fact = PortChange(bench.now_ns, "mlx5_0/1", "0000:5d:00.0", False, "down")
     bench.pod("a-0", "a", 10)
     bench.step(fact, bench.ended(99))
@@ -196,7 +198,7 @@ def test_what_concerns_no_watched_process_is_reported_as_a_fact_of_the_node(benc
     assert failures(bench.gang("a")) == []
 
 
-def test_a_gang_that_is_gone_is_not_watched_any_more(bench: Bench) -> None:
+def test_node_loop__a_gang_that_is_gone_is_not_watched_any_more(bench: Bench) -> None:
     bench.pod("a-0", "a", 10)
     bench.step()
     bench.registry.on_pod(Event(Change.GONE, {"metadata": {"name": "a-0", "uid": "u-a-0"}}))
@@ -205,7 +207,7 @@ def test_a_gang_that_is_gone_is_not_watched_any_more(bench: Bench) -> None:
     assert list(bench.loop.gangs) == []
 
 
-def test_how_a_pod_ends_that_is_being_deleted_is_nobodys_fault(bench: Bench) -> None:
+def test_node_loop__how_a_pod_ends_that_is_being_deleted_is_nobodys_fault(bench: Bench) -> None:
     bench.pod("a-0", "a", 10)
     bench.step()
     bench.pod("a-0", "a", 10, deletionTimestamp="2026-01-01T00:00:00Z")
@@ -214,7 +216,7 @@ def test_how_a_pod_ends_that_is_being_deleted_is_nobodys_fault(bench: Bench) -> 
     assert failures(bench.gang("a")) == []
 
 
-def test_what_we_kill_ourselves_is_no_fault(bench: Bench) -> None:
+def test_gang__what_we_kill_ourselves_is_no_fault(bench: Bench) -> None:
     bench.pod("a-0", "a", 10)
     bench.step()
     bench.loop.forget(Gang(GangId.of("team", {JOB: "a"}), "a", "PyTorchJob"))
@@ -226,7 +228,7 @@ def test_what_we_kill_ourselves_is_no_fault(bench: Bench) -> None:
     assert bench.gang("a").watch.members == {30}
 
 
-def test_a_gang_that_we_hold_is_neither_judged_nor_joined(bench: Bench) -> None:
+def test_node_loop__a_gang_that_we_hold_is_neither_judged_nor_joined(bench: Bench) -> None:
     bench.held.add("a")
     bench.pod("a-0", "a", 10)
     bench.step()
@@ -237,7 +239,9 @@ def test_a_gang_that_we_hold_is_neither_judged_nor_joined(bench: Bench) -> None:
     assert bench.gang("a").watch.members == {10}
 
 
-def test_a_child_whose_fork_was_lost_belongs_to_the_pod_of_its_parent(bench: Bench) -> None:
+def test_node_loop__a_child_whose_fork_was_lost_belongs_to_the_pod_of_its_parent(
+    bench: Bench,
+) -> None:
     bench.pod("a-0", "a", 10)
     bench.pod("b-0", "b", 20)
     bench.step()

@@ -38,7 +38,7 @@ def decide(
     return plan(node, faults, NOW_S, policy or NodeActions(), by_dra, room)
 
 
-def test_a_fatal_fault_keeps_new_pods_off_the_node():
+def test_plan__a_fatal_fault_keeps_new_pods_off_the_node():
     found = decide()
     assert found.condition is not None
     assert found.condition[0]
@@ -46,7 +46,7 @@ def test_a_fatal_fault_keeps_new_pods_off_the_node():
     assert "xid_79" in found.keep_out
 
 
-def test_the_condition_names_what_whoever_replaces_the_device_asks_for():
+def test_plan__the_condition_names_what_whoever_replaces_the_device_asks_for():
     found = decide(faults=(replace(XID, uuid="GPU-0", serial="165", slot="4"),))
     assert found.condition == (
         True,
@@ -56,7 +56,7 @@ def test_the_condition_names_what_whoever_replaces_the_device_asks_for():
     assert found.condition == (True, "0000:5d:00.0 xid_79: fell off the bus")
 
 
-def test_a_fault_that_ends_the_job_and_leaves_the_device_fit_changes_nothing():
+def test_plan__a_fault_that_ends_the_job_and_leaves_the_device_fit_changes_nothing():
     found = decide(faults=(replace(XID, unfit=False),))
     assert (found.condition, found.keep_out, found.let_go) == (None, "", False)
 
@@ -65,19 +65,19 @@ def test_plan__a_device_that_is_unfit_keeps_pods_off_also_where_its_job_goes_on(
     assert decide(faults=(replace(XID, fatal=False),)).keep_out
 
 
-def test_what_was_done_is_not_done_again():
+def test_plan__what_was_done_is_not_done_again():
     found = decide(OURS)
     assert (found.condition, found.keep_out, found.let_go) == (None, "", False)
 
 
-def test_the_breaker_refuses_and_the_condition_is_reported_all_the_same():
+def test_plan__the_breaker_refuses_and_the_condition_is_reported_all_the_same():
     found = decide(room=False)
     assert found.condition is not None
     assert found.keep_out == ""
     assert "breaker" in found.refused
 
 
-def test_a_device_that_is_handed_out_alone_is_tainted_alone():
+def test_plan__a_device_that_is_handed_out_alone_is_tainted_alone():
     found = decide(by_dra=frozenset({XID.device}))
     assert found.devices == (XID,)
     assert found.keep_out == ""
@@ -85,7 +85,7 @@ def test_a_device_that_is_handed_out_alone_is_tainted_alone():
     assert whole.keep_out
 
 
-def test_silence_is_no_cure():
+def test_plan__silence_is_no_cure():
     assert not decide(OURS, faults=()).let_go
 
 
@@ -96,12 +96,12 @@ CURES = {
 
 
 @pytest.mark.parametrize(("cleared", "let_go"), CURES.values(), ids=CURES)
-def test_a_node_declared_well_is_let_in(cleared, let_go):
+def test_plan__a_node_declared_well_is_let_in(cleared, let_go):
     node = replace(OURS, annotations={**OURS.annotations, CLEARED: cleared})
     assert decide(node, faults=()).let_go is let_go
 
 
-def test_devices_tainted_before_a_clearance_are_given_back_after_it():
+def test_plan__devices_tainted_before_a_clearance_are_given_back_after_it():
     cleared = replace(NODE, condition="True", annotations={CLEARED: "2025-12-31T23:30:00Z"})
     found = decide(cleared, faults=(), by_dra=frozenset({XID.device}))
     assert found.cleared_s == NOW_S - 1800
@@ -110,7 +110,7 @@ def test_devices_tainted_before_a_clearance_are_given_back_after_it():
     assert decide(cleared, by_dra=frozenset({XID.device})).cleared_s is None
 
 
-def test_a_new_fault_after_that_counts():
+def test_plan__a_new_fault_after_that_counts():
     node = replace(NODE, annotations={CLEARED: "2025-12-31T23:30:00Z"})
     assert decide(node).keep_out
     assert not decide(node, faults=(replace(XID, age_s=7200.0),)).keep_out
@@ -126,11 +126,11 @@ def test_a_new_fault_after_that_counts():
         (5, 1500, 5, False),
     ],
 )
-def test_the_breaker(kept_out, nodes, recent, room):
+def test_node_breaker__the_breaker(kept_out, nodes, recent, room):
     assert NodeBreaker().room(kept_out, nodes, recent) is room
 
 
-def test_a_node_of_the_api():
+def test_view_of__a_node_of_the_api():
     raw = {
         "metadata": {"name": "n", "uid": "u", "annotations": {CORDONED: "x"}},
         "spec": {"unschedulable": True, "taints": [{"key": "k"}]},

@@ -75,7 +75,7 @@ def trained() -> SpawnedStage:
     return stage
 
 
-def test_the_ranks_are_those_that_are_connected() -> None:
+def test_numberless_ranks__the_ranks_are_those_that_are_connected() -> None:
     stage = trained()
     assert set(stage.job.members.ranks) == {100, 101, 102, 103}
     verdict = stage.tracker.current
@@ -86,7 +86,7 @@ def test_the_ranks_are_those_that_are_connected() -> None:
 @pytest.mark.parametrize(
     ("mode", "cause"), [("stopped", Cause.STOPPED), ("futex", Cause.BLOCKED_LOCK)]
 )
-def test_the_culprit_is_named_by_its_process(mode: str, cause: Cause) -> None:
+def test_numberless_ranks__the_culprit_is_named_by_its_process(mode: str, cause: Cause) -> None:
     stage = trained()
     for number in (0, 1, 3):
         stage.become(stage.rank(number), "poll")
@@ -98,7 +98,7 @@ def test_the_culprit_is_named_by_its_process(mode: str, cause: Cause) -> None:
     assert (verdict.culprit.rank, verdict.culprit.pid) == (None, 102)
 
 
-def test_a_checkpoint_of_one_rank_is_quiet() -> None:
+def test_numberless_ranks__a_checkpoint_of_one_rank_is_quiet() -> None:
     stage = trained()
     stage.become(stage.rank(0), "write", io_bytes_s=50_000_000)
     for number in (1, 2, 3):
@@ -110,7 +110,7 @@ def test_a_checkpoint_of_one_rank_is_quiet() -> None:
     assert {verdict.kind for verdict in stage.verdicts} == {VerdictKind.WORKING}
 
 
-def test_a_rank_that_is_killed_is_not_replaced_by_its_peers() -> None:
+def test_numberless_ranks__a_rank_that_is_killed_is_not_replaced_by_its_peers() -> None:
     stage = trained()
     stage.exit(stage.rank(1), signal=9)
     stage.run(5)
@@ -121,7 +121,7 @@ def test_a_rank_that_is_killed_is_not_replaced_by_its_peers() -> None:
     assert verdict.culprit.pid == 101
 
 
-def test_a_rank_that_its_starter_starts_again_gets_the_job_over_it() -> None:
+def test_numberless_ranks__a_rank_that_its_starter_starts_again_gets_the_job_over_it() -> None:
     stage = trained()
     stage.exit(stage.rank(1), signal=9)
     stage.run(2)
@@ -133,7 +133,7 @@ def test_a_rank_that_its_starter_starts_again_gets_the_job_over_it() -> None:
     assert (verdict.kind, verdict.cause) == (VerdictKind.WORKING, Cause.TRAINING)
 
 
-def test_without_connections_it_is_said_that_the_ranks_are_not_known() -> None:
+def test_unobserved__without_connections_it_is_said_that_the_ranks_are_not_known() -> None:
     stage = SpawnedStage()
     stage.numbers.clear()
     stage.run(60)
@@ -146,5 +146,5 @@ def test_without_connections_it_is_said_that_the_ranks_are_not_known() -> None:
     assert VerdictKind.HUNG not in {verdict.kind for verdict in stage.verdicts}
 
 
-def test_nothing_of_that_kind_is_said_of_ranks_that_are_known() -> None:
+def test_unobserved__nothing_of_that_kind_is_said_of_ranks_that_are_known() -> None:
     assert not [text for text in unobserved(trained().job) if "are ranks" in text]

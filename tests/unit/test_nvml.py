@@ -64,7 +64,7 @@ def listen(folder: Path, script: str, wanted: int = 0, patience_s: float = 20) -
     return said
 
 
-def test_xids_and_who_computes(library: Path) -> None:
+def test_nvml__xids_and_who_computes(library: Path) -> None:
     script = "xid 0 79 -1\nxid 1 94 3\nuser 0 4711 -1\nuser 0 4712 2\nuser 1 9 -1\n"
     said = listen(library, script, wanted=2)
     assert said["reason"] == ""
@@ -75,16 +75,16 @@ def test_xids_and_who_computes(library: Path) -> None:
     assert said["users"] == [[4711, None], [4712, 2]]
 
 
-def test_a_driver_that_is_not_loaded(library: Path) -> None:
+def test_nvml__a_driver_that_is_not_loaded(library: Path) -> None:
     said = listen(library, "refuse 9\n")
     assert (said["reason"], said["refusal"]) == ("NVML: Driver Not Loaded", "no_driver")
 
 
-def test_a_library_that_hangs_is_not_waited_for(library: Path) -> None:
+def test_nvml__a_library_that_hangs_is_not_waited_for(library: Path) -> None:
     assert listen(library, "hang\n", patience_s=0.3)["reason"] == "it does not answer"
 
 
-def test_no_library(tmp_path: Path) -> None:
+def test_nvml__no_library(tmp_path: Path) -> None:
     if shutil.which("nvidia-smi"):
         pytest.skip("needs a machine without NVML: this one has it")
     assert listen(tmp_path, "")["reason"] == "libnvidia-ml.so.1 not found"

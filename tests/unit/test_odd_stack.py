@@ -92,7 +92,7 @@ def odd(*stacks: Frames) -> OddStack[int] | None:
         "a program of which no frame is the user's",
     ],
 )
-def test_the_rank_that_is_elsewhere_is_named_with_file_and_line(
+def test_odd_one__the_rank_that_is_elsewhere_is_named_with_file_and_line(
     stacks: tuple[Frames, ...], rank: int, place: str, others: str
 ) -> None:
     assert odd(*stacks) == OddStack(rank, place, others, len(stacks) - 1)
@@ -133,17 +133,17 @@ def waiting_within(depth: int) -> Frames:
         "all wait somewhere in one library call",
     ],
 )
-def test_no_rank_is_named(stacks: list[Frames]) -> None:
+def test_odd_one__no_rank_is_named(stacks: list[Frames]) -> None:
     assert odd(*stacks) is None
 
 
-def test_a_rank_beside_others_that_poll_is_named() -> None:
+def test_odd_one__a_rank_beside_others_that_poll_is_named() -> None:
     found = odd(*(polling(line) for line in range(4)), LOCK)
     assert found is not None
     assert (found.key, found.other_count) == (4, 4)
 
 
-def test_what_is_sent_of_a_stack_is_bounded() -> None:
+def test_innermost__what_is_sent_of_a_stack_is_bounded() -> None:
     deep = (*(library(f"l{each}", each) for each in range(50)), *(own("f" * 300, 1),) * 50)
     cut = innermost(deep)
     assert [each.function for each in cut] == ["l49", *["f" * 100] * 8]
@@ -164,7 +164,7 @@ FRAMES = st.lists(
 
 
 @given(st.lists(FRAMES, max_size=6), st.randoms())
-def test_the_order_of_ranks_does_not_matter(stacks: list[Frames], random: object) -> None:
+def test_odd_one__the_order_of_ranks_does_not_matter(stacks: list[Frames], random: object) -> None:
     by_rank = {rank: innermost(each) for rank, each in enumerate(stacks)}
     mixed = list(by_rank.items())
     random.shuffle(mixed)  # type: ignore[attr-defined]
@@ -193,7 +193,7 @@ def outliers(evidence: tuple[Evidence, ...]) -> list[str]:
     return [each.text for each in evidence if each.kind is EvidenceKind.OUTLIER]
 
 
-def test_the_culprit_stands_with_its_line_in_the_verdict() -> None:
+def test_innermost__the_culprit_stands_with_its_line_in_the_verdict() -> None:
     stage = stage_with(2, "stopped")
     stage.run(4)
     verdict = stage.tracker.latest
@@ -204,7 +204,7 @@ def test_the_culprit_stands_with_its_line_in_the_verdict() -> None:
     assert text.startswith("rank 2 is at save (train.py:71), in acquire (threading.py:320); the 3 ")
 
 
-def test_where_no_rank_is_named_the_odd_one_is_offered_and_not_blamed() -> None:
+def test_explained__where_no_rank_is_named_the_odd_one_is_offered_and_not_blamed() -> None:
     stage = stage_with(2, "stopped")
     snapshot = stage.job.snapshot()
     for kind, cause in ((VerdictKind.HUNG, Cause.WAIT_CYCLE), (VerdictKind.UNKNOWN, Cause.UNKNOWN)):
@@ -214,7 +214,9 @@ def test_where_no_rank_is_named_the_odd_one_is_offered_and_not_blamed() -> None:
         assert (found.culprit, found.rank) == (None, None)
 
 
-def test_a_verdict_is_reported_again_when_it_is_explained_and_not_again_after_that() -> None:
+def test_python_frame__a_verdict_is_reported_again_when_it_is_explained_and_not_again_after_that() -> (
+    None
+):
     stage = trained()
     stage.become(stage.rank(2), "stopped")
     all_wait(stage, 2)
@@ -233,7 +235,7 @@ def test_a_verdict_is_reported_again_when_it_is_explained_and_not_again_after_th
     assert outliers(again.evidence)
 
 
-def test_a_rank_that_evaluates_while_the_others_wait_stays_what_it_was() -> None:
+def test_innermost__a_rank_that_evaluates_while_the_others_wait_stays_what_it_was() -> None:
     """Rank 0 is elsewhere by right: its position alone makes no fault, no culprit and no end of the job."""
     stage = stage_with(0, "run")
     stage.run(20)
@@ -249,7 +251,7 @@ KINDS = st.lists(st.sampled_from(EvidenceKind), max_size=4)
 
 
 @given(st.sampled_from(VerdictKind), KINDS, st.sampled_from(Act))
-def test_an_outlier_changes_no_decision(
+def test_independent_kinds__an_outlier_changes_no_decision(
     kind: VerdictKind, kinds: list[EvidenceKind], allowed: Act
 ) -> None:
     def decided(*more: EvidenceKind) -> Act:
@@ -262,7 +264,7 @@ def test_an_outlier_changes_no_decision(
     assert independent_kinds([EvidenceKind.OUTLIER]) == frozenset()
 
 
-def test_what_was_read_in_one_stall_says_nothing_about_the_next() -> None:
+def test_innermost__what_was_read_in_one_stall_says_nothing_about_the_next() -> None:
     stage = stage_with(2, "stopped")
     assert stage.job.snapshot().ranks[Pid(102)].python
     for rank in range(4):

@@ -32,7 +32,7 @@ from tests.unit.two_nodes import NODES, Agent, Recorded, on_one_host, on_two_nod
 
 
 @pytest.mark.parametrize(("act", "kind", "cause", "rank"), STORIES.values(), ids=STORIES)
-def test_two_nodes_say_what_one_host_says(
+def test_one_judge__two_nodes_say_what_one_host_says(
     act: Callable[[Recorded], None], kind: VerdictKind, cause: Cause, rank: int | None
 ) -> None:
     stage = recorded()
@@ -52,7 +52,7 @@ ASKED = {name: story for name, story in STORIES.items() if name.startswith("NCCL
 
 @pytest.mark.parametrize("askers", ["b", "ab"], ids=["the other node asks", "both ask"])
 @pytest.mark.parametrize(("act", "kind", "cause", "rank"), ASKED.values(), ids=ASKED)
-def test_it_does_not_matter_which_node_asks(
+def test_one_judge__it_does_not_matter_which_node_asks(
     act: Callable[[Recorded], None],
     kind: VerdictKind,
     cause: Cause,
@@ -66,7 +66,7 @@ def test_it_does_not_matter_which_node_asks(
     assert (merged.verdict.kind, merged.verdict.cause, culprit) == (kind, cause, rank)
 
 
-def test_who_sent_the_stop_signal_is_known_to_all() -> None:
+def test_one_judge__who_sent_the_stop_signal_is_known_to_all() -> None:
     stage = recorded()
     stopped(stage)
     said = [each.text for each in on_two_nodes(stage).evidence if each.kind is EvidenceKind.EVENT]
@@ -76,7 +76,7 @@ def test_who_sent_the_stop_signal_is_known_to_all() -> None:
     ]
 
 
-def test_counts_say_the_same_over_nodes() -> None:
+def test_one_judge__counts_say_the_same_over_nodes() -> None:
     stage = recorded()
     behind_in_a_subgroup(stage)
     words = [
@@ -103,7 +103,7 @@ def recorded_as(stage: Recorded, odd: int, ends: str | None) -> None:
     [(None, Cause.NOT_IN_COLLECTIVE), ("all_gather", Cause.COLLECTIVE_MISMATCH)],
     ids=["behind", "mismatch"],
 )
-def test_recordings_say_the_same_over_nodes(ends: str | None, cause: Cause) -> None:
+def test_one_judge__recordings_say_the_same_over_nodes(ends: str | None, cause: Cause) -> None:
     """Each node has two of the four ranks: of a mismatch it sees a tie."""
     stage = recorded()
     recorded_as(stage, 2, ends)
@@ -152,7 +152,7 @@ def stacks_read(stage: Recorded, odd: int, skipped: int | None = None) -> None:
     ],
     ids=["of the culprit", "where no rank is named", "of what may be an evaluation"],
 )
-def test_the_odd_stack_is_the_same_over_nodes(
+def test_one_judge__the_odd_stack_is_the_same_over_nodes(
     act: Callable[[Recorded], None], odd: int, begins: str
 ) -> None:
     """Each node has two of the four ranks, of which neither is odd."""
@@ -171,7 +171,7 @@ def test_the_odd_stack_is_the_same_over_nodes(
     assert merged.culprit == merged_before.culprit
 
 
-def test_no_rank_is_odd_while_the_stack_of_one_is_not_known() -> None:
+def test_one_judge__no_rank_is_odd_while_the_stack_of_one_is_not_known() -> None:
     stage = recorded()
     stopped(stage)
     stacks_read(stage, 1, skipped=2)
@@ -180,7 +180,9 @@ def test_no_rank_is_odd_while_the_stack_of_one_is_not_known() -> None:
     assert EvidenceKind.OUTLIER not in {each.kind for each in merged.evidence}
 
 
-def test_a_node_whose_nccl_gives_no_answer_does_not_hide_what_the_other_reported() -> None:
+def test_one_judge__a_node_whose_nccl_gives_no_answer_does_not_hide_what_the_other_reported() -> (
+    None
+):
     stage = recorded()
     behind_at_a_lock(stage)
     agents = [
@@ -224,7 +226,7 @@ SAID = st.sampled_from([None, "behind", "missing", "failed", "equal"])
     "behind",
     19,
 )
-def test_whatever_the_ranks_do_two_nodes_do_not_contradict_one_host(
+def test_one_judge__whatever_the_ranks_do_two_nodes_do_not_contradict_one_host(
     modes: list[tuple[str, bool]], number: int, said: str | None, seconds: int
 ) -> None:
     """Where one host goes by the order of two moments, two nodes may name nobody."""

@@ -46,7 +46,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_rank_that_is_gone_leaves_a_gap(name: str) -> None:
+def test_lost_before__a_rank_that_is_gone_leaves_a_gap(name: str) -> None:
     present, world, environ, lost = CASES[name]
     found = oneshot.lost_before(waiting(present, world, environ).job)
     assert (None if found is None else found.rank) == lost
@@ -54,13 +54,13 @@ def test_a_rank_that_is_gone_leaves_a_gap(name: str) -> None:
         assert (found.kind, found.cause) == (VerdictKind.HUNG, Cause.MISSING_RANK)
 
 
-def test_nobody_is_lost_while_one_works() -> None:
+def test_no_rank_moves__nobody_is_lost_while_one_works() -> None:
     stage = waiting([0, 1, 3], 4, LOCAL, mode="run")
     assert not oneshot.no_rank_moves(stage.job)
     assert oneshot.lost_before(stage.job) is None
 
 
-def test_a_lost_link_that_nobody_here_explains_leads_to_the_lost_rank() -> None:
+def test_name_the_lost__a_lost_link_that_nobody_here_explains_leads_to_the_lost_rank() -> None:
     stage = waiting([0, 1, 3], 4, LOCAL)
     link = Finding(VerdictKind.LOST_LINK, Cause.LINK, stage.now_ns)
     assert oneshot.name_the_lost(stage.job, link).rank == 2
@@ -70,7 +70,7 @@ def test_a_lost_link_that_nobody_here_explains_leads_to_the_lost_rank() -> None:
     assert oneshot.name_the_lost(several.job, link) is link
 
 
-def test_a_look_goes_on_while_a_rank_waits_without_reason() -> None:
+def test_a_rank_waits__a_look_goes_on_while_a_rank_waits_without_reason() -> None:
     assert oneshot.a_rank_waits(waiting([0, 1], 4, LOCAL).job, PassHistory())
     assert not oneshot.a_rank_waits(waiting([0, 1], 4, LOCAL, mode="run").job, PassHistory())
 
@@ -86,7 +86,7 @@ def test_a_look_goes_on_while_a_rank_waits_without_reason() -> None:
         pytest.param("unused", False, (), None, id="a socket that was never used"),
     ],
 )
-def test_ranks_that_reach_nobody_wait_for_the_one_that_is_not_here(
+def test_lost_before__ranks_that_reach_nobody_wait_for_the_one_that_is_not_here(
     state: str, young: bool, others: tuple[str, ...], lost: int | None
 ) -> None:
     stage = waiting([1, 2, 3], 4, LOCAL, mode="sleep")
@@ -104,7 +104,7 @@ def test_ranks_that_reach_nobody_wait_for_the_one_that_is_not_here(
 @pytest.mark.parametrize(
     ("mode", "quiet_s", "lost"), [("sleep", 20, 3), ("sleep", 5, None), ("run", 20, None)]
 )
-def test_the_keeper_of_the_store_sleeps_and_asks_while_one_is_missing(
+def test_lost_before__the_keeper_of_the_store_sleeps_and_asks_while_one_is_missing(
     mode: str, quiet_s: int, lost: int | None
 ) -> None:
     stage = waiting([0, 1, 2], 4, LOCAL)
@@ -139,7 +139,7 @@ LINKS = {
 
 
 @pytest.mark.parametrize("name", LINKS)
-def test_a_single_lost_link_has_two_ends(name: str) -> None:
+def test_name_the_ends__a_single_lost_link_has_two_ends(name: str) -> None:
     world, named, ends = LINKS[name]
     stage = waiting(list(range(world)), world, LOCAL)
     for proc in stage.procs.values():
@@ -152,7 +152,7 @@ def test_a_single_lost_link_has_two_ends(name: str) -> None:
     assert found.victims == (() if name == "two ranks" else victims)
 
 
-def test_a_link_to_nobody_here_has_no_two_ends() -> None:
+def test_name_the_ends__a_link_to_nobody_here_has_no_two_ends() -> None:
     stage = waiting([0], 2, LOCAL)
     view = stage.job.members.ranks[Pid(100)]
     lost = replace(knock(100, 3, "ESTABLISHED", stage.now_ns), backoff=6, unacked_bytes=96)
@@ -161,7 +161,7 @@ def test_a_link_to_nobody_here_has_no_two_ends() -> None:
     assert oneshot.name_the_ends(stage.job.snapshot(), link) is link
 
 
-def test_a_link_is_lost_since_the_last_byte_that_got_through() -> None:
+def test_since_the_loss__a_link_is_lost_since_the_last_byte_that_got_through() -> None:
     stage = waiting([0, 1], 2, LOCAL)
     late_ns, time = stage.now_ns - NS, Evidence(EvidenceKind.TIME, "no answer for 1.0 s")
     link = Finding(VerdictKind.LOST_LINK, Cause.LINK, late_ns, evidence=(time,))
@@ -197,14 +197,16 @@ def busy(modes: list[str], passes: int) -> Stage:
         (["yield", "yield", "futex"], 16, False),
     ],
 )
-def test_who_waits_busily_is_distinguished_from_who_works_by_looking_for_longer(
+def test_undecided__who_waits_busily_is_distinguished_from_who_works_by_looking_for_longer(
     modes: list[str], passes: int, undecided: bool
 ) -> None:
     assert oneshot.undecided(busy(modes, passes).job, PassHistory()) is undecided
 
 
 @pytest.mark.parametrize(("passes", "undecided"), [(6, True), (20, False)])
-def test_a_loader_that_burns_a_cpu_is_looked_at_for_longer(passes: int, undecided: bool) -> None:
+def test_undecided__a_loader_that_burns_a_cpu_is_looked_at_for_longer(
+    passes: int, undecided: bool
+) -> None:
     stage = busy(["futex", "poll"], 0)
     stage.add(Proc(501, ppid=101, mode="run"))
     for _ in range(passes):
@@ -222,7 +224,7 @@ def test_a_loader_that_burns_a_cpu_is_looked_at_for_longer(passes: int, undecide
         pytest.param([0, 1], 0, Cause.SUSPENDED, id="no numbers below"),
     ],
 )
-def test_a_part_of_a_job_that_is_stopped_was_not_suspended(
+def test_stopped_here__a_part_of_a_job_that_is_stopped_was_not_suspended(
     present: list[int], world: int, cause: Cause
 ) -> None:
     stage = waiting(present, world, {}, mode="stopped")

@@ -59,30 +59,32 @@ FAULTS: dict[str, tuple[list[str], dict[str, Any], Cause]] = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_who_does_something_else_than_ask_is_the_culprit(name: str) -> None:
+def test_oneshot_waits__who_does_something_else_than_ask_is_the_culprit(name: str) -> None:
     modes, last, cause = FAULTS[name]
     found = Looked(modes, 6, **last).found
     assert (found.kind, found.cause, found.rank) == (VerdictKind.HUNG, cause, len(modes) - 1)
 
 
-def test_who_alone_gets_no_cpu_has_a_limit_of_its_own() -> None:
+def test_oneshot_waits__who_alone_gets_no_cpu_has_a_limit_of_its_own() -> None:
     found = Looked(["yield", "yield", "throttled"], 6).found
     assert (found.kind, found.cause, found.rank) == (VerdictKind.SLOW, Cause.CPU_THROTTLED, 2)
 
 
-def test_who_only_asks_is_not_slow_because_it_gets_no_cpu() -> None:
+def test_oneshot_waits__who_only_asks_is_not_slow_because_it_gets_no_cpu() -> None:
     found = Looked(["yield", "yield", "starved"], 4).found
     assert (found.kind, found.rank) == (VerdictKind.WORKING, None)
 
 
-def test_who_asks_for_threads_of_its_own_that_compute_does_not_wait_for_peers() -> None:
+def test_oneshot_waits__who_asks_for_threads_of_its_own_that_compute_does_not_wait_for_peers() -> (
+    None
+):
     looked = Looked(["yield", "futex", "futex"], 0)
     looked.stage.rank(0).side_cpu = 0.3
     looked.go_on(6)
     assert looked.glances.asks_since_ns(Pid(100)) is None
 
 
-def test_ranks_that_ask_are_looked_at_until_it_is_clear_whom() -> None:
+def test_a_rank_waits__ranks_that_ask_are_looked_at_until_it_is_clear_whom() -> None:
     looked = Looked(["yield", "yield"], 3)
     assert oneshot.a_rank_waits(looked.stage.job, looked.glances)
     looked.go_on(4)
@@ -92,14 +94,16 @@ def test_ranks_that_ask_are_looked_at_until_it_is_clear_whom() -> None:
 
 
 @pytest.mark.parametrize("mode", ["run", "throttled"])
-def test_who_computes_while_the_others_ask_is_named_but_not_accused(mode: str) -> None:
+def test_oneshot_waits__who_computes_while_the_others_ask_is_named_but_not_accused(
+    mode: str,
+) -> None:
     found = Looked(["starved"] * 3 + [mode], 6).found
     assert (found.kind, found.cause, found.rank) == (VerdictKind.UNKNOWN, Cause.COMPUTING, 3)
     assert found.victims == (100, 101, 102)
     assert "no rank has sent anything" in "".join(each.text for each in found.evidence)
 
 
-def test_nobody_is_named_while_ranks_talk() -> None:
+def test_oneshot_waits__nobody_is_named_while_ranks_talk() -> None:
     looked = Looked(["starved"] * 3 + ["run"], 6, quiet_s=-1)
     for _ in range(24):
         for proc in looked.stage.procs.values():
@@ -108,7 +112,7 @@ def test_nobody_is_named_while_ranks_talk() -> None:
     assert (looked.found.kind, looked.found.rank) == (VerdictKind.WORKING, None)
 
 
-def test_who_has_no_connection_to_another_rank_cannot_be_judged_by_them() -> None:
+def test_quiet_since_ns__who_has_no_connection_to_another_rank_cannot_be_judged_by_them() -> None:
     looked = Looked(["starved"] * 3 + ["run"], 0)
     looked.stage.connected = False
     looked.go_on(6)
@@ -116,7 +120,7 @@ def test_who_has_no_connection_to_another_rank_cannot_be_judged_by_them() -> Non
     assert looked.found.kind is VerdictKind.WORKING
 
 
-def test_a_rank_that_never_sent_anything_is_quiet_as_well() -> None:
+def test_oneshot_waits__a_rank_that_never_sent_anything_is_quiet_as_well() -> None:
     looked = Looked(["starved"] * 3 + ["futex"], 6, stack=LOCK)
     stage = looked.stage
     stage.connected = False
@@ -126,14 +130,14 @@ def test_a_rank_that_never_sent_anything_is_quiet_as_well() -> None:
     assert (found.kind, found.cause, found.rank) == (VerdictKind.HUNG, Cause.BLOCKED_LOCK, 3)
 
 
-def test_waits_of_the_kernel_s_own_count_need_no_connections() -> None:
+def test_oneshot_waits__waits_of_the_kernel_s_own_count_need_no_connections() -> None:
     looked = Looked(["futex", "futex", "run"], 0)
     looked.stage.connected = False
     looked.go_on(12)
     assert (looked.found.kind, looked.found.rank) == (VerdictKind.UNKNOWN, 2)
 
 
-def test_what_a_rank_sends_to_itself_is_no_talk() -> None:
+def test_quiet_since_ns__what_a_rank_sends_to_itself_is_no_talk() -> None:
     looked = Looked(["futex", "futex"], 4, quiet_s=0)
     job = looked.stage.job
     view = job.members.views[Pid(100)]
@@ -145,14 +149,14 @@ def test_what_a_rank_sends_to_itself_is_no_talk() -> None:
     assert oneshot_waits.quiet_since_ns(job, job.snapshot()) == known.last_send_ns
 
 
-def test_a_wait_that_is_not_long_enough_is_no_work() -> None:
+def test_oneshot_waits__a_wait_that_is_not_long_enough_is_no_work() -> None:
     looked = Looked(["starved"] * 3 + ["futex"], 4, stack=LOCK)
     looked.stage.become(looked.stage.rank(3), "futex", stack=COLLECTIVE)
     looked.go_on(2)
     assert (looked.found.kind, looked.found.rank) == (VerdictKind.WORKING, None)
 
 
-def test_who_did_anything_else_in_between_does_not_only_ask() -> None:
+def test_oneshot_waits__who_did_anything_else_in_between_does_not_only_ask() -> None:
     looked = Looked(["yield"], 3)
     assert looked.glances.asks_since_ns(Pid(100))
     looked.stage.become(looked.stage.rank(0), "futex")
@@ -169,7 +173,7 @@ WAITS = [(12, 12, True), (9, 9, False), (4, 30, True), (2, 30, False)]
 
 
 @pytest.mark.parametrize(("seen_s", "quiet_s", "named"), WAITS)
-def test_who_computes_is_named_when_the_others_have_waited_for_long(
+def test_oneshot_waits__who_computes_is_named_when_the_others_have_waited_for_long(
     seen_s: float, quiet_s: float, named: bool
 ) -> None:
     looked = Looked(["futex", "futex", "run"], seen_s, quiet_s=quiet_s - seen_s)
@@ -190,18 +194,18 @@ GETS_ON: dict[str, tuple[list[str], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", GETS_ON)
-def test_work_that_gets_on_names_nobody(name: str) -> None:
+def test_oneshot_waits__work_that_gets_on_names_nobody(name: str) -> None:
     modes, last = GETS_ON[name]
     found = Looked(modes, 14, **last).found
     assert (found.kind, found.rank) == (VerdictKind.WORKING, None)
 
 
-def test_storage_that_moves_nothing_is_named() -> None:
+def test_oneshot_waits__storage_that_moves_nothing_is_named() -> None:
     found = Looked(["futex", "futex", "write"], 12, stack=COLLECTIVE).found
     assert (found.kind, found.cause, found.rank) == (VerdictKind.UNKNOWN, Cause.CHECKPOINT, 2)
 
 
-def test_a_loader_at_work_names_its_rank() -> None:
+def test_oneshot_waits__a_loader_at_work_names_its_rank() -> None:
     looked = Looked(["futex", "futex", "poll"], 0)
     loader = looked.stage.add(Proc(501, ppid=102, mode="run"))
     looked.go_on(12)
@@ -215,7 +219,7 @@ def test_a_loader_at_work_names_its_rank() -> None:
     assert (looked.found.kind, looked.found.cause) == (VerdictKind.WORKING, Cause.LOADING)
 
 
-def test_a_rank_that_asks_and_is_not_here_in_full_is_no_circle() -> None:
+def test_oneshot_waits__a_rank_that_asks_and_is_not_here_in_full_is_no_circle() -> None:
     looked = Looked(["starved", "starved"], 8)
     assert looked.found.cause is Cause.WAIT_CYCLE
     for view in looked.stage.job.members.views.values():

@@ -46,7 +46,9 @@ def executor(ledger: OrderJournal, folder: Path, said: list[str] | None = None) 
     return OrderExecutor(PodRegistry("n"), Containers([folder]), ledger, listeners, lambda: NOW_S)
 
 
-def test_a_restarted_agent_reports_no_more_acks_than_the_schema_admits(tmp_path: Path) -> None:
+def test_order_executor__a_restarted_agent_reports_no_more_acks_than_the_schema_admits(
+    tmp_path: Path,
+) -> None:
     ledger = OrderJournal(tmp_path / "orders.json")
     for number in range(12):
         ledger.begin(order(str(number)), key_of(GANG))
@@ -95,7 +97,9 @@ def wait_until(true: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("finished", [True, False], ids=["finished", "interrupted"])
-def test_stops_expire_on_a_full_disk(tmp_path: Path, resumed: list[object], finished: bool) -> None:
+def test_order_executor__stops_expire_on_a_full_disk(
+    tmp_path: Path, resumed: list[object], finished: bool
+) -> None:
     ledger = stopped(tmp_path, NOW_S - 1, finished=finished)
     made = executor(ledger, tmp_path)
     thread = running(made)
@@ -108,7 +112,7 @@ def test_stops_expire_on_a_full_disk(tmp_path: Path, resumed: list[object], fini
     assert not thread.is_alive()
 
 
-def test_one_gang_that_cannot_be_resumed_keeps_no_other_stopped(
+def test_order_executor__one_gang_that_cannot_be_resumed_keeps_no_other_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
@@ -129,7 +133,7 @@ def test_one_gang_that_cannot_be_resumed_keeps_no_other_stopped(
     assert made._stopped == frozenset()
 
 
-def test_an_agent_that_ends_resumes_all_in_the_main_thread(
+def test_order_executor__an_agent_that_ends_resumes_all_in_the_main_thread(
     tmp_path: Path, resumed: list[object]
 ) -> None:
     """The order thread may be busy with evidence, and nobody waits for it."""
@@ -140,7 +144,7 @@ def test_an_agent_that_ends_resumes_all_in_the_main_thread(
     assert ledger.stops == {}
 
 
-def test_no_error_ends_the_order_thread(tmp_path: Path) -> None:
+def test_order_executor__no_error_ends_the_order_thread(tmp_path: Path) -> None:
     said: list[str] = []
     made = executor(OrderJournal(tmp_path / "orders.json"), tmp_path, said)
     thread = running(made)
@@ -156,7 +160,9 @@ def test_no_error_ends_the_order_thread(tmp_path: Path) -> None:
     thread.join(5)
 
 
-def test_a_resume_does_not_depend_on_the_disk(tmp_path: Path, resumed: list[object]) -> None:
+def test_order_executor__a_resume_does_not_depend_on_the_disk(
+    tmp_path: Path, resumed: list[object]
+) -> None:
     ledger = stopped(tmp_path, NOW_S + 9)
     made = executor(ledger, tmp_path)
     resume = order("3", Verb.RESUME)
@@ -168,7 +174,7 @@ def test_a_resume_does_not_depend_on_the_disk(tmp_path: Path, resumed: list[obje
     assert ledger.knows("3")
 
 
-def test_nothing_is_stopped_once_the_agent_ends(
+def test_order_executor__nothing_is_stopped_once_the_agent_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stop_and_kill, "stop", lambda _: pytest.fail("stopped"))
@@ -179,7 +185,7 @@ def test_nothing_is_stopped_once_the_agent_ends(
         made._stop(OrderedIncident("team", "i", "i1", "", stop), stop, GANG, ())
 
 
-def test_a_leader_that_is_gone_while_its_session_lives_is_passed_over(
+def test_send__a_leader_that_is_gone_while_its_session_lives_is_passed_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """pidfd_open of Linux 5.10 to 6.14 says EINVAL there, not ESRCH."""

@@ -29,7 +29,9 @@ def order(number: str, verb: Verb = Verb.STOP) -> Order:
     return Order(number, verb, {"a": "b"}, 1.0, 50.0)
 
 
-def test_the_next_agent_knows_what_was_done_and_what_is_stopped(tmp_path: Path) -> None:
+def test_order_journal__the_next_agent_knows_what_was_done_and_what_is_stopped(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "deep/orders.json"
     ledger = OrderJournal(path)
     ledger.begin(order("1"), "team/j", STOP)
@@ -44,7 +46,7 @@ def test_the_next_agent_knows_what_was_done_and_what_is_stopped(tmp_path: Path) 
     assert again.unfinished == ()
 
 
-def test_an_order_that_was_begun_is_not_forgotten(tmp_path: Path) -> None:
+def test_order_journal__an_order_that_was_begun_is_not_forgotten(tmp_path: Path) -> None:
     path = tmp_path / "orders.json"
     OrderJournal(path).begin(order("1", Verb.KILL), "team/j")
     again = OrderJournal(path)
@@ -53,7 +55,9 @@ def test_an_order_that_was_begun_is_not_forgotten(tmp_path: Path) -> None:
     assert interrupted(left).result is AckResult.PARTIAL
 
 
-def test_a_second_stop_of_an_incident_takes_the_place_of_the_first(tmp_path: Path) -> None:
+def test_order_journal__a_second_stop_of_an_incident_takes_the_place_of_the_first(
+    tmp_path: Path,
+) -> None:
     ledger = OrderJournal(tmp_path / "orders.json")
     ledger.begin(order("1"), "team/j", STOP)
     later = StopRecord("i", "team/j", 99.0)
@@ -63,7 +67,7 @@ def test_a_second_stop_of_an_incident_takes_the_place_of_the_first(tmp_path: Pat
     assert OrderJournal(tmp_path / "orders.json").stops == {}
 
 
-def test_the_book_stays_small(tmp_path: Path) -> None:
+def test_order_journal__the_book_stays_small(tmp_path: Path) -> None:
     ledger = OrderJournal(tmp_path / "orders.json")
     for number in range(100):
         ledger.begin(order(str(number)), "team/j")
@@ -71,7 +75,7 @@ def test_the_book_stays_small(tmp_path: Path) -> None:
     assert not ledger.knows("3")
 
 
-def test_what_cannot_be_written_is_not_done(tmp_path: Path) -> None:
+def test_order_journal__what_cannot_be_written_is_not_done(tmp_path: Path) -> None:
     ledger = OrderJournal(tmp_path / "orders.json")
     (tmp_path / "orders.draft").mkdir()
     with pytest.raises(ActionError, match="cannot write"):
@@ -79,7 +83,7 @@ def test_what_cannot_be_written_is_not_done(tmp_path: Path) -> None:
     assert not ledger.knows("1")
 
 
-def test_what_is_over_is_remembered_without_a_disk(tmp_path: Path) -> None:
+def test_order_journal__what_is_over_is_remembered_without_a_disk(tmp_path: Path) -> None:
     ledger = OrderJournal(tmp_path / "orders.json")
     ledger.begin(order("1"), "team/j", STOP)
     (tmp_path / "orders.draft").mkdir()
@@ -111,7 +115,7 @@ anything = st.recursive(
 
 @settings(max_examples=25, deadline=None)
 @given(anything)
-def test_a_book_that_makes_no_sense_is_put_aside(raw: Any) -> None:
+def test_order_journal__a_book_that_makes_no_sense_is_put_aside(raw: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "orders.json"
         path.write_text(json.dumps(raw))
@@ -125,7 +129,7 @@ def report(kind: VerdictKind, time_s: float = 100.0, pods: tuple[str, ...] = ("u
     return FaultReport("n", time_s, 1, pods=refs, verdict=verdict)
 
 
-def test_a_report_survives(tmp_path: Path) -> None:
+def test_report_cache__a_report_survives(tmp_path: Path) -> None:
     spool = ReportCache(tmp_path / "reports")
     spool.save("team", "r", report(VerdictKind.CRASHED))
     spool.save("team", "s", report(VerdictKind.HUNG))
@@ -134,7 +138,7 @@ def test_a_report_survives(tmp_path: Path) -> None:
     assert (left.key, left.report) == (("team", "r"), report(VerdictKind.CRASHED))
 
 
-def test_the_spool_is_bounded_and_does_without_a_disk(tmp_path: Path) -> None:
+def test_report_cache__the_spool_is_bounded_and_does_without_a_disk(tmp_path: Path) -> None:
     spool = ReportCache(tmp_path)
     for number in range(300):
         spool.save("team", str(number), report(VerdictKind.CRASHED))
@@ -146,7 +150,7 @@ def test_the_spool_is_bounded_and_does_without_a_disk(tmp_path: Path) -> None:
     assert broken.load() == []
 
 
-def test_a_spooled_file_that_makes_no_sense_is_removed(tmp_path: Path) -> None:
+def test_report_cache__a_spooled_file_that_makes_no_sense_is_removed(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{")
     assert ReportCache(tmp_path).load() == []
     assert not list(tmp_path.iterdir())

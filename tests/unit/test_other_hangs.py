@@ -35,7 +35,7 @@ def kinds(verdict: Verdict) -> set[EvidenceKind]:
 
 @pytest.mark.parametrize("argv", [("python3", "train.py"), _SPAWNED], ids=["forked", "spawned"])
 @pytest.mark.parametrize("step_s", [0, 10])
-def test_a_stopped_loader_is_named_in_seconds_however_long_the_steps_last(
+def test_other_hangs__a_stopped_loader_is_named_in_seconds_however_long_the_steps_last(
     argv: tuple[str, ...], step_s: float
 ) -> None:
     stage = Stage(world=4)
@@ -67,7 +67,7 @@ def test_a_stopped_loader_is_named_in_seconds_however_long_the_steps_last(
     )
 
 
-def test_a_stopped_child_that_nobody_waits_for_is_no_fault() -> None:
+def test_other_hangs__a_stopped_child_that_nobody_waits_for_is_no_fault() -> None:
     stage = Stage(world=4)
     loader = stage.add(Proc(500, ppid=102, mode="tick"))
     stage.run(20)
@@ -96,7 +96,7 @@ def launched() -> Stage:
     return stage
 
 
-def test_a_rank_that_its_launcher_killed_is_named_and_no_innocent_one() -> None:
+def test_other_hangs__a_rank_that_its_launcher_killed_is_named_and_no_innocent_one() -> None:
     stage = launched()
     killed_by_its_launcher(stage)
     stage.run(_PATIENCE_S - 5)
@@ -115,7 +115,7 @@ def test_a_rank_that_its_launcher_killed_is_named_and_no_innocent_one() -> None:
     assert decide(latest, Act.SHUTDOWN).reason == "fault announced by the kernel"
 
 
-def test_a_rank_that_its_launcher_started_again_is_not_missed() -> None:
+def test_other_hangs__a_rank_that_its_launcher_started_again_is_not_missed() -> None:
     stage = launched()
     killed_by_its_launcher(stage)
     stage.add(Proc(202, rank=2, mode="run"))
@@ -123,7 +123,7 @@ def test_a_rank_that_its_launcher_started_again_is_not_missed() -> None:
     assert faults(stage) == []
 
 
-def test_a_rank_whose_thread_does_not_read_any_more_is_named() -> None:
+def test_other_hangs__a_rank_whose_thread_does_not_read_any_more_is_named() -> None:
     # its main thread waits on a queue, as in every step; what the others sent it is there
     stage = Wired(world=4)
     stage.run(30)
@@ -141,7 +141,9 @@ def test_a_rank_whose_thread_does_not_read_any_more_is_named() -> None:
     ("mode", "deadline_s", "found"),
     [("sleep_long", 10**6, True), ("sleep", 120, False), ("stopped", 0, True)],
 )
-def test_a_rank_that_waits_for_a_child_process(mode: str, deadline_s: int, found: bool) -> None:
+def test_other_hangs__a_rank_that_waits_for_a_child_process(
+    mode: str, deadline_s: int, found: bool
+) -> None:
     stage = trained()
     child = stage.add(Proc(700, ppid=101, argv=("fetch", "data")))
     stage.run(5)
@@ -154,7 +156,9 @@ def test_a_rank_that_waits_for_a_child_process(mode: str, deadline_s: int, found
     assert named == ([1] if found else [])
 
 
-def test_a_loop_on_one_rank_is_reported_with_its_name_though_heartbeats_go_on() -> None:
+def test_other_hangs__a_loop_on_one_rank_is_reported_with_its_name_though_heartbeats_go_on() -> (
+    None
+):
     stage = Wired(world=16)
     stage.run(30)
     all_become(stage, "futex")
@@ -167,7 +171,7 @@ def test_a_loop_on_one_rank_is_reported_with_its_name_though_heartbeats_go_on() 
     assert "rank 0 is computing" in verdict.evidence[0].text
 
 
-def test_a_gang_that_has_no_requests_is_not_ended() -> None:
+def test_other_hangs__a_gang_that_has_no_requests_is_not_ended() -> None:
     # idle is no hang: nothing but time passes, and that is one kind of evidence
     stage = Stage(world=2)
     stage.run(60)

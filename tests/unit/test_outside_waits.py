@@ -50,7 +50,7 @@ def keep_pipes(stage: Stage, workers: list[Proc]) -> None:
 @pytest.mark.parametrize("here", [None, 4], ids=["one host", "one of two hosts"])
 @pytest.mark.parametrize("workers", [4, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("is_sampled", [True, False])
-def test_a_loader_that_waits_for_the_network_is_believed_and_then_reported_only(
+def test_outside_waits__a_loader_that_waits_for_the_network_is_believed_and_then_reported_only(
     here: int | None, workers: int, is_sampled: bool
 ) -> None:
     stage, found = loading(here, workers)
@@ -79,7 +79,7 @@ def test_a_loader_that_waits_for_the_network_is_believed_and_then_reported_only(
     assert decide(verdict, Act.SHUTDOWN).act is Act.OBSERVE
 
 
-def test_a_loader_whose_thread_asks_outside_is_believed() -> None:
+def test_outside_waits__a_loader_whose_thread_asks_outside_is_believed() -> None:
     # fsspec: the worker waits for its own thread, which waits for the object store
     stage, found = loading()
     stage.become(found[0], "futex", stack=LOCK)
@@ -97,7 +97,9 @@ def test_a_loader_whose_thread_asks_outside_is_believed() -> None:
     ("mode", "cause"), [("stopped", Cause.LOADER_STUCK), ("futex", Cause.LOADER_STUCK)]
 )
 @pytest.mark.parametrize("workers", [1, 4])
-def test_a_loader_that_cannot_go_on_is_named_soon(mode: str, cause: Cause, workers: int) -> None:
+def test_outside_waits__a_loader_that_cannot_go_on_is_named_soon(
+    mode: str, cause: Cause, workers: int
+) -> None:
     stage, found = loading(workers=workers)
     stage.become(found[0], mode, stack=LOCK)
 
@@ -113,7 +115,7 @@ def test_a_loader_that_cannot_go_on_is_named_soon(mode: str, cause: Cause, worke
     assert (verdict.cause, verdict.culprit.rank, verdict.culprit.tid) == (cause, 2, 500)
 
 
-def test_the_connections_of_loaders_are_read_while_something_may_be_wrong() -> None:
+def test_outside_waits__the_connections_of_loaders_are_read_while_something_may_be_wrong() -> None:
     stage, found = loading(workers=2)
     assert stage.job.connected == [Pid(each) for each in (100, 101, 102, 103)]
     passes(stage, 3)
@@ -124,7 +126,7 @@ def test_the_connections_of_loaders_are_read_while_something_may_be_wrong() -> N
 
 
 @pytest.mark.parametrize("who", ["rank", "loader"])
-def test_bytes_that_move_to_or_from_outside_are_work(who: str) -> None:
+def test_outside_waits__bytes_that_move_to_or_from_outside_are_work(who: str) -> None:
     stage, found = loading()
     mover = found[0] if who == "loader" else stage.rank(2)
     stage.become(mover, "futex", stack=LOCK)
@@ -156,7 +158,7 @@ def telemetry(stage: Stage, count: int, **more: object) -> None:
         outside(stage, stage.rank(rank), **known | more)
 
 
-def test_who_only_pushes_telemetry_is_not_helped() -> None:
+def test_outside_waits__who_only_pushes_telemetry_is_not_helped() -> None:
     stage = Stage(world=4)
     count = 0
 
@@ -175,7 +177,7 @@ def test_who_only_pushes_telemetry_is_not_helped() -> None:
 
 
 @pytest.mark.parametrize(("is_dead", "believed"), [(False, True), (True, False)])
-def test_a_question_to_a_known_service_is_waited_for_while_it_is_open(
+def test_outside_waits__a_question_to_a_known_service_is_waited_for_while_it_is_open(
     is_dead: bool, believed: bool
 ) -> None:
     stage = Stage(world=4)
@@ -202,7 +204,7 @@ def test_a_question_to_a_known_service_is_waited_for_while_it_is_open(
     assert state is (State.HELPED if believed else State.FUTEX)
 
 
-def test_a_rank_that_asks_outside_for_long_is_reported_only() -> None:
+def test_outside_waits__a_rank_that_asks_outside_for_long_is_reported_only() -> None:
     stage = trained()
     waiter = stage.rank(1)
     stage.become(waiter, "poll", files=(_SOCKET,), stack=LOCK)

@@ -187,7 +187,7 @@ def test_owners__jobs_of_a_set_have_one_top() -> None:
     assert found.strays == frozenset()
 
 
-def test_gang__pods_of_one_selector_are_one_gang_whatever_kind_they_tell() -> None:
+def test_owners__pods_of_one_selector_are_one_gang_whatever_kind_they_tell() -> None:
     """Two gangs would write one report by turns, and orders would reach the first of them only."""
     label = {"training.kubeflow.org/job-name": "train"}
     torch = Owner("kubeflow.org/v1", "PyTorchJob", "train", "uid-train", True)

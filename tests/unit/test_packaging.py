@@ -73,7 +73,7 @@ def objects_in(wheel: Path) -> dict[str, bytes]:
         return {n: archive.read(n) for n in archive.namelist() if n.endswith(".o")}
 
 
-def test_the_wheel_has_each_object_for_each_architecture(wheel: Path) -> None:
+def test_packaging__the_wheel_has_each_object_for_each_architecture(wheel: Path) -> None:
     objects = objects_in(wheel)
     assert OBJECTS
     assert sorted(objects) == OBJECTS
@@ -90,14 +90,14 @@ def manuals_in(wheel: Path) -> dict[str, bytes]:
         return {Path(n).name: archive.read(n) for n in pages}
 
 
-def test_the_wheel_has_a_manual_page_for_each_command(wheel: Path) -> None:
+def test_manuals__the_wheel_has_a_manual_page_for_each_command(wheel: Path) -> None:
     pages = manuals_in(wheel)
     assert set(pages) == {manual.file for manual in commands.manuals()}
     assert {"kcover-ebpf-run.1", "kubectl-kcover-approve.1"} <= set(pages)
     assert b"\\-\\-max\\-restarts" in pages["kcover-ebpf-run.1"]
 
 
-def test_the_wheel_is_pure_and_has_the_licence_texts(wheel: Path) -> None:
+def test_packaging__the_wheel_is_pure_and_has_the_licence_texts(wheel: Path) -> None:
     assert wheel.name == f"kcover_ebpf-{kcover_ebpf.__version__}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as archive:
         names = {Path(n).name for n in archive.namelist() if ".dist-info/licenses/" in n}
@@ -106,7 +106,9 @@ def test_the_wheel_is_pure_and_has_the_licence_texts(wheel: Path) -> None:
 
 
 @pytest.mark.long  # builds three archives; `make release` compares them as well
-def test_a_wheel_built_from_the_source_archive_is_the_same(wheel: Path, tmp_path: Path) -> None:
+def test_packaging__a_wheel_built_from_the_source_archive_is_the_same(
+    wheel: Path, tmp_path: Path
+) -> None:
     archive = build(ROOT, "sdist", tmp_path / "sdist")
     subprocess.run(["tar", "--extract", "--file", archive, "-C", tmp_path], check=True)
     (source,) = tmp_path.glob("kcover_ebpf-*")
@@ -115,20 +117,22 @@ def test_a_wheel_built_from_the_source_archive_is_the_same(wheel: Path, tmp_path
     assert manuals_in(again) == manuals_in(wheel)
 
 
-def test_the_installed_wheel_finds_its_objects(installed: Path) -> None:
+def test_packaging__the_installed_wheel_finds_its_objects(installed: Path) -> None:
     result = run_installed(installed, "python", "-c", PROBE)
     assert result.stderr == ""
     assert json.loads(result.stdout) == {"version": kcover_ebpf.__version__, "objects": OBJECTS}
 
 
-def test_the_installed_command_runs_without_a_compiler(installed: Path) -> None:
+def test_packaging__the_installed_command_runs_without_a_compiler(installed: Path) -> None:
     result = run_installed(installed, "kcover-ebpf", "--help")
     assert (result.returncode, result.stderr) == (0, "")
     assert "Usage: kcover-ebpf" in result.stdout
 
 
 @pytest.mark.needs("root", "bpf", "btf")
-def test_the_installed_command_loads_its_objects_without_a_compiler(installed: Path) -> None:
+def test_packaging__the_installed_command_loads_its_objects_without_a_compiler(
+    installed: Path,
+) -> None:
     result = run_installed(installed, "kcover-ebpf", "doctor")
     assert (result.returncode, result.stderr) == (0, "")
     assert "attached" in result.stdout

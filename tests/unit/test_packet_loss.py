@@ -36,14 +36,16 @@ def again(views: dict[Pid, ProcessHistory], pid: int, other: int, now_ns: int) -
         ([(100, 102), (101, 102), (103, 102), (100, 101)], None),  # most, but not nearly all
     ],
 )
-def test_the_rank_that_most_losses_touch(pairs: list[tuple[int, int]], rank: int | None) -> None:
+def test_loss_watch__the_rank_that_most_losses_touch(
+    pairs: list[tuple[int, int]], rank: int | None
+) -> None:
     found = lossy_watch(mesh(4), pairs, 10).lossy(10 * NS, slowed=False)
     assert found is not None
     assert found.pid == rank
     assert found.rate_per_s == pytest.approx(8 * len(pairs), rel=0.1)
 
 
-def test_rare_losses_are_healthy_and_old_ones_forgotten() -> None:
+def test_loss_watch__rare_losses_are_healthy_and_old_ones_forgotten() -> None:
     views = mesh(2)
     watch = LossWatch()
     assert watch.lossy(0, slowed=False) is None
@@ -53,11 +55,11 @@ def test_rare_losses_are_healthy_and_old_ones_forgotten() -> None:
     assert lossy_watch(views, [(100, 101)], 10).lossy(25 * NS, slowed=False) is None
 
 
-def test_a_burst_of_a_moment_is_no_lossy_link() -> None:
+def test_loss_watch__a_burst_of_a_moment_is_no_lossy_link() -> None:
     assert lossy_watch(mesh(2), [(100, 101)], 2, per_s=50).lossy(3 * NS, slowed=False) is None
 
 
-def test_losses_to_anybody_but_a_rank_do_not_count() -> None:
+def test_loss_watch__losses_to_anybody_but_a_rank_do_not_count() -> None:
     views = mesh(3)
     fact = TcpRetransmit(0, Pid(100), Inode(0), ("10.0.0.1", 5), ("8.8.8.8", 443), 0)
     watch = LossWatch()
@@ -71,7 +73,7 @@ def _rest(fact: TcpRetransmit) -> tuple[Pid, Inode, tuple[str, int], tuple[str, 
     return fact.pid, fact.inode, fact.local, fact.remote, fact.backoff
 
 
-def test_when_the_job_has_become_slow_fewer_losses_matter() -> None:
+def test_loss_watch__when_the_job_has_become_slow_fewer_losses_matter() -> None:
     watch = lossy_watch(mesh(2), [(100, 101)], 10, per_s=2)
     assert watch.lossy(10 * NS, slowed=False) is None
     assert watch.lossy(10 * NS, slowed=True) is not None
@@ -86,7 +88,7 @@ def lose_packets(stage: Stage, seconds: int) -> None:
         stage.one_pass(NS // 4)
 
 
-def test_losses_are_no_excuse_for_a_link_that_carries_nothing_for_long() -> None:
+def test_packet_loss__losses_are_no_excuse_for_a_link_that_carries_nothing_for_long() -> None:
     stage = trained()
     lose_packets(stage, 8)
     stage.rank(1).backoff = 4

@@ -26,7 +26,7 @@ def last(stage: Stage) -> tuple[VerdictKind, Cause]:
     ],
     ids=["the whole job was suspended", "the rest may continue"],
 )
-def test_all_ranks_here_are_stopped(
+def test_part_of_a_job__all_ranks_here_are_stopped(
     world: int, here: int | None, expected: tuple[VerdictKind, Cause]
 ) -> None:
     stage = trained(world, here)
@@ -35,17 +35,17 @@ def test_all_ranks_here_are_stopped(
     assert last(stage) == expected
 
 
-def test_training_is_seen_without_the_others() -> None:
+def test_part_of_a_job__training_is_seen_without_the_others() -> None:
     assert trained(4, 2).job.pace.trained
 
 
-def test_a_rank_on_another_host_is_not_missing() -> None:
+def test_part_of_a_job__a_rank_on_another_host_is_not_missing() -> None:
     stage = trained(4, 2)
     stage.run(60)
     assert last(stage) == (VerdictKind.WORKING, Cause.TRAINING)
 
 
-def test_the_only_rank_here_is_killed() -> None:
+def test_part_of_a_job__the_only_rank_here_is_killed() -> None:
     stage = trained(4, 1)
     stage.exit(stage.rank(0), signal=9)
     stage.run(2)

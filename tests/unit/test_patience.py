@@ -42,7 +42,9 @@ LOOKS = {
 
 
 @pytest.mark.parametrize("name", LOOKS)
-def test_a_look_lasts_as_long_as_it_must(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patience__a_look_lasts_as_long_as_it_must(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found, waits, burns, expected = LOOKS[name]
     now_s = 0.0
     monkeypatch.setattr(passes, "time", SimpleNamespace(monotonic=lambda: now_s))

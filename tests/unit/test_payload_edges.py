@@ -30,7 +30,7 @@ def payload_of(stage: Stage, pid: int) -> set[int]:
 
 
 @pytest.mark.parametrize("others", ["run", "futex"])
-def test_a_dead_connection_to_a_service_is_no_lost_link(others: str) -> None:
+def test_payload_edges__a_dead_connection_to_a_service_is_no_lost_link(others: str) -> None:
     stage = Stage(world=8)
     stage.run(30)
     all_become(stage, "run")
@@ -47,7 +47,9 @@ def test_a_dead_connection_to_a_service_is_no_lost_link(others: str) -> None:
     assert stage.tracker.current.kind is VerdictKind.WORKING
 
 
-def test_a_dead_connection_to_a_service_is_no_lost_link_on_one_of_several_hosts() -> None:
+def test_payload_edges__a_dead_connection_to_a_service_is_no_lost_link_on_one_of_several_hosts() -> (
+    None
+):
     stage = Stage(world=8, here=4)
     stage.run(30)
     for index in range(120):
@@ -65,7 +67,7 @@ def test_a_dead_connection_to_a_service_is_no_lost_link_on_one_of_several_hosts(
 
 
 @pytest.mark.parametrize(("trained", "is_lost"), [(True, True), (False, False)])
-def test_a_link_to_a_rank_that_is_not_seen_is_lost_if_it_carried_payload(
+def test_payload_edges__a_link_to_a_rank_that_is_not_seen_is_lost_if_it_carried_payload(
     trained: bool, is_lost: bool
 ) -> None:
     stage = Stage(world=8, here=4)
@@ -84,7 +86,7 @@ def test_a_link_to_a_rank_that_is_not_seen_is_lost_if_it_carried_payload(
     assert (VerdictKind.LOST_LINK in {each.kind for each in faults(stage)}) is is_lost
 
 
-def test_a_link_is_lost_since_it_broke_and_not_since_a_rank_moved() -> None:
+def test_payload_edges__a_link_is_lost_since_it_broke_and_not_since_a_rank_moved() -> None:
     # three ranks have been computing for a minute when the connection between two of them dies
     stage = Wired(world=4)
     stage.run(30)
@@ -103,7 +105,7 @@ def test_a_link_is_lost_since_it_broke_and_not_since_a_rank_moved() -> None:
     assert decide(latest, Act.SHUTDOWN, None, 8.0).act is Act.SHUTDOWN
 
 
-def test_a_lost_heartbeat_is_no_lost_link() -> None:
+def test_lost_edges__a_lost_heartbeat_is_no_lost_link() -> None:
     stage = Wired(world=4)
     stage.run(30)
     all_become(stage, "futex")
@@ -119,13 +121,13 @@ def test_a_lost_heartbeat_is_no_lost_link() -> None:
         assert tcp_links.lost_edges(picture.ranks.values(), picture.ends) == []
 
 
-def test_payload_is_distinguished_from_heartbeats() -> None:
+def test_payload_edges__payload_is_distinguished_from_heartbeats() -> None:
     stage = Wired(world=4)
     stage.run(30)
     assert payload_of(stage, 100) == payload_of(stage, 102) == {20, 21}
 
 
-def test_what_moved_payload_once_in_many_steps_is_no_part_of_them() -> None:
+def test_payload_edges__what_moved_payload_once_in_many_steps_is_no_part_of_them() -> None:
     stage = Wired(world=4)
     stage.run(20)
     view = stage.job.members.views[Pid(103)]
@@ -139,7 +141,9 @@ def test_what_moved_payload_once_in_many_steps_is_no_part_of_them() -> None:
 
 @pytest.mark.parametrize(("rate", "carries"), [(PAYLOAD_RATE - 1, False), (PAYLOAD_RATE, True)])
 @pytest.mark.parametrize("period_ns", [NS, 3 * NS])
-def test_payload_is_counted_by_the_second(rate: int, carries: bool, period_ns: int) -> None:
+def test_traffic__payload_is_counted_by_the_second(
+    rate: int, carries: bool, period_ns: int
+) -> None:
     traffic, before, now_ns = Traffic(), None, 0
     for count in range(5):
         now_ns += period_ns
@@ -151,7 +155,7 @@ def test_payload_is_counted_by_the_second(rate: int, carries: bool, period_ns: i
     assert traffic.payload_passes(replace(sample, inode=Inode(9))) == 0
 
 
-def test_before_any_training_was_seen_the_life_of_a_connection_decides() -> None:
+def test_payload_edges__before_any_training_was_seen_the_life_of_a_connection_decides() -> None:
     stage = Wired(world=4)
     for proc in stage.procs.values():
         proc.sent = 10**9
@@ -163,7 +167,9 @@ def test_before_any_training_was_seen_the_life_of_a_connection_decides() -> None
 
 @pytest.mark.parametrize("mode", ["futex", "yield", "spin"])
 @pytest.mark.parametrize("silent_data", [True, False], ids=["RDMA", "TCP"])
-def test_heartbeats_say_nothing_about_the_order_of_sending(mode: str, silent_data: bool) -> None:
+def test_payload_edges__heartbeats_say_nothing_about_the_order_of_sending(
+    mode: str, silent_data: bool
+) -> None:
     for seed in range(2):
         stage = Wired(world=6, silent_data=silent_data, seed=seed)
         stage.run(20)
@@ -174,7 +180,7 @@ def test_heartbeats_say_nothing_about_the_order_of_sending(mode: str, silent_dat
         assert EvidenceKind.EDGE not in kinds
 
 
-def test_who_never_entered_the_collective_is_named_in_spite_of_heartbeats() -> None:
+def test_payload_edges__who_never_entered_the_collective_is_named_in_spite_of_heartbeats() -> None:
     stage = Wired(world=8)
     stage.run(40)
     for rank in range(8):
@@ -188,7 +194,7 @@ def test_who_never_entered_the_collective_is_named_in_spite_of_heartbeats() -> N
     assert any("last send was 0.20 s before" in each.text for each in verdict.evidence)
 
 
-def test_what_a_store_has_not_read_is_no_sign_of_a_stuck_rank() -> None:
+def test_unread__what_a_store_has_not_read_is_no_sign_of_a_stuck_rank() -> None:
     stage = Wired(world=4)
     stage.run(30)
     all_become(stage, "futex")

@@ -34,12 +34,12 @@ VALUES = st.recursive(
 
 
 @given(VALUES, st.integers(2, 5))
-def test_plain_data_is_read_as_it_was_written(value: object, protocol: int) -> None:
+def test_load__plain_data_is_read_as_it_was_written(value: object, protocol: int) -> None:
     assert load(pickle.dumps(value, protocol=protocol)) == value
 
 
 @given(st.binary(max_size=400))
-def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+def test_load__any_bytes_are_read_or_refused(data: bytes) -> None:
     assert_read_or_refused(data)
 
 
@@ -53,12 +53,12 @@ DUMP = pickled(dump(steps(3, ends="all_reduce")))
 
 
 @given(st.integers(0, len(DUMP) - 1), st.integers(0, 255))
-def test_a_dump_with_one_byte_changed_is_read_or_refused(at: int, byte: int) -> None:
+def test_load__a_dump_with_one_byte_changed_is_read_or_refused(at: int, byte: int) -> None:
     assert_read_or_refused(DUMP[:at] + bytes([byte]) + DUMP[at + 1 :])
 
 
 @given(st.integers(0, len(DUMP) - 1))
-def test_half_a_dump_is_refused(size: int) -> None:
+def test_load__half_a_dump_is_refused(size: int) -> None:
     with pytest.raises(PickleError):
         load(DUMP[:size])
 
@@ -74,7 +74,7 @@ class _Hostile:
 
 
 @pytest.mark.parametrize("protocol", range(2, 6))
-def test_a_pickle_that_calls_something_calls_nothing(tmp_path: Path, protocol: int) -> None:
+def test_load__a_pickle_that_calls_something_calls_nothing(tmp_path: Path, protocol: int) -> None:
     victim = tmp_path / "called"
     data = pickle.dumps({"version": "2.10", "x": _Hostile(f"touch {victim}")}, protocol=protocol)
     with pytest.raises(PickleError, match="import or call"):
@@ -84,7 +84,7 @@ def test_a_pickle_that_calls_something_calls_nothing(tmp_path: Path, protocol: i
     assert victim.exists(), "the standard library's reader does call it"
 
 
-def test_no_instruction_that_may_call_is_known() -> None:
+def test_load__no_instruction_that_may_call_is_known() -> None:
     calls = {"GLOBAL", "STACK_GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "REDUCE", "BUILD"}
     calls |= {"EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID", "NEXT_BUFFER"}
     codes = {each.code.encode("latin-1") for each in pickletools.opcodes if each.name in calls}
@@ -134,12 +134,12 @@ def bomb_of_bytes() -> bytes:
         bomb_of_bytes,
     ],
 )
-def test_a_bomb_is_refused(bomb: Callable[[], bytes]) -> None:
+def test_load__a_bomb_is_refused(bomb: Callable[[], bytes]) -> None:
     with pytest.raises(PickleError):
         load(bomb())
 
 
-def test_a_list_that_holds_itself_is_read() -> None:
+def test_load__a_list_that_holds_itself_is_read() -> None:
     found = load(b"\x80\x02]q\x00h\x00a.")
     assert isinstance(found, list)
     assert found[0] is found

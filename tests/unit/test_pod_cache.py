@@ -46,7 +46,7 @@ def names(pods: Pods, key: GangId = KEY) -> list[str]:
     return [each.pod.name for each in pods.of(key)]
 
 
-def test_pods_come_and_go_by_name(pods: Pods) -> None:
+def test_pods__come_and_go_by_name(pods: Pods) -> None:
     assert pods.take(Event(Change.SET, pod("j-1"))) == KEY
     pods.take(Event(Change.SET, pod("j-0")))
     assert names(pods) == ["j-0", "j-1"]
@@ -59,7 +59,7 @@ def test_pods_come_and_go_by_name(pods: Pods) -> None:
     assert (pods._gangs, pods._keys, pods._sorted) == ({}, {}, {}), "nothing is left of a gang"
 
 
-def test_a_pod_whose_label_is_changed_changes_its_gang(pods: Pods) -> None:
+def test_pods__a_pod_whose_label_is_changed_changes_its_gang(pods: Pods) -> None:
     other = GangId.of("ns", {JOB: "other"})
     pods.take(Event(Change.SET, pod("j-0")))
     assert names(pods) == ["j-0"]
@@ -67,11 +67,11 @@ def test_a_pod_whose_label_is_changed_changes_its_gang(pods: Pods) -> None:
     assert (names(pods), names(pods, other)) == ([], ["j-0"])
 
 
-def test_a_pod_that_cannot_be_read_is_passed_over(pods: Pods) -> None:
+def test_pods__a_pod_that_cannot_be_read_is_passed_over(pods: Pods) -> None:
     assert pods.take(Event(Change.SET, {"metadata": {}})) is None
 
 
-def test_of_a_pod_only_what_a_restart_needs_is_kept() -> None:
+def test_gang_pod__of_a_pod_only_what_a_restart_needs_is_kept() -> None:
     kept = gang_pod(pod("j-0")).pod
     assert kept.annotations == {}
     assert [each.uid for each in kept.owners] == ["u-j"]
@@ -79,7 +79,7 @@ def test_of_a_pod_only_what_a_restart_needs_is_kept() -> None:
     assert kept.owners[0] is gang_pod(pod("j-1")).pod.owners[0], "what a gang shares is kept once"
 
 
-def test_every_kind_is_watched_by_its_label_and_no_pod_twice() -> None:
+def test_watched__every_kind_is_watched_by_its_label_and_no_pod_twice() -> None:
     watched = dict(pod_cache._watched())
     assert set(watched) == {tuple(sorted(kind.gang)) for kind in job_kinds()}
     seen: list[str] = []
@@ -106,7 +106,7 @@ class Transport:
         return ()
 
 
-def test_only_gangs_that_are_asked_for_are_reported() -> None:
+def test_pod_cache__only_gangs_that_are_asked_for_are_reported() -> None:
     reported: list[GangId] = []
     made = pod_cache.PodCache(Transport(), reported.append, lambda _: None)  # type: ignore[arg-type]
     informer = made._shared[JOB,]
@@ -123,12 +123,14 @@ def test_only_gangs_that_are_asked_for_are_reported() -> None:
     assert reported == [KEY]
 
 
-def test_pods_are_not_known_before_the_first_list() -> None:
+def test_pod_cache__pods_are_not_known_before_the_first_list() -> None:
     made = pod_cache.PodCache(Transport(), lambda _: None, lambda _: None)  # type: ignore[arg-type]
     assert made.pods(KEY) is None
 
 
-def test_a_gang_named_by_its_owner_has_a_watch_of_its_own_while_it_is_asked_for() -> None:
+def test_pod_cache__a_gang_named_by_its_owner_has_a_watch_of_its_own_while_it_is_asked_for() -> (
+    None
+):
     transport = Transport()
     made = pod_cache.PodCache(transport, lambda _: None, lambda _: None)  # type: ignore[arg-type]
     key = GangId.of("ns", {"kcover.io/owner-uid": "u-j"})

@@ -63,19 +63,19 @@ WATCHED: dict[str, tuple[dict[str, str], str, tuple[Event, ...], bool]] = {
 
 
 @pytest.mark.parametrize(("labels", "node", "policies", "watched"), WATCHED.values(), ids=WATCHED)
-def test_watched(
+def test_pod_registry__watched(
     labels: dict[str, str], node: str, policies: tuple[Event, ...], watched: bool
 ) -> None:
     assert bool(heard(pod("p", labels, node), policies=policies).gangs()) is watched
 
 
-def test_pods_of_a_gang_are_together_and_by_name() -> None:
+def test_pod_registry__pods_of_a_gang_are_together_and_by_name() -> None:
     registry = heard(pod("b", {JOB: "j"}), pod("a", {JOB: "j"}), pod("c", {JOB: "k"}))
     assert names(registry) == {"j": ["a", "b"], "k": ["c"]}
     assert registry.pod_count == 3
 
 
-def test_a_pod_that_went_away_is_reported_by_its_identity_alone() -> None:
+def test_pod_registry__a_pod_that_went_away_is_reported_by_its_identity_alone() -> None:
     registry = heard(pod("a", {JOB: "j"}))
     version = registry.version
     registry.on_pod(Event(Change.GONE, {"metadata": {"name": "a", "uid": "u-a"}}))
@@ -83,13 +83,15 @@ def test_a_pod_that_went_away_is_reported_by_its_identity_alone() -> None:
     assert registry.version > version
 
 
-def test_a_pod_that_is_being_deleted_reports_nothing_more_but_is_still_there() -> None:
+def test_pod_registry__a_pod_that_is_being_deleted_reports_nothing_more_but_is_still_there() -> (
+    None
+):
     (here,) = heard(pod("a", {JOB: "j"}, deletionTimestamp="2026-01-01T00:00:00Z")).gangs().values()
     assert [each.name for each in here.pods] == ["a"]
     assert here.live == ()
 
 
-def test_thresholds_of_a_policy_hold_and_are_taken_back() -> None:
+def test_pod_registry__thresholds_of_a_policy_hold_and_are_taken_back() -> None:
     registry = heard(pod("a", {JOB: "j"}), policies=(policy("p", thresholds={"quiet_cap": "5m"}),))
     (here,) = registry.gangs().values()
     assert here.policy.quiet_cap_s == 300
@@ -98,7 +100,7 @@ def test_thresholds_of_a_policy_hold_and_are_taken_back() -> None:
     assert here.policy.quiet_cap_s == 1800
 
 
-def test_what_makes_no_sense_is_reported_and_passed_over() -> None:
+def test_pod_registry__what_makes_no_sense_is_reported_and_passed_over() -> None:
     said: list[str] = []
     registry = PodRegistry("n1", said.append)
     registry.on_pod(Event(Change.SET, {"metadata": {}}))
@@ -111,7 +113,7 @@ def gang(name: str, value: str = "x") -> Gang:
     return Gang(GangId.of("team", {JOB: value}), name, "Job")
 
 
-def test_gangs_of_one_name_have_reports_of_their_own() -> None:
+def test_report_name__gangs_of_one_name_have_reports_of_their_own() -> None:
     assert report_name(gang("j", "a"), "n1") != report_name(gang("j", "b"), "n1")
     assert key_of(gang("j", "a")) != key_of(gang("j", "b"))
 
@@ -121,7 +123,9 @@ def test_gangs_of_one_name_have_reports_of_their_own() -> None:
     ["train", "x" * 300, "Ünicode_name", "", "-.-"],
     ids=["plain", "long", "odd", "none", "dots"],
 )
-def test_a_report_has_a_name_that_the_api_takes_and_ends_in_its_node(name: str) -> None:
+def test_report_name__a_report_has_a_name_that_the_api_takes_and_ends_in_its_node(
+    name: str,
+) -> None:
     import re
 
     made = report_name(gang(name), "node-1.example")
@@ -134,13 +138,13 @@ OWNER = {"apiVersion": "v1", "kind": "Job", "name": "j", "uid": "u", "controller
 OWNED: dict[str, Any] = {"ownerReferences": [OWNER]}
 
 
-def test_a_debug_copy_of_a_pod_is_no_part_of_its_gang() -> None:
+def test_pod_registry__a_debug_copy_of_a_pod_is_no_part_of_its_gang() -> None:
     """It carries the labels and the environment of a rank, and sleeps."""
     copy = pod("a-copy", {JOB: "j"})
     assert names(heard(copy, pod("j-0", {JOB: "j"}, **OWNED))) == {"j": ["j-0"]}
 
 
-def test_bare_pods_are_a_gang_as_long_as_they_are_most_of_it() -> None:
+def test_pod_registry__bare_pods_are_a_gang_as_long_as_they_are_most_of_it() -> None:
     bare = [pod(f"bare-{number}", {JOB: "j"}) for number in range(2)]
     found = names(heard(*bare, pod("stray", {JOB: "j"}, **OWNED)))
     assert found == {"j": ["bare-0", "bare-1", "stray"]}

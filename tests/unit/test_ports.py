@@ -46,12 +46,12 @@ def message(name: str, state: int, *, flags: int = 1, kind: int = 16) -> bytes:
         (b"", []),
     ],
 )  # fmt: skip
-def test_messages(raw, links):
+def test_parse_links__messages(raw, links):
     assert list(parse_links(raw)) == links
 
 
 @given(st.binary(max_size=200), st.integers(0, 120))
-def test_no_bytes_break_the_parser(noise, at):
+def test_parse_links__no_bytes_break_the_parser(noise, at):
     good = message("eth0", 6)
     for raw in (noise, good[:at] + noise + good[at:]):
         assert all(isinstance(each, Link) for each in parse_links(raw))
@@ -87,14 +87,14 @@ def changes(watch, at_ns: int) -> list[tuple[bool, str]]:
     return [(each.up, each.text) for each in reported]
 
 
-def test_counters_of_rdma_ports(watch, port):
+def test_port_watch__counters_of_rdma_ports(watch, port):
     assert changes(watch, 1) == []
     (port / "counters/link_downed").write_text("5\n")
     assert changes(watch, 2) == [(True, "link_downed +2")]
     assert changes(watch, 3) == []
 
 
-def test_an_rdma_port_of_which_only_the_state_changes(watch, port):
+def test_port_watch__an_rdma_port_of_which_only_the_state_changes(watch, port):
     """Where kprobes cannot be had; that it comes back must be reported, or its job would be ended."""
     steps: tuple[tuple[str, list[tuple[bool, str]]], ...] = (
         ("1: DOWN", [(False, "port DOWN")]),
@@ -109,7 +109,7 @@ def test_an_rdma_port_of_which_only_the_state_changes(watch, port):
         assert changes(watch, at_ns) == reported
 
 
-def test_a_device_that_comes_later(tmp_path, watch):
+def test_port_watch__a_device_that_comes_later(tmp_path, watch):
     assert not watch.has_new
     later = tmp_path / "sys/class/infiniband/mlx5_1/ports/1"
     later.mkdir(parents=True)
@@ -119,7 +119,7 @@ def test_a_device_that_comes_later(tmp_path, watch):
     assert watch.has_new
 
 
-def test_what_the_kernel_reported_an_rdma_port_is_not_reported_again(watch, port):
+def test_port_watch__what_the_kernel_reported_an_rdma_port_is_not_reported_again(watch, port):
     (port / "state").write_text("1: DOWN\n")
     watch.heard(PortChange(1, "mlx5_0/1", "", False, "port down"))
     assert changes(watch, 2) == []
@@ -127,7 +127,7 @@ def test_what_the_kernel_reported_an_rdma_port_is_not_reported_again(watch, port
     assert changes(watch, 3) == [(True, "port ACTIVE")]
 
 
-def test_whom_a_port_concerns():
+def test_of_port__whom_a_port_concerns():
     change = PortChange(5, "mlx5_0/1", "", False, "port down")
     assert of_port(change, {Pid(7)}, "0000:9a:00.0") == [
         DeviceFault(
@@ -136,7 +136,7 @@ def test_whom_a_port_concerns():
     ]
 
 
-def test_a_card_that_does_not_answer_is_not_waited_for(tmp_path, watch, monkeypatch):
+def test_port_watch__a_card_that_does_not_answer_is_not_waited_for(tmp_path, watch, monkeypatch):
     """Its firmware may take a minute, and the loop watches all jobs of the node."""
     later = tmp_path / "sys/class/infiniband/mlx5_1/ports/1"
     later.mkdir(parents=True)
@@ -164,7 +164,7 @@ def test_a_card_that_does_not_answer_is_not_waited_for(tmp_path, watch, monkeypa
     over.set()
 
 
-def test_ports_are_not_polled_in_every_pass(watch, monkeypatch):
+def test_port_watch__ports_are_not_polled_in_every_pass(watch, monkeypatch):
     asked: list[Path] = []
     monkeypatch.setattr(ports, "_read_port", asked.append)
     for number in range(20):

@@ -77,7 +77,7 @@ def health(result: Result, *, age_s: float = 5.0, name: str = NODE) -> Answer:
         (lambda: Answer(body={"metadata": {"name": NODE}, "status": 7}), 0, "unknown"),
     ],
 )
-def test_command__a_job_starts_unless_the_node_is_known_to_be_bad(
+def test_preflight__the_command_a_job_starts_unless_the_node_is_known_to_be_bad(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     answer: Callable[[], Answer],
@@ -89,7 +89,7 @@ def test_command__a_job_starts_unless_the_node_is_known_to_be_bad(
     assert words in capsys.readouterr().out
 
 
-def test_command__needs_the_name_of_the_node(
+def test_preflight__the_command_needs_the_name_of_the_node(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("NODE_NAME", "KCOVER_NODE_NAME"):
@@ -98,7 +98,7 @@ def test_command__needs_the_name_of_the_node(
     assert "NODE_NAME" in capsys.readouterr().err
 
 
-def test_command__hands_out_the_bandwidth_check_and_starts_the_job_if_it_cannot(
+def test_preflight__the_command_hands_out_the_bandwidth_check_and_starts_the_job_if_it_cannot(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "kcover"
@@ -193,7 +193,7 @@ def gang(*numbers: int, now_s: float = NOW_S) -> RestartInput:
     return world(seen, pods=pods, now_s=now_s)
 
 
-def test_controller__the_whole_job_is_replaced_elsewhere_by_its_own_switch() -> None:
+def test_preflight__the_whole_job_is_replaced_elsewhere_by_its_own_switch() -> None:
     asked = ask(gang(3))
     move = guards.decide(asked)
     assert move.status is not None
@@ -209,13 +209,13 @@ def test_controller__the_whole_job_is_replaced_elsewhere_by_its_own_switch() -> 
     assert cordoned == Cordon(("b",), "a job was not started there: the node failed its preflight")
 
 
-def test_controller__a_job_that_is_not_armed_is_only_reported() -> None:
+def test_preflight__a_job_that_is_not_armed_is_only_reported() -> None:
     move = guards.decide(ask(gang(3), armed=False))
     assert move.status is not None
     assert move.status.phase is Phase.OBSERVED
 
 
-def test_controller__a_second_bad_node_is_left_as_well_and_then_it_says_so() -> None:
+def test_preflight__a_second_bad_node_is_left_as_well_and_then_it_says_so() -> None:
     asked = ask(gang(3))
     begun = guards.decide(asked).status
     assert begun is not None
@@ -234,7 +234,7 @@ def test_controller__a_second_bad_node_is_left_as_well_and_then_it_says_so() -> 
     assert "node b failed its preflight, too; every restart strategy was tried" in ended.message
 
 
-def test_controller__a_node_that_turns_bad_during_a_restart_in_place_is_left() -> None:
+def test_preflight__a_node_that_turns_bad_during_a_restart_in_place_is_left() -> None:
     """The init container runs again with all others."""
     asked = ask(gang(3))
     begun = guards.decide(asked).status
@@ -252,7 +252,7 @@ def test_controller__a_node_that_turns_bad_during_a_restart_in_place_is_left() -
     assert RestartDetail.read(moved.action.detail).elsewhere == "b"
 
 
-def test_controller__pods_of_the_start_before_say_nothing_about_the_next() -> None:
+def test_preflight__pods_of_the_start_before_say_nothing_about_the_next() -> None:
     asked = ask(gang(3))
     begun = guards.decide(asked).status
     assert begun is not None

@@ -20,7 +20,7 @@ from kcover_ebpf.ids import Pid
         (1_000, 511, False),
     ],
 )
-def test_heartbeats_are_distinguished_from_payload(
+def test_process_history__heartbeats_are_distinguished_from_payload(
     typical: int, moved: int, is_payload: bool
 ) -> None:
     view = ProcessHistory(Pid(1), 0)
@@ -29,7 +29,7 @@ def test_heartbeats_are_distinguished_from_payload(
     assert view.peer_bytes_ns == (2 * NS if is_payload else NS if typical else 0)
 
 
-def test_heartbeats_never_become_typical() -> None:
+def test_process_history__heartbeats_never_become_typical() -> None:
     view = ProcessHistory(Pid(1), 0)
     view.on_peer_bytes(100_000, 0)
     assert not any(view.on_peer_bytes(5_000, step * NS) for step in range(1, 300))
@@ -48,7 +48,7 @@ def totals(at_s: float, cpu_s: float) -> ProcessTotals:
         (11, 0, False),  # it began before the wait: what was done may have been done before
     ],
 )
-def test_an_effort_counts_from_the_wait_on_until_the_next_totals(
+def test_process_history__an_effort_counts_from_the_wait_on_until_the_next_totals(
     since_s: int, recent_s: int, *, found: bool
 ) -> None:
     view = ProcessHistory(Pid(1), 0)

@@ -20,14 +20,18 @@ NAMES = st.one_of(st.text(max_size=15), st.text(alphabet="() \n\tRS0", max_size=
 
 
 @given(NAMES, st.integers(0, 2**22), st.integers(0, 2**62), st.lists(st.integers(), max_size=30))
-def test_a_name_may_hold_anything(name: str, ppid: int, ticks: int, more: list[int]) -> None:
+def test_parse_stat__a_name_may_hold_anything(
+    name: str, ppid: int, ticks: int, more: list[int]
+) -> None:
     between = " ".join(["0"] * 17)
     text = f"77 ({name}) S {ppid} {between} {ticks} {' '.join(map(str, more))}\n"
     assert parse_stat(text) == (name, ppid, ticks * TICK_NS)
 
 
 @given(st.binary(), st.sets(st.text(max_size=3)))
-def test_any_environment_block_gives_wanted_variables_only(raw: bytes, wanted: set[str]) -> None:
+def test_parse_environ__any_environment_block_gives_wanted_variables_only(
+    raw: bytes, wanted: set[str]
+) -> None:
     found = parse_environ(raw, wanted)
     assert found.keys() <= wanted
     assert all(len(value) <= 200 for value in found.values())
@@ -40,13 +44,15 @@ PAIRS = st.dictionaries(
 
 
 @given(PAIRS)
-def test_variables_are_found_whole_and_others_are_never_kept(environ: dict[str, str]) -> None:
+def test_parse_environ__variables_are_found_whole_and_others_are_never_kept(
+    environ: dict[str, str],
+) -> None:
     raw = b"".join(f"{name}={value}\0".encode() for name, value in environ.items())
     wanted = {"RANK", "WORLD_SIZE"}
     assert parse_environ(raw, wanted) == {k: v for k, v in environ.items() if k in wanted}
 
 
-def test_values_are_cut_and_may_hold_equal_signs() -> None:
+def test_parse_environ__values_are_cut_and_may_hold_equal_signs() -> None:
     assert parse_environ(b"A=1=2\0B\0C=" + b"x" * 999, {"A", "B", "C"}) == {
         "A": "1=2",
         "C": "x" * 200,
@@ -61,7 +67,9 @@ def read_when_ready(pid: int) -> ProcessSeen | None:
     return None
 
 
-def test_a_process_that_has_just_begun_another_program_is_read_whole_or_not_at_all() -> None:
+def test_read_process__a_process_that_has_just_begun_another_program_is_read_whole_or_not_at_all() -> (
+    None
+):
     # exec drops the old words and variables some hundred microseconds before the new ones are there
     for _ in range(60):
         with subprocess.Popen(["sleep", "9"], env={"RANK": "1"}) as child:
@@ -72,7 +80,7 @@ def test_a_process_that_has_just_begun_another_program_is_read_whole_or_not_at_a
         assert seen is None or (seen.argv, seen.rank_environ) == (("sleep", "9"), {"RANK": "1"})
 
 
-def test_this_process_is_read_as_it_is() -> None:
+def test_read_process__this_process_is_read_as_it_is() -> None:
     script = "import time; time.sleep(20)"
     words = [sys.executable, "-c", script, *map(str, range(30))]
     began_ns = procfs.boottime_ns()
@@ -96,7 +104,7 @@ def test_start_ns__is_when_the_process_began() -> None:
     assert abs(seen_ns - began_ns) < 2_000_000_000
 
 
-def test_a_process_that_is_gone_or_a_zombie_is_none() -> None:
+def test_read_process__a_process_that_is_gone_or_a_zombie_is_none() -> None:
     child = subprocess.Popen(["true"])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     zombie = procfs.read_process(Pid(child.pid), {"RANK"})
@@ -105,7 +113,7 @@ def test_a_process_that_is_gone_or_a_zombie_is_none() -> None:
     assert procfs.read_process(Pid(child.pid), {"RANK"}) is None
 
 
-def test_boottime_plus_the_offset_is_unix_time() -> None:
+def test_unix_offset_s__boottime_plus_the_offset_is_unix_time() -> None:
     assert procfs.boottime_ns() / 1e9 + procfs.unix_offset_s() == pytest.approx(
         time.time(), abs=0.05
     )
@@ -119,7 +127,7 @@ sys.stdin.read()
 """
 
 
-def test_a_name_cannot_forge_the_numbers_of_its_process() -> None:
+def test_namespace_numbers__a_name_cannot_forge_the_numbers_of_its_process() -> None:
     command = [sys.executable, "-c", _CALLED]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
@@ -129,7 +137,7 @@ def test_a_name_cannot_forge_the_numbers_of_its_process() -> None:
     assert procfs.namespace_numbers(child.pid) == ()
 
 
-def test_a_name_cannot_forge_the_user_of_its_process(tmp_path: Path) -> None:
+def test_opened__a_name_cannot_forge_the_user_of_its_process(tmp_path: Path) -> None:
     """What the process may not open itself would be opened for it."""
     (tmp_path / "own").write_text("x")
     code = _CALLED.replace(r"\rNSpid:\t1 1", r"\rUid:\t7 7 7 7")
@@ -144,6 +152,6 @@ def test_a_name_cannot_forge_the_user_of_its_process(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=15).filter(lambda name: b"\n" not in name))
-def test_the_numbers_are_those_of_their_own_line(name: bytes) -> None:
+def test_parse_numbers__the_numbers_are_those_of_their_own_line(name: bytes) -> None:
     status = b"Name:\t" + name + b"\nUmask:\t0022\nNSpid:\t4711\t12\t1\n"
     assert procfs.parse_numbers(status) == (4711, 12, 1)

@@ -29,7 +29,7 @@ def talk(ranks: dict[Pid, ProcessHistory], second: float) -> None:
         view.peer_bytes_ns = int(second * NS)
 
 
-def test_gaps_of_the_start_are_forgotten_once_the_ranks_talk() -> None:
+def test_job_progress__gaps_of_the_start_are_forgotten_once_the_ranks_talk() -> None:
     pace, ranks = start()
     move(pace, ranks, *range(1, 12), 30)
     assert pace.trained
@@ -41,7 +41,7 @@ def test_gaps_of_the_start_are_forgotten_once_the_ranks_talk() -> None:
     assert pace.longest_s == 12
 
 
-def test_a_job_whose_ranks_never_talk_trains_by_its_moves() -> None:
+def test_job_progress__a_job_whose_ranks_never_talk_trains_by_its_moves() -> None:
     pace, ranks = start()
     move(pace, ranks, *range(1, 8))
     assert not pace.trained
@@ -49,14 +49,16 @@ def test_a_job_whose_ranks_never_talk_trains_by_its_moves() -> None:
     assert pace.trained
 
 
-def test_nothing_is_reported_before_all_ranks_have_come() -> None:
+def test_job_progress__nothing_is_reported_before_all_ranks_have_come() -> None:
     pace, ranks = start()
     talk(ranks, 1)
     pace.watch_training(ranks, 3, 0)
     assert not pace.trained
 
 
-def test_a_rank_that_asks_again_and_again_waits_and_one_that_computes_does_not() -> None:
+def test_job_progress__a_rank_that_asks_again_and_again_waits_and_one_that_computes_does_not() -> (
+    None
+):
     pace, ranks = start()
     view = ranks[Pid(1)]
     assert not pace.waits(view)

@@ -15,7 +15,7 @@ from kcover_ebpf.ids import Pid
 from .scripted_job import Stage
 
 
-def test_a_heartbeat_is_no_progress_and_never_becomes_typical() -> None:
+def test_byte_clock__a_heartbeat_is_no_progress_and_never_becomes_typical() -> None:
     clock = ByteClock(1000)
     assert not clock.observe(999, NS)
     assert clock.observe(1000, 2 * NS)
@@ -45,7 +45,9 @@ class Host:
         (folder / "port_rcv_data").write_text(f"{received}\n")
 
 
-def test_bytes_are_those_of_the_ports_that_a_process_has_open(tmp_path: Path) -> None:
+def test_fabric_reader__bytes_are_those_of_the_ports_that_a_process_has_open(
+    tmp_path: Path,
+) -> None:
     host = Host(tmp_path)
     reader = FabricReader(tmp_path)
     assert reader.has_ports
@@ -57,7 +59,7 @@ def test_bytes_are_those_of_the_ports_that_a_process_has_open(tmp_path: Path) ->
     assert reader.read([Pid(7)], 3, 2.0) == []
 
 
-def test_a_host_without_rdma_has_no_ports(tmp_path: Path) -> None:
+def test_fabric_reader__a_host_without_rdma_has_no_ports(tmp_path: Path) -> None:
     assert not FabricReader(tmp_path).has_ports
     assert FabricReader(tmp_path).read([Pid(7)], 1, 0.0) == []
 
@@ -75,7 +77,7 @@ class Stuck(FabricReader):
         return []
 
 
-def test_nobody_waits_for_a_port_that_does_not_answer(tmp_path: Path) -> None:
+def test_fabric_watch__nobody_waits_for_a_port_that_does_not_answer(tmp_path: Path) -> None:
     reader = Stuck(tmp_path)
     watch = FabricWatch(reader)
     assert reader.asked.wait(5)
@@ -86,7 +88,7 @@ def test_nobody_waits_for_a_port_that_does_not_answer(tmp_path: Path) -> None:
     reader.answer.set()
 
 
-def test_a_job_whose_data_goes_over_rdma_learns_its_cadence_from_that() -> None:
+def test_progress_clocks__a_job_whose_data_goes_over_rdma_learns_its_cadence_from_that() -> None:
     stage = Stage(world=4, connected=False)
     for proc in stage.procs.values():
         stage.become(proc, "run")

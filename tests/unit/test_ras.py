@@ -62,7 +62,7 @@ def place(server: RasServer, pids: set[int]) -> Place:
     return Place(server.address, me, dict.fromkeys(pids, me))
 
 
-def test_the_rank_that_never_joined_is_named():
+def test_read__the_rank_that_never_joined_is_named():
     assert behind(json_report([7, 7, 6, 7]), json_report([7, 7, 6, 7])) == [2]
 
 
@@ -73,25 +73,25 @@ def test_the_rank_that_never_joined_is_named():
         ([7, 7, 6, 7], [7, 7, 7, 7]),
     ],
 )
-def test_a_job_that_goes_on(first, last):
+def test_read__a_job_that_goes_on(first, last):
     assert behind(json_report(first), json_report(last)) is None
 
 
-def test_all_joined_is_nobodys_fault_by_counts():
+def test_read__all_joined_is_nobodys_fault_by_counts():
     assert behind(json_report([7, 7, 7, 7]), json_report([7, 7, 7, 7])) == []
 
 
-def test_one_answer_is_not_enough():
+def test_read__one_answer_is_not_enough():
     assert read([parse(json_report([7, 6]))]) is None
 
 
-def test_another_kind_of_operation_shows_a_mismatch():
+def test_read__another_kind_of_operation_shows_a_mismatch():
     """The totals are equal, the operations are not: each lacks what the other did."""
     report = json_report([7, 7]).replace('"AllReduce": 7', '"AllGather": 7', 1)
     assert behind(report, report) == []
 
 
-def test_who_is_behind_because_it_waits_in_another_communicator_is_no_culprit():
+def test_read__who_is_behind_because_it_waits_in_another_communicator_is_no_culprit():
     """Rank 1 is late in "dp" because it waits in "tp" for rank 2, which waits nowhere."""
     report = joined(
         json_report([7, 6], comm="dp"),
@@ -102,12 +102,12 @@ def test_who_is_behind_because_it_waits_in_another_communicator_is_no_culprit():
     assert [(rank.pid, comm.name) for rank, comm in found.behind] == [(102, "tp")]
 
 
-def test_ranks_that_wait_for_each_other_are_not_named():
+def test_read__ranks_that_wait_for_each_other_are_not_named():
     report = joined(json_report([7, 6], comm="a"), json_report([3, 4], comm="b"))
     assert behind(report, report) == []
 
 
-def test_a_communicator_that_is_taken_apart_reports_nothing():
+def test_read__a_communicator_that_is_taken_apart_reports_nothing():
     report = (
         json_report([7, 6])
         .replace('"SUCCESS"}', '"SUCCESS", "destroy_flag": true}')
@@ -117,14 +117,14 @@ def test_a_communicator_that_is_taken_apart_reports_nothing():
 
 
 @pytest.mark.parametrize("drop_comma", [False, True])
-def test_missing_ranks(drop_comma):
+def test_read__missing_ranks(drop_comma):
     report = parse(json_report([7, 7, 7, None], missing=(3,), drop_comma=drop_comma))
     found = read([report, report])
     assert found is not None
     assert [(r.rank, r.host) for r, _ in found.missing] == [(3, "10.0.0.2")]
 
 
-def test_a_rank_that_was_missing_once_only():
+def test_read__a_rank_that_was_missing_once_only():
     first = parse(json_report([7, 7, 7, 7]))
     last = parse(json_report([7, 7, 7, None], missing=(3,)))
     found = read([first, last])
@@ -132,7 +132,7 @@ def test_a_rank_that_was_missing_once_only():
     assert found.missing == ()
 
 
-def test_one_number_before_2_26():
+def test_read__one_number_before_2_26():
     old = '{"communicators": [{"hash": "a", "size": 2, "ranks": [' + ", ".join(
         f'{{"rank": {rank}, "host": "h", "pid": {rank}, "collective_counts": {count}}}'
         for rank, count in enumerate((9, 8))
@@ -141,7 +141,7 @@ def test_one_number_before_2_26():
     assert behind(old, old) == [1]
 
 
-def test_the_text_report():
+def test_read__the_text_report():
     still = TEXT_REPORT.format(behind=6649)
     assert behind(still, still) == [3, 5]
     assert behind(TEXT_REPORT.format(behind=6648), still) is None
@@ -150,7 +150,7 @@ def test_the_text_report():
     assert not report.whole
 
 
-def test_the_text_report_of_a_missing_rank():
+def test_read__the_text_report_of_a_missing_rank():
     report = parse(INCOMPLETE_TEXT)
     found = read([report, report])
     assert found is not None
@@ -164,13 +164,13 @@ def test_the_text_report_of_a_missing_rank():
      '{"communicators": [{"hash": 1, "size": "x"}]}',
      '{"communicators": [{"hash": "a", "size": 1, "ranks": [{"rank": 0}]}]}'],
 )  # fmt: skip
-def test_wrong_answers_are_refused(text):
+def test_parse__wrong_answers_are_refused(text):
     with pytest.raises(RasError):
         parse(text)
 
 
 @given(st.text(max_size=300) | st.binary(max_size=300).map(lambda raw: raw.decode("latin-1")))
-def test_no_answer_breaks_the_parser(text):
+def test_parse__no_answer_breaks_the_parser(text):
     for answer in (text, "{" + text, "Job summary\n" + text):
         try:
             report = parse(answer)
@@ -179,7 +179,7 @@ def test_no_answer_breaks_the_parser(text):
         assert isinstance(report, RasReport)
 
 
-def test_conversation(serve):
+def test_ask__conversation(serve):
     server = serve(json_report([7, 6]))
     report = ask(place(server, {100}), QUICK)
     assert [rank.total for rank in report.communicators[0].ranks] == [8, 7]
@@ -191,17 +191,17 @@ def test_conversation(serve):
     ]
 
 
-def test_an_old_server_answers_in_text(serve):
+def test_ask__an_old_server_answers_in_text(serve):
     server = serve(TEXT_REPORT.format(behind=6649), json_known=False)
     assert not ask(place(server, {103}), QUICK).whole
 
 
-def test_a_stopped_process_behind_the_shared_port_costs_one_try(serve):
+def test_ask__a_stopped_process_behind_the_shared_port_costs_one_try(serve):
     server = serve(json_report([7, 6]), silent_first=1)
     assert ask(place(server, {100}), QUICK).whole
 
 
-def test_another_jobs_answer_is_not_believed(serve):
+def test_ask__another_jobs_answer_is_not_believed(serve):
     foreign = json_report([7, 6], pid_of=lambda rank: 900 + rank)
     with pytest.raises(RasError, match="another job answered"):
         ask(place(serve(foreign), {100}), QUICK)
@@ -218,12 +218,12 @@ def test_another_jobs_answer_is_not_believed(serve):
         ([json_report([1])], {"silent_first": 99}),
     ],
 )
-def test_wrong_servers(serve, reports, options):
+def test_ask__wrong_servers(serve, reports, options):
     with pytest.raises(RasError):
         ask(place(serve(*reports, **options), {100}), QUICK)
 
 
-def test_nobody_listens(serve):
+def test_ask__nobody_listens(serve):
     server = serve(json_report([1]))
     where = place(server, {100})
     server.close()
@@ -231,7 +231,7 @@ def test_nobody_listens(serve):
         ask(where, QUICK)
 
 
-def test_a_server_that_is_no_process_of_the_job(serve):
+def test_ask__a_server_that_is_no_process_of_the_job(serve):
     """The report speaks of our numbers: in a shared namespace another pod's may be the same."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         where = Place(serve(json_report([7, 6])).address, Pid(os.getpid()), {100: Pid(other.pid)})
@@ -240,7 +240,7 @@ def test_a_server_that_is_no_process_of_the_job(serve):
         other.kill()
 
 
-def test_events(serve):
+def test_listen__events(serve):
     event = '{"timestamp": "x", "group": "LIFECYCLE", "event": "PEER_DEAD", '
     event += '"peer": {"host": "10.0.0.2", "pid": 103, "cuda_devs": "0"}, "details": ""}'
     server = serve(json_report([1]), events=[event])
@@ -249,12 +249,12 @@ def test_events(serve):
     assert "MONITOR lifecycle" in server.asked
 
 
-def test_a_server_without_events(serve):
+def test_listen__a_server_without_events(serve):
     assert listen(place(serve(json_report([1])), {100}), PATIENT, 20.0) == []
 
 
 @given(st.lists(st.text(max_size=80), max_size=4))
-def test_no_event_breaks_the_reader(lines):
+def test_dead_peers__no_event_breaks_the_reader(lines):
     assert dead_peers([*lines, '{"event": "PEER_DEAD", "peer": 3}']) == []
 
 
@@ -272,11 +272,11 @@ def test_no_event_breaks_the_reader(lines):
         ("host:²", DEFAULT_PORT),
     ],
 )
-def test_port(value, port):
+def test_port_of__port(value, port):
     assert port_of(value) == port
 
 
-def test_ipv6_listeners_are_found_too():
+def test_holder_inode__ipv6_listeners_are_found_too():
     """The other end is looked up in the kernel's table of the address family."""
     with (
         socket.create_server(("::1", 0), family=socket.AF_INET6) as listener,
@@ -311,7 +311,9 @@ BEFORE = {"AllReduce": 100, "AllGather": 50}
         ([REDUCED, GATHERED], [], [], [1, 1]),
     ],
 )
-def test_counts_by_kind_tell_a_mismatch_from_a_rank_that_did_not_join(vectors, odd, late, sides):
+def test_read__counts_by_kind_tell_a_mismatch_from_a_rank_that_did_not_join(
+    vectors, odd, late, sides
+):
     report = parse(crossed(*vectors))
     found = read([report, report])
     assert found is not None
@@ -321,7 +323,7 @@ def test_counts_by_kind_tell_a_mismatch_from_a_rank_that_did_not_join(vectors, o
     assert not found.equal
 
 
-def test_counts_of_a_thousand_sorts_name_nobody_and_are_not_equal():
+def test_read__counts_of_a_thousand_sorts_name_nobody_and_are_not_equal():
     report = parse(
         crossed(*({"AllReduce": each, "AllGather": 5000 - each} for each in range(1000)))
     )
@@ -330,7 +332,7 @@ def test_counts_of_a_thousand_sorts_name_nobody_and_are_not_equal():
     assert (found.behind, found.odd, found.sides, found.equal) == ((), (), (), False)
 
 
-def test_ranks_that_wait_for_each_other_are_not_equal():
+def test_read__ranks_that_wait_for_each_other_are_not_equal():
     report = parse(joined(json_report([7, 6], comm="a"), json_report([3, 4], comm="b")))
     found = read([report, report])
     assert found is not None
@@ -353,7 +355,7 @@ OWN, REMOTE, GOES_ON, GAVE_UP = 2, 6, 7, {"abort_flag": True}
         ((0, GAVE_UP, 0, 0), (7, 7, 6, 7), []),
     ],
 )
-def test_where_a_communicator_failed(states, counts, failed):
+def test_read__where_a_communicator_failed(states, counts, failed):
     """NCCL numbers its results: 2 is the system's, 6 that of a peer, 7 none at all."""
     table = json.loads(json_report(counts))
     for rank, state in zip(table["communicators"][0]["ranks"], states, strict=True):
@@ -364,7 +366,7 @@ def test_where_a_communicator_failed(states, counts, failed):
     assert [rank.rank for rank, _ in found.failed] == failed
 
 
-def test_a_rank_that_answers_but_left_the_communicator_is_not_missing():
+def test_read__a_rank_that_answers_but_left_the_communicator_is_not_missing():
     text = json_report([7, 7, 7, None], missing=(3,))
     text = re.sub(r'"unresponsive": true,\s*"considered_dead": true', '"unresponsive": false', text)
     report = parse(text)

@@ -106,7 +106,7 @@ def place(server: RasServer) -> Place:
 
 
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
-def test_memory_while_asking(bomb, serve):
+def test_ras_bomb__memory_while_asking(bomb, serve):
     server = serve(bomb(), events=["x" * 4000] * 8192)
     words = [*map(str, server.address), str(os.getpid())]
     done = subprocess.run(
@@ -119,7 +119,7 @@ def test_memory_while_asking(bomb, serve):
 
 
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
-def test_time_to_refuse(bomb):
+def test_parse__time_to_refuse(bomb):
     begun_s = time.process_time()
     text = bomb()[:REPORT_BYTES]
     try:
@@ -129,7 +129,7 @@ def test_time_to_refuse(bomb):
     assert time.process_time() - begun_s < 3.0
 
 
-def test_ranks_and_counts_in_a_text_report_take_no_square_of_the_time():
+def test_parse__ranks_and_counts_in_a_text_report_take_no_square_of_the_time():
     pair = "  2 ranks have launched up to operation 5\n  Rank 3 -- GPU 3 managed by process 1 on node h\n"
     text = "Job summary\n#0-0 (27a079b828ff1a75) MISMATCH\n" + pair * 7000
     begun_s = time.process_time()
@@ -148,30 +148,30 @@ def test_ranks_and_counts_in_a_text_report_take_no_square_of_the_time():
         ('"AllReduce": 7', ", ".join(f'"Kind{each}": 7' for each in range(40))),
     ],
 )
-def test_numbers_that_no_counter_has(change):
+def test_parse__numbers_that_no_counter_has(change):
     text = json_report([7])
     assert text.replace(*change) != text
     with pytest.raises(RasError, match="not a RAS report"):
         parse(text.replace(*change))
 
 
-def test_names_are_cut():
+def test_parse__names_are_cut():
     rank = parse(json_report([7]).replace("10.0.0.1", "h" * 10_000)).communicators[0].ranks[0]
     assert len(rank.host) == 64
 
 
-def test_events_without_end(serve):
+def test_listen__events_without_end(serve):
     server = serve(json_report([7]), events=["x" * 1000] * 8192)
     reported = listen(place(server), QUICK, 20.0)
     assert 0 < sum(map(len, reported)) < 70_000
 
 
 @pytest.mark.parametrize("peer", ['{"host": "h", "pid": 1e999}', "[" * 5000])
-def test_an_event_that_is_none(peer):
+def test_dead_peers__an_event_that_is_none(peer):
     assert dead_peers(['{"event": "PEER_DEAD", "peer": ' + peer + "}"]) == []
 
 
-def test_a_server_that_sends_byte_by_byte_has_no_more_time_than_any_other(monkeypatch):
+def test_stream__a_server_that_sends_byte_by_byte_has_no_more_time_than_any_other(monkeypatch):
     class Drip:
         def settimeout(self, seconds: float) -> None:
             assert seconds > 0
@@ -186,7 +186,7 @@ def test_a_server_that_sends_byte_by_byte_has_no_more_time_than_any_other(monkey
     assert time.monotonic() - begun_s < 5.0
 
 
-def test_only_two_reports_are_read_at_a_time(serve):
+def test_ask__only_two_reports_are_read_at_a_time(serve):
     where = place(serve(json_report([7])))
     with client._reader(QUICK), client._reader(QUICK):
         hasty = Patience(connect_s=20.0, collect_s=0.05, tries=1)
@@ -196,7 +196,7 @@ def test_only_two_reports_are_read_at_a_time(serve):
 
 
 @pytest.mark.parametrize("error", [RecursionError("deep"), MemoryError(), ValueError("unforeseen")])
-def test_asking_goes_on_after_any_error(monkeypatch, error):
+def test_ras_watch__asking_goes_on_after_any_error(monkeypatch, error):
     asked = threading.Semaphore(0)
 
     def fail(*_: object) -> None:
@@ -216,7 +216,7 @@ def test_asking_goes_on_after_any_error(monkeypatch, error):
     assert {each.trouble for each in reported} == {f"query failed: {type(error).__name__}"}
 
 
-def test_a_job_that_answers_slowly_has_one_thread(monkeypatch):
+def test_ras_watch__a_job_that_answers_slowly_has_one_thread(monkeypatch):
     go_on = threading.Event()
     me = Pid(os.getpid())
     monkeypatch.setattr(watch, "find_places", lambda _: [Place(("127.0.0.1", 1), me, {1: me})])

@@ -22,14 +22,14 @@ CASES: dict[str, tuple[list[int | None], int | None, float | None]] = {
 
 
 @pytest.mark.parametrize(("numbers", "world_size", "expected"), CASES.values(), ids=CASES)
-def test_whose_turn_it_is(
+def test_turn_s__whose_turn_it_is(
     numbers: list[int | None], world_size: int | None, expected: float | None
 ) -> None:
     assert turn_s(numbers, world_size) == expected
 
 
 @pytest.mark.parametrize("per_node", [1, 3, 8])
-def test_of_a_large_job_a_few_nodes_ask_one_after_the_other(per_node: int) -> None:
+def test_turn_s__of_a_large_job_a_few_nodes_ask_one_after_the_other(per_node: int) -> None:
     world = 1500 * per_node
     turns = [turn_s(range(at, at + per_node), world) for at in range(0, world, per_node)]
     assert sorted(each for each in turns if each is not None) == [0.0, 15.0, 30.0, 45.0]

@@ -68,7 +68,9 @@ def nccl(monkeypatch: pytest.MonkeyPatch) -> Nccl:
     return Nccl(monkeypatch)
 
 
-def test_nccl_is_asked_while_a_job_is_suspicious_and_at_no_other_time(nccl: Nccl) -> None:
+def test_ras_watch__nccl_is_asked_while_a_job_is_suspicious_and_at_no_other_time(
+    nccl: Nccl,
+) -> None:
     nccl.place(1, LATE, {102: 5102})
     asking = RasWatch()
     assert asking.tick(False, {}) == []
@@ -83,7 +85,7 @@ def test_nccl_is_asked_while_a_job_is_suspicious_and_at_no_other_time(nccl: Nccl
     assert nccl.asked == count
 
 
-def test_a_node_waits_for_its_turn_and_may_have_none(
+def test_ras_watch__a_node_waits_for_its_turn_and_may_have_none(
     nccl: Nccl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 1000.0
@@ -107,7 +109,7 @@ def test_a_node_waits_for_its_turn_and_may_have_none(
 
 
 @pytest.mark.parametrize(("size", "said"), [(3, ""), (8, "NCCL answered for 3 of 8 ranks")])
-def test_ranks_that_an_answer_is_not_about_are_not_observed(
+def test_ras_watch__ranks_that_an_answer_is_not_about_are_not_observed(
     nccl: Nccl, size: int, said: str
 ) -> None:
     nccl.place(1, LATE, {102: 5102})
@@ -119,14 +121,14 @@ def test_ranks_that_an_answer_is_not_about_are_not_observed(
     assert reported[-1].unseen == said
 
 
-def test_a_number_is_that_of_the_ranks_own_pid_namespace(nccl: Nccl) -> None:
+def test_ras_watch__a_number_is_that_of_the_ranks_own_pid_namespace(nccl: Nccl) -> None:
     nccl.place(1, LATE, {100: 5100, 101: 5101, 102: 5102})
     (rank,) = nccl.seen(RasWatch()).behind
     assert (rank.rank, rank.pid, rank.launched, rank.most_launched) == (2, Pid(5102), 7, 8)
     assert rank.pid_inside == 102
 
 
-def test_a_number_that_two_pods_have_names_no_process(nccl: Nccl) -> None:
+def test_ras_watch__a_number_that_two_pods_have_names_no_process(nccl: Nccl) -> None:
     nccl.place(1, LATE, {102: 5102})
     nccl.place(2, LATE, {102: 6102})
     (rank,) = nccl.seen(RasWatch()).behind
@@ -134,7 +136,9 @@ def test_a_number_that_two_pods_have_names_no_process(nccl: Nccl) -> None:
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_each_place_knows_a_part_of_the_communicators(nccl: Nccl, order: tuple[int, int]) -> None:
+def test_ras_watch__each_place_knows_a_part_of_the_communicators(
+    nccl: Nccl, order: tuple[int, int]
+) -> None:
     """Who is late in one waits in the other, which one place alone knows; what it does not reach, the other does."""
     dp, part = json_report([7, 6], comm="dp"), json_report([7, 0], missing=(1,), comm="dp")
     tp = json_report([4, 3], comm="tp", pid_of=lambda rank: 101 + rank)
@@ -146,7 +150,7 @@ def test_each_place_knows_a_part_of_the_communicators(nccl: Nccl, order: tuple[i
     assert reported.missing == ()
 
 
-def test_the_number_inside_is_the_last_of_the_kernels_list(
+def test_pid_inside__the_number_inside_is_the_last_of_the_kernels_list(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("kcover_ebpf.host.procfs.PROC", tmp_path)
@@ -157,7 +161,7 @@ def test_the_number_inside_is_the_last_of_the_kernels_list(
     assert pid_inside(Pid(4712)) == 4712
 
 
-def test_who_called_what_is_said_of_a_mismatch(nccl: Nccl) -> None:
+def test_ras_watch__who_called_what_is_said_of_a_mismatch(nccl: Nccl) -> None:
     text = json_report([7, 7, 7]).replace('"AllReduce": 7', '"AllGather": 7', 1)
     nccl.place(1, text, {100: 5100, 101: 5101, 102: 5102})
     reported = nccl.seen(RasWatch())
@@ -169,13 +173,13 @@ def test_who_called_what_is_said_of_a_mismatch(nccl: Nccl) -> None:
     assert not reported.equal
 
 
-def test_lists_have_an_end(nccl: Nccl) -> None:
+def test_ras_watch__lists_have_an_end(nccl: Nccl) -> None:
     nccl.place(1, json_report([7] * 30 + [6] * 40), {})
     reported = nccl.seen(RasWatch())
     assert (len(reported.behind), reported.behind[0].comm) == (16, "abc")
 
 
-def test_two_answers_after_a_movement_are_enough(
+def test_inquiry__two_answers_after_a_movement_are_enough(
     nccl: Nccl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What stood before it says nothing about who makes no progress after it."""
@@ -194,7 +198,7 @@ def test_two_answers_after_a_movement_are_enough(
     assert [fact.since_ns for fact in reported[-2:]] == [2, 2]
 
 
-def test_what_was_said_of_one_trouble_is_forgotten_with_it() -> None:
+def test_job_watch__what_was_said_of_one_trouble_is_forgotten_with_it() -> None:
     job_watch = JobWatch(
         cast("Any", None), Tracker("job", "host"), SyscallTable("x86_64"), Settings()
     )

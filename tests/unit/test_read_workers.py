@@ -23,7 +23,7 @@ def over(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     event.set()
 
 
-def test_what_is_read_is_taken_and_what_fails_is_none() -> None:
+def test_readers__what_is_read_is_taken_and_what_fails_is_none() -> None:
     readers: Readers[int, int] = Readers("test")
     assert readers.ask(1, lambda: 7)
     assert readers.ask(2, lambda: 1 // 0)
@@ -34,7 +34,7 @@ def test_what_is_read_is_taken_and_what_fails_is_none() -> None:
     assert readers.take([], 0) == []
 
 
-def test_only_what_was_asked_now_is_waited_for(over: threading.Event) -> None:
+def test_readers__only_what_was_asked_now_is_waited_for(over: threading.Event) -> None:
     readers: Readers[int, bool] = Readers("test")
     readers.ask(1, over.wait)
     began_s = time.monotonic()
@@ -49,7 +49,7 @@ def test_only_what_was_asked_now_is_waited_for(over: threading.Event) -> None:
     assert readers.stuck() == {}
 
 
-def test_what_is_forgotten_is_not_taken(over: threading.Event) -> None:
+def test_readers__what_is_forgotten_is_not_taken(over: threading.Event) -> None:
     readers: Readers[int, bool] = Readers("test")
     readers.ask(1, over.wait)
     time.sleep(0.1)
@@ -60,7 +60,9 @@ def test_what_is_forgotten_is_not_taken(over: threading.Event) -> None:
     assert readers.take([1], 5) == [(1, False)]
 
 
-def test_when_all_threads_are_stuck_nothing_is_asked_or_waited_for(over: threading.Event) -> None:
+def test_readers__when_all_threads_are_stuck_nothing_is_asked_or_waited_for(
+    over: threading.Event,
+) -> None:
     readers: Readers[int, bool] = Readers("test")
     before = threading.active_count()
     for number in range(100):
@@ -104,7 +106,7 @@ def pids(facts: Collection[ProcessSeen | Unreadable]) -> list[tuple[int, str]]:
     return [(int(each.pid), type(each).__name__) for each in facts]
 
 
-def test_a_process_that_cannot_be_read_keeps_no_other_nameless(slow: Slow) -> None:
+def test_identities__a_process_that_cannot_be_read_keeps_no_other_nameless(slow: Slow) -> None:
     known = Identities()
     began_s = time.monotonic()
     assert pids([*known.learn([Pid(1), Pid(2), Pid(3)], {"RANK"})]) in (
@@ -125,7 +127,7 @@ def test_a_process_that_cannot_be_read_keeps_no_other_nameless(slow: Slow) -> No
     assert slow.count == 3
 
 
-def test_who_became_another_program_is_read_anew(slow: Slow) -> None:
+def test_identities__who_became_another_program_is_read_anew(slow: Slow) -> None:
     known = Identities()
     list(known.learn([Pid(1)], ()))
     known.forget(Pid(1))
@@ -136,7 +138,7 @@ def test_who_became_another_program_is_read_anew(slow: Slow) -> None:
     assert found.comm == "two"
 
 
-def test_what_one_job_asked_for_another_does_not_take(slow: Slow) -> None:
+def test_identities__what_one_job_asked_for_another_does_not_take(slow: Slow) -> None:
     known = Identities()
     list(known.learn([Pid(1)], ()))
     slow.over.set()

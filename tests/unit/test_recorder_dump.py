@@ -23,7 +23,7 @@ def kept(calls: list[dict[str, Any]], **groups: Any) -> Any:
     return record_of(read(pickled(dump(calls, **groups))), Pid(100), 0)
 
 
-def test_a_real_pickle_and_the_real_json_of_the_same_moment_say_the_same() -> None:
+def test_read__a_real_pickle_and_the_real_json_of_the_same_moment_say_the_same() -> None:
     pickle, plain = (read((REAL / f"behind-1.{form}").read_bytes()) for form in ("pickle", "json"))
     assert pickle.version == plain.version == "2.10"
     assert pickle.groups == plain.groups
@@ -34,13 +34,13 @@ def test_a_real_pickle_and_the_real_json_of_the_same_moment_say_the_same() -> No
     assert plain.calls[-1].call.place == "", "PyTorch's JSON has no frames"
 
 
-def test_the_place_is_the_programs_own() -> None:
+def test_read__the_place_is_the_programs_own() -> None:
     found = read((REAL / "behind-1.pickle").read_bytes()).calls[-1]
     assert found.call.place == "/jobs/record.py:40 (average)"
     assert (found.call.operation, found.call.shape) == ("all_reduce", "16x4 Float")
 
 
-def test_real_recorders_name_the_rank_that_called_something_else() -> None:
+def test_record_of__real_recorders_name_the_rank_that_called_something_else() -> None:
     files = {rank: REAL / f"skipped-{rank}.pickle" for rank in range(4)}
     records = [
         record_of(read(each.read_bytes()), Pid(100 + rank), rank) for rank, each in files.items()
@@ -54,19 +54,23 @@ def test_real_recorders_name_the_rank_that_called_something_else() -> None:
     assert "rank 2 called all_gather [16x4 Float] at /jobs/record.py:44 (gather)" in found.texts[1]
 
 
-def test_what_has_completed_is_not_pending() -> None:
+def test_record_of__what_has_completed_is_not_pending() -> None:
     assert kept(steps(5)).groups[0].pending == ()
     (group,) = kept(steps(5, ends="all_gather")).groups
     assert [(each.sequence, each.operation) for each in group.pending] == [(6, "all_gather")]
     assert group.enqueued == 6
 
 
-def test_a_part_of_a_coalesced_call_is_not_pending_once_a_later_call_has_completed() -> None:
+def test_record_of__a_part_of_a_coalesced_call_is_not_pending_once_a_later_call_has_completed() -> (
+    None
+):
     calls = [call(1, state="scheduled"), call(2), call(3, state="scheduled")]
     assert [each.sequence for each in kept(calls).groups[0].pending] == [3]
 
 
-def test_a_group_that_was_never_called_has_number_0_if_the_ring_holds_everything() -> None:
+def test_record_of__a_group_that_was_never_called_has_number_0_if_the_ring_holds_everything() -> (
+    None
+):
     groups = {"9": ("pair", "[0, 1]")}
     found = {each.name: each for each in kept(steps(3), groups=groups).groups}
     assert (found["9"].enqueued, found["9"].ranks) == (0, (0, 1))
@@ -75,7 +79,7 @@ def test_a_group_that_was_never_called_has_number_0_if_the_ring_holds_everything
     assert found["9"].enqueued is None, "the ring is full: earlier calls are gone"
 
 
-def test_the_other_end_of_a_message_is_a_rank_of_the_job() -> None:
+def test_record_of__the_other_end_of_a_message_is_a_rank_of_the_job() -> None:
     calls = [
         call(1, "send 0->1", message=True, group="9", state="completed", record=0),
         call(2, "recv 0<-1", message=True, group="9", state="scheduled", record=1),
@@ -96,12 +100,12 @@ def test_the_other_end_of_a_message_is_a_rank_of_the_job() -> None:
         (b"cos\nsystem\n(S'true'\ntR.", "import or call"),
     ],
 )
-def test_what_is_no_dump_is_refused_with_a_reason(data: bytes, reason: str) -> None:
+def test_read__what_is_no_dump_is_refused_with_a_reason(data: bytes, reason: str) -> None:
     with pytest.raises(DumpError, match=reason):
         read(data)
 
 
-def test_texts_of_a_rank_are_one_line() -> None:
+def test_read__texts_of_a_rank_are_one_line() -> None:
     entry = call(1)
     entry["profiling_name"] = "nccl:all\n\x1b[31mreduce"
     entry["frames"] = [{"name": "f\n", "filename": "/a\nb.py", "line": 3}]
@@ -120,7 +124,7 @@ JUNK = st.recursive(
 
 
 @given(st.sampled_from(sorted(call(1))), JUNK, st.sampled_from(sorted(dump([]))), JUNK)
-def test_any_value_in_any_place_gives_a_dump_or_a_reason(
+def test_record_of__any_value_in_any_place_gives_a_dump_or_a_reason(
     key: str, value: object, top: str, other: object
 ) -> None:
     entries = {"entries": [call(1) | {key: value}]}
@@ -134,7 +138,7 @@ def test_any_value_in_any_place_gives_a_dump_or_a_reason(
         record_of(found, Pid(1), 0)
 
 
-def test_a_list_that_holds_itself_is_no_endless_walk() -> None:
+def test_read__a_list_that_holds_itself_is_no_endless_walk() -> None:
     entry = call(1)
     sizes: list[Any] = []
     sizes.append(sizes)

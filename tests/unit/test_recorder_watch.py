@@ -87,7 +87,7 @@ def rank(tmp_path: Path) -> Iterator[Rank]:
     made.close()
 
 
-def test_a_rank_is_asked_once_and_its_answer_is_read(rank: Rank) -> None:
+def test_boottime_ns__a_rank_is_asked_once_and_its_answer_is_read(rank: Rank) -> None:
     question = b""
 
     def is_asked(_: object) -> bytes:
@@ -107,13 +107,13 @@ def test_a_rank_is_asked_once_and_its_answer_is_read(rank: Rank) -> None:
     assert question + rank.asked() == b"1"
 
 
-def test_a_job_that_has_not_stalled_is_not_asked(rank: Rank) -> None:
+def test_recorder_watch__a_job_that_has_not_stalled_is_not_asked(rank: Rank) -> None:
     for _ in range(20):
         assert rank.tick(stalled=False) == []
     assert rank.asked() == b""
 
 
-def test_a_rank_without_the_variable_is_not_asked(rank: Rank) -> None:
+def test_recorder_watch__a_rank_without_the_variable_is_not_asked(rank: Rank) -> None:
     rank.set(**{RECORDER_PIPE: ""})
     for _ in range(20):
         assert rank.tick() == []
@@ -121,7 +121,7 @@ def test_a_rank_without_the_variable_is_not_asked(rank: Rank) -> None:
     assert rank.asked() == b""
 
 
-def test_a_stall_soon_after_is_not_asked_again(rank: Rank) -> None:
+def test_recorder_watch__a_stall_soon_after_is_not_asked_again(rank: Rank) -> None:
     rank.until(lambda _: rank.asked())
     rank.tick(stalled=False)
     for _ in range(20):
@@ -130,14 +130,16 @@ def test_a_stall_soon_after_is_not_asked_again(rank: Rank) -> None:
     assert rank.asked() == b""
 
 
-def test_an_old_dump_is_no_answer(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorder_watch__an_old_dump_is_no_answer(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(watch_module, "ANSWER_S", 1.0)
     rank.file.write_bytes(ANSWER)
     assert rank.refusal() == "it has not answered"
     assert rank.asked() == b"1"
 
 
-def test_half_an_answer_is_waited_for(rank: Rank) -> None:
+def test_recorder_watch__half_an_answer_is_waited_for(rank: Rank) -> None:
     rank.until(lambda _: rank.asked())
     rank.file.write_bytes(ANSWER[:200])
     end_s = time.monotonic() + 1
@@ -147,54 +149,60 @@ def test_half_an_answer_is_waited_for(rank: Rank) -> None:
     assert rank.until(bool)[0].records
 
 
-def test_an_answer_that_stays_half_is_said(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorder_watch__an_answer_that_stays_half_is_said(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(watch_module, "ANSWER_S", 2.0)
     rank.until(lambda _: rank.asked())
     rank.file.write_bytes(ANSWER[:200])
     assert rank.refusal() == "the dump is not plain data: it is cut off"
 
 
-def test_a_pipe_that_no_process_reads(rank: Rank, tmp_path: Path) -> None:
+def test_recorder_watch__a_pipe_that_no_process_reads(rank: Rank, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "other_3.pipe")
     rank.set(**{RECORDER_PIPE: f"{tmp_path}/other_"})
     assert rank.refusal() == f"no process reads {tmp_path}/other_3.pipe"
 
 
-def test_a_file_in_place_of_the_pipe_is_not_written(rank: Rank) -> None:
+def test_recorder_watch__a_file_in_place_of_the_pipe_is_not_written(rank: Rank) -> None:
     rank.pipe.unlink()
     rank.pipe.write_bytes(b"")
     assert rank.refusal() == f"{rank.pipe} is not a named pipe"
     assert rank.pipe.read_bytes() == b""
 
 
-def test_a_link_in_place_of_the_pipe_is_not_followed(rank: Rank, tmp_path: Path) -> None:
+def test_recorder_watch__a_link_in_place_of_the_pipe_is_not_followed(
+    rank: Rank, tmp_path: Path
+) -> None:
     rank.pipe.rename(tmp_path / "real")
     rank.pipe.symlink_to(tmp_path / "real")
     assert rank.refusal() == f"{rank.pipe} is not a named pipe"
     assert rank.asked() == b""
 
 
-def test_a_link_on_the_path_is_not_followed(rank: Rank, tmp_path: Path) -> None:
+def test_recorder_watch__a_link_on_the_path_is_not_followed(rank: Rank, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     rank.set(**{RECORDER_PIPE: f"{tmp_path}/link/fr_"})
     assert "symbolic link" in rank.refusal()
     assert rank.asked() == b""
 
 
-def test_a_path_that_leads_upwards_is_not_walked(rank: Rank, tmp_path: Path) -> None:
+def test_recorder_watch__a_path_that_leads_upwards_is_not_walked(
+    rank: Rank, tmp_path: Path
+) -> None:
     rank.set(**{RECORDER_PIPE: f"{tmp_path}/../{tmp_path.name}/fr_"})
     assert "no plain path" in rank.refusal()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_a_pipe_of_another_user_is_not_written(rank: Rank) -> None:
+def test_recorder_watch__a_pipe_of_another_user_is_not_written(rank: Rank) -> None:
     os.chown(rank.pipe, 12345, 12345)
     assert rank.refusal() == f"{rank.pipe} belongs to another user"
     assert rank.asked() == b""
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_a_dump_of_another_user_is_not_read(rank: Rank) -> None:
+def test_recorder_watch__a_dump_of_another_user_is_not_read(rank: Rank) -> None:
     rank.until(lambda _: rank.asked())
     other = rank.file.with_suffix(".other")
     other.write_bytes(ANSWER)
@@ -203,33 +211,33 @@ def test_a_dump_of_another_user_is_not_read(rank: Rank) -> None:
     assert rank.refusal() == f"{rank.file} belongs to another user"
 
 
-def test_a_huge_dump_is_not_read(rank: Rank) -> None:
+def test_recorder_watch__a_huge_dump_is_not_read(rank: Rank) -> None:
     rank.until(lambda _: rank.asked())
     with rank.file.open("wb") as file:
         file.truncate(MOST_BYTES + 1)
     assert "larger than" in rank.refusal()
 
 
-def test_a_pipe_in_place_of_the_dump_holds_nobody_up(rank: Rank) -> None:
+def test_recorder_watch__a_pipe_in_place_of_the_dump_holds_nobody_up(rank: Rank) -> None:
     rank.until(lambda _: rank.asked())
     os.mkfifo(rank.file)
     assert rank.refusal() == f"{rank.file} is not a regular file"
 
 
-def test_where_it_writes_must_be_known(rank: Rank) -> None:
+def test_recorder_watch__where_it_writes_must_be_known(rank: Rank) -> None:
     rank.set(**{RECORDER_FILES[0]: ""})
     assert "TORCH_FR_DUMP_TEMP_FILE is not set" in rank.refusal()
     assert rank.asked() == b"", "what it writes would be for nobody"
 
 
-def test_a_process_that_took_its_number_is_not_asked(rank: Rank) -> None:
+def test_recorder_watch__a_process_that_took_its_number_is_not_asked(rank: Rank) -> None:
     assert rank.view.seen is not None
     rank.view.seen = replace(rank.view.seen, start_ns=1)
     assert rank.refusal() == "the rank has ended"
     assert rank.asked() == b""
 
 
-def test_the_workers_end_with_the_stall(rank: Rank) -> None:
+def test_recorder_watch__the_workers_end_with_the_stall(rank: Rank) -> None:
     import threading
 
     rank.until(lambda _: rank.asked())

@@ -21,7 +21,7 @@ def named(found: Comparison) -> list[int]:
 WAITS = steps(5, ends="all_reduce")
 
 
-def test_the_rank_that_has_not_called_what_the_others_wait_in() -> None:
+def test_compare__the_rank_that_has_not_called_what_the_others_wait_in() -> None:
     ranks = [record(rank, WAITS) for rank in (0, 1, 3)] + [record(2, steps(5))]
     found = compare(ranks, 4)
     assert (named(found), found.mismatch) == ([2], False)
@@ -34,21 +34,21 @@ def test_the_rank_that_has_not_called_what_the_others_wait_in() -> None:
     )
 
 
-def test_a_rank_that_called_something_else() -> None:
+def test_compare__a_rank_that_called_something_else() -> None:
     other = steps(5, ends="all_gather", line=57)
     found = compare([record(rank, WAITS) for rank in (0, 1, 2)] + [record(3, other)], 4)
     assert (named(found), found.mismatch) == ([3], True)
     assert "rank 3 called all_gather [16x4 Float] at /jobs/train.py:57 (step)" in found.texts[1]
 
 
-def test_two_against_two_name_nobody() -> None:
+def test_compare__two_against_two_name_nobody() -> None:
     other = steps(5, ends="all_gather")
     ranks = [record(0, WAITS), record(1, WAITS), record(2, other), record(3, other)]
     found = compare(ranks, 4)
     assert (named(found), found.mismatch) == ([], True)
 
 
-def test_those_that_are_not_known_might_be_on_the_other_side() -> None:
+def test_compare__those_that_are_not_known_might_be_on_the_other_side() -> None:
     other = steps(5, ends="all_gather")
     found = compare([record(0, WAITS), record(1, WAITS), record(2, other)], 8)
     assert (named(found), found.mismatch) == ([], True)
@@ -64,7 +64,7 @@ def test_those_that_are_not_known_might_be_on_the_other_side() -> None:
     ],
     ids=["another size", "the same elements", "uneven parts", "any sizes"],
 )
-def test_sizes_are_compared_where_they_must_agree(
+def test_compare__sizes_are_compared_where_they_must_agree(
     operation: str, sizes: list[list[int]], is_mismatch: bool
 ) -> None:
     odd = [*steps(5), call(6, operation, state="scheduled", sizes=sizes)]
@@ -78,7 +78,7 @@ def inner(number: int, state: str, record_number: int = 20) -> dict[str, Any]:
     return call(number, state=state, group="9", purpose="pair", record=record_number, line=71)
 
 
-def test_a_chain_of_groups_is_followed_to_its_end() -> None:
+def test_compare__a_chain_of_groups_is_followed_to_its_end() -> None:
     """0 and 1 wait for 2 and 3, 2 waits in another group for 3: 3 is at fault."""
     ranks = [
         record(0, WAITS, groups=PAIR),
@@ -90,7 +90,7 @@ def test_a_chain_of_groups_is_followed_to_its_end() -> None:
     assert (named(found), found.mismatch) == ([3], False)
 
 
-def test_ranks_that_wait_for_each_other_in_two_groups_are_both_innocent() -> None:
+def test_compare__ranks_that_wait_for_each_other_in_two_groups_are_both_innocent() -> None:
     ranks = [
         record(0, WAITS, groups=PAIR),
         record(1, WAITS, groups=PAIR),
@@ -102,7 +102,7 @@ def test_ranks_that_wait_for_each_other_in_two_groups_are_both_innocent() -> Non
     assert any("rank 2 waits in collective 1 of group 9 (pair)" in text for text in found.texts)
 
 
-def test_who_may_wait_for_a_rank_that_is_not_known_is_not_named() -> None:
+def test_compare__who_may_wait_for_a_rank_that_is_not_known_is_not_named() -> None:
     """2 is late for 0, and may wait for 3."""
     groups = {"9": ("pair", "[2, 3]")}
     ranks = [
@@ -118,7 +118,7 @@ def message(operation: str, number: int, state: str = "scheduled") -> dict[str, 
     return call(number, operation, message=True, group="9", purpose="pp", record=30, state=state)
 
 
-def test_a_receiver_waits_for_its_sender() -> None:
+def test_compare__a_receiver_waits_for_its_sender() -> None:
     groups = {"9": ("pp", "[0, 1]")}
     ranks = [
         record(0, steps(5), members="[0, 1]", groups=groups),
@@ -129,18 +129,18 @@ def test_a_receiver_waits_for_its_sender() -> None:
     assert named(compare(ranks, 2)) == [], "both have come"
 
 
-def test_all_have_joined() -> None:
+def test_compare__all_have_joined() -> None:
     found = compare([record(rank, WAITS) for rank in range(4)], 4)
     assert (named(found), found.joined) == ([], True)
     assert not compare([record(rank, WAITS) for rank in range(3)], 4).joined
 
 
-def test_nothing_is_said_of_ranks_that_wait_for_nothing() -> None:
+def test_compare__nothing_is_said_of_ranks_that_wait_for_nothing() -> None:
     assert compare([record(rank, steps(5)) for rank in range(4)], 4) == Comparison()
     assert compare([record(0, WAITS)], 4) == Comparison()
     assert compare([], None) == Comparison()
 
 
-def test_the_order_of_the_ranks_does_not_matter() -> None:
+def test_compare__the_order_of_the_ranks_does_not_matter() -> None:
     ranks = [record(rank, WAITS) for rank in (0, 1, 3)] + [record(2, steps(5))]
     assert compare(ranks[::-1], 4) == compare(ranks, 4)

@@ -25,28 +25,28 @@ def names(events: Iterator[Event]) -> list[tuple[Change, str]]:
     return [(each.change, each.object.get("metadata", {}).get("name", "")) for each in events]
 
 
-def test_a_first_list_reports_everything() -> None:
+def test_list_watch_state__a_first_list_reports_everything() -> None:
     plan = ListWatchState()
     reported = names(listed(plan, "7", [item("a")], [item("b")]))
     assert reported == [(Change.SET, "a"), (Change.SET, "b"), (Change.SYNCED, "")]
     assert plan.version == "7"
 
 
-def test_a_second_list_reports_the_difference() -> None:
+def test_list_watch_state__a_second_list_reports_the_difference() -> None:
     plan = ListWatchState()
     list(listed(plan, "7", [item("a"), item("b")], [item("c")]))
     reported = names(listed(plan, "9", [item("a"), item("b", 8)]))
     assert reported == [(Change.SET, "b"), (Change.GONE, "c"), (Change.SYNCED, "")]
 
 
-def test_a_pod_of_the_same_name_is_another_one() -> None:
+def test_list_watch_state__a_pod_of_the_same_name_is_another_one() -> None:
     plan = ListWatchState()
     list(listed(plan, "1", [item("a", 1, "old")]))
     reported = names(listed(plan, "6", [item("a", 5, "new")]))
     assert reported == [(Change.GONE, "a"), (Change.SET, "a"), (Change.SYNCED, "")]
 
 
-def test_a_list_that_was_cut_off_reports_the_rest_when_it_comes_whole() -> None:
+def test_list_watch_state__a_list_that_was_cut_off_reports_the_rest_when_it_comes_whole() -> None:
     plan = ListWatchState()
     list(listed(plan, "1", [item("a"), item("b")]))
     plan.begin()
@@ -60,7 +60,9 @@ def test_a_list_that_was_cut_off_reports_the_rest_when_it_comes_whole() -> None:
     ]
 
 
-def test_a_name_that_came_back_while_nobody_watched_goes_before_it_comes() -> None:
+def test_list_watch_state__a_name_that_came_back_while_nobody_watched_goes_before_it_comes() -> (
+    None
+):
     plan = ListWatchState()
     list(listed(plan, "1", [item("a", 1, "old")]))
     plan.reported({"type": "DELETED", "object": item("a", 2, "old")})
@@ -68,7 +70,7 @@ def test_a_name_that_came_back_while_nobody_watched_goes_before_it_comes() -> No
     assert names(listed(plan, "4", [item("a", 3, "new")])) == [(Change.SYNCED, "")]
 
 
-def test_a_watch_moves_on() -> None:
+def test_list_watch_state__a_watch_moves_on() -> None:
     plan = ListWatchState()
     list(listed(plan, "1"))
     assert plan.reported({"type": "ADDED", "object": item("a", 2)}) == Event(
@@ -89,11 +91,11 @@ def test_a_watch_moves_on() -> None:
 @pytest.mark.parametrize(
     "raw", [{}, {"type": "ADDED"}, {"type": "NEW", "object": {}}, {"object": 5}]
 )
-def test_a_line_that_says_nothing(raw: dict[str, Any]) -> None:
+def test_list_watch_state__a_line_that_says_nothing(raw: dict[str, Any]) -> None:
     assert ListWatchState().reported(raw) is None
 
 
-def test_history_that_is_gone_is_listed_again_at_once_but_not_in_a_loop() -> None:
+def test_list_watch_state__history_that_is_gone_is_listed_again_at_once_but_not_in_a_loop() -> None:
     plan = ListWatchState()
     list(listed(plan, "1"))
     with pytest.raises(Gone) as caught:
@@ -103,7 +105,7 @@ def test_history_that_is_gone_is_listed_again_at_once_but_not_in_a_loop() -> Non
     assert plan.failed(caught.value) > 0.0
 
 
-def test_another_error_in_a_watch_goes_on_from_where_it_was() -> None:
+def test_list_watch_state__another_error_in_a_watch_goes_on_from_where_it_was() -> None:
     plan = ListWatchState()
     list(listed(plan, "5"))
     with pytest.raises(ApiError) as caught:
@@ -112,7 +114,7 @@ def test_another_error_in_a_watch_goes_on_from_where_it_was() -> None:
     assert plan.version == "5"
 
 
-def test_the_wait_doubles_up_to_a_limit_and_begins_anew_after_success() -> None:
+def test_list_watch_state__the_wait_doubles_up_to_a_limit_and_begins_anew_after_success() -> None:
     plan = ListWatchState()
     waits = [plan.failed(Unreachable("no")) for _ in range(9)]
     assert waits == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
@@ -154,7 +156,7 @@ def page(version: str, *items: dict[str, Any], more: str = "") -> dict[str, Any]
     return {"metadata": {"resourceVersion": version, "continue": more}, "items": list(items)}
 
 
-def test_a_whole_life() -> None:
+def test_reflector__a_whole_life() -> None:
     transport = Scripted(
         [page("3", item("a"), more="x"), page("3", item("b")), page("20", item("b"), item("c"))],
         [
@@ -193,7 +195,7 @@ def test_a_whole_life() -> None:
     transport.over.set()
 
 
-def test_one_object_that_a_listener_fails_at_keeps_no_other_from_it() -> None:
+def test_reflector__one_object_that_a_listener_fails_at_keeps_no_other_from_it() -> None:
     transport = Scripted(
         [page("3", item("a"), item("bad"), item("b"))],
         [[{"type": "ADDED", "object": item("bad", 4)}, {"type": "ADDED", "object": item("c", 5)}]],
@@ -216,7 +218,7 @@ def test_one_object_that_a_listener_fails_at_keeps_no_other_from_it() -> None:
     transport.over.set()
 
 
-def test_no_error_ends_a_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reflector__no_error_ends_a_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kcover_ebpf.kube.reflector._LONGEST_DELAY_S", 0.01)
     transport = Scripted([{"items": 7}, page("3", item("a"))], [])
     errors: list[ApiError] = []
@@ -229,7 +231,7 @@ def test_no_error_ends_a_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     transport.over.set()
 
 
-def test_a_page_that_is_too_large_is_asked_for_in_smaller_ones() -> None:
+def test_reflector__a_page_that_is_too_large_is_asked_for_in_smaller_ones() -> None:
     transport = Scripted(
         [
             TooLarge("4 MiB"),

@@ -58,7 +58,7 @@ def test_notes__of_this_version_exist() -> None:
     assert notes.notes((ROOT / "CHANGELOG.md").read_text(), __version__)[0]
 
 
-def test_the_chart_has_the_version_of_the_package() -> None:
+def test_release__the_chart_has_the_version_of_the_package() -> None:
     text = (CHART / "Chart.yaml").read_text()
     versions = re.findall(r"^(?:appVersion|version): (.+)$", text, re.MULTILINE)
     assert versions == [__version__] * 2

@@ -60,7 +60,7 @@ def asked(at: RestartInput, *earlier: CrashRecord, **more) -> RestartRequest:
     return replace(made, turn=replace(made.turn, crashes=earlier))
 
 
-def test_the_first_crash_is_restarted_and_remembered() -> None:
+def test_decide__the_first_crash_is_restarted_and_remembered() -> None:
     move = guards.decide(asked(crashed(STEP_30, start=0)))
     assert move.status is not None
     assert move.status.phase is Phase.SHUTTING_DOWN
@@ -70,7 +70,7 @@ def test_the_first_crash_is_restarted_and_remembered() -> None:
     assert decode(Status, encode(move.status)).crashes == (crash,), "another controller knows it"
 
 
-def test_the_same_crash_is_not_restarted_again() -> None:
+def test_decide__the_same_crash_is_not_restarted_again() -> None:
     move = guards.decide(asked(crashed(STEP_30, pods=without_rule()), record()))
     assert move.status is not None
     assert move.status.phase is Phase.REFUSED
@@ -81,7 +81,7 @@ def test_the_same_crash_is_not_restarted_again() -> None:
     assert move.status.restarts == ()
 
 
-def test_a_gang_that_its_kubelets_would_restart_for_ever_is_suspended() -> None:
+def test_advance__a_gang_that_its_kubelets_would_restart_for_ever_is_suspended() -> None:
     at = crashed(STEP_30)
     move = guards.decide(asked(at, record()))
     assert move.status is not None
@@ -100,7 +100,7 @@ def test_a_gang_that_its_kubelets_would_restart_for_ever_is_suspended() -> None:
     assert "stays suspended until it is resumed by hand" in done.status.message
 
 
-def test_a_person_who_approves_has_it_restarted() -> None:
+def test_decide__a_person_who_approves_has_it_restarted() -> None:
     at = crashed(STEP_30, pods=without_rule())
     move = guards.decide(asked(at, record(), approved=True))
     assert move.status is not None
@@ -117,7 +117,7 @@ OTHER = {
 
 
 @pytest.mark.parametrize("earlier", OTHER.values(), ids=OTHER)
-def test_another_crash_is_restarted(earlier: CrashRecord) -> None:
+def test_decide__another_crash_is_restarted(earlier: CrashRecord) -> None:
     move = guards.decide(asked(crashed(STEP_30), earlier))
     assert move.status is not None
     assert move.status.phase is Phase.SHUTTING_DOWN
@@ -156,18 +156,20 @@ PAIRS = {
 
 
 @pytest.mark.parametrize(("first", "last", "same"), PAIRS.values(), ids=PAIRS)
-def test_which_crashes_are_the_same(first: CrashRecord, last: CrashRecord, same: bool) -> None:
+def test_why_hopeless__which_crashes_are_the_same(
+    first: CrashRecord, last: CrashRecord, same: bool
+) -> None:
     assert (why_hopeless(status(first, last), ()) is not None) is same
     assert (why_hopeless(status(last), (first,)) is not None) is same, "of another incident"
 
 
-def test_one_crash_alone_is_never_hopeless() -> None:
+def test_why_hopeless__one_crash_alone_is_never_hopeless() -> None:
     assert why_hopeless(status(record()), ()) is None
     hung = replace(status(record(), AGAIN), verdict=VerdictKind.HUNG)
     assert why_hopeless(hung, ()) is None
 
 
-def test_the_log_of_a_second_crash_is_awaited_and_not_for_long() -> None:
+def test_decide__the_log_of_a_second_crash_is_awaited_and_not_for_long() -> None:
     move = guards.decide(asked(crashed(), record()))
     assert (move.status, move.calls) == (None, ())
     assert move.wake_s is not None
@@ -179,7 +181,7 @@ def test_the_log_of_a_second_crash_is_awaited_and_not_for_long() -> None:
 
 
 @pytest.mark.parametrize("step", [Step.SETTLE, Step.PROGRESS])
-def test_a_crash_that_is_repeated_before_any_progress_ends_the_restart(step: Step) -> None:
+def test_advance__a_crash_that_is_repeated_before_any_progress_ends_the_restart(step: Step) -> None:
     begun = guards.decide(asked(crashed(STEP_30, start=0)))
     assert begun.status is not None
     assert begun.status.action is not None
@@ -201,7 +203,7 @@ def test_a_crash_that_is_repeated_before_any_progress_ends_the_restart(step: Ste
     assert "the same traceback" in ended.status.message
 
 
-def test_a_traceback_that_a_running_start_caught_ends_nothing() -> None:
+def test_advance__a_traceback_that_a_running_start_caught_ends_nothing() -> None:
     begun = guards.decide(asked(crashed(STEP_30, start=0)))
     assert begun.status is not None
     acting = replace(begun.status, since_s=NOW_S - 20)
@@ -212,7 +214,7 @@ def test_a_traceback_that_a_running_start_caught_ends_nothing() -> None:
     assert move.status is None or "the same traceback" not in move.status.message
 
 
-def test_the_class_of_a_crash_comes_when_its_log_was_read() -> None:
+def test_decide__the_class_of_a_crash_comes_when_its_log_was_read() -> None:
     first = guards.decide(asked(crashed(), armed=False))
     assert first.status is not None
     assert (first.status.phase, first.status.failure) == (Phase.OBSERVED, FailureClass.UNKNOWN)
@@ -226,7 +228,7 @@ def test_the_class_of_a_crash_comes_when_its_log_was_read() -> None:
     assert third.status is None, "and is written once"
 
 
-def test_an_event_says_where_the_cause_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decide__an_event_says_where_the_cause_lies(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(EventRecorder, "publish", lambda *words: said.append(words[4]))
     nobody: Any = SimpleNamespace(event=print)

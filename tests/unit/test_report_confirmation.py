@@ -126,7 +126,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(monkeypatch)
 
 
-def test_in_calm_times_the_lease_alone_is_written(bench: Bench) -> None:
+def test_report_confirmation__in_calm_times_the_lease_alone_is_written(bench: Bench) -> None:
     bench.put(trained=True)
     assert bench.turn() == (1, 1)
     assert bench.seconds(300, trained=True) == (0, 10)
@@ -134,13 +134,17 @@ def test_in_calm_times_the_lease_alone_is_written(bench: Bench) -> None:
     assert bench.lease.valid_s == 45
 
 
-def test_a_whole_report_is_sent_every_ten_minutes_all_the_same(bench: Bench) -> None:
+def test_report_confirmation__a_whole_report_is_sent_every_ten_minutes_all_the_same(
+    bench: Bench,
+) -> None:
     bench.put()
     bench.turn()
     assert bench.seconds(1300)[0] == 2
 
 
-def test_ranks_that_stay_stalled_are_confirmed_every_three_seconds(bench: Bench) -> None:
+def test_report_confirmation__ranks_that_stay_stalled_are_confirmed_every_three_seconds(
+    bench: Bench,
+) -> None:
     bench.put()
     bench.turn()
     bench.put("r", STOPPED, verdict=HUNG, suspicious=True)
@@ -150,7 +154,9 @@ def test_ranks_that_stay_stalled_are_confirmed_every_three_seconds(bench: Bench)
     assert bench.lease.valid_s == 10
 
 
-def test_a_rank_that_changes_is_sent_and_not_confirmed_before_it_was(bench: Bench) -> None:
+def test_report_confirmation__a_rank_that_changes_is_sent_and_not_confirmed_before_it_was(
+    bench: Bench,
+) -> None:
     bench.put("r", STOPPED, verdict=HUNG, suspicious=True)
     bench.turn()
     bench.seconds(4, STOPPED, verdict=HUNG, suspicious=True)
@@ -159,7 +165,7 @@ def test_a_rank_that_changes_is_sent_and_not_confirmed_before_it_was(bench: Benc
     assert bench.server.reports[-1]["spec"]["ranks"][0]["state"] == State.FUTEX.value
 
 
-def test_what_the_server_refuses_is_confirmed_no_more(bench: Bench) -> None:
+def test_forbidden__what_the_server_refuses_is_confirmed_no_more(bench: Bench) -> None:
     """Or a controller would believe for ever that the ranks of that job are stopped."""
     bench.put("r", STOPPED, verdict=HUNG, suspicious=True)
     bench.turn()
@@ -172,7 +178,7 @@ def test_what_the_server_refuses_is_confirmed_no_more(bench: Bench) -> None:
     assert bench.errors.count("apply faultreports") >= 1
 
 
-def test_a_job_that_flaps_is_sent_at_a_bounded_rate(bench: Bench) -> None:
+def test_report_confirmation__a_job_that_flaps_is_sent_at_a_bounded_rate(bench: Bench) -> None:
     bench.put()
     bench.turn()
     sent = 0
@@ -183,7 +189,9 @@ def test_a_job_that_flaps_is_sent_at_a_bounded_rate(bench: Bench) -> None:
     assert sent <= 600 / 5 + 6
 
 
-def test_ranks_of_which_nothing_is_known_are_sent_anew_every_half_minute(bench: Bench) -> None:
+def test_report_confirmation__ranks_of_which_nothing_is_known_are_sent_anew_every_half_minute(
+    bench: Bench,
+) -> None:
     """They compute, and are found at something else in each pass: no reason to write each second."""
     bench.put("r", rank(0, State.COMPUTING, age_s=50.0))
     bench.turn()
@@ -196,7 +204,9 @@ def test_ranks_of_which_nothing_is_known_are_sent_anew_every_half_minute(bench: 
     assert sent == 10
 
 
-def test_an_answer_to_an_order_goes_before_reports_and_in_the_lease(bench: Bench) -> None:
+def test_report_confirmation__an_answer_to_an_order_goes_before_reports_and_in_the_lease(
+    bench: Bench,
+) -> None:
     bench.put()
     bench.turn()
     bench.acks["r"] = (STOP,)
@@ -207,7 +217,7 @@ def test_an_answer_to_an_order_goes_before_reports_and_in_the_lease(bench: Bench
     assert bench.server.patched == []
 
 
-def test_what_an_order_stopped_is_not_confirmed(bench: Bench) -> None:
+def test_report_confirmation__what_an_order_stopped_is_not_confirmed(bench: Bench) -> None:
     bench.put("r", STOPPED, verdict=HUNG, suspicious=True)
     bench.turn()
     held = bench.sender._drafts["team", "r"]
@@ -218,7 +228,7 @@ def test_what_an_order_stopped_is_not_confirmed(bench: Bench) -> None:
     assert len(bench.server.leases) <= 2, "1,000 nodes that say so would delay the next order"
 
 
-def test_without_permission_for_leases_reports_say_everything(bench: Bench) -> None:
+def test_forbidden__without_permission_for_leases_reports_say_everything(bench: Bench) -> None:
     bench.server.fails["/leases"] = Forbidden("403", 403)
     bench.put()
     assert bench.turn() == (1, 0)
@@ -233,7 +243,9 @@ def test_without_permission_for_leases_reports_say_everything(bench: Bench) -> N
 
 
 @pytest.mark.parametrize("status", [0, 429, 503])
-def test_a_server_that_is_away_is_given_time(bench: Bench, status: int) -> None:
+def test_report_confirmation__a_server_that_is_away_is_given_time(
+    bench: Bench, status: int
+) -> None:
     bench.server.fails["/leases"] = Unreachable("no", status)
     bench.put()
     bench.turn()
@@ -243,7 +255,7 @@ def test_a_server_that_is_away_is_given_time(bench: Bench, status: int) -> None:
     assert bench.seconds(30)[1] >= 1
 
 
-def test_whoever_waits_for_word_gets_a_confirmation(bench: Bench) -> None:
+def test_report_confirmation__whoever_waits_for_word_gets_a_confirmation(bench: Bench) -> None:
     """The controller waits for progress after a restart, which may have been reported before it asked."""
     bench.put(trained=True)
     bench.turn()
@@ -255,7 +267,7 @@ def test_whoever_waits_for_word_gets_a_confirmation(bench: Bench) -> None:
     assert bench.lease.current == {bench.sequence()}
 
 
-def test_the_more_agents_there_are_the_less_each_writes(bench: Bench) -> None:
+def test_report_confirmation__the_more_agents_there_are_the_less_each_writes(bench: Bench) -> None:
     bench.server.agents = 6_000
     bench.put(trained=True)
     bench.turn()

@@ -66,22 +66,22 @@ def named(
 
 
 @given(clocks, late)
-def test_nobody_is_named_where_all_entered_together(ahead_s, late_s):
+def test_report_delays__nobody_is_named_where_all_entered_together(ahead_s, late_s):
     assert named(ahead_s, late_s, [-8.0, -8.01, -8.02, -8.01]) is None
 
 
 @given(clocks, late)
-def test_nobody_is_named_where_nothing_is_known_of_the_clocks(ahead_s, late_s):
+def test_report_delays__nobody_is_named_where_nothing_is_known_of_the_clocks(ahead_s, late_s):
     assert named(ahead_s, late_s, [-8.0, -8.01, -8.02, -8.01], known=False) is None
 
 
 @given(clocks, late, st.integers(0, 3))
-def test_a_true_lead_of_a_second_is_not_lost_by_late_reports(ahead_s, late_s, first):
+def test_report_delays__a_true_lead_of_a_second_is_not_lost_by_late_reports(ahead_s, late_s, first):
     sent_s = [-9.0 if number == first else -8.0 for number in range(4)]
     assert named(ahead_s, late_s, sent_s) == first
 
 
-def test_a_delay_is_what_exceeds_the_least_difference_of_the_clocks():
+def test_delays__a_delay_is_what_exceeds_the_least_difference_of_the_clocks():
     delays = Delays()
     assert delays.delay_s("a", 100.0, 130.5) is None
     assert delays.delay_s("a", 101.0, 131.0) == pytest.approx(0.0)
@@ -89,7 +89,7 @@ def test_a_delay_is_what_exceeds_the_least_difference_of_the_clocks():
     assert delays.delay_s("b", 102.0, 133.2) is None
 
 
-def test_a_clock_that_drifts_or_was_set_is_followed():
+def test_delays__a_clock_that_drifts_or_was_set_is_followed():
     delays = Delays()
     for second in range(0, 3600, 30):
         delays.delay_s("a", second, second)
@@ -98,13 +98,13 @@ def test_a_clock_that_drifts_or_was_set_is_followed():
     assert delays.delay_s("a", 4330.0 - 3.0, 4330.0) == pytest.approx(0.0)
 
 
-def test_a_report_that_is_sent_again_as_it_was_does_not_age_without_end():
+def test_delays__a_report_that_is_sent_again_as_it_was_does_not_age_without_end():
     delays = Delays()
     delays.delay_s("a", 100.0, 100.0)
     assert delays.delay_s("a", 100.0, 160.0) == 5.0
 
 
-def test_a_clock_that_is_set_back_makes_no_later_report_old():
+def test_delays__a_clock_that_is_set_back_makes_no_later_report_old():
     """For ten minutes each pause of a rank would have seemed five seconds longer than it was."""
     delays = Delays()
     for second in range(10):
@@ -114,7 +114,7 @@ def test_a_clock_that_is_set_back_makes_no_later_report_old():
     assert delays.delay_s("a", 12.0 - 10.0, 12.7) == pytest.approx(0.7)
 
 
-def test_a_report_that_was_really_late_hides_no_later_delay():
+def test_delays__a_report_that_was_really_late_hides_no_later_delay():
     delays = Delays()
     for second in range(10):
         delays.delay_s("a", second, second)

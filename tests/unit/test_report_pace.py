@@ -24,7 +24,7 @@ SIZES = [1, 2, 64, 300, 900, 1_500, 5_000, 20_000, 100_000]
 
 
 @pytest.mark.parametrize("agents", SIZES)
-def test_all_agents_together_write_no_more_than_the_api_server_can_take(agents: int) -> None:
+def test_pace__all_agents_together_write_no_more_than_the_api_server_can_take(agents: int) -> None:
     pace = Pace(agents)
     assert agents / pace.heartbeat_s <= 50
     assert agents / pace.refresh_s <= 5
@@ -36,14 +36,14 @@ def test_all_agents_together_write_no_more_than_the_api_server_can_take(agents: 
 
 
 @pytest.mark.parametrize("agents", [1, 64, 500])
-def test_nothing_is_slower_than_it_could_be_on_some_hundred_nodes(agents: int) -> None:
+def test_pace__nothing_is_slower_than_it_could_be_on_some_hundred_nodes(agents: int) -> None:
     pace = Pace(agents)
     assert (pace.heartbeat_s, pace.fast_s(agents), pace.refill_s(agents)) == (30.0, 3.0, 5.0)
     assert valid_s(pace.fast_s(agents), fast=True) == 10
     assert valid_s(pace.heartbeat_s, fast=False) == 45
 
 
-def test_a_small_job_of_a_large_cluster_is_slowed_by_the_cluster_only() -> None:
+def test_pace__a_small_job_of_a_large_cluster_is_slowed_by_the_cluster_only() -> None:
     assert Pace(1_500).fast_s(2) == 5.0
     assert Pace(1_500).fast_s(1_500) == 7.5
     assert Pace(1_500).fast_s(None) == 7.5, "it may be on all nodes"
@@ -59,13 +59,13 @@ def test_a_small_job_of_a_large_cluster_is_slowed_by_the_cluster_only() -> None:
         ((rank(0, world_size=4), rank(1, role=Role.LOADER, world_size=None)), 4),
     ],
 )
-def test_the_nodes_of_a_gang_follow_from_its_world(
+def test_nodes_of__the_nodes_of_a_gang_follow_from_its_world(
     ranks: tuple[RankSnapshot, ...], nodes: int | None
 ) -> None:
     assert nodes_of(FaultReport("a", 0.0, 0, ranks=ranks)) == nodes
 
 
-def test_news_is_never_kept_waiting_by_details() -> None:
+def test_allowance__news_is_never_kept_waiting_by_details() -> None:
     allowed, sent = Allowance(), 0
     for second in range(1, 5):
         if allowed.may_send(float(second), 15.0, is_news=False):
@@ -80,7 +80,7 @@ def test_news_is_never_kept_waiting_by_details() -> None:
     assert allowed.may_send(19.5, 15.0, is_news=True), "one for each refill"
 
 
-def test_what_changes_all_the_time_is_sent_at_the_rate_of_the_refill() -> None:
+def test_allowance__what_changes_all_the_time_is_sent_at_the_rate_of_the_refill() -> None:
     allowed, sent = Allowance(), 0
     for quarter in range(4 * 600):
         now_s = quarter / 4
@@ -128,7 +128,7 @@ def changed_wire(**changes: Any) -> FaultReport:
     return changed_rank(sockets=(replace(waiting.sockets[0], **changes), waiting.sockets[1]))
 
 
-def test_that_all_is_as_it_was_and_older_is_nothing_new() -> None:
+def test_has_new_details__that_all_is_as_it_was_and_older_is_nothing_new() -> None:
     assert not has_new_details(SENT, SENT)
     assert not has_new_details(SENT, later())
 
@@ -157,11 +157,13 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("now", CHANGES.values(), ids=CHANGES)
-def test_what_a_judge_could_conclude_something_from_is_new(now: FaultReport) -> None:
+def test_has_new_details__what_a_judge_could_conclude_something_from_is_new(
+    now: FaultReport,
+) -> None:
     assert has_new_details(SENT, now)
 
 
-def test_where_a_running_thread_was_found_is_a_sample() -> None:
+def test_has_new_details__where_a_running_thread_was_found_is_a_sample() -> None:
     spins = rank(0, State.ON_DEVICE, stack=("libcuda.so.1+10",))
     old = replace(SENT, ranks=(spins,), collectives=None)
     moved = replace(spins.later(1.0), stack=("libcuda.so.1+20",))
@@ -170,5 +172,5 @@ def test_where_a_running_thread_was_found_is_a_sample() -> None:
     assert has_new_details(old, replace(old, time_s=1001.0, ranks=(left,)))
 
 
-def test_the_heartbeat_is_what_others_count_on() -> None:
+def test_report_pace__the_heartbeat_is_what_others_count_on() -> None:
     assert HEARTBEAT_S == 30.0

@@ -110,7 +110,9 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(monkeypatch)
 
 
-def test_the_first_report_is_sent_at_once_and_then_every_thirty_seconds(bench: Bench) -> None:
+def test_report_sender__the_first_report_is_sent_at_once_and_then_every_thirty_seconds(
+    bench: Bench,
+) -> None:
     bench.put()
     assert bench.turn() == 1
     sent = []
@@ -120,7 +122,7 @@ def test_the_first_report_is_sent_at_once_and_then_every_thirty_seconds(bench: B
     assert [index + 1 for index, count in enumerate(sent) if count] == [30, 60]
 
 
-def test_a_changed_verdict_is_sent_at_once(bench: Bench) -> None:
+def test_report_sender__a_changed_verdict_is_sent_at_once(bench: Bench) -> None:
     bench.put()
     bench.turn()
     bench.put(verdict=HUNG)
@@ -129,7 +131,7 @@ def test_a_changed_verdict_is_sent_at_once(bench: Bench) -> None:
     assert bench.turn(0.1) == 0
 
 
-def test_a_fault_that_becomes_fatal_is_sent_at_once(bench: Bench) -> None:
+def test_report_sender__a_fault_that_becomes_fatal_is_sent_at_once(bench: Bench) -> None:
     """Or the job would be back on the node before that is cordoned."""
     down = ReportedDeviceFault("0000:9a:00.0", "port_down", "port down", age_s=1.0)
     bench.put(devices=(down,))
@@ -140,7 +142,9 @@ def test_a_fault_that_becomes_fatal_is_sent_at_once(bench: Bench) -> None:
     assert bench.turn(0.1) == 1
 
 
-def test_a_snapshot_of_stalled_ranks_is_sent_again_before_it_is_too_old(bench: Bench) -> None:
+def test_report_sender__a_snapshot_of_stalled_ranks_is_sent_again_before_it_is_too_old(
+    bench: Bench,
+) -> None:
     bench.put(verdict=HUNG, ranks=(RANK,))
     bench.turn()
     sent = 0
@@ -150,7 +154,7 @@ def test_a_snapshot_of_stalled_ranks_is_sent_again_before_it_is_too_old(bench: B
     assert sent == 4, "every 3 s"
 
 
-def test_a_picture_that_stays_as_it_was_is_not_sent_again(bench: Bench) -> None:
+def test_report_sender__a_picture_that_stays_as_it_was_is_not_sent_again(bench: Bench) -> None:
     bench.put(verdict=HUNG, ranks=(RANK,))
     bench.turn()
     assert sum(bench.turn(0.25) for _ in range(40)) == 0
@@ -159,7 +163,7 @@ def test_a_picture_that_stays_as_it_was_is_not_sent_again(bench: Bench) -> None:
     assert sum(bench.turn(0.25) for _ in range(40)) == 0
 
 
-def test_an_ack_is_sent_at_once(bench: Bench) -> None:
+def test_report_sender__an_ack_is_sent_at_once(bench: Bench) -> None:
     bench.put()
     bench.turn()
     bench.acks["r"] = (Ack("1", Verb.STOP, AckResult.DONE, 3),)
@@ -176,7 +180,9 @@ def test_an_ack_is_sent_at_once(bench: Bench) -> None:
     )
 
 
-def test_an_ack_is_sent_with_the_whole_report_where_it_was_deleted(bench: Bench) -> None:
+def test_report_sender__an_ack_is_sent_with_the_whole_report_where_it_was_deleted(
+    bench: Bench,
+) -> None:
     bench.put()
     bench.turn()
     bench.acks["r"] = (Ack("1", Verb.STOP, AckResult.DONE, 3),)
@@ -185,7 +191,7 @@ def test_an_ack_is_sent_with_the_whole_report_where_it_was_deleted(bench: Bench)
     assert bench.server.sent[-1]["spec"]["acks"][0]["order"] == "1"
 
 
-def test_an_ack_with_other_news_goes_with_them(bench: Bench) -> None:
+def test_report_sender__an_ack_with_other_news_goes_with_them(bench: Bench) -> None:
     bench.put()
     bench.turn()
     bench.acks["r"] = (Ack("1", Verb.STOP, AckResult.DONE, 3),)
@@ -195,7 +201,7 @@ def test_an_ack_with_other_news_goes_with_them(bench: Bench) -> None:
     assert bench.server.sent[-1]["spec"]["acks"][0]["order"] == "1"
 
 
-def test_who_waits_for_word_gets_it_without_news(bench: Bench) -> None:
+def test_report_sender__who_waits_for_word_gets_it_without_news(bench: Bench) -> None:
     bench.put()
     bench.turn()
     bench.reporter.again("another")
@@ -205,7 +211,7 @@ def test_who_waits_for_word_gets_it_without_news(bench: Bench) -> None:
     assert bench.turn(0.1) == 0
 
 
-def test_sequences_grow(bench: Bench) -> None:
+def test_report_sender__sequences_grow(bench: Bench) -> None:
     bench.put("a")
     bench.put("b")
     bench.turn()
@@ -213,7 +219,7 @@ def test_sequences_grow(bench: Bench) -> None:
     assert second == first + 1
 
 
-def test_what_an_outage_kept_back_is_made_anew_and_sent_once(bench: Bench) -> None:
+def test_report_sender__what_an_outage_kept_back_is_made_anew_and_sent_once(bench: Bench) -> None:
     bench.put()
     bench.turn()
     bench.server.fails["faultreports"] = Unreachable("no")
@@ -235,7 +241,7 @@ def test_what_an_outage_kept_back_is_made_anew_and_sent_once(bench: Bench) -> No
     assert bench.reporter.waiting == 0
 
 
-def test_one_report_that_is_refused_does_not_hold_up_the_others(bench: Bench) -> None:
+def test_forbidden__one_report_that_is_refused_does_not_hold_up_the_others(bench: Bench) -> None:
     bench.server.fails["/bad"] = Forbidden("no", 403)
     bench.put("bad")
     bench.put("good")
@@ -248,7 +254,7 @@ def test_one_report_that_is_refused_does_not_hold_up_the_others(bench: Bench) ->
     assert bench.server.names == ["good", "bad"]
 
 
-def test_the_report_of_a_gang_that_is_gone_is_deleted(bench: Bench) -> None:
+def test_report_sender__the_report_of_a_gang_that_is_gone_is_deleted(bench: Bench) -> None:
     bench.put("a")
     bench.put("b")
     bench.turn()
@@ -259,7 +265,7 @@ def test_the_report_of_a_gang_that_is_gone_is_deleted(bench: Bench) -> None:
     assert bench.server.names[2:] == ["b"]
 
 
-def test_a_report_that_went_with_its_pods_is_no_error(bench: Bench) -> None:
+def test_report_sender__a_report_that_went_with_its_pods_is_no_error(bench: Bench) -> None:
     bench.put("a")
     bench.turn()
     bench.server.fails["/a"] = NotFound("gone", 404)
@@ -268,7 +274,9 @@ def test_a_report_that_went_with_its_pods_is_no_error(bench: Bench) -> None:
     assert bench.errors == []
 
 
-def test_what_an_earlier_agent_left_is_deleted_unless_the_gang_is_there(bench: Bench) -> None:
+def test_report_sender__what_an_earlier_agent_left_is_deleted_unless_the_gang_is_there(
+    bench: Bench,
+) -> None:
     bench.put("here")
     bench.reporter.owe(("team", "here"))
     bench.reporter.owe(("team", "gone"))
@@ -277,7 +285,9 @@ def test_what_an_earlier_agent_left_is_deleted_unless_the_gang_is_there(bench: B
 
 
 @pytest.mark.parametrize("status", [500, 502, 504])
-def test_a_failure_of_one_request_does_not_hold_up_the_others(bench: Bench, status: int) -> None:
+def test_report_sender__a_failure_of_one_request_does_not_hold_up_the_others(
+    bench: Bench, status: int
+) -> None:
     """A report that is too large for etcd is answered with 500, and so is a tenant's broken webhook."""
     bench.server.fails["/bad"] = Unreachable("etcdserver: request is too large", status)
     bench.put("bad")
@@ -290,7 +300,7 @@ def test_a_failure_of_one_request_does_not_hold_up_the_others(bench: Bench, stat
 
 
 @pytest.mark.parametrize("status", [0, 429, 503])
-def test_a_server_that_is_down_or_overloaded_is_not_asked_for_each_report(
+def test_report_sender__a_server_that_is_down_or_overloaded_is_not_asked_for_each_report(
     bench: Bench, status: int
 ) -> None:
     bench.server.fails["faultreports"] = Unreachable("no", status)
@@ -300,7 +310,7 @@ def test_a_server_that_is_down_or_overloaded_is_not_asked_for_each_report(
     assert bench.reporter.counts["failed"] == 1
 
 
-def test_no_error_with_one_report_ends_all(bench: Bench) -> None:
+def test_report_sender__no_error_with_one_report_ends_all(bench: Bench) -> None:
     bench.server.fails["/bad"] = cast("ApiError", TypeError("not to be written as JSON"))
     bench.put("bad")
     bench.put("good")
@@ -308,7 +318,9 @@ def test_no_error_with_one_report_ends_all(bench: Bench) -> None:
     assert bench.errors == [("apply", "ApiError")]
 
 
-def test_no_error_ends_the_thread(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_sender__no_error_ends_the_thread(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looked: list[int] = []
 
     def look() -> None:
@@ -339,7 +351,7 @@ def verdict_of(sent: dict[str, Any]) -> str | None:
     [(WORKING, "UNKNOWN"), (None, "UNKNOWN"), (HUNG, "UNKNOWN"), (CRASHED, "CRASHED")],
     ids=["working", "nothing yet", "hung", "announced"],
 )
-def test_a_loop_that_stands_still_says_nothing_about_health(
+def test_report_sender__a_loop_that_stands_still_says_nothing_about_health(
     bench: Bench, said: LocalVerdict | None, then: str
 ) -> None:
     bench.reporter._late_s = 3.0
@@ -360,7 +372,9 @@ def test_a_loop_that_stands_still_says_nothing_about_health(
     assert verdict_of(bench.server.sent[-1]) == "WORKING"
 
 
-def test_what_devices_announced_stays_when_the_loop_stands_still(bench: Bench) -> None:
+def test_report_sender__what_devices_announced_stays_when_the_loop_stands_still(
+    bench: Bench,
+) -> None:
     bench.reporter._late_s = 3.0
     bench.put(devices=(ReportedDeviceFault("0000:9a:00.0", "xid_79", "x", fatal=True),))
     bench.turn()

@@ -77,7 +77,7 @@ def size(made: FaultReport) -> int:
     return len(json.dumps(object_of(made, "team", "r", made.pods)))
 
 
-def test_a_report_that_fits_is_left_alone() -> None:
+def test_fitted__a_report_that_fits_is_left_alone() -> None:
     small = report(*(rank(number, 4, 4) for number in range(8)))
     assert fitted(small) is small
     large = report(*(rank(number, 16, 8) for number in range(64)))
@@ -87,13 +87,13 @@ def test_a_report_that_fits_is_left_alone() -> None:
 
 @pytest.mark.parametrize("letter", ["x", "\N{SNOWMAN}", "\\"])
 @pytest.mark.parametrize(("count", "sockets"), [(8, 64), (64, 0), (512, 3), (512, 64)])
-def test_every_report_fits(count: int, sockets: int, letter: str) -> None:
+def test_fitted__every_report_fits(count: int, sockets: int, letter: str) -> None:
     made = fitted(report(*(rank(number, sockets, 32, letter) for number in range(count))))
     assert size(made) < 1_000_000
     assert made.ranks
 
 
-def test_connections_go_before_frames_and_frames_before_ranks() -> None:
+def test_fitted__connections_go_before_frames_and_frames_before_ranks() -> None:
     whole = report(*(rank(number, 64, 32) for number in range(64)))
     made = fitted(whole)
     assert len(made.ranks) == 64
@@ -107,7 +107,7 @@ def test_connections_go_before_frames_and_frames_before_ranks() -> None:
     assert made.ranks[0] == replace(whole.ranks[0], sockets=whole.ranks[0].sockets[:4])
 
 
-def test_the_first_ranks_are_kept() -> None:
+def test_fitted__the_first_ranks_are_kept() -> None:
     made = fitted(report(*(rank(number, 64, 32) for number in range(512))), most_bytes=200_000)
     numbers = [each.rank for each in made.ranks]
     assert 50 < len(numbers) < 512
@@ -116,6 +116,6 @@ def test_the_first_ranks_are_kept() -> None:
     assert "0 of 32768 connections, 0 of 16384 frames" in made.verdict.unobserved[0]
 
 
-def test_a_picture_without_a_verdict_is_cut_too() -> None:
+def test_fitted__a_picture_without_a_verdict_is_cut_too() -> None:
     whole = replace(report(*(rank(number, 64, 32) for number in range(512))), verdict=None)
     assert size(fitted(whole)) < 1_000_000

@@ -30,7 +30,7 @@ def took_s(status: Status) -> float:
 
 
 @pytest.mark.parametrize("means", ["suspend", "delete", "leader"])
-def test_a_gang_is_replaced(means):
+def test_restart_machine__a_gang_is_replaced(means):
     sim = Sim(means)
     before = {pod.uid for pod in sim.pods}
     sim.begin(Way.REPLACE)
@@ -44,7 +44,7 @@ def test_a_gang_is_replaced(means):
     assert took_s(status) < 5, story(sim)
 
 
-def test_a_gang_is_restarted_in_place():
+def test_restart_machine__a_gang_is_restarted_in_place():
     sim = Sim()
     before = {pod.uid for pod in sim.pods}
     sim.begin(Way.IN_PLACE)
@@ -61,7 +61,7 @@ def test_a_gang_is_restarted_in_place():
     assert lost.first_progress_s is not None
 
 
-def test_a_gang_that_its_kubelets_restart_is_left_to_them():
+def test_restart_machine__a_gang_that_its_kubelets_restart_is_left_to_them():
     sim = Sim()
     sim.begin_crash(0, 1, 2, 3)
     status = sim.run()
@@ -71,7 +71,9 @@ def test_a_gang_that_its_kubelets_restart_is_left_to_them():
 
 
 @pytest.mark.parametrize("making_s", [0.5, 3.0, 9.0, 20.0])
-def test_ranks_that_hang_after_a_crash_are_killed_once_no_container_is_being_made(making_s):
+def test_restart_limits__ranks_that_hang_after_a_crash_are_killed_once_no_container_is_being_made(
+    making_s,
+):
     sim = Sim(making_s=making_s, policy=FaultPolicy(restarts=RestartLimits(max=1)))
     sim.begin_crash(1)
     status = sim.run()
@@ -82,7 +84,7 @@ def test_ranks_that_hang_after_a_crash_are_killed_once_no_container_is_being_mad
     assert all(pod.restarts >= 1 for pod in sim.pods)
 
 
-def test_a_pod_that_does_not_come_up_after_a_crash_leads_to_replacing():
+def test_restart_machine__a_pod_that_does_not_come_up_after_a_crash_leads_to_replacing():
     sim = Sim(making_s=1e9)
     sim.begin_crash(1)
     status = sim.run()
@@ -92,7 +94,7 @@ def test_a_pod_that_does_not_come_up_after_a_crash_leads_to_replacing():
     assert not any("Stop" in line for line in sim.log), story(sim)
 
 
-def test_a_container_that_is_just_being_made_counts_as_restarted_once_it_runs():
+def test_restart_machine__a_container_that_is_just_being_made_counts_as_restarted_once_it_runs():
     """A rank hangs while the kubelet restarts another: that one is killed by nobody, and its count stays."""
     sim = Sim(making_s=3.0)
     for each in sim.pods:
@@ -108,7 +110,7 @@ def test_a_container_that_is_just_being_made_counts_as_restarted_once_it_runs():
 
 
 @pytest.mark.parametrize("way", [Way.IN_PLACE, Way.REPLACE])
-def test_nothing_trains_on_the_node_of_a_launcher(way):
+def test_restart_machine__nothing_trains_on_the_node_of_a_launcher(way):
     sim = Sim(launcher=0, agents=frozenset({"n0", "n1", "n9"}))
     sim.begin(way)
     status = sim.run()
@@ -116,7 +118,7 @@ def test_nothing_trains_on_the_node_of_a_launcher(way):
     assert "n9" in status.nodes
 
 
-def test_a_node_that_does_not_answer_a_stop_leads_to_replacing():
+def test_restart_machine__a_node_that_does_not_answer_a_stop_leads_to_replacing():
     sim = Sim(deaf=frozenset({"n1"}))
     sim.begin(Way.IN_PLACE)
     status = sim.run()
@@ -126,7 +128,7 @@ def test_a_node_that_does_not_answer_a_stop_leads_to_replacing():
     assert any("n0 Resume" in line for line in sim.log), story(sim)
 
 
-def test_without_agents_it_takes_the_grace_period():
+def test_restart_machine__without_agents_it_takes_the_grace_period():
     sim = Sim(agents=frozenset())
     sim.begin(Way.REPLACE)
     status = sim.run()
@@ -135,7 +137,7 @@ def test_without_agents_it_takes_the_grace_period():
     assert "no agent" in status.message
 
 
-def test_a_restart_that_does_not_help_escalates_to_the_end():
+def test_restart_machine__a_restart_that_does_not_help_escalates_to_the_end():
     sim = Sim(helps=False)
     sim.begin(Way.IN_PLACE)
     sim.run(100)
@@ -143,7 +145,7 @@ def test_a_restart_that_does_not_help_escalates_to_the_end():
     assert status.phase is Phase.RECOVERING, "no fault was reported again: nothing more is done"
 
 
-def test_a_rank_in_state_d_is_reported_and_cordoned_and_waited_for():
+def test_restart_machine__a_rank_in_state_d_is_reported_and_cordoned_and_waited_for():
     sim = Sim(stuck_index=1, thaw_s=200)
     sim.begin(Way.REPLACE)
     status = sim.run(100)
@@ -155,13 +157,13 @@ def test_a_rank_in_state_d_is_reported_and_cordoned_and_waited_for():
     assert not sim.suspended
 
 
-def test_a_rank_in_state_d_is_deleted_by_force_only_by_policy():
+def test_restart_machine__a_rank_in_state_d_is_deleted_by_force_only_by_policy():
     sim = Sim(stuck_index=1, policy=FaultPolicy(force_delete=True))
     sim.begin(Way.REPLACE)
     assert sim.run(100).phase is Phase.RECOVERED, story(sim)
 
 
-def test_a_job_suspended_by_another_client_is_left_alone():
+def test_restart_machine__a_job_suspended_by_another_client_is_left_alone():
     sim = Sim()
     sim.begin(Way.REPLACE)
     sim.suspended = True
@@ -171,7 +173,7 @@ def test_a_job_suspended_by_another_client_is_left_alone():
     assert (sim.suspended, sim.suspended_by) == (True, None)
 
 
-def test_another_client_that_resumes_the_job_is_not_fought():
+def test_restart_machine__another_client_that_resumes_the_job_is_not_fought():
     sim = Sim("suspend", agents=frozenset())
     sim.begin(Way.REPLACE)
     for _ in range(8):
@@ -186,7 +188,7 @@ def test_another_client_that_resumes_the_job_is_not_fought():
     assert sim.suspended_by is None
 
 
-def test_an_unknown_step_of_another_version_fails_with_a_word():
+def test_restart_machine__an_unknown_step_of_another_version_fails_with_a_word():
     sim = Sim()
     sim.begin(Way.REPLACE)
     assert sim.status is not None
@@ -222,7 +224,7 @@ def cases() -> st.SearchStrategy[Sim]:
     phases=(Part.explicit, Part.reuse, Part.generate),
 )
 @given(sim=cases(), way=st.sampled_from([Way.IN_PLACE, Way.REPLACE]))
-def test_whatever_breaks_off_nothing_is_left_half_done(sim, way):
+def test_restart_machine__whatever_breaks_off_nothing_is_left_half_done(sim, way):
     if way is Way.IN_PLACE and sim.agents != {"n0", "n1"}:
         way = Way.REPLACE
     sim.begin(way)
@@ -251,7 +253,9 @@ def gang_pods(count: int, **labels: str) -> list[GangPod]:
 
 
 @pytest.mark.parametrize(("count", "parts"), [(0, 0), (1, 0), (127, 0), (128, 2), (1000, 8)])
-def test_a_large_gang_is_deleted_in_parts_that_hold_every_pod_once(count: int, parts: int) -> None:
+def test_shares__a_large_gang_is_deleted_in_parts_that_hold_every_pod_once(
+    count: int, parts: int
+) -> None:
     pods = gang_pods(count)
     found = replacement.shares(pods)
     assert len(found) == parts
@@ -260,13 +264,13 @@ def test_a_large_gang_is_deleted_in_parts_that_hold_every_pod_once(count: int, p
     assert meant == (sorted(each.pod.name for each in pods) if parts else [])
 
 
-def test_a_gang_whose_pods_cannot_be_distinguished_is_deleted_at_once() -> None:
+def test_shares__a_gang_whose_pods_cannot_be_distinguished_is_deleted_at_once() -> None:
     pods = [replace(each, pod=replace(each.pod, labels={"job": "j"})) for each in gang_pods(200)]
     pods[0] = replace(pods[0], pod=replace(pods[0].pod, labels={"job": "j", "odd": "1"}))
     assert replacement.shares(pods) == ()
 
 
-def test_cascade__an_incident_says_what_was_kept_and_where() -> None:
+def test_restart_machine__an_incident_says_what_was_kept_and_where() -> None:
     sim = Sim()
     sim.begin(Way.IN_PLACE)
     status = sim.run()

@@ -64,7 +64,7 @@ def test_rank_of(environ: dict[str, str], reported: tuple[int | None, int | None
 
 
 @given(ENVIRONS)
-def test_rank_of_any_environment(environ: dict[str, str]) -> None:
+def test_rank_of__any_environment(environ: dict[str, str]) -> None:
     rank, size = rank_of(environ)
     assert rank is None or rank >= 0
     assert size is None or (size > 0 and rank is not None)
@@ -74,7 +74,7 @@ def roles(*processes: ProcessSeen) -> dict[int, tuple[str, int | None]]:
     return {pid: (each.role.value, each.rank) for pid, each in classify(processes).items()}
 
 
-def test_a_torchrun_job_with_loaders_and_compilers() -> None:
+def test_classify__a_torchrun_job_with_loaders_and_compilers() -> None:
     assert roles(
         process(1, 0, "bash run.sh"),
         process(2, 1, "/usr/bin/python3 /usr/bin/torchrun --nproc 2 train.py"),
@@ -104,7 +104,7 @@ def test_a_torchrun_job_with_loaders_and_compilers() -> None:
     }
 
 
-def test_a_shell_that_inherits_the_rank_is_not_the_rank() -> None:
+def test_classify__a_shell_that_inherits_the_rank_is_not_the_rank() -> None:
     assert roles(
         process(1, 0, "mpirun -n 2 ./wrap"),
         process(2, 1, "/bin/sh ./wrap", rank=0),
@@ -112,26 +112,26 @@ def test_a_shell_that_inherits_the_rank_is_not_the_rank() -> None:
     ) == {1: ("launcher", None), 2: ("helper", 0), 3: ("rank", 0)}
 
 
-def test_without_any_number_the_topmost_programs_are_ranks() -> None:
+def test_classify__without_any_number_the_topmost_programs_are_ranks() -> None:
     assert roles(
         process(1, 0, "bash -c x"), process(2, 1, "python3 a.py"), process(3, 2, "python3 a.py")
     ) == {1: ("helper", None), 2: ("rank", None), 3: ("loader", None)}
 
 
-def test_how_a_launcher_reaches_other_hosts_is_no_rank() -> None:
+def test_classify__how_a_launcher_reaches_other_hosts_is_no_rank() -> None:
     assert roles(
         process(1, 0, "mpirun -n 2 python3 a.py"), process(2, 1, "/usr/bin/ssh -x host orted")
     ) == {1: ("launcher", None), 2: ("helper", None)}
 
 
-def test_how_a_script_waits_for_other_hosts_is_no_rank() -> None:
+def test_classify__how_a_script_waits_for_other_hosts_is_no_rank() -> None:
     assert roles(process(1, 0, "sh -c x"), process(2, 1, "ssh worker-0 true")) == {
         1: ("helper", None),
         2: ("helper", None),
     }
 
 
-def test_beside_numbered_ranks_a_program_without_a_number_is_a_helper() -> None:
+def test_classify__beside_numbered_ranks_a_program_without_a_number_is_a_helper() -> None:
     found = roles(process(1, 0, "python3 tensorboard.py"), process(2, 0, "python3 a.py", rank=0))
     assert found == {1: ("helper", None), 2: ("rank", 0)}
 
@@ -149,7 +149,9 @@ def in_pod(pid: int, ppid: int, command: str, **environ: str) -> ProcessSeen:
         {"RANK": "", "JOB_COMPLETION_INDEX": "3", "WORLD_SIZE": "16"},
     ],
 )
-def test_the_place_of_a_pod_is_the_rank_of_its_topmost_program(environ: dict[str, str]) -> None:
+def test_classify__the_place_of_a_pod_is_the_rank_of_its_topmost_program(
+    environ: dict[str, str],
+) -> None:
     members = classify(
         [
             in_pod(1, 0, "sh -c train", **environ),
@@ -167,7 +169,7 @@ def test_the_place_of_a_pod_is_the_rank_of_its_topmost_program(environ: dict[str
     assert all(each.by_pod for each in members.values())
 
 
-def test_the_rank_that_a_process_was_given_wins_over_the_place_of_its_pod() -> None:
+def test_classify__the_rank_that_a_process_was_given_wins_over_the_place_of_its_pod() -> None:
     index = {"JOB_COMPLETION_INDEX": "1"}
     members = classify(
         [
@@ -192,7 +194,7 @@ def is_sound(member: Membership, members: dict[Pid, Membership]) -> bool:
 
 
 @given(TREES)
-def test_any_tree_is_classified(tree: list[ProcessSeen]) -> None:
+def test_classify__any_tree_is_classified(tree: list[ProcessSeen]) -> None:
     members = classify(tree)
     assert members.keys() == {each.pid for each in tree}
     assert all(is_sound(member, members) for member in members.values())
@@ -206,12 +208,14 @@ def test_any_tree_is_classified(tree: list[ProcessSeen]) -> None:
         + [process(pid, pid - 1, "python3 a.py", rank=0) for pid in range(3, 9)]
     )
 )
-def test_the_order_in_which_processes_were_seen_does_not_matter(tree: list[ProcessSeen]) -> None:
+def test_classify__the_order_in_which_processes_were_seen_does_not_matter(
+    tree: list[ProcessSeen],
+) -> None:
     members = classify(tree)
     assert {pid for pid, each in members.items() if each.role is Role.RANK} == {2}
     assert {each.owner for pid, each in members.items() if pid > 2} == {2}
 
 
-def test_processes_that_are_each_others_parents_do_no_harm() -> None:
+def test_classify__processes_that_are_each_others_parents_do_no_harm() -> None:
     members = classify([process(1, 2, "python3 a.py"), process(2, 1, "python3 a.py")])
     assert sorted(each.role.value for each in members.values()) == ["loader", "rank"]

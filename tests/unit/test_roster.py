@@ -16,14 +16,14 @@ def stage() -> Stage:
     return found
 
 
-def test_it_is_made_once_while_nothing_changes(stage: Stage) -> None:
+def test_roster__it_is_made_once_while_nothing_changes(stage: Stage) -> None:
     roster = stage.job.members.roster
     assert list(roster.ranks) == [100, 101]
     stage.one_pass(NS)
     assert stage.job.members.roster is roster
 
 
-def test_a_rank_that_left_is_no_living_rank_at_once(stage: Stage) -> None:
+def test_roster__a_rank_that_left_is_no_living_rank_at_once(stage: Stage) -> None:
     assert list(stage.job.members.ranks) == [100, 101]
     stage.exit(stage.rank(1), signal=9)
     assert list(stage.job.members.ranks) == [100]
@@ -31,7 +31,7 @@ def test_a_rank_that_left_is_no_living_rank_at_once(stage: Stage) -> None:
     assert list(stage.job.members.all_ranks) == [100, 101]
 
 
-def test_a_loader_is_a_child_of_its_rank(stage: Stage) -> None:
+def test_roster__a_loader_is_a_child_of_its_rank(stage: Stage) -> None:
     assert stage.job.members.children(Pid(101)) == ()
     stage.add(Proc(501, ppid=101))
     stage.one_pass(NS)
@@ -41,7 +41,7 @@ def test_a_loader_is_a_child_of_its_rank(stage: Stage) -> None:
     assert list(members.roster.loaders) == [501]
 
 
-def test_what_another_program_inherits_is_unknown_until_it_is_read(stage: Stage) -> None:
+def test_roster__what_another_program_inherits_is_unknown_until_it_is_read(stage: Stage) -> None:
     for view in list(stage.job.members.views.values()):
         assert view.seen is not None
         environ = {**view.seen.rank_environ, "LOCAL_WORLD_SIZE": "2"}

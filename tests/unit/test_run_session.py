@@ -159,13 +159,13 @@ def live(
     return make
 
 
-def test_the_job_ends_by_itself(live: Any, keeper: FakeKeeper) -> None:
+def test_session__the_job_ends_by_itself(live: Any, keeper: FakeKeeper) -> None:
     session, _ = live(watch)
     assert session.run() == Outcome(Reason.EXITED, 0, "the job ended with exit code 0", 0)
     assert keeper.orders == []
 
 
-def test_a_failure_of_ours_does_not_cost_the_job(live: Any, keeper: FakeKeeper) -> None:
+def test_session__a_failure_of_ours_does_not_cost_the_job(live: Any, keeper: FakeKeeper) -> None:
     session, notes = live(fail)
     assert session.run().exit_code == 0
     assert len(notes.blind) == 1
@@ -173,13 +173,13 @@ def test_a_failure_of_ours_does_not_cost_the_job(live: Any, keeper: FakeKeeper) 
     assert keeper.orders == []
 
 
-def test_a_failure_while_only_watching_is_an_error(live: Any) -> None:
+def test_session__a_failure_while_only_watching_is_an_error(live: Any) -> None:
     session, _ = live(fail, owns=False)
     with pytest.raises(CannotObserve, match="the sensor failed"):
         session.run()
 
 
-def test_shutdown(live: Any, keeper: FakeKeeper) -> None:
+def test_session__shutdown(live: Any, keeper: FakeKeeper) -> None:
     session, notes = live(decide(Act.SHUTDOWN))
     ended = session.run()
     assert notes.blind == []
@@ -188,14 +188,16 @@ def test_shutdown(live: Any, keeper: FakeKeeper) -> None:
     assert keeper.orders == ["kill"]
 
 
-def test_a_job_that_ended_before_its_shutdown_keeps_its_code(live: Any, keeper: FakeKeeper) -> None:
+def test_session__a_job_that_ended_before_its_shutdown_keeps_its_code(
+    live: Any, keeper: FakeKeeper
+) -> None:
     keeper.job_code = 3
     session, _ = live(decide(Act.SHUTDOWN))
     assert session.run().exit_code == 3
     assert keeper.orders == []
 
 
-def test_a_process_that_does_not_die_is_named(live: Any, keeper: FakeKeeper) -> None:
+def test_session__a_process_that_does_not_die_is_named(live: Any, keeper: FakeKeeper) -> None:
     keeper.stuck = (4711,)
     session, notes = live(decide(Act.RESTART))
     ended = session.run()
@@ -205,13 +207,13 @@ def test_a_process_that_does_not_die_is_named(live: Any, keeper: FakeKeeper) -> 
     assert "start" not in keeper.orders
 
 
-def test_a_lost_keeper(live: Any, keeper: FakeKeeper) -> None:
+def test_session__a_lost_keeper(live: Any, keeper: FakeKeeper) -> None:
     keeper.lost = True
     session, _ = live(watch)
     assert session.run().reason is Reason.LOST
 
 
-def test_restart_keeps_the_count_of_incidents(live: Any, keeper: FakeKeeper) -> None:
+def test_session__restart_keeps_the_count_of_incidents(live: Any, keeper: FakeKeeper) -> None:
     session, notes = live(decide(Act.RESTART), watch)
     tracker = session._sensor.tracker
     assert session.run().reason is Reason.EXITED
@@ -221,7 +223,7 @@ def test_restart_keeps_the_count_of_incidents(live: Any, keeper: FakeKeeper) -> 
     assert session.restart_count == 1
 
 
-def test_restarts_stop_without_progress(live: Any, keeper: FakeKeeper) -> None:
+def test_session__restarts_stop_without_progress(live: Any, keeper: FakeKeeper) -> None:
     session, notes = live(decide(Act.RESTART), decide(Act.RESTART), max_restarts=9)
     ended = session.run()
     assert (ended.reason, ended.exit_code) == (Reason.RESTARTS, 75)
@@ -229,7 +231,7 @@ def test_restarts_stop_without_progress(live: Any, keeper: FakeKeeper) -> None:
     assert notes.actions[-1][0] is Act.SHUTDOWN
 
 
-def test_a_snapshot_that_cannot_be_written_stops_nothing(
+def test_session__a_snapshot_that_cannot_be_written_stops_nothing(
     live: Any, keeper: FakeKeeper, tmp_path: Path
 ) -> None:
     (tmp_path / "kept").write_text("a file in the way")
@@ -238,7 +240,7 @@ def test_a_snapshot_that_cannot_be_written_stops_nothing(
     assert "cannot write the snapshot" in notes.actions[0][1]
 
 
-def test_after_a_signal_nothing_is_decided_any_more(live: Any, keeper: FakeKeeper) -> None:
+def test_session__after_a_signal_nothing_is_decided_any_more(live: Any, keeper: FakeKeeper) -> None:
     def interrupted(sensor: FakeSensor, until: Callable[[], bool]) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         sensor.carry_out(Decision(Act.SHUTDOWN, "why", HUNG))

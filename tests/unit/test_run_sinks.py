@@ -60,7 +60,7 @@ def report_all(sink: Sink) -> None:
     sink.on_end({"exit_code": 75, "text": "the job was shut down"})
 
 
-def test_json_lines(pipe: tuple[int, Out]) -> None:
+def test_json_sink__json_lines(pipe: tuple[int, Out]) -> None:
     reader, out = pipe
     report_all(JsonSink(out))
     lines = [json.loads(line) for line in os.read(reader, 65536).splitlines()]
@@ -74,7 +74,7 @@ def test_json_lines(pipe: tuple[int, Out]) -> None:
     assert lines[7]["exit_code"] == 75
 
 
-def test_text_lines(pipe: tuple[int, Out]) -> None:
+def test_text_sink__text_lines(pipe: tuple[int, Out]) -> None:
     reader, out = pipe
     report_all(TextSink(out))
     text = os.read(reader, 65536).decode()
@@ -91,7 +91,7 @@ def test_text_lines(pipe: tuple[int, Out]) -> None:
     )
 
 
-def test_a_reader_that_went_away_harms_nobody(pipe: tuple[int, Out]) -> None:
+def test_json_sink__a_reader_that_went_away_harms_nobody(pipe: tuple[int, Out]) -> None:
     reader, out = pipe
     os.close(reader)
     report_all(JsonSink(out))
@@ -100,7 +100,7 @@ def test_a_reader_that_went_away_harms_nobody(pipe: tuple[int, Out]) -> None:
         os.write(out.descriptor, b"x")
 
 
-def test_a_hushed_announcer_reports_only_what_we_do(pipe: tuple[int, Out]) -> None:
+def test_json_sink__a_hushed_announcer_reports_only_what_we_do(pipe: tuple[int, Out]) -> None:
     reader, out = pipe
     announcer = Announcer([JsonSink(out)], wants_waits=False)
     announcer.on_verdict(WORKING)
@@ -117,7 +117,7 @@ def test_a_hushed_announcer_reports_only_what_we_do(pipe: tuple[int, Out]) -> No
     assert [line["event"] for line in lines] == ["verdict", "action", "start", "verdict"]
 
 
-def test_the_bundle_has_what_a_person_needs() -> None:
+def test_recent__the_bundle_has_what_a_person_needs() -> None:
     recent = Recent()
     report_all(recent)
     view = ProcessHistory(Pid(7), 0)
@@ -140,7 +140,7 @@ def test_the_bundle_has_what_a_person_needs() -> None:
     assert kinds == ["fact", "fact", "blind"]
 
 
-def test_the_name_of_a_bundle_is_a_plain_file_name() -> None:
+def test_name_of__the_name_of_a_bundle_is_a_plain_file_name() -> None:
     name = bundle.name_of(Verdict("a", "../x y-1", VerdictKind.HUNG, Cause.STOPPED, 0.25, 0.0))
     assert name == "19700101T000000.250Z-.._x_y-1-HUNG"
 
@@ -167,7 +167,7 @@ def socket_sample(**changes: object) -> SocketSample:
     return SocketSample(**values | changes)  # type: ignore[arg-type]
 
 
-def test_edges_name_both_ends() -> None:
+def test_table__edges_name_both_ends() -> None:
     one, two = ProcessHistory(Pid(7), 0), ProcessHistory(Pid(8), 0)
     one.sockets[3] = socket_sample()
     one.sockets[4] = socket_sample(fd=4, state="LISTEN")
@@ -194,7 +194,7 @@ def resize(descriptor: int, lines: int, columns: int) -> None:
     ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
 
-def test_the_panel_fits_only_on_a_terminal_with_room(
+def test_out__the_panel_fits_only_on_a_terminal_with_room(
     terminal: tuple[int, int], pipe: tuple[int, Out], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
@@ -219,7 +219,7 @@ def everything(reader: int) -> str:
     return text.decode()
 
 
-def test_the_panel_gives_the_terminal_back(
+def test_out__the_panel_gives_the_terminal_back(
     terminal: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")

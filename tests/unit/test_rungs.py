@@ -44,5 +44,5 @@ def reported(sources: Sources) -> dict[str, str]:
         ({"links": True}, "links", "netlink"),
     ],
 )
-def test_each_rung(changes, family, words):
+def test_active__each_rung(changes, family, words):
     assert words in reported(replace(NOTHING, **changes))[family]

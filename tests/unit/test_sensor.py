@@ -193,7 +193,7 @@ class Notes:
         self.taken.append("hold")
 
 
-def test_all_that_a_judgement_is_made_of_is_recorded_in_order(
+def test_sensor__all_that_a_judgement_is_made_of_is_recorded_in_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     notes = Notes()
@@ -207,7 +207,7 @@ def test_all_that_a_judgement_is_made_of_is_recorded_in_order(
     assert notes.taken[len(first) :] == [ProcessExit, Tick, "look", "ask", 5000.0]
 
 
-def test_members_are_watched_once_and_introduced(bench: Bench) -> None:
+def test_sensor__members_are_watched_once_and_introduced(bench: Bench) -> None:
     for _ in range(3):
         bench.step()
     assert sorted(bench.kernel.watched) == [100, 101]
@@ -217,7 +217,7 @@ def test_members_are_watched_once_and_introduced(bench: Bench) -> None:
     assert bench.kernel.watched[2:] == [200]
 
 
-def test_a_failed_exit_becomes_one_verdict_and_one_decision(bench: Bench) -> None:
+def test_sensor__a_failed_exit_becomes_one_verdict_and_one_decision(bench: Bench) -> None:
     bench.step(*(sampled(bench, pid) for pid in RANKS))
     leaving = bench.exit(101, 3)
     bench.kernel.events = [[leaving]]
@@ -233,7 +233,7 @@ def test_a_failed_exit_becomes_one_verdict_and_one_decision(bench: Bench) -> Non
     assert crashes[0].time_s == pytest.approx(bench.now_ns / NS + 5000, abs=5)
 
 
-def test_an_observer_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sensor__an_observer_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(monkeypatch, Act.OBSERVE)
     bench.step()
     bench.sensor._take([bench.exit(101, 3)])
@@ -242,7 +242,7 @@ def test_an_observer_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bench.decisions == []
 
 
-def test_the_events_that_end_the_loop_are_judged(bench: Bench) -> None:
+def test_sensor__the_events_that_end_the_loop_are_judged(bench: Bench) -> None:
     bench.step()
     bench.sensor._take([bench.exit(101, 3)])
     bench.now_ns += NS
@@ -254,7 +254,7 @@ def test_the_events_that_end_the_loop_are_judged(bench: Bench) -> None:
     assert bench.kernel.waited_s[-1] == 0
 
 
-def test_an_announced_fact_ends_the_pause_and_other_facts_do_not(bench: Bench) -> None:
+def test_sensor__an_announced_fact_ends_the_pause_and_other_facts_do_not(bench: Bench) -> None:
     bench.step()
     quiet = Tick(bench.now_ns, NS, 0, False)
     bench.kernel.events = [[quiet], [bench.exit(101, 1)], [quiet]]
@@ -263,7 +263,7 @@ def test_an_announced_fact_ends_the_pause_and_other_facts_do_not(bench: Bench) -
     assert bench.kernel.waited_s == pytest.approx([1.0, 1.0])
 
 
-def test_the_pause_is_short_while_something_may_be_wrong(bench: Bench) -> None:
+def test_sensor__the_pause_is_short_while_something_may_be_wrong(bench: Bench) -> None:
     bench.step(*(sampled(bench, pid) for pid in RANKS))
     bench.step(SignalSent(bench.now_ns, Pid(100), Tid(100), 19, Pid(9), "kill"))
     bench.listen()
@@ -271,7 +271,7 @@ def test_the_pause_is_short_while_something_may_be_wrong(bench: Bench) -> None:
     assert bench.sensor.job.detailed == set(RANKS)
 
 
-def test_a_job_that_never_trained_and_is_silent_is_watched_at_the_ordinary_pace(
+def test_sensor__a_job_that_never_trained_and_is_silent_is_watched_at_the_ordinary_pace(
     bench: Bench,
 ) -> None:
     bench.step(*(sampled(bench, pid) for pid in RANKS))
@@ -289,7 +289,7 @@ def test_a_job_that_never_trained_and_is_silent_is_watched_at_the_ordinary_pace(
     ("lost", "late", "reported"),
     [(3, False, ["3 records were lost"]), (0, True, ["no pass for 1.0 s"]), (0, False, [])],
 )
-def test_what_was_lost_is_reported(
+def test_sensor__what_was_lost_is_reported(
     bench: Bench, lost: int, late: bool, reported: list[str]
 ) -> None:
     bench.kernel.passes = [[Tick(bench.now_ns, NS, lost, late)]]
@@ -297,20 +297,20 @@ def test_what_was_lost_is_reported(
     assert bench.ears.blind == reported
 
 
-def test_the_table_is_reported_once_a_pass_to_those_who_want_it(bench: Bench) -> None:
+def test_sensor__the_table_is_reported_once_a_pass_to_those_who_want_it(bench: Bench) -> None:
     for _ in range(3):
         bench.step(*(sampled(bench, pid) for pid in RANKS))
     assert bench.ears.tables == ["WORKING starting"] * 3
 
 
-def test_a_number_that_is_used_again_is_watched_again(bench: Bench) -> None:
+def test_sensor__a_number_that_is_used_again_is_watched_again(bench: Bench) -> None:
     bench.step()
     bench.sensor._take([bench.exit(101, 0)])
     bench.step()
     assert bench.kernel.watched.count(101) == 2
 
 
-def test_a_snapshot_looks_closely_without_waiting_for_a_stall(bench: Bench) -> None:
+def test_passes__a_snapshot_looks_closely_without_waiting_for_a_stall(bench: Bench) -> None:
     stage = Stage(world=2)
     bench.kernel.passes = [
         [*(stage._thread(stage.procs[pid]) for pid in RANKS), Tick(bench.now_ns, NS, 0, False)]
@@ -327,7 +327,7 @@ def test_a_snapshot_looks_closely_without_waiting_for_a_stall(bench: Bench) -> N
     assert verdict.culprit is None
 
 
-def test_a_blindness_that_lasts_is_reported_now_and_then(bench: Bench) -> None:
+def test_sensor__a_blindness_that_lasts_is_reported_now_and_then(bench: Bench) -> None:
     bench.step(*(sampled(bench, pid) for pid in RANKS))
     for _ in range(50):
         totals = (
@@ -339,7 +339,9 @@ def test_a_blindness_that_lasts_is_reported_now_and_then(bench: Bench) -> None:
     assert bench.ears.verdicts[-1].kind is VerdictKind.UNKNOWN
 
 
-def test_a_job_that_trains_rests_between_two_judgements(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sensor__a_job_that_trains_rests_between_two_judgements(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Ears, "wants_waits", False)
     bench = Bench(monkeypatch, Act.SHUTDOWN)
     bench.step(*(sampled(bench, pid) for pid in RANKS))
@@ -356,7 +358,7 @@ def test_a_job_that_trains_rests_between_two_judgements(monkeypatch: pytest.Monk
     assert [watch.attend() for _ in range(3)] == [True] * 3, "it may have stalled"
 
 
-def test_a_table_is_of_every_pass(bench: Bench) -> None:
+def test_sensor__a_table_is_of_every_pass(bench: Bench) -> None:
     bench.step(*(sampled(bench, pid) for pid in RANKS))
     bench.sensor.job.pace.trained = True
     assert [bench.sensor._watch.attend() for _ in range(4)] == [True] * 4

@@ -33,7 +33,7 @@ device server:/old mounted on /mnt/old with fstype nfs statvers=1.1
     ("device", "mount"),
     [("0:55", "/mnt/data"), ("0:56", ""), ("0:57", "/mnt/old"), ("259:1", ""), ("9:9", "")],
 )
-def test_where_a_server_is_mounted(device: str, mount: str) -> None:
+def test_parse_mount__where_a_server_is_mounted(device: str, mount: str) -> None:
     assert parse_mount(MOUNTS, device) == mount
 
 
@@ -46,17 +46,17 @@ def test_where_a_server_is_mounted(device: str, mount: str) -> None:
         ("/", None),
     ],
 )
-def test_what_it_answered(mount: str, state: StorageState | None) -> None:
+def test_parse_counters__what_it_answered(mount: str, state: StorageState | None) -> None:
     assert parse_counters(STATS, mount, "0:55") == state
 
 
 @pytest.mark.parametrize("cut", range(0, len(STATS), 7))
-def test_a_text_that_is_cut_is_read_as_far_as_it_goes(cut: int) -> None:
+def test_parse_counters__a_text_that_is_cut_is_read_as_far_as_it_goes(cut: int) -> None:
     state = parse_counters(STATS[:cut], "/mnt/data", "0:55")
     assert state is None or state.completed_count <= 580
 
 
-def test_a_mount_point_with_other_ends_of_lines_is_one_line() -> None:
+def test_parse_mount__a_mount_point_with_other_ends_of_lines_is_one_line() -> None:
     mounts = "35 22 0:55 / /mnt/a\x0c35\x850:56 rw - nfs4 server:/data rw\n" + MOUNTS
     assert parse_mount(mounts, "0:55") == "/mnt/a\x0c35\x850:56"
     assert parse_mount(mounts, "0:57") == "/mnt/old"

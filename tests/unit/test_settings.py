@@ -45,7 +45,7 @@ def assert_sound(policy: Policy) -> None:
     ("text", "seconds"),
     [("500ms", 0.5), ("3s", 3), ("2m", 120), ("1h", 3600), ("1.5s", 1.5), (" 2m ", 120), ("0s", 0)],
 )
-def test_a_duration_has_a_unit(text: str, seconds: float) -> None:
+def test_parse_duration__a_duration_has_a_unit(text: str, seconds: float) -> None:
     assert parse_duration(text) == pytest.approx(seconds)
 
 
@@ -53,14 +53,14 @@ def test_a_duration_has_a_unit(text: str, seconds: float) -> None:
     "text",
     ["", "3", "s", "-1s", "+1s", "1e3s", ".5s", "1.s", "3 s", "3S", "1m30s", "inf", "nans", "9e9h"],
 )
-def test_what_is_no_duration_is_refused_with_a_hint(text: str) -> None:
+def test_parse_duration__what_is_no_duration_is_refused_with_a_hint(text: str) -> None:
     with pytest.raises(ValueError, match="like 30s"):
         parse_duration(text)
 
 
 @given(st.one_of(st.text(), st.from_regex(r"\d+(\.\d+)?(ms|s|m|h)", fullmatch=True)))
 @example("9" * 400 + "h")
-def test_any_text_is_a_finite_duration_or_a_value_error(text: str) -> None:
+def test_parse_duration__any_text_is_a_finite_duration_or_a_value_error(text: str) -> None:
     try:
         seconds = parse_duration(text)
     except ValueError:
@@ -69,7 +69,7 @@ def test_any_text_is_a_finite_duration_or_a_value_error(text: str) -> None:
     assert seconds >= 0
 
 
-def test_a_policy_keeps_the_defaults_it_does_not_name(tmp_path: Path) -> None:
+def test_policy__a_policy_keeps_the_defaults_it_does_not_name(tmp_path: Path) -> None:
     text = 'stall_floor = "500ms"\nstall_factor = 2\nmax_restarts = 0\nhard_limit = "1h"'
     assert policy_of(tmp_path, text) == Policy(
         stall_floor_s=0.5, stall_factor=2.0, max_restarts=0, hard_limit_s=3600
@@ -78,7 +78,7 @@ def test_a_policy_keeps_the_defaults_it_does_not_name(tmp_path: Path) -> None:
     assert policy_of(tmp_path, 'hard_limit = "never"').hard_limit_s is None
 
 
-def test_every_default_can_be_written_in_a_file(tmp_path: Path) -> None:
+def test_policy__every_default_can_be_written_in_a_file(tmp_path: Path) -> None:
     plain = {"stall_factor": "1.5", "max_restarts": "3", "hard_limit": '"never"'}
     lines = [
         f"{key} = {plain[key]}" if key in plain else f'{key} = "{getattr(Policy(), key + "_s")}s"'
@@ -105,13 +105,15 @@ def test_every_default_can_be_written_in_a_file(tmp_path: Path) -> None:
         (b"\xff\xfe", "not valid TOML"),
     ],
 )
-def test_a_wrong_policy_says_what_to_write(tmp_path: Path, text: str | bytes, hint: str) -> None:
+def test_policy__a_wrong_policy_says_what_to_write(
+    tmp_path: Path, text: str | bytes, hint: str
+) -> None:
     with pytest.raises(PolicyError, match=hint) as raised:
         policy_of(tmp_path, text)
     assert "\n" not in str(raised.value)
 
 
-def test_a_policy_that_cannot_be_read_is_a_policy_error(tmp_path: Path) -> None:
+def test_policy__a_policy_that_cannot_be_read_is_a_policy_error(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "absent"):
         with pytest.raises(PolicyError, match="cannot read policy"):
             Policy.from_file(path)
@@ -124,7 +126,9 @@ def test_a_policy_that_cannot_be_read_is_a_policy_error(tmp_path: Path) -> None:
 @example(f'backoff = "{"9" * 400}h"')
 @example("a = " + "[" * 3000)
 @example("stall_factor = nan")
-def test_any_file_is_a_sound_policy_or_a_policy_error(tmp_path: Path, text: str | bytes) -> None:
+def test_policy__any_file_is_a_sound_policy_or_a_policy_error(
+    tmp_path: Path, text: str | bytes
+) -> None:
     try:
         policy = policy_of(tmp_path, text)
     except PolicyError:
@@ -136,7 +140,7 @@ def _tree(error: type[KcoverError]) -> list[type[KcoverError]]:
     return [error, *(below for child in error.__subclasses__() for below in _tree(child))]
 
 
-def test_the_exit_codes_of_all_errors() -> None:
+def test_settings__the_exit_codes_of_all_errors() -> None:
     codes = {error.__name__: error.exit_code for error in _tree(KcoverError)}
     assert codes == {
         "KcoverError": 1,

@@ -32,12 +32,12 @@ def with_fakes(folder: Path) -> str:
     return f"{folder}:{os.environ['PATH']}"
 
 
-def test_it_is_quiet_when_nothing_is_missing() -> None:
+def test_setup__it_is_quiet_when_nothing_is_missing() -> None:
     result = run_setup("test")
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
-def test_an_unknown_profile_is_a_usage_error() -> None:
+def test_setup__an_unknown_profile_is_a_usage_error() -> None:
     result = run_setup("everything")
     assert result.returncode == 2
     usage = (
@@ -46,7 +46,7 @@ def test_an_unknown_profile_is_a_usage_error() -> None:
     assert result.stderr.startswith(usage)
 
 
-def test_without_root_it_says_what_to_run(fake_path: Path) -> None:
+def test_setup__without_root_it_says_what_to_run(fake_path: Path) -> None:
     (fake_path / "id").write_text("#!/bin/sh\necho 1000\n")
     (fake_path / "id").chmod(0o755)
     result = run_setup("build", PATH=with_fakes(fake_path))
@@ -56,7 +56,7 @@ def test_without_root_it_says_what_to_run(fake_path: Path) -> None:
     assert not (fake_path / "apt-get.ran").exists()
 
 
-def test_system_packages_can_be_left_alone(fake_path: Path) -> None:
+def test_setup__system_packages_can_be_left_alone(fake_path: Path) -> None:
     result = run_setup("test", PATH=with_fakes(fake_path), KCOVER_SKIP_APT="1")
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
     assert not (fake_path / "apt-get.ran").exists()

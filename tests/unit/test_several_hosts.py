@@ -49,7 +49,9 @@ class Part(Stage):
 
 @pytest.mark.parametrize("reported", [TORCHRUN, OPEN_MPI, None])
 @pytest.mark.parametrize("healthy", ["train", "run"])
-def test_ranks_of_other_hosts_are_not_missing(reported: str | None, healthy: str) -> None:
+def test_several_hosts__ranks_of_other_hosts_are_not_missing(
+    reported: str | None, healthy: str
+) -> None:
     stage = Part(reported={} if reported is None else {reported: "4"})
     stage.run(10)
     for proc in stage.procs.values():
@@ -59,7 +61,7 @@ def test_ranks_of_other_hosts_are_not_missing(reported: str | None, healthy: str
 
 
 @pytest.mark.parametrize("healthy", ["train", "run"])
-def test_a_stop_is_found_on_one_of_several_hosts(healthy: str) -> None:
+def test_several_hosts__a_stop_is_found_on_one_of_several_hosts(healthy: str) -> None:
     stage = Part(reported={TORCHRUN: "4"})
     stage.run(10)
     for proc in stage.procs.values():
@@ -80,7 +82,7 @@ def test_a_stop_is_found_on_one_of_several_hosts(healthy: str) -> None:
 
 
 @pytest.mark.parametrize("reported", [TORCHRUN, None])
-def test_a_stop_is_found_before_any_training_was_seen(reported: str | None) -> None:
+def test_several_hosts__a_stop_is_found_before_any_training_was_seen(reported: str | None) -> None:
     stage = Part(reported={} if reported is None else {reported: "4"}, mode="futex")
     stage.run(30)
     stage.become(stage.rank(2), "stopped")
@@ -89,7 +91,7 @@ def test_a_stop_is_found_before_any_training_was_seen(reported: str | None) -> N
     assert stage.causes()[-1] is Cause.STOPPED
 
 
-def test_the_training_of_a_part_is_seen_once_it_goes_on_for_long() -> None:
+def test_several_hosts__the_training_of_a_part_is_seen_once_it_goes_on_for_long() -> None:
     stage = Part()
     stage.run(15)
     assert not stage.job.pace.trained
@@ -97,7 +99,7 @@ def test_the_training_of_a_part_is_seen_once_it_goes_on_for_long() -> None:
     assert stage.job.pace.trained
 
 
-def test_a_start_that_waits_for_a_rank_is_no_training() -> None:
+def test_several_hosts__a_start_that_waits_for_a_rank_is_no_training() -> None:
     stage = Part()
     stage.run(12)
     for proc in stage.procs.values():
@@ -111,7 +113,7 @@ def test_a_start_that_waits_for_a_rank_is_no_training() -> None:
     ("numbers", "missing"),
     [((4, 5, 7), 6), ((0, 1, 2), 3), ((0, 1, 2, 3), None), ((0, 2, 4, 6), None), ((0, 2, 4), None)],
 )
-def test_the_rank_that_is_missing_here_is_named(
+def test_several_hosts__the_rank_that_is_missing_here_is_named(
     numbers: tuple[int, ...], missing: int | None
 ) -> None:
     stage = Part(
@@ -128,7 +130,7 @@ def test_the_rank_that_is_missing_here_is_named(
         assert f"rank {missing} is missing, " in verdict.evidence[0].text
 
 
-def test_all_ranks_of_this_host_may_be_held_while_the_others_go_on() -> None:
+def test_several_hosts__all_ranks_of_this_host_may_be_held_while_the_others_go_on() -> None:
     stage = Part(reported={TORCHRUN: "4"})
     stage.run(30)
     for proc in stage.procs.values():
@@ -137,7 +139,7 @@ def test_all_ranks_of_this_host_may_be_held_while_the_others_go_on() -> None:
     assert stage.causes() == [Cause.STOPPED]
 
 
-def test_a_lock_is_named_among_the_ranks_of_this_host() -> None:
+def test_several_hosts__a_lock_is_named_among_the_ranks_of_this_host() -> None:
     stage = Part(reported={TORCHRUN: "4"})
     stage.run(30)
     for proc in stage.procs.values():
@@ -147,7 +149,9 @@ def test_a_lock_is_named_among_the_ranks_of_this_host() -> None:
     assert stage.causes() == [Cause.BLOCKED_LOCK]
 
 
-def test_while_a_rank_elsewhere_is_at_work_the_order_of_sending_here_names_nobody() -> None:
+def test_several_hosts__while_a_rank_elsewhere_is_at_work_the_order_of_sending_here_names_nobody() -> (
+    None
+):
     stage = Part(reported={TORCHRUN: "4"})
     stage.run(30)
     for late, proc in enumerate(stage.procs.values()):

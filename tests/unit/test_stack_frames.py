@@ -28,23 +28,23 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_an_address_behind_a_call_is_a_return_address(name: str) -> None:
+def test_follows_call__an_address_behind_a_call_is_a_return_address(name: str) -> None:
     machine, code = CALLS[name]
     assert follows_call(bytes.fromhex(code), machine)
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_code_is_not_called_from(name: str) -> None:
+def test_follows_call__other_code_is_not_called_from(name: str) -> None:
     machine, code = OTHERS[name]
     assert not follows_call(bytes.fromhex(code), machine)
 
 
 @given(st.binary(max_size=16), st.sampled_from(["x86_64", "aarch64"]))
-def test_any_bytes_are_looked_at(before: bytes, machine: str) -> None:
+def test_follows_call__any_bytes_are_looked_at(before: bytes, machine: str) -> None:
     assert follows_call(before, machine) in (True, False)
 
 
-def test_a_kernel_stack_loses_the_entry_and_keeps_modules() -> None:
+def test_parse_kernel_stack__a_kernel_stack_loses_the_entry_and_keeps_modules() -> None:
     text = (
         "[<0>] rpc_wait_bit_killable+0x1e/0xb0 [sunrpc]\n"
         "[<0>] nfs4_proc_getattr+0x8/0x20 [nfsv4]\n"
@@ -60,5 +60,5 @@ def test_a_kernel_stack_loses_the_entry_and_keeps_modules() -> None:
 
 
 @given(st.text())
-def test_any_text_is_a_kernel_stack(text: str) -> None:
+def test_parse_kernel_stack__any_text_is_a_kernel_stack(text: str) -> None:
     assert isinstance(parse_kernel_stack(text), tuple)

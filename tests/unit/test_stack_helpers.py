@@ -21,7 +21,7 @@ def said(**fields: object) -> bytes:
     return json.dumps([thread | fields]).encode()
 
 
-def test_frames_belong_to_the_thread_by_its_number_on_the_host() -> None:
+def test_python_lines__frames_belong_to_the_thread_by_its_number_on_the_host() -> None:
     ((thread, found),) = parse(said(), 4711, {7: 4711}).items()
     assert (thread, python_lines(found)) == ((4711, 4711), ("acquire (train.py:8)",))
     assert list(parse(said(), 4711, {})) == [(4711, 7)]
@@ -43,7 +43,7 @@ def test_frames_belong_to_the_thread_by_its_number_on_the_host() -> None:
         ("/var/tmp/ray.zip/ray/worker.py", True),
     ],
 )
-def test_frames_of_the_program_are_distinguished_from_those_of_libraries(
+def test_parse__frames_of_the_program_are_distinguished_from_those_of_libraries(
     path: str, library: bool
 ) -> None:
     frame = FRAME | {"filename": path, "short_filename": None}
@@ -51,13 +51,13 @@ def test_frames_of_the_program_are_distinguished_from_those_of_libraries(
     assert [(each.file, each.library) for each in found.frames] == [(path, library)]
 
 
-def test_the_holder_of_the_interpreter_lock_is_marked() -> None:
+def test_python_lines__the_holder_of_the_interpreter_lock_is_marked() -> None:
     (found,) = parse(said(owns_gil=True), 7, {}).values()
     assert python_lines(found) == ("holds the interpreter lock", "acquire (train.py:8)")
 
 
 @pytest.mark.parametrize("out", [b"", b"{}", b"Error: no python", b"\xff"])
-def test_anything_else_is_an_error(out: bytes) -> None:
+def test_parse__anything_else_is_an_error(out: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse(out, 1, {})
 
@@ -75,13 +75,15 @@ JSON = st.recursive(
 
 @given(st.lists(JSON))
 @example([{"pid": 7, "os_thread_id": 7, "owns_gil": False, "frames": [FRAME]}])
-def test_any_list_is_read(value: list[object]) -> None:
+def test_python_lines__any_list_is_read(value: list[object]) -> None:
     found = parse(json.dumps(value).encode(), 1, {})
     assert {pid for pid, _ in found} <= {1}
     assert all(isinstance(frame, str) for each in found.values() for frame in python_lines(each))
 
 
-def test_without_py_spy_the_missing_frames_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_helpers__without_py_spy_the_missing_frames_are_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(py_spy, "program", lambda: None)
     monkeypatch.setattr(helper_process, "start", lambda *_, **__: None)
     found = Helpers([(1, 1, "python3"), (1, 2, "python3")]).collect(1.0, {})
@@ -89,7 +91,7 @@ def test_without_py_spy_the_missing_frames_are_reported(monkeypatch: pytest.Monk
     assert found.blind[1] == "native frames of 2 threads (it did not start)"
 
 
-def test_a_thread_without_frames_has_an_empty_stack() -> None:
+def test_frames__a_thread_without_frames_has_an_empty_stack() -> None:
     stack = Frames(kernel={(1, 2): ("futex_wait",)}).stack(1, 2, 3)
     assert (stack.python, stack.native, stack.kernel, stack.rank) == ((), (), ("futex_wait",), 3)
 
@@ -97,11 +99,11 @@ def test_a_thread_without_frames_has_an_empty_stack() -> None:
 @pytest.mark.parametrize(
     ("program", "python"), [("python3.11", True), ("pt_main_thread", True), ("mpirun", False)]
 )
-def test_python_programs_are_known_by_name(program: str, python: bool) -> None:
+def test_is_python__python_programs_are_known_by_name(program: str, python: bool) -> None:
     assert is_python(program) is python
 
 
-def test_the_interpreters_own_frames_are_put_together() -> None:
+def test_shown__the_interpreters_own_frames_are_put_together() -> None:
     names = ["futex (libc.so.6)", "_PyEval_EvalFrameDefault (python3.11)", "python3.11+0x17"]
     assert shown([*names, "main (train)"]) == [
         "futex (libc.so.6)",
@@ -120,7 +122,7 @@ print(json.dumps([bool((caps["CapPrm:"] | caps["CapEff:"]) >> 21 & 1), data[0]])
 
 
 @pytest.mark.needs("root")
-def test_a_helper_has_little_memory_and_no_right_to_administer(tmp_path: Path) -> None:
+def test_start__a_helper_has_little_memory_and_no_right_to_administer(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.symlink_to(sys.executable)
     process = helper_process.start([str(python), "-c", SHOW], 48 << 20)
@@ -129,7 +131,7 @@ def test_a_helper_has_little_memory_and_no_right_to_administer(tmp_path: Path) -
     assert json.loads(out) == [False, 48 << 20]
 
 
-def test_few_run_at_once_and_all_in_the_end(
+def test_helpers__few_run_at_once_and_all_in_the_end(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"

@@ -67,7 +67,7 @@ def taken(
     raise AssertionError("nothing was read")
 
 
-def test_all_ranks_are_read_once_in_a_stall(spy: Callable[[str], Path]) -> None:
+def test_stack_watch__all_ranks_are_read_once_in_a_stall(spy: Callable[[str], Path]) -> None:
     log = spy(answering())
     watch, people = StackWatch(), ranks()
     assert watch.tick(False, people, 4) == []
@@ -82,7 +82,7 @@ def test_all_ranks_are_read_once_in_a_stall(spy: Callable[[str], Path]) -> None:
     assert len(log.read_text().split()) == len(PIDS)
 
 
-def test_they_are_read_anew_before_an_action_if_that_was_long_ago(
+def test_stack_watch__they_are_read_anew_before_an_action_if_that_was_long_ago(
     spy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = spy(answering())
@@ -96,7 +96,7 @@ def test_they_are_read_anew_before_an_action_if_that_was_long_ago(
     assert len(log.read_text().split()) == 2 * len(PIDS)
 
 
-def test_an_action_waits_for_a_reader_that_hangs_only_for_a_while(
+def test_stack_watch__an_action_waits_for_a_reader_that_hangs_only_for_a_while(
     spy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spy("exec sleep 600")
@@ -110,7 +110,7 @@ def test_an_action_waits_for_a_reader_that_hangs_only_for_a_while(
     assert "no time was left" in seen.unread[0]
 
 
-def test_jobs_are_read_one_after_the_other(
+def test_stack_watch__jobs_are_read_one_after_the_other(
     spy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They share the agent's memory; whoever comes too late says so."""
@@ -123,14 +123,14 @@ def test_jobs_are_read_one_after_the_other(
     assert taken(StackWatch(), ranks()).unread == ()
 
 
-def test_a_reader_that_fails_is_said(spy: Callable[[str], Path]) -> None:
+def test_stack_watch__a_reader_that_fails_is_said(spy: Callable[[str], Path]) -> None:
     spy("echo 'Error: no permission' >&2; exit 1")
     seen = taken(StackWatch(), ranks())
     assert seen.stacks == ()
     assert "Error: no permission and 3 more" in seen.unread[0]
 
 
-def test_where_py_spy_is_missing_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stack_watch__where_py_spy_is_missing_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(py_spy, "program", lambda: None)
     seen = taken(StackWatch(), ranks())
     assert (seen.stacks, seen.unread) == ((), ("Python frames (py-spy is not installed)",))
@@ -141,7 +141,7 @@ def test_where_py_spy_is_missing_that_is_said(monkeypatch: pytest.MonkeyPatch) -
     [(ranks("mpi_train"), 4), (ranks(count=2), 2), (cast("Any", {}), 4)],
     ids=["no Python", "two ranks", "no rank here"],
 )
-def test_nothing_is_read_where_no_rank_could_be_odd(
+def test_stack_watch__nothing_is_read_where_no_rank_could_be_odd(
     spy: Callable[[str], Path], people: Mapping[Pid, ProcessHistory], size: int
 ) -> None:
     log = spy(answering())
@@ -151,7 +151,7 @@ def test_nothing_is_read_where_no_rank_could_be_odd(
     assert not log.exists()
 
 
-def test_two_ranks_of_a_larger_job_are_read(spy: Callable[[str], Path]) -> None:
+def test_stack_watch__two_ranks_of_a_larger_job_are_read(spy: Callable[[str], Path]) -> None:
     spy(answering())
     assert len(taken(StackWatch(), ranks(count=2), size=4).stacks) == 2
 
@@ -201,7 +201,7 @@ def judging(
     return stage, made
 
 
-def test_a_job_is_ended_once_the_stacks_are_read_and_they_stand_in_the_decision() -> None:
+def test_judging__a_job_is_ended_once_the_stacks_are_read_and_they_stand_in_the_decision() -> None:
     done: list[Decision] = []
     answers = [False]
     notes = Notes()
@@ -224,7 +224,7 @@ def test_a_job_is_ended_once_the_stacks_are_read_and_they_stand_in_the_decision(
     assert EvidenceKind.OUTLIER in {each.kind for each in decision.verdict.evidence}
 
 
-def test_a_job_that_recovers_while_they_are_read_is_not_ended() -> None:
+def test_judging__a_job_that_recovers_while_they_are_read_is_not_ended() -> None:
     done: list[Decision] = []
     answers = [False]
     stage, made = judging(lambda: answers[0], done)
@@ -239,7 +239,7 @@ def test_a_job_that_recovers_while_they_are_read_is_not_ended() -> None:
     assert done == []
 
 
-def test_stacks_are_wanted_only_while_a_verdict_is_near() -> None:
+def test_judging__stacks_are_wanted_only_while_a_verdict_is_near() -> None:
     stage, made = judging(lambda: True, [])
     assert not made.wants_stacks(), "nothing was judged"
     stage.run(4)

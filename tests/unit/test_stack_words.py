@@ -30,7 +30,9 @@ def words_of(look: InspectRequest) -> tuple[str, ...]:
     return ProcessMemory().words(look.pid, int(text[-2], 16))
 
 
-def test_equal_waits_have_similar_stacks_whatever_the_addresses_and_other_waits_have_not() -> None:
+def test_process_memory__equal_waits_have_similar_stacks_whatever_the_addresses_and_other_waits_have_not() -> (
+    None
+):
     with child_in(LOCK) as one, child_in(LOCK) as two, child_in(FOREIGN) as other:
         first, second, third = words_of(one), words_of(two), words_of(other)
     assert min(len(first), len(third)) > 5
@@ -39,7 +41,7 @@ def test_equal_waits_have_similar_stacks_whatever_the_addresses_and_other_waits_
     assert any(word.startswith("libc") for word in first)
 
 
-def test_a_word_is_the_offset_in_the_file_of_the_module() -> None:
+def test_process_memory__a_word_is_the_offset_in_the_file_of_the_module() -> None:
     memory = ProcessMemory()
     pid = Pid(os.getpid())
     maps = stack_words._read_maps(pid)
@@ -58,11 +60,11 @@ def _address_of(held: bytearray) -> int:
 
 
 @given(st.integers(-1, 2**64), st.integers(0, 64))
-def test_memory_at_any_address_is_bytes_or_nothing(address: int, size: int) -> None:
+def test_read_memory__memory_at_any_address_is_bytes_or_nothing(address: int, size: int) -> None:
     assert len(read_memory(Pid(os.getpid()), address, size)) <= size
 
 
-def test_a_process_that_is_gone_has_no_memory_and_no_words() -> None:
+def test_read_memory__a_process_that_is_gone_has_no_memory_and_no_words() -> None:
     assert read_memory(GONE, 4096, 16) == b""
     assert ProcessMemory().words(GONE, 4096) == ()
 
@@ -77,7 +79,7 @@ MAPS = stack_words._Maps(0.0, [0x1000, 0x5000], [0x2000, 0x6000], ["a", "b"], [0
         *((value, None) for value in (0, 0xFFF, 0x2000, 0x6000, 2**64 - 1)),
     ],
 )
-def test_a_value_names_code_only_inside_a_mapping(value: int, word: str | None) -> None:
+def test_word__a_value_names_code_only_inside_a_mapping(value: int, word: str | None) -> None:
     assert stack_words._word(MAPS, value) == word
 
 
@@ -91,11 +93,13 @@ def test_a_value_names_code_only_inside_a_mapping(value: int, word: str | None) 
         ("x86_64", 0x002B_AAAA_BBBB_CCCC, 0x002B_AAAA_BBBB_CCCC),
     ],
 )
-def test_a_signed_return_address_is_the_address(machine: str, value: int, expected: int) -> None:
+def test_address__a_signed_return_address_is_the_address(
+    machine: str, value: int, expected: int
+) -> None:
     assert stack_words.address(value, machine) == expected
 
 
-def test_signed_words_are_found_in_their_module() -> None:
+def test_process_memory__signed_words_are_found_in_their_module() -> None:
     pid = Pid(os.getpid())
     maps = stack_words._read_maps(pid)
     index = next(i for i, start in enumerate(maps.starts) if start < 1 << 48)
@@ -106,7 +110,9 @@ def test_signed_words_are_found_in_their_module() -> None:
     assert ProcessMemory("x86_64").words(pid, _address_of(held))[0] == plain
 
 
-def test_a_library_with_line_ends_in_its_name_is_one_mapping(tmp_path: Path) -> None:
+def test_process_memory__a_library_with_line_ends_in_its_name_is_one_mapping(
+    tmp_path: Path,
+) -> None:
     """A job may map a file of any name; the kernel escapes newlines alone."""
     library = tmp_path / "a\r0 r-xp b\x0cc\u2028d"
     library.write_bytes(bytes(4096))
@@ -121,7 +127,7 @@ def test_a_library_with_line_ends_in_its_name_is_one_mapping(tmp_path: Path) -> 
 
 
 @given(st.text(max_size=40).filter(lambda path: "\n" not in path))
-def test_any_path_is_read_as_one_mapping(path: str) -> None:
+def test_executable__any_path_is_read_as_one_mapping(path: str) -> None:
     line = f"7f00-7fff r-xp 00001000 08:01 12 /{path}\n"
     (found,) = executable([line, "8000-9000 r-xp 0 00:00 0 \n", "9000-9fff rw-p 0 08:01 12 /x\n"])
     assert found[:3] == (0x7F00, 0x7FFF, 0x1000)

@@ -20,14 +20,14 @@ A_NOISY = (*A[:18], "stale+1", "stale+2")
 
 
 @given(STACKS, STACKS)
-def test_similarity_is_a_share_and_symmetric(one: Stack, other: Stack) -> None:
+def test_similarity__is_a_share_and_symmetric(one: Stack, other: Stack) -> None:
     assert 0 <= similarity(one, other) <= 1
     assert similarity(one, other) == similarity(other, one)
     assert similarity(one, one) == (1 if one else 0)
 
 
 @given(st.dictionaries(st.integers(), STACKS, max_size=8))
-def test_groups_share_out_all_owners_largest_first(stacks: dict[int, Stack]) -> None:
+def test_minority__groups_share_out_all_owners_largest_first(stacks: dict[int, Stack]) -> None:
     found = groups(stacks)
     assert sorted(key for group in found for key in group) == sorted(stacks)
     assert [len(group) for group in found] == sorted(map(len, found), reverse=True)
@@ -35,7 +35,7 @@ def test_groups_share_out_all_owners_largest_first(stacks: dict[int, Stack]) -> 
     assert len(minority(found)) < max(1, len(stacks))
 
 
-def test_leftover_words_do_not_part_a_group() -> None:
+def test_groups__leftover_words_do_not_part_a_group() -> None:
     assert groups({0: A, 1: B, 2: A_NOISY}) == [[0, 2], [1]]
 
 
@@ -50,7 +50,7 @@ def test_leftover_words_do_not_part_a_group() -> None:
         ([], []),
     ],
 )
-def test_without_a_single_largest_group_nobody_is_odd(
+def test_minority__without_a_single_largest_group_nobody_is_odd(
     ordered: list[list[int]], odd: list[int]
 ) -> None:
     assert minority(ordered) == odd
@@ -74,13 +74,13 @@ def known(*stacks: Stack) -> KnownWaits:
         ({0: A, 1: A, 2: B}, known(C), [2]),
     ],
 )
-def test_who_waits_where_nobody_ever_left(
+def test_outliers__who_waits_where_nobody_ever_left(
     stacks: dict[int, Stack], waits: KnownWaits, odd: list[int]
 ) -> None:
     assert outliers(stacks, {key for key in stacks if waits.knows(stacks[key])}) == odd
 
 
-def test_known_waits_are_few_and_different() -> None:
+def test_known_waits__are_few_and_different() -> None:
     waits = known(A, A_NOISY, B, ())
     assert waits.count == 2
     assert waits.knows(A_NOISY)
@@ -102,5 +102,5 @@ def test_known_waits_are_few_and_different() -> None:
         ((), None),
     ],
 )
-def test_the_library_that_waits(stack: Stack, name: str | None) -> None:
+def test_waits_in__the_library_that_waits(stack: Stack, name: str | None) -> None:
     assert waits_in(stack) == name

@@ -55,7 +55,7 @@ def send(stage: Stage) -> None:
         proc.last_send_ns = stage.now_ns
 
 
-def test_ranks_that_wait_are_looked_at_first_and_stalled_later():
+def test_stalled__ranks_that_wait_are_looked_at_first_and_stalled_later():
     stage = Stage()
     stage.run(30)
     all_become(stage, "futex")
@@ -66,7 +66,7 @@ def test_ranks_that_wait_are_looked_at_first_and_stalled_later():
 
 
 @pytest.mark.parametrize("connected", [True, False])
-def test_ranks_that_burn_a_cpu_for_hours_are_looked_at_and_have_not_stalled(connected):
+def test_stalled__ranks_that_burn_a_cpu_for_hours_are_looked_at_and_have_not_stalled(connected):
     stage = Stage(connected=connected)
     stage.run(30)
     all_become(stage, "run")
@@ -75,7 +75,7 @@ def test_ranks_that_burn_a_cpu_for_hours_are_looked_at_and_have_not_stalled(conn
 
 
 @pytest.mark.parametrize("mode", ["yield", "spin"])
-def test_ranks_that_burn_a_cpu_and_are_known_to_wait_have_stalled(mode):
+def test_stalled__ranks_that_burn_a_cpu_and_are_known_to_wait_have_stalled(mode):
     stage = Stage(connected=False)
     stage.run(30)
     all_become(stage, mode)
@@ -84,7 +84,7 @@ def test_ranks_that_burn_a_cpu_and_are_known_to_wait_have_stalled(mode):
 
 
 @pytest.mark.parametrize("mode", ["futex", "read", "write", "stopped"])
-def test_one_rank_that_sleeps_among_others_that_burn_a_cpu_has_stalled_the_job(mode):
+def test_stalled__one_rank_that_sleeps_among_others_that_burn_a_cpu_has_stalled_the_job(mode):
     stage = Stage(connected=False)
     stage.run(30)
     all_become(stage, "run")
@@ -96,7 +96,7 @@ def test_one_rank_that_sleeps_among_others_that_burn_a_cpu_has_stalled_the_job(m
     assert stage.job.attention.stalled
 
 
-def test_bytes_are_the_clock_of_ranks_that_burn_a_cpu():
+def test_stalled__bytes_are_the_clock_of_ranks_that_burn_a_cpu():
     stage = Stage()
     stage.run(30)
     all_become(stage, "run")
@@ -114,7 +114,7 @@ def test_bytes_are_the_clock_of_ranks_that_burn_a_cpu():
     assert stage.job.attention.stalled
 
 
-def test_a_job_that_burns_from_its_first_step_on_has_recovered_within_30_s():
+def test_stalled__a_job_that_burns_from_its_first_step_on_has_recovered_within_30_s():
     stage = Stage(connected=False)
     stage.run(10)  # what it loads moves its ranks
     all_become(stage, "run")
@@ -130,7 +130,7 @@ def test_a_job_that_burns_from_its_first_step_on_has_recovered_within_30_s():
 
 
 @pytest.mark.parametrize(("minutes", "longest_s"), [(2, 130.0), (5, 10.0)])
-def test_a_burn_is_learned_as_a_step_unless_it_is_longer_than_any(minutes, longest_s):
+def test_stalled__a_burn_is_learned_as_a_step_unless_it_is_longer_than_any(minutes, longest_s):
     stage = Stage(connected=False)
     stage.run(60)
     all_become(stage, "run")
@@ -151,7 +151,7 @@ def down(stage: Stage, number: int = 0) -> DeviceFault:
     )  # fmt: skip
 
 
-def test_a_port_that_stays_down_ends_no_job_that_goes_on():
+def test_stalled__a_port_that_stays_down_ends_no_job_that_goes_on():
     stage = Stage()
     stage.run(30)
     stage.feed(down(stage))
@@ -161,7 +161,7 @@ def test_a_port_that_stays_down_ends_no_job_that_goes_on():
     assert VerdictKind.DEVICE_FAULT not in {each.kind for each in stage.verdicts}
 
 
-def test_a_port_that_stays_down_ends_a_job_that_has_stalled():
+def test_stalled__a_port_that_stays_down_ends_a_job_that_has_stalled():
     stage = Stage()
     stage.run(30)
     all_become(stage, "futex")
@@ -171,7 +171,7 @@ def test_a_port_that_stays_down_ends_a_job_that_has_stalled():
     assert stage.verdicts[-1].kind is VerdictKind.DEVICE_FAULT
 
 
-def test_a_port_that_is_back_ends_no_job():
+def test_of_port__a_port_that_is_back_ends_no_job():
     stage = Stage()
     stage.run(30)
     stage.feed(down(stage))
@@ -200,7 +200,9 @@ def watched(stage: Stage) -> JobWatch:
 
 
 @pytest.mark.parametrize(("mode", "asks"), [("run", False), ("spin", True)])
-def test_nccl_is_asked_about_a_stall_and_not_about_ranks_that_burn_a_cpu(mode, asks, monkeypatch):
+def test_job_watch__nccl_is_asked_about_a_stall_and_not_about_ranks_that_burn_a_cpu(
+    mode, asks, monkeypatch
+):
     asked = []
 
     class Ras:
@@ -275,7 +277,9 @@ def sent(
         ("futex", range(30, 40), True, True),
     ],
 )
-def test_a_stall_is_reported_once_and_confirmed_often(tmp_path, mode, renewed, stalled, pictured):
+def test_report_builder__a_stall_is_reported_once_and_confirmed_often(
+    tmp_path, mode, renewed, stalled, pictured
+):
     stage = Stage(connected=mode != "run")
     stage.run(30)
     all_become(stage, mode)
@@ -291,7 +295,9 @@ def test_a_stall_is_reported_once_and_confirmed_often(tmp_path, mode, renewed, s
     assert {bool(each.ranks) for each in reports} == {pictured}
 
 
-def test_that_it_can_be_decided_again_whether_ranks_go_on_is_reported_at_once(tmp_path):
+def test_report_builder__that_it_can_be_decided_again_whether_ranks_go_on_is_reported_at_once(
+    tmp_path,
+):
     stage = Stage(connected=False)
     stage.run(30)
     all_become(stage, "run")
@@ -301,7 +307,9 @@ def test_that_it_can_be_decided_again_whether_ranks_go_on_is_reported_at_once(tm
     assert [bool(each.ranks) for each in sent(stage, tmp_path, 2)] == [False]
 
 
-def test_what_logs_show_is_reported_of_a_fault_and_never_of_a_job_that_works(tmp_path):
+def test_report_builder__what_logs_show_is_reported_of_a_fault_and_never_of_a_job_that_works(
+    tmp_path,
+):
     found = (
         ContainerLog("uid-0", "main", 0, (LogFinding("storage_full", "storage", "error", 1, 1.0),)),
     )
@@ -312,7 +320,7 @@ def test_what_logs_show_is_reported_of_a_fault_and_never_of_a_job_that_works(tmp
     assert sent(stage, tmp_path, 2, logs=found)[-1].logs == found
 
 
-def test_a_job_whose_rank_died_has_stalled_until_it_gets_over_that():
+def test_stalled__a_job_whose_rank_died_has_stalled_until_it_gets_over_that():
     """Else a restart would count as recovered by the training that went before the crash."""
     stage = Stage()
     stage.run(30)

@@ -29,7 +29,7 @@ def ranks(
     }
 
 
-def test_lightning_starts_all_but_the_first_rank() -> None:
+def test_classify__lightning_starts_all_but_the_first_rank() -> None:
     environ = {"NODE_RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1"}
     assert ranks(
         process(10, 1, "python3 train.py"),
@@ -41,7 +41,7 @@ def test_lightning_starts_all_but_the_first_rank() -> None:
     ) == {10: (0, 3), 11: (1, 3), 12: (2, 3)}
 
 
-def test_lightning_on_the_second_of_two_nodes() -> None:
+def test_classify__lightning_on_the_second_of_two_nodes() -> None:
     environ = {"NODE_RANK": "1", "WORLD_SIZE": "4"}
     assert ranks(
         process(10, 1, "python3 train.py", **environ),
@@ -49,7 +49,7 @@ def test_lightning_on_the_second_of_two_nodes() -> None:
     ) == {10: (2, 4), 11: (3, 4)}
 
 
-def test_lightning_below_a_slurm_task() -> None:
+def test_classify__lightning_below_a_slurm_task() -> None:
     environ = {**TASK, "NODE_RANK": "0", "WORLD_SIZE": "2"}
     assert ranks(
         process(10, 1, "python3 train.py", **TASK),
@@ -58,7 +58,7 @@ def test_lightning_below_a_slurm_task() -> None:
 
 
 @pytest.mark.parametrize("around", [{}, NODE, TASK], ids=["nothing", "PyTorchJob v1", "srun"])
-def test_what_a_spawned_rank_starts_has_the_number_that_the_rank_set_itself(
+def test_classify__what_a_spawned_rank_starts_has_the_number_that_the_rank_set_itself(
     around: dict[str, str],
 ) -> None:
     tracker = "python3 -c multiprocessing.resource_tracker"
@@ -75,7 +75,9 @@ def test_what_a_spawned_rank_starts_has_the_number_that_the_rank_set_itself(
     assert not around or not {13, 14, 15} & set(ranks(*tree)), "before they joined"
 
 
-def test_what_a_rank_starts_does_not_take_its_place_where_it_sets_its_variables_itself() -> None:
+def test_classify__what_a_rank_starts_does_not_take_its_place_where_it_sets_its_variables_itself() -> (
+    None
+):
     assert ranks(
         process(10, 1, "python3 train.py", SLURM_PROCID="3"),
         process(11, 10, "wandb-service", RANK="3", LOCAL_RANK="0", WORLD_SIZE="8"),
@@ -83,7 +85,9 @@ def test_what_a_rank_starts_does_not_take_its_place_where_it_sets_its_variables_
 
 
 @pytest.mark.parametrize("around", [NODE, TASK], ids=["PyTorchJob v1", "srun"])
-def test_a_launcher_of_unknown_name_has_the_number_of_its_node(around: dict[str, str]) -> None:
+def test_classify__a_launcher_of_unknown_name_has_the_number_of_its_node(
+    around: dict[str, str],
+) -> None:
     own = {**around, "WORLD_SIZE": "4"}
     assert ranks(
         process(10, 1, "python3 -m start train.py", **around),
@@ -93,7 +97,7 @@ def test_a_launcher_of_unknown_name_has_the_number_of_its_node(around: dict[str,
     ) == {11: (2, 4), 12: (3, 4)}
 
 
-def test_what_a_rank_starts_with_a_smaller_world_is_its_own() -> None:
+def test_classify__what_a_rank_starts_with_a_smaller_world_is_its_own() -> None:
     evaluation = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     assert ranks(
         process(10, 1, "python3 train.py", RANK="1", WORLD_SIZE="2"),
@@ -101,7 +105,7 @@ def test_what_a_rank_starts_with_a_smaller_world_is_its_own() -> None:
     ) == {10: (1, 2)}
 
 
-def test_what_a_rank_of_a_launcher_starts_is_its_own() -> None:
+def test_classify__what_a_rank_of_a_launcher_starts_is_its_own() -> None:
     rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}
     engine = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
     assert ranks(
@@ -111,7 +115,7 @@ def test_what_a_rank_of_a_launcher_starts_is_its_own() -> None:
     ) == {10: (0, 2)}
 
 
-def test_spawned_ranks_are_known_once_they_joined_each_other() -> None:
+def test_classify__spawned_ranks_are_known_once_they_joined_each_other() -> None:
     tree = (
         process(10, 1, "python3 train.py", **NODE),
         process(11, 10, SPAWN.format(7), **NODE),
@@ -126,7 +130,7 @@ def test_spawned_ranks_are_known_once_they_joined_each_other() -> None:
     assert roles[Pid(13)].owner == 11
 
 
-def test_the_numbers_of_joined_ranks_are_taken_from_their_command_lines() -> None:
+def test_classify__the_numbers_of_joined_ranks_are_taken_from_their_command_lines() -> None:
     assert ranks(
         process(10, 1, "python3 start.py"),
         process(11, 10, "python3 train.py --local_rank=1"),
@@ -147,7 +151,7 @@ def test_the_numbers_of_joined_ranks_are_taken_from_their_command_lines() -> Non
         ("--rank", "--rank x", {11: (None, None), 12: (None, None)}),
     ],
 )
-def test_a_shell_loop(
+def test_classify__a_shell_loop(
     first: str, second: str, expected: dict[int, tuple[int | None, int | None]]
 ) -> None:
     assert (
@@ -160,11 +164,11 @@ def test_a_shell_loop(
     )
 
 
-def test_the_only_program_of_a_host_may_use_the_word_for_something_else() -> None:
+def test_classify__the_only_program_of_a_host_may_use_the_word_for_something_else() -> None:
     assert ranks(process(11, 1, "python3 tune.py --rank 16")) == {11: (None, None)}
 
 
-def test_a_shell_loop_in_a_slurm_task_does_not_have_the_number_of_the_task() -> None:
+def test_classify__a_shell_loop_in_a_slurm_task_does_not_have_the_number_of_the_task() -> None:
     tree = (
         process(10, 1, "bash start.sh", **TASK),
         process(11, 10, "python3 train.py --rank 0", **TASK),
@@ -175,7 +179,7 @@ def test_a_shell_loop_in_a_slurm_task_does_not_have_the_number_of_the_task() -> 
     assert ranks(*bare) == {11: (None, None), 12: (None, None)}
 
 
-def test_a_rank_that_a_script_starts_again_keeps_the_number_of_its_task() -> None:
+def test_classify__a_rank_that_a_script_starts_again_keeps_the_number_of_its_task() -> None:
     tree = (
         process(10, 1, "bash start.sh", **TASK),
         process(11, 10, "python3 train.py", **TASK),
@@ -184,7 +188,7 @@ def test_a_rank_that_a_script_starts_again_keeps_the_number_of_its_task() -> Non
     assert ranks(*tree, gone={11}) == {11: (0, 1), 12: (0, 1)}
 
 
-def test_what_a_script_runs_beside_a_rank_does_not_take_its_number_away() -> None:
+def test_classify__what_a_script_runs_beside_a_rank_does_not_take_its_number_away() -> None:
     assert ranks(
         process(10, 1, "bash start.sh", **TASK),
         process(11, 10, "python3 train.py", **TASK),
@@ -192,7 +196,7 @@ def test_what_a_script_runs_beside_a_rank_does_not_take_its_number_away() -> Non
     ) == {11: (0, 1), 12: (0, 1)}
 
 
-def test_ranks_of_horovod_over_gloo() -> None:
+def test_classify__ranks_of_horovod_over_gloo() -> None:
     environ = {"HOROVOD_SIZE": "2", "HOROVOD_LOCAL_RANK": "1"}
     assert ranks(
         process(10, 1, "python3 /usr/bin/horovodrun -np 2 python3 train.py"),
@@ -201,12 +205,12 @@ def test_ranks_of_horovod_over_gloo() -> None:
     ) == {12: (1, 2)}
 
 
-def test_processes_that_are_each_others_parents_do_no_harm_to_joined_ones() -> None:
+def test_classify__processes_that_are_each_others_parents_do_no_harm_to_joined_ones() -> None:
     tree = (process(10, 11, "python3 a.py"), process(11, 10, "python3 a.py"))
     assert ranks(*tree, joined={10, 11}) == {10: (None, None), 11: (None, None)}
 
 
-def test_a_rank_that_ended_does_not_change_the_numbers_of_the_others() -> None:
+def test_classify__a_rank_that_ended_does_not_change_the_numbers_of_the_others() -> None:
     environ = {"NODE_RANK": "1", "WORLD_SIZE": "6"}
     tree = (
         process(10, 1, "python3 train.py", **environ),
@@ -216,7 +220,7 @@ def test_a_rank_that_ended_does_not_change_the_numbers_of_the_others() -> None:
     assert ranks(*tree, gone={11}) == {10: (3, 6), 11: (4, 6), 12: (5, 6)}
 
 
-def test_who_takes_the_place_of_a_rank_has_its_number() -> None:
+def test_classify__who_takes_the_place_of_a_rank_has_its_number() -> None:
     tree = (
         process(10, 1, "python3 start.py"),
         process(11, 10, "python3 train.py --rank 0"),

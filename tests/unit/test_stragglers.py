@@ -53,44 +53,46 @@ def steps(lengths: list[tuple[int, int]]) -> Straggler | None:
         ({}, None),
     ],
 )
-def test_the_rank_that_never_waits_while_all_others_do(
+def test_wait_shares__the_rank_that_never_waits_while_all_others_do(
     waits: dict[int, float], slow: int | None
 ) -> None:
     found = shares(waits).straggler()
     assert (found and found.pid) == slow
 
 
-def test_the_factor_is_the_ratio_of_the_busy_shares() -> None:
+def test_wait_shares__the_factor_is_the_ratio_of_the_busy_shares() -> None:
     found = shares({1: 0.0, 2: 0.5, 3: 0.5}).straggler()
     assert found is not None
     assert found.factor == pytest.approx(2.0, rel=0.2)
 
 
-def test_a_few_passes_are_not_enough() -> None:
+def test_wait_shares__a_few_passes_are_not_enough() -> None:
     assert shares({1: 0.0, 2: 1.0}, passes=23).straggler() is None
     assert shares({1: 0.0, 2: 1.0}, passes=24).straggler() is not None
 
 
-def test_the_fewer_passes_the_further_apart() -> None:
+def test_wait_shares__the_fewer_passes_the_further_apart() -> None:
     assert shares({1: 0.0, 2: 0.2, 3: 0.2}, passes=40).straggler() is None
     assert shares({1: 0.0, 2: 0.2, 3: 0.2}, passes=100).straggler() is not None
 
 
 @pytest.mark.parametrize("phase", [15, 30, 60, 180])
-def test_one_long_phase_of_one_rank_is_no_slow_rank(phase: int) -> None:
+def test_wait_shares__one_long_phase_of_one_rank_is_no_slow_rank(phase: int) -> None:
     assert steps([(10, 10)] * 6 + [(10 + phase, 10)]) is None
     assert steps([(10, 10)] * 6 + [(10 + phase, 10)] + [(10, 10)] * 6) is None
 
 
 @pytest.mark.parametrize(("slow", "others", "count"), [(13, 10, 14), (20, 10, 6), (50, 10, 3)])
-def test_long_steps_that_are_slow_one_after_the_other(slow: int, others: int, count: int) -> None:
+def test_wait_shares__long_steps_that_are_slow_one_after_the_other(
+    slow: int, others: int, count: int
+) -> None:
     found = steps([(slow, others)] * count)
     assert found is not None
     assert found.pid == 1
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.2, 0.6])
-def test_chance_alone_makes_no_slow_rank(share: float) -> None:
+def test_wait_shares__chance_alone_makes_no_slow_rank(share: float) -> None:
     dice, watch = random.Random(1), WaitShares()
     for step in range(5000):
         waits = {Pid(pid): step if dice.random() < share else None for pid in range(4)}
@@ -98,7 +100,7 @@ def test_chance_alone_makes_no_slow_rank(share: float) -> None:
         assert watch.straggler() is None
 
 
-def test_a_rank_that_left_is_forgotten() -> None:
+def test_wait_shares__a_rank_that_left_is_forgotten() -> None:
     found = shares({1: 0.0, 2: 1.0, 3: 1.0})
     found.observe({Pid(2): 1, Pid(3): 1}, 49 * NS)
     assert found.straggler() is None
@@ -106,7 +108,7 @@ def test_a_rank_that_left_is_forgotten() -> None:
 
 @given(PASSES)
 @example([[None, step, step] if step % 20 < 12 else [None, None, None] for step in range(200)])
-def test_whatever_was_seen_a_straggler_waits_less_than_all_others(
+def test_wait_shares__whatever_was_seen_a_straggler_waits_less_than_all_others(
     passes: list[list[int | None]],
 ) -> None:
     watch = WaitShares()
@@ -118,7 +120,7 @@ def test_whatever_was_seen_a_straggler_waits_less_than_all_others(
 
 
 @given(PASSES, st.integers(2, 5))
-def test_waits_are_counted_over_the_last_passes_of_each_window(
+def test_waiting__waits_are_counted_over_the_last_passes_of_each_window(
     passes: list[list[int | None]], repeated: int
 ) -> None:
     waits = [each for first, *_ in passes for each in [first] * repeated]
@@ -142,7 +144,7 @@ def lag(watch: WaitShares, begin_ns: int, seconds: int) -> int:
     return compared
 
 
-def test_ranks_of_which_one_may_lag_are_compared_for_a_while_and_rarely() -> None:
+def test_wait_shares__ranks_of_which_one_may_lag_are_compared_for_a_while_and_rarely() -> None:
     watch = WaitShares()
     assert lag(watch, 0, 15) == 0, "too few passes"
     assert lag(watch, 15 * NS, 100) * NS == STRAGGLER_COMPARED_NS
@@ -151,7 +153,7 @@ def test_ranks_of_which_one_may_lag_are_compared_for_a_while_and_rarely() -> Non
     assert STRAGGLER_COMPARED_NS <= STRAGGLER_COMPARED_PERIOD_NS / 10
 
 
-def test_ranks_that_wait_alike_are_not_compared() -> None:
+def test_wait_shares__ranks_that_wait_alike_are_not_compared() -> None:
     watch = WaitShares()
     for number in range(200):
         wait = number if number % 3 == 0 else None
@@ -159,7 +161,7 @@ def test_ranks_that_wait_alike_are_not_compared() -> None:
         assert not watch.compares(number * NS)
 
 
-def test_many_passes_within_one_step_name_no_rank() -> None:
+def test_wait_shares__many_passes_within_one_step_name_no_rank() -> None:
     watch = WaitShares()
     for number in range(70):
         wait = number if number % 2 else None
@@ -191,7 +193,9 @@ def named_after_s(step_s: float, factor: float, dice: random.Random) -> float | 
 
 
 @pytest.mark.parametrize("step_s", [0.2, 0.5, 2.0])
-def test_a_rank_that_is_1_3_times_slower_is_named_within_a_minute(step_s: float) -> None:
+def test_wait_shares__a_rank_that_is_1_3_times_slower_is_named_within_a_minute(
+    step_s: float,
+) -> None:
     dice = random.Random(7)
     times = [named_after_s(step_s, 1.3, dice) for _ in range(100)]
     assert sum(each is not None and each < 57 for each in times) >= 80

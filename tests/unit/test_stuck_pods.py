@@ -13,7 +13,7 @@ from kcover_ebpf.recovery import machine
 from tests.unit.simulated_cluster import Sim
 
 
-def test_stuck__a_finalizer_is_named_and_no_node_is_cordoned() -> None:
+def test_stuck_pods__a_finalizer_is_named_and_no_node_is_cordoned() -> None:
     sim = Sim(kept_s=150.0)
     sim.begin(Way.REPLACE)
     status = sim.run(100)
@@ -25,7 +25,7 @@ def test_stuck__a_finalizer_is_named_and_no_node_is_cordoned() -> None:
     assert sim.cordoned == set()
 
 
-def test_stuck__a_node_out_of_reach_is_named_and_not_cordoned() -> None:
+def test_stuck_pods__a_node_out_of_reach_is_named_and_not_cordoned() -> None:
     sim = Sim(stuck_index=1, thaw_s=200, unreachable=frozenset({"n1"}))
     sim.begin(Way.REPLACE)
     status = sim.run(100)
@@ -34,7 +34,7 @@ def test_stuck__a_node_out_of_reach_is_named_and_not_cordoned() -> None:
     assert sim.cordoned == set()
 
 
-def test_stuck__the_policy_of_the_job_does_not_decide_about_nodes() -> None:
+def test_stuck_pods__the_policy_of_the_job_does_not_decide_about_nodes() -> None:
     sim = Sim(stuck_index=1, thaw_s=200, policy=FaultPolicy(node=NodeActions(cordon=False)))
     sim.begin(Way.REPLACE)
     sim.run(100)
@@ -63,7 +63,7 @@ FORCE = FaultPolicy(force_delete=True)
     ],
     ids=["killed by its agent", "out of reach", "no order carried out", "no agent", "fenced"],
 )
-def test_stuck__a_pod_is_deleted_by_force_only_where_its_rank_cannot_go_on(
+def test_stuck_pods__a_pod_is_deleted_by_force_only_where_its_rank_cannot_go_on(
     sim: Sim, deleted: bool
 ) -> None:
     sim.begin(Way.REPLACE)

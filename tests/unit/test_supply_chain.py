@@ -37,25 +37,25 @@ def of(name: str) -> dict[str, set[str]]:
     return versions(ROOT / f"tools/{name}-requirements.txt")
 
 
-def test_there_is_a_list_for_each_purpose() -> None:
+def test_supply_chain__there_is_a_list_for_each_purpose() -> None:
     names = {path.name.removesuffix("-requirements.txt") for path in LISTS}
     assert names == {"build", "dev", "docs", "frameworks", "image", "jax", "nccl"}
 
 
 @pytest.mark.parametrize("path", LISTS, ids=lambda path: path.name)
-def test_every_python_package_has_one_version_and_its_hashes(path: Path) -> None:
+def test_supply_chain__every_python_package_has_one_version_and_its_hashes(path: Path) -> None:
     assert entries(path)
     for entry in entries(path):
         assert PINNED.match(entry), entry[:80]
 
 
 @pytest.mark.parametrize("name", ["image", "build"])
-def test_what_is_shipped_is_what_is_tested(name: str) -> None:
+def test_supply_chain__what_is_shipped_is_what_is_tested(name: str) -> None:
     tested = of("dev")
     assert {key: tested.get(key) for key in of(name)} == of(name)
 
 
-def test_every_tool_of_the_project_is_on_the_list() -> None:
+def test_supply_chain__every_tool_of_the_project_is_on_the_list() -> None:
     wanted = [*PROJECT["optional-dependencies"]["dev"], *PROJECT["dependencies"]]
     listed = of("dev")
     assert wanted
@@ -65,7 +65,7 @@ def test_every_tool_of_the_project_is_on_the_list() -> None:
         assert exact is None or exact in listed[name], each
 
 
-def test_the_image_installs_nothing_that_has_no_hash() -> None:
+def test_supply_chain__the_image_installs_nothing_that_has_no_hash() -> None:
     text = re.sub(r"\\\n\s*", " ", (ROOT / "Dockerfile").read_text())
     installs = re.findall(r"pip install [^&\n]*", text)
     assert len(installs) == 3
@@ -78,7 +78,7 @@ def test_the_image_installs_nothing_that_has_no_hash() -> None:
     assert default[1] is None or re.search(r"@sha256:[0-9a-f]{64}$", default[1])
 
 
-def test_the_image_gets_every_file_that_it_copies() -> None:
+def test_supply_chain__the_image_gets_every_file_that_it_copies() -> None:
     """.dockerignore leaves out all but what it lists."""
     listed = (ROOT / ".dockerignore").read_text().splitlines()
     copied = re.findall(
@@ -89,7 +89,7 @@ def test_the_image_gets_every_file_that_it_copies() -> None:
     assert [each for each in files if f"!{each}" not in listed] == []
 
 
-def test_set_up_installs_nothing_that_has_no_hash() -> None:
+def test_supply_chain__set_up_installs_nothing_that_has_no_hash() -> None:
     text = (ROOT / "tools/setup").read_text()
     called = [line.strip() for line in text.splitlines() if line.strip().startswith("pip_install ")]
     assert len(called) == 2
@@ -98,13 +98,13 @@ def test_set_up_installs_nothing_that_has_no_hash() -> None:
     assert len(re.findall(r"-m pip\b", text)) == 1
 
 
-def test_hooks_fetch_nothing() -> None:
+def test_supply_chain__hooks_fetch_nothing() -> None:
     table = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
     assert {each["repo"] for each in table["repos"]} == {"local"}
     assert {hook["language"] for each in table["repos"] for hook in each["hooks"]} == {"system"}
 
 
-def test_every_go_module_of_the_test_bed_has_its_hash() -> None:
+def test_supply_chain__every_go_module_of_the_test_bed_has_its_hash() -> None:
     table = tomllib.loads((ROOT / "tools/cluster/versions.toml").read_text())
     modules = [*table["program"].values(), *table["kubernetes"].values()]
     assert modules

@@ -19,12 +19,14 @@ def look(pid: int, at_ns: int, stack: tuple[str, ...] = COLLECTIVE) -> Inspectio
     return Inspection(at_ns, Pid(pid), Tid(pid), "", None, False, (), stack, None, ())
 
 
-def test_a_healthy_job_is_watched_at_leisure() -> None:
+def test_suspicion__a_healthy_job_is_watched_at_leisure() -> None:
     stage = trained()
     assert (stage.job.urgent, stage.job.detailed) == (False, set())
 
 
-def test_a_silent_job_is_watched_closely_loaders_included_and_calmly_after_a_while() -> None:
+def test_suspicion__a_silent_job_is_watched_closely_loaders_included_and_calmly_after_a_while() -> (
+    None
+):
     stage = trained()
     stage.add(Proc(501, ppid=101))
     stage.add(Proc(60, argv=("torchrun",)))
@@ -40,7 +42,7 @@ def test_a_silent_job_is_watched_closely_loaders_included_and_calmly_after_a_whi
     assert not stage.job.detailed
 
 
-def test_each_process_is_sampled_as_closely_as_its_job_needs() -> None:
+def test_suspicion__each_process_is_sampled_as_closely_as_its_job_needs() -> None:
     stage = Stage()
     assert set(stage.job.sampling().values()) == {SampleRequest(every=4)}, "it never trained"
     stage = trained()
@@ -58,13 +60,13 @@ def test_each_process_is_sampled_as_closely_as_its_job_needs() -> None:
     assert stage.job.sampling()[Pid(100)] == SampleRequest(Detail.ALL, every=1)
 
 
-def test_another_lead_thread_is_named_to_the_sampler() -> None:
+def test_suspicion__another_lead_thread_is_named_to_the_sampler() -> None:
     stage = trained()
     stage.job.members.ranks[Pid(101)]._worker = Tid(5101)
     assert stage.job.sampling()[Pid(101)] == SampleRequest(lead=Tid(5101))
 
 
-def test_examine_looks_closely_for_one_pass() -> None:
+def test_suspicion__examine_looks_closely_for_one_pass() -> None:
     stage = trained()
     stage.job.examine()
     stage.one_pass(NS)
@@ -73,7 +75,7 @@ def test_examine_looks_closely_for_one_pass() -> None:
     assert not stage.job.detailed
 
 
-def test_suspicion_ends_once_and_forgets_the_looks() -> None:
+def test_suspicion__ends_once_and_forgets_the_looks() -> None:
     attention = Suspicion()
     assert not attention.suspect(False, Stall.NONE, 0)
     assert not attention.suspect(True, Stall.NONE, NS)
@@ -87,7 +89,7 @@ def test_suspicion_ends_once_and_forgets_the_looks() -> None:
 STEP_S = 20.0
 
 
-def test_a_wait_is_known_once_it_was_seen_to_end_in_healthy_times_only() -> None:
+def test_suspicion__a_wait_is_known_once_it_was_seen_to_end_in_healthy_times_only() -> None:
     attention = Suspicion()
     attention.on_inspection(look(1, 0))
     assert not attention.known.knows(COLLECTIVE)
@@ -99,14 +101,16 @@ def test_a_wait_is_known_once_it_was_seen_to_end_in_healthy_times_only() -> None
     assert not attention.known.knows(LOCK)
 
 
-def test_data_of_the_step_that_it_will_not_leave_does_not_make_a_wait_a_known_one() -> None:
+def test_suspicion__data_of_the_step_that_it_will_not_leave_does_not_make_a_wait_a_known_one() -> (
+    None
+):
     attention = Suspicion()
     attention.on_inspection(look(1, 100 * NS, LOCK))
     attention.on_progress(Pid(1), 119 * NS, 99 * NS, STEP_S)
     assert not attention.known.knows(LOCK)
 
 
-def test_data_of_later_steps_shows_that_a_wait_ended_unseen() -> None:
+def test_suspicion__data_of_later_steps_shows_that_a_wait_ended_unseen() -> None:
     """Its thread is in the same wait at each pass, and does what little it does in between."""
     attention = Suspicion()
     attention.on_inspection(look(1, 100 * NS))
@@ -115,7 +119,7 @@ def test_data_of_later_steps_shows_that_a_wait_ended_unseen() -> None:
     assert attention.known.knows(COLLECTIVE)
 
 
-def test_a_process_that_is_gone_teaches_nothing() -> None:
+def test_suspicion__a_process_that_is_gone_teaches_nothing() -> None:
     attention = Suspicion()
     attention.on_inspection(look(1, 0))
     attention.forget(Pid(1))
@@ -124,7 +128,7 @@ def test_a_process_that_is_gone_teaches_nothing() -> None:
     assert attention.last_inspections() == {}
 
 
-def test_looks_per_thread_are_few() -> None:
+def test_suspicion__looks_per_thread_are_few() -> None:
     attention = Suspicion()
     for step in range(100):
         attention.on_inspection(look(1, step))
@@ -132,7 +136,9 @@ def test_looks_per_thread_are_few() -> None:
     assert attention.last_inspections()[Pid(1)].boottime_ns == 99
 
 
-def test_a_suspicious_job_is_looked_at_in_all_waiting_leads_but_none_that_burns() -> None:
+def test_suspicion__a_suspicious_job_is_looked_at_in_all_waiting_leads_but_none_that_burns() -> (
+    None
+):
     stage = trained()
     all_wait(stage, -1)
     stage.become(stage.rank(2), "run")
@@ -146,11 +152,13 @@ def test_a_suspicious_job_is_looked_at_in_all_waiting_leads_but_none_that_burns(
     ("age_s", "period_s"),
     [(-5, 0.2), (0, 0.2), (4, 0.2), (8, 0.8), (20, 5), (40, 20), (4000, 20)],
 )
-def test_looks_get_rarer_the_longer_nothing_changes(age_s: float, period_s: float) -> None:
+def test_inspection_period_ns__looks_get_rarer_the_longer_nothing_changes(
+    age_s: float, period_s: float
+) -> None:
     assert inspection_period_ns(int(age_s * NS)) == period_s * NS
 
 
-def test_a_thread_that_moved_is_looked_at_again_at_once() -> None:
+def test_suspicion__a_thread_that_moved_is_looked_at_again_at_once() -> None:
     stage = trained()
     all_wait(stage, -1)
     stage.run(40)
@@ -166,7 +174,7 @@ def test_a_thread_that_moved_is_looked_at_again_at_once() -> None:
     assert stage.now_ns - last()[Pid(stage.rank(2).pid)].boottime_ns > NS
 
 
-def test_a_job_that_never_trained_is_soon_watched_calmly() -> None:
+def test_suspicion__a_job_that_never_trained_is_soon_watched_calmly() -> None:
     attention = Suspicion()
     attention.suspect(True, Stall.NONE, 0)
     assert attention.urgent(11 * NS, trained=False)
@@ -178,7 +186,7 @@ def test_a_job_that_never_trained_is_soon_watched_calmly() -> None:
     assert attention.urgent(50 * NS, trained=False)
 
 
-def test_a_job_that_never_trained_and_is_only_silent_is_not_watched_fast() -> None:
+def test_suspicion__a_job_that_never_trained_and_is_only_silent_is_not_watched_fast() -> None:
     attention = Suspicion()
     attention.suspect(True, Stall.NONE, 0, only_silent=True)
     assert not attention.urgent(NS, trained=False)
@@ -187,7 +195,9 @@ def test_a_job_that_never_trained_and_is_only_silent_is_not_watched_fast() -> No
     assert attention.urgent(2 * NS, trained=False)
 
 
-def test_a_job_that_never_trained_and_is_only_silent_is_sampled_ever_more_rarely() -> None:
+def test_suspicion__a_job_that_never_trained_and_is_only_silent_is_sampled_ever_more_rarely() -> (
+    None
+):
     attention = Suspicion()
     attention.suspect(True, Stall.NONE, 0, only_silent=True)
     assert [attention.ease(at_s * NS, trained=False) for at_s in (0, 6, 12, 60)] == [1, 1, 2, 3]
@@ -207,7 +217,7 @@ def looks_per_pass(stage: Stage, count: int, period_ns: int) -> list[set[int]]:
     return found
 
 
-def test_every_wait_is_looked_at_once_and_then_a_few_at_a_time_in_their_turn() -> None:
+def test_suspicion__every_wait_is_looked_at_once_and_then_a_few_at_a_time_in_their_turn() -> None:
     stage = trained(world=12)
     all_wait(stage, -1)
     ranks = {100 + rank for rank in range(12)}
@@ -220,7 +230,7 @@ def test_every_wait_is_looked_at_once_and_then_a_few_at_a_time_in_their_turn() -
 
 
 @pytest.mark.parametrize("world", [2, 12, pytest.param(64, marks=pytest.mark.long)])
-def test_no_wait_in_storage_goes_without_a_look_for_longer_than_the_proof_can_bear(
+def test_suspicion__no_wait_in_storage_goes_without_a_look_for_longer_than_the_proof_can_bear(
     world: int,
 ) -> None:
     """However many wait alike, and however long they do: a proof takes 45 s from the first look to the last."""
@@ -235,7 +245,7 @@ def test_no_wait_in_storage_goes_without_a_look_for_longer_than_the_proof_can_be
         assert all(stage.now_ns - each.boottime_ns <= 10 * NS for each in last.values())
 
 
-def test_a_job_that_never_trained_is_looked_at_once_a_second() -> None:
+def test_suspicion__a_job_that_never_trained_is_looked_at_once_a_second() -> None:
     stage = Stage(world=3, connected=False)
     for proc in stage.procs.values():
         stage.become(proc, "futex")
@@ -245,7 +255,7 @@ def test_a_job_that_never_trained_is_looked_at_once_a_second() -> None:
     assert looked == {100: 2, 101: 2, 102: 2}
 
 
-def test_healthy_waits_are_learned_a_few_at_a_time() -> None:
+def test_suspicion__healthy_waits_are_learned_a_few_at_a_time() -> None:
     stage = trained(world=4, seconds=1)
     stage.one_pass(NS)
     assert len(stage.job.wants()) <= 2

@@ -25,12 +25,12 @@ ADDRESS = "ffffffffc0a01230"
         ("x.nvidia_close.constprop.0", False),
     ],
 )
-def test_clones(symbol, is_clone):
+def test_variants__clones(symbol, is_clone):
     lines = [f"{ADDRESS} t {symbol}\t[nvidia]", f"{ADDRESS} d nvidia_close.constprop.0\t[nvidia]"]
     assert variants("nvidia_close", lines) == ([symbol] if is_clone else [])
 
 
-def test_the_only_clone_is_taken(tmp_path):
+def test_variant__the_only_clone_is_taken(tmp_path):
     table = tmp_path / "kallsyms"
     table.write_text(
         f"{ADDRESS} t a.isra.0\t[m]\n{ADDRESS} t b.isra.0\n{ADDRESS} t b.constprop.0\n"
@@ -42,5 +42,5 @@ def test_the_only_clone_is_taken(tmp_path):
 
 
 @given(st.lists(st.text(max_size=40)))
-def test_no_line_breaks_the_search(lines):
+def test_variants__no_line_breaks_the_search(lines):
     assert all(each.startswith("f") for each in variants("f", lines))

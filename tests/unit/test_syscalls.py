@@ -35,7 +35,7 @@ def listed(table: SyscallTable) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("machine", HEADERS)
-def test_every_number_is_the_one_of_the_kernel_header(machine: str) -> None:
+def test_syscall_table__every_number_is_the_one_of_the_kernel_header(machine: str) -> None:
     header = next((Path(path) for path in HEADERS[machine] if Path(path).exists()), None)
     if header is None:
         skip("headers", f"install the kernel's headers for {machine}")
@@ -47,7 +47,7 @@ def test_every_number_is_the_one_of_the_kernel_header(machine: str) -> None:
     assert ours == {name: truth.get(name, newer.get(name)) for name in ours}
 
 
-def test_both_architectures_tell_the_same_families() -> None:
+def test_syscall_table__both_architectures_tell_the_same_families() -> None:
     x86, arm = SyscallTable("x86_64"), SyscallTable("aarch64")
     ours, theirs = listed(x86), listed(arm)
     assert theirs.keys() <= ours.keys()
@@ -56,17 +56,17 @@ def test_both_architectures_tell_the_same_families() -> None:
     assert listed(SyscallTable("arm64")) == theirs
 
 
-def test_the_calls_that_wait_on_a_descriptor_are_listed() -> None:
+def test_syscall_table__the_calls_that_wait_on_a_descriptor_are_listed() -> None:
     assert listed(SyscallTable("x86_64")).keys() >= FIRST_ARGUMENT_IS_FD
 
 
-def test_what_is_not_listed_is_a_wait_of_unknown_kind() -> None:
+def test_syscall_table__what_is_not_listed_is_a_wait_of_unknown_kind() -> None:
     table = SyscallTable("x86_64")
     assert (table.name(999), table.family(999)) == ("syscall 999", Family.OTHER)
     assert (table.name(NO_SYSCALL), table.family(NO_SYSCALL)) == ("", Family.NONE)
     assert (table.name(202), table.family(202)) == ("futex", Family.FUTEX)
 
 
-def test_an_unknown_machine_is_a_key_error() -> None:
+def test_syscall_table__an_unknown_machine_is_a_key_error() -> None:
     with pytest.raises(KeyError):
         SyscallTable("riscv64")

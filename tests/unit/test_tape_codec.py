@@ -61,19 +61,19 @@ def objects(kind: type) -> st.SearchStrategy[Any]:
 @pytest.mark.parametrize("kind", ENTRIES.values(), ids=ENTRIES)
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_what_is_written_is_read_again(kind: type, data: st.DataObject) -> None:
+def test_decode__what_is_written_is_read_again(kind: type, data: st.DataObject) -> None:
     entry = data.draw(objects(kind))
     assert decode(kind, json.loads(json.dumps(encode(entry)))) == entry
 
 
-def test_what_has_its_default_is_left_out() -> None:
+def test_encode__what_has_its_default_is_left_out() -> None:
     context = CudaContext(1, Pid(2), "GPU-1", True, "x")
     assert "active" in encode(context), "it has no default"
     seen = ProcessSeen(1, Pid(2), Pid(1), "x", ("x",))
     assert set(encode(seen)) == {"boottime_ns", "pid", "ppid", "comm", "argv"}
 
 
-def test_fields_of_a_newer_writer_are_passed_over() -> None:
+def test_decode__fields_of_a_newer_writer_are_passed_over() -> None:
     module = Module(1, 2, "x")
     assert decode(Module, {**encode(module), "build_id": [1, {"a": 2}]}) == module
 
@@ -109,13 +109,13 @@ TICK = {"boottime_ns": 1, "period_ns": 1, "lost_count": 0, "late": False}
         (ProcessExit, {"boottime_ns": "\x1b[2J"}, r"'\\x1b\[2J'"),
     ],
 )
-def test_what_has_another_shape_is_refused_with_its_place(
+def test_decode__what_has_another_shape_is_refused_with_its_place(
     kind: type, data: object, why: str
 ) -> None:
     with pytest.raises(WrongValue, match=why):
         decode(kind, data)
 
 
-def test_a_word_of_a_newer_writer_is_not_taken_for_nonsense() -> None:
+def test_decode__a_word_of_a_newer_writer_is_not_taken_for_nonsense() -> None:
     with pytest.raises(UnknownWord, match="severity"):
         decode(AerTotal, {"boottime_ns": 1, "device": "", "severity": 9})

@@ -47,7 +47,7 @@ def reachable(kinds: set[type]) -> set[type]:
     return found
 
 
-def test_every_text_of_a_fact_has_a_rule_and_every_rule_a_text() -> None:
+def test_kept__every_text_of_a_fact_has_a_rule_and_every_rule_a_text() -> None:
     rules = Masks().rules
     kinds = reachable(set(FACTS.values()))
     for kind in kinds:
@@ -96,14 +96,14 @@ JOBS = {
 
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
-def test_roles_and_ranks_are_those_of_the_job_and_no_name_is(job: list[ProcessSeen]) -> None:
+def test_masks__roles_and_ranks_are_those_of_the_job_and_no_name_is(job: list[ProcessSeen]) -> None:
     masks = Masks()
     masked = [masks.of(each) for each in job]
     assert roles.classify(masked) == roles.classify(job)
     assert SECRET not in repr(masked)
 
 
-def test_of_the_environment_only_numbers_are_kept() -> None:
+def test_masks__of_the_environment_only_numbers_are_kept() -> None:
     process = seen(
         1, 0, "x", RANK="3", MASTER_ADDR="acme-llm-0.acme", MASTER_PORT="29500", HOME="/x"
     )
@@ -120,13 +120,13 @@ OTHERS += ["libnvidia-ptxjitcompiler.acme-llm", "libjaxacme-llm.so", "mca_btl_ac
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_libraries_that_everybody_has_keep_their_names(name: str) -> None:
+def test_masks__libraries_that_everybody_has_keep_their_names(name: str) -> None:
     code = CodeSeen(1, Pid(1), Tid(1), (f"{name}+1f0",), (Module(1, 2, name),))
     assert Masks().of(code) == code
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_modules_mean_to_the_judge_what_they_meant(name: str) -> None:
+def test_masks__other_modules_mean_to_the_judge_what_they_meant(name: str) -> None:
     masked = Masks().of(Module(1, 2, name)).name
     assert SECRET not in masked
     assert code_map.of_module(masked) is code_map.of_module(name)
@@ -152,14 +152,14 @@ def test_other_modules_mean_to_the_judge_what_they_meant(name: str) -> None:
         ("/dev/acme-llm", False),
     ],
 )
-def test_devices_keep_their_names_and_files_do_not(target: str, kept: bool) -> None:
+def test_masks__devices_keep_their_names_and_files_do_not(target: str, kept: bool) -> None:
     waited = WaitedFile(3, "file", target, Inode(1), "8:1", "ext4")
     masked = Masks().of(waited)
     assert (masked == waited) is kept
     assert SECRET not in masked.target
 
 
-def test_addresses_stay_different_equal_and_local_as_they_were() -> None:
+def test_masks__addresses_stay_different_equal_and_local_as_they_were() -> None:
     masks, here, there = Masks(), ("10.1.2.3", 4000), ("2001:db8::7", 29500)
     one = masks.of(TcpRetransmit(1, Pid(1), Inode(1), here, there, 3))
     other = masks.of(TcpRetransmit(1, Pid(2), Inode(2), there, here, 3))
@@ -174,7 +174,7 @@ def test_addresses_stay_different_equal_and_local_as_they_were() -> None:
     assert masks.of(local) == local
 
 
-def test_texts_of_drivers_are_left_out_and_their_absence_stays() -> None:
+def test_masks__texts_of_drivers_are_left_out_and_their_absence_stays() -> None:
     fault = DeviceFault(1, Pid(1), "0000:5d:00.0", "Xid 79", "of acme-llm", True, uuid="GPU-1")
     masked = Masks().of(fault)
     assert (masked.text, masked.code, masked.device) == (LEFT_OUT, "Xid 79", "0000:5d:00.0")
@@ -187,14 +187,14 @@ def test_texts_of_drivers_are_left_out_and_their_absence_stays() -> None:
     assert "10.1.2.3" not in repr(reported)
 
 
-def test_pseudonyms_are_the_same_within_a_tape_and_others_in_the_next() -> None:
+def test_masks__pseudonyms_are_the_same_within_a_tape_and_others_in_the_next() -> None:
     context = CudaContext(1, Pid(1), "GPU-1", True, "acme-llm")
     masks = Masks()
     assert masks.of(context) == masks.of(context)
     assert masks.of(context) != Masks().of(context)
 
 
-def test_a_fact_without_texts_is_as_it_was() -> None:
+def test_masks__a_fact_without_texts_is_as_it_was() -> None:
     tick = Tick(1, 2, 0, False)
     assert Masks().of(tick) is tick
     assert astuple(tick)[0] == 1

@@ -66,7 +66,7 @@ def as_reported(event: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_kept_tape_gives_the_verdicts_that_were_given(
+def test_main__a_kept_tape_gives_the_verdicts_that_were_given(
     name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = TAPES / f"{name}.tape.gz"
@@ -78,7 +78,7 @@ def test_a_kept_tape_gives_the_verdicts_that_were_given(
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
-def test_what_is_recorded_now_is_judged_alike(
+def test_main__what_is_recorded_now_is_judged_alike(
     suffix: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / f"a{suffix}"
@@ -91,7 +91,7 @@ def test_what_is_recorded_now_is_judged_alike(
     assert path.read_bytes().startswith(b"\x1f\x8b") is suffix.endswith(".gz")
 
 
-def test_what_would_be_done_is_reported_and_the_end_of_the_job_is_no_news(
+def test_main__what_would_be_done_is_reported_and_the_end_of_the_job_is_no_news(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "a"
@@ -105,12 +105,12 @@ def test_what_would_be_done_is_reported_and_the_end_of_the_job_is_no_news(
     assert times == sorted(times), "it has the time of the tape"
 
 
-def test_a_tape_is_shown_to_people_as_well(capfd: pytest.CaptureFixture[str]) -> None:
+def test_main__a_tape_is_shown_to_people_as_well(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", str(TAPES / "stopped.tape.gz")]) == 0
     assert "HUNG  rank 2 (pid 102) stopped" in capfd.readouterr().out
 
 
-def test_each_start_of_the_job_is_judged_by_itself(tmp_path: Path) -> None:
+def test_tape_writer__each_start_of_the_job_is_judged_by_itself(tmp_path: Path) -> None:
     path = tmp_path / "a"
     writer = TapeWriter(path, HEADER, pytest.fail)
     exits = ProcessExit(5 * NS, Pid(1), 1, 0, False, "x")
@@ -138,7 +138,9 @@ def test_each_start_of_the_job_is_judged_by_itself(tmp_path: Path) -> None:
 # ---- written
 
 
-def test_everything_but_names_is_written_unless_they_are_wanted(tmp_path: Path) -> None:
+def test_tape_writer__everything_but_names_is_written_unless_they_are_wanted(
+    tmp_path: Path,
+) -> None:
     tick, leaving = Tick(1, 2, 0, False), ProcessExit(3, Pid(1), 0, 9, False, "acme")
     entries = {}
     for names in (False, True):
@@ -162,7 +164,7 @@ def test_everything_but_names_is_written_unless_they_are_wanted(tmp_path: Path) 
     assert "acme" not in repr(entries[False])
 
 
-def test_a_killed_recorder_leaves_what_it_saw_until_then(tmp_path: Path) -> None:
+def test_tape_reader__a_killed_recorder_leaves_what_it_saw_until_then(tmp_path: Path) -> None:
     path = tmp_path / "a.gz"
     writer = TapeWriter(path, HEADER, pytest.fail)
     for at in range(25):
@@ -176,7 +178,7 @@ def test_a_killed_recorder_leaves_what_it_saw_until_then(tmp_path: Path) -> None
     assert len(list(reader(path.read_bytes()))) == 2 * 25
 
 
-def test_a_full_disk_ends_the_recording_and_says_so_once() -> None:
+def test_tape_writer__a_full_disk_ends_the_recording_and_says_so_once() -> None:
     said: list[str] = []
     writer = TapeWriter(Path("/dev/full"), replace(HEADER), said.append)
     for at in range(5000):
@@ -190,7 +192,7 @@ def test_a_full_disk_ends_the_recording_and_says_so_once() -> None:
 @pytest.mark.parametrize(
     ("reads", "why"), [(False, "Broken pipe"), (True, "its reader is too slow")]
 )
-def test_a_reader_that_goes_away_or_sleeps_does_not_hold_up_the_sensor(
+def test_tape_writer__a_reader_that_goes_away_or_sleeps_does_not_hold_up_the_sensor(
     tmp_path: Path, reads: bool, why: str
 ) -> None:
     fifo = tmp_path / "fifo"
@@ -210,7 +212,9 @@ def test_a_reader_that_goes_away_or_sleeps_does_not_hold_up_the_sensor(
         os.close(other_end)
 
 
-def test_memory_is_bounded_and_a_fact_too_long_for_a_line_is_counted(tmp_path: Path) -> None:
+def test_tape_writer__memory_is_bounded_and_a_fact_too_long_for_a_line_is_counted(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "a"
     writer = TapeWriter(path, replace(HEADER, names=True), pytest.fail)
     modules = (Module(1, 2, "x" * 1000),) * 2000
@@ -227,7 +231,7 @@ def test_memory_is_bounded_and_a_fact_too_long_for_a_line_is_counted(tmp_path: P
 
 
 @pytest.mark.parametrize("path", ["/nonexistent/a", "/proc/self", "/tmp/\0"])
-def test_where_nothing_can_be_written_the_run_does_not_begin(path: str) -> None:
+def test_tape_writer__where_nothing_can_be_written_the_run_does_not_begin(path: str) -> None:
     with pytest.raises(UsageError, match="cannot record to"):
         TapeWriter(Path(path), HEADER, pytest.fail)
 
@@ -264,20 +268,20 @@ def test_where_nothing_can_be_written_the_run_does_not_begin(path: str) -> None:
         (b"\x1f\x8bnonsense here", "line 1: it cannot be read"),
     ],
 )
-def test_what_is_no_tape_is_refused_in_one_line(data: bytes, why: str) -> None:
+def test_tape_reader__what_is_no_tape_is_refused_in_one_line(data: bytes, why: str) -> None:
     with pytest.raises(UsageError) as refused:
         play(data)
     assert why in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_a_bomb_is_read_within_one_line_of_memory() -> None:
+def test_tape_reader__a_bomb_is_read_within_one_line_of_memory() -> None:
     bomb = gzip.compress(HEAD + b" " * 200_000_000, compresslevel=1)
     with pytest.raises(UsageError, match="line 2: it is too long"):
         play(bomb)
 
 
-def test_what_a_newer_program_wrote_is_counted_and_passed_over() -> None:
+def test_tape_reader__what_a_newer_program_wrote_is_counted_and_passed_over() -> None:
     newer = [b'{"fact":"dream","x":1}\n', b'{"fact":"dream"}\n', b'{"mark":"pause"}\n']
     newer.append(b'{"fact":"aer_total","boottime_ns":1,"device":"","severity":9}\n')
     tape = reader(HEAD + b"".join(newer) + TICK.replace(b'"late"', b'"more":{},"late"'))
@@ -290,7 +294,7 @@ def test_what_a_newer_program_wrote_is_counted_and_passed_over() -> None:
     assert tape.skipped.total() == 1000
 
 
-def test_a_file_that_is_none_and_one_that_cannot_be_judged_end_with_2(
+def test_main__a_file_that_is_none_and_one_that_cannot_be_judged_end_with_2(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a").write_bytes(HEAD + b"nonsense\n")
@@ -322,7 +326,7 @@ def refusal_of(data: bytes) -> str:
 
 
 @given(data=st.data())
-def test_any_bytes_are_played_or_refused(tape_bytes: bytes, data: st.DataObject) -> None:
+def test_replay__any_bytes_are_played_or_refused(tape_bytes: bytes, data: st.DataObject) -> None:
     blob = bytearray(tape_bytes)
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(blob) - 1))
@@ -334,5 +338,5 @@ def test_any_bytes_are_played_or_refused(tape_bytes: bytes, data: st.DataObject)
 
 
 @given(st.binary(max_size=200), st.sampled_from([b"", HEAD, b"\x1f\x8b", b"\x1f\x8b\x08\0"]))
-def test_bytes_of_nobody_are_refused(blob: bytes, head: bytes) -> None:
+def test_replay__bytes_of_nobody_are_refused(blob: bytes, head: bytes) -> None:
     assert "\n" not in refusal_of(head + blob)

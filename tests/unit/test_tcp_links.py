@@ -43,19 +43,21 @@ def lost(views: dict[Pid, ProcessHistory]) -> list[tcp_links.LostLink]:
 
 
 @pytest.mark.parametrize(("backoff", "is_lost"), [(0, False), (2, False), (3, True), (9, True)])
-def test_an_edge_is_lost_from_the_third_doubling_on(backoff: int, is_lost: bool) -> None:
+def test_lost_edges__an_edge_is_lost_from_the_third_doubling_on(
+    backoff: int, is_lost: bool
+) -> None:
     views = mesh(3)
     lose(views, [(100, 101)], backoff)
     assert bool(lost(views)) == is_lost
 
 
-def test_an_edge_with_nothing_on_its_way_is_not_lost() -> None:
+def test_lost_edges__an_edge_with_nothing_on_its_way_is_not_lost() -> None:
     views = mesh(2)
     views[Pid(100)].on_socket(edge(Pid(100), Pid(101), backoff=9))
     assert lost(views) == []
 
 
-def test_a_lost_edge_says_between_whom() -> None:
+def test_lost_edges__a_lost_edge_says_between_whom() -> None:
     views = mesh(2)
     lose(views, [(100, 101)])
     (found,) = lost(views)
@@ -80,7 +82,7 @@ def test_a_lost_edge_says_between_whom() -> None:
         (2, [(100, 101), (101, 100)], None),
     ],
 )
-def test_the_one_end_that_all_lost_edges_have_in_common(
+def test_common_end__the_one_end_that_all_lost_edges_have_in_common(
     ranks: int, pairs: list[tuple[int, int]], end: int | None
 ) -> None:
     views = mesh(ranks)
@@ -88,14 +90,14 @@ def test_the_one_end_that_all_lost_edges_have_in_common(
     assert tcp_links.common_end(lost(views), ranks) == end
 
 
-def test_two_ranks_never_have_a_common_end() -> None:
+def test_common_end__two_ranks_never_have_a_common_end() -> None:
     views = mesh(3)
     lose(views, [(100, 102), (101, 102)])
     assert tcp_links.common_end(lost(views), 3) == 102
     assert tcp_links.common_end(lost(views), 2) is None
 
 
-def test_a_closed_window_is_a_reader_that_does_not_read_and_no_lost_link() -> None:
+def test_closed_reader__a_closed_window_is_a_reader_that_does_not_read_and_no_lost_link() -> None:
     views = mesh(3)
     assert tcp_links.closed_reader(*ranks_of(views)) is None
     for pid in (100, 101):
@@ -108,7 +110,7 @@ def test_a_closed_window_is_a_reader_that_does_not_read_and_no_lost_link() -> No
     assert not tcp_links.window_closed(unanswered)
 
 
-def test_unread_bytes_count_only_from_ranks() -> None:
+def test_unread__bytes_count_only_from_ranks() -> None:
     views = mesh(3)
     me = views[Pid(100)]
     me.on_socket(edge(Pid(100), Pid(101), unread_bytes=7))
@@ -138,7 +140,7 @@ def sent_at(times_ms: list[int]) -> dict[Pid, ProcessHistory]:
         ([5000, 5060], 100, 101),
     ],
 )
-def test_who_sent_before_or_after_all_others(
+def test_oldest_sender__who_sent_before_or_after_all_others(
     times_ms: list[int], oldest: int | None, newest: int | None
 ) -> None:
     views = sent_at(times_ms)
@@ -148,7 +150,7 @@ def test_who_sent_before_or_after_all_others(
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=2, max_size=6))
-def test_the_lead_of_a_sender_is_clear(times_ms: list[int]) -> None:
+def test_oldest_sender__the_lead_of_a_sender_is_clear(times_ms: list[int]) -> None:
     views = sent_at(times_ms)
     found = tcp_links.oldest_sender(*ranks_of(views))
     first, second = sorted(times_ms)[:2]
@@ -158,7 +160,7 @@ def test_the_lead_of_a_sender_is_clear(times_ms: list[int]) -> None:
         assert found[1] == pytest.approx((second - first) / 1000)
 
 
-def test_a_launcher_is_inside_the_job_but_nobodys_peer() -> None:
+def test_endpoint_index__a_launcher_is_inside_the_job_but_nobodys_peer() -> None:
     views = mesh(3)
     me, launcher = views[Pid(100)], ProcessHistory(Pid(200), 0)
     to_launcher = edge(Pid(100), Pid(200), last_send_ns=5 * NS)

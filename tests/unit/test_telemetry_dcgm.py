@@ -42,7 +42,7 @@ def exporter() -> Iterator[Exporter]:
     made.server.server_close()
 
 
-def test_the_fields_of_the_exporter_are_ours(exporter: Exporter) -> None:
+def test_dcgm_source__the_fields_of_the_exporter_are_ours(exporter: Exporter) -> None:
     (found,) = DcgmSource(exporter.url, [OWN]).readings()
     assert (found.gpu, found.uuid, found.pci_bus_id) == ("0", OWN, "00000000:5D:00.0")
     assert (found.namespace, found.pod, found.model) == ("team", "train-0", "Stub")
@@ -52,7 +52,9 @@ def test_the_fields_of_the_exporter_are_ours(exporter: Exporter) -> None:
     assert found.boottime_ns > 0
 
 
-def test_rates_are_added_up(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dcgm_source__rates_are_added_up(
+    exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock_s = 100.0
     monkeypatch.setattr("time.monotonic", lambda: clock_s)
     source = DcgmSource(exporter.url, [OWN])
@@ -61,7 +63,7 @@ def test_rates_are_added_up(exporter: Exporter, monkeypatch: pytest.MonkeyPatch)
     assert [each.pcie_sent_bytes for each in source.readings()] == [10_000_000]
 
 
-def test_a_rate_beyond_any_number_is_not_added_up(
+def test_line_of__a_rate_beyond_any_number_is_not_added_up(
     exporter: Exporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock_s = 100.0
@@ -75,7 +77,7 @@ def test_a_rate_beyond_any_number_is_not_added_up(
     assert (len(line["gpus"]), line["trouble"]) == (1, "")
 
 
-def test_the_gpus_of_another_node_are_not_ours(exporter: Exporter) -> None:
+def test_dcgm_source__the_gpus_of_another_node_are_not_ours(exporter: Exporter) -> None:
     exporter.body = (page(OTHER) + page()).encode()
     (found,) = DcgmSource(exporter.url, [OWN]).readings()
     assert found.uuid == OWN
@@ -93,7 +95,7 @@ def test_the_gpus_of_another_node_are_not_ours(exporter: Exporter) -> None:
         (200, b'DCGM_FI_DEV_GPU_UTIL{UUID="GPU-7c0e-0"} much\n', "dcgm-exporter: "),
     ],
 )
-def test_what_is_no_exporter_is_reported(
+def test_line_of__what_is_no_exporter_is_reported(
     exporter: Exporter, status: int, body: bytes, words: str
 ) -> None:
     exporter.status, exporter.body = status, body
@@ -102,12 +104,14 @@ def test_what_is_no_exporter_is_reported(
     assert words in line["trouble"]
 
 
-def test_no_server() -> None:
+def test_line_of__no_server() -> None:
     line = line_of(DcgmSource("http://127.0.0.1:9/metrics", [OWN]).readings)
     assert "Connection refused" in line["trouble"]
 
 
-def test_the_gpus_of_this_node_are_those_of_its_driver(exporter: Exporter, tmp_path: Path) -> None:
+def test_reader_of__the_gpus_of_this_node_are_those_of_its_driver(
+    exporter: Exporter, tmp_path: Path
+) -> None:
     folder = tmp_path / "proc/driver/nvidia/gpus/0000:5d:00.0"
     folder.mkdir(parents=True)
     (folder / "information").write_text(f"GPU UUID: \t {OWN}\nDevice Minor: \t 0\n")
@@ -116,6 +120,6 @@ def test_the_gpus_of_this_node_are_those_of_its_driver(exporter: Exporter, tmp_p
 
 
 @pytest.mark.parametrize("url", ["", "exporter:9400", "https://a/metrics", "http://", "http://a:x"])
-def test_a_url_that_is_none(url: str) -> None:
+def test_checked__a_url_that_is_none(url: str) -> None:
     with pytest.raises(UsageError, match=r"--it .* write http://ADDRESS:9400/metrics"):
         checked(url, "--it")

@@ -61,7 +61,7 @@ def read(library: Path, folder: Path, script: str, stuck_s: float = 60) -> list[
     return [decode(GpuReading, each) for each in json.loads(done.stdout)]
 
 
-def test_everything_is_read_in_our_units(library: Path, tmp_path: Path) -> None:
+def test_gpu_reading__everything_is_read_in_our_units(library: Path, tmp_path: Path) -> None:
     script = (
         "utilization 1 98\npower_mw 1 612000\nmemory_mib 1 2048\nprocess 1 4711\nprocess_mib 1 1500\n"
         "throttle 1 72\ntemperature 1 66\necc 1 2\necc_corrected 1 9\nsm_clock 1 1755\nmemory_clock 1 2619\n"
@@ -102,7 +102,9 @@ def test_everything_is_read_in_our_units(library: Path, tmp_path: Path) -> None:
     )
 
 
-def test_what_a_gpu_does_not_support_is_not_observed(library: Path, tmp_path: Path) -> None:
+def test_telemetry_nvml__what_a_gpu_does_not_support_is_not_observed(
+    library: Path, tmp_path: Path
+) -> None:
     names: tuple[str, ...] = (
         "utilization",
         "power_mw",
@@ -147,7 +149,7 @@ def test_what_a_gpu_does_not_support_is_not_observed(library: Path, tmp_path: Pa
         ("nvlink_sent_kib", "nvmlDeviceGetFieldValues"),
     ],
 )
-def test_a_call_that_hangs_costs_its_own_gpu_alone(
+def test_telemetry_nvml__a_call_that_hangs_costs_its_own_gpu_alone(
     library: Path, tmp_path: Path, name: str, call: str
 ) -> None:
     first, second = read(library, tmp_path, f"{name} 1 hang\n", stuck_s=2)
@@ -155,7 +157,7 @@ def test_a_call_that_hangs_costs_its_own_gpu_alone(
     assert (second.unanswered, second.utilization) == (call, None)
 
 
-def test_a_gpu_that_is_lost(library: Path, tmp_path: Path) -> None:
+def test_telemetry_nvml__a_gpu_that_is_lost(library: Path, tmp_path: Path) -> None:
     first, second = read(library, tmp_path, "power_mw 1 error 15\n")
     assert (first.unanswered, first.power_w) == ("", 70.0)
     assert (second.unanswered, second.uuid) == ("NVML: GPU is lost", "GPU-7c0e-1")
@@ -196,7 +198,7 @@ def host(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         each.close()
 
 
-def test_readings_reach_the_processes_that_nvml_lists(host: Host) -> None:
+def test_telemetry_nvml__readings_reach_the_processes_that_nvml_lists(host: Host) -> None:
     script = "process 0 4711\nutilization 0 100\npower_mw 0 150000\n"
     telemetry = host.watch(script)
     seen = host.until(lambda: list(telemetry.tick([Pid(4711), Pid(4712)])))[0]
@@ -210,7 +212,9 @@ def test_readings_reach_the_processes_that_nvml_lists(host: Host) -> None:
     assert telemetry.latest.cpu_s > 0
 
 
-def test_a_process_that_nvml_does_not_list_has_the_gpus_whose_files_it_has_open(host: Host) -> None:
+def test_telemetry_nvml__a_process_that_nvml_does_not_list_has_the_gpus_whose_files_it_has_open(
+    host: Host,
+) -> None:
     host.gpus = [Gpu("0000:5e:00.0", 1, "GPU-7c0e-1", ())]
     links = host.root / "proc/31/fd"
     links.mkdir(parents=True)
@@ -222,7 +226,7 @@ def test_a_process_that_nvml_does_not_list_has_the_gpus_whose_files_it_has_open(
     }
 
 
-def test_a_library_that_hangs_is_killed_and_asked_again(
+def test_telemetry_nvml__a_library_that_hangs_is_killed_and_asked_again(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "_FIRST_S", 3.0)
@@ -237,7 +241,7 @@ def test_a_library_that_hangs_is_killed_and_asked_again(
     assert telemetry.latest.trouble == ""
 
 
-def test_what_cannot_be_killed_is_left_behind_and_no_other_is_started(
+def test_telemetry_nvml__what_cannot_be_killed_is_left_behind_and_no_other_is_started(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "_FIRST_S", 3.0)
@@ -262,7 +266,7 @@ def test_what_cannot_be_killed_is_left_behind_and_no_other_is_started(
     ("script", "words"),
     [("init -1 error 9\n", "NVML: Driver Not Loaded"), ("init -1 error 999\n", "NVML: Unknown")],
 )
-def test_why_there_are_no_readings(host: Host, script: str, words: str) -> None:
+def test_telemetry_nvml__why_there_are_no_readings(host: Host, script: str, words: str) -> None:
     telemetry = host.watch(script)
     list(telemetry.tick([]))
     host.until(lambda: words in telemetry.latest.trouble)
@@ -270,7 +274,7 @@ def test_why_there_are_no_readings(host: Host, script: str, words: str) -> None:
     assert telemetry.latest.read_s is None
 
 
-def test_nothing_is_started_without_a_driver(host: Host) -> None:
+def test_telemetry_nvml__nothing_is_started_without_a_driver(host: Host) -> None:
     (host.root / "sys/module/nvidia").rmdir()
     telemetry = host.watch()
     list(telemetry.tick([]))

@@ -33,11 +33,11 @@ TRAINING = GpuReading(
         (replace(TRAINING, utilization=0.0, processes=(GpuProcess(1, GIB // 2),)), GpuUse.IDLE),
     ],
 )
-def test_what_a_gpu_is_used_for(reading: GpuReading, use: GpuUse) -> None:
+def test_use_of__what_a_gpu_is_used_for(reading: GpuReading, use: GpuUse) -> None:
     assert use_of(reading) is use
 
 
-def test_a_use_counts_from_its_first_reading() -> None:
+def test_after__a_use_counts_from_its_first_reading() -> None:
     state = after(None, replace(TRAINING, utilization=0.0))
     state = after(state, replace(TRAINING, utilization=0.0, boottime_ns=3 * NS))
     assert (state.use, state.use_since_ns) == (GpuUse.MEMORY_HELD, NS)
@@ -45,7 +45,7 @@ def test_a_use_counts_from_its_first_reading() -> None:
     assert (state.use, state.use_since_ns) == (GpuUse.WORKING, 5 * NS)
 
 
-def test_counters_that_begin_anew_moved_nothing() -> None:
+def test_after__counters_that_begin_anew_moved_nothing() -> None:
     first = replace(TRAINING, nvlink_sent_bytes=100, nvlink_received_bytes=50, pcie_sent_bytes=7)
     state = after(None, first)
     assert (state.nvlink_bytes, state.pcie_bytes) == (0, 0)
@@ -68,5 +68,5 @@ def test_counters_that_begin_anew_moved_nothing() -> None:
         (replace(TRAINING, power_w=None, utilization=None), False),
     ],
 )
-def test_a_change_is_more_than_noise(reading: GpuReading, changed: bool) -> None:
+def test_after__a_change_is_more_than_noise(reading: GpuReading, changed: bool) -> None:
     assert after(after(None, TRAINING), reading).changed is changed

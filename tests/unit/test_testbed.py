@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
         pytest.param(["fly"], "invalid choice: 'fly'", id="no such verb"),
     ],
 )
-def test_a_wrong_command_gets_one_line_and_code_2(words: list[str], said: str) -> None:
+def test_testbed__a_wrong_command_gets_one_line_and_code_2(words: list[str], said: str) -> None:
     done = subprocess.run(
         ["/usr/bin/python3", "-m", "tools.cluster", *words],
         cwd=ROOT, capture_output=True, text=True, check=False,
@@ -42,7 +42,7 @@ def test_a_wrong_command_gets_one_line_and_code_2(words: list[str], said: str) -
     assert "Traceback" not in done.stderr
 
 
-def test_two_test_beds_share_no_name() -> None:
+def test_bed__two_test_beds_share_no_name() -> None:
     one, other = Bed.of_checkout(), Bed.of_checkout("old")
 
     def names(bed: Bed) -> set[str]:
@@ -60,7 +60,7 @@ def test_two_test_beds_share_no_name() -> None:
     assert one.folder == layout.CHECKOUT / ".testbed"
 
 
-def test_controllers_come_after_what_they_need() -> None:
+def test_chosen__controllers_come_after_what_they_need() -> None:
     assert addons.chosen(None) == ["training-operator", "jobset"]
     assert addons.chosen("none") == []
     assert addons.chosen("trainer") == ["jobset", "trainer"]
@@ -68,7 +68,7 @@ def test_controllers_come_after_what_they_need() -> None:
     assert "kwok" not in addons.chosen("all")
 
 
-def test_every_controller_can_be_installed() -> None:
+def test_controllers__every_controller_can_be_installed() -> None:
     assert versions.controllers()
     for controller in versions.controllers():
         text = (addons.FOLDER / controller.name / "kustomization.yaml").read_text()
@@ -77,7 +77,7 @@ def test_every_controller_can_be_installed() -> None:
         assert all(versions.program(name).version.startswith("v") for name in named)
 
 
-def test_a_release_is_known_by_both_its_names() -> None:
+def test_by_version__a_release_is_known_by_both_its_names() -> None:
     release = versions.kubernetes("1.34")
     assert release.minor == "34"
     assert versions.by_version(release.version) == release
@@ -85,7 +85,7 @@ def test_a_release_is_known_by_both_its_names() -> None:
         versions.by_version("v1.2.3")
 
 
-def test_a_written_image_is_what_its_digests_say(tmp_path: Path) -> None:
+def test_write__a_written_image_is_what_its_digests_say(tmp_path: Path) -> None:
     layer = tmp_path / "layer.tar"
     layer.write_bytes(b"not really a layer")
     archive = tmp_path / "image.tar"
@@ -129,12 +129,14 @@ def write_tar(path: Path, name: str, content: str) -> Path:
         pytest.param("manifest.json", '[{"RepoTags": null}]', [], id="docker, no name"),
     ],
 )
-def test_the_name_of_an_archive(tmp_path: Path, name: str, content: str, names: list[str]) -> None:
+def test_names__the_name_of_an_archive(
+    tmp_path: Path, name: str, content: str, names: list[str]
+) -> None:
     assert oci.names(write_tar(tmp_path / "a.tar", name, content)) == names
 
 
 @given(st.binary(max_size=600) | st.text(max_size=300).map(str.encode))
-def test_any_other_file_is_refused_as_no_image(content: bytes) -> None:
+def test_names__any_other_file_is_refused_as_no_image(content: bytes) -> None:
     file = Path("/dev/shm") / f"testbed-{hashlib.sha256(content).hexdigest()}"
     file.write_bytes(content)
     try:
@@ -176,11 +178,11 @@ def test_any_other_file_is_refused_as_no_image(content: bytes) -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_rank_finds_its_place(environ: dict[str, str], host: str, expected: Place) -> None:
+def test_place__a_rank_finds_its_place(environ: dict[str, str], host: str, expected: Place) -> None:
     assert place(environ, host) == expected
 
 
-def test_a_process_is_known_again_by_its_start() -> None:
+def test_process__a_process_is_known_again_by_its_start() -> None:
     with subprocess.Popen(["sleep", "60"]) as child:
         ticks = processes.start_ticks(child.pid)
         assert ticks is not None
@@ -194,17 +196,17 @@ def test_a_process_is_known_again_by_its_start() -> None:
     ("said", "numbers"),
     [("go1.26.8", (1, 26)), ("go1.19", (1, 19)), ("devel go1.27-abc", ()), ("", ())],
 )
-def test_the_version_of_go(said: str, numbers: tuple[int, ...]) -> None:
+def test_version__the_version_of_go(said: str, numbers: tuple[int, ...]) -> None:
     assert build._version(said) == numbers
 
 
-def test_the_machine_has_a_cgroup_hierarchy_and_v2_comes_first() -> None:
+def test_hierarchies__the_machine_has_a_cgroup_hierarchy_and_v2_comes_first() -> None:
     found = cgroups.hierarchies()
     assert found
     assert all((top / "cgroup.procs").exists() for top in found)
 
 
-def test_a_port_that_is_taken_is_not_chosen() -> None:
+def test_free_port__a_port_that_is_taken_is_not_chosen() -> None:
     from tools.cluster import up
 
     with socket.socket() as taken:

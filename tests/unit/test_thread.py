@@ -42,14 +42,14 @@ PROGRESS = {
 
 
 @pytest.mark.parametrize("name", PROGRESS)
-def test_what_is_progress(name: str) -> None:
+def test_thread_history__what_is_progress(name: str) -> None:
     after, progressed = PROGRESS[name]
     view = ThreadHistory(sample(0))
     assert view.observe(after, TABLE) is progressed
     assert view.progress_ns == (NS if progressed else 0)
 
 
-def test_burning_begins_with_the_pass_before_and_ends_with_sleep() -> None:
+def test_thread__burning_begins_with_the_pass_before_and_ends_with_sleep() -> None:
     view = burning(5, [NO_SYSCALL], 5)
     assert burns_since(view) == 0
     view.observe(sample(2, cpu_s=1.0), TABLE)
@@ -57,7 +57,7 @@ def test_burning_begins_with_the_pass_before_and_ends_with_sleep() -> None:
     assert not view.spins_in_place
 
 
-def test_a_thread_that_wants_a_cpu_and_gets_none_burns_as_well() -> None:
+def test_thread__a_thread_that_wants_a_cpu_and_gets_none_burns_as_well() -> None:
     running = TaskState.RUNNING
     view = seen(sample(0, NO_SYSCALL, running), sample(1, NO_SYSCALL, running, delay_s=0.9))
     assert view.burning_since_ns == 0
@@ -65,7 +65,7 @@ def test_a_thread_that_wants_a_cpu_and_gets_none_burns_as_well() -> None:
     assert view.burning_since_ns is None
 
 
-def test_a_thread_that_was_ready_all_the_time_and_never_ran_goes_on_burning() -> None:
+def test_thread__a_thread_that_was_ready_all_the_time_and_never_ran_goes_on_burning() -> None:
     view = burning(5, [YIELD], 5)
     since_ns, last = view.burning_since_ns, view.sample
     assert since_ns is not None
@@ -80,7 +80,7 @@ def test_a_thread_that_was_ready_all_the_time_and_never_ran_goes_on_burning() ->
 
 
 @pytest.mark.parametrize(("count", "seldom"), [(2, True), (7, True), (16, False)])
-def test_a_few_looks_do_not_tell_what_a_thread_burns_for(count: int, seldom: bool) -> None:
+def test_thread__a_few_looks_do_not_tell_what_a_thread_burns_for(count: int, seldom: bool) -> None:
     assert burning(count, [NO_SYSCALL], count).seen_too_seldom is seldom
     assert not burning(16, [YIELD], 1).seen_too_seldom
 
@@ -101,14 +101,14 @@ def test_a_few_looks_do_not_tell_what_a_thread_burns_for(count: int, seldom: boo
         (3, [YIELD], 1, False, False),
     ],
 )
-def test_a_loop_in_place_and_a_busy_waiter(
+def test_thread__a_loop_in_place_and_a_busy_waiter(
     count: int, calls: list[int], spread: int, in_place: bool, waits: bool
 ) -> None:
     view = burning(count, calls, spread)
     assert (view.spins_in_place, view.waits_busily) == (in_place, waits)
 
 
-def test_a_loop_makes_no_progress_but_the_work_that_ends_it_does() -> None:
+def test_thread__a_loop_makes_no_progress_but_the_work_that_ends_it_does() -> None:
     view = burning(10, [NO_SYSCALL], 2)
     assert view.progress_ns == NS // 4  # when it began
     assert view.observe(sample(3, READ, cpu_s=2.6), TABLE)
@@ -127,7 +127,9 @@ def test_a_loop_makes_no_progress_but_the_work_that_ends_it_does() -> None:
         (NO_SYSCALL, (0, 0, 0), None),
     ],
 )
-def test_time_outs_by_value(call: int, args: tuple[int, int, int], timeout: int | None) -> None:
+def test_poll_timeout_ms__time_outs_by_value(
+    call: int, args: tuple[int, int, int], timeout: int | None
+) -> None:
     assert poll_timeout_ms(sample(0, call, args=args), TABLE) == timeout
 
 
@@ -145,7 +147,7 @@ SAMPLES = st.builds(
 
 
 @given(st.lists(SAMPLES, min_size=1, max_size=20))
-def test_any_samples_in_any_order_are_taken(samples: list[ThreadSample]) -> None:
+def test_thread__any_samples_in_any_order_are_taken(samples: list[ThreadSample]) -> None:
     view = seen(*samples)
     assert view.sample is samples[-1]
     assert len(view.glimpses) <= 16
@@ -153,18 +155,20 @@ def test_any_samples_in_any_order_are_taken(samples: list[ThreadSample]) -> None
 
 
 @pytest.mark.parametrize(("previous_s", "share"), [(0.0, 0.5), (9.5, 1.0), (8.0, 0.25)])
-def test_what_a_thread_used_it_used_since_the_look_before(previous_s: float, share: float) -> None:
+def test_thread__what_a_thread_used_it_used_since_the_look_before(
+    previous_s: float, share: float
+) -> None:
     """It was at rest since 0 s, so no look in between was sent; of old tapes the look before is not known."""
     after = replace(sample(10, cpu_s=0.5, sp=128), previous_ns=int(previous_s * NS))
     assert seen(sample(0), after).cpu_share == share
 
 
-def test_a_burn_began_after_the_last_look_that_found_the_thread_at_rest() -> None:
+def test_thread__a_burn_began_after_the_last_look_that_found_the_thread_at_rest() -> None:
     after = replace(sample(10, state=TaskState.RUNNING, cpu_s=0.5), previous_ns=int(9.5 * NS))
     assert burns_since(seen(sample(0), after)) == int(9.5 * NS)
 
 
-def test_only_a_burn_of_this_pass_is_worth_a_look_at_its_stack() -> None:
+def test_thread__only_a_burn_of_this_pass_is_worth_a_look_at_its_stack() -> None:
     """A thread that is looked at in turns may be anywhere by the next pass."""
     views = [sample(at_s, state=TaskState.RUNNING, cpu_s=at_s) for at_s in (0, 1)]
     burning = seen(*views)

@@ -52,7 +52,7 @@ UNTIMED = {
 
 
 @pytest.mark.parametrize("name", UNTIMED)
-def test_a_wait_without_a_time_out_has_no_end(name: str) -> None:
+def test_thread_inspector__a_wait_without_a_time_out_has_no_end(name: str) -> None:
     found, _ = looked_at(UNTIMED[name])
     assert (found.timed, found.deadline_ns) == (False, None)
     assert found.stack
@@ -84,14 +84,14 @@ ready(); libc.syscall(ctypes.c_long(23), r + 1, fds, None, None, struct.pack('qq
 
 
 @pytest.mark.parametrize("name", TIMED)
-def test_a_wait_with_a_time_out_ends_when_it_says(name: str) -> None:
+def test_thread_inspector__a_wait_with_a_time_out_ends_when_it_says(name: str) -> None:
     found, since_ns = looked_at(TIMED[name])
     assert found.timed
     assert found.deadline_ns is not None
     assert found.deadline_ns - since_ns == pytest.approx(77e9, abs=NEAR_NS)
 
 
-def test_a_time_out_at_an_unreadable_address_is_timed_without_an_end() -> None:
+def test_thread_inspector__a_time_out_at_an_unreadable_address_is_timed_without_an_end() -> None:
     # a child cannot be kept asleep with a bad pointer, so the time-out is unmapped behind its back
     found, _ = looked_at(
         """
@@ -108,7 +108,7 @@ libc.syscall(ctypes.c_long(271 if os.uname().machine == "x86_64" else 73), None,
     assert (found.timed, found.deadline_ns) == (True, None)
 
 
-def test_the_files_of_a_poll_are_all_reported() -> None:
+def test_thread_inspector__the_files_of_a_poll_are_all_reported() -> None:
     found, _ = looked_at("""
 r, w = os.pipe(); a, b = socket.socketpair(); i = os.open("/etc/passwd", 0)
 for each, at in ((r, 40), (a.fileno(), 41), (r, 42), (i, 43)): os.dup2(each, at)
@@ -123,7 +123,7 @@ ready(); p.poll()""")
     assert found.files[0].inode == found.files[2].inode != found.files[1].inode
 
 
-def test_the_files_of_a_select_are_those_of_its_three_sets() -> None:
+def test_thread_inspector__the_files_of_a_select_are_those_of_its_three_sets() -> None:
     found, _ = looked_at("""
 r, w = os.pipe(); a, b = socket.socketpair()
 for each, at in ((r, 3 + 64), (a.fileno(), 70), (r, 200), (r, 201)): os.dup2(each, at)
@@ -135,14 +135,14 @@ ready(); select.select([67, 200], [], [70])""")
     ]
 
 
-def test_the_files_of_an_epoll_are_those_it_watches() -> None:
+def test_thread_inspector__the_files_of_an_epoll_are_those_it_watches() -> None:
     found, _ = looked_at("""
 r, w = os.pipe(); os.dup2(r, 40); e = select.epoll(); e.register(40)
 ready(); e.poll()""")
     assert [(each.fd, each.kind) for each in found.files] == [(40, "pipe")]
 
 
-def test_a_read_on_a_pipe_names_the_pipe() -> None:
+def test_thread_inspector__a_read_on_a_pipe_names_the_pipe() -> None:
     reader, writer = os.pipe()
     try:
         with child_in("ready(); os.read(0, 1)", stdin=reader) as look:
@@ -155,14 +155,16 @@ def test_a_read_on_a_pipe_names_the_pipe() -> None:
     assert "pipe" in found.wait_channel
 
 
-def test_a_read_on_a_socket_names_the_socket() -> None:
+def test_thread_inspector__a_read_on_a_socket_names_the_socket() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs, child_in("ready(); os.read(0, 1)", stdin=theirs.fileno()) as look:
         (file,) = inspect(look).files
         assert (file.kind, file.inode) == ("socket", os.fstat(theirs.fileno()).st_ino)
 
 
-def test_the_open_of_a_fifo_is_recognized_by_its_kernel_function(tmp_path: Path) -> None:
+def test_thread_inspector__the_open_of_a_fifo_is_recognized_by_its_kernel_function(
+    tmp_path: Path,
+) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     found, _ = looked_at("ready(); os.open(sys.argv[1], os.O_RDONLY)", str(fifo))
@@ -171,7 +173,7 @@ def test_the_open_of_a_fifo_is_recognized_by_its_kernel_function(tmp_path: Path)
 
 
 @pytest.mark.parametrize("call", ["flock(0, fcntl.LOCK_EX)", "lockf(0, fcntl.LOCK_EX)"])
-def test_who_holds_the_file_lock_is_reported(tmp_path: Path, call: str) -> None:
+def test_thread_inspector__who_holds_the_file_lock_is_reported(tmp_path: Path, call: str) -> None:
     (tmp_path / "lock").touch()
     with open(tmp_path / "lock", "r+") as one, open(tmp_path / "lock", "r+") as two:
         lock = fcntl.flock if call.startswith("flock") else fcntl.lockf
@@ -187,7 +189,7 @@ def test_who_holds_the_file_lock_is_reported(tmp_path: Path, call: str) -> None:
         assert file.fs_type
 
 
-def test_a_thread_that_runs_or_is_gone_says_nothing_and_holds_nobody_up() -> None:
+def test_thread_inspector__a_thread_that_runs_or_is_gone_says_nothing_and_holds_nobody_up() -> None:
     inspector = ThreadInspector(platform.machine())
     with subprocess.Popen(["true"]) as child:
         pass
@@ -240,7 +242,9 @@ def stuck(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 @pytest.mark.parametrize("stuck", [1, 5, 12], indirect=True)
-def test_a_process_that_cannot_be_read_costs_no_other_its_look(stuck: Stuck) -> None:
+def test_thread_inspector__a_process_that_cannot_be_read_costs_no_other_its_look(
+    stuck: Stuck,
+) -> None:
     turns = [stuck.turn() for _ in range(16)]
     assert all(seen == GOOD for seen, _, _ in turns[-5:])
     # it is asked for once, waited for in the pass that asked, and reported once
@@ -252,7 +256,7 @@ def test_a_process_that_cannot_be_read_costs_no_other_its_look(stuck: Stuck) -> 
 
 
 @pytest.mark.parametrize("stuck", [1], indirect=True)
-def test_since_when_it_cannot_be_read_is_reported_and_what_comes_back_is_taken(
+def test_boottime_ns__since_when_it_cannot_be_read_is_reported_and_what_comes_back_is_taken(
     stuck: Stuck,
 ) -> None:
     began_ns = boottime_ns()
@@ -270,7 +274,9 @@ def test_since_when_it_cannot_be_read_is_reported_and_what_comes_back_is_taken(
 
 
 @pytest.mark.parametrize("stuck", [40], indirect=True)
-def test_there_is_an_end_to_the_threads_that_are_left_behind(stuck: Stuck) -> None:
+def test_thread_inspector__there_is_an_end_to_the_threads_that_are_left_behind(
+    stuck: Stuck,
+) -> None:
     before = threading.active_count()
     for _ in range(12):
         stuck.turn(0.1)
@@ -296,7 +302,7 @@ LOCKS = """\
 @pytest.mark.parametrize(
     ("pid", "holders"), [(701, (700,)), (801, (800,)), (802, (800,)), (700, ()), (5, ()), (-1, ())]
 )
-def test_the_lock_table_says_who_holds_what_one_waits_for(
+def test_parse_locks__the_lock_table_says_who_holds_what_one_waits_for(
     pid: int, holders: tuple[int, ...]
 ) -> None:
     assert parse_locks(LOCKS, Pid(pid)) == holders
@@ -312,7 +318,7 @@ LOCK_LINES = st.lists(
 
 
 @given(LOCK_LINES, st.integers(-1, 9))
-def test_any_lock_table_gives_pids_or_nothing(text: str, waiter: int) -> None:
+def test_parse_locks__any_lock_table_gives_pids_or_nothing(text: str, waiter: int) -> None:
     assert all(isinstance(pid, int) for pid in parse_locks(text, Pid(waiter)))
 
 
@@ -331,18 +337,20 @@ def test_any_lock_table_gives_pids_or_nothing(text: str, waiter: int) -> None:
         ("/a/b (deleted)", "file", 0),
     ],
 )
-def test_the_kind_of_a_file_is_read_from_its_link(target: str, kind: str, inode: int) -> None:
+def test_kind_of__the_kind_of_a_file_is_read_from_its_link(
+    target: str, kind: str, inode: int
+) -> None:
     assert kind_of(target) == (kind, Inode(inode))
 
 
 @given(st.text())
-def test_any_link_has_akind_of(target: str) -> None:
+def test_kind_of__any_link_has_akind_of(target: str) -> None:
     kind, inode = kind_of(target)
     assert isinstance(kind, str)
     assert inode >= 0
 
 
-def test_of_a_thread_that_burns_the_mappings_and_the_words_at_its_own_stack_pointer_are_read() -> (
+def test_thread_inspector__of_a_thread_that_burns_the_mappings_and_the_words_at_its_own_stack_pointer_are_read() -> (
     None
 ):
     inspector = ThreadInspector(platform.machine())

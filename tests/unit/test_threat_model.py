@@ -32,13 +32,13 @@ def absent(row: str) -> list[str]:
     return [f"{path}::{name}" for path, name in CITED.findall(row) if name not in defined_in(path)]
 
 
-def test_every_known_attack_is_listed() -> None:
+def test_threat_model__every_known_attack_is_listed() -> None:
     known = {f"A{n}" for n in range(1, 24)} | {f"B{n}" for n in (1, 3, 4, 5, 6, 7, 8, 9)}
     assert set(ROWS) >= known | {f"C{n}" for n in (1, 2, 3, 4, 5, 9)}
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_every_attack_has_a_test_that_exists(row: str) -> None:
+def test_threat_model__every_attack_has_a_test_that_exists(row: str) -> None:
     assert CITED.search(row)
     assert absent(row) == []
 
@@ -47,18 +47,18 @@ FROM_OUTSIDE = [f"A{number}" for number in range(1, 18)]
 
 
 @pytest.mark.parametrize("name", FROM_OUTSIDE)
-def test_what_a_tenant_could_do_is_tried_on_a_real_cluster(name: str) -> None:
+def test_threat_model__what_a_tenant_could_do_is_tried_on_a_real_cluster(name: str) -> None:
     assert any(path.startswith("attack/") for path, _ in CITED.findall(ROWS[name]))
 
 
-def test_every_attack_on_a_real_cluster_is_listed() -> None:
+def test_threat_model__every_attack_on_a_real_cluster_is_listed() -> None:
     files = (ROOT / "tests/attack").glob("test_*.py")
     written = {(f"attack/{each.name}", name) for each in files
                for name in defined_in(f"attack/{each.name}")}  # fmt: skip
     assert written == {each for each in CITED.findall(PAGE) if each[0].startswith("attack/")}
 
 
-def test_a_test_that_is_gone_is_noticed() -> None:
+def test_threat_model__a_test_that_is_gone_is_noticed() -> None:
     assert absent("`unit/test_owners.py::test_nothing`, `unit/test_gone.py::test_x`") == [
         "unit/test_owners.py::test_nothing",
         "unit/test_gone.py::test_x",

@@ -74,7 +74,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_lock_is_reported(name: str) -> None:
+def test_describe__the_lock_is_reported(name: str) -> None:
     operation, expected, memory, lock = CASES[name]
     assert describe(operation, expected, memory, THREADS) == lock
 
@@ -85,7 +85,7 @@ def test_the_lock_is_reported(name: str) -> None:
     st.binary(max_size=64),
     st.dictionaries(st.integers(0, 2**31), st.integers(1, 2**31)),
 )
-def test_any_memory_is_read_without_error(
+def test_describe__any_memory_is_read_without_error(
     operation: int, expected: int, memory: bytes, threads: dict[int, int]
 ) -> None:
     found = describe(operation, expected, memory, threads)

@@ -53,28 +53,28 @@ STACKS = st.builds(
 
 
 @given(st.lists(ROWS, max_size=4))
-def test_rows_survive(rows: list[Row]) -> None:
+def test_plain__rows_survive(rows: list[Row]) -> None:
     line = parse(event_line("threads", 5.0, {"threads": [plain(row) for row in rows]}))
     assert (line.event, line.time_s, line.rows) == ("threads", 5.0, tuple(rows))
 
 
 @given(st.lists(STACKS, max_size=4), FRAMES)
-def test_stacks_survive(stacks: list[Stack], blind: tuple[str, ...]) -> None:
+def test_plain__stacks_survive(stacks: list[Stack], blind: tuple[str, ...]) -> None:
     fields = {"stacks": [plain(each) for each in stacks], "unobserved": list(blind)}
     line = parse(event_line("stacks", 5.0, fields))
     assert (line.stacks, line.blind) == (tuple(stacks), blind)
 
 
-def test_the_first_record_survives() -> None:
+def test_plain__the_first_record_survives() -> None:
     header = TraceHeader("job", "host", ("a", "b"), "node-1", "1.2")
     assert parse(event_line("trace", 1.0, plain(header))).header == header
 
 
-def test_the_exit_code_is_given_by_the_last_record() -> None:
+def test_parse__the_exit_code_is_given_by_the_last_record() -> None:
     assert parse(event_line("end", 1.0, {"exit_code": 1})).exit_code == 1
 
 
-def test_fields_of_a_later_version_are_passed_over() -> None:
+def test_plain__fields_of_a_later_version_are_passed_over() -> None:
     row = plain(Row(1, 1, "a")) | {"novel": 5}
     assert parse(event_line("threads", 1.0, {"threads": [row]})).rows == (Row(1, 1, "a"),)
 
@@ -94,7 +94,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_anything_else_is_refused(name: str) -> None:
+def test_parse__anything_else_is_refused(name: str) -> None:
     text, said = BAD[name]
     with pytest.raises(UsageError, match=said):
         parse(text)
@@ -108,7 +108,7 @@ KEYS = ["threads", "stacks", "unobserved", "headline", "reasons", "edges", "exit
 
 
 @given(st.sampled_from(EVENTS), st.dictionaries(st.sampled_from(KEYS), JSON))
-def test_any_fields_are_read_or_refused(event: str, fields: dict[str, object]) -> None:
+def test_parse__any_fields_are_read_or_refused(event: str, fields: dict[str, object]) -> None:
     text = json.dumps({"schema": SCHEMA, "time": 1.0, "event": event} | fields)
     with contextlib.suppress(UsageError):
         assert parse(text).event == event
@@ -124,7 +124,7 @@ def test_any_fields_are_read_or_refused(event: str, fields: dict[str, object]) -
         ("x", None),
     ],
 )
-def test_an_edge_is_read_with_blanks_or_refused(edge: object, shown: int | None) -> None:
+def test_parse__an_edge_is_read_with_blanks_or_refused(edge: object, shown: int | None) -> None:
     line = event_line("verdict", 1.0, {"headline": "h", "edges": [edge]})
     if shown is None:
         with pytest.raises(UsageError, match="damaged"):

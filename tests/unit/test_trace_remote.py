@@ -30,7 +30,7 @@ def lines(**wanted: Any) -> list[str]:
     return list(remote.lines(RemoteOptions(namespace="research", **wanted)))
 
 
-def test_a_pod_is_looked_at_by_the_agent_of_its_node(server: Server) -> None:
+def test_lines__a_pod_is_looked_at_by_the_agent_of_its_node(server: Server) -> None:
     assert lines(pod="b") == look("node2")
     ((agent, command),) = server.commands
     assert agent == "agent-2"
@@ -39,7 +39,7 @@ def test_a_pod_is_looked_at_by_the_agent_of_its_node(server: Server) -> None:
     assert "--live" not in command
 
 
-def test_without_a_namespace_it_is_that_of_the_context(
+def test_lines__without_a_namespace_it_is_that_of_the_context(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.pods = []
@@ -49,7 +49,9 @@ def test_without_a_namespace_it_is_that_of_the_context(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_while_the_connection_is_read_is_no_break_of_it(number: signal.Signals) -> None:
+def test_show__a_signal_while_the_connection_is_read_is_no_break_of_it(
+    number: signal.Signals,
+) -> None:
     def broken() -> Iterator[str]:
         yield from look("node1")[:1]
         try:
@@ -60,12 +62,12 @@ def test_a_signal_while_the_connection_is_read_is_no_break_of_it(number: signal.
     assert show.show(broken(), show.TraceOptions(output="jsonl")) == 128 + number
 
 
-def test_live_is_passed_on(server: Server) -> None:
+def test_lines__live_is_passed_on(server: Server) -> None:
     lines(pod="a", live=True)
     assert "--live" in server.commands[0][1]
 
 
-def test_one_container_of_several_can_be_chosen(server: Server) -> None:
+def test_lines__one_container_of_several_can_be_chosen(server: Server) -> None:
     server.pods[0] = pod("a", main="1" * 64, proxy="2" * 64)
     lines(pod="a", container="proxy")
     lines(pod="a")
@@ -74,7 +76,7 @@ def test_one_container_of_several_can_be_chosen(server: Server) -> None:
     assert server.commands[1][1].count("--container-id") == 2
 
 
-def test_all_nodes_of_a_job_become_one_look(server: Server) -> None:
+def test_lines__all_nodes_of_a_job_become_one_look(server: Server) -> None:
     server.out = {
         "agent-1": snapshot("node1", "a", 0),
         "agent-2": snapshot("node2", "b", 1, State.STOPPED),
@@ -93,17 +95,17 @@ def test_all_nodes_of_a_job_become_one_look(server: Server) -> None:
     assert "report" not in verdict
 
 
-def test_a_report_of_one_node_alone_is_not_shown(server: Server) -> None:
+def test_lines__a_report_of_one_node_alone_is_not_shown(server: Server) -> None:
     server.out["agent-1"] = snapshot("node1", "a", 0)
     assert lines(pod="a") == look("node1")
 
 
-def test_where_no_agent_sends_snapshots_that_is_an_error(server: Server) -> None:
+def test_lines__where_no_agent_sends_snapshots_that_is_an_error(server: Server) -> None:
     with pytest.raises(CannotObserve, match="of an older version"):
         lines(job="train")
 
 
-def test_a_node_that_cannot_be_looked_at_is_reported_in_the_verdict(server: Server) -> None:
+def test_lines__a_node_that_cannot_be_looked_at_is_reported_in_the_verdict(server: Server) -> None:
     server.out = {"agent-1": snapshot("node1", "a", 0), "agent-2": []}
     server.codes["agent-2"] = 3
     server.said = "kcover-ebpf: BPF is refused"
@@ -171,7 +173,7 @@ OBSTACLES = {
 
 
 @pytest.mark.parametrize("name", OBSTACLES)
-def test_an_obstacle_is_reported_in_one_line(name: str, server: Server) -> None:
+def test_lines__an_obstacle_is_reported_in_one_line(name: str, server: Server) -> None:
     obstruct, kind, said = OBSTACLES[name]
     obstruct(server)
     with pytest.raises(kind, match=said) as caught:
@@ -179,16 +181,18 @@ def test_an_obstacle_is_reported_in_one_line(name: str, server: Server) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_container_that_is_not_there_is_reported_with_those_that_are(server: Server) -> None:
+def test_lines__a_container_that_is_not_there_is_reported_with_those_that_are(
+    server: Server,
+) -> None:
     with pytest.raises(UsageError, match="no container proxy; it has main"):
         lines(pod="a", container="proxy")
 
 
-def test_a_job_that_is_not_there_is_reported_with_those_that_are(server: Server) -> None:
+def test_lines__a_job_that_is_not_there_is_reported_with_those_that_are(server: Server) -> None:
     with pytest.raises(UsageError, match=r"no pods of a job other .* there are train"):
         lines(job="other")
 
 
-def test_live_follows_one_node(server: Server) -> None:
+def test_lines__live_follows_one_node(server: Server) -> None:
     with pytest.raises(UsageError, match="name one pod"):
         lines(job="train", live=True)

@@ -152,18 +152,18 @@ def squeezed(text: str) -> list[str]:
     return [" ".join(line.split()) for line in text.splitlines()]
 
 
-def test_the_text_has_the_odd_one_first_and_the_verdict_last() -> None:
+def test_text_view__the_text_has_the_odd_one_first_and_the_verdict_last() -> None:
     view = render.TextView()
     shown = [line for each in trace() for line in view.show(each)]
     assert shown[0].startswith("train (pod-a) on node-1, ")
     assert squeezed("\n".join(shown[1:])) == squeezed(TEXT)
 
 
-def test_every_thread_has_a_line_of_its_own_when_asked() -> None:
+def test_table__every_thread_has_a_line_of_its_own_when_asked() -> None:
     assert len(render.table(ROWS, every_thread=True)) == 1 + len(ROWS)
 
 
-def test_markdown_holds_everything_at_the_end() -> None:
+def test_markdown_view__markdown_holds_everything_at_the_end() -> None:
     view = render.MarkdownView()
     lines = trace()
     assert [line for each in lines[:-1] for line in view.show(each)] == []
@@ -173,20 +173,20 @@ def test_markdown_holds_everything_at_the_end() -> None:
     assert text.count("~~~~~~") == 8
 
 
-def test_a_live_screen_is_drawn_at_each_table_and_verdict() -> None:
+def test_live_view__a_live_screen_is_drawn_at_each_table_and_verdict() -> None:
     view = render.LiveView()
     drawn = [bool(view.show(each)) for each in trace()]
     assert drawn == [False, True, True, False, True, False]
 
 
-def test_one_object_is_the_verdict_with_threads_and_stacks() -> None:
+def test_merged__one_object_is_the_verdict_with_threads_and_stacks() -> None:
     whole = json.loads(render.merged(trace()))
     assert (whole["event"], whole["verdict"], whole["culprit"]["rank"]) == ("verdict", "HUNG", 2)
     assert len(whole["threads"]) == len(ROWS)
     assert len(whole["stacks"]) == len(STACKS)
 
 
-def test_what_the_job_calls_itself_cannot_command_the_terminal() -> None:
+def test_table__what_the_job_calls_itself_cannot_command_the_terminal() -> None:
     row = Row(1, 1, "\x1b[2J", lead=True, role="rank", text="read /tmp/\x1b]0;x\x07")
     shown = "\n".join([*render.table([row]), *render.stacks([Stack(1, 1, None, ("\x1b[2J",))])])
     assert "\x1b" not in shown
@@ -196,7 +196,9 @@ def test_what_the_job_calls_itself_cannot_command_the_terminal() -> None:
 @pytest.mark.parametrize("cause", list(Cause))
 @pytest.mark.parametrize("kind", list(VerdictKind))
 @pytest.mark.parametrize("known", [True, False])
-def test_every_verdict_has_a_next_step(kind: VerdictKind, cause: Cause, known: bool) -> None:
+def test_next_step__every_verdict_has_a_next_step(
+    kind: VerdictKind, cause: Cause, known: bool
+) -> None:
     verdict = replace(HUNG, kind=kind, cause=cause, culprit=HUNG.culprit if known else None)
     step = advice.next_step(verdict)
     assert step
@@ -213,5 +215,5 @@ RANKS = [
 
 
 @pytest.mark.parametrize(("ranks", "text"), RANKS)
-def test_ranks_are_written_as_runs(ranks: list[int | None], text: str) -> None:
+def test_ranks_text__ranks_are_written_as_runs(ranks: list[int | None], text: str) -> None:
     assert grouping.ranks_text(ranks) == text

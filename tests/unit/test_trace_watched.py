@@ -90,7 +90,7 @@ def traced(
 
 
 @pytest.mark.parametrize("wanted", [{"pod": "j-0"}, {"job": "j"}], ids=["a pod", "the job"])
-def test_the_verdict_is_that_of_the_incident(
+def test_lines__the_verdict_is_that_of_the_incident(
     monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any]
 ) -> None:
     server = Watching([written(each.report, 0.5) for each in STOPPED])
@@ -125,7 +125,7 @@ ALONE = {
 
 
 @pytest.mark.parametrize("made", ALONE.values(), ids=ALONE)
-def test_without_a_fault_in_fresh_reports_the_threads_answer_alone(
+def test_lines__without_a_fault_in_fresh_reports_the_threads_answer_alone(
     monkeypatch: pytest.MonkeyPatch, made: Any
 ) -> None:
     server = made()
@@ -135,7 +135,7 @@ def test_without_a_fault_in_fresh_reports_the_threads_answer_alone(
     assert "--brief" not in server.commands[0][1]
 
 
-def test_a_live_trace_follows_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines__a_live_trace_follows_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Watching([written(each.report, 0.5) for each in STOPPED])
     verdict, _ = traced(monkeypatch, server, pod="j-0", live=True)
     assert "source" not in verdict

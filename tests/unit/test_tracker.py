@@ -24,20 +24,20 @@ def stop_rank(stage: Stage, rank: int) -> None:
     stage.run(5)
 
 
-def test_a_verdict_is_reported_once_while_it_lasts() -> None:
+def test_tracker__a_verdict_is_reported_once_while_it_lasts() -> None:
     stage = trained()
     stop_rank(stage, 1)
     stage.run(60)
     assert [each.cause for each in faults(stage)] == [Cause.STOPPED]
 
 
-def test_healthy_training_is_reported_once() -> None:
+def test_tracker__healthy_training_is_reported_once() -> None:
     stage = trained(seconds=120)
     assert [each.cause for each in stage.verdicts] == [Cause.STARTING, Cause.TRAINING]
     assert {each.incident for each in stage.verdicts} == {""}
 
 
-def test_the_next_trouble_has_another_name() -> None:
+def test_tracker__the_next_trouble_has_another_name() -> None:
     stage = trained()
     for rank in (1, 1, 2):
         stop_rank(stage, rank)
@@ -47,7 +47,7 @@ def test_the_next_trouble_has_another_name() -> None:
     assert stage.verdicts[-1].incident == ""
 
 
-def test_a_fault_that_ends_for_a_moment_only_is_one_incident() -> None:
+def test_tracker__a_fault_that_ends_for_a_moment_only_is_one_incident() -> None:
     stage = trained()
     stop_rank(stage, 1)
     go_on(stage, 0.5)
@@ -56,7 +56,7 @@ def test_a_fault_that_ends_for_a_moment_only_is_one_incident() -> None:
     assert stage.verdicts[-1].kind is VerdictKind.HUNG
 
 
-def test_a_hang_that_ends_in_a_crash_is_one_incident() -> None:
+def test_tracker__a_hang_that_ends_in_a_crash_is_one_incident() -> None:
     stage = trained()
     stop_rank(stage, 1)
     stage.exit(stage.rank(1), signal=9)
@@ -67,7 +67,7 @@ def test_a_hang_that_ends_in_a_crash_is_one_incident() -> None:
     ]
 
 
-def test_a_better_cause_is_reported_under_the_same_name() -> None:
+def test_tracker__a_better_cause_is_reported_under_the_same_name() -> None:
     stage = trained()
     stage.become(stage.rank(1), "futex", stack=LOCK)
     all_wait(stage, 1)
@@ -80,7 +80,7 @@ def test_a_better_cause_is_reported_under_the_same_name() -> None:
     ]
 
 
-def test_a_fault_must_hold_before_it_is_reported() -> None:
+def test_tracker__a_fault_must_hold_before_it_is_reported() -> None:
     stage = trained()
     stage.become(stage.rank(1), "stopped")
     all_wait(stage, 1)
@@ -91,7 +91,7 @@ def test_a_fault_must_hold_before_it_is_reported() -> None:
     assert [each.cause for each in faults(stage)] == [Cause.STOPPED]
 
 
-def test_an_announced_fault_is_reported_at_once() -> None:
+def test_tracker__an_announced_fault_is_reported_at_once() -> None:
     stage = trained()
     stage.exit(stage.rank(1), 1)
     stage.now_ns += NS
@@ -102,7 +102,7 @@ def test_an_announced_fault_is_reported_at_once() -> None:
     assert verdict.kind is VerdictKind.CRASHED
 
 
-def test_times_are_unix_seconds_and_the_host_is_named() -> None:
+def test_tracker__times_are_unix_seconds_and_the_host_is_named() -> None:
     stage = trained()
     stop_rank(stage, 1)
     verdict = Tracker("job", "node-7").snapshot(stage.job, 1_700_000_000.5)
@@ -112,7 +112,9 @@ def test_times_are_unix_seconds_and_the_host_is_named() -> None:
     assert (verdict.culprit.host, verdict.culprit.rank) == ("node-7", 1)
 
 
-def test_a_job_that_cannot_be_judged_is_unknown_in_a_snapshot_and_silent_otherwise() -> None:
+def test_tracker__a_job_that_cannot_be_judged_is_unknown_in_a_snapshot_and_silent_otherwise() -> (
+    None
+):
     stage = trained()
     reported = len(stage.verdicts)
     stage.one_pass(NS, late=True)
@@ -120,7 +122,7 @@ def test_a_job_that_cannot_be_judged_is_unknown_in_a_snapshot_and_silent_otherwi
     assert len(stage.verdicts) == reported
 
 
-def test_the_deadline_is_that_of_the_library_on_the_stacks() -> None:
+def test_tracker__the_deadline_is_that_of_the_library_on_the_stacks() -> None:
     stage = trained()
     stop_rank(stage, 1)
     (verdict,) = faults(stage)
@@ -131,7 +133,7 @@ def test_the_deadline_is_that_of_the_library_on_the_stacks() -> None:
     )
 
 
-def test_a_mismatch_may_take_over_from_a_hang_without_a_new_name() -> None:
+def test_tracker__a_mismatch_may_take_over_from_a_hang_without_a_new_name() -> None:
     stage = trained()
     stage.become(stage.rank(2), "futex", stack=BARRIER)
     all_wait(stage, 2)

@@ -66,18 +66,18 @@ def without_reason(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("module", ELSEWHERE, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_no_tunable_is_elsewhere(module: Path) -> None:
+def test_tunables__no_tunable_is_elsewhere(module: Path) -> None:
     found = scattered(str(module.relative_to(PACKAGE)), module.read_text())
     assert [each for each in found if each not in NO_TUNABLE] == []
 
 
 @pytest.mark.parametrize("module", TUNABLES, ids=lambda path: path.stem)
-def test_every_tunable_has_a_reason(module: Path) -> None:
+def test_tunables__every_tunable_has_a_reason(module: Path) -> None:
     assert without_reason(module.read_text()) == []
 
 
 @pytest.mark.parametrize("module", TUNABLES, ids=lambda path: path.stem)
-def test_every_tunable_is_read(module: Path) -> None:
+def test_tunables__every_tunable_is_read(module: Path) -> None:
     names = {
         name
         for node in ast.parse(module.read_text()).body

@@ -54,7 +54,7 @@ def job(seen: list[ReceivedReport], nodes: dict[str, NodeState] = UP) -> GangInp
 # --- a node that is not ready
 
 
-def test_a_node_that_is_gone_while_all_others_wait_is_named():
+def test_gang_input__a_node_that_is_gone_while_all_others_wait_is_named():
     merged = merge(job(reports(0, 1, 2), LOST))
     assert merged.culprit is not None
     assert (merged.verdict.cause, merged.culprit.node) == (Cause.PEER_GONE, "n3")
@@ -84,13 +84,13 @@ def test_a_node_that_is_gone_while_all_others_wait_is_named():
         "one cannot tell whether its ranks continue",
     ],
 )  # fmt: skip
-def test_a_node_that_lost_its_path_to_the_server_is_left_alone(seen):
+def test_gang_input__a_node_that_lost_its_path_to_the_server_is_left_alone(seen):
     merged = merge(job(seen, LOST))
     assert merged.verdict.cause is not Cause.PEER_GONE
     assert merged.depends or not merged.verdict.kind.is_fault
 
 
-def test_a_picture_without_ranks_says_nothing_about_a_node_that_is_gone():
+def test_gang_input__a_picture_without_ranks_says_nothing_about_a_node_that_is_gone():
     helpers = [
         replace(
             each,
@@ -107,7 +107,7 @@ def test_a_picture_without_ranks_says_nothing_about_a_node_that_is_gone():
 # --- a node whose ranks continue
 
 
-def test_ranks_that_go_on_explain_for_a_minute_why_others_wait():
+def test_gang_input__ranks_that_go_on_explain_for_a_minute_why_others_wait():
     seen = [*reports(1, 2, 3), calm(0)]
     assert merge(job(seen)).verdict.kind is VerdictKind.WORKING
     seen = [*reports(1, 2, 3, age_s=70.0), calm(0)]
@@ -117,7 +117,7 @@ def test_ranks_that_go_on_explain_for_a_minute_why_others_wait():
     assert merged.verdict.unobserved == ("node n0 reports that its ranks have not stalled",)
 
 
-def test_a_rank_that_was_stopped_is_named_though_another_node_goes_on():
+def test_gang_input__a_rank_that_was_stopped_is_named_though_another_node_goes_on():
     (n1,) = reports(1)
     first, *others = n1.report.ranks
     first = replace(first, state=State.STOPPED, age_s=5.0)
@@ -126,7 +126,7 @@ def test_a_rank_that_was_stopped_is_named_though_another_node_goes_on():
     assert (merged.verdict.cause, merged.depends) == (Cause.STOPPED, False)
 
 
-def test_ranks_that_have_not_begun_to_train_explain_nothing():
+def test_gang_input__ranks_that_have_not_begun_to_train_explain_nothing():
     merged = merge(job([*reports(1, 2, 3), calm(0, trained=False)]))
     assert merged.depends
     assert merged.verdict.unobserved == ("node n0 reports that its ranks have not begun to train",)
@@ -159,7 +159,7 @@ def connected(age_s: float) -> list[ReceivedReport]:
         "one computes", "one cannot tell",
     ],
 )  # fmt: skip
-def test_the_evidence_of_all_others_suffices_without_a_dead_agent(seen, acts):
+def test_gang_input__the_evidence_of_all_others_suffices_without_a_dead_agent(seen, acts):
     merged = merge(job(seen))
     if merged.verdict.kind.is_fault:
         assert merged.depends is not acts
@@ -174,7 +174,7 @@ def test_the_evidence_of_all_others_suffices_without_a_dead_agent(seen, acts):
 @pytest.mark.parametrize(
     ("limits", "phase"), [({"hard_limit": "10m"}, Phase.SHUTTING_DOWN), ({}, Phase.OPEN)]
 )
-def test_a_hard_limit_holds_though_a_node_is_silent(limits, phase):
+def test_decide__a_hard_limit_holds_though_a_node_is_silent(limits, phase):
     merged = merge(job(reports(0, 1, 2, age_s=700.0)))
     assert merged.depends
     move = decide(ask(world(merged=merged), FaultPolicy(thresholds=limits)))
@@ -183,7 +183,7 @@ def test_a_hard_limit_holds_though_a_node_is_silent(limits, phase):
 
 
 @pytest.mark.parametrize(("age_s", "depends"), [(5.0, False), (40.0, False), (50.0, True)])
-def test_the_picture_of_ranks_that_nobody_can_tell_about_holds_until_the_next_heartbeat(
+def test_gang_input__the_picture_of_ranks_that_nobody_can_tell_about_holds_until_the_next_heartbeat(
     age_s, depends
 ):
     (unsure,) = reports(0, suspicious=False)

@@ -44,7 +44,7 @@ UNPROVEN = {"fault", "driver"}
 
 @pytest.mark.parametrize("name", FAULTS)
 @pytest.mark.parametrize("rank", [0, 3])
-def test_a_rank_that_cannot_go_on_is_named(name: str, rank: int) -> None:
+def test_verdicts__a_rank_that_cannot_go_on_is_named(name: str, rank: int) -> None:
     stage = trained()
     inject, cause = FAULTS[name]
     inject(stage, stage.rank(rank))
@@ -61,7 +61,7 @@ def test_a_rank_that_cannot_go_on_is_named(name: str, rank: int) -> None:
     assert ends == (name not in UNPROVEN)
 
 
-def test_a_stopped_rank_is_named_after_two_seconds() -> None:
+def test_verdicts__a_stopped_rank_is_named_after_two_seconds() -> None:
     stage = trained()
     proc = stage.rank(2)
     stage.stop_signal(proc)
@@ -76,7 +76,7 @@ def test_a_stopped_rank_is_named_after_two_seconds() -> None:
 
 
 @pytest.mark.parametrize("mode", ["stopped", "frozen", "traced"])
-def test_a_job_held_as_a_whole_is_no_fault(mode: str) -> None:
+def test_verdicts__a_job_held_as_a_whole_is_no_fault(mode: str) -> None:
     stage = trained()
     for proc in stage.procs.values():
         stage.become(proc, mode)
@@ -103,7 +103,7 @@ QUIET: dict[str, Callable[[Stage, Proc], None]] = {
 
 
 @pytest.mark.parametrize("name", QUIET)
-def test_a_quiet_phase_is_no_fault(name: str) -> None:
+def test_verdicts__a_quiet_phase_is_no_fault(name: str) -> None:
     stage = trained()
     QUIET[name](stage, stage.rank(0))
     all_wait(stage, 0)
@@ -114,7 +114,7 @@ def test_a_quiet_phase_is_no_fault(name: str) -> None:
     assert {verdict.kind for verdict in stage.verdicts} == {VerdictKind.WORKING}, stage.verdicts
 
 
-def test_a_stuck_loader_blames_its_rank() -> None:
+def test_verdicts__a_stuck_loader_blames_its_rank() -> None:
     stage = trained()
     loader = stage.add(Proc(501, ppid=101, rank=None))
     stage.run(5)
@@ -129,7 +129,9 @@ def test_a_stuck_loader_blames_its_rank() -> None:
     assert (verdict.culprit.rank, verdict.culprit.tid) == (1, 501)
 
 
-def test_a_rank_that_polls_for_a_stuck_loader_again_and_again_is_silent_all_the_time() -> None:
+def test_verdicts__a_rank_that_polls_for_a_stuck_loader_again_and_again_is_silent_all_the_time() -> (
+    None
+):
     stage = trained(policy=Policy(stall_floor_s=12))
     loader = stage.add(Proc(501, ppid=101, rank=None))
     stage.run(5)
@@ -142,7 +144,7 @@ def test_a_rank_that_polls_for_a_stuck_loader_again_and_again_is_silent_all_the_
     assert verdict.cause is Cause.LOADER_STUCK
 
 
-def test_a_working_loader_is_no_fault() -> None:
+def test_verdicts__a_working_loader_is_no_fault() -> None:
     stage = trained()
     loader = stage.add(Proc(501, ppid=101, rank=None))
     stage.become(loader, "run")
@@ -154,7 +156,7 @@ def test_a_working_loader_is_no_fault() -> None:
     assert (verdict.kind, verdict.cause) == (VerdictKind.WORKING, Cause.LOADING)
 
 
-def test_a_cut_off_rank_is_a_lost_link() -> None:
+def test_verdicts__a_cut_off_rank_is_a_lost_link() -> None:
     stage = trained()
     stage.rank(2).backoff = 4
     all_wait(stage, -1)
@@ -169,7 +171,9 @@ def test_a_cut_off_rank_is_a_lost_link() -> None:
     ("code", "signal", "cause"),
     [(1, 0, Cause.EXITED), (0, 9, Cause.KILLED), (0, 11, Cause.SEGFAULT), (0, 6, Cause.ABORTED)],
 )
-def test_a_failed_exit_is_reported_within_a_second(code: int, signal: int, cause: Cause) -> None:
+def test_verdicts__a_failed_exit_is_reported_within_a_second(
+    code: int, signal: int, cause: Cause
+) -> None:
     stage = trained()
     stage.exit(stage.rank(3), code, signal)
     verdict = stage.run(1)
@@ -179,7 +183,7 @@ def test_a_failed_exit_is_reported_within_a_second(code: int, signal: int, cause
     assert verdict.culprit.rank == 3
 
 
-def test_a_rank_that_left_with_code_0_is_blamed_when_the_others_wait() -> None:
+def test_verdicts__a_rank_that_left_with_code_0_is_blamed_when_the_others_wait() -> None:
     stage = trained()
     stage.exit(stage.rank(1), 0)
     all_wait(stage, 1)
@@ -190,7 +194,7 @@ def test_a_rank_that_left_with_code_0_is_blamed_when_the_others_wait() -> None:
     assert verdict.culprit.rank == 1
 
 
-def test_of_two_ranks_that_left_the_first_is_blamed() -> None:
+def test_verdicts__of_two_ranks_that_left_the_first_is_blamed() -> None:
     stage = trained()
     for rank in (2, 1):
         stage.exit(stage.rank(rank), 0)
@@ -202,7 +206,7 @@ def test_of_two_ranks_that_left_the_first_is_blamed() -> None:
     assert (verdict.cause, verdict.culprit.rank) == (Cause.LEFT_EARLY, 2)
 
 
-def test_ranks_that_end_one_after_the_other_are_no_fault() -> None:
+def test_verdicts__ranks_that_end_one_after_the_other_are_no_fault() -> None:
     stage = trained()
     for rank in range(4):
         stage.exit(stage.rank(rank), 0)
@@ -210,7 +214,7 @@ def test_ranks_that_end_one_after_the_other_are_no_fault() -> None:
     assert {verdict.kind for verdict in stage.verdicts} == {VerdictKind.WORKING}
 
 
-def test_two_places_at_once_are_a_mismatch() -> None:
+def test_verdicts__two_places_at_once_are_a_mismatch() -> None:
     stage = trained()
     stage.become(stage.rank(2), "futex", stack=BARRIER)
     stage.job.attention.known.learn(BARRIER)
@@ -222,7 +226,7 @@ def test_two_places_at_once_are_a_mismatch() -> None:
     assert verdict.culprit.rank == 2
 
 
-def test_nobody_at_the_end_of_the_chain_is_reported_without_a_culprit() -> None:
+def test_verdicts__nobody_at_the_end_of_the_chain_is_reported_without_a_culprit() -> None:
     stage = trained()
     all_wait(stage, -1)
     verdict = stage.run(15)
@@ -231,7 +235,7 @@ def test_nobody_at_the_end_of_the_chain_is_reported_without_a_culprit() -> None:
     assert (verdict.culprit, verdict.cause) == (None, Cause.WAIT_CYCLE)
 
 
-def test_busy_waiters_are_victims() -> None:
+def test_verdicts__busy_waiters_are_victims() -> None:
     stage = trained(connected=False)
     stage.become(stage.rank(1), "futex", stack=LOCK)
     for rank in (0, 2, 3):
@@ -243,7 +247,7 @@ def test_busy_waiters_are_victims() -> None:
     assert verdict.culprit.rank == 1
 
 
-def test_passes_that_come_too_late_freeze_the_verdict() -> None:
+def test_verdicts__passes_that_come_too_late_freeze_the_verdict() -> None:
     stage = trained()
     stage.become(stage.rank(1), "futex", stack=LOCK)
     all_wait(stage, 1)
@@ -252,7 +256,7 @@ def test_passes_that_come_too_late_freeze_the_verdict() -> None:
     assert {verdict.kind for verdict in stage.verdicts} == {VerdictKind.WORKING}
 
 
-def test_a_suspended_node_triggers_nothing() -> None:
+def test_verdicts__a_suspended_node_triggers_nothing() -> None:
     stage = trained()
     stage.now_ns += 3600 * NS
     stage.one_pass(NS, late=True)
@@ -260,7 +264,7 @@ def test_a_suspended_node_triggers_nothing() -> None:
     assert {verdict.kind for verdict in stage.verdicts} == {VerdictKind.WORKING}
 
 
-def test_storage_with_requests_in_flight_and_none_completed_is_stuck() -> None:
+def test_verdicts__storage_with_requests_in_flight_and_none_completed_is_stuck() -> None:
     stage = trained()
     state = StorageState("8:0", inflight_count=3, completed_count=100, suspended=False)
     file = WaitedFile(3, "file", "/data/x", Inode(0), "8:0", "ext4")
@@ -273,7 +277,7 @@ def test_storage_with_requests_in_flight_and_none_completed_is_stuck() -> None:
     assert verdict.culprit.rank == 0
 
 
-def test_a_fault_that_ends_is_followed_by_working() -> None:
+def test_verdicts__a_fault_that_ends_is_followed_by_working() -> None:
     stage = trained()
     stage.become(stage.rank(0), "stopped")
     all_wait(stage, 0)
@@ -297,7 +301,7 @@ def without_rank_2(**changes: object) -> Stage:
     return stage
 
 
-def test_a_missing_rank_is_named_but_never_ends_a_job() -> None:
+def test_verdicts__a_missing_rank_is_named_but_never_ends_a_job() -> None:
     stage = without_rank_2()
     stage.run(29)
     assert stage.verdicts[-1].kind is VerdictKind.WORKING
@@ -311,13 +315,13 @@ def test_a_missing_rank_is_named_but_never_ends_a_job() -> None:
     assert reported == [Cause.MISSING_RANK]
 
 
-def test_nobody_is_missing_while_those_who_came_are_at_work() -> None:
+def test_verdicts__nobody_is_missing_while_those_who_came_are_at_work() -> None:
     stage = without_rank_2(side_cpu=0.5)
     stage.run(45)
     assert {each.kind for each in stage.verdicts} == {VerdictKind.WORKING}
 
 
-def test_waits_known_from_the_start_excuse_nobody_before_the_first_step() -> None:
+def test_verdicts__waits_known_from_the_start_excuse_nobody_before_the_first_step() -> None:
     stage = Stage(world=3)
     stage.job.attention.known.learn(LOCK)
     stage.become(stage.rank(0), "futex", stack=LOCK)
@@ -330,7 +334,7 @@ def test_waits_known_from_the_start_excuse_nobody_before_the_first_step() -> Non
     assert verdict.culprit.rank == 0
 
 
-def test_time_alone_ends_a_job_only_by_the_hard_limit() -> None:
+def test_verdicts__time_alone_ends_a_job_only_by_the_hard_limit() -> None:
     stage = trained(policy=Policy(hard_limit_s=30))
     stage.become(stage.rank(0), "run")
     all_wait(stage, 0)
@@ -340,7 +344,9 @@ def test_time_alone_ends_a_job_only_by_the_hard_limit() -> None:
     assert decide(verdict, Act.SHUTDOWN, 30).act is Act.SHUTDOWN
 
 
-def test_a_lost_link_is_reported_at_once_and_ends_the_job_only_when_it_stays_lost() -> None:
+def test_verdicts__a_lost_link_is_reported_at_once_and_ends_the_job_only_when_it_stays_lost() -> (
+    None
+):
     stage = trained()
     stage.rank(2).backoff = 4
     all_wait(stage, -1)

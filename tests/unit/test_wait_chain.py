@@ -72,16 +72,16 @@ def child(pid: int, state: State, *waits_for: int, **more: object) -> RankSnapsh
     return at(pid, state, *waits_for, role=Role.LOADER, **more)  # type: ignore[arg-type]
 
 
-def test_the_chain_goes_through_children_to_the_last_one() -> None:
+def test_follow__the_chain_goes_through_children_to_the_last_one() -> None:
     assert end_of(at(1, State.CHILD, 2), child(2, State.READ, 3), child(3, State.SLEEP_LONG)) == 3
 
 
-def test_a_rank_waits_for_ranks_only_by_a_lock() -> None:
+def test_follow__a_rank_waits_for_ranks_only_by_a_lock() -> None:
     assert end_of(at(1, State.LOCK, 2), at(2, State.SLEEP_LONG)) == 2
     assert end_of(at(1, State.READ, 2), at(2, State.SLEEP_LONG)) == 1
 
 
-def test_a_cycle_of_waits_ends() -> None:
+def test_follow__a_cycle_of_waits_ends() -> None:
     assert end_of(at(1, State.CHILD, 2), child(2, State.READ, 3), child(3, State.READ, 2)) == 3
 
 
@@ -95,7 +95,7 @@ def test_a_cycle_of_waits_ends() -> None:
         (child(2, State.STORAGE, since_s=10), child(3, State.STORAGE, since_s=50), 3),
     ],
 )
-def test_of_several_children_the_one_that_cannot_go_on_explains_the_wait(
+def test_follow__of_several_children_the_one_that_cannot_go_on_explains_the_wait(
     one: RankSnapshot, other: RankSnapshot, end: int
 ) -> None:
     assert end_of(at(1, State.CHILD, 2, 3), one, other) == end
@@ -110,12 +110,12 @@ def sides(*ranks: RankSnapshot, known: Sequence[tuple[str, ...]] = ()) -> tuple[
     return {each.pid for each in waiting}, {each.pid for each in sinks}
 
 
-def test_one_spinning_rank_is_at_the_end_and_several_wait() -> None:
+def test_split__one_spinning_rank_is_at_the_end_and_several_wait() -> None:
     assert sides(at(1, State.SPINNING), at(2, State.FUTEX)) == ({2}, {1})
     assert sides(at(1, State.SPINNING), at(2, State.SPINNING)) == ({1, 2}, set())
 
 
-def test_a_lock_nobody_ever_left_is_at_the_end_of_the_chain() -> None:
+def test_split__a_lock_nobody_ever_left_is_at_the_end_of_the_chain() -> None:
     ranks = [at(pid, State.FUTEX, stack=COLLECTIVE) for pid in (1, 2)]
     odd = at(3, State.FUTEX, stack=BARRIER)
     assert sides(*ranks, odd, known=[COLLECTIVE]) == ({1, 2}, {3})
@@ -140,7 +140,7 @@ STANDINGS = st.lists(
 
 
 @given(STANDINGS)
-def test_any_picture_is_judged(standings: list[RankSnapshot]) -> None:
+def test_split__any_picture_is_judged(standings: list[RankSnapshot]) -> None:
     scene = picture(*standings)
     ranks = [each for each in standings if each.pid in scene.ranks]
     waiting, sinks = wait_chain.split(scene, ranks)
@@ -159,20 +159,22 @@ def test_any_picture_is_judged(standings: list[RankSnapshot]) -> None:
 
 @given(STANDINGS)
 @example([at(1, State.PEERS), at(2, State.SLEEP_LONG, since_s=20)])
-def test_a_rank_that_moves_right_now_is_never_a_culprit(standings: list[RankSnapshot]) -> None:
+def test_job_snapshot__a_rank_that_moves_right_now_is_never_a_culprit(
+    standings: list[RankSnapshot],
+) -> None:
     scene = picture(*standings)
     culprit = scene.processes.get(judge(scene).culprit or Pid(0))
     assert culprit is None or (culprit.state is not State.MOVING and culprit.age_s >= 2.0)
 
 
 @pytest.mark.parametrize("wait", [State.CHILD, State.LOCK])
-def test_who_waits_for_a_throttled_process_is_slow_and_not_hung(wait: State) -> None:
+def test_job_snapshot__who_waits_for_a_throttled_process_is_slow_and_not_hung(wait: State) -> None:
     loader = at(1, State.THROTTLED, since_s=20, role=Role.LOADER)
     found = judge(picture(loader, at(3, wait, 1, since_s=20), at(2, State.PEERS, since_s=19)))
     assert (found.kind, found.cause) == (VerdictKind.SLOW, Cause.CPU_THROTTLED)
 
 
-def test_of_ranks_that_cannot_go_on_the_first_is_named() -> None:
+def test_job_snapshot__of_ranks_that_cannot_go_on_the_first_is_named() -> None:
     found = judge(
         picture(
             at(1, State.PEERS),
@@ -183,7 +185,7 @@ def test_of_ranks_that_cannot_go_on_the_first_is_named() -> None:
     assert (found.kind, found.culprit, found.cause) == (VerdictKind.HUNG, 3, Cause.BLOCKED_SLEEP)
 
 
-def test_ranks_that_all_sleep_without_end_wait_for_nobody() -> None:
+def test_job_snapshot__ranks_that_all_sleep_without_end_wait_for_nobody() -> None:
     """Pods that are kept alive for later; one that waits for its peers makes a hang of it."""
     asleep = at(1, State.SLEEP_LONG), at(2, State.SLEEP_LONG, since_s=30)
     found = judge(picture(*asleep))
@@ -192,7 +194,7 @@ def test_ranks_that_all_sleep_without_end_wait_for_nobody() -> None:
 
 
 @pytest.mark.parametrize(("since_s", "kind"), [(0.3, VerdictKind.WORKING), (0.5, VerdictKind.HUNG)])
-def test_nobody_is_named_while_another_came_to_wait_just_now(
+def test_job_snapshot__nobody_is_named_while_another_came_to_wait_just_now(
     since_s: float, kind: VerdictKind
 ) -> None:
     found = judge(picture(at(1, State.SLEEP_LONG, since_s=30), at(2, State.PEERS, since_s=since_s)))
@@ -200,7 +202,7 @@ def test_nobody_is_named_while_another_came_to_wait_just_now(
 
 
 @pytest.mark.parametrize(("second", "culprit"), [(State.STORAGE, None), (State.FUTEX, 1)])
-def test_where_several_ranks_wait_for_storage_it_is_no_rank(
+def test_job_snapshot__where_several_ranks_wait_for_storage_it_is_no_rank(
     second: State, culprit: int | None
 ) -> None:
     ranks = [at(1, State.STORAGE), at(2, second), at(3, State.FUTEX)]
@@ -209,7 +211,7 @@ def test_where_several_ranks_wait_for_storage_it_is_no_rank(
     assert (found.kind, found.cause, found.culprit) == (VerdictKind.HUNG, Cause.STORAGE, culprit)
 
 
-def test_one_rank_without_a_cpu_explains_no_wait_but_an_overloaded_host_does() -> None:
+def test_is_effort__one_rank_without_a_cpu_explains_no_wait_but_an_overloaded_host_does() -> None:
     one = picture(at(1, State.THROTTLED), at(2, State.PEERS))
     several = picture(at(1, State.THROTTLED), at(2, State.THROTTLED))
     assert not wait_chain.is_effort(one, one.processes[Pid(1)])
@@ -217,7 +219,9 @@ def test_one_rank_without_a_cpu_explains_no_wait_but_an_overloaded_host_does() -
 
 
 @pytest.mark.parametrize(("since_s", "cause"), [(1.9, Cause.TRAINING), (2.1, Cause.STOPPED)])
-def test_a_rank_that_is_stopped_for_a_moment_is_no_fault(since_s: float, cause: Cause) -> None:
+def test_job_snapshot__a_rank_that_is_stopped_for_a_moment_is_no_fault(
+    since_s: float, cause: Cause
+) -> None:
     found = judge(picture(at(1, State.STOPPED, since_s=since_s), at(2, State.PEERS)))
     assert found.cause is cause
 
@@ -231,7 +235,7 @@ def test_a_rank_that_is_stopped_for_a_moment_is_no_fault(since_s: float, cause: 
         (21, 10, Cause.WAIT_CYCLE),
     ],
 )
-def test_a_circle_is_reported_after_twice_a_stall(
+def test_job_snapshot__a_circle_is_reported_after_twice_a_stall(
     since_s: float, threshold_s: float, cause: Cause
 ) -> None:
     scene = picture(at(1, State.PEERS, since_s=since_s), at(2, State.PEERS, since_s=since_s))

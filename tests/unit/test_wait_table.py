@@ -21,7 +21,7 @@ def rows_after(stage: Stage, seconds: float) -> list[WaitRow]:
     return list(verdict.waits)
 
 
-def test_one_row_a_rank_in_order_with_culprit_and_victims() -> None:
+def test_wait_table__one_row_a_rank_in_order_with_culprit_and_victims() -> None:
     stage = trained()
     stage.become(stage.rank(2), "futex", stack=LOCK)
     all_wait(stage, 2)
@@ -35,7 +35,7 @@ def test_one_row_a_rank_in_order_with_culprit_and_victims() -> None:
     assert all(row.wait.startswith("futex") and 1 < row.since_s < 9 for row in rows)
 
 
-def test_a_loader_has_a_row_only_if_it_explains_the_wait() -> None:
+def test_wait_table__a_loader_has_a_row_only_if_it_explains_the_wait() -> None:
     stage = trained()
     stage.add(Proc(501, ppid=101))
     idle = stage.add(Proc(502, ppid=101))
@@ -60,13 +60,13 @@ def test_a_loader_has_a_row_only_if_it_explains_the_wait() -> None:
     ("module", "limit_s"),
     [("libnccl.so.2", 600), ("libtorch_cpu.so", 1800), ("jaxlib.so", 100), ("libmpi.so", None)],
 )
-def test_when_the_framework_gives_up(module: str, limit_s: float | None) -> None:
+def test_gives_up_after_s__when_the_framework_gives_up(module: str, limit_s: float | None) -> None:
     stage = Stage()
     stage.job.attention.known.learn((f"{module}+1", "libc.so.6+2"))
     assert gives_up_after_s(stage.job) == limit_s
 
 
-def test_what_was_not_seen_is_said() -> None:
+def test_unobserved__what_was_not_seen_is_said() -> None:
     stage = trained()
     assert unobserved(stage.job) == ()
     gpu, port = frozenset({"/dev/nvidia0"}), frozenset({"/dev/infiniband/uverbs0"})

@@ -32,7 +32,7 @@ def _types(architecture: str) -> list[Type]:
     return types
 
 
-def test_the_layout_object_has_every_type_of_the_header() -> None:
+def test_wire__the_layout_object_has_every_type_of_the_header() -> None:
     text = EVENTS_H.read_text()
     declared = set(re.findall(r"^struct (\w+) \{", text, re.MULTILINE))
     named = set(re.findall(r"^enum (\w+) \{", text, re.MULTILINE))
@@ -42,7 +42,7 @@ def test_the_layout_object_has_every_type_of_the_header() -> None:
     assert named == set(enums(types))
 
 
-def test_nothing_is_mirrored_that_the_header_lacks() -> None:
+def test_wire__nothing_is_mirrored_that_the_header_lacks() -> None:
     types = _types("x86_64")
     known = {camel(name) for name in (*structs(types), *enums(types))}
     mirrors = {
@@ -55,7 +55,7 @@ def test_nothing_is_mirrored_that_the_header_lacks() -> None:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("name", sorted(structs(_types("x86_64"))))
-def test_struct(architecture: str, name: str) -> None:
+def test_unpacker__struct(architecture: str, name: str) -> None:
     types = _types(architecture)
     struct = structs(types)[name]
     mirror = getattr(wire, camel(name))
@@ -73,7 +73,7 @@ def test_struct(architecture: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(enums(_types("x86_64"))))
-def test_enum(name: str) -> None:
+def test_wire__enum(name: str) -> None:
     values = enums(_types("x86_64"))[name]["values"]
     mirror = getattr(wire, camel(name))
     # EVENT_THREAD, THREAD_RUNNING, DESCRIPTOR_PIPE: one word says which enum it is
@@ -81,7 +81,7 @@ def test_enum(name: str) -> None:
     assert {member.name: member.value for member in mirror} == named
 
 
-def test_an_unnoticed_hole_is_refused() -> None:
+def test_unpacker__an_unnoticed_hole_is_refused() -> None:
     class Holed(ctypes.Structure):
         _fields_ = (("a", ctypes.c_uint32), ("b", ctypes.c_uint64))
 
@@ -89,7 +89,7 @@ def test_an_unnoticed_hole_is_refused() -> None:
         wire.unpacker(Holed)
 
 
-def test_the_objects_are_not_older_than_the_header() -> None:
+def test_wire__the_objects_are_not_older_than_the_header() -> None:
     for architecture in ARCHITECTURES:
         layout = Path(OBJECTS / architecture / "layout.bpf.o")
         assert layout.stat().st_mtime >= EVENTS_H.stat().st_mtime, "run make objects"

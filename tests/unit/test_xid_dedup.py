@@ -25,7 +25,7 @@ def late(ladder: XidDedup, now_ns: int) -> list[XidReported]:
     return ladder.overdue(now_ns) + ladder.overdue(now_ns)
 
 
-def test_line_then_report_is_one_fact_with_all_that_is_known():
+def test_xid_dedup__line_then_report_is_one_fact_with_all_that_is_known():
     ladder = XidDedup(Rung.KPROBE)
     assert ladder.observe(line()) is None
     reported = ladder.observe(xid(Rung.KPROBE, 1, text="%s"))
@@ -34,14 +34,14 @@ def test_line_then_report_is_one_fact_with_all_that_is_known():
     assert late(ladder, 10 * HOLD_NS) == []
 
 
-def test_report_without_a_line_is_reported_at_once():
+def test_xid_dedup__report_without_a_line_is_reported_at_once():
     ladder = XidDedup(Rung.KPROBE)
     reported = ladder.observe(xid(Rung.KPROBE))
     assert reported is not None
     assert (reported.pid, reported.process, reported.text) == (7, "x", "lost")
 
 
-def test_what_the_best_rung_missed_is_reported_after_a_pause():
+def test_xid_dedup__what_the_best_rung_missed_is_reported_after_a_pause():
     ladder = XidDedup(Rung.KPROBE)
     assert ladder.observe(line()) is None
     assert ladder.observe(xid(Rung.KMSG, 1)) is None
@@ -52,7 +52,7 @@ def test_what_the_best_rung_missed_is_reported_after_a_pause():
     assert late(ladder, 2 * HOLD_NS) == []
 
 
-def test_a_reader_that_is_behind_reports_nothing_twice():
+def test_xid_dedup__a_reader_that_is_behind_reports_nothing_twice():
     """The log is read as of now, the events of the probes in their order: those may be seconds old."""
     ladder = XidDedup(Rung.KPROBE)
     ladder.overdue(9_000 * MS)
@@ -64,7 +64,7 @@ def test_a_reader_that_is_behind_reports_nothing_twice():
     assert late(ladder, 22_000 * MS) == []
 
 
-def test_a_forged_line_is_reported_as_such_and_hides_nothing():
+def test_xid_dedup__a_forged_line_is_reported_as_such_and_hides_nothing():
     ladder = XidDedup(Rung.KPROBE)
     ladder.observe(line())
     assert late(ladder, UNCONFIRMED_NS - 1) == []
@@ -74,7 +74,7 @@ def test_a_forged_line_is_reported_as_such_and_hides_nothing():
     assert ladder.observe(xid(Rung.KPROBE, 1101)) is not None
 
 
-def test_a_line_is_not_reported_as_doubtful_while_its_confirmation_waits():
+def test_xid_dedup__a_line_is_not_reported_as_doubtful_while_its_confirmation_waits():
     """Errors of a switch have no probe: the console says them, and the log a moment later."""
     ladder = XidDedup(Rung.KPROBE)
     assert ladder.observe(line()) is None
@@ -85,7 +85,7 @@ def test_a_line_is_not_reported_as_doubtful_while_its_confirmation_waits():
     assert late(ladder, 10 * HOLD_NS) == []
 
 
-def test_other_words_are_another_error():
+def test_xid_dedup__other_words_are_another_error():
     ladder = XidDedup(Rung.KPROBE)
     ladder.observe(line())
     reported = ladder.observe(xid(Rung.KPROBE, 1, text="Timeout after 6s"))
@@ -94,7 +94,7 @@ def test_other_words_are_another_error():
     assert reported.gpu_instance is None
 
 
-def test_counts_start_again_after_a_while():
+def test_xid_dedup__counts_start_again_after_a_while():
     ladder = XidDedup(Rung.KMSG)
     assert ladder.observe(xid(Rung.KMSG)) is not None
     ladder.best = Rung.KPROBE
@@ -102,7 +102,7 @@ def test_counts_start_again_after_a_while():
     assert ladder.observe(xid(Rung.KPROBE, later)) is not None
 
 
-def test_without_a_better_rung_the_console_is_reported_unconfirmed():
+def test_xid_dedup__without_a_better_rung_the_console_is_reported_unconfirmed():
     reported = XidDedup(Rung.CONSOLE).observe(line())
     assert reported is not None
     assert not reported.confirmed
@@ -114,7 +114,7 @@ def test_without_a_better_rung_the_console_is_reported_unconfirmed():
     st.sampled_from([Rung.KPROBE, Rung.TRACEPOINT, Rung.KMSG]),
     st.data(),
 )
-def test_any_interleaving_reports_each_error_once(count, lower, best, data):
+def test_xid_dedup__any_interleaving_reports_each_error_once(count, lower, best, data):
     """Every rung sees every error in order; how the rungs' reports mix is free."""
     rungs = [best, *sorted(lower - {best}, key=lambda rung: rung.value)]
     waiting = dict.fromkeys(rungs, count)
