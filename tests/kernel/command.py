@@ -84,8 +84,16 @@ class Run:
         self.out, self.err = self.process.communicate(timeout=patience_s)
         return self.process.returncode
 
+    def await_fact(self, kind: str) -> None:
+        """Read its JSON lines until one is of this fact, or all; `reap` reads the rest."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.out += line
+            if json.loads(line).get("fact") == kind:
+                return
+
     def reap(self) -> int:
-        """After SIGKILL: the job, which continues, may hold our standard error, never our output."""
+        """After a signal: the job, which may continue, may hold our standard error, never our output."""
         assert self.process.stdout is not None
         self.out += self.process.stdout.read()
         return self.process.wait(PATIENCE_S)

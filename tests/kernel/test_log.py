@@ -11,6 +11,8 @@ from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
 from tests.kernel.helpers import FIRINGS
 
+pytestmark = pytest.mark.xdist_group("kmsg")  # the kernel log is one for all workers
+
 
 @pytest.fixture
 def watched(kernel: KernelSampler) -> Iterator[KernelSampler]:
