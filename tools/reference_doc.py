@@ -17,7 +17,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from kcover_ebpf.agent.metrics import AgentMetrics
 from kcover_ebpf.controller.cache import ObjectCache
-from kcover_ebpf.controller.telemetry import Telemetry
+from kcover_ebpf.controller.telemetry import ControllerTelemetry
 from kcover_ebpf.output.metrics import MetricsSink
 from tools.pages import ROOT, keep
 
@@ -118,7 +118,7 @@ def metrics_page() -> str:
     nobody: Any = SimpleNamespace(event=print)
     sensor = served(MetricsSink(list, dict).registry)
     agent = served(AgentMetrics(list, dict).registry)
-    controller = served(Telemetry(ObjectCache(print), nobody, lambda: 0.0).registry)
+    controller = served(ControllerTelemetry(ObjectCache(print), nobody, lambda: 0.0).registry)
     only_agent = {name: each for name, each in agent.items() if name not in sensor}
     parts = [METRICS_HEAD + TABLE, *rows(sensor, agent), "\n## Agent only\n" + TABLE]
     return "".join([*parts, *rows(only_agent, {}), CONTROLLER_HEAD + TABLE, *rows(controller, {})])

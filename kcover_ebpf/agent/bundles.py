@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kcover_ebpf.agent.containers import Found, host_root, processes
+from kcover_ebpf.agent.containers import RunningContainer, host_root, processes
 from kcover_ebpf.agent.order_executor import BundleWriter
 from kcover_ebpf.agent.report_names import key_of
 from kcover_ebpf.api.codec import encode
@@ -47,14 +47,14 @@ class Bundles:
         """`last`: the newest report of a gang; `clock`: unix seconds."""
         self._folder, self._last, self._on_error, self._clock = folder, last, on_error, clock
 
-    def of(self, gang: Gang, found: Sequence[Found]) -> BundleWriter:
+    def of(self, gang: Gang, found: Sequence[RunningContainer]) -> BundleWriter:
         """A bundle of these containers, to be written when there is time."""
         now_s = self._clock()
         clock = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now_s))
         name = f"{clock}.{int(now_s % 1 * 1000):03d}Z-{key_of(gang).replace('/', '_')[:120]}"
         return BundleWriter(str(self._folder / name), lambda: self._write(name, gang, found))
 
-    def _write(self, name: str, gang: Gang, found: Sequence[Found]) -> None:
+    def _write(self, name: str, gang: Gang, found: Sequence[RunningContainer]) -> None:
         end_s = time.monotonic() + BUNDLE_LIMIT_S
         report = self._last(gang)
         files = {
@@ -77,7 +77,7 @@ class Bundles:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def threads(found: Sequence[Found], end_s: float) -> str:
+def threads(found: Sequence[RunningContainer], end_s: float) -> str:
     """One line for each thread: pid, tid, state, name, wait channel, and its kernel stack where we may."""
     lines = []
     for pid in sorted(processes(found)):
@@ -121,7 +121,9 @@ def _program(pid: int) -> str:
     return _text(Path(f"/proc/{pid}/comm")).strip()
 
 
-def logs(folder: Path, namespace: str, found: Sequence[Found], end_s: float) -> dict[str, str]:
+def logs(
+    folder: Path, namespace: str, found: Sequence[RunningContainer], end_s: float
+) -> dict[str, str]:
     """The end of each container's newest log (kubelet's layout), by file name of the bundle."""
     texts = {}
     for uid in sorted({each.pod_uid for each in found}):

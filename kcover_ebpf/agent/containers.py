@@ -33,7 +33,7 @@ file's name since Linux 6.14, before that the number of a descriptor."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RunningContainer:
     """One container that has a control group now."""
 
     pod_uid: str
@@ -50,7 +50,7 @@ class Containers:
         self._roots: list[Path] = []
         self._next_search_s = 0.0
 
-    def of_pod(self, uid: str) -> list[Found]:
+    def of_pod(self, uid: str) -> list[RunningContainer]:
         """The containers of a pod that have a group now, its sandbox included; empty if it has none."""
         found = self._of_pod(uid)
         if not found and time.monotonic() >= self._next_search_s:
@@ -63,7 +63,7 @@ class Containers:
             found = self._of_pod(uid)
         return found
 
-    def _of_pod(self, uid: str) -> list[Found]:
+    def _of_pod(self, uid: str) -> list[RunningContainer]:
         for root in self._roots:
             for folder in _pod_folders(root, uid):
                 found = list(_containers_in(folder, uid))
@@ -80,19 +80,19 @@ class Containers:
         text = (process / "mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
         return [root / each.mount.relative_to("/") for each in cgroups.hierarchies(text)]
 
-    def of_ranks(self, pod: Pod) -> list[Found]:
+    def of_ranks(self, pod: Pod) -> list[RunningContainer]:
         """Those that may hold ranks, as far as they run."""
         ranks = {each.id for each in with_ranks(pod) if each.id}
         return [each for each in self.of_pod(pod.uid) if each.id in ranks] if ranks else []
 
-    def of_work(self, pod: Pod) -> list[Found]:
+    def of_work(self, pod: Pod) -> list[RunningContainer]:
         """All containers but the sandbox, also one that is so new that the API server has not heard of it."""
         known = {each.id for each in pod.containers}
         found = self.of_pod(pod.uid)
         sandbox = _sandbox(found)
         return [each for each in found if each.id in known or each is not sandbox]
 
-    def at_work(self, pod: Pod) -> list[Found]:
+    def at_work(self, pod: Pod) -> list[RunningContainer]:
         """Those of `of_work` that may be stopped: a container that is disturbed while it is made has failed.
 
         And so has, with it, a pod that is never restarted (seen with kubelet 1.36, containerd 1.6).
@@ -109,19 +109,19 @@ def host_root() -> Path:
     return Path("/proc/1/root") if apart else Path("/")
 
 
-def processes(found: Iterable[Found]) -> set[int]:
+def processes(found: Iterable[RunningContainer]) -> set[int]:
     """Pids in these containers now, without zombies."""
     return {pid for each in found for pid in cgroups.processes(each.path)}
 
 
-def inits(found: Found) -> set[int]:
+def inits(found: RunningContainer) -> set[int]:
     """Those whose death ends the container: PID 1 of its pid namespace; all, where it shares one."""
     pids = cgroups.processes(found.path)
     first = {pid for pid in pids if _number_inside(pid) == 1}
     return first or pids
 
 
-def cpu_seconds(found: Iterable[Found]) -> float | None:
+def cpu_seconds(found: Iterable[RunningContainer]) -> float | None:
     """CPU time of these containers so far; None where their groups do not say (cgroup v1)."""
     used_s = []
     for each in found:
@@ -137,7 +137,7 @@ def cpu_seconds(found: Iterable[Found]) -> float | None:
     return sum(used_s) if used_s else None
 
 
-def _is_being_made(found: Found) -> bool:
+def _is_being_made(found: RunningContainer) -> bool:
     """True until its program runs: so long all its processes are the runtime's own, and none is old."""
     pids = cgroups.processes(found.path)
     return bool(pids) and all(map(_is_of_runtime, pids))
@@ -184,11 +184,11 @@ def _pod_folders(root: Path, uid: str) -> Iterator[Path]:
         yield parent / f"{base}-pod{uid.replace('-', '_')}.slice"
 
 
-def _containers_in(folder: Path, uid: str) -> Iterator[Found]:
+def _containers_in(folder: Path, uid: str) -> Iterator[RunningContainer]:
     for child in _folders(folder):
         where = containers_of(os.fspath(child))
         if where and where[0].pod_uid == uid.lower() and where[0].container_id is not None:
-            yield Found(uid, where[0].container_id, child)
+            yield RunningContainer(uid, where[0].container_id, child)
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -199,7 +199,7 @@ def _folders(folder: Path) -> list[Path]:
         return []
 
 
-def _sandbox(found: Sequence[Found]) -> Found | None:
+def _sandbox(found: Sequence[RunningContainer]) -> RunningContainer | None:
     """A pod's sandbox is started before all its containers, and lives as long as the pod."""
     begun = {each.id: start for each in found if (start := _begun(each)) is not None}
     return min(
@@ -207,7 +207,7 @@ def _sandbox(found: Sequence[Found]) -> Found | None:
     )
 
 
-def _begun(found: Found) -> int | None:
+def _begun(found: RunningContainer) -> int | None:
     starts = [start_ticks(pid) for pid in cgroups.processes(found.path)]
     return min((start for start in starts if start is not None), default=None)
 

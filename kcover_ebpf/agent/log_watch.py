@@ -18,7 +18,7 @@ from kcover_ebpf.hardware.catalog import Catalog
 from kcover_ebpf.logs.container_log import ContainerLogReader
 from kcover_ebpf.logs.lines import Source
 from kcover_ebpf.logs.log_files import KEPT_BYTES, LogFiles, UnsafeLogError
-from kcover_ebpf.logs.rules import Rule
+from kcover_ebpf.logs.rules import LogRule
 from kcover_ebpf.tunables.agent import LOG_CORE_SHARE, LOG_LINGER_S, LOG_POLL_S
 
 _BLOCK_BYTES = 128 << 10
@@ -46,7 +46,11 @@ class LogWatch:
     """A thread of the agent; `follow` and `of_pods` may be called from any other."""
 
     def __init__(
-        self, folder: Path, rules: Iterable[Rule], catalog: Catalog, on_error: Callable[[str], None]
+        self,
+        folder: Path,
+        rules: Iterable[LogRule],
+        catalog: Catalog,
+        on_error: Callable[[str], None],
     ) -> None:
         """`folder`: /var/log/pods of the node; `on_error`: why a log is not read, once for each."""
         self._folder, self._catalog, self._on_error = folder, catalog, on_error

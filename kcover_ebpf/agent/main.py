@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from kcover_ebpf.hardware.watch import DeviceWatch
     from kcover_ebpf.kernel.sampler import KernelSampler
     from kcover_ebpf.kube.client import ApiClient
-    from kcover_ebpf.logs.rules import Rule
+    from kcover_ebpf.logs.rules import LogRule
     from kcover_ebpf.output.metrics import MetricsServer
 
 _LOG = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class AgentOptions:
     inspect: RoundOptions = field(default_factory=RoundOptions)
     pod_logs: Path | None = None
     """/var/log/pods of the node; None: logs of containers are not read."""
-    log_rules: Sequence[Rule] = ()
+    log_rules: Sequence[LogRule] = ()
     """First match first."""
     settings: Settings = field(default_factory=Settings)
 

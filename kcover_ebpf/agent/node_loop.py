@@ -22,7 +22,7 @@ from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.tunables.agent import NEXT_START_NS
 from kcover_ebpf.watching.job_watch import JobWatch, listen
-from kcover_ebpf.watching.judging import Sink
+from kcover_ebpf.watching.judging import ObservationSink
 from kcover_ebpf.watching.member_search import MemberSearch
 
 
@@ -63,7 +63,7 @@ class NodeLoop:
         audience: PassListener,
         *,
         is_stopped_by_us: Callable[[Gang], bool],
-        sinks: Callable[[Gang], Sequence[Sink]] = lambda _: (),
+        sinks: Callable[[Gang], Sequence[ObservationSink]] = lambda _: (),
     ) -> None:
         """`is_stopped_by_us`: we keep this gang stopped; `sinks`: what receives the verdicts on a gang."""
         self._kernel, self._devices, self._registry = kernel, devices, registry

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from kcover_ebpf.agent import stop_and_kill
-from kcover_ebpf.agent.containers import Containers, Found, start_ticks
+from kcover_ebpf.agent.containers import Containers, RunningContainer, start_ticks
 from kcover_ebpf.agent.order_journal import (
     ContainerRef,
     OrderJournal,
@@ -54,7 +54,7 @@ class Listeners:
     acked: Callable[[Gang, Ack], None]
     killed: Callable[[Gang], None]
     """The gang's processes were ended by us: what is seen of their death is no fault."""
-    evidence: Callable[[Gang, Sequence[Found]], BundleWriter]
+    evidence: Callable[[Gang, Sequence[RunningContainer]], BundleWriter]
     """All is stopped: what is to be kept of it before it is killed."""
     passed_over: Callable[[str], None]
 
@@ -272,7 +272,7 @@ class OrderExecutor:
         found = [each for pod in pods for each in self._containers.at_work(pod)]
         self._ledger.begin(order, key_of(gang))
         evidence = self._listeners.evidence(gang, found)
-        self._finish(gang, order, stop_and_kill.Outcome(0), evidence.path)
+        self._finish(gang, order, stop_and_kill.StopOutcome(0), evidence.path)
         self._try("cannot save evidence", evidence.write)
 
     def _kill(self, incident: OrderedIncident, order: Order, gang: Gang) -> None:
@@ -285,15 +285,15 @@ class OrderExecutor:
         self._drop(incident.uid)
         self._finish(gang, order, outcome)
 
-    def _release(self, incident_uid: str) -> stop_and_kill.Outcome:
+    def _release(self, incident_uid: str) -> stop_and_kill.StopOutcome:
         record = self._ledger.stops.get(incident_uid)
         if record is None:
-            return stop_and_kill.Outcome(0)
+            return stop_and_kill.StopOutcome(0)
         outcome = self._continue(record)
         self._drop(incident_uid)
         return outcome
 
-    def _continue(self, record: StopRecord) -> stop_and_kill.Outcome:
+    def _continue(self, record: StopRecord) -> stop_and_kill.StopOutcome:
         keep = [each.pid for each in record.held if start_ticks(each.pid) == each.start_ticks]
         return stop_and_kill.resume(self._recorded(record), keep)
 
@@ -303,7 +303,7 @@ class OrderExecutor:
             self._ledger.drop_stops(incidents)
         self._note_stopped()
 
-    def _recorded(self, record: StopRecord) -> list[Found]:
+    def _recorded(self, record: StopRecord) -> list[RunningContainer]:
         wanted = {(each.pod_uid, each.id) for each in record.containers}
         uids = {each.pod_uid for each in record.containers}
         here = [found for uid in uids for found in self._containers.of_pod(uid)]
@@ -353,7 +353,11 @@ class OrderExecutor:
             self._ack(each.gang, ack)
 
     def _finish(
-        self, gang: Gang, order: Order, outcome: stop_and_kill.Outcome, bundle: str | None = None
+        self,
+        gang: Gang,
+        order: Order,
+        outcome: stop_and_kill.StopOutcome,
+        bundle: str | None = None,
     ) -> None:
         left = ", ".join(map(str, outcome.left[:16]))
         ack = Ack(

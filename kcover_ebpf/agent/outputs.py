@@ -22,7 +22,7 @@ from kcover_ebpf.host import procfs
 from kcover_ebpf.output.formatting import headline
 from kcover_ebpf.output.log_lines import about
 from kcover_ebpf.tunables.agent import DEVICES_READ_NS
-from kcover_ebpf.watching.judging import Sink
+from kcover_ebpf.watching.judging import ObservationSink
 
 if TYPE_CHECKING:
     from kcover_ebpf.agent.bug_report import BugReports
@@ -63,7 +63,7 @@ class NodeOutputs:
         self._board_version = -1
         self._next_devices_ns = 0
 
-    def sinks(self, gang: Gang) -> Sequence[Sink]:
+    def sinks(self, gang: Gang) -> Sequence[ObservationSink]:
         """What receives a gang's verdicts."""
         logged = _LogSink(gang)
         return (logged,) if self.metrics is None else (logged, self.metrics)

@@ -16,10 +16,10 @@ from kcover_ebpf.agent.report_sender import Draft, ReportSender
 from kcover_ebpf.api.fault_report import (
     FaultReport,
     IdlePod,
-    JobRef,
     LocalVerdict,
     PodRef,
     ReportedDeviceFault,
+    ReportedJob,
 )
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.log_report import ContainerLog
@@ -144,7 +144,7 @@ class ReportBuilder:
             time_s=now_s,
             sequence=0,
             agent=__version__,
-            job=JobRef(gang.name, gang.id.labels, gang.kind),
+            job=ReportedJob(gang.name, gang.id.labels, gang.kind),
             pods=refs,
             suspicious=stall is Stall.CERTAIN,
             trained=job.pace.trained,

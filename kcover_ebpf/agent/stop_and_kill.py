@@ -12,13 +12,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from kcover_ebpf.agent import containers
-from kcover_ebpf.agent.containers import Found
+from kcover_ebpf.agent.containers import RunningContainer
 from kcover_ebpf.host import terminate
 from kcover_ebpf.tunables.agent import STOP_POLL_S, STOP_WAIT_S
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StopOutcome:
     """What came of it."""
 
     count: int
@@ -27,12 +27,12 @@ class Outcome:
     """Those that did not do as they were ordered."""
 
 
-def already_stopped(found: Sequence[Found]) -> set[int]:
+def already_stopped(found: Sequence[RunningContainer]) -> set[int]:
     """Processes that are stopped now."""
     return {pid for pid in containers.processes(found) if containers.is_stopped(pid)}
 
 
-def stop(found: Sequence[Found]) -> Outcome:
+def stop(found: Sequence[RunningContainer]) -> StopOutcome:
     """SIGSTOP to all, again until a pass finds none new; returns once all are stopped, or after a second."""
     deadline_s = time.monotonic() + STOP_WAIT_S
     stopped: set[int] = set()
@@ -46,22 +46,22 @@ def stop(found: Sequence[Found]) -> Outcome:
         stopped |= fresh
     while (left := _moving(members())) and time.monotonic() < deadline_s:
         time.sleep(STOP_POLL_S)
-    return Outcome(len(stopped), tuple(sorted(left)))
+    return StopOutcome(len(stopped), tuple(sorted(left)))
 
 
 def _moving(pids: Collection[int]) -> set[int]:
     return {pid for pid in pids if not containers.is_stopped(pid)}
 
 
-def resume(found: Sequence[Found], keep: Collection[int] = ()) -> Outcome:
+def resume(found: Sequence[RunningContainer], keep: Collection[int] = ()) -> StopOutcome:
     """SIGCONT to all but those in `keep`."""
     pids = containers.processes(found) - set(keep)
     terminate.send(lambda: containers.processes(found), pids, signal.SIGCONT)
-    return Outcome(len(pids))
+    return StopOutcome(len(pids))
 
 
-def kill(found: Sequence[Found]) -> Outcome:
+def kill(found: Sequence[RunningContainer]) -> StopOutcome:
     """SIGKILL to PID 1 of each container, which ends all of it."""
     pids = {pid for each in found for pid in containers.inits(each)}
     terminate.send(lambda: containers.processes(found), pids, signal.SIGKILL)
-    return Outcome(len(pids))
+    return StopOutcome(len(pids))

@@ -26,7 +26,7 @@ API_VERSION = "kcover.io/v1alpha1"
 
 
 @dataclass(frozen=True, slots=True)
-class JobRef:
+class ReportedJob:
     """The gang as its pods name it; `selector` is understood by `kinds.selects`."""
 
     name: str
@@ -127,7 +127,7 @@ class FaultReport:
     sequence: int
     agent: str | None = None
     expires_after_s: int = field(default=90)
-    job: JobRef | None = None
+    job: ReportedJob | None = None
     pods: tuple[PodRef, ...] = ()
     suspicious: bool = False
     """The job has stalled: no rank here has made progress for longer than ever while healthy, and one would have

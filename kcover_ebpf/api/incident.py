@@ -85,7 +85,7 @@ class RestartRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class RestartAction:
     """What is being done. `detail` belongs to the step machine (cascade)."""
 
     way: Way
@@ -163,7 +163,7 @@ class Status:
     victims: tuple[int, ...] = ()
     unobserved: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
-    action: Action | None = None
+    action: RestartAction | None = None
     order: Order | None = None
     timeline: tuple[Moment, ...] = ()
     restarts: tuple[RestartRecord, ...] = ()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kcover_ebpf.api.fault_report import PodRef
     from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
     from kcover_ebpf.inspection.round import RoundOptions
-    from kcover_ebpf.logs.rules import Rule
+    from kcover_ebpf.logs.rules import LogRule
     from kcover_ebpf.settings import Settings
 
 _EXAMPLES = """
@@ -247,7 +247,7 @@ def _known(node: str | None) -> str:
     return node
 
 
-def _rules(own: Path | None) -> Sequence[Rule]:
+def _rules(own: Path | None) -> Sequence[LogRule]:
     """The rules for lines of logs; a mistake in a file of an operator is reported now."""
     from kcover_ebpf.logs import rules
 

@@ -18,7 +18,7 @@ _Who = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CountsOfNode:
     """The word of one node, its age as of now."""
 
     said: CollectiveCounts
@@ -27,7 +27,7 @@ class Answer:
 
 
 def joined(
-    answers: Sequence[Answer], ranks: Collection[RankSnapshot] = ()
+    answers: Sequence[CountsOfNode], ranks: Collection[RankSnapshot] = ()
 ) -> CollectiveCounts | None:
     """One word for all; None while nobody said anything. `ranks`: of all nodes, as gathered."""
     spoken = [each for each in answers if not each.said.trouble]
@@ -54,7 +54,7 @@ def joined(
     )
 
 
-def _here(answers: Sequence[Answer], ranks: Collection[RankSnapshot]) -> dict[_Who, Pid]:
+def _here(answers: Sequence[CountsOfNode], ranks: Collection[RankSnapshot]) -> dict[_Who, Pid]:
     """The process of each rank that is named: the node that asked knows its own, others are recognised."""
     named = [
         (each, rank)

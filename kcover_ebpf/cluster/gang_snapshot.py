@@ -92,7 +92,7 @@ def gather(seen: Sequence[ReceivedReport], now_s: float, policy: Policy) -> Gang
     """One snapshot of all ranks that the reports show."""
     who: dict[Pid, tuple[FaultReport, RankSnapshot]] = {}
     processes: dict[Pid, RankSnapshot] = {}
-    answers: list[collective_answers.Answer] = []
+    answers: list[collective_answers.CountsOfNode] = []
     for index, each in enumerate(seen):
         late_s = each.since_made_s(now_s)
         answers += _answer(index, each.report, late_s)
@@ -147,12 +147,14 @@ def _vague(seen: Sequence[ReceivedReport]) -> set[str]:
     return {each.report.node for each in seen if each.delay_s is None}
 
 
-def _answer(index: int, report: FaultReport, late_s: float) -> list[collective_answers.Answer]:
+def _answer(
+    index: int, report: FaultReport, late_s: float
+) -> list[collective_answers.CountsOfNode]:
     said = report.collectives
     if said is None:
         return []
     said = replace(said, age_s=max(said.age_s, 0.0) + late_s)
-    return [collective_answers.Answer(said, lambda pid: _pid(index, pid))]
+    return [collective_answers.CountsOfNode(said, lambda pid: _pid(index, pid))]
 
 
 def _pid(index: int, pid: int) -> Pid:

@@ -10,7 +10,7 @@ from kcover_ebpf.api.incident import Incident
 from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict
 from kcover_ebpf.cluster.gang_judge import merge
 from kcover_ebpf.controller.cache import ObjectCache
-from kcover_ebpf.controller.owners import Found, Owners
+from kcover_ebpf.controller.owners import FoundOwner, Owners
 from kcover_ebpf.diagnosis.verdict import VerdictKind
 from kcover_ebpf.recovery.closing import is_suspect
 from kcover_ebpf.recovery.context import GangPod, RestartInput
@@ -26,7 +26,7 @@ class GangMemo:
     called: dict[str, float] = field(default_factory=dict)
     calm_s: float = 0.0
     """When there was trouble last."""
-    found: tuple[float, Found | None] | None = None
+    found: tuple[float, FoundOwner | None] | None = None
     """The top owner as it was a moment ago; nodes of a silent job report every second."""
 
     def remember(self, merged: GangVerdict | None, now_s: float) -> None:
@@ -53,7 +53,9 @@ class ContextBuilder:
         now_s = self._store.wall()
         return any(is_suspect(seen) and not seen.is_stale(now_s) for seen in self._store.seen(key))
 
-    def found(self, key: GangId, live: Incident | None, pods: tuple[GangPod, ...]) -> Found | None:
+    def found(
+        self, key: GangId, live: Incident | None, pods: tuple[GangPod, ...]
+    ) -> FoundOwner | None:
         """The top owner; that of the incident, if there is one."""
         return self._owners.of_pods(key.namespace, pods, live.job if live is not None else None)
 
@@ -71,7 +73,7 @@ class ContextBuilder:
         )
 
     def world(
-        self, key: GangId, found: Found | None, pods: tuple[GangPod, ...], policy: FaultPolicy
+        self, key: GangId, found: FoundOwner | None, pods: tuple[GangPod, ...], policy: FaultPolicy
     ) -> RestartInput:
         """What is known now."""
         now_s, seen = self._store.wall(), self._store.seen(key)

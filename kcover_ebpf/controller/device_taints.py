@@ -23,7 +23,7 @@ Say = Callable[[NodeView, str, str, bool], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class DeviceTaintRule:
     """One of our rules."""
 
     path: str
@@ -39,7 +39,7 @@ class DeviceTaints:
     def __init__(self, session: ApiClient, writes: Callable[[], ApiClient], say: Say) -> None:
         """`writes`: the session for one write; `say`: makes an Event about a node."""
         self._session, self._writes, self._say = session, writes, say
-        self._rules: dict[str, list[Rule]] = {}
+        self._rules: dict[str, list[DeviceTaintRule]] = {}
         self._listed_s: float | None = None
 
     def by_address(self, node: str) -> dict[str, dict[str, Any]]:
@@ -95,31 +95,31 @@ class DeviceTaints:
             return True
         return False
 
-    def of_node(self, node: str, now_s: float) -> list[Rule]:
+    def of_node(self, node: str, now_s: float) -> list[DeviceTaintRule]:
         """The rules of a node, as of half a minute ago at most; raises `ApiError`."""
         if self._listed_s is None or now_s - self._listed_s > TAINTS_LISTED_S:
             self._rules = self._list()
             self._listed_s = now_s
         return self._rules.get(node, [])
 
-    def _list(self) -> dict[str, list[Rule]]:
+    def _list(self) -> dict[str, list[DeviceTaintRule]]:
         for version in _RULE_VERSIONS:
             path = f"{_RESOURCE}/{version}/devicetaintrules"
             try:
                 found = self._session.list(path, {"labelSelector": _NODE})
             except NotFound:
                 continue
-            rules: dict[str, list[Rule]] = {}
+            rules: dict[str, list[DeviceTaintRule]] = {}
             for each in found.get("items") or ():
                 metadata = each["metadata"]
                 created_s = rfc3339.from_text(metadata["creationTimestamp"])
                 note = str((metadata.get("annotations") or {}).get(KEPT_FOR, ""))
-                rule = Rule(path, str(metadata["name"]), created_s, note)
+                rule = DeviceTaintRule(path, str(metadata["name"]), created_s, note)
                 rules.setdefault(str(metadata["labels"][_NODE]), []).append(rule)
             return rules
         return {}
 
-    def untaint(self, node: NodeView, rule: Rule) -> None:
+    def untaint(self, node: NodeView, rule: DeviceTaintRule) -> None:
         """Hand the device out again."""
         try:
             self._writes().delete(f"{rule.path}/{rule.name}")

@@ -17,10 +17,10 @@ from kcover_ebpf.controller.breaker import Breaker, Limits
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.context_builder import ContextBuilder, GangMemo
 from kcover_ebpf.controller.deletions import Deletions
-from kcover_ebpf.controller.owners import Found, Owners
+from kcover_ebpf.controller.owners import FoundOwner, Owners
 from kcover_ebpf.controller.pod_cache import PodCache
 from kcover_ebpf.controller.quota import Quota
-from kcover_ebpf.controller.telemetry import Telemetry
+from kcover_ebpf.controller.telemetry import ControllerTelemetry
 from kcover_ebpf.recovery import advance, guards
 from kcover_ebpf.recovery.context import GangPod, RestartInput, TopOwner
 from kcover_ebpf.recovery.machine import RestartContext, Transition
@@ -48,7 +48,7 @@ class GangReconciler:
         gangs: PodCache,
         owners: Owners,
         writer: ApiWriter,
-        story: Telemetry,
+        story: ControllerTelemetry,
         limits: Limits,
     ) -> None:
         self._store, self._gangs, self._scenes = store, gangs, ContextBuilder(store, owners)
@@ -204,7 +204,7 @@ class GangReconciler:
 
     def _found(
         self, key: GangId, live: Incident | None, pods: tuple[GangPod, ...], memory: GangMemo
-    ) -> Found | None:
+    ) -> FoundOwner | None:
         """The top owner as it was a moment ago; as it is now, where the next step may hold it or let it go."""
         action = live.status.action if live is not None and live.status is not None else None
         keep_s = (

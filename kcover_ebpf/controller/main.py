@@ -22,7 +22,7 @@ from kcover_ebpf.controller.kcover_events import FIELDS, KcoverEvents
 from kcover_ebpf.controller.node_reconciler import NodeLimits, NodeReconciler
 from kcover_ebpf.controller.owners import Owners
 from kcover_ebpf.controller.pod_cache import PodCache
-from kcover_ebpf.controller.telemetry import Telemetry
+from kcover_ebpf.controller.telemetry import ControllerTelemetry
 from kcover_ebpf.controller.workqueue import WorkQueue
 from kcover_ebpf.errors import ApiError, KcoverError
 from kcover_ebpf.kube.client import ApiClient
@@ -72,7 +72,7 @@ class Controller:
         self._stop = threading.Event()
         store = self._store = ObjectCache(self._queue.add, self._queue.add, self._bad)
         self._writer = ApiWriter(session, self._keep_out, lambda: self._elector.leads)
-        self._story = Telemetry(store, self._writer, time.time)
+        self._story = ControllerTelemetry(store, self._writer, time.time)
         self._gangs = PodCache(session, self._queue.add, self._watch_failed)
         owners, limits = Owners(session), settings.limits
         self._jobs = GangReconciler(store, self._gangs, owners, self._writer, self._story, limits)

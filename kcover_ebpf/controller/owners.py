@@ -27,7 +27,7 @@ _ENDS = ("Complete", "Completed", "Succeeded", "Finished", "Failed", "Aborted", 
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundOwner:
     """The top owner of a gang, and what is known beside it."""
 
     top: TopOwner
@@ -66,12 +66,12 @@ def _weight(pods: Sequence[GangPod]) -> tuple[int, float]:
     return len(live), -min(each.pod.created_s for each in pods)
 
 
-def _bare(pods: Sequence[GangPod]) -> Found | None:
+def _bare(pods: Sequence[GangPod]) -> FoundOwner | None:
     if not pods:
         return None
     first = min(pods, key=lambda each: (not each.is_live, each.pod.name)).pod
     ref = JobRef("Pod", first.name, first.uid, "v1")
-    return Found(TopOwner(ref, None, armed=_most_are_armed(pods)), first.created_s)
+    return FoundOwner(TopOwner(ref, None, armed=_most_are_armed(pods)), first.created_s)
 
 
 def _most_are_armed(pods: Sequence[GangPod]) -> bool:
@@ -90,7 +90,7 @@ class Owners:
 
     def of_pods(
         self, namespace: str, pods: Sequence[GangPod], job: JobRef | None = None
-    ) -> Found | None:
+    ) -> FoundOwner | None:
         """The top owner of these pods; None without a pod, or if it is gone already.
 
         Labels are anybody's, so pods of several owners may carry the same. The owner that counts is `job`, if that is
@@ -130,14 +130,14 @@ class Owners:
         ref: JobRef,
         pods: Sequence[GangPod] = (),
         raw: Mapping[str, Any] | None = None,
-    ) -> Found | None:
+    ) -> FoundOwner | None:
         """The object itself, as it is now; None if it is gone, or another one has its name.
 
         `raw`: the object, where it was read just now.
         """
         row = restarts().find(ref.api_version, ref.kind)
         if row is None:
-            return Found(TopOwner(ref, None))
+            return FoundOwner(TopOwner(ref, None))
         if raw is None:
             try:
                 raw = self._session.get(_path(ref.api_version, row.plural, namespace, ref.name))
@@ -156,7 +156,7 @@ class Owners:
             deletion_means=_deletion_means(raw) if row.means is ReplaceMethod.COMMAND else False,
             version=_version(raw),
         )
-        return Found(top, rfc3339.from_text(str(metadata["creationTimestamp"])))
+        return FoundOwner(top, rfc3339.from_text(str(metadata["creationTimestamp"])))
 
     def _climb(self, namespace: str, first: Owner, pods: list[GangPod], names: set[str]) -> _Branch:
         """From one controller to the top; `names`: what the labels of the pods say."""

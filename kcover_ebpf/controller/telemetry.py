@@ -44,7 +44,7 @@ _REASONS = {
 _TROUBLE = (Phase.OPEN, Phase.DECIDED, Phase.SHUTTING_DOWN, Phase.REFUSED, Phase.FAILED)
 
 
-class Telemetry:
+class ControllerTelemetry:
     """Never in the way of what it reports."""
 
     def __init__(self, store: ObjectCache, writer: ApiWriter, wall: Callable[[], float]) -> None:

@@ -12,7 +12,7 @@ from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.thread import poll_timeout_ms
 from kcover_ebpf.facts.host import Inspection, WaitedFile
 from kcover_ebpf.facts.kernel import NO_SYSCALL, SocketSample, TaskState, ThreadSample
-from kcover_ebpf.facts.syscalls import Family
+from kcover_ebpf.facts.syscalls import SyscallFamily
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.diagnosis import (
     FREEZE_PATIENCE_NS,
@@ -45,15 +45,15 @@ def judge_wait(
     family = scene.table.family(sample.syscall)
     if sample.syscall == NO_SYSCALL:
         return Wait(State.FAULTING)
-    if family is Family.IOCTL:
+    if family is SyscallFamily.IOCTL:
         return Wait(State.ON_DEVICE if _awaits_device(sample, inspection) else State.DEVICE)
-    if family is Family.FUTEX:
+    if family is SyscallFamily.FUTEX:
         if _is_helped(view, sample, scene):
             return Wait(State.HELPED)
         return Wait(State.FUTEX, _is_forsaken(view))
-    if family is Family.SLEEP:
+    if family is SyscallFamily.SLEEP:
         return Wait(_sleeping(inspection, scene))
-    if family is Family.CHILD:
+    if family is SyscallFamily.CHILD:
         children = tuple(child.pid for child in scene.children(view.pid))
         return Wait(State.CHILD, waits_for=children)
     if inspection is not None and inspection.lock_holders:
@@ -74,8 +74,11 @@ _DEVICE_WAITS = ("/dev/kfd", "/dev/dri/", "/dev/accel/")
 _POLLED_DEVICES = (*_DEVICE_WAITS, "/dev/nvidia")
 
 
-def _is_storage(sample: ThreadSample, family: Family, inspection: Inspection | None) -> bool:
-    if sample.state is TaskState.UNINTERRUPTIBLE or family in (Family.FILE, Family.ASYNC_IO):
+def _is_storage(sample: ThreadSample, family: SyscallFamily, inspection: Inspection | None) -> bool:
+    if sample.state is TaskState.UNINTERRUPTIBLE or family in (
+        SyscallFamily.FILE,
+        SyscallFamily.ASYNC_IO,
+    ):
         return True
     return inspection is not None and inspection.wait_channel.startswith(_SERVER_CHANNELS)
 
@@ -140,7 +143,7 @@ def _sleeping(inspection: Inspection | None, scene: ClassifyContext) -> State:
 def _on_files(
     view: ProcessHistory,
     sample: ThreadSample,
-    family: Family,
+    family: SyscallFamily,
     inspections: Sequence[Inspection],
     scene: ClassifyContext,
 ) -> Wait | None:
@@ -150,7 +153,7 @@ def _on_files(
     opening = inspection is not None and inspection.wait_channel in _FIFO_CHANNELS
     if opening or "fifo" in kinds:
         return Wait(State.READ, opening, _holders(view, files, scene))
-    if "file" in kinds and family in (Family.READ, Family.WRITE, Family.FILE):
+    if "file" in kinds and family in (SyscallFamily.READ, SyscallFamily.WRITE, SyscallFamily.FILE):
         return Wait(State.STORAGE, _storage_proven(inspections, scene))
     if "tcp" in kinds:
         peers = _holders(view, files, scene)
@@ -164,13 +167,15 @@ def _on_files(
         return Wait(State.USER)
     if kinds & _STREAM_KINDS:
         return _on_stream(view, files, scene)
-    if family is Family.POLL and any(each.target.startswith(_POLLED_DEVICES) for each in files):
+    if family is SyscallFamily.POLL and any(
+        each.target.startswith(_POLLED_DEVICES) for each in files
+    ):
         return Wait(State.ON_DEVICE)
-    if family is Family.POLL:
+    if family is SyscallFamily.POLL:
         offspring = tuple(child.pid for child in scene.children(view.pid))
         timed = poll_timeout_ms(sample, scene.table) not in (None, 0)
         return Wait(State.CHILD, waits_for=offspring) if offspring and timed else Wait(State.PEERS)
-    return Wait(State.PEERS) if family is Family.NETWORK else None
+    return Wait(State.PEERS) if family is SyscallFamily.NETWORK else None
 
 
 def _on_stream(view: ProcessHistory, files: Sequence[WaitedFile], scene: ClassifyContext) -> Wait:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
-from kcover_ebpf.diagnosis.recorders import Comparison, Recordings, compare
+from kcover_ebpf.diagnosis.recorders import RecorderComparison, Recordings, compare
 from kcover_ebpf.diagnosis.snapshot import JobSnapshot
 from kcover_ebpf.facts.host import CollectiveRank
 from kcover_ebpf.facts.recorders import RecordersSeen
@@ -66,7 +66,7 @@ def _world_size(snapshot: JobSnapshot) -> int | None:
     return sizes.pop() if len(sizes) == 1 else None
 
 
-def _counts(found: Comparison, seen: Recordings, here_count: int) -> CollectiveCounts:
+def _counts(found: RecorderComparison, seen: Recordings, here_count: int) -> CollectiveCounts:
     named = tuple(CollectiveRank(each.rank, here_count, "", each.pid) for each in found.named)
     return CollectiveCounts(
         seen.age_s,

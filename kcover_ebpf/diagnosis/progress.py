@@ -11,7 +11,7 @@ from kcover_ebpf.diagnosis.process import NS, ProcessHistory
 from kcover_ebpf.diagnosis.stragglers import Straggler, WaitShares
 from kcover_ebpf.diagnosis.thread import ThreadHistory
 from kcover_ebpf.facts.kernel import TaskState
-from kcover_ebpf.facts.syscalls import Family, SyscallTable
+from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.settings import Policy
 from kcover_ebpf.tunables.diagnosis import (
@@ -28,7 +28,9 @@ from kcover_ebpf.tunables.diagnosis import (
     UNLEARNED_STALL_S,
 )
 
-_WAIT_FAMILIES = frozenset({Family.FUTEX, Family.POLL, Family.NETWORK, Family.YIELD})
+_WAIT_FAMILIES = frozenset(
+    {SyscallFamily.FUTEX, SyscallFamily.POLL, SyscallFamily.NETWORK, SyscallFamily.YIELD}
+)
 
 
 def _recent(cadence: Cadence, now_ns: int) -> bool:

@@ -57,7 +57,7 @@ def recordings_of(seen: RecordersSeen | None, now_ns: int) -> Recordings | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class RecorderComparison:
     """What the recordings say together."""
 
     named: tuple[RankRecord, ...] = ()
@@ -89,11 +89,11 @@ class _Meeting:
         return f"{self.name} ({self.purpose})" if self.purpose else self.name or "0"
 
 
-def compare(records: Iterable[RankRecord], world_size: int | None) -> Comparison:
+def compare(records: Iterable[RankRecord], world_size: int | None) -> RecorderComparison:
     """`world_size`: ranks of the whole job; None where it is not known."""
     by_rank = {each.rank: each for each in records}
     if len(by_rank) < 2:
-        return Comparison()
+        return RecorderComparison()
     meetings = _meetings(by_rank, world_size)
     for each in meetings:
         sides = _sides(each)
@@ -104,12 +104,12 @@ def compare(records: Iterable[RankRecord], world_size: int | None) -> Comparison
     ends = sorted(each for each in targets if each not in awaits and each not in vague)
     if ends:
         texts = [text for rank in ends[:_SHOWN_SIDES] for text in _late(by_rank[rank], meetings)]
-        return Comparison(tuple(by_rank[each] for each in ends), texts=tuple(texts))
+        return RecorderComparison(tuple(by_rank[each] for each in ends), texts=tuple(texts))
     if targets and not vague:
-        return Comparison(texts=tuple(map(_position, meetings[:_SHOWN_SIDES])))
+        return RecorderComparison(texts=tuple(map(_position, meetings[:_SHOWN_SIDES])))
     whole = world_size is not None and len(by_rank) == world_size
     joined = bool(meetings) and not targets and whole
-    return Comparison(
+    return RecorderComparison(
         texts=tuple(map(_position, meetings[:_SHOWN_SIDES])) if joined else (), joined=joined
     )
 
@@ -157,7 +157,7 @@ def _sides(meeting: _Meeting) -> list[list[int]]:
 
 def _mismatch(
     by_rank: Mapping[int, RankRecord], meeting: _Meeting, sides: Sequence[Sequence[int]]
-) -> Comparison:
+) -> RecorderComparison:
     texts = []
     for side in sides[:_SHOWN_SIDES]:
         call = meeting.callers[side[0]]
@@ -166,7 +166,9 @@ def _mismatch(
     # those that are not known might be on the other side
     most = meeting.members is not None and len(sides[0]) * 2 > len(meeting.members)
     odd = [rank for side in sides[1:] for rank in side] if most else []
-    return Comparison(tuple(by_rank[each] for each in odd), mismatch=True, texts=tuple(texts))
+    return RecorderComparison(
+        tuple(by_rank[each] for each in odd), mismatch=True, texts=tuple(texts)
+    )
 
 
 def _waits(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from kcover_ebpf.diagnosis.code_map import WAITS, Code, CodeMap
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
-from kcover_ebpf.facts.syscalls import Family, SyscallTable
+from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
 from kcover_ebpf.tunables.diagnosis import (
     BUSY_SHARE,
     CODE_WORDS_FRESH_NS,
@@ -256,7 +256,9 @@ def _ask_only(burning: Sequence[_RegisterSample]) -> bool:
 def _sleeps(before: ThreadSample, after: ThreadSample, table: SyscallTable) -> bool:
     """It was found in a sleep, and in no other call."""
     calls = table.family(before.syscall), table.family(after.syscall)
-    return Family.SLEEP in calls and all(each in (Family.SLEEP, Family.NONE) for each in calls)
+    return SyscallFamily.SLEEP in calls and all(
+        each in (SyscallFamily.SLEEP, SyscallFamily.NONE) for each in calls
+    )
 
 
 def _shares(before: ThreadSample, after: ThreadSample) -> tuple[float, float]:
@@ -299,7 +301,9 @@ def site(sample: ThreadSample) -> tuple[int, int, int]:
 def asks_again(sample: ThreadSample, table: SyscallTable) -> bool:
     """True in sched_yield, or in a poll with time-out 0: the calls of a busy waiter."""
     family = table.family(sample.syscall)
-    return family is Family.YIELD or (family is Family.POLL and poll_timeout_ms(sample, table) == 0)
+    return family is SyscallFamily.YIELD or (
+        family is SyscallFamily.POLL and poll_timeout_ms(sample, table) == 0
+    )
 
 
 def _sample(sample: ThreadSample, table: SyscallTable) -> _RegisterSample:

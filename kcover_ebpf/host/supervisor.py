@@ -55,7 +55,7 @@ _IGNORED = (
 _PR_SET_CHILD_SUBREAPER = 36  # include/uapi/linux/prctl.h
 
 
-class Target(Protocol):
+class Killable(Protocol):
     """What the keeper may end."""
 
     def pids(self) -> set[int]:
@@ -115,7 +115,7 @@ class _Supervisor:
         self._restore = ""
         self._target = self._choose_target()
 
-    def _choose_target(self) -> Target:
+    def _choose_target(self) -> Killable:
         ours = frozenset({os.getpid(), os.getppid()})
         if self._charge.watched_pid is not None:
             return process_tree.PidTarget(self._charge.watched_pid, "job", ours)

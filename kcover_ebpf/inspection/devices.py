@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.inspection import pci
-from kcover_ebpf.inspection.result import CheckResult, Finding, joined, unknown
+from kcover_ebpf.inspection.result import CheckFinding, CheckResult, joined, unknown
 
 _VGA = 0x0300
 """A VGA controller that is not NVIDIA's is that of the board's management."""
@@ -31,7 +31,7 @@ class DeviceResult:
 
 def results_by_device(root: Path, found: Iterable[CheckResult]) -> list[DeviceResult]:
     """By address. A GPU of NVIDIA's that NVML gave no answer about is unknown, whatever its link says."""
-    findings: dict[str, list[tuple[str, Finding]]] = {}
+    findings: dict[str, list[tuple[str, CheckFinding]]] = {}
     for check in found:
         for each in check.devices:
             findings.setdefault(each.device, []).append((check.name, each))
@@ -51,7 +51,7 @@ def _kind(function: pci.PciFunction) -> str:
 
 
 def _of_one(
-    function: pci.PciFunction, kind: str, findings: list[tuple[str, Finding]]
+    function: pci.PciFunction, kind: str, findings: list[tuple[str, CheckFinding]]
 ) -> DeviceResult:
     parts = [each for _, each in findings]
     if function.is_nvidia_gpu and _NVML not in {check for check, _ in findings}:

@@ -14,7 +14,7 @@ from pathlib import Path
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.inspection import commands
 from kcover_ebpf.inspection.options import InspectionOptions
-from kcover_ebpf.inspection.result import Check, Cost, Finding, failed, passed, unknown
+from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown
 
 _DEADLINE_S = 5.0
 """As node-problem-detector's default time-out of a plugin."""
@@ -40,7 +40,7 @@ def load(folder: Path) -> tuple[Check, ...]:
     )
 
 
-def _run(file: Path, _: InspectionOptions) -> Iterator[Finding]:
+def _run(file: Path, _: InspectionOptions) -> Iterator[CheckFinding]:
     if not os.access(file, os.X_OK):
         yield unknown(f"{file} is not executable", f"chmod +x {file}")
         return

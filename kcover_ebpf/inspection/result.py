@@ -20,7 +20,7 @@ class Cost(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckFinding:
     """One thing that a check observed."""
 
     result: Result
@@ -43,7 +43,7 @@ class CheckResult:
     evidence: tuple[str, ...]
     """Worst first."""
     advice: str
-    devices: tuple[Finding, ...] = ()
+    devices: tuple[CheckFinding, ...] = ()
     """Of each finding about one device, in the order found."""
     left_behind: int | None = None
     """The process that could not be ended, and still waits in the kernel."""
@@ -61,35 +61,35 @@ class Check:
     """For the documentation: what is judged, and how."""
     source: str
     """For the documentation: where it is read."""
-    find: Callable[[InspectionOptions], Iterator[Finding]]
+    find: Callable[[InspectionOptions], Iterator[CheckFinding]]
 
 
-def joined(findings: Iterable[Finding]) -> Finding:
+def joined(findings: Iterable[CheckFinding]) -> CheckFinding:
     """The worst result with all evidence, a line each, worst first, and each advice once."""
     ordered = sorted(findings, key=lambda each: -SEVERITY.index(each.result))
     if not ordered:
-        return Finding(Result.UNKNOWN, "there was nothing to examine")
+        return CheckFinding(Result.UNKNOWN, "there was nothing to examine")
     advice = dict.fromkeys(each.advice for each in ordered if each.advice)
-    return Finding(
+    return CheckFinding(
         ordered[0].result, "\n".join(each.evidence for each in ordered), "; ".join(advice)
     )
 
 
-def passed(evidence: str, device: str = "") -> Finding:
+def passed(evidence: str, device: str = "") -> CheckFinding:
     """A finding that all is well."""
-    return Finding(Result.PASS, evidence, "", device)
+    return CheckFinding(Result.PASS, evidence, "", device)
 
 
-def warned(evidence: str, advice: str, device: str = "") -> Finding:
+def warned(evidence: str, advice: str, device: str = "") -> CheckFinding:
     """A finding that needs attention, but no job fails by it now."""
-    return Finding(Result.WARN, evidence, advice, device)
+    return CheckFinding(Result.WARN, evidence, advice, device)
 
 
-def failed(evidence: str, advice: str, device: str = "") -> Finding:
+def failed(evidence: str, advice: str, device: str = "") -> CheckFinding:
     """A finding by which the node is unfit for training."""
-    return Finding(Result.FAIL, evidence, advice, device)
+    return CheckFinding(Result.FAIL, evidence, advice, device)
 
 
-def unknown(evidence: str, advice: str = "") -> Finding:
+def unknown(evidence: str, advice: str = "") -> CheckFinding:
     """A finding that something could not be observed; the advice says how it could be."""
-    return Finding(Result.UNKNOWN, evidence, advice)
+    return CheckFinding(Result.UNKNOWN, evidence, advice)

@@ -22,9 +22,9 @@ from kcover_ebpf.inspection import busy
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import (
     Check,
+    CheckFinding,
     CheckResult,
     Cost,
-    Finding,
     joined,
     unknown,
 )
@@ -103,11 +103,11 @@ def _be_child(check: Check, options: InspectionOptions, answer_to: int) -> NoRet
         os._exit(0)
 
 
-def _fields(finding: Finding) -> list[str]:
+def _fields(finding: CheckFinding) -> list[str]:
     return [finding.result.value, finding.evidence, finding.advice, finding.device]
 
 
-def _examine(check: Check, options: InspectionOptions) -> list[Finding]:
+def _examine(check: Check, options: InspectionOptions) -> list[CheckFinding]:
     try:
         if check.cost is Cost.HEAVY and (reason := busy.reason_not_to_run(options.root)):
             return [unknown(reason, "run it again by name when no job uses a GPU of this node")]
@@ -151,7 +151,7 @@ def _finish(one: _Running) -> CheckResult:
     )
 
 
-def _parsed(answer: bytes, check: Check) -> list[Finding]:
+def _parsed(answer: bytes, check: Check) -> list[CheckFinding]:
     """What was found, joined, and then each finding about one device."""
     if len(answer) > _ANSWER_BYTES:
         return [unknown(f"its answer is longer than {_ANSWER_BYTES} bytes")]
@@ -159,7 +159,9 @@ def _parsed(answer: bytes, check: Check) -> list[Finding]:
         text = f"did not answer within {check.deadline_s:g} s"
         return [unknown(text, "see what it waits for: kcover-ebpf inspect --checks d_state")]
     try:
-        found = [Finding(Result(result), *map(str, texts)) for result, *texts in json.loads(answer)]
+        found = [
+            CheckFinding(Result(result), *map(str, texts)) for result, *texts in json.loads(answer)
+        ]
     except (ValueError, TypeError, RecursionError):
         found = []
     # nothing, or a part, and then the end of the pipe

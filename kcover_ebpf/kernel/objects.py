@@ -32,7 +32,7 @@ class _IterAttachOptions(ctypes.Structure):
     _fields_ = (("sz", c_size_t), ("link_info", c_void_p), ("link_info_len", c_uint32))
 
 
-class Link:
+class BpfLink:
     """An attached program; destroying the link detaches it."""
 
     def __init__(self, pointer: int) -> None:
@@ -116,7 +116,7 @@ class BpfObject:
         if result < 0:
             raise LoadError(f"{self.name}: {os.strerror(-result)}{verdict_of_log()}")
 
-    def attach(self, name: str) -> Link:
+    def attach(self, name: str) -> BpfLink:
         """Attach a program as its section says; raises `LoadError`.
 
         A function that is not there by its name may be there as a clone of the compiler's.
@@ -132,9 +132,9 @@ class BpfObject:
                 pointer = self._lib.bpf_program__attach_kprobe(program, False, clone.encode())
             if not pointer:
                 raise LoadError(f"{self.name}: {name}: {error.strerror}") from error
-        return Link(pointer)
+        return BpfLink(pointer)
 
-    def attach_user(self, name: str, *, pid: int, path: str, offset: int) -> Link:
+    def attach_user(self, name: str, *, pid: int, path: str, offset: int) -> BpfLink:
         """Attach a user probe at `offset` of a file, for one process only; raises `OSError`.
 
         All its threads are probed, and no other process that has mapped the file. Opening the file may block.
@@ -144,9 +144,9 @@ class BpfObject:
         )
         if not pointer:
             raise last_error()
-        return Link(pointer)
+        return BpfLink(pointer)
 
-    def attach_task_iterator(self, name: str, *, tid: int = 0, pid: int = 0) -> Link:
+    def attach_task_iterator(self, name: str, *, tid: int = 0, pid: int = 0) -> BpfLink:
         """Attach a task iterator to one thread or one process only; raises `OSError`.
 
         Kernels before 6.1 do not know `pid` (E2BIG) and overlook `tid`.
@@ -158,7 +158,7 @@ class BpfObject:
         pointer = self._lib.bpf_program__attach_iter(self._programs[name], byref(options))
         if not pointer:
             raise last_error()
-        return Link(pointer)
+        return BpfLink(pointer)
 
     def close(self) -> None:
         """Give back programs and maps; attached programs live as long as their links."""

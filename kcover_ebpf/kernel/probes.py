@@ -16,7 +16,7 @@ from pathlib import Path
 from kcover_ebpf.errors import LoadError
 from kcover_ebpf.kernel import tracepoints
 from kcover_ebpf.kernel.maps import BpfMap
-from kcover_ebpf.kernel.objects import BpfObject, Link
+from kcover_ebpf.kernel.objects import BpfLink, BpfObject
 from kcover_ebpf.settings import Settings
 
 _OBJECTS = Path(__file__).resolve().parent.parent / "objects"
@@ -116,7 +116,7 @@ class LoadedFamily:
     """A family in the kernel: its object, the links of what is attached, each probe's fate."""
 
     object: BpfObject | None
-    links: dict[str, Link]
+    links: dict[str, BpfLink]
     statuses: tuple[ProbeStatus, ...]
 
     def close(self) -> None:
@@ -146,7 +146,7 @@ def load_family(family: Family, shared: Mapping[str, BpfMap], settings: Settings
         refused |= _find_refused(family, rest, shared, settings) or dict.fromkeys(rest, _no(error))
         if names - refused.keys():
             loaded = _load(family, names - refused.keys(), shared, settings)
-    links: dict[str, Link] = {}
+    links: dict[str, BpfLink] = {}
     for name in sorted(names - refused.keys()):
         assert loaded is not None
         try:

@@ -21,7 +21,7 @@ class Absence(Enum):
     """It lives, and the kernel half has no entry for it: the table was full."""
 
 
-class Roster:
+class WatchedProcesses:
     """The processes that are watched, as user space knows them."""
 
     def __init__(self) -> None:

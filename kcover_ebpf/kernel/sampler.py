@@ -35,7 +35,7 @@ from kcover_ebpf.kernel.clock import tick_ns, tick_ns_between
 from kcover_ebpf.kernel.libbpf import kept_memory
 from kcover_ebpf.kernel.maps import BpfMap, RingBuffer
 from kcover_ebpf.kernel.probes import FAMILIES, Family, LoadedFamily, ProbeStatus, load_family
-from kcover_ebpf.kernel.roster import Absence, Roster
+from kcover_ebpf.kernel.roster import Absence, WatchedProcesses
 from kcover_ebpf.kernel.sockets import SocketSampler
 from kcover_ebpf.kernel.threads import ThreadSampler
 from kcover_ebpf.records import wire
@@ -81,7 +81,7 @@ class KernelSampler:
         self._lost = self._maps["lost"].memory()
         self._unsent_exits = _find_map(families, "unsent_exits")
         self._previous: wire.PassValue | None = None
-        self._roster = Roster()
+        self._roster = WatchedProcesses()
         self._lost_count = self._unsent_count = 0
         self._refused: set[Pid] = set()
         self._refused_count = 0

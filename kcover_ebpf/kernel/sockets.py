@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Sequence
 
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.kernel.objects import BpfObject, Link
+from kcover_ebpf.kernel.objects import BpfLink, BpfObject
 from kcover_ebpf.kernel.probes import LoadedFamily
 
 _PROGRAM = "sample_sockets"
@@ -23,7 +23,7 @@ class SocketSampler:
     never had a TCP socket now and then only.
     """
 
-    def __init__(self, loaded: BpfObject | None, every: Link | None, *, announced: bool) -> None:
+    def __init__(self, loaded: BpfObject | None, every: BpfLink | None, *, announced: bool) -> None:
         """`every` is the link over all processes, None if the family was refused.
 
         `announced`: `has_connection` is called for every connection that is begun or awaited.
@@ -31,7 +31,7 @@ class SocketSampler:
         self._object = loaded
         self._unconnected_every = _UNCONNECTED_EVERY if announced else _UNANNOUNCED_EVERY
         self._every = every
-        self._links: dict[Pid, Link] = {}
+        self._links: dict[Pid, BpfLink] = {}
         self._leaderless: set[Pid] = set()
         self._connected: set[Pid] = set()
         self._due: set[Pid] = set()
@@ -92,7 +92,7 @@ class SocketSampler:
         for pid in list(self._links):
             self.forget(pid)
 
-    def _link_to(self, pid: Pid) -> Link:
+    def _link_to(self, pid: Pid) -> BpfLink:
         if pid not in self._links:
             assert self._object is not None
             # By the leader: threads share its descriptors, but for rare clones without CLONE_FILES.

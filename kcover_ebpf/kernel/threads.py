@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from kcover_ebpf.facts.kernel import CALM_EVERY
 from kcover_ebpf.kernel.maps import BpfMap
-from kcover_ebpf.kernel.objects import Link
+from kcover_ebpf.kernel.objects import BpfLink
 from kcover_ebpf.kernel.probes import LoadedFamily
 from kcover_ebpf.records import wire
 
@@ -67,7 +67,7 @@ class ThreadSampler:
             self._walk.destroy()
 
 
-def _attach_walk(families: Sequence[LoadedFamily]) -> Link | None:
+def _attach_walk(families: Sequence[LoadedFamily]) -> BpfLink | None:
     for family in families:
         if family.object is not None and _WALK in family.links:
             # Over one thread, ours: the single visit does the whole walk.

@@ -13,7 +13,7 @@ from kcover_ebpf.logs.lines import Source
 from kcover_ebpf.logs.log_files import Chunk
 from kcover_ebpf.logs.partial_lines import PartialLines
 from kcover_ebpf.logs.reader import LogReader, Match, first_rule
-from kcover_ebpf.logs.rules import Domain, Rule, Severity
+from kcover_ebpf.logs.rules import LogDomain, LogRule, Severity
 from kcover_ebpf.logs.tracebacks import FoundTraceback, TracebackFinder
 
 _MOST_FINDINGS = 8
@@ -45,7 +45,7 @@ class ContainerLogReader:
     """Takes the chunks of one container's log. What it keeps is bounded by the number of rules."""
 
     def __init__(
-        self, pod_uid: str, container: str, rules: Sequence[Rule], catalog: Catalog
+        self, pod_uid: str, container: str, rules: Sequence[LogRule], catalog: Catalog
     ) -> None:
         """`rules`: those of containers, first match first."""
         self._pod_uid, self._container = pod_uid, container
@@ -97,7 +97,7 @@ class ContainerLogReader:
         logged = LoggedTraceback(
             fingerprint=found.fingerprint,
             rule=rule.name if rule is not None else _FALLBACK,
-            domain=(rule.domain if rule is not None else Domain.PROGRAM).value,
+            domain=(rule.domain if rule is not None else LogDomain.PROGRAM).value,
             age_s=0.0,
             place=found.place,
             step=found.step,

@@ -13,7 +13,7 @@ from kcover_ebpf.hardware.catalog import Catalog, Entry, judge
 from kcover_ebpf.hardware.catalog import Domain as XidDomain
 from kcover_ebpf.logs import lines
 from kcover_ebpf.logs.lines import LogLine, Source
-from kcover_ebpf.logs.rules import Concerns, Domain, Rule, Severity, compiled
+from kcover_ebpf.logs.rules import Concerns, LogDomain, LogRule, Severity, compiled
 
 _LONGEST_LINE = 64 << 10
 """Bytes; what a line has beyond them is not read. The CRI cuts at 16 KiB."""
@@ -22,10 +22,10 @@ _SCAN_MEMORY = 64 << 20
 
 _XID, _SXID = compiled(kmsg_parser.XID_IN_LOG), compiled(kmsg_parser.SXID_IN_LOG)
 _XID_DOMAIN = {
-    XidDomain.APPLICATION: Domain.PROGRAM,
-    XidDomain.DRIVER: Domain.DRIVER,
-    XidDomain.HARDWARE: Domain.HARDWARE,
-    XidDomain.FABRIC: Domain.HARDWARE,
+    XidDomain.APPLICATION: LogDomain.PROGRAM,
+    XidDomain.DRIVER: LogDomain.DRIVER,
+    XidDomain.HARDWARE: LogDomain.HARDWARE,
+    XidDomain.FABRIC: LogDomain.HARDWARE,
 }
 
 
@@ -38,7 +38,7 @@ class Match:
     line: str
     """The message, without what the log put in front."""
     rule: str
-    domain: Domain
+    domain: LogDomain
     severity: Severity
     concerns: Concerns
     lasting: bool
@@ -56,7 +56,7 @@ class LogReader:
 
     def __init__(
         self,
-        rules: Sequence[Rule],
+        rules: Sequence[LogRule],
         catalog: Catalog,
         *,
         bare_lines: Source = Source.UNKNOWN,
@@ -142,7 +142,7 @@ class LogReader:
         return self._catalog.find(int(number)) if number else None
 
 
-def first_rule(rules: Iterable[Rule], text: str, source: Source) -> Rule | None:
+def first_rule(rules: Iterable[LogRule], text: str, source: Source) -> LogRule | None:
     """The first rule that knows a line of this log; UNKNOWN tries those of all logs."""
     for rule in rules:
         if source in (Source.UNKNOWN, rule.source) and rule.regex.search(text):
@@ -151,7 +151,7 @@ def first_rule(rules: Iterable[Rule], text: str, source: Source) -> Rule | None:
 
 
 @cache
-def _scanner(rules: tuple[Rule, ...]) -> re2._Regexp[bytes]:
+def _scanner(rules: tuple[LogRule, ...]) -> re2._Regexp[bytes]:
     """All patterns as one, over bytes and without anchors: whatever a rule matches, this does."""
     options = re2.Options()
     options.max_mem = _SCAN_MEMORY

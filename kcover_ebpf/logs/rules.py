@@ -18,7 +18,7 @@ from kcover_ebpf.errors import PolicyError
 from kcover_ebpf.logs.lines import Source
 
 
-class Found(Protocol):
+class RegexMatch(Protocol):
     """A match of `Regex`."""
 
     def groupdict(self) -> dict[str, str | None]:
@@ -28,11 +28,11 @@ class Found(Protocol):
 class Regex(Protocol):
     """What is used of a compiled RE2 pattern."""
 
-    def search(self, text: str) -> Found | None:
+    def search(self, text: str) -> RegexMatch | None:
         """The first match anywhere in the text."""
 
 
-class Domain(StrEnum):
+class LogDomain(StrEnum):
     """Where the cause lies."""
 
     HARDWARE = "hardware"
@@ -60,7 +60,7 @@ class Concerns(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class LogRule:
     """One kind of line."""
 
     name: str
@@ -70,7 +70,7 @@ class Rule:
     """RE2 syntax: no look-around and no back-references, so that no line takes more than linear time."""
     regex: Regex
     """`pattern`, compiled for text."""
-    domain: Domain
+    domain: LogDomain
     severity: Severity
     concerns: Concerns
     lasting: bool
@@ -84,21 +84,21 @@ class Rule:
 _MOST_PATTERN_CHARS = 2_000
 """A pattern longer than this is a mistake, and may take long to compile."""
 _MOST_FILE_BYTES = 1 << 20
-_KEYS = {each.name for each in fields(Rule)} - {"regex"}
+_KEYS = {each.name for each in fields(LogRule)} - {"regex"}
 
 
 @cache
-def shipped() -> tuple[Rule, ...]:
+def shipped() -> tuple[LogRule, ...]:
     """The rules that come with this package, first match first."""
     return (*_table("kernel.toml", Source.KERNEL), *_table("container.toml", Source.CONTAINER))
 
 
-def _table(name: str, source: Source) -> tuple[Rule, ...]:
+def _table(name: str, source: Source) -> tuple[LogRule, ...]:
     text = (files("kcover_ebpf.logs") / name).read_text(encoding="utf-8")
     return tuple(_rule(row, source) for row in tomllib.loads(text)["rule"])
 
 
-def load(path: Path | None) -> tuple[Rule, ...]:
+def load(path: Path | None) -> tuple[LogRule, ...]:
     """An operator's rules (TOML, or the JSON of a node-problem-detector log monitor), then the shipped.
 
     Raises `PolicyError` for a file that cannot be read or is wrong.
@@ -152,7 +152,7 @@ def compiled(pattern: str) -> Regex:
     return regex
 
 
-def _own_rule(row: Mapping[str, Any]) -> Rule:
+def _own_rule(row: Mapping[str, Any]) -> LogRule:
     if unknown := set(row) - _KEYS:
         raise ValueError(f"unknown key {min(unknown)!r}; keys are {', '.join(sorted(_KEYS))}")
     if missing := [key for key in ("name", "pattern", "domain", "severity") if key not in row]:
@@ -161,7 +161,7 @@ def _own_rule(row: Mapping[str, Any]) -> Rule:
     return _rule({**defaults, **row}, Source(row.get("source", Source.KERNEL)))
 
 
-def _rule(row: Mapping[str, Any], source: Source) -> Rule:
+def _rule(row: Mapping[str, Any], source: Source) -> LogRule:
     if source is Source.UNKNOWN:
         raise ValueError("source must be kernel or container")
     words = {key: row[key] for key in ("name", "pattern", "meaning", "advice")}
@@ -172,12 +172,12 @@ def _rule(row: Mapping[str, Any], source: Source) -> Rule:
         raise TypeError("lasting and generic are true or false")
     if len(words["pattern"]) > _MOST_PATTERN_CHARS:
         raise ValueError(f"pattern is longer than {_MOST_PATTERN_CHARS} characters")
-    return Rule(
+    return LogRule(
         name=words["name"],
         source=source,
         pattern=words["pattern"],
         regex=compiled(words["pattern"]),
-        domain=Domain(row["domain"]),
+        domain=LogDomain(row["domain"]),
         severity=Severity(row["severity"]),
         concerns=Concerns(row["concerns"]),
         lasting=row["lasting"],
@@ -187,7 +187,7 @@ def _rule(row: Mapping[str, Any], source: Source) -> Rule:
     )
 
 
-def _npd_rule(row: Mapping[str, Any]) -> Rule:
+def _npd_rule(row: Mapping[str, Any]) -> LogRule:
     """A rule of node-problem-detector's kernel monitor: `type`, `reason`, `pattern`, `condition`."""
     if missing := [key for key in ("type", "reason", "pattern") if key not in row]:
         raise ValueError(f"needs {', '.join(missing)}")
@@ -196,7 +196,7 @@ def _npd_rule(row: Mapping[str, Any]) -> Rule:
         {
             "name": row["reason"],
             "pattern": row["pattern"],
-            "domain": Domain.DRIVER,
+            "domain": LogDomain.DRIVER,
             "severity": Severity.ERROR if lasting else Severity.WARNING,
             "concerns": Concerns.NODE,
             "lasting": lasting,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from kcover_ebpf.api.fault_policy import Approval, Level
-from kcover_ebpf.api.incident import Action, FailureClass, Lost, Phase, Status, Way
+from kcover_ebpf.api.incident import FailureClass, Lost, Phase, RestartAction, Status, Way
 from kcover_ebpf.api.order import Order, Verb
 from kcover_ebpf.cluster.gang_input import GangVerdict
 from kcover_ebpf.diagnosis import decisions
@@ -278,7 +278,7 @@ def _settle_crash(turn: RestartContext, merged: GangVerdict) -> Status:
     now_s = turn.world.now_s
     detail = RestartDetail(pods=len(turn.world.live), crashed_s=merged.verdict.since_s).words()
     reason = "the kubelets are restarting it"
-    action = Action(Way.IN_PLACE, Step.SETTLE.value, 1, now_s, reason, detail)
+    action = RestartAction(Way.IN_PLACE, Step.SETTLE.value, 1, now_s, reason, detail)
     status = replace(turn.status, action=action, order=None)
     text = "in place: the kubelets are restarting what crashed; waiting for every pod"
     return status.enter(Phase.SHUTTING_DOWN, now_s, text).begin(Way.IN_PLACE, now_s)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kcover_ebpf.api.fault_policy import FaultPolicy
-from kcover_ebpf.api.incident import Action, CrashRecord, Phase, Status, Way
+from kcover_ebpf.api.incident import CrashRecord, Phase, RestartAction, Status, Way
 from kcover_ebpf.api.order import Order, Verb
 from kcover_ebpf.diagnosis.verdict import Cause, Culprit
 from kcover_ebpf.recovery.context import Call, GangPod, RestartInput, means_of
@@ -56,7 +56,7 @@ class RestartContext:
     """Crashes of the same job within the window that other incidents recorded, the oldest first."""
 
     @property
-    def action(self) -> Action:
+    def action(self) -> RestartAction:
         """What is being done; one is there whenever a step runs."""
         assert self.status.action is not None
         return self.status.action
@@ -81,7 +81,7 @@ class RestartContext:
         """What this attempt remembers."""
         return RestartDetail.read(self.action.detail)
 
-    def keep(self, detail: RestartDetail) -> Action:
+    def keep(self, detail: RestartDetail) -> RestartAction:
         """The action with this detail; keys of other versions stay in it."""
         return replace(self.action, detail={**self.action.detail, **detail.words()})
 
@@ -230,7 +230,7 @@ def start(turn: RestartContext, way: Way, reason: str, elsewhere: str = "") -> S
     if turn.status.restarts or turn.earlier:
         detail = replace(detail, pause_s=turn.pause_s)
     now_s = world.now_s
-    action = Action(way, step.value, attempt, now_s, reason[:_MOST_DETAIL], detail.words())
+    action = RestartAction(way, step.value, attempt, now_s, reason[:_MOST_DETAIL], detail.words())
     nodes = world.nodes[:_MOST_NODES]
     status = replace(turn.status, action=action, order=None, nodes=nodes or turn.status.nodes)
     status = status.enter(Phase.SHUTTING_DOWN, now_s, text)
@@ -283,7 +283,7 @@ def escalate(turn: RestartContext, reason: str) -> Status:
 def final_stop(turn: RestartContext, reason: str) -> Status:
     """The status in which a job that its kubelets restart for ever is suspended for good."""
     now_s = turn.world.now_s
-    action = Action(Way.NONE, Step.FINAL_STOP.value, 1, now_s, reason[:_MOST_DETAIL])
+    action = RestartAction(Way.NONE, Step.FINAL_STOP.value, 1, now_s, reason[:_MOST_DETAIL])
     status = replace(turn.status, action=action, order=None)
     text = f"stopping for good: {reason}, and it would restart endlessly"
     return status.enter(Phase.SHUTTING_DOWN, now_s, text)

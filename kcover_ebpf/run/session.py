@@ -26,7 +26,7 @@ from kcover_ebpf.run.outcome import Outcome, Reason
 from kcover_ebpf.run.sinks import Announcer, Recent
 from kcover_ebpf.settings import Act
 from kcover_ebpf.trace import tcp_connections
-from kcover_ebpf.watching.judging import Recorder, Sink
+from kcover_ebpf.watching.judging import InputRecorder, ObservationSink
 from kcover_ebpf.watching.loop import Sensor, Target
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -45,16 +45,16 @@ class Session:
         target: Target,
         keeper: Supervisor | None,
         announcer: Announcer,
-        extra_sinks: tuple[Sink, ...] = (),
+        extra_sinks: tuple[ObservationSink, ...] = (),
         devices: DeviceWatch | None = None,
-        recorder: Recorder | None = None,
+        recorder: InputRecorder | None = None,
     ) -> None:
         """`keeper` is None only where a job that is not ours is merely watched."""
         self._plan, self._kernel, self._target = plan, kernel, target
         self._keeper, self._announcer = keeper, announcer
         self._devices, self._recorder = devices, recorder
         self._recent = Recent()
-        self._sinks: tuple[Sink, ...] = (announcer, self._recent, *extra_sinks)
+        self._sinks: tuple[ObservationSink, ...] = (announcer, self._recent, *extra_sinks)
         self._owns_job = bool(plan.argv)
         self._budget = actions.RestartBudget(plan.settings.policy)
         self._end_s = None if plan.for_s is None else time.monotonic() + plan.for_s

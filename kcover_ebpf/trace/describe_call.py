@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from kcover_ebpf.facts.host import WaitedFile
 from kcover_ebpf.output.formatting import span
 from kcover_ebpf.trace.futex import Lock
-from kcover_ebpf.trace.records import Target
+from kcover_ebpf.trace.records import WaitTarget
 
 _SHOWN = 4
 _WAIT_ANY = -1
@@ -22,12 +22,12 @@ class Known:
 
     lock: Lock | None = None
     files: tuple[WaitedFile, ...] = ()
-    ends: Mapping[int, Sequence[Target]] = field(default_factory=dict)
+    ends: Mapping[int, Sequence[WaitTarget]] = field(default_factory=dict)
     """Descriptor -> who is at the other end."""
     names: Mapping[int, str] = field(default_factory=dict)
     """Thread or process -> its name."""
-    children: Sequence[Target] = ()
-    lock_holders: Sequence[Target] = ()
+    children: Sequence[WaitTarget] = ()
+    lock_holders: Sequence[WaitTarget] = ()
     """Of a file lock."""
     wait_channel: str = ""
     timed: bool = False
@@ -36,7 +36,7 @@ class Known:
 
 def decode(
     state: str, name: str, args: Sequence[int], known: Known
-) -> tuple[str, tuple[Target, ...]]:
+) -> tuple[str, tuple[WaitTarget, ...]]:
     """(the call for people, what it waits for); `name` is empty outside any call."""
     if state in _STOPPED:
         return _STOPPED[state], ()
@@ -67,7 +67,7 @@ _PLAIN = (
 )
 
 
-def _subject(name: str, args: Sequence[int], known: Known) -> tuple[str, tuple[Target, ...]]:
+def _subject(name: str, args: Sequence[int], known: Known) -> tuple[str, tuple[WaitTarget, ...]]:
     if name.startswith("futex"):
         return _on_lock(name, args, known)
     if name in ("wait4", "waitid"):
@@ -77,7 +77,7 @@ def _subject(name: str, args: Sequence[int], known: Known) -> tuple[str, tuple[T
         file = known.files[0].target if known.files else "?"
         return f"{name}: lock on {file}, owned by {_names(holders)}", holders
     if "sleep" in name:
-        return name, (Target("timer", "a timer"),)
+        return name, (WaitTarget("timer", "a timer"),)
     if name == "ioctl":
         return _on_device(args, known)
     if known.files:
@@ -85,28 +85,28 @@ def _subject(name: str, args: Sequence[int], known: Known) -> tuple[str, tuple[T
     return name, ()
 
 
-def _on_lock(name: str, args: Sequence[int], known: Known) -> tuple[str, tuple[Target, ...]]:
+def _on_lock(name: str, args: Sequence[int], known: Known) -> tuple[str, tuple[WaitTarget, ...]]:
     address = f"{args[0]:#x}"
     lock = known.lock
     if lock is None:
-        return f"{name} {address}", (Target("lock", f"futex {address}", address=address),)
+        return f"{name} {address}", (WaitTarget("lock", f"futex {address}", address=address),)
     sharing = "" if lock.private else ", shared between processes"
     holder = known.names.get(lock.holder or 0, "")
     if lock.kind == "thread":
         who = f"thread {lock.holder}" + (f" ({holder})" if holder else "")
-        return f"joins {who}", (Target("thread", who, tid=lock.holder),)
+        return f"joins {who}", (WaitTarget("thread", who, tid=lock.holder),)
     if lock.kind == "mutex":
         who = "a thread that has exited"
         if lock.holder is not None:
             who = f"thread {lock.holder}" + (f" ({holder})" if holder else "")
         text = f"mutex {address} held by {who}{sharing}"
-        return f"futex: {text}", (Target("lock", text, tid=lock.holder, address=address),)
+        return f"futex: {text}", (WaitTarget("lock", text, tid=lock.holder, address=address),)
     kind = {"unknown": "word"}.get(lock.kind, lock.kind)
     text = f"{kind} {address}{sharing}"
-    return f"futex: {text} (no owner recorded)", (Target("lock", text, address=address),)
+    return f"futex: {text} (no owner recorded)", (WaitTarget("lock", text, address=address),)
 
 
-def _on_child(name: str, args: Sequence[int], known: Known) -> tuple[str, tuple[Target, ...]]:
+def _on_child(name: str, args: Sequence[int], known: Known) -> tuple[str, tuple[WaitTarget, ...]]:
     wanted = _signed(args[0]) if name == "wait4" else _signed(args[1])
     children = tuple(each for each in known.children if wanted in (_WAIT_ANY, 0, each.pid))
     if not children:
@@ -114,17 +114,17 @@ def _on_child(name: str, args: Sequence[int], known: Known) -> tuple[str, tuple[
     return f"{name}: for {_names(children)}", children
 
 
-def _on_device(args: Sequence[int], known: Known) -> tuple[str, tuple[Target, ...]]:
+def _on_device(args: Sequence[int], known: Known) -> tuple[str, tuple[WaitTarget, ...]]:
     file = known.files[0] if known.files else None
     path = "?" if file is None else file.target
     number = args[1] & 0xFFFFFFFF
     kind = (number >> 8) & 0xFF
     driver = " (NVIDIA driver)" if path.startswith("/dev/nvidia") and kind == _NVIDIA_TYPE else ""
-    target = Target("device", path, fd=None if file is None else file.fd)
+    target = WaitTarget("device", path, fd=None if file is None else file.fd)
     return f"ioctl {number:#x} on {path}{driver}", (target,)
 
 
-def _on_files(name: str, known: Known) -> tuple[str, tuple[Target, ...]]:
+def _on_files(name: str, known: Known) -> tuple[str, tuple[WaitTarget, ...]]:
     targets = tuple(target for each in known.files for target in _ends_of(each, known))
     shown = [_file(each, known) for each in known.files[:_SHOWN]]
     more = len(known.files) - len(shown)
@@ -133,14 +133,14 @@ def _on_files(name: str, known: Known) -> tuple[str, tuple[Target, ...]]:
     return f"{name} {', '.join(shown)}", targets
 
 
-def _ends_of(file: WaitedFile, known: Known) -> Sequence[Target]:
+def _ends_of(file: WaitedFile, known: Known) -> Sequence[WaitTarget]:
     ends = known.ends.get(file.fd)
     if ends:
         return ends
     kind = {"fifo": "pipe", "tty": "user", "null": "file", "other": "file"}.get(
         file.kind, file.kind
     )
-    return (Target(kind, file.target, fd=file.fd),)
+    return (WaitTarget(kind, file.target, fd=file.fd),)
 
 
 def _file(file: WaitedFile, known: Known) -> str:
@@ -154,7 +154,7 @@ def _file(file: WaitedFile, known: Known) -> str:
     return f"{where}{file.kind}{name}"
 
 
-def _names(targets: Sequence[Target]) -> str:
+def _names(targets: Sequence[WaitTarget]) -> str:
     shown = [each.text for each in targets[:_SHOWN]]
     more = len(targets) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")

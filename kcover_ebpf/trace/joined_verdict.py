@@ -23,7 +23,7 @@ NO_SNAPSHOT = "its agent is of an older version, which sends no snapshot of its 
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class NodeAnswer:
     """What the run over the pods of one node found."""
 
     node: str
@@ -40,7 +40,9 @@ def report_in(fields: Mapping[str, Any]) -> FaultReport | None:
         return None
 
 
-def judged(name: str, answers: Sequence[Answer], pods: Sequence[Pod], now_s: float) -> GangVerdict:
+def judged(
+    name: str, answers: Sequence[NodeAnswer], pods: Sequence[Pod], now_s: float
+) -> GangVerdict:
     """The verdict; `pods`: all that are running, also on nodes without an answer; `now_s`: unix seconds."""
     seen = []
     for each in answers:

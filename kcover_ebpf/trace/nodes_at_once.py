@@ -14,12 +14,12 @@ from kcover_ebpf.cluster.gang_input import GangVerdict
 from kcover_ebpf.errors import CannotObserve
 from kcover_ebpf.output import formatting
 from kcover_ebpf.trace import joined_tables, joined_verdict, records, watched
-from kcover_ebpf.trace.joined_verdict import NO_SNAPSHOT, Answer
+from kcover_ebpf.trace.joined_verdict import NO_SNAPSHOT, NodeAnswer
 from kcover_ebpf.trace.records import Line, exit_code_of
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TracedNode:
     """The pods of one node, and the agent there."""
 
     node: str
@@ -35,7 +35,7 @@ class Place:
 class _Traces:
     """What came from each node so far."""
 
-    places: Sequence[Place]
+    places: Sequence[TracedNode]
     lines: list[list[Line]] = field(default_factory=list)
     ended_s: dict[int, float] = field(default_factory=dict)
     """When the last line of a node came, by CLOCK_MONOTONIC."""
@@ -44,8 +44,8 @@ class _Traces:
 
 
 def inspected_together(
-    places: Sequence[Place],
-    inspect: Callable[[Place], Iterator[str]],
+    places: Sequence[TracedNode],
+    inspect: Callable[[TracedNode], Iterator[str]],
     known: GangVerdict | None = None,
 ) -> Iterator[str]:
     """The records of all nodes as those of one run; raises `CannotObserve` where no node could be inspected.
@@ -116,14 +116,14 @@ def _conclusion(traces: _Traces, found: GangVerdict, *, watched_before: bool) ->
     yield _line(traces, "end", {"exit_code": code})
 
 
-def _answers(traces: _Traces) -> list[Answer]:
+def _answers(traces: _Traces) -> list[NodeAnswer]:
     answers = []
     for index, lines in enumerate(traces.lines):
         verdict = next((line for line in reversed(lines) if line.conclusion is not None), None)
         report = None if verdict is None else joined_verdict.report_in(verdict.fields)
         if report is not None:
             age_s = time.monotonic() - traces.ended_s[index]
-            answers.append(Answer(traces.places[index].node, report, age_s))
+            answers.append(NodeAnswer(traces.places[index].node, report, age_s))
         else:
             traces.errors.setdefault(index, NO_SNAPSHOT)
     return answers

@@ -39,7 +39,7 @@ def passes(sensor: Sensor, glances: PassHistory) -> Iterator[int]:
         sensor.rest()
 
 
-class Patience:
+class Settling:
     """Reports when a verdict can be given: when what is found stays the same, and is not just silence."""
 
     def __init__(self, glances: PassHistory) -> None:

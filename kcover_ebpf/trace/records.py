@@ -24,7 +24,7 @@ EVENTS = ("trace", "threads", "stacks", "verdict", "end")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class WaitTarget:
     """What a thread waits for, as far as it can be determined."""
 
     kind: str
@@ -64,7 +64,7 @@ class Row:
     """When its timed wait ends by itself; None for an untimed one."""
     lead: bool = False
     """The thread that represents its process."""
-    waits_for: tuple[Target, ...] = ()
+    waits_for: tuple[WaitTarget, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +194,8 @@ def _row(fields: dict[str, Any]) -> Row:
     )
 
 
-def _target(fields: dict[str, Any]) -> Target:
-    return Target(
+def _target(fields: dict[str, Any]) -> WaitTarget:
+    return WaitTarget(
         kind=_typed(fields["kind"], str),
         text=_typed(fields["text"], str),
         pid=_maybe(fields.get("pid"), int),

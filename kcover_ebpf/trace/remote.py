@@ -18,7 +18,7 @@ from kcover_ebpf.kube.client import ApiClient, connect, namespace_of
 from kcover_ebpf.kube.exec import Exec
 from kcover_ebpf.output import formatting
 from kcover_ebpf.trace import records, watched
-from kcover_ebpf.trace.nodes_at_once import Place, inspected_together
+from kcover_ebpf.trace.nodes_at_once import TracedNode, inspected_together
 from kcover_ebpf.trace.pod_target import BEAT_S
 from kcover_ebpf.trace.records import UNKNOWN_CODE, exit_code_of
 
@@ -131,11 +131,11 @@ def _by_node(pods: Sequence[Pod]) -> list[tuple[str, list[Pod]]]:
     return list(nodes.items())
 
 
-def _place(session: ApiClient, node: str, pods: Sequence[Pod], wanted: RemoteOptions) -> Place:
+def _place(session: ApiClient, node: str, pods: Sequence[Pod], wanted: RemoteOptions) -> TracedNode:
     namespace, agent = agent_on(session, node, wanted.agent_namespace)
     ids = [each for pod in pods for each in _containers(pod, wanted.container)]
     name = wanted.job or pods[0].name
-    return Place(node, namespace, agent, tuple(pods), tuple(ids), name)
+    return TracedNode(node, namespace, agent, tuple(pods), tuple(ids), name)
 
 
 def _containers(pod: Pod, name: str | None) -> list[str]:
@@ -177,7 +177,7 @@ def agent_on(session: ApiClient, node: str, namespace: str | None) -> tuple[str,
     return ready[0].namespace, ready[0].name
 
 
-def _command(place: Place, *, live: bool, brief: bool) -> list[str]:
+def _command(place: TracedNode, *, live: bool, brief: bool) -> list[str]:
     command = ["kcover-ebpf", "trace", "-o", "jsonl", "--with-asker", "--name", place.name]
     command += ["--live"] if live else []
     command += ["--brief"] if brief else []
@@ -189,7 +189,7 @@ def _command(place: Place, *, live: bool, brief: bool) -> list[str]:
 
 
 def _trace(
-    session: ApiClient, place: Place, wanted: RemoteOptions, *, brief: bool
+    session: ApiClient, place: TracedNode, wanted: RemoteOptions, *, brief: bool
 ) -> Iterator[str]:
     try:
         with Exec(
@@ -213,7 +213,7 @@ def _trace(
         raise CannotObserve(f"the agent on {place.node} cannot be reached: {error}") from error
 
 
-def _explain(place: Place, running: Exec, *, concluded: bool) -> None:
+def _explain(place: TracedNode, running: Exec, *, concluded: bool) -> None:
     where = f"agent {place.agent_namespace}/{place.agent} on {place.node}"
     if running.refusal or running.exit_code in _NOT_FOUND_CODES:
         raise CannotObserve(f"{where} has no kcover-ebpf: {running.refusal or running.said}")

@@ -16,7 +16,7 @@ from kcover_ebpf.host.trace_inspector import TraceInspection, TraceInspector, Tr
 from kcover_ebpf.ids import Inode, Pid, Tid
 from kcover_ebpf.output.formatting import address, span
 from kcover_ebpf.trace import describe_call, futex
-from kcover_ebpf.trace.records import Row, Target
+from kcover_ebpf.trace.records import Row, WaitTarget
 
 _INSPECT_S = 0.3
 _MOST_THREADS = 4096
@@ -193,27 +193,27 @@ class _People:
         """Threads of one process by number."""
         return {tid: thread.sample.comm for tid, thread in view.threads.items()}
 
-    def children(self, pid: Pid) -> list[Target]:
+    def children(self, pid: Pid) -> list[WaitTarget]:
         """Living children of a process of the job."""
         views = self._job.members.views.values()
         found = [each for each in views if each.seen and each.seen.ppid == pid and not each.exit]
         return [self.process(each.pid, "child") for each in found]
 
-    def process(self, pid: Pid, kind: str, fd: int | None = None) -> Target:
+    def process(self, pid: Pid, kind: str, fd: int | None = None) -> WaitTarget:
         """A process for people, by its rank if it has one."""
         view = self._job.members.views.get(pid)
         if view is None:
-            return Target(kind, f"pid {pid} (not part of this job)", pid=pid, fd=fd)
+            return WaitTarget(kind, f"pid {pid} (not part of this job)", pid=pid, fd=fd)
         member, rank = view.member, view.member.rank if view.member else None
         comm = view.seen.comm if view.seen else "?"
         if rank is None or member is None:
-            return Target(kind, f"pid {pid} ({comm})", pid=pid, fd=fd)
+            return WaitTarget(kind, f"pid {pid} ({comm})", pid=pid, fd=fd)
         if member.role is Role.RANK:
-            return Target(kind, f"rank {rank}", pid=pid, rank=rank, fd=fd)
+            return WaitTarget(kind, f"rank {rank}", pid=pid, rank=rank, fd=fd)
         text = f"rank {rank}'s {member.role.value} {pid}"
-        return Target(kind, text, pid=pid, rank=rank, fd=fd)
+        return WaitTarget(kind, text, pid=pid, rank=rank, fd=fd)
 
-    def ends(self, view: ProcessHistory, fd: int, inode: Inode) -> list[Target]:
+    def ends(self, view: ProcessHistory, fd: int, inode: Inode) -> list[WaitTarget]:
         """Who is at the other end of a descriptor; empty where there is none, or nobody known."""
         sample = view.sockets.get(fd)
         if sample is not None:
@@ -234,7 +234,7 @@ class _People:
             and any(each.inode == peer for each in other.descriptors.values())
         ]
 
-    def _socket(self, view: ProcessHistory, fd: int) -> Target:
+    def _socket(self, view: ProcessHistory, fd: int) -> WaitTarget:
         sample = view.sockets[fd]
         peer = self._ends.peer(sample)
         remote = address(sample.remote)
@@ -255,7 +255,7 @@ class _People:
             notes.insert(0, sample.state)
         rank = None if peer is None else self.process(peer, "").rank
         text = f"{who} ({', '.join(notes)})"
-        return Target("tcp", text, pid=peer, rank=rank, fd=fd, address=remote)
+        return WaitTarget("tcp", text, pid=peer, rank=rank, fd=fd, address=remote)
 
 
 def _order(view: ProcessHistory) -> tuple[bool, int, bool, int]:

@@ -18,7 +18,7 @@ from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.output import formatting
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.trace import advice, passes, snapshot_report, tcp_connections
-from kcover_ebpf.trace.passes import Patience
+from kcover_ebpf.trace.passes import Settling
 from kcover_ebpf.trace.pod_target import PodTarget
 from kcover_ebpf.trace.records import Row, TraceHeader, exit_code_of, plain
 from kcover_ebpf.trace.stack_helpers import Frames, Helpers
@@ -50,7 +50,7 @@ class Tracer:
         """
         yield self._header()
         rows: list[Row] = []
-        patience = Patience(self._glances)
+        patience = Settling(self._glances)
         try:
             for number in passes.passes(self._sensor, self._glances):
                 if number <= _TABLE_PASS:
@@ -74,7 +74,7 @@ class Tracer:
     def live(self) -> Iterator[str]:
         """Tables and verdicts, again and again, until the caller stops."""
         yield self._header()
-        due_s, patience, judged = 0.0, Patience(self._glances), False
+        due_s, patience, judged = 0.0, Settling(self._glances), False
         for number in passes.passes(self._sensor, self._glances):
             if number <= _TABLE_PASS:
                 self._table.note()

@@ -25,7 +25,7 @@ from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.tunables.agent import JUDGED_PASSES
-from kcover_ebpf.watching.judging import Judging, Recorder, Sink
+from kcover_ebpf.watching.judging import InputRecorder, Judging, ObservationSink
 from kcover_ebpf.watching.stack_watch import StackWatch
 
 if TYPE_CHECKING:
@@ -58,13 +58,13 @@ class JobWatch:
         tracker: Tracker,
         table: SyscallTable,
         settings: Settings,
-        sinks: Sequence[Sink] = (),
+        sinks: Sequence[ObservationSink] = (),
         carry_out: Callable[[Decision], None] | None = None,
         *,
         whole: bool = True,
         environ: frozenset[str] = RANK_ENVIRON,
         identities: Identities | None = None,
-        recorder: Recorder | None = None,
+        recorder: InputRecorder | None = None,
         nccl: NcclProbes | None = None,
         reads_stacks: bool = False,
     ) -> None:

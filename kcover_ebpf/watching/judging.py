@@ -45,7 +45,7 @@ ANNOUNCED = (
 """Facts published and judged immediately rather than at the next pass."""
 
 
-class Sink(Protocol):
+class ObservationSink(Protocol):
     """Receives what the sensor observes."""
 
     def on_fact(self, fact: Fact) -> None:
@@ -69,7 +69,7 @@ class Sink(Protocol):
         ...
 
 
-class Recorder(Protocol):
+class InputRecorder(Protocol):
     """Writes down every input of a judgement, in order; whatever changes a `Job` passes here."""
 
     def on_fact(self, fact: Fact) -> None:
@@ -101,11 +101,11 @@ class Judging:
         tracker: Tracker,
         table: SyscallTable,
         settings: Settings,
-        sinks: Sequence[Sink] = (),
+        sinks: Sequence[ObservationSink] = (),
         carry_out: Callable[[Decision], None] | None = None,
         *,
         whole: bool = True,
-        recorder: Recorder | None = None,
+        recorder: InputRecorder | None = None,
         is_ready: Callable[[], bool] = lambda: True,
     ) -> None:
         """`whole`: every rank of the job should be on this host; `recorder`: None to keep no record.

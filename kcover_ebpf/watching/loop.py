@@ -21,7 +21,7 @@ from kcover_ebpf.host.thread_inspector import ThreadInspector
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.watching.job_watch import JobWatch, listen
-from kcover_ebpf.watching.judging import Recorder, Sink
+from kcover_ebpf.watching.judging import InputRecorder, ObservationSink
 from kcover_ebpf.watching.member_search import MemberSearch
 
 
@@ -50,10 +50,10 @@ class Sensor:
         kernel: KernelSampler,
         target: Target,
         settings: Settings,
-        sinks: Sequence[Sink] = (),
+        sinks: Sequence[ObservationSink] = (),
         carry_out: Callable[[Decision], None] | None = None,
         devices: DeviceWatch | None = None,
-        recorder: Recorder | None = None,
+        recorder: InputRecorder | None = None,
         *,
         reads_stacks: bool = False,
     ) -> None:

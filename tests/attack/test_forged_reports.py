@@ -14,10 +14,10 @@ import pytest
 from kcover_ebpf.api import fault_report
 from kcover_ebpf.api.fault_report import (
     FaultReport,
-    JobRef,
     LocalVerdict,
     PodRef,
     ReportedDeviceFault,
+    ReportedJob,
 )
 from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.kube.client import ApiClient
@@ -44,7 +44,7 @@ def crash_of(pods: tuple[PodRef, ...], node: str, by: str, job_name: str) -> Fau
         time_s=time.time(),
         sequence=int(time.time()),
         agent="forged",
-        job=JobRef(job_name, {JOB_NAME: job_name}, "Job"),
+        job=ReportedJob(job_name, {JOB_NAME: job_name}, "Job"),
         pods=pods,
         trained=True,
         verdict=LocalVerdict(

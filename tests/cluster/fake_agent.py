@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from kcover_ebpf.api import fault_report, order
-from kcover_ebpf.api.fault_report import Ack, AckResult, FaultReport, JobRef, PodRef
+from kcover_ebpf.api.fault_report import Ack, AckResult, FaultReport, PodRef, ReportedJob
 from kcover_ebpf.api.job_kinds import selects
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.api.pods import pod_of
@@ -166,7 +166,7 @@ class FakeAgent:
             time_s=time.time(),
             sequence=self._sequence,
             agent="fake",
-            job=JobRef("x", self._selector, self._kind),
+            job=ReportedJob("x", self._selector, self._kind),
             pods=refs,
             suspicious=broken,
             trained=all(each.get("status", {}).get("phase") == "Running" for each in pods),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from kcover_ebpf.agent.containers import Containers, Found
+from kcover_ebpf.agent.containers import Containers, RunningContainer
 from kcover_ebpf.agent.order_executor import BundleWriter, Listeners, OrderExecutor
 from kcover_ebpf.agent.order_journal import OrderJournal
 from kcover_ebpf.agent.pod_registry import PodRegistry
@@ -41,7 +41,7 @@ class Bench:
     def new_executor(self) -> OrderExecutor:
         """As after a restart of the agent: only the disk remembers."""
 
-        def keep(gang: Gang, found: Sequence[Found]) -> BundleWriter:
+        def keep(gang: Gang, found: Sequence[RunningContainer]) -> BundleWriter:
             states = "".join(pod.states() for pod in self.pods)
             return BundleWriter("/bundle", lambda: self.evidence.append(states))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kcover_ebpf.facts.kernel import NO_SYSCALL, ProcessTotals, TaskState, ThreadSample, Tick
-from kcover_ebpf.facts.syscalls import Family, SyscallTable
+from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from tests.kernel.helpers import (
@@ -103,10 +103,13 @@ def test_wait_sites(kernel: KernelSampler) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "call", "family"),
-    [("clone3", "clone3", Family.CHILD), ("uring", "io_uring_enter", Family.ASYNC_IO)],
+    [
+        ("clone3", "clone3", SyscallFamily.CHILD),
+        ("uring", "io_uring_enter", SyscallFamily.ASYNC_IO),
+    ],
 )
 def test_a_thread_that_waits_by_a_newer_call_is_seen_in_it(
-    kernel: KernelSampler, kind: str, call: str, family: Family
+    kernel: KernelSampler, kind: str, call: str, family: SyscallFamily
 ) -> None:
     table = SyscallTable(platform.machine())
     with waiting(kind) as (target, tids):
@@ -362,4 +365,4 @@ def test_a_call_of_the_32_bit_interface_is_not_taken_for_another_call(
             pytest.skip("needs a kernel with CONFIG_IA32_EMULATION")
         watch(kernel, target.pid)
         sample = threads_of(kernel, target.pid)[tids["compat"]]
-    assert SyscallTable("x86_64").family(sample.syscall) is Family.OTHER
+    assert SyscallTable("x86_64").family(sample.syscall) is SyscallFamily.OTHER

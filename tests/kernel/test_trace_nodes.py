@@ -15,7 +15,7 @@ import pytest
 
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.cluster.unwatched import HISTORY
-from kcover_ebpf.trace.nodes_at_once import Place, inspected_together
+from kcover_ebpf.trace.nodes_at_once import TracedNode, inspected_together
 from tests.kernel.command import COMMAND, PYTHON
 from tests.kernel.pods import kubelet_root
 from tests.skips import ROOT
@@ -34,13 +34,13 @@ class Node:
     group: Path
 
     @property
-    def place(self) -> Place:
+    def place(self) -> TracedNode:
         pod = Pod(
             "ns", self.pod, self.uid, self.name, "Running", 0.0, None, {}, {}, (), (), True
         )  # fmt: skip
-        return Place(self.name, "kcover", f"agent-{self.name}", (pod,), (), "job")
+        return TracedNode(self.name, "kcover", f"agent-{self.name}", (pod,), (), "job")
 
-    def inspect(self, _: Place) -> Iterator[str]:
+    def inspect(self, _: TracedNode) -> Iterator[str]:
         command = [
             COMMAND,
             "trace",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kcover_ebpf.inspection.options import InspectionOptions
-from kcover_ebpf.inspection.result import Check, Finding, joined
+from kcover_ebpf.inspection.result import Check, CheckFinding, joined
 
 GPU, NIC, SWITCH = "0x030200", "0x020000", "0x068000"
 
@@ -36,7 +36,7 @@ def tool(folder: Path, name: str, script: str) -> None:
     file.chmod(0o755)
 
 
-def found(check: Check, root: Path, **fields: object) -> Finding:
+def found(check: Check, root: Path, **fields: object) -> CheckFinding:
     """What a check finds on a host, in this process and without waiting."""
     options = InspectionOptions(root=root, **{"pause": lambda _: None, **fields})  # type: ignore[arg-type]
     return joined(check.find(options))

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from kcover_ebpf.api.fault_report import (
     FaultReport,
-    JobRef,
     LocalVerdict,
     PodRef,
+    ReportedJob,
 )
 from kcover_ebpf.api.pods import Container, ContainerKind, Pod
 from kcover_ebpf.cluster.gang_input import GangInput, NodeState
@@ -57,7 +57,7 @@ def report(
         node=node,
         time_s=arrived_s,
         sequence=1,
-        job=JobRef("j", SELECTOR, "Job"),
+        job=ReportedJob("j", SELECTOR, "Job"),
         pods=tuple(PodRef(f"j-{each.rank}", each.pod_uid) for each in ranks),
         ranks=ranks,
     )

@@ -136,7 +136,7 @@ class Sim(World):
             if pod.index in indices:
                 pod.process, pod.died_s = "dead", self.now_s
         detail = {"pods": str(self.count), "crashed": f"{self.now_s:.6f}"}
-        action = incident.Action(incident.Way.IN_PLACE, "Settle", 1, self.now_s, "", detail)
+        action = incident.RestartAction(incident.Way.IN_PLACE, "Settle", 1, self.now_s, "", detail)
         status = incident.Status(incident.Phase.DECIDED, action=action)
         status = status.enter(incident.Phase.OPEN, self.now_s, "")
         status = status.enter(incident.Phase.SHUTTING_DOWN, self.now_s, "wait for the kubelets")

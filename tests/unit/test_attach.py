@@ -12,7 +12,7 @@ from kcover_ebpf.facts.devices import AerSeverity
 from kcover_ebpf.hardware import attach, families
 from kcover_ebpf.hardware.attach import Attachments
 from kcover_ebpf.kernel.maps import BpfMap
-from kcover_ebpf.kernel.objects import Link
+from kcover_ebpf.kernel.objects import BpfLink
 from kcover_ebpf.kernel.probes import Family, LoadedFamily, ProbeStatus, Refusal
 from kcover_ebpf.records import device_wire as wire
 from kcover_ebpf.settings import Settings
@@ -33,7 +33,7 @@ class Loader:
         self.tried += [probe.name for probe in family.probes]
         taken = family.name != "gpu" or not self.refuses_gpu
         names = {probe.name for probe in family.probes if taken} - self.refused
-        links = {name: Link(0) for name in names}
+        links = {name: BpfLink(0) for name in names}
         for link in links.values():
             link._pointer = None
         statuses = tuple(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kcover_ebpf.api.fault_report import PodRef
-from kcover_ebpf.cluster.collective_answers import Answer, joined
+from kcover_ebpf.cluster.collective_answers import CountsOfNode, joined
 from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict, NodeState
 from kcover_ebpf.cluster.gang_judge import merge
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
@@ -26,8 +26,8 @@ LATE = CollectiveRank(27, WORLD, "10.0.0.3", None, 6, 7, comm="0x1")
 KNOWN = replace(LATE, pid=Pid(127))
 
 
-def answer(said: CollectiveCounts, index: int = 0, age_s: float = 1.0) -> Answer:
-    return Answer(replace(said, age_s=age_s), lambda pid: Pid(1000 * (index + 1) + pid))
+def answer(said: CollectiveCounts, index: int = 0, age_s: float = 1.0) -> CountsOfNode:
+    return CountsOfNode(replace(said, age_s=age_s), lambda pid: Pid(1000 * (index + 1) + pid))
 
 
 def behind(*ranks: CollectiveRank, **more: object) -> CollectiveCounts:

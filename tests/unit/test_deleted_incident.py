@@ -9,10 +9,10 @@ from typing import Any
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import (
     FINALIZER,
-    Action,
     Incident,
     JobRef,
     Phase,
+    RestartAction,
     Status,
     Way,
     object_of,
@@ -21,7 +21,7 @@ from kcover_ebpf.api.incident import (
 from kcover_ebpf.controller.breaker import Limits
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.gang_reconciler import GangReconciler
-from kcover_ebpf.controller.owners import Found
+from kcover_ebpf.controller.owners import FoundOwner
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.recovery.context import Call, SuspendSwitch, Suspension, TopOwner
 from kcover_ebpf.recovery.methods import restarts
@@ -48,7 +48,7 @@ class World:
         )
         self.raw: dict[str, Any] | None = None
         self.log: list[str] = []
-        action = Action(Way.REPLACE, step, 1, START_S, "x", {"pods": "2"})
+        action = RestartAction(Way.REPLACE, step, 1, START_S, "x", {"pods": "2"})
         status = Status(Phase.OPEN, action=action).enter(Phase.SHUTTING_DOWN, START_S, "replace")
         self.known = Incident("ns", "i", REF, LABELS, status=status, uid="iu")
         self.start()
@@ -62,8 +62,10 @@ class World:
         self.jobs = GangReconciler(self.store, gangs, owners, self, story, Limits())  # type: ignore[arg-type]
         self.jobs.wall = lambda: START_S
 
-    def _found(self, *_: object) -> Found:
-        return Found(TopOwner(REF, restarts().find("batch/v1", "Job"), self.target, armed=True))
+    def _found(self, *_: object) -> FoundOwner:
+        return FoundOwner(
+            TopOwner(REF, restarts().find("batch/v1", "Job"), self.target, armed=True)
+        )
 
     def perform(self, namespace: str, call: Call, mark: str) -> None:
         assert isinstance(call, Suspension)

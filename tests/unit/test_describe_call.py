@@ -9,7 +9,7 @@ from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import Inode
 from kcover_ebpf.trace.describe_call import Known, decode
 from kcover_ebpf.trace.futex import Lock
-from kcover_ebpf.trace.records import Target
+from kcover_ebpf.trace.records import WaitTarget
 
 WORD = 0x7F00DEAD0010
 ARGS = (WORD, 0x80, 2, 0, 0, 0)
@@ -22,9 +22,9 @@ def file(fd: int, kind: str, target: str, fs_type: str = "") -> WaitedFile:
 PIPE = file(5, "pipe", "pipe:[99]")
 TCP = file(9, "socket", "socket:[77]")
 DATA = file(7, "file", "/data/shard-3", "nfs4")
-LOADER = Target("pipe", "rank 2's loader 4715", pid=4715, rank=2, fd=5)
-PEER = Target("tcp", "rank 3 10.0.0.3:4242 (96 B unread)", pid=4716, rank=3, fd=9)
-CHILD = Target("child", "rank 2's loader 4715", pid=4715, rank=2)
+LOADER = WaitTarget("pipe", "rank 2's loader 4715", pid=4715, rank=2, fd=5)
+PEER = WaitTarget("tcp", "rank 3 10.0.0.3:4242 (96 B unread)", pid=4716, rank=3, fd=9)
+CHILD = WaitTarget("child", "rank 2's loader 4715", pid=4715, rank=2)
 MUTEX = Lock("mutex", True, 4712)
 
 # name: (state, call, args, known, text, kinds of what it waits for)
@@ -156,7 +156,7 @@ CASES: dict[str, tuple[str, str, tuple[int, ...], Known, str, list[str]]] = {
         "S",
         "flock",
         (7, 2, 0, 0, 0, 0),
-        Known(files=(DATA,), lock_holders=[Target("process", "rank 1", pid=4710, rank=1)]),
+        Known(files=(DATA,), lock_holders=[WaitTarget("process", "rank 1", pid=4710, rank=1)]),
         "flock: lock on /data/shard-3, owned by rank 1",
         ["process"],
     ),

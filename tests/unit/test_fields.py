@@ -19,7 +19,7 @@ UNFILLED: dict[str, str] = {
     "api.fault_policy.*": "read from a FaultPolicy, which users write",
     "settings.*": "read from a policy file, or a constant of the program",
     "controller.main.ControllerOptions.workers": _OPTION,
-    "hardware.ras.client.Patience.*": _OPTION,
+    "hardware.ras.client.RasPatience.*": _OPTION,
     "inspection.options.InspectionOptions.*": _OPTION,
 }
 UNREAD: dict[str, str] = {

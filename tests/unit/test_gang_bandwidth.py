@@ -17,7 +17,7 @@ from kcover_ebpf.api import preflight
 from kcover_ebpf.inspection import bandwidth
 from kcover_ebpf.inspection.bandwidth import __main__ as program
 from kcover_ebpf.inspection.bandwidth.all_reduce import Measured, read, ring_phases
-from kcover_ebpf.inspection.bandwidth.place import Place, Unknown, place_of
+from kcover_ebpf.inspection.bandwidth.place import PodPlace, Unknown, place_of
 from kcover_ebpf.inspection.hand_out import hand_out
 
 # --- what is copied into the image of a job
@@ -63,18 +63,18 @@ def test_gang_bandwidth__the_exit_code_is_the_one_that_agents_know() -> None:
 PLACES = {
     "an indexed Job": (
         {"JOB_COMPLETION_INDEX": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "llm-0.llm"},
-        Place(1, 2, "llm-0.llm"),
+        PodPlace(1, 2, "llm-0.llm"),
     ),
     "a TrainJob, whose world counts GPUs": (
         {"PET_NODE_RANK": "3", "PET_NNODES": "4", "WORLD_SIZE": "32", "PET_MASTER_ADDR": "a"},
-        Place(3, 4, "a"),
+        PodPlace(3, 4, "a"),
     ),
-    "a PyTorchJob": ({"RANK": "0", "WORLD_SIZE": "8", "MASTER_ADDR": "a"}, Place(0, 8, "a")),
+    "a PyTorchJob": ({"RANK": "0", "WORLD_SIZE": "8", "MASTER_ADDR": "a"}, PodPlace(0, 8, "a")),
 }
 
 
 @pytest.mark.parametrize(("environment", "place"), PLACES.values(), ids=PLACES)
-def test_place_of__place(environment: dict[str, str], place: Place) -> None:
+def test_place_of__place(environment: dict[str, str], place: PodPlace) -> None:
     assert place_of(environment) == place
 
 

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from kcover_ebpf.api.gang_id import GangId
-from kcover_ebpf.api.incident import Action, Incident, JobRef, Phase, Status, Way
+from kcover_ebpf.api.incident import Incident, JobRef, Phase, RestartAction, Status, Way
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.controller.breaker import Limits
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.gang_reconciler import GangReconciler
-from kcover_ebpf.controller.owners import Found
+from kcover_ebpf.controller.owners import FoundOwner
 from kcover_ebpf.recovery.context import Call, DeleteAll, GangPod, SuspendSwitch, TopOwner
 from kcover_ebpf.recovery.methods import restarts
 
@@ -37,14 +37,16 @@ class World:
         self.now_s, self.took_s = START_S, took_s
         self.calls: list[Call] = []
         self.store = ObjectCache(lambda _: None, wall=lambda: self.now_s)
-        action = Action(Way.REPLACE, "Terminate", 1, START_S, "x", {"pods": "30"})
+        action = RestartAction(Way.REPLACE, "Terminate", 1, START_S, "x", {"pods": "30"})
         reported = Status(Phase.OPEN, action=action)
         status = reported.enter(Phase.SHUTTING_DOWN, START_S, "replace")
         self.store.put(Incident("ns", "i", REF, LABELS, status=status, uid="iu"))
         target = SuspendSwitch(
             "batch/v1", "jobs", "j", ("spec", "suspend"), True, "1", True, "ns/i"
         )
-        self.found = Found(TopOwner(REF, restarts().find("batch/v1", "Job"), target, armed=True))
+        self.found = FoundOwner(
+            TopOwner(REF, restarts().find("batch/v1", "Job"), target, armed=True)
+        )
         pods = tuple(pod(index, 1.0 if index == 0 else None) for index in range(30))
         owners = SimpleNamespace(of_pods=lambda *_: self.found, of_ref=lambda *_: self.found)
         gangs = SimpleNamespace(pods=lambda _: pods)

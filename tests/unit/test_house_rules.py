@@ -293,6 +293,16 @@ def test_imported_tests__relative_absolute_and_whole_modules() -> None:
     assert imported_tests(text) == ["test_a", "test_c", "test_d"]
 
 
+def test_house_rules__a_class_has_a_name_of_its_own_in_the_package() -> None:
+    """A reader who searches for it finds one; classes of one module, with an underscore, are left out."""
+    where: dict[str, list[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        for name in re.findall(r"^class ([A-Z]\w*)", path.read_text(), re.MULTILINE):
+            where.setdefault(name, []).append(str(path.relative_to(ROOT)))
+    assert len(where) > 300
+    assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}
+
+
 def snake(name: str) -> str:
     """`MetricsServer` as metrics_server."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower().strip("_")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.agent.containers import Found, cpu_seconds
+from kcover_ebpf.agent.containers import RunningContainer, cpu_seconds
 from kcover_ebpf.agent.gpu_pods import GpuPod
 from kcover_ebpf.agent.idle_pods import IdlePods
 from kcover_ebpf.api.codec import decode, encode
@@ -165,9 +165,9 @@ def test_idle_pods__a_file_that_cannot_be_read_costs_the_past_only(
 
 def test_cpu_seconds__the_cpu_time_of_containers(tmp_path: Path) -> None:
     (tmp_path / "cpu.stat").write_text("usage_usec 2500000\nuser_usec 1\n")
-    one = Found("u", "a", tmp_path)
+    one = RunningContainer("u", "a", tmp_path)
     assert cpu_seconds([one, one]) == 5.0
-    assert cpu_seconds([Found("u", "b", tmp_path / "gone")]) is None
+    assert cpu_seconds([RunningContainer("u", "b", tmp_path / "gone")]) is None
 
 
 class Server:

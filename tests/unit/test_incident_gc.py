@@ -12,7 +12,7 @@ from kcover_ebpf.api.incident import Incident, JobRef, Phase, Status, Way, incid
 from kcover_ebpf.api.incident import status_of as written
 from kcover_ebpf.controller.cache import ObjectCache, Uid
 from kcover_ebpf.controller.incident_gc import IncidentCollector
-from kcover_ebpf.controller.owners import Found
+from kcover_ebpf.controller.owners import FoundOwner
 from kcover_ebpf.errors import Conflict, Unreachable
 from kcover_ebpf.recovery.context import TopOwner
 from tests.unit.report_builders import report
@@ -46,11 +46,11 @@ class Owners:
         self.top, self.asked = top, 0
         self.error: Exception | None = None
 
-    def of_ref(self, namespace: str, ref: JobRef) -> Found | None:
+    def of_ref(self, namespace: str, ref: JobRef) -> FoundOwner | None:
         self.asked += 1
         if self.error is not None:
             raise self.error
-        return Found(self.top) if self.top is not None else None
+        return FoundOwner(self.top) if self.top is not None else None
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.controller.breaker import Limits
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.gang_reconciler import GangReconciler
-from kcover_ebpf.controller.owners import Found
+from kcover_ebpf.controller.owners import FoundOwner
 from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.recovery.context import GangPod, TopOwner
@@ -33,7 +33,7 @@ def crash(index: int) -> dict[str, Any]:
     uid, pod = f"u{index}", f"j{index}-0"
     said = FaultReport(
         node="n0", time_s=START_S, sequence=1, agent="x",
-        job=fault_report.JobRef(f"j{index}", labels(index), "Job"),
+        job=fault_report.ReportedJob(f"j{index}", labels(index), "Job"),
         pods=(PodRef(pod, uid),), trained=True,
         verdict=LocalVerdict(
             VerdictKind.CRASHED, Cause.SEGFAULT, age_s=0.1,
@@ -66,9 +66,11 @@ class World:
         pod = Pod("ns", f"{name}-0", f"u{name[1:]}", "n0", "Running", 1.0, None, key.labels, {}, (), ())  # fmt: skip
         return (GangPod(pod),)
 
-    def _owner(self, namespace: str, pods: tuple[GangPod, ...], job: object) -> Found:
+    def _owner(self, namespace: str, pods: tuple[GangPod, ...], job: object) -> FoundOwner:
         (name,) = pods[0].pod.labels.values()
-        return Found(TopOwner(JobRef("Job", name, f"{name}-uid", "batch/v1"), None, None, False))
+        return FoundOwner(
+            TopOwner(JobRef("Job", name, f"{name}-uid", "batch/v1"), None, None, False)
+        )
 
     def create(self, made: Incident) -> dict[str, Any]:
         raw = object_of(made)

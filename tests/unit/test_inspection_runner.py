@@ -16,9 +16,9 @@ from kcover_ebpf.inspection.checks import nvidia_smi
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import (
     Check,
+    CheckFinding,
     CheckResult,
     Cost,
-    Finding,
     failed,
     joined,
     passed,
@@ -27,7 +27,7 @@ from kcover_ebpf.inspection.result import (
 from tests.unit.inspection_hosts import tool
 
 OPTIONS = InspectionOptions()
-Find = Callable[[InspectionOptions], Iterator[Finding]]
+Find = Callable[[InspectionOptions], Iterator[CheckFinding]]
 
 
 def check(find: Find, name: str = "it", cost: Cost = Cost.LIGHT, deadline_s: float = 20.0) -> Check:
@@ -57,14 +57,14 @@ def test_worst__the_worst_counts() -> None:
 
 def test_joined__evidence_comes_worst_first_and_advice_once() -> None:
     one = joined([passed("a"), warned("b", "do"), failed("c", "mend"), warned("d", "do")])
-    assert one == Finding(Result.FAIL, "c\nb\nd\na", "mend; do")
+    assert one == CheckFinding(Result.FAIL, "c\nb\nd\na", "mend; do")
     assert joined([]).result is Result.UNKNOWN
 
 
 def test_inspect__an_answer_comes_back_whole() -> None:
     lines = [f"{number} ä" for number in range(20000)]
 
-    def find(_: InspectionOptions) -> Iterator[Finding]:
+    def find(_: InspectionOptions) -> Iterator[CheckFinding]:
         print("noise of a library")
         os.write(1, b"more noise")
         yield from (warned(line, "mend it") for line in lines)
@@ -75,7 +75,7 @@ def test_inspect__an_answer_comes_back_whole() -> None:
 
 
 def test_inspect__a_check_that_throws() -> None:
-    def find(_: InspectionOptions) -> Iterator[Finding]:
+    def find(_: InspectionOptions) -> Iterator[CheckFinding]:
         yield passed("a")
         raise ValueError("no such thing")
 
@@ -85,7 +85,7 @@ def test_inspect__a_check_that_throws() -> None:
 
 
 def test_inspect__a_check_whose_process_dies() -> None:
-    def find(_: InspectionOptions) -> Iterator[Finding]:
+    def find(_: InspectionOptions) -> Iterator[CheckFinding]:
         os.kill(os.getpid(), 9)
         yield passed("never")
 
@@ -93,7 +93,7 @@ def test_inspect__a_check_whose_process_dies() -> None:
 
 
 def test_inspect__an_answer_that_is_too_long() -> None:
-    def find(_: InspectionOptions) -> Iterator[Finding]:
+    def find(_: InspectionOptions) -> Iterator[CheckFinding]:
         yield passed("x" * 2_000_000)
 
     assert run(find).evidence == ("its answer is longer than 1048576 bytes",)
@@ -103,7 +103,7 @@ def test_inspect__a_check_that_hangs_is_ended_with_all_it_started(tmp_path: Path
     pids = tmp_path / "pids"
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 
-    def find(_: InspectionOptions) -> Iterator[Finding]:
+    def find(_: InspectionOptions) -> Iterator[CheckFinding]:
         child = os.spawnl(os.P_NOWAIT, sys.executable, sys.executable, "-c", deaf)
         pids.write_text(f"{os.getpid()} {child}")
         time.sleep(600)
@@ -129,7 +129,7 @@ def test_inspect__a_process_that_cannot_be_ended_is_left_behind(
     monkeypatch.setattr(os, "kill", lambda pid, _: None)
     monkeypatch.setattr(runner, "_REAP_S", 0.2)
 
-    def find(_: InspectionOptions) -> Iterator[Finding]:
+    def find(_: InspectionOptions) -> Iterator[CheckFinding]:
         time.sleep(600)
         yield passed("never")
 
@@ -144,11 +144,11 @@ def test_inspect__a_process_that_cannot_be_ended_is_left_behind(
 
 
 def test_inspect__light_checks_run_at_once_and_keep_their_order() -> None:
-    def slow(_: InspectionOptions) -> Iterator[Finding]:
+    def slow(_: InspectionOptions) -> Iterator[CheckFinding]:
         time.sleep(600)
         yield passed("never")
 
-    def quick(_: InspectionOptions) -> Iterator[Finding]:
+    def quick(_: InspectionOptions) -> Iterator[CheckFinding]:
         yield passed("quick")
 
     names = ["a", "b", "c", "d"]
@@ -165,7 +165,7 @@ def test_inspect__a_heavy_check_is_not_run_on_a_busy_gpu(
 ) -> None:
     mark = tmp_path / "ran"
 
-    def find(_: InspectionOptions) -> Iterator[Finding]:
+    def find(_: InspectionOptions) -> Iterator[CheckFinding]:
         mark.touch()
         yield passed("ran")
 

@@ -19,7 +19,7 @@ from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.facts.python_stacks import PythonFrame
 from kcover_ebpf.output.formatting import event_line
 from kcover_ebpf.trace import joined_tables
-from kcover_ebpf.trace.joined_verdict import Answer, judged, report_in
+from kcover_ebpf.trace.joined_verdict import NodeAnswer, judged, report_in
 from kcover_ebpf.trace.passes import STALL_S
 from kcover_ebpf.trace.records import Line, parse
 from tests.unit import report_builders as build
@@ -41,7 +41,7 @@ def report(node: str, *ranks: RankSnapshot, **more: Any) -> FaultReport:
 def over_nodes(*ranks: RankSnapshot, late_s: float = 0.0, **more: Any) -> GangVerdict:
     """Even ranks are on the first node, odd ones on the second, which answers `late_s` before the first."""
     answers = [
-        Answer(
+        NodeAnswer(
             node,
             report(node, *(each for each in ranks if (each.rank or 0) % 2 == at), **more),
             age_s,
@@ -187,7 +187,7 @@ def test_judged__a_rank_that_is_gone_is_missing_by_its_number() -> None:
 
 
 def test_judged__a_rank_is_not_missing_where_a_node_gave_no_answer() -> None:
-    answer = Answer("a", report("a", rank(0), rank(2)), 0.0)
+    answer = NodeAnswer("a", report("a", rank(0), rank(2)), 0.0)
     found = judged("j", [answer], [build.pod(each) for each in range(WORLD)], build.NOW_S)
     assert found.verdict.kind is VerdictKind.WORKING
     assert "node b did not report" in found.verdict.unobserved
@@ -209,7 +209,9 @@ def test_judged__a_node_speaks_for_its_own_pods_only() -> None:
     liar = report("a", rank(1, State.STOPPED), rank(3))
     other = report("b", rank(1, State.MOVING, 0.1), rank(3, State.MOVING, 0.1))
     pods = [build.pod(each) for each in range(WORLD)]
-    found = judged("j", [Answer("a", liar, 0.0), Answer("b", other, 0.0)], pods, build.NOW_S)
+    found = judged(
+        "j", [NodeAnswer("a", liar, 0.0), NodeAnswer("b", other, 0.0)], pods, build.NOW_S
+    )
     assert found.verdict.kind is VerdictKind.WORKING
 
 

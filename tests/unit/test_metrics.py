@@ -21,7 +21,7 @@ from kcover_ebpf.api.fault_report import FaultReport, PodRef
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.controller.cache import ObjectCache
-from kcover_ebpf.controller.telemetry import Telemetry
+from kcover_ebpf.controller.telemetry import ControllerTelemetry
 from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
@@ -135,7 +135,7 @@ def test_agent_metrics__what_has_a_closed_list_of_labels_is_there_before_it_happ
 
 def controller() -> CollectorRegistry:
     nobody: Any = SimpleNamespace(event=print)
-    return Telemetry(ObjectCache(print), nobody, lambda: 0.0).registry
+    return ControllerTelemetry(ObjectCache(print), nobody, lambda: 0.0).registry
 
 
 PROGRAMS = {

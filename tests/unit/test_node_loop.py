@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from kcover_ebpf.agent import node_loop
-from kcover_ebpf.agent.containers import Containers, Found
+from kcover_ebpf.agent.containers import Containers, RunningContainer
 from kcover_ebpf.agent.node_loop import GangWatch, NodeLoop
 from kcover_ebpf.agent.pod_registry import PodRegistry
 from kcover_ebpf.api.gang_id import GangId
@@ -109,8 +109,8 @@ class Bench:
         environ = {name: environ[name] for name in environ.keys() & set(variables)}
         return ProcessSeen(self.now_ns, Pid(pid), Pid(1), "python3", ("python3", "t.py"), environ)
 
-    def of_ranks(self, pod: Pod) -> list[Found]:
-        return cast("list[Found]", [pod])
+    def of_ranks(self, pod: Pod) -> list[RunningContainer]:
+        return cast("list[RunningContainer]", [pod])
 
     def _processes(self, found: list[Any]) -> set[int]:
         return {pid for pod in found for pid in self.running.get(pod.name, ())}

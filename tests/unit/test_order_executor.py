@@ -75,9 +75,9 @@ def resumed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What was resumed."""
     calls: list[object] = []
 
-    def resume(found: object, keep: object = ()) -> stop_and_kill.Outcome:
+    def resume(found: object, keep: object = ()) -> stop_and_kill.StopOutcome:
         calls.append((found, keep))
-        return stop_and_kill.Outcome(0)
+        return stop_and_kill.StopOutcome(0)
 
     monkeypatch.setattr(stop_and_kill, "resume", resume)
     return calls
@@ -118,11 +118,11 @@ def test_order_executor__one_gang_that_cannot_be_resumed_keeps_no_other_stopped(
     said: list[str] = []
     done: list[object] = []
 
-    def resume(found: object, keep: object = ()) -> stop_and_kill.Outcome:
+    def resume(found: object, keep: object = ()) -> stop_and_kill.StopOutcome:
         done.append(found)
         if len(done) == 1:
             raise OSError(errno.EMFILE, "Too many open files")
-        return stop_and_kill.Outcome(0)
+        return stop_and_kill.StopOutcome(0)
 
     monkeypatch.setattr(stop_and_kill, "resume", resume)
     made = executor(stopped(tmp_path, NOW_S - 1), tmp_path, said)

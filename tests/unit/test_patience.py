@@ -12,7 +12,7 @@ from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
 from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
 from kcover_ebpf.trace import passes
-from kcover_ebpf.trace.passes import Patience
+from kcover_ebpf.trace.passes import Settling
 from kcover_ebpf.watching.loop import Sensor
 
 QUIET = Finding(VerdictKind.WORKING, Cause.STARTING, 0)
@@ -51,7 +51,7 @@ def test_patience__a_look_lasts_as_long_as_it_must(
     monkeypatch.setattr(oneshot, "finding", lambda job, _glances: job.finding())
     monkeypatch.setattr(oneshot, "a_rank_waits", lambda _job, _glances: waits)
     monkeypatch.setattr(oneshot, "undecided", lambda _job, _glances: burns)
-    patience = Patience(PassHistory())
+    patience = Settling(PassHistory())
     for number in range(1, 100):
         now_s = number * 0.5
         finding = found[min(number, len(found)) - 1]

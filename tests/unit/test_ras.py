@@ -15,8 +15,8 @@ from kcover_ebpf.hardware.ras import RasError, RasReport, read
 from kcover_ebpf.hardware.ras.answer import parse
 from kcover_ebpf.hardware.ras.client import (
     DEFAULT_PORT,
-    Patience,
-    Place,
+    RasPatience,
+    RasPlace,
     ask,
     dead_peers,
     listen,
@@ -32,8 +32,8 @@ from tests.unit.ras_server import (
     json_report,
 )
 
-QUICK = Patience(connect_s=1.0, collect_s=1.0, tries=3)
-PATIENT = Patience(connect_s=20.0, collect_s=20.0, tries=1)
+QUICK = RasPatience(connect_s=1.0, collect_s=1.0, tries=3)
+PATIENT = RasPatience(connect_s=20.0, collect_s=20.0, tries=1)
 
 
 @pytest.fixture
@@ -56,10 +56,10 @@ def behind(*texts: str) -> list[int] | None:
     return None if found.moving else [rank.rank for rank, _ in found.behind]
 
 
-def place(server: RasServer, pids: set[int]) -> Place:
+def place(server: RasServer, pids: set[int]) -> RasPlace:
     """The server's, whose processes `pids` are all this one."""
     me = Pid(os.getpid())
-    return Place(server.address, me, dict.fromkeys(pids, me))
+    return RasPlace(server.address, me, dict.fromkeys(pids, me))
 
 
 def test_read__the_rank_that_never_joined_is_named():
@@ -234,7 +234,9 @@ def test_ask__nobody_listens(serve):
 def test_ask__a_server_that_is_no_process_of_the_job(serve):
     """The report speaks of our numbers: in a shared namespace another pod's may be the same."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-        where = Place(serve(json_report([7, 6])).address, Pid(os.getpid()), {100: Pid(other.pid)})
+        where = RasPlace(
+            serve(json_report([7, 6])).address, Pid(os.getpid()), {100: Pid(other.pid)}
+        )
         with pytest.raises(RasError, match="another job"):
             ask(where, QUICK)
         other.kill()

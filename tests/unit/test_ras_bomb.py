@@ -14,25 +14,32 @@ import pytest
 
 from kcover_ebpf.hardware.ras import RasError, client, watch
 from kcover_ebpf.hardware.ras.answer import parse
-from kcover_ebpf.hardware.ras.client import REPORT_BYTES, Patience, Place, ask, dead_peers, listen
+from kcover_ebpf.hardware.ras.client import (
+    REPORT_BYTES,
+    RasPatience,
+    RasPlace,
+    ask,
+    dead_peers,
+    listen,
+)
 from kcover_ebpf.hardware.ras.watch import RasWatch
 from kcover_ebpf.ids import Pid
 from tests.unit.ras_server import RasServer, json_report
 
 ROOT = Path(__file__).resolve().parents[2]
-QUICK = Patience(connect_s=20.0, collect_s=20.0, tries=1)
+QUICK = RasPatience(connect_s=20.0, collect_s=20.0, tries=1)
 MOST_GROWTH_KIB = 30 * 1024
 
 ASK = """
 import sys
 from kcover_ebpf.hardware.ras import RasError
-from kcover_ebpf.hardware.ras.client import Patience, Place, ask, listen
+from kcover_ebpf.hardware.ras.client import RasPatience, RasPlace, ask, listen
 def memory(name):
     line = next(each for each in open("/proc/self/status") if each.startswith(name))
     return int(line.split()[1])
 host, port, pid = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-place = Place((host, port), pid, {100: pid})
-patience = Patience(connect_s=20.0, collect_s=20.0, tries=1)
+place = RasPlace((host, port), pid, {100: pid})
+patience = RasPatience(connect_s=20.0, collect_s=20.0, tries=1)
 before = memory("VmRSS")
 try:
     print("believed", len(ask(place, patience).communicators[0].ranks))
@@ -100,9 +107,9 @@ def serve() -> Iterator[Callable[..., RasServer]]:
         server.close()
 
 
-def place(server: RasServer) -> Place:
+def place(server: RasServer) -> RasPlace:
     me = Pid(os.getpid())
-    return Place(server.address, me, {100: me})
+    return RasPlace(server.address, me, {100: me})
 
 
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
@@ -189,7 +196,7 @@ def test_stream__a_server_that_sends_byte_by_byte_has_no_more_time_than_any_othe
 def test_ask__only_two_reports_are_read_at_a_time(serve):
     where = place(serve(json_report([7])))
     with client._reader(QUICK), client._reader(QUICK):
-        hasty = Patience(connect_s=20.0, collect_s=0.05, tries=1)
+        hasty = RasPatience(connect_s=20.0, collect_s=0.05, tries=1)
         with pytest.raises(RasError, match="other jobs"):
             ask(where, hasty)
     assert ask(where, QUICK).whole
@@ -204,7 +211,7 @@ def test_ras_watch__asking_goes_on_after_any_error(monkeypatch, error):
         raise error
 
     me = Pid(os.getpid())
-    monkeypatch.setattr(watch, "find_places", lambda _: [Place(("127.0.0.1", 1), me, {1: me})])
+    monkeypatch.setattr(watch, "find_places", lambda _: [RasPlace(("127.0.0.1", 1), me, {1: me})])
     monkeypatch.setattr(client, "ask", fail)
     monkeypatch.setattr(watch, "_FIRST_PAUSES_S", (0.0,) * 5)
     asking = RasWatch()
@@ -219,7 +226,7 @@ def test_ras_watch__asking_goes_on_after_any_error(monkeypatch, error):
 def test_ras_watch__a_job_that_answers_slowly_has_one_thread(monkeypatch):
     go_on = threading.Event()
     me = Pid(os.getpid())
-    monkeypatch.setattr(watch, "find_places", lambda _: [Place(("127.0.0.1", 1), me, {1: me})])
+    monkeypatch.setattr(watch, "find_places", lambda _: [RasPlace(("127.0.0.1", 1), me, {1: me})])
     monkeypatch.setattr(client, "ask", lambda *_: go_on.wait(60))
     before = {each for each in threading.enumerate() if each.name == "ras"}
     asking = RasWatch()

@@ -15,7 +15,7 @@ from kcover_ebpf.facts.host import CollectivesSeen
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.hardware.ras import RasReport, client, watch
 from kcover_ebpf.hardware.ras.answer import parse
-from kcover_ebpf.hardware.ras.client import Patience, Place
+from kcover_ebpf.hardware.ras.client import RasPatience, RasPlace
 from kcover_ebpf.hardware.ras.netns import pid_inside
 from kcover_ebpf.hardware.ras.watch import RasWatch
 from kcover_ebpf.ids import Pid
@@ -33,7 +33,7 @@ class Nccl:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.reports: dict[Pid, str] = {}
-        self.places: list[Place] = []
+        self.places: list[RasPlace] = []
         self.asked = 0
         self.enough = threading.Event()
         patch.setattr(watch, "find_places", lambda _: self.places)
@@ -42,7 +42,7 @@ class Nccl:
         patch.setattr(client, "listen", lambda *_: iter(()))
         patch.setattr(watch, "_FIRST_PAUSES_S", (0.0,) * 5)
 
-    def _ask(self, place: Place, patience: Patience) -> RasReport:
+    def _ask(self, place: RasPlace, patience: RasPatience) -> RasReport:
         self.asked += 1
         if self.asked >= 4 * len(self.places):
             self.enough.set()
@@ -52,7 +52,7 @@ class Nccl:
         """A network namespace whose ranks have these numbers: in it -> here."""
         self.reports[Pid(pid)] = report
         inside = {number: Pid(here) for number, here in pids.items()}
-        self.places.append(Place(("127.0.0.1", 28028), Pid(pid), inside))
+        self.places.append(RasPlace(("127.0.0.1", 28028), Pid(pid), inside))
 
     def seen(self, asking: RasWatch) -> CollectivesSeen:
         """The last word after some answers."""
@@ -187,7 +187,7 @@ def test_inquiry__two_answers_after_a_movement_are_enough(
     last = [7, 6]
     nccl.place(1, LATE, {})
     monkeypatch.setattr(threading.Thread, "start", lambda _: None)
-    watched = watch._Inquiry(nccl.places, (), Patience())
+    watched = watch._Inquiry(nccl.places, (), RasPatience())
     monkeypatch.setattr(client, "ask", lambda *_: parse(json_report(next(steps, last))))
     answers: list[tuple[int, RasReport]] = []
     reported: list[CollectivesSeen] = []

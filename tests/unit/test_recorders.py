@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.diagnosis.recorders import Comparison, compare
+from kcover_ebpf.diagnosis.recorders import RecorderComparison, compare
 from tests.unit.recorder_builders import record
 
 from .recorder_dumps import call, steps
@@ -14,7 +14,7 @@ from .recorder_dumps import call, steps
 PAIR = {"9": ("pair", "[2, 3]")}
 
 
-def named(found: Comparison) -> list[int]:
+def named(found: RecorderComparison) -> list[int]:
     return [each.rank for each in found.named]
 
 
@@ -136,9 +136,9 @@ def test_compare__all_have_joined() -> None:
 
 
 def test_compare__nothing_is_said_of_ranks_that_wait_for_nothing() -> None:
-    assert compare([record(rank, steps(5)) for rank in range(4)], 4) == Comparison()
-    assert compare([record(0, WAITS)], 4) == Comparison()
-    assert compare([], None) == Comparison()
+    assert compare([record(rank, steps(5)) for rank in range(4)], 4) == RecorderComparison()
+    assert compare([record(0, WAITS)], 4) == RecorderComparison()
+    assert compare([], None) == RecorderComparison()
 
 
 def test_compare__the_order_of_the_ranks_does_not_matter() -> None:

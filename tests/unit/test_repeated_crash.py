@@ -21,7 +21,7 @@ from kcover_ebpf.api.incident import (
 from kcover_ebpf.api.log_report import LoggedTraceback
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.event_recorder import EventRecorder
-from kcover_ebpf.controller.telemetry import Telemetry
+from kcover_ebpf.controller.telemetry import ControllerTelemetry
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.recovery import advance, guards
 from kcover_ebpf.recovery.context import RestartInput, Suspension
@@ -232,7 +232,7 @@ def test_decide__an_event_says_where_the_cause_lies(monkeypatch: pytest.MonkeyPa
     said: list[str] = []
     monkeypatch.setattr(EventRecorder, "publish", lambda *words: said.append(words[4]))
     nobody: Any = SimpleNamespace(event=print)
-    story = Telemetry(ObjectCache(print), nobody, lambda: NOW_S)
+    story = ControllerTelemetry(ObjectCache(print), nobody, lambda: NOW_S)
     begun = guards.decide(asked(crashed(STEP_30, start=0))).status
     assert begun is not None
     story.publish(Incident("ns", "inc", JobRef("Job", "j", "uid", "batch/v1"), {}), None, begun)

@@ -14,10 +14,10 @@ from kcover_ebpf.api.fault_report import (
     Ack,
     AckResult,
     FaultReport,
-    JobRef,
     LocalVerdict,
     PodRef,
     ReportedDeviceFault,
+    ReportedJob,
 )
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.diagnosis.process_state import State
@@ -355,7 +355,7 @@ def test_report_sender__a_loop_that_stands_still_says_nothing_about_health(
     bench: Bench, said: LocalVerdict | None, then: str
 ) -> None:
     bench.reporter._late_s = 3.0
-    job = JobRef("train", {"job": "train"})
+    job = ReportedJob("train", {"job": "train"})
     bench.put(job=job, verdict=said, ranks=(RANK,), suspicious=True)
     bench.turn()
     assert bench.turn(2.9) == 0

@@ -9,9 +9,9 @@ import pytest
 
 from kcover_ebpf.api.fault_report import (
     FaultReport,
-    JobRef,
     LocalVerdict,
     PodRef,
+    ReportedJob,
     object_of,
 )
 from kcover_ebpf.cluster.report_size import MOST_BYTES, fitted
@@ -69,7 +69,7 @@ def report(*ranks: RankSnapshot) -> FaultReport:
         VerdictKind.HUNG, Cause.STOPPED, 1.0, evidence=evidence, unobserved=("before",)
     )
     pods = (PodRef("train-0", UID),)
-    job = JobRef("train", {"job": "train"})
+    job = ReportedJob("train", {"job": "train"})
     return FaultReport("n", 1.0, 1, job=job, pods=pods, verdict=verdict, ranks=ranks)
 
 

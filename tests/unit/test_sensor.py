@@ -28,7 +28,7 @@ from kcover_ebpf.settings import Act, Settings
 from kcover_ebpf.trace import passes
 from kcover_ebpf.tunables.diagnosis import BASELINE_EAGER_NS
 from kcover_ebpf.watching.job_watch import listen
-from kcover_ebpf.watching.judging import Recorder
+from kcover_ebpf.watching.judging import InputRecorder
 from kcover_ebpf.watching.loop import Sensor
 
 from .scripted_job import NS, Stage
@@ -122,7 +122,7 @@ class Bench:
     """A sensor on a scripted kernel, with a clock that a test turns."""
 
     def __init__(
-        self, patch: pytest.MonkeyPatch, act: Act, recorder: Recorder | None = None
+        self, patch: pytest.MonkeyPatch, act: Act, recorder: InputRecorder | None = None
     ) -> None:
         self.now_ns = 1_000 * NS
         self.kernel, self.members, self.ears = ScriptedKernel(), Members(), Ears()
@@ -316,7 +316,7 @@ def test_passes__a_snapshot_looks_closely_without_waiting_for_a_stall(bench: Ben
         [*(stage._thread(stage.procs[pid]) for pid in RANKS), Tick(bench.now_ns, NS, 0, False)]
     ]
     glances = PassHistory()
-    patience = passes.Patience(glances)
+    patience = passes.Settling(glances)
     for number in passes.passes(bench.sensor, glances):
         if patience.is_over(bench.sensor, number):
             break

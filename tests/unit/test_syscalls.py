@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kcover_ebpf.facts.kernel import NO_SYSCALL
-from kcover_ebpf.facts.syscalls import FIRST_ARGUMENT_IS_FD, Family, SyscallTable
+from kcover_ebpf.facts.syscalls import FIRST_ARGUMENT_IS_FD, SyscallFamily, SyscallTable
 from tests.skips import skip
 
 # machine -> the header that numbers its calls; Debian keeps the one of x86 in its own folder
@@ -62,9 +62,9 @@ def test_syscall_table__the_calls_that_wait_on_a_descriptor_are_listed() -> None
 
 def test_syscall_table__what_is_not_listed_is_a_wait_of_unknown_kind() -> None:
     table = SyscallTable("x86_64")
-    assert (table.name(999), table.family(999)) == ("syscall 999", Family.OTHER)
-    assert (table.name(NO_SYSCALL), table.family(NO_SYSCALL)) == ("", Family.NONE)
-    assert (table.name(202), table.family(202)) == ("futex", Family.FUTEX)
+    assert (table.name(999), table.family(999)) == ("syscall 999", SyscallFamily.OTHER)
+    assert (table.name(NO_SYSCALL), table.family(NO_SYSCALL)) == ("", SyscallFamily.NONE)
+    assert (table.name(202), table.family(202)) == ("futex", SyscallFamily.FUTEX)
 
 
 def test_syscall_table__an_unknown_machine_is_a_key_error() -> None:

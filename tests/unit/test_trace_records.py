@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.output.formatting import SCHEMA, event_line
-from kcover_ebpf.trace.records import EVENTS, Row, Stack, Target, TraceHeader, parse, plain
+from kcover_ebpf.trace.records import EVENTS, Row, Stack, TraceHeader, WaitTarget, parse, plain
 
 NUMBERS = st.integers(0, 2**31)
 SPANS = st.none() | st.floats(0, 1e9)
 TARGETS = st.builds(
-    Target,
+    WaitTarget,
     kind=st.sampled_from(["lock", "tcp", "pipe"]),
     text=st.text(),
     pid=st.none() | NUMBERS,

@@ -18,7 +18,7 @@ from kcover_ebpf.diagnosis.verdict import (
 from kcover_ebpf.output import formatting
 from kcover_ebpf.output.formatting import event_line
 from kcover_ebpf.trace import advice, grouping, render
-from kcover_ebpf.trace.records import Line, Row, Stack, Target, TraceHeader, parse, plain
+from kcover_ebpf.trace.records import Line, Row, Stack, TraceHeader, WaitTarget, parse, plain
 
 HUNG = Verdict(
     job="train",
@@ -31,7 +31,7 @@ HUNG = Verdict(
     evidence=(Evidence(EvidenceKind.SINK, "rank 2: futex, for 100.0 s"),),
     victims=(0, 1),
 )
-HOLDER = Target("lock", "mutex 0x10 held by thread 44 (saver)", tid=44, address="0x10")
+HOLDER = WaitTarget("lock", "mutex 0x10 held by thread 44 (saver)", tid=44, address="0x10")
 ROWS = (
     Row(
         40,

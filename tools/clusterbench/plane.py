@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from kcover_ebpf.api import fault_report
-from kcover_ebpf.api.fault_report import FaultReport, JobRef, PodRef
+from kcover_ebpf.api.fault_report import FaultReport, PodRef, ReportedJob
 from kcover_ebpf.errors import ApiError
 from kcover_ebpf.kube.client import ApiClient, connect
 
@@ -156,7 +156,7 @@ def report_body(job: str, node: str, pods: list[dict[str, Any]], **more: Any) ->
     refs = tuple(PodRef(each["metadata"]["name"], each["metadata"]["uid"]) for each in pods)
     values: dict[str, Any] = {"suspicious": False, "trained": True} | more
     said = FaultReport(
-        node, time.time(), 1, "bench", _EXPIRES_S, JobRef(job, {SELECTOR: job}), refs, **values
+        node, time.time(), 1, "bench", _EXPIRES_S, ReportedJob(job, {SELECTOR: job}), refs, **values
     )
     return fault_report.object_of(said, NAMESPACE, f"{job}.{node}")
 

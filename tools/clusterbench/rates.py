@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from kcover_ebpf.agent.report_sender import Draft, ReportSender
-from kcover_ebpf.api.fault_report import FaultReport, JobRef, LocalVerdict, PodRef
+from kcover_ebpf.api.fault_report import FaultReport, LocalVerdict, PodRef, ReportedJob
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, SocketSnapshot
 from kcover_ebpf.diagnosis.roles import Role
@@ -135,7 +135,7 @@ def draft(node: str, at_s: float, nodes: int, state: str) -> FaultReport:
         1.7e9 + at_s,
         1,
         "0.1.0",
-        job=JobRef("llm", {"batch.kubernetes.io/job-name": "llm"}, "Job"),
+        job=ReportedJob("llm", {"batch.kubernetes.io/job-name": "llm"}, "Job"),
         pods=(PodRef(f"llm-{node}", "11111111-2222-3333-4444-555555555555"),),
         trained=True,
     )

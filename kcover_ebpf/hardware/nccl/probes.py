@@ -22,7 +22,7 @@ from kcover_ebpf.host.elf_functions import ElfError, function_offsets
 from kcover_ebpf.host.read_workers import Readers
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.capabilities import Capability, raised
-from kcover_ebpf.kernel.objects import BpfObject, Link
+from kcover_ebpf.kernel.objects import BpfLink, BpfObject
 from kcover_ebpf.kernel.probes import ProbeStatus, Refusal, open_object
 
 _MOST_DETACHING = 32
@@ -33,7 +33,7 @@ _BLIND_TO = "how many operations each rank launched, where NCCL itself gives no 
 class Attempt:
     """What became of an attempt to count a process."""
 
-    links: tuple[Link, ...] = ()
+    links: tuple[BpfLink, ...] = ()
     reason: str = ""
     """Why it is not counted."""
     may_come: bool = False
@@ -123,7 +123,7 @@ class NcclProbes:
 
     def _attach(self, pid: Pid) -> Attempt:
         """Runs in a worker."""
-        links: list[Link] = []
+        links: list[BpfLink] = []
         assert self._object is not None
         try:
             with self._libraries.of(pid) as library, _privileged():
@@ -145,7 +145,7 @@ class NcclProbes:
     def _release(self, pid: Pid, known: Attempt) -> None:
         self._detaching.ask(pid, lambda: self._release_now(pid, known.links))
 
-    def _release_now(self, pid: Pid, links: Sequence[Link]) -> None:
+    def _release_now(self, pid: Pid, links: Sequence[BpfLink]) -> None:
         _destroy(links)
         self._tables.remove(pid)
 
@@ -180,8 +180,8 @@ def _privileged() -> Iterator[None]:
         yield
 
 
-def _destroy(links: Sequence[Link]) -> None:
+def _destroy(links: Sequence[BpfLink]) -> None:
     """Detach side by side: the kernel takes a third of a second to let go of each, and as long for many."""
     if links:
         with ThreadPoolExecutor(min(len(links), _MOST_DETACHING)) as pool:
-            list(pool.map(Link.destroy, links))
+            list(pool.map(BpfLink.destroy, links))

@@ -76,17 +76,17 @@ class RasCommunicator:
                 found.setdefault(launched, []).append(rank)
         return sorted(map(tuple, found.values()), key=len, reverse=True)
 
-    def compared(self) -> Comparison:
+    def compared(self) -> RasComparison:
         """Who is behind and who is at odds; nobody while it is taken apart."""
         groups = self.groups
         if self.ending or len(groups) < 2:
-            return Comparison()
+            return RasComparison()
         if len(groups) > _MOST_GROUPS:
-            return Comparison(equal=False)
+            return RasComparison(equal=False)
         late = [each for each in groups if any(_is_ahead(other[0], each[0]) for other in groups)]
         ahead = tuple(each for each in groups if each not in late)
         behind = tuple(rank for group in late for rank in group)
-        return Comparison(behind, ahead if len(ahead) > 1 else (), equal=False)
+        return RasComparison(behind, ahead if len(ahead) > 1 else (), equal=False)
 
 
 _MOST_GROUPS = 64
@@ -101,7 +101,7 @@ def _is_ahead(one: RasRank, other: RasRank) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class RasComparison:
     """What the ranks of one communicator launched, compared."""
 
     behind: tuple[RasRank, ...] = ()

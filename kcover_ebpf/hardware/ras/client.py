@@ -39,7 +39,7 @@ _READERS = threading.BoundedSemaphore(2)
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RasPatience:
     """How long to wait, in seconds, and how often to try."""
 
     connect_s: float = 1.0
@@ -50,7 +50,7 @@ class Patience:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RasPlace:
     """Where the ranks of a job answer: one listener's address in one network namespace."""
 
     address: tuple[str, int]
@@ -67,7 +67,7 @@ def port_of(environ_value: str | None) -> int:
     return number if 0 < number < 65536 else DEFAULT_PORT
 
 
-def ask(place: Place, patience: Patience) -> RasReport:
+def ask(place: RasPlace, patience: RasPatience) -> RasReport:
     """A report of this job; raises `RasError` when no try gives one.
 
     Takes up to `tries` times the time-outs, so it is no call for the sensor's own loop.
@@ -86,7 +86,7 @@ def ask(place: Place, patience: Patience) -> RasReport:
     raise RasError(trouble)
 
 
-def listen(place: Place, patience: Patience, seconds: float) -> list[str]:
+def listen(place: RasPlace, patience: RasPatience, seconds: float) -> list[str]:
     """What a server of 2.29 or later sends within so many seconds, one JSON object each.
 
     Returns at once with nothing where the server knows no such thing.
@@ -164,7 +164,7 @@ class _Stream:
 
 
 @contextmanager
-def _talk(place: Place, patience: Patience) -> Iterator[_Stream]:
+def _talk(place: RasPlace, patience: RasPatience) -> Iterator[_Stream]:
     """A conversation with one of our own processes, in JSON where it knows that."""
     with connect(place.address, patience.connect_s, place.pid) as connection:
         stream = _Stream(connection)
@@ -180,14 +180,14 @@ def _talk(place: Place, patience: Patience) -> Iterator[_Stream]:
         yield stream
 
 
-def _say(stream: _Stream, line: str, patience: Patience) -> str:
+def _say(stream: _Stream, line: str, patience: RasPatience) -> str:
     until_s = time.monotonic() + patience.connect_s
     stream.send(line, until_s)
     return stream.line(until_s)
 
 
 @contextmanager
-def _reader(patience: Patience) -> Iterator[None]:
+def _reader(patience: RasPatience) -> Iterator[None]:
     if not _READERS.acquire(timeout=2 * patience.collect_s):
         raise RasError("other jobs are being queried")
     try:
@@ -196,13 +196,13 @@ def _reader(patience: Patience) -> Iterator[None]:
         _READERS.release()
 
 
-def _report(stream: _Stream, patience: Patience) -> str:
+def _report(stream: _Stream, patience: RasPatience) -> str:
     until_s = time.monotonic() + 2 * patience.collect_s + 1
     stream.send("VERBOSE STATUS", until_s)
     return stream.rest(until_s)
 
 
-def _is_ours(connection: socket.socket, place: Place) -> bool:
+def _is_ours(connection: socket.socket, place: RasPlace) -> bool:
     inode = holder_inode(connection, place.pid)
     return inode is not None and any(
         _holds(procfs.PROC / str(pid) / "fd", f"socket:[{inode}]") for pid in place.pids.values()

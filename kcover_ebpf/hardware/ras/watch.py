@@ -25,7 +25,7 @@ from kcover_ebpf.hardware.ras import (
     client,
     said,
 )
-from kcover_ebpf.hardware.ras.client import Patience, Place
+from kcover_ebpf.hardware.ras.client import RasPatience, RasPlace
 from kcover_ebpf.hardware.ras.netns import namespace_of, pid_inside
 from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import Pid
@@ -41,8 +41,8 @@ _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 class RasWatch:
     """One job's questions. `tick` never waits."""
 
-    def __init__(self, patience: Patience | None = None) -> None:
-        self._patience = patience or Patience()
+    def __init__(self, patience: RasPatience | None = None) -> None:
+        self._patience = patience or RasPatience()
         self._inquiry: _Inquiry | None = None
         self._last: _Inquiry | None = None
         self._since_ns: int | None = None
@@ -83,7 +83,7 @@ class RasWatch:
             self._last, self._inquiry = self._inquiry, None
 
 
-def find_places(ranks: Mapping[Pid, ProcessHistory]) -> list[Place]:
+def find_places(ranks: Mapping[Pid, ProcessHistory]) -> list[RasPlace]:
     """One listener of NCCL's RAS for each network namespace in which ranks of the job have one."""
     members: dict[str, dict[int, Pid]] = defaultdict(dict)
     addresses: dict[str, tuple[tuple[str, int], Pid]] = {}
@@ -97,7 +97,7 @@ def find_places(ranks: Mapping[Pid, ProcessHistory]) -> list[Place]:
             continue
         members[namespace][pid_inside(pid)] = pid
         addresses.setdefault(namespace, (listener, pid))
-    return [Place(*addresses[name], pids) for name, pids in members.items()]
+    return [RasPlace(*addresses[name], pids) for name, pids in members.items()]
 
 
 def _listener(view: ProcessHistory) -> tuple[str, int] | None:
@@ -125,9 +125,9 @@ class _Inquiry:
 
     def __init__(
         self,
-        places: Sequence[Place],
+        places: Sequence[RasPlace],
         hosts: Collection[str],
-        patience: Patience,
+        patience: RasPatience,
         world_size: int | None = None,
     ) -> None:
         self._places, self._hosts, self._patience = places, hosts, patience

@@ -30,7 +30,7 @@ class RequestError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Recorder:
+class RankRecorder:
     """Where one rank listens and where it writes."""
 
     pid: Pid
@@ -44,18 +44,18 @@ class Recorder:
 
 def recorder_of(
     pid: Pid, rank: int | None, start_ns: int, environ: Mapping[str, str]
-) -> Recorder | None:
+) -> RankRecorder | None:
     """None for a rank that listens to no pipe, or has no number."""
     prefix = environ.get(RECORDER_PIPE)
     if not prefix or rank is None:
         return None
     files = [environ[each] for each in RECORDER_FILES if environ.get(each)]
-    return Recorder(
+    return RankRecorder(
         pid, rank, start_ns, f"{prefix}{rank}.pipe", f"{files[0]}{rank}" if files else None
     )
 
 
-def request(recorder: Recorder) -> _Mark:
+def request(recorder: RankRecorder) -> _Mark:
     """Ask by one byte; the mark of the file that was there before. Raises `RequestError`."""
     if recorder.file is None:
         raise RequestError(f"{RECORDER_FILES[0]} is not set, so where it writes is not known")
@@ -78,7 +78,7 @@ def request(recorder: Recorder) -> _Mark:
     return before
 
 
-def fetch(recorder: Recorder, before: _Mark) -> tuple[_Mark, RankRecord | str]:
+def fetch(recorder: RankRecorder, before: _Mark) -> tuple[_Mark, RankRecord | str]:
     """The record in a file newer than `before`, or what is wrong with that file as yet; the mark of what was read.
 
     An empty text: there is no newer file. Raises `RequestError` where waiting is of no use.
@@ -105,12 +105,12 @@ def fetch(recorder: Recorder, before: _Mark) -> tuple[_Mark, RankRecord | str]:
     return mark, recorder_dump.record_of(dump, recorder.pid, recorder.rank)
 
 
-def _check(recorder: Recorder) -> None:
+def _check(recorder: RankRecorder) -> None:
     if procfs.start_ns(recorder.pid) != recorder.start_ns:
         raise RequestError("the rank has ended")
 
 
-def _mark(recorder: Recorder) -> _Mark:
+def _mark(recorder: RankRecorder) -> _Mark:
     try:
         file = rank_files.opened(recorder.pid, recorder.file or "", os.O_RDONLY, pipe=False)
     except FileNotFoundError:
@@ -122,7 +122,7 @@ def _mark(recorder: Recorder) -> _Mark:
         os.close(file)
 
 
-def _read(recorder: Recorder) -> bytes:
+def _read(recorder: RankRecorder) -> bytes:
     file = rank_files.opened(recorder.pid, recorder.file or "", os.O_RDONLY, pipe=False)
     with os.fdopen(file, "rb", buffering=0) as stream:
         data = bytearray()

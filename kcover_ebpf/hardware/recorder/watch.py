@@ -14,7 +14,7 @@ from functools import partial
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.facts.recorders import RankRecord, RecordersSeen, UnreadRecorder
 from kcover_ebpf.hardware.recorder import dump_request
-from kcover_ebpf.hardware.recorder.dump_request import Recorder, RequestError
+from kcover_ebpf.hardware.recorder.dump_request import RankRecorder, RequestError
 from kcover_ebpf.host import procfs
 from kcover_ebpf.host.read_workers import Readers
 from kcover_ebpf.ids import Pid
@@ -30,7 +30,7 @@ _Mark = tuple[int, int, int, int] | None
 
 @dataclass(slots=True)
 class _Question:
-    recorder: Recorder
+    recorder: RankRecorder
     asked: bool = False
     mark: _Mark = None
     """Of the file that was read last, or was there before."""
@@ -135,7 +135,7 @@ def _step(readers: Readers[Pid, _Reply], each: _Question, now_s: float) -> None:
         each.next_s = now_s + _RETRY_S
 
 
-def _request(recorder: Recorder) -> tuple[_Mark, RankRecord | str]:
+def _request(recorder: RankRecorder) -> tuple[_Mark, RankRecord | str]:
     return dump_request.request(recorder), ""
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from kcover_ebpf.inspection.bandwidth import starts
 from kcover_ebpf.inspection.bandwidth.all_reduce import Measured, measure, ring_phases
-from kcover_ebpf.inspection.bandwidth.link import GATHER_S, LINK_S, MEASURE_S, PORT, Link
-from kcover_ebpf.inspection.bandwidth.place import NODE, Outcome, Place, Unknown, gpus
+from kcover_ebpf.inspection.bandwidth.link import GATHER_S, LINK_S, MEASURE_S, PORT, MeasuredLink
+from kcover_ebpf.inspection.bandwidth.place import NODE, BandwidthOutcome, PodPlace, Unknown, gpus
 
 _HELLO_S = 5.0
 _MOST_SLOTS = 64
@@ -38,7 +38,7 @@ class _Member:
     slots: int
     """GPUs."""
     node: str
-    link: Link | None = None
+    link: MeasuredLink | None = None
     """None: the first one itself."""
     ended: dict[int, int] = field(default_factory=dict)
     """Exit codes of what was started there, by number."""
@@ -66,7 +66,7 @@ class _Member:
 class First:
     """For one check."""
 
-    def __init__(self, place: Place, floor: float, folder: Path) -> None:
+    def __init__(self, place: PodPlace, floor: float, folder: Path) -> None:
         """`floor`: GB/s of bus bandwidth. `folder`: one of our own, for a socket."""
         self._count, self._floor = place.count, floor
         self._members: dict[int, _Member] = {}
@@ -74,7 +74,7 @@ class First:
         self._numbers = count()
         self._until_s = 0.0
 
-    def run(self) -> Outcome:
+    def run(self) -> BandwidthOutcome:
         """Raises `Unknown`, after all others were sent the same."""
         try:
             self._gather()
@@ -106,7 +106,7 @@ class First:
 
     def _welcome(self, connection: socket.socket, address: str) -> None:
         connection.settimeout(_HELLO_S)
-        link = Link(connection)
+        link = MeasuredLink(connection)
         hello = next(link.messages(), {})
         index, slots = int(hello["index"]), int(hello["slots"])
         if not (0 < index < self._count and 0 < slots <= _MOST_SLOTS):
@@ -119,7 +119,7 @@ class First:
         self._members[index] = member
         threading.Thread(target=member.listen, daemon=True).start()
 
-    def _judged(self) -> Outcome:
+    def _judged(self) -> BandwidthOutcome:
         if shutil.which("all_reduce_perf") is None:
             raise Unknown("all_reduce_perf is not on the PATH: build nccl-tests with MPI=1")
         if shutil.which("mpirun") is None:
@@ -131,12 +131,12 @@ class First:
                 raise Unknown(whole.text)
             words = f"{self._count} pods: {whole.text}, floor {self._floor:g}"
             if not whole.is_below(self._floor):
-                return Outcome(f"pass: {words}")
+                return BandwidthOutcome(f"pass: {words}")
             slow = self._slow_alone(everyone) or self._slow_in_pairs(everyone)
         if not slow:
-            return Outcome(f"warn: {words}; no single node is the cause")
+            return BandwidthOutcome(f"warn: {words}; no single node is the cause")
         names = ", ".join(self._members[each].node or self._members[each].address for each in slow)
-        return Outcome(f"fail: {words}; slow: {names}", slow)
+        return BandwidthOutcome(f"fail: {words}; slow: {names}", slow)
 
     def _slow_alone(self, everyone: Sequence[int]) -> tuple[int, ...]:
         """Pods whose own GPUs are slow among themselves; one GPU has nobody to reduce with."""

@@ -9,8 +9,8 @@ import subprocess
 import threading
 import time
 
-from kcover_ebpf.inspection.bandwidth.link import GATHER_S, LINK_S, PORT, Link, kill
-from kcover_ebpf.inspection.bandwidth.place import NODE, Outcome, Place, Unknown, gpus
+from kcover_ebpf.inspection.bandwidth.link import GATHER_S, LINK_S, PORT, MeasuredLink, kill
+from kcover_ebpf.inspection.bandwidth.place import NODE, BandwidthOutcome, PodPlace, Unknown, gpus
 
 _CONNECT_S = 5.0
 _AGAIN_S = 0.5
@@ -20,11 +20,11 @@ _AGAIN_S = 0.5
 class Follower:
     """For one check."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: PodPlace) -> None:
         self._place = place
         self._children: list[subprocess.Popen[bytes]] = []
 
-    def run(self) -> Outcome:
+    def run(self) -> BandwidthOutcome:
         """Raises `Unknown`."""
         link = self._connected()
         try:
@@ -34,14 +34,14 @@ class Follower:
             for message in link.messages():
                 if "result" in message:
                     slow = tuple(int(each) for each in message.get("slow", ()))
-                    return Outcome(str(message["result"]), slow)
+                    return BandwidthOutcome(str(message["result"]), slow)
                 self._obey(link, message)
         finally:
             self._kill()
             link.close()
         raise Unknown("the first pod of the job is gone")
 
-    def _connected(self) -> Link:
+    def _connected(self) -> MeasuredLink:
         deadline_s = time.monotonic() + GATHER_S
         while True:
             try:
@@ -52,16 +52,16 @@ class Follower:
                 time.sleep(_AGAIN_S)
             else:
                 found.settimeout(LINK_S)
-                return Link(found)
+                return MeasuredLink(found)
 
-    def _obey(self, link: Link, message: dict[str, object]) -> None:
+    def _obey(self, link: MeasuredLink, message: dict[str, object]) -> None:
         if "kill" in message:
             self._kill()
         elif "start" in message:
             arguments = (link, message["start"], str(message.get("command")))
             threading.Thread(target=self._start, args=arguments, daemon=True).start()
 
-    def _start(self, link: Link, number: object, command: str) -> None:
+    def _start(self, link: MeasuredLink, number: object, command: str) -> None:
         words = ["/bin/sh", "-c", command]
         child = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
         self._children.append(child)

@@ -23,7 +23,7 @@ LINK_S = GATHER_S + MEASURE_S
 _LINE_BYTES = 1 << 16
 
 
-class Link:
+class MeasuredLink:
     """One side of a connection; any thread may send."""
 
     def __init__(self, connection: socket.socket) -> None:

@@ -25,7 +25,7 @@ class Unknown(Exception):
 
 
 @dataclass(frozen=True)
-class Place:
+class PodPlace:
     """Of this pod in its job."""
 
     index: int
@@ -35,7 +35,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BandwidthOutcome:
     """What the check came to, for all pods."""
 
     text: str
@@ -43,12 +43,12 @@ class Outcome:
     """Indexes of the pods whose nodes are slow."""
 
 
-def place_of(environment: Mapping[str, str]) -> Place:
+def place_of(environment: Mapping[str, str]) -> PodPlace:
     """By what the job's controller has put into the environment; raises `Unknown`."""
     first = next((environment[name] for name in _FIRST if environment.get(name)), "")
     if not first:
         raise Unknown(f"none of {', '.join(_FIRST)} is set")
-    found = Place(_number(environment, _INDEX), _number(environment, _COUNT), first)
+    found = PodPlace(_number(environment, _INDEX), _number(environment, _COUNT), first)
     if found.count < 2 or found.index >= found.count:
         raise Unknown(f"this is pod {found.index} of {found.count}")
     return found

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from kcover_ebpf.inspection.bandwidth.link import Link
+from kcover_ebpf.inspection.bandwidth.link import MeasuredLink
 
 LOST = 255
 """As ssh ends where there is no connection."""
@@ -34,11 +34,11 @@ def serving(path: Path, start: Callable[[str, str], int]) -> Iterator[None]:
 def _accept(listener: socket.socket, start: Callable[[str, str], int]) -> None:
     with contextlib.suppress(OSError):
         while True:
-            link = Link(listener.accept()[0])
+            link = MeasuredLink(listener.accept()[0])
             threading.Thread(target=_serve, args=(link, start), daemon=True).start()
 
 
-def _serve(link: Link, start: Callable[[str, str], int]) -> None:
+def _serve(link: MeasuredLink, start: Callable[[str, str], int]) -> None:
     with contextlib.suppress(OSError):
         for asked in link.messages():
             link.send({"code": start(str(asked.get("host")), str(asked.get("command")))})
@@ -70,7 +70,7 @@ def main() -> int:
     path, host, *words = sys.argv[1:]
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(path)
-    link = Link(connection)
+    link = MeasuredLink(connection)
     link.send({"host": host, "command": " ".join(words)})
     return int(next(link.messages(), {}).get("code", LOST))
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 
 from kcover_ebpf.inspection.options import InspectionOptions
-from kcover_ebpf.inspection.result import Check, Cost, Finding, passed, unknown, warned
+from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, passed, unknown, warned
 
 # include/uapi/linux/timex.h
 _STA_UNSYNC = 0x40
@@ -31,7 +31,7 @@ class Timex(ctypes.Structure):
     ]
 
 
-def find(_: InspectionOptions) -> Iterator[Finding]:
+def find(_: InspectionOptions) -> Iterator[CheckFinding]:
     """One finding."""
     timex = Timex()
     libc = ctypes.CDLL(None, use_errno=True)
@@ -41,7 +41,7 @@ def find(_: InspectionOptions) -> Iterator[Finding]:
     yield judged(timex)
 
 
-def judged(timex: Timex) -> Finding:
+def judged(timex: Timex) -> CheckFinding:
     """What the kernel's state of the clock means."""
     offset_s = timex.offset / (1e9 if timex.status & _STA_NANO else 1e6)
     error_s = timex.maxerror / 1e6

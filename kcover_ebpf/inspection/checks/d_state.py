@@ -10,7 +10,7 @@ from pathlib import Path
 from kcover_ebpf.host.stat_line import split_stat
 from kcover_ebpf.inspection import pci
 from kcover_ebpf.inspection.options import InspectionOptions
-from kcover_ebpf.inspection.result import Check, Cost, Finding, passed, unknown, warned
+from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, passed, unknown, warned
 
 _KERNEL_THREAD = 0x00200000
 """PF_KTHREAD, include/linux/sched.h: some of them sleep so by right."""
@@ -29,7 +29,7 @@ class _Sleeper:
     """Lines of its status: the same after a while, so it slept all the time."""
 
 
-def find(options: InspectionOptions) -> Iterator[Finding]:
+def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     """One finding for each thread, or one that there is none."""
     before = list(_sleepers(options.root))
     if before:

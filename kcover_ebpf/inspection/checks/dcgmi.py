@@ -8,7 +8,7 @@ from typing import Any
 
 from kcover_ebpf.inspection import commands
 from kcover_ebpf.inspection.options import InspectionOptions
-from kcover_ebpf.inspection.result import Check, Cost, Finding, failed, passed, unknown, warned
+from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
 
 _GET = "install datacenter-gpu-manager, or run where dcgmi is on the PATH"
 _MILD = (1, 5)
@@ -16,7 +16,7 @@ _MILD = (1, 5)
 _START = "start the host engine: systemctl start nvidia-dcgm"
 
 
-def find(_: InspectionOptions) -> Iterator[Finding]:
+def find(_: InspectionOptions) -> Iterator[CheckFinding]:
     """A finding for each test that did not pass; one that counts the others."""
     ran = commands.run(["dcgmi", "diag", "--run", "1", "--json"])
     if ran is None:

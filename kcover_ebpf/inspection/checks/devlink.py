@@ -8,12 +8,12 @@ from typing import Any
 
 from kcover_ebpf.inspection import commands
 from kcover_ebpf.inspection.options import InspectionOptions
-from kcover_ebpf.inspection.result import Check, Cost, Finding, failed, passed, unknown, warned
+from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
 
 _GET = "install iproute2: it has the tool devlink"
 
 
-def find(_: InspectionOptions) -> Iterator[Finding]:
+def find(_: InspectionOptions) -> Iterator[CheckFinding]:
     """A finding for each reporter that is not healthy; one that counts the others."""
     ran = commands.run(["devlink", "-j", "health", "show"])
     if ran is None:
@@ -35,7 +35,7 @@ def find(_: InspectionOptions) -> Iterator[Finding]:
         )
 
 
-def _of_one(device: str, reporter: dict[str, Any]) -> Finding:
+def _of_one(device: str, reporter: dict[str, Any]) -> CheckFinding:
     name = f"{device} {reporter.get('reporter')}"
     errors, recoveries = reporter.get("error", 0), reporter.get("recover", 0)
     if reporter.get("state") != "healthy":

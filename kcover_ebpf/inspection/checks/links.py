@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kcover_ebpf.inspection import pci
 from kcover_ebpf.inspection.options import InspectionOptions
-from kcover_ebpf.inspection.result import Check, Cost, Finding, failed, passed, unknown, warned
+from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
 
 _UP = 1
 """IFF_UP: the interface is meant to work."""
@@ -17,7 +17,7 @@ _ERRORS = ("rx_errors", "tx_errors", "rx_crc_errors", "rx_fifo_errors", "tx_carr
 _CABLE = "check the cable, the transceiver and the switch port"
 
 
-def find(options: InspectionOptions) -> Iterator[Finding]:
+def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     """A finding for each interface that is up."""
     folders = sorted((options.root / "sys/class/net").glob("*"))
     physical = [each for each in folders if (each / "device").exists()]
@@ -33,7 +33,7 @@ def find(options: InspectionOptions) -> Iterator[Finding]:
         )
 
 
-def _of_one(folder: Path, before: Mapping[str, int]) -> Finding:
+def _of_one(folder: Path, before: Mapping[str, int]) -> CheckFinding:
     if not _is_up(folder):
         return passed(f"{folder.name}: switched off")
     if pci.text(folder / "carrier") != "1":
@@ -46,7 +46,7 @@ def _is_up(folder: Path) -> bool:
     return flags.startswith("0x") and bool(int(flags, 16) & _UP)
 
 
-def _without_carrier(folder: Path) -> Finding:
+def _without_carrier(folder: Path) -> CheckFinding:
     if (folder / "master").exists():
         bond = pci.linked_name(folder / "master")
         return failed(f"{folder.name}: no carrier, a member of {bond}", _CABLE)
@@ -54,7 +54,7 @@ def _without_carrier(folder: Path) -> Finding:
     return warned(text, f"{_CABLE}; or switch it off (ip link set {folder.name} down)")
 
 
-def _errors(folder: Path, before: Mapping[str, int]) -> Finding:
+def _errors(folder: Path, before: Mapping[str, int]) -> CheckFinding:
     speed = pci.number(folder / "speed")
     head = f"{folder.name}: up" + (f", {speed} Mb/s" if speed else "")
     after = _counters(folder)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kcover_ebpf.inspection.options import InspectionOptions
-from kcover_ebpf.inspection.result import Check, Cost, Finding, failed, passed, unknown, warned
+from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
 
 _LITTLE = 0.05
 """Part of the memory: below it the kernel reclaims pages that jobs need soon."""
@@ -16,7 +16,7 @@ _SWAPPED = 0.1
 """Part of the swap space in use from which on a job may wait for its own memory."""
 
 
-def find(options: InspectionOptions) -> Iterator[Finding]:
+def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     """A finding for memory, swap and broken pages."""
     try:
         kib = _meminfo(options.root / "proc/meminfo")
@@ -39,7 +39,7 @@ def find(options: InspectionOptions) -> Iterator[Finding]:
         yield warned(text, "have the memory module replaced; see dmesg for its name")
 
 
-def _swap(kib: dict[str, int]) -> Iterator[Finding]:
+def _swap(kib: dict[str, int]) -> Iterator[CheckFinding]:
     total, free = kib.get("SwapTotal", 0), kib.get("SwapFree", 0)
     if total and total - free > _SWAPPED * total:
         text = f"{(total - free) >> 10} MiB of {total >> 10} MiB of swap space are used"

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from kcover_ebpf.inspection import pci
 from kcover_ebpf.inspection.options import InspectionOptions
-from kcover_ebpf.inspection.result import Check, Cost, Finding, failed, passed, unknown, warned
+from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
 
 _FABRIC_MANAGER = "nv-fabricmanager"[:15]
 """As the kernel cuts the name of a process."""
 
 
-def find(options: InspectionOptions) -> Iterator[Finding]:
+def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     """A finding for each module."""
     gpus = pci.nvidia_gpus(options.root)
     if not gpus:
@@ -32,7 +32,7 @@ def find(options: InspectionOptions) -> Iterator[Finding]:
         yield _fabric_manager(options)
 
 
-def _driver(loaded: set[str], count: int) -> Iterator[Finding]:
+def _driver(loaded: set[str], count: int) -> Iterator[CheckFinding]:
     if "nvidia" not in loaded:
         yield failed(f"nvidia is not loaded, with {count} GPU(s) on the bus", "modprobe nvidia")
         return
@@ -46,7 +46,7 @@ def _driver(loaded: set[str], count: int) -> Iterator[Finding]:
         )
 
 
-def _peer_memory(loaded: set[str]) -> Iterator[Finding]:
+def _peer_memory(loaded: set[str]) -> Iterator[CheckFinding]:
     if "nvidia_peermem" in loaded:
         yield passed("nvidia_peermem is loaded")
     else:
@@ -58,7 +58,7 @@ def _peer_memory(loaded: set[str]) -> Iterator[Finding]:
     yield passed(f"gdrdrv {words}")
 
 
-def _fabric_manager(options: InspectionOptions) -> Finding:
+def _fabric_manager(options: InspectionOptions) -> CheckFinding:
     names = map(pci.text, (options.root / "proc").glob("[0-9]*/comm"))
     if _FABRIC_MANAGER in names:
         return passed("the fabric manager runs")

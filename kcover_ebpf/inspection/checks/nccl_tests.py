@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from kcover_ebpf.inspection import commands, pci
 from kcover_ebpf.inspection.options import InspectionOptions
-from kcover_ebpf.inspection.result import Check, Cost, Finding, failed, passed, unknown
+from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown
 
 _GET = "build github.com/NVIDIA/nccl-tests and put all_reduce_perf on the PATH"
 _BUFFER = "512M"
@@ -16,7 +16,7 @@ _BANDWIDTH = re.compile(r"Avg bus bandwidth\s*:\s*(\d{1,9}(?:\.\d{1,9})?)")
 _WRONG = re.compile(r"Out of bounds values\s*:\s*(\d{1,18})")
 
 
-def find(options: InspectionOptions) -> Iterator[Finding]:
+def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     """One finding."""
     count = max(len(pci.nvidia_gpus(options.root)), 1)
     ran = commands.run(["all_reduce_perf", "-b", _BUFFER, "-e", _BUFFER, "-g", str(count)])
@@ -34,7 +34,7 @@ def find(options: InspectionOptions) -> Iterator[Finding]:
         yield _compared(float(speed[1]), count, options.nccl_floor_gb_s)
 
 
-def _compared(speed: float, count: int, floor: float | None) -> Finding:
+def _compared(speed: float, count: int, floor: float | None) -> CheckFinding:
     text = f"bus bandwidth of {count} GPU(s): {speed:g} GB/s"
     if floor is None:
         return passed(f"{text}; no floor was given (--nccl-floor)")

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from kcover_ebpf.inspection import commands, pci
 from kcover_ebpf.inspection.options import InspectionOptions
-from kcover_ebpf.inspection.result import Check, Cost, Finding, failed, passed, unknown
+from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown
 
 _GET = "install NVIDIA's driver with its utilities, or run where nvidia-smi is on the PATH"
 
 
-def find(options: InspectionOptions) -> Iterator[Finding]:
+def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     """One finding."""
     ran = commands.run(["nvidia-smi", "--list-gpus"])
     on_bus = len(pci.nvidia_gpus(options.root))

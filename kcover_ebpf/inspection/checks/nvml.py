@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kcover_ebpf.hardware.nvml_library import initialise
 from kcover_ebpf.inspection import pci
 from kcover_ebpf.inspection.options import InspectionOptions
-from kcover_ebpf.inspection.result import Check, Cost, Finding, failed, joined, passed, unknown
+from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, joined, passed, unknown
 
 if TYPE_CHECKING:
     from kcover_ebpf.inspection.checks import nvml_gpu
@@ -19,7 +19,7 @@ _PAUSE_S = 1.0
 """Between two readings of a counter. NVIDIA's policy for PCIe replays is 8 a minute: one a second is above it."""
 
 
-def find(options: InspectionOptions) -> Iterator[Finding]:
+def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     """Findings of all GPUs; one unknown where there is no NVML."""
     try:
         import pynvml
@@ -37,7 +37,7 @@ def find(options: InspectionOptions) -> Iterator[Finding]:
     yield from _examine(pynvml, options)
 
 
-def _refused(options: InspectionOptions, error: str) -> Iterator[Finding]:
+def _refused(options: InspectionOptions, error: str) -> Iterator[CheckFinding]:
     if gpus := pci.nvidia_gpus(options.root):
         text = f"NVML cannot be used, with {len(gpus)} GPU(s) on the PCI bus: {error}"
         yield failed(text, "load NVIDIA's driver, or see in dmesg why it failed")
@@ -45,7 +45,7 @@ def _refused(options: InspectionOptions, error: str) -> Iterator[Finding]:
         yield unknown(f"NVML: {error}", _GET_LIBRARY)
 
 
-def _examine(nvml: Any, options: InspectionOptions) -> Iterator[Finding]:
+def _examine(nvml: Any, options: InspectionOptions) -> Iterator[CheckFinding]:
     from kcover_ebpf.inspection.checks import nvml_gpu
 
     count = nvml.nvmlDeviceGetCount()
@@ -58,7 +58,7 @@ def _examine(nvml: Any, options: InspectionOptions) -> Iterator[Finding]:
             yield failed(f"GPU {index} gives no answer: {error}", "drain the node and reboot it")
             continue
         seen.add(address)
-        gpus.append(nvml_gpu.Gpu(nvml, handle, f"GPU {index} ({address})", address))
+        gpus.append(nvml_gpu.CheckedGpu(nvml, handle, f"GPU {index} ({address})", address))
     for function in pci.nvidia_gpus(options.root):
         if function.address not in seen:
             text = f"{function.address} is on the PCI bus, but NVML does not have it"
@@ -74,13 +74,13 @@ def _examine(nvml: Any, options: InspectionOptions) -> Iterator[Finding]:
         yield _of_one(gpu, counters, most_links)
 
 
-def _of_one(gpu: nvml_gpu.Gpu, before: nvml_gpu.Counters, most_links: int) -> Finding:
+def _of_one(gpu: nvml_gpu.CheckedGpu, before: nvml_gpu.Counters, most_links: int) -> CheckFinding:
     found = [*gpu.findings(), *gpu.growth(before), *gpu.missing_links(most_links)]
     if not found:
         return passed(f"{gpu.name}: healthy, {gpu.summary()}", gpu.address)
     one = joined(found)
     evidence = "; ".join(one.evidence.splitlines())
-    return Finding(one.result, f"{gpu.name}: {evidence}", one.advice, gpu.address)
+    return CheckFinding(one.result, f"{gpu.name}: {evidence}", one.advice, gpu.address)
 
 
 def _address(nvml: Any, handle: Any) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kcover_ebpf.inspection.result import Finding, failed, unknown, warned
+from kcover_ebpf.inspection.result import CheckFinding, failed, unknown, warned
 
 _RETIRED_PAGES = 60
 """NVIDIA replaces a GPU with so many retired pages (Dynamic Page Retirement, "RMA policy")."""
@@ -38,7 +38,7 @@ class Counters:
     values: Mapping[str, int]
 
 
-class Gpu:
+class CheckedGpu:
     """A handle of NVML with its name for people."""
 
     def __init__(self, nvml: Any, handle: Any, name: str, address: str) -> None:
@@ -65,9 +65,9 @@ class Gpu:
         degrees = self._ask("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU)
         return f"PCIe x{width or '?'}, {links} NVLinks up, {'?' if degrees is None else degrees} C"
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[CheckFinding]:
         """What one reading shows."""
-        aspects: tuple[Callable[[], Iterator[Finding]], ...] = (
+        aspects: tuple[Callable[[], Iterator[CheckFinding]], ...] = (
             self._recovery,
             self._ecc,
             self._remapped_rows,
@@ -88,7 +88,7 @@ class Gpu:
                 what = aspect.__name__.strip("_").replace("_", " ")
                 yield unknown(f"{what}: NVML: {error}", "look for errors of the driver in dmesg")
 
-    def _recovery(self) -> Iterator[Finding]:
+    def _recovery(self) -> Iterator[CheckFinding]:
         field = getattr(self._nvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", None)
         values = None if field is None else self._ask("nvmlDeviceGetFieldValues", [field])
         if values is None or values[0].nvmlReturn != self._nvml.NVML_SUCCESS:
@@ -99,7 +99,7 @@ class Gpu:
                 f"the driver asks for a recovery: {words}", f"drain the node; then: {words}"
             )
 
-    def _ecc(self) -> Iterator[Finding]:
+    def _ecc(self) -> Iterator[CheckFinding]:
         count = self._ask(
             "nvmlDeviceGetTotalEccErrors",
             self._nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
@@ -108,7 +108,7 @@ class Gpu:
         if count:
             yield failed(f"{count} uncorrected ECC error(s) since the driver was loaded", _RESET)
 
-    def _remapped_rows(self) -> Iterator[Finding]:
+    def _remapped_rows(self) -> Iterator[CheckFinding]:
         rows = self._ask("nvmlDeviceGetRemappedRows")
         if rows is None:
             return
@@ -119,7 +119,7 @@ class Gpu:
         elif pending:
             yield warned("a remapped memory row waits for a reset", _RESET)
 
-    def _retired_pages(self) -> Iterator[Finding]:
+    def _retired_pages(self) -> Iterator[CheckFinding]:
         causes = range(self._nvml.NVML_PAGE_RETIREMENT_CAUSE_COUNT)
         count = sum(len(self._ask("nvmlDeviceGetRetiredPages", cause) or ()) for cause in causes)
         if count >= _RETIRED_PAGES:
@@ -127,7 +127,7 @@ class Gpu:
         elif self._ask("nvmlDeviceGetRetiredPagesPendingStatus"):
             yield warned("a page of memory waits for a reset to be retired", _RESET)
 
-    def _pcie(self) -> Iterator[Finding]:
+    def _pcie(self) -> Iterator[CheckFinding]:
         width = self._ask("nvmlDeviceGetCurrPcieLinkWidth")
         most = self._ask("nvmlDeviceGetMaxPcieLinkWidth")
         if width and most and width < most:
@@ -141,7 +141,7 @@ class Gpu:
             text = f"PCIe generation {generation} of {highest} at full performance"
             yield warned(text, _RESEAT)
 
-    def _throttling(self) -> Iterator[Finding]:
+    def _throttling(self) -> Iterator[CheckFinding]:
         reasons = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
         if reasons is None:  # drivers before 535 have the older name alone
             reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
@@ -156,7 +156,7 @@ class Gpu:
         if found:
             yield warned(f"clocks are throttled: {', '.join(found)}", _COOL)
 
-    def _temperature(self) -> Iterator[Finding]:
+    def _temperature(self) -> Iterator[CheckFinding]:
         degrees = self._ask("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU)
         limit = self._ask(
             "nvmlDeviceGetTemperatureThreshold", self._nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
@@ -168,7 +168,7 @@ class Gpu:
         elif degrees >= limit - _NEAR_CELSIUS:
             yield warned(f"{degrees} C, the GPU slows down at {limit} C", _COOL)
 
-    def _fabric(self) -> Iterator[Finding]:
+    def _fabric(self) -> Iterator[CheckFinding]:
         structure = getattr(self._nvml, "c_nvmlGpuFabricInfoV_t", None)
         if structure is None:
             return
@@ -183,7 +183,7 @@ class Gpu:
             )
             yield failed(text, "check the fabric manager: systemctl status nvidia-fabricmanager")
 
-    def _modes(self) -> Iterator[Finding]:
+    def _modes(self) -> Iterator[CheckFinding]:
         if self._ask("nvmlDeviceGetPersistenceMode") == 0:
             text = "persistence mode is off: the driver is loaded anew for each job"
             yield warned(text, "run nvidia-persistenced, or nvidia-smi -pm 1")
@@ -205,7 +205,7 @@ class Gpu:
                 up.append(link)
         return up
 
-    def missing_links(self, most_links: int) -> Iterator[Finding]:
+    def missing_links(self, most_links: int) -> Iterator[CheckFinding]:
         """Compared with the other GPUs of the node: how many a board wires up, NVML does not say."""
         count = len(self.links())
         if count < most_links:
@@ -228,7 +228,7 @@ class Gpu:
             return Counters(found)
         return Counters(found)
 
-    def growth(self, before: Counters) -> Iterator[Finding]:
+    def growth(self, before: Counters) -> Iterator[CheckFinding]:
         """What has grown since, and NVLinks that ever had to recover."""
         after = self.counters().values
         for name, count in after.items():

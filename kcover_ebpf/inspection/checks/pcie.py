@@ -7,12 +7,12 @@ from pathlib import Path
 
 from kcover_ebpf.inspection import pci
 from kcover_ebpf.inspection.options import InspectionOptions
-from kcover_ebpf.inspection.result import Check, Cost, Finding, failed, passed, unknown, warned
+from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
 
 _RESEAT = "reseat or replace the device, riser or cable"
 
 
-def find(options: InspectionOptions) -> Iterator[Finding]:
+def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     """A finding for each device."""
     devices = [each for each in pci.functions(options.root) if each.is_gpu or each.is_nic]
     found = [finding for device in devices for finding in _of_one(device)]
@@ -24,7 +24,7 @@ def find(options: InspectionOptions) -> Iterator[Finding]:
         )
 
 
-def _of_one(device: pci.PciFunction) -> Iterator[Finding]:
+def _of_one(device: pci.PciFunction) -> Iterator[CheckFinding]:
     kind = "GPU" if device.is_gpu else "NIC"
     name = f"{kind} {device.address}"
     real = device.folder.resolve()
@@ -62,7 +62,7 @@ def _speed(path: Path) -> float:
         return 0.0
 
 
-def _errors(device: Path, name: str, address: str) -> Iterator[Finding]:
+def _errors(device: Path, name: str, address: str) -> Iterator[CheckFinding]:
     for severity in ("fatal", "nonfatal"):
         total = f"TOTAL_ERR_{severity.upper()}"
         for line in pci.text(device / f"aer_dev_{severity}").splitlines():

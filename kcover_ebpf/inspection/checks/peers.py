@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.inspection.options import InspectionOptions
-from kcover_ebpf.inspection.result import Check, Cost, Finding, failed, passed, unknown, warned
+from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
 
 _PATIENCE_S = 5.0
 """Two lost packets of a handshake (1 + 2 s) are forgiven."""
@@ -21,7 +21,7 @@ _IPV6_MTU = 24
 _ETHERNET_MTU = 1500
 
 
-def find(options: InspectionOptions) -> Iterator[Finding]:
+def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     """A finding for each peer.
 
     One that cannot be reached while others can says little about this node: a warning.
@@ -35,7 +35,7 @@ def find(options: InspectionOptions) -> Iterator[Finding]:
         yield replace(each, result=Result.WARN) if doubtful else each
 
 
-def _of_one(host: str, port: int) -> Finding:
+def _of_one(host: str, port: int) -> CheckFinding:
     name = f"{host}:{port}"
     start_s = time.monotonic()
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kcover_ebpf.inspection import pci
 from kcover_ebpf.inspection.options import InspectionOptions
-from kcover_ebpf.inspection.result import Check, Cost, Finding, failed, passed, unknown, warned
+from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
 
 _PAUSE_S = 1.0
 _ERRORS = (
@@ -27,7 +27,7 @@ _ERRORS = (
 _CABLE = "check the cable, the transceiver and the switch port"
 
 
-def find(options: InspectionOptions) -> Iterator[Finding]:
+def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     """A finding for each port."""
     ports = sorted((options.root / "sys/class/infiniband").glob("*/ports/*"))
     if not ports:
@@ -43,7 +43,7 @@ def find(options: InspectionOptions) -> Iterator[Finding]:
         yield replace(found, device=pci.address_below(port.parents[1]))
 
 
-def _no_port(options: InspectionOptions) -> Finding:
+def _no_port(options: InspectionOptions) -> CheckFinding:
     if any(each.is_nic and each.vendor == pci.MELLANOX for each in pci.functions(options.root)):
         text = "an RDMA adapter is on the bus, but no RDMA device is there"
         return warned(text, "modprobe mlx5_ib")
@@ -52,7 +52,7 @@ def _no_port(options: InspectionOptions) -> Finding:
     )
 
 
-def _of_one(port: Path, best: float, before: Mapping[str, int]) -> Finding:
+def _of_one(port: Path, best: float, before: Mapping[str, int]) -> CheckFinding:
     name = f"{port.parts[-3]}/{port.name}"
     # The kernel writes a number before the word, as in "1: DOWN" and "3: Disabled".
     state = pci.text(port / "state").partition(": ")[2]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from kcover_ebpf.inspection.mounts import find_mounts
 from kcover_ebpf.inspection.options import InspectionOptions
-from kcover_ebpf.inspection.result import Check, Cost, Finding, failed, passed, unknown, warned
+from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
 
 _LITTLE = 0.1
 """Part of the room: as the kubelet's default, below which it evicts pods (nodefs.available)."""
@@ -16,7 +16,7 @@ _INODES = 0.05
 _CLEAN = "remove old images, checkpoints and logs"
 
 
-def find_shm(options: InspectionOptions) -> Iterator[Finding]:
+def find_shm(options: InspectionOptions) -> Iterator[CheckFinding]:
     """One finding."""
     try:
         found = os.statvfs(options.root / "dev/shm")
@@ -35,7 +35,7 @@ def find_shm(options: InspectionOptions) -> Iterator[Finding]:
         yield passed(text)
 
 
-def find_inodes(options: InspectionOptions) -> Iterator[Finding]:
+def find_inodes(options: InspectionOptions) -> Iterator[CheckFinding]:
     """A finding for each disk; servers are not asked."""
     disks = [each for each in find_mounts(options.root) if not each.is_network]
     for disk in disks:
@@ -49,7 +49,7 @@ def find_inodes(options: InspectionOptions) -> Iterator[Finding]:
         yield unknown("no mounted disk is visible", "run on the node itself")
 
 
-def _room(label: str, found: os.statvfs_result) -> Finding:
+def _room(label: str, found: os.statvfs_result) -> CheckFinding:
     blocks = found.f_bavail / found.f_blocks if found.f_blocks else 1.0
     # Some file systems (btrfs) make inodes as they need them, and report none.
     inodes = found.f_favail / found.f_files if found.f_files else 1.0

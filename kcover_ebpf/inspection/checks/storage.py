@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kcover_ebpf.inspection.mounts import Mount, find_mounts
 from kcover_ebpf.inspection.options import InspectionOptions
-from kcover_ebpf.inspection.result import Check, Cost, Finding, failed, passed, unknown, warned
+from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
 
 _PATIENCE_S = 5.0
 """For statfs, which a healthy server answers in milliseconds."""
@@ -19,7 +19,7 @@ _SLOW_S = 1.0
 _FILE_BYTES = 1 << 20
 
 
-def find(options: InspectionOptions) -> Iterator[Finding]:
+def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     """A finding for each file system, and one for the write."""
     mounts = find_mounts(options.root)
     seconds = _ask_all(mounts)
@@ -31,7 +31,7 @@ def find(options: InspectionOptions) -> Iterator[Finding]:
         yield _write(options.write_to)
 
 
-def _of_one(mount: Mount, taken_s: float | None) -> Finding:
+def _of_one(mount: Mount, taken_s: float | None) -> CheckFinding:
     if taken_s is None:
         whose = "its server" if mount.is_network else "the disk"
         text = f"{mount.label}: no answer within {_PATIENCE_S:g} s"
@@ -71,7 +71,7 @@ def _ask_all(mounts: Sequence[Mount]) -> list[float | None]:
     return taken
 
 
-def _write(folder: Path) -> Finding:
+def _write(folder: Path) -> CheckFinding:
     import tempfile
 
     start_s = time.monotonic()
