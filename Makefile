@@ -68,13 +68,13 @@ test: setup-cluster build ## set up, check, run the tests; builds a Kubernetes t
 	$(PYTHON) -m tests
 
 test-unit: setup-test build ## the tests that need neither root nor BPF
-	$(PYTHON) -m pytest tests/unit -m "not long" --numprocesses=auto --dist=loadgroup
+	$(PYTHON) -m pytest tests/unit -m "not long" --numprocesses=auto --dist=worksteal
 
 test-kernel: setup-test build ## the tests against the running kernel, as root
 	$(PYTHON) -m pytest tests/kernel
 
 test-long: setup-test build ## all of tests/unit, with four times the examples of each property, and all of tests/kernel
-	$(PYTHON) -m pytest tests/unit --numprocesses=auto --dist=loadgroup --hypothesis-profile=thorough
+	$(PYTHON) -m pytest tests/unit --numprocesses=auto --dist=worksteal --hypothesis-profile=thorough
 	$(PYTHON) -m pytest tests/kernel
 
 test-chart: setup-cluster build ## the chart at a real API server, which is built the first time

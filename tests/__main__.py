@@ -52,11 +52,11 @@ TOGETHER = (
     Part("cluster", ("tests/cluster", "-m", "core")),
     Part(
         "kernel",
-        ("tests/kernel", "-m", "not long and not alone", "--numprocesses=3", "--dist=loadgroup"),
+        ("tests/kernel", "-m", "not long and not alone", "--numprocesses=3", "--dist=worksteal"),
     ),
     Part(
         "unit",
-        ("tests/unit", "-m", "not long", "--numprocesses=auto", "--dist=loadgroup"),
+        ("tests/unit", "-m", "not long", "--numprocesses=auto", "--dist=worksteal"),
         LOW_PRIORITY,
     ),
     Part("check", ("check",), LOW_PRIORITY, ("make", "--no-print-directory")),

@@ -11,7 +11,7 @@ from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
 from tests.kernel.helpers import FIRINGS
 
-pytestmark = pytest.mark.xdist_group("kmsg")  # the kernel log is one for all workers
+pytestmark = pytest.mark.alone  # the kernel log is one for all workers, and so is its second
 
 
 @pytest.fixture
@@ -62,7 +62,6 @@ def test_other_lines_are_not_reported(watched: KernelSampler, line: str) -> None
     assert _reported(watched) == ["pcieport 0000:5d:00.0: pciehp: Slot(7): Link Down #6"]
 
 
-@pytest.mark.alone  # its lines are to be within one second
 def test_a_driver_that_prints_in_a_loop_has_a_budget_and_a_fault_one_of_its_own(
     watched: KernelSampler,
 ) -> None:

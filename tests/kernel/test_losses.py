@@ -7,8 +7,6 @@ import subprocess
 from collections import Counter
 from dataclasses import replace
 
-import pytest
-
 from kcover_ebpf.facts.kernel import (
     Fact,
     ProcessExit,
@@ -56,7 +54,6 @@ def test_an_exit_without_room_is_reported_at_the_next_pass_with_its_status() -> 
     assert reported == {parent.pid: 0, **dict.fromkeys(map(Pid, children), 7)}
 
 
-@pytest.mark.xdist_group("kmsg")  # as in test_log.py
 def test_lines_of_drivers_leave_room_for_exits() -> None:
     settings = replace(TINY, ring_bytes=4 * TINY.ring_bytes)
     with KernelSampler.open(settings) as kernel:

@@ -12,8 +12,6 @@ import pytest
 import kcover_ebpf
 from tools.docs import commands
 
-pytestmark = pytest.mark.xdist_group("packaging")  # the wheel is built once, by one worker
-
 ROOT = Path(__file__).resolve().parents[2]
 ARCHITECTURES = ("x86_64", "arm64")
 OBJECTS = sorted(

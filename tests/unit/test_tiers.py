@@ -123,7 +123,7 @@ def test_tiers__what_make_test_leaves_out_another_target_runs() -> None:
     """`long` and `alone` are of the unit and kernel tests, which test-long runs whole; `core` is of the cluster's."""
     makefile = (ROOT / "Makefile").read_text()
     whole = re.findall(
-        r"-m pytest (tests/\w+)(?: --numprocesses=auto --dist=loadgroup --hypothesis-profile=thorough)?$",
+        r"-m pytest (tests/\w+)(?: --numprocesses=auto --dist=worksteal --hypothesis-profile=thorough)?$",
         makefile,
         re.MULTILINE,
     )
