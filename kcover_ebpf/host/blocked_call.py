@@ -28,6 +28,7 @@ _FUTEX_WAIT_BITSET = 9
 _FUTEX_CLOCK_REALTIME = 256
 _TIMER_ABSTIME = 1
 _FOREVER_S = 1 << 40
+_FILE_LOCKS = ("flock", "fcntl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,34 @@ class Call:
     args: tuple[int, ...]
     sp: int
     """The user stack pointer."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedWait:
+    """What a thread waits for; each part is None or empty where it could not be read."""
+
+    wait_channel: str
+    """The kernel function it sleeps in (/proc/PID/task/TID/wchan); empty when it runs."""
+    files: tuple[WaitedFile, ...]
+    timed: bool
+    """The wait has a time-out, whether or not it could be read."""
+    deadline_ns: int | None
+    """Boottime at which it ends by itself."""
+    lock_holders: tuple[Pid, ...]
+    """Processes that hold the file lock it waits for."""
+
+
+def read_wait(pid: Pid, tid: Tid, call: Call | None, since_ns: int) -> BlockedWait:
+    """What `call`, under way since then (boottime), waits for; of None the kernel function alone."""
+    channel = read_text(f"/proc/{pid}/task/{tid}/wchan").strip()
+    timed, deadline_ns = (False, None) if call is None else deadline(pid, call, since_ns)
+    return BlockedWait(
+        wait_channel="" if channel == "0" else channel,
+        files=() if call is None else files(pid, call),
+        timed=timed,
+        deadline_ns=deadline_ns,
+        lock_holders=_lock_holders(pid) if call and call.name in _FILE_LOCKS else (),
+    )
 
 
 def read_call(pid: Pid, tid: Tid, table: SyscallTable, known: int = NO_SYSCALL) -> Call | None:
@@ -199,3 +228,26 @@ def _mount_of(pid: Pid, fd: int) -> tuple[str, str]:
         if part[0] == mount and len(part) > 2:
             return part[2], right.partition(" ")[0]
     return "", ""
+
+
+def _lock_holders(pid: Pid) -> tuple[Pid, ...]:
+    """Processes that hold the lock `pid` waits for (kernel: /proc/locks, "->" marks a waiter)."""
+    return parse_locks(read_text("/proc/locks"), pid)
+
+
+def parse_locks(text: str, waiter: Pid) -> tuple[Pid, ...]:
+    """Holders, from the text of /proc/locks; empty if `waiter` waits for no lock."""
+    holders: dict[str, Pid] = {}
+    for line in text.splitlines():
+        part = line.replace("->", " -> ").split()
+        if len(part) < 6:
+            continue
+        waits = part[1] == "->"
+        pid = part[5] if waits else part[4]
+        if not pid.removeprefix("-").isdecimal():
+            continue
+        if not waits:
+            holders[part[0]] = Pid(int(pid))
+        elif int(pid) == waiter and part[0] in holders:
+            return (holders[part[0]],)
+    return ()

@@ -88,32 +88,21 @@ class ThreadInspector:
 
     def _inspect(self, request: InspectRequest) -> Inspection:
         call = blocked_call.read_call(request.pid, request.tid, self._table, request.syscall)
-        timed, deadline_ns = (
-            (False, None)
-            if call is None
-            else blocked_call.deadline(request.pid, call, request.since_ns)
-        )
-        files = () if call is None else blocked_call.files(request.pid, call)
+        wait = blocked_call.read_wait(request.pid, request.tid, call, request.since_ns)
+        storages = (_storage(request.pid, each) for each in wait.files)
         return Inspection(
             boottime_ns=boottime_ns(),
             pid=request.pid,
             tid=request.tid,
-            wait_channel=_wait_channel(request),
-            deadline_ns=deadline_ns,
-            timed=timed,
-            files=files,
+            wait_channel=wait.wait_channel,
+            deadline_ns=wait.deadline_ns,
+            timed=wait.timed,
+            files=wait.files,
             stack=() if call is None else self._memory.words(request.pid, call.sp),
-            storage=next((state for each in files if (state := _storage(request.pid, each))), None),
-            lock_holders=lock_holders_of(request.pid)
-            if call and call.name in ("flock", "fcntl")
-            else (),
+            storage=next((state for state in storages if state), None),
+            lock_holders=wait.lock_holders,
             devices=self._devices_of(request.pid),
         )
-
-
-def _wait_channel(request: InspectRequest) -> str:
-    text = read_text(f"/proc/{request.pid}/task/{request.tid}/wchan").strip()
-    return "" if text == "0" else text
 
 
 def _storage(pid: Pid, file: WaitedFile) -> StorageState | None:
@@ -126,26 +115,3 @@ def _storage(pid: Pid, file: WaitedFile) -> StorageState | None:
         return None
     suspended = read_text(f"/sys/dev/block/{device}/dm/suspended").strip() == "1"
     return StorageState(device, int(stat[8]), int(stat[0]) + int(stat[4]), suspended)
-
-
-def lock_holders_of(pid: Pid) -> tuple[Pid, ...]:
-    """Processes that hold the lock `pid` waits for (kernel: /proc/locks, "->" marks a waiter)."""
-    return parse_locks(read_text("/proc/locks"), pid)
-
-
-def parse_locks(text: str, waiter: Pid) -> tuple[Pid, ...]:
-    """Holders, from the text of /proc/locks; empty if `waiter` waits for no lock."""
-    holders: dict[str, Pid] = {}
-    for line in text.splitlines():
-        part = line.replace("->", " -> ").split()
-        if len(part) < 6:
-            continue
-        waits = part[1] == "->"
-        pid = part[5] if waits else part[4]
-        if not pid.removeprefix("-").isdecimal():
-            continue
-        if not waits:
-            holders[part[0]] = Pid(int(pid))
-        elif int(pid) == waiter and part[0] in holders:
-            return (holders[part[0]],)
-    return ()

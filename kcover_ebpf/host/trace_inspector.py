@@ -10,16 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from kcover_ebpf.facts.host import WaitedFile
 from kcover_ebpf.host import blocked_call, stack_words
-from kcover_ebpf.host.blocked_call import Call
+from kcover_ebpf.host.blocked_call import BlockedWait, Call
 from kcover_ebpf.host.procfs import namespace_numbers
 from kcover_ebpf.host.read_workers import Readers
-from kcover_ebpf.host.thread_inspector import lock_holders_of
 from kcover_ebpf.ids import Pid, Tid
 
 _LOCK_BYTES = 24
-_FD_LOCKS = ("flock", "fcntl")
 _Key = tuple[Pid, Tid]
 
 
@@ -36,16 +33,11 @@ class TraceRequest:
 
 @dataclass(frozen=True, slots=True)
 class TraceInspection:
-    """What was read about one thread; each part is empty or None where it could not be."""
+    """What was read about one thread."""
 
-    wait_channel: str
+    wait: BlockedWait
     lock_memory: bytes
-    """From the futex word on."""
-    files: tuple[WaitedFile, ...]
-    timed: bool
-    deadline_ns: int | None
-    """Boottime."""
-    lock_holders: tuple[Pid, ...]
+    """From the futex word on; empty where it waits for none, or it could not be read."""
 
 
 class TraceInspector:
@@ -70,16 +62,10 @@ class TraceInspector:
 
 def _inspect(ask: TraceRequest) -> TraceInspection:
     call = ask.call
-    timed, deadline_ns = blocked_call.deadline(ask.pid, call, ask.since_ns)
     is_lock = call.name.startswith("futex")
-    channel = blocked_call.read_text(f"/proc/{ask.pid}/task/{ask.tid}/wchan").strip()
     return TraceInspection(
-        wait_channel="" if channel == "0" else channel,
+        blocked_call.read_wait(ask.pid, ask.tid, call, ask.since_ns),
         lock_memory=stack_words.read_memory(ask.pid, call.args[0], _LOCK_BYTES) if is_lock else b"",
-        files=blocked_call.files(ask.pid, call),
-        timed=timed,
-        deadline_ns=deadline_ns,
-        lock_holders=lock_holders_of(ask.pid) if call.name in _FD_LOCKS else (),
     )
 
 

@@ -121,17 +121,17 @@ class Table:
         if seen.lock_memory:
             # a lock that processes share may be held by any of the job
             lock = futex.describe(sample.args[1], sample.args[2], seen.lock_memory, numbers)
-        deadline_ns = seen.deadline_ns
+        deadline_ns = seen.wait.deadline_ns
         left_s = None if deadline_ns is None else (deadline_ns - self._job.now_ns) / NS
         return describe_call.Known(
             lock=lock,
-            files=seen.files,
-            ends={each.fd: people.ends(view, each.fd, each.inode) for each in seen.files},
+            files=seen.wait.files,
+            ends={each.fd: people.ends(view, each.fd, each.inode) for each in seen.wait.files},
             names=people.thread_names(view),
             children=people.children(view.pid),
-            lock_holders=[people.process(pid, "process") for pid in seen.lock_holders],
-            wait_channel=seen.wait_channel,
-            timed=seen.timed,
+            lock_holders=[people.process(pid, "process") for pid in seen.wait.lock_holders],
+            wait_channel=seen.wait.wait_channel,
+            timed=seen.wait.timed,
             ends_in_s=None if left_s is None else max(0.0, left_s),
         )
 
@@ -157,9 +157,12 @@ class _People:
 
     def _search(self, glances: Mapping[tuple[Pid, Tid], TraceInspection]) -> dict[Inode, list[Pid]]:
         # pipes first among ourselves, then, for what a lead waits on, on the whole host
-        inodes = {file.inode for each in glances.values() for file in each.files}
+        inodes = {file.inode for each in glances.values() for file in each.wait.files}
         pipes = frozenset(
-            file.inode for each in glances.values() for file in each.files if file.kind == "pipe"
+            file.inode
+            for each in glances.values()
+            for file in each.wait.files
+            if file.kind == "pipe"
         )
         if not pipes & inodes:
             return {}

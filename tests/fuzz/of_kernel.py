@@ -16,7 +16,7 @@ from kcover_ebpf.hardware import kmsg_parser, ports
 from kcover_ebpf.hardware.catalog import files, judge
 from kcover_ebpf.hardware.ras.netns import _endpoint
 from kcover_ebpf.host import blocked_call, cgroups, nfs_servers, procfs, stack_frames, stack_words
-from kcover_ebpf.host.thread_inspector import parse_locks
+from kcover_ebpf.host.blocked_call import parse_locks
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.inspection.mounts import find_mounts
 from kcover_ebpf.kernel.symbols import variants

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcover_ebpf.facts.host import CodeSeen, Inspection, InspectRequest, Unreadable
-from kcover_ebpf.host.blocked_call import kind_of
+from kcover_ebpf.host.blocked_call import kind_of, parse_locks
 from kcover_ebpf.host.procfs import boottime_ns
-from kcover_ebpf.host.thread_inspector import ThreadInspector, parse_locks
+from kcover_ebpf.host.thread_inspector import ThreadInspector
 from kcover_ebpf.ids import Inode, Pid, Tid
 
 from .children import child_in

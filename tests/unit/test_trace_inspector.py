@@ -22,7 +22,7 @@ def test_inspect__the_file_that_a_child_reads_at_each_pass() -> None:
     for each in found:
         assert each.keys() == {(child.pid, child.pid)}
         (seen,) = each.values()
-        assert [(file.fd, file.kind) for file in seen.files] == [(0, "pipe")]
+        assert [(file.fd, file.kind) for file in seen.wait.files] == [(0, "pipe")]
 
 
 def test_inspect__what_is_not_read_in_time_is_missing_and_does_not_come_later() -> None:
