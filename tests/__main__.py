@@ -56,7 +56,7 @@ TOGETHER = (
     ),
     Part(
         "unit",
-        ("tests/unit", "-m", "not long", "--numprocesses=auto", "--dist=worksteal"),
+        ("tests/unit", "-m", "not long", "--numprocesses=3", "--dist=worksteal"),
         LOW_PRIORITY,
     ),
     Part("check", ("check",), LOW_PRIORITY, ("make", "--no-print-directory")),

@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import re2
 
@@ -84,6 +84,7 @@ class LogRule:
 _MOST_PATTERN_CHARS = 2_000
 """A pattern longer than this is a mistake, and may take long to compile."""
 _MOST_FILE_BYTES = 1 << 20
+_Choice = TypeVar("_Choice", LogDomain, Severity, Concerns)
 _KEYS = {each.name for each in fields(LogRule)} - {"regex"}
 
 
@@ -158,12 +159,21 @@ def _own_rule(row: Mapping[str, Any]) -> LogRule:
     if missing := [key for key in ("name", "pattern", "domain", "severity") if key not in row]:
         raise ValueError(f"needs {', '.join(missing)}")
     defaults = {"concerns": "job", "lasting": False, "meaning": "", "advice": ""}
-    return _rule({**defaults, **row}, Source(row.get("source", Source.KERNEL)))
+    source = row.get("source", Source.KERNEL)
+    if source not in {Source.KERNEL, Source.CONTAINER}:
+        raise ValueError("source must be kernel or container")
+    return _rule({**defaults, **row}, Source(source))
+
+
+def _choice(kind: type[_Choice], key: str, row: Mapping[str, Any]) -> _Choice:
+    try:
+        return kind(row[key])
+    except ValueError as error:
+        words = ", ".join(each.value for each in kind)
+        raise ValueError(f"{key} {row[key]!r} is not one of {words}") from error
 
 
 def _rule(row: Mapping[str, Any], source: Source) -> LogRule:
-    if source is Source.UNKNOWN:
-        raise ValueError("source must be kernel or container")
     words = {key: row[key] for key in ("name", "pattern", "meaning", "advice")}
     if not all(isinstance(value, str) for value in words.values()):
         raise TypeError("name, pattern, meaning and advice are texts")
@@ -177,9 +187,9 @@ def _rule(row: Mapping[str, Any], source: Source) -> LogRule:
         source=source,
         pattern=words["pattern"],
         regex=compiled(words["pattern"]),
-        domain=LogDomain(row["domain"]),
-        severity=Severity(row["severity"]),
-        concerns=Concerns(row["concerns"]),
+        domain=_choice(LogDomain, "domain", row),
+        severity=_choice(Severity, "severity", row),
+        concerns=_choice(Concerns, "concerns", row),
         lasting=row["lasting"],
         meaning=words["meaning"],
         advice=words["advice"],

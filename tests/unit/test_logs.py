@@ -329,7 +329,7 @@ def test_logs__rules_of_node_problem_detector_are_read(tmp_path: Path) -> None:
         (
             "a.toml",
             "[[rule]]\nname='x'\npattern='a'\ndomain='net'\nseverity='info'",
-            "'net' is not a valid Domain",
+            "domain 'net' is not one of hardware, ",
         ),
         (
             "a.toml",
