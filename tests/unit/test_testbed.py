@@ -2,16 +2,18 @@
 
 import hashlib
 import json
+import os
 import socket
 import subprocess
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.cluster import addons, build, cgroups, layout, oci, processes, versions
+from tools.cluster import addons, build, cgroups, components, layout, oci, processes, versions
 from tools.cluster.errors import Usage
 from tools.cluster.layout import Bed
 from tools.cluster.train import Place, place
@@ -213,3 +215,29 @@ def test_free_port__a_port_that_is_taken_is_not_chosen() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         assert up._free_port(taken.getsockname()[1]) != taken.getsockname()[1]
+
+
+def test_ensure__a_component_that_ends_before_it_is_healthy_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kubelet whose runtime accepts connections, and does not answer yet, gives up."""
+    started: list[processes.Process] = []
+
+    def start(*_: object) -> processes.Process:
+        pid = os.getpid() if started else 0  # the first one is gone
+        ticks = processes.start_ticks(os.getpid()) if started else 0
+        started.append(processes.Process(pid, ticks or 0, 0.0))
+        return started[-1]
+
+    monkeypatch.setattr(processes, "start", start)
+    monkeypatch.setattr(components, "RESTART_S", 0.1)
+    state = SimpleNamespace(processes={}, bed=SimpleNamespace(log=tmp_path), save=lambda: None)
+
+    def healthy() -> bool:
+        return started[-1].alive()
+
+    component = components.Component("kubelet", "", ("true",), healthy, 10.0)
+    components.ensure(state, component)  # type: ignore[arg-type]
+    assert len(started) == 2
+    components.ensure(state, component)  # type: ignore[arg-type]
+    assert len(started) == 2

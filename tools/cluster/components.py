@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -13,6 +15,8 @@ from tools.cluster.state import State
 from tools.cluster.versions import Kubernetes
 
 Probe = Callable[[], bool]
+RESTART_S = 1.0
+"""Between two starts of a component that ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +32,27 @@ class Component:
 
 
 def ensure(state: State, component: Component) -> None:
-    """Start the component unless it runs, and wait until it is healthy."""
-    process = state.processes.get(component.name)
+    """Start the component unless it runs, and wait until it is healthy.
+
+    One that ends meanwhile is started again, as systemd does on a real node: a kubelet gives up if the runtime already
+    accepts connections and does not answer yet.
+    """
     log = state.bed.log / f"{component.name}.log"
-    if process is None or not process.alive():
-        state.processes[component.name] = processes.start(log, component.cgroup, component.command)
-        state.save()
-    wait(component.name, component.healthy, component.patience_s, log)
+    started_s = -math.inf
+
+    def is_healthy() -> bool:
+        nonlocal started_s
+        process = state.processes.get(component.name)
+        if process is None or not process.alive():
+            if time.monotonic() - started_s < RESTART_S:
+                return False
+            started_s = time.monotonic()
+            started = processes.start(log, component.cgroup, component.command)
+            state.processes[component.name] = started
+            state.save()
+        return component.healthy()
+
+    wait(component.name, is_healthy, component.patience_s, log)
 
 
 def control_plane(bed: Bed, release: Kubernetes, api_port: int) -> list[Component]:
