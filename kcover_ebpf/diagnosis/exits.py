@@ -1,7 +1,7 @@
 """Faults that the kernel announces: exits, signals, out of memory. They need no waiting and no learning.
 
-Who died first is not always who is to blame: a rank that left with code 0, or that skipped a
-collective, makes an innocent peer fail. Those two are distinguished here.
+Who died first is not always who is to blame: a rank that left with code 0, that skipped a collective, or that all
+others waited for in vain makes an innocent peer fail. Those are distinguished here.
 """
 
 from __future__ import annotations
@@ -10,15 +10,20 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kcover_ebpf.diagnosis import endpoints, stacks
+from kcover_ebpf.diagnosis import endpoints, gave_up, stacks
 from kcover_ebpf.diagnosis.members import Members, established
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
 from kcover_ebpf.diagnosis.roles import Role
-from kcover_ebpf.diagnosis.snapshot import Finding
+from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.facts.kernel import OomKill, ProcessExit, SignalSent
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.tunables.diagnosis import LEFT_BEFORE_NS, LEFT_BEFORE_STEPS, RECOVERED_NS
+from kcover_ebpf.tunables.diagnosis import (
+    GAVE_UP_SEEN_NS,
+    LEFT_BEFORE_NS,
+    LEFT_BEFORE_STEPS,
+    RECOVERED_NS,
+)
 
 _CRASH_SIGNALS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 _ENDING_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL}
@@ -35,6 +40,14 @@ class Announcements:
     """The last fatal signal sent to a process."""
     stops: dict[Pid, SignalSent] = field(default_factory=dict)
     """The stop signal in force for a process."""
+    awaited: gave_up.Awaited | None = None
+    """The rank that all others were last seen waiting for, before any failed."""
+
+    def judged(self, snapshot: JobSnapshot) -> JobSnapshot:
+        """Note who waits for whom in a snapshot, which is returned."""
+        if not self.failures:
+            self.awaited = gave_up.awaited(snapshot) or self.awaited
+        return snapshot
 
     def on_signal(self, sent: SignalSent) -> None:
         """Note who sent which signal."""
@@ -146,7 +159,28 @@ def judge_failure(
         text = f"{_name(ranks[odd])} waits in a different collective from {names}"
         evidence.append(Evidence(EvidenceKind.STACK, text))
         return _finding(Cause.COLLECTIVE_MISMATCH, first.boottime_ns, ranks[odd], evidence, victims)
+    late = _awaited(announced, first, views)
+    if late is not None:
+        evidence.append(Evidence(EvidenceKind.PEERS, late.text))
+        there = views[late.rank.pid]
+        return _finding(Cause.TIMED_OUT, first.boottime_ns, there, evidence, victims)
     return _finding(_cause(view, first, announced), first.boottime_ns, view, evidence, victims)
+
+
+def _awaited(
+    announced: Announcements, first: ProcessExit, views: Mapping[Pid, ProcessHistory]
+) -> gave_up.Awaited | None:
+    """The rank for whose sake another gave up; None where that one died of something else, or was served at last."""
+    late = announced.awaited
+    if late is None or first.pid not in late.waiting or late.rank.pid not in views:
+        return None
+    if _cause(views[first.pid], first, announced) not in (Cause.EXITED, Cause.ABORTED):
+        return None
+    there = views[late.rank.pid]
+    was_alive = there.exit is None or there.exit.boottime_ns >= first.boottime_ns
+    is_recent = first.boottime_ns - late.at_ns <= GAVE_UP_SEEN_NS
+    was_served = any(views[pid].data_ns > late.at_ns for pid in late.waiting if pid in views)
+    return late if was_alive and is_recent and not was_served else None
 
 
 def _first(failures: Sequence[ProcessExit], views: Mapping[Pid, ProcessHistory]) -> ProcessExit:

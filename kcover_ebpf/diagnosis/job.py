@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from kcover_ebpf.diagnosis import exits, startup
+from kcover_ebpf.diagnosis import exits, gave_up, startup
 from kcover_ebpf.diagnosis.blindness import Sight, unseen
 from kcover_ebpf.diagnosis.classify import classify
 from kcover_ebpf.diagnosis.classify_context import ClassifyContext
@@ -294,14 +294,13 @@ class Job:
         failed = self.faults.judge(self.members.views, self.attention.stalled) or self._failure()
         if failed is not None:
             return failed
-        unsampled = startup.unsampled_rank(self.members, self.now_ns)
-        if unsampled is not None:
+        if (unsampled := startup.unsampled_rank(self.members, self.now_ns)) is not None:
             return unsampled
         if self.sight.is_blind(self.now_ns):
             return self.sight.finding(self.now_ns)
         if not self.members.ranks:
-            hidden = startup.unreadable_process(self.members, self.attention.unreadable)
-            if hidden is not None:
+            unreadable = self.attention.unreadable
+            if (hidden := startup.unreadable_process(self.members, unreadable)) is not None:
                 return hidden
             ended = any(view.exit is not None for view in self.members.views.values())
             cause = Cause.ENDING if ended else Cause.STARTING
@@ -311,7 +310,8 @@ class Job:
             missing = startup.missing_rank(self.members, self.pace, self.now_ns, self._policy)
         if not self.attention.suspicious:
             return missing or self._healthy()
-        found = self.faults.located(judge(self.snapshot()), self.members.ranks)
+        snapshot = self.announced.judged(self.snapshot())
+        found = self.faults.located(judge(snapshot), self.members.ranks)
         if missing is not None and found.cause not in (Cause.STOPPED, Cause.FROZEN):
             return missing
         if found.cause is Cause.TRAINING:
@@ -320,8 +320,7 @@ class Job:
         return at_hard_limit(found, silent_s, self._policy, self.now_ns)
 
     def _failure(self) -> Finding | None:
-        failures = self.announced.failures
-        if not failures:
+        if not (failures := self.announced.failures):
             return None
         waits = bool(self.members.ranks) or not self._whole
         if waits and self.now_ns - failures[0].boottime_ns < FAILURE_SETTLE_NS:
@@ -331,6 +330,8 @@ class Job:
         return exits.judge_failure(self.announced, views, stacks, longest_s, whole=self._whole)
 
     def _healthy(self) -> Finding:
+        if gave_up.is_due(self.members.ranks.values(), self.now_ns):
+            self.announced.judged(self.snapshot())
         slow = slowness(self.pace, self.loss, self.members.ranks, self.now_ns)
         if slow is not None:
             return slow

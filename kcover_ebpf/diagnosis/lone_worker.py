@@ -30,7 +30,7 @@ def report(
     """
     if len(working) != 1 or working[0].state is not State.COMPUTING:
         return None
-    if not snapshot.cadence_known or snapshot.starting or not _all_seen(snapshot):
+    if not snapshot.cadence_known or snapshot.starting or not snapshot.all_seen:
         return None
     first, ranks = working[0], snapshot.ranks
     if not waiting or len(waiting) + 1 < len(ranks):
@@ -48,9 +48,3 @@ def report(
         *evidence.gpus(list(ranks.values()), first),
     ]
     return blame(snapshot, VerdictKind.UNKNOWN, Cause.COMPUTING, first, found)
-
-
-def _all_seen(snapshot: JobSnapshot) -> bool:
-    # a rank on a node that is not observed may be the one that the others wait for
-    size = max(each.world_size or 0 for each in snapshot.ranks.values())
-    return size == len(snapshot.ranks) if size else snapshot.whole

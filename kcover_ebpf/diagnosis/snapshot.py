@@ -92,6 +92,12 @@ class JobSnapshot:
         return self.now_ns - round(each.age_s * NS)
 
     @property
+    def all_seen(self) -> bool:
+        """No rank is on a host that is not observed: such a one may be what the others wait for."""
+        size = max((each.world_size or 0 for each in self.ranks.values()), default=0)
+        return size == len(self.ranks) if size else self.whole
+
+    @property
     def oldest_ns(self) -> int:
         """When the first of the living ranks came into its state."""
         return min(map(self.since_ns, self.ranks.values()))

@@ -46,6 +46,7 @@ class Cause(Enum):
     ABORTED = "aborted"
     SEGFAULT = "segfault"
     LEFT_EARLY = "left_early"
+    TIMED_OUT = "timed_out"
     DEVICE = "device"
     PREFLIGHT = "preflight"
     # a culprit that does nothing
@@ -121,6 +122,7 @@ _DIED = frozenset(
         Cause.ABORTED,
         Cause.SEGFAULT,
         Cause.LEFT_EARLY,
+        Cause.TIMED_OUT,
         Cause.LOADER_DIED,
         Cause.COLLECTIVE_MISMATCH,
         Cause.UNKNOWN,

@@ -28,6 +28,7 @@ CAUSE_TEXT = {
     Cause.ABORTED: "aborted",
     Cause.SEGFAULT: "crashed on a bad memory access",
     Cause.LEFT_EARLY: "exited with code 0 while other ranks continued",
+    Cause.TIMED_OUT: "kept the other ranks waiting until one gave up",
     Cause.DEVICE: "has a faulty device",
     Cause.STOPPED: "is stopped by a signal",
     Cause.FROZEN: "is frozen by its control group",

@@ -339,6 +339,13 @@ LONE_FACTOR = 2.0
 LONE_FLOOR_S = 60.0
 """And never before: loading, compiling and metrics on one rank are over within a minute in most jobs. Chosen; on tapes
 whose rank 0 computes for 20 to 240 s every 5 to 10 minutes it was named 2 to 4 times an hour."""
+GAVE_UP_S = 15.0
+"""A rank that fails by itself after it and all others waited so long for one rank, and longer than a stall of this job
+takes, gave up waiting. Chosen: collectives have time-outs of minutes, and few jobs have steps of this length, in which
+who waits is noted every few passes (2 ms for 8 ranks)."""
+GAVE_UP_SEEN_NS = 15 * _NS
+"""Who waited counts for so long until a rank failed, unless bytes came meanwhile: passes that judge are up to 3 s
+apart, and a program that raises takes seconds to end on a busy host."""
 COUNTS_MOVE_S = 120.0
 """For so long an answer of NCCL in which counts moved refutes a hang that began before it. Chosen."""
 LAUNCHED_AHEAD_S = 5.0
