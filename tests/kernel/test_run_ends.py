@@ -134,6 +134,8 @@ def test_the_job_lives_on_when_we_are_killed(tmp_path: Path) -> None:
 def test_nothing_is_left_when_our_whole_process_group_is_killed(tmp_path: Path) -> None:
     with run("--", "sleep", "100", folder=tmp_path) as one:
         members = one.await_members(1)
+        # it joins the control group first, and then the process group
+        until(lambda: {os.getpgid(pid) for pid in members} == {one.pid}, "the job in our group")
         keeper = one.keeper()
         os.killpg(one.pid, signal.SIGKILL)
         one.finish()

@@ -158,17 +158,22 @@ def test_spinning_moves(kernel: KernelSampler) -> None:
         watch(kernel, target.pid)
         # A yielder on a busy machine may get less CPU than makes a move.
         kernel.request(target.pid, CLOSELY)
-        kernel.sample([])
-        for _ in range(5):
+        used_ns = threads_of(kernel, target.pid)[tids["spin"]].cpu_ns
+        moved = 0
+        while moved < 5:
             time.sleep(0.2)
             facts = kernel.sample([])
             tick = of_kind(facts, Tick)[0]
             samples = {int(sample.tid): sample for sample in of_kind(facts, ThreadSample)}
             spin, yielder = samples[tids["spin"]], samples[tids["yield"]]
             assert spin.state is yielder.state is TaskState.RUNNING
-            assert spin.site_since_ns == tick.boottime_ns
             assert spin.syscall == NO_SYSCALL
             assert yielder.syscall in (SYSCALLS["yield"], NO_SYSCALL)
+            # on a busy machine it may not have had its turn; it moved with 2% of the time
+            if 20 * (spin.cpu_ns - used_ns) > tick.period_ns:
+                assert spin.site_since_ns == tick.boottime_ns
+                moved += 1
+            used_ns = spin.cpu_ns
 
 
 def test_what_comes_to_rest_is_sent_once_more(kernel: KernelSampler) -> None:
