@@ -174,6 +174,7 @@ def test_spinning_moves(kernel: KernelSampler) -> None:
                 assert spin.site_since_ns == tick.boottime_ns
                 moved += 1
             used_ns = spin.cpu_ns
+    assert moved == 5
 
 
 def test_what_comes_to_rest_is_sent_once_more(kernel: KernelSampler) -> None:
