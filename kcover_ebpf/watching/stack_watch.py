@@ -50,7 +50,7 @@ class StackWatch:
     def tick(
         self, wanted: bool, ranks: Mapping[Pid, ProcessHistory], rank_count: int
     ) -> list[PythonStacksSeen]:
-        """What was read since the last call.
+        """What was read since the last call, also where it was asked for by `is_ready` and nothing is wanted any more.
 
         `wanted`: a verdict is near that they may explain; `rank_count`: of the whole job, also those on other hosts.
         """
@@ -58,7 +58,7 @@ class StackWatch:
         news = self._take(now_s)
         if not wanted:
             self._is_open = False
-            return []
+            return news
         if not self._is_open:
             self._is_open, self._stalled_s = True, now_s
             # a job that stalls now and then is not read each time

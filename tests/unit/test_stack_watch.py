@@ -57,11 +57,15 @@ def answering() -> str:
 
 
 def taken(
-    watch: StackWatch, people: Mapping[Pid, ProcessHistory], size: int = 4
+    watch: StackWatch,
+    people: Mapping[Pid, ProcessHistory],
+    size: int = 4,
+    *,
+    wanted: bool = True,
 ) -> PythonStacksSeen:
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        if news := watch.tick(True, people, size):
+        if news := watch.tick(wanted, people, size):
             return news[0]
         time.sleep(0.01)
     raise AssertionError("nothing was read")
@@ -94,6 +98,16 @@ def test_stack_watch__they_are_read_anew_before_an_action_if_that_was_long_ago(
     monkeypatch.setattr(stack_watch, "STACKS_FRESH_S", 60.0)
     assert watch.is_ready(people)
     assert len(log.read_text().split()) == 2 * len(PIDS)
+
+
+def test_stack_watch__what_was_read_for_an_action_is_delivered_though_no_verdict_is_near(
+    spy: Callable[[str], Path],
+) -> None:
+    spy(answering())
+    watch, people = StackWatch(), ranks()
+    assert not watch.is_ready(people)
+    seen = taken(watch, people, wanted=False)
+    assert {each.pid for each in seen.stacks} == set(PIDS)
 
 
 def test_stack_watch__an_action_waits_for_a_reader_that_hangs_only_for_a_while(
