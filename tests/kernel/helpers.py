@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from kcover_ebpf.facts.kernel import Detail, SampleRequest
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from tests.skips import ROOT
 
@@ -22,6 +22,8 @@ FIRINGS = 23
 """A prime number of times: a lost or doubled event cannot hide in a round figure."""
 
 DEADLINE_S = 20.0
+AWAKE = ("spin", "yield")
+"""Kinds of tests/faults/waits.c that do not sleep."""
 T = TypeVar("T")
 
 CLOSELY = SampleRequest(Detail.ALL, every=1)
@@ -103,6 +105,32 @@ def running(*command: str) -> Iterator[Running]:
         yield one
     finally:
         one.end()
+
+
+@contextmanager
+def waiting(*kinds: str) -> Iterator[tuple[Running, dict[str, Tid]]]:
+    """tests/faults/waits.c with a thread for each kind of wait, and the tid of each; all of them wait by now."""
+    with running(program("waits"), *kinds) as target:
+        lines = [target.line().split() for _ in kinds]
+        tids = {kind: Tid(int(tid)) for kind, tid in lines}
+        asleep = [tid for kind, tid in tids.items() if kind not in AWAKE]
+        until_asleep(target.pid, target.pid, *asleep)
+        yield target, tids
+
+
+def until_asleep(pid: Pid, *tids: int) -> None:
+    """Wait until these threads of a process sleep or are gone; without any, all of them."""
+    chosen = tids or [int(each.name) for each in Path(f"/proc/{pid}/task").iterdir()]
+    until(lambda: all(state_of(pid, tid) in "SDX" for tid in chosen), "threads that sleep")
+
+
+def state_of(pid: int, tid: int) -> str:
+    """The state of a thread as in proc(5), such as "S"; "X" of one that is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/task/{tid}/stat").read_text()
+    except OSError:
+        return "X"
+    return stat.rpartition(")")[2].split()[0]
 
 
 def watch(kernel: KernelSampler, pid: Pid, wanted: SampleRequest = CLOSELY) -> None:

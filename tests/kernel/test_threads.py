@@ -5,8 +5,6 @@ import os
 import platform
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,11 +16,13 @@ from kcover_ebpf.kernel.sampler import KernelSampler
 from tests.kernel.helpers import (
     CLOSELY,
     EACH_PASS,
-    Running,
     of_kind,
     program,
     running,
+    state_of,
     until,
+    until_asleep,
+    waiting,
     watch,
 )
 
@@ -35,18 +35,6 @@ GLIBC_SLEEP = {"x86_64": 230, "aarch64": 115}[platform.machine()]
 WAITS = ("futex", "poll", "read", "sleep", "vfork")
 TICK_NS = 10_000_000
 PTRACE_ATTACH, PTRACE_DETACH = 16, 17
-
-
-@contextmanager
-def waiting(*kinds: str) -> Iterator[tuple[Running, dict[str, int]]]:
-    """A process with a thread per kind of wait, and the tid of each."""
-    with running(program("waits"), *kinds) as target:
-        tids = {}
-        for _ in kinds:
-            kind, tid = target.line().split()
-            tids[kind] = int(tid)
-        time.sleep(0.1)
-        yield target, tids
 
 
 def threads_of(kernel: KernelSampler, pid: Pid) -> dict[int, ThreadSample]:
@@ -182,7 +170,7 @@ def test_what_comes_to_rest_is_sent_once_more(kernel: KernelSampler) -> None:
         watch(kernel, target.pid)
         kernel.sample([])
         target.work()
-        time.sleep(0.05)
+        until_asleep(target.pid)
         moved = threads_of(kernel, target.pid)[target.pid]
         at_rest = threads_of(kernel, target.pid)[target.pid]
         assert threads_of(kernel, target.pid) == {}
@@ -311,9 +299,11 @@ def test_a_wait_that_was_stopped_and_continued_is_the_same_wait(
         if watched_before:
             watch(kernel, target.pid)
             before = threads_of(kernel, target.pid)
-        for number in (signal.SIGSTOP, signal.SIGCONT):
-            os.kill(target.pid, number)
-            time.sleep(0.1)
+        os.kill(target.pid, signal.SIGSTOP)
+        every = (target.pid, *tids.values())
+        until(lambda: {state_of(target.pid, tid) for tid in every} == {"T"}, "stopped threads")
+        os.kill(target.pid, signal.SIGCONT)
+        until_asleep(target.pid, *every)
         if watched_before:
             kernel.request(target.pid, CLOSELY)
         else:

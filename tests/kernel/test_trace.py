@@ -13,7 +13,7 @@ import click
 import pytest
 
 from .command import COMMAND, until
-from .helpers import Running, program, running
+from .helpers import Running, program, running, until_asleep
 
 pytestmark = pytest.mark.kernel
 MAIN = "import sys; from kcover_ebpf.cli import main; sys.exit(main())"
@@ -149,6 +149,7 @@ def test_without_py_spy_the_look_goes_on(tmp_path: Path) -> None:
 def test_five_hundred_threads_become_a_few_lines() -> None:
     with running(program("crowd"), "threads", "500") as target:
         target.line()
+        until_asleep(target.pid)
         done = subprocess.run(
             [COMMAND, "trace", "--pid", str(target.pid)],
             capture_output=True,

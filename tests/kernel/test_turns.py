@@ -2,8 +2,6 @@
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 
 import pytest
@@ -19,18 +17,10 @@ from kcover_ebpf.facts.kernel import (
 from kcover_ebpf.host import cgroups
 from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.kernel.sampler import KernelSampler
-from tests.kernel.helpers import CLOSELY, EACH_PASS, Running, of_kind, program, running, watch
+from tests.kernel.helpers import CLOSELY, EACH_PASS, of_kind, program, running, waiting, watch
 
 MOST_WORK, STRANGERS_EVERY = 1600, 4
 """As in bpf/pass.bpf.h."""
-
-
-@contextmanager
-def waits(*kinds: str) -> Iterator[tuple[Running, dict[str, Tid]]]:
-    with running(program("waits"), *kinds) as target:
-        lines = [target.line().split() for _ in kinds]
-        time.sleep(0.1)
-        yield target, {kind: Tid(int(tid)) for kind, tid in lines}
 
 
 def whole_passes(kernel: KernelSampler, pid: Pid, count: int) -> list[int]:
@@ -74,7 +64,7 @@ def test_a_lead_thread_is_looked_at_in_every_pass(kernel: KernelSampler) -> None
 
 @pytest.mark.parametrize("named", [True, False])
 def test_another_thread_may_lead(kernel: KernelSampler, named: bool) -> None:
-    with waits("spin") as (target, tids):
+    with waiting("spin") as (target, tids):
         watch(kernel, target.pid, SampleRequest(lead=tids["spin"] if named else None))
         kernel.sample([])
         passes = [of_kind(one, ThreadSample) for one in spaced(kernel, CALM_EVERY)]
@@ -93,7 +83,7 @@ def test_another_thread_may_lead(kernel: KernelSampler, named: bool) -> None:
 def test_at_first_sight_those_are_sent_that_are_judged(
     kernel: KernelSampler, detail: Detail, expected: set[str]
 ) -> None:
-    with waits("futex", "poll", "vfork", "spin") as (target, tids):
+    with waiting("futex", "poll", "vfork", "spin") as (target, tids):
         names = {tid: kind for kind, tid in tids.items()} | {target.pid: "main"}
         watch(kernel, target.pid, SampleRequest(detail, every=1))
         samples = of_kind(kernel.sample([]), ThreadSample)
@@ -101,7 +91,7 @@ def test_at_first_sight_those_are_sent_that_are_judged(
 
 
 def test_when_detail_begins_those_are_sent_that_are_judged(kernel: KernelSampler) -> None:
-    with waits("futex", "vfork") as (target, tids):
+    with waiting("futex", "vfork") as (target, tids):
         watch(kernel, target.pid, EACH_PASS)
         kernel.sample([])
         assert of_kind(kernel.sample([]), ThreadSample) == []
@@ -115,7 +105,7 @@ def test_when_detail_begins_those_are_sent_that_are_judged(kernel: KernelSampler
 
 
 def test_the_look_before_is_known(kernel: KernelSampler) -> None:
-    with waits("spin") as (target, tids):
+    with waiting("spin") as (target, tids):
         kernel.watch(target.pid)
         passes = spaced(kernel, 3 * CALM_EVERY)
     turns = [one.boottime_ns for each in passes for one in of_kind(each, ProcessTotals)]
@@ -127,7 +117,7 @@ def test_the_look_before_is_known(kernel: KernelSampler) -> None:
 
 
 def test_threads_that_nothing_can_wake_are_counted(kernel: KernelSampler) -> None:
-    with waits("futex", "poll") as (target, _tids):
+    with waiting("futex", "poll") as (target, _tids):
         watch(kernel, target.pid, EACH_PASS)
         for _ in range(2):
             found = of_kind(kernel.sample([]), ProcessTotals)[0]

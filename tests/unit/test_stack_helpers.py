@@ -137,7 +137,9 @@ def test_helpers__few_run_at_once_and_all_in_the_end(
     log = tmp_path / "log"
     spy = tmp_path / "py-spy"
     spy.write_text(
-        f"#!/bin/sh\necho + >> {log}\nsleep 0.1\necho - >> {log}\n"
+        f"#!/bin/sh\necho + >> {log}\n"
+        # the first one waits for a second
+        f"while [ $(grep -c + {log}) -lt 2 ]; do sleep 0.01; done\necho - >> {log}\n"
         "echo '[{\"os_thread_id\": '$5', \"frames\": []}]'\n"
     )
     spy.chmod(0o755)
