@@ -1,7 +1,8 @@
 """`python -m tests`: what `make test` runs, at the same time as far as it waits more than it works.
 
 Tests of the cluster and of the kernel wait for clocks, ranks and kubelets; those of `tests/unit` and `make check`
-compute. So all run side by side, the latter two with low priority; then those of the kernel that bear no others beside
+compute. So all run side by side, the latter two with low priority; the first time, a Kubernetes is built before the
+former two begin, which would wait in vain beside its compilers. Then those of the kernel that bear no others beside
 them (marker `alone`). What each wrote is in build/tests, and is printed at the end if it failed. The last line sums up,
 as pytest does.
 
@@ -12,6 +13,7 @@ mended.
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -36,6 +38,7 @@ NOTHING_SELECTED = 5
 """Exit code of pytest."""
 PYTEST = (sys.executable, "-m", "pytest")
 AGAIN = "-again"
+PROGRAMS = "programs"
 
 
 @dataclass(frozen=True)
@@ -46,13 +49,17 @@ class Part:
     arguments: tuple[str, ...]
     niceness: int = 0
     command: tuple[str, ...] = PYTEST
+    after: str | None = None
+    """The part that has to end before this one begins."""
 
 
 TOGETHER = (
-    Part("cluster", ("tests/cluster", "-m", "core")),
+    Part(PROGRAMS, ("build",), command=("tools/testbed",)),
+    Part("cluster", ("tests/cluster", "-m", "core"), after=PROGRAMS),
     Part(
         "kernel",
         ("tests/kernel", "-m", "not long and not alone", "--numprocesses=3", "--dist=worksteal"),
+        after=PROGRAMS,
     ),
     Part(
         "unit",
@@ -108,14 +115,19 @@ class Running:
 
 
 def run(parts: Sequence[Part], more: Sequence[str]) -> list[Running]:
-    """Side by side, until all have ended."""
-    begun = [Running(part, more) for part in parts]
+    """Side by side, each once the part has ended that it comes after, until all have ended."""
+    waiting, begun = list(parts), list[Running]()
+    under_way: list[Running] = []
     try:
-        waiting = list(begun)
-        while waiting:
+        while waiting or under_way:
+            ahead = {one.part.name for one in under_way} | {one.name for one in waiting}
+            for part in [one for one in waiting if one.after not in ahead]:
+                waiting.remove(part)
+                begun.append(Running(part, more))
+                under_way.append(begun[-1])
             time.sleep(POLL_S)
-            for each in [one for one in waiting if one.process.poll() is not None]:
-                waiting.remove(each)
+            for each in [one for one in under_way if one.process.poll() is not None]:
+                under_way.remove(each)
                 took_s = time.monotonic() - each.began_s
                 print(f"tests: {each.part.name} ended after {took_s:.0f} s", flush=True)
                 print("\n".join(_end_of(each.lines())), flush=True)
@@ -153,7 +165,9 @@ def main(more: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     LOGS.mkdir(parents=True, exist_ok=True)
     began_s = time.monotonic()
-    ended = [*run(TOGETHER, more), *run(AFTERWARDS, more)]
+    is_elsewhere = "KUBECONFIG" in os.environ  # the tests use that cluster, and none is to be built
+    together = [each for each in TOGETHER if each.name != PROGRAMS or not is_elsewhere]
+    ended = [*run(together, more), *run(AFTERWARDS, more)]
     counts = sum((each.counts() for each in ended), Counter[str]())
     failed = [each for each in ended if each.has_failed]
     for each in failed:

@@ -104,6 +104,35 @@ def test_main__a_part_that_is_no_pytest_is_not_counted(
     assert re.fullmatch(r"=+ no tests in [\d.]+s =+", lines[-1])
 
 
+def test_main__a_part_begins_once_the_one_before_it_has_ended(
+    parts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = Part("first", ("-c", "sleep 1; touch made"), command=("sh",))
+    then = Part("then", ("-c", "test -e made"), command=("sh",), after="first")
+    fails = Part("fails", ("-c", "test -e made"), command=("sh",))
+    monkeypatch.setattr(tiers, "ROOT", parts)
+    monkeypatch.setattr(tiers, "TOGETHER", (then, fails, first))
+    monkeypatch.setattr(tiers, "AFTERWARDS", ())
+    assert tiers.main([]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.endswith(" failed")] == ["tests: fails failed"]
+
+
+@pytest.mark.parametrize(("config", "is_built"), [(None, True), ("/there/config", False)])
+def test_main__no_kubernetes_is_built_where_another_is_used(
+    parts: Path, monkeypatch: pytest.MonkeyPatch, config: str | None, is_built: bool
+) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    if config is not None:
+        monkeypatch.setenv("KUBECONFIG", config)
+    made = parts / "made"
+    builds = Part(tiers.PROGRAMS, (str(made),), command=("touch",))
+    monkeypatch.setattr(tiers, "TOGETHER", (builds, Part("true", (), command=("true",))))
+    monkeypatch.setattr(tiers, "AFTERWARDS", ())
+    assert tiers.main([]) == 0
+    assert made.exists() == is_built
+
+
 def test_main__a_part_that_cannot_start_fails(parts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiers, "TOGETHER", (Part("broken", ("--no-such-option",)),))
     monkeypatch.setattr(tiers, "AFTERWARDS", ())
@@ -143,4 +172,4 @@ def test_tiers__what_make_test_leaves_out_another_target_runs() -> None:
         "test-attack",
     }
     parts = {each.arguments[0] for each in (*tiers.TOGETHER, *tiers.AFTERWARDS)}
-    assert parts == {"tests/unit", "tests/kernel", "tests/cluster", "check"}
+    assert parts == {"build", "tests/unit", "tests/kernel", "tests/cluster", "check"}

@@ -46,11 +46,13 @@ def kubernetes(
 
 
 def program(wanted: Program, say: shell.Say) -> Path:
-    """One program, built in its own module's folder where it is missing."""
-    path = cache.folder("bin", f"{wanted.name}-{wanted.version}") / wanted.name
+    """One program, built where it is missing: in its module's folder, or around its `main`."""
+    made_of = [wanted.version, cache.key(wanted.main)] if wanted.main else [wanted.version]
+    path = cache.folder("bin", "-".join([wanted.name, *made_of])) / wanted.name
     with cache.locked(path.parent.name):
         if not cache.intact(path):
-            _build(path, module_folder(wanted), wanted.package, [], say, cgo=wanted.cgo)
+            work = _around(wanted) if wanted.main else module_folder(wanted)
+            _build(path, work, wanted.package, [], say, cgo=wanted.cgo)
     return path
 
 
@@ -66,12 +68,24 @@ def _kubernetes_module(release: Kubernetes, say: shell.Say) -> Path:
     published = Path(module["GoMod"]).read_text()
     staging = re.findall(r"(\S+) => \./staging/", published)
     replacements = [f"replace {name} => {name} v0.{release.version[3:]}" for name in staging]
-    requirement = f"require k8s.io/kubernetes {release.version}"
-    go_mod = ["module testbed", f"go {versions.go()}", requirement, *replacements]
-    (work / "go.mod").write_text("\n".join(go_mod) + "\n")
     imports = [f'_ "k8s.io/kubernetes/cmd/{name}"' for name in KUBERNETES_PROGRAMS]
     source = ["//go:build tools", "package testbed", "import (", *imports, ")"]
-    (work / "tools.go").write_text("\n".join(source) + "\n")
+    requirement = f"require k8s.io/kubernetes {release.version}"
+    return _own_module(work, [requirement, *replacements], "\n".join(source) + "\n")
+
+
+def _around(wanted: Program) -> Path:
+    """A module of our own with the program's `main`; it requires what that imports."""
+    _pinned(f"{wanted.module}@{wanted.version}", wanted.sum)
+    work = cache.folder("build", f"{wanted.name}-{wanted.version}")
+    return _own_module(work, [f"require {wanted.module} {wanted.version}"], wanted.main)
+
+
+def _own_module(work: Path, requirements: Sequence[str], source: str) -> Path:
+    """The folder of a module of one file; `requirements` are lines of its go.mod."""
+    go_mod = ["module testbed", f"go {versions.go()}", *requirements]
+    (work / "go.mod").write_text("\n".join(go_mod) + "\n")
+    (work / "source.go").write_text(source)
     shell.logged(cache.folder("log") / "build.log", [*go(), "-C", work, "mod", "tidy"], _env())
     return work
 

@@ -1,4 +1,4 @@
-"""The command line: tools/testbed up | down | status | load | exec | reboot."""
+"""The command line: tools/testbed up | build | down | status | load | exec | reboot."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ def parser() -> argparse.ArgumentParser:
         help=f"job controllers to add: {', '.join(addons.names())}; all, or none "
         f"({','.join(addons.DEFAULT)})",
     )
+    verb = verbs.add_parser("build", help="make what the first `up` would, and start nothing")
+    verb.add_argument("--kubernetes", metavar="MINOR", help="which Kubernetes, such as 1.34")
     verbs.add_parser("down", parents=[common], help="remove all of it")
     verb = verbs.add_parser("status", parents=[common], help="what runs and is well")
     verb.add_argument("-o", "--output", choices=["table", "json"], default="table")
@@ -61,6 +63,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.verb == "build":
+        _check_root()
+        with up.stage("programs and images"):
+            up.fill_cache(versions.kubernetes(options.kubernetes))
+        return 0
     if not layout.NAME.fullmatch(options.name):
         raise Usage(f"--name {options.name}: use up to 20 of a-z, 0-9 and -")
     wanted = _wanted(options) if options.verb == "up" else None
@@ -68,8 +75,7 @@ def _run(options: argparse.Namespace) -> int:
     state.check_owner(bed)
     if options.verb == "status":
         return status.show(bed, options.output == "json")
-    if os.geteuid() != 0:
-        raise Failure("run it as root: it makes namespaces, mounts and cgroups")
+    _check_root()
     if options.verb == "exec":
         _exec(bed, options.node, options.command)
     if options.verb == "load":
@@ -86,6 +92,11 @@ def _run(options: argparse.Namespace) -> int:
             nodes.stop(running, node)
             nodes.ensure(running, node)
     return 0
+
+
+def _check_root() -> None:
+    if os.geteuid() != 0:
+        raise Failure("run it as root: it makes namespaces, mounts and cgroups")
 
 
 def _wanted(options: argparse.Namespace) -> up.Wanted:

@@ -56,7 +56,7 @@ def ensure(state: State, component: Component) -> None:
 
 
 def control_plane(bed: Bed, release: Kubernetes, api_port: int) -> list[Component]:
-    """The parts that are there once, in the order of their start."""
+    """The parts that are there once, in the order of their start; `control_proxy` comes after the nodes."""
     return [
         etcd(bed),
         api_server(bed, release),
@@ -64,7 +64,6 @@ def control_plane(bed: Bed, release: Kubernetes, api_port: int) -> list[Componen
         controller_manager(bed, release),
         scheduler(bed, release),
         dns(bed),
-        control_proxy(bed),
     ]
 
 

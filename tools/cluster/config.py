@@ -91,7 +91,8 @@ def write_control(bed: Bed) -> None:
     kubeconfig = pki.create_identity(bed, "coredns", "/CN=system:coredns")
     corefile = COREFILE.format(address=layout.CONTROL_ADDRESS, kubeconfig=kubeconfig)
     _write(bed.etc / "Corefile", corefile)
-    _write_proxy(bed, "control")
+    # its own node is none of the cluster, and it waits half a minute for the addresses of one that is not there
+    _write_proxy(bed, "control", bed.nodes(1)[0].name)
 
 
 def write_node(node: Node) -> None:
@@ -103,7 +104,7 @@ def write_node(node: Node) -> None:
     text = CONTAINERD.format(pause=layout.PAUSE_IMAGE, cni=cni)
     _write(etc / f"{node.name}-containerd.toml", text)
     _write(etc / f"{node.name}-kubelet.yaml", json.dumps(kubelet(node), indent=1))
-    _write_proxy(node.bed, node.name)
+    _write_proxy(node.bed, node.name, node.name)
 
 
 def cni_network(node: Node) -> dict[str, Any]:
@@ -153,20 +154,20 @@ def kubelet(node: Node) -> dict[str, Any]:
     }
 
 
-def _write_proxy(bed: Bed, name: str) -> None:
+def _write_proxy(bed: Bed, where: str, node: str) -> None:
     kubeconfig = pki.create_identity(bed, "kube-proxy", "/CN=system:kube-proxy")
     settings = {
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",
         "clientConnection": {"kubeconfig": str(kubeconfig)},
         "mode": "iptables",
-        "hostnameOverride": name,
+        "hostnameOverride": node,
         "clusterCIDR": layout.POD_RANGE,
         "healthzBindAddress": "127.0.0.1:10256",
         "metricsBindAddress": "127.0.0.1:10249",
         "conntrack": {"maxPerCore": 0},  # global to the machine, and often read-only
     }
-    _write(bed.etc / f"{name}-kube-proxy.yaml", json.dumps(settings, indent=1))
+    _write(bed.etc / f"{where}-kube-proxy.yaml", json.dumps(settings, indent=1))
 
 
 def _write(file: Path, text: str) -> None:

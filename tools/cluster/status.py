@@ -28,6 +28,7 @@ def inspect(running: State) -> list[Part]:
     bed = running.bed
     release = versions.by_version(running.kubernetes)
     processes = components.control_plane(bed, release, running.api_port)
+    processes.append(components.control_proxy(bed))
     for node in bed.nodes(running.nodes):
         processes += nodes.parts(running, node)
     parts = [_process(running, component) for component in processes]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,8 @@ from tools.cluster.probes import wait
 from tools.cluster.processes import boot_id
 from tools.cluster.state import State
 from tools.cluster.versions import Kubernetes
+
+OTHER_PROGRAMS = ("coredns", "helm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,7 @@ def _start(running: State, release: Kubernetes) -> None:
     cgroups.create(bed.control_cgroup)
     cgroups.weigh(bed.cgroup, running.nodes * (os.cpu_count() or 1))
     with stage("programs"):
-        _link_programs(bed, release)
+        _link_programs(bed, fill_cache(release) if _misses_programs(bed) else [])
     with stage("images"):
         images.store(bed, say)
     with stage("network and keys"):
@@ -127,18 +130,30 @@ def _start(running: State, release: Kubernetes) -> None:
     for node in bed.nodes(running.nodes):
         with stage(node.name):
             nodes.ensure(running, node)
+    components.ensure(running, components.control_proxy(bed))
     with stage("nodes ready"):
         wait("a node", lambda: kube.nodes_ready(bed) >= running.nodes, 120)
 
 
-def _link_programs(bed: Bed, release: Kubernetes) -> None:
+def fill_cache(release: Kubernetes) -> list[Path]:
+    """Make what is missing of the programs, which are returned, and beside them of the images, which wait for disks."""
+    with ThreadPoolExecutor(1) as beside:
+        base = beside.submit(images.base, say)
+        programs = build.kubernetes(release, say)
+        programs += [build.program(versions.program(name), say) for name in OTHER_PROGRAMS]
+        base.result()
+    return programs
+
+
+def _misses_programs(bed: Bed) -> bool:
+    return not all(
+        (bed.bin / name).exists() for name in (*build.KUBERNETES_PROGRAMS, *OTHER_PROGRAMS)
+    )
+
+
+def _link_programs(bed: Bed, programs: Sequence[Path]) -> None:
     """Links to the programs in the cache; they are checked once, when the links are made."""
-    others = ("coredns", "helm")
-    if all((bed.bin / name).exists() for name in (*build.KUBERNETES_PROGRAMS, *others)):
-        return
     bed.bin.mkdir(exist_ok=True)
-    programs = build.kubernetes(release, say)
-    programs += [build.program(versions.program(name), say) for name in others]
     for program in programs:
         link = bed.bin / program.name
         link.unlink(missing_ok=True)

@@ -30,7 +30,7 @@ class Kubernetes:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A command built inside its own module, whose go.mod and go.sum count."""
+    """A command of a Go module, whose go.mod and go.sum count."""
 
     name: str
     module: str
@@ -39,6 +39,8 @@ class Program:
     package: str = "."
     cgo: bool = False
     """Part of it is C: it is linked with this machine's libc and needs a C compiler."""
+    main: str = ""
+    """Go source of a main package of our own, which takes less of the module than its own does."""
 
 
 @dataclass(frozen=True, slots=True)
