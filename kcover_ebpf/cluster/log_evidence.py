@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from kcover_ebpf.api.incident import CrashRecord, FailureClass
 from kcover_ebpf.api.log_report import ContainerLog, LogFinding, LoggedTraceback
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
-from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.verdict import (
+    RAISED,
+    Cause,
+    Culprit,
+    Evidence,
+    EvidenceKind,
+    VerdictKind,
+)
 from kcover_ebpf.logs import exit_codes
 from kcover_ebpf.tunables.recovery import LOG_BEFORE_FAULT_S, TRACEBACK_AFTER_S, TRACEBACK_BEFORE_S
 
@@ -35,8 +42,6 @@ _BY_DOMAIN: Mapping[str, FailureClass] = {
     "memory": FailureClass.PROGRAM,
     "program": FailureClass.PROGRAM,
 }
-_RAISED = frozenset({Cause.EXITED, Cause.ABORTED})
-"""Ends that a traceback explains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +169,7 @@ def _lines(
 
 
 def _crashes(logs: Sequence[_Log], fault: Fault) -> tuple[CrashRecord, ...]:
-    if fault.kind is not VerdictKind.CRASHED or fault.cause not in _RAISED:
+    if fault.kind is not VerdictKind.CRASHED or fault.cause not in RAISED:
         return ()
     found = [crash for log in logs if (crash := _crash(log, fault)) is not None]
     return tuple(sorted(found, key=lambda each: (each.time_s, each.pod_uid, each.start)))

@@ -1,13 +1,13 @@
 """Faults that the kernel announces: exits, signals, out of memory. They need no waiting and no learning.
 
-Who died first is not always who is to blame: a rank that left with code 0, that skipped a collective, or that all
-others waited for in vain makes an innocent peer fail. Those are distinguished here.
+Who died first is not always who is to blame: a rank that left with code 0, that its own launcher killed, that skipped a
+collective, or that all others waited for in vain makes an innocent peer fail. Those are distinguished here.
 """
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kcover_ebpf.diagnosis import endpoints, gave_up, stacks
@@ -15,7 +15,7 @@ from kcover_ebpf.diagnosis.members import Members, established
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
-from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.verdict import RAISED, Cause, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.facts.kernel import OomKill, ProcessExit, SignalSent
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.diagnosis import (
@@ -147,11 +147,11 @@ def judge_failure(
         return None
     victims = tuple(alive)
     evidence = [Evidence(EvidenceKind.EVENT, _reported(view, first, announced))]
-    blamed = _left_before(first, ranks, longest_s)
-    if blamed is not None:
-        who = _name(ranks[blamed])
-        evidence.insert(0, Evidence(EvidenceKind.EVENT, f"{who} exited with code 0 before that"))
-        return _finding(Cause.LEFT_EARLY, first.boottime_ns, ranks[blamed], evidence, victims)
+    earlier = _ended_before(announced, first, views, ranks, longest_s)
+    if earlier is not None:
+        cause, there, text = earlier
+        evidence.insert(0, Evidence(EvidenceKind.EVENT, text))
+        return _finding(cause, first.boottime_ns, there, evidence, victims)
     odd = _skipped(first, ranks, survivor_stacks)
     if odd is not None and view.member is not None and view.member.role is Role.RANK:
         other = [pid for pid in survivor_stacks if pid != odd]
@@ -174,7 +174,7 @@ def _awaited(
     late = announced.awaited
     if late is None or first.pid not in late.waiting or late.rank.pid not in views:
         return None
-    if _cause(views[first.pid], first, announced) not in (Cause.EXITED, Cause.ABORTED):
+    if _cause(views[first.pid], first, announced) not in RAISED:
         return None
     there = views[late.rank.pid]
     was_alive = there.exit is None or there.exit.boottime_ns >= first.boottime_ns
@@ -194,16 +194,63 @@ def _first(failures: Sequence[ProcessExit], views: Mapping[Pid, ProcessHistory])
 def _left_before(
     first: ProcessExit, ranks: Mapping[Pid, ProcessHistory], longest_s: float
 ) -> Pid | None:
-    window_ns = max(LEFT_BEFORE_NS, int(LEFT_BEFORE_STEPS * longest_s * NS))
-    for pid, view in ranks.items():
-        leaving = view.exit
-        if leaving is None or not leaving.known or pid == first.pid:
+    for leaving in _gone_before(first, ranks.values(), longest_s):
+        if not leaving.signal and not leaving.exit_code:
+            return leaving.pid
+    return None
+
+
+def _ended_before(
+    announced: Announcements,
+    first: ProcessExit,
+    views: Mapping[Pid, ProcessHistory],
+    ranks: Mapping[Pid, ProcessHistory],
+    longest_s: float,
+) -> tuple[Cause, ProcessHistory, str] | None:
+    """The rank that ended before another failed for lack of it, how, and the sentence that says so."""
+    left = _left_before(first, ranks, longest_s)
+    if left is not None:
+        return Cause.LEFT_EARLY, views[left], f"{_name(views[left])} exited with code 0 before that"
+    gone = _killed_before(announced, first, views, ranks, longest_s)
+    if gone is not None:
+        return Cause.KILLED, views[gone.pid], _reported(views[gone.pid], gone, announced)
+    return None
+
+
+def _killed_before(
+    announced: Announcements,
+    first: ProcessExit,
+    views: Mapping[Pid, ProcessHistory],
+    ranks: Mapping[Pid, ProcessHistory],
+    longest_s: float,
+) -> ProcessExit | None:
+    """The rank that its own launcher killed before another ended itself; None unless it was the only one.
+
+    A launcher that was ordered to end, or that ends several, ends the job, and some rank notices before its turn.
+    """
+    if _cause(views[first.pid], first, announced) not in RAISED:
+        return None
+    killed = []
+    for leaving in _gone_before(first, ranks.values(), longest_s):
+        sent = announced.signals.get(leaving.pid)
+        if sent is None or sent.signal != leaving.signal or sent.sender_pid == leaving.pid:
             continue
-        if leaving.signal or leaving.exit_code:
+        if sent.sender_pid in views and sent.sender_pid not in announced.signals:
+            killed.append(leaving)
+    return killed[0] if len(killed) == 1 else None
+
+
+def _gone_before(
+    first: ProcessExit, ranks: Iterable[ProcessHistory], longest_s: float
+) -> Iterator[ProcessExit]:
+    """The exits shortly enough before a failure to be its reason."""
+    window_ns = max(LEFT_BEFORE_NS, int(LEFT_BEFORE_STEPS * longest_s * NS))
+    for view in ranks:
+        leaving = view.exit
+        if leaving is None or not leaving.known or leaving.pid == first.pid:
             continue
         if 0 <= first.boottime_ns - leaving.boottime_ns <= window_ns:
-            return pid
-    return None
+            yield leaving
 
 
 def _skipped(

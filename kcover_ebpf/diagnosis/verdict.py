@@ -128,6 +128,8 @@ _DIED = frozenset(
         Cause.UNKNOWN,
     }
 )
+RAISED = frozenset({Cause.EXITED, Cause.ABORTED})
+"""Of those that died: a rank that ended itself, so that a traceback may explain it, or what another rank did."""
 _SLOWED = frozenset({Cause.SLOW_RANK, Cause.CPU_THROTTLED, Cause.MEMORY_PRESSURE, Cause.LINK})
 _QUIET = frozenset(
     {

@@ -12,7 +12,7 @@ from dataclasses import replace
 from kcover_ebpf.api.incident import CrashRecord, FailureClass, Status
 from kcover_ebpf.cluster import log_evidence
 from kcover_ebpf.cluster.log_evidence import Fault, LogEvidence
-from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.verdict import RAISED, EvidenceKind, VerdictKind
 from kcover_ebpf.recovery.context import RestartInput
 from kcover_ebpf.tunables.recovery import CRASH_AT_START_S, CRASH_LOGS_S
 
@@ -89,7 +89,7 @@ def why_hopeless(status: Status, earlier: Sequence[CrashRecord]) -> str | None:
 
 def awaits_logs(status: Status, earlier: Sequence[CrashRecord], now_s: float) -> bool:
     """True while a job that crashed with a known traceback before has just crashed, and its log was not read yet."""
-    raised = status.verdict is VerdictKind.CRASHED and status.cause in (Cause.EXITED, Cause.ABORTED)
+    raised = status.verdict is VerdictKind.CRASHED and status.cause in RAISED
     if not raised or status.since_s is None or not earlier or status.crashes:
         return False
     return now_s - status.since_s < CRASH_LOGS_S

@@ -10,11 +10,12 @@ import pytest
 
 from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.diagnosis.process_state import State
-from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
 from kcover_ebpf.facts.host import StorageState, WaitedFile
 from kcover_ebpf.facts.kernel import TaskState, ThreadSample
 from kcover_ebpf.ids import Inode, Pid, Tid
 from kcover_ebpf.settings import Act, Policy
+from tests.unit.seen_verdicts import not_working
 
 from . import scripted_job
 from .link_builders import edge
@@ -26,10 +27,6 @@ OUTSIDE_FD = 60
 
 def state(stage: Stage, pid: int) -> State:
     return stage.job.snapshot().processes[Pid(pid)].state
-
-
-def faults(stage: Stage) -> list[Verdict]:
-    return [verdict for verdict in stage.verdicts if verdict.kind is not VerdictKind.WORKING]
 
 
 def connect_outside(stage: Stage, proc: Proc, sent_ns: int = 0) -> WaitedFile:
@@ -59,7 +56,7 @@ def test_classify_wait__a_wait_for_a_host_outside_the_job_is_believed_for_the_pa
     all_wait(stage, 1)
     stage.run(patience_s - 3)
     assert state(stage, 101) is State.OUTSIDE
-    assert faults(stage) == []
+    assert not_working(stage) == []
     verdict = stage.run(8)
     assert verdict is not None
     assert verdict.kind is VerdictKind.UNKNOWN
@@ -123,7 +120,7 @@ def test_classify_wait__a_thread_that_entered_storage_afterwards_is_believed_to_
             stage.feed(second_thread(stage.rank(1), state_of_it, began_ns, stage.now_ns))
         stage.one_pass(NS // 4)
     assert state(stage, 101) is (State.HELPED if believed else State.FUTEX)
-    assert [each.cause for each in faults(stage)] == ([] if believed else [Cause.BLOCKED_LOCK])
+    assert [each.cause for each in not_working(stage)] == ([] if believed else [Cause.BLOCKED_LOCK])
 
 
 @pytest.mark.parametrize(("asked_s", "believed"), [(0.5, True), (-5.0, False)])
@@ -134,14 +131,14 @@ def test_classify_wait__an_answer_from_outside_is_waited_for_if_it_was_asked_for
     connect_outside(stage, stage.rank(1), sent_ns=stage.now_ns + int(asked_s * NS))
     stage.run(15)
     assert state(stage, 101) is (State.HELPED if believed else State.FUTEX)
-    assert [each.cause for each in faults(stage)] == ([] if believed else [Cause.BLOCKED_LOCK])
+    assert [each.cause for each in not_working(stage)] == ([] if believed else [Cause.BLOCKED_LOCK])
 
 
 def test_classify_wait__what_helps_is_believed_for_the_patience_only() -> None:
     stage = blocked_on_a_thread()
     connect_outside(stage, stage.rank(1), sent_ns=stage.now_ns)
     stage.run(Policy().storage_patience_s + 5)
-    assert [each.cause for each in faults(stage)] == [Cause.BLOCKED_UNKNOWN]
+    assert [each.cause for each in not_working(stage)] == [Cause.BLOCKED_UNKNOWN]
 
 
 def test_classify_wait__a_helper_program_is_believed_for_the_patience() -> None:
@@ -157,9 +154,9 @@ def test_classify_wait__a_helper_program_is_believed_for_the_patience() -> None:
         pipe(stage, helper, 1, 88)
         stage.one_pass(NS // 4)
     assert state(stage, 101) is State.CHILD
-    assert faults(stage) == []
+    assert not_working(stage) == []
     stage.run(20)
-    assert [each.cause for each in faults(stage)] == [Cause.LOADER_STUCK]
+    assert [each.cause for each in not_working(stage)] == [Cause.LOADER_STUCK]
 
 
 def test_classify_wait__a_loader_that_idles_in_a_poll_loop_is_no_effort() -> None:
@@ -175,7 +172,7 @@ def test_classify_wait__a_loader_that_idles_in_a_poll_loop_is_no_effort() -> Non
         loader.cpu_ns += 2_000_000
         loader.mode_since_ns = stage.now_ns
     assert state(stage, 101) is State.FUTEX
-    assert [each.cause for each in faults(stage)] == [Cause.BLOCKED_LOCK]
+    assert [each.cause for each in not_working(stage)] == [Cause.BLOCKED_LOCK]
 
 
 STUCK = StorageState("8:0", inflight_count=3, completed_count=100, suspended=False)
@@ -205,7 +202,7 @@ def test_classify_wait__storage_is_stuck_only_when_something_proves_it(
     stage.become(stage.rank(0), "write", files=(FILE,), storage=storage, wait_channel=channel)
     all_wait(stage, 0)
     stage.run(60)
-    assert [each.cause for each in faults(stage)] == ([Cause.STORAGE] if proven else [])
+    assert [each.cause for each in not_working(stage)] == ([Cause.STORAGE] if proven else [])
 
 
 def test_classify_wait__a_server_that_answers_nobody_is_stuck_after_the_patience() -> None:
@@ -214,7 +211,7 @@ def test_classify_wait__a_server_that_answers_nobody_is_stuck_after_the_patience
     stage.become(stage.rank(0), "write", files=(FILE,), storage=silent)
     all_wait(stage, 0)
     stage.run(110)
-    assert faults(stage) == []
+    assert not_working(stage) == []
     stage.run(40)
     latest = stage.tracker.latest
     assert latest is not None
@@ -230,7 +227,7 @@ def test_classify_wait__storage_that_completes_requests_is_believed() -> None:
     for count in range(20):
         writer.storage = replace(STUCK, completed_count=count)
         stage.run(1)
-    assert faults(stage) == []
+    assert not_working(stage) == []
 
 
 def test_classify_wait__many_ranks_in_the_same_stuck_storage_are_no_culprits() -> None:
@@ -252,7 +249,7 @@ def test_classify_wait__a_sleep_is_believed_until_its_end_is_too_far() -> None:
         stage.become(stage.rank(2), "sleep", timed=True, deadline_ns=end_ns)
         all_wait(stage, 2)
         stage.run(20)
-        assert [each.cause for each in faults(stage)] == cause
+        assert [each.cause for each in not_working(stage)] == cause
 
 
 @pytest.mark.parametrize("number", [426, 208, 333], ids=["io_uring", "getevents", "pgetevents"])
@@ -265,7 +262,7 @@ def test_classify_wait__asynchronous_reads_are_believed_as_long_as_other_storage
     with sitting_in(number):
         stage.run(20)
         assert state(stage, 101) is State.STORAGE
-        assert faults(stage) == []
+        assert not_working(stage) == []
 
 
 def test_classify_wait__a_call_that_is_not_listed_is_storage_where_a_file_server_is_waited_for() -> (

@@ -14,6 +14,7 @@ from kcover_ebpf.facts.host import WaitedFile
 from kcover_ebpf.ids import Inode, Tid
 from kcover_ebpf.settings import Act
 from tests.unit.gpu_ranks import SYNCHRONIZE, Gpu
+from tests.unit.seen_verdicts import faults
 
 from .scripted_job import LOCK, Proc, Side, Stage
 
@@ -23,10 +24,6 @@ KFD = WaitedFile(7, "device", "/dev/kfd", Inode(0), "", "")
 
 def wait_for_device(stage: Stage, proc: Proc) -> None:
     stage.become(proc, "run", module="[vdso]", called_from=SYNCHRONIZE)
-
-
-def faults(stage: Stage, since_s: float = 0.0) -> list[Verdict]:
-    return [each for each in stage.verdicts if each.kind.is_fault and each.time_s >= since_s]
 
 
 def ended(verdict: Verdict) -> bool:

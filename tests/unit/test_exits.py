@@ -7,12 +7,13 @@ import signal
 import pytest
 
 from kcover_ebpf.diagnosis.decisions import decide
-from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, Verdict, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.facts.kernel import OomKill, SignalSent
 from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.settings import Act
+from tests.unit.seen_verdicts import not_working, only_fault
 
-from .scripted_job import BARRIER, LOCK, NS, Proc, Stage, all_wait, trained
+from .scripted_job import NS, Proc, Stage, trained
 
 STRANGER = 9
 
@@ -21,15 +22,6 @@ def send(stage: Stage, proc: Proc, number: int, sender: int = STRANGER) -> None:
     stage.feed(
         SignalSent(stage.now_ns, Pid(proc.pid), Tid(proc.pid), number, Pid(sender), "sender")
     )
-
-
-def faults(stage: Stage) -> list[Verdict]:
-    return [verdict for verdict in stage.verdicts if verdict.kind is not VerdictKind.WORKING]
-
-
-def only_fault(stage: Stage) -> Verdict:
-    (verdict,) = faults(stage)
-    return verdict
 
 
 def with_loader(rank: int = 1) -> tuple[Stage, Proc]:
@@ -45,7 +37,7 @@ def test_exits__a_loader_ended_by_its_own_parent_is_no_failure(number: int) -> N
     send(stage, loader, number, sender=101)
     stage.exit(loader, signal=number)
     stage.run(3)
-    assert faults(stage) == []
+    assert not_working(stage) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV])
@@ -88,7 +80,7 @@ def test_exits__the_end_of_helpers_and_compilers_is_no_failure(
     stage.run(2)
     stage.exit(child, code, number)
     stage.run(3)
-    assert faults(stage) == []
+    assert not_working(stage) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
@@ -98,7 +90,7 @@ def test_exits__a_job_that_is_ended_from_outside_is_no_fault(number: int) -> Non
         send(stage, proc, number)
         stage.exit(proc, signal=number)
     stage.run(3)
-    assert faults(stage) == []
+    assert not_working(stage) == []
 
 
 def test_exits__a_job_whose_ranks_were_all_chosen_for_lack_of_memory_has_crashed() -> None:
@@ -135,6 +127,40 @@ def test_exits__a_rank_that_the_launcher_ends_after_another_failed_is_a_victim()
     assert verdict.culprit.rank == 3
 
 
+@pytest.mark.parametrize(
+    ("ended", "ordered", "culprit"),
+    [
+        ((2,), False, (2, Cause.KILLED)),
+        ((2, 1), False, (3, Cause.EXITED)),
+        ((2,), True, (3, Cause.EXITED)),
+    ],
+    ids=["one", "several", "by a launcher that was ordered to end"],
+)
+def test_exits__a_rank_that_its_own_launcher_killed_is_why_another_failed(
+    ended: tuple[int, ...], ordered: bool, culprit: tuple[int, Cause]
+) -> None:
+    stage = trained()
+    launcher = stage.add(Proc(50, argv=("torchrun", "train.py")))
+    stage.run(1)
+    if ordered:
+        send(stage, launcher, signal.SIGTERM)
+    for rank in ended:
+        send(stage, stage.rank(rank), signal.SIGKILL, sender=launcher.pid)
+        stage.exit(stage.rank(rank), signal=signal.SIGKILL)
+    stage.run(1)
+    stage.exit(stage.rank(3), code=1)
+    stage.run(3)
+    verdict = only_fault(stage)
+    assert verdict.culprit is not None
+    assert (verdict.culprit.rank, verdict.cause) == culprit
+    if verdict.cause is Cause.KILLED:
+        assert (
+            "rank 2 (pid 102, python3) died by SIGKILL sent by sender (50)"
+            in verdict.evidence[0].text
+        )
+        assert "rank 3" in verdict.evidence[1].text
+
+
 def ended_by_their_launcher(*, reported: bool) -> Stage:
     """Rank 3 leaves with code 0 and the launcher ends the others; `reported`: the launcher was ended first."""
     stage = trained()
@@ -161,7 +187,7 @@ def test_exits__a_launcher_that_ends_the_others_says_who_left() -> None:
 
 
 def test_exits__nobody_left_early_where_the_launcher_was_ordered_to_end() -> None:
-    assert faults(ended_by_their_launcher(reported=True)) == []
+    assert not_working(ended_by_their_launcher(reported=True)) == []
 
 
 @pytest.mark.parametrize(
@@ -181,7 +207,7 @@ def test_exits__who_left_shortly_before_the_first_failure_is_to_blame(
     stage.run(gap_s)
     stage.exit(stage.rank(3), 1)
     stage.run(2)
-    verdict = faults(stage)[-1]
+    verdict = not_working(stage)[-1]
     assert verdict.culprit is not None
     assert (verdict.culprit.rank, verdict.cause) == (rank, cause)
 
@@ -194,7 +220,7 @@ def test_exits__the_longer_the_steps_the_later_a_leaver_is_noticed() -> None:
     stage.now_ns += 12 * NS
     stage.exit(stage.rank(3), 1)
     stage.run(2)
-    assert faults(stage)[-1].cause is Cause.LEFT_EARLY
+    assert not_working(stage)[-1].cause is Cause.LEFT_EARLY
 
 
 def test_exits__who_leaves_after_the_first_failure_is_not_to_blame() -> None:
@@ -203,7 +229,7 @@ def test_exits__who_leaves_after_the_first_failure_is_not_to_blame() -> None:
     stage.one_pass(NS // 4)
     stage.exit(stage.rank(1))
     stage.run(2)
-    assert [(each.culprit and each.culprit.rank, each.cause) for each in faults(stage)] == [
+    assert [(each.culprit and each.culprit.rank, each.cause) for each in not_working(stage)] == [
         (3, Cause.EXITED)
     ]
 
@@ -234,78 +260,14 @@ def test_exits__the_longer_the_steps_the_later_a_launcher_ends_the_others(
         send(stage, stage.rank(rank), signal.SIGTERM, sender=launcher.pid)
         stage.exit(stage.rank(rank), signal=signal.SIGTERM)
     stage.run(3)
-    assert [each.cause for each in faults(stage)] == [Cause.LEFT_EARLY] * noticed
-
-
-def aborted_while_waiting(world: int, odd: int) -> Verdict:
-    """Rank `odd` waits in another collective; one of the others then aborts."""
-    stage = trained(world=world)
-    for rank in range(world):
-        stack = {"stack": BARRIER} if rank == odd else {}
-        stage.become(stage.rank(rank), "futex", last_send_ns=stage.now_ns, **stack)
-    stage.run(1.5)
-    stage.exit(stage.rank(0), signal=signal.SIGABRT)
-    stage.run(2)
-    return next(each for each in faults(stage) if each.kind is VerdictKind.CRASHED)
-
-
-@pytest.mark.parametrize("odd", [1, 3])
-def test_exits__of_four_ranks_the_one_with_another_stack_skipped_the_collective(odd: int) -> None:
-    verdict = aborted_while_waiting(4, odd)
-    assert verdict.cause is Cause.COLLECTIVE_MISMATCH
-    assert verdict.culprit is not None
-    assert verdict.culprit.rank == odd
-    assert EvidenceKind.STACK in {each.kind for each in verdict.evidence}
-
-
-@pytest.mark.parametrize(("lead_s", "rank"), [(0.2, 2), (0.01, 0)])
-def test_exits__of_three_ranks_the_survivor_that_sent_last_skipped_it(
-    lead_s: float, rank: int
-) -> None:
-    stage = trained(world=3)
-    for each in (0, 1, 2):
-        stage.become(stage.rank(each), "futex", last_send_ns=stage.now_ns)
-    stage.become(
-        stage.rank(2), "futex", stack=BARRIER, last_send_ns=stage.now_ns + int(lead_s * NS)
-    )
-    stage.run(1.5)
-    stage.exit(stage.rank(0), signal=signal.SIGABRT)
-    stage.run(2)
-    verdict = next(each for each in faults(stage) if each.kind is VerdictKind.CRASHED)
-    assert verdict.culprit is not None
-    assert verdict.culprit.rank == rank
-    mismatch = rank == 2
-    assert verdict.cause is (Cause.COLLECTIVE_MISMATCH if mismatch else Cause.ABORTED)
-
-
-def test_exits__a_survivor_that_has_not_come_to_the_collective_skipped_none() -> None:
-    stage = trained()
-    for rank in (0, 2, 3):
-        stage.become(stage.rank(rank), "futex", last_send_ns=stage.now_ns)
-    stage.become(stage.rank(1), "sleep", stack=LOCK)
-    stage.run(1.5)
-    stage.exit(stage.rank(3), signal=signal.SIGABRT)
-    stage.run(2)
-    verdict = next(each for each in faults(stage) if each.kind is VerdictKind.CRASHED)
-    assert verdict.culprit is not None
-    assert (verdict.cause, verdict.culprit.rank) == (Cause.ABORTED, 3)
-
-
-def test_exits__survivors_in_the_same_collective_are_all_victims() -> None:
-    stage = trained()
-    all_wait(stage, -1)
-    stage.run(1.5)
-    stage.exit(stage.rank(2), signal=signal.SIGABRT)
-    stage.run(2)
-    verdict = next(each for each in faults(stage) if each.kind is VerdictKind.CRASHED)
-    assert (verdict.cause, verdict.victims) == (Cause.ABORTED, (0, 1, 3))
+    assert [each.cause for each in not_working(stage)] == [Cause.LEFT_EARLY] * noticed
 
 
 def test_exits__a_failure_is_reported_after_the_others_were_looked_at() -> None:
     stage = trained()
     stage.exit(stage.rank(0), 1)
     stage.one_pass(NS // 4)
-    assert faults(stage) == []
+    assert not_working(stage) == []
     stage.one_pass(NS // 4)
     assert only_fault(stage).cause is Cause.EXITED
 
@@ -333,10 +295,10 @@ def test_exits__what_a_shell_around_a_rank_runs_first_may_fail() -> None:
     shell, first = wrapped(stage)
     stage.exit(first, 1)
     stage.run(3)
-    assert faults(stage) == []
+    assert not_working(stage) == []
     stage.exit(shell, 1)
     stage.run(1)
-    assert [verdict.culprit and verdict.culprit.rank for verdict in faults(stage)] == [3]
+    assert [verdict.culprit and verdict.culprit.rank for verdict in not_working(stage)] == [3]
 
 
 def unnumbered() -> tuple[Stage, Proc]:
@@ -352,10 +314,10 @@ def test_exits__what_a_shell_runs_before_there_are_numbers_may_fail(words: tuple
     stage.run(1)
     stage.exit(first, 2)
     stage.run(3)
-    assert faults(stage) == []
+    assert not_working(stage) == []
     stage.exit(shell, 1)
     stage.run(1)
-    assert [verdict.culprit and verdict.culprit.pid for verdict in faults(stage)] == [800]
+    assert [verdict.culprit and verdict.culprit.pid for verdict in not_working(stage)] == [800]
 
 
 def test_exits__a_failure_before_the_numbers_came_is_no_failure_of_a_rank() -> None:
@@ -374,7 +336,7 @@ def test_exits__a_failure_that_the_job_got_over_is_forgotten() -> None:
     stage = trained()
     stage.exit(stage.rank(2), 1)
     stage.run(2)
-    assert faults(stage) != []
+    assert not_working(stage) != []
     del stage.procs[102]
     stage.add(Proc(902, rank=2))
     verdict = stage.run(20)
@@ -386,4 +348,4 @@ def test_exits__the_last_rank_to_end_is_reported_at_once() -> None:
     stage = trained(world=1)
     stage.exit(stage.rank(0), 3)
     stage.one_pass(1)
-    assert [verdict.cause for verdict in faults(stage)] == [Cause.EXITED]
+    assert [verdict.cause for verdict in not_working(stage)] == [Cause.EXITED]

@@ -9,19 +9,16 @@ import pytest
 from kcover_ebpf.cluster.rank_report import verdict_of
 from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.diagnosis.judge import judge
-from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, Verdict, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.diagnosis.wait_table import unobserved
 from kcover_ebpf.facts.host import Unreadable
 from kcover_ebpf.facts.kernel import ProcessFork, ProcessTotals
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.output.formatting import verdict_object
 from kcover_ebpf.settings import Act, Policy
+from tests.unit.seen_verdicts import not_working
 
 from .scripted_job import LOCK, NS, Proc, Stage, all_wait, trained
-
-
-def faults(stage: Stage) -> list[Verdict]:
-    return [verdict for verdict in stage.verdicts if verdict.kind is not VerdictKind.WORKING]
 
 
 def every(stage: Stage, mode: str) -> None:
@@ -51,15 +48,15 @@ def test_job__gaps_of_the_start_are_not_used_for_the_training() -> None:
 def test_job__a_stall_is_longer_than_the_long_steps_of_the_job() -> None:
     stage = Stage()
     long_steps(stage, 10, 8)
-    assert faults(stage) == []
+    assert not_working(stage) == []
     every(stage, "train")
     stage.run(1)
     stage.become(stage.rank(1), "futex", stack=LOCK)
     all_wait(stage, 1)
     stage.run(13)
-    assert faults(stage) == []
+    assert not_working(stage) == []
     stage.run(8)
-    assert [each.cause for each in faults(stage)] == [Cause.BLOCKED_LOCK]
+    assert [each.cause for each in not_working(stage)] == [Cause.BLOCKED_LOCK]
 
 
 def stay(stage: Stage, mode: str) -> None:
@@ -83,7 +80,7 @@ def test_job__a_job_stopped_and_continued_as_a_whole_starts_its_clocks_anew() ->
     stay(stage, "futex")
     stage.run(2)
     assert longest_silence_s(stage) < 2.5
-    assert faults(stage) == []
+    assert not_working(stage) == []
 
 
 def test_job__after_a_blind_moment_nothing_is_judged_and_clocks_start_anew() -> None:
@@ -97,7 +94,7 @@ def test_job__after_a_blind_moment_nothing_is_judged_and_clocks_start_anew() -> 
     for _ in range(8):
         stage.one_pass(NS // 4)
         assert (stage.job.finding() is None) == (longest_silence_s(stage) < 2)
-    assert faults(stage) == []
+    assert not_working(stage) == []
 
 
 @pytest.mark.parametrize("modes", [("spin", "spin"), ("spin", "spin", "spin", "spin")])
@@ -109,7 +106,7 @@ def test_job__several_spinning_ranks_wait_and_none_of_them_is_a_culprit(
     for rank, mode in enumerate(modes):
         stage.become(stage.rank(rank), mode)
     stage.run(25)
-    assert [(each.cause, each.culprit) for each in faults(stage)] == [(Cause.WAIT_CYCLE, None)]
+    assert [(each.cause, each.culprit) for each in not_working(stage)] == [(Cause.WAIT_CYCLE, None)]
 
 
 def test_job__several_spinning_ranks_wait_for_the_one_that_is_stopped() -> None:
@@ -117,7 +114,7 @@ def test_job__several_spinning_ranks_wait_for_the_one_that_is_stopped() -> None:
     every(stage, "spin")
     stage.become(stage.rank(3), "stopped")
     stage.run(10)
-    assert [each.cause for each in faults(stage)] == [Cause.STOPPED]
+    assert [each.cause for each in not_working(stage)] == [Cause.STOPPED]
 
 
 def test_job__one_spinning_rank_is_a_culprit() -> None:
@@ -141,7 +138,7 @@ def straggling(stage: Stage, rank: int, seconds: int = 60) -> None:
 def test_job__a_straggler_is_slow_and_slow_never_ends_a_job() -> None:
     stage = trained()
     straggling(stage, 2)
-    (verdict,) = faults(stage)
+    (verdict,) = not_working(stage)
     assert (verdict.kind, verdict.cause) == (VerdictKind.SLOW, Cause.SLOW_RANK)
     assert verdict.culprit is not None
     assert verdict.culprit.rank == 2
@@ -160,7 +157,7 @@ def test_job__a_straggler_that_swaps_is_under_memory_pressure() -> None:
             totals, major_faults=totals.major_faults - 500
         )
         straggling(stage, 2, 1)
-    assert {each.cause for each in faults(stage)} == {Cause.MEMORY_PRESSURE}
+    assert {each.cause for each in not_working(stage)} == {Cause.MEMORY_PRESSURE}
 
 
 def close_windows(stage: Stage, reader: int, **changes: int) -> None:
@@ -178,7 +175,7 @@ def test_judge__peers_that_ask_in_vain_for_room_point_at_who_does_not_read() -> 
     all_wait(stage, -1)
     close_windows(stage, 102, unsent_bytes=5000, send_window_bytes=0)
     stage.run(10)
-    (verdict,) = faults(stage)
+    (verdict,) = not_working(stage)
     assert verdict.culprit is not None
     assert (verdict.cause, verdict.culprit.rank) == (Cause.BLOCKED_READ, 2)
     scene = stage.job.snapshot()
@@ -191,7 +188,7 @@ def test_job__peers_that_get_no_answer_have_lost_their_link() -> None:
     all_wait(stage, -1)
     close_windows(stage, 102, unsent_bytes=5000, unacked_bytes=96, send_window_bytes=0)
     stage.run(10)
-    (verdict,) = faults(stage)
+    (verdict,) = not_working(stage)
     assert verdict.culprit is not None
     assert (verdict.kind, verdict.culprit.rank) == (VerdictKind.LOST_LINK, 2)
 
@@ -201,7 +198,9 @@ def test_job__between_two_ranks_a_lost_link_has_no_culprit() -> None:
     stage.rank(1).backoff = 5
     all_wait(stage, -1)
     stage.run(8)
-    assert [(each.kind, each.culprit) for each in faults(stage)] == [(VerdictKind.LOST_LINK, None)]
+    assert [(each.kind, each.culprit) for each in not_working(stage)] == [
+        (VerdictKind.LOST_LINK, None)
+    ]
 
 
 def test_job__a_rank_whose_threads_are_not_seen_makes_the_verdict_unknown() -> None:
@@ -209,7 +208,7 @@ def test_job__a_rank_whose_threads_are_not_seen_makes_the_verdict_unknown() -> N
     del stage.procs[101]
     stage.job.members.views[Pid(101)].threads.clear()
     stage.run(10)
-    (verdict,) = faults(stage)
+    (verdict,) = not_working(stage)
     assert verdict.kind is VerdictKind.UNKNOWN
     assert decide(verdict, Act.RESTART, hard_limit_s=0).act is Act.OBSERVE
 
@@ -224,7 +223,7 @@ def test_job__without_a_hard_limit_no_silence_is_a_fault_by_itself() -> None:
 
 def assert_only_named_as_computing(stage: Stage) -> None:
     """The rank is named, and its silence is no fault: nobody can say that it computes for ever."""
-    (verdict,) = faults(stage)
+    (verdict,) = not_working(stage)
     assert (verdict.kind, verdict.cause) == (VerdictKind.UNKNOWN, Cause.COMPUTING)
     assert verdict.culprit is not None
     assert verdict.culprit.rank == 0
@@ -238,7 +237,7 @@ def test_job__effort_is_believed_up_to_the_cap_only() -> None:
     stage.run(115)
     assert_only_named_as_computing(stage)
     stage.run(15)
-    assert [each.kind for each in faults(stage)] == [VerdictKind.UNKNOWN, VerdictKind.HUNG]
+    assert [each.kind for each in not_working(stage)] == [VerdictKind.UNKNOWN, VerdictKind.HUNG]
 
 
 @pytest.mark.parametrize(
@@ -253,7 +252,7 @@ def test_job__a_rank_that_waits_for_a_file_lock(holder: int, at_the_end: str | N
     stage.become(stage.rank(1), "flock", lock_holders=(holder,))
     all_wait(stage, 1)
     stage.run(12)
-    (verdict,) = faults(stage)
+    (verdict,) = not_working(stage)
     assert verdict.culprit is not None
     assert (verdict.kind, verdict.cause, verdict.culprit.rank) == (
         VerdictKind.HUNG,
@@ -278,7 +277,7 @@ def test_job__of_a_rank_that_sleeps_with_a_lock_and_one_that_wants_it_the_sleepe
     for rank in (0, 2):
         stage.become(stage.rank(rank), "futex", last_send_ns=stage.now_ns)
     stage.run(12)
-    (verdict,) = faults(stage)
+    (verdict,) = not_working(stage)
     assert verdict.culprit is not None
     assert (verdict.cause, verdict.culprit.rank) == (Cause.BLOCKED_SLEEP, 3)
 
@@ -372,7 +371,7 @@ def test_job__a_job_none_of_whose_processes_can_be_read_is_never_called_healthy(
 def test_verdict_object__how_slow_a_straggler_is_reaches_the_report_and_the_json() -> None:
     stage = trained()
     straggling(stage, 2)
-    (verdict,) = faults(stage)
+    (verdict,) = not_working(stage)
     assert verdict.factor is not None
     assert 1.2 < verdict.factor < 4
     assert verdict_object(verdict)["factor"] == verdict.factor

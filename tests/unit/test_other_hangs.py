@@ -12,6 +12,7 @@ from kcover_ebpf.facts.kernel import SignalSent
 from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.settings import Act, Policy
 from tests.unit.outside_waits import passes
+from tests.unit.seen_verdicts import faults
 from tests.unit.wired_stage import Wired, all_become
 
 from .scripted_job import LOCK, NS, Proc, Stage, all_wait, pipe, trained
@@ -23,10 +24,6 @@ _SPAWNED = (
     "--multiprocessing-fork",
 )
 _PATIENCE_S = Policy().storage_patience_s
-
-
-def faults(stage: Stage) -> list[Verdict]:
-    return [verdict for verdict in stage.verdicts if verdict.kind.is_fault]
 
 
 def kinds(verdict: Verdict) -> set[EvidenceKind]:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from kcover_ebpf.diagnosis.tracker import Tracker
-from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
+from tests.unit.seen_verdicts import not_working
 
 from .scripted_job import BARRIER, LOCK, NS, Stage, all_wait, trained
-
-
-def faults(stage: Stage) -> list[Verdict]:
-    return [verdict for verdict in stage.verdicts if verdict.kind is not VerdictKind.WORKING]
 
 
 def go_on(stage: Stage, seconds: float = 15) -> None:
@@ -28,7 +25,7 @@ def test_tracker__a_verdict_is_reported_once_while_it_lasts() -> None:
     stage = trained()
     stop_rank(stage, 1)
     stage.run(60)
-    assert [each.cause for each in faults(stage)] == [Cause.STOPPED]
+    assert [each.cause for each in not_working(stage)] == [Cause.STOPPED]
 
 
 def test_tracker__healthy_training_is_reported_once() -> None:
@@ -42,7 +39,7 @@ def test_tracker__the_next_trouble_has_another_name() -> None:
     for rank in (1, 1, 2):
         stop_rank(stage, rank)
         go_on(stage)
-    assert [each.incident for each in faults(stage)] == ["job-1", "job-2", "job-3"]
+    assert [each.incident for each in not_working(stage)] == ["job-1", "job-2", "job-3"]
     assert stage.verdicts[-1].kind is VerdictKind.WORKING
     assert stage.verdicts[-1].incident == ""
 
@@ -52,7 +49,7 @@ def test_tracker__a_fault_that_ends_for_a_moment_only_is_one_incident() -> None:
     stop_rank(stage, 1)
     go_on(stage, 0.5)
     stop_rank(stage, 1)
-    assert [each.incident for each in faults(stage)] == ["job-1"]
+    assert [each.incident for each in not_working(stage)] == ["job-1"]
     assert stage.verdicts[-1].kind is VerdictKind.HUNG
 
 
@@ -61,7 +58,7 @@ def test_tracker__a_hang_that_ends_in_a_crash_is_one_incident() -> None:
     stop_rank(stage, 1)
     stage.exit(stage.rank(1), signal=9)
     stage.run(3)
-    assert [(each.kind, each.incident) for each in faults(stage)] == [
+    assert [(each.kind, each.incident) for each in not_working(stage)] == [
         (VerdictKind.HUNG, "job-1"),
         (VerdictKind.CRASHED, "job-1"),
     ]
@@ -74,7 +71,7 @@ def test_tracker__a_better_cause_is_reported_under_the_same_name() -> None:
     stage.run(8)
     stage.become(stage.rank(1), "stopped")
     stage.run(5)
-    assert [(each.cause, each.incident) for each in faults(stage)] == [
+    assert [(each.cause, each.incident) for each in not_working(stage)] == [
         (Cause.BLOCKED_LOCK, "job-1"),
         (Cause.STOPPED, "job-1"),
     ]
@@ -86,9 +83,9 @@ def test_tracker__a_fault_must_hold_before_it_is_reported() -> None:
     all_wait(stage, 1)
     while stage.job.finding() is None or stage.job.finding().kind is VerdictKind.WORKING:  # type: ignore[union-attr]
         stage.one_pass(NS // 4)
-    assert faults(stage) == []
+    assert not_working(stage) == []
     stage.one_pass(NS // 4)
-    assert [each.cause for each in faults(stage)] == [Cause.STOPPED]
+    assert [each.cause for each in not_working(stage)] == [Cause.STOPPED]
 
 
 def test_tracker__an_announced_fault_is_reported_at_once() -> None:
@@ -125,7 +122,7 @@ def test_tracker__a_job_that_cannot_be_judged_is_unknown_in_a_snapshot_and_silen
 def test_tracker__the_deadline_is_that_of_the_library_on_the_stacks() -> None:
     stage = trained()
     stop_rank(stage, 1)
-    (verdict,) = faults(stage)
+    (verdict,) = not_working(stage)
     assert verdict.deadline_s is not None
     assert verdict.deadline_s - verdict.since_s == 1800  # libtorch, measured on its ranks
     assert (
@@ -138,4 +135,4 @@ def test_tracker__a_mismatch_may_take_over_from_a_hang_without_a_new_name() -> N
     stage.become(stage.rank(2), "futex", stack=BARRIER)
     all_wait(stage, 2)
     stage.run(20)
-    assert {each.incident for each in faults(stage)} == {"job-1"}
+    assert {each.incident for each in not_working(stage)} == {"job-1"}

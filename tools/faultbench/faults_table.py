@@ -38,6 +38,8 @@ def causes(*names: str) -> frozenset[str]:
 DEATHS = (
     Scenario("01-kill", "1", "rank killed by SIGKILL", CRASHED, causes("killed"), DIED_OR_STALLED,
              host="kill", frameworks=ALL),
+    Scenario("01-launcher", "1", "rank killed by its own launcher", CRASHED, causes("killed"),
+             DIED_OR_STALLED, host="kill-by-launcher"),
     Scenario("02-exit-1", "2", "rank exits with code 1", CRASHED, causes("exited"),
              DIED_OR_STALLED, inject="exit-one", frameworks=ALL),
     Scenario("03-segfault", "3", "segmentation fault", CRASHED, causes("segfault"),

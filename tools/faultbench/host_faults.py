@@ -30,6 +30,12 @@ def kill(live: Live) -> None:
     os.kill(live.pid(live.run.culprit), signal.SIGKILL)
 
 
+def kill_by_launcher(live: Live) -> None:
+    """Have the launcher kill the culprit."""
+    live.begin_fault()
+    os.kill(int(live.launcher()["pid"]), signal.SIGRTMIN + live.run.culprit)
+
+
 def stop(live: Live) -> None:
     """SIGSTOP the culprit, not its workers."""
     live.begin_fault()
@@ -130,6 +136,7 @@ def job_cgroup(live: Live) -> str:
 BEGIN: dict[str, Callable[[Live], None]] = {
     "nothing": nothing,
     "kill": kill,
+    "kill-by-launcher": kill_by_launcher,
     "stop": stop,
     "stop-all": stop_all,
     "debugger": debugger,

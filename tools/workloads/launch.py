@@ -2,8 +2,8 @@
 
 It waits for all ranks and exits with the code of the first one that failed (128 + signal for one
 that was killed), 0 if none did. With --kill-others it ends the job as soon as one rank fails, as
-torchrun does. SIGUSR1 restarts all ranks, as an elastic agent does. With --netns every rank gets
-its own network namespace on a private bridge. MPI jobs are handed to mpirun.
+torchrun does. SIGUSR1 restarts all ranks, as an elastic agent does; SIGRTMIN + N kills rank N.
+With --netns every rank gets its own network namespace on a private bridge. MPI jobs are handed to mpirun.
 """
 
 from __future__ import annotations
@@ -118,6 +118,10 @@ class Ranks:
             child = subprocess.Popen(command, env={**environment(), **variables}, stdin=stdin)
             self._children[rank] = child
 
+    def kill(self, rank: int) -> None:
+        """End one rank by force, as a launcher does that takes it for dead."""
+        self._children[rank].kill()
+
     def stop(self) -> None:
         """Ask all ranks to end; after 5 s end them by force."""
         for child in self._children.values():
@@ -221,7 +225,12 @@ def run(args: argparse.Namespace) -> int:
     def restart(number: int, frame: FrameType | None) -> None:
         ranks.restart_wanted = True
 
+    def kill(number: int, frame: FrameType | None) -> None:
+        ranks.kill(number - signal.SIGRTMIN)
+
     signal.signal(signal.SIGUSR1, restart)
+    for rank in range(args.world):
+        signal.signal(signal.SIGRTMIN + rank, kill)
     try:
         ranks.start()
         return ranks.wait()

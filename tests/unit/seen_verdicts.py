@@ -1,0 +1,22 @@
+"""What a scripted job was found to have."""
+
+from __future__ import annotations
+
+from kcover_ebpf.diagnosis.verdict import Verdict, VerdictKind
+from tests.unit.scripted_job import Stage
+
+
+def not_working(stage: Stage) -> list[Verdict]:
+    """All verdicts but WORKING."""
+    return [each for each in stage.verdicts if each.kind is not VerdictKind.WORKING]
+
+
+def faults(stage: Stage, since_s: float = 0.0) -> list[Verdict]:
+    """Those after which a job does not continue by itself, from a moment on (unix seconds)."""
+    return [each for each in stage.verdicts if each.kind.is_fault and each.time_s >= since_s]
+
+
+def only_fault(stage: Stage) -> Verdict:
+    """The only verdict that is not WORKING."""
+    (verdict,) = not_working(stage)
+    return verdict
