@@ -315,7 +315,7 @@ class Job:
         if missing is not None and found.cause not in (Cause.STOPPED, Cause.FROZEN):
             return missing
         if found.cause is Cause.TRAINING:
-            return self._healthy()
+            return self._healthy(judged=True)
         silent_s = self.pace.silence_s(self.members.ranks, self.now_ns)
         return at_hard_limit(found, silent_s, self._policy, self.now_ns)
 
@@ -329,8 +329,8 @@ class Job:
         longest_s = self.pace.longest_s
         return exits.judge_failure(self.announced, views, stacks, longest_s, whole=self._whole)
 
-    def _healthy(self) -> Finding:
-        if gave_up.is_due(self.members.ranks.values(), self.now_ns):
+    def _healthy(self, *, judged: bool = False) -> Finding:
+        if not judged and gave_up.is_due(self.members.ranks.values(), self.now_ns):
             self.announced.judged(self.snapshot())
         slow = slowness(self.pace, self.loss, self.members.ranks, self.now_ns)
         if slow is not None:

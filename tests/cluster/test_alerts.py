@@ -27,6 +27,7 @@ DASHBOARDS = ROOT / "charts/kcover-ebpf/files/dashboards"
 # No answer here, and why.
 NEEDS_HARDWARE = {
     "kcover_device_fault": "no device that announces a fault",
+    "kcover_gpu_": "no GPU",
     "kcover_xid_total": "no GPU",
     "kcover_pcie_aer_total": "no PCI Express error reporting in this kernel",
     "kcover_port_down_total": "no RDMA port",

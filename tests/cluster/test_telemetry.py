@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.cluster.cluster import ROOT, Cluster, Namespace, home, until
+from tests.cluster.restarts import running
 from tests.cluster.victims import JOB, observed, ranks
 from tests.unit import nvml_stub
 from tests.unit.dcgm_pages import page
@@ -67,7 +69,7 @@ def exporter() -> Iterator[int]:
 
 
 @contextmanager
-def agent(cluster: Cluster, node: str, folder: Path, script: Path) -> Iterator[int]:
+def agent(cluster: Cluster, node: str, folder: Path, script: Path, *options: str) -> Iterator[int]:
     """The agent of a node with two GPUs; the value is the port of its metrics."""
     port = free_port()
     command = [
@@ -75,7 +77,7 @@ def agent(cluster: Cluster, node: str, folder: Path, script: Path) -> Iterator[i
         *(str(Path(sys.executable).with_name("kcover-ebpf")), "agent", f"--node={node}"),
         *(f"--state-dir={folder / 'state'}", f"--namespace={home(cluster)}"),
         *(f"--kubeconfig={cluster.kubeconfig}", f"--metrics=127.0.0.1:{port}"),
-        *("--telemetry-every=1s", "--inspect-every=0s"),
+        *("--telemetry-every=1s", "--inspect-every=0s", *options),
     ]
     environment = os.environ | nvml_stub.environ(nvml_stub.build(folder), script)
     with open(folder / "agent.log", "wb") as log:
@@ -170,3 +172,30 @@ def test_series_of_gpus_and_pods_join_those_of_dcgm_exporter(
         assert [each["metric"]["gpu"] for each in stuck] == ["0"]
         (other,) = ask(port, 'kcover_gpu_utilization_ratio{gpu="1"}')
         assert other["value"][1] == "0", "the other one is still read"
+
+
+def test_the_owner_of_a_pod_that_does_nothing_with_its_gpu_finds_an_event(
+    cluster: Cluster, namespace: Namespace, tmp_path: Path
+) -> None:
+    name, pid, node = training(namespace)
+    script = tmp_path / "script"
+    script.write_text(f"process 0 {pid}\nprocess_mib 0 4096\nutilization 0 0\nmemory_mib 0 4096\n")
+    stopped = list(ranks(namespace).values())
+    for each in stopped:
+        os.kill(each, signal.SIGSTOP)  # or they would use CPUs
+    try:
+        with (
+            running(namespace, tmp_path / "controller.log"),
+            agent(cluster, node, tmp_path, script, "--idle-after=5s"),
+        ):
+            (event,) = until(lambda: about_idle_gpus(namespace), "an Event about the pod")
+    finally:
+        for each in stopped:
+            os.kill(each, signal.SIGCONT)
+    assert event["involvedObject"]["name"] == name
+    assert event["type"] == "Normal"
+    assert event["message"].startswith(f"no kernel has run on GPU {UUID} of this pod for ")
+
+
+def about_idle_gpus(namespace: Namespace) -> list[dict[str, Any]]:
+    return [each for each in namespace.get("events") if each["reason"] == "KcoverGPUIdle"]

@@ -17,7 +17,7 @@ from kcover_ebpf.api.pods import Pod, pod_of
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.idle_events import IdleEvents, text_of
-from kcover_ebpf.errors import NotFound
+from kcover_ebpf.errors import ApiError, NotFound
 from kcover_ebpf.facts.devices import GpuUse
 from kcover_ebpf.hardware.telemetry.reading import GpuReading
 from kcover_ebpf.hardware.telemetry.use import GpuState
@@ -177,11 +177,14 @@ class Server:
         self.pods = {f"/api/v1/namespaces/team/pods/{p['metadata']['name']}": p for p in pods}
         self.written: list[tuple[dict[str, str], str, str, bool]] = []
         self.now_s = START_S
+        self.is_down = False
         self.store = ObjectCache(print, wall=lambda: self.now_s)
         api: Any = self
         self.events = IdleEvents(api, self.store, lambda *said: self.written.append(said))
 
     def get(self, path: str) -> dict[str, Any]:
+        if self.is_down:
+            raise ApiError("no answer")
         if path not in self.pods:
             raise NotFound("not found")
         return self.pods[path]
@@ -216,6 +219,16 @@ def test_idle_pods__the_owner_finds_an_event_once_a_day() -> None:
     server.now_s += 86400
     server.report(IDLE)
     assert len(server.written) == 2
+
+
+def test_idle_pods__a_server_that_did_not_answer_is_asked_again() -> None:
+    server = Server(pod())
+    server.is_down = True
+    with pytest.raises(ApiError):
+        server.report(IDLE)
+    server.is_down = False
+    server.report(IDLE)
+    assert len(server.written) == 1
 
 
 @pytest.mark.parametrize(
