@@ -28,6 +28,7 @@ from kcover_ebpf.watching.py_spy import Spies
 
 _STUCK = "Python frames (their reader does not come back)"
 _BUSY = "Python frames (those of other jobs were being read)"
+_NO_FRAMES = "Python frames of {} ranks (the threads that lead them run no Python)"
 _ONE_JOB = threading.Lock()
 """All jobs of a node may stall at once, and the readers share the agent's memory limit."""
 
@@ -143,4 +144,7 @@ def read(leads: list[_Lead]) -> PythonStacksSeen:
         for each in leads
         if (thread := found.threads.get((each.pid, each.tid))) is not None and thread.frames
     )
-    return PythonStacksSeen(began_ns, stacks, tuple(found.blind))
+    unread = tuple(found.blind)
+    if not unread and len(stacks) < len(leads):
+        unread = (_NO_FRAMES.format(len(leads) - len(stacks)),)
+    return PythonStacksSeen(began_ns, stacks, unread)

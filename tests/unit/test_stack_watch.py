@@ -145,6 +145,16 @@ def test_stack_watch__a_reader_that_fails_is_said(spy: Callable[[str], Path]) ->
     assert "Error: no permission and 3 more" in seen.unread[0]
 
 
+@pytest.mark.parametrize("threads", ["[]", '[{"os_thread_id": \'$5\', "frames": []}]'])
+def test_stack_watch__ranks_without_frames_are_counted(
+    spy: Callable[[str], Path], threads: str
+) -> None:
+    spy(f"echo '{threads}'")
+    seen = taken(StackWatch(), ranks())
+    assert seen.stacks == ()
+    assert seen.unread == ("Python frames of 4 ranks (the threads that lead them run no Python)",)
+
+
 def test_stack_watch__where_py_spy_is_missing_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(py_spy, "program", lambda: None)
     seen = taken(StackWatch(), ranks())
