@@ -6,20 +6,22 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cluster.cluster import JOBS, ROOT, Cluster, Namespace
+from tests.cluster.cluster import JOBS, ROOT, Cluster, Namespace, home, until
 from tests.cluster.kinds import sized
+from tests.cluster.victims import has_trained
 
 COMMAND = str(Path(sys.executable).with_name("kcover-ebpf"))
 LABELS = {"app.kubernetes.io/name": "kcover-ebpf", "app.kubernetes.io/component": "agent"}
 START = f'#!/bin/sh\nexec chroot /host {COMMAND} "$@"\n'
 
 
-def agents() -> dict[str, Any]:
+def pods_of_agents() -> dict[str, Any]:
     """Pods as the chart makes them, but for the program: the nodes share this machine's files."""
     container = {
         "name": "agent",
@@ -57,14 +59,19 @@ def job() -> str:
     return sized((JOBS / "job.yaml").read_text(), 4)
 
 
+def start_pods(there: Namespace) -> None:
+    """Start such a pod on every node."""
+    start = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "start"}}
+    there.apply(json.dumps(start | {"data": {"start": START}}))
+    there.apply(json.dumps(pods_of_agents()))
+    there.ctl("rollout", "status", "daemonset/agent")
+
+
 @pytest.fixture
 def watched(namespace: Namespace) -> Namespace:
     """A namespace with stub agents and a job of four ranks that trains."""
-    start = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "start"}}
-    namespace.apply(json.dumps(start | {"data": {"start": START}}))
-    namespace.apply(json.dumps(agents()))
+    start_pods(namespace)
     namespace.apply(job())
-    namespace.ctl("rollout", "status", "daemonset/agent")
     namespace.wait_for_steps("job-name=demo", 4, 3)
     return namespace
 
@@ -157,6 +164,49 @@ def test_what_stands_in_the_way_is_reported_and_a_dead_client_leaves_nothing(
     while looks(pod):
         assert time.monotonic() < deadline, "the look continues in the agent"
         time.sleep(0.5)
+
+
+@pytest.fixture
+def pods_at_home(cluster: Cluster) -> Iterator[Namespace]:
+    """Such pods in the namespace of the real agents, whose Leases are there."""
+    there = Namespace(cluster, home(cluster))
+    start_pods(there)
+    try:
+        yield there
+    finally:
+        there.ctl("delete", "daemonset/agent", "configmap/start")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("agents")
+def test_of_a_job_that_agents_watch_the_verdict_is_theirs(
+    namespace: Namespace, pods_at_home: Namespace
+) -> None:
+    """One pod of a hung ring is asked about: the culprit is in another pod."""
+    namespace.apply(job())
+    namespace.wait_for_steps("job-name=demo", 4, 3)
+    until(lambda: has_trained(namespace), "the agents saw it training")
+    mine = ("--agent-namespace", pods_at_home.name)
+    found = json.loads(trace(namespace, "--job", "demo", *mine, "-o", "json").stdout)
+    by_rank = {row["rank"]: row["pod"] for row in found["threads"] if row["lead"]}
+    signal_rank(pods_at_home, found, 2, "STOP")
+    try:
+        until(lambda: is_reported(namespace), "an agent reports the hang")
+        for _ in range(5):
+            began_s = time.monotonic()
+            done = trace(namespace, by_rank[0], *mine, "-o", "json")
+            print(f"trace of one pod took {time.monotonic() - began_s:.2f} s")
+            said = json.loads(done.stdout)
+            assert (said["verdict"], said["cause"]) == ("HUNG", "stopped"), done.stdout
+            assert (said["culprit"]["rank"], said["culprit"]["pod"]) == (2, by_rank[2])
+            assert said["source"] == "agents"
+    finally:
+        signal_rank(pods_at_home, found, 2, "CONT")
+
+
+def is_reported(namespace: Namespace) -> bool:
+    reports = [each["spec"] for each in namespace.items("faultreports")]
+    return any(each.get("verdict", {}).get("verdict") == "HUNG" for each in reports)
 
 
 def looks(pod: str) -> int:
