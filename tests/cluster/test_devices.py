@@ -208,9 +208,16 @@ def check_kept_out(cluster: Cluster, node: GuestNode, code: str) -> None:
     assert status == "True"
     assert code in message
     assert kept_out(cluster) == {node.name}
+    wanted = {"KcoverDeviceFault", "KcoverCordoned"}
+    until(
+        lambda: events_of(cluster, node) >= wanted, "the Events, which a thread of their own writes"
+    )
+
+
+def events_of(cluster: Cluster, node: GuestNode) -> set[str]:
+    """The reasons of the Events about a node."""
     events = cluster.get("events", "--all-namespaces", "--field-selector=involvedObject.kind=Node")
-    reported = {each["reason"] for each in events if each["involvedObject"]["name"] == node.name}
-    assert reported >= {"KcoverDeviceFault", "KcoverCordoned"}
+    return {each["reason"] for each in events if each["involvedObject"]["name"] == node.name}
 
 
 def holders(namespace: Namespace, node: GuestNode, device: str) -> set[str]:

@@ -106,7 +106,9 @@ def _build(
     started = time.monotonic()
     linker = " ".join(["-s", "-w", *flags])
     new = path.with_name(path.name + ".new")
-    command = [*go(), "build", "-C", work, "-trimpath", "-ldflags", linker, "-o", new, package]
+    # what the linker would leave out is not made: a tenth of the time
+    flags_of_all = ["-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", linker]
+    command = [*go(), "build", "-C", work, *flags_of_all, "-o", new, package]
     shell.logged(cache.folder("log") / "build.log", command, _env(cgo=cgo))
     new.replace(path)
     cache.seal(path)
@@ -129,7 +131,8 @@ def _download(module: str) -> dict[str, str]:
 
 
 def _env(*, cgo: bool = False) -> dict[str, str]:
-    return {**os.environ, "CGO_ENABLED": str(int(cgo)), "GOFLAGS": "-buildvcs=false"}
+    settings = {"CGO_ENABLED": str(int(cgo)), "GOFLAGS": "-buildvcs=false", "GOGC": "400"}
+    return {**os.environ, **settings}  # a compiler with memory to spare need not collect so often
 
 
 def go() -> list[str | Path]:
