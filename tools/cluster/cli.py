@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
         help=f"job controllers to add: {', '.join(addons.names())}; all, or none "
         f"({','.join(addons.DEFAULT)})",
     )
-    verb = verbs.add_parser("build", help="make what the first `up` would, and start nothing")
+    verb = verbs.add_parser("build", help="make programs and images, and start nothing")
     verb.add_argument("--kubernetes", metavar="MINOR", help="which Kubernetes, such as 1.34")
     verbs.add_parser("down", parents=[common], help="remove all of it")
     verb = verbs.add_parser("status", parents=[common], help="what runs and is well")
