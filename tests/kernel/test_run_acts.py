@@ -20,6 +20,7 @@ pytestmark = pytest.mark.needs("cgroup2")
 RANK = """\
 import os, signal, sys, time
 rank = os.environ["RANK"]
+open("up-" + rank, "w").close()
 if rank == "1":
     time.sleep(1.5)
     while os.path.exists("hold"):
@@ -188,7 +189,9 @@ def started(job: Path, group: Path | None = None) -> subprocess.Popen[bytes]:
             cgroups.join(group)
 
     (job / "hold").touch()
-    return subprocess.Popen([PYTHON, "job.py"], cwd=job, preexec_fn=join)  # noqa: PLW1509
+    process = subprocess.Popen([PYTHON, "job.py"], cwd=job, preexec_fn=join)  # noqa: PLW1509
+    until(lambda: len(list(job.glob("up-*"))) == 3, "all ranks to run")
+    return process
 
 
 def watched(job: Path, *arguments: str, **options: Any) -> tuple[int, list[dict[str, Any]]]:
@@ -196,7 +199,8 @@ def watched(job: Path, *arguments: str, **options: Any) -> tuple[int, list[dict[
     command = [COMMAND, "run", "--act", "shutdown", "-o", "json", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=job, **options) as process:
         assert process.stdout is not None
-        lines = [process.stdout.readline()]
+        # the start, and a first verdict: who dies before that was never seen as a rank
+        lines = [process.stdout.readline() for _ in range(2)]
         (job / "hold").unlink()
         lines += process.stdout.readlines()
     return process.returncode, [json.loads(line) for line in lines]
