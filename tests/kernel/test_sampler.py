@@ -17,9 +17,9 @@ from kcover_ebpf.facts.kernel import ProcessExit, ThreadSample, Tick
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel import probes
 from kcover_ebpf.kernel.capabilities import KEPT
-from kcover_ebpf.kernel.sampler import KernelSampler
+from kcover_ebpf.kernel.sampler import LATE_PERIODS, KernelSampler
 from kcover_ebpf.settings import Settings
-from tests.kernel.helpers import events, of_kind, program, running, until, watch
+from tests.kernel.helpers import events, of_kind, program, running, until, until_asleep, watch
 from tests.skips import ROOT
 
 OPENED = """
@@ -51,12 +51,13 @@ def test_ticks(kernel: KernelSampler) -> None:
     first = of_kind(kernel.sample([]), Tick)[0]
     assert (first.period_ns, first.lost_count, first.late) == (0, 0, False)
     time.sleep(0.1)
+    before_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     second = of_kind(kernel.sample([]), Tick)[0]
+    after_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     assert second.period_ns == second.boottime_ns - first.boottime_ns
-    assert 100_000_000 <= second.period_ns < 1_000_000_000
-    assert not second.late
-    now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-    assert second.boottime_ns == pytest.approx(now_ns, abs=50_000_000)
+    assert second.period_ns >= 100_000_000
+    assert second.late == (second.period_ns > LATE_PERIODS * Settings().period_s * 1e9)
+    assert before_ns <= second.boottime_ns <= after_ns
     time.sleep(2.6 * Settings().period_s)
     assert of_kind(kernel.sample([]), Tick)[0].late
 
@@ -67,11 +68,11 @@ def test_waiting_ends_with_the_first_event(kernel: KernelSampler) -> None:
         kernel.watch(target.pid)
         began = time.monotonic()
         assert kernel.wait(0.3) == []
-        assert 0.25 < time.monotonic() - began < 1.0
+        assert 0.25 < time.monotonic() - began < 5.0
         os.kill(target.pid, signal.SIGKILL)
         began = time.monotonic()
-        assert kernel.wait(10.0) != []
-        assert time.monotonic() - began < 1.0
+        assert kernel.wait(30.0) != []
+        assert time.monotonic() - began < 15.0
 
 
 def test_two_sensors_do_not_disturb_each_other(kernel: KernelSampler) -> None:
@@ -91,6 +92,7 @@ def test_two_sensors_do_not_disturb_each_other(kernel: KernelSampler) -> None:
 def test_a_restarted_sensor_knows_how_long_threads_wait() -> None:
     with running(program("waits"), "futex") as target:
         target.line()
+        until_asleep(target.pid)
         since = []
         for _ in range(2):
             time.sleep(0.3)
