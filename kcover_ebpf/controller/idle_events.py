@@ -42,9 +42,8 @@ class IdleEvents:
         for each in seen.report.idle:
             if each.uid not in self._reported:
                 self._publish_for(each, seen, now_s)
-                self._reported[each.uid] = (
-                    now_s  # only now: where the API server failed, the next report tries again
-                )
+                # only now: where the API server failed, the next report tries again
+                self._reported[each.uid] = now_s
 
     def _publish_for(self, idle: IdlePod, seen: ReceivedReport, now_s: float) -> None:
         try:

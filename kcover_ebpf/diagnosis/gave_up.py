@@ -52,9 +52,8 @@ def awaited(snapshot: JobSnapshot) -> Awaited | None:
     ranks = list(snapshot.ranks.values())
     if snapshot.starting or not snapshot.all_seen:
         return None
-    if (
-        sum(each.age_s < GAVE_UP_S for each in ranks) > 1
-    ):  # before the dearer question who waits for whom
+    # before the dearer question who waits for whom
+    if sum(each.age_s < GAVE_UP_S for each in ranks) > 1:
         return None
     waiting, sinks = wait_chain.split(snapshot, ranks)
     if len(sinks) != 1 or not waiting:
