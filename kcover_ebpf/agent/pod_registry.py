@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kcover_ebpf.api.fault_policy import Level, NamedPolicy, holding, policy_of
-from kcover_ebpf.api.job_kinds import RECOVERY_LABEL, Gang, gang_of, is_job_pod
+from kcover_ebpf.api.job_kinds import ARMING_LABEL, Gang, gang_of, is_job_pod
 from kcover_ebpf.api.pods import Pod, pod_of
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.kube.reflector import Change, Event
@@ -140,4 +140,4 @@ def _without_copies(pods: Sequence[Pod]) -> tuple[Pod, ...]:
 def _is_watched(pod: Pod, policy: NamedPolicy | None, node: str) -> bool:
     if pod.node != node or (policy is not None and policy.policy.action is Level.IGNORE):
         return False
-    return policy is not None or is_job_pod(pod) or bool(pod.labels.get(RECOVERY_LABEL))
+    return policy is not None or is_job_pod(pod) or bool(pod.labels.get(ARMING_LABEL))

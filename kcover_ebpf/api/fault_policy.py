@@ -15,8 +15,6 @@ from kcover_ebpf.errors import ObjectError, PolicyError
 
 _MOST_BYTES = 8 * 1024
 """Every agent of a cluster keeps every policy; a selector of a dozen expressions takes one KiB."""
-ARMED = "kcover.io/cascading-recovery"
-"""Label on most pods of a job, or on any owner above them, that allows a restart."""
 
 
 _OF_RUN = {

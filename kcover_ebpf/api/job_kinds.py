@@ -19,7 +19,8 @@ OWNER_UID = "kcover.io/owner-uid"
 """In a selector: the uid of the controlling owner, for kinds that put no label of their own on pods."""
 POD_UID = "kcover.io/pod-uid"
 """The same for a bare pod, which is a gang of one."""
-RECOVERY_LABEL = "kcover.io/cascading-recovery"
+ARMING_LABEL = "kcover.io/cascading-recovery"
+"""On most pods of a job, or on any owner above them: allows a restart."""
 _OPERATOR_LABEL = "training.kubeflow.org/operator-name"
 
 

@@ -15,7 +15,7 @@ from kcover_ebpf.api import incident, rfc3339
 from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.incident import Incident, Status
 from kcover_ebpf.api.job_kinds import OWNER_UID, POD_UID
-from kcover_ebpf.controller.event_recorder import PendingEvent
+from kcover_ebpf.controller.event_recorder import NEED_RECOVERY, PendingEvent
 from kcover_ebpf.errors import ActionError, Conflict, NotFound
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.recovery.context import (
@@ -179,7 +179,7 @@ class ApiWriter:
                 return
         metadata: dict[str, Any] = {"name": said.name, "namespace": namespace}
         if said.trouble and said.about.get("kind") == "Pod":
-            metadata["annotations"] = {"kcover.io/need-recovery": "true"}
+            metadata["annotations"] = {NEED_RECOVERY: "true"}
         new = {
             "apiVersion": "v1",
             "kind": "Event",

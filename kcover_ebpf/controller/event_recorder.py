@@ -18,6 +18,8 @@ from kcover_ebpf.errors import KcoverError
 from kcover_ebpf.tunables.controller import EVENT_PAUSE_S, EVENT_SETTLE_S
 
 _LOG = logging.getLogger(__name__)
+NEED_RECOVERY = "kcover.io/need-recovery"
+"""Annotation of an Event of kcover's that asks for a restart; ours about pods have it for what reads kcover's."""
 _MOST_WAITING = 5_000
 _MOST_KNOWN = 5_000
 

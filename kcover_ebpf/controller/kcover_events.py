@@ -12,6 +12,7 @@ from kcover_ebpf.api.job_kinds import POD_UID, gang_of
 from kcover_ebpf.api.pods import Pod, pod_of
 from kcover_ebpf.cluster.gang_input import GangVerdict
 from kcover_ebpf.controller.cache import ObjectCache
+from kcover_ebpf.controller.event_recorder import NEED_RECOVERY
 from kcover_ebpf.diagnosis.verdict import (
     Cause,
     Culprit,
@@ -27,7 +28,6 @@ from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.tunables.controller import TRIGGER_S
 
 _LOG = logging.getLogger(__name__)
-ANNOTATION = "kcover.io/need-recovery"
 FIELDS = "involvedObject.kind=Pod,type=Warning"
 """Of all Events of a cluster these are few; kcover's are among them."""
 
@@ -41,7 +41,7 @@ class KcoverEvents:
     def on_event(self, event: Event) -> None:
         """An Event was written."""
         metadata = event.object.get("metadata") or {}
-        asked = (metadata.get("annotations") or {}).get(ANNOTATION) == "true"
+        asked = (metadata.get("annotations") or {}).get(NEED_RECOVERY) == "true"
         ours = (event.object.get("source") or {}).get("component") == "kcover-ebpf"
         if event.change is not Change.SET or not asked or ours:
             return

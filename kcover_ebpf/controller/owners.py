@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
-from kcover_ebpf.api.fault_policy import ARMED
 from kcover_ebpf.api.incident import JobRef
-from kcover_ebpf.api.job_kinds import gang_of
+from kcover_ebpf.api.job_kinds import ARMING_LABEL, gang_of
 from kcover_ebpf.api.pods import Owner
 from kcover_ebpf.errors import NotFound
 from kcover_ebpf.kube.client import ApiClient
@@ -76,7 +75,7 @@ def _bare(pods: Sequence[GangPod]) -> FoundOwner | None:
 
 def _most_are_armed(pods: Sequence[GangPod]) -> bool:
     """True if most carry the label: one that is added to a gang does not arm it."""
-    return sum(each.pod.labels.get(ARMED) == "true" for each in pods) * 2 > len(pods)
+    return sum(each.pod.labels.get(ARMING_LABEL) == "true" for each in pods) * 2 > len(pods)
 
 
 class Owners:
@@ -150,7 +149,7 @@ class Owners:
             ref=ref,
             row=row,
             target=self._target(namespace, ref, row, raw),
-            armed=(metadata.get("labels") or {}).get(ARMED) == "true",
+            armed=(metadata.get("labels") or {}).get(ARMING_LABEL) == "true",
             ended=_ended(raw),
             costs_in_place=_costs(row, raw, pods),
             deletion_means=_deletion_means(raw) if row.means is ReplaceMethod.COMMAND else False,
@@ -197,7 +196,7 @@ class Owners:
         if metadata.get("uid") != owner.uid:
             return None, None
         above = [_owner(each) for each in metadata.get("ownerReferences") or ()]
-        armed = (metadata.get("labels") or {}).get(ARMED) == "true"
+        armed = (metadata.get("labels") or {}).get(ARMING_LABEL) == "true"
         link = _Link(armed, next((each for each in above if each.controller), None))
         if len(self._links) > 10_000:
             self._links.clear()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from kcover_ebpf.api.fault_policy import Approval, Level
 from kcover_ebpf.api.incident import FailureClass, Lost, Phase, RestartAction, Status, Way
+from kcover_ebpf.api.job_kinds import ARMING_LABEL
 from kcover_ebpf.api.order import Order, Verb
 from kcover_ebpf.cluster.gang_input import GangVerdict
 from kcover_ebpf.diagnosis import decisions
@@ -174,7 +175,7 @@ def _why_observed(ask: RestartRequest, turn: RestartContext) -> str | None:
     if top is None or top.ended:
         return f"the job is {top.ended if top else 'gone'}"
     if not ask.armed:
-        return "not armed: label the job or its pods kcover.io/cascading-recovery=true"
+        return f"not armed: label the job or its pods {ARMING_LABEL}=true"
     if policy.action is not Level.SHUTDOWN:
         return f"the policy allows {policy.action.value} only"
     if ask.gates.dry_run or policy.dry_run:

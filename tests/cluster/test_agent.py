@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from kcover_ebpf.agent.containers import Containers, is_stopped, processes
-from kcover_ebpf.api.fault_policy import ARMED
+from kcover_ebpf.api.job_kinds import ARMING_LABEL
 from kcover_ebpf.api.pods import Pod, pod_of
 from kcover_ebpf.api.rfc3339 import from_text
 from tests.cluster import agents
@@ -171,7 +171,7 @@ def test_a_minute_without_an_api_server_delays_and_doubles_nothing(
     pod, pid = victim
     namespace = stand.namespace
     policy(namespace, ways=["Replace"])
-    namespace.ctl("label", "pytorchjob", "demo", f"{ARMED}=true")
+    namespace.ctl("label", "pytorchjob", "demo", f"{ARMING_LABEL}=true")
     old = {each.uid for each in stand.pods()}
     with running(namespace, tmp_path / "controller.log", stand.relay.kubeconfig) as program:
         until(lambda: "leading" in program.log, "the controller leads")
@@ -192,7 +192,7 @@ def test_a_minute_without_an_api_server_delays_and_doubles_nothing(
     assert ways(incident) == ["Replace"]
     assert len(incidents(namespace)) == 1
     assert not old & {each.uid for each in stand.pods()}
-    namespace.ctl("label", "pytorchjob", "demo", f"{ARMED}-")
+    namespace.ctl("label", "pytorchjob", "demo", f"{ARMING_LABEL}-")
 
 
 def test_orders_on_two_nodes(stand: Stand) -> None:

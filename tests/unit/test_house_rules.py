@@ -3,6 +3,7 @@
 import ast
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -301,6 +302,27 @@ def test_house_rules__a_class_has_a_name_of_its_own_in_the_package() -> None:
             where.setdefault(name, []).append(str(path.relative_to(ROOT)))
     assert len(where) > 300
     assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}
+
+
+def test_house_rules__a_name_of_ours_in_kubernetes_is_written_once() -> None:
+    """Labels, annotations, taints: whoever needs one imports it. Versions belong to an interface each."""
+    texts = [path.read_text() for path in PACKAGE.rglob("*.py")]
+    names = [
+        name
+        for text in texts
+        for name in re.findall(r"kcover\.io/(?!v\d)[a-z][a-z0-9/-]+", code_of(text))
+    ]
+    assert len(names) > 5
+    assert {name: count for name, count in Counter(names).items() if count > 1} == {}
+
+
+def code_of(text: str) -> str:
+    """A module without its docstrings and comments."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            node.value = ast.Constant(value=None)
+    return ast.unparse(tree)
 
 
 def snake(name: str) -> str:
