@@ -88,7 +88,8 @@ class DeviceFaults:
     def judge(self, views: Mapping[Pid, ProcessHistory], stalled: bool) -> Finding | None:
         """The finding for the first fault that ends the job; None if there is none.
 
-        `stalled`: the ranks do not continue, without which the loss of one of several paths ends nothing.
+        `stalled`: the ranks trained and do not continue, without which the loss of one of several paths ends nothing; a
+        job that still starts is silent anyway.
         """
         lethal = [
             fault

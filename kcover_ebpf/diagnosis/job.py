@@ -291,7 +291,8 @@ class Job:
 
         What was announced is judged whatever was missed: it is certain.
         """
-        failed = self.faults.judge(self.members.views, self.attention.stalled) or self._failure()
+        has_stalled = self.attention.stalled and self.pace.trained
+        failed = self.faults.judge(self.members.views, has_stalled) or self._failure()
         if failed is not None:
             return failed
         if (unsampled := startup.unsampled_rank(self.members, self.now_ns)) is not None:
@@ -332,8 +333,7 @@ class Job:
     def _healthy(self, *, judged: bool = False) -> Finding:
         if not judged and gave_up.is_due(self.members.ranks.values(), self.now_ns):
             self.announced.judged(self.snapshot())
-        slow = slowness(self.pace, self.loss, self.members.ranks, self.now_ns)
-        if slow is not None:
+        if slow := slowness(self.pace, self.loss, self.members.ranks, self.now_ns):
             return slow
         cause = Cause.TRAINING if self.pace.trained else Cause.STARTING
         return Finding(VerdictKind.WORKING, cause, self.now_ns)

@@ -171,6 +171,17 @@ def test_stalled__a_port_that_stays_down_ends_a_job_that_has_stalled():
     assert stage.verdicts[-1].kind is VerdictKind.DEVICE_FAULT
 
 
+def test_stalled__a_port_that_stays_down_ends_no_job_that_still_starts():
+    """It imports its libraries, on a slow disk: no bytes from rank to rank yet, and no rank that waits for the card."""
+    stage = Stage()
+    all_become(stage, "futex")
+    stage.run(30)
+    stage.feed(down(stage))
+    stage.run(30)
+    assert stage.job.attention.stalled
+    assert VerdictKind.DEVICE_FAULT not in {each.kind for each in stage.verdicts}
+
+
 def test_of_port__a_port_that_is_back_ends_no_job():
     stage = Stage()
     stage.run(30)
