@@ -100,7 +100,7 @@ class CodeSeen:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """An inspection of one thread that does not move, made only while its job is suspicious.
+    """An inspection of one thread that does not move, made while its job is suspicious, or for `trace`.
 
     Each part is None or empty where it could not be read in time (a process that died, or one whose
     memory lock is held): the reader never waits for the target.
@@ -118,13 +118,15 @@ class Inspection:
     timed: bool
     """The wait has a time-out, whether or not it could be read."""
     files: tuple[WaitedFile, ...]
-    stack: tuple[str, ...]
+    stack: tuple[str, ...] = ()
     """module+offset words of the user stack that point into code, innermost first."""
-    storage: StorageState | None
-    lock_holders: tuple[Pid, ...]
+    storage: StorageState | None = None
+    lock_holders: tuple[Pid, ...] = ()
     """Processes that hold the file lock it waits for; empty if it waits for none."""
     devices: frozenset[str] | None = None
     """Files of GPUs, accelerators and RDMA devices that its process has open, like /dev/nvidia0; None where unknown."""
+    lock_memory: bytes = b""
+    """From the futex word it waits for on; read for `trace` alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from kcover_ebpf.facts.host import WaitedFile
+from kcover_ebpf.facts.host import Inspection, WaitedFile
 from kcover_ebpf.facts.kernel import NO_SYSCALL
 from kcover_ebpf.facts.syscalls import FIRST_ARGUMENT_IS_FD, SyscallTable
 from kcover_ebpf.host import stack_words
@@ -41,26 +41,14 @@ class Call:
     """The user stack pointer."""
 
 
-@dataclass(frozen=True, slots=True)
-class BlockedWait:
-    """What a thread waits for; each part is None or empty where it could not be read."""
-
-    wait_channel: str
-    """The kernel function it sleeps in (/proc/PID/task/TID/wchan); empty when it runs."""
-    files: tuple[WaitedFile, ...]
-    timed: bool
-    """The wait has a time-out, whether or not it could be read."""
-    deadline_ns: int | None
-    """Boottime at which it ends by itself."""
-    lock_holders: tuple[Pid, ...]
-    """Processes that hold the file lock it waits for."""
-
-
-def read_wait(pid: Pid, tid: Tid, call: Call | None, since_ns: int) -> BlockedWait:
+def read_wait(pid: Pid, tid: Tid, call: Call | None, since_ns: int) -> Inspection:
     """What `call`, under way since then (boottime), waits for; of None the kernel function alone."""
     channel = read_text(f"/proc/{pid}/task/{tid}/wchan").strip()
     timed, deadline_ns = (False, None) if call is None else deadline(pid, call, since_ns)
-    return BlockedWait(
+    return Inspection(
+        boottime_ns=boottime_ns(),
+        pid=pid,
+        tid=tid,
         wait_channel="" if channel == "0" else channel,
         files=() if call is None else files(pid, call),
         timed=timed,

@@ -1,7 +1,7 @@
 """An inspection of one thread that does not move: what it waits for, until when, where in its code.
 
 Reading the memory of a process can block for as long as something holds its memory lock, which a
-driver that does not answer may do for ever. So every inspection runs in a worker thread (`host.readers`), and the
+driver that does not answer may do for ever. So every inspection runs in a worker thread (`host.read_workers`), and the
 caller takes what is there.
 """
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from kcover_ebpf.facts.host import (
@@ -22,14 +23,17 @@ from kcover_ebpf.facts.host import (
 )
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.host import blocked_call, stack_words
-from kcover_ebpf.host.blocked_call import read_text
+from kcover_ebpf.host.blocked_call import Call, read_text
 from kcover_ebpf.host.nfs_servers import nfs_state
-from kcover_ebpf.host.procfs import boottime_ns, open_devices
+from kcover_ebpf.host.procfs import boottime_ns, namespace_numbers, open_devices
 from kcover_ebpf.host.read_workers import Readers
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import Pid, Tid
 
 _DEVICES_S = 30.0
 """Devices are opened when a training starts and closed when it ends; to read them costs 2 us for each open file."""
+_LOCK_BYTES = 24
+_Key = tuple[Pid, Tid | None]
+"""A thread; or the one inspection of a process that is under way."""
 
 
 class ThreadInspector:
@@ -38,7 +42,7 @@ class ThreadInspector:
     def __init__(self, machine: str) -> None:
         self._table = SyscallTable(machine)
         self._memory = stack_words.ProcessMemory()
-        self._readers: Readers[Pid, Inspection | CodeSeen] = Readers("kcover-inspect")
+        self._readers: Readers[_Key, Inspection | CodeSeen] = Readers("kcover-inspect")
         self._reported: set[Pid] = set()
         self._devices: dict[Pid, tuple[float, frozenset[str] | None]] = {}
 
@@ -52,10 +56,15 @@ class ThreadInspector:
         """
         late = self._readers.take((), 0.0)
         ask, inspect = self._readers.ask, self._read
-        asked = [each.pid for each in requests if ask(each.pid, partial(inspect, each))]
+        keys: list[_Key] = [(each.pid, None) for each in requests]
+        asked = [
+            key
+            for key, each in zip(keys, requests, strict=True)
+            if ask(key, partial(inspect, each))
+        ]
         taken = [*late, *self._readers.take(asked, timeout_s)]
         done = [each for _, each in taken if each is not None]
-        stuck = self._readers.stuck()
+        stuck = {pid: since_s for (pid, _), since_s in self._readers.stuck().items()}
         fresh, self._reported = stuck.keys() - self._reported, set(stuck)
         now_ns, now_s = boottime_ns(), time.monotonic()
         return [
@@ -63,10 +72,28 @@ class ThreadInspector:
             *(Unreadable(now_ns, pid, now_ns - int((now_s - stuck[pid]) * 1e9)) for pid in fresh),
         ]
 
+    def waits(
+        self, requests: Sequence[InspectRequest], limit_s: float
+    ) -> dict[tuple[Pid, Tid], Inspection]:
+        """What each of many threads waits for, any number of one process; those not read within `limit_s` are missing.
+
+        Without stack, storage and devices, which take longer; with the memory of the lock.
+        """
+        self._readers.take((), 0.0)  # what came too late belongs to an earlier pass
+        keys = [(each.pid, each.tid) for each in requests]
+        for key, each in zip(keys, requests, strict=True):
+            self._readers.ask(key, partial(self._wait, each))
+        taken = self._readers.take(keys, limit_s)
+        for key in keys:
+            self._readers.forget(key)
+        return {
+            (found.pid, found.tid): found for _, found in taken if isinstance(found, Inspection)
+        }
+
     def forget(self, pid: Pid) -> None:
         """Drop what was remembered about a process that ended or became another program."""
         self._memory.forget(pid)
-        self._readers.forget(pid)
+        self._readers.forget((pid, None))
         self._devices.pop(pid, None)
 
     def _read(self, request: InspectRequest) -> Inspection | CodeSeen:
@@ -87,22 +114,34 @@ class ThreadInspector:
         return devices
 
     def _inspect(self, request: InspectRequest) -> Inspection:
-        call = blocked_call.read_call(request.pid, request.tid, self._table, request.syscall)
-        wait = blocked_call.read_wait(request.pid, request.tid, call, request.since_ns)
-        storages = (_storage(request.pid, each) for each in wait.files)
-        return Inspection(
-            boottime_ns=boottime_ns(),
-            pid=request.pid,
-            tid=request.tid,
-            wait_channel=wait.wait_channel,
-            deadline_ns=wait.deadline_ns,
-            timed=wait.timed,
-            files=wait.files,
+        call = self._call(request)
+        found = blocked_call.read_wait(request.pid, request.tid, call, request.since_ns)
+        storages = (_storage(request.pid, each) for each in found.files)
+        return replace(
+            found,
             stack=() if call is None else self._memory.words(request.pid, call.sp),
             storage=next((state for state in storages if state), None),
-            lock_holders=wait.lock_holders,
             devices=self._devices_of(request.pid),
         )
+
+    def _wait(self, request: InspectRequest) -> Inspection:
+        call = self._call(request)
+        found = blocked_call.read_wait(request.pid, request.tid, call, request.since_ns)
+        if call is None or not call.name.startswith("futex"):
+            return found
+        memory = stack_words.read_memory(request.pid, call.args[0], _LOCK_BYTES)
+        return replace(found, lock_memory=memory)
+
+    def _call(self, request: InspectRequest) -> Call | None:
+        return blocked_call.read_call(request.pid, request.tid, self._table, request.syscall)
+
+
+def thread_numbers(pid: Pid, tids: Iterable[Tid]) -> dict[int, int]:
+    """Number of each thread in the process's own pid namespace -> its number here."""
+    if len(namespace_numbers(pid)) < 2:
+        return {tid: tid for tid in tids}
+    known = {tid: namespace_numbers(pid, tid) for tid in tids}
+    return {numbers[-1]: tid for tid, numbers in known.items() if numbers}
 
 
 def _storage(pid: Pid, file: WaitedFile) -> StorageState | None:

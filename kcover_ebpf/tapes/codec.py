@@ -14,7 +14,15 @@ from enum import Enum
 from functools import cache, partial
 from typing import Any, TypeVar
 
-from kcover_ebpf.api.json_values import SCALARS, Read, UnknownWord, WrongValue, words, wrong
+from kcover_ebpf.api.json_values import (
+    SCALARS,
+    Read,
+    UnknownWord,
+    WrongValue,
+    string,
+    words,
+    wrong,
+)
 
 _T = TypeVar("_T")
 
@@ -49,6 +57,8 @@ def _plain(raw: Any) -> Any:
         return sorted(_plain(each) for each in raw)
     if isinstance(raw, tuple):
         return [_plain(each) for each in raw]
+    if isinstance(raw, bytes):
+        return raw.hex()
     return raw
 
 
@@ -98,6 +108,8 @@ def _reader(hint: Any) -> Read:
         return words
     if is_dataclass(hint):
         return partial(decode, typing.cast("type[Any]", hint))
+    if hint is bytes:
+        return _bytes
     if issubclass(hint, Enum):
         return partial(_word_of, {each.value: each for each in hint})
     return SCALARS[hint]
@@ -122,6 +134,13 @@ def _fixed(reads: tuple[Read, ...], raw: object) -> tuple[Any, ...]:
 
 def _many(collection: Callable[[Any], Any], read: Read, raw: object) -> Any:
     return collection(read(each) for each in _list(raw))
+
+
+def _bytes(raw: object) -> bytes:
+    try:
+        return bytes.fromhex(string(raw))
+    except ValueError:
+        raise WrongValue("expected hexadecimal digits") from None
 
 
 def _word_of(known: Mapping[object, Enum], raw: object) -> Enum:

@@ -8,11 +8,11 @@ from kcover_ebpf.diagnosis.endpoints import EndpointIndex
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
 from kcover_ebpf.diagnosis.roles import Role
+from kcover_ebpf.facts.host import Inspection, InspectRequest
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallTable
-from kcover_ebpf.host import pipe_holders, process_tree, trace_inspector
-from kcover_ebpf.host.blocked_call import Call
-from kcover_ebpf.host.trace_inspector import TraceInspection, TraceInspector, TraceRequest
+from kcover_ebpf.host import pipe_holders, process_tree, thread_inspector
+from kcover_ebpf.host.thread_inspector import ThreadInspector
 from kcover_ebpf.ids import Inode, Pid, Tid
 from kcover_ebpf.output.formatting import address, span
 from kcover_ebpf.trace import describe_call, futex
@@ -27,11 +27,15 @@ class Table:
     """Makes the rows; remembers the first sample of each thread for its CPU share."""
 
     def __init__(
-        self, job: Job, syscalls: SyscallTable, pods: Callable[[], Mapping[int, str]]
+        self,
+        job: Job,
+        syscalls: SyscallTable,
+        inspector: ThreadInspector,
+        pods: Callable[[], Mapping[int, str]],
     ) -> None:
         """`pods`: process -> its pod, in a cluster."""
         self._job, self._syscalls, self._pods = job, syscalls, pods
-        self._inspector = TraceInspector()
+        self._inspector = inspector
         self._first: dict[tuple[Pid, Tid], tuple[int, int]] = {}
         self.numbers: dict[int, dict[int, int]] = {}
         """Process -> thread numbers of its own pid namespace -> ours."""
@@ -56,19 +60,17 @@ class Table:
             for thread in sorted(view.threads.values(), key=lambda each: each.sample.tid)
         ][:_MOST_THREADS]
         threads.sort(key=lambda each: not _is_lead(*each))
-        glances = self._inspector.inspect(
+        waits = self._inspector.waits(
             [
-                TraceRequest(
-                    view.pid, sample.tid, _call(sample, self._syscalls), sample.idle_since_ns
-                )
+                InspectRequest(view.pid, sample.tid, sample.idle_since_ns, sample.syscall)
                 for view, sample in threads
                 if sample.syscall != NO_SYSCALL
             ],
             _INSPECT_S,
         )
-        people = _People(self._job, glances, self._pods())
+        people = _People(self._job, waits, self._pods())
         return [
-            self._row(view, sample, glances.get((view.pid, sample.tid)), people)
+            self._row(view, sample, waits.get((view.pid, sample.tid)), people)
             for view, sample in threads
         ]
 
@@ -76,13 +78,13 @@ class Table:
         for view in views:
             known = self.numbers.get(view.pid)
             if known is None or len(known) < len(view.threads):
-                self.numbers[view.pid] = trace_inspector.thread_numbers(view.pid, view.threads)
+                self.numbers[view.pid] = thread_inspector.thread_numbers(view.pid, view.threads)
 
     def _row(
         self,
         view: ProcessHistory,
         sample: ThreadSample,
-        seen: TraceInspection | None,
+        seen: Inspection | None,
         people: _People,
     ) -> Row:
         lead = _is_lead(view, sample)
@@ -111,7 +113,7 @@ class Table:
         self,
         view: ProcessHistory,
         sample: ThreadSample,
-        seen: TraceInspection | None,
+        seen: Inspection | None,
         people: _People,
     ) -> describe_call.Known:
         if seen is None:
@@ -121,17 +123,17 @@ class Table:
         if seen.lock_memory:
             # a lock that processes share may be held by any of the job
             lock = futex.describe(sample.args[1], sample.args[2], seen.lock_memory, numbers)
-        deadline_ns = seen.wait.deadline_ns
+        deadline_ns = seen.deadline_ns
         left_s = None if deadline_ns is None else (deadline_ns - self._job.now_ns) / NS
         return describe_call.Known(
             lock=lock,
-            files=seen.wait.files,
-            ends={each.fd: people.ends(view, each.fd, each.inode) for each in seen.wait.files},
+            files=seen.files,
+            ends={each.fd: people.ends(view, each.fd, each.inode) for each in seen.files},
             names=people.thread_names(view),
             children=people.children(view.pid),
-            lock_holders=[people.process(pid, "process") for pid in seen.wait.lock_holders],
-            wait_channel=seen.wait.wait_channel,
-            timed=seen.wait.timed,
+            lock_holders=[people.process(pid, "process") for pid in seen.lock_holders],
+            wait_channel=seen.wait_channel,
+            timed=seen.timed,
             ends_in_s=None if left_s is None else max(0.0, left_s),
         )
 
@@ -147,22 +149,19 @@ class _People:
     """Who is who in the job at one pass."""
 
     def __init__(
-        self, job: Job, glances: Mapping[tuple[Pid, Tid], TraceInspection], pods: Mapping[int, str]
+        self, job: Job, waits: Mapping[tuple[Pid, Tid], Inspection], pods: Mapping[int, str]
     ) -> None:
         self._job = job
         self.pods = pods
         self._ends = EndpointIndex(job.members.views.values())
         self._processes = job.snapshot().processes
-        self._holders = self._search(glances)
+        self._holders = self._search(waits)
 
-    def _search(self, glances: Mapping[tuple[Pid, Tid], TraceInspection]) -> dict[Inode, list[Pid]]:
+    def _search(self, waits: Mapping[tuple[Pid, Tid], Inspection]) -> dict[Inode, list[Pid]]:
         # pipes first among ourselves, then, for what a lead waits on, on the whole host
-        inodes = {file.inode for each in glances.values() for file in each.wait.files}
+        inodes = {file.inode for each in waits.values() for file in each.files}
         pipes = frozenset(
-            file.inode
-            for each in glances.values()
-            for file in each.wait.files
-            if file.kind == "pipe"
+            file.inode for each in waits.values() for file in each.files if file.kind == "pipe"
         )
         if not pipes & inodes:
             return {}
@@ -271,7 +270,3 @@ def _order(view: ProcessHistory) -> tuple[bool, int, bool, int]:
 def _is_lead(view: ProcessHistory, sample: ThreadSample) -> bool:
     lead = view.lead
     return sample.tid == (Tid(view.pid) if lead is None else lead.sample.tid)
-
-
-def _call(sample: ThreadSample, syscalls: SyscallTable) -> Call:
-    return Call(syscalls.name(sample.syscall), sample.args, sample.user_sp)

@@ -13,6 +13,7 @@ from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
 from kcover_ebpf.diagnosis.verdict import Verdict
 from kcover_ebpf.facts.python_stacks import PythonStack, PythonStacksSeen
 from kcover_ebpf.facts.syscalls import SyscallTable
+from kcover_ebpf.host.thread_inspector import ThreadInspector
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.output import formatting
@@ -39,9 +40,12 @@ class Tracer:
         self._target = target
         self._sensor = Sensor(kernel, target, settings)
         self._sensor.job.pace.unlearned_s = passes.STALL_S
-        self._table = Table(self._sensor.job, SyscallTable(os.uname().machine), self._pods)
+        machine = os.uname().machine
+        self._table = Table(
+            self._sensor.job, SyscallTable(machine), ThreadInspector(machine), self._pods
+        )
         self._helpers: Helpers | None = None
-        self._glances = PassHistory()
+        self._history = PassHistory()
 
     def once(self, *, brief: bool = False) -> Iterator[str]:
         """One inspection of some three seconds; the last line but one is the verdict, the last its exit code.
@@ -50,9 +54,9 @@ class Tracer:
         """
         yield self._header()
         rows: list[Row] = []
-        patience = Settling(self._glances)
+        patience = Settling(self._history)
         try:
-            for number in passes.passes(self._sensor, self._glances):
+            for number in passes.passes(self._sensor, self._history):
                 if number <= _TABLE_PASS:
                     self._table.note()
                 if number == _TABLE_PASS:
@@ -74,8 +78,8 @@ class Tracer:
     def live(self) -> Iterator[str]:
         """Tables and verdicts, again and again, until the caller stops."""
         yield self._header()
-        due_s, patience, judged = 0.0, Settling(self._glances), False
-        for number in passes.passes(self._sensor, self._glances):
+        due_s, patience, judged = 0.0, Settling(self._history), False
+        for number in passes.passes(self._sensor, self._history):
             if number <= _TABLE_PASS:
                 self._table.note()
             judged |= patience.is_over(self._sensor, number)
@@ -96,7 +100,7 @@ class Tracer:
 
     def _conclude(self) -> Verdict:
         """The verdict as of now; its culprit with pod and node, where those are known."""
-        verdict = passes.conclude(self._sensor, self._glances)
+        verdict = passes.conclude(self._sensor, self._history)
         culprit = verdict.culprit
         pod = self._pods().get(culprit.pid) if culprit and culprit.pid else None
         if culprit is None or pod is None:
@@ -153,7 +157,7 @@ class Tracer:
         if isinstance(self._target, PodTarget):
             node = os.environ.get("NODE_NAME") or os.uname().nodename
             fields["report"] = snapshot_report.made(
-                job, self._glances, verdict, node, self._pods(), self._target.uids
+                job, self._history, verdict, node, self._pods(), self._target.uids
             )
         yield _line("verdict", fields)
         yield _line("end", {"exit_code": exit_code_of(verdict.kind.value)})

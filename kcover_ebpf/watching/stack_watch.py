@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from kcover_ebpf.diagnosis.odd_stack import LEAST_RANKS, innermost
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.facts.python_stacks import PythonStack, PythonStacksSeen
-from kcover_ebpf.host import procfs, trace_inspector
+from kcover_ebpf.host import procfs, thread_inspector
 from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.tunables.agent import (
     STACKS_AGAIN_S,
@@ -134,7 +134,7 @@ def read(leads: list[_Lead]) -> PythonStacksSeen:
     spies = Spies(each.pid for each in leads)
     try:
         numbers: dict[int, dict[int, int]] = {
-            each.pid: trace_inspector.thread_numbers(each.pid, [each.tid]) for each in leads
+            each.pid: thread_inspector.thread_numbers(each.pid, [each.tid]) for each in leads
         }
         found = spies.collect(STACKS_LIMIT_S, numbers)
     finally:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kcover_ebpf.api.json_values import UnknownWord, WrongValue
 from kcover_ebpf.facts.devices import AerTotal, CudaContext
-from kcover_ebpf.facts.host import Module, ProcessSeen
+from kcover_ebpf.facts.host import Inspection, Module, ProcessSeen
 from kcover_ebpf.facts.kernel import ProcessExit, SocketSample, Tick
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tapes.codec import decode, encode
@@ -49,6 +49,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         int: st.integers(-(1 << 63), (1 << 64) - 1),
         float: st.floats(-1e11, 1e11),
         str: st.text(max_size=8),
+        bytes: st.binary(max_size=8),
     }
     return numbers[hint]
 
@@ -78,6 +79,15 @@ def test_decode__fields_of_a_newer_writer_are_passed_over() -> None:
     assert decode(Module, {**encode(module), "build_id": [1, {"a": 2}]}) == module
 
 
+INSPECTION = {
+    "boottime_ns": 1,
+    "pid": 1,
+    "tid": 1,
+    "wait_channel": "",
+    "deadline_ns": None,
+    "timed": False,
+    "files": [],
+}
 TICK = {"boottime_ns": 1, "period_ns": 1, "lost_count": 0, "late": False}
 
 
@@ -106,6 +116,7 @@ TICK = {"boottime_ns": 1, "period_ns": 1, "lost_count": 0, "late": False}
             "local: expected 2 values, got 1",
         ),
         (AerTotal, {"boottime_ns": 1, "device": "", "severity": [1]}, "severity: expected a word"),
+        (Inspection, {**INSPECTION, "lock_memory": "0g"}, "lock_memory: expected hexadecimal"),
         (ProcessExit, {"boottime_ns": "\x1b[2J"}, r"'\\x1b\[2J'"),
     ],
 )
