@@ -31,6 +31,24 @@ class Act(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class RestartBudget:
+    """How often a job may be restarted, and after which pauses; times in seconds."""
+
+    max: int = 3
+    window_seconds: int = 86400
+    """Restarts within it count; `run` counts them all."""
+    backoff_seconds: float = 10
+    backoff_max_seconds: float = 600
+
+    def pause_s(self, earlier: int) -> float:
+        """Pause before a restart after so many earlier ones; the first is at once."""
+        if earlier == 0:
+            return 0.0
+        doubled: float = self.backoff_seconds * 2.0 ** min(earlier - 1, 32)
+        return min(doubled, float(self.backoff_max_seconds))
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """Thresholds and budgets; all times in seconds."""
 
@@ -76,6 +94,15 @@ class Policy:
     """Time between SIGTERM and SIGKILL when the *user* ends the job; a shutdown on a verdict kills
     at once.
     """
+
+    @property
+    def restarts(self) -> RestartBudget:
+        """The budget of `run`."""
+        return RestartBudget(
+            self.max_restarts,
+            backoff_seconds=self.backoff_s,
+            backoff_max_seconds=self.backoff_max_s,
+        )
 
     @classmethod
     def from_file(cls, path: Path) -> Policy:

@@ -12,6 +12,7 @@ from kcover_ebpf import settings
 from kcover_ebpf.api.codec import decode
 from kcover_ebpf.api.incident import Way
 from kcover_ebpf.errors import ObjectError, PolicyError
+from kcover_ebpf.settings import RestartBudget
 
 _MOST_BYTES = 8 * 1024
 """Every agent of a cluster keeps every policy; a selector of a dozen expressions takes one KiB."""
@@ -83,23 +84,6 @@ class Selector:
         return exact and all(each.holds(labels) for each in self.match_expressions)
 
 
-@dataclass(frozen=True, slots=True)
-class RestartLimits:
-    """The budget of one job; times in seconds."""
-
-    max: int = 3
-    window_seconds: int = 86400
-    backoff_seconds: int = 10
-    backoff_max_seconds: int = 600
-
-    def pause_s(self, earlier: int) -> float:
-        """Pause before a restart after so many earlier ones within the window; the first is at once."""
-        if earlier == 0:
-            return 0.0
-        doubled: float = self.backoff_seconds * 2.0 ** min(earlier - 1, 32)
-        return min(doubled, float(self.backoff_max_seconds))
-
-
 class InspectionAction(Enum):
     """Which failed inspections keep new pods off a node, as an announced fault of a device does."""
 
@@ -132,7 +116,7 @@ class FaultPolicy:
     dry_run: bool = False
     approval: Approval = Approval.AUTOMATIC
     ways: tuple[Way, ...] = (Way.IN_PLACE, Way.REPLACE)
-    restarts: RestartLimits = field(default_factory=RestartLimits)
+    restarts: RestartBudget = field(default_factory=RestartBudget)
     force_delete: bool = False
     node: NodeActions = field(default_factory=NodeActions)
     thresholds: Mapping[str, str] = field(default_factory=dict)
@@ -160,7 +144,7 @@ class Bounds:
     def of(self, policy: FaultPolicy) -> FaultPolicy:
         """The policy as far as it is allowed."""
         asked = policy.restarts
-        allowed = RestartLimits(
+        allowed = RestartBudget(
             max=min(asked.max, self.max_restarts),
             window_seconds=max(asked.window_seconds, self.window_seconds),
             backoff_seconds=max(asked.backoff_seconds, self.backoff_seconds),

@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Callable
 
-from kcover_ebpf.api.fault_policy import RestartLimits
 from kcover_ebpf.api.incident import Incident, Status
 from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.cache import ObjectCache
@@ -14,6 +13,7 @@ from kcover_ebpf.controller.owners import Owners
 from kcover_ebpf.controller.quota import close
 from kcover_ebpf.errors import KcoverError
 from kcover_ebpf.recovery import closing
+from kcover_ebpf.settings import RestartBudget
 from kcover_ebpf.tunables.controller import GC_PERIOD_S
 
 _LOG = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class IncidentCollector:
             self._try(self._close, each)
         policies = [each.policy for each in list(self._store.policies.values())]
         windows = [each.restarts.window_seconds for each in policies]
-        window_s = max([RestartLimits().window_seconds, *windows])
+        window_s = max([RestartBudget().window_seconds, *windows])
         old = closing.outdated(known, self._store.wall(), window_s)
         # some may be kept by another finalizer, or by a webhook: the others are not to wait for them
         left = [each for each in old if not each.is_leaving]

@@ -10,34 +10,19 @@ import time
 
 from kcover_ebpf.errors import ActionError
 from kcover_ebpf.host.supervisor_client import Supervisor
-from kcover_ebpf.settings import Policy
+from kcover_ebpf.settings import RestartBudget
 
 
-class RestartBudget:
-    """How often, and after which pause, a job may be started again. Pure."""
+def refusal(budget: RestartBudget, earlier: int, *, made_progress: bool) -> str | None:
+    """Why a job must not be started again after so many restarts; None if it may.
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-        self.count = 0
-        """Restarts so far."""
-
-    def refusal(self, *, made_progress: bool) -> str | None:
-        """Why the job must not be started again; None if it may.
-
-        `made_progress`: since its last start. Without progress a second restart would end the same
-        way.
-        """
-        if self.count >= self._policy.max_restarts:
-            return f"all {self._policy.max_restarts} restarts are used up"
-        if self.count and not made_progress:
-            return "no progress since the last restart"
-        return None
-
-    def spend(self) -> float:
-        """Count one restart; the pause before it in seconds, twice as long each time."""
-        pause_s = self._policy.backoff_s * 2.0**self.count
-        self.count += 1
-        return min(pause_s, self._policy.backoff_max_s)
+    `made_progress`: since its last start. Without progress a second restart would end the same way.
+    """
+    if earlier >= budget.max:
+        return f"all {budget.max} restarts are used up"
+    if earlier and not made_progress:
+        return "no progress since the last restart"
+    return None
 
 
 def end_job(keeper: Supervisor) -> str:

@@ -56,18 +56,14 @@ class Session:
         self._recent = Recent()
         self._sinks: tuple[ObservationSink, ...] = (announcer, self._recent, *extra_sinks)
         self._owns_job = bool(plan.argv)
-        self._budget = actions.RestartBudget(plan.settings.policy)
+        self._budget = plan.settings.policy.restarts
+        self.restart_count = 0
         self._end_s = None if plan.for_s is None else time.monotonic() + plan.for_s
         self._signal: signal.Signals | None = None
         self._ended: Outcome | None = None
         self._pause_s: float | None = None
         """A restart is due after so many seconds."""
         self._sensor = self._new_sensor()
-
-    @property
-    def restart_count(self) -> int:
-        """Restarts so far."""
-        return self._budget.count
 
     def catch_signals(self) -> None:
         """From now on a signal ends the job; those ignored when we were started (nohup) stay so."""
@@ -184,12 +180,16 @@ class Session:
         if decision.act is Act.SHUTDOWN:
             self._shut_down(decision, Reason.SHUTDOWN, "the job was shut down")
         elif decision.act is Act.RESTART:
-            refusal = self._budget.refusal(made_progress=self._sensor.made_progress)
+            refusal = actions.refusal(
+                self._budget, self.restart_count, made_progress=self._sensor.made_progress
+            )
             if refusal is not None:
                 instead = Decision(Act.SHUTDOWN, f"{decision.reason}; {refusal}", decision.verdict)
                 self._shut_down(instead, Reason.RESTARTS, f"not restarted: {refusal}")
             elif self._kill(decision):
-                self._pause_s = self._budget.spend()
+                self.restart_count += 1
+                # before the first one as well: no controller has waited here until all of the job was gone
+                self._pause_s = self._budget.pause_s(self.restart_count)
 
     def _snapshot(self, decision: Decision) -> None:
         job = self._sensor.job
@@ -250,8 +250,8 @@ class Session:
         pid = self._keeper.start()
         sensor, self._sensor = self._sensor, self._new_sensor()
         self._sensor.tracker = sensor.tracker  # incident numbers continue, and WORKING is reported
-        text = f"restarted the job (restart {self._budget.count}), pid {pid}"
-        fields = {"job": self._plan.name, "pid": pid, "restart": self._budget.count, "text": text}
+        text = f"restarted the job (restart {self.restart_count}), pid {pid}"
+        fields = {"job": self._plan.name, "pid": pid, "restart": self.restart_count, "text": text}
         self._announcer.on_start(fields)
         return True
 

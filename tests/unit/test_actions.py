@@ -8,31 +8,28 @@ import pytest
 
 from kcover_ebpf.errors import ActionError
 from kcover_ebpf.output.bundles import write_bundle
-from kcover_ebpf.run.actions import RestartBudget
+from kcover_ebpf.run.actions import refusal
 from kcover_ebpf.settings import Policy
 
 
-def test_restart_budget__backoff_doubles_up_to_its_limit() -> None:
-    budget = RestartBudget(Policy(backoff_s=1.0, backoff_max_s=5.0, max_restarts=9))
-    assert [budget.spend() for _ in range(5)] == [1.0, 2.0, 4.0, 5.0, 5.0]
+def test_refusal__the_first_restart_needs_no_progress_the_second_does() -> None:
+    budget = Policy(max_restarts=3).restarts
+    assert refusal(budget, 0, made_progress=False) is None
+    assert refusal(budget, 1, made_progress=False) == "no progress since the last restart"
+    assert refusal(budget, 1, made_progress=True) is None
 
 
-def test_restart_budget__the_first_restart_needs_no_progress_the_second_does() -> None:
-    budget = RestartBudget(Policy(max_restarts=3))
-    assert budget.refusal(made_progress=False) is None
-    budget.spend()
-    assert budget.refusal(made_progress=False) == "no progress since the last restart"
-    assert budget.refusal(made_progress=True) is None
+def test_pause_s__a_run_pauses_before_its_first_restart_and_twice_as_long_each_time() -> None:
+    budget = Policy(backoff_s=1.0, backoff_max_s=5.0).restarts
+    assert [budget.pause_s(count) for count in range(1, 6)] == [1.0, 2.0, 4.0, 5.0, 5.0]
 
 
 @pytest.mark.parametrize("maximum", [0, 1, 3])
-def test_restart_budget__the_budget_ends(maximum: int) -> None:
-    budget = RestartBudget(Policy(max_restarts=maximum))
-    for _ in range(maximum):
-        assert budget.refusal(made_progress=True) is None
-        budget.spend()
-    refusal = budget.refusal(made_progress=True)
-    assert refusal == f"all {maximum} restarts are used up"
+def test_refusal__the_budget_ends(maximum: int) -> None:
+    budget = Policy(max_restarts=maximum).restarts
+    for earlier in range(maximum):
+        assert refusal(budget, earlier, made_progress=True) is None
+    assert refusal(budget, maximum, made_progress=True) == f"all {maximum} restarts are used up"
 
 
 def test_write_bundle__a_bundle_is_complete_or_not_there(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kcover_ebpf.api import incident
-from kcover_ebpf.api.fault_policy import Approval, FaultPolicy, Level, RestartLimits
+from kcover_ebpf.api.fault_policy import Approval, FaultPolicy, Level
 from kcover_ebpf.api.fault_report import Ack, AckResult
 from kcover_ebpf.api.incident import Phase, Way
 from kcover_ebpf.api.order import Verb
@@ -15,6 +15,7 @@ from kcover_ebpf.cluster.gang_input import GangVerdict
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.recovery.guards import ClusterLimits, RestartRequest, decide
+from kcover_ebpf.settings import RestartBudget
 from tests.unit.guard_inputs import SEEN, ask, top, without_rule, world
 from tests.unit.report_builders import LOCK, NOW_S, SELECTOR, local, rank, report
 
@@ -141,8 +142,8 @@ def test_decide__a_trouble_that_goes_by_is_reported_as_over():
 
 
 @pytest.mark.parametrize(("earlier", "pause_s"), [(0, 0), (1, 10), (2, 20), (3, 40), (30, 600)])
-def test_restart_limits__the_pause_doubles_up_to_its_limit(earlier, pause_s):
-    assert RestartLimits().pause_s(earlier) == pause_s
+def test_restart_budget__the_pause_doubles_up_to_its_limit(earlier, pause_s):
+    assert RestartBudget().pause_s(earlier) == pause_s
 
 
 def test_decide__a_node_whose_clock_is_ahead_is_given_no_order_that_must_be_heard_in_time() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.api.fault_policy import FaultPolicy, NamedPolicy, RestartLimits
+from kcover_ebpf.api.fault_policy import FaultPolicy, NamedPolicy
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident, JobRef, Phase, Status, Way, incident_of, object_of
 from kcover_ebpf.api.incident import status_of as written
@@ -15,6 +15,7 @@ from kcover_ebpf.controller.incident_gc import IncidentCollector
 from kcover_ebpf.controller.owners import FoundOwner
 from kcover_ebpf.errors import Conflict, Unreachable
 from kcover_ebpf.recovery.context import TopOwner
+from kcover_ebpf.settings import RestartBudget
 from tests.unit.report_builders import report
 
 NOW_S = 1_000_000.0
@@ -125,7 +126,7 @@ def test_incident_collector__incidents_are_kept_as_long_as_the_longest_budget_co
     kept = put(store, "old", Phase.RECOVERED, 8 * DAY_S)
     assert kept.status is not None
     store.put(replace(kept, status=kept.status.begin(Way.IN_PLACE, NOW_S - 8 * DAY_S)))
-    longest = FaultPolicy(restarts=RestartLimits(window_seconds=int(30 * DAY_S)))
+    longest = FaultPolicy(restarts=RestartBudget(window_seconds=int(30 * DAY_S)))
     store.policies[Uid("p")] = NamedPolicy("ns", "p", longest)
     writer = Writer()
     look(store, Owners(None), writer)
@@ -163,7 +164,7 @@ def test_archive__no_window_of_a_policy_keeps_incidents_for_ever(store) -> None:
     kept = put(store, "old", Phase.RECOVERED, 31 * DAY_S)
     assert kept.status is not None
     store.put(replace(kept, status=kept.status.begin(Way.IN_PLACE, NOW_S - 31 * DAY_S)))
-    endless = FaultPolicy(restarts=RestartLimits(window_seconds=10**9))
+    endless = FaultPolicy(restarts=RestartBudget(window_seconds=10**9))
     store.policies[Uid("p")] = NamedPolicy("ns", "p", endless)
     writer = Writer()
     look(store, Owners(None), writer)

@@ -10,10 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import Phase as Part
 from hypothesis import strategies as st
 
-from kcover_ebpf.api.fault_policy import FaultPolicy, RestartLimits
+from kcover_ebpf.api.fault_policy import FaultPolicy
 from kcover_ebpf.api.incident import Phase, Status, Way
 from kcover_ebpf.recovery import replacement
 from kcover_ebpf.recovery.context import GangPod
+from kcover_ebpf.settings import RestartBudget
 from tests.unit.report_builders import pod
 from tests.unit.simulated_cluster import Sim
 from tests.unit.simulated_world import START_S
@@ -71,10 +72,10 @@ def test_restart_machine__a_gang_that_its_kubelets_restart_is_left_to_them():
 
 
 @pytest.mark.parametrize("making_s", [0.5, 3.0, 9.0, 20.0])
-def test_restart_limits__ranks_that_hang_after_a_crash_are_killed_once_no_container_is_being_made(
+def test_restart_budget__ranks_that_hang_after_a_crash_are_killed_once_no_container_is_being_made(
     making_s,
 ):
-    sim = Sim(making_s=making_s, policy=FaultPolicy(restarts=RestartLimits(max=1)))
+    sim = Sim(making_s=making_s, policy=FaultPolicy(restarts=RestartBudget(max=1)))
     sim.begin_crash(1)
     status = sim.run()
     assert status.phase is Phase.RECOVERED, story(sim)
@@ -212,7 +213,7 @@ def cases() -> st.SearchStrategy[Sim]:
             st.tuples(st.floats(0, 60), st.floats(1, 60)).map(lambda x: (x[0], x[0] + x[1])),
             max_size=2,
         ).map(tuple),
-        policy=st.builds(FaultPolicy, restarts=st.builds(RestartLimits, max=st.integers(2, 4))),
+        policy=st.builds(FaultPolicy, restarts=st.builds(RestartBudget, max=st.integers(2, 4))),
     )
 
 

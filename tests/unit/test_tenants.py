@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.api.fault_policy import Bounds, FaultPolicy, RestartLimits
+from kcover_ebpf.api.fault_policy import Bounds, FaultPolicy
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import (
     Incident,
@@ -24,6 +24,7 @@ from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.quota import Quota
 from kcover_ebpf.errors import Conflict
 from kcover_ebpf.recovery import closing
+from kcover_ebpf.settings import RestartBudget
 from kcover_ebpf.tunables.recovery import INCIDENTS_PER_NAMESPACE
 
 NOW_S = 1_767_225_600.0
@@ -86,10 +87,10 @@ def test_breaker__one_job_of_a_namespace_is_always_allowed(
 
 
 def test_bounds__a_policy_gets_no_more_than_the_operator_allows() -> None:
-    asked = FaultPolicy(restarts=RestartLimits(10**9, 1, 0, 0))
-    assert Bounds().of(asked).restarts == RestartLimits(10, 3600, 10, 10)
+    asked = FaultPolicy(restarts=RestartBudget(10**9, 1, 0, 0))
+    assert Bounds().of(asked).restarts == RestartBudget(10, 3600, 10, 10)
     assert Bounds().of(FaultPolicy()) == FaultPolicy(), "the defaults are within the bounds"
-    modest = FaultPolicy(restarts=RestartLimits(1, 90_000, 30, 60))
+    modest = FaultPolicy(restarts=RestartBudget(1, 90_000, 30, 60))
     assert Bounds().of(modest) == modest
 
 
