@@ -26,6 +26,12 @@ def let_in(cluster: Cluster, name: str) -> None:
     release(connect(str(cluster.kubeconfig)), view_of(raw))
 
 
+def events_of(cluster: Cluster, node: str) -> set[str]:
+    """The reasons of the Events about a node."""
+    events = cluster.get("events", "--all-namespaces", "--field-selector=involvedObject.kind=Node")
+    return {each["reason"] for each in events if each["involvedObject"]["name"] == node}
+
+
 @contextmanager
 def all_let_in(cluster: Cluster) -> Iterator[None]:
     """Nodes that a test's controller keeps out are uncordoned at the end: the next test needs all of them."""

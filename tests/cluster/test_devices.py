@@ -22,7 +22,7 @@ from tests.cluster.agents import Agent
 from tests.cluster.cluster import JOBS, Cluster, Namespace, home, until
 from tests.cluster.guest_node import CARD, CARD_UP, GuestNode
 from tests.cluster.kinds import KINDS, rank_pods, sized
-from tests.cluster.nodes import kept_out
+from tests.cluster.nodes import events_of, kept_out
 from tests.cluster.restarts import incidents, policy, wait_for_phase, ways
 from tests.vm import kernels
 from tests.vm.conftest import GPU, insert_driver, teach
@@ -210,14 +210,9 @@ def check_kept_out(cluster: Cluster, node: GuestNode, code: str) -> None:
     assert kept_out(cluster) == {node.name}
     wanted = {"KcoverDeviceFault", "KcoverCordoned"}
     until(
-        lambda: events_of(cluster, node) >= wanted, "the Events, which a thread of their own writes"
+        lambda: events_of(cluster, node.name) >= wanted,
+        "the Events, which a thread of their own writes",
     )
-
-
-def events_of(cluster: Cluster, node: GuestNode) -> set[str]:
-    """The reasons of the Events about a node."""
-    events = cluster.get("events", "--all-namespaces", "--field-selector=involvedObject.kind=Node")
-    return {each["reason"] for each in events if each["involvedObject"]["name"] == node.name}
 
 
 def holders(namespace: Namespace, node: GuestNode, device: str) -> set[str]:

@@ -19,7 +19,7 @@ from kcover_ebpf.recovery.node_health import OFFENCES
 from tests.cluster.cluster import ROOT, Cluster, Namespace, home, until
 from tests.cluster.installed import NAMESPACE, installed
 from tests.cluster.node_health import CHECK, PROBE, all_pass, health, inspected, of_node
-from tests.cluster.nodes import all_let_in, inside, kept_out
+from tests.cluster.nodes import all_let_in, events_of, inside, kept_out
 from tests.cluster.restarts import policy
 
 pytestmark = [pytest.mark.needs("root", "bpf"), pytest.mark.timeout(900, func_only=True)]
@@ -101,9 +101,11 @@ def test_a_node_fails_an_inspection_and_is_back_at_work_by_itself(
     assert first >= CLEAN_ROUNDS
     assert second >= 2 * CLEAN_ROUNDS
     assert count.startswith("2 ")
-    events = cluster.get("events", "--all-namespaces", "--field-selector=involvedObject.kind=Node")
-    reasons = {each["reason"] for each in events if each["involvedObject"]["name"] == node}
-    assert reasons >= {"KcoverInspectionFailed", "KcoverCordoned", "KcoverUncordoned"}
+    assert events_of(cluster, node) >= {
+        "KcoverInspectionFailed",
+        "KcoverCordoned",
+        "KcoverUncordoned",
+    }
 
 
 def test_the_chart_and_its_permissions_suffice(cluster: Cluster, image: str) -> None:

@@ -124,10 +124,10 @@ def until_asleep(pid: Pid, *tids: int) -> None:
     until(lambda: all(state_of(pid, tid) in "SDX" for tid in chosen), "threads that sleep")
 
 
-def state_of(pid: int, tid: int) -> str:
-    """The state of a thread as in proc(5), such as "S"; "X" of one that is gone."""
+def state_of(pid: int, tid: int | None = None) -> str:
+    """The state of a thread, the first unless said, as in proc(5), such as "S"; "X" of one that is gone."""
     try:
-        stat = Path(f"/proc/{pid}/task/{tid}/stat").read_text()
+        stat = Path(f"/proc/{pid}/task/{tid or pid}/stat").read_text()
     except OSError:
         return "X"
     return stat.rpartition(")")[2].split()[0]

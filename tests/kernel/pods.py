@@ -16,6 +16,8 @@ from pathlib import Path
 from kcover_ebpf.host import cgroups
 from kcover_ebpf.kube.reflector import Change, Event
 
+from .helpers import state_of
+
 NODE = "node1"
 LABEL = "training.kubeflow.org/job-name"
 _TREE = """
@@ -97,15 +99,7 @@ class FakePod:
 
     def states(self) -> str:
         """One letter for each process, sorted."""
-        return "".join(sorted(state for pid in self.pids() if (state := state_of(pid))))
-
-
-def state_of(pid: int) -> str:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return ""
-    return text[text.rindex(")") + 2]
+        return "".join(sorted(state for state in map(state_of, self.pids()) if state != "X"))
 
 
 @contextlib.contextmanager

@@ -19,8 +19,9 @@ from kcover_ebpf.api.order import Verb
 from kcover_ebpf.api.rfc3339 import from_text
 from kcover_ebpf.host import cgroups
 
+from .helpers import state_of
 from .order_bench import Bench, wait_until
-from .pods import LABEL, FakePod, state_of
+from .pods import LABEL, FakePod
 
 pytestmark = pytest.mark.needs("root", "cgroup2")
 NOW_S = from_text("2026-01-01T01:00:00Z")

@@ -11,8 +11,8 @@ from kcover_ebpf.agent import containers
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.host import cgroups
 
+from .helpers import state_of
 from .order_bench import Bench, wait_until
-from .pods import state_of
 
 pytestmark = pytest.mark.needs("root", "cgroup2")
 _RUNTIME = """

@@ -73,7 +73,7 @@ def test_each_half_of_a_deadlock_names_the_holder(deadlock: tuple[Running, dict[
     assert code == 0
 
 
-def state_of(pid: int) -> list[tuple[str, str, str]]:
+def threads_of(pid: int) -> list[tuple[str, str, str]]:
     """State, tracer and number of stops of each thread."""
     found = []
     for task in sorted(Path(f"/proc/{pid}/task").iterdir()):
@@ -89,9 +89,9 @@ def state_of(pid: int) -> list[tuple[str, str, str]]:
 def test_the_target_is_not_touched(deadlock: tuple[Running, dict[str, int]]) -> None:
     # a stop, however short, is a switch: the counters would tell
     target, _ = deadlock
-    before = state_of(target.pid)
+    before = threads_of(target.pid)
     trace("--pid", str(target.pid))
-    assert state_of(target.pid) == before
+    assert threads_of(target.pid) == before
     assert all(tracer == "0" for _, tracer, _ in before)
 
 
