@@ -10,10 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kcover_ebpf.api import preflight
-from kcover_ebpf.api.fault_report import LocalVerdict
 from kcover_ebpf.api.node_health import NodeHealth
 from kcover_ebpf.api.pods import Pod
-from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.verdict import (
+    Cause,
+    Culprit,
+    Evidence,
+    EvidenceKind,
+    Verdict,
+    VerdictKind,
+)
 from kcover_ebpf.facts.health import Result
 
 _MOST_REASON = 512
@@ -32,7 +38,7 @@ class PreflightWatch:
 
     def verdict(
         self, pods: Iterable[Pod], health: NodeHealth | None, now_s: float
-    ) -> LocalVerdict | None:
+    ) -> Verdict | None:
         """The verdict on the job of these pods; None where none of them waits on a node that is bad.
 
         `health`: of this node, after the last inspection; `now_s`: unix seconds.
@@ -49,15 +55,15 @@ class PreflightWatch:
                 return self._of(waiting, _SLOW, now_s)
         return None
 
-    def _of(self, waiting: list[Pod], why: str, now_s: float) -> LocalVerdict:
+    def _of(self, waiting: list[Pod], why: str, now_s: float) -> Verdict:
         for pod in waiting:
             self._since_s.setdefault(pod.uid, now_s)
         first = min(waiting, key=lambda pod: (self._since_s[pod.uid], pod.name))
         text = f"pod {first.name} is not started on node {self._node}, {why}"
-        return LocalVerdict(
-            verdict=VerdictKind.DEVICE_FAULT,
+        return Verdict(
+            kind=VerdictKind.DEVICE_FAULT,
             cause=Cause.PREFLIGHT,
-            age_s=round(max(0.0, now_s - self._since_s[first.uid]), 3),
+            since_s=round(min(0.0, self._since_s[first.uid] - now_s), 3),
             culprit=Culprit(pod=first.name, pod_uid=first.uid, node=self._node),
             evidence=(Evidence(EvidenceKind.EVENT, text, self._node),),
         )

@@ -16,7 +16,6 @@ from kcover_ebpf.agent.report_sender import Draft, ReportSender
 from kcover_ebpf.api.fault_report import (
     FaultReport,
     IdlePod,
-    LocalVerdict,
     PodRef,
     ReportedDeviceFault,
     ReportedJob,
@@ -28,7 +27,7 @@ from kcover_ebpf.cluster.rank_report import pictured, verdict_of
 from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.progress import Stall
-from kcover_ebpf.diagnosis.verdict import VerdictKind
+from kcover_ebpf.diagnosis.verdict import Verdict, VerdictKind
 from kcover_ebpf.tunables.agent import EXPLAINED_S, NODE_REPORT_EXPIRES_S
 from kcover_ebpf.tunables.diagnosis import COUNTS_MOVE_S
 
@@ -135,7 +134,7 @@ class ReportBuilder:
         verdict = self._remembered(key, verdict, frozenset(names), now_s)
         verdict = self._preflight.verdict(each.here.pods, self.health(), now_s) or verdict
         stall = job.attention.stall
-        is_fault = verdict is not None and verdict.verdict.is_fault
+        is_fault = verdict is not None and verdict.kind.is_fault
         if is_fault or stall is not Stall.NONE:
             self._fault_s[gang] = now_s
         explained = now_s - self._fault_s.get(gang, -math.inf) < EXPLAINED_S
@@ -159,12 +158,12 @@ class ReportBuilder:
     def _remembered(
         self,
         key: tuple[str, str],
-        verdict: LocalVerdict | None,
+        verdict: Verdict | None,
         pods: frozenset[str],
         now_s: float,
-    ) -> LocalVerdict | None:
+    ) -> Verdict | None:
         left = self._left.get(key)
-        if left is None or (verdict is not None and verdict.verdict is not VerdictKind.WORKING):
+        if left is None or (verdict is not None and verdict.kind is not VerdictKind.WORKING):
             return verdict
         old = inherited(left.report, pods, now_s)
         if old is None:

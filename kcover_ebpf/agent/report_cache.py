@@ -15,8 +15,8 @@ from pathlib import Path
 
 from kcover_ebpf.agent.state_file import write_json
 from kcover_ebpf.api.codec import decode
-from kcover_ebpf.api.fault_report import FaultReport, LocalVerdict
-from kcover_ebpf.diagnosis.verdict import VerdictKind
+from kcover_ebpf.api.fault_report import FaultReport
+from kcover_ebpf.diagnosis.verdict import Verdict, VerdictKind
 from kcover_ebpf.errors import ObjectError
 
 _MOST = 256
@@ -81,15 +81,11 @@ class ReportCache:
         return self._folder / f"{digest}.json"
 
 
-def inherited(left: FaultReport, pod_uids: frozenset[str], now_s: float) -> LocalVerdict | None:
+def inherited(left: FaultReport, pod_uids: frozenset[str], now_s: float) -> Verdict | None:
     """What an earlier agent saw of these pods and nobody can see again; None if that is too old, or nothing."""
     verdict, age_s = left.verdict, now_s - left.time_s
-    if verdict is None or verdict.verdict not in _ANNOUNCED:
+    if verdict is None or verdict.kind not in _ANNOUNCED:
         return None
     if not 0 <= age_s <= left.expires_after_s or {pod.uid for pod in left.pods} != pod_uids:
         return None
-    return replace(
-        verdict,
-        age_s=None if verdict.age_s is None else verdict.age_s + age_s,
-        deadline_s=None if verdict.deadline_s is None else verdict.deadline_s - age_s,
-    )
+    return verdict.shifted(-age_s)

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import zip_longest
 
-from kcover_ebpf.api.fault_report import FaultReport, LocalVerdict
+from kcover_ebpf.api.fault_report import FaultReport
 from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, SocketSnapshot
 from kcover_ebpf.diagnosis.recorders import Recordings
+from kcover_ebpf.diagnosis.verdict import Verdict
 from kcover_ebpf.tunables.agent import SAME_MOMENT_S
 from kcover_ebpf.tunables.diagnosis import LOST_BACKOFF
 
@@ -26,7 +27,7 @@ def news_of(report: FaultReport) -> object:
     """What is sent at once when it differs."""
     said = report.verdict
     return (
-        None if said is None else (said.verdict, said.cause, said.culprit),
+        None if said is None else (said.kind, said.cause, said.culprit),
         report.suspicious,
         bool(report.ranks),
         report.trained,
@@ -67,7 +68,7 @@ def has_new_details(sent: FaultReport, now: FaultReport) -> bool:
     )
 
 
-def _weight(verdict: LocalVerdict | None) -> object:
+def _weight(verdict: Verdict | None) -> object:
     """What a verdict rests on; its sentences count seconds."""
     if verdict is None:
         return None

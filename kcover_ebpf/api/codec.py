@@ -1,10 +1,9 @@
 """Frozen dataclasses to and from the JSON objects of our custom resources.
 
 `age_s` is written as `ageS`, `pod_uid` as `podUID`. A field whose metadata say `wire(key, ...)` has
-another name, or is a time. An `Endpoint` is written as "ADDRESS:PORT". What is None, or False or empty by default,
-is left out. A reader refuses
-what has the wrong type, and passes over keys that it does not know: a newer writer may say more. Of an enum that has
-a word UNKNOWN, a word that a newer writer added is read as that.
+another name, is a time, or is not written. An `Endpoint` is written as "ADDRESS:PORT". What is None, or False or empty
+by default, is left out. A reader refuses what has the wrong type, and passes over keys that it does not know: a newer
+writer may say more. Of an enum that has a word UNKNOWN, a word that a newer writer added is read as that.
 
 What is to be done with each field is worked out once for each dataclass: a controller of a large
 cluster reads some fifty reports a second.
@@ -14,7 +13,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from functools import cache, partial
@@ -26,6 +25,7 @@ from kcover_ebpf.api.json_values import (
     Read,
     UnknownWord,
     WrongValue,
+    number,
     string,
     words,
     wrong,
@@ -36,12 +36,23 @@ from kcover_ebpf.ids import Endpoint
 _T = TypeVar("_T")
 
 
-def wire(key: str, *, time: bool = False, lenient: bool = False) -> dict[str, Any]:
-    """Metadata of a field: its name in the object, and whether its seconds are written as a date.
+def wire(
+    key: str | None, *, time: bool = False, lenient: bool = False, ago: bool = False
+) -> dict[str, Any]:
+    """Metadata of a field: its name in the object; None where it is not written.
 
-    `lenient`: entries of a list with a word that we do not know are passed over.
+    `time`: its seconds are written as a date. `lenient`: entries of a list with a word that we do not know are passed
+    over. `ago`: seconds after some moment are written as seconds before it.
     """
-    return {"key": key, "time": time, "lenient": lenient}
+    return {"key": key, "time": time, "lenient": lenient, "ago": ago}
+
+
+_DECLARED: dict[type, Mapping[str, Mapping[str, Any]]] = {}
+
+
+def declare(kind: type, metadata: Mapping[str, Mapping[str, Any]]) -> None:
+    """Metadata of fields, by name, for a dataclass that knows nothing of objects."""
+    _DECLARED[kind] = metadata
 
 
 def camel(name: str) -> str:
@@ -53,11 +64,11 @@ def camel(name: str) -> str:
 def encode(value: object) -> dict[str, Any]:
     """The JSON object of a dataclass."""
     found = {}
-    for name, key, default, is_time in _written(typing.cast("Hashable", type(value))):
+    for name, key, default, write in _written(typing.cast("Hashable", type(value))):
         raw = getattr(value, name)
         if raw is None or (raw in ((), False) and raw == default):
             continue
-        found[key] = rfc3339.to_text(raw) if is_time else _plain(raw)
+        found[key] = write(raw)
     return found
 
 
@@ -77,13 +88,23 @@ def _plain(raw: Any) -> Any:
     return raw
 
 
+def _before(raw: float) -> float:
+    return 0.0 - raw
+
+
 @cache
-def _written(kind: Hashable) -> tuple[tuple[str, str, Any, bool], ...]:
-    """Of each field: its name, its key, its default, and whether it is a time."""
+def _written(kind: Hashable) -> tuple[tuple[str, str, Any, Callable[[Any], Any]], ...]:
+    """Of each field that is written: its name, its key, its default, and what writes it."""
     return tuple(
-        (each.name, _key(each), each.default, bool(each.metadata.get("time")))
-        for each in _fields(kind)
+        (name, key, each.default, _write_of(metadata))
+        for name, key, each, metadata in _fields(kind)
     )
+
+
+def _write_of(metadata: Mapping[str, Any]) -> Callable[[Any], Any]:
+    if metadata.get("time"):
+        return rfc3339.to_text
+    return _before if metadata.get("ago") else _plain
 
 
 def decode(kind: type[_T], data: object, where: str = "") -> _T:
@@ -118,23 +139,31 @@ def _readers(kind: Hashable) -> tuple[tuple[str, str, bool, Read], ...]:
     hints = typing.get_type_hints(kind)
     return tuple(
         (
-            each.name,
-            _key(each),
+            name,
+            key,
             each.default is MISSING and each.default_factory is MISSING,
-            _read_of(each, hints[each.name]),
+            _read_of(metadata, hints[name]),
         )
-        for each in _fields(kind)
+        for name, key, each, metadata in _fields(kind)
     )
 
 
-def _fields(kind: Hashable) -> tuple[Field[Any], ...]:
-    return fields(typing.cast("type[Any]", kind))
+def _fields(kind: Hashable) -> Iterator[tuple[str, str, Field[Any], Mapping[str, Any]]]:
+    """Of each field that is written: its name, its key, itself and its metadata."""
+    declared = _DECLARED.get(typing.cast("type[Any]", kind), {})
+    for each in fields(typing.cast("type[Any]", kind)):
+        metadata = declared.get(each.name, each.metadata)
+        key = metadata.get("key", camel(each.name))
+        if key is not None:
+            yield each.name, key, each, metadata
 
 
-def _read_of(each: Field[Any], hint: Any) -> Read:
-    if each.metadata.get("time"):
+def _read_of(metadata: Mapping[str, Any], hint: Any) -> Read:
+    if metadata.get("time"):
         return _time
-    if each.metadata.get("lenient"):
+    if metadata.get("ago"):
+        return _ago
+    if metadata.get("lenient"):
         return partial(_sequence, _reader(typing.get_args(hint)[0]), lenient=True)
     return _reader(hint)
 
@@ -167,6 +196,10 @@ def _time(raw: object) -> float:
         raise WrongValue(str(error)) from error
 
 
+def _ago(raw: object) -> float:
+    return 0.0 - number(raw)
+
+
 def _sequence(read: Read, raw: object, *, lenient: bool = False) -> tuple[Any, ...]:
     if not isinstance(raw, Sequence) or isinstance(raw, str | bytes):
         raise wrong("a list", raw)
@@ -192,7 +225,3 @@ def _enum(known: Mapping[object, Enum], unknown: Enum | None, raw: object) -> En
 
 def _endpoint(raw: object) -> Endpoint:
     return Endpoint.parse(string(raw))
-
-
-def _key(each: Field[Any]) -> str:
-    return each.metadata.get("key") or camel(each.name)

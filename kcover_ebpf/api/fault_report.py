@@ -12,13 +12,13 @@ from enum import Enum
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
-from kcover_ebpf.api.codec import decode, encode, wire
+from kcover_ebpf.api.codec import declare, decode, encode, wire
 from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.recorders import Recordings
-from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Verdict
 from kcover_ebpf.errors import ObjectError
 
 GROUP = "kcover.io"
@@ -44,20 +44,15 @@ class PodRef:
     """PCI addresses of the devices it holds."""
 
 
-@dataclass(frozen=True, slots=True)
-class LocalVerdict:
-    """The verdict of one node alone."""
-
-    verdict: VerdictKind
-    cause: Cause
-    age_s: float | None = None
-    """Since the trouble began."""
-    culprit: Culprit | None = None
-    evidence: tuple[Evidence, ...] = field(default=(), metadata=wire("evidence", lenient=True))
-    unobserved: tuple[str, ...] = ()
-    deadline_s: float | None = None
-    """Seconds after the report until the framework gives up by itself."""
-    factor: float | None = None
+declare(
+    Verdict,
+    {
+        "kind": wire("verdict"),
+        "since_s": wire("ageS", ago=True),
+        "evidence": wire("evidence", lenient=True),
+    }
+    | dict.fromkeys(("job", "incident", "time_s", "victims", "waits"), wire(None)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +128,8 @@ class FaultReport:
     """The job has stalled: no rank here has made progress for longer than ever while healthy, and one would have
     shown it. A snapshot in a report that is not suspicious: it is unknown whether its ranks make progress."""
     trained: bool = False
-    verdict: LocalVerdict | None = None
+    verdict: Verdict | None = None
+    """Of this node alone; its times are seconds after `time_s`."""
     ranks: tuple[RankSnapshot, ...] = ()
     knows_waits: bool = False
     """Waits were seen to end while the ranks here trained, so that one that never was is new."""
@@ -155,7 +151,7 @@ class FaultReport:
     @property
     def is_urgent(self) -> bool:
         """True where the ranks have stalled, or the node has found a fault by other means than silence."""
-        return self.suspicious or (self.verdict is not None and self.verdict.verdict.is_fault)
+        return self.suspicious or (self.verdict is not None and self.verdict.kind.is_fault)
 
 
 def report_of(api: Mapping[str, Any]) -> FaultReport:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from kcover_ebpf.api.fault_report import LocalVerdict
 from kcover_ebpf.cluster import log_evidence, missing, unwatched
 from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict
 from kcover_ebpf.cluster.gang_snapshot import GangSnapshot, ReceivedReport, gather
@@ -82,7 +81,7 @@ def _merged(case: GangInput) -> GangVerdict:
     if _is_unordered(gathered, finding):
         text = "several ranks are stuck, on nodes whose clocks cannot be ordered"
         evidence = (*finding.evidence, Evidence(EvidenceKind.SINK, text))
-        finding = replace(finding, culprit=None, rank=None, tid=None, evidence=evidence)
+        finding = replace(finding, culprit=None, evidence=evidence)
     return _report(case, gathered, finding)
 
 
@@ -113,19 +112,18 @@ def _announced(case: GangInput) -> GangVerdict | None:
     return GangVerdict(verdict)
 
 
-def _is_announced(verdict: LocalVerdict) -> bool:
+def _is_announced(verdict: Verdict) -> bool:
     if not any(each.kind is EvidenceKind.EVENT for each in verdict.evidence):
         return False
     return (
-        verdict.verdict in (VerdictKind.CRASHED, VerdictKind.DEVICE_FAULT)
+        verdict.kind in (VerdictKind.CRASHED, VerdictKind.DEVICE_FAULT)
         or verdict.cause is Cause.LEFT_EARLY
     )
 
 
 def _age(each: ReceivedReport, now_s: float) -> float:
     verdict = each.report.verdict
-    verdict_age_s = verdict.age_s if verdict is not None and verdict.age_s is not None else 0.0
-    return verdict_age_s + each.since_made_s(now_s)
+    return each.since_made_s(now_s) - (0.0 if verdict is None else verdict.since_s)
 
 
 def _alone(case: GangInput) -> GangVerdict | None:
@@ -141,7 +139,7 @@ def _slow(case: GangInput) -> GangVerdict | None:
     slow = [
         (each.report.verdict.factor or 0.0, index, each, each.report.verdict)
         for index, each in enumerate(case.fresh)
-        if each.report.verdict is not None and each.report.verdict.verdict is VerdictKind.SLOW
+        if each.report.verdict is not None and each.report.verdict.kind is VerdictKind.SLOW
     ]
     if not slow:
         return None
@@ -152,37 +150,34 @@ def _slow(case: GangInput) -> GangVerdict | None:
 def _working(case: GangInput) -> GangVerdict:
     trained = [each.report.trained for each in case.fresh]
     cause = Cause.TRAINING if trained and all(trained) else Cause.STARTING
-    return GangVerdict(Verdict(case.name, "", VerdictKind.WORKING, cause, case.now_s, case.now_s))
+    return GangVerdict(Verdict(VerdictKind.WORKING, cause, case.now_s, case.now_s, job=case.name))
 
 
-def _from_local(case: GangInput, seen: ReceivedReport, local: LocalVerdict) -> GangVerdict:
+def _from_local(case: GangInput, seen: ReceivedReport, local: Verdict) -> GangVerdict:
     report = seen.report
-    since_s = case.now_s - _age(seen, case.now_s)
     culprit = local.culprit and replace(local.culprit, node=local.culprit.node or report.node)
     if culprit is not None and culprit.pod is None and culprit.pod_uid is not None:
         named = {pod.uid: pod.name for pod in case.pods}
         culprit = replace(culprit, pod=named.get(culprit.pod_uid))
-    deadline_s = None if local.deadline_s is None else seen.arrived_s + local.deadline_s
     evidence = tuple(replace(each, node=each.node or report.node) for each in local.evidence)
-    verdict = Verdict(
-        job=case.name,
-        incident="",
-        kind=local.verdict,
-        cause=local.cause,
+    verdict = replace(
+        local.shifted(_made_s(case, seen)),
         time_s=case.now_s,
-        since_s=since_s,
+        job=case.name,
         culprit=culprit,
         evidence=evidence,
-        deadline_s=deadline_s,
-        unobserved=local.unobserved,
-        factor=local.factor,
     )
     return GangVerdict(verdict)
 
 
+def _made_s(case: GangInput, seen: ReceivedReport) -> float:
+    """When the report was made, by our clock."""
+    return case.now_s - seen.since_made_s(case.now_s)
+
+
 def _is_unordered(gathered: GangSnapshot, finding: Finding) -> bool:
     """True if another rank on another node stopped making progress so soon after that neither is first."""
-    snapshot, culprit = gathered.job, finding.culprit
+    snapshot, culprit = gathered.job, finding.pid
     if culprit is None or culprit not in snapshot.processes or finding.kind is not VerdictKind.HUNG:
         return False
     if any(each.kind is EvidenceKind.COLLECTIVE for each in finding.evidence):
@@ -236,7 +231,7 @@ def _report(case: GangInput, gathered: GangSnapshot, finding: Finding) -> GangVe
     if unseen is not None:
         finding = replace(finding, evidence=(*finding.evidence, unseen))
     deadlines = [
-        each.arrived_s + each.report.verdict.deadline_s
+        _made_s(case, each) + each.report.verdict.deadline_s
         for each in case.fresh
         if each.report.verdict is not None and each.report.verdict.deadline_s is not None
     ]
@@ -289,20 +284,16 @@ def _own(texts: set[str]) -> set[str]:
 
 
 def _culprit(case: GangInput, gathered: GangSnapshot, finding: Finding) -> Culprit | None:
-    if finding.culprit is None:
-        if finding.rank is None:
-            return None
-        return Culprit(rank=finding.rank, host=finding.host)
-    report, rank = gathered.who[finding.culprit]
+    culprit = finding.culprit
+    if culprit is None or finding.pid is None:
+        return None if finding.rank is None else culprit
+    report, rank = gathered.who[finding.pid]
     names = {pod.uid: pod.name for pod in report.pods} | {pod.uid: pod.name for pod in case.pods}
-    return Culprit(
-        rank=finding.rank,
+    return replace(
+        culprit,
         pid=rank.pid,
-        tid=finding.tid,
         host=report.node,
         pod=names.get(rank.pod_uid),
         pod_uid=rank.pod_uid,
         node=report.node,
-        device=finding.device,
-        or_rank=finding.or_rank,
     )

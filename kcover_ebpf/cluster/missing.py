@@ -143,7 +143,7 @@ def missing_rank(case: GangInput, gathered: GangSnapshot) -> Finding | None:
         kind=VerdictKind.HUNG,
         cause=Cause.MISSING_RANK,
         since_ns=snapshot.now_ns - round(waited_s * NS),
-        rank=missing[0],
+        culprit=Culprit(missing[0]),
         evidence=(Evidence(EvidenceKind.TIME, time), Evidence(EvidenceKind.PEERS, peers)),
         victims=tuple(snapshot.ranks),
     )

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from kcover_ebpf.api.fault_report import (
     FaultReport,
-    LocalVerdict,
 )
 from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.job import Job
@@ -146,12 +145,12 @@ def _most_relevant(sockets: Sequence[SocketSnapshot]) -> tuple[SocketSnapshot, .
 
 def verdict_of(
     verdict: Verdict, node: str, now_s: float, pods: Mapping[Pid, str], names: Mapping[str, str]
-) -> LocalVerdict:
+) -> Verdict:
     """The node's own verdict; `names`: uid of a pod to its name; `now_s`: the report's time."""
-    return LocalVerdict(
-        verdict=verdict.kind,
+    return Verdict(
+        kind=verdict.kind,
         cause=verdict.cause,
-        age_s=max(0.0, round(now_s - verdict.since_s, 3)),
+        since_s=min(0.0, round(verdict.since_s - now_s, 3)),
         culprit=_culprit(verdict.culprit, node, pods, names),
         evidence=tuple(
             Evidence(each.kind, each.text[:_TEXT], node) for each in verdict.evidence[:32]

@@ -15,7 +15,7 @@ from kcover_ebpf.diagnosis.process_state import WAITING, State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
-from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.tunables.diagnosis import ONESHOT_SILENCE_S
 
 HISTORY = "how the job behaves while healthy: it was observed for the seconds of this trace only"
@@ -69,7 +69,7 @@ def _absent(case: GangInput, snapshot: JobSnapshot) -> Finding | None:
         kind=VerdictKind.HUNG,
         cause=Cause.MISSING_RANK,
         since_ns=snapshot.oldest_ns,
-        rank=missing[0],
+        culprit=Culprit(missing[0]),
         evidence=(Evidence(EvidenceKind.SINK, lost), Evidence(EvidenceKind.PEERS, waits)),
         victims=tuple(snapshot.ranks),
     )
@@ -85,5 +85,5 @@ def _waited_for(snapshot: JobSnapshot, found: Finding) -> Finding:
     named = oneshot_waits.waited_for(
         snapshot, found, min(known_s) if len(sent_s) > 1 and known_s else None
     )
-    first = snapshot.ranks.get(named.culprit) if named is not found and named.culprit else None
+    first = snapshot.ranks.get(named.pid) if named is not found and named.pid else None
     return found if first is None or first.state in _GETS_ON else named

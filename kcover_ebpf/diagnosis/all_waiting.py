@@ -52,9 +52,7 @@ def standstill(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding 
         *evidence.gpus(ranks),
     ]
     victims = tuple(each.pid for each in ranks)
-    return Finding(
-        VerdictKind.HUNG, Cause.WAIT_CYCLE, since_ns, None, None, None, tuple(found), victims
-    )
+    return Finding(VerdictKind.HUNG, Cause.WAIT_CYCLE, since_ns, None, tuple(found), victims)
 
 
 def _does_not_read(
@@ -110,5 +108,5 @@ def _mismatch(
         cause, kind = Cause.BLOCKED_UNKNOWN, VerdictKind.HUNG
     if culprit is None:
         victims = tuple(by_pid)
-        return Finding(kind, cause, since_ns, None, None, None, tuple(found), victims)
+        return Finding(kind, cause, since_ns, None, tuple(found), victims)
     return blame(snapshot, kind, cause, culprit, found)

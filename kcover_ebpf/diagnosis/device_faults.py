@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.snapshot import Finding
-from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.facts.devices import DeviceFault, DriverCall, PortChange
 from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.ids import Pid
@@ -50,7 +50,7 @@ class DeviceFaults:
         """The finding with its device, where it is a driver call that hangs or a link that is down."""
         if found.kind is VerdictKind.LOST_LINK:
             return self._with_port(found, ranks)
-        call = None if found.culprit is None else self._calls.get(found.culprit)
+        call = None if found.pid is None else self._calls.get(found.pid)
         if found.cause is not Cause.DRIVER_STUCK or call is None:
             return found
         where = f" at {call.device}" if call.device else ""
@@ -59,7 +59,8 @@ class DeviceFaults:
             f"{call.wait_channel or 'unknown function'})"
         )
         said = Evidence(EvidenceKind.SINK, text)
-        return replace(found, device=call.device or None, evidence=(*found.evidence, said))
+        culprit = replace(found.culprit or Culprit(), device=call.device or None)
+        return replace(found, culprit=culprit, evidence=(*found.evidence, said))
 
     def _with_port(self, found: Finding, ranks: Mapping[Pid, ProcessHistory]) -> Finding:
         local = {each.local[0] for view in ranks.values() for each in view.sockets.values()}
@@ -67,9 +68,8 @@ class DeviceFaults:
             if local.intersection(port.addresses):
                 text = f"port {port.port} of the job's connections is down: {port.text}"
                 said = Evidence(EvidenceKind.EVENT, text)
-                return replace(
-                    found, device=port.device or port.port, evidence=(said, *found.evidence)
-                )
+                culprit = replace(found.culprit or Culprit(), device=port.device or port.port)
+                return replace(found, culprit=culprit, evidence=(said, *found.evidence))
         return found
 
     @property
@@ -110,17 +110,18 @@ class DeviceFaults:
         if owner is None:
             text = f"{len(owners)} processes of the job have {first.device} open: no culprit identified"
             texts[text] = None
-        member = views[first.pid].member if owner is not None else None
+        culprit = Culprit(device=first.device)
+        if owner is not None:
+            member = views[first.pid].member
+            rank = member.rank if member else None
+            culprit = replace(culprit, rank=rank, pid=owner, tid=first.pid)
         return Finding(
             VerdictKind.DEVICE_FAULT,
             Cause.DEVICE,
             first.boottime_ns,
-            owner,
-            first.pid if owner is not None else None,
-            member.rank if member else None,
+            culprit,
             tuple(Evidence(EvidenceKind.EVENT, text) for text in texts),
             tuple(pid for pid, view in views.items() if view.exit is None and pid != owner),
-            first.device,
         )
 
 

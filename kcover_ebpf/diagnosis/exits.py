@@ -7,7 +7,7 @@ collective, or that all others waited for in vain makes an innocent peer fail. T
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kcover_ebpf.diagnosis import endpoints, gave_up, stacks
@@ -15,7 +15,14 @@ from kcover_ebpf.diagnosis.members import Members, established
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
-from kcover_ebpf.diagnosis.verdict import RAISED, Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.verdict import (
+    RAISED,
+    Cause,
+    Culprit,
+    Evidence,
+    EvidenceKind,
+    VerdictKind,
+)
 from kcover_ebpf.facts.kernel import OomKill, ProcessExit, SignalSent
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.diagnosis import (
@@ -101,7 +108,7 @@ class Announcements:
         # a launcher that ends the others after a rank left with code 0, without a signal to itself, gives no other hint
         reported = self.signals[leaving.pid].sender_pid in self.signals
         is_rank = view.member is not None and view.member.role is Role.RANK
-        left = _left_before(leaving, members.all_ranks, longest_s)
+        left = _left_before(_gone_before(leaving, members.all_ranks, longest_s))
         return is_rank and not reported and left is not None
 
     def _failed(self, rank: int | None, members: Members) -> bool:
@@ -147,7 +154,8 @@ def judge_failure(
         return None
     victims = tuple(alive)
     evidence = [Evidence(EvidenceKind.EVENT, _reported(view, first, announced))]
-    earlier = _ended_before(announced, first, views, ranks, longest_s)
+    gone = _gone_before(first, ranks, longest_s)
+    earlier = _ended_before(announced, first, gone, views)
     if earlier is not None:
         cause, there, text = earlier
         evidence.insert(0, Evidence(EvidenceKind.EVENT, text))
@@ -191,66 +199,49 @@ def _first(failures: Sequence[ProcessExit], views: Mapping[Pid, ProcessHistory])
     return next((each for each in failures if each.pid == owner), first)
 
 
-def _left_before(
-    first: ProcessExit, ranks: Mapping[Pid, ProcessHistory], longest_s: float
-) -> Pid | None:
-    for leaving in _gone_before(first, ranks.values(), longest_s):
-        if not leaving.signal and not leaving.exit_code:
-            return leaving.pid
-    return None
-
-
 def _ended_before(
     announced: Announcements,
     first: ProcessExit,
+    gone: Sequence[ProcessExit],
     views: Mapping[Pid, ProcessHistory],
-    ranks: Mapping[Pid, ProcessHistory],
-    longest_s: float,
 ) -> tuple[Cause, ProcessHistory, str] | None:
     """The rank that ended before another failed for lack of it, how, and the sentence that says so."""
-    left = _left_before(first, ranks, longest_s)
+    left = _left_before(gone)
     if left is not None:
         return Cause.LEFT_EARLY, views[left], f"{_name(views[left])} exited with code 0 before that"
-    gone = _killed_before(announced, first, views, ranks, longest_s)
-    if gone is not None:
-        return Cause.KILLED, views[gone.pid], _reported(views[gone.pid], gone, announced)
-    return None
-
-
-def _killed_before(
-    announced: Announcements,
-    first: ProcessExit,
-    views: Mapping[Pid, ProcessHistory],
-    ranks: Mapping[Pid, ProcessHistory],
-    longest_s: float,
-) -> ProcessExit | None:
-    """The rank that its own launcher killed before another ended itself; None unless it was the only one.
-
-    A launcher that was ordered to end, or that ends several, ends the job, and some rank notices before its turn.
-    """
-    if _cause(views[first.pid], first, announced) not in RAISED:
+    killed = [each for each in gone if _is_by_launcher(each, announced, views)]
+    # a launcher that ends several ends the job, and some rank notices before its turn
+    if len(killed) != 1 or _cause(views[first.pid], first, announced) not in RAISED:
         return None
-    killed = []
-    for leaving in _gone_before(first, ranks.values(), longest_s):
-        sent = announced.signals.get(leaving.pid)
-        if sent is None or sent.signal != leaving.signal or sent.sender_pid == leaving.pid:
-            continue
-        if sent.sender_pid in views and sent.sender_pid not in announced.signals:
-            killed.append(leaving)
-    return killed[0] if len(killed) == 1 else None
+    view = views[killed[0].pid]
+    return Cause.KILLED, view, _reported(view, killed[0], announced)
+
+
+def _is_by_launcher(
+    leaving: ProcessExit, announced: Announcements, views: Mapping[Pid, ProcessHistory]
+) -> bool:
+    """Whether its own launcher killed it, which was not itself ordered to end."""
+    sent = announced.signals.get(leaving.pid)
+    if sent is None or sent.signal != leaving.signal or sent.sender_pid == leaving.pid:
+        return False
+    return sent.sender_pid in views and sent.sender_pid not in announced.signals
+
+
+def _left_before(gone: Sequence[ProcessExit]) -> Pid | None:
+    return next((each.pid for each in gone if not each.signal and not each.exit_code), None)
 
 
 def _gone_before(
-    first: ProcessExit, ranks: Iterable[ProcessHistory], longest_s: float
-) -> Iterator[ProcessExit]:
-    """The exits shortly enough before a failure to be its reason."""
+    first: ProcessExit, ranks: Mapping[Pid, ProcessHistory], longest_s: float
+) -> list[ProcessExit]:
+    """The exits of ranks shortly enough before a failure to be its reason."""
     window_ns = max(LEFT_BEFORE_NS, int(LEFT_BEFORE_STEPS * longest_s * NS))
-    for view in ranks:
-        leaving = view.exit
-        if leaving is None or not leaving.known or leaving.pid == first.pid:
-            continue
-        if 0 <= first.boottime_ns - leaving.boottime_ns <= window_ns:
-            yield leaving
+    exits = [view.exit for pid, view in ranks.items() if pid != first.pid and view.exit is not None]
+    return [
+        each
+        for each in exits
+        if each.known and 0 <= first.boottime_ns - each.boottime_ns <= window_ns
+    ]
 
 
 def _skipped(
@@ -337,9 +328,7 @@ def _finding(
         VerdictKind.CRASHED,
         cause,
         since_ns,
-        owner,
-        view.pid,
-        member.rank if member else None,
+        Culprit(member.rank if member else None, owner, view.pid),
         tuple(evidence),
         tuple(pid for pid in victims if pid != owner),
     )

@@ -24,7 +24,7 @@ from kcover_ebpf.diagnosis.process import NS, Effort
 from kcover_ebpf.diagnosis.process_state import EFFORT, STOPPED, State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot, blame
-from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.diagnosis import LOST_ON_LOSSY_BACKOFF, VICTIM_S
 
@@ -92,16 +92,13 @@ def _lost_link(snapshot: JobSnapshot) -> Finding | None:
     pid = tcp_links.common_end(edges, len(ranks))
     victims = tuple(other for other in ranks if other != pid)
     if pid is None:
-        return Finding(
-            VerdictKind.LOST_LINK, Cause.LINK, since_ns, None, None, None, tuple(found), victims
-        )
+        return Finding(VerdictKind.LOST_LINK, Cause.LINK, since_ns, None, tuple(found), victims)
     common = snapshot.processes[pid]
     found.append(
         Evidence(EvidenceKind.PEERS, f"every lost connection touches {evidence.name(common)}")
     )
-    return Finding(
-        VerdictKind.LOST_LINK, Cause.LINK, since_ns, pid, None, common.rank, tuple(found), victims
-    )
+    culprit = Culprit(common.rank, pid)
+    return Finding(VerdictKind.LOST_LINK, Cause.LINK, since_ns, culprit, tuple(found), victims)
 
 
 def _closed_window(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | None:
@@ -152,10 +149,7 @@ def _working(
         VerdictKind.WORKING,
         _quiet_cause(first, end),
         snapshot.since_ns(first),
-        None,
-        None,
-        None,
-        (Evidence(EvidenceKind.SINK, text),),
+        evidence=(Evidence(EvidenceKind.SINK, text),),
     )
 
 
@@ -232,9 +226,7 @@ def _alone(
         VerdictKind.UNKNOWN,
         _cause(first, end),
         snapshot.since_ns(first),
-        first.pid,
-        end.tid,
-        first.rank,
+        Culprit(first.rank, first.pid, end.tid),
         tuple(found),
     )
 

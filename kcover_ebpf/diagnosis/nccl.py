@@ -17,7 +17,7 @@ from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.process_state import STOPPED, State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
-from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.facts.host import CollectiveRank, CollectiveSide
 from kcover_ebpf.ids import Pid
 
@@ -135,7 +135,7 @@ def _named(
     pids = _pids(named, snapshot, ranks)
     overrules = _overrules(found) and _all_silent(snapshot, ranks)
     mismatch = cause is Cause.COLLECTIVE_MISMATCH
-    if found.culprit in pids and not (mismatch and overrules):
+    if found.pid in pids and not (mismatch and overrules):
         return replace(found, evidence=(*found.evidence, *said))
     if not overrules:
         return found
@@ -145,13 +145,19 @@ def _named(
         VerdictKind.DEADLOCK if mismatch else VerdictKind.HUNG,
         cause,
         snapshot.oldest_ns,
-        None if here is None else here.pid,
-        None if here is None else here.tid,
-        None if only is None else _global_rank(only, here, snapshot),
+        None if only is None else _culprit(only, here, snapshot),
         (*said, *_context(found, ranks, pids)),
         tuple(each.pid for each in ranks if each.pid not in pids),
-        host=None if here is not None or only is None else only.host or None,
     )
+
+
+def _culprit(
+    named: CollectiveRank, here: RankSnapshot | None, snapshot: JobSnapshot
+) -> Culprit | None:
+    rank = _global_rank(named, here, snapshot)
+    if here is not None:
+        return Culprit(rank, here.pid, here.tid)
+    return None if rank is None else Culprit(rank, host=named.host or None)
 
 
 def _overrules(found: Finding) -> bool:

@@ -105,7 +105,7 @@ def explained(snapshot: JobSnapshot, found: Finding) -> Finding:
         return found
     rank = snapshot.ranks[odd.key]
     text = f"{evidence.name(rank)} is at {odd.own}; the {odd.other_count} other ranks are at {odd.others}"
-    if odd.key != found.culprit and (rank.rank is None or rank.rank != found.rank):
+    if odd.key != found.pid and (rank.rank is None or rank.rank != found.rank):
         # to be elsewhere is no fault: a rank that evaluates or writes is
         text = f"the odd one out, not necessarily the culprit: {text}"
     return replace(found, evidence=(*found.evidence, Evidence(EvidenceKind.OUTLIER, text)))

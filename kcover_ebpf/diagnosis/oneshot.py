@@ -15,7 +15,7 @@ from kcover_ebpf.diagnosis.process import NS, ProcessHistory
 from kcover_ebpf.diagnosis.process_state import WAITING, State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
-from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.tunables.diagnosis import (
     ONESHOT_CONNECTING_S,
     ONESHOT_LONG_WAIT_S,
@@ -32,19 +32,19 @@ QUIET = (Cause.STARTING, Cause.TRAINING)
 """What a job is said to do when nothing is unusual."""
 
 
-def finding(job: Job, glances: PassHistory) -> Finding | None:
+def finding(job: Job, history: PassHistory) -> Finding | None:
     """The snapshot of the job after these passes; None while what was seen is not complete enough."""
     found = job.finding()
     if found is None or found.kind not in (VerdictKind.WORKING, VerdictKind.SLOW):
         return found
-    snapshot = oneshot_waits.snapshot_of(job, glances)
+    snapshot = oneshot_waits.snapshot_of(job, history)
     found = oneshot_waits.judge_again(job, snapshot, found)
     return oneshot_waits.name_who_is_waited_for(job, snapshot, found)
 
 
-def conclusion(job: Job, glances: PassHistory) -> Finding | None:
+def conclusion(job: Job, history: PassHistory) -> Finding | None:
     """The result of a run of `trace`: its finding, with what only the absence of a rank shows."""
-    found = finding(job, glances)
+    found = finding(job, history)
     if found is None:
         return None
     if found.kind is VerdictKind.WORKING and (lost := lost_before(job)) is not None:
@@ -66,22 +66,22 @@ def no_rank_moves(job: Job) -> bool:
     return bool(ranks) and all(_waits(job, each) for each in ranks)
 
 
-def a_rank_waits(job: Job, glances: PassHistory) -> bool:
+def a_rank_waits(job: Job, history: PassHistory) -> bool:
     """True while a rank here has waited for others for longer than most steps last."""
-    snapshot = oneshot_waits.snapshot_of(job, glances)
-    if oneshot_waits.a_rank_polls(job, snapshot, glances):
+    snapshot = oneshot_waits.snapshot_of(job, history)
+    if oneshot_waits.a_rank_polls(job, snapshot, history):
         return True
     waits = [each for each in snapshot.ranks.values() if each.state in WAITING]
     return any(each.age_s >= ONESHOT_LONG_WAIT_S for each in waits)
 
 
-def undecided(job: Job, glances: PassHistory) -> bool:
+def undecided(job: Job, history: PassHistory) -> bool:
     """True while a rank or its loader burns a CPU and may still turn out to be what the others wait for.
 
     A rank that waits busily, as MPI's do, must be distinguished from one that computes or loops in place, and the
     kernel does not remember since when either has been at it: only longer observation shows which.
     """
-    snapshot = oneshot_waits.snapshot_of(job, glances)
+    snapshot = oneshot_waits.snapshot_of(job, history)
     for each in snapshot.ranks.values():
         views = [job.members.views[each.pid]]
         views += job.members.children(each.pid) if each.state in _FOR_CHILDREN else []
@@ -121,7 +121,7 @@ def lost_before(job: Job) -> Finding | None:
         kind=VerdictKind.HUNG,
         cause=Cause.MISSING_RANK,
         since_ns=snapshot.oldest_ns,
-        rank=absent[0],
+        culprit=Culprit(absent[0]),
         evidence=tuple(found),
         victims=tuple(snapshot.ranks),
     )
@@ -160,7 +160,8 @@ def name_the_lost(job: Job, found: Finding) -> Finding:
         return found
     text = f"rank {absent[0]} is missing, and the lost connections lead to no process on this host"
     evidence = (*found.evidence, Evidence(EvidenceKind.SINK, text))
-    return replace(found, rank=absent[0], evidence=evidence)
+    culprit = replace(found.culprit or Culprit(), rank=absent[0])
+    return replace(found, culprit=culprit, evidence=evidence)
 
 
 def name_the_ends(snapshot: JobSnapshot, found: Finding) -> Finding:
@@ -176,7 +177,8 @@ def name_the_ends(snapshot: JobSnapshot, found: Finding) -> Finding:
     if len(known) != _BOTH:
         return found
     victims = (pid for pid in found.victims if snapshot.processes[pid].rank not in known)
-    return replace(found, rank=known[0], or_rank=known[1], victims=tuple(victims))
+    culprit = replace(found.culprit or Culprit(), rank=known[0], or_rank=known[1])
+    return replace(found, culprit=culprit, victims=tuple(victims))
 
 
 def since_the_loss(job: Job, found: Finding) -> Finding:
@@ -210,8 +212,8 @@ def stopped_here(snapshot: JobSnapshot, found: Finding, world_size: int | None) 
         return found
     text = f"all {len(ranks)} inspected ranks are stopped, of {size} or more in the job"
     evidence = (Evidence(EvidenceKind.SINK, f"rank {first.rank} is {first.text}; {text}"),)
-    known = snapshot.since_ns(first), first.pid, first.tid, first.rank
-    return Finding(VerdictKind.HUNG, cause, *known, evidence=evidence)
+    culprit = Culprit(first.rank, first.pid, first.tid)
+    return Finding(VerdictKind.HUNG, cause, snapshot.since_ns(first), culprit, evidence)
 
 
 def _absent_ranks(job: Job) -> list[int]:

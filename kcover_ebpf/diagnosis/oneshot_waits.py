@@ -107,13 +107,13 @@ def _is_quiet(job: Job, snapshot: JobSnapshot) -> bool:
     return since_ns is not None and job.now_ns - since_ns >= QUIET_S * NS
 
 
-def snapshot_of(job: Job, glances: PassHistory) -> JobSnapshot:
+def snapshot_of(job: Job, history: PassHistory) -> JobSnapshot:
     """The snapshot of a job, in which those who only ask while nobody sends anything count as waiting."""
     # a run in the middle of a job never saw its start, and other hosts may have the ranks that are not here
     snapshot = replace(job.snapshot(), starting=False)
     if not _is_quiet(job, snapshot):
         return snapshot
-    since_ns = {pid: glances.asks_since_ns(pid) for pid in snapshot.ranks}
+    since_ns = {pid: history.asks_since_ns(pid) for pid in snapshot.ranks}
     if not any(since_ns.values()):
         return snapshot
     changed = dict(snapshot.processes)
@@ -133,7 +133,7 @@ def snapshot_of(job: Job, glances: PassHistory) -> JobSnapshot:
 def judge_again(job: Job, snapshot: JobSnapshot, found: Finding) -> Finding:
     """The finding by that snapshot; `found`, what the job alone says, where that shows nothing."""
     again = judge(snapshot)
-    named = None if found.culprit is None else snapshot.processes.get(found.culprit)
+    named = None if found.pid is None else snapshot.processes.get(found.pid)
     if named is not None and named.state is State.PEERS:
         # it gets no CPU, but it would only ask with it
         return again
@@ -145,9 +145,9 @@ def judge_again(job: Job, snapshot: JobSnapshot, found: Finding) -> Finding:
     return again
 
 
-def a_rank_polls(job: Job, snapshot: JobSnapshot, glances: PassHistory) -> bool:
+def a_rank_polls(job: Job, snapshot: JobSnapshot, history: PassHistory) -> bool:
     """True while a rank waits busily and nobody sends: it may have done so for longer than has been seen."""
-    return _is_quiet(job, snapshot) and any(glances.asks_since_ns(pid) for pid in snapshot.ranks)
+    return _is_quiet(job, snapshot) and any(history.asks_since_ns(pid) for pid in snapshot.ranks)
 
 
 def name_who_is_waited_for(job: Job, snapshot: JobSnapshot, found: Finding) -> Finding:
@@ -158,7 +158,7 @@ def name_who_is_waited_for(job: Job, snapshot: JobSnapshot, found: Finding) -> F
     quiet_ns = quiet_since_ns(job, snapshot)
     quiet_s = None if quiet_ns is None else (job.now_ns - quiet_ns) / NS
     named = waited_for(snapshot, found, quiet_s)
-    first = snapshot.ranks.get(named.culprit) if named is not found and named.culprit else None
+    first = snapshot.ranks.get(named.pid) if named is not found and named.pid else None
     if first is None or gets_on(job, first, wait_chain.follow(snapshot, first)):
         return found
     return named

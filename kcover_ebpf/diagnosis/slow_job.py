@@ -9,7 +9,7 @@ from kcover_ebpf.diagnosis.packet_loss import LossWatch
 from kcover_ebpf.diagnosis.process import Effort, ProcessHistory
 from kcover_ebpf.diagnosis.progress import JobProgress
 from kcover_ebpf.diagnosis.snapshot import Finding
-from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.diagnosis import STARVED_SHARE, SWAPPING_PER_S
 
@@ -68,8 +68,7 @@ def _slow(
         kind=VerdictKind.SLOW,
         cause=cause,
         since_ns=now_ns,
-        culprit=pid,
-        rank=_rank(ranks, pid),
+        culprit=None if pid is None else Culprit(_rank(ranks, pid), pid),
         evidence=(said,),
         victims=tuple(other for other in ranks if other != pid),
     )

@@ -11,7 +11,7 @@ from kcover_ebpf.diagnosis.process import NS
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.recorders import Recordings
 from kcover_ebpf.diagnosis.roles import Role
-from kcover_ebpf.diagnosis.verdict import Cause, Evidence, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, VerdictKind
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.settings import Policy
 
@@ -23,19 +23,22 @@ class Finding:
     kind: VerdictKind
     cause: Cause
     since_ns: int
-    culprit: Pid | None = None
-    tid: int | None = None
-    rank: int | None = None
+    culprit: Culprit | None = None
+    """Without pod and node; its host is None where that is this one."""
     evidence: tuple[Evidence, ...] = ()
     victims: tuple[Pid, ...] = ()
-    device: str | None = None
-    """The device at fault, if it is one."""
-    host: str | None = None
-    """Where the culprit is; None: here."""
-    or_rank: int | None = None
-    """The other end of a link, where either may be the culprit."""
     factor: float | None = None
     """SLOW only: the culprit's step time over that of its peers; None where it was not measured."""
+
+    @property
+    def pid(self) -> Pid | None:
+        """Of the culprit; None where it is not known, or not here."""
+        return None if self.culprit is None or self.culprit.pid is None else Pid(self.culprit.pid)
+
+    @property
+    def rank(self) -> int | None:
+        """Of the culprit."""
+        return None if self.culprit is None else self.culprit.rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +123,7 @@ def blame(
         kind=kind,
         cause=cause,
         since_ns=snapshot.since_ns(culprit),
-        culprit=culprit.pid,
-        tid=(end or culprit).tid,
-        rank=culprit.rank,
+        culprit=Culprit(culprit.rank, culprit.pid, (end or culprit).tid),
         evidence=tuple(found),
         victims=tuple(pid for pid in snapshot.ranks if pid != culprit.pid),
     )

@@ -8,7 +8,7 @@ from kcover_ebpf.diagnosis.members import Members
 from kcover_ebpf.diagnosis.process import NS, ProcessHistory
 from kcover_ebpf.diagnosis.progress import JobProgress
 from kcover_ebpf.diagnosis.snapshot import Finding
-from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.facts.host import Unreadable
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.settings import Policy
@@ -44,7 +44,7 @@ def missing_rank(
         kind=VerdictKind.HUNG,
         cause=Cause.MISSING_RANK,
         since_ns=pace.last_joined_ns,
-        rank=absent[0],
+        culprit=Culprit(absent[0]),
         evidence=(Evidence(EvidenceKind.TIME, text),),
         victims=tuple(ranks),
     )
@@ -77,7 +77,7 @@ def unsampled_rank(members: Members, now_ns: int) -> Finding | None:
             text = f"{who} is running, but the sampler does not see its threads"
             evidence = (Evidence(EvidenceKind.SINK, text),)
             return Finding(
-                VerdictKind.UNKNOWN, Cause.UNKNOWN, view.first_seen_ns, None, None, None, evidence
+                VerdictKind.UNKNOWN, Cause.UNKNOWN, view.first_seen_ns, evidence=evidence
             )
     return None
 

@@ -5,6 +5,8 @@ Times leave the boottime clock here: a verdict speaks unix seconds.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.process import NS
 from kcover_ebpf.diagnosis.snapshot import Finding
@@ -124,22 +126,14 @@ class Tracker:
         )
 
     def _culprit(self, finding: Finding) -> Culprit | None:
-        if finding.culprit is None and finding.rank is None and finding.device is None:
-            return None
-        return Culprit(
-            rank=finding.rank,
-            pid=finding.culprit,
-            tid=finding.tid,
-            host=finding.host or self._host,
-            device=finding.device,
-            or_rank=finding.or_rank,
-        )
+        culprit = finding.culprit
+        return None if culprit is None else replace(culprit, host=culprit.host or self._host)
 
 
 def _alike(one: Finding, other: Finding) -> bool:
-    return (one.kind, one.cause, one.culprit, one.rank) == (
+    return (one.kind, one.cause, one.pid, one.rank) == (
         other.kind,
         other.cause,
-        other.culprit,
+        other.pid,
         other.rank,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 
@@ -263,26 +263,33 @@ class WaitRow:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is known about one job at one moment; `time_s` and `since_s` are unix seconds."""
+    """What is known about one job at one moment. Times are unix seconds; in a node's report, seconds after its time."""
 
-    job: str
-    incident: str
-    """Stable while the same trouble lasts; empty for WORKING without an incident."""
     kind: VerdictKind
     cause: Cause
-    time_s: float
-    since_s: float
+    time_s: float = 0.0
+    """That moment."""
+    since_s: float = 0.0
     """When the trouble (or the quiet phase) began."""
+    job: str = ""
+    """Its name for people; empty in a report, which names the job itself."""
+    incident: str = ""
+    """Stable while the same trouble lasts; empty for WORKING without an incident, and in a report."""
     culprit: Culprit | None = None
     evidence: tuple[Evidence, ...] = ()
     victims: tuple[int, ...] = ()
     deadline_s: float | None = None
-    """When the framework itself would have given up (unix seconds); None when unknown."""
+    """When the framework itself would have given up; None when unknown."""
     unobserved: tuple[str, ...] = ()
     """What could not be seen and might change the verdict."""
     waits: tuple[WaitRow, ...] = ()
     factor: float | None = None
     """SLOW only: how many times slower than its peers."""
+
+    def shifted(self, by_s: float) -> Verdict:
+        """With its beginning and its deadline so many seconds later: by a clock with another zero."""
+        deadline_s = None if self.deadline_s is None else self.deadline_s + by_s
+        return replace(self, since_s=self.since_s + by_s, deadline_s=deadline_s)
 
     def same_as(self, other: Verdict | None) -> bool:
         """True when a reader would learn nothing new: verdict, culprit rank, process and cause are equal."""

@@ -44,12 +44,13 @@ def wait_rows(job: Job, finding: Finding) -> tuple[WaitRow, ...]:
 
 
 def _explaining(finding: Finding, job: Job) -> set[int]:
-    if finding.tid is None or finding.culprit is None:
+    culprit = finding.culprit
+    if culprit is None or culprit.tid is None or culprit.pid is None:
         return set()
     return {
         pid
         for pid, view in job.members.views.items()
-        if finding.tid in view.threads or pid == finding.tid
+        if culprit.tid in view.threads or pid == culprit.tid
     }
 
 
@@ -58,7 +59,7 @@ def _row(job: Job, process: RankSnapshot, finding: Finding) -> WaitRow:
     lead = view.lead
     role = view.member.role.value if view.member else "helper"
     note = ""
-    if process.pid == finding.culprit:
+    if process.pid == finding.pid:
         note = _NOTES.get(finding.kind, "culprit")
     elif process.pid in finding.victims:
         note = "victim"

@@ -30,11 +30,11 @@ _ALIKE, _SEEN_OFTEN = 5, 4
 _MAY_BE_STORAGE = (Cause.CHECKPOINT, Cause.LOADING)
 
 
-def passes(sensor: Sensor, glances: PassHistory) -> Iterator[int]:
+def passes(sensor: Sensor, history: PassHistory) -> Iterator[int]:
     """Close passes, with a pause between them; yields the number of each, from 1. The caller stops."""
     for number in itertools.count(1):
         sensor.examine()
-        glances.note(sensor.job)
+        history.note(sensor.job)
         yield number
         sensor.rest()
 
@@ -42,18 +42,18 @@ def passes(sensor: Sensor, glances: PassHistory) -> Iterator[int]:
 class Settling:
     """Reports when a verdict can be given: when what is found stays the same, and is not just silence."""
 
-    def __init__(self, glances: PassHistory) -> None:
-        self._glances = glances
+    def __init__(self, history: PassHistory) -> None:
+        self._history = history
         self._began_s = time.monotonic()
         self._found: deque[tuple[object, ...]] = deque(maxlen=_ALIKE)
         self._faults: Counter[tuple[object, ...]] = Counter()
 
     def is_over(self, sensor: Sensor, number: int) -> bool:
         """To be asked after each pass, with its number."""
-        found = oneshot.finding(sensor.job, self._glances)
+        found = oneshot.finding(sensor.job, self._history)
         seen: tuple[object, ...] = ()
         if found is not None and found.cause not in oneshot.QUIET:
-            seen = found.kind, found.cause, found.culprit, found.rank
+            seen = found.kind, found.cause, found.pid, found.rank
         self._found.append(seen)
         if found is not None and found.kind.is_fault:
             self._faults[seen] += 1
@@ -67,10 +67,10 @@ class Settling:
             return True
         if found is not None and found.cause in _MAY_BE_STORAGE and spent_s < STORAGE_S:
             return False
-        if spent_s < BUSY_S and (_computes(found) or oneshot.undecided(sensor.job, self._glances)):
+        if spent_s < BUSY_S and (_computes(found) or oneshot.undecided(sensor.job, self._history)):
             return False
         silent = found is not None and found.cause in oneshot.QUIET
-        if silent and oneshot.a_rank_waits(sensor.job, self._glances):
+        if silent and oneshot.a_rank_waits(sensor.job, self._history):
             return False
         return len(set(self._found)) == 1
 
@@ -80,9 +80,9 @@ def _computes(found: Finding | None) -> bool:
     return found is not None and (found.kind, found.cause) == (VerdictKind.WORKING, Cause.COMPUTING)
 
 
-def conclude(sensor: Sensor, glances: PassHistory) -> Verdict:
+def conclude(sensor: Sensor, history: PassHistory) -> Verdict:
     """The verdict as of now."""
-    finding = oneshot.conclusion(sensor.job, glances)
+    finding = oneshot.conclusion(sensor.job, history)
     if finding is not None:
         finding = odd_stack.explained(sensor.job.snapshot(), finding)
     return sensor.tracker.snapshot(sensor.job, procfs.unix_offset_s(), finding)

@@ -18,7 +18,7 @@ from kcover_ebpf.ids import Pid
 
 def made(
     job: Job,
-    glances: PassHistory,
+    history: PassHistory,
     verdict: Verdict,
     node: str,
     pods: Mapping[int, str],
@@ -27,7 +27,7 @@ def made(
     """The report as JSON; `verdict`: of this node alone; `pods`: process to its pod; `uids`: by name of the pod."""
     now_s = time.time()
     of_pid = {Pid(pid): uids[pod] for pid, pod in pods.items() if pod in uids}
-    snapshot = oneshot_waits.snapshot_of(job, glances)
+    snapshot = oneshot_waits.snapshot_of(job, history)
     getting_on = {
         pid
         for pid, each in snapshot.ranks.items()

@@ -14,12 +14,18 @@ import pytest
 from kcover_ebpf.api import fault_report
 from kcover_ebpf.api.fault_report import (
     FaultReport,
-    LocalVerdict,
     PodRef,
     ReportedDeviceFault,
     ReportedJob,
 )
-from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.verdict import (
+    Cause,
+    Culprit,
+    Evidence,
+    EvidenceKind,
+    Verdict,
+    VerdictKind,
+)
 from kcover_ebpf.kube.client import ApiClient
 from tests.attack.conftest import Peace
 from tests.attack.hostile import JOB_NAME, job, pod
@@ -47,10 +53,10 @@ def crash_of(pods: tuple[PodRef, ...], node: str, by: str, job_name: str) -> Fau
         job=ReportedJob(job_name, {JOB_NAME: job_name}, "Job"),
         pods=pods,
         trained=True,
-        verdict=LocalVerdict(
+        verdict=Verdict(
             VerdictKind.CRASHED,
             Cause.SEGFAULT,
-            age_s=0.1,
+            since_s=-0.1,
             evidence=(Evidence(EvidenceKind.EVENT, "rank 0 died by SIGSEGV"),),
             culprit=Culprit(rank=0, pod=first.name, pod_uid=first.uid, node=node),
         ),

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from kcover_ebpf.api.fault_report import (
     FaultReport,
-    LocalVerdict,
     PodRef,
     ReportedJob,
 )
@@ -16,7 +15,14 @@ from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, SocketSnapshot
 from kcover_ebpf.diagnosis.roles import Role
-from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.verdict import (
+    Cause,
+    Culprit,
+    Evidence,
+    EvidenceKind,
+    Verdict,
+    VerdictKind,
+)
 from kcover_ebpf.ids import Endpoint
 from kcover_ebpf.settings import Policy
 
@@ -82,11 +88,11 @@ def case(*seen: ReceivedReport, pods: int = 4, **more) -> GangInput:
 
 def local(
     kind: VerdictKind, cause: Cause, number: int, age_s: float, evidence: EvidenceKind
-) -> LocalVerdict:
+) -> Verdict:
     """A node's own verdict about one of its ranks."""
     culprit = Culprit(rank=number, pid=100, pod_uid=f"uid-{number}")
     said = (Evidence(evidence, f"rank {number} {cause.value}"),)
-    return LocalVerdict(kind, cause, age_s, culprit, said)
+    return Verdict(kind, cause, since_s=-age_s, culprit=culprit, evidence=said)
 
 
 def wire(number: int, peer: int, **more) -> SocketSnapshot:

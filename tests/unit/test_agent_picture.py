@@ -60,7 +60,7 @@ def test_verdict_of__the_verdict_names_pod_and_node_and_counts_back_from_the_rep
     stage = hung()
     reported = stage.verdicts[-1]
     found = verdict_of(reported, "n1", reported.since_s + 12, {Pid(101): "u-1"}, {"u-1": "train-1"})
-    assert found.age_s == 12.0
+    assert found.since_s == -12.0
     assert found.culprit is not None
     assert (found.culprit.pod, found.culprit.pod_uid, found.culprit.node, found.culprit.rank) == (
         "train-1",

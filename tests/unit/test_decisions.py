@@ -17,7 +17,7 @@ CLOCK = {EvidenceKind.TIME, EvidenceKind.SINK, EvidenceKind.PEERS}
 def verdict(kind: VerdictKind, *kinds: EvidenceKind, lasted_s: float = 10_000) -> Verdict:
     reported = tuple(Evidence(each, "text") for each in kinds)
     return Verdict(
-        "job", "job-1", kind, Cause.UNKNOWN, 20_000, 20_000 - lasted_s, evidence=reported
+        kind, Cause.UNKNOWN, 20_000, 20_000 - lasted_s, "job", "job-1", evidence=reported
     )
 
 

@@ -10,7 +10,7 @@ from kcover_ebpf.cluster.rank_report import verdict_of
 from kcover_ebpf.diagnosis.device_faults import DeviceFaults
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.snapshot import Finding
-from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, Culprit, EvidenceKind, VerdictKind
 from kcover_ebpf.facts.devices import (
     DeviceFault,
     PortChange,
@@ -60,7 +60,8 @@ def test_device_faults__a_device_fault_is_a_finding_with_its_device():
     finding = found.judge(views, stalled=True)
     assert finding is not None
     assert (finding.kind, finding.cause) == (VerdictKind.DEVICE_FAULT, Cause.DEVICE)
-    assert (finding.culprit, finding.device, finding.since_ns) == (7, GPU, 2)
+    assert finding.culprit is not None
+    assert (finding.pid, finding.culprit.device, finding.since_ns) == (7, GPU, 2)
     assert finding.victims == (8,)
     assert finding.evidence[0].kind is EvidenceKind.EVENT
     assert [each.text for each in finding.evidence] == [f"Xid 79 at {at}" for at in (2, 1, 3)]
@@ -109,7 +110,7 @@ def test_device_faults__a_lost_link_whose_port(local, changes, device):
     for up in changes:
         known.observe(PortChange(5, "eth0", "0000:9a:00.0", up, "down", ("10.0.0.1",)))
     found = known.located(*lost_link(local))
-    assert found.device == device
+    assert found.culprit == (Culprit(device=device) if device else None)
     assert [each.kind for each in found.evidence] == ([EvidenceKind.EVENT] if device else [])
 
 

@@ -222,13 +222,13 @@ def test_device_wait__a_sleep_in_the_driver_of_a_device_is_a_wait_for_the_device
 
 def look(*, moving: bool) -> tuple[VerdictKind, Cause]:
     """What `trace` says after some seconds."""
-    gpu, glances = Gpu(), PassHistory()
+    gpu, history = Gpu(), PassHistory()
     gpu.stage.job.pace.unlearned_s = 3.0
     gpu.waits = 0.8 if moving else 1.0
     for _ in gpu.run(12):
         gpu.stage.job.examine()
-        glances.note(gpu.stage.job)
-    found = oneshot.conclusion(gpu.stage.job, glances)
+        history.note(gpu.stage.job)
+    found = oneshot.conclusion(gpu.stage.job, history)
     assert found is not None
     return found.kind, found.cause
 

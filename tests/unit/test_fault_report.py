@@ -11,7 +11,7 @@ import yaml
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from kcover_ebpf.api import rfc3339
+from kcover_ebpf.api import codec, rfc3339
 from kcover_ebpf.api.codec import camel
 from kcover_ebpf.api.fault_report import FaultReport, PodRef, object_of, report_of
 from kcover_ebpf.api.order import Order, Verb, incident_of, order_object
@@ -57,8 +57,8 @@ def objects(kind: Any) -> st.SearchStrategy[Any]:
     return st.builds(
         kind,
         **{
-            each.name: moments if each.metadata.get("time") else any_of(hints[each.name])
-            for each in dataclasses.fields(kind)
+            name: moments if metadata.get("time") else any_of(hints[name])
+            for name, _, _, metadata in codec._fields(kind)
         },
     )
 
@@ -189,13 +189,13 @@ def test_report__words_of_a_newer_agent_cost_no_more_than_themselves() -> None:
     acks = [{"order": "1", "verb": "Dance", "result": "Done"}]
     found = report_of({"spec": {**BASE, "verdict": verdict, "acks": acks}})
     assert found.verdict is not None
-    assert (found.verdict.verdict, found.verdict.cause) == (VerdictKind.HUNG, Cause.UNKNOWN)
+    assert (found.verdict.kind, found.verdict.cause) == (VerdictKind.HUNG, Cause.UNKNOWN)
     assert [each.text for each in found.verdict.evidence] == ["known"]
     assert found.acks == ()
     sad = {"verdict": "SAD", "cause": "stopped"}
     unknown = report_of({"spec": {**BASE, "verdict": sad}}).verdict
     assert unknown is not None
-    assert not unknown.verdict.is_trouble
+    assert not unknown.kind.is_trouble
 
 
 def test_report__a_rank_in_words_of_a_newer_agent_is_read_as_one_of_unknown_state() -> None:

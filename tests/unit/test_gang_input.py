@@ -77,7 +77,7 @@ STRAY = Culprit(rank=0, pod="a-debug-copy", pod_uid="uid-stray")
 @pytest.mark.parametrize("kind", [VerdictKind.HUNG, VerdictKind.CRASHED])
 def test_gang_input__a_pod_that_only_carries_the_labels_of_a_job_is_not_its_culprit(kind):
     """An agent judges by labels; the controller knows which pods belong to the job."""
-    said = replace(CRASH, verdict=kind, culprit=STRAY)
+    said = replace(CRASH, kind=kind, culprit=STRAY)
     fooled = replace(CALM[0], report=replace(CALM[0].report, verdict=said))
     merged = merge(case(fooled, pods=1, strays=frozenset({"uid-stray"})))
     assert (merged.verdict.kind, merged.culprit) == (VerdictKind.WORKING, None)

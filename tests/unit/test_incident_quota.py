@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kcover_ebpf.api import fault_report
-from kcover_ebpf.api.fault_report import FaultReport, LocalVerdict, PodRef
+from kcover_ebpf.api.fault_report import FaultReport, PodRef
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident, JobRef, Status, object_of, status_of
 from kcover_ebpf.api.pods import Pod
@@ -16,7 +16,14 @@ from kcover_ebpf.controller.breaker import Limits
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.gang_reconciler import GangReconciler
 from kcover_ebpf.controller.owners import FoundOwner
-from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.verdict import (
+    Cause,
+    Culprit,
+    Evidence,
+    EvidenceKind,
+    Verdict,
+    VerdictKind,
+)
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.recovery.context import GangPod, TopOwner
 
@@ -35,8 +42,8 @@ def crash(index: int) -> dict[str, Any]:
         node="n0", time_s=START_S, sequence=1, agent="x",
         job=fault_report.ReportedJob(f"j{index}", labels(index), "Job"),
         pods=(PodRef(pod, uid),), trained=True,
-        verdict=LocalVerdict(
-            VerdictKind.CRASHED, Cause.SEGFAULT, age_s=0.1,
+        verdict=Verdict(
+            VerdictKind.CRASHED, Cause.SEGFAULT, since_s=-0.1,
             evidence=(Evidence(EvidenceKind.EVENT, "rank 0 died by SIGSEGV"),),
             culprit=Culprit(rank=0, pod=pod, pod_uid=uid, node="n0"),
         ),

@@ -7,12 +7,12 @@ import pytest
 from kcover_ebpf.diagnosis.hard_limit import at_hard_limit
 from kcover_ebpf.diagnosis.process import NS
 from kcover_ebpf.diagnosis.snapshot import Finding
-from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, Culprit, EvidenceKind, VerdictKind
 from kcover_ebpf.settings import Policy
 
 NOW_NS = 1_000 * NS
 WORKS = Finding(VerdictKind.WORKING, Cause.COMPUTING, NOW_NS)
-HANGS = Finding(VerdictKind.HUNG, Cause.BLOCKED_LOCK, NOW_NS, rank=1)
+HANGS = Finding(VerdictKind.HUNG, Cause.BLOCKED_LOCK, NOW_NS, Culprit(1))
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ from kcover_ebpf.kernel.probes import ProbeStatus, Refusal
 from kcover_ebpf.output.metrics import MetricsServer, MetricsSink, parse_address
 from kcover_ebpf.settings import Act
 
-VERDICT = Verdict("j", "j-1", VerdictKind.HUNG, Cause.STOPPED, time_s=103.5, since_s=100.0)
+VERDICT = Verdict(VerdictKind.HUNG, Cause.STOPPED, 103.5, 100.0, job="j", incident="j-1")
 TAKEN = ProbeStatus("threads", "sample_threads", True, "", "waits")
 REFUSED = ProbeStatus("tcp", "on_retransmit", False, "no", "drops", Refusal.REFUSED)
 

@@ -10,7 +10,14 @@ from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.diagnosis.judge import judge
 from kcover_ebpf.diagnosis.nccl import unobserved
-from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, Verdict, VerdictKind, suffices
+from kcover_ebpf.diagnosis.verdict import (
+    Cause,
+    Culprit,
+    EvidenceKind,
+    Verdict,
+    VerdictKind,
+    suffices,
+)
 from kcover_ebpf.facts.host import CollectiveRank, CollectiveSide, CollectivesSeen, WaitedFile
 from kcover_ebpf.ids import Inode, Pid
 from kcover_ebpf.output.formatting import fact_text
@@ -91,7 +98,7 @@ def test_judge__a_rank_of_another_host() -> None:
     later = {pid: each.later(300) for pid, each in here.items()}
     found = judge(replace(picture, processes=later))
     assert (found.kind, found.cause) == (VerdictKind.HUNG, Cause.NOT_IN_COLLECTIVE)
-    assert (found.rank, found.culprit, found.host) == (3, None, "10.0.0.9")
+    assert found.culprit == Culprit(3, host="10.0.0.9")
     assert found.victims == (100, 101)
 
 

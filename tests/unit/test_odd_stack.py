@@ -211,7 +211,7 @@ def test_explained__where_no_rank_is_named_the_odd_one_is_offered_and_not_blamed
         found = explained(snapshot, Finding(kind, cause, stage.now_ns))
         (text,) = outliers(found.evidence)
         assert text.startswith("the odd one out, not necessarily the culprit: rank 2 is at save")
-        assert (found.culprit, found.rank) == (None, None)
+        assert found.culprit is None
 
 
 def test_python_frame__a_verdict_is_reported_again_when_it_is_explained_and_not_again_after_that() -> (
@@ -257,7 +257,7 @@ def test_independent_kinds__an_outlier_changes_no_decision(
     def decided(*more: EvidenceKind) -> Act:
         reported = tuple(Evidence(each, "text") for each in (*kinds, *more))
         cause = min(CAUSES[kind], key=lambda each: each.value)
-        return decide(Verdict("j", "j-1", kind, cause, 2e4, 0.0, evidence=reported), allowed).act
+        return decide(Verdict(kind, cause, 2e4, evidence=reported), allowed).act
 
     assert decided(EvidenceKind.OUTLIER) is decided()
     assert suffices([*kinds, EvidenceKind.OUTLIER]) == suffices(kinds)

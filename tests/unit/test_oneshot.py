@@ -9,7 +9,7 @@ import pytest
 from kcover_ebpf.diagnosis import oneshot
 from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
 from kcover_ebpf.diagnosis.snapshot import Finding
-from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.facts.kernel import SocketSample
 from kcover_ebpf.ids import Pid
 
@@ -64,7 +64,7 @@ def test_name_the_lost__a_lost_link_that_nobody_here_explains_leads_to_the_lost_
     stage = waiting([0, 1, 3], 4, LOCAL)
     link = Finding(VerdictKind.LOST_LINK, Cause.LINK, stage.now_ns)
     assert oneshot.name_the_lost(stage.job, link).rank == 2
-    named = replace(link, rank=1)
+    named = replace(link, culprit=Culprit(1))
     assert oneshot.name_the_lost(stage.job, named) is named
     several = waiting([0, 3], 4, LOCAL)
     assert oneshot.name_the_lost(several.job, link) is link
@@ -146,9 +146,10 @@ def test_name_the_ends__a_single_lost_link_has_two_ends(name: str) -> None:
         proc.backoff, proc.sent = 6, 10_000_000
     stage.one_pass(NS)
     victims = tuple(stage.job.members.ranks)
-    link = Finding(VerdictKind.LOST_LINK, Cause.LINK, stage.now_ns, rank=named, victims=victims)
+    culprit = None if named is None else Culprit(named)
+    link = Finding(VerdictKind.LOST_LINK, Cause.LINK, stage.now_ns, culprit, victims=victims)
     found = oneshot.name_the_ends(stage.job.snapshot(), link)
-    assert (found.rank, found.or_rank) == ends
+    assert (found.rank, found.culprit and found.culprit.or_rank) == ends
     assert found.victims == (() if name == "two ranks" else victims)
 
 

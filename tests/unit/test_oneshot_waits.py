@@ -23,7 +23,7 @@ class Looked:
     def __init__(
         self, modes: list[str], seconds: float, quiet_s: float = 30, **last: object
     ) -> None:
-        self.glances = PassHistory()
+        self.history = PassHistory()
         self.stage = stage = Stage(world=0, now_ns=START_NS + 100 * NS)
         stage.world = len(modes)
         stage.job.pace.unlearned_s = STALL_S
@@ -39,12 +39,12 @@ class Looked:
         for _ in range(int(4 * seconds)):
             self.stage.job.examine()
             self.stage.one_pass(NS // 4)
-            self.glances.note(self.stage.job)
+            self.history.note(self.stage.job)
 
     @property
     def found(self) -> Finding:
         """What `trace` makes of it."""
-        found = oneshot.finding(self.stage.job, self.glances)
+        found = oneshot.finding(self.stage.job, self.history)
         assert found is not None
         return found
 
@@ -81,16 +81,16 @@ def test_oneshot_waits__who_asks_for_threads_of_its_own_that_compute_does_not_wa
     looked = Looked(["yield", "futex", "futex"], 0)
     looked.stage.rank(0).side_cpu = 0.3
     looked.go_on(6)
-    assert looked.glances.asks_since_ns(Pid(100)) is None
+    assert looked.history.asks_since_ns(Pid(100)) is None
 
 
 def test_a_rank_waits__ranks_that_ask_are_looked_at_until_it_is_clear_whom() -> None:
     looked = Looked(["yield", "yield"], 3)
-    assert oneshot.a_rank_waits(looked.stage.job, looked.glances)
+    assert oneshot.a_rank_waits(looked.stage.job, looked.history)
     looked.go_on(4)
     assert looked.found.cause is Cause.WAIT_CYCLE
     talks = Looked(["yield", "yield"], 3, quiet_s=-1)
-    assert not oneshot.a_rank_waits(talks.stage.job, talks.glances)
+    assert not oneshot.a_rank_waits(talks.stage.job, talks.history)
 
 
 @pytest.mark.parametrize("mode", ["run", "throttled"])
@@ -158,14 +158,14 @@ def test_oneshot_waits__a_wait_that_is_not_long_enough_is_no_work() -> None:
 
 def test_oneshot_waits__who_did_anything_else_in_between_does_not_only_ask() -> None:
     looked = Looked(["yield"], 3)
-    assert looked.glances.asks_since_ns(Pid(100))
+    assert looked.history.asks_since_ns(Pid(100))
     looked.stage.become(looked.stage.rank(0), "futex")
     looked.go_on(0.25)
     looked.stage.become(looked.stage.rank(0), "yield")
     looked.go_on(1.5)
-    assert looked.glances.asks_since_ns(Pid(100)) is None
+    assert looked.history.asks_since_ns(Pid(100)) is None
     looked.go_on(0.5)
-    assert looked.glances.asks_since_ns(Pid(100)) == looked.stage.now_ns - 7 * NS // 4
+    assert looked.history.asks_since_ns(Pid(100)) == looked.stage.now_ns - 7 * NS // 4
 
 
 # how long the others have been seen waiting, how long nobody has sent anything; whether the one is named

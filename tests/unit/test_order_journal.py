@@ -17,9 +17,9 @@ from kcover_ebpf.agent.order_journal import (
     interrupted,
 )
 from kcover_ebpf.agent.report_cache import ReportCache, inherited
-from kcover_ebpf.api.fault_report import Ack, AckResult, FaultReport, LocalVerdict, PodRef
+from kcover_ebpf.api.fault_report import Ack, AckResult, FaultReport, PodRef
 from kcover_ebpf.api.order import Order, Verb
-from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind
 from kcover_ebpf.errors import ActionError
 
 STOP = StopRecord("i", "team/j", 50.0, (ContainerRef("u", "c"),), (ProcessRef(7, 8),))
@@ -124,7 +124,7 @@ def test_order_journal__a_book_that_makes_no_sense_is_put_aside(raw: Any) -> Non
 
 
 def report(kind: VerdictKind, time_s: float = 100.0, pods: tuple[str, ...] = ("u",)) -> FaultReport:
-    verdict = LocalVerdict(kind, Cause.KILLED, age_s=2.0, deadline_s=30.0)
+    verdict = Verdict(kind, Cause.KILLED, since_s=-2.0, deadline_s=30.0)
     refs = tuple(PodRef(f"p-{uid}", uid) for uid in pods)
     return FaultReport("n", time_s, 1, pods=refs, verdict=verdict)
 
@@ -171,4 +171,4 @@ def test_inherited(left: FaultReport, pods: set[str], now_s: float, counts: bool
     found = inherited(left, frozenset(pods), now_s)
     assert (found is not None) is counts
     if found is not None:
-        assert (found.age_s, found.deadline_s) == (32.0, 0.0)
+        assert (found.since_s, found.deadline_s) == (-32.0, 0.0)

@@ -10,17 +10,17 @@ import pytest
 from kcover_ebpf.diagnosis import oneshot
 from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
 from kcover_ebpf.diagnosis.snapshot import Finding
-from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, Culprit, VerdictKind
 from kcover_ebpf.trace import passes
 from kcover_ebpf.trace.passes import Settling
 from kcover_ebpf.watching.loop import Sensor
 
 QUIET = Finding(VerdictKind.WORKING, Cause.STARTING, 0)
-STUCK = Finding(VerdictKind.HUNG, Cause.LOADER_STUCK, 0, rank=2)
+STUCK = Finding(VerdictKind.HUNG, Cause.LOADER_STUCK, 0, Culprit(2))
 STORING = Finding(VerdictKind.WORKING, Cause.CHECKPOINT, 0)
 LOADING = Finding(VerdictKind.WORKING, Cause.LOADING, 0)
 COMPUTES = Finding(VerdictKind.WORKING, Cause.COMPUTING, 0)
-NAMED = Finding(VerdictKind.UNKNOWN, Cause.COMPUTING, 0, rank=2)
+NAMED = Finding(VerdictKind.UNKNOWN, Cause.COMPUTING, 0, Culprit(2))
 SLEEPS = Finding(VerdictKind.WORKING, Cause.SLEEPING, 0)
 
 # what is found at the passes (the last for ever), whether a rank waits for long, or burns a CPU for nobody
@@ -48,9 +48,9 @@ def test_patience__a_look_lasts_as_long_as_it_must(
     found, waits, burns, expected = LOOKS[name]
     now_s = 0.0
     monkeypatch.setattr(passes, "time", SimpleNamespace(monotonic=lambda: now_s))
-    monkeypatch.setattr(oneshot, "finding", lambda job, _glances: job.finding())
-    monkeypatch.setattr(oneshot, "a_rank_waits", lambda _job, _glances: waits)
-    monkeypatch.setattr(oneshot, "undecided", lambda _job, _glances: burns)
+    monkeypatch.setattr(oneshot, "finding", lambda job, _history: job.finding())
+    monkeypatch.setattr(oneshot, "a_rank_waits", lambda _job, _history: waits)
+    monkeypatch.setattr(oneshot, "undecided", lambda _job, _history: burns)
     patience = Settling(PassHistory())
     for number in range(1, 100):
         now_s = number * 0.5

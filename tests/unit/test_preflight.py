@@ -12,12 +12,12 @@ import pytest
 
 from kcover_ebpf.agent.preflight import PreflightWatch
 from kcover_ebpf.api import node_health, preflight, rfc3339
-from kcover_ebpf.api.fault_report import LocalVerdict, PodRef
+from kcover_ebpf.api.fault_report import PodRef
 from kcover_ebpf.api.incident import FailureClass, Phase, Way
 from kcover_ebpf.api.node_health import NodeHealth
 from kcover_ebpf.api.pods import Container, ContainerKind, Pod
 from kcover_ebpf.cli import main
-from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.recovery import advance, guards
 from kcover_ebpf.recovery.context import Cordon, GangPod, RestartInput, Suspension
@@ -114,14 +114,14 @@ def test_preflight__the_command_hands_out_the_bandwidth_check_and_starts_the_job
 # --- the agent
 
 
-def verdict(*pods: Pod, health: NodeHealth | None = BAD) -> LocalVerdict | None:
+def verdict(*pods: Pod, health: NodeHealth | None = BAD) -> Verdict | None:
     return PreflightWatch("b").verdict(pods, health, NOW_S)
 
 
 def test_agent__a_pod_that_waits_on_a_bad_node_is_a_fault_of_the_node() -> None:
     found = verdict(waiting(3), pod(1))
     assert found is not None
-    assert (found.verdict, found.cause) == (VerdictKind.DEVICE_FAULT, Cause.PREFLIGHT)
+    assert (found.kind, found.cause) == (VerdictKind.DEVICE_FAULT, Cause.PREFLIGHT)
     assert found.culprit is not None
     assert (found.culprit.pod, found.culprit.pod_uid, found.culprit.node) == ("j-3", "uid-3", "b")
     assert "nvml: GPU 3 is lost" in found.evidence[0].text
@@ -152,7 +152,7 @@ def test_agent__a_slow_node_is_a_fault_of_it_where_the_operator_believes_the_job
     watch = PreflightWatch("b", believes_bandwidth=True)
     found = watch.verdict([pod(1), waiting(3, SLOW)], WELL, NOW_S)
     assert found is not None
-    assert (found.verdict, found.cause) == (VerdictKind.DEVICE_FAULT, Cause.PREFLIGHT)
+    assert (found.kind, found.cause) == (VerdictKind.DEVICE_FAULT, Cause.PREFLIGHT)
     assert found.culprit is not None
     assert (found.culprit.pod, found.culprit.node) == ("j-3", "b")
     assert "slower than the floor of the job's own bandwidth check" in found.evidence[0].text
@@ -165,13 +165,13 @@ def test_agent__it_lasts_from_when_it_was_first_seen() -> None:
     watch.verdict([waiting(3)], BAD, NOW_S)
     later = watch.verdict([waiting(3), waiting(1)], BAD, NOW_S + 7)
     assert later is not None
-    assert later.age_s == 7.0
+    assert later.since_s == -7.0
     assert later.culprit is not None
     assert later.culprit.pod == "j-3"
     watch.keep(["uid-1"])
     again = watch.verdict([waiting(3)], BAD, NOW_S + 9)
     assert again is not None
-    assert again.age_s == 0.0
+    assert again.since_s == 0.0
 
 
 # --- where the job goes

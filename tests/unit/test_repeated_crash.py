@@ -50,7 +50,7 @@ def record(**more) -> CrashRecord:
 def crashed(*found: LoggedTraceback, start: int = 1, age_s: float = AGE_S, **more) -> RestartInput:
     """The rank on node b has just left with an error."""
     first, second = seen(log(1, *found, start=start))
-    said = replace(EXITED, age_s=age_s)
+    said = replace(EXITED, since_s=-age_s)
     second = replace(second, report=replace(second.report, verdict=said))
     return world((first, second), **more)
 

@@ -12,15 +12,15 @@ import pytest
 from kcover_ebpf.agent.lease_writer import LeaseWriter
 from kcover_ebpf.agent.report_sender import Draft, ReportSender
 from kcover_ebpf.api.agent_lease import AgentLease, lease_of
-from kcover_ebpf.api.fault_report import Ack, AckResult, FaultReport, LocalVerdict, PodRef
+from kcover_ebpf.api.fault_report import Ack, AckResult, FaultReport, PodRef
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
-from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind
 from kcover_ebpf.errors import ApiError, Forbidden, NotFound, Unreachable
 from tests.unit.report_builders import rank
 
-HUNG = LocalVerdict(VerdictKind.HUNG, Cause.STOPPED)
+HUNG = Verdict(VerdictKind.HUNG, Cause.STOPPED)
 STOPPED = rank(0, State.STOPPED, age_s=3.0, world_size=2)
 STOP = Ack("i-1", Verb.STOP, AckResult.DONE, 3)
 

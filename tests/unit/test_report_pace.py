@@ -9,12 +9,12 @@ import pytest
 
 from kcover_ebpf.agent.report_changes import has_new_details
 from kcover_ebpf.agent.report_pace import Allowance, Pace, nodes_of, valid_s
-from kcover_ebpf.api.fault_report import FaultReport, LocalVerdict, PodRef
+from kcover_ebpf.api.fault_report import FaultReport, PodRef
 from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.rank_snapshot import GpuSnapshot, RankSnapshot, SocketSnapshot
 from kcover_ebpf.diagnosis.roles import Role
-from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.facts.devices import GpuUse
 from kcover_ebpf.ids import Endpoint
 from kcover_ebpf.tunables.agent import HEARTBEAT_S
@@ -97,8 +97,11 @@ WIRE = SocketSnapshot(
     sent_age_s=6.0, window=65536,
 )  # fmt: skip
 STORE = replace(WIRE, local=Endpoint("10.0.0.1", 29500), payload=False, sent_age_s=0.4)
-HUNG = LocalVerdict(
-    VerdictKind.HUNG, Cause.STOPPED, 6.0, evidence=(Evidence(EvidenceKind.TIME, "for 6.0 s"),)
+HUNG = Verdict(
+    VerdictKind.HUNG,
+    Cause.STOPPED,
+    since_s=-6.0,
+    evidence=(Evidence(EvidenceKind.TIME, "for 6.0 s"),),
 )
 WAITING = rank(0, age_s=6.0, sockets=(WIRE, STORE))
 SENT = FaultReport(
@@ -112,7 +115,7 @@ def later(**changes: Any) -> FaultReport:
     """The same ranks in the same waits, nine seconds later."""
     waiting = replace(WAITING.later(LATER_S), text="another text", sockets=())
     wires = (replace(WIRE.later(LATER_S), window=64000), replace(STORE, sent_age_s=0.1))
-    older = replace(HUNG, age_s=15.0, evidence=(Evidence(EvidenceKind.TIME, "for 15.0 s"),))
+    older = replace(HUNG, since_s=-15.0, evidence=(Evidence(EvidenceKind.TIME, "for 15.0 s"),))
     counts = CollectiveCounts(age_s=0.2, answers=11, span_s=11.0)
     made = replace(SENT, time_s=1000.0 + LATER_S, verdict=older, collectives=counts)
     return replace(made, **({"ranks": (replace(waiting, sockets=wires),)} | changes))

@@ -14,7 +14,6 @@ from kcover_ebpf.api.fault_report import (
     Ack,
     AckResult,
     FaultReport,
-    LocalVerdict,
     PodRef,
     ReportedDeviceFault,
     ReportedJob,
@@ -23,11 +22,11 @@ from kcover_ebpf.api.order import Verb
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.roles import Role
-from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.errors import ApiError, Forbidden, NotFound, Unreachable
 from kcover_ebpf.ids import Pid
 
-HUNG = LocalVerdict(VerdictKind.HUNG, Cause.STOPPED)
+HUNG = Verdict(VerdictKind.HUNG, Cause.STOPPED)
 RANK = RankSnapshot(Pid(1), Role.RANK, State.STOPPED, "u")
 
 
@@ -127,7 +126,7 @@ def test_report_sender__a_changed_verdict_is_sent_at_once(bench: Bench) -> None:
     bench.turn()
     bench.put(verdict=HUNG)
     assert bench.turn(0.1) == 1
-    bench.put(verdict=replace(HUNG, age_s=5.0))
+    bench.put(verdict=replace(HUNG, since_s=-5.0))
     assert bench.turn(0.1) == 0
 
 
@@ -336,9 +335,9 @@ def test_report_sender__no_error_ends_the_thread(
     assert bench.errors == [("send", "ApiError")]
 
 
-WORKING = LocalVerdict(VerdictKind.WORKING, Cause.TRAINING)
+WORKING = Verdict(VerdictKind.WORKING, Cause.TRAINING)
 SEGFAULT = (Evidence(EvidenceKind.EVENT, "rank 0 was killed by SIGSEGV"),)
-CRASHED = LocalVerdict(VerdictKind.CRASHED, Cause.SEGFAULT, evidence=SEGFAULT)
+CRASHED = Verdict(VerdictKind.CRASHED, Cause.SEGFAULT, evidence=SEGFAULT)
 
 
 def verdict_of(sent: dict[str, Any]) -> str | None:
@@ -352,7 +351,7 @@ def verdict_of(sent: dict[str, Any]) -> str | None:
     ids=["working", "nothing yet", "hung", "announced"],
 )
 def test_report_sender__a_loop_that_stands_still_says_nothing_about_health(
-    bench: Bench, said: LocalVerdict | None, then: str
+    bench: Bench, said: Verdict | None, then: str
 ) -> None:
     bench.reporter._late_s = 3.0
     job = ReportedJob("train", {"job": "train"})

@@ -9,7 +9,6 @@ import pytest
 
 from kcover_ebpf.api.fault_report import (
     FaultReport,
-    LocalVerdict,
     PodRef,
     ReportedJob,
     object_of,
@@ -19,7 +18,7 @@ from kcover_ebpf.diagnosis.process import Effort
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, SocketSnapshot
 from kcover_ebpf.diagnosis.roles import Role
-from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.ids import Endpoint, Pid
 
 UID = "6c1b1f0e-0000-4000-8000-000000000001"
@@ -65,8 +64,8 @@ def rank(number: int, sockets: int, frames: int, letter: str = "x") -> RankSnaps
 
 def report(*ranks: RankSnapshot) -> FaultReport:
     evidence = (Evidence(EvidenceKind.EVENT, "e" * 1024, "n"),) * 32
-    verdict = LocalVerdict(
-        VerdictKind.HUNG, Cause.STOPPED, 1.0, evidence=evidence, unobserved=("before",)
+    verdict = Verdict(
+        VerdictKind.HUNG, Cause.STOPPED, since_s=-1.0, evidence=evidence, unobserved=("before",)
     )
     pods = (PodRef("train-0", UID),)
     job = ReportedJob("train", {"job": "train"})

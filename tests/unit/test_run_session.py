@@ -19,7 +19,7 @@ from kcover_ebpf.run.session import Session
 from kcover_ebpf.run.sinks import Announcer, Sink
 from kcover_ebpf.settings import Act, Policy, Settings
 
-HUNG = Verdict("j", "j-1", VerdictKind.HUNG, Cause.STOPPED, time_s=103.5, since_s=100.0)
+HUNG = Verdict(VerdictKind.HUNG, Cause.STOPPED, 103.5, 100.0, job="j", incident="j-1")
 
 
 class Notes(Sink):

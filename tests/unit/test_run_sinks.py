@@ -22,14 +22,14 @@ from kcover_ebpf.run.sinks import Announcer, JsonSink, Out, Recent, Sink, TextSi
 from kcover_ebpf.settings import Act
 from kcover_ebpf.trace import tcp_connections
 
-WORKING = Verdict("j", "", VerdictKind.WORKING, Cause.TRAINING, time_s=100.25, since_s=90.0)
+WORKING = Verdict(VerdictKind.WORKING, Cause.TRAINING, time_s=100.25, since_s=90.0, job="j")
 HUNG = Verdict(
-    "j",
-    "j-1",
     VerdictKind.HUNG,
     Cause.STOPPED,
     time_s=103.5,
     since_s=100.0,
+    job="j",
+    incident="j-1",
     waits=(WaitRow(0, 7, 7, "python3", "rank", "futex", 3.5, "victim"),),
 )
 CRASH = ProcessExit(1, Pid(7), 3, 0, core_dumped=False, comm="python3")
@@ -141,7 +141,7 @@ def test_recent__the_bundle_has_what_a_person_needs() -> None:
 
 
 def test_name_of__the_name_of_a_bundle_is_a_plain_file_name() -> None:
-    name = bundle.name_of(Verdict("a", "../x y-1", VerdictKind.HUNG, Cause.STOPPED, 0.25, 0.0))
+    name = bundle.name_of(Verdict(VerdictKind.HUNG, Cause.STOPPED, 0.25, 0.0, "a", "../x y-1"))
     assert name == "19700101T000000.250Z-.._x_y-1-HUNG"
 
 

@@ -315,12 +315,12 @@ def test_passes__a_snapshot_looks_closely_without_waiting_for_a_stall(bench: Ben
     bench.kernel.passes = [
         [*(stage._thread(stage.procs[pid]) for pid in RANKS), Tick(bench.now_ns, NS, 0, False)]
     ]
-    glances = PassHistory()
-    patience = passes.Settling(glances)
-    for number in passes.passes(bench.sensor, glances):
+    history = PassHistory()
+    patience = passes.Settling(history)
+    for number in passes.passes(bench.sensor, history):
         if patience.is_over(bench.sensor, number):
             break
-    verdict = passes.conclude(bench.sensor, glances)
+    verdict = passes.conclude(bench.sensor, history)
     assert verdict.job == "job"
     assert bench.kernel.requests[100] == SampleRequest(Detail.ALL, every=1)
     assert len(bench.kernel.waited_s) == 11

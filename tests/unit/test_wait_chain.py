@@ -146,8 +146,8 @@ def test_split__any_picture_is_judged(standings: list[RankSnapshot]) -> None:
     waiting, sinks = wait_chain.split(scene, ranks)
     assert sorted(each.pid for each in (*waiting, *sinks)) == sorted(each.pid for each in ranks)
     found = judge(scene)
-    assert found.culprit is None or found.culprit in scene.ranks
-    assert found.culprit not in found.victims
+    assert found.pid is None or found.pid in scene.ranks
+    assert found.pid not in found.victims
     assert set(found.victims) <= scene.ranks.keys()
     if found.kind.is_fault:
         assert found.evidence
@@ -163,7 +163,7 @@ def test_job_snapshot__a_rank_that_moves_right_now_is_never_a_culprit(
     standings: list[RankSnapshot],
 ) -> None:
     scene = picture(*standings)
-    culprit = scene.processes.get(judge(scene).culprit or Pid(0))
+    culprit = scene.processes.get(judge(scene).pid or Pid(0))
     assert culprit is None or (culprit.state is not State.MOVING and culprit.age_s >= 2.0)
 
 
@@ -182,7 +182,7 @@ def test_job_snapshot__of_ranks_that_cannot_go_on_the_first_is_named() -> None:
             at(3, State.SLEEP_LONG, since_s=30),
         )
     )
-    assert (found.kind, found.culprit, found.cause) == (VerdictKind.HUNG, 3, Cause.BLOCKED_SLEEP)
+    assert (found.kind, found.pid, found.cause) == (VerdictKind.HUNG, 3, Cause.BLOCKED_SLEEP)
 
 
 def test_job_snapshot__ranks_that_all_sleep_without_end_wait_for_nobody() -> None:
@@ -208,7 +208,7 @@ def test_job_snapshot__where_several_ranks_wait_for_storage_it_is_no_rank(
     ranks = [at(1, State.STORAGE), at(2, second), at(3, State.FUTEX)]
     stuck = [replace(each, proven=each.state is State.STORAGE) for each in ranks]
     found = judge(picture(*stuck))
-    assert (found.kind, found.cause, found.culprit) == (VerdictKind.HUNG, Cause.STORAGE, culprit)
+    assert (found.kind, found.cause, found.pid) == (VerdictKind.HUNG, Cause.STORAGE, culprit)
 
 
 def test_is_effort__one_rank_without_a_cpu_explains_no_wait_but_an_overloaded_host_does() -> None:

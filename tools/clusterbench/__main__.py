@@ -18,9 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
-from kcover_ebpf.api.fault_report import LocalVerdict
 from kcover_ebpf.api.order import Verb
-from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.verdict import (
+    Cause,
+    Culprit,
+    Evidence,
+    EvidenceKind,
+    Verdict,
+    VerdictKind,
+)
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.reflector import Change, Event, Reflector
 from tools.clusterbench.agents import Agents, build, obedient
@@ -47,15 +53,17 @@ _PODS_PER_JOB = 2
 _PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
 
-def crashed(pod: dict[str, Any]) -> LocalVerdict:
+def crashed(pod: dict[str, Any]) -> Verdict:
     """An announced fault of one rank."""
     name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
     culprit = Culprit(rank=0, pid=1, pod=name, pod_uid=uid)
     reported = (Evidence(EvidenceKind.EVENT, "rank 0 died by SIGSEGV"),)
-    return LocalVerdict(VerdictKind.CRASHED, Cause.SEGFAULT, 0.1, culprit, reported)
+    return Verdict(
+        VerdictKind.CRASHED, Cause.SEGFAULT, since_s=-0.1, culprit=culprit, evidence=reported
+    )
 
 
-def left_early(pod: dict[str, Any]) -> LocalVerdict:
+def left_early(pod: dict[str, Any]) -> Verdict:
     """An announced fault after which the others wait: all of them are stopped and killed."""
     return replace(crashed(pod), cause=Cause.LEFT_EARLY)
 

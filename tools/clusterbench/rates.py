@@ -15,11 +15,11 @@ from dataclasses import replace
 from typing import Any
 
 from kcover_ebpf.agent.report_sender import Draft, ReportSender
-from kcover_ebpf.api.fault_report import FaultReport, LocalVerdict, PodRef, ReportedJob
+from kcover_ebpf.api.fault_report import FaultReport, PodRef, ReportedJob
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, SocketSnapshot
 from kcover_ebpf.diagnosis.roles import Role
-from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.ids import Endpoint, Pid
 
 _AGENTS = 10
@@ -83,7 +83,7 @@ def _rank(number: int, nodes: int, state: State, age_s: float, place: int) -> Ra
 
 def training(at_s: float, nodes: int) -> dict[str, Any]:
     """All is well."""
-    return {"verdict": LocalVerdict(VerdictKind.WORKING, Cause.TRAINING)}
+    return {"verdict": Verdict(VerdictKind.WORKING, Cause.TRAINING)}
 
 
 def looked_at(at_s: float, nodes: int) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def stalled(at_s: float, nodes: int) -> dict[str, Any]:
         for each in range(_RANKS)
     )
     found = (Evidence(EvidenceKind.TIME, f"no progress for {3.0 + at_s:.1f} s"),)
-    verdict = LocalVerdict(VerdictKind.HUNG, Cause.WAIT_CYCLE, 3.0 + at_s, evidence=found)
+    verdict = Verdict(VerdictKind.HUNG, Cause.WAIT_CYCLE, since_s=-3.0 - at_s, evidence=found)
     return {"verdict": verdict, "ranks": ranks, "suspicious": True}
 
 
