@@ -63,9 +63,17 @@ that can write there has nothing else read. At most 5% of a core for all logs of
 counted (`kcover_log_skipped_bytes_total`), the end of a log first of all being read. Up to 256 containers; lines are read up to 32 KiB. Rotated files are
 read to their end while they are open; compressed ones never.
 
+## The kernel's log of a node
+
+Each inspection (`kcover-ebpf inspect`, check `kernel_log`) reads the kernel's log since the boot by the rules below that concern the node. What lasts until a
+repair or a reboot, and is `fatal` or `error`, fails the check; the rest is a warning for an hour. So it stands in the node's `NodeHealth`, metrics and
+`kubectl kcover nodes`, and an operator's policy may keep new pods off the node ([inspection](inspection.md)). After a repair without a reboot,
+`dmesg --clear` on the node ends it. Xids are [announced faults](hardware.md) with an end of their own. No rule that fails a node can be
+satisfied by the name of a process, which the kernel prints into lines and any tenant chooses.
+
 ## Own rules
 
-`--rules FILE` (of the agent `agent.containerLogs.rules`) reads rules that take precedence over the shipped ones, as TOML:
+`--rules FILE` (of the agent and of `inspect` `--log-rules`, in the chart `agent.containerLogs.rules`) reads rules that take precedence over the shipped ones, as TOML:
 
 ```toml
 [[rule]]
@@ -81,7 +89,7 @@ meaning = "the storage gateway cannot write"
 advice = "call the storage team"
 ```
 
-or a log monitor of node-problem-detector (`*.json`), of which `type`, `reason`, `pattern` and `condition` are read. Patterns have
+or the JSON of a log monitor of node-problem-detector, of which `type`, `reason`, `pattern` and `condition` are read. Patterns have
 [RE2's syntax](https://github.com/google/re2/wiki/Syntax).
 """
 

@@ -13,6 +13,7 @@ import click
 from kcover_ebpf.cli.options import (
     catalog_option,
     duration_option,
+    log_rules_option,
     metrics_option,
     nccl_probes_option,
     node_kubeconfig_option,
@@ -160,12 +161,7 @@ def _round(checks: str, folder: Path | None, peers: tuple[str, ...]) -> RoundOpt
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Read the logs of watched pods in this folder (/var/log/pods); default: they are not read.",
 )
-@click.option(
-    "--log-rules",
-    envvar="KCOVER_LOG_RULES",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Your own rules for log lines, tried first (see kcover-ebpf logs).",
-)
+@log_rules_option
 @nccl_probes_option("KCOVER_NCCL_PROBES")
 @click.option(
     "--log-level",
@@ -211,9 +207,9 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
         idle_after_s=idle_after,
         bug_report=bug_report,
         believes_bandwidth=believe_bandwidth,
-        inspect=inspect,
+        inspect=replace(inspect, log_rules=str(log_rules or "")),
         pod_logs=pod_logs,
-        log_rules=_rules(log_rules) if pod_logs is not None else (),
+        log_rules=_rules(log_rules),
     )
     return run_agent(replace(plan, pod=_pod(namespace), settings=_settings(nccl_probes)))
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kcover_ebpf.cli.options import output_option, peers_option
+from kcover_ebpf.cli.options import log_rules_option, output_option, peers_option
 from kcover_ebpf.errors import CannotObserve, UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ Exit codes:
     metavar="GB/S",
     help="The bus bandwidth that nccl_tests must reach.",
 )
-def inspect(
+@log_rules_option
+def inspect(  # noqa: PLR0913 - one option each
     *,
     checks: str | None,
     output: str,
@@ -62,6 +63,7 @@ def inspect(
     peers: tuple[str, ...],
     write_to: Path | None,
     nccl_floor: float | None,
+    log_rules: Path | None,
 ) -> int:
     """Check GPUs, links, storage and the host; each check has a deadline and may hang.
 
@@ -74,7 +76,10 @@ def inspect(
     from kcover_ebpf.inspection.options import InspectionOptions, peer_of
 
     options = InspectionOptions(
-        peers=tuple(map(peer_of, peers)), write_to=write_to, nccl_floor_gb_s=nccl_floor
+        peers=tuple(map(peer_of, peers)),
+        write_to=write_to,
+        nccl_floor_gb_s=nccl_floor,
+        log_rules=log_rules,
     )
     chosen = registry.chosen(
         _names(checks),

@@ -83,6 +83,16 @@ def peers_option(name: str, explained: str) -> Callable[[_Command], _Command]:
     )
 
 
+def log_rules_option(command: _Command) -> _Command:
+    """`--log-rules FILE`, also by the environment, so that an inspection on demand takes the agent's."""
+    return click.option(
+        "--log-rules",
+        envvar="KCOVER_LOG_RULES",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Your own rules for log lines, tried first (see kcover-ebpf logs).",
+    )(command)
+
+
 def node_kubeconfig_option(command: _Command) -> _Command:
     """`--kubeconfig FILE` of a program on a node, which is a pod's or an administrator's."""
     return click.option(

@@ -167,16 +167,8 @@ def _culprit(
     if culprit is None:
         return None
     uid = pods.get(Pid(culprit.pid)) if culprit.pid is not None else None
-    return Culprit(
-        rank=culprit.rank,
-        pid=culprit.pid,
-        tid=culprit.tid,
-        host=culprit.host,
-        pod=names.get(uid) if uid else None,
-        pod_uid=uid,
-        node=node if uid else None,
-        device=culprit.device,
-    )
+    pod, at = (names.get(uid), node) if uid else (None, None)
+    return replace(culprit, pod=pod, pod_uid=uid, node=at)
 
 
 def _cut(texts: Iterable[str] | Sequence[str]) -> tuple[str, ...]:

@@ -25,6 +25,8 @@ class KmsgRecord:
     priority: int
     sequence: int
     """Grows by one a record: a gap means that the ring was overwritten before it was read."""
+    time_s: float
+    """Seconds since the boot, without those suspended (the kernel's local_clock)."""
     text: str
 
     @property
@@ -62,7 +64,7 @@ def split_record(text: str) -> KmsgRecord | None:
     fields = prefix.split(",")
     if not separator or len(fields) < 4 or not all(_is_number(word) for word in fields[:3]):
         return None
-    return KmsgRecord(int(fields[0]), int(fields[1]), rest)
+    return KmsgRecord(int(fields[0]), int(fields[1]), int(fields[2]) / 1e6, rest)
 
 
 def _is_number(word: str) -> bool:

@@ -9,6 +9,27 @@ from collections.abc import Iterator
 from kcover_ebpf.hardware.kmsg_parser import KmsgRecord, may_concern, parse_record
 
 _RECORD_BYTES = 8192
+_READ_ON = (errno.EPIPE, errno.EINVAL, errno.EINTR)
+"""EPIPE: overwritten under us, the next read continues at the oldest that is left."""
+
+
+def stored(path: str = "/dev/kmsg") -> Iterator[bytes]:
+    """Each record that is kept since the boot, or since the log was cleared (`dmesg --clear`); raises `OSError`."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        os.lseek(fd, 0, os.SEEK_DATA)
+        while True:
+            try:
+                raw = os.read(fd, _RECORD_BYTES)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno not in _READ_ON:
+                    raise
+                continue
+            yield raw
+    finally:
+        os.close(fd)
 
 
 class KmsgReader:
@@ -33,8 +54,7 @@ class KmsgReader:
             except BlockingIOError:
                 return
             except OSError as error:
-                # EPIPE: overwritten under us, the next read continues at the oldest that is left
-                if error.errno not in (errno.EPIPE, errno.EINVAL, errno.EINTR):
+                if error.errno not in _READ_ON:
                     raise
                 self.lost_count += 1
                 continue

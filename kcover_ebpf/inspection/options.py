@@ -41,5 +41,7 @@ class InspectionOptions:
     """Folder in which a temporary file may be written, to measure the latency of its storage."""
     nccl_floor_gb_s: float | None = None
     """Gigabytes (10^9) a second of bus bandwidth below which nccl-tests fail; None: no floor."""
+    log_rules: Path | None = None
+    """An operator's rules for lines of the kernel's log, tried before those that are shipped."""
     pause: Callable[[float], None] = time.sleep
     """Waits so many seconds between two readings of a counter."""

@@ -10,6 +10,7 @@ from kcover_ebpf.inspection.checks import (
     d_state,
     dcgmi,
     devlink,
+    kernel_log,
     links,
     memory,
     modules,
@@ -40,6 +41,7 @@ CHECKS = (
     memory.CHECK,
     clock.CHECK,
     d_state.CHECK,
+    kernel_log.CHECK,
     peers.CHECK,
 )
 """In the order of their output."""

@@ -36,6 +36,8 @@ class RoundOptions:
     """Checks that still hang."""
     peers: tuple[str, ...] = ()
     """HOST:PORT, two at least, or none: what to connect to."""
+    log_rules: str = ""
+    """File of an operator's rules for lines of the kernel's log; empty: none."""
 
     def argv(self) -> list[str]:
         """The command, to be run with `environment()`."""
@@ -50,7 +52,10 @@ def environment() -> dict[str, str]:
 
 def answer_of(wanted: RoundOptions) -> dict[str, Any]:
     """Run the round; the object that is printed. `UsageError` as `scheduled` and `plugins.load` raise it."""
-    options = InspectionOptions(peers=tuple(map(peer_of, wanted.peers)))
+    options = InspectionOptions(
+        peers=tuple(map(peer_of, wanted.peers)),
+        log_rules=Path(wanted.log_rules) if wanted.log_rules else None,
+    )
     own = _plugins(Path(wanted.plugins)) if wanted.plugins else ()
     found = runner.inspect(scheduled(wanted.checks, own, options, wanted.left_out), options)
     return {

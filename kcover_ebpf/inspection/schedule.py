@@ -13,6 +13,7 @@ from kcover_ebpf.inspection import pci
 from kcover_ebpf.inspection.checks import (
     clock,
     d_state,
+    kernel_log,
     links,
     memory,
     modules,
@@ -50,6 +51,7 @@ _WHERE: tuple[tuple[Check, Callable[[Path], bool]], ...] = (
     (memory.CHECK, lambda _: True),
     (clock.CHECK, lambda _: True),
     (d_state.CHECK, lambda _: True),
+    (kernel_log.CHECK, lambda _: True),
 )
 """What needs no tool of others, and the hardware for which it is run."""
 

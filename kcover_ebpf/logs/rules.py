@@ -115,7 +115,8 @@ def load(path: Path | None) -> tuple[LogRule, ...]:
         raise PolicyError(f"log rules {path} are larger than {_MOST_FILE_BYTES >> 20} MiB")
     try:
         text = raw.decode("utf-8")
-        table = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        is_npd = text.lstrip().startswith("{")
+        table = json.loads(text) if is_npd else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise PolicyError(f"log rules {path} cannot be parsed: {error}") from error
     if isinstance(table, dict) and table.get("plugin") == "custom":
@@ -123,14 +124,10 @@ def load(path: Path | None) -> tuple[LogRule, ...]:
             f"log rules {path} are a custom plugin monitor, which reads no log: give its programs to "
             "`kcover-ebpf inspect --plugins`"
         )
-    rows = (
-        table.get("rules" if path.suffix == ".json" else "rule")
-        if isinstance(table, dict)
-        else None
-    )
+    rows = table.get("rules" if is_npd else "rule") if isinstance(table, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise PolicyError(f"log rules {path} have no list of rules: use [[rule]] tables")
-    read = _npd_rule if path.suffix == ".json" else _own_rule
+    read = _npd_rule if is_npd else _own_rule
     own = []
     for number, row in enumerate(rows, start=1):
         try:

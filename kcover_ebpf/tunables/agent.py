@@ -126,6 +126,8 @@ INSPECTION_NICENESS = 10
 """Inspections share the node with training."""
 GPU_GONE_S = 7 * 86400.0
 """A GPU that is no longer on the bus is remembered for a week: one that fell off is back by then, or replaced."""
+KERNEL_LINE_RECENT_S = 3600.0
+"""A line of the kernel about what may pass, such as a soft lockup, is a warning for so long: chosen, six rounds."""
 BUG_REPORT_DEADLINE_S = 300.0
 """The script takes a minute on a node with eight GPUs; with a GPU that is lost its tools wait for time-outs."""
 BUG_REPORT_REAP_S = 2.0

@@ -217,7 +217,7 @@ def test_parse_record__records_of_kmsg():
     )
     record = parse_record(raw)
     assert record == KmsgRecord(
-        6, 339, "NVRM: The NVIDIA GPU 0000:5d:00.0\nNVRM: fallen off the bus"
+        6, 339, 5.1409, "NVRM: The NVIDIA GPU 0000:5d:00.0\nNVRM: fallen off the bus"
     )
     report = read_record(record, 9)
     assert isinstance(report, DeviceNotice)

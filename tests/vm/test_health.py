@@ -96,6 +96,11 @@ def test_a_cpu_that_stays_in_the_kernel(guest: Guest, faults: str) -> None:
     guest.shell(f"echo lockup 10 >{faults}")
     line = logged_as(guest, "soft_lockup")
     guest.shell("sysctl -q kernel.watchdog_thresh=10")
+    found = inspected(guest, "kernel_log")
+    assert (found["result"], len(found["evidence"])) == ("warn", 1)
+    assert found["evidence"][0].startswith("soft_lockup: ")
+    guest.shell("dmesg -C")
+    assert inspected(guest, "kernel_log")["result"] == "pass"
     assert "CPU#0" in line["line"]
     assert (line["concerns"], line["domain"], line["lasting"]) == ("node", "driver", False)
     assert "drain the node if it repeats" in line["advice"]
@@ -124,6 +129,8 @@ def test_an_nvme_drive_that_does_not_answer_in_time(guest: Guest) -> None:
     read = ("if=/dev/nvme0n1", "of=/dev/null", "bs=4096", "count=3", "iflag=direct")
     pid = guest.start("/bin/dd", *read, log="/share/dd.log")
     line = logged_as(guest, "nvme_timeout")
+    found = inspected(guest, "kernel_log")
+    assert any(each.startswith("nvme_timeout: ") for each in found["evidence"])
     guest.monitor("block_set_io_throttle flash 0 0 0 0 0 0")
     assert "nvme nvme0: " in line["line"]
     assert (line["domain"], line["concerns"], line["lasting"]) == ("storage", "node", False)

@@ -1,0 +1,106 @@
+"""What the kernel has logged about the node since it started, by the rules for its lines (docs/logs.md)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from kcover_ebpf.hardware import kmsg_parser, kmsg_reader
+from kcover_ebpf.inspection.options import InspectionOptions
+from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
+from kcover_ebpf.tunables.agent import KERNEL_LINE_RECENT_S
+
+_CLEAR = "after the repair clear the log (dmesg --clear) or reboot"
+_BAD = frozenset({"fatal", "error"})
+
+
+@dataclass(slots=True)
+class _Kind:
+    """The lines that one rule knows."""
+
+    first: str
+    last_s: float
+    count: int
+    is_bad: bool
+    meaning: str
+    advice: str
+
+
+def find(options: InspectionOptions) -> Iterator[CheckFinding]:
+    """One finding for each rule about the node whose lines are there, or one that there is none."""
+    try:
+        raw = list(kmsg_reader.stored(f"{options.root}/dev/kmsg"))
+    except OSError as error:
+        yield unknown(
+            f"/dev/kmsg cannot be read: {error.strerror}", "run privileged, or with CAP_SYSLOG"
+        )
+        return
+    yield from judged(raw, time.clock_gettime(time.CLOCK_MONOTONIC), options.log_rules)
+
+
+def judged(
+    raw: Iterable[bytes], now_s: float, own_rules: Path | None = None
+) -> Iterator[CheckFinding]:
+    """The findings by these records of /dev/kmsg, in order; `now_s` on their clock.
+
+    `own_rules`: a file of rules that are tried first. What lasts until a repair or a reboot fails the node; the rest
+    is a warning while it is recent. Lines that user space wrote do not count, nor those about a job alone.
+    """
+    lines = [each.partition(b"\n")[0] for each in raw]  # behind the first newline are properties
+    kinds: dict[str, _Kind] = {}
+    for name, kind in _known(lines, own_rules):
+        before = kinds.setdefault(name, kind)
+        if before is not kind:
+            before.last_s, before.count = kind.last_s, before.count + 1
+    recent = [
+        _finding(name, kind, now_s)
+        for name, kind in kinds.items()
+        if kind.is_bad or now_s - kind.last_s < KERNEL_LINE_RECENT_S
+    ]
+    if recent:
+        yield from recent
+    else:
+        yield passed(f"none of {len(lines)} lines says that the node is unfit")
+
+
+def _known(lines: list[bytes], own_rules: Path | None) -> Iterator[tuple[str, _Kind]]:
+    # only now: compiling some sixty patterns takes as long as the rest of the check
+    from kcover_ebpf.hardware.catalog import Catalog
+    from kcover_ebpf.logs import rules
+    from kcover_ebpf.logs.lines import Source
+    from kcover_ebpf.logs.reader import LogReader
+    from kcover_ebpf.logs.rules import Concerns
+
+    own = [each for each in rules.load(own_rules) if each.source is Source.KERNEL]
+    # Xids are announced faults, with an end of their own: they are not looked up here
+    reader = LogReader(own, Catalog({}))
+    for match in reader.feed(b"\n".join([*lines, b""])):
+        record = kmsg_parser.split_record(lines[match.number - 1].decode("utf-8", "replace"))
+        if match.concerns is Concerns.NODE and record is not None:
+            is_bad = match.lasting and match.severity in _BAD
+            yield (
+                match.rule,
+                _Kind(match.line, record.time_s, 1, is_bad, match.meaning, match.advice),
+            )
+
+
+def _finding(name: str, kind: _Kind, now_s: float) -> CheckFinding:
+    often = f"{kind.count} times" if kind.count > 1 else "once"
+    minutes = max(0.0, now_s - kind.last_s) / 60.0
+    text = f"{name}: {kind.meaning or kind.first} ({often}, last {minutes:.0f} min ago)"
+    if kind.is_bad:
+        return failed(text, "; ".join(filter(None, (kind.advice, _CLEAR))))
+    return warned(text, kind.advice)
+
+
+CHECK = Check(
+    "kernel_log",
+    Cost.LIGHT,
+    10.0,
+    "no line of the kernel says that the node is unfit, by the [rules](logs.md) that concern the node: what lasts "
+    "fails it until the log is cleared or the node reboots, the rest is a warning for an hour",
+    "`/dev/kmsg`",
+    find,
+)

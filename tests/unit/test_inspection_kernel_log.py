@@ -1,0 +1,105 @@
+"""What the kernel logged about the node: lines that last, that pass, that are forged, and the log itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kcover_ebpf.facts.health import Result
+from kcover_ebpf.hardware import kmsg_reader
+from kcover_ebpf.inspection.checks import kernel_log
+from kcover_ebpf.inspection.options import InspectionOptions
+from kcover_ebpf.inspection.result import CheckFinding, joined
+
+NOW_S = 10_000.0
+READ_ONLY = "EXT4-fs (nvme0n1p2): Remounting filesystem read-only"
+LOCKUP = "watchdog: BUG: soft lockup - CPU#3 stuck for 26s! [python3:4711]"
+SEGFAULT = (
+    "python3[88]: segfault at 0 ip 00007f sp 00007f error 4 in libnccl.so.2.21.5[7f00+100000]"
+)
+
+
+def record(text: str, *, at_s: float = NOW_S - 60, priority: int = 3) -> bytes:
+    return f"{priority},7,{int(at_s * 1e6)},-;{text}\n SUBSYSTEM=block\n".encode()
+
+
+def judged(*raw: bytes, own: Path | None = None) -> CheckFinding:
+    return joined(kernel_log.judged(raw, NOW_S, own))
+
+
+def test_judged__what_lasts_fails_the_node_however_long_ago_it_was() -> None:
+    found = judged(record("ok"), record(READ_ONLY, at_s=5.0))
+    assert found.result is Result.FAIL
+    assert found.evidence.startswith("filesystem_readonly: ")
+    assert "dmesg --clear" in found.advice
+
+
+@pytest.mark.parametrize(("at_s", "result"), [(NOW_S - 60, "warn"), (NOW_S - 4000, "pass")])
+def test_judged__what_passes_is_a_warning_for_an_hour(at_s: float, result: str) -> None:
+    found = judged(record(LOCKUP, at_s=at_s - 10), record(LOCKUP, at_s=at_s))
+    assert found.result.value == result
+    if result == "warn":
+        assert found.evidence.startswith("soft_lockup: ")
+        assert found.evidence.endswith("(2 times, last 1 min ago)")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        record(READ_ONLY, priority=11),
+        record(SEGFAULT),
+        record("usb 1-1: new device") + READ_ONLY.encode(),
+        record(f"overlayfs: unknown mount option x\\x0a{LOCKUP}", priority=12),
+        b"",
+        b"not a record",
+    ],
+    ids=["user space", "a job's", "properties", "escaped", "empty", "no record"],
+)
+def test_judged__what_is_forged_or_about_a_job_does_not_count(raw: bytes) -> None:
+    assert judged(raw).result is Result.PASS
+
+
+def test_judged__rules_of_the_operator_are_tried_first(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text(
+        "[[rule]]\nname = 'gateway'\npattern = 'gateway lost quorum'\ndomain = 'storage'\n"
+        "severity = 'fatal'\nconcerns = 'node'\nlasting = true\nadvice = 'call storage'\n"
+    )
+    found = judged(record("gateway lost quorum"), own=own)
+    assert found.result is Result.FAIL
+    assert found.evidence == "gateway: gateway lost quorum (once, last 1 min ago)"
+    assert found.advice.startswith("call storage; ")
+    assert judged(record("gateway lost quorum")).result is Result.PASS
+
+
+def test_judged__rules_of_node_problem_detector_whatever_the_file_is_called(tmp_path: Path) -> None:
+    own = tmp_path / "rules.toml"
+    own.write_text(
+        '{"plugin": "kmsg", "rules": [{"type": "permanent", "condition": "KernelDeadlock",'
+        ' "reason": "DockerHung", "pattern": "task docker:\\\\w+ blocked for more than \\\\w+ seconds"}]}'
+    )
+    found = judged(record("INFO: task docker:7 blocked for more than 120 seconds."), own=own)
+    assert (found.result, found.evidence.partition(":")[0]) == (Result.FAIL, "DockerHung")
+
+
+@given(st.lists(st.binary(max_size=80), max_size=6))
+def test_judged__any_bytes_are_read(raw: list[bytes]) -> None:
+    assert joined(kernel_log.judged(raw, NOW_S)).result in Result
+
+
+def test_find__a_log_that_cannot_be_read_is_unknown(tmp_path: Path) -> None:
+    (found,) = kernel_log.find(InspectionOptions(root=tmp_path))
+    assert found.result is Result.UNKNOWN
+    assert "No such file" in found.evidence
+
+
+@pytest.mark.needs("root")
+def test_find__the_log_of_this_kernel_is_read_to_its_end() -> None:
+    raw = list(kmsg_reader.stored())
+    assert all(b";" in each for each in raw)
+    assert kernel_log.find(InspectionOptions(root=Path("/"))) is not None
+    found = joined(kernel_log.find(InspectionOptions(root=Path("/"))))
+    assert found.result is not Result.UNKNOWN
