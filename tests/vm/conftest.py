@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.vm import kernels, record
-from tests.vm.guest import Guest, gpu_slot, idle_card, nvme_drive
+from tests.vm.guest import Guest, gpu_slot, idle_card, nvme_drive, plugged_card
 from tests.vm.packages import Missing
 from tests.vm.sensing import HOLD, INJECT, SAY, Observer
 
 GPU = "0000:5d:00.0"
 PORT = "0000:5c:00.0"
+CARD, CARD_PORT = "0000:6d:00.0", "0000:6c:00.0"
 UUID = "GPU-00112233-4455-6677-8899-aabbccddeeff"
 WANTED = os.environ.get("KCOVER_VM_KERNELS", kernels.DEFAULT.name).split()
 CHOSEN = [kernel for kernel in kernels.KERNELS if kernel.name in WANTED]
@@ -50,7 +51,8 @@ def prepared(request: pytest.FixtureRequest) -> kernels.Prepared:
 
 @pytest.fixture(scope="session")
 def guest(prepared: kernels.Prepared) -> Iterator[Guest]:
-    with Guest(prepared, devices=[*gpu_slot(), *idle_card(), *nvme_drive()]) as machine:
+    devices = [*gpu_slot(), *idle_card(), *plugged_card(), *nvme_drive()]
+    with Guest(prepared, devices=devices) as machine:
         teach(machine)
         yield machine
 
@@ -62,7 +64,8 @@ def teach(guest: Guest) -> None:
     """
     guest.python(SAY + INJECT)
     guest.shell("modprobe virtio_rng; modprobe aer_inject")
-    guest.shell(f"for d in {GPU} {PORT}; do setpci -s $d CAP_EXP+08.w=000f:000f; done")
+    shown = "[ ! -e /sys/bus/pci/devices/$d ] || setpci -s $d CAP_EXP+08.w=000f:000f"
+    guest.shell(f"for d in {GPU} {PORT} {CARD} {CARD_PORT}; do {shown}; done")
 
 
 @pytest.fixture(scope="session")

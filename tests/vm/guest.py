@@ -272,13 +272,19 @@ basename $(dirname $(readlink -f /sys/class/net/$c/device))
 """In a guest's shell: makes the network card an RDMA device, called plug; prints its PCI address."""
 
 
-def gpu_slot(bus: int = 0x5D, name: str = "gpu") -> list[str]:
-    """A PCIe endpoint with AER at 0000:BUS:00.0, behind its own root port."""
+def gpu_slot(bus: int = 0x5D, name: str = "gpu", device: str = "virtio-rng-pci") -> list[str]:
+    """A PCIe endpoint with AER at 0000:BUS:00.0, behind its own root port; what it is, is `device`."""
     return [
         *("-device", f"pxb-pcie,id={name}-root,bus_nr={bus - 1:#x},bus=pcie.0"),
-        *("-device", f"pcie-root-port,id={name}-port,bus={name}-root,slot=40,chassis=40,addr=0.0"),
-        *("-device", f"virtio-rng-pci,aer=on,id={name},bus={name}-port"),
+        *("-device", f"pcie-root-port,id={name}-port,bus={name}-root,slot=40,chassis={bus},addr=0.0"),
+        *("-device", f"{device},aer=on,id={name},bus={name}-port"),
     ]
+
+
+def plugged_card() -> list[str]:
+    """A network card in a slot of its own, at 0000:6d:00.0."""
+    wire = ("-netdev", "hubport,id=slot-wire,hubid=8")
+    return [*wire, *gpu_slot(0x6D, "slot", "virtio-net-pci,netdev=slot-wire")]
 
 
 def nvme_drive() -> list[str]:

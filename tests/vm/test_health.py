@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.vm import kernels
-from tests.vm.conftest import GPU, needs_driver, stub_of
+from tests.vm.conftest import CARD, GPU, needs_driver, stub_of
 from tests.vm.guest import Guest
 from tests.vm.sensing import Observer, inspected, logged_as
 
@@ -40,6 +40,20 @@ def port(guest: Guest) -> Iterator[str]:
     guest.shell("rdma link add cable type rxe netdev near0; sleep 3")
     yield "cable/1"
     guest.shell("ip link del near0")
+
+
+def test_the_link_of_a_network_card_and_its_errors(guest: Guest) -> None:
+    found = inspected(guest, "pcie")
+    assert any(each.startswith(f"NIC {CARD}: x") for each in found["evidence"]), found
+    assert found["result"] == "pass"
+    guest.python(f"inject('{CARD}', 0x4000, 0, 2, 0.5)", timeout_s=100)
+    found = inspected(guest, "pcie")
+    counted = int(
+        guest.shell(f"awk '/TOTAL/ {{print $2}}' /sys/bus/pci/devices/{CARD}/aer_dev_nonfatal")
+    )
+    text = f"NIC {CARD}: {counted} nonfatal PCIe error(s) since the last boot"
+    assert counted > 0
+    assert (found["result"], found["evidence"][0]) == ("warn", text)
 
 
 def of_port(guest: Guest, port: str, meanwhile: str = "true") -> tuple[str, str]:
