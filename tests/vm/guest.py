@@ -276,7 +276,10 @@ def gpu_slot(bus: int = 0x5D, name: str = "gpu", device: str = "virtio-rng-pci")
     """A PCIe endpoint with AER at 0000:BUS:00.0, behind its own root port; what it is, is `device`."""
     return [
         *("-device", f"pxb-pcie,id={name}-root,bus_nr={bus - 1:#x},bus=pcie.0"),
-        *("-device", f"pcie-root-port,id={name}-port,bus={name}-root,slot=40,chassis={bus},addr=0.0"),
+        *(
+            "-device",
+            f"pcie-root-port,id={name}-port,bus={name}-root,slot=40,chassis={bus},addr=0.0",
+        ),
         *("-device", f"{device},aer=on,id={name},bus={name}-port"),
     ]
 

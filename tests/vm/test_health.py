@@ -9,7 +9,8 @@ import pytest
 
 from tests.vm import kernels
 from tests.vm.conftest import CARD, GPU, needs_driver, stub_of
-from tests.vm.guest import Guest
+from tests.vm.guest import PYTHON, Guest
+from tests.vm.packages import ROOT
 from tests.vm.sensing import Observer, inspected, logged_as
 
 pytestmark = pytest.mark.family("health")
@@ -132,6 +133,37 @@ def test_a_task_that_hangs_in_a_driver(guest: Guest) -> None:
     assert "SIGKILL does not end such a task" in line["advice"]
     assert found["result"] == "warn"
     assert any(each.startswith(f"thread {pid} ") for each in found["evidence"])
+
+
+HANGS = f"""
+import fcntl, json, os, time
+from kcover_ebpf.host.stat_line import split_stat
+from kcover_ebpf.inspection import runner
+from kcover_ebpf.inspection.options import InspectionOptions
+from kcover_ebpf.inspection.result import Check, Cost, passed
+def hangs(_):
+    fcntl.ioctl(os.open("/dev/nvidia0", os.O_RDWR), 102, {STUCK_S * 1000})
+    yield passed("the driver answered")
+checks = [Check("stuck", Cost.LIGHT, 5.0, "", "", hangs),
+          Check("other", Cost.LIGHT, 60.0, "", "", lambda _: iter([passed("well")]))]
+began_s = time.monotonic()
+stuck, other = runner.inspect(checks, InspectionOptions())
+took_s = time.monotonic() - began_s
+with open(f"/proc/{{stuck.left_behind}}/stat") as file:
+    state = split_stat(file.read())[1][0]
+print(json.dumps([stuck.result.value, stuck.evidence[0], state, other.result.value, took_s]))
+"""
+
+
+@needs_driver
+def test_a_check_that_hangs_in_a_driver_is_left_behind(guest: Guest) -> None:
+    """No signal ends a thread in D, so its process cannot be waited for."""
+    done = guest.run("/usr/bin/env", "-C", str(ROOT), PYTHON, "-c", HANGS)
+    assert done.code == 0, done.output
+    result, evidence, state, other, took_s = json.loads(done.output.splitlines()[-1])
+    assert (result, state, other) == ("unknown", "D", "pass")
+    assert "did not answer within 5 s" in evidence
+    assert took_s < STUCK_S / 2
 
 
 def test_an_nvme_drive_that_does_not_answer_in_time(guest: Guest) -> None:
