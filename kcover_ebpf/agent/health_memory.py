@@ -6,15 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kcover_ebpf import __version__
-from kcover_ebpf.api.node_health import NodeHealth, PartHealth
+from kcover_ebpf.api.node_health import NodeHealth, PartHealth, RememberedFault
 from kcover_ebpf.facts.health import SEVERITY, Result, worst
 from kcover_ebpf.output.formatting import printable
-from kcover_ebpf.tunables.agent import GPU_GONE_S
+from kcover_ebpf.tunables.agent import (
+    FAULT_ANEW_S,
+    FAULT_REMEMBERED_S,
+    FAULTS_REPEATED,
+    GPU_GONE_S,
+)
 
 _MOST_CHECKS = 64
 _MOST_DEVICES = 128
 """A node has 8 GPUs and some 20 network adapters; 16 checks, and those of its operator."""
 _MOST_LINES = 4
+_MOST_FAULTS = 32
 _MOST_TEXT = 256
 _GONE = ("it was on the PCI bus before, and is not there now",)
 _WELL = (Result.PASS, Result.WARN)
@@ -43,12 +49,16 @@ class Round:
     devices: Sequence[Seen] = ()
     unfit: Sequence[str] = ()
     """Announced faults by which a device is unfit, and that are not over; a sentence each."""
+    faults: Sequence[tuple[str, str, float]] = ()
+    """Announced faults that ended a job or made a device unfit: device, fault, when (unix seconds); new or known."""
 
 
 def after_round(node: str, before: NodeHealth | None, seen: Round, expires_s: int) -> NodeHealth:
     """The health of the node by this round and those before it, which may be of an earlier boot or agent."""
     old = {each.name: each for each in before.checks} if before else {}
-    checks = _bounded([_part(each, old, seen.time_s) for each in seen.checks], _MOST_CHECKS)
+    faults = _remembered(before.faults if before else (), seen)
+    found = [*seen.checks, *_repeated(faults, seen.time_s)]
+    checks = _bounded([_part(each, old, seen.time_s) for each in found], _MOST_CHECKS)
     devices = _devices({each.name: each for each in before.devices} if before else {}, seen)
     result = Result.FAIL if seen.unfit else worst(each.result for each in checks)
     is_clean = (
@@ -73,7 +83,39 @@ def after_round(node: str, before: NodeHealth | None, seen: Round, expires_s: in
         agent=__version__,
         checks=checks,
         devices=devices,
+        faults=faults,
     )
+
+
+def _remembered(before: Sequence[RememberedFault], seen: Round) -> tuple[RememberedFault, ...]:
+    """Those of the last week; one that is announced again within a minute is the same."""
+    known = {
+        (each.device, each.fault): each
+        for each in before
+        if seen.time_s - each.last_s < FAULT_REMEMBERED_S
+    }
+    for device, fault, at_s in seen.faults:
+        old = known.get((device, fault))
+        if old is None or at_s > old.last_s + FAULT_ANEW_S:
+            count = 1 if old is None else old.count + 1
+            known[device, fault] = RememberedFault(_text(device), _text(fault), count, at_s)
+    return tuple(sorted(known.values(), key=lambda each: -each.last_s)[:_MOST_FAULTS])
+
+
+def _repeated(faults: Sequence[RememberedFault], now_s: float) -> list[Seen]:
+    """The result of the faults that are remembered, as if it were a check; none where there are none."""
+    if not faults:
+        return []
+    ordered = sorted(faults, key=lambda each: (-each.count, -each.last_s))
+    lines = [
+        f"{each.device} {each.fault}: {each.count} in the last week, the newest "
+        f"{(now_s - each.last_s) / 3600.0:.1f} h ago"
+        for each in ordered
+    ]
+    if ordered[0].count < FAULTS_REPEATED:
+        return [Seen("faults", Result.PASS, lines)]
+    advice = "examine the device: it works again each time, and fails again"
+    return [Seen("faults", Result.WARN, lines, advice)]
 
 
 def _devices(old: Mapping[str, PartHealth], seen: Round) -> tuple[PartHealth, ...]:

@@ -69,6 +69,7 @@ class Inspector:
         self._wake, self._stopping = threading.Event(), False
         self._hurried = False
         self._unfit: tuple[ReportedDeviceFault, ...] = ()
+        self._announced: tuple[tuple[str, str, float], ...] = ()
         self._known: frozenset[tuple[str, str]] = frozenset()
         self._left: dict[str, tuple[Pid, int]] = {}
         """Check -> the process that hangs in it, and when that was started (boottime)."""
@@ -79,13 +80,19 @@ class Inspector:
         self.cpu_s = 0.0
         """CPU time that the rounds took in all."""
 
-    def exchange(self, unfit: tuple[ReportedDeviceFault, ...]) -> Mapping[str, float]:
-        """Take the faults by which devices are unfit now; a new one asks for a round at once.
+    def exchange(self, faults: tuple[ReportedDeviceFault, ...]) -> Mapping[str, float]:
+        """Take the announced faults; a new one by which a device is unfit asks for a round at once.
 
         Returns devices that were seen to fail and to be well again: until when (unix seconds) their faults are over.
         """
+        unfit = tuple(each for each in faults if each.unfit)
         known = frozenset((each.device, each.fault) for each in unfit)
-        self._unfit = unfit
+        self._unfit, now_s = unfit, time.time()
+        self._announced = tuple(
+            (each.device, each.fault, now_s - (each.age_s or 0.0))
+            for each in faults
+            if each.fatal or each.unfit
+        )
         if known - self._known:
             self._hurried = True
             self._wake.set()
@@ -142,7 +149,7 @@ class Inspector:
         self.cpu_s += float(answer.get("cpu_seconds", 0.0))
         unfit = [f"{each.device} {each.fault}: {each.text}" for each in self._unfit]
         boot_id = _BOOT_ID.read_text(encoding="ascii").strip()
-        done = Round(time.time(), boot_id, checks, devices, unfit)
+        done = Round(time.time(), boot_id, checks, devices, unfit, self._announced)
         expires_s = int(ROUNDS_MISSED * self._options.interval_s + ROUND_DEADLINE_S)
         health = health_memory.after_round(self._options.node, self.latest, done, expires_s)
         _save(self._options.state_file, health)

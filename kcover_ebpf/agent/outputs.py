@@ -120,12 +120,11 @@ class NodeOutputs:
             self.metrics.gpus.idle_s = self.idle.idle_s() if self.idle is not None else {}
 
     def _exchange(self, now_ns: int) -> None:
-        """Faults that make a device unfit go to the inspector, and what it saw mended comes back."""
+        """Announced faults go to the inspector, and what it saw mended comes back."""
         if self.inspector is None:
             return
-        unfit = tuple(each for each in self._board.reported(now_ns) if each.unfit)
         offset_s = procfs.unix_offset_s()
-        for device, until_s in self.inspector.exchange(unfit).items():
+        for device, until_s in self.inspector.exchange(self._board.reported(now_ns)).items():
             self._board.mend(device, int((until_s - offset_s) * 1e9))
 
     def _read_devices(self, watched: Sequence[GangWatch], now_ns: int) -> None:

@@ -40,6 +40,17 @@ class PartHealth:
 
 
 @dataclass(frozen=True, slots=True)
+class RememberedFault:
+    """Announced faults of one device that ended a job or made it unfit, lately."""
+
+    device: str
+    fault: str
+    count: int
+    last_s: float = field(metadata=wire("last", time=True))
+    """When the newest one was announced."""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeHealth:
     """The state after one round of inspection; times are unix seconds by the clock of the node."""
 
@@ -62,6 +73,8 @@ class NodeHealth:
     agent: str | None = None
     checks: tuple[PartHealth, ...] = ()
     devices: tuple[PartHealth, ...] = ()
+    faults: tuple[RememberedFault, ...] = ()
+    """Whatever became of them: a device that fails each day is not well."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,6 +128,12 @@ GPU_GONE_S = 7 * 86400.0
 """A GPU that is no longer on the bus is remembered for a week: one that fell off is back by then, or replaced."""
 KERNEL_LINE_RECENT_S = 3600.0
 """A line of the kernel about what may pass, such as a soft lockup, is a warning for so long: chosen, six rounds."""
+FAULT_REMEMBERED_S = 7 * 86400.0
+"""After a fault of a device: one that fails by its hardware fails again within days. Chosen."""
+FAULT_ANEW_S = 60.0
+"""A fault that is announced again within it is the same: a driver repeats a line, and clocks are set. Chosen."""
+FAULTS_REPEATED = 3
+"""The same fault of a device so often in that time is a warning. Chosen: two may be two programs."""
 BUG_REPORT_DEADLINE_S = 300.0
 """The script takes a minute on a node with eight GPUs; with a GPU that is lost its tools wait for time-outs."""
 BUG_REPORT_REAP_S = 2.0

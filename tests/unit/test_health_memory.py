@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from typing import TypeVar
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kcover_ebpf.agent.health_memory import Round, Seen, after_round, mended
 from kcover_ebpf.api.codec import decode, encode
-from kcover_ebpf.api.node_health import NodeHealth, PartHealth
+from kcover_ebpf.api.node_health import NodeHealth
 from kcover_ebpf.facts.health import Result
 
 GPU = "0000:5d:00.0"
@@ -31,11 +33,14 @@ def history(
     return health
 
 
+T = TypeVar("T")
+
+
 def check(result: Result, text: str = "x", name: str = "plugin/p") -> Seen:
     return Seen(name, result, (text,), "mend it")
 
 
-def only(parts: tuple[PartHealth, ...]) -> PartHealth:
+def only(parts: Sequence[T]) -> T:
     (part,) = parts
     return part
 
@@ -80,6 +85,34 @@ def test_after_round__announced_faults_are_part_of_the_health() -> None:
     health = after_round("n1", None, done, 90)
     assert (health.result, health.clean_rounds) == (F, 0)
     assert health.reason == f"{GPU} xid_79: fell off"
+
+
+def announced(*times_s: float, fault: str = "xid_94", rounds: int = 2) -> NodeHealth:
+    """After rounds in which this fault of a GPU was announced at these times, once a round."""
+    health: NodeHealth | None = None
+    for at_s in times_s:
+        for later_s in range(rounds):
+            done = Round(at_s + 9 + later_s, "a", [check(P)], faults=[(GPU, fault, at_s)])
+            health = after_round("n1", health, done, 90)
+    assert health is not None
+    return health
+
+
+def test_after_round__a_fault_that_comes_back_is_a_warning_whatever_mended_it() -> None:
+    twice = announced(1000.0, 1000.0 + DAY_S)
+    assert (twice.result, only(twice.faults).count) == (P, 2)
+    thrice = announced(1000.0, 1000.0 + DAY_S, 1000.0 + 2 * DAY_S)
+    assert (thrice.result, only(thrice.faults).count) == (W, 3)
+    assert thrice.reason == f"faults: {GPU} xid_94: 3 in the last week, the newest 0.0 h ago"
+    assert thrice.clean_rounds > 0, "a warning keeps no node out"
+    assert decode(NodeHealth, encode(thrice)) == thrice
+
+
+def test_after_round__a_fault_is_forgotten_after_a_week_and_counted_once_a_minute() -> None:
+    assert only(announced(1000.0, 1030.0, 1059.0).faults).count == 1
+    aged = after_round("n1", announced(1000.0), Round(1000.0 + 8 * DAY_S, "b", [check(P)]), 90)
+    assert aged.faults == ()
+    assert [each.name for each in aged.checks] == ["plugin/p"]
 
 
 def test_after_round__the_reason_has_the_worst_first() -> None:

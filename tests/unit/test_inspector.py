@@ -132,6 +132,8 @@ def test_inspector__a_new_fault_asks_for_a_round_at_once_and_an_old_one_does_not
         assert bench.inspector.exchange((XID,)) == {}
         until(lambda: len(bench.server.objects) == 1)
         assert "xid_79" in bench.server.objects[0]["status"]["reason"]
+        (fault,) = bench.server.objects[0]["status"]["faults"]
+        assert (fault["device"], fault["fault"], fault["count"]) == (XID.device, "xid_79", 1)
         for _ in range(20):
             bench.inspector.exchange((XID,))
             time.sleep(0.01)

@@ -285,7 +285,7 @@ def gpu_slot(bus: int = 0x5D, name: str = "gpu", device: str = "virtio-rng-pci")
 
 
 def plugged_card() -> list[str]:
-    """A network card in a slot of its own, at 0000:6d:00.0."""
+    """A network card behind its own root port, at 0000:6d:00.0."""
     wire = ("-netdev", "hubport,id=slot-wire,hubid=8")
     return [*wire, *gpu_slot(0x6D, "slot", "virtio-net-pci,netdev=slot-wire")]
 
