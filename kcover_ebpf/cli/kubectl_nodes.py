@@ -11,10 +11,13 @@ from typing import Any
 import click
 
 from kcover_ebpf.api import rfc3339
+from kcover_ebpf.api.dra import rule_of
 from kcover_ebpf.api.node_health import HEALTHS, ReceivedHealth, health_of
 from kcover_ebpf.cli.kubectl_common import age, common, object_name, show, show_table
 from kcover_ebpf.errors import CannotObserve, Forbidden, NotFound, ObjectError
+from kcover_ebpf.kube import dra
 from kcover_ebpf.kube.client import ApiClient
+from kcover_ebpf.output.formatting import printable
 
 _COLUMNS = ("NODE", "HEALTH", "SINCE", "GPUS", "CLEAN", "KEPT OUT BY", "REASON")
 _INSPECTED = (0, 1, 3)
@@ -52,7 +55,8 @@ def nodes(session: ApiClient, namespace: str, as_json: bool) -> int:  # noqa: AR
     except NotFound:
         raise CannotObserve("this cluster has no node health; is kcover-ebpf installed?") from None
     healths = {each["metadata"]["name"]: each for each in found}
-    rows = [_row(each, healths.get(each["metadata"]["name"]), time.time()) for each in items]
+    devices, now_s = _on_devices(session), time.time()
+    rows = [_row(each, healths, devices, now_s) for each in items]
     if as_json:
         print(json.dumps({"items": [asdict(each) for each in rows]}, indent=2))
         return 0
@@ -60,25 +64,44 @@ def nodes(session: ApiClient, namespace: str, as_json: bool) -> int:  # noqa: AR
     return 0
 
 
-def _row(raw: Mapping[str, Any], raw_health: Mapping[str, Any] | None, now_s: float) -> _Row:
+def _on_devices(session: ApiClient) -> dict[str, tuple[str, ...]]:
+    """By node the taints of others on single devices; said so where they may not be read."""
+    from kcover_ebpf.recovery.others import tainted
+
+    try:
+        devices = dra.devices(session)
+        rules = dra.taint_rules(session)[1] if devices else []
+    except Forbidden as error:
+        click.echo(f"taints on single devices are unknown: {printable(str(error))}", err=True)
+        return {}
+    return tainted(devices, map(rule_of, rules))
+
+
+def _row(
+    raw: Mapping[str, Any],
+    healths: Mapping[str, Mapping[str, Any]],
+    devices: Mapping[str, tuple[str, ...]],
+    now_s: float,
+) -> _Row:
     from kcover_ebpf.recovery.node_health import offences
     from kcover_ebpf.recovery.node_plan import CORDONED, view_of
 
     conditions = (raw.get("status") or {}).get("conditions") or ()
     node = view_of({**raw, "conditions": conditions})
     kept_since, _, kept_reason = node.annotations.get(CORDONED, "").partition(" ")
-    seen, wrong = _seen(raw_health)
+    seen, wrong = _seen(healths.get(node.name))
     is_known = seen is not None and not seen.is_stale(now_s)
     if seen is not None and not is_known:
         wrong = f"last inspected {age(rfc3339.to_text(seen.written_s))} ago"
     health = seen.health if seen is not None and is_known else None
     by = "kcover" if node.ours else "operator" if node.cordoned else ""
+    others = (*node.others, *devices.get(node.name, ()))
     return _Row(
         node=node.name,
         health=health.result.value if health else "unknown",
         since=rfc3339.to_text(health.since_s) if health else None,
         reason="; ".join(
-            filter(None, (kept_reason or (health and health.reason) or wrong, *node.others))
+            filter(None, (kept_reason or (health and health.reason) or wrong, *others))
         ),
         kept_out_by=by,
         kept_out_since=kept_since or None,
@@ -86,7 +109,7 @@ def _row(raw: Mapping[str, Any], raw_health: Mapping[str, Any] | None, now_s: fl
         clean_rounds=health.clean_rounds if health else 0,
         gpus=health.gpus if health else None,
         inspected=rfc3339.to_text(seen.written_s) if seen is not None else None,
-        others=node.others,
+        others=others,
     )
 
 

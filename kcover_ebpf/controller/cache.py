@@ -20,6 +20,7 @@ from kcover_ebpf.cluster.gang_snapshot import ReceivedReport, confirmed
 from kcover_ebpf.cluster.report_delays import Delays
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.kube.reflector import Change, Event
+from kcover_ebpf.recovery.others import device_counts
 from kcover_ebpf.tunables.controller import REPORT_LATE_S
 
 Uid = NewType("Uid", str)
@@ -53,7 +54,7 @@ class ObjectCache:
     wall: Callable[[], float] = time.time
     nodes: dict[str, NodeState] = field(default_factory=dict)
     raw_nodes: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Of each node what the node reconciler needs of metadata, spec and conditions."""
+    """Of each node what the node reconciler needs of metadata, spec, conditions and status."""
     policies: dict[Uid, NamedPolicy] = field(default_factory=dict)
     incidents: dict[tuple[str, str], Incident] = field(default_factory=dict)
     healths: dict[str, ReceivedHealth] = field(default_factory=dict)
@@ -299,7 +300,8 @@ class ObjectCache:
             {key: each.get(key) for key in ("type", "status", "message")} for each in conditions
         ]
         kept_spec = {key: spec.get(key) for key in ("taints", "unschedulable")}
-        fresh = {"metadata": slim, "spec": kept_spec, "conditions": shown}
+        counts = device_counts(status)
+        fresh = {"metadata": slim, "spec": kept_spec, "conditions": shown, "status": counts}
         became_bad = name in self.nodes and self.nodes[name].ready and not state.ready
         with self._lock:
             self.nodes[name], self.raw_nodes[name] = state, fresh

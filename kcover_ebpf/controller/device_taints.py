@@ -1,4 +1,4 @@
-"""Devices that the cluster hands out one by one (DRA): a DeviceTaintRule on the one device, and its end."""
+"""Devices that the cluster hands out one by one (DRA): a DeviceTaintRule on one of them, its end, taints of others."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
+from kcover_ebpf.api.dra import rule_of
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.errors import ApiError, Conflict, NotFound
+from kcover_ebpf.kube import dra
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.recovery.node_health import KEPT_FOR
 from kcover_ebpf.recovery.node_plan import TAINT, NodeView
+from kcover_ebpf.recovery.others import tainted
 from kcover_ebpf.tunables.controller import TAINTS_LISTED_S
 
-_RESOURCE = "/apis/resource.k8s.io"
-_PCI = "resource.kubernetes.io/pciBusID"
 _NODE = "kcover.io/node"
-_RULE_VERSIONS = ("v1beta2", "v1alpha3")
 Say = Callable[[NodeView, str, str, bool], None]
 
 
@@ -42,29 +42,21 @@ class DeviceTaints:
         self._rules: dict[str, list[DeviceTaintRule]] = {}
         self._listed_s: float | None = None
 
-    def by_address(self, node: str) -> dict[str, dict[str, Any]]:
-        """Selectors of DRA devices of a node, by PCI address; empty where there are none."""
+    def by_address(self, node: str) -> dict[str, dict[str, str]]:
+        """Selectors of DRA devices of a node, by PCI address; empty where there are none, or none can be read."""
         try:
-            version = self._session.get(_RESOURCE)["preferredVersion"]["groupVersion"]
-            found = self._session.list(
-                f"/apis/{version}/resourceslices", {"fieldSelector": f"spec.nodeName={node}"}
-            )
-        except (ApiError, KeyError):
+            found = dra.devices(self._session, node)
+        except ApiError:
             return {}
-        devices = {}
-        for item in found.get("items") or ():
-            spec = item.get("spec") or {}
-            for each in spec.get("devices") or ():
-                inner = each.get("basic") or each
-                address = (inner.get("attributes") or {}).get(_PCI, {}).get("string")
-                if address:
-                    pool = (spec.get("pool") or {}).get("name")
-                    devices[str(address)] = {
-                        "driver": spec.get("driver"),
-                        "pool": pool,
-                        "device": each.get("name"),
-                    }
-        return devices
+        return {each.address: each.selector for each in found if each.address}
+
+    def by_others(self, node: str) -> tuple[str, ...]:
+        """Taints of others on devices of a node, a sentence each, as of now; raises `ApiError`."""
+        devices = dra.devices(self._session, node)
+        if not devices:
+            return ()
+        _, rules = dra.taint_rules(self._session)
+        return tainted(devices, map(rule_of, rules)).get(node, ())
 
     def taint(
         self, node: NodeView, device: ReportedDeviceFault, selector: Mapping[str, Any], note: str
@@ -77,7 +69,7 @@ class DeviceTaints:
             "labels": {_NODE: node.name},
             "annotations": {KEPT_FOR: note},
         }
-        for version in _RULE_VERSIONS:
+        for version in dra.RULE_VERSIONS:
             body = {
                 "apiVersion": f"resource.k8s.io/{version}",
                 "kind": "DeviceTaintRule",
@@ -85,7 +77,7 @@ class DeviceTaints:
                 "spec": {"deviceSelector": dict(selector), "taint": taint},
             }
             try:
-                self._writes().create(f"{_RESOURCE}/{version}/devicetaintrules", body)
+                self._writes().create(f"{dra.RESOURCE}/{version}/devicetaintrules", body)
             except Conflict:
                 return False
             except NotFound:
@@ -96,28 +88,22 @@ class DeviceTaints:
         return False
 
     def of_node(self, node: str, now_s: float) -> list[DeviceTaintRule]:
-        """The rules of a node, as of half a minute ago at most; raises `ApiError`."""
+        """Our rules of a node, as of half a minute ago at most; raises `ApiError`."""
         if self._listed_s is None or now_s - self._listed_s > TAINTS_LISTED_S:
             self._rules = self._list()
             self._listed_s = now_s
         return self._rules.get(node, [])
 
     def _list(self) -> dict[str, list[DeviceTaintRule]]:
-        for version in _RULE_VERSIONS:
-            path = f"{_RESOURCE}/{version}/devicetaintrules"
-            try:
-                found = self._session.list(path, {"labelSelector": _NODE})
-            except NotFound:
-                continue
-            rules: dict[str, list[DeviceTaintRule]] = {}
-            for each in found.get("items") or ():
-                metadata = each["metadata"]
-                created_s = rfc3339.from_text(metadata["creationTimestamp"])
-                note = str((metadata.get("annotations") or {}).get(KEPT_FOR, ""))
-                rule = DeviceTaintRule(path, str(metadata["name"]), created_s, note)
-                rules.setdefault(str(metadata["labels"][_NODE]), []).append(rule)
-            return rules
-        return {}
+        path, found = dra.taint_rules(self._session, {"labelSelector": _NODE})
+        rules: dict[str, list[DeviceTaintRule]] = {}
+        for each in found:
+            metadata = each["metadata"]
+            created_s = rfc3339.from_text(metadata["creationTimestamp"])
+            note = str((metadata.get("annotations") or {}).get(KEPT_FOR, ""))
+            rule = DeviceTaintRule(path, str(metadata["name"]), created_s, note)
+            rules.setdefault(str(metadata["labels"][_NODE]), []).append(rule)
+        return rules
 
     def untaint(self, node: NodeView, rule: DeviceTaintRule) -> None:
         """Hand the device out again."""

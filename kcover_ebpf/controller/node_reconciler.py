@@ -16,7 +16,7 @@ from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.api.node_health import HEALTHS, ReceivedHealth
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.device_taints import DeviceTaints
-from kcover_ebpf.errors import NotFound
+from kcover_ebpf.errors import ApiError, NotFound
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.recovery.node_health import (
@@ -48,6 +48,8 @@ from kcover_ebpf.recovery.node_plan import (
 )
 
 _LOG = logging.getLogger(__name__)
+_MOST_TEXT = 1024
+"""Characters of an Event's message, by its API."""
 Notify = Callable[[dict[str, str], str, str, bool], None]
 
 
@@ -125,7 +127,8 @@ class NodeReconciler:
             todo = plan(node, faults, report_s, policy, frozenset(dra), room)
             if not counting(node, faults, report_s) and not todo.let_go:
                 kept_by = why_not_lifted(node, health, now_s, policy)
-                todo = replace(todo, let_go=not kept_by)
+                # last, because the API server is asked
+                todo = replace(todo, let_go=not (kept_by or self.devices.by_others(name)))
             self._do(node, todo, dra)
 
     def _forget(self, name: str) -> None:
@@ -160,7 +163,9 @@ class NodeReconciler:
             return
         for rule in self.devices.of_node(node.name, now_s):
             kept = kept_out(rule.note, rule.created_s, node.annotations, now_s)
-            if not why_kept(kept, health, now_s, policy):
+            if why_kept(kept, health, now_s, policy):
+                continue
+            if not self.devices.by_others(node.name):
                 self.devices.untaint(node, rule)
 
     def keep_out(self, name: str, reason: str) -> None:
@@ -255,8 +260,17 @@ class NodeReconciler:
 
     def _report_fault(self, node: NodeView, fault: bool, text: str) -> None:
         reason = "DeviceFault" if fault else "Cleared"
+        others = (*node.others, *self._on_devices(node)) if fault else ()
+        if others:
+            text = f"{text}; reported by others: {'; '.join(others)}"[:_MOST_TEXT]
         self._condition(node, CONDITION, "True" if fault else "False", reason, text)
         self._say(node, "KcoverDeviceFault" if fault else "KcoverDeviceWell", text, fault)
+
+    def _on_devices(self, node: NodeView) -> tuple[str, ...]:
+        try:
+            return self.devices.by_others(node.name)
+        except ApiError:
+            return ()  # the fault is reported all the same
 
     def _condition(self, node: NodeView, kind: str, status: str, reason: str, text: str) -> None:
         now = rfc3339.to_text(self._store.wall())[:19] + "Z"

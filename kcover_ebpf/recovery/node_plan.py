@@ -6,7 +6,7 @@ node is let go only on a person's word, or on evidence that it is mended (`node_
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.api.node_health import ReceivedHealth
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.recovery.node_health import KEPT_FOR, kept_out, why_kept
+from kcover_ebpf.recovery.others import seen_on
 from kcover_ebpf.tunables.recovery import SUSPECT_CORDON_S
 
 CORDONED = "kcover.io/cordoned"
@@ -48,7 +49,8 @@ class NodeView:
     inspected: tuple[str, str] = ("", "")
     """Status and message of our condition about inspections; empty without one."""
     others: tuple[str, ...] = ()
-    """What others report to be wrong with it, as node-problem-detector and NVIDIA's drivers do; a sentence each."""
+    """What others report to be wrong with it in the object itself, as node-problem-detector and device plug-ins do; a
+    sentence each."""
 
     @property
     def ours(self) -> bool:
@@ -122,24 +124,8 @@ def view_of(raw: Mapping[str, Any]) -> NodeView:
         resource_version=str(metadata.get("resourceVersion", "")),
         boot_id=str(metadata.get("bootID", "")),
         inspected=(str(inspected.get("status") or ""), str(inspected.get("message") or "")),
-        others=(*_bad_conditions(conditions), *_bad_taints(spec.get("taints") or ())),
+        others=seen_on(raw, conditions),
     )
-
-
-def _bad_conditions(conditions: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Of others. True is bad, as node-problem-detector has it, but for names such as Ready and KernelReady."""
-    for name, each in conditions.items():
-        bad = "False" if name.endswith(("Ready", "Healthy")) else "True"
-        if not name.startswith("Kcover") and each.get("status") == bad:
-            yield f"condition {name} is {bad}"
-
-
-def _bad_taints(taints: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """NVIDIA's, but for the one that reserves nodes with GPUs for pods that want some."""
-    for each in taints:
-        key = str(each.get("key", ""))
-        if key.startswith("nvidia.com/") and key != "nvidia.com/gpu":
-            yield f"taint {key}"
 
 
 def plan(

@@ -32,7 +32,11 @@ def node(
     return {
         "metadata": {"name": name, "annotations": annotations or {}},
         "spec": {"unschedulable": cordoned},
-        "status": {"conditions": [condition]},
+        "status": {
+            "conditions": [condition],
+            "capacity": {"nvidia.com/gpu": "8"},
+            "allocatable": {"nvidia.com/gpu": "7" if name == "odd" else "8"},
+        },
     }
 
 
@@ -62,6 +66,11 @@ class Cluster:
             health("well", Result.PASS),
         ]
         self.agents = [pod("agent-1")]
+        taint = {"key": "gpu.nvidia.com/xid", "effect": "NoSchedule"}
+        devices = [{"name": "gpu-0", "taints": [taint]}]
+        spec = {"driver": "d", "nodeName": "well", "pool": {"name": "p"}, "devices": devices}
+        self.slices: Answer = Answer(404, {"message": "not found"})
+        self.tainted = Answer(body={"items": [{"spec": spec}]})
 
     def answer(self, request: Request) -> Answer:
         if request.path == "/api/v1/nodes":
@@ -70,6 +79,10 @@ class Cluster:
             return Answer(body={"items": self.agents})
         if request.path == HEALTHS and self.healths is not None:
             return Answer(body={"items": self.healths})
+        if request.path == "/apis/resource.k8s.io":
+            return Answer(body={"preferredVersion": {"groupVersion": "resource.k8s.io/v1"}})
+        if request.path == "/apis/resource.k8s.io/v1/resourceslices":
+            return self.slices
         return Answer(404, {"message": "not found"})
 
 
@@ -110,7 +123,10 @@ def test_main__a_line_for_each_node(config: str, capsys: pytest.CaptureFixture[s
     assert "1/1 0 kcover" in cells["bad"]
     assert "(2x) plugin/p inspection" in cells["bad"]
     assert cells["mine"].endswith("1/1 1 operator")
-    assert cells["odd"] == "unknown 0 not inspected; condition KernelDeadlock is True"
+    assert cells["odd"] == (
+        "unknown 0 not inspected; condition KernelDeadlock is True; "
+        "only 7 of 8 nvidia.com/gpu are allocatable"
+    )
     assert cells["silent"].startswith("unknown 0 last inspected ")
     assert cells["well"].endswith("1/1 1")
     assert "\x1b" not in out
@@ -123,8 +139,32 @@ def test_main__the_same_as_json(config: str, capsys: pytest.CaptureFixture[str])
     bad = found["bad"]
     assert (bad["health"], bad["kept_out_by"], bad["kept_out_count"]) == ("fail", "kcover", 2)
     assert bad["kept_out_since"] == NOW
-    assert found["odd"]["others"] == ["condition KernelDeadlock is True"]
+    assert found["odd"]["others"] == [
+        "condition KernelDeadlock is True",
+        "only 7 of 8 nvidia.com/gpu are allocatable",
+    ]
     assert (found["silent"]["health"], found["silent"]["clean_rounds"]) == ("unknown", 0)
+
+
+def test_main__taints_of_drivers_on_single_devices_are_listed(
+    cluster: Cluster, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.slices = cluster.tainted
+    code, out, err = run(config, capsys, "nodes")
+    assert (code, err) == (0, "")
+    (line,) = (line for line in out.splitlines() if line.startswith("well"))
+    assert line.endswith("   device gpu-0 of d: taint gpu.nvidia.com/xid:NoSchedule")
+
+
+def test_main__who_may_not_read_them_learns_that(
+    cluster: Cluster, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.slices = Answer(403, {"message": "you may not list \x1b[2Jresourceslices"})
+    code, out, err = run(config, capsys, "nodes")
+    assert code == 0
+    assert "condition KernelDeadlock is True" in out
+    assert err.startswith("taints on single devices are unknown: ")
+    assert "\x1b" not in err
 
 
 def test_main__a_cluster_without_kcover(

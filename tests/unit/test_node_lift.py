@@ -14,7 +14,7 @@ from kcover_ebpf.api.node_health import NodeHealth, object_of
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
 from kcover_ebpf.controller.cache import Uid
 from kcover_ebpf.controller.node_reconciler import NodeReconciler
-from kcover_ebpf.errors import Conflict
+from kcover_ebpf.errors import Conflict, Forbidden
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.recovery.node_health import KEPT_FOR, OFFENCES
@@ -211,17 +211,32 @@ class Tainted(Bed):
     def __init__(self) -> None:
         super().__init__()
         self.rules: dict[str, dict[str, Any]] = {}
+        self.theirs: list[dict[str, Any]] = []
+        """Taints by the driver of the devices, on the second of them."""
+        self.foreign: list[dict[str, Any]] = []
+        """Rules of others."""
+        self.texts: list[str] = []
+
+    def strategic_patch(self, *call: Any) -> dict[str, Any]:
+        _, body = call
+        self.texts += [each["message"] for each in body["status"]["conditions"]]
+        return super().strategic_patch(*call)
 
     def get(self, *_: object) -> dict[str, Any]:
         return {"preferredVersion": {"groupVersion": "resource.k8s.io/v1"}}
 
     def list(self, *call: Any) -> dict[str, Any]:
-        path, _ = call
+        path = call[0]
         if path.endswith("devicetaintrules"):
-            return {"items": [{"metadata": each} for each in self.rules.values()]}
+            ours = [{"metadata": each} for each in self.rules.values()]
+            return {"items": ours if call[1] else ours + self.foreign}
         attributes = {"resource.kubernetes.io/pciBusID": {"string": GPU}}
-        devices = [{"name": "gpu-0", "attributes": attributes}]
-        return {"items": [{"spec": {"driver": "d", "pool": {"name": "n0"}, "devices": devices}}]}
+        devices = [
+            {"name": "gpu-0", "attributes": attributes},
+            {"name": "gpu-1", "taints": self.theirs},
+        ]
+        spec = {"driver": "d", "nodeName": "n0", "pool": {"name": "n0"}, "devices": devices}
+        return {"items": [{"spec": spec}]}
 
     def create(self, _: str, body: dict[str, Any]) -> dict[str, Any]:
         metadata = body["metadata"] | {"creationTimestamp": rfc3339.to_text(self.now_s)}
@@ -246,3 +261,67 @@ def test_node_lift__a_device_that_is_tainted_alone_is_handed_out_again_by_itself
     bed.inspect(P)
     assert bed.rules == {}
     assert ("n0", "KcoverDeviceUntainted") in bed.events
+
+
+THEIRS = {"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoSchedule"}
+RULE = {
+    "metadata": {"name": "repair", "creationTimestamp": "2026-01-01T00:00:00Z"},
+    "spec": {"deviceSelector": {"device": "gpu-1"}, "taint": THEIRS},
+}
+
+
+@pytest.mark.parametrize("by_rule", [False, True], ids=["by the driver", "by a rule of others"])
+def test_node_lift__a_taint_of_others_on_a_device_holds_the_cordon_and_stays(by_rule: bool) -> None:
+    bed = Tainted()
+    where, taint = (bed.foreign, RULE) if by_rule else (bed.theirs, THEIRS)
+    where.append(taint)
+    bed.inspect(F, rounds=2)
+    assert bed.cordoned() == ["n0"]
+    bed.inspect(P, rounds=20)
+    assert bed.cordoned() == ["n0"]
+    assert where == [taint]
+    where.clear()
+    bed.inspect(P)
+    assert bed.cordoned() == []
+
+
+def test_node_lift__a_taint_of_others_holds_our_own_taint_on_a_device() -> None:
+    bed = Tainted()
+    bed.theirs.append(THEIRS)
+    bed.inspect(P, gpu=F, rounds=2)
+    bed.inspect(P, rounds=20)
+    assert bed.rules
+    bed.theirs.clear()
+    bed.inspect(P)
+    assert bed.rules == {}
+
+
+def test_node_lift__the_condition_has_what_others_report() -> None:
+    bed = Tainted()
+    bed.theirs.append(THEIRS)
+    bed.report(XID)
+    (text,) = bed.texts
+    assert text.startswith(f"{GPU} xid_48")
+    assert text.endswith(
+        "reported by others: device gpu-1 of d: taint gpu.nvidia.com/xid=79:NoSchedule"
+    )
+
+
+def test_node_lift__a_node_stays_out_where_the_taints_of_others_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bed = Tainted()
+    bed.inspect(F, rounds=2)
+
+    listed = bed.list
+
+    def refused(*call: Any) -> dict[str, Any]:
+        if call[0].endswith("resourceslices"):
+            raise Forbidden("no")
+        return listed(*call)
+
+    monkeypatch.setattr(bed, "list", refused)
+    bed.inspect(P, rounds=2)
+    with pytest.raises(Forbidden):
+        bed.inspect(P)
+    assert bed.cordoned() == ["n0"]

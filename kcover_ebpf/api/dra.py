@@ -1,0 +1,85 @@
+"""Devices as DRA drivers publish them (ResourceSlice), and the taints on them (DeviceTaintRule; KEP-5055). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_PCI = "resource.kubernetes.io/pciBusID"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTaint:
+    """A taint on a device; the API server demands key and effect."""
+
+    key: str
+    effect: str
+    value: str = ""
+    since: str = ""
+    """When it was added, as the API writes times; empty where that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraDevice:
+    """One device of one node."""
+
+    node: str
+    driver: str
+    pool: str
+    name: str
+    address: str = ""
+    """On the PCI bus; empty where the driver does not publish it."""
+    taints: tuple[DeviceTaint, ...] = ()
+    """By its driver; those of rules are not in the slice."""
+
+    @property
+    def selector(self) -> dict[str, str]:
+        """What selects this device alone in a DeviceTaintRule."""
+        return {"driver": self.driver, "pool": self.pool, "device": self.name}
+
+
+@dataclass(frozen=True, slots=True)
+class TaintRule:
+    """A DeviceTaintRule; without a selector it taints no device."""
+
+    taint: DeviceTaint
+    selector: Mapping[str, Any] | None
+
+    def taints(self, device: DraDevice) -> bool:
+        """True if this is one of its devices, as far as can be seen.
+
+        Classes and CEL expressions (resource.k8s.io/v1alpha3) are not evaluated: the device is taken to match them.
+        """
+        if self.selector is None:
+            return False
+        return all(self.selector.get(key) in (None, own) for key, own in device.selector.items())
+
+
+def devices_of(raw: Mapping[str, Any]) -> tuple[DraDevice, ...]:
+    """The devices of a ResourceSlice of any version; none where they belong to no single node."""
+    spec = raw.get("spec") or {}
+    node = spec.get("nodeName")
+    if not node:
+        return ()
+    pool = str((spec.get("pool") or {}).get("name", ""))
+    driver = str(spec.get("driver", ""))
+    return tuple(_device(node, driver, pool, each) for each in spec.get("devices") or ())
+
+
+def _device(node: str, driver: str, pool: str, raw: Mapping[str, Any]) -> DraDevice:
+    inner = raw.get("basic") or raw  # v1beta1 has all but the name in `basic`
+    address = (inner.get("attributes") or {}).get(_PCI, {}).get("string", "")
+    taints = tuple(map(_taint, inner.get("taints") or ()))
+    return DraDevice(node, driver, pool, str(raw.get("name", "")), str(address), taints)
+
+
+def rule_of(raw: Mapping[str, Any]) -> TaintRule:
+    """The rule in an object of the API, of any version."""
+    spec = raw.get("spec") or {}
+    return TaintRule(_taint(spec.get("taint") or {}), spec.get("deviceSelector"))
+
+
+def _taint(raw: Mapping[str, Any]) -> DeviceTaint:
+    texts = (str(raw.get(key) or "") for key in ("key", "effect", "value", "timeAdded"))
+    return DeviceTaint(*texts)
