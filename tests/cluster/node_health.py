@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +14,7 @@ from tests.cluster import agents as real_agents
 from tests.cluster.cluster import ROOT, Cluster
 
 RELEASE = "app.kubernetes.io/name=kcover-ebpf"
+KUBECTL = str(Path(sys.executable).with_name("kubectl-kcover"))
 CHECK = "plugin/probe"
 PROBE = """#!/bin/sh
 [ -e {} ] && echo "the licence is gone" && exit 1
@@ -53,3 +57,10 @@ def of_node(cluster: Cluster, node: str) -> dict[str, Any]:
     """The Node object."""
     (found,) = cluster.get("nodes", node)
     return found
+
+
+def listed(cluster: Cluster, node: str) -> dict[str, Any]:
+    """What `kubectl kcover nodes` says about a node."""
+    command = [KUBECTL, "nodes", "-o", "json", f"--kubeconfig={cluster.kubeconfig}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return next(each for each in json.loads(done.stdout)["items"] if each["node"] == node)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -54,6 +55,20 @@ def inside(cluster: Cluster, node: str, *command: str) -> str:
     if done.returncode != 0:
         raise ClusterError(f"{node}: {' '.join(command)}: {done.stderr.strip()}")
     return done.stdout
+
+
+@contextmanager
+def still(cluster: Cluster, node: str) -> Iterator[None]:
+    """The kubelet of a node of the test bed is stopped, and so leaves the node's status as it is.
+
+    After 40 s the node is not ready any more.
+    """
+    pid = _kubelet(cluster, node)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 _ONE_DISK = threading.Lock()

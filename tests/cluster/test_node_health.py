@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kcover_ebpf.recovery.node_health import OFFENCES
 from tests.cluster.cluster import ROOT, Cluster, Namespace, home, until
 from tests.cluster.installed import NAMESPACE, installed
-from tests.cluster.node_health import CHECK, PROBE, all_pass, health, inspected, of_node
+from tests.cluster.node_health import (
+    CHECK,
+    KUBECTL,
+    PROBE,
+    all_pass,
+    health,
+    inspected,
+    listed,
+    of_node,
+)
 from tests.cluster.nodes import all_let_in, events_of, inside, kept_out
 from tests.cluster.restarts import policy
 
@@ -26,7 +33,6 @@ pytestmark = [pytest.mark.needs("root", "bpf"), pytest.mark.timeout(900, func_on
 CLEAN_ROUNDS = 2
 STATE = "/var/lib/kcover-ebpf"
 """The folder of the node that the agent of the chart has."""
-KUBECTL = str(Path(sys.executable).with_name("kubectl-kcover"))
 
 
 @pytest.fixture
@@ -48,13 +54,6 @@ def condition(cluster: Cluster, node: str) -> str:
     conditions = of_node(cluster, node)["status"]["conditions"]
     found = [each for each in conditions if each["type"] == "KcoverInspectionFailed"]
     return f"{found[0]['status']}: {found[0]['message']}" if found else ""
-
-
-def listed(cluster: Cluster, node: str) -> dict[str, Any]:
-    """What `kubectl kcover nodes` says about a node."""
-    command = [KUBECTL, "nodes", "-o", "json", f"--kubeconfig={cluster.kubeconfig}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return next(each for each in json.loads(done.stdout)["items"] if each["node"] == node)
 
 
 def fail_and_mend(
