@@ -22,6 +22,8 @@ from pathlib import Path
 from kcover_ebpf.api.codec import encode
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.errors import ActionError
+from kcover_ebpf.host import host_programs
+from kcover_ebpf.host.host_programs import HostProgram
 from kcover_ebpf.output.bundles import write_bundle
 from kcover_ebpf.tunables.agent import (
     BUG_REPORT_DEADLINE_S,
@@ -32,9 +34,6 @@ from kcover_ebpf.tunables.agent import (
 
 _LOG = logging.getLogger(__name__)
 _SCRIPT = "nvidia-bug-report.sh"
-_ROOTS = (".", "run/nvidia/driver")
-"""The host's files, and those of the driver container of NVIDIA's GPU operator."""
-_FOLDERS = ("usr/bin", "usr/local/bin", "bin")
 _NAME = "nvidia-bug-report.log"
 _MOST_BYTES = 64 << 20
 """A report that is longer is not kept; some 10 MB are usual."""
@@ -88,12 +87,12 @@ class BugReports:
             return
         if self._is_kept(first):
             return
-        found = _script(self._options.root)
+        found = host_programs.find(self._options.root, _SCRIPT)
         if found is None:
             _LOG.info("%s: no bug report: %s is not on this node", what, _SCRIPT)
             return
         try:
-            outcome = self._run(*found, faults)
+            outcome = self._run(found, faults)
         except (OSError, ActionError) as error:
             outcome = f"no bug report: {error}"
         _LOG.warning("%s: %s", what, outcome)
@@ -102,20 +101,19 @@ class BugReports:
         """By an agent before this one."""
         return any(self._options.folder.glob(f"*Z-{_name(fault)}"))
 
-    def _run(self, root: Path, script: str, faults: tuple[ReportedDeviceFault, ...]) -> str:
+    def _run(self, script: HostProgram, faults: tuple[ReportedDeviceFault, ...]) -> str:
         with tempfile.TemporaryDirectory(
-            prefix="kcover-", dir=root / "tmp", ignore_cleanup_errors=True
+            prefix="kcover-", dir=script.root / "tmp", ignore_cleanup_errors=True
         ) as folder:
-            inside = Path("/") / Path(folder).relative_to(root) / _NAME
-            argv = [script, "--safe-mode", "--output-file", str(inside)]
-            chroot = [] if root == Path("/") else ["chroot", str(root)]
+            inside = Path("/") / Path(folder).relative_to(script.root) / _NAME
             process = subprocess.Popen(
-                [*chroot, *argv],
+                script.argv("--safe-mode", "--output-file", str(inside)),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
                 cwd=folder,
+                env=host_programs.ENVIRONMENT,
             )
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, process.pid, BUG_REPORT_NICENESS)
@@ -164,12 +162,3 @@ def _key(fault: ReportedDeviceFault) -> tuple[str, str]:
 def _name(fault: ReportedDeviceFault) -> str:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")[:8]
     return f"node-{boot}-{fault.device.replace(':', '_')}-{fault.fault}"
-
-
-def _script(root: Path) -> tuple[Path, str] | None:
-    """The root to run it in, and its path there."""
-    for part in _ROOTS:
-        for folder in _FOLDERS:
-            if os.access(root / part / folder / _SCRIPT, os.X_OK):
-                return root / part, f"/{folder}/{_SCRIPT}"
-    return None
