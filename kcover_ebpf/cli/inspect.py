@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kcover_ebpf.cli.options import log_rules_option, output_option, peers_option
+from kcover_ebpf.cli.options import log_rules_option, nccl_floor_option, output_option, peers_option
 from kcover_ebpf.errors import CannotObserve, UsageError
 
 if TYPE_CHECKING:
@@ -48,12 +48,7 @@ Exit codes:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Measure the storage below this folder with a temporary file of 1 MiB.",
 )
-@click.option(
-    "--nccl-floor",
-    type=click.FloatRange(min=0),
-    metavar="GB/S",
-    help="The bus bandwidth that nccl_tests must reach.",
-)
+@nccl_floor_option()
 @log_rules_option
 def inspect(  # noqa: PLR0913 - one option each
     *,

@@ -14,6 +14,7 @@ from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.dra import rule_of
 from kcover_ebpf.api.node_health import HEALTHS, ReceivedHealth, health_of
 from kcover_ebpf.cli.kubectl_common import age, common, object_name, show, show_table
+from kcover_ebpf.cli.options import nccl_floor_option
 from kcover_ebpf.errors import CannotObserve, Forbidden, NotFound, ObjectError
 from kcover_ebpf.kube import dra
 from kcover_ebpf.kube.client import ApiClient
@@ -136,6 +137,7 @@ def _cells(row: _Row) -> tuple[str, ...]:
 @click.command()
 @click.argument("node", callback=object_name)
 @click.option("--checks", metavar="A,B", help="Only these; all but the heavy ones by default.")
+@nccl_floor_option()
 @click.option(
     "--agent-namespace",
     metavar="NAME",
@@ -143,12 +145,14 @@ def _cells(row: _Row) -> tuple[str, ...]:
     help="Of the agents; where you may not list pods in all namespaces.",
 )
 @common
-def inspect(
+def inspect(  # noqa: PLR0913 - one for each option
+    *,
     session: ApiClient,
     namespace: str,  # noqa: ARG001 - a node has none
     as_json: bool,
     node: str,
     checks: str | None,
+    nccl_floor: float | None,
     agent_namespace: str | None,
 ) -> int:
     """Inspect a node now, by the agent there; exit codes as of `kcover-ebpf inspect`."""
@@ -158,6 +162,7 @@ def inspect(
 
     command = ["kcover-ebpf", "inspect", "-o", "json" if as_json else "text"]
     command += ["--checks", checks] if checks else []
+    command += ["--nccl-floor", str(nccl_floor)] if nccl_floor is not None else []
     place, agent = agent_on(session, node, agent_namespace)
     try:
         with Exec(session, place, agent, AGENT_CONTAINER, command) as running:
