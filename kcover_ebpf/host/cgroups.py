@@ -8,6 +8,7 @@ a group that is not v2 is in `host.terminate`.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -130,6 +131,17 @@ def _own_v2() -> str:
         if line.startswith("0::"):
             return line.removeprefix("0::")
     return "/"
+
+
+def memory_limit_bytes() -> int | None:
+    """Of our own v2 group and those above it, the least; None: none is seen."""
+    limits = []
+    for hierarchy in _mounted():
+        path = hierarchy.directory(_own_v2())
+        for group in (path, *path.parents) if hierarchy.unified else ():
+            with contextlib.suppress(OSError, ValueError):  # the top has no limit, others "max"
+                limits.append(int((group / "memory.max").read_text(encoding="ascii")))
+    return min(limits, default=None)
 
 
 def processes(path: Path) -> set[int]:

@@ -1,16 +1,26 @@
 """Runs the tools of others: what they print is bounded, what is missing is named.
 
-There is no time limit here: the process of the check has one, and its end is theirs.
+There is no time limit here: the process of the check has one, and its end is theirs. A tool that our own PATH lacks is
+searched for on the host, for the agent's image has none of them.
 """
 
 from __future__ import annotations
 
+import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+from kcover_ebpf.host import host_programs
+from kcover_ebpf.inspection.result import CheckFinding, unknown
+from kcover_ebpf.kernel import capabilities
 
 _OUTPUT_BYTES = 1 << 20
 """Of what a tool prints: dcgmi prints 0.1 MB for eight GPUs."""
+_MAY = "set agent.privileged: true, or run kcover-ebpf inspect on the node itself"
+_ENTERING = ("nsenter: ", "chroot: ")
+"""How those begin a line that says why they could not start the program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +40,45 @@ class Ran:
 
 
 def run(argv: Sequence[str]) -> Ran | None:
-    """The tool's end and words; None if it is not on the PATH."""
-    import shutil
-
+    """The program's end and words; None if it is not on the PATH."""
     program = shutil.which(argv[0])
-    if program is None:
-        return None
+    return None if program is None else _ran([program, *argv[1:]], None)
+
+
+def is_installed(name: str, host: Path) -> bool:
+    """On our own PATH, or below `host`, the host's files."""
+    return shutil.which(name) is not None or host_programs.find(host, name) is not None
+
+
+def run_tool(argv: Sequence[str], host: Path, get: str) -> Ran | CheckFinding:
+    """The same, by the host's program where the PATH has none; unknown where it cannot be run.
+
+    `host`: the host's files; `get`: how to get the tool.
+    """
+    return run(argv) or _run_on_host(argv[0], argv[1:], host, get)
+
+
+def _run_on_host(name: str, arguments: Sequence[str], host: Path, get: str) -> Ran | CheckFinding:
+    found = host_programs.find(host, name)
+    if found is None:
+        where = f"the host's files and those of its driver container (below {host})"
+        return unknown(f"{name} is neither on the PATH here, nor in {where}", get)
+    if found.is_apart and capabilities.Capability.SYS_ADMIN not in capabilities.effective():
+        # without it a container also has none of the devices, and a well GPU would fail
+        return unknown(f"{found.path} is on the host, and we lack the privileges to run it", _MAY)
+    ran = _ran(found.argv(*arguments), host_programs.ENVIRONMENT)
+    if ran.first_line.startswith(_ENTERING):
+        return unknown(f"{found.path} is on the host, and does not start: {ran.first_line}", _MAY)
+    return ran
+
+
+def _ran(argv: Sequence[str], environment: Mapping[str, str] | None) -> Ran:
     with subprocess.Popen(
-        [program, *argv[1:]],
+        argv,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        env=environment,
     ) as process:
         assert process.stdout is not None
         output = process.stdout.read(_OUTPUT_BYTES)

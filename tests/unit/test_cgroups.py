@@ -49,6 +49,27 @@ def test_hierarchies__no_mount() -> None:
     assert cgroups.hierarchies("30 25 0:27 / / rw - ext4 /dev/vda rw\n") == ()
 
 
+@pytest.mark.parametrize(
+    ("limits", "least"),
+    [
+        ({"pods": "max\n", "pods/agent": "268435456\n"}, 256 << 20),
+        ({"pods": "1024\n", "pods/agent": "268435456\n"}, 1024),
+        ({"pods": "max\n", "pods/agent": "max\n"}, None),
+        ({}, None),
+    ],
+)
+def test_memory_limit_bytes__the_least_of_our_group_and_those_above_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limits: dict[str, str], least: int | None
+) -> None:
+    for group, text in limits.items():
+        (tmp_path / group).mkdir()
+        (tmp_path / group / "memory.max").write_text(text)
+    mounted = (Hierarchy(tmp_path, "/", unified=True), Hierarchy(tmp_path, "/", unified=False))
+    monkeypatch.setattr(cgroups, "_mounted", lambda: mounted)
+    monkeypatch.setattr(cgroups, "_own_v2", lambda: "/pods/agent")
+    assert cgroups.memory_limit_bytes() == least
+
+
 @pytest.mark.parametrize("name", ["", "nothing/here", "/proc", "../..", "a\0b"])
 def test_find__an_unknown_group_is_a_usage_error(name: str) -> None:
     with pytest.raises(UsageError, match="no cgroup"):

@@ -43,7 +43,8 @@ def test_inspection_tools__a_missing_tool_is_unknown_and_says_how_to_get_it(
     monkeypatch.setenv("PATH", str(tmp_path))
     one = found(check, tmp_path)
     assert one.result is UNKNOWN
-    assert "not on the PATH" in one.evidence
+    assert "neither on the PATH here, nor in the host's files" in one.evidence
+    assert str(tmp_path) in one.evidence
     assert words in one.advice
 
 
@@ -127,6 +128,7 @@ def reduced(wrong: int, speed: float) -> str:
         (reduced(3, 412.5), 400.0, FAIL, "3 wrong value(s)"),
         ("echo 'unhandled system error'; exit 3", 400.0, FAIL, "code 3: unhandled system error"),
         ("true", None, FAIL, "it printed nothing"),
+        ("kill -9 $$", 400.0, UNKNOWN, "killed, as it is for lack of memory"),
     ],
 )
 def test_inspection_tools__nccl_tests(

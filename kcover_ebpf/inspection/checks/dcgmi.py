@@ -10,17 +10,17 @@ from kcover_ebpf.inspection import commands
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
 
-_GET = "install datacenter-gpu-manager, or run where dcgmi is on the PATH"
+_GET = "install datacenter-gpu-manager on the node"
 _MILD = (1, 5)
 """dcgmErrorSeverity_t (dcgm_errors.h): to be watched, and a matter of configuration."""
 _START = "start the host engine: systemctl start nvidia-dcgm"
 
 
-def find(_: InspectionOptions) -> Iterator[CheckFinding]:
+def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     """A finding for each test that did not pass; one that counts the others."""
-    ran = commands.run(["dcgmi", "diag", "--run", "1", "--json"])
-    if ran is None:
-        yield unknown("dcgmi is not on the PATH", _GET)
+    ran = commands.run_tool(["dcgmi", "diag", "--run", "1", "--json"], options.root, _GET)
+    if isinstance(ran, CheckFinding):
+        yield ran
         return
     results = list(_results(_object(ran.output)))
     if not results:

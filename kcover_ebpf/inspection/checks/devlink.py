@@ -10,14 +10,14 @@ from kcover_ebpf.inspection import commands
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
 
-_GET = "install iproute2: it has the tool devlink"
+_GET = "install iproute2 on the node: it has the tool devlink"
 
 
-def find(_: InspectionOptions) -> Iterator[CheckFinding]:
+def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     """A finding for each reporter that is not healthy; one that counts the others."""
-    ran = commands.run(["devlink", "-j", "health", "show"])
-    if ran is None:
-        yield unknown("devlink is not on the PATH", _GET)
+    ran = commands.run_tool(["devlink", "-j", "health", "show"], options.root, _GET)
+    if isinstance(ran, CheckFinding):
+        yield ran
         return
     try:
         devices = json.loads(ran.output)["health"]

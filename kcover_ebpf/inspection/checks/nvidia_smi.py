@@ -8,15 +8,15 @@ from kcover_ebpf.inspection import commands, pci
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown
 
-_GET = "install NVIDIA's driver with its utilities, or run where nvidia-smi is on the PATH"
+_GET = "install NVIDIA's driver with its utilities on the node"
 
 
 def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     """One finding."""
-    ran = commands.run(["nvidia-smi", "--list-gpus"])
+    ran = commands.run_tool(["nvidia-smi", "--list-gpus"], options.root, _GET)
     on_bus = len(pci.nvidia_gpus(options.root))
-    if ran is None:
-        yield unknown("nvidia-smi is not on the PATH", _GET)
+    if isinstance(ran, CheckFinding):
+        yield ran
     elif ran.exit_code:
         text = f"nvidia-smi ended with code {ran.exit_code}: {ran.first_line}"
         if on_bus:
