@@ -23,6 +23,8 @@ class Stat(NamedTuple):
     """Start in clock ticks since boot; with the pid it is the identity of a process."""
     alive: bool
     """False for a zombie, unless threads of it still run."""
+    group: int
+    """Number of its process group."""
 
 
 def read_stat(pid: int) -> Stat | None:
@@ -33,13 +35,27 @@ def read_stat(pid: int) -> Stat | None:
     except OSError:
         return None
     alive = words[0] not in ("Z", "X") or int(words[17]) > 1
-    return Stat(int(words[1]), int(words[19]), alive)
+    return Stat(int(words[1]), int(words[19]), alive, int(words[2]))
 
 
 def is_same_alive(pid: int, start_ticks: int) -> bool:
     """True while the process that has this number and start lives; costs one small file."""
     stat = read_stat(pid)
     return stat is not None and stat.alive and stat.start_ticks == start_ticks
+
+
+def _listed() -> set[int]:
+    with os.scandir("/proc") as entries:
+        return {int(entry.name) for entry in entries if entry.name.isdecimal()}
+
+
+def living_in_group(group: int) -> int | None:
+    """A process of a process group that lives; None if there is none."""
+    for pid in _listed():
+        stat = read_stat(pid)
+        if stat is not None and stat.alive and stat.group == group:
+            return pid
+    return None
 
 
 def check_pid(pid: int) -> None:
@@ -85,8 +101,7 @@ class PidTarget:
     def pids(self) -> set[int]:
         """Members now."""
         self._forget_dead()
-        with os.scandir("/proc") as entries:
-            listed = {int(entry.name) for entry in entries if entry.name.isdecimal()}
+        listed = _listed()
         fresh = listed - self._seen
         self._seen = listed
         self._adopt({pid: stat for pid in fresh if (stat := read_stat(pid)) is not None})

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from kcover_ebpf.facts.health import Result
+from kcover_ebpf.host import process_tree
 from kcover_ebpf.inspection import busy
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import (
@@ -133,12 +134,12 @@ def _is_over(one: _Running) -> bool:
 
 def _finish(one: _Running) -> CheckResult:
     seconds = time.monotonic() - one.start_s
-    ended = _end(one.pid)
+    left = _end(one.pid)
     os.close(one.pipe)
     finding, *devices = _parsed(bytes(one.answer), one.check)
     evidence = tuple(finding.evidence.splitlines())
-    if not ended:
-        evidence += (f"process {one.pid} cannot be ended, and was left behind",)
+    if left is not None:
+        evidence += (f"process {left} cannot be ended, and was left behind",)
     return CheckResult(
         name=one.check.name,
         result=finding.result,
@@ -147,7 +148,7 @@ def _finish(one: _Running) -> CheckResult:
         evidence=evidence,
         advice=finding.advice,
         devices=tuple(devices),
-        left_behind=None if ended else one.pid,
+        left_behind=left,
     )
 
 
@@ -168,14 +169,28 @@ def _parsed(answer: bytes, check: Check) -> list[CheckFinding]:
     return found or [unknown("its process ended without an answer")]
 
 
-def _end(pid: int) -> bool:
-    """Kill the process and all that it started; False if it has not ended a second later."""
+def _end(pid: int) -> int | None:
+    """Kill the process and all that it started; the one that has not ended a second later."""
     for kill in (os.killpg, os.kill):
         with suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
     end_s = time.monotonic() + _REAP_S
-    while os.waitpid(pid, os.WNOHANG) == (0, 0):
+    while (left := _living(pid)) is not None:
         if time.monotonic() >= end_s:
-            return False
+            return left
         time.sleep(0.002)
-    return True
+    return None
+
+
+def _living(pid: int) -> int | None:
+    """The process, else one that it started: a tool that hangs in the kernel outlives the check that asked it."""
+    with suppress(ChildProcessError):  # reaped before
+        if os.waitpid(pid, os.WNOHANG) == (0, 0):
+            return pid
+    with suppress(PermissionError):
+        try:
+            os.killpg(pid, 0)
+        except ProcessLookupError:
+            return None
+    # a zombie that its parent does not reap keeps the group
+    return process_tree.living_in_group(pid)

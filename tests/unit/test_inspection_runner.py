@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kcover_ebpf.facts.health import Result, worst
 from kcover_ebpf.inspection import busy, runner
-from kcover_ebpf.inspection.checks import nvidia_smi
+from kcover_ebpf.inspection.checks import dcgmi, devlink, nccl_tests, nvidia_smi
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import (
     Check,
@@ -177,11 +179,38 @@ def test_inspect__a_heavy_check_is_not_run_on_a_busy_gpu(
     assert run(find, Cost.HEAVY).result is Result.PASS
 
 
-def test_inspect__a_tool_that_hangs_does_not_hang_the_inspection(
+TOOLS = [
+    ("nvidia-smi", nvidia_smi.CHECK),
+    ("dcgmi", dcgmi.CHECK),
+    ("devlink", devlink.CHECK),
+    ("all_reduce_perf", nccl_tests.CHECK),
+]
+
+
+@pytest.mark.parametrize(("name", "asked"), TOOLS, ids=[name for name, _ in TOOLS])
+def test_inspect__a_tool_that_hangs_is_ended_and_does_not_hang_the_inspection(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, asked: Check
+) -> None:
+    tool(tmp_path, name, f"trap '' TERM; echo $$ >{tmp_path}/pid; sleep 600")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(busy, "reason_not_to_run", lambda _: "")
+    (result,) = runner.inspect([replace(asked, deadline_s=0.5)], OPTIONS)
+    assert (result.result, result.left_behind) == (Result.UNKNOWN, None)
+    assert result.evidence == ("did not answer within 0.5 s",)
+    assert is_gone(int((tmp_path / "pid").read_text()))
+
+
+def test_inspect__a_tool_that_cannot_be_ended_is_left_behind(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    tool(tmp_path, "nvidia-smi", "trap '' TERM; sleep 600")
+    """As one that hangs in a driver: the check that waits for it is ended, and it is not."""
+    tool(tmp_path, "nvidia-smi", f"echo $$ >{tmp_path}/pid; exec sleep 600")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    result = run(nvidia_smi.find, deadline_s=0.5)
-    assert result.evidence == ("did not answer within 0.5 s",)
-    assert result.result is Result.UNKNOWN
+    monkeypatch.setattr(runner, "_REAP_S", 0.2)
+    killpg = os.killpg
+    monkeypatch.setattr(os, "killpg", lambda pid, number: None if number else killpg(pid, number))
+    result = run(nvidia_smi.find, deadline_s=1.0)
+    pid = int((tmp_path / "pid").read_text())
+    os.kill(pid, signal.SIGKILL)
+    assert result.left_behind == pid
+    assert result.evidence[1] == f"process {pid} cannot be ended, and was left behind"
