@@ -17,6 +17,7 @@
 #define GPUS              2
 #define MOST_GPUS         8
 #define LINKS             4
+#define FABRIC_HEALTHY    0xaa /* four fields of two bits, each of which says no */
 
 struct device {
 	int index;
@@ -73,9 +74,11 @@ GETTER(nvmlDeviceGetPcieReplayCounter, unsigned int, "replays", 3)
 GETTER(nvmlDeviceGetPersistenceMode, int, "persistence", 1)
 GETTER(nvmlDeviceGetRetiredPagesPendingStatus, int, "pending_page", 0)
 GETTER(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long, "throttle", 0)
+GETTER(nvmlDeviceGetCurrentClocksThrottleReasons, unsigned long long, "old_throttle", 0)
 
 GETTER(nvmlDeviceGetPowerUsage, unsigned int, "power_mw", 70000)
 GETTER(nvmlDeviceGetEnforcedPowerLimit, unsigned int, "power_limit_mw", 700000)
+GETTER(nvmlDeviceGetPowerManagementDefaultLimit, unsigned int, "default_mw", 700000)
 
 static int only(const char *name, int gpu, int *code)
 {
@@ -93,7 +96,10 @@ int nvmlInitWithFlags(unsigned int flags)
 
 int nvmlShutdown(void)
 {
-	return SUCCESS;
+	int code;
+
+	only("shutdown", -1, &code);
+	return code;
 }
 
 int nvmlDeviceGetCount_v2(unsigned int *count)
@@ -120,10 +126,12 @@ int nvmlDeviceGetPciInfo_v3(struct device *device, void *info)
 		unsigned int domain, bus, device, id, subsystem;
 		char bus_id[32];
 	} *pci = info;
+	int code;
 
 	memset(pci, 0, sizeof(*pci));
 	snprintf(pci->bus_id, sizeof(pci->bus_id), "00000000:%02X:00.0", 0x5d + device->index);
-	return SUCCESS;
+	only("pci", device->index, &code);
+	return code;
 }
 
 int nvmlDeviceGetTotalEccErrors(struct device *device, int type, int counter,
@@ -181,9 +189,10 @@ int nvmlDeviceGetTemperature(struct device *device, int sensor, unsigned int *de
 
 int nvmlDeviceGetTemperatureThreshold(struct device *device, int kind, unsigned int *degrees)
 {
-	(void)device;
-	*degrees = 87;
-	return kind == 1 ? SUCCESS : INVALID_ARGUMENT;
+	int code;
+
+	*degrees = value("threshold", device->index, 87, &code);
+	return kind == 1 ? code : INVALID_ARGUMENT;
 }
 
 int nvmlDeviceGetNvLinkState(struct device *device, unsigned int link, int *state)
@@ -250,7 +259,8 @@ int nvmlDeviceGetGpuFabricInfoV(struct device *device, struct fabric *info)
 {
 	int code;
 
-	info->status = SUCCESS;
+	info->status = value("fabric_status", device->index, SUCCESS, &code);
+	info->health = value("fabric_health", device->index, FABRIC_HEALTHY, &code);
 	info->state = value("fabric", device->index, 3, &code);
 	return code;
 }
@@ -329,4 +339,22 @@ int nvmlDeviceGetClockInfo(struct device *device, int kind, unsigned int *mhz)
 
 	*mhz = value(kind == 1 ? "sm_clock" : "memory_clock", device->index, 1980, &code);
 	return code;
+}
+
+static int sm_clock(const char *name, struct device *device, int kind, unsigned int *mhz)
+{
+	int code;
+
+	*mhz = value(name, device->index, 1980, &code);
+	return kind == 1 ? code : INVALID_ARGUMENT;
+}
+
+int nvmlDeviceGetMaxClockInfo(struct device *device, int kind, unsigned int *mhz)
+{
+	return sm_clock("highest_clock", device, kind, mhz);
+}
+
+int nvmlDeviceGetApplicationsClock(struct device *device, int kind, unsigned int *mhz)
+{
+	return sm_clock("set_clock", device, kind, mhz);
 }

@@ -80,8 +80,8 @@ def test_inspection_nvml__healthy_gpus(library: Path, host: Path) -> None:
     result, evidence, advice, _ = examine(library, host)
     assert (result, advice) == ("pass", "")
     assert evidence == [
-        "GPU 0 (0000:5d:00.0): healthy, PCIe x16, 4 NVLinks up, 40 C",
-        "GPU 1 (0000:5e:00.0): healthy, PCIe x16, 4 NVLinks up, 40 C",
+        "GPU 0 (0000:5d:00.0): healthy, PCIe x16, 4 NVLinks up, 40 C, 70 of 700 W",
+        "GPU 1 (0000:5e:00.0): healthy, PCIe x16, 4 NVLinks up, 40 C, 70 of 700 W",
     ]
 
 
@@ -101,17 +101,46 @@ def test_inspection_nvml__healthy_gpus(library: Path, host: Path) -> None:
         ("replays 1 grow", "warn", "PCIe replays grew by"),
         ("links 1 3", "fail", "3 NVLinks are up, another GPU of this node has 4"),
         ("link_recoveries 1 2", "warn", "2 recoveries of NVLink 0"),
+        ("link_recoveries 1 grow", "warn", "recoveries of NVLink 0 grew by"),
+        ("link_replays 1 grow", "warn", "replays of NVLink 0 grew by"),
         ("link_crc 1 grow", "warn", "CRC errors of NVLink 0 grew by"),
         ("throttle 1 64", "warn", "heat, by hardware"),
+        ("throttle 1 32", "warn", "heat, by software"),
         ("throttle 1 136", "warn", "power brake"),
         ("throttle 1 8", "warn", "hardware slow-down"),
+        (
+            "power_limit_mw 1 400000",
+            "warn",
+            "power limit of 400 W, 700 W by default; it draws 70 W",
+        ),
+        (
+            "utilization 1 80\nsm_clock 1 990",
+            "warn",
+            "SM clock of 990 MHz while it is 80% busy, of 1980",
+        ),
+        (
+            "utilization 1 99\nsm_clock 1 345\nset_clock 1 1100",
+            "warn",
+            "345 MHz while it is 99% busy, of 1100",
+        ),
+        ("utilization 1 99\nsm_clock 1 345\nthrottle 1 2", "warn", "SM clock of 345 MHz"),
         ("temperature 1 84", "warn", "84 C"),
         ("temperature 1 90", "fail", "90 C, the GPU slows down at 87 C"),
         ("persistence 1 0", "warn", "persistence mode is off"),
-        ("fabric 1 2", "fail", "not registered with the NVLink fabric"),
+        ("fabric 1 2", "fail", "not registered with the NVLink fabric (state 2, status 0)"),
+        (
+            "fabric_status 1 999",
+            "fail",
+            "not registered with the NVLink fabric (state 3, status 999)",
+        ),
+        (f"fabric_health 1 {0b10_10_10_01}", "warn", "NVLink fabric: its bandwidth is degraded"),
+        (f"fabric_health 1 {0b10_10_01_10}", "warn", "NVLink fabric: a route is being recovered"),
+        (f"fabric_health 1 {0b10_01_10_10}", "fail", "NVLink fabric: a route is unhealthy"),
+        (f"fabric_health 1 {0b01_10_10_10}", "warn", "an access time-out is being recovered"),
         ("handle 1 error 15", "fail", "GPU 1 gives no answer"),
         ("ecc 1 error 15", "fail", "the GPU is lost"),
         ("ecc 1 error 999", "unknown", "ecc: NVML: Unknown Error"),
+        ("power_mw 1 error 999", "unknown", "power: NVML: Unknown Error"),
         ("count -1 1", "fail", "0000:5e:00.0 is on the PCI bus"),
         ("init -1 error 9", "fail", "with 2 GPU(s) on the PCI bus: Driver Not Loaded"),
     ],
@@ -145,7 +174,19 @@ def test_inspection_nvml__a_library_that_only_the_host_has(
     [
         "generation 1 1\npstate 1 8\n",  # idle: it saves power
         "throttle 1 1\n",  # idle
+        "power_mw 1 705000\nutilization 1 100\nthrottle 1 4\nsm_clock 1 900\n",  # all the power that it may draw
+        "power_limit_mw 1 800000\n",  # raised
+        "power_limit_mw 1 699000\n",
+        "sm_clock 1 345\nutilization 1 79\n",  # it hardly computes
+        "sm_clock 1 345\nutilization 1 100\npstate 1 8\n",
+        "sm_clock 1 991\nutilization 1 100\n",
+        "sm_clock 1 500\nset_clock 1 800\nutilization 1 100\nthrottle 1 2\n",  # the applications' setting
+        "fabric_health 1 0\n",  # no field is supported
         "ecc 1 error 3\necc_mode 1 error 3\nfabric 1 0\n",  # not supported
+        "power_mw 1 error 3\npower_limit_mw 1 400000\ndefault_mw 1 error 3\n",
+        "sm_clock 1 error 3\nutilization 1 100\n",
+        "sm_clock 1 345\nutilization 1 100\nthrottle 1 error 3\nold_throttle 1 error 3\n",
+        "sm_clock 1 345\nutilization 1 100\nhighest_clock 1 error 3\nset_clock 1 error 3\n",
         "links 0 0\nlinks 1 0\n",
         "retired 1 5\n",
         "recovery 1 error 3\n",

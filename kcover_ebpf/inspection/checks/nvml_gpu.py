@@ -1,6 +1,7 @@
 """One GPU by NVML: each aspect is a method that yields nothing where all is well.
 
-What a GPU or a library does not support is no finding. Numbers of errors, reasons and states: nvml.h.
+What a GPU or a library does not support is no finding. What each call means: NVIDIA's NVML API reference; numbers of
+errors, reasons and states: nvml.h.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kcover_ebpf.inspection.result import CheckFinding, failed, unknown, warned
+from kcover_ebpf.tunables.inspection import BUSY_SHARE, POWER_LIMIT_SHARE, SM_CLOCK_SHARE
 
 _RETIRED_PAGES = 60
 """NVIDIA replaces a GPU with so many retired pages (Dynamic Page Retirement, "RMA policy")."""
@@ -25,10 +27,22 @@ _ACTIONS = {
     6: "bus reset",
     7: "system reboot",
 }
+_FABRIC_HEALTH = (
+    (4, "a route is unhealthy", failed),
+    (0, "its bandwidth is degraded", warned),
+    (2, "a route is being recovered", warned),
+    (6, "an access time-out is being recovered", warned),
+)
+"""Fields of two bits in the health mask by their shift; 1 is yes, 2 no, 0 not supported. A recovery ends by itself."""
 _RESET = "drain the node and reset the GPU (nvidia-smi --gpu-reset)"
 _REPLACE = "drain the node and have the GPU replaced"
 _COOL = "check fans, air flow and power supply of the node"
 _RESEAT = "reseat or replace the GPU, riser or cable"
+_RAISE_LIMIT = "if it was not lowered on purpose, see the BMC's limit, or raise it"
+_FREE_CLOCK = (
+    "reset locked clocks (nvidia-smi --reset-gpu-clocks); if the clock stays low, reset the GPU"
+)
+_SEE_LINKS = "see nvidia-smi nvlink --errorcounters, the switches' log and the fabric manager's"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +77,9 @@ class CheckedGpu:
         width = self._ask("nvmlDeviceGetCurrPcieLinkWidth")
         links = len(self.links())
         degrees = self._ask("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU)
-        return f"PCIe x{width or '?'}, {links} NVLinks up, {'?' if degrees is None else degrees} C"
+        draw, limit = self._power_figures()
+        heat = "?" if degrees is None else degrees
+        return f"PCIe x{width or '?'}, {links} NVLinks up, {heat} C, {_watts(draw)} of {_watts(limit)} W"
 
     def findings(self) -> Iterator[CheckFinding]:
         """What one reading shows."""
@@ -74,6 +90,8 @@ class CheckedGpu:
             self._retired_pages,
             self._pcie,
             self._throttling,
+            self._clocks,
+            self._power,
             self._temperature,
             self._fabric,
             self._modes,
@@ -142,9 +160,7 @@ class CheckedGpu:
             yield warned(text, _RESEAT)
 
     def _throttling(self) -> Iterator[CheckFinding]:
-        reasons = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
-        if reasons is None:  # drivers before 535 have the older name alone
-            reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
+        reasons = self._reasons() or 0
         known = {
             "heat, by hardware": self._nvml.nvmlClocksThrottleReasonHwThermalSlowdown,
             "power brake": self._nvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown,
@@ -155,6 +171,62 @@ class CheckedGpu:
             found = ["hardware slow-down"]
         if found:
             yield warned(f"clocks are throttled: {', '.join(found)}", _COOL)
+
+    def _reasons(self) -> int | None:
+        """Bits of what lowers the clocks now."""
+        reasons: int | None = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
+        if reasons is None:  # drivers before 535 have the older name alone
+            reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+        return reasons
+
+    def _clocks(self) -> Iterator[CheckFinding]:
+        """The SM clock of a GPU that computes in P0, where NVML gives no reason for a lower one.
+
+        No reason at all means that the clocks are as high as possible (nvml.h, `nvmlClocksThrottleReasonNone`).
+        """
+        rates = self._ask("nvmlDeviceGetUtilizationRates")
+        if rates is None or rates.gpu < 100 * BUSY_SHARE:
+            return
+        if self._ask("nvmlDeviceGetPerformanceState") != 0:
+            return
+        before = self._reasons()
+        clock = self._ask("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_SM)
+        highest = self._highest_clock()
+        # Read twice: a reason that ends or begins in between explains the clock as well.
+        after = self._reasons()
+        if before is None or after is None or clock is None or highest is None:
+            return
+        # The applications' setting explains a clock down to that setting, which the highest takes into account.
+        setting = self._nvml.nvmlClocksThrottleReasonApplicationsClocksSetting
+        if (before | after) & ~setting == 0 and clock <= highest * SM_CLOCK_SHARE:
+            text = f"SM clock of {clock} MHz while it is {rates.gpu}% busy, of {highest} MHz"
+            yield warned(f"{text}; NVML gives no reason", _FREE_CLOCK)
+
+    def _highest_clock(self) -> int | None:
+        """Of the SMs, in MHz: the hardware's, or that of the applications' setting where it is lower."""
+        calls = ("nvmlDeviceGetMaxClockInfo", "nvmlDeviceGetApplicationsClock")
+        clocks = [self._ask(call, self._nvml.NVML_CLOCK_SM) for call in calls]
+        return min((clock for clock in clocks if clock), default=None)
+
+    def _power(self) -> Iterator[CheckFinding]:
+        """The limit that the driver enforces, out-of-band limits included, against the GPU's default.
+
+        A draw at the limit is no fault: that is how a GPU computes at its best.
+        """
+        draw, limit = self._power_figures()
+        default = self._ask("nvmlDeviceGetPowerManagementDefaultLimit")
+        if limit and default and limit < default * POWER_LIMIT_SHARE:
+            watts = _watts(default)
+            text = (
+                f"power limit of {_watts(limit)} W, {watts} W by default; it draws {_watts(draw)} W"
+            )
+            yield warned(text, f"{_RAISE_LIMIT}: nvidia-smi --power-limit={watts}")
+
+    def _power_figures(self) -> tuple[int | None, int | None]:
+        """Draw and enforced limit, in milliwatts."""
+        calls = ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetEnforcedPowerLimit")
+        draw, limit = (self._ask(call) for call in calls)
+        return draw, limit
 
     def _temperature(self) -> Iterator[CheckFinding]:
         degrees = self._ask("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU)
@@ -182,6 +254,10 @@ class CheckedGpu:
                 f"not registered with the NVLink fabric (state {info.state}, status {info.status})"
             )
             yield failed(text, "check the fabric manager: systemctl status nvidia-fabricmanager")
+            return
+        for shift, words, found in _FABRIC_HEALTH:
+            if info.healthMask >> shift & 0b11 == 1:
+                yield found(f"NVLink fabric: {words}", _SEE_LINKS)
 
     def _modes(self) -> Iterator[CheckFinding]:
         if self._ask("nvmlDeviceGetPersistenceMode") == 0:
@@ -237,3 +313,7 @@ class CheckedGpu:
                 yield warned(f"{name} grew by {grown} within a second", _RESEAT)
             elif count and name.startswith("recoveries"):
                 yield warned(f"{count} {name} since the driver was loaded", _RESEAT)
+
+
+def _watts(milliwatts: int | None) -> str:
+    return "?" if milliwatts is None else f"{milliwatts / 1000:.0f}"
