@@ -2,12 +2,14 @@
 /*
  * Stub of libnvidia-ml.so.1 with two healthy GPUs, for what `inspect` and the telemetry ask.
  * The file named by FAKE_NVML changes it, a line each: "NAME GPU VALUE" (GPU -1: of none), where
- * VALUE is a number, "hang" for a call that never returns, "error CODE", or "grow" for one more at
- * each call. Signatures and numbers: nvml.h.
+ * VALUE is a number, "hang" for a call that never returns, "block" for one that does so in state D,
+ * "error CODE", or "grow" for one more at each call. Signatures and numbers: nvml.h.
  */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #define SUCCESS           0
@@ -28,6 +30,20 @@ static struct device devices[MOST_GPUS] = {
 };
 static int calls;
 
+/*
+ * In state D, as in a driver that does not answer: the parent of a vfork waits for its child. The
+ * kernel does so killably (wait_for_vfork_done): SIGKILL ends it, as it would not end a driver's
+ * wait that is uninterruptible.
+ */
+static void block(void)
+{
+	if (vfork() == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		for (;;)
+			pause();
+	}
+}
+
 /* The value of the script, or the healthy one; *code: what the call returns. */
 static long value(const char *name, int gpu, long healthy, int *code)
 {
@@ -45,6 +61,8 @@ static long value(const char *name, int gpu, long healthy, int *code)
 			continue;
 		if (!strcmp(word, "hang"))
 			pause();
+		else if (!strcmp(word, "block"))
+			block();
 		else if (!strcmp(word, "error"))
 			*code = error;
 		else if (!strcmp(word, "grow"))
