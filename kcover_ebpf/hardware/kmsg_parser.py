@@ -80,11 +80,13 @@ _XID = re.compile(
 )
 
 # In logs that others wrote the device's address has more forms than the driver's, and nothing is read of it.
-XID_IN_LOG = r"NVRM: Xid \([^)]*\): (?P<number>\d{1,4})\b"
-SXID_IN_LOG = r"nvidia-nvswitch\d+: SXid \([^)]*\): (?P<number>\d{1,6})\b"
+# No bracket, and at least four characters: else the name of a process that crashed could begin one.
+XID_IN_LOG = r"^NVRM: (?:[^\[]*NVRM: )?Xid \([^)\[]{4,40}\): (?P<number>\d{1,4})\b"
+SXID_IN_LOG = r"^nvidia-nvswitch\d+: SXid \([^)\[]{4,40}\): (?P<number>\d{1,6})\b"
 BEGINS_IN_LOG = r"NVRM: Xid \(|nvidia-nvswitch\d+: SXid \("
 """Every line that one of the two may match has this."""
 
+_TASK = re.compile(r"\[\d+\]")
 _PID = re.compile(r"pid=(?:'?<unknown>'?|'?(?P<pid>\d{1,10})'?)(?:, |$)")
 _NAME = re.compile(r"name=(?P<name>[^,]*)(?:, |$)")
 _SXID = re.compile(
@@ -117,6 +119,8 @@ def read_line(text: str, boottime_ns: int, rung: Rung) -> XidReported | DeviceNo
     if text.startswith("NVRM: "):
         # the driver prints with a continuation mark: a message may have joined one before it
         match = _XID.search(text)
+        if match and _TASK.search(text, 0, match.start()):
+            return None  # a process called NVRM that crashed: the rest is its file's name
         return _xid(match, boottime_ns, rung) if match else _notice(text, boottime_ns)
     if text.startswith("nvidia-nvswitch"):
         match = _SXID.match(text)

@@ -306,3 +306,11 @@ def test_read_line__no_mix_of_fragments_breaks_the_parser(text):
         assert text.startswith(("NVRM: ", "nvidia-nvswitch"))
         assert re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", report.device)
         assert 0 <= report.number < 10**6
+
+
+@pytest.mark.parametrize(
+    "where", [": segfault at 0 ip 0 sp 0 error 4", " bad frame in rt_sigreturn"]
+)
+def test_read_line__name_and_file_of_a_process_that_crashed_make_no_report(where: str) -> None:
+    for file in ("NVRM: Xid (PCI:0000:5d:00): 79, x", f"GPU {GPU}: GPU has fallen off the bus."):
+        assert said(f"NVRM: [123]{where} in {file}[400000+1000]") is None
