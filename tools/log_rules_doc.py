@@ -30,7 +30,8 @@ line: `number` (of the line, from 1), `line` (the message), `rule`, `domain` (`h
 `meaning`, `advice`, `time` (where a container runtime noted it). Xid and SXid lines are looked up in the [catalogue](hardware.md).
 
 A kernel rule never applies to a line of a container's log, nor to a line of the kernel's log that user space wrote (`/dev/kmsg` records and
-`dmesg -x` show which side wrote a line): any program can print a line that looks like a fault. A container's log classifies a crash; it is never a reason
+`dmesg -x` show which side wrote a line): any program can print a line that looks like a fault. The kernel's own lines quote names that a
+program chose (its own, its file's, a mount option), so a rule that concerns the node and is lasting matches only from the beginning of a message. A container's log classifies a crash; it is never a reason
 to end a running job.
 
 All rules are searched at once by RE2, whose time is linear in the length of the log whatever a line contains: over 100 MB of a quiet training log per
@@ -90,7 +91,7 @@ advice = "call the storage team"
 ```
 
 or the JSON of a log monitor of node-problem-detector, of which `type`, `reason`, `pattern` and `condition` are read. Patterns have
-[RE2's syntax](https://github.com/google/re2/wiki/Syntax).
+[RE2's syntax](https://github.com/google/re2/wiki/Syntax); begin that of a lasting rule about the node with `^`.
 """
 
 

@@ -45,11 +45,14 @@ _DECODED = re.compile(
     r":\s*\w+\s*:\s*"
 )
 _BRACKET_TIME = re.compile(
-    r"\[(?: *\d+\.\d+|\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})\](?:\[ *[TC]\d+\])? ?"
+    r"\[(?: *\d+\.\d+(?: <[ .\d]+>)?| *\+\d+\.\d+"
+    r"|\w{3} \w{3} +\d+ \d\d:\d\d:\d\d \d{4}|\w{3} ?[ \d]\d \d\d:\d\d)\](?:\[ *[TC]\d+\])? ?"
 )
 _ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d)? ")
+_DMESG_ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]\d\d:\d\d ")
 _SYSLOG = re.compile(
-    r"(?:\w{3} [ \d]\d \d\d:\d\d:\d\d |\d{4}-\d\d-\d\dT\S+ )?(?:\S+ )?kernel: (?:\[ *\d+\.\d+\] )?"
+    r"(?:\w{3} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)? |(?:\w{3} )?\d{4}-\d\d-\d\d[T ]\S+ (?:[A-Z]{3,5} )?)?"
+    r"(?:\S+ )?kernel: (?:\[ *\d+\.\d+\] )?(?:message repeated \d+ times: \[ ?)?"
 )
 
 
@@ -66,6 +69,8 @@ def parse(line: str) -> LogLine | None:
         rest, source = rest[match.end() :], Source.KERNEL
         if match := _ISO_TIME.match(rest):
             rest = rest[match.end() :]
+    if match := _DMESG_ISO_TIME.match(rest):
+        rest = rest[match.end() :]
     if match := _BRACKET_TIME.match(rest):
         rest, source = rest[match.end() :], Source.KERNEL
     if match := _SYSLOG.match(rest):
