@@ -1,8 +1,11 @@
-"""Numbers of the kernel that must not be mixed up."""
+"""Numbers of the kernel that must not be mixed up, and the unit of its clocks."""
 
 from __future__ import annotations
 
 from typing import NamedTuple, NewType
+
+NS = 1_000_000_000
+"""Nanoseconds a second."""
 
 Pid = NewType("Pid", int)
 """A process (the kernel's tgid), in the initial pid namespace."""

@@ -21,7 +21,7 @@ from kcover_ebpf.hardware import fault_rules, open_holders
 from kcover_ebpf.hardware.catalog import Catalog
 from kcover_ebpf.hardware.identity import DeviceIdentity
 from kcover_ebpf.hardware.topology import Topology
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.tunables.agent import HARMLESS_REPORTED_NS
 
 _MOST = 64
@@ -171,7 +171,7 @@ class NodeDeviceFaults:
                 text=fault.text[:_TEXT],
                 fatal=fault.ends_job,
                 unfit=fault.device_unfit,
-                age_s=round((now_ns - fault.boottime_ns) / 1e9, 3),
+                age_s=round((now_ns - fault.boottime_ns) / NS, 3),
                 pods=tuple(sorted(known.pods)),
             )
             for known in self._known.values()

@@ -36,6 +36,7 @@ from kcover_ebpf.agent.report_cache import ReportCache
 from kcover_ebpf.agent.report_names import report_name
 from kcover_ebpf.agent.report_sender import ReportSender
 from kcover_ebpf.api.fault_report import Ack, FaultReport, PodRef
+from kcover_ebpf.ids import NS
 from kcover_ebpf.inspection.round import RoundOptions
 from kcover_ebpf.kernel import capabilities, features
 from kcover_ebpf.kernel.capabilities import Capability
@@ -196,7 +197,7 @@ class _Agent:
             lambda: devices.driver,
             whose.below,
             whose.function_of,
-            int(plan.settings.policy.port_patience_s * 1e9),
+            int(plan.settings.policy.port_patience_s * NS),
             devices.identities.of,
         )
         return kernel, devices

@@ -19,6 +19,7 @@ from kcover_ebpf.diagnosis.verdict import Verdict, WaitRow
 from kcover_ebpf.errors import ApiError
 from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.host import procfs
+from kcover_ebpf.ids import NS
 from kcover_ebpf.output.formatting import headline
 from kcover_ebpf.output.log_lines import about
 from kcover_ebpf.tunables.agent import DEVICES_READ_NS
@@ -125,7 +126,7 @@ class NodeOutputs:
             return
         offset_s = procfs.unix_offset_s()
         for device, until_s in self.inspector.exchange(self._board.reported(now_ns)).items():
-            self._board.mend(device, int((until_s - offset_s) * 1e9))
+            self._board.mend(device, int((until_s - offset_s) * NS))
 
     def _read_devices(self, watched: Sequence[GangWatch], now_ns: int) -> None:
         for each in watched:

@@ -28,6 +28,7 @@ from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.progress import Stall
 from kcover_ebpf.diagnosis.verdict import Verdict, VerdictKind
+from kcover_ebpf.ids import NS
 from kcover_ebpf.tunables.agent import EXPLAINED_S, NODE_REPORT_EXPIRES_S
 from kcover_ebpf.tunables.diagnosis import COUNTS_MOVE_S
 
@@ -186,5 +187,5 @@ class ReportBuilder:
 def _movement(job: Job) -> CollectiveCounts | None:
     """That counts moved, which the nodes that did not ask do not know; their ranks may show no progress otherwise."""
     moved_ns = job.attention.counts_moved_ns
-    age_s = round((job.now_ns - moved_ns) / 1e9, 3)
+    age_s = round((job.now_ns - moved_ns) / NS, 3)
     return CollectiveCounts(age_s, moving=True) if moved_ns and age_s < COUNTS_MOVE_S else None

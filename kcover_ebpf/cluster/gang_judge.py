@@ -14,7 +14,6 @@ from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict
 from kcover_ebpf.cluster.gang_snapshot import GangSnapshot, ReceivedReport, gather
 from kcover_ebpf.diagnosis import nccl, wait_chain
 from kcover_ebpf.diagnosis.judge import judge
-from kcover_ebpf.diagnosis.process import NS
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.verdict import (
@@ -25,6 +24,7 @@ from kcover_ebpf.diagnosis.verdict import (
     Verdict,
     VerdictKind,
 )
+from kcover_ebpf.ids import NS
 from kcover_ebpf.tunables.diagnosis import COUNTS_MOVE_S, LAUNCHED_AHEAD_S
 from kcover_ebpf.tunables.recovery import REPORTS_APART_S, WORK_BELIEVED_S
 

@@ -14,13 +14,12 @@ from kcover_ebpf.api.agent_lease import AgentLease
 from kcover_ebpf.api.fault_report import FaultReport
 from kcover_ebpf.cluster import collective_answers
 from kcover_ebpf.diagnosis.endpoints import EndpointIndex
-from kcover_ebpf.diagnosis.process import NS
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.recorders import Recordings
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.snapshot import JobSnapshot
 from kcover_ebpf.diagnosis.stacks import KnownWaits
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.settings import Policy
 from kcover_ebpf.tunables.recovery import REPORTS_APART_S, REPORTS_VAGUE_S
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict, silent_s
 from kcover_ebpf.cluster.gang_snapshot import GangSnapshot, gather
 from kcover_ebpf.diagnosis import wait_chain
-from kcover_ebpf.diagnosis.process import NS
 from kcover_ebpf.diagnosis.process_state import EFFORT, STOPPED
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
 from kcover_ebpf.diagnosis.verdict import (
@@ -16,6 +15,7 @@ from kcover_ebpf.diagnosis.verdict import (
     Verdict,
     VerdictKind,
 )
+from kcover_ebpf.ids import NS
 from kcover_ebpf.tunables.recovery import AGENT_GONE_S, STALLED_BESIDE_GONE_S
 
 _MOST_RANKS = 1 << 16

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kcover_ebpf.diagnosis.classify_context import ClassifyContext
 from kcover_ebpf.diagnosis.classify_wait import Wait, is_completing, judge_wait
 from kcover_ebpf.diagnosis.code_map import Code
-from kcover_ebpf.diagnosis.process import NS, Effort, ProcessHistory
+from kcover_ebpf.diagnosis.process import Effort, ProcessHistory
 from kcover_ebpf.diagnosis.process_state import STOPPED, State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, exit_text
 from kcover_ebpf.diagnosis.roles import Role
@@ -15,6 +15,7 @@ from kcover_ebpf.diagnosis.thread import ThreadHistory
 from kcover_ebpf.facts.host import Inspection
 from kcover_ebpf.facts.kernel import ProcessExit, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallTable
+from kcover_ebpf.ids import NS
 from kcover_ebpf.tunables.diagnosis import (
     BUSY_SHARE,
     EFFORT_WINDOW_NS,

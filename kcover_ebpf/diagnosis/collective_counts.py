@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from kcover_ebpf.facts.host import CollectiveAnswer, CollectivesSeen
-
-_NS = 1_000_000_000
+from kcover_ebpf.ids import NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +27,8 @@ class CollectiveCounts(CollectiveAnswer):
 def counts_of(seen: CollectivesSeen, now_ns: int) -> CollectiveCounts:
     """The fact as of `now_ns` (CLOCK_BOOTTIME)."""
     return CollectiveCounts(
-        age_s=(now_ns - seen.boottime_ns) / _NS,
-        span_s=(seen.boottime_ns - seen.since_ns) / _NS,
+        age_s=(now_ns - seen.boottime_ns) / NS,
+        span_s=(seen.boottime_ns - seen.since_ns) / NS,
         answers=seen.answer_count,
         **{each.name: getattr(seen, each.name) for each in fields(CollectiveAnswer)},
         equal=seen.equal,

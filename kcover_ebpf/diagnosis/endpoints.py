@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.traffic import carried_all_its_life
 from kcover_ebpf.facts.kernel import SocketSample
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.tunables.diagnosis import PAYLOAD_PASSES, RARELY_FACTOR, SEND_LEAD_NS
 
 _Pair = tuple[tuple[str, int], tuple[str, int]]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from kcover_ebpf.diagnosis import endpoints, gave_up, stacks
 from kcover_ebpf.diagnosis.members import Members, established
-from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
 from kcover_ebpf.diagnosis.verdict import (
@@ -24,7 +24,7 @@ from kcover_ebpf.diagnosis.verdict import (
     VerdictKind,
 )
 from kcover_ebpf.facts.kernel import OomKill, ProcessExit, SignalSent
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.tunables.diagnosis import (
     GAVE_UP_SEEN_NS,
     LEFT_BEFORE_NS,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kcover_ebpf.diagnosis.process import NS
 from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.ids import NS
 from kcover_ebpf.settings import Policy
 
 

@@ -21,7 +21,7 @@ from kcover_ebpf.diagnosis.hard_limit import at_hard_limit
 from kcover_ebpf.diagnosis.judge import judge
 from kcover_ebpf.diagnosis.members import Members
 from kcover_ebpf.diagnosis.packet_loss import LossWatch
-from kcover_ebpf.diagnosis.process import NS, Clock, ProcessHistory
+from kcover_ebpf.diagnosis.process import Clock, ProcessHistory
 from kcover_ebpf.diagnosis.progress import JobProgress, Stall
 from kcover_ebpf.diagnosis.rank_view import Habits, completed
 from kcover_ebpf.diagnosis.recorders import recordings_of
@@ -57,7 +57,7 @@ from kcover_ebpf.facts.kernel import (
 from kcover_ebpf.facts.python_stacks import PythonStacksSeen
 from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.facts.syscalls import SyscallTable
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.settings import Policy
 from kcover_ebpf.tunables.diagnosis import FAILURE_SETTLE_NS, LONGEST_BURN_NS, LOSSY_SILENCE_S
 

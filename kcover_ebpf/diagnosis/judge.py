@@ -20,12 +20,12 @@ from kcover_ebpf.diagnosis import (
     wait_chain,
 )
 from kcover_ebpf.diagnosis.all_waiting import standstill
-from kcover_ebpf.diagnosis.process import NS, Effort
+from kcover_ebpf.diagnosis.process import Effort
 from kcover_ebpf.diagnosis.process_state import EFFORT, STOPPED, State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot, blame
 from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.tunables.diagnosis import LOST_ON_LOSSY_BACKOFF, VICTIM_S
 
 

@@ -11,11 +11,12 @@ from dataclasses import replace
 from kcover_ebpf.diagnosis import oneshot_waits, tcp_links
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
-from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.process_state import WAITING, State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
 from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.ids import NS
 from kcover_ebpf.tunables.diagnosis import (
     ONESHOT_CONNECTING_S,
     ONESHOT_LONG_WAIT_S,

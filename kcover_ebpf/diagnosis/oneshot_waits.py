@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from kcover_ebpf.diagnosis import evidence, startup, wait_chain
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.judge import judge
-from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot, blame
 from kcover_ebpf.diagnosis.thread import asks_again
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.tunables.diagnosis import (
     ASKED_PART,
     ASKED_PASSES_KEPT,

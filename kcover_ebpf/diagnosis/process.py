@@ -22,7 +22,7 @@ from kcover_ebpf.facts.kernel import (
     ThreadSample,
 )
 from kcover_ebpf.facts.syscalls import SyscallTable
-from kcover_ebpf.ids import Inode, Pid, Tid
+from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.tunables.diagnosis import (
     COMPUTE_SHARE,
     FABRIC_FLOOR,
@@ -33,7 +33,6 @@ from kcover_ebpf.tunables.diagnosis import (
     STORAGE_RATE,
 )
 
-NS = 1_000_000_000
 _MOST_THREADS = 4096
 _STOPPED = (TaskState.STOPPED, TaskState.FROZEN, TaskState.TRACED)
 

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from kcover_ebpf.diagnosis.cadence import Cadence
-from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.stragglers import Straggler, WaitShares
 from kcover_ebpf.diagnosis.thread import ThreadHistory
 from kcover_ebpf.facts.kernel import TaskState
 from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.settings import Policy
 from kcover_ebpf.tunables.diagnosis import (
     BURN_BEGAN_NS,

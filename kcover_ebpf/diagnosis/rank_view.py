@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from kcover_ebpf.diagnosis.endpoints import EndpointIndex, last_send_ns
-from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.rank_snapshot import (
     GpuSnapshot,
     RankSnapshot,
@@ -17,7 +17,7 @@ from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.stacks import KnownWaits
 from kcover_ebpf.facts.kernel import SignalSent, SocketSample
 from kcover_ebpf.facts.python_stacks import PythonFrame
-from kcover_ebpf.ids import Endpoint, Pid
+from kcover_ebpf.ids import NS, Endpoint, Pid
 
 
 @dataclass(frozen=True, slots=True)

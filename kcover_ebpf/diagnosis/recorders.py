@@ -18,6 +18,7 @@ from kcover_ebpf.facts.recorders import (
     RecordersSeen,
     UnreadRecorder,
 )
+from kcover_ebpf.ids import NS
 
 DEFAULT_GROUP = "default_pg"
 """What PyTorch calls the group of all ranks."""
@@ -35,7 +36,6 @@ _ALIKE = frozenset(
 )
 """Operations whose inputs have the same number of elements on all ranks; of others they may differ."""
 _SHOWN_RANKS = 8
-_NS = 1_000_000_000
 _SHOWN_SIDES = 4
 
 
@@ -53,7 +53,7 @@ def recordings_of(seen: RecordersSeen | None, now_ns: int) -> Recordings | None:
     """The fact as of `now_ns` (CLOCK_BOOTTIME)."""
     if seen is None:
         return None
-    return Recordings((now_ns - seen.boottime_ns) / _NS, seen.records, seen.unread)
+    return Recordings((now_ns - seen.boottime_ns) / NS, seen.records, seen.unread)
 
 
 @dataclass(frozen=True, slots=True)

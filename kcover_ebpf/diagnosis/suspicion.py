@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
-from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.progress import Stall
 from kcover_ebpf.diagnosis.stacks import KnownWaits, Stack
 from kcover_ebpf.diagnosis.thread import ThreadHistory
@@ -19,7 +19,7 @@ from kcover_ebpf.facts.host import CollectivesSeen, Inspection, InspectRequest, 
 from kcover_ebpf.facts.kernel import TaskState
 from kcover_ebpf.facts.python_stacks import PythonFrame, PythonStacksSeen
 from kcover_ebpf.facts.recorders import RecordersSeen
-from kcover_ebpf.ids import Pid, Tid
+from kcover_ebpf.ids import NS, Pid, Tid
 from kcover_ebpf.tunables.diagnosis import (
     BASELINE_EAGER_NS,
     BASELINE_EAGER_WAITS,

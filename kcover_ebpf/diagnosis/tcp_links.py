@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from kcover_ebpf.diagnosis.endpoints import EndpointIndex
-from kcover_ebpf.diagnosis.process import NS
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, SocketSnapshot
 from kcover_ebpf.diagnosis.traffic import pauses_s
-from kcover_ebpf.ids import Endpoint, Pid
+from kcover_ebpf.ids import NS, Endpoint, Pid
 from kcover_ebpf.tunables.diagnosis import LOST_BACKOFF, SEND_LEAD_NS
 
 _SEND_LEAD_S = SEND_LEAD_NS / NS

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from kcover_ebpf.diagnosis.code_map import WAITS, Code, CodeMap
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
+from kcover_ebpf.ids import NS
 from kcover_ebpf.tunables.diagnosis import (
     BUSY_SHARE,
     CODE_WORDS_FRESH_NS,
@@ -179,7 +180,7 @@ class ThreadHistory:
         """Note whether it naps; True if it did before as well, so that it only asks again."""
         was_napping = self.naps_since_ns is not None
         count = after.voluntary_count - before.voluntary_count
-        often = count * 1_000_000_000 >= NAPS_PER_S * (after.boottime_ns - before.boottime_ns)
+        often = count * NS >= NAPS_PER_S * (after.boottime_ns - before.boottime_ns)
         cheap = after.cpu_ns - before.cpu_ns <= count * NAP_CPU_NS
         if not (often and cheap and _sleeps(before, after, table)):
             self.naps_since_ns = None

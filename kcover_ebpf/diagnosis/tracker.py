@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kcover_ebpf.diagnosis.job import Job
-from kcover_ebpf.diagnosis.process import NS
 from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.verdict import Cause, Culprit, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.diagnosis.wait_table import gives_up_after_s, unobserved, wait_rows
+from kcover_ebpf.ids import NS
 from kcover_ebpf.tunables.diagnosis import ORDINARY_STABLE_NS, RECOVERY_STABLE_NS, VERDICT_STABLE_NS
 
 

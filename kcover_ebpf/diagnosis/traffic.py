@@ -11,10 +11,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 from kcover_ebpf.facts.kernel import SocketSample
-from kcover_ebpf.ids import Inode
+from kcover_ebpf.ids import NS, Inode
 from kcover_ebpf.tunables.diagnosis import HABIT_PASSES, PAYLOAD_RATE, START_UP_BYTES, TRANSFER_RATE
 
-_NS = 1_000_000_000
 _RTO_MIN_S = 0.2
 """The first repetition comes after this at the earliest (kernel: TCP_RTO_MIN), each later one after twice the pause."""
 _MOST_REMOTES = 256
@@ -60,20 +59,20 @@ class Traffic:
         if not (sample.backoff and (sample.unacked_bytes or sample.unsent_bytes)):
             link.broken_ns = 0
         elif not link.broken_ns:
-            pauses_ns = int(pauses_s(sample.backoff) * _NS)
+            pauses_ns = int(pauses_s(sample.backoff) * NS)
             link.broken_ns = max(link.through_ns, sample.boottime_ns - pauses_ns)
         # a connection at rest is not sent: what it moved, it moved in the last pass, a second or less
         return moved if moved >= PAYLOAD_RATE else 0
 
     def end_pass(self, now_ns: int, period_ns: int, *, healthy: bool) -> None:
         """Close a pass; `healthy`: the job trains and nothing is suspicious, so that habits can be learned."""
-        began_ns, period_ns = now_ns - period_ns, max(period_ns, _NS)
+        began_ns, period_ns = now_ns - period_ns, max(period_ns, NS)
         for fd, moved in self._moved.items():
             link = self._links[fd]
-            if moved * _NS >= TRANSFER_RATE * period_ns:
+            if moved * NS >= TRANSFER_RATE * period_ns:
                 link.transfer_ns = began_ns
             if healthy:
-                link.payload_passes += moved * _NS >= PAYLOAD_RATE * period_ns
+                link.payload_passes += moved * NS >= PAYLOAD_RATE * period_ns
                 self._note_talk(link)
         self.learned_passes += healthy
         self._moved.clear()
@@ -116,4 +115,4 @@ def carried_all_its_life(sample: SocketSample, start_ns: int) -> bool:
     """True for payload by what a connection moved since its process began, at the boottime `start_ns`."""
     total = sample.acked_bytes + sample.received_bytes
     age_ns = sample.boottime_ns - start_ns
-    return total >= START_UP_BYTES and total * _NS >= PAYLOAD_RATE * age_ns
+    return total >= START_UP_BYTES and total * NS >= PAYLOAD_RATE * age_ns

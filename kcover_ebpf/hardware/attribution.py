@@ -16,7 +16,7 @@ from kcover_ebpf.facts.devices import (
 from kcover_ebpf.hardware import fault_rules, open_holders
 from kcover_ebpf.hardware.catalog import FIRST_SXID, Catalog
 from kcover_ebpf.hardware.device_users import DeviceUsers
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 
 Members = Collection[Pid]
 
@@ -78,7 +78,7 @@ class Attribution:
             lasted_ns = now_ns - change.boottime_ns
             if lasted_ns >= self._patience_ns:
                 del self._down[port]
-                text = f"{change.text}, and has not recovered for {lasted_ns / 1e9:.0f} s"
+                text = f"{change.text}, and has not recovered for {lasted_ns / NS:.0f} s"
                 lost = replace(change, boottime_ns=now_ns, text=text)
                 found += [
                     replace(each, ends_job=True, if_stalled=True)

@@ -39,7 +39,7 @@ from kcover_ebpf.hardware.stuck_ioctl import StuckCalls
 from kcover_ebpf.hardware.telemetry.watch import GpuTelemetry, TelemetryOptions
 from kcover_ebpf.hardware.topology import Topology
 from kcover_ebpf.hardware.xid_dedup import XidDedup
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.kernel.maps import BpfMap
 from kcover_ebpf.kernel.probes import ProbeStatus
 from kcover_ebpf.settings import Settings
@@ -88,7 +88,7 @@ class DeviceWatch:
         self.nccl = _nccl_probes() if settings.nccl_probes else None
         """None unless asked for."""
         self._stuck = StuckCalls(self.whose)
-        patience_ns = int(settings.policy.port_patience_s * 1e9)
+        patience_ns = int(settings.policy.port_patience_s * NS)
         self._concern = Attribution(self.whose, catalog, patience_ns)
         self._ports = _opened(lambda: PortWatch(root))
         self._fabric: FabricWatch | None = None

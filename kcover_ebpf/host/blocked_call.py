@@ -17,7 +17,7 @@ from kcover_ebpf.facts.kernel import NO_SYSCALL
 from kcover_ebpf.facts.syscalls import FIRST_ARGUMENT_IS_FD, SyscallTable
 from kcover_ebpf.host import stack_words
 from kcover_ebpf.host.procfs import boottime_ns
-from kcover_ebpf.ids import Inode, Pid, Tid
+from kcover_ebpf.ids import NS, Inode, Pid, Tid
 
 _POLL_FDS = 64
 _SELECT_FDS = 1024
@@ -129,9 +129,9 @@ def _timespec(
     if len(raw) < 16:
         return None
     seconds, fraction = struct.unpack("=qq", raw)
-    if not 0 <= seconds < _FOREVER_S or not 0 <= fraction * unit_ns < 1_000_000_000:
+    if not 0 <= seconds < _FOREVER_S or not 0 <= fraction * unit_ns < NS:
         return None
-    value_ns: int = seconds * 1_000_000_000 + fraction * unit_ns
+    value_ns: int = seconds * NS + fraction * unit_ns
     if clock is None:
         return since_ns + value_ns
     if clock not in (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC, time.CLOCK_BOOTTIME):

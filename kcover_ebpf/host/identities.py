@@ -9,7 +9,7 @@ from functools import partial
 from kcover_ebpf.facts.host import ProcessSeen, Unreadable
 from kcover_ebpf.host import procfs
 from kcover_ebpf.host.read_workers import Readers
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 
 _WAIT_S = 0.1
 """New processes are known in the pass in which they appear, unless something is wrong with them."""
@@ -44,7 +44,7 @@ class Identities:
             if pid in self._ready:
                 yield self._ready.pop(pid)
             elif pid in stuck:
-                yield Unreadable(now_ns, pid, now_ns - int((now_s - stuck[pid]) * 1e9))
+                yield Unreadable(now_ns, pid, now_ns - int((now_s - stuck[pid]) * NS))
 
     def _take(self, asked: Collection[Pid], timeout_s: float) -> None:
         for pid, seen in self._readers.take(asked, timeout_s):

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.host.stat_line import split_stat
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 
 PROC = Path("/proc")
-_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_TICK_NS = NS // os.sysconf("SC_CLK_TCK")
 _WORDS = 16
 _ENVIRON_BYTES = 256 * 1024
 
@@ -25,7 +25,7 @@ def boottime_ns() -> int:
 
 def unix_offset_s() -> float:
     """Seconds to add to a boottime to get unix time, as of now."""
-    return time.time() - boottime_ns() / 1e9
+    return time.time() - boottime_ns() / NS
 
 
 def read_process(pid: Pid, variables: Collection[str]) -> ProcessSeen | None:

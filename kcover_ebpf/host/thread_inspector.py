@@ -27,7 +27,7 @@ from kcover_ebpf.host.blocked_call import Call, read_text
 from kcover_ebpf.host.nfs_servers import nfs_state
 from kcover_ebpf.host.procfs import boottime_ns, namespace_numbers, open_devices
 from kcover_ebpf.host.read_workers import Readers
-from kcover_ebpf.ids import Pid, Tid
+from kcover_ebpf.ids import NS, Pid, Tid
 
 _DEVICES_S = 30.0
 """Devices are opened when a training starts and closed when it ends; to read them costs 2 us for each open file."""
@@ -69,7 +69,7 @@ class ThreadInspector:
         now_ns, now_s = boottime_ns(), time.monotonic()
         return [
             *done,
-            *(Unreadable(now_ns, pid, now_ns - int((now_s - stuck[pid]) * 1e9)) for pid in fresh),
+            *(Unreadable(now_ns, pid, now_ns - int((now_s - stuck[pid]) * NS)) for pid in fresh),
         ]
 
     def waits(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from kcover_ebpf.ids import NS
+
 _RATES_HZ = (100, 250, 300, 1000)
 """The values of CONFIG_HZ on x86 and arm64 (kernel/Kconfig.hz)."""
 
@@ -17,15 +19,15 @@ def tick_ns(jiffies: int, monotonic_ns: int) -> int | None:
 
     None in the seconds round the wrap, 5 minutes after boot, when the count says nothing.
     """
-    since_wrap_s = monotonic_ns / 1e9 - _START_S
+    since_wrap_s = monotonic_ns / NS - _START_S
     if abs(since_wrap_s) < _UNDECIDED_S:
         return None
     rate_hz = min(_RATES_HZ, key=lambda rate: abs((jiffies - 2**32) / since_wrap_s - rate))
-    return 1_000_000_000 // rate_hz
+    return NS // rate_hz
 
 
 def tick_ns_between(first: tuple[int, int], second: tuple[int, int]) -> int:
     """The same from two pairs of (jiffies, monotonic nanoseconds), some 100 ms or more apart."""
-    measured_hz = (second[0] - first[0]) * 1e9 / (second[1] - first[1])
+    measured_hz = (second[0] - first[0]) * NS / (second[1] - first[1])
     rate_hz = min(_RATES_HZ, key=lambda rate: abs(measured_hz - rate))
-    return 1_000_000_000 // rate_hz
+    return NS // rate_hz

@@ -29,7 +29,7 @@ from kcover_ebpf.facts.kernel import (
     ThreadSample,
     Tick,
 )
-from kcover_ebpf.ids import Pid, Tid
+from kcover_ebpf.ids import NS, Pid, Tid
 from kcover_ebpf.kernel import features
 from kcover_ebpf.kernel.clock import tick_ns, tick_ns_between
 from kcover_ebpf.kernel.libbpf import kept_memory
@@ -331,7 +331,7 @@ class KernelSampler:
             return Tick(state.boottime_ns, 0, new_count, late=False)
         period_ns = state.boottime_ns - previous.boottime_ns
         suspended_ns = period_ns - (state.monotonic_ns - previous.monotonic_ns)
-        late = period_ns > LATE_PERIODS * self._expected_s * 1e9 or suspended_ns > LATE_SUSPENDED_NS
+        late = period_ns > LATE_PERIODS * self._expected_s * NS or suspended_ns > LATE_SUSPENDED_NS
         return Tick(state.boottime_ns, period_ns, new_count, late)
 
     @property

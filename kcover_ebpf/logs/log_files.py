@@ -19,12 +19,14 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from kcover_ebpf.ids import NS
+
 MOST_BEHIND_BYTES = 16 << 20
 """Unread bytes of one log beyond which the older ones are skipped: at 50 MB/s a third of a second of work. The end of
 a log is what explains a crash."""
 KEPT_BYTES = 1 << 20
 """What is read where bytes are skipped: the last traceback and what led to it."""
-_TICK_NS = 1_000_000_000
+_TICK_NS = NS
 """Longer than any tick of a file system's clock."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC

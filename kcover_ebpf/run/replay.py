@@ -9,6 +9,7 @@ from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.errors import KcoverError
 from kcover_ebpf.facts.syscalls import SyscallTable
+from kcover_ebpf.ids import NS
 from kcover_ebpf.output.internal_error import blame
 from kcover_ebpf.run.sinks import Announcer
 from kcover_ebpf.settings import Act, Settings
@@ -83,11 +84,11 @@ class Replay:
             case Hold():
                 pass
             case _:
-                self._reported_s = entry.boottime_ns / 1e9 + self._offset_s
+                self._reported_s = entry.boottime_ns / NS + self._offset_s
                 self._judging.take(entry)
 
     def _set_clock(self) -> None:
-        self._reported_s = self._judging.job.now_ns / 1e9 + self._offset_s
+        self._reported_s = self._judging.job.now_ns / NS + self._offset_s
 
     def _start(self, start: Start) -> None:
         # incidents continue counting, and WORKING is reported, as in a run that restarts its job

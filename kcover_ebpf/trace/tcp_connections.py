@@ -6,7 +6,8 @@ from collections.abc import Collection
 from typing import Any
 
 from kcover_ebpf.diagnosis.endpoints import EndpointIndex
-from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.process import ProcessHistory
+from kcover_ebpf.ids import NS
 from kcover_ebpf.output import formatting
 
 _TITLES = (

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from kcover_ebpf.diagnosis.endpoints import EndpointIndex
 from kcover_ebpf.diagnosis.job import Job
-from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.facts.host import Inspection, InspectRequest
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.host import pipe_holders, process_tree, thread_inspector
 from kcover_ebpf.host.thread_inspector import ThreadInspector
-from kcover_ebpf.ids import Inode, Pid, Tid
+from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.output.formatting import address, span
 from kcover_ebpf.trace import describe_call, futex
 from kcover_ebpf.trace.records import Row, WaitTarget

@@ -5,8 +5,7 @@ Set by no option. "Chosen" means that nothing was measured. A cap on memory stay
 
 from __future__ import annotations
 
-_NS = 1_000_000_000
-
+from kcover_ebpf.ids import NS
 
 # --- Reports
 
@@ -51,7 +50,7 @@ SAME_MOMENT_S = 1.0
 """Two readings of when something began differ by less: passes are up to a second apart."""
 DEVICES_READ_NS = 30_000_000_000
 """Between two readings which devices the watched processes have open: it costs a directory of descriptors for each."""
-HARMLESS_REPORTED_NS = 24 * 3600 * _NS
+HARMLESS_REPORTED_NS = 24 * 3600 * NS
 """A harmless event is reported for a day, so that it is seen in the morning; programs cause them at will."""
 LEASE_REFUSED_S = 300.0
 """An API server that refuses a Lease (no permission) is not asked more often: reports alone will do."""
@@ -95,7 +94,7 @@ announced, and what joins a known group is seen by the sampler, so a listing fin
 new."""
 LISTING_LONGEST_NS = 30_000_000_000
 """The longest."""
-LISTING_OF_STRANGERS_NS = _NS
+LISTING_OF_STRANGERS_NS = NS
 """Between two listings that strangers caused: a group may hold processes that are no members, and they may change."""
 BLINDNESS_AGAIN_NS = 20_000_000_000
 """How often a blindness that lasts is reported, so that an alert on its count continues while it does."""

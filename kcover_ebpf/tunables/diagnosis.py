@@ -5,8 +5,7 @@ Set by no option. "Chosen" means that nothing was measured. A cap on memory stay
 
 from __future__ import annotations
 
-_NS = 1_000_000_000
-
+from kcover_ebpf.ids import NS
 
 # --- Progress and its cadence
 
@@ -36,9 +35,9 @@ job's own NCCL five times, and short enough that a restarted job that burns from
 recovered within 30 s (the threshold is 8 s while nothing was learned)."""
 LOST_CLOCK_S = 60.0
 """What counts as a stall until gaps were learned without a clock that was lost: steps of a minute may be left."""
-BURN_BEGAN_NS = 2 * _NS
+BURN_BEGAN_NS = 2 * NS
 """Bytes of the pass in which a burn began may have come before it."""
-LONGEST_BURN_NS = 180 * _NS
+LONGEST_BURN_NS = 180 * NS
 """A longer use of a CPU without a pause is no step but many that nothing separates: learned as one gap, it would
 hide every stall shorter than 1.5 times the training so far."""
 PAYLOAD_RATE_NS = 900_000_000
@@ -74,7 +73,7 @@ REGISTER_SAMPLES = 16
 """Register samples of a thread that are kept to judge what it burns a CPU for: 4 s while a job is suspicious."""
 REGISTER_SAMPLES_NEEDED = 8
 """Samples that must have found it running before that is judged."""
-LONGEST_PASS_NS = _NS
+LONGEST_PASS_NS = NS
 """A pass in calm times (`Settings.period_s`): a thread at rest is not sent, so its last sample may be older."""
 REGISTERS_CHANGED_NS = 5_000_000
 """Registers are those of the last entry into the kernel: a thread that did not run shows the old ones."""
@@ -108,13 +107,13 @@ PEER_BYTES_FLOOR = 512
 """Bytes between a rank and others in one pass that are never more than heartbeats: two seconds of `PAYLOAD_RATE`."""
 FABRIC_FLOOR = 64 * 1024
 """Bytes a second over all ports: connection management and heartbeats need hundreds."""
-LEAD_RESTS_NS = 30 * _NS
+LEAD_RESTS_NS = 30 * NS
 """A first thread that sleeps for so long while another one works is not the one that trains."""
 MOVED_RECENTLY_NS = 1_500_000_000
 """A thread that moved, and slept last, within so long is moving: a pass and a half in calm times."""
-EFFORT_WINDOW_NS = 3 * _NS
+EFFORT_WINDOW_NS = 3 * NS
 """An effort that ended longer ago explains no wait: three passes in calm times."""
-STORAGE_WINDOW_NS = 6 * _NS
+STORAGE_WINDOW_NS = 6 * NS
 """The same in a storage call: its bytes are charged when it begins."""
 THROTTLED_SHARE = 0.9
 """Of the time in which a burning thread wanted a CPU, the part without one from which on it is throttled."""
@@ -133,9 +132,9 @@ SOCKET_TICK_NS = 10_000_000
 """The kernel counts the times of a socket in ticks of up to 10 ms."""
 OPEN_QUESTION_NS = 1_500_000_000
 """Longer than an answer takes, and than the second between two pushes of telemetry."""
-FREEZE_PATIENCE_NS = 2 * _NS
+FREEZE_PATIENCE_NS = 2 * NS
 """A file system that is frozen for a snapshot takes writers again before. Chosen."""
-STORAGE_ANSWER_NS = 45 * _NS
+STORAGE_ANSWER_NS = 45 * NS
 """Drivers give a request 30 s (SCSI, NVMe) before they abort it, reset the device and try again."""
 SAME_STACK_SHARE = 0.6
 """Two stacks are of one wait when so much of them agrees (`similarity`)."""
@@ -196,7 +195,7 @@ LOST_BACKOFF = 3
 """Doublings of the retransmission time-out without an answer: 0.2 s + 0.4 s + 0.8 s and more."""
 LOST_ON_LOSSY_BACKOFF = 6
 """The same where other segments still get through: there one is lost four times in a row now and then."""
-LOSS_WINDOW_NS = 10 * _NS
+LOSS_WINDOW_NS = 10 * NS
 """Retransmissions of so long are counted; half of it must be covered."""
 LOSS_RATE_PER_S = 6.0
 """Retransmissions a second of a job whose link is lossy. A healthy one on a loaded host shows 0.1 to 0.4 spurious
@@ -211,58 +210,58 @@ s."""
 
 # --- Who belongs to a job
 
-ESTABLISHED_NS = 5 * _NS
+ESTABLISHED_NS = 5 * NS
 """A process that ends younger than this, and has not talked to a rank, took no part in the job."""
 STARTER_PASSES = 3
 """Healthy passes with payload between a program and what it started, before it counts as a rank like those: the
 exchange of addresses at a start takes one or two."""
-STARTER_RESTS_NS = 30 * _NS
+STARTER_RESTS_NS = 30 * NS
 """A rank that moved last before this only waits; what it started and moved since then does its work."""
 CANDIDATES_PASSES = 8
 """Passes for which the processes that may be ranks are remembered while none comes, goes or is known better: in between
 only the names that actors give to themselves may change."""
 STARTER_LEARNED_PASSES = 60
 """Healthy passes after which a starter that exchanged no payload is not watched for it any more."""
-RANK_SAMPLED_WITHIN_NS = 5 * _NS
+RANK_SAMPLED_WITHIN_NS = 5 * NS
 """A rank of which no thread was sampled for so long is not seen: a new process is in the next pass."""
-START_UP_EFFORT_NS = 4 * _NS
+START_UP_EFFORT_NS = 4 * NS
 """A rank that made an effort within so long is still starting, and waits for none that is missing."""
-MISSED_REST_NS = 2 * _NS
+MISSED_REST_NS = 2 * NS
 """After something was missed: two passes at least, so that efforts and silences are those of complete passes."""
-BLINDNESS_REPORTED_NS = 10 * _NS
+BLINDNESS_REPORTED_NS = 10 * NS
 """A blindness that lasts longer is reported (UNKNOWN); before, the last verdict may well still be true."""
-PROCESS_SAMPLED_WITHIN_NS = 5 * _NS
+PROCESS_SAMPLED_WITHIN_NS = 5 * NS
 """A new process is in the next pass; this long without one means that the sampler does not see it."""
 
 # --- Faults that the kernel or a device announces
 
-HARMLESS_NS = 60 * _NS
+HARMLESS_NS = 60 * NS
 """A fault after which the job continues for so long did not end it."""
-RELATED_FAULTS_NS = 10 * _NS
+RELATED_FAULTS_NS = 10 * NS
 """Faults that are so close to each other are reported as one: drivers log several lines about each."""
 FAILURE_SETTLE_NS = 300_000_000
 """Time after a first failure in which the other ranks are observed, before it is reported."""
-LEFT_BEFORE_NS = 10 * _NS
+LEFT_BEFORE_NS = 10 * NS
 """How long before a failure a rank may have left to be its reason, at least."""
 LEFT_BEFORE_STEPS = 1.5
 """The same in longest gaps of the job: its peers notice at their next collective."""
-RECOVERED_NS = 3 * _NS
+RECOVERED_NS = 3 * NS
 """A failed rank that is there again recovered when its successor still exchanges bytes so long after the failure."""
 
 # --- When a verdict is reported
 
 VERDICT_STABLE_NS = 200_000_000
 """A fault must be found for so long before it is reported: at the closer period, by two passes."""
-ORDINARY_STABLE_NS = 1 * _NS
+ORDINARY_STABLE_NS = 1 * NS
 """The same of a start, a training or an end while no fault is open."""
-RECOVERY_STABLE_NS = 3 * _NS
+RECOVERY_STABLE_NS = 3 * NS
 """The same of a slow rank, and of a recovery: a job may move once and stop again."""
 
 # --- Stragglers
 
 STRAGGLER_WINDOWS = (24, 48, 96, 192)
 """Passes: short ones for short steps, long ones so that several steps of a minute fit in."""
-STRAGGLER_LEAST_NS = 20 * _NS
+STRAGGLER_LEAST_NS = 20 * NS
 """No window is shorter, however fast the passes follow each other: they see one and the same step."""
 STRAGGLER_COMPARED_PASSES = 16
 """One rank may lag that hardly waited in so many passes, while the others did, on average,"""
@@ -270,10 +269,10 @@ STRAGGLER_COMPARED_APART = 0.2
 """in so much larger a share of them. Then pauses are shortened"""
 STRAGGLER_COMPARED_EASE = 1 / 3
 """to this part of the regular one"""
-STRAGGLER_COMPARED_NS = 40 * _NS
+STRAGGLER_COMPARED_NS = 40 * NS
 """for so long, in which there are 120 passes: in a simulation that named 95% of the ranks that were 1.3 times slower
 within 57 s at steps of 0.2 and 2 s, 70% at 5 s and 38% at 10 s;"""
-STRAGGLER_COMPARED_PERIOD_NS = 600 * _NS
+STRAGGLER_COMPARED_PERIOD_NS = 600 * NS
 """and not again before this after they began: two more passes a second for a fifteenth of the time cost 0.02% of a
 core."""
 STRAGGLER_WAIT_SHARE = 0.15
@@ -291,15 +290,15 @@ STARVED_SHARE = 0.5
 
 # --- Suspicion: how closely a job is observed
 
-CALM_AFTER_NS = 30 * _NS
+CALM_AFTER_NS = 30 * NS
 """A suspicion that is older is observed less closely: what lasts changes slowly."""
-CALM_UNTRAINED_NS = 12 * _NS
+CALM_UNTRAINED_NS = 12 * NS
 """A job that never trained: its start, or none at all. The first verdicts come after 8 s of silence."""
 INSPECTION_PERIOD_NS = 200_000_000
 """Shortest pause between two inspections of one thread: every pass of a suspicious job."""
-INSPECTION_EASE_NS = 80 * _NS
+INSPECTION_EASE_NS = 80 * NS
 """The pause is the square of the wait's age divided by this: 0.8 s at 8 s, 5 s at 20 s,"""
-INSPECTION_LONGEST_NS = 20 * _NS
+INSPECTION_LONGEST_NS = 20 * NS
 """and never longer."""
 INSPECTION_UNTRAINED_NS = 900_000_000
 """Pause before a further inspection of a wait of a job that never trained: one a pass."""
@@ -313,18 +312,18 @@ UNTRAINED_EASE_PART = 6
 between two passes becomes this part of the age of that suspicion,"""
 UNTRAINED_MOST_EASE = 3.0
 """and at most so many regular ones: no window of the judgement is shorter."""
-INSPECTION_PROOF_NS = 10 * _NS
+INSPECTION_PROOF_NS = 10 * NS
 """No turn takes longer, and inspections of a thread in an uninterruptible sleep get no rarer until it has lasted ten
 times as long: how long its storage completed nothing is seen from the first of them to the last."""
 BASELINE_EAGER_WAITS = 10
 """Healthy waits are learned at every pass until so many are known,"""
-BASELINE_EAGER_NS = 60 * _NS
+BASELINE_EAGER_NS = 60 * NS
 """or for so long,"""
-BASELINE_PERIOD_NS = 10 * _NS
+BASELINE_PERIOD_NS = 10 * NS
 """and from then on so rarely,"""
 BASELINE_INSPECTIONS = 2
 """so many threads at a time."""
-CODE_PERIODS_NS = 2 * _NS, 30 * _NS
+CODE_PERIODS_NS = 2 * NS, 30 * NS
 """Shortest and longest pause before mappings are read anew: libraries are loaded while a program is young, code made
 at run time never has a name."""
 BUSY_THREADS = 4
@@ -343,7 +342,7 @@ GAVE_UP_S = 15.0
 """A rank that fails by itself after it and all others waited so long for one rank, and longer than a stall of this job
 takes, gave up waiting. Chosen: collectives have time-outs of minutes, and few jobs have steps of this length, in which
 who waits is noted every few passes (2 ms for 8 ranks)."""
-GAVE_UP_SEEN_NS = 15 * _NS
+GAVE_UP_SEEN_NS = 15 * NS
 """Who waited counts for so long until a rank failed, unless bytes came meanwhile: passes that judge are up to 3 s
 apart, and a program that raises takes seconds to end on a busy host."""
 COUNTS_MOVE_S = 120.0

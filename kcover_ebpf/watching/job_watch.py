@@ -21,7 +21,7 @@ from kcover_ebpf.facts.kernel import Fact, ProcessExec, ProcessExit
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.host import procfs
 from kcover_ebpf.host.identities import Identities
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.tunables.agent import JUDGED_PASSES
@@ -42,9 +42,9 @@ def listen(kernel: KernelSampler, period_s: float, take: Callable[[Iterable[Fact
     the waiting.
     """
     kernel.expect_pass(period_s)
-    end_ns = procfs.boottime_ns() + int(period_s * 1e9)
+    end_ns = procfs.boottime_ns() + int(period_s * NS)
     while (left_ns := end_ns - procfs.boottime_ns()) > 0:
-        events = kernel.wait(left_ns / 1e9)
+        events = kernel.wait(left_ns / NS)
         if not events or take(events):
             return
 

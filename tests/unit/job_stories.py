@@ -8,8 +8,8 @@ from dataclasses import replace
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
 from kcover_ebpf.facts.host import CollectiveRank, CollectiveSide, WaitedFile
 from kcover_ebpf.facts.kernel import SignalSent
-from kcover_ebpf.ids import Inode, Pid, Tid
-from tests.unit.scripted_job import BARRIER, LOCK, NS, Proc, pipe
+from kcover_ebpf.ids import NS, Inode, Pid, Tid
+from tests.unit.scripted_job import BARRIER, LOCK, Proc, pipe
 from tests.unit.two_nodes import Recorded
 
 

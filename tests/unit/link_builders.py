@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.roles import Membership, Role
 from kcover_ebpf.facts.kernel import SocketSample
-from kcover_ebpf.ids import Inode, Pid
+from kcover_ebpf.ids import NS, Inode, Pid
 
 
 def mesh(count: int) -> dict[Pid, ProcessHistory]:

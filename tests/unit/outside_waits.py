@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .scripted_job import NS, Stage
+from kcover_ebpf.ids import NS
+
+from .scripted_job import Stage
 
 
 def passes(stage: Stage, seconds: float, each: object = None) -> None:

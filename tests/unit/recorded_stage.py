@@ -10,11 +10,12 @@ from typing import Any
 
 from kcover_ebpf.diagnosis.verdict import Verdict
 from kcover_ebpf.facts.kernel import Fact
+from kcover_ebpf.ids import NS
 from kcover_ebpf.settings import Act, Policy
 from kcover_ebpf.tapes.entries import SCHEMA, End, Header, Start
 from kcover_ebpf.tapes.writer import TapeWriter
 
-from .scripted_job import LOCK, NS, Stage
+from .scripted_job import LOCK, Stage
 
 TAPES = Path(__file__).resolve().parents[1] / "tapes"
 HEADER = Header(SCHEMA, "0.1.0", "x86_64", Policy(), Act.OBSERVE, False)

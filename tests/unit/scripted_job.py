@@ -31,10 +31,9 @@ from kcover_ebpf.facts.kernel import (
     Tick,
 )
 from kcover_ebpf.facts.syscalls import SyscallTable
-from kcover_ebpf.ids import Inode, Pid, Tid
+from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.settings import Policy
 
-NS = 1_000_000_000
 START_NS = 1_000 * NS
 FUTEX, NANOSLEEP, POLL, READ, OPENAT, PWRITE, YIELD = 202, 230, 7, 0, 257, 18, 24
 FSYNC, IOCTL, FLOCK = 74, 16, 73

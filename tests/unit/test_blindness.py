@@ -9,9 +9,9 @@ import pytest
 from kcover_ebpf.diagnosis.blindness import unseen
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
 from kcover_ebpf.facts.kernel import Fact, ProcessExit, ProcessTotals
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 
-from .scripted_job import NS, Stage, all_wait, trained
+from .scripted_job import Stage, all_wait, trained
 
 
 class Crowded(Stage):

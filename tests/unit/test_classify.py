@@ -13,10 +13,10 @@ from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
 from kcover_ebpf.facts.host import Inspection, WaitedFile
 from kcover_ebpf.facts.kernel import TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallTable
-from kcover_ebpf.ids import Inode, Pid, Tid
+from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from tests.unit.thread_samples import sample
 
-from .scripted_job import LOCK, NS, Proc, Stage, all_wait, trained
+from .scripted_job import LOCK, Proc, Stage, all_wait, trained
 
 
 def standing(stage: Stage, pid: int) -> RankSnapshot:

@@ -13,13 +13,13 @@ from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
 from kcover_ebpf.facts.host import StorageState, WaitedFile
 from kcover_ebpf.facts.kernel import TaskState, ThreadSample
-from kcover_ebpf.ids import Inode, Pid, Tid
+from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.settings import Act, Policy
 from tests.unit.seen_verdicts import not_working
 
 from . import scripted_job
 from .link_builders import edge
-from .scripted_job import COLLECTIVE, LOCK, NS, Proc, Stage, all_wait, pipe, trained
+from .scripted_job import COLLECTIVE, LOCK, Proc, Stage, all_wait, pipe, trained
 
 WRITE = 1
 OUTSIDE_FD = 60

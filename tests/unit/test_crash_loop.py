@@ -7,8 +7,9 @@ import signal
 import pytest
 
 from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind
+from kcover_ebpf.ids import NS
 
-from .scripted_job import NS, Proc, Stage, trained
+from .scripted_job import Proc, Stage, trained
 
 _ROUNDS = 23
 

@@ -7,11 +7,10 @@ import pytest
 from kcover_ebpf.diagnosis import oneshot
 from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
-from kcover_ebpf.diagnosis.process import NS
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind
 from kcover_ebpf.facts.host import WaitedFile
-from kcover_ebpf.ids import Inode, Tid
+from kcover_ebpf.ids import NS, Inode, Tid
 from kcover_ebpf.settings import Act
 from tests.unit.gpu_ranks import SYNCHRONIZE, Gpu
 from tests.unit.seen_verdicts import faults

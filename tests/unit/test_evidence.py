@@ -13,10 +13,10 @@ from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.diagnosis.verdict import EvidenceKind, Verdict, independent_kinds, suffices
 from kcover_ebpf.facts.host import WaitedFile
 from kcover_ebpf.facts.kernel import ThreadSample
-from kcover_ebpf.ids import Inode
+from kcover_ebpf.ids import NS, Inode
 from kcover_ebpf.settings import Act
 
-from .scripted_job import BARRIER, COLLECTIVE, LOCK, NS, Proc, Stage, all_wait, trained
+from .scripted_job import BARRIER, COLLECTIVE, LOCK, Proc, Stage, all_wait, trained
 
 PIPE = WaitedFile(9, "pipe", "pipe:[77]", Inode(77), "", "")
 PRIVATE = 128

@@ -9,11 +9,11 @@ import pytest
 from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.facts.kernel import OomKill, SignalSent
-from kcover_ebpf.ids import Pid, Tid
+from kcover_ebpf.ids import NS, Pid, Tid
 from kcover_ebpf.settings import Act
 from tests.unit.seen_verdicts import not_working, only_fault
 
-from .scripted_job import NS, Proc, Stage, trained
+from .scripted_job import Proc, Stage, trained
 
 STRANGER = 9
 

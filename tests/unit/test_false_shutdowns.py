@@ -12,12 +12,12 @@ from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind, suffices
 from kcover_ebpf.facts.host import StorageState, WaitedFile
 from kcover_ebpf.facts.syscalls import SyscallTable
-from kcover_ebpf.ids import Inode, Pid
+from kcover_ebpf.ids import NS, Inode, Pid
 from kcover_ebpf.settings import Act
 
 from .report_builders import case, report
 from .report_builders import rank as reported
-from .scripted_job import COLLECTIVE, LOCK, NS, Proc, Stage, trained
+from .scripted_job import COLLECTIVE, LOCK, Proc, Stage, trained
 
 SOCKET = WaitedFile(10, "socket", "socket:[1]", Inode(1), "", "")
 BUCKET = WaitedFile(9, "file", "/mnt/bucket/checkpoint.pt", Inode(5), "0:55", "fuse")

@@ -10,9 +10,10 @@ import pytest
 from kcover_ebpf.diagnosis import gave_up
 from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, Verdict, VerdictKind
+from kcover_ebpf.ids import NS
 from kcover_ebpf.settings import Act
 
-from .scripted_job import NS, Stage, all_wait, trained
+from .scripted_job import Stage, all_wait, trained
 
 
 def alone(seconds: float, *, rank: int = 2, mode: str = "run") -> Stage:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kcover_ebpf.diagnosis.process import NS
 from kcover_ebpf.diagnosis.progress_clocks import GpuClock
 from kcover_ebpf.facts.devices import GpuSeen, GpuUse
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.tunables.diagnosis import UNLEARNED_STALL_S
 
 from .scripted_job import Stage

@@ -8,7 +8,8 @@ import pytest
 
 from kcover_ebpf.api.incident import Phase, Way
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
-from tests.unit.scripted_job import NS, Stage
+from kcover_ebpf.ids import NS
+from tests.unit.scripted_job import Stage
 from tests.unit.simulated_cluster import Sim
 
 LOADING_S = 10.0

@@ -13,12 +13,12 @@ from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.diagnosis.wait_table import unobserved
 from kcover_ebpf.facts.host import Unreadable
 from kcover_ebpf.facts.kernel import ProcessFork, ProcessTotals
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.output.formatting import verdict_object
 from kcover_ebpf.settings import Act, Policy
 from tests.unit.seen_verdicts import not_working
 
-from .scripted_job import LOCK, NS, Proc, Stage, all_wait, trained
+from .scripted_job import LOCK, Proc, Stage, all_wait, trained
 
 
 def every(stage: Stage, mode: str) -> None:

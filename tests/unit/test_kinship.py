@@ -8,9 +8,8 @@ from kcover_ebpf.diagnosis.members import Members
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.facts.kernel import ProcessExit, SocketSample
-from kcover_ebpf.ids import Inode, Pid
+from kcover_ebpf.ids import NS, Inode, Pid
 
-NS = 1_000_000_000
 SPAWN = "python3 -c spawn_main(pipe_handle={}) --multiprocessing-fork"
 
 

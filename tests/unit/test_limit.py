@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kcover_ebpf.diagnosis.hard_limit import at_hard_limit
-from kcover_ebpf.diagnosis.process import NS
 from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.verdict import Cause, Culprit, EvidenceKind, VerdictKind
+from kcover_ebpf.ids import NS
 from kcover_ebpf.settings import Policy
 
 NOW_NS = 1_000 * NS

@@ -11,10 +11,10 @@ from kcover_ebpf.diagnosis.judge import judge
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.snapshot import JobSnapshot
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, Verdict, VerdictKind, suffices
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.settings import Act
 
-from .scripted_job import NS, Stage, all_wait, trained
+from .scripted_job import Stage, all_wait, trained
 
 SAID = VerdictKind.UNKNOWN, Cause.COMPUTING
 

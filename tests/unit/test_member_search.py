@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from kcover_ebpf.ids import NS
 from kcover_ebpf.watching.member_search import MemberSearch
 
-NS = 1_000_000_000
 NONE = 0, 0
 
 

@@ -19,11 +19,11 @@ from kcover_ebpf.diagnosis.verdict import (
     suffices,
 )
 from kcover_ebpf.facts.host import CollectiveRank, CollectiveSide, CollectivesSeen, WaitedFile
-from kcover_ebpf.ids import Inode, Pid
+from kcover_ebpf.ids import NS, Inode, Pid
 from kcover_ebpf.output.formatting import fact_text
 from kcover_ebpf.settings import Act
 
-from .scripted_job import COLLECTIVE, LOCK, NS, Stage
+from .scripted_job import COLLECTIVE, LOCK, Stage
 
 
 def rank(number: int, *, pid: int | None = None, size: int = 4, host: str = "h") -> CollectiveRank:

@@ -11,8 +11,8 @@ from kcover_ebpf.facts.host import CollectiveRank, CollectivesLaunched, Collecti
 from kcover_ebpf.hardware.nccl.counts import Birth, Counted, Launched
 from kcover_ebpf.hardware.nccl.probes import Attempt
 from kcover_ebpf.hardware.nccl.watch import NcclWatch, chosen
-from kcover_ebpf.ids import Pid
-from tests.unit.scripted_job import NS, Stage
+from kcover_ebpf.ids import NS, Pid
+from tests.unit.scripted_job import Stage
 
 RANKS = {Pid(100): None, Pid(101): None}
 COUNTED = Attempt(links=(cast("Any", object()),))

@@ -18,12 +18,10 @@ from kcover_ebpf.facts.devices import DeviceFact, PortChange
 from kcover_ebpf.facts.host import Inspection, InspectRequest, ProcessSeen
 from kcover_ebpf.facts.kernel import Fact, ProcessExit, ProcessFork, ProcessTotals, SampleRequest
 from kcover_ebpf.hardware.watch import DeviceWatch
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.settings import Settings
-
-from .scripted_job import NS
 
 JOB = "training.kubeflow.org/job-name"
 

@@ -13,7 +13,7 @@ from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.facts.host import CollectivesSeen
 from kcover_ebpf.facts.python_stacks import PythonFrame, PythonStack, PythonStacksSeen
 from kcover_ebpf.facts.recorders import RecordersSeen
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 from tests.unit.job_stories import (
     STORIES,
     all_wait,
@@ -27,7 +27,7 @@ from tests.unit.job_stories import (
 from tests.unit.recorder_builders import record
 from tests.unit.recorder_dumps import steps
 from tests.unit.report_builders import case
-from tests.unit.scripted_job import LOCK, NS
+from tests.unit.scripted_job import LOCK
 from tests.unit.two_nodes import NODES, Agent, Recorded, on_one_host, on_two_nodes, recorded
 
 

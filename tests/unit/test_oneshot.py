@@ -11,9 +11,9 @@ from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
 from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.facts.kernel import SocketSample
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 
-from .scripted_job import NS, Proc, Stage
+from .scripted_job import Proc, Stage
 
 
 def waiting(present: list[int], world: int, environ: dict[str, str], mode: str = "futex") -> Stage:

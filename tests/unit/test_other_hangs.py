@@ -9,13 +9,13 @@ import pytest
 from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.facts.kernel import SignalSent
-from kcover_ebpf.ids import Pid, Tid
+from kcover_ebpf.ids import NS, Pid, Tid
 from kcover_ebpf.settings import Act, Policy
 from tests.unit.outside_waits import passes
 from tests.unit.seen_verdicts import faults
 from tests.unit.wired_stage import Wired, all_become
 
-from .scripted_job import LOCK, NS, Proc, Stage, all_wait, pipe, trained
+from .scripted_job import LOCK, Proc, Stage, all_wait, pipe, trained
 
 _SPAWNED = (
     "/usr/bin/python3",

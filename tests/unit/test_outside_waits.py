@@ -10,13 +10,13 @@ from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
 from kcover_ebpf.facts.host import WaitedFile
-from kcover_ebpf.ids import Inode, Pid
+from kcover_ebpf.ids import NS, Inode, Pid
 from kcover_ebpf.settings import Act, Policy
 from tests.unit.outside_waits import passes
 from tests.unit.seen_verdicts import faults
 from tests.unit.wired_stage import outside, unanswered
 
-from .scripted_job import LOCK, NS, Proc, Stage, all_wait, pipe, trained
+from .scripted_job import LOCK, Proc, Stage, all_wait, pipe, trained
 
 _SOCKET = WaitedFile(77, "socket", "socket:[777]", Inode(777), "", "")
 _PATIENCE_S = Policy().storage_patience_s

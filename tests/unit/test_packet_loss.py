@@ -3,10 +3,10 @@
 import pytest
 
 from kcover_ebpf.diagnosis.packet_loss import LossWatch
-from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.verdict import VerdictKind
 from kcover_ebpf.facts.kernel import TcpRetransmit
-from kcover_ebpf.ids import Inode, Pid
+from kcover_ebpf.ids import NS, Inode, Pid
 from tests.unit.link_builders import mesh
 
 from .scripted_job import Stage, all_wait, trained

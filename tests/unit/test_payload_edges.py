@@ -10,13 +10,13 @@ from kcover_ebpf.diagnosis import tcp_links
 from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.diagnosis.traffic import Traffic
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
-from kcover_ebpf.ids import Inode, Pid
+from kcover_ebpf.ids import NS, Inode, Pid
 from kcover_ebpf.settings import Act
 from kcover_ebpf.tunables.diagnosis import PAYLOAD_RATE
 from tests.unit.seen_verdicts import faults
 from tests.unit.wired_stage import NOTHING, Wired, all_become, outside, unanswered
 
-from .scripted_job import LOCK, NS, Stage
+from .scripted_job import LOCK, Stage
 
 
 def payload_of(stage: Stage, pid: int) -> set[int]:

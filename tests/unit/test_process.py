@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kcover_ebpf.diagnosis.process import NS, Effort, ProcessHistory
+from kcover_ebpf.diagnosis.process import Effort, ProcessHistory
 from kcover_ebpf.facts.kernel import ProcessTotals
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,10 @@ import threading
 import time
 from pathlib import Path
 
-from kcover_ebpf.diagnosis.process import NS
 from kcover_ebpf.diagnosis.progress_clocks import ByteClock
 from kcover_ebpf.facts.devices import FabricMoved
 from kcover_ebpf.hardware.rdma_traffic import FabricReader, FabricWatch
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 
 from .scripted_job import Stage
 

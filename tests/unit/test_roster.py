@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from kcover_ebpf.facts.kernel import ProcessExec
-from kcover_ebpf.ids import Pid
-from tests.unit.scripted_job import NS, Proc, Stage
+from kcover_ebpf.ids import NS, Pid
+from tests.unit.scripted_job import Proc, Stage
 
 
 @pytest.fixture

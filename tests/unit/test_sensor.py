@@ -22,7 +22,7 @@ from kcover_ebpf.facts.kernel import (
     ThreadSample,
     Tick,
 )
-from kcover_ebpf.ids import Pid, Tid
+from kcover_ebpf.ids import NS, Pid, Tid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Act, Settings
 from kcover_ebpf.trace import passes
@@ -31,7 +31,7 @@ from kcover_ebpf.watching.job_watch import listen
 from kcover_ebpf.watching.judging import InputRecorder
 from kcover_ebpf.watching.loop import Sensor
 
-from .scripted_job import NS, Stage
+from .scripted_job import Stage
 
 RANKS = (100, 101)
 

@@ -7,7 +7,8 @@ import signal
 import pytest
 
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, Verdict, VerdictKind
-from tests.unit.scripted_job import BARRIER, LOCK, NS, all_wait, trained
+from kcover_ebpf.ids import NS
+from tests.unit.scripted_job import BARRIER, LOCK, all_wait, trained
 from tests.unit.seen_verdicts import not_working
 
 

@@ -23,11 +23,11 @@ from kcover_ebpf.diagnosis.verdict import VerdictKind
 from kcover_ebpf.facts.devices import DeviceFault, PortChange
 from kcover_ebpf.facts.kernel import SampleRequest
 from kcover_ebpf.hardware.fault_rules import of_port
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.settings import Policy, Settings
 from kcover_ebpf.watching.job_watch import JobWatch
 from tests.unit.report_builders import SELECTOR, pod
-from tests.unit.scripted_job import NS, Stage
+from tests.unit.scripted_job import Stage
 
 NIC = "0000:9a:00.0"
 

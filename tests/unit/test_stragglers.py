@@ -7,14 +7,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kcover_ebpf.diagnosis.stragglers import Straggler, Waiting, WaitShares
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.tunables.diagnosis import (
     STRAGGLER_COMPARED_EASE,
     STRAGGLER_COMPARED_NS,
     STRAGGLER_COMPARED_PERIOD_NS,
 )
 
-NS = 1_000_000_000
 PASSES = st.lists(
     st.lists(st.one_of(st.none(), st.integers(0, 3)), min_size=3, max_size=3), max_size=200
 )

@@ -10,9 +10,9 @@ from kcover_ebpf.diagnosis.progress import Stall
 from kcover_ebpf.diagnosis.suspicion import Suspicion, inspection_period_ns
 from kcover_ebpf.facts.host import Inspection
 from kcover_ebpf.facts.kernel import Detail, SampleRequest
-from kcover_ebpf.ids import Pid, Tid
+from kcover_ebpf.ids import NS, Pid, Tid
 
-from .scripted_job import COLLECTIVE, LOCK, NS, START_NS, Proc, Stage, all_wait, trained
+from .scripted_job import COLLECTIVE, LOCK, START_NS, Proc, Stage, all_wait, trained
 
 
 def look(pid: int, at_ns: int, stack: tuple[str, ...] = COLLECTIVE) -> Inspection:

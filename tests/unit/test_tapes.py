@@ -18,7 +18,7 @@ from kcover_ebpf.cli import main
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.facts.host import CodeSeen, Module
 from kcover_ebpf.facts.kernel import ProcessExit, Tick
-from kcover_ebpf.ids import Pid, Tid
+from kcover_ebpf.ids import NS, Pid, Tid
 from kcover_ebpf.run.replay import Replay
 from kcover_ebpf.run.sinks import Announcer, Sink
 from kcover_ebpf.settings import Act
@@ -27,7 +27,7 @@ from kcover_ebpf.tapes.reader import TapeReader
 from kcover_ebpf.tapes.writer import TapeWriter
 
 from .recorded_stage import HEADER, SCRIPTS, TAPES, record, reported
-from .scripted_job import NS, Stage
+from .scripted_job import Stage
 
 HEAD = json.dumps({"schema": SCHEMA, "version": "9", "machine": "x86_64", "policy": {}}).encode()
 HEAD = HEAD[:-1] + b',"act":"observe","names":false}\n'

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcover_ebpf.diagnosis import endpoints, tcp_links
-from kcover_ebpf.diagnosis.process import NS, ProcessHistory
+from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, SocketSnapshot
 from kcover_ebpf.diagnosis.rank_view import Habits, completed
 from kcover_ebpf.diagnosis.roles import Membership, Role
 from kcover_ebpf.diagnosis.stacks import KnownWaits
-from kcover_ebpf.ids import Endpoint, Pid
+from kcover_ebpf.ids import NS, Endpoint, Pid
 from tests.unit.link_builders import edge, mesh
 
 NOW_NS = 10_000 * NS

@@ -9,8 +9,8 @@ import pytest
 from kcover_ebpf.facts.devices import GpuUse
 from kcover_ebpf.hardware.telemetry.reading import GpuProcess, GpuReading
 from kcover_ebpf.hardware.telemetry.use import after, use_of
+from kcover_ebpf.ids import NS
 
-NS = 1_000_000_000
 GIB = 1 << 30
 TRAINING = GpuReading(
     gpu="0", boottime_ns=NS, utilization=0.99, power_w=610.0, power_limit_w=700.0, memory_used_bytes=60 * GIB

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.diagnosis.process import NS
 from kcover_ebpf.diagnosis.thread import ThreadHistory, poll_timeout_ms
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
+from kcover_ebpf.ids import NS
 from tests.unit.thread_samples import (
     ENDLESS,
     EPOLL_WAIT,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
+from kcover_ebpf.ids import NS
 from tests.unit.seen_verdicts import not_working
 
-from .scripted_job import BARRIER, LOCK, NS, Stage, all_wait, trained
+from .scripted_job import BARRIER, LOCK, Stage, all_wait, trained
 
 
 def go_on(stage: Stage, seconds: float = 15) -> None:

@@ -9,10 +9,10 @@ import pytest
 from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
 from kcover_ebpf.facts.host import StorageState, WaitedFile
-from kcover_ebpf.ids import Inode
+from kcover_ebpf.ids import NS, Inode
 from kcover_ebpf.settings import Act, Policy
 
-from .scripted_job import BARRIER, COLLECTIVE, LOCK, NS, Proc, Stage, all_wait, trained
+from .scripted_job import BARRIER, COLLECTIVE, LOCK, Proc, Stage, all_wait, trained
 
 FAULTS: dict[str, tuple[Callable[[Stage, Proc], None], Cause]] = {
     "lock": (lambda s, p: s.become(p, "futex", stack=LOCK), Cause.BLOCKED_LOCK),

@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from kcover_ebpf.diagnosis import wait_chain
 from kcover_ebpf.diagnosis.endpoints import EndpointIndex
 from kcover_ebpf.diagnosis.judge import judge
-from kcover_ebpf.diagnosis.process import NS
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.snapshot import JobSnapshot
 from kcover_ebpf.diagnosis.stacks import KnownWaits
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.settings import Policy
 
 from .scripted_job import BARRIER, COLLECTIVE

@@ -10,9 +10,9 @@ from kcover_ebpf.diagnosis.verdict import WaitRow
 from kcover_ebpf.diagnosis.wait_table import gives_up_after_s, unobserved
 from kcover_ebpf.facts.host import CodeSeen, Inspection
 from kcover_ebpf.facts.kernel import ProcessExec
-from kcover_ebpf.ids import Pid, Tid
+from kcover_ebpf.ids import NS, Pid, Tid
 
-from .scripted_job import LOCK, NS, Proc, Stage, all_wait, pipe, trained
+from .scripted_job import LOCK, Proc, Stage, all_wait, pipe, trained
 
 
 def rows_after(stage: Stage, seconds: float) -> list[WaitRow]:

@@ -1,10 +1,9 @@
 """Samples of threads that burn a CPU, poll or wait."""
 
-from kcover_ebpf.diagnosis.process import NS
 from kcover_ebpf.diagnosis.thread import ThreadHistory
 from kcover_ebpf.facts.kernel import TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallTable
-from kcover_ebpf.ids import Pid, Tid
+from kcover_ebpf.ids import NS, Pid, Tid
 
 TABLE = SyscallTable("x86_64")
 

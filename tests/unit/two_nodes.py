@@ -26,10 +26,10 @@ from kcover_ebpf.facts.kernel import Fact, SocketSample, Tick
 from kcover_ebpf.facts.python_stacks import PythonStacksSeen
 from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.facts.syscalls import SyscallTable
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.settings import Policy
 from tests.unit.report_builders import NOW_S, SELECTOR, case, pod
-from tests.unit.scripted_job import NS, Proc, Stage
+from tests.unit.scripted_job import Proc, Stage
 
 NODES = "ab"
 """Even ranks are on the first node, odd ones on the second."""

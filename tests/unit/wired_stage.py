@@ -6,9 +6,9 @@ import random
 from dataclasses import dataclass, field, replace
 
 from kcover_ebpf.facts.kernel import SocketSample
-from kcover_ebpf.ids import Inode, Pid
+from kcover_ebpf.ids import NS, Inode, Pid
 
-from .scripted_job import NS, START_NS, Proc, Stage
+from .scripted_job import START_NS, Proc, Stage
 
 NOTHING = SocketSample(
     boottime_ns=0,

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from kcover_ebpf.facts.kernel import SocketSample, TaskState
-from kcover_ebpf.ids import Inode, Pid
+from kcover_ebpf.ids import NS, Inode, Pid
 
 from .activities import HTTP_FD, PEER_RING_FD, RING_FD, STORE_FD
 from .gang import Gang, ScriptedProcess
-from .threads import NS
 
 RATE = 2_000_000_000
 """Bytes a second of the training's data while it flows."""

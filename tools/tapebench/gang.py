@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kcover_ebpf.facts.kernel import TaskState
+from kcover_ebpf.ids import NS
 
 from .activities import AUTOGRAD, IDLE, IMPORTS, LAUNCH, PROXY, Activity
-from .threads import NS, ScriptedThread
+from .threads import ScriptedThread
 
 FOREVER_NS = 1 << 62
 Plan = Sequence[tuple[float, Activity]]

@@ -19,12 +19,12 @@ from kcover_ebpf.facts.kernel import (
     Fact,
     ProcessTotals,
 )
-from kcover_ebpf.ids import Inode, Pid
+from kcover_ebpf.ids import NS, Inode, Pid
 
 from .activities import LOADER_FD, MODULES, Activity
 from .connections import RATE, Connections
 from .gang import Gang, ScriptedProcess
-from .threads import NS, ScriptedThread
+from .threads import ScriptedThread
 
 MODULE_LIST = tuple(Module(at, at + 0x1000, name) for name, at in MODULES.items())
 

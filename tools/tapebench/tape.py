@@ -13,14 +13,13 @@ from kcover_ebpf.diagnosis.verdict import Verdict, VerdictKind
 from kcover_ebpf.facts.host import CollectiveRank, CollectivesSeen
 from kcover_ebpf.facts.kernel import Fact, Tick
 from kcover_ebpf.facts.syscalls import SyscallTable
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.settings import Act, Policy
 
 from .faults import Fault, port_lost, sides
 from .gang import FOREVER_NS, Gang, Round
 from .sensor import ScriptedSensor
 from .shapes import LOADER_PID, Shape, pid_of, start, step
-from .threads import NS
 
 _RAS_FIRST_NS, _RAS_PERIOD_NS = 3 * NS, 5 * NS
 """NCCL is asked three times within three seconds, and then more rarely."""

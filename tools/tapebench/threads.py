@@ -6,11 +6,10 @@ import random
 from dataclasses import dataclass, field
 
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
-from kcover_ebpf.ids import Pid, Tid
+from kcover_ebpf.ids import NS, Pid, Tid
 
 from .activities import FUTEX, IDLE, MODULES, YIELD, Activity
 
-NS = 1_000_000_000
 _MOVED_SHARE = 0.02
 _FUTEX_PRIVATE = 128
 

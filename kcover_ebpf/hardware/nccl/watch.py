@@ -12,9 +12,8 @@ from kcover_ebpf.hardware.nccl.counts import account
 from kcover_ebpf.hardware.nccl.probes import NcclProbes
 from kcover_ebpf.hardware.ras import RasRank, RasReport, said
 from kcover_ebpf.host import procfs
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 
-_NS = 1_000_000_000
 _MOST_RANKS = 16
 """Of one job on this host: the tables have room for 24 processes, and no job takes it all."""
 _FIRST_PAUSE_S, _PAUSE_SHARE = 0.8, 0.1
@@ -70,7 +69,7 @@ class NcclWatch:
             search = self._searches[pid] = _Search(now_ns, now_ns)
         if now_ns >= search.due_ns:
             pause_ns = _PAUSE_SHARE * (now_ns - search.began_ns)
-            search.due_ns = now_ns + int(max(_FIRST_PAUSE_S * _NS, pause_ns))
+            search.due_ns = now_ns + int(max(_FIRST_PAUSE_S * NS, pause_ns))
             self._probes.attach(pid)
 
     def forget(self, pid: Pid) -> None:

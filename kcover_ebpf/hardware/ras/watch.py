@@ -28,7 +28,7 @@ from kcover_ebpf.hardware.ras import (
 from kcover_ebpf.hardware.ras.client import RasPatience, RasPlace
 from kcover_ebpf.hardware.ras.netns import namespace_of, pid_inside
 from kcover_ebpf.host import procfs
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 
 ADDRESS_VARIABLE = "NCCL_RAS_ADDR"
 _FIRST_PAUSES_S = (0.7, 0.7, 1.0, 2.0, 5.0)
@@ -63,7 +63,7 @@ class RasWatch:
             return []
         now_ns = procfs.boottime_ns()
         self._since_ns = now_ns if self._since_ns is None else self._since_ns
-        if turn_s is None or now_ns - self._since_ns < turn_s * 1e9:
+        if turn_s is None or now_ns - self._since_ns < turn_s * NS:
             return []
         if self._inquiry is None:
             if self._last is not None and not self._last.has_ended:
@@ -199,7 +199,7 @@ class _Inquiry:
                 reading = Reading(moving=False, missing=tuple(ranks), equal=False)
                 self._publish(self._fact(answers[0][0], reading, answers=len(answers)))
                 return
-        waited_s = (procfs.boottime_ns() - begun_ns) / 1e9
+        waited_s = (procfs.boottime_ns() - begun_ns) / NS
         self._stopped.wait(max(0.0, pause_s - waited_s))
 
     def _fact(self, since_ns: int, reading: Reading, *, answers: int) -> CollectivesSeen:
