@@ -5,6 +5,7 @@ from __future__ import annotations
 from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict, silent_s
 from kcover_ebpf.cluster.gang_snapshot import GangSnapshot, gather
 from kcover_ebpf.diagnosis import wait_chain
+from kcover_ebpf.diagnosis.absent_ranks import absent
 from kcover_ebpf.diagnosis.process_state import EFFORT, STOPPED
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
 from kcover_ebpf.diagnosis.verdict import (
@@ -17,8 +18,6 @@ from kcover_ebpf.diagnosis.verdict import (
 )
 from kcover_ebpf.ids import NS
 from kcover_ebpf.tunables.recovery import AGENT_GONE_S, STALLED_BESIDE_GONE_S
-
-_MOST_RANKS = 1 << 16
 
 
 def lost_node(case: GangInput) -> GangVerdict | None:
@@ -125,7 +124,8 @@ def missing_rank(case: GangInput, gathered: GangSnapshot) -> Finding | None:
     present = {each.rank for each in ranks if each.rank is not None}
     if len(sizes) != 1 or case.silent or any(each.report.trained for each in case.fresh):
         return None
-    missing = sorted(set(range(min(next(iter(sizes)), _MOST_RANKS))) - present)
+    size = next(iter(sizes))
+    missing = absent(present, size)
     pods = [pod for pod in case.pods if not pod.ended]
     if not missing or snapshot.left or not all(pod.phase == "Running" for pod in pods):
         return None
@@ -136,7 +136,6 @@ def missing_rank(case: GangInput, gathered: GangSnapshot) -> Finding | None:
     up_s = case.now_s - max(started, default=case.now_s)
     if min(waited_s, up_s) < case.policy.start_grace_s:
         return None
-    size = next(iter(sizes))
     time = f"{len(present)} of {size} ranks are present; rank {missing[0]} is missing after {waited_s:.0f} s"
     peers = f"all {len(ranks)} other ranks wait, and all {len(pods)} pods of the job are running"
     return Finding(

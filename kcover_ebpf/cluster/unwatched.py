@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from kcover_ebpf.cluster.gang_input import GangInput
 from kcover_ebpf.diagnosis import odd_stack, oneshot, oneshot_waits
+from kcover_ebpf.diagnosis.absent_ranks import absent
 from kcover_ebpf.diagnosis.process_state import WAITING, State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.roles import Role
@@ -19,7 +20,6 @@ from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind
 from kcover_ebpf.tunables.diagnosis import ONESHOT_SILENCE_S
 
 HISTORY = "how the job behaves while healthy: it was observed for the seconds of this trace only"
-_MOST_RANKS = 1 << 16
 _GETS_ON = (State.SLEEPING, State.STORING)
 
 
@@ -56,7 +56,7 @@ def _absent(case: GangInput, snapshot: JobSnapshot) -> Finding | None:
     present = {each.rank for each in numbered if each.rank is not None}
     if case.silent or not ranks or size is None or len(present) < len(numbered):
         return None
-    missing = sorted(set(range(min(size, _MOST_RANKS))) - present)
+    missing = absent(present, size)
     if not missing or not all(map(_waits, ranks)):
         return None
     waited_s = min(each.age_s for each in ranks)

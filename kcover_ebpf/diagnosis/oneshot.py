@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kcover_ebpf.diagnosis import oneshot_waits, tcp_links
+from kcover_ebpf.diagnosis.absent_ranks import MOST_RANKS, absent
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
 from kcover_ebpf.diagnosis.process import ProcessHistory
@@ -26,7 +27,6 @@ from kcover_ebpf.tunables.diagnosis import (
 
 _NO_WORK = WAITING | {State.SLEEPING, State.MOVING}
 _FOR_CHILDREN = (State.CHILDREN, State.CHILD)
-_MOST_RANKS = 1 << 16
 _BOTH = 2
 _KNOCKING = frozenset({"CLOSE", "SYN_SENT"})
 QUIET = (Cause.STARTING, Cause.TRAINING)
@@ -102,14 +102,14 @@ def lost_before(job: Job) -> Finding | None:
     snapshot = job.snapshot()
     if not no_rank_moves(job) and not _all_quiet(job):
         return None
-    absent = _absent_ranks(job)
-    if not absent:
+    missing = _missing_ranks(job)
+    if not missing:
         return None
     size = job.members.world_size
     found = [
         Evidence(
             EvidenceKind.SINK,
-            f"rank {absent[0]} is missing: {len(snapshot.ranks)} of {size} ranks run on this host, "
+            f"rank {missing[0]} is missing: {len(snapshot.ranks)} of {size} ranks run on this host, "
             "and it ended before this inspection, or never started",
         ),
         Evidence(
@@ -122,7 +122,7 @@ def lost_before(job: Job) -> Finding | None:
         kind=VerdictKind.HUNG,
         cause=Cause.MISSING_RANK,
         since_ns=snapshot.oldest_ns,
-        culprit=Culprit(absent[0]),
+        culprit=Culprit(missing[0]),
         evidence=tuple(found),
         victims=tuple(snapshot.ranks),
     )
@@ -156,12 +156,12 @@ def name_the_lost(job: Job, found: Finding) -> Finding:
     """A lost link that no rank here explains, with the one rank of this host that is not here as its end."""
     if found.kind is not VerdictKind.LOST_LINK or found.rank is not None:
         return found
-    absent = _absent_ranks(job)
-    if len(absent) != 1:
+    missing = _missing_ranks(job)
+    if len(missing) != 1:
         return found
-    text = f"rank {absent[0]} is missing, and the lost connections lead to no process on this host"
+    text = f"rank {missing[0]} is missing, and the lost connections lead to no process on this host"
     evidence = (*found.evidence, Evidence(EvidenceKind.SINK, text))
-    culprit = replace(found.culprit or Culprit(), rank=absent[0])
+    culprit = replace(found.culprit or Culprit(), rank=missing[0])
     return replace(found, culprit=culprit, evidence=evidence)
 
 
@@ -217,10 +217,10 @@ def stopped_here(snapshot: JobSnapshot, found: Finding, world_size: int | None) 
     return Finding(VerdictKind.HUNG, cause, snapshot.since_ns(first), culprit, evidence)
 
 
-def _absent_ranks(job: Job) -> list[int]:
+def _missing_ranks(job: Job) -> list[int]:
     members = [view.member for view in job.members.ranks.values() if view.member]
     present = {each.rank for each in members if each.rank is not None}
-    return _absent(present, job.members.world_size, job.members.local_size)
+    return _missing(present, job.members.world_size, job.members.local_size)
 
 
 def _waits(job: Job, each: RankSnapshot) -> bool:
@@ -245,11 +245,10 @@ def _knocks(job: Job, view: ProcessHistory) -> bool:
     return job.now_ns - view.lead.sample.start_ns >= ONESHOT_CONNECTING_S * NS
 
 
-def _absent(present: set[int], world_size: int | None, local_size: int | None) -> list[int]:
-    if not present or world_size is None or len(present) >= min(world_size, _MOST_RANKS):
+def _missing(present: set[int], world_size: int | None, local_size: int | None) -> list[int]:
+    if not present or world_size is None or len(present) >= min(world_size, MOST_RANKS):
         return []
     if local_size is not None:
-        # launchers number the ranks of a host in one run
-        first = min(present) // local_size * local_size
-        return sorted(set(range(first, first + local_size)) - present)
-    return sorted(set(range(min(present), max(present))) - present)
+        return absent(present, world_size, local_size)
+    # those before and after may be on other hosts
+    return [rank for rank in absent(present, max(present)) if rank > min(present)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from kcover_ebpf.diagnosis.absent_ranks import MOST_RANKS, absent
 from kcover_ebpf.diagnosis.members import Members
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.progress import JobProgress
@@ -15,7 +16,6 @@ from kcover_ebpf.settings import Policy
 from kcover_ebpf.tunables.diagnosis import RANK_SAMPLED_WITHIN_NS, START_UP_EFFORT_NS
 
 WHY_UNREADABLE = "a call into a driver or file system holds its memory lock"
-_MOST_RANKS = 1 << 16
 
 
 def missing_rank(
@@ -30,31 +30,31 @@ def missing_rank(
     if pace.trained or world_size is None or len(members.all_ranks) != len(ranks):
         return None
     members_here = (view.member for view in ranks.values() if view.member)
-    absent = _absent([each.rank for each in members_here if each.rank is not None], world_size)
+    missing = _missing([each.rank for each in members_here if each.rank is not None], world_size)
     waited_s = (now_ns - pace.last_joined_ns) / NS
-    if not absent or waited_s < policy.start_grace_s:
+    if not missing or waited_s < policy.start_grace_s:
         return None
     if any(_is_at_work(view, now_ns) for view in ranks.values()):
         return None
     text = (
         f"{len(ranks)} of {world_size} ranks are present; "
-        f"rank {absent[0]} is missing, {waited_s:.0f} s after the last one appeared"
+        f"rank {missing[0]} is missing, {waited_s:.0f} s after the last one appeared"
     )
     return Finding(
         kind=VerdictKind.HUNG,
         cause=Cause.MISSING_RANK,
         since_ns=pace.last_joined_ns,
-        culprit=Culprit(absent[0]),
+        culprit=Culprit(missing[0]),
         evidence=(Evidence(EvidenceKind.TIME, text),),
         victims=tuple(ranks),
     )
 
 
-def _absent(present: Sequence[int], count: int) -> list[int]:
-    # most launchers number the ranks of a host in one run; where they do not, none can be named
-    first = min(present, default=0) // count * count
-    here = set(range(first, first + min(count, _MOST_RANKS)))
-    return sorted(here - set(present)) if len(present) < count and here >= set(present) else []
+def _missing(present: Sequence[int], count: int) -> list[int]:
+    missing = absent(present, count, count)
+    # where a launcher does not number the ranks of a host in one run, none can be named
+    in_one_run = len(missing) + len(set(present)) == min(count, MOST_RANKS)
+    return missing if in_one_run and len(present) < count else []
 
 
 def _is_at_work(view: ProcessHistory, now_ns: int) -> bool:
