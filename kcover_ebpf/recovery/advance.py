@@ -5,7 +5,7 @@ a crash    Settle -> Progress                     (-> Stop, where only some pods
 replace    Suspend -> Terminate -> Gone -> [Pause] -> Release -> Return -> Progress
 without a switch to suspend by: Delete -> Gone -> Return -> Progress
 
-`steps.TRANSITIONS` has all of them, with the reason for each.
+`steps.TRANSITIONS` has all of them, with the reason for each; no step changes otherwise.
 """
 
 from __future__ import annotations

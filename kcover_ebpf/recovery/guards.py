@@ -279,7 +279,7 @@ def _settle_crash(turn: RestartContext, merged: GangVerdict) -> Status:
     now_s = turn.world.now_s
     detail = RestartDetail(pods=len(turn.world.live), crashed_s=merged.verdict.since_s).words()
     reason = "the kubelets are restarting it"
-    action = RestartAction(Way.IN_PLACE, Step.SETTLE.value, 1, now_s, reason, detail)
+    action = RestartAction(Way.IN_PLACE, turn.word_of(Step.SETTLE), 1, now_s, reason, detail)
     status = replace(turn.status, action=action, order=None)
     text = "in place: the kubelets are restarting what crashed; waiting for every pod"
     return status.enter(Phase.SHUTTING_DOWN, now_s, text).begin(Way.IN_PLACE, now_s)

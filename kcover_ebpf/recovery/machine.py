@@ -17,7 +17,7 @@ from kcover_ebpf.api.order import Order, Verb
 from kcover_ebpf.diagnosis.verdict import Cause, Culprit
 from kcover_ebpf.recovery.context import Call, GangPod, RestartInput, means_of
 from kcover_ebpf.recovery.methods import ReplaceMethod
-from kcover_ebpf.recovery.steps import RestartDetail, Step
+from kcover_ebpf.recovery.steps import TRANSITIONS, RestartDetail, Step, step_of
 from kcover_ebpf.tunables.recovery import (
     CLOCKS_APART_S,
     KILL_EXPIRES_S,
@@ -85,12 +85,19 @@ class RestartContext:
         """The action with this detail; keys of other versions stay in it."""
         return replace(self.action, detail={**self.action.detail, **detail.words()})
 
+    def word_of(self, step: Step) -> str:
+        """How a step that comes next is written; one that may not follow the present one is an error of ours."""
+        action = self.status.action
+        now = step_of(action.step) if action is not None else None
+        assert step in TRANSITIONS.get(now, {}), f"{now} is followed by {step}"
+        return step.value
+
     def go(
         self, step: Step, text: str, phase: Phase | None = None, detail: RestartDetail | None = None
     ) -> Status:
         """The status at another step, with a line in the timeline; an order does not outlive its step."""
         now_s = self.world.now_s
-        action = replace(self.keep(detail or self.detail), step=step.value, started_s=now_s)
+        action = replace(self.keep(detail or self.detail), step=self.word_of(step), started_s=now_s)
         status = replace(self.status, action=action, order=None)
         return status.enter(phase or status.phase, now_s, text)
 
@@ -230,7 +237,8 @@ def start(turn: RestartContext, way: Way, reason: str, elsewhere: str = "") -> S
     if turn.status.restarts or turn.earlier:
         detail = replace(detail, pause_s=turn.pause_s)
     now_s = world.now_s
-    action = RestartAction(way, step.value, attempt, now_s, reason[:_MOST_DETAIL], detail.words())
+    word, kept = turn.word_of(step), detail.words()
+    action = RestartAction(way, word, attempt, now_s, reason[:_MOST_DETAIL], kept)
     nodes = world.nodes[:_MOST_NODES]
     status = replace(turn.status, action=action, order=None, nodes=nodes or turn.status.nodes)
     status = status.enter(Phase.SHUTTING_DOWN, now_s, text)
@@ -283,7 +291,8 @@ def escalate(turn: RestartContext, reason: str) -> Status:
 def final_stop(turn: RestartContext, reason: str) -> Status:
     """The status in which a job that its kubelets restart for ever is suspended for good."""
     now_s = turn.world.now_s
-    action = RestartAction(Way.NONE, Step.FINAL_STOP.value, 1, now_s, reason[:_MOST_DETAIL])
+    word = turn.word_of(Step.FINAL_STOP)
+    action = RestartAction(Way.NONE, word, 1, now_s, reason[:_MOST_DETAIL])
     status = replace(turn.status, action=action, order=None)
     text = f"stopping for good: {reason}, and it would restart endlessly"
     return status.enter(Phase.SHUTTING_DOWN, now_s, text)
@@ -292,6 +301,6 @@ def final_stop(turn: RestartContext, reason: str) -> Status:
 def fail(turn: RestartContext, reason: str) -> Status:
     """The end: nothing more is done, and the reason is reported."""
     action = turn.status.action
-    ended = replace(action, step=Step.FAILED.value) if action is not None else None
+    ended = replace(action, step=turn.word_of(Step.FAILED)) if action is not None else None
     status = replace(turn.status, action=ended, order=None)
     return status.enter(Phase.FAILED, turn.world.now_s, reason)

@@ -52,6 +52,7 @@ TRANSITIONS: Mapping[Step | None, Mapping[Step, str]] = {
         Step.DELETE: "replace, without a switch",
         Step.SETTLE: "the kubelets are restarting a gang that crashed",
         Step.FINAL_STOP: "the job would crash for ever: its budget is used up, or its program fails in the same place",
+        Step.DONE: "the ranks make progress after a step of another version",
         Step.FAILED: "the step is one of another version",
     },
     Step.STOP: {
@@ -106,7 +107,10 @@ TRANSITIONS: Mapping[Step | None, Mapping[Step, str]] = {
         **_OTHER_WAY,
     },
 }
-"""From None: nothing was done yet, or another version wrote the step. DONE and FAILED are ends."""
+"""From None: nothing was done yet, or another version wrote the step. DONE and FAILED are ends.
+
+`RestartContext.word_of` admits nothing else.
+"""
 
 
 def _seconds(value: float) -> str:

@@ -6,7 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kcover_ebpf.api.fault_policy import FaultPolicy
+from kcover_ebpf.api.incident import Phase, RestartAction, Status, Way
 from kcover_ebpf.recovery import advance, steps
+from kcover_ebpf.recovery.context import RestartInput
+from kcover_ebpf.recovery.machine import RestartContext
 from kcover_ebpf.recovery.steps import TRANSITIONS, RestartDetail, Step, step_of
 
 ENDS = {Step.DONE, Step.FAILED}
@@ -50,6 +54,27 @@ def test_transitions__every_step_that_is_no_end_has_a_row_and_something_that_doe
     rows = {step for step in TRANSITIONS if step is not None}
     assert rows == set(Step) - ENDS
     assert set(advance.HANDLERS) == rows - {Step.PROGRESS}, "PROGRESS is the phase Recovering"
+
+
+def at(step: str | None) -> RestartContext:
+    action = RestartAction(Way.REPLACE, step, 1, 0.0, "hung") if step is not None else None
+    status = Status(Phase.SHUTTING_DOWN, action=action)
+    return RestartContext(status, RestartInput(0.0, None, ()), FaultPolicy(), "inc", "ns/inc")
+
+
+def test_word_of__a_step_that_may_come_next() -> None:
+    assert at("Gone").word_of(Step.STUCK) == "Stuck"
+    assert at(None).word_of(Step.SUSPEND) == "Suspend"
+    assert at("Fly").word_of(Step.FAILED) == "Failed", "left by another version"
+
+
+@pytest.mark.parametrize(
+    ("step", "after"),
+    [("Gone", Step.PROGRESS), ("Done", Step.SUSPEND), (None, Step.GONE), ("Fly", Step.GONE)],
+)
+def test_word_of__a_step_that_may_not_come_next(step: str | None, after: Step) -> None:
+    with pytest.raises(AssertionError, match=str(after)):
+        at(step).word_of(after)
 
 
 def test_step_of__a_word_of_another_version() -> None:

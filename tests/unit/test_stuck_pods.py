@@ -87,8 +87,11 @@ def test_escalate__a_node_is_cordoned_for_causes_that_concern_nodes(
 ) -> None:
     sim = Sim()
     sim.begin(Way.REPLACE)
+    first = sim.read()
+    assert first.action is not None
     status = replace(
-        sim.read(),
+        first,
+        action=replace(first.action, step="Progress"),
         cause=cause,
         culprit=Culprit(rank=1, node="n1"),
         restarts=(RestartRecord(Way.REPLACE, sim.now_s),),
