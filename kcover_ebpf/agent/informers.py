@@ -7,6 +7,7 @@ from collections.abc import Callable
 from kcover_ebpf.agent.order_executor import OrderExecutor
 from kcover_ebpf.agent.pod_registry import PodRegistry
 from kcover_ebpf.api.fault_report import API_VERSION
+from kcover_ebpf.api.incident import Phase
 from kcover_ebpf.api.order import incident_of
 from kcover_ebpf.errors import ApiError, ObjectError
 from kcover_ebpf.kube.reflector import Change, Event, Reflector, Transport
@@ -68,7 +69,7 @@ class Informers:
             self._on_error("read", "incidents", ApiError(str(error)))
             return
         self._executor.hear(incident)
-        if incident.phase != "Recovering":
+        if incident.phase != Phase.RECOVERING.value:
             self._recovering.discard(incident.uid)
         elif incident.uid not in self._recovering:
             # the controller waits for progress; that may have been reported before the controller asked

@@ -27,14 +27,13 @@ from kcover_ebpf.agent.pod_registry import LocalGang, PodRegistry
 from kcover_ebpf.agent.report_names import key_of
 from kcover_ebpf.api.fault_report import Ack, AckResult
 from kcover_ebpf.api.gang_id import GangId
+from kcover_ebpf.api.incident import Phase
 from kcover_ebpf.api.job_kinds import Gang, selects
 from kcover_ebpf.api.order import Order, OrderedIncident, Verb
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.errors import ActionError
 from kcover_ebpf.tunables.agent import LONGEST_STOP_S, ORDERS_TURN_S, STOP_WAIT_S
 
-_OBEYED_PHASE = "ShuttingDown"
-_SNAPSHOT_PHASE = "Observed"
 _ACKS_REPORTED = 8
 """As many as the schema admits (crds/faultreports.yaml, spec.acks)."""
 
@@ -180,8 +179,8 @@ class OrderExecutor:
         order = incident.order
         if order is None or self._is_done(order):
             return
-        wanted = _SNAPSHOT_PHASE if order.verb is Verb.SNAPSHOT else _OBEYED_PHASE
-        if incident.phase != wanted:
+        wanted = Phase.OBSERVED if order.verb is Verb.SNAPSHOT else Phase.SHUTTING_DOWN
+        if incident.phase != wanted.value:
             return
         here = self._addressed(incident.namespace, order)
         if here is None:

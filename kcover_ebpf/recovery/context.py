@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kcover_ebpf.api.fault_report import AckResult
 from kcover_ebpf.api.incident import JobRef
 from kcover_ebpf.api.pods import ContainerKind, Pod
 from kcover_ebpf.cluster.gang_input import GangVerdict
@@ -111,10 +112,10 @@ class RestartInput:
         """Nodes with live pods; sorted."""
         return tuple(sorted({each.pod.node for each in self.live if each.pod.node}))
 
-    def acks(self, order: str) -> Mapping[str, str]:
-        """Result ("Done", "Partial", "Refused") of an order, by node that has answered."""
+    def acks(self, order: str) -> Mapping[str, AckResult]:
+        """Result of an order, by node that has answered."""
         return {
-            seen.report.node: ack.result.value
+            seen.report.node: ack.result
             for seen in self.reports
             for ack in seen.report.acks
             if ack.order == order

@@ -6,8 +6,10 @@ kill ends in SIGCONT, by order and, without any order, by the agents' own clock.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+from kcover_ebpf.api.fault_report import AckResult
 from kcover_ebpf.api.incident import Phase, Way
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.recovery.machine import RestartContext, Transition, escalate, has_restarted, start
@@ -27,7 +29,7 @@ from kcover_ebpf.tunables.recovery import (
 def stop(turn: RestartContext) -> Transition:
     """Wait until all nodes have stopped their ranks."""
     acks = _acks(turn)
-    bad = sorted(node for node, result in acks.items() if result != "Done")
+    bad = sorted(node for node, result in acks.items() if result is not AckResult.DONE)
     waiting = sorted(set(turn.status.nodes) - set(acks))
     lost = _lost(turn)
     limit_s = min(STOP_S + STOP_EACH_S * len(turn.status.nodes), LONGEST_STOP_S)
@@ -106,9 +108,9 @@ def _returned(turn: RestartContext, text: str) -> Transition:
     return Transition(turn.go(Step.PROGRESS, text, Phase.RECOVERING, detail))
 
 
-def _acks(turn: RestartContext) -> dict[str, str]:
+def _acks(turn: RestartContext) -> Mapping[str, AckResult]:
     order = turn.status.order
-    return dict(turn.world.acks(order.id)) if order is not None else {}
+    return turn.world.acks(order.id) if order is not None else {}
 
 
 def _lost(turn: RestartContext) -> str | None:

@@ -209,7 +209,7 @@ def why_not_in_place(world: RestartInput, policy: FaultPolicy) -> str | None:
             "a device is at fault",
         ),
         (
-            merged is not None and merged.verdict.cause.value == "peer_gone",
+            merged is not None and merged.verdict.cause is Cause.PEER_GONE,
             "a node is gone",
         ),
         (preflight_of(world) is not None, "a node of the job failed its preflight"),
