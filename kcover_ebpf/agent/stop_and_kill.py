@@ -1,7 +1,7 @@
 """Stops, continues and kills the processes of containers, never any other.
 
 Each process is pinned by a descriptor and searched for in its container's group again before it is sent
-anything (`host.ending.send`), so a number that is used again harms nobody.
+anything (`host.terminate.send`), so a number that is used again harms nobody.
 """
 
 from __future__ import annotations
@@ -35,16 +35,8 @@ def already_stopped(found: Sequence[RunningContainer]) -> set[int]:
 def stop(found: Sequence[RunningContainer]) -> StopOutcome:
     """SIGSTOP to all, again until a pass finds none new; returns once all are stopped, or after a second."""
     deadline_s = time.monotonic() + STOP_WAIT_S
-    stopped: set[int] = set()
-
-    def members() -> set[int]:
-        return containers.processes(found)
-
-    # what is not stopped yet may fork
-    while (fresh := members() - stopped) and time.monotonic() < deadline_s:
-        terminate.send(members, fresh, signal.SIGSTOP)
-        stopped |= fresh
-    while (left := _moving(members())) and time.monotonic() < deadline_s:
+    stopped = terminate.stop_all(lambda: containers.processes(found), deadline_s)
+    while (left := _moving(containers.processes(found))) and time.monotonic() < deadline_s:
         time.sleep(STOP_POLL_S)
     return StopOutcome(len(stopped), tuple(sorted(left)))
 

@@ -63,22 +63,26 @@ def kill_whole(members: Members, group: Path | None, wait_s: float) -> set[int]:
     Those are in an uninterruptible call, or we have no right to kill them.
     `group` is the control group that holds the members and nobody else, or None.
     """
-    deadline = time.monotonic() + wait_s
+    deadline_s = time.monotonic() + wait_s
     try:
         if group is None or not cgroups.can_kill(group):
             raise FileNotFoundError(group)
         cgroups.kill_as_one(group)
     except OSError:  # cgroup v1, Linux before 5.14, a group just removed
-        _stop_all(members, deadline)
-    while (left := members()) and time.monotonic() < deadline:
+        stop_all(members, deadline_s)
+    while (left := members()) and time.monotonic() < deadline_s:
         send(members, left, signal.SIGKILL)
         time.sleep(_POLL_S)
     return members()
 
 
-def _stop_all(members: Members, deadline: float) -> None:
+def stop_all(members: Members, deadline_s: float) -> set[int]:
+    """SIGSTOP to every member, until no new one appears or `deadline_s` (time.monotonic) is over; those it was sent to.
+
+    A process that has not stopped yet may fork.
+    """
     stopped: set[int] = set()
-    # Until a pass finds none new: what is not yet stopped may fork.
-    while (fresh := members() - stopped) and time.monotonic() < deadline:
+    while (fresh := members() - stopped) and time.monotonic() < deadline_s:
         send(members, fresh, signal.SIGSTOP)
         stopped |= fresh
+    return stopped
