@@ -12,7 +12,7 @@ import os
 from typing import NamedTuple
 
 from kcover_ebpf.errors import UsageError
-from kcover_ebpf.host.stat_line import split_stat
+from kcover_ebpf.host.proc_text import split_stat, status_numbers, status_words
 
 
 class Stat(NamedTuple):
@@ -64,14 +64,14 @@ def check_pid(pid: int) -> None:
     if stat is None or not stat.alive:
         raise UsageError(f"no process {pid}; `ps -ef` lists them")
     try:
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-            status = dict(line.rstrip("\n").split(":", 1) for line in file if ":" in line)
+        with open(f"/proc/{pid}/status", "rb") as file:
+            status = file.read()
     except OSError as error:
         raise UsageError(f"no process {pid}; it has just exited") from error
-    owner = int(status["Tgid"])
+    (owner,) = status_numbers(status, b"Tgid")
     if owner != pid:
         raise UsageError(f"{pid} is a thread; name its process, {owner}")
-    if "VmSize" not in status and stat.ppid in (0, 2) and pid != 1:
+    if not status_words(status, b"VmSize") and stat.ppid in (0, 2) and pid != 1:
         raise UsageError(f"{pid} is a kernel thread; name a process of the job")
 
 

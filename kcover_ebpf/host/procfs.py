@@ -9,7 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from kcover_ebpf.facts.host import ProcessSeen
-from kcover_ebpf.host.stat_line import split_stat
+from kcover_ebpf.host.proc_text import split_stat, status_numbers
 from kcover_ebpf.ids import NS, Pid
 
 PROC = Path("/proc")
@@ -120,18 +120,9 @@ def namespace_numbers(pid: int, tid: int | None = None) -> tuple[int, ...]:
     """Its numbers in nested pid namespaces, ours first; empty once it is gone, or where it cannot be read."""
     task = f"{pid}" if tid is None else f"{pid}/task/{tid}"
     try:
-        return parse_numbers((PROC / task / "status").read_bytes())
+        return status_numbers((PROC / task / "status").read_bytes(), b"NSpid")
     except OSError:
         return ()
-
-
-def parse_numbers(status: bytes, field: bytes = b"NSpid") -> tuple[int, ...]:
-    """The numbers of one field in the contents of a status file (proc_pid_status(5)); empty without it."""
-    # as bytes: a program's name, in the first line, may hold whatever else a text takes for the end of a line
-    for line in status.split(b"\n"):
-        if line.startswith(field + b":"):
-            return tuple(map(int, line.split()[1:]))
-    return ()
 
 
 def parse_environ(raw: bytes, variables: Collection[str]) -> dict[str, str]:

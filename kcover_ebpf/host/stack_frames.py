@@ -13,6 +13,7 @@ from bisect import bisect_right
 
 from kcover_ebpf.host import stack_words
 from kcover_ebpf.host.blocked_call import read_text
+from kcover_ebpf.host.proc_text import code_mappings
 from kcover_ebpf.ids import Pid, Tid
 
 _STACK_BYTES = 16384
@@ -78,7 +79,7 @@ def follows_call(before: bytes, machine: str) -> bool:
 
 def _executable(pid: Pid) -> list[tuple[int, int]]:
     lines = read_text(f"/proc/{pid}/maps").split("\n")
-    return [(start, end) for start, end, _, _ in stack_words.executable(lines)]
+    return [(each.start, each.end) for each in code_mappings(lines)]
 
 
 def _inside(ranges: list[tuple[int, int]], value: int) -> bool:

@@ -12,11 +12,11 @@ import os
 import struct
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from posixpath import basename
 
 from kcover_ebpf.facts.host import Module
+from kcover_ebpf.host.proc_text import code_mappings
 from kcover_ebpf.ids import Pid
 
 _STACK_BYTES = 2048
@@ -92,18 +92,6 @@ def read_memory(pid: Pid, address: int, size: int) -> bytes:
         os.close(fd)
 
 
-def executable(lines: Iterable[str]) -> Iterator[tuple[int, int, int, str]]:
-    """(start, end, offset in the file, path) of the executable mappings with a name in /proc/PID/maps.
-
-    The path is any text without a newline; the job chooses it.
-    """
-    for line in lines:
-        part = line.split(maxsplit=5)
-        if len(part) == 6 and "x" in part[1]:
-            start, end = (int(each, 16) for each in part[0].split("-"))
-            yield start, end, int(part[2], 16), part[5].strip()
-
-
 def _word(maps: _Maps, value: int) -> str | None:
     index = bisect_right(maps.starts, value) - 1
     if index < 0 or value >= maps.ends[index]:
@@ -115,11 +103,11 @@ def _read_maps(pid: Pid) -> _Maps:
     maps = _Maps(time.monotonic(), [], [], [], [])
     try:
         with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace", newline="\n") as file:
-            for start, end, offset, path in executable(file):
-                maps.starts.append(start)
-                maps.ends.append(end)
-                maps.names.append(basename(path)[:32])
-                maps.bases.append(start - offset)
+            for each in code_mappings(file):
+                maps.starts.append(each.start)
+                maps.ends.append(each.end)
+                maps.names.append(basename(each.path)[:32])
+                maps.bases.append(each.start - each.offset)
     except OSError:
         pass
     return maps

@@ -15,6 +15,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
 
+from kcover_ebpf.host.proc_text import status_words
+
 
 class Capability(IntEnum):
     """Those that are needed at one time or another."""
@@ -81,11 +83,9 @@ class _Data(ctypes.Structure):
 
 def effective() -> frozenset[int]:
     """Numbers of the capabilities this process has in effect."""
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("CapEff:"):
-            mask = int(line.split()[1], 16)
-            return frozenset(number for number in range(64) if mask >> number & 1)
-    return frozenset()
+    words = status_words(Path("/proc/self/status").read_bytes(), b"CapEff")
+    mask = int(words[0], 16) if words else 0
+    return frozenset(number for number in range(64) if mask >> number & 1)
 
 
 def missing() -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from kcover_ebpf.facts.devices import XidReported
 from kcover_ebpf.hardware import kmsg_parser, ports
 from kcover_ebpf.hardware.catalog import files, judge
 from kcover_ebpf.hardware.ras.netns import _endpoint
-from kcover_ebpf.host import blocked_call, cgroups, nfs_servers, procfs, stack_frames, stack_words
+from kcover_ebpf.host import blocked_call, cgroups, nfs_servers, proc_text, procfs, stack_frames
 from kcover_ebpf.host.blocked_call import parse_locks
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.inspection.mounts import find_mounts
@@ -66,7 +66,7 @@ def _maps(data: bytes) -> None:
     lines = f"7f00-7fff r-xp 00001000 08:01 12 /{path}\n8000-9000 rw-p 00000000 00:00 0 \n"
     (folder() / "maps").write_text(lines, encoding="utf-8", newline="")
     with open(folder() / "maps", encoding="utf-8", errors="replace", newline="\n") as file:
-        (found,) = stack_words.executable(file)
+        (found,) = proc_text.code_mappings(file)
     assert found[:3] == (0x7F00, 0x7FFF, 0x1000)
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.host import procfs, rank_files
+from kcover_ebpf.host.proc_text import status_numbers
 from kcover_ebpf.host.procfs import parse_environ, parse_stat
 from kcover_ebpf.ids import Pid
 
@@ -152,6 +153,6 @@ def test_opened__a_name_cannot_forge_the_user_of_its_process(tmp_path: Path) -> 
 
 
 @given(st.binary(max_size=15).filter(lambda name: b"\n" not in name))
-def test_parse_numbers__the_numbers_are_those_of_their_own_line(name: bytes) -> None:
+def test_status_numbers__the_numbers_are_those_of_their_own_line(name: bytes) -> None:
     status = b"Name:\t" + name + b"\nUmask:\t0022\nNSpid:\t4711\t12\t1\n"
-    assert procfs.parse_numbers(status) == (4711, 12, 1)
+    assert status_numbers(status, b"NSpid") == (4711, 12, 1)

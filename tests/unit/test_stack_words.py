@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from kcover_ebpf.diagnosis.stacks import similarity
 from kcover_ebpf.facts.host import InspectRequest
 from kcover_ebpf.host import stack_words
-from kcover_ebpf.host.stack_words import ProcessMemory, executable, read_memory
+from kcover_ebpf.host.proc_text import code_mappings
+from kcover_ebpf.host.stack_words import ProcessMemory, read_memory
 from kcover_ebpf.ids import Pid
 
 from .children import child_in
@@ -127,7 +128,9 @@ def test_process_memory__a_library_with_line_ends_in_its_name_is_one_mapping(
 
 
 @given(st.text(max_size=40).filter(lambda path: "\n" not in path))
-def test_executable__any_path_is_read_as_one_mapping(path: str) -> None:
+def test_code_mappings__any_path_is_read_as_one_mapping(path: str) -> None:
     line = f"7f00-7fff r-xp 00001000 08:01 12 /{path}\n"
-    (found,) = executable([line, "8000-9000 r-xp 0 00:00 0 \n", "9000-9fff rw-p 0 08:01 12 /x\n"])
+    (found,) = code_mappings(
+        [line, "8000-9000 r-xp 0 00:00 0 \n", "9000-9fff rw-p 0 08:01 12 /x\n"]
+    )
     assert found[:3] == (0x7F00, 0x7FFF, 0x1000)

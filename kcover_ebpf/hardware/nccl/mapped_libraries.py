@@ -15,6 +15,7 @@ from posixpath import basename
 
 from kcover_ebpf.host import procfs
 from kcover_ebpf.host.elf_functions import ElfError, function_offsets
+from kcover_ebpf.host.proc_text import code_mappings
 from kcover_ebpf.ids import Pid
 
 LIBRARIES = ("libnccl.so", "librccl.so")
@@ -39,11 +40,9 @@ class MappedFile:
 def candidates(lines: Iterable[str], names: tuple[str, ...]) -> list[MappedFile]:
     """Files among lines of /proc/PID/maps that are mapped as code and whose names begin so."""
     found: dict[MappedFile, None] = {}
-    for line in lines:
-        part = line.rstrip("\n").split(maxsplit=5)
-        is_code = len(part) == 6 and "x" in part[1] and part[5].startswith("/")
-        if is_code and basename(part[5]).startswith(names):
-            found[MappedFile(int(part[4]), part[5])] = None
+    for each in code_mappings(lines):
+        if each.path.startswith("/") and basename(each.path).startswith(names):
+            found[MappedFile(each.inode, each.path)] = None
     return list(found)
 
 

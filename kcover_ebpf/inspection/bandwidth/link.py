@@ -60,7 +60,7 @@ def kill(child: subprocess.Popen[bytes]) -> None:
     if child.poll() is None:
         for file in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError, ValueError):
-                # state, parent, group, session
+                # state, parent, group, session; split here, since only this package is copied into the pod
                 session = file.read_text().rpartition(")")[2].split()[3]
                 if int(session) == child.pid:
                     os.kill(int(file.parent.name), signal.SIGKILL)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kcover_ebpf.host.stat_line import split_stat
+from kcover_ebpf.host.proc_text import split_stat
 from kcover_ebpf.inspection import pci
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, passed, unknown, warned
