@@ -27,12 +27,6 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 @click.option(
     "--lease", default="kcover-ebpf-controller", show_default=True, help="Name of the lease."
 )
-@click.option(
-    "--agent",
-    default="kcover-ebpf-agent",
-    show_default=True,
-    help="ServiceAccount used by the agents.",
-)
 @metrics_option("Serve Prometheus metrics, /healthz and /readyz at this address.")
 @click.option(
     "--only",
@@ -100,7 +94,6 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
     kubeconfig: str | None,
     namespace: str | None,
     lease: str,
-    agent: str,  # noqa: ARG001 - who may report is enforced by admission; the chart names it to both
     metrics: str | None,
     only: tuple[str, ...],
     dry_run: bool,
