@@ -19,6 +19,7 @@ from kcover_ebpf.agent.metrics import AgentMetrics
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.telemetry import ControllerTelemetry
 from kcover_ebpf.output.metrics import MetricsSink
+from kcover_ebpf.run.metrics import RunMetrics
 from tools.pages import ROOT, keep
 
 ALERTS = ROOT / "charts/kcover-ebpf/files/alerts.yaml"
@@ -117,11 +118,14 @@ def metrics_page() -> str:
     """docs/metrics.md."""
     nobody: Any = SimpleNamespace(event=print)
     sensor = served(MetricsSink(list, dict).registry)
+    run = served(RunMetrics(list, dict).registry)
     agent = served(AgentMetrics(list, dict).registry)
     controller = served(ControllerTelemetry(ObjectCache(print), nobody, lambda: 0.0).registry)
-    only_agent = {name: each for name, each in agent.items() if name not in sensor}
-    parts = [METRICS_HEAD + TABLE, *rows(sensor, agent), "\n## Agent only\n" + TABLE]
-    return "".join([*parts, *rows(only_agent, {}), CONTROLLER_HEAD + TABLE, *rows(controller, {})])
+    parts = [METRICS_HEAD + TABLE, *rows(sensor, agent)]
+    for title, of_program in (("`kcover-ebpf run` only", run), ("Agent only", agent)):
+        own = {name: each for name, each in of_program.items() if name not in sensor}
+        parts += [f"\n## {title}\n{TABLE}", *rows(own, {})]
+    return "".join([*parts, CONTROLLER_HEAD + TABLE, *rows(controller, {})])
 
 
 def when(alert: str) -> str:

@@ -29,7 +29,6 @@ from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.verdict import CAUSES, Verdict, VerdictKind, WaitRow
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.facts.kernel import Fact
-from kcover_ebpf.settings import Act
 
 if TYPE_CHECKING:
     from kcover_ebpf.hardware.watch import DeviceWatch
@@ -74,11 +73,6 @@ class MetricsSink:
         for kind, causes in CAUSES.items():
             for cause in causes:
                 self._verdicts.labels(kind.value, cause.value)
-        self._actions = self._counter(
-            "kcover_actions", "Snapshots, shutdowns and restarts performed by run.", "act"
-        )
-        for act in (Act.SNAPSHOT, Act.SHUTDOWN, Act.RESTART):
-            self._actions.labels(act.value)
         self._detection = Histogram(
             "kcover_detection_seconds",
             "Time from fault onset to verdict, faults only.",
@@ -141,9 +135,8 @@ class MetricsSink:
         """Count it."""
         self._blind.inc()
 
-    def on_action(self, decision: Decision, text: str) -> None:  # noqa: ARG002
-        """Count it."""
-        self._actions.labels(decision.act.value).inc()
+    def on_action(self, decision: Decision, text: str) -> None:
+        """Only `run` acts by itself; agents count orders."""
 
     def _read_kernel(self) -> None:
         probes = tuple(self._read_probes())

@@ -30,7 +30,8 @@ from kcover_ebpf.watching import start
 if TYPE_CHECKING:
     from kcover_ebpf.hardware.watch import DeviceWatch
     from kcover_ebpf.kernel.sampler import KernelSampler
-    from kcover_ebpf.output.metrics import MetricsServer, MetricsSink
+    from kcover_ebpf.output.metrics import MetricsServer
+    from kcover_ebpf.run.metrics import RunMetrics
     from kcover_ebpf.run.recording import Tape
 
 _STDOUT = 1
@@ -94,10 +95,10 @@ class _Run:
 
     def _serve(
         self, server: MetricsServer, kernel: KernelSampler, devices: DeviceWatch
-    ) -> MetricsSink:
-        from kcover_ebpf.output.metrics import MetricsSink
+    ) -> RunMetrics:
+        from kcover_ebpf.run.metrics import RunMetrics
 
-        sink = MetricsSink.of(kernel, devices)
+        sink = RunMetrics.of(kernel, devices)
         server.serve(sink.registry)
         return sink
 

@@ -39,6 +39,7 @@ from kcover_ebpf.facts.devices import PortChange
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.probes import ProbeStatus, Refusal
 from kcover_ebpf.output.metrics import MetricsServer, MetricsSink, parse_address
+from kcover_ebpf.run.metrics import RunMetrics
 from kcover_ebpf.settings import Act
 
 VERDICT = Verdict(VerdictKind.HUNG, Cause.STOPPED, 103.5, 100.0, job="j", incident="j-1")
@@ -68,10 +69,10 @@ def test_metrics_sink__a_verdict_that_is_explained_later_is_counted_once() -> No
     assert sink.registry.get_sample_value("kcover_verdicts_total", labels) == 2
 
 
-def test_metrics_sink__what_is_reported_is_served() -> None:
+def test_run_metrics__what_is_reported_is_served() -> None:
     server = MetricsServer(("127.0.0.1", 0))
     lost = {"threads": 0, "events": 2}
-    sink = MetricsSink(lambda: [TAKEN, REFUSED], lambda: lost)
+    sink = RunMetrics(lambda: [TAKEN, REFUSED], lambda: lost)
     server.serve(sink.registry)
     try:
         before = scrape(server.port)
@@ -133,13 +134,22 @@ def test_agent_metrics__what_has_a_closed_list_of_labels_is_there_before_it_happ
     assert value("kcover_events_lost_total") == 0
 
 
+def test_agent_metrics__only_run_counts_actions() -> None:
+    """An agent ends a job by order, and counts that."""
+    labels = {"act": "shutdown"}
+    assert RunMetrics(list, dict).registry.get_sample_value("kcover_actions_total", labels) == 0
+    assert (
+        AgentMetrics(list, dict).registry.get_sample_value("kcover_actions_total", labels) is None
+    )
+
+
 def controller() -> CollectorRegistry:
     nobody: Any = SimpleNamespace(event=print)
     return ControllerTelemetry(ObjectCache(print), nobody, lambda: 0.0).registry
 
 
 PROGRAMS = {
-    "run": lambda: MetricsSink(list, dict).registry,
+    "run": lambda: RunMetrics(list, dict).registry,
     "agent": lambda: AgentMetrics(list, dict).registry,
     "controller": controller,
 }
