@@ -21,7 +21,6 @@ from kcover_ebpf.diagnosis.recorders import Recordings
 from kcover_ebpf.diagnosis.verdict import Verdict
 from kcover_ebpf.errors import ObjectError
 
-GROUP = "kcover.io"
 API_VERSION = "kcover.io/v1alpha1"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from kcover_ebpf.api.codec import decode, encode, wire
+from kcover_ebpf.api.codec import decode, wire
 from kcover_ebpf.errors import ObjectError
 
 
@@ -69,8 +69,3 @@ def incident_of(api: Mapping[str, Any]) -> OrderedIncident:
         phase=str(status.get("phase", "")),
         order=order,
     )
-
-
-def order_object(order: Order) -> dict[str, Any]:
-    """The order as it is written into the status."""
-    return encode(order)

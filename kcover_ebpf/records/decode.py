@@ -39,7 +39,6 @@ UNKNOWN_TYPE = "unknown_type"
 WRONG_SIZE = "wrong_size"
 BAD_VALUE = "bad_value"
 """A field that is one of a closed list holds something else."""
-DECODE_ERROR_KINDS = (TRUNCATED, UNKNOWN_TYPE, WRONG_SIZE, BAD_VALUE)
 
 TCP_STATES = {
     1: "ESTABLISHED",
@@ -233,7 +232,7 @@ _DECODERS: dict[int, tuple[struct.Struct | MirrorLayout, Callable[..., Fact]]] =
 
 
 def decode(record: Buffer) -> Fact:
-    """The fact in one whole record; raises `DecodeError` of one of `DECODE_ERROR_KINDS`."""
+    """The fact in one whole record; raises `DecodeError` of one of the four kinds above."""
     return _decode_at(record, 0, len(record))
 
 

@@ -10,6 +10,7 @@ from kcover_ebpf.agent.order_journal import OrderJournal
 from kcover_ebpf.agent.report_cache import ReportCache
 from kcover_ebpf.api import (
     agent_lease,
+    codec,
     fault_report,
     incident,
     node_health,
@@ -56,7 +57,7 @@ def _incident(api: Any) -> None:
 def _order(api: Any) -> None:
     found = order.incident_of(api)
     if found.order is not None:
-        json.dumps(order.order_object(found.order), allow_nan=False)
+        json.dumps(codec.encode(found.order), allow_nan=False)
 
 
 def _lease(api: Any) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kcover_ebpf.api import codec, rfc3339
 from kcover_ebpf.api.codec import camel
 from kcover_ebpf.api.fault_report import FaultReport, PodRef, object_of, report_of
-from kcover_ebpf.api.order import Order, Verb, incident_of, order_object
+from kcover_ebpf.api.order import Order, Verb, incident_of
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
@@ -121,10 +121,10 @@ def test_fault_report__the_check_sees_what_the_schema_does_not_know() -> None:
 
 
 @given(objects(Order))
-def test_order_object__whatever_is_ordered_the_schema_knows_and_an_agent_reads(
+def test_order__whatever_is_ordered_the_schema_knows_and_an_agent_reads(
     order: Order,
 ) -> None:
-    raw = order_object(order)
+    raw = codec.encode(order)
     assert (
         faults(raw, schema("incidents.yaml", "status", "order"), "order") == []
         or not order.selector
@@ -247,8 +247,8 @@ def test_incident_of__any_order_is_read_or_refused(raw: Any) -> None:
         assert found.order is None or found.order.selector
 
 
-def test_order_object__an_order_that_selects_everything_is_refused() -> None:
-    raw = order_object(Order("1", Verb.STOP, {}, 1.0, 2.0))
+def test_order__an_order_that_selects_everything_is_refused() -> None:
+    raw = codec.encode(Order("1", Verb.STOP, {}, 1.0, 2.0))
     with pytest.raises(ObjectError, match="selector"):
         incident_of(incident({**raw, "selector": {}}))
 
